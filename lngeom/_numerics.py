@@ -1,0 +1,112 @@
+"""The one tolerance policy: when two numbers agree, when they differ, and what rank a factor has."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+MARGIN = 1e3
+"""Rounding errors allowed beyond one: sums over thousands of terms, a few factors deep, in the dtype at hand."""
+
+WITNESS = 1e-3
+"""Relative difference from which two results are said to differ; far above rounding, in any dtype but bfloat16."""
+
+
+class Agreement(NamedTuple):
+    """How far two arrays are apart.
+
+    Attributes:
+        residual: max |a − b| divided by the larger of max |a| and max |b| (0 where both are zero).
+        tolerance: residual up to which they agree.
+        scale: the larger of max |a| and max |b|.
+        count: number of entries compared.
+    """
+
+    residual: float
+    tolerance: float
+    scale: float
+    count: int
+
+    @property
+    def agrees(self) -> bool:
+        """Whether at least one entry was compared, all were finite, and the residual is within the tolerance."""
+        return self.count > 0 and self.residual <= self.tolerance
+
+    @property
+    def differs(self) -> bool:
+        """Whether the two differ by far more than rounding: a witness that they are not equal."""
+        return self.count > 0 and self.residual >= max(WITNESS, 1e3 * self.tolerance)
+
+
+def tolerance(dtype: jax.typing.DTypeLike, margin: float = MARGIN) -> float:
+    """Relative tolerance for computations in a dtype: `margin` units in the last place."""
+    return margin * float(jnp.finfo(dtype).eps)
+
+
+def agreement(a: jax.typing.ArrayLike, b: jax.typing.ArrayLike, tol: float | None = None) -> Agreement:
+    """Compares two arrays of one shape on the scale of their largest entry.
+
+    Args:
+        a: one result.
+        b: the other.
+        tol: relative tolerance; by default that of the less precise dtype.
+
+    Returns:
+        The agreement; its `residual` is infinite where an entry is NaN or infinite.
+
+    Raises:
+        ValueError: if the shapes differ.
+    """
+    a, b = np.asarray(a), np.asarray(b)
+    if a.shape != b.shape:
+        raise ValueError(f"can compare only arrays of one shape; got {a.shape} and {b.shape}")
+    if tol is None:
+        floats = [v.dtype if jnp.issubdtype(v.dtype, jnp.floating) else np.dtype(float) for v in (a, b)]
+        tol = max(tolerance(d) for d in floats)
+    wide = np.longdouble if np.longdouble in {a.dtype.type, b.dtype.type} else np.float64
+    a, b = a.astype(wide), b.astype(wide)
+    if a.size == 0:
+        return Agreement(0.0, tol, 0.0, 0)
+    scale = float(max(np.max(np.abs(a)), np.max(np.abs(b))))
+    gap = float(np.max(np.abs(a - b)))
+    if not np.isfinite(scale) or not np.isfinite(gap):
+        return Agreement(float("inf"), tol, scale, a.size)
+    return Agreement(gap / scale if scale else 0.0, tol, scale, a.size)
+
+
+class RankDecision(NamedTuple):
+    """The numerical rank of a factor, and how sure it is.
+
+    Attributes:
+        rank: number of singular values above the threshold.
+        gap: ratio of the smallest kept to the largest dropped singular value (infinite if nothing was dropped).
+        threshold: the value that separates them.
+    """
+
+    rank: int
+    gap: float
+    threshold: float
+
+
+def decide_rank(singular_values: jax.typing.ArrayLike, rows: int, columns: int) -> RankDecision:
+    r"""Rank from the singular values of a factor $\sqrt\Lambda J$ (never from eigenvalues of the Fisher matrix).
+
+    The threshold is max(rows, columns) · eps · s_max, as in LAPACK's and NumPy's `matrix_rank`; the singular values of
+    a factor see a null direction some ten decades down, where the eigenvalues of its square are noise.
+
+    Args:
+        singular_values: in descending order.
+        rows: rows of the factor.
+        columns: columns of the factor.
+
+    Returns:
+        Rank, gap and threshold.
+    """
+    s = np.asarray(singular_values)
+    if s.size == 0 or not s[0] > 0:
+        return RankDecision(0, float("inf"), 0.0)
+    threshold = max(rows, columns) * float(jnp.finfo(s.dtype).eps) * float(s[0])
+    rank = int(np.sum(s > threshold))
+    gap = float("inf") if rank == s.size or s[rank] == 0 else float(s[rank - 1] / s[rank])
+    return RankDecision(rank, gap, threshold)

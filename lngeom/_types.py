@@ -1,0 +1,89 @@
+"""Shapes and the parameters of a normalized generalized linear model.
+
+Axis names used in every annotation: ``N`` samples, ``T`` positions, ``D`` inputs, ``H`` outputs (units),
+``C`` classes, ``P`` parameters, P = H(D + 2) for a normalized GLM.
+"""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+
+class GLMParameters(eqx.Module):
+    r"""Parameters $\theta = (W, b, g)$ of a normalized GLM, a pytree.
+
+    Attributes:
+        weights: incoming weights $w_1, \dots, w_H$ as rows, shape [H D].
+        bias: $b$, added after the normalization, shape [H].
+        gain: $g$, multiplied after the normalization, shape [H].
+    """
+
+    weights: Float[Array, "H D"]
+    bias: Float[Array, " H"]
+    gain: Float[Array, " H"]
+
+    @property
+    def units(self) -> int:
+        """Number of outputs H."""
+        return self.weights.shape[0]
+
+    @property
+    def inputs(self) -> int:
+        """Number of inputs D."""
+        return self.weights.shape[1]
+
+    @property
+    def size(self) -> int:
+        """Number of scalar parameters, P = H(D + 2)."""
+        return self.units * (self.inputs + 2)
+
+
+def is_concrete(*arrays: object) -> bool:
+    """Whether every array has a value now, outside any tracing, so that it may be looked at."""
+    return not any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(arrays))
+
+
+def check_parameters(params: GLMParameters, inputs: Float[Array, "N *T D"]) -> None:
+    """Checks shapes and dtypes of parameters against inputs (works under tracing: shapes are static).
+
+    Args:
+        params: parameters to check.
+        inputs: inputs they are to be applied to.
+
+    Raises:
+        ValueError: if a shape or dtype is not the one expected; the message names both.
+    """
+    shapes = {name: jnp.shape(getattr(params, name)) for name in ("weights", "bias", "gain")}
+    if len(shapes["weights"]) != 2:
+        raise ValueError(f"weights must be a matrix [H D]; got shape {shapes['weights']}")
+    units, features = shapes["weights"]
+    for name in ("bias", "gain"):
+        if shapes[name] != (units,):
+            raise ValueError(
+                f"{name} must have shape [H] = ({units},), one entry per row of weights; got {shapes[name]}"
+            )
+    check_inputs(inputs, features)
+
+
+def check_inputs(inputs: Float[Array, "N *T D"], features: int | None = None) -> None:
+    """Checks that inputs are a floating point array [N D] or [N T D] with at least one sample.
+
+    Args:
+        inputs: the array to check.
+        features: expected D, or None for any.
+
+    Raises:
+        ValueError: if not; the message names what was expected and what came.
+    """
+    shape = jnp.shape(inputs)
+    if len(shape) not in {2, 3}:
+        raise ValueError(f"inputs must be [N D] (or [N T D]), one sample per row; got shape {shape}")
+    if 0 in shape:
+        raise ValueError(f"inputs must not be empty; got shape {shape}")
+    if features is not None and shape[-1] != features:
+        raise ValueError(f"inputs must have D = {features} columns, as weights has; got shape {shape}")
+    if not jnp.issubdtype(jnp.result_type(inputs), jnp.floating):
+        raise ValueError(
+            f"inputs must be floating point; got dtype {jnp.result_type(inputs)}: convert with inputs.astype(float)"
+        )

@@ -1,0 +1,152 @@
+"""The normalized generalized linear model of Section 5.2.2, for any normalizer and any family."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from lngeom._types import GLMParameters, check_parameters, is_concrete
+from lngeom.families import AbstractFamily
+from lngeom.normalizers import AbstractGroupedNormalizer, AbstractNormalizer
+
+
+class NormalizedGLM(eqx.Module):
+    r"""H generalized linear models that share one normalization (Eqs. 5, 10 and 11).
+
+    $$z = g \odot n(W, X) + b, \qquad y_i \mid x \sim p(\cdot \mid z_i).$$
+
+    Attributes:
+        normalizer: how summed inputs are normalized.
+        family: the distribution of a response given its natural parameter.
+
+    Example:
+        >>> import jax, lngeom as lg
+        >>> model = lg.NormalizedGLM(lg.normalizers.LayerNorm(), lg.families.Bernoulli())
+        >>> X = jax.random.normal(jax.random.key(0), (5, 3))
+        >>> params = model.init(jax.random.key(1), inputs=3, outputs=4)
+        >>> model.natural_parameters(params, X).shape
+        (5, 4)
+    """
+
+    normalizer: AbstractNormalizer
+    family: AbstractFamily
+
+    def init(
+        self, key: PRNGKeyArray, *, inputs: int, outputs: int, dtype: jax.typing.DTypeLike | None = None
+    ) -> GLMParameters:
+        r"""Draws parameters: weights N(0, 1/D), gain 1, bias 0 (the paper's default for gains and biases).
+
+        A family which needs z < 0 starts inside its domain: the bias is −1 − √(group size) where that bounds the
+        normalized inputs, |n| ≤ √(group size); for other normalizers, whose outputs have no bound of their own, the
+        gain starts at 1/100 and the bias at −2.
+
+        Args:
+            key: random key for the weights.
+            inputs: D, at least 1.
+            outputs: H, at least 1.
+            dtype: floating point type; JAX's default where None.
+
+        Returns:
+            Parameters for D inputs and H outputs.
+
+        Raises:
+            ValueError: if inputs or outputs is less than 1.
+        """
+        if inputs < 1 or outputs < 1:
+            raise ValueError(f"inputs and outputs must be at least 1; got inputs={inputs}, outputs={outputs}")
+        dtype = jnp.result_type(float if dtype is None else dtype)
+        weights = jax.random.normal(key, (outputs, inputs), dtype) / inputs**0.5
+        gain, bias = 1.0, 0.0
+        if self.family.upper < jnp.inf:
+            if isinstance(self.normalizer, AbstractGroupedNormalizer):
+                bias = self.family.upper - 1.0 - (outputs / self.normalizer.group_count) ** 0.5
+            else:
+                gain, bias = 0.01, self.family.upper - 2.0
+        return GLMParameters(weights, jnp.full(outputs, bias, dtype), jnp.full(outputs, gain, dtype))
+
+    def normalized(self, params: GLMParameters, inputs: Float[Array, "N *T D"]) -> Float[Array, "N *T H"]:
+        r"""Normalized summed inputs $n = (a - \mu)/\sigma$, before gain and bias.
+
+        Args:
+            params: parameters of the model.
+            inputs: X, one sample a row.
+
+        Returns:
+            n for each sample and unit.
+
+        Raises:
+            ValueError: if shapes do not agree or, outside of tracing, values are NaN or infinite or a σ is zero.
+        """
+        check_parameters(params, inputs)
+        n = self.normalizer(params.weights, inputs)
+        if is_concrete(n) and not bool(jnp.all(jnp.isfinite(n))):
+            self._explain_nonfinite(params, inputs, n)
+        return n
+
+    def natural_parameters(
+        self, params: GLMParameters, inputs: Float[Array, "N *T D"]
+    ) -> Float[Array, "N *T H"]:
+        r"""Natural parameters $z = g \odot n + b$.
+
+        Args:
+            params: parameters of the model.
+            inputs: X, one sample a row.
+
+        Returns:
+            z for each sample and unit.
+
+        Raises:
+            ValueError: as `normalized`, and, outside of tracing, if z leaves the family's domain.
+        """  # noqa: DOC502
+        n = self.normalized(params, inputs)
+        shape = (1,) * (n.ndim - 1) + (-1,)
+        z = n * params.gain.reshape(shape) + params.bias.reshape(shape)
+        if is_concrete(z):
+            self.family.check_domain(z)
+        return z
+
+    def log_prob(self, params: GLMParameters, inputs: Float[Array, "N *T D"], y: Array) -> Array:
+        r"""$\log P(y \mid x; \theta)$ of each sample, summed over the independent units (Eq. 10).
+
+        Args:
+            params: parameters of the model.
+            inputs: X, one sample a row.
+            y: responses [N *T H], or labels [N *T] for a joint family.
+
+        Returns:
+            Log-likelihood in nats of each sample, shape [N *T].
+        """
+        log_p = self.family.log_prob(self.natural_parameters(params, inputs), y)
+        return log_p if self.family.joint else jnp.sum(log_p, -1)
+
+    def kl(
+        self, params: GLMParameters, other: GLMParameters, inputs: Float[Array, "N *T D"]
+    ) -> Float[Array, ""]:
+        r"""$E_x\, D_{KL}[P(y \mid x; \theta) \,\|\, P(y \mid x; \theta')]$ in nats (left side of Eq. 8), a mean over samples.
+
+        Args:
+            params: θ, from whose distribution responses are drawn.
+            other: θ'.
+            inputs: X, one sample a row.
+
+        Returns:
+            A scalar; about ½ δᵀFδ for a small δ = θ' − θ.
+        """
+        z = self.natural_parameters(params, inputs)
+        return jnp.mean(self.family.kl(z, self.natural_parameters(other, inputs)))
+
+    def sample(self, key: PRNGKeyArray, params: GLMParameters, inputs: Float[Array, "N *T D"]) -> Array:
+        """Draws responses [N *T H] (labels [N *T] for a joint family) given X."""
+        return self.family.sample(key, self.natural_parameters(params, inputs))
+
+    def _explain_nonfinite(self, params: GLMParameters, inputs: Array, n: Array) -> None:
+        for name, value in (("inputs", inputs), *((k, getattr(params, k)) for k in ("weights", "bias", "gain"))):
+            bad = int(jnp.sum(~jnp.isfinite(value)))
+            if bad:
+                raise ValueError(f"{name} must be finite; {bad} of {value.size} entries are NaN or infinite")
+        bad = jnp.argwhere(~jnp.isfinite(n))
+        raise ValueError(
+            f"{type(self.normalizer).__name__} is undefined: zero variance (or overflow) for {len(bad)} of {n.size} "
+            f"normalized inputs, the first at (sample, unit) = {tuple(int(i) for i in bad[0])}; "
+            "drop such samples or units, or use eps > 0"
+        )
