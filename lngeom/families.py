@@ -50,15 +50,11 @@ class AbstractFamily(eqx.Module):
         """Var[y_i] = φ η''(z_i), the marginal variances."""
         return self.dispersion * jax.jvp(self.mean, (z,), (jnp.ones_like(z),))[1]
 
-    def metric_product(
-        self, z: Float[Array, "*B C"], v: Float[Array, "*B C"]
-    ) -> Float[Array, "*B C"]:
+    def metric_product(self, z: Float[Array, "*B C"], v: Float[Array, "*B C"]) -> Float[Array, "*B C"]:
         r"""Λ(z) v, with $\Lambda = \mathrm{Cov}[y]/\phi^2 = \nabla^2 \eta / \phi$ the Fisher metric of z."""
         return jax.jvp(self.mean, (z,), (v,))[1] / self.dispersion
 
-    def metric_sqrt_product(
-        self, z: Float[Array, "*B C"], v: Float[Array, "*B C"]
-    ) -> Float[Array, "*B C"]:
+    def metric_sqrt_product(self, z: Float[Array, "*B C"], v: Float[Array, "*B C"]) -> Float[Array, "*B C"]:
         r"""Sᵀ v, where Λ(z) = S Sᵀ. For independent responses S = diag(√(η''/φ))."""
         return jnp.sqrt(self.metric_product(z, jnp.ones_like(z))) * v
 

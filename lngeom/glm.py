@@ -142,7 +142,9 @@ class NormalizedGLM(eqx.Module):
     def _check_defined(self, params: GLMParameters, inputs: Array, n: Array) -> None:
         """Raises where n has no meaning: values that are not finite, or a variance that is zero but for rounding."""
         undefined = ~jnp.isfinite(n)
-        if not bool(jnp.any(undefined)) and isinstance(self.normalizer, BatchNorm | AbstractGroupedNormalizer):
+        if not bool(jnp.any(undefined)) and isinstance(
+            self.normalizer, BatchNorm | AbstractGroupedNormalizer
+        ):
             a = summed_inputs(params.weights, inputs)
             scale = self.normalizer.statistics(params.weights, inputs).scale
             axes = tuple(range(a.ndim - 1)) if self.normalizer.couples_samples else (-1,)
@@ -150,7 +152,10 @@ class NormalizedGLM(eqx.Module):
             undefined = jnp.broadcast_to(scale <= 4 * jnp.finfo(a.dtype).eps * size, n.shape)
         if not bool(jnp.any(undefined)):
             return
-        for name, value in (("inputs", inputs), *((k, getattr(params, k)) for k in ("weights", "bias", "gain"))):
+        for name, value in (
+            ("inputs", inputs),
+            *((k, getattr(params, k)) for k in ("weights", "bias", "gain")),
+        ):
             bad = int(jnp.sum(~jnp.isfinite(value)))
             if bad:
                 raise ValueError(f"{name} must be finite; {bad} of {value.size} entries are NaN or infinite")

@@ -21,9 +21,7 @@ def jacobian(
     return jax.jacfwd(lambda theta: model.natural_parameters(unravel(theta), inputs))(flat)
 
 
-def factor(
-    model: NormalizedGLM, params: GLMParameters, inputs: Float[Array, "N D"]
-) -> Float[Array, "NH P"]:
+def factor(model: NormalizedGLM, params: GLMParameters, inputs: Float[Array, "N D"]) -> Float[Array, "NH P"]:
     r"""Rows of $\sqrt{\Lambda/N}\, J$, so that factorᵀ·factor is the Fisher matrix."""
     J = jacobian(model, params, inputs)
     z = model.natural_parameters(params, inputs)

@@ -137,7 +137,9 @@ def _unitwise(normalizer, weights, inputs, shift, scale_slope) -> UnitwiseLinear
 @linearize.register(Identity)
 @linearize.register(BatchNormEvaluation)
 def _(normalizer, weights, inputs) -> UnitwiseLinearization:
-    return _unitwise(normalizer, weights, inputs, jnp.zeros_like(inputs[:1]), lambda _: jnp.zeros_like(weights))
+    return _unitwise(
+        normalizer, weights, inputs, jnp.zeros_like(inputs[:1]), lambda _: jnp.zeros_like(weights)
+    )
 
 
 @linearize.register(WeightNorm)

@@ -78,7 +78,9 @@ def dense(model: NormalizedGLM, params: GLMParameters, inputs: Float[Array, "N D
     """  # noqa: DOC502
     normalizer = model.normalizer
     if not isinstance(normalizer, AbstractStatisticsNormalizer):
-        raise ValueError(f"Eq. 13 is about methods of the form of Eq. 5; {type(normalizer).__name__} is not one")
+        raise ValueError(
+            f"Eq. 13 is about methods of the form of Eq. 5; {type(normalizer).__name__} is not one"
+        )
     check_parameters(params, inputs)
     samples, units = len(inputs), params.units
     _, scale = normalizer.statistics(params.weights, inputs)
@@ -86,7 +88,12 @@ def dense(model: NormalizedGLM, params: GLMParameters, inputs: Float[Array, "N D
     covariance = model.family.metric(model.natural_parameters(params, inputs))
     slope = jnp.broadcast_to(params.gain[None, :] / scale, n.shape)
     features = jnp.concatenate(
-        [slope[:, :, None] * chi(normalizer, params.weights, inputs), jnp.ones_like(n)[:, :, None], n[:, :, None]], 2
+        [
+            slope[:, :, None] * chi(normalizer, params.weights, inputs),
+            jnp.ones_like(n)[:, :, None],
+            n[:, :, None],
+        ],
+        2,
     )
     blocks = jnp.einsum("nij,nip,njq->ipjq", covariance, features, features, optimize="optimal") / samples
     return from_paper_order(blocks.reshape(params.size, params.size), units, params.inputs)
