@@ -85,7 +85,7 @@ def gain(
 
     Raises:
         ValueError: if the method is unknown.
-    """  # noqa: DOC502
+    """
     return 0.5 * delta @ gain_matrix(model, params, inputs, method) @ delta
 
 

@@ -1,7 +1,9 @@
 """What claims are checked on: a data set, and random models for it that depend only on a seed and a name."""
 
 import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -48,7 +50,7 @@ class Case(eqx.Module):
     params: GLMParameters
     inputs: Float[Array, "N D"]
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator[Any]:
         return iter((self.model, self.params, self.inputs))
 
 

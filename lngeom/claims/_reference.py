@@ -12,7 +12,7 @@ from lngeom._types import GLMParameters
 def natural_parameters(
     method: str, params: GLMParameters, inputs: Float[np.ndarray, "N D"]
 ) -> Float[np.ndarray, "N H"]:
-    """z = g (a − μ)/σ + b for the method "identity", "bn", "wn", "ln" or "rms", with ε = 0."""
+    """Z = g (a − μ)/σ + b for the method "identity", "bn", "wn", "ln" or "rms", with ε = 0."""
     weights, bias, gain = (np.asarray(v, np.longdouble) for v in (params.weights, params.bias, params.gain))
     x = np.asarray(inputs, np.longdouble)
     a = np.stack([(x * w).sum(1) for w in weights], 1)

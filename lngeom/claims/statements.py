@@ -4,7 +4,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from lngeom._types import GLMParameters
 from lngeom.claims._evidence import Evidence, Kind, Role, Verdict, agree, differ
 from lngeom.claims._problem import Problem
 from lngeom.claims._registry import claim
@@ -40,9 +39,7 @@ def same_at_train_and_test(problem: Problem):
     """A test case computed alone and within a training batch; batch norm needs stored statistics, which differ."""
     model, params, inputs = problem.case("ln")
     in_batch = model.natural_parameters(params, inputs)[-1:]
-    yield agree(
-        "layer norm: a case in the batch and alone", in_batch, model.natural_parameters(params, inputs[-1:])
-    )
+    yield agree("layer norm: a case in the batch and alone", in_batch, model.natural_parameters(params, inputs[-1:]))
     half = len(inputs) // 2
     model, params, inputs = problem.case("bn")
     stored = model.normalizer.evaluation(params.weights, inputs[:half])
@@ -101,7 +98,10 @@ def shared_statistics(problem: Problem):
     "statements.bn_wn_reparameterize",
     topic=TOPIC,
     source="Section 4",
-    statement="Weight norm, and batch norm with expected statistics, are a different parameterization of the original network.",
+    statement=(
+        "Weight norm, and batch norm with expected statistics, are a different parameterization of the original "
+        "network."
+    ),
     expected=Verdict.HOLDS,
 )
 def bn_wn_reparameterize(problem: Problem):
@@ -154,13 +154,15 @@ def _squared_correlation(changes: np.ndarray) -> float:
     topic=TOPIC,
     source="Section 3",
     statement=(
-        "Changes in the output of one layer tend to cause highly correlated changes in the summed inputs to the next layer, "
+        "Changes in the output of one layer tend to cause highly correlated changes in the summed inputs to "
+        "the next layer, "
         "especially with ReLU units."
     ),
     expected=Verdict.REFUTED,
     correction=(
         "The changes are correlated as far as the layer's output moves in few directions: with random weights the mean "
-        "squared correlation is tr C²/(tr C)², C = Cov(Δh), whatever the units. ReLU does not raise it: on Gaussian inputs "
+        "squared correlation is tr C²/(tr C)², C = Cov(Δh), whatever the units. ReLU does not raise it: on "
+        "Gaussian inputs "
         "it is lower than for linear and for tanh units."
     ),
 )

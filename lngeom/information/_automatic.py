@@ -13,9 +13,7 @@ from lngeom._types import GLMParameters
 from lngeom.glm import NormalizedGLM
 
 
-def jacobian(
-    model: NormalizedGLM, params: GLMParameters, inputs: Float[Array, "N D"]
-) -> Float[Array, "N H P"]:
+def jacobian(model: NormalizedGLM, params: GLMParameters, inputs: Float[Array, "N D"]) -> Float[Array, "N H P"]:
     """Jacobian ∂z/∂θ of the natural parameters; columns in the order of `ravel_pytree`."""
     flat, unravel = ravel_pytree(params)
     return jax.jacfwd(lambda theta: model.natural_parameters(unravel(theta), inputs))(flat)
@@ -29,9 +27,7 @@ def factor(model: NormalizedGLM, params: GLMParameters, inputs: Float[Array, "N 
     return rows.reshape(-1, J.shape[-1]) / len(inputs) ** 0.5
 
 
-def cancellation_scale(
-    model: NormalizedGLM, params: GLMParameters, inputs: Float[Array, "N D"]
-) -> Float[Array, ""]:
+def cancellation_scale(model: NormalizedGLM, params: GLMParameters, inputs: Float[Array, "N D"]) -> Float[Array, ""]:
     r"""Size of $\sqrt{\Lambda/N}\, D_g\, x / \sigma$: the factor's weight columns before the projection Π cancels parts.
 
     Rounding errors of the factor are of this size times eps, which matters near zero variance and where Π = 0.

@@ -55,9 +55,7 @@ def grouped(
     # two directions only, and two samples show both.
     needed = max(4 * units, -(-2 * identifiable // max(units - 2 * groups, 1)))
     return seen, [
-        Condition(
-            "enough samples with distinct directions", line or fewest >= needed, f"{fewest} of {needed}"
-        ),
+        Condition("enough samples with distinct directions", line or fewest >= needed, f"{fewest} of {needed}"),
         Condition(
             "a softmax over several groups sees summed inputs that span more than a line",
             not (joint and groups > 1 and flat and len(spans(W @ span)[0].T) == 1),
@@ -135,9 +133,7 @@ def _independent_parts(X: Float[np.ndarray, "N D"], span: Float[np.ndarray, "D r
     coefficients = np.abs(Y @ inverse) > 1e-8
     dims = len(chosen)
     samples, basis = np.nonzero(coefficients)
-    links = scipy.sparse.coo_array(
-        (np.ones(len(samples)), (samples + dims, basis)), shape=(len(X) + dims,) * 2
-    )
+    links = scipy.sparse.coo_array((np.ones(len(samples)), (samples + dims, basis)), shape=(len(X) + dims,) * 2)
     labels = scipy.sparse.csgraph.connected_components(links, directed=False)[1]
     parts = tuple(np.flatnonzero(labels[:dims] == k) for k in np.unique(labels[:dims]))
     lonely = any(np.sum(labels[dims:] == labels[p[0]]) == 1 for p in parts)

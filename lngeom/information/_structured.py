@@ -64,7 +64,7 @@ def dense(
 
     Raises:
         NotImplementedError: if the normalizer has no closed form.
-    """  # noqa: DOC502
+    """
     at = linearize(model.normalizer, params.weights, inputs)
     z = params.gain[None, :] * at.normalized + params.bias[None, :]
     diagonal, outer = model.family.metric_parts(z)

@@ -1,11 +1,11 @@
 """The null space that theory predicts is the one that singular values find."""
 
 import jax.numpy as jnp
+import lngeom as lg
 import numpy as np
 import pytest
-
-import lngeom as lg
 from lngeom._numerics import decide_rank
+
 from tests.cases import numpy_factor, random_configuration
 
 
