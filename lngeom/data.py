@@ -47,7 +47,7 @@ def load(source: str = "digits", seed: int = 0) -> Dataset:
     rotated onto 96 random directions. Each is said in the notes.
 
     Args:
-        source: "digits" for scikit-learn's bundled digits (1797 images, 64 pixels), or the path of a .npz, .npy or .csv.
+        source: "digits" for scikit-learn's digits (1797 images, 64 pixels), or the path of a .npz, .npy or .csv.
         seed: seed of what is drawn.
 
     Returns:
@@ -59,7 +59,7 @@ def load(source: str = "digits", seed: int = 0) -> Dataset:
     if source == "digits":
         from sklearn.datasets import load_digits
 
-        name, raw = "digits", load_digits(return_X_y=True)[0]
+        name, raw = "digits", np.asarray(load_digits(return_X_y=True)[0])
     else:
         name, raw = Path(source).name, _read(Path(source))
     matrix = _checked(raw, name)

@@ -118,7 +118,7 @@ class NormalizedGLM(eqx.Module):
         return log_p if self.family.joint else jnp.sum(log_p, -1)
 
     def kl(self, params: GLMParameters, other: GLMParameters, inputs: Float[Array, "N *T D"]) -> Float[Array, ""]:
-        r"""$E_x\, D_{KL}[P(y \mid x; \theta) \,\|\, P(y \mid x; \theta')]$ in nats (left side of Eq. 8), a mean over samples.
+        r"""$E_x\, D_{KL}[P(y \mid x; \theta) \,\|\, P(y \mid x; \theta')]$ in nats: the left side of Eq. 8.
 
         Args:
             params: θ, from whose distribution responses are drawn.
@@ -126,7 +126,7 @@ class NormalizedGLM(eqx.Module):
             inputs: X, one sample a row.
 
         Returns:
-            A scalar; about ½ δᵀFδ for a small δ = θ' − θ.
+            A scalar, the mean over samples; about ½ δᵀFδ for a small δ = θ' − θ.
         """
         z = self.natural_parameters(params, inputs)
         return jnp.mean(self.family.kl(z, self.natural_parameters(other, inputs)))

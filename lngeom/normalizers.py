@@ -98,7 +98,7 @@ class BatchNorm(AbstractStatisticsNormalizer):
         """The evaluation-mode layer whose stored statistics are those of this data set."""
         mean, scale = self.statistics(weights, inputs)
         variance = jnp.square(scale) - self.eps
-        return BatchNormEvaluation(mean.reshape(-1), variance.reshape(-1), eps=self.eps)
+        return BatchNormEvaluation(mean=mean.reshape(-1), variance=variance.reshape(-1), eps=self.eps)
 
 
 class BatchNormEvaluation(AbstractStatisticsNormalizer):

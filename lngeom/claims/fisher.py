@@ -1,12 +1,14 @@
 """Eqs. 8–14: the Fisher matrix of normalized GLMs, as printed and as it is."""
 
 import itertools
+from collections.abc import Callable
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
+from jaxtyping import Array
 
 from lngeom import families
 from lngeom._types import GLMParameters
@@ -21,16 +23,16 @@ from lngeom.information import (
     predicted_nullspace,
     to_paper_order,
 )
-from lngeom.information._linearization import linearize
+from lngeom.information._linearization import GroupedLinearization, linearize
 
 TOPIC = "fisher"
 KL_TOLERANCE = 1e-6
 """Finite divergences in float64 give the quadratic form to about 1e-8; see `_divergence.quadratic_form`."""
 
-automatic = eqx.filter_jit(_automatic.dense)
-printed = eqx.filter_jit(_printed.dense)
-structured = eqx.filter_jit(_structured.dense)
-divergences = eqx.filter_jit(_divergence.quadratic_forms)
+automatic: Callable[..., Array] = eqx.filter_jit(_automatic.dense)
+printed: Callable[..., Array] = eqx.filter_jit(_printed.dense)
+structured: Callable[..., Array] = eqx.filter_jit(_structured.dense)
+divergences: Callable[..., Array] = eqx.filter_jit(_divergence.quadratic_forms)
 
 
 def directions(problem: Problem, case: Case, count: int = 6):
@@ -277,7 +279,7 @@ _printed_is_exact("wn")
     ),
 )
 def equation_13_14_ln(problem: Problem):
-    """Printed against the definition; the closed form, the missing term, the rank of Π and divergences agree with it."""
+    """Printed against the definition; closed form, missing term, rank of Π and divergences agree with it."""
     case = problem.case("ln")
     model, params, inputs = case
     exact, as_printed = automatic(*case), printed(*case)
@@ -290,7 +292,7 @@ def equation_13_14_ln(problem: Problem):
     yield agree("data: JᵀΛJ and finite divergences", forms[1], found, tol=KL_TOLERANCE, role=Role.CORRECTS)
     yield agree("data: closed form and JᵀΛJ", structured(*case), exact, role=Role.CORRECTS)
     n = model.normalized(params, inputs)
-    sigma = model.normalizer.statistics(params.weights, inputs).scale[:, 0]
+    sigma = case.statistics().scale[:, 0]
     weight = model.family.metric_parts(model.natural_parameters(params, inputs))[0] * jnp.square(params.gain[None, :])
     own = jnp.square(1 + n[:, 0, None] * n[:, 1:]) / params.units**2
     missing = jnp.einsum("n,nd,ne->de", jnp.sum(weight[:, 1:] * own, 1) / sigma**2, inputs, inputs) / len(inputs)
@@ -298,8 +300,9 @@ def equation_13_14_ln(problem: Problem):
     difference = (exact - as_printed)[block, block]
     yield agree("data: the missing term of the first diagonal block", missing, difference, role=Role.CORRECTS)
     at = linearize(model.normalizer, params.weights, inputs[:1])
+    assert isinstance(at, GroupedLinearization)
     eye = jnp.eye(params.units, dtype=inputs.dtype)
-    rank = int(np.linalg.matrix_rank(np.asarray(at.project(eye[None])[0]))) if params.units > 2 else 0
+    rank = int(np.linalg.matrix_rank(np.asarray(at.project(eye[None])[0])))
     yield same_integer("rank of Π and H − 2", rank, params.units - 2, role=Role.CORRECTS)
     case = problem.small("ln", families.Categorical())
     yield agree("softmax: closed form and JᵀΛJ", structured(*case), automatic(*case), role=Role.CORRECTS)

@@ -9,18 +9,19 @@ from lngeom._numerics import RankDecision, decide_rank
 from lngeom.claims._evidence import Verdict, agree, same_integer, vanishes
 from lngeom.claims._problem import Case, Problem
 from lngeom.claims._registry import claim
+from lngeom.glm import NormalizedGLM
 from lngeom.information import _automatic, predicted_nullspace
 
 TOPIC = "nullspace"
 
 _factor = eqx.filter_jit(_automatic.factor)
-_triangle = eqx.filter_jit(lambda *case: jnp.linalg.qr(_automatic.factor(*case), mode="r"))
+_triangle = eqx.filter_jit(lambda case: jnp.linalg.qr(_automatic.factor(*case), mode="r"))
 _scale = eqx.filter_jit(_automatic.cancellation_scale)
 
 
 def measured(case: Case) -> tuple[np.ndarray, RankDecision]:
     """The triangular factor of √Λ J, by automatic differentiation, and its numerical rank."""
-    triangle = np.asarray(_triangle(*case))
+    triangle = np.asarray(_triangle(case))
     values = np.linalg.svd(triangle, compute_uv=False)
     rows = len(case.inputs) * case.params.units
     return triangle, decide_rank(values, rows, triangle.shape[1], scale=float(_scale(*case)))
@@ -162,10 +163,8 @@ _nullspace_claim(
 def bn_evaluation(problem: Problem):
     """Dimension H in both modes, but in different directions."""
     case = problem.small("bn")
-    stored = eqx.tree_at(
-        lambda m: m.normalizer, case.model, case.model.normalizer.evaluation(case.params.weights, case.inputs)
-    )
-    evaluation = Case(stored, case.params, case.inputs)
+    stored = normalizers.BatchNorm().evaluation(case.params.weights, case.inputs)
+    evaluation = Case(NormalizedGLM(stored, case.model.family), case.params, case.inputs)
     yield from evidence("stored statistics", evaluation, case.params.units)
     basis = predicted_nullspace(*case).basis
     moved = np.linalg.norm(np.asarray(_factor(*evaluation)) @ basis)

@@ -7,6 +7,7 @@ import numpy as np
 from lngeom.claims._evidence import Evidence, Kind, Role, Verdict, agree, differ
 from lngeom.claims._problem import Problem
 from lngeom.claims._registry import claim
+from lngeom.normalizers import BatchNorm
 
 TOPIC = "statements"
 
@@ -41,11 +42,11 @@ def same_at_train_and_test(problem: Problem):
     in_batch = model.natural_parameters(params, inputs)[-1:]
     yield agree("layer norm: a case in the batch and alone", in_batch, model.natural_parameters(params, inputs[-1:]))
     half = len(inputs) // 2
-    model, params, inputs = problem.case("bn")
-    stored = model.normalizer.evaluation(params.weights, inputs[:half])
+    batch_norm = BatchNorm()
+    stored = batch_norm.evaluation(params.weights, inputs[:half])
     yield differ(
         "batch norm: training on the second half, and statistics stored on the first",
-        model.normalizer(params.weights, inputs[half:]),
+        batch_norm(params.weights, inputs[half:]),
         stored(params.weights, inputs[half:]),
     )
 
@@ -63,8 +64,7 @@ def batch_size_one(problem: Problem):
     few = inputs[:64]
     alone = jax.vmap(lambda x: model.natural_parameters(params, x[None])[0])(few)
     yield agree("layer norm: batches of one and one batch", alone, model.natural_parameters(params, few))
-    model, params, inputs = problem.case("bn")
-    scale = model.normalizer.statistics(params.weights, inputs[:1]).scale
+    scale = BatchNorm().statistics(params.weights, inputs[:1]).scale
     yield Evidence(
         Kind.COUNTEREXAMPLE,
         Role.SUPPORTS,
@@ -107,8 +107,8 @@ def shared_statistics(problem: Problem):
 def bn_wn_reparameterize(problem: Problem):
     """A network without normalization with w_i′ = g_i w_i/σ_i and b_i′ = b_i − g_i μ_i/σ_i computes the same."""
     for method in ("wn", "bn"):
-        model, params, inputs = problem.case(method)
-        mean, scale = (s[0] for s in model.normalizer.statistics(params.weights, inputs))
+        model, params, inputs = case = problem.case(method)
+        mean, scale = (s[0] for s in case.statistics())
         slope = params.gain / scale
         plain = inputs @ (slope[:, None] * params.weights).T + (params.bias - slope * mean)[None, :]
         yield agree(f"{method}: against the plain network", model.natural_parameters(params, inputs), plain)

@@ -11,6 +11,7 @@ from jaxtyping import Array, Float
 
 from lngeom._types import GLMParameters
 from lngeom.glm import NormalizedGLM
+from lngeom.normalizers import AbstractStatisticsNormalizer
 
 
 def jacobian(model: NormalizedGLM, params: GLMParameters, inputs: Float[Array, "N D"]) -> Float[Array, "N H P"]:
@@ -28,7 +29,7 @@ def factor(model: NormalizedGLM, params: GLMParameters, inputs: Float[Array, "N 
 
 
 def cancellation_scale(model: NormalizedGLM, params: GLMParameters, inputs: Float[Array, "N D"]) -> Float[Array, ""]:
-    r"""Size of $\sqrt{\Lambda/N}\, D_g\, x / \sigma$: the factor's weight columns before the projection Π cancels parts.
+    r"""Size of $\sqrt{\Lambda/N}\, D_g\, x / \sigma$: the factor's weight columns before Π cancels parts.
 
     Rounding errors of the factor are of this size times eps, which matters near zero variance and where Π = 0.
 
@@ -39,7 +40,12 @@ def cancellation_scale(model: NormalizedGLM, params: GLMParameters, inputs: Floa
 
     Returns:
         Its Frobenius norm.
+
+    Raises:
+        ValueError: if the normalizer is not of the form of Eq. 5.
     """
+    if not isinstance(model.normalizer, AbstractStatisticsNormalizer):
+        raise ValueError(f"{type(model.normalizer).__name__} is not of the form of Eq. 5")
     _, scale = model.normalizer.statistics(params.weights, inputs)
     weight = model.family.metric_parts(model.natural_parameters(params, inputs))[0]
     slopes = weight * jnp.square(params.gain[None, :] / scale)

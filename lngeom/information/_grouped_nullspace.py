@@ -127,7 +127,7 @@ def _independent_parts(X: Float[np.ndarray, "N D"], span: Float[np.ndarray, "D r
     A pixel that is on in one image alone makes that image a part of its own.
     """
     Y = X @ span / np.linalg.norm(X, axis=1, keepdims=True)
-    order = scipy.linalg.qr(Y.T, pivoting=True, mode="r")[1]
+    order = scipy.linalg.qr(Y.T, pivoting=True, mode="r")[-1]
     chosen = order[: span.shape[1]]
     inverse = np.linalg.inv(Y[chosen])
     coefficients = np.abs(Y @ inverse) > 1e-8

@@ -1,8 +1,8 @@
 r"""The null space of the Fisher matrix, predicted from the normalizer, the weights and the span of the data.
 
-Nothing here differentiates the model. *Unit by unit* (identity, batch, weight norm) z_i of the whole data set ranges over
-span[X̃, 1] and its null directions are (a) combinations of the columns of [X̃, 1] that vanish, (b) the radial one, w_i
-against g_i. Methods which act within groups of units are in `_grouped_nullspace`.
+Nothing here differentiates the model. *Unit by unit* (identity, batch, weight norm) z_i of the whole data set ranges
+over span[X̃, 1] and its null directions are (a) combinations of the columns of [X̃, 1] that vanish, (b) the radial one,
+w_i against g_i. Methods which act within groups of units are in `_grouped_nullspace`.
 """
 
 import numpy as np
@@ -77,7 +77,7 @@ def _everything(into: Collector) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def _unitwise(into: Collector, normalizer: AbstractNormalizer, joint: bool, W, g, X, n) -> tuple[int, list[Condition]]:
-    """Identity, batch and weight norm, exact for any N; returns the most directions the data can see, and conditions."""
+    """Identity, batch and weight norm, exact for any N; returns the most directions seen, and conditions."""
     units, features = W.shape
     offset, slope = np.zeros(units), np.zeros_like(W)  # X̃ w = σ n + offset; slope is ∂σ/∂w
     if isinstance(normalizer, BatchNorm):
