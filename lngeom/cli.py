@@ -17,7 +17,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-Seed = Annotated[int, typer.Option(help="Seed of everything random.", min=0)]
+Seed = Annotated[int, typer.Option(help="Seed of everything random.", min=0, max=2**32 - 1)]
 Data = Annotated[
     str, typer.Option(help="'digits', or a .npz, .npy or .csv file: one sample a row.", metavar="digits|FILE")
 ]
@@ -98,8 +98,7 @@ def verify(
     list_only: Annotated[bool, typer.Option("--list", help="List the claims and check nothing.")] = False,
 ) -> None:
     """Check every claim of the paper on real data; exit 0 if all verdicts are the recorded ones, 1 if one differs."""
-    from lngeom import claims as registry
-    from lngeom import report
+    from lngeom import claims as registry, report
 
     try:
         chosen = registry.all_claims(topic, claim)
@@ -141,8 +140,7 @@ def verify(
 @app.command()
 def table(data: Data = "digits", seed: Seed = 0) -> None:
     """Print Table 1 with the verdict of each of its 18 cells."""
-    from lngeom import claims as registry
-    from lngeom import report
+    from lngeom import claims as registry, report
 
     _use_compilation_cache()
     cells = [c for c in registry.all_claims("invariance") if c.source == "Table 1"]

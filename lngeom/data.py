@@ -82,14 +82,15 @@ def _read(path: Path) -> np.ndarray:
 
 def _read_npy(path: Path) -> np.ndarray:
     try:
-        return np.load(path, allow_pickle=False)
+        with path.open("rb") as file:
+            return np.load(file, allow_pickle=False)
     except (ValueError, EOFError) as error:
         raise DataError(f"{path}: not a NumPy array of numbers ({error}); pickled objects are never loaded") from error
 
 
 def _read_npz(path: Path) -> np.ndarray:
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             names = list(archive.files)
             chosen = next((k for k in ("X", "x", "inputs", "data", "x_train") if k in names), None)
             if chosen is None and len(names) == 1:

@@ -95,8 +95,8 @@ def test_bad_data_exits_2_and_writes_nothing(tmp_path):
     [
         (("--topic", "weather"), "the topics are"),
         (("--claim", "equation.99"), "no claim 'equation.99'"),
-        (("--seed", "-1"), "-1"),
-        (("--seed", "one"), "one"),
+        (("--seed", "-1"), "greater than or equal to 0"),
+        (("--seed", "one"), "--seed"),
         (("--frobnicate",), "--frobnicate"),
     ],
 )
