@@ -56,7 +56,7 @@ class Statistics(NamedTuple):
 
 def compute_dtype(x: Float[Array, "..."]) -> jnp.dtype:
     """The dtype in which statistics of x are taken: its own, or float32 if that is wider."""
-    return jnp.promote_types(x.dtype, jnp.float32)
+    return jnp.dtype(x.dtype if jnp.finfo(x.dtype).bits >= 32 else jnp.float32)
 
 
 def power_of_two(x: Float[Array, "..."]) -> Float[Array, "..."]:
