@@ -5,9 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
-from oracle import residual, row_norm
-
 from lngeom import nn
+from tests.nn.oracle import residual, row_norm
 
 FLOAT32 = 3e-7
 NORMS = {"layer": (nn.layer_norm, True), "rms": (nn.rms_norm, False)}
@@ -50,7 +49,7 @@ def test_one_pass_variance_fails_the_accuracy_test():
 def test_exact_norm_keeps_its_digits_at_any_scale(name, scale):
     norm, centered = NORMS[name]
     x, gain, bias, ct = problem(offset=3.0, scale=scale)
-    y, dx, dgain, dbias = value_and_gradients(norm, x, gain, bias, ct, exact=True)
+    y, dx, dgain, _ = value_and_gradients(norm, x, gain, bias, ct, exact=True)
     expected = row_norm(x, gain, bias, ct, 0, centered)
     assert residual(y, expected[0]) <= FLOAT32
     assert residual(dx, expected[1]) <= FLOAT32
@@ -89,7 +88,9 @@ def test_exact_norm_is_bitwise_invariant_to_powers_of_two(name, power, offset):
 def test_exact_norm_is_invariant_to_any_scale_in_float32(name, exponent, seed):
     norm = exact_norms()[name]
     x = np.random.default_rng(seed).normal(size=(9, 12)).astype(np.float32)
-    assert residual(norm(jnp.asarray(x * np.float32(10.0**exponent))), norm(jnp.asarray(x))) <= 1e-6 * condition(x)
+    assert residual(
+        norm(jnp.asarray(x * np.float32(10.0**exponent))), norm(jnp.asarray(x))
+    ) <= 1e-6 * condition(x)
 
 
 def condition(x):
@@ -137,7 +138,9 @@ def test_other_dtypes_are_right_to_output_rounding(dtype, digits, exact):
     y, dx, dgain, _ = value_and_gradients(nn.layer_norm, x, gain, bias, ct, exact=exact)
     assert y.dtype == dx.dtype == x.dtype
     assert dgain.dtype == wide
-    expected = row_norm(*(np.asarray(v.astype(jnp.float64)) for v in (x, gain, bias, ct)), 0 if exact else 1e-5)
+    expected = row_norm(
+        *(np.asarray(v.astype(jnp.float64)) for v in (x, gain, bias, ct)), 0 if exact else 1e-5
+    )
     assert residual(y.astype(jnp.float64), expected[0]) <= 1.01 * 2.0**-digits
     assert residual(dx.astype(jnp.float64), expected[1]) <= 1.01 * 2.0**-digits
 

@@ -1,11 +1,14 @@
 """Every way JAX differentiates, maps and places a function, blocked and not."""
 
+import os
+import subprocess
+import sys
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
-
 from lngeom import nn
 from lngeom._numerics import agreement
 from lngeom.nn import _rows
@@ -45,8 +48,7 @@ def tangents():
 def transposed(norm):
     """The pullback by transposing the tangent map, rather than by vjp."""
     args = arguments()
-    linear = lambda *dot: jax.jvp(norm, args, dot)[1]
-    return jax.linear_transpose(linear, *args)(jnp.asarray(arguments(2)[0]))
+    return jax.linear_transpose(lambda *dot: jax.jvp(norm, args, dot)[1], *args)(jnp.asarray(arguments(2)[0]))
 
 
 MODES = {
@@ -54,8 +56,12 @@ MODES = {
     "grad": lambda norm: jax.grad(loss(norm), (0, 1, 2))(*arguments()),
     "jacfwd": lambda norm: jax.jacfwd(norm, (0, 1, 2))(*arguments()),
     "jacrev": lambda norm: jax.jacrev(norm, (0, 1, 2))(*arguments()),
-    "forward over reverse Hessian": lambda norm: jax.jacfwd(jax.jacrev(loss(norm), (0, 1, 2)), (0, 1, 2))(*arguments()),
-    "reverse over forward Hessian": lambda norm: jax.jacrev(jax.jacfwd(loss(norm), (0, 1, 2)), (0, 1, 2))(*arguments()),
+    "forward over reverse Hessian": lambda norm: jax.jacfwd(jax.jacrev(loss(norm), (0, 1, 2)), (0, 1, 2))(
+        *arguments()
+    ),
+    "reverse over forward Hessian": lambda norm: jax.jacrev(jax.jacfwd(loss(norm), (0, 1, 2)), (0, 1, 2))(
+        *arguments()
+    ),
     "vmap of grad": lambda norm: jax.vmap(jax.grad(loss(norm)), (0, None, None))(
         jnp.stack([arguments(s)[0] for s in range(3)]), *arguments()[1:]
     ),
@@ -140,3 +146,11 @@ def test_a_sharded_input_gives_the_same_values(axis_type):
     assert agreement(value, expected[0]).agrees
     assert agreement(gradient, expected[1]).agrees
     assert gradient.sharding.is_equivalent_to(placed.sharding, 2)
+
+
+@pytest.mark.skipif(jax.device_count() > 1, reason="runs itself on eight devices")
+def test_sharding_on_eight_devices():
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-k", "sharded", __file__]
+    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=8", "JAX_PLATFORMS": "cpu"}
+    done = subprocess.run(command, env=os.environ | flags, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
