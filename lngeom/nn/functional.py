@@ -148,13 +148,14 @@ def rms_norm(
 @partial(jax.jit, static_argnames=("rule", "groups", "positions"), inline=True)
 def _over_groups(rule, groups, positions, x, gain, bias):
     units = x.shape[-1]
-    pooled = math.prod(x.shape[x.ndim - 1 - positions : -1])
-    split = (-1, pooled, groups, units // groups)
-    rows = jnp.moveaxis(x.reshape(split), 2, 1).reshape(-1, groups, pooled * (units // groups))
+    samples = x.reshape(-1, *x.shape[x.ndim - 1 - positions :])
+    pooled = math.prod(samples.shape[1:-1])
+    split = samples.reshape(samples.shape[0], pooled, groups, units // groups)
+    rows = jnp.moveaxis(split, 2, 1).reshape(samples.shape[0], groups, -1)
     gain, bias = (jnp.tile(v.reshape(groups, -1), (1, pooled)) for v in (gain, bias))
-    one_group = partial(normalize_rows, rule, None)
-    normalized = jax.vmap(one_group, (1, 0, 0), 1)(rows, gain, bias)
-    return jnp.moveaxis(normalized.reshape(-1, groups, pooled, units // groups), 1, 2).reshape(x.shape)
+    normalized = jax.vmap(partial(normalize_rows, rule, None), (1, 0, 0), 1)(rows, gain, bias)
+    merged = jnp.moveaxis(normalized.reshape(-1, groups, pooled, units // groups), 1, 2)
+    return merged.reshape(samples.shape).reshape(x.shape)
 
 
 def group_norm(

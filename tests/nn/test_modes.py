@@ -134,18 +134,29 @@ def test_blocked_layer_norm_agrees_with_the_rows_one_by_one():
     assert agreement(whole[1](ct)[0], each[1](ct)[0], 1e-6).agrees
 
 
+SHARDED = {
+    "layer": nn.layer_norm,
+    "exact layer": lambda x: nn.layer_norm(x, exact=True),
+    "group": lambda x: nn.group_norm(x, groups=4),
+    "spatial group": lambda x: nn.group_norm(x, groups=4, positions=1),
+    "batch": lambda x: nn.batch_norm(x)[0],
+    "weight": lambda x: nn.weight_norm(x, jnp.cos(jnp.arange(80.0)).reshape(5, 16)),
+}
+
+
+@pytest.mark.parametrize("name", SHARDED)
 @pytest.mark.parametrize("axis_type", [AxisType.Auto, AxisType.Explicit])
-def test_a_sharded_input_gives_the_same_values(axis_type):
+def test_a_sharded_input_gives_the_same_values(axis_type, name):
     mesh = jax.make_mesh((jax.device_count(),), ("rows",), axis_types=(axis_type,))
-    x = jnp.asarray(np.random.default_rng(0).normal(size=(jax.device_count() * 16, 64)))
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(jax.device_count() * 2, 3, 16)))
     placed = jax.device_put(x, NamedSharding(mesh, PartitionSpec("rows")))
-    function = jax.jit(jax.value_and_grad(lambda v: jnp.sum(jnp.sin(nn.layer_norm(v)))))
+    function = jax.jit(jax.value_and_grad(lambda v: jnp.sum(jnp.sin(SHARDED[name](v)))))
     with jax.set_mesh(mesh):
         value, gradient = function(placed)
     expected = function(x)
     assert agreement(value, expected[0]).agrees
     assert agreement(gradient, expected[1]).agrees
-    assert gradient.sharding.is_equivalent_to(placed.sharding, 2)
+    assert gradient.sharding.is_equivalent_to(placed.sharding, 3)
 
 
 @pytest.mark.skipif(jax.device_count() > 1, reason="runs itself on eight devices")
