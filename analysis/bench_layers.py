@@ -30,7 +30,8 @@ MALLOC = {
         f"glibc.malloc.{name}={value}"
         for name, value in {
             "hugetlb": 1,
-            "mmap_threshold": 2**32,
+            "mmap_max": 0,
+            "arena_max": 1,
             "trim_threshold": 2**34,
             "top_pad": 2**28,
         }.items()
