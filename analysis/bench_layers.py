@@ -86,9 +86,7 @@ class Report:
         """
         key = (implementation, mode, rows, width, malloc)
         found = [
-            m.milliseconds
-            for m in self.measurements
-            if (m.implementation, m.mode, m.rows, m.width, m.malloc) == key
+            m.milliseconds for m in self.measurements if (m.implementation, m.mode, m.rows, m.width, m.malloc) == key
         ]
         return found[0] if found else float("nan")
 
@@ -116,9 +114,7 @@ def _jax_function(name: str, width: int) -> Callable:
         import equinox as eqx
 
         layer = eqx.nn.LayerNorm(width)
-        return lambda x, gain, bias: jax.vmap(eqx.tree_at(lambda m: (m.weight, m.bias), layer, (gain, bias)))(
-            x
-        )
+        return lambda x, gain, bias: jax.vmap(eqx.tree_at(lambda m: (m.weight, m.bias), layer, (gain, bias)))(x)
     if name == "haiku":
         import haiku as hk
 
@@ -165,9 +161,7 @@ def _torch_calls(rows: int, width: int) -> dict[str, tuple[Callable, None]]:
     import torch
 
     torch.set_num_threads(1)
-    x, gain, bias = (
-        v.requires_grad_() for v in (torch.randn(rows, width), torch.ones(width), torch.zeros(width))
-    )
+    x, gain, bias = (v.requires_grad_() for v in (torch.randn(rows, width), torch.ones(width), torch.zeros(width)))
     cotangent = torch.randn(rows, width)
 
     def forward():
@@ -179,8 +173,9 @@ def _torch_calls(rows: int, width: int) -> dict[str, tuple[Callable, None]]:
     return {"forward": (forward, None), "forward and backward": (backward, None)}
 
 
-def _work(name: str, rows: int, width: int) -> None:
-    """Body of a worker process: prepares, then times one round for each line it reads."""
+def _work(name: str, rows: int, width: int, core: int) -> None:
+    """Body of a worker process: pins itself, prepares, then times one round for each line it reads."""
+    os.sched_setaffinity(0, {core})
     calls = _torch_calls(rows, width) if name == "torch" else _jax_calls(name, rows, width)
     for call, _ in calls.values():
         call()
@@ -205,13 +200,13 @@ def _start(name: str, rows: int, width: int, malloc: str, core: int) -> subproce
         "GLIBC_TUNABLES": MALLOC[malloc],
     }
     command = [sys.executable, "-m", "analysis.bench_layers", "--work", name, "--sizes", f"{rows}x{width}"]
+    command += ["--core", str(core)]
     return subprocess.Popen(
         command,
         env=environment,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        preexec_fn=lambda: os.sched_setaffinity(0, {core}),
     )
 
 
@@ -264,7 +259,7 @@ def measure(rows: int, width: int, malloc: str, rounds: int, names: tuple[str, .
     finally:
         for worker in workers.values():
             worker.kill()
-            worker.wait()
+            worker.communicate()
     return [
         Measurement(name, mode, rows, width, malloc, 1e3 * best[name][mode], temporaries[name][mode])
         for name in names
@@ -273,9 +268,7 @@ def measure(rows: int, width: int, malloc: str, rounds: int, names: tuple[str, .
     ]
 
 
-def benchmark(
-    sizes: tuple[tuple[int, int], ...], mallocs: tuple[str, ...] = tuple(MALLOC), rounds: int = 5
-) -> Report:
+def benchmark(sizes: tuple[tuple[int, int], ...], mallocs: tuple[str, ...] = tuple(MALLOC), rounds: int = 5) -> Report:
     """Measures every implementation that is installed.
 
     Args:
@@ -302,16 +295,15 @@ def main() -> None:
     """Runs the benchmark and writes its JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--work", choices=IMPLEMENTATIONS, help=argparse.SUPPRESS)
-    parser.add_argument(
-        "--sizes", nargs="+", default=["1024x1024", "4096x1024", "16384x1024"], metavar="ROWSxWIDTH"
-    )
+    parser.add_argument("--core", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--sizes", nargs="+", default=["1024x1024", "4096x1024", "16384x1024"], metavar="ROWSxWIDTH")
     parser.add_argument("--malloc", nargs="+", choices=MALLOC, default=list(MALLOC))
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--out", type=Path, default=Path("figures/bench_layers.json"))
     options = parser.parse_args()
     sizes = _sizes(options.sizes)
     if options.work:
-        return _work(options.work, *sizes[0])
+        return _work(options.work, *sizes[0], options.core)
     report = benchmark(sizes, tuple(options.malloc), options.rounds)
     for m in report.measurements:
         ratio = report.ratio(m.implementation, m.mode, m.rows, m.width, m.malloc)

@@ -111,9 +111,7 @@ def _run(cell, xs, tangent):
         size = jnp.linalg.norm(pulled)
         return pulled / size, jnp.log(size)
 
-    _, shrinkage = jax.lax.scan(
-        backward, tangent / jnp.linalg.norm(tangent), (before[1:], xs[1:]), reverse=True
-    )
+    _, shrinkage = jax.lax.scan(backward, tangent / jnp.linalg.norm(tangent), (before[1:], xs[1:]), reverse=True)
     return after, a, growth, shrinkage
 
 
@@ -197,8 +195,7 @@ def recurrent_stability(
         xs = input_scale * jax.random.normal(jax.random.key(seed + 1), (steps, inputs), jnp.float64)
         make = partial(make_cell, hidden=hidden, inputs=inputs, seed=seed, activation=activation)
         measured = {
-            arm: tuple(dynamics(make(arm, s), s, xs, seed=seed, discard=steps // 10) for s in gains)
-            for arm in ARMS
+            arm: tuple(dynamics(make(arm, s), s, xs, seed=seed, discard=steps // 10) for s in gains) for arm in ARMS
         }
     return StabilityReport(measured, steps, hidden, seed)
 
@@ -325,15 +322,11 @@ def length_contrast(
         assert isinstance(standard, nn.RNN)
         normalized = make_cell("layer norm", 1.0, hidden=hidden, inputs=4, seed=seed)
         _, stored = batch_norm_rnn(standard, train[:trained_steps])
-        held = jax.tree.map(
-            lambda v: jnp.concatenate([v, jnp.repeat(v[-1:], test_steps - trained_steps, 0)]), stored
-        )
+        held = jax.tree.map(lambda v: jnp.concatenate([v, jnp.repeat(v[-1:], test_steps - trained_steps, 0)]), stored)
         _, longer = batch_norm_rnn(standard, train)
         expected, _ = batch_norm_rnn(standard, test)
         errors = [
-            np.asarray(
-                rms(batch_norm_rnn(standard, test, known)[0] - expected).mean(1) / rms(expected).mean(1)
-            )
+            np.asarray(rms(batch_norm_rnn(standard, test, known)[0] - expected).mean(1) / rms(expected).mean(1))
             for known in (held, longer)
         ]
         together = nn.unroll(normalized, test)[1]

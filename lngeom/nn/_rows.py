@@ -149,9 +149,7 @@ def _tangent(rule, gain, dgain, dbias, x, s, dx):
     return ((s.rstd * gain) * dz + n * slope + offset).astype(dx.dtype)
 
 
-def over_blocks(
-    function: Callable[..., Float[Array, "B H"]], block: int | None, *rows: Any
-) -> Float[Array, "R H"]:
+def over_blocks(function: Callable[..., Float[Array, "B H"]], block: int | None, *rows: Any) -> Float[Array, "R H"]:
     """Applies a function of rows to one block of rows after another, saving nothing between its passes.
 
     Args:

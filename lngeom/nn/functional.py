@@ -37,17 +37,14 @@ def check_eps(eps: float | None, exact: bool, default: float = DEFAULT_EPS) -> f
     if not eps >= 0:
         raise ValueError(f"eps must be at least 0, it is added to a variance; got {eps}")
     if exact and eps > 0:
-        raise ValueError(
-            f"exact=True is the layer without eps; got eps = {eps}: leave it out, or set exact=False"
-        )
+        raise ValueError(f"exact=True is the layer without eps; got eps = {eps}: leave it out, or set exact=False")
     return float(eps)
 
 
 def _check_values(name: str, x: Array) -> None:
     if not jnp.issubdtype(jnp.result_type(x), jnp.floating):
         raise ValueError(
-            f"{name} must be floating point; got dtype {jnp.result_type(x)}: "
-            f"convert with {name}.astype(jnp.float32)"
+            f"{name} must be floating point; got dtype {jnp.result_type(x)}: convert with {name}.astype(jnp.float32)"
         )
     if jnp.ndim(x) < 1 or jnp.shape(x)[-1] == 0:
         raise ValueError(f"{name} must have a last axis of at least one unit; got shape {jnp.shape(x)}")
@@ -148,13 +145,14 @@ def rms_norm(
 @partial(jax.jit, static_argnames=("rule", "groups", "positions"), inline=True)
 def _over_groups(rule, groups, positions, x, gain, bias):
     units = x.shape[-1]
-    samples = x.reshape(-1, *x.shape[x.ndim - 1 - positions :])
-    pooled = math.prod(samples.shape[1:-1])
-    split = samples.reshape(samples.shape[0], pooled, groups, units // groups)
-    rows = jnp.moveaxis(split, 2, 1).reshape(samples.shape[0], groups, -1)
+    leading = x.ndim - 1 - positions
+    samples = x.reshape(math.prod(x.shape[:leading]), *x.shape[leading:])
+    pooled, size = math.prod(samples.shape[1:-1]), units // groups
+    split = samples.reshape(samples.shape[0], pooled, groups, size)
+    rows = jnp.moveaxis(split, 2, 1).reshape(samples.shape[0], groups, pooled * size)
     gain, bias = (jnp.tile(v.reshape(groups, -1), (1, pooled)) for v in (gain, bias))
     normalized = jax.vmap(partial(normalize_rows, rule, None), (1, 0, 0), 1)(rows, gain, bias)
-    merged = jnp.moveaxis(normalized.reshape(-1, groups, pooled, units // groups), 1, 2)
+    merged = jnp.moveaxis(normalized.reshape(samples.shape[0], groups, pooled, size), 1, 2)
     return merged.reshape(samples.shape).reshape(x.shape)
 
 
@@ -191,9 +189,7 @@ def group_norm(
     if groups < 1 or units % groups:
         raise ValueError(f"groups must divide the number of units H = {units}; got {groups}")
     if not 0 <= positions < x.ndim:
-        raise ValueError(
-            f"positions must lie between 0 and {x.ndim - 1}, the axes before the last; got {positions}"
-        )
+        raise ValueError(f"positions must lie between 0 and {x.ndim - 1}, the axes before the last; got {positions}")
     eps = check_eps(eps, exact)
     pooled = math.prod(x.shape[x.ndim - 1 - positions : -1])
     _check_width(pooled * units // groups, eps, exact, "a group")
@@ -266,18 +262,14 @@ def batch_norm(
         )
     if not training:
         if running is None:
-            raise ValueError(
-                "evaluation needs stored statistics: pass running=RunningStatistics(mean, variance)"
-            )
+            raise ValueError("evaluation needs stored statistics: pass running=RunningStatistics(mean, variance)")
         shape = (1,) * (x.ndim - 1) + (units,)
         slope = (gain / jnp.sqrt(running.variance + eps)).reshape(shape)
         centered = x.astype(gain.dtype) - running.mean.reshape(shape)
         return (slope * centered + bias.reshape(shape)).astype(x.dtype), running
     samples = x.size // units
     if samples < (2 if unbiased else 1):
-        raise ValueError(
-            f"training statistics need at least {2 if unbiased else 1} sample(s); got shape {x.shape}"
-        )
+        raise ValueError(f"training statistics need at least {2 if unbiased else 1} sample(s); got shape {x.shape}")
     y, batch = _over_batch(Rule(eps, True, exact), unbiased, x, gain, bias)
     if running is None:
         return y, batch

@@ -106,9 +106,7 @@ class LayerNormLSTM(AbstractCell[LSTMState, Array]):
         dtype: jax.typing.DTypeLike = jnp.float32,
     ):
         if output_only and per_gate:
-            raise ValueError(
-                "output_only=True leaves the gates unnormalized: per_gate=True has no meaning there"
-            )
+            raise ValueError("output_only=True leaves the gates unnormalized: per_gate=True has no meaning there")
         keys = jax.random.split(key)
         options: dict[str, Any] = {"eps": eps, "exact": exact, "dtype": dtype}
         self.inputs, self.hidden, self.carry_normalized_cell = inputs, hidden, carry_normalized_cell

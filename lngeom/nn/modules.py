@@ -228,9 +228,7 @@ def convert_layer_norm(source: Any, *, eps: float | None = None, exact: bool = F
     dtype = next(v.dtype for v in values.values() if v is not None)
     eps = eps if eps is not None else (None if exact else source_eps)
     layer = LayerNorm(next(iter(shapes.values()))[0], eps=eps, exact=exact, dtype=dtype)
-    return eqx.tree_at(
-        lambda l: (l.gain, l.bias), layer, (values["gain"], values["bias"]), is_leaf=lambda v: v is None
-    )
+    return eqx.tree_at(lambda l: (l.gain, l.bias), layer, (values["gain"], values["bias"]), is_leaf=lambda v: v is None)
 
 
 def _value(leaf: Any) -> Array | None:

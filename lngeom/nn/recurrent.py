@@ -73,9 +73,7 @@ def _check_inputs(cell: AbstractCell, x: Array) -> None:
         )
 
 
-def normal_weights(
-    key: PRNGKeyArray, rows: int, columns: int, dtype: jax.typing.DTypeLike
-) -> Float[Array, "R C"]:
+def normal_weights(key: PRNGKeyArray, rows: int, columns: int, dtype: jax.typing.DTypeLike) -> Float[Array, "R C"]:
     """Normal weights, scaled so that summed inputs of unit inputs have variance 1."""
     return jax.random.normal(key, (rows, columns), dtype) / math.sqrt(columns)
 

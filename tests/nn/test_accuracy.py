@@ -4,8 +4,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import given
+from hypothesis import strategies as st
 from lngeom import nn
+
 from tests.nn.oracle import residual, row_norm
 
 FLOAT32 = 3e-7
@@ -88,9 +90,7 @@ def test_exact_norm_is_bitwise_invariant_to_powers_of_two(name, power, offset):
 def test_exact_norm_is_invariant_to_any_scale_in_float32(name, exponent, seed):
     norm = exact_norms()[name]
     x = np.random.default_rng(seed).normal(size=(9, 12)).astype(np.float32)
-    assert residual(
-        norm(jnp.asarray(x * np.float32(10.0**exponent))), norm(jnp.asarray(x))
-    ) <= 1e-6 * condition(x)
+    assert residual(norm(jnp.asarray(x * np.float32(10.0**exponent))), norm(jnp.asarray(x))) <= 1e-6 * condition(x)
 
 
 def condition(x):
@@ -138,9 +138,7 @@ def test_other_dtypes_are_right_to_output_rounding(dtype, digits, exact):
     y, dx, dgain, _ = value_and_gradients(nn.layer_norm, x, gain, bias, ct, exact=exact)
     assert y.dtype == dx.dtype == x.dtype
     assert dgain.dtype == wide
-    expected = row_norm(
-        *(np.asarray(v.astype(jnp.float64)) for v in (x, gain, bias, ct)), 0 if exact else 1e-5
-    )
+    expected = row_norm(*(np.asarray(v.astype(jnp.float64)) for v in (x, gain, bias, ct)), 0 if exact else 1e-5)
     assert residual(y.astype(jnp.float64), expected[0]) <= 1.01 * 2.0**-digits
     assert residual(dx.astype(jnp.float64), expected[1]) <= 1.01 * 2.0**-digits
 

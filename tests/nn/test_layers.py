@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from lngeom import nn
+
 from tests.nn.oracle import residual, row_norm
 
 RNG = np.random.default_rng(0)
@@ -34,9 +35,7 @@ def test_group_norm_standardizes_each_group(positions):
 
 
 def test_group_norm_of_one_group_is_layer_norm():
-    np.testing.assert_allclose(
-        nn.group_norm(X, GAIN, BIAS, groups=1), nn.layer_norm(X, GAIN, BIAS), rtol=1e-13
-    )
+    np.testing.assert_allclose(nn.group_norm(X, GAIN, BIAS, groups=1), nn.layer_norm(X, GAIN, BIAS), rtol=1e-13)
 
 
 def test_batch_norm_in_training_standardizes_units_and_mixes_statistics():
@@ -139,9 +138,7 @@ def test_conversion_from_flax_and_equinox_keeps_values():
         expected = linen.LayerNorm(use_fast_variance=False).apply({"params": parameters}, X)
     np.testing.assert_allclose(converted(parameters)(X), expected, rtol=1e-12)
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
-        source = nnx.LayerNorm(
-            12, epsilon=0.2, use_fast_variance=False, rngs=nnx.Rngs(0), param_dtype=jnp.float64
-        )
+        source = nnx.LayerNorm(12, epsilon=0.2, use_fast_variance=False, rngs=nnx.Rngs(0), param_dtype=jnp.float64)
         source.scale[...] = GAIN
         expected = source(X)
         unbiased = nnx.LayerNorm(12, use_bias=False, rngs=nnx.Rngs(0))

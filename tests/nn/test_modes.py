@@ -56,12 +56,8 @@ MODES = {
     "grad": lambda norm: jax.grad(loss(norm), (0, 1, 2))(*arguments()),
     "jacfwd": lambda norm: jax.jacfwd(norm, (0, 1, 2))(*arguments()),
     "jacrev": lambda norm: jax.jacrev(norm, (0, 1, 2))(*arguments()),
-    "forward over reverse Hessian": lambda norm: jax.jacfwd(jax.jacrev(loss(norm), (0, 1, 2)), (0, 1, 2))(
-        *arguments()
-    ),
-    "reverse over forward Hessian": lambda norm: jax.jacrev(jax.jacfwd(loss(norm), (0, 1, 2)), (0, 1, 2))(
-        *arguments()
-    ),
+    "forward over reverse Hessian": lambda norm: jax.jacfwd(jax.jacrev(loss(norm), (0, 1, 2)), (0, 1, 2))(*arguments()),
+    "reverse over forward Hessian": lambda norm: jax.jacrev(jax.jacfwd(loss(norm), (0, 1, 2)), (0, 1, 2))(*arguments()),
     "vmap of grad": lambda norm: jax.vmap(jax.grad(loss(norm)), (0, None, None))(
         jnp.stack([arguments(s)[0] for s in range(3)]), *arguments()[1:]
     ),

@@ -23,9 +23,7 @@ def LN(z, norm, eps=EPS):
 
 
 def rnn(cell, h, x):
-    return np.tanh(
-        np.asarray(cell.recurrent_weights) @ h + np.asarray(cell.input_weights) @ x + np.asarray(cell.bias)
-    )
+    return np.tanh(np.asarray(cell.recurrent_weights) @ h + np.asarray(cell.input_weights) @ x + np.asarray(cell.bias))
 
 
 def layer_norm_rnn(cell, h, x):
@@ -182,9 +180,7 @@ def test_unrolled_gradients_agree_with_finite_differences_of_the_transcription(n
         return jnp.sum(outputs * jnp.asarray(weights))
 
     def oracle(flat):
-        return float(
-            np.sum(transcribed(name, eqx.combine(unravel(jnp.asarray(flat)), static), xs)[0] * weights)
-        )
+        return float(np.sum(transcribed(name, eqx.combine(unravel(jnp.asarray(flat)), static), xs)[0] * weights))
 
     gradient = np.asarray(jax.grad(loss)(flat))
     step = 1e-4
