@@ -1,0 +1,11 @@
+"""Proofs and exact counterexamples by computer algebra: what is settled for all sizes, without rounding."""
+
+from lngeom.symbolic.proof import (
+    Assumption as Assumption,
+    Counterexample as Counterexample,
+    Proof as Proof,
+    ProofError as ProofError,
+    Step as Step,
+)
+from lngeom.symbolic.registry import proof_of as proof_of, provable as provable, proves as proves
+from lngeom.symbolic.table import prove as prove
