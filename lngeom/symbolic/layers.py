@@ -73,17 +73,13 @@ class Method:
         Raises:
             ZeroDivisionError: if a σ is zero.
         """
-        rows = self.rows(_lists(W), _lists(X), sp.sympify(eps))
+        rows = self.rows(sp.Matrix(W).tolist(), sp.Matrix(X).tolist(), sp.sympify(eps))
         if any(square == 0 for row in rows for _, square in row):
             raise ZeroDivisionError(f"{self.name}: zero variance")
         return sp.ImmutableMatrix([[num / sp.sqrt(square) for num, square in row] for row in rows])
 
 
 METHODS: dict[str, Method] = {}
-
-
-def _lists(values: Any) -> Matrix:
-    return values.tolist() if isinstance(values, sp.MatrixBase) else values
 
 
 def _standardized(values: Callable[[Expr], Expr], size: Expr, at: Expr, eps: Expr) -> tuple[Expr, Expr]:
@@ -95,7 +91,7 @@ def _standardized(values: Callable[[Expr], Expr], size: Expr, at: Expr, eps: Exp
 def _standardized_list(values: Sequence[Any], eps: Any) -> list[Pair]:
     """The same for numbers, by another formula: mean of squares minus square of mean."""
     size = len(values)
-    average = sum(values) / sp.Integer(size) if isinstance(values[0], Expr) else sum(values) / size
+    average = sum(values) / size
     square = sum(v * v for v in values) / size - average * average + eps
     return [(v - average, square) for v in values]
 

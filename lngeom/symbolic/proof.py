@@ -1,6 +1,6 @@
 """Proofs whose every step is checked by machine, and exact counterexamples certified to be non-zero."""
 
-import dataclasses
+import copy
 import random
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -219,7 +219,7 @@ class Counterexample:
 
     def __post_init__(self):
         object.__setattr__(self, "instance", {name: sp.sympify(v) for name, v in self.instance.items()})
-        self.check()
+        self._check_difference()
 
     @property
     def left(self) -> Expr:
@@ -241,13 +241,16 @@ class Counterexample:
 
         Raises:
             ProofError: if they do not differ.
-        """
+        """  # noqa: DOC502
+        self._check_difference()
+        if self.correction:
+            self.correction.check()
+
+    def _check_difference(self) -> None:
         if any(_inexact(value) for value in self.instance.values()):
             raise ProofError(f"{self.name}: the instance of a counterexample must be exact; got {dict(self.instance)}")
         if not certified_nonzero(self.difference):
             raise ProofError(f"not a counterexample to {self.name}: both sides are {self.left}")
-        if self.correction:
-            self.correction.check()
 
     def to_latex(self) -> str:
         """The counterexample as LaTeX."""
@@ -301,7 +304,9 @@ def refutation(text: str, counterexample: Counterexample) -> Step:
 
 def establishing(result: Proof | Counterexample, establishes: Establishes) -> Proof | Counterexample:
     """The same evidence, labelled with what it says about a claim."""
-    return dataclasses.replace(result, establishes=establishes)
+    labelled = copy.copy(result)
+    object.__setattr__(labelled, "establishes", establishes)
+    return labelled
 
 
 def certified_nonzero(value: Expr) -> bool:
@@ -311,9 +316,8 @@ def certified_nonzero(value: Expr) -> bool:
     if value.is_algebraic:
         x = sp.Symbol("x")
         return sp.minimal_polynomial(value, x, compose=True) != x
-    with mpmath.workdps(DIGITS):
-        interval = _interval(value)
-        return not (interval.a <= 0 <= interval.b)
+    interval = _interval(value)
+    return not (interval.a <= 0 <= interval.b)
 
 
 def _interval(value: Expr) -> Any:
@@ -321,6 +325,8 @@ def _interval(value: Expr) -> Any:
     iv = mpmath.iv
     if value.is_Rational:
         return iv.mpf(int(value.p)) / int(value.q)  # pyright: ignore
+    if value == sp.E:
+        return iv.e
     arguments = [_interval(arg) for arg in value.args]
     if isinstance(value, sp.Add):
         return sum(arguments, iv.mpf(0))

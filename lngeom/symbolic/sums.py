@@ -284,6 +284,8 @@ def numerical_value(expr: Expr, values: Mapping[Expr, mpmath.mpf | int]) -> mpma
         return mpmath.fprod(arguments)
     if isinstance(expr, Pow):
         return mpmath.power(*arguments)
+    if hasattr(expr, "numerically"):
+        return expr.numerically(*arguments)  # pyright: ignore
     name = {"Abs": "fabs", "log": "log"}.get(type(expr).__name__, type(expr).__name__)
     if not hasattr(mpmath, name) or isinstance(expr, sp.core.function.AppliedUndef):
         raise NotImplementedError(f"no numerical rule for {type(expr).__name__}")
