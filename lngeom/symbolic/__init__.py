@@ -1,6 +1,13 @@
 """Proofs and exact counterexamples by computer algebra: what is settled for all sizes, without rounding."""
 
-from lngeom.symbolic import fisher_blocks as fisher_blocks, invariance as invariance, magnitude as magnitude, nullspaces as nullspaces
+from lngeom.symbolic import (
+    dynamics as dynamics,
+    fisher_blocks as fisher_blocks,
+    invariance as invariance,
+    magnitude as magnitude,
+    nullspaces as nullspaces,
+    optimizers as optimizers,
+)
 from lngeom.symbolic.proof import (
     Assumption as Assumption,
     Counterexample as Counterexample,

@@ -97,12 +97,14 @@ def equation_35() -> Counterexample:
         lambda l, d: LAYER.W(l, d) + t * h(l) * LAYER.W(l, d) / sqrt(total(lambda e: LAYER.W(l, e) ** 2, D)), LAYER.X
     )
     form = total(lambda k: total(lambda l: C(k, l) * along_w(k) * along_w(l), H), H) / (2 * PHI**2)
-    split = (KroneckerDelta(i, i) * C(i, i) * along_w(i) ** 2 + (C(i, j) + C(j, i)) * along_w(i) * along_w(j)) + C(j, j) * along_w(j) ** 2
-    pair = (
-        C(i, i) * along_w(i) * along_w(i)
-        + C(i, j) * along_w(i) * along_w(j)
-        + C(j, i) * along_w(j) * along_w(i)
-        + C(j, j) * along_w(j) * along_w(j)
+    first, second = sp.symbols("delta_i delta_j", real=True)
+    pair = lambda l: KroneckerDelta(l, i) * first + KroneckerDelta(l, j) * second  # noqa: E731
+    unit = lambda l: LAYER.a(n, l) / sqrt(total(lambda d: LAYER.W(l, d) ** 2, D))  # noqa: E731
+    of_pair = total(lambda k: total(lambda l: C(k, l) * pair(k) * pair(l) * unit(k) * unit(l), H), H)
+    four = (
+        C(i, i) * first**2 * unit(i) ** 2
+        + (C(i, j) + C(j, i)) * first * second * unit(i) * unit(j)
+        + C(j, j) * second**2 * unit(j) ** 2
     )
     by_norms = total(
         lambda k: total(
@@ -122,7 +124,7 @@ def equation_35() -> Counterexample:
         (
             equality("Along δ w/‖w‖ the summed input moves by δ a/‖w‖", derivative(lambda t: moved(t).a(n, i)), along_w(i), r"da_i"),
             equality("so the form is a sum over all pairs (p, q)", form, by_norms),
-            equality("of which two units give four terms", pair, split),
+            equality("of which a change of units i and j keeps four terms, not one", of_pair, four),
         ),
     )
 
@@ -264,6 +266,9 @@ def no_layer_norm_on_logits() -> Proof:
     height = sp.Symbol("H", integer=True, positive=True)
     root = sqrt(height - 1)
 
+    spike = Layer(lambda l, d: KroneckerDelta(l, i), lambda n, d: 1 / D)
+    peak = lambda l: LAYER_NORM(spike, n, l)  # noqa: E731
+
     def tangent() -> bool:
         gap = sp.exp(x) - 1 - x
         return gap.subs(x, 0) == 0 and gap.diff(x).subs(x, 0) == 0 and bool(sp.diff(gap, x, 2).is_positive)
@@ -272,7 +277,7 @@ def no_layer_norm_on_logits() -> Proof:
         for size in (2, 3, 5, 10):
             (row,) = LAYER_NORM.exactly([[size], *[[0]] * (size - 1)], [[1]]).tolist()
             gaps = [sp.radsimp(value - row[0] + size / sqrt(sp.Integer(size - 1))) for value in row[1:]]
-            if row[0] ** 2 != size - 1 or any(gap != 0 for gap in gaps):
+            if any(gap != 0 for gap in gaps):
                 return False
         return True
 
@@ -294,6 +299,8 @@ def no_layer_norm_on_logits() -> Proof:
                 -x / (height - 1) - x + x * height / (height - 1),
                 root * height / (height - 1) - height / root,
             ),
-            fact("The bound is attained by one logit above H − 1 equal ones", r"n = (\sqrt{H-1}, -1/\sqrt{H-1}, \dots)", attained),
+            equality("One logit above H − 1 equal ones reaches n_i² = H − 1", peak(i) ** 2, H - 1),
+            equality("where all the others are equal, n_j = −1/n_i", others(lambda l: (peak(l) * peak(i) + 1) ** 2), 0),
+            fact("so the gaps are −H/√(H − 1) and the bound is attained: exactly, at H = 2, 3, 5, 10", r"n_j - n_i = -H/\sqrt{H-1}", attained),
         ),
     )
