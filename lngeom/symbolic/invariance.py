@@ -3,13 +3,13 @@ r"""Sections 3 and 5.1: Eqs. 3, 6, 7 and the sentences around them, each proved,
 from fractions import Fraction
 
 import sympy as sp
-from sympy import KroneckerDelta, sqrt
+from sympy import sqrt
 
 from lngeom.symbolic.actions import ACTIONS, DELTA, SHIFT, WEIGHT_MATRIX_RESCALING
 from lngeom.symbolic.layers import BATCH_NORM, EPSILON, LAYER_NORM, PRE_LAYER_NORM, WEIGHT_NORM, Layer, Method
 from lngeom.symbolic.proof import Assumption, Counterexample, Proof, Step, equality, fact, matrix, refutation
 from lngeom.symbolic.registry import proves
-from lngeom.symbolic.sums import D, H, N, Field, field, i, j, k, m, mean, n, total
+from lngeom.symbolic.sums import D, Field, H, N, field, i, mean, n, total
 from lngeom.symbolic.table import counterexample, expansion, general_steps, prove
 
 LAYER = Layer()
@@ -96,7 +96,9 @@ def scaled_epsilon_steps(method: Method, moved: Layer) -> tuple[Step, ...]:
 def _scaling_assumptions(name: str, action) -> tuple[Assumption, ...]:
     return (
         Assumption(
-            "positive factor", r"\delta > 0", counterexample(f"{name} with δ < 0", LAYER_NORM, action, delta=Fraction(-2))
+            "positive factor",
+            r"\delta > 0",
+            counterexample(f"{name} with δ < 0", LAYER_NORM, action, delta=Fraction(-2)),
         ),
         Assumption(
             "no constant added to the variance",
@@ -119,12 +121,30 @@ def equation_6() -> Proof:
         "equation.6",
         r"W' = \delta W + \mathbf{1}\gamma^\top \Rightarrow \mathbf{h}' = \mathbf{h}",
         (
-            equality("μ moves with the weights", mean(lambda j: moved.a(n, j), H), DELTA * average + projected, r"\mu'"),
-            equality("σ is scaled", sqrt(LAYER_NORM.square(moved)), DELTA * sqrt(LAYER_NORM.square(LAYER)), r"\sigma'"),
+            equality(
+                "μ moves with the weights",
+                mean(lambda j: moved.a(n, j), H),
+                DELTA * average + projected,
+                r"\mu'",
+            ),
+            equality(
+                "σ is scaled",
+                sqrt(LAYER_NORM.square(moved)),
+                DELTA * sqrt(LAYER_NORM.square(LAYER)),
+                r"\sigma'",
+            ),
             equality("Normalized summed inputs stay", LAYER_NORM(moved), LAYER_NORM(LAYER), r"n'"),
-            equality("A negative scale changes the sign, which g → −g undoes", LAYER_NORM(negative), -LAYER_NORM(LAYER)),
+            equality(
+                "A negative scale changes the sign, which g → −g undoes",
+                LAYER_NORM(negative),
+                -LAYER_NORM(LAYER),
+            ),
             *scaled_epsilon_steps(LAYER_NORM, moved),
-            equality("The shift is exact for any ε", LAYER_NORM(shifted, eps=EPSILON), LAYER_NORM(LAYER, eps=EPSILON)),
+            equality(
+                "The shift is exact for any ε",
+                LAYER_NORM(shifted, eps=EPSILON),
+                LAYER_NORM(LAYER, eps=EPSILON),
+            ),
             expansion(LAYER_NORM, WEIGHT_MATRIX_RESCALING),
             expansion(LAYER_NORM, ACTIONS["weight_matrix_recentering"]),
             undefined(
@@ -147,7 +167,12 @@ def equation_7() -> Proof:
         "equation.7",
         r"x' = \delta x \Rightarrow h' = h",
         (
-            equality("σ is scaled", sqrt(LAYER_NORM.square(moved)), DELTA * sqrt(LAYER_NORM.square(LAYER)), r"\sigma'"),
+            equality(
+                "σ is scaled",
+                sqrt(LAYER_NORM.square(moved)),
+                DELTA * sqrt(LAYER_NORM.square(LAYER)),
+                r"\sigma'",
+            ),
             *general_steps(LAYER_NORM, action, action.scale(n, i), sp.S.Zero),
             *scaled_epsilon_steps(LAYER_NORM, moved),
             expansion(LAYER_NORM, action),
@@ -161,13 +186,13 @@ def equation_7() -> Proof:
 def equation_4() -> Proof:
     """A layer normalized recurrent step ignores the scale of all its summed inputs."""
     h, x, U, V = field("h"), field("x"), field("U"), field("V")
-    a = lambda i: total(lambda j: U(i, j) * h(j), H) + total(lambda d: V(i, d) * x(d), D)  # noqa: E731
+    a = lambda i: total(lambda j: U(i, j) * h(j), H) + total(lambda d: V(i, d) * x(d), D)
 
     def normalized(a: Field, eps=sp.S.Zero):
         average = mean(a, H)
         return (a(i) - average) / sqrt(mean(lambda j: (a(j) - average) ** 2, H) + eps)
 
-    scaled = lambda i: DELTA * a(i)  # noqa: E731
+    scaled = lambda i: DELTA * a(i)
     variance = mean(lambda j: (a(j) - mean(a, H)) ** 2, H)
     eps = POSITIVE_EPSILON
     ratio = sqrt((variance + eps) / (variance + eps / DELTA**2))
@@ -176,8 +201,14 @@ def equation_4() -> Proof:
         r"a^t \mapsto \delta a^t,\ a^t = W_{hh}h^{t-1} + W_{xh}x^t \Rightarrow h^t \text{ stays}",
         (
             equality("Normalized summed inputs stay", normalized(scaled), normalized(a), r"n'"),
-            equality("With ε they change by an exact ratio", normalized(scaled, eps), normalized(a, eps) * ratio),
-            equality("Scaling both weight matrices scales all summed inputs", scaled(i), _recurrent(h, x, U, V, DELTA)),
+            equality(
+                "With ε they change by an exact ratio", normalized(scaled, eps), normalized(a, eps) * ratio
+            ),
+            equality(
+                "Scaling both weight matrices scales all summed inputs",
+                scaled(i),
+                _recurrent(h, x, U, V, DELTA),
+            ),
         ),
         _scaling_assumptions("equation.4", WEIGHT_MATRIX_RESCALING),
     )
@@ -229,16 +260,18 @@ def all_methods_dataset_rescaling() -> Counterexample:
 def feature_shifting() -> Counterexample:
     """Layer norm ignores a shift of the summed inputs, not of the features."""
     c, s = sp.symbols("c s", real=True)
-    tilted = lambda i, d: LAYER.W(i, d) + (s - total(lambda e: LAYER.W(i, e), D)) / D  # noqa: E731
+    tilted = lambda i, d: LAYER.W(i, d) + (s - total(lambda e: LAYER.W(i, e), D)) / D
     same_row_sums, moved = Layer(tilted, LAYER.X), Layer(tilted, lambda n, d: LAYER.X(n, d) + c)
     any_moved = Layer(LAYER.W, lambda n, d: LAYER.X(n, d) + c)
-    row_sum = lambda i: total(lambda d: LAYER.W(i, d), D)  # noqa: E731
-    biased = lambda j: LAYER.a(n, j) + c  # noqa: E731
+    row_sum = lambda i: total(lambda d: LAYER.W(i, d), D)
+    biased = lambda j: LAYER.a(n, j) + c
     correct = Proof(
         "text.feature_shifting corrected",
         r"n(a + c\mathbf{1}) = n(a);\quad n(x + c\mathbf{1}_D) = n(x) \text{ if } W\mathbf{1}_D \in \mathrm{span}(\mathbf{1}_H)",
         (
-            equality("Summed inputs may be shifted", biased(i) - mean(biased, H), LAYER_NORM.numerator(LAYER)),
+            equality(
+                "Summed inputs may be shifted", biased(i) - mean(biased, H), LAYER_NORM.numerator(LAYER)
+            ),
             equality(
                 "A shift of the features moves the centred summed inputs by c P W 1",
                 LAYER_NORM.numerator(any_moved) - LAYER_NORM.numerator(LAYER),
@@ -249,7 +282,9 @@ def feature_shifting() -> Counterexample:
         ),
         (SIGMA,),
     )
-    return counterexample("text.feature_shifting", LAYER_NORM, ACTIONS["single_case_constant_shift"], correction=correct)
+    return counterexample(
+        "text.feature_shifting", LAYER_NORM, ACTIONS["single_case_constant_shift"], correction=correct
+    )
 
 
 @proves("text.prenorm_loses_weight_invariance")
@@ -264,7 +299,11 @@ def prenorm_loses_weight_invariance() -> Proof:
         r"z = W\,\mathrm{LN}(x):\ z(\delta W + \mathbf{1}\gamma^\top) = \delta z + \gamma^\top\mathrm{LN}(x)\,\mathbf{1} \neq z",
         (
             equality("A scale passes through", PRE_LAYER_NORM(scaled), DELTA * PRE_LAYER_NORM(LAYER)),
-            equality("and so does a shift", PRE_LAYER_NORM(shifted), PRE_LAYER_NORM(LAYER) + PRE_LAYER_NORM(only_shift)),
+            equality(
+                "and so does a shift",
+                PRE_LAYER_NORM(shifted),
+                PRE_LAYER_NORM(LAYER) + PRE_LAYER_NORM(only_shift),
+            ),
             *(refutation("An exact instance", cell) for cell in cells if isinstance(cell, Counterexample)),
         ),
         (SIGMA,),
@@ -275,7 +314,9 @@ def prenorm_loses_weight_invariance() -> Proof:
 def prenorm_gains_row_shift() -> Proof:
     """Normalizing the input makes the sum of each row of weights irrelevant."""
     action = ACTIONS["weight_vector_constant_shift"]
-    normalized = lambda d: (LAYER.X(n, d) - mean(lambda e: LAYER.X(n, e), D)) / sqrt(PRE_LAYER_NORM.square(LAYER))  # noqa: E731
+    normalized = lambda d: (
+        (LAYER.X(n, d) - mean(lambda e: LAYER.X(n, e), D)) / sqrt(PRE_LAYER_NORM.square(LAYER))
+    )
     return Proof(
         "text.prenorm_gains_row_shift",
         r"z = W\,\mathrm{LN}(x):\ w_i \mapsto w_i + c_i\mathbf{1}_D \text{ and } x \mapsto \delta x + c\mathbf{1} \text{ leave } z",
@@ -296,7 +337,7 @@ def bias_before_norm() -> Proof:
     c = field("c")
 
     def normalized(scale_weights, scale_bias, shift):
-        a = lambda j: scale_weights * LAYER.a(n, j) + scale_bias * c(j) + shift  # noqa: E731
+        a = lambda j: scale_weights * LAYER.a(n, j) + scale_bias * c(j) + shift
         return (a(i) - mean(a, H)) / sqrt(mean(lambda j: (a(j) - mean(a, H)) ** 2, H))
 
     projected = total(lambda d: SHIFT(d) * LAYER.X(n, d), D)
@@ -311,128 +352,26 @@ def bias_before_norm() -> Proof:
         "n of the first unit at δW (left) and at W (right), the bias c fixed.",
         lambda v: exactly(v, 1),
         lambda v: exactly(v, v[r"\delta"]),
-        {"W": matrix([[1, 0], [0, 0], [0, 0]]), "X": matrix([[1, 0]]), "c": matrix([[0], [1], [0]]), r"\delta": 2},
+        {
+            "W": matrix([[1, 0], [0, 0], [0, 0]]),
+            "X": matrix([[1, 0]]),
+            "c": matrix([[0], [1], [0]]),
+            r"\delta": 2,
+        },
     )
     return Proof(
         "text.bias_before_norm",
         r"a = Wx + c:\quad \mathrm{LN}(\delta Wx + \delta c + \gamma^\top x\,\mathbf{1}) = \mathrm{LN}(Wx + c)",
         (
-            equality("The shift of the weights stays an invariance", normalized(1, 1, projected), normalized(1, 1, 0)),
+            equality(
+                "The shift of the weights stays an invariance",
+                normalized(1, 1, projected),
+                normalized(1, 1, 0),
+            ),
             equality("The scale is one if it scales c too", normalized(DELTA, DELTA, 0), normalized(1, 1, 0)),
         ),
-        (Assumption("the bias before the norm is zero, or scaled too", r"c \mapsto \delta c", dropped), SIGMA),
-    )
-
-
-def _other_cases_replaced() -> Layer:
-    """The layer in which every case but case n is moved arbitrarily."""
-    U = field("U")
-    return Layer(LAYER.W, lambda s, d: LAYER.X(s, d) + (1 - KroneckerDelta(s, n)) * U(s, d))
-
-
-@proves("statements.no_dependence_between_cases")
-def no_dependence_between_cases() -> Proof:
-    """The output for a case does not change when the other cases do; batch norm's does."""
-    depends = changed(
-        "statements.no_dependence_between_cases for batch norm",
-        r"n_1 \text{ depends on } x_1 \text{ alone}",
-        "Batch norm of the first case before (right) and after (left) the third case changes.",
-        lambda v: BATCH_NORM.exactly(v["W"], v["X"]),
-        lambda v: BATCH_NORM.exactly(v["W"], v["X'"]),
-        {"W": matrix([[1]]), "X": matrix([[0], [1], [2]]), "X'": matrix([[0], [1], [5]])},
-    )
-    return Proof(
-        "statements.no_dependence_between_cases",
-        r"x_m \mapsto x_m + u_m\ \forall m \neq n \Rightarrow n_n \text{ stays}",
         (
-            equality("Case n keeps its output", LAYER_NORM(_other_cases_replaced(), eps=EPSILON), LAYER_NORM(LAYER, eps=EPSILON)),
-            refutation("Batch norm does not have this property", depends),
-        ),
-    )
-
-
-@proves("statements.same_at_train_and_test")
-def same_at_train_and_test() -> Proof:
-    """Layer norm is one function of (W, x); batch norm in training differs from stored statistics."""
-    differs = changed(
-        "statements.same_at_train_and_test for batch norm",
-        r"\text{batch norm of a batch} = \text{batch norm with statistics of the training data}",
-        "Batch norm of x₁ in the batch x₁, x₂, x₃ (right) and with statistics 1 and 1 stored in training (left).",
-        lambda v: BATCH_NORM.exactly(v["W"], v["X"]),
-        lambda v: sp.ImmutableMatrix([[(v["W"] * v["X"].T)[0] - 1]]),
-        {"W": matrix([[1]]), "X": matrix([[0], [1], [2]])},
-    )
-    alone = lambda v: LAYER_NORM.exactly(v[0], [list(v[1].row(0))])  # noqa: E731
-    W, X = matrix([[1, 0], [0, 1], [1, 1]]), matrix([[1, 2], [3, 1], [0, 5]])
-    return Proof(
-        "statements.same_at_train_and_test",
-        r"\mathrm{LN}(W, x)\text{ has no state: the batch around }x\text{ (training) or none (test) changes nothing}",
-        (
-            equality("Any other batch around x gives the same", LAYER_NORM(_other_cases_replaced(), eps=EPSILON), LAYER_NORM(LAYER, eps=EPSILON)),
-            fact(
-                "A batch of three and the case alone agree exactly",
-                r"\mathrm{LN}(W, X)_1 = \mathrm{LN}(W, x_1)",
-                lambda: LAYER_NORM.exactly(W, X).row(0) == alone((W, X)).row(0),
-            ),
-            refutation("Batch norm computes two different functions", differs),
-        ),
-    )
-
-
-@proves("statements.batch_size_one")
-def batch_size_one() -> Proof:
-    """Layer norm is defined for a batch of one; batch norm of one case is 0/0."""
-    W, X = matrix([[1, 0], [0, 1], [1, 1]]), matrix([[1, 2]])
-    a = sp.Symbol("a", real=True)
-    return Proof(
-        "statements.batch_size_one",
-        r"N = 1:\ \sigma_{LN}^2 > 0 \text{ at some } (W, x),\quad \sigma_{BN} = 0 \text{ at all}",
-        (
-            fact(
-                "Layer norm of one case has an exact value with positive variance",
-                r"\sigma_{LN}^2 = \tfrac23",
-                lambda: LAYER_NORM.rows(W.tolist(), X.tolist(), sp.S.Zero)[0][0][1] == sp.Rational(2, 3),
-            ),
-            fact(
-                "Batch norm of one case is 0/0, whatever its summed input a is",
-                r"N = 1:\ \sigma_{BN}^2 = 0",
-                lambda: BATCH_NORM.rows([[a]], [[sp.S.One]], sp.S.Zero) == [[(0, 0)]],
-            ),
-        ),
-    )
-
-
-@proves("statements.shared_statistics")
-def shared_statistics() -> Proof:
-    """All units of a case share μ and σ; different cases have different ones."""
-    average = lambda unit: LAYER.a(n, unit) - LAYER_NORM.numerator(LAYER, n, unit)  # noqa: E731
-    W, X = matrix([[1, 0], [0, 1], [1, 1]]), matrix([[1, 2], [3, 1]])
-    statistics = lambda v: sp.ImmutableMatrix(  # noqa: E731
-        [[row[0][1]] for row in LAYER_NORM.rows(v["W"].tolist(), v["X"].tolist(), sp.S.Zero)]
-    )
-    differ = Counterexample(
-        "statements.shared_statistics across cases",
-        r"\sigma^2(x_1) = \sigma^2(x_2)",
-        {"W": W, "X": X},
-        lambda v: (statistics(v)[0], statistics(v)[1]),
-        "σ² of the first (left) and second (right) case.",
-    )
-    batch = lambda v: BATCH_NORM.rows(v["W"].tolist(), v["X"].tolist(), sp.S.Zero)[0]  # noqa: E731
-    per_unit = Counterexample(
-        "statements.shared_statistics for batch norm",
-        r"\sigma_1^2 = \sigma_2^2",
-        {"W": W, "X": X},
-        lambda v: (batch(v)[0][1], batch(v)[1][1]),
-        "Batch norm's σ² of the first (left) and second (right) unit.",
-    )
-    return Proof(
-        "statements.shared_statistics",
-        r"\mu_{ni} = \mu_{nj},\ \sigma_{ni} = \sigma_{nj},\quad \sigma_{n} \neq \sigma_{m} \text{ in general}",
-        (
-            equality("Units i and j share the mean", average(i), average(j)),
-            equality("and the scale", LAYER_NORM.square(LAYER, n, i), LAYER_NORM.square(LAYER, n, j)),
-            refutation("Two cases with different scales", differ),
-            equality("Batch norm: cases n and m share the scale", BATCH_NORM.square(LAYER, n, k), BATCH_NORM.square(LAYER, m, k)),
-            refutation("but units do not", per_unit),
+            Assumption("the bias before the norm is zero, or scaled too", r"c \mapsto \delta c", dropped),
+            SIGMA,
         ),
     )

@@ -45,24 +45,34 @@ class Method:
         fraction: (layer, sample, unit, ε) to numerator and square, for all sizes.
         rows: (W, X, ε) to the numerators and squares of all samples and units, for concrete entries.
         unit: index of a unit: i, or (p, q) for unit q of group p.
-        smallest: smallest non-degenerate sizes (H, D, N).
+        smallest: smallest non-degenerate sizes (H, D, N), H for each group.
+        groups: number of groups in concrete definitions.
+        least_units: fewest units a group must have where ε = 0.
     """
 
     name: str
     fraction: Callable[[Layer, Index, Index, Expr], tuple[Expr, Expr]]
     rows: Callable[[Matrix, Matrix, Any], list[list[Pair]]]
     unit: Index
-    smallest: tuple[int, int, int]
+    smallest: tuple[int, int, int] = (1, 2, 1)
+    groups: int = 1
+    least_units: int = 1
 
-    def square(self, layer: Layer, sample: Index = n, unit: Index | None = None, eps: Expr = sp.S.Zero) -> Expr:
+    def square(
+        self, layer: Layer, sample: Index = n, unit: Index | None = None, eps: Expr = sp.S.Zero
+    ) -> Expr:
         """σ² of Eq. 5, ε included."""
         return self.fraction(layer, sample, unit or self.unit, eps)[1]
 
-    def numerator(self, layer: Layer, sample: Index = n, unit: Index | None = None, eps: Expr = sp.S.Zero) -> Expr:
+    def numerator(
+        self, layer: Layer, sample: Index = n, unit: Index | None = None, eps: Expr = sp.S.Zero
+    ) -> Expr:
         """The numerator a − μ of Eq. 5."""
         return self.fraction(layer, sample, unit or self.unit, eps)[0]
 
-    def __call__(self, layer: Layer, sample: Index = n, unit: Index | None = None, eps: Expr = sp.S.Zero) -> Expr:
+    def __call__(
+        self, layer: Layer, sample: Index = n, unit: Index | None = None, eps: Expr = sp.S.Zero
+    ) -> Expr:
         """The normalized summed input n of a sample and a unit."""
         numerator, square = self.fraction(layer, sample, unit or self.unit, eps)
         return numerator / sp.sqrt(square)
@@ -104,10 +114,10 @@ def _transposed(rows: Sequence[Sequence[Any]]) -> list[list[Any]]:
     return [list(column) for column in zip(*rows, strict=True)]
 
 
-def _method(name: str, fraction, rows, unit: Index = i, smallest: tuple[int, int, int] = (1, 2, 1)) -> Method:
+def _method(name: str, fraction, rows, unit: Index = i, **kwargs) -> Method:
     if name in METHODS:
         raise ValueError(f"method {name} is already defined")
-    METHODS[name] = Method(name, fraction, rows, unit, smallest)
+    METHODS[name] = Method(name, fraction, rows, unit, **kwargs)
     return METHODS[name]
 
 
@@ -143,6 +153,7 @@ LAYER_NORM = _method(
     lambda L, n, i, eps: _standardized(lambda j: L.a(n, j), H, i, eps),
     lambda W, X, eps: [_standardized_list(a, eps) for a in _summed(W, X)],
     smallest=(3, 2, 1),
+    least_units=2,
 )
 RMS_NORM = _method(
     "RMSNorm",
@@ -150,16 +161,30 @@ RMS_NORM = _method(
     lambda W, X, eps: [[(a, _dot(row, row) / len(row) + eps) for a in row] for row in _summed(W, X)],
     smallest=(2, 2, 1),
 )
-GROUP_NORM = _method(
-    "GroupNorm",
-    lambda L, n, i, eps: _standardized(lambda s: L.a(n, (i[0], s)), M, i[1], eps),
-    lambda W, X, eps: [
-        [pair for half in (a[: len(a) // 2], a[len(a) // 2 :]) for pair in _standardized_list(half, eps)]
-        for a in _summed(W, X)
-    ],
-    unit=(p, q),
-    smallest=(6, 2, 1),
-)
+
+
+def group_norm(groups: int) -> Method:
+    """Group norm, for all sizes and, in concrete definitions, for so many groups."""
+
+    def rows(W: Matrix, X: Matrix, eps: Any) -> list[list[Pair]]:
+        size = len(W) // groups
+        blocks = [slice(start, start + size) for start in range(0, len(W), size)]
+        return [
+            [pair for block in blocks for pair in _standardized_list(a[block], eps)] for a in _summed(W, X)
+        ]
+
+    return Method(
+        "GroupNorm",
+        lambda L, n, i, eps: _standardized(lambda s: L.a(n, (i[0], s)), M, i[1], eps),
+        rows,
+        (p, q),
+        smallest=(3, 2, 1),
+        groups=groups,
+        least_units=2,
+    )
+
+
+GROUP_NORM = METHODS["GroupNorm"] = group_norm(2)
 PRE_LAYER_NORM = _method(
     "PreLayerNorm",
     lambda L, n, i, eps: (
@@ -167,7 +192,8 @@ PRE_LAYER_NORM = _method(
         _standardized(lambda d: L.X(n, d), D, sp.S.One, eps)[1],
     ),
     lambda W, X, eps: [
-        [(_dot(w, [u for u, _ in pairs]), pairs[0][1]) for w in W] for pairs in (_standardized_list(x, eps) for x in X)
+        [(_dot(w, [u for u, _ in pairs]), pairs[0][1]) for w in W]
+        for pairs in (_standardized_list(x, eps) for x in X)
     ],
     smallest=(1, 3, 1),
 )
@@ -206,7 +232,8 @@ WEIGHT_STANDARDIZATION = _method(
         mean(lambda d: _off_mean(L.W, i)(d) ** 2, D) + eps,
     ),
     lambda W, X, eps: [
-        [(_dot([u for u, _ in pairs], x), pairs[0][1]) for pairs in (_standardized_list(w, eps) for w in W)] for x in X
+        [(_dot([u for u, _ in pairs], x), pairs[0][1]) for pairs in (_standardized_list(w, eps) for w in W)]
+        for x in X
     ],
     smallest=(1, 3, 1),
 )
@@ -216,5 +243,3 @@ def _correlation(w: Sequence[Any], x: Sequence[Any], eps: Any) -> Pair:
     w_pairs, x_pairs = _standardized_list(w, 0), _standardized_list(x, 0)
     numerator = _dot([u for u, _ in w_pairs], [u for u, _ in x_pairs])
     return numerator, len(w) ** 2 * w_pairs[0][1] * x_pairs[0][1] + eps
-
-

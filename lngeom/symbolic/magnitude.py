@@ -4,7 +4,7 @@ import sympy as sp
 from sympy import Expr, KroneckerDelta, sqrt
 
 from lngeom.symbolic.actions import ACTIONS, DELTA
-from lngeom.symbolic.fisher_blocks import LAMBDA, PHI, expanded
+from lngeom.symbolic.glm import LAMBDA, PHI, expanded
 from lngeom.symbolic.layers import BATCH_NORM, LAYER_NORM, WEIGHT_NORM, Layer, Method
 from lngeom.symbolic.nullspaces import GAIN, LAYER
 from lngeom.symbolic.proof import Assumption, Counterexample, Proof, Step, equality, fact, matrix, refutation
@@ -20,15 +20,21 @@ THREE_CASES = {"W": matrix([[1]]), "X": matrix([[1], [1], [-2]])}
 def gain_form(method: Method) -> tuple[Step, ...]:
     """The metric along the gains is E[Λ_ij n_i n_j], from the derivative of z by g."""
     C = field("C")
-    output = lambda l: method(LAYER, n, l)  # noqa: E731
-    velocity = lambda l: derivative(lambda t: (GAIN(l) + t * CHANGE(l)) * output(l))  # noqa: E731
+    output = lambda l: method(LAYER, n, l)
+    velocity = lambda l: derivative(lambda t: (GAIN(l) + t * CHANGE(l)) * output(l))
     form = total(lambda k: total(lambda l: C(k, l) * velocity(k) * velocity(l), H), H)
     entries = total(lambda k: total(lambda l: CHANGE(k) * C(k, l) * output(k) * output(l) * CHANGE(l), H), H)
-    diagonal = total(lambda k: total(lambda l: KroneckerDelta(k, l) * LAMBDA(k) * velocity(k) * velocity(l), H), H)
+    diagonal = total(
+        lambda k: total(lambda l: KroneckerDelta(k, l) * LAMBDA(k) * velocity(k) * velocity(l), H), H
+    )
     return (
         equality("z moves by n times the change of its gain", velocity(i), output(i) * CHANGE(i), r"dz_i"),
         equality("so ds² has entries Λ_kl n_k n_l, at each case", form, entries),
-        equality("which vanish off the diagonal for independent outputs", diagonal, total(lambda k: LAMBDA(k) * output(k) ** 2 * CHANGE(k) ** 2, H)),
+        equality(
+            "which vanish off the diagonal for independent outputs",
+            diagonal,
+            total(lambda k: LAMBDA(k) * output(k) ** 2 * CHANGE(k) ** 2, H),
+        ),
     )
 
 
@@ -44,11 +50,13 @@ def _poisson_forms(values) -> tuple[Expr, Expr]:
 def equation_32() -> Counterexample:
     """Batch norm's metric along the gains keeps n_i n_j under the expectation."""
     variance = field("lambda", positive=True)
-    output = lambda m: BATCH_NORM(LAYER, m, i)  # noqa: E731
+    output = lambda m: BATCH_NORM(LAYER, m, i)
     gap = mean(lambda m: variance(m) * output(m) ** 2, N) - mean(variance, N)
     covariance = mean(lambda m: (variance(m) - mean(variance, N)) * (output(m) ** 2 - 1), N)
     g, u = sp.Symbol("g", positive=True), sp.Symbol("u", real=True)
-    moment = lambda power: sp.integrate(u**power * sp.exp(g * u - u**2 / 2) / sqrt(2 * sp.pi), (u, -sp.oo, sp.oo))  # noqa: E731
+    moment = lambda power: sp.integrate(
+        u**power * sp.exp(g * u - u**2 / 2) / sqrt(2 * sp.pi), (u, -sp.oo, sp.oo)
+    )
     correct = Proof(
         "equation.32 corrected",
         r"ds^2 = \tfrac12\delta_g^\top E[\Lambda_{ij} n_i n_j]\,\delta_g;\quad \text{printed iff } \mathrm{Cov}(\lambda, n^2) = 0",
@@ -77,14 +85,18 @@ def equation_32() -> Counterexample:
 @proves("equation.33")
 def equation_33() -> Proof:
     """Layer norm's metric along the gains."""
-    statement = r"ds^2 = \tfrac12\delta_g^\top\phi^{-2}E[\mathrm{Cov}_{ij}\,(a_i-\mu)(a_j-\mu)/\sigma^2]\,\delta_g"
+    statement = (
+        r"ds^2 = \tfrac12\delta_g^\top\phi^{-2}E[\mathrm{Cov}_{ij}\,(a_i-\mu)(a_j-\mu)/\sigma^2]\,\delta_g"
+    )
     return Proof("equation.33", statement, gain_form(LAYER_NORM), (POSITIVE,))
 
 
 @proves("equation.34")
 def equation_34() -> Proof:
     """Weight norm's metric along the gains."""
-    statement = r"ds^2 = \tfrac12\delta_g^\top\phi^{-2}E[\mathrm{Cov}_{ij}\,a_ia_j/(\|w_i\|\|w_j\|)]\,\delta_g"
+    statement = (
+        r"ds^2 = \tfrac12\delta_g^\top\phi^{-2}E[\mathrm{Cov}_{ij}\,a_ia_j/(\|w_i\|\|w_j\|)]\,\delta_g"
+    )
     return Proof("equation.34", statement, gain_form(WEIGHT_NORM), (POSITIVE,))
 
 
@@ -92,14 +104,15 @@ def equation_34() -> Proof:
 def equation_35() -> Counterexample:
     """The quadratic form has four terms; the printed right side is one cross term."""
     C, h = field("C"), field("delta_g")
-    along_w = lambda l: h(l) * LAYER.a(n, l) / sqrt(total(lambda d: LAYER.W(l, d) ** 2, D))  # noqa: E731
-    moved = lambda t: Layer(  # noqa: E731
-        lambda l, d: LAYER.W(l, d) + t * h(l) * LAYER.W(l, d) / sqrt(total(lambda e: LAYER.W(l, e) ** 2, D)), LAYER.X
+    along_w = lambda l: h(l) * LAYER.a(n, l) / sqrt(total(lambda d: LAYER.W(l, d) ** 2, D))
+    moved = lambda t: Layer(
+        lambda l, d: LAYER.W(l, d) + t * h(l) * LAYER.W(l, d) / sqrt(total(lambda e: LAYER.W(l, e) ** 2, D)),
+        LAYER.X,
     )
     form = total(lambda k: total(lambda l: C(k, l) * along_w(k) * along_w(l), H), H) / (2 * PHI**2)
     first, second = sp.symbols("delta_i delta_j", real=True)
-    pair = lambda l: KroneckerDelta(l, i) * first + KroneckerDelta(l, j) * second  # noqa: E731
-    unit = lambda l: LAYER.a(n, l) / sqrt(total(lambda d: LAYER.W(l, d) ** 2, D))  # noqa: E731
+    pair = lambda l: KroneckerDelta(l, i) * first + KroneckerDelta(l, j) * second
+    unit = lambda l: LAYER.a(n, l) / sqrt(total(lambda d: LAYER.W(l, d) ** 2, D))
     of_pair = total(lambda k: total(lambda l: C(k, l) * pair(k) * pair(l) * unit(k) * unit(l), H), H)
     four = (
         C(i, i) * first**2 * unit(i) ** 2
@@ -108,12 +121,14 @@ def equation_35() -> Counterexample:
     )
     by_norms = total(
         lambda k: total(
-            lambda l: C(k, l)
-            * h(k)
-            * h(l)
-            * LAYER.a(n, k)
-            * LAYER.a(n, l)
-            / sqrt(total(lambda d: LAYER.W(k, d) ** 2, D) * total(lambda d: LAYER.W(l, d) ** 2, D)),
+            lambda l: (
+                C(k, l)
+                * h(k)
+                * h(l)
+                * LAYER.a(n, k)
+                * LAYER.a(n, l)
+                / sqrt(total(lambda d: LAYER.W(k, d) ** 2, D) * total(lambda d: LAYER.W(l, d) ** 2, D))
+            ),
             H,
         ),
         H,
@@ -122,7 +137,12 @@ def equation_35() -> Counterexample:
         "equation.35 corrected",
         r"\frac{1}{2\phi^2}\sum_{p,q}\delta_{gp}\delta_{gq}E\left[\mathrm{Cov}_{pq}\frac{a_pa_q}{\|w_p\|\|w_q\|}\right]",
         (
-            equality("Along δ w/‖w‖ the summed input moves by δ a/‖w‖", derivative(lambda t: moved(t).a(n, i)), along_w(i), r"da_i"),
+            equality(
+                "Along δ w/‖w‖ the summed input moves by δ a/‖w‖",
+                derivative(lambda t: moved(t).a(n, i)),
+                along_w(i),
+                r"da_i",
+            ),
             equality("so the form is a sum over all pairs (p, q)", form, by_norms),
             equality("of which a change of units i and j keeps four terms, not one", of_pair, four),
         ),
@@ -131,7 +151,9 @@ def equation_35() -> Counterexample:
     def two_units(values) -> tuple[Expr, Expr]:
         W, x, C = values["W"], values["x"], values["C"]
         unit = [(W.row(l) * x)[0] / sqrt(sum(w**2 for w in W.row(l))) for l in range(2)]
-        return sum(C[p, q] * unit[p] * unit[q] for p in range(2) for q in range(2)) / 2, C[0, 1] * unit[0] * unit[1] / 2
+        return sum(C[p, q] * unit[p] * unit[q] for p in range(2) for q in range(2)) / 2, C[0, 1] * unit[
+            0
+        ] * unit[1] / 2
 
     return Counterexample(
         "equation.35",
@@ -147,18 +169,22 @@ def equation_35() -> Counterexample:
 def prediction_error_only() -> Counterexample:
     """Along the gains the metric is the outputs' variance times n_i n_j, not the variance alone."""
     top = sp.Symbol("L", positive=True)
-    output = lambda l: LAYER_NORM(LAYER, n, l)  # noqa: E731
+    output = lambda l: LAYER_NORM(LAYER, n, l)
     trace = total(lambda l: LAMBDA(l) * output(l) ** 2, H)
     correct = Proof(
         "text.prediction_error_only corrected",
         r"ds^2 = \tfrac12\delta_g^\top E[\Lambda_{ij}n_in_j]\delta_g,\quad \mathrm{tr}\,F_{gg} \leq H\max\lambda",
         (
             *gain_form(LAYER_NORM),
-            equality("H L − tr F_gg is a sum of (L − λ) n² ≥ 0, for L = max λ", H * top - trace, total(lambda l: (top - LAMBDA(l)) * output(l) ** 2, H)),
+            equality(
+                "H L − tr F_gg is a sum of (L − λ) n² ≥ 0, for L = max λ",
+                H * top - trace,
+                total(lambda l: (top - LAMBDA(l)) * output(l) ** 2, H),
+            ),
         ),
         (POSITIVE,),
     )
-    first = lambda W, values: LAYER_NORM.exactly(values[W], values["x"])[0] ** 2  # noqa: E731
+    first = lambda W, values: LAYER_NORM.exactly(values[W], values["x"])[0] ** 2
     return Counterexample(
         "text.prediction_error_only",
         r"ds^2 \text{ depends on } \mathrm{Cov}[y\mid x] \text{ alone}",
@@ -172,19 +198,41 @@ def prediction_error_only() -> Counterexample:
 @proves("text.robust_to_scaling")
 def robust_to_scaling() -> Proof:
     """Along the gains batch and layer norm ignore scales of X and W; the standard model does not."""
-    by_inputs, by_weights = (ACTIONS[name].moved(LAYER) for name in ("dataset_rescaling", "weight_matrix_rescaling"))
+    by_inputs, by_weights = (
+        ACTIONS[name].moved(LAYER) for name in ("dataset_rescaling", "weight_matrix_rescaling")
+    )
     steps = []
     for method in (BATCH_NORM, LAYER_NORM):
         for layer, what in ((by_inputs, "inputs"), (by_weights, "weights")):
-            steps.append(equality(f"{method.name}: n, so z, Λ and Λ n n, stay when {what} are scaled", method(layer), method(LAYER)))
-    standard = lambda L: L.a(n, i) ** 2 / total(lambda d: L.W(i, d) ** 2, D)  # noqa: E731
+            steps.append(
+                equality(
+                    f"{method.name}: n, so z, Λ and Λ n n, stay when {what} are scaled",
+                    method(layer),
+                    method(LAYER),
+                )
+            )
+    standard = lambda L: L.a(n, i) ** 2 / total(lambda d: L.W(i, d) ** 2, D)
     steps += [
-        equality("Standard model, constant variance: the metric along ‖w‖ grows as the square of the inputs", standard(by_inputs), DELTA**2 * standard(LAYER)),
-        equality("Weight norm's n scales with the inputs", WEIGHT_NORM(by_inputs), DELTA * WEIGHT_NORM(LAYER)),
-        refutation("so it is not invariant to them", counterexample("WeightNorm", WEIGHT_NORM, ACTIONS["dataset_rescaling"])),
+        equality(
+            "Standard model, constant variance: the metric along ‖w‖ grows as the square of the inputs",
+            standard(by_inputs),
+            DELTA**2 * standard(LAYER),
+        ),
+        equality(
+            "Weight norm's n scales with the inputs", WEIGHT_NORM(by_inputs), DELTA * WEIGHT_NORM(LAYER)
+        ),
+        refutation(
+            "so it is not invariant to them",
+            counterexample("WeightNorm", WEIGHT_NORM, ACTIONS["dataset_rescaling"]),
+        ),
     ]
     statement = r"F_{gg}(\delta X, W) = F_{gg}(X, \delta W) = F_{gg}(X, W)\text{ for batch and layer norm}"
-    return Proof("text.robust_to_scaling", statement, tuple(steps), (Assumption("positive factor", r"\delta > 0"), POSITIVE))
+    return Proof(
+        "text.robust_to_scaling",
+        statement,
+        tuple(steps),
+        (Assumption("positive factor", r"\delta > 0"), POSITIVE),
+    )
 
 
 @proves("equation.20")
@@ -193,7 +241,7 @@ def equation_20() -> Proof:
     U, V, h, x = (field(name) for name in ("U", "V", "h", "x"))
     layers = [Layer(U, lambda n, d: h(d)), Layer(V, lambda n, d: x(d))]
     first, second, bias, c, r = *(field(name) for name in ("beta", "Beta", "b", "c")), field("r")
-    gates = lambda A, B, C: sum((LAYER_NORM(L) for L in layers), A(i) + B(i) + C(i))  # noqa: E731
+    gates = lambda A, B, C: sum((LAYER_NORM(L) for L in layers), A(i) + B(i) + C(i))
     alone = Layer(lambda l, d: DELTA * U(l, d), layers[0].X)
     shifted = [lambda l: first(l) + c(l), lambda l: second(l) + r(l), lambda l: bias(l) - c(l) - r(l)]
 
@@ -207,8 +255,14 @@ def equation_20() -> Proof:
         r"\mathrm{LN}(W_hh;\alpha_1,\beta_1) + \mathrm{LN}(W_xx;\alpha_2,\beta_2) + b: 2\cdot 4H \text{ redundant dimensions}",
         (
             equality("Scaling W_h alone changes nothing", LAYER_NORM(alone), LAYER_NORM(layers[0])),
-            equality("β₁ + c, β₂ + r, b − c − r give the same gates", gates(*shifted), gates(first, second, bias)),
-            fact("so of three biases for each of 4H gates two are redundant, by rank", r"3\cdot 4H - \mathrm{rank}[I\,I\,I] = 2\cdot 4H", redundancy),
+            equality(
+                "β₁ + c, β₂ + r, b − c − r give the same gates", gates(*shifted), gates(first, second, bias)
+            ),
+            fact(
+                "so of three biases for each of 4H gates two are redundant, by rank",
+                r"3\cdot 4H - \mathrm{rank}[I\,I\,I] = 2\cdot 4H",
+                redundancy,
+            ),
         ),
         (POSITIVE, Assumption("positive factor", r"\delta > 0")),
     )
@@ -218,16 +272,22 @@ def equation_20() -> Proof:
 def initialization() -> Counterexample:
     """Gains zero and biases one, as the supplement says, make the cell ignore its input and its weights."""
     V, alpha = field("V"), field("alpha")
-    gated = lambda a, b: lambda t: a * LAYER_NORM(LAYER.towards(V, t)) + b  # noqa: E731
-    slope = lambda gain: derivative(gated(gain, 1))  # noqa: E731
+    gated = lambda a, b: lambda t: a * LAYER_NORM(LAYER.towards(V, t)) + b
+    slope = lambda gain: derivative(gated(gain, 1))
     correct = Proof(
         "supplement.initialization corrected",
         r"\alpha = 1,\ \beta = 0;\quad \alpha = 0,\ \beta = 1 \Rightarrow h = \sigma(2)\tanh(1),\ \partial h/\partial W = 0",
         (
-            equality("Eq. 15 with gain one and bias zero standardizes", gated(sp.S.One, sp.S.Zero)(0), LAYER_NORM(LAYER)),
+            equality(
+                "Eq. 15 with gain one and bias zero standardizes",
+                gated(sp.S.One, sp.S.Zero)(0),
+                LAYER_NORM(LAYER),
+            ),
             equality("The derivative by W has the factor α", slope(alpha(i)), alpha(i) * slope(sp.S.One)),
             equality("so with α = 0 it vanishes", slope(sp.S.Zero), 0),
-            equality("and LN is its bias: each gate is 1 + 1 + 0 = 2, LN(c) is 1", gated(sp.S.Zero, 1)(0) * 2, 2),
+            equality(
+                "and LN is its bias: each gate is 1 + 1 + 0 = 2, LN(c) is 1", gated(sp.S.Zero, 1)(0) * 2, 2
+            ),
         ),
         (POSITIVE,),
     )
@@ -255,10 +315,14 @@ def initialization() -> Counterexample:
 def no_layer_norm_on_logits() -> Proof:
     """Normalized logits bound the largest probability of a softmax away from one."""
     a = field("n")
-    others = lambda f: total(lambda l: (1 - KroneckerDelta(l, i)) * f(l), H)  # noqa: E731
+    others = lambda f: total(lambda l: (1 - KroneckerDelta(l, i)) * f(l), H)
     lagrange = (
         total(
-            lambda k: (1 - KroneckerDelta(k, i)) * total(lambda l: (1 - KroneckerDelta(l, i)) * (a(k) - a(l)) ** 2, H), H
+            lambda k: (
+                (1 - KroneckerDelta(k, i))
+                * total(lambda l: (1 - KroneckerDelta(l, i)) * (a(k) - a(l)) ** 2, H)
+            ),
+            H,
         )
         / 2
     )
@@ -267,7 +331,7 @@ def no_layer_norm_on_logits() -> Proof:
     root = sqrt(height - 1)
 
     spike = Layer(lambda l, d: KroneckerDelta(l, i), lambda n, d: 1 / D)
-    peak = lambda l: LAYER_NORM(spike, n, l)  # noqa: E731
+    peak = lambda l: LAYER_NORM(spike, n, l)
 
     def tangent() -> bool:
         gap = sp.exp(x) - 1 - x
@@ -286,13 +350,21 @@ def no_layer_norm_on_logits() -> Proof:
         r"\max_i q_i \leq \frac{1}{1+(H-1)e^{-H/\sqrt{H-1}}},\ q = \mathrm{softmax}(n),\ \text{attained}",
         (
             equality("The other logits sum to −n_i, since all sum to zero", others(a), total(a, H) - a(i)),
-            equality("Their squares and their sum (Lagrange's identity): the gap is a sum of squares", (H - 1) * others(lambda l: a(l) ** 2) - others(a) ** 2, lagrange),
+            equality(
+                "Their squares and their sum (Lagrange's identity): the gap is a sum of squares",
+                (H - 1) * others(lambda l: a(l) ** 2) - others(a) ** 2,
+                lagrange,
+            ),
             expanded(
                 "With Σn = 0 and Σn² = H that is (H − 1)(H − n²) ≥ n², so n_i ≤ √(H − 1)",
                 r"(H-1)(H-n^2) - n^2 = H(H-1-n^2)",
                 (height - 1) * (height - x**2) - x**2 - height * (height - 1 - x**2),
             ),
-            fact("eˣ ≥ 1 + x: tangent at 0 of a convex function; so a mean of exponentials is at least that of the mean", r"e^x \geq 1 + x", tangent),
+            fact(
+                "eˣ ≥ 1 + x: tangent at 0 of a convex function; so a mean of exponentials is at least that of the mean",
+                r"e^x \geq 1 + x",
+                tangent,
+            ),
             expanded(
                 "The mean of n_j − n_i over the others is −n_i H/(H − 1) ≥ −H/√(H − 1)",
                 r"-\frac{x}{H-1} - x = -\frac{xH}{H-1}",
@@ -300,7 +372,15 @@ def no_layer_norm_on_logits() -> Proof:
                 root * height / (height - 1) - height / root,
             ),
             equality("One logit above H − 1 equal ones reaches n_i² = H − 1", peak(i) ** 2, H - 1),
-            equality("where all the others are equal, n_j = −1/n_i", others(lambda l: (peak(l) * peak(i) + 1) ** 2), 0),
-            fact("so the gaps are −H/√(H − 1) and the bound is attained: exactly, at H = 2, 3, 5, 10", r"n_j - n_i = -H/\sqrt{H-1}", attained),
+            equality(
+                "where all the others are equal, n_j = −1/n_i",
+                others(lambda l: (peak(l) * peak(i) + 1) ** 2),
+                0,
+            ),
+            fact(
+                "so the gaps are −H/√(H − 1) and the bound is attained: exactly, at H = 2, 3, 5, 10",
+                r"n_j - n_i = -H/\sqrt{H-1}",
+                attained,
+            ),
         ),
     )

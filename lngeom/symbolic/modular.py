@@ -70,7 +70,7 @@ def random_layer(name: str, units: int, inputs: int, cases: int, draw: random.Ra
     Returns:
         The layer.
     """
-    entry = lambda: draw.randrange(1, PRIME)  # noqa: E731
+    entry = lambda: draw.randrange(1, PRIME)
     W = [[entry() for _ in range(inputs)] for _ in range(units)]
     X: list[Row] = []
     means, scales = [], []

@@ -25,7 +25,7 @@ from lngeom.symbolic.layers import (
     Method,
 )
 from lngeom.symbolic.modular import PRIME, jacobian_rows, random_layer, rank
-from lngeom.symbolic.proof import Assumption, Counterexample, Proof, Step, equality, fact, matrix
+from lngeom.symbolic.proof import Assumption, Proof, Step, equality, fact
 from lngeom.symbolic.registry import proves
 from lngeom.symbolic.sums import D, Field, H, N, derivative, field, i, j, mean, n, p, total
 
@@ -49,8 +49,8 @@ def null_step(text: str, method: Method, V: Field, extra: Expr | int = 0) -> Ste
     return equality(text, gain * along(method, V) + extra, 0, r"dz_{ni}")
 
 
-RADIAL: Field = lambda i, d: LAYER.W(i, d)  # noqa: E731
-SHIFTS: Field = lambda i, d: SHIFT(d)  # noqa: E731
+RADIAL: Field = lambda i, d: LAYER.W(i, d)
+SHIFTS: Field = lambda i, d: SHIFT(d)
 
 
 def rows_alone(scale: Field) -> Field:
@@ -76,7 +76,10 @@ def rank_step(name: str, cases: Sequence[tuple[tuple[int, ...], int]], *, softma
     listed = ", ".join(f"{expected} at (H, D) = {sizes}" for sizes, expected in cases)
     latex = r"\dim\ker F = " + ",\\ ".join(rf"{expected}\,{sizes}" for sizes, expected in cases)
     return fact(
-        f"There are no others: the Jacobian's exact rank modulo {PRIME} leaves a null space of dimension", latex, verify, listed
+        f"There are no others: the Jacobian's exact rank modulo {PRIME} leaves a null space of dimension",
+        latex,
+        verify,
+        listed,
     )
 
 
@@ -119,13 +122,18 @@ def dimensions(formula: Callable[[int, int], int], sizes=SIZES) -> list[tuple[tu
 def layer_norm_jacobian() -> tuple[Step, ...]:
     """The exact Jacobian of layer norm, its projector, and the rank of that."""
     V = field("V")
-    moved = lambda j: total(lambda d: V(j, d) * LAYER.X(n, d), D)  # noqa: E731
-    output = lambda j: LAYER_NORM(LAYER, n, j)  # noqa: E731
+    moved = lambda j: total(lambda d: V(j, d) * LAYER.X(n, d), D)
+    output = lambda j: LAYER_NORM(LAYER, n, j)
     projected = moved(i) - mean(moved, H) - output(i) * mean(lambda j: output(j) * moved(j), H)
-    projector = lambda i, j: KroneckerDelta(i, j) - (1 + output(i) * output(j)) / H  # noqa: E731
+    projector = lambda i, j: KroneckerDelta(i, j) - (1 + output(i) * output(j)) / H
     square = total(lambda k: projector(i, k) * projector(k, j), H)
     return (
-        equality("The Jacobian is the projector Π over σ", along(LAYER_NORM, V), projected / sqrt(LAYER_NORM.square(LAYER)), r"dn_i"),
+        equality(
+            "The Jacobian is the projector Π over σ",
+            along(LAYER_NORM, V),
+            projected / sqrt(LAYER_NORM.square(LAYER)),
+            r"dn_i",
+        ),
         equality("Π is a projector", square, projector(i, j), r"(\Pi^2)_{ij}"),
         equality("of rank H − 2, its trace", total(lambda k: projector(k, k), H), H - 2, r"\mathrm{tr}\,\Pi"),
     )
@@ -133,9 +141,9 @@ def layer_norm_jacobian() -> tuple[Step, ...]:
 
 def wide_step(method: Method) -> Step:
     r"""The direction of very wide layers: dW = −diag(e)PW, dg = e⊙g leaves a multiple of two sums over e."""
-    deviation = lambda j: LAYER_NORM.numerator(LAYER, n, j) if method is LAYER_NORM else LAYER.a(n, j)  # noqa: E731
-    row = lambda j, d: LAYER.W(j, d) - mean(lambda l: LAYER.W(l, d), H)  # noqa: E731
-    V: Field = lambda j, d: -TILT(j) * (row(j, d) if method is LAYER_NORM else LAYER.W(j, d))  # noqa: E731
+    deviation = lambda j: LAYER_NORM.numerator(LAYER, n, j) if method is LAYER_NORM else LAYER.a(n, j)
+    row = lambda j, d: LAYER.W(j, d) - mean(lambda l: LAYER.W(l, d), H)
+    V: Field = lambda j, d: -TILT(j) * (row(j, d) if method is LAYER_NORM else LAYER.W(j, d))
     sigma, output = sqrt(method.square(LAYER)), method(LAYER)
     second = output * mean(lambda j: TILT(j) * deviation(j) ** 2, H) / sigma**2
     first = mean(lambda j: TILT(j) * deviation(j), H) / sigma if method is LAYER_NORM else 0
@@ -186,8 +194,8 @@ def group_norm() -> Proof:
     """The weights of each group, and shifts of each group."""
     own = KroneckerDelta(p, sp.Symbol("r", integer=True, positive=True))
     selected = own.args[0] if own.args[0] != p else own.args[1]
-    radial: Field = lambda i, d: KroneckerDelta(i[0], selected) * LAYER.W(i, d)  # noqa: E731
-    shifts: Field = lambda i, d: KroneckerDelta(i[0], selected) * SHIFT(d)  # noqa: E731
+    radial: Field = lambda i, d: KroneckerDelta(i[0], selected) * LAYER.W(i, d)
+    shifts: Field = lambda i, d: KroneckerDelta(i[0], selected) * SHIFT(d)
     cases = [((H, D, 2), 2 * _layer_norm_dimension(H // 2, D)) for H, D in ((6, 2), (8, 2), (8, 3), (12, 2))]
     return Proof(
         "nullspace.gn",
@@ -205,16 +213,23 @@ def group_norm() -> Proof:
 def batch_norm() -> Proof:
     """Each row by itself, and directions in which the data do not vary."""
     V = field("V")
-    own = lambda m: total(lambda d: V(i, d) * LAYER.X(m, d), D)  # noqa: E731
-    spread = lambda m: own(m) - mean(own, N)  # noqa: E731
-    output = lambda m: BATCH_NORM(LAYER, m, i)  # noqa: E731
-    linear = (spread(n) - output(n) * mean(lambda m: output(m) * spread(m), N)) / sqrt(BATCH_NORM.square(LAYER))
+    own = lambda m: total(lambda d: V(i, d) * LAYER.X(m, d), D)
+    spread = lambda m: own(m) - mean(own, N)
+    output = lambda m: BATCH_NORM(LAYER, m, i)
+    linear = (spread(n) - output(n) * mean(lambda m: output(m) * spread(m), N)) / sqrt(
+        BATCH_NORM.square(LAYER)
+    )
     return Proof(
         "nullspace.bn",
         r"\dim\ker F = H(D - r + 1),\ r = \mathrm{rank}\,\mathrm{Cov}\,x",
         (
             null_step("Each row by itself is null", BATCH_NORM, rows_alone(field("s"))),
-            equality("The Jacobian sees a direction v only through v·(x − E x)", along(BATCH_NORM, V), linear, r"dn_{ni}"),
+            equality(
+                "The Jacobian sees a direction v only through v·(x − E x)",
+                along(BATCH_NORM, V),
+                linear,
+                r"dn_{ni}",
+            ),
             rank_step("BatchNorm", [((2, 2), 2), ((3, 3), 3), ((4, 2), 4)]),
             rank_step("BatchNorm of data constant in one input", [((2, 3), 4), ((3, 4), 6)]),
         ),
@@ -244,7 +259,12 @@ def _gain_absorbs(name: str, method: Method, offset: Expr | int) -> Proof:
         name,
         r"\dim\ker F = H:\ (w_i, -g_i, b_i\text{'s offset})",
         (
-            null_step("The gain absorbs the scale of a row", method, rows_alone(s), -s(i) * GAIN(i) * output - s(i) * offset),
+            null_step(
+                "The gain absorbs the scale of a row",
+                method,
+                rows_alone(s),
+                -s(i) * GAIN(i) * output - s(i) * offset,
+            ),
             rank_step(method.name, [((1, 3), 1), ((2, 2), 2), ((3, 3), 3)]),
         ),
         (SPAN,),
@@ -266,7 +286,7 @@ def batch_norm_evaluation() -> Proof:
 
 def _softmax_shift() -> Step:
     """Λ = diag(q) − qqᵀ annihilates the constant vector."""
-    probability = lambda i: sp.exp(field("z")(i)) / total(lambda j: sp.exp(field("z")(j)), H)  # noqa: E731
+    probability = lambda i: sp.exp(field("z")(i)) / total(lambda j: sp.exp(field("z")(j)), H)
     row = total(lambda j: KroneckerDelta(i, j) * probability(i) - probability(i) * probability(j), H)
     return equality("A common shift of all biases is null: Λ1 = 0", row, 0, r"(\Lambda\mathbf{1})_i")
 
@@ -310,7 +330,9 @@ def layer_norm_eps() -> Proof:
     response = LAYER_NORM(LAYER, eps=eps) * eps / variance
     weight = field("lambda", positive=True)
     form = total(lambda j: weight(j) * (GAIN(j) * along(LAYER_NORM, RADIAL, eps, unit=j)) ** 2, H)
-    stated = (eps / variance) ** 2 * total(lambda j: weight(j) * (GAIN(j) * LAYER_NORM(LAYER, n, j, eps)) ** 2, H)
+    stated = (eps / variance) ** 2 * total(
+        lambda j: weight(j) * (GAIN(j) * LAYER_NORM(LAYER, n, j, eps)) ** 2, H
+    )
     return Proof(
         "nullspace.ln_eps",
         r"1\gamma^\top \in \ker F;\quad \mathrm{vec}(W)^\top F\,\mathrm{vec}(W) = "
@@ -323,81 +345,3 @@ def layer_norm_eps() -> Proof:
         ),
         (SPAN,),
     )
-
-
-@proves("nullspace.completeness", "conditional")
-def completeness() -> Proof:
-    """If dW is null for every x then dW = λW + 1γᵀ, when rank PW ≥ 2."""
-    V = field("V")
-    u = lambda j: LAYER_NORM.numerator(LAYER, n, j)  # noqa: E731
-    moved = lambda j: total(lambda d: V(j, d) * LAYER.X(n, d), D)  # noqa: E731
-    m = lambda j: moved(j) - mean(moved, H)  # noqa: E731
-    length = total(lambda j: u(j) ** 2, H)
-    product = total(lambda j: u(j) * m(j), H)
-    sigma = sqrt(LAYER_NORM.square(LAYER))
-    minors = total(lambda j: total(lambda k: (u(j) * m(k) - u(k) * m(j)) ** 2, H), H) / 2
-    form = total(lambda j: along(LAYER_NORM, V, unit=j) ** 2, H) * sigma**2 * length
-
-    def coprime_forms() -> bool:
-        """u_1 and u_2 independent linear forms: u_1 m_2 = u_2 m_1 forces (m_1, m_2) = λ(u_1, u_2)."""
-        s, t, *c = sp.symbols("s t c0:4", real=True)
-        identity = sp.Poly(s * (c[2] * s + c[3] * t) - t * (c[0] * s + c[1] * t), s, t)
-        return sp.solve(identity.coeffs(), c, dict=True) == [{c[0]: c[3], c[1]: 0, c[2]: 0}]
-
-    def more_at_rank_one(v) -> tuple[Expr, Expr]:
-        first, second = (LAYER_NORM.exactly(W, v["X"]) for W in (v["W"], v["W"] + v["V"]))
-        distance = sum((sp.Abs(a - b) for a, b in zip(first, second, strict=True)), sp.S.Zero)
-        columns = [sp.Matrix(list(v["W"]))] + [_shift_column(v["W"].shape, d) for d in range(v["W"].cols)]
-        independent = sp.Matrix.hstack(*columns, sp.Matrix(list(v["V"]))).rank() - sp.Matrix.hstack(*columns).rank()
-        return sp.Integer(independent), distance
-
-    dropped = Counterexample(
-        "nullspace.completeness at rank PW = 1",
-        r"\text{a direction that leaves every output is in the span of } W, 1\gamma^\top",
-        {"W": matrix([[1, 0], [0, 0], [-1, 0]]), "V": matrix([[0, 1], [0, 0], [0, -1]]), "X": matrix([[2, 1], [3, -1]])},
-        more_at_rank_one,
-        "Dimensions V adds to that span (left), and the change of the outputs from W to W + V (right).",
-    )
-    return Proof(
-        "nullspace.completeness",
-        r"\Pi(x)\,dW\,x = 0\ \forall x \Rightarrow dW = \lambda W + \mathbf{1}\gamma^\top",
-        (
-            equality("With u = PWx and m = P dW x, the squared change is a sum of squared minors", form, minors),
-            equality("for |u|²|m|² − (u·m)² is that sum", length * total(lambda j: m(j) ** 2, H) - product**2, minors),
-            fact(
-                "So u_j m_k = u_k m_j for all x; two independent linear forms u_1, u_2 (rank PW ≥ 2) then force "
-                "m = λu with one number λ, as coefficients show in the basis u_1 = s, u_2 = t",
-                r"s\,m_2(s,t) = t\,m_1(s,t) \Rightarrow m = \lambda\,(s, t)",
-                coprime_forms,
-                "u_1 m_2 = u_2 m_1 ⇒ m = λu",
-            ),
-            null_step("P(dW − λW) = 0 means dW = λW + 1γᵀ, and all of these are null", LAYER_NORM, _scale_and_shift),
-            weight_rank_step(),
-        ),
-        (SPAN, Assumption("two independent directions", r"\mathrm{rank}\,PW \geq 2", dropped)),
-    )
-
-
-def _scale_and_shift(i, d):
-    return sp.Symbol("lambda", real=True) * LAYER.W(i, d) + SHIFT(d)
-
-
-def _shift_column(shape: tuple[int, int], d: int) -> sp.Matrix:
-    shift = sp.zeros(*shape)
-    shift[:, d] = sp.ones(shape[0], 1)
-    return sp.Matrix(list(shift))
-
-
-def weight_rank_step() -> Step:
-    """The W-part of the null space has dimension D + 1 in exact arithmetic."""
-    sizes = ((3, 2), (4, 2), (4, 3), (6, 3), (8, 2))
-
-    def verify() -> bool:
-        def weight_nullity(H: int, D: int) -> int:
-            layer = random_layer("LayerNorm", H, D, cases=2 * D + D * D, draw=random.Random(H * D))
-            return H * D - rank([row[: H * D] for row in jacobian_rows("LayerNorm", layer)])
-
-        return all(weight_nullity(H, D) == D + 1 for H, D in sizes)
-
-    latex = r"\dim\{dW : J\,dW = 0\} = D + 1"
-    return fact("The exact rank of the Jacobian confirms it", latex, verify, f"D + 1 at (H, D) = {sizes}")

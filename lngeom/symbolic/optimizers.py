@@ -12,7 +12,8 @@ from sympy import Expr, sqrt
 
 from lngeom.symbolic.actions import DELTA
 from lngeom.symbolic.dynamics import SCALE_FREE, gradient_scaling
-from lngeom.symbolic.fisher_blocks import expanded, matrix_scaling
+from lngeom.symbolic.fisher_blocks import matrix_scaling
+from lngeom.symbolic.glm import expanded
 from lngeom.symbolic.layers import LAYER_NORM
 from lngeom.symbolic.proof import Counterexample, Proof, Step, equality, refutation
 from lngeom.symbolic.registry import proves
@@ -91,7 +92,17 @@ OPTIMIZERS = {
     "lion": Optimizer(_lion, {"w": 1, "m": -1}, (1, -1, 0)),
 }
 
-AN_INSTANCE = {"w": 3, "p": 1, "m": 1, "v": 4, "g": 2, "eta": "1/4", "lambda": "1/5", "epsilon": "1/3", "delta": 2}
+AN_INSTANCE = {
+    "w": 3,
+    "p": 1,
+    "m": 1,
+    "v": 4,
+    "g": 2,
+    "eta": "1/4",
+    "lambda": "1/5",
+    "epsilon": "1/3",
+    "delta": 2,
+}
 FURTHER = {"beta_1": "1/2", "beta_2": "1/3", "kappa_1": "1/2", "kappa_2": "3/4"}
 
 
@@ -101,7 +112,7 @@ def wrong_power(name: str, optimizer: Optimizer) -> Counterexample:
 
     def sides(values) -> tuple[Expr, Expr]:
         first, second = optimizer.both(rates)
-        at = lambda term: term.subs({s: values[s.name] for s in term.free_symbols})  # noqa: E731
+        at = lambda term: term.subs({s: values[s.name] for s in term.free_symbols})
         return at(second["w"]), at(DELTA * first["w"])
 
     instance = {key: sp.Rational(str(value)) for key, value in (AN_INSTANCE | FURTHER).items()}
@@ -133,7 +144,12 @@ def elementwise(name: str, optimizer: Optimizer) -> Proof:
         rf"W_0 \to cW_0,\ \eta \to c^{{{eta}}}\eta,\ \lambda \to c^{{{decay}}}\lambda,\ \epsilon \to c^{{{eps}}}\epsilon:"
         r"\quad W_t \to cW_t, \text{ the same function at every step}"
     )
-    return Proof(name, statement, (*gradient_scaling(), *steps, refutation("Another power fails", wrong_power(name, optimizer))), (SCALE_FREE,))
+    return Proof(
+        name,
+        statement,
+        (*gradient_scaling(), *steps, refutation("Another power fails", wrong_power(name, optimizer))),
+        (SCALE_FREE,),
+    )
 
 
 def _register_elementwise() -> None:
@@ -175,18 +191,39 @@ def whole_matrix(
         The proof.
     """
     eta, decay = rates
-    after = update(_times(DELTA, W), _times(1 / DELTA, P), _times(1 / DELTA, B), DELTA**eta * RATE, DELTA**decay * DECAY)
+    after = update(
+        _times(DELTA, W), _times(1 / DELTA, P), _times(1 / DELTA, B), DELTA**eta * RATE, DELTA**decay * DECAY
+    )
     before = update(W, P, B, RATE, DECAY)
     steps = [*gradient_scaling(), *lines]
     if buffered:
         beta = BETA1
         steps.append(
-            equality("The buffer stays multiplied by 1/c", beta * B(i, d) / DELTA + P(i, d) / DELTA, (beta * B(i, d) + P(i, d)) / DELTA)
+            equality(
+                "The buffer stays multiplied by 1/c",
+                beta * B(i, d) / DELTA + P(i, d) / DELTA,
+                (beta * B(i, d) + P(i, d)) / DELTA,
+            )
         )
-    steps.append(equality("If it held before the step it holds after it", after, DELTA * before, r"\tilde W^+"))
-    wrong = update(_times(DELTA, W), _times(1 / DELTA, P), _times(1 / DELTA, B), DELTA ** (eta + 1) * RATE, DELTA**decay * DECAY)
-    steps.append(refutation("Another power fails", _wrong_for_one_weight(f"dynamics.equivalence.{short}", wrong, DELTA * before)))
-    statement = rf"W_0 \to cW_0,\ \eta \to c^{{{eta}}}\eta,\ \lambda \to c^{{{decay}}}\lambda:\quad W_t \to cW_t"
+    steps.append(
+        equality("If it held before the step it holds after it", after, DELTA * before, r"\tilde W^+")
+    )
+    wrong = update(
+        _times(DELTA, W),
+        _times(1 / DELTA, P),
+        _times(1 / DELTA, B),
+        DELTA ** (eta + 1) * RATE,
+        DELTA**decay * DECAY,
+    )
+    steps.append(
+        refutation(
+            "Another power fails",
+            _wrong_for_one_weight(f"dynamics.equivalence.{short}", wrong, DELTA * before),
+        )
+    )
+    statement = (
+        rf"W_0 \to cW_0,\ \eta \to c^{{{eta}}}\eta,\ \lambda \to c^{{{decay}}}\lambda:\quad W_t \to cW_t"
+    )
     return Proof(f"dynamics.equivalence.{short}", statement, tuple(steps), (SCALE_FREE,))
 
 
@@ -197,12 +234,26 @@ def _wrong_for_one_weight(name: str, left: Expr, right: Expr) -> Counterexample:
         def at(term: Expr) -> Expr:
             term = term.subs({H: 1, D: 1, i: 1, d: 1}).doit()
             entries = {F(1, 1): values[letter] for letter, F in _ENTRIES.items()}
-            numbers = {RATE: values[r"\eta"], DECAY: values[r"\lambda"], BETA1: values[r"\beta"], DELTA: values["c"]}
+            numbers = {
+                RATE: values[r"\eta"],
+                DECAY: values[r"\lambda"],
+                BETA1: values[r"\beta"],
+                DELTA: values["c"],
+            }
             return term.xreplace(entries).subs(numbers)
 
         return at(left), at(right)
 
-    instance = {"W": 3, "P": 2, "B": 1, "O": 1, r"\eta": sp.Rational(1, 4), r"\lambda": sp.Rational(1, 5), r"\beta": sp.Rational(1, 2), "c": 2}
+    instance = {
+        "W": 3,
+        "P": 2,
+        "B": 1,
+        "O": 1,
+        r"\eta": sp.Rational(1, 4),
+        r"\lambda": sp.Rational(1, 5),
+        r"\beta": sp.Rational(1, 2),
+        "c": 2,
+    }
     text = "One weight after a step with η multiplied by a larger power of c (left), and c times that from w (right)."
     return Counterexample(f"{name} with another power of c", r"\tilde W^+ = c\,W^+", instance, sides, text)
 
@@ -210,7 +261,7 @@ def _wrong_for_one_weight(name: str, left: Expr, right: Expr) -> Counterexample:
 @proves("dynamics.equivalence.normalized_gd")
 def normalized_gradient_descent() -> Proof:
     """η → cη, λ → λ/c."""
-    update = lambda W, P, B, rate, decay: W(i, d) - rate * (P(i, d) / _norm(P) + decay * W(i, d))  # noqa: E731
+    update = lambda W, P, B, rate, decay: W(i, d) - rate * (P(i, d) / _norm(P) + decay * W(i, d))
     return whole_matrix("normalized_gd", update, (1, -1))
 
 
@@ -230,7 +281,7 @@ def muon() -> Proof:
     """η → cη, λ → λ/c: the orthogonalized buffer is a function of its direction B/‖B‖."""
 
     def direction(B, P):
-        buffer = lambda l, d: BETA1 * B(l, d) + P(l, d)  # noqa: E731
+        buffer = lambda l, d: BETA1 * B(l, d) + P(l, d)
         return lambda l, d: buffer(l, d) / _norm(buffer)
 
     def newton_schulz(X) -> Expr:
@@ -239,10 +290,14 @@ def muon() -> Proof:
 
     old, new = direction(B, P), direction(_times(1 / DELTA, B), _times(1 / DELTA, P))
     orthogonal = field("O")
-    update = lambda W, P, B, rate, decay: W(i, d) - rate * (orthogonal(i, d) + decay * W(i, d))  # noqa: E731
+    update = lambda W, P, B, rate, decay: W(i, d) - rate * (orthogonal(i, d) + decay * W(i, d))
     lines = (
         equality("The direction of the buffer is that of the unscaled one", new(i, d), old(i, d)),
-        equality("so its orthogonal factor O is the same: a Newton–Schulz step from it is", newton_schulz(new), newton_schulz(old)),
+        equality(
+            "so its orthogonal factor O is the same: a Newton–Schulz step from it is",
+            newton_schulz(new),
+            newton_schulz(old),
+        ),
     )
     return whole_matrix("muon", update, (1, -1), lines, buffered=True)
 
@@ -251,7 +306,7 @@ def muon() -> Proof:
 def natural_gradient() -> Proof:
     """η unchanged, damping → c⁻²damping: the Fisher matrix scales by c⁻²."""
     A, s = field("A"), field("s")
-    l = i  # noqa: E741
+    l = i
     solved = total(lambda j: A(l, j) * s(j), H)
     scaled = total(lambda j: A(l, j) / DELTA**2 * (DELTA * s(j)), H)
     w, step = sp.symbols("w s", real=True)
@@ -261,8 +316,16 @@ def natural_gradient() -> Proof:
         (
             *gradient_scaling(),
             *matrix_scaling(LAYER_NORM),
-            equality("If s solves (F + ρI)s = ∇L then cs solves the scaled system, whose right side is ∇L/c", scaled, solved / DELTA),
-            expanded("so the step is c times the step", r"cw - \eta cs = c(w - \eta s)", DELTA * w - RATE * DELTA * step - DELTA * (w - RATE * step)),
+            equality(
+                "If s solves (F + ρI)s = ∇L then cs solves the scaled system, whose right side is ∇L/c",
+                scaled,
+                solved / DELTA,
+            ),
+            expanded(
+                "so the step is c times the step",
+                r"cw - \eta cs = c(w - \eta s)",
+                DELTA * w - RATE * DELTA * step - DELTA * (w - RATE * step),
+            ),
         ),
         (SCALE_FREE,),
     )

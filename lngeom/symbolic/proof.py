@@ -154,7 +154,7 @@ class Proof:
 
         Raises:
             ProofError: if one of them fails.
-        """  # noqa: DOC502
+        """
         for step in self.steps:
             step.check()
         for assumption in self.assumptions:
@@ -241,14 +241,16 @@ class Counterexample:
 
         Raises:
             ProofError: if they do not differ.
-        """  # noqa: DOC502
+        """
         self._check_difference()
         if self.correction:
             self.correction.check()
 
     def _check_difference(self) -> None:
         if any(_inexact(value) for value in self.instance.values()):
-            raise ProofError(f"{self.name}: the instance of a counterexample must be exact; got {dict(self.instance)}")
+            raise ProofError(
+                f"{self.name}: the instance of a counterexample must be exact; got {dict(self.instance)}"
+            )
         if not certified_nonzero(self.difference):
             raise ProofError(f"not a counterexample to {self.name}: both sides are {self.left}")
 
@@ -260,7 +262,9 @@ class Counterexample:
             rf"\[{sp.latex(self.left)} \neq {sp.latex(self.right)},\quad"
             rf"\text{{difference }} {sp.latex(self.difference)}\]",
         ]
-        return "\n".join([*lines, *([r"\textbf{Correction.}", self.correction.to_latex()] if self.correction else [])])
+        return "\n".join(
+            [*lines, *([r"\textbf{Correction.}", self.correction.to_latex()] if self.correction else [])]
+        )
 
     def to_text(self) -> str:
         """The counterexample for a terminal."""
@@ -337,7 +341,11 @@ def _interval(value: Expr) -> Any:
         return product
     if isinstance(value, sp.Pow):
         exponent = value.exp
-        return arguments[0] ** int(exponent) if exponent.is_Integer else iv.exp(arguments[1] * iv.log(arguments[0]))
+        return (
+            arguments[0] ** int(exponent)
+            if exponent.is_Integer
+            else iv.exp(arguments[1] * iv.log(arguments[0]))
+        )
     if isinstance(value, sp.tanh):
         twice = iv.exp(2 * arguments[0])
         return (twice - 1) / (twice + 1)

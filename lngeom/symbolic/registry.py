@@ -10,7 +10,9 @@ Evidence = Proof | Counterexample
 _PROVERS: dict[str, tuple[Establishes, Callable[[], Evidence]]] = {}
 
 
-def proves(claim_id: str, establishes: Establishes = "holds") -> Callable[[Callable[[], Evidence]], Callable[[], Evidence]]:
+def proves(
+    claim_id: str, establishes: Establishes = "holds"
+) -> Callable[[Callable[[], Evidence]], Callable[[], Evidence]]:
     """Registers a function that makes the evidence for a claim.
 
     Args:
@@ -51,7 +53,9 @@ def proof_of(claim_id: str) -> Evidence | None:
     establishes, prover = _PROVERS[claim_id]
     evidence = establishing(prover(), establishes)
     if establishes == "refuted" and not (isinstance(evidence, Counterexample) and evidence.correction):
-        raise ProofError(f"{claim_id}: a refutation needs an exact counterexample and a proof of the correction")
+        raise ProofError(
+            f"{claim_id}: a refutation needs an exact counterexample and a proof of the correction"
+        )
     if establishes == "conditional" and not any(a.when_dropped for a in getattr(evidence, "assumptions", ())):
         raise ProofError(f"{claim_id}: a conditional proof needs a counterexample for a dropped assumption")
     return evidence

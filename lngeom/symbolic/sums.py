@@ -152,7 +152,9 @@ def _canonical(factors: list[Expr], bound: dict[Symbol, Expr]) -> Expr:
     ]
     arrangements = itertools.product(*(itertools.permutations(group) for group in groups))
     candidates = (
-        product.xreplace({s: name for old, new in zip(order, names, strict=True) for s, name in zip(old, new, strict=True)})
+        product.xreplace(
+            {s: name for old, new in zip(order, names, strict=True) for s, name in zip(old, new, strict=True)}
+        )
         for order in arrangements
     )
     body = min(candidates, key=str)
@@ -176,7 +178,11 @@ def _power(base: Expr, exponent: Rational) -> Expr:
     numerator, denominator = sp.fraction(sp.together(base.xreplace(names)))
     if exponent.is_Integer:
         top, bottom = (sp.factor(part).xreplace(originals) for part in (denominator, numerator))
-        return top**-exponent * bottom**exponent if bottom.is_Mul else _expand(top**-exponent * _expand(bottom) ** exponent)
+        return (
+            top**-exponent * bottom**exponent
+            if bottom.is_Mul
+            else _expand(top**-exponent * _expand(bottom) ** exponent)
+        )
     content, factors = sp.factor_list(sp.expand(numerator * denominator))
     outside, inside = sp.Integer(1), sp.sign(content)
     for factor, multiplicity in [(abs(content), 1), *factors]:
@@ -212,7 +218,9 @@ def vanishes(expr: Expr) -> bool:
     for base, root in squares.items():
         square = base.xreplace(names)
         powers = sp.Poly(numerator, root).terms()
-        numerator = sp.expand(Add(*(c * square ** (power // 2) * root ** (power % 2) for (power,), c in powers)))
+        numerator = sp.expand(
+            Add(*(c * square ** (power // 2) * root ** (power % 2) for (power,), c in powers))
+        )
     return numerator == 0
 
 
@@ -260,8 +268,8 @@ def numerical_value(expr: Expr, values: Mapping[Expr, mpmath.mpf | int]) -> mpma
     Raises:
         KeyError: if a symbol has no value.
         NotImplementedError: if a function is not known.
-    """  # noqa: DOC502
-    evaluate = lambda node, env: numerical_value(node, env)  # noqa: E731
+    """
+    evaluate = lambda node, env: numerical_value(node, env)
     if expr.is_Symbol:
         return values[expr]
     if expr.is_Rational:

@@ -10,7 +10,7 @@ from sympy import Expr, sqrt
 
 from lngeom.normalizers import AbstractNormalizer
 from lngeom.symbolic.actions import ACTIONS, DELTA, Action
-from lngeom.symbolic.layers import EPSILON, METHODS, Layer, Method
+from lngeom.symbolic.layers import EPSILON, METHODS, Layer, Method, group_norm
 from lngeom.symbolic.proof import Assumption, Counterexample, Proof, ProofError, Step, equality, fact
 from lngeom.symbolic.registry import proves
 from lngeom.symbolic.sums import n, vanishes
@@ -49,23 +49,30 @@ def prove(
     """
     method, eps = _method_of(normalizer)
     action = _action_of(transformation)
-    _check_units(method, normalizer, units, eps)
+    _check_units(method, units, eps)
     name = f"{method.name}.{action.name}"
     proof = _proof(name, method, action, eps)
     if proof is not None:
         return proof
-    return counterexample(name, method, action, eps=eps, units=units, correction=_sign_correction(method, action))
+    return counterexample(
+        name, method, action, eps=eps, units=units, correction=_sign_correction(method, action)
+    )
 
 
 def _method_of(normalizer: Any) -> tuple[Method, Expr]:
-    name = normalizer if isinstance(normalizer, str) else getattr(normalizer, "__name__", type(normalizer).__name__)
+    name = (
+        normalizer
+        if isinstance(normalizer, str)
+        else getattr(normalizer, "__name__", type(normalizer).__name__)
+    )
     if name not in METHODS:
         raise ValueError(
             f"no symbolic definition of the normalizer {name!r}; known are {', '.join(METHODS)}: "
             "state one in lngeom/symbolic/layers.py"
         )
     eps = sp.Rational(str(normalizer.eps)) if isinstance(normalizer, AbstractNormalizer) else sp.S.Zero
-    return METHODS[name], eps
+    groups = getattr(normalizer, "groups", None)
+    return (group_norm(groups) if isinstance(groups, int) else METHODS[name]), eps
 
 
 def _action_of(transformation: Any) -> Action:
@@ -78,21 +85,17 @@ def _action_of(transformation: Any) -> Action:
     return ACTIONS[name]
 
 
-def _check_units(method: Method, normalizer: Any, units: int | None, eps: Expr) -> None:
-    if method.name == "GroupNorm" and getattr(normalizer, "groups", 2) != 2 and units is not None:
-        raise ValueError(f"counterexamples are made for groups=2; got groups={normalizer.groups}: leave units out")
+def _check_units(method: Method, units: int | None, eps: Expr) -> None:
     if units is None:
         return
-    if units < 1:
-        raise ValueError(f"units must be at least 1; got {units}")
-    least = {"LayerNorm": 2, "GroupNorm": 4}.get(method.name, 1)
+    if units < 1 or units % method.groups:
+        raise ValueError(f"units must be a positive multiple of groups = {method.groups}; got {units}")
+    least = method.least_units * method.groups
     if units < least and eps == 0:
         raise ValueError(
-            f"{method.name} of H = {units} units is undefined: the variance of one unit is always zero; "
+            f"{method.name} of H = {units} is undefined: the variance of one unit is always zero; "
             f"use H ≥ {least}, or eps > 0"
         )
-    if method.name == "GroupNorm" and units % 2:
-        raise ValueError(f"GroupNorm(groups=2) needs an even number of units; got H = {units}")
 
 
 def _proof(name: str, method: Method, action: Action, eps: Expr) -> Proof | None:
@@ -160,6 +163,7 @@ def expansion(method: Method, action: Action, eps: Any = 0, flipped: bool = Fals
         The step.
     """
     units, inputs, samples = method.smallest
+    units *= method.groups
     samples, inputs = max(samples, 2), max(inputs, 2)
 
     def verify() -> bool:
@@ -177,7 +181,9 @@ def expansion(method: Method, action: Action, eps: Any = 0, flipped: bool = Fals
     text = f"The same by expansion of every entry at H = {units}, D = {inputs}, N = {samples}"
     sign = "-" if flipped else ""
     latex = rf"\frac{{(a-\mu)'}}{{\sigma'}} - \frac{{{sign}(a-\mu)}}{{\sigma}} = 0"
-    return fact(text, latex, verify, "every entry of n' − n expands to 0" if not flipped else "n' + n expands to 0")
+    return fact(
+        text, latex, verify, "every entry of n' − n expands to 0" if not flipped else "n' + n expands to 0"
+    )
 
 
 def _same_ratio(old: tuple[Expr, Expr], new: tuple[Expr, Expr], flipped: bool) -> bool:
@@ -248,16 +254,18 @@ def counterexample(
         ProofError: if there is none of small entries.
     """
     H, D, N = method.smallest
-    H = units or H
+    H = units // method.groups if units else H
     gamma = [1, *[0] * (D - 1)]
     for entries in _small_integers(H * D + N * D):
-        W = [list(entries[row * D : (row + 1) * D]) for row in range(H)]
+        W = [list(entries[row * D : (row + 1) * D]) for row in range(H)] * method.groups
         X = [list(entries[H * D + row * D : H * D + (row + 1) * D]) for row in range(N)]
         place = _first_change(method, action, W, X, delta, gamma, Fraction(int(eps.p), int(eps.q)))  # pyright: ignore
         if place is not None:
             break
     else:
-        raise ProofError(f"{name}: no proof, and no counterexample with entries of total size {SEARCH_WEIGHT}")
+        raise ProofError(
+            f"{name}: no proof, and no counterexample with entries of total size {SEARCH_WEIGHT}"
+        )
     sample, unit = place
 
     def sides(values):
