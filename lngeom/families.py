@@ -50,17 +50,17 @@ class AbstractFamily(eqx.Module):
         """Var[y_i] = φ η''(z_i), the marginal variances."""
         return self.dispersion * jax.jvp(self.mean, (z,), (jnp.ones_like(z),))[1]
 
-    def metric_product(
-        self, z: Float[Array, "*B C"], v: Float[Array, "*B C"]
-    ) -> Float[Array, "*B C"]:
+    def metric_product(self, z: Float[Array, "*B C"], v: Float[Array, "*B C"]) -> Float[Array, "*B C"]:
         r"""Λ(z) v, with $\Lambda = \mathrm{Cov}[y]/\phi^2 = \nabla^2 \eta / \phi$ the Fisher metric of z."""
         return jax.jvp(self.mean, (z,), (v,))[1] / self.dispersion
 
-    def metric_sqrt_product(
-        self, z: Float[Array, "*B C"], v: Float[Array, "*B C"]
-    ) -> Float[Array, "*B C"]:
+    def metric_sqrt_product(self, z: Float[Array, "*B C"], v: Float[Array, "*B C"]) -> Float[Array, "*B C"]:
         r"""Sᵀ v, where Λ(z) = S Sᵀ. For independent responses S = diag(√(η''/φ))."""
         return jnp.sqrt(self.metric_product(z, jnp.ones_like(z))) * v
+
+    def metric_parts(self, z: Float[Array, "*B C"]) -> tuple[Float[Array, "*B C"], Float[Array, "*B C"]]:
+        r"""Vectors λ and q with $\Lambda = \mathrm{diag}(\lambda) - q q^\top$ (q = 0 for independent responses)."""
+        return self.metric_product(z, jnp.ones_like(z)), jnp.zeros_like(z)
 
     def metric(self, z: Float[Array, "*B C"]) -> Float[Array, "*B C C"]:
         """Λ(z) as matrices."""
@@ -283,6 +283,10 @@ class Categorical(AbstractFamily):
     def metric_product(self, z, v):  # noqa: D102
         q = jax.nn.softmax(z, -1)
         return q * (v - jnp.sum(q * v, -1, keepdims=True))
+
+    def metric_parts(self, z):  # noqa: D102
+        q = jax.nn.softmax(z, -1)
+        return q, q
 
     def metric_sqrt_product(self, z, v):
         """Sᵀ v with S = diag(√q) − q √qᵀ, for which S Sᵀ = diag(q) − q qᵀ."""

@@ -64,7 +64,10 @@ class Transformation(eqx.Module):
     def __matmul__(self, first: "Transformation") -> "Transformation":
         """The composition which applies `first` and then this one."""
         return Transformation(
-            self.weights @ first.weights, self.inputs @ first.inputs, self.gain @ first.gain, self.bias @ first.bias
+            self.weights @ first.weights,
+            self.inputs @ first.inputs,
+            self.gain @ first.gain,
+            self.bias @ first.bias,
         )
 
     def inverse(self) -> "Transformation":
@@ -136,7 +139,10 @@ def _weight_sign_flip(key, params, inputs):
 
 
 WEIGHT_MATRIX_RESCALING = Column(
-    "weight_matrix_rescaling", "Weight matrix re-scaling", r"W \mapsto \delta W,\ \delta > 0", _weight_matrix_rescaling
+    "weight_matrix_rescaling",
+    "Weight matrix re-scaling",
+    r"W \mapsto \delta W,\ \delta > 0",
+    _weight_matrix_rescaling,
 )
 WEIGHT_MATRIX_RECENTERING = Column(
     "weight_matrix_recentering",
@@ -154,7 +160,10 @@ DATASET_RESCALING = Column(
     "dataset_rescaling", "Dataset re-scaling", r"X \mapsto \delta X,\ \delta > 0", _dataset_rescaling
 )
 DATASET_RECENTERING = Column(
-    "dataset_recentering", "Dataset re-centering", r"x_n \mapsto x_n + \gamma\ \forall n", _dataset_recentering
+    "dataset_recentering",
+    "Dataset re-centering",
+    r"x_n \mapsto x_n + \gamma\ \forall n",
+    _dataset_recentering,
 )
 SINGLE_CASE_RESCALING = Column(
     "single_case_rescaling",
