@@ -38,9 +38,7 @@ def completeness() -> Proof:
         first, second = (LAYER_NORM.exactly(W, v["X"]) for W in (v["W"], v["W"] + v["V"]))
         distance = sum((sp.Abs(a - b) for a, b in zip(first, second, strict=True)), sp.S.Zero)
         columns = [sp.Matrix(list(v["W"]))] + [_shift_column(v["W"].shape, d) for d in range(v["W"].cols)]
-        independent = (
-            sp.Matrix.hstack(*columns, sp.Matrix(list(v["V"]))).rank() - sp.Matrix.hstack(*columns).rank()
-        )
+        independent = sp.Matrix.hstack(*columns, sp.Matrix(list(v["V"]))).rank() - sp.Matrix.hstack(*columns).rank()
         return sp.Integer(independent), distance
 
     dropped = Counterexample(
@@ -58,9 +56,7 @@ def completeness() -> Proof:
         "nullspace.completeness",
         r"\Pi(x)\,dW\,x = 0\ \forall x \Rightarrow dW = \lambda W + \mathbf{1}\gamma^\top",
         (
-            equality(
-                "With u = PWx and m = P dW x, the squared change is a sum of squared minors", form, minors
-            ),
+            equality("With u = PWx and m = P dW x, the squared change is a sum of squared minors", form, minors),
             equality(
                 "for |u|²|m|² − (u·m)² is that sum",
                 length * total(lambda j: m(j) ** 2, H) - product**2,
@@ -73,9 +69,7 @@ def completeness() -> Proof:
                 coprime_forms,
                 "u_1 m_2 = u_2 m_1 ⇒ m = λu",
             ),
-            null_step(
-                "P(dW − λW) = 0 means dW = λW + 1γᵀ, and all of these are null", LAYER_NORM, _scale_and_shift
-            ),
+            null_step("P(dW − λW) = 0 means dW = λW + 1γᵀ, and all of these are null", LAYER_NORM, _scale_and_shift),
             weight_rank_step(),
         ),
         (SPAN, Assumption("two independent directions", r"\mathrm{rank}\,PW \geq 2", dropped)),

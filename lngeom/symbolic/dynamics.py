@@ -36,9 +36,7 @@ INVARIANT = (BATCH_NORM, WEIGHT_NORM, LAYER_NORM, RMS_NORM)
 RATE, BETA, DECAY = sp.symbols("eta beta lambda", positive=True)
 EPS = sp.Symbol("epsilon", positive=True)
 LOSS = field("ell")
-SCALE_FREE = Assumption(
-    "the loss depends on W through a normalizer with ε = 0, σ > 0", r"L(cW) = L(W),\ c > 0"
-)
+SCALE_FREE = Assumption("the loss depends on W through a normalizer with ε = 0, σ > 0", r"L(cW) = L(W),\ c > 0")
 
 
 def slope_at(method: Method, W, V, X) -> sp.ImmutableMatrix:
@@ -217,9 +215,7 @@ def layer_norm_backward() -> Proof:
     back = lambda l: (delta(l) - mean(delta, H) - output(l) * mean(lambda j: output(j) * delta(j), H)) / sigma
     norm = total(lambda l: back(l) ** 2, H)
     stated = (
-        total(lambda l: delta(l) ** 2, H)
-        - total(delta, H) ** 2 / H
-        - total(lambda l: output(l) * delta(l), H) ** 2 / H
+        total(lambda l: delta(l) ** 2, H) - total(delta, H) ** 2 / H - total(lambda l: output(l) * delta(l), H) ** 2 / H
     ) / sigma**2
     return Proof(
         "dynamics.ln_backward",

@@ -101,9 +101,7 @@ def equation_13_14_ln() -> Counterexample:
     exact = total(lambda l: LAMBDA(l) * (GAIN(l) * factor(l)) ** 2, H)
     printed = LAMBDA(i) * (GAIN(i) * factor(i)) ** 2
     missing = total(
-        lambda l: (
-            (1 - KroneckerDelta(l, i)) * LAMBDA(l) * GAIN(l) ** 2 * (1 + output(i) * output(l)) ** 2 / H**2
-        ),
+        lambda l: (1 - KroneckerDelta(l, i)) * LAMBDA(l) * GAIN(l) ** 2 * (1 + output(i) * output(l)) ** 2 / H**2,
         H,
     )
     correct = Proof(
@@ -117,9 +115,7 @@ def equation_13_14_ln() -> Counterexample:
                 factor(k) * moved / sigma,
                 r"\partial n_k/\partial w_i \cdot v",
             ),
-            equality(
-                "χ_i of Eq. 14", chi(LAYER_NORM, lambda l, d: v(d)), factor(i) * moved, r"\chi_i^\top v"
-            ),
+            equality("χ_i of Eq. 14", chi(LAYER_NORM, lambda l, d: v(d)), factor(i) * moved, r"\chi_i^\top v"),
             equality(
                 "Exact block less printed block, along v, at each case",
                 exact - printed,
@@ -151,9 +147,7 @@ def _weight_blocks(u: sp.Matrix) -> tuple[Expr, Expr]:
 def riemannian() -> Counterexample:
     """The metric of a normalized model vanishes along W: it is a semi-metric."""
     V = field("V")
-    form = lambda direction: total(
-        lambda l: LAMBDA(l) * (GAIN(l) * along(LAYER_NORM, direction, unit=l)) ** 2, H
-    )
+    form = lambda direction: total(lambda l: LAMBDA(l) * (GAIN(l) * along(LAYER_NORM, direction, unit=l)) ** 2, H)
     squares = total(lambda l: (sp.sqrt(LAMBDA(l)) * GAIN(l) * along(LAYER_NORM, V, unit=l)) ** 2, H)
     correct = Proof(
         "text.riemannian corrected",
@@ -195,9 +189,7 @@ def matrix_scaling(method: Method) -> tuple[Step, ...]:
         equality("Outputs stay, so Λ and the derivatives by b and g do", method(scaled()), method(LAYER)),
         equality("Derivatives by W are divided by c", at_scaled, along(method, V) / DELTA, r"J(cW)[V]"),
         equality("so ww blocks by c²", at_scaled**2, along(method, V) ** 2 / DELTA**2),
-        equality(
-            "and wb, wg blocks by c", at_scaled * method(scaled()), along(method, V) * method(LAYER) / DELTA
-        ),
+        equality("and wb, wg blocks by c", at_scaled * method(scaled()), along(method, V) * method(LAYER) / DELTA),
     )
 
 
@@ -205,16 +197,16 @@ def _register_scaling() -> None:
     statement = r"W \mapsto cW:\ ww\ c^{-2},\quad wb, wg\ c^{-1},\quad bb, bg, gg\ c^0"
     for short, method in {"bn": BATCH_NORM, "wn": WEIGHT_NORM, "ln": LAYER_NORM, "rms": RMS_NORM}.items():
         name = f"scaling.matrix.{short}"
-        proves(name)(
-            lambda name=name, method=method: Proof(name, statement, matrix_scaling(method), (_POSITIVE,))
-        )
+        proves(name)(lambda name=name, method=method: Proof(name, statement, matrix_scaling(method), (_POSITIVE,)))
     for short, method in {"bn": BATCH_NORM, "wn": WEIGHT_NORM}.items():
         name = f"scaling.unit.{short}"
         proves(name)(lambda name=name, method=method: Proof(name, _UNIT, unit_scaling(method), (_POSITIVE,)))
 
 
 _POSITIVE = Assumption("positive factor and scale", r"c > 0,\ \sigma > 0,\ \epsilon = 0")
-_UNIT = r"w_i \mapsto c_i w_i:\ F_{w_iw_j}\ c_i^{-1}c_j^{-1},\quad F_{w_ib_j}, F_{w_ig_j}\ c_i^{-1},\quad bb, bg, gg\ c^0"
+_UNIT = (
+    r"w_i \mapsto c_i w_i:\ F_{w_iw_j}\ c_i^{-1}c_j^{-1},\quad F_{w_ib_j}, F_{w_ig_j}\ c_i^{-1},\quad bb, bg, gg\ c^0"
+)
 
 
 def unit_scaling(method: Method) -> tuple[Step, ...]:
@@ -225,9 +217,7 @@ def unit_scaling(method: Method) -> tuple[Step, ...]:
     J = lambda l: along(method, V, unit=l)
     return (
         equality("Outputs stay", method(layer), method(LAYER)),
-        equality(
-            "The derivative of unit i by W is divided by its c_i", at_scaled(i), J(i) / c(i), r"J_i(cW)[V]"
-        ),
+        equality("The derivative of unit i by W is divided by its c_i", at_scaled(i), J(i) / c(i), r"J_i(cW)[V]"),
         equality(
             "Blocks ij: c_i⁻¹ c_j⁻¹, whence c⁻² at ii, c⁻¹ at ij if only w_i is scaled",
             at_scaled(i) * at_scaled(j),

@@ -192,9 +192,7 @@ def equation_12() -> Proof:
         )
         / PHI**2
     )
-    independent = total(
-        lambda k: total(lambda l: KroneckerDelta(k, l) * LAMBDA(k) * velocity(k) * velocity(l), H), H
-    )
+    independent = total(lambda k: total(lambda l: KroneckerDelta(k, l) * LAMBDA(k) * velocity(k) * velocity(l), H), H)
     return Proof(
         "equation.12",
         r"F = E_x\left[\frac{\mathrm{Cov}[y\mid x]}{\phi^2} \otimes \begin{bmatrix} xx^\top & x\\ x^\top & 1\end{bmatrix}\right]",

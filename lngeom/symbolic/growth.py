@@ -124,10 +124,7 @@ def layer_norm_row_mean() -> Proof:
     def adam_drift(values) -> tuple[Expr, Expr]:
         weights, ell = values["W"], values[r"\ell"]
         basis = [sp.Matrix(3, 1, lambda r, _: int(r == k)) for k in range(3)]  # noqa: B023
-        slopes = [
-            sum(a * b for a, b in zip(slope_at(LAYER_NORM, weights, V, [[1]]), ell, strict=True))
-            for V in basis
-        ]
+        slopes = [sum(a * b for a, b in zip(slope_at(LAYER_NORM, weights, V, [[1]]), ell, strict=True)) for V in basis]
         return sum(sp.sign(slope) for slope in slopes), sum(sp.radsimp(slope) for slope in slopes)
 
     adam = Counterexample(
@@ -168,9 +165,7 @@ def angle() -> Proof:
     after = minus(w, RATE, gradient)
     cosine = dot(w, after) ** 2 / (dot(w, w) * dot(after, after))
     tangent = RATE**2 * dot(gradient, gradient) / dot(w, w)
-    direction = derivative(
-        lambda t: (w(d) - t * gradient(d)) / sqrt(dot(minus(w, t, gradient), minus(w, t, gradient)))
-    )
+    direction = derivative(lambda t: (w(d) - t * gradient(d)) / sqrt(dot(minus(w, t, gradient), minus(w, t, gradient))))
     decay = lambda weights, strength: strength * dot(weights, weights)
     return Proof(
         "dynamics.angle",

@@ -201,9 +201,7 @@ def equation_4() -> Proof:
         r"a^t \mapsto \delta a^t,\ a^t = W_{hh}h^{t-1} + W_{xh}x^t \Rightarrow h^t \text{ stays}",
         (
             equality("Normalized summed inputs stay", normalized(scaled), normalized(a), r"n'"),
-            equality(
-                "With ε they change by an exact ratio", normalized(scaled, eps), normalized(a, eps) * ratio
-            ),
+            equality("With ε they change by an exact ratio", normalized(scaled, eps), normalized(a, eps) * ratio),
             equality(
                 "Scaling both weight matrices scales all summed inputs",
                 scaled(i),
@@ -269,9 +267,7 @@ def feature_shifting() -> Counterexample:
         "text.feature_shifting corrected",
         r"n(a + c\mathbf{1}) = n(a);\quad n(x + c\mathbf{1}_D) = n(x) \text{ if } W\mathbf{1}_D \in \mathrm{span}(\mathbf{1}_H)",
         (
-            equality(
-                "Summed inputs may be shifted", biased(i) - mean(biased, H), LAYER_NORM.numerator(LAYER)
-            ),
+            equality("Summed inputs may be shifted", biased(i) - mean(biased, H), LAYER_NORM.numerator(LAYER)),
             equality(
                 "A shift of the features moves the centred summed inputs by c P W 1",
                 LAYER_NORM.numerator(any_moved) - LAYER_NORM.numerator(LAYER),
@@ -314,9 +310,7 @@ def prenorm_loses_weight_invariance() -> Proof:
 def prenorm_gains_row_shift() -> Proof:
     """Normalizing the input makes the sum of each row of weights irrelevant."""
     action = ACTIONS["weight_vector_constant_shift"]
-    normalized = lambda d: (
-        (LAYER.X(n, d) - mean(lambda e: LAYER.X(n, e), D)) / sqrt(PRE_LAYER_NORM.square(LAYER))
-    )
+    normalized = lambda d: (LAYER.X(n, d) - mean(lambda e: LAYER.X(n, e), D)) / sqrt(PRE_LAYER_NORM.square(LAYER))
     return Proof(
         "text.prenorm_gains_row_shift",
         r"z = W\,\mathrm{LN}(x):\ w_i \mapsto w_i + c_i\mathbf{1}_D \text{ and } x \mapsto \delta x + c\mathbf{1} \text{ leave } z",

@@ -16,12 +16,15 @@ from lngeom.symbolic.sums import D, Field, H, Index, M, N, field, i, mean, n, p,
 EPSILON = sp.Symbol("epsilon", nonnegative=True)
 
 
+_WEIGHTS, _INPUTS = field("W"), field("X")
+
+
 @dataclass(frozen=True)
 class Layer:
     """The fields a layer is a function of: weights W(i, d) and inputs X(n, d)."""
 
-    W: Field = field("W")
-    X: Field = field("X")
+    W: Field = _WEIGHTS
+    X: Field = _INPUTS
 
     def a(self, n: Index, i: Index) -> Expr:
         r"""Summed input $a_{ni} = \sum_d W_{id} x_{nd}$."""
@@ -58,21 +61,15 @@ class Method:
     groups: int = 1
     least_units: int = 1
 
-    def square(
-        self, layer: Layer, sample: Index = n, unit: Index | None = None, eps: Expr = sp.S.Zero
-    ) -> Expr:
+    def square(self, layer: Layer, sample: Index = n, unit: Index | None = None, eps: Expr = sp.S.Zero) -> Expr:
         """σ² of Eq. 5, ε included."""
         return self.fraction(layer, sample, unit or self.unit, eps)[1]
 
-    def numerator(
-        self, layer: Layer, sample: Index = n, unit: Index | None = None, eps: Expr = sp.S.Zero
-    ) -> Expr:
+    def numerator(self, layer: Layer, sample: Index = n, unit: Index | None = None, eps: Expr = sp.S.Zero) -> Expr:
         """The numerator a − μ of Eq. 5."""
         return self.fraction(layer, sample, unit or self.unit, eps)[0]
 
-    def __call__(
-        self, layer: Layer, sample: Index = n, unit: Index | None = None, eps: Expr = sp.S.Zero
-    ) -> Expr:
+    def __call__(self, layer: Layer, sample: Index = n, unit: Index | None = None, eps: Expr = sp.S.Zero) -> Expr:
         """The normalized summed input n of a sample and a unit."""
         numerator, square = self.fraction(layer, sample, unit or self.unit, eps)
         return numerator / sp.sqrt(square)
@@ -169,9 +166,7 @@ def group_norm(groups: int) -> Method:
     def rows(W: Matrix, X: Matrix, eps: Any) -> list[list[Pair]]:
         size = len(W) // groups
         blocks = [slice(start, start + size) for start in range(0, len(W), size)]
-        return [
-            [pair for block in blocks for pair in _standardized_list(a[block], eps)] for a in _summed(W, X)
-        ]
+        return [[pair for block in blocks for pair in _standardized_list(a[block], eps)] for a in _summed(W, X)]
 
     return Method(
         "GroupNorm",
@@ -192,8 +187,7 @@ PRE_LAYER_NORM = _method(
         _standardized(lambda d: L.X(n, d), D, sp.S.One, eps)[1],
     ),
     lambda W, X, eps: [
-        [(_dot(w, [u for u, _ in pairs]), pairs[0][1]) for w in W]
-        for pairs in (_standardized_list(x, eps) for x in X)
+        [(_dot(w, [u for u, _ in pairs]), pairs[0][1]) for w in W] for pairs in (_standardized_list(x, eps) for x in X)
     ],
     smallest=(1, 3, 1),
 )
@@ -232,8 +226,7 @@ WEIGHT_STANDARDIZATION = _method(
         mean(lambda d: _off_mean(L.W, i)(d) ** 2, D) + eps,
     ),
     lambda W, X, eps: [
-        [(_dot([u for u, _ in pairs], x), pairs[0][1]) for pairs in (_standardized_list(w, eps) for w in W)]
-        for x in X
+        [(_dot([u for u, _ in pairs], x), pairs[0][1]) for pairs in (_standardized_list(w, eps) for w in W)] for x in X
     ],
     smallest=(1, 3, 1),
 )

@@ -24,9 +24,7 @@ def gain_form(method: Method) -> tuple[Step, ...]:
     velocity = lambda l: derivative(lambda t: (GAIN(l) + t * CHANGE(l)) * output(l))
     form = total(lambda k: total(lambda l: C(k, l) * velocity(k) * velocity(l), H), H)
     entries = total(lambda k: total(lambda l: CHANGE(k) * C(k, l) * output(k) * output(l) * CHANGE(l), H), H)
-    diagonal = total(
-        lambda k: total(lambda l: KroneckerDelta(k, l) * LAMBDA(k) * velocity(k) * velocity(l), H), H
-    )
+    diagonal = total(lambda k: total(lambda l: KroneckerDelta(k, l) * LAMBDA(k) * velocity(k) * velocity(l), H), H)
     return (
         equality("z moves by n times the change of its gain", velocity(i), output(i) * CHANGE(i), r"dz_i"),
         equality("so ds² has entries Λ_kl n_k n_l, at each case", form, entries),
@@ -54,9 +52,7 @@ def equation_32() -> Counterexample:
     gap = mean(lambda m: variance(m) * output(m) ** 2, N) - mean(variance, N)
     covariance = mean(lambda m: (variance(m) - mean(variance, N)) * (output(m) ** 2 - 1), N)
     g, u = sp.Symbol("g", positive=True), sp.Symbol("u", real=True)
-    moment = lambda power: sp.integrate(
-        u**power * sp.exp(g * u - u**2 / 2) / sqrt(2 * sp.pi), (u, -sp.oo, sp.oo)
-    )
+    moment = lambda power: sp.integrate(u**power * sp.exp(g * u - u**2 / 2) / sqrt(2 * sp.pi), (u, -sp.oo, sp.oo))
     correct = Proof(
         "equation.32 corrected",
         r"ds^2 = \tfrac12\delta_g^\top E[\Lambda_{ij} n_i n_j]\,\delta_g;\quad \text{printed iff } \mathrm{Cov}(\lambda, n^2) = 0",
@@ -85,18 +81,14 @@ def equation_32() -> Counterexample:
 @proves("equation.33")
 def equation_33() -> Proof:
     """Layer norm's metric along the gains."""
-    statement = (
-        r"ds^2 = \tfrac12\delta_g^\top\phi^{-2}E[\mathrm{Cov}_{ij}\,(a_i-\mu)(a_j-\mu)/\sigma^2]\,\delta_g"
-    )
+    statement = r"ds^2 = \tfrac12\delta_g^\top\phi^{-2}E[\mathrm{Cov}_{ij}\,(a_i-\mu)(a_j-\mu)/\sigma^2]\,\delta_g"
     return Proof("equation.33", statement, gain_form(LAYER_NORM), (POSITIVE,))
 
 
 @proves("equation.34")
 def equation_34() -> Proof:
     """Weight norm's metric along the gains."""
-    statement = (
-        r"ds^2 = \tfrac12\delta_g^\top\phi^{-2}E[\mathrm{Cov}_{ij}\,a_ia_j/(\|w_i\|\|w_j\|)]\,\delta_g"
-    )
+    statement = r"ds^2 = \tfrac12\delta_g^\top\phi^{-2}E[\mathrm{Cov}_{ij}\,a_ia_j/(\|w_i\|\|w_j\|)]\,\delta_g"
     return Proof("equation.34", statement, gain_form(WEIGHT_NORM), (POSITIVE,))
 
 
@@ -151,9 +143,7 @@ def equation_35() -> Counterexample:
     def two_units(values) -> tuple[Expr, Expr]:
         W, x, C = values["W"], values["x"], values["C"]
         unit = [(W.row(l) * x)[0] / sqrt(sum(w**2 for w in W.row(l))) for l in range(2)]
-        return sum(C[p, q] * unit[p] * unit[q] for p in range(2) for q in range(2)) / 2, C[0, 1] * unit[
-            0
-        ] * unit[1] / 2
+        return sum(C[p, q] * unit[p] * unit[q] for p in range(2) for q in range(2)) / 2, C[0, 1] * unit[0] * unit[1] / 2
 
     return Counterexample(
         "equation.35",
@@ -198,9 +188,7 @@ def prediction_error_only() -> Counterexample:
 @proves("text.robust_to_scaling")
 def robust_to_scaling() -> Proof:
     """Along the gains batch and layer norm ignore scales of X and W; the standard model does not."""
-    by_inputs, by_weights = (
-        ACTIONS[name].moved(LAYER) for name in ("dataset_rescaling", "weight_matrix_rescaling")
-    )
+    by_inputs, by_weights = (ACTIONS[name].moved(LAYER) for name in ("dataset_rescaling", "weight_matrix_rescaling"))
     steps = []
     for method in (BATCH_NORM, LAYER_NORM):
         for layer, what in ((by_inputs, "inputs"), (by_weights, "weights")):
@@ -218,9 +206,7 @@ def robust_to_scaling() -> Proof:
             standard(by_inputs),
             DELTA**2 * standard(LAYER),
         ),
-        equality(
-            "Weight norm's n scales with the inputs", WEIGHT_NORM(by_inputs), DELTA * WEIGHT_NORM(LAYER)
-        ),
+        equality("Weight norm's n scales with the inputs", WEIGHT_NORM(by_inputs), DELTA * WEIGHT_NORM(LAYER)),
         refutation(
             "so it is not invariant to them",
             counterexample("WeightNorm", WEIGHT_NORM, ACTIONS["dataset_rescaling"]),
@@ -255,9 +241,7 @@ def equation_20() -> Proof:
         r"\mathrm{LN}(W_hh;\alpha_1,\beta_1) + \mathrm{LN}(W_xx;\alpha_2,\beta_2) + b: 2\cdot 4H \text{ redundant dimensions}",
         (
             equality("Scaling W_h alone changes nothing", LAYER_NORM(alone), LAYER_NORM(layers[0])),
-            equality(
-                "β₁ + c, β₂ + r, b − c − r give the same gates", gates(*shifted), gates(first, second, bias)
-            ),
+            equality("β₁ + c, β₂ + r, b − c − r give the same gates", gates(*shifted), gates(first, second, bias)),
             fact(
                 "so of three biases for each of 4H gates two are redundant, by rank",
                 r"3\cdot 4H - \mathrm{rank}[I\,I\,I] = 2\cdot 4H",
@@ -285,9 +269,7 @@ def initialization() -> Counterexample:
             ),
             equality("The derivative by W has the factor α", slope(alpha(i)), alpha(i) * slope(sp.S.One)),
             equality("so with α = 0 it vanishes", slope(sp.S.Zero), 0),
-            equality(
-                "and LN is its bias: each gate is 1 + 1 + 0 = 2, LN(c) is 1", gated(sp.S.Zero, 1)(0) * 2, 2
-            ),
+            equality("and LN is its bias: each gate is 1 + 1 + 0 = 2, LN(c) is 1", gated(sp.S.Zero, 1)(0) * 2, 2),
         ),
         (POSITIVE,),
     )
@@ -318,10 +300,7 @@ def no_layer_norm_on_logits() -> Proof:
     others = lambda f: total(lambda l: (1 - KroneckerDelta(l, i)) * f(l), H)
     lagrange = (
         total(
-            lambda k: (
-                (1 - KroneckerDelta(k, i))
-                * total(lambda l: (1 - KroneckerDelta(l, i)) * (a(k) - a(l)) ** 2, H)
-            ),
+            lambda k: (1 - KroneckerDelta(k, i)) * total(lambda l: (1 - KroneckerDelta(l, i)) * (a(k) - a(l)) ** 2, H),
             H,
         )
         / 2

@@ -216,9 +216,7 @@ def batch_norm() -> Proof:
     own = lambda m: total(lambda d: V(i, d) * LAYER.X(m, d), D)
     spread = lambda m: own(m) - mean(own, N)
     output = lambda m: BATCH_NORM(LAYER, m, i)
-    linear = (spread(n) - output(n) * mean(lambda m: output(m) * spread(m), N)) / sqrt(
-        BATCH_NORM.square(LAYER)
-    )
+    linear = (spread(n) - output(n) * mean(lambda m: output(m) * spread(m), N)) / sqrt(BATCH_NORM.square(LAYER))
     return Proof(
         "nullspace.bn",
         r"\dim\ker F = H(D - r + 1),\ r = \mathrm{rank}\,\mathrm{Cov}\,x",
@@ -330,9 +328,7 @@ def layer_norm_eps() -> Proof:
     response = LAYER_NORM(LAYER, eps=eps) * eps / variance
     weight = field("lambda", positive=True)
     form = total(lambda j: weight(j) * (GAIN(j) * along(LAYER_NORM, RADIAL, eps, unit=j)) ** 2, H)
-    stated = (eps / variance) ** 2 * total(
-        lambda j: weight(j) * (GAIN(j) * LAYER_NORM(LAYER, n, j, eps)) ** 2, H
-    )
+    stated = (eps / variance) ** 2 * total(lambda j: weight(j) * (GAIN(j) * LAYER_NORM(LAYER, n, j, eps)) ** 2, H)
     return Proof(
         "nullspace.ln_eps",
         r"1\gamma^\top \in \ker F;\quad \mathrm{vec}(W)^\top F\,\mathrm{vec}(W) = "

@@ -205,9 +205,7 @@ def whole_matrix(
                 (beta * B(i, d) + P(i, d)) / DELTA,
             )
         )
-    steps.append(
-        equality("If it held before the step it holds after it", after, DELTA * before, r"\tilde W^+")
-    )
+    steps.append(equality("If it held before the step it holds after it", after, DELTA * before, r"\tilde W^+"))
     wrong = update(
         _times(DELTA, W),
         _times(1 / DELTA, P),
@@ -221,9 +219,7 @@ def whole_matrix(
             _wrong_for_one_weight(f"dynamics.equivalence.{short}", wrong, DELTA * before),
         )
     )
-    statement = (
-        rf"W_0 \to cW_0,\ \eta \to c^{{{eta}}}\eta,\ \lambda \to c^{{{decay}}}\lambda:\quad W_t \to cW_t"
-    )
+    statement = rf"W_0 \to cW_0,\ \eta \to c^{{{eta}}}\eta,\ \lambda \to c^{{{decay}}}\lambda:\quad W_t \to cW_t"
     return Proof(f"dynamics.equivalence.{short}", statement, tuple(steps), (SCALE_FREE,))
 
 

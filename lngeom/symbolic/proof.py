@@ -1,7 +1,6 @@
 """Proofs whose every step is checked by machine, and exact counterexamples certified to be non-zero."""
 
 import copy
-import random
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -11,10 +10,9 @@ import sympy as sp
 from sympy import Eq, Expr
 
 from lngeom.symbolic import sums
+from lngeom.symbolic.evaluation import agrees_at_small_sizes
 
 Establishes = Literal["holds", "conditional", "refuted"]
-SMALL_SIZES = {sums.H: 4, sums.D: 2, sums.N: 3, sums.G: 2, sums.M: 3}
-DIGITS = 50
 
 
 class ProofError(ValueError):
@@ -76,34 +74,6 @@ def equality(text: str, left: Expr | int, right: Expr | int, name: str = "") -> 
 def fact(text: str, latex: str, verify: Callable[[], bool], plain: str = "") -> Step:
     """A step that is not an equation between sums: a rank, a sign, an expansion at one size."""
     return Step(text, latex, verify, plain)
-
-
-def agrees_at_small_sizes(left: Expr, right: Expr, sizes: Mapping[Expr, int] | None = None) -> bool:
-    """Whether both sides have the same value, to 40 digits, at random points of a small instance.
-
-    Undefined functions (an arbitrary loss, a log-partition function) have no value; their identities rest on the
-    normal form and on sympy's calculus alone, and this returns True for them.
-    """
-    draw = random.Random(2016)
-    entries: dict[Any, mpmath.mpf] = {}
-
-    def entry(key: tuple, positive: bool) -> mpmath.mpf:
-        if key not in entries:
-            entries[key] = mpmath.mpf(draw.randint(1, 99)) / 16 * (1 if positive else draw.choice((-1, 1)))
-        return entries[key]
-
-    if any(isinstance(f, sp.core.function.AppliedUndef) for f in sp.preorder_traversal(left - right)):
-        return True
-    values: dict[Any, Any] = {**SMALL_SIZES, **(sizes or {}), "entries": entry}
-    free = left.free_symbols | right.free_symbols
-    for symbol in sorted((s for s in free if isinstance(s, sp.Symbol) and s not in values), key=str):
-        if symbol in sums.FREE_INDICES:
-            values[symbol] = draw.randint(1, values[sums.FREE_INDICES[symbol]])
-        else:
-            values[symbol] = mpmath.mpf(draw.randint(1, 99)) / 16 * (1 if symbol.is_positive else -1)
-    with mpmath.workdps(DIGITS):
-        first, second = (sums.numerical_value(side, values) for side in (left, right))
-        return bool(abs(first - second) <= mpmath.mpf(10) ** -40 * (1 + abs(first) + abs(second)))
 
 
 @dataclass(frozen=True)
@@ -248,9 +218,7 @@ class Counterexample:
 
     def _check_difference(self) -> None:
         if any(_inexact(value) for value in self.instance.values()):
-            raise ProofError(
-                f"{self.name}: the instance of a counterexample must be exact; got {dict(self.instance)}"
-            )
+            raise ProofError(f"{self.name}: the instance of a counterexample must be exact; got {dict(self.instance)}")
         if not certified_nonzero(self.difference):
             raise ProofError(f"not a counterexample to {self.name}: both sides are {self.left}")
 
@@ -262,9 +230,7 @@ class Counterexample:
             rf"\[{sp.latex(self.left)} \neq {sp.latex(self.right)},\quad"
             rf"\text{{difference }} {sp.latex(self.difference)}\]",
         ]
-        return "\n".join(
-            [*lines, *([r"\textbf{Correction.}", self.correction.to_latex()] if self.correction else [])]
-        )
+        return "\n".join([*lines, *([r"\textbf{Correction.}", self.correction.to_latex()] if self.correction else [])])
 
     def to_text(self) -> str:
         """The counterexample for a terminal."""
@@ -341,11 +307,7 @@ def _interval(value: Expr) -> Any:
         return product
     if isinstance(value, sp.Pow):
         exponent = value.exp
-        return (
-            arguments[0] ** int(exponent)
-            if exponent.is_Integer
-            else iv.exp(arguments[1] * iv.log(arguments[0]))
-        )
+        return arguments[0] ** int(exponent) if exponent.is_Integer else iv.exp(arguments[1] * iv.log(arguments[0]))
     if isinstance(value, sp.tanh):
         twice = iv.exp(2 * arguments[0])
         return (twice - 1) / (twice + 1)

@@ -53,9 +53,7 @@ def proof_of(claim_id: str) -> Evidence | None:
     establishes, prover = _PROVERS[claim_id]
     evidence = establishing(prover(), establishes)
     if establishes == "refuted" and not (isinstance(evidence, Counterexample) and evidence.correction):
-        raise ProofError(
-            f"{claim_id}: a refutation needs an exact counterexample and a proof of the correction"
-        )
+        raise ProofError(f"{claim_id}: a refutation needs an exact counterexample and a proof of the correction")
     if establishes == "conditional" and not any(a.when_dropped for a in getattr(evidence, "assumptions", ())):
         raise ProofError(f"{claim_id}: a conditional proof needs a counterexample for a dropped assumption")
     return evidence

@@ -6,14 +6,13 @@ factors that do not depend on an index out of its sum, contracts deltas, splits 
 components and names bound indices canonically, so that two polynomials in sums are equal for all sizes when their
 normal forms are. `vanishes` clears denominators and reduces $\sqrt{v}^2 = v$ on top of it.
 
-`numerical_value` evaluates the same expressions with explicit loops at given sizes. It shares no code with the
-normal form, and every identity is put through both.
+`lngeom.symbolic.evaluation` evaluates the same expressions at given sizes and shares no code with the normal form;
+every identity is put through both.
 """
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
-import mpmath
 import sympy as sp
 from sympy import Add, Dummy, Expr, Indexed, IndexedBase, KroneckerDelta, Mul, Pow, Rational, Sum, Symbol
 
@@ -218,9 +217,7 @@ def vanishes(expr: Expr) -> bool:
     for base, root in squares.items():
         square = base.xreplace(names)
         powers = sp.Poly(numerator, root).terms()
-        numerator = sp.expand(
-            Add(*(c * square ** (power // 2) * root ** (power % 2) for (power,), c in powers))
-        )
+        numerator = sp.expand(Add(*(c * square ** (power // 2) * root ** (power % 2) for (power,), c in powers)))
     return numerator == 0
 
 
@@ -253,48 +250,3 @@ def displayed(expr: Expr) -> Expr:
         return Sum(rename(body, taken), *limits)
 
     return rename(sp.sympify(expr), frozenset(str(s) for s in expr.free_symbols))
-
-
-def numerical_value(expr: Expr, values: Mapping[Expr, mpmath.mpf | int]) -> mpmath.mpf:
-    """Value by explicit loops over every sum, given values of symbols and a default for indexed symbols.
-
-    Args:
-        expr: a closed expression once the symbols have their values.
-        values: values of sizes, free indices and parameters; entries of indexed symbols are stored here too.
-
-    Returns:
-        The value to mpmath's working precision.
-
-    Raises:
-        KeyError: if a symbol has no value.
-        NotImplementedError: if a function is not known.
-    """
-    evaluate = lambda node, env: numerical_value(node, env)
-    if expr.is_Symbol:
-        return values[expr]
-    if expr.is_Rational:
-        return mpmath.mpf(expr.p) / expr.q
-    if isinstance(expr, Indexed):
-        entry = (expr.base.name, *(int(evaluate(index, values)) for index in expr.indices))
-        return values["entries"](entry, bool(expr.is_positive))  # pyright: ignore
-    if isinstance(expr, Sum):
-        *outer, (index, _, high) = expr.limits
-        body = Sum(expr.function, *outer) if outer else expr.function
-        steps = range(1, int(evaluate(high, values)) + 1)
-        return mpmath.fsum(evaluate(body, {**values, index: step}) for step in steps)
-    if isinstance(expr, KroneckerDelta):
-        first, second = (evaluate(arg, values) for arg in expr.args)
-        return mpmath.mpf(int(first == second))
-    arguments = [evaluate(arg, values) for arg in expr.args]
-    if isinstance(expr, Add):
-        return mpmath.fsum(arguments)
-    if isinstance(expr, Mul):
-        return mpmath.fprod(arguments)
-    if isinstance(expr, Pow):
-        return mpmath.power(*arguments)
-    if hasattr(expr, "numerically"):
-        return expr.numerically(*arguments)  # pyright: ignore
-    name = {"Abs": "fabs", "log": "log"}.get(type(expr).__name__, type(expr).__name__)
-    if not hasattr(mpmath, name) or isinstance(expr, sp.core.function.AppliedUndef):
-        raise NotImplementedError(f"no numerical rule for {type(expr).__name__}")
-    return getattr(mpmath, name)(*arguments)

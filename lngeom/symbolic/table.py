@@ -54,17 +54,11 @@ def prove(
     proof = _proof(name, method, action, eps)
     if proof is not None:
         return proof
-    return counterexample(
-        name, method, action, eps=eps, units=units, correction=_sign_correction(method, action)
-    )
+    return counterexample(name, method, action, eps=eps, units=units, correction=_sign_correction(method, action))
 
 
 def _method_of(normalizer: Any) -> tuple[Method, Expr]:
-    name = (
-        normalizer
-        if isinstance(normalizer, str)
-        else getattr(normalizer, "__name__", type(normalizer).__name__)
-    )
+    name = normalizer if isinstance(normalizer, str) else getattr(normalizer, "__name__", type(normalizer).__name__)
     if name not in METHODS:
         raise ValueError(
             f"no symbolic definition of the normalizer {name!r}; known are {', '.join(METHODS)}: "
@@ -181,9 +175,7 @@ def expansion(method: Method, action: Action, eps: Any = 0, flipped: bool = Fals
     text = f"The same by expansion of every entry at H = {units}, D = {inputs}, N = {samples}"
     sign = "-" if flipped else ""
     latex = rf"\frac{{(a-\mu)'}}{{\sigma'}} - \frac{{{sign}(a-\mu)}}{{\sigma}} = 0"
-    return fact(
-        text, latex, verify, "every entry of n' − n expands to 0" if not flipped else "n' + n expands to 0"
-    )
+    return fact(text, latex, verify, "every entry of n' − n expands to 0" if not flipped else "n' + n expands to 0")
 
 
 def _same_ratio(old: tuple[Expr, Expr], new: tuple[Expr, Expr], flipped: bool) -> bool:
@@ -263,9 +255,7 @@ def counterexample(
         if place is not None:
             break
     else:
-        raise ProofError(
-            f"{name}: no proof, and no counterexample with entries of total size {SEARCH_WEIGHT}"
-        )
+        raise ProofError(f"{name}: no proof, and no counterexample with entries of total size {SEARCH_WEIGHT}")
     sample, unit = place
 
     def sides(values):
