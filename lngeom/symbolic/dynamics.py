@@ -85,7 +85,8 @@ def orthogonality() -> Proof:
     )
     return Proof(
         "dynamics.orthogonality",
-        r"\langle W,\nabla_WL\rangle = 0;\quad \langle w_i,\nabla_{w_i}L\rangle = 0\ (BN, WN);\quad \mathbf{1}^\top\nabla_WL = 0\ (LN)",
+        r"\langle W,\nabla_WL\rangle = 0;\quad "
+        r"\langle w_i,\nabla_{w_i}L\rangle = 0\ (BN, WN);\quad \mathbf{1}^\top\nabla_WL = 0\ (LN)",
         (
             *radial_steps(),
             null_step("Batch norm: nor along any row by itself", BATCH_NORM, own),
@@ -132,6 +133,7 @@ def hessian() -> Proof:
     mixed = smooth(s / c, r / c, 0, 0).diff(s, r).subs({s: 0, r: 0}) - smooth(0, 0, 1, 1) / c**2
     slope = smooth(0, 0, 1, 0)
     return Proof(
+        "dynamics.hessian"
         "dynamics.hessian",
         r"\nabla^2L(W)\cdot W = -\nabla L,\quad \nabla^2L(cW) = c^{-2}\nabla^2L(W),\quad \nabla^2L\cdot(\mathbf{1}\gamma^\top) = 0\ (LN)",
         (

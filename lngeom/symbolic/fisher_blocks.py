@@ -107,7 +107,8 @@ def equation_13_14_ln() -> Counterexample:
     correct = Proof(
         "equation.13_14.ln corrected",
         r"\frac{\partial z_k}{\partial w_i} = \frac{g_k}{\sigma}\Big(\delta_{ki} - \frac{1+n_k n_i}{H}\Big)x,\quad "
-        r"F_{w_iw_i} - \text{printed} = E\Big[\sigma^{-2}\sum_{k\neq i} g_k^2\lambda_k\frac{(1+n_in_k)^2}{H^2}xx^\top\Big]",
+        r"F_{w_iw_i} - \text{printed} = "
+        r"E\Big[\sigma^{-2}\sum_{k\neq i} g_k^2\lambda_k\frac{(1+n_in_k)^2}{H^2}xx^\top\Big]",
         (
             equality(
                 "The exact Jacobian",
@@ -150,6 +151,7 @@ def riemannian() -> Counterexample:
     form = lambda direction: total(lambda l: LAMBDA(l) * (GAIN(l) * along(LAYER_NORM, direction, unit=l)) ** 2, H)
     squares = total(lambda l: (sp.sqrt(LAMBDA(l)) * GAIN(l) * along(LAYER_NORM, V, unit=l)) ** 2, H)
     correct = Proof(
+        "text.riemannian corrected"
         "text.riemannian corrected",
         r"v^\top F v = E\sum_k\lambda_k g_k^2(dn_k[v])^2 \geq 0, \text{ zero along } W \text{ and } \mathbf{1}\gamma^\top",
         (

@@ -65,7 +65,8 @@ def equation_8() -> Proof:
     )
     one_case = Counterexample(
         "equation.8 at one case",
-        r"D_{KL}[P(y\mid x;\theta)\,\|\,P(y\mid x;\theta+\delta)] = \tfrac12\delta^\top F\delta \text{ with F a mean over x}",
+        r"D_{KL}[P(y\mid x;\theta)\,\|\,P(y\mid x;\theta+\delta)] = "
+        r"\tfrac12\delta^\top F\delta \text{ with F a mean over x}",
         {"X": matrix([[1], [2]]), r"\delta": 1},
         lambda v: (v["X"][0] ** 2 / 2, sum(x**2 for x in v["X"]) / 4),
         "Gaussian outputs, z = wx, where Eq. 8 has no remainder: the case x = 1 (left), the mean over cases (right).",
@@ -194,6 +195,7 @@ def equation_12() -> Proof:
     )
     independent = total(lambda k: total(lambda l: KroneckerDelta(k, l) * LAMBDA(k) * velocity(k) * velocity(l), H), H)
     return Proof(
+        "equation.12"
         "equation.12",
         r"F = E_x\left[\frac{\mathrm{Cov}[y\mid x]}{\phi^2} \otimes \begin{bmatrix} xx^\top & x\\ x^\top & 1\end{bmatrix}\right]",
         (

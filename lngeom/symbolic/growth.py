@@ -87,7 +87,8 @@ def momentum_norm_growth() -> Proof:
 
     return Proof(
         "dynamics.momentum_norm_growth",
-        r"\|w_{t+1}\|^2 = \|w_t\|^2 + \eta^2\|p_t\|^2 + 2\eta^2\sum_{k<t}\beta^{t-k}\|p_k\|^2,\quad p_t = \beta p_{t-1} + \nabla L(w_t)",
+        r"\|w_{t+1}\|^2 = \|w_t\|^2 + \eta^2\|p_t\|^2 + 2\eta^2\sum_{k<t}\beta^{t-k}\|p_k\|^2,\quad "
+        r"p_t = \beta p_{t-1} + \nabla L(w_t)",
         (
             *radial_steps(),
             equality(
@@ -135,6 +136,7 @@ def layer_norm_row_mean() -> Proof:
         "Sum over units of Adam's first step, the sign of the gradient (left), and of the gradient itself (right).",
     )
     return Proof(
+        "dynamics.ln_row_mean"
         "dynamics.ln_row_mean",
         r"m = \mathbf{1}^\top W/H:\quad m_{t+1} = m_t \text{ (SGD, momentum)},\quad m_{t+1} = (1-\eta\lambda)m_t \text{ (weight decay)}",
         (

@@ -5,7 +5,7 @@ from fractions import Fraction
 import sympy as sp
 from sympy import sqrt
 
-from lngeom.symbolic.actions import ACTIONS, DELTA, SHIFT, WEIGHT_MATRIX_RESCALING
+from lngeom.symbolic.actions import ACTIONS, DELTA, SAMPLE_SCALE, SHIFT, WEIGHT_MATRIX_RESCALING
 from lngeom.symbolic.layers import BATCH_NORM, EPSILON, LAYER_NORM, PRE_LAYER_NORM, WEIGHT_NORM, Layer, Method
 from lngeom.symbolic.proof import Assumption, Counterexample, Proof, Step, equality, fact, matrix, refutation
 from lngeom.symbolic.registry import proves
@@ -173,7 +173,7 @@ def equation_7() -> Proof:
                 DELTA * sqrt(LAYER_NORM.square(LAYER)),
                 r"\sigma'",
             ),
-            *general_steps(LAYER_NORM, action, action.scale(n, i), sp.S.Zero),
+            *general_steps(LAYER_NORM, action, SAMPLE_SCALE(n), sp.S.Zero),
             *scaled_epsilon_steps(LAYER_NORM, moved),
             expansion(LAYER_NORM, action),
             undefined("x = 0 has no output", LAYER_NORM, matrix([[1, 2], [0, 1], [1, 0]]), matrix([[0, 0]])),
@@ -265,7 +265,8 @@ def feature_shifting() -> Counterexample:
     biased = lambda j: LAYER.a(n, j) + c
     correct = Proof(
         "text.feature_shifting corrected",
-        r"n(a + c\mathbf{1}) = n(a);\quad n(x + c\mathbf{1}_D) = n(x) \text{ if } W\mathbf{1}_D \in \mathrm{span}(\mathbf{1}_H)",
+        r"n(a + c\mathbf{1}) = n(a);\quad "
+        r"n(x + c\mathbf{1}_D) = n(x) \text{ if } W\mathbf{1}_D \in \mathrm{span}(\mathbf{1}_H)",
         (
             equality("Summed inputs may be shifted", biased(i) - mean(biased, H), LAYER_NORM.numerator(LAYER)),
             equality(
@@ -291,6 +292,7 @@ def prenorm_loses_weight_invariance() -> Proof:
     only_shift = Layer(lambda i, d: SHIFT(d), LAYER.X)
     cells = [prove("PreLayerNorm", name) for name in ("weight_matrix_rescaling", "weight_matrix_recentering")]
     return Proof(
+        "text.prenorm_loses_weight_invariance"
         "text.prenorm_loses_weight_invariance",
         r"z = W\,\mathrm{LN}(x):\ z(\delta W + \mathbf{1}\gamma^\top) = \delta z + \gamma^\top\mathrm{LN}(x)\,\mathbf{1} \neq z",
         (

@@ -55,7 +55,8 @@ def equation_32() -> Counterexample:
     moment = lambda power: sp.integrate(u**power * sp.exp(g * u - u**2 / 2) / sqrt(2 * sp.pi), (u, -sp.oo, sp.oo))
     correct = Proof(
         "equation.32 corrected",
-        r"ds^2 = \tfrac12\delta_g^\top E[\Lambda_{ij} n_i n_j]\,\delta_g;\quad \text{printed iff } \mathrm{Cov}(\lambda, n^2) = 0",
+        r"ds^2 = \tfrac12\delta_g^\top E[\Lambda_{ij} n_i n_j]\,\delta_g;\quad "
+        r"\text{printed iff } \mathrm{Cov}(\lambda, n^2) = 0",
         (
             *gain_form(BATCH_NORM),
             equality("Over the data n² has mean one", mean(lambda m: output(m) ** 2, N), 1),
@@ -146,6 +147,7 @@ def equation_35() -> Counterexample:
         return sum(C[p, q] * unit[p] * unit[q] for p in range(2) for q in range(2)) / 2, C[0, 1] * unit[0] * unit[1] / 2
 
     return Counterexample(
+        "equation.35"
         "equation.35",
         r"\tfrac12 v^\top F v = \frac{\delta_{gi}\delta_{gj}}{2\phi^2}E\left[\mathrm{Cov}_{ij}\frac{a_ia_j}{\|w_i\|\|w_j\|}\right]",
         {"W": matrix([[1], [2]]), "x": matrix([[1]]), "C": matrix([[1, 0], [0, 1]])},

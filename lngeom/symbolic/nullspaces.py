@@ -76,7 +76,7 @@ def rank_step(name: str, cases: Sequence[tuple[tuple[int, ...], int]], *, softma
     listed = ", ".join(f"{expected} at (H, D) = {sizes}" for sizes, expected in cases)
     latex = r"\dim\ker F = " + ",\\ ".join(rf"{expected}\,{sizes}" for sizes, expected in cases)
     return fact(
-        f"There are no others: the Jacobian's exact rank modulo {PRIME} leaves a null space of dimension",
+        f"At these sizes there are no others: the exact rank modulo {PRIME} leaves a null space of dimension",
         latex,
         verify,
         listed,

@@ -141,7 +141,8 @@ def elementwise(name: str, optimizer: Optimizer) -> Proof:
     ]
     eta, decay, eps = optimizer.rates
     statement = (
-        rf"W_0 \to cW_0,\ \eta \to c^{{{eta}}}\eta,\ \lambda \to c^{{{decay}}}\lambda,\ \epsilon \to c^{{{eps}}}\epsilon:"
+        rf"W_0 \to cW_0,\ \eta \to c^{{{eta}}}\eta,\ "
+        rf"\lambda \to c^{{{decay}}}\lambda,\ \epsilon \to c^{{{eps}}}\epsilon:"
         r"\quad W_t \to cW_t, \text{ the same function at every step}"
     )
     return Proof(

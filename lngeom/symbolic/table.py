@@ -228,7 +228,7 @@ def counterexample(
     units: int | None = None,
     correction: Proof | None = None,
 ) -> Counterexample:
-    r"""The smallest W and X of non-negative integers (by the sum of the entries) at which a transformation changes the output.
+    r"""The smallest W and X of non-negative integers, by their sum, at which a transformation changes the output.
 
     Args:
         name: identifier.

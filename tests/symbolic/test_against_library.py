@@ -3,12 +3,12 @@
 import hypothesis.extra.numpy as npst
 import jax
 import jax.numpy as jnp
+import lngeom as lg
 import numpy as np
 import pytest
 import sympy as sp
-from hypothesis import assume, given, strategies as st
-
-import lngeom as lg
+from hypothesis import assume, given
+from hypothesis import strategies as st
 from lngeom._numerics import agreement
 from lngeom.symbolic import layers, sums
 from lngeom.symbolic.evaluation import compiled

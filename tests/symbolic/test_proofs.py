@@ -5,7 +5,6 @@ import time
 
 import pytest
 import sympy as sp
-
 from lngeom.symbolic import Counterexample, Proof, ProofError, proof_of, provable, proves
 from lngeom.symbolic.proof import certified_nonzero, equality, fact, matrix
 

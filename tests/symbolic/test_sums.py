@@ -2,10 +2,9 @@
 
 import pytest
 import sympy as sp
-from sympy import KroneckerDelta, sqrt
-
 from lngeom.symbolic.evaluation import agrees_at_small_sizes, numerical_value
 from lngeom.symbolic.sums import D, H, displayed, field, i, j, k, mean, normal_form, total, vanishes
+from sympy import KroneckerDelta, sqrt
 
 a, b, w = field("a"), field("b"), field("w")
 A = field("A")
@@ -27,7 +26,10 @@ IDENTITIES = {
     "variance": (variance, mean(lambda l: a(l) ** 2, H) - mean(a, H) ** 2),
     "variance again": (variance, mean(lambda l: mean(lambda m: (a(l) - a(m)) ** 2, H), H) / 2),
     "contraction": (total(lambda l: KroneckerDelta(l, i) * a(l), H), a(i)),
-    "double contraction": (total(lambda l: KroneckerDelta(l, i) * KroneckerDelta(l, j) * a(l), H), KroneckerDelta(i, j) * a(i)),
+    "double contraction": (
+        total(lambda l: KroneckerDelta(l, i) * KroneckerDelta(l, j) * a(l), H),
+        KroneckerDelta(i, j) * a(i),
+    ),
     "delta of free indices": (KroneckerDelta(i, k) * a(i), KroneckerDelta(i, k) * a(k)),
     "root of a square": (sqrt(delta**2 * variance), delta * sqrt(variance)),
     "root squared": (sqrt(variance) * sqrt(variance), variance),

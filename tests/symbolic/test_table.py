@@ -2,11 +2,10 @@
 
 import time
 
+import lngeom as lg
 import pytest
 import sympy as sp
-
-import lngeom as lg
-from lngeom.symbolic import Counterexample, Proof, prove, proof_of
+from lngeom.symbolic import Counterexample, Proof, proof_of, prove
 from lngeom.symbolic.layers import METHODS, Layer
 from lngeom.symbolic.sums import vanishes
 from lngeom.symbolic.table import _small_integers, expansion
