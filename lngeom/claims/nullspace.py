@@ -15,15 +15,16 @@ from lngeom.information import _automatic, predicted_nullspace
 TOPIC = "nullspace"
 
 _factor = eqx.filter_jit(_automatic.factor)
+_triangle = eqx.filter_jit(lambda *case: jnp.linalg.qr(_automatic.factor(*case), mode="r"))
 _scale = eqx.filter_jit(_automatic.cancellation_scale)
 
 
 def measured(case: Case) -> tuple[np.ndarray, RankDecision]:
     """The triangular factor of √Λ J, by automatic differentiation, and its numerical rank."""
-    rows = np.asarray(_factor(*case))
-    triangle = np.linalg.qr(rows, mode="r")
+    triangle = np.asarray(_triangle(*case))
     values = np.linalg.svd(triangle, compute_uv=False)
-    return triangle, decide_rank(values, *rows.shape, scale=float(_scale(*case)))
+    rows = len(case.inputs) * case.params.units
+    return triangle, decide_rank(values, rows, triangle.shape[1], scale=float(_scale(*case)))
 
 
 def evidence(what: str, case: Case, formula: int | None = None):
@@ -39,7 +40,8 @@ def evidence(what: str, case: Case, formula: int | None = None):
         yield same_integer(f"{what}: formula and measured dimension", formula, nullity)
     scale = max(float(_scale(*case)), float(np.linalg.norm(triangle)) / triangle.shape[1] ** 0.5)
     if predicted.basis.size:
-        yield vanishes(f"{what}: √F on the predicted basis", triangle @ predicted.basis, scale=scale)
+        steps = [{"text": line, "latex": ""} for line in predicted.describe().splitlines()]
+        yield vanishes(f"{what}: √F on the predicted basis", triangle @ predicted.basis, scale=scale, steps=steps)
 
 
 def _wide(units: int, rank: int, conditions: int) -> int:
