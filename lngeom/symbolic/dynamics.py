@@ -133,9 +133,9 @@ def hessian() -> Proof:
     mixed = smooth(s / c, r / c, 0, 0).diff(s, r).subs({s: 0, r: 0}) - smooth(0, 0, 1, 1) / c**2
     slope = smooth(0, 0, 1, 0)
     return Proof(
-        "dynamics.hessian"
         "dynamics.hessian",
-        r"\nabla^2L(W)\cdot W = -\nabla L,\quad \nabla^2L(cW) = c^{-2}\nabla^2L(W),\quad \nabla^2L\cdot(\mathbf{1}\gamma^\top) = 0\ (LN)",
+        r"\nabla^2L(W)\cdot W = -\nabla L,\quad \nabla^2L(cW) = c^{-2}\nabla^2L(W),\quad "
+        r"\nabla^2L\cdot(\mathbf{1}\gamma^\top) = 0\ (LN)",
         (
             *gradient_scaling(),
             expanded(
@@ -221,7 +221,9 @@ def layer_norm_backward() -> Proof:
     ) / sigma**2
     return Proof(
         "dynamics.ln_backward",
-        r"\|\partial L/\partial a\|^2 = \sigma^{-2}\left(\|\delta\|^2 - (\mathbf{1}^\top\delta)^2/H - (n^\top\delta)^2/H\right),\ \delta = g\odot\partial L/\partial z",
+        r"\|\partial L/\partial a\|^2 = "
+        r"\sigma^{-2}\left(\|\delta\|^2 - (\mathbf{1}^\top\delta)^2/H - (n^\top\delta)^2/H\right),\ "
+        r"\delta = g\odot\partial L/\partial z",
         (
             equality(
                 "⟨δ, dn[v]⟩ = ⟨∂L/∂a, v⟩ gives the backward pass",

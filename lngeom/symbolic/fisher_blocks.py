@@ -151,9 +151,9 @@ def riemannian() -> Counterexample:
     form = lambda direction: total(lambda l: LAMBDA(l) * (GAIN(l) * along(LAYER_NORM, direction, unit=l)) ** 2, H)
     squares = total(lambda l: (sp.sqrt(LAMBDA(l)) * GAIN(l) * along(LAYER_NORM, V, unit=l)) ** 2, H)
     correct = Proof(
-        "text.riemannian corrected"
         "text.riemannian corrected",
-        r"v^\top F v = E\sum_k\lambda_k g_k^2(dn_k[v])^2 \geq 0, \text{ zero along } W \text{ and } \mathbf{1}\gamma^\top",
+        r"v^\top F v = E\sum_k\lambda_k g_k^2(dn_k[v])^2 \geq 0, \text{ zero along }"
+        r" W \text{ and } \mathbf{1}\gamma^\top",
         (
             equality("The form is a sum of squares, at each case", form(V), squares),
             equality("It is zero along W", form(RADIAL), 0, r"\mathrm{vec}(W)^\top F\,\mathrm{vec}(W)"),

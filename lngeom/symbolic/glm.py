@@ -195,9 +195,9 @@ def equation_12() -> Proof:
     )
     independent = total(lambda k: total(lambda l: KroneckerDelta(k, l) * LAMBDA(k) * velocity(k) * velocity(l), H), H)
     return Proof(
-        "equation.12"
         "equation.12",
-        r"F = E_x\left[\frac{\mathrm{Cov}[y\mid x]}{\phi^2} \otimes \begin{bmatrix} xx^\top & x\\ x^\top & 1\end{bmatrix}\right]",
+        r"F = E_x\left[\frac{\mathrm{Cov}[y\mid x]}{\phi^2} \otimes \begin{bmatrix} xx^\top & x\\ "
+        r"x^\top & 1\end{bmatrix}\right]",
         (
             equality(
                 "The score of unit i along a direction (V, β) is its residual times (Vx + β)_i over φ",

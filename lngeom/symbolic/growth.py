@@ -136,9 +136,9 @@ def layer_norm_row_mean() -> Proof:
         "Sum over units of Adam's first step, the sign of the gradient (left), and of the gradient itself (right).",
     )
     return Proof(
-        "dynamics.ln_row_mean"
         "dynamics.ln_row_mean",
-        r"m = \mathbf{1}^\top W/H:\quad m_{t+1} = m_t \text{ (SGD, momentum)},\quad m_{t+1} = (1-\eta\lambda)m_t \text{ (weight decay)}",
+        r"m = \mathbf{1}^\top W/H:\quad m_{t+1} = m_t \text{ (SGD, momentum)},\quad "
+        r"m_{t+1} = (1-\eta\lambda)m_t \text{ (weight decay)}",
         (
             null_step("Layer norm's gradient has rows that sum to zero", LAYER_NORM, SHIFTS),
             equality("An arbitrary matrix less its mean row is such a gradient", row_mean(gradient), 0),
@@ -171,7 +171,9 @@ def angle() -> Proof:
     decay = lambda weights, strength: strength * dot(weights, weights)
     return Proof(
         "dynamics.angle",
-        r"\tan\angle(w, w^+) = \eta\|\nabla L\|/\|w\|,\quad \hat u^+ = \hat u - \frac{\eta}{\|w\|^2}\nabla L(\hat u) + O(\eta^2),\quad L_\lambda(\alpha w) = L_{\lambda\alpha^2}(w)",
+        r"\tan\angle(w, w^+) = \eta\|\nabla L\|/\|w\|,\quad "
+        r"\hat u^+ = \hat u - \frac{\eta}{\|w\|^2}\nabla L(\hat u) + O(\eta^2),\quad "
+        r"L_\lambda(\alpha w) = L_{\lambda\alpha^2}(w)",
         (
             *gradient_scaling(),
             equality("cos² of the angle is 1/(1 + tan²) with tan = η‖∇L‖/‖w‖", cosine, 1 / (1 + tangent)),
@@ -201,7 +203,8 @@ def dynamic_tanh() -> Proof:
     halved = Layer(lambda l, d: LAYER.W(l, d) / DELTA, LAYER.X)
     return Proof(
         "dynamics.dyt",
-        r"z = \tanh(\alpha Wx):\ \langle W,\partial_WL\rangle = \alpha\,\partial_\alpha L,\quad \tfrac{d}{dt}(\|W\|^2 - \alpha^2) = 0",
+        r"z = \tanh(\alpha Wx):\ \langle W,\partial_WL\rangle = \alpha\,\partial_\alpha L,\quad "
+        r"\tfrac{d}{dt}(\|W\|^2 - \alpha^2) = 0",
         (
             equality("The output depends on αW alone", output(halved, DELTA * alpha), output(LAYER)),
             equality("so moving along W is moving along α", radial, alpha * by_alpha, r"dz[W]"),

@@ -292,9 +292,9 @@ def prenorm_loses_weight_invariance() -> Proof:
     only_shift = Layer(lambda i, d: SHIFT(d), LAYER.X)
     cells = [prove("PreLayerNorm", name) for name in ("weight_matrix_rescaling", "weight_matrix_recentering")]
     return Proof(
-        "text.prenorm_loses_weight_invariance"
         "text.prenorm_loses_weight_invariance",
-        r"z = W\,\mathrm{LN}(x):\ z(\delta W + \mathbf{1}\gamma^\top) = \delta z + \gamma^\top\mathrm{LN}(x)\,\mathbf{1} \neq z",
+        r"z = W\,\mathrm{LN}(x):\ z(\delta W + \mathbf{1}\gamma^\top) = "
+        r"\delta z + \gamma^\top\mathrm{LN}(x)\,\mathbf{1} \neq z",
         (
             equality("A scale passes through", PRE_LAYER_NORM(scaled), DELTA * PRE_LAYER_NORM(LAYER)),
             equality(
@@ -315,7 +315,8 @@ def prenorm_gains_row_shift() -> Proof:
     normalized = lambda d: (LAYER.X(n, d) - mean(lambda e: LAYER.X(n, e), D)) / sqrt(PRE_LAYER_NORM.square(LAYER))
     return Proof(
         "text.prenorm_gains_row_shift",
-        r"z = W\,\mathrm{LN}(x):\ w_i \mapsto w_i + c_i\mathbf{1}_D \text{ and } x \mapsto \delta x + c\mathbf{1} \text{ leave } z",
+        r"z = W\,\mathrm{LN}(x):\ w_i \mapsto w_i + "
+        r"c_i\mathbf{1}_D \text{ and } x \mapsto \delta x + c\mathbf{1} \text{ leave } z",
         (
             equality("Normalized inputs sum to zero", total(normalized, D), 0),
             *general_steps(PRE_LAYER_NORM, action, sp.S.One, EPSILON),

@@ -147,9 +147,9 @@ def equation_35() -> Counterexample:
         return sum(C[p, q] * unit[p] * unit[q] for p in range(2) for q in range(2)) / 2, C[0, 1] * unit[0] * unit[1] / 2
 
     return Counterexample(
-        "equation.35"
         "equation.35",
-        r"\tfrac12 v^\top F v = \frac{\delta_{gi}\delta_{gj}}{2\phi^2}E\left[\mathrm{Cov}_{ij}\frac{a_ia_j}{\|w_i\|\|w_j\|}\right]",
+        r"\tfrac12 v^\top F v = \frac{\delta_{gi}\delta_{gj}}{2\phi^2}"
+        r"E\left[\mathrm{Cov}_{ij}\frac{a_ia_j}{\|w_i\|\|w_j\|}\right]",
         {"W": matrix([[1], [2]]), "x": matrix([[1]]), "C": matrix([[1, 0], [0, 1]])},
         two_units,
         "Two independent Gaussian units, δ = (1, 1): the quadratic form (left) and the printed cross term (right).",
@@ -240,7 +240,8 @@ def equation_20() -> Proof:
 
     return Proof(
         "equation.20",
-        r"\mathrm{LN}(W_hh;\alpha_1,\beta_1) + \mathrm{LN}(W_xx;\alpha_2,\beta_2) + b: 2\cdot 4H \text{ redundant dimensions}",
+        r"\mathrm{LN}(W_hh;\alpha_1,\beta_1) + \mathrm{LN}(W_xx;\alpha_2,\beta_2) + "
+        r"b: 2\cdot 4H \text{ redundant dimensions}",
         (
             equality("Scaling W_h alone changes nothing", LAYER_NORM(alone), LAYER_NORM(layers[0])),
             equality("β₁ + c, β₂ + r, b − c − r give the same gates", gates(*shifted), gates(first, second, bias)),
@@ -262,7 +263,8 @@ def initialization() -> Counterexample:
     slope = lambda gain: derivative(gated(gain, 1))
     correct = Proof(
         "supplement.initialization corrected",
-        r"\alpha = 1,\ \beta = 0;\quad \alpha = 0,\ \beta = 1 \Rightarrow h = \sigma(2)\tanh(1),\ \partial h/\partial W = 0",
+        r"\alpha = 1,\ \beta = 0;\quad \alpha = 0,\ \beta = 1 \Rightarrow "
+        r"h = \sigma(2)\tanh(1),\ \partial h/\partial W = 0",
         (
             equality(
                 "Eq. 15 with gain one and bias zero standardizes",
