@@ -113,17 +113,22 @@ def test_true_steps_of_the_same_families_pass(method):
     assert all(step.verify() for step in steps)
 
 
-@pytest.mark.parametrize("short", OPTIMIZERS)
-@pytest.mark.parametrize("place", [0, 1, 2])
+HYPERPARAMETERS = {
+    "sgd": (0, 1),
+    "momentum": (0, 1),
+    "adam": (0, 2),
+    "adamw": (0, 1, 2),
+    "adam_l2": (0, 1, 2),
+    "lion": (0, 1),
+}
+
+
+@pytest.mark.parametrize(("short", "place"), HYPERPARAMETERS)
 def test_optimizer_with_another_power_is_refused(short, place):
-    optimizer = OPTIMIZERS[short]
-    used = {0} | ({1} if short not in {"adam"} else set()) | ({2} if "adam" in short else set())
-    if place not in used:
-        pytest.skip("the optimizer has no such hyperparameter")
-    rates = list(optimizer.rates)
+    rates = list(OPTIMIZERS[short].rates)
     rates[place] += 1
     with pytest.raises(ProofError):
-        elementwise("planted", dataclasses.replace(optimizer, rates=tuple(rates)))
+        elementwise("planted", dataclasses.replace(OPTIMIZERS[short], rates=tuple(rates)))
 
 
 @pytest.mark.parametrize("short", OPTIMIZERS)

@@ -5,6 +5,7 @@ import time
 
 import pytest
 import sympy as sp
+from latex2mathml.converter import convert
 from lngeom.symbolic import Counterexample, Proof, ProofError, proof_of, provable, proves
 from lngeom.symbolic.proof import certified_nonzero, equality, fact, matrix
 
@@ -52,6 +53,10 @@ def test_evidence_stands_renders_and_is_of_its_kind(claim_id):
     assert record["steps"]
     text, latex = evidence.to_text(), evidence.to_latex()
     assert "_Dummy" not in text + latex
+    if not claim_id.startswith("table1"):
+        assert evidence.name == claim_id
+    for formula in (evidence.statement, *(step["latex"] for step in record["steps"])):
+        assert "<math" in convert(formula)
     assert latex.count("{") == latex.count("}")
 
 
