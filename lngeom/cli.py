@@ -18,7 +18,9 @@ app = typer.Typer(
 )
 
 Seed = Annotated[int, typer.Option(help="Seed of everything random.", min=0)]
-Data = Annotated[str, typer.Option(help="'digits', or a .npz, .npy or .csv file: one sample a row.", metavar="digits|FILE")]
+Data = Annotated[
+    str, typer.Option(help="'digits', or a .npz, .npy or .csv file: one sample a row.", metavar="digits|FILE")
+]
 
 
 def _fail(message: str) -> NoReturn:
@@ -96,7 +98,8 @@ def verify(
     list_only: Annotated[bool, typer.Option("--list", help="List the claims and check nothing.")] = False,
 ) -> None:
     """Check every claim of the paper on real data; exit 0 if all verdicts are the recorded ones, 1 if one differs."""
-    from lngeom import claims as registry, report
+    from lngeom import claims as registry
+    from lngeom import report
 
     try:
         chosen = registry.all_claims(topic, claim)
@@ -120,7 +123,9 @@ def verify(
         sys.stdout.write(text)
     else:
         console.print(report.claims_table(outcomes))
-        console.print(f"Data: {dataset.name}, {' × '.join(map(str, dataset.shape))}, rank {dataset.rank}", highlight=False)
+        console.print(
+            f"Data: {dataset.name}, {' × '.join(map(str, dataset.shape))}, rank {dataset.rank}", highlight=False
+        )
         for note in dataset.notes:
             console.print(f"  {note}", highlight=False, markup=False)
         console.print(report.summary(outcomes))
@@ -136,7 +141,8 @@ def verify(
 @app.command()
 def table(data: Data = "digits", seed: Seed = 0) -> None:
     """Print Table 1 with the verdict of each of its 18 cells."""
-    from lngeom import claims as registry, report
+    from lngeom import claims as registry
+    from lngeom import report
 
     _use_compilation_cache()
     cells = [c for c in registry.all_claims("invariance") if c.source == "Table 1"]

@@ -47,7 +47,7 @@ def load(source: str = "digits", seed: int = 0) -> Dataset:
     rotated onto 96 random directions. Each is said in the notes.
 
     Args:
-        source: "digits" for scikit-learn's bundled digits (1797 images, 64 pixels), or the path of a .npz, .npy or .csv.
+        source: "digits" for scikit-learn's digits (1797 images, 64 pixels), or the path of a .npz, .npy or .csv.
         seed: seed of what is drawn.
 
     Returns:
@@ -59,7 +59,7 @@ def load(source: str = "digits", seed: int = 0) -> Dataset:
     if source == "digits":
         from sklearn.datasets import load_digits
 
-        name, raw = "digits", load_digits().data
+        name, raw = "digits", np.asarray(load_digits(return_X_y=True)[0])
     else:
         name, raw = Path(source).name, _read(Path(source))
     matrix = _checked(raw, name)
@@ -69,9 +69,7 @@ def load(source: str = "digits", seed: int = 0) -> Dataset:
 def _read(path: Path) -> np.ndarray:
     readers = {".npz": _read_npz, ".npy": _read_npy, ".csv": _read_csv}
     if path.suffix.lower() not in readers:
-        raise DataError(
-            f"{path}: cannot read {path.suffix or 'a file without a suffix'}; expected .npz, .npy or .csv"
-        )
+        raise DataError(f"{path}: cannot read {path.suffix or 'a file without a suffix'}; expected .npz, .npy or .csv")
     if not path.is_file():
         raise DataError(f"{path}: no such file")
     if path.stat().st_size == 0:
@@ -86,9 +84,7 @@ def _read_npy(path: Path) -> np.ndarray:
     try:
         return np.load(path, allow_pickle=False)
     except (ValueError, EOFError) as error:
-        raise DataError(
-            f"{path}: not a NumPy array of numbers ({error}); pickled objects are never loaded"
-        ) from error
+        raise DataError(f"{path}: not a NumPy array of numbers ({error}); pickled objects are never loaded") from error
 
 
 def _read_npz(path: Path) -> np.ndarray:
@@ -99,9 +95,7 @@ def _read_npz(path: Path) -> np.ndarray:
             if chosen is None and len(names) == 1:
                 chosen = names[0]
             if chosen is None:
-                raise DataError(
-                    f"{path}: holds the arrays {names}; name the one to use X (or leave only one)"
-                )
+                raise DataError(f"{path}: holds the arrays {names}; name the one to use X (or leave only one)")
             return archive[chosen]
     except (ValueError, EOFError, zipfile.BadZipFile, AttributeError) as error:
         if isinstance(error, DataError):
@@ -154,14 +148,16 @@ def _checked(raw: np.ndarray, name: str) -> Float[np.ndarray, "N D"]:
         )
     if raw.shape[0] < MIN_SAMPLES or raw.shape[1] < MIN_FEATURES:
         raise DataError(
-            f"{name}: expected at least {MIN_SAMPLES} rows and {MIN_FEATURES} columns; got {raw.shape[0]} and {raw.shape[1]}"
+            f"{name}: expected at least {MIN_SAMPLES} rows and {MIN_FEATURES} columns; got {raw.shape[0]} and "
+            f"{raw.shape[1]}"
         )
     matrix = raw.astype(np.float64)
     bad = int(np.sum(~np.isfinite(matrix)))
     if bad:
         row, column = np.argwhere(~np.isfinite(matrix))[0]
         raise DataError(
-            f"{name}: {bad} entries are NaN or infinite, the first in row {row + 1}, column {column + 1}; drop or fill them"
+            f"{name}: {bad} entries are NaN or infinite, the first in row {row + 1}, column {column + 1}; "
+            f"drop or fill them"
         )
     return matrix
 
@@ -192,7 +188,5 @@ def _prepared(name: str, matrix: np.ndarray, rng: np.random.Generator) -> Datase
     matrix = matrix / np.sqrt(np.mean(matrix**2))
     rank = int(np.linalg.matrix_rank(matrix))
     if rank < matrix.shape[1]:
-        notes.append(
-            f"the rows span {rank} of {matrix.shape[1]} dimensions: weights in the rest are null directions"
-        )
+        notes.append(f"the rows span {rank} of {matrix.shape[1]} dimensions: weights in the rest are null directions")
     return Dataset(name, matrix, (shape[0], shape[1]), fingerprint, rank, tuple(notes))

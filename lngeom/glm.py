@@ -83,9 +83,7 @@ class NormalizedGLM(eqx.Module):
             self._check_defined(params, inputs, n)
         return n
 
-    def natural_parameters(
-        self, params: GLMParameters, inputs: Float[Array, "N *T D"]
-    ) -> Float[Array, "N *T H"]:
+    def natural_parameters(self, params: GLMParameters, inputs: Float[Array, "N *T D"]) -> Float[Array, "N *T H"]:
         r"""Natural parameters $z = g \odot n + b$.
 
         Args:
@@ -97,7 +95,7 @@ class NormalizedGLM(eqx.Module):
 
         Raises:
             ValueError: as `normalized`, and, outside of tracing, if z leaves the family's domain.
-        """  # noqa: DOC502
+        """
         n = self.normalized(params, inputs)
         shape = (1,) * (n.ndim - 1) + (-1,)
         z = n * params.gain.reshape(shape) + params.bias.reshape(shape)
@@ -119,10 +117,8 @@ class NormalizedGLM(eqx.Module):
         log_p = self.family.log_prob(self.natural_parameters(params, inputs), y)
         return log_p if self.family.joint else jnp.sum(log_p, -1)
 
-    def kl(
-        self, params: GLMParameters, other: GLMParameters, inputs: Float[Array, "N *T D"]
-    ) -> Float[Array, ""]:
-        r"""$E_x\, D_{KL}[P(y \mid x; \theta) \,\|\, P(y \mid x; \theta')]$ in nats (left side of Eq. 8), a mean over samples.
+    def kl(self, params: GLMParameters, other: GLMParameters, inputs: Float[Array, "N *T D"]) -> Float[Array, ""]:
+        r"""$E_x\, D_{KL}[P(y \mid x; \theta) \,\|\, P(y \mid x; \theta')]$ in nats: the left side of Eq. 8.
 
         Args:
             params: θ, from whose distribution responses are drawn.
@@ -130,7 +126,7 @@ class NormalizedGLM(eqx.Module):
             inputs: X, one sample a row.
 
         Returns:
-            A scalar; about ½ δᵀFδ for a small δ = θ' − θ.
+            A scalar, the mean over samples; about ½ δᵀFδ for a small δ = θ' − θ.
         """
         z = self.natural_parameters(params, inputs)
         return jnp.mean(self.family.kl(z, self.natural_parameters(other, inputs)))
@@ -142,9 +138,7 @@ class NormalizedGLM(eqx.Module):
     def _check_defined(self, params: GLMParameters, inputs: Array, n: Array) -> None:
         """Raises where n has no meaning: values that are not finite, or a variance that is zero but for rounding."""
         undefined = ~jnp.isfinite(n)
-        if not bool(jnp.any(undefined)) and isinstance(
-            self.normalizer, BatchNorm | AbstractGroupedNormalizer
-        ):
+        if not bool(jnp.any(undefined)) and isinstance(self.normalizer, BatchNorm | AbstractGroupedNormalizer):
             a = summed_inputs(params.weights, inputs)
             scale = self.normalizer.statistics(params.weights, inputs).scale
             axes = tuple(range(a.ndim - 1)) if self.normalizer.couples_samples else (-1,)

@@ -85,7 +85,7 @@ def gain(
 
     Raises:
         ValueError: if the method is unknown.
-    """  # noqa: DOC502
+    """
     return 0.5 * delta @ gain_matrix(model, params, inputs, method) @ delta
 
 
@@ -98,8 +98,8 @@ def magnitude(
 ) -> Float[Array, ""]:
     r"""Eq. 35: ds² of changes δ of the weight magnitudes of a standard GLM, $w_i \mapsto w_i + \delta_i w_i / \|w_i\|$.
 
-    The exact value is $\frac{1}{2}\sum_{p,q} \delta_p \delta_q\, E[\Lambda_{pq}\, a_p a_q] / (\|w_p\| \|w_q\|)$. Printed, for
-    two units i and j, is the one cross term (p, q) = (i, j), which is zero for independent responses.
+    The exact value is $\frac{1}{2}\sum_{p,q} \delta_p \delta_q\, E[\Lambda_{pq}\, a_p a_q] / (\|w_p\| \|w_q\|)$.
+    Printed, for two units i and j, is the one cross term (p, q) = (i, j), which is zero for independent responses.
 
     Args:
         model: a GLM with the identity normalizer.

@@ -72,9 +72,7 @@ class Transformation(eqx.Module):
 
     def inverse(self) -> "Transformation":
         """The transformation which undoes this one."""
-        return Transformation(
-            self.weights.inverse(), self.inputs.inverse(), self.gain.inverse(), self.bias.inverse()
-        )
+        return Transformation(self.weights.inverse(), self.inputs.inverse(), self.gain.inverse(), self.bias.inverse())
 
 
 @dataclass(frozen=True)
@@ -113,9 +111,7 @@ def _weight_matrix_recentering(key, params, inputs):
 def _weight_vector_rescaling(key, params, inputs):
     scale = jnp.ones((params.units, 1), params.weights.dtype)
     unit = jax.random.randint(key, (), 0, params.units)
-    return Transformation(
-        weights=AffineAction(scale.at[unit].set(_positive_scale(key, (), params.weights.dtype)))
-    )
+    return Transformation(weights=AffineAction(scale.at[unit].set(_positive_scale(key, (), params.weights.dtype))))
 
 
 def _dataset_rescaling(key, params, inputs):

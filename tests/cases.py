@@ -3,9 +3,8 @@
 from dataclasses import dataclass
 
 import jax.numpy as jnp
-import numpy as np
-
 import lngeom as lg
+import numpy as np
 from lngeom.families import AbstractFamily
 from lngeom.normalizers import AbstractNormalizer
 
@@ -49,7 +48,7 @@ class Configuration:
 
 
 def random_configuration(rng: np.random.Generator) -> Configuration:
-    """Any normalizer and size: wide, narrow, H = 2, D = 1, few samples, deficient data, zero gains, weights of rank one."""
+    """Any normalizer and size: wide, H = 2, D = 1, few samples, deficient data, zero gains, weights of rank one."""
     units, inputs = int(rng.choice([2, 3, 6, 9])), int(rng.choice([1, 2, 4]))
     samples = int(rng.choice([1, 3, 5, 8, 80, 80, 80]))
     eps = float(rng.choice([0.0, 0.0, 0.1]))
@@ -87,9 +86,7 @@ def random_configuration(rng: np.random.Generator) -> Configuration:
     return Configuration(", ".join(kinds), lg.NormalizedGLM(normalizer, family), params, X)
 
 
-def numpy_factor(
-    model: lg.NormalizedGLM, params: lg.GLMParameters, X: np.ndarray
-) -> tuple[np.ndarray, float]:
+def numpy_factor(model: lg.NormalizedGLM, params: lg.GLMParameters, X: np.ndarray) -> tuple[np.ndarray, float]:
     """Rows of √Λ J for Bernoulli and categorical responses in plain NumPy, and the size of what cancelled in J."""
     W, b, g = (np.asarray(v) for v in (params.weights, params.bias, params.gain))
     units, inputs = W.shape
@@ -114,12 +111,8 @@ def numpy_factor(
                 case _:
                     dn = np.empty_like(da)
                     for members in np.split(np.arange(units), normalizer.group_count):
-                        v = da[:, members] - (
-                            da[:, members].mean(1, keepdims=True) if normalizer.centered else 0
-                        )
-                        dn[:, members] = v - n[:, members] * (n[:, members] * da[:, members]).mean(
-                            1, keepdims=True
-                        )
+                        v = da[:, members] - (da[:, members].mean(1, keepdims=True) if normalizer.centered else 0)
+                        dn[:, members] = v - n[:, members] * (n[:, members] * da[:, members]).mean(1, keepdims=True)
                     dn /= s
             J[:, :, i * inputs + d] = g * dn
         J[:, i, units * inputs + i] = 1.0

@@ -77,9 +77,7 @@ class Evidence:
     steps: Sequence[Mapping[str, str]] = ()
 
 
-def agree(
-    description: str, a, b, *, tol: float | None = None, role: Role = Role.SUPPORTS, **more
-) -> Evidence:
+def agree(description: str, a, b, *, tol: float | None = None, role: Role = Role.SUPPORTS, **more) -> Evidence:
     """Evidence that two arrays are equal up to rounding. Two arrays of zeros say nothing, and count as vacuous."""
     a, b = np.asarray(a), np.asarray(b)
     found = agreement(a, b, tol)

@@ -2,8 +2,8 @@
 
 import zlib
 from dataclasses import dataclass
+from typing import NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
@@ -12,7 +12,7 @@ from lngeom import families, normalizers
 from lngeom._types import GLMParameters
 from lngeom.families import AbstractFamily
 from lngeom.glm import NormalizedGLM
-from lngeom.normalizers import AbstractNormalizer
+from lngeom.normalizers import AbstractNormalizer, AbstractStatisticsNormalizer, Statistics
 
 NORMALIZERS: dict[str, AbstractNormalizer] = {
     "bn": normalizers.BatchNorm(),
@@ -35,7 +35,7 @@ TITLES = {
 """The same names, spelled out."""
 
 
-class Case(eqx.Module):
+class Case(NamedTuple):
     """A model with parameters and inputs: one point at which a claim is checked.
 
     Attributes:
@@ -48,8 +48,11 @@ class Case(eqx.Module):
     params: GLMParameters
     inputs: Float[Array, "N D"]
 
-    def __iter__(self):
-        return iter((self.model, self.params, self.inputs))
+    def statistics(self) -> Statistics:
+        """μ and σ of the normalizer, which must be of the form of Eq. 5."""
+        normalizer = self.model.normalizer
+        assert isinstance(normalizer, AbstractStatisticsNormalizer)
+        return normalizer.statistics(self.params.weights, self.inputs)
 
 
 @dataclass(frozen=True)

@@ -5,13 +5,12 @@ It works in the machine's long double (80 bits on x86-64), so that its rounding 
 
 import numpy as np
 from jaxtyping import Float
+from numpy.typing import ArrayLike
 
 from lngeom._types import GLMParameters
 
 
-def natural_parameters(
-    method: str, params: GLMParameters, inputs: Float[np.ndarray, "N D"]
-) -> Float[np.ndarray, "N H"]:
+def natural_parameters(method: str, params: GLMParameters, inputs: ArrayLike) -> Float[np.ndarray, "N H"]:
     """z = g (a − μ)/σ + b for the method "identity", "bn", "wn", "ln" or "rms", with ε = 0."""
     weights, bias, gain = (np.asarray(v, np.longdouble) for v in (params.weights, params.bias, params.gain))
     x = np.asarray(inputs, np.longdouble)

@@ -129,9 +129,7 @@ def all_claims(topic: str | None = None, id: str | None = None, *, reserved: boo
         raise ValueError(f"no topic {topic!r}; the topics are {', '.join(topics)}")
     if id is not None and id not in _CLAIMS:
         near = [c.id for c in claims if id.split(".")[0] in c.id or id in c.id]
-        raise ValueError(
-            f"no claim {id!r}; " + (f"near it: {', '.join(near)}" if near else "list them with --list")
-        )
+        raise ValueError(f"no claim {id!r}; " + (f"near it: {', '.join(near)}" if near else "list them with --list"))
     if id is not None and _CLAIMS[id].check is None and not reserved:
         raise ValueError(f"claim {id!r} is reserved: its check is still to come")
     return [c for c in claims if topic in {None, c.topic} and id in {None, c.id}]

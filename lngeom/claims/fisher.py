@@ -1,12 +1,14 @@
 """Eqs. 8–14: the Fisher matrix of normalized GLMs, as printed and as it is."""
 
 import itertools
+from collections.abc import Callable
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
+from jaxtyping import Array
 
 from lngeom import families
 from lngeom._types import GLMParameters
@@ -21,16 +23,16 @@ from lngeom.information import (
     predicted_nullspace,
     to_paper_order,
 )
-from lngeom.information._linearization import linearize
+from lngeom.information._linearization import GroupedLinearization, linearize
 
 TOPIC = "fisher"
 KL_TOLERANCE = 1e-6
 """Finite divergences in float64 give the quadratic form to about 1e-8; see `_divergence.quadratic_form`."""
 
-automatic = eqx.filter_jit(_automatic.dense)
-printed = eqx.filter_jit(_printed.dense)
-structured = eqx.filter_jit(_structured.dense)
-divergences = eqx.filter_jit(_divergence.quadratic_forms)
+automatic: Callable[..., Array] = eqx.filter_jit(_automatic.dense)
+printed: Callable[..., Array] = eqx.filter_jit(_printed.dense)
+structured: Callable[..., Array] = eqx.filter_jit(_structured.dense)
+divergences: Callable[..., Array] = eqx.filter_jit(_divergence.quadratic_forms)
 
 
 def directions(problem: Problem, case: Case, count: int = 6):
@@ -50,8 +52,14 @@ def corner(matrix, case: Case, units: int = 2) -> np.ndarray:
     "equation.8",
     topic=TOPIC,
     source="Eq. 8",
-    statement="ds² = D_KL[P(y|x; θ) ‖ P(y|x; θ + δ)] ≈ ½ δᵀFδ, with the expectation over x that F has and the left side lacks.",
-    formula=r"ds^2 = D_{\mathrm{KL}}[P(y|\mathbf x;\theta)\,\|\,P(y|\mathbf x;\theta+\delta)] \approx \tfrac12\delta^\top F\delta",
+    statement=(
+        "ds² = D_KL[P(y|x; θ) ‖ P(y|x; θ + δ)] ≈ ½ δᵀFδ, with the expectation over x that F has and the left "
+        "side lacks."
+    ),
+    formula=(
+        r"ds^2 = D_{\mathrm{KL}}[P(y|\mathbf x;\theta)\,\|\,P(y|\mathbf x;\theta+\delta)] \approx "
+        r"\tfrac12\delta^\top F\delta"
+    ),
     assumptions=("expectation over x on both sides", "δ → 0; the remainder is O(‖δ‖³)"),
     expected=Verdict.CONDITIONAL,
 )
@@ -85,7 +93,10 @@ def equation_8(problem: Problem):
     topic=TOPIC,
     source="Eq. 9",
     statement="F is the expected outer product of the score, E[∂log P/∂θ (∂log P/∂θ)ᵀ], over x and y ~ P(y|x).",
-    formula=r"F(\theta) = E_{\mathbf x, y}\left[\frac{\partial \log P}{\partial\theta}\frac{\partial \log P}{\partial\theta}^{\top}\right]",
+    formula=(
+        r"F(\theta) = E_{\mathbf x, y}\left[\frac{\partial \log P}{\partial\theta}\frac{\partial \log "
+        r"P}{\partial\theta}^{\top}\right]"
+    ),
     expected=Verdict.HOLDS,
 )
 def equation_9(problem: Problem):
@@ -155,9 +166,7 @@ def equation_10_wording(problem: Problem):
         partition = jax.nn.logsumexp(z[:, None] * support[None, :] + base[None, :], 1)
         name = type(family).__name__
         yield differ(f"{name}: log Σ_y exp(zy + c) and c", partition, base[:8], role=Role.REFUTES)
-        yield agree(
-            f"{name}: log Σ_y exp(zy + c) and η(z)", partition, family.log_partition(z), role=Role.CORRECTS
-        )
+        yield agree(f"{name}: log Σ_y exp(zy + c) and η(z)", partition, family.log_partition(z), role=Role.CORRECTS)
 
 
 @claim(
@@ -198,7 +207,10 @@ def equation_11(problem: Problem):
     topic=TOPIC,
     source="Eq. 12",
     statement="Without normalization F = E[Cov[y|x]/φ² ⊗ [x; 1][x; 1]ᵀ].",
-    formula=r"F(\theta) = E\left[\frac{\mathrm{Cov}[\mathbf y|\mathbf x]}{\phi^2}\otimes\begin{bmatrix}\mathbf x\mathbf x^\top&\mathbf x\\\mathbf x^\top&1\end{bmatrix}\right]",
+    formula=(
+        r"F(\theta) = E\left[\frac{\mathrm{Cov}[\mathbf y|\mathbf x]}{\phi^2}\otimes\begin{bmatrix}\mathbf "
+        r"x\mathbf x^\top&\mathbf x\\\mathbf x^\top&1\end{bmatrix}\right]"
+    ),
     expected=Verdict.HOLDS,
 )
 def equation_12(problem: Problem):
@@ -224,7 +236,10 @@ def _printed_is_exact(method: str):
         topic=TOPIC,
         source="Eqs. 13, 14",
         statement=f"Eqs. 13 and 14 give the Fisher matrix of {TITLES[method].lower()}.",
-        formula=r"\chi_i = \mathbf x - \frac{\partial\mu_i}{\partial w_i} - \frac{a_i-\mu_i}{\sigma_i}\frac{\partial\sigma_i}{\partial w_i}",
+        formula=(
+            r"\chi_i = \mathbf x - \frac{\partial\mu_i}{\partial w_i} - "
+            r"\frac{a_i-\mu_i}{\sigma_i}\frac{\partial\sigma_i}{\partial w_i}"
+        ),
         assumptions=("statistics over the whole data set",) if method == "bn" else (),
         expected=Verdict.HOLDS,
     )
@@ -238,9 +253,7 @@ def _printed_is_exact(method: str):
         yield agree("softmax: printed and JᵀΛJ", printed(*case), automatic(*case))
         deltas = directions(problem, case)
         forms = jnp.einsum("kp,pq,kq->k", deltas, printed(*case), deltas)
-        yield agree(
-            "softmax: printed and finite divergences", forms, divergences(*case, deltas), tol=KL_TOLERANCE
-        )
+        yield agree("softmax: printed and finite divergences", forms, divergences(*case, deltas), tol=KL_TOLERANCE)
 
     return check
 
@@ -254,7 +267,10 @@ _printed_is_exact("wn")
     topic=TOPIC,
     source="Eqs. 13, 14",
     statement="Eqs. 13 and 14 give the Fisher matrix of layer norm.",
-    formula=r"\chi_i = \mathbf x - \frac{\partial\mu_i}{\partial w_i} - \frac{a_i-\mu_i}{\sigma_i}\frac{\partial\sigma_i}{\partial w_i}",
+    formula=(
+        r"\chi_i = \mathbf x - \frac{\partial\mu_i}{\partial w_i} - "
+        r"\frac{a_i-\mu_i}{\sigma_i}\frac{\partial\sigma_i}{\partial w_i}"
+    ),
     expected=Verdict.REFUTED,
     correction=(
         "μ and σ depend on every row of W. The weight blocks are E[σ⁻² (Π D_g Λ D_g Π)_ij x xᵀ] with "
@@ -263,7 +279,7 @@ _printed_is_exact("wn")
     ),
 )
 def equation_13_14_ln(problem: Problem):
-    """Printed against the definition; the closed form, the missing term, the rank of Π and divergences agree with it."""
+    """Printed against the definition; closed form, missing term, rank of Π and divergences agree with it."""
     case = problem.case("ln")
     model, params, inputs = case
     exact, as_printed = automatic(*case), printed(*case)
@@ -276,20 +292,17 @@ def equation_13_14_ln(problem: Problem):
     yield agree("data: JᵀΛJ and finite divergences", forms[1], found, tol=KL_TOLERANCE, role=Role.CORRECTS)
     yield agree("data: closed form and JᵀΛJ", structured(*case), exact, role=Role.CORRECTS)
     n = model.normalized(params, inputs)
-    sigma = model.normalizer.statistics(params.weights, inputs).scale[:, 0]
-    weight = model.family.metric_parts(model.natural_parameters(params, inputs))[0] * jnp.square(
-        params.gain[None, :]
-    )
+    sigma = case.statistics().scale[:, 0]
+    weight = model.family.metric_parts(model.natural_parameters(params, inputs))[0] * jnp.square(params.gain[None, :])
     own = jnp.square(1 + n[:, 0, None] * n[:, 1:]) / params.units**2
-    missing = jnp.einsum("n,nd,ne->de", jnp.sum(weight[:, 1:] * own, 1) / sigma**2, inputs, inputs) / len(
-        inputs
-    )
+    missing = jnp.einsum("n,nd,ne->de", jnp.sum(weight[:, 1:] * own, 1) / sigma**2, inputs, inputs) / len(inputs)
     block = slice(0, params.inputs)
     difference = (exact - as_printed)[block, block]
     yield agree("data: the missing term of the first diagonal block", missing, difference, role=Role.CORRECTS)
     at = linearize(model.normalizer, params.weights, inputs[:1])
+    assert isinstance(at, GroupedLinearization)
     eye = jnp.eye(params.units, dtype=inputs.dtype)
-    rank = int(np.linalg.matrix_rank(np.asarray(at.project(eye[None])[0]))) if params.units > 2 else 0
+    rank = int(np.linalg.matrix_rank(np.asarray(at.project(eye[None])[0])))
     yield same_integer("rank of Π and H − 2", rank, params.units - 2, role=Role.CORRECTS)
     case = problem.small("ln", families.Categorical())
     yield agree("softmax: closed form and JᵀΛJ", structured(*case), automatic(*case), role=Role.CORRECTS)

@@ -24,9 +24,7 @@ REFERENCE_ROWS = 256
 
 def outputs(case: Case, transformation: Transformation | None = None, *, repair_sign: bool = False):
     """Natural parameters, after a transformation if one is given; `repair_sign` also sends g to −g."""
-    params, inputs = (
-        (case.params, case.inputs) if transformation is None else transformation(case.params, case.inputs)
-    )
+    params, inputs = (case.params, case.inputs) if transformation is None else transformation(case.params, case.inputs)
     if repair_sign:
         params = GLMParameters(params.weights, params.bias, -params.gain)
     return case.model.natural_parameters(params, inputs)
@@ -37,7 +35,7 @@ def table_cell(method: str, column: Column, invariant: bool):
 
     def check(problem: Problem) -> Iterator[Evidence]:
         case = problem.case(method, name=f"{method}.{column.name}")
-        model, params, inputs = case
+        params, inputs = case.params, case.inputs
         few = inputs[:REFERENCE_ROWS]
         compare = agree if invariant else differ
         before, reference = outputs(case), _reference.natural_parameters(method, params, few)
@@ -47,15 +45,9 @@ def table_cell(method: str, column: Column, invariant: bool):
             moved_values.append(outputs(case, column.draw(key, params, inputs)))
             moved = column.draw(key, params, few)(params, few)
             reference_values.append(_reference.natural_parameters(method, *moved))
-        yield compare(
-            f"{DRAWS} draws, library, all rows", jnp.stack([before] * DRAWS), jnp.stack(moved_values)
-        )
-        yield compare(
-            f"{DRAWS} draws, NumPy reference, {len(few)} rows",
-            np.stack([reference] * DRAWS),
-            np.stack(reference_values),
-            **({"tol": 1e-12} if invariant else {}),
-        )
+        yield compare(f"{DRAWS} draws, library, all rows", jnp.stack([before] * DRAWS), jnp.stack(moved_values))
+        values = np.stack([reference] * DRAWS), np.stack(reference_values)
+        yield compare(f"{DRAWS} draws, NumPy reference, {len(few)} rows", *values)
 
     return check
 
@@ -135,17 +127,14 @@ def _with_eps(case: Case, eps: float) -> Case:
 def _conditions(case: Case, scaled: Transformation, flipped: Transformation, ratio_of) -> Iterator[Evidence]:
     """What Eqs. 6 and 7 need: δ > 0 (else g → −g repairs it) and ε = 0 (else an exact ratio appears)."""
     before = outputs(case)
-    yield differ(
-        "δ < 0 changes the output", before, outputs(case, flipped), role=Role.FAILS_WITHOUT_CONDITION
-    )
+    yield differ("δ < 0 changes the output", before, outputs(case, flipped), role=Role.FAILS_WITHOUT_CONDITION)
     yield agree("δ < 0 together with g → −g does not", before, outputs(case, flipped, repair_sign=True))
     damped = _with_eps(case, 0.1)
     n, moved = (
-        damped.model.normalized(*point)
-        for point in ((case.params, case.inputs), scaled(case.params, case.inputs))
+        damped.model.normalized(*point) for point in ((case.params, case.inputs), scaled(case.params, case.inputs))
     )
     yield differ("ε > 0 changes the output", n, moved, role=Role.FAILS_WITHOUT_CONDITION)
-    variance = jnp.square(damped.model.normalizer.statistics(case.params.weights, case.inputs).scale) - 0.1
+    variance = jnp.square(damped.statistics().scale) - 0.1
     yield agree("with ε > 0, n′/n = √((σ² + ε)/(σ² + ε/δ²))", n * ratio_of(variance), moved)
 
 
@@ -251,9 +240,7 @@ def feature_shifting(problem: Problem):
     model, params, inputs = case
     shifts = jax.random.normal(problem.key("shifts"), (len(inputs), 1), inputs.dtype)
     shifted = Transformation(inputs=AffineAction(shift=shifts))
-    yield differ(
-        "x → x + c1 with a c for every case", outputs(case), outputs(case, shifted), role=Role.REFUTES
-    )
+    yield differ("x → x + c1 with a c for every case", outputs(case), outputs(case, shifted), role=Role.REFUTES)
     a = inputs @ params.weights.T
     eye = jnp.eye(params.units, dtype=a.dtype)
     of_a, of_shifted = (model.normalizer(eye, value) for value in (a, a + shifts))
@@ -279,7 +266,10 @@ def _prenorm(weights, inputs, params):
     "text.prenorm_loses_weight_invariance",
     topic=TOPIC,
     source="Section 5.1, after Eq. 6",
-    statement="If only the input is normalized, before the weights, the model is not invariant to re-scaling and re-centering of the weights.",
+    statement=(
+        "If only the input is normalized, before the weights, the model is not invariant to re-scaling and "
+        "re-centering of the weights."
+    ),
     assumptions=("D ≥ 3",),
     expected=Verdict.HOLDS,
 )
@@ -296,7 +286,9 @@ def prenorm_loses_weight_invariance(problem: Problem):
     "text.prenorm_gains_row_shift",
     topic=TOPIC,
     source="Section 5.1, after Eq. 6 (not in the paper)",
-    statement="Normalizing the input instead gains other invariances: x → δx + c1 for every case, and w_i → w_i + c_i 1.",
+    statement=(
+        "Normalizing the input instead gains other invariances: x → δx + c1 for every case, and w_i → w_i + c_i 1."
+    ),
     assumptions=("δ > 0", "ε = 0", "unit gain inside the norm"),
     expected=Verdict.HOLDS,
 )
@@ -314,7 +306,10 @@ def prenorm_gains_row_shift(problem: Problem):
     "text.bias_before_norm",
     topic=TOPIC,
     source="Section 5.1 (unstated)",
-    statement="Table 1 and Eq. 7 hold of layer norm of summed inputs a = Wx; with a bias before the norm, a = Wx + c, they need not.",
+    statement=(
+        "Table 1 and Eq. 7 hold of layer norm of summed inputs a = Wx; with a bias before the norm, a = Wx + c, "
+        "they need not."
+    ),
     assumptions=("no bias before the norm",),
     expected=Verdict.CONDITIONAL,
 )
@@ -329,12 +324,13 @@ def bias_before_norm(problem: Problem):
     def n(weights, inputs, bias):
         return layer_norm(eye, inputs @ weights.T + bias)
 
-    for what, bias in (("without the bias", 0.0 * c), ("with a bias", c)):
-        compare = agree if what == "without the bias" else differ
-        more = {} if what == "without the bias" else {"role": Role.FAILS_WITHOUT_CONDITION}
+    for what, bias, compare, role in (
+        ("without the bias", 0.0 * c, agree, Role.SUPPORTS),
+        ("with a bias", c, differ, Role.FAILS_WITHOUT_CONDITION),
+    ):
         before = n(params.weights, inputs, bias)
-        yield compare(f"{what}, W → 2W", before, n(2.0 * params.weights, inputs, bias), **more)
-        yield compare(f"{what}, x → 2x", before, n(params.weights, 2.0 * inputs, bias), **more)
+        yield compare(f"{what}, W → 2W", before, n(2.0 * params.weights, inputs, bias), role=role)
+        yield compare(f"{what}, x → 2x", before, n(params.weights, 2.0 * inputs, bias), role=role)
         yield agree(f"{what}, W → W + 1γᵀ", before, n(params.weights + shift, inputs, bias))
 
 
@@ -352,9 +348,7 @@ def exception_ln(problem: Problem):
     gamma = jax.random.normal(problem.key("gamma"), (1, 8), case.inputs.dtype)
     seen = (jnp.linalg.pinv(centred) @ centred @ gamma.T).T
     before = outputs(case)
-    yield agree(
-        "γ with PWγ = 0", before, outputs(case, Transformation(inputs=AffineAction(shift=gamma - seen)))
-    )
+    yield agree("γ with PWγ = 0", before, outputs(case, Transformation(inputs=AffineAction(shift=gamma - seen))))
     yield differ("γ with PWγ ≠ 0", before, outputs(case, Transformation(inputs=AffineAction(shift=seen))))
 
 

@@ -30,7 +30,8 @@ def _delta(problem: Problem, units: int):
     formula=r"ds^2 = \tfrac12\delta_g^\top E\left[\frac{\mathrm{Cov}[\mathbf y|\mathbf x]}{\phi^2}\right]\delta_g",
     expected=Verdict.REFUTED,
     correction=(
-        "½ δ_gᵀ E[Λ_ij n_i n_j] δ_g. The two agree only where Λ is uncorrelated with the n: always for Gaussian responses, "
+        "½ δ_gᵀ E[Λ_ij n_i n_j] δ_g. The two agree only where Λ is uncorrelated with the n: always for "
+        "Gaussian responses, "
         "not for logistic ones."
     ),
 )
@@ -56,9 +57,7 @@ def equation_32(problem: Problem):
         )
     case = problem.case("bn", families.Gaussian(2.0))
     printed = jnp.diag(metric.gain_matrix(*case, method="printed"))
-    yield agree(
-        "Gaussian: the printed diagonal is right", printed, jnp.diag(gain_block(case)), role=Role.CORRECTS
-    )
+    yield agree("Gaussian: the printed diagonal is right", printed, jnp.diag(gain_block(case)), role=Role.CORRECTS)
 
 
 def _exact_as_printed(number: int, method: str, name: str, entry: str):
@@ -96,9 +95,15 @@ _exact_as_printed(34, "wn", "weight norm", "a_i a_j / (‖w_i‖ ‖w_j‖)")
     "equation.35",
     topic=TOPIC,
     source="Eq. 35",
-    statement="In the standard GLM, ds² along δ_i w_i/‖w_i‖ and δ_j w_j/‖w_j‖ is the one term δ_i δ_j/(2φ²) E[Cov(y_i, y_j|x) a_i a_j]/(‖w_i‖‖w_j‖).",
+    statement=(
+        "In the standard GLM, ds² along δ_i w_i/‖w_i‖ and δ_j w_j/‖w_j‖ is the one term δ_i δ_j/(2φ²) E[Cov(y_i, "
+        "y_j|x) a_i a_j]/(‖w_i‖‖w_j‖)."
+    ),
     expected=Verdict.REFUTED,
-    correction="The left side is the sum of four such terms, over (p, q) in {i, j}²; for independent responses the printed one is zero.",
+    correction=(
+        "The left side is the sum of four such terms, over (p, q) in {i, j}²; for independent responses the "
+        "printed one is zero."
+    ),
 )
 def equation_35(problem: Problem):
     """Printed against the quadratic form of F along the two weight vectors, for independent and softmax responses."""
@@ -107,9 +112,7 @@ def equation_35(problem: Problem):
         params = GLMParameters(params.weights, params.bias, jnp.ones_like(params.gain))
         delta = jnp.zeros_like(params.gain).at[jnp.array([0, 2])].set(jnp.array([0.7, -1.1], inputs.dtype))
         unit = params.weights / jnp.linalg.norm(params.weights, axis=1, keepdims=True)
-        tangent = jnp.concatenate(
-            [(delta[:, None] * unit).reshape(-1), jnp.zeros(2 * params.units, inputs.dtype)]
-        )
+        tangent = jnp.concatenate([(delta[:, None] * unit).reshape(-1), jnp.zeros(2 * params.units, inputs.dtype)])
         exact = metric.ds2(automatic(model, params, inputs), tangent)
         printed = metric.magnitude(model, params, inputs, delta, method="printed")
         name = type(family).__name__
@@ -134,10 +137,14 @@ def equation_35(problem: Problem):
     "text.prediction_error_only",
     topic=TOPIC,
     source="Section 5.2.2, learning the magnitude; Appendix",
-    statement="For batch and layer normalized models the metric along the gains depends only on the magnitude of the prediction error.",
+    statement=(
+        "For batch and layer normalized models the metric along the gains depends only on the magnitude of the "
+        "prediction error."
+    ),
     expected=Verdict.REFUTED,
     correction=(
-        "It is the model's variance (not its error) times n_i n_j: E[Λ_ij n_i n_j]. It does not change when W or X is scaled, "
+        "It is the model's variance (not its error) times n_i n_j: E[Λ_ij n_i n_j]. It does not change when "
+        "W or X is scaled, "
         "and for layer norm its trace is at most H · max λ."
     ),
 )
@@ -160,7 +167,8 @@ def prediction_error_only(problem: Problem):
     topic=TOPIC,
     source="Section 5.2.2; Appendix, last line",
     statement=(
-        "Learning the magnitude of the weights through gains is more robust to the scaling of the input and of the parameters "
+        "Learning the magnitude of the weights through gains is more robust to the scaling of the input and "
+        "of the parameters "
         "under batch and layer norm than in the standard model."
     ),
     assumptions=("ε = 0",),

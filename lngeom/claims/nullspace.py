@@ -1,27 +1,27 @@
 """Ranks and null spaces of the exact Fisher matrix: predicted from theory, measured by singular values."""
 
-import jax
+import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
-import equinox as eqx
 
 from lngeom import families, normalizers
 from lngeom._numerics import RankDecision, decide_rank
 from lngeom.claims._evidence import Verdict, agree, same_integer, vanishes
 from lngeom.claims._problem import Case, Problem
 from lngeom.claims._registry import claim
+from lngeom.glm import NormalizedGLM
 from lngeom.information import _automatic, predicted_nullspace
 
 TOPIC = "nullspace"
 
 _factor = eqx.filter_jit(_automatic.factor)
-_triangle = eqx.filter_jit(lambda *case: jnp.linalg.qr(_automatic.factor(*case), mode="r"))
+_triangle = eqx.filter_jit(lambda case: jnp.linalg.qr(_automatic.factor(*case), mode="r"))
 _scale = eqx.filter_jit(_automatic.cancellation_scale)
 
 
 def measured(case: Case) -> tuple[np.ndarray, RankDecision]:
     """The triangular factor of √Λ J, by automatic differentiation, and its numerical rank."""
-    triangle = np.asarray(_triangle(*case))
+    triangle = np.asarray(_triangle(case))
     values = np.linalg.svd(triangle, compute_uv=False)
     rows = len(case.inputs) * case.params.units
     return triangle, decide_rank(values, rows, triangle.shape[1], scale=float(_scale(*case)))
@@ -48,9 +48,7 @@ def _wide(units: int, rank: int, conditions: int) -> int:
     return max(0, units - rank * (rank + conditions) // 2)
 
 
-def _nullspace_claim(
-    id: str, statement: str, formula: str, cases, assumptions=("Λ ≻ 0", "every g_i ≠ 0", "ε = 0")
-):
+def _nullspace_claim(id: str, statement: str, formula: str, cases, assumptions=("Λ ≻ 0", "every g_i ≠ 0", "ε = 0")):
     """Registers a claim: `cases(problem)` yields (what, case, dimension by the formula or None)."""
 
     @claim(
@@ -135,9 +133,7 @@ _nullspace_claim(
     "nullspace.softmax_rms",
     "With a softmax output, RMS norm's has dimension 2 + max(0, H + r − r(r+1)/2), r = min(D, H).",
     r"\dim\ker F = 2 + \max(0, H + r - r(r+1)/2)",
-    lambda p: _with_data(
-        p, "rms", lambda h, d: 2 + _wide(h, min(d, h), -1), ((6, 5), (8, 3)), families.Categorical()
-    ),
+    lambda p: _with_data(p, "rms", lambda h, d: 2 + _wide(h, min(d, h), -1), ((6, 5), (8, 3)), families.Categorical()),
     assumptions=("every g_i ≠ 0", "ε = 0"),
 )
 _nullspace_claim(
@@ -158,22 +154,21 @@ _nullspace_claim(
     "nullspace.bn_evaluation",
     topic=TOPIC,
     source="Section 5.2 (not in the paper)",
-    statement="Batch norm with stored statistics has a null space of dimension H, w_i against g_i and b_i: not that of training.",
+    statement=(
+        "Batch norm with stored statistics has a null space of dimension H, w_i against g_i and b_i: not that of "
+        "training."
+    ),
     expected=Verdict.HOLDS,
 )
 def bn_evaluation(problem: Problem):
     """Dimension H in both modes, but in different directions."""
     case = problem.small("bn")
-    stored = eqx.tree_at(
-        lambda m: m.normalizer, case.model, case.model.normalizer.evaluation(case.params.weights, case.inputs)
-    )
-    evaluation = Case(stored, case.params, case.inputs)
+    stored = normalizers.BatchNorm().evaluation(case.params.weights, case.inputs)
+    evaluation = Case(NormalizedGLM(stored, case.model.family), case.params, case.inputs)
     yield from evidence("stored statistics", evaluation, case.params.units)
     basis = predicted_nullspace(*case).basis
     moved = np.linalg.norm(np.asarray(_factor(*evaluation)) @ basis)
-    yield agree(
-        "training's null directions do move the evaluation output", np.array([moved > 1e-2]), np.array([True])
-    )
+    yield agree("training's null directions do move the evaluation output", np.array([moved > 1e-2]), np.array([True]))
 
 
 @claim(
@@ -181,7 +176,8 @@ def bn_evaluation(problem: Problem):
     topic=TOPIC,
     source="Eq. 6 (not in the paper)",
     statement=(
-        "Eq. 6 lists all continuous weight symmetries of layer norm: the weights' part of the null space has the dimension "
+        "Eq. 6 lists all continuous weight symmetries of layer norm: the weights' part of the null space has "
+        "the dimension "
         "D + 1 of the orbit of W under W → δW + 1γᵀ."
     ),
     assumptions=("rank PW ≥ 2", "ε = 0"),
@@ -207,7 +203,10 @@ def completeness(problem: Problem):
     "nullspace.rank_deficient_data",
     topic=TOPIC,
     source="Section 5.2 (not in the paper)",
-    statement="On data of rank r < D (constant-zero pixels), every row of W also has D − r null directions that no datum sees.",
+    statement=(
+        "On data of rank r < D (constant-zero pixels), every row of W also has D − r null directions that no "
+        "datum sees."
+    ),
     expected=Verdict.HOLDS,
 )
 def rank_deficient_data(problem: Problem):

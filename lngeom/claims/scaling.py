@@ -39,7 +39,8 @@ def _power_law(method: str, unit: int | None):
         topic=TOPIC,
         source="Section 5.2.2",
         statement=(
-            f"{TITLES[method]}: multiplying {which} by c multiplies their own block of F by c⁻², their blocks with anything "
+            f"{TITLES[method]}: multiplying {which} by c multiplies their own block of F by c⁻², their blocks "
+            f"with anything "
             "else by c⁻¹, and leaves the rest as it is."
         ),
         formula=r"F(cw) = S F(w) S,\quad S = c^{-1} \text{ on } w,\ 1 \text{ elsewhere}",
@@ -95,10 +96,13 @@ def no_power_law_ln(problem: Problem):
     "text.factor_half",
     topic=TOPIC,
     source="Section 5.2.2, implicit learning rate reduction",
-    statement="If the norm of w_i grows twice as large, the curvature along the w_i direction changes by a factor of 1/2.",
+    statement=(
+        "If the norm of w_i grows twice as large, the curvature along the w_i direction changes by a factor of 1/2."
+    ),
     expected=Verdict.REFUTED,
     correction=(
-        "By 1/4: the diagonal block and the quadratic form go as ‖w‖⁻². The factor 1/2 is that of blocks between w_i and "
+        "By 1/4: the diagonal block and the quadratic form go as ‖w‖⁻². The factor 1/2 is that of blocks "
+        "between w_i and "
         "other parameters, and of the length ds. The effective learning rate is η/‖w‖²."
     ),
 )
@@ -122,7 +126,9 @@ def factor_half(problem: Problem):
     "text.norm_controls_learning_rate",
     topic=TOPIC,
     source="Section 5.2.2, implicit learning rate reduction",
-    statement="The norm of the weights controls the learning rate: at a larger norm the same learning rate turns them less.",
+    statement=(
+        "The norm of the weights controls the learning rate: at a larger norm the same learning rate turns them less."
+    ),
     formula=r"\theta \approx \eta\,\|\nabla\|/\|w\| \propto \|w\|^{-2}",
     assumptions=("η small", "ε = 0"),
     expected=Verdict.HOLDS,
@@ -147,6 +153,4 @@ def norm_controls_learning_rate(problem: Problem):
 
     angles = np.array([angle(f) for f in factors])
     curve = {"angle of one step against ‖W‖": (factors, angles)}
-    yield agree(
-        "angle · c² is constant", angles * factors**2, np.full(len(angles), angles[2]), tol=1e-3, curves=curve
-    )
+    yield agree("angle · c² is constant", angles * factors**2, np.full(len(angles), angles[2]), tol=1e-3, curves=curve)

@@ -4,10 +4,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from lngeom._types import GLMParameters
 from lngeom.claims._evidence import Evidence, Kind, Role, Verdict, agree, differ
 from lngeom.claims._problem import Problem
 from lngeom.claims._registry import claim
+from lngeom.normalizers import BatchNorm
 
 TOPIC = "statements"
 
@@ -40,15 +40,13 @@ def same_at_train_and_test(problem: Problem):
     """A test case computed alone and within a training batch; batch norm needs stored statistics, which differ."""
     model, params, inputs = problem.case("ln")
     in_batch = model.natural_parameters(params, inputs)[-1:]
-    yield agree(
-        "layer norm: a case in the batch and alone", in_batch, model.natural_parameters(params, inputs[-1:])
-    )
+    yield agree("layer norm: a case in the batch and alone", in_batch, model.natural_parameters(params, inputs[-1:]))
     half = len(inputs) // 2
-    model, params, inputs = problem.case("bn")
-    stored = model.normalizer.evaluation(params.weights, inputs[:half])
+    batch_norm = BatchNorm()
+    stored = batch_norm.evaluation(params.weights, inputs[:half])
     yield differ(
         "batch norm: training on the second half, and statistics stored on the first",
-        model.normalizer(params.weights, inputs[half:]),
+        batch_norm(params.weights, inputs[half:]),
         stored(params.weights, inputs[half:]),
     )
 
@@ -66,8 +64,7 @@ def batch_size_one(problem: Problem):
     few = inputs[:64]
     alone = jax.vmap(lambda x: model.natural_parameters(params, x[None])[0])(few)
     yield agree("layer norm: batches of one and one batch", alone, model.natural_parameters(params, few))
-    model, params, inputs = problem.case("bn")
-    scale = model.normalizer.statistics(params.weights, inputs[:1]).scale
+    scale = BatchNorm().statistics(params.weights, inputs[:1]).scale
     yield Evidence(
         Kind.COUNTEREXAMPLE,
         Role.SUPPORTS,
@@ -101,14 +98,17 @@ def shared_statistics(problem: Problem):
     "statements.bn_wn_reparameterize",
     topic=TOPIC,
     source="Section 4",
-    statement="Weight norm, and batch norm with expected statistics, are a different parameterization of the original network.",
+    statement=(
+        "Weight norm, and batch norm with expected statistics, are a different parameterization of the original "
+        "network."
+    ),
     expected=Verdict.HOLDS,
 )
 def bn_wn_reparameterize(problem: Problem):
     """A network without normalization with w_i′ = g_i w_i/σ_i and b_i′ = b_i − g_i μ_i/σ_i computes the same."""
     for method in ("wn", "bn"):
-        model, params, inputs = problem.case(method)
-        mean, scale = (s[0] for s in model.normalizer.statistics(params.weights, inputs))
+        model, params, inputs = case = problem.case(method)
+        mean, scale = (s[0] for s in case.statistics())
         slope = params.gain / scale
         plain = inputs @ (slope[:, None] * params.weights).T + (params.bias - slope * mean)[None, :]
         yield agree(f"{method}: against the plain network", model.natural_parameters(params, inputs), plain)
@@ -154,13 +154,15 @@ def _squared_correlation(changes: np.ndarray) -> float:
     topic=TOPIC,
     source="Section 3",
     statement=(
-        "Changes in the output of one layer tend to cause highly correlated changes in the summed inputs to the next layer, "
+        "Changes in the output of one layer tend to cause highly correlated changes in the summed inputs to "
+        "the next layer, "
         "especially with ReLU units."
     ),
     expected=Verdict.REFUTED,
     correction=(
         "The changes are correlated as far as the layer's output moves in few directions: with random weights the mean "
-        "squared correlation is tr C²/(tr C)², C = Cov(Δh), whatever the units. ReLU does not raise it: on Gaussian inputs "
+        "squared correlation is tr C²/(tr C)², C = Cov(Δh), whatever the units. ReLU does not raise it: on "
+        "Gaussian inputs "
         "it is lower than for linear and for tanh units."
     ),
 )

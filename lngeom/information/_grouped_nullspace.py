@@ -55,9 +55,7 @@ def grouped(
     # two directions only, and two samples show both.
     needed = max(4 * units, -(-2 * identifiable // max(units - 2 * groups, 1)))
     return seen, [
-        Condition(
-            "enough samples with distinct directions", line or fewest >= needed, f"{fewest} of {needed}"
-        ),
+        Condition("enough samples with distinct directions", line or fewest >= needed, f"{fewest} of {needed}"),
         Condition(
             "a softmax over several groups sees summed inputs that span more than a line",
             not (joint and groups > 1 and flat and len(spans(W @ span)[0].T) == 1),
@@ -129,15 +127,13 @@ def _independent_parts(X: Float[np.ndarray, "N D"], span: Float[np.ndarray, "D r
     A pixel that is on in one image alone makes that image a part of its own.
     """
     Y = X @ span / np.linalg.norm(X, axis=1, keepdims=True)
-    order = scipy.linalg.qr(Y.T, pivoting=True, mode="r")[1]
+    order = scipy.linalg.qr(Y.T, pivoting=True, mode="r")[-1]
     chosen = order[: span.shape[1]]
     inverse = np.linalg.inv(Y[chosen])
     coefficients = np.abs(Y @ inverse) > 1e-8
     dims = len(chosen)
     samples, basis = np.nonzero(coefficients)
-    links = scipy.sparse.coo_array(
-        (np.ones(len(samples)), (samples + dims, basis)), shape=(len(X) + dims,) * 2
-    )
+    links = scipy.sparse.coo_array((np.ones(len(samples)), (samples + dims, basis)), shape=(len(X) + dims,) * 2)
     labels = scipy.sparse.csgraph.connected_components(links, directed=False)[1]
     parts = tuple(np.flatnonzero(labels[:dims] == k) for k in np.unique(labels[:dims]))
     lonely = any(np.sum(labels[dims:] == labels[p[0]]) == 1 for p in parts)

@@ -1,8 +1,8 @@
 r"""The null space of the Fisher matrix, predicted from the normalizer, the weights and the span of the data.
 
-Nothing here differentiates the model. *Unit by unit* (identity, batch, weight norm) z_i of the whole data set ranges over
-span[X̃, 1] and its null directions are (a) combinations of the columns of [X̃, 1] that vanish, (b) the radial one, w_i
-against g_i. Methods which act within groups of units are in `_grouped_nullspace`.
+Nothing here differentiates the model. *Unit by unit* (identity, batch, weight norm) z_i of the whole data set ranges
+over span[X̃, 1] and its null directions are (a) combinations of the columns of [X̃, 1] that vanish, (b) the radial one,
+w_i against g_i. Methods which act within groups of units are in `_grouped_nullspace`.
 """
 
 import numpy as np
@@ -22,9 +22,7 @@ from lngeom.normalizers import (
 )
 
 
-def predicted_nullspace(
-    model: NormalizedGLM, params: GLMParameters, inputs: Float[Array, "N D"]
-) -> PredictedNullspace:
+def predicted_nullspace(model: NormalizedGLM, params: GLMParameters, inputs: Float[Array, "N D"]) -> PredictedNullspace:
     """Predicts the null space of the exact Fisher matrix from theory, without computing the matrix.
 
     Args:
@@ -56,9 +54,7 @@ def predicted_nullspace(
     into = Collector(units, features)
     weight = np.asarray(model.family.metric_parts(z)[0])
     conditions = [
-        Condition(
-            "the responses have positive variance", bool(weight.min() > 0), f"smallest λ {weight.min():.3g}"
-        )
+        Condition("the responses have positive variance", bool(weight.min() > 0), f"smallest λ {weight.min():.3g}")
     ]
     joint = model.family.joint
     rows = into.units * (into.inputs + 2)
@@ -80,10 +76,8 @@ def _everything(into: Collector) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return weights.reshape(-1, units, features), bias, gain
 
 
-def _unitwise(
-    into: Collector, normalizer: AbstractNormalizer, joint: bool, W, g, X, n
-) -> tuple[int, list[Condition]]:
-    """Identity, batch and weight norm, exact for any N; returns the most directions the data can see, and conditions."""
+def _unitwise(into: Collector, normalizer: AbstractNormalizer, joint: bool, W, g, X, n) -> tuple[int, list[Condition]]:
+    """Identity, batch and weight norm, exact for any N; returns the most directions seen, and conditions."""
     units, features = W.shape
     offset, slope = np.zeros(units), np.zeros_like(W)  # X̃ w = σ n + offset; slope is ∂σ/∂w
     if isinstance(normalizer, BatchNorm):
@@ -100,7 +94,8 @@ def _unitwise(
         scale = np.ones(units)
     else:
         raise ValueError(
-            f"no theory of the null space for {type(normalizer).__name__}; measure it with lngeom.fisher(...).nullspace()"
+            f"no theory of the null space for {type(normalizer).__name__}; measure it with "
+            f"lngeom.fisher(...).nullspace()"
         )
     extended, kernel = spans(np.concatenate([X, np.ones((len(X), 1))], 1))
     eye = np.eye(units)
@@ -136,9 +131,7 @@ def _unitwise(
     if joint:
         _shared_functions(into, compensated, extended, g, zero, W, scale, offset)
     seen = len(X) * (units - joint)
-    return seen, [
-        Condition("at most one gain is zero", not (joint and len(zero) > 1), f"{len(zero)} zero gains")
-    ]
+    return seen, [Condition("at most one gain is zero", not (joint and len(zero) > 1), f"{len(zero)} zero gains")]
 
 
 def _shared_functions(into, compensated, extended, g, zero, W, scale, offset) -> None:

@@ -75,12 +75,10 @@ def dense(model: NormalizedGLM, params: GLMParameters, inputs: Float[Array, "N D
 
     Raises:
         ValueError: if the normalizer is not of the form of Eq. 5, or shapes do not agree.
-    """  # noqa: DOC502
+    """
     normalizer = model.normalizer
     if not isinstance(normalizer, AbstractStatisticsNormalizer):
-        raise ValueError(
-            f"Eq. 13 is about methods of the form of Eq. 5; {type(normalizer).__name__} is not one"
-        )
+        raise ValueError(f"Eq. 13 is about methods of the form of Eq. 5; {type(normalizer).__name__} is not one")
     check_parameters(params, inputs)
     samples, units = len(inputs), params.units
     _, scale = normalizer.statistics(params.weights, inputs)

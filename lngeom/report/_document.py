@@ -120,7 +120,7 @@ def write(folder: Path, files: Mapping[str, str]) -> list[Path]:
 
     Raises:
         OSError: if the folder cannot be made or written to; nothing is then left behind.
-    """  # noqa: DOC502
+    """
     folder.mkdir(parents=True, exist_ok=True)
     finished: list[tuple[str, Path]] = []
     try:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import jinja2
+import markupsafe
 from latex2mathml.converter import convert
 
 
@@ -19,5 +20,5 @@ def page(document: Mapping[str, Any]) -> str:
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("lngeom.report", "templates"), autoescape=True, undefined=jinja2.StrictUndefined
     )
-    environment.filters["mathml"] = lambda latex: jinja2.utils.markupsafe.Markup(convert(latex, display="block"))
+    environment.filters["mathml"] = lambda latex: markupsafe.Markup(convert(latex, display="block"))
     return environment.get_template("report.html.j2").render(report=document)

@@ -123,5 +123,3 @@ def table1(outcomes: Sequence[Outcome]) -> Table:
         table.add_row(TITLES[method], *cells)
     table.caption = "Below each cell: strength, and the largest relative change of the output over the draws."
     return table
-
-

@@ -1,11 +1,11 @@
 """The null space that theory predicts is the one that singular values find."""
 
 import jax.numpy as jnp
+import lngeom as lg
 import numpy as np
 import pytest
-
-import lngeom as lg
 from lngeom._numerics import decide_rank
+
 from tests.cases import numpy_factor, random_configuration
 
 
@@ -24,7 +24,8 @@ def sweep(seed: int, count: int) -> tuple[int, list[str]]:
         try:
             predicted = lg.predicted_nullspace(case.model, case.params, jnp.asarray(case.inputs))
         except ValueError as error:
-            assert "zero variance" in str(error), case.name
+            if "zero variance" not in str(error):
+                raise
             continue
         count -= 1
         nullity, factor = measured_nullity(case)
