@@ -113,7 +113,7 @@ def test_true_steps_of_the_same_families_pass(method):
     assert all(step.verify() for step in steps)
 
 
-HYPERPARAMETERS = {
+USED_RATES = {
     "sgd": (0, 1),
     "momentum": (0, 1),
     "adam": (0, 2),
@@ -121,9 +121,10 @@ HYPERPARAMETERS = {
     "adam_l2": (0, 1, 2),
     "lion": (0, 1),
 }
+USED = [(short, place) for short, places in USED_RATES.items() for place in places]
 
 
-@pytest.mark.parametrize(("short", "place"), HYPERPARAMETERS)
+@pytest.mark.parametrize(("short", "place"), USED)
 def test_optimizer_with_another_power_is_refused(short, place):
     rates = list(OPTIMIZERS[short].rates)
     rates[place] += 1
