@@ -11,6 +11,7 @@ from sympy import Eq, Expr
 
 from lngeom.symbolic import sums
 from lngeom.symbolic.evaluation import agrees_at_small_sizes
+from lngeom.symbolic.notation import LEGEND, shown
 
 Establishes = Literal["holds", "conditional", "refuted"]
 
@@ -66,9 +67,9 @@ def equality(text: str, left: Expr | int, right: Expr | int, name: str = "") -> 
     def verify() -> bool:
         return sums.vanishes(left - right) and agrees_at_small_sizes(left, right)
 
-    shown = Eq(sums.displayed(left), sums.displayed(right), evaluate=False)
+    formula = Eq(shown(left), shown(right), evaluate=False)
     prefix = f"{name} = " if name else ""
-    return Step(text, prefix + sp.latex(shown), verify, f"{shown.lhs} = {shown.rhs}")
+    return Step(text, prefix + sp.latex(formula), verify, f"{formula.lhs} = {formula.rhs}")
 
 
 def fact(text: str, latex: str, verify: Callable[[], bool], plain: str = "") -> Step:
@@ -144,7 +145,7 @@ class Proof:
 
     def to_text(self) -> str:
         """The proof for a terminal."""
-        lines = [f"Proof of {self.name}", f"Statement: {self.statement}"]
+        lines = [f"Proof of {self.name}", f"Statement: {self.statement}", f"Notation: {LEGEND}"]
         for a in self.assumptions:
             lines.append(f"Assumption: {a.text} ({a.latex})")
             if a.when_dropped:
@@ -267,9 +268,9 @@ def refutation(text: str, counterexample: Counterexample) -> Step:
         counterexample.check()
         return True
 
-    shown = rf"{sp.latex(counterexample.left)} \neq {sp.latex(counterexample.right)}"
+    formula = rf"{sp.latex(counterexample.left)} \neq {sp.latex(counterexample.right)}"
     plain = f"{counterexample.left} ≠ {counterexample.right} at {_instance(counterexample.instance)}"
-    return Step(text, shown, verify, plain)
+    return Step(text, formula, verify, plain)
 
 
 def establishing(result: Proof | Counterexample, establishes: Establishes) -> Proof | Counterexample:
