@@ -1,8 +1,10 @@
 """The command line: the only place that prints and exits."""
 
+import multiprocessing
 import os
 import sys
 import tempfile
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -55,8 +57,11 @@ def _check_writable(folder: Path) -> None:
         _fail(f"cannot write to --out {folder}: {error}")
 
 
-def _run(claims, data: str, seed: int, quiet: bool = False):
-    """Checks claims on data with a progress bar; returns the data set and the outcomes."""
+def _run(claims, data: str, seed: int):
+    """Checks claims on data with a progress bar; returns the data set and the outcomes.
+
+    Proofs are made in a process of their own, beside the numbers.
+    """
     import jax
     import jax.numpy as jnp
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -69,20 +74,21 @@ def _run(claims, data: str, seed: int, quiet: bool = False):
         dataset = load(data, seed)
     except DataError as error:
         _fail(str(error))
-    console = Console(stderr=True)
-    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
     outcomes = []
+    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
     # NumPy's matrices are small here; its own threads would only contend with JAX's.
     with (
+        ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as prover,
         jax.enable_x64(True),
         threadpool_limits(1, user_api="blas"),
-        Progress(*columns, console=console, transient=True, disable=quiet) as progress,
+        Progress(*columns, console=Console(stderr=True), transient=True) as progress,
     ):
+        proofs = {claim.id: prover.submit(registry.proof_evidence, claim.id) for claim in claims}
         problem = registry.Problem(jnp.asarray(dataset.inputs), seed)
         task = progress.add_task("", total=len(claims))
         for claim in claims:
             progress.update(task, description=claim.id)
-            outcomes.append(registry.run(claim, problem))
+            outcomes.append(registry.run(claim, problem, lambda id: proofs[id].result()))
             progress.advance(task)
     return dataset, outcomes
 
@@ -148,6 +154,29 @@ def table(data: Data = "digits", seed: Seed = 0) -> None:
     Console().print(report.table1(outcomes))
     if not all(o.as_recorded for o in outcomes):
         raise typer.Exit(1)
+
+
+@app.command()
+def prove(
+    id: Annotated[str | None, typer.Argument(help="A claim's id, such as table1.ln.weight_matrix_rescaling.")] = None,
+    latex: Annotated[bool, typer.Option("--latex", help="Print LaTeX.")] = False,
+    list_only: Annotated[bool, typer.Option("--list", help="List the claims that have a proof.")] = False,
+) -> None:
+    """Print the proof, or the exact counterexample, of a claim; every step is checked again as it is made."""
+    from lngeom import symbolic
+
+    known = symbolic.provable()
+    if list_only:
+        sys.stdout.write("\n".join(known) + "\n")
+        return
+    if id is None:
+        _fail("name a claim, or list those that have a proof with --list")
+    if id not in known:
+        near = [k for k in known if id.split(".")[-1] in k or id.split(".")[0] in k]
+        _fail(f"no proof of {id!r}" + (f"; near it: {', '.join(near)}" if near else "; list them with --list"))
+    found = symbolic.proof_of(id)
+    assert found is not None
+    sys.stdout.write((found.to_latex() if latex else found.to_text()) + "\n")
 
 
 @app.command()

@@ -9,6 +9,7 @@ from lngeom.claims._evidence import (
     decide as decide,
 )
 from lngeom.claims._problem import Problem as Problem
+from lngeom.claims._proofs import proof_evidence as proof_evidence, provable as provable
 from lngeom.claims._registry import (
     Claim as Claim,
     Outcome as Outcome,

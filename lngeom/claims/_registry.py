@@ -1,7 +1,7 @@
 """The registry of claims: each is data and a check that yields evidence."""
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from lngeom.claims._evidence import Evidence, Kind, Strength, Verdict, decide
@@ -23,6 +23,7 @@ class Claim:
         assumptions: under which it is claimed, or under which it is true.
         expected: the recorded verdict.
         correction: what is true instead; given exactly where the recorded verdict is "refuted".
+        why_numeric: why the claim rests on numbers alone, where no proof of it is registered.
         check: yields evidence, or None for an id reserved for later.
     """
 
@@ -34,6 +35,7 @@ class Claim:
     formula: str = ""
     assumptions: tuple[str, ...] = ()
     correction: str = ""
+    why_numeric: str = ""
     check: Check | None = None
 
 
@@ -135,18 +137,35 @@ def all_claims(topic: str | None = None, id: str | None = None, *, reserved: boo
     return [c for c in claims if topic in {None, c.topic} and id in {None, c.id}]
 
 
-def run(claim: Claim, problem: Problem) -> Outcome:
-    """Checks one claim; an exception in its check becomes an undecided outcome which says what happened."""
+def run(claim: Claim, problem: Problem, proof: Callable[[str], Iterable[Evidence]] | None = None) -> Outcome:
+    """Checks one claim; an exception in its check becomes an undecided outcome which says what happened.
+
+    Args:
+        claim: the claim.
+        problem: data and seed.
+        proof: gives the proof of a claim by its id as further evidence; none by default, since proofs take seconds.
+
+    Returns:
+        The outcome, whose strength is "proof" where a proof is among the evidence.
+
+    Raises:
+        ValueError: if the id is reserved, so that there is nothing to check.
+    """
+    if claim.check is None:
+        raise ValueError(f"claim {claim.id!r} is reserved: its check is still to come")
     start = time.perf_counter()
-    evidence: Sequence[Evidence] = ()
+    evidence: list[Evidence] = []
     error = ""
     try:
-        assert claim.check is not None
-        evidence = tuple(claim.check(problem))
+        evidence += claim.check(problem)
+        evidence += proof(claim.id) if proof else ()
         verdict = decide(evidence)
     except Exception as exception:
         error, verdict = f"{type(exception).__name__}: {exception}", Verdict.UNDECIDED
+    kinds = {e.kind for e in evidence}
     strength = Strength.NUMERIC
-    if any(e.kind is Kind.EXPERIMENT for e in evidence):
+    if Kind.PROOF in kinds:
+        strength = Strength.PROOF
+    elif Kind.EXPERIMENT in kinds:
         strength = Strength.EXPERIMENT
     return Outcome(claim, verdict, strength, tuple(evidence), time.perf_counter() - start, error)

@@ -6,7 +6,7 @@ import numpy as np
 
 from lngeom import families, normalizers
 from lngeom._numerics import RankDecision, decide_rank
-from lngeom.claims._evidence import Verdict, agree, same_integer, vanishes
+from lngeom.claims._evidence import Role, Verdict, agree, differ, same_integer, vanishes
 from lngeom.claims._problem import Case, Problem
 from lngeom.claims._registry import claim
 from lngeom.glm import NormalizedGLM
@@ -181,22 +181,35 @@ def bn_evaluation(problem: Problem):
         "D + 1 of the orbit of W under W → δW + 1γᵀ."
     ),
     assumptions=("rank PW ≥ 2", "ε = 0"),
-    expected=Verdict.HOLDS,
+    expected=Verdict.CONDITIONAL,
 )
 def completeness(problem: Problem):
-    """The kernel of ∂z/∂W alone, against the tangent space of the orbit: dimension and direction."""
+    """The kernel of ∂z/∂W alone, against the tangent space of the orbit; for W of rank one the kernel is larger."""
     case = problem.small("ln")
-    units, features = case.params.units, case.params.inputs
-    columns = np.asarray(_factor(*case))[:, : units * features]
-    _, values, right = np.linalg.svd(columns)
-    kernel = right[decide_rank(values, *columns.shape).rank :].T
-    shifts = np.tile(np.eye(features), (units, 1))
-    orbit = np.concatenate([np.asarray(case.params.weights).reshape(-1, 1), shifts], 1)
+    kernel, orbit = _weights_kernel(case), _orbit_tangent(case)
     orbit_dimension = int(np.linalg.matrix_rank(orbit))
     yield same_integer("kernel of ∂z/∂W and tangent of the orbit", kernel.shape[1], orbit_dimension)
-    yield same_integer("dimension of the orbit and D + 1", orbit_dimension, features + 1)
+    yield same_integer("dimension of the orbit and D + 1", orbit_dimension, case.params.inputs + 1)
     outside = orbit - kernel @ (kernel.T @ orbit)
     yield vanishes("the orbit's tangent outside the kernel", outside, scale=float(np.abs(orbit).max()))
+    weights = case.params.weights
+    flat = eqx.tree_at(lambda p: p.weights, case.params, weights[:, :1] * weights[:1])
+    case = Case(case.model, flat, case.inputs)
+    counts = _weights_kernel(case).shape[1], int(np.linalg.matrix_rank(_orbit_tangent(case)))
+    yield differ("rank PW = 1: kernel and orbit", *np.array(counts, float), role=Role.FAILS_WITHOUT_CONDITION)
+
+
+def _weights_kernel(case: Case) -> np.ndarray:
+    """Orthonormal basis of the kernel of ∂z/∂W."""
+    columns = np.asarray(_factor(*case))[:, : case.params.units * case.params.inputs]
+    _, values, right = np.linalg.svd(columns)
+    return right[decide_rank(values, *columns.shape, scale=float(_scale(*case))).rank :].T
+
+
+def _orbit_tangent(case: Case) -> np.ndarray:
+    """Columns that span the tangent of {δW + 1γᵀ} at W."""
+    shifts = np.tile(np.eye(case.params.inputs), (case.params.units, 1))
+    return np.concatenate([np.asarray(case.params.weights).reshape(-1, 1), shifts], 1)
 
 
 @claim(
