@@ -142,8 +142,27 @@ def test_list_checks_nothing(monkeypatch):
     assert "reserved" in result.output
 
 
+def test_prove_prints_a_proof_or_a_counterexample():
+    result = lngeom("prove", "table1.ln.weight_matrix_rescaling")
+    assert result.exit_code == 0
+    assert "steps checked" in result.output
+    assert "certified not to be zero" in lngeom("prove", "table1.ln.dataset_recentering").output
+    assert "\\neq" in lngeom("prove", "table1.ln.dataset_recentering", "--latex").output
+    assert "equation.13_14.ln" in lngeom("prove", "--list").output.split()
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [((), "name a claim"), (("table1.ln.nothing",), "near it: table1.ln"), (("xyz",), "no proof of 'xyz'")],
+)
+def test_prove_bad_names_exit_2(args, message):
+    result = lngeom("prove", *args)
+    assert result.exit_code == 2
+    assert message in result.output.replace("\n", " ")
+
+
 def test_table_has_18_cells(small):
     result = lngeom("table", "--data", small)
     assert result.exit_code == 0
     assert result.output.count("Invariant") == 10
-    assert result.output.count("supported") == 18
+    assert result.output.count("proved") == 18

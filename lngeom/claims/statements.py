@@ -165,6 +165,7 @@ def _squared_correlation(changes: np.ndarray) -> float:
         "Gaussian inputs "
         "it is lower than for linear and for tanh units."
     ),
+    why_numeric="A statement about typical random networks: its terms ('tend to', 'highly') have no algebraic form.",
 )
 def correlated_changes(problem: Problem):
     """Squared correlations for linear, tanh and ReLU units, against the effective dimension of the changes."""
