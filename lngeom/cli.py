@@ -1,5 +1,6 @@
 """The command line: the only place that prints and exits."""
 
+import difflib
 import multiprocessing
 import os
 import sys
@@ -172,7 +173,7 @@ def prove(
     if id is None:
         _fail("name a claim, or list those that have a proof with --list")
     if id not in known:
-        near = [k for k in known if id.split(".")[-1] in k or id.split(".")[0] in k]
+        near = difflib.get_close_matches(id, known, n=3, cutoff=0.5)
         _fail(f"no proof of {id!r}" + (f"; near it: {', '.join(near)}" if near else "; list them with --list"))
     found = symbolic.proof_of(id)
     assert found is not None

@@ -1,5 +1,6 @@
 """The registry of claims: each is data and a check that yields evidence."""
 
+import difflib
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -130,7 +131,7 @@ def all_claims(topic: str | None = None, id: str | None = None, *, reserved: boo
     if topic is not None and topic not in topics:
         raise ValueError(f"no topic {topic!r}; the topics are {', '.join(topics)}")
     if id is not None and id not in _CLAIMS:
-        near = [c.id for c in claims if id.split(".")[0] in c.id or id in c.id]
+        near = difflib.get_close_matches(id, list(_CLAIMS), n=3, cutoff=0.5)
         raise ValueError(f"no claim {id!r}; " + (f"near it: {', '.join(near)}" if near else "list them with --list"))
     if id is not None and _CLAIMS[id].check is None and not reserved:
         raise ValueError(f"claim {id!r} is reserved: its check is still to come")

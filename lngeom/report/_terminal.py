@@ -1,5 +1,6 @@
 """Verdicts as tables in the terminal."""
 
+from collections import Counter
 from collections.abc import Sequence
 
 from rich.table import Table
@@ -30,14 +31,13 @@ def verdict(outcome: Outcome) -> Text:
 
 
 def claims_table(outcomes: Sequence[Outcome]) -> Table:
-    """One row a claim: id, source, statement, verdict and strength, kinds of evidence, residual."""
+    """One row a claim: id and source, statement, verdict and strength, kinds of evidence, residual."""
     table = Table(title="The claims of Layer Normalization (2016)", show_lines=True, expand=True)
-    table.add_column("claim", ratio=26, overflow="fold")
-    table.add_column("source", ratio=12)
-    table.add_column("statement", ratio=44)
-    table.add_column("verdict", ratio=12, no_wrap=True)
-    table.add_column("evidence", ratio=16)
-    table.add_column("residual", ratio=10, justify="right", no_wrap=True)
+    table.add_column("claim, source", ratio=5, overflow="fold")
+    table.add_column("statement", ratio=8)
+    table.add_column("verdict", width=11)
+    table.add_column("evidence", width=14)
+    table.add_column("residual", width=9, justify="right")
     for outcome in outcomes:
         claim = outcome.claim
         statement = Text(claim.statement)
@@ -45,9 +45,10 @@ def claims_table(outcomes: Sequence[Outcome]) -> Table:
             statement.append("\nif " + "; ".join(claim.assumptions), style="dim")
         if outcome.error:
             statement.append(f"\n{outcome.error}", style="magenta")
-        kinds = ", ".join(dict.fromkeys(e.kind.value for e in outcome.evidence))
-        evidence = f"{kinds} ({len(outcome.evidence)})"
-        table.add_row(claim.id, claim.source, statement, verdict(outcome), evidence, _residual(outcome))
+        counts = Counter(e.kind.value for e in outcome.evidence)
+        evidence = "\n".join(f"{count} {kind}" for kind, count in counts.items())
+        name = Text.assemble(claim.id, (f"\n{claim.source}", "dim"))
+        table.add_row(name, statement, verdict(outcome), evidence, _residual(outcome))
     return table
 
 
@@ -105,10 +106,10 @@ def listing(claims: Sequence[Claim], reserved: Sequence[Claim]) -> Table:
 def table1(outcomes: Sequence[Outcome]) -> Table:
     """Table 1 as the paper prints it, each cell with its verdict."""
     by_id = {o.claim.id: o for o in outcomes}
-    table = Table(title="Table 1: invariance properties under the normalization methods", show_lines=True)
+    table = Table(title="Table 1: invariance properties under the normalization methods", show_lines=True, padding=0)
     table.add_column("")
     for column in COLUMNS:
-        table.add_column(column.title, justify="center")
+        table.add_column(column.title, justify="center", min_width=9, overflow="fold")
     for method, row in TABLE1.items():
         cells = []
         for column in COLUMNS:

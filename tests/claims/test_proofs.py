@@ -4,7 +4,6 @@ import dataclasses
 
 import jax
 import pytest
-
 from lngeom import claims, symbolic
 from lngeom.claims import Kind, Problem, Role, Strength, Verdict, all_claims, proof_evidence, run
 from lngeom.claims._evidence import agree, decide
