@@ -32,3 +32,49 @@ def natural_parameters(method: str, params: GLMParameters, inputs: ArrayLike) ->
         case _:
             raise ValueError(f"no reference for {method!r}")
     return gain * (a - mean) / scale + bias
+
+
+def layer_norm(z: np.ndarray, norm) -> np.ndarray:
+    """Eqs. 15 and 16, on the last axis."""
+    spread = z - z.sum(-1, keepdims=True) / z.shape[-1]
+    scale = np.sqrt((spread**2).sum(-1, keepdims=True) / z.shape[-1])
+    return spread / scale * np.asarray(norm.gain) + np.asarray(norm.bias)
+
+
+def _logistic(a: np.ndarray) -> np.ndarray:
+    return 1 / (1 + np.exp(-a))
+
+
+def recurrent(
+    cell, inputs: Float[np.ndarray, "T B D"], h: Float[np.ndarray, "B H"], c: Float[np.ndarray, "B H"]
+) -> Float[np.ndarray, "T B H"]:
+    """Hidden states of a cell of `lngeom.nn` after h and c, by a loop over Eqs. 4 and 17–31, with ε = 0."""
+    weights = {name: np.asarray(value) for name, value in vars(cell).items() if hasattr(value, "dtype")}
+    outputs = []
+    for x in inputs:
+        from_h, from_x = h @ weights["recurrent_weights"].T, x @ weights["input_weights"].T
+        match type(cell).__name__:
+            case "RNN":
+                h = np.tanh(from_h + from_x + weights["bias"])
+            case "LayerNormRNN":
+                h = np.tanh(layer_norm(from_h + from_x, cell.norm))
+            case "LSTM" | "LayerNormLSTM" as name:
+                if getattr(cell, "input_norm", None) is not None:
+                    from_h, from_x = layer_norm(from_h, cell.recurrent_norm), layer_norm(from_x, cell.input_norm)
+                f, i, o, g = np.split(from_h + from_x + weights["bias"], 4, axis=-1)
+                c = _logistic(f) * c + _logistic(i) * np.tanh(g)
+                h = _logistic(o) * np.tanh(c if name == "LSTM" else layer_norm(c, cell.cell_norm))
+            case "GRU" | "LayerNormGRU" as name:
+                candidate_h = h @ weights["candidate_recurrent_weights"].T
+                candidate_x = x @ weights["candidate_input_weights"].T
+                if name == "LayerNormGRU":
+                    from_h, from_x = layer_norm(from_h, cell.recurrent_norm), layer_norm(from_x, cell.input_norm)
+                    candidate_h = layer_norm(candidate_h, cell.candidate_recurrent_norm)
+                    candidate_x = layer_norm(candidate_x, cell.candidate_input_norm)
+                z, r = np.split(from_h + from_x, 2, axis=-1)
+                candidate = np.tanh(candidate_x + _logistic(r) * candidate_h)
+                h = (1 - _logistic(z)) * h + _logistic(z) * candidate
+            case other:
+                raise ValueError(f"no reference for {other}")
+        outputs.append(h)
+    return np.stack(outputs)

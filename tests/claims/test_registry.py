@@ -100,7 +100,7 @@ def test_unknown_names_are_answered_with_known_ones():
     with pytest.raises(ValueError, match=r"near it: .*equation\.32"):
         all_claims(id="equation.999")
     with pytest.raises(ValueError, match="reserved"):
-        all_claims(id="equation.4")
+        all_claims(id="experiments.draw")
 
 
 def test_a_check_that_raises_is_undecided_and_says_why(problem):
