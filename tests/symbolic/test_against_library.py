@@ -7,8 +7,7 @@ import lngeom as lg
 import numpy as np
 import pytest
 import sympy as sp
-from hypothesis import assume, given
-from hypothesis import strategies as st
+from hypothesis import assume, given, strategies as st
 from lngeom._numerics import agreement
 from lngeom.symbolic import layers, sums
 from lngeom.symbolic.evaluation import compiled
