@@ -3,6 +3,7 @@
 from lngeom.symbolic import (
     completeness as completeness,
     dynamics as dynamics,
+    exceptions as exceptions,
     fisher_blocks as fisher_blocks,
     glm as glm,
     growth as growth,

@@ -1,6 +1,7 @@
 r"""Section 5.2.2: the generalized linear model, its divergence and its Fisher matrix (Eqs. 8–12)."""
 
 import itertools
+from collections.abc import Callable
 
 import mpmath
 import sympy as sp
@@ -8,7 +9,7 @@ from sympy import Expr, Function, KroneckerDelta, sqrt
 
 from lngeom.symbolic.proof import Assumption, Counterexample, Proof, Step, equality, fact, matrix
 from lngeom.symbolic.registry import proves
-from lngeom.symbolic.sums import D, H, derivative, field, i, total
+from lngeom.symbolic.sums import D, Field, H, N, d, derivative, e, field, i, n, total
 
 PHI = sp.Symbol("phi", positive=True)
 
@@ -90,6 +91,80 @@ def equation_8() -> Proof:
             Assumption("to second order", r"O(|\delta|^3)\text{ neglected}", cubic),
             Assumption("both sides averaged over x", r"E_{x\sim P(x)}", one_case),
         ),
+    )
+
+
+CARRIER, OUTCOME, PARAMETER, JACOBIAN = field("c"), field("y"), field("z"), field("J")
+
+
+def log_likelihood(z: Field, outcome: Expr) -> Expr:
+    r"""$\log p = (z^\top y - \eta)/\phi + c$ of one of N outcomes; $\eta = \phi\log\sum_y e^{z^\top y/\phi + c}$."""
+    exponent = lambda o: total(lambda l: z(l) * OUTCOME(o, l), H) / PHI + CARRIER(o)
+    return exponent(outcome) - sp.log(total(lambda o: sp.exp(exponent(o)), N))
+
+
+def expectation(value: Callable[[Expr], Expr]) -> Expr:
+    """Mean over the N outcomes under the model's own probabilities."""
+    weight = lambda o: sp.exp(total(lambda l: PARAMETER(l) * OUTCOME(o, l), H) / PHI + CARRIER(o))
+    return total(lambda o: weight(o) * value(o), N) / total(weight, N)
+
+
+def residual(outcome: Expr, unit: Expr) -> Expr:
+    """An output less its mean under the model."""
+    return OUTCOME(outcome, unit) - expectation(lambda o: OUTCOME(o, unit))
+
+
+def score(outcome: Expr, parameter: Expr) -> Expr:
+    """Derivative of log p by one of D parameters, of which z has an arbitrary Jacobian J."""
+    moved = lambda t: lambda l: PARAMETER(l) + t * JACOBIAN(l, parameter)
+    return derivative(lambda t: log_likelihood(moved(t), outcome))
+
+
+def score_steps() -> tuple[Step, ...]:
+    """The score, its mean and its second moment, for all numbers of units H, parameters D and outcomes N."""
+    of = lambda o, parameter: total(lambda l: residual(o, l) * JACOBIAN(l, parameter), H) / PHI
+    covariance = lambda k, l: expectation(lambda o: residual(o, k) * residual(o, l))
+    stated = total(lambda k: total(lambda l: JACOBIAN(k, d) * covariance(k, l) * JACOBIAN(l, e), H), H) / PHI**2
+    return (
+        equality("The score is Jᵀ times the residual over φ", score(n, d), of(n, d), r"s_{nd}"),
+        equality("its mean over outcomes is zero", expectation(lambda o: of(o, d)), 0, r"E[s_d]"),
+        equality(
+            "and its second moment is JᵀΛJ with Λ = Cov[y]/φ²",
+            expectation(lambda o: of(o, d) * of(o, e)),
+            stated,
+            r"E[s_ds_e]",
+        ),
+    )
+
+
+@proves("equation.9")
+def equation_9() -> Proof:
+    """The expected outer product of the score is JᵀΛJ, whatever the layer and the exponential family."""
+    z, u = sp.symbols("z u", real=True)
+    rate, y = sp.Symbol("r", positive=True), sp.Symbol("y", integer=True, nonnegative=True)
+    count = lambda power: sp.summation((y - rate) ** power * rate**y / sp.factorial(y), (y, 0, sp.oo)) / sp.exp(rate)
+    density = sp.exp(-((u - z) ** 2) / (2 * PHI)) / sqrt(2 * sp.pi * PHI)
+    normal = lambda power: sp.integrate(((u - z) / PHI) ** power * density, (u, -sp.oo, sp.oo))
+    return Proof(
+        "equation.9",
+        r"F = E_{x,y}[s s^\top] = E_x[J^\top\Lambda J],\quad s = \partial_\theta\log P,\ "
+        r"J = \partial z/\partial\theta,\ \Lambda = \mathrm{Cov}[y\mid x]/\phi^2",
+        (
+            *score_steps(),
+            expanded(
+                "Counts without bound, Poisson of rate r = e^z: mean zero, second moment η'' = r",
+                r"E[y - r] = 0,\ E[(y-r)^2] = r",
+                count(1),
+                count(2) - rate,
+            ),
+            expanded(
+                "A density, Gaussian of variance φ: mean zero, second moment η''/φ = 1/φ",
+                r"E[s] = 0,\ E[s^2] = 1/\phi",
+                normal(1),
+                normal(2) - 1 / PHI,
+            ),
+        ),
+        (Assumption("z(θ) is differentiable; sums over y may be differentiated term by term", r"\theta \mapsto z"),),
     )
 
 

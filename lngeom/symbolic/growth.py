@@ -192,6 +192,56 @@ def angle() -> Proof:
     )
 
 
+def squared_tangent(w: Field, gradient: Field, rate: Expr) -> Expr:
+    """Squared tangent of the angle between w and w − η∇L."""
+    after = minus(w, rate, gradient)
+    return dot(w, w) * dot(after, after) / dot(w, after) ** 2 - 1
+
+
+@proves("text.norm_controls_learning_rate")
+def norm_controls_learning_rate() -> Proof:
+    """At c times the norm the tangent of a step's angle is c⁻² times as large, and so is the angle to first order."""
+    w, v = field("w"), field("v")
+    gradient = perpendicular(v, w)
+    larger, weaker = (lambda d: DELTA * w(d)), (lambda d: gradient(d) / DELTA)
+    slope = sp.Symbol("s", positive=True)
+    turned = sp.atan(RATE * slope / DELTA**2)
+    growth = -2 * RATE * slope * DELTA / (DELTA**4 + RATE**2 * slope**2)
+    return Proof(
+        "text.norm_controls_learning_rate",
+        r"\tan\angle(cw, cw - \eta\nabla L(cw)) = c^{-2}\tan\angle(w, w - \eta\nabla L(w)),\quad "
+        r"\theta = c^{-2}\eta\|\nabla L\|/\|w\| + O(\eta^3)",
+        (
+            *radial_steps(),
+            *gradient_scaling(),
+            equality(
+                "For a gradient orthogonal to w, the tangent of the angle is η‖∇L‖/‖w‖",
+                squared_tangent(w, gradient, RATE),
+                RATE**2 * dot(gradient, gradient) / dot(w, w),
+                r"\tan^2\theta",
+            ),
+            equality(
+                "At cw the gradient is ∇L(w)/c, and the squared tangent c⁻⁴ times as large",
+                squared_tangent(larger, weaker, RATE),
+                squared_tangent(w, gradient, RATE) / DELTA**4,
+            ),
+            expanded(
+                "The angle is c⁻² times ηs, s = ‖∇L‖/‖w‖, with no term in η²",
+                r"\theta(0) = 0,\ \theta'(0) = s/c^2,\ \theta''(0) = 0",
+                turned.subs(RATE, 0),
+                turned.diff(RATE).subs(RATE, 0) - slope / DELTA**2,
+                turned.diff(RATE, 2).subs(RATE, 0),
+            ),
+            fact(
+                "At any learning rate it falls as c grows",
+                r"\frac{d}{dc}\arctan(\eta s/c^2) = \frac{-2\eta sc}{c^4 + \eta^2s^2} < 0",
+                lambda: sp.cancel(turned.diff(DELTA) - growth) == 0 and growth.is_negative is True,
+            ),
+        ),
+        (SCALE_FREE,),
+    )
+
+
 @proves("dynamics.dyt")
 def dynamic_tanh() -> Proof:
     """DyT: weights and α are redundant, and gradient flow conserves ‖W‖² − α²."""

@@ -61,7 +61,8 @@ def random_layer(name: str, units: int, inputs: int, cases: int, draw: random.Ra
     """A random layer whose variances are all squares in the field.
 
     Args:
-        name: class name of the normalizer; "LayerNorm with eps", "BatchNorm of data constant in one input".
+        name: class name of the normalizer; "LayerNorm with eps", "LayerNorm of data zero in two inputs",
+            "BatchNorm of data constant in one input".
         units: H.
         inputs: D.
         cases: N.
@@ -77,6 +78,8 @@ def random_layer(name: str, units: int, inputs: int, cases: int, draw: random.Ra
     if name.startswith(("LayerNorm", "RMSNorm", "GroupNorm")):
         while len(X) < cases:
             x = [entry() for _ in range(inputs)]
+            if name.endswith("zero in two inputs"):
+                x[-2:] = 0, 0
             a = [_dot(w, x) for w in W]
             mu, sigma = [0] * units, [0] * units
             for group in _groups(name, units):

@@ -91,7 +91,8 @@ def nullity(name: str, sizes: tuple[int, ...], *, softmax: bool = False, seed: i
     return H * (D + 2) - rank(jacobian_rows(name, layer, softmax=softmax))
 
 
-def _layer_norm_dimension(H: int, D: int) -> int:
+def layer_norm_dimension(H: int, D: int) -> int:
+    """D + 1 + max(0, H − r(r+3)/2), r = min(D, H−1)."""
     r = min(D, H - 1)
     return D + 1 + max(0, H - r * (r + 3) // 2)
 
@@ -168,7 +169,7 @@ def layer_norm() -> Proof:
             null_step("W itself is null", LAYER_NORM, RADIAL),
             null_step("Every shift 1γᵀ is null", LAYER_NORM, SHIFTS),
             wide_step(LAYER_NORM),
-            rank_step("LayerNorm", dimensions(_layer_norm_dimension)),
+            rank_step("LayerNorm", dimensions(layer_norm_dimension)),
         ),
         (SPAN,),
     )
@@ -196,7 +197,7 @@ def group_norm() -> Proof:
     selected = own.args[0] if own.args[0] != p else own.args[1]
     radial: Field = lambda i, d: KroneckerDelta(i[0], selected) * LAYER.W(i, d)
     shifts: Field = lambda i, d: KroneckerDelta(i[0], selected) * SHIFT(d)
-    cases = [((H, D, 2), 2 * _layer_norm_dimension(H // 2, D)) for H, D in ((6, 2), (8, 2), (8, 3), (12, 2))]
+    cases = [((H, D, 2), 2 * layer_norm_dimension(H // 2, D)) for H, D in ((6, 2), (8, 2), (8, 3), (12, 2))]
     return Proof(
         "nullspace.gn",
         r"\dim\ker F = \sum_{\text{groups}} \left(D + 1 + \max(0, \tfrac HG - \tfrac{r(r+3)}{2})\right)",

@@ -1,13 +1,24 @@
 r"""Statements of Sections 1, 3 and 7 on cases, batches, training and test."""
 
 import sympy as sp
-from sympy import KroneckerDelta
+from sympy import Expr, KroneckerDelta, sqrt
 
-from lngeom.symbolic.invariance import LAYER, changed
-from lngeom.symbolic.layers import BATCH_NORM, EPSILON, LAYER_NORM, Layer
-from lngeom.symbolic.proof import Counterexample, Proof, equality, fact, matrix, refutation
+from lngeom.symbolic.invariance import LAYER, SIGMA, changed
+from lngeom.symbolic.layers import (
+    BATCH_NORM,
+    BATCH_NORM_EVALUATION,
+    EPSILON,
+    LAYER_NORM,
+    STORED_MEAN,
+    STORED_VARIANCE,
+    WEIGHT_NORM,
+    Layer,
+    Method,
+)
+from lngeom.symbolic.nullspaces import GAIN
+from lngeom.symbolic.proof import Assumption, Counterexample, Proof, Step, equality, fact, matrix, refutation
 from lngeom.symbolic.registry import proves
-from lngeom.symbolic.sums import field, i, j, k, m, n
+from lngeom.symbolic.sums import D, Field, H, N, field, i, j, k, m, mean, n, total
 
 
 def _other_cases_replaced() -> Layer:
@@ -133,4 +144,117 @@ def shared_statistics() -> Proof:
             ),
             refutation("but units do not", per_unit),
         ),
+    )
+
+
+BIAS = field("b")
+
+
+def plain(method: Method, slope: Expr, offset: Expr, gain: Expr, bias: Expr) -> tuple[Step, Step, Step]:
+    """A normalized unit is a plain one of w' = slope·w, b' = offset, free of the case; gain and bias give Wx back.
+
+    Args:
+        method: the normalization method.
+        slope: what the plain network multiplies w by.
+        offset: its bias.
+        gain: the gain at which the normalized unit is the plain one of weights w, without bias.
+        bias: the bias at which it is.
+
+    Returns:
+        Three steps.
+    """
+    network = total(lambda d: slope * LAYER.W(i, d) * LAYER.X(n, d), D) + offset
+
+    def of_unit_alone() -> bool:
+        return n not in slope.free_symbols | offset.free_symbols
+
+    return (
+        equality(
+            f"{method.name}: g n + b is a plain unit",
+            GAIN(i) * method(LAYER, eps=EPSILON) + BIAS(i),
+            network,
+            r"z_{ni}",
+        ),
+        fact(
+            f"{method.name}: its weights and bias are the same for every case", r"\partial_n(w', b') = 0", of_unit_alone
+        ),
+        equality(f"{method.name}: every plain unit is one", gain * method(LAYER, eps=EPSILON) + bias, LAYER.a(n, i)),
+    )
+
+
+@proves("statements.bn_wn_reparameterize")
+def bn_wn_reparameterize() -> Proof:
+    """Weight norm, and batch norm with fixed statistics, compute what a plain network of other weights does."""
+    average = mean(lambda m: LAYER.a(m, i), N)
+    statistics = (
+        (WEIGHT_NORM, sp.S.Zero, sqrt(WEIGHT_NORM.square(LAYER, eps=EPSILON))),
+        (BATCH_NORM, average, sqrt(BATCH_NORM.square(LAYER, eps=EPSILON))),
+        (BATCH_NORM_EVALUATION, STORED_MEAN(i), sqrt(STORED_VARIANCE(i) + EPSILON)),
+    )
+    batch = changed(
+        "statements.bn_wn_reparameterize for statistics of a mini-batch",
+        r"z_1 \text{ is a function of } x_1",
+        "Batch norm of the same first case in another batch (left) and in the first (right).",
+        lambda v: BATCH_NORM.exactly(v["W"], v["X"]),
+        lambda v: BATCH_NORM.exactly(v["W"], v["X'"]),
+        {"W": matrix([[1]]), "X": matrix([[0], [1], [2]]), "X'": matrix([[0], [1], [5]])},
+    )
+    return Proof(
+        "statements.bn_wn_reparameterize",
+        r"g_i n_i + b_i = w_i'^\top x + b_i',\quad w_i' = g_iw_i/\sigma_i,\ b_i' = b_i - g_i\mu_i/\sigma_i",
+        tuple(
+            step
+            for method, mu, sigma in statistics
+            for step in plain(method, GAIN(i) / sigma, BIAS(i) - GAIN(i) * mu / sigma, sigma, mu)
+        ),
+        (Assumption("statistics of the data, not of a mini-batch", r"\mu_i, \sigma_i \text{ fixed}", batch), SIGMA),
+    )
+
+
+def midpoint(eps: int) -> Counterexample:
+    """Three units, two inputs: layer norm at a midpoint is not the midpoint of layer norms."""
+    normalized = lambda v, x: LAYER_NORM.exactly(v["W"], x, v[r"\epsilon"])
+    return changed(
+        f"statements.ln_not_reparameterization as if it were affine, ε = {eps}",
+        r"z\left(\tfrac{x + y}2\right) = \tfrac12 z(x) + \tfrac12 z(y)",
+        "n of the first unit at the midpoint (left), and the mean of n at both ends (right).",
+        lambda v: (normalized(v, v["x"]) + normalized(v, v["y"])) / 2,
+        lambda v: normalized(v, (v["x"] + v["y"]) / 2),
+        {
+            "W": matrix([[1, 0], [0, 1], [0, 0]]),
+            "x": matrix([[2, 0]]),
+            "y": matrix([[0, 2]]),
+            r"\epsilon": eps,
+        },
+    )
+
+
+def along_ray(output: Field) -> tuple[Expr, Expr]:
+    """f(x) − f(−x), and f(2x) − f(x), of an output as a function of the inputs' factor."""
+    return output(1) - output(-1), output(2) - output(1)
+
+
+@proves("statements.ln_not_reparameterization")
+def ln_not_reparameterization() -> Proof:
+    """Layer norm's output is not affine in x, at any weights at which it is defined, as every plain network's is."""
+    A, B = field("A"), field("B")
+    affine = along_ray(lambda c: total(lambda d: A(i, d) * c * LAYER.X(n, d), D) + B(i))
+    scaled = lambda c: Layer(LAYER.W, lambda s, d: c * LAYER.X(s, d))
+    normalized = along_ray(lambda c: GAIN(i) * LAYER_NORM(scaled(c)) + BIAS(i))
+    return Proof(
+        "statements.ln_not_reparameterization",
+        r"g_i \neq 0 \Rightarrow \nexists A, B:\ g \odot \mathrm{LN}(Wx) + b = Ax + B\ \forall x",
+        (
+            equality("For an affine f: f(x) − f(−x) = 2 (f(2x) − f(x))", affine[0], 2 * affine[1]),
+            equality("Layer norm does not see a factor: z(2x) − z(x) = 0", normalized[1], 0),
+            equality("but it sees a sign: z(x) − z(−x) = 2 g n", normalized[0], 2 * GAIN(i) * LAYER_NORM(LAYER)),
+            equality(
+                "and n is not zero in every unit, for its mean square is one",
+                mean(lambda l: LAYER_NORM(LAYER, n, l) ** 2, H),
+                1,
+            ),
+            refutation("An exact instance", midpoint(0)),
+            refutation("and one with ε = 1", midpoint(1)),
+        ),
+        (SIGMA, Assumption("gains are not zero", r"g_i \neq 0")),
     )

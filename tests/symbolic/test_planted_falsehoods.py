@@ -8,11 +8,12 @@ import sympy as sp
 from lngeom.symbolic import Counterexample, Proof, ProofError, prove
 from lngeom.symbolic.actions import ACTIONS, DELTA
 from lngeom.symbolic.dynamics import EPS, gradient_scaling
+from lngeom.symbolic.exceptions import half_way, with_product
 from lngeom.symbolic.fisher_blocks import LAMBDA, SMALL, _weight_blocks, chi, own_rows, scaled
-from lngeom.symbolic.glm import PHI, eta, expanded
-from lngeom.symbolic.growth import RATE, dot, minus, perpendicular
+from lngeom.symbolic.glm import JACOBIAN, OUTCOME, PHI, eta, expanded, expectation, residual, score, score_steps
+from lngeom.symbolic.growth import RATE, dot, minus, perpendicular, squared_tangent
 from lngeom.symbolic.invariance import scaled_epsilon_steps
-from lngeom.symbolic.layers import BATCH_NORM, LAYER_NORM, METHODS, RMS_NORM, WEIGHT_NORM
+from lngeom.symbolic.layers import BATCH_NORM, EPSILON, LAYER_NORM, METHODS, RMS_NORM, WEIGHT_NORM, Layer
 from lngeom.symbolic.magnitude import gain_form
 from lngeom.symbolic.modular import PRIME, inverse, jacobian_rows, random_layer, rank, square_root
 from lngeom.symbolic.nullspaces import (
@@ -20,8 +21,8 @@ from lngeom.symbolic.nullspaces import (
     LAYER,
     RADIAL,
     SHIFTS,
-    _layer_norm_dimension,
     along,
+    layer_norm_dimension,
     null_step,
     nullity,
     rank_step,
@@ -29,12 +30,15 @@ from lngeom.symbolic.nullspaces import (
 )
 from lngeom.symbolic.optimizers import OPTIMIZERS, elementwise
 from lngeom.symbolic.proof import equality
-from lngeom.symbolic.sums import D, H, KroneckerDelta, N, field, i, k, mean, n, total
+from lngeom.symbolic.statements import BIAS, along_ray, plain
+from lngeom.symbolic.sums import D, H, KroneckerDelta, N, d, field, i, k, mean, n, total
 from lngeom.symbolic.table import expansion, general_steps
 from sympy import sqrt
 
 V = field("V")
 w, v = field("w"), field("v")
+gamma = field("gamma")
+gradient = perpendicular(v, w)
 moved = total(lambda d: v(d) * LAYER.X(n, d), D)
 output = lambda l: LAYER_NORM(LAYER, n, l)  # noqa: E731
 z, y = sp.symbols("z y", real=True)
@@ -75,7 +79,7 @@ FALSE_STEPS = {
     "null space: shifts of RMS norm": lambda: null_step("", RMS_NORM, SHIFTS),
     "null space: W without its gain, unnormalized": lambda: null_step("", METHODS["Identity"], RADIAL),
     "null space: W with ε": lambda: equality("", along(LAYER_NORM, RADIAL, EPS), 0),
-    "null space: a dimension too many": lambda: rank_step("LayerNorm", [((4, 2), _layer_norm_dimension(4, 2) + 1)]),
+    "null space: a dimension too many": lambda: rank_step("LayerNorm", [((4, 2), layer_norm_dimension(4, 2) + 1)]),
     "null space: a dimension too few": lambda: rank_step("BatchNorm", [((2, 2), 1)]),
     "gains: n² off by a factor": lambda: equality("", gain_form_value(), 2 * gain_form_value()),
     "gains: E[λn²] is E[λ]": lambda: equality(
@@ -92,7 +96,69 @@ FALSE_STEPS = {
         dot(minus(w, RATE, perpendicular(v, w)), minus(w, RATE, perpendicular(v, w))),
         dot(w, w) + RATE * dot(perpendicular(v, w), perpendicular(v, w)),
     ),
+    "dynamics: the angle goes as 1/c": lambda: equality(
+        "",
+        squared_tangent(lambda d: DELTA * w(d), lambda d: gradient(d) / DELTA, RATE),
+        squared_tangent(w, gradient, RATE) / DELTA**2,
+    ),
+    "dynamics: the angle of a step that is not orthogonal": lambda: equality(
+        "", squared_tangent(w, v, RATE), RATE**2 * dot(v, v) / dot(w, w)
+    ),
+    "score: φ forgotten": lambda: equality("", score(n, d), total(lambda l: residual(n, l) * JACOBIAN(l, d), H)),
+    "score: second moments for covariances": lambda: equality(
+        "",
+        expectation(lambda o: residual(o, k) * residual(o, i)),
+        expectation(lambda o: OUTCOME(o, k) * OUTCOME(o, i)),
+    ),
+    "score: mean over outcomes that are equally likely": lambda: equality("", mean(lambda o: score(o, d), N), 0),
+    "exceptions: layer norm and a shift with Wγ arbitrary": lambda: equality(
+        "", LAYER_NORM(Layer(LAYER.W, lambda s, d: LAYER.X(s, d) + gamma(d))), LAYER_NORM(LAYER)
+    ),
+    "exceptions: opposite inputs with equal outputs": lambda: equality(
+        "", LAYER_NORM(half_way(1), eps=EPS), LAYER_NORM(half_way(-1), eps=EPS)
+    ),
+    "exceptions: RMS norm and a shift with Wγ = s1": lambda: equality(
+        "",
+        RMS_NORM(Layer(with_product(LAYER.W, gamma, z), lambda s, d: LAYER.X(s, d) + gamma(d))),
+        RMS_NORM(Layer(with_product(LAYER.W, gamma, z), LAYER.X)),
+    ),
+    "exceptions: weight norm on data with γᵀx = s": lambda: equality(
+        "",
+        WEIGHT_NORM(Layer(lambda l, d: LAYER.W(l, d) + gamma(d), with_product(LAYER.X, gamma, z))),
+        WEIGHT_NORM(Layer(LAYER.W, with_product(LAYER.X, gamma, z))),
+    ),
+    "exceptions: arbitrary rows have the product": lambda: equality(
+        "",
+        total(lambda d: LAYER.W(i, d) * gamma(d), D),
+        total(lambda d: with_product(LAYER.W, gamma, z)(i, d) * gamma(d), D),
+    ),
+    "exceptions: weight norm does not see v": lambda: equality(
+        "",
+        WEIGHT_NORM(Layer(LAYER.W, with_product(LAYER.X, v, sp.S.Zero)).towards(lambda l, d: v(d), z)),
+        WEIGHT_NORM(Layer(LAYER.W, with_product(LAYER.X, v, sp.S.Zero))),
+    ),
+    "exceptions: one row less of unseen directions": lambda: rank_step(
+        "LayerNorm of data zero in two inputs", [((4, 4), layer_norm_dimension(4, 2) + 2 * 3)]
+    ),
+    "statements: layer norm's weights the same for every case": lambda: plain(
+        LAYER_NORM, GAIN(i) / sqrt(LAYER_NORM.square(LAYER)), BIAS(i), sp.S.One, sp.S.Zero
+    )[1],
+    "statements: batch norm without its mean": lambda: plain(
+        BATCH_NORM, GAIN(i) / sqrt(BATCH_NORM.square(LAYER, eps=EPSILON)), BIAS(i), sp.S.One, sp.S.Zero
+    )[0],
+    "statements: weight norm with gain one is plain": lambda: plain(
+        WEIGHT_NORM, sp.S.One, sp.S.Zero, sp.S.One, sp.S.Zero
+    )[2],
+    "statements: layer norm as if it were affine": lambda: equality(
+        "", *sides_of_affine(lambda c: LAYER_NORM(Layer(LAYER.W, lambda s, d: c * LAYER.X(s, d))))
+    ),
 }
+
+
+def sides_of_affine(function):
+    """What is equal for an affine function: f(x) − f(−x) and 2 (f(2x) − f(x))."""
+    odd, step = along_ray(function)
+    return odd, 2 * step
 
 
 def gain_form_value():
@@ -109,7 +175,7 @@ def test_false_step_is_refused(name):
 
 @pytest.mark.parametrize("method", [LAYER_NORM, BATCH_NORM, RMS_NORM])
 def test_true_steps_of_the_same_families_pass(method):
-    steps = (*scaled_epsilon_steps(method, scaled()), *gain_form(method), *gradient_scaling())
+    steps = (*scaled_epsilon_steps(method, scaled()), *gain_form(method), *gradient_scaling(), *score_steps())
     assert all(step.verify() for step in steps)
 
 
@@ -189,4 +255,4 @@ def test_modular_jacobian_annihilates_the_radial_direction_and_not_another():
 
 
 def test_nullity_does_not_depend_on_the_draw():
-    assert {nullity("LayerNorm", (4, 2), seed=seed) for seed in range(5)} == {_layer_norm_dimension(4, 2)}
+    assert {nullity("LayerNorm", (4, 2), seed=seed) for seed in range(5)} == {layer_norm_dimension(4, 2)}
