@@ -62,6 +62,10 @@ class AbstractFamily(eqx.Module):
         r"""Sᵀ v, where Λ(z) = S Sᵀ. For independent responses S = diag(√(η''/φ))."""
         return jnp.sqrt(self.metric_product(z, jnp.ones_like(z))) * v
 
+    def metric_parts(self, z: Float[Array, "*B C"]) -> tuple[Float[Array, "*B C"], Float[Array, "*B C"]]:
+        r"""Vectors λ and q with $\Lambda = \mathrm{diag}(\lambda) - q q^\top$ (q = 0 for independent responses)."""
+        return self.metric_product(z, jnp.ones_like(z)), jnp.zeros_like(z)
+
     def metric(self, z: Float[Array, "*B C"]) -> Float[Array, "*B C C"]:
         """Λ(z) as matrices."""
         basis = jnp.broadcast_to(jnp.eye(z.shape[-1], dtype=z.dtype), (*z.shape, z.shape[-1]))
@@ -283,6 +287,10 @@ class Categorical(AbstractFamily):
     def metric_product(self, z, v):  # noqa: D102
         q = jax.nn.softmax(z, -1)
         return q * (v - jnp.sum(q * v, -1, keepdims=True))
+
+    def metric_parts(self, z):  # noqa: D102
+        q = jax.nn.softmax(z, -1)
+        return q, q
 
     def metric_sqrt_product(self, z, v):
         """Sᵀ v with S = diag(√q) − q √qᵀ, for which S Sᵀ = diag(q) − q qᵀ."""

@@ -1,0 +1,167 @@
+r"""The derivative of each normalizer, $dW \mapsto dn$, and its transpose, in closed form.
+
+Unit by unit (identity, batch, weight norm), with x̃ the inputs less what the mean subtracts and v_i the slope of σ_i:
+$$dn_i = \frac{\tilde x^\top dw_i - n_i\, v_i^\top dw_i}{\sigma_i}.$$
+Across units (layer, RMS, group norm), with one projector for each group of h units:
+$$dn = \Pi\,(dW\,x) / \sigma, \qquad \Pi = I - \frac{\mathbf 1 \mathbf 1^\top}{h} - \frac{n n^\top}{h}$$
+(no $\mathbf 1\mathbf 1^\top$ term for RMS norm). Both hold for every ε ≥ 0, with σ and n those of the ε at hand.
+"""
+
+from abc import abstractmethod
+from functools import singledispatch
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from lngeom.normalizers import (
+    AbstractGroupedNormalizer,
+    AbstractNormalizer,
+    BatchNorm,
+    BatchNormEvaluation,
+    Identity,
+    WeightNorm,
+    summed_inputs,
+)
+
+
+class AbstractLinearization(eqx.Module):
+    """The derivative of n with respect to W at one point.
+
+    Attributes:
+        normalized: n at that point, shape [N H].
+        inverse_scale: 1/σ, shape [N H].
+        inputs: x̃, shape [N D].
+    """
+
+    normalized: eqx.AbstractVar[Float[Array, "N H"]]
+    inverse_scale: eqx.AbstractVar[Float[Array, "N H"]]
+    inputs: eqx.AbstractVar[Float[Array, "N D"]]
+
+    @abstractmethod
+    def push(self, weights: Float[Array, "H D"]) -> Float[Array, "N H"]:
+        """The tangent dn of a change dW of the weights."""
+
+    @abstractmethod
+    def pull(self, cotangent: Float[Array, "N H"]) -> Float[Array, "H D"]:
+        """The transpose of `push`."""
+
+
+class UnitwiseLinearization(AbstractLinearization):
+    """The derivative of a method whose statistics of one unit depend on its own weights alone.
+
+    Attributes:
+        normalized: n, shape [N H].
+        inverse_scale: 1/σ, shape [N H].
+        inputs: x̃ = x − ∂μ/∂w, shape [N D].
+        scale_slope: v_i = ∂σ_i/∂w_i, shape [H D].
+    """
+
+    normalized: Float[Array, "N H"]
+    inverse_scale: Float[Array, "N H"]
+    inputs: Float[Array, "N D"]
+    scale_slope: Float[Array, "H D"]
+
+    def push(self, weights):  # noqa: D102
+        radial = jnp.sum(self.scale_slope * weights, 1)
+        return (self.inputs @ weights.T - self.normalized * radial[None, :]) * self.inverse_scale
+
+    def pull(self, cotangent):  # noqa: D102
+        scaled = cotangent * self.inverse_scale
+        radial = jnp.sum(scaled * self.normalized, 0)
+        return scaled.T @ self.inputs - radial[:, None] * self.scale_slope
+
+
+class GroupedLinearization(AbstractLinearization):
+    """The derivative of a method which normalizes groups of units within a sample.
+
+    Attributes:
+        normalized: n, shape [N H].
+        inverse_scale: 1/σ, shape [N H], constant within a group.
+        inputs: x, shape [N D].
+        groups: number of groups.
+        centered: whether a mean is subtracted.
+    """
+
+    normalized: Float[Array, "N H"]
+    inverse_scale: Float[Array, "N H"]
+    inputs: Float[Array, "N D"]
+    groups: int = eqx.field(static=True)
+    centered: bool = eqx.field(static=True)
+
+    def project(self, value: Float[Array, "N H *K"]) -> Float[Array, "N H *K"]:
+        """Π along the units' axis; symmetric, so its own transpose."""
+        samples, units, *rest = value.shape
+        grouped = value.reshape(samples, self.groups, units // self.groups, *rest)
+        n = self.normalized.reshape(samples, self.groups, -1, *(1 for _ in rest))
+        result = grouped - n * jnp.mean(n * grouped, 2, keepdims=True)
+        if self.centered:
+            result -= jnp.mean(grouped, 2, keepdims=True)
+        return result.reshape(value.shape)
+
+    def push(self, weights):  # noqa: D102
+        return self.project(self.inputs @ weights.T) * self.inverse_scale
+
+    def pull(self, cotangent):  # noqa: D102
+        return (self.project(cotangent) * self.inverse_scale).T @ self.inputs
+
+
+@singledispatch
+def linearize(
+    normalizer: AbstractNormalizer, weights: Float[Array, "H D"], inputs: Float[Array, "N D"]
+) -> AbstractLinearization:
+    """The derivative of a normalizer at W, for each sample of X.
+
+    Args:
+        normalizer: the method.
+        weights: W.
+        inputs: X, one sample a row.
+
+    Returns:
+        The derivative, with its transpose.
+
+    Raises:
+        NotImplementedError: if no closed form is known for this method.
+    """
+    raise NotImplementedError(f"no closed form is known for the derivative of {type(normalizer).__name__}")
+
+
+def _unitwise(normalizer, weights, inputs, shift, scale_slope) -> UnitwiseLinearization:
+    mean, scale = normalizer.statistics(weights, inputs)
+    a = summed_inputs(weights, inputs)
+    return UnitwiseLinearization(
+        (a - mean) / scale, jnp.broadcast_to(1 / scale, a.shape), inputs - shift, scale_slope(scale)
+    )
+
+
+@linearize.register(Identity)
+@linearize.register(BatchNormEvaluation)
+def _(normalizer, weights, inputs) -> UnitwiseLinearization:
+    return _unitwise(normalizer, weights, inputs, jnp.zeros_like(inputs[:1]), lambda _: jnp.zeros_like(weights))
+
+
+@linearize.register(WeightNorm)
+def _(normalizer, weights, inputs) -> UnitwiseLinearization:
+    return _unitwise(normalizer, weights, inputs, jnp.zeros_like(inputs[:1]), lambda scale: weights / scale.T)
+
+
+@linearize.register(BatchNorm)
+def _(normalizer, weights, inputs) -> UnitwiseLinearization:
+    mean = jnp.mean(inputs, 0, keepdims=True)
+    centered = inputs - mean
+
+    def slope(scale: Float[Array, "1 H"]) -> Float[Array, "H D"]:
+        """Cov(x) w_i / σ_i."""
+        return (centered @ weights.T / scale).T @ centered / len(inputs)
+
+    return _unitwise(normalizer, weights, inputs, mean, slope)
+
+
+@linearize.register(AbstractGroupedNormalizer)
+def _(normalizer, weights, inputs) -> GroupedLinearization:
+    mean, scale = normalizer.statistics(weights, inputs)
+    a = summed_inputs(weights, inputs)
+    inverse_scale = jnp.broadcast_to(1 / scale, a.shape)
+    return GroupedLinearization(
+        (a - mean) / scale, inverse_scale, inputs, normalizer.group_count, normalizer.centered
+    )
