@@ -88,7 +88,7 @@ class _Basis:
     def embed(self, leaf: Leaf, columns: Float[np.ndarray, "k ..."]) -> Float[np.ndarray, "P k"]:
         """Changes of one leaf, one each along the first axis, as columns."""
         result = np.zeros((self.size, len(columns)))
-        result[leaf.start : leaf.start + leaf.value.size] = columns.reshape(len(columns), -1).T
+        result[leaf.start : leaf.start + leaf.value.size] = columns.reshape(len(columns), leaf.value.size).T
         return result
 
     def scale(self, leaf: Leaf) -> Float[np.ndarray, "P 1"]:
