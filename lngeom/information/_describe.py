@@ -15,7 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from lngeom.information._problem import leaf_paths
+from lngeom.families import Gaussian
+from lngeom.information._problem import Frozen, leaf_paths
 
 MIXING = 24
 """Longest shared axis for which changes of basis between two leaves are tried: they span 2·length² directions."""
@@ -66,7 +67,10 @@ class Description:
     def __str__(self) -> str:
         lines = [f"{d.count:5d}  {d.name}" for d in self.directions]
         lines.append(f"{self.unexplained:5d}  unexplained")
-        lines += [f"broken by eps: {b.name}, form {b.form:.2g} of the largest, ∝ eps^{b.exponent:.2f}" for b in self.broken]
+        lines += [
+            f"broken by eps: {b.name}, form {b.form:.2g} of the largest, ∝ eps^{b.exponent:.2f}"
+            for b in self.broken
+        ]
         return "\n".join(lines)
 
 
@@ -100,7 +104,9 @@ class _Basis:
         patterns = np.eye(math.prod(shape)).reshape(-1, *shape)
         return self.embed(leaf, np.broadcast_to(patterns, (len(patterns), *leaf.value.shape)))
 
-    def slices(self, leaf: Leaf, axis: int, value: Float[np.ndarray, "..."] | None = None) -> Float[np.ndarray, "P n"]:
+    def slices(
+        self, leaf: Leaf, axis: int, value: Float[np.ndarray, "..."] | None = None
+    ) -> Float[np.ndarray, "P n"]:
         """The scale of each slice along an axis."""
         value = leaf.value if value is None else value
         length = value.shape[axis]
@@ -133,15 +139,32 @@ def explain(operator: Any, basis: jax.Array) -> Description:
     close = float(jnp.finfo(operator.problem.dtype).eps) ** 0.4
     explained = np.zeros((start, 0))
     directions = []
-    for name, subspace in _candidates(_Basis(leaves), null, np.asarray(operator.diagonal())):
-        if explained.shape[1] == null.shape[1]:
-            break
-        found = _new_directions(subspace, null, explained, close)
-        if found.shape[1]:
-            explained = np.concatenate([explained, found], 1)
-            directions.append(Direction(name, found.shape[1]))
-    broken = tuple(_broken(operator, leaves, null, close))
-    return Description(tuple(directions), null.shape[1] - explained.shape[1], broken)
+    for tier in _tiers(_Basis(leaves), null, np.asarray(operator.diagonal())):
+        parts = [(name, _null_part(subspace, null, close)) for name, subspace in tier]
+        while parts and explained.shape[1] < null.shape[1]:
+            parts = [(name, _outside(part, explained, close)) for name, part in parts]
+            name, best = max(parts, key=lambda item: item[1].shape[1])
+            if not best.shape[1]:
+                break
+            explained = np.concatenate([explained, best], 1)
+            directions.append(Direction(name, best.shape[1]))
+    rest = _outside(null, explained, close)
+    if operator.problem.family.joint and rest.shape[1]:
+        alike = _moves_outputs(operator, rest, close)
+        if alike:
+            directions.append(Direction("changes of all logits alike, which the softmax does not see", alike))
+    unexplained = null.shape[1] - sum(d.count for d in directions)
+    return Description(tuple(directions), unexplained, tuple(_broken(operator, leaves, null, close)))
+
+
+def _moves_outputs(operator: Any, columns: np.ndarray, close: float) -> int:
+    """How many of these null directions change the outputs at all: the metric, not the model, hides them."""
+    problem = operator.problem
+    gaussian = replace(problem, function=Frozen((problem.model, Gaussian())))
+    moved = operator.at_problem(gaussian)
+    product = np.asarray(moved.mm(jnp.asarray(columns, problem.dtype)))
+    values = np.linalg.eigvalsh(columns.T @ product)
+    return int(np.sum(values > close * float(moved.trace())))
 
 
 def _orthonormal(columns: np.ndarray, close: float) -> np.ndarray:
@@ -151,85 +174,121 @@ def _orthonormal(columns: np.ndarray, close: float) -> np.ndarray:
     return u[:, s > close * s[0]] if s[0] > 0 else u[:, :0]
 
 
-def _new_directions(subspace: np.ndarray, null: np.ndarray, explained: np.ndarray, close: float) -> np.ndarray:
-    """Orthonormal basis of what of the subspace is null and not explained yet."""
+def _null_part(subspace: np.ndarray, null: np.ndarray, close: float) -> np.ndarray:
+    """Orthonormal basis of the part of a subspace that is null."""
     subspace = _orthonormal(subspace, close)
     if not subspace.shape[1]:
         return subspace
     left, _, _ = np.linalg.svd(subspace.T @ null, full_matrices=False)
     vectors = subspace @ left
-    vectors = vectors[:, np.linalg.norm(vectors - null @ (null.T @ vectors), axis=0) < close]
+    return vectors[:, np.linalg.norm(vectors - null @ (null.T @ vectors), axis=0) < close]
+
+
+def _outside(vectors: np.ndarray, explained: np.ndarray, close: float) -> np.ndarray:
+    """Orthonormal basis of what vectors add to those explained."""
     rest = vectors - explained @ (explained.T @ vectors)
+    if not rest.shape[1]:
+        return rest
     u, s, _ = np.linalg.svd(rest, full_matrices=False)
-    return u[:, s > 100 * close] if rest.shape[1] else rest
+    return u[:, s > 100 * close]
 
 
-def _candidates(basis: _Basis, null: np.ndarray, diagonal: np.ndarray) -> Iterator[Candidate]:
+def _tiers(basis: _Basis, null: np.ndarray, diagonal: np.ndarray) -> Iterator[list[Candidate]]:
+    """Candidates in groups, the simplest first; within a group, that which explains most is taken first."""
     leaves = basis.leaves
-    for leaf in leaves:
-        unused = np.flatnonzero(diagonal[leaf.start : leaf.start + leaf.value.size] == 0)
-        if len(unused):
-            yield f"entries of {leaf.name} that no output depends on", np.eye(basis.size)[:, leaf.start + unused]
-    for leaf in leaves:
-        yield f"scale of {leaf.name}", basis.scale(leaf)
     axes = [(leaf, axis) for leaf in leaves for axis in range(leaf.value.ndim) if leaf.value.shape[axis] > 1]
-    for leaf, axis in axes:
-        yield f"shift of {leaf.name} along axis {axis}", basis.shift(leaf, axis)
-    for leaf, axis in axes:
-        if leaf.value.ndim > 1:
-            yield f"scale of each slice of {leaf.name} along axis {axis}", basis.slices(leaf, axis)
-            yield f"directions along axis {axis} of {leaf.name} that the data do not span", _unspanned(basis, leaf, axis, null)
+    matrices = [(leaf, axis) for leaf, axis in axes if leaf.value.ndim > 1]
+    unused = [
+        (leaf, np.flatnonzero(diagonal[leaf.start : leaf.start + leaf.value.size] == 0)) for leaf in leaves
+    ]
+    yield [
+        (f"entries of {leaf.name} that no output depends on", np.eye(basis.size)[:, leaf.start + entries])
+        for leaf, entries in unused
+        if len(entries)
+    ]
+    yield [(f"scale of {leaf.name}", basis.scale(leaf)) for leaf in leaves]
+    yield [_fixed_pattern(basis, leaf, axis, null) for leaf, axis in axes]
+    yield [(f"shift of {leaf.name} along axis {axis}", basis.shift(leaf, axis)) for leaf, axis in axes]
+    yield [
+        (f"scale of each slice of {leaf.name} along axis {axis}", basis.slices(leaf, axis))
+        for leaf, axis in matrices
+    ]
     yield from _joint(basis, axes)
 
 
-def _joint(basis: _Basis, axes: list[tuple[Leaf, int]]) -> Iterator[Candidate]:
+def _joint(basis: _Basis, axes: list[tuple[Leaf, int]]) -> Iterator[list[Candidate]]:
     """Symmetries that move several leaves at once."""
-    leaves = basis.leaves
-    for pair in itertools.combinations(leaves, 2):
-        yield f"scale of {pair[0].name} against {pair[1].name}", np.concatenate([basis.scale(leaf) for leaf in pair], 1)
     by_length = {}
     for leaf, axis in axes:
         by_length.setdefault(leaf.value.shape[axis], []).append((leaf, axis))
-    for length, group in by_length.items():
-        for size in (2, 3):
-            for chosen in itertools.combinations(group, size):
-                names = " and ".join(leaf.name for leaf, _ in chosen)
-                yield f"rescaling of each of {length} units between {names}", np.concatenate(
-                    [basis.slices(*item) for item in chosen], 1
-                )
-    for length, group in by_length.items():
-        for chosen in itertools.combinations(group, 2):
-            names = " and ".join(leaf.name for leaf, _ in chosen)
-            centred = [basis.slices(leaf, axis, leaf.value - leaf.value.mean(axis, keepdims=True)) for leaf, axis in chosen
-                       if leaf.value.ndim > 1]
-            plain = [basis.slices(leaf, axis) for leaf, axis in chosen if leaf.value.ndim == 1]
-            if centred and plain:
-                yield f"trades between centred slices of {names} ({length} units)", np.concatenate(centred + plain, 1)
-    for (a, i), (b, j) in itertools.combinations(axes, 2):
-        if a.value.ndim > 1 and b.value.ndim > 1 and a.value.shape[i] == b.value.shape[j] <= MIXING:
-            yield f"change of basis between axis {i} of {a.name} and axis {j} of {b.name}", np.concatenate(
-                [basis.mixing(a, i), basis.mixing(b, j)], 1
+
+    def groups(count: int) -> Iterator[tuple[int, str, tuple[tuple[Leaf, int], ...]]]:
+        for length, group in by_length.items():
+            for chosen in itertools.combinations(group, count):
+                if len({leaf.name for leaf, _ in chosen}) == count:
+                    yield length, " and ".join(leaf.name for leaf, _ in chosen), chosen
+
+    def rescaling(count: int) -> list[Candidate]:
+        return [
+            (
+                f"rescaling of {n} units between {names}",
+                np.concatenate([basis.slices(*item) for item in chosen], 1),
             )
-    yield "joint scale of several leaves", np.concatenate([basis.scale(leaf) for leaf in leaves], 1)
+            for n, names, chosen in groups(count)
+        ]
+
+    pairs = [
+        (f"scale of {a.name} against {b.name}", np.concatenate([basis.scale(a), basis.scale(b)], 1))
+        for a, b in itertools.combinations(basis.leaves, 2)
+    ]
+    yield rescaling(2) + pairs
+    yield rescaling(3)
+    yield [
+        (
+            f"trades between centred slices of {names} ({n} units)",
+            np.concatenate([basis.slices(leaf, axis, _centred(leaf, axis)) for leaf, axis in chosen], 1),
+        )
+        for n, names, chosen in groups(2)
+        if {leaf.value.ndim > 1 for leaf, _ in chosen} == {True, False}
+    ]
+    yield [
+        (
+            f"change of basis between axis {i} of {a.name} and axis {j} of {b.name}",
+            np.concatenate([basis.mixing(a, i), basis.mixing(b, j)], 1),
+        )
+        for (a, i), (b, j) in itertools.combinations(axes, 2)
+        if min(a.value.ndim, b.value.ndim) > 1 and a.value.shape[i] == b.value.shape[j] <= MIXING
+    ]
+    yield [("joint scale of several leaves", np.concatenate([basis.scale(leaf) for leaf in basis.leaves], 1))]
     shifts = [basis.shift(leaf, axis) for leaf, axis in axes]
     if shifts and sum(s.shape[1] for s in shifts) <= basis.size:
-        yield "joint shift of several leaves", np.concatenate(shifts, 1)
+        yield [("joint shift of several leaves", np.concatenate(shifts, 1))]
 
 
-def _unspanned(basis: _Basis, leaf: Leaf, axis: int, null: np.ndarray) -> np.ndarray:
-    """Vectors κ along an axis for which κ ⊗ anything is null: the kernel of the data, seen from the null space."""
+def _centred(leaf: Leaf, axis: int) -> np.ndarray:
+    return leaf.value - leaf.value.mean(axis, keepdims=True) if leaf.value.ndim > 1 else leaf.value
+
+
+def _fixed_pattern(basis: _Basis, leaf: Leaf, axis: int, null: np.ndarray) -> Candidate:
+    """Vectors κ along an axis for which κ ⊗ anything is null: shifts, and what the data do not span."""
     part = null[leaf.start : leaf.start + leaf.value.size].T.reshape(-1, *leaf.value.shape)
-    part = np.moveaxis(part, axis + 1, -1)
+    flat = np.moveaxis(part, axis + 1, -1).reshape(-1, leaf.value.shape[axis])
     others = leaf.value.size // leaf.value.shape[axis]
-    flat = part.reshape(-1, part.shape[-1])
-    projector = flat.T @ flat
-    values, vectors = np.linalg.eigh(projector)
+    values, vectors = np.linalg.eigh(flat.T @ flat)
     kappa = vectors[:, values > others - 0.01]
-    moved_shape = np.moveaxis(leaf.value, axis, -1).shape
-    patterns = np.eye(others).reshape(others, 1, *moved_shape[:-1], 1) * kappa.T.reshape(
-        1, -1, *(1 for _ in moved_shape[:-1]), moved_shape[-1]
+    projector = kappa @ kappa.T
+    inside = projector > 1e-6 / len(projector)
+    blocks = inside / np.maximum(np.sum(inside, 1, keepdims=True), 1)
+    moved = np.moveaxis(leaf.value, axis, -1).shape
+    patterns = np.eye(others).reshape(others, 1, *moved[:-1], 1) * kappa.T.reshape(
+        1, -1, *(1 for _ in moved[:-1]), moved[-1]
     )
-    return basis.embed(leaf, np.moveaxis(patterns.reshape(-1, *moved_shape), -1, axis + 1))
+    if np.allclose(projector, blocks, atol=1e-3):
+        groups = "" if kappa.shape[1] == 1 else f" in each of {kappa.shape[1]} groups"
+        name = f"shift of {leaf.name} along axis {axis}{groups}"
+    else:
+        name = f"{kappa.shape[1]} fixed patterns along axis {axis} of {leaf.name} that the data do not span"
+    return name, basis.embed(leaf, np.moveaxis(patterns.reshape(-1, *moved), -1, axis + 1))
 
 
 def _broken(operator: Any, leaves: list[Leaf], null: np.ndarray, close: float) -> Iterator[BrokenDirection]:

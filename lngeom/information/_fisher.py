@@ -89,10 +89,19 @@ def fisher(
     leaves = jax.tree.leaves(X)
     rows = {jnp.shape(leaf)[0] if jnp.ndim(leaf) else 0 for leaf in leaves}
     if len(rows) != 1 or 0 in rows:
-        raise ValueError(f"every leaf of X must have one row a sample, N ≥ 1; got shapes {[jnp.shape(v) for v in leaves]}")
+        raise ValueError(
+            f"every leaf of X must have one row a sample, N ≥ 1; got shapes {[jnp.shape(v) for v in leaves]}"
+        )
     X = jax.tree.map(jnp.asarray, X)
     problem = Problem(
-        Frozen((function, family)), selected, Frozen(rest), X, None, None, samples=rows.pop(), coupled=bool(coupled)
+        Frozen((function, family)),
+        selected,
+        Frozen(rest),
+        X,
+        None,
+        None,
+        samples=rows.pop(),
+        coupled=bool(coupled),
     )
     outputs = jax.eval_shape(problem.forward, selected)
     problem = replace(problem, weights=_weights(mask, outputs))
@@ -117,7 +126,12 @@ def fisher(
 
 
 def _read_model(
-    model_or_apply: Any, family: AbstractFamily | None, method: str, params: PyTree, X: PyTree, coupled: bool | None
+    model_or_apply: Any,
+    family: AbstractFamily | None,
+    method: str,
+    params: PyTree,
+    X: PyTree,
+    coupled: bool | None,
 ) -> tuple[Callable, AbstractFamily, bool | None]:
     if method not in METHODS:
         raise ValueError(f"method must be one of {', '.join(METHODS)}; got {method!r}")
@@ -135,7 +149,9 @@ def _read_model(
     if method == "printed":
         raise ValueError("method='printed' is Eqs. 13 and 14, which are about a NormalizedGLM")
     if not callable(model_or_apply):
-        raise ValueError(f"expected a NormalizedGLM or a function apply(params, X); got {type(model_or_apply).__name__}")
+        raise ValueError(
+            f"expected a NormalizedGLM or a function apply(params, X); got {type(model_or_apply).__name__}"
+        )
     if not isinstance(family, AbstractFamily):
         raise ValueError(
             f"family= must say how outputs are distributed, e.g. lg.families.Categorical() for logits; got {family!r}"
@@ -145,7 +161,9 @@ def _read_model(
 
 def _read_scores(method: str, key: PRNGKeyArray | None, samples: int | None, y: Array | None) -> tuple:
     if method == "monte_carlo" and (key is None or samples is None or samples < 1):
-        raise ValueError(f"method='monte_carlo' needs key= and samples= of at least 1; got key={key}, samples={samples}")
+        raise ValueError(
+            f"method='monte_carlo' needs key= and samples= of at least 1; got key={key}, samples={samples}"
+        )
     if method == "empirical" and y is None:
         raise ValueError("method='empirical' needs y=, the observed responses")
     given = {"key": key, "samples": samples} if method != "monte_carlo" else {}
@@ -179,7 +197,12 @@ def _place_rows(y: Array, problem: Problem, placement: Placement) -> Array:
 
 @functools.partial(jax.jit, static_argnames=("placement", "method", "samples"))
 def _scores(
-    problem: Problem, placement: Placement, method: str, key: PRNGKeyArray | None, samples: int | None, y: Array | None
+    problem: Problem,
+    placement: Placement,
+    method: str,
+    key: PRNGKeyArray | None,
+    samples: int | None,
+    y: Array | None,
 ) -> Float[Array, "N m *T C"] | None:
     if method == "empirical":
         assert y is not None
@@ -189,5 +212,3 @@ def _scores(
         assert samples is not None
         return sampled_scores(problem.family, problem.forward(problem.params), key, samples)
     return None
-
-

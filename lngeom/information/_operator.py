@@ -64,7 +64,9 @@ class FisherOperator(lx.AbstractLinearOperator):
             ValueError: if the shape is not [P K].
         """
         if jnp.ndim(vectors) != 2 or vectors.shape[0] != self.in_size():
-            raise ValueError(f"mm takes a matrix [P K] with P = {self.in_size()} rows; got shape {jnp.shape(vectors)}")
+            raise ValueError(
+                f"mm takes a matrix [P K] with P = {self.in_size()} rows; got shape {jnp.shape(vectors)}"
+            )
         return _products.products(self.problem, self.stored, self._products, vectors, self.plan.batch)
 
     def __matmul__(self, other):
@@ -89,11 +91,19 @@ class FisherOperator(lx.AbstractLinearOperator):
             MemoryError: if it would not fit.
             ValueError: for another order, or "paper" for something else than a whole normalized GLM.
         """  # noqa: DOC502
-        self.plan.require(3 * self.plan.dense, f"the dense {self.in_size():,} × {self.in_size():,} matrix and its "
-                          "workspace", "use products (mv, mm), diagonal(), block(i, j) or eigenvalues(k)")
+        self.plan.require(
+            3 * self.plan.dense,
+            f"the dense {self.in_size():,} × {self.in_size():,} matrix and its workspace",
+            "use products (mv, mm), diagonal(), block(i, j) or eigenvalues(k)",
+        )
         if order not in {None, "paper"}:
             raise ValueError(f"order must be None or 'paper'; got {order!r}")
-        if progress and is_concrete(self.problem) and self.placement.mesh is None and not self.problem.coupled:
+        if (
+            progress
+            and is_concrete(self.problem)
+            and self.placement.mesh is None
+            and not self.problem.coupled
+        ):
             matrix = _with_progress(self.problem, self.plan.row_chunk)
         else:
             matrix = _dense.dense(self.problem, self._rows)
@@ -151,7 +161,12 @@ class FisherOperator(lx.AbstractLinearOperator):
             return self._leaf_block(i, j)
         params = self._glm_parameters("a block of units")
         width = params.inputs + 2
-        if not (isinstance(i, int) and isinstance(j, int) and max(i, j) < params.units and min(i, j) >= -params.units):
+        if not (
+            isinstance(i, int)
+            and isinstance(j, int)
+            and max(i, j) < params.units
+            and min(i, j) >= -params.units
+        ):
             raise ValueError(f"units are numbered 0 … {params.units - 1}; got {i!r}, {j!r}")
         i, j = i % params.units, j % params.units
         return self.as_matrix("paper")[i * width : (i + 1) * width, j * width : (j + 1) * width]
@@ -203,7 +218,9 @@ class FisherOperator(lx.AbstractLinearOperator):
         s = self.singular_values()
         return 2 * jnp.sum(jnp.log(s[: _spectrum.rank_of(s, self.in_size()).rank]))
 
-    def eigenvalues(self, k: int, *, key: PRNGKeyArray | None = None, steps: int | None = None) -> Float[Array, " k"]:
+    def eigenvalues(
+        self, k: int, *, key: PRNGKeyArray | None = None, steps: int | None = None
+    ) -> Float[Array, " k"]:
         """The k largest eigenvalues, descending: from the factor where it is small, else by Lanczos iterations.
 
         Args:
@@ -224,7 +241,9 @@ class FisherOperator(lx.AbstractLinearOperator):
             s = jnp.square(self.singular_values())
             return jnp.pad(s, (0, max(0, k - s.shape[0])))[:k]
         steps = min(self.in_size(), steps or 2 * k + 20)
-        start = jax.random.normal(jax.random.key(0) if key is None else key, (self.in_size(),), self.problem.dtype)
+        start = jax.random.normal(
+            jax.random.key(0) if key is None else key, (self.in_size(),), self.problem.dtype
+        )
         return _spectrum.lanczos_eigenvalues(self._vector_product, start, k, steps)
 
     def spectral_density(
@@ -298,7 +317,12 @@ class FisherOperator(lx.AbstractLinearOperator):
         elif method == "cg":
             tolerance = float(jnp.finfo(g.dtype).eps) ** 0.625 if tolerance is None else tolerance
             x, report = _solve.solve_by_conjugate_gradients(
-                Partial(FisherOperator._vector_product, self), nullspace, g, damping, tolerance, limit or 10 * g.size
+                Partial(FisherOperator._vector_product, self),
+                nullspace,
+                g,
+                damping,
+                tolerance,
+                limit or 10 * g.size,
             )
         else:
             raise ValueError(f"method must be 'svd' or 'cg'; got {method!r}")
@@ -378,7 +402,11 @@ class FisherOperator(lx.AbstractLinearOperator):
         return self.problem.ravel(self.mv(self.problem.unravel(vector)))
 
     def _as_tangent(self, v: PyTree) -> PyTree:
-        if isinstance(v, jax.Array) and v.ndim == 1 and jax.tree.structure(self.problem.params) != jax.tree.structure(v):
+        if (
+            isinstance(v, jax.Array)
+            and v.ndim == 1
+            and jax.tree.structure(self.problem.params) != jax.tree.structure(v)
+        ):
             return self.problem.unravel(v)
         return v
 
@@ -389,7 +417,9 @@ class FisherOperator(lx.AbstractLinearOperator):
     def _glm_parameters(self, what: str) -> GLMParameters:
         params = self.problem.params
         if not isinstance(params, GLMParameters) or len(jax.tree.leaves(params)) != 3:
-            raise ValueError(f"{what} is for the whole parameters of a normalized GLM; the leaves here are {self.leaves}")
+            raise ValueError(
+                f"{what} is for the whole parameters of a normalized GLM; the leaves here are {self.leaves}"
+            )
         return params
 
     def _leaf_block(self, i: str, j: str) -> Float[Array, "p q"]:
@@ -397,7 +427,9 @@ class FisherOperator(lx.AbstractLinearOperator):
         if unknown:
             raise ValueError(f"no such leaf: {sorted(unknown)}; the leaves are {list(self.leaves)}")
         part = self.problem.restrict({i, j})
-        self.plan.require(3 * part.size**2 * part.dtype.itemsize, "the blocks of these leaves", "use products (mv, mm)")
+        self.plan.require(
+            3 * part.size**2 * part.dtype.itemsize, "the blocks of these leaves", "use products (mv, mm)"
+        )
         matrix = _dense.dense(part, self._rows)
         names = leaf_paths(part.params)
         sizes = [leaf.size for leaf in jax.tree.leaves(part.params)]

@@ -52,12 +52,14 @@ class Plan(NamedTuple):
     def describe(self) -> str:
         """The plan in a few lines."""
         kept = "kept for repeated products" if self.store else f"recomputed in chunks of {self.chunk} samples"
-        return "\n".join([
-            f"P = {self.parameters:,} parameters, {self.samples:,} samples a device, budget {format_bytes(self.budget)}",
-            f"products: derivative {format_bytes(self.derivative)}, {kept}; {self.batch} vectors at a time",
-            f"factor:   {format_bytes(self.factor)}, in chunks of {self.row_chunk} samples",
-            f"matrix:   {format_bytes(self.dense)}",
-        ])
+        return "\n".join(
+            [
+                f"P = {self.parameters:,} parameters, {self.samples:,} samples a device, budget {format_bytes(self.budget)}",
+                f"products: derivative {format_bytes(self.derivative)}, {kept}; {self.batch} vectors at a time",
+                f"factor:   {format_bytes(self.factor)}, in chunks of {self.row_chunk} samples",
+                f"matrix:   {format_bytes(self.dense)}",
+            ]
+        )
 
     def require(self, needed: int, what: str, alternative: str) -> None:
         """Refuses an allocation that would not fit.
@@ -142,8 +144,19 @@ def plan(problem: Problem, shards: int, memory: int | None, chunk: int | None) -
     working = derivative if store else slope * products
     batch = int(max(1, min(128, budget // 4 // max(working, problem.size * width))))
     result = Plan(
-        budget, problem.size, samples, derivative, row_bytes * samples, width * problem.size**2, store, products, rows, batch
+        budget,
+        problem.size,
+        samples,
+        derivative,
+        row_bytes * samples,
+        width * problem.size**2,
+        store,
+        products,
+        rows,
+        batch,
     )
     if problem.coupled:
-        result.require(derivative, "the derivative of a coupled function, which cannot be divided,", "use fewer samples")
+        result.require(
+            derivative, "the derivative of a coupled function, which cannot be divided,", "use fewer samples"
+        )
     return result

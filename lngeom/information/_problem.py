@@ -218,14 +218,18 @@ def select_leaves(
         for name in names:
             found = {path for path in arrays if path == name or path.startswith(f"{name}.")}
             if not found:
-                raise ValueError(f"wrt names {name!r}, which is no leaf or subtree of params; its leaves are {sorted(leaves)}")
+                raise ValueError(
+                    f"wrt names {name!r}, which is no leaf or subtree of params; its leaves are {sorted(leaves)}"
+                )
             chosen |= found
     fixed = sorted(chosen - smooth)
     if fixed:
         kinds = {name: str(jnp.result_type(arrays[name])) for name in fixed}
         raise ValueError(f"cannot differentiate with respect to {kinds}: only real floating point leaves")
     if not chosen:
-        raise ValueError(f"no floating point leaf to differentiate; the leaves of params are {sorted(leaves)}")
+        raise ValueError(
+            f"no floating point leaf to differentiate; the leaves of params are {sorted(leaves)}"
+        )
     selected, rest = _partition(params, chosen)
     return jax.tree.map(jnp.asarray, selected), rest, tuple(sorted(set(arrays) - chosen))
 

@@ -90,7 +90,11 @@ class ClosedFormDerivative(AbstractDerivative):
 
     def push(self, tangent):  # noqa: D102
         n = self.at.normalized
-        return self.gain[None, :] * self.at.push(tangent.weights) + tangent.bias[None, :] + n * tangent.gain[None, :]
+        return (
+            self.gain[None, :] * self.at.push(tangent.weights)
+            + tangent.bias[None, :]
+            + n * tangent.gain[None, :]
+        )
 
     def pull(self, cotangent):  # noqa: D102
         weights = self.at.pull(self.gain[None, :] * cotangent)
@@ -129,7 +133,9 @@ def has_closed_form(problem: Problem) -> bool:
     normalizer = model.model.normalizer
     if model.printed:
         return True
-    return _linearization.linearize.dispatch(type(normalizer)) is not _linearization.linearize.dispatch(object)
+    return _linearization.linearize.dispatch(type(normalizer)) is not _linearization.linearize.dispatch(
+        object
+    )
 
 
 class GLMFunction(eqx.Module):
@@ -228,9 +234,9 @@ class Metric(eqx.Module):
 
     def transposed_sqrt(self, y: Float[Array, "N *R"]) -> Float[Array, "N *T C"]:
         """S y / √N, the transpose of `sqrt_product`."""
-        return jax.linear_transpose(self.sqrt_product, jax.ShapeDtypeStruct(self.outputs.shape, self.outputs.dtype))(
-            y
-        )[0]
+        return jax.linear_transpose(
+            self.sqrt_product, jax.ShapeDtypeStruct(self.outputs.shape, self.outputs.dtype)
+        )(y)[0]
 
     def _weighted_scores(self) -> Float[Array, "N m *T C"]:
         assert self.scores is not None
@@ -264,5 +270,3 @@ class Pullback(eqx.Module):
     def squared_norm(self, v: PyTree) -> Float[Array, ""]:
         """The form vᵀFv = |SᵀJv|², which rounding cannot make negative."""
         return jnp.sum(jnp.square(self.metric.sqrt_product(self.derivative.push(v))))
-
-

@@ -45,7 +45,11 @@ def find_placement(inputs: PyTree) -> tuple[Any, tuple[str, ...]]:
         Mesh (concrete or abstract) and axis names.
     """
     for leaf in jax.tree.leaves(inputs):
-        sharding = jax.typeof(leaf).sharding if isinstance(leaf, jax.core.Tracer) else getattr(leaf, "sharding", None)
+        sharding = (
+            jax.typeof(leaf).sharding
+            if isinstance(leaf, jax.core.Tracer)
+            else getattr(leaf, "sharding", None)
+        )
         if not isinstance(sharding, NamedSharding) or not sharding.spec or sharding.spec[0] is None:
             continue
         first = sharding.spec[0]
@@ -119,7 +123,9 @@ def fold_chunks(step: Callable, carry: PyTree, problem: Problem, chunk: int) -> 
     return carry
 
 
-def sum_over_samples(term: Callable[..., PyTree], problem: Problem, at: Placement, *arguments: PyTree) -> PyTree:
+def sum_over_samples(
+    term: Callable[..., PyTree], problem: Problem, at: Placement, *arguments: PyTree
+) -> PyTree:
     """Σ of term(problem on a chunk, *arguments) over all chunks on all devices.
 
     Args:
@@ -133,7 +139,9 @@ def sum_over_samples(term: Callable[..., PyTree], problem: Problem, at: Placemen
     """
 
     def local(problem: Problem, *arguments: PyTree) -> PyTree:
-        shapes = jax.eval_shape(term, problem.with_samples(jax.tree.map(lambda a: a[:1], problem.per_sample)), *arguments)
+        shapes = jax.eval_shape(
+            term, problem.with_samples(jax.tree.map(lambda a: a[:1], problem.per_sample)), *arguments
+        )
         zero = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
         if min(at.chunk, problem.rows) == problem.rows:
             return term(problem, *arguments)
@@ -146,7 +154,11 @@ def sum_over_samples(term: Callable[..., PyTree], problem: Problem, at: Placemen
 
 
 def on_each_shard(
-    function: Callable[..., PyTree], problem: Problem, at: Placement, *arguments: PyTree, divided: bool = False
+    function: Callable[..., PyTree],
+    problem: Problem,
+    at: Placement,
+    *arguments: PyTree,
+    divided: bool = False,
 ) -> PyTree:
     """Runs function(problem on a shard, *arguments) on each device.
 
@@ -176,5 +188,3 @@ def on_each_shard(
 def is_sharded(at: Placement, problem: Problem) -> bool:
     """Whether work is divided over devices by hand (a coupled problem is left to the compiler)."""
     return at.mesh is not None and not problem.coupled
-
-
