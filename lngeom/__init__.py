@@ -7,6 +7,7 @@ from lngeom.information import (
     FisherOperator as FisherOperator,
     fisher as fisher,
     from_paper_order as from_paper_order,
+    predicted_nullspace as predicted_nullspace,
     to_paper_order as to_paper_order,
 )
 

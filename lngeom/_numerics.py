@@ -89,16 +89,19 @@ class RankDecision(NamedTuple):
     threshold: float
 
 
-def decide_rank(singular_values: jax.typing.ArrayLike, rows: int, columns: int) -> RankDecision:
+def decide_rank(
+    singular_values: jax.typing.ArrayLike, rows: int, columns: int, scale: float = 0.0
+) -> RankDecision:
     r"""Rank from the singular values of a factor $\sqrt\Lambda J$ (never from eigenvalues of the Fisher matrix).
 
-    The threshold is max(rows, columns) · eps · s_max, as in LAPACK's and NumPy's `matrix_rank`; the singular values of
-    a factor see a null direction some ten decades down, where the eigenvalues of its square are noise.
+    The threshold is 10 · max(rows, columns) · eps · max(s_max, scale). The singular values of a factor see a null
+    direction some ten decades down, where the eigenvalues of its square are noise.
 
     Args:
         singular_values: in descending order.
         rows: rows of the factor.
         columns: columns of the factor.
+        scale: size of what cancelled when the factor was computed, if that is larger than the factor itself.
 
     Returns:
         Rank, gap and threshold.
@@ -106,7 +109,7 @@ def decide_rank(singular_values: jax.typing.ArrayLike, rows: int, columns: int) 
     s = np.asarray(singular_values)
     if s.size == 0 or not s[0] > 0:
         return RankDecision(0, float("inf"), 0.0)
-    threshold = max(rows, columns) * float(jnp.finfo(s.dtype).eps) * float(s[0])
+    threshold = 10 * max(rows, columns) * float(jnp.finfo(s.dtype).eps) * max(float(s[0]), scale)
     rank = int(np.sum(s > threshold))
-    gap = float("inf") if rank == s.size or s[rank] == 0 else float(s[rank - 1] / s[rank])
+    gap = float("inf") if rank in {0, s.size} or s[rank] == 0 else float(s[rank - 1] / s[rank])
     return RankDecision(rank, gap, threshold)

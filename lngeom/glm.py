@@ -7,7 +7,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from lngeom._types import GLMParameters, check_parameters, is_concrete
 from lngeom.families import AbstractFamily
-from lngeom.normalizers import AbstractGroupedNormalizer, AbstractNormalizer
+from lngeom.normalizers import AbstractGroupedNormalizer, AbstractNormalizer, BatchNorm, summed_inputs
 
 
 class NormalizedGLM(eqx.Module):
@@ -79,8 +79,8 @@ class NormalizedGLM(eqx.Module):
         """
         check_parameters(params, inputs)
         n = self.normalizer(params.weights, inputs)
-        if is_concrete(n) and not bool(jnp.all(jnp.isfinite(n))):
-            self._explain_nonfinite(params, inputs, n)
+        if is_concrete(n):
+            self._check_defined(params, inputs, n)
         return n
 
     def natural_parameters(
@@ -139,12 +139,22 @@ class NormalizedGLM(eqx.Module):
         """Draws responses [N *T H] (labels [N *T] for a joint family) given X."""
         return self.family.sample(key, self.natural_parameters(params, inputs))
 
-    def _explain_nonfinite(self, params: GLMParameters, inputs: Array, n: Array) -> None:
+    def _check_defined(self, params: GLMParameters, inputs: Array, n: Array) -> None:
+        """Raises where n has no meaning: values that are not finite, or a variance that is zero but for rounding."""
+        undefined = ~jnp.isfinite(n)
+        if not bool(jnp.any(undefined)) and isinstance(self.normalizer, BatchNorm | AbstractGroupedNormalizer):
+            a = summed_inputs(params.weights, inputs)
+            scale = self.normalizer.statistics(params.weights, inputs).scale
+            axes = tuple(range(a.ndim - 1)) if self.normalizer.couples_samples else (-1,)
+            size = jnp.max(jnp.abs(a), axes, keepdims=True)
+            undefined = jnp.broadcast_to(scale <= 4 * jnp.finfo(a.dtype).eps * size, n.shape)
+        if not bool(jnp.any(undefined)):
+            return
         for name, value in (("inputs", inputs), *((k, getattr(params, k)) for k in ("weights", "bias", "gain"))):
             bad = int(jnp.sum(~jnp.isfinite(value)))
             if bad:
                 raise ValueError(f"{name} must be finite; {bad} of {value.size} entries are NaN or infinite")
-        bad = jnp.argwhere(~jnp.isfinite(n))
+        bad = jnp.argwhere(undefined)
         raise ValueError(
             f"{type(self.normalizer).__name__} is undefined: zero variance (or overflow) for {len(bad)} of {n.size} "
             f"normalized inputs, the first at (sample, unit) = {tuple(int(i) for i in bad[0])}; "

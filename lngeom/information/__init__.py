@@ -1,6 +1,11 @@
-"""Fisher information matrices of normalized models, and of any JAX function."""
+"""Fisher information of normalized models, and of any JAX function: matrices, products, null spaces."""
 
 from lngeom.information import _registrations as _registrations
 from lngeom.information._fisher import fisher as fisher
+from lngeom.information._nullspace import (
+    Condition as Condition,
+    PredictedNullspace as PredictedNullspace,
+    predicted_nullspace as predicted_nullspace,
+)
 from lngeom.information._operator import FisherOperator as FisherOperator
 from lngeom.information._order import from_paper_order as from_paper_order, to_paper_order as to_paper_order

@@ -31,6 +31,27 @@ def factor(
     return rows.reshape(-1, J.shape[-1]) / len(inputs) ** 0.5
 
 
+def cancellation_scale(
+    model: NormalizedGLM, params: GLMParameters, inputs: Float[Array, "N D"]
+) -> Float[Array, ""]:
+    r"""Size of $\sqrt{\Lambda/N}\, D_g\, x / \sigma$: the factor's weight columns before the projection Π cancels parts.
+
+    Rounding errors of the factor are of this size times eps, which matters near zero variance and where Π = 0.
+
+    Args:
+        model: a normalized GLM with a normalizer of the form of Eq. 5.
+        params: parameters.
+        inputs: X, one sample a row.
+
+    Returns:
+        Its Frobenius norm.
+    """
+    _, scale = model.normalizer.statistics(params.weights, inputs)
+    weight = model.family.metric_parts(model.natural_parameters(params, inputs))[0]
+    slopes = weight * jnp.square(params.gain[None, :] / scale)
+    return jnp.sqrt(jnp.mean(jnp.sum(slopes, 1) * jnp.sum(jnp.square(inputs), 1)))
+
+
 def dense(model: NormalizedGLM, params: GLMParameters, inputs: Float[Array, "N D"]) -> Float[Array, "P P"]:
     r"""$F = \frac1N \sum_n J_n^\top \Lambda_n J_n$, from the definition."""
     J = jacobian(model, params, inputs)
