@@ -49,7 +49,7 @@ class FisherOperator(lx.AbstractLinearOperator):
 
     def mv(self, vector: PyTree) -> PyTree:
         """F v for a pytree v like the differentiated parameters."""
-        return _products.product(self.problem, self.stored, self._products, vector)
+        return _products.product(self._source, self._products, vector)
 
     def mm(self, vectors: Float[Array, "P K"]) -> Float[Array, "P K"]:
         """F V for the K columns of a matrix, many at a time.
@@ -67,7 +67,7 @@ class FisherOperator(lx.AbstractLinearOperator):
             raise ValueError(
                 f"mm takes a matrix [P K] with P = {self.in_size()} rows; got shape {jnp.shape(vectors)}"
             )
-        return _products.products(self.problem, self.stored, self._products, vectors, self.plan.batch)
+        return _products.products(self._source, self._products, vectors, self.plan.batch)
 
     def __matmul__(self, other):
         """F v for a ravelled vector [P], F V for a matrix [P K], or a composition with another operator."""
@@ -183,10 +183,10 @@ class FisherOperator(lx.AbstractLinearOperator):
         """δᵀFδ, never negative; δ a pytree like params, ravelled [P], or columns [P K]."""
         if isinstance(delta, jax.Array) and delta.ndim == 2 and delta.shape[0] == self.in_size():
             columns = lambda v: _products.quadratic_form(  # noqa: E731
-                self.problem, self.stored, self._products, self.problem.unravel(v)
+                self._source, self._products, self.problem.unravel(v)
             )
             return jax.lax.map(columns, delta.T, batch_size=self.plan.batch)
-        return _products.quadratic_form(self.problem, self.stored, self._products, self._as_tangent(delta))
+        return _products.quadratic_form(self._source, self._products, self._as_tangent(delta))
 
     def factor(self) -> Float[Array, "NR P"]:
         """Rows of √(Λ/N) J: factorᵀ·factor = F; columns as in `as_matrix`.
@@ -391,6 +391,10 @@ class FisherOperator(lx.AbstractLinearOperator):
     # Helpers.
 
     @property
+    def _source(self) -> _products.Source:
+        return self.problem if self.stored is None else self.stored
+
+    @property
     def _products(self) -> Placement:
         return self.placement._replace(chunk=self.plan.chunk)
 
@@ -399,7 +403,7 @@ class FisherOperator(lx.AbstractLinearOperator):
         return self.placement._replace(chunk=self.plan.row_chunk)
 
     def _vector_product(self, vector: Float[Array, " P"]) -> Float[Array, " P"]:
-        return self.problem.ravel(self.mv(self.problem.unravel(vector)))
+        return _products.flat_product(self._source, self._products, vector)
 
     def _as_tangent(self, v: PyTree) -> PyTree:
         if (

@@ -22,6 +22,10 @@ ROWS = 2**27
 """Bytes of factor rows in a chunk: enough for matrix products at full speed."""
 
 
+BATCH = 2**21
+"""Bytes that the intermediate values of all vectors of one pass should have: beyond a cache, more vectors gain nothing."""
+
+
 class Plan(NamedTuple):
     """What computations will need, in bytes, and how they are divided.
 
@@ -142,7 +146,7 @@ def plan(problem: Problem, shards: int, memory: int | None, chunk: int | None) -
         products = chunk or max(1, min(samples, min(CHUNK, budget // 4) // (2 * slope)))
     rows = samples if problem.coupled else chunk or max(1, min(samples, min(ROWS, budget // 4) // row_bytes))
     working = derivative if store else slope * products
-    batch = int(max(1, min(128, budget // 4 // max(working, problem.size * width))))
+    batch = int(max(1, min(128, BATCH // max(working, 1))))
     result = Plan(
         budget,
         problem.size,

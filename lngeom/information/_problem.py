@@ -5,8 +5,9 @@ of the sum over each sample's unmasked positions t (there is one position where 
 """
 
 from collections.abc import Callable, Sequence
+import math
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -139,12 +140,48 @@ class Problem(eqx.Module):
         params, fixed = _partition(everything, selected)
         return replace(self, params=params, fixed=Frozen(fixed))
 
+    @property
+    def layout(self) -> "Layout":
+        """How a tangent is laid out as a vector."""
+        leaves, structure = jax.tree.flatten(self.params)
+        return Layout(structure, tuple((leaf.shape, leaf.dtype) for leaf in leaves))
+
     def ravel(self, tangent: PyTree) -> Float[Array, " P"]:
         """A tangent as a vector, in the order of `ravel_pytree`."""
         return ravel_pytree(tangent)[0]
 
     def unravel(self, vector: Float[Array, " P"]) -> PyTree:
-        """The inverse of `ravel`.
+        """The inverse of `ravel`."""
+        return self.layout.unravel(vector)
+
+
+class Layout(NamedTuple):
+    """Structure, shapes and dtypes of a tangent: static, and so free to hash and compare.
+
+    Attributes:
+        structure: of the pytree.
+        leaves: (shape, dtype) of each leaf.
+    """
+
+    structure: Any
+    leaves: tuple
+
+    @property
+    def size(self) -> int:
+        """Number of scalars P."""
+        return sum(math.prod(shape) for shape, _ in self.leaves)
+
+    @property
+    def dtype(self) -> jnp.dtype:
+        """Dtype of the ravelled vector."""
+        return jnp.result_type(*(dtype for _, dtype in self.leaves))
+
+    def shapes(self) -> PyTree:
+        """A pytree of `jax.ShapeDtypeStruct`."""
+        return jax.tree.unflatten(self.structure, [jax.ShapeDtypeStruct(*leaf) for leaf in self.leaves])
+
+    def unravel(self, vector: Float[Array, " P"]) -> PyTree:
+        """A vector as a tangent.
 
         Args:
             vector: shape [P].
@@ -155,16 +192,39 @@ class Problem(eqx.Module):
         Raises:
             ValueError: if the length or dtype is not that of the parameters.
         """
-        if vector.shape != (self.size,):
-            raise ValueError(f"expected a vector of P = {self.size} entries; got shape {vector.shape}")
-        if vector.dtype != self.dtype:
-            raise ValueError(f"expected dtype {self.dtype}, as the parameters have; got {vector.dtype}")
-        leaves, structure = jax.tree.flatten(self.params)
+        if vector.shape != (self.size,) or vector.dtype != self.dtype:
+            raise ValueError(
+                f"expected a vector of P = {self.size} entries and dtype {self.dtype}, as the parameters have; "
+                f"got {vector.dtype}{list(vector.shape)}"
+            )
         out, start = [], 0
-        for leaf in leaves:
-            out.append(vector[start : start + leaf.size].reshape(leaf.shape).astype(leaf.dtype))
-            start += leaf.size
-        return jax.tree.unflatten(structure, out)
+        for shape, dtype in self.leaves:
+            size = math.prod(shape)
+            out.append(vector[start : start + size].reshape(shape).astype(dtype))
+            start += size
+        return jax.tree.unflatten(self.structure, out)
+
+    def check(self, tangent: PyTree) -> None:
+        """Checks the structure, shapes and dtypes of a tangent.
+
+        Args:
+            tangent: to be checked.
+
+        Raises:
+            ValueError: if they are not those of the parameters.
+        """
+        leaves, structure = jax.tree.flatten(tangent)
+        if structure != self.structure:
+            raise ValueError(
+                f"a tangent must be a pytree like the differentiated params, {self.structure}; got {structure}: "
+                "leaves left out by wrt= are None (F.in_structure() shows the form)"
+            )
+        for leaf, (shape, dtype) in zip(leaves, self.leaves, strict=True):
+            if jnp.shape(leaf) != shape or jnp.result_type(leaf) != dtype:
+                raise ValueError(
+                    f"a tangent's leaf must be {dtype}{list(shape)}, like its parameter; got "
+                    f"{jnp.result_type(leaf)}{list(jnp.shape(leaf))}"
+                )
 
 
 def leaf_paths(tree: PyTree) -> list[str]:

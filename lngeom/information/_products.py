@@ -5,14 +5,16 @@ again, chunk by chunk.
 """
 
 import functools
+from collections.abc import Callable
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
 from jax.sharding import PartitionSpec
 from jaxtyping import Array, Float, PyTree
 
-from lngeom.information._problem import Problem
+from lngeom.information._problem import Layout, Problem
 from lngeom.information._pullback import Pullback
 from lngeom.information._sharding import Placement, is_sharded, on_each_shard, sum_over_samples
 
@@ -22,10 +24,12 @@ class Stored(eqx.Module):
 
     Attributes:
         pullback: of all samples, or with one more leading axis for the devices.
+        layout: of a tangent.
         at: where the samples are.
     """
 
     pullback: Pullback
+    layout: Layout = eqx.field(static=True)
     at: Placement = eqx.field(static=True)
 
     def apply(self, function, *arguments: PyTree) -> PyTree:
@@ -57,50 +61,45 @@ def store(problem: Problem, at: Placement) -> Stored:
         The pullback of all samples.
     """
     if not is_sharded(at, problem):
-        return Stored(Pullback(problem), at._replace(mesh=None))
+        return Stored(Pullback(problem), problem.layout, at._replace(mesh=None))
     stacked = on_each_shard(
         lambda part: jax.tree.map(lambda leaf: leaf[None], Pullback(part)), problem, at, divided=True
     )
-    return Stored(stacked, at)
+    return Stored(stacked, problem.layout, at)
 
 
-def _check(problem: Problem | None, v: PyTree, like: PyTree) -> None:
-    if jax.tree.structure(v) != jax.tree.structure(like):
-        raise ValueError(
-            f"a tangent must be a pytree like the differentiated params, {jax.tree.structure(like)}; got "
-            f"{jax.tree.structure(v)}: leaves left out by wrt= are None (F.in_structure() shows the form)"
-        )
-    for have, want in zip(jax.tree.leaves(v), jax.tree.leaves(like), strict=True):
-        if jnp.shape(have) != want.shape or jnp.result_type(have) != want.dtype:
-            raise ValueError(
-                f"a tangent's leaf must be {want.dtype}{list(want.shape)}, like its parameter; got "
-                f"{jnp.result_type(have)}{list(jnp.shape(have))}"
-            )
+Source = Stored | Problem
+"""What a product is computed from: a stored derivative, or the problem, whose derivative is computed again."""
+
+
+def _run(source: Source, at: Placement, function: Callable[..., PyTree], *arguments: PyTree) -> PyTree:
+    """Σ over samples of function(pullback, *arguments)."""
+    if isinstance(source, Stored):
+        return source.apply(function, *arguments)
+    return sum_over_samples(lambda part, *a: function(Pullback(part), *a), source, at, *arguments)
 
 
 @functools.partial(jax.jit, static_argnames="at")
-def product(problem: Problem, stored: Stored | None, at: Placement, v: PyTree) -> PyTree:
+def product(source: Source, at: Placement, v: PyTree) -> PyTree:
     """F v for one tangent like params."""
-    _check(problem, v, problem.params)
-    if stored is not None:
-        return stored.apply(Pullback.product, v)
-    return sum_over_samples(lambda part, v: Pullback(part).product(v), problem, at, v)
+    source.layout.check(v)
+    return _run(source, at, Pullback.product, v)
+
+
+@functools.partial(jax.jit, static_argnames="at")
+def flat_product(source: Source, at: Placement, vector: Float[Array, " P"]) -> Float[Array, " P"]:
+    """F v for one ravelled tangent."""
+    return ravel_pytree(_run(source, at, Pullback.product, source.layout.unravel(vector)))[0]
 
 
 @functools.partial(jax.jit, static_argnames=("at", "batch"))
-def products(
-    problem: Problem, stored: Stored | None, at: Placement, vectors: Float[Array, "P K"], batch: int
-) -> Float[Array, "P K"]:
+def products(source: Source, at: Placement, vectors: Float[Array, "P K"], batch: int) -> Float[Array, "P K"]:
     """F V for many vectors, `batch` of them at a time, all by one pass through the model."""
 
-    def many(pullback: Pullback, rows: Float[Array, "K P"]) -> Float[Array, "K P"]:
-        one = lambda row: problem.ravel(pullback.product(problem.unravel(row)))  # noqa: E731
-        return jax.vmap(one)(rows)
-
     def group(rows: Float[Array, "K P"]) -> Float[Array, "K P"]:
-        if stored is not None:
-            return stored.apply(many, rows)
-        return sum_over_samples(lambda part, rows: many(Pullback(part), rows), problem, at, rows)
+        tangents = jax.vmap(source.layout.unravel)(rows)
+        images = _run(source, at, Pullback.products, tangents)
+        return jax.vmap(lambda image: ravel_pytree(image)[0])(images)
 
     rows = vectors.T
     full, rest = divmod(len(rows), batch)
@@ -111,9 +110,7 @@ def products(
 
 
 @functools.partial(jax.jit, static_argnames="at")
-def quadratic_form(problem: Problem, stored: Stored | None, at: Placement, v: PyTree) -> Float[Array, ""]:
-    """vᵀFv ≥ 0."""
-    _check(problem, v, problem.params)
-    if stored is not None:
-        return stored.apply(Pullback.squared_norm, v)
-    return sum_over_samples(lambda part, v: Pullback(part).squared_norm(v), problem, at, v)
+def quadratic_form(source: Source, at: Placement, v: PyTree) -> Float[Array, ""]:
+    """The form vᵀFv ≥ 0."""
+    source.layout.check(v)
+    return _run(source, at, Pullback.squared_norm, v)

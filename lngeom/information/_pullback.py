@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, PyTree
 from lngeom._types import GLMParameters
 from lngeom.glm import NormalizedGLM
 from lngeom.information import _linearization, _printed
-from lngeom.information._problem import Frozen, Problem
+from lngeom.information._problem import Frozen, Layout, Problem
 from lngeom.normalizers import AbstractStatisticsNormalizer
 
 
@@ -42,18 +42,18 @@ class TracedDerivative(AbstractDerivative):
     Attributes:
         outputs: z.
         linear: v ↦ Jv with its residuals.
-        structure: a tangent's shapes and dtypes.
+        layout: of a tangent.
     """
 
     outputs: Float[Array, "N *T C"]
     linear: PyTree
-    structure: tuple = eqx.field(static=True)
+    layout: Layout = eqx.field(static=True)
 
     def push(self, tangent):  # noqa: D102
         return self.linear(tangent)
 
     def pull(self, cotangent):  # noqa: D102
-        return jax.linear_transpose(self.linear, _example(self.structure))(cotangent)[0]
+        return jax.linear_transpose(self.linear, self.layout.shapes())(cotangent)[0]
 
 
 class ReverseDerivative(AbstractDerivative):
@@ -167,13 +167,13 @@ def differentiate(problem: Problem) -> AbstractDerivative:
         return _closed_form(problem)
     try:
         z, linear = jax.linearize(problem.forward, problem.params)
+        jax.eval_shape(linear, problem.params)  # a custom reverse rule shows itself only here
     except TypeError as error:
         if "custom_vjp" not in str(error):
             raise
         z, reverse = jax.vjp(problem.forward, problem.params)
         return ReverseDerivative(z, reverse)
-    leaves, structure = jax.tree.flatten(problem.params)
-    return TracedDerivative(z, linear, (structure, tuple((leaf.shape, leaf.dtype) for leaf in leaves)))
+    return TracedDerivative(z, linear, problem.layout)
 
 
 def _closed_form(problem: Problem) -> ClosedFormDerivative:
@@ -188,11 +188,6 @@ def _closed_form(problem: Problem) -> ClosedFormDerivative:
         at = _linearization.linearize(normalizer, weights, inputs)
     z = params.gain[None, :] * at.normalized + params.bias[None, :]
     return ClosedFormDerivative(z, at, params.gain)
-
-
-def _example(structure: tuple) -> PyTree:
-    tree, leaves = structure
-    return jax.tree.unflatten(tree, [jax.ShapeDtypeStruct(*leaf) for leaf in leaves])
 
 
 class Metric(eqx.Module):
@@ -266,6 +261,12 @@ class Pullback(eqx.Module):
     def product(self, v: PyTree) -> PyTree:
         """The product v → Jv → ΛJv → JᵀΛJv."""
         return self.derivative.pull(self.metric.product(self.derivative.push(v)))
+
+    def products(self, tangents: PyTree) -> PyTree:
+        """Products with many tangents, along their leading axes: each step is done for all before the next."""
+        pushed = jax.lax.optimization_barrier(jax.vmap(self.derivative.push)(tangents))
+        images = jax.lax.optimization_barrier(jax.vmap(self.metric.product)(pushed))
+        return jax.vmap(self.derivative.pull)(images)
 
     def squared_norm(self, v: PyTree) -> Float[Array, ""]:
         """The form vᵀFv = |SᵀJv|², which rounding cannot make negative."""
