@@ -5,6 +5,7 @@ $\Lambda = S S^\top$, scaled by 1/N and by the samples' weights: the family's co
 """
 
 from abc import abstractmethod
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -165,15 +166,26 @@ def differentiate(problem: Problem) -> AbstractDerivative:
     """
     if has_closed_form(problem):
         return _closed_form(problem)
-    try:
-        z, linear = jax.linearize(problem.forward, problem.params)
-        jax.eval_shape(linear, problem.params)  # a custom reverse rule shows itself only here
-    except TypeError as error:
-        if "custom_vjp" not in str(error):
-            raise
+    z, linear = jax.linearize(problem.forward, problem.params)
+    if _has_reverse_rule_only(jax.make_jaxpr(linear)(problem.params)):
         z, reverse = jax.vjp(problem.forward, problem.params)
         return ReverseDerivative(z, reverse)
     return TracedDerivative(z, linear, problem.layout)
+
+
+def _has_reverse_rule_only(program: Any) -> bool:
+    """Whether a linearized program holds a function with a custom reverse rule, which can be transposed but not run."""
+    for equation in getattr(program, "jaxpr", program).eqns:
+        if equation.primitive.name == "custom_lin":
+            return True
+        inner = [value for value in jax.tree.leaves(list(equation.params.values()), is_leaf=_is_program)]
+        if any(_is_program(value) and _has_reverse_rule_only(value) for value in inner):
+            return True
+    return False
+
+
+def _is_program(value: Any) -> bool:
+    return hasattr(value, "eqns") or hasattr(getattr(value, "jaxpr", None), "eqns")
 
 
 def _closed_form(problem: Problem) -> ClosedFormDerivative:
