@@ -1,7 +1,10 @@
 """Fisher information of normalized models, and of any JAX function: matrices, products, null spaces."""
 
 from lngeom.information import _registrations as _registrations
+from lngeom.information._conversions import CONVENTIONS as CONVENTIONS, Convention as Convention, scaling as scaling
 from lngeom.information._fisher import fisher as fisher
+from lngeom.information._geometry import christoffel as christoffel, geodesic as geodesic
+from lngeom.information._neurons import block_diagonal as block_diagonal, neuron_blocks as neuron_blocks
 from lngeom.information._nullspace import (
     Condition as Condition,
     PredictedNullspace as PredictedNullspace,
