@@ -1,6 +1,7 @@
 """The other libraries' scaling conventions, and factors to and from this one: a mean over samples of JᵀΛJ.
 
-Each library builds the Gauss–Newton matrix of a loss, and a loss of one's own normalization brings its own factor.
+Each library builds the Gauss–Newton matrix of a loss, and a loss of one's own normalization brings its own
+factor.
 """
 
 from typing import NamedTuple
@@ -61,7 +62,15 @@ def scaling(library: str, loss: str, samples: int, outputs: int = 1) -> float:
     """
     for known in CONVENTIONS:
         if library in {known.library, known.library.split()[0]} and loss == known.loss:
-            values = {"1": 1, "2": 2, "2/C": 2 / outputs, "1/C": 1 / outputs, "N": samples, "2N": 2 * samples, "-N": -samples}
+            values = {
+                "1": 1,
+                "2": 2,
+                "2/C": 2 / outputs,
+                "1/C": 1 / outputs,
+                "N": samples,
+                "2N": 2 * samples,
+                "-N": -samples,
+            }
             return float(values[known.factor])
     table = ", ".join(f"{c.library}: {c.loss!r}" for c in CONVENTIONS)
     raise ValueError(f"no convention is known for {library!r} with loss {loss!r}; known are {table}")

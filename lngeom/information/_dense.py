@@ -1,6 +1,7 @@
-r"""The Fisher matrix as an array: closed form for a normalized GLM, $A^\top A$ in blocks of rows for any other function."""
+r"""The Fisher matrix as an array: closed form for a normalized GLM, $A^\top A$ in block rows for others."""
 
 import functools
+import itertools
 from collections.abc import Iterator
 
 import jax
@@ -26,7 +27,7 @@ def upper_gram(rows: Float[Array, "R P"]) -> tuple[Float[Array, "p q"], ...]:
     """Block rows of rowsᵀ·rows, each from its diagonal block to the right."""
     edges = _edges(rows.shape[1])
     dot = functools.partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST)
-    return tuple(dot(rows[:, a:b].T, rows[:, a:]) for a, b in zip(edges, edges[1:], strict=False))
+    return tuple(dot(rows[:, a:b].T, rows[:, a:]) for a, b in itertools.pairwise(edges))
 
 
 def symmetric(blocks: tuple[Float[Array, "p q"], ...]) -> Float[Array, "P P"]:

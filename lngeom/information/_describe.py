@@ -1,7 +1,9 @@
 """Names for null directions, in the user's own parameters.
 
-Each candidate is a subspace of parameter changes that a known symmetry would move along, built from the values of the leaves
-alone. What of it lies in the null space is counted and set aside, simplest candidates first; the rest is unexplained.
+Each candidate is a subspace of parameter changes that a known symmetry would move along, built from the
+values of the leaves
+alone. What of it lies in the null space is counted and set aside, simplest candidates first; the rest is
+unexplained.
 """
 
 import itertools
@@ -19,7 +21,7 @@ from lngeom.families import Gaussian
 from lngeom.information._problem import Frozen, leaf_paths
 
 MIXING = 24
-"""Longest shared axis for which changes of basis between two leaves are tried: they span 2·length² directions."""
+"""Longest shared axis for which changes of basis are tried: they span 2·length² directions."""
 
 Candidate = tuple[str, Float[np.ndarray, "P k"]]
 

@@ -1,6 +1,7 @@
 r"""The factor $A = S^\top J / \sqrt N$, for which $F = A^\top A$: what spectra and ranks are computed from.
 
-A null direction of F sits at 1e-16 of the largest singular value of A, but its eigenvalue in F is noise of 1e-8 in float32.
+A null direction of F sits at 1e-16 of the largest singular value of A, but its eigenvalue in F is noise of
+1e-8 in float32.
 Where A would not fit, its triangular factor is built by QR of one chunk of rows after another (TSQR).
 """
 
@@ -120,7 +121,8 @@ def triangular(problem: Problem, at: Placement) -> Float[Array, "r P"]:
 @functools.partial(jax.jit, static_argnames="at")
 def singular_values(problem: Problem, at: Placement) -> Float[Array, " k"]:
     """Singular values of the factor, in descending order; their squares are the eigenvalues of F."""
-    return jnp.linalg.svd(triangular(problem, at), compute_uv=False)
+    s = jnp.linalg.svd(triangular(problem, at), compute_uv=False)
+    return s[: problem.samples * rows_per_sample(problem)]  # rows of padding add zeros
 
 
 @functools.partial(jax.jit, static_argnames="at")

@@ -44,27 +44,34 @@ def fisher(
 ) -> FisherOperator:
     r"""The Fisher information matrix of a model at its parameters, as a linear operator.
 
-    $$F = \frac1N \sum_n \sum_t m_{nt}\, J_{nt}^\top \Lambda_{nt} J_{nt}, \qquad J = \partial z/\partial\theta, \quad
+    $$F = \frac1N \sum_n \sum_t m_{nt}\, J_{nt}^\top \Lambda_{nt} J_{nt}, \qquad J = \partial
+    z/\partial\theta, \quad
     \Lambda = \mathrm{Cov}[y \mid z]/\phi^2.$$
 
-    A mean over the N samples (all rows of X), of a sum over the positions t which the mask does not leave out.
+    A mean over the N samples (all rows of X), of a sum over the positions t which the mask does not leave
+    out.
 
     Args:
-        model_or_apply: a `NormalizedGLM`, or any JAX function apply(params, X) → natural parameters [N], [N C] or
+        model_or_apply: a `NormalizedGLM`, or any JAX function apply(params, X) → natural parameters [N], [N
+            C] or
             [N T C], whose output for a sample depends on that sample alone unless `batch_coupled`.
         params: any pytree; leaves that are not arrays are left alone.
         X: inputs, an array or a pytree of arrays, one sample a row.
         family: distribution of a response given its natural parameters (a GLM has its own).
-        wrt: which leaves to differentiate: paths of leaves or subtrees ("layer1", "layer1.kernel"), or a predicate of
+        wrt: which leaves to differentiate: paths of leaves or subtrees ("layer1", "layer1.kernel"), or a
+            predicate of
             (path, leaf). By default every real floating point array; `F.excluded` names the arrays left out.
-        batch_coupled: whether samples interact (training-mode batch norm). A probe finds out if it was not said.
+        batch_coupled: whether samples interact (training-mode batch norm). A probe finds out if it was not
+            said.
         mask: [N T] (or [N]), nonzero for positions that count; may hold weights ≥ 0.
-        method: "exact"; "printed" (Eqs. 13–14, normalized GLM); "monte_carlo" (responses drawn from the model);
+        method: "exact"; "printed" (Eqs. 13–14, normalized GLM); "monte_carlo" (responses drawn from the
+            model);
             "empirical" (observed responses, which is another matrix).
         key: for "monte_carlo".
         samples: draws for each input, for "monte_carlo".
         y: observed responses, for "empirical".
-        mesh: divide the samples over all axes of this mesh, for any N; samples that are sharded already stay where
+        mesh: divide the samples over all axes of this mesh, for any N; samples that are sharded already
+            stay where
             they are.
         memory: budget in bytes; by default half of what is free.
         chunk: samples at a time; by default planned.
@@ -74,7 +81,8 @@ def fisher(
         The operator.
 
     Raises:
-        ValueError: if the arguments do not fit together, values are not finite, or samples interact and it was not said.
+        ValueError: if the arguments do not fit together, values are not finite, or samples interact and it
+            was not said.
 
     Example:
         >>> import jax, lngeom as lg
@@ -83,7 +91,7 @@ def fisher(
         >>> F = lg.fisher(model, params, jax.random.normal(jax.random.key(1), (100, 3)))
         >>> F.as_matrix().shape, F.rank()  # 25 parameters, of which 3 shifts and 1 scale are not identifiable
         ((25, 25), 21)
-    """  # noqa: DOC502
+    """
     function, family, coupled = _read_model(model_or_apply, family, method, params, X, batch_coupled)
     selected, rest, excluded = select_leaves(params, wrt)
     leaves = jax.tree.leaves(X)
@@ -143,7 +151,8 @@ def _read_model(
         really = model.normalizer.couples_samples
         if coupled is not None and coupled != really:
             raise ValueError(
-                f"{type(model.normalizer).__name__} has couples_samples = {really}; got batch_coupled={coupled}"
+                f"{type(model.normalizer).__name__} has couples_samples = {really}; got "
+                f"batch_coupled={coupled}"
             )
         return GLMFunction(model, printed=method == "printed"), model.family, really
     if method == "printed":
@@ -154,7 +163,8 @@ def _read_model(
         )
     if not isinstance(family, AbstractFamily):
         raise ValueError(
-            f"family= must say how outputs are distributed, e.g. lg.families.Categorical() for logits; got {family!r}"
+            f"family= must say how outputs are distributed, e.g. lg.families.Categorical() for logits; "
+            f"got {family!r}"
         )
     return model_or_apply, family, coupled
 

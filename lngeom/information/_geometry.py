@@ -1,7 +1,9 @@
-r"""Higher-order geometry through normalization: the Levi-Civita connection of the Fisher metric, and geodesics.
+r"""Higher-order geometry: the Levi-Civita connection of the Fisher metric, and geodesics.
 
-The metric is degenerate along symmetries, so geodesics are those of the quotient: at each step the acceleration is the
-minimum-norm one. With $\Gamma(v, v)_k = \frac12 (2\, \partial_v F v - \nabla \langle v, F v\rangle)_k$ (first kind), a geodesic
+The metric is degenerate along symmetries, so geodesics are those of the quotient: at each step the
+acceleration is the
+minimum-norm one. With $\Gamma(v, v)_k = \frac12 (2\, \partial_v F v - \nabla \langle v, F v\rangle)_k$
+(first kind), a geodesic
 obeys $\ddot\theta = -F^+ \Gamma(\dot\theta, \dot\theta)$.
 """
 
@@ -29,7 +31,8 @@ def christoffel(operator: Any, v: PyTree) -> PyTree:
         Γ(v, v), a covector of the form of v.
 
     Raises:
-        ValueError: if the operator is a Monte Carlo or empirical one, whose metric has no derivative of its own.
+        ValueError: if the operator is a Monte Carlo or empirical one, whose metric has no derivative of its
+            own.
     """
     if operator.problem.scores is not None:
         raise ValueError(f"the connection is that of the exact metric; got method={operator.method!r}")
@@ -54,10 +57,13 @@ def _christoffel(operator: Any, v: PyTree) -> PyTree:
     return jax.tree.map(lambda a, g: a - g / 2, along, gradient)
 
 
-def geodesic(operator: Any, velocity: Float[Array, " P"], time: float = 1.0, steps: int = 20) -> tuple[PyTree, Array]:
+def geodesic(
+    operator: Any, velocity: Float[Array, " P"], time: float = 1.0, steps: int = 20
+) -> tuple[PyTree, Array]:
     """Follows the geodesic of the quotient from the operator's parameters (fourth-order Runge–Kutta).
 
-    The velocity is made horizontal first; its length in the Fisher metric is conserved, up to the error of the steps.
+    The velocity is made horizontal first; its length in the Fisher metric is conserved, up to the error of
+    the steps.
     A decomposition a stage: for small P.
 
     Args:

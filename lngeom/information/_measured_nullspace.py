@@ -17,7 +17,8 @@ class MeasuredNullspace:
     Attributes:
         basis: columns [P k].
         dimension: k, the nullity.
-        residual: largest singular value of the factor on the basis, relative to its largest on all directions.
+        residual: largest singular value of the factor on the basis, relative to its largest on all
+            directions.
         gap: smallest kept ÷ largest dropped singular value.
         operator: whose null space it is.
     """
@@ -54,7 +55,7 @@ class MeasuredNullspace:
         return jnp.arcsin(jnp.clip(sines[::-1], 0, 1))
 
     def describe(self) -> Description:
-        """Names each direction in the user's own parameters, and counts what is unexplained; `str` of it is a table."""
+        """Names each direction in the user's own parameters, and counts what is unexplained."""
         return explain(self.operator, self.basis)
 
 

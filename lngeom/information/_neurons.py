@@ -1,6 +1,7 @@
-"""The block diagonal of a Fisher matrix by neuron: what the paper's "easily applied to deep networks" comes to.
+"""The block diagonal by neuron: what the paper's "easily applied to deep networks" comes to.
 
-A neuron's parameters are its incoming weights with its bias and gain. Leaves are grouped by the axis that runs over the
+A neuron's parameters are its incoming weights with its bias and gain. Leaves are grouped by the axis that
+runs over the
 same units; the blocks between different neurons, and between layers, are dropped.
 """
 
@@ -44,7 +45,9 @@ def neuron_positions(operator: Any, layers: Sequence[dict[str, int]]) -> list[In
         parts = [np.moveaxis(where[name], axis, 0) for name, axis in layer.items()]
         if len({len(part) for part in parts}) != 1:
             lengths = {name: where[name].shape[axis] for name, axis in layer.items()}
-            raise ValueError(f"the leaves of a layer must have one entry a neuron along the axes given; got {lengths}")
+            raise ValueError(
+                f"the leaves of a layer must have one entry a neuron along the axes given; got {lengths}"
+            )
         result.append(np.concatenate([part.reshape(len(part), -1) for part in parts], 1))
     return result
 
@@ -88,7 +91,7 @@ def _blocks(problem: Problem, at: Placement, positions: tuple[_Hashable, ...]) -
 
 
 def block_diagonal(operator: Any, layers: Sequence[dict[str, int]]) -> Float[Array, "P P"]:
-    """The blocks of all neurons in place, zero elsewhere: an approximation of the matrix, to be measured against it.
+    """The blocks of all neurons in place, zero elsewhere: an approximation of the matrix.
 
     Args:
         operator: a Fisher operator.

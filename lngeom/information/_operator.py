@@ -24,9 +24,10 @@ SMALL = 3000
 
 
 class FisherOperator(lx.AbstractLinearOperator):
-    r"""$F = \frac1N \sum_n J_n^\top \Lambda_n J_n$: symmetric, positive semidefinite, and for normalized models singular.
+    r"""$F = \frac1N \sum_n J_n^\top \Lambda_n J_n$: symmetric and positive semidefinite.
 
-    Made by `lg.fisher`. Vectors are pytrees like the differentiated parameters, or ravelled (`jax.flatten_util.ravel_pytree`).
+    Made by `lg.fisher`. Vectors are pytrees like the differentiated parameters, or ravelled
+    (`jax.flatten_util.ravel_pytree`).
     A mean over samples; where outputs are [N T C], of the sum over unmasked positions.
 
     Attributes:
@@ -90,7 +91,7 @@ class FisherOperator(lx.AbstractLinearOperator):
         Raises:
             MemoryError: if it would not fit.
             ValueError: for another order, or "paper" for something else than a whole normalized GLM.
-        """  # noqa: DOC502
+        """
         self.plan.require(
             3 * self.plan.dense,
             f"the dense {self.in_size():,} × {self.in_size():,} matrix and its workspace",
@@ -145,7 +146,7 @@ class FisherOperator(lx.AbstractLinearOperator):
         return tuple(leaf_paths(self.problem.params))
 
     def block(self, i: int | str, j: int | str) -> Float[Array, "p q"]:
-        """A block: of two units of a normalized GLM, [D+2 D+2] in the paper's order, or of two leaves by path.
+        """A block: of two units of a normalized GLM in the paper's order, or of two leaves by path.
 
         Args:
             i: unit, or path of a leaf.
@@ -156,7 +157,7 @@ class FisherOperator(lx.AbstractLinearOperator):
 
         Raises:
             ValueError: if there is no such unit or leaf.
-        """  # noqa: DOC502
+        """
         if isinstance(i, str) and isinstance(j, str):
             return self._leaf_block(i, j)
         params = self._glm_parameters("a block of units")
@@ -196,12 +197,12 @@ class FisherOperator(lx.AbstractLinearOperator):
 
         Raises:
             MemoryError: if it would not fit.
-        """  # noqa: DOC502
+        """
         self.plan.require(2 * self.plan.factor, "the factor", "use singular_values(), which streams it")
         return _factor.factor(self.problem, self._rows)
 
     def singular_values(self) -> Float[Array, " k"]:
-        """Singular values of the factor, descending: square roots of F's eigenvalues, right in float32 too."""
+        """Singular values of the factor, descending: square roots of the eigenvalues."""
         self._require_spectrum()
         return _factor.singular_values(self.problem, self._rows)
 
@@ -221,7 +222,7 @@ class FisherOperator(lx.AbstractLinearOperator):
     def eigenvalues(
         self, k: int, *, key: PRNGKeyArray | None = None, steps: int | None = None
     ) -> Float[Array, " k"]:
-        """The k largest eigenvalues, descending: from the factor where it is small, else by Lanczos iterations.
+        """The k largest eigenvalues, descending: from a small factor, else by Lanczos iterations.
 
         Args:
             k: how many.
@@ -268,7 +269,7 @@ class FisherOperator(lx.AbstractLinearOperator):
     # The null space, and what is solved beside it (eager).
 
     def decompose(self) -> _spectrum.Decomposition:
-        """Singular value decomposition of the factor, to be passed to `solve` and `sample` where they are repeated."""
+        """Singular value decomposition of the factor, for repeated `solve` and `sample`."""
         self._require_spectrum()
         return _spectrum.decompose(self.problem, self._rows)
 
@@ -443,7 +444,7 @@ class FisherOperator(lx.AbstractLinearOperator):
 
 
 def _with_progress(problem: Problem, chunk: int) -> Float[Array, "P P"]:
-    from rich.progress import Progress  # noqa: PLC0415
+    from rich.progress import Progress
 
     blocks = None
     with Progress() as bar:

@@ -13,7 +13,7 @@ from lngeom.information._problem import Problem
 from lngeom.information._pullback import Pullback
 
 STORED = 2**30
-"""Largest derivative kept for repeated products, in bytes: beyond, reading it costs as much as computing it again."""
+"""Largest derivative kept for repeated products, in bytes: reading more is as dear as computing it."""
 
 CHUNK = 2**25
 """Bytes of intermediate values a chunk of samples should have: about what a last-level cache holds."""
@@ -23,7 +23,7 @@ ROWS = 2**27
 
 
 BATCH = 2**21
-"""Bytes that the intermediate values of all vectors of one pass should have: beyond a cache, more vectors gain nothing."""
+"""Bytes of intermediate values of all vectors of one pass: beyond a cache, more vectors gain nothing."""
 
 
 class Plan(NamedTuple):
@@ -58,8 +58,10 @@ class Plan(NamedTuple):
         kept = "kept for repeated products" if self.store else f"recomputed in chunks of {self.chunk} samples"
         return "\n".join(
             [
-                f"P = {self.parameters:,} parameters, {self.samples:,} samples a device, budget {format_bytes(self.budget)}",
-                f"products: derivative {format_bytes(self.derivative)}, {kept}; {self.batch} vectors at a time",
+                f"P = {self.parameters:,} parameters, {self.samples:,} samples a device, budget "
+                f"{format_bytes(self.budget)}",
+                f"products: derivative {format_bytes(self.derivative)}, {kept}; {self.batch} vectors at "
+                f"a time",
                 f"factor:   {format_bytes(self.factor)}, in chunks of {self.row_chunk} samples",
                 f"matrix:   {format_bytes(self.dense)}",
             ]
@@ -78,7 +80,8 @@ class Plan(NamedTuple):
         """
         if needed > self.budget:
             raise MemoryError(
-                f"{what} would need {format_bytes(needed)}, more than the budget of {format_bytes(self.budget)}: "
+                f"{what} would need {format_bytes(needed)}, more than the budget of "
+                f"{format_bytes(self.budget)}: "
                 f"{alternative}, or raise the budget with lg.fisher(..., memory=bytes)"
             )
 
@@ -123,7 +126,7 @@ def plan(problem: Problem, shards: int, memory: int | None, chunk: int | None) -
     Raises:
         ValueError: if a coupled problem is to be divided into chunks.
         MemoryError: if a coupled problem, which cannot be divided, does not fit.
-    """  # noqa: DOC502
+    """
     budget = available_memory() // 2 if memory is None else memory
     samples = -(-problem.rows // shards)
     if problem.coupled:

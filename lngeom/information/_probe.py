@@ -1,4 +1,4 @@
-"""What is looked at before a Fisher matrix is trusted: whether samples interact, and whether values are finite."""
+"""Checks before a Fisher matrix is trusted: whether samples interact, and whether values are finite."""
 
 import functools
 from typing import Any
@@ -21,8 +21,8 @@ def _perturbed(leaf: Array) -> Array:
     if jnp.issubdtype(leaf.dtype, jnp.floating):
         first = -1.5 * leaf[-1:] + 0.5 * leaf[:1]
     else:
-        different = jnp.any((leaf != leaf[:1]).reshape(len(leaf), -1), 1)
-        first = leaf[jnp.argmax(different)][None]
+        least, most = jnp.min(leaf), jnp.max(leaf)
+        first = jnp.broadcast_to(jnp.where(jnp.all(leaf[:1] == most), least, most), leaf[:1].shape)
     return jnp.concatenate([first.astype(leaf.dtype), leaf[1:]])
 
 
@@ -49,8 +49,10 @@ def check_coupling(problem: Problem) -> None:
     moved, scale = (np.asarray(v) for v in others(problem, few))
     if not moved <= 100 * float(jnp.finfo(moved.dtype).eps) * scale:
         raise ValueError(
-            f"samples interact: changing the first of {min(PROBE, problem.rows)} samples moved the outputs of the others by "
-            f"{float(moved):.2g} (of {float(scale):.2g}). If that is meant, as in training-mode batch norm, say "
+            f"samples interact: changing the first of {min(PROBE, problem.rows)} samples moved the "
+            f"outputs of the others by "
+            f"{float(moved):.2g} (of {float(scale):.2g}). If that is meant, as in training-mode batch "
+            f"norm, say "
             "batch_coupled=True; if not, use the model's evaluation mode"
         )
 

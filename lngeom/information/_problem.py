@@ -1,11 +1,12 @@
 r"""What a Fisher matrix is taken of: a function, its parameters, the data, and the family of its outputs.
 
-The one scaling convention: $F = \frac1N \sum_n \sum_t m_{nt}\, J_{nt}^\top \Lambda_{nt} J_{nt}$, a mean over the N samples
+The one scaling convention: $F = \frac1N \sum_n \sum_t m_{nt}\, J_{nt}^\top \Lambda_{nt} J_{nt}$, a mean
+over the N samples
 of the sum over each sample's unmasked positions t (there is one position where outputs are [N C]).
 """
 
-from collections.abc import Callable, Sequence
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -194,7 +195,8 @@ class Layout(NamedTuple):
         """
         if vector.shape != (self.size,) or vector.dtype != self.dtype:
             raise ValueError(
-                f"expected a vector of P = {self.size} entries and dtype {self.dtype}, as the parameters have; "
+                f"expected a vector of P = {self.size} entries and dtype {self.dtype}, as the parameters "
+                f"have; "
                 f"got {vector.dtype}{list(vector.shape)}"
             )
         out, start = [], 0
@@ -216,7 +218,8 @@ class Layout(NamedTuple):
         leaves, structure = jax.tree.flatten(tangent)
         if structure != self.structure:
             raise ValueError(
-                f"a tangent must be a pytree like the differentiated params, {self.structure}; got {structure}: "
+                f"a tangent must be a pytree like the differentiated params, {self.structure}; got "
+                f"{structure}: "
                 "leaves left out by wrt= are None (F.in_structure() shows the form)"
             )
         for leaf, (shape, dtype) in zip(leaves, self.leaves, strict=True):
@@ -249,7 +252,8 @@ def select_leaves(
 
     Args:
         params: pytree of parameters.
-        wrt: paths of leaves or of subtrees; a predicate of (path, leaf); or None for every floating point leaf.
+        wrt: paths of leaves or of subtrees; a predicate of (path, leaf); or None for every floating point
+            leaf.
 
     Returns:
         The selected leaves (None elsewhere), the others, and the paths of array leaves left out.
@@ -267,7 +271,8 @@ def select_leaves(
         ]
         if complex_leaves:
             raise ValueError(
-                f"complex parameters are not supported: {complex_leaves}; split them into real and imaginary parts, "
+                f"complex parameters are not supported: {complex_leaves}; split them into real and "
+                f"imaginary parts, "
                 "or name the real leaves with wrt="
             )
     elif callable(wrt):
@@ -279,7 +284,8 @@ def select_leaves(
             found = {path for path in arrays if path == name or path.startswith(f"{name}.")}
             if not found:
                 raise ValueError(
-                    f"wrt names {name!r}, which is no leaf or subtree of params; its leaves are {sorted(leaves)}"
+                    f"wrt names {name!r}, which is no leaf or subtree of params; its leaves are "
+                    f"{sorted(leaves)}"
                 )
             chosen |= found
     fixed = sorted(chosen - smooth)

@@ -69,7 +69,7 @@ def store(problem: Problem, at: Placement) -> Stored:
 
 
 Source = Stored | Problem
-"""What a product is computed from: a stored derivative, or the problem, whose derivative is computed again."""
+"""What a product is computed from: a stored derivative, or the problem, to be differentiated again."""
 
 
 def _run(source: Source, at: Placement, function: Callable[..., PyTree], *arguments: PyTree) -> PyTree:

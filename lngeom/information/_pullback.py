@@ -1,7 +1,8 @@
 r"""The pullback $F = J^\top \Lambda J$: the derivative of the outputs, and the metric they carry.
 
 A `Derivative` is $v \mapsto Jv$ and its transpose, computed once and used for every product. A `Metric` is
-$\Lambda = S S^\top$, scaled by 1/N and by the samples' weights: the family's covariance, or outer products of scores.
+$\Lambda = S S^\top$, scaled by 1/N and by the samples' weights: the family's covariance, or outer products
+of scores.
 """
 
 from abc import abstractmethod
@@ -50,10 +51,10 @@ class TracedDerivative(AbstractDerivative):
     linear: PyTree
     layout: Layout = eqx.field(static=True)
 
-    def push(self, tangent):  # noqa: D102
+    def push(self, tangent):
         return self.linear(tangent)
 
-    def pull(self, cotangent):  # noqa: D102
+    def pull(self, cotangent):
         return jax.linear_transpose(self.linear, self.layout.shapes())(cotangent)[0]
 
 
@@ -68,11 +69,11 @@ class ReverseDerivative(AbstractDerivative):
     outputs: Float[Array, "N *T C"]
     reverse: PyTree
 
-    def push(self, tangent):  # noqa: D102
+    def push(self, tangent):
         example = jax.ShapeDtypeStruct(self.outputs.shape, self.outputs.dtype)
         return jax.linear_transpose(self.pull, example)(tangent)[0]
 
-    def pull(self, cotangent):  # noqa: D102
+    def pull(self, cotangent):
         return self.reverse(cotangent)[0]
 
 
@@ -89,7 +90,7 @@ class ClosedFormDerivative(AbstractDerivative):
     at: _linearization.AbstractLinearization
     gain: Float[Array, " H"]
 
-    def push(self, tangent):  # noqa: D102
+    def push(self, tangent):
         n = self.at.normalized
         return (
             self.gain[None, :] * self.at.push(tangent.weights)
@@ -97,7 +98,7 @@ class ClosedFormDerivative(AbstractDerivative):
             + n * tangent.gain[None, :]
         )
 
-    def pull(self, cotangent):  # noqa: D102
+    def pull(self, cotangent):
         weights = self.at.pull(self.gain[None, :] * cotangent)
         return GLMParameters(weights, jnp.sum(cotangent, 0), jnp.sum(self.at.normalized * cotangent, 0))
 
@@ -115,10 +116,10 @@ class PrintedLinearization(_linearization.AbstractLinearization):
     inverse_scale: Float[Array, "N H"]
     inputs: Float[Array, "N H D"]
 
-    def push(self, weights):  # noqa: D102
+    def push(self, weights):
         return jnp.einsum("nhd,hd->nh", self.inputs, weights) * self.inverse_scale
 
-    def pull(self, cotangent):  # noqa: D102
+    def pull(self, cotangent):
         return jnp.einsum("nhd,nh->hd", self.inputs, cotangent * self.inverse_scale)
 
 
@@ -174,11 +175,11 @@ def differentiate(problem: Problem) -> AbstractDerivative:
 
 
 def _has_reverse_rule_only(program: Any) -> bool:
-    """Whether a linearized program holds a function with a custom reverse rule, which can be transposed but not run."""
+    """Whether a linearized program holds a custom reverse rule, which can be transposed but not run."""
     for equation in getattr(program, "jaxpr", program).eqns:
         if equation.primitive.name == "custom_lin":
             return True
-        inner = [value for value in jax.tree.leaves(list(equation.params.values()), is_leaf=_is_program)]
+        inner = jax.tree.leaves(list(equation.params.values()), is_leaf=_is_program)
         if any(_is_program(value) and _has_reverse_rule_only(value) for value in inner):
             return True
     return False
@@ -275,7 +276,7 @@ class Pullback(eqx.Module):
         return self.derivative.pull(self.metric.product(self.derivative.push(v)))
 
     def products(self, tangents: PyTree) -> PyTree:
-        """Products with many tangents, along their leading axes: each step is done for all before the next."""
+        """Products with many tangents, along their leading axes: each step for all before the next."""
         pushed = jax.lax.optimization_barrier(jax.vmap(self.derivative.push)(tangents))
         images = jax.lax.optimization_barrier(jax.vmap(self.metric.product)(pushed))
         return jax.vmap(self.derivative.pull)(images)

@@ -1,4 +1,4 @@
-"""What lineax dispatches on, told of the Fisher operator: it is symmetric, semidefinite, and can become a matrix."""
+"""What lineax dispatches on: the operator is symmetric, semidefinite, and can become a matrix."""
 
 import jax
 import jax.numpy as jnp

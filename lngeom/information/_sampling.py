@@ -1,7 +1,9 @@
 r"""Scores: the Fisher matrix as an outer product of gradients, at sampled or at observed responses.
 
-The score of an output is $s = \partial \log p(y \mid z)/\partial z = (y - E[y])/\phi$. With y drawn from the model
-(Monte Carlo), $E[s s^\top] = \Lambda$ and the estimate is unbiased, with an error that falls as 1/√m; with observed y it is the
+The score of an output is $s = \partial \log p(y \mid z)/\partial z = (y - E[y])/\phi$. With y drawn from
+the model
+(Monte Carlo), $E[s s^\top] = \Lambda$ and the estimate is unbiased, with an error that falls as 1/√m; with
+observed y it is the
 empirical Fisher, which is another matrix.
 """
 
@@ -42,7 +44,7 @@ def score(family: AbstractFamily, z: Float[Array, "N *T C"], y: Array) -> Float[
 def sampled_scores(
     family: AbstractFamily, z: Float[Array, "N *T C"], key: PRNGKeyArray, samples: int
 ) -> Float[Array, "N m *T C"]:
-    """Scores at m responses drawn from the model for each sample; draw k depends on the key and on k alone."""
+    """Scores at m responses drawn for each sample; draw k depends on the key and on k alone."""
 
     def draw(k: Array) -> Array:
         return score(family, z, family.sample(jax.random.fold_in(key, k), z))

@@ -1,6 +1,7 @@
-"""Sums over samples: in chunks, so that memory is bounded, and over devices, so that any number of them helps.
+"""Sums over samples: in chunks, so that memory is bounded, and over any number of devices.
 
-Samples that lie on several devices are summed where they lie (`jax.shard_map`, chunks inside each shard) and reduced
+Samples that lie on several devices are summed where they lie (`jax.shard_map`, chunks inside each shard)
+and reduced
 once. Nothing else in this package knows about chunks or devices.
 """
 
@@ -67,7 +68,8 @@ def automatic_mesh(mesh: Any) -> Any:
 def place(problem: Problem, mesh: Mesh, axes: tuple[str, ...]) -> Problem:
     """Puts samples on a mesh, divided over these axes, and everything else on every device.
 
-    Where N is not a multiple of the devices, samples are padded with copies of weight 0; a coupled problem, which
+    Where N is not a multiple of the devices, samples are padded with copies of weight 0; a coupled problem,
+    which
     copies would change, is divided unevenly by the compiler instead.
 
     Args:
@@ -105,7 +107,7 @@ def _put(tree: PyTree, sharding: NamedSharding) -> PyTree:
 
 
 def fold_chunks(step: Callable, carry: PyTree, problem: Problem, chunk: int) -> PyTree:
-    """Folds step(carry, problem on a chunk) over chunks of samples: a scan, then one shorter chunk for the rest."""
+    """Folds step(carry, problem on a chunk) over chunks: a scan, then one shorter chunk for the rest."""
     rows = problem.rows
     chunk = min(chunk, rows)
     full, rest = divmod(rows, chunk)

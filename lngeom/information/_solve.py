@@ -1,6 +1,7 @@
-r"""Natural gradients on the identifiable directions: the minimum-norm solution of $F x = g$, and samples of N(0, F⁺).
+r"""Natural gradients on the identifiable directions: minimum-norm solutions of $F x = g$.
 
-F of a normalized model is singular by its symmetries, so $F^{-1} g$ does not exist; what does is the solution orthogonal to
+F of a normalized model is singular by its symmetries, so $F^{-1} g$ does not exist; what does is the
+solution orthogonal to
 the null space. Noise along null directions must be projected out, not divided by.
 """
 
@@ -19,7 +20,7 @@ CLEAR_GAP = 10.0
 
 
 class Solution(NamedTuple):
-    r"""The minimum-norm solution of $(F + \lambda I) x = g$ on the identifiable directions, and how far to trust it.
+    r"""The minimum-norm solution of $(F + \lambda I) x = g$, and how far to trust it.
 
     Attributes:
         value: x, a tangent like params.
@@ -46,7 +47,7 @@ def _relative(a: Array, b: Array) -> float:
 def solve_by_decomposition(
     product, decomposition: Decomposition, gradient: Float[Array, " P"], damping: float
 ) -> tuple[Float[Array, " P"], dict]:
-    """x = V_r (s² + λ)⁻¹ V_rᵀ g, by the singular value decomposition of the factor.
+    """X = V_r (s² + λ)⁻¹ V_rᵀ g, by the singular value decomposition of the factor.
 
     Args:
         product: v ↦ Fv, for the residual.
@@ -64,7 +65,8 @@ def solve_by_decomposition(
     gap = decomposition.decision.gap
     if gap < CLEAR_GAP:
         warnings.warn(
-            f"the rank {decomposition.rank} is not clear: singular values fall only by a factor {gap:.3g} at the cut, so the "
+            f"the rank {decomposition.rank} is not clear: singular values fall only by a factor "
+            f"{gap:.3g} at the cut, so the "
             "solution may be dominated by a direction that is null; use damping, or float64",
             RuntimeWarning,
             stacklevel=3,
@@ -136,8 +138,10 @@ def solve_by_conjugate_gradients(
     residual = _relative(product(x) + damping * x - identifiable, identifiable)
     if not residual <= 10 * tolerance:
         raise RuntimeError(
-            f"conjugate gradients stopped after {int(steps)} iterations at relative residual {residual:.2g} > "
-            f"{tolerance:.2g}: the gradient has a part along null directions that nullspace= does not contain, or F is too "
+            f"conjugate gradients stopped after {int(steps)} iterations at relative residual "
+            f"{residual:.2g} > "
+            f"{tolerance:.2g}: the gradient has a part along null directions that nullspace= does not "
+            f"contain, or F is too "
             "badly conditioned; pass the null space, use damping, or method='svd'"
         )
     report = {

@@ -1,4 +1,4 @@
-"""Spectra: from the factor's singular values where they fit, by Lanczos iterations (matfree) where P is large."""
+"""Spectra: from the factor's singular values where they fit, by Lanczos where P is large."""
 
 from typing import NamedTuple
 
@@ -58,7 +58,7 @@ def decompose(problem: Problem, at: Placement) -> Decomposition:
 
 
 def rank_of(singular_values: Float[Array, " k"], size: int) -> RankDecision:
-    """The rank decision for a factor reduced to at most P rows, whose rounding errors are those of a P × P matrix."""
+    """The rank decision for a factor reduced to at most P rows."""
     return decide_rank(np.asarray(singular_values), size, size)
 
 

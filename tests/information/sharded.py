@@ -1,6 +1,6 @@
-"""Run as a program: compares the Fisher matrix of divided samples with that of one device, and prints the largest error.
+"""Run as a program: compares the Fisher matrix of divided samples with that of one device.
 
-python -m tests.information.sharded devices KIND      8 simulated devices, mesh axes of this kind (Auto or Explicit)
+python -m tests.information.sharded devices KIND      8 simulated devices, axes Auto or Explicit
 python -m tests.information.sharded process PORT ID   one of two processes on this machine
 python -m tests.information.sharded dies PORT ID      the same, but process 1 dies before the sum
 """
@@ -47,9 +47,9 @@ class Errors(dict):
 
 
 def devices(kind: str) -> None:
-    from tests.information import zoo
-
     import lngeom as lg
+
+    from tests.information import zoo
 
     mesh = jax.make_mesh((8,), ("data",), axis_types=(AxisType[kind],))
     glm = lg.NormalizedGLM(lg.normalizers.LayerNorm(), lg.families.Bernoulli())
@@ -64,19 +64,27 @@ def devices(kind: str) -> None:
     for make in (zoo.layer_norm_network, zoo.batch_norm_network, zoo.transformer_block):
         case = make()
         errors[case.name] = largest_error(case.fisher(mesh=mesh), case.fisher())
-        errors[f"{case.name}, chunks"] = 0.0 if case.coupled else largest_error(case.fisher(mesh=mesh, chunk=2), case.fisher())
+        errors[f"{case.name}, chunks"] = (
+            0.0 if case.coupled else largest_error(case.fisher(mesh=mesh, chunk=2), case.fisher())
+        )
     case = zoo.layer_norm_network()
     divided = jax.device_put(case.X, NamedSharding(mesh, PartitionSpec("data")))
     errors["sharded inputs"] = largest_error(case._replace(X=divided).fisher(), case.fisher())
     for model in (glm, batch):
-        inputs = jax.device_put(jax.random.normal(jax.random.key(1), (48, 3)), NamedSharding(mesh, PartitionSpec("data")))
+        inputs = jax.device_put(
+            jax.random.normal(jax.random.key(1), (48, 3)), NamedSharding(mesh, PartitionSpec("data"))
+        )
         F = lg.fisher(model, params, inputs)
-        errors[f"sharded inputs {model.normalizer}"] = largest_error(F, lg.fisher(model, params, np.asarray(inputs)))
+        errors[f"sharded inputs {model.normalizer}"] = largest_error(
+            F, lg.fisher(model, params, np.asarray(inputs))
+        )
         if not model.normalizer.couples_samples:
             with jax.set_mesh(mesh):
                 matrix = jax.jit(lambda p, X, m=model: lg.fisher(m, p, X).as_matrix())(params, inputs)
                 product = jax.jit(lambda p, X, m=model: lg.fisher(m, p, X) @ jnp.ones(p.size))(params, inputs)
-            errors[f"inside jit {model.normalizer}"] = max(error(matrix, F.as_matrix()), error(product, F @ jnp.ones(params.size)))
+            errors[f"inside jit {model.normalizer}"] = max(
+                error(matrix, F.as_matrix()), error(product, F @ jnp.ones(params.size))
+            )
     drawn = {"method": "monte_carlo", "key": jax.random.key(5), "samples": 3}
     errors["monte carlo"] = largest_error(case._replace(X=divided).fisher(**drawn), case.fisher(**drawn))
     two = jax.make_mesh((4, 2), ("a", "b"), axis_types=(AxisType[kind],) * 2)
@@ -86,7 +94,11 @@ def devices(kind: str) -> None:
 
 def process(port: str, index: int, dies: bool) -> None:
     jax.distributed.initialize(
-        f"127.0.0.1:{port}", num_processes=2, process_id=index, heartbeat_timeout_seconds=10, initialization_timeout=60
+        f"127.0.0.1:{port}",
+        num_processes=2,
+        process_id=index,
+        heartbeat_timeout_seconds=10,
+        initialization_timeout=60,
     )
     import lngeom as lg
 

@@ -5,12 +5,13 @@ import warnings
 import jax
 import jax.numpy as jnp
 import lineax as lx
+import lngeom as lg
 import numpy as np
 import pytest
-from hypothesis import given, settings, strategies as st
-
-import lngeom as lg
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from lngeom._numerics import agreement
+
 from tests.information import zoo
 
 NORMALIZERS = (
@@ -84,7 +85,9 @@ def test_rank_is_right_in_float32_where_eigenvalues_are_not():
 
 
 def test_layer_norm_directions_are_named():
-    description = lg.fisher(*problem(lg.normalizers.LayerNorm(), lg.families.Bernoulli(), 6, 3)).nullspace().describe()
+    description = (
+        lg.fisher(*problem(lg.normalizers.LayerNorm(), lg.families.Bernoulli(), 6, 3)).nullspace().describe()
+    )
     assert [(d.name, d.count) for d in description.directions] == [
         ("scale of weights", 1),
         ("shift of weights along axis 0", 3),
@@ -93,9 +96,15 @@ def test_layer_norm_directions_are_named():
 
 
 def test_batch_norm_and_softmax_directions_are_named():
-    scales = lg.fisher(*problem(lg.normalizers.BatchNorm(), lg.families.Bernoulli(), 4, 3)).nullspace().describe()
+    scales = (
+        lg.fisher(*problem(lg.normalizers.BatchNorm(), lg.families.Bernoulli(), 4, 3)).nullspace().describe()
+    )
     assert sum(d.count for d in scales.directions if d.name.startswith("scale of")) == 4
-    softmax = lg.fisher(*problem(lg.normalizers.LayerNorm(), lg.families.Categorical(), 6, 3)).nullspace().describe()
+    softmax = (
+        lg.fisher(*problem(lg.normalizers.LayerNorm(), lg.families.Categorical(), 6, 3))
+        .nullspace()
+        .describe()
+    )
     assert ("shift of bias along axis 0", 1) in softmax.directions
     assert scales.unexplained == softmax.unexplained == 0
 
@@ -119,8 +128,12 @@ def test_a_direction_no_candidate_knows_is_counted_as_unexplained():
         return (x @ p)[:, None] * jnp.ones((1, 2)) if p.ndim == 1 else x @ p
 
     mixing = jnp.asarray([[1.0, 2.0, 3.0], [0.5, -1.0, 0.2]])
-    F = lg.fisher(lambda p, x: x @ (mixing @ p), jnp.asarray([1.0, -2.0, 0.7]), jax.random.normal(jax.random.key(0), (20, 2)),
-                  family=lg.families.Gaussian())
+    F = lg.fisher(
+        lambda p, x: x @ (mixing @ p),
+        jnp.asarray([1.0, -2.0, 0.7]),
+        jax.random.normal(jax.random.key(0), (20, 2)),
+        family=lg.families.Gaussian(),
+    )
     null = F.nullspace()
     assert null.dimension == 1
     assert null.describe().unexplained == 1
@@ -173,7 +186,9 @@ def test_noise_along_null_directions_is_projected_out_and_reported():
 
 def test_an_unclear_rank_is_warned_about():
     values = jnp.asarray(10.0 ** -np.arange(0, 20, 0.5))
-    F = lg.fisher(lambda p, x: x * (values * p)[None, :], jnp.ones(40), jnp.eye(40), family=lg.families.Gaussian())
+    F = lg.fisher(
+        lambda p, x: x * (values * p)[None, :], jnp.ones(40), jnp.eye(40), family=lg.families.Gaussian()
+    )
     with pytest.warns(RuntimeWarning, match="rank .* is not clear"):
         F.solve(jnp.ones(40))
 
@@ -226,7 +241,13 @@ def test_lineax_knows_what_the_operator_is():
     M = zoo.dense_reference(zoo.plain_network())
     assert lx.is_symmetric(F)
     assert lx.is_positive_semidefinite(F)
-    others = (lx.is_diagonal, lx.is_tridiagonal, lx.is_lower_triangular, lx.is_negative_semidefinite, lx.has_unit_diagonal)
+    others = (
+        lx.is_diagonal,
+        lx.is_tridiagonal,
+        lx.is_lower_triangular,
+        lx.is_negative_semidefinite,
+        lx.has_unit_diagonal,
+    )
     assert not any(check(F) for check in others)
     assert agreement(lx.diagonal(F), jnp.diagonal(M), 1e-13).agrees
     assert agreement(lx.tridiagonal(F)[1], jnp.diagonal(M, 1), 1e-13).agrees

@@ -2,13 +2,13 @@
 
 import jax
 import jax.numpy as jnp
+import lngeom as lg
 import numpy as np
 import pytest
 from jax.flatten_util import ravel_pytree
-
-import lngeom as lg
 from lngeom._numerics import agreement
 from lngeom.information import _automatic
+
 from tests.information import zoo
 
 EXACT = 1e-13
@@ -21,7 +21,11 @@ def random_vector(F, seed=0):
 def assert_main_forms_are(F, matrix, tol=EXACT):
     """Compares products, the matrix and the factor with a matrix."""
     v, A = random_vector(F), F.factor()
-    forms = {"as_matrix": (F.as_matrix(), matrix), "@ vector": (F @ v, matrix @ v), "factor": (A.T @ A, matrix)}
+    forms = {
+        "as_matrix": (F.as_matrix(), matrix),
+        "@ vector": (F @ v, matrix @ v),
+        "factor": (A.T @ A, matrix),
+    }
     wrong = {name: a.residual for name, (x, y) in forms.items() if not (a := agreement(x, y, tol)).agrees}
     assert not wrong
 
@@ -70,8 +74,12 @@ def test_the_comparison_fails_on_a_wrong_matrix():
         assert_every_form_is(case.fisher(), 1.0000001 * zoo.dense_reference(case))
 
 
-@pytest.mark.parametrize("normalizer", ["LayerNorm", "RMSNorm", "BatchNorm", "WeightNorm", "Identity", "GroupNorm"])
-@pytest.mark.parametrize("family", [lg.families.Bernoulli(), lg.families.Categorical()], ids=lambda f: type(f).__name__)
+@pytest.mark.parametrize(
+    "normalizer", ["LayerNorm", "RMSNorm", "BatchNorm", "WeightNorm", "Identity", "GroupNorm"]
+)
+@pytest.mark.parametrize(
+    "family", [lg.families.Bernoulli(), lg.families.Categorical()], ids=lambda f: type(f).__name__
+)
 def test_fisher_of_a_normalized_glm_is_the_explicit_product_by_both_doors(normalizer, family):
     arguments = {"groups": 2} if normalizer == "GroupNorm" else {}
     model = lg.NormalizedGLM(getattr(lg.normalizers, normalizer)(**arguments), family)
@@ -119,7 +127,9 @@ def test_streamed_factor_has_the_same_singular_values():
 
 def test_function_with_a_reverse_rule_only():
     case = zoo.custom_reverse_rule()
-    reference = zoo.dense_reference(case._replace(apply=lambda p, x: jnp.tanh(x @ p[0] + p[1][None, :]) @ p[2] + p[3][None, :]))
+    reference = zoo.dense_reference(
+        case._replace(apply=lambda p, x: jnp.tanh(x @ p[0] + p[1][None, :]) @ p[2] + p[3][None, :])
+    )
     assert_main_forms_are(case.fisher(), reference)
     assert_main_forms_are(case.fisher(chunk=8), reference)
 
@@ -185,7 +195,15 @@ def test_results_have_the_parameters_dtype(dtype):
     cast = lambda tree: jax.tree.map(lambda a: a.astype(dtype), tree)  # noqa: E731
     F = lg.fisher(case.apply, cast(case.params), cast(case.X), family=case.family)
     v = random_vector(F)
-    results = (F.as_matrix(), F @ v, F.mm(v[:, None]), F.factor(), F.singular_values(), F.trace(), F.quadratic_form(v))
+    results = (
+        F.as_matrix(),
+        F @ v,
+        F.mm(v[:, None]),
+        F.factor(),
+        F.singular_values(),
+        F.trace(),
+        F.quadratic_form(v),
+    )
     assert {r.dtype for r in results} == {jnp.dtype(dtype)}
 
 

@@ -2,10 +2,9 @@
 
 import jax
 import jax.numpy as jnp
+import lngeom as lg
 import numpy as np
 import pytest
-
-import lngeom as lg
 from lngeom._numerics import agreement
 from lngeom.information import scaling
 
@@ -43,7 +42,9 @@ LOSSES = {
 
 @pytest.mark.peers
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("loss", ["mse, mean", "mse, sum", "bce, mean", "cross_entropy, mean", "cross_entropy, sum"])
+@pytest.mark.parametrize(
+    "loss", ["mse, mean", "mse, sum", "bce, mean", "cross_entropy, mean", "cross_entropy, sum"]
+)
 def test_curvlinops(loss):
     torch, curvlinops = pytest.importorskip("torch"), pytest.importorskip("curvlinops")
     name, reduction = loss.split(", ")
@@ -52,14 +53,19 @@ def test_curvlinops(loss):
     y = torch.zeros(N, dtype=torch.long) if name == "cross_entropy" else torch.zeros(N, C).double()
     model = torch_model(torch, W)
     loss_function = getattr(torch.nn, torch_name)(reduction=reduction)
-    G = curvlinops.GGNLinearOperator(model, loss_function, list(model.parameters()), [(torch.tensor(np.array(X)), y)])
+    G = curvlinops.GGNLinearOperator(
+        model, loss_function, list(model.parameters()), [(torch.tensor(np.array(X)), y)]
+    )
     theirs = (G @ torch.eye(C * (D + 1)).double()).detach().numpy()
     assert agreement(theirs, matrix * scaling("curvlinops", loss, N, C), 1e-12).agrees
 
 
 @pytest.mark.peers
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize(("variant", "family"), [("classif_logits", lg.families.Categorical()), ("regression", lg.families.Gaussian())])
+@pytest.mark.parametrize(
+    ("variant", "family"),
+    [("classif_logits", lg.families.Categorical()), ("regression", lg.families.Gaussian())],
+)
 def test_nngeometry(variant, family):
     torch, metrics = pytest.importorskip("torch"), pytest.importorskip("nngeometry.metrics")
     objects = pytest.importorskip("nngeometry.object")
@@ -113,7 +119,10 @@ def test_somax(loss):
         G = kind(predict_fn=lambda p, x: x @ p["W"].T + p["b"])
         state, *_ = G.init(params, {"x": jnp.asarray(X), "y": y}), None
         state = state[0] if isinstance(state, tuple) and not hasattr(state, "_fields") else state
-        columns = [G.matvec(params, state, {"W": e[: C * D].reshape(C, D), "b": e[C * D :]}) for e in jnp.eye(C * (D + 1))]
+        columns = [
+            G.matvec(params, state, {"W": e[: C * D].reshape(C, D), "b": e[C * D :]})
+            for e in jnp.eye(C * (D + 1))
+        ]
     theirs = np.stack([np.concatenate([np.ravel(c["W"]), np.ravel(c["b"])]) for c in columns], 1)
     assert agreement(theirs, matrix * scaling("somax", loss, N, C), 1e-12).agrees
 

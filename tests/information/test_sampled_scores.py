@@ -4,11 +4,11 @@ import warnings
 
 import jax
 import jax.numpy as jnp
+import lngeom as lg
 import numpy as np
 import pytest
-
-import lngeom as lg
 from lngeom._numerics import agreement
+
 from tests.information import zoo
 
 
@@ -31,7 +31,15 @@ def test_monte_carlo_error_falls_as_one_over_the_root_of_the_draws(family):
     for m in counts:
         squares = []
         for seed in range(24):
-            F = lg.fisher(apply, params, X, family=family, method="monte_carlo", key=jax.random.key(seed), samples=int(m))
+            F = lg.fisher(
+                apply,
+                params,
+                X,
+                family=family,
+                method="monte_carlo",
+                key=jax.random.key(seed),
+                samples=int(m),
+            )
             squares.append(float(jnp.sum(jnp.square(F.as_matrix() - exact))))
         errors.append(np.sqrt(np.mean(squares)))
     slope = np.polyfit(np.log(counts), np.log(errors), 1)[0]
@@ -87,7 +95,11 @@ STATSMODELS = {
     "Bernoulli": (lg.families.Bernoulli(), lambda f: f.Binomial(), 1.0),
     "Poisson": (lg.families.Poisson(), lambda f: f.Poisson(), 1.0),
     "Gamma": (lg.families.Gamma(0.5), lambda f: f.Gamma(f.links.InversePower()), 0.5),
-    "InverseGaussian": (lg.families.InverseGaussian(0.8), lambda f: f.InverseGaussian(f.links.InverseSquared()), 0.8),
+    "InverseGaussian": (
+        lg.families.InverseGaussian(0.8),
+        lambda f: f.InverseGaussian(f.links.InverseSquared()),
+        0.8,
+    ),
 }
 
 

@@ -1,4 +1,4 @@
-"""Samples on several devices and in several processes give the matrix of one device; no process waits forever."""
+"""Several devices or processes give the matrix of one device, and no process waits forever."""
 
 import os
 import socket

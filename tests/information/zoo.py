@@ -5,9 +5,8 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.flatten_util import ravel_pytree
-
 import lngeom as lg
+from jax.flatten_util import ravel_pytree
 
 FAMILIES = (
     lg.families.Gaussian(0.7),
@@ -36,7 +35,7 @@ class Case(NamedTuple):
 
 
 def dense_reference(case: Case) -> jax.Array:
-    """The mean over samples of JᵀΛJ summed over unmasked positions, with Λ the Hessian of the log-partition function."""
+    """The mean of JᵀΛJ summed over unmasked positions, with Λ the Hessian of the log-partition."""
     flat, unravel = ravel_pytree(case.params)
     z = case.apply(case.params, case.X)
     J = jax.jacfwd(lambda theta: case.apply(unravel(theta), case.X))(flat)
@@ -45,7 +44,9 @@ def dense_reference(case: Case) -> jax.Array:
     samples, classes = z.shape[0], z.shape[-1]
     weights = jnp.ones(z.shape[:-1]) if case.mask is None else case.mask.astype(z.dtype)
     J, z, weights = J.reshape(-1, classes, flat.size), z.reshape(-1, classes), weights.reshape(-1)
-    metric = jax.vmap(jax.hessian(lambda z: jnp.sum(case.family.log_partition(z))))(z) / case.family.dispersion
+    metric = (
+        jax.vmap(jax.hessian(lambda z: jnp.sum(case.family.log_partition(z))))(z) / case.family.dispersion
+    )
     return jnp.einsum("n,nip,nij,njq->pq", weights, J, metric, J) / samples
 
 
