@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 
 from lngeom.information import _printed, _structured
 from lngeom.information._factor import factor_rows
-from lngeom.information._problem import Problem
+from lngeom.information._problem import Problem, leaf_paths
 from lngeom.information._pullback import has_closed_form
 from lngeom.information._sharding import Placement, is_sharded, sum_over_samples
 
@@ -84,3 +84,26 @@ def dense_steps(problem: Problem, chunk: int) -> Iterator[tuple[int, tuple[Array
 def diagonal(problem: Problem, at: Placement) -> Float[Array, " P"]:
     """The diagonal of F: squared norms of the factor's columns, without the matrix."""
     return sum_over_samples(lambda part: jnp.sum(jnp.square(factor_rows(part)), 0), problem, at)
+
+
+def dense_with_progress(problem: Problem, chunk: int) -> Float[Array, "P P"]:
+    """The matrix, with a progress bar on the terminal."""
+    from rich.progress import Progress
+
+    blocks = None
+    with Progress() as bar:
+        task = bar.add_task("Fisher matrix", total=problem.rows)
+        for done, blocks in dense_steps(problem, chunk):
+            jax.block_until_ready(blocks)
+            bar.update(task, completed=done)
+    assert blocks is not None
+    return symmetric(blocks)
+
+
+def leaf_block(problem: Problem, at: Placement, i: str, j: str) -> Float[Array, "p q"]:
+    """The block of two leaves, of a problem restricted to them."""
+    matrix, start, where = dense(problem, at), 0, {}
+    for name, leaf in zip(leaf_paths(problem.params), jax.tree.leaves(problem.params), strict=True):
+        where[name] = slice(start, start + leaf.size)
+        start += leaf.size
+    return matrix[where[i], where[j]]

@@ -31,11 +31,11 @@ class Direction(NamedTuple):
 
     Attributes:
         name: the symmetry, in terms of leaves.
-        count: dimensions it adds to those before it.
+        dimension: what it adds to those before it.
     """
 
     name: str
-    count: int
+    dimension: int
 
 
 class BrokenDirection(NamedTuple):
@@ -67,7 +67,7 @@ class Description:
     broken: tuple[BrokenDirection, ...]
 
     def __str__(self) -> str:
-        lines = [f"{d.count:5d}  {d.name}" for d in self.directions]
+        lines = [f"{d.dimension:5d}  {d.name}" for d in self.directions]
         lines.append(f"{self.unexplained:5d}  unexplained")
         lines += [
             f"broken by eps: {b.name}, form {b.form:.2g} of the largest, ∝ eps^{b.exponent:.2f}"
@@ -155,7 +155,7 @@ def explain(operator: Any, basis: jax.Array) -> Description:
         alike = _moves_outputs(operator, rest, close)
         if alike:
             directions.append(Direction("changes of all logits alike, which the softmax does not see", alike))
-    unexplained = null.shape[1] - sum(d.count for d in directions)
+    unexplained = null.shape[1] - sum(d.dimension for d in directions)
     return Description(tuple(directions), unexplained, tuple(_broken(operator, leaves, null, close)))
 
 
@@ -209,7 +209,7 @@ def _tiers(basis: _Basis, null: np.ndarray, diagonal: np.ndarray) -> Iterator[li
         if len(entries)
     ]
     yield [(f"scale of {leaf.name}", basis.scale(leaf)) for leaf in leaves]
-    yield [_fixed_pattern(basis, leaf, axis, null) for leaf, axis in axes]
+    yield [_fixed_pattern(basis, leaf, axis, null) for leaf, axis in matrices]
     yield [(f"shift of {leaf.name} along axis {axis}", basis.shift(leaf, axis)) for leaf, axis in axes]
     yield [
         (f"scale of each slice of {leaf.name} along axis {axis}", basis.slices(leaf, axis))
@@ -308,7 +308,7 @@ def _broken(operator: Any, leaves: list[Leaf], null: np.ndarray, close: float) -
             continue
         exponent = math.log2(first / second) / 2
         if abs(exponent - 2) < 0.2:
-            yield BrokenDirection(f"scale of {leaf.name}", first / norm**2 / largest, exponent)
+            yield BrokenDirection(f"scale of {leaf.name}", first / float(norm) ** 2 / largest, exponent)
 
 
 def _scale_form(operator: Any, name: str, delta: float) -> float:

@@ -19,7 +19,13 @@ from lngeom.information._problem import Frozen, Problem, select_leaves
 from lngeom.information._products import store
 from lngeom.information._pullback import GLMFunction
 from lngeom.information._sampling import sampled_scores, score
-from lngeom.information._sharding import Placement, automatic_mesh, find_placement, place
+from lngeom.information._sharding import (
+    Placement,
+    automatic_mesh,
+    find_placement,
+    place,
+    put_on_automatic_mesh,
+)
 
 METHODS = ("exact", "printed", "monte_carlo", "empirical")
 
@@ -100,7 +106,8 @@ def fisher(
         raise ValueError(
             f"every leaf of X must have one row a sample, N ≥ 1; got shapes {[jnp.shape(v) for v in leaves]}"
         )
-    X = jax.tree.map(jnp.asarray, X)
+    found, axes = find_placement(X)
+    X = jax.tree.map(jnp.asarray, X) if found is None or not is_concrete(X) else put_on_automatic_mesh(X)
     problem = Problem(
         Frozen((function, family)),
         selected,
@@ -116,7 +123,6 @@ def fisher(
     concrete = is_concrete(selected, X)
     if check and concrete and coupled is None:
         check_coupling(problem)
-    found, axes = find_placement(X)
     mesh, axes = (found, axes) if mesh is None else (mesh, mesh.axis_names)
     placement = Placement(automatic_mesh(mesh) if concrete else mesh, tuple(axes), problem.rows)
     scores_arguments = _read_scores(method, key, samples, y)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -70,7 +71,7 @@ class FisherOperator(lx.AbstractLinearOperator):
             )
         return _products.products(self._source, self._products, vectors, self.plan.batch)
 
-    def __matmul__(self, other):
+    def __matmul__(self, other: Any) -> Any:
         """F v for a ravelled vector [P], F V for a matrix [P K], or a composition with another operator."""
         if isinstance(other, lx.AbstractLinearOperator):
             return super().__matmul__(other)
@@ -105,7 +106,7 @@ class FisherOperator(lx.AbstractLinearOperator):
             and self.placement.mesh is None
             and not self.problem.coupled
         ):
-            matrix = _with_progress(self.problem, self.plan.row_chunk)
+            matrix = _dense.dense_with_progress(self.problem, self.plan.row_chunk)
         else:
             matrix = _dense.dense(self.problem, self._rows)
         if order is None:
@@ -129,7 +130,7 @@ class FisherOperator(lx.AbstractLinearOperator):
         """A `scipy.sparse.linalg.LinearOperator` on ravelled NumPy vectors."""
         size, dtype = self.in_size(), self.problem.dtype
         convert = lambda x: jnp.asarray(x, dtype)  # noqa: E731
-        return scipy.sparse.linalg.LinearOperator(
+        return scipy.sparse.linalg.LinearOperator(  # pyright: ignore[reportCallIssue]
             (size, size),
             dtype=dtype,
             matvec=lambda x: jax.device_get(self @ convert(x.reshape(-1))),
@@ -159,7 +160,14 @@ class FisherOperator(lx.AbstractLinearOperator):
             ValueError: if there is no such unit or leaf.
         """
         if isinstance(i, str) and isinstance(j, str):
-            return self._leaf_block(i, j)
+            names = set(self.leaves)
+            if {i, j} - names:
+                raise ValueError(
+                    f"no such leaf: {sorted({i, j} - names)}; the leaves are {list(self.leaves)}"
+                )
+            part = self.problem.restrict({i, j})
+            self.plan.require(3 * part.size**2 * part.dtype.itemsize, "these blocks", "use products (mv, mm)")
+            return _dense.leaf_block(part, self._rows, i, j)
         params = self._glm_parameters("a block of units")
         width = params.inputs + 2
         if not (
@@ -268,10 +276,17 @@ class FisherOperator(lx.AbstractLinearOperator):
 
     # The null space, and what is solved beside it (eager).
 
-    def decompose(self) -> _spectrum.Decomposition:
-        """Singular value decomposition of the factor, for repeated `solve` and `sample`."""
+    def decompose(self, rtol: float | None = None) -> _spectrum.Decomposition:
+        """Singular value decomposition of the factor, for repeated `solve` and `sample`.
+
+        Args:
+            rtol: singular values up to this times the largest count as null, such as those only an ε keeps up.
+
+        Returns:
+            The decomposition.
+        """
         self._require_spectrum()
-        return _spectrum.decompose(self.problem, self._rows)
+        return _spectrum.decompose(self.problem, self._rows, rtol)
 
     def nullspace(self) -> MeasuredNullspace:
         """Orthonormal basis of the null space, with its certificate; `.describe()` names each direction."""
@@ -316,7 +331,7 @@ class FisherOperator(lx.AbstractLinearOperator):
                 self._vector_product, decomposition or self.decompose(), g, damping
             )
         elif method == "cg":
-            tolerance = float(jnp.finfo(g.dtype).eps) ** 0.625 if tolerance is None else tolerance
+            tolerance = tolerance or float(jnp.finfo(g.dtype).eps) ** 0.625
             x, report = _solve.solve_by_conjugate_gradients(
                 Partial(FisherOperator._vector_product, self),
                 nullspace,
@@ -426,31 +441,3 @@ class FisherOperator(lx.AbstractLinearOperator):
                 f"{what} is for the whole parameters of a normalized GLM; the leaves here are {self.leaves}"
             )
         return params
-
-    def _leaf_block(self, i: str, j: str) -> Float[Array, "p q"]:
-        unknown = {i, j} - set(self.leaves)
-        if unknown:
-            raise ValueError(f"no such leaf: {sorted(unknown)}; the leaves are {list(self.leaves)}")
-        part = self.problem.restrict({i, j})
-        self.plan.require(
-            3 * part.size**2 * part.dtype.itemsize, "the blocks of these leaves", "use products (mv, mm)"
-        )
-        matrix = _dense.dense(part, self._rows)
-        names = leaf_paths(part.params)
-        sizes = [leaf.size for leaf in jax.tree.leaves(part.params)]
-        start = {name: sum(sizes[:k]) for k, name in enumerate(names)}
-        stop = {name: start[name] + size for name, size in zip(names, sizes, strict=True)}
-        return matrix[start[i] : stop[i], start[j] : stop[j]]
-
-
-def _with_progress(problem: Problem, chunk: int) -> Float[Array, "P P"]:
-    from rich.progress import Progress
-
-    blocks = None
-    with Progress() as bar:
-        task = bar.add_task("Fisher matrix", total=problem.rows)
-        for done, blocks in _dense.dense_steps(problem, chunk):
-            jax.block_until_ready(blocks)
-            bar.update(task, completed=done)
-    assert blocks is not None
-    return _dense.symmetric(blocks)

@@ -14,6 +14,7 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from jaxtyping import PyTree
 
+from lngeom._types import is_concrete
 from lngeom.information._problem import Problem
 
 
@@ -46,11 +47,7 @@ def find_placement(inputs: PyTree) -> tuple[Any, tuple[str, ...]]:
         Mesh (concrete or abstract) and axis names.
     """
     for leaf in jax.tree.leaves(inputs):
-        sharding = (
-            jax.typeof(leaf).sharding
-            if isinstance(leaf, jax.core.Tracer)
-            else getattr(leaf, "sharding", None)
-        )
+        sharding = getattr(leaf, "sharding", None) if is_concrete(leaf) else jax.typeof(leaf).sharding
         if not isinstance(sharding, NamedSharding) or not sharding.spec or sharding.spec[0] is None:
             continue
         first = sharding.spec[0]
@@ -63,6 +60,17 @@ def automatic_mesh(mesh: Any) -> Any:
     if not isinstance(mesh, Mesh):
         return mesh
     return Mesh(mesh.devices, mesh.axis_names, axis_types=(AxisType.Auto,) * len(mesh.axis_names))
+
+
+def put_on_automatic_mesh(tree: PyTree) -> PyTree:
+    """The same concrete arrays where they are, on axes of the Auto type; no data move."""
+
+    def move(leaf: jax.Array) -> jax.Array:
+        if not isinstance(getattr(leaf, "sharding", None), NamedSharding):
+            return jnp.asarray(leaf)
+        return jax.device_put(leaf, NamedSharding(automatic_mesh(leaf.sharding.mesh), leaf.sharding.spec))
+
+    return jax.tree.map(move, tree)
 
 
 def place(problem: Problem, mesh: Mesh, axes: tuple[str, ...]) -> Problem:

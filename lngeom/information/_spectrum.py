@@ -43,23 +43,30 @@ class Decomposition(NamedTuple):
         return self.vectors[self.rank :].T
 
 
-def decompose(problem: Problem, at: Placement) -> Decomposition:
+def decompose(problem: Problem, at: Placement, rtol: float | None = None) -> Decomposition:
     """Singular value decomposition of the factor, with a decision of its rank (eager).
 
     Args:
         problem: with concrete arrays.
         at: where its samples are.
+        rtol: singular values up to this times the largest count as null; by rounding errors where None.
 
     Returns:
         The decomposition.
     """
     s, vectors = right_singular(problem, at)
-    return Decomposition(s, vectors, rank_of(s, problem.size))
+    return Decomposition(s, vectors, rank_of(s, problem.size, rtol))
 
 
-def rank_of(singular_values: Float[Array, " k"], size: int) -> RankDecision:
+def rank_of(singular_values: Float[Array, " k"], size: int, rtol: float | None = None) -> RankDecision:
     """The rank decision for a factor reduced to at most P rows."""
-    return decide_rank(np.asarray(singular_values), size, size)
+    values = np.asarray(singular_values)
+    if rtol is None or not values.size:
+        return decide_rank(values, size, size)
+    threshold = rtol * float(values[0])
+    rank = int(np.sum(values > threshold))
+    clear = rank in {0, values.size} or values[rank] == 0
+    return RankDecision(rank, float("inf") if clear else float(values[rank - 1] / values[rank]), threshold)
 
 
 def effective_rank(singular_values: Float[Array, " k"]) -> Float[Array, ""]:
