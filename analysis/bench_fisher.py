@@ -1,7 +1,8 @@
 """Fisher products and matrices against the other libraries, side by side: `python -m analysis.bench_fisher`.
 
-Rounds are interleaved and the smallest time of each contender counts, so that a ratio is one of a single run. A peer that is
-not installed is left out; one that cannot finish is measured at fewer samples, scaled linearly, and marked so.
+Rounds are interleaved and the smallest time of each contender counts, so that a ratio is one of a single run.
+A peer that is not installed is left out; what cannot finish is measured at fewer samples or
+columns, and marked so.
 """
 
 import argparse
@@ -14,9 +15,8 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-
 import lngeom as lg
+import numpy as np
 
 Contenders = dict[str, Callable[[], Any]]
 
@@ -208,7 +208,8 @@ def bench_dense(sizes: list[int], samples: int, dtype: Any, rounds: int, peers: 
 def gemm_rate(size: int = 1024, rounds: int = 5) -> float:
     """Multiply-adds × 2 a second of a float64 matrix product."""
     a = jnp.ones((size, size), jnp.float64)
-    return 2 * size**3 / best_times({"gemm": lambda f=jax.jit(jnp.matmul): f(a, a)}, rounds)["gemm"]
+    product = jax.jit(jnp.matmul)
+    return 2 * size**3 / best_times({"gemm": lambda: product(a, a)}, rounds)["gemm"]
 
 
 def bench_glm(units: int, inputs: int, samples: int, rounds: int) -> dict[str, float]:

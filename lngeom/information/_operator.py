@@ -9,19 +9,15 @@ import jax
 import jax.numpy as jnp
 import lineax as lx
 import scipy.sparse.linalg
-from jax.tree_util import Partial
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from lngeom._types import GLMParameters, is_concrete
-from lngeom.information import _dense, _factor, _products, _solve, _spectrum
+from lngeom.information import _dense, _factor, _products, _sampling, _solve, _spectrum
 from lngeom.information._measured_nullspace import MeasuredNullspace, measure
 from lngeom.information._order import to_paper_order
 from lngeom.information._planner import Plan
 from lngeom.information._problem import Problem, leaf_paths
 from lngeom.information._sharding import Placement
-
-SMALL = 3000
-"""Rows or columns of a factor up to which its full decomposition is the quickest way to a few eigenvalues."""
 
 
 class FisherOperator(lx.AbstractLinearOperator):
@@ -128,16 +124,10 @@ class FisherOperator(lx.AbstractLinearOperator):
 
     def as_scipy(self) -> scipy.sparse.linalg.LinearOperator:
         """A `scipy.sparse.linalg.LinearOperator` on ravelled NumPy vectors."""
-        size, dtype = self.in_size(), self.problem.dtype
-        convert = lambda x: jnp.asarray(x, dtype)  # noqa: E731
-        return scipy.sparse.linalg.LinearOperator(  # pyright: ignore[reportCallIssue]
-            (size, size),
-            dtype=dtype,
-            matvec=lambda x: jax.device_get(self @ convert(x.reshape(-1))),
-            rmatvec=lambda x: jax.device_get(self @ convert(x.reshape(-1))),
-            matmat=lambda x: jax.device_get(self @ convert(x)),
-            rmatmat=lambda x: jax.device_get(self @ convert(x)),
-        )
+        apply = lambda x: jax.device_get(self @ jnp.asarray(x, self.problem.dtype))  # noqa: E731
+        one = lambda x: apply(x.reshape(-1))  # noqa: E731
+        make: Any = scipy.sparse.linalg.LinearOperator
+        return make((self.in_size(),) * 2, one, one, apply, self.problem.dtype, apply)
 
     # Parts and numbers.
 
@@ -245,29 +235,24 @@ class FisherOperator(lx.AbstractLinearOperator):
         """
         if not 1 <= k <= self.in_size():
             raise ValueError(f"k must be between 1 and P = {self.in_size()}; got {k}")
-        small = min(self.in_size(), self.problem.rows * _factor.rows_per_sample(self.problem)) <= SMALL
-        if small and steps is None and 2 * self.plan.factor <= self.plan.budget:
+        rows = self.problem.rows * _factor.rows_per_sample(self.problem)
+        if (
+            steps is None
+            and min(self.in_size(), rows) <= _spectrum.SMALL
+            and 2 * self.plan.factor <= self.plan.budget
+        ):
             s = jnp.square(self.singular_values())
             return jnp.pad(s, (0, max(0, k - s.shape[0])))[:k]
-        steps = min(self.in_size(), steps or 2 * k + 20)
-        start = jax.random.normal(
-            jax.random.key(0) if key is None else key, (self.in_size(),), self.problem.dtype
+        key = jax.random.key(0) if key is None else key
+        start = jax.random.normal(key, (self.in_size(),), self.problem.dtype)
+        return _spectrum.lanczos_eigenvalues(
+            self._vector_product, start, k, min(self.in_size(), steps or 2 * k + 20)
         )
-        return _spectrum.lanczos_eigenvalues(self._vector_product, start, k, steps)
 
     def spectral_density(
         self, key: PRNGKeyArray | None = None, *, probes: int = 8, steps: int = 40
     ) -> _spectrum.SpectralDensity:
-        """Density of eigenvalues by stochastic Lanczos quadrature, for any P.
-
-        Args:
-            key: for the probe vectors.
-            probes: number of probe vectors.
-            steps: Lanczos steps of each.
-
-        Returns:
-            Point masses.
-        """
+        """Density of eigenvalues by stochastic Lanczos quadrature, for any P: point masses."""
         steps = min(steps, self.in_size())
         key = jax.random.key(0) if key is None else key
         return _spectrum.lanczos_density(
@@ -280,7 +265,7 @@ class FisherOperator(lx.AbstractLinearOperator):
         """Singular value decomposition of the factor, for repeated `solve` and `sample`.
 
         Args:
-            rtol: singular values up to this times the largest count as null, such as those only an ε keeps up.
+            rtol: singular values up to this times the largest count as null (those that only an ε keeps up).
 
         Returns:
             The decomposition.
@@ -320,29 +305,11 @@ class FisherOperator(lx.AbstractLinearOperator):
         Raises:
             ValueError: if damping is negative or the method unknown.
         """
-        if damping < 0:
-            raise ValueError(f"damping must be at least 0; got {damping}")
-        if method is None:
-            method = "svd" if decomposition is not None or self.in_size() <= SMALL else "cg"
         tangent = self._as_tangent(gradient)
-        g = self.problem.ravel(tangent)
-        if method == "svd":
-            x, report = _solve.solve_by_decomposition(
-                self._vector_product, decomposition or self.decompose(), g, damping
-            )
-        elif method == "cg":
-            tolerance = tolerance or float(jnp.finfo(g.dtype).eps) ** 0.625
-            x, report = _solve.solve_by_conjugate_gradients(
-                Partial(FisherOperator._vector_product, self),
-                nullspace,
-                g,
-                damping,
-                tolerance,
-                limit or 10 * g.size,
-            )
-        else:
-            raise ValueError(f"method must be 'svd' or 'cg'; got {method!r}")
-        flat = isinstance(gradient, jax.Array) and gradient.ndim == 1
+        x, report = _solve.solve(
+            self, self.problem.ravel(tangent), damping, method, nullspace, decomposition, tolerance, limit
+        )
+        flat = tangent is not gradient
         return _solve.Solution(x if flat else self.problem.unravel(x), **report)
 
     def project_horizontal(self, v: PyTree, nullspace: Float[Array, "P k"] | None = None) -> PyTree:
@@ -363,16 +330,7 @@ class FisherOperator(lx.AbstractLinearOperator):
     def sample(
         self, key: PRNGKeyArray, count: int = 1, decomposition: _spectrum.Decomposition | None = None
     ) -> Float[Array, "K P"]:
-        """Draws ravelled parameter changes from N(0, F⁺), none along the null space.
-
-        Args:
-            key: random key.
-            count: K.
-            decomposition: of an earlier `decompose`.
-
-        Returns:
-            One draw a row.
-        """
+        """Draws of parameter changes from N(0, F⁺), one a row, none along the null space."""
         return _solve.sample(decomposition or self.decompose(), key, count)
 
     def standard_error(self, statistic: Callable | None = None) -> PyTree:
@@ -387,18 +345,7 @@ class FisherOperator(lx.AbstractLinearOperator):
         Raises:
             ValueError: if the method is not "monte_carlo" or there is one draw only.
         """
-        scores = self.problem.scores
-        if self.method != "monte_carlo" or scores is None or scores.shape[1] < 2:
-            raise ValueError("a standard error needs method='monte_carlo' with samples of at least 2")
-        statistic = FisherOperator.as_matrix if statistic is None else statistic
-
-        def one(draw: Array) -> PyTree:
-            inputs, weights, _ = self.problem.per_sample
-            problem = self.problem.with_samples((inputs, weights, draw[:, None]))
-            return statistic(self.at_problem(problem))
-
-        values = jax.lax.map(one, jnp.moveaxis(scores, 1, 0))
-        return jax.tree.map(lambda v: jnp.std(v, 0, ddof=1) / scores.shape[1] ** 0.5, values)
+        return _sampling.standard_error(self, FisherOperator.as_matrix if statistic is None else statistic)
 
     def at_problem(self, problem: Problem) -> "FisherOperator":
         """The operator of a changed problem of the same shapes, with no derivative stored."""

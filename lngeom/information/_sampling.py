@@ -7,9 +7,12 @@ observed y it is the
 empirical Fisher, which is another matrix.
 """
 
+from collections.abc import Callable
+from typing import Any
+
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from lngeom.families import AbstractFamily
 
@@ -50,3 +53,28 @@ def sampled_scores(
         return score(family, z, family.sample(jax.random.fold_in(key, k), z))
 
     return jnp.moveaxis(jax.vmap(draw)(jnp.arange(samples)), 0, 1)
+
+
+def standard_error(operator: Any, statistic: Callable[[Any], PyTree]) -> PyTree:
+    """Standard error of a linear function of a Monte Carlo estimate, from the spread of its draws.
+
+    Args:
+        operator: a Fisher operator.
+        statistic: a linear function of it.
+
+    Returns:
+        Standard errors, of the shape of the statistic.
+
+    Raises:
+        ValueError: if the operator is not a Monte Carlo estimate from at least two draws.
+    """
+    scores = operator.problem.scores
+    if operator.method != "monte_carlo" or scores.shape[1] < 2:
+        raise ValueError("a standard error needs method='monte_carlo' with samples of at least 2")
+
+    def one(draw: Array) -> PyTree:
+        inputs, weights, _ = operator.problem.per_sample
+        return statistic(operator.at_problem(operator.problem.with_samples((inputs, weights, draw[:, None]))))
+
+    values = jax.lax.map(one, jnp.moveaxis(scores, 1, 0))
+    return jax.tree.map(lambda v: jnp.std(v, 0, ddof=1) / scores.shape[1] ** 0.5, values)

@@ -66,9 +66,10 @@ def put_on_automatic_mesh(tree: PyTree) -> PyTree:
     """The same concrete arrays where they are, on axes of the Auto type; no data move."""
 
     def move(leaf: jax.Array) -> jax.Array:
-        if not isinstance(getattr(leaf, "sharding", None), NamedSharding):
+        sharding = getattr(leaf, "sharding", None)
+        if not isinstance(sharding, NamedSharding):
             return jnp.asarray(leaf)
-        return jax.device_put(leaf, NamedSharding(automatic_mesh(leaf.sharding.mesh), leaf.sharding.spec))
+        return jax.device_put(leaf, NamedSharding(automatic_mesh(sharding.mesh), sharding.spec))
 
     return jax.tree.map(move, tree)
 

@@ -7,13 +7,14 @@ the null space. Noise along null directions must be projected out, not divided b
 
 import functools
 import warnings
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.tree_util import Partial
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
-from lngeom.information._spectrum import Decomposition
+from lngeom.information._spectrum import SMALL, Decomposition
 
 CLEAR_GAP = 10.0
 """A rank is clear if the smallest kept singular value is this much larger than the largest dropped one."""
@@ -152,6 +153,49 @@ def solve_by_conjugate_gradients(
         "iterations": int(steps),
     }
     return x, report
+
+
+def solve(
+    operator: Any,
+    gradient: Float[Array, " P"],
+    damping: float,
+    method: str | None,
+    null: Float[Array, "P k"] | None,
+    decomposition: Decomposition | None,
+    tolerance: float | None,
+    limit: int | None,
+) -> tuple[Float[Array, " P"], dict]:
+    """Chooses the method, and solves.
+
+    Args:
+        operator: a Fisher operator.
+        gradient: g, ravelled.
+        damping: λ.
+        method: "svd", "cg", or None to choose by size.
+        null: orthonormal basis of the known null space, for "cg".
+        decomposition: for "svd".
+        tolerance: for "cg".
+        limit: for "cg".
+
+    Returns:
+        x, and what `Solution` reports.
+
+    Raises:
+        ValueError: if damping is negative or the method unknown.
+    """
+    if damping < 0:
+        raise ValueError(f"damping must be at least 0; got {damping}")
+    product = Partial(type(operator).__matmul__, operator)
+    if method is None:
+        method = "svd" if decomposition is not None or gradient.size <= SMALL else "cg"
+    if method == "svd":
+        return solve_by_decomposition(product, decomposition or operator.decompose(), gradient, damping)
+    if method == "cg":
+        reach = float(jnp.finfo(gradient.dtype).eps) ** 0.625 if tolerance is None else tolerance
+        return solve_by_conjugate_gradients(
+            product, null, gradient, damping, reach, limit or 10 * gradient.size
+        )
+    raise ValueError(f"method must be 'svd' or 'cg'; got {method!r}")
 
 
 def sample(decomposition: Decomposition, key: PRNGKeyArray, count: int) -> Float[Array, "K P"]:

@@ -13,6 +13,9 @@ from lngeom.information._factor import right_singular
 from lngeom.information._problem import Problem
 from lngeom.information._sharding import Placement
 
+SMALL = 3000
+"""Rows or columns of a factor up to which its full decomposition is the quickest way."""
+
 
 class Decomposition(NamedTuple):
     """All singular values and right singular vectors of the factor: F = V diag(s²) Vᵀ.

@@ -36,14 +36,14 @@ def test_christoffel_symbols_are_finite_differences_of_the_metric():
 
 def test_geodesics_keep_their_speed_and_stay_horizontal():
     F = glm()
-    v = F.project_horizontal(0.3 * jnp.sin(jnp.arange(F.in_size(), dtype=float)))
+    v = F.project_horizontal(0.1 * jnp.sin(jnp.arange(F.in_size(), dtype=float)))
     params, velocity = geodesic(F, v, time=0.5, steps=8)
     end = F.at_problem(replace(F.problem, params=params))
     assert abs(float(end.quadratic_form(velocity) / F.quadratic_form(v)) - 1) < 1e-5
     straight = F.at_problem(
         replace(F.problem, params=F.problem.unravel(F.problem.ravel(F.problem.params) + 0.5 * v))
     )
-    assert abs(float(straight.quadratic_form(v) / F.quadratic_form(v)) - 1) > 1e-3
+    assert abs(float(straight.quadratic_form(v) / F.quadratic_form(v)) - 1) > 1e-4
 
 
 def test_the_connection_of_a_sampled_metric_is_refused():

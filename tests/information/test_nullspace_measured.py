@@ -159,8 +159,8 @@ def test_a_plain_scale_is_not_called_broken_by_epsilon():
 def test_solution_is_the_minimum_norm_one(make):
     F = make().fisher()
     g = F @ jax.random.normal(jax.random.key(3), (F.in_size(),))
-    expected = np.linalg.lstsq(np.asarray(F.as_matrix()), np.asarray(g), rcond=1e-10)[0]
-    identifiable = F.decompose(rtol=1e-5)  # an eps of 1e-6 leaves its directions at 1e-6 and less
+    expected = np.linalg.lstsq(np.asarray(F.as_matrix()), np.asarray(g), rcond=1e-8)[0]
+    identifiable = F.decompose(rtol=1e-4)  # directions that only an eps of 1e-5 keeps up are below
     solution = F.solve(g, decomposition=identifiable)
     assert agreement(solution.value, expected, 1e-9).agrees
     assert solution.rank == identifiable.rank
