@@ -1,6 +1,13 @@
 """The geometry of normalization layers: invariances, Fisher matrices, null spaces, effective learning rates."""
 
-from lngeom import families as families, normalizers as normalizers, transformations as transformations
+import importlib
+
+from lngeom import (
+    families as families,
+    metric as metric,
+    normalizers as normalizers,
+    transformations as transformations,
+)
 from lngeom._types import GLMParameters as GLMParameters
 from lngeom.glm import NormalizedGLM as NormalizedGLM
 from lngeom.information import (
@@ -12,3 +19,17 @@ from lngeom.information import (
 )
 
 __version__ = "0.1.0"
+
+_LAZY = ("claims", "nn", "report", "symbolic")
+
+
+def __getattr__(name: str):
+    """Imports the heavier rooms when they are first asked for."""
+    if name in _LAZY:
+        return importlib.import_module(f"lngeom.{name}")
+    raise AttributeError(f"module 'lngeom' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """Every public name, the lazy ones too."""
+    return sorted([*(n for n in globals() if not n.startswith("_")), *_LAZY])

@@ -69,7 +69,8 @@ def agreement(a: jax.typing.ArrayLike, b: jax.typing.ArrayLike, tol: float | Non
     if a.size == 0:
         return Agreement(0.0, tol, 0.0, 0)
     scale = float(max(np.max(np.abs(a)), np.max(np.abs(b))))
-    gap = float(np.max(np.abs(a - b)))
+    with np.errstate(invalid="ignore"):
+        gap = float(np.max(np.abs(a - b)))
     if not np.isfinite(scale) or not np.isfinite(gap):
         return Agreement(float("inf"), tol, scale, a.size)
     return Agreement(gap / scale if scale else 0.0, tol, scale, a.size)
@@ -89,9 +90,7 @@ class RankDecision(NamedTuple):
     threshold: float
 
 
-def decide_rank(
-    singular_values: jax.typing.ArrayLike, rows: int, columns: int, scale: float = 0.0
-) -> RankDecision:
+def decide_rank(singular_values: jax.typing.ArrayLike, rows: int, columns: int, scale: float = 0.0) -> RankDecision:
     r"""Rank from the singular values of a factor $\sqrt\Lambda J$ (never from eigenvalues of the Fisher matrix).
 
     The threshold is 10 · max(rows, columns) · eps · max(s_max, scale). The singular values of a factor see a null

@@ -6,6 +6,7 @@ Axis names used in every annotation: ``N`` samples, ``T`` positions, ``D`` input
 
 import equinox as eqx
 import jax
+import jax.core
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 

@@ -50,15 +50,11 @@ class AbstractFamily(eqx.Module):
         """Var[y_i] = φ η''(z_i), the marginal variances."""
         return self.dispersion * jax.jvp(self.mean, (z,), (jnp.ones_like(z),))[1]
 
-    def metric_product(
-        self, z: Float[Array, "*B C"], v: Float[Array, "*B C"]
-    ) -> Float[Array, "*B C"]:
+    def metric_product(self, z: Float[Array, "*B C"], v: Float[Array, "*B C"]) -> Float[Array, "*B C"]:
         r"""Λ(z) v, with $\Lambda = \mathrm{Cov}[y]/\phi^2 = \nabla^2 \eta / \phi$ the Fisher metric of z."""
         return jax.jvp(self.mean, (z,), (v,))[1] / self.dispersion
 
-    def metric_sqrt_product(
-        self, z: Float[Array, "*B C"], v: Float[Array, "*B C"]
-    ) -> Float[Array, "*B C"]:
+    def metric_sqrt_product(self, z: Float[Array, "*B C"], v: Float[Array, "*B C"]) -> Float[Array, "*B C"]:
         r"""Sᵀ v, where Λ(z) = S Sᵀ. For independent responses S = diag(√(η''/φ))."""
         return jnp.sqrt(self.metric_product(z, jnp.ones_like(z))) * v
 
@@ -72,7 +68,7 @@ class AbstractFamily(eqx.Module):
         return jax.vmap(self.metric_product, (None, -1), -1)(z, basis)
 
     def log_prob(self, z: Float[Array, "*B C"], y: Array) -> Float[Array, "*B C"]:
-        """log p(y | z) (Eq. 10), one value for each response."""
+        """Log p(y | z) (Eq. 10), one value for each response."""
         return (z * y - self.log_partition(z)) / self.dispersion + self.log_base_measure(y)
 
     def kl(self, z: Float[Array, "*B C"], other: Float[Array, "*B C"]) -> Float[Array, " *B"]:
@@ -298,7 +294,7 @@ class Categorical(AbstractFamily):
         return jnp.sqrt(q) * (v - jnp.sum(q * v, -1, keepdims=True))
 
     def log_prob(self, z, y):
-        """log p(y | z), shape [*B], for labels [*B] or one-hot rows [*B C]."""
+        """Log p(y | z), shape [*B], for labels [*B] or one-hot rows [*B C]."""
         log_q = jax.nn.log_softmax(z, -1)
         if jnp.shape(y) == z.shape:
             return jnp.sum(log_q * y, -1)

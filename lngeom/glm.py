@@ -83,9 +83,7 @@ class NormalizedGLM(eqx.Module):
             self._check_defined(params, inputs, n)
         return n
 
-    def natural_parameters(
-        self, params: GLMParameters, inputs: Float[Array, "N *T D"]
-    ) -> Float[Array, "N *T H"]:
+    def natural_parameters(self, params: GLMParameters, inputs: Float[Array, "N *T D"]) -> Float[Array, "N *T H"]:
         r"""Natural parameters $z = g \odot n + b$.
 
         Args:
@@ -97,7 +95,7 @@ class NormalizedGLM(eqx.Module):
 
         Raises:
             ValueError: as `normalized`, and, outside of tracing, if z leaves the family's domain.
-        """  # noqa: DOC502
+        """
         n = self.normalized(params, inputs)
         shape = (1,) * (n.ndim - 1) + (-1,)
         z = n * params.gain.reshape(shape) + params.bias.reshape(shape)
@@ -119,10 +117,8 @@ class NormalizedGLM(eqx.Module):
         log_p = self.family.log_prob(self.natural_parameters(params, inputs), y)
         return log_p if self.family.joint else jnp.sum(log_p, -1)
 
-    def kl(
-        self, params: GLMParameters, other: GLMParameters, inputs: Float[Array, "N *T D"]
-    ) -> Float[Array, ""]:
-        r"""$E_x\, D_{KL}[P(y \mid x; \theta) \,\|\, P(y \mid x; \theta')]$ in nats (left side of Eq. 8), a mean over samples.
+    def kl(self, params: GLMParameters, other: GLMParameters, inputs: Float[Array, "N *T D"]) -> Float[Array, ""]:
+        r"""$E_x\, D_{KL}[P(y \mid x; \theta) \,\|\, P(y \mid x; \theta')]$ in nats: the left side of Eq. 8.
 
         Args:
             params: θ, from whose distribution responses are drawn.
@@ -130,7 +126,7 @@ class NormalizedGLM(eqx.Module):
             inputs: X, one sample a row.
 
         Returns:
-            A scalar; about ½ δᵀFδ for a small δ = θ' − θ.
+            A scalar, the mean over samples; about ½ δᵀFδ for a small δ = θ' − θ.
         """
         z = self.natural_parameters(params, inputs)
         return jnp.mean(self.family.kl(z, self.natural_parameters(other, inputs)))
@@ -150,7 +146,10 @@ class NormalizedGLM(eqx.Module):
             undefined = jnp.broadcast_to(scale <= 4 * jnp.finfo(a.dtype).eps * size, n.shape)
         if not bool(jnp.any(undefined)):
             return
-        for name, value in (("inputs", inputs), *((k, getattr(params, k)) for k in ("weights", "bias", "gain"))):
+        for name, value in (
+            ("inputs", inputs),
+            *((k, getattr(params, k)) for k in ("weights", "bias", "gain")),
+        ):
             bad = int(jnp.sum(~jnp.isfinite(value)))
             if bad:
                 raise ValueError(f"{name} must be finite; {bad} of {value.size} entries are NaN or infinite")

@@ -38,17 +38,15 @@ class AbstractNormalizer(eqx.Module):
     """
 
     eps: eqx.AbstractVar[float]
-    couples_samples: eqx.AbstractClassVar[bool]
-    couples_units: eqx.AbstractClassVar[bool]
+    couples_samples: ClassVar[bool]
+    couples_units: ClassVar[bool]
 
     def __check_init__(self):
         if not self.eps >= 0:
             raise ValueError(f"eps must be at least 0, it is added to a variance; got {self.eps}")
 
     @abstractmethod
-    def __call__(
-        self, weights: Float[Array, "H D"], inputs: Float[Array, "N *T D"]
-    ) -> Float[Array, "N *T H"]:
+    def __call__(self, weights: Float[Array, "H D"], inputs: Float[Array, "N *T D"]) -> Float[Array, "N *T H"]:
         """Normalized summed inputs of every sample."""
 
 
@@ -96,13 +94,11 @@ class BatchNorm(AbstractStatisticsNormalizer):
         variance = jnp.mean(jnp.square(a - mean), axes, keepdims=True)
         return Statistics(mean, jnp.sqrt(variance + self.eps))
 
-    def evaluation(
-        self, weights: Float[Array, "H D"], inputs: Float[Array, "N *T D"]
-    ) -> "BatchNormEvaluation":
+    def evaluation(self, weights: Float[Array, "H D"], inputs: Float[Array, "N *T D"]) -> "BatchNormEvaluation":
         """The evaluation-mode layer whose stored statistics are those of this data set."""
         mean, scale = self.statistics(weights, inputs)
         variance = jnp.square(scale) - self.eps
-        return BatchNormEvaluation(mean.reshape(-1), variance.reshape(-1), eps=self.eps)
+        return BatchNormEvaluation(mean=mean.reshape(-1), variance=variance.reshape(-1), eps=self.eps)
 
 
 class BatchNormEvaluation(AbstractStatisticsNormalizer):
@@ -148,7 +144,7 @@ class AbstractGroupedNormalizer(AbstractStatisticsNormalizer):
 
     couples_samples: ClassVar[bool] = False
     couples_units: ClassVar[bool] = True
-    centered: eqx.AbstractClassVar[bool]
+    centered: ClassVar[bool]
 
     @property
     @abstractmethod
@@ -160,9 +156,7 @@ class AbstractGroupedNormalizer(AbstractStatisticsNormalizer):
         units = a.shape[-1]
         size, remainder = divmod(units, self.group_count)
         if remainder or not size:
-            raise ValueError(
-                f"the number of units must be a multiple of groups = {self.group_count}; got H = {units}"
-            )
+            raise ValueError(f"the number of units must be a multiple of groups = {self.group_count}; got H = {units}")
         if self.centered and size == 1 and self.eps == 0:
             raise ValueError(
                 f"{type(self).__name__} of one unit is undefined: its variance is always zero (H = {units}, "

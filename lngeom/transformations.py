@@ -64,14 +64,15 @@ class Transformation(eqx.Module):
     def __matmul__(self, first: "Transformation") -> "Transformation":
         """The composition which applies `first` and then this one."""
         return Transformation(
-            self.weights @ first.weights, self.inputs @ first.inputs, self.gain @ first.gain, self.bias @ first.bias
+            self.weights @ first.weights,
+            self.inputs @ first.inputs,
+            self.gain @ first.gain,
+            self.bias @ first.bias,
         )
 
     def inverse(self) -> "Transformation":
         """The transformation which undoes this one."""
-        return Transformation(
-            self.weights.inverse(), self.inputs.inverse(), self.gain.inverse(), self.bias.inverse()
-        )
+        return Transformation(self.weights.inverse(), self.inputs.inverse(), self.gain.inverse(), self.bias.inverse())
 
 
 @dataclass(frozen=True)
@@ -110,9 +111,7 @@ def _weight_matrix_recentering(key, params, inputs):
 def _weight_vector_rescaling(key, params, inputs):
     scale = jnp.ones((params.units, 1), params.weights.dtype)
     unit = jax.random.randint(key, (), 0, params.units)
-    return Transformation(
-        weights=AffineAction(scale.at[unit].set(_positive_scale(key, (), params.weights.dtype)))
-    )
+    return Transformation(weights=AffineAction(scale.at[unit].set(_positive_scale(key, (), params.weights.dtype))))
 
 
 def _dataset_rescaling(key, params, inputs):
@@ -136,7 +135,10 @@ def _weight_sign_flip(key, params, inputs):
 
 
 WEIGHT_MATRIX_RESCALING = Column(
-    "weight_matrix_rescaling", "Weight matrix re-scaling", r"W \mapsto \delta W,\ \delta > 0", _weight_matrix_rescaling
+    "weight_matrix_rescaling",
+    "Weight matrix re-scaling",
+    r"W \mapsto \delta W,\ \delta > 0",
+    _weight_matrix_rescaling,
 )
 WEIGHT_MATRIX_RECENTERING = Column(
     "weight_matrix_recentering",
@@ -154,7 +156,10 @@ DATASET_RESCALING = Column(
     "dataset_rescaling", "Dataset re-scaling", r"X \mapsto \delta X,\ \delta > 0", _dataset_rescaling
 )
 DATASET_RECENTERING = Column(
-    "dataset_recentering", "Dataset re-centering", r"x_n \mapsto x_n + \gamma\ \forall n", _dataset_recentering
+    "dataset_recentering",
+    "Dataset re-centering",
+    r"x_n \mapsto x_n + \gamma\ \forall n",
+    _dataset_recentering,
 )
 SINGLE_CASE_RESCALING = Column(
     "single_case_rescaling",

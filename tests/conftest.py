@@ -4,10 +4,13 @@ import os
 
 import jax
 from hypothesis import HealthCheck, settings
+from threadpoolctl import threadpool_limits
 
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_numpy_dtype_promotion", "strict")
+
+threadpool_limits(1, user_api="blas")
 
 _COMMON = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 settings.register_profile("dev", max_examples=50, **_COMMON)

@@ -11,19 +11,16 @@ from jaxtyping import Array, Float
 
 from lngeom._types import GLMParameters
 from lngeom.glm import NormalizedGLM
+from lngeom.normalizers import AbstractStatisticsNormalizer
 
 
-def jacobian(
-    model: NormalizedGLM, params: GLMParameters, inputs: Float[Array, "N D"]
-) -> Float[Array, "N H P"]:
+def jacobian(model: NormalizedGLM, params: GLMParameters, inputs: Float[Array, "N D"]) -> Float[Array, "N H P"]:
     """Jacobian ∂z/∂θ of the natural parameters; columns in the order of `ravel_pytree`."""
     flat, unravel = ravel_pytree(params)
     return jax.jacfwd(lambda theta: model.natural_parameters(unravel(theta), inputs))(flat)
 
 
-def factor(
-    model: NormalizedGLM, params: GLMParameters, inputs: Float[Array, "N D"]
-) -> Float[Array, "NH P"]:
+def factor(model: NormalizedGLM, params: GLMParameters, inputs: Float[Array, "N D"]) -> Float[Array, "NH P"]:
     r"""Rows of $\sqrt{\Lambda/N}\, J$, so that factorᵀ·factor is the Fisher matrix."""
     J = jacobian(model, params, inputs)
     z = model.natural_parameters(params, inputs)
@@ -31,10 +28,8 @@ def factor(
     return rows.reshape(-1, J.shape[-1]) / len(inputs) ** 0.5
 
 
-def cancellation_scale(
-    model: NormalizedGLM, params: GLMParameters, inputs: Float[Array, "N D"]
-) -> Float[Array, ""]:
-    r"""Size of $\sqrt{\Lambda/N}\, D_g\, x / \sigma$: the factor's weight columns before the projection Π cancels parts.
+def cancellation_scale(model: NormalizedGLM, params: GLMParameters, inputs: Float[Array, "N D"]) -> Float[Array, ""]:
+    r"""Size of $\sqrt{\Lambda/N}\, D_g\, x / \sigma$: the factor's weight columns before Π cancels parts.
 
     Rounding errors of the factor are of this size times eps, which matters near zero variance and where Π = 0.
 
@@ -45,7 +40,12 @@ def cancellation_scale(
 
     Returns:
         Its Frobenius norm.
+
+    Raises:
+        ValueError: if the normalizer is not of the form of Eq. 5.
     """
+    if not isinstance(model.normalizer, AbstractStatisticsNormalizer):
+        raise ValueError(f"{type(model.normalizer).__name__} is not of the form of Eq. 5")
     _, scale = model.normalizer.statistics(params.weights, inputs)
     weight = model.family.metric_parts(model.natural_parameters(params, inputs))[0]
     slopes = weight * jnp.square(params.gain[None, :] / scale)

@@ -62,11 +62,11 @@ class UnitwiseLinearization(AbstractLinearization):
     inputs: Float[Array, "N D"]
     scale_slope: Float[Array, "H D"]
 
-    def push(self, weights):  # noqa: D102
+    def push(self, weights):
         radial = jnp.sum(self.scale_slope * weights, 1)
         return (self.inputs @ weights.T - self.normalized * radial[None, :]) * self.inverse_scale
 
-    def pull(self, cotangent):  # noqa: D102
+    def pull(self, cotangent):
         scaled = cotangent * self.inverse_scale
         radial = jnp.sum(scaled * self.normalized, 0)
         return scaled.T @ self.inputs - radial[:, None] * self.scale_slope
@@ -99,10 +99,10 @@ class GroupedLinearization(AbstractLinearization):
             result -= jnp.mean(grouped, 2, keepdims=True)
         return result.reshape(value.shape)
 
-    def push(self, weights):  # noqa: D102
+    def push(self, weights):
         return self.project(self.inputs @ weights.T) * self.inverse_scale
 
-    def pull(self, cotangent):  # noqa: D102
+    def pull(self, cotangent):
         return (self.project(cotangent) * self.inverse_scale).T @ self.inputs
 
 
@@ -162,6 +162,4 @@ def _(normalizer, weights, inputs) -> GroupedLinearization:
     mean, scale = normalizer.statistics(weights, inputs)
     a = summed_inputs(weights, inputs)
     inverse_scale = jnp.broadcast_to(1 / scale, a.shape)
-    return GroupedLinearization(
-        (a - mean) / scale, inverse_scale, inputs, normalizer.group_count, normalizer.centered
-    )
+    return GroupedLinearization((a - mean) / scale, inverse_scale, inputs, normalizer.group_count, normalizer.centered)

@@ -1,26 +1,17 @@
 r"""The null space of the Fisher matrix, predicted from the normalizer, the weights and the span of the data.
 
-Nothing here differentiates the model. Write θ̇ = (dW, db, dg) and, for a unit with g_i ≠ 0, e_i = dg_i / g_i.
-
-*Unit by unit* (identity, batch, weight norm). z_i of the whole data set ranges over span[X̃, 1] and its null directions
-are (a) combinations of the columns of [X̃, 1] that vanish, (b) the radial one, w_i against g_i.
-
-*Within groups* (layer, RMS, group norm). With U the (centred) weights on the span of the data, u = U x:
-(a) rows in the kernel of the data; (b) shifts 1γᵀ (centred only); (c) scale, dW = W (ε = 0 only);
-(d) trades between gain and weights, dW = −diag(e) U, dg = e ⊙ g where Σ e_i u_i = 0 (centred only) and Σ e_i u_i² = 0
-for every x. Outputs that may move unseen (a zero gain, the shift of a softmax) add terms l(x) h to both conditions,
-l linear, so (d) is the kernel of one matrix of the coefficients of linear and quadratic forms.
-If U has rank one and ε = 0 the normalized values are signs, and (c) grows to every v γᵀ.
+Nothing here differentiates the model. *Unit by unit* (identity, batch, weight norm) z_i of the whole data set ranges
+over span[X̃, 1] and its null directions are (a) combinations of the columns of [X̃, 1] that vanish, (b) the radial one,
+w_i against g_i. Methods which act within groups of units are in `_grouped_nullspace`.
 """
-
-from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Array, Float
 
-from lngeom._numerics import decide_rank
 from lngeom._types import GLMParameters, check_parameters
 from lngeom.glm import NormalizedGLM
+from lngeom.information._directions import Collector, Condition, PredictedNullspace, spans
+from lngeom.information._grouped_nullspace import grouped
 from lngeom.normalizers import (
     AbstractGroupedNormalizer,
     AbstractNormalizer,
@@ -31,98 +22,7 @@ from lngeom.normalizers import (
 )
 
 
-@dataclass(frozen=True)
-class Condition:
-    """A condition of the theory, checked on the model and data at hand.
-
-    Attributes:
-        name: what is required.
-        holds: whether it is so here.
-        detail: the numbers it was judged by.
-    """
-
-    name: str
-    holds: bool
-    detail: str
-
-
-@dataclass(frozen=True)
-class PredictedNullspace:
-    """What the theory says about the null space of a Fisher matrix.
-
-    Unpacks as ``basis, dimension``.
-
-    Attributes:
-        basis: orthonormal columns [P K] in the order of `ravel_pytree`: the directions which are null for *every* data
-            set with this span.
-        dimension: predicted dimension for the data at hand; more than K where there are too few samples to see the
-            rest of the parameters.
-        directions: pairs (description, number of directions it adds to those before it).
-        conditions: the conditions under which the dimension is exact.
-    """
-
-    basis: Float[np.ndarray, "P K"]
-    dimension: int
-    directions: tuple[tuple[str, int], ...]
-    conditions: tuple[Condition, ...]
-
-    def __iter__(self):
-        return iter((self.basis, self.dimension))
-
-    @property
-    def exact(self) -> bool:
-        """Whether every condition holds."""
-        return all(c.holds for c in self.conditions)
-
-    def describe(self) -> str:
-        """The directions and their counts, and the conditions that fail, as text."""
-        lines = [f"{count:5d}  {what}" for what, count in self.directions if count]
-        unseen = self.dimension - self.basis.shape[1]
-        if unseen:
-            lines.append(f"{unseen:5d}  not seen by so few samples")
-        lines.append(f"{self.dimension:5d}  in all")
-        lines += [f"condition fails: {c.name} ({c.detail})" for c in self.conditions if not c.holds]
-        return "\n".join(lines)
-
-
-class _Collector:
-    """Gathers null directions, and keeps those that are linearly independent of what is there."""
-
-    def __init__(self, units: int, inputs: int):
-        self.units, self.inputs = units, inputs
-        self.basis = np.zeros((units * (inputs + 2), 0))
-        self.directions: list[tuple[str, int]] = []
-
-    def add(self, what: str, weights=None, bias=None, gain=None) -> None:
-        """Adds K directions: arrays [K H D], [K H], [K H], zero where not given."""
-        given = [v for v in (weights, bias, gain) if v is not None]
-        count = len(given[0])
-        shapes = ((self.units, self.inputs), (self.units,), (self.units,))
-        parts = [
-            np.zeros((count, *shape)) if v is None else np.asarray(v, float)
-            for v, shape in zip((weights, bias, gain), shapes, strict=True)
-        ]
-        new = np.concatenate([p.reshape(count, int(np.prod(p.shape[1:]))) for p in parts], 1).T
-        norms = np.linalg.norm(new, axis=0)
-        new = new[:, norms > 0] / norms[norms > 0]
-        for _ in range(2):
-            new -= self.basis @ (self.basis.T @ new)
-        left, s, _ = np.linalg.svd(new, full_matrices=False)
-        fresh = left[:, s > 1e-8]
-        self.basis = np.concatenate([self.basis, fresh], 1)
-        self.directions.append((what, fresh.shape[1]))
-
-
-def _spans(matrix: Float[np.ndarray, "N D"]) -> tuple[np.ndarray, np.ndarray]:
-    """Orthonormal bases of the row space [D r] and of the kernel [D D−r] of a matrix."""
-    _, s, right = np.linalg.svd(matrix, full_matrices=len(matrix) < matrix.shape[1])
-    rank = decide_rank(s, *matrix.shape).rank
-    return right[:rank].T, right[rank:].T
-
-
-def predicted_nullspace(
-    model: NormalizedGLM, params: GLMParameters, inputs: Float[Array, "N D"]
-) -> PredictedNullspace:
+def predicted_nullspace(model: NormalizedGLM, params: GLMParameters, inputs: Float[Array, "N D"]) -> PredictedNullspace:
     """Predicts the null space of the exact Fisher matrix from theory, without computing the matrix.
 
     Args:
@@ -151,7 +51,7 @@ def predicted_nullspace(
     z = model.natural_parameters(params, inputs)
     W, g, X = (np.asarray(v, float) for v in (params.weights, params.gain, inputs))
     units, features = W.shape
-    into = _Collector(units, features)
+    into = Collector(units, features)
     weight = np.asarray(model.family.metric_parts(z)[0])
     conditions = [
         Condition("the responses have positive variance", bool(weight.min() > 0), f"smallest λ {weight.min():.3g}")
@@ -162,24 +62,22 @@ def predicted_nullspace(
         into.add("everything: a softmax of one class is constant", *_everything(into))
         return PredictedNullspace(into.basis, rows, tuple(into.directions), tuple(conditions))
     if isinstance(model.normalizer, AbstractGroupedNormalizer):
-        seen, more = _grouped(into, model.normalizer, joint, W, g, X, n)
+        seen, more = grouped(into, model.normalizer, joint, W, g, X, n)
     else:
         seen, more = _unitwise(into, model.normalizer, joint, W, g, X, n)
     dimension = max(into.basis.shape[1], rows - seen)
     return PredictedNullspace(into.basis, dimension, tuple(into.directions), (*conditions, *more))
 
 
-def _everything(into: _Collector) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _everything(into: Collector) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     units, features = into.units, into.inputs
     eye = np.eye(units * (features + 2))
     weights, bias, gain = np.split(eye, [units * features, units * (features + 1)], axis=1)
     return weights.reshape(-1, units, features), bias, gain
 
 
-def _unitwise(
-    into: _Collector, normalizer: AbstractNormalizer, joint: bool, W, g, X, n
-) -> tuple[int, list[Condition]]:
-    """Identity, batch and weight norm, exact for any N; returns the most directions the data can see, and conditions."""
+def _unitwise(into: Collector, normalizer: AbstractNormalizer, joint: bool, W, g, X, n) -> tuple[int, list[Condition]]:
+    """Identity, batch and weight norm, exact for any N; returns the most directions seen, and conditions."""
     units, features = W.shape
     offset, slope = np.zeros(units), np.zeros_like(W)  # X̃ w = σ n + offset; slope is ∂σ/∂w
     if isinstance(normalizer, BatchNorm):
@@ -196,9 +94,10 @@ def _unitwise(
         scale = np.ones(units)
     else:
         raise ValueError(
-            f"no theory of the null space for {type(normalizer).__name__}; measure it with lngeom.fisher(...).nullspace()"
+            f"no theory of the null space for {type(normalizer).__name__}; measure it with "
+            f"lngeom.fisher(...).nullspace()"
         )
-    extended, kernel = _spans(np.concatenate([X, np.ones((len(X), 1))], 1))
+    extended, kernel = spans(np.concatenate([X, np.ones((len(X), 1))], 1))
     eye = np.eye(units)
 
     def compensated(unit: int, dw: np.ndarray, function_bias: np.ndarray):
@@ -214,7 +113,12 @@ def _unitwise(
             every = np.eye(features)
             into.add("weights of units with zero gain", every[:, None, :] * eye[i][None, :, None])
             if np.ptp(n[:, i]) <= 1e-12 * np.abs(n[:, i]).max(initial=1e-300):
-                into.add("gain of a constant unit against its bias", None, -n[:1, i, None] * eye[i][None], eye[i][None])
+                into.add(
+                    "gain of a constant unit against its bias",
+                    None,
+                    -n[:1, i, None] * eye[i][None],
+                    eye[i][None],
+                )
             continue
         into.add("weights that the data cannot see", *compensated(i, kernel[:-1].T, kernel[-1]))
         radial = g[i] * (1 - W[i] @ slope[i] / scale[i])
@@ -241,7 +145,11 @@ def _shared_functions(into, compensated, extended, g, zero, W, scale, offset) ->
         shared, shared_bias = W[k][None] / scale[k], np.array([-offset[k] / scale[k]])
     else:
         shared, shared_bias = extended[:-1].T, extended[-1]
-    total = [np.zeros((len(shared), units, W.shape[1])), np.zeros((len(shared), units)), np.zeros((len(shared), units))]
+    total = [
+        np.zeros((len(shared), units, W.shape[1])),
+        np.zeros((len(shared), units)),
+        np.zeros((len(shared), units)),
+    ]
     for i in range(units):
         if i in zero:
             total[2][:, i] += 1.0
@@ -249,164 +157,3 @@ def _shared_functions(into, compensated, extended, g, zero, W, scale, offset) ->
         move = compensated(i, shared * scale[i] / g[i], shared_bias * scale[i] / g[i])
         total = [t + m for t, m in zip(total, move, strict=True)]
     into.add("softmax shift of all logits by one function of x", *total)
-
-
-def _grouped(
-    into: _Collector, normalizer: AbstractGroupedNormalizer, joint: bool, W, g, X, n
-) -> tuple[int, list[Condition]]:
-    """Layer, RMS and group norm; returns the most directions that the data can see, and conditions."""
-    units, features = W.shape
-    groups = normalizer.group_count
-    size = units // groups
-    span, kernel = _spans(X)
-    flat = normalizer.eps == 0
-    line = flat and span.shape[1] == 1
-    seen, fewest = 0, len(X)
-    for k in range(groups):
-        members = np.arange(k * size, (k + 1) * size)
-        U = W[members] @ span
-        if normalizer.centered:
-            U = U - U.mean(0)
-        _add_group(into, normalizer, joint and groups == 1, members, U, span, g, X, n)
-        scale = np.sqrt(np.mean((X @ span @ U.T) ** 2, 1, keepdims=True) + normalizer.eps)
-        distinct = _distinct(X / scale)
-        fewest = min(fewest, len(distinct))
-        seen += _seen_by_group(normalizer, joint and groups == 1, n[distinct][:, members], g[members])
-    if len(kernel.T):
-        moved = np.eye(units)[:, None, :, None] * kernel.T[None, :, None, :]
-        into.add("weights that the data cannot see", moved.reshape(-1, units, features))
-    if joint:
-        into.add("softmax shift of all biases", None, np.ones((1, units)))
-    seen = min(seen, fewest * (units - joint)) if groups == 1 else min(seen, len(X) * (units - joint))
-    identifiable = units * (features + 2) - into.basis.shape[1]
-    # Below these the polynomial identities of the theory need not follow from the samples at hand; a line of data has
-    # two directions only, and two samples show both.
-    needed = max(4 * units, -(-2 * identifiable // max(units - 2 * groups, 1)))
-    return seen, [
-        Condition("enough samples with distinct directions", line or fewest >= needed, f"{fewest} of {needed}"),
-        Condition(
-            "a softmax over several groups sees summed inputs that span more than a line",
-            not (joint and groups > 1 and flat and len(_spans(W @ span)[0].T) == 1),
-            f"the data span {span.shape[1]} dimensions",
-        ),
-        Condition(
-            "with eps > 0, no combination of the inputs is constant (no intercept column)",
-            flat or len(_spans(np.concatenate([X, np.ones((len(X), 1))], 1))[0].T) > span.shape[1],
-            f"eps = {normalizer.eps}",
-        ),
-    ]
-
-
-def _distinct(rows: Float[np.ndarray, "N D"]) -> np.ndarray:
-    """Positions of rows that differ, to ten digits."""
-    return np.unique(np.round(rows / np.abs(rows).max(), 10), axis=0, return_index=True)[1]
-
-
-def _seen_by_group(normalizer, softmax: bool, n: Float[np.ndarray, "N h"], g: Float[np.ndarray, " h"]) -> int:
-    """An upper bound on the rank of one group's Jacobian from N samples.
-
-    The weights move a sample's n within the range of Π; what is left over must come from gains and biases.
-    """
-    samples, size = n.shape
-    if np.any(g == 0):
-        return samples * (size - softmax)
-    ones = np.ones_like(n)
-    outside = [ones] * normalizer.centered + [n] * (normalizer.eps == 0)
-    if softmax and len(outside) == 2:
-        outside = [ones * (n @ (1 / g))[:, None] - n * np.sum(1 / g)]
-    elif softmax:
-        return samples * (size - 1)
-    if not outside:
-        return samples * size
-    left_over = np.concatenate([np.concatenate([psi, psi * n], 1) for psi in outside])
-    return samples * (size - len(outside) - softmax) + int(np.linalg.matrix_rank(left_over))
-
-
-def _add_group(into, normalizer, softmax, members, U, span, g, X, n) -> None:
-    """The null directions of one group: shifts, scale, and trades between gain and weights."""
-    units, features = into.units, into.inputs
-    size, dims = U.shape
-
-    def rows(value: np.ndarray) -> np.ndarray:
-        """Places [K size dims] on this group's rows of [K H D]."""
-        full = np.zeros((len(value), units, features))
-        full[:, members] = value @ span.T
-        return full
-
-    def entries(value: np.ndarray) -> np.ndarray:
-        full = np.zeros((len(value), units))
-        full[:, members] = value
-        return full
-
-    if normalizer.centered:
-        into.add("shifts of all rows, 1 γᵀ", rows(np.broadcast_to(np.eye(dims)[:, None], (dims, size, dims))))
-    left, s, right = np.linalg.svd(U, full_matrices=False)
-    rank = decide_rank(s, size, dims).rank
-    signs = normalizer.eps == 0 and rank == 1
-    if normalizer.eps == 0:
-        into.add("scale of W", rows(U[None]))
-    if signs:
-        v, line = left[:, 0], right[0]
-        into.add("rows along the one direction of PW (signs)", rows(v[None, :, None] * np.eye(dims)[:, None, :]))
-        t = X @ span @ line
-        if np.all(t > 0) or np.all(t < 0):
-            constant = n[0, members]
-            eye = np.eye(size)
-            into.add("gain against bias: the signs never change", None, entries(-constant * eye), entries(eye))
-            fixed = np.stack([np.ones(size), v]) if normalizer.centered else v[None]
-            moves = _spans(fixed)[1].T
-            per_line = np.sqrt(size) / (s[0] * np.sign(t[0]))
-            into.add(
-                "weights against bias: the signs never change",
-                rows(-moves[:, :, None] * line),
-                entries(g[members] * moves * per_line),
-            )
-    idle = (np.abs(U).max(1) <= 1e-12 * max(np.abs(U).max(), 1e-300)) | (rank == 0)
-    if idle.any():
-        into.add("gains of units whose normalized input is zero", None, None, entries(np.eye(size)[idle]))
-    weights, gains = _trades(U, g[members], normalizer.centered, softmax)
-    into.add("trades between gain and weights", rows(weights), None, entries(gains))
-
-
-def _trades(U, g, centered: bool, softmax: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Kernel of the conditions (d): directions dW [K h r] on the span of the data, and dg [K h].
-
-    Unknowns: e of the units with a gain, one linear form l for each output direction h that may move unseen, and dg of
-    units with zero gain under a softmax, which must follow the common shift.
-    """
-    size, dims = U.shape
-    live, dead = np.flatnonzero(g), np.flatnonzero(g == 0)
-    hidden = [np.eye(size)[k] for k in dead]
-    if softmax:
-        hidden.append(np.divide(1.0, g, out=np.zeros(size), where=g != 0))
-    upper = np.triu_indices(dims)
-
-    def conditions(linear: np.ndarray, quadratic: np.ndarray) -> np.ndarray:
-        symmetric = (quadratic + quadratic.T)[upper]
-        return np.concatenate([linear, symmetric]) if centered else symmetric
-
-    columns = [conditions(U[i], np.outer(U[i], U[i])) for i in live]
-    for h in hidden:
-        for form in np.eye(dims):
-            columns.append(conditions(-form * h.sum(), -np.outer(form, h @ U)))
-    followers = len(dead) if softmax else 0
-    columns += [np.zeros_like(columns[0])] * followers
-    matrix = np.stack(columns, 1)
-    if followers:  # l_softmax(x) = dg_k u_k(x) for every unit k with zero gain
-        tie = np.zeros((followers * dims, matrix.shape[1]))
-        start = len(live) + dims * (len(hidden) - 1)
-        for row, k in enumerate(dead):
-            tie[row * dims : (row + 1) * dims, start : start + dims] = np.eye(dims)
-            tie[row * dims : (row + 1) * dims, start + dims + row] = -U[k]
-        matrix = np.concatenate([matrix, tie])
-    kernel = _spans(matrix)[1].T
-    e = np.zeros((len(kernel), size))
-    e[:, live] = kernel[:, : len(live)]
-    forms = kernel[:, len(live) : len(live) + dims * len(hidden)].reshape(len(kernel), len(hidden), dims)
-    weights = -e[:, :, None] * U[None]
-    if hidden:
-        weights = weights + np.einsum("mh,kmd->khd", np.stack(hidden), forms)
-    gains = e * g
-    if followers:
-        gains[:, dead] = kernel[:, -followers:]
-    return weights, gains

@@ -44,7 +44,7 @@ def to_paper_order(value: Float[Array, "P *P"], units: int, inputs: int) -> Floa
     Example:
         >>> to_paper_order(jnp.array([1, 2, 3, 4, 10, 20, 0.1, 0.2]), units=2, inputs=2).tolist()
         [1.0, 2.0, 10.0, 0.1, 3.0, 4.0, 20.0, 0.2]
-    """  # noqa: DOC502
+    """
     return _permute(value, paper_positions(units, inputs))
 
 
@@ -61,5 +61,5 @@ def from_paper_order(value: Float[Array, "P *P"], units: int, inputs: int) -> Fl
 
     Raises:
         ValueError: if the first axis is not H(D + 2) long.
-    """  # noqa: DOC502
+    """
     return _permute(value, np.argsort(paper_positions(units, inputs)))

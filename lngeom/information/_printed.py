@@ -75,7 +75,7 @@ def dense(model: NormalizedGLM, params: GLMParameters, inputs: Float[Array, "N D
 
     Raises:
         ValueError: if the normalizer is not of the form of Eq. 5, or shapes do not agree.
-    """  # noqa: DOC502
+    """
     normalizer = model.normalizer
     if not isinstance(normalizer, AbstractStatisticsNormalizer):
         raise ValueError(f"Eq. 13 is about methods of the form of Eq. 5; {type(normalizer).__name__} is not one")
@@ -86,7 +86,12 @@ def dense(model: NormalizedGLM, params: GLMParameters, inputs: Float[Array, "N D
     covariance = model.family.metric(model.natural_parameters(params, inputs))
     slope = jnp.broadcast_to(params.gain[None, :] / scale, n.shape)
     features = jnp.concatenate(
-        [slope[:, :, None] * chi(normalizer, params.weights, inputs), jnp.ones_like(n)[:, :, None], n[:, :, None]], 2
+        [
+            slope[:, :, None] * chi(normalizer, params.weights, inputs),
+            jnp.ones_like(n)[:, :, None],
+            n[:, :, None],
+        ],
+        2,
     )
     blocks = jnp.einsum("nij,nip,njq->ipjq", covariance, features, features, optimize="optimal") / samples
     return from_paper_order(blocks.reshape(params.size, params.size), units, params.inputs)

@@ -1,8 +1,8 @@
 r"""The exact Fisher matrix of a normalized GLM in closed form (theory: differentiate through *every* row of W).
 
 With $\partial z/\partial W$ in closed form, a layer-normalized sample's weight block is the Kronecker product
-$\sigma^{-2}\, \Pi D_g \Lambda D_g \Pi \otimes x x^\top$ of two symmetric matrices. Summing those costs one matrix product of
-shapes [H(H+1)/2 N] and [N D(D+1)/2], where JᵀΛJ costs N H (HD)².
+$\sigma^{-2}\, \Pi D_g \Lambda D_g \Pi \otimes x x^\top$ of two symmetric matrices. Summing those costs one matrix
+product of shapes [H(H+1)/2 N] and [N D(D+1)/2], where JᵀΛJ costs N H (HD)².
 """
 
 from collections.abc import Callable
@@ -23,7 +23,7 @@ from lngeom.information._linearization import (
 from lngeom.information._order import from_paper_order
 
 CHUNK = 256
-"""Samples summed at a time: the packed factors of a chunk stay in cache (found by measurement; 128 to 512 are close)."""
+"""Samples summed at a time: the packed factors of a chunk stay in cache (by measurement; 128 to 512 are close)."""
 
 
 def product(
@@ -64,7 +64,7 @@ def dense(
 
     Raises:
         NotImplementedError: if the normalizer has no closed form.
-    """  # noqa: DOC502
+    """
     at = linearize(model.normalizer, params.weights, inputs)
     z = params.gain[None, :] * at.normalized + params.bias[None, :]
     diagonal, outer = model.family.metric_parts(z)

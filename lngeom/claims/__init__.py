@@ -1,0 +1,32 @@
+"""The claims of *Layer Normalization* (2016), each with a check: `all_claims`, `run`."""
+
+from lngeom.claims._evidence import (
+    Evidence as Evidence,
+    Kind as Kind,
+    Role as Role,
+    Strength as Strength,
+    Verdict as Verdict,
+    decide as decide,
+)
+from lngeom.claims._problem import Problem as Problem
+from lngeom.claims._proofs import proof_evidence as proof_evidence, provable as provable
+from lngeom.claims._registry import (
+    Claim as Claim,
+    Outcome as Outcome,
+    all_claims as all_claims,
+    claim as claim,
+    register as register,
+    reserve as reserve,
+    run as run,
+)
+
+# Topics register their claims on import, and are listed in this order.
+# isort: off
+from lngeom.claims import invariance as invariance
+from lngeom.claims import fisher as fisher
+from lngeom.claims import nullspace as nullspace
+from lngeom.claims import scaling as scaling
+from lngeom.claims import metric as metric
+from lngeom.claims import statements as statements
+from lngeom.claims import reserved as reserved
+# isort: on

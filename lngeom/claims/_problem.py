@@ -1,0 +1,106 @@
+"""What claims are checked on: a data set, and random models for it that depend only on a seed and a name."""
+
+import zlib
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from lngeom import families, normalizers
+from lngeom._types import GLMParameters
+from lngeom.families import AbstractFamily
+from lngeom.glm import NormalizedGLM
+from lngeom.normalizers import AbstractNormalizer, AbstractStatisticsNormalizer, Statistics
+
+NORMALIZERS: dict[str, AbstractNormalizer] = {
+    "bn": normalizers.BatchNorm(),
+    "wn": normalizers.WeightNorm(),
+    "ln": normalizers.LayerNorm(),
+    "rms": normalizers.RMSNorm(),
+    "gn": normalizers.GroupNorm(groups=2),
+    "identity": normalizers.Identity(),
+}
+"""Normalizers by the names that claim ids use."""
+
+TITLES = {
+    "bn": "Batch norm",
+    "wn": "Weight norm",
+    "ln": "Layer norm",
+    "rms": "RMS norm",
+    "gn": "Group norm",
+    "identity": "No normalization",
+}
+"""The same names, spelled out."""
+
+
+class Case(NamedTuple):
+    """A model with parameters and inputs: one point at which a claim is checked.
+
+    Attributes:
+        model: the model.
+        params: its parameters.
+        inputs: X.
+    """
+
+    model: NormalizedGLM
+    params: GLMParameters
+    inputs: Float[Array, "N D"]
+
+    def statistics(self) -> Statistics:
+        """μ and σ of the normalizer, which must be of the form of Eq. 5."""
+        normalizer = self.model.normalizer
+        assert isinstance(normalizer, AbstractStatisticsNormalizer)
+        return normalizer.statistics(self.params.weights, self.inputs)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Data and seed of an audit.
+
+    Attributes:
+        inputs: the data set, scaled to a mean square of one per entry.
+        seed: seed of all that is random.
+        units: H of the models put on the data set.
+    """
+
+    inputs: Float[Array, "N D"]
+    seed: int = 0
+    units: int = 6
+
+    def key(self, name: str) -> PRNGKeyArray:
+        """A key for this purpose: it depends on the seed and the name alone."""
+        return jax.random.fold_in(jax.random.key(self.seed), zlib.crc32(name.encode()))
+
+    def case(
+        self, normalizer: str | AbstractNormalizer, family: AbstractFamily | None = None, name: str = "case"
+    ) -> Case:
+        """A random model on the data set."""
+        return _case(self.key(name), normalizer, family, self.inputs, self.units)
+
+    def small(
+        self,
+        normalizer: str | AbstractNormalizer,
+        family: AbstractFamily | None = None,
+        shape: tuple[int, int, int] = (60, 5, 6),
+        name: str = "small",
+    ) -> Case:
+        """A random model on random inputs of shape (N, D, H), whatever the data set."""
+        samples, features, units = shape
+        inputs = jax.random.normal(self.key(f"{name} inputs"), (samples, features), self.inputs.dtype)
+        return _case(self.key(name), normalizer, family, inputs, units)
+
+
+def _case(key, normalizer, family, inputs, units) -> Case:
+    normalizer = NORMALIZERS[normalizer] if isinstance(normalizer, str) else normalizer
+    model = NormalizedGLM(normalizer, families.Bernoulli() if family is None else family)
+    weights_key, gain_key, bias_key = jax.random.split(key, 3)
+    params = model.init(weights_key, inputs=inputs.shape[1], outputs=units, dtype=inputs.dtype)
+    if not jnp.isfinite(model.family.upper):
+        params = GLMParameters(
+            params.weights,
+            0.3 * jax.random.normal(bias_key, (units,), inputs.dtype),
+            jax.random.uniform(gain_key, (units,), inputs.dtype, 0.5, 1.5),
+        )
+    return Case(model, params, inputs)

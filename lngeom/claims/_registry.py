@@ -1,0 +1,172 @@
+"""The registry of claims: each is data and a check that yields evidence."""
+
+import difflib
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from lngeom.claims._evidence import Evidence, Kind, Strength, Verdict, decide
+from lngeom.claims._problem import Problem
+
+Check = Callable[[Problem], Iterable[Evidence]]
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A statement of the paper, or about it, that can be checked.
+
+    Attributes:
+        id: permanent identifier.
+        topic: group it is listed under.
+        source: where in the paper.
+        statement: what is claimed, in plain words and Unicode mathematics.
+        formula: the same as LaTeX, where a formula says it better.
+        assumptions: under which it is claimed, or under which it is true.
+        expected: the recorded verdict.
+        correction: what is true instead; given exactly where the recorded verdict is "refuted".
+        why_numeric: why the claim rests on numbers alone, where no proof of it is registered.
+        check: yields evidence, or None for an id reserved for later.
+    """
+
+    id: str
+    topic: str
+    source: str
+    statement: str
+    expected: Verdict
+    formula: str = ""
+    assumptions: tuple[str, ...] = ()
+    correction: str = ""
+    why_numeric: str = ""
+    check: Check | None = None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A claim after its check.
+
+    Attributes:
+        claim: the claim.
+        verdict: what the evidence amounts to.
+        strength: what it rests on.
+        evidence: all of it.
+        seconds: time taken.
+        error: what went wrong, if the check could not run; the verdict is then undecided.
+    """
+
+    claim: Claim
+    verdict: Verdict
+    strength: Strength
+    evidence: tuple[Evidence, ...]
+    seconds: float
+    error: str = ""
+
+    @property
+    def as_recorded(self) -> bool:
+        """Whether the verdict is the one in the registry."""
+        return self.verdict is self.claim.expected
+
+
+_CLAIMS: dict[str, Claim] = {}
+
+
+def register(claim: Claim) -> Claim:
+    """Adds a claim to the registry.
+
+    Args:
+        claim: the claim.
+
+    Returns:
+        The same claim.
+
+    Raises:
+        ValueError: if the id is taken, or a correction is missing or out of place.
+    """
+    if claim.id in _CLAIMS:
+        raise ValueError(f"claim id {claim.id!r} is already registered; ids are permanent and unique")
+    if (claim.expected is Verdict.REFUTED) != bool(claim.correction):
+        raise ValueError(f"claim {claim.id!r}: a correction is needed exactly where the verdict is 'refuted'")
+    _CLAIMS[claim.id] = claim
+    return claim
+
+
+def claim(id: str, **fields) -> Callable[[Check], Check]:
+    """Decorator which registers a check under a claim's data.
+
+    Args:
+        id: permanent identifier.
+        **fields: the other attributes of `Claim`.
+
+    Returns:
+        A decorator that leaves the check as it is.
+    """
+
+    def attach(check: Check) -> Check:
+        register(Claim(id, check=check, **fields))
+        return check
+
+    return attach
+
+
+def reserve(id: str, **fields) -> Claim:
+    """Reserves the id of a claim whose check is still to come."""
+    return register(Claim(id, check=None, **fields))
+
+
+def all_claims(topic: str | None = None, id: str | None = None, *, reserved: bool = False) -> list[Claim]:
+    """The registered claims, in order of registration.
+
+    Args:
+        topic: only this topic.
+        id: only this claim.
+        reserved: the ids reserved for later instead of the claims that can be checked.
+
+    Returns:
+        Claims.
+
+    Raises:
+        ValueError: if there is no such topic or claim; the message names those there are.
+    """
+    claims = [c for c in _CLAIMS.values() if (c.check is None) == reserved]
+    topics = list(dict.fromkeys(c.topic for c in claims))
+    if topic is not None and topic not in topics:
+        raise ValueError(f"no topic {topic!r}; the topics are {', '.join(topics)}")
+    if id is not None and id not in _CLAIMS:
+        near = difflib.get_close_matches(id, list(_CLAIMS), n=3, cutoff=0.5)
+        raise ValueError(f"no claim {id!r}; " + (f"near it: {', '.join(near)}" if near else "list them with --list"))
+    if id is not None and _CLAIMS[id].check is None and not reserved:
+        raise ValueError(f"claim {id!r} is reserved: its check is still to come")
+    return [c for c in claims if topic in {None, c.topic} and id in {None, c.id}]
+
+
+def run(claim: Claim, problem: Problem, proof: Callable[[str], Iterable[Evidence]] | None = None) -> Outcome:
+    """Checks one claim; an exception in its check becomes an undecided outcome which says what happened.
+
+    Args:
+        claim: the claim.
+        problem: data and seed.
+        proof: gives the proof of a claim by its id as further evidence; none by default, since proofs take seconds.
+
+    Returns:
+        The outcome, whose strength is "proof" where a proof is among the evidence.
+
+    Raises:
+        ValueError: if the id is reserved, so that there is nothing to check.
+    """
+    if claim.check is None:
+        raise ValueError(f"claim {claim.id!r} is reserved: its check is still to come")
+    start = time.perf_counter()
+    evidence: list[Evidence] = []
+    error = ""
+    try:
+        evidence += claim.check(problem)
+        evidence += proof(claim.id) if proof else ()
+        verdict = decide(evidence)
+    except Exception as exception:
+        error, verdict = f"{type(exception).__name__}: {exception}", Verdict.UNDECIDED
+    kinds = {e.kind for e in evidence}
+    strength = Strength.NUMERIC
+    if Kind.PROOF in kinds:
+        strength = Strength.PROOF
+    elif Kind.EXPERIMENT in kinds:
+        strength = Strength.EXPERIMENT
+    return Outcome(claim, verdict, strength, tuple(evidence), time.perf_counter() - start, error)

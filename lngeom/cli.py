@@ -1,0 +1,201 @@
+"""The command line: the only place that prints and exits."""
+
+import difflib
+import multiprocessing
+import os
+import sys
+import tempfile
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    help="The geometry of normalization layers: an audit of Layer Normalization (2016).",
+    pretty_exceptions_enable=False,
+)
+
+Seed = Annotated[int, typer.Option(help="Seed of everything random.", min=0, max=2**32 - 1)]
+Data = Annotated[
+    str, typer.Option(help="'digits', or a .npz, .npy or .csv file: one sample a row.", metavar="digits|FILE")
+]
+
+
+def _fail(message: str) -> NoReturn:
+    Console(stderr=True).print(Text.assemble(("error: ", "red"), message), soft_wrap=True)
+    raise typer.Exit(2)
+
+
+def _use_compilation_cache() -> None:
+    """Keeps compiled programs in the user's cache folder, so that the second run starts warm."""
+    import jax
+
+    base = os.environ.get("XDG_CACHE_HOME")
+    folder = (Path(base) if base else Path.home() / ".cache") / "lngeom" / "jax"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return
+    jax.config.update("jax_compilation_cache_dir", str(folder))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+
+
+def _check_writable(folder: Path) -> None:
+    """Fails now, and not after the work, where results could not be written."""
+    existing = next(p for p in (folder, *folder.parents) if p.exists())
+    try:
+        if not existing.is_dir():
+            raise NotADirectoryError(f"{existing} is not a folder")
+        with tempfile.TemporaryFile(dir=existing):
+            pass
+    except OSError as error:
+        _fail(f"cannot write to --out {folder}: {error}")
+
+
+def _run(claims, data: str, seed: int):
+    """Checks claims on data with a progress bar; returns the data set and the outcomes.
+
+    Proofs are made in a process of their own, beside the numbers.
+    """
+    import jax
+    import jax.numpy as jnp
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+    from threadpoolctl import threadpool_limits
+
+    from lngeom import claims as registry
+    from lngeom.data import DataError, load
+
+    try:
+        dataset = load(data, seed)
+    except DataError as error:
+        _fail(str(error))
+    outcomes = []
+    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
+    # NumPy's matrices are small here; its own threads would only contend with JAX's.
+    with (
+        ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as prover,
+        jax.enable_x64(True),
+        threadpool_limits(1, user_api="blas"),
+        Progress(*columns, console=Console(stderr=True), transient=True) as progress,
+    ):
+        proofs = {claim.id: prover.submit(registry.proof_evidence, claim.id) for claim in claims}
+        problem = registry.Problem(jnp.asarray(dataset.inputs), seed)
+        task = progress.add_task("", total=len(claims))
+        for claim in claims:
+            progress.update(task, description=claim.id)
+            outcomes.append(registry.run(claim, problem, lambda id: proofs[id].result()))
+            progress.advance(task)
+    return dataset, outcomes
+
+
+@app.command()
+def verify(
+    data: Data = "digits",
+    topic: Annotated[str | None, typer.Option(help="Only the claims of one topic (see --list).")] = None,
+    claim: Annotated[str | None, typer.Option(help="Only the claim with this id (see --list).")] = None,
+    out: Annotated[Path, typer.Option(help="Folder for report.json and report.html.")] = Path("report"),
+    json: Annotated[bool, typer.Option("--json", help="Print the report as JSON instead of tables.")] = False,
+    seed: Seed = 0,
+    list_only: Annotated[bool, typer.Option("--list", help="List the claims and check nothing.")] = False,
+) -> None:
+    """Check every claim of the paper on real data; exit 0 if all verdicts are the recorded ones, 1 if one differs."""
+    from lngeom import claims as registry, report
+
+    try:
+        chosen = registry.all_claims(topic, claim)
+        reserved = [] if topic or claim else registry.all_claims(reserved=True)
+    except ValueError as error:
+        _fail(str(error))
+    console = Console()
+    if list_only:
+        console.print(report.listing(chosen, reserved))
+        return
+    _check_writable(out)
+    _use_compilation_cache()
+    dataset, outcomes = _run(chosen, data, seed)
+    document = report.document(outcomes, reserved, dataset, seed)
+    text = report.dumps(document)
+    try:
+        paths = report.write(out, {"report.json": text, "report.html": report.page(document)})
+    except OSError as error:
+        _fail(f"cannot write to --out {out}: {error}")
+    if json:
+        sys.stdout.write(text)
+    else:
+        console.print(report.claims_table(outcomes))
+        console.print(
+            f"Data: {dataset.name}, {' × '.join(map(str, dataset.shape))}, rank {dataset.rank}", highlight=False
+        )
+        for note in dataset.notes:
+            console.print(f"  {note}", highlight=False, markup=False)
+        console.print(report.summary(outcomes))
+        if false := report.errata(outcomes):
+            console.print(false)
+        console.print("Written: " + ", ".join(map(str, paths)), highlight=False, soft_wrap=True)
+    different = [o.claim.id for o in outcomes if not o.as_recorded]
+    if different:
+        Console(stderr=True).print(f"verdicts that differ from the record: {', '.join(different)}", style="red")
+        raise typer.Exit(1)
+
+
+@app.command()
+def table(data: Data = "digits", seed: Seed = 0) -> None:
+    """Print Table 1 with the verdict of each of its 18 cells."""
+    from lngeom import claims as registry, report
+
+    _use_compilation_cache()
+    cells = [c for c in registry.all_claims("invariance") if c.source == "Table 1"]
+    _, outcomes = _run(cells, data, seed)
+    Console().print(report.table1(outcomes))
+    if not all(o.as_recorded for o in outcomes):
+        raise typer.Exit(1)
+
+
+@app.command()
+def prove(
+    id: Annotated[str | None, typer.Argument(help="A claim's id, such as table1.ln.weight_matrix_rescaling.")] = None,
+    latex: Annotated[bool, typer.Option("--latex", help="Print LaTeX.")] = False,
+    list_only: Annotated[bool, typer.Option("--list", help="List the claims that have a proof.")] = False,
+) -> None:
+    """Print the proof, or the exact counterexample, of a claim; every step is checked again as it is made."""
+    from lngeom import symbolic
+
+    known = symbolic.provable()
+    if list_only:
+        sys.stdout.write("\n".join(known) + "\n")
+        return
+    if id is None:
+        _fail("name a claim, or list those that have a proof with --list")
+    if id not in known:
+        near = difflib.get_close_matches(id, known, n=3, cutoff=0.5)
+        _fail(f"no proof of {id!r}" + (f"; near it: {', '.join(near)}" if near else "; list them with --list"))
+    found = symbolic.proof_of(id)
+    assert found is not None
+    sys.stdout.write((found.to_latex() if latex else found.to_text()) + "\n")
+
+
+@app.command()
+def version() -> None:
+    """Print the version."""
+    import lngeom
+
+    Console().print(lngeom.__version__, highlight=False)
+
+
+def main() -> None:
+    """Entry point of the `lngeom` command."""
+    try:
+        app()
+    except KeyboardInterrupt:
+        Console(stderr=True).print("interrupted; nothing was written")
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()

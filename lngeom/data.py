@@ -1,0 +1,193 @@
+"""Real data for an audit: scikit-learn's digits, or a file of the user's, checked before anything is computed."""
+
+import csv
+import hashlib
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Float
+
+MAX_SAMPLES = 2048
+MAX_FEATURES = 96
+MIN_SAMPLES = 3
+MIN_FEATURES = 2
+
+
+class DataError(ValueError):
+    """The data cannot be used; the message says what was expected, what came and what to do."""
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Inputs of an audit.
+
+    Attributes:
+        name: "digits" or the file's name.
+        inputs: X, scaled so that its entries have a mean square of one.
+        shape: shape before anything was dropped.
+        fingerprint: SHA-256 of the numbers as they came.
+        rank: dimension of the span of the rows.
+        notes: what was done to the data, and what is special about it.
+    """
+
+    name: str
+    inputs: Float[np.ndarray, "N D"]
+    shape: tuple[int, int]
+    fingerprint: str
+    rank: int
+    notes: tuple[str, ...]
+
+
+def load(source: str = "digits", seed: int = 0) -> Dataset:
+    """Loads a data set and makes it fit for an audit.
+
+    Rows of zeros are dropped (layer norm is undefined there), at most 2048 rows are drawn, and more than 96 columns are
+    rotated onto 96 random directions. Each is said in the notes.
+
+    Args:
+        source: "digits" for scikit-learn's digits (1797 images, 64 pixels), or the path of a .npz, .npy or .csv.
+        seed: seed of what is drawn.
+
+    Returns:
+        The data set.
+
+    Raises:
+        DataError: if the file cannot be read as a numeric matrix with at least 3 rows and 2 columns, all finite.
+    """
+    if source == "digits":
+        from sklearn.datasets import load_digits
+
+        name, raw = "digits", np.asarray(load_digits(return_X_y=True)[0])
+    else:
+        name, raw = Path(source).name, _read(Path(source))
+    matrix = _checked(raw, name)
+    return _prepared(name, matrix, np.random.default_rng(seed))
+
+
+def _read(path: Path) -> np.ndarray:
+    readers = {".npz": _read_npz, ".npy": _read_npy, ".csv": _read_csv}
+    if path.suffix.lower() not in readers:
+        raise DataError(f"{path}: cannot read {path.suffix or 'a file without a suffix'}; expected .npz, .npy or .csv")
+    if not path.is_file():
+        raise DataError(f"{path}: no such file")
+    if path.stat().st_size == 0:
+        raise DataError(f"{path}: the file is empty")
+    try:
+        return readers[path.suffix.lower()](path)
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error}") from error
+
+
+def _read_npy(path: Path) -> np.ndarray:
+    try:
+        with path.open("rb") as file:
+            return np.load(file, allow_pickle=False)
+    except (ValueError, EOFError) as error:
+        raise DataError(f"{path}: not a NumPy array of numbers ({error}); pickled objects are never loaded") from error
+
+
+def _read_npz(path: Path) -> np.ndarray:
+    try:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+            names = list(archive.files)
+            chosen = next((k for k in ("X", "x", "inputs", "data", "x_train") if k in names), None)
+            if chosen is None and len(names) == 1:
+                chosen = names[0]
+            if chosen is None:
+                raise DataError(f"{path}: holds the arrays {names}; name the one to use X (or leave only one)")
+            return archive[chosen]
+    except (ValueError, EOFError, zipfile.BadZipFile, AttributeError) as error:
+        if isinstance(error, DataError):
+            raise
+        raise DataError(
+            f"{path}: not an archive of NumPy arrays ({error}); pickled objects are never loaded"
+        ) from error
+
+
+def _read_csv(path: Path) -> np.ndarray:
+    rows: list[list[float]] = []
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            for line, fields in enumerate(csv.reader(file), 1):
+                if not fields or (len(fields) == 1 and not fields[0].strip()):
+                    continue
+                try:
+                    rows.append([float(f) for f in fields])
+                except ValueError:
+                    if rows or not any(f.strip() for f in fields):
+                        bad = next(f for f in fields if not _is_number(f))
+                        raise DataError(f"{path}, line {line}: {bad!r} is not a number") from None
+                    if line > 1:
+                        raise DataError(f"{path}, line {line}: {fields[0]!r} is not a number") from None
+                if rows and len(rows[-1]) != len(rows[0]):
+                    raise DataError(
+                        f"{path}, line {line}: {len(rows[-1])} columns, where the first row has {len(rows[0])}"
+                    )
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise DataError(f"{path}: not a text file of comma-separated numbers ({error})") from error
+    if not rows:
+        raise DataError(f"{path}: no rows of numbers")
+    return np.array(rows)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _checked(raw: np.ndarray, name: str) -> Float[np.ndarray, "N D"]:
+    if raw.dtype.kind not in "fiub":
+        raise DataError(f"{name}: expected real numbers; got dtype {raw.dtype}")
+    if raw.ndim != 2:
+        raise DataError(
+            f"{name}: expected a matrix, one sample a row; got {raw.ndim} axes, shape {raw.shape}: reshape it"
+        )
+    if raw.shape[0] < MIN_SAMPLES or raw.shape[1] < MIN_FEATURES:
+        raise DataError(
+            f"{name}: expected at least {MIN_SAMPLES} rows and {MIN_FEATURES} columns; got {raw.shape[0]} and "
+            f"{raw.shape[1]}"
+        )
+    matrix = raw.astype(np.float64)
+    bad = int(np.sum(~np.isfinite(matrix)))
+    if bad:
+        row, column = np.argwhere(~np.isfinite(matrix))[0]
+        raise DataError(
+            f"{name}: {bad} entries are NaN or infinite, the first in row {row + 1}, column {column + 1}; "
+            f"drop or fill them"
+        )
+    return matrix
+
+
+def _prepared(name: str, matrix: np.ndarray, rng: np.random.Generator) -> Dataset:
+    shape = matrix.shape
+    fingerprint = hashlib.sha256(np.ascontiguousarray(matrix).tobytes() + repr(shape).encode()).hexdigest()
+    notes = []
+    constant = int(np.sum(np.ptp(matrix, axis=0) == 0))
+    zero = int(np.sum(np.all(matrix == 0, axis=0)))
+    if constant:
+        notes.append(f"{constant} of {shape[1]} columns are constant ({zero} of them zero)")
+    largest = np.abs(matrix).max()
+    matrix = matrix / largest if largest > 0 else matrix
+    empty = ~np.any(matrix, axis=1)
+    if empty.any():
+        notes.append(f"{int(empty.sum())} rows of zeros are left out: layer norm is undefined there")
+        matrix = matrix[~empty]
+    if len(matrix) > MAX_SAMPLES:
+        matrix = matrix[np.sort(rng.choice(len(matrix), MAX_SAMPLES, replace=False))]
+        notes.append(f"{MAX_SAMPLES} of {shape[0]} rows drawn at random")
+    if shape[1] > MAX_FEATURES:
+        rotation, _ = np.linalg.qr(rng.normal(size=(shape[1], MAX_FEATURES)))
+        matrix = matrix @ rotation
+        notes.append(f"{shape[1]} columns rotated onto {MAX_FEATURES} random directions")
+    if len(matrix) < MIN_SAMPLES or np.all(np.ptp(matrix, axis=0) <= 1e-12 * np.abs(matrix).max(initial=0.0)):
+        raise DataError(f"{name}: all rows are alike or zero; batch norm is undefined on such data")
+    matrix = matrix / np.sqrt(np.mean(matrix**2))
+    rank = int(np.linalg.matrix_rank(matrix))
+    if rank < matrix.shape[1]:
+        notes.append(f"the rows span {rank} of {matrix.shape[1]} dimensions: weights in the rest are null directions")
+    return Dataset(name, matrix, (shape[0], shape[1]), fingerprint, rank, tuple(notes))

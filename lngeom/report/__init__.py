@@ -1,0 +1,11 @@
+"""Verdicts as text, as JSON and as a web page. Nothing here computes."""
+
+from lngeom.report._document import SCHEMA as SCHEMA, document as document, dumps as dumps, write as write
+from lngeom.report._page import page as page
+from lngeom.report._terminal import (
+    claims_table as claims_table,
+    errata as errata,
+    listing as listing,
+    summary as summary,
+    table1 as table1,
+)

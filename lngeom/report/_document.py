@@ -1,0 +1,143 @@
+"""The report as one JSON document, and how files are written: whole or not at all."""
+
+import importlib.metadata
+import json
+import math
+import os
+import tempfile
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lngeom import paper
+from lngeom.claims import Claim, Evidence, Outcome, Verdict
+from lngeom.data import Dataset
+
+SCHEMA = "lngeom.report/1"
+PACKAGES = ("lngeom", "jax", "jaxlib", "numpy", "scipy", "equinox", "sympy", "scikit-learn")
+
+
+def document(outcomes: Sequence[Outcome], reserved: Sequence[Claim], dataset: Dataset, seed: int) -> dict[str, Any]:
+    """The report as plain data.
+
+    Args:
+        outcomes: the claims that were checked.
+        reserved: ids reserved for later.
+        dataset: what they were checked on.
+        seed: seed of all that was random.
+
+    Returns:
+        A dictionary that `json.dumps` takes; its "schema" names the version of its form.
+    """
+    counts = Counter(o.verdict for o in outcomes)
+    return {
+        "schema": SCHEMA,
+        "paper": {"title": paper.TITLE, "authors": list(paper.AUTHORS), "arxiv": paper.ARXIV},
+        "seed": seed,
+        "versions": {name: _version(name) for name in PACKAGES},
+        "data": {
+            "name": dataset.name,
+            "shape": list(dataset.shape),
+            "used": list(dataset.inputs.shape),
+            "rank": dataset.rank,
+            "sha256": dataset.fingerprint,
+            "notes": list(dataset.notes),
+        },
+        "summary": {
+            "claims": len(outcomes),
+            "verdicts": {v.value: counts[v] for v in Verdict},
+            "as_recorded": sum(o.as_recorded for o in outcomes),
+            "differ": [o.claim.id for o in outcomes if not o.as_recorded],
+        },
+        "claims": [_outcome(o) for o in outcomes],
+        "reserved": [{"id": c.id, "topic": c.topic, "source": c.source, "statement": c.statement} for c in reserved],
+    }
+
+
+def _version(name: str) -> str:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def _outcome(outcome: Outcome) -> dict[str, Any]:
+    claim = outcome.claim
+    return {
+        "id": claim.id,
+        "topic": claim.topic,
+        "source": claim.source,
+        "statement": claim.statement,
+        "formula": claim.formula,
+        "assumptions": list(claim.assumptions),
+        "expected": claim.expected.value,
+        "verdict": outcome.verdict.value,
+        "strength": outcome.strength.value,
+        "as_recorded": outcome.as_recorded,
+        "correction": claim.correction,
+        "error": outcome.error,
+        "seconds": round(outcome.seconds, 3),
+        "evidence": [_evidence(e) for e in outcome.evidence],
+    }
+
+
+def _evidence(evidence: Evidence) -> dict[str, Any]:
+    return {
+        "kind": evidence.kind.value,
+        "role": evidence.role.value,
+        "description": evidence.description,
+        "passed": evidence.passed,
+        "vacuous": evidence.vacuous,
+        "residual": _number(evidence.residual),
+        "tolerance": _number(evidence.tolerance),
+        "samples": int(evidence.samples),
+        "matrices": {name: _array(value) for name, value in evidence.matrices.items()},
+        "curves": {name: {"x": _array(x), "y": _array(y)} for name, (x, y) in evidence.curves.items()},
+        "steps": [dict(step) for step in evidence.steps],
+    }
+
+
+def _number(value: float | None) -> float | str | None:
+    return value if value is None or math.isfinite(value) else str(value)
+
+
+def _array(value: np.ndarray) -> list:
+    return np.vectorize(lambda v: _number(float(f"{v:.6g}")), otypes=[object])(np.asarray(value)).tolist()
+
+
+def write(folder: Path, files: Mapping[str, str]) -> list[Path]:
+    """Writes files into a folder, each first under a temporary name, so that none is ever half-written.
+
+    Args:
+        folder: created if it is missing.
+        files: name → text.
+
+    Returns:
+        The paths written.
+
+    Raises:
+        OSError: if the folder cannot be made or written to; nothing is then left behind.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    finished: list[tuple[str, Path]] = []
+    try:
+        for name, text in files.items():
+            handle, temporary = tempfile.mkstemp(dir=folder, prefix=f".{name}.")
+            finished.append((temporary, folder / name))
+            with os.fdopen(handle, "w", encoding="utf-8") as file:
+                file.write(text)
+            Path(temporary).chmod(0o644)
+        for temporary, path in finished:
+            Path(temporary).replace(path)
+    finally:
+        for temporary, _ in finished:
+            Path(temporary).unlink(missing_ok=True)
+    return [path for _, path in finished]
+
+
+def dumps(document: Mapping[str, Any]) -> str:
+    """The document as JSON text."""
+    return json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n"

@@ -1,0 +1,334 @@
+"""Proofs whose every step is checked by machine, and exact counterexamples certified to be non-zero."""
+
+import copy
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import mpmath
+import sympy as sp
+from sympy import Eq, Expr
+
+from lngeom.symbolic import sums
+from lngeom.symbolic.evaluation import agrees_at_small_sizes
+from lngeom.symbolic.notation import LEGEND, shown
+
+Establishes = Literal["holds", "conditional", "refuted"]
+
+
+class ProofError(ValueError):
+    """A step of a proof, or a counterexample, that does not withstand its check."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step: what is claimed, and the check that settles it.
+
+    Attributes:
+        text: the claim in words.
+        latex: the claim as a formula.
+        verify: recomputes whether it is true.
+        plain: the formula for a terminal.
+    """
+
+    text: str
+    latex: str
+    verify: Callable[[], bool] = field(repr=False, compare=False)
+    plain: str = ""
+
+    def check(self) -> None:
+        """Checks the step again.
+
+        Raises:
+            ProofError: if it is not true.
+        """
+        if self.verify() is not True:
+            raise ProofError(f"this step does not hold: {self.text} [{self.plain or self.latex}]")
+
+    def as_dict(self) -> dict[str, str]:
+        """Text and LaTeX."""
+        return {"text": self.text, "latex": self.latex}
+
+
+def equality(text: str, left: Expr | int, right: Expr | int, name: str = "") -> Step:
+    r"""The step left = right, for all sizes: by normal form, and again by explicit loops at small sizes.
+
+    Args:
+        text: the claim in words.
+        left: an expression in indexed sums.
+        right: what it equals.
+        name: LaTeX for what the left side is, shown before it.
+
+    Returns:
+        The step.
+    """
+    left, right = sp.sympify(left), sp.sympify(right)
+
+    def verify() -> bool:
+        return sums.vanishes(left - right) and agrees_at_small_sizes(left, right)
+
+    formula = Eq(shown(left), shown(right), evaluate=False)
+    prefix = f"{name} = " if name else ""
+    return Step(text, prefix + sp.latex(formula), verify, f"{formula.lhs} = {formula.rhs}")
+
+
+def fact(text: str, latex: str, verify: Callable[[], bool], plain: str = "") -> Step:
+    """A step that is not an equation between sums: a rank, a sign, an expansion at one size."""
+    return Step(text, latex, verify, plain)
+
+
+@dataclass(frozen=True)
+class Assumption:
+    """A condition of a proof and, where it is needed, what goes wrong without it.
+
+    Attributes:
+        text: the condition in words.
+        latex: the condition as a formula.
+        when_dropped: an exact counterexample to the statement without the condition.
+    """
+
+    text: str
+    latex: str
+    when_dropped: "Counterexample | None" = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Text, LaTeX and the counterexample without the condition."""
+        dropped = self.when_dropped.as_dict() if self.when_dropped else None
+        return {"text": self.text, "latex": self.latex, "when_dropped": dropped}
+
+
+@dataclass(frozen=True)
+class Proof:
+    """A statement, its assumptions, and steps each of which was checked when the proof was made.
+
+    Attributes:
+        name: identifier.
+        statement: LaTeX.
+        steps: at least one.
+        assumptions: the conditions used.
+        establishes: what it says about the claim it is a proof of.
+    """
+
+    name: str
+    statement: str
+    steps: tuple[Step, ...]
+    assumptions: tuple[Assumption, ...] = ()
+    establishes: Establishes = "holds"
+
+    def __post_init__(self):
+        if not self.steps:
+            raise ProofError(f"a proof needs at least one step; {self.name} has none")
+        self.check()
+
+    def check(self) -> None:
+        """Checks every step, and every counterexample to a dropped assumption, again.
+
+        Raises:
+            ProofError: if one of them fails.
+        """
+        for step in self.steps:
+            step.check()
+        for assumption in self.assumptions:
+            if assumption.when_dropped:
+                assumption.when_dropped.check()
+
+    def to_latex(self) -> str:
+        """The proof as LaTeX: statement, assumptions, then steps."""
+        lines = [rf"\textbf{{Statement.}} ${self.statement}$", ""]
+        for a in self.assumptions:
+            lines.append(rf"\textbf{{Assumption.}} {a.text}: ${a.latex}$.")
+            if a.when_dropped:
+                lines += ["Without it:", a.when_dropped.to_latex()]
+        lines += [r"\begin{enumerate}"]
+        lines += [rf"\item {s.text} \[{s.latex}\]" for s in self.steps]
+        return "\n".join([*lines, r"\end{enumerate}", r"\qed"])
+
+    def to_text(self) -> str:
+        """The proof for a terminal."""
+        lines = [f"Proof of {self.name}", f"Statement: {self.statement}", f"Notation: {LEGEND}"]
+        for a in self.assumptions:
+            lines.append(f"Assumption: {a.text} ({a.latex})")
+            if a.when_dropped:
+                lines += ["  without it:", *("    " + row for row in a.when_dropped.to_text().splitlines())]
+        for number, step in enumerate(self.steps, 1):
+            lines += [f"{number}. {step.text}", f"     {step.plain or step.latex}"]
+        return "\n".join([*lines, f"All {len(self.steps)} steps checked."])
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON-able form."""
+        return {
+            "kind": "proof",
+            "name": self.name,
+            "statement": self.statement,
+            "establishes": self.establishes,
+            "assumptions": [a.as_dict() for a in self.assumptions],
+            "steps": [s.as_dict() for s in self.steps],
+        }
+
+
+@dataclass(frozen=True)
+class Counterexample:
+    """An exact instance at which a statement fails.
+
+    Attributes:
+        name: identifier.
+        statement: LaTeX of the statement that fails.
+        instance: exact values by LaTeX name.
+        sides: computes, from the instance, the two numbers that the statement says are equal.
+        text: what the two sides are.
+        correction: a proof of what is true instead.
+        establishes: what it says about the claim it is evidence of.
+    """
+
+    name: str
+    statement: str
+    instance: Mapping[str, Any]
+    sides: Callable[[Mapping[str, Any]], tuple[Expr, Expr]] = field(repr=False, compare=False)
+    text: str = ""
+    correction: Proof | None = None
+    establishes: Establishes = "refuted"
+
+    def __post_init__(self):
+        object.__setattr__(self, "instance", {name: sp.sympify(v) for name, v in self.instance.items()})
+        self._check_difference()
+
+    @property
+    def left(self) -> Expr:
+        """Left side of the statement at the instance."""
+        return sp.sympify(self.sides(self.instance)[0])
+
+    @property
+    def right(self) -> Expr:
+        """Right side of the statement at the instance."""
+        return sp.sympify(self.sides(self.instance)[1])
+
+    @property
+    def difference(self) -> Expr:
+        """Left side minus right side, exact and not zero."""
+        return self.left - self.right
+
+    def check(self) -> None:
+        """Computes both sides again, certifies that they differ, and checks the correction.
+
+        Raises:
+            ProofError: if they do not differ.
+        """
+        self._check_difference()
+        if self.correction:
+            self.correction.check()
+
+    def _check_difference(self) -> None:
+        if any(_inexact(value) for value in self.instance.values()):
+            raise ProofError(f"{self.name}: the instance of a counterexample must be exact; got {dict(self.instance)}")
+        if not certified_nonzero(self.difference):
+            raise ProofError(f"not a counterexample to {self.name}: both sides are {self.left}")
+
+    def to_latex(self) -> str:
+        """The counterexample as LaTeX."""
+        values = r",\quad ".join(f"{name} = {sp.latex(value)}" for name, value in self.instance.items())
+        lines = [
+            rf"\textbf{{Counterexample}} to ${self.statement}$: at \[{values}\] {self.text}",
+            rf"\[{sp.latex(self.left)} \neq {sp.latex(self.right)},\quad"
+            rf"\text{{difference }} {sp.latex(self.difference)}\]",
+        ]
+        return "\n".join([*lines, *([r"\textbf{Correction.}", self.correction.to_latex()] if self.correction else [])])
+
+    def to_text(self) -> str:
+        """The counterexample for a terminal."""
+        lines = [f"Counterexample to {self.name}", f"Statement: {self.statement}"]
+        lines += [f"  {name} = {_plain(value)}" for name, value in self.instance.items()]
+        lines += [f"{self.text}", f"  left  = {self.left}", f"  right = {self.right}"]
+        lines += [f"  difference = {self.difference} ≈ {sp.N(self.difference, 6)}, certified not to be zero"]
+        return "\n".join([*lines, *(["Correction:", self.correction.to_text()] if self.correction else [])])
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON-able form."""
+        return {
+            "kind": "counterexample",
+            "name": self.name,
+            "statement": self.statement,
+            "establishes": self.establishes,
+            "instance": {name: _plain(value) for name, value in self.instance.items()},
+            "text": self.text,
+            "left": str(self.left),
+            "right": str(self.right),
+            "difference": str(self.difference),
+            "correction": self.correction.as_dict() if self.correction else None,
+            "steps": [
+                {"text": self.text, "latex": rf"{sp.latex(self.left)} \neq {sp.latex(self.right)}"},
+                *([s.as_dict() for s in self.correction.steps] if self.correction else []),
+            ],
+        }
+
+
+def refutation(text: str, counterexample: Counterexample) -> Step:
+    """The step that a counterexample stands."""
+
+    def verify() -> bool:
+        counterexample.check()
+        return True
+
+    formula = rf"{sp.latex(counterexample.left)} \neq {sp.latex(counterexample.right)}"
+    plain = f"{counterexample.left} ≠ {counterexample.right} at {_instance(counterexample.instance)}"
+    return Step(text, formula, verify, plain)
+
+
+def establishing(result: Proof | Counterexample, establishes: Establishes) -> Proof | Counterexample:
+    """The same evidence, labelled with what it says about a claim."""
+    labelled = copy.copy(result)
+    object.__setattr__(labelled, "establishes", establishes)
+    return labelled
+
+
+def certified_nonzero(value: Expr) -> bool:
+    """Whether a number is not zero, by exact arithmetic, or by interval arithmetic if it is transcendental."""
+    if value.is_Rational:
+        return value != 0
+    if value.is_algebraic:
+        x = sp.Symbol("x")
+        return sp.minimal_polynomial(value, x, compose=True) != x
+    interval = _interval(value)
+    return not (interval.a <= 0 <= interval.b)
+
+
+def _interval(value: Expr) -> Any:
+    """Enclosure of a closed expression by interval arithmetic."""
+    iv = mpmath.iv
+    if value.is_Rational:
+        return iv.mpf(int(value.p)) / int(value.q)  # pyright: ignore
+    if value == sp.E:
+        return iv.e
+    arguments = [_interval(arg) for arg in value.args]
+    if isinstance(value, sp.Add):
+        return sum(arguments, iv.mpf(0))
+    if isinstance(value, sp.Mul):
+        product = iv.mpf(1)
+        for argument in arguments:
+            product *= argument
+        return product
+    if isinstance(value, sp.Pow):
+        exponent = value.exp
+        return arguments[0] ** int(exponent) if exponent.is_Integer else iv.exp(arguments[1] * iv.log(arguments[0]))
+    if isinstance(value, sp.tanh):
+        twice = iv.exp(2 * arguments[0])
+        return (twice - 1) / (twice + 1)
+    if isinstance(value, (sp.exp, sp.log)):
+        return getattr(iv, type(value).__name__)(arguments[0])
+    raise ProofError(f"cannot enclose {value}: no interval rule for {type(value).__name__}")
+
+
+def _inexact(value: Any) -> bool:
+    return bool(value.atoms(sp.Float)) if hasattr(value, "atoms") else isinstance(value, float)
+
+
+def _plain(value: Any) -> str:
+    return str(value.tolist()) if isinstance(value, sp.MatrixBase) else str(value)
+
+
+def _instance(instance: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} = {_plain(value)}" for name, value in instance.items())
+
+
+def matrix(rows: Iterable[Iterable[Any]]) -> sp.ImmutableMatrix:
+    """An exact matrix (integers, fractions, strings such as "1/2")."""
+    return sp.ImmutableMatrix([[sp.Rational(str(value)) for value in row] for row in rows])

@@ -1,0 +1,329 @@
+"""`prove`: every cell of the invariance table is proved for all sizes or refuted by the smallest exact instance."""
+
+import itertools
+from collections.abc import Iterator
+from fractions import Fraction
+from typing import Any
+
+import sympy as sp
+from sympy import Expr, sqrt
+
+from lngeom.normalizers import AbstractNormalizer
+from lngeom.symbolic.actions import ACTIONS, DELTA, Action
+from lngeom.symbolic.layers import EPSILON, METHODS, Layer, Method, group_norm
+from lngeom.symbolic.proof import Assumption, Counterexample, Proof, ProofError, Step, equality, fact
+from lngeom.symbolic.registry import proves
+from lngeom.symbolic.sums import n, vanishes
+from lngeom.transformations import Column
+
+ANOTHER_SCALE = Fraction(2)
+SEARCH_WEIGHT = 9
+"""Largest sum of entries searched for a counterexample."""
+
+
+def prove(
+    normalizer: AbstractNormalizer | type[AbstractNormalizer] | str,
+    transformation: Column | str,
+    *,
+    units: int | None = None,
+) -> Proof | Counterexample:
+    """Settles one cell of the invariance table by algebra.
+
+    Args:
+        normalizer: a normalizer, its class (then ε = 0) or the name of its class.
+        transformation: a column of the table, or its name.
+        units: number of units H of the counterexample looked for; the smallest non-degenerate one where None.
+
+    Returns:
+        A proof that the normalized summed inputs do not change, for all sizes, or an exact instance at which they do.
+
+    Raises:
+        ValueError: if a name is unknown, the pair is not supported, or the method is undefined for so many units.
+        ProofError: if neither a proof nor a counterexample is found.
+
+    Example:
+        >>> import lngeom as lg
+        >>> from lngeom.symbolic import prove
+        >>> type(prove(lg.normalizers.LayerNorm(), lg.transformations.WEIGHT_MATRIX_RECENTERING)).__name__
+        'Proof'
+    """
+    method, eps = _method_of(normalizer)
+    action = _action_of(transformation)
+    _check_units(method, units, eps)
+    name = f"{method.name}.{action.name}"
+    proof = _proof(name, method, action, eps)
+    if proof is not None:
+        return proof
+    return counterexample(name, method, action, eps=eps, units=units, correction=_sign_correction(method, action))
+
+
+def _method_of(normalizer: Any) -> tuple[Method, Expr]:
+    name = normalizer if isinstance(normalizer, str) else getattr(normalizer, "__name__", type(normalizer).__name__)
+    if name not in METHODS:
+        raise ValueError(
+            f"no symbolic definition of the normalizer {name!r}; known are {', '.join(METHODS)}: "
+            "state one in lngeom/symbolic/layers.py"
+        )
+    eps = sp.Rational(str(normalizer.eps)) if isinstance(normalizer, AbstractNormalizer) else sp.S.Zero
+    groups = getattr(normalizer, "groups", None)
+    return (group_norm(groups) if isinstance(groups, int) else METHODS[name]), eps
+
+
+def _action_of(transformation: Any) -> Action:
+    name = transformation.name if isinstance(transformation, Column) else transformation
+    if name not in ACTIONS:
+        raise ValueError(
+            f"no symbolic form of the transformation {name!r}; known are {', '.join(ACTIONS)}: "
+            "state one in lngeom/symbolic/actions.py"
+        )
+    return ACTIONS[name]
+
+
+def _check_units(method: Method, units: int | None, eps: Expr) -> None:
+    if units is None:
+        return
+    if units < 1 or units % method.groups:
+        raise ValueError(f"units must be a positive multiple of groups = {method.groups}; got {units}")
+    least = method.least_units * method.groups
+    if units < least and eps == 0:
+        raise ValueError(
+            f"{method.name} of H = {units} is undefined: the variance of one unit is always zero; "
+            f"use H ≥ {least}, or eps > 0"
+        )
+
+
+def _proof(name: str, method: Method, action: Action, eps: Expr) -> Proof | None:
+    """The general proof, with ε > 0 arbitrary if it goes through with it, else with ε = 0 if the method has that."""
+    for symbol in (EPSILON, sp.S.Zero) if eps == 0 else (EPSILON,):
+        factor = _common_factor(method, action, symbol)
+        if factor is not None:
+            steps = (*general_steps(method, action, factor, symbol), expansion(method, action))
+            statement = rf"n\left(W', X'\right) = n(W, X)\quad\text{{for}}\quad {action.latex}"
+            return Proof(name, statement, steps, _assumptions(name, method, action, symbol))
+    return None
+
+
+def _common_factor(method: Method, action: Action, eps: Expr) -> Expr | None:
+    r"""The c with numerator' = c · numerator and square' = c² · square, if there is one."""
+    before, after = Layer(), action.moved(Layer())
+    unit = method.unit
+    for factor in action.factors(n, unit):
+        change = method.numerator(after, n, unit, eps) - factor * method.numerator(before, n, unit, eps)
+        if vanishes(change) and vanishes(
+            method.square(after, n, unit, eps) - factor**2 * method.square(before, n, unit, eps)
+        ):
+            return factor
+    return None
+
+
+def general_steps(method: Method, action: Action, factor: Expr, eps: Expr) -> tuple[Step, ...]:
+    """Numerator and square scale alike, so their ratio stays: for all sizes.
+
+    Args:
+        method: the normalization method.
+        action: the transformation.
+        factor: by which the numerator changes.
+        eps: ε, a symbol or zero.
+
+    Returns:
+        Steps from the summed inputs to the normalized ones.
+    """
+    before, after, unit = Layer(), action.moved(Layer()), method.unit
+    steps = []
+    if action.summed:
+        text = "The summed inputs become"
+        steps.append(equality(text, after.a(n, unit), action.summed(before, n, unit), r"a'_{ni}"))
+    words = "do not change" if factor == 1 else f"change by the factor {factor}"
+    squared = "does not change" if factor == 1 else f"changes by the factor {factor**2}"
+    old, new = (method.fraction(layer, n, unit, eps) for layer in (before, after))
+    steps += [
+        equality(f"The centred summed inputs {words}", new[0], factor * old[0], r"(a-\mu)'_{ni}"),
+        equality(f"The square of the scale {squared}", new[1], factor**2 * old[1], r"\sigma'^2"),
+        equality("So their ratio stays", new[0] / sqrt(new[1]), old[0] / sqrt(old[1]), r"n'_{ni}"),
+    ]
+    return tuple(steps)
+
+
+def expansion(method: Method, action: Action, eps: Any = 0, flipped: bool = False) -> Step:
+    """The second, independent proof: polynomials expanded entry by entry at one small size.
+
+    Args:
+        method: the normalization method.
+        action: the transformation.
+        eps: ε.
+        flipped: whether the sign is to change.
+
+    Returns:
+        The step.
+    """
+    units, inputs, samples = method.smallest
+    units *= method.groups
+    samples, inputs = max(samples, 2), max(inputs, 2)
+
+    def verify() -> bool:
+        W = [[sp.Symbol(f"W{i}{d}", real=True) for d in range(inputs)] for i in range(units)]
+        X = [[sp.Symbol(f"x{s}{d}", real=True) for d in range(inputs)] for s in range(samples)]
+        gamma = [sp.Symbol(f"gamma{d}", real=True) for d in range(inputs)]
+        moved = action.concretely(W, X, DELTA, gamma)
+        pairs = zip(method.rows(W, X, eps), method.rows(*moved, eps), strict=True)
+        return all(
+            _same_ratio(old, new, flipped)
+            for old_row, new_row in pairs
+            for old, new in zip(old_row, new_row, strict=True)
+        )
+
+    text = f"The same by expansion of every entry at H = {units}, D = {inputs}, N = {samples}"
+    sign = "-" if flipped else ""
+    latex = rf"\frac{{(a-\mu)'}}{{\sigma'}} - \frac{{{sign}(a-\mu)}}{{\sigma}} = 0"
+    return fact(text, latex, verify, "every entry of n' − n expands to 0" if not flipped else "n' + n expands to 0")
+
+
+def _same_ratio(old: tuple[Expr, Expr], new: tuple[Expr, Expr], flipped: bool) -> bool:
+    """Whether num'/√sq' = ± num/√sq as expressions: num' = c num and sq' = c² sq with c of the right sign."""
+    factor = sp.cancel(sp.expand(new[0]) / sp.expand(old[0]))
+    right_sign = factor.is_negative if flipped else factor.is_positive
+    return bool(right_sign) and sp.expand(new[1] - factor**2 * old[1]) == 0
+
+
+def _assumptions(name: str, method: Method, action: Action, eps: Expr) -> tuple[Assumption, ...]:
+    assumptions = [Assumption("the scale is not zero", r"\sigma > 0")]
+    if action.needs_positive:
+        dropped = _or_none(lambda: counterexample(f"{name} with δ < 0", method, action, delta=Fraction(-2)))
+        assumptions.append(Assumption("positive factors", r"\delta > 0", dropped))
+    if eps == 0 and action.needs_positive:
+        dropped = _or_none(lambda: counterexample(f"{name} with ε = 1", method, action, eps=sp.S.One))
+        assumptions.append(Assumption("no constant added to the variance", r"\epsilon = 0", dropped))
+    return tuple(assumptions)
+
+
+def _or_none(make: Any) -> Any:
+    try:
+        return make()
+    except ProofError:
+        return None
+
+
+def _sign_correction(method: Method, action: Action) -> Proof | None:
+    """For a sign flip: n' = −n, which g → −g repairs."""
+    if action.name != "weight_sign_flip":
+        return None
+    before, after = Layer(), action.moved(Layer())
+    if not vanishes(method(after, eps=EPSILON) + method(before, eps=EPSILON)):
+        return None
+    step = equality("The sign of n changes, which g → −g undoes", method(after), -method(before), r"n'_{ni}")
+    return Proof(
+        f"{method.name}.weight_sign_flip corrected",
+        r"n(-W, X) = -n(W, X)",
+        (step, expansion(method, action, flipped=True)),
+    )
+
+
+def counterexample(
+    name: str,
+    method: Method,
+    action: Action,
+    *,
+    delta: Fraction = ANOTHER_SCALE,
+    eps: Expr = sp.S.Zero,
+    units: int | None = None,
+    correction: Proof | None = None,
+) -> Counterexample:
+    r"""The smallest W and X of non-negative integers, by their sum, at which a transformation changes the output.
+
+    Args:
+        name: identifier.
+        method: the normalization method.
+        action: the transformation.
+        delta: δ.
+        eps: ε.
+        units: H; the smallest non-degenerate one where None.
+        correction: a proof of what is true instead.
+
+    Returns:
+        The counterexample, with δ and γ = (1, 0, …).
+
+    Raises:
+        ProofError: if there is none of small entries.
+    """
+    H, D, N = method.smallest
+    H = units // method.groups if units else H
+    gamma = [1, *[0] * (D - 1)]
+    for entries in _small_integers(H * D + N * D):
+        W = [list(entries[row * D : (row + 1) * D]) for row in range(H)] * method.groups
+        X = [list(entries[H * D + row * D : H * D + (row + 1) * D]) for row in range(N)]
+        place = _first_change(method, action, W, X, delta, gamma, Fraction(int(eps.p), int(eps.q)))  # pyright: ignore
+        if place is not None:
+            break
+    else:
+        raise ProofError(f"{name}: no proof, and no counterexample with entries of total size {SEARCH_WEIGHT}")
+    sample, unit = place
+
+    def sides(values):
+        before = method.exactly(values["W"], values["X"], values[r"\epsilon"])
+        moved = action.concretely(
+            values["W"].tolist(), values["X"].tolist(), values[r"\delta"], list(values[r"\gamma"])
+        )
+        return method.exactly(*moved, values[r"\epsilon"])[sample, unit], before[sample, unit]
+
+    return Counterexample(
+        name,
+        rf"n\left(W', X'\right) = n(W, X)\quad\text{{for}}\quad {action.latex}",
+        {
+            "W": sp.ImmutableMatrix(W),
+            "X": sp.ImmutableMatrix(X),
+            r"\delta": sp.Rational(delta.numerator, delta.denominator),
+            r"\gamma": sp.ImmutableMatrix([gamma]),
+            r"\epsilon": eps,
+        },
+        sides,
+        f"n of unit {unit + 1} and sample {sample + 1} after (left) and before (right) {action.name}.",
+        correction,
+    )
+
+
+def _first_change(method, action, W, X, delta, gamma, eps) -> tuple[int, int] | None:
+    """First (sample, unit) whose output changes, or None; everything must be defined on both sides."""
+    if not any(any(row) for row in W) or not any(any(row) for row in X):
+        return None
+    moved = action.concretely(W, X, delta, gamma)
+    before, after = (method.rows(_exact(A), _exact(B), eps) for A, B in ((W, X), moved))
+    if any(square <= 0 for rows in (before, after) for row in rows for _, square in row):
+        return None
+    for sample, unit in itertools.product(range(len(X)), range(len(W))):
+        if _signed_square(*before[sample][unit]) != _signed_square(*after[sample][unit]):
+            return sample, unit
+    return None
+
+
+def _exact(A: Any) -> list[list[Fraction]]:
+    return [[Fraction(v) for v in row] for row in A]
+
+
+def _signed_square(numerator: Fraction, square: Fraction) -> Fraction:
+    """sign(n) n², which is rational and grows with n."""
+    return numerator * abs(numerator) / square
+
+
+def _small_integers(length: int) -> Iterator[tuple[int, ...]]:
+    """Vectors of non-negative integers in order of their sum."""
+
+    def of_weight(length: int, weight: int) -> Iterator[tuple[int, ...]]:
+        if length == 1:
+            yield (weight,)
+            return
+        for head in range(weight, -1, -1):
+            for tail in of_weight(length - 1, weight - head):
+                yield (head, *tail)
+
+    for weight in range(1, SEARCH_WEIGHT + 1):
+        yield from of_weight(length, weight)
+
+
+def _register_table() -> None:
+    methods = {"bn": "BatchNorm", "wn": "WeightNorm", "ln": "LayerNorm"}
+    columns = list(itertools.islice(ACTIONS, 6))
+    for (short, method), column in itertools.product(methods.items(), columns):
+        proves(f"table1.{short}.{column}")(lambda method=method, column=column: prove(method, column))
+
+
+_register_table()

@@ -1,0 +1,128 @@
+"""The zoo of models, and a NumPy Jacobian that shares no code with the library."""
+
+from dataclasses import dataclass
+
+import jax.numpy as jnp
+import lngeom as lg
+import numpy as np
+from lngeom.families import AbstractFamily
+from lngeom.normalizers import AbstractNormalizer
+
+FAMILIES = {
+    "gaussian": lg.families.Gaussian(2.0),
+    "bernoulli": lg.families.Bernoulli(),
+    "binomial": lg.families.Binomial(7),
+    "poisson": lg.families.Poisson(),
+    "gamma": lg.families.Gamma(0.5),
+    "inverse_gaussian": lg.families.InverseGaussian(0.3),
+    "negative_binomial": lg.families.NegativeBinomial(2.5),
+    "categorical": lg.families.Categorical(),
+}
+
+
+def normalizers(units: int, inputs: int, eps: float = 0.0) -> dict[str, AbstractNormalizer]:
+    """Every normalizer with a closed form, for H units and D inputs."""
+    rng = np.random.default_rng(3)
+    stored = lg.normalizers.BatchNorm(max(eps, 0.1)).evaluation(
+        jnp.asarray(rng.normal(size=(units, inputs))), jnp.asarray(rng.normal(size=(9, inputs)))
+    )
+    return {
+        "identity": lg.normalizers.Identity(),
+        "batch": lg.normalizers.BatchNorm(eps),
+        "batch_evaluation": stored,
+        "weight": lg.normalizers.WeightNorm(eps),
+        "layer": lg.normalizers.LayerNorm(eps),
+        "rms": lg.normalizers.RMSNorm(eps),
+        **{f"group{g}": lg.normalizers.GroupNorm(g, eps) for g in (2, 3) if units % g == 0 and units > g},
+    }
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """A model, its parameters and data."""
+
+    name: str
+    model: lg.NormalizedGLM
+    params: lg.GLMParameters
+    inputs: np.ndarray
+
+
+def random_configuration(rng: np.random.Generator) -> Configuration:
+    """Any normalizer and size: wide, H = 2, D = 1, few samples, deficient data, zero gains, weights of rank one."""
+    units, inputs = int(rng.choice([2, 3, 6, 9])), int(rng.choice([1, 2, 4]))
+    samples = int(rng.choice([1, 3, 5, 8, 80, 80, 80]))
+    eps = float(rng.choice([0.0, 0.0, 0.1]))
+    X = rng.normal(size=(samples, inputs))
+    kinds = [f"H={units} D={inputs} N={samples} eps={eps}"]
+    if rng.random() < 0.3 and inputs > 1:
+        X[:, : inputs // 2] = X[:, inputs // 2 :] @ rng.normal(size=(inputs - inputs // 2, inputs // 2))
+        kinds.append("rank-deficient")
+    if rng.random() < 0.15:
+        X[:, 0] = 1.0
+        kinds.append("intercept")
+    if rng.random() < 0.2 and inputs > 1 and samples > 2:
+        X[:, 0] = 0.0
+        X[0, 0] = 1.3
+        kinds.append("one sample alone in its direction")
+    if rng.random() < 0.15 and inputs > 2:
+        X[: samples // 2, :2] = 0.0
+        X[samples // 2 :, 2:] = 0.0
+        kinds.append("two independent halves")
+    W = rng.normal(size=(units, inputs))
+    if rng.random() < 0.15:
+        W = np.outer(rng.normal(size=units), rng.normal(size=inputs))
+        kinds.append("weights of rank one")
+    gain = rng.uniform(0.5, 1.5, units)
+    for _ in range(int(rng.choice([0, 0, 0, 0, 0, 1, 2]))):
+        gain[rng.integers(units)] = 0.0
+        kinds.append("a zero gain")
+    name, normalizer = list(normalizers(units, inputs, eps).items())[
+        rng.integers(6 + sum(units % g == 0 and units > g for g in (2, 3)))
+    ]
+    family: AbstractFamily = FAMILIES[str(rng.choice(["bernoulli", "categorical"]))]
+    bias = 0.3 * rng.normal(size=units)
+    params = lg.GLMParameters(jnp.asarray(W), jnp.asarray(bias), jnp.asarray(gain))
+    kinds = [name, type(family).__name__, *kinds]
+    return Configuration(", ".join(kinds), lg.NormalizedGLM(normalizer, family), params, X)
+
+
+def numpy_factor(model: lg.NormalizedGLM, params: lg.GLMParameters, X: np.ndarray) -> tuple[np.ndarray, float]:
+    """Rows of √Λ J for Bernoulli and categorical responses in plain NumPy, and the size of what cancelled in J."""
+    W, b, g = (np.asarray(v) for v in (params.weights, params.bias, params.gain))
+    units, inputs = W.shape
+    normalizer = model.normalizer
+    mean, scale = (np.asarray(s) for s in normalizer.statistics(params.weights, jnp.asarray(X)))
+    n = (X @ W.T - mean) / scale
+    s = np.broadcast_to(scale, n.shape)
+    J = np.zeros((len(X), units, units * (inputs + 2)))
+    for i in range(units):
+        for d in range(inputs):
+            dW = np.zeros_like(W)
+            dW[i, d] = 1.0
+            da = X @ dW.T
+            match normalizer:
+                case lg.normalizers.BatchNorm():
+                    da = da - da.mean(0)
+                    dn = (da - n * (n * da).mean(0)) / s
+                case lg.normalizers.WeightNorm():
+                    dn = (da - n * (W * dW).sum(1) / s) / s
+                case lg.normalizers.Identity() | lg.normalizers.BatchNormEvaluation():
+                    dn = da / s
+                case _:
+                    dn = np.empty_like(da)
+                    for members in np.split(np.arange(units), normalizer.group_count):
+                        v = da[:, members] - (da[:, members].mean(1, keepdims=True) if normalizer.centered else 0)
+                        dn[:, members] = v - n[:, members] * (n[:, members] * da[:, members]).mean(1, keepdims=True)
+                    dn /= s
+            J[:, :, i * inputs + d] = g * dn
+        J[:, i, units * inputs + i] = 1.0
+        J[:, i, units * (inputs + 1) + i] = n[:, i]
+    z = g * n + b
+    if model.family.joint:
+        q = np.exp(z - z.max(1, keepdims=True))
+        q /= q.sum(1, keepdims=True)
+        J = np.sqrt(q)[:, :, None] * (J - np.einsum("nh,nhp->np", q, J)[:, None])
+    else:
+        J = J * (np.exp(-np.abs(z) / 2) / (1 + np.exp(-np.abs(z))))[:, :, None]
+    cancelled = np.sqrt(np.sum(np.sum((g / s) ** 2, 1) * np.sum(X**2, 1)))
+    return J.reshape(-1, J.shape[-1]), float(cancelled)

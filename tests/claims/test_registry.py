@@ -1,0 +1,229 @@
+"""The registry itself: verdicts from evidence, and claims that turn when what they rest on is broken."""
+
+import dataclasses
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from lngeom import normalizers, paper
+from lngeom.claims import (
+    Role,
+    Verdict,
+    _problem,
+    _reference,
+    all_claims,
+    claim,
+    decide,
+    fisher,
+    metric as metric_claims,
+    nullspace,
+    run,
+    scaling,
+)
+from lngeom.claims._evidence import agree, differ, same_integer, vanishes
+from lngeom.claims._problem import Problem
+from lngeom.normalizers import Statistics, summed_inputs
+
+ONE, TWO = np.ones(3), 2 * np.ones(3)
+YES, NO = agree("same", ONE, ONE), agree("same", ONE, TWO)
+
+
+@pytest.fixture(scope="module")
+def problem():
+    return Problem(jax.random.normal(jax.random.key(9), (90, 6)), seed=1, units=4)
+
+
+@pytest.mark.parametrize(
+    ("evidence", "verdict"),
+    [
+        ([], Verdict.UNDECIDED),
+        ([YES], Verdict.HOLDS),
+        ([NO], Verdict.REFUTED),
+        ([YES, NO], Verdict.REFUTED),
+        ([agree("nearly", ONE, ONE + 1e-6)], Verdict.UNDECIDED),
+        ([agree("zeros", 0 * ONE, 0 * ONE)], Verdict.UNDECIDED),
+        ([YES, agree("nothing", ONE[:0], ONE[:0])], Verdict.UNDECIDED),
+        ([YES, differ("breaks", ONE, TWO, role=Role.FAILS_WITHOUT_CONDITION)], Verdict.CONDITIONAL),
+        ([YES, differ("does not break", ONE, ONE, role=Role.FAILS_WITHOUT_CONDITION)], Verdict.UNDECIDED),
+        ([differ("breaks", ONE, TWO, role=Role.FAILS_WITHOUT_CONDITION)], Verdict.UNDECIDED),
+        ([differ("false", ONE, TWO, role=Role.REFUTES)], Verdict.UNDECIDED),
+        ([differ("false", ONE, TWO, role=Role.REFUTES), agree("true", ONE, ONE, role=Role.CORRECTS)], Verdict.REFUTED),
+        (
+            [differ("false", ONE, TWO, role=Role.REFUTES), agree("true", ONE, TWO, role=Role.CORRECTS)],
+            Verdict.UNDECIDED,
+        ),
+        (
+            [differ("false", ONE, ONE, role=Role.REFUTES), agree("true", ONE, ONE, role=Role.CORRECTS)],
+            Verdict.UNDECIDED,
+        ),
+        ([same_integer("count", 3, 3)], Verdict.HOLDS),
+        ([same_integer("count", 3, 4)], Verdict.REFUTED),
+        ([vanishes("zero", 1e-17 * ONE, scale=1.0)], Verdict.HOLDS),
+        ([vanishes("not zero", ONE, scale=1.0)], Verdict.REFUTED),
+        ([vanishes("no scale", 0 * ONE, scale=0.0)], Verdict.UNDECIDED),
+        ([vanishes("nan", np.nan * ONE, scale=1.0)], Verdict.REFUTED),
+    ],
+)
+def test_verdict_follows_from_evidence(evidence, verdict):
+    assert decide(evidence) is verdict
+
+
+def test_every_claim_comes_out_as_recorded(problem):
+    outcomes = [run(c, problem) for c in all_claims()]
+    wrong = {o.claim.id: (o.verdict, o.error, [e.description for e in o.evidence if not e.passed]) for o in outcomes}
+    assert not {k: v for k, v in wrong.items() if not next(o for o in outcomes if o.claim.id == k).as_recorded}
+
+
+def test_the_eighteen_cells_are_the_papers():
+    cells = {c.id for c in all_claims("invariance") if c.source == "Table 1"}
+    assert cells == {f"table1.{m}.{column}" for m, row in paper.TABLE1.items() for column in row}
+    assert len(cells) == 18
+
+
+def test_refuted_claims_are_the_ones_with_a_correction():
+    for c in all_claims():
+        assert (c.expected is Verdict.REFUTED) == bool(c.correction)
+
+
+def test_ids_are_unique_and_corrections_in_place():
+    with pytest.raises(ValueError, match="already registered"):
+        claim("equation.3", topic="x", source="", statement="", expected=Verdict.HOLDS)(lambda p: [])
+    with pytest.raises(ValueError, match="correction is needed exactly"):
+        claim("test.no_correction", topic="x", source="", statement="", expected=Verdict.REFUTED)(lambda p: [])
+
+
+def test_unknown_names_are_answered_with_known_ones():
+    with pytest.raises(ValueError, match="the topics are invariance, fisher"):
+        all_claims("weather")
+    with pytest.raises(ValueError, match=r"near it: .*equation\.32"):
+        all_claims(id="equation.999")
+    with pytest.raises(ValueError, match="reserved"):
+        all_claims(id="equation.4")
+
+
+def test_a_check_that_raises_is_undecided_and_says_why(problem):
+    broken = dataclasses.replace(all_claims(id="equation.3")[0], check=lambda p: 1 / 0)
+    outcome = run(broken, problem)
+    assert outcome.verdict is Verdict.UNDECIDED
+    assert "ZeroDivisionError" in outcome.error
+    assert not outcome.as_recorded
+
+
+class WrongAxis(normalizers.LayerNorm):
+    """Layer norm whose mean is taken over samples."""
+
+    def statistics(self, weights, inputs):
+        a = summed_inputs(weights, inputs)
+        return Statistics(jnp.mean(a, 0, keepdims=True), super().statistics(weights, inputs).scale)
+
+
+class Frozen(normalizers.BatchNorm):
+    """Batch norm whose variance does not follow the weights."""
+
+    def statistics(self, weights, inputs):
+        mean, scale = super().statistics(weights, inputs)
+        return Statistics(mean, jnp.ones_like(scale))
+
+
+class Unscaled(normalizers.WeightNorm):
+    """Weight norm by the norm of the whole matrix."""
+
+    def statistics(self, weights, inputs):
+        mean, scale = super().statistics(weights, inputs)
+        return Statistics(mean, jnp.full_like(scale, jnp.linalg.norm(weights)))
+
+
+class Centred(normalizers.RMSNorm):
+    """RMS norm that subtracts a mean all the same."""
+
+    def statistics(self, weights, inputs):
+        return normalizers.LayerNorm(self.eps).statistics(weights, inputs)
+
+
+@pytest.mark.parametrize(
+    ("method", "broken", "id"),
+    [
+        ("ln", WrongAxis(), "table1.ln.weight_matrix_recentering"),
+        ("ln", WrongAxis(), "equation.6"),
+        ("ln", WrongAxis(), "statements.no_dependence_between_cases"),
+        ("ln", normalizers.LayerNorm(eps=0.5), "table1.ln.dataset_rescaling"),
+        ("bn", Frozen(), "table1.bn.weight_vector_rescaling"),
+        ("bn", Frozen(), "table1.bn.dataset_rescaling"),
+        ("bn", normalizers.LayerNorm(), "equation.13_14.bn"),
+        ("wn", Unscaled(), "table1.wn.weight_vector_rescaling"),
+        ("wn", Unscaled(), "equation.13_14.wn"),
+        ("rms", Centred(), "nullspace.rms"),
+        ("gn", normalizers.LayerNorm(), "nullspace.gn"),
+        ("identity", normalizers.WeightNorm(), "equation.12"),
+    ],
+)
+def test_breaking_a_normalizer_turns_its_claims(problem, monkeypatch, method, broken, id):
+    monkeypatch.setitem(_problem.NORMALIZERS, method, broken)
+    outcome = run(all_claims(id=id)[0], problem)
+    assert not outcome.as_recorded, [(e.description, e.residual) for e in outcome.evidence]
+
+
+def test_breaking_the_reference_turns_a_cell(problem, monkeypatch):
+    right = _reference.natural_parameters
+    monkeypatch.setattr(_reference, "natural_parameters", lambda m, p, x: right("identity", p, x))
+    assert not run(all_claims(id="table1.ln.weight_matrix_rescaling")[0], problem).as_recorded
+
+
+def test_a_printed_formula_that_were_right_would_not_be_refuted(problem, monkeypatch):
+    monkeypatch.setattr(fisher, "printed", fisher.automatic)
+    assert run(all_claims(id="equation.13_14.ln")[0], problem).verdict is Verdict.UNDECIDED
+
+
+def test_breaking_the_closed_form_turns_its_claim(problem, monkeypatch):
+    monkeypatch.setattr(fisher, "structured", lambda *case: 1.01 * fisher.automatic(*case))
+    assert not run(all_claims(id="equation.13_14.ln")[0], problem).as_recorded
+
+
+def test_one_null_direction_too_many_turns_its_claim(problem, monkeypatch):
+    right = nullspace.predicted_nullspace
+    monkeypatch.setattr(
+        nullspace,
+        "predicted_nullspace",
+        lambda *case: dataclasses.replace(right(*case), dimension=right(*case).dimension + 1),
+    )
+    assert run(all_claims(id="nullspace.ln")[0], problem).verdict is Verdict.REFUTED
+
+
+def test_a_wrong_direction_of_the_right_dimension_turns_its_claim(problem, monkeypatch):
+    right = nullspace.predicted_nullspace
+    monkeypatch.setattr(
+        nullspace,
+        "predicted_nullspace",
+        lambda *case: dataclasses.replace(right(*case), basis=np.roll(right(*case).basis, 1, 0)),
+    )
+    assert run(all_claims(id="nullspace.ln")[0], problem).verdict is Verdict.REFUTED
+
+
+def test_the_wrong_power_turns_the_scaling_law(problem, monkeypatch):
+    right = scaling.predicted
+    monkeypatch.setattr(scaling, "predicted", lambda F, p, c, unit=None: right(F, p, c**0.5, unit))
+    assert run(all_claims(id="scaling.matrix.ln")[0], problem).verdict is Verdict.REFUTED
+
+
+def test_a_wrong_gain_metric_turns_its_claims(problem, monkeypatch):
+    right = metric_claims.metric.gain_matrix
+    monkeypatch.setattr(metric_claims.metric, "gain_matrix", lambda *a, **k: 2 * right(*a, **k))
+    for id in ("equation.32", "equation.33", "equation.34", "text.prediction_error_only"):
+        assert not run(all_claims(id=id)[0], problem).as_recorded
+
+
+@pytest.mark.parametrize("shape", [(5, 3), (40, 90)])
+def test_small_and_flat_data_sets_come_out_as_recorded(shape):
+    small = Problem(jax.random.normal(jax.random.key(2), shape), seed=3)
+    for c in all_claims():
+        if c.topic in {"nullspace", "statements"}:
+            outcome = run(c, small)
+            assert outcome.as_recorded, (c.id, outcome.error, [e.description for e in outcome.evidence if not e.passed])
+
+
+def test_a_problem_is_the_same_for_the_same_seed(problem):
+    again = dataclasses.replace(problem)
+    assert eqx.tree_equal(problem.case("ln"), again.case("ln"))
+    assert not eqx.tree_equal(problem.case("ln"), dataclasses.replace(problem, seed=2).case("ln"))

@@ -1,0 +1,113 @@
+"""Every route to the Fisher matrix gives one matrix, and a broken route does not."""
+
+import jax
+import jax.numpy as jnp
+import lngeom as lg
+import numpy as np
+import pytest
+from jax.flatten_util import ravel_pytree
+from lngeom._numerics import agreement
+from lngeom.information import _automatic, _divergence, _printed, _structured
+
+from tests.cases import FAMILIES, normalizers
+
+NORMALIZERS = tuple(normalizers(6, 5))
+
+
+def case(normalizer: str, family: str, shape=(30, 5, 6), eps: float = 0.0):
+    """A model with gains and biases away from 1 and 0, and data with a constant-zero pixel."""
+    samples, inputs, units = shape
+    model = lg.NormalizedGLM(normalizers(units, inputs, eps)[normalizer], FAMILIES[family])
+    params = model.init(jax.random.key(1), inputs=inputs, outputs=units)
+    rng = np.random.default_rng(2)
+    gain, bias = params.gain * rng.uniform(0.6, 1.2, units), params.bias - rng.uniform(0, 0.4, units)
+    X = jax.random.normal(jax.random.key(0), (samples, inputs)).at[:, inputs // 2].set(0.0)
+    return model, lg.GLMParameters(params.weights, bias, gain), X
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("normalizer", NORMALIZERS)
+def test_closed_form_is_the_definition(normalizer, family):
+    model, params, X = case(normalizer, family)
+    exact = _automatic.dense(model, params, X)
+    assert agreement(_structured.dense(model, params, X, chunk=8), exact, tol=1e-12).agrees
+    v = jax.random.normal(jax.random.key(5), (params.size,))
+    _, unravel = ravel_pytree(params)
+    product = ravel_pytree(_structured.product(model, params, X, unravel(v)))[0]
+    assert agreement(product, exact @ v, tol=1e-12).agrees
+    factor = _automatic.factor(model, params, X)
+    assert agreement(factor.T @ factor, exact, tol=1e-12).agrees
+
+
+@pytest.mark.parametrize("shape", [(1, 3, 4), (2, 1, 5), (40, 7, 3), (25, 2, 12), (9, 20, 4)])
+@pytest.mark.parametrize("eps", [0.0, 0.3])
+@pytest.mark.parametrize("normalizer", ["layer", "rms", "weight", "identity"])
+def test_closed_form_is_the_definition_at_every_size(normalizer, eps, shape):
+    for family in ("bernoulli", "categorical"):
+        model, params, X = case(normalizer, family, shape, eps)
+        X = X + 0.1
+        exact = jax.jit(_automatic.dense)(model, params, X)
+        assert agreement(jax.jit(_structured.dense)(model, params, X), exact, tol=1e-12).agrees
+
+
+@pytest.mark.parametrize("normalizer", ["identity", "batch", "batch_evaluation", "weight"])
+def test_the_printed_matrix_is_exact_where_units_do_not_mix(normalizer):
+    for family in ("poisson", "categorical"):
+        model, params, X = case(normalizer, family)
+        assert agreement(_printed.dense(model, params, X), _automatic.dense(model, params, X), tol=1e-12).agrees
+
+
+@pytest.mark.parametrize("normalizer", ["layer", "rms", "group2"])
+def test_the_printed_matrix_is_not_the_fisher_matrix_of_normalizers_that_mix_units(normalizer):
+    model, params, X = case(normalizer, "bernoulli")
+    assert agreement(_printed.dense(model, params, X), _automatic.dense(model, params, X)).differs
+
+
+def test_printed_chi_of_layer_norm_is_its_closed_form():
+    model, params, X = case("layer", "bernoulli")
+    n = model.normalized(params, X)
+    units = params.units
+    closed = X[:, None, :] * (1 - 1 / units - jnp.square(n) / units)[:, :, None]
+    assert agreement(_printed.chi(model.normalizer, params.weights, X), closed).agrees
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("normalizer", ["layer", "batch"])
+def test_finite_divergences_see_the_same_metric(normalizer, family):
+    model, params, X = case(normalizer, family)
+    exact = _automatic.dense(model, params, X)
+    for seed in range(3):
+        delta = 0.3 * jax.random.normal(jax.random.key(seed), (params.size,))
+        found = _divergence.quadratic_form(model, params, X, delta)
+        assert agreement(found, delta @ exact @ delta, tol=1e-6).agrees
+
+
+def test_a_broken_closed_form_is_seen():
+    model, params, X = case("layer", "bernoulli")
+    wrong = lg.NormalizedGLM(lg.normalizers.RMSNorm(), model.family)
+    assert agreement(_structured.dense(wrong, params, X), _automatic.dense(model, params, X)).differs
+
+
+def test_paper_order_is_a_permutation_with_an_inverse():
+    size = 3 * (4 + 2)
+    F = np.random.default_rng(0).normal(size=(size, size))
+    there = lg.to_paper_order(F, 3, 4)
+    assert agreement(lg.from_paper_order(there, 3, 4), F, tol=0.0).agrees
+    names = [f"w{i}{d}" for i in range(3) for d in range(4)] + [f"b{i}" for i in range(3)] + [f"g{i}" for i in range(3)]
+    order = np.asarray(lg.to_paper_order(np.arange(size), 3, 4))
+    assert [names[k] for k in order][:6] == ["w00", "w01", "w02", "w03", "b0", "g0"]
+    with pytest.raises(ValueError, match=r"P = 18; got shape \(5,\)"):
+        lg.to_paper_order(np.zeros(5), 3, 4)
+
+
+def test_equation_12_refuses_a_normalized_model():
+    model, params, X = case("layer", "bernoulli")
+    with pytest.raises(ValueError, match="standard GLM"):
+        _printed.standard_glm(model, params, X)
+
+
+def test_float32_stays_float32():
+    model, params, X = jax.tree.map(
+        lambda v: v.astype(jnp.float32) if hasattr(v, "astype") else v, case("layer", "bernoulli")
+    )
+    assert _structured.dense(model, params, X).dtype == jnp.float32

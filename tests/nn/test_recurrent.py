@@ -1,0 +1,267 @@
+"""The cells against Eqs. 4 and 17–31 transcribed in NumPy, step by step and in gradients."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.flatten_util import ravel_pytree
+from lngeom import nn
+
+D, H, STEPS, EPS = 3, 5, 7, 1e-2
+
+
+def sigmoid(v):
+    return 1 / (1 + np.exp(-v))
+
+
+def LN(z, norm, eps=EPS):
+    """Eqs. 15–16, with eps under the root."""
+    mu = sum(z) / len(z)
+    sigma = np.sqrt(sum((z - mu) ** 2) / len(z) + eps)
+    return (z - mu) / sigma * np.asarray(norm.gain) + np.asarray(norm.bias)
+
+
+def rnn(cell, h, x):
+    return np.tanh(np.asarray(cell.recurrent_weights) @ h + np.asarray(cell.input_weights) @ x + np.asarray(cell.bias))
+
+
+def layer_norm_rnn(cell, h, x):
+    a = np.asarray(cell.recurrent_weights) @ h + np.asarray(cell.input_weights) @ x
+    return np.tanh(LN(a, cell.norm))
+
+
+def lstm_tail(gates, c, output=lambda c: c):
+    f, i, o, g = gates[:H], gates[H : 2 * H], gates[2 * H : 3 * H], gates[3 * H :]
+    c = sigmoid(f) * c + sigmoid(i) * np.tanh(g)
+    return sigmoid(o) * np.tanh(output(c)), c
+
+
+def lstm(cell, state, x):
+    h, c = state
+    wh, wx = np.asarray(cell.recurrent_weights) @ h, np.asarray(cell.input_weights) @ x
+    return lstm_tail(wh + wx + np.asarray(cell.bias), c)
+
+
+def layer_norm_lstm(cell, state, x):
+    h, c = state
+    wh, wx = np.asarray(cell.recurrent_weights) @ h, np.asarray(cell.input_weights) @ x
+    gates = LN(wh, cell.recurrent_norm) + LN(wx, cell.input_norm) + np.asarray(cell.bias)
+    return lstm_tail(gates, c, lambda c: LN(c, cell.cell_norm))
+
+
+def output_only_lstm(cell, state, x):
+    h, c = state
+    wh, wx = np.asarray(cell.recurrent_weights) @ h, np.asarray(cell.input_weights) @ x
+    return lstm_tail(wh + wx + np.asarray(cell.bias), c, lambda c: LN(c, cell.cell_norm))
+
+
+class _Slice:
+    def __init__(self, norm, gate):
+        self.gain, self.bias = (np.asarray(v)[gate * H : (gate + 1) * H] for v in (norm.gain, norm.bias))
+
+
+def per_gate(z, norm):
+    return np.concatenate([LN(z[k * H : (k + 1) * H], _Slice(norm, k)) for k in range(len(z) // H)])
+
+
+def per_gate_lstm(cell, state, x):
+    h, c = state
+    wh, wx = np.asarray(cell.recurrent_weights) @ h, np.asarray(cell.input_weights) @ x
+    gates = per_gate(wh, cell.recurrent_norm) + per_gate(wx, cell.input_norm) + np.asarray(cell.bias)
+    return lstm_tail(gates, c, lambda c: LN(c, cell.cell_norm))
+
+
+def carrying_lstm(cell, state, x):
+    h, c = layer_norm_lstm(cell, state, x)
+    return h, LN(c, cell.cell_norm)
+
+
+def gru(cell, h, x):
+    zr = np.asarray(cell.recurrent_weights) @ h + np.asarray(cell.input_weights) @ x
+    z, r = zr[:H], zr[H:]
+    uh, wx = np.asarray(cell.candidate_recurrent_weights) @ h, np.asarray(cell.candidate_input_weights) @ x
+    proposal = np.tanh(wx + sigmoid(r) * uh)
+    return (1 - sigmoid(z)) * h + sigmoid(z) * proposal
+
+
+def biased_gru(cell, h, x):
+    bias = np.asarray(cell.bias)
+    zr = np.asarray(cell.recurrent_weights) @ h + np.asarray(cell.input_weights) @ x + bias[: 2 * H]
+    z, r = zr[:H], zr[H:]
+    uh, wx = np.asarray(cell.candidate_recurrent_weights) @ h, np.asarray(cell.candidate_input_weights) @ x
+    return (1 - sigmoid(z)) * h + sigmoid(z) * np.tanh(wx + bias[2 * H :] + sigmoid(r) * uh)
+
+
+def layer_norm_gru(cell, h, x, gates=LN):
+    wh, wx = np.asarray(cell.recurrent_weights) @ h, np.asarray(cell.input_weights) @ x
+    zr = gates(wh, cell.recurrent_norm) + gates(wx, cell.input_norm)
+    z, r = zr[:H], zr[H:]
+    uh, wx = np.asarray(cell.candidate_recurrent_weights) @ h, np.asarray(cell.candidate_input_weights) @ x
+    proposal = np.tanh(LN(wx, cell.candidate_input_norm) + sigmoid(r) * LN(uh, cell.candidate_recurrent_norm))
+    return (1 - sigmoid(z)) * h + sigmoid(z) * proposal
+
+
+def per_gate_gru(cell, h, x):
+    return layer_norm_gru(cell, h, x, per_gate)
+
+
+LN_OPTIONS = {"eps": EPS, "dtype": jnp.float64, "key": jax.random.key(0)}
+PLAIN = {"dtype": jnp.float64, "key": jax.random.key(0)}
+CELLS = {
+    "RNN": (lambda: nn.RNN(D, H, **PLAIN), rnn),
+    "LayerNormRNN": (lambda: nn.LayerNormRNN(D, H, **LN_OPTIONS), layer_norm_rnn),
+    "LSTM": (lambda: nn.LSTM(D, H, **PLAIN), lstm),
+    "LayerNormLSTM": (lambda: nn.LayerNormLSTM(D, H, **LN_OPTIONS), layer_norm_lstm),
+    "LayerNormLSTM output_only": (
+        lambda: nn.LayerNormLSTM(D, H, output_only=True, **LN_OPTIONS),
+        output_only_lstm,
+    ),
+    "LayerNormLSTM per_gate": (lambda: nn.LayerNormLSTM(D, H, per_gate=True, **LN_OPTIONS), per_gate_lstm),
+    "LayerNormLSTM carry": (
+        lambda: nn.LayerNormLSTM(D, H, carry_normalized_cell=True, **LN_OPTIONS),
+        carrying_lstm,
+    ),
+    "GRU": (lambda: nn.GRU(D, H, **PLAIN), gru),
+    "GRU use_bias": (lambda: nn.GRU(D, H, use_bias=True, **PLAIN), biased_gru),
+    "LayerNormGRU": (lambda: nn.LayerNormGRU(D, H, **LN_OPTIONS), layer_norm_gru),
+    "LayerNormGRU per_gate": (lambda: nn.LayerNormGRU(D, H, per_gate=True, **LN_OPTIONS), per_gate_gru),
+}
+
+
+def randomized(name, seed=0):
+    """The cell with random gains and biases, so that none of them goes unnoticed."""
+    arrays, static = eqx.partition(CELLS[name][0](), eqx.is_array)
+    flat, unravel = ravel_pytree(arrays)
+    noise = np.random.default_rng(seed).normal(size=flat.shape) * 0.5
+    return eqx.combine(unravel(flat + jnp.asarray(noise)), static)
+
+
+def inputs(seed=1, batch=()):
+    return jnp.asarray(np.random.default_rng(seed).normal(size=(STEPS, *batch, D)))
+
+
+def transcribed(name, cell, xs, wrong=False):
+    """Outputs of every step by the transcription, from a state of zeros."""
+    step = CELLS[name][1]
+    state = np.zeros(H) if "LSTM" not in name else (np.zeros(H), np.zeros(H))
+    outputs = []
+    for x in np.asarray(xs):
+        state = step(cell, state, x + (1e-6 if wrong else 0))
+        outputs.append(state if isinstance(state, np.ndarray) else state[0])
+    return np.stack(outputs), state
+
+
+def gap(a, b):
+    return float(np.max(np.abs(np.asarray(a) - np.asarray(b))))
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_cell_follows_its_equations_step_by_step(name):
+    cell, xs = randomized(name), inputs()
+    state = cell.initial_state(dtype=jnp.float64)
+    outputs, final = transcribed(name, cell, xs)
+    for x, expected in zip(xs, outputs, strict=True):
+        state = cell(state, x)
+        assert gap(cell.output(state), expected) <= 1e-12
+    assert max(gap(a, b) for a, b in zip(jax.tree.leaves(state), np.atleast_2d(final), strict=True)) <= 1e-12
+    assert gap(outputs, transcribed(name, cell, xs, wrong=True)[0]) > 1e-9
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_unrolled_gradients_agree_with_finite_differences_of_the_transcription(name):
+    cell, xs = randomized(name), inputs()
+    arrays, static = eqx.partition(cell, eqx.is_array)
+    flat, unravel = ravel_pytree(arrays)
+    weights = np.random.default_rng(2).normal(size=(STEPS, H))
+
+    def loss(flat):
+        outputs = nn.unroll(eqx.combine(unravel(flat), static), xs)[1]
+        return jnp.sum(outputs * jnp.asarray(weights))
+
+    def oracle(flat):
+        return float(np.sum(transcribed(name, eqx.combine(unravel(jnp.asarray(flat)), static), xs)[0] * weights))
+
+    gradient = np.asarray(jax.grad(loss)(flat))
+    step = 1e-4
+    for direction in np.random.default_rng(3).normal(size=(4, flat.size)) / np.sqrt(flat.size):
+        values = [oracle(np.asarray(flat) + k * step * direction) for k in (-2, -1, 1, 2)]
+        difference = (values[0] - 8 * values[1] + 8 * values[2] - values[3]) / (12 * step)
+        assert abs(difference - gradient @ direction) <= 1e-8 * max(1.0, np.linalg.norm(gradient))
+        assert abs(difference - 1.001 * gradient @ direction) > 1e-8 or abs(difference) < 1e-4
+
+
+@pytest.mark.parametrize("name", ["LayerNormRNN", "LayerNormLSTM", "GRU"])
+def test_padding_changes_nothing(name):
+    cell, xs = randomized(name), inputs(batch=(4,))
+    lengths = jnp.array([STEPS, 3, 1, 0])
+    spoilt = jnp.where((jnp.arange(STEPS)[:, None] >= lengths[None])[..., None], jnp.nan, xs)
+    final, outputs = nn.unroll(cell, spoilt, lengths=lengths)
+    for n, length in enumerate(map(int, lengths)):
+        alone, steps = nn.unroll(cell, xs[:length, n])
+        assert gap(outputs[:length, n], steps) <= 1e-14 if length else True
+        np.testing.assert_array_equal(outputs[length:, n], 0)
+        for whole, single in zip(jax.tree.leaves(final), jax.tree.leaves(alone), strict=True):
+            assert gap(whole[n], single) <= 1e-14
+    gradient = jax.grad(lambda v: jnp.sum(nn.unroll(cell, v, lengths=lengths)[1]))(spoilt)
+    assert jnp.isfinite(gradient).all()
+
+
+def test_gains_start_as_ones_and_biases_as_zeros():
+    cell = nn.LayerNormLSTM(D, H, key=jax.random.key(0))
+    for norm in (cell.recurrent_norm, cell.input_norm, cell.cell_norm):
+        np.testing.assert_array_equal(norm.gain, 1)
+        np.testing.assert_array_equal(norm.bias, 0)
+
+
+def test_layer_norm_rnn_is_invariant_to_scaling_all_summed_inputs():
+    cell = nn.LayerNormRNN(D, H, key=jax.random.key(0), exact=True)
+
+    def weights(cell):
+        return cell.recurrent_weights, cell.input_weights
+
+    xs = inputs().astype(jnp.float32)
+    _, outputs = nn.unroll(cell, xs)
+    for power in (-30, 30):
+        scaled = eqx.tree_at(weights, cell, tuple(w * 2.0**power for w in weights(cell)))
+        np.testing.assert_array_equal(nn.unroll(scaled, xs)[1], outputs)
+    halved = eqx.tree_at(weights, cell, (cell.recurrent_weights, cell.input_weights / 2))
+    assert gap(nn.unroll(halved, xs)[1], outputs) > 1e-2
+
+
+def test_cells_start_from_given_states_and_train_at_the_state_of_zeros():
+    cell, xs = randomized("LayerNormLSTM"), inputs(batch=(2,))
+    middle, first = nn.unroll(cell, xs[:4])
+    final, second = nn.unroll(cell, xs[4:], middle)
+    whole, outputs = nn.unroll(cell, xs)
+    assert gap(jnp.concatenate([first, second]), outputs) <= 1e-14
+    assert gap(final.cell, whole.cell) <= 1e-14
+    exact = nn.LayerNormLSTM(D, H, key=jax.random.key(0), exact=True)
+    gradients = eqx.filter_grad(lambda c: jnp.sum(nn.unroll(c, xs.astype(jnp.float32))[1]))(exact)
+    assert all(jnp.isfinite(g).all() for g in jax.tree.leaves(gradients))
+
+
+BAD = {
+    "other inputs": (lambda c: c(c.initial_state(), jnp.ones(D + 1)), "last axis of D = 3"),
+    "integers": (lambda c: nn.unroll(c, jnp.ones((2, D), int)), "floating point"),
+    "no time axis": (lambda c: nn.unroll(c, jnp.ones(D)), "time first"),
+    "lengths of another batch": (
+        lambda c: nn.unroll(c, jnp.ones((2, 4, D)), lengths=jnp.ones(3, int)),
+        "lengths",
+    ),
+    "fractional lengths": (
+        lambda c: nn.unroll(c, jnp.ones((2, 4, D)), lengths=jnp.ones(4)),
+        "lengths must be int",
+    ),
+    "per gate without gates": (
+        lambda c: nn.LayerNormLSTM(D, H, key=jax.random.key(0), output_only=True, per_gate=True),
+        "per_gate=True has no meaning",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input_gets_one_clear_error(name):
+    call, message = BAD[name]
+    with pytest.raises(ValueError, match=message):
+        call(nn.RNN(D, H, key=jax.random.key(0)))

@@ -1,0 +1,192 @@
+"""A false identity planted in each family of proofs is refused, or comes back as a counterexample."""
+
+import dataclasses
+import random
+
+import pytest
+import sympy as sp
+from lngeom.symbolic import Counterexample, Proof, ProofError, prove
+from lngeom.symbolic.actions import ACTIONS, DELTA
+from lngeom.symbolic.dynamics import EPS, gradient_scaling
+from lngeom.symbolic.fisher_blocks import LAMBDA, SMALL, _weight_blocks, chi, own_rows, scaled
+from lngeom.symbolic.glm import PHI, eta, expanded
+from lngeom.symbolic.growth import RATE, dot, minus, perpendicular
+from lngeom.symbolic.invariance import scaled_epsilon_steps
+from lngeom.symbolic.layers import BATCH_NORM, LAYER_NORM, METHODS, RMS_NORM, WEIGHT_NORM
+from lngeom.symbolic.magnitude import gain_form
+from lngeom.symbolic.modular import PRIME, inverse, jacobian_rows, random_layer, rank, square_root
+from lngeom.symbolic.nullspaces import (
+    GAIN,
+    LAYER,
+    RADIAL,
+    SHIFTS,
+    _layer_norm_dimension,
+    along,
+    null_step,
+    nullity,
+    rank_step,
+    rows_alone,
+)
+from lngeom.symbolic.optimizers import OPTIMIZERS, elementwise
+from lngeom.symbolic.proof import equality
+from lngeom.symbolic.sums import D, H, KroneckerDelta, N, field, i, k, mean, n, total
+from lngeom.symbolic.table import expansion, general_steps
+from sympy import sqrt
+
+V = field("V")
+w, v = field("w"), field("v")
+moved = total(lambda d: v(d) * LAYER.X(n, d), D)
+output = lambda l: LAYER_NORM(LAYER, n, l)  # noqa: E731
+z, y = sp.symbols("z y", real=True)
+
+FALSE_STEPS = {
+    "table: a factor squared": lambda: general_steps(
+        LAYER_NORM, ACTIONS["weight_matrix_rescaling"], DELTA**2, sp.S.Zero
+    )[1],
+    "table: batch norm and a single case": lambda: general_steps(
+        BATCH_NORM, ACTIONS["single_case_rescaling"], sp.S.One, sp.S.Zero
+    )[2],
+    "invariance: the shift of the data under layer norm": lambda: equality(
+        "", LAYER_NORM(ACTIONS["dataset_recentering"].moved(LAYER)), LAYER_NORM(LAYER)
+    ),
+    "invariance: ε restored by δε": lambda: equality(
+        "", LAYER_NORM(scaled(), eps=DELTA * EPS), LAYER_NORM(LAYER, eps=EPS)
+    ),
+    "invariance: ε makes no difference": lambda: equality(
+        "", LAYER_NORM(scaled(), eps=EPS), LAYER_NORM(LAYER, eps=EPS)
+    ),
+    "generalized linear model: variance without dispersion": lambda: expanded(
+        "", "", sp.diff(sp.exp((z * y - eta(z, 0)) / PHI), z, 2) - ((y - eta(z, 1)) ** 2 / PHI**2 - eta(z, 2))
+    ),
+    "Fisher: the printed Jacobian of layer norm": lambda: own_rows(LAYER_NORM, V, chi(LAYER_NORM, V))[0],
+    "Fisher: χ without the slope of σ": lambda: equality(
+        "", chi(WEIGHT_NORM, V), total(lambda d: V(i, d) * LAYER.X(n, d), D)
+    ),
+    "Fisher: a Jacobian with 1/H forgotten": lambda: equality(
+        "",
+        along(LAYER_NORM, lambda l, d: KroneckerDelta(l, i) * v(d), unit=k),
+        (KroneckerDelta(k, i) - (1 + output(k) * output(i))) * moved / sqrt(LAYER_NORM.square(LAYER)),
+    ),
+    "scaling: the printed half": lambda: equality(
+        "", along(LAYER_NORM, V) ** 2 / DELTA, (along(LAYER_NORM, V) / DELTA) ** 2
+    ),
+    "null space: a single row of layer norm": lambda: null_step("", LAYER_NORM, rows_alone(field("s"))),
+    "null space: shifts of batch norm": lambda: null_step("", BATCH_NORM, SHIFTS),
+    "null space: shifts of RMS norm": lambda: null_step("", RMS_NORM, SHIFTS),
+    "null space: W without its gain, unnormalized": lambda: null_step("", METHODS["Identity"], RADIAL),
+    "null space: W with ε": lambda: equality("", along(LAYER_NORM, RADIAL, EPS), 0),
+    "null space: a dimension too many": lambda: rank_step("LayerNorm", [((4, 2), _layer_norm_dimension(4, 2) + 1)]),
+    "null space: a dimension too few": lambda: rank_step("BatchNorm", [((2, 2), 1)]),
+    "gains: n² off by a factor": lambda: equality("", gain_form_value(), 2 * gain_form_value()),
+    "gains: E[λn²] is E[λ]": lambda: equality(
+        "", mean(lambda m: LAMBDA(m) * BATCH_NORM(LAYER, m, i) ** 2, N), mean(LAMBDA, N)
+    ),
+    "dynamics: −ε for −2ε": lambda: equality(
+        "", along(LAYER_NORM, RADIAL, EPS), -EPS * LAYER_NORM(LAYER, eps=EPS).diff(EPS)
+    ),
+    "dynamics: growth of a step that is not orthogonal": lambda: equality(
+        "", dot(minus(w, RATE, v), minus(w, RATE, v)), dot(w, w) + RATE**2 * dot(v, v)
+    ),
+    "dynamics: growth by η for η²": lambda: equality(
+        "",
+        dot(minus(w, RATE, perpendicular(v, w)), minus(w, RATE, perpendicular(v, w))),
+        dot(w, w) + RATE * dot(perpendicular(v, w), perpendicular(v, w)),
+    ),
+}
+
+
+def gain_form_value():
+    return total(lambda l: LAMBDA(l) * (GAIN(l) * output(l)) ** 2, H)
+
+
+@pytest.mark.parametrize("name", FALSE_STEPS)
+def test_false_step_is_refused(name):
+    step = FALSE_STEPS[name]()
+    assert step.verify() is False
+    with pytest.raises(ProofError, match="does not hold"):
+        Proof(name, "", (step,))
+
+
+@pytest.mark.parametrize("method", [LAYER_NORM, BATCH_NORM, RMS_NORM])
+def test_true_steps_of_the_same_families_pass(method):
+    steps = (*scaled_epsilon_steps(method, scaled()), *gain_form(method), *gradient_scaling())
+    assert all(step.verify() for step in steps)
+
+
+USED_RATES = {
+    "sgd": (0, 1),
+    "momentum": (0, 1),
+    "adam": (0, 2),
+    "adamw": (0, 1, 2),
+    "adam_l2": (0, 1, 2),
+    "lion": (0, 1),
+}
+USED = [(short, place) for short, places in USED_RATES.items() for place in places]
+
+
+@pytest.mark.parametrize(("short", "place"), USED)
+def test_optimizer_with_another_power_is_refused(short, place):
+    rates = list(OPTIMIZERS[short].rates)
+    rates[place] += 1
+    with pytest.raises(ProofError):
+        elementwise("planted", dataclasses.replace(OPTIMIZERS[short], rates=tuple(rates)))
+
+
+@pytest.mark.parametrize("short", OPTIMIZERS)
+def test_optimizer_with_the_wrong_law_of_its_state_is_refused(short):
+    optimizer = OPTIMIZERS[short]
+    for state in set(optimizer.powers) - {"w"}:
+        powers = {**optimizer.powers, state: optimizer.powers[state] + 1}
+        with pytest.raises(ProofError):
+            elementwise("planted", dataclasses.replace(optimizer, powers=powers))
+
+
+@pytest.mark.parametrize(
+    ("method", "column"), [("LayerNorm", "dataset_recentering"), ("WeightNorm", "dataset_rescaling")]
+)
+def test_a_false_cell_comes_back_as_a_counterexample(method, column):
+    assert isinstance(prove(method, column), Counterexample)
+
+
+def test_a_definition_broken_for_all_sizes_is_caught_by_the_other():
+    """Weight norm's rows under layer norm's general definition: the expansion refuses what the sums prove."""
+    broken = dataclasses.replace(LAYER_NORM, rows=METHODS["WeightNorm"].rows)
+    assert expansion(LAYER_NORM, ACTIONS["single_case_rescaling"]).verify()
+    assert not expansion(broken, ACTIONS["single_case_rescaling"]).verify()
+
+
+def test_exact_blocks_differ_from_the_printed_ones():
+    exact, printed = _weight_blocks(SMALL["W"] * SMALL["x"])
+    assert exact - printed == sp.Rational(1, 8)
+
+
+def test_rank_of_known_matrices():
+    draw = random.Random(1)
+    low = [[draw.randrange(PRIME) for _ in range(3)] for _ in range(6)]
+    tall = [
+        [sum(a * b for a, b in zip(row, column, strict=True)) for column in zip(*low, strict=True)]
+        for row in [[draw.randrange(PRIME) for _ in range(6)] for _ in range(8)]
+    ]
+    assert rank([[1, 0], [0, 1], [1, 1]]) == 2
+    assert rank([[1, 2], [2, 4]]) == 1
+    assert rank([[0, 0]]) == 0
+    assert rank(low) == rank(tall) == 3
+
+
+def test_field_arithmetic():
+    assert all(inverse(value) * value % PRIME == 1 for value in (2, 17, PRIME - 1))
+    roots = [square_root(value) for value in range(1, 200)]
+    assert all(root is None or root * root % PRIME == value for value, root in enumerate(roots, 1))
+    assert 60 < sum(root is not None for root in roots) < 140
+
+
+def test_modular_jacobian_annihilates_the_radial_direction_and_not_another():
+    layer = random_layer("LayerNorm", 4, 3, cases=5, draw=random.Random(0))
+    rows = jacobian_rows("LayerNorm", layer)
+    radial = [value for row in layer.weights for value in row] + [0] * 8
+    assert all(sum(a * b for a, b in zip(row, radial, strict=True)) % PRIME == 0 for row in rows)
+    assert any(sum(row[:3]) % PRIME for row in rows)
+
+
+def test_nullity_does_not_depend_on_the_draw():
+    assert {nullity("LayerNorm", (4, 2), seed=seed) for seed in range(5)} == {_layer_norm_dimension(4, 2)}

@@ -1,0 +1,168 @@
+"""The command line as a user meets it."""
+
+import json
+import os
+import re
+
+import numpy as np
+import pytest
+from lngeom import claims, cli
+from lngeom.claims import Verdict
+from typer.testing import CliRunner
+
+from tests.test_data import bad_files
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch, tmp_path):
+    """Runs in an empty folder, wide enough for the tables, and leaves the compilation cache alone."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "160")
+    monkeypatch.setattr(cli, "_use_compilation_cache", lambda: None)
+
+
+def lngeom(*args):
+    return CliRunner().invoke(cli.app, list(args))
+
+
+@pytest.fixture
+def small(tmp_path):
+    path = tmp_path / "small.npy"
+    np.save(path, np.random.default_rng(0).normal(size=(40, 4)))
+    return str(path)
+
+
+def test_verify_writes_a_report_and_exits_0(small, tmp_path):
+    result = lngeom("verify", "--data", small, "--topic", "metric", "--out", "here/there")
+    assert result.exit_code == 0, result.output
+    assert "equation.32" in result.output
+    assert "E[Cov[y|x]/φ²]" in result.output.replace("\n", "")
+    report = json.loads((tmp_path / "here/there/report.json").read_text())
+    assert report["schema"] == "lngeom.report/1"
+    assert report["data"]["shape"] == [40, 4]
+    assert len(report["data"]["sha256"]) == 64
+    assert report["summary"]["as_recorded"] == report["summary"]["claims"] == len(report["claims"])
+    refuted = next(c for c in report["claims"] if c["id"] == "equation.32")
+    assert refuted["verdict"] == "refuted"
+    assert refuted["correction"]
+    assert all(e["residual"] is not None for e in refuted["evidence"])
+    page = (tmp_path / "here/there/report.html").read_text()
+    assert "equation.32" in page
+    assert "<math" in page
+    assert not re.search(r"""(src|href)=["'](https?:)?//""", page)
+    assert not list((tmp_path / "here/there").glob(".*"))
+
+
+def test_json_goes_to_standard_output(small):
+    result = lngeom("verify", "--data", small, "--claim", "equation.13_14.ln", "--json")
+    report = json.loads(result.stdout)
+    matrices = report["claims"][0]["evidence"][0]["matrices"]
+    assert np.shape(matrices["exact (units 1, 2)"]) == (12, 12)
+
+
+def test_the_same_seed_gives_the_same_report(small):
+    def residuals(seed):
+        report = json.loads(lngeom("verify", "--data", small, "--claim", "equation.3", "--json", "--seed", seed).stdout)
+        return [e["residual"] for e in report["claims"][0]["evidence"]]
+
+    assert residuals("3") == residuals("3")
+    assert residuals("3") != residuals("4")
+
+
+def test_exit_1_when_a_verdict_differs(small, monkeypatch):
+    from lngeom.claims import _registry
+
+    record = _registry._CLAIMS["equation.33"]
+    import dataclasses
+
+    monkeypatch.setitem(_registry._CLAIMS, "equation.33", dataclasses.replace(record, expected=Verdict.CONDITIONAL))
+    result = lngeom("verify", "--data", small, "--claim", "equation.33")
+    assert result.exit_code == 1
+    assert "differ from the record: equation.33" in result.output
+
+
+def test_bad_data_exits_2_and_writes_nothing(tmp_path):
+    for path, message in bad_files(tmp_path):
+        result = lngeom("verify", "--data", str(path), "--topic", "metric", "--out", "never")
+        assert result.exit_code == 2, path
+        assert message.split(" ")[0] in result.output
+        assert len(result.output.strip().splitlines()) == 1, result.output
+        assert not (tmp_path / "never").exists()
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (("--topic", "weather"), "the topics are"),
+        (("--claim", "equation.99"), "no claim 'equation.99'"),
+        (("--seed", "-1"), "greater than or equal to 0"),
+        (("--seed", "one"), "--seed"),
+        (("--frobnicate",), "--frobnicate"),
+    ],
+)
+def test_bad_options_exit_2(args, message):
+    result = lngeom("verify", *args)
+    assert result.exit_code == 2
+    assert message in re.sub(r"\x1b\[[0-9;]*m", "", result.output)
+
+
+def test_a_folder_that_cannot_be_written_is_told_before_the_work(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr(cli, "_run", lambda *a, **k: pytest.fail("worked before it checked"))
+    result = lngeom("verify", "--out", "file/report")
+    assert result.exit_code == 2
+    assert "cannot write to --out" in result.output
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="the superuser may write anywhere")
+def test_a_read_only_folder_is_told(tmp_path):
+    (tmp_path / "locked").mkdir(mode=0o500)
+    assert lngeom("verify", "--out", "locked/report").exit_code == 2
+
+
+def test_a_failed_write_leaves_no_pieces(tmp_path, monkeypatch):
+    from pathlib import Path
+
+    from lngeom import report
+
+    def refuse(self, target):
+        raise OSError("disk full")
+
+    monkeypatch.setattr(Path, "replace", refuse)
+    with pytest.raises(OSError, match="disk full"):
+        report.write(tmp_path / "out", {"a": "1", "b": "2"})
+    assert not list((tmp_path / "out").iterdir())
+
+
+def test_list_checks_nothing(monkeypatch):
+    monkeypatch.setattr(claims, "run", lambda *a: pytest.fail("ran a claim"))
+    result = lngeom("verify", "--list")
+    assert result.exit_code == 0
+    assert "equation.13_14.ln" in result.output
+    assert "reserved" in result.output
+
+
+def test_prove_prints_a_proof_or_a_counterexample():
+    result = lngeom("prove", "table1.ln.weight_matrix_rescaling")
+    assert result.exit_code == 0
+    assert "steps checked" in result.output
+    assert "certified not to be zero" in lngeom("prove", "table1.ln.dataset_recentering").output
+    assert "\\neq" in lngeom("prove", "table1.ln.dataset_recentering", "--latex").output
+    assert "equation.13_14.ln" in lngeom("prove", "--list").output.split()
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [((), "name a claim"), (("table1.ln.nothing",), "near it: table1.ln"), (("xyz",), "no proof of 'xyz'")],
+)
+def test_prove_bad_names_exit_2(args, message):
+    result = lngeom("prove", *args)
+    assert result.exit_code == 2
+    assert message in result.output.replace("\n", " ")
+
+
+def test_table_has_18_cells(small):
+    result = lngeom("table", "--data", small)
+    assert result.exit_code == 0
+    assert result.output.count("Invariant") == 10
+    assert result.output.count("proved") == 18

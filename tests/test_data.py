@@ -1,0 +1,110 @@
+import numpy as np
+import pytest
+from lngeom.data import DataError, load
+
+RNG = np.random.default_rng(0)
+
+
+def test_digits_are_deficient_and_said_to_be():
+    digits = load("digits")
+    assert digits.shape == (1797, 64)
+    assert digits.rank == 61
+    assert digits.notes[0].startswith("3 of 64 columns are constant (3 of them zero)")
+    assert np.mean(digits.inputs**2) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("suffix", [".npy", ".npz", ".csv"])
+def test_every_format_gives_the_same_data(tmp_path, suffix):
+    values = RNG.normal(size=(20, 4))
+    path = tmp_path / f"values{suffix}"
+    match suffix:
+        case ".npy":
+            np.save(path, values)
+        case ".npz":
+            np.savez(path, X=values, y=np.arange(20))
+        case ".csv":
+            np.savetxt(path, values, delimiter=",", header="a,b,c,d", comments="", fmt="%.17g")
+    found = load(str(path))
+    assert found.inputs == pytest.approx(values / np.sqrt(np.mean(values**2)))
+    assert found.name == path.name
+
+
+def test_rows_of_zeros_are_left_out_and_large_data_is_cut(tmp_path):
+    values = RNG.normal(size=(3000, 120))
+    values[5] = 0
+    np.save(tmp_path / "large.npy", values)
+    found = load(str(tmp_path / "large.npy"))
+    assert found.inputs.shape == (2048, 96)
+    assert [n.split()[0] for n in found.notes] == ["1", "2048", "120"]
+
+
+def test_huge_values_do_not_overflow(tmp_path):
+    np.save(tmp_path / "huge.npy", 1e300 * RNG.normal(size=(10, 3)))
+    assert np.isfinite(load(str(tmp_path / "huge.npy")).inputs).all()
+
+
+class Hostile:
+    """Would create a file if it were ever unpickled."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return (open, (str(self.path), "w"))
+
+
+def bad_files(folder):
+    """Name → (path, what its error says)."""
+    rows = RNG.normal(size=(6, 3))
+    marker = folder / "unpickled"
+    objects = np.array([Hostile(marker)], dtype=object)
+    nans = rows.copy()
+    nans[2, 1] = np.nan
+    arrays = {
+        "nan.npy": (nans, "row 3, column 2"),
+        "row.npy": (rows[:1], "at least 3 rows and 2 columns; got 1 and 3"),
+        "column.npy": (rows[:, :1], "got 6 and 1"),
+        "cube.npy": (rows[None], "got 3 axes, shape (1, 6, 3)"),
+        "vector.npy": (rows[0], "got 1 axes"),
+        "strings.npy": (np.array([["a", "b"]] * 4), "expected real numbers; got dtype <U1"),
+        "complex.npy": (rows + 1j, "got dtype complex128"),
+        "empty.npy": (rows[:0], "got 0 and 3"),
+        "constant.npy": (np.ones((6, 3)), "all rows are alike"),
+        "zeros.npy": (np.zeros((6, 3)), "all rows are alike or zero"),
+    }
+    for name, (values, message) in arrays.items():
+        np.save(folder / name, values)
+        yield folder / name, message
+    np.savez(folder / "objects.npz", X=objects)
+    np.save(folder / "objects.npy", objects)
+    yield folder / "objects.npz", "pickled objects are never loaded"
+    yield folder / "objects.npy", "pickled objects are never loaded"
+    np.savez(folder / "several.npz", a=rows, b=rows)
+    yield folder / "several.npz", "holds the arrays ['a', 'b']"
+    for name, text, message in (
+        ("text.csv", "once upon a time\nthere was\n", "is not a number"),
+        ("strings.csv", "1,2\n3,four\n5,6\n", "line 2: 'four' is not a number"),
+        ("ragged.csv", "1,2\n3,4,5\n5,6\n", "line 2: 3 columns, where the first row has 2"),
+        ("header.csv", "a,b\n", "no rows of numbers"),
+        ("empty.csv", "", "the file is empty"),
+        ("notes.txt", "1,2\n", "cannot read .txt"),
+        ("fake.npz", "this is no archive", "not an archive"),
+        ("fake.npy", "this is no array", "not a NumPy array"),
+    ):
+        (folder / name).write_text(text)
+        yield folder / name, message
+    (folder / "binary.csv").write_bytes(bytes(range(256)) * 4)
+    yield folder / "binary.csv", "not a text file"
+    np.savez(folder / "cut.npz", X=rows)
+    (folder / "cut.npz").write_bytes((folder / "cut.npz").read_bytes()[:100])
+    yield folder / "cut.npz", "not an archive"
+    yield folder / "missing.npy", "no such file"
+    yield folder, "cannot read a file without a suffix"
+
+
+def test_bad_files_get_one_clear_error(tmp_path):
+    for path, message in bad_files(tmp_path):
+        with pytest.raises(DataError) as caught:
+            load(str(path))
+        assert message in str(caught.value), (path.name, str(caught.value))
+    assert not (tmp_path / "unpickled").exists()

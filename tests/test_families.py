@@ -1,0 +1,141 @@
+"""Means, variances and densities against scipy.stats and hand-written forms."""
+
+import jax
+import jax.numpy as jnp
+import lngeom as lg
+import numpy as np
+import pytest
+import scipy.stats as st
+from lngeom._numerics import agreement
+
+from tests.cases import FAMILIES
+
+POSITIVE_PART = ("gamma", "inverse_gaussian", "negative_binomial")
+SCALAR = [name for name in FAMILIES if name != "categorical"]
+
+
+def natural(name):
+    z = np.linspace(-2.0, 1.3, 7)
+    return jnp.asarray(z - 1.5 if name in POSITIVE_PART else z)
+
+
+def distribution(name, z):
+    """The same distribution from scipy, in its own parameters."""
+    family, z = FAMILIES[name], np.asarray(z)
+    match name:
+        case "gaussian":
+            return st.norm(z, family.dispersion**0.5)
+        case "bernoulli":
+            return st.bernoulli(1 / (1 + np.exp(-z)))
+        case "binomial":
+            return st.binom(family.trials, 1 / (1 + np.exp(-z)))
+        case "poisson":
+            return st.poisson(np.exp(z))
+        case "gamma":
+            return st.gamma(1 / family.dispersion, scale=family.dispersion / -z)
+        case "inverse_gaussian":
+            mean = (-2 * z) ** -0.5
+            return st.invgauss(mean * family.dispersion, scale=1 / family.dispersion)
+        case "negative_binomial":
+            return st.nbinom(family.successes, 1 - np.exp(z))
+
+
+@pytest.mark.parametrize("name", SCALAR)
+def test_mean_and_variance_follow_from_the_log_partition(name):
+    z = natural(name)
+    known = distribution(name, z)
+    assert agreement(FAMILIES[name].mean(z), known.mean()).agrees
+    assert agreement(FAMILIES[name].variance(z), known.var()).agrees
+
+
+@pytest.mark.parametrize("name", SCALAR)
+def test_log_prob_is_the_density(name):
+    z = natural(name)
+    known = distribution(name, z)
+    y = np.full(7, 1.0) if name in {"bernoulli", "poisson", "binomial", "negative_binomial"} else np.linspace(0.2, 3, 7)
+    expected = known.logpmf(y) if hasattr(known.dist, "pmf") else known.logpdf(y)
+    assert agreement(FAMILIES[name].log_prob(z, jnp.asarray(y)), expected).agrees
+
+
+@pytest.mark.parametrize("name", SCALAR)
+def test_samples_have_the_mean_and_the_variance(name):
+    z = jnp.broadcast_to(natural(name)[None, :], (40_000, 7))
+    y = np.asarray(FAMILIES[name].sample(jax.random.key(5), z))
+    known = distribution(name, natural(name))
+    deviation = np.abs(y.mean(0) - known.mean()) / np.sqrt(known.var() / len(y))
+    assert deviation.max() < 5
+    assert np.abs(y.var(0) / known.var() - 1).max() < 0.15
+
+
+def test_categorical_samples_and_moments():
+    z = jnp.array([0.3, -1.0, 0.8])
+    family = FAMILIES["categorical"]
+    q = np.exp(z) / np.exp(z).sum()
+    assert agreement(family.mean(z), q).agrees
+    assert agreement(family.metric(z), np.diag(q) - np.outer(q, q)).agrees
+    assert agreement(family.variance(z), q * (1 - q)).agrees
+    labels = np.asarray(family.sample(jax.random.key(0), jnp.broadcast_to(z[None], (40_000, 3))))
+    assert np.abs(np.bincount(labels) / len(labels) - q).max() < 0.01
+    one_hot = jax.nn.one_hot(labels[:5], 3, dtype=z.dtype)
+    batch = jnp.broadcast_to(z[None], (5, 3))
+    assert agreement(family.log_prob(batch, one_hot), family.log_prob(batch, labels[:5])).agrees
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_metric_forms_are_one_matrix(name):
+    family, z = FAMILIES[name], natural(name)[:4]
+    matrix = family.metric(z)
+    diagonal, outer = family.metric_parts(z)
+    root = jax.vmap(family.metric_sqrt_product, (None, 1), 1)(z, jnp.eye(4))
+    assert agreement(matrix, jnp.diag(diagonal) - jnp.outer(outer, outer)).agrees
+    assert agreement(root.T @ root, matrix).agrees
+    if name != "categorical":
+        assert agreement(jnp.diag(matrix), family.variance(z) / family.dispersion**2).agrees
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_kl_is_the_expected_log_ratio(name):
+    family, z = FAMILIES[name], natural(name)[:4]
+    other = z - 0.2
+    assert float(family.kl(z, z)) == pytest.approx(0.0, abs=1e-14)
+    y = family.sample(jax.random.key(1), jnp.broadcast_to(z[None], (200_000, 4)))
+    ratio = family.log_prob(jnp.broadcast_to(z[None], (200_000, 4)), y) - family.log_prob(
+        jnp.broadcast_to(other[None], (200_000, 4)), y
+    )
+    ratio = np.asarray(ratio if family.joint else ratio.sum(-1))
+    error = ratio.std() / len(ratio) ** 0.5
+    assert abs(float(family.kl(z, other)) - ratio.mean()) < 5 * error + 1e-12
+
+
+def test_saturated_outputs_stay_finite():
+    z = jnp.array([1e3, -1e3, 0.0])
+    for name in ("categorical", "bernoulli"):
+        assert jnp.all(jnp.isfinite(FAMILIES[name].metric(z)))
+
+
+@pytest.mark.parametrize("name", POSITIVE_PART)
+@pytest.mark.parametrize(
+    "normalizer", [lg.normalizers.LayerNorm(), lg.normalizers.BatchNorm(), lg.normalizers.Identity()]
+)
+def test_init_starts_inside_the_domain(name, normalizer):
+    model = lg.NormalizedGLM(normalizer, FAMILIES[name])
+    params = model.init(jax.random.key(0), inputs=6, outputs=9)
+    X = 5 * jax.random.normal(jax.random.key(1), (50, 6))
+    assert float(jnp.max(model.natural_parameters(params, X))) < 0
+    outside = lg.GLMParameters(params.weights, params.bias + 50.0, params.gain)
+    with pytest.raises(ValueError, match="needs natural parameters z < 0; got max z"):
+        model.natural_parameters(outside, X)
+
+
+@pytest.mark.parametrize(
+    ("family", "fields"),
+    [
+        (lg.families.Gaussian, {"dispersion": 0.0}),
+        (lg.families.Gamma, {"dispersion": -1.0}),
+        (lg.families.Binomial, {"trials": 0}),
+        (lg.families.NegativeBinomial, {"successes": float("nan")}),
+    ],
+)
+def test_dispersions_must_be_positive(family, fields):
+    with pytest.raises(ValueError, match="must be positive; got"):
+        family(**fields)

@@ -1,0 +1,53 @@
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from lngeom._numerics import agreement, decide_rank, tolerance
+
+
+def test_equal_arrays_agree_and_different_ones_differ():
+    a = np.linspace(1, 2, 5)
+    assert agreement(a, a * (1 + 1e-15)).agrees
+    wrong = agreement(a, a + 0.1)
+    assert wrong.differs
+    assert not wrong.agrees
+
+
+def test_between_rounding_and_witness_is_neither():
+    a = np.ones(3)
+    middling = agreement(a, a + 1e-8)
+    assert not middling.agrees
+    assert not middling.differs
+
+
+def test_nothing_compared_is_no_agreement():
+    assert not agreement(np.zeros((0, 2)), np.zeros((0, 2))).agrees
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_values_that_are_not_finite_never_agree(bad):
+    a = np.array([1.0, bad])
+    assert not agreement(a, a).agrees
+
+
+def test_shapes_must_be_the_same():
+    with pytest.raises(ValueError, match=r"one shape; got \(2,\) and \(3,\)"):
+        agreement(np.ones(2), np.ones(3))
+
+
+def test_the_less_precise_dtype_sets_the_tolerance():
+    assert agreement(jnp.ones(2, jnp.float32), jnp.ones(2)).tolerance == tolerance(jnp.float32)
+
+
+def test_rank_of_a_factor_with_a_known_null_direction():
+    rng = np.random.default_rng(0)
+    factor = rng.normal(size=(50, 4)) @ rng.normal(size=(4, 6))
+    found = decide_rank(np.linalg.svd(factor, compute_uv=False), *factor.shape)
+    assert found.rank == 4
+    assert found.gap > 1e10
+    assert decide_rank(np.zeros(3), 5, 3).rank == 0
+
+
+def test_rounding_left_by_cancellation_is_not_rank():
+    values = np.array([1.0, 1e-12])
+    assert decide_rank(values, 10, 2).rank == 2
+    assert decide_rank(values, 10, 2, scale=1e4).rank == 1
