@@ -124,9 +124,7 @@ def torch_products(network: Network) -> Contenders:
         import curvlinops
 
         model, X, y, torch = network.torch()
-        G = curvlinops.GGNLinearOperator(
-            model, torch.nn.CrossEntropyLoss(), list(model.parameters()), [(X, y)]
-        )
+        G = curvlinops.GGNLinearOperator(model, torch.nn.CrossEntropyLoss(), list(model.parameters()), [(X, y)])
         v = torch.ones(G.shape[1], dtype=X.dtype)
         result["curvlinops"] = lambda: G @ v
     return result
@@ -186,22 +184,16 @@ def bench_dense(sizes: list[int], samples: int, dtype: Any, rounds: int, peers: 
         import curvlinops
 
         model, X, y, torch = network.torch()
-        C = curvlinops.GGNLinearOperator(
-            model, torch.nn.CrossEntropyLoss(), list(model.parameters()), [(X, y)]
-        )
+        C = curvlinops.GGNLinearOperator(model, torch.nn.CrossEntropyLoss(), list(model.parameters()), [(X, y)])
         eye = torch.eye(C.shape[1], dtype=X.dtype)
-        contenders["curvlinops"] = lambda: [C @ eye[:, i : i + 256] for i in range(0, len(eye), 256)][
-            -1
-        ].numpy()
+        contenders["curvlinops"] = lambda: [C @ eye[:, i : i + 256] for i in range(0, len(eye), 256)][-1].numpy()
     if peers and has("nngeometry"):
         from nngeometry.metrics import FIM
         from nngeometry.object import PMatDense
 
         model, X, y, torch = network.torch()
         loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(X, y), batch_size=samples)
-        contenders["nngeometry"] = lambda: (
-            FIM(model, loader, PMatDense, variant="classif_logits").to_torch().numpy()
-        )
+        contenders["nngeometry"] = lambda: FIM(model, loader, PMatDense, variant="classif_logits").to_torch().numpy()
     return best_times(contenders, rounds)
 
 
@@ -272,9 +264,7 @@ def cost_in_parameters(widths: list[int]) -> dict[int, float]:
     result = {}
     for width in widths:
         network = Network.make([width, width, 10], 256, jnp.float32)
-        F = lg.fisher(
-            network.apply, network.params, network.inputs, family=lg.families.Categorical(), check=False
-        )
+        F = lg.fisher(network.apply, network.params, network.inputs, family=lg.families.Categorical(), check=False)
         v = jax.tree.map(jnp.ones_like, network.params)
         result[F.in_size()] = best_times({"product": lambda F=F, v=v: F.mv(v)}, 3)["product"]
     return result
@@ -341,16 +331,12 @@ def main() -> None:
         results["dense D"] = bench_dense([64, 64, 10], 512, jnp.float32, min(rounds, 2), peers=True)
     if "cost" in arguments.tasks:
         results["cost in N"] = cost_in_samples([10**k for k in range(3, 6 if arguments.small else 7)])
-        results["cost in P"] = cost_in_parameters(
-            [32, 128, 512] if arguments.small else [32, 64, 128, 256, 512, 1024]
-        )
+        results["cost in P"] = cost_in_parameters([32, 128, 512] if arguments.small else [32, 64, 128, 256, 512, 1024])
         arguments.out.mkdir(parents=True, exist_ok=True)
         draw(results, arguments.out / "fisher_cost.svg")
     arguments.out.mkdir(parents=True, exist_ok=True)
     versions = {"jax": jax.__version__, "numpy": np.__version__}
-    (arguments.out / "bench_fisher.json").write_text(
-        json.dumps({"versions": versions, "results": results}, indent=1)
-    )
+    (arguments.out / "bench_fisher.json").write_text(json.dumps({"versions": versions, "results": results}, indent=1))
     print(table(results))
 
 

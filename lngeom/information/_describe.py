@@ -70,8 +70,7 @@ class Description:
         lines = [f"{d.dimension:5d}  {d.name}" for d in self.directions]
         lines.append(f"{self.unexplained:5d}  unexplained")
         lines += [
-            f"broken by eps: {b.name}, form {b.form:.2g} of the largest, ∝ eps^{b.exponent:.2f}"
-            for b in self.broken
+            f"broken by eps: {b.name}, form {b.form:.2g} of the largest, ∝ eps^{b.exponent:.2f}" for b in self.broken
         ]
         return "\n".join(lines)
 
@@ -106,9 +105,7 @@ class _Basis:
         patterns = np.eye(math.prod(shape)).reshape(-1, *shape)
         return self.embed(leaf, np.broadcast_to(patterns, (len(patterns), *leaf.value.shape)))
 
-    def slices(
-        self, leaf: Leaf, axis: int, value: Float[np.ndarray, "..."] | None = None
-    ) -> Float[np.ndarray, "P n"]:
+    def slices(self, leaf: Leaf, axis: int, value: Float[np.ndarray, "..."] | None = None) -> Float[np.ndarray, "P n"]:
         """The scale of each slice along an axis."""
         value = leaf.value if value is None else value
         length = value.shape[axis]
@@ -200,9 +197,7 @@ def _tiers(basis: _Basis, null: np.ndarray, diagonal: np.ndarray) -> Iterator[li
     leaves = basis.leaves
     axes = [(leaf, axis) for leaf in leaves for axis in range(leaf.value.ndim) if leaf.value.shape[axis] > 1]
     matrices = [(leaf, axis) for leaf, axis in axes if leaf.value.ndim > 1]
-    unused = [
-        (leaf, np.flatnonzero(diagonal[leaf.start : leaf.start + leaf.value.size] == 0)) for leaf in leaves
-    ]
+    unused = [(leaf, np.flatnonzero(diagonal[leaf.start : leaf.start + leaf.value.size] == 0)) for leaf in leaves]
     yield [
         (f"entries of {leaf.name} that no output depends on", np.eye(basis.size)[:, leaf.start + entries])
         for leaf, entries in unused
@@ -212,8 +207,7 @@ def _tiers(basis: _Basis, null: np.ndarray, diagonal: np.ndarray) -> Iterator[li
     yield [_fixed_pattern(basis, leaf, axis, null) for leaf, axis in matrices]
     yield [(f"shift of {leaf.name} along axis {axis}", basis.shift(leaf, axis)) for leaf, axis in axes]
     yield [
-        (f"scale of each slice of {leaf.name} along axis {axis}", basis.slices(leaf, axis))
-        for leaf, axis in matrices
+        (f"scale of each slice of {leaf.name} along axis {axis}", basis.slices(leaf, axis)) for leaf, axis in matrices
     ]
     yield from _joint(basis, axes)
 

@@ -157,8 +157,7 @@ def _read_model(
         really = model.normalizer.couples_samples
         if coupled is not None and coupled != really:
             raise ValueError(
-                f"{type(model.normalizer).__name__} has couples_samples = {really}; got "
-                f"batch_coupled={coupled}"
+                f"{type(model.normalizer).__name__} has couples_samples = {really}; got batch_coupled={coupled}"
             )
         return GLMFunction(model, printed=method == "printed"), model.family, really
     if method == "printed":
@@ -169,8 +168,7 @@ def _read_model(
         )
     if not isinstance(family, AbstractFamily):
         raise ValueError(
-            f"family= must say how outputs are distributed, e.g. lg.families.Categorical() for logits; "
-            f"got {family!r}"
+            f"family= must say how outputs are distributed, e.g. lg.families.Categorical() for logits; got {family!r}"
         )
     return model_or_apply, family, coupled
 

@@ -57,9 +57,7 @@ def _christoffel(operator: Any, v: PyTree) -> PyTree:
     return jax.tree.map(lambda a, g: a - g / 2, along, gradient)
 
 
-def geodesic(
-    operator: Any, velocity: Float[Array, " P"], time: float = 1.0, steps: int = 20
-) -> tuple[PyTree, Array]:
+def geodesic(operator: Any, velocity: Float[Array, " P"], time: float = 1.0, steps: int = 20) -> tuple[PyTree, Array]:
     """Follows the geodesic of the quotient from the operator's parameters (fourth-order Runge–Kutta).
 
     The velocity is made horizontal first; its length in the Fisher metric is conserved, up to the error of

@@ -43,9 +43,7 @@ class MeasuredNullspace:
         """
         basis = jnp.asarray(basis, self.basis.dtype)
         if basis.ndim != 2 or basis.shape[0] != self.basis.shape[0]:
-            raise ValueError(
-                f"expected columns [P m] with P = {self.basis.shape[0]}; got shape {basis.shape}"
-            )
+            raise ValueError(f"expected columns [P m] with P = {self.basis.shape[0]}; got shape {basis.shape}")
         if 0 in {basis.shape[1], self.dimension}:
             return jnp.zeros(0, self.basis.dtype)
         other = jnp.linalg.qr(basis)[0]

@@ -45,9 +45,7 @@ def neuron_positions(operator: Any, layers: Sequence[dict[str, int]]) -> list[In
         parts = [np.moveaxis(where[name], axis, 0) for name, axis in layer.items()]
         if len({len(part) for part in parts}) != 1:
             lengths = {name: where[name].shape[axis] for name, axis in layer.items()}
-            raise ValueError(
-                f"the leaves of a layer must have one entry a neuron along the axes given; got {lengths}"
-            )
+            raise ValueError(f"the leaves of a layer must have one entry a neuron along the axes given; got {lengths}")
         result.append(np.concatenate([part.reshape(len(part), -1) for part in parts], 1))
     return result
 

@@ -62,9 +62,7 @@ class FisherOperator(lx.AbstractLinearOperator):
             ValueError: if the shape is not [P K].
         """
         if jnp.ndim(vectors) != 2 or vectors.shape[0] != self.in_size():
-            raise ValueError(
-                f"mm takes a matrix [P K] with P = {self.in_size()} rows; got shape {jnp.shape(vectors)}"
-            )
+            raise ValueError(f"mm takes a matrix [P K] with P = {self.in_size()} rows; got shape {jnp.shape(vectors)}")
         return _products.products(self._source, self._products, vectors, self.plan.batch)
 
     def __matmul__(self, other: Any) -> Any:
@@ -96,12 +94,7 @@ class FisherOperator(lx.AbstractLinearOperator):
         )
         if order not in {None, "paper"}:
             raise ValueError(f"order must be None or 'paper'; got {order!r}")
-        if (
-            progress
-            and is_concrete(self.problem)
-            and self.placement.mesh is None
-            and not self.problem.coupled
-        ):
+        if progress and is_concrete(self.problem) and self.placement.mesh is None and not self.problem.coupled:
             matrix = _dense.dense_with_progress(self.problem, self.plan.row_chunk)
         else:
             matrix = _dense.dense(self.problem, self._rows)
@@ -152,20 +145,13 @@ class FisherOperator(lx.AbstractLinearOperator):
         if isinstance(i, str) and isinstance(j, str):
             names = set(self.leaves)
             if {i, j} - names:
-                raise ValueError(
-                    f"no such leaf: {sorted({i, j} - names)}; the leaves are {list(self.leaves)}"
-                )
+                raise ValueError(f"no such leaf: {sorted({i, j} - names)}; the leaves are {list(self.leaves)}")
             part = self.problem.restrict({i, j})
             self.plan.require(3 * part.size**2 * part.dtype.itemsize, "these blocks", "use products (mv, mm)")
             return _dense.leaf_block(part, self._rows, i, j)
         params = self._glm_parameters("a block of units")
         width = params.inputs + 2
-        if not (
-            isinstance(i, int)
-            and isinstance(j, int)
-            and max(i, j) < params.units
-            and min(i, j) >= -params.units
-        ):
+        if not (isinstance(i, int) and isinstance(j, int) and max(i, j) < params.units and min(i, j) >= -params.units):
             raise ValueError(f"units are numbered 0 … {params.units - 1}; got {i!r}, {j!r}")
         i, j = i % params.units, j % params.units
         return self.as_matrix("paper")[i * width : (i + 1) * width, j * width : (j + 1) * width]
@@ -217,9 +203,7 @@ class FisherOperator(lx.AbstractLinearOperator):
         s = self.singular_values()
         return 2 * jnp.sum(jnp.log(s[: _spectrum.rank_of(s, self.in_size()).rank]))
 
-    def eigenvalues(
-        self, k: int, *, key: PRNGKeyArray | None = None, steps: int | None = None
-    ) -> Float[Array, " k"]:
+    def eigenvalues(self, k: int, *, key: PRNGKeyArray | None = None, steps: int | None = None) -> Float[Array, " k"]:
         """The k largest eigenvalues, descending: from a small factor, else by Lanczos iterations.
 
         Args:
@@ -236,18 +220,12 @@ class FisherOperator(lx.AbstractLinearOperator):
         if not 1 <= k <= self.in_size():
             raise ValueError(f"k must be between 1 and P = {self.in_size()}; got {k}")
         rows = self.problem.rows * _factor.rows_per_sample(self.problem)
-        if (
-            steps is None
-            and min(self.in_size(), rows) <= _spectrum.SMALL
-            and 2 * self.plan.factor <= self.plan.budget
-        ):
+        if steps is None and min(self.in_size(), rows) <= _spectrum.SMALL and 2 * self.plan.factor <= self.plan.budget:
             s = jnp.square(self.singular_values())
             return jnp.pad(s, (0, max(0, k - s.shape[0])))[:k]
         key = jax.random.key(0) if key is None else key
         start = jax.random.normal(key, (self.in_size(),), self.problem.dtype)
-        return _spectrum.lanczos_eigenvalues(
-            self._vector_product, start, k, min(self.in_size(), steps or 2 * k + 20)
-        )
+        return _spectrum.lanczos_eigenvalues(self._vector_product, start, k, min(self.in_size(), steps or 2 * k + 20))
 
     def spectral_density(
         self, key: PRNGKeyArray | None = None, *, probes: int = 8, steps: int = 40
@@ -255,9 +233,7 @@ class FisherOperator(lx.AbstractLinearOperator):
         """Density of eigenvalues by stochastic Lanczos quadrature, for any P: point masses."""
         steps = min(steps, self.in_size())
         key = jax.random.key(0) if key is None else key
-        return _spectrum.lanczos_density(
-            self._vector_product, key, self.in_size(), self.problem.dtype, probes, steps
-        )
+        return _spectrum.lanczos_density(self._vector_product, key, self.in_size(), self.problem.dtype, probes, steps)
 
     # The null space, and what is solved beside it (eager).
 

@@ -60,8 +60,7 @@ class Plan(NamedTuple):
             [
                 f"P = {self.parameters:,} parameters, {self.samples:,} samples a device, budget "
                 f"{format_bytes(self.budget)}",
-                f"products: derivative {format_bytes(self.derivative)}, {kept}; {self.batch} vectors at "
-                f"a time",
+                f"products: derivative {format_bytes(self.derivative)}, {kept}; {self.batch} vectors at a time",
                 f"factor:   {format_bytes(self.factor)}, in chunks of {self.row_chunk} samples",
                 f"matrix:   {format_bytes(self.dense)}",
             ]

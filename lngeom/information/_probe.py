@@ -106,6 +106,4 @@ def _require(value: Array, name: str) -> None:
 
 def _complain(name: str, bad: int) -> None:
     if bad:
-        raise ValueError(
-            f"{name} must be finite; {bad} entries are NaN or infinite (check=False skips this check)"
-        )
+        raise ValueError(f"{name} must be finite; {bad} entries are NaN or infinite (check=False skips this check)")

@@ -113,9 +113,7 @@ class Problem(eqx.Module):
             )
         if z.ndim == 1:
             if family.joint:
-                raise ValueError(
-                    f"{type(family).__name__} needs one output a class, [N C] or [N T C]; got {z.shape}"
-                )
+                raise ValueError(f"{type(family).__name__} needs one output a class, [N C] or [N T C]; got {z.shape}")
             z = z[:, None]
         if not jnp.issubdtype(z.dtype, jnp.floating):
             raise ValueError(f"natural parameters must be real floating point; got dtype {z.dtype}")
@@ -266,9 +264,7 @@ def select_leaves(
     smooth = {name for name, leaf in arrays.items() if jnp.issubdtype(jnp.result_type(leaf), jnp.floating)}
     if wrt is None:
         chosen = set(smooth)
-        complex_leaves = [
-            n for n, leaf in arrays.items() if jnp.issubdtype(jnp.result_type(leaf), jnp.complexfloating)
-        ]
+        complex_leaves = [n for n, leaf in arrays.items() if jnp.issubdtype(jnp.result_type(leaf), jnp.complexfloating)]
         if complex_leaves:
             raise ValueError(
                 f"complex parameters are not supported: {complex_leaves}; split them into real and "
@@ -284,8 +280,7 @@ def select_leaves(
             found = {path for path in arrays if path == name or path.startswith(f"{name}.")}
             if not found:
                 raise ValueError(
-                    f"wrt names {name!r}, which is no leaf or subtree of params; its leaves are "
-                    f"{sorted(leaves)}"
+                    f"wrt names {name!r}, which is no leaf or subtree of params; its leaves are {sorted(leaves)}"
                 )
             chosen |= found
     fixed = sorted(chosen - smooth)
@@ -293,9 +288,7 @@ def select_leaves(
         kinds = {name: str(jnp.result_type(arrays[name])) for name in fixed}
         raise ValueError(f"cannot differentiate with respect to {kinds}: only real floating point leaves")
     if not chosen:
-        raise ValueError(
-            f"no floating point leaf to differentiate; the leaves of params are {sorted(leaves)}"
-        )
+        raise ValueError(f"no floating point leaf to differentiate; the leaves of params are {sorted(leaves)}")
     selected, rest = _partition(params, chosen)
     return jax.tree.map(jnp.asarray, selected), rest, tuple(sorted(set(arrays) - chosen))
 

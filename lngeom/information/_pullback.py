@@ -92,11 +92,7 @@ class ClosedFormDerivative(AbstractDerivative):
 
     def push(self, tangent):
         n = self.at.normalized
-        return (
-            self.gain[None, :] * self.at.push(tangent.weights)
-            + tangent.bias[None, :]
-            + n * tangent.gain[None, :]
-        )
+        return self.gain[None, :] * self.at.push(tangent.weights) + tangent.bias[None, :] + n * tangent.gain[None, :]
 
     def pull(self, cotangent):
         weights = self.at.pull(self.gain[None, :] * cotangent)
@@ -135,9 +131,7 @@ def has_closed_form(problem: Problem) -> bool:
     normalizer = model.model.normalizer
     if model.printed:
         return True
-    return _linearization.linearize.dispatch(type(normalizer)) is not _linearization.linearize.dispatch(
-        object
-    )
+    return _linearization.linearize.dispatch(type(normalizer)) is not _linearization.linearize.dispatch(object)
 
 
 class GLMFunction(eqx.Module):
@@ -242,9 +236,9 @@ class Metric(eqx.Module):
 
     def transposed_sqrt(self, y: Float[Array, "N *R"]) -> Float[Array, "N *T C"]:
         """S y / √N, the transpose of `sqrt_product`."""
-        return jax.linear_transpose(
-            self.sqrt_product, jax.ShapeDtypeStruct(self.outputs.shape, self.outputs.dtype)
-        )(y)[0]
+        return jax.linear_transpose(self.sqrt_product, jax.ShapeDtypeStruct(self.outputs.shape, self.outputs.dtype))(y)[
+            0
+        ]
 
     def _weighted_scores(self) -> Float[Array, "N m *T C"]:
         assert self.scores is not None

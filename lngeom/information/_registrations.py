@@ -41,6 +41,4 @@ def _(operator: FisherOperator):
         operator.in_structure(),
         matrix,
     )
-    return lx.PyTreeLinearOperator(
-        matrix, operator.out_structure(), (lx.symmetric_tag, lx.positive_semidefinite_tag)
-    )
+    return lx.PyTreeLinearOperator(matrix, operator.out_structure(), (lx.symmetric_tag, lx.positive_semidefinite_tag))

@@ -35,9 +35,7 @@ def score(family: AbstractFamily, z: Float[Array, "N *T C"], y: Array) -> Float[
     if z.shape[-1] == 1 and not family.joint:
         expected.append(z.shape[:-1])
     if y.shape not in expected:
-        raise ValueError(
-            f"y must have shape {' or '.join(map(str, expected))} for outputs {z.shape}; got {y.shape}"
-        )
+        raise ValueError(f"y must have shape {' or '.join(map(str, expected))} for outputs {z.shape}; got {y.shape}")
     if family.joint:
         one_hot = y.astype(z.dtype) if y.shape == z.shape else jax.nn.one_hot(y, z.shape[-1], dtype=z.dtype)
         return one_hot - family.mean(z)

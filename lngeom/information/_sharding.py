@@ -134,9 +134,7 @@ def fold_chunks(step: Callable, carry: PyTree, problem: Problem, chunk: int) -> 
     return carry
 
 
-def sum_over_samples(
-    term: Callable[..., PyTree], problem: Problem, at: Placement, *arguments: PyTree
-) -> PyTree:
+def sum_over_samples(term: Callable[..., PyTree], problem: Problem, at: Placement, *arguments: PyTree) -> PyTree:
     """Σ of term(problem on a chunk, *arguments) over all chunks on all devices.
 
     Args:

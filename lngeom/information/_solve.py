@@ -192,9 +192,7 @@ def solve(
         return solve_by_decomposition(product, decomposition or operator.decompose(), gradient, damping)
     if method == "cg":
         reach = float(jnp.finfo(gradient.dtype).eps) ** 0.625 if tolerance is None else tolerance
-        return solve_by_conjugate_gradients(
-            product, null, gradient, damping, reach, limit or 10 * gradient.size
-        )
+        return solve_by_conjugate_gradients(product, null, gradient, damping, reach, limit or 10 * gradient.size)
     raise ValueError(f"method must be 'svd' or 'cg'; got {method!r}")
 
 

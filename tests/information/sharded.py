@@ -75,9 +75,7 @@ def devices(kind: str) -> None:
             jax.random.normal(jax.random.key(1), (48, 3)), NamedSharding(mesh, PartitionSpec("data"))
         )
         F = lg.fisher(model, params, inputs)
-        errors[f"sharded inputs {model.normalizer}"] = largest_error(
-            F, lg.fisher(model, params, np.asarray(inputs))
-        )
+        errors[f"sharded inputs {model.normalizer}"] = largest_error(F, lg.fisher(model, params, np.asarray(inputs)))
         if not model.normalizer.couples_samples:
             with jax.set_mesh(mesh):
                 matrix = jax.jit(lambda p, X, m=model: lg.fisher(m, p, X).as_matrix())(params, inputs)

@@ -40,9 +40,7 @@ def test_geodesics_keep_their_speed_and_stay_horizontal():
     params, velocity = geodesic(F, v, time=0.5, steps=8)
     end = F.at_problem(replace(F.problem, params=params))
     assert abs(float(end.quadratic_form(velocity) / F.quadratic_form(v)) - 1) < 1e-5
-    straight = F.at_problem(
-        replace(F.problem, params=F.problem.unravel(F.problem.ravel(F.problem.params) + 0.5 * v))
-    )
+    straight = F.at_problem(replace(F.problem, params=F.problem.unravel(F.problem.ravel(F.problem.params) + 0.5 * v)))
     assert abs(float(straight.quadratic_form(v) / F.quadratic_form(v)) - 1) > 1e-4
 
 
@@ -63,9 +61,7 @@ def test_neuron_blocks_are_slices_of_the_matrix():
     approximate = block_diagonal(F, LAYERS)
     kept = approximate != 0
     assert int(jnp.sum(kept)) == 6 * 36 + 3 * 49
-    assert agreement(
-        jnp.where(kept, approximate - M, 0) + jnp.max(M), jnp.full(M.shape, jnp.max(M)), 1e-13
-    ).agrees
+    assert agreement(jnp.where(kept, approximate - M, 0) + jnp.max(M), jnp.full(M.shape, jnp.max(M)), 1e-13).agrees
     assert agreement(jnp.trace(approximate), jnp.trace(M), 1e-13).agrees
     with pytest.raises(ValueError, match="each layer must name leaves once"):
         neuron_blocks(F, [{"first": 1}])

@@ -73,9 +73,7 @@ def test_interacting_samples_are_found_out():
     with pytest.raises(ValueError, match="cannot be divided into chunks"):
         case.fisher(chunk=5)
     tokens = zoo.transformer_block()._replace(
-        apply=lambda p, t: (
-            p["embedding"][t] @ p["logits"] + jnp.mean(p["embedding"][t], (0, 1), keepdims=True)[..., :5]
-        )
+        apply=lambda p, t: p["embedding"][t] @ p["logits"] + jnp.mean(p["embedding"][t], (0, 1), keepdims=True)[..., :5]
     )
     with pytest.raises(ValueError, match="samples interact"):
         tokens.fisher()
@@ -104,18 +102,14 @@ def test_values_that_are_not_finite_raise(apply, params, message):
 
 def test_outputs_outside_the_family_raise():
     with pytest.raises(ValueError, match="needs natural parameters z < 0"):
-        lg.fisher(
-            lambda p, x: x * p[None, :], jnp.asarray([1.0]), jnp.ones((4, 1)), family=lg.families.Gamma()
-        )
+        lg.fisher(lambda p, x: x * p[None, :], jnp.asarray([1.0]), jnp.ones((4, 1)), family=lg.families.Gamma())
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
 @pytest.mark.parametrize("logit", [1e3, -1e3, 30.0])
 def test_saturated_softmax_stays_finite_and_right(dtype, logit):
     params = jnp.asarray([logit, 0.0, 0.5], dtype)
-    F = lg.fisher(
-        lambda p, x: x * p[None, :], params, jnp.ones((2, 1), dtype), family=lg.families.Categorical()
-    )
+    F = lg.fisher(lambda p, x: x * p[None, :], params, jnp.ones((2, 1), dtype), family=lg.families.Categorical())
     z = np.asarray(params, np.longdouble)
     q = np.exp(z - z.max()) / np.sum(np.exp(z - z.max()))
     pair = -np.outer(q, q)

@@ -8,8 +8,7 @@ import lineax as lx
 import lngeom as lg
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from lngeom._numerics import agreement
 
 from tests.information import zoo
@@ -85,9 +84,7 @@ def test_rank_is_right_in_float32_where_eigenvalues_are_not():
 
 
 def test_layer_norm_directions_are_named():
-    description = (
-        lg.fisher(*problem(lg.normalizers.LayerNorm(), lg.families.Bernoulli(), 6, 3)).nullspace().describe()
-    )
+    description = lg.fisher(*problem(lg.normalizers.LayerNorm(), lg.families.Bernoulli(), 6, 3)).nullspace().describe()
     assert [(d.name, d.dimension) for d in description.directions] == [
         ("scale of weights", 1),
         ("shift of weights along axis 0", 3),
@@ -96,15 +93,9 @@ def test_layer_norm_directions_are_named():
 
 
 def test_batch_norm_and_softmax_directions_are_named():
-    scales = (
-        lg.fisher(*problem(lg.normalizers.BatchNorm(), lg.families.Bernoulli(), 4, 3)).nullspace().describe()
-    )
+    scales = lg.fisher(*problem(lg.normalizers.BatchNorm(), lg.families.Bernoulli(), 4, 3)).nullspace().describe()
     assert sum(d.dimension for d in scales.directions if d.name.startswith("scale of")) == 4
-    softmax = (
-        lg.fisher(*problem(lg.normalizers.LayerNorm(), lg.families.Categorical(), 6, 3))
-        .nullspace()
-        .describe()
-    )
+    softmax = lg.fisher(*problem(lg.normalizers.LayerNorm(), lg.families.Categorical(), 6, 3)).nullspace().describe()
     assert ("shift of bias along axis 0", 1) in softmax.directions
     assert scales.unexplained == softmax.unexplained == 0
 
@@ -183,9 +174,7 @@ def test_noise_along_null_directions_is_projected_out_and_reported():
 
 def test_an_unclear_rank_is_warned_about():
     values = jnp.asarray(10.0 ** -np.arange(0, 20, 0.5))
-    F = lg.fisher(
-        lambda p, x: x * (values * p)[None, :], jnp.ones(40), jnp.eye(40), family=lg.families.Gaussian()
-    )
+    F = lg.fisher(lambda p, x: x * (values * p)[None, :], jnp.ones(40), jnp.eye(40), family=lg.families.Gaussian())
     with pytest.warns(RuntimeWarning, match="rank .* is not clear"):
         F.solve(jnp.ones(40))
 

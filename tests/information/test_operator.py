@@ -74,12 +74,8 @@ def test_the_comparison_fails_on_a_wrong_matrix():
         assert_every_form_is(case.fisher(), 1.0000001 * zoo.dense_reference(case))
 
 
-@pytest.mark.parametrize(
-    "normalizer", ["LayerNorm", "RMSNorm", "BatchNorm", "WeightNorm", "Identity", "GroupNorm"]
-)
-@pytest.mark.parametrize(
-    "family", [lg.families.Bernoulli(), lg.families.Categorical()], ids=lambda f: type(f).__name__
-)
+@pytest.mark.parametrize("normalizer", ["LayerNorm", "RMSNorm", "BatchNorm", "WeightNorm", "Identity", "GroupNorm"])
+@pytest.mark.parametrize("family", [lg.families.Bernoulli(), lg.families.Categorical()], ids=lambda f: type(f).__name__)
 def test_fisher_of_a_normalized_glm_is_the_explicit_product_by_both_doors(normalizer, family):
     arguments = {"groups": 2} if normalizer == "GroupNorm" else {}
     model = lg.NormalizedGLM(getattr(lg.normalizers, normalizer)(**arguments), family)

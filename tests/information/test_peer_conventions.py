@@ -42,9 +42,7 @@ LOSSES = {
 
 @pytest.mark.peers
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize(
-    "loss", ["mse, mean", "mse, sum", "bce, mean", "cross_entropy, mean", "cross_entropy, sum"]
-)
+@pytest.mark.parametrize("loss", ["mse, mean", "mse, sum", "bce, mean", "cross_entropy, mean", "cross_entropy, sum"])
 def test_curvlinops(loss):
     torch, curvlinops = pytest.importorskip("torch"), pytest.importorskip("curvlinops")
     name, reduction = loss.split(", ")
@@ -53,9 +51,7 @@ def test_curvlinops(loss):
     y = torch.zeros(N, dtype=torch.long) if name == "cross_entropy" else torch.zeros(N, C).double()
     model = torch_model(torch, W)
     loss_function = getattr(torch.nn, torch_name)(reduction=reduction)
-    G = curvlinops.GGNLinearOperator(
-        model, loss_function, list(model.parameters()), [(torch.tensor(np.array(X)), y)]
-    )
+    G = curvlinops.GGNLinearOperator(model, loss_function, list(model.parameters()), [(torch.tensor(np.array(X)), y)])
     theirs = (G @ torch.eye(C * (D + 1)).double()).detach().numpy()
     assert agreement(theirs, matrix * scaling("curvlinops", loss, N, C), 1e-12).agrees
 
@@ -120,8 +116,7 @@ def test_somax(loss):
         state, *_ = G.init(params, {"x": jnp.asarray(X), "y": y}), None
         state = state[0] if isinstance(state, tuple) and not hasattr(state, "_fields") else state
         columns = [
-            G.matvec(params, state, {"W": e[: C * D].reshape(C, D), "b": e[C * D :]})
-            for e in jnp.eye(C * (D + 1))
+            G.matvec(params, state, {"W": e[: C * D].reshape(C, D), "b": e[C * D :]}) for e in jnp.eye(C * (D + 1))
         ]
     theirs = np.stack([np.concatenate([np.ravel(c["W"]), np.ravel(c["b"])]) for c in columns], 1)
     assert agreement(theirs, matrix * scaling("somax", loss, N, C), 1e-12).agrees

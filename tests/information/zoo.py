@@ -44,9 +44,7 @@ def dense_reference(case: Case) -> jax.Array:
     samples, classes = z.shape[0], z.shape[-1]
     weights = jnp.ones(z.shape[:-1]) if case.mask is None else case.mask.astype(z.dtype)
     J, z, weights = J.reshape(-1, classes, flat.size), z.reshape(-1, classes), weights.reshape(-1)
-    metric = (
-        jax.vmap(jax.hessian(lambda z: jnp.sum(case.family.log_partition(z))))(z) / case.family.dispersion
-    )
+    metric = jax.vmap(jax.hessian(lambda z: jnp.sum(case.family.log_partition(z))))(z) / case.family.dispersion
     return jnp.einsum("n,nip,nij,njq->pq", weights, J, metric, J) / samples
 
 
