@@ -11,6 +11,8 @@ from lngeom import (
 from lngeom._types import GLMParameters as GLMParameters
 from lngeom.glm import NormalizedGLM as NormalizedGLM
 from lngeom.information import (
+    FisherOperator as FisherOperator,
+    fisher as fisher,
     from_paper_order as from_paper_order,
     predicted_nullspace as predicted_nullspace,
     to_paper_order as to_paper_order,

@@ -281,7 +281,7 @@ class Categorical(AbstractFamily):
         return q * (1 - q)
 
     def metric_product(self, z, v):  # noqa: D102
-        q = jax.nn.softmax(z, -1)
+        q, v = jax.nn.softmax(z, -1), _relative_to_largest(z, v)
         return q * (v - jnp.sum(q * v, -1, keepdims=True))
 
     def metric_parts(self, z):  # noqa: D102
@@ -290,7 +290,7 @@ class Categorical(AbstractFamily):
 
     def metric_sqrt_product(self, z, v):
         """Sᵀ v with S = diag(√q) − q √qᵀ, for which S Sᵀ = diag(q) − q qᵀ."""
-        q = jax.nn.softmax(z, -1)
+        q, v = jax.nn.softmax(z, -1), _relative_to_largest(z, v)
         return jnp.sqrt(q) * (v - jnp.sum(q * v, -1, keepdims=True))
 
     def log_prob(self, z, y):
@@ -302,3 +302,9 @@ class Categorical(AbstractFamily):
 
     def sample(self, key, z):  # noqa: D102
         return jax.random.categorical(key, z, -1)
+
+
+def _relative_to_largest(z: Float[Array, "*B C"], v: Float[Array, "*B C"]) -> Float[Array, "*B C"]:
+    """v less its entry at the largest logit: Λ does not see the change, and 1 − q is not lost where q rounds to 1."""
+    largest = jax.nn.one_hot(jnp.argmax(z, -1), z.shape[-1], dtype=v.dtype)
+    return v - jnp.sum(largest * v, -1, keepdims=True)

@@ -1,0 +1,316 @@
+"""Names for null directions, in the user's own parameters.
+
+Each candidate is a subspace of parameter changes that a known symmetry would move along, built from the
+values of the leaves
+alone. What of it lies in the null space is counted and set aside, simplest candidates first; the rest is
+unexplained.
+"""
+
+import itertools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float
+
+from lngeom.families import Gaussian
+from lngeom.information._problem import Frozen, leaf_paths
+
+MIXING = 24
+"""Longest shared axis for which changes of basis are tried: they span 2·length² directions."""
+
+Candidate = tuple[str, Float[np.ndarray, "P k"]]
+
+
+class Direction(NamedTuple):
+    """A family of null directions.
+
+    Attributes:
+        name: the symmetry, in terms of leaves.
+        dimension: what it adds to those before it.
+    """
+
+    name: str
+    dimension: int
+
+
+class BrokenDirection(NamedTuple):
+    """A symmetry that only an ε in a normalizer breaks.
+
+    Attributes:
+        name: the symmetry.
+        form: vᵀFv for the unit vector v along it, relative to the largest eigenvalue.
+        exponent: p in vᵀFv ∝ ε^p, found by scaling the leaf (ε acts as ε/δ²); 2 by theory.
+    """
+
+    name: str
+    form: float
+    exponent: float
+
+
+@dataclass(frozen=True)
+class Description:
+    """A null space in words.
+
+    Attributes:
+        directions: named families.
+        unexplained: null directions that no candidate accounts for.
+        broken: nearly null directions, broken by ε.
+    """
+
+    directions: tuple[Direction, ...]
+    unexplained: int
+    broken: tuple[BrokenDirection, ...]
+
+    def __str__(self) -> str:
+        lines = [f"{d.dimension:5d}  {d.name}" for d in self.directions]
+        lines.append(f"{self.unexplained:5d}  unexplained")
+        lines += [
+            f"broken by eps: {b.name}, form {b.form:.2g} of the largest, ∝ eps^{b.exponent:.2f}" for b in self.broken
+        ]
+        return "\n".join(lines)
+
+
+class Leaf(NamedTuple):
+    """A differentiated leaf: its path, value, and first position in the ravelled vector."""
+
+    name: str
+    value: Float[np.ndarray, "..."]
+    start: int
+
+
+class _Basis:
+    """Builds subspaces of ravelled vectors from arrays shaped like leaves."""
+
+    def __init__(self, leaves: list[Leaf]):
+        self.leaves = leaves
+        self.size = sum(leaf.value.size for leaf in leaves)
+
+    def embed(self, leaf: Leaf, columns: Float[np.ndarray, "k ..."]) -> Float[np.ndarray, "P k"]:
+        """Changes of one leaf, one each along the first axis, as columns."""
+        result = np.zeros((self.size, len(columns)))
+        result[leaf.start : leaf.start + leaf.value.size] = columns.reshape(len(columns), leaf.value.size).T
+        return result
+
+    def scale(self, leaf: Leaf) -> Float[np.ndarray, "P 1"]:
+        return self.embed(leaf, leaf.value[None])
+
+    def shift(self, leaf: Leaf, axis: int) -> Float[np.ndarray, "P k"]:
+        """Every change that is constant along an axis."""
+        shape = tuple(1 if k == axis else n for k, n in enumerate(leaf.value.shape))
+        patterns = np.eye(math.prod(shape)).reshape(-1, *shape)
+        return self.embed(leaf, np.broadcast_to(patterns, (len(patterns), *leaf.value.shape)))
+
+    def slices(self, leaf: Leaf, axis: int, value: Float[np.ndarray, "..."] | None = None) -> Float[np.ndarray, "P n"]:
+        """The scale of each slice along an axis."""
+        value = leaf.value if value is None else value
+        length = value.shape[axis]
+        mask = np.eye(length).reshape(length, *(length if k == axis else 1 for k in range(value.ndim)))
+        return self.embed(leaf, mask * value[None])
+
+    def mixing(self, leaf: Leaf, axis: int) -> Float[np.ndarray, "P n2"]:
+        """Every linear change of basis along an axis."""
+        moved = np.moveaxis(leaf.value, axis, -1)
+        length = moved.shape[-1]
+        generators = np.eye(length * length).reshape(-1, length, length)
+        return self.embed(leaf, np.moveaxis(np.einsum("...i,kij->k...j", moved, generators), -1, axis + 1))
+
+
+def explain(operator: Any, basis: jax.Array) -> Description:
+    """Accounts for a null space.
+
+    Args:
+        operator: a Fisher operator.
+        basis: orthonormal basis of its null space, [P k].
+
+    Returns:
+        The description.
+    """
+    leaves, start = [], 0
+    for name, value in zip(operator.leaves, jax.tree.leaves(operator.problem.params), strict=True):
+        leaves.append(Leaf(name, np.asarray(value, np.float64), start))
+        start += value.size
+    null = np.linalg.qr(np.asarray(basis, np.float64))[0]
+    close = float(jnp.finfo(operator.problem.dtype).eps) ** 0.4
+    explained = np.zeros((start, 0))
+    directions = []
+    for tier in _tiers(_Basis(leaves), null, np.asarray(operator.diagonal())):
+        parts = [(name, _null_part(subspace, null, close)) for name, subspace in tier]
+        while parts and explained.shape[1] < null.shape[1]:
+            parts = [(name, _outside(part, explained, close)) for name, part in parts]
+            name, best = max(parts, key=lambda item: item[1].shape[1])
+            if not best.shape[1]:
+                break
+            explained = np.concatenate([explained, best], 1)
+            directions.append(Direction(name, best.shape[1]))
+    rest = _outside(null, explained, close)
+    if operator.problem.family.joint and rest.shape[1]:
+        alike = _moves_outputs(operator, rest, close)
+        if alike:
+            directions.append(Direction("changes of all logits alike, which the softmax does not see", alike))
+    unexplained = null.shape[1] - sum(d.dimension for d in directions)
+    return Description(tuple(directions), unexplained, tuple(_broken(operator, leaves, null, close)))
+
+
+def _moves_outputs(operator: Any, columns: np.ndarray, close: float) -> int:
+    """How many of these null directions change the outputs at all: the metric, not the model, hides them."""
+    problem = operator.problem
+    gaussian = replace(problem, function=Frozen((problem.model, Gaussian())))
+    moved = operator.at_problem(gaussian)
+    product = np.asarray(moved.mm(jnp.asarray(columns, problem.dtype)))
+    values = np.linalg.eigvalsh(columns.T @ product)
+    return int(np.sum(values > close * float(moved.trace())))
+
+
+def _orthonormal(columns: np.ndarray, close: float) -> np.ndarray:
+    if not columns.shape[1]:
+        return columns
+    u, s, _ = np.linalg.svd(columns, full_matrices=False)
+    return u[:, s > close * s[0]] if s[0] > 0 else u[:, :0]
+
+
+def _null_part(subspace: np.ndarray, null: np.ndarray, close: float) -> np.ndarray:
+    """Orthonormal basis of the part of a subspace that is null."""
+    subspace = _orthonormal(subspace, close)
+    if not subspace.shape[1]:
+        return subspace
+    left, _, _ = np.linalg.svd(subspace.T @ null, full_matrices=False)
+    vectors = subspace @ left
+    return vectors[:, np.linalg.norm(vectors - null @ (null.T @ vectors), axis=0) < close]
+
+
+def _outside(vectors: np.ndarray, explained: np.ndarray, close: float) -> np.ndarray:
+    """Orthonormal basis of what vectors add to those explained."""
+    rest = vectors - explained @ (explained.T @ vectors)
+    if not rest.shape[1]:
+        return rest
+    u, s, _ = np.linalg.svd(rest, full_matrices=False)
+    return u[:, s > 100 * close]
+
+
+def _tiers(basis: _Basis, null: np.ndarray, diagonal: np.ndarray) -> Iterator[list[Candidate]]:
+    """Candidates in groups, the simplest first; within a group, that which explains most is taken first."""
+    leaves = basis.leaves
+    axes = [(leaf, axis) for leaf in leaves for axis in range(leaf.value.ndim) if leaf.value.shape[axis] > 1]
+    matrices = [(leaf, axis) for leaf, axis in axes if leaf.value.ndim > 1]
+    unused = [(leaf, np.flatnonzero(diagonal[leaf.start : leaf.start + leaf.value.size] == 0)) for leaf in leaves]
+    yield [
+        (f"entries of {leaf.name} that no output depends on", np.eye(basis.size)[:, leaf.start + entries])
+        for leaf, entries in unused
+        if len(entries)
+    ]
+    yield [(f"scale of {leaf.name}", basis.scale(leaf)) for leaf in leaves]
+    yield [_fixed_pattern(basis, leaf, axis, null) for leaf, axis in matrices]
+    yield [(f"shift of {leaf.name} along axis {axis}", basis.shift(leaf, axis)) for leaf, axis in axes]
+    yield [
+        (f"scale of each slice of {leaf.name} along axis {axis}", basis.slices(leaf, axis)) for leaf, axis in matrices
+    ]
+    yield from _joint(basis, axes)
+
+
+def _joint(basis: _Basis, axes: list[tuple[Leaf, int]]) -> Iterator[list[Candidate]]:
+    """Symmetries that move several leaves at once."""
+    by_length = {}
+    for leaf, axis in axes:
+        by_length.setdefault(leaf.value.shape[axis], []).append((leaf, axis))
+
+    def groups(count: int) -> Iterator[tuple[int, str, tuple[tuple[Leaf, int], ...]]]:
+        for length, group in by_length.items():
+            for chosen in itertools.combinations(group, count):
+                if len({leaf.name for leaf, _ in chosen}) == count:
+                    yield length, " and ".join(leaf.name for leaf, _ in chosen), chosen
+
+    def rescaling(count: int) -> list[Candidate]:
+        return [
+            (
+                f"rescaling of {n} units between {names}",
+                np.concatenate([basis.slices(*item) for item in chosen], 1),
+            )
+            for n, names, chosen in groups(count)
+        ]
+
+    pairs = [
+        (f"scale of {a.name} against {b.name}", np.concatenate([basis.scale(a), basis.scale(b)], 1))
+        for a, b in itertools.combinations(basis.leaves, 2)
+    ]
+    yield rescaling(2) + pairs
+    yield rescaling(3)
+    yield [
+        (
+            f"trades between centred slices of {names} ({n} units)",
+            np.concatenate([basis.slices(leaf, axis, _centred(leaf, axis)) for leaf, axis in chosen], 1),
+        )
+        for n, names, chosen in groups(2)
+        if {leaf.value.ndim > 1 for leaf, _ in chosen} == {True, False}
+    ]
+    yield [
+        (
+            f"change of basis between axis {i} of {a.name} and axis {j} of {b.name}",
+            np.concatenate([basis.mixing(a, i), basis.mixing(b, j)], 1),
+        )
+        for (a, i), (b, j) in itertools.combinations(axes, 2)
+        if min(a.value.ndim, b.value.ndim) > 1 and a.value.shape[i] == b.value.shape[j] <= MIXING
+    ]
+    yield [("joint scale of several leaves", np.concatenate([basis.scale(leaf) for leaf in basis.leaves], 1))]
+    shifts = [basis.shift(leaf, axis) for leaf, axis in axes]
+    if shifts and sum(s.shape[1] for s in shifts) <= basis.size:
+        yield [("joint shift of several leaves", np.concatenate(shifts, 1))]
+
+
+def _centred(leaf: Leaf, axis: int) -> np.ndarray:
+    return leaf.value - leaf.value.mean(axis, keepdims=True) if leaf.value.ndim > 1 else leaf.value
+
+
+def _fixed_pattern(basis: _Basis, leaf: Leaf, axis: int, null: np.ndarray) -> Candidate:
+    """Vectors κ along an axis for which κ ⊗ anything is null: shifts, and what the data do not span."""
+    part = null[leaf.start : leaf.start + leaf.value.size].T.reshape(-1, *leaf.value.shape)
+    flat = np.moveaxis(part, axis + 1, -1).reshape(-1, leaf.value.shape[axis])
+    others = leaf.value.size // leaf.value.shape[axis]
+    values, vectors = np.linalg.eigh(flat.T @ flat)
+    kappa = vectors[:, values > others - 0.01]
+    projector = kappa @ kappa.T
+    inside = projector > 1e-6 / len(projector)
+    blocks = inside / np.maximum(np.sum(inside, 1, keepdims=True), 1)
+    moved = np.moveaxis(leaf.value, axis, -1).shape
+    patterns = np.eye(others).reshape(others, 1, *moved[:-1], 1) * kappa.T.reshape(
+        1, -1, *(1 for _ in moved[:-1]), moved[-1]
+    )
+    if np.allclose(projector, blocks, atol=1e-3):
+        groups = "" if kappa.shape[1] == 1 else f" in each of {kappa.shape[1]} groups"
+        name = f"shift of {leaf.name} along axis {axis}{groups}"
+    else:
+        name = f"{kappa.shape[1]} fixed patterns along axis {axis} of {leaf.name} that the data do not span"
+    return name, basis.embed(leaf, np.moveaxis(patterns.reshape(-1, *moved), -1, axis + 1))
+
+
+def _broken(operator: Any, leaves: list[Leaf], null: np.ndarray, close: float) -> Iterator[BrokenDirection]:
+    """Scales of matrices whose form falls as δ⁻⁴ when the leaf grows by δ: what ε/δ² in a variance does."""
+    largest = float(operator.singular_values()[0]) ** 2
+    for leaf in leaves:
+        norm = np.linalg.norm(leaf.value)
+        if leaf.value.ndim < 2 or not norm:
+            continue
+        unit = _Basis(leaves).scale(leaf)[:, 0] / norm
+        if np.linalg.norm(unit - null @ (null.T @ unit)) < close:
+            continue
+        first, second = (_scale_form(operator, leaf.name, delta) for delta in (1.0, 2.0))
+        if not first > 0 or not second > 0:
+            continue
+        exponent = math.log2(first / second) / 2
+        if abs(exponent - 2) < 0.2:
+            yield BrokenDirection(f"scale of {leaf.name}", first / float(norm) ** 2 / largest, exponent)
+
+
+def _scale_form(operator: Any, name: str, delta: float) -> float:
+    """(δW)ᵀ F(δW) (δW), the form along the logarithm of a leaf's scale, at the leaf times δ."""
+    problem = operator.problem
+    names = leaf_paths(problem.params)
+    leaves, structure = jax.tree.flatten(problem.params)
+    scaled = [leaf * delta if n == name else leaf for n, leaf in zip(names, leaves, strict=True)]
+    tangent = [leaf if n == name else jnp.zeros_like(leaf) for n, leaf in zip(names, scaled, strict=True)]
+    moved = replace(problem, params=jax.tree.unflatten(structure, scaled))
+    return float(operator.at_problem(moved).quadratic_form(jax.tree.unflatten(structure, tangent)))

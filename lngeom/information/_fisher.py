@@ -1,0 +1,228 @@
+"""`fisher`: the one door to Fisher matrices, of a normalized GLM or of any function."""
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PRNGKeyArray, PyTree
+
+from lngeom._types import check_parameters, is_concrete
+from lngeom.families import AbstractFamily
+from lngeom.glm import NormalizedGLM
+from lngeom.information._operator import FisherOperator
+from lngeom.information._planner import plan as make_plan
+from lngeom.information._probe import check_coupling, check_finite
+from lngeom.information._problem import Frozen, Problem, select_leaves
+from lngeom.information._products import store
+from lngeom.information._pullback import GLMFunction
+from lngeom.information._sampling import sampled_scores, score
+from lngeom.information._sharding import (
+    Placement,
+    automatic_mesh,
+    find_placement,
+    place,
+    put_on_automatic_mesh,
+)
+
+METHODS = ("exact", "printed", "monte_carlo", "empirical")
+
+
+def fisher(
+    model_or_apply: NormalizedGLM | Callable[[PyTree, PyTree], Array],
+    params: PyTree,
+    X: PyTree,
+    *,
+    family: AbstractFamily | None = None,
+    wrt: str | Sequence[str] | Callable[[str, Array], bool] | None = None,
+    batch_coupled: bool | None = None,
+    mask: Array | None = None,
+    method: str = "exact",
+    key: PRNGKeyArray | None = None,
+    samples: int | None = None,
+    y: Array | None = None,
+    mesh: jax.sharding.Mesh | None = None,
+    memory: int | None = None,
+    chunk: int | None = None,
+    check: bool = True,
+) -> FisherOperator:
+    r"""The Fisher information matrix of a model at its parameters, as a linear operator.
+
+    $$F = \frac1N \sum_n \sum_t m_{nt}\, J_{nt}^\top \Lambda_{nt} J_{nt}, \qquad J = \partial
+    z/\partial\theta, \quad
+    \Lambda = \mathrm{Cov}[y \mid z]/\phi^2.$$
+
+    A mean over the N samples (all rows of X), of a sum over the positions t which the mask does not leave
+    out.
+
+    Args:
+        model_or_apply: a `NormalizedGLM`, or any JAX function apply(params, X) → natural parameters [N], [N
+            C] or
+            [N T C], whose output for a sample depends on that sample alone unless `batch_coupled`.
+        params: any pytree; leaves that are not arrays are left alone.
+        X: inputs, an array or a pytree of arrays, one sample a row.
+        family: distribution of a response given its natural parameters (a GLM has its own).
+        wrt: which leaves to differentiate: paths of leaves or subtrees ("layer1", "layer1.kernel"), or a
+            predicate of
+            (path, leaf). By default every real floating point array; `F.excluded` names the arrays left out.
+        batch_coupled: whether samples interact (training-mode batch norm). A probe finds out if it was not
+            said.
+        mask: [N T] (or [N]), nonzero for positions that count; may hold weights ≥ 0.
+        method: "exact"; "printed" (Eqs. 13–14, normalized GLM); "monte_carlo" (responses drawn from the
+            model);
+            "empirical" (observed responses, which is another matrix).
+        key: for "monte_carlo".
+        samples: draws for each input, for "monte_carlo".
+        y: observed responses, for "empirical".
+        mesh: divide the samples over all axes of this mesh, for any N; samples that are sharded already
+            stay where
+            they are.
+        memory: budget in bytes; by default half of what is free.
+        chunk: samples at a time; by default planned.
+        check: look for NaN, infinities and interacting samples (skipped under jit).
+
+    Returns:
+        The operator.
+
+    Raises:
+        ValueError: if the arguments do not fit together, values are not finite, or samples interact and it
+            was not said.
+
+    Example:
+        >>> import jax, lngeom as lg
+        >>> model = lg.NormalizedGLM(lg.normalizers.LayerNorm(), lg.families.Bernoulli())
+        >>> params = model.init(jax.random.key(0), inputs=3, outputs=5)
+        >>> F = lg.fisher(model, params, jax.random.normal(jax.random.key(1), (100, 3)))
+        >>> F.as_matrix().shape, F.rank()  # 25 parameters, of which 3 shifts and 1 scale are not identifiable
+        ((25, 25), 21)
+    """
+    function, family, coupled = _read_model(model_or_apply, family, method, params, X, batch_coupled)
+    selected, rest, excluded = select_leaves(params, wrt)
+    leaves = jax.tree.leaves(X)
+    rows = {jnp.shape(leaf)[0] if jnp.ndim(leaf) else 0 for leaf in leaves}
+    if len(rows) != 1 or 0 in rows:
+        raise ValueError(
+            f"every leaf of X must have one row a sample, N ≥ 1; got shapes {[jnp.shape(v) for v in leaves]}"
+        )
+    found, axes = find_placement(X)
+    X = jax.tree.map(jnp.asarray, X) if found is None or not is_concrete(X) else put_on_automatic_mesh(X)
+    problem = Problem(
+        Frozen((function, family)),
+        selected,
+        Frozen(rest),
+        X,
+        None,
+        None,
+        samples=rows.pop(),
+        coupled=bool(coupled),
+    )
+    outputs = jax.eval_shape(problem.forward, selected)
+    problem = replace(problem, weights=_weights(mask, outputs))
+    concrete = is_concrete(selected, X)
+    if check and concrete and coupled is None:
+        check_coupling(problem)
+    mesh, axes = (found, axes) if mesh is None else (mesh, mesh.axis_names)
+    placement = Placement(automatic_mesh(mesh) if concrete else mesh, tuple(axes), problem.rows)
+    scores_arguments = _read_scores(method, key, samples, y)
+    if placement.mesh is not None and concrete:
+        problem = place(problem, placement.mesh, placement.axes)
+        if y is not None:
+            scores_arguments = (method, None, None, _place_rows(jnp.asarray(y), problem, placement))
+    problem = replace(problem, scores=_scores(problem, placement, *scores_arguments))
+    plan = make_plan(problem, 1 if problem.coupled else placement.shards, memory, chunk)
+    stored = store(problem, placement._replace(chunk=plan.chunk)) if plan.store else None
+    operator = FisherOperator(problem, stored, placement, plan, method, excluded)
+    if check and concrete:
+        check_finite(operator)
+    return operator
+
+
+def _read_model(
+    model_or_apply: Any,
+    family: AbstractFamily | None,
+    method: str,
+    params: PyTree,
+    X: PyTree,
+    coupled: bool | None,
+) -> tuple[Callable, AbstractFamily, bool | None]:
+    if method not in METHODS:
+        raise ValueError(f"method must be one of {', '.join(METHODS)}; got {method!r}")
+    if isinstance(model_or_apply, NormalizedGLM):
+        model = model_or_apply
+        if family is not None and family != model.family:
+            raise ValueError(f"a NormalizedGLM has its own family, {model.family}; got family={family}")
+        check_parameters(params, X)
+        really = model.normalizer.couples_samples
+        if coupled is not None and coupled != really:
+            raise ValueError(
+                f"{type(model.normalizer).__name__} has couples_samples = {really}; got batch_coupled={coupled}"
+            )
+        return GLMFunction(model, printed=method == "printed"), model.family, really
+    if method == "printed":
+        raise ValueError("method='printed' is Eqs. 13 and 14, which are about a NormalizedGLM")
+    if not callable(model_or_apply):
+        raise ValueError(
+            f"expected a NormalizedGLM or a function apply(params, X); got {type(model_or_apply).__name__}"
+        )
+    if not isinstance(family, AbstractFamily):
+        raise ValueError(
+            f"family= must say how outputs are distributed, e.g. lg.families.Categorical() for logits; got {family!r}"
+        )
+    return model_or_apply, family, coupled
+
+
+def _read_scores(method: str, key: PRNGKeyArray | None, samples: int | None, y: Array | None) -> tuple:
+    if method == "monte_carlo" and (key is None or samples is None or samples < 1):
+        raise ValueError(
+            f"method='monte_carlo' needs key= and samples= of at least 1; got key={key}, samples={samples}"
+        )
+    if method == "empirical" and y is None:
+        raise ValueError("method='empirical' needs y=, the observed responses")
+    given = {"key": key, "samples": samples} if method != "monte_carlo" else {}
+    given |= {"y": y} if method != "empirical" else {}
+    unused = sorted(name for name, value in given.items() if value is not None)
+    if unused:
+        raise ValueError(f"method={method!r} does not use {', '.join(unused)}")
+    return method, key, samples, y
+
+
+def _weights(mask: Array | None, outputs: jax.ShapeDtypeStruct) -> Float[Array, "N *T"] | None:
+    if mask is None:
+        return None
+    if jnp.shape(mask) != outputs.shape[:-1]:
+        raise ValueError(
+            f"mask must have one entry a position, shape {outputs.shape[:-1]} for outputs {outputs.shape}; "
+            f"got {jnp.shape(mask)}"
+        )
+    weights = jnp.asarray(mask).astype(outputs.dtype)
+    if is_concrete(weights) and not bool(jnp.all((weights >= 0) & (weights < jnp.inf))):
+        raise ValueError("mask must be finite and at least 0")
+    return weights
+
+
+def _place_rows(y: Array, problem: Problem, placement: Placement) -> Array:
+    """Responses beside their samples, padded like them."""
+    missing = problem.rows - y.shape[0]
+    padded = jnp.concatenate([y, jnp.repeat(y[-1:], missing, 0)]) if missing else y
+    return jax.device_put(padded, jax.tree.leaves(problem.inputs)[0].sharding)
+
+
+@functools.partial(jax.jit, static_argnames=("placement", "method", "samples"))
+def _scores(
+    problem: Problem,
+    placement: Placement,
+    method: str,
+    key: PRNGKeyArray | None,
+    samples: int | None,
+    y: Array | None,
+) -> Float[Array, "N m *T C"] | None:
+    if method == "empirical":
+        assert y is not None
+        return score(problem.family, problem.forward(problem.params), y)[:, None]
+    if method == "monte_carlo":
+        assert key is not None
+        assert samples is not None
+        return sampled_scores(problem.family, problem.forward(problem.params), key, samples)
+    return None

@@ -1,0 +1,366 @@
+"""`FisherOperator`: the Fisher matrix as a linear operator, with everything one asks of it."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import lineax as lx
+import scipy.sparse.linalg
+from jaxtyping import Array, Float, PRNGKeyArray, PyTree
+
+from lngeom._types import GLMParameters, is_concrete
+from lngeom.information import _dense, _factor, _products, _sampling, _solve, _spectrum
+from lngeom.information._measured_nullspace import MeasuredNullspace, measure
+from lngeom.information._order import to_paper_order
+from lngeom.information._planner import Plan
+from lngeom.information._problem import Problem, leaf_paths
+from lngeom.information._sharding import Placement
+
+
+class FisherOperator(lx.AbstractLinearOperator):
+    r"""$F = \frac1N \sum_n J_n^\top \Lambda_n J_n$: symmetric and positive semidefinite.
+
+    Made by `lg.fisher`. Vectors are pytrees like the differentiated parameters, or ravelled
+    (`jax.flatten_util.ravel_pytree`).
+    A mean over samples; where outputs are [N T C], of the sum over unmasked positions.
+
+    Attributes:
+        problem: function, parameters and data.
+        stored: derivative kept for repeated products, or None.
+        placement: devices the samples lie on.
+        plan: predicted sizes and chosen chunks; `plan.describe()` prints them.
+        method: "exact", "printed", "monte_carlo" or "empirical".
+        excluded: array leaves of params which are not differentiated.
+    """
+
+    problem: Problem
+    stored: _products.Stored | None
+    placement: Placement = eqx.field(static=True)
+    plan: Plan = eqx.field(static=True)
+    method: str = eqx.field(static=True)
+    excluded: tuple[str, ...] = eqx.field(static=True)
+
+    # A linear operator in lineax's sense.
+
+    def mv(self, vector: PyTree) -> PyTree:
+        """F v for a pytree v like the differentiated parameters."""
+        return _products.product(self._source, self._products, vector)
+
+    def mm(self, vectors: Float[Array, "P K"]) -> Float[Array, "P K"]:
+        """F V for the K columns of a matrix, many at a time.
+
+        Args:
+            vectors: ravelled tangents as columns, [P K].
+
+        Returns:
+            The products as columns.
+
+        Raises:
+            ValueError: if the shape is not [P K].
+        """
+        if jnp.ndim(vectors) != 2 or vectors.shape[0] != self.in_size():
+            raise ValueError(f"mm takes a matrix [P K] with P = {self.in_size()} rows; got shape {jnp.shape(vectors)}")
+        return _products.products(self._source, self._products, vectors, self.plan.batch)
+
+    def __matmul__(self, other: Any) -> Any:
+        """F v for a ravelled vector [P], F V for a matrix [P K], or a composition with another operator."""
+        if isinstance(other, lx.AbstractLinearOperator):
+            return super().__matmul__(other)
+        if jnp.ndim(other) == 1:
+            return self._vector_product(other)
+        return self.mm(other)
+
+    def as_matrix(self, order: str | None = None, *, progress: bool = False) -> Float[Array, "P P"]:
+        """The matrix [P P].
+
+        Args:
+            order: None for the order of `ravel_pytree`; "paper" for θ = [w_1, b_1, g_1, …] (normalized GLM).
+            progress: show a progress bar (not under jit, one device).
+
+        Returns:
+            A symmetric array.
+
+        Raises:
+            MemoryError: if it would not fit.
+            ValueError: for another order, or "paper" for something else than a whole normalized GLM.
+        """
+        self.plan.require(
+            3 * self.plan.dense,
+            f"the dense {self.in_size():,} × {self.in_size():,} matrix and its workspace",
+            "use products (mv, mm), diagonal(), block(i, j) or eigenvalues(k)",
+        )
+        if order not in {None, "paper"}:
+            raise ValueError(f"order must be None or 'paper'; got {order!r}")
+        if progress and is_concrete(self.problem) and self.placement.mesh is None and not self.problem.coupled:
+            matrix = _dense.dense_with_progress(self.problem, self.plan.row_chunk)
+        else:
+            matrix = _dense.dense(self.problem, self._rows)
+        if order is None:
+            return matrix
+        params = self._glm_parameters("order='paper'")
+        return to_paper_order(matrix, params.units, params.inputs)
+
+    def transpose(self) -> "FisherOperator":
+        """Itself."""
+        return self
+
+    def in_structure(self) -> PyTree[jax.ShapeDtypeStruct]:
+        """Shapes and dtypes of a tangent."""
+        return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), self.problem.params)
+
+    def out_structure(self) -> PyTree[jax.ShapeDtypeStruct]:
+        """The same as `in_structure`."""
+        return self.in_structure()
+
+    def as_scipy(self) -> scipy.sparse.linalg.LinearOperator:
+        """A `scipy.sparse.linalg.LinearOperator` on ravelled NumPy vectors."""
+        apply = lambda x: jax.device_get(self @ jnp.asarray(x, self.problem.dtype))  # noqa: E731
+        one = lambda x: apply(x.reshape(-1))  # noqa: E731
+        make: Any = scipy.sparse.linalg.LinearOperator
+        return make((self.in_size(),) * 2, one, one, apply, self.problem.dtype, apply)
+
+    # Parts and numbers.
+
+    @property
+    def leaves(self) -> tuple[str, ...]:
+        """Paths of the differentiated leaves, in the order of the columns."""
+        return tuple(leaf_paths(self.problem.params))
+
+    def block(self, i: int | str, j: int | str) -> Float[Array, "p q"]:
+        """A block: of two units of a normalized GLM in the paper's order, or of two leaves by path.
+
+        Args:
+            i: unit, or path of a leaf.
+            j: unit, or path of a leaf.
+
+        Returns:
+            The block.
+
+        Raises:
+            ValueError: if there is no such unit or leaf.
+        """
+        if isinstance(i, str) and isinstance(j, str):
+            names = set(self.leaves)
+            if {i, j} - names:
+                raise ValueError(f"no such leaf: {sorted({i, j} - names)}; the leaves are {list(self.leaves)}")
+            part = self.problem.restrict({i, j})
+            self.plan.require(3 * part.size**2 * part.dtype.itemsize, "these blocks", "use products (mv, mm)")
+            return _dense.leaf_block(part, self._rows, i, j)
+        params = self._glm_parameters("a block of units")
+        width = params.inputs + 2
+        if not (isinstance(i, int) and isinstance(j, int) and max(i, j) < params.units and min(i, j) >= -params.units):
+            raise ValueError(f"units are numbered 0 … {params.units - 1}; got {i!r}, {j!r}")
+        i, j = i % params.units, j % params.units
+        return self.as_matrix("paper")[i * width : (i + 1) * width, j * width : (j + 1) * width]
+
+    def diagonal(self) -> Float[Array, " P"]:
+        """The diagonal, without the matrix."""
+        return _dense.diagonal(self.problem, self._rows)
+
+    def trace(self) -> Float[Array, ""]:
+        """The sum of the diagonal."""
+        return jnp.sum(self.diagonal())
+
+    def quadratic_form(self, delta: PyTree) -> Float[Array, " *K"]:
+        """δᵀFδ, never negative; δ a pytree like params, ravelled [P], or columns [P K]."""
+        if isinstance(delta, jax.Array) and delta.ndim == 2 and delta.shape[0] == self.in_size():
+            columns = lambda v: _products.quadratic_form(  # noqa: E731
+                self._source, self._products, self.problem.unravel(v)
+            )
+            return jax.lax.map(columns, delta.T, batch_size=self.plan.batch)
+        return _products.quadratic_form(self._source, self._products, self._as_tangent(delta))
+
+    def factor(self) -> Float[Array, "NR P"]:
+        """Rows of √(Λ/N) J: factorᵀ·factor = F; columns as in `as_matrix`.
+
+        Returns:
+            The factor, [N·C P] (N·m rows for scores).
+
+        Raises:
+            MemoryError: if it would not fit.
+        """
+        self.plan.require(2 * self.plan.factor, "the factor", "use singular_values(), which streams it")
+        return _factor.factor(self.problem, self._rows)
+
+    def singular_values(self) -> Float[Array, " k"]:
+        """Singular values of the factor, descending: square roots of the eigenvalues."""
+        self._require_spectrum()
+        return _factor.singular_values(self.problem, self._rows)
+
+    def rank(self) -> int:
+        """Numerical rank, from the factor (eager)."""
+        return _spectrum.rank_of(self.singular_values(), self.in_size()).rank
+
+    def effective_rank(self) -> Float[Array, ""]:
+        """Exponential of the entropy of the normalized eigenvalues (Roy & Vetterli 2007)."""
+        return _spectrum.effective_rank(self.singular_values())
+
+    def pseudo_logdet(self) -> Float[Array, ""]:
+        """Sum of the logarithms of the nonzero eigenvalues (eager)."""
+        s = self.singular_values()
+        return 2 * jnp.sum(jnp.log(s[: _spectrum.rank_of(s, self.in_size()).rank]))
+
+    def eigenvalues(self, k: int, *, key: PRNGKeyArray | None = None, steps: int | None = None) -> Float[Array, " k"]:
+        """The k largest eigenvalues, descending: from a small factor, else by Lanczos iterations.
+
+        Args:
+            k: how many.
+            key: for the start vector of the iterations.
+            steps: of Lanczos; by default 2k + 20.
+
+        Returns:
+            The eigenvalues.
+
+        Raises:
+            ValueError: if k is not between 1 and P.
+        """
+        if not 1 <= k <= self.in_size():
+            raise ValueError(f"k must be between 1 and P = {self.in_size()}; got {k}")
+        rows = self.problem.rows * _factor.rows_per_sample(self.problem)
+        if steps is None and min(self.in_size(), rows) <= _spectrum.SMALL and 2 * self.plan.factor <= self.plan.budget:
+            s = jnp.square(self.singular_values())
+            return jnp.pad(s, (0, max(0, k - s.shape[0])))[:k]
+        key = jax.random.key(0) if key is None else key
+        start = jax.random.normal(key, (self.in_size(),), self.problem.dtype)
+        return _spectrum.lanczos_eigenvalues(self._vector_product, start, k, min(self.in_size(), steps or 2 * k + 20))
+
+    def spectral_density(
+        self, key: PRNGKeyArray | None = None, *, probes: int = 8, steps: int = 40
+    ) -> _spectrum.SpectralDensity:
+        """Density of eigenvalues by stochastic Lanczos quadrature, for any P: point masses."""
+        steps = min(steps, self.in_size())
+        key = jax.random.key(0) if key is None else key
+        return _spectrum.lanczos_density(self._vector_product, key, self.in_size(), self.problem.dtype, probes, steps)
+
+    # The null space, and what is solved beside it (eager).
+
+    def decompose(self, rtol: float | None = None) -> _spectrum.Decomposition:
+        """Singular value decomposition of the factor, for repeated `solve` and `sample`.
+
+        Args:
+            rtol: singular values up to this times the largest count as null (those that only an ε keeps up).
+
+        Returns:
+            The decomposition.
+        """
+        self._require_spectrum()
+        return _spectrum.decompose(self.problem, self._rows, rtol)
+
+    def nullspace(self) -> MeasuredNullspace:
+        """Orthonormal basis of the null space, with its certificate; `.describe()` names each direction."""
+        return measure(self, self.decompose())
+
+    def solve(
+        self,
+        gradient: PyTree,
+        damping: float = 0.0,
+        *,
+        method: str | None = None,
+        nullspace: Float[Array, "P k"] | None = None,
+        decomposition: _spectrum.Decomposition | None = None,
+        tolerance: float | None = None,
+        limit: int | None = None,
+    ) -> _solve.Solution:
+        """Natural gradient: the minimum-norm solution of (F + λI) x = g on the identifiable directions.
+
+        Args:
+            gradient: g, a pytree like params, or ravelled.
+            damping: λ ≥ 0.
+            method: "svd" (P small enough for a decomposition) or "cg" (products only); by size where None.
+            nullspace: orthonormal basis of known null directions, to be projected out by "cg".
+            decomposition: of an earlier `decompose`, for "svd".
+            tolerance: relative residual for "cg"; by default 100 √eps … of the dtype.
+            limit: most iterations of "cg"; by default 10 P.
+
+        Returns:
+            The solution, like the gradient given, and its report.
+
+        Raises:
+            ValueError: if damping is negative or the method unknown.
+        """
+        tangent = self._as_tangent(gradient)
+        x, report = _solve.solve(
+            self, self.problem.ravel(tangent), damping, method, nullspace, decomposition, tolerance, limit
+        )
+        flat = tangent is not gradient
+        return _solve.Solution(x if flat else self.problem.unravel(x), **report)
+
+    def project_horizontal(self, v: PyTree, nullspace: Float[Array, "P k"] | None = None) -> PyTree:
+        """Removes the part of v along the null space (the measured one, or the one given).
+
+        Args:
+            v: a pytree like params, or ravelled.
+            nullspace: orthonormal basis.
+
+        Returns:
+            The horizontal part, of the form v has.
+        """
+        basis = self.decompose().null if nullspace is None else nullspace
+        flat = self.problem.ravel(self._as_tangent(v))
+        result = flat - basis @ (basis.T @ flat)
+        return result if isinstance(v, jax.Array) and v.ndim == 1 else self.problem.unravel(result)
+
+    def sample(
+        self, key: PRNGKeyArray, count: int = 1, decomposition: _spectrum.Decomposition | None = None
+    ) -> Float[Array, "K P"]:
+        """Draws of parameter changes from N(0, F⁺), one a row, none along the null space."""
+        return _solve.sample(decomposition or self.decompose(), key, count)
+
+    def standard_error(self, statistic: Callable | None = None) -> PyTree:
+        """Standard error of a Monte Carlo estimate, from the spread of its draws.
+
+        Args:
+            statistic: a linear function of F, such as `lambda F: F.trace()`; `as_matrix` where None.
+
+        Returns:
+            Standard errors, of the shape of the statistic.
+
+        Raises:
+            ValueError: if the method is not "monte_carlo" or there is one draw only.
+        """
+        return _sampling.standard_error(self, FisherOperator.as_matrix if statistic is None else statistic)
+
+    def at_problem(self, problem: Problem) -> "FisherOperator":
+        """The operator of a changed problem of the same shapes, with no derivative stored."""
+        return replace(self, problem=problem, stored=None)
+
+    # Helpers.
+
+    @property
+    def _source(self) -> _products.Source:
+        return self.problem if self.stored is None else self.stored
+
+    @property
+    def _products(self) -> Placement:
+        return self.placement._replace(chunk=self.plan.chunk)
+
+    @property
+    def _rows(self) -> Placement:
+        return self.placement._replace(chunk=self.plan.row_chunk)
+
+    def _vector_product(self, vector: Float[Array, " P"]) -> Float[Array, " P"]:
+        return _products.flat_product(self._source, self._products, vector)
+
+    def _as_tangent(self, v: PyTree) -> PyTree:
+        if (
+            isinstance(v, jax.Array)
+            and v.ndim == 1
+            and jax.tree.structure(self.problem.params) != jax.tree.structure(v)
+        ):
+            return self.problem.unravel(v)
+        return v
+
+    def _require_spectrum(self) -> None:
+        needed = 4 * min(self.plan.dense, max(self.plan.factor, 1))
+        self.plan.require(needed, "a decomposition of the factor", "use eigenvalues(k) or spectral_density()")
+
+    def _glm_parameters(self, what: str) -> GLMParameters:
+        params = self.problem.params
+        if not isinstance(params, GLMParameters) or len(jax.tree.leaves(params)) != 3:
+            raise ValueError(
+                f"{what} is for the whole parameters of a normalized GLM; the leaves here are {self.leaves}"
+            )
+        return params

@@ -1,0 +1,109 @@
+"""Checks before a Fisher matrix is trusted: whether samples interact, and whether values are finite."""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, PyTree
+
+from lngeom.information._problem import Problem, leaf_paths
+from lngeom.information._pullback import Pullback
+from lngeom.information._sharding import Placement, sum_over_samples
+
+PROBE = 8
+"""Samples in the probe: few, so that one of them moves any shared statistic by much."""
+
+
+def _perturbed(leaf: Array) -> Array:
+    """The same rows but the first, which is replaced by something quite different."""
+    if jnp.issubdtype(leaf.dtype, jnp.floating):
+        first = -1.5 * leaf[-1:] + 0.5 * leaf[:1]
+    else:
+        least, most = jnp.min(leaf), jnp.max(leaf)
+        first = jnp.broadcast_to(jnp.where(jnp.all(leaf[:1] == most), least, most), leaf[:1].shape)
+    return jnp.concatenate([first.astype(leaf.dtype), leaf[1:]])
+
+
+def check_coupling(problem: Problem) -> None:
+    """Perturbs one sample and watches the outputs of the others.
+
+    Args:
+        problem: with concrete arrays.
+
+    Raises:
+        ValueError: if they move.
+    """
+    if problem.rows < 2:
+        return
+    few = jax.tree.map(lambda a: a[:PROBE], problem.inputs)
+
+    @jax.jit
+    def others(problem: Problem, inputs: PyTree) -> tuple[Array, Array]:
+        before = problem.outputs(problem.params, inputs)[1:]
+        after = problem.outputs(problem.params, jax.tree.map(_perturbed, inputs))[1:]
+        moved = jnp.where(jnp.isfinite(before), jnp.abs(after - before), 0)
+        return jnp.max(moved), jnp.max(jnp.where(jnp.isfinite(before), jnp.abs(before), 0))
+
+    moved, scale = (np.asarray(v) for v in others(problem, few))
+    if not moved <= 100 * float(jnp.finfo(moved.dtype).eps) * scale:
+        raise ValueError(
+            f"samples interact: changing the first of {min(PROBE, problem.rows)} samples moved the "
+            f"outputs of the others by "
+            f"{float(moved):.2g} (of {float(scale):.2g}). If that is meant, as in training-mode batch "
+            f"norm, say "
+            "batch_coupled=True; if not, use the model's evaluation mode"
+        )
+
+
+def check_finite(operator: Any) -> None:
+    """Looks for NaN and infinities in z, Λ and J.
+
+    Args:
+        operator: a Fisher operator with concrete arrays.
+
+    Raises:
+        ValueError: if there are any; the message says where.
+    """
+    problem = operator.problem
+    for name, leaf in zip(leaf_paths(problem.params), jax.tree.leaves(problem.params), strict=True):
+        _require(leaf, f"parameter {name}")
+    counts, pulled = count_nonfinite(problem, operator.placement._replace(chunk=operator.plan.chunk))
+    names = ("natural parameters z", "the metric Λ of the outputs")
+    for name, bad in zip(names, (counts["outputs"], counts["metric"]), strict=True):
+        _complain(name, int(bad))
+    if int(counts["outside"]):
+        raise ValueError(
+            f"{type(problem.family).__name__} needs natural parameters z < {problem.family.upper:g}; "
+            f"{int(counts['outside'])} are not"
+        )
+    for name, leaf in zip(leaf_paths(pulled), jax.tree.leaves(pulled), strict=True):
+        _require(leaf, f"the Jacobian ∂z/∂{name}")
+
+
+@functools.partial(jax.jit, static_argnames="at")
+def count_nonfinite(problem: Problem, at: Placement) -> tuple[dict[str, Array], PyTree]:
+    """Numbers of bad entries in z and Λ, and Jᵀ1, which is not finite where J is not."""
+
+    def term(part: Problem) -> tuple[dict[str, Array], PyTree]:
+        pullback = Pullback(part)
+        z = pullback.derivative.outputs
+        metric = part.family.metric_product(z, jnp.ones_like(z).at[..., 0].set(2))
+        counts = {
+            "outputs": jnp.sum(~jnp.isfinite(z)),
+            "outside": jnp.sum(z >= part.family.upper),
+            "metric": jnp.sum(~jnp.isfinite(metric)),
+        }
+        return counts, pullback.derivative.pull(jnp.ones_like(z))
+
+    return sum_over_samples(term, problem, at)
+
+
+def _require(value: Array, name: str) -> None:
+    _complain(name, int(jnp.sum(~jnp.isfinite(value))))
+
+
+def _complain(name: str, bad: int) -> None:
+    if bad:
+        raise ValueError(f"{name} must be finite; {bad} entries are NaN or infinite (check=False skips this check)")

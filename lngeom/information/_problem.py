@@ -1,0 +1,298 @@
+r"""What a Fisher matrix is taken of: a function, its parameters, the data, and the family of its outputs.
+
+The one scaling convention: $F = \frac1N \sum_n \sum_t m_{nt}\, J_{nt}^\top \Lambda_{nt} J_{nt}$, a mean
+over the N samples
+of the sum over each sample's unmasked positions t (there is one position where outputs are [N C]).
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Float, PyTree
+
+from lngeom.families import AbstractFamily
+
+
+class Frozen(eqx.Module):
+    """A pytree whose arrays are traced and whose everything else is static, so that it can cross `jax.jit`.
+
+    Attributes:
+        arrays: its array leaves, None elsewhere.
+        static: its structure and its other leaves.
+    """
+
+    arrays: list
+    static: tuple = eqx.field(static=True)
+
+    def __init__(self, tree: PyTree):
+        leaves, structure = jax.tree.flatten(tree)
+        self.arrays = [leaf if eqx.is_array(leaf) else None for leaf in leaves]
+        self.static = (structure, tuple(None if eqx.is_array(leaf) else leaf for leaf in leaves))
+
+    def thaw(self) -> Any:
+        """The pytree itself."""
+        structure, others = self.static
+        leaves = [b if a is None else a for a, b in zip(self.arrays, others, strict=True)]
+        return jax.tree.unflatten(structure, leaves)
+
+
+class Problem(eqx.Module):
+    """A function of parameters and data with a family over its outputs; every leaf is an array.
+
+    Attributes:
+        function: apply(params, inputs) → natural parameters [N], [N C] or [N T C], and its family.
+        params: the leaves to differentiate, None elsewhere.
+        fixed: all the other leaves of the user's parameters.
+        inputs: pytree of arrays, one sample a row.
+        weights: weight of each position, [N *T], or None for 1.
+        scores: ∂ log p/∂z at responses, [N m *T C], in place of the family's metric; or None.
+        samples: N, over which the mean is taken.
+        coupled: whether one sample's output depends on the others.
+    """
+
+    function: Frozen
+    params: PyTree
+    fixed: Frozen
+    inputs: PyTree
+    weights: Float[Array, "N *T"] | None
+    scores: Float[Array, "N m *T C"] | None
+    samples: int = eqx.field(static=True)
+    coupled: bool = eqx.field(static=True)
+
+    @property
+    def family(self) -> AbstractFamily:
+        """The family of the outputs."""
+        return self.function.thaw()[1]
+
+    @property
+    def rows(self) -> int:
+        """Number of samples held here: N, a chunk of it, or N padded to a multiple of the devices."""
+        return jax.tree.leaves(self.inputs)[0].shape[0]
+
+    @property
+    def size(self) -> int:
+        """Number of scalar parameters P."""
+        return sum(leaf.size for leaf in jax.tree.leaves(self.params))
+
+    @property
+    def dtype(self) -> jnp.dtype:
+        """The dtype of the matrix: that of the ravelled parameters."""
+        return jnp.result_type(*(leaf.dtype for leaf in jax.tree.leaves(self.params)))
+
+    @property
+    def model(self) -> Any:
+        """What the user gave as a function."""
+        return self.function.thaw()[0]
+
+    def outputs(self, params: PyTree, inputs: PyTree) -> Float[Array, "N *T C"]:
+        """Natural parameters, with an axis of one output where the function has none.
+
+        Args:
+            params: the leaves to differentiate.
+            inputs: samples.
+
+        Returns:
+            z, shape [N C] or [N T C].
+
+        Raises:
+            ValueError: if the function's output is not [N], [N C] or [N T C].
+        """
+        apply, family = self.function.thaw()
+        z = apply(eqx.combine(params, self.fixed.thaw()), inputs)
+        rows = jax.tree.leaves(inputs)[0].shape[0]
+        if not eqx.is_array(z) or z.ndim not in {1, 2, 3} or z.shape[0] != rows:
+            raise ValueError(
+                f"the function must return natural parameters [N], [N C] or [N T C] with N = {rows}; got "
+                f"{getattr(z, 'shape', type(z).__name__)}: wrap it, e.g. lambda p, X: model(p, X)[0]"
+            )
+        if z.ndim == 1:
+            if family.joint:
+                raise ValueError(f"{type(family).__name__} needs one output a class, [N C] or [N T C]; got {z.shape}")
+            z = z[:, None]
+        if not jnp.issubdtype(z.dtype, jnp.floating):
+            raise ValueError(f"natural parameters must be real floating point; got dtype {z.dtype}")
+        return z
+
+    def forward(self, params: PyTree) -> Float[Array, "N *T C"]:
+        """Natural parameters of the samples held here."""
+        return self.outputs(params, self.inputs)
+
+    @property
+    def per_sample(self) -> tuple:
+        """Everything that has one row a sample."""
+        return self.inputs, self.weights, self.scores
+
+    def with_samples(self, per_sample: tuple) -> "Problem":
+        """The same problem on other rows; `samples`, the N of the mean, stays."""
+        inputs, weights, scores = per_sample
+        return replace(self, inputs=inputs, weights=weights, scores=scores)
+
+    def restrict(self, selected: set[str]) -> "Problem":
+        """The same problem with only the leaves of these paths differentiated."""
+        everything = eqx.combine(self.params, self.fixed.thaw())
+        params, fixed = _partition(everything, selected)
+        return replace(self, params=params, fixed=Frozen(fixed))
+
+    @property
+    def layout(self) -> "Layout":
+        """How a tangent is laid out as a vector."""
+        leaves, structure = jax.tree.flatten(self.params)
+        return Layout(structure, tuple((leaf.shape, leaf.dtype) for leaf in leaves))
+
+    def ravel(self, tangent: PyTree) -> Float[Array, " P"]:
+        """A tangent as a vector, in the order of `ravel_pytree`."""
+        return ravel_pytree(tangent)[0]
+
+    def unravel(self, vector: Float[Array, " P"]) -> PyTree:
+        """The inverse of `ravel`."""
+        return self.layout.unravel(vector)
+
+
+class Layout(NamedTuple):
+    """Structure, shapes and dtypes of a tangent: static, and so free to hash and compare.
+
+    Attributes:
+        structure: of the pytree.
+        leaves: (shape, dtype) of each leaf.
+    """
+
+    structure: Any
+    leaves: tuple
+
+    @property
+    def size(self) -> int:
+        """Number of scalars P."""
+        return sum(math.prod(shape) for shape, _ in self.leaves)
+
+    @property
+    def dtype(self) -> jnp.dtype:
+        """Dtype of the ravelled vector."""
+        return jnp.result_type(*(dtype for _, dtype in self.leaves))
+
+    def shapes(self) -> PyTree:
+        """A pytree of `jax.ShapeDtypeStruct`."""
+        return jax.tree.unflatten(self.structure, [jax.ShapeDtypeStruct(*leaf) for leaf in self.leaves])
+
+    def unravel(self, vector: Float[Array, " P"]) -> PyTree:
+        """A vector as a tangent.
+
+        Args:
+            vector: shape [P].
+
+        Returns:
+            A tangent like params.
+
+        Raises:
+            ValueError: if the length or dtype is not that of the parameters.
+        """
+        if vector.shape != (self.size,) or vector.dtype != self.dtype:
+            raise ValueError(
+                f"expected a vector of P = {self.size} entries and dtype {self.dtype}, as the parameters "
+                f"have; "
+                f"got {vector.dtype}{list(vector.shape)}"
+            )
+        out, start = [], 0
+        for shape, dtype in self.leaves:
+            size = math.prod(shape)
+            out.append(vector[start : start + size].reshape(shape).astype(dtype))
+            start += size
+        return jax.tree.unflatten(self.structure, out)
+
+    def check(self, tangent: PyTree) -> None:
+        """Checks the structure, shapes and dtypes of a tangent.
+
+        Args:
+            tangent: to be checked.
+
+        Raises:
+            ValueError: if they are not those of the parameters.
+        """
+        leaves, structure = jax.tree.flatten(tangent)
+        if structure != self.structure:
+            raise ValueError(
+                f"a tangent must be a pytree like the differentiated params, {self.structure}; got "
+                f"{structure}: "
+                "leaves left out by wrt= are None (F.in_structure() shows the form)"
+            )
+        for leaf, (shape, dtype) in zip(leaves, self.leaves, strict=True):
+            if jnp.shape(leaf) != shape or jnp.result_type(leaf) != dtype:
+                raise ValueError(
+                    f"a tangent's leaf must be {dtype}{list(shape)}, like its parameter; got "
+                    f"{jnp.result_type(leaf)}{list(jnp.shape(leaf))}"
+                )
+
+
+def leaf_paths(tree: PyTree) -> list[str]:
+    """Path of each leaf, such as 'layer1.kernel'."""
+    return [path_name(path) for path, _ in jax.tree_util.tree_leaves_with_path(tree)]
+
+
+def path_name(path: tuple) -> str:
+    """A key path as one would write it: names and positions joined by dots."""
+    return jax.tree_util.keystr(path, simple=True, separator=".") or "params"
+
+
+def _partition(tree: PyTree, selected: set[str]) -> tuple[PyTree, PyTree]:
+    mask = jax.tree_util.tree_map_with_path(lambda path, _: path_name(path) in selected, tree)
+    return eqx.partition(tree, mask)
+
+
+def select_leaves(
+    params: PyTree, wrt: str | Sequence[str] | Callable[[str, Array], bool] | None
+) -> tuple[PyTree, PyTree, tuple[str, ...]]:
+    """Splits parameters into the leaves to differentiate and the rest; every leaf is in exactly one.
+
+    Args:
+        params: pytree of parameters.
+        wrt: paths of leaves or of subtrees; a predicate of (path, leaf); or None for every floating point
+            leaf.
+
+    Returns:
+        The selected leaves (None elsewhere), the others, and the paths of array leaves left out.
+
+    Raises:
+        ValueError: if a name selects nothing, or a leaf that cannot be differentiated.
+    """
+    leaves = {path_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(params)}
+    arrays = {name: leaf for name, leaf in leaves.items() if eqx.is_array_like(leaf) and not _is_plain(leaf)}
+    smooth = {name for name, leaf in arrays.items() if jnp.issubdtype(jnp.result_type(leaf), jnp.floating)}
+    if wrt is None:
+        chosen = set(smooth)
+        complex_leaves = [n for n, leaf in arrays.items() if jnp.issubdtype(jnp.result_type(leaf), jnp.complexfloating)]
+        if complex_leaves:
+            raise ValueError(
+                f"complex parameters are not supported: {complex_leaves}; split them into real and "
+                f"imaginary parts, "
+                "or name the real leaves with wrt="
+            )
+    elif callable(wrt):
+        chosen = {name for name, leaf in arrays.items() if wrt(name, leaf)}
+    else:
+        names = [wrt] if isinstance(wrt, str) else list(wrt)
+        chosen = set()
+        for name in names:
+            found = {path for path in arrays if path == name or path.startswith(f"{name}.")}
+            if not found:
+                raise ValueError(
+                    f"wrt names {name!r}, which is no leaf or subtree of params; its leaves are {sorted(leaves)}"
+                )
+            chosen |= found
+    fixed = sorted(chosen - smooth)
+    if fixed:
+        kinds = {name: str(jnp.result_type(arrays[name])) for name in fixed}
+        raise ValueError(f"cannot differentiate with respect to {kinds}: only real floating point leaves")
+    if not chosen:
+        raise ValueError(f"no floating point leaf to differentiate; the leaves of params are {sorted(leaves)}")
+    selected, rest = _partition(params, chosen)
+    return jax.tree.map(jnp.asarray, selected), rest, tuple(sorted(set(arrays) - chosen))
+
+
+def _is_plain(leaf: Any) -> bool:
+    """Python numbers are settings of a layer, not parameters."""
+    return isinstance(leaf, bool | int | float | complex)

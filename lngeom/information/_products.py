@@ -1,0 +1,116 @@
+"""Matrix-free products with the Fisher matrix, one or many vectors at a time, in bounded memory.
+
+Where the derivative of all samples fits in memory it is computed once and kept; else each product computes it
+again, chunk by chunk.
+"""
+
+import functools
+from collections.abc import Callable
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
+from jax.sharding import PartitionSpec
+from jaxtyping import Array, Float, PyTree
+
+from lngeom.information._problem import Layout, Problem
+from lngeom.information._pullback import Pullback
+from lngeom.information._sharding import Placement, is_sharded, on_each_shard, sum_over_samples
+
+
+class Stored(eqx.Module):
+    """The pullback of all samples; on several devices, one part on each, stacked.
+
+    Attributes:
+        pullback: of all samples, or with one more leading axis for the devices.
+        layout: of a tangent.
+        at: where the samples are.
+    """
+
+    pullback: Pullback
+    layout: Layout = eqx.field(static=True)
+    at: Placement = eqx.field(static=True)
+
+    def apply(self, function, *arguments: PyTree) -> PyTree:
+        """Σ over devices of function(pullback, *arguments)."""
+        if self.at.mesh is None:
+            return function(self.pullback, *arguments)
+
+        def local(pullback: Pullback, *arguments: PyTree) -> PyTree:
+            part = jax.tree.map(lambda leaf: leaf[0], pullback)
+            return jax.lax.psum(function(part, *arguments), self.at.axes)
+
+        specs = jax.tree.map(lambda _: PartitionSpec(self.at.axes), self.pullback)
+        whole = tuple(jax.tree.map(lambda _: PartitionSpec(), a) for a in arguments)
+        run = jax.shard_map(
+            local, mesh=self.at.mesh, in_specs=(specs, *whole), out_specs=PartitionSpec(), check_vma=False
+        )
+        return run(self.pullback, *arguments)
+
+
+@functools.partial(jax.jit, static_argnames="at")
+def store(problem: Problem, at: Placement) -> Stored:
+    """Computes the derivative of all samples once, to be used by every product.
+
+    Args:
+        problem: the problem.
+        at: where its samples are.
+
+    Returns:
+        The pullback of all samples.
+    """
+    if not is_sharded(at, problem):
+        return Stored(Pullback(problem), problem.layout, at._replace(mesh=None))
+    stacked = on_each_shard(
+        lambda part: jax.tree.map(lambda leaf: leaf[None], Pullback(part)), problem, at, divided=True
+    )
+    return Stored(stacked, problem.layout, at)
+
+
+Source = Stored | Problem
+"""What a product is computed from: a stored derivative, or the problem, to be differentiated again."""
+
+
+def _run(source: Source, at: Placement, function: Callable[..., PyTree], *arguments: PyTree) -> PyTree:
+    """Σ over samples of function(pullback, *arguments)."""
+    if isinstance(source, Stored):
+        return source.apply(function, *arguments)
+    return sum_over_samples(lambda part, *a: function(Pullback(part), *a), source, at, *arguments)
+
+
+@functools.partial(jax.jit, static_argnames="at")
+def product(source: Source, at: Placement, v: PyTree) -> PyTree:
+    """F v for one tangent like params."""
+    source.layout.check(v)
+    return _run(source, at, Pullback.product, v)
+
+
+@functools.partial(jax.jit, static_argnames="at")
+def flat_product(source: Source, at: Placement, vector: Float[Array, " P"]) -> Float[Array, " P"]:
+    """F v for one ravelled tangent."""
+    return ravel_pytree(_run(source, at, Pullback.product, source.layout.unravel(vector)))[0]
+
+
+@functools.partial(jax.jit, static_argnames=("at", "batch"))
+def products(source: Source, at: Placement, vectors: Float[Array, "P K"], batch: int) -> Float[Array, "P K"]:
+    """F V for many vectors, `batch` of them at a time, all by one pass through the model."""
+
+    def group(rows: Float[Array, "K P"]) -> Float[Array, "K P"]:
+        tangents = jax.vmap(source.layout.unravel)(rows)
+        images = _run(source, at, Pullback.products, tangents)
+        return jax.vmap(lambda image: ravel_pytree(image)[0])(images)
+
+    rows = vectors.T
+    full, rest = divmod(len(rows), batch)
+    if full <= 1 and not (full and rest):
+        return group(rows).T
+    head = jax.lax.map(group, rows[: full * batch].reshape(full, batch, -1)).reshape(full * batch, -1)
+    return (jnp.concatenate([head, group(rows[full * batch :])]) if rest else head).T
+
+
+@functools.partial(jax.jit, static_argnames="at")
+def quadratic_form(source: Source, at: Placement, v: PyTree) -> Float[Array, ""]:
+    """The form vᵀFv ≥ 0."""
+    source.layout.check(v)
+    return _run(source, at, Pullback.squared_norm, v)

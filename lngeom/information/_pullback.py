@@ -1,0 +1,280 @@
+r"""The pullback $F = J^\top \Lambda J$: the derivative of the outputs, and the metric they carry.
+
+A `Derivative` is $v \mapsto Jv$ and its transpose, computed once and used for every product. A `Metric` is
+$\Lambda = S S^\top$, scaled by 1/N and by the samples' weights: the family's covariance, or outer products
+of scores.
+"""
+
+from abc import abstractmethod
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PyTree
+
+from lngeom._types import GLMParameters
+from lngeom.glm import NormalizedGLM
+from lngeom.information import _linearization, _printed
+from lngeom.information._problem import Frozen, Layout, Problem
+from lngeom.normalizers import AbstractStatisticsNormalizer
+
+
+class AbstractDerivative(eqx.Module):
+    """J at one point, for the samples of a problem.
+
+    Attributes:
+        outputs: natural parameters z, shape [N *T C].
+    """
+
+    outputs: eqx.AbstractVar[Float[Array, "N *T C"]]
+
+    @abstractmethod
+    def push(self, tangent: PyTree) -> Float[Array, "N *T C"]:
+        """J v."""
+
+    @abstractmethod
+    def pull(self, cotangent: Float[Array, "N *T C"]) -> PyTree:
+        """Jᵀ y."""
+
+
+class TracedDerivative(AbstractDerivative):
+    """J of any function, traced once by forward mode (`jax.linearize`) and transposed for the pull.
+
+    Attributes:
+        outputs: z.
+        linear: v ↦ Jv with its residuals.
+        layout: of a tangent.
+    """
+
+    outputs: Float[Array, "N *T C"]
+    linear: PyTree
+    layout: Layout = eqx.field(static=True)
+
+    def push(self, tangent):
+        return self.linear(tangent)
+
+    def pull(self, cotangent):
+        return jax.linear_transpose(self.linear, self.layout.shapes())(cotangent)[0]
+
+
+class ReverseDerivative(AbstractDerivative):
+    """J of a function with a custom reverse rule, which has no forward mode: Jv as the transpose of y ↦ Jᵀy.
+
+    Attributes:
+        outputs: z.
+        reverse: y ↦ Jᵀy with its residuals.
+    """
+
+    outputs: Float[Array, "N *T C"]
+    reverse: PyTree
+
+    def push(self, tangent):
+        example = jax.ShapeDtypeStruct(self.outputs.shape, self.outputs.dtype)
+        return jax.linear_transpose(self.pull, example)(tangent)[0]
+
+    def pull(self, cotangent):
+        return self.reverse(cotangent)[0]
+
+
+class ClosedFormDerivative(AbstractDerivative):
+    """J of a normalized GLM in closed form.
+
+    Attributes:
+        outputs: z.
+        at: derivative of the normalizer.
+        gain: g.
+    """
+
+    outputs: Float[Array, "N H"]
+    at: _linearization.AbstractLinearization
+    gain: Float[Array, " H"]
+
+    def push(self, tangent):
+        n = self.at.normalized
+        return self.gain[None, :] * self.at.push(tangent.weights) + tangent.bias[None, :] + n * tangent.gain[None, :]
+
+    def pull(self, cotangent):
+        weights = self.at.pull(self.gain[None, :] * cotangent)
+        return GLMParameters(weights, jnp.sum(cotangent, 0), jnp.sum(self.at.normalized * cotangent, 0))
+
+
+class PrintedLinearization(_linearization.AbstractLinearization):
+    """Eq. 14's derivative of n, which lets only unit i's own weights move its statistics.
+
+    Attributes:
+        normalized: n, shape [N H].
+        inverse_scale: 1/σ, shape [N H].
+        inputs: χ, shape [N H D].
+    """
+
+    normalized: Float[Array, "N H"]
+    inverse_scale: Float[Array, "N H"]
+    inputs: Float[Array, "N H D"]
+
+    def push(self, weights):
+        return jnp.einsum("nhd,hd->nh", self.inputs, weights) * self.inverse_scale
+
+    def pull(self, cotangent):
+        return jnp.einsum("nhd,nh->hd", self.inputs, cotangent * self.inverse_scale)
+
+
+def has_closed_form(problem: Problem) -> bool:
+    """Whether the problem is that of a whole normalized GLM on inputs [N D] with a known derivative."""
+    model = problem.model
+    if not isinstance(model, GLMFunction) or not isinstance(problem.params, GLMParameters):
+        return False
+    if any(leaf is None for leaf in (problem.params.weights, problem.params.bias, problem.params.gain)):
+        return False
+    if jax.tree.leaves(problem.inputs)[0].ndim != 2:
+        return False
+    normalizer = model.model.normalizer
+    if model.printed:
+        return True
+    return _linearization.linearize.dispatch(type(normalizer)) is not _linearization.linearize.dispatch(object)
+
+
+class GLMFunction(eqx.Module):
+    """A normalized GLM as a function apply(params, inputs) → z.
+
+    Attributes:
+        model: the GLM.
+        printed: whether its derivative is to be the printed one (Eq. 14).
+    """
+
+    model: NormalizedGLM
+    printed: bool = False
+
+    def __call__(self, params: GLMParameters, inputs: Float[Array, "N D"]) -> Float[Array, "N H"]:
+        """Natural parameters."""
+        return self.model.natural_parameters(params, inputs)
+
+
+def differentiate(problem: Problem) -> AbstractDerivative:
+    """J at the problem's parameters, for the samples it holds.
+
+    Args:
+        problem: the problem; its chunk of samples must fit in memory with all intermediate values.
+
+    Returns:
+        The derivative.
+    """
+    if has_closed_form(problem):
+        return _closed_form(problem)
+    z, linear = jax.linearize(problem.forward, problem.params)
+    if _has_reverse_rule_only(jax.make_jaxpr(linear)(problem.params)):
+        z, reverse = jax.vjp(problem.forward, problem.params)
+        return ReverseDerivative(z, reverse)
+    return TracedDerivative(z, linear, problem.layout)
+
+
+def _has_reverse_rule_only(program: Any) -> bool:
+    """Whether a linearized program holds a custom reverse rule, which can be transposed but not run."""
+    for equation in getattr(program, "jaxpr", program).eqns:
+        if equation.primitive.name == "custom_lin":
+            return True
+        inner = jax.tree.leaves(list(equation.params.values()), is_leaf=_is_program)
+        if any(_is_program(value) and _has_reverse_rule_only(value) for value in inner):
+            return True
+    return False
+
+
+def _is_program(value: Any) -> bool:
+    return hasattr(value, "eqns") or hasattr(getattr(value, "jaxpr", None), "eqns")
+
+
+def _closed_form(problem: Problem) -> ClosedFormDerivative:
+    function, params, inputs = problem.model, problem.params, problem.inputs
+    normalizer, weights = function.model.normalizer, params.weights
+    if function.printed:
+        assert isinstance(normalizer, AbstractStatisticsNormalizer)
+        n = normalizer(weights, inputs)
+        scale = jnp.broadcast_to(normalizer.statistics(weights, inputs).scale, n.shape)
+        at = PrintedLinearization(n, 1 / scale, _printed.chi(normalizer, weights, inputs))
+    else:
+        at = _linearization.linearize(normalizer, weights, inputs)
+    z = params.gain[None, :] * at.normalized + params.bias[None, :]
+    return ClosedFormDerivative(z, at, params.gain)
+
+
+class Metric(eqx.Module):
+    """Λ = S Sᵀ of the outputs, with weights and 1/N.
+
+    Attributes:
+        outputs: z.
+        family: whose covariance Λ is.
+        weights: of each position [N *T], or None.
+        scores: [N m *T C], whose outer products take Λ's place, or None.
+        samples: N.
+    """
+
+    outputs: Float[Array, "N *T C"]
+    family: Frozen
+    weights: Float[Array, "N *T"] | None
+    scores: Float[Array, "N m *T C"] | None
+    samples: int = eqx.field(static=True)
+
+    def product(self, dz: Float[Array, "N *T C"]) -> Float[Array, "N *T C"]:
+        """Λ dz / N."""
+        if self.scores is not None:
+            return self.transposed_sqrt(self.sqrt_product(dz))
+        y = self.family.thaw().metric_product(self.outputs, dz)
+        if self.weights is not None:
+            y = y * self.weights[..., None]
+        return y / self.samples
+
+    def sqrt_product(self, dz: Float[Array, "N *T C"]) -> Float[Array, "N *R"]:
+        """Sᵀ dz / √N: shape [N *T C], or [N m] with scores."""
+        if self.scores is not None:
+            axes = tuple(range(2, self.scores.ndim))
+            scale = (self.samples * self.scores.shape[1]) ** 0.5
+            return jnp.sum(self._weighted_scores() * dz[:, None], axes) / scale
+        y = self.family.thaw().metric_sqrt_product(self.outputs, dz)
+        if self.weights is not None:
+            y = y * jnp.sqrt(self.weights)[..., None]
+        return y / self.samples**0.5
+
+    def transposed_sqrt(self, y: Float[Array, "N *R"]) -> Float[Array, "N *T C"]:
+        """S y / √N, the transpose of `sqrt_product`."""
+        return jax.linear_transpose(self.sqrt_product, jax.ShapeDtypeStruct(self.outputs.shape, self.outputs.dtype))(y)[
+            0
+        ]
+
+    def _weighted_scores(self) -> Float[Array, "N m *T C"]:
+        assert self.scores is not None
+        return self.scores if self.weights is None else self.scores * self.weights[:, None, ..., None]
+
+
+def metric(problem: Problem, outputs: Float[Array, "N *T C"]) -> Metric:
+    """The metric at these outputs of the problem."""
+    return Metric(outputs, Frozen(problem.family), problem.weights, problem.scores, problem.samples)
+
+
+class Pullback(eqx.Module):
+    """F = Jᵀ Λ J on the samples held here.
+
+    Attributes:
+        derivative: J.
+        metric: Λ.
+    """
+
+    derivative: AbstractDerivative
+    metric: Metric
+
+    def __init__(self, problem: Problem):
+        self.derivative = differentiate(problem)
+        self.metric = metric(problem, self.derivative.outputs)
+
+    def product(self, v: PyTree) -> PyTree:
+        """The product v → Jv → ΛJv → JᵀΛJv."""
+        return self.derivative.pull(self.metric.product(self.derivative.push(v)))
+
+    def products(self, tangents: PyTree) -> PyTree:
+        """Products with many tangents, along their leading axes: each step for all before the next."""
+        pushed = jax.lax.optimization_barrier(jax.vmap(self.derivative.push)(tangents))
+        images = jax.lax.optimization_barrier(jax.vmap(self.metric.product)(pushed))
+        return jax.vmap(self.derivative.pull)(images)
+
+    def squared_norm(self, v: PyTree) -> Float[Array, ""]:
+        """The form vᵀFv = |SᵀJv|², which rounding cannot make negative."""
+        return jnp.sum(jnp.square(self.metric.sqrt_product(self.derivative.push(v))))

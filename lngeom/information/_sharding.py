@@ -1,0 +1,199 @@
+"""Sums over samples: in chunks, so that memory is bounded, and over any number of devices.
+
+Samples that lie on several devices are summed where they lie (`jax.shard_map`, chunks inside each shard)
+and reduced
+once. Nothing else in this package knows about chunks or devices.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from jaxtyping import PyTree
+
+from lngeom._types import is_concrete
+from lngeom.information._problem import Problem
+
+
+class Placement(NamedTuple):
+    """Where the samples are.
+
+    Attributes:
+        mesh: the mesh they are divided over, or None.
+        axes: names of the mesh axes that divide the samples.
+        chunk: samples processed at a time on each device.
+    """
+
+    mesh: Any
+    axes: tuple[str, ...]
+    chunk: int
+
+    @property
+    def shards(self) -> int:
+        """Number of parts the samples are divided into."""
+        return 1 if self.mesh is None else int(np.prod([self.mesh.shape[a] for a in self.axes]))
+
+
+def find_placement(inputs: PyTree) -> tuple[Any, tuple[str, ...]]:
+    """The mesh and the axes that divide the first axis of the inputs, or (None, ()).
+
+    Args:
+        inputs: pytree of arrays.
+
+    Returns:
+        Mesh (concrete or abstract) and axis names.
+    """
+    for leaf in jax.tree.leaves(inputs):
+        sharding = getattr(leaf, "sharding", None) if is_concrete(leaf) else jax.typeof(leaf).sharding
+        if not isinstance(sharding, NamedSharding) or not sharding.spec or sharding.spec[0] is None:
+            continue
+        first = sharding.spec[0]
+        return sharding.mesh, first if isinstance(first, tuple) else (first,)
+    return None, ()
+
+
+def automatic_mesh(mesh: Any) -> Any:
+    """The same devices with axes of the Auto type, on which every operation is allowed."""
+    if not isinstance(mesh, Mesh):
+        return mesh
+    return Mesh(mesh.devices, mesh.axis_names, axis_types=(AxisType.Auto,) * len(mesh.axis_names))
+
+
+def put_on_automatic_mesh(tree: PyTree) -> PyTree:
+    """The same concrete arrays where they are, on axes of the Auto type; no data move."""
+
+    def move(leaf: jax.Array) -> jax.Array:
+        sharding = getattr(leaf, "sharding", None)
+        if not isinstance(sharding, NamedSharding):
+            return jnp.asarray(leaf)
+        return jax.device_put(leaf, NamedSharding(automatic_mesh(sharding.mesh), sharding.spec))
+
+    return jax.tree.map(move, tree)
+
+
+def place(problem: Problem, mesh: Mesh, axes: tuple[str, ...]) -> Problem:
+    """Puts samples on a mesh, divided over these axes, and everything else on every device.
+
+    Where N is not a multiple of the devices, samples are padded with copies of weight 0; a coupled problem,
+    which
+    copies would change, is divided unevenly by the compiler instead.
+
+    Args:
+        problem: with concrete arrays.
+        mesh: of axes of the Auto type.
+        axes: names of the axes to divide samples over.
+
+    Returns:
+        The problem, placed.
+    """
+    shards = int(np.prod([mesh.shape[a] for a in axes]))
+    missing = -problem.rows % shards
+    everywhere = NamedSharding(mesh, PartitionSpec())
+    if missing and problem.coupled:
+        return _put(problem, everywhere)
+    if missing:
+        z = jax.eval_shape(problem.forward, problem.params)
+        weights = problem.weights if problem.weights is not None else jnp.ones(z.shape[:-1], z.dtype)
+        inputs, scores = jax.tree.map(lambda a: _pad(a, missing, "edge"), (problem.inputs, problem.scores))
+        problem = problem.with_samples((inputs, _pad(weights, missing, "constant"), scores))
+    divided = _put(problem.per_sample, NamedSharding(mesh, PartitionSpec(axes)))
+    return _put(problem, everywhere).with_samples(divided)
+
+
+def _pad(array: jax.Array, rows: int, mode: str) -> jax.Array:
+    last = array[-1:] if mode == "edge" else jnp.zeros_like(array[-1:])
+    return jnp.concatenate([array, jnp.repeat(last, rows, 0)])
+
+
+def _put(tree: PyTree, sharding: NamedSharding) -> PyTree:
+    def move(leaf: jax.Array) -> jax.Array:
+        return leaf if leaf.sharding == sharding else jax.device_put(leaf, sharding)
+
+    return jax.tree.map(move, tree)
+
+
+def fold_chunks(step: Callable, carry: PyTree, problem: Problem, chunk: int) -> PyTree:
+    """Folds step(carry, problem on a chunk) over chunks: a scan, then one shorter chunk for the rest."""
+    rows = problem.rows
+    chunk = min(chunk, rows)
+    full, rest = divmod(rows, chunk)
+    if full == 1:
+        full, rest = (0, rows) if not rest else (full, rest)
+
+    def slices(start: int, stop: int) -> tuple:
+        return jax.tree.map(lambda a: a[start:stop], problem.per_sample)
+
+    if full:
+        head = jax.tree.map(lambda a: a.reshape(full, chunk, *a.shape[1:]), slices(0, full * chunk))
+        carry, _ = jax.lax.scan(lambda c, part: (step(c, problem.with_samples(part)), None), carry, head)
+    if rest:
+        carry = step(carry, problem.with_samples(slices(full * chunk, rows)))
+    return carry
+
+
+def sum_over_samples(term: Callable[..., PyTree], problem: Problem, at: Placement, *arguments: PyTree) -> PyTree:
+    """Σ of term(problem on a chunk, *arguments) over all chunks on all devices.
+
+    Args:
+        term: a sum over the samples of the problem it is given.
+        problem: the samples.
+        at: where they are.
+        *arguments: passed on, the same for every chunk.
+
+    Returns:
+        The sum, on every device.
+    """
+
+    def local(problem: Problem, *arguments: PyTree) -> PyTree:
+        shapes = jax.eval_shape(
+            term, problem.with_samples(jax.tree.map(lambda a: a[:1], problem.per_sample)), *arguments
+        )
+        zero = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
+        if min(at.chunk, problem.rows) == problem.rows:
+            return term(problem, *arguments)
+        step = lambda carry, part: jax.tree.map(jnp.add, carry, term(part, *arguments))  # noqa: E731
+        return fold_chunks(step, zero, problem, at.chunk)
+
+    if at.mesh is None or problem.coupled:
+        return local(problem, *arguments)
+    return on_each_shard(lambda *a: jax.lax.psum(local(*a), at.axes), problem, at, *arguments)
+
+
+def on_each_shard(
+    function: Callable[..., PyTree],
+    problem: Problem,
+    at: Placement,
+    *arguments: PyTree,
+    divided: bool = False,
+) -> PyTree:
+    """Runs function(problem on a shard, *arguments) on each device.
+
+    Args:
+        function: what to run.
+        problem: divided over the devices.
+        at: where its samples are; `at.mesh` is not None.
+        *arguments: passed on whole to each device.
+        divided: whether results are one row a sample (concatenated), and not the same everywhere.
+
+    Returns:
+        The results.
+    """
+    rows = PartitionSpec(at.axes)
+    specs = jax.tree.map(lambda _: PartitionSpec(), problem)
+    specs = specs.with_samples(jax.tree.map(lambda _: rows, problem.per_sample))
+    run = jax.shard_map(
+        function,
+        mesh=at.mesh,
+        in_specs=(specs, *(jax.tree.map(lambda _: PartitionSpec(), a) for a in arguments)),
+        out_specs=rows if divided else PartitionSpec(),
+        check_vma=False,
+    )
+    return run(problem, *arguments)
+
+
+def is_sharded(at: Placement, problem: Problem) -> bool:
+    """Whether work is divided over devices by hand (a coupled problem is left to the compiler)."""
+    return at.mesh is not None and not problem.coupled

@@ -1,0 +1,136 @@
+"""Spectra: from the factor's singular values where they fit, by Lanczos where P is large."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PRNGKeyArray
+from matfree import decomp, eig
+
+from lngeom._numerics import RankDecision, decide_rank
+from lngeom.information._factor import right_singular
+from lngeom.information._problem import Problem
+from lngeom.information._sharding import Placement
+
+SMALL = 3000
+"""Rows or columns of a factor up to which its full decomposition is the quickest way."""
+
+
+class Decomposition(NamedTuple):
+    """All singular values and right singular vectors of the factor: F = V diag(s²) Vᵀ.
+
+    Attributes:
+        singular_values: in descending order, padded with zeros to P.
+        vectors: one a row, shape [P P].
+        decision: the numerical rank.
+    """
+
+    singular_values: Float[Array, " P"]
+    vectors: Float[Array, "P P"]
+    decision: RankDecision
+
+    @property
+    def rank(self) -> int:
+        """Numerical rank of the factor, and so of F."""
+        return self.decision.rank
+
+    @property
+    def range(self) -> Float[Array, "P r"]:
+        """Orthonormal basis of the identifiable directions."""
+        return self.vectors[: self.rank].T
+
+    @property
+    def null(self) -> Float[Array, "P k"]:
+        """Orthonormal basis of the null space."""
+        return self.vectors[self.rank :].T
+
+
+def decompose(problem: Problem, at: Placement, rtol: float | None = None) -> Decomposition:
+    """Singular value decomposition of the factor, with a decision of its rank (eager).
+
+    Args:
+        problem: with concrete arrays.
+        at: where its samples are.
+        rtol: singular values up to this times the largest count as null; by rounding errors where None.
+
+    Returns:
+        The decomposition.
+    """
+    s, vectors = right_singular(problem, at)
+    return Decomposition(s, vectors, rank_of(s, problem.size, rtol))
+
+
+def rank_of(singular_values: Float[Array, " k"], size: int, rtol: float | None = None) -> RankDecision:
+    """The rank decision for a factor reduced to at most P rows."""
+    values = np.asarray(singular_values)
+    if rtol is None or not values.size:
+        return decide_rank(values, size, size)
+    threshold = rtol * float(values[0])
+    rank = int(np.sum(values > threshold))
+    clear = rank in {0, values.size} or values[rank] == 0
+    return RankDecision(rank, float("inf") if clear else float(values[rank - 1] / values[rank]), threshold)
+
+
+def effective_rank(singular_values: Float[Array, " k"]) -> Float[Array, ""]:
+    """Exponential of the entropy of the normalized eigenvalues: how many directions carry the information."""
+    p = jnp.square(singular_values)
+    p = p / jnp.sum(p)
+    return jnp.exp(-jnp.sum(jnp.where(p > 0, p * jnp.log(jnp.where(p > 0, p, 1)), 0)))
+
+
+def lanczos_eigenvalues(product, start: Float[Array, " P"], count: int, steps: int) -> Float[Array, " k"]:
+    """The largest eigenvalues of a symmetric product, in descending order.
+
+    Args:
+        product: v ↦ Fv on vectors [P].
+        start: a random start vector.
+        count: how many.
+        steps: Lanczos steps, at least count; more make the last ones more precise.
+
+    Returns:
+        The eigenvalues.
+    """
+    ritz = eig.eigh_partial(decomp.tridiag_sym(steps, reortho="full", materialize=True))
+    values, _ = ritz(product, start)
+    return jnp.sort(values)[::-1][:count]
+
+
+class SpectralDensity(NamedTuple):
+    """A density of eigenvalues as point masses: Σ weights = 1, Σ weights · f(nodes) ≈ tr f(F) / P.
+
+    Attributes:
+        nodes: eigenvalue estimates, ascending.
+        weights: their masses.
+    """
+
+    nodes: Float[Array, " K"]
+    weights: Float[Array, " K"]
+
+
+def lanczos_density(
+    product, key: PRNGKeyArray, size: int, dtype: jax.typing.DTypeLike, probes: int, steps: int
+) -> SpectralDensity:
+    """Stochastic Lanczos quadrature of the spectral density.
+
+    Args:
+        product: v ↦ Fv on vectors [P].
+        key: for the random probe vectors.
+        size: P.
+        dtype: of vectors.
+        probes: random vectors averaged over.
+        steps: Lanczos steps of each.
+
+    Returns:
+        Nodes and weights of all probes.
+    """
+    tridiagonalize = decomp.tridiag_sym(steps, reortho="full", materialize=True)
+
+    def one(key: PRNGKeyArray) -> tuple[Array, Array]:
+        matrix = tridiagonalize(product, jax.random.rademacher(key, (size,), dtype)).J_small
+        nodes, vectors = jnp.linalg.eigh(matrix)
+        return nodes, jnp.square(vectors[0])
+
+    nodes, weights = jax.lax.map(one, jax.random.split(key, probes))
+    order = jnp.argsort(nodes.reshape(-1))
+    return SpectralDensity(nodes.reshape(-1)[order], weights.reshape(-1)[order] / probes)

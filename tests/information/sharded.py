@@ -1,0 +1,126 @@
+"""Run as a program: compares the Fisher matrix of divided samples with that of one device.
+
+python -m tests.information.sharded devices KIND      8 simulated devices, axes Auto or Explicit
+python -m tests.information.sharded process PORT ID   one of two processes on this machine
+python -m tests.information.sharded dies PORT ID      the same, but process 1 dies before the sum
+"""
+
+import os
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+
+jax.config.update("jax_enable_x64", True)
+jax.config.update("jax_numpy_rank_promotion", "raise")
+jax.config.update("jax_numpy_dtype_promotion", "strict")
+
+
+def error(a, b) -> float:
+    a, b = np.asarray(a), np.asarray(b)
+    return float(np.max(np.abs(a - b)) / np.max(np.abs(b)))
+
+
+def forms(F) -> dict:
+    v = jnp.cos(jnp.arange(F.in_size(), dtype=float))
+    return {
+        "matrix": F.as_matrix(),
+        "products": F.mm(jnp.stack([v, 2 * v], 1)),
+        "form": F.quadratic_form(v),
+        "singular": F.singular_values(),
+    }
+
+
+def largest_error(F, G) -> float:
+    expected = forms(G)
+    return max(error(value, expected[name]) for name, value in forms(F).items())
+
+
+class Errors(dict):
+    """Prints each error as it comes."""
+
+    def __setitem__(self, name, value):
+        print(f"{value:.2e}  {name}", flush=True)
+        super().__setitem__(name, value)
+
+
+def devices(kind: str) -> None:
+    import lngeom as lg
+
+    from tests.information import zoo
+
+    mesh = jax.make_mesh((8,), ("data",), axis_types=(AxisType[kind],))
+    glm = lg.NormalizedGLM(lg.normalizers.LayerNorm(), lg.families.Bernoulli())
+    batch = lg.NormalizedGLM(lg.normalizers.BatchNorm(), lg.families.Bernoulli())
+    params = glm.init(jax.random.key(0), inputs=3, outputs=4)
+    errors = Errors()
+    for samples in (48, 50):
+        X = jax.random.normal(jax.random.key(1), (samples, 3))
+        for name, model in (("layer norm", glm), ("batch norm", batch)):
+            F = lg.fisher(model, params, X, mesh=mesh)
+            errors[f"{name} {samples}"] = largest_error(F, lg.fisher(model, params, X))
+    for make in (zoo.layer_norm_network, zoo.batch_norm_network, zoo.transformer_block):
+        case = make()
+        errors[case.name] = largest_error(case.fisher(mesh=mesh), case.fisher())
+        errors[f"{case.name}, chunks"] = (
+            0.0 if case.coupled else largest_error(case.fisher(mesh=mesh, chunk=2), case.fisher())
+        )
+    case = zoo.layer_norm_network()
+    divided = jax.device_put(case.X, NamedSharding(mesh, PartitionSpec("data")))
+    errors["sharded inputs"] = largest_error(case._replace(X=divided).fisher(), case.fisher())
+    for model in (glm, batch):
+        inputs = jax.device_put(
+            jax.random.normal(jax.random.key(1), (48, 3)), NamedSharding(mesh, PartitionSpec("data"))
+        )
+        F = lg.fisher(model, params, inputs)
+        errors[f"sharded inputs {model.normalizer}"] = largest_error(F, lg.fisher(model, params, np.asarray(inputs)))
+        if not model.normalizer.couples_samples:
+            with jax.set_mesh(mesh):
+                matrix = jax.jit(lambda p, X, m=model: lg.fisher(m, p, X).as_matrix())(params, inputs)
+                product = jax.jit(lambda p, X, m=model: lg.fisher(m, p, X) @ jnp.ones(p.size))(params, inputs)
+            errors[f"inside jit {model.normalizer}"] = max(
+                error(matrix, F.as_matrix()), error(product, F @ jnp.ones(params.size))
+            )
+    drawn = {"method": "monte_carlo", "key": jax.random.key(5), "samples": 3}
+    errors["monte carlo"] = largest_error(case._replace(X=divided).fisher(**drawn), case.fisher(**drawn))
+    two = jax.make_mesh((4, 2), ("a", "b"), axis_types=(AxisType[kind],) * 2)
+    errors["two axes"] = largest_error(case.fisher(mesh=two), case.fisher())
+    print("largest", max(errors.values()))
+
+
+def process(port: str, index: int, dies: bool) -> None:
+    jax.distributed.initialize(
+        f"127.0.0.1:{port}",
+        num_processes=2,
+        process_id=index,
+        heartbeat_timeout_seconds=10,
+        initialization_timeout=60,
+    )
+    import lngeom as lg
+
+    mesh = jax.make_mesh((jax.device_count(),), ("data",), axis_types=(AxisType.Auto,))
+    model = lg.NormalizedGLM(lg.normalizers.LayerNorm(), lg.families.Bernoulli())
+    params = model.init(jax.random.key(0), inputs=3, outputs=4)
+    X = np.asarray(jax.random.normal(jax.random.key(1), (40, 3)))
+    sharding = NamedSharding(mesh, PartitionSpec("data"))
+    everywhere = jax.make_array_from_callback(X.shape, sharding, lambda where: X[where])
+    F = lg.fisher(model, params, everywhere)
+    matrix = np.asarray(F.as_matrix())
+    local = lg.fisher(model, params, jnp.asarray(X))
+    rank = F.rank()
+    print("largest", max(error(matrix, local.as_matrix()), float(rank != local.rank())), flush=True)
+    if dies:
+        if index == 1:
+            os._exit(7)
+        for _ in range(100_000):
+            np.asarray(F.as_matrix())
+
+
+if __name__ == "__main__":
+    mode, *arguments = sys.argv[1:]
+    if mode == "devices":
+        devices(*arguments)
+    else:
+        process(arguments[0], int(arguments[1]), dies=mode == "dies")

@@ -1,0 +1,146 @@
+"""Nothing is lost or hidden: leaves, interacting samples, NaN, saturation, memory."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import lngeom as lg
+import numpy as np
+import pytest
+from lngeom._numerics import agreement
+
+from tests.information import zoo
+
+
+def test_every_leaf_is_accounted_for():
+    case = zoo.plain_network()
+    params = {
+        "net": case.params,
+        "count": jnp.asarray(3),
+        "key": jax.random.key(0),
+        "name": "relu",
+        "slope": 0.1,
+    }
+    F = lg.fisher(lambda p, x: case.apply(p["net"], x), params, case.X, family=case.family)
+    assert F.leaves == ("net.0", "net.1", "net.2", "net.3")
+    assert F.excluded == ("count", "key")
+    assert agreement(F.as_matrix(), zoo.dense_reference(case), 1e-13).agrees
+    assert F.mv(F.problem.params)["count"] is None
+
+
+def test_wrt_selects_subtrees_leaves_and_by_predicate():
+    case = zoo.layer_norm_network()
+    M = zoo.dense_reference(case)
+    F = case.fisher(wrt=["last", "norm.gain"])
+    assert F.leaves == ("last.bias", "last.kernel", "norm.gain")
+    kept = np.r_[24:45, 51:57]
+    assert agreement(F.as_matrix(), M[np.ix_(kept, kept)], 1e-13).agrees
+    assert set(F.excluded) == {"first.kernel", "norm.bias"}
+    assert case.fisher(wrt=lambda path, leaf: leaf.ndim == 2).leaves == ("first.kernel", "last.kernel")
+    with pytest.raises(ValueError, match="'middle', which is no leaf"):
+        case.fisher(wrt="middle")
+
+
+def test_wrt_refuses_leaves_that_cannot_be_differentiated():
+    params = {"w": jnp.ones(3), "count": jnp.asarray(1), "z": jnp.ones(2, complex)}
+    apply = lambda p, x: x @ p["w"]  # noqa: E731
+    X = jnp.ones((4, 3))
+    with pytest.raises(ValueError, match="only real floating point leaves"):
+        lg.fisher(apply, params, X, family=lg.families.Gaussian(), wrt="count")
+    with pytest.raises(ValueError, match="complex parameters"):
+        lg.fisher(apply, params, X, family=lg.families.Gaussian())
+    assert lg.fisher(apply, params, X, family=lg.families.Gaussian(), wrt="w").excluded == ("count", "z")
+
+
+def test_equinox_and_flax_models_in_one_line():
+    import flax.linen as nn
+
+    mlp = eqx.nn.MLP(3, 2, 4, 1, key=jax.random.key(0), dtype=jnp.float64)
+    X = jax.random.normal(jax.random.key(1), (20, 3))
+    F = lg.fisher(lambda m, x: jax.vmap(m)(x), mlp, X, family=lg.families.Gaussian())
+    assert F.in_size() == 3 * 4 + 4 + 4 * 2 + 2
+    assert F.leaves[0] == "layers.0.weight"
+    model = nn.Dense(2, param_dtype=jnp.float64)
+    params = model.init(jax.random.key(0), X)
+    G = lg.fisher(model.apply, params, X, family=lg.families.Gaussian())
+    extended = jnp.concatenate([jnp.ones((20, 1)), X], 1)
+    assert agreement(jnp.trace(G.as_matrix()), 2 * jnp.sum(jnp.square(extended)) / 20, 1e-13).agrees
+
+
+def test_interacting_samples_are_found_out():
+    case = zoo.batch_norm_network()
+    with pytest.raises(ValueError, match="batch_coupled=True"):
+        case.fisher(batch_coupled=None)
+    with pytest.raises(ValueError, match="cannot be divided into chunks"):
+        case.fisher(chunk=5)
+    tokens = zoo.transformer_block()._replace(
+        apply=lambda p, t: p["embedding"][t] @ p["logits"] + jnp.mean(p["embedding"][t], (0, 1), keepdims=True)[..., :5]
+    )
+    with pytest.raises(ValueError, match="samples interact"):
+        tokens.fisher()
+
+
+def test_naive_chunks_of_a_coupled_function_would_be_wrong():
+    case = zoo.batch_norm_network()
+    naive = case.fisher(batch_coupled=False, chunk=5).as_matrix()
+    assert agreement(naive, zoo.dense_reference(case)).differs
+
+
+@pytest.mark.parametrize(
+    ("apply", "params", "message"),
+    [
+        (lambda p, x: x * p[None, :], jnp.asarray([jnp.nan]), "parameter params must be finite"),
+        (lambda p, x: x * p[None, :] / 0, jnp.asarray([1.0]), "natural parameters z must be finite"),
+        (lambda p, x: x * jnp.sqrt(p)[None, :], jnp.asarray([0.0]), "Jacobian ∂z/∂params must be finite"),
+        (lambda p, x: 800 + x * p[None, :], jnp.asarray([1.0]), "metric Λ"),
+        (lambda p, x: jnp.zeros((3, 1)), jnp.asarray([1.0]), r"must return natural parameters"),
+    ],
+)
+def test_values_that_are_not_finite_raise(apply, params, message):
+    with pytest.raises(ValueError, match=message):
+        lg.fisher(apply, params, jnp.ones((4, 1)), family=lg.families.Poisson())
+
+
+def test_outputs_outside_the_family_raise():
+    with pytest.raises(ValueError, match="needs natural parameters z < 0"):
+        lg.fisher(lambda p, x: x * p[None, :], jnp.asarray([1.0]), jnp.ones((4, 1)), family=lg.families.Gamma())
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
+@pytest.mark.parametrize("logit", [1e3, -1e3, 30.0])
+def test_saturated_softmax_stays_finite_and_right(dtype, logit):
+    params = jnp.asarray([logit, 0.0, 0.5], dtype)
+    F = lg.fisher(lambda p, x: x * p[None, :], params, jnp.ones((2, 1), dtype), family=lg.families.Categorical())
+    z = np.asarray(params, np.longdouble)
+    q = np.exp(z - z.max()) / np.sum(np.exp(z - z.max()))
+    pair = -np.outer(q, q)
+    np.fill_diagonal(pair, [q[i] * np.sum(np.delete(q, i)) for i in range(3)])
+    M = np.asarray(F.as_matrix(), np.longdouble)
+    assert np.all(np.isfinite(M))
+    tiny = float(jnp.finfo(dtype).tiny)
+    tol = 100 * float(jnp.finfo(dtype).eps) * float(np.max(np.abs(pair))) + tiny
+    assert float(np.max(np.abs(M - pair))) <= tol
+    assert bool(jnp.all(jnp.isfinite(F.singular_values())))
+
+
+def test_the_plan_predicts_what_is_allocated():
+    F = zoo.layer_norm_network().fisher()
+    stored = sum(leaf.nbytes for leaf in jax.tree.leaves(F.stored.pullback))
+    assert F.plan.derivative == stored
+    assert F.plan.dense == F.as_matrix().nbytes
+    assert F.plan.factor == F.factor().nbytes
+    assert f"P = {F.in_size()}" in F.plan.describe()
+
+
+def test_a_matrix_that_does_not_fit_is_refused_with_its_size_and_the_alternative():
+    F = zoo.layer_norm_network().fisher(memory=40_000)
+    with pytest.raises(MemoryError, match=r"57 × 57 matrix .* would need 76.1 KiB.*use products"):
+        F.as_matrix()
+    with pytest.raises(MemoryError, match="use singular_values"):
+        zoo.layer_norm_network().fisher(memory=20_000).factor()
+    assert F.plan.chunk < 40
+    assert agreement(F.diagonal(), jnp.diagonal(zoo.dense_reference(zoo.layer_norm_network())), 1e-13).agrees
+
+
+def test_a_coupled_problem_that_does_not_fit_is_refused():
+    with pytest.raises(MemoryError, match="use fewer samples"):
+        zoo.batch_norm_network().fisher(memory=1000)

@@ -1,0 +1,247 @@
+"""Null spaces, ranks, and what is solved beside them."""
+
+import warnings
+
+import jax
+import jax.numpy as jnp
+import lineax as lx
+import lngeom as lg
+import numpy as np
+import pytest
+from hypothesis import given, settings, strategies as st
+from lngeom._numerics import agreement
+
+from tests.information import zoo
+
+NORMALIZERS = (
+    lg.normalizers.Identity(),
+    lg.normalizers.LayerNorm(),
+    lg.normalizers.LayerNorm(eps=0.1),
+    lg.normalizers.RMSNorm(),
+    lg.normalizers.RMSNorm(eps=0.1),
+    lg.normalizers.GroupNorm(groups=2),
+    lg.normalizers.BatchNorm(),
+    lg.normalizers.BatchNorm(eps=0.1),
+    lg.normalizers.WeightNorm(),
+)
+
+
+def problem(normalizer, family, units, inputs, deficient=0, dtype=jnp.float64, seed=0):
+    """A normalized GLM whose data span inputs − deficient directions."""
+    keys = jax.random.split(jax.random.key(seed), 3)
+    model = lg.NormalizedGLM(normalizer, family)
+    params = model.init(keys[0], inputs=inputs, outputs=units, dtype=dtype)
+    rank = inputs - deficient
+    X = jax.random.normal(keys[1], (4 * (inputs + 2) * units, rank), dtype) @ jax.random.normal(
+        keys[2], (rank, inputs), dtype
+    )
+    return model, params, X
+
+
+@settings(max_examples=25)
+@given(
+    st.sampled_from(NORMALIZERS),
+    st.sampled_from([lg.families.Bernoulli(), lg.families.Categorical(), lg.families.Gaussian()]),
+    st.sampled_from([4, 6]),
+    st.sampled_from([2, 4]),
+    st.sampled_from([0, 1]),
+    st.integers(0, 3),
+)
+def test_numerical_nullity_is_the_predicted_one(normalizer, family, units, inputs, deficient, seed):
+    model, params, X = problem(normalizer, family, units, inputs, deficient, seed=seed)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        predicted = lg.predicted_nullspace(model, params, X)
+    F = lg.fisher(model, params, X)
+    null = F.nullspace()
+    assert F.rank() + null.dimension == F.in_size()
+    assert null.residual < 1e-10
+    if predicted.exact:
+        assert null.dimension == predicted.dimension
+        assert null.gap > 1e4
+    if predicted.basis.shape[1] <= null.dimension:
+        assert np.all(null.principal_angles(predicted.basis) < 1e-6)
+
+
+def test_principal_angles_see_a_wrong_basis():
+    F = lg.fisher(*problem(lg.normalizers.LayerNorm(), lg.families.Bernoulli(), 5, 3))
+    null = F.nullspace()
+    assert null.dimension == 4
+    wrong = null.basis.at[0, 0].add(0.1)
+    assert float(jnp.max(null.principal_angles(wrong))) > 1e-3
+    with pytest.raises(ValueError, match="expected columns"):
+        null.principal_angles(jnp.ones((3, 1)))
+
+
+def test_rank_is_right_in_float32_where_eigenvalues_are_not():
+    model, params, X = problem(lg.normalizers.LayerNorm(), lg.families.Bernoulli(), 6, 4, dtype=jnp.float32)
+    F = lg.fisher(model, params, X)
+    assert F.as_matrix().dtype == jnp.float32
+    assert F.rank() == 6 * 6 - 5
+    assert F.nullspace().gap > 100
+    eigenvalues = np.linalg.eigvalsh(np.asarray(F.as_matrix()))
+    assert eigenvalues[0] < 0 or eigenvalues[4] > 1e-12
+
+
+def test_layer_norm_directions_are_named():
+    description = lg.fisher(*problem(lg.normalizers.LayerNorm(), lg.families.Bernoulli(), 6, 3)).nullspace().describe()
+    assert [(d.name, d.dimension) for d in description.directions] == [
+        ("scale of weights", 1),
+        ("shift of weights along axis 0", 3),
+    ]
+    assert description.unexplained == 0
+
+
+def test_batch_norm_and_softmax_directions_are_named():
+    scales = lg.fisher(*problem(lg.normalizers.BatchNorm(), lg.families.Bernoulli(), 4, 3)).nullspace().describe()
+    assert sum(d.dimension for d in scales.directions if d.name.startswith("scale of")) == 4
+    softmax = lg.fisher(*problem(lg.normalizers.LayerNorm(), lg.families.Categorical(), 6, 3)).nullspace().describe()
+    assert ("shift of bias along axis 0", 1) in softmax.directions
+    assert scales.unexplained == softmax.unexplained == 0
+
+
+def test_relu_rescaling_is_named():
+    description = zoo.plain_network().fisher().nullspace().describe()
+    rescalings = [d for d in description.directions if d.name.startswith("rescaling of 5 units")]
+    assert sum(d.dimension for d in rescalings) == 5
+    assert "0 and 1 and 2" in rescalings[0].name
+
+
+def test_constant_zero_inputs_are_named_and_counted():
+    model, params, X = problem(lg.normalizers.LayerNorm(), lg.families.Bernoulli(), 5, 4)
+    F = lg.fisher(model, params, X.at[:, 2].set(0))
+    names = {d.name: d.dimension for d in F.nullspace().describe().directions}
+    assert names["entries of weights that no output depends on"] == 5
+
+
+def test_a_direction_no_candidate_knows_is_counted_as_unexplained():
+    mixing = jnp.asarray([[1.0, 2.0, 3.0], [0.5, -1.0, 0.2]])
+    F = lg.fisher(
+        lambda p, x: x @ (mixing @ p),
+        jnp.asarray([1.0, -2.0, 0.7]),
+        jax.random.normal(jax.random.key(0), (20, 2)),
+        family=lg.families.Gaussian(),
+    )
+    null = F.nullspace()
+    assert null.dimension == 1
+    assert null.describe().unexplained == 1
+
+
+def test_epsilon_breaks_the_scale_by_its_square():
+    forms = []
+    for eps in (1e-5, 2e-5):
+        model, params, X = problem(lg.normalizers.LayerNorm(eps=eps), lg.families.Bernoulli(), 6, 3)
+        F = lg.fisher(model, params, X)
+        null = F.nullspace()
+        assert null.dimension == 3
+        (broken,) = null.describe().broken
+        assert broken.name == "scale of weights"
+        assert abs(broken.exponent - 2) < 0.05
+        forms.append(broken.form)
+    assert abs(forms[1] / forms[0] - 4) < 0.1
+
+
+def test_a_plain_scale_is_not_called_broken_by_epsilon():
+    model, params, X = problem(lg.normalizers.Identity(), lg.families.Gaussian(), 4, 3)
+    assert lg.fisher(model, params, X).nullspace().describe().broken == ()
+
+
+@pytest.mark.parametrize("make", [zoo.layer_norm_network, zoo.plain_network, zoo.batch_norm_network])
+def test_solution_is_the_minimum_norm_one(make):
+    F = make().fisher()
+    g = F @ jax.random.normal(jax.random.key(3), (F.in_size(),))
+    expected = np.linalg.lstsq(np.asarray(F.as_matrix()), np.asarray(g), rcond=1e-8)[0]
+    identifiable = F.decompose(rtol=1e-4)  # directions that only an eps of 1e-5 keeps up are below
+    solution = F.solve(g, decomposition=identifiable)
+    assert agreement(solution.value, expected, 1e-9).agrees
+    assert solution.rank == identifiable.rank
+    assert solution.residual < 1e-10
+    by_products = F.solve(g, method="cg", nullspace=identifiable.null, tolerance=1e-12)
+    assert agreement(by_products.value, expected, 1e-6).agrees
+
+
+def test_noise_along_null_directions_is_projected_out_and_reported():
+    F = lg.fisher(*problem(lg.normalizers.LayerNorm(), lg.families.Bernoulli(), 6, 3))
+    null = F.nullspace().basis
+    g = F @ jnp.ones(F.in_size())
+    noisy = g + 1e-3 * null[:, 0]
+    clean, solution = F.solve(g), F.solve(noisy)
+    assert agreement(clean.value, solution.value, 1e-9).agrees
+    assert abs(solution.unidentifiable - 1e-3 / float(jnp.linalg.norm(noisy))) < 1e-9
+    with pytest.raises(RuntimeError, match="part along null directions"):
+        F.solve(noisy, method="cg")
+
+
+def test_an_unclear_rank_is_warned_about():
+    values = jnp.asarray(10.0 ** -np.arange(0, 20, 0.5))
+    F = lg.fisher(lambda p, x: x * (values * p)[None, :], jnp.ones(40), jnp.eye(40), family=lg.families.Gaussian())
+    with pytest.warns(RuntimeWarning, match="rank .* is not clear"):
+        F.solve(jnp.ones(40))
+
+
+def test_damped_solution_solves_the_damped_system():
+    F = zoo.layer_norm_network().fisher()
+    g = F @ jnp.ones(F.in_size())
+    solution = F.solve(F.problem.unravel(g), damping=0.1)
+    x = F.problem.ravel(solution.value)
+    assert agreement(F @ x + 0.1 * x, g, 1e-12).agrees
+    with pytest.raises(ValueError, match="damping must be at least 0"):
+        F.solve(g, damping=-1.0)
+
+
+def test_horizontal_projection_and_samples_avoid_the_null_space():
+    F = lg.fisher(*problem(lg.normalizers.RMSNorm(), lg.families.Bernoulli(), 4, 3))
+    decomposition = F.decompose()
+    null = decomposition.null
+    v = F.project_horizontal(jnp.ones(F.in_size()))
+    assert float(jnp.max(jnp.abs(null.T @ v))) < 1e-12
+    draws = F.sample(jax.random.key(0), 20_000, decomposition)
+    assert float(jnp.max(jnp.abs(draws @ null))) < 1e-10
+    pseudoinverse = jnp.linalg.pinv(F.as_matrix(), rtol=1e-10)
+    covariance = draws.T @ draws / len(draws)
+    assert float(jnp.linalg.norm(covariance - pseudoinverse) / jnp.linalg.norm(pseudoinverse)) < 0.1
+
+
+SOLVERS = {
+    "CG": lx.CG(rtol=1e-12, atol=1e-12),
+    "NormalCG": lx.Normal(lx.CG(rtol=1e-12, atol=1e-12)),
+    "LSMR": lx.LSMR(rtol=1e-13, atol=1e-13),
+    "SVD": lx.SVD(rcond=1e-12),
+    "Auto": lx.AutoLinearSolver(well_posed=False),
+    "BiCGStab": lx.BiCGStab(rtol=1e-10, atol=1e-10),
+    "GMRES": lx.GMRES(rtol=1e-10, atol=1e-10, restart=40),
+}
+
+
+@pytest.mark.parametrize("name", SOLVERS)
+def test_lineax_solvers_reach_a_solution_of_the_singular_system(name):
+    F = zoo.plain_network().fisher()
+    g = F @ jnp.cos(jnp.arange(F.in_size(), dtype=float))
+    solution = lx.linear_solve(F, F.problem.unravel(g), SOLVERS[name], throw=False)
+    x = F.problem.ravel(solution.value)
+    assert float(jnp.linalg.norm(F @ x - g) / jnp.linalg.norm(g)) < 1e-6
+
+
+def test_lineax_knows_what_the_operator_is():
+    F = zoo.plain_network().fisher()
+    M = zoo.dense_reference(zoo.plain_network())
+    assert lx.is_symmetric(F)
+    assert lx.is_positive_semidefinite(F)
+    others = (
+        lx.is_diagonal,
+        lx.is_tridiagonal,
+        lx.is_lower_triangular,
+        lx.is_negative_semidefinite,
+        lx.has_unit_diagonal,
+    )
+    assert not any(check(F) for check in others)
+    assert agreement(lx.diagonal(F), jnp.diagonal(M), 1e-13).agrees
+    assert agreement(lx.tridiagonal(F)[1], jnp.diagonal(M, 1), 1e-13).agrees
+    for same in (lx.materialise(F), lx.linearise(F), lx.conj(F), F.T):
+        assert agreement(same.as_matrix(), M, 1e-13).agrees
+        assert jax.tree.structure(same.mv(F.problem.params)) == jax.tree.structure(F.problem.params)
+    damped = F + 0.3 * lx.IdentityLinearOperator(F.in_structure())
+    g = F.problem.unravel(jnp.ones(F.in_size()))
+    damped = lx.TaggedLinearOperator(damped, lx.positive_semidefinite_tag)
+    x = lx.linear_solve(damped, g, lx.Cholesky()).value
+    assert agreement((F @ F.problem.ravel(x)) + 0.3 * F.problem.ravel(x), jnp.ones(F.in_size()), 1e-12).agrees

@@ -1,0 +1,256 @@
+"""The operator against an explicit JᵀΛJ, in every form it can be asked for."""
+
+import jax
+import jax.numpy as jnp
+import lngeom as lg
+import numpy as np
+import pytest
+from jax.flatten_util import ravel_pytree
+from lngeom._numerics import agreement
+from lngeom.information import _automatic
+
+from tests.information import zoo
+
+EXACT = 1e-13
+
+
+def random_vector(F, seed=0):
+    return jax.random.normal(jax.random.key(seed), (F.in_size(),), F.problem.dtype)
+
+
+def assert_main_forms_are(F, matrix, tol=EXACT):
+    """Compares products, the matrix and the factor with a matrix."""
+    v, A = random_vector(F), F.factor()
+    forms = {
+        "as_matrix": (F.as_matrix(), matrix),
+        "@ vector": (F @ v, matrix @ v),
+        "factor": (A.T @ A, matrix),
+    }
+    wrong = {name: a.residual for name, (x, y) in forms.items() if not (a := agreement(x, y, tol)).agrees}
+    assert not wrong
+
+
+def assert_every_form_is(F, matrix, tol=EXACT):
+    """Compares all forms of an operator with a matrix."""
+    v = random_vector(F)
+    V = jnp.stack([v, jnp.cos(v), v - 1], 1)
+    A = F.factor()
+    forms = {
+        "as_matrix": (F.as_matrix(), matrix),
+        "@ vector": (F @ v, matrix @ v),
+        "mv": (ravel_pytree(F.mv(F.problem.unravel(v)))[0], matrix @ v),
+        "@ matrix": (F @ V, matrix @ V),
+        "mm": (F.mm(V), matrix @ V),
+        "factor": (A.T @ A, matrix),
+        "diagonal": (F.diagonal(), jnp.diagonal(matrix)),
+        "trace": (F.trace(), jnp.trace(matrix)),
+        "quadratic_form": (F.quadratic_form(v), v @ matrix @ v),
+        "quadratic_form of columns": (F.quadratic_form(V), jnp.diagonal(V.T @ matrix @ V)),
+        "scipy": (F.as_scipy() @ np.asarray(V), matrix @ V),
+        "jit": (jax.jit(lambda F, v: F @ v)(F, v), matrix @ v),
+        "jit as_matrix": (jax.jit(lambda F: F.as_matrix())(F), matrix),
+    }
+    wrong = {name: a.residual for name, (x, y) in forms.items() if not (a := agreement(x, y, tol)).agrees}
+    assert not wrong
+
+
+@pytest.mark.parametrize("case", zoo.CASES, ids=lambda c: c.__name__)
+def test_exact_fisher_of_any_function_is_the_explicit_product(case):
+    case = case()
+    assert_every_form_is(case.fisher(), zoo.dense_reference(case))
+
+
+@pytest.mark.parametrize("family", zoo.FAMILIES, ids=lambda f: type(f).__name__)
+def test_exact_fisher_of_every_family_is_the_explicit_product(family):
+    case = zoo.layer_norm_network()
+    bias = case.params["last"]["bias"] - (9.0 if family.upper < np.inf else 0.0)
+    case = case._replace(family=family, params=case.params | {"last": case.params["last"] | {"bias": bias}})
+    assert_main_forms_are(case.fisher(), zoo.dense_reference(case))
+
+
+def test_the_comparison_fails_on_a_wrong_matrix():
+    case = zoo.plain_network()
+    with pytest.raises(AssertionError, match="mv"):
+        assert_every_form_is(case.fisher(), 1.0000001 * zoo.dense_reference(case))
+
+
+@pytest.mark.parametrize("normalizer", ["LayerNorm", "RMSNorm", "BatchNorm", "WeightNorm", "Identity", "GroupNorm"])
+@pytest.mark.parametrize("family", [lg.families.Bernoulli(), lg.families.Categorical()], ids=lambda f: type(f).__name__)
+def test_fisher_of_a_normalized_glm_is_the_explicit_product_by_both_doors(normalizer, family):
+    arguments = {"groups": 2} if normalizer == "GroupNorm" else {}
+    model = lg.NormalizedGLM(getattr(lg.normalizers, normalizer)(**arguments), family)
+    params = model.init(jax.random.key(0), inputs=3, outputs=6)
+    X = jax.random.normal(jax.random.key(1), (30, 3))
+    oracle = _automatic.dense(model, params, X)
+    assert_main_forms_are(lg.fisher(model, params, X), oracle)
+    coupled = model.normalizer.couples_samples
+    generic = lg.fisher(model.natural_parameters, params, X, family=family, batch_coupled=coupled)
+    assert_main_forms_are(generic, oracle)
+
+
+@pytest.mark.parametrize("normalizer", [lg.normalizers.LayerNorm(), lg.normalizers.BatchNorm()])
+def test_printed_fisher_is_equation_13(normalizer):
+    from lngeom.information import _printed
+
+    model = lg.NormalizedGLM(normalizer, lg.families.Bernoulli())
+    params = model.init(jax.random.key(0), inputs=3, outputs=5)
+    X = jax.random.normal(jax.random.key(1), (30, 3))
+    F = lg.fisher(model, params, X, method="printed")
+    assert_main_forms_are(F, _printed.dense(model, params, X))
+    exact = lg.fisher(model, params, X).as_matrix()
+    same = agreement(F.as_matrix(), exact, EXACT)
+    assert same.agrees if normalizer.couples_samples else same.residual > 1e-2
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 39, 40])
+def test_chunks_change_nothing(chunk):
+    case = zoo.layer_norm_network()
+    F = case.fisher(chunk=chunk)
+    assert F.stored is None
+    assert_main_forms_are(F, zoo.dense_reference(case))
+    assert agreement(F.singular_values(), case.fisher().singular_values(), EXACT).agrees
+
+
+def test_streamed_factor_has_the_same_singular_values():
+    model = lg.NormalizedGLM(lg.normalizers.LayerNorm(), lg.families.Bernoulli())
+    params = model.init(jax.random.key(0), inputs=3, outputs=4)
+    X = jax.random.normal(jax.random.key(1), (500, 3))
+    F = lg.fisher(model, params, X, chunk=6)
+    whole = jnp.linalg.svd(F.factor(), compute_uv=False)
+    assert agreement(F.singular_values(), whole, EXACT).agrees
+    assert F.rank() == 20 - 4
+
+
+def test_function_with_a_reverse_rule_only():
+    case = zoo.custom_reverse_rule()
+    reference = zoo.dense_reference(
+        case._replace(apply=lambda p, x: jnp.tanh(x @ p[0] + p[1][None, :]) @ p[2] + p[3][None, :])
+    )
+    assert_main_forms_are(case.fisher(), reference)
+    assert_main_forms_are(case.fisher(chunk=8), reference)
+
+
+def test_blocks_are_slices_of_the_matrix():
+    case = zoo.layer_norm_network()
+    F = case.fisher()
+    M = F.as_matrix()
+    sizes = dict(zip(F.leaves, [leaf.size for leaf in jax.tree.leaves(case.params)], strict=True))
+    start = {name: sum(list(sizes.values())[:k]) for k, name in enumerate(sizes)}
+    for i, j in [("first.kernel", "norm.gain"), ("last.bias", "last.bias"), ("norm.gain", "first.kernel")]:
+        piece = M[start[i] : start[i] + sizes[i], start[j] : start[j] + sizes[j]]
+        assert agreement(F.block(i, j), piece, EXACT).agrees
+    with pytest.raises(ValueError, match="no such leaf"):
+        F.block("first", "last.bias")
+
+
+def test_blocks_of_units_are_in_the_papers_order():
+    model = lg.NormalizedGLM(lg.normalizers.LayerNorm(), lg.families.Bernoulli())
+    params = model.init(jax.random.key(0), inputs=3, outputs=4)
+    F = lg.fisher(model, params, jax.random.normal(jax.random.key(1), (20, 3)))
+    paper = lg.to_paper_order(F.as_matrix(), 4, 3)
+    assert agreement(F.as_matrix("paper"), paper, EXACT).agrees
+    assert agreement(F.block(1, 3), paper[5:10, 15:20], EXACT).agrees
+    with pytest.raises(ValueError, match="units are numbered"):
+        F.block(0, 4)
+
+
+def test_divergence_is_half_the_quadratic_form_on_every_trial():
+    case = zoo.layer_norm_network()
+    F = case.fisher()
+    z = case.apply(case.params, case.X)
+    flat, unravel = ravel_pytree(case.params)
+    for seed in range(50):
+        delta = random_vector(F, seed)
+        ratios = []
+        for step in (1e-3, -1e-3):
+            kl = jnp.mean(case.family.kl(z, case.apply(unravel(flat + step * delta), case.X)))
+            ratios.append(2 * kl / F.quadratic_form(step * delta))
+        assert abs(float(sum(ratios)) / 2 - 1) < 1e-5
+
+
+def test_works_under_jit_from_construction_on():
+    case = zoo.layer_norm_network()
+
+    @jax.jit
+    def inside(params, X):
+        F = lg.fisher(case.apply, params, X, family=case.family)
+        return F.as_matrix(), F.diagonal(), F.trace(), F.singular_values(), F.mm(jnp.eye(F.in_size())[:, :2])
+
+    matrix, diagonal, trace, s, two = inside(case.params, case.X)
+    reference = zoo.dense_reference(case)
+    assert agreement(matrix, reference, EXACT).agrees
+    assert agreement(diagonal, jnp.diagonal(reference), EXACT).agrees
+    assert agreement(trace, jnp.trace(reference), EXACT).agrees
+    assert agreement(jnp.square(s), jnp.linalg.eigvalsh(reference)[::-1], 1e-12).agrees
+    assert agreement(two, reference[:, :2], EXACT).agrees
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
+def test_results_have_the_parameters_dtype(dtype):
+    case = zoo.plain_network()
+    cast = lambda tree: jax.tree.map(lambda a: a.astype(dtype), tree)  # noqa: E731
+    F = lg.fisher(case.apply, cast(case.params), cast(case.X), family=case.family)
+    v = random_vector(F)
+    results = (
+        F.as_matrix(),
+        F @ v,
+        F.mm(v[:, None]),
+        F.factor(),
+        F.singular_values(),
+        F.trace(),
+        F.quadratic_form(v),
+    )
+    assert {r.dtype for r in results} == {jnp.dtype(dtype)}
+
+
+def test_a_progress_bar_changes_nothing(capsys):
+    F = zoo.layer_norm_network().fisher(chunk=7)
+    assert agreement(F.as_matrix(progress=True), F.as_matrix(), EXACT).agrees
+    assert "Fisher matrix" in capsys.readouterr().out
+
+
+def test_eigenvalues_by_lanczos_are_those_of_the_matrix():
+    F = zoo.layer_norm_network().fisher()
+    expected = jnp.linalg.eigvalsh(F.as_matrix())[::-1][:4]
+    assert agreement(F.eigenvalues(4), expected, 1e-12).agrees
+    assert agreement(F.eigenvalues(4, steps=40), expected, 1e-10).agrees
+    density = F.spectral_density(jax.random.key(1), probes=200)
+    assert abs(float(jnp.sum(density.weights)) - 1) < 1e-12
+    assert abs(float(jnp.sum(density.weights * density.nodes)) * F.in_size() / float(F.trace()) - 1) < 0.05
+
+
+def test_pseudo_logdet_and_effective_rank():
+    F = zoo.plain_network().fisher()
+    values = jnp.linalg.eigvalsh(F.as_matrix())[::-1][: F.rank()]
+    assert abs(float(F.pseudo_logdet() - jnp.sum(jnp.log(values)))) < 1e-6
+    assert 1 < float(F.effective_rank()) < F.rank()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"method": "approximate"}, "method must be one of"),
+        ({"method": "monte_carlo"}, "needs key= and samples="),
+        ({"method": "empirical"}, "needs y="),
+        ({"method": "printed"}, "about a NormalizedGLM"),
+        ({"y": jnp.zeros(40)}, "does not use y"),
+        ({"family": None}, "family= must say"),
+        ({"mask": jnp.ones(7)}, "one entry a position"),
+        ({"mask": -jnp.ones(40)}, "at least 0"),
+    ],
+)
+def test_bad_arguments_are_explained(change, message):
+    with pytest.raises(ValueError, match=message):
+        zoo.layer_norm_network().fisher(**change)
+
+
+def test_bad_tangents_are_explained():
+    F = zoo.plain_network().fisher()
+    with pytest.raises(ValueError, match="pytree like the differentiated params"):
+        F.mv({"a": jnp.ones(3)})
+    with pytest.raises(ValueError, match="expected a vector of P = 32"):
+        F @ jnp.ones(3)
+    with pytest.raises(ValueError, match=r"mm takes a matrix \[P K\]"):
+        F.mm(jnp.ones((3, 2)))
+    with pytest.raises(ValueError, match="float64"):
+        F @ jnp.ones(32, jnp.float32)

@@ -1,0 +1,120 @@
+"""Monte Carlo and empirical Fisher matrices, and expected information from statsmodels."""
+
+import warnings
+
+import jax
+import jax.numpy as jnp
+import lngeom as lg
+import numpy as np
+import pytest
+from lngeom._numerics import agreement
+
+from tests.information import zoo
+
+
+def linear_model(family, seed=0):
+    keys = jax.random.split(jax.random.key(seed), 2)
+    X = jnp.concatenate([jnp.ones((30, 1)), 0.3 * jax.random.normal(keys[0], (30, 2))], 1)
+    outputs = 3 if family.joint else 1
+    params = 0.3 * jax.random.normal(keys[1], (3, outputs))
+    if family.upper < np.inf:
+        params = params.at[0].set(-1.5)
+    return lambda p, x: x @ p, params, X
+
+
+@pytest.mark.parametrize("family", zoo.FAMILIES, ids=lambda f: type(f).__name__)
+def test_monte_carlo_error_falls_as_one_over_the_root_of_the_draws(family):
+    apply, params, X = linear_model(family)
+    exact = lg.fisher(apply, params, X, family=family).as_matrix()
+    counts = np.asarray([16, 64, 256, 1024])
+    errors = []
+    for m in counts:
+        squares = []
+        for seed in range(24):
+            F = lg.fisher(
+                apply,
+                params,
+                X,
+                family=family,
+                method="monte_carlo",
+                key=jax.random.key(seed),
+                samples=int(m),
+            )
+            squares.append(float(jnp.sum(jnp.square(F.as_matrix() - exact))))
+        errors.append(np.sqrt(np.mean(squares)))
+    slope = np.polyfit(np.log(counts), np.log(errors), 1)[0]
+    assert abs(slope + 0.5) < 0.1
+
+
+def test_standard_error_is_the_spread_of_estimates():
+    case = zoo.layer_norm_network()
+    exact = case.fisher().as_matrix()
+    F = case.fisher(method="monte_carlo", key=jax.random.key(0), samples=400)
+    score = (F.as_matrix() - exact) / jnp.where(F.standard_error() > 0, F.standard_error(), jnp.inf)
+    assert 0.5 < float(jnp.sqrt(jnp.mean(jnp.square(score)))) < 2
+    assert abs(float(F.trace() - jnp.trace(exact))) < 5 * float(F.standard_error(lambda F: F.trace()))
+    with pytest.raises(ValueError, match="needs method='monte_carlo'"):
+        case.fisher().standard_error()
+
+
+def test_keys_make_estimates_reproducible():
+    case = zoo.plain_network()
+    draw = lambda seed: case.fisher(method="monte_carlo", key=jax.random.key(seed), samples=3).as_matrix()  # noqa: E731
+    assert bool(jnp.all(draw(1) == draw(1)))
+    assert not bool(jnp.allclose(draw(1), draw(2)))
+
+
+def test_empirical_fisher_is_the_outer_product_of_gradients():
+    case = zoo.layer_norm_network()
+    y = jax.random.randint(jax.random.key(7), (40,), 0, 3)
+    F = case.fisher(method="empirical", y=y)
+
+    def loss(p, x, label):
+        return case.family.log_prob(case.apply(p, x[None]), label[None])[0]
+
+    gradients = jax.vmap(jax.grad(loss), (None, 0, 0))(case.params, case.X, y)
+    rows = jax.vmap(F.problem.ravel)(gradients)
+    assert agreement(F.as_matrix(), rows.T @ rows / 40, 1e-13).agrees
+    v = jnp.cos(jnp.arange(F.in_size(), dtype=float))
+    assert agreement(F @ v, rows.T @ (rows @ v) / 40, 1e-13).agrees
+    assert agreement(F.factor(), rows / 40**0.5, 1e-13).agrees
+    with pytest.raises(ValueError, match="y must have shape"):
+        case.fisher(method="empirical", y=y[:5])
+
+
+def test_masked_positions_do_not_count_in_scores():
+    case = zoo.transformer_block()
+    y = jax.random.randint(jax.random.key(7), (9, 4), 0, 5)
+    F = case.fisher(method="empirical", y=y)
+    changed = case.fisher(method="empirical", y=jnp.where(case.mask, y, (y + 1) % 5))
+    assert agreement(F.as_matrix(), changed.as_matrix(), 1e-15).agrees
+
+
+STATSMODELS = {
+    "Gaussian": (lg.families.Gaussian(), lambda f: f.Gaussian(), 1.0),
+    "Bernoulli": (lg.families.Bernoulli(), lambda f: f.Binomial(), 1.0),
+    "Poisson": (lg.families.Poisson(), lambda f: f.Poisson(), 1.0),
+    "Gamma": (lg.families.Gamma(0.5), lambda f: f.Gamma(f.links.InversePower()), 0.5),
+    "InverseGaussian": (
+        lg.families.InverseGaussian(0.8),
+        lambda f: f.InverseGaussian(f.links.InverseSquared()),
+        0.8,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", STATSMODELS)
+def test_expected_information_is_that_of_statsmodels_with_the_sign_flipped(name):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import statsmodels.api as sm
+
+        family, make, scale = STATSMODELS[name]
+        apply, params, X = linear_model(family)
+        # their canonical links are −z for Gamma and −2z for the inverse Gaussian
+        factor = {"Gamma": -1.0, "InverseGaussian": -2.0}.get(name, 1.0)
+        y = np.asarray(family.mean(apply(params, X)))[:, 0]
+        glm = sm.GLM(y, np.asarray(X), family=make(sm.families))
+        information = glm.information(factor * np.asarray(params)[:, 0], scale=scale)
+    F = lg.fisher(apply, params, X, family=family).as_matrix()
+    assert agreement(F, -information * factor**2 / len(X), 1e-12).agrees

@@ -1,0 +1,70 @@
+"""Several devices or processes give the matrix of one device, and no process waits forever."""
+
+import os
+import socket
+import subprocess
+import sys
+
+import pytest
+
+EXACT = 1e-12
+LIMIT = 300
+
+
+def start(*arguments, devices=1):
+    environment = os.environ | {
+        "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
+        "JAX_PLATFORMS": "cpu",
+        "PYTHONPATH": os.pathsep.join(["."] + [p for p in [os.environ.get("PYTHONPATH")] if p]),
+    }
+    return subprocess.Popen(
+        [sys.executable, "-m", "tests.information.sharded", *map(str, arguments)],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def finish(processes):
+    try:
+        return [(*p.communicate(timeout=LIMIT), p.returncode) for p in processes]
+    finally:
+        for p in processes:
+            p.kill()
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def largest(output):
+    return float(output.splitlines()[-1].removeprefix("largest "))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["Auto", "Explicit"])
+def test_eight_devices_give_the_result_of_one(kind):
+    ((output, errors, code),) = finish([start("devices", kind, devices=8)])
+    assert code == 0, errors
+    assert largest(output) < EXACT, output
+
+
+@pytest.mark.slow
+def test_two_processes_give_the_result_of_one():
+    port = free_port()
+    results = finish([start("process", port, index, devices=2) for index in range(2)])
+    for output, errors, code in results:
+        assert code == 0, errors
+        assert largest(output) < EXACT
+
+
+@pytest.mark.slow
+def test_when_a_process_dies_the_other_ends():
+    port = free_port()
+    survivor, victim = finish([start("dies", port, index, devices=2) for index in range(2)])
+    assert victim[2] == 7
+    assert survivor[2] not in {0, None}
+    assert "largest" in survivor[0]

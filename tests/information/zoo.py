@@ -1,0 +1,160 @@
+"""Models of every kind the Fisher operator must be right for, and an obviously correct dense reference."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import lngeom as lg
+from jax.flatten_util import ravel_pytree
+
+FAMILIES = (
+    lg.families.Gaussian(0.7),
+    lg.families.Bernoulli(),
+    lg.families.Binomial(trials=4),
+    lg.families.Poisson(),
+    lg.families.Gamma(0.5),
+    lg.families.InverseGaussian(0.8),
+    lg.families.NegativeBinomial(2.5),
+    lg.families.Categorical(),
+)
+
+
+class Case(NamedTuple):
+    name: str
+    apply: Callable[[Any, Any], jax.Array]
+    params: Any
+    X: Any
+    family: lg.families.AbstractFamily
+    coupled: bool = False
+    mask: Any = None
+
+    def fisher(self, **kwargs) -> lg.FisherOperator:
+        given = {"family": self.family, "mask": self.mask, "batch_coupled": self.coupled or None} | kwargs
+        return lg.fisher(self.apply, self.params, self.X, **given)
+
+
+def dense_reference(case: Case) -> jax.Array:
+    """The mean of JᵀΛJ summed over unmasked positions, with Λ the Hessian of the log-partition."""
+    flat, unravel = ravel_pytree(case.params)
+    z = case.apply(case.params, case.X)
+    J = jax.jacfwd(lambda theta: case.apply(unravel(theta), case.X))(flat)
+    if z.ndim == 1:
+        z, J = z[:, None], J[:, None]
+    samples, classes = z.shape[0], z.shape[-1]
+    weights = jnp.ones(z.shape[:-1]) if case.mask is None else case.mask.astype(z.dtype)
+    J, z, weights = J.reshape(-1, classes, flat.size), z.reshape(-1, classes), weights.reshape(-1)
+    metric = jax.vmap(jax.hessian(lambda z: jnp.sum(case.family.log_partition(z))))(z) / case.family.dispersion
+    return jnp.einsum("n,nip,nij,njq->pq", weights, J, metric, J) / samples
+
+
+def _normalize(x, gain, bias, eps=1e-6):
+    mean = jnp.mean(x, -1, keepdims=True)
+    variance = jnp.mean(jnp.square(x - mean), -1, keepdims=True)
+    shape = (1,) * (x.ndim - 1) + (-1,)
+    return (x - mean) / jnp.sqrt(variance + eps) * gain.reshape(shape) + bias.reshape(shape)
+
+
+def _rms(x):
+    return x / jnp.sqrt(jnp.mean(jnp.square(x), -1, keepdims=True) + 1e-6)
+
+
+def _normal(seed, *shape):
+    return jax.random.normal(jax.random.key(seed), shape)
+
+
+def layer_norm_network() -> Case:
+    def apply(p, x):
+        h = jnp.tanh(_normalize(x @ p["first"]["kernel"], p["norm"]["gain"], p["norm"]["bias"]))
+        return h @ p["last"]["kernel"] + p["last"]["bias"][None, :]
+
+    params = {
+        "first": {"kernel": _normal(0, 4, 6)},
+        "norm": {"gain": 1 + 0.1 * _normal(1, 6), "bias": 0.1 * _normal(2, 6)},
+        "last": {"kernel": 0.5 * _normal(3, 6, 3), "bias": jnp.zeros(3)},
+    }
+    return Case("layer-norm network", apply, params, _normal(4, 40, 4), lg.families.Categorical())
+
+
+def plain_network() -> Case:
+    def apply(p, x):
+        return jax.nn.relu(x @ p[0] + p[1][None, :]) @ p[2] + p[3][None, :]
+
+    params = (_normal(0, 3, 5), 0.1 * _normal(1, 5), _normal(2, 5, 2), jnp.zeros(2))
+    return Case("relu network", apply, params, _normal(3, 30, 3), lg.families.Gaussian(0.5))
+
+
+def batch_norm_network() -> Case:
+    def apply(p, x):
+        a = x @ p["kernel"]
+        mean = jnp.mean(a, 0, keepdims=True)
+        n = (a - mean) / jnp.sqrt(jnp.mean(jnp.square(a - mean), 0, keepdims=True) + 1e-5)
+        return jnp.tanh(n) @ p["out"]
+
+    params = {"kernel": _normal(0, 3, 4), "out": _normal(1, 4, 2)}
+    return Case("batch-norm network", apply, params, _normal(2, 25, 3), lg.families.Bernoulli(), coupled=True)
+
+
+def scalar_output() -> Case:
+    def apply(p, x):
+        return jnp.tanh(x["a"] @ p["w"]) + x["b"] * p["s"]
+
+    params = {"w": _normal(0, 4), "s": jnp.asarray(0.3)}
+    X = {"a": _normal(1, 12, 4), "b": _normal(2, 12)}
+    return Case("scalar output, inputs a pytree", apply, params, X, lg.families.Poisson())
+
+
+def transformer_block() -> Case:
+    """A pre-norm block with QK-norm on [N T] tokens, logits at every position."""
+    width, heads, vocabulary = 8, 2, 5
+
+    def apply(p, tokens):
+        x = p["embedding"][tokens]
+        h = _normalize(x, p["norm1"]["gain"], p["norm1"]["bias"])
+        split = lambda a: a.reshape(*a.shape[:-1], heads, -1)  # noqa: E731
+        q, k, v = (split(h @ p[name]) for name in ("query", "key", "value"))
+        scores = jnp.einsum("nqhd,nkhd->nhqk", _rms(q), _rms(k))
+        causal = jnp.tril(jnp.ones(scores.shape[-2:], bool))[None, None]
+        attention = jax.nn.softmax(jnp.where(causal, scores, -jnp.inf), -1)
+        x = x + jnp.einsum("nhqk,nkhd->nqhd", attention, v).reshape(x.shape) @ p["project"]
+        h = _normalize(x, p["norm2"]["gain"], p["norm2"]["bias"])
+        x = x + jax.nn.gelu(h @ p["up"]) @ p["down"]
+        return _rms(x) @ p["logits"]
+
+    norm = lambda s: {"gain": 1 + 0.1 * _normal(s, width), "bias": 0.1 * _normal(s + 1, width)}  # noqa: E731
+    square = lambda s, a=width, b=width: _normal(s, a, b) / a**0.5  # noqa: E731
+    params = {
+        "embedding": _normal(0, vocabulary, width),
+        "norm1": norm(1),
+        "norm2": norm(3),
+        "query": square(5),
+        "key": square(6),
+        "value": square(7),
+        "project": square(8),
+        "up": square(9, width, 12),
+        "down": square(10, 12, width),
+        "logits": square(11, width, vocabulary),
+    }
+    tokens = jax.random.randint(jax.random.key(12), (9, 4), 0, vocabulary)
+    mask = jnp.arange(4)[None, :] < jnp.asarray([4, 3, 4, 2, 1, 4, 4, 3, 2])[:, None]
+    return Case("transformer block", apply, params, tokens, lg.families.Categorical(), mask=mask)
+
+
+@jax.custom_vjp
+def _reverse_only(x):
+    return jnp.tanh(x)
+
+
+_reverse_only.defvjp(lambda x: (jnp.tanh(x), jnp.tanh(x)), lambda y, ct: (ct * (1 - jnp.square(y)),))
+
+
+def custom_reverse_rule() -> Case:
+    case = plain_network()
+
+    def apply(p, x):
+        return _reverse_only(x @ p[0] + p[1][None, :]) @ p[2] + p[3][None, :]
+
+    return case._replace(name="custom reverse rule", apply=apply)
+
+
+CASES = (layer_norm_network, plain_network, batch_norm_network, scalar_output, transformer_block)
