@@ -1,8 +1,7 @@
 """Names for null directions, in the user's own parameters.
 
-Each candidate is a subspace of parameter changes that a known symmetry would move along, built from the
-values of the leaves
-alone. What of it lies in the null space is counted and set aside, simplest candidates first; the rest is
+Each candidate is a subspace of parameter changes that a known symmetry would move along, built from the values of the
+leaves alone. What of it lies in the null space is counted and set aside, simplest candidates first; the rest is
 unexplained.
 """
 

@@ -1,8 +1,7 @@
 r"""The factor $A = S^\top J / \sqrt N$, for which $F = A^\top A$: what spectra and ranks are computed from.
 
-A null direction of F sits at 1e-16 of the largest singular value of A, but its eigenvalue in F is noise of
-1e-8 in float32.
-Where A would not fit, its triangular factor is built by QR of one chunk of rows after another (TSQR).
+A null direction of F sits at 1e-16 of the largest singular value of A, but its eigenvalue in F is noise of 1e-8 in
+float32. Where A would not fit, its triangular factor is built by QR of one chunk of rows after another (TSQR).
 """
 
 import functools

@@ -51,34 +51,29 @@ def fisher(
     r"""The Fisher information matrix of a model at its parameters, as a linear operator.
 
     $$F = \frac1N \sum_n \sum_t m_{nt}\, J_{nt}^\top \Lambda_{nt} J_{nt}, \qquad J = \partial
-    z/\partial\theta, \quad
-    \Lambda = \mathrm{Cov}[y \mid z]/\phi^2.$$
+    z/\partial\theta, \quad \Lambda = \mathrm{Cov}[y \mid z]/\phi^2.$$
 
     A mean over the N samples (all rows of X), of a sum over the positions t which the mask does not leave
     out.
 
     Args:
-        model_or_apply: a `NormalizedGLM`, or any JAX function apply(params, X) → natural parameters [N], [N
-            C] or
-            [N T C], whose output for a sample depends on that sample alone unless `batch_coupled`.
+        model_or_apply: a `NormalizedGLM`, or any JAX function apply(params, X) → natural parameters [N], [N C] or [N T
+            C], whose output for a sample depends on that sample alone unless `batch_coupled`.
         params: any pytree; leaves that are not arrays are left alone.
         X: inputs, an array or a pytree of arrays, one sample a row.
         family: distribution of a response given its natural parameters (a GLM has its own).
-        wrt: which leaves to differentiate: paths of leaves or subtrees ("layer1", "layer1.kernel"), or a
-            predicate of
+        wrt: which leaves to differentiate: paths of leaves or subtrees ("layer1", "layer1.kernel"), or a predicate of
             (path, leaf). By default every real floating point array; `F.excluded` names the arrays left out.
         batch_coupled: whether samples interact (training-mode batch norm). A probe finds out if it was not
             said.
         mask: [N T] (or [N]), nonzero for positions that count; may hold weights ≥ 0.
-        method: "exact"; "printed" (Eqs. 13–14, normalized GLM); "monte_carlo" (responses drawn from the
-            model);
+        method: "exact"; "printed" (Eqs. 13–14, normalized GLM); "monte_carlo" (responses drawn from the model);
             "empirical" (observed responses, which is another matrix).
         key: for "monte_carlo".
         samples: draws for each input, for "monte_carlo".
         y: observed responses, for "empirical".
-        mesh: divide the samples over all axes of this mesh, for any N; samples that are sharded already
-            stay where
-            they are.
+        mesh: divide the samples over all axes of this mesh, for any N; samples that are sharded already stay where they
+            are.
         memory: budget in bytes; by default half of what is free.
         chunk: samples at a time; by default planned.
         check: look for NaN, infinities and interacting samples (skipped under jit).

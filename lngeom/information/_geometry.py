@@ -1,10 +1,8 @@
 r"""Higher-order geometry: the Levi-Civita connection of the Fisher metric, and geodesics.
 
-The metric is degenerate along symmetries, so geodesics are those of the quotient: at each step the
-acceleration is the
-minimum-norm one. With $\Gamma(v, v)_k = \frac12 (2\, \partial_v F v - \nabla \langle v, F v\rangle)_k$
-(first kind), a geodesic
-obeys $\ddot\theta = -F^+ \Gamma(\dot\theta, \dot\theta)$.
+The metric is degenerate along symmetries, so geodesics are those of the quotient: at each step the acceleration is the
+minimum-norm one. With $\Gamma(v, v)_k = \frac12 (2\, \partial_v F v - \nabla \langle v, F v\rangle)_k$ (first kind), a
+geodesic obeys $\ddot\theta = -F^+ \Gamma(\dot\theta, \dot\theta)$.
 """
 
 from dataclasses import replace
@@ -60,9 +58,8 @@ def _christoffel(operator: Any, v: PyTree) -> PyTree:
 def geodesic(operator: Any, velocity: Float[Array, " P"], time: float = 1.0, steps: int = 20) -> tuple[PyTree, Array]:
     """Follows the geodesic of the quotient from the operator's parameters (fourth-order Runge–Kutta).
 
-    The velocity is made horizontal first; its length in the Fisher metric is conserved, up to the error of
-    the steps.
-    A decomposition a stage: for small P.
+    The velocity is made horizontal first; its length in the Fisher metric is conserved, up to the error of the steps. A
+    decomposition a stage: for small P.
 
     Args:
         operator: a Fisher operator of the exact metric.

@@ -1,13 +1,12 @@
 r"""The null space of layer, RMS and group norm, predicted group by group.
 
 Write θ̇ = (dW, db, dg) and, for a unit with g_i ≠ 0, e_i = dg_i / g_i. With U the (centred) weights on the span of the
-data and u = U x:
-(a) rows in the kernel of the data; (b) shifts 1γᵀ (centred only); (c) scale, dW = W (ε = 0 only), on each part of the
-data by itself where the samples fall into linearly independent parts;
-(d) trades between gain and weights, dW = −diag(e) U, dg = e ⊙ g where Σ e_i u_i = 0 (centred only) and Σ e_i u_i² = 0
-for every x. Outputs that may move unseen (a zero gain, the shift of a softmax) add terms l(x) h to both conditions,
-l linear, so (d) is the kernel of one matrix of the coefficients of linear and quadratic forms.
-If U has rank one on a part and ε = 0 the normalized values are signs there, and (c) grows to every v γᵀ.
+data and u = U x: (a) rows in the kernel of the data; (b) shifts 1γᵀ (centred only); (c) scale, dW = W (ε = 0 only), on
+each part of the data by itself where the samples fall into linearly independent parts; (d) trades between gain and
+weights, dW = −diag(e) U, dg = e ⊙ g where Σ e_i u_i = 0 (centred only) and Σ e_i u_i² = 0 for every x. Outputs that may
+move unseen (a zero gain, the shift of a softmax) add terms l(x) h to both conditions, l linear, so (d) is the kernel of
+one matrix of the coefficients of linear and quadratic forms. If U has rank one on a part and ε = 0 the normalized
+values are signs there, and (c) grows to every v γᵀ.
 """
 
 from dataclasses import dataclass

@@ -1,7 +1,6 @@
 """The block diagonal by neuron: what the paper's "easily applied to deep networks" comes to.
 
-A neuron's parameters are its incoming weights with its bias and gain. Leaves are grouped by the axis that
-runs over the
+A neuron's parameters are its incoming weights with its bias and gain. Leaves are grouped by the axis that runs over the
 same units; the blocks between different neurons, and between layers, are dropped.
 """
 

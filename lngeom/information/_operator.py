@@ -24,8 +24,8 @@ class FisherOperator(lx.AbstractLinearOperator):
     r"""$F = \frac1N \sum_n J_n^\top \Lambda_n J_n$: symmetric and positive semidefinite.
 
     Made by `lg.fisher`. Vectors are pytrees like the differentiated parameters, or ravelled
-    (`jax.flatten_util.ravel_pytree`).
-    A mean over samples; where outputs are [N T C], of the sum over unmasked positions.
+    (`jax.flatten_util.ravel_pytree`). A mean over samples; where outputs are [N T C], of the sum over unmasked
+    positions.
 
     Attributes:
         problem: function, parameters and data.

@@ -1,8 +1,7 @@
 r"""What a Fisher matrix is taken of: a function, its parameters, the data, and the family of its outputs.
 
-The one scaling convention: $F = \frac1N \sum_n \sum_t m_{nt}\, J_{nt}^\top \Lambda_{nt} J_{nt}$, a mean
-over the N samples
-of the sum over each sample's unmasked positions t (there is one position where outputs are [N C]).
+The one scaling convention: $F = \frac1N \sum_n \sum_t m_{nt}\, J_{nt}^\top \Lambda_{nt} J_{nt}$, a mean over the N
+samples of the sum over each sample's unmasked positions t (there is one position where outputs are [N C]).
 """
 
 import math

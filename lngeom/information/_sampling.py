@@ -1,10 +1,8 @@
 r"""Scores: the Fisher matrix as an outer product of gradients, at sampled or at observed responses.
 
-The score of an output is $s = \partial \log p(y \mid z)/\partial z = (y - E[y])/\phi$. With y drawn from
-the model
-(Monte Carlo), $E[s s^\top] = \Lambda$ and the estimate is unbiased, with an error that falls as 1/√m; with
-observed y it is the
-empirical Fisher, which is another matrix.
+The score of an output is $s = \partial \log p(y \mid z)/\partial z = (y - E[y])/\phi$. With y drawn from the model
+(Monte Carlo), $E[s s^\top] = \Lambda$ and the estimate is unbiased, with an error that falls as 1/√m; with observed y
+it is the empirical Fisher, which is another matrix.
 """
 
 from collections.abc import Callable

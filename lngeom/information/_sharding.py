@@ -1,7 +1,6 @@
 """Sums over samples: in chunks, so that memory is bounded, and over any number of devices.
 
-Samples that lie on several devices are summed where they lie (`jax.shard_map`, chunks inside each shard)
-and reduced
+Samples that lie on several devices are summed where they lie (`jax.shard_map`, chunks inside each shard) and reduced
 once. Nothing else in this package knows about chunks or devices.
 """
 
@@ -77,8 +76,7 @@ def put_on_automatic_mesh(tree: PyTree) -> PyTree:
 def place(problem: Problem, mesh: Mesh, axes: tuple[str, ...]) -> Problem:
     """Puts samples on a mesh, divided over these axes, and everything else on every device.
 
-    Where N is not a multiple of the devices, samples are padded with copies of weight 0; a coupled problem,
-    which
+    Where N is not a multiple of the devices, samples are padded with copies of weight 0; a coupled problem, which
     copies would change, is divided unevenly by the compiler instead.
 
     Args:

@@ -1,8 +1,7 @@
 r"""Natural gradients on the identifiable directions: minimum-norm solutions of $F x = g$.
 
-F of a normalized model is singular by its symmetries, so $F^{-1} g$ does not exist; what does is the
-solution orthogonal to
-the null space. Noise along null directions must be projected out, not divided by.
+F of a normalized model is singular by its symmetries, so $F^{-1} g$ does not exist; what does is the solution
+orthogonal to the null space. Noise along null directions must be projected out, not divided by.
 """
 
 import functools
