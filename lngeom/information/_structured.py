@@ -68,10 +68,11 @@ def dense(
     at = linearize(model.normalizer, params.weights, inputs)
     z = params.gain[None, :] * at.normalized + params.bias[None, :]
     diagonal, outer = model.family.metric_parts(z)
+    outer = outer if model.family.joint else None
     if isinstance(at, GroupedLinearization):
         return _dense_grouped(at, params, diagonal, outer, chunk)
     assert isinstance(at, UnitwiseLinearization)
-    return _dense_unitwise(at, params, diagonal, outer if model.family.joint else None, chunk)
+    return _dense_unitwise(at, params, diagonal, outer, chunk)
 
 
 def _sum_over_chunks(term: Callable, arrays: tuple, samples: int, chunk: int):
@@ -88,11 +89,6 @@ def _sum_over_chunks(term: Callable, arrays: tuple, samples: int, chunk: int):
     return total
 
 
-def _packed(value: Float[Array, "N K K"]) -> Float[Array, "N K(K+1)/2"]:
-    rows, columns = np.triu_indices(value.shape[-1])
-    return value[:, rows, columns]
-
-
 def _unpacking(size: int) -> np.ndarray:
     """Positions [K K] of a symmetric matrix's entries in its packed upper triangle."""
     rows, columns = np.triu_indices(size)
@@ -102,31 +98,55 @@ def _unpacking(size: int) -> np.ndarray:
 
 
 def _dense_grouped(
-    at: GroupedLinearization, params: GLMParameters, diagonal: Array, outer: Array, chunk: int
+    at: GroupedLinearization, params: GLMParameters, diagonal: Array, outer: Array | None, chunk: int
 ) -> Float[Array, "P P"]:
+    r"""Layer, RMS and group norm, with Λ = diag(λ) − q qᵀ.
+
+    With $d = g^2\lambda$ and means over a group, the entries within a group of $\Pi D_g \Lambda D_g \Pi$ are
+    $\delta_{ij} d_i - (v_i + v_j) - (u_i n_j + n_i u_j) - w_i w_j$, where
+    $h v = d - \tfrac12 \bar d - \overline{dn}\, n$ (centred only), $h u = dn - \tfrac12 \overline{dn^2}\, n$ and $w = \Pi D_g q$: no H×H product is needed.
+    Samples are the last axis of everything here, so that each row of a factor is written in one sweep.
+    """
     units, features = params.units, params.inputs
-    gain = params.gain[None, :]
-    input_rows, input_columns = np.triu_indices(features)
+    size = units // at.groups
+    group = np.arange(units) // size
+    gain = params.gain[:, None]
+
+    def mean(value: Float[Array, "H N"]) -> Float[Array, "H N"]:
+        return jnp.repeat(jnp.mean(value.reshape(at.groups, size, -1), 1), size, 0)
 
     def term(part):
-        at, diagonal, outer = part
-        n, x, s = at.normalized, at.inputs, at.inverse_scale
-        metric = jax.vmap(jnp.diag)(diagonal) - outer[:, :, None] * outer[:, None, :]
-        left = at.project(gain[:, :, None] * metric)  # Π D_g Λ
-        both = at.project((left * gain[:, None, :]).swapaxes(1, 2))  # Π D_g Λ D_g Π
-        both = both * s[:, :, None] * s[:, None, :]
-        left = left * s[:, :, None]
-        crossed = jnp.concatenate([left, left * n[:, None, :]], 2).reshape(len(n), -1)
-        return (
-            _packed(both).T @ (x[:, input_rows] * x[:, input_columns]),
-            crossed.T @ x,
-            jnp.sum(metric, 0),
-            jnp.einsum("nij,nj->ij", metric, n),
-            jnp.einsum("nij,ni,nj->ij", metric, n, n),
-        )
+        n, x, s, weight, q = (None if v is None else v.T for v in part)
+        d, c = weight * gain * gain, weight * gain * s
+        u = (d * n - 0.5 * mean(d * n * n) * n) / size
+        v = (d - 0.5 * mean(d) - mean(d * n) * n) / size if at.centered else jnp.zeros_like(d)
+        rows = []
+        for i in range(units):
+            end = (group[i] + 1) * size
+            row = -(u[i : i + 1] * n[i:end] + n[i : i + 1] * u[i:end])
+            if at.centered:
+                row -= v[i : i + 1] + v[i:end]
+            row = jnp.concatenate([row[:1] + d[i : i + 1], row[1:]]) * jnp.square(s[i : i + 1])
+            rows.append(jnp.concatenate([row, jnp.zeros((units - end, n.shape[1]), n.dtype)]) if end < units else row)
+        # E[σ⁻¹ (Π D_g Λ)_ij x] for the biases, and the same times n_j for the gains.
+        same = jnp.asarray(group[:, None] == group[None, :], n.dtype)[:, :, None]
+        left = jnp.eye(units, dtype=n.dtype)[:, :, None] * c[None] - same * n[:, None] * (c * n / size)[None]
+        if at.centered:
+            left -= same * (c / size)[None]
+        shared = [jnp.diag(jnp.sum(m, 1)) for m in (weight, weight * n, weight * n * n)]
+        if q is not None:
+            w = gain * q - n * mean(n * gain * q)
+            w = (w - mean(gain * q) if at.centered else w) * s
+            rows = [row - w[i : i + 1] * w[i:] for i, row in enumerate(rows)]
+            left -= w[:, None] * q[None]
+            shared = [m - a @ b.T for m, a, b in zip(shared, (q, q, q * n), (q, q * n, q * n), strict=True)]
+        crossed = jnp.concatenate([left, left * n[None]], 1).reshape(2 * units * units, -1)
+        products = jnp.concatenate([x[k : k + 1] * x[k:] for k in range(features)])
+        return jnp.concatenate(rows) @ products.T, crossed @ x.T, *shared
 
     samples = len(at.inputs)
-    ww, wbg, bb, bg, gg = _sum_over_chunks(term, (at, diagonal, outer), samples, chunk)
+    arrays = (at.normalized, at.inputs, at.inverse_scale, diagonal, outer)
+    ww, wbg, bb, bg, gg = _sum_over_chunks(term, arrays, samples, chunk)
     ww = ww[_unpacking(units)][:, :, _unpacking(features)]
     ww = ww.transpose(0, 2, 1, 3).reshape(units * features, units * features)
     wbg = wbg.reshape(units, 2 * units, features).transpose(0, 2, 1).reshape(units * features, 2 * units)
