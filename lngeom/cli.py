@@ -135,8 +135,9 @@ def verify(
         for note in dataset.notes:
             console.print(f"  {note}", highlight=False, markup=False)
         console.print(report.summary(outcomes))
-        if false := report.errata(outcomes):
-            console.print(false)
+        for extra in (report.errata(outcomes), report.numbers_alone(outcomes)):
+            if extra:
+                console.print(extra)
         console.print("Written: " + ", ".join(map(str, paths)), highlight=False, soft_wrap=True)
     different = [o.claim.id for o in outcomes if not o.as_recorded]
     if different:

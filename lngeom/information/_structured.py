@@ -103,8 +103,9 @@ def _dense_grouped(
     r"""Layer, RMS and group norm, with Λ = diag(λ) − q qᵀ.
 
     With $d = g^2\lambda$ and means over a group, the entries within a group of $\Pi D_g \Lambda D_g \Pi$ are
-    $\delta_{ij} d_i - (v_i + v_j) - (u_i n_j + n_i u_j) - w_i w_j$, where
-    $h v = d - \tfrac12 \bar d - \overline{dn}\, n$ (centred only), $h u = dn - \tfrac12 \overline{dn^2}\, n$ and $w = \Pi D_g q$: no H×H product is needed.
+    $\delta_{ij} d_i - (v_i + v_j) - (u_i n_j + n_i u_j) - w_i w_j$, where $w = \Pi D_g q$,
+    $h v = d - \tfrac12 \bar d - \overline{dn}\, n$ (centred only) and $h u = dn - \tfrac12 \overline{dn^2}\, n$: no
+    H×H product is needed.
     Samples are the last axis of everything here, so that each row of a factor is written in one sweep.
     """
     units, features = params.units, params.inputs

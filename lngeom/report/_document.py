@@ -78,6 +78,7 @@ def _outcome(outcome: Outcome) -> dict[str, Any]:
         "strength": outcome.strength.value,
         "as_recorded": outcome.as_recorded,
         "correction": claim.correction,
+        "why_numeric": claim.why_numeric if outcome.strength.value == "numeric" else "",
         "error": outcome.error,
         "seconds": round(outcome.seconds, 3),
         "evidence": [_evidence(e) for e in outcome.evidence],

@@ -89,6 +89,19 @@ def errata(outcomes: Sequence[Outcome]) -> Table | None:
     return table
 
 
+def numbers_alone(outcomes: Sequence[Outcome]) -> Table | None:
+    """The claims whose verdict rests on numbers alone, and why."""
+    found = [o.claim for o in outcomes if o.strength is Strength.NUMERIC and o.claim.why_numeric]
+    if not found:
+        return None
+    table = Table(title="Resting on numbers alone", expand=True)
+    table.add_column("claim", ratio=2, overflow="fold")
+    table.add_column("why", ratio=5)
+    for claim in found:
+        table.add_row(Text(claim.id), Text(claim.why_numeric))
+    return table
+
+
 def listing(claims: Sequence[Claim], reserved: Sequence[Claim]) -> Table:
     """Ids, topics, sources and recorded verdicts, without checking anything."""
     table = Table(title=f"{len(claims)} claims, {len(reserved)} ids reserved", expand=True)
