@@ -3,6 +3,7 @@
 import os
 
 import jax
+import pytest
 from hypothesis import HealthCheck, settings
 from threadpoolctl import threadpool_limits
 
@@ -11,6 +12,13 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 
 threadpool_limits(1, user_api="blas")
+
+
+@pytest.fixture(autouse=True)
+def _compile_quickly(request):
+    """Most of a test's time is compilation; only the layers' tests look at what the optimizer makes of the code."""
+    jax.config.update("jax_disable_most_optimizations", "tests/nn" not in request.node.nodeid)
+
 
 _COMMON = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 settings.register_profile("dev", max_examples=50, **_COMMON)
