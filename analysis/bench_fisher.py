@@ -277,19 +277,19 @@ def draw(results: dict, path: Path) -> None:
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    figure, (left, right) = plt.subplots(1, 2, figsize=(8, 3.2), layout="constrained")
+    figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.4), layout="constrained")
     samples = results["cost in N"]
     for name in ("product", "diagonal"):
         left.loglog(list(samples), [row[name] for row in samples.values()], "o-", label=name)
     first = next(iter(samples))
     left.loglog(list(samples), [samples[first]["product"] * n / first for n in samples], "k:", label="∝ N")
-    left.set(xlabel="samples N", ylabel="seconds", title="streamed, chunks of 500")
+    left.set(xlabel="samples N", ylabel="time, s", title="Fisher products against N (chunks of 500)")
     left.legend()
     sizes = results["cost in P"]
     right.loglog(list(sizes), list(sizes.values()), "o-", label="product, N = 256")
     last = max(sizes)
     right.loglog(list(sizes), [sizes[last] * p / last for p in sizes], "k:", label="∝ P")
-    right.set(xlabel="parameters P", ylabel="seconds")
+    right.set(xlabel="parameters P", ylabel="time, s", title="one product against P")
     right.legend()
     figure.savefig(path)
 

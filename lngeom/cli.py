@@ -61,7 +61,7 @@ def _check_writable(folder: Path) -> None:
 def _run(claims, data: str, seed: int):
     """Checks claims on data with a progress bar; returns the data set and the outcomes.
 
-    Proofs are made in a process of their own, beside the numbers.
+    Proofs are made in processes of their own, beside the numbers.
     """
     import jax
     import jax.numpy as jnp
@@ -79,7 +79,7 @@ def _run(claims, data: str, seed: int):
     columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
     # NumPy's matrices are small here; its own threads would only contend with JAX's.
     with (
-        ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as prover,
+        ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn")) as prover,
         jax.enable_x64(True),
         threadpool_limits(1, user_api="blas"),
         Progress(*columns, console=Console(stderr=True), transient=True) as progress,

@@ -15,22 +15,24 @@ from lngeom.information import _automatic, predicted_nullspace
 TOPIC = "nullspace"
 
 _factor = eqx.filter_jit(_automatic.factor)
-_triangle = eqx.filter_jit(lambda case: jnp.linalg.qr(_automatic.factor(*case), mode="r"))
+_triangle = eqx.filter_jit(
+    lambda case: (jnp.linalg.qr(_automatic.factor(*case), mode="r"), _automatic.cancellation_scale(*case))
+)
 _scale = eqx.filter_jit(_automatic.cancellation_scale)
 
 
-def measured(case: Case) -> tuple[np.ndarray, RankDecision]:
-    """The triangular factor of √Λ J, by automatic differentiation, and its numerical rank."""
-    triangle = np.asarray(_triangle(case))
+def measured(case: Case) -> tuple[np.ndarray, RankDecision, float]:
+    """Triangular factor of √Λ J by automatic differentiation, its numerical rank, and the size of what cancelled."""
+    triangle, scale = (np.asarray(v) for v in _triangle(case))
     values = np.linalg.svd(triangle, compute_uv=False)
     rows = len(case.inputs) * case.params.units
-    return triangle, decide_rank(values, rows, triangle.shape[1], scale=float(_scale(*case)))
+    return triangle, decide_rank(values, rows, triangle.shape[1], scale=float(scale)), float(scale)
 
 
 def evidence(what: str, case: Case, formula: int | None = None):
     """Predicted against measured dimension, the formula against both, and F's action on the predicted basis."""
     predicted = predicted_nullspace(*case)
-    triangle, decision = measured(case)
+    triangle, decision, cancelled = measured(case)
     nullity = case.params.size - decision.rank
     if predicted.exact:
         yield same_integer(
@@ -38,7 +40,7 @@ def evidence(what: str, case: Case, formula: int | None = None):
         )
     if formula is not None:
         yield same_integer(f"{what}: formula and measured dimension", formula, nullity)
-    scale = max(float(_scale(*case)), float(np.linalg.norm(triangle)) / triangle.shape[1] ** 0.5)
+    scale = max(cancelled, float(np.linalg.norm(triangle)) / triangle.shape[1] ** 0.5)
     if predicted.basis.size:
         steps = [{"text": line, "latex": ""} for line in predicted.describe().splitlines()]
         yield vanishes(f"{what}: √F on the predicted basis", triangle @ predicted.basis, scale=scale, steps=steps)
@@ -64,8 +66,7 @@ def _nullspace_claim(id: str, statement: str, formula: str, cases, assumptions=(
 
 def _shapes(problem: Problem, normalizer, formula, shapes, family=None):
     for units, features in shapes:
-        samples = max(80, 8 * units)
-        case = problem.small(normalizer, family, shape=(samples, features, units))
+        case = problem.small(normalizer, family, shape=(100, features, units))
         yield f"H = {units}, D = {features}", case, formula(units, features)
 
 
@@ -99,7 +100,7 @@ _nullspace_claim(
     "nullspace.gn",
     "Group norm's is the sum over groups of layer norm's with H/G units.",
     r"\dim\ker F = \sum_{\text{groups}} \dim\ker F_{\mathrm{LN}}(H/G)",
-    lambda p: _with_data(p, "gn", lambda h, d: 2 * _ln(h // 2, d), ((8, 3), (10, 2))),
+    lambda p: _with_data(p, "gn", lambda h, d: 2 * _ln(h // 2, d)),
 )
 _nullspace_claim(
     "nullspace.bn",
@@ -124,16 +125,14 @@ _nullspace_claim(
     "nullspace.softmax_ln",
     "With a softmax output, layer norm's has dimension D + 2 + max(0, H − r(r+1)/2), r = min(D, H−1).",
     r"\dim\ker F = D + 2 + \max(0, H - r(r+1)/2)",
-    lambda p: _with_data(
-        p, "ln", lambda h, d: d + 2 + _wide(h, min(d, h - 1), 1), ((6, 4), (9, 3)), families.Categorical()
-    ),
+    lambda p: _with_data(p, "ln", lambda h, d: d + 2 + _wide(h, min(d, h - 1), 1), family=families.Categorical()),
     assumptions=("every g_i ≠ 0", "ε = 0"),
 )
 _nullspace_claim(
     "nullspace.softmax_rms",
     "With a softmax output, RMS norm's has dimension 2 + max(0, H + r − r(r+1)/2), r = min(D, H).",
     r"\dim\ker F = 2 + \max(0, H + r - r(r+1)/2)",
-    lambda p: _with_data(p, "rms", lambda h, d: 2 + _wide(h, min(d, h), -1), ((6, 5), (8, 3)), families.Categorical()),
+    lambda p: _with_data(p, "rms", lambda h, d: 2 + _wide(h, min(d, h), -1), family=families.Categorical()),
     assumptions=("every g_i ≠ 0", "ε = 0"),
 )
 _nullspace_claim(
@@ -143,8 +142,8 @@ _nullspace_claim(
     r"\dim\ker F = D + \max(0, H - r(r+3)/2)",
     lambda p: [
         *_with_data(p, normalizers.LayerNorm(eps=0.1), lambda h, d: _ln(h, d) - 1),
-        *_with_data(p, normalizers.RMSNorm(eps=0.1), lambda h, d: _rms(h, d) - 1),
-        *_with_data(p, normalizers.BatchNorm(eps=0.1), lambda h, d: h, ((6, 4),)),
+        *_shapes(p, normalizers.RMSNorm(eps=0.1), lambda h, d: _rms(h, d) - 1, ((6, 4), (12, 2))),
+        *_shapes(p, normalizers.BatchNorm(eps=0.1), lambda h, d: h, ((6, 4),)),
     ],
     assumptions=("ε > 0", "every g_i ≠ 0", "no constant combination of the inputs"),
 )
