@@ -117,7 +117,8 @@ def _dense_grouped(
         return jnp.repeat(jnp.mean(value.reshape(at.groups, size, -1), 1), size, 0)
 
     def term(part):
-        n, x, s, weight, q = (None if v is None else v.T for v in part)
+        n, x, s, weight = (v.T for v in part[:4])
+        q = None if part[4] is None else part[4].T
         d, c = weight * gain * gain, weight * gain * s
         u = (d * n - 0.5 * mean(d * n * n) * n) / size
         v = (d - 0.5 * mean(d) - mean(d * n) * n) / size if at.centered else jnp.zeros_like(d)
