@@ -18,7 +18,7 @@ def _quick(monkeypatch, tmp_path):
     """Runs in an empty folder, wide enough for the tables, and leaves the compilation cache alone."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "160")
-    monkeypatch.setattr(cli, "_use_compilation_cache", lambda: None)
+    monkeypatch.setattr(cli, "_compile_sparingly", lambda: None)
 
 
 def lngeom(*args):
