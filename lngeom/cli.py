@@ -32,7 +32,7 @@ def _fail(message: str) -> NoReturn:
 
 
 def _compile_sparingly() -> None:
-    """Compiles fast rather than well, and keeps programs in the user's cache folder, so that the next run starts warm."""
+    """Compiles fast rather than well, and keeps programs in the user's cache folder: the next run starts warm."""
     import jax
 
     jax.config.update("jax_disable_most_optimizations", True)
