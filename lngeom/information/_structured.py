@@ -15,7 +15,6 @@ from jaxtyping import Array, Float
 from lngeom._types import GLMParameters
 from lngeom.glm import NormalizedGLM
 from lngeom.information._linearization import (
-    AbstractLinearization,
     GroupedLinearization,
     UnitwiseLinearization,
     linearize,
@@ -180,6 +179,3 @@ def _dense_unitwise(
     if crossed is not None:
         matrix -= crossed
     return from_paper_order(matrix, units, params.inputs) / samples
-
-
-__all__ = ["AbstractLinearization", "dense", "product"]
