@@ -20,16 +20,19 @@ from lngeom.information import (
 
 __version__ = "0.1.0"
 
-_LAZY = ("claims", "nn", "report", "symbolic")
+_ROOMS = ("checks", "claims", "discovery", "nn", "plots", "report", "strategies", "symbolic", "training")
+_NAMES = {"check_invariances": "checks", "discover_symmetries": "discovery"}
 
 
 def __getattr__(name: str):
-    """Imports the heavier rooms when they are first asked for."""
-    if name in _LAZY:
+    """Imports the heavier rooms when they, or the functions they give to the top, are first asked for."""
+    if name in _ROOMS:
         return importlib.import_module(f"lngeom.{name}")
+    if name in _NAMES:
+        return getattr(importlib.import_module(f"lngeom.{_NAMES[name]}"), name)
     raise AttributeError(f"module 'lngeom' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
     """Every public name, the lazy ones too."""
-    return sorted([*(n for n in globals() if not n.startswith("_")), *_LAZY])
+    return sorted([*(n for n in globals() if not n.startswith("_")), *_ROOMS, *_NAMES])

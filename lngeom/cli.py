@@ -99,7 +99,7 @@ def _run(claims, data: str, seed: int):
 @app.command()
 def verify(
     data: Data = "digits",
-    topic: Annotated[str | None, typer.Option(help="Only the claims of one topic (see --list).")] = None,
+    topic: Annotated[str | None, typer.Option(help="Only the claims of one topic (see --list), or 'all'.")] = None,
     claim: Annotated[str | None, typer.Option(help="Only the claim with this id (see --list).")] = None,
     out: Annotated[Path, typer.Option(help="Folder for report.json and report.html.")] = Path("report"),
     json: Annotated[bool, typer.Option("--json", help="Print the report as JSON instead of tables.")] = False,
@@ -111,12 +111,12 @@ def verify(
 
     try:
         chosen = registry.all_claims(topic, claim)
-        reserved = [] if topic or claim else registry.all_claims(reserved=True)
+        reserved = [] if claim or topic not in {None, "all"} else registry.all_claims(topic, reserved=True)
     except ValueError as error:
         _fail(str(error))
     console = Console()
     if list_only:
-        console.print(report.listing(chosen, reserved))
+        console.print(report.listing(chosen if topic or claim else registry.all_claims("all"), reserved))
         return
     _check_writable(out)
     _compile_sparingly()

@@ -11,6 +11,7 @@ from lngeom.claims._evidence import (
 from lngeom.claims._problem import Problem as Problem
 from lngeom.claims._proofs import proof_evidence as proof_evidence, provable as provable
 from lngeom.claims._registry import (
+    ON_REQUEST as ON_REQUEST,
     Claim as Claim,
     Outcome as Outcome,
     all_claims as all_claims,

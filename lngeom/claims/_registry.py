@@ -68,6 +68,9 @@ class Outcome:
 
 _CLAIMS: dict[str, Claim] = {}
 
+ON_REQUEST = frozenset({"extended", "learning-rate"})
+"""Topics that an audit takes in only when they are asked for: they go beyond the paper's text, or train networks."""
+
 
 def register(claim: Claim) -> Claim:
     """Adds a claim to the registry.
@@ -116,7 +119,7 @@ def all_claims(topic: str | None = None, id: str | None = None, *, reserved: boo
     """The registered claims, in order of registration.
 
     Args:
-        topic: only this topic.
+        topic: only this topic; "all" for all of them. Without a topic and an id, those on request are left out.
         id: only this claim.
         reserved: the ids reserved for later instead of the claims that can be checked.
 
@@ -128,14 +131,19 @@ def all_claims(topic: str | None = None, id: str | None = None, *, reserved: boo
     """
     claims = [c for c in _CLAIMS.values() if (c.check is None) == reserved]
     topics = list(dict.fromkeys(c.topic for c in claims))
-    if topic is not None and topic not in topics:
-        raise ValueError(f"no topic {topic!r}; the topics are {', '.join(topics)}")
+    if topic not in {None, "all", *topics}:
+        raise ValueError(f"no topic {topic!r}; the topics are {', '.join(topics)}, and 'all'")
     if id is not None and id not in _CLAIMS:
         near = difflib.get_close_matches(id, list(_CLAIMS), n=3, cutoff=0.5)
         raise ValueError(f"no claim {id!r}; " + (f"near it: {', '.join(near)}" if near else "list them with --list"))
     if id is not None and _CLAIMS[id].check is None and not reserved:
         raise ValueError(f"claim {id!r} is reserved: its check is still to come")
-    return [c for c in claims if topic in {None, c.topic} and id in {None, c.id}]
+    by_default = topic is None and id is None
+    return [
+        c
+        for c in claims
+        if topic in {None, "all", c.topic} and id in {None, c.id} and not (by_default and c.topic in ON_REQUEST)
+    ]
 
 
 def run(claim: Claim, problem: Problem, proof: Callable[[str], Iterable[Evidence]] | None = None) -> Outcome:

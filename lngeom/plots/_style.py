@@ -1,0 +1,136 @@
+"""One style for every figure, and the one way to write it: SVG and PNG with their data as JSON beside them."""
+
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from contextlib import contextmanager
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from lngeom import __version__
+
+WIDTHS = {"column": 3.6, "page": 7.2}
+"""Inches: one column, or the page."""
+
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000")
+"""Okabe and Ito's colours, told apart by colour-blind readers; lines also differ by dash and marker."""
+
+STYLE: dict[str, Any] = {
+    "axes.grid": True,
+    "axes.prop_cycle": matplotlib.cycler(
+        color=COLOURS, linestyle=["-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), "-"]
+    ),
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "axes.titlesize": 9,
+    "axes.labelsize": 8,
+    "figure.dpi": 150,
+    "font.size": 8,
+    "grid.alpha": 0.3,
+    "grid.linewidth": 0.5,
+    "legend.fontsize": 7,
+    "legend.frameon": False,
+    "lines.linewidth": 1.4,
+    "lines.markersize": 4,
+    "savefig.bbox": "tight",
+    "svg.fonttype": "path",
+    "svg.hashsalt": "lngeom",
+    "xtick.labelsize": 7,
+    "ytick.labelsize": 7,
+}
+
+
+@contextmanager
+def figure(rows: int = 1, columns: int = 1, *, width: str = "page", height: float = 2.6, **subplots: Any):
+    """A figure and its axes in the style of the project; global settings stay as they are.
+
+    Args:
+        rows: of axes.
+        columns: of axes.
+        width: "column" or "page".
+        height: inches of one row.
+        **subplots: passed to `Figure.subplots`, such as `sharex=True`.
+
+    Yields:
+        The figure and a [rows, columns] array of its axes.
+
+    Raises:
+        ValueError: if there is no such width.
+    """
+    if width not in WIDTHS:
+        raise ValueError(f"no width {width!r}; the widths are {', '.join(WIDTHS)}")
+    with matplotlib.rc_context(STYLE):
+        fig = Figure(figsize=(WIDTHS[width], height * rows), layout="constrained")
+        FigureCanvasAgg(fig)
+        yield fig, fig.subplots(rows, columns, squeeze=False, **subplots)
+
+
+def _plain(value: Any) -> Any:
+    """The value as JSON can hold it; what is not finite becomes null."""
+    if isinstance(value, Mapping):
+        return {str(k): _plain(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(v) for v in value]
+    if hasattr(value, "__array__"):
+        return _plain(np.asarray(value).tolist())
+    if isinstance(value, float):
+        return value if np.isfinite(value) else None
+    return value
+
+
+def _write(path: Path, write) -> Path:
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=path.suffix)
+    os.close(handle)
+    try:
+        write(Path(temporary))
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    finally:
+        Path(temporary).unlink(missing_ok=True)
+    return path
+
+
+def save(
+    fig: Figure,
+    stem: Path | str,
+    data: Mapping[str, Any],
+    *,
+    caption: str,
+    configuration: Mapping[str, Any] | None = None,
+) -> list[Path]:
+    """Writes a figure as `stem.svg` and `stem.png`, and what it shows as `stem.json`.
+
+    Args:
+        fig: the figure, made by `figure` and inside its `with` block.
+        stem: path without a suffix; its folder is made where it does not exist.
+        data: the numbers that are drawn; arrays become lists, and what is not finite null.
+        caption: one or two sentences which let the figure stand by itself.
+        configuration: settings, seeds and sizes that the data come from.
+
+    Returns:
+        The three paths.
+    """
+    stem = Path(stem)
+    stem.parent.mkdir(parents=True, exist_ok=True)
+    document = {
+        "caption": caption,
+        "configuration": _plain(configuration or {}),
+        "versions": {"lngeom": __version__} | {name: metadata.version(name) for name in ("jax", "numpy", "matplotlib")},
+        "data": _plain(data),
+    }
+    text = json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    about = {"Title": stem.name, "Description": caption}
+    return [
+        _write(
+            stem.with_suffix(".svg"), lambda p: fig.savefig(p, metadata=about | {"Date": None, "Creator": "lngeom"})
+        ),
+        _write(stem.with_suffix(".png"), lambda p: fig.savefig(p, dpi=200, metadata=about)),
+        _write(stem.with_suffix(".json"), lambda p: p.write_text(text, encoding="utf-8")),
+    ]
