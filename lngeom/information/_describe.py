@@ -18,6 +18,7 @@ from jaxtyping import Float
 
 from lngeom.families import Gaussian
 from lngeom.information._problem import Frozen, leaf_paths
+from lngeom.information._streaming import at_parameters
 
 MIXING = 24
 """Longest shared axis for which changes of basis are tried: they span 2·length² directions."""
@@ -311,5 +312,5 @@ def _scale_form(operator: Any, name: str, delta: float) -> float:
     leaves, structure = jax.tree.flatten(problem.params)
     scaled = [leaf * delta if n == name else leaf for n, leaf in zip(names, leaves, strict=True)]
     tangent = [leaf if n == name else jnp.zeros_like(leaf) for n, leaf in zip(names, scaled, strict=True)]
-    moved = replace(problem, params=jax.tree.unflatten(structure, scaled))
+    moved = at_parameters(problem, jax.tree.unflatten(structure, scaled))
     return float(operator.at_problem(moved).quadratic_form(jax.tree.unflatten(structure, tangent)))

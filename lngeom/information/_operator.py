@@ -43,6 +43,16 @@ class FisherOperator(lx.AbstractLinearOperator):
     method: str = eqx.field(static=True)
     excluded: tuple[str, ...] = eqx.field(static=True)
 
+    def __repr__(self) -> str:
+        """What matrix it is, of what, and how products are computed."""
+        problem, plan = self.problem, self.plan
+        kept = "derivative kept" if plan.store else f"chunks of {plan.chunk} samples"
+        devices = "" if self.placement.mesh is None else f", {self.placement.shards} devices"
+        return (
+            f"FisherOperator({self.in_size():,} × {self.in_size():,} {problem.dtype}, {self.method}, "
+            f"{type(problem.family).__name__}, {problem.samples:,} samples, {kept}{devices})"
+        )
+
     # A linear operator in lineax's sense.
 
     def mv(self, vector: PyTree) -> PyTree:
@@ -192,7 +202,7 @@ class FisherOperator(lx.AbstractLinearOperator):
 
     def rank(self) -> int:
         """Numerical rank, from the factor (eager)."""
-        return _spectrum.rank_of(self.singular_values(), self.in_size()).rank
+        return _spectrum.rank_of(self.singular_values(), self.problem, self._rows).rank
 
     def effective_rank(self) -> Float[Array, ""]:
         """Exponential of the entropy of the normalized eigenvalues (Roy & Vetterli 2007)."""
@@ -201,7 +211,7 @@ class FisherOperator(lx.AbstractLinearOperator):
     def pseudo_logdet(self) -> Float[Array, ""]:
         """Sum of the logarithms of the nonzero eigenvalues (eager)."""
         s = self.singular_values()
-        return 2 * jnp.sum(jnp.log(s[: _spectrum.rank_of(s, self.in_size()).rank]))
+        return 2 * jnp.sum(jnp.log(s[: _spectrum.rank_of(s, self.problem, self._rows).rank]))
 
     def eigenvalues(self, k: int, *, key: PRNGKeyArray | None = None, steps: int | None = None) -> Float[Array, " k"]:
         """The k largest eigenvalues, descending: from a small factor, else by Lanczos iterations.
