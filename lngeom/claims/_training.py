@@ -1,6 +1,7 @@
 """What claims about training run on: a small normalized network on the data, and a loop over optimizer steps."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -111,3 +112,23 @@ def train(
 
     with jax.numpy_dtype_promotion("standard"):  # optax's Adam raises a float to an integer count
         return jax.lax.scan(step, (params, start(optimizer.init(params))), jnp.arange(steps))[1]
+
+
+class Path(NamedTuple):
+    """A run, stacked over its steps.
+
+    Attributes:
+        params: before each step.
+        gradients: at each step.
+        after: parameters after each step.
+    """
+
+    params: Parameters
+    gradients: Parameters
+    after: Parameters
+
+
+@partial(jax.jit, static_argnames="normalizer")
+def sgd_path(net: Network, rate: float, normalizer: str = "ln") -> Path:
+    """A run of plain SGD on minibatches, one program for every claim about the same normalizer."""
+    return train(net, optax.sgd(rate), net.params, lambda p, g, after, s: Path(p, g, after), normalizer=normalizer)

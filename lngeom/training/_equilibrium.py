@@ -23,7 +23,7 @@ class Equilibrium:
         angle: between the weights before and after a step, in radians.
         norm: ‖w‖.
         relaxation: rate per step at which $\|w\|^q$ approaches its stationary value, $e^{-\text{rate}\cdot t}$.
-        power: q.
+        power: q; −2 for lars, whose ‖w‖² follows a logistic curve.
     """
 
     angle: float
@@ -71,14 +71,14 @@ def predict_equilibrium(
     The gradient is a random walk's: of mean zero, independent over time, of constant size
     $\tilde G = \|w\|\,\|\nabla\|$ on the unit sphere. Then, with $\eta\lambda \ll 1$ where "≈" stands,
 
-    | optimizer | angle | norm | relaxation |
+    | optimizer | angle | norm | relaxation of |
     |---|---|---|---|
-    | sgd | $\cos\theta = 1-\eta\lambda$ | $\|w\|^4 = \eta\tilde G^2/(\lambda(2-\eta\lambda))$ | ‖w‖⁴ at 4ηλ |
+    | sgd | $\cos\theta = 1-\eta\lambda$ | $\|w\|^4 = \eta\tilde G^2/(\lambda(2-\eta\lambda))$ | ‖w‖⁴: 4ηλ |
     | momentum β | ≈ $\sqrt{2\eta\lambda/(1+\beta)}$ | ≈ $\|w\|^4 = \eta\tilde G^2/(2\lambda(1-\beta))$ | 4ηλ/(1−β) |
-    | normalized_gd | $\cos\theta = 1-\eta\lambda$ | $\|w\|^2 = \eta/(\lambda(2-\eta\lambda))$ | ‖w‖² at 2ηλ |
+    | normalized_gd | $\cos\theta = 1-\eta\lambda$ | $\|w\|^2 = \eta/(\lambda(2-\eta\lambda))$ | ‖w‖²: 2ηλ |
     | adamw | ≈ $\sqrt{2\eta\lambda(1-\beta_1)/(1+\beta_1)}$ | ≈ $\|w\|^2 = \eta P/2\lambda$ | 2ηλ |
     | lion | ≈ $\sqrt{2\eta\lambda/S}$ | ≈ $\|w\|^2 = \eta PS/2\lambda$ | 2ηλ |
-    | lars, trust κ | $2\arcsin(\eta\kappa/2)$ | $\|w\|^4 = \tilde G^2/(\lambda^2(4/(\eta\kappa)^2 - 1))$ | (ηκ)² |
+    | lars, trust κ | $2\arcsin(\eta\kappa/2)$ | $\|w\|^4 = \tilde G^2/(\lambda^2(4/(\eta\kappa)^2-1))$ | ‖w‖⁻²: (ηκ)² |
 
     Args:
         optimizer: one of these. Weight decay is the optimizer's own: decoupled for adamw, lion and normalized_gd, in
@@ -125,7 +125,7 @@ def predict_equilibrium(
         if not step < 2:
             raise ValueError(f"learning_rate · trust_coefficient must be below 2; got {step}")
         norm = (gradient_scale / (weight_decay * math.sqrt(4 / step**2 - 1))) ** 0.5
-        return Equilibrium(2 * math.asin(step / 2), norm, step**2, 2)
+        return Equilibrium(2 * math.asin(step / 2), norm, step**2, -2)
     if not product < 1:
         raise ValueError(f"learning_rate · weight_decay must be below 1; got {product}")
     if optimizer == "sgd":
