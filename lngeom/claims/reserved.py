@@ -1,4 +1,4 @@
-"""Ids of claims whose check is still to come: recurrent dynamics, the learning rate and the experiments."""
+"""Ids of claims whose check is still to come: recurrent dynamics and the experiments."""
 
 from lngeom.claims._evidence import Verdict
 from lngeom.claims._registry import reserve
@@ -13,6 +13,5 @@ for _id, _topic, _source, _statement in (
     ("experiments.handwriting", "experiments", "Section 6.5", "Comparable likelihood, much faster."),
     ("experiments.mnist", "experiments", "Section 6.6", "Robust to batch sizes, faster than batch norm."),
     ("experiments.convolutions", "experiments", "Section 6.7", "Faster than the baseline; batch norm is best."),
-    ("text.implicit_early_stopping", "learning-rate", "Section 5.2.2", "Normalization has an early-stopping effect."),
 ):
     reserve(_id, topic=_topic, source=_source, statement=_statement, expected=Verdict.UNDECIDED)
