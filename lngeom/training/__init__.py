@@ -8,12 +8,14 @@ from lngeom.training._checkpoint import (
 from lngeom.training._comparison import (
     Comparison as Comparison,
     Finding as Finding,
+    Statement as Statement,
     compare_best as compare_best,
     compare_speed as compare_speed,
     sign_test as sign_test,
     steps_to as steps_to,
 )
 from lngeom.training._loop import (
+    Progress as Progress,
     Run as Run,
     Task as Task,
     TrainState as TrainState,

@@ -6,8 +6,10 @@ ratio is only known to exceed (all steps)/(steps of the baseline), which is all 
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Literal
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -186,4 +188,48 @@ def _check(treated, baseline) -> None:
         raise ValueError(
             f"curves must be [seed, evaluation], of the same seeds and evaluations; got {np.shape(treated)} and "
             f"{np.shape(baseline)}"
+        )
+
+
+@dataclass(frozen=True)
+class Statement:
+    """What an experiment is to say: that one arm is faster than another, or ends better.
+
+    Attributes:
+        text: the statement.
+        paper: what the paper reports, in its words or numbers.
+        treated: the arm the statement is about.
+        baseline: the arm it is compared with.
+        metric: the curve they are compared by.
+        measure: "speed", the ratio of steps to a target, or "best", the difference of best values.
+        lower_is_better: whether smaller values of the metric are better.
+        target: value to reach; by default the best of the baseline.
+        bound: the ratio must lie below it.
+    """
+
+    text: str
+    paper: str
+    treated: str
+    baseline: str
+    metric: str
+    measure: Literal["speed", "best"] = "speed"
+    lower_is_better: bool = True
+    target: float | None = None
+    bound: float = 1.0
+
+    def compare(self, steps: Int[np.ndarray, " E"], curves: Mapping[str, Float[np.ndarray, "S E"]]) -> Comparison:
+        """The comparison of the two arms.
+
+        Args:
+            steps: steps at each evaluation, the same for both arms.
+            curves: the metric of each arm.
+
+        Returns:
+            The comparison.
+        """
+        treated, baseline = curves[self.treated], curves[self.baseline]
+        if self.measure == "best":
+            return compare_best(treated, baseline, lower_is_better=self.lower_is_better)
+        return compare_speed(
+            steps, treated, baseline, target=self.target, lower_is_better=self.lower_is_better, bound=self.bound
         )

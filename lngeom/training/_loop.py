@@ -34,13 +34,14 @@ class Task(NamedTuple, Generic[State]):
 
     Attributes:
         init: the state before the first step, from a key.
-        step: the next state and the loss, from a state, a key and a batch (None without a stream).
-        evaluate: named scalars, from a state.
+        step: the next state and the loss, from a state, a key and a batch: one of the stream or, without one, all of
+            the data.
+        evaluate: named scalars, from a state and the data.
     """
 
     init: Callable[[PRNGKeyArray], State]
     step: Callable[[State, PRNGKeyArray, Any], tuple[State, Float[Array, ""]]]
-    evaluate: Callable[[State], Metrics]
+    evaluate: Callable[[State, Any], Metrics]
 
 
 class TrainState(NamedTuple):
@@ -61,7 +62,7 @@ def gradient_task(
     init: Callable[[PRNGKeyArray], Any],
     loss: Callable[[Any, Any, PRNGKeyArray, Any], tuple[Float[Array, ""], Any]],
     optimizer: optax.GradientTransformation,
-    evaluate: Callable[[Any, Any], Metrics],
+    evaluate: Callable[[Any, Any, Any], Metrics],
 ) -> Task[TrainState]:
     """The task of minimizing a loss with an optimizer of optax.
 
@@ -69,7 +70,7 @@ def gradient_task(
         init: gives the model and what is carried with it, `(model, extra)`, from a key.
         loss: gives the loss and the next `extra` from `(model, extra, key, batch)`.
         optimizer: the optimizer.
-        evaluate: named scalars from `(model, extra)`.
+        evaluate: named scalars from `(model, extra, data)`.
 
     Returns:
         The task, whose state is a `TrainState`.
@@ -84,7 +85,7 @@ def gradient_task(
         updates, following = optimizer.update(gradient, state.optimizer, state.model)
         return TrainState(optax.apply_updates(state.model, updates), following, extra), value
 
-    return Task(start, step, lambda state: evaluate(state.model, state.extra))
+    return Task(start, step, lambda state, data: evaluate(state.model, state.extra, data))
 
 
 @dataclass(frozen=True)
@@ -120,8 +121,12 @@ def _keys(seeds: Sequence[int], purpose: int) -> PRNGKeyArray:
     return jax.vmap(jax.random.fold_in, (0, None))(keys, purpose)
 
 
-def _chunk(task: Task, scan: bool) -> Callable:
-    """Takes the steps of one chunk for every seed; gives states, first bad steps and the mean loss of each seed."""
+def _chunk(task: Task, scan: bool, streamed: bool) -> Callable:
+    """Takes the steps of one chunk for every seed; gives states, first bad steps and the mean loss of each seed.
+
+    Without a stream `batches` is the data, the same for every step; it stays an argument of the program and does not
+    become a constant in it.
+    """
 
     def one_step(carry, key, step, batch):
         state, bad = carry
@@ -131,7 +136,10 @@ def _chunk(task: Task, scan: bool) -> Callable:
     if scan:
 
         def one_seed(carry, key, steps, batches):
-            carry, losses = jax.lax.scan(lambda c, item: one_step(c, key, *item), carry, (steps, batches))
+            items = (steps, batches if streamed else None)
+            carry, losses = jax.lax.scan(
+                lambda c, item: one_step(c, key, item[0], item[1] if streamed else batches), carry, items
+            )
             return carry, jnp.mean(losses)
 
         return jax.jit(jax.vmap(one_seed, (0, 0, None, None)), donate_argnums=0)
@@ -141,7 +149,8 @@ def _chunk(task: Task, scan: bool) -> Callable:
     def stepped(carry, keys, steps, batches):
         losses = []
         for i in range(len(steps)):
-            carry, loss = single(carry, keys, steps[i], jax.tree.map(lambda v, i=i: v[i], batches))
+            batch = jax.tree.map(lambda v, i=i: v[i], batches) if streamed else batches
+            carry, loss = single(carry, keys, steps[i], batch)
             losses.append(loss)
         return carry, jnp.mean(jnp.stack(losses), 0)
 
@@ -176,6 +185,7 @@ def train(
     seeds: Sequence[int],
     steps: int,
     every: int,
+    data: Any = None,
     stream: Stream | None = None,
     checkpoint: Path | None = None,
     resume: bool = False,
@@ -194,6 +204,7 @@ def train(
         seeds: seeds of the runs.
         steps: steps of each run.
         every: steps between two evaluations; divides `steps`.
+        data: a pytree of arrays that stays on the device: what `evaluate` gets and, without a stream, `step`.
         stream: gives the batches of steps t to t + n - 1, stacked in the first axis, from (t, n), and the same
             ones whenever it is asked; all seeds see them. Without it, the task draws its data from the key.
         checkpoint: file to save the states to, between chunks.
@@ -214,10 +225,13 @@ def train(
     """
     _check(seeds, steps, every)
     keys = _shard(_keys(seeds, 1), mesh, "seeds", 0)
-    states = _shard(jax.jit(jax.vmap(task.init))(_keys(seeds, 0)), mesh, "seeds", 0)
+    # One seed at a time: batched decompositions, such as an orthogonal start needs, can hang on a CPU.
+    start = jax.jit(task.init)
+    states = jax.tree.map(lambda *leaves: jnp.stack(leaves), *(start(key) for key in _keys(seeds, 0)))
+    states = _shard(states, mesh, "seeds", 0)
     bad = _shard(jnp.full(len(seeds), -1, jnp.int32), mesh, "seeds", 0)
-    evaluate = jax.jit(jax.vmap(task.evaluate))
-    names = [LOSS, *sorted(jax.eval_shape(evaluate, states))]
+    evaluate = jax.jit(jax.vmap(task.evaluate, (0, None)))
+    names = [LOSS, *sorted(jax.eval_shape(evaluate, states, data))]
     values = np.full((len(seeds), steps // every + 1, len(names)), np.nan)
     identity = json.loads(
         json.dumps(
@@ -234,7 +248,7 @@ def train(
     taken = 0
 
     def record(losses: Array | None) -> None:
-        found = {k: np.asarray(v) for k, v in evaluate(states).items()}
+        found = {k: np.asarray(v) for k, v in evaluate(states, data).items()}
         found[LOSS] = np.full(len(seeds), np.nan) if losses is None else np.asarray(losses)
         values[:, taken // every] = np.stack([found[name] for name in names], 1)
 
@@ -243,11 +257,11 @@ def train(
         states, bad = _shard((states, bad), mesh, "seeds", 0)
     else:
         record(None)
-    chunk = _chunk(task, scan)
+    chunk = _chunk(task, scan, stream is not None)
     saved = time.monotonic()
     while taken < steps:
         numbers = jnp.arange(taken, taken + every, dtype=jnp.int32)
-        batches = _shard(stream(taken, every), mesh, "batch", 1) if stream else None
+        batches = _shard(stream(taken, every), mesh, "batch", 1) if stream else data
         (states, bad), losses = chunk((states, bad), keys, numbers, batches)
         taken += every
         record(losses)

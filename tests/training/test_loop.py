@@ -34,7 +34,7 @@ def quadratic(rate=0.1, slow=False):
         x = jax.random.normal(key, (8, 4)) if batch is None else batch
         return jnp.mean(jnp.square(x @ (w - 1))), count + 1
 
-    def evaluate(w, count):
+    def evaluate(w, count, data):
         if slow:
             jax.debug.callback(lambda: time.sleep(0.02))
         return {"distance": jnp.sum(jnp.square(w - 1)), "count": count}
@@ -120,7 +120,7 @@ def test_a_diverged_seed_is_reported_and_the_others_go_on():
         return jnp.where(jax.random.key_data(key)[1] == jax.random.key_data(bad)[1], 1.0, 0.0)
 
     bad = jax.random.fold_in(jax.random.key(7), 0)
-    task = training.Task(init, lambda s, key, batch: (2e60 * s * s, 2e60 * s * s), lambda s: {"value": s})
+    task = training.Task(init, lambda s, key, batch: (2e60 * s * s, 2e60 * s * s), lambda s, data: {"value": s})
     run = training.train(task, seeds=(5, 7), steps=12, every=2)
     assert run.diverged_at[0] == -1
     assert 0 < run.diverged_at[1] < 12
