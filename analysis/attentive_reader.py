@@ -47,14 +47,14 @@ class Questions(NamedTuple):
 class ReaderSettings(Settings):
     """Sizes."""
 
-    vocabulary: int = 40
+    vocabulary: int = 24
     entities: int = 8
     embedding: int = 32
     hidden: int = 64
     rate: float = 1e-3
     batch: int = 64
     dropout: float = 0.0
-    documents: int = 8000
+    documents: int = 40_000
     held_out: int = 500
     clip: float = 100.0
 
@@ -67,11 +67,11 @@ class Arm(NamedTuple):
     gain: float = 1.0
 
 
-FACTS, RELATIONS, NOUNS = 5, 6, 12
+FACTS, RELATIONS, NOUNS = 5, 4, 8
 
 
 def stories(settings: ReaderSettings, seed: int = 0) -> Questions:
-    """Five facts "@entity relation noun .", each of another entity, and one of them with its entity left out.
+    """Five facts "@entity relation noun .", with different entities and nouns, and one of them with a gap.
 
     Entities are drawn anew for every document, so that none can be learned by heart.
 

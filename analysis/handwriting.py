@@ -220,7 +220,7 @@ def sample(
 
     def body(carry, k):
         state, x, ended = carry
-        state, parameters, phi = model.step(state, x, hot)
+        state, parameters, _ = model.step(state, x, hot)
         weights, means, logs, rho, lift = split_parameters(parameters)
         keys = jax.random.split(k, 3)
         j = jax.random.categorical(keys[0], weights[0] * (1 + bias))

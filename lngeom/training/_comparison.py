@@ -81,11 +81,13 @@ def sign_test(successes: int, trials: int) -> float:
     return sum(math.comb(trials, k) for k in range(successes, trials + 1)) / 2**trials
 
 
-def _compare(values, censored, bound: float) -> Comparison:
-    wins = int(np.sum((values < bound) & ~censored))
-    losses = int(np.sum((values > bound) | (censored & (values >= bound))))
+def _compare(values, bound: float, at_least=None, at_most=None) -> Comparison:
+    """Counts the seeds that are known to lie below the bound and those known to lie above it."""
+    at_least, at_most = (np.zeros(len(values), bool) if known is None else known for known in (at_least, at_most))
+    wins = int(np.sum((values < bound) & ~at_least))
+    losses = int(np.sum(((values > bound) & ~at_most) | (at_least & (values >= bound))))
     trials = wins + losses
-    return Comparison(values, censored, bound, wins, losses, sign_test(wins, trials), sign_test(losses, trials))
+    return Comparison(values, at_least, bound, wins, losses, sign_test(wins, trials), sign_test(losses, trials))
 
 
 def steps_to(
@@ -143,17 +145,15 @@ def compare_speed(
     _check(treated, baseline)
     beyond = float(steps[-1] + (steps[-1] - steps[-2]))
     best = _best(baseline, lower_is_better) if target is None else np.full(len(baseline), target)
-    values, censored = np.empty(len(best)), np.zeros(len(best), bool)
+    values, censored, capped = np.empty(len(best)), np.zeros(len(best), bool), np.zeros(len(best), bool)
     for s, goal in enumerate(best):
         of_baseline, of_treated = (
             steps_to(steps, curves[s], goal, lower_is_better=lower_is_better) for curves in (baseline, treated)
         )
-        censored[s] = math.isinf(of_treated)
-        if censored[s] and math.isinf(of_baseline):
-            values[s], censored[s] = bound, False
-        else:
-            values[s] = max(min(of_treated, beyond), 1.0) / max(min(of_baseline, beyond), 1.0)
-    return _compare(values, censored, bound)
+        censored[s], capped[s] = math.isinf(of_treated), math.isinf(of_baseline)
+        values[s] = max(min(of_treated, beyond), 1.0) / max(min(of_baseline, beyond), 1.0)
+    values[censored & capped] = bound
+    return _compare(values, bound, censored & ~capped, capped)
 
 
 def compare_best(
@@ -180,7 +180,7 @@ def compare_best(
     _check(treated, baseline)
     difference = _best(treated, lower_is_better) - _best(baseline, lower_is_better)
     difference = np.nan_to_num(difference if lower_is_better else -difference, nan=0.0)
-    return _compare(difference, np.zeros(len(difference), bool), -margin)
+    return _compare(difference, -margin)
 
 
 def _check(treated, baseline) -> None:
