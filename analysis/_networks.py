@@ -39,7 +39,14 @@ def embedding(key: PRNGKeyArray, symbols: int, size: int) -> Float[Array, "V E"]
 
 
 def cell(
-    kind: Literal["GRU", "LSTM"], normalized: bool, inputs: int, hidden: int, *, key: PRNGKeyArray, gain: float = 1.0
+    kind: Literal["GRU", "LSTM"],
+    normalized: bool,
+    inputs: int,
+    hidden: int,
+    *,
+    key: PRNGKeyArray,
+    gain: float = 1.0,
+    scaled_start: bool = False,
 ) -> Any:
     """A recurrent cell of the paper, with as many biases in either version, which starts as in the reference code.
 
@@ -52,6 +59,7 @@ def cell(
         hidden: H.
         key: for the weights.
         gain: value at which the gains of its layer norms start.
+        scaled_start: whether weights are normal of variance 1/D instead, so that summed inputs have variance 1.
 
     Returns:
         The cell.
@@ -61,7 +69,8 @@ def cell(
         made = nn.LayerNormGRU(inputs, hidden, key=key) if normalized else plain
     else:
         made = nn.LayerNormLSTM(inputs, hidden, key=key) if normalized else nn.LSTM(inputs, hidden, key=key)
-    made = reference_start(made, jax.random.fold_in(key, 1))
+    if not scaled_start:
+        made = reference_start(made, jax.random.fold_in(key, 1))
     return made if gain == 1.0 else with_gain(made, gain)
 
 

@@ -30,11 +30,12 @@ class RowsSettings(Settings):
 
 
 class Arm(NamedTuple):
-    """Which cell, normalized or not, at which batch size."""
+    """Which cell, normalized or not, at which batch size, and whether weights start scaled to their inputs."""
 
     kind: Any
     normalized: bool
-    small_batch: bool
+    small_batch: bool = False
+    scaled_start: bool = False
 
 
 class Reader(eqx.Module):
@@ -58,7 +59,7 @@ def task(settings: RowsSettings, arm: Arm, data: _digits.Digits):
 
     def init(key):
         keys = jax.random.split(key)
-        made = cell(arm.kind, arm.normalized, inputs, settings.hidden, key=keys[0])
+        made = cell(arm.kind, arm.normalized, inputs, settings.hidden, key=keys[0], scaled_start=arm.scaled_start)
         return Reader(made, Dense(settings.hidden, 10, key=keys[1]), settings.rows), None
 
     def loss(model, extra, key, data):
@@ -71,9 +72,12 @@ def task(settings: RowsSettings, arm: Arm, data: _digits.Digits):
     return gradient_task(init, loss, optax.adam(settings.rate), evaluate)
 
 
+VARIANTS = {"batch 64": {}, "batch 4": {"small_batch": True}, "scaled start": {"scaled_start": True}}
+"""Batches of 64 and 4 from the start of the reference code, and batches of 64 from normal weights of variance 1/D."""
+
 ARMS = {
-    f"{kind}{' + LN' if normalized else ''}, batch {'4' if small else '64'}": Arm(kind, normalized, small)
-    for small in (False, True)
+    f"{kind}{' + LN' if normalized else ''}, {name}": Arm(kind, normalized, **variant)
+    for name, variant in VARIANTS.items()
     for kind in ("GRU", "LSTM")
     for normalized in (False, True)
 }
@@ -83,22 +87,16 @@ EXPERIMENT = Experiment(
     title="Digits read row by row",
     source="Sections 3.1 and 7",
     arms=ARMS,
-    small=RowsSettings(steps=1000, every=10),
+    small=RowsSettings(steps=800, every=10),
     full=RowsSettings(steps=20_000, every=100, hidden=256, rows=28, small_batch_steps=100_000),
     data=lambda settings: _digits.bundled(),
     task=task,
     length=lambda s, arm: (s.small_batch_steps, 2 * s.every) if arm.small_batch else (s.steps, s.every),
     statements=STATEMENTS["rows_of_digits"],
     panels=tuple(
-        Panel(
-            "test error",
-            f"{kind}, batch {size}",
-            "test error",
-            (f"{kind}, batch {size}", f"{kind} + LN, batch {size}"),
-            log=True,
-        )
-        for size in (64, 4)
+        Panel("test error", f"{kind}, {name}", "test error", (f"{kind}, {name}", f"{kind} + LN, {name}"), log=True)
         for kind in ("GRU", "LSTM")
+        for name in VARIANTS
     ),
     synthetic=lambda settings: _digits.made_up(1000, 100, 784),
     note="Real 8 × 8 digits, one row of pixels a step.",

@@ -205,6 +205,7 @@ class Statement:
         lower_is_better: whether smaller values of the metric are better.
         target: value to reach; by default the best of the baseline.
         bound: the ratio must lie below it.
+        claim: last part of the id of the claim it belongs to; the experiment's own claim by default.
     """
 
     text: str
@@ -216,6 +217,7 @@ class Statement:
     lower_is_better: bool = True
     target: float | None = None
     bound: float = 1.0
+    claim: str = ""
 
     def compare(self, steps: Int[np.ndarray, " E"], curves: Mapping[str, Float[np.ndarray, "S E"]]) -> Comparison:
         """The comparison of the two arms.
