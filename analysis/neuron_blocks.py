@@ -86,9 +86,11 @@ def data(samples: int) -> tuple[Array, Array]:
     return jnp.asarray((images - images.mean()) / images.std(), float), jnp.asarray(digits.train_labels[:samples])
 
 
-def quality(F: lg.FisherOperator, gradient: Float[Array, " P"], loss: float) -> Quality:
-    """Compares the exact matrix with the blocks of its neurons."""
-    exact, blocks = F.as_matrix(), block_diagonal(F, LAYERS)
+def quality(
+    F: lg.FisherOperator, gradient: Float[Array, " P"], loss: float, layers: list[dict[str, int]] = LAYERS
+) -> Quality:
+    """Compares the exact matrix with the blocks of the neurons of these layers."""
+    exact, blocks = F.as_matrix(), block_diagonal(F, layers)
     spectra = [jnp.linalg.eigh(matrix) for matrix in (exact, blocks)]
     largest = spectra[0][0][-1]
 
