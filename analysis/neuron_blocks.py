@@ -174,10 +174,10 @@ def draw(result: dict[str, dict[str, Quality]], configuration: dict, stem: str =
             for k, stage in enumerate(stages):
                 heights = [getattr(result[arm][stage], name) for arm in arms]
                 ax.bar(np.arange(len(arms)) + 0.4 * k - 0.2, heights, 0.38, label=stage, color=plots.COLOURS[k])
-            ax.set(title=f"error of the blocks, {norm} norm", ylabel="|B − F| / |F|", ylim=(0, None))
+            ax.set(title=f"error of the blocks, {norm} norm", ylabel="|B − F| / |F|", ylim=(0, 1.05))
             ax.set_xticks(np.arange(len(arms)), arms)
             ax.grid(False, axis="x")
-        axes[0, 0].legend(loc="lower right", frameon=True)
+        axes[0, 0].legend(loc="upper right", ncols=2)
         for arm, marker in zip(arms, "osv^D", strict=True):
             axes[0, 2].semilogx(DAMPINGS, result[arm]["trained"].cosine, marker=marker, label=arm)
         axes[0, 2].set(

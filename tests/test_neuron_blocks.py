@@ -7,12 +7,12 @@ import numpy as np
 from analysis import neuron_blocks
 
 
-def test_blocks_miss_more_of_a_layer_normalized_network_than_the_natural_gradient_shows():
+def test_blocks_of_neurons_miss_most_of_a_layer_normalized_network():
     found = neuron_blocks.measure(("layer",), samples=48, hidden=4, steps=0)["layer"]["start"]
     assert 0.5 < found.frobenius < 1  # the blocks are far from the matrix
     assert 0 < found.spectral < 1
-    assert abs(found.cosine[-1]) <= 1
-    assert np.all(np.abs(found.cosine) > 0)
+    assert found.cosine[0] < 0.8  # without damping the natural gradient is another one
+    assert found.cosine[-1] > 0.9  # with much of it, both are the gradient
 
 
 def test_quality_is_perfect_where_the_matrix_is_its_blocks():
