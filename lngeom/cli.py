@@ -191,6 +191,34 @@ def prove(
 
 
 @app.command()
+def check(
+    layer: Annotated[
+        str, typer.Argument(help="Such as flax.nnx:LayerNorm or mypkg.layers:MyNorm.", metavar="MODULE:NAME")
+    ],
+    dtype: Annotated[str, typer.Option(help="float64, float32, bfloat16 or float16.")] = "float32",
+    like: Annotated[
+        str | None, typer.Option(help="A row of the table of invariances, such as layer, to compare with.")
+    ] = None,
+    evaluation: Annotated[bool, typer.Option("--evaluation", help="Check the evaluation mode.")] = False,
+    kind: Annotated[str | None, typer.Option(help="Of a function: 'weights', (W, X) → y, or 'summed', a → y.")] = None,
+    units: Annotated[int | None, typer.Option(help="Units, for a layer that fixes them.", min=2)] = None,
+    positions: Annotated[int | None, typer.Option(help="Positions, for inputs [N T D].", min=2)] = None,
+    seed: Seed = 0,
+) -> None:
+    """Find out which invariances a layer has; exit 1 if it differs from the row given by --like."""
+    from lngeom.checks import check_invariances
+
+    options = {"kind": kind, "units": units, "positions": positions}
+    try:
+        report = check_invariances(layer, like=like, dtype=dtype, training=not evaluation, seed=seed, **options)
+    except ValueError as error:
+        _fail(str(error))
+    sys.stdout.write(f"{report}\n")
+    if report.differences:
+        raise typer.Exit(1)
+
+
+@app.command()
 def version() -> None:
     """Print the version."""
     import lngeom
