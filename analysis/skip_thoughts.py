@@ -47,7 +47,7 @@ class Triples(NamedTuple):
 class SkipSettings(Settings):
     """Sizes."""
 
-    vocabulary: int = 64
+    vocabulary: int = 68
     embedding: int = 32
     hidden: int = 64
     rate: float = 1e-3
@@ -227,7 +227,7 @@ EXPERIMENT = Experiment(
     title="Skip-thought vectors",
     source="Section 6.3, Figure 3",
     arms={"baseline": Arm(False), "LN": Arm(True)},
-    small=SkipSettings(steps=1000, every=25),
+    small=SkipSettings(steps=800, every=20),
     full=SkipSettings(
         steps=1_000_000,
         every=50_000,
