@@ -16,7 +16,7 @@ from lngeom.discovery._discrete import discrete_symmetries
 from lngeom.discovery._layer import BATCH, Derivatives, Examined, Layer, Part
 
 LIMIT = 1000
-"""Most unknowns m(m+1), HD up to 31: a singular value decomposition of as many columns takes under a minute."""
+"""Most unknowns m(m+1), HD up to 31: a singular value decomposition of as many columns (600: 8 s on a core)."""
 
 
 def discover_symmetries(
