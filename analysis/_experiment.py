@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 from lngeom import training
+from lngeom.claims import read_curves
 from lngeom.training import Run, Statement, Task
 
 
@@ -258,6 +259,27 @@ def _rounded(values: Any) -> Any:
     return float(f"{values:.5g}") if np.isfinite(values) else None
 
 
+def read(experiment: Experiment, out: Path) -> Results:
+    """The results that `write` has left, compared anew; the states after training are not among them.
+
+    Args:
+        experiment: the experiment.
+        out: folder of all results.
+
+    Returns:
+        The results.
+    """
+    folder = out / experiment.name
+    described = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    old = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+    seeds, runs = tuple(range(described["seeds"])), {}
+    for name, curves in read_curves(out, experiment.name).items():
+        diverged = [-1 if s is None else s for s in old["arms"][name]["diverged at step"]]
+        runs[name] = Run(curves.steps, curves.values, np.array(diverged), None, seeds)
+    further = {k: v for k, v in old.items() if k == "further"}
+    return Results(described, runs, summarize(experiment, runs) | further)
+
+
 def write(experiment: Experiment, results: Results, out: Path) -> list[Path]:
     """Writes `out/NAME/{curves.npz,config.json,summary.json}`, each whole or not at all.
 
@@ -277,7 +299,7 @@ def write(experiment: Experiment, results: Results, out: Path) -> list[Path]:
         arrays[f"{name}/metrics"] = np.array(list(run.curves))
         arrays[f"{name}/curves"] = np.stack(list(run.curves.values()), -1).astype(np.float32)
     buffer = io.BytesIO()
-    np.savez_compressed(buffer, **arrays)
+    np.savez_compressed(buffer, **arrays)  # pyright: ignore[reportArgumentType]
     texts = {"config.json": results.configuration, "summary.json": results.summary}
     files = {"curves.npz": buffer.getvalue()} | {
         name: (json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()
