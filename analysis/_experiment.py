@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -90,6 +90,18 @@ class Experiment:
     note: str = ""
 
 
+class Streamed(NamedTuple):
+    """A data set too large for memory.
+
+    Attributes:
+        data: of the form that `Experiment.data` gives, with all that is held out.
+        stream: batches of the same form, as `lngeom.training.train` takes them.
+    """
+
+    data: Any
+    stream: training.Stream
+
+
 @dataclass(frozen=True)
 class Results:
     """What an experiment gave.
@@ -113,7 +125,7 @@ def load_full(experiment: Experiment, folder: Path | None) -> Any:
         folder: where the data set lies.
 
     Returns:
-        Data of the same form as `experiment.data` gives.
+        Data of the same form as `experiment.data` gives, or a `Streamed`.
 
     Raises:
         ValueError: if there is no folder or no loader.
@@ -166,7 +178,7 @@ def run(
     Args:
         experiment: the experiment.
         settings: its sizes; the small ones by default.
-        data: its data; by default what it generates for these sizes.
+        data: its data, or a `Streamed`; by default what it generates for these sizes.
         seeds: number of seeds.
         folder: where checkpoints are kept while it runs; nowhere by default.
         resume: whether to go on from them.
@@ -178,6 +190,7 @@ def run(
     """
     settings = replace(settings or experiment.small, **overrides)
     data = experiment.data(settings) if data is None else data
+    data, stream = data if isinstance(data, Streamed) else (data, None)
     described = configuration(experiment, settings, seeds)
     runs: dict[str, Run] = {}
     for name, arm in experiment.arms.items():
@@ -188,6 +201,7 @@ def run(
             steps=steps,
             every=every,
             data=data,
+            stream=stream,
             checkpoint=folder and folder / f"{_file_name(name)}.checkpoint",
             resume=resume,
             configuration=described | {"arm": name},

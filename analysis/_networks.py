@@ -127,7 +127,9 @@ def classification_metrics(logits: Float[Array, "N C"], labels: Int[Array, " N"]
 
 
 def rows(key: PRNGKeyArray, size: int, count: int) -> Int[Array, " B"]:
-    """Indices of a batch, drawn with replacement."""
+    """Indices of a batch, drawn with replacement; all in order where there are no more, as in a batch of a stream."""
+    if size == count:
+        return jnp.arange(count, dtype=jnp.int32)
     return jax.random.randint(key, (count,), 0, size, jnp.int32)
 
 

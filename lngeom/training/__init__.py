@@ -17,6 +17,7 @@ from lngeom.training._comparison import (
 from lngeom.training._loop import (
     Progress as Progress,
     Run as Run,
+    Stream as Stream,
     Task as Task,
     TrainState as TrainState,
     gradient_task as gradient_task,
