@@ -39,7 +39,7 @@ class Questions(NamedTuple):
     document_lengths: Int[np.ndarray, " N"]
     questions: Int[np.ndarray, "N Q"]
     question_lengths: Int[np.ndarray, " N"]
-    answers: Int[np.ndarray, " N"]
+    answers: Any
     test: Any = None
 
 
@@ -200,7 +200,7 @@ class Reader(eqx.Module):
         weights = jax.nn.softmax(jnp.where(inside, scores, -1e9), 0)
         r = jnp.sum(weights[..., None] * d, 0)
         g = jnp.tanh(normalized("joint", self.read(r) + self.asked(q), 1))
-        if training and self.dropout > 0:
+        if training and self.dropout > 0 and key is not None:
             kept = jax.random.bernoulli(key, 1 - self.dropout, g.shape)
             g = jnp.where(kept, g / (1 - self.dropout), 0)
         return self.answer(g), stored
