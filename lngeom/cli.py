@@ -60,7 +60,7 @@ def _check_writable(folder: Path) -> None:
         _fail(f"cannot write to --out {folder}: {error}")
 
 
-def _run(claims, data: str, seed: int, proofs: bool = True):
+def _run(claims, data: str, seed: int, results: Path | None = None, proofs: bool = True):
     """Checks claims on data with a progress bar; returns the data set and the outcomes.
 
     Proofs, if wanted, are made in processes of their own, beside the numbers.
@@ -87,7 +87,7 @@ def _run(claims, data: str, seed: int, proofs: bool = True):
         Progress(*columns, console=Console(stderr=True), transient=True) as progress,
     ):
         pending = {claim.id: prover.submit(registry.proof_evidence, claim.id) for claim in claims if proofs}
-        problem = registry.Problem(jnp.asarray(dataset.inputs), seed)
+        problem = registry.Problem(jnp.asarray(dataset.inputs), seed, results=results)
         task = progress.add_task("", total=len(claims))
         for claim in claims:
             progress.update(task, description=claim.id)
@@ -101,6 +101,9 @@ def verify(
     data: Data = "digits",
     topic: Annotated[str | None, typer.Option(help="Only the claims of one topic (see --list), or 'all'.")] = None,
     claim: Annotated[str | None, typer.Option(help="Only the claim with this id (see --list).")] = None,
+    results: Annotated[
+        Path | None, typer.Option(help="Folder of experiments' results, such as figures: check their claims too.")
+    ] = None,
     out: Annotated[Path, typer.Option(help="Folder for report.json and report.html.")] = Path("report"),
     json: Annotated[bool, typer.Option("--json", help="Print the report as JSON instead of tables.")] = False,
     seed: Seed = 0,
@@ -111,6 +114,8 @@ def verify(
 
     try:
         chosen = registry.all_claims(topic, claim)
+        if results is not None and topic is None and claim is None:
+            chosen += registry.all_claims("experiments")
         reserved = [] if claim or topic not in {None, "all"} else registry.all_claims(topic, reserved=True)
     except ValueError as error:
         _fail(str(error))
@@ -118,9 +123,11 @@ def verify(
     if list_only:
         console.print(report.listing(chosen if topic or claim else registry.all_claims("all"), reserved))
         return
+    if results is not None and not results.is_dir():
+        _fail(f"no folder {results}: give the folder that `python -m analysis` has written to")
     _check_writable(out)
     _compile_sparingly()
-    dataset, outcomes = _run(chosen, data, seed)
+    dataset, outcomes = _run(chosen, data, seed, results)
     document = report.document(outcomes, reserved, dataset, seed)
     text = report.dumps(document)
     try:
@@ -215,6 +222,34 @@ def prove(
     found = symbolic.proof_of(id)
     assert found is not None
     sys.stdout.write((found.to_latex() if latex else found.to_text()) + "\n")
+
+
+@app.command()
+def check(
+    layer: Annotated[
+        str, typer.Argument(help="Such as flax.nnx:LayerNorm or mypkg.layers:MyNorm.", metavar="MODULE:NAME")
+    ],
+    dtype: Annotated[str, typer.Option(help="float64, float32, bfloat16 or float16.")] = "float32",
+    like: Annotated[
+        str | None, typer.Option(help="A row of the table of invariances, such as layer, to compare with.")
+    ] = None,
+    evaluation: Annotated[bool, typer.Option("--evaluation", help="Check the evaluation mode.")] = False,
+    kind: Annotated[str | None, typer.Option(help="Of a function: 'weights', (W, X) → y, or 'summed', a → y.")] = None,
+    units: Annotated[int | None, typer.Option(help="Units, for a layer that fixes them.", min=2)] = None,
+    positions: Annotated[int | None, typer.Option(help="Positions, for inputs [N T D].", min=2)] = None,
+    seed: Seed = 0,
+) -> None:
+    """Find out which invariances a layer has; exit 1 if it differs from the row given by --like."""
+    from lngeom.checks import check_invariances
+
+    options = {"kind": kind, "units": units, "positions": positions}
+    try:
+        report = check_invariances(layer, like=like, dtype=dtype, training=not evaluation, seed=seed, **options)
+    except ValueError as error:
+        _fail(str(error))
+    sys.stdout.write(f"{report}\n")
+    if report.differences:
+        raise typer.Exit(1)
 
 
 @app.command()
