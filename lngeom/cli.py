@@ -60,10 +60,10 @@ def _check_writable(folder: Path) -> None:
         _fail(f"cannot write to --out {folder}: {error}")
 
 
-def _run(claims, data: str, seed: int, results: Path | None = None):
+def _run(claims, data: str, seed: int, results: Path | None = None, proofs: bool = True):
     """Checks claims on data with a progress bar; returns the data set and the outcomes.
 
-    Proofs are made in processes of their own, beside the numbers.
+    Proofs, if wanted, are made in processes of their own, beside the numbers.
     """
     import jax
     import jax.numpy as jnp
@@ -86,12 +86,12 @@ def _run(claims, data: str, seed: int, results: Path | None = None):
         threadpool_limits(1, user_api="blas"),
         Progress(*columns, console=Console(stderr=True), transient=True) as progress,
     ):
-        proofs = {claim.id: prover.submit(registry.proof_evidence, claim.id) for claim in claims}
+        pending = {claim.id: prover.submit(registry.proof_evidence, claim.id) for claim in claims if proofs}
         problem = registry.Problem(jnp.asarray(dataset.inputs), seed, results=results)
         task = progress.add_task("", total=len(claims))
         for claim in claims:
             progress.update(task, description=claim.id)
-            outcomes.append(registry.run(claim, problem, lambda id: proofs[id].result()))
+            outcomes.append(registry.run(claim, problem, (lambda id: pending[id].result()) if proofs else None))
             progress.advance(task)
     return dataset, outcomes
 
@@ -165,6 +165,40 @@ def table(data: Data = "digits", seed: Seed = 0) -> None:
     Console().print(report.table1(outcomes))
     if not all(o.as_recorded for o in outcomes):
         raise typer.Exit(1)
+
+
+@app.command()
+def figures(
+    out: Annotated[Path, typer.Option(help="Folder for the figures: SVG, PNG and their data as JSON.")] = Path(
+        "figures"
+    ),
+    from_report: Annotated[
+        Path, typer.Option("--report", help="Folder of a report; without one, Table 1 is measured again.")
+    ] = Path("report"),
+    data: Data = "digits",
+    seed: Seed = 0,
+) -> None:
+    """Draw the figures: tables of invariances, printed and exact Fisher matrices, scaling, line elements, spectra."""
+    import json
+
+    import jax
+
+    from lngeom import claims as registry, plots, report, studies
+
+    _check_writable(out)
+    _compile_sparingly()
+    try:
+        tables = json.loads((from_report / "report.json").read_text(encoding="utf-8"))["tables"]
+    except FileNotFoundError:
+        cells = [c for c in registry.all_claims("invariance") if c.source == "Table 1"]
+        tables = report.tables(_run(cells, data, seed, proofs=False)[1])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        _fail(f"{from_report / 'report.json'} is not a report of this version: {error!r}; run lngeom verify again")
+    paths = [path for table in tables for path in plots.invariance_table(table, out / table["name"])]
+    with jax.enable_x64(True):
+        for study in studies.ALL:
+            paths += getattr(plots, study.__name__)(study(), out / study.__name__)
+    Console().print("Written: " + ", ".join(map(str, paths)), highlight=False, soft_wrap=True)
 
 
 @app.command()
