@@ -25,9 +25,7 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#0
 
 STYLE: Any = {
     "axes.grid": True,
-    "axes.prop_cycle": cycler(
-        color=COLOURS, linestyle=["-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), "-"]
-    ),
+    "axes.prop_cycle": cycler(color=COLOURS, linestyle=["-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), "-"]),
     "axes.spines.right": False,
     "axes.spines.top": False,
     "axes.titlesize": 9,
