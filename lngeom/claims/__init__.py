@@ -30,5 +30,6 @@ from lngeom.claims import scaling as scaling
 from lngeom.claims import metric as metric
 from lngeom.claims import statements as statements
 from lngeom.claims import recurrent as recurrent
+from lngeom.claims import extended as extended
 from lngeom.claims import reserved as reserved
 # isort: on

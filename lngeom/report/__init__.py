@@ -5,6 +5,7 @@ from lngeom.report._page import page as page
 from lngeom.report._terminal import (
     claims_table as claims_table,
     errata as errata,
+    extended as extended,
     listing as listing,
     numbers_alone as numbers_alone,
     summary as summary,

@@ -12,7 +12,7 @@ from sympy import Add, Expr, Indexed, KroneckerDelta, Mul, Pow, Sum
 
 from lngeom.symbolic import sums
 
-SMALL_SIZES = {sums.H: 4, sums.D: 2, sums.N: 3, sums.G: 2, sums.M: 3}
+SMALL_SIZES = {sums.H: 4, sums.D: 2, sums.N: 3, sums.G: 2, sums.M: 3, sums.T: 2}
 DIGITS = 50
 
 

@@ -7,8 +7,9 @@ import pytest
 import sympy as sp
 from lngeom.symbolic import Counterexample, Proof, proof_of, prove
 from lngeom.symbolic.layers import METHODS, Layer
+from lngeom.symbolic.search import _small_integers
 from lngeom.symbolic.sums import vanishes
-from lngeom.symbolic.table import _small_integers, expansion
+from lngeom.symbolic.table import expansion
 
 COLUMNS = [column.name for column in (*lg.transformations.TABLE1, lg.transformations.WEIGHT_SIGN_FLIP)]
 FURTHER = ["single_case_recentering", "single_case_constant_shift", "weight_vector_constant_shift", "input_rescaling"]
