@@ -305,7 +305,12 @@ def read_geometry(state: Any) -> Geometry:
             f"expected the state of one track_geometry; found {len(found)} in a {type(state).__name__}"
             + ("" if found else ": wrap the optimizer, track_geometry(optimizer, ...), before init")
         )
-    geometry = found[0].geometry
+    # flax wraps every array of a state into a variable of its own
+    geometry = jax.tree.map(
+        lambda node: jax.tree.leaves(node)[0],
+        found[0].geometry,
+        is_leaf=lambda node: not isinstance(node, Geometry | dict | None),
+    )
     if geometry.history is not None and geometry.step.ndim == 0:
         shift = -(geometry.step % geometry.history_steps.shape[0])
         geometry = eqx.tree_at(
