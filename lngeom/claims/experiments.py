@@ -76,7 +76,7 @@ RECORDS = (
     Record(
         "recurrent_digits.scaled_start",
         "rows_of_digits",
-        "Section 7",
+        "beyond Section 7",
         "So do those whose weights start scaled to their inputs.",
         _H,
         "scaled_start",
@@ -84,7 +84,7 @@ RECORDS = (
     Record(
         "recurrent_digits.scaled_start.as_much",
         "rows_of_digits",
-        "Section 7",
+        "beyond Section 7",
         "The speed-up does not depend on how the weights start.",
         _R,
         "scaled_start.as_much",
@@ -103,7 +103,7 @@ RECORDS = (
     Record(
         "order_embeddings.adam",
         "order_embeddings",
-        "Section 6.1",
+        "beyond Section 6.1",
         "With the standard Adam, too, layer norm reaches the baseline's best model in fewer steps.",
         _H,
         "adam",
@@ -145,7 +145,7 @@ RECORDS = (
     Record(
         "mnist.hidden_batch_norm_128",
         "mnist",
-        "Section 6.6",
+        "beyond Section 6.6",
         "At batch 128, faster than batch norm that leaves the logits alone, as layer norm does.",
         _R,
         "hidden_batch_norm_128",
@@ -154,12 +154,14 @@ RECORDS = (
     Record(
         "mnist.hidden_batch_norm_4",
         "mnist",
-        "Section 6.6",
+        "beyond Section 6.6",
         "At batch 4, faster than batch norm that leaves the logits alone.",
         _H,
         "hidden_batch_norm_4",
     ),
-    Record("mnist.none", "mnist", "Section 6.6", "Faster than no normalization, at both batch sizes.", _H, "none"),
+    Record(
+        "mnist.none", "mnist", "beyond Section 6.6", "Faster than no normalization, at both batch sizes.", _H, "none"
+    ),
     Record(
         "mnist.test_error_128",
         "mnist",
