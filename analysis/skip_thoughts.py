@@ -32,6 +32,7 @@ class Triples(NamedTuple):
         test: the same, held out, or None within it.
         labels: of the middle sentence: what classifiers are to tell, [N]; None where there are none.
         pairs: sentences a pair, their lengths and score from 1 to 5: [N 2 T], [N 2], [N]; None likewise.
+        tasks: further sentences to classify: name → sentences [N T], their lengths [N] and classes [N].
     """
 
     sentences: Any
@@ -39,6 +40,7 @@ class Triples(NamedTuple):
     test: Any = None
     labels: Any = None
     pairs: Any = None
+    tasks: Any = None
 
 
 @dataclass(frozen=True)
@@ -188,18 +190,26 @@ def task(settings: SkipSettings, arm: Arm, data: Triples):
 
 def finish(settings: SkipSettings, data: Triples, runs: Mapping[str, Run]) -> dict[str, Any]:
     """The paper's two kinds of tasks on the vectors after training: relatedness and classification, for each seed."""
-    symbols, lengths, scores = data.test.pairs
-    half = len(scores) // 2
     found = {}
     for name, run in runs.items():
         encode = jax.jit(jax.vmap(SkipThoughts.encode, (0, None, None)))
-        u, v = (np.asarray(encode(run.state.model, symbols[:, i], lengths[:, i])) for i in (0, 1))
-        vectors = np.asarray(encode(run.state.model, data.test.sentences[:, 1], data.test.lengths[:, 1]))
-        each = []
-        for s in range(len(run.seeds)):
-            features = pair_features(u[s], v[s])
-            related = relatedness((features[:half], scores[:half]), (features[half:], scores[half:]))
-            each.append(related | {"accuracy": classification(vectors[s], data.test.labels, folds=5)})
+        each: list[dict[str, float]] = [{} for _ in run.seeds]
+        if data.test.pairs is not None:
+            symbols, lengths, scores = data.test.pairs
+            half = len(scores) // 2
+            u, v = (np.asarray(encode(run.state.model, symbols[:, i], lengths[:, i])) for i in (0, 1))
+            for s, row in enumerate(each):
+                features = pair_features(u[s], v[s])
+                row |= relatedness((features[:half], scores[:half]), (features[half:], scores[half:]))
+        tasks = dict(data.test.tasks or {})
+        if data.test.labels is not None:
+            tasks["accuracy"] = (data.test.sentences[:, 1], data.test.lengths[:, 1], data.test.labels)
+        for task_name, (symbols, lengths, labels) in tasks.items():
+            vectors = np.asarray(encode(run.state.model, symbols, lengths))
+            for s, row in enumerate(each):
+                row[task_name] = classification(
+                    vectors[s], labels, folds=10 if task_name in (data.test.tasks or {}) else 5
+                )
         found[name] = {k: [round(e[k], 4) for e in each] for k in each[0]}
     return {"sentence tasks after training": found}
 

@@ -1,4 +1,4 @@
-"""Learning dynamics of normalized networks, and the loop that every experiment trains with."""
+"""Learning dynamics of normalized networks: effective rates, equivalences, equilibria, and one training loop."""
 
 from lngeom.training._checkpoint import (
     load_checkpoint as load_checkpoint,
@@ -14,6 +14,13 @@ from lngeom.training._comparison import (
     sign_test as sign_test,
     steps_to as steps_to,
 )
+from lngeom.training._equilibrium import Equilibrium as Equilibrium, predict_equilibrium as predict_equilibrium
+from lngeom.training._equivalence import (
+    EquivalentSchedule as EquivalentSchedule,
+    equivalent_schedule as equivalent_schedule,
+)
+from lngeom.training._groups import scale_invariant_groups as scale_invariant_groups
+from lngeom.training._laws import LAWS as LAWS, Law as Law
 from lngeom.training._loop import (
     Progress as Progress,
     Run as Run,
@@ -22,4 +29,10 @@ from lngeom.training._loop import (
     TrainState as TrainState,
     gradient_task as gradient_task,
     train as train,
+)
+from lngeom.training._tracker import (
+    Geometry as Geometry,
+    GeometryState as GeometryState,
+    read_geometry as read_geometry,
+    track_geometry as track_geometry,
 )

@@ -1,0 +1,169 @@
+"""Counterexamples a person can read: few and small whole numbers, most of them zero, as code for a test."""
+
+import functools
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import jax
+import numpy as np
+
+from lngeom.checks._examine import deviation
+from lngeom.checks._orbits import Data, Move, by, draw, example, is_exact, orbit
+from lngeom.checks._report import Counterexample, Result, Verdict
+from lngeom.checks._subject import Subject, layer_tolerance
+from lngeom.transformations import AffineAction
+
+
+def shrink(
+    subject: Subject, moves: Callable[[Data], Iterable[Move]], dtype: jax.typing.DTypeLike, *, finite: bool = True
+) -> Counterexample | None:
+    """Looks for small data on which a change shows, then makes every number of it as simple as that allows.
+
+    Args:
+        subject: the layer.
+        moves: changes to try, for data of a given shape.
+        dtype: in which it is run.
+        finite: whether outputs must be finite.
+
+    Returns:
+        The counterexample; None if none was found.
+    """
+    tolerance = layer_tolerance(dtype)
+
+    def differ(data: Data, change: Move, threshold: float) -> float:
+        """The deviation where it shows; 0 where it does not, or the data are not exact or the outputs not tame."""
+        moved = change.apply(data)
+        if change.transformation is not None and not (is_exact(data, dtype) and is_exact(moved, dtype)):
+            return 0.0
+        before, after = _compared(subject, data, change, dtype)
+        rows = np.max(np.abs(before), -1)
+        if not np.all((rows > 0.1) & (rows < 30)):  # NaN too
+            return 0.0
+        found = deviation(before, after)
+        return found if found > threshold and (np.isfinite(found) or not finite) else 0.0
+
+    for units, seed in itertools.product((3, 4, 6), range(3)):
+        try:
+            subject = subject.with_units(units)
+            data = example(subject, samples=2, features=3, grid=1, seed=seed)
+            for change in moves(data):
+                found = differ(data, change, 4 * tolerance)
+                if found:
+                    least = max(4 * tolerance, min(0.1, found / 3))
+                    shows = functools.partial(differ, threshold=least)
+                    return _written(subject, *_simplified(data, change, shows), dtype)
+        except Exception:  # a layer may refuse a number of units, or raise where it was not expected to
+            continue
+    return None
+
+
+def _simplified(data: Data, change: Move, bad: Callable[[Data, Move], float]) -> tuple[Data, Move]:
+    for simpler in change.simpler():
+        if bad(data, simpler):
+            change = simpler
+            break
+    for field in data._fields:
+        array = getattr(data, field)
+        if array.size > 100:
+            continue
+        for index in np.ndindex(array.shape):
+            for value in (0, 1, 2, -1):
+                if array[index] == value:
+                    break
+                trial = array.copy()
+                trial[index] = value
+                candidate = data._replace(**{field: trial})
+                if bad(candidate, change):
+                    data, array = candidate, trial
+                    break
+    return data, change
+
+
+def _compared(subject: Subject, data: Data, change: Move, dtype: Any) -> tuple[np.ndarray, np.ndarray]:
+    """What the outputs should be after a change, and what they are."""
+    before, after = (np.asarray(subject(*d, dtype), np.float64) for d in (data, change.apply(data)))
+    rows = slice(None) if change.rows is None else list(change.rows)
+    return change.expected(before)[rows], after[rows]
+
+
+def column_moves(column: Any, result: Result) -> Callable[[Data], Iterator[Move]]:
+    """Members of a column's group, of growing size where only rounding tells."""
+
+    def of(move: Move) -> Move:
+        return move._replace(simpler=lambda: _simpler(move))
+
+    def moves(data: Data) -> Iterator[Move]:
+        along = orbit(draw(column, data, 0))
+        if result.verdict is Verdict.LOST and along:
+            for k in range(0, 60, 3):
+                for size in (along.size * 2.0**k, *([along.size * 2.0**-k] if along.scales else [])):
+                    yield of(along.at(size))
+        else:
+            yield from (of(draw(column, data, seed)) for seed in range(5))
+
+    return moves
+
+
+def _simpler(move: Move) -> Iterator[Move]:
+    """A factor of two, or one shift by a power of two, instead of what was drawn."""
+    along = orbit(move)
+    if along is None:
+        return
+    if along.scales:
+        yield from (along.at(factor) for factor in (2.0, 4.0, 0.5, 3.0))
+        return
+    for keep in range(3):
+
+        def first(action: AffineAction, keep: int = keep) -> AffineAction:
+            shift = np.zeros_like(action.shift)
+            if shift.ndim and np.any(action.shift):
+                flat = shift.reshape(-1)
+                flat[min(keep, flat.size - 1)] = 2.0 ** np.ceil(np.log2(along.size))
+            return AffineAction(action.scale, shift)  # type: ignore[arg-type]
+
+        yield by(jax.tree.map(first, along.transformation, is_leaf=lambda node: isinstance(node, AffineAction)))
+
+
+def _written(subject: Subject, data: Data, change: Move, dtype: jax.typing.DTypeLike) -> Counterexample:
+    moved = change.apply(data)
+    before, after = _compared(subject, data, change, dtype)
+    size = float(np.max(np.abs(before)))
+    lines = ["import numpy as np", *adapted(subject), f"W = {_array(data.weights)}", f"X = {_array(data.inputs)}"]
+    names = ["W", "X"]
+    for i, (name, old, new) in enumerate(zip(names, data, moved, strict=True)):
+        if not np.array_equal(old, new):
+            lines.append(f"moved_{name} = {_array(new)}")
+            names[i] = f"moved_{name}"
+    dtype = np.dtype(dtype).name
+    select = "" if change.rows is None else f"[{list(change.rows)}]"
+    lines += [
+        f'before = layer(W, X, "{dtype}"){select}' + _seen(before),
+        f'after = layer({", ".join(names)}, "{dtype}"){select}' + _seen(after),
+        f"np.testing.assert_allclose(after, before, rtol=0, atol={layer_tolerance(dtype) * size:.1e})",
+    ]
+    return Counterexample(*data, *moved, before, after, deviation(before, after), "\n".join(lines) + "\n")
+
+
+def adapted(subject: Subject) -> list[str]:
+    """Lines of code that make `layer` the function which was checked."""
+    options = "".join(f", {name}={value!r}" for name, value in subject.options)
+    if subject.source:
+        return ["from lngeom.checks import adapt", "", f'layer = adapt("{subject.source}"{options})']
+    return ["from lngeom.checks import adapt", "", f"layer = adapt(layer{options})  # the {subject.name} checked"]
+
+
+def _plain(values: Any) -> str:
+    """A nested list with whole numbers written as such."""
+    if isinstance(values, list):
+        return "[" + ", ".join(map(_plain, values)) + "]"
+    return str(int(values)) if float(values).is_integer() and abs(values) < 1e9 else repr(float(values))
+
+
+def _array(array: np.ndarray) -> str:
+    """An array as code."""
+    return f"np.array({_plain(array.tolist())}, float)"
+
+
+def _seen(values: np.ndarray) -> str:
+    return f"  # {_plain(np.round(values, 3).tolist())}" if values.size <= 12 else ""
