@@ -95,7 +95,7 @@ class Streamed(NamedTuple):
 
     Attributes:
         data: of the form that `Experiment.data` gives, with all that is held out.
-        stream: batches of the same form, as `lngeom.training.train` takes them.
+        stream: batches of the same form with nothing held out, as `lngeom.training.train` takes them.
     """
 
     data: Any

@@ -78,8 +78,9 @@ def summary(outcomes: Sequence[Outcome]) -> Table:
 
 
 def errata(outcomes: Sequence[Outcome]) -> Table | None:
-    """What is false as printed, with what is true instead."""
-    false = [o.claim for o in outcomes if o.verdict is Verdict.REFUTED and o.claim.correction]
+    """What is false as printed, with what is true instead; a small experiment alone shows no such thing."""
+    refuted = [o for o in outcomes if o.verdict is Verdict.REFUTED and o.strength is not Strength.EXPERIMENT]
+    false = [o.claim for o in refuted if o.claim.correction]
     if not false:
         return None
     table = Table(title="False as printed", show_lines=True, expand=True)
