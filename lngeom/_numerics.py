@@ -94,7 +94,9 @@ def decide_rank(singular_values: jax.typing.ArrayLike, rows: int, columns: int, 
     r"""Rank from the singular values of a factor $\sqrt\Lambda J$ (never from eigenvalues of the Fisher matrix).
 
     The threshold is 10 · max(rows, columns) · eps · max(s_max, scale). The singular values of a factor see a null
-    direction some ten decades down, where the eigenvalues of its square are noise.
+    direction some ten decades down, where the eigenvalues of its square are noise. Values above it, by
+    less than a thousand times and below sqrt(eps) · s_max, are doubtful: noise reaches there where single samples
+    are badly conditioned (σ ≪ |a|). The cut goes to the widest gap above, among or below them.
 
     Args:
         singular_values: in descending order.
@@ -109,6 +111,11 @@ def decide_rank(singular_values: jax.typing.ArrayLike, rows: int, columns: int, 
     if s.size == 0 or not s[0] > 0:
         return RankDecision(0, float("inf"), 0.0)
     threshold = 10 * max(rows, columns) * float(jnp.finfo(s.dtype).eps) * max(float(s[0]), scale)
-    rank = int(np.sum(s > threshold))
-    gap = float("inf") if rank in {0, s.size} or s[rank] == 0 else float(s[rank - 1] / s[rank])
-    return RankDecision(rank, gap, threshold)
+    clear = max(threshold, min(1e3 * threshold, float(jnp.finfo(s.dtype).eps) ** 0.5 * float(s[0])))
+
+    def gap(rank: int) -> float:
+        return float(s[rank - 1] / s[rank]) if 0 < rank < s.size and s[rank] > 0 else float("inf")
+
+    kept = int(np.sum(s > threshold))
+    rank = max(range(int(np.sum(s > clear)), kept + 1), key=gap)
+    return RankDecision(rank, gap(rank), float(s[rank]) if rank < kept else threshold)

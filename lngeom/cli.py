@@ -60,7 +60,7 @@ def _check_writable(folder: Path) -> None:
         _fail(f"cannot write to --out {folder}: {error}")
 
 
-def _run(claims, data: str, seed: int):
+def _run(claims, data: str, seed: int, results: Path | None = None):
     """Checks claims on data with a progress bar; returns the data set and the outcomes.
 
     Proofs are made in processes of their own, beside the numbers.
@@ -87,7 +87,7 @@ def _run(claims, data: str, seed: int):
         Progress(*columns, console=Console(stderr=True), transient=True) as progress,
     ):
         proofs = {claim.id: prover.submit(registry.proof_evidence, claim.id) for claim in claims}
-        problem = registry.Problem(jnp.asarray(dataset.inputs), seed)
+        problem = registry.Problem(jnp.asarray(dataset.inputs), seed, results=results)
         task = progress.add_task("", total=len(claims))
         for claim in claims:
             progress.update(task, description=claim.id)
@@ -101,6 +101,9 @@ def verify(
     data: Data = "digits",
     topic: Annotated[str | None, typer.Option(help="Only the claims of one topic (see --list), or 'all'.")] = None,
     claim: Annotated[str | None, typer.Option(help="Only the claim with this id (see --list).")] = None,
+    results: Annotated[
+        Path | None, typer.Option(help="Folder of experiments' results, such as figures: check their claims too.")
+    ] = None,
     out: Annotated[Path, typer.Option(help="Folder for report.json and report.html.")] = Path("report"),
     json: Annotated[bool, typer.Option("--json", help="Print the report as JSON instead of tables.")] = False,
     seed: Seed = 0,
@@ -111,6 +114,8 @@ def verify(
 
     try:
         chosen = registry.all_claims(topic, claim)
+        if results is not None and topic is None and claim is None:
+            chosen += registry.all_claims("experiments")
         reserved = [] if claim or topic not in {None, "all"} else registry.all_claims(topic, reserved=True)
     except ValueError as error:
         _fail(str(error))
@@ -118,9 +123,11 @@ def verify(
     if list_only:
         console.print(report.listing(chosen if topic or claim else registry.all_claims("all"), reserved))
         return
+    if results is not None and not results.is_dir():
+        _fail(f"no folder {results}: give the folder that `python -m analysis` has written to")
     _check_writable(out)
     _compile_sparingly()
-    dataset, outcomes = _run(chosen, data, seed)
+    dataset, outcomes = _run(chosen, data, seed, results)
     document = report.document(outcomes, reserved, dataset, seed)
     text = report.dumps(document)
     try:

@@ -2,9 +2,12 @@
 
 import csv
 import hashlib
+import struct
 import zipfile
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
+from tokenize import TokenError
 
 import numpy as np
 from jaxtyping import Float
@@ -13,6 +16,10 @@ MAX_SAMPLES = 2048
 MAX_FEATURES = 96
 MIN_SAMPLES = 3
 MIN_FEATURES = 2
+
+CORRUPT = (ValueError, EOFError, LookupError, AttributeError, TypeError, SyntaxError, RuntimeError, MemoryError)
+CORRUPT += (ArithmeticError, zipfile.BadZipFile, zlib.error, struct.error, TokenError)
+"""What NumPy's readers raise on files that are not what they say."""
 
 
 class DataError(ValueError):
@@ -84,7 +91,7 @@ def _read_npy(path: Path) -> np.ndarray:
     try:
         with path.open("rb") as file:
             return np.load(file, allow_pickle=False)
-    except (ValueError, EOFError) as error:
+    except CORRUPT as error:
         raise DataError(f"{path}: not a NumPy array of numbers ({error}); pickled objects are never loaded") from error
 
 
@@ -98,7 +105,7 @@ def _read_npz(path: Path) -> np.ndarray:
             if chosen is None:
                 raise DataError(f"{path}: holds the arrays {names}; name the one to use X (or leave only one)")
             return archive[chosen]
-    except (ValueError, EOFError, zipfile.BadZipFile, AttributeError) as error:
+    except CORRUPT as error:
         if isinstance(error, DataError):
             raise
         raise DataError(

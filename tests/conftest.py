@@ -21,7 +21,7 @@ def _compile_quickly(request):
 
 
 _COMMON = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
-settings.register_profile("dev", max_examples=50, **_COMMON)
+settings.register_profile("dev", max_examples=50, derandomize=True, **_COMMON)
 settings.register_profile("ci", max_examples=200, derandomize=True, **_COMMON)
-settings.register_profile("thorough", max_examples=2000, **_COMMON)
+settings.register_profile("explore", max_examples=2000, **_COMMON)
 settings.load_profile("ci" if os.environ.get("CI") else "dev")

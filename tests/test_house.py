@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(lngeom.__file__).parent
 FLOORS = {
-    0: ("_types", "_numerics", "paper", "data"),
+    0: ("_types", "_numerics", "paper", "invariance_table", "data"),
     1: ("normalizers", "families", "transformations"),
     2: ("glm", "nn", "symbolic"),
     3: ("information", "checks", "discovery", "strategies"),

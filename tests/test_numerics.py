@@ -51,3 +51,11 @@ def test_rounding_left_by_cancellation_is_not_rank():
     values = np.array([1.0, 1e-12])
     assert decide_rank(values, 10, 2).rank == 2
     assert decide_rank(values, 10, 2, scale=1e4).rank == 1
+
+
+def test_values_just_above_the_threshold_are_cut_at_the_widest_gap():
+    noisy = np.array([1.0, 0.9, 5e-14, 4e-14, 1e-16])  # the threshold is 1.1e-14
+    assert decide_rank(noisy, 5, 5).rank == 2
+    assert decide_rank(np.array([1.0, 1e-3, 1e-6, 1e-9, 1e-16]), 5, 5).rank == 4
+    assert decide_rank(np.array([1.0, 1e-2, 1e-3, 1e-8], np.float32), 5, 5).rank == 3
+    assert decide_rank(np.array([1.0, 0.5, 0.2]), 5, 3).rank == 3

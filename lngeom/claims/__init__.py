@@ -20,6 +20,7 @@ from lngeom.claims._registry import (
     reserve as reserve,
     run as run,
 )
+from lngeom.claims._results import NoResults as NoResults, read_curves as read_curves
 
 # Topics register their claims on import, and are listed in this order.
 # isort: off
@@ -30,5 +31,10 @@ from lngeom.claims import scaling as scaling
 from lngeom.claims import metric as metric
 from lngeom.claims import statements as statements
 from lngeom.claims import recurrent as recurrent
-from lngeom.claims import reserved as reserved
+from lngeom.claims import dynamics as dynamics
+from lngeom.claims import learning_rate as learning_rate
+from lngeom.claims import trajectories as trajectories
+from lngeom.claims import effective_rate as effective_rate
+from lngeom.claims import equilibria as equilibria
+from lngeom.claims import experiments as experiments
 # isort: on

@@ -60,7 +60,8 @@ class Evidence:
         samples: number of values compared.
         matrices: named arrays worth showing.
         curves: named pairs of arrays (x, y).
-        steps: steps of a proof, each with "text" and "latex".
+        statement: LaTeX of what a proof proves, or of what an exact counterexample is one to.
+        steps: steps of a proof, each with "part" ("given", "instance" or "step"), "text" and "latex".
     """
 
     kind: Kind
@@ -74,6 +75,7 @@ class Evidence:
     samples: int = 0
     matrices: Mapping[str, np.ndarray] = field(default_factory=dict)
     curves: Mapping[str, tuple[np.ndarray, np.ndarray]] = field(default_factory=dict)
+    statement: str = ""
     steps: Sequence[Mapping[str, str]] = ()
 
 

@@ -2,6 +2,7 @@
 
 import zlib
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple
 
 import jax
@@ -63,11 +64,13 @@ class Problem:
         inputs: the data set, scaled to a mean square of one per entry.
         seed: seed of all that is random.
         units: H of the models put on the data set.
+        results: folder of the results of experiments, where they were given.
     """
 
     inputs: Float[Array, "N D"]
     seed: int = 0
     units: int = 6
+    results: Path | None = None
 
     def key(self, name: str) -> PRNGKeyArray:
         """A key for this purpose: it depends on the seed and the name alone."""

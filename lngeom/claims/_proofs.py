@@ -1,7 +1,6 @@
 """Proofs and exact refutations as evidence, looked up by a claim's id."""
 
 from collections.abc import Sequence
-from typing import Any
 
 from lngeom.claims._evidence import Evidence, Kind, Role
 
@@ -41,12 +40,17 @@ def proof_evidence(id: str) -> tuple[Evidence, ...]:
 
 
 def _proof(proof, role: Role) -> Evidence:
-    given = [f"Let {a.text}." for a in proof.assumptions]
-    steps = [{"text": text, "latex": ""} for text in given]
-    steps += [{"text": s.text, "latex": s.latex} for s in proof.steps]
+    steps = [{"part": "given", "text": a.text, "latex": a.latex} for a in proof.assumptions]
+    steps += [{"part": "step", "text": s.text, "latex": s.latex} for s in proof.steps]
     what = "proof" if role is Role.SUPPORTS else "proof of the correction"
     return Evidence(
-        Kind.PROOF, role, f"{what}, {_count(proof.steps, 'step')}", passed=True, samples=len(proof.steps), steps=steps
+        Kind.PROOF,
+        role,
+        f"{what}, {_count(proof.steps, 'step')}",
+        passed=True,
+        samples=len(proof.steps),
+        statement=proof.statement,
+        steps=steps,
     )
 
 
@@ -59,10 +63,18 @@ def _dropped(proof) -> list[Evidence]:
 
 
 def _counterexample(example, description: str, role: Role) -> Evidence:
-    data: dict[str, Any] = example.as_dict()
-    steps = [{"text": f"{name} =", "latex": latex} for name, latex in _instance(example).items()]
-    steps.append({"text": example.text, "latex": _sides(example)})
-    return Evidence(Kind.PROOF, role, description, passed=True, samples=len(data["instance"]), steps=steps)
+    values = _instance(example)
+    steps = [{"part": "instance", "text": f"{name} =", "latex": latex} for name, latex in values.items()]
+    steps.append({"part": "step", "text": example.text, "latex": _sides(example)})
+    return Evidence(
+        Kind.PROOF,
+        role,
+        description,
+        passed=True,
+        samples=len(values),
+        statement=example.statement,
+        steps=steps,
+    )
 
 
 def _instance(example) -> dict[str, str]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from lngeom.claims._evidence import Evidence, Kind, Strength, Verdict, decide
 from lngeom.claims._problem import Problem
+from lngeom.claims._results import NoResults
 
 Check = Callable[[Problem], Iterable[Evidence]]
 
@@ -51,6 +52,7 @@ class Outcome:
         evidence: all of it.
         seconds: time taken.
         error: what went wrong, if the check could not run; the verdict is then undecided.
+        waiting: whether it waits for the results of an experiment, which were not given.
     """
 
     claim: Claim
@@ -59,17 +61,19 @@ class Outcome:
     evidence: tuple[Evidence, ...]
     seconds: float
     error: str = ""
+    waiting: bool = False
 
     @property
     def as_recorded(self) -> bool:
-        """Whether the verdict is the one in the registry."""
-        return self.verdict is self.claim.expected
+        """Whether the verdict is the one in the registry; one that waits for results does not differ from it."""
+        return self.waiting or self.verdict is self.claim.expected
 
 
 _CLAIMS: dict[str, Claim] = {}
 
-ON_REQUEST = frozenset({"extended", "learning-rate"})
-"""Topics that an audit takes in only when they are asked for: they go beyond the paper's text, or train networks."""
+ON_REQUEST = frozenset({"extended", "learning-rate", "experiments"})
+"""Topics that an audit takes in only when they are asked for: they go beyond the paper's text, train networks,
+or read the results of experiments."""
 
 
 def register(claim: Claim) -> Claim:
@@ -164,11 +168,13 @@ def run(claim: Claim, problem: Problem, proof: Callable[[str], Iterable[Evidence
         raise ValueError(f"claim {claim.id!r} is reserved: its check is still to come")
     start = time.perf_counter()
     evidence: list[Evidence] = []
-    error = ""
+    error, waiting = "", False
     try:
         evidence += claim.check(problem)
         evidence += proof(claim.id) if proof else ()
         verdict = decide(evidence)
+    except NoResults as exception:
+        error, verdict, waiting = str(exception), Verdict.UNDECIDED, True
     except Exception as exception:
         error, verdict = f"{type(exception).__name__}: {exception}", Verdict.UNDECIDED
     kinds = {e.kind for e in evidence}
@@ -177,4 +183,4 @@ def run(claim: Claim, problem: Problem, proof: Callable[[str], Iterable[Evidence
         strength = Strength.PROOF
     elif Kind.EXPERIMENT in kinds:
         strength = Strength.EXPERIMENT
-    return Outcome(claim, verdict, strength, tuple(evidence), time.perf_counter() - start, error)
+    return Outcome(claim, verdict, strength, tuple(evidence), time.perf_counter() - start, error, waiting)

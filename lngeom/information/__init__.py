@@ -9,3 +9,4 @@ from lngeom.information._neurons import block_diagonal as block_diagonal, neuron
 from lngeom.information._nullspace import predicted_nullspace as predicted_nullspace
 from lngeom.information._operator import FisherOperator as FisherOperator
 from lngeom.information._order import from_paper_order as from_paper_order, to_paper_order as to_paper_order
+from lngeom.information._streaming import BatchCoupled as BatchCoupled

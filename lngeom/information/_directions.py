@@ -23,7 +23,7 @@ class Condition:
     detail: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class PredictedNullspace:
     """What the theory says about the null space of a Fisher matrix.
 
@@ -45,6 +45,12 @@ class PredictedNullspace:
 
     def __iter__(self):
         return iter((self.basis, self.dimension))
+
+    def __repr__(self) -> str:
+        """Its dimension and directions, not its arrays."""
+        parts = "; ".join(f"{count} {what}" for what, count in self.directions if count)
+        exact = "exact" if self.exact else "a lower bound"
+        return f"PredictedNullspace(dimension {self.dimension} of {self.basis.shape[0]:,}, {exact}: {parts})"
 
     @property
     def exact(self) -> bool:

@@ -14,7 +14,7 @@ from lngeom.families import AbstractFamily
 from lngeom.glm import NormalizedGLM
 from lngeom.information._operator import FisherOperator
 from lngeom.information._planner import plan as make_plan
-from lngeom.information._probe import check_coupling, check_finite
+from lngeom.information._probe import check_coupling, check_finite, ignore_masked
 from lngeom.information._problem import Frozen, Problem, select_leaves
 from lngeom.information._products import store
 from lngeom.information._pullback import GLMFunction
@@ -26,6 +26,7 @@ from lngeom.information._sharding import (
     place,
     put_on_automatic_mesh,
 )
+from lngeom.information._streaming import BatchCoupled, stream
 
 METHODS = ("exact", "printed", "monte_carlo", "empirical")
 
@@ -65,8 +66,10 @@ def fisher(
         wrt: which leaves to differentiate: paths of leaves or subtrees ("layer1", "layer1.kernel"), or a predicate of
             (path, leaf). By default every real floating point array; `F.excluded` names the arrays left out.
         batch_coupled: whether samples interact (training-mode batch norm). A probe finds out if it was not
-            said.
-        mask: [N T] (or [N]), nonzero for positions that count; may hold weights ≥ 0.
+            said. Such a function is evaluated on all samples at once; one whose statistics are taken with
+            `lngeom.information.BatchCoupled`, and a batch-normalized GLM, can be divided into chunks.
+        mask: [N T] (or [N]), nonzero for positions that count; may hold weights ≥ 0. What the others hold is ignored,
+            NaN too: entries of X there (in leaves [N T …] or [N …], like the mask) that are not finite count as 0.
         method: "exact"; "printed" (Eqs. 13–14, normalized GLM); "monte_carlo" (responses drawn from the model);
             "empirical" (observed responses, which is another matrix).
         key: for "monte_carlo".
@@ -114,10 +117,12 @@ def fisher(
         coupled=bool(coupled),
     )
     outputs = jax.eval_shape(problem.forward, selected)
-    problem = replace(problem, weights=_weights(mask, outputs))
     concrete = is_concrete(selected, X)
-    if check and concrete and coupled is None:
+    if mask is not None:
+        problem = ignore_masked(replace(problem, weights=_weights(mask, outputs)))
+    if check and concrete and (coupled is None or isinstance(function, BatchCoupled)):
         check_coupling(problem)
+    problem = stream(problem, chunk, memory)
     mesh, axes = (found, axes) if mesh is None else (mesh, mesh.axis_names)
     placement = Placement(automatic_mesh(mesh) if concrete else mesh, tuple(axes), problem.rows)
     scores_arguments = _read_scores(method, key, samples, y)
@@ -165,6 +170,10 @@ def _read_model(
         raise ValueError(
             f"family= must say how outputs are distributed, e.g. lg.families.Categorical() for logits; got {family!r}"
         )
+    if isinstance(model_or_apply, BatchCoupled):
+        if coupled is False:
+            raise ValueError("a BatchCoupled function couples samples; got batch_coupled=False")
+        coupled = True
     return model_or_apply, family, coupled
 
 
@@ -183,9 +192,7 @@ def _read_scores(method: str, key: PRNGKeyArray | None, samples: int | None, y: 
     return method, key, samples, y
 
 
-def _weights(mask: Array | None, outputs: jax.ShapeDtypeStruct) -> Float[Array, "N *T"] | None:
-    if mask is None:
-        return None
+def _weights(mask: Array, outputs: jax.ShapeDtypeStruct) -> Float[Array, "N *T"]:
     if jnp.shape(mask) != outputs.shape[:-1]:
         raise ValueError(
             f"mask must have one entry a position, shape {outputs.shape[:-1]} for outputs {outputs.shape}; "
@@ -215,7 +222,10 @@ def _scores(
 ) -> Float[Array, "N m *T C"] | None:
     if method == "empirical":
         assert y is not None
-        return score(problem.family, problem.forward(problem.params), y)[:, None]
+        scores = score(problem.family, problem.forward(problem.params), y)
+        if problem.weights is not None:
+            scores = jnp.where(problem.weights[..., None] > 0, scores, 0)
+        return scores[:, None]
     if method == "monte_carlo":
         assert key is not None
         assert samples is not None

@@ -5,7 +5,6 @@ minimum-norm one. With $\Gamma(v, v)_k = \frac12 (2\, \partial_v F v - \nabla \l
 geodesic obeys $\ddot\theta = -F^+ \Gamma(\dot\theta, \dot\theta)$.
 """
 
-from dataclasses import replace
 from typing import Any
 
 import jax
@@ -14,6 +13,7 @@ from jaxtyping import Array, Float, PyTree
 
 from lngeom.information._products import product, quadratic_form
 from lngeom.information._spectrum import decompose
+from lngeom.information._streaming import at_parameters
 
 
 def christoffel(operator: Any, v: PyTree) -> PyTree:
@@ -45,10 +45,10 @@ def _christoffel(operator: Any, v: PyTree) -> PyTree:
     problem, at = operator.problem, operator.placement._replace(chunk=operator.plan.chunk)
 
     def image(params: PyTree) -> PyTree:
-        return product(replace(problem, params=params), at, v)
+        return product(at_parameters(problem, params), at, v)
 
     def form(params: PyTree) -> Array:
-        return quadratic_form(replace(problem, params=params), at, v)
+        return quadratic_form(at_parameters(problem, params), at, v)
 
     _, along = jax.jvp(image, (problem.params,), (v,))
     gradient = jax.grad(form)(problem.params)
@@ -74,7 +74,7 @@ def geodesic(operator: Any, velocity: Float[Array, " P"], time: float = 1.0, ste
     start = operator.problem.ravel(operator.problem.params)
 
     def acceleration(theta: Array, v: Array) -> Array:
-        problem = replace(operator.problem, params=operator.problem.unravel(theta))
+        problem = at_parameters(operator.problem, operator.problem.unravel(theta))
         parts = decompose(problem, at)
         gamma = christoffel(operator.at_problem(problem), v)
         s = parts.singular_values[: parts.rank]

@@ -126,7 +126,8 @@ def linearize(
     raise NotImplementedError(f"no closed form is known for the derivative of {type(normalizer).__name__}")
 
 
-def _unitwise(normalizer, weights, inputs, shift, scale_slope) -> UnitwiseLinearization:
+def unitwise(normalizer, weights, inputs, shift, scale_slope) -> UnitwiseLinearization:
+    """The derivative given x̃ − x and the slope of σ, a function of σ."""
     mean, scale = normalizer.statistics(weights, inputs)
     a = summed_inputs(weights, inputs)
     return UnitwiseLinearization(
@@ -137,12 +138,12 @@ def _unitwise(normalizer, weights, inputs, shift, scale_slope) -> UnitwiseLinear
 @linearize.register(Identity)
 @linearize.register(BatchNormEvaluation)
 def _(normalizer, weights, inputs) -> UnitwiseLinearization:
-    return _unitwise(normalizer, weights, inputs, jnp.zeros_like(inputs[:1]), lambda _: jnp.zeros_like(weights))
+    return unitwise(normalizer, weights, inputs, jnp.zeros_like(inputs[:1]), lambda _: jnp.zeros_like(weights))
 
 
 @linearize.register(WeightNorm)
 def _(normalizer, weights, inputs) -> UnitwiseLinearization:
-    return _unitwise(normalizer, weights, inputs, jnp.zeros_like(inputs[:1]), lambda scale: weights / scale.T)
+    return unitwise(normalizer, weights, inputs, jnp.zeros_like(inputs[:1]), lambda scale: weights / scale.T)
 
 
 @linearize.register(BatchNorm)
@@ -154,7 +155,7 @@ def _(normalizer, weights, inputs) -> UnitwiseLinearization:
         """Cov(x) w_i / σ_i."""
         return (centered @ weights.T / scale).T @ centered / len(inputs)
 
-    return _unitwise(normalizer, weights, inputs, mean, slope)
+    return unitwise(normalizer, weights, inputs, mean, slope)
 
 
 @linearize.register(AbstractGroupedNormalizer)

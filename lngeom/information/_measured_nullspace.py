@@ -10,7 +10,7 @@ from lngeom.information._describe import Description, explain
 from lngeom.information._spectrum import Decomposition
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class MeasuredNullspace:
     """Orthonormal basis of the null space, and what certifies it.
 
@@ -28,6 +28,13 @@ class MeasuredNullspace:
     residual: float
     gap: float
     operator: Any
+
+    def __repr__(self) -> str:
+        """Its dimension and certificate, not its arrays."""
+        return (
+            f"MeasuredNullspace(dimension {self.dimension} of {self.basis.shape[0]:,}, residual {self.residual:.1e}, "
+            f"gap {self.gap:.1e}, of {self.operator!r})"
+        )
 
     def principal_angles(self, basis: Float[Array, "P m"]) -> Float[Array, " n"]:
         """Principal angles in radians between this null space and the span of other columns, ascending.

@@ -43,6 +43,16 @@ class FisherOperator(lx.AbstractLinearOperator):
     method: str = eqx.field(static=True)
     excluded: tuple[str, ...] = eqx.field(static=True)
 
+    def __repr__(self) -> str:
+        """What matrix it is, of what, and how products are computed."""
+        problem, plan = self.problem, self.plan
+        kept = "derivative kept" if plan.store else f"chunks of {plan.chunk} samples"
+        devices = "" if self.placement.mesh is None else f", {self.placement.shards} devices"
+        return (
+            f"FisherOperator({self.in_size():,} × {self.in_size():,} {problem.dtype}, {self.method}, "
+            f"{type(problem.family).__name__}, {problem.samples:,} samples, {kept}{devices})"
+        )
+
     # A linear operator in lineax's sense.
 
     def mv(self, vector: PyTree) -> PyTree:
@@ -192,7 +202,7 @@ class FisherOperator(lx.AbstractLinearOperator):
 
     def rank(self) -> int:
         """Numerical rank, from the factor (eager)."""
-        return _spectrum.rank_of(self.singular_values(), self.in_size()).rank
+        return _spectrum.rank_of(self.singular_values(), self.problem, self._rows).rank
 
     def effective_rank(self) -> Float[Array, ""]:
         """Exponential of the entropy of the normalized eigenvalues (Roy & Vetterli 2007)."""
@@ -201,7 +211,7 @@ class FisherOperator(lx.AbstractLinearOperator):
     def pseudo_logdet(self) -> Float[Array, ""]:
         """Sum of the logarithms of the nonzero eigenvalues (eager)."""
         s = self.singular_values()
-        return 2 * jnp.sum(jnp.log(s[: _spectrum.rank_of(s, self.in_size()).rank]))
+        return 2 * jnp.sum(jnp.log(s[: _spectrum.rank_of(s, self.problem, self._rows).rank]))
 
     def eigenvalues(self, k: int, *, key: PRNGKeyArray | None = None, steps: int | None = None) -> Float[Array, " k"]:
         """The k largest eigenvalues, descending: from a small factor, else by Lanczos iterations.
@@ -263,27 +273,33 @@ class FisherOperator(lx.AbstractLinearOperator):
         decomposition: _spectrum.Decomposition | None = None,
         tolerance: float | None = None,
         limit: int | None = None,
+        gauge: str = "exact",
     ) -> _solve.Solution:
         """Natural gradient: the minimum-norm solution of (F + λI) x = g on the identifiable directions.
+
+        Warns where most of it lies along a symmetry that only an ε in a normalizer breaks: F is ∝ ε² there.
 
         Args:
             gradient: g, a pytree like params, or ravelled.
             damping: λ ≥ 0.
             method: "svd" (P small enough for a decomposition) or "cg" (products only); by size where None.
-            nullspace: orthonormal basis of known null directions, to be projected out by "cg".
+            nullspace: orthonormal basis of known null directions, to be projected out by "cg"; by default those that
+                theory predicts for a normalized GLM.
             decomposition: of an earlier `decompose`, for "svd".
             tolerance: relative residual for "cg"; by default 100 √eps … of the dtype.
             limit: most iterations of "cg"; by default 10 P.
+            gauge: "exact" projects null directions out; "broken" also the symmetries that only an ε breaks.
 
         Returns:
             The solution, like the gradient given, and its report.
 
         Raises:
-            ValueError: if damping is negative or the method unknown.
+            ValueError: if damping is negative, or the method or gauge unknown.
+            RuntimeError: if conjugate gradients do not reach the tolerance.
         """
         tangent = self._as_tangent(gradient)
         x, report = _solve.solve(
-            self, self.problem.ravel(tangent), damping, method, nullspace, decomposition, tolerance, limit
+            self, self.problem.ravel(tangent), damping, method, nullspace, decomposition, tolerance, limit, gauge
         )
         flat = tangent is not gradient
         return _solve.Solution(x if flat else self.problem.unravel(x), **report)
@@ -304,10 +320,28 @@ class FisherOperator(lx.AbstractLinearOperator):
         return result if isinstance(v, jax.Array) and v.ndim == 1 else self.problem.unravel(result)
 
     def sample(
-        self, key: PRNGKeyArray, count: int = 1, decomposition: _spectrum.Decomposition | None = None
+        self,
+        key: PRNGKeyArray,
+        count: int = 1,
+        decomposition: _spectrum.Decomposition | None = None,
+        *,
+        method: str | None = None,
     ) -> Float[Array, "K P"]:
-        """Draws of parameter changes from N(0, F⁺), one a row, none along the null space."""
-        return _solve.sample(decomposition or self.decompose(), key, count)
+        """Draws of parameter changes from N(0, F⁺), one a row, none along the null space.
+
+        Args:
+            key: random key.
+            count: how many.
+            decomposition: of an earlier `decompose`, for "svd".
+            method: "svd", or "cg", which draws with products alone; by size where None.
+
+        Returns:
+            The draws.
+
+        Raises:
+            ValueError: if the method is unknown, or "cg" is asked of a Monte Carlo or empirical matrix.
+        """
+        return _solve.sample(self, key, count, decomposition, method)
 
     def standard_error(self, statistic: Callable | None = None) -> PyTree:
         """Standard error of a Monte Carlo estimate, from the spread of its draws.

@@ -105,7 +105,8 @@ def _bytes(tree: PyTree) -> int:
     return sum(math.prod(leaf.shape) * np.dtype(leaf.dtype).itemsize for leaf in jax.tree.leaves(tree))
 
 
-def _derivative_bytes(problem: Problem, rows: int) -> int:
+def derivative_bytes(problem: Problem, rows: int) -> int:
+    """Bytes of the derivative of this many samples."""
     shapes = jax.tree.map(lambda a: jax.ShapeDtypeStruct((rows, *a.shape[1:]), a.dtype), problem.per_sample)
     return _bytes(jax.eval_shape(Pullback, problem.with_samples(shapes)))
 
@@ -132,11 +133,11 @@ def plan(problem: Problem, shards: int, memory: int | None, chunk: int | None) -
         if chunk is not None and chunk < problem.rows:
             raise ValueError(
                 f"a coupled function cannot be divided into chunks: its samples interact; got chunk={chunk} "
-                f"for N = {problem.rows}"
+                f"for N = {problem.rows}: take its statistics with lngeom.information.BatchCoupled"
             )
-        derivative, slope = _derivative_bytes(problem, problem.rows), 0
+        derivative, slope = derivative_bytes(problem, problem.rows), 0
     else:
-        one, two = (_derivative_bytes(problem, rows) for rows in (1, 2))
+        one, two = (derivative_bytes(problem, rows) for rows in (1, 2))
         slope = max(two - one, 1)
         derivative = one + slope * (samples - 1)
     width = problem.dtype.itemsize
@@ -163,6 +164,8 @@ def plan(problem: Problem, shards: int, memory: int | None, chunk: int | None) -
     )
     if problem.coupled:
         result.require(
-            derivative, "the derivative of a coupled function, which cannot be divided,", "use fewer samples"
+            derivative,
+            "the derivative of a coupled function, which cannot be divided,",
+            "take its statistics with lngeom.information.BatchCoupled, which can be, or use fewer samples",
         )
     return result

@@ -1,6 +1,7 @@
 """Checks before a Fisher matrix is trusted: whether samples interact, and whether values are finite."""
 
 import functools
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -8,9 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PyTree
 
+from lngeom._types import is_concrete
 from lngeom.information._problem import Problem, leaf_paths
 from lngeom.information._pullback import Pullback
 from lngeom.information._sharding import Placement, sum_over_samples
+from lngeom.information._streaming import BatchCoupled, streamed
 
 PROBE = 8
 """Samples in the probe: few, so that one of them moves any shared statistic by much."""
@@ -26,8 +29,44 @@ def _perturbed(leaf: Array) -> Array:
     return jnp.concatenate([first.astype(leaf.dtype), leaf[1:]])
 
 
+def ignore_masked(problem: Problem) -> Problem:
+    """Puts 0 for entries of the inputs that are not finite at positions of weight 0.
+
+    Args:
+        problem: with weights.
+
+    Returns:
+        The same problem, on inputs which may be multiplied by 0.
+
+    Raises:
+        ValueError: if outputs at positions that count depend on such an entry.
+    """
+    assert problem.weights is not None
+    counts = problem.weights > 0
+
+    def clean(leaf: Array) -> Array:
+        inexact = jnp.issubdtype(leaf.dtype, jnp.floating)
+        if not inexact or leaf.shape[: counts.ndim] != counts.shape:
+            return leaf
+        shape = counts.shape + (1,) * (leaf.ndim - counts.ndim)
+        return jnp.where(counts.reshape(shape) | jnp.isfinite(leaf), leaf, 0)
+
+    cleaned = replace(problem, inputs=jax.tree.map(clean, problem.inputs))
+    if is_concrete(problem) and any(
+        bool(jnp.any(new != old))
+        for new, old in zip(jax.tree.leaves(cleaned.inputs), jax.tree.leaves(problem.inputs), strict=True)
+    ):
+        given, z = (p.forward(p.params) for p in (problem, cleaned))
+        if not problem.coupled and bool(jnp.any(~jnp.isfinite(given) & jnp.isfinite(z))):
+            raise ValueError(
+                "outputs at positions that count depend on NaN or infinite inputs at masked positions: the mask must "
+                "reach the model too (as an attention mask, say)"
+            )
+    return cleaned
+
+
 def check_coupling(problem: Problem) -> None:
-    """Perturbs one sample and watches the outputs of the others.
+    """Perturbs one sample and watches the outputs of the others, with statistics of the first samples if it has any.
 
     Args:
         problem: with concrete arrays.
@@ -38,6 +77,14 @@ def check_coupling(problem: Problem) -> None:
     if problem.rows < 2:
         return
     few = jax.tree.map(lambda a: a[:PROBE], problem.inputs)
+    remedy = (
+        "If that is meant, as in training-mode batch norm, say batch_coupled=True; if not, use the model's evaluation "
+        "mode"
+    )
+    if isinstance(problem.model, BatchCoupled):
+        first = problem.with_samples(jax.tree.map(lambda a: a[:PROBE], problem.per_sample))
+        problem = streamed(first, PROBE)
+        remedy = "A BatchCoupled function must take every mean over samples with the mean it is given"
 
     @jax.jit
     def others(problem: Problem, inputs: PyTree) -> tuple[Array, Array]:
@@ -49,11 +96,8 @@ def check_coupling(problem: Problem) -> None:
     moved, scale = (np.asarray(v) for v in others(problem, few))
     if not moved <= 100 * float(jnp.finfo(moved.dtype).eps) * scale:
         raise ValueError(
-            f"samples interact: changing the first of {min(PROBE, problem.rows)} samples moved the "
-            f"outputs of the others by "
-            f"{float(moved):.2g} (of {float(scale):.2g}). If that is meant, as in training-mode batch "
-            f"norm, say "
-            "batch_coupled=True; if not, use the model's evaluation mode"
+            f"samples interact: changing the first of {min(PROBE, problem.rows)} samples moved the outputs of the "
+            f"others by {float(moved):.2g} (of {float(scale):.2g}). {remedy}"
         )
 
 

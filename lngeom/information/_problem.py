@@ -119,8 +119,14 @@ class Problem(eqx.Module):
         return z
 
     def forward(self, params: PyTree) -> Float[Array, "N *T C"]:
-        """Natural parameters of the samples held here."""
-        return self.outputs(params, self.inputs)
+        """Natural parameters of the samples held here; harmless ones at positions of weight 0."""
+        return self.ignore(self.outputs(params, self.inputs))
+
+    def ignore(self, z: Float[Array, "N *T C"]) -> Float[Array, "N *T C"]:
+        """These outputs with a value inside the family's domain at positions of weight 0, whatever is there."""
+        if self.weights is None:
+            return z
+        return jnp.where(self.weights[..., None] > 0, z, jnp.asarray(min(0.0, self.family.upper - 1.0), z.dtype))
 
     @property
     def per_sample(self) -> tuple:

@@ -193,7 +193,7 @@ def _closed_form(problem: Problem) -> ClosedFormDerivative:
         at = PrintedLinearization(n, 1 / scale, _printed.chi(normalizer, weights, inputs))
     else:
         at = _linearization.linearize(normalizer, weights, inputs)
-    z = params.gain[None, :] * at.normalized + params.bias[None, :]
+    z = problem.ignore(params.gain[None, :] * at.normalized + params.bias[None, :])
     return ClosedFormDerivative(z, at, params.gain)
 
 

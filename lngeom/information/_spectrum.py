@@ -1,5 +1,6 @@
 """Spectra: from the factor's singular values where they fit, by Lanczos where P is large."""
 
+import functools
 from typing import NamedTuple
 
 import jax
@@ -11,7 +12,8 @@ from matfree import decomp, eig
 from lngeom._numerics import RankDecision, decide_rank
 from lngeom.information._factor import right_singular
 from lngeom.information._problem import Problem
-from lngeom.information._sharding import Placement
+from lngeom.information._pullback import ClosedFormDerivative, Pullback, has_closed_form
+from lngeom.information._sharding import Placement, sum_over_samples
 
 SMALL = 3000
 """Rows or columns of a factor up to which its full decomposition is the quickest way."""
@@ -58,18 +60,50 @@ def decompose(problem: Problem, at: Placement, rtol: float | None = None) -> Dec
         The decomposition.
     """
     s, vectors = right_singular(problem, at)
-    return Decomposition(s, vectors, rank_of(s, problem.size, rtol))
+    return Decomposition(s, vectors, rank_of(s, problem, at, rtol))
 
 
-def rank_of(singular_values: Float[Array, " k"], size: int, rtol: float | None = None) -> RankDecision:
-    """The rank decision for a factor reduced to at most P rows."""
+def rank_of(
+    singular_values: Float[Array, " k"], problem: Problem, at: Placement, rtol: float | None = None
+) -> RankDecision:
+    """The rank decision for a factor reduced to at most P rows (eager; arguments as `decompose`)."""
     values = np.asarray(singular_values)
     if rtol is None or not values.size:
-        return decide_rank(values, size, size)
+        scale = float(cancelled(problem, at)) if has_closed_form(problem) else 0.0
+        return decide_rank(values, problem.size, problem.size, scale)
     threshold = rtol * float(values[0])
     rank = int(np.sum(values > threshold))
     clear = rank in {0, values.size} or values[rank] == 0
     return RankDecision(rank, float("inf") if clear else float(values[rank - 1] / values[rank]), threshold)
+
+
+@functools.partial(jax.jit, static_argnames="at")
+def cancelled(problem: Problem, at: Placement) -> Float[Array, ""]:
+    r"""Frobenius norm of the factor's weight columns before Π cancels parts: $\sqrt{\Lambda/N}\, D_g\, x/\sigma$.
+
+    Rounding errors of the factor are of this size times eps. Where Π = 0, as in groups of two units, nothing else is
+    left of these columns.
+
+    Args:
+        problem: of a normalized GLM with a closed form.
+        at: where its samples are.
+
+    Returns:
+        The norm.
+    """
+
+    def term(part: Problem) -> Array:
+        derivative = Pullback(part).derivative
+        assert isinstance(derivative, ClosedFormDerivative)
+        if derivative.at.inputs.ndim != 2:  # the printed χ, in which nothing cancels
+            return jnp.zeros((), problem.dtype)
+        slopes = part.family.metric_parts(derivative.outputs)[0] * jnp.square(
+            derivative.gain[None, :] * derivative.at.inverse_scale
+        )
+        each = jnp.sum(slopes, 1) * jnp.sum(jnp.square(derivative.at.inputs), 1)
+        return jnp.sum(each if part.weights is None else part.weights * each)
+
+    return jnp.sqrt(sum_over_samples(term, problem, at) / problem.samples)
 
 
 def effective_rank(singular_values: Float[Array, " k"]) -> Float[Array, ""]:

@@ -12,12 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from lngeom import paper
-from lngeom.claims import Claim, Evidence, Outcome, Verdict
+from lngeom import __version__, paper
+from lngeom.claims import Claim, Evidence, Outcome, Strength, Verdict
 from lngeom.data import Dataset
+from lngeom.report._tables import tables
 
 SCHEMA = "lngeom.report/1"
-PACKAGES = ("lngeom", "jax", "jaxlib", "numpy", "scipy", "equinox", "sympy", "scikit-learn")
+PACKAGES = ("jax", "jaxlib", "numpy", "scipy", "equinox", "sympy", "scikit-learn")
 
 
 def document(outcomes: Sequence[Outcome], reserved: Sequence[Claim], dataset: Dataset, seed: int) -> dict[str, Any]:
@@ -37,7 +38,7 @@ def document(outcomes: Sequence[Outcome], reserved: Sequence[Claim], dataset: Da
         "schema": SCHEMA,
         "paper": {"title": paper.TITLE, "authors": list(paper.AUTHORS), "arxiv": paper.ARXIV},
         "seed": seed,
-        "versions": {name: _version(name) for name in PACKAGES},
+        "versions": {"lngeom": __version__} | {name: _version(name) for name in PACKAGES},
         "data": {
             "name": dataset.name,
             "shape": list(dataset.shape),
@@ -49,9 +50,14 @@ def document(outcomes: Sequence[Outcome], reserved: Sequence[Claim], dataset: Da
         "summary": {
             "claims": len(outcomes),
             "verdicts": {v.value: counts[v] for v in Verdict},
+            "strengths": {
+                v.value: {s.value: sum(o.verdict is v and o.strength is s for o in outcomes) for s in Strength}
+                for v in Verdict
+            },
             "as_recorded": sum(o.as_recorded for o in outcomes),
             "differ": [o.claim.id for o in outcomes if not o.as_recorded],
         },
+        "tables": tables(outcomes),
         "claims": [_outcome(o) for o in outcomes],
         "reserved": [{"id": c.id, "topic": c.topic, "source": c.source, "statement": c.statement} for c in reserved],
     }
@@ -97,7 +103,8 @@ def _evidence(evidence: Evidence) -> dict[str, Any]:
         "samples": int(evidence.samples),
         "matrices": {name: _array(value) for name, value in evidence.matrices.items()},
         "curves": {name: {"x": _array(x), "y": _array(y)} for name, (x, y) in evidence.curves.items()},
-        "steps": [dict(step) for step in evidence.steps],
+        "statement": evidence.statement,
+        "steps": [{"part": "note", **step} for step in evidence.steps],
     }
 
 

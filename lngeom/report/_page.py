@@ -1,15 +1,23 @@
 """The report as one self-contained web page: it renders the JSON document and adds nothing."""
 
+import base64
+import hashlib
 from collections.abc import Mapping
 from typing import Any
 
 import jinja2
-import markupsafe
-from latex2mathml.converter import convert
+
+from lngeom.report import _marks
+from lngeom.report._mathml import mathml, prose
+
+SYMBOLS = {"holds": "✓", "conditional": "◐", "refuted": "✗", "undecided": "?"}
+STRENGTHS = {"proof": "proved", "numeric": "supported", "experiment": "measured"}
+LARGEST_TABLE = 8
+"""Rows and columns up to which a matrix is shown as numbers; a larger one is a picture."""
 
 
 def page(document: Mapping[str, Any]) -> str:
-    """Renders a report document as HTML which needs no network.
+    """Renders a report document as HTML which needs no network and runs no script but its own.
 
     Args:
         document: what `document` returns.
@@ -18,7 +26,29 @@ def page(document: Mapping[str, Any]) -> str:
         The page's text.
     """
     environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("lngeom.report", "templates"), autoescape=True, undefined=jinja2.StrictUndefined
+        loader=jinja2.PackageLoader("lngeom.report", "templates"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
-    environment.filters["mathml"] = lambda latex: markupsafe.Markup(convert(latex, display="block"))
-    return environment.get_template("report.html.j2").render(report=document)
+    environment.filters |= {
+        "mathml": mathml,
+        "prose": prose,
+        "scientific": _marks.scientific,
+        "small": lambda rows: len(rows) <= LARGEST_TABLE and all(len(row) <= LARGEST_TABLE for row in rows),
+    }
+    environment.globals |= {
+        "symbols": SYMBOLS,
+        "strengths": STRENGTHS,
+        "residual_bar": _marks.residual_bar,
+        "residual_strip": _marks.residual_strip,
+        "heat_map": _marks.heat_map,
+        "curve": _marks.curve,
+    }
+    script = environment.get_template("report.js").render()
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    style = environment.get_template("report.css").render()
+    return environment.get_template("report.html.j2").render(
+        report=document, script=script, style=style, script_digest=digest
+    )

@@ -66,25 +66,6 @@ def test_equinox_and_flax_models_in_one_line():
     assert agreement(jnp.trace(G.as_matrix()), 2 * jnp.sum(jnp.square(extended)) / 20, 1e-13).agrees
 
 
-def test_interacting_samples_are_found_out():
-    case = zoo.batch_norm_network()
-    with pytest.raises(ValueError, match="batch_coupled=True"):
-        case.fisher(batch_coupled=None)
-    with pytest.raises(ValueError, match="cannot be divided into chunks"):
-        case.fisher(chunk=5)
-    tokens = zoo.transformer_block()._replace(
-        apply=lambda p, t: p["embedding"][t] @ p["logits"] + jnp.mean(p["embedding"][t], (0, 1), keepdims=True)[..., :5]
-    )
-    with pytest.raises(ValueError, match="samples interact"):
-        tokens.fisher()
-
-
-def test_naive_chunks_of_a_coupled_function_would_be_wrong():
-    case = zoo.batch_norm_network()
-    naive = case.fisher(batch_coupled=False, chunk=5).as_matrix()
-    assert agreement(naive, zoo.dense_reference(case)).differs
-
-
 @pytest.mark.parametrize(
     ("apply", "params", "message"),
     [
@@ -141,6 +122,38 @@ def test_a_matrix_that_does_not_fit_is_refused_with_its_size_and_the_alternative
     assert agreement(F.diagonal(), jnp.diagonal(zoo.dense_reference(zoo.layer_norm_network())), 1e-13).agrees
 
 
-def test_a_coupled_problem_that_does_not_fit_is_refused():
-    with pytest.raises(MemoryError, match="use fewer samples"):
-        zoo.batch_norm_network().fisher(memory=1000)
+def test_masked_positions_may_hold_nan():
+    case = zoo.transformer_block()
+    embed = lambda p, x: jnp.tanh(x @ p["query"]) @ p["logits"]  # noqa: E731
+    X = case.params["embedding"][case.X]
+    case = case._replace(apply=embed, X=X, params={k: case.params[k] for k in ("query", "logits")})
+    hidden = case._replace(X=jnp.where(case.mask[..., None], X, jnp.nan))
+    F, G = case.fisher(), hidden.fisher()
+    v = jnp.cos(jnp.arange(F.in_size(), dtype=float))
+    assert agreement(G.as_matrix(), zoo.dense_reference(case), 1e-13).agrees
+    assert agreement(G @ v, F @ v, 1e-13).agrees
+    y = jnp.where(case.mask[..., None], jnp.eye(5)[zoo.transformer_block().X], jnp.nan)
+    given, masked = (c.fisher(method="empirical", y=jnp.nan_to_num(y) if c is case else y) for c in (case, hidden))
+    assert agreement(masked.as_matrix(), given.as_matrix(), 1e-15).agrees
+    with pytest.raises(ValueError, match="natural parameters z must be finite"):
+        hidden._replace(mask=None).fisher()
+    mixing = hidden._replace(apply=lambda p, x: embed(p, x) + jnp.sum(x, 1, keepdims=True)[..., :5])
+    with pytest.raises(ValueError, match="the mask must reach the model too"):
+        mixing.fisher()
+
+
+def test_masked_samples_may_lie_outside_the_family():
+    model = lg.NormalizedGLM(lg.normalizers.Identity(), lg.families.Gamma())
+    params = model.init(jax.random.key(0), inputs=2, outputs=3)
+    X = 0.1 * jax.random.normal(jax.random.key(1), (9, 2))
+    mask = jnp.arange(9) < 7
+    F = lg.fisher(model, params, jnp.where(mask[:, None], X, 1e6), mask=mask)
+    expected = lg.fisher(model, params, X[:7]).as_matrix() * 7 / 9
+    assert agreement(F.as_matrix(), expected, 1e-13).agrees
+
+
+def test_operators_and_null_spaces_print_in_a_line():
+    F = zoo.layer_norm_network().fisher(chunk=7)
+    assert repr(F) == "FisherOperator(57 × 57 float64, exact, Categorical, 40 samples, chunks of 7 samples)"
+    assert repr(F.nullspace()).startswith("MeasuredNullspace(dimension ")
+    assert len(repr(F.nullspace())) < 250

@@ -1,0 +1,138 @@
+"""`python -m analysis NAME | all | list`: runs experiments, benchmarks and figures of this folder."""
+
+import argparse
+import importlib
+import pkgutil
+import shutil
+import sys
+import time
+from pathlib import Path
+from types import ModuleType
+
+from lngeom.training import Progress
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress as Bar, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+import analysis
+from analysis import _dry_run
+from analysis._draw import draw
+from analysis._experiment import Experiment, Results, load_full, run, write
+
+
+def discover() -> dict[str, str]:
+    """Names that can be run → "experiment", for modules with `EXPERIMENT`, or "module", for those with `main`."""
+    found = {}
+    for module in pkgutil.iter_modules(analysis.__path__):
+        if module.ispkg or module.name.startswith("_"):
+            continue
+        source = Path(analysis.__path__[0], f"{module.name}.py").read_text(encoding="utf-8")
+        if "\nEXPERIMENT = " in source:
+            found[module.name] = "experiment"
+        elif "\ndef main(" in source:
+            found[module.name] = "module"
+    return found
+
+
+def _parse(known: dict[str, str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m analysis", description="Experiments, benchmarks and figures of this project."
+    )
+    parser.add_argument("name", choices=[*known, "all", "list"], help="what to run; 'all': every experiment")
+    size = parser.add_mutually_exclusive_group()
+    size.add_argument("--small", action="store_true", help="the small size, on bundled or generated data (the default)")
+    size.add_argument("--full", action="store_true", help="the paper's size, on a data set from disk")
+    parser.add_argument("--data", type=Path, metavar="DIR", help="folder of the data set, for --full")
+    parser.add_argument("--seeds", type=int, default=5, help="number of seeds; verdicts take at least 5")
+    parser.add_argument("--resume", action="store_true", help="go on from where a killed run stopped")
+    parser.add_argument("--dry-run", action="store_true", help="with --full: one step on made-up data, with its cost")
+    parser.add_argument("--out", type=Path, default=Path("figures"), help="folder of the results")
+    options = parser.parse_args()
+    if options.seeds < 1:
+        parser.error(f"--seeds must be at least 1; got {options.seeds}")
+    return options
+
+
+def _report(console: Console, experiment: Experiment, results: Results, seconds: float) -> None:
+    table = Table("statement", "the paper", "median", "each seed", "finding", title=experiment.title)
+    for row in results.summary["comparisons"]:
+        censored = zip(row["seeds"], row["censored"], strict=True)
+        values = " ".join(f"{'>' if c else ''}{v:.3g}" for v, c in censored)
+        table.add_row(row["statement"], row["paper"], f"{row['median']:.3g}", values, row["finding"])
+    console.print(table)
+    diverged = {n: sum(s is not None for s in a["diverged at step"]) for n, a in results.summary["arms"].items()}
+    for name, count in diverged.items():
+        if count:
+            console.print(f"{name}: {count} of {results.configuration['seeds']} runs diverged", style="yellow")
+    console.print(f"{seconds:.0f} s", highlight=False)
+
+
+def _experiment(console: Console, experiment: Experiment, options: argparse.Namespace) -> None:
+    settings = experiment.full if options.full else experiment.small
+    data = load_full(experiment, options.data) if options.full else None
+    folder = options.out / experiment.name / "checkpoints"
+    if not options.resume:
+        shutil.rmtree(folder, ignore_errors=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    start = time.perf_counter()
+    with Bar(*columns, console=Console(stderr=True)) as bar:
+
+        def progress(arm: str) -> Progress:
+            task = bar.add_task(f"{experiment.name}: {arm}", total=None)
+            return lambda step, steps, metrics: bar.update(task, completed=step, total=steps)
+
+        results = run(
+            experiment,
+            settings=settings,
+            data=data,
+            seeds=options.seeds,
+            folder=folder,
+            resume=options.resume,
+            progress=progress,
+        )
+    paths = [*write(experiment, results, options.out), *draw(experiment, results, options.out)]
+    if experiment.illustrate:
+        paths += experiment.illustrate(results.summary["further"], options.out)
+    shutil.rmtree(folder, ignore_errors=True)
+    _report(console, experiment, results, time.perf_counter() - start)
+    console.print("Written: " + ", ".join(map(str, paths)), highlight=False, soft_wrap=True)
+
+
+def _module(name: str) -> ModuleType:
+    return importlib.import_module(f"analysis.{name}")
+
+
+def main() -> None:
+    """Entry point of `python -m analysis`."""
+    known = discover()
+    if len(sys.argv) > 1 and known.get(sys.argv[1]) == "module":  # it has options of its own
+        name = sys.argv.pop(1)
+        sys.argv[0] = f"python -m analysis {name}"
+        _module(name).main()
+        return
+    options = _parse(known)
+    console = Console()
+    if options.name == "list":
+        for name, kind in known.items():
+            module = _module(name)
+            title = module.EXPERIMENT.title if kind == "experiment" else (module.__doc__ or "").splitlines()[0]
+            console.print(f"{name:20} {title}", highlight=False, markup=False)
+        return
+    names = [n for n, kind in known.items() if kind == "experiment"] if options.name == "all" else [options.name]
+    experiments = [_module(n).EXPERIMENT for n in names]
+    try:
+        if options.dry_run:
+            console.print(_dry_run.table([_dry_run.measure(e) for e in experiments]), highlight=False)
+            return
+        for experiment in experiments:
+            _experiment(console, experiment, options)
+    except ValueError as error:
+        Console(stderr=True).print(f"error: {error}", style="red", highlight=False, markup=False, soft_wrap=True)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        Console(stderr=True).print("interrupted; go on with --resume")
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()

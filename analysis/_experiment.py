@@ -1,0 +1,291 @@
+"""One way to state an experiment, and one way to run it: arms in, curves, comparisons and a figure out."""
+
+import importlib
+import io
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from lngeom import training
+from lngeom.training import Run, Statement, Task
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One pair of axes of a figure.
+
+    Attributes:
+        metric: the curve that is drawn.
+        title: its title.
+        label: of the vertical axis.
+        arms: the arms that are drawn; all by default.
+        log: whether the vertical axis is logarithmic.
+        limits: of the vertical axis, where they are not found from the data.
+    """
+
+    metric: str
+    title: str
+    label: str
+    arms: tuple[str, ...] | None = None
+    log: bool = False
+    limits: tuple[float | None, float | None] | None = None
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Sizes of an experiment; each experiment adds its own.
+
+    Attributes:
+        steps: training steps.
+        every: steps between evaluations.
+    """
+
+    steps: int
+    every: int
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """What is compared, on what, and what it is to show.
+
+    Attributes:
+        name: of its files, and of its module in `analysis`.
+        title: one line.
+        source: where in the paper.
+        arms: name of each arm → what `task` makes it from; the first is the baseline.
+        small: sizes that run in minutes on bundled or generated data.
+        full: sizes of the paper.
+        data: generated or bundled data, from the settings: a pytree of arrays.
+        task: the task of one arm, from `(settings, arm, data)`.
+        statements: what is compared, each with what the paper says of it.
+        panels: what is drawn.
+        length: steps and interval of an arm, where arms differ.
+        finish: further results from `(settings, data, runs)`, as JSON can hold them.
+        illustrate: draws further results into a folder.
+        scan: whether the steps of a chunk are one program.
+        synthetic: data of the shapes of the full size, for a dry run, from the settings.
+        note: what a reader should know of the small version.
+    """
+
+    name: str
+    title: str
+    source: str
+    arms: Mapping[str, Any]
+    small: Any
+    full: Any
+    data: Callable[[Any], Any]
+    task: Callable[[Any, Any, Any], Task]
+    statements: tuple[Statement, ...]
+    panels: tuple[Panel, ...]
+    length: Callable[[Any, Any], tuple[int, int]] = lambda settings, arm: (settings.steps, settings.every)
+    finish: Callable[[Any, Any, Mapping[str, Run]], dict[str, Any]] | None = None
+    illustrate: Callable[[dict[str, Any], Path], list[Path]] | None = None
+    scan: bool = True
+    synthetic: Callable[[Any], Any] | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Results:
+    """What an experiment gave.
+
+    Attributes:
+        configuration: all that the results depend on.
+        runs: of each arm.
+        summary: best and last values, comparisons and findings, as JSON can hold them.
+    """
+
+    configuration: dict[str, Any]
+    runs: Mapping[str, Run]
+    summary: dict[str, Any] = field(repr=False)
+
+
+def load_full(experiment: Experiment, folder: Path | None) -> Any:
+    """The data of the full size, read by `analysis.loaders.load(name, folder, settings)`.
+
+    Args:
+        experiment: the experiment.
+        folder: where the data set lies.
+
+    Returns:
+        Data of the same form as `experiment.data` gives.
+
+    Raises:
+        ValueError: if there is no folder or no loader.
+    """
+    if folder is None:
+        raise ValueError(f"the full size of {experiment.name} reads a data set from disk: give its folder with --data")
+    try:
+        loaders = importlib.import_module("analysis.loaders")
+    except ModuleNotFoundError as error:
+        raise ValueError(
+            f"there is no loader for the data of {experiment.name} yet; --full --dry-run takes one step on made-up data"
+        ) from error
+    return loaders.load(experiment.name, folder, experiment.full)
+
+
+def configuration(experiment: Experiment, settings: Any, seeds: int) -> dict[str, Any]:
+    """All that the results of an experiment depend on.
+
+    Args:
+        experiment: the experiment.
+        settings: its sizes.
+        seeds: number of seeds.
+
+    Returns:
+        A dictionary that JSON can hold.
+    """
+    return {
+        "experiment": experiment.name,
+        "arms": list(experiment.arms),
+        "settings": json.loads(json.dumps(asdict(settings))),
+        "seeds": seeds,
+        "versions": {"jax": jax.__version__, "numpy": np.__version__},
+        "platform": jax.default_backend(),
+    }
+
+
+def run(
+    experiment: Experiment,
+    *,
+    settings: Any = None,
+    data: Any = None,
+    seeds: int = 5,
+    folder: Path | None = None,
+    resume: bool = False,
+    progress: Callable[[str], training.Progress] | None = None,
+    **overrides: Any,
+) -> Results:
+    """Trains every arm from every seed and compares them.
+
+    Args:
+        experiment: the experiment.
+        settings: its sizes; the small ones by default.
+        data: its data; by default what it generates for these sizes.
+        seeds: number of seeds.
+        folder: where checkpoints are kept while it runs; nowhere by default.
+        resume: whether to go on from them.
+        progress: gives the callback of an arm.
+        **overrides: fields of the settings to replace.
+
+    Returns:
+        The results.
+    """
+    settings = replace(settings or experiment.small, **overrides)
+    data = experiment.data(settings) if data is None else data
+    described = configuration(experiment, settings, seeds)
+    runs: dict[str, Run] = {}
+    for name, arm in experiment.arms.items():
+        steps, every = experiment.length(settings, arm)
+        runs[name] = training.train(
+            experiment.task(settings, arm, data),
+            seeds=range(seeds),
+            steps=steps,
+            every=every,
+            data=data,
+            checkpoint=folder and folder / f"{_file_name(name)}.checkpoint",
+            resume=resume,
+            configuration=described | {"arm": name},
+            progress=progress(name) if progress else None,
+            scan=experiment.scan,
+        )
+    extra = experiment.finish(settings, data, runs) if experiment.finish else {}
+    return Results(described, runs, summarize(experiment, runs) | ({"further": extra} if extra else {}))
+
+
+def _file_name(name: str) -> str:
+    return "".join(c if c.isalnum() else "_" for c in name)
+
+
+def summarize(experiment: Experiment, runs: Mapping[str, Run]) -> dict[str, Any]:
+    """Last values of every arm and the comparison that each statement asks for.
+
+    Args:
+        experiment: the experiment.
+        runs: of each arm.
+
+    Returns:
+        A dictionary that JSON can hold.
+    """
+    arms = {
+        name: {
+            "steps": int(run.steps[-1]),
+            "diverged at step": [int(s) if s >= 0 else None for s in run.diverged_at],
+            "last": {metric: _rounded(curve[:, -1]) for metric, curve in run.curves.items()},
+        }
+        for name, run in runs.items()
+    }
+    comparisons = []
+    for statement in experiment.statements:
+        curves = {arm: runs[arm].curves[statement.metric] for arm in (statement.treated, statement.baseline)}
+        found = statement.compare(runs[statement.treated].steps, curves)
+        comparisons.append(
+            {
+                "statement": statement.text,
+                "paper": statement.paper,
+                "finding": found.finding.value,
+                "measure": _measure(statement),
+                "median": _rounded(found.median),
+                "seeds": _rounded(found.values),
+                "censored": found.censored.tolist(),
+                "wins": found.wins,
+                "losses": found.losses,
+                "p": found.p_supports,
+                "p of the opposite": found.p_refutes,
+            }
+        )
+    return {"arms": arms, "comparisons": comparisons}
+
+
+def _measure(statement: Statement) -> str:
+    if statement.measure == "best":
+        return f"difference of the best {statement.metric}, {statement.treated} against {statement.baseline}"
+    goal = f"the best of {statement.baseline}" if statement.target is None else f"{statement.target:g}"
+    return (
+        f"steps to {statement.metric} = {goal}, {statement.treated} over {statement.baseline}; "
+        f"stated to be below {statement.bound:g}"
+    )
+
+
+def _rounded(values: Any) -> Any:
+    """Five digits; what is not finite becomes null."""
+    if np.ndim(values):
+        return [_rounded(v) for v in values]
+    return float(f"{values:.5g}") if np.isfinite(values) else None
+
+
+def write(experiment: Experiment, results: Results, out: Path) -> list[Path]:
+    """Writes `out/NAME/{curves.npz,config.json,summary.json}`, each whole or not at all.
+
+    Args:
+        experiment: the experiment.
+        results: what it gave.
+        out: folder of all results.
+
+    Returns:
+        The paths.
+    """
+    folder = out / experiment.name
+    folder.mkdir(parents=True, exist_ok=True)
+    arrays: dict[str, np.ndarray] = {}
+    for name, run in results.runs.items():
+        arrays[f"{name}/steps"] = run.steps
+        arrays[f"{name}/metrics"] = np.array(list(run.curves))
+        arrays[f"{name}/curves"] = np.stack(list(run.curves.values()), -1).astype(np.float32)
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, **arrays)
+    texts = {"config.json": results.configuration, "summary.json": results.summary}
+    files = {"curves.npz": buffer.getvalue()} | {
+        name: (json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()
+        for name, value in texts.items()
+    }
+    paths = []
+    for name, content in files.items():
+        temporary = folder / f".{name}"
+        temporary.write_bytes(content)
+        paths.append(temporary.replace(folder / name))
+    return paths

@@ -1,0 +1,278 @@
+r"""Samples that interact through means over the data set, as in training-mode batch norm, in bounded memory.
+
+Such a function is $z_n = f(\theta, m(\theta), x_n)$ with statistics m that are means over all samples. Their values and
+tangents $M = \partial m/\partial\theta$ are computed first, chunk by chunk. Then
+$$z_n(\theta) = f(\theta,\ m(\theta_0) + M(\theta - \theta_0),\ x_n)$$
+has the value and the Jacobian of the coupled function at $\theta_0$, and each sample's output depends on that sample
+alone: it can be divided into chunks, and over devices, like any other function.
+"""
+
+import functools
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PyTree
+
+from lngeom.glm import NormalizedGLM
+from lngeom.information._linearization import UnitwiseLinearization, linearize, unitwise
+from lngeom.information._planner import CHUNK, STORED, available_memory, derivative_bytes, format_bytes
+from lngeom.information._problem import Frozen, Problem
+from lngeom.information._pullback import GLMFunction
+from lngeom.information._sharding import Placement, sum_over_samples
+from lngeom.normalizers import AbstractNormalizer, AbstractStatisticsNormalizer, BatchNorm, Statistics
+
+
+class BatchCoupled(eqx.Module):
+    """A function whose samples interact only through means over the data set, which it takes with `mean`.
+
+    `mean(values)`, values [N, …], is their mean over all samples, [1, …]; on a chunk of samples too. It must not be
+    called inside a `jax.jit`, `jax.vmap` or scan of the function's own.
+
+    Attributes:
+        apply: (params, X, mean) ↦ natural parameters.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, lngeom as lg
+        >>> from lngeom.information import BatchCoupled
+        >>> def apply(params, X, mean):
+        ...     centered = X @ params - mean(X @ params)
+        ...     return centered / jnp.sqrt(mean(centered**2))
+        >>> X = jax.random.normal(jax.random.key(0), (100, 3))
+        >>> F = lg.fisher(BatchCoupled(apply), jnp.ones((3, 2)), X, family=lg.families.Gaussian(), chunk=10)
+        >>> F.rank()  # the scale of each column is not identifiable
+        4
+    """
+
+    apply: Callable
+
+    def __call__(self, params: PyTree, inputs: PyTree) -> Array:
+        """Natural parameters, all samples at once."""
+        return _run(self.apply, params, inputs, ())[0]
+
+
+def _run(apply: Callable, params: PyTree, inputs: PyTree, means: tuple[Array, ...]) -> tuple[Array, list[Array]]:
+    """The function with its first means given, and what it averaged."""
+    averaged = []
+
+    def mean(values: Float[Array, "N ..."]) -> Float[Array, "1 ..."]:
+        averaged.append(values)
+        known = len(averaged) <= len(means)
+        return means[len(averaged) - 1] if known else jnp.mean(values, 0, keepdims=True)
+
+    return apply(params, inputs, mean), averaged
+
+
+class Statistic(eqx.Module):
+    """A mean over the samples, to first order in the parameters.
+
+    Attributes:
+        value: m at the origin, [1, …].
+        slope: ∂m/∂θ, like params, each leaf [1, …, *leaf].
+        origin: θ₀, the differentiated leaves.
+    """
+
+    value: Float[Array, "1 ..."]
+    slope: PyTree
+    origin: PyTree
+
+    def __call__(self, params: PyTree) -> Float[Array, "1 ..."]:
+        """The value at params, which may have more leaves than the origin."""
+        nothing = lambda leaf: leaf is None  # noqa: E731
+        moved = jax.tree.map(
+            lambda o, s, p: 0.0 if o is None else jnp.tensordot(s, p - o, o.ndim),
+            self.origin,
+            self.slope,
+            params,
+            is_leaf=nothing,
+        )
+        return sum((m for m in jax.tree.leaves(moved) if not isinstance(m, float)), start=self.value)
+
+
+class StreamedFunction(eqx.Module):
+    """A coupled function with its statistics fixed to first order: samples no longer interact.
+
+    Attributes:
+        apply: (params, X, mean) ↦ natural parameters.
+        statistics: its means, in the order they are taken.
+        chunk: samples at a time when statistics are computed.
+    """
+
+    apply: Callable
+    statistics: tuple[Statistic, ...]
+    chunk: int
+
+    def __call__(self, params: PyTree, inputs: PyTree) -> Array:
+        """Natural parameters of any samples."""
+        return _run(self.apply, params, inputs, tuple(s(params) for s in self.statistics))[0]
+
+
+class StreamedBatchNorm(AbstractStatisticsNormalizer):
+    """Batch norm with the moments of a data set, and how they move with the weights to first order.
+
+    Attributes:
+        origin: weights at which the moments were taken, [H D].
+        input_mean: E[x], by which every mean moves with its weights, [D].
+        scale: σ at the origin, [H].
+        slope: ∂σ_i/∂w_i = Cov(x) w_i / σ_i, [H D].
+        chunk: samples at a time when moments are computed.
+    """
+
+    origin: Float[Array, "H D"]
+    input_mean: Float[Array, " D"]
+    scale: Float[Array, " H"]
+    slope: Float[Array, "H D"]
+    chunk: int
+    eps: float = 0.0
+    couples_samples: ClassVar[bool] = False
+    couples_units: ClassVar[bool] = False
+
+    def statistics(self, weights, inputs):
+        shape = (1,) * (inputs.ndim - 1) + (-1,)
+        scale = self.scale + jnp.sum(self.slope * (weights - self.origin), 1)
+        return Statistics((weights @ self.input_mean).reshape(shape), scale.reshape(shape))
+
+
+@linearize.register(StreamedBatchNorm)
+def _(normalizer, weights, inputs) -> UnitwiseLinearization:
+    return unitwise(normalizer, weights, inputs, normalizer.input_mean[None, :], lambda _: normalizer.slope)
+
+
+def original(normalizer: AbstractNormalizer) -> AbstractNormalizer:
+    """The normalizer that was streamed, or the one given."""
+    return BatchNorm(normalizer.eps) if isinstance(normalizer, StreamedBatchNorm) else normalizer
+
+
+def _streams_batch_norm(problem: Problem) -> bool:
+    model = problem.model
+    glm = isinstance(model, GLMFunction) and not model.printed and type(model.model.normalizer) is BatchNorm
+    return glm and problem.inputs.ndim == 2
+
+
+def stream(problem: Problem, chunk: int | None, memory: int | None) -> Problem:
+    """Turns a coupled problem into one whose samples can be divided, if it must be and its statistics are known.
+
+    Args:
+        problem: any problem.
+        chunk: samples at a time, if the user has said so.
+        memory: budget in bytes; half of what is free where None.
+
+    Returns:
+        A problem that is not coupled, or the one given.
+
+    Raises:
+        MemoryError: if the tangents of its statistics would not fit.
+    """
+    named = isinstance(problem.model, BatchCoupled)
+    if not problem.coupled or not (named or _streams_batch_norm(problem)):
+        return problem
+    budget = available_memory() // 2 if memory is None else memory
+    if chunk is None and derivative_bytes(problem, problem.rows) <= min(STORED, budget // 4):
+        return problem
+    width, outputs = problem.dtype.itemsize, 1
+    if named:
+        averaged = jax.eval_shape(functools.partial(_averaged, problem, ()), problem.params)
+        outputs = sum(math.prod(a.shape[1:]) for a in averaged)
+        needed = outputs * problem.size * width
+        if needed > budget // 2:
+            raise MemoryError(
+                f"the tangents of {outputs:,} batch statistics with respect to P = {problem.size:,} parameters would "
+                f"need {format_bytes(needed)}, more than half the budget of {format_bytes(budget)}: name fewer leaves "
+                "with wrt=, use fewer samples without chunk=, or raise the budget with lg.fisher(..., memory=bytes)"
+            )
+    if chunk is None:
+        slope = derivative_bytes(problem, 2) - derivative_bytes(problem, 1)
+        chunk = min(problem.rows, max(1, min(CHUNK, budget // 8) // max(1, outputs * slope)))
+    return streamed(problem, chunk)
+
+
+@functools.partial(jax.jit, static_argnames="chunk")
+def streamed(problem: Problem, chunk: int) -> Problem:
+    """The problem with statistics of all its samples, computed chunk by chunk, and their tangents.
+
+    Args:
+        problem: coupled, of a `BatchCoupled` function or a batch-normalized GLM.
+        chunk: samples at a time.
+
+    Returns:
+        A problem with the same outputs and Jacobian at its parameters, whose samples do not interact.
+    """
+    problem = replace(problem, coupled=False)
+    make = _streamed_function if isinstance(problem.model, BatchCoupled) else _streamed_glm
+    function = make(problem, Placement(None, (), chunk))
+    return replace(problem, function=Frozen((function, problem.family)))
+
+
+def _averaged(problem: Problem, statistics: tuple[Statistic, ...], params: PyTree) -> list[Array]:
+    """What the function averages, given its first statistics."""
+    everything = eqx.combine(params, problem.fixed.thaw())
+    return _run(problem.model.apply, everything, problem.inputs, tuple(s(params) for s in statistics))[1]
+
+
+def _streamed_function(problem: Problem, at: Placement) -> StreamedFunction:
+    count = len(jax.eval_shape(functools.partial(_averaged, problem, ()), problem.params))
+    statistics: tuple[Statistic, ...] = ()
+    for k in range(count):
+
+        def term(part: Problem, known: tuple[Statistic, ...], k: int = k) -> tuple[Array, PyTree]:
+            def total(params: PyTree) -> Float[Array, "1 ..."]:
+                return jnp.sum(_averaged(part, known, params)[k], 0, keepdims=True)
+
+            return total(part.params), jax.jacrev(total)(part.params)
+
+        sums = sum_over_samples(term, problem, at, statistics)
+        value, slope = jax.tree.map(lambda s: s / problem.samples, sums)
+        statistics = (*statistics, Statistic(value, slope, problem.params))
+    return StreamedFunction(problem.model.apply, statistics, at.chunk)
+
+
+def _streamed_glm(problem: Problem, at: Placement) -> GLMFunction:
+    model, weights = problem.model.model, eqx.combine(problem.params, problem.fixed.thaw()).weights
+    total = sum_over_samples(lambda part: jnp.sum(part.inputs, 0), problem, at)
+    mean = total / problem.samples
+
+    def term(part: Problem, mean: Float[Array, " D"]) -> tuple[Array, Array]:
+        x = part.inputs - mean[None, :]
+        a = x @ weights.T
+        return jnp.sum(jnp.square(a), 0), a.T @ x
+
+    squares, products = (s / problem.samples for s in sum_over_samples(term, problem, at, mean))
+    scale = jnp.sqrt(squares + model.normalizer.eps)
+    slope = products / scale[:, None]
+    normalizer = StreamedBatchNorm(weights, mean, scale, slope, at.chunk, model.normalizer.eps)
+    return GLMFunction(NormalizedGLM(normalizer, model.family))
+
+
+def at_parameters(problem: Problem, params: PyTree) -> Problem:
+    """The same problem at other parameters, with batch statistics computed anew.
+
+    Args:
+        problem: any problem.
+        params: like those it has.
+
+    Returns:
+        The problem there.
+
+    Raises:
+        ValueError: if its statistics were computed before samples were divided over devices.
+    """
+    function: Any = problem.model
+    moved = replace(problem, params=params)
+    if isinstance(function, StreamedFunction):
+        coupled, chunk = BatchCoupled(function.apply), function.chunk
+    elif isinstance(function, GLMFunction) and isinstance(function.model.normalizer, StreamedBatchNorm):
+        normalizer = function.model.normalizer
+        coupled = GLMFunction(NormalizedGLM(original(normalizer), function.model.family))
+        chunk = normalizer.chunk
+    else:
+        return moved
+    if problem.rows != problem.samples:
+        raise ValueError(
+            "batch statistics cannot be computed anew for samples that were padded to divide them over devices; "
+            "leave mesh= out"
+        )
+    return streamed(replace(moved, function=Frozen((coupled, problem.family)), coupled=True), chunk)

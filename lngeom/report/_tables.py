@@ -1,0 +1,74 @@
+"""Tables of invariances as data: which claims are their cells, and what was measured there."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from lngeom import transformations
+from lngeom.claims import Kind, Outcome, Role
+from lngeom.claims._problem import TITLES
+from lngeom.paper import TABLE1
+
+NAMES = {"table1": "Table 1", "extended": "Extended table"}
+COLUMNS = {c.name: c for c in vars(transformations).values() if isinstance(c, transformations.Column)}
+
+
+def tables(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
+    """The tables whose cells are among the outcomes, which are those with an id `<table>.<method>.<column>`.
+
+    Args:
+        outcomes: the claims that were checked.
+
+    Returns:
+        For each table its columns and rows; a cell is None where it was not checked.
+    """
+    return [found for prefix, title in NAMES.items() if (found := _table(prefix, title, outcomes))["rows"]]
+
+
+def _table(prefix: str, title: str, outcomes: Sequence[Outcome]) -> dict[str, Any]:
+    cells: dict[tuple[str, str], dict[str, Any]] = {}
+    for outcome in outcomes:
+        first, _, rest = outcome.claim.id.partition(".")
+        method, _, column = rest.partition(".")
+        if first == prefix and column and (prefix != "table1" or method in TABLE1):
+            cells[method, column] = _cell(outcome)
+    methods, columns = (list(dict.fromkeys(key[k] for key in cells)) for k in (0, 1))
+    return {
+        "name": prefix,
+        "title": title,
+        "columns": [_column(name) for name in columns],
+        "rows": [
+            {
+                "name": method,
+                "title": TITLES.get(method, method.replace("_", " ")),
+                "cells": [cells.get((method, column)) for column in columns],
+            }
+            for method in methods
+        ],
+    }
+
+
+def _column(name: str) -> dict[str, str]:
+    known = COLUMNS.get(name)
+    return {
+        "name": name,
+        "title": known.title if known else name.replace("_", " ").capitalize(),
+        "formula": known.formula if known else "",
+    }
+
+
+def _cell(outcome: Outcome) -> dict[str, Any]:
+    """What a cell says, from the kind of evidence that supports it: "invariant", "no", or "up to sign" for both."""
+    measured = [e for e in outcome.evidence if e.role is Role.SUPPORTS and e.residual is not None]
+    same = [e.residual for e in measured if e.kind is Kind.AGREEMENT]
+    other = [e.residual for e in measured if e.kind is Kind.COUNTEREXAMPLE]
+    deviations = [float(r) for r in same + other if r is not None]
+    says = "up to sign" if same and other else "no" if other else "invariant" if same else "unknown"
+    deviation = max(deviations, default=float("nan"))
+    return {
+        "claim": outcome.claim.id,
+        "says": says,
+        "verdict": outcome.verdict.value,
+        "strength": outcome.strength.value,
+        "as_recorded": outcome.as_recorded,
+        "deviation": deviation if abs(deviation) < float("inf") else None,
+    }

@@ -1,0 +1,39 @@
+r"""Hypothesis strategies for normalized models: every value they draw is valid, and shrinks to small integers.
+
+For test suites of one's own: a property of a layer is tried on weights and inputs for which every statistic is
+defined (σ > 0, well away from rounding), so that nothing has to be filtered out.
+
+Example:
+    >>> import jax.numpy as jnp
+    >>> import lngeom as lg
+    >>> from hypothesis import given, settings, strategies as st
+    >>> layer = lg.normalizers.LayerNorm()
+    >>> @settings(max_examples=10, database=None)
+    ... @given(lg.strategies.points(layer), lg.strategies.scales())
+    ... def test_layer_norm_is_invariant_to_scale(point, scale):
+    ...     weights, inputs = point
+    ...     assert jnp.allclose(layer(scale * weights, inputs), layer(weights, inputs), rtol=1e-4, atol=1e-5)
+    >>> test_layer_norm_is_invariant_to_scale()
+
+Numbers are dyadic fractions of modest size, exact in float32 too. Sizes are integers, or strategies of integers.
+"""
+
+from lngeom.strategies._models import (
+    LARGEST as LARGEST,
+    MARGIN as MARGIN,
+    NormalizedProblem as NormalizedProblem,
+    families as families,
+    normalizers as normalizers,
+    points as points,
+    problems as problems,
+    responses as responses,
+    transformations as transformations,
+)
+from lngeom.strategies._numbers import (
+    Size as Size,
+    data_sets as data_sets,
+    entries as entries,
+    layer_inputs as layer_inputs,
+    matrices as matrices,
+    scales as scales,
+)

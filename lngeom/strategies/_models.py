@@ -1,0 +1,298 @@
+"""Normalized models at points where they are defined, and transformations of them."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from hypothesis import strategies as st
+from jaxtyping import Array, Float
+
+from lngeom import families as _families, normalizers as _normalizers, transformations as _transformations
+from lngeom._types import GLMParameters
+from lngeom.families import AbstractFamily
+from lngeom.glm import NormalizedGLM
+from lngeom.normalizers import AbstractNormalizer, AbstractStatisticsNormalizer, summed_inputs
+from lngeom.strategies._numbers import Size, array, entries, grids, scales, sizes
+from lngeom.transformations import AffineAction, Column, Transformation
+
+MARGIN = 0.05
+"""A statistic σ counts as defined when it is at least this part of the largest summed input it is taken over."""
+
+LARGEST = 8.0
+"""Natural parameters stay within ± this, so that no exponential family overflows."""
+
+
+class NormalizedProblem(NamedTuple):
+    """A normalized GLM with all that it takes to evaluate it.
+
+    Attributes:
+        model: normalizer and family.
+        params: weights W, bias b, gain g (nonzero).
+        inputs: X [N D].
+        responses: y [N H], or labels [N] for a joint family, in the family's support.
+    """
+
+    model: NormalizedGLM
+    params: GLMParameters
+    inputs: Float[Array, "N D"]
+    responses: Array
+
+
+@st.composite
+def normalizers(draw: st.DrawFn, *, units: int = 4, eps: float | st.SearchStrategy[float] = 0.0) -> AbstractNormalizer:
+    """Every normalizer of the library that fits this many units; shrinks to the identity.
+
+    Args:
+        draw: supplied by hypothesis.
+        units: H. Group norm takes groups of at least two.
+        eps: ε, or a strategy of it.
+
+    Returns:
+        A normalizer.
+
+    Raises:
+        ValueError: if there are no units.
+    """
+    if units < 1:
+        raise ValueError(f"units must be at least 1; got {units}")
+    n = _normalizers
+    value = eps if isinstance(eps, float | int) else draw(eps)
+    kinds = [n.Identity(), n.WeightNorm(value), n.RMSNorm(value), n.BatchNorm(value)]
+    if units > 1:
+        kinds.append(n.LayerNorm(value))
+    kinds += [n.GroupNorm(groups=groups, eps=value) for groups in range(2, units) if units % groups == 0]
+    kind = draw(st.sampled_from([*kinds, n.BatchNormEvaluation]))
+    if isinstance(kind, AbstractNormalizer):
+        return kind
+    mean = draw(grids(st.just(1), st.just(units), 2))[0]
+    variance = draw(st.lists(st.sampled_from([1.0, 4.0, 0.25]), min_size=units, max_size=units))
+    return n.BatchNormEvaluation(mean=array(mean, None), variance=array(np.array(variance), None), eps=float(value))
+
+
+def families(*, joint: bool | None = None) -> st.SearchStrategy[AbstractFamily]:
+    """Every exponential family of the library; shrinks to the Gaussian.
+
+    Args:
+        joint: only families whose outputs parameterize one response (True), or only those of independent ones.
+
+    Returns:
+        The strategy.
+    """
+    f, dispersions = _families, st.sampled_from([1.0, 0.5, 2.0])
+    independent = st.one_of(
+        st.builds(f.Gaussian, dispersions),
+        st.just(f.Bernoulli()),
+        st.builds(f.Binomial, st.integers(1, 10)),
+        st.just(f.Poisson()),
+        st.builds(f.Gamma, dispersions),
+        st.builds(f.InverseGaussian, dispersions),
+        st.builds(f.NegativeBinomial, dispersions),
+    )
+    if joint is None:
+        return st.one_of(independent, st.just(f.Categorical()))
+    return st.just(f.Categorical()) if joint else independent
+
+
+@st.composite
+def points(
+    draw: st.DrawFn,
+    normalizer: AbstractNormalizer,
+    *,
+    units: Size = st.integers(3, 5),
+    features: Size = st.integers(1, 3),
+    samples: Size = st.integers(2, 5),
+    dtype: jax.typing.DTypeLike | None = None,
+) -> tuple[Float[Array, "H D"], Float[Array, "N D"]]:
+    r"""Weights and inputs for which every statistic of a normalizer is defined, σ ≥ max|a|/20.
+
+    Random matrices are moved along fixed ones, $W + t\,\mathbf{c} e_1^\top$ and $X + t\,\mathbf{c}' e_1^\top$ with
+    c = c' = (1, 2, …), by the least t ∈ {0, 1, 2, …} that makes them valid: large t always does.
+
+    Args:
+        draw: supplied by hypothesis.
+        normalizer: the method; where it is a `GroupNorm`, H must be a multiple of its groups.
+        units: H.
+        features: D.
+        samples: N, at least 2 for batch norm.
+        dtype: floating point type; JAX's default where None.
+
+    Returns:
+        W and X; they shrink to small integers.
+
+    Raises:
+        ValueError: if no weights and inputs of these sizes are valid, such as one unit for layer norm.
+
+    Example:
+        >>> from hypothesis import find
+        >>> import lngeom as lg
+        >>> W, X = find(points(lg.normalizers.LayerNorm()), lambda point: True)
+        >>> W.tolist(), X.tolist()
+        ([[1.0], [2.0], [3.0]], [[1.0], [2.0]])
+    """
+    H, D, N = (draw(sizes(size)) for size in (units, features, samples))
+    W, X = draw(grids(st.just(H), st.just(D), 4)), draw(grids(st.just(N), st.just(D), 4))
+    for t in (0, *2 ** np.arange(8)):
+        moved = W.copy(), X.copy()
+        for value in moved:
+            value[:, 0] += t * np.arange(1, len(value) + 1)
+        point = array(moved[0], dtype), array(moved[1], dtype)
+        if _is_valid(normalizer, *point):
+            return point
+    raise ValueError(
+        f"{type(normalizer).__name__} is undefined for H = {H}, D = {D}, N = {N}: statistics need two units in a "
+        "group (layer and group norm) or two samples (batch norm)"
+    )
+
+
+def _is_valid(normalizer: AbstractNormalizer, W: Array, X: Array) -> bool:
+    n = np.asarray(normalizer(W, X))
+    if not np.isfinite(n).all() or not isinstance(normalizer, AbstractStatisticsNormalizer):
+        return bool(np.isfinite(n).all())
+    scale = np.broadcast_to(np.asarray(normalizer.statistics(W, X).scale), n.shape)
+    a = np.abs(np.asarray(summed_inputs(W, X)))
+    over = 0 if normalizer.couples_samples else 1
+    size = np.max(a, over, keepdims=True) if normalizer.couples_samples or normalizer.couples_units else 0 * a[:1]
+    return bool(np.all(scale > 0) and np.all(scale >= MARGIN * size))
+
+
+@st.composite
+def problems(
+    draw: st.DrawFn,
+    *,
+    normalizer: AbstractNormalizer | st.SearchStrategy[AbstractNormalizer] | None = None,
+    family: AbstractFamily | st.SearchStrategy[AbstractFamily] | None = None,
+    units: Size = st.integers(3, 5),
+    features: Size = st.integers(1, 3),
+    samples: Size = st.integers(2, 5),
+    dtype: jax.typing.DTypeLike | None = None,
+) -> NormalizedProblem:
+    """Normalized GLMs with weights, nonzero gains, biases, inputs and responses, all inside their domains.
+
+    Args:
+        draw: supplied by hypothesis.
+        normalizer: a normalizer, or a strategy of them; any by default.
+        family: a family, or a strategy of them; any by default.
+        units: H.
+        features: D.
+        samples: N.
+        dtype: floating point type; JAX's default where None.
+
+    Returns:
+        A problem; it shrinks to small integers, gains 1 and biases 0.
+
+    Example:
+        >>> from hypothesis import find
+        >>> import lngeom as lg
+        >>> gamma = problems(normalizer=lg.normalizers.RMSNorm(), family=lg.families.Gamma(), units=3)
+        >>> found = find(gamma, lambda problem: True)
+        >>> found.params.gain.tolist(), found.params.bias.tolist()
+        ([1.0, 1.0, 1.0], [-3.0, -3.0, -3.0])
+    """
+    H = draw(sizes(units))
+    chosen = normalizers(units=H) if normalizer is None else normalizer
+    norm = chosen if isinstance(chosen, AbstractNormalizer) else draw(chosen)
+    kind = families() if family is None else family
+    law = kind if isinstance(kind, AbstractFamily) else draw(kind)
+    W, X = draw(points(norm, units=H, features=features, samples=samples, dtype=dtype))
+    gain = np.array(draw(st.lists(st.sampled_from([1.0, 2.0, 0.5, -1.0]), min_size=H, max_size=H)))
+    bias = draw(grids(st.just(1), st.just(H), 2))[0]
+    reach = float(np.max(np.abs(np.asarray(norm(W, X)) * gain)))
+    while reach > LARGEST - 4:
+        gain, reach = gain / 2, reach / 2
+    if np.isfinite(law.upper):
+        bias = law.upper - np.ceil(reach) - 1 - np.abs(bias)
+    params = GLMParameters(W, array(bias, dtype), array(gain, dtype))
+    return NormalizedProblem(NormalizedGLM(norm, law), params, X, draw(responses(law, samples=X.shape[0], units=H)))
+
+
+@st.composite
+def responses(draw: st.DrawFn, family: AbstractFamily, *, samples: int, units: int) -> Array:
+    """Responses in a family's support: [N H], or labels [N] for a joint family.
+
+    Args:
+        draw: supplied by hypothesis.
+        family: the family.
+        samples: N.
+        units: H, or the number of classes.
+
+    Returns:
+        y.
+    """
+    f = _families
+    if family.joint:
+        return jnp.asarray(draw(st.lists(st.integers(0, units - 1), min_size=samples, max_size=samples)))
+    match family:
+        case f.Gaussian():
+            one = entries()
+        case f.Bernoulli():
+            one = st.integers(0, 1)
+        case f.Binomial():
+            one = st.integers(0, family.trials)
+        case f.Gamma() | f.InverseGaussian():
+            one = st.one_of(st.integers(1, 8), st.integers(1, 127).map(lambda k: k / 16))
+        case _:
+            one = st.integers(0, 8)
+    count = samples * units
+    values = draw(st.lists(one, min_size=count, max_size=count))
+    return array(np.array(values, np.float64).reshape(samples, units), None)
+
+
+@st.composite
+def transformations(
+    draw: st.DrawFn,
+    params: GLMParameters,
+    inputs: Float[Array, "N D"],
+    *,
+    columns: tuple[Column, ...] = _transformations.TABLE1,
+) -> tuple[Column, Transformation]:
+    """A column of the invariance table and a member of its group, never the identity.
+
+    Args:
+        draw: supplied by hypothesis.
+        params: parameters it is to act on, which give shapes and dtype.
+        inputs: inputs it is to act on.
+        columns: to choose from. For those without a strategy here a member is drawn by `Column.draw`, from a key.
+
+    Returns:
+        The column and the transformation; scales shrink to 2, shifts to e₁.
+
+    Example:
+        >>> from hypothesis import find
+        >>> import jax.numpy as jnp, lngeom as lg
+        >>> params = lg.GLMParameters(jnp.ones((3, 2)), jnp.zeros(3), jnp.ones(3))
+        >>> column, move = find(transformations(params, jnp.ones((4, 2))), lambda drawn: True)
+        >>> column.name, float(move.weights.scale)
+        ('weight_matrix_rescaling', 2.0)
+    """
+    column = draw(st.sampled_from(columns))
+    dtype, features = params.weights.dtype, params.inputs
+
+    def scale() -> Array:
+        return jnp.asarray(draw(scales()), dtype)
+
+    def one_scaled(count: int, axes: int) -> Array:
+        values = np.ones((count, *[1] * (axes - 1)))
+        values[draw(st.integers(0, count - 1))] = draw(scales())
+        return jnp.asarray(values, dtype)
+
+    def shift(axes: int) -> Array:
+        values = draw(grids(st.just(1), st.just(features), 4))[0]
+        values[0] += 0.0 if values.any() else 1.0
+        return jnp.asarray(values.reshape(*[1] * (axes - 1), features), dtype)
+
+    t = _transformations
+    known: dict[str, Callable[[], Transformation]] = {
+        t.WEIGHT_MATRIX_RESCALING.name: lambda: Transformation(weights=AffineAction(scale())),
+        t.WEIGHT_MATRIX_RECENTERING.name: lambda: Transformation(weights=AffineAction(shift=shift(2))),
+        t.WEIGHT_VECTOR_RESCALING.name: lambda: Transformation(weights=AffineAction(one_scaled(params.units, 2))),
+        t.DATASET_RESCALING.name: lambda: Transformation(inputs=AffineAction(scale())),
+        t.DATASET_RECENTERING.name: lambda: Transformation(inputs=AffineAction(shift=shift(inputs.ndim))),
+        t.SINGLE_CASE_RESCALING.name: lambda: Transformation(
+            inputs=AffineAction(one_scaled(inputs.shape[0], inputs.ndim))
+        ),
+    }
+    if column.name in known:
+        return column, known[column.name]()
+    return column, column.draw(jax.random.key(draw(st.integers(0, 2**16))), params, inputs)

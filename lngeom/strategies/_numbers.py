@@ -1,0 +1,152 @@
+"""Numbers, matrices and data sets."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from hypothesis import strategies as st
+from jaxtyping import Array, Float
+
+Size = int | st.SearchStrategy[int]
+
+
+def sizes(size: Size) -> st.SearchStrategy[int]:
+    return st.just(size) if isinstance(size, int) else size
+
+
+def array(values: np.ndarray, dtype: jax.typing.DTypeLike | None) -> Array:
+    return jnp.asarray(values, jnp.result_type(float if dtype is None else dtype))
+
+
+def entries(*, bound: int = 4) -> st.SearchStrategy[float]:
+    """Numbers in [−bound, bound]: integers first, then multiples of 1/16.
+
+    Args:
+        bound: largest size.
+
+    Returns:
+        The strategy; it shrinks to 0, 1, −1, …
+
+    Example:
+        >>> from hypothesis import find
+        >>> find(entries(), lambda v: v > 1.5)
+        2.0
+    """
+    sixteenths = st.integers(-16 * bound, 16 * bound).map(lambda k: k / 16)
+    return st.one_of(st.integers(-bound, bound).map(float), sixteenths)
+
+
+def scales(*, negative: bool = False) -> st.SearchStrategy[float]:
+    """Scales δ ≠ 1 between 1/16 and 16, which shrink to 2.
+
+    Args:
+        negative: whether δ < 0 may be drawn.
+
+    Returns:
+        The strategy.
+    """
+    positive = st.one_of(st.integers(2, 16).map(float), st.integers(1, 15).map(lambda k: k / 16))
+    return st.one_of(positive, positive.map(lambda v: -v)) if negative else positive
+
+
+def matrices(
+    *, rows: Size, columns: Size, bound: int = 4, dtype: jax.typing.DTypeLike | None = None
+) -> st.SearchStrategy[Float[Array, "rows columns"]]:
+    """Matrices of `entries`.
+
+    Args:
+        rows: how many.
+        columns: how many.
+        bound: largest size of an entry.
+        dtype: floating point type; JAX's default where None.
+
+    Returns:
+        The strategy; it shrinks to few rows and columns of zeros.
+    """
+    return grids(sizes(rows), sizes(columns), bound).map(lambda values: array(values, dtype))
+
+
+@st.composite
+def grids(draw: st.DrawFn, rows: st.SearchStrategy[int], columns: st.SearchStrategy[int], bound: int) -> np.ndarray:
+    shape = draw(rows), draw(columns)
+    count = shape[0] * shape[1]
+    return np.array(draw(st.lists(entries(bound=bound), min_size=count, max_size=count)), np.float64).reshape(shape)
+
+
+@st.composite
+def data_sets(
+    draw: st.DrawFn,
+    *,
+    samples: Size = st.integers(2, 6),
+    features: Size = st.integers(1, 4),
+    rank: int | None = None,
+    dtype: jax.typing.DTypeLike | None = None,
+) -> Float[Array, "N D"]:
+    """Data sets X of a rank that is exact by construction: X = [I; A] [I B] up to the order of rows and columns.
+
+    Args:
+        draw: supplied by hypothesis.
+        samples: N.
+        features: D.
+        rank: of X, at least 1 and at most what N and D allow; any by default, deficient ones too.
+        dtype: floating point type; JAX's default where None.
+
+    Returns:
+        X.
+
+    Raises:
+        ValueError: if N and D do not allow the rank.
+
+    Example:
+        >>> from hypothesis import find
+        >>> find(data_sets(samples=3, features=2, rank=1), lambda X: True).tolist()
+        [[1.0, 0.0], [0.0, 0.0], [0.0, 0.0]]
+    """
+    N, D = draw(sizes(samples)), draw(sizes(features))
+    if rank is not None and not 1 <= rank <= min(N, D):
+        raise ValueError(f"rank must be between 1 and min(N, D) = {min(N, D)}; got {rank}")
+    r = min(N, D) - draw(st.integers(0, min(N, D) - 1)) if rank is None else rank
+    below = draw(grids(st.just(N - r), st.just(r), 2))
+    right = draw(grids(st.just(r), st.just(D - r), 2))
+    X = np.concatenate([np.eye(r), below]) @ np.concatenate([np.eye(r), right], 1)
+    rows, columns = draw(st.permutations(range(N))), draw(st.permutations(range(D)))
+    return array(X[np.ix_(rows, columns)], dtype)
+
+
+@st.composite
+def layer_inputs(
+    draw: st.DrawFn,
+    *,
+    rows: Size = st.integers(1, 4),
+    width: Size = st.integers(2, 8),
+    offset: float | st.SearchStrategy[float] = 0.0,
+    scale: float | st.SearchStrategy[float] = 1.0,
+    dtype: jax.typing.DTypeLike | None = None,
+) -> Float[Array, "N H"]:
+    """What a normalization layer is given, a [N H]: no row is constant, none is zero.
+
+    Args:
+        draw: supplied by hypothesis.
+        rows: N.
+        width: H, at least 2.
+        offset: added to every entry; large ones test how statistics are computed.
+        scale: factor on every entry, before the offset; powers of two keep it exact.
+        dtype: floating point type; JAX's default where None.
+
+    Returns:
+        a.
+
+    Raises:
+        ValueError: if the width is less than 2.
+
+    Example:
+        >>> from hypothesis import find
+        >>> find(layer_inputs(offset=1000.0), lambda a: True).tolist()
+        [[1000.0, 1001.0]]
+    """
+    N, H = draw(sizes(rows)), draw(sizes(width))
+    if H < 2:
+        raise ValueError(f"a row of one entry has no variance: width must be at least 2; got {H}")
+    a = draw(grids(st.just(N), st.just(H), 4))
+    a[np.ptp(a, axis=1) < 0.5, -1] += 1.0
+    factor, shift = (v if isinstance(v, float | int) else draw(v) for v in (scale, offset))
+    return array(a * factor + shift, dtype)

@@ -1,0 +1,144 @@
+r"""Where weight decay and a noisy gradient balance: the stationary norm and angle of scale-invariant weights."""
+
+import math
+from dataclasses import dataclass
+
+from lngeom.training._laws import check_settings, law_of
+
+_REFUSED = {
+    "adam_l2": "weight decay inside the moments is divided by the size of the gradient, so that no closed form holds; "
+    "decouple it and use 'adamw'",
+    "muon": "the correlation in time of orthogonalized momentum has no closed form",
+    "adaptive": "it depends on which adaptive optimizer this is",
+    "lamb": "the correlation in time of its momentum has no closed form",
+    "natural_gradient": "the length of its step depends on the Fisher matrix along the way",
+}
+
+
+@dataclass(frozen=True)
+class Equilibrium:
+    r"""The stationary state of scale-invariant weights under weight decay.
+
+    Attributes:
+        angle: between the weights before and after a step, in radians.
+        norm: ‖w‖.
+        relaxation: rate per step at which $\|w\|^q$ approaches its stationary value, $e^{-\text{rate}\cdot t}$.
+        power: q; −2 for lars, whose ‖w‖² follows a logistic curve.
+    """
+
+    angle: float
+    norm: float
+    relaxation: float
+    power: int
+
+
+def lion_correlation(b1: float, b2: float) -> float:
+    r"""$S = \sum_{h\in\mathbb Z} \frac2\pi \arcsin \rho_h$: variance of a sum of Lion's signs over that of one sign.
+
+    ρ is the correlation in time of $\beta_1 m_{t-1} + (1-\beta_1) g_t$ for independent gradients; the correlation of
+    the signs of two Gaussians is $\frac2\pi\arcsin\rho$.
+
+    Args:
+        b1: β₁.
+        b2: β₂.
+
+    Returns:
+        S, 1 without memory.
+    """
+    tail = (b1 * (1 - b2)) ** 2 / (1 - b2**2)
+    variance, total, h = (1 - b1) ** 2 + tail, 1.0, 1
+    while True:
+        covariance = (1 - b1) * b1 * (1 - b2) * b2 ** (h - 1) + tail * b2**h
+        if covariance < 1e-12 * variance:
+            return total
+        total += 2 * (2 / math.pi) * math.asin(covariance / variance)
+        h += 1
+
+
+def predict_equilibrium(
+    optimizer: str,
+    learning_rate: float,
+    weight_decay: float,
+    *,
+    momentum: float | None = None,
+    b2: float = 0.99,
+    gradient_scale: float = 1.0,
+    size: int = 1,
+    trust_coefficient: float = 1.0,
+) -> Equilibrium:
+    r"""Predicts angle per step, norm and relaxation of scale-invariant weights under weight decay.
+
+    The gradient is a random walk's: of mean zero, independent over time, of constant size
+    $\tilde G = \|w\|\,\|\nabla\|$ on the unit sphere. Then, with $\eta\lambda \ll 1$ where "≈" stands,
+
+    | optimizer | angle | norm | relaxation of |
+    |---|---|---|---|
+    | sgd | $\cos\theta = 1-\eta\lambda$ | $\|w\|^4 = \eta\tilde G^2/(\lambda(2-\eta\lambda))$ | ‖w‖⁴: 4ηλ |
+    | momentum β | ≈ $\sqrt{2\eta\lambda/(1+\beta)}$ | ≈ $\|w\|^4 = \eta\tilde G^2/(2\lambda(1-\beta))$ | 4ηλ/(1−β) |
+    | normalized_gd | $\cos\theta = 1-\eta\lambda$ | $\|w\|^2 = \eta/(\lambda(2-\eta\lambda))$ | ‖w‖²: 2ηλ |
+    | adamw | ≈ $\sqrt{2\eta\lambda(1-\beta_1)/(1+\beta_1)}$ | ≈ $\|w\|^2 = \eta P/2\lambda$ | 2ηλ |
+    | lion | ≈ $\sqrt{2\eta\lambda/S}$ | ≈ $\|w\|^2 = \eta PS/2\lambda$ | 2ηλ |
+    | lars, trust κ | $2\arcsin(\eta\kappa/2)$ | $\|w\|^4 = \tilde G^2/(\lambda^2(4/(\eta\kappa)^2-1))$ | ‖w‖⁻²: (ηκ)² |
+
+    Args:
+        optimizer: one of these. Weight decay is the optimizer's own: decoupled for adamw, lion and normalized_gd, in
+            the gradient for the others.
+        learning_rate: η, constant.
+        weight_decay: λ.
+        momentum: β of momentum (no default), β₁ of adamw and lion (0.9 by default).
+        b2: β₂ of lion.
+        gradient_scale: $\tilde G$, root mean square of ‖w‖‖∇‖; for sgd, momentum and lars.
+        size: P, the number of weights; for adamw and lion.
+        trust_coefficient: κ, for lars.
+
+    Returns:
+        The prediction.
+
+    Raises:
+        ValueError: if the optimizer is unknown or has no closed form, a hyperparameter is out of its range, λ is 0
+            (then the norm grows without end), or ηλ (ηκ for lars) is too large for a stationary state.
+
+    Source: van Laarhoven 2017 (arXiv 1706.05350), Kosson et al. 2024 (arXiv 2305.17212). Not to be used for weights
+    whose scale changes the loss: track the radial residual with `track_geometry`.
+
+    Example:
+        >>> round(predict_equilibrium("sgd", 0.1, 1e-3).angle, 5)
+        0.01414
+    """
+    law_of(optimizer)
+    if optimizer in _REFUSED:
+        raise ValueError(f"no equilibrium is predicted for {optimizer!r}: {_REFUSED[optimizer]}")
+    if optimizer == "momentum" and momentum is None:
+        raise ValueError("the equilibrium under momentum depends on it: give momentum=")
+    beta = 0.9 if momentum is None else momentum
+    check_settings(learning_rate=learning_rate, weight_decay=weight_decay, momentum=beta, b2=b2)
+    if callable(learning_rate):
+        raise ValueError("an equilibrium is one of a constant learning rate; got a schedule: give its value")
+    if not learning_rate > 0 or not weight_decay > 0:
+        raise ValueError(
+            f"an equilibrium needs learning_rate > 0 and weight_decay > 0 (without decay the norm only grows); "
+            f"got {learning_rate} and {weight_decay}"
+        )
+    eta, product = learning_rate, learning_rate * weight_decay
+    if optimizer == "lars":
+        step = eta * trust_coefficient
+        if not step < 2:
+            raise ValueError(f"learning_rate · trust_coefficient must be below 2; got {step}")
+        norm = (gradient_scale / (weight_decay * math.sqrt(4 / step**2 - 1))) ** 0.5
+        return Equilibrium(2 * math.asin(step / 2), norm, step**2, -2)
+    if not product < 1:
+        raise ValueError(f"learning_rate · weight_decay must be below 1; got {product}")
+    if optimizer == "sgd":
+        norm = (eta * gradient_scale**2 / (weight_decay * (2 - product))) ** 0.25
+        return Equilibrium(math.acos(1 - product), norm, 4 * product, 4)
+    if optimizer == "momentum":
+        norm = (eta * gradient_scale**2 / (2 * weight_decay * (1 - beta))) ** 0.25
+        return Equilibrium(math.sqrt(2 * product / (1 + beta)), norm, 4 * product / (1 - beta), 4)
+    if optimizer == "normalized_gd":
+        return Equilibrium(math.acos(1 - product), math.sqrt(eta / (weight_decay * (2 - product))), 2 * product, 2)
+    if optimizer == "lion":
+        memory = lion_correlation(beta, b2)
+        norm = math.sqrt(eta * size * memory / (2 * weight_decay))
+        return Equilibrium(math.sqrt(2 * product / memory), norm, 2 * product, 2)
+    norm = math.sqrt(eta * size / (2 * weight_decay))
+    return Equilibrium(math.sqrt(2 * product * (1 - beta) / (1 + beta)), norm, 2 * product, 2)

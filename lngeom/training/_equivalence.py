@@ -1,0 +1,247 @@
+r"""Hyperparameters under which another run is the same function at every step: other scales, no weight decay."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from lngeom.training._laws import check_settings, law_of
+
+Schedule = Callable[[Any], Any]
+
+
+@dataclass(frozen=True)
+class EquivalentSchedule:
+    r"""A run that computes the same function at every step.
+
+    Attributes:
+        optimizer: whose run it is.
+        learning_rate: η of every step: a number, or a schedule of the step count.
+        weight_decay: λ.
+        weight_scale: factor on the initial scale-invariant weights.
+        momentum: β, or β₁; None where the optimizer has none.
+        b2: β₂; None where it has none.
+        eps: the constant in the denominator.
+        initial_trace: what the momentum buffer starts with, as a multiple of the initial weights (of this run).
+        norm_ratio: ‖w‖ of this run over ‖w‖ of the given one, as a function of the step count.
+    """
+
+    optimizer: str
+    learning_rate: float | Schedule
+    weight_decay: float
+    weight_scale: float
+    momentum: float | None
+    b2: float | None
+    eps: float
+    initial_trace: float
+    norm_ratio: Schedule
+
+
+_NOT_EXPONENTIAL = {
+    "adam_l2": "its weight decay is part of the gradient and enters both moments; decouple it ('adamw')",
+    "adaptive": "it depends on which adaptive optimizer this is",
+    "lamb": "its weight decay is inside the trust ratio, which fixes the length of a step whatever the decay is",
+    "lars": "its weight decay is inside the trust ratio, which fixes the length of a step whatever the decay is",
+    "natural_gradient": "the Fisher matrix of the run without decay is scaled from step to step, and damping with it",
+}
+
+
+def equivalent_schedule(
+    optimizer: str,
+    learning_rate: float | Schedule,
+    weight_decay: float = 0.0,
+    *,
+    scale: float | None = None,
+    without_weight_decay: bool = False,
+    momentum: float | None = None,
+    b2: float | None = None,
+    eps: float = 0.0,
+    bias_correction: bool = True,
+    nesterov: bool = False,
+) -> EquivalentSchedule:
+    r"""Converts hyperparameters to those of a run which is the same function at every step.
+
+    With `scale` = c the run starts from cW; η, λ and ε are multiplied by powers of c (see `LAWS`); schedules of η are
+    scaled as they are. For lars this holds with weight decay inside the trust ratio, as in optax: η stays and λ goes as
+    c⁻².
+
+    `without_weight_decay` converts to a run with λ = 0 and a growing learning rate. With $A_t = \prod_{s<t}
+    (1-\eta_s\lambda)$ and $w_t = A_t \tilde w_t$,
+
+    - sgd: $\tilde\eta_t = \eta_t/(A_t A_{t+1})$; normalized_gd: $\tilde\eta_t = \eta_t/A_{t+1}$;
+    - momentum β, η constant: α the larger root of $\alpha^2 - (1+\beta-\lambda\eta)\alpha + \beta = 0$, $\tilde\eta_t =
+      \eta\alpha^{-2t-1}$, the buffer starts with $-(1-\alpha)/(\eta\alpha)$ times the weights;
+    - adamw, η constant, ε = 0, α = 1 − ηλ: adam with β₁α and β₂α² and $\tilde\eta_t = \eta\alpha^{-t-1} \cdot
+      \frac{1-\beta_1}{1-\beta_1\alpha} \sqrt{\frac{1-\beta_2\alpha^2}{1-\beta_2}}$, times the ratio of the bias
+      corrections of the two runs;
+    - lion, η constant: β₂α, and β₁ such that $\frac{\tilde\beta_1}{1-\tilde\beta_1} =
+      \frac{\beta_1\alpha}{1-\beta_1} \cdot \frac{1-\beta_2}{1-\beta_2\alpha}$; muon: βα; both $\tilde\eta_t =
+      \eta\alpha^{-t-1}$.
+
+    Only the scale-invariant weights are converted: give the other parameters a transformation of their own
+    (`optax.partition`), with the hyperparameters they had.
+
+    Args:
+        optimizer: one of `LAWS`.
+        learning_rate: η, a number or an optax schedule.
+        weight_decay: λ.
+        scale: c > 0.
+        without_weight_decay: convert to exponential learning rates instead.
+        momentum: β of momentum and muon, β₁ of the Adam family and lion.
+        b2: β₂ of the Adam family and lion.
+        eps: ε of the denominator; the damping of the natural gradient.
+        bias_correction: whether Adam's moments are corrected, as optax's are; in both runs.
+        nesterov: whether momentum is Nesterov's.
+
+    Returns:
+        The hyperparameters of the other run.
+
+    Raises:
+        ValueError: if there is no such optimizer, not exactly one conversion is asked for, a number is out of its
+            range, or the equivalence does not hold; the message says why.
+
+    Source: van Laarhoven 2017 (arXiv 1706.05350); Li and Arora 2020 (arXiv 1910.07454) for exponential rates.
+
+    Example:
+        >>> equivalent_schedule("sgd", 0.1, 1e-4, scale=2.0).learning_rate
+        0.4
+    """
+    law = law_of(optimizer)
+    if (scale is None) == (not without_weight_decay):
+        raise ValueError("ask for one conversion: scale=c, or without_weight_decay=True")
+    check_settings(
+        **{"learning_rate": learning_rate} if not callable(learning_rate) else {},
+        weight_decay=weight_decay,
+        eps=eps,
+        **{name: value for name, value in (("momentum", momentum), ("b2", b2)) if value is not None},
+    )
+    if scale is not None:
+        if not 0 < scale < math.inf:
+            raise ValueError(f"scale must be positive and finite (a negative one turns g to −g); got {scale}")
+        return EquivalentSchedule(
+            optimizer,
+            _times(scale**law.rate, learning_rate),
+            scale**law.decay * weight_decay,
+            scale,
+            momentum,
+            b2,
+            scale**law.eps * eps,
+            0.0,
+            lambda count: jnp.full_like(jnp.asarray(count, float), scale),
+        )
+    return _exponential(optimizer, learning_rate, weight_decay, momentum, b2, eps, bias_correction, nesterov)
+
+
+def _times(factor: float, rate: float | Schedule) -> float | Schedule:
+    return (lambda count: factor * rate(count)) if callable(rate) else factor * rate
+
+
+def _refuse(optimizer: str, reason: str):
+    raise ValueError(f"weight decay of {optimizer!r} cannot be converted to a learning rate: {reason}")
+
+
+def _exponential(optimizer, rate, decay, momentum, b2, eps, bias_correction, nesterov) -> EquivalentSchedule:
+    if optimizer in _NOT_EXPONENTIAL:
+        _refuse(optimizer, _NOT_EXPONENTIAL[optimizer])
+    if eps > 0:
+        _refuse(optimizer, f"the constant in the denominator, eps = {eps}, would have to change from step to step")
+    if callable(rate):
+        if optimizer not in {"sgd", "normalized_gd"}:
+            _refuse(optimizer, "its moments remember learning rates of the past; the conversion takes a constant one")
+        return _of_schedule(optimizer, rate, decay)
+    if optimizer == "momentum":
+        return _of_momentum(rate, decay, momentum, nesterov)
+    alpha = 1 - rate * decay
+    if not alpha > 0:
+        _refuse(optimizer, f"learning_rate · weight_decay must be below 1; got {rate * decay}")
+    power, factor, correction = (2 if optimizer == "sgd" else 1), 1.0, None
+    if optimizer == "muon":
+        if nesterov:
+            _refuse(optimizer, "Nesterov's look-ahead mixes buffer and gradient in a ratio that would have to change")
+        momentum = _needed("momentum", momentum, optimizer) * alpha
+    elif optimizer == "lion":
+        b1, b2 = _needed("momentum", momentum, optimizer), _needed("b2", b2, optimizer)
+        ratio = b1 * alpha / (1 - b1) * (1 - b2) / (1 - b2 * alpha)
+        momentum, b2 = ratio / (1 + ratio), b2 * alpha
+    elif optimizer in {"adam", "adamw"}:
+        b1, old_b2 = _needed("momentum", momentum, optimizer), _needed("b2", b2, optimizer)
+        momentum, b2 = b1 * alpha, old_b2 * alpha**2
+        factor = (1 - b1) / (1 - momentum) * math.sqrt((1 - b2) / (1 - old_b2))
+        if bias_correction:
+            correction = (b1, old_b2, momentum, b2)
+
+    def learning_rate(count):
+        t = jnp.asarray(count, float)
+        found = factor * rate * jnp.power(alpha, -power * t - 1)
+        return found if correction is None else found * _bias_corrections(t + 1, *correction)
+
+    return EquivalentSchedule(
+        optimizer,
+        learning_rate,
+        0.0,
+        1.0,
+        momentum,
+        b2,
+        0.0,
+        0.0,
+        lambda count: jnp.power(alpha, -jnp.asarray(count, float)),
+    )
+
+
+def _bias_corrections(t, b1: float, b2: float, new_b1: float, new_b2: float) -> Float[Array, "..."]:
+    """Bias correction of the first run over that of the second: (1−β̃₁ᵗ)/(1−β₁ᵗ) · √((1−β₂ᵗ)/(1−β̃₂ᵗ))."""
+    return (1 - new_b1**t) / (1 - b1**t) * jnp.sqrt((1 - b2**t) / (1 - new_b2**t))
+
+
+def _needed(name: str, value: float | None, optimizer: str) -> float:
+    if value is None:
+        raise ValueError(f"the conversion of {optimizer!r} depends on {name}: give {name}=")
+    return value
+
+
+def _of_momentum(rate: float, decay: float, momentum: float | None, nesterov: bool) -> EquivalentSchedule:
+    beta = _needed("momentum", momentum, "momentum")
+    if nesterov:
+        _refuse("momentum", "Nesterov's look-ahead mixes buffer and gradient in a ratio that would have to change")
+    limit = (1 - math.sqrt(beta)) ** 2
+    if rate * decay > limit:
+        _refuse("momentum", f"learning_rate · weight_decay must be at most (1 − √β)² = {limit:.3g}; got {rate * decay}")
+    total = 1 + beta - rate * decay
+    alpha = (total + math.sqrt(max(total**2 - 4 * beta, 0.0))) / 2
+    return EquivalentSchedule(
+        "momentum",
+        lambda count: rate * jnp.power(alpha, -2 * jnp.asarray(count, float) - 1),
+        0.0,
+        1.0,
+        beta,
+        None,
+        0.0,
+        -(1 - alpha) / (rate * alpha),
+        lambda count: jnp.power(alpha, -jnp.asarray(count, float)),
+    )
+
+
+def _of_schedule(optimizer: str, rate: Schedule, decay: float) -> EquivalentSchedule:
+    """A_t by a loop over the past: the schedule is called for every step before this one."""
+    import jax
+
+    def shrinkage(count):
+        return jax.lax.fori_loop(
+            0,
+            jnp.asarray(count, jnp.int32),
+            lambda s, product: product * (1 - jnp.asarray(rate(s), float) * decay),
+            jnp.ones((), float),
+        )
+
+    def learning_rate(count):
+        count = jnp.asarray(count, jnp.int32)
+        now, before = jnp.asarray(rate(count), float), shrinkage(count)
+        after = before * (1 - now * decay)
+        return now / (before * after if optimizer == "sgd" else after)
+
+    return EquivalentSchedule(
+        optimizer, learning_rate, 0.0, 1.0, None, None, 0.0, 0.0, lambda count: 1 / shrinkage(jnp.asarray(count))
+    )

@@ -1,0 +1,121 @@
+"""Groups of parameters whose common scale does not change the loss: named, chosen, or found."""
+
+import fnmatch
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import PyTree
+
+from lngeom._numerics import MARGIN
+
+Selector = str | Sequence[str] | Mapping[str, str | Sequence[str]] | Callable[[str, Any], bool]
+Groups = tuple[tuple[str, tuple[int, ...]], ...]
+"""Names, and the leaves of each by their place among the leaves of the parameters."""
+
+
+def leaf_paths(params: PyTree) -> list[str]:
+    """Paths of the leaves, such as "layers/0/kernel"."""
+    return [jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in jax.tree.leaves_with_path(params)]
+
+
+def resolve_groups(params: PyTree, groups: Selector | None) -> Groups:
+    """Finds the leaves of each group.
+
+    Args:
+        params: the parameters.
+        groups: None for every floating point leaf of two or more axes by itself; a pattern or several (as a file
+            system's: "*/kernel"), or a predicate of path and leaf, for each leaf that matches by itself; a mapping from
+            a name to patterns for groups of leaves that have one scale together.
+
+    Returns:
+        The groups.
+
+    Raises:
+        ValueError: if a pattern matches no leaf, or there is no group; the message lists the paths.
+    """
+    paths, leaves = leaf_paths(params), jax.tree.leaves(params)
+
+    def matching(patterns: str | Sequence[str]) -> list[int]:
+        found: list[int] = []
+        for pattern in [patterns] if isinstance(patterns, str) else patterns:
+            hits = [k for k, path in enumerate(paths) if path == pattern or fnmatch.fnmatchcase(path, pattern)]
+            if not hits:
+                raise ValueError(f"no parameter matches the group pattern {pattern!r}; there are {', '.join(paths)}")
+            found += [k for k in hits if k not in found]
+        return found
+
+    if isinstance(groups, Mapping):
+        resolved = tuple((name, tuple(matching(patterns))) for name, patterns in groups.items())
+    else:
+        if groups is None:
+            chosen = [
+                k for k, v in enumerate(leaves) if jnp.ndim(v) >= 2 and jnp.issubdtype(jnp.result_type(v), jnp.floating)
+            ]
+        elif callable(groups):
+            chosen = [k for k, (path, leaf) in enumerate(zip(paths, leaves, strict=True)) if groups(path, leaf)]
+        else:
+            chosen = matching(groups)
+        resolved = tuple((paths[k], (k,)) for k in chosen)
+    if not resolved:
+        raise ValueError(f"there is no group of parameters to track; the parameters are {', '.join(paths) or 'none'}")
+    return resolved
+
+
+def scale_invariant_groups(
+    apply: Callable[..., PyTree], params: PyTree, *args: Any, together: int = 2
+) -> dict[str, tuple[str, ...]]:
+    r"""Finds which parameters can be re-scaled, alone or together, without a change of the outputs.
+
+    A set S of leaves is scale-invariant to first order where $\sum_{l\in S} \partial f \cdot w_l = 0$: the derivative
+    of the outputs along the leaves themselves (one forward-mode product for each leaf).
+
+    Args:
+        apply: (params, *args) → outputs or loss; more outputs make a chance zero less likely.
+        params: the parameters.
+        *args: inputs, such as a batch.
+        together: largest number of leaves in a set: 2 finds the recurrent and input weights of a layer-normalized RNN.
+
+    Returns:
+        Paths by name, ready for `track_geometry(groups=...)`; minimal sets only. Empty where there are none. With ε > 0
+        in a norm's denominator the invariance is approximate, and nothing is found: set ε to zero for the search.
+
+    Example:
+        >>> f = lambda p: p["w"] / jnp.linalg.norm(p["w"]) + p["b"]
+        >>> scale_invariant_groups(f, {"w": jnp.array([[1.0, 2.0]]), "b": jnp.ones((1, 2))})
+        {'w': ('w',)}
+    """
+    paths, (leaves, structure) = leaf_paths(params), jax.tree.flatten(params)
+    floating = [k for k, v in enumerate(leaves) if jnp.issubdtype(jnp.result_type(v), jnp.floating)]
+
+    def outputs(trainable):
+        full = list(leaves)
+        for k, value in zip(floating, trainable, strict=True):
+            full[k] = value
+        return jnp.concatenate(
+            [jnp.ravel(v) for v in jax.tree.leaves(apply(jax.tree.unflatten(structure, full), *args))]
+        )
+
+    trainable = [leaves[k] for k in floating]
+
+    @jax.jit
+    def radial(switch):
+        tangents = [s.astype(v.dtype) * v for s, v in zip(switch, trainable, strict=True)]
+        return jax.jvp(outputs, (trainable,), (tangents,))[1]
+
+    dtype = np.result_type(*(v.dtype for v in trainable))
+    slopes = {k: np.asarray(radial(np.eye(len(floating), dtype=dtype)[j])) for j, k in enumerate(floating)}
+    largest = max(float(np.max(np.abs(s))) for s in slopes.values())
+    found: list[tuple[int, ...]] = []
+    for size in range(1, together + 1):
+        for chosen in itertools.combinations(slopes, size):
+            if any(set(known) <= set(chosen) for known in found):
+                continue
+            parts = [slopes[k] for k in chosen]
+            scale = largest if size == 1 else max(float(np.max(np.abs(p))) for p in parts)
+            if np.max(np.abs(sum(parts))) <= MARGIN * float(jnp.finfo(dtype).eps) * scale:
+                found.append(chosen)
+    return {"+".join(paths[k] for k in chosen): tuple(paths[k] for k in chosen) for chosen in found}

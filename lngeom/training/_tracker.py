@@ -1,0 +1,344 @@
+r"""`track_geometry`: an optax transformation that records how scale-invariant weights move."""
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Bool, Float, Int, PyTree
+
+from lngeom._types import is_concrete
+from lngeom.training._detect import detect
+from lngeom.training._equilibrium import lion_correlation
+from lngeom.training._groups import Groups, Selector, resolve_groups
+from lngeom.training._laws import LAWS, check_settings, law_of
+
+MEMORY = 0.99
+"""Decay per step of the running means of the gradient's size and of the squared radial residual."""
+
+RADIAL_LIMIT = 1e-3
+"""Radial residual (root mean square over recent steps) from which a group is not scale-invariant in practice."""
+
+
+class Geometry(eqx.Module):
+    r"""What the tracker knows after a step, one entry a group; NaN where it cannot be known.
+
+    Attributes:
+        names: of the groups.
+        sizes: number of weights of each.
+        step: number of steps taken.
+        norm: ‖w‖ before the last step.
+        angle: between the weights before and after it, in radians.
+        effective_learning_rate: $\eta/\|w\|^p$, p = 2 for SGD and momentum, 1 for Adam, Lion and Muon, 0 for LARS.
+        radial_residual: $\langle w, \nabla\rangle / (\|w\| \|\nabla\|)$ of the last step, 0 for scale-invariant
+            weights.
+        radial_spread: root mean square of that over recent steps.
+        gradient_scale: root mean square of ‖w‖‖∇‖ over recent steps.
+        equilibrium_angle: predicted angle per step at equilibrium.
+        equilibrium_norm: predicted norm there.
+        diverged_at: first step at which an update was not finite, or −1.
+        history: norm, angle, effective learning rate and radial residual of the last K steps, oldest first, [K G].
+        history_steps: the numbers of these steps.
+    """
+
+    names: tuple[str, ...] = eqx.field(static=True)
+    sizes: tuple[int, ...] = eqx.field(static=True)
+    step: Int[Array, ""]
+    norm: Float[Array, " G"]
+    angle: Float[Array, " G"]
+    effective_learning_rate: Float[Array, " G"]
+    radial_residual: Float[Array, " G"]
+    radial_spread: Float[Array, " G"]
+    gradient_scale: Float[Array, " G"]
+    equilibrium_angle: Float[Array, " G"]
+    equilibrium_norm: Float[Array, " G"]
+    diverged_at: Int[Array, ""]
+    history: dict[str, Float[Array, "K G"]] | None = None
+    history_steps: Int[Array, " K"] | None = None
+
+    @property
+    def scale_invariant(self) -> Bool[Array, " G"]:
+        """Whether each group behaves as scale-invariant: false where the radial residual stands out of rounding."""
+        sizes = jnp.asarray(self.sizes, self.radial_spread.dtype)
+        limit = jnp.minimum(RADIAL_LIMIT, 0.1 / jnp.sqrt(sizes))
+        return ~(self.radial_spread > jnp.broadcast_to(limit, self.radial_spread.shape))
+
+
+class GeometryState(eqx.Module):
+    """State of the tracker: that of the wrapped optimizer, and the record.
+
+    Attributes:
+        inner: state of the wrapped optimizer; None for a link of a chain.
+        geometry: the record; its history is a ring.
+        groups: the leaves of each group.
+        optimizer: name of the optimizer's law, or "" for a link.
+    """
+
+    inner: Any
+    geometry: Geometry
+    groups: Groups = eqx.field(static=True)
+    optimizer: str = eqx.field(static=True)
+
+
+def track_geometry(
+    optimizer: optax.GradientTransformation | None = None,
+    *,
+    learning_rate: float | Callable | None = None,
+    weight_decay: float = 0.0,
+    groups: Selector | None = None,
+    kind: str | None = None,
+    momentum: float | None = None,
+    b2: float = 0.99,
+    trust_coefficient: float = 1.0,
+    history: int = 0,
+) -> optax.GradientTransformationExtraArgs:
+    r"""Wraps an optax optimizer and records the geometry of scale-invariant weights; the updates are unchanged.
+
+    Without an optimizer it is a link for `optax.chain` (the last one): there it sees updates and not gradients, and
+    records norm and angle only. Read the record with `read_geometry(state)`, after a step or inside the loop.
+
+    Args:
+        optimizer: any optax optimizer.
+        learning_rate: what the optimizer was given: a number or a schedule. Needed for the effective learning rate.
+        weight_decay: what the optimizer was given. Needed for the predicted equilibrium.
+        groups: the scale-invariant groups: patterns of paths, a mapping from names to patterns, a predicate of path and
+            leaf, or what `scale_invariant_groups` found; by default every leaf of two or more axes by itself.
+        kind: the optimizer's law, one of `LAWS`; by default it is found from the optimizer's state and its response to
+            gradients.
+        momentum: β of momentum, or β₁ of adamw and lion (0.9 by default); for the predicted equilibrium.
+        b2: β₂ of lion.
+        trust_coefficient: of lars.
+        history: number K of the last steps to keep; 0 keeps the last one alone.
+
+    Returns:
+        The transformation, whose `update` needs the parameters.
+
+    Raises:
+        ValueError: if a number is out of its range or `kind` is unknown; at `init`, if the optimizer's law cannot be
+            found or a pattern matches nothing; at `update`, if it is called without params.
+
+    Example:
+        >>> opt = track_geometry(optax.sgd(0.1), learning_rate=0.1)
+        >>> params = {"w": jnp.ones((2, 2))}
+        >>> state = opt.init(params)
+        >>> _, state = opt.update({"w": jnp.array([[1.0, -1.0], [1.0, -1.0]])}, state, params)
+        >>> read_geometry(state).effective_learning_rate.tolist()
+        [0.02500000037252903]
+    """
+    check_settings(
+        weight_decay=weight_decay,
+        b2=b2,
+        trust_coefficient=trust_coefficient,
+        **({} if momentum is None else {"momentum": momentum}),
+        **({} if learning_rate is None or callable(learning_rate) else {"learning_rate": learning_rate}),
+    )
+    if not isinstance(history, int) or history < 0:
+        raise ValueError(f"history is a number of steps to keep, at least 0; got {history!r}")
+    if kind is not None:
+        law_of(kind)
+    if optimizer is None and (learning_rate is not None or kind is not None or weight_decay):
+        raise ValueError(
+            "as a link of a chain the tracker sees no gradients, and takes neither learning_rate, weight_decay nor "
+            "kind: wrap the optimizer instead, track_geometry(optimizer, learning_rate=...)"
+        )
+    wrapped = None if optimizer is None else optax.with_extra_args_support(optimizer)
+
+    def init(params: PyTree) -> GeometryState:
+        found = resolve_groups(params, groups)
+        law = "" if wrapped is None else (kind or detect(wrapped, params))
+        if law == "momentum" and weight_decay and momentum is None:
+            raise ValueError("the equilibrium under momentum and weight decay depends on it: give momentum=")
+        leaves = jax.tree.leaves(params)
+        sizes = tuple(sum(jnp.size(leaves[k]) for k in members) for _, members in found)
+        unknown = jnp.full(len(found), jnp.nan, _dtype(leaves, found))
+        names = ("norm", "angle", "effective_learning_rate", "radial_residual")
+        geometry = Geometry(
+            names=tuple(name for name, _ in found),
+            sizes=sizes,
+            step=jnp.zeros((), jnp.int32),
+            norm=unknown,
+            angle=unknown,
+            effective_learning_rate=unknown,
+            radial_residual=unknown,
+            radial_spread=jnp.zeros_like(unknown) if wrapped else unknown,
+            gradient_scale=jnp.zeros_like(unknown) if wrapped else unknown,
+            equilibrium_angle=unknown,
+            equilibrium_norm=unknown,
+            diverged_at=jnp.full((), -1, jnp.int32),
+            history={k: jnp.full((history, len(found)), jnp.nan, unknown.dtype) for k in names} if history else None,
+            history_steps=jnp.full(history, -1, jnp.int32) if history else None,
+        )
+        return GeometryState(None if wrapped is None else wrapped.init(params), geometry, found, law)
+
+    def update(updates: PyTree, state: GeometryState, params: PyTree | None = None, **extra: Any):
+        if params is None:
+            raise ValueError("track_geometry needs the parameters: call update(gradients, state, params)")
+        gradients, inner = (updates, state.inner) if wrapped else (None, None)
+        if wrapped:
+            updates, inner = wrapped.update(updates, state.inner, params, **extra)
+        rate = learning_rate(state.geometry.step) if callable(learning_rate) else learning_rate
+        settings = (rate, weight_decay, 0.9 if momentum is None else momentum, b2, trust_coefficient)
+        geometry = _record(state, params, updates, gradients, settings)
+        return updates, GeometryState(inner, geometry, state.groups, state.optimizer)
+
+    return optax.GradientTransformationExtraArgs(init, update)  # pyright: ignore[reportArgumentType]
+
+
+def _dtype(leaves: list[Array], groups: Groups):
+    return jnp.result_type(jnp.float32, *(leaves[k].dtype for _, members in groups for k in members))
+
+
+def _inner_products(a: list[Array], b: list[Array], groups: Groups, dtype) -> Float[Array, " G"]:
+    """⟨a, b⟩ over the leaves of each group."""
+    return jnp.stack(
+        [sum(jnp.vdot(a[k].astype(dtype), b[k].astype(dtype)) for k in members) for _, members in groups]  # type: ignore
+    )
+
+
+def _record(state: GeometryState, params, updates, gradients, settings) -> Geometry:
+    """The record after a step, from ‖w‖, ⟨w, u⟩, ‖u‖, ⟨w, ∇⟩ and ‖∇‖ of each group."""
+    old, groups = state.geometry, state.groups
+    w, u = jax.tree.leaves(params), jax.tree.leaves(updates)
+    dtype = old.norm.dtype
+    ww, wu, uu = (_inner_products(*pair, groups, dtype) for pair in ((w, w), (w, u), (u, u)))
+    norm = jnp.sqrt(ww)
+    along = wu / norm
+    angle = jnp.arctan2(jnp.sqrt(jnp.maximum(uu - jnp.square(along), 0)), norm + along)
+    broken = ~jnp.all(jnp.isfinite(uu))
+    diverged_at = jnp.where((old.diverged_at < 0) & broken, old.step, old.diverged_at)
+    rate, decay, beta, b2, trust = settings
+    unknown = jnp.full_like(norm, jnp.nan)
+    values = {"norm": norm, "angle": angle, "effective_learning_rate": unknown, "radial_residual": unknown}
+    spread, scale, eq_angle, eq_norm = old.radial_spread, old.gradient_scale, unknown, unknown
+    if gradients is not None:
+        g = jax.tree.leaves(gradients)
+        wg, gg = (_inner_products(*pair, groups, dtype) for pair in ((w, g), (g, g)))
+        size = norm * jnp.sqrt(gg)
+        residual = jnp.where(size > 0, wg / jnp.where(size > 0, size, 1), 0)
+        count = old.step.astype(dtype)
+        weight = (1 - MEMORY) / (1 - MEMORY ** (count + 1))
+
+        def running(mean, value):
+            return jnp.sqrt(jnp.square(mean) + weight * (jnp.square(value) - jnp.square(mean)))
+
+        spread, scale = running(old.radial_spread, residual), running(old.gradient_scale, size)
+        values["radial_residual"] = residual
+        if rate is not None:
+            eta = jnp.asarray(rate, dtype)
+            values["effective_learning_rate"] = eta / norm ** LAWS[state.optimizer].rate
+            eq_angle, eq_norm = _equilibrium(state, eta, decay, beta, b2, trust, scale)
+    history, steps = old.history, old.history_steps
+    if history is not None and steps is not None:
+        place = old.step % steps.shape[0]
+        history = {name: ring.at[place].set(values[name]) for name, ring in history.items()}
+        steps = steps.at[place].set(old.step)
+    return Geometry(
+        names=old.names,
+        sizes=old.sizes,
+        step=old.step + 1,
+        radial_spread=spread,
+        gradient_scale=scale,
+        equilibrium_angle=eq_angle,
+        equilibrium_norm=eq_norm,
+        diverged_at=diverged_at,
+        history=history,
+        history_steps=steps,
+        **values,
+    )
+
+
+def _equilibrium(state: GeometryState, eta, decay, beta, b2, trust, scale):
+    """`predict_equilibrium` in traced form, with the measured size of the gradient."""
+    unknown = jnp.full_like(scale, jnp.nan)
+    sizes = jnp.asarray(state.geometry.sizes, scale.dtype)
+    if not isinstance(decay, int | float) or decay <= 0:
+        return unknown, unknown
+    product = eta * decay
+
+    def same(value):
+        return jnp.broadcast_to(value, scale.shape)
+
+    match state.optimizer:
+        case "sgd":
+            return same(jnp.arccos(1 - product)), (eta * scale**2 / (decay * (2 - product))) ** 0.25
+        case "momentum":
+            return same(jnp.sqrt(2 * product / (1 + beta))), (eta * scale**2 / (2 * decay * (1 - beta))) ** 0.25
+        case "normalized_gd":
+            return same(jnp.arccos(1 - product)), same(jnp.sqrt(eta / (decay * (2 - product))))
+        case "adamw" | "adam":
+            return same(jnp.sqrt(2 * product * (1 - beta) / (1 + beta))), jnp.sqrt(eta * sizes / (2 * decay))
+        case "lion":
+            memory = lion_correlation(beta, b2)
+            return same(jnp.sqrt(2 * product / memory)), jnp.sqrt(eta * sizes * memory / (2 * decay))
+        case "lars":
+            step = eta * trust
+            return same(2 * jnp.arcsin(step / 2)), jnp.sqrt(scale / (decay * jnp.sqrt(4 / step**2 - 1)))
+    return unknown, unknown
+
+
+def read_geometry(state: Any) -> Geometry:
+    """Reads the record of a tracker, found wherever it is inside a state.
+
+    Args:
+        state: the state of an optimizer that `track_geometry` wraps or is a link of, or of anything around it; also
+            inside `jit` and `scan`, where it gives arrays and no warnings.
+
+    Returns:
+        The geometry after the last step, history in order of time.
+
+    Raises:
+        ValueError: if there is no tracker in the state, or more than one.
+
+    Warns:
+        UserWarning: if a group is not scale-invariant, or the run has diverged.
+    """
+
+    def is_state(node):
+        return isinstance(node, GeometryState)
+
+    found = [node for node in jax.tree.leaves(state, is_leaf=is_state) if is_state(node)]
+    if len(found) != 1:
+        raise ValueError(
+            f"expected the state of one track_geometry; found {len(found)} in a {type(state).__name__}"
+            + ("" if found else ": wrap the optimizer, track_geometry(optimizer, ...), before init")
+        )
+    geometry = found[0].geometry
+    if geometry.history is not None and geometry.step.ndim == 0:
+        shift = -(geometry.step % geometry.history_steps.shape[0])
+        geometry = eqx.tree_at(
+            lambda g: (g.history, g.history_steps),
+            geometry,
+            ({k: jnp.roll(v, shift, 0) for k, v in geometry.history.items()}, jnp.roll(geometry.history_steps, shift)),
+        )
+    if is_concrete(geometry.step):
+        _warn(geometry)
+    return geometry
+
+
+def _warn(geometry: Geometry) -> None:
+    diverged = jnp.max(geometry.diverged_at)
+    if diverged >= 0:
+        warnings.warn(
+            "the run has diverged: an update of the tracked weights was NaN or infinite first at step "
+            f"{int(diverged)}; what is recorded from there on means nothing. Lower the learning rate or clip the "
+            "gradient",
+            stacklevel=3,
+        )
+        return
+    steady = jnp.all(geometry.scale_invariant.reshape(-1, len(geometry.names)), 0)
+    for name, fine, spread in zip(
+        geometry.names,
+        steady.tolist(),
+        jnp.max(geometry.radial_spread.reshape(-1, len(geometry.names)), 0).tolist(),
+        strict=True,
+    ):
+        if not fine:
+            warnings.warn(
+                f"the group {name!r} is not scale-invariant: ⟨w, ∇⟩/(‖w‖‖∇‖) has a root mean square of {spread:.2g} "
+                "over recent steps, where 0 was expected; its effective learning rate and equilibrium mean nothing. "
+                "Leave it out with groups=, or look for ε, a bias before the norm or weight decay in the gradient",
+                stacklevel=3,
+            )

@@ -1,0 +1,132 @@
+"""Strategies: all they draw is valid, everything can be drawn, and a planted bug shrinks to what one can read."""
+
+import jax.numpy as jnp
+import lngeom as lg
+import numpy as np
+import pytest
+from hypothesis import find, given, settings, strategies as st
+from lngeom import strategies
+from lngeom._numerics import agreement
+from lngeom.strategies._models import _is_valid
+
+FIND = settings(max_examples=500, database=None, derandomize=True)
+
+
+SIZES = {"units": 4, "features": 2, "samples": 3}
+
+
+@settings(max_examples=60)
+@given(strategies.problems(**SIZES))
+def test_every_problem_is_valid(problem):
+    model, params, X, y = problem
+    z = model.natural_parameters(params, X)  # raises where σ = 0, z is not finite or outside the domain
+    assert jnp.max(jnp.abs(z)) <= strategies.LARGEST + 4
+    assert jnp.all(params.gain != 0)
+    assert jnp.all(jnp.isfinite(model.log_prob(params, X, y)))
+    assert _is_valid(model.normalizer, params.weights, X)
+
+
+def test_validity_is_not_empty():
+    constant = jnp.ones((3, 2)), jnp.ones((2, 2))
+    assert not _is_valid(lg.normalizers.LayerNorm(), *constant)
+    assert not _is_valid(lg.normalizers.BatchNorm(), *constant)
+    assert not _is_valid(lg.normalizers.WeightNorm(), jnp.zeros((3, 2)), constant[1])
+    assert _is_valid(lg.normalizers.RMSNorm(), *constant)
+
+
+@pytest.mark.parametrize(
+    "kind", ["BatchNorm", "WeightNorm", "LayerNorm", "RMSNorm", "GroupNorm", "BatchNormEvaluation"]
+)
+def test_every_normalizer_can_be_drawn(kind):
+    drawn = find(strategies.normalizers(units=4), lambda n: type(n).__name__ == kind, settings=FIND)
+    assert drawn(jnp.ones((4, 2)), jnp.ones((3, 2))).shape == (3, 4)
+
+
+@settings(max_examples=60)
+@given(strategies.data_sets())
+def test_data_sets_are_finite_and_not_zero(X):
+    assert bool(jnp.all(jnp.isfinite(X)))
+    assert np.linalg.matrix_rank(np.asarray(X)) >= 1
+
+
+@settings(max_examples=30)
+@given(strategies.data_sets(samples=5, features=4, rank=2))
+def test_rank_is_the_one_asked_for(X):
+    assert np.linalg.matrix_rank(np.asarray(X)) == 2
+
+
+@settings(max_examples=30)
+@given(strategies.layer_inputs(offset=2.0**20, scale=2.0**-2, dtype=jnp.float32))
+def test_layer_inputs_have_a_variance_after_rounding(a):
+    assert a.dtype == jnp.float32
+    assert bool(jnp.all(jnp.ptp(a, 1) > 0))
+
+
+@settings(max_examples=60)
+@given(
+    strategies.problems(normalizer=lg.normalizers.LayerNorm(), family=lg.families.Gaussian(), **SIZES).flatmap(
+        lambda p: strategies.transformations(p.params, p.inputs).map(lambda drawn: (p, *drawn))
+    )
+)
+def test_layer_norm_follows_table_1_under_every_transformation(drawn):
+    (model, params, X, _), column, move = drawn
+    moved, data = move(params, X)
+    assert not (bool(jnp.all(moved.weights == params.weights)) and bool(jnp.all(data == X)))
+    if column.name in {
+        "weight_matrix_rescaling",
+        "weight_matrix_recentering",
+        "dataset_rescaling",
+        "single_case_rescaling",
+    }:
+        assert agreement(model.normalized(moved, data), model.normalized(params, X), 1e-9).agrees
+
+
+def test_a_planted_bug_shrinks_to_a_readable_example():
+    def is_wrong(problem):
+        """An implementation that divides by the variance, and takes |g| for the gain."""
+        model, params, X, _ = problem
+        a = X @ params.weights.T
+        a = a - jnp.mean(a, 1, keepdims=True)
+        wrong = a / jnp.mean(a * a, 1, keepdims=True) * jnp.abs(params.gain)[None, :] + params.bias[None, :]
+        return not agreement(wrong, model.natural_parameters(params, X)).agrees
+
+    problem = find(
+        strategies.problems(
+            normalizer=lg.normalizers.LayerNorm(),
+            family=lg.families.Gaussian(),
+            units=st.integers(3, 4),
+            features=st.integers(1, 2),
+            samples=st.integers(2, 3),
+        ),
+        is_wrong,
+        settings=FIND,
+    )
+    assert problem.params.weights.tolist() == [[1.0], [2.0], [3.0]]
+    assert problem.inputs.tolist() == [[1.0], [2.0]]
+    assert problem.params.gain.tolist() == [1.0, 1.0, 1.0]
+    assert problem.params.bias.tolist() == [0.0, 0.0, 0.0]
+
+
+def test_a_bug_of_negative_gains_shrinks_to_one_negative_gain():
+    problem = find(
+        strategies.problems(normalizer=lg.normalizers.RMSNorm(), family=lg.families.Gaussian(), **SIZES),
+        lambda p: bool(jnp.any(p.params.gain < 0)),
+        settings=FIND,
+    )
+    assert sorted(problem.params.gain.tolist()) == [-1.0, 1.0, 1.0, 1.0]
+    assert jnp.all(problem.params.weights == jnp.round(problem.params.weights))
+
+
+@pytest.mark.parametrize(
+    ("strategy", "message"),
+    [
+        (strategies.points(lg.normalizers.LayerNorm(), units=1), "LayerNorm of one unit is undefined"),
+        (strategies.points(lg.normalizers.BatchNorm(), samples=1), "two samples"),
+        (strategies.data_sets(samples=2, features=3, rank=3), "rank must be between 1 and"),
+        (strategies.layer_inputs(width=1), "width must be at least 2"),
+        (strategies.normalizers(units=0), "units must be at least 1"),
+    ],
+)
+def test_sizes_that_allow_nothing_valid_are_refused(strategy, message):
+    with pytest.raises(ValueError, match=message):
+        find(strategy, lambda value: True, settings=FIND)
