@@ -9,10 +9,10 @@ import jax
 import numpy as np
 
 from lngeom.checks._examine import deviation
-from lngeom.checks._orbits import Data, Move, by, draw, example, is_exact, orbit
+from lngeom.checks._orbits import Data, Move, by, by_matrix, draw, example, is_exact, orbit
 from lngeom.checks._report import Counterexample, Result, Verdict
 from lngeom.checks._subject import Subject, layer_tolerance
-from lngeom.transformations import AffineAction
+from lngeom.transformations import AffineAction, Column, MatrixGroup
 
 
 def shrink(
@@ -87,13 +87,33 @@ def _compared(subject: Subject, data: Data, change: Move, dtype: Any) -> tuple[n
     return change.expected(before)[rows], after[rows]
 
 
-def column_moves(column: Any, result: Result) -> Callable[[Data], Iterator[Move]]:
+_CYCLE = np.roll(np.eye(3), 1, 0)
+_FIXES_ONE = np.array([[2.0, -1, 2], [2, 2, -1], [-1, 2, 2]]) / 3
+_ROTATION = np.array([[3.0, -4, 0], [4, 3, 0], [0, 0, 5]]) / 5
+_SHEAR = np.array([[1.0, 1, 0], [0, 1, 0], [0, 0, 1]])
+READABLE = {
+    "unit_permutations": (_CYCLE,),
+    "unit_rotations_fixing_one": (_CYCLE, _FIXES_ONE),
+    "unit_rotations": (_CYCLE, _FIXES_ONE, _ROTATION),
+    "input_rotations_fixing_one": (_CYCLE, _FIXES_ONE),
+    "input_rotations": (_CYCLE, _FIXES_ONE, _ROTATION),
+    "input_basis_changes": (_CYCLE, _SHEAR, _ROTATION),
+}
+"""Rational members of groups of matrices, of size three, the simplest first."""
+
+
+def column_moves(column: Column | MatrixGroup, result: Result) -> Callable[[Data], Iterator[Move]]:
     """Members of a column's group, of growing size where only rounding tells."""
 
     def of(move: Move) -> Move:
         return move._replace(simpler=lambda: _simpler(move))
 
     def moves(data: Data) -> Iterator[Move]:
+        if isinstance(column, MatrixGroup):
+            size = data.weights.shape[0 if column.acts_on == "units" else 1]
+            yield from (by_matrix(column, q) for q in READABLE.get(column.name, ()) if size == len(q))
+            if column.name in READABLE and size == 3:
+                return
         along = orbit(draw(column, data, 0))
         if result.verdict is Verdict.LOST and along:
             for k in range(0, 60, 3):
@@ -137,10 +157,14 @@ def _written(subject: Subject, data: Data, change: Move, dtype: jax.typing.DType
             names[i] = f"moved_{name}"
     dtype = np.dtype(dtype).name
     select = "" if change.rows is None else f"[{list(change.rows)}]"
+    expected = "before"
+    if change.matrix is not None:
+        lines.append(f"Q = {_array(change.matrix)}")
+        expected = "before @ Q.T"
     lines += [
-        f'before = layer(W, X, "{dtype}"){select}' + _seen(before),
+        f'before = layer(W, X, "{dtype}"){select}' + ("" if change.matrix is not None else _seen(before)),
         f'after = layer({", ".join(names)}, "{dtype}"){select}' + _seen(after),
-        f"np.testing.assert_allclose(after, before, rtol=0, atol={layer_tolerance(dtype) * size:.1e})",
+        f"np.testing.assert_allclose(after, {expected}, rtol=0, atol={layer_tolerance(dtype) * size:.1e})",
     ]
     return Counterexample(*data, *moved, before, after, deviation(before, after), "\n".join(lines) + "\n")
 

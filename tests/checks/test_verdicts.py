@@ -56,6 +56,16 @@ def test_every_no_comes_with_a_counterexample_that_fails_as_written():
             fails_as_written(result, lg.normalizers.LayerNorm)
 
 
+@pytest.mark.parametrize("name", ["ln_pooled", "residual_ln", "pre_bn"])
+def test_a_row_of_the_extended_table_is_found_again(name):
+    """All of them are: see `lngeom.normalizers.METHODS`; three are enough to hold the kinds of data."""
+    method = lg.normalizers.METHODS[name]
+    example = method.make(np.eye(6), np.eye(6)[:, None])
+    found = report(type(example), like=name)
+    assert not found.differences, str(found)
+    assert len(found.results) == 21
+
+
 @pytest.mark.parametrize(
     ("layer", "name", "verdict"),
     [
@@ -63,6 +73,7 @@ def test_every_no_comes_with_a_counterexample_that_fails_as_written():
         (broken.variance_from_the_wrong_axis, "single_case_rescaling", Verdict.NOT),
         (broken.statistics_frozen, "weight_matrix_rescaling", Verdict.NOT),
         (broken.bias_before_the_norm, "weight_matrix_rescaling", Verdict.NOT),
+        (broken.bias_before_the_norm, "unit_permutations", Verdict.NOT),
         (broken.bfloat16_statistics, "weight_matrix_rescaling", Verdict.LOST),
         (broken.leakage_of_one_row, "batch_independence", Verdict.NOT),
         (broken.dynamic_tanh, "weight_matrix_rescaling", Verdict.NOT),
