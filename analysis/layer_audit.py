@@ -156,7 +156,7 @@ def main() -> None:
     start = time.perf_counter()
     found = audit(width=96, samples=16, dtypes=("float32",)) if options.small else audit()
     speeds = _speeds(Path("figures/bench_layers.json"))
-    console = Console(width=max(Console().width, 170))
+    console = Console(width=max(Console().width, 230))
     for table in tables(found, speeds):
         console.print(table)
     if found.missing:

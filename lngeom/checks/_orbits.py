@@ -89,10 +89,22 @@ def by(transformation: Transformation, simpler: Callable[[], Iterable[Move]] = t
     return Move(apply, transformation=transformation, simpler=simpler)
 
 
+QUICKLY = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
+"""For programs that run a few times: compiling them is all their cost."""
+
+
+@functools.cache
+def _compiled(column: Column | MatrixGroup, size: int = 0) -> Callable:
+    """The draw as one program: compiling each of its operations by itself takes ten times as long."""
+    if isinstance(column, MatrixGroup):
+        return jax.jit(lambda key: column.draw(key, size, jnp.float64), compiler_options=QUICKLY)
+    return jax.jit(column.draw, compiler_options=QUICKLY)
+
+
 @functools.lru_cache(maxsize=256)
 def _matrix(group: MatrixGroup, size: int, seed: int) -> np.ndarray:
     with as_elsewhere():
-        return np.asarray(group.draw(jax.random.key(seed), size, jnp.float64))
+        return np.asarray(_compiled(group, size)(jax.random.key(seed)))
 
 
 def by_matrix(group: MatrixGroup, matrix: np.ndarray) -> Move:
@@ -116,7 +128,7 @@ def draw(column: Column | MatrixGroup, data: Data, seed: int) -> Move:
     key, vector = jax.random.key(seed), np.ones(len(data.weights))
     with as_elsewhere():
         params = GLMParameters(*(jnp.asarray(v, jnp.float64) for v in (data.weights, 0 * vector, vector)))
-        drawn = column.draw(key, params, jnp.asarray(data.inputs, jnp.float64))
+        drawn = _compiled(column)(key, params, jnp.asarray(data.inputs, jnp.float64))
 
     def few_bits(node: Any) -> Any:
         if not isinstance(node, AffineAction):

@@ -80,7 +80,7 @@ class Subject:
     def with_units(self, units: int) -> "Subject":
         """The same layer for another number of units, where it can be built anew or takes any; otherwise itself."""
         if self.rebuild is not None:
-            return self.rebuild(units)
+            return replace(self.rebuild(units), groups=self.groups, square=self.square)
         return self if self.units else replace(self, units=units)
 
     def arguments(

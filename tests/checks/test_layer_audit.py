@@ -43,7 +43,7 @@ def test_scaling_fails_as_eps_must_make_it(rows, name):
     for scale in (1e-4, 1e-3, 1e-2, 1e-1):
         predicted = float(epsilon_law(row.eps, np.array(scale)))
         assert row.deviations[SCALES.index(scale)] == pytest.approx(predicted, rel=0.5)
-    assert row.deviations[SCALES.index(1e18)] == 1
+    assert row.deviations[SCALES.index(1e-18)] > 0.99
     assert max(rows["lngeom, exact"].deviations) < 1e-6
     assert rows["lngeom, exact"].scales == (1e-18, 1e18)
 
@@ -57,7 +57,7 @@ def test_the_reference_and_the_gap_see_what_is_wrong():
 
 def test_the_figure_and_the_tables_are_made(rows, tmp_path):
     found = Audit(tuple(rows.values()), exact_cells(), ("torch",), 96, 16)
-    console = Console(width=200, record=True)
+    console = Console(width=400, record=True)
     for table in tables(found, {"equinox": 2.5}):
         console.print(table)
     assert "variance in one pass" in console.export_text()

@@ -182,3 +182,20 @@ def test_a_layer_that_raises_now_and_then_leaves_the_rest_to_be_checked():
         found["weight_vector_rescaling"].verdict is not Verdict.UNKNOWN
         or found["weight_sign_flip"].verdict is Verdict.FLIPS
     )
+
+
+def test_the_counterexample_of_a_wide_layer_is_short_too():
+    layer = lg.nn.LayerNorm(96, exact=True)
+    example = lg.check_invariances(layer)["weight_vector_rescaling"].counterexample
+    assert example.weights.shape == (96, 3)
+    assert len(example.code) < 1500
+    with pytest.raises(AssertionError):
+        run(example.code, layer)
+
+
+def test_an_equivariance_is_refuted_by_a_readable_matrix():
+    found = report(lg.normalizers.BatchNorm)["unit_rotations_fixing_one"]
+    assert found.verdict is Verdict.NOT
+    assert "np.testing.assert_allclose(after, before @ Q.T" in found.counterexample.code
+    fails_as_written(found, lg.normalizers.BatchNorm)
+    assert report(lg.normalizers.RMSNorm)["unit_rotations"].verdict is Verdict.INVARIANT
