@@ -48,10 +48,9 @@ class FisherOperator(lx.AbstractLinearOperator):
         """What matrix it is, of what, and how products are computed."""
         problem, plan = self.problem, self.plan
         kept = "derivative kept" if plan.store else f"chunks of {plan.chunk} samples"
-        devices = "" if self.placement.mesh is None else f", {self.placement.shards} devices"
         return (
             f"FisherOperator({self.in_size():,} × {self.in_size():,} {problem.dtype}, {self.method}, "
-            f"{type(problem.family).__name__}, {problem.samples:,} samples, {kept}{devices})"
+            f"{type(problem.family).__name__}, {problem.samples:,} samples, {kept})"
         )
 
     # A linear operator in lineax's sense.
@@ -278,8 +277,6 @@ class FisherOperator(lx.AbstractLinearOperator):
     ) -> _solve.Solution:
         """Natural gradient: the minimum-norm solution of (F + λI) x = g on the identifiable directions.
 
-        Warns where most of it lies along a symmetry that only an ε in a normalizer breaks: F is ∝ ε² there.
-
         Args:
             gradient: g, a pytree like params, or ravelled.
             damping: λ ≥ 0.
@@ -334,13 +331,10 @@ class FisherOperator(lx.AbstractLinearOperator):
             key: random key.
             count: how many.
             decomposition: of an earlier `decompose`, for "svd".
-            method: "svd", or "cg", which draws with products alone; by size where None.
+            method: "svd", or "cg" (exact metrics), which draws with products alone; by size where None.
 
         Returns:
             The draws.
-
-        Raises:
-            ValueError: if the method is unknown, or "cg" is asked of a Monte Carlo or empirical matrix.
         """
         return _solve.sample(self, key, count, decomposition, method)
 
