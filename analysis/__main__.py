@@ -17,7 +17,7 @@ from rich.table import Table
 import analysis
 from analysis import _dry_run
 from analysis._draw import draw
-from analysis._experiment import Experiment, Results, load_full, run, write
+from analysis._experiment import Experiment, Results, load_full, read, run, write
 
 
 def discover() -> dict[str, str]:
@@ -46,6 +46,7 @@ def _parse(known: dict[str, str]) -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, default=5, help="number of seeds; verdicts take at least 5")
     parser.add_argument("--resume", action="store_true", help="go on from where a killed run stopped")
     parser.add_argument("--dry-run", action="store_true", help="with --full: one step on made-up data, with its cost")
+    parser.add_argument("--redraw", action="store_true", help="train nothing: compare and draw the results in --out")
     parser.add_argument("--out", type=Path, default=Path("figures"), help="folder of the results")
     options = parser.parse_args()
     if options.seeds < 1:
@@ -53,7 +54,7 @@ def _parse(known: dict[str, str]) -> argparse.Namespace:
     return options
 
 
-def _report(console: Console, experiment: Experiment, results: Results, seconds: float) -> None:
+def _report(console: Console, experiment: Experiment, results: Results) -> None:
     table = Table("statement", "the paper", "median", "each seed", "finding", title=experiment.title)
     for row in results.summary["comparisons"]:
         censored = zip(row["seeds"], row["censored"], strict=True)
@@ -64,10 +65,12 @@ def _report(console: Console, experiment: Experiment, results: Results, seconds:
     for name, count in diverged.items():
         if count:
             console.print(f"{name}: {count} of {results.configuration['seeds']} runs diverged", style="yellow")
-    console.print(f"{seconds:.0f} s", highlight=False)
 
 
 def _experiment(console: Console, experiment: Experiment, options: argparse.Namespace) -> None:
+    if options.redraw:
+        _finish(console, experiment, read(experiment, options.out), options.out)
+        return
     settings = experiment.full if options.full else experiment.small
     data = load_full(experiment, options.data) if options.full else None
     folder = options.out / experiment.name / "checkpoints"
@@ -90,11 +93,16 @@ def _experiment(console: Console, experiment: Experiment, options: argparse.Name
             resume=options.resume,
             progress=progress,
         )
-    paths = [*write(experiment, results, options.out), *draw(experiment, results, options.out)]
-    if experiment.illustrate:
-        paths += experiment.illustrate(results.summary["further"], options.out)
+    _finish(console, experiment, results, options.out)
     shutil.rmtree(folder, ignore_errors=True)
-    _report(console, experiment, results, time.perf_counter() - start)
+    console.print(f"{time.perf_counter() - start:.0f} s", highlight=False)
+
+
+def _finish(console: Console, experiment: Experiment, results: Results, out: Path) -> None:
+    paths = [*write(experiment, results, out), *draw(experiment, results, out)]
+    if experiment.illustrate:
+        paths += experiment.illustrate(results.summary["further"], out)
+    _report(console, experiment, results)
     console.print("Written: " + ", ".join(map(str, paths)), highlight=False, soft_wrap=True)
 
 

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jax.nn import sigmoid
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, PRNGKeyArray
 from lngeom import nn
 from lngeom.claims.experiments import STATEMENTS
 from lngeom.nn import RunningStatistics
@@ -39,7 +39,7 @@ class Questions(NamedTuple):
     document_lengths: Int[np.ndarray, " N"]
     questions: Int[np.ndarray, "N Q"]
     question_lengths: Int[np.ndarray, " N"]
-    answers: Int[np.ndarray, " N"]
+    answers: Any
     test: Any = None
 
 
@@ -57,6 +57,7 @@ class ReaderSettings(Settings):
     documents: int = 40_000
     held_out: int = 500
     clip: float = 100.0
+    permuted: bool = False
 
 
 class Arm(NamedTuple):
@@ -107,6 +108,16 @@ def stories(settings: ReaderSettings, seed: int = 0) -> Questions:
         )
 
     return Questions(*draw(settings.documents), test=Questions(*draw(settings.held_out)))
+
+
+def renamed(batch: Questions, entities: int, vocabulary: int, key: PRNGKeyArray) -> Questions:
+    """The same questions with entities renamed at random, so that none is learned by heart (Hermann et al., 2015)."""
+    names = jax.random.permutation(key, entities).astype(batch.documents.dtype)
+    kept = jnp.arange(entities + 1, vocabulary, dtype=names.dtype)
+    table = jnp.concatenate([jnp.zeros(1, names.dtype), 1 + names, kept])
+    return batch._replace(
+        documents=table[batch.documents], questions=table[batch.questions], answers=names[batch.answers]
+    )
 
 
 class BatchNormLSTM(eqx.Module):
@@ -200,7 +211,7 @@ class Reader(eqx.Module):
         weights = jax.nn.softmax(jnp.where(inside, scores, -1e9), 0)
         r = jnp.sum(weights[..., None] * d, 0)
         g = jnp.tanh(normalized("joint", self.read(r) + self.asked(q), 1))
-        if training and self.dropout > 0:
+        if training and self.dropout > 0 and key is not None:
             kept = jax.random.bernoulli(key, 1 - self.dropout, g.shape)
             g = jnp.where(kept, g / (1 - self.dropout), 0)
         return self.answer(g), stored
@@ -249,6 +260,8 @@ def task(settings: ReaderSettings, arm: Arm, data: Questions):
         keys = jax.random.split(key)
         chosen = rows(keys[0], data.documents.shape[0], settings.batch)
         batch = Questions(*(v[chosen] for v in data[:5]))
+        if settings.permuted:
+            batch = renamed(batch, settings.entities, settings.vocabulary, jax.random.fold_in(key, 2))
         logits, _ = model(batch, fresh(model), True, keys[1])
         return jnp.mean(negative_log_likelihood(logits, batch.answers)), extra
 
@@ -303,6 +316,7 @@ EXPERIMENT = Experiment(
         rate=8e-5,
         dropout=0.5,
         documents=0,
+        permuted=True,
     ),
     data=stories,
     task=task,

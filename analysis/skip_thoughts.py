@@ -35,8 +35,8 @@ class Triples(NamedTuple):
         tasks: further sentences to classify: name → sentences [N T], their lengths [N] and classes [N].
     """
 
-    sentences: Int[np.ndarray, "N 3 T"]
-    lengths: Int[np.ndarray, "N 3"]
+    sentences: Any
+    lengths: Any
     test: Any = None
     labels: Any = None
     pairs: Any = None
@@ -169,8 +169,11 @@ def task(settings: SkipSettings, arm: Arm, data: Triples):
     def init(key):
         keys = jax.random.split(key, 5)
         words = embedding(keys[0], settings.vocabulary, settings.embedding)
-        cells = (cell("GRU", arm.normalized, settings.embedding, settings.hidden, key=k) for k in keys[1:4])
-        return SkipThoughts(words, *cells, Dense(settings.hidden, settings.vocabulary, key=keys[4], scale=0.1)), None
+        encoder, before, after = (
+            cell("GRU", arm.normalized, settings.embedding, settings.hidden, key=k) for k in keys[1:4]
+        )
+        readout = Dense(settings.hidden, settings.vocabulary, key=keys[4], scale=0.1)
+        return SkipThoughts(words, encoder, before, after, readout), None
 
     def loss(model, extra, key, data):
         chosen = rows(key, data.sentences.shape[0], settings.batch)

@@ -37,4 +37,5 @@ from lngeom.claims import trajectories as trajectories
 from lngeom.claims import effective_rate as effective_rate
 from lngeom.claims import equilibria as equilibria
 from lngeom.claims import experiments as experiments
+from lngeom.claims import extended as extended
 # isort: on

@@ -82,7 +82,7 @@ TITLES = {
 }
 
 
-def _scaled_runs(problem: Problem, name: str, batch: int = 60):
+def scaled_runs(problem: Problem, name: str, batch: int = 60):
     """Outputs at every step of the run from W, of the equivalent one from cW, and of one with a wrong power for η."""
     factory, rate, decay = OPTIMIZERS[name]
     eps = 1e-3 if LAWS[name].eps else 0.0
@@ -136,7 +136,7 @@ def _equivalence(name: str) -> None:
     )
     def check(problem: Problem):
         """A layer-normalized network, 60 steps on minibatches; outputs on 40 samples after every step."""
-        base, same, wrong = _scaled_runs(problem, name)
+        base, same, wrong = scaled_runs(problem, name)
         yield agree(f"outputs over {len(base)} steps, c = {FACTOR:g}", same, base, tol=TOLERANCE)
         yield differ("the same with η to another power of c", wrong[-1], base[-1])
         yield differ("the run moves at all", base[-1], base[0])
@@ -187,7 +187,7 @@ def natural_gradient(problem: Problem):
     yield differ("the run moves at all", base[-1], base[0])
 
 
-def _exponential_runs(problem: Problem, name: str, base, converted, decay: float, rate, **settings):
+def exponential_runs(problem: Problem, name: str, base, converted, decay: float, rate, **settings):
     """Outputs with weight decay, and of the equivalent run without; and norms of the weights of both."""
     net = network(problem)
     other = equivalent_schedule(name, rate, decay, without_weight_decay=True, **settings)
@@ -211,7 +211,7 @@ def _exponential_runs(problem: Problem, name: str, base, converted, decay: float
     return outputs, same, other_norms, norms * jax.vmap(other.norm_ratio)(steps)
 
 
-_EXPONENTIAL = {
+EXPONENTIAL = {
     "sgd": (lambda rate, decay: _sgd(rate, decay), lambda o: optax.sgd(o.learning_rate), 0.3, 0.02, {}),
     "sgd, warm-up and cosine": (
         lambda rate, decay: _sgd(rate, decay),
@@ -235,7 +235,7 @@ _EXPONENTIAL = {
         {},
     ),
 }
-_EXPONENTIAL_ADAPTIVE = {
+EXPONENTIAL_ADAPTIVE = {
     "adamw": (
         lambda rate, decay: optax.adamw(rate, 0.9, 0.99, eps=0.0, weight_decay=decay),
         lambda o: optax.adam(o.learning_rate, o.momentum, o.b2, eps=0.0),
@@ -263,7 +263,7 @@ _EXPONENTIAL_ADAPTIVE = {
 def _exponential_evidence(problem: Problem, cases):
     for title, (base, converted, rate, decay, settings) in cases.items():
         name = title.split(",")[0]
-        found = _exponential_runs(problem, name, base, converted, decay, rate, **settings)
+        found = exponential_runs(problem, name, base, converted, decay, rate, **settings)
         outputs, same, norms, predicted = found
         yield agree(f"{title}: outputs over {len(outputs)} steps", same, outputs, tol=EXPONENTIAL_TOLERANCE)
         yield agree(f"{title}: norms grow apart as predicted", norms, predicted, tol=EXPONENTIAL_TOLERANCE)
@@ -286,13 +286,13 @@ def _exponential_evidence(problem: Problem, cases):
 )
 def exponential_learning_rate(problem: Problem):
     """optax's optimizers over 60 steps; also that a rate which grows half as fast is another run."""
-    yield from _exponential_evidence(problem, _EXPONENTIAL)
-    base, _, rate, decay, _ = _EXPONENTIAL["sgd"]
+    yield from _exponential_evidence(problem, EXPONENTIAL)
+    base, _, rate, decay, _ = EXPONENTIAL["sgd"]
 
     def slower(o):
         return optax.sgd(lambda count: rate * (o.learning_rate(count) / rate) ** 0.5)
 
-    outputs, wrong, _, _ = _exponential_runs(problem, "sgd", base, slower, decay, rate)
+    outputs, wrong, _, _ = exponential_runs(problem, "sgd", base, slower, decay, rate)
     yield differ("sgd: a rate that grows as the root of it", wrong[-1], outputs[-1])
 
 
@@ -311,8 +311,8 @@ def exponential_learning_rate(problem: Problem):
 )
 def exponential_adamw(problem: Problem):
     """optax's own adamw, adam, lion and muon over 60 steps; also Adam with its β unchanged."""
-    yield from _exponential_evidence(problem, _EXPONENTIAL_ADAPTIVE)
-    base, _, rate, decay, settings = _EXPONENTIAL_ADAPTIVE["adamw"]
+    yield from _exponential_evidence(problem, EXPONENTIAL_ADAPTIVE)
+    base, _, rate, decay, settings = EXPONENTIAL_ADAPTIVE["adamw"]
     wrong_memory = lambda o: optax.adam(o.learning_rate, 0.9, 0.99, eps=0.0)  # noqa: E731
-    outputs, wrong, _, _ = _exponential_runs(problem, "adamw", base, wrong_memory, decay, rate, **settings)
+    outputs, wrong, _, _ = exponential_runs(problem, "adamw", base, wrong_memory, decay, rate, **settings)
     yield differ("adam: β₁ and β₂ as they were", wrong[-1], outputs[-1])

@@ -79,7 +79,7 @@ def _scales(problem: Problem) -> Iterator[tuple[str, Float[np.ndarray, " P"]]]:
         yield names[i], ravelled({i: matrix})
         for j, vector in enumerate(values):
             siblings = names[i].rpartition(".")[0] == names[j].rpartition(".")[0]
-            if vector.ndim == 1 and siblings and len(vector) in matrix.shape:
+            if vector.ndim == 1 and siblings and len(vector) in matrix.shape and vector.any():
                 yield f"{names[i]} and {names[j]}", ravelled({i: matrix, j: vector})
     model = problem.model
     if (

@@ -1,5 +1,6 @@
 """`FisherOperator`: the Fisher matrix as a linear operator, with everything one asks of it."""
 
+import functools
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -57,7 +58,7 @@ class FisherOperator(lx.AbstractLinearOperator):
 
     def mv(self, vector: PyTree) -> PyTree:
         """F v for a pytree v like the differentiated parameters."""
-        return _products.product(self._source, self._products, vector)
+        return self._product(vector)
 
     def mm(self, vectors: Float[Array, "P K"]) -> Float[Array, "P K"]:
         """F V for the K columns of a matrix, many at a time.
@@ -73,7 +74,7 @@ class FisherOperator(lx.AbstractLinearOperator):
         """
         if jnp.ndim(vectors) != 2 or vectors.shape[0] != self.in_size():
             raise ValueError(f"mm takes a matrix [P K] with P = {self.in_size()} rows; got shape {jnp.shape(vectors)}")
-        return _products.products(self._source, self._products, vectors, self.plan.batch)
+        return _products.products(self.problem, self.stored, self._products, vectors, self.plan.batch)
 
     def __matmul__(self, other: Any) -> Any:
         """F v for a ravelled vector [P], F V for a matrix [P K], or a composition with another operator."""
@@ -366,6 +367,11 @@ class FisherOperator(lx.AbstractLinearOperator):
     @property
     def _source(self) -> _products.Source:
         return self.problem if self.stored is None else self.stored
+
+    @functools.cached_property
+    def _product(self) -> Callable[[PyTree], PyTree]:
+        leaves, structure = jax.tree.flatten(self._source)
+        return functools.partial(_products.compiled_product(structure, self._products), leaves)
 
     @property
     def _products(self) -> Placement:

@@ -162,19 +162,19 @@ def differentiate(problem: Problem) -> AbstractDerivative:
     if has_closed_form(problem):
         return _closed_form(problem)
     z, linear = jax.linearize(problem.forward, problem.params)
-    if _has_reverse_rule_only(jax.make_jaxpr(linear)(problem.params)):
+    if has_reverse_rule_only(jax.make_jaxpr(linear)(problem.params)):
         z, reverse = jax.vjp(problem.forward, problem.params)
         return ReverseDerivative(z, reverse)
     return TracedDerivative(z, linear, problem.layout)
 
 
-def _has_reverse_rule_only(program: Any) -> bool:
+def has_reverse_rule_only(program: Any) -> bool:
     """Whether a linearized program holds a custom reverse rule, which can be transposed but not run."""
     for equation in getattr(program, "jaxpr", program).eqns:
         if equation.primitive.name == "custom_lin":
             return True
         inner = jax.tree.leaves(list(equation.params.values()), is_leaf=_is_program)
-        if any(_is_program(value) and _has_reverse_rule_only(value) for value in inner):
+        if any(_is_program(value) and has_reverse_rule_only(value) for value in inner):
             return True
     return False
 

@@ -38,7 +38,7 @@ class Solution(NamedTuple):
         value: x, a tangent like params.
         rank: number of identifiable directions, or None where iterations did not determine it.
         gap: smallest kept ÷ largest dropped singular value, or None.
-        residual: |(F + λI) x − g'| / |g'| with g' the identifiable part of g.
+        residual: |(F + λI) x − g'| / |g'|, of the identifiable part, which g' is of g.
         unidentifiable: |g − g'| / |g|, the part of g along null directions, which was projected out.
         iterations: of conjugate gradients (0 for the decomposition).
         broken: symmetries that only an ε breaks, along which most of x lies: F is almost zero there (∝ ε²), so x is
@@ -89,7 +89,7 @@ def solve_by_decomposition(
     report = {
         "rank": decomposition.rank,
         "gap": gap,
-        "residual": _relative(product(x) + damping * x - identifiable, identifiable),
+        "residual": _relative(basis @ (basis.T @ (product(x) + damping * x)) - identifiable, identifiable),
         "unidentifiable": _relative(gradient - identifiable, gradient),
         "iterations": 0,
     }
@@ -150,7 +150,8 @@ def solve_by_conjugate_gradients(
     norm = jnp.linalg.norm(identifiable)
     scale = jnp.asarray(damping, gradient.dtype)
     x, steps = _conjugate_gradients(product, basis, identifiable, scale, tolerance * norm, limit)
-    residual = _relative(product(x) + damping * x - identifiable, identifiable)
+    image = product(x) + damping * x
+    residual = _relative(image - basis @ (basis.T @ image) - identifiable, identifiable)
     if not residual <= 10 * tolerance:
         raise RuntimeError(
             f"conjugate gradients stopped after {int(steps)} iterations at relative residual "
@@ -346,7 +347,9 @@ def sample(
     large = decomposition is None and operator.in_size() > SMALL
     if method == "cg" or (method is None and large and exact):
         return sample_by_products(operator, key, count)
-    decomposition = decomposition or operator.decompose()
+    if decomposition is None:
+        decomposition = operator.decompose()
+    assert decomposition is not None
     s = decomposition.singular_values[: decomposition.rank]
     noise = jax.random.normal(key, (count, decomposition.rank), s.dtype)
     return noise / s[None, :] @ decomposition.vectors[: decomposition.rank]

@@ -56,7 +56,7 @@ class WeightStandardizedGroupNorm(AbstractNormalizer):
 
     def __call__(self, weights, inputs):
         standardized = WeightStandardization(self.eps).standardized(weights)
-        return GroupNorm(self.groups, self.eps)(standardized, inputs)
+        return GroupNorm(groups=self.groups, eps=self.eps)(standardized, inputs)
 
 
 class SpectralNorm(AbstractStatisticsNormalizer):

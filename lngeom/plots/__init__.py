@@ -8,3 +8,4 @@ from lngeom.plots._geometry import (
 )
 from lngeom.plots._invariance import invariance_table as invariance_table
 from lngeom.plots._style import COLOURS as COLOURS, figure as figure, save as save
+from lngeom.plots.training import training_geometry as training_geometry

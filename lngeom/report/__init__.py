@@ -6,6 +6,7 @@ from lngeom.report._tables import tables as tables
 from lngeom.report._terminal import (
     claims_table as claims_table,
     errata as errata,
+    extended as extended,
     listing as listing,
     numbers_alone as numbers_alone,
     summary as summary,

@@ -18,8 +18,13 @@ Groups = tuple[tuple[str, tuple[int, ...]], ...]
 
 
 def leaf_paths(params: PyTree) -> list[str]:
-    """Paths of the leaves, such as "layers/0/kernel"."""
-    return [jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in jax.tree.leaves_with_path(params)]
+    """Paths of the leaves, such as "layers/0/kernel"; flax's variables go by their own names."""
+
+    def name(path) -> str:
+        wrapped = len(path) > 1 and path[-1] == jax.tree_util.GetAttrKey("value")
+        return jax.tree_util.keystr(path[:-1] if wrapped else path, simple=True, separator="/")
+
+    return [name(path) for path, _ in jax.tree.leaves_with_path(params)]
 
 
 def resolve_groups(params: PyTree, groups: Selector | None) -> Groups:

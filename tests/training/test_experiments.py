@@ -73,8 +73,30 @@ def test_a_tiny_experiment_runs_from_data_to_files(tmp_path):
     )
     assert first == second
     assert json.loads(first[1])["settings"]["hidden"] == 8
+    reread = _experiment.read(found, tmp_path / "0")
+    assert reread.summary == results.summary
     with pytest.raises(ValueError, match="--data"):
         _experiment.load_full(found, None)
+
+
+def test_batches_of_a_stream_are_taken_as_they_come():
+    found = experiment("mnist")
+    data = found.data(found.small)
+    asked = []
+
+    def stream(first, count):
+        asked.append((first, count))
+        images = np.stack([data.train_images[4 * t : 4 * t + 4] for t in range(first, first + count)])
+        return type(data)(images, np.zeros(images.shape[:2], np.int32), None, None)
+
+    arm = "LN on hidden layers, batch 4"
+    found = dataclasses.replace(found, arms={arm: found.arms[arm]}, statements=())
+    streamed = _experiment.Streamed(data, stream)
+    sizes = {"hidden": 8, "small_batch_steps": 60, "small_batch_every": 30}
+    run = _experiment.run(found, data=streamed, seeds=1, **sizes).runs[arm]
+    assert asked == [(0, 30), (30, 30)]
+    assert run.curves["loss"][0, -1] < 0.3  # every image of the stream is said to be a zero
+    assert run.curves["test error"][0, -1] > 0.8
 
 
 def test_reference_adam_takes_larger_early_steps_than_adam():

@@ -1,0 +1,224 @@
+"""The tracker: what it records is what the equations say, in any training loop, and it notices what is not so."""
+
+import warnings
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import lngeom as lg
+import numpy as np
+import optax
+import pytest
+from lngeom.training import LAWS, predict_equilibrium, read_geometry, scale_invariant_groups, track_geometry
+
+X = jax.random.normal(jax.random.key(1), (20, 3))
+Y = jnp.sin(X @ jnp.ones((3, 2)))
+
+
+@pytest.fixture(autouse=True)
+def _optax_promotes():
+    """optax's Adam raises a float to an integer count."""
+    with jax.numpy_dtype_promotion("standard"):
+        yield
+
+
+def layer(params, x=X):
+    """A layer-normalized layer and a readout."""
+    a = x @ params["weights"].T
+    u = a - jnp.mean(a, 1, keepdims=True)
+    return (u / jnp.sqrt(jnp.mean(u**2, 1, keepdims=True))) @ params["readout"].T
+
+
+def loss(params):
+    return jnp.mean((layer(params) - Y) ** 2)
+
+
+def start():
+    keys = jax.random.split(jax.random.key(0))
+    return {"weights": jax.random.normal(keys[0], (5, 3)), "readout": jax.random.normal(keys[1], (2, 5))}
+
+
+def run(optimizer, steps=6, params=None, value=loss):
+    params = start() if params is None else params
+
+    def step(carry, _):
+        params, state = carry
+        updates, state = optimizer.update(jax.grad(value)(params), state, params)
+        after = optax.apply_updates(params, updates)
+        return (after, state), (params, after, read_geometry(state))
+
+    return jax.jit(lambda c: jax.lax.scan(step, c, None, length=steps))((params, optimizer.init(params)))
+
+
+def test_it_records_norm_angle_rate_and_residual_and_leaves_updates_alone():
+    schedule = optax.linear_schedule(0.1, 0.05, 6)
+    tracked = track_geometry(optax.sgd(schedule), learning_rate=schedule, groups="weights", every=1, history=4)
+    (_, state), (before, after, geometry) = run(tracked)
+    (plain, _), _ = run(optax.chain(optax.sgd(schedule), track_geometry(groups="weights")))
+    assert np.allclose(plain["weights"], after["weights"][-1], rtol=1e-14)
+    w, v = (np.asarray(p["weights"]).reshape(6, -1) for p in (before, after))
+    norm = np.linalg.norm(w, axis=1)
+    angle = np.arccos(np.sum(w * v, 1) / norm / np.linalg.norm(v, axis=1))
+    assert np.allclose(geometry.norm[:, 0], norm, rtol=1e-13)
+    assert np.allclose(geometry.angle[:, 0], angle, rtol=1e-9)
+    rates = np.array([schedule(t) for t in range(6)])
+    assert np.allclose(geometry.effective_learning_rate[:, 0], rates / norm**2, rtol=1e-6)
+    assert np.max(np.abs(geometry.radial_residual)) < 1e-14
+    last = read_geometry(state)
+    assert last.history_steps.tolist() == [2, 3, 4, 5]
+    assert np.array_equal(last.history["norm"], geometry.norm[2:])
+    assert bool(last.scale_invariant[0])
+
+
+def test_between_records_the_last_one_stands():
+    settings = {"learning_rate": 0.1, "groups": "weights"}
+    (_, state), (_, _, each) = run(track_geometry(optax.sgd(0.1), **settings, every=1), steps=7)
+    (_, state), (_, _, some) = run(track_geometry(optax.sgd(0.1), **settings, every=3, history=2), steps=7)
+    for name in ("norm", "angle", "effective_learning_rate", "radial_residual"):
+        assert np.allclose(getattr(some, name), getattr(each, name)[np.array([0, 0, 0, 3, 3, 3, 6])], atol=1e-16)
+    assert read_geometry(state).history_steps.tolist() == [3, 6]
+    assert read_geometry(state).step == 7
+    with pytest.raises(ValueError, match="every is a number of steps, at least 1; got 0"):
+        track_geometry(optax.sgd(0.1), every=0)
+
+
+def test_as_a_link_it_records_norm_and_angle_only():
+    link = optax.chain(optax.adam(1e-2), track_geometry(groups="weights"))
+    (_, state), _ = run(link, steps=2)
+    found = read_geometry(state)
+    assert np.isfinite(found.norm) & np.isfinite(found.angle)
+    assert np.isnan(found.effective_learning_rate) & np.isnan(found.radial_residual)
+    with pytest.raises(ValueError, match="takes neither learning_rate"):
+        track_geometry(learning_rate=0.1)
+
+
+@pytest.mark.parametrize(
+    ("name", "optimizer"),
+    [
+        ("sgd", optax.sgd(0.1)),
+        ("sgd", optax.chain(optax.clip_by_global_norm(1e6), optax.add_decayed_weights(1e-3), optax.sgd(0.1))),
+        ("momentum", optax.sgd(0.1, momentum=0.9)),
+        ("adamw", optax.adamw(1e-3)),
+        ("lion", optax.lion(1e-3)),
+        ("muon", optax.contrib.muon(1e-3)),
+        ("lars", optax.lars(0.1, weight_decay=1e-4)),
+        ("lamb", optax.lamb(0.1)),
+        ("adaptive", optax.rmsprop(0.1)),
+        ("adaptive", optax.chain(optax.normalize_by_update_norm(), optax.sgd(0.1))),
+    ],
+)
+def test_it_finds_the_law_of_an_optimizer(name, optimizer):
+    state = track_geometry(optimizer, learning_rate=0.1, groups="weights").init(start())
+    assert state.optimizer == name
+
+
+def test_an_optimizer_of_no_known_law_is_refused():
+    squared = optax.stateless(lambda updates, params: jax.tree.map(lambda g: -(g**3), updates))
+    with pytest.raises(ValueError, match=r"unknown optimizer: its first step is multiplied by 8 .* kind="):
+        track_geometry(squared, learning_rate=0.1).init(start())
+    with pytest.raises(ValueError, match="takes no step at its first learning rate"):
+        track_geometry(optax.sgd(optax.linear_schedule(0.0, 1.0, 5)), learning_rate=0.1).init(start())
+    assert track_geometry(squared, learning_rate=0.1, kind="sgd").init(start()).optimizer == "sgd"
+    with pytest.raises(ValueError, match=r"no law is known for the optimizer 'adamm' \(did you mean 'adam'"):
+        track_geometry(optax.sgd(0.1), kind="adamm")
+
+
+def test_a_group_that_is_not_scale_invariant_is_noticed():
+    (_, state), _ = run(track_geometry(optax.sgd(0.1), learning_rate=0.1, groups=["weights", "readout"]))
+    with pytest.warns(UserWarning, match="group 'readout' is not scale-invariant"):
+        found = read_geometry(state)
+    assert found.scale_invariant.tolist() == [True, False]
+
+
+def test_a_run_that_diverges_is_noticed():
+    def exploding(p):
+        return jnp.exp(jnp.exp(jnp.sum(p["weights"] ** 2)))
+
+    (_, state), _ = run(track_geometry(optax.sgd(10.0), learning_rate=10.0, groups="weights", every=1), value=exploding)
+    with pytest.warns(
+        UserWarning, match="diverged: an update of the tracked weights was NaN or infinite first at step"
+    ):
+        assert read_geometry(state).diverged_at >= 0
+
+
+def test_missing_params_states_and_patterns_say_so():
+    tracked = track_geometry(optax.sgd(0.1), learning_rate=0.1)
+    state = tracked.init(start())
+    with pytest.raises(ValueError, match="needs the parameters"):
+        tracked.update(start(), state)
+    with pytest.raises(ValueError, match="found 0 in a "):
+        read_geometry(optax.sgd(0.1).init(start()))
+    with pytest.raises(ValueError, match="no parameter matches the group pattern 'kernel'; there are readout, weights"):
+        track_geometry(optax.sgd(0.1), groups="kernel").init(start())
+    with pytest.raises(ValueError, match="give momentum="):
+        track_geometry(optax.sgd(0.1, momentum=0.9), learning_rate=0.1, weight_decay=0.1).init(start())
+    with pytest.raises(ValueError, match="weight_decay must be at least 0"):
+        track_geometry(optax.sgd(0.1), weight_decay=-1.0)
+
+
+def test_groups_that_scale_alone_or_together_are_found():
+    params = start() | {"recurrent": jnp.ones((5, 5)), "gain": jnp.ones(5)}
+
+    def apply(p):
+        a = X @ p["weights"].T + X[:, :1] @ jnp.ones((1, 5)) @ p["recurrent"].T
+        return (a / jnp.linalg.norm(a, axis=1, keepdims=True) * p["gain"][None, :]) @ p["readout"].T
+
+    assert scale_invariant_groups(apply, params) == {"recurrent+weights": ("recurrent", "weights")}
+    alone = scale_invariant_groups(layer, start(), X)
+    assert alone == {"weights": ("weights",)}
+    state = track_geometry(optax.sgd(0.1), groups=alone).init(start())
+    assert state.geometry.names == ("weights",)
+
+
+def test_predicted_equilibria_are_those_of_the_table():
+    for kind in ("sgd", "momentum", "normalized_gd", "adamw", "lion", "lars"):
+        tracked = track_geometry(
+            optax.sgd(0.1), learning_rate=0.1, weight_decay=0.01, groups="weights", kind=kind, momentum=0.8
+        )
+        _, found = tracked.update(start(), tracked.init(start()), start())
+        found = found.geometry
+        rest = predict_equilibrium(
+            kind, 0.1, 0.01, momentum=0.8, gradient_scale=float(found.gradient_scale[0]), size=15
+        )
+        assert np.allclose([found.equilibrium_angle[0], found.equilibrium_norm[0]], [rest.angle, rest.norm]), kind
+        assert np.allclose(found.effective_learning_rate[0], 0.1 / float(found.norm[0]) ** LAWS[kind].rate)
+
+
+def test_it_works_in_a_loop_of_flax_and_in_one_of_equinox():
+    nnx = pytest.importorskip("flax.nnx")
+    model = nnx.Linear(3, 2, rngs=nnx.Rngs(0))
+    tracked = track_geometry(optax.sgd(0.1), learning_rate=0.1, groups="kernel")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # flax's own, of JAX's deprecations
+        optimizer = nnx.Optimizer(model, tracked, wrt=nnx.Param)
+        gradient = nnx.grad(lambda m: jnp.sum((m(X) / jnp.linalg.norm(m.kernel[...]) - Y) ** 2))(model)
+        optimizer.update(model, gradient)
+        found = read_geometry(optimizer.opt_state)
+    assert np.isfinite(found.norm[0])
+    linear = eqx.nn.Linear(3, 2, key=jax.random.key(0))
+    params, _ = eqx.partition(linear, eqx.is_array)
+    tracked = track_geometry(optax.adam(0.1), learning_rate=0.1)
+    state = tracked.init(params)
+    assert state.geometry.names == ("weight",)
+    gradient = eqx.filter_grad(lambda m: jnp.sum(jax.vmap(m)(X) ** 2))(linear)
+    _, state = tracked.update(gradient, state, params)
+    with pytest.warns(UserWarning, match="not scale-invariant"):
+        assert read_geometry(state).step == 1
+
+
+def test_a_figure_of_the_geometry_carries_its_data(tmp_path):
+    tracked = track_geometry(optax.sgd(0.1), learning_rate=0.1, weight_decay=0.1, groups="weights", every=1, history=4)
+    (_, state), (_, _, stacked) = run(tracked)
+    lg.plots.training_geometry(read_geometry(state), tmp_path / "ring")
+    lg.plots.training_geometry(stacked, tmp_path / "stacked")
+    import json
+
+    ring, whole = (json.loads((tmp_path / f"{n}.json").read_text())["data"] for n in ("ring", "stacked"))
+    assert ring["norm"]["weights"] == whole["norm"]["weights"][2:]
+    with pytest.raises(ValueError, match="one step alone"):
+        lg.plots.training_geometry(tracked.init(start()).geometry.__class__(**_fields(stacked)))
+
+
+def _fields(stacked):
+    last = jax.tree.map(lambda v: v[-1], stacked)
+    return {name: getattr(last, name) for name in last.__dataclass_fields__ if name not in {"history", "history_steps"}}
