@@ -25,7 +25,7 @@ def exported(source: str) -> list[str]:
         The names.
     """
     imports = [node for node in ast.parse(source).body if isinstance(node, ast.ImportFrom)]
-    return [alias.asname for node in imports for alias in node.names if alias.asname == alias.name]
+    return [alias.name for node in imports for alias in node.names if alias.asname == alias.name]
 
 
 def with_mathml(to_html: Callable[[str], str]) -> Callable[[str], str]:
@@ -48,7 +48,8 @@ def with_mathml(to_html: Callable[[str], str]) -> Callable[[str], str]:
 
         html = to_html(MATH.sub(keep, markdown))
         found = type(html)(re.sub(r"§(\d+)§", lambda match: formulas[int(match[1])], html))
-        found.__dict__.update(getattr(html, "__dict__", {}))
+        if hasattr(html, "__dict__"):  # markdown2's text carries its table of contents
+            vars(found).update(vars(html))
         return found
 
     return convert
@@ -64,7 +65,7 @@ def write(out: Path) -> list[Path]:
         The pages written.
     """
     import pdoc
-    from pdoc import render
+    from pdoc import render, render_helpers
 
     modules = [lngeom]
     for found in pkgutil.walk_packages(lngeom.__path__, "lngeom."):
@@ -77,7 +78,7 @@ def write(out: Path) -> list[Path]:
             ]
             module.__all__ = list(dict.fromkeys([*exported(inspect.getsource(module)), *inside]))
     render.configure(docformat="google", show_source=False, footer_text=f"lngeom {lngeom.__version__}")
-    render.env.filters["to_html"] = with_mathml(render.to_html)
+    render.env.filters["to_html"] = with_mathml(render_helpers.to_html)
     pdoc.pdoc("lngeom", output_directory=out)
     return sorted(out.rglob("*.html"))
 

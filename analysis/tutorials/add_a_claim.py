@@ -36,16 +36,23 @@ def main() -> dict[str, str]:
     Returns:
         Verdicts by claim.
     """
-    shared = {"topic": "tutorial", "source": "Eq. 3"}
     claims = [
-        Claim("tutorial.bound", statement="|n| ≤ √(H − 1).", expected=Verdict.HOLDS, check=bounded, **shared),
+        Claim(
+            "tutorial.bound",
+            topic="tutorial",
+            source="Eq. 3",
+            statement="|n| ≤ √(H − 1).",
+            expected=Verdict.HOLDS,
+            check=bounded,
+        ),
         Claim(
             "tutorial.too_tight",
+            topic="tutorial",
+            source="Eq. 3",
             statement="|n| ≤ √H − 1.",
             expected=Verdict.REFUTED,
             correction="|n| ≤ √(H − 1).",
             check=too_tight,
-            **shared,
         ),
     ]
     with jax.enable_x64(True):

@@ -4,7 +4,7 @@ Run it from a checkout: `python -m analysis.tutorials.audit_your_own_layer`.
 """
 
 import jax.numpy as jnp
-import lngeom as lg
+from lngeom import checks
 
 
 def my_norm(a):
@@ -26,12 +26,12 @@ def main() -> dict[str, str]:
         Verdicts by name.
     """
     # A normalizer, a function, or a module of flax, equinox, haiku, torch or Keras; here a function of summed inputs.
-    report = lg.check_invariances(my_norm, kind="summed", like="layer")
+    report = checks.check_invariances(my_norm, kind="summed", like="layer")
     print(report)
 
     # "Lost to rounding" means: invariant, until the numbers that cancel are too large for the dtype. A slip shows as
     # "not invariant", with a small counterexample.
-    slip = lg.check_invariances(shifted_norm, kind="summed")
+    slip = checks.check_invariances(shifted_norm, kind="summed")
     name = "weight_matrix_recentering"
     print(f"{name}: {report[name].verdict.value} in the first, {slip[name].verdict.value} in the second")
 

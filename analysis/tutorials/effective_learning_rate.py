@@ -26,7 +26,7 @@ def main() -> dict[str, float]:
     params = {"hidden": jax.random.normal(keys[0], (16, 8)) / 8**0.5, "out": jax.random.normal(keys[1], (16,)) / 4}
 
     # Wrap the optimizer you have. Its updates are unchanged; the record is part of its state.
-    rate = 0.5
+    rate = 0.2
     optimizer = lg.training.track_geometry(optax.sgd(rate), learning_rate=rate, groups=["hidden"], history=40)
     state = optimizer.init(params)
 

@@ -3,6 +3,8 @@
 Run it from a checkout: `python -m analysis.tutorials.fisher_of_a_flax_model`.
 """
 
+from typing import Any
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -30,7 +32,8 @@ def main() -> dict[str, float]:
     with jax.enable_x64(True):
         X = jax.random.normal(jax.random.key(0), (60, 4), jnp.float64)
         variables = jax.tree.map(lambda leaf: leaf.astype(jnp.float64), Net().init(jax.random.key(1), X))
-        F = lg.fisher(Net().apply, variables, X, family=lg.families.Categorical())
+        apply: Any = Net().apply
+        F = lg.fisher(apply, variables, X, family=lg.families.Categorical())
 
         # It is a lineax operator: products are cheap, the matrix is made only when asked for.
         size, rank = F.in_size(), F.rank()
@@ -51,7 +54,7 @@ def main() -> dict[str, float]:
         y = jax.random.randint(jax.random.key(2), (60,), 0, 3)
 
         def loss(params):
-            return -jnp.mean(jnp.take_along_axis(jax.nn.log_softmax(Net().apply(params, X)), y[:, None], 1))
+            return -jnp.mean(jnp.take_along_axis(jax.nn.log_softmax(apply(params, X)), y[:, None], 1))
 
         step = F.solve(jax.grad(loss)(variables), damping=1e-3)
         moved = ravel_pytree(step.value)[0]

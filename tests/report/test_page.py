@@ -57,8 +57,8 @@ def small_document():
     outcomes = [
         outcome("table1.ln.dataset_rescaling", "invariance", Verdict.HOLDS, same, proof()),
         outcome("table1.ln.dataset_recentering", "invariance", Verdict.HOLDS, other, counterexample(Role.SUPPORTS)),
-        outcome("extended.rms_norm.weight_sign_flip", "extended", Verdict.HOLDS, other, same),
-        outcome("extended.rms_norm.dataset_rescaling", "extended", Verdict.HOLDS, same, formula=LONG),
+        outcome("extended.rms.weight_sign_flip", "extended", Verdict.HOLDS, other, same),
+        outcome("extended.rms.dataset_rescaling", "extended", Verdict.HOLDS, same, formula=LONG),
         outcome(
             "equation.1",
             "fisher",
