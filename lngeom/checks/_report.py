@@ -157,7 +157,7 @@ class Report:
         return {r.name: r.verdict for r in self.results}
 
     def __str__(self) -> str:
-        """A table, then findings, counterexamples, and what differs from the row it should be like."""
+        """A table, findings, counterexamples (of what differs, where there is a row to be like), and what differs."""
         rows = [("transformation", "verdict", "worst", "holds to tolerance for")]
         rows += [(r.title, r.verdict.value, _number(r.deviation), _range(r)) for r in self.results]
         widths = [max(len(row[i]) for row in rows) for i in range(4)]
@@ -179,7 +179,8 @@ class Report:
             for finding in self.findings:
                 lines.append(f"  {finding.name}: {finding.message}")
                 lines += [f"    {line}" for line in finding.code.splitlines()]
-        shown = [r for r in self.results if r.counterexample]
+        differing = dict(self.differences)
+        shown = [r for r in self.results if r.counterexample and (self.like is None or r.name in differing)]
         for result in shown:
             lines += ["", f"# {result.title}: {result.verdict.value}", result.counterexample.code.rstrip()]  # type: ignore[union-attr]
         if self.like:
