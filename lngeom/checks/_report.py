@@ -166,9 +166,9 @@ class Report:
             lines.append("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
             if i == 0:
                 lines.append("─" * (sum(widths) + 6))
-        tolerances = sorted({r.tolerance for r in self.results})
+        tolerances = sorted({_number(r.tolerance) for r in self.results})
         lines += ["", "worst: largest change of an output on the scale of the outputs; tolerance "]
-        lines[-1] += ", ".join(map(_number, tolerances)) + "; σ: standard deviation of what is shifted."
+        lines[-1] += ", ".join(tolerances) + "; σ: standard deviation of what is shifted."
         said: dict[str, list[str]] = {}
         for r in self.results:
             said.setdefault(r.note, []).append(r.title)
