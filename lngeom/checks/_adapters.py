@@ -115,7 +115,7 @@ def adapt(
         try:
             if isinstance(layer, type):
                 layer = _built(layer, units or UNITS)
-                units = units or _units(layer) or (UNITS if _framework(layer) != "function" else None)
+                units = units or _units(layer)
             shape = (6, *([positions] if positions else []), units or UNITS)
             function, takes_weights, after = _adapters()[_framework(layer)](layer, shape, training, kind)
         except ValueError:

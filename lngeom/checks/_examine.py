@@ -119,8 +119,11 @@ class Examination:
         holds = _holds(curve, result.tolerance) if mild <= result.tolerance or law else None
         result = replace(result, curve=curve, deviation=worst, holds=holds)
         if law:
+            result = replace(result, eps_ratio=float(law.ratio.max()))
+            if not along.uniform:
+                return replace(result, note="it holds for δσ ≫ √ε")
             curve = replace(curve, predicted=law.predicts(curve.magnitudes))
-            return replace(result, curve=curve, eps_ratio=float(law.ratio.max()), note=_eps_note(curve, law, result))
+            return replace(result, curve=curve, note=_eps_note(curve, law, result))
         if verdict is Verdict.INVARIANT and worst > result.tolerance:
             return replace(result, verdict=Verdict.LOST, note=_rounding_note(curve, self.dtype))
         return result

@@ -154,6 +154,13 @@ class Orbit:
     scales: bool
     size: float
 
+    @property
+    def uniform(self) -> bool:
+        """Whether all that is scaled is scaled by the same factor."""
+        actions = (self.transformation.weights, self.transformation.inputs)
+        factors = np.concatenate([np.ravel(a.scale) for a in actions])
+        return self.scales and len(set(factors[factors != 1])) == 1
+
     def at(self, magnitude: float) -> Move:
         """The member of this magnitude: a factor δ, or a largest shift."""
 

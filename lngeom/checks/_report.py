@@ -157,7 +157,7 @@ class Report:
         return {r.name: r.verdict for r in self.results}
 
     def __str__(self) -> str:
-        """A table, then findings, counterexamples, and what differs from the row it should be like."""
+        """A table, findings, counterexamples (of what differs, where there is a row to be like), and what differs."""
         rows = [("transformation", "verdict", "worst", "holds to tolerance for")]
         rows += [(r.title, r.verdict.value, _number(r.deviation), _range(r)) for r in self.results]
         widths = [max(len(row[i]) for row in rows) for i in range(4)]
@@ -166,9 +166,9 @@ class Report:
             lines.append("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
             if i == 0:
                 lines.append("─" * (sum(widths) + 6))
-        tolerances = sorted({r.tolerance for r in self.results})
+        tolerances = sorted({_number(r.tolerance) for r in self.results})
         lines += ["", "worst: largest change of an output on the scale of the outputs; tolerance "]
-        lines[-1] += ", ".join(map(_number, tolerances)) + "; σ: standard deviation of what is shifted."
+        lines[-1] += ", ".join(tolerances) + "; σ: standard deviation of what is shifted."
         said: dict[str, list[str]] = {}
         for r in self.results:
             said.setdefault(r.note, []).append(r.title)
@@ -179,7 +179,8 @@ class Report:
             for finding in self.findings:
                 lines.append(f"  {finding.name}: {finding.message}")
                 lines += [f"    {line}" for line in finding.code.splitlines()]
-        shown = [r for r in self.results if r.counterexample]
+        differing = dict(self.differences)
+        shown = [r for r in self.results if r.counterexample and (self.like is None or r.name in differing)]
         for result in shown:
             lines += ["", f"# {result.title}: {result.verdict.value}", result.counterexample.code.rstrip()]  # type: ignore[union-attr]
         if self.like:
