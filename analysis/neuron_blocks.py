@@ -202,7 +202,7 @@ def draw(result: dict[str, dict[str, Quality]], configuration: dict, stem: str =
 
 
 if __name__ == "__main__":
-    settings = {"samples": 256, "hidden": 12, "steps": 200, "seed": 0}
     draw(
-        measure(**settings), settings | {"inputs": 16, "optimizer": "Adam, rate 0.01, whole batch", "dtype": "float64"}
+        measure(samples=256, hidden=12, steps=200, seed=0),
+        {"samples": 256, "inputs": 16, "hidden": 12, "steps": 200, "seed": 0, "optimizer": "Adam, rate 0.01"},
     )

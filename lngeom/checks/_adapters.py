@@ -110,6 +110,7 @@ def adapt(
     given, chosen = layer, units
     name = source or getattr(layer, "__name__", None) or type(layer).__name__
     units = units or _units(layer)
+    positions = positions or (4 if getattr(layer, "needs_positions", False) else None)
     with as_elsewhere():
         try:
             if isinstance(layer, type):
@@ -128,8 +129,9 @@ def adapt(
         function=function,
         takes_weights=takes_weights,
         source=source,
-        units=chosen if free else units or UNITS,
+        units=units if free else units or UNITS,
         positions=positions,
+        outputs_are_units=getattr(layer, "outputs_are_units", True),
         eps=_eps(layer),
         options=tuple((key, value) for key, value in options.items() if value != defaults.get(key)),
         after_call=after,
@@ -161,6 +163,9 @@ def _units(layer: Any) -> int | None:
     """H, where an instance says so."""
     if isinstance(layer, type):
         return None
+    if isinstance(layer, AbstractNormalizer):  # it takes any number, unless it has stored one value a unit
+        stored = [v.shape[0] for v in jax.tree.leaves(layer) if getattr(v, "ndim", 0) == 1]
+        return stored[0] if stored else None
     if hasattr(layer, "weights") and getattr(layer.weights, "ndim", 0) == 2:
         return int(layer.weights.shape[0])
     for name in ("normalized_shape", "num_features", "num_channels", "channels", "input_size", "shape", "gain"):

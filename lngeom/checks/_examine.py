@@ -93,12 +93,14 @@ class Examination:
         Returns:
             The result, without a counterexample.
         """
-        tolerance = layer_tolerance(self.dtype)
-        result = Result(column.name, column.title, column.formula, Verdict.UNKNOWN, math.inf, tolerance)
+        result = Result(
+            column.name, column.title, column.formula, Verdict.UNKNOWN, math.inf, layer_tolerance(self.dtype)
+        )
         if not all(np.all(np.isfinite(base)) for base in self.base.values()):
             return replace(result, note="the outputs are not finite to begin with")
         try:
             draws = [draw(column, self.data, seed) for seed in range(DRAWS)]
+            result = replace(result, tolerance=result.tolerance * max(t.condition for t in draws))
             return self._verdict(result, draws, orbit(draws[0]))
         except Exception as error:  # whatever a layer raises is something found
             return replace(result, note=f"{type(error).__name__}: {error}".splitlines()[0])
@@ -125,7 +127,7 @@ class Examination:
 
     def _mathematics(self, draws: list[Move], along: Orbit | None) -> tuple[Verdict, str, Law | None]:
         """Verdict in exact arithmetic, as far as the wide dtype shows it, why, and the law of ε where it holds."""
-        tolerance = layer_tolerance(self.wide)
+        tolerance = layer_tolerance(self.wide) * max(t.condition for t in draws)
         mild = max(self.under(t, self.wide) for t in draws)
         clean = mild <= tolerance
         if clean and along and along.scales:

@@ -4,6 +4,7 @@ A drawn transformation which only scales, or only shifts, generates a one-parame
 $\delta \mapsto \delta^{p} \odot Y$ or $c \mapsto Y + c\,t$ is what the range of an invariance is measured along.
 """
 
+import functools
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -15,7 +16,7 @@ from jaxtyping import Float
 
 from lngeom._types import GLMParameters
 from lngeom.checks._subject import UNITS, Subject, as_elsewhere
-from lngeom.transformations import AffineAction, Transformation
+from lngeom.transformations import AffineAction, Column, MatrixGroup, Transformation
 
 LARGEST = 58
 """Scales run from 3·2^-58 to 3·2^58, about 1e-17 to 1e18."""
@@ -45,7 +46,8 @@ def example(
         W and X, without a zero row or column.
     """
     rng = np.random.default_rng(seed)
-    rows = subject.units or units or UNITS
+    rows = subject.units or units or -(-UNITS // subject.groups) * subject.groups
+    features = rows if subject.square else features
     shape = (samples, *([subject.positions] if subject.positions else []), features)
     while True:
         data = Data(*(rng.integers(-2 * grid, 2 * grid + 1, s) / grid for s in ((rows, features), shape)))
@@ -60,6 +62,8 @@ class Move(NamedTuple):
         apply: the change of W and X.
         expected: the change of the outputs.
         rows: samples whose outputs count; None for all.
+        condition: how much it amplifies the rounding of the data.
+        matrix: Q, where the outputs are to become Q times what they were.
         transformation: the member of a column's group, if that is what it is.
         simpler: changes of the same kind that are easier to read.
     """
@@ -67,6 +71,8 @@ class Move(NamedTuple):
     apply: Callable[[Data], Data]
     expected: Callable[[np.ndarray], np.ndarray] = lambda outputs: outputs
     rows: tuple[int, ...] | None = None
+    condition: float = 1.0
+    matrix: np.ndarray | None = None
     transformation: Transformation | None = None
     simpler: Callable[[], Iterable["Move"]] = tuple
 
@@ -83,21 +89,46 @@ def by(transformation: Transformation, simpler: Callable[[], Iterable[Move]] = t
     return Move(apply, transformation=transformation, simpler=simpler)
 
 
-def draw(column: Any, data: Data, seed: int) -> Move:
+QUICKLY = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
+"""For programs that run a few times: compiling them is all their cost."""
+
+
+@functools.cache
+def _compiled(column: Column | MatrixGroup, size: int = 0) -> Callable:
+    """The draw as one program: compiling each of its operations by itself takes ten times as long."""
+    if isinstance(column, MatrixGroup):
+        return jax.jit(lambda key: column.draw(key, size, jnp.float64), compiler_options=QUICKLY)
+    return jax.jit(column.draw, compiler_options=QUICKLY)
+
+
+@functools.lru_cache(maxsize=256)
+def _matrix(group: MatrixGroup, size: int, seed: int) -> np.ndarray:
+    with as_elsewhere():
+        return np.asarray(_compiled(group, size)(jax.random.key(seed)))
+
+
+def by_matrix(group: MatrixGroup, matrix: np.ndarray) -> Move:
+    """The move by a matrix that mixes units, and then outputs too, or inputs."""
+
+    def apply(data: Data) -> Data:
+        if group.acts_on == "units":
+            return Data(matrix @ data.weights, data.inputs)
+        return Data(np.linalg.solve(matrix.T, data.weights.T).T, data.inputs @ matrix.T)
+
+    condition = float(np.linalg.cond(matrix))
+    if group.acts_on == "inputs":
+        return Move(apply, condition=condition)
+    return Move(apply, lambda outputs: outputs @ matrix.T, condition=condition, matrix=matrix)
+
+
+def draw(column: Column | MatrixGroup, data: Data, seed: int) -> Move:
     """A member of a column's group, its elementwise actions rounded to a few bits; or of a group of matrices."""
+    if isinstance(column, MatrixGroup):
+        return by_matrix(column, _matrix(column, data.weights.shape[0 if column.acts_on == "units" else 1], seed))
     key, vector = jax.random.key(seed), np.ones(len(data.weights))
     with as_elsewhere():
-        if hasattr(column, "expected"):
-            size = data.weights.shape[0 if column.acts_on == "units" else 1]
-            matrix = column.draw(key, size, jnp.float64)
-
-            def apply(data: Data) -> Data:
-                with as_elsewhere():
-                    return Data(*map(np.asarray, column(matrix, *map(jnp.asarray, data))))
-
-            return Move(apply, lambda outputs: np.asarray(column.expected(np.asarray(matrix), outputs)))
         params = GLMParameters(*(jnp.asarray(v, jnp.float64) for v in (data.weights, 0 * vector, vector)))
-        drawn = column.draw(key, params, jnp.asarray(data.inputs, jnp.float64))
+        drawn = _compiled(column)(key, params, jnp.asarray(data.inputs, jnp.float64))
 
     def few_bits(node: Any) -> Any:
         if not isinstance(node, AffineAction):

@@ -9,10 +9,13 @@ import jax
 import numpy as np
 
 from lngeom.checks._examine import deviation
-from lngeom.checks._orbits import Data, Move, by, draw, example, is_exact, orbit
+from lngeom.checks._orbits import Data, Move, by, by_matrix, draw, example, is_exact, orbit
 from lngeom.checks._report import Counterexample, Result, Verdict
 from lngeom.checks._subject import Subject, layer_tolerance
-from lngeom.transformations import AffineAction
+from lngeom.transformations import AffineAction, Column, MatrixGroup
+
+ROWS = 6
+"""Rows of W that are not zero, for a layer of many units."""
 
 
 def shrink(
@@ -31,12 +34,12 @@ def shrink(
     """
     tolerance = layer_tolerance(dtype)
 
-    def differ(data: Data, change: Move, threshold: float) -> float:
+    def differ(small: Subject, data: Data, change: Move, threshold: float) -> float:
         """The deviation where it shows; 0 where it does not, or the data are not exact or the outputs not tame."""
         moved = change.apply(data)
         if change.transformation is not None and not (is_exact(data, dtype) and is_exact(moved, dtype)):
             return 0.0
-        before, after = _compared(subject, data, change, dtype)
+        before, after = _compared(small, data, change, dtype)
         rows = np.max(np.abs(before), -1)
         if not np.all((rows > 0.1) & (rows < 30)):  # NaN too
             return 0.0
@@ -45,17 +48,29 @@ def shrink(
 
     for units, seed in itertools.product((3, 4, 6), range(3)):
         try:
-            subject = subject.with_units(units)
-            data = example(subject, samples=2, features=3, grid=1, seed=seed)
+            small = subject.with_units(units)
+            data = example(small, samples=2, features=3, grid=1, seed=seed)
             for change in moves(data):
-                found = differ(data, change, 4 * tolerance)
+                data = _few_rows(data, change)
+                found = differ(small, data, change, 4 * tolerance)
                 if found:
                     least = max(4 * tolerance, min(0.1, found / 3))
-                    shows = functools.partial(differ, threshold=least)
-                    return _written(subject, *_simplified(data, change, shows), dtype)
+                    shows = functools.partial(differ, small, threshold=least)
+                    return _written(small, *_simplified(data, change, shows), dtype)
         except Exception:  # a layer may refuse a number of units, or raise where it was not expected to
             continue
     return None
+
+
+def _few_rows(data: Data, change: Move) -> Data:
+    """Of many rows of W only some, those that a change of a few moves among them; the others become zero."""
+    if len(data.weights) <= 2 * ROWS:
+        return data
+    moved = np.flatnonzero(np.any(change.apply(data).weights != data.weights, 1))
+    kept = [*moved[: ROWS // 2], *range(ROWS // 2)]
+    weights = np.zeros_like(data.weights)
+    weights[kept] = data.weights[kept]
+    return data._replace(weights=weights)
 
 
 def _simplified(data: Data, change: Move, bad: Callable[[Data, Move], float]) -> tuple[Data, Move]:
@@ -65,8 +80,6 @@ def _simplified(data: Data, change: Move, bad: Callable[[Data, Move], float]) ->
             break
     for field in data._fields:
         array = getattr(data, field)
-        if array.size > 100:
-            continue
         for index in np.ndindex(array.shape):
             for value in (0, 1, 2, -1):
                 if array[index] == value:
@@ -87,13 +100,33 @@ def _compared(subject: Subject, data: Data, change: Move, dtype: Any) -> tuple[n
     return change.expected(before)[rows], after[rows]
 
 
-def column_moves(column: Any, result: Result) -> Callable[[Data], Iterator[Move]]:
+_CYCLE = np.roll(np.eye(3), 1, 0)
+_FIXES_ONE = np.array([[2.0, -1, 2], [2, 2, -1], [-1, 2, 2]]) / 3
+_ROTATION = np.array([[3.0, -4, 0], [4, 3, 0], [0, 0, 5]]) / 5
+_SHEAR = np.array([[1.0, 1, 0], [0, 1, 0], [0, 0, 1]])
+READABLE = {
+    "unit_permutations": (_CYCLE,),
+    "unit_rotations_fixing_one": (_CYCLE, _FIXES_ONE),
+    "unit_rotations": (_CYCLE, _FIXES_ONE, _ROTATION),
+    "input_rotations_fixing_one": (_CYCLE, _FIXES_ONE),
+    "input_rotations": (_CYCLE, _FIXES_ONE, _ROTATION),
+    "input_basis_changes": (_CYCLE, _SHEAR, _ROTATION),
+}
+"""Rational members of groups of matrices, of size three, the simplest first."""
+
+
+def column_moves(column: Column | MatrixGroup, result: Result) -> Callable[[Data], Iterator[Move]]:
     """Members of a column's group, of growing size where only rounding tells."""
 
     def of(move: Move) -> Move:
         return move._replace(simpler=lambda: _simpler(move))
 
     def moves(data: Data) -> Iterator[Move]:
+        if isinstance(column, MatrixGroup):
+            size = data.weights.shape[0 if column.acts_on == "units" else 1]
+            yield from (by_matrix(column, q) for q in READABLE.get(column.name, ()) if size == len(q))
+            if column.name in READABLE and size == 3:
+                return
         along = orbit(draw(column, data, 0))
         if result.verdict is Verdict.LOST and along:
             for k in range(0, 60, 3):
@@ -129,18 +162,22 @@ def _written(subject: Subject, data: Data, change: Move, dtype: jax.typing.DType
     moved = change.apply(data)
     before, after = _compared(subject, data, change, dtype)
     size = float(np.max(np.abs(before)))
-    lines = ["import numpy as np", *adapted(subject), f"W = {_array(data.weights)}", f"X = {_array(data.inputs)}"]
+    lines = ["import numpy as np", *adapted(subject), *_assigned("W", data.weights), *_assigned("X", data.inputs)]
     names = ["W", "X"]
     for i, (name, old, new) in enumerate(zip(names, data, moved, strict=True)):
         if not np.array_equal(old, new):
-            lines.append(f"moved_{name} = {_array(new)}")
+            lines += _assigned(f"moved_{name}", new)
             names[i] = f"moved_{name}"
     dtype = np.dtype(dtype).name
     select = "" if change.rows is None else f"[{list(change.rows)}]"
+    expected = "before"
+    if change.matrix is not None:
+        lines += _assigned("Q", change.matrix)
+        expected = "before @ Q.T"
     lines += [
-        f'before = layer(W, X, "{dtype}"){select}' + _seen(before),
+        f'before = layer(W, X, "{dtype}"){select}' + ("" if change.matrix is not None else _seen(before)),
         f'after = layer({", ".join(names)}, "{dtype}"){select}' + _seen(after),
-        f"np.testing.assert_allclose(after, before, rtol=0, atol={layer_tolerance(dtype) * size:.1e})",
+        f"np.testing.assert_allclose(after, {expected}, rtol=0, atol={layer_tolerance(dtype) * size:.1e})",
     ]
     return Counterexample(*data, *moved, before, after, deviation(before, after), "\n".join(lines) + "\n")
 
@@ -160,9 +197,16 @@ def _plain(values: Any) -> str:
     return str(int(values)) if float(values).is_integer() and abs(values) < 1e9 else repr(float(values))
 
 
-def _array(array: np.ndarray) -> str:
-    """An array as code."""
-    return f"np.array({_plain(array.tolist())}, float)"
+def _assigned(name: str, array: np.ndarray) -> list[str]:
+    """Code that makes an array; of a tall matrix, the row that most of its rows are is written once."""
+    if array.ndim != 2 or len(array) <= 2 * ROWS:
+        return [f"{name} = np.array({_plain(array.tolist())}, float)"]
+    rows, which, counts = np.unique(array, axis=0, return_inverse=True, return_counts=True)
+    others = np.flatnonzero(which.ravel() != counts.argmax())
+    return [
+        f"{name} = np.tile({_plain(rows[counts.argmax()].tolist())}, ({len(array)}, 1)).astype(float)",
+        f"{name}[{others.tolist()}] = {_plain(array[others].tolist())}",
+    ]
 
 
 def _seen(values: np.ndarray) -> str:

@@ -53,6 +53,9 @@ class Subject:
         source: "package.module:NAME" it can be imported from; None if it cannot.
         units: H, or None for any.
         positions: T, or None for inputs without positions.
+        square: whether W must have as many rows as columns.
+        groups: number of groups of units that columns of groups act on.
+        outputs_are_units: whether the last axis of the outputs is that of the units.
         eps: what the layer itself says is added to its variance; None if it does not say.
         options: arguments of `adapt` other than its defaults.
         after_call: calls the layer on writable copies and returns them as it leaves them; None if it cannot
@@ -66,6 +69,9 @@ class Subject:
     source: str | None = None
     units: int | None = None
     positions: int | None = None
+    square: bool = False
+    groups: int = 2
+    outputs_are_units: bool = True
     eps: float | None = None
     options: tuple[tuple[str, Any], ...] = ()
     after_call: Callable[..., tuple[np.ndarray, ...]] | None = None
@@ -74,7 +80,7 @@ class Subject:
     def with_units(self, units: int) -> "Subject":
         """The same layer for another number of units, where it can be built anew or takes any; otherwise itself."""
         if self.rebuild is not None:
-            return self.rebuild(units)
+            return replace(self.rebuild(units), groups=self.groups, square=self.square)
         return self if self.units else replace(self, units=units)
 
     def arguments(

@@ -14,7 +14,7 @@ from lngeom.checks._examine import Examination
 from lngeom.checks._findings import FATAL, findings
 from lngeom.checks._orbits import Data, Move, example
 from lngeom.checks._report import Finding, Report, Result, Verdict
-from lngeom.checks._rows import columns, expected_row
+from lngeom.checks._rows import POSITIONS, Row, columns, row
 from lngeom.checks._shrink import column_moves, shrink
 from lngeom.checks._subject import Subject, layer_tolerance
 
@@ -74,15 +74,15 @@ class Suite:
 
 def _replaced_rows(data: Data) -> Iterator[Move]:
     """Another sample in the place of one; outputs for the others should stay."""
-    for row in range(len(data.inputs)):
+    for case in range(len(data.inputs)):
 
-        def by(change: Callable[[np.ndarray], np.ndarray], row: int = row) -> Move:
+        def by(change: Callable[[np.ndarray], np.ndarray], case: int = case) -> Move:
             def apply(data: Data) -> Data:
                 inputs = data.inputs.copy()
-                inputs[row] = change(inputs[row])
+                inputs[case] = change(inputs[case])
                 return Data(data.weights, inputs)
 
-            others = tuple(n for n in range(len(data.inputs)) if n != row)
+            others = tuple(n for n in range(len(data.inputs)) if n != case)
             return Move(apply, rows=others, simpler=lambda: map(by, (lambda x: 2 * x, np.negative)))
 
         yield by(lambda x: 3 - x)
@@ -125,12 +125,23 @@ def check_invariances(
         ('invariant', 'not invariant')
     """
     _check_dtype(dtype)
-    row = expected_row(like) if like else {}
-    subject = adapt(layer, kind=kind, training=training, units=units, positions=positions)
-    suite = Suite(subject, dtype, seed)
+    expected = row(like) if like else None
+    options = {"kind": kind, "training": training, "units": units, "positions": positions}
+    suite = Suite(_subject(layer, expected, options), dtype, seed)
     results = tuple(suite.result(name) for name in suite.names())
-    differences = tuple((r.name, row[r.name]) for r in results if r.name in row and not r.as_expected(row[r.name]))
-    return Report(subject.name, np.dtype(dtype).name, results, suite.findings, like, differences)
+    cells = expected.cells if expected else {}
+    differences = tuple(
+        (r.name, cells[r.name]) for r in results if r.name in cells and not r.as_expected(cells[r.name])
+    )
+    return Report(suite.subject.name, np.dtype(dtype).name, results, suite.findings, like, differences)
+
+
+def _subject(layer: Any, expected: Row | None, options: dict[str, Any]) -> Subject:
+    """The layer on data of the kind that the row it should be like is about."""
+    if expected and expected.positions and not options.get("positions"):
+        options = options | {"positions": POSITIONS}
+    subject = adapt(layer, **options)
+    return replace(subject, groups=expected.groups, square=expected.square) if expected else subject
 
 
 def _check_dtype(dtype: Any) -> None:
@@ -204,12 +215,13 @@ def generate_checks(
     """
     _check_dtype(dtype)
     reasons = dict(expected_failures or {})
-    suite, row = Suite(adapt(layer, **options), dtype), expected_row(like)
-    names = ["findings", *(n for n in suite.names() if n in row)]
+    expected = row(like)
+    suite = Suite(_subject(layer, expected, options), dtype)
+    names = ["findings", *(n for n in suite.names() if n in expected.cells)]
     if unknown := sorted(set(reasons) - set(names)):
         raise ValueError(f"no check {', '.join(unknown)}; the checks are {', '.join(names)}")
     for name in names:
-        yield Check(name, suite, row.get(name), reasons.get(name, ""))
+        yield Check(name, suite, expected.cells.get(name), reasons.get(name, ""))
 
 
 def parametrize_with_invariances(
@@ -240,8 +252,8 @@ def parametrize_with_invariances(
 
     parameters = []
     for entry in layers:
-        layer, row = (entry, like) if like else entry
-        for check in generate_checks(layer, row, expected_failures=expected_failures, **options):
+        layer, method = (entry, like) if like else entry
+        for check in generate_checks(layer, method, expected_failures=expected_failures, **options):
             marks = [pytest.mark.xfail(reason=check.reason, strict=True)] if check.reason else []
             parameters.append(pytest.param(layer, check, marks=marks, id=f"{check.suite.subject.name}-{check.name}"))
     return pytest.mark.parametrize(("layer", "check"), parameters)

@@ -36,10 +36,10 @@ def norm_doubling(problem: Problem):
     net = network(problem)
     start = _at(sgd_path(net, 0.3).after, -1)
     optimizers = {
-        "SGD": (optax.sgd(1e-4), 1 / 4),
-        "momentum": (optax.sgd(1e-4, momentum=0.9), 1 / 4),
-        "Adam": (optax.adam(1e-5, eps=0.0), 1 / 2),
-        "Lion": (optax.lion(1e-5, weight_decay=0.0), 1 / 2),
+        "SGD": (optax.sgd(1e-5), 1 / 4),
+        "momentum": (optax.sgd(1e-5, momentum=0.9), 1 / 4),
+        "Adam": (optax.adam(1e-6, eps=0.0), 1 / 2),
+        "Lion": (optax.lion(1e-6, weight_decay=0.0), 1 / 2),
     }
 
     def record(params, gradients, after, state):
@@ -208,7 +208,9 @@ def implicit_early_stopping(problem: Problem):
 
     def effective(optimizer, weight_decay=0.0):
         tracked = partitioned(
-            track_geometry(optimizer, learning_rate=rate, weight_decay=weight_decay, groups="weights", momentum=0.0)
+            track_geometry(
+                optimizer, learning_rate=rate, weight_decay=weight_decay, groups="weights", momentum=0.0, every=1
+            )
         )
 
         def record(params, gradients, after, state):

@@ -347,7 +347,9 @@ def sample(
     large = decomposition is None and operator.in_size() > SMALL
     if method == "cg" or (method is None and large and exact):
         return sample_by_products(operator, key, count)
-    decomposition = decomposition or operator.decompose()
+    if decomposition is None:
+        decomposition = operator.decompose()
+    assert decomposition is not None
     s = decomposition.singular_values[: decomposition.rank]
     noise = jax.random.normal(key, (count, decomposition.rank), s.dtype)
     return noise / s[None, :] @ decomposition.vectors[: decomposition.rank]

@@ -216,9 +216,9 @@ def spectra(study, stem: Path | str) -> list[Path]:
             asdict(study),
             caption=(
                 f"Eigenvalues of the Fisher matrix on the same weights and inputs (H = {units}, D = {features}, "
-                f"N = {samples}, logistic responses). What falls to the floor is the null space: a unit's scale "
-                "against its gain (none), each weight vector (batch, weight norm), all of W and the D shifts (layer "
-                "norm), all of W (RMS norm)."
+                f"N = {samples}, logistic responses). What falls (drawn one below the other) is the null space: a "
+                "unit's scale against its gain (none), each weight vector (batch, weight norm), all of W and the D "
+                "shifts (layer norm), all of W (RMS norm)."
             ),
             configuration={"shape": study.shape, "floor": FLOOR},
         )

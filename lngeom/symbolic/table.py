@@ -190,7 +190,7 @@ def _instances(method: Method, action: Action, flipped: bool) -> Step:
                 continue
             keep = method.positions if action.compares_first else before.rows
             gap = after[:keep, :] - (-1 if flipped else 1) * before[:keep, :]
-            if not all(sp.simplify(v) == 0 for v in gap):
+            if not all(sp.simplify(v) == 0 for v in sp.Matrix(gap)):
                 return False
             checked += 1
             if checked == 2:

@@ -56,6 +56,16 @@ def test_every_no_comes_with_a_counterexample_that_fails_as_written():
             fails_as_written(result, lg.normalizers.LayerNorm)
 
 
+@pytest.mark.parametrize("name", ["ln_pooled", "residual_ln", "pre_bn"])
+def test_a_row_of_the_extended_table_is_found_again(name):
+    """All of them are: see `lngeom.normalizers.METHODS`; three are enough to hold the kinds of data."""
+    method = lg.normalizers.METHODS[name]
+    example = method.make(np.eye(6), np.eye(6)[:, None])
+    found = report(type(example), like=name)
+    assert not found.differences, str(found)
+    assert len(found.results) == 21
+
+
 @pytest.mark.parametrize(
     ("layer", "name", "verdict"),
     [
@@ -63,6 +73,7 @@ def test_every_no_comes_with_a_counterexample_that_fails_as_written():
         (broken.variance_from_the_wrong_axis, "single_case_rescaling", Verdict.NOT),
         (broken.statistics_frozen, "weight_matrix_rescaling", Verdict.NOT),
         (broken.bias_before_the_norm, "weight_matrix_rescaling", Verdict.NOT),
+        (broken.bias_before_the_norm, "unit_permutations", Verdict.NOT),
         (broken.bfloat16_statistics, "weight_matrix_rescaling", Verdict.LOST),
         (broken.leakage_of_one_row, "batch_independence", Verdict.NOT),
         (broken.dynamic_tanh, "weight_matrix_rescaling", Verdict.NOT),
@@ -171,3 +182,20 @@ def test_a_layer_that_raises_now_and_then_leaves_the_rest_to_be_checked():
         found["weight_vector_rescaling"].verdict is not Verdict.UNKNOWN
         or found["weight_sign_flip"].verdict is Verdict.FLIPS
     )
+
+
+def test_the_counterexample_of_a_wide_layer_is_short_too():
+    layer = lg.nn.LayerNorm(96, exact=True)
+    example = lg.check_invariances(layer)["weight_vector_rescaling"].counterexample
+    assert example.weights.shape == (96, 3)
+    assert len(example.code) < 1500
+    with pytest.raises(AssertionError):
+        run(example.code, layer)
+
+
+def test_an_equivariance_is_refuted_by_a_readable_matrix():
+    found = report(lg.normalizers.BatchNorm)["unit_rotations_fixing_one"]
+    assert found.verdict is Verdict.NOT
+    assert "np.testing.assert_allclose(after, before @ Q.T" in found.counterexample.code
+    fails_as_written(found, lg.normalizers.BatchNorm)
+    assert report(lg.normalizers.RMSNorm)["unit_rotations"].verdict is Verdict.INVARIANT

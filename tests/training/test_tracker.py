@@ -52,7 +52,7 @@ def run(optimizer, steps=6, params=None, value=loss):
 
 def test_it_records_norm_angle_rate_and_residual_and_leaves_updates_alone():
     schedule = optax.linear_schedule(0.1, 0.05, 6)
-    tracked = track_geometry(optax.sgd(schedule), learning_rate=schedule, groups="weights", history=4)
+    tracked = track_geometry(optax.sgd(schedule), learning_rate=schedule, groups="weights", every=1, history=4)
     (_, state), (before, after, geometry) = run(tracked)
     (plain, _), _ = run(optax.chain(optax.sgd(schedule), track_geometry(groups="weights")))
     assert np.allclose(plain["weights"], after["weights"][-1], rtol=1e-14)
@@ -68,6 +68,18 @@ def test_it_records_norm_angle_rate_and_residual_and_leaves_updates_alone():
     assert last.history_steps.tolist() == [2, 3, 4, 5]
     assert np.array_equal(last.history["norm"], geometry.norm[2:])
     assert bool(last.scale_invariant[0])
+
+
+def test_between_records_the_last_one_stands():
+    settings = {"learning_rate": 0.1, "groups": "weights"}
+    (_, state), (_, _, each) = run(track_geometry(optax.sgd(0.1), **settings, every=1), steps=7)
+    (_, state), (_, _, some) = run(track_geometry(optax.sgd(0.1), **settings, every=3, history=2), steps=7)
+    for name in ("norm", "angle", "effective_learning_rate", "radial_residual"):
+        assert np.allclose(getattr(some, name), getattr(each, name)[np.array([0, 0, 0, 3, 3, 3, 6])], atol=1e-16)
+    assert read_geometry(state).history_steps.tolist() == [3, 6]
+    assert read_geometry(state).step == 7
+    with pytest.raises(ValueError, match="every is a number of steps, at least 1; got 0"):
+        track_geometry(optax.sgd(0.1), every=0)
 
 
 def test_as_a_link_it_records_norm_and_angle_only():
@@ -122,7 +134,7 @@ def test_a_run_that_diverges_is_noticed():
     def exploding(p):
         return jnp.exp(jnp.exp(jnp.sum(p["weights"] ** 2)))
 
-    (_, state), _ = run(track_geometry(optax.sgd(10.0), learning_rate=10.0, groups="weights"), value=exploding)
+    (_, state), _ = run(track_geometry(optax.sgd(10.0), learning_rate=10.0, groups="weights", every=1), value=exploding)
     with pytest.warns(
         UserWarning, match="diverged: an update of the tracked weights was NaN or infinite first at step"
     ):
@@ -195,7 +207,7 @@ def test_it_works_in_a_loop_of_flax_and_in_one_of_equinox():
 
 
 def test_a_figure_of_the_geometry_carries_its_data(tmp_path):
-    tracked = track_geometry(optax.sgd(0.1), learning_rate=0.1, weight_decay=0.1, groups="weights", history=4)
+    tracked = track_geometry(optax.sgd(0.1), learning_rate=0.1, weight_decay=0.1, groups="weights", every=1, history=4)
     (_, state), (_, _, stacked) = run(tracked)
     lg.plots.training_geometry(read_geometry(state), tmp_path / "ring")
     lg.plots.training_geometry(stacked, tmp_path / "stacked")

@@ -1,0 +1,93 @@
+"""Conversions of hyperparameters and predicted equilibria: their numbers, and what they refuse."""
+
+import math
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from lngeom.training import LAWS, equivalent_schedule, predict_equilibrium
+from lngeom.training._equilibrium import lion_correlation
+
+
+def test_scale_multiplies_by_the_powers_of_the_law():
+    for name, law in LAWS.items():
+        found = equivalent_schedule(name, 0.1, 0.01, scale=2.0, eps=1e-8)
+        assert math.isclose(found.learning_rate, 0.1 * 2.0**law.rate)
+        assert math.isclose(found.weight_decay, 0.01 * 2.0**law.decay)
+        assert math.isclose(found.eps, 1e-8 * 2.0**law.eps)
+    scheduled = equivalent_schedule("sgd", lambda t: 0.1 / (1 + t), scale=3.0)
+    assert math.isclose(scheduled.learning_rate(4), 9 * 0.02)
+
+
+def test_weight_decay_becomes_the_rate_of_li_and_arora():
+    rate, decay, beta = 0.1, 0.02, 0.9
+    plain = equivalent_schedule("sgd", rate, decay, without_weight_decay=True)
+    assert np.isclose(plain.learning_rate(3), rate * (1 - rate * decay) ** -7)
+    heavy = equivalent_schedule("momentum", rate, decay, without_weight_decay=True, momentum=beta)
+    alpha = 1 / float(heavy.norm_ratio(1))
+    assert abs(alpha**2 - (1 + beta - rate * decay) * alpha + beta) < 1e-14
+    assert np.isclose(heavy.initial_trace, -(1 - alpha) / (rate * alpha))
+    scheduled = equivalent_schedule("sgd", lambda t: jnp.asarray(rate), decay, without_weight_decay=True)
+    assert np.isclose(scheduled.learning_rate(3), plain.learning_rate(3))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"optimizer": "sdg", "scale": 2.0}, r"no law is known for the optimizer 'sdg' \(did you mean 'sgd'"),
+        ({"optimizer": "sgd"}, "ask for one conversion"),
+        ({"optimizer": "sgd", "scale": 2.0, "without_weight_decay": True}, "ask for one conversion"),
+        ({"optimizer": "sgd", "scale": -1.0}, "scale must be positive"),
+        ({"optimizer": "adam_l2", "without_weight_decay": True}, "enters both moments"),
+        ({"optimizer": "lars", "without_weight_decay": True}, "inside the trust ratio"),
+        ({"optimizer": "lamb", "without_weight_decay": True}, "inside the trust ratio"),
+        ({"optimizer": "adaptive", "without_weight_decay": True}, "which adaptive optimizer"),
+        ({"optimizer": "natural_gradient", "without_weight_decay": True}, "scaled from step to step"),
+        ({"optimizer": "adamw", "without_weight_decay": True, "eps": 1e-8}, "eps = 1e-08, would have to change"),
+        ({"optimizer": "adamw", "without_weight_decay": True, "momentum": 0.9}, "depends on b2"),
+        ({"optimizer": "muon", "without_weight_decay": True, "momentum": 0.9, "nesterov": True}, "Nesterov"),
+        ({"optimizer": "momentum", "without_weight_decay": True, "momentum": 0.99}, r"at most \(1 − √β\)²"),
+        ({"optimizer": "momentum", "without_weight_decay": True, "momentum": 1.5}, r"momentum must lie in \[0, 1\)"),
+        ({"optimizer": "sgd", "weight_decay": 20.0, "without_weight_decay": True}, "must be below 1; got 2"),
+        (
+            {"optimizer": "lion", "learning_rate": lambda t: 0.1, "without_weight_decay": True},
+            "remember learning rates of the past",
+        ),
+    ],
+)
+def test_what_does_not_hold_is_refused_with_its_reason(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        equivalent_schedule(**{"learning_rate": 0.1, "weight_decay": 0.01} | arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("adam_l2", 0.1, 0.01), "decouple it and use 'adamw'"),
+        (("muon", 0.1, 0.01), "no equilibrium is predicted for 'muon'"),
+        (("momentum", 0.1, 0.01), "give momentum="),
+        (("sgd", 0.1, 0.0), "without decay the norm only grows"),
+        (("sgd", lambda t: 0.1, 0.1), "constant learning rate; got a schedule"),
+        (("sgd", 2.0, 0.5), "must be below 1"),
+        (("lars", 3.0, 0.5), "must be below 2"),
+    ],
+)
+def test_equilibria_that_there_are_not_are_refused(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        predict_equilibrium(*arguments)
+
+
+def test_lions_correlation_is_the_arcsine_law_summed():
+    b1, b2, length = 0.9, 0.95, 3000
+    weights = np.concatenate([[1 - b1], b1 * (1 - b2) * b2 ** np.arange(length)])
+    covariance = np.correlate(weights, weights, "full")
+    total = np.sum(2 / np.pi * np.arcsin(np.clip(covariance / covariance.max(), -1, 1)))
+    assert np.isclose(lion_correlation(b1, b2), total, rtol=1e-9)
+    assert lion_correlation(0.0, 0.5) == 1.0
+
+
+def test_sgd_rests_where_growth_and_decay_balance():
+    rest = predict_equilibrium("sgd", 0.1, 0.05, gradient_scale=2.0)
+    shrunk, step = (1 - 0.1 * 0.05) * rest.norm, 0.1 * 2.0 / rest.norm
+    assert np.isclose(math.hypot(shrunk, step), rest.norm)
+    assert np.isclose(math.cos(rest.angle), shrunk / rest.norm)
