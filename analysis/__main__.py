@@ -1,8 +1,10 @@
 """`python -m analysis NAME | all | list`: runs experiments, benchmarks and figures of this folder."""
 
 import argparse
+import ast
 import importlib
 import pkgutil
+import runpy
 import shutil
 import sys
 import time
@@ -21,7 +23,7 @@ from analysis._experiment import Experiment, Results, load_full, read, run, writ
 
 
 def discover() -> dict[str, str]:
-    """Names that can be run → "experiment", for modules with `EXPERIMENT`, or "module", for those with `main`."""
+    """Names that can be run → "experiment", for modules with `EXPERIMENT`, or "module", for other programs."""
     found = {}
     for module in pkgutil.iter_modules(analysis.__path__):
         if module.ispkg or module.name.startswith("_"):
@@ -29,7 +31,7 @@ def discover() -> dict[str, str]:
         source = Path(analysis.__path__[0], f"{module.name}.py").read_text(encoding="utf-8")
         if "\nEXPERIMENT = " in source:
             found[module.name] = "experiment"
-        elif "\ndef main(" in source:
+        elif '\nif __name__ == "__main__":' in source:
             found[module.name] = "module"
     return found
 
@@ -116,15 +118,14 @@ def main() -> None:
     if len(sys.argv) > 1 and known.get(sys.argv[1]) == "module":  # it has options of its own
         name = sys.argv.pop(1)
         sys.argv[0] = f"python -m analysis {name}"
-        _module(name).main()
+        runpy.run_module(f"analysis.{name}", run_name="__main__", alter_sys=True)
         return
     options = _parse(known)
     console = Console()
     if options.name == "list":
-        for name, kind in known.items():
-            module = _module(name)
-            title = module.EXPERIMENT.title if kind == "experiment" else (module.__doc__ or "").splitlines()[0]
-            console.print(f"{name:20} {title}", highlight=False, markup=False)
+        for name in known:
+            title = ast.get_docstring(ast.parse(Path(analysis.__path__[0], f"{name}.py").read_text(encoding="utf-8")))
+            console.print(f"{name:20} {(title or '').splitlines()[0]}", highlight=False, markup=False)
         return
     names = [n for n, kind in known.items() if kind == "experiment"] if options.name == "all" else [options.name]
     experiments = [_module(n).EXPERIMENT for n in names]

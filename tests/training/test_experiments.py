@@ -92,7 +92,7 @@ def test_batches_of_a_stream_are_taken_as_they_come():
     arm = "LN on hidden layers, batch 4"
     found = dataclasses.replace(found, arms={arm: found.arms[arm]}, statements=())
     streamed = _experiment.Streamed(data, stream)
-    sizes = {"hidden": 8, "small_batch_steps": 60, "small_batch_every": 30}
+    sizes = {"hidden": 8, "rate": 0.05, "small_batch_steps": 60, "small_batch_every": 30}
     run = _experiment.run(found, data=streamed, seeds=1, **sizes).runs[arm]
     assert asked == [(0, 30), (30, 30)]
     assert run.curves["loss"][0, -1] < 0.3  # every image of the stream is said to be a zero
