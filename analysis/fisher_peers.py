@@ -139,7 +139,7 @@ def _curvlinops(model: Model) -> tuple[Any, Any]:
     module, X, y, torch = _torch(model)
     loss = torch.nn.CrossEntropyLoss() if model.layers else torch.nn.BCEWithLogitsLoss()
     G = curvlinops.GGNLinearOperator(module, loss, list(module.parameters()), [(X, y)], check_deterministic=False)
-    return G, torch.eye(G.shape[1], dtype=X.dtype)
+    return G, torch
 
 
 def _nngeometry(model: Model, kind: str) -> Any:
@@ -168,15 +168,15 @@ def products(model: Model, slow: bool = True) -> Contenders:
             mv = jax.jit(make(model))
             result[name] = lambda mv=mv: mv(v)
     if has("curvlinops"):
-        G, eye = _curvlinops(model)
-        ones = eye[0] * 0 + 1
+        G, torch = _curvlinops(model)
+        ones = torch.ones(G.shape[1])
         result["curvlinops"] = lambda: G @ ones
     if slow and has("nngeometry"):
         from nngeometry.object import PVector
 
         F, torch = _nngeometry(model, "PMatImplicit")
         size = ravel_pytree(model.params)[0].size
-        vector = PVector(F.layer_collection, vector_repr=torch.ones(size))
+        vector = PVector(F.generator.layer_collection, vector_repr=torch.ones(size))
         result["nngeometry"] = lambda: F.mv(vector)
     return result
 
@@ -221,10 +221,11 @@ def dense(model: Model, columns: int | None, samples: int | None, batches: tuple
     few = model if samples is None else model.first(samples)
     scale = len(model.inputs) / len(few.inputs)
     if has("curvlinops"):
-        G, eye = _curvlinops(model)
-        count = len(eye) if columns is None else columns
-        chunks = [eye[:, i : i + GROUP] for i in range(0, count, GROUP)]
-        result["curvlinops"] = Part(lambda: [G @ chunk for chunk in chunks][-1].numpy(), len(eye) / count)
+        G, torch = _curvlinops(model)
+        size = G.shape[1]
+        count = size if columns is None else min(columns, size)
+        chunks = torch.eye(size, count).split(GROUP, 1)
+        result["curvlinops"] = Part(lambda: [G @ chunk for chunk in chunks][-1].numpy(), size / count)
     if has("nngeometry"):
         result["nngeometry"] = Part(lambda: _nngeometry(few, "PMatDense")[0].to_torch().detach().numpy(), scale)
     jacobian = jax.jit(lambda params, X: _gram(few, params, X))

@@ -6,6 +6,7 @@ of scores.
 """
 
 from abc import abstractmethod
+from dataclasses import replace
 from typing import Any
 
 import equinox as eqx
@@ -205,6 +206,7 @@ class Metric(eqx.Module):
         family: whose covariance Λ is.
         weights: of each position [N *T], or None.
         scores: [N m *T C], whose outer products take Λ's place, or None.
+        diagonal: weighted Λ/N of independent responses, computed once; else None.
         samples: N.
     """
 
@@ -212,10 +214,13 @@ class Metric(eqx.Module):
     family: Frozen
     weights: Float[Array, "N *T"] | None
     scores: Float[Array, "N m *T C"] | None
+    diagonal: Float[Array, "N *T C"] | None
     samples: int = eqx.field(static=True)
 
     def product(self, dz: Float[Array, "N *T C"]) -> Float[Array, "N *T C"]:
         """Λ dz / N."""
+        if self.diagonal is not None:
+            return self.diagonal * dz
         if self.scores is not None:
             return self.transposed_sqrt(self.sqrt_product(dz))
         y = self.family.thaw().metric_product(self.outputs, dz)
@@ -247,7 +252,10 @@ class Metric(eqx.Module):
 
 def metric(problem: Problem, outputs: Float[Array, "N *T C"]) -> Metric:
     """The metric at these outputs of the problem."""
-    return Metric(outputs, Frozen(problem.family), problem.weights, problem.scores, problem.samples)
+    at = Metric(outputs, Frozen(problem.family), problem.weights, problem.scores, None, problem.samples)
+    if problem.family.joint or problem.scores is not None:
+        return at
+    return replace(at, diagonal=at.product(jnp.ones_like(outputs)))
 
 
 class Pullback(eqx.Module):
