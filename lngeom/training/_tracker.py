@@ -115,8 +115,8 @@ def track_geometry(
         b2: β₂ of lion.
         trust_coefficient: of lars.
         every: steps from one record to the next, the first included. A record reads weights, gradients and updates
-            once more, and can take as long as half a step of training. Between records XLA still keeps the gradients for
-            them, in buffers that the updates could have taken: measured, a tenth of a step for large matrices on a CPU.
+            once more, and can take as long as half a step of training. Between records XLA still keeps the gradients
+            in buffers that the updates could have taken: measured, a tenth of a step for large matrices on a CPU.
         history: number K of the last records to keep; 0 keeps the last one alone.
 
     Returns:
