@@ -43,11 +43,11 @@ class Sizes:
     seeds: int = 3
     hidden: int = 32
     batch: int = 64
-    edge_steps: int = 4000
+    edge_steps: int = 20_000
 
 
 SMALL = Sizes()
-FULL = Sizes(steps=4000, every=40, seeds=5, hidden=64, edge_steps=20_000)
+FULL = Sizes(steps=4000, every=40, seeds=5, hidden=64, edge_steps=100_000)
 
 
 def _digits() -> dict[str, jax.Array]:
@@ -364,7 +364,7 @@ def edge_of_stability(sizes: Sizes, folder, progress) -> Part:
     def value(weights):
         return _training.loss(net.params | {"weights": weights}, net.inputs, net.labels)
 
-    for rate, decay in ((0.5, 0.002), (1.0, 0.002), (1.0, 0.005)):
+    for rate, decay in ((0.5, 2e-3), (0.5, 4e-4), (0.5, 1e-4)):
 
         @jax.jit
         def run(rate=rate, decay=decay):
@@ -378,7 +378,7 @@ def edge_of_stability(sizes: Sizes, folder, progress) -> Part:
             return hessians, losses[:: sizes.edge_steps // 100], jnp.linalg.norm(some, axis=(1, 2))
 
         hessians, losses, norms = (np.asarray(v) for v in run())
-        found[f"η = {rate:g}, λ = {decay:g}"] = {
+        found[f"ηλ = {rate * decay:.0e}"] = {
             "steps": np.arange(len(losses)) * (sizes.edge_steps // 100),
             "sharpness": rate * np.linalg.eigvalsh(hessians)[:, -1] / (1 - rate * decay),
             "loss": losses,
