@@ -217,9 +217,9 @@ def _exact_layers() -> Mapping[str, Callable[[np.ndarray, np.ndarray], np.ndarra
         return (X.astype(np.float64) @ W.astype(np.float64).T).astype(np.float32)
 
     return {
-        "layer": lambda W, X: np.asarray(nn.layer_norm(summed(W, X), exact=True)),
-        "batch": lambda W, X: np.asarray(nn.batch_norm(summed(W, X), exact=True)[0]),
-        "weight": lambda W, X: np.asarray(nn.weight_norm(X, W, exact=True)),
+        "layer": lambda W, X: np.asarray(nn.layer_norm(jnp.asarray(summed(W, X)), exact=True)),
+        "batch": lambda W, X: np.asarray(nn.batch_norm(jnp.asarray(summed(W, X)), exact=True)[0]),
+        "weight": lambda W, X: np.asarray(nn.weight_norm(jnp.asarray(X), jnp.asarray(W), exact=True)),
     }
 
 

@@ -85,7 +85,7 @@ def _speeds(path: Path) -> dict[str, float]:
     rows = max((m["rows"] for m in chosen), default=0)
     found = {m["implementation"]: m["milliseconds"] for m in chosen if m["rows"] == rows and m["width"] == 1024}
     names = {"flax": "flax linen", "lngeom exact": "lngeom, exact"}
-    return {names.get(name, name): value for name, value in found.items()}
+    return {str(names.get(name, name)): value for name, value in found.items()}
 
 
 def tables(found: Audit, speeds: Mapping[str, float]) -> list[Table]:

@@ -116,19 +116,18 @@ def verify(
         chosen = registry.all_claims(topic, claim)
         if results is not None and topic is None and claim is None:
             chosen += registry.all_claims("experiments")
-        reserved = [] if claim or topic not in {None, "all"} else registry.all_claims(topic, reserved=True)
     except ValueError as error:
         _fail(str(error))
     console = Console()
     if list_only:
-        console.print(report.listing(chosen if topic or claim else registry.all_claims("all"), reserved))
+        console.print(report.listing(chosen if topic or claim else registry.all_claims("all")))
         return
     if results is not None and not results.is_dir():
         _fail(f"no folder {results}: give the folder that `python -m analysis` has written to")
     _check_writable(out)
     _compile_sparingly()
     dataset, outcomes = _run(chosen, data, seed, results)
-    document = report.document(outcomes, reserved, dataset, seed)
+    document = report.document(outcomes, dataset, seed)
     text = report.dumps(document)
     try:
         paths = report.write(out, {"report.json": text, "report.html": report.page(document)})

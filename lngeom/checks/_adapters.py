@@ -140,7 +140,7 @@ def adapt(
 
 
 def _rebuilt(cls: type, source: str | None, options: dict[str, Any], units: int) -> Subject:
-    return adapt(source or cls, **options | {"units": units})
+    return adapt(source or cls, **{**options, "units": units})
 
 
 def _source(layer: Any) -> str | None:

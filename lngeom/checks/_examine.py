@@ -162,7 +162,8 @@ class Examination:
         moved = along.at(3.0).apply(self.data)
 
         def scaled(data: Data, k: int) -> Output:
-            return self.subject(*(v * 2.0 ** (k * s) for v, s in zip(data, scales, strict=True)), self.wide)
+            grown = Data(*(v * 2.0 ** (k * s) for v, s in zip(data, scales, strict=True)))
+            return self.subject(*grown, self.wide)
 
         top, floor = (24, 1e3 * float(np.finfo(self.wide).eps)) if self.wide == np.float64 else (12, 1e-4)
         if deviation(scaled(self.data, top), scaled(moved, top)) > 1e-3:

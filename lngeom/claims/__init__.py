@@ -17,7 +17,6 @@ from lngeom.claims._registry import (
     all_claims as all_claims,
     claim as claim,
     register as register,
-    reserve as reserve,
     run as run,
 )
 from lngeom.claims._results import NoResults as NoResults, read_curves as read_curves

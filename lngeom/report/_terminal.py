@@ -105,17 +105,15 @@ def numbers_alone(outcomes: Sequence[Outcome]) -> Table | None:
     return table
 
 
-def listing(claims: Sequence[Claim], reserved: Sequence[Claim]) -> Table:
+def listing(claims: Sequence[Claim]) -> Table:
     """Ids, topics, sources and recorded verdicts, without checking anything."""
-    table = Table(title=f"{len(claims)} claims, {len(reserved)} ids reserved", expand=True)
+    table = Table(title=f"{len(claims)} claims", expand=True)
     for name in ("claim", "topic", "source"):
         table.add_column(name, overflow="fold")
     table.add_column("recorded", no_wrap=True)
     for claim in claims:
         style = STYLES[claim.expected]
         table.add_row(claim.id, claim.topic, claim.source, Text(claim.expected.value, style=style))
-    for claim in reserved:
-        table.add_row(claim.id, claim.topic, claim.source, Text("reserved", style="dim"))
     return table
 
 

@@ -82,8 +82,7 @@ def small_document():
     data = Dataset(
         inputs=np.ones((4, 2)), name=f"{HOSTILE}.npy", shape=(4, 2), rank=1, fingerprint="0" * 64, notes=(HOSTILE,)
     )
-    reserved = [Claim("text.later", topic="other", source="Section 9", statement=HOSTILE, expected=Verdict.HOLDS)]
-    return report.document(outcomes, reserved, data, 0)
+    return report.document(outcomes, data, 0)
 
 
 @pytest.fixture(scope="module")
