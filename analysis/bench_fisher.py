@@ -129,7 +129,7 @@ def dense_s(rounds: int) -> Times:
 def dense_d(rounds: int) -> Times:
     """The matrix of 64-64-10, N = 512, P = 4,874, f32."""
     model = peers.network([64, 64, 10], 512, jnp.float32)
-    return bench_dense(fisher(model), peers.dense(model, 1024, None), min(rounds, 2))
+    return bench_dense(fisher(model), peers.dense(model, 512, None), min(rounds, 2))
 
 
 def _dense_glm(size: int, samples: int, rounds: int) -> Times:
@@ -202,23 +202,26 @@ def table(results: dict[str, dict]) -> str:
 
 
 def draw_times(results: dict[str, dict], stem: Path, configuration: dict) -> None:
-    """A panel of bars for each task."""
+    """A panel for each task: every time as a multiple of ours, on one scale for all."""
     tasks = [task for task in TASKS if task in results and task != "cost"]
     rows = -(-len(tasks) // 3)
-    with plots.figure(rows, 3, height=1.7) as (figure, axes):
+    with plots.figure(rows, 3, height=1.5, sharex=True) as (figure, axes):
         for axis in axes.flat[len(tasks) :]:
             axis.set_visible(False)
         for axis, task in zip(axes.flat, tasks, strict=False):
             times = {name: value for name, value in results[task].items() if not name.startswith("fraction")}
             places = range(len(times))[::-1]
-            colours = [plots.COLOURS[0] if name.startswith(OURS) else "0.7" for name in times]
-            axis.barh(places, [value * 1e3 for value in times.values()], color=colours)
+            colours = [plots.COLOURS[0] if name.startswith(OURS) else plots.COLOURS[1] for name in times]
+            axis.axvline(1, color="0.6", linestyle="-", linewidth=0.8)
+            axis.scatter([value / times[OURS] for value in times.values()], places, s=14, color=colours)
             axis.set_yticks(places, [name.replace(" of products, ", ", ") for name in times], fontsize=5)
-            axis.set(xscale="log", title=task)
+            axis.set(xscale="log", xlim=(0.5, 3000), ylim=(-0.7, len(times) - 0.3))
+            axis.set_title(f"{task}: {times[OURS] * 1e3:.3g} ms")
             axis.grid(axis="y", visible=False)
         for axis in axes.flat[max(0, len(tasks) - 3) : len(tasks)]:
-            axis.set_xlabel("time, ms")
-        about = "Smallest time of interleaved rounds; what is scaled did a part of the work."
+            axis.set_xlabel("time ÷ lngeom's")
+            axis.tick_params(labelbottom=True)
+        about = "Smallest time of interleaved rounds over that of lngeom (in each title); what is scaled did a part."
         plots.save(figure, stem, results, caption=f"Fisher products and matrices by library. {about}", **configuration)
 
 
