@@ -1,8 +1,10 @@
 """`python -m analysis NAME | all | list`: runs experiments, benchmarks and figures of this folder."""
 
 import argparse
+import ast
 import importlib
 import pkgutil
+import runpy
 import shutil
 import sys
 import time
@@ -17,11 +19,11 @@ from rich.table import Table
 import analysis
 from analysis import _dry_run
 from analysis._draw import draw
-from analysis._experiment import Experiment, Results, load_full, run, write
+from analysis._experiment import Experiment, Results, load_full, read, run, write
 
 
 def discover() -> dict[str, str]:
-    """Names that can be run → "experiment", for modules with `EXPERIMENT`, or "module", for those with `main`."""
+    """Names that can be run → "experiment", for modules with `EXPERIMENT`, or "module", for other programs."""
     found = {}
     for module in pkgutil.iter_modules(analysis.__path__):
         if module.ispkg or module.name.startswith("_"):
@@ -29,7 +31,7 @@ def discover() -> dict[str, str]:
         source = Path(analysis.__path__[0], f"{module.name}.py").read_text(encoding="utf-8")
         if "\nEXPERIMENT = " in source:
             found[module.name] = "experiment"
-        elif "\ndef main(" in source:
+        elif '\nif __name__ == "__main__":' in source:
             found[module.name] = "module"
     return found
 
@@ -46,6 +48,7 @@ def _parse(known: dict[str, str]) -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, default=5, help="number of seeds; verdicts take at least 5")
     parser.add_argument("--resume", action="store_true", help="go on from where a killed run stopped")
     parser.add_argument("--dry-run", action="store_true", help="with --full: one step on made-up data, with its cost")
+    parser.add_argument("--redraw", action="store_true", help="train nothing: compare and draw the results in --out")
     parser.add_argument("--out", type=Path, default=Path("figures"), help="folder of the results")
     options = parser.parse_args()
     if options.seeds < 1:
@@ -53,7 +56,7 @@ def _parse(known: dict[str, str]) -> argparse.Namespace:
     return options
 
 
-def _report(console: Console, experiment: Experiment, results: Results, seconds: float) -> None:
+def _report(console: Console, experiment: Experiment, results: Results) -> None:
     table = Table("statement", "the paper", "median", "each seed", "finding", title=experiment.title)
     for row in results.summary["comparisons"]:
         censored = zip(row["seeds"], row["censored"], strict=True)
@@ -64,10 +67,12 @@ def _report(console: Console, experiment: Experiment, results: Results, seconds:
     for name, count in diverged.items():
         if count:
             console.print(f"{name}: {count} of {results.configuration['seeds']} runs diverged", style="yellow")
-    console.print(f"{seconds:.0f} s", highlight=False)
 
 
 def _experiment(console: Console, experiment: Experiment, options: argparse.Namespace) -> None:
+    if options.redraw:
+        _finish(console, experiment, read(experiment, options.out), options.out)
+        return
     settings = experiment.full if options.full else experiment.small
     data = load_full(experiment, options.data) if options.full else None
     folder = options.out / experiment.name / "checkpoints"
@@ -90,11 +95,16 @@ def _experiment(console: Console, experiment: Experiment, options: argparse.Name
             resume=options.resume,
             progress=progress,
         )
-    paths = [*write(experiment, results, options.out), *draw(experiment, results, options.out)]
-    if experiment.illustrate:
-        paths += experiment.illustrate(results.summary["further"], options.out)
+    _finish(console, experiment, results, options.out)
     shutil.rmtree(folder, ignore_errors=True)
-    _report(console, experiment, results, time.perf_counter() - start)
+    console.print(f"{time.perf_counter() - start:.0f} s", highlight=False)
+
+
+def _finish(console: Console, experiment: Experiment, results: Results, out: Path) -> None:
+    paths = [*write(experiment, results, out), *draw(experiment, results, out)]
+    if experiment.illustrate:
+        paths += experiment.illustrate(results.summary["further"], out)
+    _report(console, experiment, results)
     console.print("Written: " + ", ".join(map(str, paths)), highlight=False, soft_wrap=True)
 
 
@@ -108,15 +118,14 @@ def main() -> None:
     if len(sys.argv) > 1 and known.get(sys.argv[1]) == "module":  # it has options of its own
         name = sys.argv.pop(1)
         sys.argv[0] = f"python -m analysis {name}"
-        _module(name).main()
+        runpy.run_module(f"analysis.{name}", run_name="__main__", alter_sys=True)
         return
     options = _parse(known)
     console = Console()
     if options.name == "list":
-        for name, kind in known.items():
-            module = _module(name)
-            title = module.EXPERIMENT.title if kind == "experiment" else (module.__doc__ or "").splitlines()[0]
-            console.print(f"{name:20} {title}", highlight=False, markup=False)
+        for name in known:
+            title = ast.get_docstring(ast.parse(Path(analysis.__path__[0], f"{name}.py").read_text(encoding="utf-8")))
+            console.print(f"{name:20} {(title or '').splitlines()[0]}", highlight=False, markup=False)
         return
     names = [n for n, kind in known.items() if kind == "experiment"] if options.name == "all" else [options.name]
     experiments = [_module(n).EXPERIMENT for n in names]

@@ -33,7 +33,7 @@ def bundled(train: int = 1437) -> Digits:
     """
     from sklearn.datasets import load_digits
 
-    images, labels = load_digits(return_X_y=True)
+    images, labels = map(np.asarray, load_digits(return_X_y=True))
     order = np.random.default_rng(0).permutation(len(labels))
     images, labels = (images[order] / 16).astype(np.float32), labels[order].astype(np.int32)
     return Digits(images[:train], labels[:train], images[train:], labels[train:])

@@ -6,11 +6,12 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 from lngeom import training
+from lngeom.claims import read_curves
 from lngeom.training import Run, Statement, Task
 
 
@@ -89,6 +90,18 @@ class Experiment:
     note: str = ""
 
 
+class Streamed(NamedTuple):
+    """A data set too large for memory.
+
+    Attributes:
+        data: of the form that `Experiment.data` gives, with all that is held out.
+        stream: batches of the same form with nothing held out, as `lngeom.training.train` takes them.
+    """
+
+    data: Any
+    stream: training.Stream
+
+
 @dataclass(frozen=True)
 class Results:
     """What an experiment gave.
@@ -112,7 +125,7 @@ def load_full(experiment: Experiment, folder: Path | None) -> Any:
         folder: where the data set lies.
 
     Returns:
-        Data of the same form as `experiment.data` gives.
+        Data of the same form as `experiment.data` gives, or a `Streamed`.
 
     Raises:
         ValueError: if there is no folder or no loader.
@@ -165,7 +178,7 @@ def run(
     Args:
         experiment: the experiment.
         settings: its sizes; the small ones by default.
-        data: its data; by default what it generates for these sizes.
+        data: its data, or a `Streamed`; by default what it generates for these sizes.
         seeds: number of seeds.
         folder: where checkpoints are kept while it runs; nowhere by default.
         resume: whether to go on from them.
@@ -177,6 +190,7 @@ def run(
     """
     settings = replace(settings or experiment.small, **overrides)
     data = experiment.data(settings) if data is None else data
+    data, stream = data if isinstance(data, Streamed) else (data, None)
     described = configuration(experiment, settings, seeds)
     runs: dict[str, Run] = {}
     for name, arm in experiment.arms.items():
@@ -187,6 +201,7 @@ def run(
             steps=steps,
             every=every,
             data=data,
+            stream=stream,
             checkpoint=folder and folder / f"{_file_name(name)}.checkpoint",
             resume=resume,
             configuration=described | {"arm": name},
@@ -258,6 +273,27 @@ def _rounded(values: Any) -> Any:
     return float(f"{values:.5g}") if np.isfinite(values) else None
 
 
+def read(experiment: Experiment, out: Path) -> Results:
+    """The results that `write` has left, compared anew; the states after training are not among them.
+
+    Args:
+        experiment: the experiment.
+        out: folder of all results.
+
+    Returns:
+        The results.
+    """
+    folder = out / experiment.name
+    described = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    old = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+    seeds, runs = tuple(range(described["seeds"])), {}
+    for name, curves in read_curves(out, experiment.name).items():
+        diverged = [-1 if s is None else s for s in old["arms"][name]["diverged at step"]]
+        runs[name] = Run(curves.steps, curves.values, np.array(diverged), None, seeds)
+    further = {k: v for k, v in old.items() if k == "further"}
+    return Results(described, runs, summarize(experiment, runs) | further)
+
+
 def write(experiment: Experiment, results: Results, out: Path) -> list[Path]:
     """Writes `out/NAME/{curves.npz,config.json,summary.json}`, each whole or not at all.
 
@@ -277,7 +313,7 @@ def write(experiment: Experiment, results: Results, out: Path) -> list[Path]:
         arrays[f"{name}/metrics"] = np.array(list(run.curves))
         arrays[f"{name}/curves"] = np.stack(list(run.curves.values()), -1).astype(np.float32)
     buffer = io.BytesIO()
-    np.savez_compressed(buffer, **arrays)
+    np.savez_compressed(buffer, **arrays)  # pyright: ignore[reportArgumentType]
     texts = {"config.json": results.configuration, "summary.json": results.summary}
     files = {"curves.npz": buffer.getvalue()} | {
         name: (json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()

@@ -100,8 +100,10 @@ def with_gain(model: Any, gain: float) -> Any:
     """The model with the gains of all its layer norms at one value."""
     norms = (nn.LayerNorm, nn.GroupNorm)
 
-    def change(part):
-        return eqx.tree_at(lambda n: n.gain, part, jnp.full_like(part.gain, gain)) if isinstance(part, norms) else part
+    def change(part: Any) -> Any:
+        if isinstance(part, norms) and part.gain is not None:
+            return eqx.tree_at(lambda n: n.gain, part, jnp.full_like(part.gain, gain))
+        return part
 
     return jax.tree.map(change, model, is_leaf=lambda part: isinstance(part, norms))
 
@@ -125,7 +127,9 @@ def classification_metrics(logits: Float[Array, "N C"], labels: Int[Array, " N"]
 
 
 def rows(key: PRNGKeyArray, size: int, count: int) -> Int[Array, " B"]:
-    """Indices of a batch, drawn with replacement."""
+    """Indices of a batch, drawn with replacement; all in order where there are no more, as in a batch of a stream."""
+    if size == count:
+        return jnp.arange(count, dtype=jnp.int32)
     return jax.random.randint(key, (count,), 0, size, jnp.int32)
 
 

@@ -45,7 +45,7 @@ def reference_adam(rate: float, b1: float = 0.1, b2: float = 0.001, eps: float =
         updates = jax.tree.map(lambda m, v: -factor.astype(m.dtype) * m / (jnp.sqrt(v) + eps), first, second)
         return updates, ReferenceAdamState(count, first, second)
 
-    return optax.GradientTransformation(init, update)
+    return optax.GradientTransformation(init, update)  # pyright: ignore[reportArgumentType]
 
 
 def clip_each(norm: float) -> optax.GradientTransformation:

@@ -46,8 +46,8 @@ def relatedness(
         model = LogisticRegression(max_iter=500).fit(train[0][rows], labels, sample_weight=weights[rows, labels])
     predicted = model.predict_proba(test[0]) @ (model.classes_ + 1)
     return {
-        "r": float(stats.pearsonr(predicted, test[1])[0]),
-        "ρ": float(stats.spearmanr(predicted, test[1])[0]),
+        "r": float(np.corrcoef(predicted, test[1])[0, 1]),
+        "ρ": float(stats.spearmanr(predicted, test[1]).statistic),
         "MSE": float(np.mean((predicted - test[1]) ** 2)),
     }
 

@@ -1,71 +1,30 @@
 """Fisher products and matrices against the other libraries, side by side: `python -m analysis.bench_fisher`.
 
-Rounds are interleaved and the smallest time of each contender counts, so that a ratio is one of a single run.
-A peer that is not installed is left out; what cannot finish is measured at fewer samples or
-columns, and marked so.
+Rounds are interleaved and the smallest time of each contender counts, so that a ratio is one of a single run. A peer
+that is not installed is left out; what cannot finish is measured on fewer samples or columns, its time multiplied,
+and marked `scaled`. Each task can be run alone; its results replace those in the JSON file.
 """
 
 import argparse
-import importlib.util
 import json
 import time
 from collections.abc import Callable
+from importlib import metadata
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import lngeom as lg
-import numpy as np
+from lngeom import plots
 
-Contenders = dict[str, Callable[[], Any]]
+from analysis import fisher_peers as peers
 
-
-class Network(NamedTuple):
-    """A network with layer norm after each hidden layer, tanh, and a softmax output."""
-
-    params: list
-    inputs: jax.Array
-
-    @classmethod
-    def make(cls, sizes: list[int], samples: int, dtype: Any) -> "Network":
-        """Random weights, gains of one, and normal inputs."""
-        keys = jax.random.split(jax.random.key(0), len(sizes))
-        params = []
-        for key, a, b in zip(keys, sizes, sizes[1:], strict=False):
-            layer = {"w": jax.random.normal(key, (a, b), dtype) / a**0.5, "b": jnp.zeros(b, dtype)}
-            params.append(layer | {"gain": jnp.ones(b, dtype), "shift": jnp.zeros(b, dtype)})
-        params[-1] = {name: params[-1][name] for name in ("w", "b")}
-        return cls(params, jax.random.normal(keys[-1], (samples, sizes[0]), dtype))
-
-    @staticmethod
-    def apply(params: list, x: jax.Array) -> jax.Array:
-        """Logits."""
-        for layer in params[:-1]:
-            x = x @ layer["w"] + layer["b"]
-            x = x - jnp.mean(x, -1, keepdims=True)
-            x = x / jnp.sqrt(jnp.mean(x * x, -1, keepdims=True) + 1e-5)
-            x = jnp.tanh(x * layer["gain"] + layer["shift"])
-        return x @ params[-1]["w"] + params[-1]["b"]
-
-    def torch(self) -> tuple[Any, Any, Any, Any]:
-        """The same model for PyTorch: module, inputs, labels, torch itself."""
-        import torch
-
-        dtype = torch.float64 if self.inputs.dtype == jnp.float64 else torch.float32
-        torch.set_default_dtype(dtype)
-        modules = []
-        for layer in self.params:
-            linear = torch.nn.Linear(*layer["w"].shape)
-            with torch.no_grad():
-                linear.weight.copy_(torch.tensor(np.array(layer["w"].T)))
-                linear.bias.zero_()
-            modules += [linear, torch.nn.LayerNorm(layer["w"].shape[1]), torch.nn.Tanh()]
-        labels = torch.zeros(len(self.inputs), dtype=torch.long)
-        return torch.nn.Sequential(*modules[:-2]), torch.tensor(np.array(self.inputs)), labels, torch
+OURS = "lngeom"
+Times = dict[str, float]
 
 
-def best_times(contenders: Contenders, rounds: int, budget: float = 0.3) -> dict[str, float]:
+def best_times(contenders: peers.Contenders, rounds: int, budget: float = 0.25) -> Times:
     """Smallest mean time of each contender over interleaved rounds, in seconds."""
     repeats = {}
     for name, run in contenders.items():
@@ -84,260 +43,229 @@ def best_times(contenders: Contenders, rounds: int, budget: float = 0.3) -> dict
     return best
 
 
-def has(package: str) -> bool:
-    """Whether a peer is installed."""
-    return importlib.util.find_spec(package) is not None
-
-
-def jax_peers(apply: Callable, params: Any, X: jax.Array, v: Any) -> Contenders:
-    """Products by somax and laplax, each set up once as its documentation says."""
-    result: Contenders = {}
-    labels = jnp.zeros(len(X), jnp.int32)
-    if has("somax"):
-        from somax.curvature import GGNCE
-
-        G = GGNCE(predict_fn=apply)
-        state, _ = G.init(params, {"x": X, "y": labels})
-        product = jax.jit(lambda v: G.matvec(params, state, v))
-        result["somax"] = lambda: product(v)
-    if has("laplax"):
-        from laplax.curv.ggn import create_ggn_mv
-
-        mv = jax.jit(
-            create_ggn_mv(
-                lambda input, params: apply(params, input[None])[0],
-                params,
-                {"input": X, "target": labels},
-                loss_fn="cross_entropy",
-                num_curv_samples=len(X),
-                num_total_samples=1,
-            )
-        )
-        result["laplax"] = lambda: mv(v)
-    return result
-
-
-def torch_products(network: Network) -> Contenders:
-    """Products by curvlinops and nngeometry."""
-    result: Contenders = {}
-    if has("curvlinops"):
-        import curvlinops
-
-        model, X, y, torch = network.torch()
-        G = curvlinops.GGNLinearOperator(model, torch.nn.CrossEntropyLoss(), list(model.parameters()), [(X, y)])
-        v = torch.ones(G.shape[1], dtype=X.dtype)
-        result["curvlinops"] = lambda: G @ v
-    return result
-
-
-def plain_product(apply: Callable, family: Any) -> Callable:
-    """The product written out: jvp → Λ → vjp, with params and X as arguments of one jit."""
-
-    @jax.jit
-    def product(params: Any, X: jax.Array, v: Any) -> Any:
-        function = lambda p: apply(p, X)  # noqa: E731
-        z, dz = jax.jvp(function, (params,), (v,))
-        return jax.vjp(function, params)[1](family.metric_product(z, dz) / len(X))[0]
-
-    return product
-
-
-def bench_products(name: str, sizes: list[int], samples: int, dtype: Any, rounds: int) -> dict[str, float]:
-    """One product with a network's Fisher matrix, and 64 at once."""
-    network = Network.make(sizes, samples, dtype)
-    family = lg.families.Categorical()
-    F = lg.fisher(network.apply, network.params, network.inputs, family=family)
-    v = jax.tree.map(jnp.ones_like, network.params)
-    plain = plain_product(network.apply, family)
-    compiled = jax.jit(lambda v: F.mv(v))
-    times = best_times(
-        {
-            "lngeom": lambda: F.mv(v),
-            "lngeom, in jit": lambda: compiled(v),
-            "plain jvp → vjp": lambda: plain(network.params, network.inputs, v),
-            **jax_peers(network.apply, network.params, network.inputs, v),
-            **torch_products(network),
-        },
-        rounds,
-    )
-    many = jnp.ones((F.in_size(), 64), dtype)
-    both = best_times({"64 products by mm": lambda: F.mm(many), "one": lambda: F.mv(v)}, 2)
-    return times | {"64 products by mm": both["64 products by mm"], "64 × one, same rounds": 64 * both["one"]}
-
-
-def bench_dense(sizes: list[int], samples: int, dtype: Any, rounds: int, peers: bool) -> dict[str, float]:
-    """The dense matrix of a network."""
-    network = Network.make(sizes, samples, dtype)
-    F = lg.fisher(network.apply, network.params, network.inputs, family=lg.families.Categorical())
-    contenders: Contenders = {"lngeom": F.as_matrix}
-    zero = jax.tree.map(jnp.zeros_like, network.params)
-    flat, unravel = jax.flatten_util.ravel_pytree(zero)
-    if has("somax"):
-        from somax.curvature import GGNCE
-
-        G = GGNCE(predict_fn=network.apply)
-        state, _ = G.init(network.params, {"x": network.inputs, "y": jnp.zeros(samples, jnp.int32)})
-        one = lambda e: jax.flatten_util.ravel_pytree(G.matvec(network.params, state, unravel(e)))[0]  # noqa: E731
-        columns = jax.jit(lambda: jax.lax.map(one, jnp.eye(flat.size, dtype=dtype), batch_size=256))
-        contenders["somax"] = columns
-    if peers and has("curvlinops"):
-        import curvlinops
-
-        model, X, y, torch = network.torch()
-        C = curvlinops.GGNLinearOperator(model, torch.nn.CrossEntropyLoss(), list(model.parameters()), [(X, y)])
-        eye = torch.eye(C.shape[1], dtype=X.dtype)
-        contenders["curvlinops"] = lambda: [C @ eye[:, i : i + 256] for i in range(0, len(eye), 256)][-1].numpy()
-    if peers and has("nngeometry"):
-        from nngeometry.metrics import FIM
-        from nngeometry.object import PMatDense
-
-        model, X, y, torch = network.torch()
-        loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(X, y), batch_size=samples)
-        contenders["nngeometry"] = lambda: FIM(model, loader, PMatDense, variant="classif_logits").to_torch().numpy()
-    return best_times(contenders, rounds)
-
-
-def gemm_rate(size: int = 1024, rounds: int = 5) -> float:
-    """Multiply-adds × 2 a second of a float64 matrix product."""
-    a = jnp.ones((size, size), jnp.float64)
+def gemm_rate(dtype: Any, size: int = 1024, rounds: int = 5) -> float:
+    """Multiplications and additions a second of a matrix product."""
+    a = jnp.ones((size, size), dtype)
     product = jax.jit(jnp.matmul)
     return 2 * size**3 / best_times({"gemm": lambda: product(a, a)}, rounds)["gemm"]
 
 
-def bench_glm(units: int, inputs: int, samples: int, rounds: int) -> dict[str, float]:
-    """Dense exact matrix, and a product, of a layer-normalized logistic GLM in float64."""
-    model = lg.NormalizedGLM(lg.normalizers.LayerNorm(), lg.families.Bernoulli())
-    params = model.init(jax.random.key(0), inputs=inputs, outputs=units, dtype=jnp.float64)
-    X = jax.random.normal(jax.random.key(1), (samples, inputs), jnp.float64)
-    F = lg.fisher(model, params, X)
-    v = jax.tree.map(jnp.ones_like, params)
-    plain = plain_product(model.natural_parameters, model.family)
-    few = X[:200]
-    columns = jax.jit(
-        lambda X: jax.lax.map(
-            lambda e: plain(params, X, F.problem.unravel(e)), jnp.eye(F.in_size())[:256], batch_size=16
-        )
-    )
-    jacobian = jax.jit(
-        lambda X: (A := lg.fisher(model.natural_parameters, params, X, family=model.family).factor()).T @ A
-    )
-    times = best_times(
-        {
-            "lngeom dense": F.as_matrix,
-            "256 columns of products": lambda: columns(X),
-            "JᵀJ at N = 200": lambda: jacobian(few),
-            "lngeom product": lambda: F.mv(v),
-            "plain product": lambda: plain(params, X, v),
-        },
-        rounds,
-    )
-    floor = 2 * samples * units * (units + 1) / 2 * inputs * (inputs + 1) / 2
-    return times | {
-        "columns of products, scaled": times["256 columns of products"] * F.in_size() / 256,
-        "JᵀJ, scaled": times["JᵀJ at N = 200"] * samples / 200,
-        "fraction of the GEMM rate": floor / times["lngeom dense"] / gemm_rate(),
-    }
+def fisher(model: peers.Model) -> lg.FisherOperator:
+    """Our operator of a network."""
+    return lg.fisher(model.apply, model.params, model.inputs, family=model.family)
 
 
-def cost_in_samples(counts: list[int]) -> dict[int, dict[str, float]]:
-    """Time of a streamed product and of the streamed diagonal, and bytes planned, as N grows."""
+def bench_product(F: lg.FisherOperator, model: peers.Model, rounds: int, slow: bool) -> Times:
+    """One product."""
+    v, plain = model.tangent, peers.plain_product(model)
+    compiled = jax.jit(lambda v: F.mv(v))
+    ours = {OURS: lambda: F.mv(v), f"{OURS}, inside a jit": lambda: compiled(v)}
+    written = {"jvp → Λ → vjp": lambda: plain(model.params, model.inputs, v)}
+    return best_times(ours | written | peers.products(model, slow), rounds)
+
+
+def bench_many(F: lg.FisherOperator, rounds: int) -> Times:
+    """64 products, at once and one by one."""
+    vectors = jax.random.normal(jax.random.key(5), (F.in_size(), 64), F.problem.dtype)
+    tangents = [F.problem.unravel(v) for v in vectors.T]
+    contenders = {OURS: lambda: F.mm(vectors), "64 products": lambda: [F.mv(v) for v in tangents]}
+    return best_times(contenders, rounds)
+
+
+def bench_dense(
+    F: lg.FisherOperator, parts: dict[str, peers.Part], rounds: int, budget: float = 0.1, floor: float | None = None
+) -> Times:
+    """The matrix; of those that do a part of the work, their times multiplied."""
+    times = best_times({OURS: F.as_matrix} | {name: part.run for name, part in parts.items()}, rounds, budget)
     result = {}
-    for samples in counts:
-        network = Network.make([16, 24, 4], samples, jnp.float32)
-        F = lg.fisher(
-            network.apply,
-            network.params,
-            network.inputs,
-            family=lg.families.Categorical(),
-            chunk=500,
-            check=False,
-        )
-        v = jax.tree.map(jnp.ones_like, network.params)
+    for name, value in times.items():
+        scale = parts[name].scale if name in parts else 1.0
+        result[name if scale == 1.0 else f"{name}, scaled"] = value * scale
+    if floor is not None:
+        result["fraction of the rate of a matrix product"] = floor / times[OURS] / gemm_rate(jnp.float64)
+    return result
+
+
+def product_s(rounds: int) -> Times:
+    """One product, P = 1,034, f64."""
+    model = peers.network([20, 32, 10], 256, jnp.float64)
+    return bench_product(fisher(model), model, rounds, slow=True)
+
+
+def product_m(rounds: int) -> Times:
+    """One product, P = 670,730, f32."""
+    model = peers.network([784, 512, 512, 10], 512, jnp.float32)
+    return bench_product(fisher(model), model, rounds, slow=False)
+
+
+def product_glm(rounds: int) -> Times:
+    """One product of a layer-normalized GLM, H = D = 64, N = 2,000, f64 (somax and laplax with the cheaper Λ = I)."""
+    glm, model = peers.glm(64, 64, 2000)
+    return bench_product(lg.fisher(glm, model.params, model.inputs), model, rounds, slow=False)
+
+
+def many_s(rounds: int) -> Times:
+    """64 products at once, task S."""
+    return bench_many(fisher(peers.network([20, 32, 10], 256, jnp.float64)), rounds)
+
+
+def many_m(rounds: int) -> Times:
+    """64 products at once, task M."""
+    return bench_many(fisher(peers.network([784, 512, 512, 10], 512, jnp.float32)), min(rounds, 2))
+
+
+def many_glm(rounds: int) -> Times:
+    """64 products at once, the GLM."""
+    glm, model = peers.glm(64, 64, 2000)
+    return bench_many(lg.fisher(glm, model.params, model.inputs), rounds)
+
+
+def dense_s(rounds: int) -> Times:
+    """The matrix of task S, f64."""
+    model = peers.network([20, 32, 10], 256, jnp.float64)
+    return bench_dense(fisher(model), peers.dense(model, None, None), rounds)
+
+
+def dense_d(rounds: int) -> Times:
+    """The matrix of 64-64-10, N = 512, P = 4,874, f32."""
+    model = peers.network([64, 64, 10], 512, jnp.float32)
+    return bench_dense(fisher(model), peers.dense(model, 1024, None), min(rounds, 2))
+
+
+def _dense_glm(size: int, samples: int, rounds: int) -> Times:
+    glm, model = peers.glm(size, size, samples)
+    parts = peers.dense(model, 64, 100 if size < 64 else 16, (16, 64) if samples < 10_000 else (16,))
+    floor = 2 * samples * (size * (size + 1) / 2) ** 2
+    return bench_dense(lg.fisher(glm, model.params, model.inputs), parts, rounds, floor=floor)
+
+
+def dense_glm_32(rounds: int) -> Times:
+    """The matrix of a layer-normalized GLM, H = D = 32, N = 2,000, f64."""
+    return _dense_glm(32, 2000, rounds)
+
+
+def dense_glm_32_long(rounds: int) -> Times:
+    """The same, N = 10,000."""
+    return _dense_glm(32, 10_000, min(rounds, 2))
+
+
+def dense_glm_64(rounds: int) -> Times:
+    """The same, H = D = 64, N = 2,000."""
+    return _dense_glm(64, 2000, min(rounds, 2))
+
+
+def cost(rounds: int, counts: tuple[int, ...] = (10**3, 10**4, 10**5, 10**6)) -> dict[str, dict]:
+    """Time and temporary memory of streamed products as N grows, and time of one product as P grows."""
+    samples, parameters = {}, {}
+    for count in counts:
+        model = peers.network([16, 24, 4], count, jnp.float32)
+        F = lg.fisher(model.apply, model.params, model.inputs, family=model.family, chunk=500, check=False)
+        v = model.tangent
         times = best_times({"product": lambda F=F, v=v: F.mv(v), "diagonal": F.diagonal}, 2, budget=0.05)
         compiled = jax.jit(lambda F, v: F.mv(v)).lower(F, v).compile().memory_analysis()
-        result[samples] = times | {"temporary bytes": compiled.temp_size_in_bytes}
-    return result
+        samples[count] = times | {"temporary bytes": compiled.temp_size_in_bytes}
+    for width in (32, 64, 128, 256, 512, 1024):
+        model = peers.network([width, width, 10], 256, jnp.float32)
+        F, v = fisher(model), model.tangent
+        parameters[F.in_size()] = best_times({"product": lambda F=F, v=v: F.mv(v)}, rounds)["product"]
+    return {"samples": samples, "parameters": parameters}
 
 
-def cost_in_parameters(widths: list[int]) -> dict[int, float]:
-    """Time of a product as P grows, P → seconds."""
-    result = {}
-    for width in widths:
-        network = Network.make([width, width, 10], 256, jnp.float32)
-        F = lg.fisher(network.apply, network.params, network.inputs, family=lg.families.Categorical(), check=False)
-        v = jax.tree.map(jnp.ones_like, network.params)
-        result[F.in_size()] = best_times({"product": lambda F=F, v=v: F.mv(v)}, 3)["product"]
-    return result
+TASKS: dict[str, Callable[[int], dict]] = {
+    "product-S": product_s,
+    "product-M": product_m,
+    "product-GLM": product_glm,
+    "many-S": many_s,
+    "many-M": many_m,
+    "many-GLM": many_glm,
+    "dense-S": dense_s,
+    "dense-D": dense_d,
+    "dense-GLM-32": dense_glm_32,
+    "dense-GLM-32-long": dense_glm_32_long,
+    "dense-GLM-64": dense_glm_64,
+    "cost": cost,
+}
 
 
-def draw(results: dict, path: Path) -> None:
-    """Two panels: time against N, and against P, with lines of slope one."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.4), layout="constrained")
-    samples = results["cost in N"]
-    for name in ("product", "diagonal"):
-        left.loglog(list(samples), [row[name] for row in samples.values()], "o-", label=name)
-    first = next(iter(samples))
-    left.loglog(list(samples), [samples[first]["product"] * n / first for n in samples], "k:", label="∝ N")
-    left.set(xlabel="samples N", ylabel="time, s", title="Fisher products against N (chunks of 500)")
-    left.legend()
-    sizes = results["cost in P"]
-    right.loglog(list(sizes), list(sizes.values()), "o-", label="product, N = 256")
-    last = max(sizes)
-    right.loglog(list(sizes), [sizes[last] * p / last for p in sizes], "k:", label="∝ P")
-    right.set(xlabel="parameters P", ylabel="time, s", title="one product against P")
-    right.legend()
-    figure.savefig(path)
-
-
-def table(results: dict) -> str:
+def table(results: dict[str, dict]) -> str:
     """The results as Markdown."""
     lines = ["| task | contender | time | ÷ lngeom |", "|---|---|---|---|"]
     for task, times in results.items():
-        if task.startswith("cost"):
+        if task == "cost":
             continue
-        own = times.get("lngeom", times.get("lngeom dense"))
         for name, value in times.items():
             if name.startswith("fraction"):
                 lines.append(f"| {task} | {name} | {value:.2f} | |")
             else:
-                lines.append(f"| {task} | {name} | {value * 1e3:.3g} ms | {value / own:.2f} |")
+                lines.append(f"| {task} | {name} | {value * 1e3:.3g} ms | {value / times[OURS]:.2f} |")
     return "\n".join(lines)
 
 
+def draw_times(results: dict[str, dict], stem: Path, configuration: dict) -> None:
+    """A panel of bars for each task."""
+    tasks = [task for task in TASKS if task in results and task != "cost"]
+    rows = -(-len(tasks) // 3)
+    with plots.figure(rows, 3, height=1.7) as (figure, axes):
+        for axis in axes.flat[len(tasks) :]:
+            axis.set_visible(False)
+        for axis, task in zip(axes.flat, tasks, strict=False):
+            times = {name: value for name, value in results[task].items() if not name.startswith("fraction")}
+            places = range(len(times))[::-1]
+            colours = [plots.COLOURS[0] if name.startswith(OURS) else "0.7" for name in times]
+            axis.barh(places, [value * 1e3 for value in times.values()], color=colours)
+            axis.set_yticks(places, [name.replace(" of products, ", ", ") for name in times], fontsize=5)
+            axis.set(xscale="log", title=task)
+            axis.grid(axis="y", visible=False)
+        for axis in axes.flat[max(0, len(tasks) - 3) : len(tasks)]:
+            axis.set_xlabel("time, ms")
+        about = "Smallest time of interleaved rounds; what is scaled did a part of the work."
+        plots.save(figure, stem, results, caption=f"Fisher products and matrices by library. {about}", **configuration)
+
+
+def draw_cost(result: dict[str, dict], stem: Path, configuration: dict) -> None:
+    """Time and memory against N, and time against P, with lines of slope one."""
+    samples, parameters = ({int(k): row for k, row in result[name].items()} for name in ("samples", "parameters"))
+    counts, sizes = list(samples), list(parameters)
+    with plots.figure(1, 3, height=2.2) as (figure, axes):
+        left, middle, right = axes.flat
+        for name, marker in (("product", "o"), ("diagonal", "s")):
+            left.loglog(counts, [samples[n][name] for n in counts], marker=marker, label=name)
+        left.loglog(counts, [samples[counts[0]]["product"] * n / counts[0] for n in counts], "k:", label="∝ N")
+        left.set(xlabel="samples N", ylabel="time, s", title="chunks of 500 samples")
+        left.legend()
+        middle.semilogx(counts, [samples[n]["temporary bytes"] / 2**10 for n in counts], marker="o")
+        middle.set(xlabel="samples N", ylabel="temporary memory, KiB", title="of a product", ylim=(0, None))
+        right.loglog(sizes, list(parameters.values()), marker="o", label="product, N = 256")
+        right.loglog(sizes, [parameters[sizes[-1]] * p / sizes[-1] for p in sizes], "k:", label="∝ P")
+        right.set(xlabel="parameters P", ylabel="time, s", title="one product")
+        right.legend()
+        text = "Cost of a Fisher product: linear in the samples with flat memory, and at most linear in the parameters."
+        plots.save(figure, stem, result, caption=text, **configuration)
+
+
 def main() -> None:
-    """Runs the tasks named, prints the table, and writes JSON and the plot."""
+    """Runs the tasks named, prints the table, and writes JSON and figures."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("tasks", nargs="*", default=["S", "M", "glm", "dense", "cost"])
+    parser.add_argument("tasks", nargs="*", metavar="TASK", help=f"of {', '.join(TASKS)}; all of them by default")
     parser.add_argument("--rounds", type=int, default=4)
-    parser.add_argument("--small", action="store_true", help="fewer samples in the cost curves")
     parser.add_argument("--out", type=Path, default=Path("figures"))
-    arguments = parser.parse_args()
+    options = parser.parse_args()
+    unknown = sorted(set(options.tasks) - set(TASKS))
+    if unknown:
+        parser.error(f"no task {', '.join(unknown)}; the tasks are {', '.join(TASKS)}")
     jax.config.update("jax_enable_x64", True)
-    rounds, results = arguments.rounds, {}
-    if "S" in arguments.tasks:
-        results["product S"] = bench_products("S", [20, 32, 10], 256, jnp.float64, rounds)
-    if "M" in arguments.tasks:
-        results["product M"] = bench_products("M", [784, 512, 512, 10], 512, jnp.float32, rounds)
-    if "glm" in arguments.tasks:
-        for units, samples in ((32, 2000), (32, 10_000), (64, 2000)):
-            results[f"LN GLM H = D = {units}, N = {samples}"] = bench_glm(units, units, samples, rounds)
-    if "dense" in arguments.tasks:
-        results["dense S"] = bench_dense([20, 32, 10], 256, jnp.float64, rounds, peers=True)
-        results["dense D"] = bench_dense([64, 64, 10], 512, jnp.float32, min(rounds, 2), peers=True)
-    if "cost" in arguments.tasks:
-        results["cost in N"] = cost_in_samples([10**k for k in range(3, 6 if arguments.small else 7)])
-        results["cost in P"] = cost_in_parameters([32, 128, 512] if arguments.small else [32, 64, 128, 256, 512, 1024])
-        arguments.out.mkdir(parents=True, exist_ok=True)
-        draw(results, arguments.out / "fisher_cost.svg")
-    arguments.out.mkdir(parents=True, exist_ok=True)
-    versions = {"jax": jax.__version__, "numpy": np.__version__}
-    (arguments.out / "bench_fisher.json").write_text(json.dumps({"versions": versions, "results": results}, indent=1))
-    print(table(results))
+    stored = options.out / "bench_fisher.json"
+    results = json.loads(stored.read_text())["data"] if stored.exists() else {}
+    for name in options.tasks or TASKS:
+        results[name] = TASKS[name](options.rounds)
+        print(table({name: results[name]}), flush=True)
+    results = {name: results[name] for name in TASKS if name in results}
+    packages = ["curvlinops-for-pytorch", "jaxlib", "laplax", "nngeometry", "python-somax", "torch"]
+    installed = {distribution.metadata["Name"].lower() for distribution in metadata.distributions()}
+    about = {"configuration": {name: metadata.version(name) for name in packages if name in installed}}
+    draw_times(results, options.out / "bench_fisher", about)
+    if "cost" in results:
+        draw_cost(results["cost"], options.out / "fisher_cost", about)
 
 
 if __name__ == "__main__":

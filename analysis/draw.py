@@ -75,6 +75,14 @@ def filterbank(parameters: Float[Array, "B 5"], size: int, side: int):
     return bank(x), bank(y), jnp.exp(log_intensity)
 
 
+def apply_filters(
+    down: Float[Array, "B n S"], values: Float[Array, "B S R"], across: Float[Array, "B m R"]
+) -> Float[Array, "B n m"]:
+    r"""$F_y V F_x^\top$ of each image, by sums of products: faster here than many tiny matrix products."""
+    rows_done = jnp.sum(down[..., None] * values[:, None], 2)
+    return jnp.sum(rows_done[:, :, None] * across[:, None], 3)
+
+
 class Draw(eqx.Module):
     """Encoder, decoder and both attentions."""
 
@@ -96,7 +104,7 @@ class Draw(eqx.Module):
         noise = jax.random.normal(key, (self.glimpses, batch, z_size), x.dtype)
 
         def glimpse(values, across, down, intensity):
-            return intensity * jnp.einsum("bis,bst,bjt->bij", down, values, across).reshape(batch, -1)
+            return intensity * apply_filters(down, values, across).reshape(batch, -1)
 
         def step(carry, e):
             canvas, encoder, decoder = carry
@@ -110,8 +118,8 @@ class Draw(eqx.Module):
             decoder = self.decoder(decoder, z)
             across, down, intensity = filterbank(self.place(decoder.hidden), self.write, self.side)
             patch = self.patch(decoder.hidden).reshape(batch, self.write, self.write)
-            written = jnp.einsum("bis,bij,bjt->bst", down, patch, across) / intensity[..., None]
-            return (canvas + written, encoder, decoder), kl
+            written = apply_filters(jnp.swapaxes(down, 1, 2), patch, jnp.swapaxes(across, 1, 2))
+            return (canvas + written / intensity[..., None], encoder, decoder), kl
 
         start = (jnp.zeros_like(image), self.encoder.initial_state(batch), self.decoder.initial_state(batch))
         (canvas, _, _), kl = jax.lax.scan(step, start, noise)
@@ -130,9 +138,9 @@ def network(settings: DrawSettings, arm: Arm, key) -> Draw:
     return Draw(
         lstm(2 * settings.read**2 + h, keys[0]),
         lstm(settings.latent, keys[1]),
-        Dense(h, 2 * settings.latent, key=keys[2], scale=0.1),
+        Dense(h, 2 * settings.latent, key=keys[2], scale=0.5),
         Dense(h, 5, key=keys[3], scale=0.1),
-        Dense(h, settings.write**2, key=keys[4], scale=0.1),
+        Dense(h, settings.write**2, key=keys[4]),
         Dense(h, 5, key=keys[5], scale=0.1),
         settings.side,
         settings.glimpses,
@@ -167,7 +175,7 @@ EXPERIMENT = Experiment(
     title="DRAW on binarized digits",
     source="Section 6.4, Figure 4",
     arms={"baseline": Arm(False), "LN": Arm(True)},
-    small=DrawSettings(steps=720, every=12),
+    small=DrawSettings(steps=720, every=24),
     full=DrawSettings(steps=78_200, every=391, side=28, glimpses=64, hidden=256, latent=100, write=5, rate=1e-3),
     data=digits,
     task=task,

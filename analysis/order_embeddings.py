@@ -206,7 +206,7 @@ EXPERIMENT = Experiment(
     title="Order-embeddings",
     source="Section 6.1, Figure 1",
     arms=ARMS,
-    small=OrderSettings(steps=800, every=20),
+    small=OrderSettings(steps=1600, every=40),
     full=OrderSettings(
         steps=60_000, every=300, features=4096, vocabulary=11_000, embedding=300, hidden=1024, scenes=0, held_out=1000
     ),

@@ -13,16 +13,24 @@ was never reached in training.
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
-from lngeom import nn
+from lngeom import nn, plots
 
 GAINS = (0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 3.0)
 ARMS = ("standard", "layer norm")
+
+
+@jax.jit
+def _run(cell, xs, tangent):
+    """Hidden vectors, summed inputs, log growth of a tangent and of a gradient, at each step."""
+    found = nn.hidden_dynamics(cell, xs, tangent)
+    return *found, nn.gradient_growth(cell, xs, found.hidden, tangent)
 
 
 @dataclass(frozen=True)
@@ -89,30 +97,6 @@ def make_cell(
     )
     weights = (scale * gain * cell.recurrent_weights, scale * cell.input_weights)
     return eqx.tree_at(lambda c: (c.recurrent_weights, c.input_weights), cell, weights)
-
-
-@jax.jit
-def _run(cell, xs, tangent):
-    """Hidden vectors, summed inputs, log growth of a tangent and of a gradient, at each step."""
-
-    def forward(carry, x):
-        h, v = carry
-        following, dv = jax.jvp(lambda h: cell(h, x), (h,), (v,))
-        growth = jnp.linalg.norm(dv)
-        a = cell.recurrent_weights @ h + cell.input_weights @ x
-        return (following, dv / growth), (h, following, a, jnp.log(growth))
-
-    start = (cell.initial_state(dtype=xs.dtype), tangent / jnp.linalg.norm(tangent))
-    _, (before, after, a, growth) = jax.lax.scan(forward, start, xs)
-
-    def backward(v, item):
-        h, x = item
-        pulled = jax.vjp(lambda h: cell(h, x), h)[1](v)[0]
-        size = jnp.linalg.norm(pulled)
-        return pulled / size, jnp.log(size)
-
-    _, shrinkage = jax.lax.scan(backward, tangent / jnp.linalg.norm(tangent), (before[1:], xs[1:]), reverse=True)
-    return after, a, growth, shrinkage
 
 
 def dynamics(
@@ -256,40 +240,6 @@ class LengthContrast:
     layer_norm_error: float
 
 
-def batch_norm_rnn(
-    cell: nn.RNN, xs: Float[Array, "T N D"], stored: nn.RunningStatistics | None = None
-) -> tuple[Float[Array, "T N H"], nn.RunningStatistics]:
-    r"""The RNN with recurrent batch norm: $h^t = \tanh(\mathrm{BN}_t(W_{hh} h^{t-1} + W_{xh} x^t) + b)$.
-
-    Args:
-        cell: a standard network: its weights, bias and activation.
-        xs: inputs.
-        stored: statistics of each time step, [T' H]; those of the batch by default.
-
-    Returns:
-        Outputs of every step, and the statistics used, [T H].
-
-    Raises:
-        ValueError: if there are no statistics stored for some of the steps.
-    """
-    if stored is not None and stored.mean.shape[0] < xs.shape[0]:
-        raise ValueError(
-            f"recurrent batch norm has statistics for {stored.mean.shape[0]} time steps and none for steps "
-            f"{stored.mean.shape[0] + 1} to {xs.shape[0]}: train on longer sequences, or use layer norm"
-        )
-
-    def step(h, item):
-        x, statistics = item
-        a = h @ cell.recurrent_weights.T + x @ cell.input_weights.T
-        n, statistics = nn.batch_norm(a, None, cell.bias, statistics, training=stored is None)
-        h = cell.activation(n)
-        return h, (h, statistics)
-
-    known = None if stored is None else jax.tree.map(lambda v: v[: xs.shape[0]], stored)
-    start = cell.initial_state(xs.shape[1], dtype=xs.dtype)
-    return jax.lax.scan(step, start, (xs, known))[1]
-
-
 def length_contrast(
     *,
     trained_steps: int = 10,
@@ -321,12 +271,12 @@ def length_contrast(
         standard = make_cell("standard", 1.0, hidden=hidden, inputs=4, seed=seed)
         assert isinstance(standard, nn.RNN)
         normalized = make_cell("layer norm", 1.0, hidden=hidden, inputs=4, seed=seed)
-        _, stored = batch_norm_rnn(standard, train[:trained_steps])
+        _, stored = nn.unroll_batch_norm(standard, train[:trained_steps])
         held = jax.tree.map(lambda v: jnp.concatenate([v, jnp.repeat(v[-1:], test_steps - trained_steps, 0)]), stored)
-        _, longer = batch_norm_rnn(standard, train)
-        expected, _ = batch_norm_rnn(standard, test)
+        _, longer = nn.unroll_batch_norm(standard, train)
+        expected, _ = nn.unroll_batch_norm(standard, test)
         errors = [
-            np.asarray(rms(batch_norm_rnn(standard, test, known)[0] - expected).mean(1) / rms(expected).mean(1))
+            np.asarray(rms(nn.unroll_batch_norm(standard, test, known)[0] - expected).mean(1) / rms(expected).mean(1))
             for known in (held, longer)
         ]
         together = nn.unroll(normalized, test)[1]
@@ -340,3 +290,60 @@ def length_contrast(
             error_trained_longer=float(errors[1][trained_steps:].mean()),
             layer_norm_error=float(jnp.max(jnp.abs(together - alone))),
         )
+
+
+def draw(report: StabilityReport, stem: str = "figures/recurrent_stability") -> list[Path]:
+    """Draws exponents, hidden norms and gradients of both arms.
+
+    Args:
+        report: what `recurrent_stability` measured.
+        stem: path of the figure without a suffix.
+
+    Returns:
+        The paths written.
+    """
+    first = report.dynamics[ARMS[0]]
+    gains = [d.gain for d in first]
+    shown = sorted({gains[0], min(gains, key=lambda s: abs(s - 1)), gains[-1]})
+    with plots.figure(1, 3, height=2.5) as (fig, axes):
+        growth, norm, gradient = axes[0]
+        for arm, marker in zip(ARMS, "os", strict=True):
+            growth.plot(gains, [d.lyapunov for d in report.dynamics[arm]], marker=marker, label=arm)
+            norm.plot(gains, [d.hidden_norm.mean() for d in report.dynamics[arm]], marker=marker, label=arm)
+        for colour, (arm, style) in zip(plots.COLOURS, zip(ARMS, ("-", "--"), strict=True), strict=False):
+            for d, width in zip((d for d in report.dynamics[arm] if d.gain in shown), (0.7, 1.3, 2.0), strict=True):
+                decades = d.log_gradient_norm[::-10] / np.log(10)
+                label = f"s = {d.gain:g}" if arm == ARMS[0] else None
+                gradient.plot(10 * np.arange(len(decades)), decades, style, color=colour, linewidth=width, label=label)
+        growth.axhline(0, color="0.6", linewidth=0.8)
+        growth.set(title="growth of a perturbation", xlabel="recurrent gain s", ylabel="Lyapunov exponent per step")
+        norm.set(title="hidden vector", xlabel="recurrent gain s", ylabel="root mean square", ylim=(0, 1))
+        gradient.set(title="gradient", xlabel="steps back from the loss", ylabel=r"$\log_{10}$ of its relative norm")
+        growth.legend()
+        gradient.legend()
+        return plots.save(
+            fig,
+            stem,
+            {
+                arm: {
+                    "gain": gains,
+                    "lyapunov": [d.lyapunov for d in found],
+                    "hidden_norm": [d.hidden_norm.mean() for d in found],
+                    "gradient_rate": [d.gradient_rate for d in found],
+                    "log_gradient_norm_every_10_steps_back": {
+                        f"{d.gain:g}": d.log_gradient_norm[::-10] for d in found if d.gain in shown
+                    },
+                }
+                for arm, found in report.dynamics.items()
+            },
+            caption=(
+                "A random recurrent network with and without layer norm, over the scale s of its recurrent weights: "
+                "without, perturbations and gradients vanish or explode with s; with it, their growth hardly depends "
+                "on s, and is slightly positive."
+            ),
+            configuration={"steps": report.steps, "hidden": report.hidden, "seed": report.seed, "dtype": "float64"},
+        )
+
+
+if __name__ == "__main__":
+    draw(recurrent_stability())

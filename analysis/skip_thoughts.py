@@ -35,8 +35,8 @@ class Triples(NamedTuple):
         tasks: further sentences to classify: name → sentences [N T], their lengths [N] and classes [N].
     """
 
-    sentences: Int[np.ndarray, "N 3 T"]
-    lengths: Int[np.ndarray, "N 3"]
+    sentences: Any
+    lengths: Any
     test: Any = None
     labels: Any = None
     pairs: Any = None
@@ -47,7 +47,7 @@ class Triples(NamedTuple):
 class SkipSettings(Settings):
     """Sizes."""
 
-    vocabulary: int = 64
+    vocabulary: int = 68
     embedding: int = 32
     hidden: int = 64
     rate: float = 1e-3
@@ -169,8 +169,11 @@ def task(settings: SkipSettings, arm: Arm, data: Triples):
     def init(key):
         keys = jax.random.split(key, 5)
         words = embedding(keys[0], settings.vocabulary, settings.embedding)
-        cells = (cell("GRU", arm.normalized, settings.embedding, settings.hidden, key=k) for k in keys[1:4])
-        return SkipThoughts(words, *cells, Dense(settings.hidden, settings.vocabulary, key=keys[4], scale=0.1)), None
+        encoder, before, after = (
+            cell("GRU", arm.normalized, settings.embedding, settings.hidden, key=k) for k in keys[1:4]
+        )
+        readout = Dense(settings.hidden, settings.vocabulary, key=keys[4], scale=0.1)
+        return SkipThoughts(words, encoder, before, after, readout), None
 
     def loss(model, extra, key, data):
         chosen = rows(key, data.sentences.shape[0], settings.batch)
@@ -227,7 +230,7 @@ EXPERIMENT = Experiment(
     title="Skip-thought vectors",
     source="Section 6.3, Figure 3",
     arms={"baseline": Arm(False), "LN": Arm(True)},
-    small=SkipSettings(steps=1000, every=25),
+    small=SkipSettings(steps=800, every=20),
     full=SkipSettings(
         steps=1_000_000,
         every=50_000,

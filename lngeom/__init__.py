@@ -20,7 +20,7 @@ from lngeom.information import (
 
 __version__ = "0.1.0"
 
-_ROOMS = ("checks", "claims", "discovery", "nn", "plots", "report", "strategies", "symbolic", "training")
+_ROOMS = ("checks", "claims", "discovery", "nn", "plots", "report", "strategies", "studies", "symbolic", "training")
 _NAMES = {"check_invariances": "checks", "discover_symmetries": "discovery"}
 
 

@@ -60,10 +60,10 @@ def _check_writable(folder: Path) -> None:
         _fail(f"cannot write to --out {folder}: {error}")
 
 
-def _run(claims, data: str, seed: int, results: Path | None = None):
+def _run(claims, data: str, seed: int, results: Path | None = None, proofs: bool = True):
     """Checks claims on data with a progress bar; returns the data set and the outcomes.
 
-    Proofs are made in processes of their own, beside the numbers.
+    Proofs, if wanted, are made in processes of their own, beside the numbers.
     """
     import jax
     import jax.numpy as jnp
@@ -86,12 +86,12 @@ def _run(claims, data: str, seed: int, results: Path | None = None):
         threadpool_limits(1, user_api="blas"),
         Progress(*columns, console=Console(stderr=True), transient=True) as progress,
     ):
-        proofs = {claim.id: prover.submit(registry.proof_evidence, claim.id) for claim in claims}
+        pending = {claim.id: prover.submit(registry.proof_evidence, claim.id) for claim in claims if proofs}
         problem = registry.Problem(jnp.asarray(dataset.inputs), seed, results=results)
         task = progress.add_task("", total=len(claims))
         for claim in claims:
             progress.update(task, description=claim.id)
-            outcomes.append(registry.run(claim, problem, lambda id: proofs[id].result()))
+            outcomes.append(registry.run(claim, problem, (lambda id: pending[id].result()) if proofs else None))
             progress.advance(task)
     return dataset, outcomes
 
@@ -116,19 +116,18 @@ def verify(
         chosen = registry.all_claims(topic, claim)
         if results is not None and topic is None and claim is None:
             chosen += registry.all_claims("experiments")
-        reserved = [] if claim or topic not in {None, "all"} else registry.all_claims(topic, reserved=True)
     except ValueError as error:
         _fail(str(error))
     console = Console()
     if list_only:
-        console.print(report.listing(chosen if topic or claim else registry.all_claims("all"), reserved))
+        console.print(report.listing(chosen if topic or claim else registry.all_claims("all")))
         return
     if results is not None and not results.is_dir():
         _fail(f"no folder {results}: give the folder that `python -m analysis` has written to")
     _check_writable(out)
     _compile_sparingly()
     dataset, outcomes = _run(chosen, data, seed, results)
-    document = report.document(outcomes, reserved, dataset, seed)
+    document = report.document(outcomes, dataset, seed)
     text = report.dumps(document)
     try:
         paths = report.write(out, {"report.json": text, "report.html": report.page(document)})
@@ -155,16 +154,56 @@ def verify(
 
 
 @app.command()
-def table(data: Data = "digits", seed: Seed = 0) -> None:
-    """Print Table 1 with the verdict of each of its 18 cells."""
+def table(
+    data: Data = "digits",
+    seed: Seed = 0,
+    extended: Annotated[bool, typer.Option("--extended", help="25 methods, 14 transformations and 7 groups.")] = False,
+) -> None:
+    """Print Table 1 with the verdict of each of its 18 cells, or the extended table; exit 1 if a cell differs."""
     from lngeom import claims as registry, report
 
     _compile_sparingly()
-    cells = [c for c in registry.all_claims("invariance") if c.source == "Table 1"]
+    source = "Table 1, extended" if extended else "Table 1"
+    cells = [c for c in registry.all_claims("extended" if extended else "invariance") if c.source == source]
     _, outcomes = _run(cells, data, seed)
-    Console().print(report.table1(outcomes))
+    for grid in report.extended(outcomes) if extended else (report.table1(outcomes),):
+        Console().print(grid)
     if not all(o.as_recorded for o in outcomes):
         raise typer.Exit(1)
+
+
+@app.command()
+def figures(
+    out: Annotated[Path, typer.Option(help="Folder for the figures: SVG, PNG and their data as JSON.")] = Path(
+        "figures"
+    ),
+    from_report: Annotated[
+        Path, typer.Option("--report", help="Folder of a report; without one, Table 1 is measured again.")
+    ] = Path("report"),
+    data: Data = "digits",
+    seed: Seed = 0,
+) -> None:
+    """Draw the figures: tables of invariances, printed and exact Fisher matrices, scaling, line elements, spectra."""
+    import json
+
+    import jax
+
+    from lngeom import claims as registry, plots, report, studies
+
+    _check_writable(out)
+    _compile_sparingly()
+    try:
+        tables = json.loads((from_report / "report.json").read_text(encoding="utf-8"))["tables"]
+    except FileNotFoundError:
+        cells = [c for c in registry.all_claims("invariance") if c.source == "Table 1"]
+        tables = report.tables(_run(cells, data, seed, proofs=False)[1])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        _fail(f"{from_report / 'report.json'} is not a report of this version: {error!r}; run lngeom verify again")
+    paths = [path for table in tables for path in plots.invariance_table(table, out / table["name"])]
+    with jax.enable_x64(True):
+        for study in studies.ALL:
+            paths += getattr(plots, study.__name__)(study(), out / study.__name__)
+    Console().print("Written: " + ", ".join(map(str, paths)), highlight=False, soft_wrap=True)
 
 
 @app.command()
@@ -188,6 +227,34 @@ def prove(
     found = symbolic.proof_of(id)
     assert found is not None
     sys.stdout.write((found.to_latex() if latex else found.to_text()) + "\n")
+
+
+@app.command()
+def check(
+    layer: Annotated[
+        str, typer.Argument(help="Such as flax.nnx:LayerNorm or mypkg.layers:MyNorm.", metavar="MODULE:NAME")
+    ],
+    dtype: Annotated[str, typer.Option(help="float64, float32, bfloat16 or float16.")] = "float32",
+    like: Annotated[
+        str | None, typer.Option(help="A row of the table of invariances, such as layer, to compare with.")
+    ] = None,
+    evaluation: Annotated[bool, typer.Option("--evaluation", help="Check the evaluation mode.")] = False,
+    kind: Annotated[str | None, typer.Option(help="Of a function: 'weights', (W, X) → y, or 'summed', a → y.")] = None,
+    units: Annotated[int | None, typer.Option(help="Units, for a layer that fixes them.", min=2)] = None,
+    positions: Annotated[int | None, typer.Option(help="Positions, for inputs [N T D].", min=2)] = None,
+    seed: Seed = 0,
+) -> None:
+    """Find out which invariances a layer has; exit 1 if it differs from the row given by --like."""
+    from lngeom.checks import check_invariances
+
+    options = {"kind": kind, "units": units, "positions": positions}
+    try:
+        report = check_invariances(layer, like=like, dtype=dtype, training=not evaluation, seed=seed, **options)
+    except ValueError as error:
+        _fail(str(error))
+    sys.stdout.write(f"{report}\n")
+    if report.differences:
+        raise typer.Exit(1)
 
 
 @app.command()

@@ -49,8 +49,8 @@ class Configuration:
 
 def random_configuration(rng: np.random.Generator) -> Configuration:
     """Any normalizer and size: wide, H = 2, D = 1, few samples, deficient data, zero gains, weights of rank one."""
-    units, inputs = int(rng.choice([2, 3, 6, 9])), int(rng.choice([1, 2, 4]))
-    samples = int(rng.choice([1, 3, 5, 8, 80, 80, 80]))
+    units, inputs = int(rng.choice([2, 3, 6])), int(rng.choice([1, 2, 4]))
+    samples = int(rng.choice([1, 3, 8, 80, 80, 80]))
     eps = float(rng.choice([0.0, 0.0, 0.1]))
     X = rng.normal(size=(samples, inputs))
     kinds = [f"H={units} D={inputs} N={samples} eps={eps}"]

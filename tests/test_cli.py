@@ -139,7 +139,6 @@ def test_list_checks_nothing(monkeypatch):
     result = lngeom("verify", "--list")
     assert result.exit_code == 0
     assert "equation.13_14.ln" in result.output
-    assert "reserved" in result.output
 
 
 def test_prove_prints_a_proof_or_a_counterexample():
@@ -166,3 +165,19 @@ def test_table_has_18_cells(small):
     assert result.exit_code == 0
     assert result.output.count("Invariant") == 10
     assert result.output.count("proved") == 18
+
+
+def test_verify_reads_results_of_experiments_and_waits_where_there_are_none(small, tmp_path):
+    assert lngeom("verify", "--results", "nowhere").exit_code == 2
+    (tmp_path / "results" / "draw").mkdir(parents=True)
+    (tmp_path / "results" / "draw" / "curves.npz").write_bytes(b"damaged")
+    result = lngeom("verify", "--data", small, "--topic", "experiments", "--json", "--results", "results")
+    assert result.exit_code == 1
+    report = json.loads(result.stdout)
+    damaged = [c["id"] for c in report["claims"] if "damaged" in c["error"]]
+    assert damaged
+    assert all(name.startswith("experiments.draw") for name in damaged)
+    waiting = [c for c in report["claims"] if "python -m analysis" in c["error"]]
+    assert len(waiting) == len(report["claims"]) - len(damaged)
+    assert all(c["as_recorded"] for c in waiting)
+    assert set(report["summary"]["differ"]) <= set(damaged)

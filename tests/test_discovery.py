@@ -204,7 +204,7 @@ def test_a_layer_that_cannot_be_examined_is_refused(name):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"inputs": 10, "outputs": 10}, "10100 unknowns, more than limit=2500"),
+        ({"inputs": 10, "outputs": 10}, "10100 unknowns, more than limit=1000"),
         ({"wrt": "gain"}, "wrt must be"),
         ({"single_case": True}, "needs wrt='inputs'"),
         ({"weights": np.ones((2, 2))}, "moves the weights"),

@@ -5,7 +5,7 @@ import json
 import matplotlib
 import numpy as np
 import pytest
-from lngeom import plots
+from lngeom import plots, studies
 
 
 def test_a_saved_figure_carries_its_data_and_leaves_global_settings_alone(tmp_path):
@@ -43,3 +43,50 @@ def test_a_failed_save_leaves_nothing_half_written(tmp_path):
 def test_an_unknown_width_is_refused():
     with pytest.raises(ValueError, match="no width 'wide'"), plots.figure(width="wide"):
         pass
+
+
+def test_block_scaling_has_slopes_of_minus_two_minus_one_and_zero(tmp_path):
+    study = studies.block_scaling((40, 3, 4), factors=(0.5, 2.0))
+    for title in ("batch norm, one unit", "layer norm, all of W"):
+        np.testing.assert_allclose(list(study.exponents[title].values()), [-2, -1, 0], atol=1e-9)
+    assert abs(study.exponents["layer norm, one unit"]["w₁ with w₁"] + 2) > 0.1
+    assert plots.block_scaling(study, tmp_path / "f")[0].exists()
+
+
+def test_the_printed_matrix_has_no_null_space_and_the_exact_one_has(tmp_path):
+    study = studies.printed_against_exact((40, 3, 4), widths=(4,), sweep=(40, 3), seeds=1)
+    assert np.sum(study.exact_spectrum < 1e-20) == study.nullity == 4
+    assert study.printed_spectrum[-1] > 1e-6
+    assert study.block_error[0, 0] > 0.05
+    assert json.loads(plots.printed_against_exact(study, tmp_path / "f")[2].read_text())["data"]["nullity"] == 4
+
+
+def test_gains_do_not_feel_the_scale_of_the_inputs_and_magnitudes_do(tmp_path):
+    study = studies.line_elements((40, 3, 4), scales=(1.0, 2.0))
+    gaussian, logistic, softmax = study.values.values()
+    for values in (gaussian, logistic, softmax):
+        for name in ("batch norm, exact", "layer norm, Eq. 33"):
+            np.testing.assert_allclose(values[name][1], values[name][0], rtol=1e-12)
+    np.testing.assert_allclose(gaussian["standard, exact"][1], 4 * gaussian["standard, exact"][0], rtol=1e-12)
+    np.testing.assert_allclose(gaussian["batch norm, Eq. 32 printed"], gaussian["batch norm, exact"], rtol=1e-12)
+    assert logistic["batch norm, Eq. 32 printed"][0] > 1.1 * logistic["batch norm, exact"][0]
+    assert np.all(logistic["standard, Eq. 35 printed"] == 0)
+    assert np.all(softmax["standard, Eq. 35 printed"] != 0)
+    assert plots.line_elements(study, tmp_path / "f")[0].exists()
+
+
+def test_spectra_fall_to_zero_where_the_null_space_is_predicted(tmp_path):
+    study = studies.spectra((40, 3, 4))
+    for name, values in study.eigenvalues.items():
+        assert np.sum(values < 1e-20 * values[0]) == study.nullity[name], name
+    assert plots.spectra(study, tmp_path / "f")[0].exists()
+
+
+def test_a_table_is_drawn_from_a_report_and_marks_nothing_it_does_not_hold(tmp_path):
+    cell = {"claim": "a.b.c", "says": "invariant", "verdict": "holds", "strength": "proof", "as_recorded": True}
+    row = [cell | {"deviation": 1e-16}, cell | {"says": "no", "deviation": 0.5}, None]
+    columns = [{"name": n, "title": f"Column {n}", "formula": ""} for n in "xyz"]
+    table = {"name": "t", "title": "T", "columns": columns, "rows": [{"name": "r", "title": "Row", "cells": row}]}
+    svg, _, data = plots.invariance_table(table, tmp_path / "t")
+    assert json.loads(data.read_text())["data"]["table"]["rows"][0]["cells"][2] is None
+    assert svg.read_text().startswith("<?xml")

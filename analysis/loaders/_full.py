@@ -82,11 +82,13 @@ def attentive_reader(folder: Path, settings: Any) -> Any:
     known = vocabulary(words, settings.vocabulary, unknown + 1)
 
     def number(word: str) -> int:
-        if word.startswith("@entity") and (k := word.removeprefix("@entity")).isdecimal():
+        k = word.removeprefix("@entity")
+        if k != word and k.isdecimal():
             if int(k) >= settings.entities:
                 raise DataError(f"{folder}: {word}, where at most {settings.entities} entities are expected")
             return 1 + int(k)
-        return known.get(word, unknown)
+        found = known.get(word)
+        return unknown if found is None else found
 
     def arrays(found: list[questions.Question], test: Any = None) -> Any:
         documents = padded([[number(w) for w in q.context] for q in found], STORY)

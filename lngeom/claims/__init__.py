@@ -17,7 +17,6 @@ from lngeom.claims._registry import (
     all_claims as all_claims,
     claim as claim,
     register as register,
-    reserve as reserve,
     run as run,
 )
 from lngeom.claims._results import NoResults as NoResults, read_curves as read_curves
@@ -31,10 +30,11 @@ from lngeom.claims import scaling as scaling
 from lngeom.claims import metric as metric
 from lngeom.claims import statements as statements
 from lngeom.claims import recurrent as recurrent
+from lngeom.claims import dynamics as dynamics
 from lngeom.claims import learning_rate as learning_rate
 from lngeom.claims import trajectories as trajectories
 from lngeom.claims import effective_rate as effective_rate
 from lngeom.claims import equilibria as equilibria
 from lngeom.claims import experiments as experiments
-from lngeom.claims import reserved as reserved
+from lngeom.claims import extended as extended
 # isort: on

@@ -26,7 +26,7 @@ class Claim:
         expected: the recorded verdict.
         correction: what is true instead; given exactly where the recorded verdict is "refuted".
         why_numeric: why the claim rests on numbers alone, where no proof of it is registered.
-        check: yields evidence, or None for an id reserved for later.
+        check: yields evidence; without any the verdict is undecided.
     """
 
     id: str
@@ -38,7 +38,7 @@ class Claim:
     assumptions: tuple[str, ...] = ()
     correction: str = ""
     why_numeric: str = ""
-    check: Check | None = None
+    check: Check = lambda problem: ()
 
 
 @dataclass(frozen=True)
@@ -114,18 +114,12 @@ def claim(id: str, **fields) -> Callable[[Check], Check]:
     return attach
 
 
-def reserve(id: str, **fields) -> Claim:
-    """Reserves the id of a claim whose check is still to come."""
-    return register(Claim(id, check=None, **fields))
-
-
-def all_claims(topic: str | None = None, id: str | None = None, *, reserved: bool = False) -> list[Claim]:
+def all_claims(topic: str | None = None, id: str | None = None) -> list[Claim]:
     """The registered claims, in order of registration.
 
     Args:
         topic: only this topic; "all" for all of them. Without a topic and an id, those on request are left out.
         id: only this claim.
-        reserved: the ids reserved for later instead of the claims that can be checked.
 
     Returns:
         Claims.
@@ -133,15 +127,13 @@ def all_claims(topic: str | None = None, id: str | None = None, *, reserved: boo
     Raises:
         ValueError: if there is no such topic or claim; the message names those there are.
     """
-    claims = [c for c in _CLAIMS.values() if (c.check is None) == reserved]
+    claims = list(_CLAIMS.values())
     topics = list(dict.fromkeys(c.topic for c in claims))
     if topic not in {None, "all", *topics}:
         raise ValueError(f"no topic {topic!r}; the topics are {', '.join(topics)}, and 'all'")
     if id is not None and id not in _CLAIMS:
         near = difflib.get_close_matches(id, list(_CLAIMS), n=3, cutoff=0.5)
         raise ValueError(f"no claim {id!r}; " + (f"near it: {', '.join(near)}" if near else "list them with --list"))
-    if id is not None and _CLAIMS[id].check is None and not reserved:
-        raise ValueError(f"claim {id!r} is reserved: its check is still to come")
     by_default = topic is None and id is None
     return [
         c
@@ -160,12 +152,7 @@ def run(claim: Claim, problem: Problem, proof: Callable[[str], Iterable[Evidence
 
     Returns:
         The outcome, whose strength is "proof" where a proof is among the evidence.
-
-    Raises:
-        ValueError: if the id is reserved, so that there is nothing to check.
     """
-    if claim.check is None:
-        raise ValueError(f"claim {claim.id!r} is reserved: its check is still to come")
     start = time.perf_counter()
     evidence: list[Evidence] = []
     error, waiting = "", False

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 from typing import NamedTuple
+from zipfile import BadZipFile
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -43,7 +44,7 @@ def read_curves(folder: Path | None, experiment: str) -> dict[str, Curves]:
     if not path.is_file():
         raise NoResults(f"no results in {path}: run `python -m analysis {experiment}`")
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
             arms = dict.fromkeys(name.rsplit("/", 1)[0] for name in file.files)
             return {
                 arm: Curves(
@@ -52,5 +53,5 @@ def read_curves(folder: Path | None, experiment: str) -> dict[str, Curves]:
                 )
                 for arm in arms
             }
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, BadZipFile) as error:
         raise ValueError(f"{path} is damaged, or not the results of an experiment ({error}): run it again") from error

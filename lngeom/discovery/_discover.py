@@ -15,8 +15,8 @@ from lngeom.discovery._algebra import SymmetryAlgebra
 from lngeom.discovery._discrete import discrete_symmetries
 from lngeom.discovery._layer import BATCH, Derivatives, Examined, Layer, Part
 
-LIMIT = 2500
-"""Most unknowns m(m+1): a singular value decomposition of as many columns."""
+LIMIT = 1000
+"""Most unknowns m(m+1), HD up to 31: a singular value decomposition of as many columns (600: 8 s on a core)."""
 
 
 def discover_symmetries(

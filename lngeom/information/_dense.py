@@ -1,15 +1,21 @@
-r"""The Fisher matrix as an array: closed form for a normalized GLM, $A^\top A$ in block rows for others."""
+r"""The Fisher matrix as an array: closed form for a normalized GLM, else $A^\top A$ of the factor.
+
+Where parameters enter by kernels, gains and biases alone, the factor's rows are outer products and are never formed;
+else they are, and their Gram matrix is built in block rows.
+"""
 
 import functools
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from lngeom.information import _printed, _structured
-from lngeom.information._factor import factor_rows
+from lngeom.information import _kronecker, _printed, _structured
+from lngeom.information._entries import Irregular, Structure, find_structure
+from lngeom.information._factor import factor_rows, rows_per_sample
 from lngeom.information._problem import Problem, leaf_paths
 from lngeom.information._pullback import has_closed_form
 from lngeom.information._sharding import Placement, is_sharded, sum_over_samples
@@ -38,46 +44,119 @@ def symmetric(blocks: tuple[Float[Array, "p q"], ...]) -> Float[Array, "P P"]:
     return upper + jnp.triu(upper, 1).T
 
 
-def _closed_form(problem: Problem) -> Float[Array, "P P"]:
+CLOSED = 2**14
+"""Samples at a time of the closed form, at least: assembling the matrix after each chunk must not cost much."""
+
+
+def _closed_form(problem: Problem, at: Placement) -> Float[Array, "P P"]:
+    """Sums the parts of the mean that lie on each device, and in chunks where samples do not interact."""
     function = problem.model
-    build = _printed.dense if function.printed else _structured.dense
-    return build(function.model, problem.params, problem.inputs)
+    if function.printed:
+        return _printed.dense(function.model, problem.params, problem.inputs)
+
+    def term(part: Problem) -> Float[Array, "P P"]:
+        weights = part.weights
+        mean = _structured.dense(function.model, part.params, part.inputs, weights=weights)
+        return mean * (part.rows / part.samples)
+
+    chunk = problem.rows if problem.coupled else max(at.chunk, CLOSED)
+    return sum_over_samples(term, problem, at._replace(chunk=chunk))
 
 
-def _is_plain_glm(problem: Problem, at: Placement) -> bool:
-    plain = problem.weights is None and problem.scores is None and not is_sharded(at, problem)
-    return plain and has_closed_form(problem)
+def _is_closed(problem: Problem, at: Placement) -> bool:
+    if problem.scores is not None or not has_closed_form(problem):
+        return False
+    return not problem.model.printed or (problem.weights is None and not is_sharded(at, problem))
+
+
+class Route(NamedTuple):
+    """How the matrix is summed over samples.
+
+    Attributes:
+        structure: where parameters enter, to sum by outer products; None to form the factor's rows.
+        chunk: samples at a time.
+    """
+
+    structure: Structure | None
+    chunk: int
+
+    def term(self, part: Problem) -> tuple[Array, ...]:
+        """The sum over some samples, in parts."""
+        if self.structure is None:
+            return upper_gram(factor_rows(part))
+        return _kronecker.kronecker_factor(part, self.structure).gram_parts()
+
+    def finish(self, problem: Problem, parts: tuple[Array, ...]) -> Float[Array, "P P"]:
+        """The matrix of summed parts."""
+        if self.structure is None:
+            return symmetric(parts)
+        return _kronecker.gram(self.structure, problem.layout, parts)
+
+
+OVERHEAD = 16
+"""Multiplications that writing and reading a number costs."""
+
+
+def choose_route(problem: Problem, chunk: int) -> Route:
+    """The cheaper route, by its multiplications and the numbers it holds.
+
+    Args:
+        problem: the problem.
+        chunk: samples at a time for which the factor's rows fit.
+
+    Returns:
+        The route.
+    """
+    structure = find_structure(problem)
+    if structure is not None:
+        work, held = _kronecker.gram_work(structure)
+        rows = rows_per_sample(problem) * problem.size
+        if work + OVERHEAD * held < rows * (problem.size // 2 + OVERHEAD):
+            return Route(structure, max(1, chunk * rows // (rows + held)))
+    return Route(None, chunk)
 
 
 @functools.partial(jax.jit, static_argnames="at")
 def dense(problem: Problem, at: Placement) -> Float[Array, "P P"]:
     """The matrix, in the order of `ravel_pytree`."""
-    if _is_plain_glm(problem, at):
-        return _closed_form(problem)
-    return symmetric(sum_over_samples(lambda part: upper_gram(factor_rows(part)), problem, at))
+    if _is_closed(problem, at):
+        return _closed_form(problem, at)
+    return _first_possible(lambda route: _dense(problem, at, route), problem, at.chunk)
 
 
-@functools.partial(jax.jit, donate_argnums=0)
-def _accumulate(blocks: tuple[Array, ...] | None, part: Problem) -> tuple[Array, ...]:
-    new = upper_gram(factor_rows(part))
-    return new if blocks is None else jax.tree.map(jnp.add, blocks, new)
+def _dense(problem: Problem, at: Placement, route: Route) -> Float[Array, "P P"]:
+    return route.finish(problem, sum_over_samples(route.term, problem, at._replace(chunk=route.chunk)))
 
 
-def dense_steps(problem: Problem, chunk: int) -> Iterator[tuple[int, tuple[Array, ...]]]:
+def _first_possible(build: Callable[[Route], Array], problem: Problem, chunk: int) -> Array:
+    """By the chosen route; by the other if the function's program depends on how many samples it is given."""
+    try:
+        return build(choose_route(problem, chunk))
+    except Irregular:
+        return build(Route(None, chunk))
+
+
+@functools.partial(jax.jit, static_argnames="route", donate_argnums=0)
+def _accumulate(parts: tuple[Array, ...] | None, part: Problem, route: Route) -> tuple[Array, ...]:
+    new = route.term(part)
+    return new if parts is None else jax.tree.map(jnp.add, parts, new)
+
+
+def dense_steps(problem: Problem, route: Route) -> Iterator[tuple[int, tuple[Array, ...]]]:
     """The same sum, chunk by chunk on the host, so that its progress can be watched.
 
     Args:
         problem: with concrete arrays, on one device.
-        chunk: samples at a time.
+        route: how to sum.
 
     Yields:
-        The number of samples summed, and the block rows so far.
+        The number of samples summed, and the parts so far.
     """
-    blocks = None
+    parts, chunk = None, route.chunk
     for start in range(0, problem.rows, chunk):
         part = problem.with_samples(jax.tree.map(lambda a, s=start: a[s : s + chunk], problem.per_sample))
-        blocks = _accumulate(blocks, part)
-        yield min(start + chunk, problem.rows), blocks
+        parts = _accumulate(parts, part, route)
+        yield min(start + chunk, problem.rows), parts
 
 
 @functools.partial(jax.jit, static_argnames="at")
@@ -90,14 +169,17 @@ def dense_with_progress(problem: Problem, chunk: int) -> Float[Array, "P P"]:
     """The matrix, with a progress bar on the terminal."""
     from rich.progress import Progress
 
-    blocks = None
-    with Progress() as bar:
-        task = bar.add_task("Fisher matrix", total=problem.rows)
-        for done, blocks in dense_steps(problem, chunk):
-            jax.block_until_ready(blocks)
-            bar.update(task, completed=done)
-    assert blocks is not None
-    return symmetric(blocks)
+    def build(route: Route) -> Float[Array, "P P"]:
+        parts = None
+        with Progress() as bar:
+            task = bar.add_task("Fisher matrix", total=problem.rows)
+            for done, parts in dense_steps(problem, route):
+                jax.block_until_ready(parts)
+                bar.update(task, completed=done)
+        assert parts is not None
+        return route.finish(problem, parts)
+
+    return _first_possible(build, problem, chunk)
 
 
 def leaf_block(problem: Problem, at: Placement, i: str, j: str) -> Float[Array, "p q"]:

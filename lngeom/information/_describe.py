@@ -17,8 +17,8 @@ import numpy as np
 from jaxtyping import Float
 
 from lngeom.families import Gaussian
-from lngeom.information._problem import Frozen, leaf_paths
-from lngeom.information._streaming import at_parameters
+from lngeom.information._broken import BrokenDirection, broken_symmetries
+from lngeom.information._problem import Frozen
 
 MIXING = 24
 """Longest shared axis for which changes of basis are tried: they span 2·length² directions."""
@@ -36,20 +36,6 @@ class Direction(NamedTuple):
 
     name: str
     dimension: int
-
-
-class BrokenDirection(NamedTuple):
-    """A symmetry that only an ε in a normalizer breaks.
-
-    Attributes:
-        name: the symmetry.
-        form: vᵀFv for the unit vector v along it, relative to the largest eigenvalue.
-        exponent: p in vᵀFv ∝ ε^p, found by scaling the leaf (ε acts as ε/δ²); 2 by theory.
-    """
-
-    name: str
-    form: float
-    exponent: float
 
 
 @dataclass(frozen=True)
@@ -153,7 +139,8 @@ def explain(operator: Any, basis: jax.Array) -> Description:
         if alike:
             directions.append(Direction("changes of all logits alike, which the softmax does not see", alike))
     unexplained = null.shape[1] - sum(d.dimension for d in directions)
-    return Description(tuple(directions), unexplained, tuple(_broken(operator, leaves, null, close)))
+    broken = tuple(direction for direction, _ in broken_symmetries(operator, null))
+    return Description(tuple(directions), unexplained, broken)
 
 
 def _moves_outputs(operator: Any, columns: np.ndarray, close: float) -> int:
@@ -285,32 +272,3 @@ def _fixed_pattern(basis: _Basis, leaf: Leaf, axis: int, null: np.ndarray) -> Ca
     else:
         name = f"{kappa.shape[1]} fixed patterns along axis {axis} of {leaf.name} that the data do not span"
     return name, basis.embed(leaf, np.moveaxis(patterns.reshape(-1, *moved), -1, axis + 1))
-
-
-def _broken(operator: Any, leaves: list[Leaf], null: np.ndarray, close: float) -> Iterator[BrokenDirection]:
-    """Scales of matrices whose form falls as δ⁻⁴ when the leaf grows by δ: what ε/δ² in a variance does."""
-    largest = float(operator.singular_values()[0]) ** 2
-    for leaf in leaves:
-        norm = np.linalg.norm(leaf.value)
-        if leaf.value.ndim < 2 or not norm:
-            continue
-        unit = _Basis(leaves).scale(leaf)[:, 0] / norm
-        if np.linalg.norm(unit - null @ (null.T @ unit)) < close:
-            continue
-        first, second = (_scale_form(operator, leaf.name, delta) for delta in (1.0, 2.0))
-        if not first > 0 or not second > 0:
-            continue
-        exponent = math.log2(first / second) / 2
-        if abs(exponent - 2) < 0.2:
-            yield BrokenDirection(f"scale of {leaf.name}", first / float(norm) ** 2 / largest, exponent)
-
-
-def _scale_form(operator: Any, name: str, delta: float) -> float:
-    """(δW)ᵀ F(δW) (δW), the form along the logarithm of a leaf's scale, at the leaf times δ."""
-    problem = operator.problem
-    names = leaf_paths(problem.params)
-    leaves, structure = jax.tree.flatten(problem.params)
-    scaled = [leaf * delta if n == name else leaf for n, leaf in zip(names, leaves, strict=True)]
-    tangent = [leaf if n == name else jnp.zeros_like(leaf) for n, leaf in zip(names, scaled, strict=True)]
-    moved = at_parameters(problem, jax.tree.unflatten(structure, scaled))
-    return float(operator.at_problem(moved).quadratic_form(jax.tree.unflatten(structure, tangent)))

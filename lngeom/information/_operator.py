@@ -1,5 +1,6 @@
 """`FisherOperator`: the Fisher matrix as a linear operator, with everything one asks of it."""
 
+import functools
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -47,17 +48,16 @@ class FisherOperator(lx.AbstractLinearOperator):
         """What matrix it is, of what, and how products are computed."""
         problem, plan = self.problem, self.plan
         kept = "derivative kept" if plan.store else f"chunks of {plan.chunk} samples"
-        devices = "" if self.placement.mesh is None else f", {self.placement.shards} devices"
         return (
             f"FisherOperator({self.in_size():,} × {self.in_size():,} {problem.dtype}, {self.method}, "
-            f"{type(problem.family).__name__}, {problem.samples:,} samples, {kept}{devices})"
+            f"{type(problem.family).__name__}, {problem.samples:,} samples, {kept})"
         )
 
     # A linear operator in lineax's sense.
 
     def mv(self, vector: PyTree) -> PyTree:
         """F v for a pytree v like the differentiated parameters."""
-        return _products.product(self._source, self._products, vector)
+        return self._product(vector)
 
     def mm(self, vectors: Float[Array, "P K"]) -> Float[Array, "P K"]:
         """F V for the K columns of a matrix, many at a time.
@@ -73,7 +73,7 @@ class FisherOperator(lx.AbstractLinearOperator):
         """
         if jnp.ndim(vectors) != 2 or vectors.shape[0] != self.in_size():
             raise ValueError(f"mm takes a matrix [P K] with P = {self.in_size()} rows; got shape {jnp.shape(vectors)}")
-        return _products.products(self._source, self._products, vectors, self.plan.batch)
+        return _products.products(self.problem, self.stored, self._products, vectors, self.plan.batch)
 
     def __matmul__(self, other: Any) -> Any:
         """F v for a ravelled vector [P], F V for a matrix [P K], or a composition with another operator."""
@@ -273,6 +273,7 @@ class FisherOperator(lx.AbstractLinearOperator):
         decomposition: _spectrum.Decomposition | None = None,
         tolerance: float | None = None,
         limit: int | None = None,
+        gauge: str = "exact",
     ) -> _solve.Solution:
         """Natural gradient: the minimum-norm solution of (F + λI) x = g on the identifiable directions.
 
@@ -280,20 +281,23 @@ class FisherOperator(lx.AbstractLinearOperator):
             gradient: g, a pytree like params, or ravelled.
             damping: λ ≥ 0.
             method: "svd" (P small enough for a decomposition) or "cg" (products only); by size where None.
-            nullspace: orthonormal basis of known null directions, to be projected out by "cg".
+            nullspace: orthonormal basis of known null directions, to be projected out by "cg"; by default those that
+                theory predicts for a normalized GLM.
             decomposition: of an earlier `decompose`, for "svd".
             tolerance: relative residual for "cg"; by default 100 √eps … of the dtype.
             limit: most iterations of "cg"; by default 10 P.
+            gauge: "exact" projects null directions out; "broken" also the symmetries that only an ε breaks.
 
         Returns:
             The solution, like the gradient given, and its report.
 
         Raises:
-            ValueError: if damping is negative or the method unknown.
+            ValueError: if damping is negative, or the method or gauge unknown.
+            RuntimeError: if conjugate gradients do not reach the tolerance.
         """
         tangent = self._as_tangent(gradient)
         x, report = _solve.solve(
-            self, self.problem.ravel(tangent), damping, method, nullspace, decomposition, tolerance, limit
+            self, self.problem.ravel(tangent), damping, method, nullspace, decomposition, tolerance, limit, gauge
         )
         flat = tangent is not gradient
         return _solve.Solution(x if flat else self.problem.unravel(x), **report)
@@ -314,10 +318,25 @@ class FisherOperator(lx.AbstractLinearOperator):
         return result if isinstance(v, jax.Array) and v.ndim == 1 else self.problem.unravel(result)
 
     def sample(
-        self, key: PRNGKeyArray, count: int = 1, decomposition: _spectrum.Decomposition | None = None
+        self,
+        key: PRNGKeyArray,
+        count: int = 1,
+        decomposition: _spectrum.Decomposition | None = None,
+        *,
+        method: str | None = None,
     ) -> Float[Array, "K P"]:
-        """Draws of parameter changes from N(0, F⁺), one a row, none along the null space."""
-        return _solve.sample(decomposition or self.decompose(), key, count)
+        """Draws of parameter changes from N(0, F⁺), one a row, none along the null space.
+
+        Args:
+            key: random key.
+            count: how many.
+            decomposition: of an earlier `decompose`, for "svd".
+            method: "svd", or "cg" (exact metrics), which draws with products alone; by size where None.
+
+        Returns:
+            The draws.
+        """
+        return _solve.sample(self, key, count, decomposition, method)
 
     def standard_error(self, statistic: Callable | None = None) -> PyTree:
         """Standard error of a Monte Carlo estimate, from the spread of its draws.
@@ -342,6 +361,11 @@ class FisherOperator(lx.AbstractLinearOperator):
     @property
     def _source(self) -> _products.Source:
         return self.problem if self.stored is None else self.stored
+
+    @functools.cached_property
+    def _product(self) -> Callable[[PyTree], PyTree]:
+        leaves, structure = jax.tree.flatten(self._source)
+        return functools.partial(_products.compiled_product(structure, self._products), leaves)
 
     @property
     def _products(self) -> Placement:

@@ -6,6 +6,7 @@ again, chunk by chunk.
 
 import functools
 from collections.abc import Callable
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -14,6 +15,8 @@ from jax.flatten_util import ravel_pytree
 from jax.sharding import PartitionSpec
 from jaxtyping import Array, Float, PyTree
 
+from lngeom.information._entries import Irregular, Structure, find_structure
+from lngeom.information._kronecker import kronecker_factor, product_work
 from lngeom.information._problem import Layout, Problem
 from lngeom.information._pullback import Pullback
 from lngeom.information._sharding import Placement, is_sharded, on_each_shard, sum_over_samples
@@ -86,16 +89,73 @@ def product(source: Source, at: Placement, v: PyTree) -> PyTree:
     return _run(source, at, Pullback.product, v)
 
 
+@functools.cache
+def compiled_product(structure: Any, at: Placement) -> Callable[[list[Array], PyTree], PyTree]:
+    """The product (leaves of a source, v) ↦ F v, compiled: a list of arrays is read faster than nested modules."""
+    return jax.jit(lambda leaves, v: product(jax.tree.unflatten(structure, leaves), at, v))
+
+
 @functools.partial(jax.jit, static_argnames="at")
 def flat_product(source: Source, at: Placement, vector: Float[Array, " P"]) -> Float[Array, " P"]:
     """F v for one ravelled tangent."""
     return ravel_pytree(_run(source, at, Pullback.product, source.layout.unravel(vector)))[0]
 
 
-@functools.partial(jax.jit, static_argnames=("at", "batch"))
-def products(source: Source, at: Placement, vectors: Float[Array, "P K"], batch: int) -> Float[Array, "P K"]:
-    """F V for many vectors, `batch` of them at a time, all by one pass through the model."""
+MANY = 8
+"""Vectors from which on it pays to compute the factor first."""
 
+WORKING = 2**27
+"""Bytes of what one pass holds for all its vectors."""
+
+
+@functools.partial(jax.jit, static_argnames=("at", "batch"))
+def products(
+    problem: Problem, stored: Stored | None, at: Placement, vectors: Float[Array, "P K"], batch: int
+) -> Float[Array, "P K"]:
+    """F V for many vectors: by outer products where the function's structure allows it, else `batch` at a time.
+
+    Args:
+        problem: the problem.
+        stored: its stored derivative, or None.
+        at: where its samples are.
+        vectors: V.
+        batch: vectors of one pass through the model.
+
+    Returns:
+        The products, as columns.
+    """
+    structure = find_structure(problem) if vectors.shape[1] >= MANY else None
+    if structure is not None and _pays(structure):
+        try:
+            return _products_by_factor(problem, structure, at, vectors)
+        except Irregular:
+            pass
+    return _products_by_passes(problem if stored is None else stored, at, vectors, batch)
+
+
+def _pays(structure: Structure) -> bool:
+    """Whether outer products cost less than passing through all layers."""
+    kernels = sum(entry.shape[0] * entry.shape[1] for entry in structure.entries if entry.kernel)
+    return product_work(structure)[0] <= 2 * kernels
+
+
+def _products_by_factor(
+    problem: Problem, structure: Structure, at: Placement, vectors: Float[Array, "P K"]
+) -> Float[Array, "P K"]:
+    held = product_work(structure)[1] * vectors.dtype.itemsize
+    count = vectors.shape[1]
+    batch = max(MANY, min(count, WORKING // (held * min(at.chunk, problem.rows))))
+    at = at._replace(chunk=max(1, min(at.chunk, WORKING // (held * min(batch, count)))))
+
+    def term(part: Problem, vectors: Float[Array, "P K"]) -> Float[Array, "P K"]:
+        factor = kronecker_factor(part, structure)
+        groups = [factor.products(vectors[:, k : k + batch]) for k in range(0, count, batch)]
+        return jnp.concatenate(groups, 1)
+
+    return sum_over_samples(term, problem, at, vectors)
+
+
+def _products_by_passes(source: Source, at: Placement, vectors: Float[Array, "P K"], batch: int) -> Float[Array, "P K"]:
     def group(rows: Float[Array, "K P"]) -> Float[Array, "K P"]:
         tangents = jax.vmap(source.layout.unravel)(rows)
         images = _run(source, at, Pullback.products, tangents)

@@ -6,6 +6,7 @@ of scores.
 """
 
 from abc import abstractmethod
+from dataclasses import replace
 from typing import Any
 
 import equinox as eqx
@@ -162,19 +163,19 @@ def differentiate(problem: Problem) -> AbstractDerivative:
     if has_closed_form(problem):
         return _closed_form(problem)
     z, linear = jax.linearize(problem.forward, problem.params)
-    if _has_reverse_rule_only(jax.make_jaxpr(linear)(problem.params)):
+    if has_reverse_rule_only(jax.make_jaxpr(linear)(problem.params)):
         z, reverse = jax.vjp(problem.forward, problem.params)
         return ReverseDerivative(z, reverse)
     return TracedDerivative(z, linear, problem.layout)
 
 
-def _has_reverse_rule_only(program: Any) -> bool:
+def has_reverse_rule_only(program: Any) -> bool:
     """Whether a linearized program holds a custom reverse rule, which can be transposed but not run."""
     for equation in getattr(program, "jaxpr", program).eqns:
         if equation.primitive.name == "custom_lin":
             return True
         inner = jax.tree.leaves(list(equation.params.values()), is_leaf=_is_program)
-        if any(_is_program(value) and _has_reverse_rule_only(value) for value in inner):
+        if any(_is_program(value) and has_reverse_rule_only(value) for value in inner):
             return True
     return False
 
@@ -205,6 +206,7 @@ class Metric(eqx.Module):
         family: whose covariance Λ is.
         weights: of each position [N *T], or None.
         scores: [N m *T C], whose outer products take Λ's place, or None.
+        diagonal: weighted Λ/N of independent responses, computed once; else None.
         samples: N.
     """
 
@@ -212,10 +214,13 @@ class Metric(eqx.Module):
     family: Frozen
     weights: Float[Array, "N *T"] | None
     scores: Float[Array, "N m *T C"] | None
+    diagonal: Float[Array, "N *T C"] | None
     samples: int = eqx.field(static=True)
 
     def product(self, dz: Float[Array, "N *T C"]) -> Float[Array, "N *T C"]:
         """Λ dz / N."""
+        if self.diagonal is not None:
+            return self.diagonal * dz
         if self.scores is not None:
             return self.transposed_sqrt(self.sqrt_product(dz))
         y = self.family.thaw().metric_product(self.outputs, dz)
@@ -247,7 +252,10 @@ class Metric(eqx.Module):
 
 def metric(problem: Problem, outputs: Float[Array, "N *T C"]) -> Metric:
     """The metric at these outputs of the problem."""
-    return Metric(outputs, Frozen(problem.family), problem.weights, problem.scores, problem.samples)
+    at = Metric(outputs, Frozen(problem.family), problem.weights, problem.scores, None, problem.samples)
+    if problem.family.joint or problem.scores is not None:
+        return at
+    return replace(at, diagonal=at.product(jnp.ones_like(outputs)))
 
 
 class Pullback(eqx.Module):

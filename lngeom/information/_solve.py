@@ -6,14 +6,26 @@ orthogonal to the null space. Noise along null directions must be projected out,
 
 import functools
 import warnings
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.tree_util import Partial
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
+from lngeom.glm import NormalizedGLM
+from lngeom.information._broken import BrokenDirection, broken_symmetries
+from lngeom.information._nullspace import predicted_nullspace
+from lngeom.information._problem import Problem
+from lngeom.information._pullback import GLMFunction, Pullback
+from lngeom.information._sharding import Placement, sum_over_samples
 from lngeom.information._spectrum import SMALL, Decomposition
+from lngeom.information._streaming import original
+
+NEARLY_NULL = 1e-6
+"""A symmetry broken by an ε matters to a solution if its form is below this, relative to the largest eigenvalue."""
 
 CLEAR_GAP = 10.0
 """A rank is clear if the smallest kept singular value is this much larger than the largest dropped one."""
@@ -26,9 +38,11 @@ class Solution(NamedTuple):
         value: x, a tangent like params.
         rank: number of identifiable directions, or None where iterations did not determine it.
         gap: smallest kept ÷ largest dropped singular value, or None.
-        residual: |(F + λI) x − g'| / |g'| with g' the identifiable part of g.
+        residual: |(F + λI) x − g'| / |g'|, of the identifiable part, which g' is of g.
         unidentifiable: |g − g'| / |g|, the part of g along null directions, which was projected out.
         iterations: of conjugate gradients (0 for the decomposition).
+        broken: symmetries that only an ε breaks, along which most of x lies: F is almost zero there (∝ ε²), so x is
+            the gradient's rounding or noise, divided by almost nothing. `gauge="broken"` projects them out.
     """
 
     value: PyTree
@@ -37,6 +51,7 @@ class Solution(NamedTuple):
     residual: float
     unidentifiable: float
     iterations: int
+    broken: tuple[BrokenDirection, ...] = ()
 
 
 def _relative(a: Array, b: Array) -> float:
@@ -74,7 +89,7 @@ def solve_by_decomposition(
     report = {
         "rank": decomposition.rank,
         "gap": gap,
-        "residual": _relative(product(x) + damping * x - identifiable, identifiable),
+        "residual": _relative(basis @ (basis.T @ (product(x) + damping * x)) - identifiable, identifiable),
         "unidentifiable": _relative(gradient - identifiable, gradient),
         "iterations": 0,
     }
@@ -135,7 +150,8 @@ def solve_by_conjugate_gradients(
     norm = jnp.linalg.norm(identifiable)
     scale = jnp.asarray(damping, gradient.dtype)
     x, steps = _conjugate_gradients(product, basis, identifiable, scale, tolerance * norm, limit)
-    residual = _relative(product(x) + damping * x - identifiable, identifiable)
+    image = product(x) + damping * x
+    residual = _relative(image - basis @ (basis.T @ image) - identifiable, identifiable)
     if not residual <= 10 * tolerance:
         raise RuntimeError(
             f"conjugate gradients stopped after {int(steps)} iterations at relative residual "
@@ -163,6 +179,7 @@ def solve(
     decomposition: Decomposition | None,
     tolerance: float | None,
     limit: int | None,
+    gauge: str,
 ) -> tuple[Float[Array, " P"], dict]:
     """Chooses the method, and solves.
 
@@ -171,32 +188,168 @@ def solve(
         gradient: g, ravelled.
         damping: λ.
         method: "svd", "cg", or None to choose by size.
-        null: orthonormal basis of the known null space, for "cg".
+        null: orthonormal basis of the known null space, for "cg"; that of theory where None.
         decomposition: for "svd".
         tolerance: for "cg".
         limit: for "cg".
+        gauge: "exact" or "broken".
 
     Returns:
         x, and what `Solution` reports.
 
     Raises:
-        ValueError: if damping is negative or the method unknown.
+        ValueError: if damping is negative, or the method or gauge unknown.
     """
     if damping < 0:
         raise ValueError(f"damping must be at least 0; got {damping}")
+    if gauge not in {"exact", "broken"}:
+        raise ValueError(f"gauge must be 'exact' or 'broken'; got {gauge!r}")
     product = Partial(type(operator).__matmul__, operator)
     if method is None:
         method = "svd" if decomposition is not None or gradient.size <= SMALL else "cg"
     if method == "svd":
-        return solve_by_decomposition(product, decomposition or operator.decompose(), gradient, damping)
-    if method == "cg":
+        decomposition = operator.decompose() if decomposition is None else decomposition
+        assert decomposition is not None
+        null = decomposition.null
+        s = decomposition.singular_values
+        suspect = decomposition.rank > 0 and float(s[decomposition.rank - 1]) < NEARLY_NULL**0.5 * float(s[0])
+    elif method == "cg":
+        null = known_nullspace(operator) if null is None else null
+        suspect = True
+    else:
+        raise ValueError(f"method must be 'svd' or 'cg'; got {method!r}")
+    basis = np.zeros((gradient.size, 0)) if null is None else np.asarray(null, np.float64)
+    found = [(b, v) for b, v in broken_symmetries(operator, basis) if b.form < NEARLY_NULL] if suspect else []
+    if found and gauge == "broken":
+        rest = np.stack([v for _, v in found], 1)
+        extra = jnp.asarray(np.linalg.qr(rest - basis @ (basis.T @ rest))[0], gradient.dtype)
+        null, found = jnp.concatenate([jnp.asarray(basis, gradient.dtype), extra], 1), []
+        decomposition = None if decomposition is None else without(decomposition, extra)
+    if decomposition is not None and method == "svd":
+        x, report = solve_by_decomposition(product, decomposition, gradient, damping)
+    else:
         reach = float(jnp.finfo(gradient.dtype).eps) ** 0.625 if tolerance is None else tolerance
-        return solve_by_conjugate_gradients(product, null, gradient, damping, reach, limit or 10 * gradient.size)
-    raise ValueError(f"method must be 'svd' or 'cg'; got {method!r}")
+        limit = limit or 10 * gradient.size
+        x, report = solve_by_conjugate_gradients(product, null, gradient, damping, reach, limit)
+    shares = [abs(float(jnp.asarray(v, x.dtype) @ x)) / max(float(jnp.linalg.norm(x)), 1e-300) for _, v in found]
+    amplified = [(b, share) for (b, _), share in zip(found, shares, strict=True) if share > 0.5]
+    for b, share in amplified:
+        warnings.warn(
+            f"{100 * share:.0f} % of the solution lies along the {b.name}, a symmetry that only eps breaks: F there is "
+            f"{b.form:.1e} of its largest eigenvalue (∝ eps²), so the solution is the gradient divided by almost "
+            "nothing; gauge='broken' projects it out, damping bounds it",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+    return x, report | {"broken": tuple(b for b, _ in amplified)}
 
 
-def sample(decomposition: Decomposition, key: PRNGKeyArray, count: int) -> Float[Array, "K P"]:
-    """Draws from N(0, F⁺): V_r s⁻¹ ξ, with no component along the null space."""
+def known_nullspace(operator: Any) -> Float[Array, "P k"] | None:
+    """The null space that theory predicts for a whole normalized GLM, if its basis fits; None for other models.
+
+    Args:
+        operator: a Fisher operator, with concrete arrays.
+
+    Returns:
+        An orthonormal basis, or None.
+    """
+    problem = operator.problem
+    params, model = problem.params, problem.model
+    whole = isinstance(model, GLMFunction) and not model.printed and len(jax.tree.leaves(params)) == 3
+    if not whole or problem.inputs.ndim != 2 or not problem.inputs.is_fully_addressable:
+        return None
+    if 24 * params.size * (params.inputs + params.units) > operator.plan.budget:
+        return None
+    glm = NormalizedGLM(original(model.model.normalizer), model.model.family)
+    try:
+        predicted = predicted_nullspace(glm, params, problem.inputs)
+    except ValueError:  # a normalizer without theory, or a σ of zero
+        return None
+    return jnp.asarray(predicted.basis, problem.dtype)
+
+
+def without(decomposition: Decomposition, extra: Float[Array, "P k"]) -> Decomposition:
+    """The decomposition of the factor on the complement of more directions, which become null.
+
+    Args:
+        decomposition: of the factor.
+        extra: orthonormal columns, orthogonal to its null space.
+
+    Returns:
+        That of A(I − UUᵀ), whose rank is lower by their number.
+    """
+    rows = decomposition.singular_values[:, None] * decomposition.vectors
+    _, s, vectors = jnp.linalg.svd(rows - (rows @ extra) @ extra.T, full_matrices=True)
+    rank = decomposition.rank - extra.shape[1]
+    gap = float(s[rank - 1] / s[rank]) if float(s[rank]) > 0 else float("inf")
+    return Decomposition(s, vectors, decomposition.decision._replace(rank=rank, gap=gap))
+
+
+def sample_by_products(operator: Any, key: PRNGKeyArray, count: int) -> Float[Array, "K P"]:
+    """Draws from N(0, F⁺) without a decomposition: F⁺ Aᵀ ξ, whose covariance is F⁺ (AᵀA) F⁺.
+
+    Args:
+        operator: a Fisher operator of the exact metric.
+        key: for ξ.
+        count: K.
+
+    Returns:
+        One draw a row.
+    """
+    problem = operator.problem
+    at = operator.placement._replace(chunk=operator.plan.chunk)
+    null = known_nullspace(operator)
+
+    def draw(key: PRNGKeyArray) -> Float[Array, " P"]:
+        z = jax.eval_shape(problem.forward, problem.params)
+        noise = jax.random.normal(key, z.shape, z.dtype)
+        gradient = _transposed_factor_product(replace(problem, scores=noise[:, None]), at)
+        return solve(operator, gradient, 0.0, "cg", null, None, None, None, "exact")[0]
+
+    return jnp.stack([draw(k) for k in jax.random.split(key, count)])
+
+
+@functools.partial(jax.jit, static_argnames="at")
+def _transposed_factor_product(problem: Problem, at: Placement) -> Float[Array, " P"]:
+    """Aᵀ ξ, with ξ [N 1 *R] in the place of scores."""
+
+    def term(part: Problem) -> PyTree:
+        assert part.scores is not None
+        pullback = Pullback(replace(part, scores=None))
+        return pullback.derivative.pull(pullback.metric.transposed_sqrt(part.scores[:, 0]))
+
+    return problem.ravel(sum_over_samples(term, problem, at))
+
+
+def sample(
+    operator: Any, key: PRNGKeyArray, count: int, decomposition: Decomposition | None, method: str | None
+) -> Float[Array, "K P"]:
+    """Draws from N(0, F⁺): V_r s⁻¹ ξ, or by products where P is large; none has a component along the null space.
+
+    Args:
+        operator: a Fisher operator.
+        key: for ξ.
+        count: K.
+        decomposition: of the factor, for "svd".
+        method: "svd", "cg", or None to choose by size.
+
+    Returns:
+        One draw a row.
+
+    Raises:
+        ValueError: if the method is unknown, or "cg" is asked of a Monte Carlo or empirical matrix.
+    """
+    if method not in {None, "svd", "cg"}:
+        raise ValueError(f"method must be 'svd' or 'cg'; got {method!r}")
+    exact = operator.problem.scores is None
+    if method == "cg" and not exact:
+        raise ValueError(f"method='cg' draws from an exact metric; got that of {operator.method!r}: use 'svd'")
+    large = decomposition is None and operator.in_size() > SMALL
+    if method == "cg" or (method is None and large and exact):
+        return sample_by_products(operator, key, count)
+    if decomposition is None:
+        decomposition = operator.decompose()
+    assert decomposition is not None
     s = decomposition.singular_values[: decomposition.rank]
     noise = jax.random.normal(key, (count, decomposition.rank), s.dtype)
     return noise / s[None, :] @ decomposition.vectors[: decomposition.rank]

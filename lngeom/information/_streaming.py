@@ -243,7 +243,9 @@ def _streamed_glm(problem: Problem, at: Placement) -> GLMFunction:
     squares, products = (s / problem.samples for s in sum_over_samples(term, problem, at, mean))
     scale = jnp.sqrt(squares + model.normalizer.eps)
     slope = products / scale[:, None]
-    normalizer = StreamedBatchNorm(weights, mean, scale, slope, at.chunk, model.normalizer.eps)
+    normalizer = StreamedBatchNorm(
+        origin=weights, input_mean=mean, scale=scale, slope=slope, chunk=at.chunk, eps=model.normalizer.eps
+    )
     return GLMFunction(NormalizedGLM(normalizer, model.family))
 
 

@@ -24,6 +24,9 @@ from lngeom.information._order import from_paper_order
 CHUNK = 256
 """Samples summed at a time: the packed factors of a chunk stay in cache (by measurement; 128 to 512 are close)."""
 
+BYTES = 2**27
+"""Of packed factors at a time, where units or inputs are so many that CHUNK samples would take more."""
+
 
 def product(
     model: NormalizedGLM, params: GLMParameters, inputs: Float[Array, "N D"], v: GLMParameters
@@ -48,7 +51,11 @@ def product(
 
 
 def dense(
-    model: NormalizedGLM, params: GLMParameters, inputs: Float[Array, "N D"], chunk: int = CHUNK
+    model: NormalizedGLM,
+    params: GLMParameters,
+    inputs: Float[Array, "N D"],
+    chunk: int = CHUNK,
+    weights: Float[Array, " N"] | None = None,
 ) -> Float[Array, "P P"]:
     """The exact Fisher matrix, summed over chunks of samples.
 
@@ -56,7 +63,8 @@ def dense(
         model: a normalized GLM whose normalizer has a closed form.
         params: where the Fisher matrix is taken.
         inputs: X, one sample a row.
-        chunk: samples summed at a time.
+        chunk: most samples summed at a time.
+        weights: of each sample in the mean; 1 where None.
 
     Returns:
         The matrix, in the order of `ravel_pytree`.
@@ -68,6 +76,11 @@ def dense(
     z = params.gain[None, :] * at.normalized + params.bias[None, :]
     diagonal, outer = model.family.metric_parts(z)
     outer = outer if model.family.joint else None
+    if weights is not None:
+        diagonal = diagonal * weights[:, None]
+        outer = None if outer is None else outer * jnp.sqrt(weights)[:, None]
+    held = (params.units + params.inputs) ** 2 + 2 * params.units**2
+    chunk = max(1, min(chunk, BYTES // (held * inputs.dtype.itemsize)))
     if isinstance(at, GroupedLinearization):
         return _dense_grouped(at, params, diagonal, outer, chunk)
     assert isinstance(at, UnitwiseLinearization)
@@ -88,7 +101,7 @@ def _sum_over_chunks(term: Callable, arrays: tuple, samples: int, chunk: int):
     return total
 
 
-def _unpacking(size: int) -> np.ndarray:
+def unpacking(size: int) -> np.ndarray:
     """Positions [K K] of a symmetric matrix's entries in its packed upper triangle."""
     rows, columns = np.triu_indices(size)
     positions = np.empty((size, size), np.int64)
@@ -148,7 +161,7 @@ def _dense_grouped(
     samples = len(at.inputs)
     arrays = (at.normalized, at.inputs, at.inverse_scale, diagonal, outer)
     ww, wbg, bb, bg, gg = _sum_over_chunks(term, arrays, samples, chunk)
-    ww = ww[_unpacking(units)][:, :, _unpacking(features)]
+    ww = ww[unpacking(units)][:, :, unpacking(features)]
     ww = ww.transpose(0, 2, 1, 3).reshape(units * features, units * features)
     wbg = wbg.reshape(units, 2 * units, features).transpose(0, 2, 1).reshape(units * features, 2 * units)
     shared = jnp.block([[bb, bg], [bg.T, gg]])

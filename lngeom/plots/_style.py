@@ -11,6 +11,7 @@ from typing import Any
 
 import matplotlib
 import numpy as np
+from cycler import cycler
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
@@ -22,11 +23,9 @@ WIDTHS = {"column": 3.6, "page": 7.2}
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000")
 """Okabe and Ito's colours, told apart by colour-blind readers; lines also differ by dash and marker."""
 
-STYLE: dict[str, Any] = {
+STYLE: Any = {
     "axes.grid": True,
-    "axes.prop_cycle": matplotlib.cycler(
-        color=COLOURS, linestyle=["-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), "-"]
-    ),
+    "axes.prop_cycle": cycler(color=COLOURS, linestyle=["-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), "-"]),
     "axes.spines.right": False,
     "axes.spines.top": False,
     "axes.titlesize": 9,

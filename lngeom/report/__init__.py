@@ -2,9 +2,11 @@
 
 from lngeom.report._document import SCHEMA as SCHEMA, document as document, dumps as dumps, write as write
 from lngeom.report._page import page as page
+from lngeom.report._tables import tables as tables
 from lngeom.report._terminal import (
     claims_table as claims_table,
     errata as errata,
+    extended as extended,
     listing as listing,
     numbers_alone as numbers_alone,
     summary as summary,

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from lngeom import __version__, paper
-from lngeom.claims import Claim, Evidence, Outcome, Strength, Verdict
+from lngeom.claims import Evidence, Outcome, Strength, Verdict
 from lngeom.data import Dataset
 from lngeom.report._tables import tables
 
@@ -21,12 +21,11 @@ SCHEMA = "lngeom.report/1"
 PACKAGES = ("jax", "jaxlib", "numpy", "scipy", "equinox", "sympy", "scikit-learn")
 
 
-def document(outcomes: Sequence[Outcome], reserved: Sequence[Claim], dataset: Dataset, seed: int) -> dict[str, Any]:
+def document(outcomes: Sequence[Outcome], dataset: Dataset, seed: int) -> dict[str, Any]:
     """The report as plain data.
 
     Args:
         outcomes: the claims that were checked.
-        reserved: ids reserved for later.
         dataset: what they were checked on.
         seed: seed of all that was random.
 
@@ -59,7 +58,6 @@ def document(outcomes: Sequence[Outcome], reserved: Sequence[Claim], dataset: Da
         },
         "tables": tables(outcomes),
         "claims": [_outcome(o) for o in outcomes],
-        "reserved": [{"id": c.id, "topic": c.topic, "source": c.source, "statement": c.statement} for c in reserved],
     }
 
 

@@ -3,12 +3,16 @@
 from collections.abc import Sequence
 from typing import Any
 
-from lngeom import transformations
+from lngeom import invariance_table, transformations
 from lngeom.claims import Kind, Outcome, Role
 from lngeom.claims._problem import TITLES
+from lngeom.normalizers import METHODS
 from lngeom.paper import TABLE1
 
-NAMES = {"table1": "Table 1", "extended": "Extended table"}
+TABLES = {"table1": ("Table 1", TABLE1), "extended": ("Extended table", invariance_table.EXTENDED)}
+"""First part of the claims' ids → title, and rows of columns."""
+
+ROWS = {m.name: m.title for m in METHODS.values()} | TITLES
 COLUMNS = {c.name: c for c in vars(transformations).values() if isinstance(c, transformations.Column)}
 
 
@@ -21,15 +25,16 @@ def tables(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
     Returns:
         For each table its columns and rows; a cell is None where it was not checked.
     """
-    return [found for prefix, title in NAMES.items() if (found := _table(prefix, title, outcomes))["rows"]]
+    return [found for prefix in TABLES if (found := _table(prefix, outcomes))["rows"]]
 
 
-def _table(prefix: str, title: str, outcomes: Sequence[Outcome]) -> dict[str, Any]:
+def _table(prefix: str, outcomes: Sequence[Outcome]) -> dict[str, Any]:
+    title, recorded = TABLES[prefix]
     cells: dict[tuple[str, str], dict[str, Any]] = {}
     for outcome in outcomes:
         first, _, rest = outcome.claim.id.partition(".")
         method, _, column = rest.partition(".")
-        if first == prefix and column and (prefix != "table1" or method in TABLE1):
+        if first == prefix and column in recorded.get(method, ()):
             cells[method, column] = _cell(outcome)
     methods, columns = (list(dict.fromkeys(key[k] for key in cells)) for k in (0, 1))
     return {
@@ -39,7 +44,7 @@ def _table(prefix: str, title: str, outcomes: Sequence[Outcome]) -> dict[str, An
         "rows": [
             {
                 "name": method,
-                "title": TITLES.get(method, method.replace("_", " ")),
+                "title": ROWS.get(method, method),
                 "cells": [cells.get((method, column)) for column in columns],
             }
             for method in methods

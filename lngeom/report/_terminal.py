@@ -8,8 +8,10 @@ from rich.text import Text
 
 from lngeom.claims import Claim, Outcome, Strength, Verdict
 from lngeom.claims._problem import TITLES
+from lngeom.invariance_table import EQUIVARIANCE, EXTENDED, Cell
+from lngeom.normalizers import METHODS
 from lngeom.paper import TABLE1
-from lngeom.transformations import TABLE1 as COLUMNS
+from lngeom.transformations import BASIS_CHANGES, EQUIVARIANCES, EXTENDED as EXTENDED_COLUMNS, TABLE1 as COLUMNS
 
 STYLES = {
     Verdict.HOLDS: "green",
@@ -76,8 +78,9 @@ def summary(outcomes: Sequence[Outcome]) -> Table:
 
 
 def errata(outcomes: Sequence[Outcome]) -> Table | None:
-    """What is false as printed, with what is true instead."""
-    false = [o.claim for o in outcomes if o.verdict is Verdict.REFUTED and o.claim.correction]
+    """What is false as printed, with what is true instead; a small experiment alone shows no such thing."""
+    refuted = [o for o in outcomes if o.verdict is Verdict.REFUTED and o.strength is not Strength.EXPERIMENT]
+    false = [o.claim for o in refuted if o.claim.correction]
     if not false:
         return None
     table = Table(title="False as printed", show_lines=True, expand=True)
@@ -102,17 +105,15 @@ def numbers_alone(outcomes: Sequence[Outcome]) -> Table | None:
     return table
 
 
-def listing(claims: Sequence[Claim], reserved: Sequence[Claim]) -> Table:
+def listing(claims: Sequence[Claim]) -> Table:
     """Ids, topics, sources and recorded verdicts, without checking anything."""
-    table = Table(title=f"{len(claims)} claims, {len(reserved)} ids reserved", expand=True)
+    table = Table(title=f"{len(claims)} claims", expand=True)
     for name in ("claim", "topic", "source"):
         table.add_column(name, overflow="fold")
     table.add_column("recorded", no_wrap=True)
     for claim in claims:
         style = STYLES[claim.expected]
         table.add_row(claim.id, claim.topic, claim.source, Text(claim.expected.value, style=style))
-    for claim in reserved:
-        table.add_row(claim.id, claim.topic, claim.source, Text("reserved", style="dim"))
     return table
 
 
@@ -137,3 +138,47 @@ def table1(outcomes: Sequence[Outcome]) -> Table:
         table.add_row(TITLES[method], *cells)
     table.caption = "Below each cell: strength, and the largest relative change of the output over the draws."
     return table
+
+
+MATRIX_HEADINGS = ("S_H, groups", "S_H", "O(H), Q1=1", "O(H)", "O(D), A1=1", "O(D)", "GL(D)")
+CELL_STYLES = {Cell.INVARIANT: "green", Cell.SIGN: "cyan", Cell.CHANGED: "yellow"}
+
+
+def extended(outcomes: Sequence[Outcome]) -> list[Table]:
+    """The extended table, then equivariances and changes of basis; exceptions below."""
+    by_id = {o.claim.id: o for o in outcomes}
+    headings = {c.name: c.heading for c in EXTENDED_COLUMNS}
+    groups = {g.name: head for g, head in zip((*EQUIVARIANCES, *BASIS_CHANGES), MATRIX_HEADINGS, strict=True)}
+    first = _grid("The extended invariance table", by_id, EXTENDED, headings)
+    second = _grid("f(QW, X) = Q f(W, X), and f(WA⁻¹, Ax) = f(W, x)", by_id, EQUIVARIANCE, groups)
+    first.caption = (
+        "I invariant, no: it changes, ± only the sign, which g → −g repairs; below, the largest relative change over "
+        "the draws (± after the repair), and * where numbers alone decide."
+    )
+    exceptions = [o for o in outcomes if ".exception." in o.claim.id]
+    third = Table(title="Exceptions", expand=True)
+    for name in ("claim", "statement", "verdict"):
+        third.add_column(name, overflow="fold")
+    for outcome in exceptions:
+        third.add_row(outcome.claim.id, Text(outcome.claim.statement), verdict(outcome))
+    return [first, second, *([third] if exceptions else [])]
+
+
+def _grid(title: str, by_id, recorded, headings) -> Table:
+    table = Table(title=title, padding=0, show_lines=True)
+    table.add_column("")
+    for heading in headings.values():
+        table.add_column(Text(heading), justify="center", overflow="fold")
+    for method, row in recorded.items():
+        cells = [_cell(by_id[f"extended.{method}.{name}"], row[name]) if name in row else "–" for name in headings]
+        table.add_row(Text(METHODS[method].title), *cells)
+    return table
+
+
+def _cell(outcome: Outcome, recorded: Cell) -> Text:
+    if not outcome.as_recorded:
+        return Text(f"{recorded.value}\n{outcome.verdict.value}", style="red reverse")
+    kind = "counterexample" if recorded is Cell.CHANGED else "agreement"
+    deviation = max((e.residual or 0.0 for e in outcome.evidence if e.kind.value == kind), default=0.0)
+    mark = "" if outcome.strength is Strength.PROOF else "*"
+    return Text(f"{recorded.value}{mark}\n{deviation:.0e}", style=CELL_STYLES[recorded])

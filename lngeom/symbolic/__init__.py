@@ -4,6 +4,7 @@ from lngeom.symbolic import (
     completeness as completeness,
     dynamics as dynamics,
     exceptions as exceptions,
+    extended as extended,
     fisher_blocks as fisher_blocks,
     glm as glm,
     growth as growth,

@@ -51,6 +51,11 @@ class Method:
         smallest: smallest non-degenerate sizes (H, D, N), H for each group.
         groups: number of groups in concrete definitions.
         least_units: fewest units a group must have where ε = 0.
+        sample: index of a sample: n, or (n, t) for its position t.
+        positions: rows of concrete inputs for one sample.
+        blocks: number of groups that actions on groups of units tell apart.
+        outer: an increasing odd function of the ratio that is the output.
+        irrational: whether concrete numerators or squares contain roots.
     """
 
     name: str
@@ -60,19 +65,30 @@ class Method:
     smallest: tuple[int, int, int] = (1, 2, 1)
     groups: int = 1
     least_units: int = 1
+    sample: Index = n
+    positions: int = 1
+    blocks: int = 2
+    outer: Callable[[Any], Any] = lambda ratio: ratio
+    irrational: bool = False
 
-    def square(self, layer: Layer, sample: Index = n, unit: Index | None = None, eps: Expr = sp.S.Zero) -> Expr:
+    def square(
+        self, layer: Layer, sample: Index | None = None, unit: Index | None = None, eps: Expr = sp.S.Zero
+    ) -> Expr:
         """σ² of Eq. 5, ε included."""
-        return self.fraction(layer, sample, unit or self.unit, eps)[1]
+        return self.fraction(layer, sample or self.sample, unit or self.unit, eps)[1]
 
-    def numerator(self, layer: Layer, sample: Index = n, unit: Index | None = None, eps: Expr = sp.S.Zero) -> Expr:
+    def numerator(
+        self, layer: Layer, sample: Index | None = None, unit: Index | None = None, eps: Expr = sp.S.Zero
+    ) -> Expr:
         """The numerator a − μ of Eq. 5."""
-        return self.fraction(layer, sample, unit or self.unit, eps)[0]
+        return self.fraction(layer, sample or self.sample, unit or self.unit, eps)[0]
 
-    def __call__(self, layer: Layer, sample: Index = n, unit: Index | None = None, eps: Expr = sp.S.Zero) -> Expr:
+    def __call__(
+        self, layer: Layer, sample: Index | None = None, unit: Index | None = None, eps: Expr = sp.S.Zero
+    ) -> Expr:
         """The normalized summed input n of a sample and a unit."""
-        numerator, square = self.fraction(layer, sample, unit or self.unit, eps)
-        return numerator / sp.sqrt(square)
+        numerator, square = self.fraction(layer, sample or self.sample, unit or self.unit, eps)
+        return self.outer(numerator / sp.sqrt(square))
 
     def exactly(self, W: Matrix, X: Matrix, eps: Any = 0) -> sp.ImmutableMatrix:
         """Normalized summed inputs [N H] of exact weights and inputs.
@@ -83,7 +99,7 @@ class Method:
         rows = self.rows(sp.Matrix(W).tolist(), sp.Matrix(X).tolist(), sp.sympify(eps))
         if any(square == 0 for row in rows for _, square in row):
             raise ZeroDivisionError(f"{self.name}: zero variance")
-        return sp.ImmutableMatrix([[num / sp.sqrt(square) for num, square in row] for row in rows])
+        return sp.ImmutableMatrix([[self.outer(num / sp.sqrt(square)) for num, square in row] for row in rows])
 
 
 METHODS: dict[str, Method] = {}
@@ -175,6 +191,7 @@ def group_norm(groups: int) -> Method:
         (p, q),
         smallest=(3, 2, 1),
         groups=groups,
+        blocks=groups,
         least_units=2,
     )
 

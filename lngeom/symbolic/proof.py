@@ -284,6 +284,12 @@ def certified_nonzero(value: Expr) -> bool:
     """Whether a number is not zero, by exact arithmetic, or by interval arithmetic if it is transcendental."""
     if value.is_Rational:
         return value != 0
+    try:
+        interval = _interval(value)
+        if not interval.a <= 0 <= interval.b:
+            return True
+    except (ProofError, ValueError):
+        pass
     if value.is_algebraic:
         x = sp.Symbol("x")
         return sp.minimal_polynomial(value, x, compose=True) != x

@@ -18,16 +18,18 @@ from sympy import Add, Dummy, Expr, Indexed, IndexedBase, KroneckerDelta, Mul, P
 
 H, D, N = sp.symbols("H D N", integer=True, positive=True)
 G, M = sp.symbols("G M", integer=True, positive=True)
-"""Sizes: H units, D inputs, N samples; G groups of M units."""
+T = sp.Symbol("T", integer=True, positive=True)
+"""Sizes: H units, D inputs, N samples; G groups of M units; T positions."""
 
 i, j, k = sp.symbols("i j k", integer=True, positive=True)
 d, e = sp.symbols("d e", integer=True, positive=True)
 n, m = sp.symbols("n m", integer=True, positive=True)
 p, q = sp.symbols("p q", integer=True, positive=True)
-FREE_INDICES: dict[Symbol, Symbol] = {i: H, j: H, k: H, d: D, e: D, n: N, m: N, p: G, q: M}
+s, t = sp.symbols("s t", integer=True, positive=True)
+FREE_INDICES: dict[Symbol, Symbol] = {i: H, j: H, k: H, d: D, e: D, n: N, m: N, p: G, q: M, s: T, t: T}
 """Indices that may stand free in a statement, and the size each runs to."""
 
-_LETTERS = {H: "ijkl", D: "de", N: "nm", G: "pr", M: "qst"}
+_LETTERS = {H: "ijkl", D: "de", N: "nm", G: "pr", M: "qr", T: "tsuv"}
 
 Index = Expr | tuple[Expr, ...]
 Field = Callable[..., Expr]

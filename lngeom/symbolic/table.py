@@ -1,7 +1,6 @@
 """`prove`: every cell of the invariance table is proved for all sizes or refuted by the smallest exact instance."""
 
 import itertools
-from collections.abc import Iterator
 from fractions import Fraction
 from typing import Any
 
@@ -10,15 +9,13 @@ from sympy import Expr, sqrt
 
 from lngeom.normalizers import AbstractNormalizer
 from lngeom.symbolic.actions import ACTIONS, DELTA, Action
-from lngeom.symbolic.layers import EPSILON, METHODS, Layer, Method, group_norm
+from lngeom.symbolic.further import GROUPED
+from lngeom.symbolic.layers import EPSILON, METHODS, Layer, Method
 from lngeom.symbolic.proof import Assumption, Counterexample, Proof, ProofError, Step, equality, fact
 from lngeom.symbolic.registry import proves
-from lngeom.symbolic.sums import n, vanishes
+from lngeom.symbolic.search import ANOTHER_SCALE, changes_somewhere, compared, copies, counterexample, draw
+from lngeom.symbolic.sums import vanishes
 from lngeom.transformations import Column
-
-ANOTHER_SCALE = Fraction(2)
-SEARCH_WEIGHT = 9
-"""Largest sum of entries searched for a counterexample."""
 
 
 def prove(
@@ -51,7 +48,7 @@ def prove(
     action = _action_of(transformation)
     _check_units(method, units, eps)
     name = f"{method.name}.{action.name}"
-    proof = _proof(name, method, action, eps)
+    proof = None if changes_somewhere(method, action, eps) else _proof(name, method, action, eps)
     if proof is not None:
         return proof
     return counterexample(name, method, action, eps=eps, units=units, correction=_sign_correction(method, action))
@@ -66,7 +63,7 @@ def _method_of(normalizer: Any) -> tuple[Method, Expr]:
         )
     eps = sp.Rational(str(normalizer.eps)) if isinstance(normalizer, AbstractNormalizer) else sp.S.Zero
     groups = getattr(normalizer, "groups", None)
-    return (group_norm(groups) if isinstance(groups, int) else METHODS[name]), eps
+    return (GROUPED[name](groups) if name in GROUPED and isinstance(groups, int) else METHODS[name]), eps
 
 
 def _action_of(transformation: Any) -> Action:
@@ -106,12 +103,9 @@ def _proof(name: str, method: Method, action: Action, eps: Expr) -> Proof | None
 def _common_factor(method: Method, action: Action, eps: Expr) -> Expr | None:
     r"""The c with numerator' = c · numerator and square' = c² · square, if there is one."""
     before, after = Layer(), action.moved(Layer())
-    unit = method.unit
-    for factor in action.factors(n, unit):
-        change = method.numerator(after, n, unit, eps) - factor * method.numerator(before, n, unit, eps)
-        if vanishes(change) and vanishes(
-            method.square(after, n, unit, eps) - factor**2 * method.square(before, n, unit, eps)
-        ):
+    for factor in action.factors(method.sample, method.unit):
+        change = method.numerator(after, eps=eps) - factor * method.numerator(before, eps=eps)
+        if vanishes(change) and vanishes(method.square(after, eps=eps) - factor**2 * method.square(before, eps=eps)):
             return factor
     return None
 
@@ -128,7 +122,7 @@ def general_steps(method: Method, action: Action, factor: Expr, eps: Expr) -> tu
     Returns:
         Steps from the summed inputs to the normalized ones.
     """
-    before, after, unit = Layer(), action.moved(Layer()), method.unit
+    before, after, n, unit = Layer(), action.moved(Layer()), method.sample, method.unit
     steps = []
     if action.summed:
         text = "The summed inputs become"
@@ -156,16 +150,18 @@ def expansion(method: Method, action: Action, eps: Any = 0, flipped: bool = Fals
     Returns:
         The step.
     """
+    if method.irrational:
+        return _instances(method, action, flipped)
     units, inputs, samples = method.smallest
-    units *= method.groups
+    units *= copies(method, action)
     samples, inputs = max(samples, 2), max(inputs, 2)
 
     def verify() -> bool:
         W = [[sp.Symbol(f"W{i}{d}", real=True) for d in range(inputs)] for i in range(units)]
-        X = [[sp.Symbol(f"x{s}{d}", real=True) for d in range(inputs)] for s in range(samples)]
+        X = [[sp.Symbol(f"x{s}{d}", real=True) for d in range(inputs)] for s in range(samples * method.positions)]
         gamma = [sp.Symbol(f"gamma{d}", real=True) for d in range(inputs)]
-        moved = action.concretely(W, X, DELTA, gamma)
-        pairs = zip(method.rows(W, X, eps), method.rows(*moved, eps), strict=True)
+        moved = action.concretely(W, X, DELTA, gamma, method)
+        pairs = compared(method, action, method.rows(W, X, eps), method.rows(*moved, eps))
         return all(
             _same_ratio(old, new, flipped)
             for old_row, new_row in pairs
@@ -178,6 +174,33 @@ def expansion(method: Method, action: Action, eps: Any = 0, flipped: bool = Fals
     return fact(text, latex, verify, "every entry of n' − n expands to 0" if not flipped else "n' + n expands to 0")
 
 
+def _instances(method: Method, action: Action, flipped: bool) -> Step:
+    """The second proof of a method with roots within: exact arithmetic at a few instances."""
+
+    def verify() -> bool:
+        checked = 0
+        for seed in range(20):
+            W, X = draw(method, action, seed)
+            moved = action.concretely(W, X, ANOTHER_SCALE, [1, *range(len(W[0]) - 1)], method)
+            try:
+                before, after = (method.exactly(*pair) for pair in ((W, X), moved))
+            except ZeroDivisionError:
+                continue
+            if any(v.has(sp.zoo, sp.nan) for v in (*before, *after)):
+                continue
+            keep = method.positions if action.compares_first else before.rows
+            gap = after[:keep, :] - (-1 if flipped else 1) * before[:keep, :]
+            if not all(sp.simplify(v) == 0 for v in sp.Matrix(gap)):
+                return False
+            checked += 1
+            if checked == 2:
+                return True
+        return False
+
+    formula = "n' = -n" if flipped else "n' = n"
+    return fact("The same in exact arithmetic at two random instances", formula, verify, formula)
+
+
 def _same_ratio(old: tuple[Expr, Expr], new: tuple[Expr, Expr], flipped: bool) -> bool:
     """Whether num'/√sq' = ± num/√sq as expressions: num' = c num and sq' = c² sq with c of the right sign."""
     factor = sp.cancel(sp.expand(new[0]) / sp.expand(old[0]))
@@ -188,7 +211,9 @@ def _same_ratio(old: tuple[Expr, Expr], new: tuple[Expr, Expr], flipped: bool) -
 def _assumptions(name: str, method: Method, action: Action, eps: Expr) -> tuple[Assumption, ...]:
     assumptions = [Assumption("the scale is not zero", r"\sigma > 0")]
     if action.needs_positive:
-        dropped = _or_none(lambda: counterexample(f"{name} with δ < 0", method, action, delta=Fraction(-2)))
+        needed = changes_somewhere(method, action, sp.S.Zero, Fraction(-2))
+        negative = lambda: counterexample(f"{name} with δ < 0", method, action, delta=Fraction(-2))
+        dropped = _or_none(negative) if needed else None
         assumptions.append(Assumption("positive factors", r"\delta > 0", dropped))
     if eps == 0 and action.needs_positive:
         dropped = _or_none(lambda: counterexample(f"{name} with ε = 1", method, action, eps=sp.S.One))
@@ -216,107 +241,6 @@ def _sign_correction(method: Method, action: Action) -> Proof | None:
         r"n(-W, X) = -n(W, X)",
         (step, expansion(method, action, flipped=True)),
     )
-
-
-def counterexample(
-    name: str,
-    method: Method,
-    action: Action,
-    *,
-    delta: Fraction = ANOTHER_SCALE,
-    eps: Expr = sp.S.Zero,
-    units: int | None = None,
-    correction: Proof | None = None,
-) -> Counterexample:
-    r"""The smallest W and X of non-negative integers, by their sum, at which a transformation changes the output.
-
-    Args:
-        name: identifier.
-        method: the normalization method.
-        action: the transformation.
-        delta: δ.
-        eps: ε.
-        units: H; the smallest non-degenerate one where None.
-        correction: a proof of what is true instead.
-
-    Returns:
-        The counterexample, with δ and γ = (1, 0, …).
-
-    Raises:
-        ProofError: if there is none of small entries.
-    """
-    H, D, N = method.smallest
-    H = units // method.groups if units else H
-    gamma = [1, *[0] * (D - 1)]
-    for entries in _small_integers(H * D + N * D):
-        W = [list(entries[row * D : (row + 1) * D]) for row in range(H)] * method.groups
-        X = [list(entries[H * D + row * D : H * D + (row + 1) * D]) for row in range(N)]
-        place = _first_change(method, action, W, X, delta, gamma, Fraction(int(eps.p), int(eps.q)))  # pyright: ignore
-        if place is not None:
-            break
-    else:
-        raise ProofError(f"{name}: no proof, and no counterexample with entries of total size {SEARCH_WEIGHT}")
-    sample, unit = place
-
-    def sides(values):
-        before = method.exactly(values["W"], values["X"], values[r"\epsilon"])
-        moved = action.concretely(
-            values["W"].tolist(), values["X"].tolist(), values[r"\delta"], list(values[r"\gamma"])
-        )
-        return method.exactly(*moved, values[r"\epsilon"])[sample, unit], before[sample, unit]
-
-    return Counterexample(
-        name,
-        rf"n\left(W', X'\right) = n(W, X)\quad\text{{for}}\quad {action.latex}",
-        {
-            "W": sp.ImmutableMatrix(W),
-            "X": sp.ImmutableMatrix(X),
-            r"\delta": sp.Rational(delta.numerator, delta.denominator),
-            r"\gamma": sp.ImmutableMatrix([gamma]),
-            r"\epsilon": eps,
-        },
-        sides,
-        f"n of unit {unit + 1} and sample {sample + 1} after (left) and before (right) {action.name}.",
-        correction,
-    )
-
-
-def _first_change(method, action, W, X, delta, gamma, eps) -> tuple[int, int] | None:
-    """First (sample, unit) whose output changes, or None; everything must be defined on both sides."""
-    if not any(any(row) for row in W) or not any(any(row) for row in X):
-        return None
-    moved = action.concretely(W, X, delta, gamma)
-    before, after = (method.rows(_exact(A), _exact(B), eps) for A, B in ((W, X), moved))
-    if any(square <= 0 for rows in (before, after) for row in rows for _, square in row):
-        return None
-    for sample, unit in itertools.product(range(len(X)), range(len(W))):
-        if _signed_square(*before[sample][unit]) != _signed_square(*after[sample][unit]):
-            return sample, unit
-    return None
-
-
-def _exact(A: Any) -> list[list[Fraction]]:
-    return [[Fraction(v) for v in row] for row in A]
-
-
-def _signed_square(numerator: Fraction, square: Fraction) -> Fraction:
-    """sign(n) n², which is rational and grows with n."""
-    return numerator * abs(numerator) / square
-
-
-def _small_integers(length: int) -> Iterator[tuple[int, ...]]:
-    """Vectors of non-negative integers in order of their sum."""
-
-    def of_weight(length: int, weight: int) -> Iterator[tuple[int, ...]]:
-        if length == 1:
-            yield (weight,)
-            return
-        for head in range(weight, -1, -1):
-            for tail in of_weight(length - 1, weight - head):
-                yield (head, *tail)
-
-    for weight in range(1, SEARCH_WEIGHT + 1):
-        yield from of_weight(length, weight)
 
 
 def _register_table() -> None:

@@ -24,6 +24,7 @@ from lngeom.training._laws import LAWS as LAWS, Law as Law
 from lngeom.training._loop import (
     Progress as Progress,
     Run as Run,
+    Stream as Stream,
     Task as Task,
     TrainState as TrainState,
     gradient_task as gradient_task,

@@ -99,8 +99,6 @@ def test_unknown_names_are_answered_with_known_ones():
         all_claims("weather")
     with pytest.raises(ValueError, match=r"near it: .*equation\.33"):
         all_claims(id="equation.3333")
-    with pytest.raises(ValueError, match="reserved"):
-        all_claims(id="text.implicit_early_stopping")
 
 
 def test_a_check_that_raises_is_undecided_and_says_why(problem):

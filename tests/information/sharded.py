@@ -1,6 +1,6 @@
 """Run as a program: compares the Fisher matrix of divided samples with that of one device.
 
-python -m tests.information.sharded devices KIND      8 simulated devices, axes Auto or Explicit
+python -m tests.information.sharded devices           8 simulated devices, axes Auto and Explicit
 python -m tests.information.sharded process PORT ID   one of two processes on this machine
 python -m tests.information.sharded dies PORT ID      the same, but process 1 dies before the sum
 """
@@ -16,6 +16,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_numpy_dtype_promotion", "strict")
+jax.config.update("jax_disable_most_optimizations", True)  # nearly all the time is compilation
 
 
 def error(a, b) -> float:
@@ -23,19 +24,18 @@ def error(a, b) -> float:
     return float(np.max(np.abs(a - b)) / np.max(np.abs(b)))
 
 
-def forms(F) -> dict:
+def forms(F, every: bool) -> dict:
     v = jnp.cos(jnp.arange(F.in_size(), dtype=float))
-    return {
-        "matrix": F.as_matrix(),
-        "products": F.mm(jnp.stack([v, 2 * v], 1)),
-        "form": F.quadratic_form(v),
-        "singular": F.singular_values(),
-    }
+    few = {"matrix": F.as_matrix(), "product": F @ v}
+    if not every:
+        return few
+    more = {"products": F.mm(jnp.stack([v, 2 * v], 1)), "form": F.quadratic_form(v), "singular": F.singular_values()}
+    return few | more
 
 
-def largest_error(F, G) -> float:
-    expected = forms(G)
-    return max(error(value, expected[name]) for name, value in forms(F).items())
+def largest_error(F, G, every: bool = False) -> float:
+    expected = forms(G, every)
+    return max(error(value, expected[name]) for name, value in forms(F, every).items())
 
 
 class Errors(dict):
@@ -46,7 +46,14 @@ class Errors(dict):
         super().__setitem__(name, value)
 
 
-def devices(kind: str) -> None:
+def devices() -> None:
+    errors = Errors()
+    for kind in ("Auto", "Explicit"):
+        on_axes(kind, errors)
+    print("largest", max(errors.values()))
+
+
+def on_axes(kind: str, errors: Errors) -> None:
     import lngeom as lg
 
     from tests.information import zoo
@@ -55,39 +62,34 @@ def devices(kind: str) -> None:
     glm = lg.NormalizedGLM(lg.normalizers.LayerNorm(), lg.families.Bernoulli())
     batch = lg.NormalizedGLM(lg.normalizers.BatchNorm(), lg.families.Bernoulli())
     params = glm.init(jax.random.key(0), inputs=3, outputs=4)
-    errors = Errors()
-    for samples in (48, 50):
-        X = jax.random.normal(jax.random.key(1), (samples, 3))
-        for name, model in (("layer norm", glm), ("batch norm", batch)):
-            F = lg.fisher(model, params, X, mesh=mesh)
-            errors[f"{name} {samples}"] = largest_error(F, lg.fisher(model, params, X))
-    for make in (zoo.layer_norm_network, zoo.batch_norm_network, zoo.transformer_block):
+    X = jax.random.normal(jax.random.key(1), (50, 3))  # not a multiple of 8
+    for name, model in (("layer norm", glm), ("batch norm", batch)):
+        F = lg.fisher(model, params, X)
+        errors[f"{kind} {name}"] = largest_error(lg.fisher(model, params, X, mesh=mesh), F, every=True)
+        errors[f"{kind} {name}, chunks"] = largest_error(lg.fisher(model, params, X, mesh=mesh, chunk=3), F)
+    for make in (zoo.layer_norm_network, zoo.batch_norm_network):
         case = make()
-        errors[case.name] = largest_error(case.fisher(mesh=mesh), case.fisher())
-        errors[f"{case.name}, chunks"] = (
-            0.0 if case.coupled else largest_error(case.fisher(mesh=mesh, chunk=2), case.fisher())
-        )
+        errors[f"{kind} {case.name}"] = largest_error(case.fisher(mesh=mesh), case.fisher())
+    case = zoo.transformer_block()
+    errors[f"{kind} {case.name}, chunks"] = largest_error(case.fisher(mesh=mesh, chunk=2), case.fisher())
     case = zoo.layer_norm_network()
     divided = jax.device_put(case.X, NamedSharding(mesh, PartitionSpec("data")))
-    errors["sharded inputs"] = largest_error(case._replace(X=divided).fisher(), case.fisher())
+    errors[f"{kind} sharded inputs"] = largest_error(case._replace(X=divided).fisher(), case.fisher())
+    inputs = jax.device_put(X[:48], NamedSharding(mesh, PartitionSpec("data")))
     for model in (glm, batch):
-        inputs = jax.device_put(
-            jax.random.normal(jax.random.key(1), (48, 3)), NamedSharding(mesh, PartitionSpec("data"))
-        )
-        F = lg.fisher(model, params, inputs)
-        errors[f"sharded inputs {model.normalizer}"] = largest_error(F, lg.fisher(model, params, np.asarray(inputs)))
+        F = lg.fisher(model, params, X[:48])
+        name = f"{kind} sharded inputs {model.normalizer}"
+        errors[name] = error(lg.fisher(model, params, inputs).as_matrix(), F.as_matrix())
         if not model.normalizer.couples_samples:
             with jax.set_mesh(mesh):
                 matrix = jax.jit(lambda p, X, m=model: lg.fisher(m, p, X).as_matrix())(params, inputs)
                 product = jax.jit(lambda p, X, m=model: lg.fisher(m, p, X) @ jnp.ones(p.size))(params, inputs)
-            errors[f"inside jit {model.normalizer}"] = max(
-                error(matrix, F.as_matrix()), error(product, F @ jnp.ones(params.size))
-            )
+            errors[f"{name}, inside jit"] = max(error(matrix, F.as_matrix()), error(product, F @ jnp.ones(params.size)))
     drawn = {"method": "monte_carlo", "key": jax.random.key(5), "samples": 3}
-    errors["monte carlo"] = largest_error(case._replace(X=divided).fisher(**drawn), case.fisher(**drawn))
+    sampled = (c.fisher(**drawn).as_matrix() for c in (case._replace(X=divided), case))
+    errors[f"{kind} monte carlo"] = error(*sampled)
     two = jax.make_mesh((4, 2), ("a", "b"), axis_types=(AxisType[kind],) * 2)
-    errors["two axes"] = largest_error(case.fisher(mesh=two), case.fisher())
-    print("largest", max(errors.values()))
+    errors[f"{kind} two axes"] = error(case.fisher(mesh=two).as_matrix(), case.fisher().as_matrix())
 
 
 def process(port: str, index: int, dies: bool) -> None:
@@ -121,6 +123,6 @@ def process(port: str, index: int, dies: bool) -> None:
 if __name__ == "__main__":
     mode, *arguments = sys.argv[1:]
     if mode == "devices":
-        devices(*arguments)
+        devices()
     else:
         process(arguments[0], int(arguments[1]), dies=mode == "dies")

@@ -1,5 +1,8 @@
 """The table of scaling conventions, against the packages themselves."""
 
+import re
+from importlib import metadata
+
 import jax
 import jax.numpy as jnp
 import lngeom as lg
@@ -15,6 +18,14 @@ def test_an_unknown_convention_is_explained():
     with pytest.raises(ValueError, match="no convention is known for 'curvlinops' with loss 'hinge'"):
         scaling("curvlinops", "hinge", samples=3)
     assert scaling("curvlinops", "mse, mean", samples=3, outputs=4) == 0.5
+
+
+@pytest.mark.peers
+def test_nothing_of_the_extra_is_missing_so_that_no_comparison_is_skipped():
+    needed = [line for line in metadata.requires("lngeom") or [] if "peers" in line]
+    assert len(needed) > 5
+    for line in needed:
+        assert metadata.version(re.split(r"[^\w.-]", line)[0])
 
 
 def ours(family):

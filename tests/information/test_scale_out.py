@@ -45,9 +45,8 @@ def largest(output):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["Auto", "Explicit"])
-def test_eight_devices_give_the_result_of_one(kind):
-    ((output, errors, code),) = finish([start("devices", kind, devices=8)])
+def test_eight_devices_give_the_result_of_one():
+    ((output, errors, code),) = finish([start("devices", devices=8)])
     assert code == 0, errors
     assert largest(output) < EXACT, output
 

@@ -64,6 +64,21 @@ def test_symbols_are_those_of_the_words(folder):
         loaders.load("attentive_reader", folder, settings)
 
 
+def test_entities_are_renamed_alike_in_story_question_and_answer():
+    reader = import_module("analysis.attentive_reader")
+    documents, asked = np.array([[1, 2, 5, 0]], np.int32), np.array([[2, 6]], np.int32)
+    batch = reader.Questions(documents, np.array([3]), asked, np.array([2]), np.array([1], np.int32))
+    found = [reader.renamed(batch, 4, 7, jax.random.key(seed)) for seed in range(8)]
+    assert len({tuple(np.asarray(f.documents)[0]) for f in found}) > 1
+    for f in found:
+        first, second, word, padding = np.asarray(f.documents)[0]
+        assert (int(word), int(padding)) == (5, 0)
+        assert first != second
+        assert 1 <= min(first, second) <= max(first, second) <= 4
+        assert np.asarray(f.questions)[0].tolist() == [second, 6]
+        assert int(f.answers[0]) == second - 1
+
+
 def test_vocabulary_is_of_the_commonest_words():
     assert vocabulary(["b", "a", "b", "c", "a", "b"], 4, 2) == {"b": 2, "a": 3}
 

@@ -57,8 +57,8 @@ def small_document():
     outcomes = [
         outcome("table1.ln.dataset_rescaling", "invariance", Verdict.HOLDS, same, proof()),
         outcome("table1.ln.dataset_recentering", "invariance", Verdict.HOLDS, other, counterexample(Role.SUPPORTS)),
-        outcome("extended.rms_norm.weight_sign_flip", "extended", Verdict.HOLDS, other, same),
-        outcome("extended.rms_norm.dataset_rescaling", "extended", Verdict.HOLDS, same, formula=LONG),
+        outcome("extended.rms.weight_sign_flip", "extended", Verdict.HOLDS, other, same),
+        outcome("extended.rms.dataset_rescaling", "extended", Verdict.HOLDS, same, formula=LONG),
         outcome(
             "equation.1",
             "fisher",
@@ -82,8 +82,7 @@ def small_document():
     data = Dataset(
         inputs=np.ones((4, 2)), name=f"{HOSTILE}.npy", shape=(4, 2), rank=1, fingerprint="0" * 64, notes=(HOSTILE,)
     )
-    reserved = [Claim("text.later", topic="other", source="Section 9", statement=HOSTILE, expected=Verdict.HOLDS)]
-    return report.document(outcomes, reserved, data, 0)
+    return report.document(outcomes, data, 0)
 
 
 @pytest.fixture(scope="module")

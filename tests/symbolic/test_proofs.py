@@ -33,7 +33,7 @@ REFUTED = {
 }
 
 
-@pytest.mark.parametrize("claim_id", provable())
+@pytest.mark.parametrize("claim_id", [id for id in provable() if not id.startswith("extended.")])
 def test_evidence_stands_renders_and_is_of_its_kind(claim_id):
     start = time.process_time()
     evidence = proof_of(claim_id)

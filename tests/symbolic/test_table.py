@@ -2,51 +2,45 @@
 
 import time
 
+import jax.numpy as jnp
 import lngeom as lg
 import pytest
 import sympy as sp
+from lngeom.invariance_table import EXTENDED, Cell
 from lngeom.symbolic import Counterexample, Proof, proof_of, prove
+from lngeom.symbolic.extended import settled
 from lngeom.symbolic.layers import METHODS, Layer
+from lngeom.symbolic.search import _small_integers
 from lngeom.symbolic.sums import vanishes
-from lngeom.symbolic.table import _small_integers, expansion
+from lngeom.symbolic.table import expansion
 
 COLUMNS = [column.name for column in (*lg.transformations.TABLE1, lg.transformations.WEIGHT_SIGN_FLIP)]
-FURTHER = ["single_case_recentering", "single_case_constant_shift", "weight_vector_constant_shift", "input_rescaling"]
-EXPECTED = {
-    "Identity": "no no no no no no ± no no no no",
-    "BatchNorm": "I no I I I no ± no no no no",
-    "BatchNormEvaluation": "no no no no no no no no no no no",
-    "WeightNorm": "I no I no no no ± no no no no",
-    "LayerNorm": "I I no I no I ± no no no no",
-    "RMSNorm": "I no no I no I ± no no no no",
-    "GroupNorm": "I I no I no I ± no no no no",
-    "PreLayerNorm": "no no no I no I ± no I I no",
-    "PreRMSNorm": "no no no I no I ± no no no no",
-    "CosineNorm": "I no I I no I ± no no no no",
-    "PearsonCorrelation": "I no I I no I ± no I I no",
-    "WeightStandardization": "I no I no no no ± no I I no",
-}
-CELLS = [
-    (method, column, cell)
-    for method, row in EXPECTED.items()
-    for column, cell in zip([*COLUMNS, *FURTHER], row.split(), strict=True)
-]
+CELLS = [(method, column, cell) for method, row in EXTENDED.items() for column, cell in row.items()]
 
 
-def test_expected_table_covers_every_method():
-    assert set(EXPECTED) == set(METHODS)
+def test_every_symbolic_method_is_in_the_table():
+    ones = jnp.ones((4, 4))
+    names = {type(method.make(ones, ones)).__name__ for method in lg.normalizers.METHODS.values()}
+    assert names | {"Identity"} == set(METHODS)
 
 
 @pytest.mark.parametrize(("method", "column", "cell"), CELLS, ids=lambda v: str(v))
-def test_cell_is_settled_as_expected(method, column, cell):
-    result = prove(method, column)
-    if cell == "I":
+def test_cell_is_settled_as_recorded(method, column, cell):
+    result = proof_of(f"extended.{method}.{column}")
+    assert settled(result) is cell
+    if cell is Cell.INVARIANT:
         assert isinstance(result, Proof)
         assert len(result.steps) >= 3
     else:
         assert isinstance(result, Counterexample)
-        assert (result.correction is not None) == (cell == "±")
-    result.check()
+        assert (result.correction is not None) == (cell is Cell.SIGN)
+    assert "_Dummy" not in result.to_latex()
+
+
+@pytest.mark.parametrize("column", COLUMNS)
+def test_without_a_normalizer_only_the_sign_is_repaired(column):
+    result = prove("Identity", column)
+    assert settled(result) is (Cell.SIGN if column == "weight_sign_flip" else Cell.CHANGED)
 
 
 def test_table_1_is_settled_in_time():

@@ -1,11 +1,8 @@
-r"""Transformations of weights and data, as group actions on (W, X, g, b): the columns of Table 1.
-
-Every column is a `Column`: it knows its name and its formula, and draws a random member of its group. A drawn
-`Transformation` acts elementwise and affinely, composes with ``@`` and has an inverse.
-"""
+"""Elementwise affine actions on weights, inputs, gain and bias, and named groups of them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 import equinox as eqx
 import jax
@@ -84,97 +81,32 @@ class Column:
         title: the paper's heading.
         formula: the action, LaTeX.
         draw: draws a member, given a key, parameters and inputs (which give the shapes and the scale of the data).
+        acts_on: what it moves.
+        heading: a few characters for the head of a table.
+        groups: number of groups of consecutive units that it tells apart; 1 if it knows of none.
+        samples: how many samples it needs.
+        compares_first: whether only the output of the first sample is to stay; that sample's input does.
+        positive: whether it multiplies by positive factors, which ε > 0 in a variance would see.
     """
 
     name: str
     title: str
     formula: str
     draw: Callable[[PRNGKeyArray, GLMParameters, Array], Transformation]
+    acts_on: Literal["weights", "inputs"] = "weights"
+    heading: str = ""
+    groups: int = 1
+    samples: int = 1
+    compares_first: bool = False
+    positive: bool = False
+
+    def compared(self, outputs: Float[Array, "N ..."]) -> Float[Array, "..."]:
+        """The part of the outputs that invariance is about."""
+        return outputs[:1] if self.compares_first else outputs
 
 
-def _positive_scale(key, shape, dtype):
+def positive_scale(key, shape, dtype):
     """Scales away from 1, between 0.2 and 0.6 or between 1.7 and 5, either with probability a half."""
     size = jnp.exp(jax.random.uniform(key, shape, dtype, 0.51, 1.61))
     side = jax.random.bernoulli(jax.random.fold_in(key, 1), 0.5, shape)
     return jnp.where(side, size, 1 / size)
-
-
-def _weight_matrix_rescaling(key, params, inputs):
-    return Transformation(weights=AffineAction(_positive_scale(key, (), params.weights.dtype)))
-
-
-def _weight_matrix_recentering(key, params, inputs):
-    shift = jax.random.normal(key, (1, params.inputs), params.weights.dtype)
-    return Transformation(weights=AffineAction(shift=shift * jnp.std(params.weights) * 3))
-
-
-def _weight_vector_rescaling(key, params, inputs):
-    scale = jnp.ones((params.units, 1), params.weights.dtype)
-    unit = jax.random.randint(key, (), 0, params.units)
-    return Transformation(weights=AffineAction(scale.at[unit].set(_positive_scale(key, (), params.weights.dtype))))
-
-
-def _dataset_rescaling(key, params, inputs):
-    return Transformation(inputs=AffineAction(_positive_scale(key, (), inputs.dtype)))
-
-
-def _dataset_recentering(key, params, inputs):
-    shift = jax.random.normal(key, (1,) * (inputs.ndim - 1) + inputs.shape[-1:], inputs.dtype)
-    return Transformation(inputs=AffineAction(shift=shift * jnp.std(inputs) * 3))
-
-
-def _single_case_rescaling(key, params, inputs):
-    shape = (inputs.shape[0],) + (1,) * (inputs.ndim - 1)
-    case = jax.random.randint(key, (), 0, inputs.shape[0])
-    scale = jnp.ones(shape, inputs.dtype).at[case].set(_positive_scale(key, (), inputs.dtype))
-    return Transformation(inputs=AffineAction(scale))
-
-
-def _weight_sign_flip(key, params, inputs):
-    return Transformation(weights=AffineAction(-1.0))
-
-
-WEIGHT_MATRIX_RESCALING = Column(
-    "weight_matrix_rescaling",
-    "Weight matrix re-scaling",
-    r"W \mapsto \delta W,\ \delta > 0",
-    _weight_matrix_rescaling,
-)
-WEIGHT_MATRIX_RECENTERING = Column(
-    "weight_matrix_recentering",
-    "Weight matrix re-centering",
-    r"W \mapsto W + \mathbf{1}\gamma^\top",
-    _weight_matrix_recentering,
-)
-WEIGHT_VECTOR_RESCALING = Column(
-    "weight_vector_rescaling",
-    "Weight vector re-scaling",
-    r"w_i \mapsto \delta w_i,\ \delta > 0",
-    _weight_vector_rescaling,
-)
-DATASET_RESCALING = Column(
-    "dataset_rescaling", "Dataset re-scaling", r"X \mapsto \delta X,\ \delta > 0", _dataset_rescaling
-)
-DATASET_RECENTERING = Column(
-    "dataset_recentering",
-    "Dataset re-centering",
-    r"x_n \mapsto x_n + \gamma\ \forall n",
-    _dataset_recentering,
-)
-SINGLE_CASE_RESCALING = Column(
-    "single_case_rescaling",
-    "Single training case re-scaling",
-    r"x_n \mapsto \delta x_n,\ \delta > 0",
-    _single_case_rescaling,
-)
-WEIGHT_SIGN_FLIP = Column("weight_sign_flip", "Weight sign flip", r"W \mapsto -W", _weight_sign_flip)
-
-TABLE1 = (
-    WEIGHT_MATRIX_RESCALING,
-    WEIGHT_MATRIX_RECENTERING,
-    WEIGHT_VECTOR_RESCALING,
-    DATASET_RESCALING,
-    DATASET_RECENTERING,
-    SINGLE_CASE_RESCALING,
-)
-"""The six columns of Table 1, in its order."""

@@ -1,67 +1,12 @@
-r"""Normalization methods as maps $(W, X) \mapsto n$ from weights and inputs to normalized summed inputs.
-
-The methods of Table 1 share Eq. 5: with summed inputs $a = Wx$,
-
-$$n_i = \frac{a_i - \mu_i}{\sigma_i}, \qquad z_i = g_i n_i + b_i,$$
-
-and differ only in where the statistics $\mu$ and $\sigma$ come from. They subclass `AbstractStatisticsNormalizer`
-and say just that. A method which is not of this form subclasses `AbstractNormalizer` directly.
-"""
+"""The methods of Table 1 and their next of kin: moments over samples, over units, or of the weights."""
 
 from abc import abstractmethod
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
-import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-
-class Statistics(NamedTuple):
-    """Mean and scale of Eq. 5, each broadcastable against the summed inputs [N *T H]."""
-
-    mean: Float[Array, "..."]
-    scale: Float[Array, "..."]
-
-
-def summed_inputs(weights: Float[Array, "H D"], inputs: Float[Array, "N *T D"]) -> Float[Array, "N *T H"]:
-    r"""Summed inputs $a = W x$ of every sample (Eq. 1)."""
-    return inputs @ weights.T
-
-
-class AbstractNormalizer(eqx.Module):
-    r"""A normalization method: a pure map $(W, X) \mapsto n$, shapes [H D], [N *T D] to [N *T H].
-
-    Attributes:
-        eps: added to the variance (to the squared norm for weight norm) before the square root; at least 0.
-        couples_samples: whether the output for one sample depends on the other samples.
-        couples_units: whether the output of one unit depends on the weights of the others.
-    """
-
-    eps: eqx.AbstractVar[float]
-    couples_samples: ClassVar[bool]
-    couples_units: ClassVar[bool]
-
-    def __check_init__(self):
-        if not self.eps >= 0:
-            raise ValueError(f"eps must be at least 0, it is added to a variance; got {self.eps}")
-
-    @abstractmethod
-    def __call__(self, weights: Float[Array, "H D"], inputs: Float[Array, "N *T D"]) -> Float[Array, "N *T H"]:
-        """Normalized summed inputs of every sample."""
-
-
-class AbstractStatisticsNormalizer(AbstractNormalizer):
-    """A method of the form of Eq. 5: subtract a mean, divide by a scale."""
-
-    @abstractmethod
-    def statistics(self, weights: Float[Array, "H D"], inputs: Float[Array, "N *T D"]) -> Statistics:
-        r"""The scalars $\mu$ and $\sigma$ of Eq. 5."""
-
-    def __call__(  # noqa: D102
-        self, weights: Float[Array, "H D"], inputs: Float[Array, "N *T D"]
-    ) -> Float[Array, "N *T H"]:
-        mean, scale = self.statistics(weights, inputs)
-        return (summed_inputs(weights, inputs) - mean) / scale
+from lngeom.normalizers._base import AbstractStatisticsNormalizer, Statistics, summed_inputs
 
 
 class Identity(AbstractStatisticsNormalizer):
@@ -71,7 +16,7 @@ class Identity(AbstractStatisticsNormalizer):
     couples_samples: ClassVar[bool] = False
     couples_units: ClassVar[bool] = False
 
-    def statistics(self, weights, inputs):  # noqa: D102
+    def statistics(self, weights, inputs):
         shape = (1,) * inputs.ndim
         return Statistics(jnp.zeros(shape, weights.dtype), jnp.ones(shape, weights.dtype))
 
@@ -87,7 +32,7 @@ class BatchNorm(AbstractStatisticsNormalizer):
     couples_samples: ClassVar[bool] = True
     couples_units: ClassVar[bool] = False
 
-    def statistics(self, weights, inputs):  # noqa: D102
+    def statistics(self, weights, inputs):
         a = summed_inputs(weights, inputs)
         axes = tuple(range(a.ndim - 1))
         mean = jnp.mean(a, axes, keepdims=True)
@@ -115,7 +60,7 @@ class BatchNormEvaluation(AbstractStatisticsNormalizer):
     couples_samples: ClassVar[bool] = False
     couples_units: ClassVar[bool] = False
 
-    def statistics(self, weights, inputs):  # noqa: D102
+    def statistics(self, weights, inputs):
         units = weights.shape[0]
         if self.mean.shape != (units,) or self.variance.shape != (units,):
             raise ValueError(
@@ -133,7 +78,7 @@ class WeightNorm(AbstractStatisticsNormalizer):
     couples_samples: ClassVar[bool] = False
     couples_units: ClassVar[bool] = False
 
-    def statistics(self, weights, inputs):  # noqa: D102
+    def statistics(self, weights, inputs):
         shape = (1,) * (inputs.ndim - 1) + (-1,)
         scale = jnp.sqrt(jnp.sum(jnp.square(weights), 1) + self.eps).reshape(shape)
         return Statistics(jnp.zeros_like(scale), scale)
@@ -151,7 +96,7 @@ class AbstractGroupedNormalizer(AbstractStatisticsNormalizer):
     def group_count(self) -> int:
         """Number of groups into which the units are divided, in order."""
 
-    def statistics(self, weights, inputs):  # noqa: D102
+    def statistics(self, weights, inputs):
         a = summed_inputs(weights, inputs)
         units = a.shape[-1]
         size, remainder = divmod(units, self.group_count)
@@ -181,7 +126,7 @@ class LayerNorm(AbstractGroupedNormalizer):
     centered: ClassVar[bool] = True
 
     @property
-    def group_count(self) -> int:  # noqa: D102
+    def group_count(self) -> int:
         return 1
 
 
@@ -192,8 +137,21 @@ class RMSNorm(AbstractGroupedNormalizer):
     centered: ClassVar[bool] = False
 
     @property
-    def group_count(self) -> int:  # noqa: D102
+    def group_count(self) -> int:
         return 1
+
+
+class ScaleNorm(AbstractStatisticsNormalizer):
+    r"""ScaleNorm (arXiv 1910.05895): $\mu = 0$, $\sigma^2 = \|a\|^2 + \epsilon$, RMS norm divided by $\sqrt H$."""
+
+    eps: float = 0.0
+    couples_samples: ClassVar[bool] = False
+    couples_units: ClassVar[bool] = True
+
+    def statistics(self, weights, inputs):
+        a = summed_inputs(weights, inputs)
+        scale = jnp.sqrt(jnp.sum(jnp.square(a), -1, keepdims=True) + self.eps)
+        return Statistics(jnp.zeros_like(scale), scale)
 
 
 class GroupNorm(AbstractGroupedNormalizer):
@@ -212,5 +170,5 @@ class GroupNorm(AbstractGroupedNormalizer):
             raise ValueError(f"groups must be at least 1; got {self.groups}")
 
     @property
-    def group_count(self) -> int:  # noqa: D102
+    def group_count(self) -> int:
         return self.groups

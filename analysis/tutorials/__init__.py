@@ -1,0 +1,1 @@
+"""Tutorials, one for each door: scripts that say what they do and check what they say."""

@@ -1,0 +1,348 @@
+"""From whatever a user calls a layer to a `Subject`: functions, normalizers, and the modules of six libraries."""
+
+import functools
+import importlib
+import inspect
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from lngeom.checks import _frameworks
+from lngeom.checks._subject import UNITS, Subject, as_elsewhere, cast, required_arguments
+from lngeom.normalizers import AbstractNormalizer
+
+KINDS = {"weights": 2, "summed": 1}
+"""What a function takes: "weights" is (W, X) → outputs, "summed" is a → normalized a; with how many arguments."""
+
+WRAPPER = """
+    def layer(a):                     # a: summed inputs [N H]; or layer(W, X) with W [H D] and X [N D]
+        return ...                    # your layer's outputs [N H]
+    lngeom.check_invariances(layer)   # or: lngeom check yourmodule:layer"""
+"""The two lines which make anything into a layer that can be checked."""
+
+_UNITS = {
+    *("units", "features", "num_features", "normalized_shape", "shape", "size", "dim"),
+    *("hidden_size", "num_channels", "channels", "input_size", "d_model"),
+}
+_ALWAYS = {"groups", "num_groups", "channels"}
+_CONVENTIONAL: dict[str, Any] = {
+    "axis": -1,
+    "create_scale": True,
+    "create_offset": True,
+    "decay_rate": 0.9,
+    "axis_name": "batch",
+    "groups": 2,
+    "num_groups": 2,
+}
+
+
+def load(source: str) -> Any:
+    """What "package.module:NAME" names.
+
+    Args:
+        source: the name; modules beside the current folder are found too.
+
+    Returns:
+        The object.
+
+    Raises:
+        ValueError: if it is not of that form, or there is no such module or attribute.
+    """
+    module_name, colon, name = source.partition(":")
+    if not (colon and module_name and name):
+        raise ValueError(f"a layer is named as PACKAGE.MODULE:NAME, such as flax.nnx:LayerNorm; got {source!r}")
+    if module_name.split(".")[0] == "keras":
+        os.environ.setdefault("KERAS_BACKEND", "jax")
+    sys.path.insert(0, os.getcwd())
+    try:
+        found = importlib.import_module(module_name)
+    except ImportError as error:
+        raise ValueError(f"cannot import {module_name}: {error}; is it installed, and spelled right?") from error
+    finally:
+        sys.path.remove(os.getcwd())
+    for part in name.split("."):
+        if not hasattr(found, part):
+            near = [n for n in dir(found) if n.lower().startswith(part[:4].lower()) and not n.startswith("_")]
+            hint = f"; it has {', '.join(near[:6])}" if near else ""
+            raise ValueError(f"{module_name} has no {part}{hint}")
+        found = getattr(found, part)
+    return found
+
+
+def adapt(
+    layer: Any,
+    *,
+    kind: str | None = None,
+    training: bool = True,
+    units: int | None = None,
+    positions: int | None = None,
+) -> Subject:
+    """Makes any layer into a function of weights and inputs.
+
+    Args:
+        layer: a function (W, X) → outputs or a → normalized a (of JAX, NumPy or torch), a normalizer, a module
+            (or its class) of lngeom.nn, equinox, flax, haiku, Keras 3 or torch, or "package.module:NAME".
+        kind: for a function: "weights" if it takes (W, X), "summed" if it takes summed inputs; by default told
+            from the number of arguments it needs.
+        training: whether a module that has two modes is in training mode.
+        units: H, for a layer that fixes it without saying; by default the layer's own, or 8.
+        positions: T, to give inputs [N T D]; by default there are no positions.
+
+    Returns:
+        The subject; calling it with (W, X, dtype) gives the layer's outputs as a NumPy array.
+
+    Raises:
+        ValueError: if the layer cannot be found, built or adapted; the message shows the wrapper to write.
+    """
+    if isinstance(layer, Subject):
+        return layer
+    if kind not in {None, *KINDS}:
+        raise ValueError(f"kind must be one of {', '.join(KINDS)}; got {kind!r}")
+    options: dict[str, Any] = {"kind": kind, "training": training, "units": units, "positions": positions}
+    defaults = {"training": True}
+    source, layer = (layer, load(layer)) if isinstance(layer, str) else (_source(layer), layer)
+    given, chosen = layer, units
+    name = source or getattr(layer, "__name__", None) or type(layer).__name__
+    units = units or _units(layer)
+    positions = positions or (4 if getattr(layer, "needs_positions", False) else None)
+    with as_elsewhere():
+        try:
+            if isinstance(layer, type):
+                layer = _built(layer, units or UNITS)
+                units = units or _units(layer)
+            shape = (6, *([positions] if positions else []), units or UNITS)
+            function, takes_weights, after = _adapters()[_framework(layer)](layer, shape, training, kind)
+        except ValueError:
+            raise
+        except Exception as error:
+            raise ValueError(f"cannot adapt {name}: {type(error).__name__}: {error}\nWrite:{WRAPPER}") from error
+    free = _framework(layer) in {"function", "normalizer"}
+    rebuild = functools.partial(_rebuilt, given, source, options) if isinstance(given, type) and not chosen else None
+    return Subject(
+        name=name,
+        function=function,
+        takes_weights=takes_weights,
+        source=source,
+        units=units if free else units or UNITS,
+        positions=positions,
+        outputs_are_units=getattr(layer, "outputs_are_units", True),
+        eps=_eps(layer),
+        options=tuple((key, value) for key, value in options.items() if value != defaults.get(key)),
+        after_call=after,
+        rebuild=None if free else rebuild,
+    )
+
+
+def _rebuilt(cls: type, source: str | None, options: dict[str, Any], units: int) -> Subject:
+    return adapt(source or cls, **{**options, "units": units})
+
+
+def _source(layer: Any) -> str | None:
+    """Where a class or function can be imported from, if that gives this very object."""
+    module, name = getattr(layer, "__module__", None), getattr(layer, "__qualname__", None)
+    if not module or not name or not name.isidentifier() or module == "__main__":
+        return None
+    return f"{module}:{name}" if getattr(sys.modules.get(module), name, None) is layer else None
+
+
+def _eps(layer: Any) -> float | None:
+    for name in ("eps", "epsilon", "variance_epsilon"):
+        value = getattr(layer, name, None)
+        if isinstance(value, float | int):
+            return float(value)
+    return None
+
+
+def _units(layer: Any) -> int | None:
+    """H, where an instance says so."""
+    if isinstance(layer, type):
+        return None
+    if isinstance(layer, AbstractNormalizer):  # it takes any number, unless it has stored one value a unit
+        stored = [v.shape[0] for v in jax.tree.leaves(layer) if getattr(v, "ndim", 0) == 1]
+        return stored[0] if stored else None
+    if hasattr(layer, "weights") and getattr(layer.weights, "ndim", 0) == 2:
+        return int(layer.weights.shape[0])
+    for name in ("normalized_shape", "num_features", "num_channels", "channels", "input_size", "shape", "gain"):
+        value = getattr(layer, name, None)
+        value = getattr(value, "shape", value)
+        value = value[-1] if isinstance(value, tuple) and value else value
+        if isinstance(value, int) and value > 0:
+            return value
+    return None
+
+
+def _built(cls: type, units: int) -> Any:
+    """An instance of a class, its required arguments filled in by their conventional names."""
+    if _framework(cls) == "haiku":
+        return functools.partial(cls, **_arguments(cls, units))
+    return cls(**_arguments(cls, units))
+
+
+def _arguments(cls: type, units: int) -> dict[str, Any]:
+    signature = cls.__init__ if "flax.nnx" in {m.__module__[:8] for m in cls.__mro__} else cls
+    required = [name for name in required_arguments(signature) if name != "self"]
+    known = set(inspect.signature(signature).parameters)
+    arguments = {}
+    for name in [*required, *sorted(_ALWAYS & known - set(required))]:
+        if name == "rngs":
+            from flax import nnx
+
+            arguments[name] = nnx.Rngs(0)
+        elif name == "key":
+            arguments[name] = jax.random.key(0)
+        elif name in _UNITS:
+            arguments[name] = units
+        elif name in _CONVENTIONAL:
+            arguments[name] = _CONVENTIONAL[name]
+        elif (name, cls.__module__.split(".")[0]) in {("inputs", "lngeom")}:
+            arguments[name] = 5
+        elif (name, cls.__module__.split(".")[0]) in {("outputs", "lngeom")}:
+            arguments[name] = units
+        else:
+            raise ValueError(
+                f"cannot build {cls.__name__}: nothing is known of its argument {name!r}; pass an instance, "
+                f"check_invariances({cls.__name__}({name}=...)), or write:{WRAPPER}"
+            )
+    return arguments
+
+
+def _framework(layer: Any) -> str:
+    """Which adapter a layer, or its class, needs, told from the modules its classes come from."""
+    cls = getattr(layer, "func", layer) if isinstance(layer, functools.partial) else layer
+    cls = cls if isinstance(cls, type) else type(cls)
+    roots = [c.__module__ for c in cls.__mro__]
+    if issubclass(cls, AbstractNormalizer):
+        return "normalizer"
+    for prefix, framework in (
+        ("lngeom.nn", "lngeom"),
+        ("flax.linen", "linen"),
+        ("flax.nnx", "nnx"),
+        ("haiku", "haiku"),
+        ("keras", "keras"),
+        ("torch.nn.modules", "torch"),
+        ("equinox._module", "equinox"),
+    ):
+        if any(r == prefix or r.startswith(prefix + ".") for r in roots):
+            return framework
+    return "function"
+
+
+def _adapters() -> dict[str, Callable]:
+    """Adapters: (layer, shape of a, training, kind) → function, whether it takes weights, after_call."""
+
+    def summed(make):
+        return lambda layer, shape, training, kind: (make(layer, shape, training), False, None)
+
+    def torch(layer, shape, training, kind):
+        call, after = _frameworks.torch(layer, shape, training)
+        return call, False, after
+
+    return {
+        "function": _function,
+        "normalizer": lambda layer, shape, training, kind: (jax.jit(_cast_first(layer)), True, None),
+        "lngeom": _lngeom,
+        "equinox": summed(_equinox),
+        "linen": summed(_frameworks.linen),
+        "nnx": summed(_frameworks.nnx),
+        "haiku": summed(_frameworks.haiku),
+        "keras": summed(_frameworks.keras),
+        "torch": torch,
+    }
+
+
+def _cast_first(module):
+    """The module, its arrays in the dtype of what it is called with."""
+    return lambda *arrays: cast(module, arrays[0].dtype)(*arrays)
+
+
+def _lngeom(layer, shape, training, kind):
+    if hasattr(layer, "weights"):
+        swap = lambda module, W: eqx.tree_at(lambda m: m.weights, module, W)  # noqa: E731
+        return jax.jit(lambda W, X: swap(cast(layer, X.dtype), W)(X)), True, None
+    if hasattr(layer, "momentum"):
+        running = (jnp.zeros(shape[-1]), jnp.ones(shape[-1]))
+
+        def call(a):
+            stored = cast(running, a.dtype)
+            from lngeom.nn import RunningStatistics
+
+            return cast(layer, a.dtype)(a, RunningStatistics(*stored), training=training)[0]
+
+        return jax.jit(call), False, None
+    return jax.jit(_cast_first(layer)), False, None
+
+
+def _equinox(layer, shape, training):
+    """An equinox module, vmapped over samples (and over positions, unless it has channels)."""
+    if hasattr(layer, "axis_name"):  # batch norm, whose state every call starts anew
+        names = layer.axis_name
+        state = eqx.nn.State(layer)
+        layer = eqx.nn.inference_mode(layer, not training)
+        run = lambda a, m, s: jax.vmap(m, axis_name=names, in_axes=(0, None), out_axes=(0, None))(a, s)[0]  # noqa: E731
+        return jax.jit(lambda a: run(a, cast(layer, a.dtype), cast(state, a.dtype)))
+    channels = hasattr(layer, "channels")
+
+    @jax.jit
+    def call(a):
+        module = cast(eqx.nn.inference_mode(layer, not training), a.dtype)
+        if a.ndim == 3 and channels:
+            return jnp.moveaxis(jax.vmap(module)(jnp.moveaxis(a, -1, 1)), 1, -1)
+        for _ in range(a.ndim - 1):
+            module = jax.vmap(module)
+        return module(a)
+
+    return call
+
+
+def _function(layer, shape, training, kind):
+    if not callable(layer):
+        raise ValueError(f"cannot adapt a {type(layer).__name__}, which is not callable; write:{WRAPPER}")
+    needed = KINDS[kind] if kind else len(required_arguments(layer))
+    if needed not in KINDS.values():
+        raise ValueError(
+            f"a layer takes (W, X) or summed inputs a; {getattr(layer, '__name__', layer)} needs {needed} arguments: "
+            f"say kind='weights' or kind='summed', or write:{WRAPPER}"
+        )
+    shapes = [shape] if needed == 1 else [(shape[-1], 5), (*shape[:-1], 5)]
+    ones = [np.ones(s, np.float32) for s in shapes]
+
+    def left(*arrays):
+        copies = tuple(a.copy() for a in arrays)
+        layer(*copies)
+        return copies
+
+    try:
+        jax.eval_shape(layer, *ones)
+    except Exception:
+        if _runs(layer, *ones) or "torch" not in sys.modules or not _runs(_on_tensors(layer), *ones):
+            return layer, needed == 2, left
+        return (
+            lambda *arrays: _on_tensors(layer)(*arrays)[0],
+            needed == 2,
+            lambda *arrays: _on_tensors(layer)(*arrays)[1],
+        )
+    return jax.jit(layer), needed == 2, left
+
+
+def _on_tensors(layer):
+    """A function of tensors as one of arrays, with what it leaves of them."""
+
+    def call(*arrays):
+        tensors = [_frameworks.torch_tensor(a) for a in arrays]
+        return _frameworks.from_torch(layer(*tensors)), tuple(map(_frameworks.from_torch, tensors))
+
+    return call
+
+
+def _runs(function, *arrays) -> bool:
+    try:
+        function(*(a.copy() for a in arrays))
+    except Exception:
+        return False
+    return True

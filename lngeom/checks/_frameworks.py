@@ -1,0 +1,164 @@
+"""Layers of flax, haiku, keras and torch as functions of summed inputs; each package is imported only when met.
+
+Every function here takes summed inputs [N *T H], units last, and returns outputs of the same shape.
+"""
+
+import copy
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from lngeom.checks._subject import cast
+
+
+def _by_dtype(make: Callable[[Any], Callable]) -> Callable:
+    """A function which is made anew, by `make(dtype)`, for each dtype it meets."""
+    made = functools.cache(make)
+    return lambda a: made(a.dtype)(a)
+
+
+def _mode(call: Callable, training: bool) -> dict[str, bool]:
+    """The keyword by which a call is told its mode, under the names in use."""
+    names = inspect.signature(call).parameters
+    for name, value in (
+        ("use_running_average", not training),
+        ("is_training", training),
+        ("training", training),
+        ("train", training),
+        ("deterministic", not training),
+        ("inference", not training),
+    ):
+        if name in names:
+            return {name: value}
+    return {}
+
+
+def linen(module: Any, shape: tuple[int, ...], training: bool) -> Callable:
+    """A flax.linen module: initialized on ones, its mutable state discarded after each call."""
+    options = _mode(type(module).__call__, training)
+    fixed = next(iter(options), None)
+    if fixed and getattr(module, fixed, None) is not None:
+        options = {}  # linen refuses what was already given to the constructor
+    variables = module.init(jax.random.key(0), np.ones(shape, np.float32), **options)
+    mutable = [name for name in variables if name != "params"]
+
+    @jax.jit
+    def call(a):
+        return module.apply(cast(variables, a.dtype), a, mutable=mutable, **options)[0]
+
+    return call
+
+
+def nnx(module: Any, shape: tuple[int, ...], training: bool) -> Callable:
+    """A flax.nnx module, in training or evaluation mode; every call starts from the state it came with."""
+    from flax import nnx
+
+    module = copy.deepcopy(module)
+    if not callable(module):
+        raise TypeError(f"{type(module).__name__} cannot be called")
+    (module.train if training else module.eval)()
+    definition, state = nnx.split(module)
+
+    @jax.jit
+    def call(a):
+        return nnx.merge(definition, cast(state, a.dtype))(a)
+
+    return call
+
+
+def haiku(make: Any, shape: tuple[int, ...], training: bool) -> Callable:
+    """A haiku module class with its arguments bound, or a transformed function."""
+    import haiku as hk
+
+    if isinstance(make, (hk.Transformed, hk.TransformedWithState)):
+        fresh = transformed = make if isinstance(make, hk.TransformedWithState) else hk.with_empty_state(make)
+    else:  # the state of batch norm exists only after a call in training mode
+        fresh, transformed = (
+            hk.transform_with_state(
+                lambda a, options=_mode(getattr(make, "func", make).__call__, mode): make()(a, **options)
+            )
+            for mode in (True, training)
+        )
+    params, state = fresh.init(jax.random.key(0), np.ones(shape, np.float32))
+
+    @jax.jit
+    def call(a):
+        return transformed.apply(cast(params, a.dtype), cast(state, a.dtype), None, a)[0]
+
+    return call
+
+
+def keras(layer: Any, shape: tuple[int, ...], training: bool) -> Callable:
+    """A Keras 3 layer on any backend; on JAX's it is compiled. It is rebuilt for each dtype."""
+    from keras import backend, ops
+
+    options = _mode(layer.call, training)
+    if not layer.built:
+        layer.build(shape)
+    weights = layer.get_weights()
+
+    def make(dtype):
+        twin = type(layer).from_config(layer.get_config() | {"dtype": dtype.name})
+        twin.build(shape)
+        twin.set_weights([np.asarray(w).astype(dtype) for w in weights])
+        if backend.backend() != "jax":
+            state = twin.get_weights()
+
+            def eager(a):
+                twin.set_weights(state)
+                return np.asarray(ops.convert_to_numpy(twin(a, **options)))
+
+            return eager
+        values = [[v.value for v in group] for group in (twin.trainable_variables, twin.non_trainable_variables)]
+        return jax.jit(lambda a: twin.stateless_call(*values, a, **options)[0])
+
+    return _by_dtype(make)
+
+
+def torch_tensor(array: np.ndarray) -> Any:
+    """A tensor of its own with the array's values and dtype (NumPy's bfloat16 too)."""
+    import torch
+
+    dtype = getattr(torch, array.dtype.name)
+    return torch.tensor(array.astype(np.float64), dtype=torch.float64).to(dtype)
+
+
+def from_torch(tensor: Any) -> np.ndarray:
+    """The values of a tensor, in its dtype."""
+    import jax.numpy as jnp
+    import torch
+
+    if not isinstance(tensor, torch.Tensor):
+        return tensor
+    name = str(tensor.dtype).removeprefix("torch.")
+    return tensor.detach().cpu().to(torch.float64).numpy().astype(jnp.dtype(name))
+
+
+def torch(module: Any, shape: tuple[int, ...], training: bool) -> tuple[Callable, Callable]:
+    """A torch module on tensors, and what it leaves of them; every call starts from the state it came with."""
+    import torch
+
+    channels_first = len(shape) == 3 and any(hasattr(module, name) for name in ("num_features", "num_channels"))
+
+    def make(dtype):
+        twin = copy.deepcopy(module).to(getattr(torch, dtype.name)).train(training)
+        buffers = {name: value.clone() for name, value in twin.named_buffers()}
+
+        def call(a):
+            tensor = torch_tensor(a)
+            with torch.no_grad():
+                out = twin(tensor.movedim(-1, 1) if channels_first else tensor)
+                for name, value in twin.named_buffers():
+                    value.copy_(buffers[name])
+            if channels_first and isinstance(out, torch.Tensor):
+                out = out.movedim(1, -1)
+            return from_torch(out), (from_torch(tensor),)
+
+        return call
+
+    both = _by_dtype(make)
+    return lambda a: both(a)[0], lambda a: both(a)[1]

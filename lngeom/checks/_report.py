@@ -1,0 +1,207 @@
+"""What a check finds, as data and as text."""
+
+import enum
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float
+
+
+class Verdict(enum.Enum):
+    """What a layer does under a transformation."""
+
+    INVARIANT = "invariant"
+    FLIPS = "flips the sign"
+    UP_TO_EPS = "invariant up to ε"
+    LOST = "invariant, lost to rounding"
+    NOT = "not invariant"
+    UNKNOWN = "could not be checked"
+
+
+@dataclass(frozen=True)
+class Curve:
+    r"""Deviation along an orbit.
+
+    Attributes:
+        magnitudes: factors δ; or largest shifts, in standard deviations of what is shifted.
+        deviations: largest change of the output on the scale of the output; infinite where it is not finite.
+        conditions: κ, the largest summed input over their least spread.
+        scales: whether the orbit scales; otherwise it shifts.
+        predicted: what the law of ε predicts; empty where ε plays no part.
+    """
+
+    magnitudes: tuple[float, ...]
+    deviations: tuple[float, ...]
+    conditions: tuple[float, ...]
+    scales: bool
+    predicted: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class Counterexample:
+    """Small weights and inputs, before and after a transformation, on which the outputs differ.
+
+    Attributes:
+        weights: W before.
+        inputs: X before.
+        moved_weights: W after.
+        moved_inputs: X after.
+        before: the layer's outputs before.
+        after: its outputs after.
+        deviation: their difference on the scale of the larger.
+        code: Python which fails where the layer does, to paste into a test.
+    """
+
+    weights: Float[np.ndarray, "H D"]
+    inputs: Float[np.ndarray, "N *T D"]
+    moved_weights: Float[np.ndarray, "H D"]
+    moved_inputs: Float[np.ndarray, "N *T D"]
+    before: Float[np.ndarray, "N *T H"]
+    after: Float[np.ndarray, "N *T H"]
+    deviation: float
+    code: str
+
+
+@dataclass(frozen=True)
+class Result:
+    r"""One transformation.
+
+    Attributes:
+        name: of the column, as in `lngeom.transformations`.
+        title: its heading.
+        formula: its action, LaTeX.
+        verdict: what was found.
+        deviation: largest one over draws and orbit, in the dtype of the report.
+        tolerance: up to which the output counts as unchanged.
+        holds: magnitudes between which it holds to tolerance; None where it does not hold or has no orbit.
+        curve: deviation along the orbit, for what is invariant in exact arithmetic.
+        eps_ratio: largest $\epsilon/\sigma^2$ by the law, where the layer is invariant up to ε.
+        note: why, in words.
+        counterexample: for what is not invariant, or lost.
+    """
+
+    name: str
+    title: str
+    formula: str
+    verdict: Verdict
+    deviation: float
+    tolerance: float
+    holds: tuple[float, float] | None = None
+    curve: Curve | None = None
+    eps_ratio: float | None = None
+    note: str = ""
+    counterexample: Counterexample | None = None
+
+    def as_expected(self, expected: str) -> bool:
+        """Whether this agrees with a table that says "I", "no" or "±".
+
+        Invariance up to ε agrees with a "no", which it is, and with an "I", which the table means for ε = 0.
+        What rounding spoils agrees with an "I" if it holds to tolerance for moderate transformations.
+        """
+        allowed = {
+            "I": {Verdict.INVARIANT, Verdict.UP_TO_EPS},
+            "no": {Verdict.NOT, Verdict.FLIPS, Verdict.UP_TO_EPS},
+            "±": {Verdict.FLIPS},
+        }[expected]
+        held = self.verdict is Verdict.LOST and self.holds is not None and expected == "I"
+        return self.verdict in allowed or held
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something wrong with a layer apart from invariance: it raises, returns NaN or a wrong shape, writes to its input.
+
+    Attributes:
+        name: what kind.
+        message: what happened.
+        code: Python which shows it; empty where there is nothing to show.
+    """
+
+    name: str
+    message: str
+    code: str = ""
+
+
+@dataclass(frozen=True)
+class Report:
+    """What `check_invariances` found.
+
+    Attributes:
+        layer: its name.
+        dtype: in which it was run.
+        results: one for each transformation.
+        findings: what else is wrong.
+        like: name of the row it was compared with.
+        differences: names of the transformations that differ from that row, with what it says.
+    """
+
+    layer: str
+    dtype: str
+    results: tuple[Result, ...]
+    findings: tuple[Finding, ...] = ()
+    like: str | None = None
+    differences: tuple[tuple[str, str], ...] = ()
+
+    def __getitem__(self, name: str) -> Result:
+        """The result for a transformation, by its name."""
+        for result in self.results:
+            if result.name == name:
+                return result
+        raise KeyError(f"no transformation {name!r}; there are {', '.join(r.name for r in self.results)}")
+
+    @property
+    def verdicts(self) -> Mapping[str, Verdict]:
+        """Verdict of each transformation."""
+        return {r.name: r.verdict for r in self.results}
+
+    def __str__(self) -> str:
+        """A table, findings, counterexamples (of what differs, where there is a row to be like), and what differs."""
+        rows = [("transformation", "verdict", "worst", "holds to tolerance for")]
+        rows += [(r.title, r.verdict.value, _number(r.deviation), _range(r)) for r in self.results]
+        widths = [max(len(row[i]) for row in rows) for i in range(4)]
+        lines = [f"{self.layer}, {self.dtype}", ""]
+        for i, row in enumerate(rows):
+            lines.append("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+            if i == 0:
+                lines.append("─" * (sum(widths) + 6))
+        tolerances = sorted({_number(r.tolerance) for r in self.results})
+        lines += ["", "worst: largest change of an output on the scale of the outputs; tolerance "]
+        lines[-1] += ", ".join(tolerances) + "; σ: standard deviation of what is shifted."
+        said: dict[str, list[str]] = {}
+        for r in self.results:
+            said.setdefault(r.note, []).append(r.title)
+        notes = [f"  {', '.join(titles)}: {note}" for note, titles in said.items() if note]
+        lines += ["", "Notes", *notes] if notes else []
+        if self.findings:
+            lines += ["", "Findings"]
+            for finding in self.findings:
+                lines.append(f"  {finding.name}: {finding.message}")
+                lines += [f"    {line}" for line in finding.code.splitlines()]
+        differing = dict(self.differences)
+        shown = [r for r in self.results if r.counterexample and (self.like is None or r.name in differing)]
+        for result in shown:
+            lines += ["", f"# {result.title}: {result.verdict.value}", result.counterexample.code.rstrip()]  # type: ignore[union-attr]
+        if self.like:
+            lines.append("")
+            if self.differences:
+                lines.append(f"Differs from {self.like}:")
+                says = {"I": "is invariant", "no": "is not", "±": "flips the sign"}
+                lines += [f"  {self[n].title}: {self[n].verdict.value}; it {says[s]}" for n, s in self.differences]
+            else:
+                lines.append(f"As {self.like}.")
+        return "\n".join(lines)
+
+
+def _number(value: float) -> str:
+    return "∞" if math.isinf(value) else "0" if value == 0 else f"{value:.1e}"
+
+
+def _range(result: Result) -> str:
+    if result.holds is None or result.curve is None:
+        return "–" if result.verdict in {Verdict.NOT, Verdict.LOST, Verdict.UNKNOWN} else ""
+    low, high = result.holds
+    whole = (low, high) == (result.curve.magnitudes[0], result.curve.magnitudes[-1])
+    text = f"{low:.0e} ≤ δ ≤ {high:.0e}" if result.curve.scales else f"|shift| ≤ {high:.0e} σ"
+    return text + (" (all)" if whole else "")

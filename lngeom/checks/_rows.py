@@ -1,0 +1,61 @@
+"""Which columns apply to a layer, and what the extended table of invariances says of a method."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import jax.numpy as jnp
+
+from lngeom.checks._subject import Subject, as_elsewhere
+from lngeom.invariance_table import EQUIVARIANCE, EXTENDED
+from lngeom.normalizers import METHODS
+from lngeom.transformations import BASIS_CHANGES, EQUIVARIANCES, Column, MatrixGroup, extended
+
+NAMES = {"batch": "bn", "weight": "wn", "layer": "ln", "group": "gn", "instance": "in", "spectral": "sn", "power": "pn"}
+"""Rows of the table by the names of their normalizers, where those are not the row's own."""
+
+POSITIONS = 4
+"""Positions of inputs of a layer that needs some."""
+
+
+class Row(NamedTuple):
+    """A row of the extended table.
+
+    Attributes:
+        cells: "I", "no" or "±" for each column and group of matrices.
+        groups: number of groups of units that its group columns act on.
+        square: whether W must be square.
+        positions: whether inputs have positions.
+    """
+
+    cells: Mapping[str, str]
+    groups: int
+    square: bool
+    positions: bool
+
+
+def row(like: str) -> Row:
+    """What the table says of a method, and what data it takes.
+
+    Args:
+        like: the method, such as "layer" or "ln".
+
+    Returns:
+        The row.
+
+    Raises:
+        ValueError: if there is none of this name.
+    """
+    name = NAMES.get(like, like)
+    if name not in METHODS:
+        raise ValueError(f"no row {like!r} in the table of invariances; there are {', '.join((*NAMES, *METHODS))}")
+    method = METHODS[name]
+    with as_elsewhere():
+        example = method.make(jnp.eye(8), jnp.eye(8)[:, None])
+    cells = EXTENDED[name] | EQUIVARIANCE[name]
+    return Row({k: str(v) for k, v in cells.items()}, method.groups, method.square, example.needs_positions)
+
+
+def columns(subject: Subject) -> tuple[Column | MatrixGroup, ...]:
+    """The transformations which a layer is checked under, apart from changes of other samples."""
+    units = tuple(g for g in EQUIVARIANCES if subject.outputs_are_units)
+    return *(c for c in extended(subject.groups) if not c.compares_first), *units, *BASIS_CHANGES

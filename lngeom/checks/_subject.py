@@ -1,0 +1,136 @@
+"""A layer as the suite sees it: a function of weights and inputs, evaluated in a dtype of the suite's choice."""
+
+import inspect
+import math
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float
+
+from lngeom._numerics import tolerance
+
+UNITS = 6
+"""Units given to a layer that takes any number; a mean over six is rounded, as one over eight is not."""
+
+
+@contextmanager
+def as_elsewhere() -> Iterator[None]:
+    """JAX as other packages expect to find it: with float64, and its default promotion rules."""
+    with (
+        jax.enable_x64(True),
+        jax.numpy_rank_promotion("allow"),
+        jax.numpy_dtype_promotion("standard"),
+        np.errstate(all="ignore"),
+        warnings.catch_warnings(),
+    ):
+        warnings.simplefilter("ignore")
+        yield
+
+
+def layer_tolerance(dtype: jax.typing.DTypeLike) -> float:
+    """Relative tolerance for one layer in a dtype: that of `_numerics`, and at least half of the digits.
+
+    The suite's data are numbers of a few bits which every transformation keeps exact, so that no conditioning
+    of the data enters: what deviates by more is the layer's own doing.
+    """
+    return min(tolerance(dtype), math.sqrt(float(jnp.finfo(dtype).eps)))
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A layer under examination; `adapt` makes one.
+
+    Attributes:
+        name: what it is called in reports.
+        function: takes W [H D] and X [N *T D], or summed inputs [N *T H], as NumPy arrays of one dtype.
+        takes_weights: which of the two.
+        source: "package.module:NAME" it can be imported from; None if it cannot.
+        units: H, or None for any.
+        positions: T, or None for inputs without positions.
+        square: whether W must have as many rows as columns.
+        groups: number of groups of units that columns of groups act on.
+        outputs_are_units: whether the last axis of the outputs is that of the units.
+        eps: what the layer itself says is added to its variance; None if it does not say.
+        options: arguments of `adapt` other than its defaults.
+        after_call: calls the layer on writable copies and returns them as it leaves them; None if it cannot
+            write to its arguments.
+        rebuild: makes the same layer with another number of units; None if it came with one.
+    """
+
+    name: str
+    function: Callable[..., Any]
+    takes_weights: bool
+    source: str | None = None
+    units: int | None = None
+    positions: int | None = None
+    square: bool = False
+    groups: int = 2
+    outputs_are_units: bool = True
+    eps: float | None = None
+    options: tuple[tuple[str, Any], ...] = ()
+    after_call: Callable[..., tuple[np.ndarray, ...]] | None = None
+    rebuild: "Callable[[int], Subject] | None" = None
+
+    def with_units(self, units: int) -> "Subject":
+        """The same layer for another number of units, where it can be built anew or takes any; otherwise itself."""
+        if self.rebuild is not None:
+            return replace(self.rebuild(units), groups=self.groups, square=self.square)
+        return self if self.units else replace(self, units=units)
+
+    def arguments(
+        self,
+        weights: Float[np.ndarray, "H D"],
+        inputs: Float[np.ndarray, "N *T D"],
+        dtype: jax.typing.DTypeLike = "float32",
+    ) -> tuple[np.ndarray, ...]:
+        """What the layer is called with: summed inputs are taken in float64 and rounded once, to `dtype`."""
+        weights, inputs = np.asarray(weights, np.float64), np.asarray(inputs, np.float64)
+        arrays = (weights, inputs) if self.takes_weights else (inputs @ weights.T,)
+        with np.errstate(over="ignore"):
+            return tuple(a.astype(jnp.dtype(dtype)) for a in arrays)
+
+    def __call__(
+        self,
+        weights: Float[np.ndarray, "H D"],
+        inputs: Float[np.ndarray, "N *T D"],
+        dtype: jax.typing.DTypeLike = "float32",
+    ) -> Float[np.ndarray, "N *T H"]:
+        """Outputs of the layer.
+
+        Args:
+            weights: W.
+            inputs: X.
+            dtype: in which the layer gets them.
+
+        Returns:
+            Its outputs, as it returns them.
+        """
+        arguments = self.arguments(weights, inputs, dtype)
+        with as_elsewhere():
+            return np.asarray(self.function(*arguments))
+
+
+def required_arguments(function: Callable[..., Any]) -> list[str]:
+    """Names of the arguments a function cannot be called without; empty where it does not say."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return []
+    variadic = {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}
+    return [p.name for p in parameters if p.default is inspect.Parameter.empty and p.kind not in variadic]
+
+
+def cast(tree: Any, dtype: jax.typing.DTypeLike) -> Any:
+    """The same pytree with every floating-point array in `dtype`."""
+
+    def leaf(value):
+        floating = hasattr(value, "dtype") and jnp.issubdtype(value.dtype, jnp.floating)
+        return jnp.asarray(value, dtype) if floating else value
+
+    return jax.tree.map(leaf, tree)

@@ -1,0 +1,140 @@
+"""Hidden-to-hidden dynamics with and without layer norm, and why recurrent batch norm needs the length of training."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from lngeom import nn
+from lngeom.claims._evidence import Evidence, Kind, Role, Verdict, agree, differ, same_integer
+from lngeom.claims._problem import Problem
+from lngeom.claims._registry import claim
+
+TOPIC = "recurrent"
+GAINS = (0.5, 3.0)
+STEPS, INPUTS, HIDDEN, NETWORKS = 120, 8, 160, 3
+TRAINED, TESTED, SEQUENCES = 10, 30, 64
+
+
+def growth_rates(problem: Problem, kind, **options) -> tuple[np.ndarray, np.ndarray]:
+    """Largest Lyapunov exponents and hidden norms (root mean square) of random networks, [networks gains]."""
+    dtype = problem.inputs.dtype
+
+    def one(key, gain):
+        weights_key, inputs_key, tangent_key = jax.random.split(key, 3)
+        cell = kind(INPUTS, HIDDEN, key=weights_key, dtype=dtype, **options)
+        cell = eqx.tree_at(lambda c: c.recurrent_weights, cell, gain * cell.recurrent_weights)
+        xs = 0.1 * jax.random.normal(inputs_key, (STEPS, INPUTS), dtype)
+        found = nn.hidden_dynamics(cell, xs, jax.random.normal(tangent_key, (HIDDEN,), dtype))
+        after = STEPS // 4
+        return jnp.mean(found.growth[after:]), jnp.sqrt(jnp.mean(jnp.square(found.hidden[after:])))
+
+    keys = jnp.repeat(jax.random.split(problem.key("recurrent networks"), NETWORKS), len(GAINS))
+    gains = jnp.tile(jnp.asarray(GAINS, dtype), NETWORKS)
+    rates, norms = jax.jit(jax.vmap(one))(keys, gains)
+    return np.asarray(rates).reshape(NETWORKS, -1), np.asarray(norms).reshape(NETWORKS, -1)
+
+
+def _smaller(description: str, ratio: float, bound: float, **more) -> Evidence:
+    """Evidence that a ratio is below a bound; 1 or more shows the opposite."""
+    return Evidence(
+        Kind.AGREEMENT,
+        Role.SUPPORTS,
+        f"{description}: {ratio:.3f}",
+        passed=ratio < bound,
+        contradicts=not ratio < 1,
+        residual=ratio,
+        tolerance=bound,
+        samples=NETWORKS * len(GAINS),
+        **more,
+    )
+
+
+@claim(
+    "text.stable_dynamics",
+    topic=TOPIC,
+    source="Section 3.1",
+    statement="Layer norm results in much more stable hidden-to-hidden dynamics.",
+    assumptions=(
+        "stable: how fast tangents and gradients grow, and how large hidden vectors are, hardly depends on the size "
+        "of the recurrent weights; not that they do not grow",
+    ),
+    expected=Verdict.CONDITIONAL,
+    why_numeric="A statement about typical networks, measured on random ones.",
+)
+def stable_dynamics(problem: Problem):
+    """Lyapunov exponents and hidden norms of random networks at recurrent gains 0.5 and 3."""
+    standard, standard_norms = growth_rates(problem, nn.RNN)
+    normalized, normalized_norms = growth_rates(problem, nn.LayerNormRNN, eps=0.0)
+    curves = {
+        name: (np.asarray(GAINS), rates.mean(0)) for name, rates in (("standard", standard), ("layer norm", normalized))
+    }
+
+    def spread(values: np.ndarray) -> float:
+        return float(np.ptp(values.mean(0)))
+
+    yield differ("standard network: Lyapunov exponents at gains 0.5 and 3", *standard.mean(0))
+    yield _smaller(
+        "range of the Lyapunov exponent over the gains, layer norm against standard",
+        spread(normalized) / spread(standard),
+        0.2,
+        curves=curves,
+    )
+    yield _smaller(
+        "range of the hidden norm over the gains, layer norm against standard",
+        spread(normalized_norms) / spread(standard_norms),
+        0.2,
+    )
+    # σ² = E[f(a)²] in a wide network, so a tangent grows by E[f'(a)²]/E[f(a)²] ≥ 1: the Gaussian Poincaré inequality
+    rate = float(normalized[:, -1].mean())
+    yield Evidence(
+        Kind.COUNTEREXAMPLE,
+        Role.FAILS_WITHOUT_CONDITION,
+        f"layer norm at gain 3: the Lyapunov exponent is {rate:.3f}, not negative: tangents still grow",
+        passed=rate > 0.01,
+        residual=rate,
+        tolerance=0.01,
+        samples=NETWORKS,
+    )
+
+
+@claim(
+    "text.bn_per_time_step",
+    topic=TOPIC,
+    source="Sections 1, 3.1",
+    statement=(
+        "Recurrent batch norm needs statistics for each time step, and has none for steps beyond the longest training "
+        "sequence; layer norm does not depend on the time step."
+    ),
+    expected=Verdict.HOLDS,
+    why_numeric="What is stored for a step is a matter of definition; that it differs between steps is measured.",
+)
+def bn_per_time_step(problem: Problem):
+    """Both networks trained on ten steps and run on thirty, with inputs whose mean drifts."""
+    dtype = problem.inputs.dtype
+    drift = 0.15 * jnp.arange(TESTED, dtype=dtype)[:, None, None]
+    train, test = (
+        jax.random.normal(problem.key(name), (TESTED, SEQUENCES, 4), dtype) + drift for name in ("train", "test")
+    )
+    options = {"key": problem.key("recurrent batch norm"), "dtype": dtype}
+    cell, normalized = nn.RNN(4, 16, **options), nn.LayerNormRNN(4, 16, eps=0.0, **options)
+    run = eqx.filter_jit(nn.unroll_batch_norm)
+    _, all_stored = run(cell, train)
+    stored = jax.tree.map(lambda v: v[:TRAINED], all_stored)
+    try:
+        nn.unroll_batch_norm(cell, test, stored)
+        refused = 0
+    except ValueError:
+        refused = TESTED - stored.mean.shape[0]
+    yield same_integer("test steps for which no statistics are stored", refused, TESTED - TRAINED)
+    yield differ("stored means of the first and of the last trained step", stored.mean[0], stored.mean[-1])
+    held = jax.tree.map(lambda v: jnp.concatenate([v, jnp.repeat(v[-1:], TESTED - TRAINED, 0)]), stored)
+    outputs = run(cell, test, all_stored)[0], run(cell, test, held)[0]
+    yield agree("within the trained length: the same outputs", outputs[0][:TRAINED], outputs[1][:TRAINED])
+    yield differ("beyond it: statistics of the last trained step, and of longer training", *outputs)
+    unroll = eqx.filter_jit(nn.unroll)
+    company = test.at[:, 1:].multiply(-2.0)
+    both = [unroll(normalized, xs)[1][:, 0] for xs in (test, company)]
+    yield agree("layer norm: a sequence among others, at every step", *both)
+    alone = [run(cell, xs)[0][:, 0] for xs in (test, company)]
+    yield differ("batch statistics: the same sequence depends on the others", *alone)

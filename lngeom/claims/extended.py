@@ -1,0 +1,240 @@
+"""The extended invariance table: every method against every transformation, equivariance and change of basis."""
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from lngeom._types import GLMParameters
+from lngeom.claims._evidence import Evidence, Role, Verdict, agree, differ
+from lngeom.claims._problem import Problem
+from lngeom.claims._registry import Claim, claim, register
+from lngeom.invariance_table import EQUIVARIANCE, EXTENDED, Cell
+from lngeom.normalizers import METHODS, AbstractNormalizer, LayerNorm, Method, QueryKeyLayerNorm, QueryKeyNorm
+from lngeom.transformations import BASIS_CHANGES, EQUIVARIANCES, Column, MatrixGroup, Transformation, extended
+
+TOPIC = "extended"
+DRAWS = 3
+UNITS, POSITIONS, SAMPLES, FEATURES = 8, 4, 48, 16
+LEAST_FEATURES = 4
+CONDITIONS = ("δ > 0", "ε = 0 unless it is stated", "no statistic is zero")
+WHY_NUMERIC = "orthogonal and invertible matrices of every size are not in the algebra of indexed sums"
+
+SAYS = {
+    Cell.INVARIANT: "is invariant to",
+    Cell.CHANGED: "is not invariant to",
+    Cell.SIGN: "changes only its sign (which g → −g repairs) under",
+}
+
+
+class Point(NamedTuple):
+    """A method at weights and inputs."""
+
+    normalizer: AbstractNormalizer
+    params: GLMParameters
+    inputs: Float[Array, "N *T D"]
+
+    def outputs(self, transformation: Transformation | None = None) -> Float[Array, "N *T H"]:
+        """n(W, X), after a transformation if one is given; stored statistics stay what they are."""
+        params, inputs = transformation(self.params, self.inputs) if transformation else (self.params, self.inputs)
+        return self.normalizer(params.weights, inputs)
+
+
+def data(problem: Problem) -> Float[Array, "N D"]:
+    """Rows of the data set and those of its inputs that vary most; random numbers where it is too narrow.
+
+    With fewer than four inputs, or rows, methods that standardize over them degenerate to signs.
+    """
+    rows = problem.inputs[:SAMPLES]
+    spread = jnp.std(rows, 0)
+    order = jnp.argsort(-spread)[:FEATURES]
+    if len(rows) < LEAST_FEATURES or int(jnp.sum(spread > 0)) < LEAST_FEATURES:
+        return jax.random.normal(problem.key("extended inputs"), (SAMPLES, FEATURES), rows.dtype)
+    return rows[:, order[: int(jnp.sum(spread > 0))]]
+
+
+def point(problem: Problem, method: Method) -> Point:
+    """A method with random weights on the data; the positions of a case are rows that follow one another."""
+    rows = data(problem)
+    units = rows.shape[1] if method.square else UNITS
+    weights = jax.random.normal(problem.key(f"extended {units}"), (units, rows.shape[1]), rows.dtype)
+    ones = jnp.ones(units, rows.dtype)
+    normalizer = method.make(weights, rows)
+    if normalizer.needs_positions:
+        rows = jnp.stack([jnp.roll(rows, -shift, 0) for shift in range(POSITIONS)], 1)
+        normalizer = method.make(weights, rows)
+    return Point(normalizer, GLMParameters(weights, 0 * ones, ones), rows)
+
+
+def cell_check(method: Method, column: Column, recorded: Cell) -> Callable[[Problem], Iterator[Evidence]]:
+    """The check of one cell: the outputs before and after a few draws of the transformation."""
+
+    def check(problem: Problem) -> Iterator[Evidence]:
+        at = point(problem, method)
+        # A residual block is of any width, which two groups need not divide: it is put on one group a unit.
+        fits = at.params.units % column.groups == 0
+        drawn = column if fits else {c.name: c for c in extended(at.params.units)}[column.name]
+        keys = [problem.key(f"{column.name} {draw}") for draw in range(DRAWS)]
+        moved = jnp.stack([at.outputs(drawn.draw(k, at.params, at.inputs)) for k in keys])
+        before = jnp.stack([column.compared(at.outputs())] * DRAWS)
+        after = jnp.stack([column.compared(value) for value in moved])
+        what = f"{DRAWS} draws, {len(before[0])} × {DRAWS} cases"
+        if recorded is Cell.INVARIANT:
+            yield agree(what, before, after)
+            return
+        yield differ(what, before, after)
+        if recorded is Cell.SIGN:
+            yield agree("g → −g repairs it", before, -after)
+        elif column.name == "weight_sign_flip":
+            yield differ("g → −g does not repair it", before, -after)
+
+    return check
+
+
+def matrix_check(method: Method, group: MatrixGroup, recorded: Cell) -> Callable[[Problem], Iterator[Evidence]]:
+    """The check of an equivariance or change of basis."""
+
+    def check(problem: Problem) -> Iterator[Evidence]:
+        at = point(problem, method)
+        size = at.params.units if group.acts_on == "units" else at.inputs.shape[-1]
+        if size % group.groups:
+            return
+        compare = agree if recorded is Cell.INVARIANT else differ
+        before, after = [], []
+        for draw in range(DRAWS):
+            matrix = group.draw(problem.key(f"{group.name} {draw}"), size, at.inputs.dtype)
+            after.append(at.normalizer(*group(matrix, at.params.weights, at.inputs)))
+            before.append(group.expected(matrix, at.outputs()))
+        yield compare(f"{DRAWS} draws", jnp.stack(before), jnp.stack(after))
+
+    return check
+
+
+def _register_table() -> None:
+    for name, row in EXTENDED.items():
+        method = METHODS[name]
+        for column in extended(method.groups):
+            recorded = row[column.name]
+            register(
+                Claim(
+                    f"extended.{name}.{column.name}",
+                    topic=TOPIC,
+                    source="Table 1, extended",
+                    statement=f"{method.title} {SAYS[recorded]} {column.title.lower()}.",
+                    formula=column.formula,
+                    assumptions=CONDITIONS if recorded is not Cell.CHANGED else (),
+                    expected=Verdict.HOLDS,
+                    check=cell_check(method, column, recorded),
+                )
+            )
+
+
+def _register_matrices() -> None:
+    for name, row in EQUIVARIANCE.items():
+        method = METHODS[name]
+        for group in (*EQUIVARIANCES, *BASIS_CHANGES):
+            if group.name not in row:
+                continue
+            kind = "equivariant" if group.acts_on == "units" else "invariant"
+            says = "is" if row[group.name] is Cell.INVARIANT else "is not"
+            register(
+                Claim(
+                    f"extended.{name}.{group.name}",
+                    topic=TOPIC,
+                    source="Table 1, extended",
+                    statement=f"{method.title} {says} {kind} under {group.title}.",
+                    formula=group.formula,
+                    assumptions=CONDITIONS if row[group.name] is Cell.INVARIANT else (),
+                    expected=Verdict.HOLDS,
+                    why_numeric=WHY_NUMERIC,
+                    check=matrix_check(method, group, row[group.name]),
+                )
+            )
+
+
+_register_table()
+_register_matrices()
+
+
+@claim(
+    "extended.exception.ln_dataset_recentering",
+    topic=TOPIC,
+    source="Table 1, extended",
+    statement="Layer norm is invariant to X + γ exactly where PWγ = 0: where all units see the shift alike.",
+    formula=r"\mathrm{LN}(W(x + \gamma)) = \mathrm{LN}(Wx)\ \forall x \iff PW\gamma = 0",
+    expected=Verdict.CONDITIONAL,
+    why_numeric="the proof is that of table1.exception.ln_dataset_recentering",
+)
+def ln_dataset_recentering(problem: Problem):
+    """A shift γ with Wγ = 1 is not seen; another is."""
+    at = point(problem, METHODS["ln"])
+    ones = jnp.ones(at.params.units, at.inputs.dtype)
+    unseen = jnp.linalg.lstsq(at.params.weights, ones)[0]
+    # Where D < H no γ need have Wγ = 1: the weights are then moved by the least that makes it so.
+    weights = at.params.weights + jnp.outer(ones - at.params.weights @ unseen, unseen) / jnp.sum(unseen**2)
+    before = LayerNorm()(weights, at.inputs)
+    yield agree("a shift with Wγ = 1", before, LayerNorm()(weights, at.inputs + unseen[None, :]))
+    seen = jnp.arange(1.0, 1.0 + len(unseen), dtype=unseen.dtype)
+    shifted = LayerNorm()(weights, at.inputs + seen[None, :])
+    yield differ("another shift", before, shifted, role=Role.FAILS_WITHOUT_CONDITION)
+
+
+@claim(
+    "extended.exception.query_key_sign",
+    topic=TOPIC,
+    source="Table 1, extended",
+    statement="Logits of normalized queries and keys ignore the sign of W = (W_q, W_k), but not that of W_q alone.",
+    formula=r"\hat q \cdot \hat k\,(-W_q, -W_k) = \hat q \cdot \hat k\,(W_q, W_k) = -\hat q \cdot \hat k\,(-W_q, W_k)",
+    expected=Verdict.CONDITIONAL,
+    why_numeric="that of W is proved in the cells of qk_l2 and qk_ln; a sign of W_q alone is no column",
+)
+def query_key_sign(problem: Problem):
+    """Two signs cancel; one is seen, and flips the logits."""
+    for name, norm in (("qk_l2", QueryKeyNorm()), ("qk_ln", QueryKeyLayerNorm())):
+        at = point(problem, METHODS[name])
+        weights = at.params.weights
+        alone = weights.at[: len(weights) // 2].multiply(-1.0)
+        before = at.outputs()
+        yield agree(f"{name}: −W", before, norm(-weights, at.inputs))
+        yield differ(f"{name}: −W_q", before, norm(alone, at.inputs), role=Role.FAILS_WITHOUT_CONDITION)
+        yield agree(f"{name}: −W_q and the sign of the logits", before, -norm(alone, at.inputs))
+
+
+@claim(
+    "extended.exception.query_key_scales",
+    topic=TOPIC,
+    source="Table 1, extended",
+    statement="Logits of normalized queries and keys ignore a scale of W_q and another of W_k, but not one of a unit.",
+    expected=Verdict.CONDITIONAL,
+    why_numeric="two groups, of the queries and of the keys, are not the groups of the table's column",
+)
+def query_key_scales(problem: Problem):
+    """Each of q and k is normalized by itself."""
+    for name in ("qk_l2", "qk_ln"):
+        at = point(problem, METHODS[name])
+        halves, single = extended(2), extended(at.params.units)
+        scale, unit = (next(c for c in cs if c.name == "weight_group_rescaling") for cs in (halves, single))
+        before, key = at.outputs(), problem.key("halves")
+        yield agree(f"{name}: two scales", before, at.outputs(scale.draw(key, at.params, at.inputs)))
+        of_units = at.outputs(unit.draw(key, at.params, at.inputs))
+        yield differ(f"{name}: a scale a unit", before, of_units, role=Role.FAILS_WITHOUT_CONDITION)
+
+
+@claim(
+    "extended.exception.residual_sign",
+    topic=TOPIC,
+    source="Table 1, extended",
+    statement="A residual block x + g⊙LN(Wx) + b is repaired after W → −W by g → −g: its gain is that of the norm.",
+    formula=r"x + (-g)\odot\mathrm{LN}(-Wx) + b = x + g\odot\mathrm{LN}(Wx) + b",
+    expected=Verdict.HOLDS,
+    why_numeric="it is the cell extended.ln.weight_sign_flip with x added to both sides",
+)
+def residual_sign(problem: Problem):
+    """The sign of the branch is the norm's; that of the sum is not."""
+    at = point(problem, METHODS["residual_ln"])
+    gain = jnp.linspace(0.5, 1.5, at.params.units, dtype=at.inputs.dtype)[None, :]
+    before = at.inputs + gain * LayerNorm()(at.params.weights, at.inputs)
+    yield agree("g → −g in the branch", before, at.inputs - gain * LayerNorm()(-at.params.weights, at.inputs))
+    yield differ("W → −W alone", before, at.inputs + gain * LayerNorm()(-at.params.weights, at.inputs))

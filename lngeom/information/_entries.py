@@ -1,0 +1,270 @@
+"""Where parameters enter a function: kernels, gains and biases, read off the program of its derivative.
+
+A leaf that is multiplied as a matrix by something known of each sample is a kernel; one that is multiplied entry by
+entry, or only added, is a gain or a bias. The sums in which they end are the points at which they enter. The program
+of `jax.linearize` is traced at two numbers of samples, which tells the samples' axis from all others.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax.extend.core import Literal
+from jaxtyping import Array
+
+from lngeom.information._problem import Problem
+from lngeom.information._pullback import has_reverse_rule_only
+
+SUMS = ("add", "add_any")
+
+REARRANGEMENTS: dict[str, Callable[..., np.ndarray]] = {
+    "copy": lambda view: view,
+    "reshape": lambda view, new_sizes, **_: np.reshape(view, new_sizes, copy=False),
+    "transpose": lambda view, permutation: np.transpose(view, permutation),
+    "squeeze": lambda view, dimensions: np.squeeze(view, dimensions),
+    "broadcast_in_dim": lambda view, shape, broadcast_dimensions, **_: np.broadcast_to(
+        np.expand_dims(view, [k for k in range(len(shape)) if k not in broadcast_dimensions]), shape
+    ),
+}
+"""Operations which only rearrange a leaf, on views that have its strides and no memory."""
+
+
+class Irregular(Exception):
+    """A parameter enters in a way that is not known here."""
+
+
+class Entry(NamedTuple):
+    """One place where a leaf of the parameters enters.
+
+    Attributes:
+        leaf: its number.
+        point: number of the sum it ends in.
+        residual: number of the residual it is multiplied by, or None.
+        sample_axis: of that residual.
+        kernel: whether that is a product of matrices, not entry by entry.
+        transposed: whether the leaf is [H D], not [D H].
+        shape: D and H (D = 1 where it is no kernel).
+    """
+
+    leaf: int
+    point: int
+    residual: int | None
+    sample_axis: int
+    kernel: bool
+    transposed: bool
+    shape: tuple[int, int]
+
+
+class Point(NamedTuple):
+    """A sum of summed inputs, at the first place where something enters it.
+
+    Attributes:
+        equation: number of the program's equation there.
+        operand: which of its operands is the leaf, or None where its result is all that enters.
+        sample_axis: of the sum.
+        width: H.
+    """
+
+    equation: int
+    operand: int | None
+    sample_axis: int
+    width: int
+
+
+class Structure(NamedTuple):
+    """Where all parameters enter a function.
+
+    Attributes:
+        entries: all of them.
+        points: all of them.
+        outputs: C, of the function.
+        program: names of the operations, by which the same program is known again.
+    """
+
+    entries: tuple[Entry, ...]
+    points: tuple[Point, ...]
+    outputs: int
+    program: tuple[str, ...]
+
+
+class Program(NamedTuple):
+    """The program of (residuals, tangent) ↦ Jv.
+
+    Attributes:
+        jaxpr: its equations.
+        residuals: their values.
+        outputs: z.
+    """
+
+    jaxpr: Any
+    residuals: list
+    outputs: Array
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the operations."""
+        return tuple(equation.primitive.name for equation in self.jaxpr.eqns)
+
+    @property
+    def variables(self) -> list:
+        """Inputs and all results."""
+        return [*self.jaxpr.invars, *(v for equation in self.jaxpr.eqns for v in equation.outvars)]
+
+
+def trace_program(problem: Problem) -> Program:
+    """The derivative's program for the samples held here.
+
+    Args:
+        problem: the problem.
+
+    Returns:
+        The program.
+
+    Raises:
+        Irregular: if the program is not one of outputs [N C] that can be run forwards.
+    """
+    z, linear = jax.linearize(problem.forward, problem.params)
+    residuals, tree = jax.tree.flatten(linear)
+    closed = jax.make_jaxpr(lambda r, v: jax.tree.unflatten(tree, r)(v))(residuals, problem.params)
+    if z.ndim != 2 or closed.consts or has_reverse_rule_only(closed):
+        raise Irregular
+    return Program(closed.jaxpr, residuals, z)
+
+
+def find_structure(problem: Problem) -> Structure | None:
+    """Where parameters enter, or None where one enters otherwise than in a kernel, gain or bias.
+
+    Args:
+        problem: the problem (shapes alone matter).
+
+    Returns:
+        The structure.
+    """
+    if problem.coupled or problem.scores is not None:
+        return None
+    try:
+        return _Reader(problem, *(_abstract_program(problem, rows) for rows in (2, 3))).structure()
+    except Irregular:
+        return None
+
+
+def _abstract_program(problem: Problem, rows: int) -> Program:
+    found = []
+    abstract = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), problem)
+    per_sample = jax.tree.map(lambda a: jax.ShapeDtypeStruct((rows, *a.shape[1:]), a.dtype), problem.per_sample)
+    jax.eval_shape(lambda p: found.append(trace_program(p)), abstract.with_samples(per_sample))
+    return found[0]
+
+
+class _Reader:
+    """Reads the equations in order, following each leaf until it enters.
+
+    Attributes:
+        axes: for each variable, the axes that grow with the number of samples.
+        known: number of each residual.
+        leaves: for each variable that is a rearranged leaf, its number and a view with its strides.
+        uses: equations that use a variable.
+    """
+
+    def __init__(self, problem: Problem, few: Program, more: Program):
+        if few.names != more.names:
+            raise Irregular
+        self.program, self.jaxpr = few, few.jaxpr
+        self.axes = {
+            v: tuple(k for k, (a, b) in enumerate(zip(v.aval.shape, w.aval.shape, strict=True)) if a != b)
+            for v, w in zip(few.variables, more.variables, strict=True)
+        }
+        count = len(few.residuals)
+        self.known = {v: k for k, v in enumerate(self.jaxpr.invars[:count])}
+        self.leaves: dict[Any, tuple[int, np.ndarray]] = {}
+        for k, (v, leaf) in enumerate(zip(self.jaxpr.invars[count:], jax.tree.leaves(problem.params), strict=True)):
+            strides = np.cumprod([1, *leaf.shape[:0:-1]])[::-1][: leaf.ndim]
+            self.leaves[v] = (k, np.lib.stride_tricks.as_strided(np.empty(1, np.int8), leaf.shape, strides))
+        self.uses: dict[Any, list[Any]] = {}
+        for equation in self.jaxpr.eqns:
+            for v in equation.invars:
+                if not isinstance(v, Literal):
+                    self.uses.setdefault(v, []).append(equation)
+        self.numbers: dict[Any, int] = {}
+        self.points: list[Point] = []
+        self.entries: list[Entry] = []
+
+    def structure(self) -> Structure:
+        """All entries.
+
+        Returns:
+            The structure.
+
+        Raises:
+            Irregular: if a leaf enters in another way.
+        """
+        for position, equation in enumerate(self.jaxpr.eqns):
+            operands = [k for k, v in enumerate(equation.invars) if not isinstance(v, Literal) and v in self.leaves]
+            if len(operands) > 1:
+                raise Irregular
+            if operands:
+                self._read(position, equation, operands[0])
+        if any(isinstance(v, Literal) or v in self.leaves for v in self.jaxpr.outvars):
+            raise Irregular
+        return Structure(tuple(self.entries), tuple(self.points), self.program.outputs.shape[1], self.program.names)
+
+    def _read(self, position: int, equation: Any, operand: int) -> None:
+        name, out = equation.primitive.name, equation.outvars[0]
+        leaf, view = self.leaves[equation.invars[operand]]
+        if name in REARRANGEMENTS:
+            try:
+                view = REARRANGEMENTS[name](view, **equation.params)
+            except (ValueError, TypeError) as error:
+                raise Irregular from error
+            if not self.axes[out]:
+                self.leaves[out] = (leaf, view)
+                return
+        if len(self.axes[out]) != 1:
+            raise Irregular
+        axis = self.axes[out][0]
+        if name == "dot_general":
+            self._kernel(position, equation, operand)
+            return
+        residual = None
+        if name == "mul":
+            other = equation.invars[1 - operand]
+            if isinstance(other, Literal) or self.axes[other] != (axis,) or other not in self.known:
+                raise Irregular
+            residual = self.known[other]
+        elif name not in SUMS and name not in REARRANGEMENTS:
+            raise Irregular
+        view = np.broadcast_to(view, out.aval.shape)
+        one = np.moveaxis(view, axis, 0)[0]
+        if view.strides[axis] != 0 or not one.flags.c_contiguous:
+            raise Irregular
+        point = self._point(position, out, operand if name in SUMS else None)
+        self.entries.append(Entry(leaf, point, residual, axis, False, False, (1, one.size)))
+
+    def _kernel(self, position: int, equation: Any, operand: int) -> None:
+        leaf, view = self.leaves[equation.invars[operand]]
+        (contracted, batch), x = equation.params["dimension_numbers"], equation.invars[1 - operand]
+        mine, theirs = contracted[operand], contracted[1 - operand]
+        if x not in self.known or x.aval.ndim != 2 or view.ndim != 2 or any(batch) or len(mine) != 1:
+            raise Irregular
+        if len(self.axes[x]) != 1 or theirs[0] == self.axes[x][0]:
+            raise Irregular
+        view = view if mine[0] == 0 else view.T
+        if not (view.flags.c_contiguous or view.T.flags.c_contiguous):
+            raise Irregular
+        point, transposed = self._point(position, equation.outvars[0], None), not view.flags.c_contiguous
+        self.entries.append(Entry(leaf, point, self.known[x], self.axes[x][0], True, transposed, view.shape))
+
+    def _point(self, position: int, variable: Any, operand: int | None) -> int:
+        """Number of the sum a variable ends in: the outputs have one derivative with respect to all its terms."""
+        last, shape = variable, variable.aval.shape
+        while len(self.uses.get(last, [])) == 1 and last not in self.jaxpr.outvars:
+            (user,) = self.uses[last]
+            if user.primitive.name not in SUMS or user.outvars[0].aval.shape != shape:
+                break
+            (last,) = user.outvars
+        if last not in self.numbers:
+            (axis,) = self.axes[variable]
+            self.numbers[last] = len(self.points)
+            self.points.append(Point(position, operand, axis, int(np.prod(shape)) // shape[axis]))
+        return self.numbers[last]

@@ -1,0 +1,178 @@
+"""The smallest exact instance at which a transformation changes the output of a method."""
+
+import random
+from collections.abc import Iterator
+from fractions import Fraction
+from typing import Any
+
+import sympy as sp
+from sympy import Expr
+
+from lngeom.symbolic.actions import Action
+from lngeom.symbolic.layers import Method
+from lngeom.symbolic.proof import Counterexample, Proof, ProofError
+
+ANOTHER_SCALE = Fraction(2)
+SEARCH_WEIGHT = 9
+"""Largest sum of entries searched for a counterexample."""
+
+
+def counterexample(
+    name: str,
+    method: Method,
+    action: Action,
+    *,
+    delta: Fraction = ANOTHER_SCALE,
+    eps: Expr = sp.S.Zero,
+    units: int | None = None,
+    correction: Proof | None = None,
+) -> Counterexample:
+    r"""The smallest W and X of non-negative integers, by their sum, at which a transformation changes the output.
+
+    Args:
+        name: identifier.
+        method: the normalization method.
+        action: the transformation.
+        delta: δ.
+        eps: ε.
+        units: H; the smallest non-degenerate one where None.
+        correction: a proof of what is true instead.
+
+    Returns:
+        The counterexample, with δ and γ = (1, 0, …).
+
+    Raises:
+        ProofError: if there is none of small entries.
+    """
+    gamma = [1, *[0] * (method.smallest[1] - 1)]
+    for W, X in _candidates(method, action, units):
+        place = _first_change(method, action, W, X, delta, gamma, _fraction(eps))
+        if place is not None:
+            break
+    else:
+        raise ProofError(f"{name}: no proof, and no counterexample with entries of total size {SEARCH_WEIGHT}")
+    sample, unit = place
+
+    def sides(values):
+        before = method.exactly(values["W"], values["X"], values[r"\epsilon"])
+        moved = action.concretely(
+            values["W"].tolist(), values["X"].tolist(), values[r"\delta"], list(values[r"\gamma"]), method
+        )
+        return method.exactly(*moved, values[r"\epsilon"])[sample, unit], before[sample, unit]
+
+    return Counterexample(
+        name,
+        rf"n\left(W', X'\right) = n(W, X)\quad\text{{for}}\quad {action.latex}",
+        {
+            "W": sp.ImmutableMatrix(W),
+            "X": sp.ImmutableMatrix(X),
+            r"\delta": sp.Rational(delta.numerator, delta.denominator),
+            r"\gamma": sp.ImmutableMatrix([gamma]),
+            r"\epsilon": eps,
+        },
+        sides,
+        f"n of unit {unit + 1} and sample {sample + 1} after (left) and before (right) {action.name}.",
+        correction,
+    )
+
+
+def changes_somewhere(method: Method, action: Action, eps: Expr, delta: Fraction = ANOTHER_SCALE) -> bool:
+    """Whether a few random exact instances refute invariance, so that no proof need be looked for."""
+    gamma, draws = [1, *range(method.smallest[1] - 1)], (draw(method, action, seed) for seed in range(4))
+    return any(_first_change(method, action, W, X, delta, gamma, _fraction(eps)) is not None for W, X in draws)
+
+
+def _candidates(method: Method, action: Action, units: int | None) -> Iterator[tuple[list[list[int]], list[list[int]]]]:
+    """W and X of small non-negative integers, the smallest first; random ones where the arithmetic is slow."""
+    if method.irrational:
+        for entries in (1, 2, 3):
+            yield from (draw(method, action, seed, entries) for seed in range(20))
+        return
+    H, D, N = method.smallest
+    H = units // method.groups if units else H
+    N = max(N, 2) * method.positions if action.compares_first else N * method.positions
+    for entries in _small_integers(H * D + N * D):
+        rows = [list(entries[start : start + D]) for start in range(0, len(entries), D)]
+        yield rows[:H] * (method.groups if units else copies(method, action)), rows[H:]
+
+
+def draw(method: Method, action: Action, seed: int, entries: int = 3) -> tuple[list[list[int]], list[list[int]]]:
+    """Random W and X of small non-negative integers."""
+    numbers = random.Random(seed)
+    units, inputs, samples = method.smallest
+    matrix = lambda rows: [[numbers.randint(0, entries) for _ in range(inputs)] for _ in range(rows)]
+    return matrix(units * copies(method, action)), matrix(max(samples, 2) * method.positions)
+
+
+def copies(method: Method, action: Action) -> int:
+    """How often the rows of the smallest W are repeated: once a group, and so that actions on groups apply."""
+    count = method.groups
+    while action.grouped and method.smallest[0] * count % method.blocks:
+        count += method.groups
+    return count
+
+
+def compared(method: Method, action: Action, *rows: list[list[Any]]) -> Iterator[tuple[Any, ...]]:
+    """Rows of the outputs that are to stay, side by side."""
+    return zip(*(r[: method.positions] if action.compares_first else r for r in rows), strict=True)
+
+
+def _first_change(method, action, W, X, delta, gamma, eps) -> tuple[int, int] | None:
+    """First (sample, unit) whose output changes, or None; everything must be defined on both sides."""
+    if not any(any(row) for row in W) or not any(any(row) for row in X):
+        return None
+    moved = action.concretely(W, X, delta, gamma, method)
+    try:
+        before, after = (method.rows(_exact(A), _exact(B), eps) for A, B in ((W, X), moved))
+    except ZeroDivisionError:
+        return None
+    pairs = list(compared(method, action, before, after))
+    if not all(_defined(*pair) for rows in (before, after) for row in rows for pair in row):
+        return None
+    for sample, (old_row, new_row) in enumerate(pairs):
+        for unit, (old, new) in enumerate(zip(old_row, new_row, strict=True)):
+            if not _equal(old, new):
+                return sample, unit
+    return None
+
+
+def _defined(numerator: Any, square: Any) -> bool:
+    if isinstance(numerator, Expr) and numerator.has(sp.zoo, sp.nan, sp.oo):
+        return False
+    return bool(square > 0)
+
+
+def _equal(old: tuple[Any, Any], new: tuple[Any, Any]) -> bool:
+    """Whether two ratios, of a number and the root of another, are the same."""
+    if any(isinstance(v, Expr) for v in (*old, *new)):
+        (a, u), (b, v) = (tuple(map(sp.sympify, pair)) for pair in (old, new))
+        return sp.simplify(a / sp.sqrt(u) - b / sp.sqrt(v)) == 0
+    return _signed_square(*old) == _signed_square(*new)
+
+
+def _exact(A: Any) -> list[list[Fraction]]:
+    return [[Fraction(v) for v in row] for row in A]
+
+
+def _fraction(value: Expr) -> Fraction:
+    return Fraction(int(value.p), int(value.q))  # pyright: ignore
+
+
+def _signed_square(numerator: Fraction, square: Fraction) -> Fraction:
+    """sign(n) n², which is rational and grows with n."""
+    return numerator * abs(numerator) / square
+
+
+def _small_integers(length: int) -> Iterator[tuple[int, ...]]:
+    """Vectors of non-negative integers in order of their sum."""
+
+    def of_weight(length: int, weight: int) -> Iterator[tuple[int, ...]]:
+        if length == 1:
+            yield (weight,)
+            return
+        for head in range(weight, -1, -1):
+            for tail in of_weight(length - 1, weight - head):
+                yield (head, *tail)
+
+    for weight in range(1, SEARCH_WEIGHT + 1):
+        yield from of_weight(length, weight)

@@ -1,0 +1,125 @@
+"""The runner, the generator, the pytest decorator and the command line; errors that say what to do."""
+
+import textwrap
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import lngeom as lg
+import pytest
+from lngeom import cli
+from typer.testing import CliRunner
+
+from tests.checks import broken
+
+EXACT = lg.nn.LayerNorm(6, exact=True)
+
+
+@lg.checks.parametrize_with_invariances([EXACT], like="layer")
+def test_the_exact_layer(layer, check):
+    check(layer)
+
+
+SPOILED_BY_A_BIAS = (
+    *("weight_matrix_rescaling", "dataset_rescaling", "single_case_rescaling", "weight_sign_flip"),
+    *("group_permutations", "unit_permutations", "unit_rotations_fixing_one"),
+)
+
+
+@lg.checks.parametrize_with_invariances(
+    [(broken.bias_before_the_norm, "layer")],
+    expected_failures=dict.fromkeys(SPOILED_BY_A_BIAS, "a bias is added before the norm"),
+)
+def test_expected_failures_fail(layer, check):
+    check(layer)
+
+
+def test_the_generator_fails_where_a_layer_is_broken_and_shows_why():
+    failed = {}
+    for check in lg.checks.generate_checks(broken.missing_eps, "batch"):
+        try:
+            check()
+        except AssertionError as error:
+            failed[check.name] = str(error)
+    assert "not finite at zero variance" in failed["findings"]
+    assert {"weight_matrix_recentering", "weight_vector_rescaling", "batch_independence"} <= set(failed)
+    assert "W = np.array" in failed["weight_vector_rescaling"]
+    assert "weight_matrix_rescaling" not in failed
+
+
+def test_an_expected_failure_must_name_a_check():
+    with pytest.raises(ValueError, match="no check recentering; the checks are findings, weight_matrix_rescaling"):
+        list(lg.checks.generate_checks(EXACT, "layer", expected_failures={"recentering": "no"}))
+
+
+def lngeom(*args):
+    return CliRunner().invoke(cli.app, ["check", *args])
+
+
+def test_check_exits_0_when_it_ran_and_1_when_the_layer_differs():
+    same = lngeom("lngeom.normalizers:LayerNorm", "--like", "layer")
+    assert same.exit_code == 0, same.output
+    assert "As layer." in same.output
+    different = lngeom("tests.checks.broken:leakage_of_one_row", "--like", "layer")
+    assert different.exit_code == 1
+    assert "Differs from layer:" in different.output
+    assert lngeom("tests.checks.broken:leakage_of_one_row").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["no.such.module:Layer"], "cannot import no.such.module"),
+        (["lngeom.nn:LayerNrm"], "lngeom.nn has no LayerNrm; it has LayerNorm"),
+        (["lngeom.nn.LayerNorm"], "PACKAGE.MODULE:NAME"),
+        (["lngeom.paper:TITLE"], "cannot adapt a str"),
+        (["tests.checks.broken:needs_three"], "needs 3 arguments"),
+        (["lngeom.nn:LayerNormLSTM"], "nothing is known of its argument"),
+        (["lngeom.nn:LayerNorm", "--like", "lyer"], "no row 'lyer'"),
+        (["lngeom.nn:LayerNorm", "--dtype", "int8"], "dtype must be"),
+        (["lngeom.nn:LayerNorm", "--kind", "both"], "kind must be one of weights, summed"),
+    ],
+)
+def test_bad_input_exits_2_with_one_error(arguments, says):
+    result = lngeom(*arguments)
+    assert result.exit_code == 2
+    assert says in result.output.replace("\n", " ")
+
+
+def test_a_layer_beside_the_current_folder_is_found(tmp_path, monkeypatch):
+    source = "def norm(a):\n    return a / (a * a).mean(-1, keepdims=True) ** 0.5\n"
+    (tmp_path / "layer_beside.py").write_text(textwrap.dedent(source))
+    monkeypatch.chdir(tmp_path)
+    result = lngeom("layer_beside:norm")
+    assert result.exit_code == 0, result.output
+    assert "not invariant" in result.output
+
+
+def test_what_cannot_be_adapted_is_told_which_wrapper_to_write():
+    with pytest.raises(ValueError, match=r"def layer\(a\):(.|\n)*check_invariances\(layer\)"):
+        lg.check_invariances(3.0)
+    wrapped = lg.check_invariances(lambda W, X: lg.nn.layer_norm(X @ W.T, exact=True), like="layer")
+    assert not wrapped.differences
+
+
+def test_an_equinox_module_is_applied_to_one_sample_at_a_time():
+    class Centered(eqx.Module):
+        gain: jax.Array
+
+        def __init__(self, units):
+            self.gain = jnp.ones(units, jnp.float32)
+
+        def __call__(self, a):
+            assert a.ndim == 1
+            return self.gain * (a - a.mean())
+
+    found = lg.check_invariances(Centered)
+    assert found["weight_matrix_recentering"].as_expected("I")
+    assert found["weight_matrix_rescaling"].verdict is lg.checks.Verdict.NOT
+    assert "units=3" in found["weight_matrix_rescaling"].counterexample.code
+
+
+def test_dtypes_and_flags_of_jax_are_left_alone():
+    before = dict(jax.config.values)
+    lg.check_invariances(EXACT, dtype="bfloat16")
+    assert dict(jax.config.values) == before

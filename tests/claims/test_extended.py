@@ -1,0 +1,117 @@
+"""The extended table: every cell by numbers, its exceptions, and cells recorded wrongly, which turn."""
+
+import jax
+import jax.numpy as jnp
+import lngeom as lg
+import numpy as np
+import pytest
+from lngeom.claims import Problem, Verdict, all_claims, decide, provable, run
+from lngeom.claims.extended import cell_check, data, matrix_check
+from lngeom.invariance_table import COLUMNS, EQUIVARIANCE, EXTENDED, MATRIX_GROUPS, Cell
+from lngeom.normalizers import METHODS
+from lngeom.symbolic import ProofError
+from lngeom.symbolic.extended import cell
+from lngeom.transformations import BASIS_CHANGES, EQUIVARIANCES, extended, group_permutations
+
+
+@pytest.fixture(scope="module")
+def problem():
+    return Problem(jax.random.normal(jax.random.key(9), (20, 6)), seed=1)
+
+
+def test_the_record_names_every_method_column_and_group():
+    assert set(EXTENDED) == set(EQUIVARIANCE) == set(METHODS)
+    assert tuple(c.name for c in lg.transformations.EXTENDED) == COLUMNS
+    assert tuple(g.name for g in (*EQUIVARIANCES, *BASIS_CHANGES)) == MATRIX_GROUPS
+    cells = {c.id for c in all_claims("extended")}
+    assert cells >= {f"extended.{m}.{name}" for t in (EXTENDED, EQUIVARIANCE) for m, row in t.items() for name in row}
+
+
+def test_every_cell_comes_out_as_recorded(problem):
+    outcomes = [run(c, problem) for c in all_claims("extended")]
+    wrong = {o.claim.id: (o.verdict, o.error, [e.residual for e in o.evidence]) for o in outcomes if not o.as_recorded}
+    assert not wrong
+
+
+def test_every_cell_is_proved_or_says_why_not():
+    proved = set(provable())
+    for c in all_claims("extended"):
+        assert (c.id in proved) != bool(c.why_numeric), c.id
+
+
+@pytest.mark.parametrize(
+    ("method", "column", "wrong"),
+    [
+        ("ln", "weight_matrix_rescaling", Cell.CHANGED),
+        ("ln", "weight_vector_rescaling", Cell.INVARIANT),
+        ("rms", "weight_sign_flip", Cell.INVARIANT),
+        ("ln_biased", "weight_sign_flip", Cell.SIGN),
+        ("bn", "batch_independence", Cell.INVARIANT),
+        ("gn", "weight_group_recentering", Cell.CHANGED),
+    ],
+)
+def test_a_wrong_cell_turns(problem, method, column, wrong):
+    drawn = next(c for c in extended(METHODS[method].groups) if c.name == column)
+    assert decide(list(cell_check(METHODS[method], drawn, wrong)(problem))) is Verdict.REFUTED
+    right = EXTENDED[method][column]
+    assert decide(list(cell_check(METHODS[method], drawn, right)(problem))) is Verdict.HOLDS
+    with pytest.raises(ProofError, match=f"recorded as {wrong.value!r}"):
+        cell(method, column, wrong)
+
+
+@pytest.mark.parametrize(("method", "group"), [("ln", 3), ("rms", 3), ("bn", 2), ("gn", 1), ("gn", 0), ("pcc", 5)])
+def test_a_wrong_equivariance_turns(problem, method, group):
+    group = (*EQUIVARIANCES, *BASIS_CHANGES)[group]
+    right = EQUIVARIANCE[method][group.name]
+    wrong = Cell.CHANGED if right is Cell.INVARIANT else Cell.INVARIANT
+    assert decide(list(matrix_check(METHODS[method], group, right)(problem))) is Verdict.HOLDS
+    assert decide(list(matrix_check(METHODS[method], group, wrong)(problem))) is Verdict.REFUTED
+
+
+def test_narrow_data_is_replaced_and_constant_inputs_are_left_out():
+    wide = jnp.concatenate([jnp.ones((9, 2)), jax.random.normal(jax.random.key(0), (9, 5))], 1)
+    assert data(Problem(wide)).shape == (9, 5)
+    assert data(Problem(wide[:, :4])).shape == (48, 16)
+
+
+def test_matrices_are_of_their_groups():
+    key, ones = jax.random.key(3), np.ones(6)
+    drawn = {g.name: np.asarray(g.draw(key, 6, jnp.float64)) for g in (*EQUIVARIANCES, *BASIS_CHANGES)}
+    for name, A in drawn.items():
+        orthogonal = np.allclose(A.T @ A, np.eye(6), atol=1e-12)
+        assert orthogonal == (name != "input_basis_changes")
+        fixes_one = np.allclose(A @ ones, ones, atol=1e-12)
+        assert fixes_one == (name.endswith(("permutations", "fixing_one"))), name
+        assert not np.allclose(A, np.eye(6))
+        assert np.isin(A, (0, 1)).all() == name.endswith("permutations")
+    blocks = drawn["group_permutations"].reshape(2, 3, 2, 3).sum((1, 3))
+    assert set(blocks.ravel()) == {0, 3}
+
+
+def test_columns_say_what_they_act_on():
+    params = lg.GLMParameters(jnp.arange(8.0).reshape(4, 2) + 1, jnp.zeros(4), jnp.ones(4))
+    inputs = jax.random.normal(jax.random.key(0), (5, 3, 2))
+    for column in extended(2):
+        moved, X = column.draw(jax.random.key(1), params, inputs)(params, inputs)
+        assert np.allclose(moved.weights, params.weights) == (column.acts_on == "inputs"), column.name
+        assert np.allclose(X, inputs) == (column.acts_on == "weights"), column.name
+        assert bool(jnp.all(X[0] == inputs[0])) or not column.compares_first
+        assert column.heading
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda W, X: lg.normalizers.InstanceNorm()(W, X), r"InstanceNorm runs over positions.*\[N T D\]"),
+        (lambda W, X: lg.normalizers.QueryKeyNorm()(W, X), r"QueryKeyNorm runs over positions"),
+        (lambda W, X: lg.normalizers.QueryKeyNorm()(W, X[:, None]), r"rows must be even in number; got 3"),
+        (lambda W, X: lg.normalizers.SpatialGroupNorm(groups=2)(W, X[:, None]), r"multiple of groups = 2; got H = 3"),
+        (lambda W, X: lg.normalizers.ResidualLayerNorm()(W, X), r"H = D; got weights \(3, 2\)"),
+        (lambda W, X: lg.normalizers.BiasedLayerNorm(bias=X[0])(W, X), r"shape \[H\] = \(3,\); got \(2,\)"),
+        (lambda W, X: lg.normalizers.PowerNormEvaluation(mean_square=X[0])(W, X), r"shape \[H\] = \(3,\)"),
+        (lambda W, X: group_permutations(2).draw(jax.random.key(0), 3, W.dtype), r"multiple of groups = 2; got H = 3"),
+    ],
+)
+def test_bad_shapes_get_one_clear_error(make, message):
+    with pytest.raises(ValueError, match=message):
+        make(jnp.ones((3, 2)), jnp.ones((4, 2)))

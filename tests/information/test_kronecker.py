@@ -1,0 +1,88 @@
+"""Where parameters enter is read correctly, or not at all; the factor in outer products is the factor."""
+
+from dataclasses import replace
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import lngeom as lg
+import pytest
+from lngeom._numerics import agreement
+from lngeom.information import _dense, _kronecker
+from lngeom.information._entries import Irregular, find_structure
+
+from tests.information import zoo
+
+
+def normal(seed, *shape):
+    return jax.random.normal(jax.random.key(seed), shape)
+
+
+def tied():
+    """A kernel used twice, once transposed; a gain; a bias added late; a leaf that is not used."""
+
+    def apply(p, x):
+        h = jnp.tanh((x @ p["w"].T) * p["gain"][None, :])
+        return h @ p["w"] @ p["out"] + (jnp.square(x) @ p["skip"] + p["bias"][None, :])
+
+    params = {"w": normal(0, 5, 4), "gain": normal(1, 5), "out": normal(2, 4, 3), "skip": normal(3, 4, 3)}
+    params |= {"bias": normal(4, 3), "unused": normal(5, 2)}
+    return zoo.Case("tied", apply, params, normal(6, 11, 4), lg.families.Categorical(), mask=jnp.arange(11.0) % 3)
+
+
+def equinox_network():
+    arrays, rest = eqx.partition(eqx.nn.MLP(4, 3, 6, 2, key=jax.random.key(0)), eqx.is_array)
+    return zoo.Case(
+        "equinox", lambda p, x: jax.vmap(eqx.combine(p, rest))(x), arrays, normal(1, 11, 4), lg.families.Poisson()
+    )
+
+
+@pytest.mark.parametrize("make", [tied, equinox_network], ids=lambda make: make.__name__)
+def test_outer_products_give_the_matrix_and_its_products(make):
+    F = make().fisher()
+    structure, vectors = find_structure(F.problem), normal(7, F.in_size(), 9)
+    assert structure is not None
+    reference = F.factor().T @ F.factor()
+    route = _dense.Route(structure, chunk=4)
+    build = jax.jit(lambda problem: _dense._dense(problem, F._rows, route))
+    assert agreement(build(F.problem), reference, 1e-12).agrees
+    factor = jax.jit(_kronecker.kronecker_factor, static_argnums=1)(F.problem, structure)
+    assert agreement(factor.products(vectors), reference @ vectors, 1e-12).agrees
+    doubled = replace(factor, signals=(2 * factor.signals[0], *factor.signals[1:]))
+    assert agreement(doubled.products(vectors), reference @ vectors).differs
+
+
+def test_the_cheaper_route_is_taken_and_is_right_for_a_network_of_some_width():
+    params = [normal(0, 12, 16) / 4, normal(1, 16), normal(2, 16, 10) / 4]
+    apply = lambda p, x: jnp.tanh(x @ p[0] + p[1][None, :]) @ p[2]  # noqa: E731
+    F = lg.fisher(apply, params, normal(3, 21, 12), family=lg.families.Categorical())
+    assert _dense.choose_route(F.problem, 21).structure is not None
+    A, vectors = F.factor(), normal(4, F.in_size(), 9)
+    assert agreement(F.as_matrix(), A.T @ A, 1e-12).agrees
+    assert agreement(F.mm(vectors), A.T @ (A @ vectors), 1e-12).agrees
+
+
+@pytest.mark.parametrize(
+    "apply",
+    [
+        lambda p, x: x @ (p / jnp.linalg.norm(p)),  # a function of a kernel
+        lambda p, x: x @ (x.T @ x @ p),  # samples interact
+        lambda p, x: jnp.cumsum(x @ p, 1) @ jnp.cumsum(p, 0),  # sums of a kernel's rows
+        lambda p, x: jax.lax.scan(lambda h, _: (jnp.tanh(h @ p), None), x, None, 2)[0],  # inside a loop
+    ],
+)
+def test_what_is_not_understood_is_left_to_the_general_route(apply):
+    F = lg.fisher(apply, normal(0, 4, 4), normal(1, 9, 4), family=lg.families.Gaussian(), batch_coupled=False)
+    assert find_structure(F.problem) is None
+
+
+def test_a_program_that_depends_on_the_number_of_samples_is_not_mistaken():
+    def apply(p, x):
+        return x @ p[0] + p[1][None, :] if len(x) < 5 else jnp.negative(x @ -p[0]) + p[1][None, :]
+
+    F = lg.fisher(apply, (normal(0, 4, 3), normal(1, 3)), normal(2, 9, 4), family=lg.families.Gaussian())
+    structure, vectors = find_structure(F.problem), normal(3, 15, 9)
+    assert structure is not None
+    with pytest.raises(Irregular):
+        _kronecker.kronecker_factor(F.problem, structure)
+    assert agreement(F.mm(vectors), F.factor().T @ (F.factor() @ vectors), 1e-12).agrees

@@ -1,0 +1,49 @@
+"""Tutorials run, and arrive where they say."""
+
+import importlib
+from pathlib import Path
+
+import analysis.tutorials
+import jax
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def _as_a_reader_runs_them():
+    with jax.enable_x64(False), jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        yield
+
+
+def run(name):
+    return importlib.import_module(f"analysis.tutorials.{name}").main()
+
+
+def test_every_tutorial_is_run_here():
+    names = {p.stem for p in Path(analysis.tutorials.__file__).parent.glob("[a-z]*.py")}
+    assert names == {name.removeprefix("test_") for name in globals() if name.startswith("test_")} - {
+        "every_tutorial_is_run_here"
+    }
+
+
+def test_fisher_of_a_flax_model():
+    pytest.importorskip("flax")
+    found = run("fisher_of_a_flax_model")
+    assert found["rank"] < found["size"] == 57
+    assert abs(found["along"]) < 1e-15 * found["total"]
+    assert found["overlap"] < 1e-10
+
+
+def test_audit_your_own_layer(capsys):
+    assert run("audit_your_own_layer") == {"right": "invariant, lost to rounding", "slip": "not invariant"}
+    assert "As layer." in capsys.readouterr().out
+
+
+def test_effective_learning_rate():
+    found = run("effective_learning_rate")
+    assert found["last"] < found["first"]
+    assert found["radial"] < 1e-4
+    assert found["last"] == pytest.approx(found["rate"] / found["norm"] ** 2, rel=1e-5)
+
+
+def test_add_a_claim():
+    assert run("add_a_claim") == {"tutorial.bound": "holds", "tutorial.too_tight": "refuted"}
