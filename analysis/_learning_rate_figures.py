@@ -80,7 +80,7 @@ def exponential(data: Part, axes) -> str:
         axes[0, 2].semilogy(steps, values["norm"], "-", color=colour)
         axes[0, 2].semilogy(steps, values["norm with decay"], ":", color=colour)
     axes[0, 0].axhline(1e-10, color="0.5", linewidth=0.8)
-    axes[0, 0].set(title="outputs", ylabel="largest difference", ylim=(1e-17, 1e-8))
+    axes[0, 0].set(title="outputs", ylabel="largest difference", ylim=(1e-17, 1e-2))
     axes[0, 1].set(title="learning rate without decay", ylabel="over η with decay")
     axes[0, 2].set(title="norm of the weights", ylabel="‖w‖ (dotted: with decay)")
     for axis in axes[0]:
