@@ -249,7 +249,7 @@ def implicit_early_stopping(problem: Problem):
         "effective rate times the largest eigenvalue of the Hessian on the unit sphere starts below 2 and ends above."
     ),
     formula=r"\frac{\eta}{\|w\|^2}\,\lambda_1(\nabla^2L(\hat w)) \gtrsim 2",
-    assumptions=("the whole data set as one batch", "the theory's 2 is the limit ηλ → 0; at finite ηλ medians from 2.5 to 5.7 are seen"),
+    assumptions=("the whole data set as one batch", "theory has 2 in the limit ηλ → 0; 2.5 to 5.7 were seen"),
     expected=Verdict.HOLDS,
     why_numeric="Known as a measurement; the theory is of its limit.",
 )
