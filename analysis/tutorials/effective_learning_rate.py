@@ -27,7 +27,9 @@ def main() -> dict[str, float]:
 
     # Wrap the optimizer you have. Its updates are unchanged; the record is part of its state.
     rate = 0.2
-    optimizer = lg.training.track_geometry(optax.sgd(rate), learning_rate=rate, groups=["hidden"], history=40)
+    # By default it records every fiftieth step, which costs least; here every one, and it keeps them all.
+    wrap = lg.training.track_geometry
+    optimizer = wrap(optax.sgd(rate), learning_rate=rate, groups=["hidden"], every=1, history=40)
     state = optimizer.init(params)
 
     @jax.jit
