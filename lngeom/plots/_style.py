@@ -20,12 +20,14 @@ from lngeom import __version__
 WIDTHS = {"column": 3.6, "page": 7.2}
 """Inches: one column, or the page."""
 
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000")
-"""Okabe and Ito's colours, told apart by colour-blind readers; lines also differ by dash and marker."""
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000", "#7f7f7f")
+"""Okabe and Ito's colours and a grey, told apart by colour-blind readers; lines also differ by dash and marker."""
 
 STYLE: Any = {
     "axes.grid": True,
-    "axes.prop_cycle": cycler(color=COLOURS, linestyle=["-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), "-"]),
+    "axes.prop_cycle": cycler(
+        color=COLOURS, linestyle=["-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), "-", "--"]
+    ),
     "axes.spines.right": False,
     "axes.spines.top": False,
     "axes.titlesize": 9,
