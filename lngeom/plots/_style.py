@@ -3,6 +3,7 @@
 import json
 import os
 import tempfile
+import textwrap
 from collections.abc import Mapping
 from contextlib import contextmanager
 from importlib import metadata
@@ -19,6 +20,9 @@ from lngeom import __version__
 
 WIDTHS = {"column": 3.6, "page": 7.2}
 """Inches: one column, or the page."""
+
+CHARACTERS = 19.5
+"""Characters of a caption on an inch."""
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000", "#7f7f7f")
 """Okabe and Ito's colours and a grey, told apart by colour-blind readers; lines also differ by dash and marker."""
@@ -106,7 +110,7 @@ def save(
     caption: str,
     configuration: Mapping[str, Any] | None = None,
 ) -> list[Path]:
-    """Writes a figure as `stem.svg` and `stem.png`, and what it shows as `stem.json`.
+    """Writes a figure, with its caption below it, as `stem.svg` and `stem.png`, and what it shows as `stem.json`.
 
     Args:
         fig: the figure, made by `figure` and inside its `with` block.
@@ -128,6 +132,11 @@ def save(
     }
     text = json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
     about = {"Title": stem.name, "Description": caption}
+    fig.draw_without_rendering()
+    bottom = min(0.0, fig.get_tightbbox().y0) - 0.06  # inches; legends may lie below the axes
+    lines = textwrap.wrap(caption, int(CHARACTERS * fig.get_figwidth()))
+    text_at = {"va": "top", "size": 7, "color": "#333333", "parse_math": False}
+    fig.text(0, bottom / fig.get_figheight(), "\n".join(lines), **text_at)
     return [
         _write(
             stem.with_suffix(".svg"), lambda p: fig.savefig(p, metadata=about | {"Date": None, "Creator": "lngeom"})
