@@ -171,7 +171,7 @@ def line_elements(study, stem: Path | str) -> list[Path]:
             _powers(ax.xaxis, study.scales[::2])
         axes[0, 0].set_ylabel("$|ds^2|$ (nats)")
         handles, labels = axes[0, -1].get_legend_handles_labels()
-        fig.legend(handles, labels, loc="outside lower center", ncols=3)
+        fig.legend(handles, labels, loc="outside upper center", ncols=3)
         return save(
             fig,
             stem,

@@ -132,11 +132,8 @@ def save(
     }
     text = json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
     about = {"Title": stem.name, "Description": caption}
-    fig.draw_without_rendering()
-    bottom = min(0.0, fig.get_tightbbox().y0) - 0.06  # inches; legends may lie below the axes
     lines = textwrap.wrap(caption, int(CHARACTERS * fig.get_figwidth()))
-    text_at = {"va": "top", "size": 7, "color": "#333333", "parse_math": False}
-    fig.text(0, bottom / fig.get_figheight(), "\n".join(lines), **text_at)
+    fig.text(0, -0.06 / fig.get_figheight(), "\n".join(lines), va="top", size=7, color="#333333", parse_math=False)
     return [
         _write(
             stem.with_suffix(".svg"), lambda p: fig.savefig(p, metadata=about | {"Date": None, "Creator": "lngeom"})
