@@ -23,7 +23,7 @@ from jaxtyping import Float
 from lngeom._numerics import agreement
 from lngeom.checks._orbits import Data, Move, Orbit, Point, draw, orbit, walk
 from lngeom.checks._report import Curve, Result, Verdict
-from lngeom.checks._subject import Subject, layer_tolerance
+from lngeom.checks._subject import Subject, computes_in_float64, layer_tolerance
 
 DRAWS = 3
 """Members of a column's group that are tried."""
@@ -68,13 +68,12 @@ class Examination:
         subject: the layer.
         data: W and X.
         dtype: in which ranges are measured.
-        wide: the widest dtype the layer follows, in which the mathematics is read off.
+        wide: the widest dtype the layer computes in, in which the mathematics is read off.
     """
 
     def __init__(self, subject: Subject, data: Data, dtype: jax.typing.DTypeLike):
         self.subject, self.data, self.dtype = subject, data, np.dtype(dtype)
-        follows = subject(*data, "float64").dtype == np.float64
-        self.wide = np.dtype("float64" if follows else "float32")
+        self.wide = np.dtype("float64" if computes_in_float64(subject, data) else "float32")
         self.base = {d: subject(*data, d) for d in {self.dtype, self.wide}}
 
     def under(self, move: Move, dtype: np.dtype, sign: int = 1) -> float:

@@ -10,7 +10,7 @@ from lngeom.checks._examine import deviation
 from lngeom.checks._orbits import Data
 from lngeom.checks._report import Finding
 from lngeom.checks._shrink import adapted
-from lngeom.checks._subject import Subject, as_elsewhere, layer_tolerance
+from lngeom.checks._subject import Subject, as_elsewhere, computes_in_float64, layer_tolerance
 
 
 def findings(subject: Subject, data: Data, dtype: jax.typing.DTypeLike) -> tuple[Finding, ...]:
@@ -56,6 +56,8 @@ def _values(subject: Subject, data: Data, dtype: Any) -> Iterator[Finding]:
     outputs = subject(*data, dtype)
     if outputs.dtype != np.dtype(dtype):
         yield Finding("other dtype", f"given {np.dtype(dtype).name}, it returns {outputs.dtype.name}")
+    elif outputs.dtype == np.float64 and not computes_in_float64(subject, data):
+        yield Finding("fewer digits", "given float64, it computes in a narrower dtype and returns float64")
     bad = np.sum(~np.isfinite(outputs.astype(np.float64)))
     if bad:
         yield Finding("not finite", f"{bad} of {outputs.size} outputs are NaN or infinite on ordinary data")

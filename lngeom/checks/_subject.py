@@ -116,6 +116,29 @@ class Subject:
             return np.asarray(self.function(*arguments))
 
 
+def computes_in_float64(subject: Subject, data: tuple[np.ndarray, np.ndarray]) -> bool:
+    """Whether outputs in float64 have the digits of float64.
+
+    Inputs are moved by 2⁻³² of their size, of which float32 sees nothing, and by 2⁻¹²: the outputs, those not near
+    zero, should move in proportion. Rounding on the way makes them stay, jump, or follow another slope.
+
+    Args:
+        subject: the layer.
+        data: W and X.
+
+    Returns:
+        Whether they do; False where the outputs are of another dtype.
+    """
+    weights, inputs = data
+    direction = np.random.default_rng(0).uniform(-1, 1, inputs.shape) * np.max(np.abs(inputs))
+    start = subject(weights, inputs, "float64")
+    if start.dtype != np.float64:
+        return False
+    large = np.abs(start) >= np.max(np.abs(start), initial=0.0) / 4
+    slopes = [(subject(weights, inputs + h * direction, "float64") - start)[large] / h for h in (2.0**-32, 2.0**-12)]
+    return bool(np.all(np.abs(slopes[0] - slopes[1]) <= 0.05 * np.max(np.abs(slopes), initial=0.0)))
+
+
 def required_arguments(function: Callable[..., Any]) -> list[str]:
     """Names of the arguments a function cannot be called without; empty where it does not say."""
     try:

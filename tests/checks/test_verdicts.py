@@ -199,3 +199,15 @@ def test_an_equivariance_is_refuted_by_a_readable_matrix():
     assert "np.testing.assert_allclose(after, before @ Q.T" in found.counterexample.code
     fails_as_written(found, lg.normalizers.BatchNorm)
     assert report(lg.normalizers.RMSNorm)["unit_rotations"].verdict is Verdict.INVARIANT
+
+
+def test_digits_lost_inside_are_not_taken_for_a_broken_invariance():
+    found = report(broken.float32_inside, "layer")
+    assert not found.differences
+    assert found["weight_matrix_rescaling"].verdict is Verdict.UP_TO_EPS
+    names = {
+        dtype: {f.name for f in report(broken.float32_inside, dtype=dtype).findings} for dtype in ("float32", "float64")
+    }
+    assert "fewer digits" in names["float64"] - names["float32"]
+    honest = lambda a: (a - a.mean(-1, keepdims=True)) / (a.var(-1, keepdims=True) + 1e-3) ** 0.5  # noqa: E731
+    assert "fewer digits" not in {f.name for f in lg.check_invariances(honest, dtype="float64").findings}
