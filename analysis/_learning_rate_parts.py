@@ -4,11 +4,9 @@ Every part is a function of the settings alone and gives arrays by name, so that
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -16,185 +14,31 @@ import optax
 from lngeom import families, fisher, nn, training
 from lngeom.claims import Problem, equilibria, trajectories
 from lngeom.claims._problem import NORMALIZERS
-from lngeom.training import Task, read_geometry, track_geometry
+from lngeom.training import track_geometry
 
 from analysis._digits import bundled
-
-Part = dict[str, Any]
-
-CHECKPOINT_SECONDS = 5.0
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """Sizes of all parts.
-
-    Attributes:
-        steps: training steps of the networks.
-        every: steps between two records.
-        seeds: runs of each.
-        hidden: units of a layer.
-        batch: samples of a minibatch.
-        edge_steps: steps of gradient descent on all of the data.
-    """
-
-    steps: int = 400
-    every: int = 10
-    seeds: int = 3
-    hidden: int = 32
-    batch: int = 64
-    edge_steps: int = 20_000
-
-
-SMALL = Sizes()
-FULL = Sizes(steps=4000, every=40, seeds=5, hidden=64, edge_steps=100_000)
-
-
-def _digits() -> dict[str, jax.Array]:
-    """Images of mean zero and unit mean square, without the pixels that are constant."""
-    data = bundled()
-    keep = data.train_images.std(0) > 0
-    center, scale = data.train_images[:, keep].mean(0), data.train_images[:, keep].std()
-    images = (data.train_images[:, keep].astype(np.float64) - center) / scale
-    return {"x": jnp.asarray(images), "y": jnp.asarray(data.train_labels)}
-
-
-def _cross_entropy(logits, labels):
-    return jnp.mean(optax.softmax_cross_entropy_with_integer_labels(logits, labels))
-
-
-def mlp(hidden: int, inputs: int, key):
-    """Parameters of an MLP with two normalized layers: w1 and w2 are scale-invariant."""
-    keys = jax.random.split(key, 3)
-    normal = lambda k, rows, columns: jax.random.normal(k, (rows, columns), float) / columns**0.5  # noqa: E731
-    return {
-        "w1": normal(keys[0], hidden, inputs),
-        "w2": normal(keys[1], hidden, hidden),
-        "g1": jnp.ones(hidden, float),
-        "g2": jnp.ones(hidden, float),
-        "b1": jnp.zeros(hidden, float),
-        "b2": jnp.zeros(hidden, float),
-        "w3": normal(keys[2], 10, hidden),
-        "b3": jnp.zeros(10, float),
-    }
-
-
-def mlp_logits(params, x, normalizer: str = "ln"):
-    """Outputs [N 10]."""
-    for k in "12":
-        x = jnp.tanh(NORMALIZERS[normalizer](params[f"w{k}"], x) * params[f"g{k}"][None] + params[f"b{k}"][None])
-    return x @ params["w3"].T + params["b3"][None]
-
-
-class Reader(eqx.Module):
-    """A layer-normalized GRU over the eight rows of an image, and a readout."""
-
-    cell: nn.LayerNormGRU
-    readout: jax.Array
-
-    def __call__(self, x):
-        """Logits [N 10]."""
-        state, _ = nn.unroll(self.cell, jnp.swapaxes(x.reshape(len(x), 8, 8), 0, 1))
-        return state @ self.readout.T
-
-
-def _task(sizes: Sizes, init: Callable, logits: Callable, optimizer) -> Task:
-    """Minibatches drawn with replacement; the record of the tracker at each evaluation."""
-
-    def loss(params, x, y):
-        return _cross_entropy(logits(params, x), y)
-
-    def start(key):
-        params = init(key)
-        return params, optimizer.init(params)
-
-    def step(state, key, data):
-        rows = jax.random.randint(key, (sizes.batch,), 0, len(data["x"]))
-        params, memory = state
-        value, gradient = jax.value_and_grad(loss)(params, data["x"][rows], data["y"][rows])
-        updates, memory = optimizer.update(gradient, memory, params)
-        return (optax.apply_updates(params, updates), memory), value
-
-    def evaluate(state, data):
-        found = read_geometry(state[1])
-        names = ("norm", "angle", "effective_learning_rate", "radial_spread", "equilibrium_angle", "equilibrium_norm")
-        return {f"{name}/{g}": getattr(found, name)[k] for name in names for k, g in enumerate(found.names)} | {
-            "train error": jnp.mean((jnp.argmax(logits(state[0], data["x"]), -1) != data["y"]).astype(float))
-        }
-
-    return Task(start, step, evaluate)
-
-
-def _train(name: str, task: Task, sizes: Sizes, data, folder: Path | None, progress) -> Part:
-    """Trains and gives the curves; refuses a run that diverged.
-
-    Raises:
-        ValueError: if the loss of a seed was NaN or infinite.
-    """
-    with jax.numpy_dtype_promotion("standard"):
-        run = training.train(
-            task,
-            seeds=range(sizes.seeds),
-            steps=sizes.steps,
-            every=sizes.every,
-            data=data,
-            checkpoint=folder and folder / f"{name}.checkpoint",
-            resume=True,
-            checkpoint_seconds=CHECKPOINT_SECONDS,
-            configuration={"run": name, "sizes": sizes.__dict__},
-            progress=progress and progress(name),
-        )
-    if (run.diverged_at >= 0).any():
-        raise ValueError(
-            f"the run {name!r} diverged: its loss was NaN or infinite first at step {run.diverged_at.max()}; "
-            "lower its learning rate"
-        )
-    return {"steps": run.steps} | run.curves
-
-
-def _decayed(decay: float):
-    return optax.add_decayed_weights(decay, mask=_mask)
-
-
-def _mask(params: Any) -> Any:
-    return {k: k in {"w1", "w2"} for k in params}
-
-
-OPTIMIZERS: dict[str, tuple[str, float, float, Callable, dict[str, Any]]] = {
-    "SGD": ("sgd", 0.5, 0.004, lambda rate, decay: optax.chain(_decayed(decay), optax.sgd(rate)), {}),
-    "momentum": (
-        "momentum",
-        0.1,
-        0.002,
-        lambda rate, decay: optax.chain(_decayed(decay), optax.sgd(rate, momentum=0.9)),
-        {"momentum": 0.9},
-    ),
-    "AdamW": ("adamw", 0.01, 0.5, lambda rate, decay: optax.adamw(rate, weight_decay=decay, mask=_mask), {}),
-    "Lion": (
-        "lion",
-        0.003,
-        1.5,
-        lambda rate, decay: optax.lion(rate, weight_decay=decay, mask=_mask),
-        {"momentum": 0.9, "b2": 0.99},
-    ),
-}
-
-
-def _tracked(name: str, with_decay: bool, groups=("w1", "w2")):
-    kind, rate, decay, make, settings = OPTIMIZERS[name]
-    decay = decay if with_decay else 0.0
-    return track_geometry(
-        make(rate, decay), learning_rate=rate, weight_decay=decay, kind=kind, groups=groups, every=1, **settings
-    )
+from analysis._learning_rate_networks import (
+    OPTIMIZERS,
+    Part,
+    Reader,
+    Sizes,
+    cross_entropy,
+    digit_arrays,
+    make_task,
+    mlp,
+    mlp_logits,
+    tracked,
+    train_network,
+)
 
 
 def growth(sizes: Sizes, folder, progress) -> Part:
     """Without weight decay: norms and effective rates of the MLP by optimizer, and of the GRU under SGD."""
-    data = _digits()
+    data = digit_arrays()
     make = lambda key: mlp(sizes.hidden, data["x"].shape[1], key)  # noqa: E731
     found = {
-        f"MLP, {name}": _train(
-            f"growth_{name}", _task(sizes, make, mlp_logits, _tracked(name, False)), sizes, data, folder, progress
+        f"MLP, {name}": train_network(
+            f"growth_{name}", make_task(sizes, make, mlp_logits, tracked(name, False)), sizes, data, folder, progress
         )
         for name in ("SGD", "momentum", "AdamW")
     }
@@ -208,18 +52,23 @@ def growth(sizes: Sizes, folder, progress) -> Part:
 
     groups = ["cell/recurrent_weights", "cell/input_weights"]
     tracker = track_geometry(optax.sgd(0.5), learning_rate=0.5, kind="sgd", groups=groups, every=1)
-    task = _task(sizes, reader, lambda model, x: model(x), tracker)
-    return found | {"GRU, SGD": _train("growth_GRU", task, sizes, rows, folder, progress)}
+    task = make_task(sizes, reader, lambda model, x: model(x), tracker)
+    return found | {"GRU, SGD": train_network("growth_GRU", task, sizes, rows, folder, progress)}
 
 
 def equilibrium(sizes: Sizes, folder, progress) -> Part:
     """Weight decay on the MLP, and random walks of the kind that the predictions are for."""
-    data = _digits()
+    data = digit_arrays()
     make = lambda key: mlp(sizes.hidden, data["x"].shape[1], key)  # noqa: E731
     longer = Sizes(**(sizes.__dict__ | {"steps": 3 * sizes.steps}))
     found: Part = {
-        f"MLP, {name}": _train(
-            f"equilibrium_{name}", _task(longer, make, mlp_logits, _tracked(name, True)), longer, data, folder, progress
+        f"MLP, {name}": train_network(
+            f"equilibrium_{name}",
+            make_task(longer, make, mlp_logits, tracked(name, True)),
+            longer,
+            data,
+            folder,
+            progress,
         )
         for name in OPTIMIZERS
     }
@@ -240,7 +89,7 @@ def equilibrium(sizes: Sizes, folder, progress) -> Part:
 
 def equivalence(sizes: Sizes, folder, progress) -> Part:
     """Distance in function space between a run from W and two from cW, for every optimizer."""
-    problem = Problem(_digits()["x"], 0)
+    problem = Problem(digit_arrays()["x"], 0)
     found = {}
     for name in trajectories.OPTIMIZERS:
         base, same, wrong = (np.asarray(v) for v in trajectories.scaled_runs(problem, name))
@@ -254,7 +103,7 @@ def equivalence(sizes: Sizes, folder, progress) -> Part:
 
 def exponential(sizes: Sizes, folder, progress) -> Part:
     """Weight decay against a growing learning rate: outputs, norms, rates."""
-    problem = Problem(_digits()["x"], 0)
+    problem = Problem(digit_arrays()["x"], 0)
     cases = {k: v for k, v in {**trajectories.EXPONENTIAL, **trajectories.EXPONENTIAL_ADAPTIVE}.items() if "," not in k}
     found = {}
     for name, (base, converted, rate, decay, settings) in cases.items():
@@ -275,7 +124,7 @@ def exponential(sizes: Sizes, folder, progress) -> Part:
 
 def _trained(sizes: Sizes, normalizer: str = "ln", moments: tuple[int, ...] = (200,), rate: float = 0.3, scale=1.0):
     """Parameters of the MLP after so many steps of SGD, and the data."""
-    data = _digits()
+    data = digit_arrays()
     data = {"x": scale * data["x"], "y": data["y"]}
     params = mlp(sizes.hidden, data["x"].shape[1], jax.random.key(0))
 
@@ -283,7 +132,7 @@ def _trained(sizes: Sizes, normalizer: str = "ln", moments: tuple[int, ...] = (2
     def run():
         def step(params, t):
             rows = jax.random.randint(jax.random.fold_in(jax.random.key(1), t), (sizes.batch,), 0, len(data["x"]))
-            slope = jax.grad(lambda p: _cross_entropy(mlp_logits(p, data["x"][rows], normalizer), data["y"][rows]))
+            slope = jax.grad(lambda p: cross_entropy(mlp_logits(p, data["x"][rows], normalizer), data["y"][rows]))
             return jax.tree.map(lambda p, g: p - rate * g, params, slope(params)), params
 
         return jax.lax.scan(step, params, jnp.arange(max(moments) + 1))[1]
@@ -300,7 +149,7 @@ def doubling(sizes: Sizes, folder, progress) -> Part:
 
     def angle(factor, optimizer):
         w = factor * params["w1"]
-        gradient = jax.grad(lambda w: _cross_entropy(mlp_logits(params | {"w1": w}, data["x"]), data["y"]))(w)
+        gradient = jax.grad(lambda w: cross_entropy(mlp_logits(params | {"w1": w}, data["x"]), data["y"]))(w)
         update, _ = optimizer.update(gradient, optimizer.init(w), w)
         after = w + update
         across = after - jnp.sum(after * w) / jnp.sum(w**2) * w
@@ -332,7 +181,7 @@ def doubling(sizes: Sizes, folder, progress) -> Part:
 
 def gain_magnitude(sizes: Sizes, folder, progress) -> Part:
     """Loss of a logistic model on real labels when only the magnitudes are learned, at three scales of the inputs."""
-    data = _digits()
+    data = digit_arrays()
     x, y = data["x"], jax.nn.one_hot(data["y"], 10, dtype=float)
     directions = jnp.stack([jnp.mean(x[data["y"] == c], 0) - jnp.mean(x, 0) for c in range(10)])
     directions = directions / jnp.linalg.norm(directions, axis=1, keepdims=True)
@@ -358,7 +207,7 @@ def edge_of_stability(sizes: Sizes, folder, progress) -> Part:
     """η_eff λ₁ on the sphere along gradient descent with weight decay, for a small layer on the digits."""
     from lngeom.claims import _training
 
-    net = _training.network(Problem(_digits()["x"], 0))
+    net = _training.network(Problem(digit_arrays()["x"], 0))
     found: Part = {}
 
     def value(weights):
@@ -406,7 +255,7 @@ def fisher_spectra(sizes: Sizes, folder, progress) -> Part:
             return rows @ rows.T / len(x)
 
         spectra = [np.linalg.eigvalsh(np.asarray(gram(p))) for p in path]
-        losses = [float(_cross_entropy(mlp_logits(p, data["x"], method), data["y"])) for p in path]
+        losses = [float(cross_entropy(mlp_logits(p, data["x"], method), data["y"])) for p in path]
         found[method] = {
             "largest": np.array([s[-1] for s in spectra]),
             "effective rank": np.array([s.sum() ** 2 / (s**2).sum() for s in spectra]),

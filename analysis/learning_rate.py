@@ -20,7 +20,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from analysis._learning_rate_figures import FIGURES
-from analysis._learning_rate_parts import FULL, PARTS, SMALL, Part, Sizes
+from analysis._learning_rate_networks import FULL, SMALL, Part, Sizes
+from analysis._learning_rate_parts import PARTS
 
 
 def _plain(value: Any) -> Any:

@@ -2,7 +2,7 @@
 
 import argparse
 import ast
-import importlib
+import importlib.util
 import inspect
 import pkgutil
 import re
@@ -88,6 +88,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m analysis reference", description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("reference"), help="folder of the pages")
     out = parser.parse_args().out
+    if importlib.util.find_spec("pdoc") is None:
+        parser.error("needs pdoc: python -m pip install -c constraints.txt -e '.[docs]'")
     print(f"Written: {len(write(out))} pages; open {out / 'index.html'}")
 
 

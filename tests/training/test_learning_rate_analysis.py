@@ -7,17 +7,17 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from analysis import _learning_rate_parts as parts, learning_rate
+from analysis import _learning_rate_networks as networks, _learning_rate_parts as parts, learning_rate
 from lngeom.training import Task, track_geometry
 
-TINY = parts.Sizes(steps=6, every=2, seeds=2, hidden=4, batch=8)
+TINY = networks.Sizes(steps=6, every=2, seeds=2, hidden=4, batch=8)
 
 
 def one_network(sizes, folder, progress):
     data = {"x": jnp.asarray(np.random.default_rng(0).normal(size=(30, 5))), "y": jnp.arange(30) % 10}
     tracked = track_geometry(optax.sgd(0.3), learning_rate=0.3, groups=("w1", "w2"))
-    task = parts._task(sizes, lambda key: parts.mlp(sizes.hidden, 5, key), parts.mlp_logits, tracked)
-    return {"MLP": parts._train("MLP", task, sizes, data, folder, progress)}
+    task = networks.make_task(sizes, lambda key: networks.mlp(sizes.hidden, 5, key), networks.mlp_logits, tracked)
+    return {"MLP": networks.train_network("MLP", task, sizes, data, folder, progress)}
 
 
 def stopping(name):
@@ -30,7 +30,7 @@ def stopping(name):
 
 def test_a_killed_part_resumes_to_the_bit(tmp_path, monkeypatch):
     monkeypatch.setitem(parts.PARTS, "one", one_network)
-    monkeypatch.setattr(parts, "CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr(networks, "CHECKPOINT_SECONDS", 0.0)
     whole = learning_rate.compute("one", TINY, tmp_path / "whole")
     with pytest.raises(KeyboardInterrupt):
         learning_rate.compute("one", TINY, tmp_path / "killed", stopping)
@@ -50,4 +50,4 @@ def test_a_diverged_run_is_an_error_that_says_when():
         lambda key: jnp.ones(()), lambda state, key, data: (state, jnp.log(-state)), lambda state, data: {"a": state}
     )
     with pytest.raises(ValueError, match="'broken' diverged: its loss was NaN or infinite first at step 0"):
-        parts._train("broken", task, TINY, {"x": jnp.ones(1)}, None, None)
+        networks.train_network("broken", task, TINY, {"x": jnp.ones(1)}, None, None)
