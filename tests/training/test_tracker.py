@@ -1,5 +1,6 @@
 """The tracker: what it records is what the equations say, in any training loop, and it notices what is not so."""
 
+import re
 import warnings
 
 import equinox as eqx
@@ -9,7 +10,14 @@ import lngeom as lg
 import numpy as np
 import optax
 import pytest
-from lngeom.training import LAWS, predict_equilibrium, read_geometry, scale_invariant_groups, track_geometry
+from lngeom.training import (
+    LAWS,
+    _tracker,
+    predict_equilibrium,
+    read_geometry,
+    scale_invariant_groups,
+    track_geometry,
+)
 
 X = jax.random.normal(jax.random.key(1), (20, 3))
 Y = jnp.sin(X @ jnp.ones((3, 2)))
@@ -80,6 +88,79 @@ def test_between_records_the_last_one_stands():
     assert read_geometry(state).step == 7
     with pytest.raises(ValueError, match="every is a number of steps, at least 1; got 0"):
         track_geometry(optax.sgd(0.1), every=0)
+
+
+def copied(optimizer):
+    """How often a compiled step copies what is as large as the weights before it overwrites it."""
+
+    def step(params, state):
+        updates, state = optimizer.update(jax.grad(loss)(params), state, params)
+        return optax.apply_updates(params, updates), state
+
+    params = start()
+    compiled = jax.jit(step, donate_argnums=(0, 1)).lower(params, optimizer.init(params)).compile().as_text()
+    entry = compiled[compiled.index("\nENTRY ") :]
+    assert " conditional(" in entry
+    return len(re.findall(r"f64\[5,3\]\S* copy\(", entry))
+
+
+def test_between_records_nothing_is_copied_that_only_a_record_reads(monkeypatch):
+    wrapped = track_geometry(optax.adam(1e-2), learning_rate=1e-2, groups="weights")
+    link = optax.chain(optax.adam(1e-2), track_geometry(groups="weights"))
+    assert copied(wrapped) == copied(link) == 0
+    monkeypatch.setattr(_tracker, "_after", lambda geometry, tree: tree)
+    assert copied(wrapped) >= 3  # weights and both moments
+
+
+@pytest.mark.parametrize("dtype", [jnp.float64, jnp.float32, jnp.bfloat16, jnp.complex64])
+def test_updates_are_the_same_to_the_bit(dtype):
+    gradients = jnp.array([[0.0, -0.0], [jnp.inf, -jnp.inf], [jnp.nan, 1e-30], [1.0, -3e30]], dtype)
+    params = jnp.ones_like(gradients)
+    tracked = track_geometry(optax.sgd(1.0), kind="sgd", groups=lambda path, leaf: True)
+    plain, found = (np.asarray(o.update(gradients, o.init(params), params)[0]) for o in (optax.sgd(1.0), tracked))
+    assert plain.tobytes() == found.tobytes()
+
+
+def test_seeds_side_by_side_record_when_due_and_only_then():
+    """Each in its own rhythm, and a step where none is due computes no record: the `cond` is not made a select."""
+    tracked = track_geometry(optax.adam(1e-2), learning_rate=1e-2, groups="weights", every=3, history=2)
+    counts = jnp.arange(5)
+
+    def late(count):
+        state = tracked.init(start())
+        return eqx.tree_at(lambda s: s.geometry.step, state, jnp.asarray(count, jnp.int32))
+
+    def four_steps(state):
+        def step(carry, _):
+            updates, state = tracked.update(jax.grad(loss)(carry[0]), carry[1], carry[0])
+            return (optax.apply_updates(carry[0], updates), state), None
+
+        return jax.lax.scan(step, (start(), state), None, length=4)[0][1].geometry
+
+    together = jax.jit(jax.vmap(lambda count: four_steps(late(count))))
+    found = together(counts)
+    for k, alone in enumerate(map(four_steps, map(late, counts))):
+        one = jax.tree.map(lambda v, k=k: v[k], found)
+        assert all(
+            np.allclose(a, b, rtol=1e-12, atol=1e-15, equal_nan=True)
+            for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(alone), strict=True)
+        ), k
+    twice = jax.jit(jax.vmap(jax.vmap(lambda count: four_steps(late(count)))))
+    for program, argument in ((together, counts), (twice, counts[None])):
+        assert " conditional(" in program.lower(argument).compile().as_text()
+    assert np.array_equal(twice(counts[None]).norm[0], found.norm)
+
+
+def test_a_loss_can_be_differentiated_through_a_tracked_step():
+    def after(rate, wrap):
+        optimizer = wrap(optax.sgd(rate))
+        updates, _ = optimizer.update(jax.grad(loss)(start()), optimizer.init(start()), start())
+        return loss(optax.apply_updates(start(), updates))
+
+    plain = jax.grad(after)(0.1, lambda optimizer: optimizer)
+    assert np.allclose(
+        jax.grad(after)(0.1, lambda optimizer: track_geometry(optimizer, kind="sgd", groups="weights")), plain
+    )
 
 
 def test_as_a_link_it_records_norm_and_angle_only():
