@@ -18,7 +18,7 @@ FLOORS = {
     4: ("metric", "training"),
     5: ("claims", "studies"),
     6: ("report", "plots"),
-    7: ("cli", "__main__"),
+    7: ("cli", "_fisher_command", "__main__"),
 }
 FLOOR_OF = {room: floor for floor, rooms in FLOORS.items() for room in rooms}
 
