@@ -65,6 +65,45 @@ def ignore_masked(problem: Problem) -> Problem:
     return cleaned
 
 
+def replace_masked_samples(problem: Problem) -> Problem:
+    """Puts a sample that counts in the place of those that do not, whatever these hold: no output depends on them.
+
+    Args:
+        problem: any problem; one whose samples interact, or which is traced, stays as it is.
+
+    Returns:
+        The same problem, on inputs at which the function has finite derivatives if it has any.
+    """
+    if problem.weights is None or problem.coupled or not is_concrete(problem):
+        return problem
+    counts = jnp.any(problem.weights.reshape(problem.rows, -1) > 0, 1)
+    if bool(jnp.all(counts)) or not bool(jnp.any(counts)):
+        return problem
+    first = int(jnp.argmax(counts))
+
+    def put(leaf: Array) -> Array:
+        return jnp.where(counts.reshape(-1, *(1,) * (leaf.ndim - 1)), leaf, leaf[first : first + 1])
+
+    return replace(problem, inputs=jax.tree.map(put, problem.inputs))
+
+
+def repair_masked(problem: Problem, at: Placement) -> Problem:
+    """Has derivatives replaced at positions of weight 0 where they are not finite (always, if that cannot be seen).
+
+    Args:
+        problem: with weights.
+        at: where its samples are.
+
+    Returns:
+        The problem, marked if it must be.
+    """
+    if is_concrete(problem):
+        pulled = count_nonfinite(problem, at)[1]
+        if _all_finite(pulled):
+            return problem
+    return replace(problem, repaired=True)
+
+
 def check_coupling(problem: Problem) -> None:
     """Perturbs one sample and watches the outputs of the others, with statistics of the first samples if it has any.
 
@@ -122,6 +161,12 @@ def check_finite(operator: Any) -> None:
             f"{type(problem.family).__name__} needs natural parameters z < {problem.family.upper:g}; "
             f"{int(counts['outside'])} are not"
         )
+    if problem.repaired and not int(counts["tangents"]) and not _all_finite(pulled):
+        raise ValueError(
+            "the Jacobian is finite at the positions that count, but its transpose multiplies NaN or infinities at "
+            "masked positions by 0 and they cannot be replaced: make "
+            "the model finite there, with jnp.where on the argument of what is undefined (check=False skips this check)"
+        )
     for name, leaf in zip(leaf_paths(pulled), jax.tree.leaves(pulled), strict=True):
         _require(leaf, f"the Jacobian ∂z/∂{name}")
 
@@ -139,9 +184,16 @@ def count_nonfinite(problem: Problem, at: Placement) -> tuple[dict[str, Array], 
             "outside": jnp.sum(z >= part.family.upper),
             "metric": jnp.sum(~jnp.isfinite(metric)),
         }
+        if part.repaired:
+            ones = jax.tree.map(jnp.ones_like, part.params)
+            counts["tangents"] = jnp.sum(~jnp.isfinite(pullback.derivative.push(ones)))
         return counts, pullback.derivative.pull(jnp.ones_like(z))
 
     return sum_over_samples(term, problem, at)
+
+
+def _all_finite(tree: PyTree) -> bool:
+    return all(bool(jnp.all(jnp.isfinite(leaf))) for leaf in jax.tree.leaves(tree))
 
 
 def _require(value: Array, name: str) -> None:
