@@ -143,7 +143,8 @@ def write_matrix(path: Path, matrix: Any, operator: FisherOperator) -> None:
 def _family(name: str) -> families.AbstractFamily:
     if name not in FAMILIES:
         raise ValueError(f"no family {name!r}; there are {', '.join(FAMILIES)}")
-    return FAMILIES[name]()
+    make: Any = FAMILIES[name]
+    return make()
 
 
 def _normalizer(name: str, weights: jax.Array, X: jax.Array, epsilon: float | None) -> AbstractNormalizer:
@@ -153,7 +154,7 @@ def _normalizer(name: str, weights: jax.Array, X: jax.Array, epsilon: float | No
     found = Identity() if name == "identity" else METHODS[row].make(weights, X)
     if epsilon is None:
         return found
-    if not hasattr(found, "eps"):
+    if name == "identity" or not hasattr(found, "eps"):
         raise ValueError(f"{type(found).__name__} has no ε to set with --epsilon")
     return replace(found, eps=epsilon)  # pyright: ignore[reportCallIssue]
 
@@ -162,7 +163,7 @@ def _responses(source: str) -> jax.Array:
     if source == "digits":
         from sklearn.datasets import load_digits
 
-        return jnp.asarray(load_digits().target)
+        return jnp.asarray(np.asarray(load_digits(return_X_y=True)[1]))
     return jnp.asarray(read(Path(source)))
 
 

@@ -1,7 +1,6 @@
 """What a name on the command line stands for: a function, its parameters and inputs, as `fisher` takes them."""
 
 import inspect
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -106,7 +105,7 @@ def _required(found: Any) -> int | None:
     return sum(p.default is inspect.Parameter.empty and p.kind not in variadic for p in parameters)
 
 
-def _call(function: Callable, name: str, eps: float | None) -> Any:
+def _call(function: Any, name: str, eps: float | None) -> Any:
     options = {} if eps is None else {"eps": eps}
     if options and "eps" not in inspect.signature(function).parameters:
         raise ValueError(f"{name} has no argument eps to set with --epsilon:{CONTRACT}")

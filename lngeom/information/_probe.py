@@ -56,7 +56,8 @@ def ignore_masked(problem: Problem) -> Problem:
         bool(jnp.any(new != old))
         for new, old in zip(jax.tree.leaves(cleaned.inputs), jax.tree.leaves(problem.inputs), strict=True)
     ):
-        given, z = (p.forward(p.params) for p in (problem, cleaned))
+        forward = jax.jit(lambda p: p.forward(p.params))  # under jit a normalized GLM does not judge its inputs
+        given, z = (forward(p) for p in (problem, cleaned))
         if not problem.coupled and bool(jnp.any(~jnp.isfinite(given) & jnp.isfinite(z))):
             raise ValueError(
                 "outputs at positions that count depend on NaN or infinite inputs at masked positions: the mask must "
@@ -153,18 +154,17 @@ def check_finite(operator: Any) -> None:
     for name, leaf in zip(leaf_paths(problem.params), jax.tree.leaves(problem.params), strict=True):
         _require(leaf, f"parameter {name}")
     counts, pulled = count_nonfinite(problem, operator.placement._replace(chunk=operator.plan.chunk))
-    names = ("natural parameters z", "the metric Λ of the outputs")
-    for name, bad in zip(names, (counts["outputs"], counts["metric"]), strict=True):
-        _complain(name, int(bad))
+    _complain("natural parameters z", int(counts["outputs"]))
     if int(counts["outside"]):
         raise ValueError(
             f"{type(problem.family).__name__} needs natural parameters z < {problem.family.upper:g}; "
             f"{int(counts['outside'])} are not"
         )
+    _complain("the metric Λ of the outputs", int(counts["metric"]))
     if problem.repaired and not int(counts["tangents"]) and not _all_finite(pulled):
         raise ValueError(
             "the Jacobian is finite at the positions that count, but its transpose multiplies NaN or infinities at "
-            "masked positions by 0 and they cannot be replaced: make "
+            "masked positions by 0, where they cannot be replaced, as in a jax.lax.cond: make "
             "the model finite there, with jnp.where on the argument of what is undefined (check=False skips this check)"
         )
     for name, leaf in zip(leaf_paths(pulled), jax.tree.leaves(pulled), strict=True):
