@@ -153,7 +153,8 @@ def _with_units(name: str, subspace: np.ndarray, part: np.ndarray) -> str:
     units = [k for k in range(count) if np.any(np.abs(part[np.any(subspace[:, k::count] != 0, axis=1)]) > 1e-6)]
     if len(units) == count:
         return name
-    return f"rescaling of unit{'s' if len(units) > 1 else ''} {', '.join(map(str, units))} (of {count}) between {name[found.end() :]}"
+    which = f"unit{'s' if len(units) > 1 else ''} {', '.join(map(str, units))} (of {count})"
+    return f"rescaling of {which} between {name[found.end() :]}"
 
 
 def _moves_outputs(operator: Any, columns: np.ndarray, close: float) -> int:
