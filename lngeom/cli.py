@@ -278,7 +278,7 @@ def fisher(
         typer.Argument(
             help="A function that gives (apply, params, X), such as mypkg.models:problem; or apply itself with "
             "--params and --data.",
-            metavar="[MODULE:NAME]",
+            metavar="MODULE:NAME",
         ),
     ] = None,
     glm: Annotated[bool, typer.Option("--glm", help="A normalized GLM with random weights, on --data.")] = False,
@@ -301,7 +301,7 @@ def fisher(
     products_only: Annotated[
         bool, typer.Option("--products-only", help="No decomposition, so no rank: for a large P.")
     ] = False,
-    memory: Annotated[float | None, typer.Option(help="Budget in GiB; by default half of what is free.")] = None,
+    memory: Annotated[float | None, typer.Option(help="Budget in GiB; by default half of what is free.", min=0)] = None,
     dtype: Annotated[str, typer.Option(help="float64 or float32, to which params and X are cast.")] = "float64",
     save: Annotated[Path | None, typer.Option(help="Write the matrix to this .npz.", metavar="FILE.npz")] = None,
     seed: Seed = 0,
