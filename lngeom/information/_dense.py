@@ -172,7 +172,8 @@ def dense_with_progress(problem: Problem, chunk: int) -> Float[Array, "P P"]:
 
     def build(route: Route) -> Float[Array, "P P"]:
         parts = None
-        with Progress(console=Console(stderr=True), transient=True) as bar:
+        console = Console(stderr=True)
+        with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
             task = bar.add_task("Fisher matrix", total=problem.rows)
             for done, parts in dense_steps(problem, route):
                 jax.block_until_ready(parts)
