@@ -16,9 +16,9 @@ FLOORS = {
     2: ("glm", "nn", "symbolic"),
     3: ("information", "checks", "discovery", "strategies"),
     4: ("metric", "training"),
-    5: ("claims", "studies"),
+    5: ("claims", "studies", "_fisher_command"),
     6: ("report", "plots"),
-    7: ("cli", "_fisher_command", "__main__"),
+    7: ("cli", "__main__"),
 }
 FLOOR_OF = {room: floor for floor, rooms in FLOORS.items() for room in rooms}
 
