@@ -5,7 +5,9 @@ import multiprocessing
 import os
 import sys
 import tempfile
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -58,6 +60,18 @@ def _check_writable(folder: Path) -> None:
             pass
     except OSError as error:
         _fail(f"cannot write to --out {folder}: {error}")
+
+
+@contextmanager
+def _stages() -> Iterator[Callable[[str], None]]:
+    """Shows which stage of a long computation is running, and for how long; yields what is told its name."""
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task("")
+        yield lambda stage: progress.reset(task, description=stage)
 
 
 def _run(claims, data: str, seed: int, results: Path | None = None, proofs: bool = True):
@@ -254,6 +268,81 @@ def check(
         _fail(str(error))
     sys.stdout.write(f"{report}\n")
     if report.differences:
+        raise typer.Exit(1)
+
+
+@app.command()
+def fisher(
+    model: Annotated[
+        str | None,
+        typer.Argument(
+            help="A function that gives (apply, params, X), such as mypkg.models:problem; or apply itself with "
+            "--params and --data.",
+            metavar="MODULE:NAME",
+        ),
+    ] = None,
+    glm: Annotated[bool, typer.Option("--glm", help="A normalized GLM with random weights, on --data.")] = False,
+    normalizer: Annotated[str, typer.Option(help="Of --glm: identity, batch, weight, layer, rms, group, …")] = "layer",
+    outputs: Annotated[int, typer.Option(help="Of --glm: units, or classes.", min=1)] = 10,
+    family: Annotated[str | None, typer.Option(help="Distribution of a response: categorical, bernoulli, …")] = None,
+    method: Annotated[str, typer.Option(help="exact, printed (--glm), monte_carlo or empirical.")] = "exact",
+    wrt: Annotated[list[str] | None, typer.Option(help="A leaf or subtree to differentiate; may be repeated.")] = None,
+    epsilon: Annotated[float | None, typer.Option(help="ε of --normalizer, or argument eps of NAME.", min=0)] = None,
+    data: Annotated[
+        str | None, typer.Option(help="X: 'digits' (--glm), or a .npz, .npy or .csv.", metavar="digits|FILE")
+    ] = None,
+    params: Annotated[Path | None, typer.Option(help="Parameters: a .npz, one array a leaf ('layer1.kernel').")] = None,
+    responses: Annotated[
+        str | None, typer.Option(help="y, for --method empirical.", metavar="digits|FILE", show_default=False)
+    ] = None,
+    samples: Annotated[int, typer.Option(help="Draws for each input, for --method monte_carlo.", min=1)] = 10,
+    batch_coupled: Annotated[bool, typer.Option("--batch-coupled", help="Samples interact (batch norm).")] = False,
+    top: Annotated[int, typer.Option(help="How many of the largest eigenvalues.", min=1)] = 8,
+    products_only: Annotated[
+        bool, typer.Option("--products-only", help="No decomposition, so no rank: for a large P.")
+    ] = False,
+    memory: Annotated[float | None, typer.Option(help="Budget in GiB; by default half of what is free.", min=0)] = None,
+    dtype: Annotated[str, typer.Option(help="float64 or float32, to which params and X are cast.")] = "float64",
+    save: Annotated[Path | None, typer.Option(help="Write the matrix to this .npz.", metavar="FILE.npz")] = None,
+    seed: Seed = 0,
+) -> None:
+    """Rank, null space and spectrum of a model's Fisher matrix; exit 1 if the nullity is not the predicted one."""
+    import jax
+
+    from lngeom import _fisher_command as command, report
+    from lngeom.information import summarize
+
+    _compile_sparingly()
+    try:
+        if save is not None:
+            command.check_save(save)
+            _check_writable(save.parent)
+        with jax.enable_x64(True):
+            if glm == (model is not None):
+                raise ValueError("name a model as MODULE:NAME, or say --glm for a normalized GLM on --data")
+            given = (
+                command.normalized_glm(normalizer, family, outputs, data, epsilon, dtype, seed)
+                if model is None
+                else command.named(model, params, data, epsilon, dtype)
+            )
+            coupled = batch_coupled or None
+            with _stages() as watch:
+                watch("derivatives")
+                operator = command.operator(given, family, method, wrt, responses, samples, coupled, memory, seed)
+            matrix = operator.as_matrix(progress=True) if save is not None else None
+            with _stages() as watch:
+                found = summarize(operator, top, products_only=products_only, watch=watch)
+            if save is not None:
+                command.write_matrix(save, matrix, operator)
+    except (ValueError, OSError) as error:
+        _fail(str(error))
+    except MemoryError as error:
+        _fail(f"{error} (here: --products-only, --wrt, --memory)")
+    Console().print(report.fisher(found))
+    if save is not None:
+        Console().print(f"Written: {save}", highlight=False, soft_wrap=True)
+    if found.as_predicted is False:
+        Console(stderr=True).print("the nullity is not the predicted one", style="red")
         raise typer.Exit(1)
 
 

@@ -68,12 +68,23 @@ def load(source: str = "digits", seed: int = 0) -> Dataset:
 
         name, raw = "digits", np.asarray(load_digits(return_X_y=True)[0])
     else:
-        name, raw = Path(source).name, _read(Path(source))
+        name, raw = Path(source).name, read(Path(source))
     matrix = _checked(raw, name)
     return _prepared(name, matrix, np.random.default_rng(seed))
 
 
-def _read(path: Path) -> np.ndarray:
+def read(path: Path) -> np.ndarray:
+    """The array in a file, as it is.
+
+    Args:
+        path: of a .npy, .csv, or .npz with one array or one named X.
+
+    Returns:
+        The array.
+
+    Raises:
+        DataError: if there is no such file, or it is not what it says.
+    """
     readers = {".npz": _read_npz, ".npy": _read_npy, ".csv": _read_csv}
     if path.suffix.lower() not in readers:
         raise DataError(f"{path}: cannot read {path.suffix or 'a file without a suffix'}; expected .npz, .npy or .csv")

@@ -16,7 +16,7 @@ FLOORS = {
     2: ("glm", "nn", "symbolic"),
     3: ("information", "checks", "discovery", "strategies"),
     4: ("metric", "training"),
-    5: ("claims", "studies"),
+    5: ("claims", "studies", "_fisher_command"),
     6: ("report", "plots"),
     7: ("cli", "__main__"),
 }

@@ -1,6 +1,6 @@
 """Which invariances a layer has, to what precision, and at which scales."""
 
-from lngeom.checks._adapters import adapt as adapt
+from lngeom.checks._adapters import adapt as adapt, load as load
 from lngeom.checks._report import (
     Counterexample as Counterexample,
     Curve as Curve,
@@ -9,6 +9,7 @@ from lngeom.checks._report import (
     Result as Result,
     Verdict as Verdict,
 )
+from lngeom.checks._rows import NAMES as NAMES
 from lngeom.checks._subject import Subject as Subject
 from lngeom.checks._suite import (
     Check as Check,

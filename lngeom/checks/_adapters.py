@@ -42,11 +42,12 @@ _CONVENTIONAL: dict[str, Any] = {
 }
 
 
-def load(source: str) -> Any:
+def load(source: str, example: str = "a layer is named as PACKAGE.MODULE:NAME, such as flax.nnx:LayerNorm") -> Any:
     """What "package.module:NAME" names.
 
     Args:
         source: the name; modules beside the current folder are found too.
+        example: how such a name is written, for the error.
 
     Returns:
         The object.
@@ -56,7 +57,7 @@ def load(source: str) -> Any:
     """
     module_name, colon, name = source.partition(":")
     if not (colon and module_name and name):
-        raise ValueError(f"a layer is named as PACKAGE.MODULE:NAME, such as flax.nnx:LayerNorm; got {source!r}")
+        raise ValueError(f"{example}; got {source!r}")
     if module_name.split(".")[0] == "keras":
         os.environ.setdefault("KERAS_BACKEND", "jax")
     sys.path.insert(0, os.getcwd())

@@ -1,7 +1,9 @@
 """The other libraries' scaling conventions, and factors to and from this one: a mean over samples of JᵀΛJ.
 
-Each library builds the Gauss–Newton matrix of a loss, and a loss of one's own normalization brings its own
-factor.
+Each library builds the Gauss–Newton matrix of a loss, and a loss of one's own normalization brings its own factor.
+kfac-jax 0.0.8 does not trace with current JAX: by its documentation, squared error is the likelihood of variance 1/2.
+laplace-torch 0.3 was compared with its backends curvlinops and backpack, without torchvision; its `H` is a sum over
+samples, without the prior.
 """
 
 from typing import NamedTuple
@@ -11,14 +13,17 @@ class Convention(NamedTuple):
     """A library's matrix for one of its losses, as a multiple of this library's.
 
     Attributes:
-        library: name and version that the factor was measured with.
+        library: name, and version that the factor is about.
         loss: its loss, and reduction.
         factor: in words, N the samples and C the outputs.
+        basis: what it rests on: "test" (compared in the tests), "measured" (compared once by hand), or
+            "documentation" (of the library, untested).
     """
 
     library: str
     loss: str
     factor: str
+    basis: str = "test"
 
 
 CONVENTIONS = (
@@ -33,8 +38,10 @@ CONVENTIONS = (
     Convention("laplax 0.0.2", "cross_entropy, sum", "N"),
     Convention("somax 1.0.1", "mse, mean", "1"),
     Convention("somax 1.0.1", "cross_entropy, mean", "1"),
-    Convention("kfac-jax", "mse, mean", "2"),
-    Convention("laplace-torch 0.3", "regression", "N"),
+    Convention("kfac-jax 0.0.8", "squared_error", "2", "documentation"),
+    Convention("kfac-jax 0.0.8", "softmax_cross_entropy", "1", "documentation"),
+    Convention("laplace-torch 0.3", "regression", "N", "measured"),
+    Convention("laplace-torch 0.3", "classification", "N", "measured"),
     Convention("statsmodels 0.15", "GLM.information", "-N"),
 )
 
@@ -51,7 +58,7 @@ def scaling(library: str, loss: str, samples: int, outputs: int = 1) -> float:
         outputs: C.
 
     Returns:
-        The factor.
+        The factor; `CONVENTIONS` says what each rests on.
 
     Raises:
         ValueError: if the library or the loss is not in the table.

@@ -167,11 +167,13 @@ def diagonal(problem: Problem, at: Placement) -> Float[Array, " P"]:
 
 def dense_with_progress(problem: Problem, chunk: int) -> Float[Array, "P P"]:
     """The matrix, with a progress bar on the terminal."""
+    from rich.console import Console
     from rich.progress import Progress
 
     def build(route: Route) -> Float[Array, "P P"]:
         parts = None
-        with Progress() as bar:
+        console = Console(stderr=True)
+        with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
             task = bar.add_task("Fisher matrix", total=problem.rows)
             for done, parts in dense_steps(problem, route):
                 jax.block_until_ready(parts)

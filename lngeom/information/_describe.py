@@ -7,6 +7,7 @@ unexplained.
 
 import itertools
 import math
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -132,7 +133,7 @@ def explain(operator: Any, basis: jax.Array) -> Description:
             if not best.shape[1]:
                 break
             explained = np.concatenate([explained, best], 1)
-            directions.append(Direction(name, best.shape[1]))
+            directions.append(Direction(_with_units(name, dict(tier)[name], best), best.shape[1]))
     rest = _outside(null, explained, close)
     if operator.problem.family.joint and rest.shape[1]:
         alike = _moves_outputs(operator, rest, close)
@@ -141,6 +142,19 @@ def explain(operator: Any, basis: jax.Array) -> Description:
     unexplained = null.shape[1] - sum(d.dimension for d in directions)
     broken = tuple(direction for direction, _ in broken_symmetries(operator, null))
     return Description(tuple(directions), unexplained, broken)
+
+
+def _with_units(name: str, subspace: np.ndarray, part: np.ndarray) -> str:
+    """The name of a rescaling of units, with their numbers where not all of them are meant."""
+    found = re.match(r"rescaling of (\d+) units between ", name)
+    if not found:
+        return name
+    count = int(found[1])
+    units = [k for k in range(count) if np.any(np.abs(part[np.any(subspace[:, k::count] != 0, axis=1)]) > 1e-6)]
+    if len(units) == count:
+        return name
+    which = f"unit{'s' if len(units) > 1 else ''} {', '.join(map(str, units))} (of {count})"
+    return f"rescaling of {which} between {name[found.end() :]}"
 
 
 def _moves_outputs(operator: Any, columns: np.ndarray, close: float) -> int:

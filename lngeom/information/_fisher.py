@@ -14,7 +14,7 @@ from lngeom.families import AbstractFamily
 from lngeom.glm import NormalizedGLM
 from lngeom.information._operator import FisherOperator
 from lngeom.information._planner import plan as make_plan
-from lngeom.information._probe import check_coupling, check_finite, ignore_masked
+from lngeom.information._probe import check_coupling, check_finite, ignore_masked, repair_masked, replace_masked_samples
 from lngeom.information._problem import Frozen, Problem, select_leaves
 from lngeom.information._products import store
 from lngeom.information._pullback import GLMFunction
@@ -69,7 +69,8 @@ def fisher(
             said. Such a function is evaluated on all samples at once; one whose statistics are taken with
             `lngeom.information.BatchCoupled`, and a batch-normalized GLM, can be divided into chunks.
         mask: [N T] (or [N]), nonzero for positions that count; may hold weights ≥ 0. What the others hold is ignored,
-            NaN too: entries of X there (in leaves [N T …] or [N …], like the mask) that are not finite count as 0.
+            NaN too: entries of X there (in leaves [N T …] or [N …], like the mask) that are not finite count as 0, and
+            what the model makes of them there does not matter, as long as no output that counts depends on it.
         method: "exact"; "printed" (Eqs. 13–14, normalized GLM); "monte_carlo" (responses drawn from the model);
             "empirical" (observed responses, which is another matrix).
         key: for "monte_carlo".
@@ -122,7 +123,7 @@ def fisher(
         problem = ignore_masked(replace(problem, weights=_weights(mask, outputs)))
     if check and concrete and (coupled is None or isinstance(function, BatchCoupled)):
         check_coupling(problem)
-    problem = stream(problem, chunk, memory)
+    problem = replace_masked_samples(stream(problem, chunk, memory))
     mesh, axes = (found, axes) if mesh is None else (mesh, mesh.axis_names)
     placement = Placement(automatic_mesh(mesh) if concrete else mesh, tuple(axes), problem.rows)
     scores_arguments = _read_scores(method, key, samples, y)
@@ -132,6 +133,8 @@ def fisher(
             scores_arguments = (method, None, None, _place_rows(jnp.asarray(y), problem, placement))
     problem = replace(problem, scores=_scores(problem, placement, *scores_arguments))
     plan = make_plan(problem, 1 if problem.coupled else placement.shards, memory, chunk)
+    if mask is not None:
+        problem = repair_masked(problem, placement._replace(chunk=plan.chunk))
     stored = store(problem, placement._replace(chunk=plan.chunk)) if plan.store else None
     operator = FisherOperator(problem, stored, placement, plan, method, excluded)
     if check and concrete:

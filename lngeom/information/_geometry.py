@@ -30,8 +30,13 @@ def christoffel(operator: Any, v: PyTree) -> PyTree:
 
     Raises:
         ValueError: if the operator is a Monte Carlo or empirical one, whose metric has no derivative of its
-            own.
+            own, or if the model has derivatives at masked positions that are not finite.
     """
+    if operator.problem.repaired:
+        raise ValueError(
+            "the model's derivatives are NaN or infinite at masked positions, and second derivatives multiply them by "
+            "0: make the model finite there, with jnp.where on the argument of what is undefined"
+        )
     if operator.problem.scores is not None:
         raise ValueError(f"the connection is that of the exact metric; got method={operator.method!r}")
     flat = isinstance(v, jax.Array) and jax.tree.structure(v) != jax.tree.structure(operator.problem.params)

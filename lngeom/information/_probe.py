@@ -56,13 +56,53 @@ def ignore_masked(problem: Problem) -> Problem:
         bool(jnp.any(new != old))
         for new, old in zip(jax.tree.leaves(cleaned.inputs), jax.tree.leaves(problem.inputs), strict=True)
     ):
-        given, z = (p.forward(p.params) for p in (problem, cleaned))
+        forward = jax.jit(lambda p: p.forward(p.params))  # under jit a normalized GLM does not judge its inputs
+        given, z = (forward(p) for p in (problem, cleaned))
         if not problem.coupled and bool(jnp.any(~jnp.isfinite(given) & jnp.isfinite(z))):
             raise ValueError(
                 "outputs at positions that count depend on NaN or infinite inputs at masked positions: the mask must "
                 "reach the model too (as an attention mask, say)"
             )
     return cleaned
+
+
+def replace_masked_samples(problem: Problem) -> Problem:
+    """Puts a sample that counts in the place of those that do not, whatever these hold: no output depends on them.
+
+    Args:
+        problem: any problem; one whose samples interact, or which is traced, stays as it is.
+
+    Returns:
+        The same problem, on inputs at which the function has finite derivatives if it has any.
+    """
+    if problem.weights is None or problem.coupled or not is_concrete(problem):
+        return problem
+    counts = jnp.any(problem.weights.reshape(problem.rows, -1) > 0, 1)
+    if bool(jnp.all(counts)) or not bool(jnp.any(counts)):
+        return problem
+    first = int(jnp.argmax(counts))
+
+    def put(leaf: Array) -> Array:
+        return jnp.where(counts.reshape(-1, *(1,) * (leaf.ndim - 1)), leaf, leaf[first : first + 1])
+
+    return replace(problem, inputs=jax.tree.map(put, problem.inputs))
+
+
+def repair_masked(problem: Problem, at: Placement) -> Problem:
+    """Has derivatives replaced at positions of weight 0 where they are not finite (always, if that cannot be seen).
+
+    Args:
+        problem: with weights.
+        at: where its samples are.
+
+    Returns:
+        The problem, marked if it must be.
+    """
+    if is_concrete(problem):
+        pulled = count_nonfinite(problem, at)[1]
+        if _all_finite(pulled):
+            return problem
+    return replace(problem, repaired=True)
 
 
 def check_coupling(problem: Problem) -> None:
@@ -114,13 +154,18 @@ def check_finite(operator: Any) -> None:
     for name, leaf in zip(leaf_paths(problem.params), jax.tree.leaves(problem.params), strict=True):
         _require(leaf, f"parameter {name}")
     counts, pulled = count_nonfinite(problem, operator.placement._replace(chunk=operator.plan.chunk))
-    names = ("natural parameters z", "the metric Λ of the outputs")
-    for name, bad in zip(names, (counts["outputs"], counts["metric"]), strict=True):
-        _complain(name, int(bad))
+    _complain("natural parameters z", int(counts["outputs"]))
     if int(counts["outside"]):
         raise ValueError(
             f"{type(problem.family).__name__} needs natural parameters z < {problem.family.upper:g}; "
             f"{int(counts['outside'])} are not"
+        )
+    _complain("the metric Λ of the outputs", int(counts["metric"]))
+    if problem.repaired and not int(counts["tangents"]) and not _all_finite(pulled):
+        raise ValueError(
+            "the Jacobian is finite at the positions that count, but its transpose multiplies NaN or infinities at "
+            "masked positions by 0, where they cannot be replaced, as in a jax.lax.cond: make "
+            "the model finite there, with jnp.where on the argument of what is undefined (check=False skips this check)"
         )
     for name, leaf in zip(leaf_paths(pulled), jax.tree.leaves(pulled), strict=True):
         _require(leaf, f"the Jacobian ∂z/∂{name}")
@@ -139,9 +184,16 @@ def count_nonfinite(problem: Problem, at: Placement) -> tuple[dict[str, Array], 
             "outside": jnp.sum(z >= part.family.upper),
             "metric": jnp.sum(~jnp.isfinite(metric)),
         }
+        if part.repaired:
+            ones = jax.tree.map(jnp.ones_like, part.params)
+            counts["tangents"] = jnp.sum(~jnp.isfinite(pullback.derivative.push(ones)))
         return counts, pullback.derivative.pull(jnp.ones_like(z))
 
     return sum_over_samples(term, problem, at)
+
+
+def _all_finite(tree: PyTree) -> bool:
+    return all(bool(jnp.all(jnp.isfinite(leaf))) for leaf in jax.tree.leaves(tree))
 
 
 def _require(value: Array, name: str) -> None:

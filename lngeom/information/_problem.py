@@ -53,6 +53,7 @@ class Problem(eqx.Module):
         scores: ∂ log p/∂z at responses, [N m *T C], in place of the family's metric; or None.
         samples: N, over which the mean is taken.
         coupled: whether one sample's output depends on the others.
+        repaired: whether derivatives that are not finite at positions of weight 0 are to be replaced.
     """
 
     function: Frozen
@@ -63,6 +64,7 @@ class Problem(eqx.Module):
     scores: Float[Array, "N m *T C"] | None
     samples: int = eqx.field(static=True)
     coupled: bool = eqx.field(static=True)
+    repaired: bool = eqx.field(static=True, default=False)
 
     @property
     def family(self) -> AbstractFamily:

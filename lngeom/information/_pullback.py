@@ -18,6 +18,7 @@ from lngeom._types import GLMParameters
 from lngeom.glm import NormalizedGLM
 from lngeom.information import _linearization, _printed
 from lngeom.information._problem import Frozen, Layout, Problem
+from lngeom.information._repair import RepairedMap, same
 from lngeom.normalizers import AbstractStatisticsNormalizer
 
 
@@ -163,10 +164,22 @@ def differentiate(problem: Problem) -> AbstractDerivative:
     if has_closed_form(problem):
         return _closed_form(problem)
     z, linear = jax.linearize(problem.forward, problem.params)
+    derivative = TracedDerivative(z, linear, problem.layout)
     if has_reverse_rule_only(jax.make_jaxpr(linear)(problem.params)):
-        z, reverse = jax.vjp(problem.forward, problem.params)
-        return ReverseDerivative(z, reverse)
-    return TracedDerivative(z, linear, problem.layout)
+        derivative = ReverseDerivative(*jax.vjp(problem.forward, problem.params))
+    return _repaired(derivative, problem) if problem.repaired else derivative
+
+
+def _repaired(derivative: Any, problem: Problem) -> AbstractDerivative:
+    """J which can be transposed although values at positions of weight 0 are not finite, if nothing depends on them."""
+    if isinstance(derivative, TracedDerivative):
+        linear = RepairedMap(derivative.linear, problem.params)
+        make = lambda condition: replace(derivative, linear=linear.only_if(condition))  # noqa: E731
+    else:
+        reverse = RepairedMap(derivative.reverse, derivative.outputs)
+        make = lambda condition: replace(derivative, reverse=reverse.only_if(condition))  # noqa: E731
+    v = problem.unravel(jnp.cos(jnp.arange(problem.size, dtype=problem.dtype)))
+    return make(same(make(jnp.ones((), bool)).push(v), derivative.push(v)))
 
 
 def has_reverse_rule_only(program: Any) -> bool:

@@ -1,6 +1,7 @@
 """Verdicts as text, as JSON and as a web page. Nothing here computes."""
 
 from lngeom.report._document import SCHEMA as SCHEMA, document as document, dumps as dumps, write as write
+from lngeom.report._fisher import fisher as fisher
 from lngeom.report._page import page as page
 from lngeom.report._tables import tables as tables
 from lngeom.report._terminal import (

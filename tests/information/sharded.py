@@ -72,6 +72,11 @@ def on_axes(kind: str, errors: Errors) -> None:
         errors[f"{kind} {case.name}"] = largest_error(case.fisher(mesh=mesh), case.fisher())
     case = zoo.transformer_block()
     errors[f"{kind} {case.name}, chunks"] = largest_error(case.fisher(mesh=mesh, chunk=2), case.fisher())
+    case = zoo.batch_coupled_network()  # statistics of two batch norms first, then chunks; 25 samples, and 24
+    errors[f"{kind} {case.name}, chunks"] = largest_error(case.fisher(mesh=mesh, chunk=2), case.fisher())
+    even = case._replace(X=jax.device_put(case.X[:24], NamedSharding(mesh, PartitionSpec("data"))))
+    whole = case._replace(X=case.X[:24]).fisher()
+    errors[f"{kind} {case.name}, sharded inputs"] = largest_error(even.fisher(chunk=2), whole)
     case = zoo.layer_norm_network()
     divided = jax.device_put(case.X, NamedSharding(mesh, PartitionSpec("data")))
     errors[f"{kind} sharded inputs"] = largest_error(case._replace(X=divided).fisher(), case.fisher())

@@ -12,20 +12,6 @@ from tests.information import zoo
 CASE = zoo.batch_norm_network()
 
 
-def two_layers(p, x, mean):
-    """Batch norm twice: the second statistics depend on the first."""
-    for name in ("kernel", "middle"):
-        a = x @ p[name]
-        centred = a - mean(a)
-        x = jnp.tanh(centred / jnp.sqrt(mean(jnp.square(centred)) + 1e-5))
-    return x @ p["out"]
-
-
-def deep():
-    params = CASE.params | {"middle": jax.random.normal(jax.random.key(9), (4, 4))}
-    return CASE._replace(apply=BatchCoupled(two_layers), params=params, coupled=False)
-
-
 def test_interacting_samples_are_found_out():
     with pytest.raises(ValueError, match="say batch_coupled=True"):
         CASE.fisher(batch_coupled=None)
@@ -44,7 +30,7 @@ def test_naive_chunks_of_a_coupled_function_would_be_wrong():
 
 
 def test_chunks_of_a_coupled_function_with_known_statistics_are_right():
-    case = deep()
+    case = zoo.batch_coupled_network()
     exact = zoo.dense_reference(case)
     v = jnp.cos(jnp.arange(len(exact), dtype=float))
     for chunk in (None, 7):
@@ -57,8 +43,8 @@ def test_chunks_of_a_coupled_function_with_known_statistics_are_right():
 
 
 def test_statistics_taken_past_the_mean_are_found_out():
-    case = deep()
-    hidden = BatchCoupled(lambda p, x, mean: two_layers(p, x, mean) + jnp.mean(x))
+    case = zoo.batch_coupled_network()
+    hidden = BatchCoupled(lambda p, x, mean: zoo.two_batch_norms(p, x, mean) + jnp.mean(x))
     with pytest.raises(ValueError, match="every mean over samples with the mean it is given"):
         case._replace(apply=hidden).fisher()
     with pytest.raises(ValueError, match="BatchCoupled function couples samples"):
@@ -87,4 +73,4 @@ def test_what_does_not_fit_is_refused_with_its_size_and_the_alternative():
     with pytest.raises(MemoryError, match=r"derivative of a coupled function.*BatchCoupled"):
         CASE.fisher(memory=1000)
     with pytest.raises(MemoryError, match=r"tangents of 16 batch statistics.*name fewer leaves"):
-        deep().fisher(memory=5000)
+        zoo.batch_coupled_network().fisher(memory=5000)

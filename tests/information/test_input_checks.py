@@ -142,6 +142,83 @@ def test_masked_positions_may_hold_nan():
         mixing.fisher()
 
 
+def _scaled(x):
+    return x / jnp.sqrt(jnp.sum(jnp.square(x), -1, keepdims=True))
+
+
+def tokens(p, x):
+    """Divides 0 by 0 where a position is padding of zeros."""
+    return jnp.tanh(_scaled(x @ p["a"])) @ p["b"]
+
+
+def _reverse_only(p, x):
+    return zoo._reverse_only(_scaled(x @ p["a"])) @ p["b"]
+
+
+def _scanned(p, x):
+    return jnp.swapaxes(jax.lax.scan(lambda c, row: (c, tokens(p, row)), 0, jnp.swapaxes(x, 0, 1))[1], 0, 1)
+
+
+def padded(apply=tokens):
+    mask = jnp.arange(4)[None, :] < jnp.asarray([4, 3, 2, 0, 1])[:, None]
+    X = jax.random.normal(jax.random.key(0), (5, 4, 3))
+    params = {"a": jax.random.normal(jax.random.key(1), (3, 4)), "b": jax.random.normal(jax.random.key(2), (4, 3))}
+    full = zoo.Case("padded tokens", tokens, params, X, lg.families.Categorical(), mask=mask)
+    return full._replace(apply=apply, X=jnp.where(mask[..., None], X, 0)), zoo.dense_reference(full)
+
+
+@pytest.mark.parametrize("apply", [tokens, jax.checkpoint(tokens), _scanned, _reverse_only])
+def test_what_a_model_makes_of_masked_positions_does_not_matter(apply):
+    case, M = padded(apply)
+    assert not bool(jnp.all(jnp.isfinite(apply(case.params, case.X))))
+    v = jnp.cos(jnp.arange(len(M), dtype=float))
+    for options in ({}, {"chunk": 2}) if apply is tokens else ({},):
+        F = case.fisher(**options)
+        assert agreement(F.as_matrix(), M, 1e-13).agrees
+        assert agreement(F @ v, M @ v, 1e-13).agrees
+    with pytest.raises(ValueError, match="natural parameters z must be finite"):
+        case._replace(mask=None).fisher()
+
+
+def test_masked_positions_are_repaired_under_jit_and_for_samples():
+    case, M = padded()
+
+    @jax.jit
+    def matrix(params, X):
+        return lg.fisher(tokens, params, X, family=case.family, mask=case.mask).as_matrix()
+
+    assert agreement(matrix(case.params, case.X), M, 1e-13).agrees
+    model = lg.NormalizedGLM(lg.normalizers.LayerNorm(), lg.families.Bernoulli())
+    params = model.init(jax.random.key(0), inputs=3, outputs=4)
+    X, counts = case.X[:, 0], jnp.asarray([True, True, True, False, True])
+    expected = lg.fisher(model, params, X[counts]).as_matrix() * 4 / 5
+    for held in (0.0, jnp.nan):
+        F = lg.fisher(model, params, jnp.where(counts[:, None], X, held), mask=counts)
+        assert agreement(F.as_matrix(), expected, 1e-13).agrees
+
+
+def test_nan_that_reaches_positions_that_count_still_raises():
+    case, _ = padded()
+    leaking = lambda p, x: tokens(p, x) + jnp.mean(tokens(p, x), 1, keepdims=True)  # noqa: E731
+    with pytest.raises(ValueError, match="natural parameters z must be finite"):
+        case._replace(apply=leaking).fisher()
+    steep = lambda p, x: tokens(p, x) + jnp.sqrt(0 * p["b"][0])[None, None]  # noqa: E731
+    with pytest.raises(ValueError, match="Jacobian ∂z/∂a must be finite"):
+        case._replace(apply=steep).fisher()
+
+    def unrepaired(p, x):
+        """A finite value and tangent by a custom rule whose transpose is 0 · NaN, in a program that stays closed."""
+        grown = jax.lax.cond(jnp.sum(x) > -jnp.inf, tokens, lambda p, x: 2 * tokens(p, x), p, x)
+        return jnp.where(jnp.any(x != 0, -1, keepdims=True), grown, 0.0)
+
+    with pytest.raises(ValueError, match="finite at the positions that count, but its transpose multiplies NaN"):
+        case._replace(apply=unrepaired).fisher()
+    from lngeom.information import christoffel
+
+    with pytest.raises(ValueError, match="second derivatives multiply them by 0"):
+        christoffel(case.fisher(), jnp.ones(24))
+
+
 def test_masked_samples_may_lie_outside_the_family():
     model = lg.NormalizedGLM(lg.normalizers.Identity(), lg.families.Gamma())
     params = model.init(jax.random.key(0), inputs=2, outputs=3)

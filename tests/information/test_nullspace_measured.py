@@ -309,3 +309,14 @@ def test_lineax_knows_what_the_operator_is():
     damped = lx.TaggedLinearOperator(damped, lx.positive_semidefinite_tag)
     x = lx.linear_solve(damped, g, lx.Cholesky()).value
     assert agreement((F @ F.problem.ravel(x)) + 0.3 * F.problem.ravel(x), jnp.ones(F.in_size()), 1e-12).agrees
+
+
+def test_units_that_can_be_rescaled_are_named_where_others_cannot():
+    def half(p, x):
+        a = x @ p[0]
+        return jnp.concatenate([jax.nn.relu(a[:, :2]), jnp.tanh(a[:, 2:])], 1) @ p[1]
+
+    case = zoo.plain_network()
+    params = (case.params[0], case.params[2])
+    F = case._replace(apply=half, params=params).fisher()
+    assert [d.name for d in F.nullspace().describe().directions] == ["rescaling of units 0, 1 (of 5) between 0 and 1"]

@@ -2,6 +2,7 @@
 
 import re
 from importlib import metadata
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +19,19 @@ def test_an_unknown_convention_is_explained():
     with pytest.raises(ValueError, match="no convention is known for 'curvlinops' with loss 'hinge'"):
         scaling("curvlinops", "hinge", samples=3)
     assert scaling("curvlinops", "mse, mean", samples=3, outputs=4) == 0.5
+
+
+def test_every_convention_says_what_it_rests_on():
+    from lngeom.information import CONVENTIONS
+
+    tested = Path(__file__).read_text()
+    assert len({(c.library, c.loss) for c in CONVENTIONS}) == len(CONVENTIONS)
+    for c in CONVENTIONS:
+        assert c.basis in {"test", "measured", "documentation"}
+        assert (c.basis == "test") == (f'"{c.loss}"' in tested and f'"{c.library.split()[0]}"' in tested)
+        assert abs(scaling(c.library, c.loss, samples=7, outputs=3)) in {1, 2, 7, 14, 2 / 3, 1 / 3}
+    assert scaling("laplace-torch 0.3", "classification", samples=7) == 7
+    assert scaling("kfac-jax 0.0.8", "squared_error", samples=7) == 2
 
 
 @pytest.mark.peers

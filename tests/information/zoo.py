@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import lngeom as lg
 from jax.flatten_util import ravel_pytree
+from lngeom.information import BatchCoupled
 
 FAMILIES = (
     lg.families.Gaussian(0.7),
@@ -93,6 +94,24 @@ def batch_norm_network() -> Case:
 
     params = {"kernel": _normal(0, 3, 4), "out": _normal(1, 4, 2)}
     return Case("batch-norm network", apply, params, _normal(2, 25, 3), lg.families.Bernoulli(), coupled=True)
+
+
+def two_batch_norms(p, x, mean):
+    """Batch norm twice: the second statistics depend on the first."""
+    for name in ("kernel", "middle"):
+        a = x @ p[name]
+        centred = a - mean(a)
+        x = jnp.tanh(centred / jnp.sqrt(mean(jnp.square(centred)) + 1e-5))
+    return x @ p["out"]
+
+
+def batch_coupled_network() -> Case:
+    """A function that says which means it takes, so that its samples can be divided; N = 25."""
+    case = batch_norm_network()
+    params = case.params | {"middle": _normal(9, 4, 4)}
+    return case._replace(
+        name="batch-coupled network", apply=BatchCoupled(two_batch_norms), params=params, coupled=False
+    )
 
 
 def scalar_output() -> Case:

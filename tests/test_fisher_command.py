@@ -1,0 +1,186 @@
+"""`lngeom fisher` as a user meets it."""
+
+import jax
+import jax.numpy as jnp
+import lngeom as lg
+import numpy as np
+import pytest
+from lngeom import cli
+from typer.testing import CliRunner
+
+MODULE = """
+import jax, jax.numpy as jnp
+
+def net(params, X):
+    return jnp.tanh(X @ params["first"]["kernel"]) @ params["last"]
+
+def problem(eps=0.0):
+    params = {"first": {"kernel": jax.random.normal(jax.random.key(0), (3, 4))}, "last": jnp.eye(4)[:, 1:], "count": 3}
+    def apply(p, x):
+        a = x @ p["first"]["kernel"]
+        a = a - jnp.mean(a, 1, keepdims=True)
+        return (a / jnp.sqrt(jnp.mean(a**2, 1, keepdims=True) + eps)) @ p["last"]
+    return apply, params, jax.random.normal(jax.random.key(1), (20, 3))
+
+def coupled():
+    return lambda p, x: (x - jnp.mean(x, 0, keepdims=True)) @ p, jnp.ones((3, 2)), problem()[2]
+
+def masked():
+    apply, params, X = problem()
+    return apply, params, X, {"mask": jnp.arange(20) < 15}
+
+def broken():
+    raise RuntimeError("no data here")
+
+def shapes():
+    return lambda p, x: x @ p, jnp.ones((3, 2)), jnp.ones((5, 4))
+
+number = 3
+def one(a): ...
+"""
+
+
+@pytest.fixture(autouse=True)
+def _folder(monkeypatch, tmp_path):
+    """Runs beside a module of models, and leaves the compilation cache alone."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "160")
+    monkeypatch.setattr(cli, "_compile_sparingly", lambda: None)
+    (tmp_path / "models_of_this_test.py").write_text(MODULE)
+    rng = np.random.default_rng(0)
+    np.save("small.npy", rng.normal(size=(40, 4)))
+
+
+def run(*args):
+    args = [a.replace("m:", "models_of_this_test:") if a.startswith("m:") else a for a in args]
+    return CliRunner().invoke(cli.app, ["fisher", *args])
+
+
+def test_a_normalized_glm_on_data_has_the_predicted_null_space():
+    result = run("--glm", "--normalizer", "layer", "--family", "bernoulli", "--data", "small.npy", "--outputs", "6")
+    assert result.exit_code == 0, result.output
+    text = " ".join(result.output.split())
+    for part in ("P = 36 parameters, 40 samples", "matrix: 10.1 KiB", "31 (smallest kept", "5, as predicted"):
+        assert part in text
+    assert "4 shifts of all rows" in text
+    assert "scale of weights" in text
+    assert "pseudo-logdet" in text
+
+
+def test_a_nullity_that_is_not_the_predicted_one_exits_1(monkeypatch):
+    from lngeom.information import Summary
+
+    monkeypatch.setattr(Summary, "as_predicted", property(lambda self: False))
+    result = run("--glm", "--data", "small.npy", "--outputs", "3")
+    assert result.exit_code == 1
+    assert "predicted" in result.output
+
+
+def test_a_named_model_is_what_fisher_makes_of_it(tmp_path):
+    result = run("m:problem", "--family", "categorical", "--save", "new/matrix.npz")
+    assert result.exit_code == 0, result.output
+    saved = np.load(tmp_path / "new/matrix.npz")
+    assert saved["leaves"].tolist() == ["first.kernel", "last"]
+    assert saved["sizes"].tolist() == [12, 12]
+    import models_of_this_test as models
+
+    apply, params, X = models.problem()
+    F = lg.fisher(apply, params, X, family=lg.families.Categorical())
+    np.testing.assert_allclose(saved["matrix"], F.as_matrix(), rtol=0, atol=1e-14)
+    assert f"{F.rank()} (smallest kept" in result.output
+    assert "scale of first.kernel" in result.output
+    assert not list((tmp_path / "new").glob(".*"))
+
+
+def test_epsilon_reaches_the_model_and_breaks_its_scale():
+    exact, broken = (run("m:problem", "--family", "gaussian", *more) for more in ((), ("--epsilon", "1e-3")))
+    assert "broken by eps" in broken.output
+    assert "broken by eps" not in exact.output
+
+
+@pytest.mark.parametrize(
+    ("more", "expected"),
+    [
+        (("--method", "monte_carlo", "--samples", "3"), "monte_carlo, Gaussian"),
+        (("--method", "empirical", "--responses", "y.npy"), "empirical, Gaussian"),
+        (("--wrt", "last"), "12 × 12"),
+        (("--products-only", "--top", "2"), "not known from products alone"),
+        (("--dtype", "float32"), "float32"),
+    ],
+)
+def test_options_reach_the_operator(more, expected):
+    np.save("y.npy", np.zeros((20, 3)))
+    result = run("m:problem", "--family", "gaussian", *more)
+    assert result.exit_code == 0, result.output
+    assert expected in result.output
+
+
+def test_a_function_with_files_a_mask_and_interacting_samples(tmp_path):
+    np.savez("params.npz", **{"first.kernel": np.ones((4, 2)), "last": np.ones((2, 3))})
+    result = run("m:net", "--family", "gaussian", "--params", "params.npz", "--data", "small.npy")
+    assert result.exit_code == 0, result.output
+    assert "first.kernel  4 × 2" in result.output
+    assert run("m:masked", "--family", "gaussian").exit_code == 0
+    assert "say batch_coupled=True" in run("m:coupled", "--family", "gaussian").output
+    assert run("m:coupled", "--family", "gaussian", "--batch-coupled").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        ((), "name a model as MODULE:NAME, or say --glm"),
+        (("m:problem",), "--family must say"),
+        (("m:nothing", "--family", "gaussian"), "has no nothing"),
+        (("nosuch:thing",), "cannot import nosuch"),
+        (("m:",), "a model is named as PACKAGE.MODULE:NAME"),
+        (("m:broken", "--family", "gaussian"), "broken() raised RuntimeError: no data here"),
+        (("m:number", "--family", "gaussian"), "but a int. Write:"),
+        (("m:one", "--family", "gaussian"), "but a function. Write:"),
+        (("m:net", "--family", "gaussian"), "give --params and --data"),
+        (("m:net", "--params", "no.npz", "--data", "small.npy"), "no.npz: cannot be read"),
+        (("m:net", "--params", "small.npy", "--data", "small.npy"), "must be a .npz"),
+        (("m:problem", "--data", "small.npy"), "brings its own parameters"),
+        (("m:masked", "--epsilon", "0.1"), "no argument eps"),
+        (("m:shapes", "--family", "gaussian"), "the model raised TypeError"),
+        (("m:problem", "--family", "cat"), "no family 'cat'"),
+        (("m:problem", "--family", "gamma"), "needs natural parameters z < 0"),
+        (("m:problem", "--family", "gaussian", "--method", "exakt"), "method must be one of"),
+        (("m:problem", "--family", "gaussian", "--method", "empirical"), "needs --responses"),
+        (("m:problem", "--family", "gaussian", "--wrt", "layer9"), "no leaf or subtree"),
+        (("m:problem", "--family", "gaussian", "--memory", "0.00001"), "would need"),
+        (("m:problem", "--save", "out.txt"), "--save takes a .npz"),
+        (("--glm", "--data", "none.csv"), "no such file"),
+        (("--glm", "--normalizer", "lay"), "no normalizer 'lay'"),
+        (("--glm", "--normalizer", "identity", "--epsilon", "0.1"), "no ε"),
+        (("--glm", "--dtype", "float16"), "--dtype must be"),
+    ],
+)
+def test_bad_input_gets_one_error_and_exit_2(args, message, tmp_path):
+    before = set(tmp_path.iterdir())
+    result = run(*args)
+    assert result.exit_code == 2, result.output
+    assert message in result.output
+    assert result.output.count("error: ") == 1
+    assert {p for p in tmp_path.iterdir() if p.name != "__pycache__"} == before
+
+
+def test_a_matrix_that_does_not_fit_is_refused_with_its_size_and_the_alternative():
+    result = run("m:problem", "--family", "gaussian", "--memory", "0.00001")
+    assert "KiB" in result.output
+    assert "--products-only" in result.output
+
+
+def test_a_summary_is_of_the_operator_it_is_given():
+    model = lg.NormalizedGLM(lg.normalizers.LayerNorm(), lg.families.Bernoulli())
+    params = model.init(jax.random.key(0), inputs=3, outputs=4)
+    F = lg.fisher(model, params, jax.random.normal(jax.random.key(1), (50, 3)))
+    found, quick = (lg.information.summarize(F, 3, products_only=p) for p in (False, True))
+    np.testing.assert_allclose(found.eigenvalues, jnp.linalg.eigvalsh(F.as_matrix())[::-1][:3], rtol=1e-12)
+    np.testing.assert_allclose(quick.eigenvalues, found.eigenvalues, rtol=1e-10)
+    np.testing.assert_allclose([quick.trace, found.trace], F.trace(), rtol=1e-12)
+    assert found.nullity == 20 - found.rank == 4
+    assert found.as_predicted
+    assert quick.rank is quick.as_predicted is None
+    np.testing.assert_allclose(found.pseudo_logdet, F.pseudo_logdet(), rtol=1e-12)
+    with pytest.raises(ValueError, match="at least 1"):
+        lg.information.summarize(F, 0)
