@@ -50,6 +50,7 @@ class Measurement:
         overhead_of_best: smallest time of its rounds over the smallest of the plain one's, less 1.
         temporaries: bytes XLA plans beyond inputs and outputs.
         copied: bytes that a step copies before it overwrites them; None in a scan, whose body is not looked into.
+        rounds: how often each variant ran its 50 steps.
     """
 
     network: tuple[int, ...]
@@ -61,6 +62,7 @@ class Measurement:
     overhead_of_best: float
     temporaries: int
     copied: int | None
+    rounds: int
 
 
 def _in_order(optimizer: optax.GradientTransformation) -> optax.GradientTransformation:
@@ -184,13 +186,28 @@ def measure(sizes: tuple[int, ...], loop: str, rounds: int) -> list[Measurement]
                 overhead_of_best=float(times[name].min() / times[PLAIN].min()) - 1,
                 temporaries=program.memory_analysis().temp_size_in_bytes,
                 copied=_copied(program) if single else None,
+                rounds=rounds,
             )
         )
     return found
 
 
+def _write(found: list[Measurement], out: Path) -> None:
+    packages = ("jax", "jaxlib", "optax")
+    report = {
+        "measurements": [asdict(m) for m in found],
+        "cores": len(os.sched_getaffinity(0)),
+        "versions": {name: importlib.metadata.version(name) for name in packages},
+        "accelerators": "not measured",
+    }
+    out.parent.mkdir(parents=True, exist_ok=True)
+    partial = out.with_suffix(".partial")
+    partial.write_text(json.dumps(report, indent=1) + "\n")
+    partial.rename(out)
+
+
 def main() -> None:
-    """Runs the benchmark and writes its JSON."""
+    """Runs the benchmark and writes its JSON, after every case."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--networks", nargs="+", choices=NETWORKS, default=list(NETWORKS))
     parser.add_argument(
@@ -215,18 +232,7 @@ def main() -> None:
                     f"[{low:+.1%}, {high:+.1%}], of the best {m.overhead_of_best:+.1%} {copied}",
                     flush=True,
                 )
-    packages = ("jax", "jaxlib", "optax")
-    report = {
-        "measurements": [asdict(m) for m in found],
-        "rounds": {f"{name}, {loop}": rounds for name, loop, rounds in cases if name in options.networks},
-        "cores": len(os.sched_getaffinity(0)),
-        "versions": {name: importlib.metadata.version(name) for name in packages},
-        "accelerators": "not measured",
-    }
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    partial = options.out.with_suffix(".partial")
-    partial.write_text(json.dumps(report, indent=1) + "\n")
-    partial.rename(options.out)
+            _write(found, options.out)
 
 
 if __name__ == "__main__":
