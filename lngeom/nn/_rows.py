@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 BLOCK_BYTES = 2**18
 """Size of a block of rows in single precision: a few of them fit the cache of a core."""
@@ -135,6 +135,11 @@ def _statistics_jvp(rule, axis, primals, tangents):
     return s, _statistics_tangent(rule, axis, *primals, s, *tangents)
 
 
+def _is_near(correction: Float[Array, "B 1"], variance: Float[Array, "B 1"]) -> Bool[Array, "B 1"]:
+    """Whether a pivot is within a standard deviation of the mean, where the difference of squares keeps its digits."""
+    return (jnp.abs(correction) <= jnp.sqrt(variance)) & (variance < jnp.inf)
+
+
 def _pivoted_statistics(rule: Rule, blocks: Float[Array, "K B H"], index: Int[Array, ""]) -> Statistics:
     r"""Statistics in one pass over a block, about a pivot p near the mean of each row.
 
@@ -151,9 +156,8 @@ def _pivoted_statistics(rule: Rule, blocks: Float[Array, "K B H"], index: Int[Ar
     )  # both sums in one sweep, each lane of a register its own
     correction, square = (jnp.sum(v, -1, keepdims=True) / width for v in lanes)
     variance = jnp.maximum(square - jnp.square(correction), 0)
-    near = (jnp.abs(correction) <= jnp.sqrt(variance)) & (variance < jnp.inf)
     return lax.cond(
-        jnp.all(near),
+        jnp.all(_is_near(correction, variance)),
         lambda: Statistics(pivot, correction, _reciprocal_root(variance + rule.eps), None),
         lambda: statistics(rule, -1, blocks[index]),  # taken here, as what the branches share would be copied
     )
@@ -174,8 +178,7 @@ def row_statistics(rule: Rule, block: int | None, x: Float[Array, "R H"]) -> Sta
     if block is None or rule.exact or not rule.centered or x.shape[-1] % LANES:
         return statistics(rule, -1, x)
     blocks = x.reshape(-1, block, x.shape[-1])
-    body = lambda carry, index: (carry, _pivoted_statistics(rule, blocks, index))
-    s = lax.scan(body, None, jnp.arange(len(blocks)))[1]
+    s = lax.map(partial(_pivoted_statistics, rule, blocks), jnp.arange(len(blocks)))
     return jax.tree.map(lambda v: v.reshape(-1, 1), s)
 
 
