@@ -131,8 +131,9 @@ def _statistics_tangent(rule, axis, x, s, dx):
 
 @statistics.defjvp
 def _statistics_jvp(rule, axis, primals, tangents):
-    s = statistics(rule, axis, *primals)
-    return s, _statistics_tangent(rule, axis, *primals, s, *tangents)
+    (x,), (dx,) = primals, tangents
+    s = statistics(rule, axis, x)
+    return s, _statistics_tangent(rule, axis, x, s, dx)
 
 
 def _is_near(correction: Float[Array, "B 1"], variance: Float[Array, "B 1"]) -> Bool[Array, "B 1"]:
@@ -184,8 +185,9 @@ def row_statistics(rule: Rule, block: int | None, x: Float[Array, "R H"]) -> Sta
 
 @row_statistics.defjvp
 def _row_statistics_jvp(rule, block, primals, tangents):
-    s = row_statistics(rule, block, *primals)
-    return s, _statistics_tangent(rule, -1, *primals, s, *tangents)
+    (x,), (dx,) = primals, tangents
+    s = row_statistics(rule, block, x)
+    return s, _statistics_tangent(rule, -1, x, s, dx)
 
 
 def standardize(x: Float[Array, "..."], s: Statistics) -> Float[Array, "..."]:
