@@ -1,11 +1,14 @@
 """Part of the promise: digits at any offset, bits at any power of two, in every dtype."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 from lngeom import nn
+from lngeom.nn import _rows
 
 from tests.nn.oracle import residual, row_norm
 
@@ -43,6 +46,121 @@ def test_one_pass_variance_fails_the_accuracy_test():
     variance = jnp.mean(jnp.square(x), -1, keepdims=True) - jnp.square(mean)
     y = (x - mean) / jnp.sqrt(variance + 1e-5) * gain[None] + bias[None]
     assert residual(y, row_norm(x, gain, bias, ct, 1e-5)[0]) > 1e-4
+
+
+def offset(x):
+    return x + np.float32(1e5)
+
+
+def outliers_where_the_pivot_is_taken(x):
+    x[::3, :: x.shape[1] // _rows.PIVOT_SAMPLES] += 1e4
+    return x
+
+
+def one_huge_first_entry(x):
+    x[:, 0] = 1e6
+    return x
+
+
+def huge_first_entries(x):
+    x[5, : _rows.PIVOT_SAMPLES] = 1e6
+    return x
+
+
+def half_at_another_level(x):
+    x[:, x.shape[1] // 2 :] += 1e4
+    return x
+
+
+def constant_rows(x):
+    x[7:90] = np.linspace(-1e3, 1e3, 83, dtype=np.float32)[:, None]
+    return x
+
+
+def one_distant_row(x):
+    x[3, :-1:7] = 300.0
+    x[3, :: x.shape[1] // _rows.PIVOT_SAMPLES] = -5e3
+    return x
+
+
+ADVERSARIAL = (
+    offset,
+    outliers_where_the_pivot_is_taken,
+    one_huge_first_entry,
+    huge_first_entries,
+    half_at_another_level,
+    constant_rows,
+    one_distant_row,
+)
+
+
+def errors_of_rows(x, gain, bias, ct, norm=nn.layer_norm):
+    """Largest error of y and of dx, each row on the scale of its own largest entry."""
+    y, dx, *_ = value_and_gradients(norm, x, gain, bias, ct)
+    wide = row_norm(x, gain, bias, ct, 1e-5)
+    return tuple(
+        float((np.abs(np.asarray(a) - e).max(-1) / np.abs(e).max(-1)).max())
+        for a, e in zip((y, dx), wide[:2], strict=True)
+    )
+
+
+@pytest.mark.parametrize("rows", ADVERSARIAL, ids=lambda f: f.__name__)
+def test_large_inputs_keep_their_digits_on_adversarial_rows(rows):
+    x, gain, bias, ct = problem(rows=256)
+    assert _rows.block_rows(*x.shape)
+    assert max(errors_of_rows(rows(x), gain, bias, ct)) <= FLOAT32
+
+
+def wrong_norm(center, one_pass=True):
+    """Layer norm about a given center, with the variance in one pass or in two."""
+
+    def norm(x, gain, bias):
+        p = center(x)
+        d = jnp.mean(x - p, -1, keepdims=True) if one_pass else jnp.zeros_like(p)
+        variance = jnp.maximum(jnp.mean(jnp.square(x - p), -1, keepdims=True) - jnp.square(d), 0)
+        return ((x - p) - d) / jnp.sqrt(variance + 1e-5) * gain[None] + bias[None]
+
+    return norm
+
+
+def coarse_mean(x):
+    return jnp.mean(x, -1, keepdims=True).astype(jnp.bfloat16).astype(x.dtype)
+
+
+WRONG = {
+    offset: wrong_norm(lambda x: jnp.zeros_like(x[:, :1])),
+    half_at_another_level: wrong_norm(coarse_mean, one_pass=False),
+    one_huge_first_entry: wrong_norm(lambda x: x[:, :1]),
+    huge_first_entries: wrong_norm(lambda x: jnp.mean(x[:, :16], -1, keepdims=True)),
+    constant_rows: wrong_norm(coarse_mean, one_pass=False),
+}
+
+
+@pytest.mark.parametrize("rows", WRONG, ids=lambda f: f.__name__)
+def test_a_wrong_center_fails_the_accuracy_test_on_adversarial_rows(rows):
+    x, gain, bias, ct = problem(rows=256)
+    assert max(errors_of_rows(rows(x), gain, bias, ct, WRONG[rows])) > FLOAT32
+
+
+@pytest.mark.parametrize("rows", [outliers_where_the_pivot_is_taken, one_distant_row], ids=lambda f: f.__name__)
+def test_an_unchecked_pivot_fails_the_accuracy_test(rows, monkeypatch):
+    monkeypatch.setattr(_rows, "_is_near", lambda correction, variance: jnp.full(variance.shape, True))
+    x, gain, bias, ct = problem(rows=256)
+    assert max(errors_of_rows(rows(x), gain, bias, ct, partial(_rows.normalize_rows, _rows.Rule(1e-5), 64))) > FLOAT32
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("column", [0, 1])
+def test_a_row_that_is_not_finite_leaves_the_others_alone(value, column):
+    x, gain, bias, ct = problem(rows=256)
+    x[70, column] = value
+    others = np.arange(256) != 70
+    y, dx, *_ = map(np.asarray, value_and_gradients(nn.layer_norm, x, gain, bias, ct))
+    expected = row_norm(x[others], gain, bias, ct[others], 1e-5)
+    assert np.isnan(y[70]).all()
+    assert residual(y[others], expected[0]) <= FLOAT32
+    assert residual(dx[others], expected[1]) <= FLOAT32
+    assert residual(y, row_norm(np.where(others[:, None], x, 0), gain, bias, ct, 1e-5)[0]) > FLOAT32
 
 
 @pytest.mark.parametrize("name", NORMS)

@@ -84,6 +84,21 @@ def test_every_mode_agrees_with_elementary_operations(mode, name, block):
         assert float(jnp.max(jnp.abs(a - e))) <= 1e-11 * scale
 
 
+@pytest.mark.parametrize("samples", [1, WIDTH], ids=["often in two passes", "in one pass"])
+@pytest.mark.parametrize("mode", MODES)
+def test_every_mode_agrees_where_statistics_are_taken_about_a_pivot(mode, samples, monkeypatch):
+    taken = []
+    is_near = _rows._is_near
+    monkeypatch.setattr(_rows, "LANES", WIDTH)
+    monkeypatch.setattr(_rows, "PIVOT_SAMPLES", samples)
+    monkeypatch.setattr(_rows, "_is_near", lambda *args: taken.append(args) or is_near(*args))
+    actual = MODES[mode](lambda *args: _rows.normalize_rows(RULES["layer"], 2, *args))
+    expected = MODES[mode](plain(RULES["layer"]))
+    assert taken
+    for a, e in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True):
+        assert float(jnp.max(jnp.abs(a - e))) <= 1e-11 * max(float(jnp.max(jnp.abs(e))), 1e-3)
+
+
 def test_modes_see_a_wrong_derivative():
     wrong = jax.custom_jvp(plain(RULES["layer"]))
     wrong.defjvp(lambda p, t: (plain(RULES["layer"])(*p), t[0] * p[1][None]))
