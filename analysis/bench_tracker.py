@@ -106,7 +106,7 @@ def _loss(params: dict[str, jax.Array], x: jax.Array, y: jax.Array) -> jax.Array
     last = len(params) // 3
     for k in range(last):
         x = jax.nn.relu(nn.layer_norm(x @ params[f"weights{k}"], params[f"gain{k}"], params[f"bias{k}"]))
-    scores = x @ params[f"weights{last}"] + params[f"bias{last}"]
+    scores = x @ params[f"weights{last}"] + params[f"bias{last}"][None]
     return optax.softmax_cross_entropy_with_integer_labels(scores, y).mean()
 
 

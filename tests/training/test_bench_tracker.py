@@ -23,11 +23,11 @@ def test_every_variant_is_timed_and_compared_with_the_plain_step(loop):
 
 
 def test_copies_are_counted_in_bytes():
-
     def swapped(a, b):
         return b, a
 
     arguments = (jnp.ones((8, 3), jnp.float32), jnp.zeros((8, 3), jnp.float32))
     program = jax.jit(swapped, donate_argnums=(0, 1)).lower(*arguments).compile()
-    assert bench._copied(program) == 2 * 96
+    assert bench._copied(program) >= 2 * 96  # neither can be written before the other is read
+    assert bench._copied(program) % 96 == 0
     assert bench._copied(jax.jit(lambda a: a + 1).lower(arguments[0]).compile()) == 0
