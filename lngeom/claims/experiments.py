@@ -101,6 +101,15 @@ RECORDS = (
         "On the small task it takes more than that.",
     ),
     Record(
+        "order_embeddings.printed",
+        "order_embeddings",
+        "Eqs. 26–28",
+        "So it is without the biases that the authors' code keeps inside the norms, which the equations do not have.",
+        _R,
+        "printed",
+        "Without them it takes longer.",
+    ),
+    Record(
         "order_embeddings.adam",
         "order_embeddings",
         "beyond Section 6.1",
