@@ -28,6 +28,7 @@ class Panel:
         arms: the arms that are drawn; all by default.
         log: whether the vertical axis is logarithmic.
         limits: of the vertical axis, where they are not found from the data.
+        ending: of the names of its arms, which the legend leaves out, since the title tells it.
     """
 
     metric: str
@@ -36,6 +37,7 @@ class Panel:
     arms: tuple[str, ...] | None = None
     log: bool = False
     limits: tuple[float | None, float | None] | None = None
+    ending: str = ""
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,22 @@ r"""Order-embeddings of images and sentences (Section 6.1, Figure 1, Table 2).
 
 A caption is more general than its image: its embedding lies below the image's in every coordinate, and the score is
 minus the violation, $-\sum_k \max(0, s_k - m_k)^2$.
+
+As in the authors' code, biases of the GRU stay inside its norms, captions end with a stop symbol, weights of the images
+start uniform in ±0.1, and no image comes twice in a batch. What each does to the steps that layer norm takes to the
+baseline's best image R@1, as a share of the baseline's (median of 3 seeds, reference Adam, 800 steps of the small
+size, evaluated every 40):
+
+| of the four | ratio |
+|---|---|
+| none: Eqs. 26–28 as printed | 0.95 |
+| the stop symbol alone | 0.65 |
+| the start of the images alone | 0.90 |
+| all but the biases | 0.65 |
+| the biases alone | 0.50 |
+| all | 0.53 |
+
+So the biases make the largest difference. Runs of other seeds, or of another rounding, move a ratio by 0.1.
 """
 
 from dataclasses import dataclass
@@ -229,10 +245,11 @@ EXPERIMENT = Experiment(
             f"Recall@{k}, {which}",
             "image retrieval, %",
             tuple(a for a in ARMS if a.endswith(f", {which}")),
+            ending=f", {which}",
         )
         for which in ("reference Adam", "Adam")
         for k in (1, 5, 10)
     ),
     synthetic=made_up,
-    note="Scenes of 6 of 60 attributes, told by 3 to 5 words.",
+    note="Scenes of 6 of 60 attributes, told by 3 to 5 words. As printed: without biases inside the norms.",
 )

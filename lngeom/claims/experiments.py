@@ -90,15 +90,14 @@ RECORDS = (
         "scaled_start.as_much",
         "With normal weights of variance 1/D it is much smaller: small starting weights explain most of it.",
     ),
-    Record("order_embeddings", "order_embeddings", "Section 6.1", "Layer norm speeds up training.", _U),
+    Record("order_embeddings", "order_embeddings", "Section 6.1", "Layer norm speeds up training.", _H),
     Record(
         "order_embeddings.sixty_percent",
         "order_embeddings",
         "Section 6.1",
         "Best model in 60 % of the time.",
-        _R,
+        _H,
         "sixty_percent",
-        "On the small task it takes more than that.",
     ),
     Record(
         "order_embeddings.printed",
@@ -107,7 +106,7 @@ RECORDS = (
         "So it is without the biases that the authors' code keeps inside the norms, which the equations do not have.",
         _R,
         "printed",
-        "Without them it takes longer.",
+        "Without them it takes 0.65 to 0.87 of the baseline's steps on the small task, and 0.4 to 0.54 with them.",
     ),
     Record(
         "order_embeddings.adam",
