@@ -207,7 +207,7 @@ class Reader(eqx.Module):
             if isinstance(encoder, BatchNormLSTM):
                 last, outputs, stored[name] = encoder.unroll(xs, lengths, running[name], training)
                 return last, outputs
-            state, outputs = nn.unroll(encoder, xs, lengths=lengths, recompute=True)
+            state, outputs = nn.unroll(encoder, xs, lengths=lengths, recompute=isinstance(encoder, nn.LayerNormLSTM))
             return encoder.output(state), outputs
 
         _, d = encode("document", self.document, data.documents, data.document_lengths)
@@ -312,7 +312,7 @@ EXPERIMENT = Experiment(
     title="Attentive reader",
     source="Section 6.2, Figure 2",
     arms=ARMS,
-    small=ReaderSettings(steps=600, every=20),
+    small=ReaderSettings(steps=500, every=25),
     full=ReaderSettings(
         steps=800_000,
         every=1000,
