@@ -3,6 +3,7 @@
 import argparse
 import ast
 import importlib
+import os
 import pkgutil
 import runpy
 import shutil
@@ -46,6 +47,9 @@ def _parse(known: dict[str, str]) -> argparse.Namespace:
     size.add_argument("--full", action="store_true", help="the paper's size, on a data set from disk")
     parser.add_argument("--data", type=Path, metavar="DIR", help="folder of the data set, for --full")
     parser.add_argument("--seeds", type=int, default=5, help="number of seeds; verdicts take at least 5")
+    parser.add_argument(
+        "--workers", type=int, help="arms trained at once; by default one for each core, and one with --full"
+    )
     parser.add_argument("--resume", action="store_true", help="go on from where a killed run stopped")
     parser.add_argument("--dry-run", action="store_true", help="with --full: one step on made-up data, with its cost")
     parser.add_argument("--redraw", action="store_true", help="train nothing: compare and draw the results in --out")
@@ -53,6 +57,10 @@ def _parse(known: dict[str, str]) -> argparse.Namespace:
     options = parser.parse_args()
     if options.seeds < 1:
         parser.error(f"--seeds must be at least 1; got {options.seeds}")
+    if options.workers is None:
+        options.workers = 1 if options.full else os.cpu_count() or 1
+    if options.workers < 1:
+        parser.error(f"--workers must be at least 1; got {options.workers}")
     return options
 
 
@@ -94,6 +102,7 @@ def _experiment(console: Console, experiment: Experiment, options: argparse.Name
             folder=folder,
             resume=options.resume,
             progress=progress,
+            workers=options.workers,
         )
     _finish(console, experiment, results, options.out)
     shutil.rmtree(folder, ignore_errors=True)

@@ -51,7 +51,7 @@ def _panel(axis: Any, panel: Panel, experiment: Experiment, results: Results) ->
         middle, low, high = np.nanmedian(curve, 0), np.nanmin(curve, 0), np.nanmax(curve, 0)
         position = i if panel.arms is None else panel.arms.index(name)
         colour = plots.COLOURS[position % len(plots.COLOURS)]
-        axis.plot(steps, middle, label=name, color=colour)
+        axis.plot(steps, middle, label=name.removesuffix(panel.ending), color=colour)
         axis.fill_between(steps, low, high, color=colour, alpha=0.15, linewidth=0)
         data[name] = {"steps": steps, "median": middle, "lowest": low, "highest": high}
     axis.set(title=panel.title, xlabel="training steps", ylabel=panel.label)

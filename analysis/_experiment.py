@@ -3,7 +3,9 @@
 import importlib
 import io
 import json
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,6 +28,7 @@ class Panel:
         arms: the arms that are drawn; all by default.
         log: whether the vertical axis is logarithmic.
         limits: of the vertical axis, where they are not found from the data.
+        ending: of the names of its arms, which the legend leaves out, since the title tells it.
     """
 
     metric: str
@@ -34,6 +37,7 @@ class Panel:
     arms: tuple[str, ...] | None = None
     log: bool = False
     limits: tuple[float | None, float | None] | None = None
+    ending: str = ""
 
 
 @dataclass(frozen=True)
@@ -68,6 +72,7 @@ class Experiment:
         finish: further results from `(settings, data, runs)`, as JSON can hold them.
         illustrate: draws further results into a folder.
         scan: whether the steps of a chunk are one program.
+        batched: whether the seeds are one batch.
         synthetic: data of the shapes of the full size, for a dry run, from the settings.
         note: what a reader should know of the small version.
     """
@@ -86,6 +91,7 @@ class Experiment:
     finish: Callable[[Any, Any, Mapping[str, Run]], dict[str, Any]] | None = None
     illustrate: Callable[[dict[str, Any], Path], list[Path]] | None = None
     scan: bool = True
+    batched: bool = True
     synthetic: Callable[[Any], Any] | None = None
     note: str = ""
 
@@ -171,9 +177,12 @@ def run(
     folder: Path | None = None,
     resume: bool = False,
     progress: Callable[[str], training.Progress] | None = None,
+    workers: int = 1,
     **overrides: Any,
 ) -> Results:
     """Trains every arm from every seed and compares them.
+
+    Arms share nothing, so that their results do not depend on how many are trained at once.
 
     Args:
         experiment: the experiment.
@@ -183,6 +192,7 @@ def run(
         folder: where checkpoints are kept while it runs; nowhere by default.
         resume: whether to go on from them.
         progress: gives the callback of an arm.
+        workers: arms that are trained at once, each on a thread of its own.
         **overrides: fields of the settings to replace.
 
     Returns:
@@ -192,10 +202,20 @@ def run(
     data = experiment.data(settings) if data is None else data
     data, stream = data if isinstance(data, Streamed) else (data, None)
     described = configuration(experiment, settings, seeds)
-    runs: dict[str, Run] = {}
-    for name, arm in experiment.arms.items():
+    stopped = threading.Event()
+
+    def train(name: str) -> Run:
+        arm = experiment.arms[name]
         steps, every = experiment.length(settings, arm)
-        runs[name] = training.train(
+        shown = progress(name) if progress else None
+
+        def report(*news: Any) -> None:
+            if stopped.is_set():
+                raise InterruptedError(f"training of {name} was stopped")
+            if shown:
+                shown(*news)
+
+        return training.train(
             experiment.task(settings, arm, data),
             seeds=range(seeds),
             steps=steps,
@@ -205,11 +225,32 @@ def run(
             checkpoint=folder and folder / f"{_file_name(name)}.checkpoint",
             resume=resume,
             configuration=described | {"arm": name},
-            progress=progress(name) if progress else None,
+            progress=report,
             scan=experiment.scan,
+            batched=experiment.batched,
         )
+
+    runs = (
+        _on_threads(train, experiment.arms, workers, stopped) if workers > 1 else {n: train(n) for n in experiment.arms}
+    )
     extra = experiment.finish(settings, data, runs) if experiment.finish else {}
     return Results(described, runs, summarize(experiment, runs) | ({"further": extra} if extra else {}))
+
+
+def _on_threads(
+    train: Callable[[str], Run], names: Iterable[str], workers: int, stopped: threading.Event
+) -> dict[str, Run]:
+    """What `train` gives for each name; if one fails, or the user interrupts, it tells the others by `stopped`."""
+    with ThreadPoolExecutor(workers) as pool:
+        waiting = {name: pool.submit(train, name) for name in names}
+        try:
+            for run in as_completed(waiting.values()):
+                run.result()
+        except BaseException:
+            stopped.set()
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+    return {name: run.result() for name, run in waiting.items()}
 
 
 def _file_name(name: str) -> str:

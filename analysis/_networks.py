@@ -14,7 +14,7 @@ Norm = Literal["none", "batch norm", "layer norm"]
 
 
 class Dense(eqx.Module):
-    """An affine map of the last axis.
+    """An affine map of the last axis; weights start normal of variance `scale`²/D, or uniform in ±`uniform`.
 
     Attributes:
         weights: as rows, [H D].
@@ -24,8 +24,13 @@ class Dense(eqx.Module):
     weights: Float[Array, "H D"]
     bias: Float[Array, " H"]
 
-    def __init__(self, inputs: int, outputs: int, *, key: PRNGKeyArray, scale: float = 1.0):
-        self.weights = scale * jax.random.normal(key, (outputs, inputs), jnp.float32) / math.sqrt(inputs)
+    def __init__(
+        self, inputs: int, outputs: int, *, key: PRNGKeyArray, scale: float = 1.0, uniform: float | None = None
+    ):
+        if uniform is None:
+            self.weights = scale * jax.random.normal(key, (outputs, inputs), jnp.float32) / math.sqrt(inputs)
+        else:
+            self.weights = jax.random.uniform(key, (outputs, inputs), jnp.float32, -uniform, uniform)
         self.bias = jnp.zeros(outputs, jnp.float32)
 
     def __call__(self, x: Float[Array, "*batch D"]) -> Float[Array, "*batch H"]:
@@ -47,6 +52,7 @@ def cell(
     key: PRNGKeyArray,
     gain: float = 1.0,
     scaled_start: bool = False,
+    inner_bias: bool = False,
 ) -> Any:
     """A recurrent cell of the paper, with as many biases in either version, which starts as in the reference code.
 
@@ -60,13 +66,14 @@ def cell(
         key: for the weights.
         gain: value at which the gains of its layer norms start.
         scaled_start: whether weights are normal of variance 1/D instead, so that summed inputs have variance 1.
+        inner_bias: whether a normalized GRU keeps the biases of the plain one inside its norms, as the authors' does.
 
     Returns:
         The cell.
     """
     if kind == "GRU":
         plain = nn.GRU(inputs, hidden, key=key, use_bias=True)
-        made = nn.LayerNormGRU(inputs, hidden, key=key) if normalized else plain
+        made = nn.LayerNormGRU(inputs, hidden, key=key, use_bias=inner_bias) if normalized else plain
     else:
         made = nn.LayerNormLSTM(inputs, hidden, key=key) if normalized else nn.LSTM(inputs, hidden, key=key)
     if not scaled_start:
@@ -126,10 +133,24 @@ def classification_metrics(logits: Float[Array, "N C"], labels: Int[Array, " N"]
     }
 
 
-def rows(key: PRNGKeyArray, size: int, count: int) -> Int[Array, " B"]:
-    """Indices of a batch, drawn with replacement; all in order where there are no more, as in a batch of a stream."""
+def rows(key: PRNGKeyArray, size: int, count: int, *, replace: bool = True) -> Int[Array, " B"]:
+    """Indices of a batch, drawn with replacement or all different.
+
+    They are all, in order, where there are no more, as in a batch of a stream.
+
+    Args:
+        key: for the draw.
+        size: number of rows there are.
+        count: number of rows in the batch.
+        replace: whether a row can be drawn twice.
+
+    Returns:
+        The indices.
+    """
     if size == count:
         return jnp.arange(count, dtype=jnp.int32)
+    if not replace:
+        return jax.random.choice(key, jnp.arange(size, dtype=jnp.int32), (count,), replace=False)
     return jax.random.randint(key, (count,), 0, size, jnp.int32)
 
 

@@ -134,7 +134,7 @@ class BatchNormLSTM(eqx.Module):
     cell_bias: Float[Array, " H"]
 
     def __init__(self, inputs: int, hidden: int, *, key, gain: float):
-        self.lstm = nn.LSTM(inputs, hidden, key=key)
+        self.lstm = cell("LSTM", False, inputs, hidden, key=key)
         self.gains = tuple(jnp.full(n, gain, jnp.float32) for n in (4 * hidden, 4 * hidden, hidden))  # pyright: ignore
         self.cell_bias = jnp.zeros(hidden, jnp.float32)
 
@@ -147,24 +147,31 @@ class BatchNormLSTM(eqx.Module):
 
     def unroll(self, xs, lengths, running, training):
         """Last states, outputs of every step and statistics to store; padded steps keep the state."""
+        options = {"training": training, "momentum": 0.0}
+        recurrent, inputs, cells = running
+        projected, inputs = jax.vmap(lambda a, r: nn.batch_norm(a, self.gains[1], None, r, **options))(
+            xs @ self.lstm.input_weights.T, inputs
+        )
 
         def step(state, item):
             h, c = state
-            x, t, (recurrent, inputs, cells) = item
-            options = {"training": training, "momentum": 0.0}
+            b, t, recurrent, cells = item
             a, recurrent = nn.batch_norm(h @ self.lstm.recurrent_weights.T, self.gains[0], None, recurrent, **options)
-            b, inputs = nn.batch_norm(x @ self.lstm.input_weights.T, self.gains[1], None, inputs, **options)
             f, i, o, g = jnp.split(a + b + self.lstm.bias[None], 4, -1)
             following = sigmoid(f) * c + sigmoid(i) * jnp.tanh(g)
             n, cells = nn.batch_norm(following, self.gains[2], self.cell_bias, cells, **options)
             inside = (t < lengths)[:, None]
             out = sigmoid(o) * jnp.tanh(n)
             state = (jnp.where(inside, out, h), jnp.where(inside, following, c))
-            return state, (jnp.where(inside, out, 0), (recurrent, inputs, cells))
+            return state, (jnp.where(inside, out, 0), recurrent, cells)
 
         zeros = jnp.zeros((xs.shape[1], self.lstm.hidden), xs.dtype)
-        (h, _), (outputs, stored) = jax.lax.scan(step, (zeros, zeros), (xs, jnp.arange(xs.shape[0]), running))
-        return h, outputs, stored
+        (h, _), (outputs, recurrent, cells) = jax.lax.scan(
+            jax.checkpoint(step, prevent_cse=False),
+            (zeros, zeros),
+            (projected, jnp.arange(xs.shape[0]), recurrent, cells),
+        )
+        return h, outputs, (recurrent, inputs, cells)
 
 
 class Reader(eqx.Module):
@@ -200,7 +207,7 @@ class Reader(eqx.Module):
             if isinstance(encoder, BatchNormLSTM):
                 last, outputs, stored[name] = encoder.unroll(xs, lengths, running[name], training)
                 return last, outputs
-            state, outputs = nn.unroll(encoder, xs, lengths=lengths)
+            state, outputs = nn.unroll(encoder, xs, lengths=lengths, recompute=isinstance(encoder, nn.LayerNormLSTM))
             return encoder.output(state), outputs
 
         _, d = encode("document", self.document, data.documents, data.document_lengths)
@@ -305,7 +312,7 @@ EXPERIMENT = Experiment(
     title="Attentive reader",
     source="Section 6.2, Figure 2",
     arms=ARMS,
-    small=ReaderSettings(steps=600, every=20),
+    small=ReaderSettings(steps=500, every=25),
     full=ReaderSettings(
         steps=800_000,
         every=1000,
@@ -321,6 +328,7 @@ EXPERIMENT = Experiment(
     data=stories,
     task=task,
     statements=STATEMENTS["attentive_reader"],
+    batched=False,
     panels=(
         Panel("validation error", "Validation error", "error rate", limits=(0, None)),
         Panel("validation NLL", "Validation NLL", "NLL, nats"),

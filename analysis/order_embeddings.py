@@ -2,6 +2,22 @@ r"""Order-embeddings of images and sentences (Section 6.1, Figure 1, Table 2).
 
 A caption is more general than its image: its embedding lies below the image's in every coordinate, and the score is
 minus the violation, $-\sum_k \max(0, s_k - m_k)^2$.
+
+As in the authors' code, biases of the GRU stay inside its norms, captions end with a stop symbol, weights of the images
+start uniform in ±0.1, and no image comes twice in a batch. What each does to the steps that layer norm takes to the
+baseline's best image R@1, as a share of the baseline's (median of 3 seeds, reference Adam, 800 steps of the small
+size, evaluated every 40):
+
+| of the four | ratio |
+|---|---|
+| none: Eqs. 26–28 as printed | 0.95 |
+| the stop symbol alone | 0.65 |
+| the start of the images alone | 0.90 |
+| all but the biases | 0.65 |
+| the biases alone | 0.50 |
+| all | 0.53 |
+
+So the biases make the largest difference. Runs of other seeds, or of another rounding, move a ratio by 0.1.
 """
 
 from dataclasses import dataclass
@@ -47,7 +63,7 @@ class OrderSettings(Settings):
     """Sizes."""
 
     features: int = 128
-    vocabulary: int = 181
+    vocabulary: int = 182
     embedding: int = 32
     hidden: int = 64
     rate: float = 1e-3
@@ -59,16 +75,17 @@ class OrderSettings(Settings):
 
 
 class Arm(NamedTuple):
-    """Whether the encoder is layer-normalized, and which Adam trains it."""
+    """Whether the encoder is layer-normalized, which Adam trains it, and whether biases are kept inside the norms."""
 
     normalized: bool
     reference: bool
+    inner_bias: bool = True
 
 
 def scenes(settings: OrderSettings, seed: int = 0) -> Captioned:
     r"""Scenes of 6 of 60 attributes, seen as $\ell_2(\mathrm{relu}(zA + 0.1\epsilon))$ and told by 3 to 5 of them.
 
-    Each attribute has three words for it; a caption names attributes in any order.
+    Each attribute has three words for it; a caption names attributes in any order and ends with a stop symbol.
 
     Args:
         settings: sizes.
@@ -90,8 +107,10 @@ def scenes(settings: OrderSettings, seed: int = 0) -> Captioned:
         told = rng.permuted(np.tile(chosen[:, None], (1, captions, 1)), axis=2)[:, :, :longest]
         told = 1 + words * told + rng.integers(0, words, told.shape)
         lengths = rng.integers(3, longest + 1, told.shape[:2])
-        told[np.arange(longest) >= lengths[..., None]] = 0
-        return seen.astype(np.float32), told.astype(np.int32), lengths.astype(np.int32)
+        place, stop = np.arange(longest + 1) - lengths[..., None], 1 + words * attributes
+        told = np.pad(told, ((0, 0), (0, 0), (0, 1)))
+        told = np.where(place < 0, told, np.where(place == 0, stop, 0))
+        return seen.astype(np.float32), told.astype(np.int32), (lengths + 1).astype(np.int32)
 
     return Captioned(*draw(settings.scenes), *draw(settings.held_out))
 
@@ -161,16 +180,20 @@ def task(settings: OrderSettings, arm: Arm, data: Captioned):
 
     def init(key):
         keys = jax.random.split(key, 3)
-        encoder = cell("GRU", arm.normalized, settings.embedding, settings.hidden, key=keys[1])
+        encoder = cell(
+            "GRU", arm.normalized, settings.embedding, settings.hidden, key=keys[1], inner_bias=arm.inner_bias
+        )
         words = embedding(keys[0], settings.vocabulary, settings.embedding)
-        return Ranker(words, encoder, Dense(settings.features, settings.hidden, key=keys[2])), None
+        return Ranker(words, encoder, Dense(settings.features, settings.hidden, key=keys[2], uniform=0.1)), None
 
     def loss(model, extra, key, data):
         keys = jax.random.split(key)
-        chosen = rows(keys[0], data.features.shape[0], settings.batch)
+        chosen = rows(keys[0], data.features.shape[0], settings.batch, replace=False)
         which = rows(keys[1], captions, settings.batch)
         sentences = model.sentence(data.captions[chosen, which], data.lengths[chosen, which])
-        return ranking_loss(violations(sentences, model.picture(data.features[chosen])), settings.margin), extra
+        # Checkpointed: to compute differences again is cheaper than to keep B × B × K of them for the gradient.
+        energy = jax.checkpoint(violations)(sentences, model.picture(data.features[chosen]))
+        return ranking_loss(energy, settings.margin), extra
 
     def evaluate(model, extra, data):
         told = data.test_captions.reshape(-1, data.test_captions.shape[-1])
@@ -196,17 +219,20 @@ def made_up(settings: OrderSettings) -> Captioned:
 
 
 ARMS = {
-    f"OE{' + LN' if normalized else ''}, {'reference Adam' if reference else 'Adam'}": Arm(normalized, reference)
-    for reference in (True, False)
-    for normalized in (False, True)
+    "OE, reference Adam": Arm(normalized=False, reference=True),
+    "OE + LN, reference Adam": Arm(normalized=True, reference=True),
+    "OE + LN as printed, reference Adam": Arm(normalized=True, reference=True, inner_bias=False),
+    "OE, Adam": Arm(normalized=False, reference=False),
+    "OE + LN, Adam": Arm(normalized=True, reference=False),
 }
+"""LN keeps the biases of the GRU inside its norms, as the authors' code does; as printed (Eqs. 26–28), it has none."""
 
 EXPERIMENT = Experiment(
     name="order_embeddings",
     title="Order-embeddings",
     source="Section 6.1, Figure 1",
     arms=ARMS,
-    small=OrderSettings(steps=1600, every=40),
+    small=OrderSettings(steps=800, every=20),
     full=OrderSettings(
         steps=60_000, every=300, features=4096, vocabulary=11_000, embedding=300, hidden=1024, scenes=0, held_out=1000
     ),
@@ -219,10 +245,11 @@ EXPERIMENT = Experiment(
             f"Recall@{k}, {which}",
             "image retrieval, %",
             tuple(a for a in ARMS if a.endswith(f", {which}")),
+            ending=f", {which}",
         )
         for which in ("reference Adam", "Adam")
         for k in (1, 5, 10)
     ),
     synthetic=made_up,
-    note="Scenes of 6 of 60 attributes, told by 3 to 5 words.",
+    note="Scenes of 6 of 60 attributes, told by 3 to 5 words. As printed: without biases inside the norms.",
 )

@@ -42,19 +42,20 @@ STATEMENTS: dict[str, tuple[Statement, ...]] = {
     ),
     "order_embeddings": tuple(
         _speed(
-            f"OE + LN, {adam}",
+            f"OE + LN{which}, {adam}",
             f"OE, {adam}",
             "image R@1",
-            text=f"layer norm, {adam}: at most {bound:g} of the steps to the baseline's best image R@1",
+            text=f"layer norm{which}, {adam}: at most {bound:g} of the steps to the baseline's best image R@1",
             paper="converges to its best validation model in 60 % of the time",
             lower_is_better=False,
             bound=bound,
             claim=claim,
         )
-        for adam, bound, claim in (
-            ("reference Adam", 1.0, ""),
-            ("reference Adam", 0.6, "sixty_percent"),
-            ("Adam", 1.0, "adam"),
+        for which, adam, bound, claim in (
+            ("", "reference Adam", 1.0, ""),
+            ("", "reference Adam", 0.6, "sixty_percent"),
+            (" as printed", "reference Adam", 0.6, "printed"),
+            ("", "Adam", 1.0, "adam"),
         )
     ),
     "attentive_reader": (

@@ -145,6 +145,15 @@ class GRUInputs(NamedTuple):
     candidate: Float[Array, "*batch H"]
 
 
+def _gru_inputs(cell: "GRU | LayerNormGRU", x: Float[Array, "*batch D"]) -> GRUInputs:
+    """Input parts before any norm, with the bias of the cell where it has one."""
+    gates, candidate = x @ cell.input_weights.T, x @ cell.candidate_input_weights.T
+    if cell.bias is None:
+        return GRUInputs(gates, candidate)
+    gate_bias, candidate_bias = jnp.split(cell.bias, [2 * cell.hidden])
+    return GRUInputs(add_vector(gates, gate_bias), add_vector(candidate, candidate_bias))
+
+
 def _gru_update(h, gates, candidate, recurrent_candidate):
     r"""Eqs. 24–25 and 27–28 from summed inputs: $(1 - \sigma(z)) \odot h + \sigma(z) \odot \hat h$."""
     z, r = jnp.split(gates, 2, -1)
@@ -185,11 +194,7 @@ class GRU(VectorStateCell[GRUInputs]):
         self.bias = jnp.zeros(3 * hidden, dtype) if use_bias else None
 
     def project(self, x):  # noqa: D102
-        gates, candidate = x @ self.input_weights.T, x @ self.candidate_input_weights.T
-        if self.bias is None:
-            return GRUInputs(gates, candidate)
-        gate_bias, candidate_bias = jnp.split(self.bias, [2 * self.hidden])
-        return GRUInputs(add_vector(gates, gate_bias), add_vector(candidate, candidate_bias))
+        return _gru_inputs(self, x)
 
     def step(self, state, projected):  # noqa: D102
         gates = state @ self.recurrent_weights.T + projected.gates
@@ -199,11 +204,16 @@ class GRU(VectorStateCell[GRUInputs]):
 class LayerNormGRU(VectorStateCell[GRUInputs]):
     r"""The layer-normalized GRU (Eqs. 26–28).
 
+    The supplement gives it no biases but those of its norms. `use_bias=True` adds one to each $W_x x$ before it is
+    normalized, as the authors' code does. Where $W_x x$ starts small, that bias soon outweighs it, so that the norm
+    does not magnify it as much, which can change the speed of training a lot.
+
     Attributes:
         recurrent_weights: $W_h$, shape [2H H].
         input_weights: $W_x$ of Eq. 26, shape [2H D].
         candidate_recurrent_weights: U, shape [H H].
         candidate_input_weights: $W_x$ of Eq. 27, shape [H D].
+        bias: of the gates and the candidate, inside the norms of the input parts, shape [3H], or None.
         recurrent_norm: LN with $\alpha_1, \beta_1$.
         input_norm: LN with $\alpha_2, \beta_2$.
         candidate_input_norm: LN with $\alpha_3, \beta_3$.
@@ -214,6 +224,7 @@ class LayerNormGRU(VectorStateCell[GRUInputs]):
     input_weights: Float[Array, "2*H D"]
     candidate_recurrent_weights: Float[Array, "H H"]
     candidate_input_weights: Float[Array, "H D"]
+    bias: Float[Array, "3*H"] | None
     recurrent_norm: LayerNorm | GroupNorm
     input_norm: LayerNorm | GroupNorm
     candidate_input_norm: LayerNorm
@@ -221,7 +232,9 @@ class LayerNormGRU(VectorStateCell[GRUInputs]):
     inputs: int = eqx.field(static=True)
     hidden: int = eqx.field(static=True)
 
-    def __init__(self, inputs, hidden, *, key, per_gate=False, eps=None, exact=False, dtype=jnp.float32):
+    def __init__(
+        self, inputs, hidden, *, key, use_bias=False, per_gate=False, eps=None, exact=False, dtype=jnp.float32
+    ):
         keys = jax.random.split(key, 4)
         options: dict[str, Any] = {"eps": eps, "exact": exact, "dtype": dtype}
         self.inputs, self.hidden = inputs, hidden
@@ -229,16 +242,15 @@ class LayerNormGRU(VectorStateCell[GRUInputs]):
         self.input_weights = normal_weights(keys[1], 2 * hidden, inputs, dtype)
         self.candidate_recurrent_weights = normal_weights(keys[2], hidden, hidden, dtype)
         self.candidate_input_weights = normal_weights(keys[3], hidden, inputs, dtype)
+        self.bias = jnp.zeros(3 * hidden, dtype) if use_bias else None
         self.recurrent_norm = _gate_norm(2, hidden, per_gate, options)
         self.input_norm = _gate_norm(2, hidden, per_gate, options)
         self.candidate_input_norm = LayerNorm(hidden, **options)
         self.candidate_recurrent_norm = LayerNorm(hidden, **options)
 
     def project(self, x):  # noqa: D102
-        return GRUInputs(
-            self.input_norm(x @ self.input_weights.T),
-            self.candidate_input_norm(x @ self.candidate_input_weights.T),
-        )
+        gates, candidate = _gru_inputs(self, x)
+        return GRUInputs(self.input_norm(gates), self.candidate_input_norm(candidate))
 
     def step(self, state, projected):  # noqa: D102
         gates = self.recurrent_norm(state @ self.recurrent_weights.T) + projected.gates

@@ -153,6 +153,7 @@ def unroll(
     state: State | None = None,
     *,
     lengths: Int[Array, "*batch"] | None = None,
+    recompute: bool = False,
 ) -> tuple[State, Float[Array, "T *batch H"]]:
     """Runs a cell over sequences, time first, which may be padded.
 
@@ -161,6 +162,8 @@ def unroll(
         inputs: inputs of every step; what lies beyond the length of a sequence is ignored.
         state: the state before the first step; zeros by default.
         lengths: length of each sequence; all T by default. Beyond it the state stays and the output is zero.
+        recompute: whether a gradient takes every step again from its state, which is all that is then kept of it:
+            less memory, and on a CPU often less time too.
 
     Returns:
         The state after the last step of each sequence, and the outputs of every step.
@@ -195,4 +198,6 @@ def unroll(
         held = jax.tree.map(lambda old, new: jnp.where(padded, old, new), state, following)
         return held, jnp.where(padded, 0, cell.output(following))
 
+    if recompute:
+        step = jax.checkpoint(step, prevent_cse=False)
     return jax.lax.scan(step, state, (cell.project(inputs), padding))

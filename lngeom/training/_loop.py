@@ -121,7 +121,24 @@ def _keys(seeds: Sequence[int], purpose: int) -> PRNGKeyArray:
     return jax.vmap(jax.random.fold_in, (0, None))(keys, purpose)
 
 
-def _chunk(task: Task, scan: bool, streamed: bool) -> Callable:
+def _over_seeds(function: Callable, batched: bool, axes: tuple[int | None, ...]) -> Callable:
+    """The function for all seeds: as one batch, or one after the other in the same program."""
+    if batched:
+        return jax.vmap(function, axes)
+
+    def mapped(*arguments):
+        seeded = [a for a, axis in zip(arguments, axes, strict=True) if axis == 0]
+
+        def one(those):
+            given = iter(those)
+            return function(*(a if axis is None else next(given) for a, axis in zip(arguments, axes, strict=True)))
+
+        return jax.lax.map(one, seeded)
+
+    return mapped
+
+
+def _chunk(task: Task, scan: bool, streamed: bool, batched: bool) -> Callable:
     """Takes the steps of one chunk for every seed; gives states, first bad steps and the mean loss of each seed.
 
     Without a stream `batches` is the data, the same for every step; it stays an argument of the program and does not
@@ -142,9 +159,9 @@ def _chunk(task: Task, scan: bool, streamed: bool) -> Callable:
             )
             return carry, jnp.mean(losses)
 
-        return jax.jit(jax.vmap(one_seed, (0, 0, None, None)), donate_argnums=0)
+        return jax.jit(_over_seeds(one_seed, batched, (0, 0, None, None)), donate_argnums=0)
 
-    single = jax.jit(jax.vmap(one_step, (0, 0, None, None)), donate_argnums=0)
+    single = jax.jit(_over_seeds(one_step, batched, (0, 0, None, None)), donate_argnums=0)
 
     def stepped(carry, keys, steps, batches):
         losses = []
@@ -193,6 +210,7 @@ def train(
     configuration: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
     scan: bool = True,
+    batched: bool = True,
     mesh: Mesh | None = None,
 ) -> Run:
     """Trains from several seeds at once, evaluating in equal intervals.
@@ -213,6 +231,8 @@ def train(
         configuration: what the result depends on, as JSON can hold it; a checkpoint of another is refused.
         progress: called after every chunk with the steps taken, their number, and the metrics of each seed.
         scan: whether the steps of a chunk are one program; False suits convolutions on a CPU.
+        batched: whether the seeds are one batch; False trains them one after the other within the same program, which
+            suits recurrent networks on a CPU: what a step of one seed touches then stays in the cache.
         mesh: devices: the seeds are spread over its axis "seeds", the batches of the stream over its axis
             "batch", where it has them.
 
@@ -230,7 +250,7 @@ def train(
     states = jax.tree.map(lambda *leaves: jnp.stack(leaves), *(start(key) for key in _keys(seeds, 0)))
     states = _shard(states, mesh, "seeds", 0)
     bad = _shard(jnp.full(len(seeds), -1, jnp.int32), mesh, "seeds", 0)
-    evaluate = jax.jit(jax.vmap(task.evaluate, (0, None)))
+    evaluate = jax.jit(_over_seeds(task.evaluate, batched, (0, None)))
     names = [LOSS, *sorted(jax.eval_shape(evaluate, states, data))]
     values = np.full((len(seeds), steps // every + 1, len(names)), np.nan)
     identity = json.loads(
@@ -257,7 +277,7 @@ def train(
         states, bad = _shard((states, bad), mesh, "seeds", 0)
     else:
         record(None)
-    chunk = _chunk(task, scan, stream is not None)
+    chunk = _chunk(task, scan, stream is not None, batched)
     saved = time.monotonic()
     while taken < steps:
         numbers = jnp.arange(taken, taken + every, dtype=jnp.int32)

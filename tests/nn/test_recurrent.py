@@ -93,17 +93,22 @@ def biased_gru(cell, h, x):
     return (1 - sigmoid(z)) * h + sigmoid(z) * np.tanh(wx + bias[2 * H :] + sigmoid(r) * uh)
 
 
-def layer_norm_gru(cell, h, x, gates=LN):
-    wh, wx = np.asarray(cell.recurrent_weights) @ h, np.asarray(cell.input_weights) @ x
+def layer_norm_gru(cell, h, x, gates=LN, bias=np.zeros(3 * H)):
+    wh, wx = np.asarray(cell.recurrent_weights) @ h, np.asarray(cell.input_weights) @ x + bias[: 2 * H]
     zr = gates(wh, cell.recurrent_norm) + gates(wx, cell.input_norm)
     z, r = zr[:H], zr[H:]
-    uh, wx = np.asarray(cell.candidate_recurrent_weights) @ h, np.asarray(cell.candidate_input_weights) @ x
+    uh = np.asarray(cell.candidate_recurrent_weights) @ h
+    wx = np.asarray(cell.candidate_input_weights) @ x + bias[2 * H :]
     proposal = np.tanh(LN(wx, cell.candidate_input_norm) + sigmoid(r) * LN(uh, cell.candidate_recurrent_norm))
     return (1 - sigmoid(z)) * h + sigmoid(z) * proposal
 
 
 def per_gate_gru(cell, h, x):
     return layer_norm_gru(cell, h, x, per_gate)
+
+
+def biased_layer_norm_gru(cell, h, x):
+    return layer_norm_gru(cell, h, x, bias=np.asarray(cell.bias))
 
 
 LN_OPTIONS = {"eps": EPS, "dtype": jnp.float64, "key": jax.random.key(0)}
@@ -125,6 +130,7 @@ CELLS = {
     "GRU": (lambda: nn.GRU(D, H, **PLAIN), gru),
     "GRU use_bias": (lambda: nn.GRU(D, H, use_bias=True, **PLAIN), biased_gru),
     "LayerNormGRU": (lambda: nn.LayerNormGRU(D, H, **LN_OPTIONS), layer_norm_gru),
+    "LayerNormGRU use_bias": (lambda: nn.LayerNormGRU(D, H, use_bias=True, **LN_OPTIONS), biased_layer_norm_gru),
     "LayerNormGRU per_gate": (lambda: nn.LayerNormGRU(D, H, per_gate=True, **LN_OPTIONS), per_gate_gru),
 }
 
@@ -175,14 +181,15 @@ def test_unrolled_gradients_agree_with_finite_differences_of_the_transcription(n
     flat, unravel = ravel_pytree(arrays)
     weights = np.random.default_rng(2).normal(size=(STEPS, H))
 
-    def loss(flat):
-        outputs = nn.unroll(eqx.combine(unravel(flat), static), xs)[1]
+    def loss(flat, recompute=False):
+        outputs = nn.unroll(eqx.combine(unravel(flat), static), xs, recompute=recompute)[1]
         return jnp.sum(outputs * jnp.asarray(weights))
 
     def oracle(flat):
         return float(np.sum(transcribed(name, eqx.combine(unravel(jnp.asarray(flat)), static), xs)[0] * weights))
 
     gradient = np.asarray(jax.grad(loss)(flat))
+    assert gap(jax.grad(loss)(flat, True), gradient) <= 1e-12 * np.linalg.norm(gradient)
     step = 1e-4
     for direction in np.random.default_rng(3).normal(size=(4, flat.size)) / np.sqrt(flat.size):
         values = [oracle(np.asarray(flat) + k * step * direction) for k in (-2, -1, 1, 2)]

@@ -3,6 +3,7 @@
 import dataclasses
 import importlib
 import json
+import threading
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 from analysis import _experiment, _sentence_tasks, convnet, draw, handwriting, order_embeddings
 from analysis.__main__ import discover
-from analysis._networks import parameters
+from analysis._networks import parameters, rows
 from analysis._optimizers import clip_each, reference_adam
 from lngeom import nn
 from scipy import stats
@@ -77,6 +78,32 @@ def test_a_tiny_experiment_runs_from_data_to_files(tmp_path):
     assert reread.summary == results.summary
     with pytest.raises(ValueError, match="--data"):
         _experiment.load_full(found, None)
+
+
+def test_arms_on_threads_come_in_their_order_and_stop_where_one_of_them_fails():
+    stopped = threading.Event()
+    found = _experiment._on_threads(lambda name: name.upper(), "abc", 2, stopped)
+    assert list(found.items()) == [("a", "A"), ("b", "B"), ("c", "C")]
+
+    def train(name):
+        if name == "bad":
+            raise ValueError("no such data")
+        assert stopped.wait(60)
+
+    with pytest.raises(ValueError, match="no such data"):
+        _experiment._on_threads(train, ["slow", "bad", "late"], 2, stopped)
+
+
+def test_no_image_comes_twice_in_a_batch_of_captions():
+    settings = dataclasses.replace(order_embeddings.EXPERIMENT.small, scenes=40, held_out=8)
+    data = order_embeddings.scenes(settings)
+    stop = settings.vocabulary - 1
+    assert (np.take_along_axis(data.captions, data.lengths[..., None] - 1, -1) == stop).all()
+    assert (np.sum(data.captions == stop, -1) == 1).all()
+    assert data.captions.max() == stop
+    drawn = rows(jax.random.key(0), 40, 30, replace=False)
+    assert len(set(drawn.tolist())) == 30
+    assert len(set(rows(jax.random.key(0), 40, 30).tolist())) < 30
 
 
 def test_batches_of_a_stream_are_taken_as_they_come():

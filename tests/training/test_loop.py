@@ -96,6 +96,14 @@ def test_steps_of_python_give_the_same_as_steps_of_scan(whole):
         np.testing.assert_allclose(curve, stepped.curves[name], rtol=1e-12)
 
 
+def test_seeds_one_by_one_give_the_same_as_seeds_in_a_batch(whole):
+    single = training.train(quadratic(), **SETTINGS, batched=False)
+    for name, curve in whole.curves.items():
+        np.testing.assert_allclose(single.curves[name], curve, rtol=1e-12)
+    alone = training.train(quadratic(), **(SETTINGS | {"seeds": (1,)}), batched=False)
+    np.testing.assert_array_equal(alone.curves["distance"][0], single.curves["distance"][1])
+
+
 def test_a_checkpoint_of_another_configuration_or_a_damaged_one_is_refused(tmp_path):
     path = tmp_path / "run.checkpoint"
     options = {**SETTINGS, "checkpoint": path, "resume": True}
