@@ -14,7 +14,7 @@ jax.config.update("jax_numpy_dtype_promotion", "strict")
 threadpool_limits(1, user_api="blas")
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(autouse=True, scope="module")
 def _compile_quickly(request):
     """Most of a test's time is compilation; only the layers' tests look at what the optimizer makes of the code."""
     jax.config.update("jax_disable_most_optimizations", "tests/nn" not in request.node.nodeid)
