@@ -22,7 +22,7 @@ from lngeom.information._sharding import Placement
 
 
 class _LightMethod:
-    """A method bound as a `jax.tree_util.Partial`, also a pytree: binding it as equinox does takes longer than a product.
+    """A method bound as a `jax.tree_util.Partial`, a pytree too: binding as equinox does takes longer than a product.
 
     Attributes:
         function: the method.

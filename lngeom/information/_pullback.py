@@ -312,7 +312,7 @@ class Metric(eqx.Module):
 
 
 def metric(problem: Problem, outputs: Float[Array, "N *T C"], samples_last: bool = False) -> Metric:
-    """The metric at these outputs of the problem; its diagonal is kept transposed where they are made with samples last."""
+    """The metric at these outputs of the problem; its diagonal is kept transposed if they come with samples last."""
     at = Metric(outputs, Frozen(problem.family), problem.weights, problem.scores, None, problem.samples)
     if problem.scores is not None:
         return at
