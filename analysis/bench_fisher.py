@@ -129,7 +129,7 @@ def dense_s(rounds: int) -> Times:
 def dense_d(rounds: int) -> Times:
     """The matrix of 64-64-10, N = 512, P = 4,874, f32."""
     model = peers.network([64, 64, 10], 512, jnp.float32)
-    return bench_dense(fisher(model), peers.dense(model, 512, None), min(rounds, 2))
+    return bench_dense(fisher(model), peers.dense(model, 128, 64), min(rounds, 2))
 
 
 def _dense_glm(size: int, samples: int, rounds: int) -> Times:

@@ -21,6 +21,20 @@ from lngeom.information._problem import Problem, leaf_paths
 from lngeom.information._sharding import Placement
 
 
+class _LightMethod:
+    """A method bound as a `jax.tree_util.Partial`, a pytree too: binding as equinox does takes longer than a product.
+
+    Attributes:
+        function: the method.
+    """
+
+    def __init__(self, function: Callable):
+        self.function = function
+
+    def __get__(self, instance: Any, owner: type) -> Any:
+        return self.function if instance is None else jax.tree_util.Partial(self.function, instance)
+
+
 class FisherOperator(lx.AbstractLinearOperator):
     r"""$F = \frac1N \sum_n J_n^\top \Lambda_n J_n$: symmetric and positive semidefinite.
 
@@ -55,6 +69,7 @@ class FisherOperator(lx.AbstractLinearOperator):
 
     # A linear operator in lineax's sense.
 
+    @_LightMethod
     def mv(self, vector: PyTree) -> PyTree:
         """F v for a pytree v like the differentiated parameters."""
         return self._product(vector)
@@ -80,7 +95,7 @@ class FisherOperator(lx.AbstractLinearOperator):
         if isinstance(other, lx.AbstractLinearOperator):
             return super().__matmul__(other)
         if jnp.ndim(other) == 1:
-            return self._vector_product(other)
+            return self._flat_product(other)
         return self.mm(other)
 
     def as_matrix(self, order: str | None = None, *, progress: bool = False) -> Float[Array, "P P"]:
@@ -235,7 +250,7 @@ class FisherOperator(lx.AbstractLinearOperator):
             return jnp.pad(s, (0, max(0, k - s.shape[0])))[:k]
         key = jax.random.key(0) if key is None else key
         start = jax.random.normal(key, (self.in_size(),), self.problem.dtype)
-        return _spectrum.lanczos_eigenvalues(self._vector_product, start, k, min(self.in_size(), steps or 2 * k + 20))
+        return _spectrum.lanczos_eigenvalues(self._flat_product, start, k, min(self.in_size(), steps or 2 * k + 20))
 
     def spectral_density(
         self, key: PRNGKeyArray | None = None, *, probes: int = 8, steps: int = 40
@@ -243,7 +258,7 @@ class FisherOperator(lx.AbstractLinearOperator):
         """Density of eigenvalues by stochastic Lanczos quadrature, for any P: point masses."""
         steps = min(steps, self.in_size())
         key = jax.random.key(0) if key is None else key
-        return _spectrum.lanczos_density(self._vector_product, key, self.in_size(), self.problem.dtype, probes, steps)
+        return _spectrum.lanczos_density(self._flat_product, key, self.in_size(), self.problem.dtype, probes, steps)
 
     # The null space, and what is solved beside it (eager).
 
@@ -364,8 +379,11 @@ class FisherOperator(lx.AbstractLinearOperator):
 
     @functools.cached_property
     def _product(self) -> Callable[[PyTree], PyTree]:
-        leaves, structure = jax.tree.flatten(self._source)
-        return functools.partial(_products.compiled_product(structure, self._products), leaves)
+        return _products.compiled(_products.product, self._source, self._products)
+
+    @functools.cached_property
+    def _flat_product(self) -> Callable[[Float[Array, " P"]], Float[Array, " P"]]:
+        return _products.compiled(_products.flat_product, self._source, self._products)
 
     @property
     def _products(self) -> Placement:
@@ -374,9 +392,6 @@ class FisherOperator(lx.AbstractLinearOperator):
     @property
     def _rows(self) -> Placement:
         return self.placement._replace(chunk=self.plan.row_chunk)
-
-    def _vector_product(self, vector: Float[Array, " P"]) -> Float[Array, " P"]:
-        return _products.flat_product(self._source, self._products, vector)
 
     def _as_tangent(self, v: PyTree) -> PyTree:
         if (

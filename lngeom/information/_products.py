@@ -89,16 +89,21 @@ def product(source: Source, at: Placement, v: PyTree) -> PyTree:
     return _run(source, at, Pullback.product, v)
 
 
-@functools.cache
-def compiled_product(structure: Any, at: Placement) -> Callable[[list[Array], PyTree], PyTree]:
-    """The product (leaves of a source, v) ↦ F v, compiled: a list of arrays is read faster than nested modules."""
-    return jax.jit(lambda leaves, v: product(jax.tree.unflatten(structure, leaves), at, v))
-
-
 @functools.partial(jax.jit, static_argnames="at")
 def flat_product(source: Source, at: Placement, vector: Float[Array, " P"]) -> Float[Array, " P"]:
     """F v for one ravelled tangent."""
     return ravel_pytree(_run(source, at, Pullback.product, source.layout.unravel(vector)))[0]
+
+
+@functools.cache
+def _compiled(function: Callable, structure: Any, at: Placement) -> Callable[[list[Array], PyTree], PyTree]:
+    return jax.jit(lambda leaves, v: function(jax.tree.unflatten(structure, leaves), at, v))
+
+
+def compiled(function: Callable, source: Source, at: Placement) -> Callable[[PyTree], PyTree]:
+    """The map v ↦ function(source, at, v), compiled: a list of arrays is read faster than nested modules."""
+    leaves, structure = jax.tree.flatten(source)
+    return functools.partial(_compiled(function, structure, at), leaves)
 
 
 MANY = 8

@@ -12,7 +12,7 @@ from matfree import decomp, eig
 from lngeom._numerics import RankDecision, decide_rank
 from lngeom.information._factor import right_singular
 from lngeom.information._problem import Problem
-from lngeom.information._pullback import ClosedFormDerivative, Pullback, has_closed_form
+from lngeom.information._pullback import ClosedFormDerivative, GroupedDerivative, Pullback, has_closed_form
 from lngeom.information._sharding import Placement, sum_over_samples
 
 SMALL = 3000
@@ -94,13 +94,11 @@ def cancelled(problem: Problem, at: Placement) -> Float[Array, ""]:
 
     def term(part: Problem) -> Array:
         derivative = Pullback(part).derivative
-        assert isinstance(derivative, ClosedFormDerivative)
-        if derivative.at.inputs.ndim != 2:  # the printed χ, in which nothing cancels
+        assert isinstance(derivative, ClosedFormDerivative | GroupedDerivative)
+        if derivative.inputs.ndim != 2:  # the printed χ, in which nothing cancels
             return jnp.zeros((), problem.dtype)
-        slopes = part.family.metric_parts(derivative.outputs)[0] * jnp.square(
-            derivative.gain[None, :] * derivative.at.inverse_scale
-        )
-        each = jnp.sum(slopes, 1) * jnp.sum(jnp.square(derivative.at.inputs), 1)
+        slopes = part.family.metric_parts(derivative.outputs)[0] * jnp.square(derivative.slopes)
+        each = jnp.sum(slopes, 1) * jnp.sum(jnp.square(derivative.inputs), 1)
         return jnp.sum(each if part.weights is None else part.weights * each)
 
     return jnp.sqrt(sum_over_samples(term, problem, at) / problem.samples)

@@ -82,6 +82,25 @@ def test_finite_divergences_see_the_same_metric(normalizer, family):
         assert agreement(found, delta @ exact @ delta, tol=1e-6).agrees
 
 
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("normalizer", ["layer", "rms", "group2", "weight"])
+def test_products_of_the_operator_are_the_definition(normalizer, family):
+    model, params, X = case(normalizer, family)
+    exact = _automatic.dense(model, params, X)
+    F = lg.fisher(model, params, X)
+    V = jax.random.normal(jax.random.key(6), (params.size, 3))
+    assert agreement(F.mm(V), exact @ V, tol=1e-12).agrees
+    assert agreement(ravel_pytree(F.mv(F.problem.unravel(V[:, 0])))[0], exact @ V[:, 0], tol=1e-12).agrees
+    assert agreement(F @ V[:, 1], exact @ V[:, 1], tol=1e-12).agrees
+
+
+def test_a_bound_product_is_a_pytree_of_the_operator():
+    model, params, X = case("layer", "bernoulli")
+    F = lg.fisher(model, params, X)
+    product = jax.jit(lambda mv, v: mv(v))(F.mv, params)
+    assert agreement(ravel_pytree(product)[0], ravel_pytree(F.mv(params))[0], tol=1e-13).agrees
+
+
 def test_a_broken_closed_form_is_seen():
     model, params, X = case("layer", "bernoulli")
     wrong = lg.NormalizedGLM(lg.normalizers.RMSNorm(), model.family)
