@@ -21,20 +21,6 @@ from lngeom.information._problem import Problem, leaf_paths
 from lngeom.information._sharding import Placement
 
 
-class _LightMethod:
-    """A method bound as a `jax.tree_util.Partial`, a pytree too: binding as equinox does takes longer than a product.
-
-    Attributes:
-        function: the method.
-    """
-
-    def __init__(self, function: Callable):
-        self.function = function
-
-    def __get__(self, instance: Any, owner: type) -> Any:
-        return self.function if instance is None else jax.tree_util.Partial(self.function, instance)
-
-
 class FisherOperator(lx.AbstractLinearOperator):
     r"""$F = \frac1N \sum_n J_n^\top \Lambda_n J_n$: symmetric and positive semidefinite.
 
@@ -69,7 +55,7 @@ class FisherOperator(lx.AbstractLinearOperator):
 
     # A linear operator in lineax's sense.
 
-    @_LightMethod
+    @_products.LightMethod
     def mv(self, vector: PyTree) -> PyTree:
         """F v for a pytree v like the differentiated parameters."""
         return self._product(vector)
@@ -394,11 +380,8 @@ class FisherOperator(lx.AbstractLinearOperator):
         return self.placement._replace(chunk=self.plan.row_chunk)
 
     def _as_tangent(self, v: PyTree) -> PyTree:
-        if (
-            isinstance(v, jax.Array)
-            and v.ndim == 1
-            and jax.tree.structure(self.problem.params) != jax.tree.structure(v)
-        ):
+        ravelled = isinstance(v, jax.Array) and v.ndim == 1
+        if ravelled and jax.tree.structure(self.problem.params) != jax.tree.structure(v):
             return self.problem.unravel(v)
         return v
 

@@ -2,6 +2,7 @@
 
 from lngeom.nn.dynamics import HiddenDynamics, gradient_growth, hidden_dynamics, unroll_batch_norm
 from lngeom.nn.functional import RunningStatistics, batch_norm, group_norm, layer_norm, rms_norm, weight_norm
+from lngeom.nn.fused import fused_layer_norm
 from lngeom.nn.gated import GRU, LSTM, GRUInputs, LayerNormGRU, LayerNormLSTM, LSTMState
 from lngeom.nn.modules import BatchNorm, GroupNorm, LayerNorm, RMSNorm, WeightNorm, convert_layer_norm
 from lngeom.nn.recurrent import RNN, AbstractCell, LayerNormRNN, unroll
@@ -25,6 +26,7 @@ __all__ = [
     "WeightNorm",
     "batch_norm",
     "convert_layer_norm",
+    "fused_layer_norm",
     "gradient_growth",
     "group_norm",
     "hidden_dynamics",

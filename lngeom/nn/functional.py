@@ -41,7 +41,16 @@ def check_eps(eps: float | None, exact: bool, default: float = DEFAULT_EPS) -> f
     return float(eps)
 
 
-def _check_values(name: str, x: Array) -> None:
+def check_values(name: str, x: Array) -> None:
+    """Refuses what cannot be normalized.
+
+    Args:
+        name: of the argument.
+        x: its value.
+
+    Raises:
+        ValueError: if x is not floating point or has no units.
+    """
     if not jnp.issubdtype(jnp.result_type(x), jnp.floating):
         raise ValueError(
             f"{name} must be floating point; got dtype {jnp.result_type(x)}: convert with {name}.astype(jnp.float32)"
@@ -50,8 +59,22 @@ def _check_values(name: str, x: Array) -> None:
         raise ValueError(f"{name} must have a last axis of at least one unit; got shape {jnp.shape(x)}")
 
 
-def _vector(name: str, value: Array | None, like: Array, units: int, default: float) -> Array:
-    """The gain or bias as a vector in the dtype of the statistics."""
+def vector(name: str, value: Array | None, like: Array, units: int, default: float) -> Array:
+    """The gain or bias as a vector in the dtype of the statistics.
+
+    Args:
+        name: of the argument.
+        value: of shape [H], or None.
+        like: what is normalized.
+        units: H.
+        default: every entry, where value is None.
+
+    Returns:
+        The vector.
+
+    Raises:
+        ValueError: if the value is of another shape or not floating point.
+    """
     if value is None:
         return jnp.full((units,), default, compute_dtype(like))
     if jnp.shape(value) != (units,):
@@ -104,11 +127,11 @@ def layer_norm(
         >>> print(layer_norm(jnp.array([[1.0, 2.0, 3.0, 4.0]]), exact=True).round(3))
         [[-1.342 -0.447  0.447  1.342]]
     """
-    _check_values("x", x)
+    check_values("x", x)
     eps, units = check_eps(eps, exact), jnp.shape(x)[-1]
     _check_width(units, eps, exact, "a layer")
     x = jnp.asarray(x)
-    gain, bias = _vector("gain", gain, x, units, 1), _vector("bias", bias, x, units, 0)
+    gain, bias = vector("gain", gain, x, units, 1), vector("bias", bias, x, units, 0)
     return _over_last_axis(Rule(eps, True, exact), x, gain, bias)
 
 
@@ -136,9 +159,9 @@ def rms_norm(
         ValueError: if x is not floating point or has no units, if shapes do not match, or if eps is not
             allowed.
     """
-    _check_values("x", x)
+    check_values("x", x)
     x, units = jnp.asarray(x), jnp.shape(x)[-1]
-    gain, bias = _vector("gain", gain, x, units, 1), _vector("bias", bias, x, units, 0)
+    gain, bias = vector("gain", gain, x, units, 1), vector("bias", bias, x, units, 0)
     return _over_last_axis(Rule(check_eps(eps, exact), False, exact), x, gain, bias)
 
 
@@ -184,7 +207,7 @@ def group_norm(
         ValueError: if x is not floating point or has no units, if shapes or groups do not match, or if eps is
             not allowed.
     """
-    _check_values("x", x)
+    check_values("x", x)
     x, units = jnp.asarray(x), jnp.shape(x)[-1]
     if groups < 1 or units % groups:
         raise ValueError(f"groups must divide the number of units H = {units}; got {groups}")
@@ -193,7 +216,7 @@ def group_norm(
     eps = check_eps(eps, exact)
     pooled = math.prod(x.shape[x.ndim - 1 - positions : -1])
     _check_width(pooled * units // groups, eps, exact, "a group")
-    gain, bias = _vector("gain", gain, x, units, 1), _vector("bias", bias, x, units, 0)
+    gain, bias = vector("gain", gain, x, units, 1), vector("bias", bias, x, units, 0)
     return _over_groups(Rule(eps, True, exact), groups, positions, x, gain, bias)
 
 
@@ -251,14 +274,14 @@ def batch_norm(
         ValueError: if x is not floating point or empty, if shapes do not match, if eps is not allowed, or if
             there is nothing stored for evaluation.
     """
-    _check_values("x", x)
+    check_values("x", x)
     x, units = jnp.asarray(x), jnp.shape(x)[-1]
     eps = check_eps(eps, exact)
-    gain, bias = _vector("gain", gain, x, units, 1), _vector("bias", bias, x, units, 0)
+    gain, bias = vector("gain", gain, x, units, 1), vector("bias", bias, x, units, 0)
     if running is not None:
         running = RunningStatistics(
-            _vector("running mean", running.mean, x, units, 0),
-            _vector("running variance", running.variance, x, units, 1),
+            vector("running mean", running.mean, x, units, 0),
+            vector("running variance", running.variance, x, units, 1),
         )
     if not training:
         if running is None:
@@ -301,8 +324,8 @@ def weight_norm(
     Raises:
         ValueError: if x or weights are not floating point, if shapes do not match, or if eps is not allowed.
     """
-    _check_values("x", x)
-    _check_values("weights", weights)
+    check_values("x", x)
+    check_values("weights", weights)
     x, weights = jnp.asarray(x), jnp.asarray(weights)
     if weights.ndim != 2 or weights.shape[1] != x.shape[-1]:
         raise ValueError(
@@ -310,7 +333,7 @@ def weight_norm(
         )
     units, features = weights.shape
     eps = check_eps(eps, exact)
-    gain, bias = _vector("gain", gain, x, units, 1), _vector("bias", bias, x, units, 0)
+    gain, bias = vector("gain", gain, x, units, 1), vector("bias", bias, x, units, 0)
     directions = rms_norm(weights.astype(gain.dtype), eps=eps / features, exact=exact) / math.sqrt(features)
     shape = (1,) * (x.ndim - 1) + (units,)
     z = jnp.matmul(x.astype(gain.dtype), directions.T)

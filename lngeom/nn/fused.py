@@ -1,0 +1,176 @@
+r"""Layer norm as one kernel for each direction, for NVIDIA GPUs from Hopper on (Pallas, Mosaic GPU).
+
+A warpgroup holds a row in registers, so that x is read once and y is written once; the backward kernel reads x and the
+cotangent and writes dx, with one partial sum of dγ and dβ a block, in float32. Anywhere else the rows of
+`lngeom.nn.layer_norm` are taken, which also has forward mode.
+
+The kernels are tested in interpretation and are lowered for CUDA in the tests; no speed has been measured.
+"""
+
+import math
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from lngeom.nn._rows import Rule, block_rows, compute_dtype, normalize_rows
+from lngeom.nn.functional import check_eps, check_values, vector
+
+LANES = 128
+"""Threads of a warpgroup; a row is spread over them evenly."""
+
+WIDEST = 8192
+"""Longest row that is held in registers: 64 single precision numbers a thread."""
+
+BLOCKS = 1056
+"""Blocks that rows are dealt out to: eight for each of 132 multiprocessors."""
+
+
+def fused_layer_norm(
+    x: Float[Array, "*batch H"],
+    gain: Float[Array, " H"] | None = None,
+    bias: Float[Array, " H"] | None = None,
+    *,
+    eps: float | None = None,
+    interpret: Any = False,
+) -> Float[Array, "*batch H"]:
+    r"""Layer normalization $g \odot (x - \mu)/\sqrt{\sigma^2 + \epsilon} + b$ (Eqs. 3, 15–16), in one kernel.
+
+    It has reverse mode only: use `layer_norm` under `jvp`, `jacfwd` or in Fisher products.
+
+    Args:
+        x: summed inputs, of any leading shape; statistics are taken over the last axis.
+        gain: g; ones by default.
+        bias: b; zeros by default.
+        eps: $\epsilon$; 1e-5 by default.
+        interpret: parameters of Pallas' interpretation for GPUs, to run the kernels elsewhere.
+
+    Returns:
+        Normalized values, of the shape and dtype of x.
+
+    Raises:
+        ValueError: if x is not floating point or has no units, if shapes do not match, or if eps < 0.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> print(fused_layer_norm(jnp.array([[1.0, 2.0, 3.0, 4.0]])).round(3))
+        [[-1.342 -0.447  0.447  1.342]]
+    """
+    check_values("x", x)
+    x = jnp.asarray(x)
+    units, eps = x.shape[-1], check_eps(eps, exact=False)
+    gain, bias = vector("gain", gain, x, units, 1), vector("bias", bias, x, units, 0)
+    rows = x.reshape(-1, units)
+    if is_supported(rows) and (interpret or _has_kernels()):
+        return jnp.reshape(_fused(eps, interpret, rows, gain, bias), x.shape)
+    return normalize_rows(Rule(eps), block_rows(*rows.shape), rows, gain, bias).reshape(x.shape)
+
+
+def is_supported(rows: Float[Array, "R H"]) -> bool:
+    """Whether the kernels take rows of this dtype and width.
+
+    Args:
+        rows: R rows of H units.
+
+    Returns:
+        Whether they do; other rows are left to XLA.
+    """
+    count, units = rows.shape
+    return count > 0 and units % LANES == 0 and units <= WIDEST and compute_dtype(rows) == jnp.float32
+
+
+def _has_kernels() -> bool:
+    device = jax.devices()[0]
+    return device.platform == "gpu" and float(getattr(device, "compute_capability", 0)) >= 9.0
+
+
+def _kernel(body: Any, outputs: Any, blocks: int, interpret: Any) -> Any:
+    from jax.experimental.pallas import mosaic_gpu
+
+    def load(ref: Any, *index: Any) -> Array:
+        """A row or vector in single precision; whatever its dtype, a thread gets the same of its entries."""
+        units = ref.shape[-1]
+        layout = mosaic_gpu.Layout.WG_STRIDED((units,), vec_size=math.gcd(units // LANES, 4))
+        found = ref[index or ...] if interpret else mosaic_gpu.load(ref, index, layout=layout)
+        return found.astype(jnp.float32)
+
+    options = {"interpret": interpret} if interpret else {}
+    return mosaic_gpu.kernel(partial(body, load), out_type=outputs, grid=(blocks,), grid_names=("block",), **options)
+
+
+def _blocks(rows: int) -> int:
+    """The number of blocks: as many as there should be, of at most one row less in some than in others."""
+    return min(rows, BLOCKS)
+
+
+def _over_rows(count: int, step: Any, add: Any) -> Any:
+    """What `step` gives for the rows of this block, every `blocks`-th, added up; there is at least one."""
+    first, blocks = jax.lax.axis_index("block"), _blocks(count)
+    steps = (count - first + blocks - 1) // blocks
+    return jax.lax.fori_loop(1, steps, lambda k, total: add(total, step(first + k * blocks)), step(first))
+
+
+def _mean(row: Float[Array, " H"]) -> Float[Array, ""]:
+    return jnp.sum(row) / row.shape[0]
+
+
+def _forward_body(load, x, gain, bias, y, *residuals, eps):
+    g, b = load(gain), load(bias)
+
+    def step(row):
+        z = load(x, row)
+        mean = _mean(z)
+        z = z - mean
+        z = z - _mean(z)  # the rounding of the mean
+        rstd = jax.lax.rsqrt(_mean(z * z) + eps)
+        y[row] = (z * rstd * g + b).astype(y.dtype)
+        for ref, value in zip(residuals, (mean, rstd), strict=False):
+            ref[row] = value
+        return 0
+
+    _over_rows(x.shape[0], step, lambda total, _: total)
+
+
+def _backward_body(load, x, gain, mean, rstd, dy, dx, dgain, dbias):
+    g, block = load(gain), jax.lax.axis_index("block")
+
+    def step(row):
+        z = load(x, row) - mean[row]
+        s = rstd[row]
+        n = (z - _mean(z)) * s
+        d = load(dy, row)
+        a = g * d
+        dx[row] = (s * (a - _mean(a) - n * _mean(n * a))).astype(dx.dtype)
+        return n * d, d
+
+    dgain[block], dbias[block] = _over_rows(x.shape[0], step, lambda a, b: (a[0] + b[0], a[1] + b[1]))
+
+
+def _forward(eps, interpret, rows, gain, bias, *, residuals):
+    statistic = jax.ShapeDtypeStruct((rows.shape[0],), jnp.float32)
+    outputs = [jax.ShapeDtypeStruct(rows.shape, rows.dtype), *([statistic] * 2 if residuals else [])]
+    return _kernel(partial(_forward_body, eps=eps), outputs, _blocks(rows.shape[0]), interpret)(rows, gain, bias)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _fused(eps, interpret, rows, gain, bias):
+    return _forward(eps, interpret, rows, gain, bias, residuals=False)[0]
+
+
+def _fused_forward(eps, interpret, rows, gain, bias):
+    y, mean, rstd = _forward(eps, interpret, rows, gain, bias, residuals=True)
+    return y, (rows, gain, mean, rstd)
+
+
+def _fused_backward(eps, interpret, residuals, dy):
+    rows, gain, mean, rstd = residuals
+    blocks = _blocks(rows.shape[0])
+    partial_sums = jax.ShapeDtypeStruct((blocks, rows.shape[1]), jnp.float32)
+    outputs = [jax.ShapeDtypeStruct(rows.shape, rows.dtype), partial_sums, partial_sums]
+    dx, dgain, dbias = _kernel(_backward_body, outputs, blocks, interpret)(rows, gain, mean, rstd, dy)
+    return dx, jnp.sum(dgain, 0), jnp.sum(dbias, 0)
+
+
+_fused.defvjp(_fused_forward, _fused_backward)
