@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-JAX_IMPLEMENTATIONS = ("copy", "lngeom", "lngeom exact", "flax", "equinox", "haiku", "keras")
+JAX_IMPLEMENTATIONS = ("copy", "lngeom", "lngeom exact", "flax", "equinox", "haiku", "keras", "tokamax")
 IMPLEMENTATIONS = (*JAX_IMPLEMENTATIONS, "torch")
 PACKAGES = {"haiku": "dm-haiku", "lngeom": "jax", "lngeom exact": "jax", "copy": "jax"}
 MODES = ("forward", "forward and backward")
@@ -126,6 +126,10 @@ def _jax_function(name: str, width: int) -> Callable:
         layer = keras.layers.LayerNormalization()
         layer.build((None, width))
         return lambda x, gain, bias: layer.stateless_call([gain, bias], [], x)[0]
+    if name == "tokamax":
+        import tokamax
+
+        return lambda x, gain, bias: tokamax.layer_norm(x, gain, bias, implementation="xla")
     raise ValueError(f"implementation must be one of {IMPLEMENTATIONS}; got {name!r}")
 
 
