@@ -101,7 +101,7 @@ def _kernel(body: Any, outputs: Any, blocks: int, interpret: Any) -> Any:
 
 
 def _blocks(rows: int) -> int:
-    """The number of blocks: as many as there should be, of at most one row less in some than in others."""
+    """Number of blocks, each of at least one row."""
     return min(rows, BLOCKS)
 
 

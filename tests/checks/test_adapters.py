@@ -1,6 +1,5 @@
 """Layers of other packages, as they come: each is like the row of its method."""
 
-import importlib.util
 import subprocess
 import sys
 
@@ -77,9 +76,6 @@ def test_a_layer_of_another_package_is_like_its_row(layer):
 @pytest.mark.peers
 @pytest.mark.parametrize(("layer", "method"), PEERS)
 def test_a_class_of_a_peer_is_built_and_applied_and_like_its_row(layer, method):
-    package = layer.split(".")[0].split(":")[0]
-    if importlib.util.find_spec(package) is None:
-        pytest.skip(f"{package} is not installed")
     is_applied(layer, method)
     differs_from_no_cell(layer, method)
 
