@@ -14,10 +14,10 @@ import numpy as np
 
 import lngeom
 from lngeom import families
+from lngeom._fisher_inputs import Given, from_object
 from lngeom.checks import NAMES, load
 from lngeom.data import load as load_data, read
 from lngeom.information import FisherOperator
-from lngeom.information._named import Given, from_object
 from lngeom.normalizers import METHODS, AbstractNormalizer, Identity
 
 FAMILIES = {

@@ -15,7 +15,7 @@ FLOORS = {
     1: ("normalizers", "families", "transformations"),
     2: ("glm", "nn", "symbolic"),
     3: ("information", "checks", "discovery", "strategies"),
-    4: ("metric", "training"),
+    4: ("metric", "training", "_fisher_inputs"),
     5: ("claims", "studies", "_fisher_command"),
     6: ("report", "plots"),
     7: ("cli", "__main__"),
