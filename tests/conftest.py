@@ -16,8 +16,13 @@ threadpool_limits(1, user_api="blas")
 
 @pytest.fixture(autouse=True, scope="module")
 def _compile_quickly(request):
-    """Most of a test's time is compilation; only the layers' tests look at what the optimizer makes of the code."""
+    """Most of a test's time is compilation; only the layers' tests look at what the optimizer makes of the code.
+
+    What a module compiled goes with it: a process may have 65,530 mappings of memory, and the whole suite needs more.
+    """
     jax.config.update("jax_disable_most_optimizations", "tests/nn" not in request.node.nodeid)
+    yield
+    jax.clear_caches()
 
 
 _COMMON = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}

