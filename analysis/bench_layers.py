@@ -307,6 +307,7 @@ def main() -> None:
     options = parser.parse_args()
     sizes = _sizes(options.sizes)
     if options.work:
+        del sys.argv[1:]  # tokamax reads them too, and refuses those it does not know
         return _work(options.work, *sizes[0], options.core)
     report = benchmark(sizes, tuple(options.malloc), options.rounds)
     for m in report.measurements:
