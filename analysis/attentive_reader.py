@@ -68,7 +68,7 @@ class Arm(NamedTuple):
     gain: float = 1.0
 
 
-POPULATION = 512
+POPULATION = 256
 """Training questions whose statistics batch norm is evaluated with: running ones lag behind the weights, which the
 small variance of nearly constant words makes fatal."""
 
@@ -207,7 +207,7 @@ class Reader(eqx.Module):
             if isinstance(encoder, BatchNormLSTM):
                 last, outputs, stored[name] = encoder.unroll(xs, lengths, running[name], training)
                 return last, outputs
-            state, outputs = nn.unroll(encoder, xs, lengths=lengths, recompute=isinstance(encoder, nn.LayerNormLSTM))
+            state, outputs = nn.unroll(encoder, xs, lengths=lengths)
             return encoder.output(state), outputs
 
         _, d = encode("document", self.document, data.documents, data.document_lengths)
@@ -312,7 +312,7 @@ EXPERIMENT = Experiment(
     title="Attentive reader",
     source="Section 6.2, Figure 2",
     arms=ARMS,
-    small=ReaderSettings(steps=500, every=25),
+    small=ReaderSettings(steps=400, every=20, rate=3e-3),
     full=ReaderSettings(
         steps=800_000,
         every=1000,
@@ -334,5 +334,5 @@ EXPERIMENT = Experiment(
         Panel("validation NLL", "Validation NLL", "NLL, nats"),
     ),
     synthetic=made_up,
-    note="Five facts, of which one is asked; gains of batch norm start at 0.1.",
+    note="Five facts, of which one is asked; gains of batch norm start at 0.1; learning rate 0.003.",
 )
