@@ -189,17 +189,16 @@ def gain_magnitude(sizes: Sizes, folder, progress) -> Part:
     for method, label in (("bn", "gain of batch norm"), ("ln", "gain of layer norm"), ("identity", "norm of w")):
         for factor in (1, 10, 1000):
 
-            def value(m, method=method, factor=factor):
+            @jax.jit
+            def run(m, x, method=method, factor=factor):
                 n = NORMALIZERS[method](directions, factor * x)
-                return jnp.mean(optax.sigmoid_binary_cross_entropy(m[None] * n - 2.0, y))
 
-            def step(m, _, value=value):
-                return m - 1.0 * jax.grad(value)(m), value(m)
+                def value(m):
+                    return jnp.mean(optax.sigmoid_binary_cross_entropy(m[None] * n - 2.0, y))
 
-            start = jnp.full(10, 0.1)
-            found[f"{label}, inputs × {factor}"] = np.asarray(
-                jax.jit(lambda m, step=step: jax.lax.scan(step, m, None, length=200)[1])(start)
-            )
+                return jax.lax.scan(lambda m, _: (m - 1.0 * jax.grad(value)(m), value(m)), m, None, length=200)[1]
+
+            found[f"{label}, inputs × {factor}"] = np.asarray(run(jnp.full(10, 0.1), x))
     return found
 
 

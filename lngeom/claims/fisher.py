@@ -302,7 +302,7 @@ def equation_13_14_ln(problem: Problem):
     at = linearize(model.normalizer, params.weights, inputs[:1])
     assert isinstance(at, GroupedLinearization)
     eye = jnp.eye(params.units, dtype=inputs.dtype)
-    rank = int(np.linalg.matrix_rank(np.asarray(at.project(eye[None])[0])))
+    rank = int(np.linalg.matrix_rank(np.asarray(jax.vmap(at.project, 1, 1)(eye[None])[0])))
     yield same_integer("rank of Π and H − 2", rank, params.units - 2, role=Role.CORRECTS)
     case = problem.small("ln", families.Categorical())
     yield agree("softmax: closed form and JᵀΛJ", structured(*case), automatic(*case), role=Role.CORRECTS)

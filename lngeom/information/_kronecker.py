@@ -16,7 +16,7 @@ import numpy as np
 from jax.extend.core import Literal
 from jaxtyping import Array, Float
 
-from lngeom.information._entries import SUMS, Irregular, Program, Structure, trace_program
+from lngeom.information._entries import SUMS, Entry, Irregular, Program, Structure, trace_program
 from lngeom.information._problem import Layout, Problem
 from lngeom.information._pullback import metric
 from lngeom.information._structured import unpacking
@@ -38,36 +38,57 @@ class KroneckerFactor(eqx.Module):
     layout: Layout = eqx.field(static=True)
 
     def products(self, vectors: Float[Array, "P K"]) -> Float[Array, "P K"]:
-        """AᵀA V for the columns of a matrix: V → what enters each point → AV → AᵀAV."""
+        """AᵀA V for the columns of a matrix: V → what enters each point → AV → AᵀAV.
+
+        Large matrix products throughout: a bias is one more row of a kernel that enters at the same point, whose input
+        is 1, and what belongs to no kernel has its part of the rows written out.
+        """
         edges, count = _edges(self.layout), vectors.shape[1]
-        entries = list(zip(self.structure.entries, self.inputs, strict=True))
-        samples = len(self.signals[0])
-        sums: list[Any] = [0] * len(self.signals)
-        for entry, x in entries:
-            v = vectors[edges[entry.leaf] : edges[entry.leaf + 1]]
-            if entry.kernel:
-                assert x is not None
-                inner, outer = entry.shape
-                v = v.reshape(outer, inner, count).swapaxes(0, 1) if entry.transposed else v
-                term = (x @ v.reshape(inner, -1)).reshape(samples, outer, count)
-            else:
-                term = v[None] if x is None else x[:, :, None] * v[None]
-            sums[entry.point] = sums[entry.point] + term
+        leaves = [vectors[a:b] for a, b in itertools.pairwise(edges)]
+        samples, outputs, _ = self.signals[0].shape
+        kernels, rows = self._kernels_and_rows()
+        written = jnp.concatenate([m.reshape(samples * outputs, -1) for _, m in rows], 1) if rows else None
         images: Any = 0
-        for m, a in zip(self.signals, sums, strict=True):
-            images += m @ jnp.broadcast_to(a, (samples, *a.shape[1:]))
-        back = [jax.lax.optimization_barrier(m.swapaxes(1, 2)) @ images for m in self.signals]
-        result: list[Any] = [jnp.zeros((b - a, count), vectors.dtype) for a, b in itertools.pairwise(edges)]
-        for entry, x in entries:
-            g = back[entry.point]
+        if written is not None:
+            v = jnp.concatenate([leaves[leaf] for leaf, _ in rows])
+            images = (written @ v).reshape(samples, outputs, count)
+        for entry, biases, x in kernels:
+            v = leaves[entry.leaf]
+            v = v.reshape(*entry.shape[::-1], count).swapaxes(0, 1) if entry.transposed else v
+            v = v.reshape(entry.shape[0], -1)
+            if biases:
+                v = jnp.concatenate([v, sum(leaves[leaf] for leaf in biases).reshape(1, -1)])
+            images += self.signals[entry.point] @ (x @ v).reshape(samples, -1, count)
+        result: list[Any] = [jnp.zeros_like(leaf) for leaf in leaves]
+        if written is not None:
+            found = written.T @ images.reshape(samples * outputs, count)
+            ends = np.cumsum([m.shape[2] for _, m in rows])
+            for (leaf, _), part in zip(rows, jnp.split(found, ends[:-1]), strict=True):
+                result[leaf] += part
+        for entry, biases, x in kernels:
+            found = _transpose(x) @ (_transpose(self.signals[entry.point]) @ images).reshape(samples, -1)
+            v = found[: entry.shape[0]].reshape(*entry.shape, count)
+            result[entry.leaf] += (v.swapaxes(0, 1) if entry.transposed else v).reshape(-1, count)
+            for leaf in biases:
+                result[leaf] += found[entry.shape[0]].reshape(-1, count)
+        return jnp.concatenate(result)
+
+    def _kernels_and_rows(self) -> tuple[list[tuple[Entry, list[int], Array]], list[tuple[int, Array]]]:
+        """Each kernel with the biases it takes along and its input, and rows [N C H] of all other leaves."""
+        kernels, hosts, rows = [], {}, []
+        for entry, x in zip(self.structure.entries, self.inputs, strict=True):
             if entry.kernel:
                 assert x is not None
-                v = (x.T @ g.reshape(samples, -1)).reshape(*entry.shape, count)
-                v = v.swapaxes(0, 1) if entry.transposed else v
-            else:
-                v = jnp.sum(g if x is None else x[:, :, None] * g, 0)
-            result[entry.leaf] += v.reshape(-1, count)
-        return jnp.concatenate(result)
+                hosts.setdefault(entry.point, len(kernels))
+                kernels.append((entry, [], x))
+        for i, (entry, x) in enumerate(zip(self.structure.entries, self.inputs, strict=True)):
+            if not entry.kernel and x is None and entry.point in hosts:
+                kernels[hosts[entry.point]][1].append(entry.leaf)
+            elif not entry.kernel:
+                rows.append((entry.leaf, self._part(i)[1]))
+        ones = jnp.ones((len(self.signals[0]), 1), self.signals[0].dtype)
+        kernels = [(entry, biases, jnp.concatenate([x, ones], 1) if biases else x) for entry, biases, x in kernels]
+        return kernels, rows
 
     def gram_parts(self) -> tuple[Array, ...]:
         r"""Of each pair of entries $\sum_n (x_n \otimes x'_n)(m_n^\top m'_n)$, packed for a kernel with itself."""
@@ -169,6 +190,11 @@ def gram(structure: Structure, layout: Layout, parts: tuple[Array, ...]) -> Floa
         return blocks[i, j] if (i, j) in blocks else jnp.zeros(shape, layout.dtype)
 
     return jnp.concatenate([jnp.concatenate([block(i, j) for j in leaves], 1) for i in leaves])
+
+
+def _transpose(value: Float[Array, "*N A B"]) -> Float[Array, "*N B A"]:
+    """Written out: as part of a matrix product it would be slower."""
+    return jax.lax.optimization_barrier(value.swapaxes(-1, -2))
 
 
 def gram_work(structure: Structure) -> tuple[int, int]:

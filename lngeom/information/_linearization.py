@@ -11,6 +11,7 @@ from abc import abstractmethod
 from functools import singledispatch
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
@@ -73,12 +74,16 @@ class UnitwiseLinearization(AbstractLinearization):
 
 
 class GroupedLinearization(AbstractLinearization):
-    """The derivative of a method which normalizes groups of units within a sample.
+    r"""The derivative of a method which normalizes groups of units within a sample.
+
+    The mean that Π subtracts is taken of the weights instead of the samples, whose number is larger:
+    $\Pi(dW\,x) = (I - nn^\top/h)(dW_c\,x)$.
 
     Attributes:
         normalized: n, shape [N H].
         inverse_scale: 1/σ, shape [N H], constant within a group.
         inputs: x, shape [N D].
+        transposed: the same as [D N], so that no product has to transpose it.
         groups: number of groups.
         centered: whether a mean is subtracted.
     """
@@ -86,24 +91,32 @@ class GroupedLinearization(AbstractLinearization):
     normalized: Float[Array, "N H"]
     inverse_scale: Float[Array, "N H"]
     inputs: Float[Array, "N D"]
+    transposed: Float[Array, "D N"]
     groups: int = eqx.field(static=True)
     centered: bool = eqx.field(static=True)
 
-    def project(self, value: Float[Array, "N H *K"]) -> Float[Array, "N H *K"]:
+    def project(self, value: Float[Array, "N H"]) -> Float[Array, "N H"]:
         """Π along the units' axis; symmetric, so its own transpose."""
-        samples, units, *rest = value.shape
-        grouped = value.reshape(samples, self.groups, units // self.groups, *rest)
-        n = self.normalized.reshape(samples, self.groups, -1, *(1 for _ in rest))
-        result = grouped - n * jnp.mean(n * grouped, 2, keepdims=True)
-        if self.centered:
-            result -= jnp.mean(grouped, 2, keepdims=True)
-        return result.reshape(value.shape)
+        return self._without_normalized(self._center(value.T).T)
 
     def push(self, weights):
-        return self.project(self.inputs @ weights.T) * self.inverse_scale
+        return self._without_normalized(self.inputs @ self._center(weights).T) * self.inverse_scale
 
     def pull(self, cotangent):
-        return (self.project(cotangent) * self.inverse_scale).T @ self.inputs
+        projected = self._without_normalized(cotangent) * self.inverse_scale
+        return self._center((self.transposed @ projected).T)
+
+    def _without_normalized(self, value: Float[Array, "N H"]) -> Float[Array, "N H"]:
+        """Less the part along n, in every group."""
+        n = self.normalized.reshape(len(value), self.groups, -1)
+        along = jnp.mean(n * value.reshape(n.shape), 2, keepdims=True)
+        return value - (n * along).reshape(value.shape)
+
+    def _center(self, weights: Float[Array, "H D"]) -> Float[Array, "H D"]:
+        if not self.centered:
+            return weights
+        grouped = weights.reshape(self.groups, -1, weights.shape[1])
+        return (grouped - jnp.mean(grouped, 1, keepdims=True)).reshape(weights.shape)
 
 
 @singledispatch
@@ -163,4 +176,5 @@ def _(normalizer, weights, inputs) -> GroupedLinearization:
     mean, scale = normalizer.statistics(weights, inputs)
     a = summed_inputs(weights, inputs)
     inverse_scale = jnp.broadcast_to(1 / scale, a.shape)
-    return GroupedLinearization((a - mean) / scale, inverse_scale, inputs, normalizer.group_count, normalizer.centered)
+    n, transposed = (a - mean) / scale, jax.lax.optimization_barrier(inputs.T)
+    return GroupedLinearization(n, inverse_scale, inputs, transposed, normalizer.group_count, normalizer.centered)

@@ -111,54 +111,6 @@ class ClosedFormDerivative(AbstractDerivative):
         return GLMParameters(weights, jnp.sum(cotangent, 0), jnp.sum(self.at.normalized * cotangent, 0))
 
 
-class GroupedDerivative(AbstractDerivative):
-    r"""J of a GLM normalized within groups of units, in closed form, with samples last: no matrix is transposed.
-
-    The mean that Π subtracts is taken of the weights, not of the samples: $\Pi(dW x) = (I - nn^\top/h)(dW_c x)$.
-
-    Attributes:
-        outputs: z.
-        normalized: n, shape [G h N] for G groups of h units.
-        inverse_scale: 1/σ, shape [G 1 N].
-        inputs: x, shape [N D].
-        gain: g, shape [G h 1].
-        centered: whether a mean is subtracted.
-    """
-
-    outputs: Float[Array, "N H"]
-    normalized: Float[Array, "G h N"]
-    inverse_scale: Float[Array, "G 1 N"]
-    inputs: Float[Array, "N D"]
-    gain: Float[Array, "G h 1"]
-    centered: bool = eqx.field(static=True)
-
-    @property
-    def slopes(self) -> Float[Array, "N H"]:
-        """Slopes g/σ of z as a function of the summed inputs, before Π."""
-        return (self.gain * self.inverse_scale).reshape(-1, len(self.inputs)).T
-
-    def push(self, tangent):
-        groups = self.gain.shape
-        a = (self._center(tangent.weights) @ self.inputs.T).reshape(self.normalized.shape) * self.inverse_scale
-        shared = tangent.bias.reshape(groups) + self.normalized * tangent.gain.reshape(groups)
-        return (self.gain * self._project(a) + shared).reshape(-1, len(self.inputs)).T
-
-    def pull(self, cotangent):
-        y = cotangent.T.reshape(self.normalized.shape)
-        a = self._project(self.gain * y) * self.inverse_scale
-        weights = self._center(a.reshape(-1, len(self.inputs)) @ self.inputs)
-        return GLMParameters(weights, jnp.sum(y, 2).reshape(-1), jnp.sum(self.normalized * y, 2).reshape(-1))
-
-    def _project(self, value: Float[Array, "G h N"]) -> Float[Array, "G h N"]:
-        return value - self.normalized * jnp.mean(self.normalized * value, 1, keepdims=True)
-
-    def _center(self, weights: Float[Array, "H D"]) -> Float[Array, "H D"]:
-        if not self.centered:
-            return weights
-        grouped = weights.reshape(*self.gain.shape[:2], -1)
-        return (grouped - jnp.mean(grouped, 1, keepdims=True)).reshape(weights.shape)
-
-
 class PrintedLinearization(_linearization.AbstractLinearization):
     """Eq. 14's derivative of n, which lets only unit i's own weights move its statistics.
 
@@ -255,7 +207,7 @@ def _is_program(value: Any) -> bool:
     return hasattr(value, "eqns") or hasattr(getattr(value, "jaxpr", None), "eqns")
 
 
-def _closed_form(problem: Problem) -> ClosedFormDerivative | GroupedDerivative:
+def _closed_form(problem: Problem) -> ClosedFormDerivative:
     function, params, inputs = problem.model, problem.params, problem.inputs
     normalizer, weights = function.model.normalizer, params.weights
     if function.printed:
@@ -266,10 +218,7 @@ def _closed_form(problem: Problem) -> ClosedFormDerivative | GroupedDerivative:
     else:
         at = _linearization.linearize(normalizer, weights, inputs)
     z = problem.ignore(params.gain[None, :] * at.normalized + params.bias[None, :])
-    if not isinstance(at, _linearization.GroupedLinearization):
-        return ClosedFormDerivative(z, at, params.gain)
-    n, s = (a.T.reshape(at.groups, -1, len(z)) for a in (at.normalized, at.inverse_scale))
-    return GroupedDerivative(z, n, s[:, :1], inputs, params.gain.reshape(at.groups, -1, 1), at.centered)
+    return ClosedFormDerivative(z, at, params.gain)
 
 
 class Metric(eqx.Module):
@@ -324,21 +273,14 @@ class Metric(eqx.Module):
         return self.scores if self.weights is None else self.scores * self.weights[:, None, ..., None]
 
 
-def metric(problem: Problem, outputs: Float[Array, "N *T C"], samples_last: bool = False) -> Metric:
-    """The metric at these outputs of the problem; its diagonal is kept transposed if they come with samples last."""
+def metric(problem: Problem, outputs: Float[Array, "N *T C"]) -> Metric:
+    """The metric at these outputs of the problem."""
     at = Metric(outputs, Frozen(problem.family), problem.weights, problem.scores, None, problem.samples)
     if problem.scores is not None:
         return at
     if problem.family.joint:
         return replace(at, linear=jax.linearize(at.product, jnp.zeros_like(outputs))[1])
-    diagonal = at.product(jnp.ones_like(outputs))
-    if samples_last:
-        return replace(at, linear=jax.tree_util.Partial(_transposed_multiply, diagonal.T))
-    return replace(at, linear=jax.tree_util.Partial(jnp.multiply, diagonal))
-
-
-def _transposed_multiply(diagonal: Float[Array, "C N"], dz: Float[Array, "N C"]) -> Float[Array, "N C"]:
-    return (diagonal * dz.T).T
+    return replace(at, linear=jax.tree_util.Partial(jnp.multiply, at.product(jnp.ones_like(outputs))))
 
 
 class Pullback(eqx.Module):
@@ -354,7 +296,7 @@ class Pullback(eqx.Module):
 
     def __init__(self, problem: Problem):
         self.derivative = differentiate(problem)
-        self.metric = metric(problem, self.derivative.outputs, isinstance(self.derivative, GroupedDerivative))
+        self.metric = metric(problem, self.derivative.outputs)
 
     def product(self, v: PyTree) -> PyTree:
         """The product v → Jv → ΛJv → JᵀΛJv."""

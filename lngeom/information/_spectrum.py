@@ -12,7 +12,7 @@ from matfree import decomp, eig
 from lngeom._numerics import RankDecision, decide_rank
 from lngeom.information._factor import right_singular
 from lngeom.information._problem import Problem
-from lngeom.information._pullback import ClosedFormDerivative, GroupedDerivative, Pullback, has_closed_form
+from lngeom.information._pullback import ClosedFormDerivative, Pullback, has_closed_form
 from lngeom.information._sharding import Placement, sum_over_samples
 
 SMALL = 3000
@@ -94,7 +94,7 @@ def cancelled(problem: Problem, at: Placement) -> Float[Array, ""]:
 
     def term(part: Problem) -> Array:
         derivative = Pullback(part).derivative
-        assert isinstance(derivative, ClosedFormDerivative | GroupedDerivative)
+        assert isinstance(derivative, ClosedFormDerivative)
         if derivative.inputs.ndim != 2:  # the printed χ, in which nothing cancels
             return jnp.zeros((), problem.dtype)
         slopes = part.family.metric_parts(derivative.outputs)[0] * jnp.square(derivative.slopes)

@@ -17,8 +17,11 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-BLOCK_BYTES = 2**18
+BLOCK_BYTES = 2**17
 """Size of a block of rows in single precision: a few of them fit the cache of a core."""
+
+STATISTICS_BLOCKS = 4
+"""Blocks whose statistics are taken together: they need one block in cache, where a backward pass needs several."""
 
 BLOCK_FROM_BYTES = 2**20
 """Size of the input from which it is taken in blocks."""
@@ -170,7 +173,7 @@ def row_statistics(rule: Rule, block: int | None, x: Float[Array, "R H"]) -> Sta
 
     Args:
         rule: which statistics.
-        block: rows of a block, a divisor of R; None for all at once.
+        block: rows of a block, a divisor of R, up to `STATISTICS_BLOCKS` of which are taken together; None for all.
         x: rows.
 
     Returns:
@@ -178,7 +181,8 @@ def row_statistics(rule: Rule, block: int | None, x: Float[Array, "R H"]) -> Sta
     """
     if block is None or rule.exact or not rule.centered or x.shape[-1] % LANES:
         return statistics(rule, -1, x)
-    blocks = x.reshape(-1, block, x.shape[-1])
+    together = next(k for k in range(STATISTICS_BLOCKS, 0, -1) if len(x) % (k * block) == 0)
+    blocks = x.reshape(-1, together * block, x.shape[-1])
     s = lax.map(partial(_pivoted_statistics, rule, blocks), jnp.arange(len(blocks)))
     return jax.tree.map(lambda v: v.reshape(-1, 1), s)
 
@@ -206,15 +210,18 @@ def _outer(column: Float[Array, "R 1"], row: Float[Array, "1 H"]) -> Float[Array
 
 
 def _tangent(rule, gain, dgain, dbias, x, s, dx):
-    r"""$\dot y = \frac{g}{\sigma}(\dot z - E[\dot z] - n E[n \dot z]) + n \dot g + \dot b$."""
-    n, dz = standardize(x, s), _scaled(dx, s)
+    r"""$\dot y = g\,(\dot w - E[\dot w] - n E[n \dot w]) + n \dot g + \dot b$ with $\dot w = \dot z / \sigma$.
+
+    Signs are those of columns: the transpose of a difference would negate whole blocks.
+    """
+    n, dw = standardize(x, s), s.rstd * _scaled(dx, s)
     mean = partial(jnp.mean, axis=-1, keepdims=True)
     ones = jnp.ones_like(s.rstd)
-    slope = _outer(ones, dgain) - _outer(s.rstd * mean(n * dz), gain)
+    slope = _outer(ones, dgain) + _outer(-mean(n * dw), gain)
     offset = _outer(ones, dbias)
     if rule.centered:
-        offset = offset - _outer(s.rstd * mean(dz), gain)
-    return ((s.rstd * gain) * dz + n * slope + offset).astype(dx.dtype)
+        offset = offset + _outer(-mean(dw), gain)
+    return (gain * dw + n * slope + offset).astype(dx.dtype)
 
 
 def over_blocks(function: Callable[..., Float[Array, "B H"]], block: int | None, *rows: Any) -> Float[Array, "R H"]:

@@ -108,8 +108,8 @@ def test_modes_see_a_wrong_derivative():
 
 def test_large_inputs_are_blocked_and_small_ones_are_not():
     assert _rows.block_rows(64, 1024) is None
-    assert _rows.block_rows(4096, 1024) == 64
-    assert _rows.block_rows(4100, 1024) == 50
+    assert _rows.block_rows(4096, 1024) == 32
+    assert _rows.block_rows(4100, 1024) == 25
     assert _rows.block_rows(4099, 1024) is None
     assert _rows.block_rows(8, 2**20) == 1
 
