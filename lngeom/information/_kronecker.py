@@ -57,7 +57,7 @@ class KroneckerFactor(eqx.Module):
             v = v.reshape(*entry.shape[::-1], count).swapaxes(0, 1) if entry.transposed else v
             v = v.reshape(entry.shape[0], -1)
             if biases:
-                v = jnp.concatenate([v, sum(leaves[leaf] for leaf in biases).reshape(1, -1)])
+                v = jnp.concatenate([v, *(leaves[leaf].reshape(1, -1) for leaf in biases)])
             images += self.signals[entry.point] @ (x @ v).reshape(samples, -1, count)
         result: list[Any] = [jnp.zeros_like(leaf) for leaf in leaves]
         if written is not None:
@@ -69,8 +69,8 @@ class KroneckerFactor(eqx.Module):
             found = _transpose(x) @ (_transpose(self.signals[entry.point]) @ images).reshape(samples, -1)
             v = found[: entry.shape[0]].reshape(*entry.shape, count)
             result[entry.leaf] += (v.swapaxes(0, 1) if entry.transposed else v).reshape(-1, count)
-            for leaf in biases:
-                result[leaf] += found[entry.shape[0]].reshape(-1, count)
+            for leaf, part in zip(biases, found[entry.shape[0] :], strict=True):
+                result[leaf] += part.reshape(-1, count)
         return jnp.concatenate(result)
 
     def _kernels_and_rows(self) -> tuple[list[tuple[Entry, list[int], Array]], list[tuple[int, Array]]]:
@@ -86,8 +86,9 @@ class KroneckerFactor(eqx.Module):
                 kernels[hosts[entry.point]][1].append(entry.leaf)
             elif not entry.kernel:
                 rows.append((entry.leaf, self._part(i)[1]))
-        ones = jnp.ones((len(self.signals[0]), 1), self.signals[0].dtype)
-        kernels = [(entry, biases, jnp.concatenate([x, ones], 1) if biases else x) for entry, biases, x in kernels]
+        kernels = [
+            (entry, biases, jnp.pad(x, ((0, 0), (0, len(biases))), constant_values=1)) for entry, biases, x in kernels
+        ]
         return kernels, rows
 
     def gram_parts(self) -> tuple[Array, ...]:
@@ -208,7 +209,10 @@ def gram_work(structure: Structure) -> tuple[int, int]:
 
 
 def product_work(structure: Structure) -> tuple[int, int]:
-    """Multiplications for one sample and vector beyond those with kernels, and numbers held for both."""
+    """Multiplications for one sample and vector beyond those with kernels, and numbers held for both.
+
+    Of every sample, whatever the number of vectors, as many numbers are held as there are such multiplications at most.
+    """
     width = sum(point.width for point in structure.points)
     return 2 * structure.outputs * width, 2 * width + structure.outputs
 

@@ -161,10 +161,10 @@ def _pays(structure: Structure) -> bool:
 def _products_by_factor(
     problem: Problem, structure: Structure, at: Placement, vectors: Float[Array, "P K"]
 ) -> Float[Array, "P K"]:
-    held = product_work(structure)[1] * vectors.dtype.itemsize
+    work, held = (numbers * vectors.dtype.itemsize for numbers in product_work(structure))
     count = vectors.shape[1]
     batch = max(MANY, min(count, WORKING // (held * min(at.chunk, problem.rows))))
-    at = at._replace(chunk=max(1, min(at.chunk, WORKING // (held * min(batch, count)))))
+    at = at._replace(chunk=max(1, min(at.chunk, WORKING // (held * min(batch, count) + work))))
 
     def term(part: Problem, vectors: Float[Array, "P K"]) -> Float[Array, "P K"]:
         factor = kronecker_factor(part, structure)
