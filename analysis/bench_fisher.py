@@ -228,7 +228,7 @@ def draw_times(results: dict[str, dict], stem: Path, configuration: dict) -> Non
             axis.scatter([value / times[OURS] for value in times.values()], places, s=14, color=colours)
             axis.set_yticks(places, [name.replace(" of products, ", ", ") for name in times], fontsize=5)
             axis.set(xscale="log", xlim=(0.5, 3000), ylim=(-0.7, len(times) - 0.3))
-            axis.set_title(f"{task}: {times[OURS] * 1e3:.3g} ms")
+            axis.set_title(f"{task}: {float(f'{times[OURS] * 1e3:.3g}'):g} ms")
             axis.grid(axis="y", visible=False)
         for axis in axes.flat[max(0, len(tasks) - 3) : len(tasks)]:
             axis.set_xlabel("time ÷ lngeom's")
