@@ -175,7 +175,7 @@ EXPERIMENT = Experiment(
     title="DRAW on binarized digits",
     source="Section 6.4, Figure 4",
     arms={"baseline": Arm(False), "LN": Arm(True)},
-    small=DrawSettings(steps=720, every=24),
+    small=DrawSettings(steps=600, every=24),
     full=DrawSettings(steps=78_200, every=391, side=28, glimpses=64, hidden=256, latent=100, write=5, rate=1e-3),
     data=digits,
     task=task,

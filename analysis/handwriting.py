@@ -294,7 +294,7 @@ EXPERIMENT = Experiment(
     title="Handwriting from text",
     source="Section 6.5, Figure 5",
     arms={"baseline": Arm(False), "LN": Arm(True)},
-    small=HandwritingSettings(steps=500, every=20),
+    small=HandwritingSettings(steps=440, every=20),
     full=HandwritingSettings(
         steps=100_000, every=500, characters=57, hidden=400, windows=10, mixtures=20, lines=0, held_out=0
     ),

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from jax.scipy.sparse.linalg import cg
 from jaxtyping import Array, Float, Int
 from lngeom import nn
 from lngeom.claims.experiments import STATEMENTS
@@ -137,12 +138,16 @@ class SkipThoughts(eqx.Module):
 
 
 def ridge(features: Float[Array, "N F"], targets: Float[Array, "N K"], penalty: float = 1e-2) -> Float[Array, "M K"]:
-    """Predictions for the second half of the rows by ridge regression on the first."""
+    """Predictions for the second half of the rows by ridge regression on the first.
+
+    By conjugate gradients: a batch of decompositions, as seeds side by side need, waits for XLA's threads on a CPU
+    while it holds one of them, and arms that are trained at once can so wait for each other for ever.
+    """
     half = features.shape[0] // 2
     x = features - jnp.mean(features[:half], 0, keepdims=True)
     x = jnp.concatenate([x, jnp.ones_like(x[:, :1])], 1)
     gram = x[:half].T @ x[:half] / half + penalty * jnp.eye(x.shape[1], dtype=x.dtype)
-    return x[half:] @ jnp.linalg.solve(gram, x[:half].T @ targets[:half] / half)
+    return x[half:] @ cg(gram, x[:half].T @ targets[:half] / half, tol=1e-6)[0]
 
 
 def probes(model: SkipThoughts, test: Triples) -> dict[str, Array]:

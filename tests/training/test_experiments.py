@@ -57,6 +57,22 @@ def test_a_full_size_step_keeps_the_shapes_of_its_state_and_gives_what_is_compar
             assert parameters(state.model) == pytest.approx(FULL_PARAMETERS[name], rel=0.03)
 
 
+def _decomposes(function, *args):
+    return "lapack" in jax.jit(jax.vmap(function, (0,) + (None,) * (len(args) - 1))).lower(*args).as_text()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_arms_compute_at_once_has_no_batch_of_decompositions_for_which_they_could_wait_for_ever(name):
+    found = experiment(name)
+    data = found.data(found.small)
+    for arm in list(found.arms)[-2:]:
+        task = found.task(found.small, found.arms[arm], data)
+        states = jax.eval_shape(jax.vmap(task.init), jax.random.split(jax.random.key(0), 2))
+        assert not _decomposes(task.evaluate, states, data)
+        assert not _decomposes(lambda s, d, task=task: task.step(s, jax.random.key(0), d), states, data)
+    assert _decomposes(lambda m: jnp.linalg.solve(m, m), jnp.stack([jnp.eye(2)] * 2))
+
+
 def test_a_tiny_experiment_runs_from_data_to_files(tmp_path):
     found = experiment("mnist")
     names = ("BN on all layers, batch 4", "LN on hidden layers, batch 4")
