@@ -193,8 +193,8 @@ def read_geometry(state: Any) -> Geometry:
             + ("" if found else ": wrap the optimizer, track_geometry(optimizer, ...), before init")
         )
     # flax wraps every array of a state into a variable of its own
-    packed = Packed(*(None if node is None else jax.tree.leaves(node)[0] for node in found[0].packed))
-    geometry = replace(found[0], packed=packed).geometry
+    arrays: list[Any] = [None if node is None else jax.tree.leaves(node)[0] for node in found[0].packed]
+    geometry = replace(found[0], packed=Packed(*arrays)).geometry
     if geometry.history is not None and geometry.step.ndim == 0:
         records = -(-geometry.step // geometry.every)
         shift = -(records % geometry.history_steps.shape[0])
