@@ -180,12 +180,10 @@ class FisherOperator(lx.AbstractLinearOperator):
 
     def quadratic_form(self, delta: PyTree) -> Float[Array, " *K"]:
         """δᵀFδ, never negative; δ a pytree like params, ravelled [P], or columns [P K]."""
+        form = functools.partial(_products.quadratic_form, self._source, self._products)
         if isinstance(delta, jax.Array) and delta.ndim == 2 and delta.shape[0] == self.in_size():
-            columns = lambda v: _products.quadratic_form(  # noqa: E731
-                self._source, self._products, self.problem.unravel(v)
-            )
-            return jax.lax.map(columns, delta.T, batch_size=self.plan.batch)
-        return _products.quadratic_form(self._source, self._products, self._as_tangent(delta))
+            return jax.lax.map(lambda v: form(self.problem.unravel(v)), delta.T, batch_size=self.plan.batch)
+        return form(self._as_tangent(delta))
 
     def factor(self) -> Float[Array, "NR P"]:
         """Rows of √(Λ/N) J: factorᵀ·factor = F; columns as in `as_matrix`.
@@ -387,10 +385,8 @@ class FisherOperator(lx.AbstractLinearOperator):
         return self.placement._replace(chunk=self.plan.row_chunk)
 
     def _as_tangent(self, v: PyTree) -> PyTree:
-        ravelled = isinstance(v, jax.Array) and v.ndim == 1
-        if ravelled and jax.tree.structure(self.problem.params) != jax.tree.structure(v):
-            return self.problem.unravel(v)
-        return v
+        other = jax.tree.structure(self.problem.params) != jax.tree.structure(v)
+        return self.problem.unravel(v) if other and isinstance(v, jax.Array) and v.ndim == 1 else v
 
     def _require_spectrum(self) -> None:
         needed = 4 * min(self.plan.dense, max(self.plan.factor, 1))
@@ -399,7 +395,5 @@ class FisherOperator(lx.AbstractLinearOperator):
     def _glm_parameters(self, what: str) -> GLMParameters:
         params = self.problem.params
         if not isinstance(params, GLMParameters) or len(jax.tree.leaves(params)) != 3:
-            raise ValueError(
-                f"{what} is for the whole parameters of a normalized GLM; the leaves here are {self.leaves}"
-            )
+            raise ValueError(f"{what} is for the whole parameters of a normalized GLM; the leaves are {self.leaves}")
         return params
