@@ -14,7 +14,6 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from lngeom._types import GLMParameters, is_concrete
 from lngeom.information import _dense, _factor, _products, _sampling, _solve, _spectrum
-from lngeom.information._kronecker import KroneckerFactor
 from lngeom.information._measured_nullspace import MeasuredNullspace, measure
 from lngeom.information._order import to_paper_order
 from lngeom.information._planner import Plan
@@ -75,9 +74,7 @@ class FisherOperator(lx.AbstractLinearOperator):
         """
         if jnp.ndim(vectors) != 2 or vectors.shape[0] != self.in_size():
             raise ValueError(f"mm takes a matrix [P K] with P = {self.in_size()} rows; got shape {jnp.shape(vectors)}")
-        kept = vectors.shape[1] >= _products.MANY and self.plan.store and self.placement.mesh is None
-        factor = self._outer_products if kept and is_concrete(self.problem) else None
-        return _products.products(self.problem, self.stored, factor, self._products, vectors, self.plan.batch)
+        return _products.products(self.problem, self.stored, self._products, vectors, self.plan.batch)
 
     def __matmul__(self, other: Any) -> Any:
         """F v for a ravelled vector [P], F V for a matrix [P K], or a composition with another operator."""
@@ -367,10 +364,6 @@ class FisherOperator(lx.AbstractLinearOperator):
     @functools.cached_property
     def _product(self) -> Callable[[PyTree], PyTree]:
         return _products.compiled(_products.product, self._source, self._products)
-
-    @functools.cached_property
-    def _outer_products(self) -> KroneckerFactor | None:
-        return _products.outer_products(self.problem, self.plan.budget // 4)
 
     @functools.cached_property
     def _flat_product(self) -> Callable[[Float[Array, " P"]], Float[Array, " P"]]:

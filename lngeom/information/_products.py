@@ -16,7 +16,7 @@ from jax.sharding import PartitionSpec
 from jaxtyping import Array, Float, PyTree
 
 from lngeom.information._entries import Irregular, Structure, find_structure
-from lngeom.information._kronecker import KroneckerFactor, kronecker_factor, product_work
+from lngeom.information._kronecker import kronecker_factor, product_work
 from lngeom.information._problem import Layout, Problem
 from lngeom.information._pullback import Pullback
 from lngeom.information._sharding import Placement, is_sharded, on_each_shard, sum_over_samples
@@ -129,19 +129,13 @@ WORKING = 2**27
 
 @functools.partial(jax.jit, static_argnames=("at", "batch"))
 def products(
-    problem: Problem,
-    stored: Stored | None,
-    factor: KroneckerFactor | None,
-    at: Placement,
-    vectors: Float[Array, "P K"],
-    batch: int,
+    problem: Problem, stored: Stored | None, at: Placement, vectors: Float[Array, "P K"], batch: int
 ) -> Float[Array, "P K"]:
     """F V for many vectors: by outer products where the function's structure allows it, else `batch` at a time.
 
     Args:
         problem: the problem.
         stored: its stored derivative, or None.
-        factor: its stored outer products, or None.
         at: where its samples are.
         vectors: V.
         batch: vectors of one pass through the model.
@@ -149,10 +143,8 @@ def products(
     Returns:
         The products, as columns.
     """
-    if factor is not None:
-        return _in_groups(factor, vectors, at.chunk)
-    structure = _structure_that_pays(problem) if vectors.shape[1] >= MANY else None
-    if structure is not None:
+    structure = find_structure(problem) if vectors.shape[1] >= MANY else None
+    if structure is not None and _pays(structure):
         try:
             return _products_by_factor(problem, structure, at, vectors)
         except Irregular:
@@ -160,60 +152,26 @@ def products(
     return _products_by_passes(problem if stored is None else stored, at, vectors, batch)
 
 
-def outer_products(problem: Problem, limit: int) -> KroneckerFactor | None:
-    """The outer products of all samples, to be kept for `products`; None where there are none that pay or fit.
-
-    Args:
-        problem: the problem, with values.
-        limit: bytes they may take.
-
-    Returns:
-        The factor.
-    """
-    structure = _structure_that_pays(problem)
-    if structure is None or problem.rows * product_work(structure)[0] * problem.dtype.itemsize > limit:
-        return None
-    try:
-        with jax.ensure_compile_time_eval():  # they have values, and are kept beyond a trace in which they are made
-            return _factor_of(problem, structure)
-    except Irregular:
-        return None
-
-
-_factor_of = functools.partial(jax.jit, static_argnames="structure")(kronecker_factor)
-
-
-def _structure_that_pays(problem: Problem) -> Structure | None:
-    """Where outer products cost less than passing through all layers."""
-    structure = find_structure(problem)
-    if structure is None:
-        return None
+def _pays(structure: Structure) -> bool:
+    """Whether outer products cost less than passing through all layers."""
     kernels = sum(entry.shape[0] * entry.shape[1] for entry in structure.entries if entry.kernel)
-    return structure if product_work(structure)[0] <= 2 * kernels else None
+    return product_work(structure)[0] <= 2 * kernels
 
 
 def _products_by_factor(
     problem: Problem, structure: Structure, at: Placement, vectors: Float[Array, "P K"]
 ) -> Float[Array, "P K"]:
     work, held = (numbers * vectors.dtype.itemsize for numbers in product_work(structure))
-    batch = _batch(structure, vectors, at.chunk)
-    at = at._replace(chunk=max(1, min(at.chunk, WORKING // (held * batch + work))))
+    count = vectors.shape[1]
+    batch = max(MANY, min(count, WORKING // (held * min(at.chunk, problem.rows))))
+    at = at._replace(chunk=max(1, min(at.chunk, WORKING // (held * min(batch, count) + work))))
 
     def term(part: Problem, vectors: Float[Array, "P K"]) -> Float[Array, "P K"]:
-        return _in_groups(kronecker_factor(part, structure), vectors, at.chunk)
+        factor = kronecker_factor(part, structure)
+        groups = [factor.products(vectors[:, k : k + batch]) for k in range(0, count, batch)]
+        return jnp.concatenate(groups, 1)
 
     return sum_over_samples(term, problem, at, vectors)
-
-
-def _in_groups(factor: KroneckerFactor, vectors: Float[Array, "P K"], chunk: int) -> Float[Array, "P K"]:
-    count, batch = vectors.shape[1], _batch(factor.structure, vectors, chunk)
-    return jnp.concatenate([factor.products(vectors[:, k : k + batch]) for k in range(0, count, batch)], 1)
-
-
-def _batch(structure: Structure, vectors: Float[Array, "P K"], chunk: int) -> int:
-    """Vectors to be taken together with so many samples."""
-    held = product_work(structure)[1] * vectors.dtype.itemsize
-    return max(MANY, min(vectors.shape[1], WORKING // (held * chunk)))
 
 
 def _products_by_passes(source: Source, at: Placement, vectors: Float[Array, "P K"], batch: int) -> Float[Array, "P K"]:

@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import lngeom as lg
 import pytest
 from lngeom._numerics import agreement
-from lngeom._types import is_concrete
 from lngeom.information import _dense, _kronecker
 from lngeom.information._entries import Irregular, find_structure
 
@@ -61,28 +60,6 @@ def test_the_cheaper_route_is_taken_and_is_right_for_a_network_of_some_width():
     A, vectors = F.factor(), normal(4, F.in_size(), 9)
     assert agreement(F.as_matrix(), A.T @ A, 1e-12).agrees
     assert agreement(F.mm(vectors), A.T @ (A @ vectors), 1e-12).agrees
-
-
-def test_outer_products_are_kept_for_the_next_product_also_where_a_trace_asks_first():
-    apply = lambda p, x: jnp.tanh(x @ p[0] + p[1][None, :]) @ p[2]  # noqa: E731
-    params = [normal(0, 12, 16) / 4, normal(1, 16), normal(2, 16, 10) / 4]
-    F = lg.fisher(apply, params, normal(3, 21, 12), family=lg.families.Categorical())
-    vectors = normal(4, F.in_size(), 9)
-    A = F.factor()
-    expected = A.T @ (A @ vectors)
-    _, traced = jax.lax.scan(lambda c, v: (c, F.mm(v)), None, jnp.stack([vectors, 2 * vectors]))
-    assert agreement(traced, jnp.stack([expected, 2 * expected]), 1e-12).agrees
-    kept = F._outer_products
-    assert kept is not None
-    assert is_concrete(kept)
-    assert agreement(F.mm(vectors), expected, 1e-12).agrees
-    assert F._outer_products is kept
-    assert agreement(jax.jit(lambda F, v: F.mm(v))(F, vectors), expected, 1e-12).agrees
-    other = F.at_problem(replace(F.problem, params=jax.tree.map(lambda p: 2 * p, F.problem.params)))
-    assert agreement(other.mm(vectors), expected).differs
-    assert agreement(other.mm(vectors), other.factor().T @ (other.factor() @ vectors), 1e-12).agrees
-    small = lg.fisher(apply, params, normal(3, 21, 12), family=lg.families.Categorical(), memory=300_000)
-    assert small._outer_products is None
 
 
 @pytest.mark.parametrize(
