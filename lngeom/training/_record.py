@@ -1,7 +1,6 @@
 r"""One record of the tracker: what it holds, and how it is computed from weights, update and gradients."""
 
-from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -65,82 +64,20 @@ class Geometry(eqx.Module):
         return ~(self.radial_spread > jnp.broadcast_to(limit, self.radial_spread.shape))
 
 
-NUMBERS = (
-    "norm",
-    "angle",
-    "effective_learning_rate",
-    "radial_residual",
-    "radial_spread",
-    "gradient_scale",
-    "equilibrium_angle",
-    "equilibrium_norm",
-)
-"""What is known of each group; of the first four a history can be kept."""
-
-HISTORY, RUNNING = NUMBERS[:4], NUMBERS[4:6]
-
-
-class Packed(NamedTuple):
-    """The arrays of a `Geometry` in few: each array of a state costs every step of training some time.
-
-    Attributes:
-        numbers: those of `NUMBERS`, [8 G].
-        counters: step and diverged_at.
-        history: those of `HISTORY`, a ring, [4 K G]; None where none is kept.
-        history_steps: the numbers of their steps.
-    """
-
-    numbers: Float[Array, "8 G"]
-    counters: Int[Array, " 2"]
-    history: Float[Array, "4 K G"] | None
-    history_steps: Int[Array, " K"] | None
-
-
-def pack(geometry: Geometry) -> Packed:
-    """Stacks what `GeometryState.geometry` takes apart again."""
-    return Packed(
-        jnp.stack([getattr(geometry, name) for name in NUMBERS]),
-        jnp.stack([geometry.step, geometry.diverged_at]),
-        None if geometry.history is None else jnp.stack([geometry.history[name] for name in HISTORY]),
-        geometry.history_steps,
-    )
-
-
 class GeometryState(eqx.Module):
     """State of the tracker: that of the wrapped optimizer, and the record.
 
     Attributes:
         inner: state of the wrapped optimizer; None for a link of a chain.
-        packed: the record; its history is a ring.
-        names: of the groups.
-        sizes: number of weights of each.
-        every: steps from one record to the next.
+        geometry: the record; its history is a ring.
         groups: the leaves of each group.
         optimizer: name of the optimizer's law, or "" for a link.
     """
 
     inner: Any
-    packed: Packed
-    names: tuple[str, ...] = eqx.field(static=True)
-    sizes: tuple[int, ...] = eqx.field(static=True)
-    every: int = eqx.field(static=True)
+    geometry: Geometry
     groups: Groups = eqx.field(static=True)
     optimizer: str = eqx.field(static=True)
-
-    @property
-    def geometry(self) -> Geometry:
-        """The record, with axes of a batch of states in front."""
-        numbers, counters, history, history_steps = self.packed
-        return Geometry(
-            names=self.names,
-            sizes=self.sizes,
-            every=self.every,
-            step=counters[..., 0],
-            diverged_at=counters[..., 1],
-            history=None if history is None else {name: history[..., k, :, :] for k, name in enumerate(HISTORY)},
-            history_steps=history_steps,
-            **{name: numbers[..., k, :] for k, name in enumerate(NUMBERS)},
-        )
 
 
 def dtype_of(leaves: list[Array], groups: Groups):
@@ -155,7 +92,7 @@ def _inner_products(a: list[Array], b: list[Array], groups: Groups, dtype) -> Fl
     )
 
 
-def record(state: GeometryState, params, updates, gradients, settings) -> Packed:
+def record(state: GeometryState, params, updates, gradients, settings) -> Geometry:
     """The record after a step, from ‖w‖, ⟨w, u⟩, ‖u‖, ⟨w, ∇⟩ and ‖∇‖ of each group."""
     old, groups = state.geometry, state.groups
     w, u = jax.tree.leaves(params), jax.tree.leaves(updates)
@@ -192,16 +129,26 @@ def record(state: GeometryState, params, updates, gradients, settings) -> Packed
         place = (old.step // old.every) % steps.shape[0]
         history = {name: ring.at[place].set(values[name]) for name, ring in history.items()}
         steps = steps.at[place].set(old.step)
-    values |= {"radial_spread": spread, "gradient_scale": scale}
-    values |= {"equilibrium_angle": eq_angle, "equilibrium_norm": eq_norm}
-    kept = {"diverged_at": diverged_at, "history": history, "history_steps": steps}
-    return pack(replace(old, **values, **kept))
+    return Geometry(
+        names=old.names,
+        sizes=old.sizes,
+        every=old.every,
+        step=old.step,
+        radial_spread=spread,
+        gradient_scale=scale,
+        equilibrium_angle=eq_angle,
+        equilibrium_norm=eq_norm,
+        diverged_at=diverged_at,
+        history=history,
+        history_steps=steps,
+        **values,
+    )
 
 
 def _equilibrium(state: GeometryState, eta, decay, beta, b2, trust, scale):
     """`predict_equilibrium` in traced form, with the measured size of the gradient."""
     unknown = jnp.full_like(scale, jnp.nan)
-    sizes = jnp.asarray(state.sizes, scale.dtype)
+    sizes = jnp.asarray(state.geometry.sizes, scale.dtype)
     if not isinstance(decay, int | float) or decay <= 0:
         return unknown, unknown
     product = eta * decay

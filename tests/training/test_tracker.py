@@ -128,7 +128,7 @@ def test_seeds_side_by_side_record_when_due_and_only_then():
 
     def late(count):
         state = tracked.init(start())
-        return eqx.tree_at(lambda s: s.packed.counters, state, jnp.stack([count, -1]).astype(jnp.int32))
+        return eqx.tree_at(lambda s: s.geometry.step, state, jnp.asarray(count, jnp.int32))
 
     def four_steps(state):
         def step(carry, _):
