@@ -135,7 +135,7 @@ def equilibrium(data: Part, axes) -> str:
         title="random gradients: angle",
         ylabel="measured over predicted",
         xlabel="time × predicted rate",
-        ylim=(0.8, 1.2),
+        ylim=(0.7, 1.2),
         xlim=(0, 6),
     )
     axes[0, 0].set_ylim(5e-3, 1)
@@ -147,9 +147,11 @@ def equilibrium(data: Part, axes) -> str:
             _band(axis, steps, ratio, name, plots.COLOURS[k])
     for axis, what in ((axes[1, 0], "angle"), (axes[1, 1], "norm")):
         axis.axhline(1, color="0.3", linewidth=0.8, linestyle="--")
-        axis.set(title=f"MLP on digits: {what}", ylabel="measured over predicted", xlabel="training step", yscale="log")
-    axes[0, 0].legend(fontsize=6)
-    axes[1, 0].legend()
+        axis.set(title=f"MLP on digits: {what}", ylabel="measured over predicted", xlabel="training step")
+    axes[1, 0].set_yscale("log")
+    axes[1, 1].set_ylim(0, 2)
+    axes[0, 1].legend(*axes[0, 0].get_legend_handles_labels(), fontsize=6, loc="lower right", ncols=2)
+    axes[1, 1].legend(loc="lower left", ncols=2)
     return (
         "Equilibrium of scale-invariant weights under weight decay. Above: with independent random gradients norm and "
         "angle relax to their predicted values at the predicted rates. Below: second layer of an MLP on digits, whose "
