@@ -14,6 +14,7 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from lngeom._types import GLMParameters, is_concrete
 from lngeom.information import _dense, _factor, _products, _sampling, _solve, _spectrum
+from lngeom.information._kronecker import KroneckerFactor
 from lngeom.information._measured_nullspace import MeasuredNullspace, measure
 from lngeom.information._order import to_paper_order
 from lngeom.information._planner import Plan
@@ -74,7 +75,8 @@ class FisherOperator(lx.AbstractLinearOperator):
         """
         if jnp.ndim(vectors) != 2 or vectors.shape[0] != self.in_size():
             raise ValueError(f"mm takes a matrix [P K] with P = {self.in_size()} rows; got shape {jnp.shape(vectors)}")
-        return _products.products(self.problem, self.stored, self._products, vectors, self.plan.batch)
+        factor = self._outer_products if vectors.shape[1] >= _products.MANY else None
+        return _products.products(self.problem, self.stored, factor, self._products, vectors, self.plan.batch)
 
     def __matmul__(self, other: Any) -> Any:
         """F v for a ravelled vector [P], F V for a matrix [P K], or a composition with another operator."""
@@ -368,6 +370,12 @@ class FisherOperator(lx.AbstractLinearOperator):
     @functools.cached_property
     def _flat_product(self) -> Callable[[Float[Array, " P"]], Float[Array, " P"]]:
         return _products.compiled(_products.flat_product, self._source, self._products)
+
+    @functools.cached_property
+    def _outer_products(self) -> KroneckerFactor | None:
+        keeps = self.stored is not None and is_concrete(self.problem)
+        with jax.ensure_compile_time_eval():
+            return _products.keep_factor(self.problem, self._products) if keeps else None
 
     @property
     def _products(self) -> Placement:

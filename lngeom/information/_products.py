@@ -16,7 +16,7 @@ from jax.sharding import PartitionSpec
 from jaxtyping import Array, Float, PyTree
 
 from lngeom.information._entries import Irregular, Structure, find_structure
-from lngeom.information._kronecker import kronecker_factor, product_work
+from lngeom.information._kronecker import KroneckerFactor, kronecker_factor, product_work
 from lngeom.information._problem import Layout, Problem
 from lngeom.information._pullback import Pullback
 from lngeom.information._sharding import Placement, is_sharded, on_each_shard, sum_over_samples
@@ -127,15 +127,43 @@ WORKING = 2**27
 """Bytes of what one pass holds for all its vectors."""
 
 
+@functools.partial(jax.jit, static_argnames="at")
+def keep_factor(problem: Problem, at: Placement) -> KroneckerFactor | None:
+    """The outer products of all samples, to be used for many vectors again and again.
+
+    Args:
+        problem: the problem.
+        at: where its samples are.
+
+    Returns:
+        The factor; None where products by it do not pay, or its samples are more than one pass takes.
+    """
+    structure = find_structure(problem)
+    if structure is None or not _pays(structure) or is_sharded(at, problem):
+        return None
+    if _samples_of_a_pass(problem, structure, at, MANY) < problem.rows:
+        return None
+    try:
+        return kronecker_factor(problem, structure)
+    except Irregular:
+        return None
+
+
 @functools.partial(jax.jit, static_argnames=("at", "batch"))
 def products(
-    problem: Problem, stored: Stored | None, at: Placement, vectors: Float[Array, "P K"], batch: int
+    problem: Problem,
+    stored: Stored | None,
+    factor: KroneckerFactor | None,
+    at: Placement,
+    vectors: Float[Array, "P K"],
+    batch: int,
 ) -> Float[Array, "P K"]:
     """F V for many vectors: by outer products where the function's structure allows it, else `batch` at a time.
 
     Args:
         problem: the problem.
         stored: its stored derivative, or None.
+        factor: its stored outer products, or None.
         at: where its samples are.
         vectors: V.
         batch: vectors of one pass through the model.
@@ -143,6 +171,8 @@ def products(
     Returns:
         The products, as columns.
     """
+    if factor is not None:
+        return _by_factor(factor, vectors)
     structure = find_structure(problem) if vectors.shape[1] >= MANY else None
     if structure is not None and _pays(structure):
         try:
@@ -158,20 +188,24 @@ def _pays(structure: Structure) -> bool:
     return product_work(structure)[0] <= 2 * kernels
 
 
+def _samples_of_a_pass(problem: Problem, structure: Structure, at: Placement, batch: int) -> int:
+    work, held = (numbers * problem.dtype.itemsize for numbers in product_work(structure))
+    return max(1, min(at.chunk, WORKING // (held * batch + work)))
+
+
+def _by_factor(factor: KroneckerFactor, vectors: Float[Array, "P K"]) -> Float[Array, "P K"]:
+    """As many vectors at a time as memory allows."""
+    count, held = vectors.shape[1], product_work(factor.structure)[1] * vectors.dtype.itemsize
+    batch = max(MANY, min(count, WORKING // (held * len(factor.signals[0]))))
+    return jnp.concatenate([factor.products(vectors[:, k : k + batch]) for k in range(0, count, batch)], 1)
+
+
 def _products_by_factor(
     problem: Problem, structure: Structure, at: Placement, vectors: Float[Array, "P K"]
 ) -> Float[Array, "P K"]:
-    work, held = (numbers * vectors.dtype.itemsize for numbers in product_work(structure))
-    count = vectors.shape[1]
-    batch = max(MANY, min(count, WORKING // (held * min(at.chunk, problem.rows))))
-    at = at._replace(chunk=max(1, min(at.chunk, WORKING // (held * min(batch, count) + work))))
-
-    def term(part: Problem, vectors: Float[Array, "P K"]) -> Float[Array, "P K"]:
-        factor = kronecker_factor(part, structure)
-        groups = [factor.products(vectors[:, k : k + batch]) for k in range(0, count, batch)]
-        return jnp.concatenate(groups, 1)
-
-    return sum_over_samples(term, problem, at, vectors)
+    chunk = _samples_of_a_pass(problem, structure, at, MANY)
+    term = lambda part, vectors: _by_factor(kronecker_factor(part, structure), vectors)  # noqa: E731
+    return sum_over_samples(term, problem, at._replace(chunk=chunk), vectors)
 
 
 def _products_by_passes(source: Source, at: Placement, vectors: Float[Array, "P K"], batch: int) -> Float[Array, "P K"]:

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import lngeom as lg
 import pytest
 from lngeom._numerics import agreement
-from lngeom.information import _dense, _kronecker
+from lngeom.information import _dense, _kronecker, _products
 from lngeom.information._entries import Irregular, find_structure
 
 from tests.information import zoo
@@ -37,7 +37,19 @@ def equinox_network():
     )
 
 
-@pytest.mark.parametrize("make", [tied, equinox_network], ids=lambda make: make.__name__)
+def layer_normalized(inputs=4, units=6, outputs=3):
+    def apply(p, x):
+        a = x @ p["in"] + p["bias"][None]
+        a = a - jnp.mean(a, 1, keepdims=True)
+        n = a / jnp.sqrt(jnp.mean(jnp.square(a), 1, keepdims=True) + 1e-5)
+        return jnp.tanh(n * p["gain"][None] + p["shift"][None]) @ p["out"]
+
+    params = {"in": normal(0, inputs, units), "bias": normal(1, units), "gain": normal(2, units)}
+    params |= {"shift": normal(3, units), "out": normal(4, units, outputs) / units**0.5}
+    return zoo.Case("layer-normalized", apply, params, normal(5, 11, inputs), lg.families.Categorical())
+
+
+@pytest.mark.parametrize("make", [tied, equinox_network, layer_normalized], ids=lambda make: make.__name__)
 def test_outer_products_give_the_matrix_and_its_products(make):
     F = make().fisher()
     structure, vectors = find_structure(F.problem), normal(7, F.in_size(), 9)
@@ -46,6 +58,9 @@ def test_outer_products_give_the_matrix_and_its_products(make):
     route = _dense.Route(structure, chunk=4)
     build = jax.jit(lambda problem: _dense._dense(problem, F._rows, route))
     assert agreement(build(F.problem), reference, 1e-12).agrees
+    assert agreement(
+        _products._products_by_factor(F.problem, structure, F._products, vectors), reference @ vectors
+    ).agrees
     factor = jax.jit(_kronecker.kronecker_factor, static_argnums=1)(F.problem, structure)
     assert agreement(factor.products(vectors), reference @ vectors, 1e-12).agrees
     doubled = replace(factor, signals=(2 * factor.signals[0], *factor.signals[1:]))
@@ -53,13 +68,14 @@ def test_outer_products_give_the_matrix_and_its_products(make):
 
 
 def test_the_cheaper_route_is_taken_and_is_right_for_a_network_of_some_width():
-    params = [normal(0, 12, 16) / 4, normal(1, 16), normal(2, 16, 10) / 4]
-    apply = lambda p, x: jnp.tanh(x @ p[0] + p[1][None, :]) @ p[2]  # noqa: E731
-    F = lg.fisher(apply, params, normal(3, 21, 12), family=lg.families.Categorical())
+    F = layer_normalized(inputs=12, units=16, outputs=6).fisher()
     assert _dense.choose_route(F.problem, 21).structure is not None
     A, vectors = F.factor(), normal(4, F.in_size(), 9)
     assert agreement(F.as_matrix(), A.T @ A, 1e-12).agrees
-    assert agreement(F.mm(vectors), A.T @ (A @ vectors), 1e-12).agrees
+    within = jax.jit(lambda v: F.mm(v))(vectors)  # the factor is kept from here on, and holds no tracers
+    assert F._outer_products is not None
+    for found in (within, F.mm(vectors), jax.jit(lambda F, v: F.mm(v))(F, vectors)):
+        assert agreement(found, A.T @ (A @ vectors), 1e-12).agrees
 
 
 @pytest.mark.parametrize(
