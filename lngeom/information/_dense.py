@@ -55,9 +55,7 @@ def _closed_form(problem: Problem, at: Placement) -> Float[Array, "P P"]:
         return _printed.dense(function.model, problem.params, problem.inputs)
 
     def term(part: Problem) -> Float[Array, "P P"]:
-        weights = part.weights
-        mean = _structured.dense(function.model, part.params, part.inputs, weights=weights)
-        return mean * (part.rows / part.samples)
+        return _structured.dense(function.model, part.params, part.inputs, weights=part.weights, samples=part.samples)
 
     chunk = problem.rows if problem.coupled else max(at.chunk, CLOSED)
     return sum_over_samples(term, problem, at._replace(chunk=chunk))

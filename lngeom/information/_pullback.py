@@ -229,7 +229,7 @@ class Metric(eqx.Module):
         family: whose covariance Λ is.
         weights: of each position [N *T], or None.
         scores: [N m *T C], whose outer products take Λ's place, or None.
-        linear: dz ↦ Λ dz / N with all that z determines computed once; None with scores.
+        linear: dz ↦ Λ dz with all that z determines computed once; None with scores.
         samples: N.
     """
 
@@ -242,14 +242,9 @@ class Metric(eqx.Module):
 
     def product(self, dz: Float[Array, "N *T C"]) -> Float[Array, "N *T C"]:
         """Λ dz / N."""
-        if self.linear is not None:
-            return self.linear(dz)
-        if self.scores is not None:
+        if self.linear is None:
             return self.transposed_sqrt(self.sqrt_product(dz))
-        y = self.family.thaw().metric_product(self.outputs, dz)
-        if self.weights is not None:
-            y = y * self.weights[..., None]
-        return y / self.samples
+        return self.linear(dz) * (1 / self.samples)
 
     def sqrt_product(self, dz: Float[Array, "N *T C"]) -> Float[Array, "N *R"]:
         """Sᵀ dz / √N: shape [N *T C], or [N m] with scores."""
@@ -275,12 +270,19 @@ class Metric(eqx.Module):
 
 def metric(problem: Problem, outputs: Float[Array, "N *T C"]) -> Metric:
     """The metric at these outputs of the problem."""
-    at = Metric(outputs, Frozen(problem.family), problem.weights, problem.scores, None, problem.samples)
+    family, weights = problem.family, problem.weights
+
+    def product(dz: Float[Array, "N *T C"]) -> Float[Array, "N *T C"]:
+        y = family.metric_product(outputs, dz)
+        return y if weights is None else y * weights[..., None]
+
     if problem.scores is not None:
-        return at
-    if problem.family.joint:
-        return replace(at, linear=jax.linearize(at.product, jnp.zeros_like(outputs))[1])
-    return replace(at, linear=jax.tree_util.Partial(jnp.multiply, at.product(jnp.ones_like(outputs))))
+        linear = None
+    elif family.joint:
+        linear = jax.linearize(product, jnp.zeros_like(outputs))[1]
+    else:
+        linear = jax.tree_util.Partial(jnp.multiply, product(jnp.ones_like(outputs)))
+    return Metric(outputs, Frozen(family), weights, problem.scores, linear, problem.samples)
 
 
 class Pullback(eqx.Module):

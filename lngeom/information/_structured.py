@@ -21,8 +21,8 @@ from lngeom.information._linearization import (
 )
 from lngeom.information._order import from_paper_order
 
-CHUNK = 256
-"""Samples summed at a time: the packed factors of a chunk stay in cache (by measurement; 128 to 512 are close)."""
+CHUNK = 512
+"""Most samples summed at a time: fewer add to the sum too often, and the factors of more leave the cache."""
 
 BYTES = 2**27
 """Of packed factors at a time, where units or inputs are so many that CHUNK samples would take more."""
@@ -56,6 +56,7 @@ def dense(
     inputs: Float[Array, "N D"],
     chunk: int = CHUNK,
     weights: Float[Array, " N"] | None = None,
+    samples: int | None = None,
 ) -> Float[Array, "P P"]:
     """The exact Fisher matrix, summed over chunks of samples.
 
@@ -65,6 +66,7 @@ def dense(
         inputs: X, one sample a row.
         chunk: most samples summed at a time.
         weights: of each sample in the mean; 1 where None.
+        samples: what the sum is divided by; the number of samples where None.
 
     Returns:
         The matrix, in the order of `ravel_pytree`.
@@ -79,17 +81,18 @@ def dense(
     if weights is not None:
         diagonal = diagonal * weights[:, None]
         outer = None if outer is None else outer * jnp.sqrt(weights)[:, None]
-    held = (params.units + params.inputs) ** 2 + 2 * params.units**2
+    held = (params.units + params.inputs) ** 2
     chunk = max(1, min(chunk, BYTES // (held * inputs.dtype.itemsize)))
+    samples = len(inputs) if samples is None else samples
     if isinstance(at, GroupedLinearization):
-        return _dense_grouped(at, params, diagonal, outer, chunk)
+        return _dense_grouped(at, params, diagonal, outer, chunk, samples)
     assert isinstance(at, UnitwiseLinearization)
-    return _dense_unitwise(at, params, diagonal, outer, chunk)
+    return _dense_unitwise(at, params, diagonal, outer, chunk, samples)
 
 
 def _sum_over_chunks(term: Callable, arrays: tuple, samples: int, chunk: int):
     """Σ of term(slice of arrays) over chunks of samples, by a scan, and one last shorter chunk."""
-    chunk = min(chunk, samples)
+    chunk = -(-samples // -(-samples // chunk))
     full, rest = divmod(samples, chunk)
     head = jax.tree.map(lambda a: a[: full * chunk].reshape(full, chunk, *a.shape[1:]), arrays)
     shapes = jax.eval_shape(term, jax.tree.map(lambda a: a[0], head))
@@ -109,8 +112,20 @@ def unpacking(size: int) -> np.ndarray:
     return positions
 
 
+def _pairs(a: Float[Array, "K N"], b: Float[Array, "K N"]) -> Float[Array, "K(K+1)/2 N"]:
+    """The products a_i b_j of rows with i ≤ j: of rows that are written out first, which is then one fast sweep."""
+    first, second = np.triu_indices(len(a))
+    a, b = jax.lax.optimization_barrier((a, b))
+    return a[first] * b[second]
+
+
+def _outer_rows(a: Float[Array, "H N"], x: Float[Array, "D N"]) -> Float[Array, "HD N"]:
+    """Outer products of the columns of two matrices."""
+    return (a[:, None] * x[None]).reshape(-1, a.shape[1])
+
+
 def _dense_grouped(
-    at: GroupedLinearization, params: GLMParameters, diagonal: Array, outer: Array | None, chunk: int
+    at: GroupedLinearization, params: GLMParameters, diagonal: Array, outer: Array | None, chunk: int, samples: int
 ) -> Float[Array, "P P"]:
     r"""Layer, RMS and group norm, with Λ = diag(λ) − q qᵀ.
 
@@ -124,9 +139,11 @@ def _dense_grouped(
     size = units // at.groups
     group = np.arange(units) // size
     gain = params.gain[:, None]
+    first, second = np.triu_indices(units)
 
     def mean(value: Float[Array, "H N"]) -> Float[Array, "H N"]:
-        return jnp.repeat(jnp.mean(value.reshape(at.groups, size, -1), 1), size, 0)
+        grouped = value.reshape(at.groups, size, -1)
+        return jnp.broadcast_to(jnp.mean(grouped, 1, keepdims=True), grouped.shape).reshape(value.shape)
 
     def term(part):
         n, x, s, weight = (v.T for v in part[:4])
@@ -134,42 +151,41 @@ def _dense_grouped(
         d, c = weight * gain * gain, weight * gain * s
         u = (d * n - 0.5 * mean(d * n * n) * n) / size
         v = (d - 0.5 * mean(d) - mean(d * n) * n) / size if at.centered else jnp.zeros_like(d)
-        rows = []
-        for i in range(units):
-            end = (group[i] + 1) * size
-            row = -(u[i : i + 1] * n[i:end] + n[i : i + 1] * u[i:end])
-            if at.centered:
-                row -= v[i : i + 1] + v[i:end]
-            row = jnp.concatenate([row[:1] + d[i : i + 1], row[1:]]) * jnp.square(s[i : i + 1])
-            rows.append(jnp.concatenate([row, jnp.zeros((units - end, n.shape[1]), n.dtype)]) if end < units else row)
-        # E[σ⁻¹ (Π D_g Λ)_ij x] for the biases, and the same times n_j for the gains.
-        same = jnp.asarray(group[:, None] == group[None, :], n.dtype)[:, :, None]
-        left = jnp.eye(units, dtype=n.dtype)[:, :, None] * c[None] - same * n[:, None] * (c * n / size)[None]
+        entries = -_pairs(u * s, n * s) - _pairs(n * s, u * s)
         if at.centered:
-            left -= same * (c / size)[None]
+            v = jax.lax.optimization_barrier(v * jnp.square(s))
+            entries -= v[first] + v[second]
+        if at.groups > 1:
+            entries *= jnp.asarray(group[first] == group[second], n.dtype)[:, None]
+        entries = entries.at[np.flatnonzero(first == second)].add(d * jnp.square(s))
+        # What belongs to the biases, and times n_j to the gains: of σ⁻¹ (Π D_g Λ)_ij x_d, the factors with j.
+        own = jnp.concatenate([c, c * n])
+        crossed = [_outer_rows(n, x) @ (own * jnp.concatenate([n, n])).T]
         shared = [jnp.diag(jnp.sum(m, 1)) for m in (weight, weight * n, weight * n * n)]
         if q is not None:
             w = gain * q - n * mean(n * gain * q)
             w = (w - mean(gain * q) if at.centered else w) * s
-            rows = [row - w[i : i + 1] * w[i:] for i, row in enumerate(rows)]
-            left -= w[:, None] * q[None]
+            entries -= _pairs(w, w)
+            crossed.append(_outer_rows(w, x) @ jnp.concatenate([q, q * n]).T)
             shared = [m - a @ b.T for m, a, b in zip(shared, (q, q, q * n), (q, q * n, q * n), strict=True)]
-        crossed = jnp.concatenate([left, left * n[None]], 1).reshape(2 * units * units, -1)
-        products = jnp.concatenate([x[k : k + 1] * x[k:] for k in range(features)])
-        return jnp.concatenate(rows) @ products.T, crossed @ x.T, *shared
+        return entries @ _pairs(x, x).T, own @ x.T, crossed, shared
 
-    samples = len(at.inputs)
     arrays = (at.normalized, at.inputs, at.inverse_scale, diagonal, outer)
-    ww, wbg, bb, bg, gg = _sum_over_chunks(term, arrays, samples, chunk)
+    sums = _sum_over_chunks(term, arrays, len(at.inputs), chunk)
+    ww, own, crossed, (bb, bg, gg) = jax.tree.map(lambda part: part / samples, sums)
     ww = ww[unpacking(units)][:, :, unpacking(features)]
     ww = ww.transpose(0, 2, 1, 3).reshape(units * features, units * features)
-    wbg = wbg.reshape(units, 2 * units, features).transpose(0, 2, 1).reshape(units * features, 2 * units)
+    same = jnp.asarray((group[:, None] == group[None, :]) / size, ww.dtype)[:, None, None]
+    alone = jnp.eye(units, dtype=ww.dtype)[:, None, None] - (same if at.centered else 0)
+    along, *rest = (part.reshape(units, features, 2, units) for part in crossed)
+    wbg = alone * own.reshape(2, units, features).transpose(2, 0, 1)[None] - same * along - sum(rest)
+    wbg = wbg.reshape(units * features, 2 * units)
     shared = jnp.block([[bb, bg], [bg.T, gg]])
-    return jnp.block([[ww, wbg], [wbg.T, shared]]) / samples
+    return jnp.block([[ww, wbg], [wbg.T, shared]])
 
 
 def _dense_unitwise(
-    at: UnitwiseLinearization, params: GLMParameters, diagonal: Array, outer: Array | None, chunk: int
+    at: UnitwiseLinearization, params: GLMParameters, diagonal: Array, outer: Array | None, chunk: int, samples: int
 ) -> Float[Array, "P P"]:
     units, width = params.units, params.inputs + 2
     gain = params.gain[None, :]
@@ -184,9 +200,8 @@ def _dense_unitwise(
         crossed = (f * outer[:, :, None]).reshape(len(n), -1)
         return own, crossed.T @ crossed
 
-    samples = len(at.inputs)
     arrays = (at.normalized, at.inverse_scale, at.inputs, diagonal, outer)
-    own, crossed = _sum_over_chunks(term, arrays, samples, chunk)
+    own, crossed = _sum_over_chunks(term, arrays, len(at.inputs), chunk)
     matrix = jnp.zeros((units, width, units, width), own.dtype)
     matrix = matrix.at[np.arange(units), :, np.arange(units), :].set(own).reshape(params.size, params.size)
     if crossed is not None:
