@@ -31,12 +31,12 @@ class AbstractLinearization(eqx.Module):
 
     Attributes:
         normalized: n at that point, shape [N H].
-        inverse_scale: 1/σ, shape [N H].
+        inverse_scale: 1/σ, shape [N H], or [N 1] where it is the same for all units.
         inputs: x̃, shape [N D].
     """
 
     normalized: eqx.AbstractVar[Float[Array, "N H"]]
-    inverse_scale: eqx.AbstractVar[Float[Array, "N H"]]
+    inverse_scale: eqx.AbstractVar[Float[Array, "N #H"]]
     inputs: eqx.AbstractVar[Float[Array, "N D"]]
 
     @abstractmethod
@@ -81,7 +81,7 @@ class GroupedLinearization(AbstractLinearization):
 
     Attributes:
         normalized: n, shape [N H].
-        inverse_scale: 1/σ, shape [N H], constant within a group.
+        inverse_scale: 1/σ, shape [N H], constant within a group; [N 1] of one group.
         inputs: x, shape [N D].
         transposed: the same as [D N], so that no product has to transpose it.
         groups: number of groups.
@@ -89,7 +89,7 @@ class GroupedLinearization(AbstractLinearization):
     """
 
     normalized: Float[Array, "N H"]
-    inverse_scale: Float[Array, "N H"]
+    inverse_scale: Float[Array, "N #H"]
     inputs: Float[Array, "N D"]
     transposed: Float[Array, "D N"]
     groups: int = eqx.field(static=True)
@@ -175,6 +175,5 @@ def _(normalizer, weights, inputs) -> UnitwiseLinearization:
 def _(normalizer, weights, inputs) -> GroupedLinearization:
     mean, scale = normalizer.statistics(weights, inputs)
     a = summed_inputs(weights, inputs)
-    inverse_scale = jnp.broadcast_to(1 / scale, a.shape)
     n, transposed = (a - mean) / scale, jax.lax.optimization_barrier(inputs.T)
-    return GroupedLinearization(n, inverse_scale, inputs, transposed, normalizer.group_count, normalizer.centered)
+    return GroupedLinearization(n, 1 / scale, inputs, transposed, normalizer.group_count, normalizer.centered)
