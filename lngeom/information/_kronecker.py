@@ -37,66 +37,12 @@ class KroneckerFactor(eqx.Module):
     structure: Structure = eqx.field(static=True)
     layout: Layout = eqx.field(static=True)
 
-    def products(self, vectors: Float[Array, "P K"]) -> Float[Array, "P K"]:
-        """AᵀA V for the columns of a matrix: V → what enters each point → AV → AᵀAV.
-
-        Large matrix products throughout: a bias is one more row of a kernel that enters at the same point, whose input
-        is 1, and what belongs to no kernel has its part of the rows written out.
-        """
-        edges, count = _edges(self.layout), vectors.shape[1]
-        leaves = [vectors[a:b] for a, b in itertools.pairwise(edges)]
-        samples, outputs, _ = self.signals[0].shape
-        kernels, rows = self._kernels_and_rows()
-        written = jnp.concatenate([m.reshape(samples * outputs, -1) for _, m in rows], 1) if rows else None
-        images: Any = 0
-        if written is not None:
-            v = jnp.concatenate([leaves[leaf] for leaf, _ in rows])
-            images = (written @ v).reshape(samples, outputs, count)
-        for entry, biases, x in kernels:
-            v = leaves[entry.leaf]
-            v = v.reshape(*entry.shape[::-1], count).swapaxes(0, 1) if entry.transposed else v
-            v = v.reshape(entry.shape[0], -1)
-            if biases:
-                v = jnp.concatenate([v, *(leaves[leaf].reshape(1, -1) for leaf in biases)])
-            images += self.signals[entry.point] @ (x @ v).reshape(samples, -1, count)
-        result: list[Any] = [jnp.zeros_like(leaf) for leaf in leaves]
-        if written is not None:
-            found = written.T @ images.reshape(samples * outputs, count)
-            ends = np.cumsum([m.shape[2] for _, m in rows])
-            for (leaf, _), part in zip(rows, jnp.split(found, ends[:-1]), strict=True):
-                result[leaf] += part
-        for entry, biases, x in kernels:
-            found = _transpose(x) @ (_transpose(self.signals[entry.point]) @ images).reshape(samples, -1)
-            v = found[: entry.shape[0]].reshape(*entry.shape, count)
-            result[entry.leaf] += (v.swapaxes(0, 1) if entry.transposed else v).reshape(-1, count)
-            for leaf, part in zip(biases, found[entry.shape[0] :], strict=True):
-                result[leaf] += part.reshape(-1, count)
-        return jnp.concatenate(result)
-
-    def _kernels_and_rows(self) -> tuple[list[tuple[Entry, list[int], Array]], list[tuple[int, Array]]]:
-        """Each kernel with the biases it takes along and its input, and rows [N C H] of all other leaves."""
-        kernels, hosts, rows = [], {}, []
-        for entry, x in zip(self.structure.entries, self.inputs, strict=True):
-            if entry.kernel:
-                assert x is not None
-                hosts.setdefault(entry.point, len(kernels))
-                kernels.append((entry, [], x))
-        for i, (entry, x) in enumerate(zip(self.structure.entries, self.inputs, strict=True)):
-            if not entry.kernel and x is None and entry.point in hosts:
-                kernels[hosts[entry.point]][1].append(entry.leaf)
-            elif not entry.kernel:
-                rows.append((entry.leaf, self._part(i)[1]))
-        kernels = [
-            (entry, biases, jnp.pad(x, ((0, 0), (0, len(biases))), constant_values=1)) for entry, biases, x in kernels
-        ]
-        return kernels, rows
-
     def gram_parts(self) -> tuple[Array, ...]:
         r"""Of each pair of entries $\sum_n (x_n \otimes x'_n)(m_n^\top m'_n)$, packed for a kernel with itself."""
         return tuple(self._pair(i, j) for i, j in _pairs(self.structure))
 
     def _pair(self, i: int, j: int) -> Array:
-        (x, m), (y, k) = self._part(i), self._part(j)
+        (x, m), (y, k) = self.part(i), self.part(j)
         if x is None and y is None:
             return m.reshape(-1, m.shape[2]).T @ k.reshape(-1, k.shape[2])
         g = m.swapaxes(1, 2) @ k
@@ -107,10 +53,105 @@ class KroneckerFactor(eqx.Module):
         x, y = (one if v is None else v for v in (x, y))
         return (x[:, :, None] * y[:, None, :]).reshape(len(g), -1).T @ g.reshape(len(g), -1)
 
-    def _part(self, i: int) -> tuple[Array | None, Array]:
+    def part(self, i: int) -> tuple[Array | None, Array]:
+        """x and m of an entry; of a gain None and its part of the rows."""
         entry, x = self.structure.entries[i], self.inputs[i]
         m = self.signals[entry.point]
         return (x, m) if entry.kernel or x is None else (None, m * x[:, None, :])
+
+
+class BothWays(eqx.Module):
+    """An array with its transpose, written out: as part of a matrix product it would be slower.
+
+    Attributes:
+        array: the array.
+        transposed: the same with its last two axes swapped.
+    """
+
+    array: Float[Array, "*N A B"]
+    transposed: Float[Array, "*N B A"]
+
+    def __init__(self, array: Float[Array, "*N A B"]):
+        self.array, self.transposed = array, jax.lax.optimization_barrier(array.swapaxes(-1, -2))
+
+
+class FactorForMany(eqx.Module):
+    """The factor laid out for products with many vectors, which are large matrix products throughout.
+
+    A bias is one more row of a kernel that enters at the same point, whose input is 1, and what belongs to no kernel
+    has its part of the rows written out.
+
+    Attributes:
+        inputs: x of each kernel and a 1 for each of its biases, [N D+B].
+        signals: m of each kernel, [N C H].
+        written: rows of all other leaves, [NC Q], or None.
+        kernels: each kernel, and the leaves of its biases.
+        others: each other leaf, and how many columns of `written` are its own.
+        layout: of a tangent.
+    """
+
+    inputs: tuple[BothWays, ...]
+    signals: tuple[BothWays, ...]
+    written: BothWays | None
+    kernels: tuple[tuple[Entry, tuple[int, ...]], ...] = eqx.field(static=True)
+    others: tuple[tuple[int, int], ...] = eqx.field(static=True)
+    layout: Layout = eqx.field(static=True)
+
+    def __init__(self, factor: KroneckerFactor):
+        entries = list(zip(factor.structure.entries, factor.inputs, strict=True))
+        kernels = [(entry, x) for entry, x in entries if entry.kernel]
+        hosts = {entry.point: k for k, (entry, _) in reversed(list(enumerate(kernels)))}
+        biases, rows = [[] for _ in kernels], []
+        for i, (entry, x) in enumerate(entries):
+            if not entry.kernel and x is None and entry.point in hosts:
+                biases[hosts[entry.point]].append(entry.leaf)
+            elif not entry.kernel:
+                m = factor.part(i)[1]
+                rows.append((entry.leaf, m.reshape(-1, m.shape[2])))
+        ones = [((0, 0), (0, len(leaves))) for leaves in biases]
+        padded = [jnp.pad(x, pad, constant_values=1) for (_, x), pad in zip(kernels, ones, strict=True)]
+        self.inputs = tuple(map(BothWays, padded))
+        self.signals = tuple(BothWays(factor.signals[entry.point]) for entry, _ in kernels)
+        self.written = BothWays(jnp.concatenate([m for _, m in rows], 1)) if rows else None
+        self.kernels = tuple((entry, tuple(leaves)) for (entry, _), leaves in zip(kernels, biases, strict=True))
+        self.others = tuple((leaf, m.shape[1]) for leaf, m in rows)
+        self.layout = factor.layout
+
+    @property
+    def held(self) -> int:
+        """Numbers that a product holds for each vector: what enters kernels, there and back, and AV."""
+        rows = len(self.written.array) if self.written else self.signals[0].array[..., 0].size
+        return rows + 2 * sum(m.array[:, 0].size for m in self.signals)
+
+    def products(self, vectors: Float[Array, "P K"]) -> Float[Array, "P K"]:
+        """AᵀA V for the columns of a matrix: V → what enters each point → AV → AᵀAV."""
+        edges, count = _edges(self.layout), vectors.shape[1]
+        leaves = [vectors[a:b] for a, b in itertools.pairwise(edges)]
+        images: Any = 0  # AV, [NC K]
+        if self.written is not None:
+            images = self.written.array @ jnp.concatenate([leaves[leaf] for leaf, _ in self.others])
+        parts = list(zip(self.kernels, self.inputs, self.signals, strict=True))
+        for (entry, biases), x, m in parts:
+            v = leaves[entry.leaf]
+            v = v.reshape(*entry.shape[::-1], count).swapaxes(0, 1) if entry.transposed else v
+            v = v.reshape(entry.shape[0], -1)
+            if biases:
+                v = jnp.concatenate([v, *(leaves[leaf].reshape(1, -1) for leaf in biases)])
+            images += (m.array @ (x.array @ v).reshape(len(m.array), -1, count)).reshape(-1, count)
+        result: list[Any] = [jnp.zeros_like(leaf) for leaf in leaves]
+        if self.written is not None:
+            ends = np.cumsum([width for _, width in self.others])
+            found = jnp.split(self.written.transposed @ images, ends[:-1])
+            for (leaf, _), part in zip(self.others, found, strict=True):
+                result[leaf] += part
+        for (entry, biases), x, m in parts:
+            pulled = m.transposed @ images.reshape(*m.array.shape[:2], count)
+            found = x.transposed @ pulled.reshape(len(pulled), -1)
+            v = found[: entry.shape[0]].reshape(*entry.shape, count)
+            result[entry.leaf] += (v.swapaxes(0, 1) if entry.transposed else v).reshape(-1, count)
+            for leaf, part in zip(biases, found[entry.shape[0] :], strict=True):
+                result[leaf] += part.reshape(-1, count)
+        return jnp.concatenate(result)
 
 
 def kronecker_factor(problem: Problem, structure: Structure) -> KroneckerFactor:
@@ -191,11 +232,6 @@ def gram(structure: Structure, layout: Layout, parts: tuple[Array, ...]) -> Floa
         return blocks[i, j] if (i, j) in blocks else jnp.zeros(shape, layout.dtype)
 
     return jnp.concatenate([jnp.concatenate([block(i, j) for j in leaves], 1) for i in leaves])
-
-
-def _transpose(value: Float[Array, "*N A B"]) -> Float[Array, "*N B A"]:
-    """Written out: as part of a matrix product it would be slower."""
-    return jax.lax.optimization_barrier(value.swapaxes(-1, -2))
 
 
 def gram_work(structure: Structure) -> tuple[int, int]:

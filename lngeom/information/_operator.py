@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from lngeom._types import GLMParameters, is_concrete
 from lngeom.information import _dense, _factor, _products, _sampling, _solve, _spectrum
-from lngeom.information._kronecker import KroneckerFactor
+from lngeom.information._kronecker import FactorForMany
 from lngeom.information._measured_nullspace import MeasuredNullspace, measure
 from lngeom.information._order import to_paper_order
 from lngeom.information._planner import Plan
@@ -372,7 +372,7 @@ class FisherOperator(lx.AbstractLinearOperator):
         return _products.compiled(_products.flat_product, self._source, self._products)
 
     @functools.cached_property
-    def _outer_products(self) -> KroneckerFactor | None:
+    def _outer_products(self) -> FactorForMany | None:
         keeps = self.stored is not None and is_concrete(self.problem)
         with jax.ensure_compile_time_eval():
             return _products.keep_factor(self.problem, self._products) if keeps else None

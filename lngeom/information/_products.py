@@ -16,7 +16,7 @@ from jax.sharding import PartitionSpec
 from jaxtyping import Array, Float, PyTree
 
 from lngeom.information._entries import Irregular, Structure, find_structure
-from lngeom.information._kronecker import KroneckerFactor, kronecker_factor, product_work
+from lngeom.information._kronecker import FactorForMany, kronecker_factor, product_work
 from lngeom.information._problem import Layout, Problem
 from lngeom.information._pullback import Pullback
 from lngeom.information._sharding import Placement, is_sharded, on_each_shard, sum_over_samples
@@ -128,7 +128,7 @@ WORKING = 2**27
 
 
 @functools.partial(jax.jit, static_argnames="at")
-def keep_factor(problem: Problem, at: Placement) -> KroneckerFactor | None:
+def keep_factor(problem: Problem, at: Placement) -> FactorForMany | None:
     """The outer products of all samples, to be used for many vectors again and again.
 
     Args:
@@ -144,7 +144,7 @@ def keep_factor(problem: Problem, at: Placement) -> KroneckerFactor | None:
     if _samples_of_a_pass(problem, structure, at, MANY) < problem.rows:
         return None
     try:
-        return kronecker_factor(problem, structure)
+        return FactorForMany(kronecker_factor(problem, structure))
     except Irregular:
         return None
 
@@ -153,7 +153,7 @@ def keep_factor(problem: Problem, at: Placement) -> KroneckerFactor | None:
 def products(
     problem: Problem,
     stored: Stored | None,
-    factor: KroneckerFactor | None,
+    factor: FactorForMany | None,
     at: Placement,
     vectors: Float[Array, "P K"],
     batch: int,
@@ -172,7 +172,7 @@ def products(
         The products, as columns.
     """
     if factor is not None:
-        return _by_factor(factor, vectors)
+        return _in_groups(factor, vectors)
     structure = find_structure(problem) if vectors.shape[1] >= MANY else None
     if structure is not None and _pays(structure):
         try:
@@ -193,18 +193,20 @@ def _samples_of_a_pass(problem: Problem, structure: Structure, at: Placement, ba
     return max(1, min(at.chunk, WORKING // (held * batch + work)))
 
 
-def _by_factor(factor: KroneckerFactor, vectors: Float[Array, "P K"]) -> Float[Array, "P K"]:
+def _in_groups(factor: FactorForMany, vectors: Float[Array, "P K"]) -> Float[Array, "P K"]:
     """As many vectors at a time as memory allows."""
-    count, held = vectors.shape[1], product_work(factor.structure)[1] * vectors.dtype.itemsize
-    batch = max(MANY, min(count, WORKING // (held * len(factor.signals[0]))))
+    count = vectors.shape[1]
+    batch = max(MANY, min(count, WORKING // (factor.held * vectors.dtype.itemsize)))
     return jnp.concatenate([factor.products(vectors[:, k : k + batch]) for k in range(0, count, batch)], 1)
 
 
 def _products_by_factor(
     problem: Problem, structure: Structure, at: Placement, vectors: Float[Array, "P K"]
 ) -> Float[Array, "P K"]:
+    def term(part: Problem, vectors: Float[Array, "P K"]) -> Float[Array, "P K"]:
+        return _in_groups(FactorForMany(kronecker_factor(part, structure)), vectors)
+
     chunk = _samples_of_a_pass(problem, structure, at, MANY)
-    term = lambda part, vectors: _by_factor(kronecker_factor(part, structure), vectors)  # noqa: E731
     return sum_over_samples(term, problem, at._replace(chunk=chunk), vectors)
 
 

@@ -62,9 +62,10 @@ def test_outer_products_give_the_matrix_and_its_products(make):
         _products._products_by_factor(F.problem, structure, F._products, vectors), reference @ vectors
     ).agrees
     factor = jax.jit(_kronecker.kronecker_factor, static_argnums=1)(F.problem, structure)
-    assert agreement(factor.products(vectors), reference @ vectors, 1e-12).agrees
+    many = _kronecker.FactorForMany
+    assert agreement(many(factor).products(vectors), reference @ vectors, 1e-12).agrees
     doubled = replace(factor, signals=(2 * factor.signals[0], *factor.signals[1:]))
-    assert agreement(doubled.products(vectors), reference @ vectors).differs
+    assert agreement(many(doubled).products(vectors), reference @ vectors).differs
 
 
 def test_the_cheaper_route_is_taken_and_is_right_for_a_network_of_some_width():
