@@ -99,7 +99,7 @@ class FactorForMany(eqx.Module):
 
     def __init__(self, factor: KroneckerFactor):
         entries = list(zip(factor.structure.entries, factor.inputs, strict=True))
-        kernels = [(entry, x) for entry, x in entries if entry.kernel]
+        kernels = [(entry, x) for entry, x in entries if entry.kernel and x is not None]
         hosts = {entry.point: k for k, (entry, _) in reversed(list(enumerate(kernels)))}
         biases, rows = [[] for _ in kernels], []
         for i, (entry, x) in enumerate(entries):

@@ -220,23 +220,19 @@ class FisherOperator(lx.AbstractLinearOperator):
         Args:
             k: how many.
             key: for the start vector of the iterations.
-            steps: of Lanczos; by default 2k + 20.
+            steps: of Lanczos without restarts, converged or not; by default they go on until they are (not under jit,
+                where there are 2k + 20).
 
         Returns:
             The eigenvalues.
 
         Raises:
             ValueError: if k is not between 1 and P.
+            RuntimeError: if the iterations do not converge.
         """
         if not 1 <= k <= self.in_size():
             raise ValueError(f"k must be between 1 and P = {self.in_size()}; got {k}")
-        rows = self.problem.rows * _factor.rows_per_sample(self.problem)
-        if steps is None and min(self.in_size(), rows) <= _spectrum.SMALL and 2 * self.plan.factor <= self.plan.budget:
-            s = jnp.square(self.singular_values())
-            return jnp.pad(s, (0, max(0, k - s.shape[0])))[:k]
-        key = jax.random.key(0) if key is None else key
-        start = jax.random.normal(key, (self.in_size(),), self.problem.dtype)
-        return _spectrum.lanczos_eigenvalues(self._flat_product, start, k, min(self.in_size(), steps or 2 * k + 20))
+        return _spectrum.eigenvalues(self, k, key, steps)
 
     def spectral_density(
         self, key: PRNGKeyArray | None = None, *, probes: int = 8, steps: int = 40

@@ -1,22 +1,27 @@
 """Spectra: from the factor's singular values where they fit, by Lanczos where P is large."""
 
 import functools
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import scipy.sparse.linalg
 from jaxtyping import Array, Float, PRNGKeyArray
 from matfree import decomp, eig
 
 from lngeom._numerics import RankDecision, decide_rank
-from lngeom.information._factor import right_singular
+from lngeom._types import is_concrete
+from lngeom.information._factor import right_singular, rows_per_sample
 from lngeom.information._problem import Problem
 from lngeom.information._pullback import ClosedFormDerivative, Pullback, has_closed_form
 from lngeom.information._sharding import Placement, sum_over_samples
 
 SMALL = 3000
 """Rows or columns of a factor up to which its full decomposition is the quickest way."""
+
+RESTARTS = 100
+"""Of Lanczos iterations, after which they are given up."""
 
 
 class Decomposition(NamedTuple):
@@ -111,21 +116,50 @@ def effective_rank(singular_values: Float[Array, " k"]) -> Float[Array, ""]:
     return jnp.exp(-jnp.sum(jnp.where(p > 0, p * jnp.log(jnp.where(p > 0, p, 1)), 0)))
 
 
-def lanczos_eigenvalues(product, start: Float[Array, " P"], count: int, steps: int) -> Float[Array, " k"]:
-    """The largest eigenvalues of a symmetric product, in descending order.
+def eigenvalues(operator: Any, count: int, key: PRNGKeyArray | None, steps: int | None) -> Float[Array, " k"]:
+    """The largest eigenvalues of a Fisher matrix (see its method).
 
     Args:
-        product: v ↦ Fv on vectors [P].
-        start: a random start vector.
+        operator: the matrix.
         count: how many.
-        steps: Lanczos steps, at least count; more make the last ones more precise.
+        key: for the start vector.
+        steps: of Lanczos without restarts; None for as many as it takes.
 
     Returns:
-        The eigenvalues.
+        The eigenvalues, in descending order.
+
+    Raises:
+        RuntimeError: if the iterations do not converge.
     """
-    ritz = eig.eigh_partial(decomp.tridiag_sym(steps, reortho="full", materialize=True))
-    values, _ = ritz(product, start)
+    size, problem = operator.in_size(), operator.problem
+    rows = problem.rows * rows_per_sample(problem)
+    if steps is None:
+        is_small = min(size, rows) <= SMALL and 2 * operator.plan.factor <= operator.plan.budget
+        if is_small or count == size:
+            s = jnp.square(operator.singular_values())
+            return jnp.pad(s, (0, max(0, count - s.shape[0])))[:count]
+    start = jax.random.normal(jax.random.key(0) if key is None else key, (size,), problem.dtype)
+    if steps is None and is_concrete(problem):
+        return _converged_eigenvalues(operator, start, count)
+    depth = min(size, steps or 2 * count + 20)
+    ritz = eig.eigh_partial(decomp.tridiag_sym(depth, reortho="full", materialize=True))
+    values, _ = ritz(operator.__matmul__, start)
     return jnp.sort(values)[::-1][:count]
+
+
+def _converged_eigenvalues(operator: Any, start: Float[Array, " P"], count: int) -> Float[Array, " k"]:
+    """By Lanczos iterations with restarts (ARPACK), to a relative residual of √eps: of eps, in an eigenvalue."""
+    tolerance = float(jnp.finfo(start.dtype).eps) ** 0.5
+    settings: dict[str, Any] = {"v0": np.array(start), "tol": tolerance, "maxiter": RESTARTS}
+    find: Any = scipy.sparse.linalg.eigsh
+    try:
+        found = find(operator.as_scipy(), count, which="LA", return_eigenvectors=False, **settings)
+    except scipy.sparse.linalg.ArpackNoConvergence as error:
+        raise RuntimeError(
+            f"{len(error.eigenvalues)} of {count} eigenvalues converged to a relative residual of {tolerance:.0e}: ask "
+            "for fewer, or give steps= for what so many Lanczos steps find"
+        ) from error
+    return jnp.asarray(np.sort(found)[::-1], start.dtype)
 
 
 class SpectralDensity(NamedTuple):

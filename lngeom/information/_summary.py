@@ -101,7 +101,7 @@ def summarize(
     }
     if products_only:
         watch("leading eigenvalues")
-        values = np.asarray(operator.eigenvalues(top, steps=2 * top + 20))
+        values = np.asarray(operator.eigenvalues(top))
         watch("trace")
         return Summary(**common, trace=float(operator.trace()), eigenvalues=values)
     watch("decomposition of the factor")

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from jax.flatten_util import ravel_pytree
 from lngeom._numerics import agreement
-from lngeom.information import _automatic
+from lngeom.information import _automatic, _spectrum
 
 from tests.information import zoo
 
@@ -227,11 +227,19 @@ def test_a_progress_bar_changes_nothing_and_shows_on_a_terminal_alone(capsys, mo
     assert not shown.out
 
 
-def test_eigenvalues_by_lanczos_are_those_of_the_matrix():
+def test_eigenvalues_by_lanczos_are_those_of_the_matrix(monkeypatch):
     F = zoo.layer_norm_network().fisher()
     expected = jnp.linalg.eigvalsh(F.as_matrix())[::-1][:4]
     assert agreement(F.eigenvalues(4), expected, 1e-12).agrees
     assert agreement(F.eigenvalues(4, steps=40), expected, 1e-10).agrees
+    assert not agreement(F.eigenvalues(4, steps=5), expected, 1e-3).agrees
+    monkeypatch.setattr(_spectrum, "SMALL", 0)
+    assert agreement(F.eigenvalues(4), expected, 1e-12).agrees
+    assert agreement(F.eigenvalues(F.in_size())[:4], expected, 1e-12).agrees
+    monkeypatch.setattr(_spectrum, "RESTARTS", 1)
+    X = jax.random.normal(jax.random.key(0), (200, 60))
+    with pytest.raises(RuntimeError, match="of 4 eigenvalues converged"):
+        lg.fisher(lambda p, x: x @ p, jnp.ones((60, 1)), X, family=lg.families.Gaussian()).eigenvalues(4)
     density = F.spectral_density(jax.random.key(1), probes=200)
     assert abs(float(jnp.sum(density.weights)) - 1) < 1e-12
     assert abs(float(jnp.sum(density.weights * density.nodes)) * F.in_size() / float(F.trace()) - 1) < 0.05
