@@ -141,7 +141,7 @@ def keep_factor(problem: Problem, at: Placement) -> FactorForMany | None:
     structure = find_structure(problem)
     if structure is None or not _pays(structure) or is_sharded(at, problem):
         return None
-    if _samples_of_a_pass(problem, structure, at, MANY) < problem.rows:
+    if _samples_of_a_pass(problem, structure, at) < problem.rows:
         return None
     try:
         return FactorForMany(kronecker_factor(problem, structure))
@@ -188,9 +188,10 @@ def _pays(structure: Structure) -> bool:
     return product_work(structure)[0] <= 2 * kernels
 
 
-def _samples_of_a_pass(problem: Problem, structure: Structure, at: Placement, batch: int) -> int:
+def _samples_of_a_pass(problem: Problem, structure: Structure, at: Placement) -> int:
+    """Of which the outer products, and what `MANY` vectors need besides, fit."""
     work, held = (numbers * problem.dtype.itemsize for numbers in product_work(structure))
-    return max(1, min(at.chunk, WORKING // (held * batch + work)))
+    return max(1, min(at.chunk, WORKING // (held * MANY + work)))
 
 
 def _in_groups(factor: FactorForMany, vectors: Float[Array, "P K"]) -> Float[Array, "P K"]:
@@ -206,7 +207,7 @@ def _products_by_factor(
     def term(part: Problem, vectors: Float[Array, "P K"]) -> Float[Array, "P K"]:
         return _in_groups(FactorForMany(kronecker_factor(part, structure)), vectors)
 
-    chunk = _samples_of_a_pass(problem, structure, at, MANY)
+    chunk = _samples_of_a_pass(problem, structure, at)
     return sum_over_samples(term, problem, at._replace(chunk=chunk), vectors)
 
 
