@@ -334,7 +334,7 @@ def fisher(
                 found = summarize(operator, top, products_only=products_only, watch=watch)
             if save is not None:
                 command.write_matrix(save, matrix, operator)
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, RuntimeError) as error:
         _fail(str(error))
     except MemoryError as error:
         _fail(f"{error} (here: --products-only, --wrt, --memory)")

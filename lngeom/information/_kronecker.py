@@ -247,7 +247,7 @@ def gram_work(structure: Structure) -> tuple[int, int]:
 def product_work(structure: Structure) -> tuple[int, int]:
     """Multiplications for one sample and vector beyond those with kernels, and numbers held for both.
 
-    Of every sample, whatever the number of vectors, as many numbers are held as there are such multiplications at most.
+    A sample's part of the factor is about as many numbers as there are such multiplications, and its inputs twice.
     """
     width = sum(point.width for point in structure.points)
     return 2 * structure.outputs * width, 2 * width + structure.outputs

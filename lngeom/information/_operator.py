@@ -31,7 +31,8 @@ class FisherOperator(lx.AbstractLinearOperator):
 
     Attributes:
         problem: function, parameters and data.
-        stored: derivative kept for repeated products, or None.
+        stored: derivative kept for repeated products, or None. The first `mm` of many vectors may keep the factor too,
+            if it takes at most a quarter of the memory.
         placement: devices the samples lie on.
         plan: predicted sizes and chosen chunks; `plan.describe()` prints them.
         method: "exact", "printed", "monte_carlo" or "empirical".
@@ -220,18 +221,20 @@ class FisherOperator(lx.AbstractLinearOperator):
         Args:
             k: how many.
             key: for the start vector of the iterations.
-            steps: of Lanczos without restarts, converged or not; by default they go on until they are (not under jit,
-                where there are 2k + 20).
+            steps: of Lanczos without restarts, at least k, converged or not; by default they go on until they are
+                (not under jit, where there are 2k + 20).
 
         Returns:
             The eigenvalues.
 
         Raises:
-            ValueError: if k is not between 1 and P.
+            ValueError: if k is not between 1 and P, or there are fewer steps.
             RuntimeError: if the iterations do not converge.
         """
         if not 1 <= k <= self.in_size():
             raise ValueError(f"k must be between 1 and P = {self.in_size()}; got {k}")
+        if steps is not None and steps < k:
+            raise ValueError(f"{k} eigenvalues take at least as many steps; got {steps}")
         return _spectrum.eigenvalues(self, k, key, steps)
 
     def spectral_density(
@@ -371,7 +374,7 @@ class FisherOperator(lx.AbstractLinearOperator):
     def _outer_products(self) -> FactorForMany | None:
         keeps = self.stored is not None and is_concrete(self.problem)
         with jax.ensure_compile_time_eval():
-            return _products.keep_factor(self.problem, self._products) if keeps else None
+            return _products.keep_factor(self.problem, self._products, self.plan.budget // 4) if keeps else None
 
     @property
     def _products(self) -> Placement:

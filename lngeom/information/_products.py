@@ -1,7 +1,7 @@
 """Matrix-free products with the Fisher matrix, one or many vectors at a time, in bounded memory.
 
-Where the derivative of all samples fits in memory it is computed once and kept; else each product computes it
-again, chunk by chunk.
+Where the derivative of all samples fits in memory it is computed once and kept, and so is the factor of which many
+products are made; else each product computes it again, chunk by chunk.
 """
 
 import functools
@@ -127,26 +127,26 @@ WORKING = 2**27
 """Bytes of what one pass holds for all its vectors."""
 
 
-@functools.partial(jax.jit, static_argnames="at")
-def keep_factor(problem: Problem, at: Placement) -> FactorForMany | None:
+@functools.partial(jax.jit, static_argnames=("at", "limit"))
+def keep_factor(problem: Problem, at: Placement, limit: int) -> FactorForMany | None:
     """The outer products of all samples, to be used for many vectors again and again.
 
     Args:
         problem: the problem.
         at: where its samples are.
+        limit: most bytes it may take, and never more than `WORKING`.
 
     Returns:
-        The factor; None where products by it do not pay, or its samples are more than one pass takes.
+        The factor; None where products by it do not pay, or it does not fit.
     """
     structure = find_structure(problem)
-    if structure is None or not _pays(structure) or is_sharded(at, problem):
-        return None
-    if _samples_of_a_pass(problem, structure, at) < problem.rows:
+    if structure is None or not _pays(structure) or is_sharded(at, problem) or at.chunk < problem.rows:
         return None
     try:
-        return FactorForMany(kronecker_factor(problem, structure))
+        factor = FactorForMany(kronecker_factor(problem, structure))
     except Irregular:
         return None
+    return factor if sum(leaf.nbytes for leaf in jax.tree.leaves(factor)) <= min(limit, WORKING) else None
 
 
 @functools.partial(jax.jit, static_argnames=("at", "batch"))
@@ -170,7 +170,11 @@ def products(
 
     Returns:
         The products, as columns.
+
+    Raises:
+        ValueError: if the vectors are not of the length and dtype of the parameters.
     """
+    jax.eval_shape(jax.vmap(problem.layout.unravel, 1), vectors)
     if factor is not None:
         return _in_groups(factor, vectors)
     structure = find_structure(problem) if vectors.shape[1] >= MANY else None
@@ -185,7 +189,7 @@ def products(
 def _pays(structure: Structure) -> bool:
     """Whether outer products cost less than passing through all layers."""
     kernels = sum(entry.shape[0] * entry.shape[1] for entry in structure.entries if entry.kernel)
-    return product_work(structure)[0] <= 2 * kernels
+    return bool(structure.entries) and product_work(structure)[0] <= 2 * kernels
 
 
 def _samples_of_a_pass(problem: Problem, structure: Structure, at: Placement) -> int:

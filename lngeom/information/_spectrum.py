@@ -116,7 +116,9 @@ def effective_rank(singular_values: Float[Array, " k"]) -> Float[Array, ""]:
     return jnp.exp(-jnp.sum(jnp.where(p > 0, p * jnp.log(jnp.where(p > 0, p, 1)), 0)))
 
 
-def eigenvalues(operator: Any, count: int, key: PRNGKeyArray | None, steps: int | None) -> Float[Array, " k"]:
+def eigenvalues(
+    operator: Any, count: int, key: PRNGKeyArray | None = None, steps: int | None = None, *, decompose: bool = True
+) -> Float[Array, " k"]:
     """The largest eigenvalues of a Fisher matrix (see its method).
 
     Args:
@@ -124,22 +126,24 @@ def eigenvalues(operator: Any, count: int, key: PRNGKeyArray | None, steps: int 
         count: how many.
         key: for the start vector.
         steps: of Lanczos without restarts; None for as many as it takes.
+        decompose: whether a small factor may be decomposed.
 
     Returns:
         The eigenvalues, in descending order.
 
     Raises:
+        MemoryError: if all are asked for and a decomposition would not fit.
         RuntimeError: if the iterations do not converge.
     """
-    size, problem = operator.in_size(), operator.problem
-    rows = problem.rows * rows_per_sample(problem)
-    if steps is None:
-        is_small = min(size, rows) <= SMALL and 2 * operator.plan.factor <= operator.plan.budget
-        if is_small or count == size:
-            s = jnp.square(operator.singular_values())
-            return jnp.pad(s, (0, max(0, count - s.shape[0])))[:count]
+    size, problem, plan = operator.in_size(), operator.problem, operator.plan
+    needed = 4 * min(plan.dense, max(plan.factor, 1))
+    is_small = min(size, problem.rows * rows_per_sample(problem)) <= SMALL and needed <= plan.budget
+    if steps is None and (count == size or (decompose and is_small)):
+        plan.require(needed, f"all {size:,} eigenvalues", "ask for fewer")
+        s = jnp.square(operator.singular_values())
+        return jnp.pad(s, (0, max(0, count - s.shape[0])))[:count]
     start = jax.random.normal(jax.random.key(0) if key is None else key, (size,), problem.dtype)
-    if steps is None and is_concrete(problem):
+    if steps is None and is_concrete(problem, start):
         return _converged_eigenvalues(operator, start, count)
     depth = min(size, steps or 2 * count + 20)
     ritz = eig.eigh_partial(decomp.tridiag_sym(depth, reortho="full", materialize=True))
@@ -148,18 +152,44 @@ def eigenvalues(operator: Any, count: int, key: PRNGKeyArray | None, steps: int 
 
 
 def _converged_eigenvalues(operator: Any, start: Float[Array, " P"], count: int) -> Float[Array, " k"]:
-    """By Lanczos iterations with restarts (ARPACK), to a relative residual of √eps: of eps, in an eigenvalue."""
-    tolerance = float(jnp.finfo(start.dtype).eps) ** 0.5
-    settings: dict[str, Any] = {"v0": np.array(start), "tol": tolerance, "maxiter": RESTARTS}
+    """By Lanczos iterations with restarts (ARPACK), to a relative residual of √eps (an isolated eigenvalue to eps).
+
+    From one start vector they find one copy of a multiple eigenvalue: what is left beside the vectors found is looked
+    at too, until its largest eigenvalue is no larger than theirs.
+    """
+    whole, generator = operator.as_scipy(), np.random.default_rng(0)
+    eps = float(jnp.finfo(start.dtype).eps)
     find: Any = scipy.sparse.linalg.eigsh
-    try:
-        found = find(operator.as_scipy(), count, which="LA", return_eigenvectors=False, **settings)
-    except scipy.sparse.linalg.ArpackNoConvergence as error:
-        raise RuntimeError(
-            f"{len(error.eigenvalues)} of {count} eigenvalues converged to a relative residual of {tolerance:.0e}: ask "
-            "for fewer, or give steps= for what so many Lanczos steps find"
-        ) from error
-    return jnp.asarray(np.sort(found)[::-1], start.dtype)
+
+    def largest(matrix: scipy.sparse.linalg.LinearOperator, count: int, start: np.ndarray) -> tuple:
+        try:
+            return find(matrix, count, which="LA", v0=start, tol=eps**0.5, maxiter=RESTARTS)
+        except scipy.sparse.linalg.ArpackNoConvergence as error:
+            raise RuntimeError(
+                f"{len(error.eigenvalues)} of {count} eigenvalues converged to a relative residual of {eps**0.5:.0e}: "
+                "ask for fewer, or give steps= for what so many Lanczos steps find"
+            ) from error
+
+    if not np.any(whole @ np.array(start)):
+        return jnp.zeros(count, start.dtype)
+    values, vectors = largest(whole, count, np.array(start))
+
+    def left(v: np.ndarray) -> np.ndarray:
+        v = v.reshape(-1)
+        return whole @ v - vectors @ (values * (vectors.T @ v))
+
+    make: Any = scipy.sparse.linalg.LinearOperator
+    rest = make(whole.shape, left, dtype=whole.dtype)
+    for _ in range(count):
+        v = generator.normal(size=len(start)).astype(whole.dtype)
+        if np.linalg.norm(rest @ v) <= 100 * eps * values.max() * np.linalg.norm(v):
+            break
+        missed, direction = largest(rest, 1, v)
+        smallest = np.argmin(values)
+        if missed[0] <= values[smallest] * (1 + eps**0.5):
+            break
+        values[smallest], vectors[:, smallest] = missed[0], direction[:, 0]
+    return jnp.asarray(np.sort(values)[::-1], start.dtype)
 
 
 class SpectralDensity(NamedTuple):

@@ -69,7 +69,8 @@ def summarize(
     Args:
         operator: a Fisher operator, with concrete arrays.
         top: how many of the largest eigenvalues.
-        products_only: no decomposition: eigenvalues by Lanczos iterations, and no rank; for large P.
+        products_only: no decomposition (unless all P eigenvalues are asked for): eigenvalues by Lanczos iterations,
+            and no rank; for large P.
         watch: told the name of each stage as it begins.
 
     Returns:
@@ -77,6 +78,7 @@ def summarize(
 
     Raises:
         MemoryError: if a decomposition would not fit.
+        RuntimeError: if the iterations do not converge.
         ValueError: if `top` is less than 1.
 
     Example:
@@ -101,7 +103,7 @@ def summarize(
     }
     if products_only:
         watch("leading eigenvalues")
-        values = np.asarray(operator.eigenvalues(top))
+        values = np.asarray(_spectrum.eigenvalues(operator, top, decompose=False))
         watch("trace")
         return Summary(**common, trace=float(operator.trace()), eigenvalues=values)
     watch("decomposition of the factor")

@@ -233,13 +233,27 @@ def test_eigenvalues_by_lanczos_are_those_of_the_matrix(monkeypatch):
     assert agreement(F.eigenvalues(4), expected, 1e-12).agrees
     assert agreement(F.eigenvalues(4, steps=40), expected, 1e-10).agrees
     assert not agreement(F.eigenvalues(4, steps=5), expected, 1e-3).agrees
+    with pytest.raises(ValueError, match="at least as many steps"):
+        F.eigenvalues(4, steps=3)
     monkeypatch.setattr(_spectrum, "SMALL", 0)
     assert agreement(F.eigenvalues(4), expected, 1e-12).agrees
     assert agreement(F.eigenvalues(F.in_size())[:4], expected, 1e-12).agrees
-    monkeypatch.setattr(_spectrum, "RESTARTS", 1)
+    for within in (
+        lambda: F.eigenvalues(2),
+        lambda: jax.vmap(lambda k: F.eigenvalues(2, key=k))(jax.random.key(0)[None]),
+    ):
+        assert agreement(jax.jit(within)().reshape(2), expected[:2], 1e-2).agrees  # 2k + 20 steps
     X = jax.random.normal(jax.random.key(0), (200, 60))
-    with pytest.raises(RuntimeError, match="of 4 eigenvalues converged"):
-        lg.fisher(lambda p, x: x @ p, jnp.ones((60, 1)), X, family=lg.families.Gaussian()).eigenvalues(4)
+    multiple = lg.fisher(lambda p, x: x @ p, jnp.ones((60, 3)), X, family=lg.families.Gaussian())
+    expected = jnp.repeat(jnp.linalg.eigvalsh(X.T @ X / 200)[::-1], 3)[:5]
+    assert agreement(multiple.eigenvalues(5), expected, 1e-10).agrees
+    zero = lg.fisher(lambda p, x: x @ p, jnp.ones((60, 3)), 0 * X, family=lg.families.Gaussian())
+    assert not np.any(zero.eigenvalues(5))
+    single = lg.fisher(lambda p, x: x @ p, jnp.ones((60, 1)), X[:1], family=lg.families.Gaussian())
+    assert agreement(single.eigenvalues(3), jnp.array([jnp.sum(X[0] ** 2), 0, 0]), 1e-12).agrees
+    monkeypatch.setattr(_spectrum, "RESTARTS", 1)
+    with pytest.raises(RuntimeError, match="of 5 eigenvalues converged"):
+        multiple.eigenvalues(5)
     density = F.spectral_density(jax.random.key(1), probes=200)
     assert abs(float(jnp.sum(density.weights)) - 1) < 1e-12
     assert abs(float(jnp.sum(density.weights * density.nodes)) * F.in_size() / float(F.trace()) - 1) < 0.05
