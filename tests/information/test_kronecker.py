@@ -77,7 +77,7 @@ def test_the_cheaper_route_is_taken_and_is_right_for_a_network_of_some_width():
     assert F._outer_products is not None
     for found in (within, F.mm(vectors), jax.jit(lambda F, v: F.mm(v))(F, vectors)):
         assert agreement(found, A.T @ (A @ vectors), 1e-12).agrees
-    F.__dict__["_outer_products"] = jax.tree.map(lambda leaf: 2 * leaf, F._outer_products)
+    vars(F)["_outer_products"] = jax.tree.map(lambda leaf: 2 * leaf, F._outer_products)
     assert agreement(F.mm(vectors), A.T @ (A @ vectors)).differs
     assert _products.keep_factor(F.problem, F._products, limit=1000) is None
     with pytest.raises(ValueError, match="dtype float64"):
