@@ -13,6 +13,10 @@ WITNESS = 1e-3
 """Relative difference from which two results are said to differ; far above rounding, in any dtype but bfloat16."""
 
 
+class ConvergenceError(RuntimeError):
+    """Iterations that stopped before they reached their tolerance; the message says how far they came."""
+
+
 class Agreement(NamedTuple):
     """How far two arrays are apart.
 

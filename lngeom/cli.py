@@ -310,7 +310,7 @@ def fisher(
     import jax
 
     from lngeom import _fisher_command as command, report
-    from lngeom.information import summarize
+    from lngeom.information import ConvergenceError, summarize
 
     _compile_sparingly()
     try:
@@ -334,8 +334,10 @@ def fisher(
                 found = summarize(operator, top, products_only=products_only, watch=watch)
             if save is not None:
                 command.write_matrix(save, matrix, operator)
-    except (ValueError, OSError, RuntimeError) as error:
+    except (ValueError, OSError) as error:
         _fail(str(error))
+    except ConvergenceError as error:
+        _fail(f"{error} (here: --top)")
     except MemoryError as error:
         _fail(f"{error} (here: --products-only, --wrt, --memory)")
     Console().print(report.fisher(found))

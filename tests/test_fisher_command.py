@@ -6,6 +6,7 @@ import lngeom as lg
 import numpy as np
 import pytest
 from lngeom import cli
+from lngeom.information import _spectrum
 from typer.testing import CliRunner
 
 MODULE = """
@@ -168,6 +169,16 @@ def test_a_matrix_that_does_not_fit_is_refused_with_its_size_and_the_alternative
     result = run("m:problem", "--family", "gaussian", "--memory", "0.00001")
     assert "KiB" in result.output
     assert "--products-only" in result.output
+
+
+def test_eigenvalues_that_do_not_converge_are_one_error_with_the_option_to_change(monkeypatch):
+    monkeypatch.setattr(_spectrum, "RESTARTS", 1)
+    result = run(
+        "--glm", "--family", "bernoulli", "--data", "small.npy", "--outputs", "60", "--products-only", "--top", "5"
+    )
+    assert result.exit_code == 2
+    assert "of 5 eigenvalues converged" in result.output
+    assert "(here: --top)" in " ".join(result.output.split())
 
 
 def test_a_summary_is_of_the_operator_it_is_given():

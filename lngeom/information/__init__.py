@@ -1,5 +1,6 @@
 """Fisher information of normalized models, and of any JAX function: matrices, products, null spaces."""
 
+from lngeom._numerics import ConvergenceError as ConvergenceError
 from lngeom.information import _registrations as _registrations
 from lngeom.information._conversions import CONVENTIONS as CONVENTIONS, Convention as Convention, scaling as scaling
 from lngeom.information._directions import Condition as Condition, PredictedNullspace as PredictedNullspace

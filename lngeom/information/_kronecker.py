@@ -87,6 +87,7 @@ class FactorForMany(eqx.Module):
         written: rows of all other leaves, [NC Q], or None.
         kernels: each kernel, and the leaves of its biases.
         others: each other leaf, and how many columns of `written` are its own.
+        structure: where parameters enter.
         layout: of a tangent.
     """
 
@@ -95,6 +96,7 @@ class FactorForMany(eqx.Module):
     written: BothWays | None
     kernels: tuple[tuple[Entry, tuple[int, ...]], ...] = eqx.field(static=True)
     others: tuple[tuple[int, int], ...] = eqx.field(static=True)
+    structure: Structure = eqx.field(static=True)
     layout: Layout = eqx.field(static=True)
 
     def __init__(self, factor: KroneckerFactor):
@@ -115,13 +117,12 @@ class FactorForMany(eqx.Module):
         self.written = BothWays(jnp.concatenate([m for _, m in rows], 1)) if rows else None
         self.kernels = tuple((entry, tuple(leaves)) for (entry, _), leaves in zip(kernels, biases, strict=True))
         self.others = tuple((leaf, m.shape[1]) for leaf, m in rows)
-        self.layout = factor.layout
+        self.structure, self.layout = factor.structure, factor.layout
 
     @property
     def held(self) -> int:
-        """Numbers that a product holds for each vector: what enters kernels, there and back, and AV."""
-        rows = len(self.written.array) if self.written else self.signals[0].array[..., 0].size
-        return rows + 2 * sum(m.array[:, 0].size for m in self.signals)
+        """Numbers that a product holds for each vector."""
+        return len(self.signals[0].array) * product_work(self.structure)[1]
 
     def products(self, vectors: Float[Array, "P K"]) -> Float[Array, "P K"]:
         """AᵀA V for the columns of a matrix: V → what enters each point → AV → AᵀAV."""
@@ -247,7 +248,8 @@ def gram_work(structure: Structure) -> tuple[int, int]:
 def product_work(structure: Structure) -> tuple[int, int]:
     """Multiplications for one sample and vector beyond those with kernels, and numbers held for both.
 
-    A sample's part of the factor is about as many numbers as there are such multiplications, and its inputs twice.
+    Held are what enters each point, there and back, and AV. A sample's part of the factor is about as many numbers as
+    there are such multiplications, and its inputs twice.
     """
     width = sum(point.width for point in structure.points)
     return 2 * structure.outputs * width, 2 * width + structure.outputs

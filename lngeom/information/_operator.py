@@ -229,7 +229,7 @@ class FisherOperator(lx.AbstractLinearOperator):
 
         Raises:
             ValueError: if k is not between 1 and P, or there are fewer steps.
-            RuntimeError: if the iterations do not converge.
+            ConvergenceError: if the iterations do not converge.
         """
         if not 1 <= k <= self.in_size():
             raise ValueError(f"k must be between 1 and P = {self.in_size()}; got {k}")
@@ -293,7 +293,7 @@ class FisherOperator(lx.AbstractLinearOperator):
 
         Raises:
             ValueError: if damping is negative, or the method or gauge unknown.
-            RuntimeError: if conjugate gradients do not reach the tolerance.
+            ConvergenceError: if conjugate gradients do not reach the tolerance.
         """
         tangent = self._as_tangent(gradient)
         x, report = _solve.solve(

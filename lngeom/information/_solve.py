@@ -15,6 +15,7 @@ import numpy as np
 from jax.tree_util import Partial
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
+from lngeom._numerics import ConvergenceError
 from lngeom.glm import NormalizedGLM
 from lngeom.information._broken import BrokenDirection, broken_symmetries
 from lngeom.information._nullspace import predicted_nullspace
@@ -143,7 +144,7 @@ def solve_by_conjugate_gradients(
         x, and what `Solution` reports.
 
     Raises:
-        RuntimeError: if the residual is not reached: the system is inconsistent or too badly conditioned.
+        ConvergenceError: if the residual is not reached: the system is inconsistent or too badly conditioned.
     """
     basis = jnp.zeros((gradient.size, 0), gradient.dtype) if null is None else null
     identifiable = gradient - basis @ (basis.T @ gradient)
@@ -153,12 +154,10 @@ def solve_by_conjugate_gradients(
     image = product(x) + damping * x
     residual = _relative(image - basis @ (basis.T @ image) - identifiable, identifiable)
     if not residual <= 10 * tolerance:
-        raise RuntimeError(
-            f"conjugate gradients stopped after {int(steps)} iterations at relative residual "
-            f"{residual:.2g} > "
-            f"{tolerance:.2g}: the gradient has a part along null directions that nullspace= does not "
-            f"contain, or F is too "
-            "badly conditioned; pass the null space, use damping, or method='svd'"
+        raise ConvergenceError(
+            f"conjugate gradients stopped after {int(steps)} iterations at relative residual {residual:.2g} > "
+            f"{tolerance:.2g}: the gradient has a part along null directions that nullspace= does not contain, or F "
+            "is too badly conditioned; pass the null space, use damping, or method='svd'"
         )
     report = {
         "rank": None if null is None else gradient.size - basis.shape[1],

@@ -10,7 +10,7 @@ import scipy.sparse.linalg
 from jaxtyping import Array, Float, PRNGKeyArray
 from matfree import decomp, eig
 
-from lngeom._numerics import RankDecision, decide_rank
+from lngeom._numerics import ConvergenceError, RankDecision, decide_rank
 from lngeom._types import is_concrete
 from lngeom.information._factor import right_singular, rows_per_sample
 from lngeom.information._problem import Problem
@@ -133,7 +133,7 @@ def eigenvalues(
 
     Raises:
         MemoryError: if all are asked for and a decomposition would not fit.
-        RuntimeError: if the iterations do not converge.
+        ConvergenceError: if the iterations do not converge.
     """
     size, problem, plan = operator.in_size(), operator.problem, operator.plan
     needed = 4 * min(plan.dense, max(plan.factor, 1))
@@ -165,9 +165,9 @@ def _converged_eigenvalues(operator: Any, start: Float[Array, " P"], count: int)
         try:
             return find(matrix, count, which="LA", v0=start, tol=eps**0.5, maxiter=RESTARTS)
         except scipy.sparse.linalg.ArpackNoConvergence as error:
-            raise RuntimeError(
+            raise ConvergenceError(
                 f"{len(error.eigenvalues)} of {count} eigenvalues converged to a relative residual of {eps**0.5:.0e}: "
-                "ask for fewer, or give steps= for what so many Lanczos steps find"
+                "ask for fewer, or for what a fixed number of Lanczos steps finds"
             ) from error
 
     if not np.any(whole @ np.array(start)):

@@ -78,7 +78,7 @@ def summarize(
 
     Raises:
         MemoryError: if a decomposition would not fit.
-        RuntimeError: if the iterations do not converge.
+        ConvergenceError: if the iterations do not converge.
         ValueError: if `top` is less than 1.
 
     Example:

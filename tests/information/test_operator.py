@@ -227,33 +227,62 @@ def test_a_progress_bar_changes_nothing_and_shows_on_a_terminal_alone(capsys, mo
     assert not shown.out
 
 
-def test_eigenvalues_by_lanczos_are_those_of_the_matrix(monkeypatch):
+@pytest.fixture
+def never_decomposed(monkeypatch):
+    monkeypatch.setattr(_spectrum, "SMALL", 0)
+
+
+def largest(F, count):
+    return jnp.linalg.eigvalsh(F.as_matrix())[::-1][:count]
+
+
+def linear(X, outputs=3):
+    return lg.fisher(lambda p, x: x @ p, jnp.ones((X.shape[1], outputs)), X, family=lg.families.Gaussian())
+
+
+def test_eigenvalues_by_iterations_are_those_of_the_matrix(never_decomposed):
     F = zoo.layer_norm_network().fisher()
-    expected = jnp.linalg.eigvalsh(F.as_matrix())[::-1][:4]
+    expected = largest(F, 4)
     assert agreement(F.eigenvalues(4), expected, 1e-12).agrees
+    assert agreement(F.eigenvalues(F.in_size())[:4], expected, 1e-12).agrees
+
+
+def test_so_many_lanczos_steps_find_what_they_find():
+    F = zoo.layer_norm_network().fisher()
+    expected = largest(F, 4)
     assert agreement(F.eigenvalues(4, steps=40), expected, 1e-10).agrees
     assert not agreement(F.eigenvalues(4, steps=5), expected, 1e-3).agrees
     with pytest.raises(ValueError, match="at least as many steps"):
         F.eigenvalues(4, steps=3)
-    monkeypatch.setattr(_spectrum, "SMALL", 0)
-    assert agreement(F.eigenvalues(4), expected, 1e-12).agrees
-    assert agreement(F.eigenvalues(F.in_size())[:4], expected, 1e-12).agrees
+
+
+def test_eigenvalues_under_jit_and_vmap_are_those_of_lanczos(never_decomposed):
+    F = zoo.layer_norm_network().fisher()
     for within in (
         lambda: F.eigenvalues(2),
         lambda: jax.vmap(lambda k: F.eigenvalues(2, key=k))(jax.random.key(0)[None]),
     ):
-        assert agreement(jax.jit(within)().reshape(2), expected[:2], 1e-2).agrees  # 2k + 20 steps
+        assert agreement(jax.jit(within)().reshape(2), largest(F, 2), 1e-2).agrees  # 2k + 20 steps
+
+
+def test_every_copy_of_a_multiple_eigenvalue_is_found(never_decomposed):
     X = jax.random.normal(jax.random.key(0), (200, 60))
-    multiple = lg.fisher(lambda p, x: x @ p, jnp.ones((60, 3)), X, family=lg.families.Gaussian())
     expected = jnp.repeat(jnp.linalg.eigvalsh(X.T @ X / 200)[::-1], 3)[:5]
-    assert agreement(multiple.eigenvalues(5), expected, 1e-10).agrees
-    zero = lg.fisher(lambda p, x: x @ p, jnp.ones((60, 3)), 0 * X, family=lg.families.Gaussian())
-    assert not np.any(zero.eigenvalues(5))
-    single = lg.fisher(lambda p, x: x @ p, jnp.ones((60, 1)), X[:1], family=lg.families.Gaussian())
+    assert agreement(linear(X).eigenvalues(5), expected, 1e-10).agrees
+    assert not np.any(linear(0 * X).eigenvalues(5))
+    single = linear(X[:1], outputs=1)
     assert agreement(single.eigenvalues(3), jnp.array([jnp.sum(X[0] ** 2), 0, 0]), 1e-12).agrees
+
+
+def test_eigenvalues_that_do_not_converge_say_so(never_decomposed, monkeypatch):
     monkeypatch.setattr(_spectrum, "RESTARTS", 1)
-    with pytest.raises(RuntimeError, match="of 5 eigenvalues converged"):
-        multiple.eigenvalues(5)
+    F = linear(jax.random.normal(jax.random.key(0), (200, 60)))
+    with pytest.raises(lg.information.ConvergenceError, match="of 5 eigenvalues converged"):
+        F.eigenvalues(5)
+
+
+def test_the_spectral_density_has_mass_one_and_the_matrix_s_trace():
+    F = zoo.layer_norm_network().fisher()
     density = F.spectral_density(jax.random.key(1), probes=200)
     assert abs(float(jnp.sum(density.weights)) - 1) < 1e-12
     assert abs(float(jnp.sum(density.weights * density.nodes)) * F.in_size() / float(F.trace()) - 1) < 0.05
