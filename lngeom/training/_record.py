@@ -64,20 +64,77 @@ class Geometry(eqx.Module):
         return ~(self.radial_spread > jnp.broadcast_to(limit, self.radial_spread.shape))
 
 
+_NUMBERS = (
+    "norm",
+    "angle",
+    "effective_learning_rate",
+    "radial_residual",
+    "radial_spread",
+    "gradient_scale",
+    "equilibrium_angle",
+    "equilibrium_norm",
+)
+HISTORY = _NUMBERS[:4]
+"""What of a record the history keeps."""
+
+
+class Packed(eqx.Module):
+    """A record in two arrays, and two more with a history: a call of a compiled step takes longer with every array.
+
+    Attributes:
+        counts: steps taken, and the first recorded step that diverged or −1.
+        numbers: the record's numbers of each group, one row a number.
+        history: those of the last K records that are kept, in a ring.
+        history_steps: the numbers of their steps.
+    """
+
+    counts: Int[Array, "2"]
+    numbers: Float[Array, "8 G"]
+    history: Float[Array, "K 4 G"] | None
+    history_steps: Int[Array, " K"] | None
+
+    def __init__(self, geometry: Geometry):
+        self.counts = jnp.stack([geometry.step, geometry.diverged_at])
+        self.numbers = jnp.stack([getattr(geometry, name) for name in _NUMBERS])
+        kept = geometry.history
+        self.history = None if kept is None else jnp.stack([kept[name] for name in HISTORY], 1)
+        self.history_steps = geometry.history_steps
+
+
 class GeometryState(eqx.Module):
     """State of the tracker: that of the wrapped optimizer, and the record.
 
     Attributes:
         inner: state of the wrapped optimizer; None for a link of a chain.
-        geometry: the record; its history is a ring.
+        packed: the record.
         groups: the leaves of each group.
+        sizes: number of weights of each.
+        every: steps from one record to the next.
         optimizer: name of the optimizer's law, or "" for a link.
     """
 
     inner: Any
-    geometry: Geometry
+    packed: Packed
     groups: Groups = eqx.field(static=True)
+    sizes: tuple[int, ...] = eqx.field(static=True)
+    every: int = eqx.field(static=True)
     optimizer: str = eqx.field(static=True)
+
+    @property
+    def geometry(self) -> Geometry:
+        """The record by name; its history is a ring. Axes of stacked states come first."""
+        packed = self.packed
+        kept = packed.history
+        return Geometry(
+            names=tuple(name for name, _ in self.groups),
+            sizes=self.sizes,
+            every=self.every,
+            step=packed.counts[..., 0],
+            diverged_at=packed.counts[..., 1],
+            history=None if kept is None else {name: kept[..., k, :] for k, name in enumerate(HISTORY)},
+            history_steps=packed.history_steps,
+            **{name: packed.numbers[..., k, :] for k, name in enumerate(_NUMBERS)},
+        )
 
 
 def dtype_of(leaves: list[Array], groups: Groups):

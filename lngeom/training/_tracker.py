@@ -2,6 +2,7 @@ r"""`track_geometry`: an optax transformation that records how scale-invariant w
 
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import equinox as eqx
@@ -14,7 +15,7 @@ from lngeom._types import is_concrete
 from lngeom.training._detect import detect
 from lngeom.training._groups import Selector, resolve_groups
 from lngeom.training._laws import check_settings, law_of
-from lngeom.training._record import Geometry, GeometryState, dtype_of, record
+from lngeom.training._record import HISTORY, Geometry, GeometryState, Packed, dtype_of, record
 
 
 def track_geometry(
@@ -95,7 +96,6 @@ def track_geometry(
         leaves = jax.tree.leaves(params)
         sizes = tuple(sum(jnp.size(leaves[k]) for k in members) for _, members in found)
         unknown = jnp.full(len(found), jnp.nan, dtype_of(leaves, found))
-        names = ("norm", "angle", "effective_learning_rate", "radial_residual")
         geometry = Geometry(
             names=tuple(name for name, _ in found),
             sizes=sizes,
@@ -110,10 +110,11 @@ def track_geometry(
             equilibrium_angle=unknown,
             equilibrium_norm=unknown,
             diverged_at=jnp.full((), -1, jnp.int32),
-            history={k: jnp.full((history, len(found)), jnp.nan, unknown.dtype) for k in names} if history else None,
+            history={k: jnp.full((history, len(found)), jnp.nan, unknown.dtype) for k in HISTORY} if history else None,
             history_steps=jnp.full(history, -1, jnp.int32) if history else None,
         )
-        return GeometryState(None if wrapped is None else wrapped.init(params), geometry, found, law)
+        inner = None if wrapped is None else wrapped.init(params)
+        return GeometryState(inner, Packed(geometry), found, sizes, every, law)
 
     def update(updates: PyTree, state: GeometryState, params: PyTree | None = None, **extra: Any):
         if params is None:
@@ -123,25 +124,26 @@ def track_geometry(
         def step(given: PyTree) -> tuple[PyTree, Any]:
             return wrapped.update(given, state.inner, params, **extra) if wrapped else (given, None)
 
-        def recorded(following: PyTree) -> Geometry:
+        def recorded(following: PyTree) -> Packed:
             rate = learning_rate(old.step) if callable(learning_rate) else learning_rate
             settings = (rate, weight_decay, 0.9 if momentum is None else momentum, b2, trust_coefficient)
-            return record(state, params, following, updates if wrapped else None, settings)
+            return Packed(record(state, params, following, updates if wrapped else None, settings))
 
         if every == 1:
             following, inner = step(updates)
-            geometry = recorded(following)
+            packed = recorded(following)
         else:
             due = old.step % every == 0
 
-            def record_where_due() -> Geometry:
+            def record_where_due() -> Packed:
                 # of a step of its own, so that no other step has to keep what only a record reads
-                return jax.tree.map(lambda new, last: jnp.where(due, new, last), recorded(step(updates)[0]), old)
+                new = recorded(step(updates)[0])
+                return jax.tree.map(lambda new, last: jnp.where(due, new, last), new, state.packed)
 
-            geometry = jax.lax.cond(_any(due), record_where_due, lambda: old)
-            following, inner = step(_after(geometry, updates))
-        geometry = eqx.tree_at(lambda g: g.step, geometry, old.step + 1)
-        return following, GeometryState(inner, geometry, state.groups, state.optimizer)
+            packed = jax.lax.cond(_any(due), record_where_due, lambda: state.packed)
+            following, inner = step(_after(packed, updates))
+        packed = eqx.tree_at(lambda p: p.counts, packed, packed.counts.at[0].set(old.step + 1))
+        return following, replace(state, inner=inner, packed=packed)
 
     return optax.GradientTransformationExtraArgs(init, update)  # pyright: ignore[reportArgumentType]
 
@@ -157,14 +159,14 @@ def _(size, batched, due):
     return _any(jnp.any(due, 0)), False
 
 
-def _after(geometry: Geometry, tree: PyTree) -> PyTree:
+def _after(packed: Packed, tree: PyTree) -> PyTree:
     """The same numbers, which cannot be had before the record: x + (−0) = x.
 
     A record reads the weights, the gradients and the optimizer's state, which the update overwrites. Where neither
     depends on the other, XLA keeps copies of all of them at every step, recorded or not; on a CPU it does so across
     an `optimization_barrier` too.
     """
-    nothing = jnp.where(geometry.diverged_at < -1, jnp.nan, -0.0)  # never below −1, which XLA does not know
+    nothing = jnp.where(packed.counts[1] < -1, jnp.nan, -0.0)  # never below −1, which XLA does not know
 
     def tied(leaf):
         dtype = jnp.result_type(leaf)
@@ -200,11 +202,10 @@ def read_geometry(state: Any) -> Geometry:
             + ("" if found else ": wrap the optimizer, track_geometry(optimizer, ...), before init")
         )
     # flax wraps every array of a state into a variable of its own
-    geometry = jax.tree.map(
-        lambda node: jax.tree.leaves(node)[0],
-        found[0].geometry,
-        is_leaf=lambda node: not isinstance(node, Geometry | dict | None),
+    arrays = jax.tree.map(
+        lambda node: jax.tree.leaves(node)[0], found[0].packed, is_leaf=lambda node: not isinstance(node, Packed | None)
     )
+    geometry = replace(found[0], packed=arrays).geometry
     if geometry.history is not None and geometry.step.ndim == 0:
         records = -(-geometry.step // geometry.every)
         shift = -(records % geometry.history_steps.shape[0])
