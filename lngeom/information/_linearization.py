@@ -104,7 +104,8 @@ class GroupedLinearization(AbstractLinearization):
 
     def pull(self, cotangent):
         projected = self._without_normalized(cotangent) * self.inverse_scale
-        return self._center((self.transposed @ projected).T)
+        # the barrier keeps XLA from taking the transpose into the product, whose transposed form is slower on a CPU
+        return self._center(jax.lax.optimization_barrier(self.transposed @ projected).T)
 
     def _without_normalized(self, value: Float[Array, "N H"]) -> Float[Array, "N H"]:
         """Less the part along n, in every group."""
