@@ -109,7 +109,7 @@ def product_m(rounds: int) -> Times:
 
 
 def product_glm(rounds: int) -> Times:
-    """One product of a layer-normalized GLM, H = D = 64, N = 2,000, f64 (somax and laplax with the cheaper Λ = I)."""
+    """One product of a layer-normalized GLM, H = D = 64, N = 2,000, f64 (somax with the cheaper Λ = I)."""
     glm, model = peers.glm(64, 64, 2000)
     return bench_product(lg.fisher(glm, model.params, model.inputs), model, rounds, slow=False)
 

@@ -110,13 +110,18 @@ def _laplax(model: Model) -> Callable:
         lambda input, params: model.apply(params, input[None])[0],
         model.params,
         {"input": model.inputs, "target": y},
-        loss_fn="cross_entropy" if model.layers else "mse",
+        loss_fn="cross_entropy" if model.layers else "binary_cross_entropy",
         num_curv_samples=samples,
         num_total_samples=1,
     )
 
 
 JAX_PEERS = {"somax": _somax, "laplax": _laplax}
+
+
+def _label(name: str, model: Model) -> str:
+    """somax has no Bernoulli outputs: for a GLM it takes Λ = I, less than is asked for."""
+    return f"{name}, Λ = I" if name == "somax" and not model.layers else name
 
 
 def _torch(model: Model) -> tuple[Any, Any, Any, Any]:
@@ -152,11 +157,11 @@ def _nngeometry(model: Model, kind: str) -> Any:
 
 
 def products(model: Model, slow: bool = True) -> Contenders:
-    """One product by each installed peer, set up once.
+    """One product by each installed peer, set up once; those of JAX inside a jit, which makes what they hold constants.
 
     Args:
         model: the model.
-        slow: whether to run those that are far behind, too.
+        slow: whether to run those that are far behind, too, and those of JAX called by themselves.
 
     Returns:
         Functions without arguments.
@@ -165,8 +170,10 @@ def products(model: Model, slow: bool = True) -> Contenders:
     v = model.tangent
     for name, make in JAX_PEERS.items():
         if has(name):
-            mv = jax.jit(make(model))
-            result[name] = lambda mv=mv: mv(v)
+            mv = make(model)
+            result[_label(name, model)] = lambda mv=jax.jit(mv): mv(v)
+            if slow:
+                result[f"{name}, called by itself"] = lambda mv=mv: mv(v)
     if has("curvlinops"):
         G, torch = _curvlinops(model)
         ones = torch.ones(G.shape[1])
@@ -217,7 +224,7 @@ def dense(model: Model, columns: int | None, samples: int | None, batches: tuple
         result[f"columns of products, {batch} at a time"] = _columns(model, product, columns, batch)
     for name, make in JAX_PEERS.items():
         if has(name):
-            result[name] = _columns(model, make(model), columns, batches[0])
+            result[_label(name, model)] = _columns(model, make(model), columns, batches[0])
     few = model if samples is None else model.first(samples)
     scale = len(model.inputs) / len(few.inputs)
     if has("curvlinops"):
