@@ -57,11 +57,12 @@ class FisherOperator(lx.AbstractLinearOperator):
 
     # A linear operator in lineax's sense.
 
-    @_products.LightMethod
+    @_products.light
     def mv(self, vector: PyTree) -> PyTree:
         """F v for a pytree v like the differentiated parameters."""
         return self._product(vector)
 
+    @_products.light
     def mm(self, vectors: Float[Array, "P K"]) -> Float[Array, "P K"]:
         """F V for the K columns of a matrix, many at a time.
 
@@ -83,9 +84,7 @@ class FisherOperator(lx.AbstractLinearOperator):
         """F v for a ravelled vector [P], F V for a matrix [P K], or a composition with another operator."""
         if isinstance(other, lx.AbstractLinearOperator):
             return super().__matmul__(other)
-        if jnp.ndim(other) == 1:
-            return self._flat_product(other)
-        return self.mm(other)
+        return self._flat_product(other) if jnp.ndim(other) == 1 else self.mm(other)
 
     def as_matrix(self, order: str | None = None, *, progress: bool = False) -> Float[Array, "P P"]:
         """The matrix [P P].
@@ -178,6 +177,7 @@ class FisherOperator(lx.AbstractLinearOperator):
         """The sum of the diagonal."""
         return jnp.sum(self.diagonal())
 
+    @_products.light
     def quadratic_form(self, delta: PyTree) -> Float[Array, " *K"]:
         """δᵀFδ, never negative; δ a pytree like params, ravelled [P], or columns [P K]."""
         form = functools.partial(_products.quadratic_form, self._source, self._products)

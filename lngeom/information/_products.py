@@ -6,7 +6,7 @@ products are made; else each product computes it again, chunk by chunk.
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import equinox as eqx
 import jax
@@ -106,18 +106,22 @@ def compiled(function: Callable, source: Source, at: Placement) -> Callable[[PyT
     return functools.partial(_compiled(function, structure, at), leaves)
 
 
-class LightMethod:
-    """A method bound as a `jax.tree_util.Partial`, a pytree too: binding as equinox does takes longer than a product.
+Method = TypeVar("Method", bound=Callable)
 
-    Attributes:
-        function: the method.
-    """
+
+class _LightMethod:
+    """Descriptor of a method bound as a `jax.tree_util.Partial`."""
 
     def __init__(self, function: Callable):
         self.function = function
 
     def __get__(self, instance: Any, owner: type) -> Any:
         return self.function if instance is None else jax.tree_util.Partial(self.function, instance)
+
+
+def light(method: Method) -> Method:
+    """Has a method bound as a `Partial`, a pytree too, which `jit` takes; to bind as equinox does takes longer."""
+    return cast(Method, _LightMethod(method))
 
 
 MANY = 8

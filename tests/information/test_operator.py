@@ -181,6 +181,16 @@ def test_divergence_is_half_the_quadratic_form_on_every_trial():
     assert np.all(np.abs(np.sqrt(limit) - 1) < 1e-7)
 
 
+def test_products_are_functions_that_jit_and_vmap_take():
+    F = zoo.layer_norm_network().fisher()
+    vectors = jax.random.normal(jax.random.key(2), (F.in_size(), 9))
+    tangents = jax.vmap(F.problem.unravel, 1)(vectors)
+    assert agreement(jax.jit(F.mm)(vectors), F.mm(vectors), EXACT).agrees
+    assert agreement(jax.jit(F.quadratic_form)(vectors), F.quadratic_form(vectors), EXACT).agrees
+    products = jax.jit(jax.vmap(F.mv))(tangents)
+    assert agreement(jax.vmap(F.problem.ravel)(products).T, F.mm(vectors), EXACT).agrees
+
+
 def test_works_under_jit_from_construction_on():
     case = zoo.layer_norm_network()
 
