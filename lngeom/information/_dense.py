@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from lngeom.information import _kronecker, _printed, _structured
+from lngeom.information._contraction import over_samples
 from lngeom.information._entries import Irregular, Structure, find_structure
 from lngeom.information._factor import factor_rows, rows_per_sample
 from lngeom.information._problem import Problem, leaf_paths
@@ -32,8 +33,7 @@ def _edges(size: int) -> list[int]:
 def upper_gram(rows: Float[Array, "R P"]) -> tuple[Float[Array, "p q"], ...]:
     """Block rows of rowsᵀ·rows, each from its diagonal block to the right."""
     edges = _edges(rows.shape[1])
-    dot = functools.partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST)
-    return tuple(dot(rows[:, a:b].T, rows[:, a:]) for a, b in itertools.pairwise(edges))
+    return tuple(over_samples(rows[:, a:b], rows[:, a:]) for a, b in itertools.pairwise(edges))
 
 
 def symmetric(blocks: tuple[Float[Array, "p q"], ...]) -> Float[Array, "P P"]:

@@ -16,6 +16,7 @@ import numpy as np
 from jax.extend.core import Literal
 from jaxtyping import Array, Float
 
+from lngeom.information._contraction import over_samples
 from lngeom.information._entries import SUMS, Entry, Irregular, Program, Structure, trace_program
 from lngeom.information._problem import Layout, Problem
 from lngeom.information._pullback import metric
@@ -44,14 +45,14 @@ class KroneckerFactor(eqx.Module):
     def _pair(self, i: int, j: int) -> Array:
         (x, m), (y, k) = self.part(i), self.part(j)
         if x is None and y is None:
-            return m.reshape(-1, m.shape[2]).T @ k.reshape(-1, k.shape[2])
+            return over_samples(m.reshape(-1, m.shape[2]), k.reshape(-1, k.shape[2]))
         g = m.swapaxes(1, 2) @ k
         if i == j:
             assert x is not None
-            return _packed(x[:, :, None] * x[:, None, :]).T @ _packed(g)
+            return over_samples(_packed(x[:, :, None] * x[:, None, :]), _packed(g))
         one = jnp.ones((len(g), 1), g.dtype)
         x, y = (one if v is None else v for v in (x, y))
-        return (x[:, :, None] * y[:, None, :]).reshape(len(g), -1).T @ g.reshape(len(g), -1)
+        return over_samples((x[:, :, None] * y[:, None, :]).reshape(len(g), -1), g.reshape(len(g), -1))
 
     def part(self, i: int) -> tuple[Array | None, Array]:
         """x and m of an entry; of a gain None and its part of the rows."""

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from lngeom.information._contraction import over_samples
 from lngeom.normalizers import (
     AbstractGroupedNormalizer,
     AbstractNormalizer,
@@ -70,7 +71,7 @@ class UnitwiseLinearization(AbstractLinearization):
     def pull(self, cotangent):
         scaled = cotangent * self.inverse_scale
         radial = jnp.sum(scaled * self.normalized, 0)
-        return scaled.T @ self.inputs - radial[:, None] * self.scale_slope
+        return over_samples(scaled, self.inputs) - radial[:, None] * self.scale_slope
 
 
 class GroupedLinearization(AbstractLinearization):
@@ -167,7 +168,7 @@ def _(normalizer, weights, inputs) -> UnitwiseLinearization:
 
     def slope(scale: Float[Array, "1 H"]) -> Float[Array, "H D"]:
         """Cov(x) w_i / σ_i."""
-        return (centered @ weights.T / scale).T @ centered / len(inputs)
+        return over_samples(centered @ weights.T / scale, centered) / len(inputs)
 
     return unitwise(normalizer, weights, inputs, mean, slope)
 

@@ -17,6 +17,7 @@ from jaxtyping import Array, Float, PyTree
 from lngeom._types import GLMParameters
 from lngeom.glm import NormalizedGLM
 from lngeom.information import _linearization, _printed
+from lngeom.information._contraction import transpose
 from lngeom.information._problem import Frozen, Layout, Problem
 from lngeom.information._repair import RepairedMap, same
 from lngeom.normalizers import AbstractStatisticsNormalizer
@@ -57,7 +58,7 @@ class TracedDerivative(AbstractDerivative):
         return self.linear(tangent)
 
     def pull(self, cotangent):
-        return jax.linear_transpose(self.linear, self.layout.shapes())(cotangent)[0]
+        return transpose(self.linear, self.layout.shapes())(cotangent)
 
 
 class ReverseDerivative(AbstractDerivative):

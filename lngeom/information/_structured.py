@@ -14,6 +14,7 @@ from jaxtyping import Array, Float
 
 from lngeom._types import GLMParameters
 from lngeom.glm import NormalizedGLM
+from lngeom.information._contraction import over_samples
 from lngeom.information._linearization import (
     GroupedLinearization,
     UnitwiseLinearization,
@@ -198,7 +199,7 @@ def _dense_unitwise(
         if outer is None:
             return own, None
         crossed = (f * outer[:, :, None]).reshape(len(n), -1)
-        return own, crossed.T @ crossed
+        return own, over_samples(crossed, crossed)
 
     arrays = (at.normalized, at.inverse_scale, at.inputs, diagonal, outer)
     own, crossed = _sum_over_chunks(term, arrays, len(at.inputs), chunk)
