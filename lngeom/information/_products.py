@@ -127,6 +127,9 @@ def light(method: Method) -> Method:
 MANY = 8
 """Vectors from which on it pays to compute the factor first."""
 
+SIDE_BY_SIDE = 2
+"""Vectors that are taken one by one but in one program: what one product leaves of the cores another takes."""
+
 WORKING = 2**27
 """Bytes of what one pass holds for all its vectors."""
 
@@ -220,17 +223,23 @@ def _products_by_factor(
 
 
 def _products_by_passes(source: Source, at: Placement, vectors: Float[Array, "P K"], batch: int) -> Float[Array, "P K"]:
+    def one(row: Float[Array, " P"]) -> Float[Array, " P"]:
+        return ravel_pytree(_run(source, at, Pullback.product, source.layout.unravel(row)))[0]
+
     def group(rows: Float[Array, "K P"]) -> Float[Array, "K P"]:
+        if batch == 1:
+            return jnp.stack([one(row) for row in rows])
         tangents = jax.vmap(source.layout.unravel)(rows)
         images = _run(source, at, Pullback.products, tangents)
         return jax.vmap(lambda image: ravel_pytree(image)[0])(images)
 
     rows = vectors.T
-    full, rest = divmod(len(rows), batch)
+    size = max(batch, SIDE_BY_SIDE)
+    full, rest = divmod(len(rows), size)
     if full <= 1 and not (full and rest):
         return group(rows).T
-    head = jax.lax.map(group, rows[: full * batch].reshape(full, batch, -1)).reshape(full * batch, -1)
-    return (jnp.concatenate([head, group(rows[full * batch :])]) if rest else head).T
+    head = jax.lax.map(group, rows[: full * size].reshape(full, size, -1)).reshape(full * size, -1)
+    return (jnp.concatenate([head, group(rows[full * size :])]) if rest else head).T
 
 
 @functools.partial(jax.jit, static_argnames="at")
