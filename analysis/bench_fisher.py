@@ -44,11 +44,20 @@ def best_times(contenders: peers.Contenders, rounds: int, budget: float = 0.25) 
     return best
 
 
-def gemm_rate(dtype: Any, size: int = 1024, rounds: int = 5) -> float:
-    """Multiplications and additions a second of a matrix product."""
-    a = jnp.ones((size, size), dtype)
+GEMM = "a matrix product"
+SIZE = 1024
+
+
+def gemm(dtype: Any) -> peers.Contenders:
+    """A large matrix product, which takes its turn among the contenders: the rate of the machine at that time."""
+    a = jnp.ones((SIZE, SIZE), dtype)
     product = jax.jit(jnp.matmul)
-    return 2 * size**3 / best_times({"gemm": lambda: product(a, a)}, rounds)["gemm"]
+    return {GEMM: lambda: product(a, a)}
+
+
+def fraction(operations: float, seconds: float, gemm_seconds: float) -> float:
+    """Rate of so many multiplications and additions, over that of the matrix product."""
+    return operations / seconds * gemm_seconds / (2 * SIZE**3)
 
 
 def fisher(model: peers.Model) -> lg.FisherOperator:
@@ -74,25 +83,27 @@ def bench_many(F: lg.FisherOperator, model: peers.Model, rounds: int) -> Times:
     vectors = jax.random.normal(jax.random.key(5), (F.in_size(), 64), F.problem.dtype)
     tangents = [F.problem.unravel(v) for v in vectors.T]
     contenders = {OURS: lambda: F.mm(vectors), "64 products": lambda: [F.mv(v) for v in tangents]}
-    times = best_times(contenders, rounds)
+    times = best_times(contenders | gemm(F.problem.dtype), rounds)
+    one = times.pop(GEMM)
     kernels = [a * b for a, b in itertools.pairwise(model.widths)]
     operations = 64 * 4 * len(model.inputs) * (sum(kernels) + sum(kernels[1:]))
-    rate = gemm_rate(F.problem.dtype)
-    one_by_one = operations / times["64 products"] / rate
-    return times | {RATE: operations / times[OURS] / rate, f"{RATE}, of the 64 products": one_by_one}
+    one_by_one = fraction(operations, times["64 products"], one)
+    return times | {RATE: fraction(operations, times[OURS], one), f"{RATE}, of the 64 products": one_by_one}
 
 
 def bench_dense(
     F: lg.FisherOperator, parts: dict[str, peers.Part], rounds: int, budget: float = 0.1, floor: float | None = None
 ) -> Times:
     """The matrix; of those that do a part of the work, their times multiplied."""
-    times = best_times({OURS: F.as_matrix} | {name: part.run for name, part in parts.items()}, rounds, budget)
+    contenders = {OURS: F.as_matrix} | {name: part.run for name, part in parts.items()} | gemm(F.problem.dtype)
+    times = best_times(contenders, rounds, budget)
+    one = times.pop(GEMM)
     result = {}
     for name, value in times.items():
         scale = parts[name].scale if name in parts else 1.0
         result[name if scale == 1.0 else f"{name}, scaled"] = value * scale
     if floor is not None:
-        result[RATE] = floor / times[OURS] / gemm_rate(jnp.float64)
+        result[RATE] = fraction(floor, times[OURS], one)
     return result
 
 
@@ -233,8 +244,11 @@ def draw_times(results: dict[str, dict], stem: Path, configuration: dict) -> Non
         for axis in axes.flat[max(0, len(tasks) - 3) : len(tasks)]:
             axis.set_xlabel("time ÷ lngeom's")
             axis.tick_params(labelbottom=True)
-        about = "Smallest time of interleaved rounds over that of lngeom (in each title); what is scaled did a part."
-        plots.save(figure, stem, results, caption=f"Fisher products and matrices by library. {about}", **configuration)
+        about = (
+            "Fisher products and matrices by library: smallest time of interleaved rounds over that of lngeom (in each "
+            "title). JAX libraries ran inside a jit, unless by themselves; what is scaled did a part."
+        )
+        plots.save(figure, stem, results, caption=about, **configuration)
 
 
 def draw_cost(result: dict[str, dict], stem: Path, configuration: dict) -> None:
