@@ -227,7 +227,7 @@ def _products_by_passes(source: Source, at: Placement, vectors: Float[Array, "P 
         return ravel_pytree(_run(source, at, Pullback.product, source.layout.unravel(row)))[0]
 
     def group(rows: Float[Array, "K P"]) -> Float[Array, "K P"]:
-        if batch == 1:
+        if batch == 1 and len(rows):
             return jnp.stack([one(row) for row in rows])
         tangents = jax.vmap(source.layout.unravel)(rows)
         images = _run(source, at, Pullback.products, tangents)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from jax.flatten_util import ravel_pytree
 from lngeom._numerics import agreement
-from lngeom.information import _automatic, _spectrum
+from lngeom.information import _automatic, _products, _spectrum
 
 from tests.information import zoo
 
@@ -189,6 +189,16 @@ def test_products_are_functions_that_jit_and_vmap_take():
     assert agreement(jax.jit(F.quadratic_form)(vectors), F.quadratic_form(vectors), EXACT).agrees
     products = jax.jit(jax.vmap(F.mv))(tangents)
     assert agreement(jax.vmap(F.problem.ravel)(products).T, F.mm(vectors), EXACT).agrees
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 5])
+def test_many_vectors_one_by_one_are_as_many_products(count):
+    F = zoo.layer_norm_network().fisher()
+    vectors = jax.random.normal(jax.random.key(2), (F.in_size(), count))
+    found = _products.products(F.problem, F.stored, None, F.placement, vectors, 1)
+    assert found.shape == vectors.shape
+    if count:
+        assert agreement(found, F.as_matrix() @ vectors, EXACT).agrees
 
 
 def test_works_under_jit_from_construction_on():
