@@ -170,10 +170,10 @@ def products(model: Model, slow: bool = True) -> Contenders:
     v = model.tangent
     for name, make in JAX_PEERS.items():
         if has(name):
-            mv = make(model)
-            result[_label(name, model)] = lambda mv=jax.jit(mv): mv(v)
+            mv, label = make(model), _label(name, model)
+            result[label] = lambda mv=jax.jit(mv): mv(v)
             if slow:
-                result[f"{name}, called by itself"] = lambda mv=mv: mv(v)
+                result[f"{label}, called by itself"] = lambda mv=mv: mv(v)
     if has("curvlinops"):
         G, torch = _curvlinops(model)
         ones = torch.ones(G.shape[1])

@@ -77,7 +77,12 @@ def _apply(equation: Any, operands: list[Any]) -> list[Any]:
         a, b = operands
         count = math.prod(a.shape[:axes])
         return [over_samples(a.reshape(count, -1), b.reshape(count, -1)).reshape(*a.shape[axes:], *b.shape[axes:])]
-    found = equation.primitive.bind(*operands, **equation.primitive.get_bind_params(params))
+    return evaluate(equation, operands)
+
+
+def evaluate(equation: Any, operands: Sequence[Any]) -> list[Any]:
+    """The results of one equation of a JAX program."""
+    found = equation.primitive.bind(*operands, **equation.primitive.get_bind_params(equation.params))
     return found if equation.primitive.multiple_results else [found]
 
 

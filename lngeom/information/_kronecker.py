@@ -16,7 +16,7 @@ import numpy as np
 from jax.extend.core import Literal
 from jaxtyping import Array, Float
 
-from lngeom.information._contraction import over_samples
+from lngeom.information._contraction import evaluate, over_samples
 from lngeom.information._entries import SUMS, Entry, Irregular, Program, Structure, trace_program
 from lngeom.information._problem import Layout, Problem
 from lngeom.information._pullback import metric
@@ -203,9 +203,7 @@ def _after(program: Program, structure: Structure, points: list[Array]) -> Array
         if len(present) == 1 < len(operands) and equation.primitive.name in SUMS:
             values[equation.outvars[0]] = present[0]  # of a sum whose other term enters at an earlier point
         elif len(present) == len(operands):
-            found = equation.primitive.bind(*operands, **equation.primitive.get_bind_params(equation.params))
-            found = found if equation.primitive.multiple_results else [found]
-            values.update(zip(equation.outvars, found, strict=True))
+            values.update(zip(equation.outvars, evaluate(equation, operands), strict=True))
     return values[program.jaxpr.outvars[0]]
 
 

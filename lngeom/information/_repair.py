@@ -14,6 +14,8 @@ import jax.numpy as jnp
 from jax.extend.core import Literal
 from jaxtyping import Array, PyTree
 
+from lngeom.information._contraction import evaluate
+
 INLINED = ("jit", "closed_call", "checkpoint", "remat2")
 
 
@@ -88,8 +90,7 @@ def _apply(equation: Any, operands: list[Any], linear: list[bool], active: Array
         return _scan(equation.params, operands, linear, active)
     if name == "div" and linear[0]:
         operands = [operands[0], jnp.where(active & (operands[1] == 0), 1, operands[1])]
-    found = equation.primitive.bind(*operands, **equation.primitive.get_bind_params(equation.params))
-    found = found if equation.primitive.multiple_results else [found]
+    found = evaluate(equation, operands)
     if not any(linear):
         found = [_finite(value, active) for value in found]
     return found, [any(linear)] * len(found)

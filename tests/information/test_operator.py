@@ -260,6 +260,11 @@ def linear(X, outputs=3):
     return lg.fisher(lambda p, x: x @ p, jnp.ones((X.shape[1], outputs)), X, family=lg.families.Gaussian())
 
 
+def test_eigenvalues_by_decomposition_are_those_of_the_matrix():
+    F = zoo.layer_norm_network().fisher()
+    assert agreement(F.eigenvalues(4), largest(F, 4), 1e-12).agrees
+
+
 def test_eigenvalues_by_iterations_are_those_of_the_matrix(never_decomposed):
     F = zoo.layer_norm_network().fisher()
     expected = largest(F, 4)
