@@ -225,13 +225,10 @@ def gram(structure: Structure, layout: Layout, parts: tuple[Array, ...]) -> Floa
         add(a.leaf, b.leaf, found)
         if i != j:
             add(b.leaf, a.leaf, found.T)
-    leaves = range(len(layout.leaves))
-
-    def block(i: int, j: int) -> Array:
-        shape = (edges[i + 1] - edges[i], edges[j + 1] - edges[j])
-        return blocks[i, j] if (i, j) in blocks else jnp.zeros(shape, layout.dtype)
-
-    return jnp.concatenate([jnp.concatenate([block(i, j) for j in leaves], 1) for i in leaves])
+    matrix = jnp.zeros((layout.size, layout.size), layout.dtype)  # filled in place: `jnp.block` copies twice
+    for (i, j), block in blocks.items():
+        matrix = matrix.at[edges[i] : edges[i + 1], edges[j] : edges[j + 1]].set(block)
+    return matrix
 
 
 def gram_work(structure: Structure) -> tuple[int, int]:

@@ -181,8 +181,10 @@ def _dense_grouped(
     along, *rest = (part.reshape(units, features, 2, units) for part in crossed)
     wbg = alone * own.reshape(2, units, features).transpose(2, 0, 1)[None] - same * along - sum(rest)
     wbg = wbg.reshape(units * features, 2 * units)
-    shared = jnp.block([[bb, bg], [bg.T, gg]])
-    return jnp.block([[ww, wbg], [wbg.T, shared]])
+    matrix = jnp.zeros((params.size, params.size), ww.dtype)  # filled in place: `jnp.block` copies twice
+    matrix = matrix.at[: len(ww), : len(ww)].set(ww)
+    matrix = matrix.at[: len(ww), len(ww) :].set(wbg).at[len(ww) :, : len(ww)].set(wbg.T)
+    return matrix.at[len(ww) :, len(ww) :].set(jnp.block([[bb, bg], [bg.T, gg]]))
 
 
 def _dense_unitwise(
