@@ -8,6 +8,7 @@ and marked `scaled`. Each task can be run alone; its results replace those in th
 import argparse
 import itertools
 import json
+import random
 import time
 from collections.abc import Callable
 from importlib import metadata
@@ -26,7 +27,10 @@ Times = dict[str, float]
 
 
 def best_times(contenders: peers.Contenders, rounds: int, budget: float = 0.25) -> Times:
-    """Smallest mean time of each contender over interleaved rounds, in seconds."""
+    """Smallest mean time of each contender over rounds in which all take turns, in seconds.
+
+    Each round has an order of its own: threads that one library leaves spinning slow down whoever comes next.
+    """
     repeats = {}
     for name, run in contenders.items():
         jax.block_until_ready(run())
@@ -34,8 +38,10 @@ def best_times(contenders: peers.Contenders, rounds: int, budget: float = 0.25) 
         jax.block_until_ready(run())
         repeats[name] = max(1, int(budget / max(time.perf_counter() - start, 1e-6)))
     best = dict.fromkeys(contenders, float("inf"))
+    order = random.Random(0)
     for _ in range(rounds):
-        for name, run in contenders.items():
+        for name in order.sample(list(contenders), len(contenders)):
+            run = contenders[name]
             start = time.perf_counter()
             for _ in range(repeats[name]):
                 result = run()
