@@ -299,7 +299,7 @@ def equation_13_14_ln(problem: Problem):
     block = slice(0, params.inputs)
     difference = (exact - as_printed)[block, block]
     yield agree("data: the missing term of the first diagonal block", missing, difference, role=Role.CORRECTS)
-    at = linearize(model.normalizer, params.weights, inputs[:1])
+    at = linearize(model.normalizer, params.weights, inputs[:1], params.gain)
     assert isinstance(at, GroupedLinearization)
     eye = jnp.eye(params.units, dtype=inputs.dtype)
     rank = int(np.linalg.matrix_rank(np.asarray(jax.vmap(at.project, 1, 1)(eye[None])[0])))

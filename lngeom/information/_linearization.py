@@ -1,4 +1,4 @@
-r"""The derivative of each normalizer, $dW \mapsto dn$, and its transpose, in closed form.
+r"""The derivative of each normalizer and its gain, $dW \mapsto g\,dn$, and its transpose, in closed form.
 
 Unit by unit (identity, batch, weight norm), with x̃ the inputs less what the mean subtracts and v_i the slope of σ_i:
 $$dn_i = \frac{\tilde x^\top dw_i - n_i\, v_i^\top dw_i}{\sigma_i}.$$
@@ -28,21 +28,23 @@ from lngeom.normalizers import (
 
 
 class AbstractLinearization(eqx.Module):
-    """The derivative of n with respect to W at one point.
+    """The derivative of g n with respect to W at one point.
 
     Attributes:
+        gain: g, shape [H].
         normalized: n at that point, shape [N H].
         inverse_scale: 1/σ, shape [N H], or [N 1] where it is the same for all units.
         inputs: x̃, shape [N D].
     """
 
+    gain: eqx.AbstractVar[Float[Array, " H"]]
     normalized: eqx.AbstractVar[Float[Array, "N H"]]
     inverse_scale: eqx.AbstractVar[Float[Array, "N #H"]]
     inputs: eqx.AbstractVar[Float[Array, "N D"]]
 
     @abstractmethod
     def push(self, weights: Float[Array, "H D"]) -> Float[Array, "N H"]:
-        """The tangent dn of a change dW of the weights."""
+        """The tangent g dn of a change dW of the weights."""
 
     @abstractmethod
     def pull(self, cotangent: Float[Array, "N H"]) -> Float[Array, "H D"]:
@@ -53,12 +55,14 @@ class UnitwiseLinearization(AbstractLinearization):
     """The derivative of a method whose statistics of one unit depend on its own weights alone.
 
     Attributes:
+        gain: g, shape [H].
         normalized: n, shape [N H].
         inverse_scale: 1/σ, shape [N H].
         inputs: x̃ = x − ∂μ/∂w, shape [N D].
         scale_slope: v_i = ∂σ_i/∂w_i, shape [H D].
     """
 
+    gain: Float[Array, " H"]
     normalized: Float[Array, "N H"]
     inverse_scale: Float[Array, "N H"]
     inputs: Float[Array, "N D"]
@@ -66,10 +70,11 @@ class UnitwiseLinearization(AbstractLinearization):
 
     def push(self, weights):
         radial = jnp.sum(self.scale_slope * weights, 1)
-        return (self.inputs @ weights.T - self.normalized * radial[None, :]) * self.inverse_scale
+        dn = (self.inputs @ weights.T - self.normalized * radial[None, :]) * self.inverse_scale
+        return self.gain[None, :] * dn
 
     def pull(self, cotangent):
-        scaled = cotangent * self.inverse_scale
+        scaled = self.gain[None, :] * cotangent * self.inverse_scale
         radial = jnp.sum(scaled * self.normalized, 0)
         return over_samples(scaled, self.inputs) - radial[:, None] * self.scale_slope
 
@@ -81,7 +86,9 @@ class GroupedLinearization(AbstractLinearization):
     $\Pi(dW\,x) = (I - nn^\top/h)(dW_c\,x)$.
 
     Attributes:
+        gain: g, shape [H].
         normalized: n, shape [N H].
+        scaled: g n, shape [N H]: with it the pull needs one sweep over the samples less.
         inverse_scale: 1/σ, shape [N H], constant within a group; [N 1] of one group.
         inputs: x, shape [N D].
         transposed: the same as [D N], so that no product has to transpose it.
@@ -89,7 +96,9 @@ class GroupedLinearization(AbstractLinearization):
         centered: whether a mean is subtracted.
     """
 
+    gain: Float[Array, " H"]
     normalized: Float[Array, "N H"]
+    scaled: Float[Array, "N H"]
     inverse_scale: Float[Array, "N #H"]
     inputs: Float[Array, "N D"]
     transposed: Float[Array, "D N"]
@@ -98,21 +107,23 @@ class GroupedLinearization(AbstractLinearization):
 
     def project(self, value: Float[Array, "N H"]) -> Float[Array, "N H"]:
         """Π along the units' axis; symmetric, so its own transpose."""
-        return self._without_normalized(self._center(value.T).T)
+        value = self._center(value.T).T
+        return value - self._along_normalized(self.normalized, value)
 
     def push(self, weights):
-        return self._without_normalized(self.inputs @ self._center(weights).T) * self.inverse_scale
+        value = self.inputs @ self._center(weights).T
+        return self.gain[None, :] * ((value - self._along_normalized(self.normalized, value)) * self.inverse_scale)
 
     def pull(self, cotangent):
-        projected = self._without_normalized(cotangent) * self.inverse_scale
+        along = self._along_normalized(self.scaled, cotangent)
+        projected = (self.gain[None, :] * cotangent - along) * self.inverse_scale
         # the barrier keeps XLA from taking the transpose into the product, whose transposed form is slower on a CPU
         return self._center(jax.lax.optimization_barrier(self.transposed @ projected).T)
 
-    def _without_normalized(self, value: Float[Array, "N H"]) -> Float[Array, "N H"]:
-        """Less the part along n, in every group."""
-        n = self.normalized.reshape(len(value), self.groups, -1)
-        along = jnp.mean(n * value.reshape(n.shape), 2, keepdims=True)
-        return value - (n * along).reshape(value.shape)
+    def _along_normalized(self, scaled: Float[Array, "N H"], value: Float[Array, "N H"]) -> Float[Array, "N H"]:
+        """The part along n of g times a value, in every group, given g n."""
+        n, scaled, value = (v.reshape(len(v), self.groups, -1) for v in (self.normalized, scaled, value))
+        return (n * jnp.mean(scaled * value, 2, keepdims=True)).reshape(self.normalized.shape)
 
     def _center(self, weights: Float[Array, "H D"]) -> Float[Array, "H D"]:
         if not self.centered:
@@ -123,14 +134,15 @@ class GroupedLinearization(AbstractLinearization):
 
 @singledispatch
 def linearize(
-    normalizer: AbstractNormalizer, weights: Float[Array, "H D"], inputs: Float[Array, "N D"]
+    normalizer: AbstractNormalizer, weights: Float[Array, "H D"], inputs: Float[Array, "N D"], gain: Float[Array, " H"]
 ) -> AbstractLinearization:
-    """The derivative of a normalizer at W, for each sample of X.
+    """The derivative of a normalizer and its gain at W, for each sample of X.
 
     Args:
         normalizer: the method.
         weights: W.
         inputs: X, one sample a row.
+        gain: g.
 
     Returns:
         The derivative, with its transpose.
@@ -141,28 +153,28 @@ def linearize(
     raise NotImplementedError(f"no closed form is known for the derivative of {type(normalizer).__name__}")
 
 
-def unitwise(normalizer, weights, inputs, shift, scale_slope) -> UnitwiseLinearization:
+def unitwise(normalizer, weights, inputs, gain, shift, scale_slope) -> UnitwiseLinearization:
     """The derivative given x̃ − x and the slope of σ, a function of σ."""
     mean, scale = normalizer.statistics(weights, inputs)
     a = summed_inputs(weights, inputs)
     return UnitwiseLinearization(
-        (a - mean) / scale, jnp.broadcast_to(1 / scale, a.shape), inputs - shift, scale_slope(scale)
+        gain, (a - mean) / scale, jnp.broadcast_to(1 / scale, a.shape), inputs - shift, scale_slope(scale)
     )
 
 
 @linearize.register(Identity)
 @linearize.register(BatchNormEvaluation)
-def _(normalizer, weights, inputs) -> UnitwiseLinearization:
-    return unitwise(normalizer, weights, inputs, jnp.zeros_like(inputs[:1]), lambda _: jnp.zeros_like(weights))
+def _(normalizer, weights, inputs, gain) -> UnitwiseLinearization:
+    return unitwise(normalizer, weights, inputs, gain, jnp.zeros_like(inputs[:1]), lambda _: jnp.zeros_like(weights))
 
 
 @linearize.register(WeightNorm)
-def _(normalizer, weights, inputs) -> UnitwiseLinearization:
-    return unitwise(normalizer, weights, inputs, jnp.zeros_like(inputs[:1]), lambda scale: weights / scale.T)
+def _(normalizer, weights, inputs, gain) -> UnitwiseLinearization:
+    return unitwise(normalizer, weights, inputs, gain, jnp.zeros_like(inputs[:1]), lambda scale: weights / scale.T)
 
 
 @linearize.register(BatchNorm)
-def _(normalizer, weights, inputs) -> UnitwiseLinearization:
+def _(normalizer, weights, inputs, gain) -> UnitwiseLinearization:
     mean = jnp.mean(inputs, 0, keepdims=True)
     centered = inputs - mean
 
@@ -170,12 +182,14 @@ def _(normalizer, weights, inputs) -> UnitwiseLinearization:
         """Cov(x) w_i / σ_i."""
         return over_samples(centered @ weights.T / scale, centered) / len(inputs)
 
-    return unitwise(normalizer, weights, inputs, mean, slope)
+    return unitwise(normalizer, weights, inputs, gain, mean, slope)
 
 
 @linearize.register(AbstractGroupedNormalizer)
-def _(normalizer, weights, inputs) -> GroupedLinearization:
+def _(normalizer, weights, inputs, gain) -> GroupedLinearization:
     mean, scale = normalizer.statistics(weights, inputs)
     a = summed_inputs(weights, inputs)
     n, transposed = (a - mean) / scale, jax.lax.optimization_barrier(inputs.T)
-    return GroupedLinearization(n, 1 / scale, inputs, transposed, normalizer.group_count, normalizer.centered)
+    return GroupedLinearization(
+        gain, n, gain[None, :] * n, 1 / scale, inputs, transposed, normalizer.group_count, normalizer.centered
+    )

@@ -85,13 +85,11 @@ class ClosedFormDerivative(AbstractDerivative):
 
     Attributes:
         outputs: z.
-        at: derivative of the normalizer.
-        gain: g.
+        at: derivative of the normalizer and its gain.
     """
 
     outputs: Float[Array, "N H"]
     at: _linearization.AbstractLinearization
-    gain: Float[Array, " H"]
 
     @property
     def inputs(self) -> Array:
@@ -101,35 +99,35 @@ class ClosedFormDerivative(AbstractDerivative):
     @property
     def slopes(self) -> Float[Array, "N H"]:
         """Slopes g/σ of z as a function of the summed inputs, before Π."""
-        return self.gain[None, :] * self.at.inverse_scale
+        return self.at.gain[None, :] * self.at.inverse_scale
 
     def push(self, tangent):
-        n = self.at.normalized
-        return self.gain[None, :] * self.at.push(tangent.weights) + tangent.bias[None, :] + n * tangent.gain[None, :]
+        return self.at.push(tangent.weights) + tangent.bias[None, :] + self.at.normalized * tangent.gain[None, :]
 
     def pull(self, cotangent):
-        weights = self.at.pull(self.gain[None, :] * cotangent)
-        return GLMParameters(weights, jnp.sum(cotangent, 0), jnp.sum(self.at.normalized * cotangent, 0))
+        return GLMParameters(self.at.pull(cotangent), jnp.sum(cotangent, 0), jnp.sum(self.at.normalized * cotangent, 0))
 
 
 class PrintedLinearization(_linearization.AbstractLinearization):
-    """Eq. 14's derivative of n, which lets only unit i's own weights move its statistics.
+    """Eq. 14's derivative of g n, which lets only unit i's own weights move its statistics.
 
     Attributes:
+        gain: g, shape [H].
         normalized: n, shape [N H].
         inverse_scale: 1/σ, shape [N H].
         inputs: χ, shape [N H D].
     """
 
+    gain: Float[Array, " H"]
     normalized: Float[Array, "N H"]
     inverse_scale: Float[Array, "N H"]
     inputs: Float[Array, "N H D"]
 
     def push(self, weights):
-        return jnp.einsum("nhd,hd->nh", self.inputs, weights) * self.inverse_scale
+        return self.gain[None, :] * jnp.einsum("nhd,hd->nh", self.inputs, weights) * self.inverse_scale
 
     def pull(self, cotangent):
-        return jnp.einsum("nhd,nh->hd", self.inputs, cotangent * self.inverse_scale)
+        return jnp.einsum("nhd,nh->hd", self.inputs, self.gain[None, :] * cotangent * self.inverse_scale)
 
 
 def has_closed_form(problem: Problem) -> bool:
@@ -215,11 +213,11 @@ def _closed_form(problem: Problem) -> ClosedFormDerivative:
         assert isinstance(normalizer, AbstractStatisticsNormalizer)
         n = normalizer(weights, inputs)
         scale = jnp.broadcast_to(normalizer.statistics(weights, inputs).scale, n.shape)
-        at = PrintedLinearization(n, 1 / scale, _printed.chi(normalizer, weights, inputs))
+        at = PrintedLinearization(params.gain, n, 1 / scale, _printed.chi(normalizer, weights, inputs))
     else:
-        at = _linearization.linearize(normalizer, weights, inputs)
+        at = _linearization.linearize(normalizer, weights, inputs, params.gain)
     z = problem.ignore(params.gain[None, :] * at.normalized + params.bias[None, :])
-    return ClosedFormDerivative(z, at, params.gain)
+    return ClosedFormDerivative(z, at)
 
 
 class Metric(eqx.Module):

@@ -138,8 +138,8 @@ class StreamedBatchNorm(AbstractStatisticsNormalizer):
 
 
 @linearize.register(StreamedBatchNorm)
-def _(normalizer, weights, inputs) -> UnitwiseLinearization:
-    return unitwise(normalizer, weights, inputs, normalizer.input_mean[None, :], lambda _: normalizer.slope)
+def _(normalizer, weights, inputs, gain) -> UnitwiseLinearization:
+    return unitwise(normalizer, weights, inputs, gain, normalizer.input_mean[None, :], lambda _: normalizer.slope)
 
 
 def original(normalizer: AbstractNormalizer) -> AbstractNormalizer:

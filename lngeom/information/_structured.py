@@ -43,12 +43,12 @@ def product(
     Returns:
         F v, like params.
     """
-    at = linearize(model.normalizer, params.weights, inputs)
-    n, gain = at.normalized, params.gain[None, :]
-    z = gain * n + params.bias[None, :]
-    dz = gain * at.push(v.weights) + v.bias[None, :] + n * v.gain[None, :]
+    at = linearize(model.normalizer, params.weights, inputs, params.gain)
+    n = at.normalized
+    z = params.gain[None, :] * n + params.bias[None, :]
+    dz = at.push(v.weights) + v.bias[None, :] + n * v.gain[None, :]
     y = model.family.metric_product(z, dz) / len(inputs)
-    return GLMParameters(at.pull(gain * y), jnp.sum(y, 0), jnp.sum(n * y, 0))
+    return GLMParameters(at.pull(y), jnp.sum(y, 0), jnp.sum(n * y, 0))
 
 
 def dense(
@@ -75,7 +75,7 @@ def dense(
     Raises:
         NotImplementedError: if the normalizer has no closed form.
     """
-    at = linearize(model.normalizer, params.weights, inputs)
+    at = linearize(model.normalizer, params.weights, inputs, params.gain)
     z = params.gain[None, :] * at.normalized + params.bias[None, :]
     diagonal, outer = model.family.metric_parts(z)
     outer = outer if model.family.joint else None
