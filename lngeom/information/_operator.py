@@ -86,6 +86,7 @@ class FisherOperator(lx.AbstractLinearOperator):
             return super().__matmul__(other)
         return self._flat_product(other) if jnp.ndim(other) == 1 else self.mm(other)
 
+    @_products.light
     def as_matrix(self, order: str | None = None, *, progress: bool = False) -> Float[Array, "P P"]:
         """The matrix [P P].
 
@@ -169,10 +170,12 @@ class FisherOperator(lx.AbstractLinearOperator):
         i, j = i % params.units, j % params.units
         return self.as_matrix("paper")[i * width : (i + 1) * width, j * width : (j + 1) * width]
 
+    @_products.light
     def diagonal(self) -> Float[Array, " P"]:
         """The diagonal, without the matrix."""
         return _dense.diagonal(self.problem, self._rows)
 
+    @_products.light
     def trace(self) -> Float[Array, ""]:
         """The sum of the diagonal."""
         return jnp.sum(self.diagonal())
@@ -185,6 +188,7 @@ class FisherOperator(lx.AbstractLinearOperator):
             return jax.lax.map(lambda v: form(self.problem.unravel(v)), delta.T, batch_size=self.plan.batch)
         return form(self._as_tangent(delta))
 
+    @_products.light
     def factor(self) -> Float[Array, "NR P"]:
         """Rows of √(Λ/N) J: factorᵀ·factor = F; columns as in `as_matrix`.
 
@@ -197,6 +201,7 @@ class FisherOperator(lx.AbstractLinearOperator):
         self.plan.require(2 * self.plan.factor, "the factor", "use singular_values(), which streams it")
         return _factor.factor(self.problem, self._rows)
 
+    @_products.light
     def singular_values(self) -> Float[Array, " k"]:
         """Singular values of the factor, descending: square roots of the eigenvalues."""
         self._require_spectrum()
@@ -206,6 +211,7 @@ class FisherOperator(lx.AbstractLinearOperator):
         """Numerical rank, from the factor (eager)."""
         return _spectrum.rank_of(self.singular_values(), self.problem, self._rows).rank
 
+    @_products.light
     def effective_rank(self) -> Float[Array, ""]:
         """Exponential of the entropy of the normalized eigenvalues (Roy & Vetterli 2007)."""
         return _spectrum.effective_rank(self.singular_values())

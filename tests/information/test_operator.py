@@ -191,6 +191,12 @@ def test_products_are_functions_that_jit_and_vmap_take():
     assert agreement(jax.vmap(F.problem.ravel)(products).T, F.mm(vectors), EXACT).agrees
 
 
+@pytest.mark.parametrize("name", ["as_matrix", "diagonal", "trace", "factor", "singular_values", "effective_rank"])
+def test_methods_are_functions_that_jit_takes(name):
+    method = getattr(zoo.layer_norm_network().fisher(), name)
+    assert agreement(jax.jit(method)(), method(), EXACT).agrees
+
+
 @pytest.mark.parametrize("count", [0, 1, 2, 5])
 def test_many_vectors_one_by_one_are_as_many_products(count):
     F = zoo.layer_norm_network().fisher()
