@@ -107,25 +107,26 @@ class GroupedLinearization(AbstractLinearization):
 
     def project(self, value: Float[Array, "N H"]) -> Float[Array, "N H"]:
         """Π along the units' axis; symmetric, so its own transpose."""
-        value = self._center(value.T).T
+        value = self.center(value.T).T
         return value - self._along_normalized(self.normalized, value)
 
     def push(self, weights):
-        value = self.inputs @ self._center(weights).T
+        value = self.inputs @ self.center(weights).T
         return self.gain[None, :] * ((value - self._along_normalized(self.normalized, value)) * self.inverse_scale)
 
     def pull(self, cotangent):
         along = self._along_normalized(self.scaled, cotangent)
         projected = (self.gain[None, :] * cotangent - along) * self.inverse_scale
         # the barrier keeps XLA from taking the transpose into the product, whose transposed form is slower on a CPU
-        return self._center(jax.lax.optimization_barrier(self.transposed @ projected).T)
+        return self.center(jax.lax.optimization_barrier(self.transposed @ projected).T)
 
     def _along_normalized(self, scaled: Float[Array, "N H"], value: Float[Array, "N H"]) -> Float[Array, "N H"]:
         """The part along n of g times a value, in every group, given g n."""
         n, scaled, value = (v.reshape(len(v), self.groups, -1) for v in (self.normalized, scaled, value))
         return (n * jnp.mean(scaled * value, 2, keepdims=True)).reshape(self.normalized.shape)
 
-    def _center(self, weights: Float[Array, "H D"]) -> Float[Array, "H D"]:
+    def center(self, weights: Float[Array, "H D"]) -> Float[Array, "H D"]:
+        """The weights less their mean over each group of units, where a mean is subtracted."""
         if not self.centered:
             return weights
         grouped = weights.reshape(self.groups, -1, weights.shape[1])

@@ -120,11 +120,6 @@ def _pairs(a: Float[Array, "K N"], b: Float[Array, "K N"]) -> Float[Array, "K(K+
     return a[first] * b[second]
 
 
-def _outer_rows(a: Float[Array, "H N"], x: Float[Array, "D N"]) -> Float[Array, "HD N"]:
-    """Outer products of the columns of two matrices."""
-    return (a[:, None] * x[None]).reshape(-1, a.shape[1])
-
-
 def _dense_grouped(
     at: GroupedLinearization, params: GLMParameters, diagonal: Array, outer: Array | None, chunk: int, samples: int
 ) -> Float[Array, "P P"]:
@@ -161,25 +156,32 @@ def _dense_grouped(
         entries = entries.at[np.flatnonzero(first == second)].add(d * jnp.square(s))
         # What belongs to the biases, and times n_j to the gains: of σ⁻¹ (Π D_g Λ)_ij x_d, the factors with j.
         own = jnp.concatenate([c, c * n])
-        crossed = [_outer_rows(n, x) @ (own * jnp.concatenate([n, n])).T]
+        along = own * jnp.concatenate([n * s, n * s])
+        crossed = ()
         shared = [jnp.diag(jnp.sum(m, 1)) for m in (weight, weight * n, weight * n * n)]
         if q is not None:
             w = gain * q - n * mean(n * gain * q)
             w = (w - mean(gain * q) if at.centered else w) * s
             entries -= _pairs(w, w)
-            crossed.append(_outer_rows(w, x) @ jnp.concatenate([q, q * n]).T)
+            crossed = (w[:, None] * x[None]).reshape(-1, w.shape[1]) @ jnp.concatenate([q, q * n]).T
             shared = [m - a @ b.T for m, a, b in zip(shared, (q, q, q * n), (q, q * n, q * n), strict=True)]
-        return entries @ _pairs(x, x).T, own @ x.T, crossed, shared
+        second_moments = _pairs(x, x).T
+        return entries @ second_moments, along @ second_moments, own @ x.T, crossed, shared
 
     arrays = (at.normalized, at.inputs, at.inverse_scale, diagonal, outer)
     sums = _sum_over_chunks(term, arrays, len(at.inputs), chunk)
-    ww, own, crossed, (bb, bg, gg) = jax.tree.map(lambda part: part / samples, sums)
+    ww, along, own, crossed, (bb, bg, gg) = jax.tree.map(lambda part: part / samples, sums)
     ww = ww[unpacking(units)][:, :, unpacking(features)]
     ww = ww.transpose(0, 2, 1, 3).reshape(units * features, units * features)
     same = jnp.asarray((group[:, None] == group[None, :]) / size, ww.dtype)[:, None, None]
     alone = jnp.eye(units, dtype=ww.dtype)[:, None, None] - (same if at.centered else 0)
-    along, *rest = (part.reshape(units, features, 2, units) for part in crossed)
-    wbg = alone * own.reshape(2, units, features).transpose(2, 0, 1)[None] - same * along - sum(rest)
+    # n is linear in x but for its scale: Σ n_j x_d … is a product of the weights with Σ σ⁻¹ x_e x_d …, which rounds
+    # as n itself does, by |W||x|/σ times the precision.
+    along = jnp.einsum("je,kde->jdk", at.center(params.weights), along[:, unpacking(features)])
+    along = along.reshape(units, features, 2, units)
+    wbg = alone * own.reshape(2, units, features).transpose(2, 0, 1)[None] - same * along
+    if outer is not None:
+        wbg -= crossed.reshape(units, features, 2, units)
     wbg = wbg.reshape(units * features, 2 * units)
     matrix = jnp.zeros((params.size, params.size), ww.dtype)  # filled in place: `jnp.block` copies twice
     matrix = matrix.at[: len(ww), : len(ww)].set(ww)
