@@ -5,8 +5,10 @@ respect to the layer's summed inputs. Kept apart, the two make the Gram matrix a
 outputs, and a product with many vectors a few large matrix products.
 """
 
+import functools
 import itertools
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import equinox as eqx
@@ -39,26 +41,34 @@ class KroneckerFactor(eqx.Module):
     layout: Layout = eqx.field(static=True)
 
     def gram_parts(self) -> tuple[Array, ...]:
-        r"""Of each pair of entries $\sum_n (x_n \otimes x'_n)(m_n^\top m'_n)$, packed for a kernel with itself."""
-        return tuple(self._pair(i, j) for i, j in _pairs(self.structure))
+        r"""Of each pair of groups $\sum_n (x_n \otimes x'_n)(m_n^\top m'_n)$, packed for a kernel with itself."""
+        groups = [self._group(group) for group in _groups(self.structure)]
+        return tuple(_pair(groups[i], groups[j], i == j) for i, j in _pairs(groups))
 
-    def _pair(self, i: int, j: int) -> Array:
-        (x, m), (y, k) = self.part(i), self.part(j)
-        if x is None and y is None:
-            return over_samples(m.reshape(-1, m.shape[2]), k.reshape(-1, k.shape[2]))
-        g = m.swapaxes(1, 2) @ k
-        if i == j:
-            assert x is not None
-            return over_samples(_packed(x[:, :, None] * x[:, None, :]), _packed(g))
-        one = jnp.ones((len(g), 1), g.dtype)
-        x, y = (one if v is None else v for v in (x, y))
-        return over_samples((x[:, :, None] * y[:, None, :]).reshape(len(g), -1), g.reshape(len(g), -1))
+    def _group(self, group: tuple[int, ...]) -> tuple[Array | None, Array]:
+        """x and m of a kernel, or None and the rows of all that is none, side by side."""
+        x, rows = self.part(group[0])
+        return x, rows if x is not None else jnp.concatenate([self.part(i)[1] for i in group], 2)
 
     def part(self, i: int) -> tuple[Array | None, Array]:
         """x and m of an entry; of a gain None and its part of the rows."""
         entry, x = self.structure.entries[i], self.inputs[i]
         m = self.signals[entry.point]
         return (x, m) if entry.kernel or x is None else (None, m * x[:, None, :])
+
+
+def _pair(a: tuple[Array | None, Array], b: tuple[Array | None, Array], same: bool) -> Array:
+    """The sum over samples of two groups."""
+    (x, m), (y, k) = a, b
+    if x is None and y is None:
+        return over_samples(m.reshape(-1, m.shape[2]), k.reshape(-1, k.shape[2]))
+    g = m.swapaxes(1, 2) @ k
+    if same:
+        assert x is not None
+        return over_samples(_packed(x[:, :, None] * x[:, None, :]), _packed(g))
+    one = jnp.ones((len(g), 1), g.dtype)
+    x, y = (one if v is None else v for v in (x, y))
+    return over_samples((x[:, :, None] * y[:, None, :]).reshape(len(g), -1), g.reshape(len(g), -1))
 
 
 class BothWays(eqx.Module):
@@ -209,36 +219,59 @@ def _after(program: Program, structure: Structure, points: list[Array]) -> Array
 
 def gram(structure: Structure, layout: Layout, parts: tuple[Array, ...]) -> Float[Array, "P P"]:
     """The matrix AᵀA, in the order of `ravel_pytree`, of `gram_parts` summed over all samples."""
-    edges = _edges(layout)
+    groups, edges = _groups(structure), _edges(layout)
     blocks: dict[tuple[int, int], Array] = {}
-
-    def add(i: int, j: int, block: Array) -> None:
-        blocks[i, j] = blocks[i, j] + block if (i, j) in blocks else block
-
-    for (i, j), part in zip(_pairs(structure), parts, strict=True):
-        a, b = structure.entries[i], structure.entries[j]
-        (d, h), (e, k) = a.shape, b.shape
+    for (i, j), part in zip(_pairs(groups), parts, strict=True):
+        a, b = structure.entries[groups[i][0]], structure.entries[groups[j][0]]
+        (d, h), (e, k) = _shape(structure, groups[i]), _shape(structure, groups[j])
         if i == j and a.kernel:
             part = part[unpacking(d)][:, :, unpacking(h)]
         order = ((2, 0) if a.transposed else (0, 2)) + ((3, 1) if b.transposed else (1, 3))
-        found = part.reshape(d, e, h, k).transpose(order).reshape(d * h, e * k)
-        add(a.leaf, b.leaf, found)
-        if i != j:
-            add(b.leaf, a.leaf, found.T)
-    matrix = jnp.zeros((layout.size, layout.size), layout.dtype)  # filled in place: `jnp.block` copies twice
-    for (i, j), block in blocks.items():
-        matrix = matrix.at[edges[i] : edges[i + 1], edges[j] : edges[j + 1]].set(block)
+        blocks[i, j] = part.reshape(d, e, h, k).transpose(order).reshape(d * h, e * k)
+        blocks[j, i] = blocks[i, j].T if i != j else blocks[i, j]
+    places: list[list[tuple[int, slice]]] = [[] for _ in layout.leaves]  # of each leaf its group, and where in it
+    for i, group in enumerate(groups):
+        entries = [structure.entries[k] for k in group]
+        ends = np.cumsum([0, *(math.prod(entry.shape) for entry in entries)]).tolist()
+        for entry, (start, stop) in zip(entries, itertools.pairwise(ends), strict=True):
+            places[entry.leaf].append((i, slice(start, stop)))
+
+    def columns(i: int, leaf: int) -> Float[Array, "Q p"]:
+        found = [blocks[i, j][:, part] for j, part in places[leaf]]
+        none = (len(blocks[i, i]), edges[leaf + 1] - edges[leaf])
+        return functools.reduce(jnp.add, found) if found else jnp.zeros(none, layout.dtype)
+
+    leaves = range(len(layout.leaves))
+    rows = [jnp.concatenate([columns(i, leaf) for leaf in leaves], 1) for i in range(len(groups))]
+    matrix = jnp.zeros((layout.size, layout.size), layout.dtype)  # filled in place: joining rows copies all once more
+    for leaf in leaves:
+        for i, part in places[leaf]:
+            matrix = matrix.at[edges[leaf] : edges[leaf + 1]].add(rows[i][part])
     return matrix
 
 
 def gram_work(structure: Structure) -> tuple[int, int]:
     """Multiplications for one sample, and numbers held for it."""
     work = held = 0
-    for i, j in _pairs(structure):
-        (d, h), (e, k) = structure.entries[i].shape, structure.entries[j].shape
+    groups = _groups(structure)
+    for i, j in _pairs(groups):
+        (d, h), (e, k) = _shape(structure, groups[i]), _shape(structure, groups[j])
         work += d * e * h * k // (4 if i == j else 1) + structure.outputs * h * k
         held += d * e + h * k
     return work, held
+
+
+def _groups(structure: Structure) -> list[tuple[int, ...]]:
+    """The entries whose parts of the matrix are computed together: each kernel, and all that is no kernel."""
+    kernels = [(i,) for i, entry in enumerate(structure.entries) if entry.kernel]
+    others = tuple(i for i, entry in enumerate(structure.entries) if not entry.kernel)
+    return [*kernels, others] if others else kernels
+
+
+def _shape(structure: Structure, group: tuple[int, ...]) -> tuple[int, int]:
+    """D and H of a kernel; 1 and the columns of all that is none."""
+    shapes = [structure.entries[i].shape for i in group]
+    return shapes[0][0], sum(h for _, h in shapes)
 
 
 def product_work(structure: Structure) -> tuple[int, int]:
@@ -255,9 +288,8 @@ def _edges(layout: Layout) -> list[int]:
     return [0, *np.cumsum([math.prod(shape) for shape, _ in layout.leaves]).tolist()]
 
 
-def _pairs(structure: Structure) -> list[tuple[int, int]]:
-    count = len(structure.entries)
-    return [(i, j) for i in range(count) for j in range(i, count)]
+def _pairs(groups: Sequence) -> list[tuple[int, int]]:
+    return [(i, j) for i in range(len(groups)) for j in range(i, len(groups))]
 
 
 def _packed(square: Float[Array, "N K K"]) -> Float[Array, "N K(K+1)/2"]:

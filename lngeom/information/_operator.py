@@ -136,8 +136,6 @@ class FisherOperator(lx.AbstractLinearOperator):
         make: Any = scipy.sparse.linalg.LinearOperator
         return make((self.in_size(),) * 2, one, one, apply, self.problem.dtype, apply)
 
-    # Parts and numbers.
-
     @property
     def leaves(self) -> tuple[str, ...]:
         """Paths of the differentiated leaves, in the order of the columns."""
@@ -157,9 +155,8 @@ class FisherOperator(lx.AbstractLinearOperator):
             ValueError: if there is no such unit or leaf.
         """
         if isinstance(i, str) and isinstance(j, str):
-            names = set(self.leaves)
-            if {i, j} - names:
-                raise ValueError(f"no such leaf: {sorted({i, j} - names)}; the leaves are {list(self.leaves)}")
+            if unknown := {i, j} - set(self.leaves):
+                raise ValueError(f"no such leaf: {sorted(unknown)}; the leaves are {list(self.leaves)}")
             part = self.problem.restrict({i, j})
             self.plan.require(3 * part.size**2 * part.dtype.itemsize, "these blocks", "use products (mv, mm)")
             return _dense.leaf_block(part, self._rows, i, j)
@@ -361,8 +358,6 @@ class FisherOperator(lx.AbstractLinearOperator):
     def at_problem(self, problem: Problem) -> "FisherOperator":
         """The operator of a changed problem of the same shapes, with no derivative stored."""
         return replace(self, problem=problem, stored=None)
-
-    # Helpers.
 
     @property
     def _source(self) -> _products.Source:
