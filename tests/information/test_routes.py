@@ -50,6 +50,17 @@ def test_closed_form_is_the_definition_at_every_size(normalizer, eps, shape):
         assert agreement(jax.jit(_structured.dense)(model, params, X), exact, tol=1e-12).agrees
 
 
+@pytest.mark.parametrize("normalizer", ["layer", "rms", "group2"])
+def test_closed_form_rounds_no_worse_than_summed_inputs_whose_offset_the_weights_cancel(normalizer):
+    model, params, X = case(normalizer, "categorical")
+    rows = params.weights - jnp.mean(params.weights, 1, keepdims=True)
+    params, offset = lg.GLMParameters(rows, params.bias, params.gain), 1000.0
+    exact = _automatic.dense(model, params, X + offset)
+    tol = 1e-14 * offset  # the precision times |W||x|/σ, and a factor for the sums
+    assert agreement(_structured.dense(model, params, X + offset), exact, tol=tol).agrees
+    assert agreement(_structured.dense(model, params, X + 1.01 * offset), exact, tol=tol).differs
+
+
 @pytest.mark.parametrize("normalizer", ["identity", "batch", "batch_evaluation", "weight"])
 def test_the_printed_matrix_is_exact_where_units_do_not_mix(normalizer):
     for family in ("poisson", "categorical"):
