@@ -105,6 +105,8 @@ class ClosedFormDerivative(AbstractDerivative):
         return self.at.push(tangent.weights) + tangent.bias[None, :] + self.at.normalized * tangent.gain[None, :]
 
     def pull(self, cotangent):
+        # three sums and a sweep read it: the barrier keeps XLA from computing it again in one of them
+        cotangent = jax.lax.optimization_barrier(cotangent)
         return GLMParameters(self.at.pull(cotangent), jnp.sum(cotangent, 0), jnp.sum(self.at.normalized * cotangent, 0))
 
 
@@ -228,7 +230,7 @@ class Metric(eqx.Module):
         family: whose covariance Λ is.
         weights: of each position [N *T], or None.
         scores: [N m *T C], whose outer products take Λ's place, or None.
-        linear: dz ↦ Λ dz with all that z determines computed once; None with scores.
+        linear: dz ↦ Λ dz / N with all that z determines computed once; None with scores.
         samples: N.
     """
 
@@ -243,7 +245,7 @@ class Metric(eqx.Module):
         """Λ dz / N."""
         if self.linear is None:
             return self.transposed_sqrt(self.sqrt_product(dz))
-        return self.linear(dz) * (1 / self.samples)
+        return self.linear(dz)
 
     def sqrt_product(self, dz: Float[Array, "N *T C"]) -> Float[Array, "N *R"]:
         """Sᵀ dz / √N: shape [N *T C], or [N m] with scores."""
@@ -273,7 +275,7 @@ def metric(problem: Problem, outputs: Float[Array, "N *T C"]) -> Metric:
 
     def product(dz: Float[Array, "N *T C"]) -> Float[Array, "N *T C"]:
         y = family.metric_product(outputs, dz)
-        return y if weights is None else y * weights[..., None]
+        return (y if weights is None else y * weights[..., None]) * (1 / problem.samples)
 
     if problem.scores is not None:
         linear = None
