@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from lngeom.information._contraction import over_samples
+from lngeom.information._contraction import TransposedSamples, over_samples
 from lngeom.normalizers import (
     AbstractGroupedNormalizer,
     AbstractNormalizer,
@@ -91,7 +91,7 @@ class GroupedLinearization(AbstractLinearization):
         scaled: g n, shape [N H]: with it the pull needs one sweep over the samples less.
         inverse_scale: 1/σ, shape [N H], constant within a group; [N 1] of one group.
         inputs: x, shape [N D].
-        transposed: the same as [D N], so that no product has to transpose it.
+        transposed: the same transposed, so that no product has to do it.
         groups: number of groups.
         centered: whether a mean is subtracted.
     """
@@ -101,7 +101,7 @@ class GroupedLinearization(AbstractLinearization):
     scaled: Float[Array, "N H"]
     inverse_scale: Float[Array, "N #H"]
     inputs: Float[Array, "N D"]
-    transposed: Float[Array, "D N"]
+    transposed: TransposedSamples
     groups: int = eqx.field(static=True)
     centered: bool = eqx.field(static=True)
 
@@ -117,8 +117,12 @@ class GroupedLinearization(AbstractLinearization):
     def pull(self, cotangent):
         along = self._along_normalized(self.scaled, cotangent)
         projected = (self.gain[None, :] * cotangent - along) * self.inverse_scale
+        # XLA would take this into the product by blocks, and write out all that is broadcast in it, were it not a
+        # selection; the barrier keeps it one where 1/σ is a constant
+        slopes = jax.lax.optimization_barrier(self.inverse_scale)
+        projected = jnp.where(slopes != 0, projected, 0)
         # the barrier keeps XLA from taking the transpose into the product, whose transposed form is slower on a CPU
-        return self.center(jax.lax.optimization_barrier(self.transposed @ projected).T)
+        return self.center(jax.lax.optimization_barrier(self.transposed.sum(projected)).T)
 
     def _along_normalized(self, scaled: Float[Array, "N H"], value: Float[Array, "N H"]) -> Float[Array, "N H"]:
         """The part along n of g times a value, in every group, given g n."""
@@ -190,7 +194,7 @@ def _(normalizer, weights, inputs, gain) -> UnitwiseLinearization:
 def _(normalizer, weights, inputs, gain) -> GroupedLinearization:
     mean, scale = normalizer.statistics(weights, inputs)
     a = summed_inputs(weights, inputs)
-    n, transposed = (a - mean) / scale, jax.lax.optimization_barrier(inputs.T)
+    n, transposed = (a - mean) / scale, TransposedSamples(inputs, len(weights))
     return GroupedLinearization(
         gain, n, gain[None, :] * n, 1 / scale, inputs, transposed, normalizer.group_count, normalizer.centered
     )

@@ -2,10 +2,11 @@
 
 import jax
 import jax.numpy as jnp
+import lngeom as lg
 import pytest
 from lngeom._numerics import agreement
-from lngeom.information import _contraction
-from lngeom.information._contraction import over_samples, transpose
+from lngeom.information import _contraction, _linearization
+from lngeom.information._contraction import TransposedSamples, over_samples, transpose
 
 X = jax.random.normal(jax.random.key(0), (30, 4))
 TOKENS = jax.random.normal(jax.random.key(1), (6, 5, 4))
@@ -48,6 +49,44 @@ def test_sums_over_samples_can_be_differentiated_and_batched(dtype):
     assert agreement(jax.vmap(over_samples, (0, None))(jnp.stack([a, 2 * a]), b)[1], 2 * a.T @ b).agrees
     slope = jax.grad(lambda a: jnp.sum(over_samples(a, b) ** 2))(a)
     assert agreement(slope, jax.grad(lambda a: jnp.sum((a.T @ b) ** 2))(a)).agrees
+
+
+@pytest.mark.parametrize("dtype", [jnp.float64, jnp.float32])
+@pytest.mark.parametrize(("samples", "blocks"), [(1, 1), (200, 1), (257, 1), (260, 2), (768, 3), (5000, 20)])
+def test_transposed_samples_sum_as_the_product(samples, blocks, dtype):
+    a = jax.random.normal(jax.random.key(0), (samples, 64), dtype)
+    b = jax.random.normal(jax.random.key(1), (samples, 48), dtype)
+    kept = TransposedSamples(a, columns=48)
+    assert len(kept.blocks) == (blocks if dtype == jnp.float64 else 1)
+    assert agreement(jax.jit(TransposedSamples.sum)(kept, b), a.T @ b).agrees
+    assert agreement(jax.vmap(kept.sum)(jnp.stack([b, 2 * b]))[1], 2 * a.T @ b).agrees
+    pulled = jax.linear_transpose(kept.sum, b)(jnp.ones((64, 48), dtype))[0]
+    assert agreement(pulled, jnp.broadcast_to(jnp.sum(a, 1, keepdims=True), b.shape)).agrees
+    assert not agreement(kept.sum(b.at[-1].mul(1.01)), a.T @ b).agrees
+
+
+@pytest.mark.parametrize(("columns", "blocks"), [(32, 1), (33, 2), (64, 2), (65, 1)])
+def test_only_sums_that_fill_a_cache_are_made_of_blocks(columns, blocks):
+    kept = TransposedSamples(jnp.ones((512, 64)), columns)
+    assert kept.blocks.shape == (blocks, 64, 512 // blocks)
+
+
+@pytest.mark.parametrize("constant", [False, True])
+def test_what_a_pull_sums_is_computed_before_the_product_by_blocks(monkeypatch, constant):
+    model = lg.NormalizedGLM(lg.normalizers.LayerNorm(), lg.families.Bernoulli())
+    params = model.init(jax.random.key(0), inputs=64, outputs=64, dtype=jnp.float64)
+    at = lg.fisher(model, params, jax.random.normal(jax.random.key(1), (512, 64))).stored.pullback.derivative.at
+    assert at.transposed.blocks.shape == (2, 64, 256)
+
+    def product_multiplies():
+        y = jnp.ones((512, 64))
+        lowered = jax.jit(lambda y: at.pull(y)).lower(y) if constant else jax.jit(lambda at, y: at.pull(y)).lower(at, y)
+        (body,) = [part for part in lowered.compile().as_text().split("\n\n") if "dot(" in part]
+        return " multiply(" in body
+
+    assert not product_multiplies()
+    monkeypatch.setattr(_linearization.jnp, "where", lambda condition, value, other: value)
+    assert product_multiplies()
 
 
 def test_no_float64_product_on_a_cpu_sums_over_the_first_axis_of_both(monkeypatch):
