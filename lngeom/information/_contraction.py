@@ -46,7 +46,7 @@ CACHE = 2**15
 
 
 class TransposedSamples(eqx.Module):
-    r"""Samples a [N P] kept transposed for sums $\sum_n a_n b_n^\top$ with one b after another.
+    r"""Samples a [N P] kept transposed for sums $\sum_n b_n a_n^\top$ with one b after another.
 
     Some sums in float64 are made of blocks of samples: XLA on a CPU adds them up inside its product, at up to twice the
     rate of a single product (64 × 64: 62 to 70 instead of 34 to 42 GFLOP/s).
@@ -69,12 +69,12 @@ class TransposedSamples(eqx.Module):
         rows = next((r for r in reversed(BLOCK) if pays and count % r == 0), count)
         self.blocks = jax.lax.optimization_barrier(samples.reshape(-1, rows, width).swapaxes(1, 2))
 
-    def sum(self, b: Float[Array, "N Q"]) -> Float[Array, "P Q"]:
+    def sum(self, b: Float[Array, "N Q"]) -> Float[Array, "Q P"]:
         """The sum of outer products with b, which is best a selection: see `GroupedLinearization.pull`."""
         blocks, _, rows = self.blocks.shape
-        if blocks == 1:
-            return self.blocks[0] @ b
-        return jnp.sum(self.blocks @ b.reshape(blocks, rows, -1), 0)
+        total = self.blocks[0] @ b if blocks == 1 else jnp.sum(self.blocks @ b.reshape(blocks, rows, -1), 0)
+        # the barrier keeps XLA from taking the transposition into the product, which then is slower on a CPU
+        return jax.lax.optimization_barrier(total).T
 
 
 def transpose(linear: Callable[[PyTree], PyTree], argument: PyTree) -> Callable[[PyTree], PyTree]:

@@ -33,13 +33,13 @@ class AbstractLinearization(eqx.Module):
     Attributes:
         gain: g, shape [H].
         normalized: n at that point, shape [N H].
-        inverse_scale: 1/σ, shape [N H], or [N 1] where it is the same for all units.
+        inverse_scale: 1/σ, shape [N H], with an axis of length 1 where it is the same for all units or samples.
         inputs: x̃, shape [N D].
     """
 
     gain: eqx.AbstractVar[Float[Array, " H"]]
     normalized: eqx.AbstractVar[Float[Array, "N H"]]
-    inverse_scale: eqx.AbstractVar[Float[Array, "N #H"]]
+    inverse_scale: eqx.AbstractVar[Float[Array, "#N #H"]]
     inputs: eqx.AbstractVar[Float[Array, "N D"]]
 
     @abstractmethod
@@ -54,29 +54,35 @@ class AbstractLinearization(eqx.Module):
 class UnitwiseLinearization(AbstractLinearization):
     """The derivative of a method whose statistics of one unit depend on its own weights alone.
 
+    The factors g_i/σ_i of the units multiply weights, before the push and after the pull, and no samples.
+
     Attributes:
         gain: g, shape [H].
         normalized: n, shape [N H].
-        inverse_scale: 1/σ, shape [N H].
+        inverse_scale: 1/σ, shape [1 H]: the same for all samples.
         inputs: x̃ = x − ∂μ/∂w, shape [N D].
+        transposed: the same transposed, so that no product has to do it.
         scale_slope: v_i = ∂σ_i/∂w_i, shape [H D].
     """
 
     gain: Float[Array, " H"]
     normalized: Float[Array, "N H"]
-    inverse_scale: Float[Array, "N H"]
+    inverse_scale: Float[Array, "1 H"]
     inputs: Float[Array, "N D"]
+    transposed: TransposedSamples
     scale_slope: Float[Array, "H D"]
 
     def push(self, weights):
-        radial = jnp.sum(self.scale_slope * weights, 1)
-        dn = (self.inputs @ weights.T - self.normalized * radial[None, :]) * self.inverse_scale
-        return self.gain[None, :] * dn
+        scaled = self._slopes() * weights
+        return self.inputs @ scaled.T - self.normalized * jnp.sum(self.scale_slope * scaled, 1)[None, :]
 
     def pull(self, cotangent):
-        scaled = self.gain[None, :] * cotangent * self.inverse_scale
-        radial = jnp.sum(scaled * self.normalized, 0)
-        return over_samples(scaled, self.inputs) - radial[:, None] * self.scale_slope
+        radial = jnp.sum(self.normalized * cotangent, 0)
+        return self._slopes() * (self.transposed.sum(cotangent) - radial[:, None] * self.scale_slope)
+
+    def _slopes(self) -> Float[Array, "H 1"]:
+        """The factors g/σ."""
+        return (self.gain * self.inverse_scale[0])[:, None]
 
 
 class GroupedLinearization(AbstractLinearization):
@@ -121,8 +127,7 @@ class GroupedLinearization(AbstractLinearization):
         # selection; the barrier keeps it one where 1/σ is a constant
         slopes = jax.lax.optimization_barrier(self.inverse_scale)
         projected = jnp.where(slopes != 0, projected, 0)
-        # the barrier keeps XLA from taking the transpose into the product, whose transposed form is slower on a CPU
-        return self.center(jax.lax.optimization_barrier(self.transposed.sum(projected)).T)
+        return self.center(self.transposed.sum(projected))
 
     def _along_normalized(self, scaled: Float[Array, "N H"], value: Float[Array, "N H"]) -> Float[Array, "N H"]:
         """The part along n of g times a value, in every group, given g n."""
@@ -162,8 +167,10 @@ def unitwise(normalizer, weights, inputs, gain, shift, scale_slope) -> UnitwiseL
     """The derivative given x̃ − x and the slope of σ, a function of σ."""
     mean, scale = normalizer.statistics(weights, inputs)
     a = summed_inputs(weights, inputs)
+    inverse = jnp.broadcast_to(1 / scale, (1, len(weights)))
+    x = inputs - shift
     return UnitwiseLinearization(
-        gain, (a - mean) / scale, jnp.broadcast_to(1 / scale, a.shape), inputs - shift, scale_slope(scale)
+        gain, (a - mean) / scale, inverse, x, TransposedSamples(x, len(weights)), scale_slope(scale)
     )
 
 

@@ -97,7 +97,7 @@ class ClosedFormDerivative(AbstractDerivative):
         return self.at.inputs
 
     @property
-    def slopes(self) -> Float[Array, "N H"]:
+    def slopes(self) -> Float[Array, "#N H"]:
         """Slopes g/σ of z as a function of the summed inputs, before Π."""
         return self.at.gain[None, :] * self.at.inverse_scale
 

@@ -193,19 +193,19 @@ def _dense_unitwise(
     at: UnitwiseLinearization, params: GLMParameters, diagonal: Array, outer: Array | None, chunk: int, samples: int
 ) -> Float[Array, "P P"]:
     units, width = params.units, params.inputs + 2
-    gain = params.gain[None, :]
+    slopes = params.gain[None, :] * at.inverse_scale
 
     def term(part):
-        n, s, x, diagonal, outer = part
+        n, x, diagonal, outer = part
         chi = x[:, None, :] - n[:, :, None] * at.scale_slope[None]
-        f = jnp.concatenate([(gain * s)[:, :, None] * chi, jnp.ones_like(n)[:, :, None], n[:, :, None]], 2)
+        f = jnp.concatenate([slopes[:, :, None] * chi, jnp.ones_like(n)[:, :, None], n[:, :, None]], 2)
         own = jnp.einsum("nip,niq->ipq", f * diagonal[:, :, None], f)
         if outer is None:
             return own, None
         crossed = (f * outer[:, :, None]).reshape(len(n), -1)
         return own, over_samples(crossed, crossed)
 
-    arrays = (at.normalized, at.inverse_scale, at.inputs, diagonal, outer)
+    arrays = (at.normalized, at.inputs, diagonal, outer)
     own, crossed = _sum_over_chunks(term, arrays, len(at.inputs), chunk)
     matrix = jnp.zeros((units, width, units, width), own.dtype)
     matrix = matrix.at[np.arange(units), :, np.arange(units), :].set(own).reshape(params.size, params.size)

@@ -58,11 +58,11 @@ def test_transposed_samples_sum_as_the_product(samples, blocks, dtype):
     b = jax.random.normal(jax.random.key(1), (samples, 48), dtype)
     kept = TransposedSamples(a, columns=48)
     assert len(kept.blocks) == (blocks if dtype == jnp.float64 else 1)
-    assert agreement(jax.jit(TransposedSamples.sum)(kept, b), a.T @ b).agrees
-    assert agreement(jax.vmap(kept.sum)(jnp.stack([b, 2 * b]))[1], 2 * a.T @ b).agrees
-    pulled = jax.linear_transpose(kept.sum, b)(jnp.ones((64, 48), dtype))[0]
+    assert agreement(jax.jit(TransposedSamples.sum)(kept, b), b.T @ a).agrees
+    assert agreement(jax.vmap(kept.sum)(jnp.stack([b, 2 * b]))[1], 2 * b.T @ a).agrees
+    pulled = jax.linear_transpose(kept.sum, b)(jnp.ones((48, 64), dtype))[0]
     assert agreement(pulled, jnp.broadcast_to(jnp.sum(a, 1, keepdims=True), b.shape)).agrees
-    assert not agreement(kept.sum(b.at[-1].mul(1.01)), a.T @ b).agrees
+    assert not agreement(kept.sum(b.at[-1].mul(1.01)), b.T @ a).agrees
 
 
 @pytest.mark.parametrize(("columns", "blocks"), [(32, 1), (33, 2), (64, 2), (65, 1)])
