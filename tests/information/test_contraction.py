@@ -89,6 +89,24 @@ def test_what_a_pull_sums_is_computed_before_the_product_by_blocks(monkeypatch, 
     assert product_multiplies()
 
 
+@pytest.mark.parametrize(
+    "normalizer", [lg.normalizers.LayerNorm(), lg.normalizers.RMSNorm(), lg.normalizers.WeightNorm()]
+)
+def test_a_product_by_blocks_is_that_of_the_function(normalizer):
+    model = lg.NormalizedGLM(normalizer, lg.families.Bernoulli())
+    params = model.init(jax.random.key(0), inputs=64, outputs=64, dtype=jnp.float64)
+    inputs = jax.random.normal(jax.random.key(1), (520, 64))
+    v = jax.tree.map(lambda a: jnp.cos(jnp.arange(a.size, dtype=a.dtype)).reshape(a.shape), params)
+    F = lg.fisher(model, params, inputs)
+    assert len(F.stored.pullback.derivative.at.transposed.blocks) == 4
+    expected = lg.fisher(model.natural_parameters, params, inputs, family=model.family).mv(v)
+    assert all(
+        agreement(*pair).agrees for pair in zip(jax.tree.leaves(F.mv(v)), jax.tree.leaves(expected), strict=True)
+    )
+    other = lg.fisher(model, params, inputs.at[-1, 0].add(0.01)).mv(v)
+    assert not agreement(other.weights, expected.weights).agrees
+
+
 def test_no_float64_product_on_a_cpu_sums_over_the_first_axis_of_both(monkeypatch):
     def compiled():
         def pull(x, y):
