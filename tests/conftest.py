@@ -25,6 +25,11 @@ def _compile_quickly(request):
     jax.clear_caches()
 
 
+def pytest_collection_modifyitems(items):
+    """The slowest tests begin first, so that no worker waits for another at the end."""
+    items.sort(key=lambda item: "slow" not in item.keywords)
+
+
 _COMMON = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 settings.register_profile("dev", max_examples=50, derandomize=True, **_COMMON)
 settings.register_profile("ci", max_examples=200, derandomize=True, **_COMMON)

@@ -70,6 +70,7 @@ def test_verdict_follows_from_evidence(evidence, verdict):
     assert decide(evidence) is verdict
 
 
+@pytest.mark.slow
 def test_every_claim_comes_out_as_recorded(problem):
     outcomes = [run(c, problem) for c in all_claims()]
     wrong = {o.claim.id: (o.verdict, o.error, [e.description for e in o.evidence if not e.passed]) for o in outcomes}

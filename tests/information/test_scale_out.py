@@ -14,7 +14,7 @@ LIMIT = 600
 
 def start(*arguments, devices=1):
     environment = os.environ | {
-        "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
+        "XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices}",
         "JAX_PLATFORMS": "cpu",
         "PYTHONPATH": os.pathsep.join(["."] + [p for p in [os.environ.get("PYTHONPATH")] if p]),
     }
