@@ -3,7 +3,7 @@
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from lngeom._types import GLMParameters, check_parameters, is_concrete
 from lngeom.families import AbstractFamily
@@ -135,15 +135,31 @@ class NormalizedGLM(eqx.Module):
         """Draws responses [N *T H] (labels [N *T] for a joint family) given X."""
         return self.family.sample(key, self.natural_parameters(params, inputs))
 
+    def cancelled(self, params: GLMParameters, inputs: Float[Array, "N *T D"]) -> Bool[Array, "N *T H"]:
+        r"""Where n has no meaning because its variance is zero but for rounding: $\sigma \le 4\,\varepsilon \max |a|$.
+
+        Here ε is the dtype's, `jnp.finfo(a.dtype).eps`.
+
+        Args:
+            params: parameters of the model.
+            inputs: X, one sample a row.
+
+        Returns:
+            For each sample and unit, whether it is so; nowhere for normalizers without a variance of summed inputs.
+        """
+        a = summed_inputs(params.weights, inputs)
+        if not isinstance(self.normalizer, BatchNorm | AbstractGroupedNormalizer):
+            return jnp.zeros(a.shape, bool)
+        scale = self.normalizer.statistics(params.weights, inputs).scale
+        axes = tuple(range(a.ndim - 1)) if self.normalizer.couples_samples else (-1,)
+        size = jnp.max(jnp.abs(a), axes, keepdims=True)
+        return jnp.broadcast_to(scale <= 4 * jnp.finfo(a.dtype).eps * size, a.shape)
+
     def _check_defined(self, params: GLMParameters, inputs: Array, n: Array) -> None:
         """Raises where n has no meaning: values that are not finite, or a variance that is zero but for rounding."""
         undefined = ~jnp.isfinite(n)
-        if not bool(jnp.any(undefined)) and isinstance(self.normalizer, BatchNorm | AbstractGroupedNormalizer):
-            a = summed_inputs(params.weights, inputs)
-            scale = self.normalizer.statistics(params.weights, inputs).scale
-            axes = tuple(range(a.ndim - 1)) if self.normalizer.couples_samples else (-1,)
-            size = jnp.max(jnp.abs(a), axes, keepdims=True)
-            undefined = jnp.broadcast_to(scale <= 4 * jnp.finfo(a.dtype).eps * size, n.shape)
+        if not bool(jnp.any(undefined)):
+            undefined = self.cancelled(params, inputs)
         if not bool(jnp.any(undefined)):
             return
         for name, value in (

@@ -86,8 +86,8 @@ def fisher(
         The operator.
 
     Raises:
-        ValueError: if the arguments do not fit together, values are not finite, or samples interact and it
-            was not said.
+        ValueError: if the arguments do not fit together, values are not finite, a GLM's variance is zero, or samples
+            interact and it was not said.
 
     Example:
         >>> import jax, lngeom as lg
@@ -138,7 +138,8 @@ def fisher(
     stored = store(problem, placement._replace(chunk=plan.chunk)) if plan.store else None
     operator = FisherOperator(problem, stored, placement, plan, method, excluded)
     if check and concrete:
-        check_finite(operator)
+        glm = isinstance(model_or_apply, NormalizedGLM) and mask is None
+        check_finite(operator, functools.partial(model_or_apply.natural_parameters, params, X) if glm else None)
     return operator
 
 

@@ -1,9 +1,11 @@
 """Checks before a Fisher matrix is trusted: whether samples interact, and whether values are finite."""
 
 import functools
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,7 +13,7 @@ from jaxtyping import Array, PyTree
 
 from lngeom._types import is_concrete
 from lngeom.information._problem import Problem, leaf_paths
-from lngeom.information._pullback import Pullback
+from lngeom.information._pullback import GLMFunction, Pullback
 from lngeom.information._sharding import Placement, sum_over_samples
 from lngeom.information._streaming import BatchCoupled, streamed
 
@@ -141,11 +143,12 @@ def check_coupling(problem: Problem) -> None:
         )
 
 
-def check_finite(operator: Any) -> None:
-    """Looks for NaN and infinities in z, Λ and J.
+def check_finite(operator: Any, diagnose: Callable[[], object] | None = None) -> None:
+    """Looks for NaN and infinities in z, Λ and J, and for variances of zero.
 
     Args:
         operator: a Fisher operator with concrete arrays.
+        diagnose: called where z is not what it should be, to raise an error that says more.
 
     Raises:
         ValueError: if there are any; the message says where.
@@ -154,7 +157,14 @@ def check_finite(operator: Any) -> None:
     for name, leaf in zip(leaf_paths(problem.params), jax.tree.leaves(problem.params), strict=True):
         _require(leaf, f"parameter {name}")
     counts, pulled = count_nonfinite(problem, operator.placement._replace(chunk=operator.plan.chunk))
+    if diagnose is not None and int(counts["outputs"]) + int(counts["cancelled"]):
+        diagnose()
     _complain("natural parameters z", int(counts["outputs"]))
+    if int(counts["cancelled"]):
+        raise ValueError(
+            f"{type(problem.model.model.normalizer).__name__} is undefined: zero variance but for rounding for "
+            f"{int(counts['cancelled'])} normalized inputs; use eps > 0 (check=False skips this check)"
+        )
     if int(counts["outside"]):
         raise ValueError(
             f"{type(problem.family).__name__} needs natural parameters z < {problem.family.upper:g}; "
@@ -181,6 +191,7 @@ def count_nonfinite(problem: Problem, at: Placement) -> tuple[dict[str, Array], 
         metric = part.family.metric_product(z, jnp.ones_like(z).at[..., 0].set(2))
         counts = {
             "outputs": jnp.sum(~jnp.isfinite(z)),
+            "cancelled": _count_cancelled(part),
             "outside": jnp.sum(z >= part.family.upper),
             "metric": jnp.sum(~jnp.isfinite(metric)),
         }
@@ -190,6 +201,15 @@ def count_nonfinite(problem: Problem, at: Placement) -> tuple[dict[str, Array], 
         return counts, pullback.derivative.pull(jnp.ones_like(z))
 
     return sum_over_samples(term, problem, at)
+
+
+def _count_cancelled(problem: Problem) -> Array:
+    """Number of normalized inputs of a GLM, at positions that count, whose variance is zero but for rounding."""
+    if not isinstance(problem.model, GLMFunction):
+        return jnp.zeros((), int)
+    params = eqx.combine(problem.params, problem.fixed.thaw())
+    cancelled = problem.model.model.cancelled(params, problem.inputs)
+    return jnp.sum(cancelled if problem.weights is None else cancelled & (problem.weights > 0)[..., None])
 
 
 def _all_finite(tree: PyTree) -> bool:
