@@ -42,6 +42,11 @@ class AbstractLinearization(eqx.Module):
     inverse_scale: eqx.AbstractVar[Float[Array, "#N #H"]]
     inputs: eqx.AbstractVar[Float[Array, "N D"]]
 
+    @property
+    def slopes(self) -> Float[Array, "#N H"]:
+        """Slopes g/σ of g n in the summed inputs, before Π; [1 H] where they are the same for all samples."""
+        return self.gain[None, :] * self.inverse_scale
+
     @abstractmethod
     def push(self, weights: Float[Array, "H D"]) -> Float[Array, "N H"]:
         """The tangent g dn of a change dW of the weights."""
@@ -73,16 +78,12 @@ class UnitwiseLinearization(AbstractLinearization):
     scale_slope: Float[Array, "H D"]
 
     def push(self, weights):
-        scaled = self._slopes() * weights
+        scaled = self.slopes.T * weights
         return self.inputs @ scaled.T - self.normalized * jnp.sum(self.scale_slope * scaled, 1)[None, :]
 
     def pull(self, cotangent):
         radial = jnp.sum(self.normalized * cotangent, 0)
-        return self._slopes() * (self.transposed.sum(cotangent) - radial[:, None] * self.scale_slope)
-
-    def _slopes(self) -> Float[Array, "H 1"]:
-        """The factors g/σ."""
-        return (self.gain * self.inverse_scale[0])[:, None]
+        return self.slopes.T * (self.transposed.sum(cotangent) - radial[:, None] * self.scale_slope)
 
 
 class GroupedLinearization(AbstractLinearization):

@@ -159,12 +159,13 @@ def check_finite(operator: Any, diagnose: Callable[[], object] | None = None) ->
     counts, pulled = count_nonfinite(problem, operator.placement._replace(chunk=operator.plan.chunk))
     if diagnose is not None and int(counts["outputs"]) + int(counts["cancelled"]):
         diagnose()
-    _complain("natural parameters z", int(counts["outputs"]))
     if int(counts["cancelled"]):
         raise ValueError(
-            f"{type(problem.model.model.normalizer).__name__} is undefined: zero variance but for rounding for "
-            f"{int(counts['cancelled'])} normalized inputs; use eps > 0 (check=False skips this check)"
+            f"{type(problem.model.model.normalizer).__name__} is undefined: zero variance for "
+            f"{int(counts['cancelled'])} normalized inputs at positions that count; mask such samples too, or use "
+            "eps > 0 (check=False skips this check)"
         )
+    _complain("natural parameters z", int(counts["outputs"]))
     if int(counts["outside"]):
         raise ValueError(
             f"{type(problem.family).__name__} needs natural parameters z < {problem.family.upper:g}; "

@@ -96,11 +96,6 @@ class ClosedFormDerivative(AbstractDerivative):
         """What weights are multiplied by: x̃ [N D], or the printed χ [N H D]."""
         return self.at.inputs
 
-    @property
-    def slopes(self) -> Float[Array, "#N H"]:
-        """Slopes g/σ of z as a function of the summed inputs, before Π."""
-        return self.at.gain[None, :] * self.at.inverse_scale
-
     def push(self, tangent):
         return self.at.push(tangent.weights) + tangent.bias[None, :] + self.at.normalized * tangent.gain[None, :]
 

@@ -102,7 +102,7 @@ def cancelled(problem: Problem, at: Placement) -> Float[Array, ""]:
         assert isinstance(derivative, ClosedFormDerivative)
         if derivative.inputs.ndim != 2:  # the printed χ, in which nothing cancels
             return jnp.zeros((), problem.dtype)
-        slopes = part.family.metric_parts(derivative.outputs)[0] * jnp.square(derivative.slopes)
+        slopes = part.family.metric_parts(derivative.outputs)[0] * jnp.square(derivative.at.slopes)
         each = jnp.sum(slopes, 1) * jnp.sum(jnp.square(derivative.inputs), 1)
         return jnp.sum(each if part.weights is None else part.weights * each)
 

@@ -193,12 +193,11 @@ def _dense_unitwise(
     at: UnitwiseLinearization, params: GLMParameters, diagonal: Array, outer: Array | None, chunk: int, samples: int
 ) -> Float[Array, "P P"]:
     units, width = params.units, params.inputs + 2
-    slopes = params.gain[None, :] * at.inverse_scale
 
     def term(part):
         n, x, diagonal, outer = part
         chi = x[:, None, :] - n[:, :, None] * at.scale_slope[None]
-        f = jnp.concatenate([slopes[:, :, None] * chi, jnp.ones_like(n)[:, :, None], n[:, :, None]], 2)
+        f = jnp.concatenate([at.slopes[:, :, None] * chi, jnp.ones_like(n)[:, :, None], n[:, :, None]], 2)
         own = jnp.einsum("nip,niq->ipq", f * diagonal[:, :, None], f)
         if outer is None:
             return own, None
