@@ -1,10 +1,12 @@
 """The one tolerance policy: when two numbers agree, when they differ, and what rank a factor has."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
+import jax.core
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array
 
 MARGIN = 1e3
 """Rounding errors allowed beyond one: sums over thousands of terms, a few factors deep, in the dtype at hand."""
@@ -80,46 +82,100 @@ def agreement(a: jax.typing.ArrayLike, b: jax.typing.ArrayLike, tol: float | Non
     return Agreement(gap / scale if scale else 0.0, tol, scale, a.size)
 
 
+CLEAR_GAP = 10.0
+"""A cut between singular values is clear if the smallest kept one is this much larger than the largest dropped one."""
+
+
 class RankDecision(NamedTuple):
-    """The numerical rank of a factor, and how sure it is.
+    """The numerical rank of a factor, and how sure it is (arrays where the singular values are traced).
 
     Attributes:
         rank: number of singular values above the threshold.
         gap: ratio of the smallest kept to the largest dropped singular value (infinite if nothing was dropped).
         threshold: the value that separates them.
+        fewest: smallest rank that the singular values allow.
+        most: largest rank that the singular values allow.
     """
 
     rank: int
     gap: float
     threshold: float
+    fewest: int
+    most: int
+
+    @property
+    def certain(self) -> bool:
+        """Whether one gap alone separates the singular values from rounding errors."""
+        return self.fewest == self.most
 
 
-def decide_rank(singular_values: jax.typing.ArrayLike, rows: int, columns: int, scale: float = 0.0) -> RankDecision:
+def decide_rank(
+    singular_values: jax.typing.ArrayLike,
+    rows: int,
+    columns: int,
+    scale: float | Array = 0.0,
+    *,
+    eps: float | None = None,
+    bound: int | None = None,
+) -> RankDecision:
     r"""Rank from the singular values of a factor $\sqrt\Lambda J$ (never from eigenvalues of the Fisher matrix).
 
-    The threshold is 10 · max(rows, columns) · eps · max(s_max, scale). The singular values of a factor see a null
-    direction some ten decades down, where the eigenvalues of its square are noise. Values above it, by
-    less than a thousand times and below sqrt(eps) · s_max, are doubtful: noise reaches there where single samples
-    are badly conditioned (σ ≪ |a|). The cut goes to the widest gap above, among or below them.
+    The singular values of a factor see a null direction some ten decades down, where the eigenvalues of its square are
+    noise. With $s = \max(s_1, \text{scale})$ and
+    $t = \min(10 \max(\text{rows}, \text{columns})\, \text{eps}, \sqrt{\text{eps}})\, s$:
+
+    - Values above the ceiling $\min(10^3 t, \sqrt{\text{eps}}\, s)$ are signal.
+    - Values below the floor eps · s are noise, and so are those beyond `bound`.
+    - The cut goes to the widest gap at or below the ceiling. Values below the floor count as the floor. No cut is made
+      where every value is above t.
+    - The rank is certain if this gap is at least 10 and no other gap rivals it. A rival is at least 10, and within a
+      factor of 10 of the widest or between values above t.
 
     Args:
-        singular_values: in descending order.
+        singular_values: in descending order; may be traced.
         rows: rows of the factor.
         columns: columns of the factor.
         scale: size of what cancelled when the factor was computed, if that is larger than the factor itself.
+        eps: relative rounding error of the factor's entries; that of the dtype of the singular values where None.
+        bound: largest rank possible, where theory gives one.
 
     Returns:
-        Rank, gap and threshold.
+        Rank, gap, threshold and the interval of possible ranks.
     """
-    s = np.asarray(singular_values)
-    if s.size == 0 or not s[0] > 0:
-        return RankDecision(0, float("inf"), 0.0)
-    threshold = 10 * max(rows, columns) * float(jnp.finfo(s.dtype).eps) * max(float(s[0]), scale)
-    clear = max(threshold, min(1e3 * threshold, float(jnp.finfo(s.dtype).eps) ** 0.5 * float(s[0])))
+    traced = isinstance(singular_values, jax.core.Tracer) or isinstance(scale, jax.core.Tracer)
+    xp: Any = jnp if traced else np
+    s = xp.asarray(singular_values)
+    count = s.size
+    if not count:
+        return RankDecision(0, float("inf"), 0.0, 0, 0)
+    bound = count if bound is None else min(bound, count)
+    eps = float(jnp.finfo(s.dtype).eps) if eps is None else eps
+    size = xp.maximum(s[0], xp.asarray(scale, s.dtype))
+    floor = xp.maximum(eps * size, s[bound] if bound < count else 0)
+    floor = xp.where(floor > 0, floor, 1).astype(s.dtype)
+    threshold = min(10 * max(rows, columns) * eps, eps**0.5) * size
+    ceiling = xp.maximum(xp.minimum(1e3 * threshold, eps**0.5 * size), floor)
+    ranks = xp.arange(count + 1)
+    kept = xp.concatenate([xp.reshape(size, 1), s])  # of each rank the last value kept, and the first one dropped
+    dropped = xp.concatenate([s, xp.zeros(1, s.dtype)])
+    allowed = (dropped <= ceiling) & (ranks <= bound)
 
-    def gap(rank: int) -> float:
-        return float(s[rank - 1] / s[rank]) if 0 < rank < s.size and s[rank] > 0 else float("inf")
+    def widths_above(least: Any) -> Any:
+        return xp.where(allowed, xp.maximum(kept, least) / xp.maximum(dropped, least), 0)
 
-    kept = int(np.sum(s > threshold))
-    rank = max(range(int(np.sum(s > clear)), kept + 1), key=gap)
-    return RankDecision(rank, gap(rank), float(s[rank]) if rank < kept else threshold)
+    widths = widths_above(floor)
+    widest = xp.where(allowed & (ranks == count) & (s[-1] > threshold), xp.inf, widths)
+    rank = xp.argmax(widest)
+    rivals = (widths >= CLEAR_GAP) & (
+        (widest >= xp.max(widest) / CLEAR_GAP) | (widths_above(xp.maximum(threshold, floor)) >= CLEAR_GAP) | (ranks == rank)
+    )
+    clear = rivals[rank]
+    fewest = xp.where(clear, xp.argmax(rivals), xp.minimum(xp.sum(s > ceiling), bound))
+    most = xp.where(clear, count - xp.argmax(rivals[::-1]), xp.minimum(xp.sum(s > floor), bound))
+    low = dropped[rank]
+    gap = xp.where((rank > 0) & (low > 0), kept[rank] / xp.where(low > 0, low, 1), xp.inf)
+    fewest, most = xp.minimum(fewest, rank), xp.maximum(most, rank)
+    found = (rank, gap, xp.maximum(low, floor * (s[0] > 0)), fewest, most)
+    if not traced:
+        return RankDecision(int(rank), float(gap), float(found[2]), int(fewest), int(most))
+    return RankDecision(*found)

@@ -18,17 +18,24 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 
 class AbstractFamily(eqx.Module):
-    r"""An exponential family over outputs z of shape [*B C] (C independent responses, or C classes).
+    r"""An exponential family over outputs z of shape [*B C]: C independent responses, or one joint response.
+
+    A family of one's own defines η, c and `sample`. All else follows from η, also for a joint family, whose response y
+    is its vector of sufficient statistics [*B C]: $\log p = (z^\top y - \eta(z))/\phi + c(y, \phi)$.
 
     Attributes:
         dispersion: φ > 0, which scales the variance.
         upper: the natural parameter must be below this (infinity where every real z is allowed).
         joint: whether the C outputs parameterize one response (categorical) and not C independent ones.
+        labels: whether a response of a joint family may be a label 0 … C−1 instead of a one-hot row.
+        support: smallest and largest response of an independent family (sufficient statistic of a joint one).
     """
 
     dispersion: eqx.AbstractVar[float]
     upper: ClassVar[float] = float("inf")
     joint: ClassVar[bool] = False
+    labels: ClassVar[bool] = False
+    support: ClassVar[tuple[float, float]] = (-float("inf"), float("inf"))
 
     @abstractmethod
     def log_partition(self, z: Float[Array, "..."]) -> Float[Array, "..."]:
@@ -47,7 +54,9 @@ class AbstractFamily(eqx.Module):
         return jax.grad(lambda z: jnp.sum(self.log_partition(z)))(z)
 
     def variance(self, z: Float[Array, "*B C"]) -> Float[Array, "*B C"]:
-        """Var[y_i] = φ η''(z_i), the marginal variances."""
+        """Var[y_i] = φ ∂²η/∂z_i², the marginal variances."""
+        if self.joint:
+            return self.dispersion**2 * jnp.diagonal(self.metric(z), axis1=-2, axis2=-1)
         return self.dispersion * jax.jvp(self.mean, (z,), (jnp.ones_like(z),))[1]
 
     def metric_product(self, z: Float[Array, "*B C"], v: Float[Array, "*B C"]) -> Float[Array, "*B C"]:
@@ -55,12 +64,45 @@ class AbstractFamily(eqx.Module):
         return jax.jvp(self.mean, (z,), (v,))[1] / self.dispersion
 
     def metric_sqrt_product(self, z: Float[Array, "*B C"], v: Float[Array, "*B C"]) -> Float[Array, "*B C"]:
-        r"""Sᵀ v, where Λ(z) = S Sᵀ. For independent responses S = diag(√(η''/φ))."""
+        r"""Sᵀ v, where Λ(z) = S Sᵀ: S = diag(√(η''/φ)) of independent responses, a Cholesky factor of a joint one."""
+        if self.joint:
+            return jnp.einsum("...ik,...i->...k", pivoted_cholesky(self.metric(z)), v)
         return jnp.sqrt(self.metric_product(z, jnp.ones_like(z))) * v
 
-    def metric_parts(self, z: Float[Array, "*B C"]) -> tuple[Float[Array, "*B C"], Float[Array, "*B C"]]:
-        r"""Vectors λ and q with $\Lambda = \mathrm{diag}(\lambda) - q q^\top$ (q = 0 for independent responses)."""
-        return self.metric_product(z, jnp.ones_like(z)), jnp.zeros_like(z)
+    def metric_parts(self, z: Float[Array, "*B C"]) -> tuple[Float[Array, "*B C"], Float[Array, "*B C"]] | None:
+        r"""Vectors λ and q with $\Lambda = \mathrm{diag}(\lambda) - q q^\top$, or None where Λ has another form.
+
+        q = 0 for independent responses; a joint family has no such parts unless it defines them.
+        """
+        return None if self.joint else (self.metric_product(z, jnp.ones_like(z)), jnp.zeros_like(z))
+
+    def metric_rank(self, outputs: int) -> int:
+        """Largest rank of Λ for C outputs."""
+        return outputs
+
+    def check_responses(self, y: Array, outputs: tuple[int, ...], counts: Array | None = None) -> None:
+        """Checks concrete responses.
+
+        Args:
+            y: responses, of the shape of the outputs, or labels.
+            outputs: shape of the outputs, [*B C].
+            counts: [*B], whether a response counts; all do where None.
+
+        Raises:
+            ValueError: if a response that counts is not finite or lies outside the family's support, or a label is not
+                a whole number from 0 to C−1.
+        """
+        is_label = self.labels and y.shape == outputs[:-1]
+        low, high = (0, outputs[-1] - 1) if is_label else self.support
+        outside = ~((y >= low) & (y <= high) & jnp.isfinite(y)) | (is_label & (jnp.round(y) != y))
+        if counts is not None:
+            outside &= counts.reshape(*counts.shape, *(1,) * (y.ndim - counts.ndim))
+        if bool(jnp.any(outside)):
+            what = f"labels 0 … {high}" if is_label else f"finite responses from {low:g} to {high:g}"
+            raise ValueError(
+                f"{type(self).__name__} takes {what}; got {int(jnp.sum(outside))} others, such as "
+                f"{y[outside][0].item():g}: correct y, or leave such positions out with mask="
+            )
 
     def metric(self, z: Float[Array, "*B C"]) -> Float[Array, "*B C C"]:
         """Λ(z) as matrices."""
@@ -68,8 +110,12 @@ class AbstractFamily(eqx.Module):
         return jax.vmap(self.metric_product, (None, -1), -1)(z, basis)
 
     def log_prob(self, z: Float[Array, "*B C"], y: Array) -> Float[Array, "*B C"]:
-        """Log p(y | z) (Eq. 10), one value for each response."""
-        return (z * y - self.log_partition(z)) / self.dispersion + self.log_base_measure(y)
+        """Log p(y | z) (Eq. 10), one value for each response; c of a joint family may give one value a row or entry."""
+        if not self.joint:
+            return (z * y - self.log_partition(z)) / self.dispersion + self.log_base_measure(y)
+        base = self.log_base_measure(y)
+        base = jnp.sum(base, -1) if base.shape == z.shape else base
+        return (jnp.sum(z * y, -1) - self.log_partition(z)) / self.dispersion + base
 
     def kl(self, z: Float[Array, "*B C"], other: Float[Array, "*B C"]) -> Float[Array, " *B"]:
         r"""Kullback–Leibler divergence $D(p_z \| p_{z'})$ in nats, summed over the C responses.
@@ -134,6 +180,7 @@ class Bernoulli(AbstractFamily):
     r"""Bernoulli with log-odds z: $\eta(z) = \log(1 + e^z)$."""
 
     dispersion: ClassVar[float] = 1.0
+    support: ClassVar[tuple[float, float]] = (0.0, 1.0)
 
     def log_partition(self, z):  # noqa: D102
         return jax.nn.softplus(z)
@@ -155,6 +202,10 @@ class Binomial(AbstractFamily):
     trials: int = 10
     dispersion: ClassVar[float] = 1.0
 
+    @property
+    def support(self):  # noqa: D102
+        return 0.0, float(self.trials)
+
     def __check_init__(self):
         self._check_positive(trials=self.trials)
 
@@ -172,6 +223,7 @@ class Poisson(AbstractFamily):
     r"""Poisson with log-rate z: $\eta(z) = e^z$."""
 
     dispersion: ClassVar[float] = 1.0
+    support: ClassVar[tuple[float, float]] = (0.0, float("inf"))
 
     def log_partition(self, z):  # noqa: D102
         return jnp.exp(z)
@@ -192,6 +244,7 @@ class Gamma(AbstractFamily):
 
     dispersion: float = 1.0
     upper: ClassVar[float] = 0.0
+    support: ClassVar[tuple[float, float]] = (0.0, float("inf"))
 
     def __check_init__(self):
         self._check_positive(dispersion=self.dispersion)
@@ -217,6 +270,7 @@ class InverseGaussian(AbstractFamily):
 
     dispersion: float = 1.0
     upper: ClassVar[float] = 0.0
+    support: ClassVar[tuple[float, float]] = (0.0, float("inf"))
 
     def __check_init__(self):
         self._check_positive(dispersion=self.dispersion)
@@ -241,6 +295,7 @@ class NegativeBinomial(AbstractFamily):
     successes: float = 3.0
     dispersion: ClassVar[float] = 1.0
     upper: ClassVar[float] = 0.0
+    support: ClassVar[tuple[float, float]] = (0.0, float("inf"))
 
     def __check_init__(self):
         self._check_positive(successes=self.successes)
@@ -266,6 +321,8 @@ class Categorical(AbstractFamily):
 
     dispersion: ClassVar[float] = 1.0
     joint: ClassVar[bool] = True
+    labels: ClassVar[bool] = True
+    support: ClassVar[tuple[float, float]] = (0.0, 1.0)
 
     def log_partition(self, z):  # noqa: D102
         return jax.nn.logsumexp(z, -1)
@@ -288,6 +345,9 @@ class Categorical(AbstractFamily):
         q = jax.nn.softmax(z, -1)
         return q, q
 
+    def metric_rank(self, outputs):  # noqa: D102
+        return outputs - 1
+
     def metric_sqrt_product(self, z, v):
         """Sᵀ v with S = diag(√q) − q √qᵀ, for which S Sᵀ = diag(q) − q qᵀ."""
         q, v = jax.nn.softmax(z, -1), _relative_to_largest(z, v)
@@ -308,3 +368,32 @@ def _relative_to_largest(z: Float[Array, "*B C"], v: Float[Array, "*B C"]) -> Fl
     """v less its entry at the largest logit: Λ does not see the change, and 1 − q is not lost where q rounds to 1."""
     largest = jax.nn.one_hot(jnp.argmax(z, -1), z.shape[-1], dtype=v.dtype)
     return v - jnp.sum(largest * v, -1, keepdims=True)
+
+
+def pivoted_cholesky(matrix: Float[Array, "*B C C"]) -> Float[Array, "*B C C"]:
+    r"""S with S Sᵀ = Λ for positive semidefinite Λ: the outer products of Cholesky's method, largest pivots first.
+
+    A pivot up to C eps times the largest entry of the diagonal is rounding, and counts as zero: the columns of S beyond
+    the rank of Λ are exactly zero. No decomposition of LAPACK is called, which a batch of matrices would call at once.
+
+    Args:
+        matrix: Λ.
+
+    Returns:
+        S; its columns are those of a Cholesky factor of Λ with permuted rows.
+    """
+    size = matrix.shape[-1]
+    least = size * jnp.finfo(matrix.dtype).eps * jnp.max(jnp.diagonal(matrix, axis1=-2, axis2=-1), -1)
+
+    def step(rest: Float[Array, "*B C C"], _: None) -> tuple[Float[Array, "*B C C"], Float[Array, "*B C"]]:
+        diagonal = jnp.diagonal(rest, axis1=-2, axis2=-1)
+        pivot = jax.nn.one_hot(jnp.argmax(diagonal, -1), size, dtype=rest.dtype)
+        value = jnp.sum(pivot * diagonal, -1)
+        kept = value > least
+        root = jnp.sqrt(jnp.where(kept, value, 1))[..., None]
+        column = jnp.einsum("...ij,...j->...i", rest, pivot) / root
+        column = jnp.where(jnp.isnan(value)[..., None], jnp.nan, jnp.where(kept[..., None], column, 0))
+        rest = rest - column[..., :, None] * column[..., None, :]
+        return rest * (1 - pivot[..., :, None]) * (1 - pivot[..., None, :]), column
+
+    return jnp.moveaxis(jax.lax.scan(step, matrix, None, length=size)[1], 0, -1)

@@ -293,7 +293,8 @@ def equation_13_14_ln(problem: Problem):
     yield agree("data: closed form and JᵀΛJ", structured(*case), exact, role=Role.CORRECTS)
     n = model.normalized(params, inputs)
     sigma = case.statistics().scale[:, 0]
-    weight = model.family.metric_parts(model.natural_parameters(params, inputs))[0] * jnp.square(params.gain[None, :])
+    variances = model.family.variance(model.natural_parameters(params, inputs)) / model.family.dispersion**2
+    weight = variances * jnp.square(params.gain[None, :])
     own = jnp.square(1 + n[:, 0, None] * n[:, 1:]) / params.units**2
     missing = jnp.einsum("n,nd,ne->de", jnp.sum(weight[:, 1:] * own, 1) / sigma**2, inputs, inputs) / len(inputs)
     block = slice(0, params.inputs)

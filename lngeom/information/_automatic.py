@@ -47,8 +47,8 @@ def cancellation_scale(model: NormalizedGLM, params: GLMParameters, inputs: Floa
     if not isinstance(model.normalizer, AbstractStatisticsNormalizer):
         raise ValueError(f"{type(model.normalizer).__name__} is not of the form of Eq. 5")
     _, scale = model.normalizer.statistics(params.weights, inputs)
-    weight = model.family.metric_parts(model.natural_parameters(params, inputs))[0]
-    slopes = weight * jnp.square(params.gain[None, :] / scale)
+    variances = model.family.variance(model.natural_parameters(params, inputs)) / model.family.dispersion**2
+    slopes = variances * jnp.square(params.gain[None, :] / scale)
     return jnp.sqrt(jnp.mean(jnp.sum(slopes, 1) * jnp.sum(jnp.square(inputs), 1)))
 
 

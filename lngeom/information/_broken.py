@@ -6,7 +6,7 @@ solve divides by.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -37,13 +37,13 @@ class BrokenDirection(NamedTuple):
 
 
 def broken_symmetries(
-    operator: Any, null: Float[np.ndarray, "P k"]
+    operator: Any, identifiable: Callable[[Float[np.ndarray, " P"]], Float[np.ndarray, " P"]]
 ) -> Iterator[tuple[BrokenDirection, Float[np.ndarray, " P"]]]:
     """Scales of weights whose form falls as δ⁻⁴ when they grow by δ: what ε/δ² in a variance does.
 
     Args:
         operator: a Fisher operator, with concrete arrays.
-        null: orthonormal basis of the null space, whose directions are left out.
+        identifiable: v ↦ its part outside the null space, whose directions are left out.
 
     Yields:
         Each direction, and its unit vector.
@@ -54,7 +54,7 @@ def broken_symmetries(
     for name, direction in _scales(problem):
         norm = np.linalg.norm(direction)
         unit = direction / norm if norm else direction
-        if not norm or np.linalg.norm(unit - null @ (null.T @ unit)) < close:
+        if not norm or np.linalg.norm(identifiable(unit)) < close:
             continue
         first, second = (_scale_form(operator, direction, delta) for delta in (1.0, 2.0))
         if not first > 0 or not second > 0:

@@ -64,6 +64,9 @@ def _closed_form(problem: Problem, at: Placement) -> Float[Array, "P P"]:
 def _is_closed(problem: Problem, at: Placement) -> bool:
     if problem.scores is not None or not has_closed_form(problem):
         return False
+    z = jax.eval_shape(problem.forward, problem.params)
+    if not problem.model.printed and jax.eval_shape(problem.family.metric_parts, z) is None:
+        return False
     return not problem.model.printed or (problem.weights is None and not is_sharded(at, problem))
 
 
@@ -114,9 +117,20 @@ def choose_route(problem: Problem, chunk: int) -> Route:
     return Route(None, chunk)
 
 
-@functools.partial(jax.jit, static_argnames="at")
-def dense(problem: Problem, at: Placement) -> Float[Array, "P P"]:
-    """The matrix, in the order of `ravel_pytree`."""
+@functools.partial(jax.jit, static_argnames=("at", "structured"))
+def dense(problem: Problem, at: Placement, structured: bool = True) -> Float[Array, "P P"]:
+    """The matrix, in the order of `ravel_pytree`.
+
+    Args:
+        problem: the problem.
+        at: where its samples are.
+        structured: whether a closed form or outer products may be used, and not only the factor's rows.
+
+    Returns:
+        The matrix.
+    """
+    if not structured:
+        return _dense(problem, at, Route(None, at.chunk))
     if _is_closed(problem, at):
         return _closed_form(problem, at)
     return _first_possible(lambda route: _dense(problem, at, route), problem, at.chunk)
@@ -182,9 +196,9 @@ def dense_with_progress(problem: Problem, chunk: int) -> Float[Array, "P P"]:
     return _first_possible(build, problem, chunk)
 
 
-def leaf_block(problem: Problem, at: Placement, i: str, j: str) -> Float[Array, "p q"]:
-    """The block of two leaves, of a problem restricted to them."""
-    matrix, start, where = dense(problem, at), 0, {}
+def leaf_block(matrix: Float[Array, "P P"], problem: Problem, i: str, j: str) -> Float[Array, "p q"]:
+    """The block of two leaves, of the matrix of a problem restricted to them."""
+    start, where = 0, {}
     for name, leaf in zip(leaf_paths(problem.params), jax.tree.leaves(problem.params), strict=True):
         where[name] = slice(start, start + leaf.size)
         start += leaf.size

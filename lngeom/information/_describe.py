@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from lngeom.families import Gaussian
+from lngeom.families import Categorical, Gaussian
 from lngeom.information._broken import BrokenDirection, broken_symmetries
 from lngeom.information._problem import Frozen
 
@@ -135,12 +135,12 @@ def explain(operator: Any, basis: jax.Array) -> Description:
             explained = np.concatenate([explained, best], 1)
             directions.append(Direction(_with_units(name, dict(tier)[name], best), best.shape[1]))
     rest = _outside(null, explained, close)
-    if operator.problem.family.joint and rest.shape[1]:
+    if isinstance(operator.problem.family, Categorical) and rest.shape[1]:
         alike = _moves_outputs(operator, rest, close)
         if alike:
             directions.append(Direction("changes of all logits alike, which the softmax does not see", alike))
     unexplained = null.shape[1] - sum(d.dimension for d in directions)
-    broken = tuple(direction for direction, _ in broken_symmetries(operator, null))
+    broken = tuple(direction for direction, _ in broken_symmetries(operator, lambda v: v - null @ (null.T @ v)))
     return Description(tuple(directions), unexplained, broken)
 
 

@@ -5,10 +5,11 @@ float32. Where A would not fit, its triangular factor is built by QR of one chun
 """
 
 import functools
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
 from lngeom.information._problem import Problem
 from lngeom.information._pullback import Pullback
@@ -78,9 +79,40 @@ def factor(problem: Problem, at: Placement) -> Float[Array, "NR P"]:
     return factor_rows(problem)
 
 
+def decomposition_dtype(dtype: jnp.dtype) -> jnp.dtype:
+    """The dtype of decompositions: float32 at least, since LAPACK knows no 16-bit numbers."""
+    return jnp.dtype(dtype) if jnp.finfo(dtype).bits >= 32 else jnp.dtype(jnp.float32)
+
+
+def one_by_one(decomposition: Callable[[Array], PyTree]) -> Callable[[Array], PyTree]:
+    """A decomposition which takes one matrix after the other under `vmap`.
+
+    LAPACK called on a batch of matrices at once can wait for its own threads for ever.
+    """
+    return jax.custom_batching.sequential_vmap(decomposition)
+
+
+@one_by_one
 def triangular_rows(rows: Float[Array, "R P"]) -> Float[Array, "min(R,P) P"]:
     """R of rows = QR: it has the rows' singular values and row space."""
     return jnp.linalg.qr(rows, mode="r")
+
+
+@one_by_one
+def _orthogonal(columns: Float[Array, "P R"]) -> tuple[Float[Array, "P R"], Float[Array, "R R"]]:
+    q, r = jnp.linalg.qr(columns)
+    return q, r
+
+
+@one_by_one
+def _values(matrix: Float[Array, "K K"]) -> Float[Array, " K"]:
+    return jnp.linalg.svd(matrix, compute_uv=False)
+
+
+@one_by_one
+def _values_and_vectors(matrix: Float[Array, "K K"]) -> tuple[Float[Array, " K"], Float[Array, "K K"]]:
+    _, s, vectors = jnp.linalg.svd(matrix)
+    return s, vectors
 
 
 @functools.partial(jax.jit, static_argnames="at")
@@ -92,20 +124,21 @@ def triangular(problem: Problem, at: Placement) -> Float[Array, "r P"]:
         at: where its samples are, and how many of them make a chunk.
 
     Returns:
-        Shape [min(N R, P) P].
+        Shape [min(N R, P) P], in float32 at least.
     """
+    dtype = decomposition_dtype(problem.dtype)
 
     def local(problem: Problem) -> Float[Array, "r P"]:
         rows, size = problem.rows * rows_per_sample(problem), problem.size
         if problem.coupled or rows <= size:
-            complete = factor_rows(problem)
+            complete = factor_rows(problem).astype(dtype)
             return triangular_rows(complete) if rows > size else complete
         chunk = max(at.chunk, -(-size // rows_per_sample(problem)))
 
         def step(carry: Float[Array, "P P"], part: Problem) -> Float[Array, "P P"]:
-            return triangular_rows(jnp.concatenate([carry, factor_rows(part)]))
+            return triangular_rows(jnp.concatenate([carry, factor_rows(part).astype(dtype)]))
 
-        return fold_chunks(step, jnp.zeros((size, size), problem.dtype), problem, chunk)
+        return fold_chunks(step, jnp.zeros((size, size), dtype), problem, chunk)
 
     if not is_sharded(at, problem):
         return local(problem)
@@ -117,16 +150,20 @@ def triangular(problem: Problem, at: Placement) -> Float[Array, "r P"]:
     return on_each_shard(merge, problem, at)
 
 
-@functools.partial(jax.jit, static_argnames="at")
-def singular_values(problem: Problem, at: Placement) -> Float[Array, " k"]:
-    """Singular values of the factor, in descending order; their squares are the eigenvalues of F."""
-    s = jnp.linalg.svd(triangular(problem, at), compute_uv=False)
-    return s[: problem.samples * rows_per_sample(problem)]  # rows of padding add zeros
+@jax.jit
+def singular_values(rows: Float[Array, "r P"]) -> Float[Array, " r"]:
+    """Singular values of the factor, in descending order, given `triangular`; their squares are the eigenvalues of F."""
+    return _values(triangular_rows(rows.T) if rows.shape[0] < rows.shape[1] else rows)
 
 
-@functools.partial(jax.jit, static_argnames="at")
-def right_singular(problem: Problem, at: Placement) -> tuple[Float[Array, " P"], Float[Array, "P P"]]:
-    """Singular values, padded with zeros to P, and all P right singular vectors as rows."""
-    rows = triangular(problem, at)
-    _, s, vectors = jnp.linalg.svd(rows, full_matrices=True)
-    return jnp.pad(s, (0, problem.size - s.shape[0])), vectors
+@jax.jit
+def right_singular(rows: Float[Array, "r P"]) -> tuple[Float[Array, " r"], Float[Array, "r P"]]:
+    """The singular values of the factor and their right singular vectors as rows, given `triangular`.
+
+    A factor of fewer rows than columns is first divided, Aᵀ = QR, so that nothing of the size P × P is formed.
+    """
+    if rows.shape[0] == rows.shape[1]:
+        return _values_and_vectors(rows)
+    q, r = _orthogonal(rows.T)
+    s, vectors = _values_and_vectors(r.T)
+    return s, vectors @ q.T

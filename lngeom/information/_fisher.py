@@ -65,9 +65,10 @@ def fisher(
         family: distribution of a response given its natural parameters (a GLM has its own).
         wrt: which leaves to differentiate: paths of leaves or subtrees ("layer1", "layer1.kernel"), or a predicate of
             (path, leaf). By default every real floating point array; `F.excluded` names the arrays left out.
-        batch_coupled: whether samples interact (training-mode batch norm). A probe finds out if it was not
-            said. Such a function is evaluated on all samples at once; one whose statistics are taken with
-            `lngeom.information.BatchCoupled`, and a batch-normalized GLM, can be divided into chunks.
+        batch_coupled: whether samples interact: training-mode batch norm, or dropout whose noise depends on the shape of
+            X. A probe raises an error where they do and it was not said. Such a function is evaluated on all samples at
+            once; one whose statistics are taken with `lngeom.information.BatchCoupled`, and a batch-normalized GLM, can
+            be divided into chunks.
         mask: [N T] (or [N]), nonzero for positions that count; may hold weights ≥ 0. What the others hold is ignored,
             NaN too: entries of X there (in leaves [N T …] or [N …], like the mask) that are not finite count as 0, and
             what the model makes of them there does not matter, as long as no output that counts depends on it.
@@ -80,7 +81,8 @@ def fisher(
             are.
         memory: budget in bytes; by default half of what is free.
         chunk: samples at a time; by default planned.
-        check: look for NaN, infinities and interacting samples (skipped under jit).
+        check: look for NaN, infinities and interacting samples, and compare matrices and factors with the product of
+            one random vector when they are computed (all skipped under jit).
 
     Returns:
         The operator.
@@ -119,9 +121,10 @@ def fisher(
     )
     outputs = jax.eval_shape(problem.forward, selected)
     concrete = is_concrete(selected, X)
+    probed = check and concrete and not isinstance(function, GLMFunction)
     if mask is not None:
         problem = ignore_masked(replace(problem, weights=_weights(mask, outputs)))
-    if check and concrete and (coupled is None or isinstance(function, BatchCoupled)):
+    if probed and (not coupled or isinstance(function, BatchCoupled)):
         check_coupling(problem)
     problem = replace_masked_samples(stream(problem, chunk, memory))
     mesh, axes = (found, axes) if mesh is None else (mesh, mesh.axis_names)
@@ -132,11 +135,14 @@ def fisher(
         if y is not None:
             scores_arguments = (method, None, None, _place_rows(jnp.asarray(y), problem, placement))
     problem = replace(problem, scores=_scores(problem, placement, *scores_arguments))
+    if y is not None and is_concrete(y, problem.weights):
+        counts = None if problem.weights is None else problem.weights[: jnp.shape(y)[0]] > 0
+        problem.family.check_responses(jnp.asarray(y), outputs.shape, counts)
     plan = make_plan(problem, 1 if problem.coupled else placement.shards, memory, chunk)
     if mask is not None:
         problem = repair_masked(problem, placement._replace(chunk=plan.chunk))
     stored = store(problem, placement._replace(chunk=plan.chunk)) if plan.store else None
-    operator = FisherOperator(problem, stored, placement, plan, method, excluded)
+    operator = FisherOperator(problem, stored, placement, plan, method, excluded, check)
     if check and concrete:
         glm = isinstance(model_or_apply, NormalizedGLM) and mask is None
         check_finite(operator, functools.partial(model_or_apply.natural_parameters, params, X) if glm else None)

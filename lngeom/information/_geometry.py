@@ -80,7 +80,7 @@ def geodesic(operator: Any, velocity: Float[Array, " P"], time: float = 1.0, ste
 
     def acceleration(theta: Array, v: Array) -> Array:
         problem = at_parameters(operator.problem, operator.problem.unravel(theta))
-        parts = decompose(problem, at)
+        parts = decompose(triangular(problem, at), problem, at, operator.plan.budget)
         gamma = christoffel(operator.at_problem(problem), v)
         s = parts.singular_values[: parts.rank]
         return -parts.range @ ((parts.range.T @ gamma) / jnp.square(s))

@@ -21,6 +21,7 @@ class MeasuredNullspace:
             directions.
         gap: smallest kept ÷ largest dropped singular value.
         operator: whose null space it is.
+        certain: whether one gap alone separates the null space from the identifiable directions.
     """
 
     basis: Float[Array, "P k"]
@@ -28,6 +29,7 @@ class MeasuredNullspace:
     residual: float
     gap: float
     operator: Any
+    certain: bool = True
 
     def __repr__(self) -> str:
         """Its dimension and certificate, not its arrays."""
@@ -74,9 +76,10 @@ def measure(operator: Any, decomposition: Decomposition) -> MeasuredNullspace:
     Returns:
         Basis and certificate; the residual is measured with products, not read off the decomposition.
     """
-    basis = decomposition.null
+    basis, decision = decomposition.null, decomposition.decision
     largest = decomposition.singular_values[0]
     residual = 0.0
     if basis.shape[1] and float(largest) > 0:
-        residual = float(jnp.sqrt(jnp.max(operator.quadratic_form(basis))) / largest)
-    return MeasuredNullspace(basis, basis.shape[1], residual, decomposition.decision.gap, operator)
+        forms = operator.quadratic_form(basis.astype(operator.problem.dtype))
+        residual = float(jnp.sqrt(jnp.max(forms)) / largest)
+    return MeasuredNullspace(basis, basis.shape[1], residual, decision.gap, operator, decision.certain)

@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from lngeom._types import GLMParameters, check_parameters
+from lngeom.families import Categorical
 from lngeom.glm import NormalizedGLM
 from lngeom.information._directions import Collector, Condition, PredictedNullspace, spans
 from lngeom.information._grouped_nullspace import grouped
@@ -26,7 +27,8 @@ def predicted_nullspace(model: NormalizedGLM, params: GLMParameters, inputs: Flo
     """Predicts the null space of the exact Fisher matrix from theory, without computing the matrix.
 
     Args:
-        model: a GLM with identity, batch (training or evaluation), weight, layer, RMS or group norm, and any family.
+        model: a GLM with identity, batch (training or evaluation), weight, layer, RMS or group norm, and a family of
+            independent responses or `Categorical`.
         params: where the Fisher matrix is taken.
         inputs: X, one sample a row. Only its span matters, and the number of samples when there are few.
 
@@ -34,7 +36,8 @@ def predicted_nullspace(model: NormalizedGLM, params: GLMParameters, inputs: Flo
         Basis, dimension, what each direction is, and the conditions checked.
 
     Raises:
-        ValueError: if shapes do not agree, values are not finite, a σ is zero, or the normalizer has no theory here.
+        ValueError: if shapes do not agree, values are not finite, a σ is zero, or the normalizer or
+            family has no theory here.
 
     Example:
         >>> import jax, lngeom as lg
@@ -52,11 +55,16 @@ def predicted_nullspace(model: NormalizedGLM, params: GLMParameters, inputs: Flo
     W, g, X = (np.asarray(v, float) for v in (params.weights, params.gain, inputs))
     units, features = W.shape
     into = Collector(units, features)
-    weight = np.asarray(model.family.metric_parts(z)[0])
+    weight = np.asarray(model.family.variance(z))
     conditions = [
-        Condition("the responses have positive variance", bool(weight.min() > 0), f"smallest λ {weight.min():.3g}")
+        Condition("the responses have positive variance", bool(weight.min() > 0), f"smallest variance {weight.min():.3g}")
     ]
     joint = model.family.joint
+    if joint and not isinstance(model.family, Categorical):
+        raise ValueError(
+            f"null spaces are predicted for independent responses and for Categorical; got {type(model.family).__name__}: "
+            "use lg.fisher(...).nullspace(), which measures"
+        )
     rows = into.units * (into.inputs + 2)
     if joint and units == 1:
         into.add("everything: a softmax of one class is constant", *_everything(into))

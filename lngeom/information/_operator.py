@@ -1,6 +1,7 @@
 """`FisherOperator`: the Fisher matrix as a linear operator, with everything one asks of it."""
 
 import functools
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -14,12 +15,14 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from lngeom._types import GLMParameters, is_concrete
 from lngeom.information import _dense, _factor, _products, _sampling, _solve, _spectrum
+from lngeom.information._factor import decomposition_dtype
 from lngeom.information._kronecker import FactorForMany
 from lngeom.information._measured_nullspace import MeasuredNullspace, measure
 from lngeom.information._order import to_paper_order
 from lngeom.information._planner import Plan
 from lngeom.information._problem import Problem, leaf_paths
 from lngeom.information._sharding import Placement
+from lngeom.information._verification import agrees, require_agreement
 
 
 class FisherOperator(lx.AbstractLinearOperator):
@@ -37,6 +40,7 @@ class FisherOperator(lx.AbstractLinearOperator):
         plan: predicted sizes and chosen chunks; `plan.describe()` prints them.
         method: "exact", "printed", "monte_carlo" or "empirical".
         excluded: array leaves of params which are not differentiated.
+        checked: whether matrices and factors are compared with the product of one random vector (not under jit).
     """
 
     problem: Problem
@@ -45,6 +49,7 @@ class FisherOperator(lx.AbstractLinearOperator):
     plan: Plan = eqx.field(static=True)
     method: str = eqx.field(static=True)
     excluded: tuple[str, ...] = eqx.field(static=True)
+    checked: bool = eqx.field(static=True, default=True)
 
     def __repr__(self) -> str:
         """What matrix it is, of what, and how products are computed."""
@@ -78,7 +83,13 @@ class FisherOperator(lx.AbstractLinearOperator):
         if jnp.ndim(vectors) != 2 or vectors.shape[0] != self.in_size():
             raise ValueError(f"mm takes a matrix [P K] with P = {self.in_size()} rows; got shape {jnp.shape(vectors)}")
         factor = self._outer_products if vectors.shape[1] >= _products.MANY else None
-        return _products.products(self.problem, self.stored, factor, self._products, vectors, self.plan.batch)
+        arguments = self._products, vectors, self.plan.batch
+        images = _products.products(self.problem, self.stored, factor, *arguments)
+        many = factor is None and vectors.shape[1] >= _products.MANY and is_concrete(vectors)
+        if many and not agrees(self, lambda r: (images @ r, vectors @ r), vectors.shape[1]):
+            self._warn_of_structure()
+            images = _products.products(self.problem, self.stored, None, *arguments, structured=False)
+        return images
 
     def __matmul__(self, other: Any) -> Any:
         """F v for a ravelled vector [P], F V for a matrix [P K], or a composition with another operator."""
@@ -112,6 +123,11 @@ class FisherOperator(lx.AbstractLinearOperator):
             matrix = _dense.dense_with_progress(self.problem, self.plan.row_chunk)
         else:
             matrix = _dense.dense(self.problem, self._rows)
+        if not agrees(self, lambda v: (matrix @ v, v)):
+            plain = _dense.dense(self.problem, self._rows, structured=False)
+            require_agreement(self, "the matrix", lambda v: (plain @ v, v))
+            self._warn_of_structure()
+            matrix = plain
         if order is None:
             return matrix
         params = self._glm_parameters("order='paper'")
@@ -131,10 +147,11 @@ class FisherOperator(lx.AbstractLinearOperator):
 
     def as_scipy(self) -> scipy.sparse.linalg.LinearOperator:
         """A `scipy.sparse.linalg.LinearOperator` on ravelled NumPy vectors."""
-        apply = lambda x: jax.device_get(self @ jnp.asarray(x, self.problem.dtype))  # noqa: E731
+        dtype = decomposition_dtype(self.problem.dtype)
+        apply = lambda x: jax.device_get(_spectrum.promoted_product(self, jnp.asarray(x, dtype)))  # noqa: E731
         one = lambda x: apply(x.reshape(-1))  # noqa: E731
         make: Any = scipy.sparse.linalg.LinearOperator
-        return make((self.in_size(),) * 2, one, one, apply, self.problem.dtype, apply)
+        return make((self.in_size(),) * 2, one, one, apply, dtype, apply)
 
     @property
     def leaves(self) -> tuple[str, ...]:
@@ -159,7 +176,7 @@ class FisherOperator(lx.AbstractLinearOperator):
                 raise ValueError(f"no such leaf: {sorted(unknown)}; the leaves are {list(self.leaves)}")
             part = self.problem.restrict({i, j})
             self.plan.require(3 * part.size**2 * part.dtype.itemsize, "these blocks", "use products (mv, mm)")
-            return _dense.leaf_block(part, self._rows, i, j)
+            return _dense.leaf_block(self.at_problem(part).as_matrix(), part, i, j)
         params = self._glm_parameters("a block of units")
         width = params.inputs + 2
         if not (isinstance(i, int) and isinstance(j, int) and max(i, j) < params.units and min(i, j) >= -params.units):
@@ -170,7 +187,15 @@ class FisherOperator(lx.AbstractLinearOperator):
     @_products.light
     def diagonal(self) -> Float[Array, " P"]:
         """The diagonal, without the matrix."""
-        return _dense.diagonal(self.problem, self._rows)
+        diagonal = _dense.diagonal(self.problem, self._rows)
+        largest = jax.nn.one_hot(jnp.argmax(diagonal), diagonal.size, dtype=diagonal.dtype)
+
+        def entry(_: Float[Array, " P"]) -> tuple[Float[Array, " P"], Float[Array, " P"]]:
+            column = _spectrum.promoted_product(self, largest)
+            return column + (jnp.vdot(largest, diagonal) - jnp.vdot(largest, column)) * largest, largest
+
+        require_agreement(self, "the diagonal", entry)
+        return diagonal
 
     @_products.light
     def trace(self) -> Float[Array, ""]:
@@ -196,17 +221,26 @@ class FisherOperator(lx.AbstractLinearOperator):
             MemoryError: if it would not fit.
         """
         self.plan.require(2 * self.plan.factor, "the factor", "use singular_values(), which streams it")
-        return _factor.factor(self.problem, self._rows)
+        factor = _factor.factor(self.problem, self._rows)
+        require_agreement(self, "the factor", lambda v: (factor.T @ (factor @ v), v))
+        return factor
 
     @_products.light
     def singular_values(self) -> Float[Array, " k"]:
         """Singular values of the factor, descending: square roots of the eigenvalues."""
-        self._require_spectrum()
-        return _factor.singular_values(self.problem, self._rows)
+        s = _factor.singular_values(self._triangular())
+        return s[: self.problem.samples * _factor.rows_per_sample(self.problem)]  # rows of padding add zeros
 
-    def rank(self) -> int:
-        """Numerical rank, from the factor (eager)."""
-        return _spectrum.rank_of(self.singular_values(), self.problem, self._rows).rank
+    def rank(self) -> "_spectrum.Rank":
+        """Numerical rank, from the factor (eager).
+
+        Returns:
+            An integer, with `certain` and `interval`: where no gap separates the singular values from the rounding
+            errors of the model's own precision, the rank may be any in the interval, and a warning says so.
+        """
+        self._require_values("rank()")
+        decision = _spectrum.rank_of(self.singular_values(), self.problem, self._rows)
+        return _spectrum.checked_rank(decision, self.problem)
 
     @_products.light
     def effective_rank(self) -> Float[Array, ""]:
@@ -214,9 +248,10 @@ class FisherOperator(lx.AbstractLinearOperator):
         return _spectrum.effective_rank(self.singular_values())
 
     def pseudo_logdet(self) -> Float[Array, ""]:
-        """Sum of the logarithms of the nonzero eigenvalues (eager)."""
+        """Sum of the logarithms of the nonzero eigenvalues."""
         s = self.singular_values()
-        return 2 * jnp.sum(jnp.log(s[: _spectrum.rank_of(s, self.problem, self._rows).rank]))
+        kept = jnp.arange(s.size) < _spectrum.rank_of(s, self.problem, self._rows).rank
+        return 2 * jnp.sum(jnp.where(kept, jnp.log(jnp.where(kept, s, 1)), 0))
 
     def eigenvalues(self, k: int, *, key: PRNGKeyArray | None = None, steps: int | None = None) -> Float[Array, " k"]:
         """The k largest eigenvalues, descending: from a small factor, else by Lanczos iterations.
@@ -246,12 +281,12 @@ class FisherOperator(lx.AbstractLinearOperator):
         """Density of eigenvalues by stochastic Lanczos quadrature, for any P: point masses."""
         steps = min(steps, self.in_size())
         key = jax.random.key(0) if key is None else key
-        return _spectrum.lanczos_density(self._flat_product, key, self.in_size(), self.problem.dtype, probes, steps)
+        return _spectrum.lanczos_density(self, key, probes, steps)
 
     # The null space, and what is solved beside it (eager).
 
     def decompose(self, rtol: float | None = None) -> _spectrum.Decomposition:
-        """Singular value decomposition of the factor, for repeated `solve` and `sample`.
+        """Singular value decomposition of the factor, for repeated `solve` and `sample`; at least in float32.
 
         Args:
             rtol: singular values up to this times the largest count as null (those that only an ε keeps up).
@@ -259,17 +294,26 @@ class FisherOperator(lx.AbstractLinearOperator):
         Returns:
             The decomposition.
         """
-        self._require_spectrum()
-        return _spectrum.decompose(self.problem, self._rows, rtol)
+        return _spectrum.decompose(self._triangular(), self.problem, self._rows, self.plan.budget, rtol)
 
     def nullspace(self) -> MeasuredNullspace:
-        """Orthonormal basis of the null space, with its certificate; `.describe()` names each direction."""
-        return measure(self, self.decompose())
+        """Orthonormal basis of the null space, with its certificate; `.describe()` names each direction (eager).
+
+        Returns:
+            The null space; `.certain` says whether one gap separates it from the identifiable directions.
+
+        Raises:
+            MemoryError: if the basis would not fit.
+        """
+        self._require_values("nullspace()")
+        decomposition = self.decompose()
+        _spectrum.checked_rank(decomposition.decision, self.problem)
+        return measure(self, decomposition)
 
     def solve(
         self,
         gradient: PyTree,
-        damping: float = 0.0,
+        damping: float | Array = 0.0,
         *,
         method: str | None = None,
         nullspace: Float[Array, "P k"] | None = None,
@@ -279,6 +323,9 @@ class FisherOperator(lx.AbstractLinearOperator):
         gauge: str = "exact",
     ) -> _solve.Solution:
         """Natural gradient: the minimum-norm solution of (F + λI) x = g on the identifiable directions.
+
+        Works under jit, scan and vmap, where the report holds arrays, nothing is raised or warned of, and no null space
+        is predicted.
 
         Args:
             gradient: g, a pytree like params, or ravelled.
@@ -302,7 +349,7 @@ class FisherOperator(lx.AbstractLinearOperator):
         x, report = _solve.solve(
             self, self.problem.ravel(tangent), damping, method, nullspace, decomposition, tolerance, limit, gauge
         )
-        flat = tangent is not gradient
+        x, flat = x.astype(self.problem.dtype), tangent is not gradient
         return _solve.Solution(x if flat else self.problem.unravel(x), **report)
 
     def project_horizontal(self, v: PyTree, nullspace: Float[Array, "P k"] | None = None) -> PyTree:
@@ -315,9 +362,12 @@ class FisherOperator(lx.AbstractLinearOperator):
         Returns:
             The horizontal part, of the form v has.
         """
-        basis = self.decompose().null if nullspace is None else nullspace
         flat = self.problem.ravel(self._as_tangent(v))
-        result = flat - basis @ (basis.T @ flat)
+        if nullspace is None:
+            wide = flat.astype(decomposition_dtype(flat.dtype))
+            result = self.decompose().identifiable(wide).astype(flat.dtype)
+        else:
+            result = flat - nullspace @ (nullspace.T @ flat)
         return result if isinstance(v, jax.Array) and v.ndim == 1 else self.problem.unravel(result)
 
     def sample(
@@ -373,9 +423,16 @@ class FisherOperator(lx.AbstractLinearOperator):
 
     @functools.cached_property
     def _outer_products(self) -> FactorForMany | None:
-        keeps = self.stored is not None and is_concrete(self.problem)
+        if self.stored is None or not is_concrete(self.problem):
+            return None
         with jax.ensure_compile_time_eval():
-            return _products.keep_factor(self.problem, self._products, self.plan.budget // 4) if keeps else None
+            factor = _products.keep_factor(self.problem, self._products, self.plan.budget // 4)
+            if factor is None:
+                return None
+            if agrees(self, lambda v: (factor.products(v[:, None])[:, 0], v)):
+                return factor
+        self._warn_of_structure()
+        return None
 
     @property
     def _products(self) -> Placement:
@@ -388,6 +445,28 @@ class FisherOperator(lx.AbstractLinearOperator):
     def _as_tangent(self, v: PyTree) -> PyTree:
         other = jax.tree.structure(self.problem.params) != jax.tree.structure(v)
         return self.problem.unravel(v) if other and isinstance(v, jax.Array) and v.ndim == 1 else v
+
+    def _triangular(self) -> Float[Array, "r P"]:
+        """The factor, reduced to at most P rows, once it is clear that it fits and is that of the product."""
+        self._require_spectrum()
+        rows = _factor.triangular(self.problem, self._rows)
+        require_agreement(self, "the factor", lambda v: (rows.T @ (rows @ v), v))
+        return rows
+
+    def _warn_of_structure(self) -> None:
+        warnings.warn(
+            "the matrix read off the structure of the program differs from the products F @ v: the plain route is used "
+            "instead, which is slower; please report this model",
+            RuntimeWarning,
+            stacklevel=4,
+        )
+
+    def _require_values(self, what: str) -> None:
+        if not is_concrete(self.problem):
+            raise ValueError(
+                f"{what} is an integer or a basis of so many vectors, which needs concrete arrays: call it outside jit, "
+                "scan and vmap; solve, sample, singular_values and products work inside"
+            )
 
     def _require_spectrum(self) -> None:
         needed = 4 * min(self.plan.dense, max(self.plan.factor, 1))

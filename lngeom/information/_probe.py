@@ -11,7 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PyTree
 
+from lngeom._numerics import tolerance
 from lngeom._types import is_concrete
+from lngeom.information._factor import decomposition_dtype
+from lngeom.information._precision import working_precision
 from lngeom.information._problem import Problem, leaf_paths
 from lngeom.information._pullback import GLMFunction, Pullback
 from lngeom.information._sharding import Placement, sum_over_samples
@@ -20,9 +23,14 @@ from lngeom.information._streaming import BatchCoupled, streamed
 PROBE = 8
 """Samples in the probe: few, so that one of them moves any shared statistic by much."""
 
+COARSEST = 0.1
+"""Relative change of outputs that no rounding excuses, not even in 16 bits."""
+
 
 def _perturbed(leaf: Array) -> Array:
     """The same rows but the first, which is replaced by something quite different."""
+    if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        return jnp.concatenate([leaf[-1:], leaf[1:]])
     if jnp.issubdtype(leaf.dtype, jnp.floating):
         first = -1.5 * leaf[-1:] + 0.5 * leaf[:1]
     else:
@@ -108,39 +116,65 @@ def repair_masked(problem: Problem, at: Placement) -> Problem:
 
 
 def check_coupling(problem: Problem) -> None:
-    """Perturbs one sample and watches the outputs of the others, with statistics of the first samples if it has any.
+    """Looks whether a sample's outputs depend on that sample alone, on a few samples.
+
+    One sample is replaced, the order of the samples is reversed, and samples are taken one by one: no output of an
+    unchanged sample may change by more than rounding. A function with statistics of the samples is probed with those
+    of the few.
 
     Args:
         problem: with concrete arrays.
 
     Raises:
-        ValueError: if they move.
+        ValueError: if outputs change.
     """
     if problem.rows < 2:
         return
-    few = jax.tree.map(lambda a: a[:PROBE], problem.inputs)
-    remedy = (
-        "If that is meant, as in training-mode batch norm, say batch_coupled=True; if not, use the model's evaluation "
-        "mode"
-    )
-    if isinstance(problem.model, BatchCoupled):
-        first = problem.with_samples(jax.tree.map(lambda a: a[:PROBE], problem.per_sample))
-        problem = streamed(first, PROBE)
-        remedy = "A BatchCoupled function must take every mean over samples with the mean it is given"
+    rows = min(PROBE, problem.rows)
+    few = problem.with_samples(jax.tree.map(lambda a: a[:rows], problem.per_sample))
+    streams = isinstance(problem.model, BatchCoupled)
+    if streams:
+        few = streamed(few, rows)
 
     @jax.jit
-    def others(problem: Problem, inputs: PyTree) -> tuple[Array, Array]:
-        before = problem.outputs(problem.params, inputs)[1:]
-        after = problem.outputs(problem.params, jax.tree.map(_perturbed, inputs))[1:]
-        moved = jnp.where(jnp.isfinite(before), jnp.abs(after - before), 0)
-        return jnp.max(moved), jnp.max(jnp.where(jnp.isfinite(before), jnp.abs(before), 0))
+    def outputs(problem: Problem) -> Array:
+        return problem.ignore(problem.outputs(problem.params, problem.inputs))
 
-    moved, scale = (np.asarray(v) for v in others(problem, few))
-    if not moved <= 100 * float(jnp.finfo(moved.dtype).eps) * scale:
-        raise ValueError(
-            f"samples interact: changing the first of {min(PROBE, problem.rows)} samples moved the outputs of the "
-            f"others by {float(moved):.2g} (of {float(scale):.2g}). {remedy}"
-        )
+    def look(part: Problem) -> np.ndarray:
+        return np.asarray(outputs(part).astype(decomposition_dtype(z.dtype)))
+
+    def pick(order: slice) -> Problem:
+        return few.with_samples(jax.tree.map(lambda a: a[order], few.per_sample))
+
+    z = outputs(few)
+    before = look(few)
+    finite = np.isfinite(before)
+    scale = float(np.max(np.abs(before), where=finite, initial=0))
+
+    def moved(after: np.ndarray, expected: np.ndarray) -> float:
+        return float(np.max(np.abs(after - expected), where=np.isfinite(expected), initial=0))
+
+    replaced = replace(few, inputs=jax.tree.map(_perturbed, few.inputs))
+    found = {
+        f"changing the first of {rows} samples moved the outputs of the others": moved(look(replaced)[1:], before[1:]),
+        f"reversing the order of {rows} samples moved their outputs": moved(look(pick(slice(None, None, -1)))[::-1], before),
+        "outputs of a sample change when it is evaluated alone": max(
+            moved(look(pick(slice(k, k + 1))), before[k : k + 1]) for k in (0, rows - 1)
+        ),
+    }
+    finest = tolerance(z.dtype)
+    if all(change <= finest * scale for change in found.values()):
+        return
+    rough = min(tolerance(working_precision(few).dtype), COARSEST)
+    for what, change in found.items():
+        if not change <= max(finest, rough) * scale:
+            remedy = (
+                "A BatchCoupled function must take every mean over samples with the mean it is given"
+                if streams
+                else "If that is meant, as in training-mode batch norm, say batch_coupled=True. If it comes from dropout "
+                "or other randomness, use the model's deterministic mode, or give each sample its own key in X"
+            )
+            raise ValueError(f"samples interact: {what} by {change:.2g} (of {scale:.2g}). {remedy}")
 
 
 def check_finite(operator: Any, diagnose: Callable[[], object] | None = None) -> None:

@@ -156,7 +156,7 @@ def keep_factor(problem: Problem, at: Placement, limit: int) -> FactorForMany | 
     return factor if sum(leaf.nbytes for leaf in jax.tree.leaves(factor)) <= min(limit, WORKING) else None
 
 
-@functools.partial(jax.jit, static_argnames=("at", "batch"))
+@functools.partial(jax.jit, static_argnames=("at", "batch", "structured"))
 def products(
     problem: Problem,
     stored: Stored | None,
@@ -164,6 +164,7 @@ def products(
     at: Placement,
     vectors: Float[Array, "P K"],
     batch: int,
+    structured: bool = True,
 ) -> Float[Array, "P K"]:
     """F V for many vectors: by outer products where the function's structure allows it, else `batch` at a time.
 
@@ -174,6 +175,7 @@ def products(
         at: where its samples are.
         vectors: V.
         batch: vectors of one pass through the model.
+        structured: whether outer products may be used.
 
     Returns:
         The products, as columns.
@@ -184,7 +186,7 @@ def products(
     jax.eval_shape(jax.vmap(problem.layout.unravel, 1), vectors)
     if factor is not None:
         return _in_groups(factor, vectors)
-    structure = find_structure(problem) if vectors.shape[1] >= MANY else None
+    structure = find_structure(problem) if structured and vectors.shape[1] >= MANY else None
     if structure is not None and _pays(structure):
         try:
             return _products_by_factor(problem, structure, at, vectors)

@@ -21,7 +21,7 @@ def score(family: AbstractFamily, z: Float[Array, "N *T C"], y: Array) -> Float[
     Args:
         family: the family.
         z: natural parameters.
-        y: responses [N *T C]; labels [N *T] or one-hot rows for a joint family.
+        y: responses [N *T C]: the sufficient statistics of a joint family, or labels [N *T] where it has them.
 
     Returns:
         The scores.
@@ -29,14 +29,13 @@ def score(family: AbstractFamily, z: Float[Array, "N *T C"], y: Array) -> Float[
     Raises:
         ValueError: if the shape of y is not one of those.
     """
-    expected = [z.shape[:-1], z.shape] if family.joint else [z.shape]
-    if z.shape[-1] == 1 and not family.joint:
+    expected = [z.shape]
+    if family.labels or (z.shape[-1] == 1 and not family.joint):
         expected.append(z.shape[:-1])
     if y.shape not in expected:
         raise ValueError(f"y must have shape {' or '.join(map(str, expected))} for outputs {z.shape}; got {y.shape}")
-    if family.joint:
-        one_hot = y.astype(z.dtype) if y.shape == z.shape else jax.nn.one_hot(y, z.shape[-1], dtype=z.dtype)
-        return one_hot - family.mean(z)
+    if family.labels and y.shape != z.shape:
+        y = jax.nn.one_hot(y.astype(int), z.shape[-1], dtype=z.dtype)
     return (y.reshape(z.shape).astype(z.dtype) - family.mean(z)) / family.dispersion
 
 

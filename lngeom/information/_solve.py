@@ -16,24 +16,22 @@ from jax.tree_util import Partial
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from lngeom._numerics import ConvergenceError
+from lngeom._types import is_concrete
 from lngeom.glm import NormalizedGLM
 from lngeom.information._broken import BrokenDirection, broken_symmetries
 from lngeom.information._nullspace import predicted_nullspace
+from lngeom.information._factor import decomposition_dtype
 from lngeom.information._problem import Problem
 from lngeom.information._pullback import GLMFunction, Pullback
 from lngeom.information._sharding import Placement, sum_over_samples
-from lngeom.information._spectrum import SMALL, Decomposition
+from lngeom.information._spectrum import SMALL, Decomposition, promoted_product
 from lngeom.information._streaming import original
 
 NEARLY_NULL = 1e-6
 """A symmetry broken by an ε matters to a solution if its form is below this, relative to the largest eigenvalue."""
 
-CLEAR_GAP = 10.0
-"""A rank is clear if the smallest kept singular value is this much larger than the largest dropped one."""
-
-
 class Solution(NamedTuple):
-    r"""The minimum-norm solution of $(F + \lambda I) x = g$, and how far to trust it.
+    r"""The minimum-norm solution of $(F + \lambda I) x = g$, and how far to trust it (arrays under jit).
 
     Attributes:
         value: x, a tangent like params.
@@ -43,7 +41,10 @@ class Solution(NamedTuple):
         unidentifiable: |g − g'| / |g|, the part of g along null directions, which was projected out.
         iterations: of conjugate gradients (0 for the decomposition).
         broken: symmetries that only an ε breaks, along which most of x lies: F is almost zero there (∝ ε²), so x is
-            the gradient's rounding or noise, divided by almost nothing. `gauge="broken"` projects them out.
+            the gradient's rounding or noise, divided by almost nothing. `gauge="broken"` projects them out. Not looked
+            for under jit.
+        converged: whether the residual is within the tolerance of the iterations. Under jit nothing is raised: look
+            at this.
     """
 
     value: PyTree
@@ -53,15 +54,16 @@ class Solution(NamedTuple):
     unidentifiable: float
     iterations: int
     broken: tuple[BrokenDirection, ...] = ()
+    converged: bool = True
 
 
-def _relative(a: Array, b: Array) -> float:
-    norm = float(jnp.linalg.norm(b))
-    return float(jnp.linalg.norm(a)) / norm if norm else 0.0
+def _relative(a: Array, b: Array) -> Array:
+    norm = jnp.linalg.norm(b)
+    return jnp.where(norm > 0, jnp.linalg.norm(a) / jnp.where(norm > 0, norm, 1), 0)
 
 
 def solve_by_decomposition(
-    product, decomposition: Decomposition, gradient: Float[Array, " P"], damping: float
+    product, decomposition: Decomposition, gradient: Float[Array, " P"], damping: float | Array
 ) -> tuple[Float[Array, " P"], dict]:
     """X = V_r (s² + λ)⁻¹ V_rᵀ g, by the singular value decomposition of the factor.
 
@@ -74,23 +76,22 @@ def solve_by_decomposition(
     Returns:
         x, and what `Solution` reports.
     """
-    basis, s = decomposition.range, decomposition.singular_values[: decomposition.rank]
-    coefficients = basis.T @ gradient
-    x = basis @ (coefficients / (jnp.square(s) + jnp.asarray(damping, s.dtype)))
-    identifiable = basis @ coefficients
-    gap = decomposition.decision.gap
-    if gap < CLEAR_GAP:
+    s, vectors, kept = decomposition.singular_values, decomposition.vectors, decomposition.kept
+    coefficients = jnp.where(kept, vectors @ gradient, 0)
+    shifted = jnp.where(kept, jnp.square(s) + jnp.asarray(damping, s.dtype), 1)
+    x, identifiable = (vectors.T @ c for c in (coefficients / shifted, coefficients))
+    decision = decomposition.decision
+    if is_concrete(decomposition, damping) and not decision.certain and not damping:
         warnings.warn(
-            f"the rank {decomposition.rank} is not clear: singular values fall only by a factor "
-            f"{gap:.3g} at the cut, so the "
-            "solution may be dominated by a direction that is null; use damping, or float64",
+            f"the rank {decision.rank} is not clear (it may be {decision.fewest} to {decision.most}), so the solution "
+            "may be dominated by a direction that is null; use damping, or parameters in float64",
             RuntimeWarning,
             stacklevel=3,
         )
     report = {
-        "rank": decomposition.rank,
-        "gap": gap,
-        "residual": _relative(basis @ (basis.T @ (product(x) + damping * x)) - identifiable, identifiable),
+        "rank": decision.rank,
+        "gap": decision.gap,
+        "residual": _relative(decomposition.identifiable(product(x) + damping * x) - identifiable, identifiable),
         "unidentifiable": _relative(gradient - identifiable, gradient),
         "iterations": 0,
     }
@@ -126,7 +127,7 @@ def solve_by_conjugate_gradients(
     product,
     null: Float[Array, "P k"] | None,
     gradient: Float[Array, " P"],
-    damping: float,
+    damping: float | Array,
     tolerance: float,
     limit: int,
 ) -> tuple[Float[Array, " P"], dict]:
@@ -144,7 +145,8 @@ def solve_by_conjugate_gradients(
         x, and what `Solution` reports.
 
     Raises:
-        ConvergenceError: if the residual is not reached: the system is inconsistent or too badly conditioned.
+        ConvergenceError: if the residual is not reached: the system is inconsistent or too badly conditioned. Not under
+            jit, where the report says so.
     """
     basis = jnp.zeros((gradient.size, 0), gradient.dtype) if null is None else null
     identifiable = gradient - basis @ (basis.T @ gradient)
@@ -153,9 +155,10 @@ def solve_by_conjugate_gradients(
     x, steps = _conjugate_gradients(product, basis, identifiable, scale, tolerance * norm, limit)
     image = product(x) + damping * x
     residual = _relative(image - basis @ (basis.T @ image) - identifiable, identifiable)
-    if not residual <= 10 * tolerance:
+    converged = residual <= 10 * tolerance
+    if is_concrete(converged) and not converged:
         raise ConvergenceError(
-            f"conjugate gradients stopped after {int(steps)} iterations at relative residual {residual:.2g} > "
+            f"conjugate gradients stopped after {int(steps)} iterations at relative residual {float(residual):.2g} > "
             f"{tolerance:.2g}: the gradient has a part along null directions that nullspace= does not contain, or F "
             "is too badly conditioned; pass the null space, use damping, or method='svd'"
         )
@@ -164,7 +167,8 @@ def solve_by_conjugate_gradients(
         "gap": None,
         "residual": residual,
         "unidentifiable": _relative(gradient - identifiable, gradient),
-        "iterations": int(steps),
+        "iterations": steps,
+        "converged": converged,
     }
     return x, report
 
@@ -172,7 +176,7 @@ def solve_by_conjugate_gradients(
 def solve(
     operator: Any,
     gradient: Float[Array, " P"],
-    damping: float,
+    damping: float | Array,
     method: str | None,
     null: Float[Array, "P k"] | None,
     decomposition: Decomposition | None,
@@ -199,37 +203,45 @@ def solve(
     Raises:
         ValueError: if damping is negative, or the method or gauge unknown.
     """
-    if damping < 0:
+    concrete = is_concrete(operator.problem, gradient, damping)
+    if is_concrete(damping) and damping < 0:
         raise ValueError(f"damping must be at least 0; got {damping}")
     if gauge not in {"exact", "broken"}:
         raise ValueError(f"gauge must be 'exact' or 'broken'; got {gauge!r}")
-    product = Partial(type(operator).__matmul__, operator)
+    if gauge == "broken" and not concrete:
+        raise ValueError(
+            "gauge='broken' looks for symmetries in the values of the parameters, which do not exist yet under jit, scan "
+            "or vmap: use gauge='exact' there, with damping"
+        )
+    product, gradient = Partial(promoted_product, operator), gradient.astype(decomposition_dtype(gradient.dtype))
     if method is None:
         method = "svd" if decomposition is not None or gradient.size <= SMALL else "cg"
     if method == "svd":
         decomposition = operator.decompose() if decomposition is None else decomposition
-        assert decomposition is not None
-        null = decomposition.null
-        s = decomposition.singular_values
-        suspect = decomposition.rank > 0 and float(s[decomposition.rank - 1]) < NEARLY_NULL**0.5 * float(s[0])
     elif method == "cg":
-        null = known_nullspace(operator) if null is None else null
-        suspect = True
+        decomposition = None
+        null = known_nullspace(operator) if null is None and concrete else null
     else:
         raise ValueError(f"method must be 'svd' or 'cg'; got {method!r}")
-    basis = np.zeros((gradient.size, 0)) if null is None else np.asarray(null, np.float64)
-    found = [(b, v) for b, v in broken_symmetries(operator, basis) if b.form < NEARLY_NULL] if suspect else []
+    found = _nearly_null(operator, decomposition, null) if concrete else []
     if found and gauge == "broken":
         rest = np.stack([v for _, v in found], 1)
-        extra = jnp.asarray(np.linalg.qr(rest - basis @ (basis.T @ rest))[0], gradient.dtype)
-        null, found = jnp.concatenate([jnp.asarray(basis, gradient.dtype), extra], 1), []
-        decomposition = None if decomposition is None else without(decomposition, extra)
-    if decomposition is not None and method == "svd":
+        rest = rest - np.asarray(null @ (null.T @ rest)) if decomposition is None and null is not None else rest
+        rest = np.asarray(decomposition.identifiable(jnp.asarray(rest))) if decomposition is not None else rest
+        extra, found = jnp.asarray(np.linalg.qr(rest)[0], gradient.dtype), []
+        if decomposition is None:
+            null = extra if null is None else jnp.concatenate([jnp.asarray(null, gradient.dtype), extra], 1)
+        else:
+            decomposition = without(decomposition, extra)
+    if decomposition is not None:
         x, report = solve_by_decomposition(product, decomposition, gradient, damping)
     else:
-        reach = float(jnp.finfo(gradient.dtype).eps) ** 0.625 if tolerance is None else tolerance
+        reach = float(jnp.finfo(operator.problem.dtype).eps) ** 0.625 if tolerance is None else tolerance
         limit = limit or 10 * gradient.size
         x, report = solve_by_conjugate_gradients(product, null, gradient, damping, reach, limit)
+    if not concrete:
+        return x, report
+    report = {k: v.item() if isinstance(v, jax.Array) else v for k, v in report.items()}
     shares = [abs(float(jnp.asarray(v, x.dtype) @ x)) / max(float(jnp.linalg.norm(x)), 1e-300) for _, v in found]
     amplified = [(b, share) for (b, _), share in zip(found, shares, strict=True) if share > 0.5]
     for b, share in amplified:
@@ -241,6 +253,21 @@ def solve(
             stacklevel=3,
         )
     return x, report | {"broken": tuple(b for b, _ in amplified)}
+
+
+def _nearly_null(
+    operator: Any, decomposition: Decomposition | None, null: Float[Array, "P k"] | None
+) -> list[tuple[BrokenDirection, Float[np.ndarray, " P"]]]:
+    """Symmetries that only an ε breaks, along which F is almost zero."""
+    if decomposition is not None:
+        s = np.asarray(decomposition.singular_values)
+        if not decomposition.rank or s[decomposition.rank - 1] >= NEARLY_NULL**0.5 * s[0]:
+            return []
+        identifiable = lambda v: np.asarray(decomposition.identifiable(jnp.asarray(v)))  # noqa: E731
+    else:
+        basis = np.zeros((operator.in_size(), 0)) if null is None else np.asarray(null, np.float64)
+        identifiable = lambda v: v - basis @ (basis.T @ v)  # noqa: E731
+    return [(b, v) for b, v in broken_symmetries(operator, identifiable) if b.form < NEARLY_NULL]
 
 
 def known_nullspace(operator: Any) -> Float[Array, "P k"] | None:
@@ -277,11 +304,13 @@ def without(decomposition: Decomposition, extra: Float[Array, "P k"]) -> Decompo
     Returns:
         That of A(I − UUᵀ), whose rank is lower by their number.
     """
-    rows = decomposition.singular_values[:, None] * decomposition.vectors
-    _, s, vectors = jnp.linalg.svd(rows - (rows @ extra) @ extra.T, full_matrices=True)
+    s, vectors = decomposition.singular_values, decomposition.vectors
+    along = vectors @ extra
+    _, s, turned = jnp.linalg.svd(s[:, None] * (jnp.eye(len(s), dtype=s.dtype) - along @ along.T))
     rank = decomposition.rank - extra.shape[1]
-    gap = float(s[rank - 1] / s[rank]) if float(s[rank]) > 0 else float("inf")
-    return Decomposition(s, vectors, decomposition.decision._replace(rank=rank, gap=gap))
+    gap = float(s[rank - 1] / s[rank]) if rank and float(s[rank]) > 0 else float("inf")
+    decision = decomposition.decision._replace(rank=rank, gap=gap, fewest=rank, most=rank)
+    return decomposition._replace(singular_values=s, vectors=turned @ vectors, decision=decision)
 
 
 def sample_by_products(operator: Any, key: PRNGKeyArray, count: int) -> Float[Array, "K P"]:
@@ -297,7 +326,7 @@ def sample_by_products(operator: Any, key: PRNGKeyArray, count: int) -> Float[Ar
     """
     problem = operator.problem
     at = operator.placement._replace(chunk=operator.plan.chunk)
-    null = known_nullspace(operator)
+    null = known_nullspace(operator) if is_concrete(problem) else None
 
     def draw(key: PRNGKeyArray) -> Float[Array, " P"]:
         z = jax.eval_shape(problem.forward, problem.params)
@@ -349,6 +378,6 @@ def sample(
     if decomposition is None:
         decomposition = operator.decompose()
     assert decomposition is not None
-    s = decomposition.singular_values[: decomposition.rank]
-    noise = jax.random.normal(key, (count, decomposition.rank), s.dtype)
-    return noise / s[None, :] @ decomposition.vectors[: decomposition.rank]
+    s, kept = decomposition.singular_values, decomposition.kept
+    noise = jax.random.normal(key, (count, s.size), s.dtype)
+    return jnp.where(kept[None, :], noise / jnp.where(kept, s, 1)[None, :], 0) @ decomposition.vectors

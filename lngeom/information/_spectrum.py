@@ -1,18 +1,23 @@
 """Spectra: from the factor's singular values where they fit, by Lanczos where P is large."""
 
 import functools
+import math
+import warnings
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import scipy.sparse.linalg
-from jaxtyping import Array, Float, PRNGKeyArray
+from jax.tree_util import Partial
+from jaxtyping import Array, Bool, Float, PRNGKeyArray
 from matfree import decomp, eig
 
 from lngeom._numerics import ConvergenceError, RankDecision, decide_rank
 from lngeom._types import is_concrete
-from lngeom.information._factor import right_singular, rows_per_sample
+from lngeom.information._factor import decomposition_dtype, right_singular, rows_per_sample
+from lngeom.information._planner import format_bytes
+from lngeom.information._precision import working_precision
 from lngeom.information._problem import Problem
 from lngeom.information._pullback import ClosedFormDerivative, Pullback, has_closed_form
 from lngeom.information._sharding import Placement, sum_over_samples
@@ -24,18 +29,70 @@ RESTARTS = 100
 """Of Lanczos iterations, after which they are given up."""
 
 
-class Decomposition(NamedTuple):
-    """All singular values and right singular vectors of the factor: F = V diag(s²) Vᵀ.
+class Rank(int):
+    """A numerical rank: an integer that says how sure it is.
 
     Attributes:
-        singular_values: in descending order, padded with zeros to P.
-        vectors: one a row, shape [P P].
-        decision: the numerical rank.
+        decision: how the rank was decided.
     """
 
-    singular_values: Float[Array, " P"]
-    vectors: Float[Array, "P P"]
     decision: RankDecision
+
+    def __new__(cls, decision: RankDecision):
+        """The integer of a decision."""
+        rank = super().__new__(cls, decision.rank)
+        rank.decision = decision
+        return rank
+
+    @property
+    def certain(self) -> bool:
+        """Whether one gap alone separates the singular values from rounding errors."""
+        return self.decision.certain
+
+    @property
+    def interval(self) -> tuple[int, int]:
+        """Smallest and largest rank that the singular values allow."""
+        return self.decision.fewest, self.decision.most
+
+
+def checked_rank(decision: RankDecision, problem: Problem) -> Rank:
+    """The rank, with a warning where it is not certain.
+
+    Args:
+        decision: about the factor's singular values.
+        problem: whose rank it is.
+
+    Returns:
+        The rank.
+    """
+    if not decision.certain:
+        precision = working_precision(problem)
+        best = jnp.dtype(precision.dtype) == jnp.float64
+        remedy = "some directions may be badly scaled" if best else "compute in float64 to see more"
+        warnings.warn(
+            f"the rank may be {decision.fewest} to {decision.most} (taken as {decision.rank}): no gap alone separates "
+            f"the singular values from the rounding errors of {precision.describe()}, in which the model computes; "
+            f"{remedy}",
+            RuntimeWarning,
+            stacklevel=4,
+        )
+    return Rank(decision)
+
+
+class Decomposition(NamedTuple):
+    """Singular values and right singular vectors of the factor: F = Vᵀ diag(s²) V.
+
+    Attributes:
+        singular_values: the k = min(N·C, P), in descending order.
+        vectors: one a row, shape [k P].
+        decision: the numerical rank, and how sure it is.
+        budget: bytes that a basis of the null space may take.
+    """
+
+    singular_values: Float[Array, " k"]
+    vectors: Float[Array, "k P"]
+    decision: RankDecision
+    budget: int
 
     @property
     def rank(self) -> int:
@@ -44,42 +101,90 @@ class Decomposition(NamedTuple):
 
     @property
     def range(self) -> Float[Array, "P r"]:
-        """Orthonormal basis of the identifiable directions."""
+        """Orthonormal basis of the identifiable directions (eager)."""
         return self.vectors[: self.rank].T
 
     @property
     def null(self) -> Float[Array, "P k"]:
-        """Orthonormal basis of the null space."""
-        return self.vectors[self.rank :].T
+        """Orthonormal basis of the null space (eager).
+
+        Raises:
+            MemoryError: if it would not fit.
+        """
+        count, size = self.vectors.shape
+        if count == size:
+            return self.vectors[self.rank :].T
+        needed = 3 * size**2 * self.vectors.dtype.itemsize
+        if needed > self.budget:
+            raise MemoryError(
+                f"a basis of the null space, {size:,} × {size - self.rank:,}, and its workspace would need "
+                f"{format_bytes(needed)}, more than the budget of {format_bytes(self.budget)}: use project_horizontal "
+                "or solve, which need the identifiable directions alone, or raise the budget with "
+                "lg.fisher(..., memory=bytes)"
+            )
+        rest = jnp.linalg.qr(self.vectors.T, mode="complete")[0][:, count:]
+        return jnp.concatenate([self.vectors[self.rank :].T, rest], 1)
+
+    @property
+    def kept(self) -> Bool[Array, " k"]:
+        """Which singular vectors are identifiable directions."""
+        return jnp.arange(len(self.singular_values)) < self.rank
+
+    def identifiable(self, v: Float[Array, "P *K"]) -> Float[Array, "P *K"]:
+        """The part of vectors along the identifiable directions."""
+        coefficients = self.vectors @ v
+        kept = self.kept.reshape(-1, *(1,) * (v.ndim - 1))
+        return self.vectors.T @ jnp.where(kept, coefficients, 0)
 
 
-def decompose(problem: Problem, at: Placement, rtol: float | None = None) -> Decomposition:
-    """Singular value decomposition of the factor, with a decision of its rank (eager).
+def decompose(
+    rows: Float[Array, "r P"], problem: Problem, at: Placement, budget: int, rtol: float | None = None
+) -> Decomposition:
+    """Singular value decomposition of the factor, with a decision of its rank.
 
     Args:
-        problem: with concrete arrays.
+        rows: the factor, reduced to at most P rows (`triangular`).
+        problem: the problem.
         at: where its samples are.
+        budget: bytes that a basis of the null space may take.
         rtol: singular values up to this times the largest count as null; by rounding errors where None.
 
     Returns:
         The decomposition.
     """
-    s, vectors = right_singular(problem, at)
-    return Decomposition(s, vectors, rank_of(s, problem, at, rtol))
+    s, vectors = right_singular(rows)
+    return Decomposition(s, vectors, rank_of(s, problem, at, rtol), budget)
 
 
 def rank_of(
     singular_values: Float[Array, " k"], problem: Problem, at: Placement, rtol: float | None = None
 ) -> RankDecision:
-    """The rank decision for a factor reduced to at most P rows (eager; arguments as `decompose`)."""
-    values = np.asarray(singular_values)
-    if rtol is None or not values.size:
-        scale = float(cancelled(problem, at)) if has_closed_form(problem) else 0.0
-        return decide_rank(values, problem.size, problem.size, scale)
-    threshold = rtol * float(values[0])
-    rank = int(np.sum(values > threshold))
-    clear = rank in {0, values.size} or values[rank] == 0
-    return RankDecision(rank, float("inf") if clear else float(values[rank - 1] / values[rank]), threshold)
+    """The rank decision for a factor reduced to at most P rows (arguments as `decompose`)."""
+    if rtol is None:
+        scale = cancelled(problem, at) if has_closed_form(problem) else 0.0
+        eps = max(working_precision(problem).eps, float(jnp.finfo(singular_values.dtype).eps))
+        size = problem.size
+        return decide_rank(singular_values, size, size, scale, eps=eps, bound=largest_rank(problem))
+    traced = not is_concrete(singular_values)
+    values: Any = singular_values if traced else np.asarray(singular_values)
+    rank = (values > rtol * values[:1]).sum()
+    padded = jnp.pad(singular_values, 1, constant_values=(np.inf, 0))
+    found = rank, padded[rank] / padded[rank + 1], rtol * padded[1], rank, rank
+    if traced:
+        return RankDecision(*found)
+    return RankDecision(int(rank), float(found[1]), float(found[2]), int(rank), int(rank))
+
+
+def largest_rank(problem: Problem) -> int:
+    """Most that the rank can be: P, the rank of Λ at every position that counts, and the number of scores."""
+    z = jax.eval_shape(problem.forward, problem.params)
+    positions = math.prod(z.shape[:-1])
+    if problem.weights is not None:
+        positions = int(jnp.sum(problem.weights > 0)) if is_concrete(problem.weights) else positions
+    each = problem.family.metric_rank(z.shape[-1])
+    if problem.scores is not None:
+        return min(problem.size, positions * each, problem.rows * rows_per_sample(problem))
+    return min(problem.size, positions * each)
 
 
 @functools.partial(jax.jit, static_argnames="at")
@@ -102,7 +207,8 @@ def cancelled(problem: Problem, at: Placement) -> Float[Array, ""]:
         assert isinstance(derivative, ClosedFormDerivative)
         if derivative.inputs.ndim != 2:  # the printed χ, in which nothing cancels
             return jnp.zeros((), problem.dtype)
-        slopes = part.family.metric_parts(derivative.outputs)[0] * jnp.square(derivative.at.slopes)
+        variances = part.family.variance(derivative.outputs) / part.family.dispersion**2
+        slopes = variances * jnp.square(derivative.at.slopes)
         each = jnp.sum(slopes, 1) * jnp.sum(jnp.square(derivative.inputs), 1)
         return jnp.sum(each if part.weights is None else part.weights * each)
 
@@ -142,13 +248,18 @@ def eigenvalues(
         plan.require(needed, f"all {size:,} eigenvalues", "ask for fewer")
         s = jnp.square(operator.singular_values())
         return jnp.pad(s, (0, max(0, count - s.shape[0])))[:count]
-    start = jax.random.normal(jax.random.key(0) if key is None else key, (size,), problem.dtype)
+    start = jax.random.normal(jax.random.key(0) if key is None else key, (size,), decomposition_dtype(problem.dtype))
     if steps is None and is_concrete(problem, start):
         return _converged_eigenvalues(operator, start, count)
     depth = min(size, steps or 2 * count + 20)
     ritz = eig.eigh_partial(decomp.tridiag_sym(depth, reortho="full", materialize=True))
-    values, _ = ritz(operator.__matmul__, start)
+    values, _ = ritz(Partial(promoted_product, operator), start)
     return jnp.sort(values)[::-1][:count]
+
+
+def promoted_product(operator: Any, v: Float[Array, " P"]) -> Float[Array, " P"]:
+    """F v of a ravelled vector in the dtype of decompositions."""
+    return (operator @ v.astype(operator.problem.dtype)).astype(v.dtype)
 
 
 def _converged_eigenvalues(operator: Any, start: Float[Array, " P"], count: int) -> Float[Array, " k"]:
@@ -158,7 +269,7 @@ def _converged_eigenvalues(operator: Any, start: Float[Array, " P"], count: int)
     at too, until its largest eigenvalue is no larger than theirs.
     """
     whole, generator = operator.as_scipy(), np.random.default_rng(0)
-    eps = float(jnp.finfo(start.dtype).eps)
+    eps = float(jnp.finfo(operator.problem.dtype).eps)
     find: Any = scipy.sparse.linalg.eigsh
 
     def largest(matrix: scipy.sparse.linalg.LinearOperator, count: int, start: np.ndarray) -> tuple:
@@ -205,15 +316,13 @@ class SpectralDensity(NamedTuple):
 
 
 def lanczos_density(
-    product, key: PRNGKeyArray, size: int, dtype: jax.typing.DTypeLike, probes: int, steps: int
+    operator: Any, key: PRNGKeyArray, probes: int, steps: int
 ) -> SpectralDensity:
     """Stochastic Lanczos quadrature of the spectral density.
 
     Args:
-        product: v ↦ Fv on vectors [P].
+        operator: a Fisher operator.
         key: for the random probe vectors.
-        size: P.
-        dtype: of vectors.
         probes: random vectors averaged over.
         steps: Lanczos steps of each.
 
@@ -221,6 +330,8 @@ def lanczos_density(
         Nodes and weights of all probes.
     """
     tridiagonalize = decomp.tridiag_sym(steps, reortho="full", materialize=True)
+    size, dtype = operator.in_size(), decomposition_dtype(operator.problem.dtype)
+    product = Partial(promoted_product, operator)
 
     def one(key: PRNGKeyArray) -> tuple[Array, Array]:
         matrix = tridiagonalize(product, jax.random.rademacher(key, (size,), dtype)).J_small
