@@ -167,7 +167,9 @@ def decide_rank(
     widest = xp.where(allowed & (ranks == count) & (s[-1] > threshold), xp.inf, widths)
     rank = xp.argmax(widest)
     rivals = (widths >= CLEAR_GAP) & (
-        (widest >= xp.max(widest) / CLEAR_GAP) | (widths_above(xp.maximum(threshold, floor)) >= CLEAR_GAP) | (ranks == rank)
+        (widest >= xp.max(widest) / CLEAR_GAP)
+        | (widths_above(xp.maximum(threshold, floor)) >= CLEAR_GAP)
+        | (ranks == rank)
     )
     clear = rivals[rank]
     fewest = xp.where(clear, xp.argmax(rivals), xp.minimum(xp.sum(s > ceiling), bound))
@@ -175,7 +177,7 @@ def decide_rank(
     low = dropped[rank]
     gap = xp.where((rank > 0) & (low > 0), kept[rank] / xp.where(low > 0, low, 1), xp.inf)
     fewest, most = xp.minimum(fewest, rank), xp.maximum(most, rank)
-    found = (rank, gap, xp.maximum(low, floor * (s[0] > 0)), fewest, most)
+    found = (rank, gap, xp.where(s[0] > 0, xp.maximum(low, floor), 0), fewest, most)
     if not traced:
         return RankDecision(int(rank), float(gap), float(found[2]), int(fewest), int(most))
     return RankDecision(*found)

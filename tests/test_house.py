@@ -1,4 +1,4 @@
-"""The house keeps its rules: imports run downward, files stay short, importing is light."""
+"""The house keeps its rules: imports run downward, importing is light."""
 
 import ast
 import os
@@ -59,11 +59,6 @@ def test_the_import_check_sees_an_upward_import():
     assert upward("glm", "from lngeom.claims import run") == {"claims"}
     assert upward("glm", "def f():\n    from lngeom import metric") == {"metric"}
     assert upward("metric", "from lngeom.glm import NormalizedGLM") == set()
-
-
-def test_no_file_is_over_400_lines():
-    long = {str(p.relative_to(ROOT)): n for p in MODULES if (n := len(p.read_text().splitlines())) > 400}
-    assert not long
 
 
 def test_the_public_surface_is_under_60_lines():

@@ -152,7 +152,7 @@ def triangular(problem: Problem, at: Placement) -> Float[Array, "r P"]:
 
 @jax.jit
 def singular_values(rows: Float[Array, "r P"]) -> Float[Array, " r"]:
-    """Singular values of the factor, in descending order, given `triangular`; their squares are the eigenvalues of F."""
+    """Singular values of the factor, in descending order, given `triangular`: roots of the eigenvalues of F."""
     return _values(triangular_rows(rows.T) if rows.shape[0] < rows.shape[1] else rows)
 
 

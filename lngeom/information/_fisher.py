@@ -65,10 +65,10 @@ def fisher(
         family: distribution of a response given its natural parameters (a GLM has its own).
         wrt: which leaves to differentiate: paths of leaves or subtrees ("layer1", "layer1.kernel"), or a predicate of
             (path, leaf). By default every real floating point array; `F.excluded` names the arrays left out.
-        batch_coupled: whether samples interact: training-mode batch norm, or dropout whose noise depends on the shape of
-            X. A probe raises an error where they do and it was not said. Such a function is evaluated on all samples at
-            once; one whose statistics are taken with `lngeom.information.BatchCoupled`, and a batch-normalized GLM, can
-            be divided into chunks.
+        batch_coupled: whether samples interact: training-mode batch norm, or dropout whose noise depends on the shape
+            of X. A probe raises an error where they do and it was not said. Such a function is evaluated on all samples
+            at once; one whose statistics are taken with `lngeom.information.BatchCoupled`, and a batch-normalized GLM,
+            can be divided into chunks.
         mask: [N T] (or [N]), nonzero for positions that count; may hold weights ≥ 0. What the others hold is ignored,
             NaN too: entries of X there (in leaves [N T …] or [N …], like the mask) that are not finite count as 0, and
             what the model makes of them there does not matter, as long as no output that counts depends on it.

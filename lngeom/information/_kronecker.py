@@ -195,8 +195,13 @@ def kronecker_factor(problem: Problem, structure: Structure) -> KroneckerFactor:
         return [rows(part, point.sample_axis) for part, point in zip(parts, structure.points, strict=True)]
 
     found = jax.vmap(signals, out_axes=1)(jnp.eye(z.shape[1], dtype=z.dtype))
-    inputs = (None if e.residual is None else rows(program.residuals[e.residual], e.sample_axis) for e in structure[0])
-    return KroneckerFactor(tuple(inputs), tuple(found), structure, problem.layout)
+    read = lambda e: None if e.residual is None else rows(program.residuals[e.residual], e.sample_axis)  # noqa: E731
+    inputs = tuple(map(read, structure.entries))
+    widths = [entry.shape[0 if entry.kernel else 1] for entry in structure.entries]
+    fits = all(x is None or x.shape[1] == width for x, width in zip(inputs, widths, strict=True))
+    if not fits or any(m.shape[2] != point.width for m, point in zip(found, structure.points, strict=True)):
+        raise Irregular
+    return KroneckerFactor(inputs, tuple(found), structure, problem.layout)
 
 
 def _after(program: Program, structure: Structure, points: list[Array]) -> Array:

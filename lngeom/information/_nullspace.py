@@ -57,13 +57,15 @@ def predicted_nullspace(model: NormalizedGLM, params: GLMParameters, inputs: Flo
     into = Collector(units, features)
     weight = np.asarray(model.family.variance(z))
     conditions = [
-        Condition("the responses have positive variance", bool(weight.min() > 0), f"smallest variance {weight.min():.3g}")
+        Condition(
+            "the responses have positive variance", bool(weight.min() > 0), f"smallest variance {weight.min():.3g}"
+        )
     ]
     joint = model.family.joint
     if joint and not isinstance(model.family, Categorical):
         raise ValueError(
-            f"null spaces are predicted for independent responses and for Categorical; got {type(model.family).__name__}: "
-            "use lg.fisher(...).nullspace(), which measures"
+            "null spaces are predicted for independent responses and for Categorical; got "
+            f"{type(model.family).__name__}: use lg.fisher(...).nullspace(), which measures"
         )
     rows = into.units * (into.inputs + 2)
     if joint and units == 1:

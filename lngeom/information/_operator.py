@@ -106,7 +106,7 @@ class FisherOperator(lx.AbstractLinearOperator):
             progress: show a progress bar (not under jit, one device).
 
         Returns:
-            A symmetric array.
+            An array, symmetric up to rounding.
 
         Raises:
             MemoryError: if it would not fit.
@@ -175,6 +175,8 @@ class FisherOperator(lx.AbstractLinearOperator):
             if unknown := {i, j} - set(self.leaves):
                 raise ValueError(f"no such leaf: {sorted(unknown)}; the leaves are {list(self.leaves)}")
             part = self.problem.restrict({i, j})
+            if not part.size:
+                return jnp.zeros((0, 0), self.problem.dtype)
             self.plan.require(3 * part.size**2 * part.dtype.itemsize, "these blocks", "use products (mv, mm)")
             return _dense.leaf_block(self.at_problem(part).as_matrix(), part, i, j)
         params = self._glm_parameters("a block of units")
@@ -330,7 +332,8 @@ class FisherOperator(lx.AbstractLinearOperator):
         Args:
             gradient: g, a pytree like params, or ravelled.
             damping: λ ≥ 0.
-            method: "svd" (P small enough for a decomposition) or "cg" (products only); by size where None.
+            method: "svd" (a decomposition of the factor) or "cg" (products only, which divides a part of g along null
+                directions that it does not know by the damping); by size where None.
             nullspace: orthonormal basis of known null directions, to be projected out by "cg"; by default those that
                 theory predicts for a normalized GLM.
             decomposition: of an earlier `decompose`, for "svd".
@@ -464,8 +467,8 @@ class FisherOperator(lx.AbstractLinearOperator):
     def _require_values(self, what: str) -> None:
         if not is_concrete(self.problem):
             raise ValueError(
-                f"{what} is an integer or a basis of so many vectors, which needs concrete arrays: call it outside jit, "
-                "scan and vmap; solve, sample, singular_values and products work inside"
+                f"{what} is an integer or a basis of so many vectors, which needs concrete arrays: call it outside "
+                "jit, scan and vmap; solve, sample, singular_values and products work inside"
             )
 
     def _require_spectrum(self) -> None:

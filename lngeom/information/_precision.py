@@ -10,7 +10,6 @@ from jax.extend.core import Literal
 
 from lngeom.information._problem import Problem
 
-
 REARRANGEMENTS = {"broadcast_in_dim", "convert_element_type", "copy", "reshape", "slice", "squeeze", "transpose"}
 """Operations which round nothing themselves: not worth a name in a message."""
 

@@ -152,12 +152,15 @@ def check_coupling(problem: Problem) -> None:
     scale = float(np.max(np.abs(before), where=finite, initial=0))
 
     def moved(after: np.ndarray, expected: np.ndarray) -> float:
-        return float(np.max(np.abs(after - expected), where=np.isfinite(expected), initial=0))
+        finite = np.isfinite(expected)
+        return float(np.max(np.abs(after[finite] - expected[finite]), initial=0))
 
     replaced = replace(few, inputs=jax.tree.map(_perturbed, few.inputs))
     found = {
         f"changing the first of {rows} samples moved the outputs of the others": moved(look(replaced)[1:], before[1:]),
-        f"reversing the order of {rows} samples moved their outputs": moved(look(pick(slice(None, None, -1)))[::-1], before),
+        f"reversing the order of {rows} samples moved their outputs": moved(
+            look(pick(slice(None, None, -1)))[::-1], before
+        ),
         "outputs of a sample change when it is evaluated alone": max(
             moved(look(pick(slice(k, k + 1))), before[k : k + 1]) for k in (0, rows - 1)
         ),
@@ -171,8 +174,8 @@ def check_coupling(problem: Problem) -> None:
             remedy = (
                 "A BatchCoupled function must take every mean over samples with the mean it is given"
                 if streams
-                else "If that is meant, as in training-mode batch norm, say batch_coupled=True. If it comes from dropout "
-                "or other randomness, use the model's deterministic mode, or give each sample its own key in X"
+                else "If that is meant, as in training-mode batch norm, say batch_coupled=True. If it comes from "
+                "dropout or other randomness, use the model's deterministic mode, or give each sample its own key in X"
             )
             raise ValueError(f"samples interact: {what} by {change:.2g} (of {scale:.2g}). {remedy}")
 

@@ -19,8 +19,8 @@ from lngeom._numerics import ConvergenceError
 from lngeom._types import is_concrete
 from lngeom.glm import NormalizedGLM
 from lngeom.information._broken import BrokenDirection, broken_symmetries
-from lngeom.information._nullspace import predicted_nullspace
 from lngeom.information._factor import decomposition_dtype
+from lngeom.information._nullspace import predicted_nullspace
 from lngeom.information._problem import Problem
 from lngeom.information._pullback import GLMFunction, Pullback
 from lngeom.information._sharding import Placement, sum_over_samples
@@ -29,6 +29,7 @@ from lngeom.information._streaming import original
 
 NEARLY_NULL = 1e-6
 """A symmetry broken by an ε matters to a solution if its form is below this, relative to the largest eigenvalue."""
+
 
 class Solution(NamedTuple):
     r"""The minimum-norm solution of $(F + \lambda I) x = g$, and how far to trust it (arrays under jit).
@@ -210,8 +211,8 @@ def solve(
         raise ValueError(f"gauge must be 'exact' or 'broken'; got {gauge!r}")
     if gauge == "broken" and not concrete:
         raise ValueError(
-            "gauge='broken' looks for symmetries in the values of the parameters, which do not exist yet under jit, scan "
-            "or vmap: use gauge='exact' there, with damping"
+            "gauge='broken' looks for symmetries in the values of the parameters, which do not exist yet under jit, "
+            "scan or vmap: use gauge='exact' there, with damping"
         )
     product, gradient = Partial(promoted_product, operator), gradient.astype(decomposition_dtype(gradient.dtype))
     if method is None:

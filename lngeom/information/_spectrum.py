@@ -315,9 +315,7 @@ class SpectralDensity(NamedTuple):
     weights: Float[Array, " K"]
 
 
-def lanczos_density(
-    operator: Any, key: PRNGKeyArray, probes: int, steps: int
-) -> SpectralDensity:
+def lanczos_density(operator: Any, key: PRNGKeyArray, probes: int, steps: int) -> SpectralDensity:
     """Stochastic Lanczos quadrature of the spectral density.
 
     Args:

@@ -19,7 +19,8 @@ Route = Callable[[Float[Array, " K"]], tuple[Float[Array, " P"], Float[Array, " 
 def agrees(operator: Any, route: Route, size: int | None = None) -> bool:
     r"""Whether a route gives the image that the product gives: $|r - Fv| \le \sqrt{\text{eps}}\, |Fv|$.
 
-    A wrong route misses by far more, rounding stays far below; eps is that of the precision in which the model computes.
+    A wrong route misses by far more, rounding stays far below. eps is that of the precision in which the model
+    computes.
 
     Args:
         operator: a Fisher operator. One that is traced, or was made with check=False, is not looked at.
@@ -54,7 +55,8 @@ def require_agreement(operator: Any, what: str, route: Route, size: int | None =
     """
     if not agrees(operator, route, size):
         raise ValueError(
-            f"{what} and the products F @ v are not of one matrix: the function's outputs depend on how many samples it "
-            "is given, or its forward- and reverse-mode derivatives differ. Say batch_coupled=True if samples interact; "
-            "else make the function deterministic, or correct its derivative rule (check=False skips this check)"
+            f"{what} and the products F @ v are not of one matrix: the function's outputs depend on how many samples "
+            "it is given, or its forward- and reverse-mode derivatives differ. Say batch_coupled=True if samples "
+            "interact; else make the function deterministic, or correct its derivative rule (check=False skips this "
+            "check)"
         )

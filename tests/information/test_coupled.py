@@ -25,7 +25,7 @@ def test_interacting_samples_are_found_out():
 
 
 def test_naive_chunks_of_a_coupled_function_would_be_wrong():
-    naive = CASE.fisher(batch_coupled=False, chunk=5).as_matrix()
+    naive = CASE.fisher(batch_coupled=False, chunk=5, check=False).as_matrix()
     assert agreement(naive, zoo.dense_reference(CASE)).differs
 
 

@@ -37,7 +37,7 @@ def _centred(p, x):
 @pytest.mark.parametrize("apply", [_dropout, _position, _number, _centred])
 @pytest.mark.parametrize("said", [None, False])
 def test_outputs_that_depend_on_other_rows_are_refused(apply, said):
-    with pytest.raises(ValueError, match="samples interact: .* say batch_coupled=True"):
+    with pytest.raises(ValueError, match=r"samples interact: .* say batch_coupled=True"):
         lg.fisher(apply, PARAMS, X, family=lg.families.Categorical(), batch_coupled=said)
 
 
@@ -201,7 +201,9 @@ def test_a_route_without_alternative_that_differs_is_refused(monkeypatch, method
     case = zoo.plain_network()
     F = case.fisher()
     monkeypatch.setattr(_operator._products, "flat_product", lambda source, at, v: 1.01 * F.mv(v))
-    monkeypatch.setattr(type(F), "_flat_product", property(lambda self: lambda v: 1.01 * (zoo.dense_reference(case) @ v)))
+    monkeypatch.setattr(
+        type(F), "_flat_product", property(lambda self: lambda v: 1.01 * (zoo.dense_reference(case) @ v))
+    )
     with pytest.raises(ValueError, match="are not of one matrix"):
         getattr(F, method)()
 

@@ -1,0 +1,232 @@
+"""Ranks know the precision in which the model computes, and decompositions fit any shape of problem."""
+
+import functools
+import warnings
+
+import jax
+import jax.numpy as jnp
+import lngeom as lg
+import numpy as np
+import pytest
+from lngeom._numerics import decide_rank
+from lngeom.information._precision import working_precision
+
+from . import zoo
+from .zoo import _normal
+
+
+def _norm(a):
+    centred = a - jnp.mean(a, -1, keepdims=True)
+    return centred / jnp.sqrt(jnp.mean(jnp.square(centred), -1, keepdims=True) + 1e-5)
+
+
+def _network(p, x):
+    return jax.nn.relu(_norm(x @ p["a"])) @ p["b"]
+
+
+def _fisher(dtype, apply=_network, samples=60, **kwargs):
+    params = {"a": _normal(0, 20, 8), "b": _normal(1, 8, 5)}
+    params, X = jax.tree.map(lambda a: a.astype(dtype), (params, _normal(2, samples, 20)))
+    return lg.fisher(apply, params, X, family=lg.families.Categorical(), **kwargs)
+
+
+def test_the_rank_in_float32_is_that_in_float64():
+    wide, narrow = _fisher(jnp.float64).rank(), _fisher(jnp.float32).rank()
+    assert wide == narrow
+    assert wide.certain
+    assert narrow.certain
+    assert narrow.interval == (narrow, narrow)
+
+
+def _attention_in(dtype):
+    def apply(p, x):
+        scores = (x @ p["a"]).astype(dtype)
+        return (jax.nn.softmax(scores, -1).astype(x.dtype) + 0.1 * x[:, :8]) @ p["b"]
+
+    return apply
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_operations_of_less_precision_are_read_off_the_program_and_named(dtype):
+    F = _fisher(jnp.float64, _attention_in(dtype))
+    found = working_precision(F.problem)
+    assert found.dtype == dtype
+    assert "exp" in found.operations
+    assert str(jnp.dtype(dtype)) in found.describe()
+    assert working_precision(_fisher(jnp.float64).problem).operations == ()
+
+
+def test_low_precision_constants_and_inputs_do_not_count():
+    def apply(p, x):
+        table = jnp.arange(20, dtype=jnp.float32).astype(x.dtype)
+        seen = jnp.tanh(x.astype(jnp.float32)).astype(x.dtype)
+        return _network(p, seen * table[None, :])
+
+    assert working_precision(_fisher(jnp.float64, apply).problem).dtype == jnp.float64
+
+
+def test_low_precision_inside_a_scan_is_seen():
+    def apply(p, x):
+        step = lambda h, _: (jnp.tanh(h.astype(jnp.float32)).astype(h.dtype), None)  # noqa: E731
+        return jax.lax.scan(step, x @ p["a"], None, length=3)[0] @ p["b"]
+
+    assert working_precision(_fisher(jnp.float64, apply).problem).operations == ("tanh",)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_ranks_never_exceed_what_the_outputs_allow(dtype):
+    F = _fisher(jnp.float64, _attention_in(dtype), samples=6)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        rank = F.rank()
+    assert rank <= 6 * (5 - 1)
+    assert rank.interval[0] <= rank <= rank.interval[1]
+
+
+def test_masked_positions_do_not_add_to_the_bound():
+    case = zoo.transformer_block()
+    assert case.fisher().rank() <= int(jnp.sum(case.mask)) * 4
+
+
+def test_without_a_gap_the_rank_is_an_interval_and_says_so():
+    decay = 10.0 ** -jnp.arange(0, 20, 0.5)
+    F = lg.fisher(
+        lambda p, x: x * p[None, :], jnp.ones(40), decay[None, :] * jnp.eye(40), family=lg.families.Gaussian()
+    )
+    with pytest.warns(RuntimeWarning, match=r"the rank may be \d+ to \d+ .* rounding errors of float64"):
+        rank = F.rank()
+    assert not rank.certain
+    assert rank.interval[0] <= 24
+    assert rank.interval[1] >= 30
+    with pytest.warns(RuntimeWarning, match="the rank may be"):
+        assert not F.nullspace().certain
+    narrow = lg.fisher(
+        lambda p, x: x * p[None, :],
+        jnp.ones(40, jnp.float32),
+        (decay[None, :] * jnp.eye(40)).astype(jnp.float32),
+        family=lg.families.Gaussian(),
+    )
+    with pytest.warns(RuntimeWarning, match="compute in float64 to see more"):
+        assert narrow.rank().interval[1] < rank.interval[1]
+
+
+def test_values_beyond_the_bound_measure_the_noise():
+    s = np.concatenate([np.ones(5), np.full(3, 1e-10)])
+    assert decide_rank(s, 8, 8).rank == 8
+    assert decide_rank(s, 8, 8, bound=5)[:1] == (5,)
+
+
+def test_a_traced_decision_is_the_concrete_one():
+    for s in (np.array([1.0, 1e-3, 1e-9, 1e-16]), np.zeros(3), np.logspace(0, -20, 30)):
+        traced = jax.jit(lambda s: tuple(decide_rank(s, 10, 10)))(s)
+        assert tuple(map(float, traced)) == pytest.approx(tuple(map(float, decide_rank(s, 10, 10))))
+
+
+@pytest.mark.filterwarnings("ignore:the rank may be:RuntimeWarning")
+def test_sixteen_bits_are_promoted_for_decompositions():
+    F = _fisher(jnp.bfloat16)
+    gradient = jax.tree.map(jnp.ones_like, F.problem.params)
+    assert F.singular_values().dtype == F.decompose().vectors.dtype == jnp.float32
+    assert 0 < F.rank() < F.in_size()
+    assert F.nullspace().basis.shape == (F.in_size(), F.in_size() - F.rank())
+    exact = _fisher(jnp.float32).eigenvalues(2)
+    assert jnp.max(jnp.abs(F.eigenvalues(2) / exact - 1)) < 0.1
+    assert jnp.all(jnp.isfinite(F.spectral_density(probes=1, steps=5).nodes))
+    for method in ("svd", "cg"):
+        value = F.solve(gradient, damping=0.1, method=method).value
+        assert jax.tree.map(lambda a: a.dtype, value) == jax.tree.map(lambda a: a.dtype, gradient)
+    assert F.sample(jax.random.key(0), 2).shape == (2, F.in_size())
+
+
+def _wide(memory=None):
+    params = {"a": _normal(0, 50, 60), "b": 0.1 * _normal(1, 60, 3)}
+    apply = lambda p, x: jnp.tanh(x @ p["a"]) @ p["b"]  # noqa: E731
+    return lg.fisher(apply, params, _normal(2, 4, 50), family=lg.families.Gaussian(), memory=memory)
+
+
+def test_a_factor_of_few_rows_needs_nothing_of_the_size_of_the_matrix():
+    F = _wide(memory=2**24)  # the matrix alone takes 2⁶·10⁶ bytes
+    assert F.plan.dense > F.plan.budget
+    assert F.rank() == 12
+    g = F @ jnp.cos(jnp.arange(F.in_size()))
+    assert F.solve(g, method="svd").residual < 1e-10
+    assert jnp.max(jnp.abs(F @ F.solve(g, method="svd").value - g)) < 1e-10
+    assert F.sample(jax.random.key(0)).shape == (1, F.in_size())
+    v = jnp.sin(jnp.arange(F.in_size()))
+    assert jnp.max(jnp.abs(F @ (v - F.project_horizontal(v)))) < 1e-12
+    with pytest.raises(MemoryError, match=r"a basis of the null space, 3,180 × 3,168, .* use project_horizontal"):
+        F.nullspace()
+
+
+def test_the_null_space_beside_few_rows_is_complete():
+    params = {"a": _normal(0, 5, 6), "b": _normal(1, 6, 3)}
+    F = lg.fisher(lambda p, x: jnp.tanh(x @ p["a"]) @ p["b"], params, _normal(2, 4, 5), family=lg.families.Gaussian())
+    null = F.nullspace()
+    assert null.dimension == 48 - 12
+    assert null.residual < 1e-13
+    assert jnp.max(jnp.abs(null.basis.T @ null.basis - jnp.eye(36))) < 1e-13
+
+
+DECOMPOSITIONS = {"svd", "eigh", "qr", "geqrf", "householder_product", "cholesky", "lu", "schur", "tridiagonal"}
+
+
+def batched_decompositions(program) -> set[str]:
+    """Names of decompositions that are called on a batch of matrices, anywhere in a program."""
+    found = set()
+    for equation in program.eqns:
+        if equation.primitive.name in DECOMPOSITIONS and equation.invars[0].aval.ndim > 2:
+            found.add(equation.primitive.name)
+        for value in jax.tree.leaves(list(equation.params.values()), is_leaf=lambda v: hasattr(v, "eqns")):
+            value = getattr(value, "jaxpr", value)
+            found |= batched_decompositions(value) if hasattr(value, "eqns") else set()
+    return found
+
+
+def test_the_search_for_batched_decompositions_finds_one():
+    batch = jax.jit(lambda a: jnp.linalg.svd(a, compute_uv=False))
+    assert batched_decompositions(jax.make_jaxpr(batch)(jnp.ones((2, 3, 3))).jaxpr) == {"svd"}
+
+
+METHODS = {
+    "as_matrix": lambda F: F.as_matrix(),
+    "diagonal": lambda F: F.diagonal(),
+    "factor": lambda F: F.factor(),
+    "singular_values": lambda F: F.singular_values(),
+    "effective_rank": lambda F: F.effective_rank(),
+    "pseudo_logdet": lambda F: F.pseudo_logdet(),
+    "eigenvalues": lambda F: F.eigenvalues(3),
+    "spectral_density": lambda F: F.spectral_density(probes=2, steps=4).nodes,
+    "solve by svd": lambda F: F.solve(jnp.ones(F.in_size()), method="svd").value,
+    "solve by cg": lambda F: F.solve(jnp.ones(F.in_size()), damping=0.1, method="cg").value,
+    "sample": lambda F: F.sample(jax.random.key(0), 2),
+    "project_horizontal": lambda F: F.project_horizontal(jnp.ones(F.in_size())),
+    "mm": lambda F: F.mm(jnp.ones((F.in_size(), 3))),
+}
+
+
+class Pair(lg.families.AbstractFamily):
+    dispersion: float = 1.0
+    joint = True
+
+    def log_partition(self, z):
+        return jnp.sum(jnp.square(z), -1) / 2 + z[..., 0] * z[..., 1] / 3
+
+    def log_base_measure(self, y):
+        return jnp.zeros(y.shape[:-1])
+
+    def sample(self, key, z):
+        return z
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_no_method_decomposes_a_batch_of_matrices(name):
+    case = zoo.plain_network()
+
+    def run(params, family):
+        return METHODS[name](lg.fisher(case.apply, params, case.X, family=family))
+
+    for family in (case.family, Pair()):
+        one = functools.partial(run, family=family)
+        batch = jax.tree.map(lambda a: jnp.stack([a, a]), case.params)
+        assert batched_decompositions(jax.make_jaxpr(one)(case.params).jaxpr) == set()
+        assert batched_decompositions(jax.make_jaxpr(jax.vmap(one))(batch).jaxpr) == set()

@@ -1,0 +1,76 @@
+"""Natural gradients inside jit, scan and vmap; what is eager only says so."""
+
+import jax
+import jax.numpy as jnp
+import lngeom as lg
+import pytest
+from lngeom._numerics import agreement
+
+from .zoo import _normal
+
+X = _normal(2, 30, 3)
+PARAMS = {"a": _normal(0, 3, 5), "b": _normal(1, 5, 4)}
+LABELS = jnp.arange(30) % 4
+
+
+def apply(p, x):
+    return jnp.tanh(x @ p["a"]) @ p["b"]
+
+
+def loss(p):
+    return -jnp.mean(jnp.take_along_axis(jax.nn.log_softmax(apply(p, X)), LABELS[:, None], -1))
+
+
+def operator(p):
+    return lg.fisher(apply, p, X, family=lg.families.Categorical())
+
+
+@pytest.mark.parametrize("method", ["svd", "cg", None])
+def test_solve_traces_and_agrees_with_the_eager_one(method):
+    def solution(p):
+        return operator(p).solve(jax.grad(loss)(p), damping=1e-3, method=method, tolerance=1e-12)
+
+    eager, traced = solution(PARAMS), jax.jit(solution)(PARAMS)
+    for name in ("a", "b"):
+        assert agreement(traced.value[name], eager.value[name], tol=1e-8).agrees
+    assert traced.rank is None if method == "cg" else int(traced.rank) == eager.rank
+    assert bool(traced.converged)
+    assert float(traced.residual) < 1e-10
+    batch = jax.tree.map(lambda a: jnp.stack([a, a]), PARAMS)
+    batched = jax.vmap(lambda p: solution(p).value)(batch)
+    assert agreement(batched["a"][1], eager.value["a"], tol=1e-8).agrees
+
+
+@pytest.mark.parametrize("method", ["svd", "cg"])
+def test_natural_gradient_steps_run_in_a_scan(method):
+    def step(p, _):
+        change = operator(p).solve(jax.grad(loss)(p), damping=jnp.asarray(1e-2), method=method).value
+        return jax.tree.map(lambda a, b: a - 0.5 * b, p, change), loss(p)
+
+    _, losses = jax.jit(lambda p: jax.lax.scan(step, p, None, length=8))(PARAMS)
+    assert losses[-1] < 0.6 * losses[0]
+    assert jnp.all(jnp.diff(losses) < 0)
+
+
+def test_iterations_that_do_not_converge_are_told_by_the_report():
+    gradient = jax.tree.map(jnp.ones_like, PARAMS)  # has a part along null directions
+    found = jax.jit(lambda p: operator(p).solve(gradient, method="cg", limit=3))(PARAMS)
+    assert not bool(found.converged)
+    assert float(found.residual) > 1e-3
+
+
+def test_samples_and_projections_trace():
+    def draw(p):
+        F = operator(p)
+        return F.sample(jax.random.key(0), 2), F.project_horizontal(jnp.ones(F.in_size())), F.pseudo_logdet()
+
+    for traced, eager in zip(jax.jit(draw)(PARAMS), draw(PARAMS), strict=True):
+        assert agreement(traced, eager, tol=1e-8).agrees
+
+
+@pytest.mark.parametrize("name", ["rank", "nullspace"])
+def test_what_needs_values_says_so(name):
+    with pytest.raises(ValueError, match=rf"{name}\(\) .* needs concrete arrays: call it outside jit"):
+        jax.jit(lambda p: getattr(operator(p), name)())(PARAMS)
+    with pytest.raises(ValueError, match="gauge='broken' looks for symmetries in the values"):
+        jax.jit(lambda p: operator(p).solve(p, damping=0.1, gauge="broken").value)(PARAMS)
