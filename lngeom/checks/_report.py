@@ -77,7 +77,10 @@ class Result:
         tolerance: up to which the output counts as unchanged.
         holds: magnitudes between which it holds to tolerance; None where it does not hold or has no orbit.
         curve: deviation along the orbit, for what is invariant in exact arithmetic.
-        eps_ratio: largest $\epsilon/\sigma^2$ by the law, where the layer is invariant up to ε.
+        eps_ratio: largest $\epsilon/\sigma^q$ by the law, where the layer is invariant up to ε ($\epsilon/\sigma$ for a
+            clamp); None where only the fall of the change is known.
+        eps_power: q, with which the change falls as the data grow: 1 for ε beside the scale, 2 in the root, infinite
+            for a clamp.
         note: why, in words.
         counterexample: for what is not invariant, or lost.
     """
@@ -91,6 +94,7 @@ class Result:
     holds: tuple[float, float] | None = None
     curve: Curve | None = None
     eps_ratio: float | None = None
+    eps_power: float | None = None
     note: str = ""
     counterexample: Counterexample | None = None
 
