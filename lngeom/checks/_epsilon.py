@@ -128,7 +128,7 @@ def find_law(path: Path, moved: Path, double: bool, elementwise: Callable[[float
         The law, or None if the change is not that of an ε; and why not, where that is known.
     """
     top, floor, step = (40, 2e-13, 1.0) if double else (10, 1e-4, 0.5)
-    while top > 10 and math.isinf(deviation(path(top), moved(top))):
+    while top > 0 and math.isinf(deviation(path(top), moved(top))):
         top -= 5
     limit, end = path(top), moved(top)
     if not deviation(limit, end) <= 1e-3:

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from lngeom.checks._orbits import Data, example
+from lngeom.checks._orbits import QUICKLY, Data, example
 from lngeom.checks._report import Finding, Result, Verdict
 from lngeom.checks._rows import NAMES, Row
 from lngeom.checks._subject import Output, Subject, as_elsewhere, deviation
@@ -117,7 +117,8 @@ class _Beside:
 
     def __init__(self, subject: Subject, like: str, row: Row, wide: np.dtype):
         self.subject, self.wide = subject, wide
-        self.make, self.groups = METHODS[NAMES.get(like, like)].make, row.groups
+        make = METHODS[NAMES.get(like, like)].make
+        self.reference, self.groups = jax.jit(lambda W, X: make(W, X)(W, X), compiler_options=QUICKLY), row.groups
         scaled = [row.cells.get(name) == "I" for name in ("weight_matrix_rescaling", "dataset_rescaling")]
         octaves = (40 if wide == np.float64 else 10) / max(sum(scaled), 1)
         self.factors = tuple(2.0 ** (octaves * s) for s in scaled)
@@ -132,7 +133,7 @@ class _Beside:
         moved = Data(*(f * v for f, v in zip(factors, data, strict=True)))
         with as_elsewhere():
             weights, inputs = (jnp.asarray(v, jnp.float64) for v in moved)
-            reference = np.asarray(jax.jit(lambda W, X: self.make(W, X)(W, X))(weights, inputs))
+            reference = np.asarray(self.reference(weights, inputs))
         outputs = np.asarray(subject(*moved, self.wide), np.float64)
         if outputs.shape != reference.shape:
             raise ValueError(f"they have shape {list(outputs.shape)}, those of the row {list(reference.shape)}")
