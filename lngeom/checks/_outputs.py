@@ -117,7 +117,7 @@ class _Beside:
 
     def __init__(self, subject: Subject, like: str, row: Row, wide: np.dtype):
         self.subject, self.wide = subject, wide
-        make = METHODS[NAMES.get(like, like)].make
+        self.make = make = METHODS[NAMES.get(like, like)].make
         self.reference, self.groups = jax.jit(lambda W, X: make(W, X)(W, X), compiler_options=QUICKLY), row.groups
         scaled = [row.cells.get(name) == "I" for name in ("weight_matrix_rescaling", "dataset_rescaling")]
         octaves = (40 if wide == np.float64 else 10) / max(sum(scaled), 1)
@@ -125,7 +125,13 @@ class _Beside:
 
     @property
     def scales(self) -> bool:
+        """Whether the row is invariant under a scale of the weights or of the data."""
         return max(self.factors) > 1
+
+    def pools_units(self, data: Data) -> bool:
+        """Whether the row's statistics are over units."""
+        with as_elsewhere():
+            return self.make(*(jnp.asarray(v, jnp.float64) for v in data)).couples_units
 
     def both(self, subject: Subject, data: Data, *, large: bool) -> tuple[Output, Output]:
         """Outputs of the layer and of the row."""
@@ -146,7 +152,7 @@ class _Beside:
         return example(self.subject, samples=len(data.inputs), features=data.inputs.shape[-1], grid=8, seed=1)
 
     def others(self, data: Data) -> Iterator[tuple[str, int, int, Subject, Data]]:
-        """The layer on data with more samples, units, inputs or positions: what, how many before and after."""
+        """The layer on data with more samples, units or inputs: which, and how many before and after."""
         units, features, samples = len(data.weights), data.inputs.shape[-1], len(data.inputs)
         options = {"samples": samples, "features": features, "grid": 8, "seed": 1}
         larger = self.subject.with_units(2 * units)
@@ -210,13 +216,14 @@ def compare(
         return Comparison(named(differing), note="not compared, as the invariances differ", removed=removed)
     if found.gap > ALIKE:
         return Comparison(
-            note=f"could not be compared: no gain and bias makes those of {like} of them (off by {found.gap:.1g}), so "
-            "that it is another layer with the same invariances"
+            note=f"could not be compared: no gain and bias makes those of {like} of them (off by {found.gap:.1g}): "
+            "another layer with the same invariances, or one of few digits"
         )
     if not beside.scales:
         return Comparison(removed=removed)
-    sizes = [*_counts(beside, data, like, found), *_epsilon(found, *ordinary, like, results)]
-    return Comparison((), tuple(sizes), removed=removed)
+    differences, note = _counts(beside, data, like, found)
+    differences += list(_epsilon(found, *ordinary, like, results))
+    return Comparison((), tuple(differences), note, removed)
 
 
 def _epsilon(found: Fit, outputs: Output, reference: Output, like: str, results: Sequence[Result]) -> Iterator[Finding]:
@@ -233,10 +240,14 @@ def _epsilon(found: Fit, outputs: Output, reference: Output, like: str, results:
     )
 
 
-def _counts(beside: _Beside, data: Data, like: str, found: Fit) -> Iterator[Finding]:
-    """Differences of the gain between data of other sizes; where the layer has one size, a gain that is like one."""
+def _counts(beside: _Beside, data: Data, like: str, found: Fit) -> tuple[list[Finding], str]:
+    """Differences of the gain between data of other sizes, and what they leave open.
+
+    A layer of one number of units is suspected where its common gain is that of ddof = 1; if its gains differ from unit
+    to unit, nothing can be told.
+    """
     positions = data.inputs.shape[1] if data.inputs.ndim == 3 else 1
-    seen = set()
+    differences, seen = [], set()
     for what, before, after, subject, other in beside.others(data):
         try:
             again = fit(*beside.both(subject, other, large=True))
@@ -249,17 +260,17 @@ def _counts(beside: _Beside, data: Data, like: str, found: Fit) -> Iterator[Find
         if ratio is None or abs(ratio - 1) <= ALIKE:
             continue
         counts = {(before * k, after * k) for k in (1, positions, 1 / beside.groups, positions / beside.groups)}
-        yield Finding("factor", _said(like, what, before, after, found, again, ratio, _cause(what, ratio, counts)))
-    if "H" not in seen and found.common is not None:
-        units = len(data.weights)
-        for count in (units, units // beside.groups):
-            if count > 1 and abs(found.common**2 - (1 - 1 / count)) <= 1e-4:
-                yield Finding(
-                    "factor",
-                    f"outputs are {found.common:.4g} = √(1 − 1/{count}) times those of {like}: a variance that divides "
-                    f"by {count} − 1 (ddof = 1)?",
-                )
-                return
+        said = _said(like, what, before, after, found, again, ratio, _cause(what, ratio, counts))
+        differences.append(Finding("factor", said))
+    if "H" in seen or not beside.pools_units(data):
+        return differences, ""
+    if found.common is None:
+        return differences, "a factor (as of ddof = 1) cannot be told from gains of a layer of one number of units"
+    for count in {len(data.weights), len(data.weights) // beside.groups} - {0, 1}:
+        if abs(found.common**2 - (1 - 1 / count)) <= 1e-4:
+            said = f"outputs are {found.common:.4g} = √(1 − 1/{count}) times those of {like}"
+            differences.append(Finding("factor", f"{said}: a variance that divides by {count} − 1 (ddof = 1)?"))
+    return differences, ""
 
 
 def _ratio(found: Fit, again: Fit) -> float | None:
