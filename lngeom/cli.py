@@ -258,7 +258,7 @@ def check(
     positions: Annotated[int | None, typer.Option(help="Positions, for inputs [N T D].", min=2)] = None,
     seed: Seed = 0,
 ) -> None:
-    """Find out which invariances a layer has; exit 1 if it differs from the row given by --like."""
+    """Find out which invariances a layer has; exit 1 if it differs from the row of --like, 2 if nothing was checked."""
     from lngeom.checks import check_invariances
 
     options = {"kind": kind, "units": units, "positions": positions}
@@ -266,8 +266,10 @@ def check(
         report = check_invariances(layer, like=like, dtype=dtype, training=not evaluation, seed=seed, **options)
     except ValueError as error:
         _fail(str(error))
+    if report.unchecked:
+        _fail(f"nothing of {report.layer} could be checked: {report.unchecked}")
     sys.stdout.write(f"{report}\n")
-    if report.differences:
+    if report.differs:
         raise typer.Exit(1)
 
 

@@ -6,11 +6,10 @@ from typing import Any
 import jax
 import numpy as np
 
-from lngeom.checks._examine import deviation
 from lngeom.checks._orbits import Data
 from lngeom.checks._report import Finding
 from lngeom.checks._shrink import adapted
-from lngeom.checks._subject import Subject, as_elsewhere, computes_in_float64, layer_tolerance
+from lngeom.checks._subject import Subject, as_elsewhere, computes_in_float64, deviation, layer_tolerance
 
 
 def findings(subject: Subject, data: Data, dtype: jax.typing.DTypeLike) -> tuple[Finding, ...]:
@@ -44,7 +43,7 @@ def _fatal(subject: Subject, data: Data, dtype: Any) -> Finding | None:
     except Exception as error:
         text = str(error).splitlines() or [""]
         given = ", ".join(f"{a.dtype}{list(a.shape)}" for a in subject.arguments(*data, dtype))
-        return Finding("raises", f"called with {given}: {type(error).__name__}: {text[0]}")
+        return Finding("raises", f"called with {given}: {type(error).__name__}: {text[0]}{_size(subject, data, dtype)}")
     if outputs.dtype == object or not jax.numpy.issubdtype(outputs.dtype, jax.numpy.floating):
         return Finding("not an array", f"it should return one floating-point array; got {outputs.dtype}")
     if outputs.shape != expected and (subject.outputs_are_units or outputs.shape[:-1] != expected[:-1]):
@@ -52,11 +51,31 @@ def _fatal(subject: Subject, data: Data, dtype: Any) -> Finding | None:
     return None
 
 
+SIZES = (*range(2, 33), 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
+"""Numbers of units to try for a layer that raises."""
+
+
+def _size(subject: Subject, data: Data, dtype: Any) -> str:
+    """Advice for a layer that runs with another number of units; empty where none was found or units were given."""
+    if dict(subject.options).get("units"):
+        return ""
+    rng = np.random.default_rng(0)
+    for units in SIZES:
+        weights = rng.integers(-8, 9, (units, data.weights.shape[1])) / 4
+        try:
+            outputs = subject(weights, data.inputs, dtype)
+        except Exception:
+            continue
+        if outputs.shape == (*data.inputs.shape[:-1], units):
+            return f"; it runs with {units} units: say --units {units} (units={units} from Python)"
+    return ""
+
+
 def _values(subject: Subject, data: Data, dtype: Any) -> Iterator[Finding]:
     outputs = subject(*data, dtype)
     if outputs.dtype != np.dtype(dtype):
         yield Finding("other dtype", f"given {np.dtype(dtype).name}, it returns {outputs.dtype.name}")
-    elif outputs.dtype == np.float64 and not computes_in_float64(subject, data):
+    elif outputs.dtype == np.float64 and np.all(np.isfinite(outputs)) and not computes_in_float64(subject, data):
         yield Finding("fewer digits", "given float64, it computes in a narrower dtype and returns float64")
     bad = np.sum(~np.isfinite(outputs.astype(np.float64)))
     if bad:

@@ -8,6 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
+SEE = "see the findings"
+"""Note of what a finding leaves unchecked."""
+
 
 class Verdict(enum.Enum):
     """What a layer does under a transformation."""
@@ -77,7 +80,10 @@ class Result:
         tolerance: up to which the output counts as unchanged.
         holds: magnitudes between which it holds to tolerance; None where it does not hold or has no orbit.
         curve: deviation along the orbit, for what is invariant in exact arithmetic.
-        eps_ratio: largest $\epsilon/\sigma^2$ by the law, where the layer is invariant up to ε.
+        eps_ratio: largest $\epsilon/\sigma^q$ by the law, where the layer is invariant up to ε ($\epsilon/\sigma$ for a
+            clamp); None where only the fall of the change is known.
+        eps_power: q, with which the change falls as the data grow: 1 for ε beside the scale, 2 in the root, infinite
+            for a clamp.
         note: why, in words.
         counterexample: for what is not invariant, or lost.
     """
@@ -91,6 +97,7 @@ class Result:
     holds: tuple[float, float] | None = None
     curve: Curve | None = None
     eps_ratio: float | None = None
+    eps_power: float | None = None
     note: str = ""
     counterexample: Counterexample | None = None
 
@@ -135,6 +142,9 @@ class Report:
         findings: what else is wrong.
         like: name of the row it was compared with.
         differences: names of the transformations that differ from that row, with what it says.
+        output_differences: how the outputs differ from those of that row, up to a gain and a bias for each unit.
+        output_note: why the outputs could not be compared; empty where they were.
+        affine: titles of the transformations that are as the row says only once gain and bias are taken out.
     """
 
     layer: str
@@ -143,6 +153,24 @@ class Report:
     findings: tuple[Finding, ...] = ()
     like: str | None = None
     differences: tuple[tuple[str, str], ...] = ()
+    output_differences: tuple[Finding, ...] = ()
+    output_note: str = ""
+    affine: tuple[str, ...] = ()
+
+    @property
+    def differs(self) -> bool:
+        """Whether invariances or outputs differ from those of the row."""
+        return bool(self.differences or self.output_differences)
+
+    @property
+    def unchecked(self) -> str:
+        """Why nothing could be checked; empty where something was."""
+        if any(r.verdict is not Verdict.UNKNOWN for r in self.results):
+            return ""
+        said = list(dict.fromkeys(r.note for r in self.results))
+        if said == [SEE]:
+            return f"{self.findings[0].name}: {self.findings[0].message}"
+        return "; ".join(note for note in said if note)
 
     def __getitem__(self, name: str) -> Result:
         """The result for a transformation, by its name."""
@@ -183,15 +211,26 @@ class Report:
         shown = [r for r in self.results if r.counterexample and (self.like is None or r.name in differing)]
         for result in shown:
             lines += ["", f"# {result.title}: {result.verdict.value}", result.counterexample.code.rstrip()]  # type: ignore[union-attr]
-        if self.like:
-            lines.append("")
-            if self.differences:
-                lines.append(f"Differs from {self.like}:")
-                says = {"I": "is invariant", "no": "is not", "±": "flips the sign"}
-                lines += [f"  {self[n].title}: {self[n].verdict.value}; it {says[s]}" for n, s in self.differences]
-            else:
-                lines.append(f"As {self.like}.")
+        lines += self._compared() if self.like else []
         return "\n".join(lines)
+
+    def _compared(self) -> list[str]:
+        """How it differs from the row, in lines."""
+        if self.unchecked:
+            return ["", f"Not compared with {self.like}: nothing could be checked."]
+        lines = []
+        if self.differences:
+            says = {"I": "is invariant", "no": "is not", "±": "flips the sign"}
+            lines += ["", f"Differs from {self.like}:"]
+            lines += [f"  {self[n].title}: {self[n].verdict.value}; it {says[s]}" for n, s in self.differences]
+        if self.output_differences:
+            lines += ["", f"Outputs differ from those of {self.like}, up to a gain and a bias for each unit:"]
+            lines += [f"  {f.name}: {f.message}" for f in self.output_differences]
+        if self.affine:
+            lines += ["", f"As {self.like} with gain and bias taken out: {', '.join(self.affine)}."]
+        if self.output_note:
+            lines += ["", f"Outputs: {self.output_note}."]
+        return lines if self.differs else [*lines, "", f"As {self.like}."]
 
 
 def _number(value: float) -> str:

@@ -8,10 +8,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from lngeom.checks._examine import deviation
 from lngeom.checks._orbits import Data, Move, by, by_matrix, draw, example, is_exact, orbit
 from lngeom.checks._report import Counterexample, Result, Verdict
-from lngeom.checks._subject import Subject, layer_tolerance
+from lngeom.checks._subject import Subject, deviation, layer_tolerance
 from lngeom.transformations import AffineAction, Column, MatrixGroup
 
 ROWS = 6
@@ -116,7 +115,7 @@ READABLE = {
 
 
 def column_moves(column: Column | MatrixGroup, result: Result) -> Callable[[Data], Iterator[Move]]:
-    """Members of a column's group, of growing size where only rounding tells."""
+    """Members of a column's group, of growing size where only those far out on the orbit tell."""
 
     def of(move: Move) -> Move:
         return move._replace(simpler=lambda: _simpler(move))
@@ -128,7 +127,7 @@ def column_moves(column: Column | MatrixGroup, result: Result) -> Callable[[Data
             if column.name in READABLE and size == 3:
                 return
         along = orbit(draw(column, data, 0))
-        if result.verdict is Verdict.LOST and along:
+        if along and (result.verdict is Verdict.LOST or result.curve):
             for k in range(0, 60, 3):
                 for size in (along.size * 2.0**k, *([along.size * 2.0**-k] if along.scales else [])):
                     yield of(along.at(size))

@@ -13,7 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from lngeom._numerics import tolerance
+from lngeom._numerics import agreement, tolerance
+
+Output = Float[np.ndarray, "N *T H"]
 
 UNITS = 6
 """Units given to a layer that takes any number; a mean over six is rounded, as one over eight is not."""
@@ -31,6 +33,11 @@ def as_elsewhere() -> Iterator[None]:
     ):
         warnings.simplefilter("ignore")
         yield
+
+
+def deviation(before: Output, after: Output) -> float:
+    """Largest difference on the scale of the larger output; infinite where one is not finite."""
+    return agreement(np.asarray(before), np.asarray(after), tol=0.0).residual
 
 
 def layer_tolerance(dtype: jax.typing.DTypeLike) -> float:
@@ -137,6 +144,33 @@ def computes_in_float64(subject: Subject, data: tuple[np.ndarray, np.ndarray]) -
     large = np.abs(start) >= np.max(np.abs(start), initial=0.0) / 4
     slopes = [(subject(weights, inputs + h * direction, "float64") - start)[large] / h for h in (2.0**-32, 2.0**-12)]
     return bool(np.all(np.abs(slopes[0] - slopes[1]) <= 0.05 * np.max(np.abs(slopes), initial=0.0)))
+
+
+def is_elementwise(subject: Subject, data: tuple[np.ndarray, np.ndarray], dtype: jax.typing.DTypeLike) -> bool:
+    r"""Whether outputs depend on their own summed input alone.
+
+    For each of three outputs all other rows of W and X are replaced, and then both are sheared, which leaves
+    $w_i \cdot x_n$ as it is.
+
+    Args:
+        subject: the layer.
+        data: W and X.
+        dtype: in which it is run.
+
+    Returns:
+        Whether these outputs stay.
+    """
+    weights, inputs = data
+    shear = np.eye(inputs.shape[-1]) + np.eye(inputs.shape[-1], k=1)
+    start = subject(*data, dtype)
+    for kept in range(min(3, len(weights), len(inputs), start.shape[-1])):
+        place = (kept, *(0,) * (inputs.ndim - 2))
+        rows, samples = np.roll(weights[::-1], 1, 0) * 2, np.roll(inputs[::-1], 1, tuple(range(inputs.ndim - 1))) * 2
+        rows[kept], samples[place] = weights[kept], inputs[place]
+        moved = subject(np.linalg.solve(shear.T, rows.T).T, samples @ shear.T, dtype)
+        if deviation(start[(*place, kept)], moved[(*place, kept)]) > math.sqrt(float(jnp.finfo(dtype).eps)):
+            return False
+    return True
 
 
 def required_arguments(function: Callable[..., Any]) -> list[str]:

@@ -1,5 +1,6 @@
 """One suite behind three doors: a runner, a generator of checks, and a decorator for pytest."""
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -10,16 +11,20 @@ import jax.numpy as jnp
 import numpy as np
 
 from lngeom.checks._adapters import adapt
-from lngeom.checks._examine import Examination
+from lngeom.checks._examine import NOT_FINITE, Examination
 from lngeom.checks._findings import FATAL, findings
 from lngeom.checks._orbits import Data, Move, example
-from lngeom.checks._report import Finding, Report, Result, Verdict
+from lngeom.checks._outputs import Comparison, compare
+from lngeom.checks._report import SEE, Finding, Report, Result, Verdict
 from lngeom.checks._rows import POSITIONS, Row, columns, row
 from lngeom.checks._shrink import column_moves, shrink
 from lngeom.checks._subject import Subject, layer_tolerance
 
 BATCH = "batch_independence"
 """Name of the check that outputs do not depend on the other samples."""
+
+OUTPUTS = "outputs"
+"""Name of the check that outputs are those of the row, up to a gain and a bias."""
 
 
 class Suite:
@@ -32,8 +37,10 @@ class Suite:
     """
 
     def __init__(self, subject: Subject, dtype: jax.typing.DTypeLike = "float32", seed: int = 0):
-        self.subject, self.dtype = subject, np.dtype(dtype)
+        self.subject, self.dtype, self.seed = subject, np.dtype(dtype), seed
         self.data = example(subject, grid=8 if jnp.finfo(self.dtype).nmant > 20 else 2, seed=seed)
+        self._results: dict[str, Result] = {}
+        self._beside: dict[str, Comparison] = {}
 
     @cached_property
     def findings(self) -> tuple[Finding, ...]:
@@ -50,12 +57,36 @@ class Suite:
 
     def result(self, name: str) -> Result:
         """What the layer does under one transformation, with a counterexample where it should have one."""
+        if name not in self._results:
+            self._results[name] = self._checked(name)
+        return self._results[name]
+
+    def beside(self, like: str) -> Comparison:
+        """The layer beside a row of the table."""
+        if like not in self._beside:
+            self._beside[like] = self._compared(like)
+        return self._beside[like]
+
+    def _compared(self, like: str) -> Comparison:
+        if any(f.name in FATAL for f in self.findings):
+            return Comparison(note="could not be compared: see the findings")
+        expected = row(like)
+        results = [self.result(name) for name in self.names()]
+        wrong = [r.name for r in results if r.name in expected.cells and not r.as_expected(expected.cells[r.name])]
+
+        def checked(subject: Subject) -> list[Result]:
+            bare = Suite(subject, self.dtype, self.seed)
+            return [bare.result(name) for name in wrong]
+
+        return compare(self.subject, self.data, like, expected, self._examination.wide, results, checked)
+
+    def _checked(self, name: str) -> Result:
         column = next((c for c in columns(self.subject) if c.name == name), None)
         formula = r"x_m \mapsto x_m',\ m \neq n"
         title = column.title if column else "Independence of the batch"
         unknown = Result(name, title, column.formula if column else formula, Verdict.UNKNOWN, float("inf"), 0.0)
         if any(f.name in FATAL for f in self.findings):
-            return replace(unknown, note="see the findings")
+            return replace(unknown, note=SEE)
         result = self._examination.examine(column) if column else self._batch(unknown)
         if result.verdict in {Verdict.NOT, Verdict.LOST}:
             moves = column_moves(column, result) if column else _replaced_rows
@@ -66,10 +97,16 @@ class Suite:
     def _batch(self, result: Result) -> Result:
         tolerance = layer_tolerance(self.dtype)
         if not np.all(np.isfinite(self._examination.base[self.dtype])):
-            return replace(result, note="the outputs are not finite to begin with")
-        worst = max(self._examination.under(change, self.dtype) for change in _replaced_rows(self.data))
-        verdict = Verdict.INVARIANT if worst <= tolerance else Verdict.NOT
-        return replace(result, verdict=verdict, deviation=worst, tolerance=tolerance)
+            return replace(result, note=NOT_FINITE.format(when="to begin with"))
+        try:
+            found = [self._examination.under(change, self.dtype) for change in _replaced_rows(self.data)]
+        except Exception as error:  # whatever a layer raises is something found
+            return replace(result, note=f"{type(error).__name__}: {error}".splitlines()[0])
+        finite = [value for value in found if math.isfinite(value)]
+        if not finite:
+            return replace(result, note=NOT_FINITE.format(when="with another sample in the place of one"))
+        verdict = Verdict.INVARIANT if max(finite) <= tolerance else Verdict.NOT
+        return replace(result, verdict=verdict, deviation=max(finite), tolerance=tolerance)
 
 
 def _replaced_rows(data: Data) -> Iterator[Move]:
@@ -129,11 +166,18 @@ def check_invariances(
     options = {"kind": kind, "training": training, "units": units, "positions": positions}
     suite = Suite(_subject(layer, expected, options), dtype, seed)
     results = tuple(suite.result(name) for name in suite.names())
-    cells = expected.cells if expected else {}
-    differences = tuple(
-        (r.name, cells[r.name]) for r in results if r.name in cells and not r.as_expected(cells[r.name])
+    beside = suite.beside(like) if like else Comparison()
+    return Report(
+        suite.subject.name,
+        np.dtype(dtype).name,
+        results,
+        suite.findings,
+        like,
+        beside.differences,
+        beside.sizes,
+        beside.note,
+        beside.removed,
     )
-    return Report(suite.subject.name, np.dtype(dtype).name, results, suite.findings, like, differences)
 
 
 def _subject(layer: Any, expected: Row | None, options: dict[str, Any]) -> Subject:
@@ -158,16 +202,18 @@ class Check:
     """One check: calling it raises an AssertionError where a layer does not do what a table says.
 
     Attributes:
-        name: of the transformation; or "findings", for all that is apart from invariance.
+        name: of the transformation; "findings", for all that is apart from invariance; or "outputs", for their size.
         suite: the layer and its data.
-        expected: "I", "no" or "±"; None for "findings".
+        expected: "I", "no" or "±"; "as the row" for "outputs"; None for "findings".
         reason: why a failure is expected; empty where it is not.
+        like: name of the row.
     """
 
     name: str
     suite: Suite
     expected: str | None
     reason: str = ""
+    like: str = ""
 
     def __call__(self, layer: Any = None) -> None:
         """Runs the check.
@@ -182,9 +228,14 @@ class Check:
             found = self.suite.findings
             assert not found, "\n".join(f"{f.name}: {f.message}\n{f.code}" for f in found)
             return
+        if self.name == OUTPUTS:
+            sizes = self.suite.beside(self.like).sizes
+            assert not sizes, "\n".join(f"{f.name}: {f.message}" for f in sizes)
+            return
         result = self.suite.result(self.name)
         code = f"\n{result.counterexample.code}" if result.counterexample else ""
-        assert result.as_expected(self.expected), (
+        as_expected = result.as_expected(self.expected) or result.title in self.suite.beside(self.like).removed
+        assert as_expected, (
             f"{self.suite.subject.name}, {result.title}: {result.verdict.value} (deviation {result.deviation:.1e}, "
             f"tolerance {result.tolerance:.1e}), where the table says {self.expected!r}. {result.note}{code}"
         )
@@ -217,11 +268,12 @@ def generate_checks(
     reasons = dict(expected_failures or {})
     expected = row(like)
     suite = Suite(_subject(layer, expected, options), dtype)
-    names = ["findings", *(n for n in suite.names() if n in expected.cells)]
+    names = ["findings", *(n for n in suite.names() if n in expected.cells), OUTPUTS]
     if unknown := sorted(set(reasons) - set(names)):
         raise ValueError(f"no check {', '.join(unknown)}; the checks are {', '.join(names)}")
     for name in names:
-        yield Check(name, suite, expected.cells.get(name), reasons.get(name, ""))
+        says = "as the row" if name == OUTPUTS else expected.cells.get(name)
+        yield Check(name, suite, says, reasons.get(name, ""), like)
 
 
 def parametrize_with_invariances(

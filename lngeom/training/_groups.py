@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import PyTree
+from jaxtyping import Array, PyTree
 
 from lngeom._numerics import MARGIN
 
@@ -76,7 +76,12 @@ def scale_invariant_groups(
     r"""Finds which parameters can be re-scaled, alone or together, without a change of the outputs.
 
     A set S of leaves is scale-invariant to first order where $\sum_{l\in S} \partial f \cdot w_l = 0$: the derivative
-    of the outputs along the leaves themselves (one forward-mode product for each leaf).
+    of the outputs along the leaves themselves (two forward-mode products for each leaf).
+
+    At w = 0 that derivative is zero for every function, so that a leaf of zeros is no evidence: all such leaves are
+    first replaced by standard normal numbers, which are the same in every call. A weight that happens to be zero is
+    named if the outputs are invariant there. A leaf that hardly changes the outputs, whichever way it moves, is not
+    named: an unused one, or a bias that the next layer subtracts. Its invariance is empty.
 
     Args:
         apply: (params, *args) → outputs or loss; more outputs make a chance zero less likely.
@@ -88,13 +93,26 @@ def scale_invariant_groups(
         Paths by name, ready for `track_geometry(groups=...)`; minimal sets only. Empty where there are none. With ε > 0
         in a norm's denominator the invariance is approximate, and nothing is found: set ε to zero for the search.
 
+    Raises:
+        ValueError: if the outputs or their derivatives are not finite, which is no evidence.
+
     Example:
         >>> f = lambda p: p["w"] / jnp.linalg.norm(p["w"]) + p["b"]
-        >>> scale_invariant_groups(f, {"w": jnp.array([[1.0, 2.0]]), "b": jnp.ones((1, 2))})
+        >>> scale_invariant_groups(f, {"w": jnp.array([[1.0, 2.0]]), "b": jnp.zeros((1, 2))})
         {'w': ('w',)}
     """
     paths, (leaves, structure) = leaf_paths(params), jax.tree.flatten(params)
     floating = [k for k, v in enumerate(leaves) if jnp.issubdtype(jnp.result_type(v), jnp.floating)]
+    if not floating:
+        return {}
+    rng = np.random.default_rng(0)
+
+    def drawn(leaf: Any) -> Array:
+        return jnp.asarray(rng.standard_normal(jnp.shape(leaf)), jnp.result_type(leaf))
+
+    zeros = [paths[k] for k in floating if not np.any(np.asarray(leaves[k]))]
+    trainable = [drawn(leaves[k]) if paths[k] in zeros else jnp.asarray(leaves[k]) for k in floating]
+    directions = [drawn(v) for v in trainable]
 
     def outputs(trainable):
         full = list(leaves)
@@ -104,23 +122,34 @@ def scale_invariant_groups(
             [jnp.ravel(v) for v in jax.tree.leaves(apply(jax.tree.unflatten(structure, full), *args))]
         )
 
-    trainable = [leaves[k] for k in floating]
-
     @jax.jit
-    def radial(switch):
-        tangents = [s.astype(v.dtype) * v for s, v in zip(switch, trainable, strict=True)]
-        return jax.jvp(outputs, (trainable,), (tangents,))[1]
+    def slope(switch, along):
+        tangents = [s.astype(v.dtype) * v for s, v in zip(switch, along, strict=True)]
+        return jax.jvp(outputs, (trainable,), (tangents,))
 
     dtype = np.result_type(*(v.dtype for v in trainable))
-    slopes = {k: np.asarray(radial(np.eye(len(floating), dtype=dtype)[j])) for j, k in enumerate(floating)}
-    largest = max(float(np.max(np.abs(s))) for s in slopes.values())
+    rounding = MARGIN * float(jnp.finfo(dtype).eps)
+    slopes, sizes = {}, {}
+    for j, k in enumerate(floating):
+        switch = np.eye(len(floating), dtype=dtype)[j]
+        (value, radial), (_, other) = (map(np.asarray, slope(switch, along)) for along in (trainable, directions))
+        if not all(np.all(np.isfinite(v)) for v in (value, radial, other)):
+            at = f" with random numbers in the place of the zeros of {', '.join(zeros)}" if zeros else ""
+            raise ValueError(
+                f"the outputs, or their derivatives by {paths[k]}, are not finite at these parameters{at}: that is no "
+                "evidence; give parameters and inputs at which they are"
+            )
+        norm, drawn_norm = (float(jnp.linalg.norm(jnp.ravel(v[j]))) for v in (trainable, directions))
+        slopes[k], sizes[k] = radial, float(np.max(np.abs(other), initial=0.0)) * norm / max(drawn_norm, 1e-300)
+    largest = max(sizes.values())
+    seen = [k for k in slopes if sizes[k] > rounding * largest]
     found: list[tuple[int, ...]] = []
     for size in range(1, together + 1):
-        for chosen in itertools.combinations(slopes, size):
+        for chosen in itertools.combinations(seen, size):
             if any(set(known) <= set(chosen) for known in found):
                 continue
             parts = [slopes[k] for k in chosen]
-            scale = largest if size == 1 else max(float(np.max(np.abs(p))) for p in parts)
-            if np.max(np.abs(sum(parts))) <= MARGIN * float(jnp.finfo(dtype).eps) * scale:
+            scale = sizes[chosen[0]] if size == 1 else max(float(np.max(np.abs(p))) for p in parts)
+            if np.max(np.abs(sum(parts))) <= rounding * scale:
                 found.append(chosen)
     return {"+".join(paths[k] for k in chosen): tuple(paths[k] for k in chosen) for chosen in found}

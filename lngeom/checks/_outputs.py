@@ -1,0 +1,301 @@
+r"""Whether a layer's outputs are those of a row of the table, up to a gain and a bias for each unit.
+
+Invariances do not see a constant factor, nor how large an $\epsilon$ is. Both show at the outputs. On data so large
+that no $\epsilon$ matters, the outputs are fitted by $g_i\,n_i + b_i$, with n those of the row, and the fit is held to
+other data. A gain is a number of the layer. If it changes with the number of samples, units or inputs, then a
+denominator counts otherwise than the row's, as a variance with ddof = 1 does. With the gain and bias found there, what
+is left on ordinary data is the work of $\epsilon$.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float
+
+from lngeom.checks._orbits import QUICKLY, Data, example
+from lngeom.checks._report import Finding, Result, Verdict
+from lngeom.checks._rows import NAMES, Row
+from lngeom.checks._subject import Output, Subject, as_elsewhere, deviation
+from lngeom.normalizers import METHODS
+
+ALIKE = 1e-3
+"""Largest difference, on the scale of the outputs, of outputs that are said to be the row's."""
+
+LARGE = 5e-3
+"""Change of the outputs of ordinary data from which an ε counts as a difference: that of ε ≥ 0.01 σ² in a root."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A layer beside a row.
+
+    Attributes:
+        differences: names of the transformations under which it does otherwise, with what the row says.
+        sizes: how outputs differ, where invariances do not.
+        note: why outputs could not be compared; empty where they were.
+        removed: titles of the transformations under which it does as the row says once gain and bias are taken out.
+    """
+
+    differences: tuple[tuple[str, str], ...] = ()
+    sizes: tuple[Finding, ...] = ()
+    note: str = ""
+    removed: tuple[str, ...] = ()
+
+
+class Fit(NamedTuple):
+    """Outputs as g·n + b for each unit.
+
+    Attributes:
+        gain: g; NaN for a unit whose n does not vary.
+        bias: b.
+        gap: largest difference, on the scale of the outputs.
+    """
+
+    gain: Float[np.ndarray, " K"]
+    bias: Float[np.ndarray, " K"]
+    gap: float
+
+    def off(self, outputs: Output, reference: Output) -> float:
+        """How far outputs are from gain and bias of those of the row, on the scale of the outputs."""
+        return deviation(outputs, np.nan_to_num(self.gain) * reference + self.bias)
+
+    @property
+    def common(self) -> float | None:
+        """The gain, where it is the same for every unit."""
+        known = self.gain[np.isfinite(self.gain)]
+        return float(known.mean()) if _spread(known) <= 1e-4 else None
+
+    @property
+    def plain(self) -> bool:
+        """Whether there is no gain that differs between units, and no bias."""
+        return self.common is not None and self.common > 0 and bool(np.max(np.abs(self.bias)) <= 1e-6)
+
+    def undo(self, subject: Subject) -> Subject | None:
+        """The layer with gain and bias taken out; None where they are not known, or there is nothing to take out."""
+        if self.plain or self.gap > ALIKE or not np.all(np.abs(self.gain) > 1e-6 * np.max(np.abs(self.gain))):
+            return None
+
+        def function(*arrays: np.ndarray) -> np.ndarray:
+            outputs = np.asarray(subject.function(*arrays))
+            return ((outputs.astype(np.float64) - self.bias) / self.gain).astype(outputs.dtype)
+
+        return replace(subject, function=function, units=len(self.gain), rebuild=None, after_call=None)
+
+
+def _spread(values: np.ndarray) -> float:
+    return float(np.ptp(values) / np.max(np.abs(values))) if values.size and np.any(values) else math.inf
+
+
+def fit(outputs: Output, reference: Output) -> Fit:
+    """Gain and bias of each unit by least squares.
+
+    Args:
+        outputs: of the layer.
+        reference: of the row, of the same shape.
+
+    Returns:
+        The fit.
+    """
+    y, n = (v.reshape(-1, v.shape[-1]).astype(np.float64) for v in (outputs, reference))
+    centred = n - n.mean(0)
+    variance = np.mean(centred**2, 0)
+    varies = variance > 1e-12 * max(float(variance.max(initial=0.0)), 1e-300)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        gain = np.where(varies, np.mean(centred * y, 0) / variance, np.nan)
+    bias = y.mean(0) - np.where(varies, gain, 0) * n.mean(0)
+    found = Fit(gain, bias, 0.0)
+    return found._replace(gap=found.off(outputs, reference))
+
+
+class _Beside:
+    """A layer and a row, on data scaled as far as the row's invariance allows."""
+
+    def __init__(self, subject: Subject, like: str, row: Row, wide: np.dtype):
+        self.subject, self.wide = subject, wide
+        self.make = make = METHODS[NAMES.get(like, like)].make
+        self.reference, self.groups = jax.jit(lambda W, X: make(W, X)(W, X), compiler_options=QUICKLY), row.groups
+        scaled = [row.cells.get(name) == "I" for name in ("weight_matrix_rescaling", "dataset_rescaling")]
+        octaves = (40 if wide == np.float64 else 10) / max(sum(scaled), 1)
+        self.factors = tuple(2.0 ** (octaves * s) for s in scaled)
+
+    @property
+    def scales(self) -> bool:
+        """Whether the row is invariant under a scale of the weights or of the data."""
+        return max(self.factors) > 1
+
+    def pools_units(self, data: Data) -> bool:
+        """Whether the row's statistics are over units."""
+        with as_elsewhere():
+            return self.make(*(jnp.asarray(v, jnp.float64) for v in data)).couples_units
+
+    def both(self, subject: Subject, data: Data, *, large: bool) -> tuple[Output, Output]:
+        """Outputs of the layer and of the row."""
+        factors = self.factors if large else (1.0, 1.0)
+        moved = Data(*(f * v for f, v in zip(factors, data, strict=True)))
+        with as_elsewhere():
+            weights, inputs = (jnp.asarray(v, jnp.float64) for v in moved)
+            reference = np.asarray(self.reference(weights, inputs))
+        outputs = np.asarray(subject(*moved, self.wide), np.float64)
+        if outputs.shape != reference.shape:
+            raise ValueError(f"they have shape {list(outputs.shape)}, those of the row {list(reference.shape)}")
+        if not (np.all(np.isfinite(outputs)) and np.all(np.isfinite(reference))):
+            raise ValueError("they are not all finite, which is no evidence")
+        return outputs, reference
+
+    def fresh(self, data: Data) -> Data:
+        """Other data of the same size."""
+        return example(self.subject, samples=len(data.inputs), features=data.inputs.shape[-1], grid=8, seed=1)
+
+    def others(self, data: Data) -> Iterator[tuple[str, int, int, Subject, Data]]:
+        """The layer on data with more samples, units or inputs: which, and how many before and after."""
+        units, features, samples = len(data.weights), data.inputs.shape[-1], len(data.inputs)
+        options = {"samples": samples, "features": features, "grid": 8, "seed": 1}
+        larger = self.subject.with_units(2 * units)
+        if larger.units == 2 * units:
+            yield "H", units, 2 * units, larger, example(larger, **options)
+        yield (
+            "N",
+            samples,
+            2 * samples + 1,
+            self.subject,
+            example(self.subject, **options | {"samples": 2 * samples + 1}),
+        )
+        if self.subject.takes_weights and not self.subject.square:
+            more = options | {"features": 2 * features - 1}
+            yield "D", features, 2 * features - 1, self.subject, example(self.subject, **more)
+
+
+def compare(
+    subject: Subject,
+    data: Data,
+    like: str,
+    row: Row,
+    wide: np.dtype,
+    results: Sequence[Result],
+    checked: Callable[[Subject], Sequence[Result]],
+) -> Comparison:
+    """Compares invariances and outputs with those of a row.
+
+    Args:
+        subject: the layer.
+        data: W and X.
+        like: name of the row.
+        row: what the table says of it.
+        wide: the widest dtype the layer computes in.
+        results: what the layer does under transformations.
+        checked: the same of the layer without its gain and bias, for those that are not as expected.
+
+    Returns:
+        What differs; or why it could not be told.
+    """
+
+    def others(results: Sequence[Result]) -> list[Result]:
+        return [r for r in results if r.name in row.cells and not r.as_expected(row.cells[r.name])]
+
+    def named(results: Sequence[Result]) -> tuple[tuple[str, str], ...]:
+        return tuple((r.name, row.cells[r.name]) for r in results)
+
+    differing = others(results)
+    beside = _Beside(subject, like, row, wide)
+    try:
+        found = fit(*beside.both(subject, data, large=True))
+        found = found._replace(gap=max(found.gap, found.off(*beside.both(subject, beside.fresh(data), large=True))))
+        ordinary = beside.both(subject, data, large=False)
+    except Exception as error:
+        return Comparison(named(differing), note=f"could not be compared: {error}".splitlines()[0])
+    undone = found.undo(subject) if differing else None
+    bare = {r.name for r in others(checked(undone))} if undone else {r.name for r in differing}
+    removed = tuple(r.title for r in differing if r.name not in bare)
+    differing = [r for r in differing if r.name in bare]
+    if differing:
+        return Comparison(named(differing), note="not compared, as the invariances differ", removed=removed)
+    if found.gap > ALIKE:
+        return Comparison(
+            note=f"could not be compared: no gain and bias makes those of {like} of them (off by {found.gap:.1g}): "
+            "another layer with the same invariances, or one of few digits"
+        )
+    if not beside.scales:
+        return Comparison(removed=removed)
+    differences, note = _counts(beside, data, like, found)
+    differences += list(_epsilon(found, *ordinary, like, results))
+    return Comparison((), tuple(differences), note, removed)
+
+
+def _epsilon(found: Fit, outputs: Output, reference: Output, like: str, results: Sequence[Result]) -> Iterator[Finding]:
+    gap = found.off(outputs, reference)
+    if gap <= LARGE:
+        return
+    laws = [r for r in results if r.verdict is Verdict.UP_TO_EPS and r.eps_ratio is not None]
+    law = max(laws, key=lambda r: r.eps_ratio or 0.0, default=None)
+    size = f" ({law.note.split(';')[0]})" if law else ""
+    yield Finding(
+        "large ε",
+        f"on ordinary data outputs are up to {gap:.1%} from those of {like}, to which they tend on large data: "
+        f"a large ε{size}",
+    )
+
+
+def _counts(beside: _Beside, data: Data, like: str, found: Fit) -> tuple[list[Finding], str]:
+    """Differences of the gain between data of other sizes, and what they leave open.
+
+    A layer of one number of units is suspected where its common gain is that of ddof = 1; if its gains differ from unit
+    to unit, nothing can be told.
+    """
+    positions = data.inputs.shape[1] if data.inputs.ndim == 3 else 1
+    differences, seen = [], set()
+    for what, before, after, subject, other in beside.others(data):
+        try:
+            again = fit(*beside.both(subject, other, large=True))
+        except Exception:  # a layer may refuse a size
+            continue
+        if again.gap > ALIKE:
+            continue
+        seen.add(what)
+        ratio = _ratio(found, again)
+        if ratio is None or abs(ratio - 1) <= ALIKE:
+            continue
+        counts = {(before * k, after * k) for k in (1, positions, 1 / beside.groups, positions / beside.groups)}
+        said = _said(like, what, before, after, found, again, ratio, _cause(what, ratio, counts))
+        differences.append(Finding("factor", said))
+    if "H" in seen or not beside.pools_units(data):
+        return differences, ""
+    if found.common is None:
+        return differences, "a factor (as of ddof = 1) cannot be told from gains of a layer of one number of units"
+    for count in {len(data.weights), len(data.weights) // beside.groups} - {0, 1}:
+        if abs(found.common**2 - (1 - 1 / count)) <= 1e-4:
+            said = f"outputs are {found.common:.4g} = √(1 − 1/{count}) times those of {like}"
+            differences.append(Finding("factor", f"{said}: a variance that divides by {count} − 1 (ddof = 1)?"))
+    return differences, ""
+
+
+def _ratio(found: Fit, again: Fit) -> float | None:
+    """By how much the gain grows; None if not by the same for all units."""
+    if found.gain.shape == again.gain.shape:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            ratios = again.gain / found.gain
+        ratios = ratios[np.isfinite(ratios)]
+        return float(ratios.mean()) if _spread(ratios) <= ALIKE else None
+    return again.common / found.common if found.common and again.common else None
+
+
+def _cause(what: str, ratio: float, counts: set[tuple[float, float]]) -> str:
+    for m, n in counts:
+        if min(m, n) > 1 and abs(ratio**2 / ((1 - 1 / n) / (1 - 1 / m)) - 1) <= 1e-4:
+            return f"a variance divides by one less than its number of values (ddof = 1), which grows with {what}"
+    m, n = next(iter(counts))
+    power = math.log(ratio) / math.log(n / m) if ratio > 0 else math.nan
+    if any(abs(power - p) <= 1e-2 for p in (-1, -0.5, 0.5, 1)):
+        return f"it goes as {what}^{round(2 * power) / 2:g}, as a sum in the place of a mean makes it"
+    return "no gain does that"
+
+
+def _said(like: str, what: str, before: int, after: int, found: Fit, again: Fit, ratio: float, cause: str) -> str:
+    if found.common is not None and again.common is not None:
+        at = f"{found.common:.4g} times those of {like} for {what} = {before} and {again.common:.4g} times for {after}"
+        return f"outputs are {at}: {cause}"
+    return f"from {what} = {before} to {after}, outputs grow {ratio:.4g} times as much as those of {like}: {cause}"
