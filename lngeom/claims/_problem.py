@@ -1,7 +1,8 @@
 """What claims are checked on: a data set, and random models for it that depend only on a seed and a name."""
 
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
@@ -81,6 +82,21 @@ class Problem:
     ) -> Case:
         """A random model on the data set."""
         return _case(self.key(name), normalizer, family, self.inputs, self.units)
+
+    def with_other_last_digits(self, draw: int, units: float = 4.0) -> "Problem":
+        """The problem with every entry of the data changed by up to a few units in the last place, at random."""
+        change = jax.random.uniform(self.key(f"last digits {draw}"), self.inputs.shape, self.inputs.dtype, -1.0, 1.0)
+        return replace(self, inputs=self.inputs * (1 + units * float(jnp.finfo(self.inputs.dtype).eps) * change))
+
+    @cached_property
+    def amplification(self) -> float:
+        """Largest Σ|w x|/σ of batch and layer norm on the data: how many times rounding grows in (a − μ)/σ."""
+        ratios = []
+        for case in (self.case("bn"), self.case("ln")):
+            sizes = jnp.abs(case.inputs) @ jnp.abs(case.params.weights).T
+            ratios.append(jnp.max(sizes / case.statistics().scale))
+        found = float(jnp.max(jnp.stack(ratios)))
+        return found if found == found else float("inf")
 
     def small(
         self,
