@@ -17,8 +17,8 @@ DRAWS = 2
 MARGIN = 16.0
 """Bound of the residual over the change that was seen: sums have many terms, and the draws are few."""
 
-AMPLIFIED = 1e9
-"""|a|/σ from which rounding may reach the size of a witness, so that even what passes is weighed."""
+LARGE = 1e-6
+"""Rounding on the data from which it may reach the size of a witness, so that even what passes is weighed."""
 
 Check = Callable[[Problem], Iterable[Evidence]]
 
@@ -40,7 +40,7 @@ def weigh(evidence: Sequence[Evidence], check: Check, problem: Problem) -> list[
     found = list(evidence)
     compared = [e for e in found if e.comparison]
     failed = any(not e.passed and not e.no_evidence for e in compared)
-    if failed or (compared and problem.amplification > AMPLIFIED):
+    if failed or (compared and problem.rounding > LARGE):
         runs = [_again(check, problem.with_other_last_digits(draw)) for draw in range(DRAWS)]
         found = [weighed(e, MARGIN * max(_change(i, found, run) for run in runs)) for i, e in enumerate(found)]
     return [replace(e, comparison=None) for e in found]

@@ -36,10 +36,14 @@ class Point(NamedTuple):
     params: GLMParameters
     inputs: Float[Array, "N *T D"]
 
-    def outputs(self, transformation: Transformation | None = None) -> Float[Array, "N *T H"]:
-        """n(W, X), after a transformation if one is given; stored statistics stay what they are."""
-        params, inputs = transformation(self.params, self.inputs) if transformation else (self.params, self.inputs)
-        return self.normalizer(params.weights, inputs)
+    def outputs(
+        self, transformation: Transformation | None = None, rounded: Callable[[Array], Array] = lambda v: v
+    ) -> Float[Array, "N *T H"]:
+        """n(W, X), after a transformation and its rounding if one is given; stored statistics stay what they are."""
+        if transformation is None:
+            return self.normalizer(self.params.weights, self.inputs)
+        params, inputs = transformation(self.params, self.inputs)
+        return self.normalizer(rounded(params.weights), rounded(inputs))
 
 
 def data(problem: Problem, multiple: int = 1) -> Float[Array, "N D"]:
@@ -77,7 +81,7 @@ def cell_check(method: Method, column: Column, recorded: Cell) -> Callable[[Prob
     def check(problem: Problem) -> Iterator[Evidence]:
         at = point(problem, method)
         keys = [problem.key(f"{column.name} {draw}") for draw in range(DRAWS)]
-        moved = jnp.stack([at.outputs(column.draw(k, at.params, at.inputs)) for k in keys])
+        moved = jnp.stack([at.outputs(column.draw(k, at.params, at.inputs), problem.rounded) for k in keys])
         before = jnp.stack([column.compared(at.outputs())] * DRAWS)
         after = jnp.stack([column.compared(value) for value in moved])
         what = f"{DRAWS} draws, {len(before[0])} × {DRAWS} cases"
@@ -173,7 +177,7 @@ def ln_dataset_recentering(problem: Problem):
     # Where D < H no γ need have Wγ = 1: the weights are then moved by the least that makes it so.
     weights = at.params.weights + jnp.outer(ones - at.params.weights @ unseen, unseen) / jnp.sum(unseen**2)
     before = LayerNorm()(weights, at.inputs)
-    yield agree("a shift with Wγ = 1", before, LayerNorm()(weights, at.inputs + unseen[None, :]))
+    yield agree("a shift with Wγ = 1", before, LayerNorm()(weights, problem.rounded(at.inputs + unseen[None, :])))
     seen = jnp.arange(1.0, 1.0 + len(unseen), dtype=unseen.dtype)
     shifted = LayerNorm()(weights, at.inputs + seen[None, :])
     yield differ("another shift", before, shifted, role=Role.FAILS_WITHOUT_CONDITION)

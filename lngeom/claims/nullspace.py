@@ -38,7 +38,11 @@ def uncertain(case: Case, factor: np.ndarray, cancelled: float) -> str:
     inputs = np.asarray(case.inputs)
     centred = inputs - inputs.mean(0)
     eps = float(np.finfo(inputs.dtype).eps)
-    for name, matrix, size in (("the data", inputs, 0.0), ("the centred data", centred, 0.0), ("√F", factor, cancelled)):
+    for name, matrix, size in (
+        ("the data", inputs, 0.0),
+        ("the centred data", centred, 0.0),
+        ("√F", factor, cancelled),
+    ):
         values = np.linalg.svd(matrix, compute_uv=False)
         top = max(float(values[0]), size)
         doubtful = int(np.sum((values > eps * top) & (values < eps**0.5 * top)))
