@@ -71,9 +71,7 @@ class Outcome:
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """Why evidence did not pass, each reason once; why there is none, where there is none."""
-        if not self.evidence and not self.error:
-            return ("no evidence: the check compared nothing on this data",)
+        """Why evidence did not pass, each reason once."""
         return tuple(dict.fromkeys(f"{e.description}: {e.reason}" for e in self.evidence if e.reason))
 
     @property
@@ -194,8 +192,13 @@ def run(claim: Claim, problem: Problem, proof: Callable[[str], Iterable[Evidence
 
 
 def _numbers(claim: Claim, problem: Problem) -> Iterator[Evidence]:
-    """The evidence of a claim's check, which ends with the reason where the check cannot be made on the data."""
+    """The evidence of a claim's check; the reason where it has none, or cannot be made to the end."""
+    reason = "the check compared nothing"
     try:
-        yield from claim.check(problem)
-    except NoEvidence as reason:
-        yield Evidence(Kind.AGREEMENT, Role.SUPPORTS, "numbers on this data", passed=False, no_evidence=str(reason))
+        for evidence in claim.check(problem):
+            reason = ""
+            yield evidence
+    except NoEvidence as exception:
+        reason = str(exception)
+    if reason:
+        yield Evidence(Kind.AGREEMENT, Role.SUPPORTS, "numbers on this data", passed=False, no_evidence=reason)

@@ -163,7 +163,9 @@ def test_a_check_that_cannot_be_made_leaves_the_verdict_to_the_proof():
 
 
 def test_an_outcome_says_why_it_is_undecided():
-    assert outcome(lambda p: []).reasons == ("no evidence: the check compared nothing on this data",)
+    nothing = ("numbers on this data: no evidence: the check compared nothing",)
+    assert outcome(lambda p: []).reasons == outcome(lambda p: [], PROOFS[Role.SUPPORTS]).reasons == nothing
+    assert outcome(lambda p: [], PROOFS[Role.SUPPORTS]).silent
     assert outcome(lambda p: [YES]).reasons == ()
     assert outcome(lambda p: [NO]).reasons[0].startswith("same: it shows the opposite: the residual 5.0e-01")
     assert outcome(lambda p: [NAN]).silent
