@@ -107,15 +107,16 @@ class Evidence:
     comparison: Comparison | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Sets aside numbers that are not finite, whoever made the evidence."""
+        """Sets aside numbers that are not finite, whoever made the evidence; its flags become Python's."""
         reason = self.no_evidence
         if not reason and self.residual is not None and not np.isfinite(self.residual):
             reason = f"the residual is {self.residual}"
         if not reason and self.vacuous:
             reason = "nothing was compared, or everything is zero"
-        if reason:
-            for name, value in (("no_evidence", reason), ("passed", False), ("contradicts", False)):
-                object.__setattr__(self, name, value)
+        flags = {"passed": self.passed and not reason, "contradicts": self.contradicts and not reason}
+        for name, value in {**flags, "vacuous": self.vacuous}.items():
+            object.__setattr__(self, name, bool(value))
+        object.__setattr__(self, "no_evidence", reason)
 
     @property
     def reason(self) -> str:

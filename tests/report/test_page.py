@@ -131,6 +131,14 @@ def test_numbers_that_are_no_evidence_and_clashes_are_in_the_document():
     assert [c["says"] for c in found["tables"][0]["rows"][0]["cells"]] == ["invariant", "no"]
 
 
+def test_flags_that_are_numpy_s_can_be_written():
+    yes, no = np.bool_(True), np.bool_(False)
+    mixed = Evidence(Kind.AGREEMENT, Role.SUPPORTS, "x", yes, vacuous=no, contradicts=no, residual=np.float64(1e-16))
+    written = json.loads(report.dumps(report.document([outcome("equation.1", "t", Verdict.HOLDS, mixed)], OWN, 0)))
+    assert written["claims"][0]["evidence"][0]["passed"] is True
+    assert written["claims"][0]["evidence"][0]["contradicts"] is False
+
+
 def test_the_page_gives_the_reasons_and_is_loud_about_a_clash(text):
     page = html.unescape(report.page(json.loads(report.dumps(report.document(troubled(), OWN, 0)))))
     assert "no evidence: rounding alone may cause 1e-08" in page
