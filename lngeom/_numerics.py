@@ -27,22 +27,43 @@ class Agreement(NamedTuple):
         tolerance: residual up to which they agree.
         scale: the larger of max |a| and max |b|.
         count: number of entries compared.
+        undefined: number of entries that are NaN or infinite in either array; they are neither equal nor different.
+        rounding: how large a residual rounding alone may cause, where that is known; zero claims nothing.
     """
 
     residual: float
     tolerance: float
     scale: float
     count: int
+    undefined: int = 0
+    rounding: float = 0.0
+
+    @property
+    def witness(self) -> float:
+        """Residual from which the two are said to differ: far above the tolerance, and above their own rounding."""
+        return max(WITNESS, 1e3 * self.tolerance, 10 * self.rounding)
 
     @property
     def agrees(self) -> bool:
-        """Whether at least one entry was compared, all were finite, and the residual is within the tolerance."""
-        return self.count > 0 and self.residual <= self.tolerance
+        """Whether at least one entry was compared, all were finite, and the residual is within the tolerance.
+
+        Rounding hides agreements and hardly feigns them. Where it reaches the size of a witness, nothing agrees.
+        """
+        return self._defined and self.rounding < WITNESS and self.residual <= self.tolerance
 
     @property
     def differs(self) -> bool:
-        """Whether the two differ by far more than rounding: a witness that they are not equal."""
-        return self.count > 0 and self.residual >= max(WITNESS, 1e3 * self.tolerance)
+        """Whether all entries were finite, and differ by far more than rounding: a witness that they are not equal."""
+        return self._defined and self.residual >= self.witness
+
+    @property
+    def lost_to_rounding(self) -> bool:
+        """Whether rounding may exceed the tolerance, and may be all that the residual is."""
+        return self.rounding > self.tolerance and self.residual < 10 * self.rounding and not self.agrees
+
+    @property
+    def _defined(self) -> bool:
+        return self.count > 0 and not self.undefined
 
 
 def tolerance(dtype: jax.typing.DTypeLike, margin: float = MARGIN) -> float:
@@ -59,7 +80,7 @@ def agreement(a: jax.typing.ArrayLike, b: jax.typing.ArrayLike, tol: float | Non
         tol: relative tolerance; by default that of the less precise dtype.
 
     Returns:
-        The agreement; its `residual` is infinite where an entry is NaN or infinite.
+        The agreement; its `residual` is infinite where an entry is NaN or infinite, and it neither agrees nor differs.
 
     Raises:
         ValueError: if the shapes differ.
@@ -75,10 +96,11 @@ def agreement(a: jax.typing.ArrayLike, b: jax.typing.ArrayLike, tol: float | Non
     if a.size == 0:
         return Agreement(0.0, tol, 0.0, 0)
     scale = float(max(np.max(np.abs(a)), np.max(np.abs(b))))
-    with np.errstate(invalid="ignore"):
-        gap = float(np.max(np.abs(a - b)))
-    if not np.isfinite(scale) or not np.isfinite(gap):
-        return Agreement(float("inf"), tol, scale, a.size)
+    with np.errstate(invalid="ignore", over="ignore"):
+        gap = np.abs(a - b)
+    if undefined := int(np.sum(~np.isfinite(gap))):
+        return Agreement(float("inf"), tol, scale, a.size, undefined)
+    gap = float(np.max(gap))
     return Agreement(gap / scale if scale else 0.0, tol, scale, a.size)
 
 

@@ -12,10 +12,13 @@ from tokenize import TokenError
 import numpy as np
 from jaxtyping import Float
 
+BUNDLED = "digits"
 MAX_SAMPLES = 2048
 MAX_FEATURES = 96
 MIN_SAMPLES = 3
 MIN_FEATURES = 2
+LARGE_OFFSET = 1e3
+"""Mean over spread of a column from which the notes warn of cancellation."""
 
 CORRUPT = (ValueError, EOFError, LookupError, AttributeError, TypeError, SyntaxError, RuntimeError, MemoryError)
 CORRUPT += (ArithmeticError, zipfile.BadZipFile, zlib.error, struct.error, TokenError)
@@ -46,8 +49,13 @@ class Dataset:
     rank: int
     notes: tuple[str, ...]
 
+    @property
+    def bundled(self) -> bool:
+        """Whether the data came with lngeom; a file has a suffix, and so another name."""
+        return self.name == BUNDLED
 
-def load(source: str = "digits", seed: int = 0) -> Dataset:
+
+def load(source: str = BUNDLED, seed: int = 0) -> Dataset:
     """Loads a data set and makes it fit for an audit.
 
     Rows of zeros are dropped (layer norm is undefined there), at most 2048 rows are drawn, and more than 96 columns are
@@ -63,10 +71,10 @@ def load(source: str = "digits", seed: int = 0) -> Dataset:
     Raises:
         DataError: if the file cannot be read as a numeric matrix with at least 3 rows and 2 columns, all finite.
     """
-    if source == "digits":
+    if source == BUNDLED:
         from sklearn.datasets import load_digits
 
-        name, raw = "digits", np.asarray(load_digits(return_X_y=True)[0])
+        name, raw = BUNDLED, np.asarray(load_digits(return_X_y=True)[0])
     else:
         name, raw = Path(source).name, read(Path(source))
     matrix = _checked(raw, name)
@@ -191,6 +199,13 @@ def _prepared(name: str, matrix: np.ndarray, rng: np.random.Generator) -> Datase
         notes.append(f"{constant} of {shape[1]} columns are constant ({zero} of them zero)")
     largest = np.abs(matrix).max()
     matrix = matrix / largest if largest > 0 else matrix
+    spread = matrix.std(0)
+    offset = float(np.max(np.abs(matrix.mean(0)[spread > 0]) / spread[spread > 0], initial=0.0))
+    if offset > LARGE_OFFSET:
+        notes.append(
+            f"a column's mean is {offset:.0e} times its spread: as many digits are lost where it is subtracted; "
+            "standardize the columns for stronger evidence"
+        )
     empty = ~np.any(matrix, axis=1)
     if empty.any():
         notes.append(f"{int(empty.sum())} rows of zeros are left out: layer norm is undefined there")

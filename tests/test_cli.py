@@ -1,5 +1,6 @@
 """The command line as a user meets it."""
 
+import dataclasses
 import json
 import os
 import re
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 from lngeom import claims, cli
 from lngeom.claims import Verdict
+from lngeom.claims._evidence import agree
 from typer.testing import CliRunner
 
 from tests.test_data import bad_files
@@ -73,12 +75,52 @@ def test_exit_1_when_a_verdict_differs(small, monkeypatch):
     from lngeom.claims import _registry
 
     record = _registry._CLAIMS["equation.33"]
-    import dataclasses
-
     monkeypatch.setitem(_registry._CLAIMS, "equation.33", dataclasses.replace(record, expected=Verdict.CONDITIONAL))
     result = lngeom("verify", "--data", small, "--claim", "equation.33")
     assert result.exit_code == 1
     assert "differ from the record: equation.33" in result.output
+
+
+def changed(monkeypatch, id, check):
+    """Gives a claim another check."""
+    from lngeom.claims import _registry
+
+    monkeypatch.setitem(_registry._CLAIMS, id, dataclasses.replace(_registry._CLAIMS[id], check=check))
+
+
+def test_a_number_against_a_proof_is_a_clash_and_exits_1(small, monkeypatch, tmp_path):
+    changed(monkeypatch, "equation.6", lambda p: [agree("one and two", np.ones(3), 2 * np.ones(3))])
+    result = lngeom("verify", "--data", small, "--claim", "equation.6", "--out", "out")
+    assert result.exit_code == 1
+    assert "CLASH in 1 claim" in result.output
+    assert "CLASH, a number contradicts a proof: equation.6" in result.output
+    assert "REFUTED" not in result.output
+    report = json.loads((tmp_path / "out/report.json").read_text())
+    assert report["claims"][0]["verdict"] == "clash"
+    assert report["summary"]["verdicts"]["clash"] == 1
+
+
+def test_a_proof_carries_a_verdict_alone_on_the_user_s_data_but_not_on_the_digits(small, monkeypatch):
+    changed(monkeypatch, "table1.ln.weight_matrix_rescaling", lambda p: [agree("x", np.ones(3), np.nan * np.ones(3))])
+    arguments = ("verify", "--claim", "table1.ln.weight_matrix_rescaling")
+    result = lngeom(*arguments, "--data", small)
+    assert result.exit_code == 0
+    assert "no evidence: 3 of 3 entries are NaN or infinite" in " ".join(result.output.split())
+    assert "1 of 1 claims have numbers that are no evidence on this data" in result.output
+    result = lngeom(*arguments)
+    assert result.exit_code == 1
+    assert "numbers that are no evidence: table1.ln.weight_matrix_rescaling" in result.output
+
+
+def test_cells_of_a_table_that_are_undecided_are_explained(small, monkeypatch):
+    changed(monkeypatch, "table1.ln.dataset_rescaling", lambda p: [])
+    changed(monkeypatch, "table1.bn.dataset_rescaling", lambda p: [agree("x", np.ones(3), np.ones(3) + 1e-6)])
+    result = lngeom("table", "--data", small)
+    assert result.exit_code == 1
+    text = " ".join(result.output.replace("│", " ").split())
+    assert "no evidence: the check compared nothing" in text
+    assert "it decides nothing: the residual 1.0e-06 is not within 2.2e-13" in text
+    assert "differ from the record: table1.bn.dataset_rescaling" in result.output
 
 
 def test_bad_data_exits_2_and_writes_nothing(tmp_path):
@@ -95,6 +137,11 @@ def test_bad_data_exits_2_and_writes_nothing(tmp_path):
     [
         (("--topic", "weather"), "the topics are"),
         (("--claim", "equation.99"), "no claim 'equation.99'"),
+        (
+            ("--topic", "fisher", "--claim", "equation.6"),
+            "claim 'equation.6' is of the topic 'invariance', not 'fisher'",
+        ),
+        (("--topic", "fisher", "--claim", "equation.6", "--list"), "is of the topic 'invariance'"),
         (("--seed", "-1"), "greater than or equal to 0"),
         (("--seed", "one"), "--seed"),
         (("--frobnicate",), "--frobnicate"),

@@ -19,6 +19,25 @@ def test_between_rounding_and_witness_is_neither():
     assert not middling.differs
 
 
+def test_what_is_not_finite_neither_agrees_nor_differs():
+    a = np.array([1.0, np.nan, np.inf, 2.0])
+    for other in (a, np.ones(4), np.array([1.0, 1.0, -np.inf, 2.0])):
+        found = agreement(a, other)
+        assert found.undefined == 2
+        assert found.residual == np.inf
+        assert not found.agrees
+        assert not found.differs
+        assert not found.lost_to_rounding
+
+
+def test_a_difference_must_exceed_what_rounding_may_cause():
+    found = agreement(np.ones(3), 1.01 * np.ones(3))
+    assert found.differs
+    assert not found._replace(rounding=0.01).differs
+    assert found._replace(rounding=0.01).lost_to_rounding
+    assert not found._replace(rounding=1e-6).lost_to_rounding
+
+
 def test_nothing_compared_is_no_agreement():
     assert not agreement(np.zeros((0, 2)), np.zeros((0, 2))).agrees
 

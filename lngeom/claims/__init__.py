@@ -3,6 +3,7 @@
 from lngeom.claims._evidence import (
     Evidence as Evidence,
     Kind as Kind,
+    NoEvidence as NoEvidence,
     Role as Role,
     Strength as Strength,
     Verdict as Verdict,

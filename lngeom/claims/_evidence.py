@@ -1,21 +1,26 @@
 """Evidence for a claim, and the verdict it amounts to."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from typing import NamedTuple
 
 import numpy as np
 
-from lngeom._numerics import WITNESS, agreement, tolerance
+from lngeom._numerics import Agreement, agreement, tolerance
 
 
 class Verdict(StrEnum):
-    """What the evidence says of a statement."""
+    """What the evidence says of a statement.
+
+    A clash is no answer about the statement: a number contradicts what is proved, so that one of them is wrong.
+    """
 
     HOLDS = "holds"
     CONDITIONAL = "conditional"
     REFUTED = "refuted"
     UNDECIDED = "undecided"
+    CLASH = "clash"
 
 
 class Strength(StrEnum):
@@ -44,6 +49,22 @@ class Role(StrEnum):
     CORRECTS = "supports the correction"
 
 
+class NoEvidence(ValueError):
+    """Raised by a check that cannot be made on the data at hand; the message says why."""
+
+
+class Comparison(NamedTuple):
+    """What numbers rest on.
+
+    Attributes:
+        found: how far the arrays are apart.
+        arrays: the two that were compared, or the one that was held against zero.
+    """
+
+    found: Agreement
+    arrays: tuple[np.ndarray, ...]
+
+
 @dataclass(frozen=True)
 class Evidence:
     """One check and how it came out.
@@ -54,7 +75,7 @@ class Evidence:
         description: one line a person can read.
         passed: whether it came out as its role says.
         vacuous: whether it could not have failed (nothing compared, or everything zero); never a pass.
-        contradicts: for evidence that should support a statement: whether it shows the opposite, far beyond rounding.
+        contradicts: whether it shows the opposite of its role, far beyond rounding.
         residual: relative deviation measured.
         tolerance: what the residual was held against.
         samples: number of values compared.
@@ -62,6 +83,10 @@ class Evidence:
         curves: named pairs of arrays (x, y).
         statement: LaTeX of what a proof proves, or of what an exact counterexample is one to.
         steps: steps of a proof, each with "part" ("given", "instance" or "step"), "text" and "latex".
+        no_evidence: why the numbers say nothing, neither for nor against; empty where they say something. Numbers that
+            are not finite always say nothing.
+        rounding: how large a residual rounding alone may cause, where that is known.
+        comparison: what the numbers rest on, kept until `lngeom.claims.run` has weighed them.
     """
 
     kind: Kind
@@ -77,67 +102,128 @@ class Evidence:
     curves: Mapping[str, tuple[np.ndarray, np.ndarray]] = field(default_factory=dict)
     statement: str = ""
     steps: Sequence[Mapping[str, str]] = ()
+    no_evidence: str = ""
+    rounding: float | None = None
+    comparison: Comparison | None = field(default=None, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Sets aside numbers that are not finite, whoever made the evidence; its flags become Python's."""
+        reason = self.no_evidence
+        if not reason and self.residual is not None and not np.isfinite(self.residual):
+            reason = f"the residual is {self.residual}"
+        if not reason and self.vacuous:
+            reason = "nothing was compared, or everything is zero"
+        flags = {"passed": self.passed and not reason, "contradicts": self.contradicts and not reason}
+        for name, value in {**flags, "vacuous": self.vacuous}.items():
+            object.__setattr__(self, name, bool(value))
+        object.__setattr__(self, "no_evidence", reason)
+
+    @property
+    def reason(self) -> str:
+        """Why it did not pass; empty where it did."""
+        if self.passed:
+            return ""
+        if self.no_evidence:
+            return f"no evidence: {self.no_evidence}"
+        if self.residual is None or self.tolerance is None:
+            return "it failed"
+        held = f"the residual {self.residual:.1e} is not {_SIDE[self.kind]} {self.tolerance:.1e}"
+        return f"it shows the opposite: {held}" if self.contradicts else f"it decides nothing: {held}"
 
 
-def agree(description: str, a, b, *, tol: float | None = None, role: Role = Role.SUPPORTS, **more) -> Evidence:
+_SIDE = {Kind.PROOF: "within", Kind.AGREEMENT: "within", Kind.COUNTEREXAMPLE: "above", Kind.EXPERIMENT: "within"}
+
+
+def _measured(kind: Kind, role: Role, description: str, found: Agreement, *arrays: np.ndarray, **more) -> Evidence:
+    """Evidence from a comparison. That no difference is seen refutes no difference: it is only no witness."""
+    silence = ""
+    if found.undefined:
+        silence = f"{found.undefined} of {found.count} entries are NaN or infinite"
+    elif not found.count:
+        silence = "nothing was compared"
+    elif not found.scale:
+        silence = "everything is zero"
+    elif found.lost_to_rounding:
+        silence = f"rounding alone may cause {found.rounding:.0e}, and {found.residual:.0e} was measured"
+    elif kind is Kind.COUNTEREXAMPLE and not found.differs:
+        silence = f"the difference, {found.residual:.1e}, is below {found.witness:.0e}, from which it is one"
+    equality = kind is Kind.AGREEMENT
+    return Evidence(
+        kind,
+        role,
+        description,
+        passed=found.agrees if equality else found.differs,
+        vacuous=not found.undefined and (not found.count or not found.scale),
+        contradicts=equality and found.differs,
+        residual=found.residual,
+        tolerance=found.tolerance if equality else found.witness,
+        samples=found.count,
+        no_evidence=silence,
+        rounding=found.rounding or None,
+        comparison=Comparison(found, arrays),
+        **more,
+    )
+
+
+def agree(
+    description: str,
+    a,
+    b,
+    *,
+    tol: float | None = None,
+    rounding: float = 0.0,
+    role: Role = Role.SUPPORTS,
+    **more,
+) -> Evidence:
     """Evidence that two arrays are equal up to rounding. Two arrays of zeros say nothing, and count as vacuous."""
     a, b = np.asarray(a), np.asarray(b)
-    found = agreement(a, b, tol)
-    return Evidence(
-        Kind.AGREEMENT,
-        role,
-        description,
-        passed=found.agrees and found.scale > 0,
-        vacuous=found.count == 0 or found.scale == 0,
-        contradicts=found.differs,
-        residual=found.residual,
-        tolerance=found.tolerance,
-        samples=found.count,
-        **more,
-    )
+    found = agreement(a, b, tol)._replace(rounding=rounding)
+    return _measured(Kind.AGREEMENT, role, description, found, a, b, **more)
 
 
-def differ(description: str, a, b, *, role: Role = Role.SUPPORTS, **more) -> Evidence:
+def differ(description: str, a, b, *, rounding: float = 0.0, role: Role = Role.SUPPORTS, **more) -> Evidence:
     """Evidence that two arrays are not equal, by far more than rounding."""
-    found = agreement(a, b)
-    return Evidence(
-        Kind.COUNTEREXAMPLE,
-        role,
-        description,
-        passed=found.differs,
-        vacuous=found.count == 0 or found.scale == 0,
-        contradicts=found.agrees,
-        residual=found.residual,
-        tolerance=WITNESS,
-        samples=found.count,
-        **more,
-    )
+    a, b = np.asarray(a), np.asarray(b)
+    found = agreement(a, b)._replace(rounding=rounding)
+    return _measured(Kind.COUNTEREXAMPLE, role, description, found, a, b, **more)
 
 
 def vanishes(
-    description: str, a, *, scale: float, tol: float | None = None, role: Role = Role.SUPPORTS, **more
+    description: str,
+    a,
+    *,
+    scale: float,
+    tol: float | None = None,
+    rounding: float = 0.0,
+    role: Role = Role.SUPPORTS,
+    **more,
 ) -> Evidence:
     """Evidence that an array is zero, against the size it would have if it were not."""
     a = np.asarray(a, np.float64)
     tol = tolerance(np.float64) if tol is None else tol
-    residual = float(np.max(np.abs(a), initial=0.0) / scale) if scale > 0 else float("inf")
-    residual = residual if np.isfinite(residual) else float("inf")
-    return Evidence(
-        Kind.AGREEMENT,
-        role,
-        description,
-        passed=a.size > 0 and residual <= tol,
-        vacuous=a.size == 0 or not scale > 0,
-        contradicts=residual >= WITNESS,
-        residual=residual,
-        tolerance=tol,
-        samples=a.size,
-        **more,
-    )
+    undefined = a.size if not np.isfinite(scale) else int(np.sum(~np.isfinite(a)))
+    largest = float(np.max(np.abs(a), initial=0.0))
+    residual = float("inf") if undefined else largest / scale if scale > 0 else 0.0
+    found = Agreement(residual, tol, max(scale, 0.0), a.size, undefined, rounding)
+    return _measured(Kind.AGREEMENT, role, description, found, a, **more)
 
 
-def same_integer(description: str, a: int, b: int, *, role: Role = Role.SUPPORTS, **more) -> Evidence:
-    """Evidence that two counts, found in two ways, are the same."""
+def same_integer(
+    description: str, a: float, b: float, *, uncertain: str = "", role: Role = Role.SUPPORTS, **more
+) -> Evidence:
+    """Evidence that two counts, found in two ways, are the same.
+
+    Args:
+        description: what was counted.
+        a: one count.
+        b: the other.
+        uncertain: why unequal counts would say nothing, where that is so.
+        role: what equal counts say of the statement.
+        **more: other attributes of the evidence.
+
+    Returns:
+        The evidence.
+    """
     return Evidence(
         Kind.AGREEMENT,
         role,
@@ -147,16 +233,43 @@ def same_integer(description: str, a: int, b: int, *, role: Role = Role.SUPPORTS
         residual=float(abs(a - b)),
         tolerance=0.0,
         samples=1,
+        no_evidence=uncertain if a != b else "",
         **more,
     )
+
+
+def weighed(evidence: Evidence, rounding: float) -> Evidence:
+    """The same comparison, judged in the knowledge of what rounding alone may cause.
+
+    Args:
+        evidence: what `agree`, `differ` or `vanishes` found.
+        rounding: bound of the residual that rounding may cause.
+
+    Returns:
+        Evidence: the same numbers. What passed or contradicted may now be no evidence.
+    """
+    if evidence.comparison is None:
+        return evidence
+    found, arrays = evidence.comparison
+    found = found._replace(rounding=max(rounding, found.rounding))
+    judged = _measured(evidence.kind, evidence.role, evidence.description, found, *arrays)
+    names = ("passed", "contradicts", "tolerance", "no_evidence", "rounding", "comparison")
+    return replace(evidence, **{name: getattr(judged, name) for name in names})
 
 
 def decide(evidence: Sequence[Evidence]) -> Verdict:
     """The verdict that a body of evidence amounts to.
 
-    Refuted takes a passing refutation *and* a passing correction; conditional takes support under the condition *and*
-    a failure without it. Evidence which should support but shows the opposite refutes. Anything vacuous, missing or
-    in between is undecided.
+    1. A number that contradicts a proof is a clash, whatever else was found: the opposite of its role beside a proof
+       of that role, or a refutation beside a proof of the statement. A number never overrides a proof.
+    2. A number that shows the opposite of what should support the statement refutes it, where no proof supports it.
+    3. Numbers that are no evidence speak neither for nor against. Where a proof has their role they are set aside, and
+       the proof carries the verdict alone. Where none has, the verdict is undecided.
+    4. All that is left must pass. Refuted then takes a refutation *and* a correction, with no support; conditional
+       takes support under the condition *and* a failure without it. Anything missing or in between is undecided.
+
+    The exit code of `lngeom verify` follows the verdicts: 0 where all are the recorded ones. So a proof without
+    numbers counts on the user's own data. On the data that comes with lngeom all numbers must be evidence.
 
     Args:
         evidence: all that was found.
@@ -164,17 +277,22 @@ def decide(evidence: Sequence[Evidence]) -> Verdict:
     Returns:
         The verdict.
     """
-    if not evidence or any(e.vacuous for e in evidence):
-        return Verdict.UNDECIDED
-    by_role = {role: [e for e in evidence if e.role is role] for role in Role}
-    supports, breaks = by_role[Role.SUPPORTS], by_role[Role.FAILS_WITHOUT_CONDITION]
-    refutes, corrects = by_role[Role.REFUTES], by_role[Role.CORRECTS]
-    if any(e.contradicts for e in supports):
+    proved = {e.role for e in evidence if e.kind is Kind.PROOF and e.passed}
+    numbers = [e for e in evidence if e.kind is not Kind.PROOF]
+    if any(e.contradicts and e.role in proved for e in numbers):
+        return Verdict.CLASH
+    if Role.SUPPORTS in proved and any(e.passed and e.role is Role.REFUTES for e in numbers):
+        return Verdict.CLASH
+    if any(e.contradicts and e.role is Role.SUPPORTS for e in numbers):
         return Verdict.REFUTED
-    if not all(e.passed for e in evidence):
+    if any(e.no_evidence and e.role not in proved for e in numbers):
         return Verdict.UNDECIDED
-    if refutes:
-        return Verdict.REFUTED if corrects and not supports else Verdict.UNDECIDED
-    if supports:
-        return Verdict.CONDITIONAL if breaks else Verdict.HOLDS
+    left = [e for e in evidence if not e.no_evidence]
+    if not all(e.passed for e in left):
+        return Verdict.UNDECIDED
+    roles = {e.role for e in left}
+    if Role.REFUTES in roles:
+        return Verdict.REFUTED if Role.CORRECTS in roles and Role.SUPPORTS not in roles else Verdict.UNDECIDED
+    if Role.SUPPORTS in roles:
+        return Verdict.CONDITIONAL if Role.FAILS_WITHOUT_CONDITION in roles else Verdict.HOLDS
     return Verdict.UNDECIDED

@@ -1,7 +1,8 @@
 """What claims are checked on: a data set, and random models for it that depend only on a seed and a name."""
 
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
@@ -35,6 +36,9 @@ TITLES = {
 }
 """The same names, spelled out."""
 
+UNITS = 4.0
+"""Size of a change of the last digits, in units in the last place."""
+
 
 class Case(NamedTuple):
     """A model with parameters and inputs: one point at which a claim is checked.
@@ -55,6 +59,12 @@ class Case(NamedTuple):
         assert isinstance(normalizer, AbstractStatisticsNormalizer)
         return normalizer.statistics(self.params.weights, self.inputs)
 
+    def rounding(self) -> float:
+        """Largest eps Σ|w x|/σ: what rounding of the summed inputs does to (a − μ)/σ; infinite where σ is zero."""
+        sizes = jnp.abs(self.inputs) @ jnp.abs(self.params.weights).T
+        found = float(jnp.finfo(sizes.dtype).eps * jnp.max(sizes / self.statistics().scale))
+        return found if found == found else float("inf")
+
 
 @dataclass(frozen=True)
 class Problem:
@@ -65,12 +75,14 @@ class Problem:
         seed: seed of all that is random.
         units: H of the models put on the data set.
         results: folder of the results of experiments, where they were given.
+        draw: which other last digits the data have; None for those they came with.
     """
 
     inputs: Float[Array, "N D"]
     seed: int = 0
     units: int = 6
     results: Path | None = None
+    draw: int | None = None
 
     def key(self, name: str) -> PRNGKeyArray:
         """A key for this purpose: it depends on the seed and the name alone."""
@@ -81,6 +93,26 @@ class Problem:
     ) -> Case:
         """A random model on the data set."""
         return _case(self.key(name), normalizer, family, self.inputs, self.units)
+
+    def with_other_last_digits(self, draw: int) -> "Problem":
+        """The problem on data whose last digits are others: what `rounded` gives for this draw."""
+        other = replace(self, draw=draw)
+        return replace(other, inputs=other.rounded(self.inputs))
+
+    def rounded(self, values: Float[Array, "..."]) -> Float[Array, "..."]:
+        """Values as they are; under other last digits with every entry changed by up to a few units in the last place.
+
+        Checks pass through it what they have changed by more than rounding, as data plus a large shift.
+        """
+        if self.draw is None:
+            return values
+        change = jax.random.uniform(self.key(f"last digits {self.draw}"), values.shape, values.dtype, -1.0, 1.0)
+        return values * (1 + UNITS * float(jnp.finfo(values.dtype).eps) * change)
+
+    @cached_property
+    def rounding(self) -> float:
+        """What rounding does to summed inputs that batch or layer norm have normalized on the data."""
+        return max(self.case(method).rounding() for method in ("bn", "ln"))
 
     def small(
         self,

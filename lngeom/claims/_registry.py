@@ -2,12 +2,13 @@
 
 import difflib
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from lngeom.claims._evidence import Evidence, Kind, Strength, Verdict, decide
+from lngeom.claims._evidence import Evidence, Kind, NoEvidence, Role, Strength, Verdict, decide
 from lngeom.claims._problem import Problem
 from lngeom.claims._results import NoResults
+from lngeom.claims._rounding import weigh
 
 Check = Callable[[Problem], Iterable[Evidence]]
 
@@ -68,6 +69,16 @@ class Outcome:
         """Whether the verdict is the one in the registry; one that waits for results does not differ from it."""
         return self.waiting or self.verdict is self.claim.expected
 
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Why evidence did not pass, each reason once."""
+        return tuple(dict.fromkeys(f"{e.description}: {e.reason}" for e in self.evidence if e.reason))
+
+    @property
+    def silent(self) -> bool:
+        """Whether some of its numbers are no evidence."""
+        return any(e.no_evidence for e in self.evidence)
+
 
 _CLAIMS: dict[str, Claim] = {}
 
@@ -125,7 +136,7 @@ def all_claims(topic: str | None = None, id: str | None = None) -> list[Claim]:
         Claims.
 
     Raises:
-        ValueError: if there is no such topic or claim; the message names those there are.
+        ValueError: if there is no such topic or claim, or the claim is of another topic; the message names what is.
     """
     claims = list(_CLAIMS.values())
     topics = list(dict.fromkeys(c.topic for c in claims))
@@ -134,6 +145,9 @@ def all_claims(topic: str | None = None, id: str | None = None) -> list[Claim]:
     if id is not None and id not in _CLAIMS:
         near = difflib.get_close_matches(id, list(_CLAIMS), n=3, cutoff=0.5)
         raise ValueError(f"no claim {id!r}; " + (f"near it: {', '.join(near)}" if near else "list them with --list"))
+    if id is not None and topic not in {None, "all", _CLAIMS[id].topic}:
+        own = _CLAIMS[id].topic
+        raise ValueError(f"claim {id!r} is of the topic {own!r}, not {topic!r}; leave the topic out or name its own")
     by_default = topic is None and id is None
     return [
         c
@@ -144,6 +158,8 @@ def all_claims(topic: str | None = None, id: str | None = None) -> list[Claim]:
 
 def run(claim: Claim, problem: Problem, proof: Callable[[str], Iterable[Evidence]] | None = None) -> Outcome:
     """Checks one claim; an exception in its check becomes an undecided outcome which says what happened.
+
+    A check that raises `NoEvidence` leaves the verdict to the proof. Numbers are weighed against what rounding may do.
 
     Args:
         claim: the claim.
@@ -157,17 +173,32 @@ def run(claim: Claim, problem: Problem, proof: Callable[[str], Iterable[Evidence
     evidence: list[Evidence] = []
     error, waiting = "", False
     try:
-        evidence += claim.check(problem)
+        evidence += _numbers(claim, problem)
+        evidence = weigh(evidence, claim.check, problem)
         evidence += proof(claim.id) if proof else ()
         verdict = decide(evidence)
     except NoResults as exception:
         error, verdict, waiting = str(exception), Verdict.UNDECIDED, True
     except Exception as exception:
         error, verdict = f"{type(exception).__name__}: {exception}", Verdict.UNDECIDED
-    kinds = {e.kind for e in evidence}
+    kinds = {e.kind for e in evidence if e.passed}
+    by_number = verdict is Verdict.REFUTED and any(e.contradicts for e in evidence)
     strength = Strength.NUMERIC
-    if Kind.PROOF in kinds:
+    if Kind.PROOF in kinds and not by_number:
         strength = Strength.PROOF
-    elif Kind.EXPERIMENT in kinds:
+    elif Kind.EXPERIMENT in {e.kind for e in evidence}:
         strength = Strength.EXPERIMENT
     return Outcome(claim, verdict, strength, tuple(evidence), time.perf_counter() - start, error, waiting)
+
+
+def _numbers(claim: Claim, problem: Problem) -> Iterator[Evidence]:
+    """The evidence of a claim's check; the reason where it has none, or cannot be made to the end."""
+    reason = "the check compared nothing"
+    try:
+        for evidence in claim.check(problem):
+            reason = ""
+            yield evidence
+    except NoEvidence as exception:
+        reason = str(exception)
+    if reason:
+        yield Evidence(Kind.AGREEMENT, Role.SUPPORTS, "numbers on this data", passed=False, no_evidence=reason)

@@ -93,12 +93,13 @@ def train(
         record: (parameters, gradients, parameters after the step, state) → what to keep of a step.
         normalizer: of the network.
         steps: number of steps.
-        batch: samples in a minibatch.
+        batch: samples in a minibatch; fewer where the data have fewer.
         start: changes the optimizer's initial state.
 
     Returns:
         What was kept, stacked over the steps.
     """
+    batch = min(batch, len(net.inputs))
     batches = len(net.inputs) // batch
 
     def step(carry, t):

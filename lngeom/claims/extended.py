@@ -18,7 +18,7 @@ from lngeom.transformations import BASIS_CHANGES, EQUIVARIANCES, Column, MatrixG
 TOPIC = "extended"
 DRAWS = 3
 UNITS, POSITIONS, SAMPLES, FEATURES = 8, 4, 48, 16
-LEAST_FEATURES = 4
+LEAST = 4
 CONDITIONS = ("δ > 0", "ε = 0 unless it is stated", "no statistic is zero")
 WHY_NUMERIC = "orthogonal and invertible matrices of every size are not in the algebra of indexed sums"
 
@@ -36,28 +36,35 @@ class Point(NamedTuple):
     params: GLMParameters
     inputs: Float[Array, "N *T D"]
 
-    def outputs(self, transformation: Transformation | None = None) -> Float[Array, "N *T H"]:
-        """n(W, X), after a transformation if one is given; stored statistics stay what they are."""
-        params, inputs = transformation(self.params, self.inputs) if transformation else (self.params, self.inputs)
-        return self.normalizer(params.weights, inputs)
+    def outputs(
+        self, transformation: Transformation | None = None, rounded: Callable[[Array], Array] = lambda v: v
+    ) -> Float[Array, "N *T H"]:
+        """n(W, X), after a transformation and its rounding if one is given; stored statistics stay what they are."""
+        if transformation is None:
+            return self.normalizer(self.params.weights, self.inputs)
+        params, inputs = transformation(self.params, self.inputs)
+        return self.normalizer(rounded(params.weights), rounded(inputs))
 
 
-def data(problem: Problem) -> Float[Array, "N D"]:
-    """Rows of the data set and those of its inputs that vary most; random numbers where it is too narrow.
+def data(problem: Problem, multiple: int = 1) -> Float[Array, "N D"]:
+    """Rows of the data set and those of its inputs that vary most; random numbers where it is too small.
 
-    With fewer than four inputs, or rows, methods that standardize over them degenerate to signs.
+    Rows that are zero in these inputs are left out: statistics of a case vanish there. With fewer than four inputs, or
+    rows, methods that standardize over them degenerate to signs. The number of inputs is a multiple of what is asked.
     """
     rows = problem.inputs[:SAMPLES]
     spread = jnp.std(rows, 0)
-    order = jnp.argsort(-spread)[:FEATURES]
-    if len(rows) < LEAST_FEATURES or int(jnp.sum(spread > 0)) < LEAST_FEATURES:
+    width = min(FEATURES, int(jnp.sum(spread > 0))) // multiple * multiple
+    rows = rows[:, jnp.argsort(-spread)[:width]]
+    rows = rows[jnp.any(rows != 0, 1)]
+    if min(rows.shape) < LEAST:
         return jax.random.normal(problem.key("extended inputs"), (SAMPLES, FEATURES), rows.dtype)
-    return rows[:, order[: int(jnp.sum(spread > 0))]]
+    return rows
 
 
 def point(problem: Problem, method: Method) -> Point:
     """A method with random weights on the data; the positions of a case are rows that follow one another."""
-    rows = data(problem)
+    rows = data(problem, multiple=2 if method.square else 1)  # two groups must divide the units
     units = rows.shape[1] if method.square else UNITS
     weights = jax.random.normal(problem.key(f"extended {units}"), (units, rows.shape[1]), rows.dtype)
     ones = jnp.ones(units, rows.dtype)
@@ -73,11 +80,8 @@ def cell_check(method: Method, column: Column, recorded: Cell) -> Callable[[Prob
 
     def check(problem: Problem) -> Iterator[Evidence]:
         at = point(problem, method)
-        # A residual block is of any width, which two groups need not divide: it is put on one group a unit.
-        fits = at.params.units % column.groups == 0
-        drawn = column if fits else {c.name: c for c in extended(at.params.units)}[column.name]
         keys = [problem.key(f"{column.name} {draw}") for draw in range(DRAWS)]
-        moved = jnp.stack([at.outputs(drawn.draw(k, at.params, at.inputs)) for k in keys])
+        moved = jnp.stack([at.outputs(column.draw(k, at.params, at.inputs), problem.rounded) for k in keys])
         before = jnp.stack([column.compared(at.outputs())] * DRAWS)
         after = jnp.stack([column.compared(value) for value in moved])
         what = f"{DRAWS} draws, {len(before[0])} × {DRAWS} cases"
@@ -99,8 +103,6 @@ def matrix_check(method: Method, group: MatrixGroup, recorded: Cell) -> Callable
     def check(problem: Problem) -> Iterator[Evidence]:
         at = point(problem, method)
         size = at.params.units if group.acts_on == "units" else at.inputs.shape[-1]
-        if size % group.groups:
-            return
         compare = agree if recorded is Cell.INVARIANT else differ
         before, after = [], []
         for draw in range(DRAWS):
@@ -175,7 +177,7 @@ def ln_dataset_recentering(problem: Problem):
     # Where D < H no γ need have Wγ = 1: the weights are then moved by the least that makes it so.
     weights = at.params.weights + jnp.outer(ones - at.params.weights @ unseen, unseen) / jnp.sum(unseen**2)
     before = LayerNorm()(weights, at.inputs)
-    yield agree("a shift with Wγ = 1", before, LayerNorm()(weights, at.inputs + unseen[None, :]))
+    yield agree("a shift with Wγ = 1", before, LayerNorm()(weights, problem.rounded(at.inputs + unseen[None, :])))
     seen = jnp.arange(1.0, 1.0 + len(unseen), dtype=unseen.dtype)
     shifted = LayerNorm()(weights, at.inputs + seen[None, :])
     yield differ("another shift", before, shifted, role=Role.FAILS_WITHOUT_CONDITION)

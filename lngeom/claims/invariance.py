@@ -41,7 +41,8 @@ def table_cell(method: str, column: Column, invariant: bool):
         moved_values, reference_values = [], []
         for draw in range(DRAWS):
             key = problem.key(f"{column.name} {draw}")
-            moved_values.append(outputs(case, column.draw(key, params, inputs)))
+            large = column.draw(key, params, inputs)(params, inputs)
+            moved_values.append(case.model.natural_parameters(large[0], problem.rounded(large[1])))
             moved = column.draw(key, params, few)(params, few)
             reference_values.append(_reference.natural_parameters(method, *moved))
         yield compare(f"{DRAWS} draws, library, all rows", jnp.stack([before] * DRAWS), jnp.stack(moved_values))
@@ -243,8 +244,9 @@ def feature_shifting(problem: Problem):
     yield differ("x → x + c1 with a c for every case", outputs(case), outputs(case, shifted), role=Role.REFUTES)
     a = inputs @ params.weights.T
     eye = jnp.eye(params.units, dtype=a.dtype)
-    of_a, of_shifted = (model.normalizer(eye, value) for value in (a, a + shifts))
-    yield agree("a → a + c1", of_a, of_shifted, role=Role.CORRECTS)
+    of_a, of_shifted = (Case(model, GLMParameters(eye, params.bias, params.gain), value) for value in (a, a + shifts))
+    rounding = max(of_a.rounding(), of_shifted.rounding())  # where σ ≪ |c|, the shift itself loses digits
+    yield agree("a → a + c1", outputs(of_a), outputs(of_shifted), rounding=rounding, role=Role.CORRECTS)
     row_sums = jnp.sum(params.weights, 1, keepdims=True)
     equal = GLMParameters(params.weights - (row_sums - 1.0) / params.inputs, params.bias, params.gain)
     level = Case(model, equal, inputs)
@@ -252,6 +254,7 @@ def feature_shifting(problem: Problem):
         "x → x + c1 where all rows of W have one sum",
         outputs(level),
         outputs(level, shifted),
+        rounding=level._replace(inputs=inputs + shifts).rounding(),
         role=Role.CORRECTS,
     )
 

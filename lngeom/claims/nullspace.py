@@ -29,21 +29,44 @@ def measured(case: Case) -> tuple[np.ndarray, RankDecision, float]:
     return triangle, decide_rank(values, rows, triangle.shape[1], scale=float(scale)), float(scale)
 
 
+def uncertain(case: Case, factor: np.ndarray, cancelled: float) -> str:
+    """Why ranks on the data say nothing, or nothing where they do.
+
+    Singular values between rounding and √eps of the largest are doubtful, of the data, of the centred data and of the
+    factor √Λ J alike: they may be rounding, and they may be directions that the data hardly see.
+    """
+    inputs = np.asarray(case.inputs)
+    centred = inputs - inputs.mean(0)
+    eps = float(np.finfo(inputs.dtype).eps)
+    for name, matrix, size in (
+        ("the data", inputs, 0.0),
+        ("the centred data", centred, 0.0),
+        ("√F", factor, cancelled),
+    ):
+        values = np.linalg.svd(matrix, compute_uv=False)
+        top = max(float(values[0]), size)
+        doubtful = int(np.sum((values > eps * top) & (values < eps**0.5 * top)))
+        if doubtful:
+            return f"{doubtful} singular values of {name} are too small to be told from rounding"
+    return ""
+
+
 def evidence(what: str, case: Case, formula: int | None = None):
     """Predicted against measured dimension, the formula against both, and F's action on the predicted basis."""
     predicted = predicted_nullspace(*case)
     triangle, decision, cancelled = measured(case)
     nullity = case.params.size - decision.rank
+    doubt = uncertain(case, triangle, cancelled) if nullity != predicted.dimension else ""
     if predicted.exact:
-        yield same_integer(
-            f"{what}: predicted and measured dimension (gap {decision.gap:.0e})", predicted.dimension, nullity
-        )
+        name = f"{what}: predicted and measured dimension (gap {decision.gap:.0e})"
+        yield same_integer(name, predicted.dimension, nullity, uncertain=doubt)
     if formula is not None:
         yield same_integer(f"{what}: formula and measured dimension", formula, nullity)
     scale = max(cancelled, float(np.linalg.norm(triangle)) / triangle.shape[1] ** 0.5)
     if predicted.basis.size:
         steps = [{"text": line, "latex": ""} for line in predicted.describe().splitlines()]
-        yield vanishes(f"{what}: √F on the predicted basis", triangle @ predicted.basis, scale=scale, steps=steps)
+        lengths = np.linalg.norm(triangle @ predicted.basis, axis=1)  # the same for every basis of the space
+        yield vanishes(f"{what}: √F on the predicted basis", lengths, scale=scale, steps=steps)
 
 
 def _wide(units: int, rank: int, conditions: int) -> int:

@@ -211,12 +211,20 @@ def exponential_runs(problem: Problem, name: str, base, converted, decay: float,
     return outputs, same, other_norms, norms * jax.vmap(other.norm_ratio)(steps)
 
 
+_WARM_UP = optax.warmup_cosine_decay_schedule(0.0, 0.5, 10, 60)
+
+
+def _warm_up(count):
+    """optax's schedule on a float count: on an integer one it has single precision, whatever the parameters have."""
+    return _WARM_UP(jnp.asarray(count, float))
+
+
 EXPONENTIAL = {
     "sgd": (lambda rate, decay: _sgd(rate, decay), lambda o: optax.sgd(o.learning_rate), 0.3, 0.02, {}),
     "sgd, warm-up and cosine": (
         lambda rate, decay: _sgd(rate, decay),
         lambda o: optax.sgd(o.learning_rate),
-        optax.warmup_cosine_decay_schedule(0.0, 0.5, 10, 60),
+        _warm_up,
         0.02,
         {},
     ),

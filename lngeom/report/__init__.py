@@ -6,10 +6,14 @@ from lngeom.report._page import page as page
 from lngeom.report._tables import tables as tables
 from lngeom.report._terminal import (
     claims_table as claims_table,
+    clashes as clashes,
     errata as errata,
     extended as extended,
     listing as listing,
+    notices as notices,
     numbers_alone as numbers_alone,
+    problems as problems,
+    remarks as remarks,
     summary as summary,
     table1 as table1,
 )

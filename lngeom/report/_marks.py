@@ -62,7 +62,7 @@ def residual_bar(evidence: Mapping[str, Any], width: int = 180, height: int = 14
     inner = width - 2 * height
     at, limit = (height + inner * _decade(v) for v in (residual, tolerance))
     start, end = (limit, width) if evidence["kind"] == "counterexample" else (0, limit)
-    good = "ok" if evidence["passed"] and not evidence["vacuous"] else "bad"
+    good = "none" if evidence["no_evidence"] else "ok" if evidence["passed"] else "bad"
     middle = height / 2
     return Markup(
         f'<svg class="bar" width="{width}" height="{height}" viewBox="0 0 {width} {height}" aria-hidden="true">'
@@ -107,7 +107,7 @@ def residual_strip(claims: Sequence[Mapping[str, Any]], width: int = 960, height
             y = top + 5 + (counts[e["kind"]] * 0.618034 % 1) * (size - 10)  # golden ratio: spread without chance
             counts[e["kind"]] += 1
             title = escape(f"{claim['id']}: {e['description']}, {scientific(e['residual'])}")
-            style = e["kind"] if e["passed"] and not e["vacuous"] else "bad"
+            style = "none" if e["no_evidence"] else e["kind"] if e["passed"] else "bad"
             parts.append(
                 f'<circle class="{style}" cx="{place(e["residual"]):.1f}" cy="{y:.1f}" r="4"><title>{title}</title>'
                 "</circle>"

@@ -10,7 +10,7 @@ import jinja2
 from lngeom.report import _marks
 from lngeom.report._mathml import mathml, prose
 
-SYMBOLS = {"holds": "✓", "conditional": "◐", "refuted": "✗", "undecided": "?"}
+SYMBOLS = {"holds": "✓", "conditional": "◐", "refuted": "✗", "undecided": "?", "clash": "⚠"}
 STRENGTHS = {"proof": "proved", "numeric": "supported", "experiment": "measured"}
 LARGEST_TABLE = 8
 """Rows and columns up to which a matrix is shown as numbers; a larger one is a picture."""

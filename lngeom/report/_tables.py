@@ -64,9 +64,8 @@ def _column(name: str) -> dict[str, str]:
 def _cell(outcome: Outcome) -> dict[str, Any]:
     """What a cell says, from the kind of evidence that supports it: "invariant", "no", or "up to sign" for both."""
     measured = [e for e in outcome.evidence if e.role is Role.SUPPORTS and e.residual is not None]
-    same = [e.residual for e in measured if e.kind is Kind.AGREEMENT]
-    other = [e.residual for e in measured if e.kind is Kind.COUNTEREXAMPLE]
-    deviations = [float(r) for r in same + other if r is not None]
+    same, other = (any(e.kind is kind for e in measured) for kind in (Kind.AGREEMENT, Kind.COUNTEREXAMPLE))
+    deviations = [float(e.residual) for e in measured if e.residual is not None and not e.no_evidence]
     says = "up to sign" if same and other else "no" if other else "invariant" if same else "unknown"
     deviation = max(deviations, default=float("nan"))
     return {

@@ -3,11 +3,13 @@
 from collections import Counter
 from collections.abc import Sequence
 
+from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from lngeom.claims import Claim, Outcome, Strength, Verdict
+from lngeom.claims import Claim, Kind, Outcome, Strength, Verdict
 from lngeom.claims._problem import TITLES
+from lngeom.data import Dataset
 from lngeom.invariance_table import EQUIVARIANCE, EXTENDED, Cell
 from lngeom.normalizers import METHODS
 from lngeom.paper import TABLE1
@@ -18,6 +20,7 @@ STYLES = {
     Verdict.CONDITIONAL: "yellow",
     Verdict.REFUTED: "red",
     Verdict.UNDECIDED: "magenta",
+    Verdict.CLASH: "bold white on red",
 }
 STRENGTHS = {Strength.PROOF: "PROVED", Strength.NUMERIC: "SUPPORTED", Strength.EXPERIMENT: "MEASURED"}
 
@@ -25,7 +28,7 @@ STRENGTHS = {Strength.PROOF: "PROVED", Strength.NUMERIC: "SUPPORTED", Strength.E
 def verdict(outcome: Outcome) -> Text:
     """Verdict and strength, with a mark where the verdict is not the recorded one."""
     text = outcome.verdict.value.upper()
-    if outcome.verdict is not Verdict.UNDECIDED:
+    if outcome.verdict not in {Verdict.UNDECIDED, Verdict.CLASH}:
         text += f"\n{STRENGTHS[outcome.strength]}"
     if not outcome.as_recorded:
         text += f"\n(recorded: {outcome.claim.expected.value})"
@@ -47,6 +50,8 @@ def claims_table(outcomes: Sequence[Outcome]) -> Table:
             statement.append("\nif " + "; ".join(claim.assumptions), style="dim")
         if outcome.error:
             statement.append(f"\n{outcome.error}", style="magenta")
+        for reason in outcome.reasons:
+            statement.append(f"\n{reason}", style=STYLES[Verdict.UNDECIDED])
         counts = Counter(e.kind.value for e in outcome.evidence)
         evidence = "\n".join(f"{count} {kind}" for kind, count in counts.items())
         name = Text.assemble(claim.id, (f"\n{claim.source}", "dim"))
@@ -56,11 +61,18 @@ def claims_table(outcomes: Sequence[Outcome]) -> Table:
 
 def _residual(outcome: Outcome) -> str:
     """The largest residual of what should agree, or else the smallest of what should differ."""
-    close = [e.residual for e in outcome.evidence if e.kind.value in {"agreement", "proof"} and e.residual is not None]
-    apart = [e.residual for e in outcome.evidence if e.kind.value == "counterexample" and e.residual is not None]
+    measured = [e for e in outcome.evidence if e.residual is not None and not e.no_evidence]
+    close = [e.residual for e in measured if e.kind is Kind.AGREEMENT and e.residual is not None]
+    apart = [e.residual for e in measured if e.kind is Kind.COUNTEREXAMPLE and e.residual is not None]
     if close and apart:
         return f"= {max(close):.1e}\n≠ {min(apart):.1e}"
     return f"= {max(close):.1e}" if close else f"≠ {min(apart):.1e}" if apart else "–"
+
+
+def _largest(outcome: Outcome, *kinds: Kind) -> str:
+    """The largest residual among evidence of these kinds, or a dash where none of it says anything."""
+    found = [e.residual for e in outcome.evidence if e.kind in kinds and e.residual is not None and not e.no_evidence]
+    return f"{max(found):.0e}" if found else "–"
 
 
 def summary(outcomes: Sequence[Outcome]) -> Table:
@@ -72,6 +84,8 @@ def summary(outcomes: Sequence[Outcome]) -> Table:
     table.add_column("all", justify="right")
     for kind in Verdict:
         found = [o for o in outcomes if o.verdict is kind]
+        if kind is Verdict.CLASH and not found:
+            continue
         counts = [sum(o.strength is s for o in found) for s in Strength]
         table.add_row(Text(kind.value, style=STYLES[kind]), *(str(c or "") for c in counts), str(len(found)))
     return table
@@ -105,6 +119,64 @@ def numbers_alone(outcomes: Sequence[Outcome]) -> Table | None:
     return table
 
 
+def clashes(outcomes: Sequence[Outcome]) -> Panel | None:
+    """What no audit should show: numbers that contradict a proof."""
+    found = [o for o in outcomes if o.verdict is Verdict.CLASH]
+    if not found:
+        return None
+    lines = [f"{o.claim.id}\n  " + "\n  ".join(o.reasons) for o in found]
+    text = (
+        "A number contradicts a proof. One of them is wrong, and it is lngeom that is at fault, not the paper: please "
+        "report the data set and the seed.\n\n"
+    )
+    title = f"CLASH in {len(found)} claim{'' if len(found) == 1 else 's'}"
+    return Panel(Text(text + "\n".join(lines)), title=title, border_style="bold red")
+
+
+def notices(outcomes: Sequence[Outcome], dataset: Dataset) -> list[str]:
+    """What a user should know of numbers that are no evidence on data of their own."""
+    silent = sum(o.silent for o in outcomes)
+    if not silent or dataset.bundled:
+        return []
+    text = f"{silent} of {len(outcomes)} claims have numbers that are no evidence on this data"
+    return [f"{text}; where the verdict stands, a proof carries it alone"]
+
+
+def problems(outcomes: Sequence[Outcome], dataset: Dataset) -> list[str]:
+    """One line for each kind of failure; none if every verdict is the recorded one.
+
+    On the data that comes with lngeom, numbers that are no evidence are a failure too: there all of them can speak.
+
+    Args:
+        outcomes: the claims that were checked.
+        dataset: what they were checked on.
+
+    Returns:
+        Lines that name the claims.
+    """
+    found = {
+        "CLASH, a number contradicts a proof": [o for o in outcomes if o.verdict is Verdict.CLASH],
+        "verdicts that differ from the record": [o for o in outcomes if not o.as_recorded],
+        "numbers that are no evidence": [o for o in outcomes if o.silent and dataset.bundled],
+    }
+    return [f"{text}: {', '.join(o.claim.id for o in these)}" for text, these in found.items() if these]
+
+
+def remarks(outcomes: Sequence[Outcome]) -> Table | None:
+    """Why verdicts are not the recorded ones, and which numbers are no evidence; none where there is nothing to say."""
+    found = [o for o in outcomes if o.reasons or not o.as_recorded]
+    if not found:
+        return None
+    table = Table(title="What the numbers do not show on this data", expand=True, show_lines=True)
+    table.add_column("claim", ratio=3, overflow="fold")
+    table.add_column("verdict", width=11)
+    table.add_column("why", ratio=6, overflow="fold")
+    for outcome in found:
+        why = "\n".join((*outcome.reasons, *filter(None, [outcome.error])))
+        table.add_row(Text(outcome.claim.id), verdict(outcome), Text(why))
+    return table
+
+
 def listing(claims: Sequence[Claim]) -> Table:
     """Ids, topics, sources and recorded verdicts, without checking anything."""
     table = Table(title=f"{len(claims)} claims", expand=True)
@@ -132,11 +204,14 @@ def table1(outcomes: Sequence[Outcome]) -> Table:
             if not outcome.as_recorded:
                 cells.append(Text(f"{says}\n{outcome.verdict.value}", style="red reverse"))
                 continue
-            deviation = max(e.residual or 0.0 for e in outcome.evidence)
+            deviation = _largest(outcome, Kind.AGREEMENT, Kind.COUNTEREXAMPLE)
             style = "green" if row[column.name] else "yellow"
-            cells.append(Text(f"{says}\n{STRENGTHS[outcome.strength].lower()}\n{deviation:.0e}", style=style))
+            cells.append(Text(f"{says}\n{STRENGTHS[outcome.strength].lower()}\n{deviation}", style=style))
         table.add_row(TITLES[method], *cells)
-    table.caption = "Below each cell: strength, and the largest relative change of the output over the draws."
+    table.caption = (
+        "Below each cell: strength, and the largest relative change of the output over the draws (– where the numbers "
+        "are no evidence)."
+    )
     return table
 
 
@@ -153,7 +228,7 @@ def extended(outcomes: Sequence[Outcome]) -> list[Table]:
     second = _grid("f(QW, X) = Q f(W, X), and f(WA⁻¹, Ax) = f(W, x)", by_id, EQUIVARIANCE, groups)
     first.caption = (
         "I invariant, no: it changes, ± only the sign, which g → −g repairs; below, the largest relative change over "
-        "the draws (± after the repair), and * where numbers alone decide."
+        "the draws (± after the repair, – where the numbers are no evidence), and * where numbers alone decide."
     )
     exceptions = [o for o in outcomes if ".exception." in o.claim.id]
     third = Table(title="Exceptions", expand=True)
@@ -178,7 +253,6 @@ def _grid(title: str, by_id, recorded, headings) -> Table:
 def _cell(outcome: Outcome, recorded: Cell) -> Text:
     if not outcome.as_recorded:
         return Text(f"{recorded.value}\n{outcome.verdict.value}", style="red reverse")
-    kind = "counterexample" if recorded is Cell.CHANGED else "agreement"
-    deviation = max((e.residual or 0.0 for e in outcome.evidence if e.kind.value == kind), default=0.0)
+    deviation = _largest(outcome, Kind.COUNTEREXAMPLE if recorded is Cell.CHANGED else Kind.AGREEMENT)
     mark = "" if outcome.strength is Strength.PROOF else "*"
-    return Text(f"{recorded.value}{mark}\n{deviation:.0e}", style=CELL_STYLES[recorded])
+    return Text(f"{recorded.value}{mark}\n{deviation}", style=CELL_STYLES[recorded])

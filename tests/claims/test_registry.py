@@ -63,7 +63,7 @@ def problem():
         ([vanishes("zero", 1e-17 * ONE, scale=1.0)], Verdict.HOLDS),
         ([vanishes("not zero", ONE, scale=1.0)], Verdict.REFUTED),
         ([vanishes("no scale", 0 * ONE, scale=0.0)], Verdict.UNDECIDED),
-        ([vanishes("nan", np.nan * ONE, scale=1.0)], Verdict.REFUTED),
+        ([vanishes("nan", np.nan * ONE, scale=1.0)], Verdict.UNDECIDED),
     ],
 )
 def test_verdict_follows_from_evidence(evidence, verdict):

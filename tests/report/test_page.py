@@ -1,8 +1,10 @@
 """The report page, in a real browser where there is one: safe, reachable, readable at every width."""
 
 import base64
+import dataclasses
 import hashlib
 import html
+import io
 import json
 import re
 import shutil
@@ -14,6 +16,7 @@ from lngeom.claims import Claim, Evidence, Kind, Outcome, Role, Strength, Verdic
 from lngeom.data import Dataset
 from lngeom.report._marks import heat_map, residual_bar
 from lngeom.report._mathml import mathml, prose
+from rich.console import Console
 
 HOSTILE = "\"'><script>document.title='taken'</script><img src=x onerror=\"document.title='taken'\">{{ 7 * 7 }}"
 LONG = r"\frac{" + "+".join(f"a_{{{i}}}" for i in range(60)) + r"}{\left[\begin{matrix}1 & 2\\3 & 4\end{matrix}\right]}"
@@ -95,6 +98,91 @@ def text(document):
     return report.page(document)
 
 
+SILENT = dataclasses.replace(measured(Kind.AGREEMENT, 2e-9), no_evidence="rounding alone may cause 1e-08", passed=False)
+NAN = measured(Kind.COUNTEREXAMPLE, float("inf"), no_evidence="12 of 300 entries are NaN or infinite")
+NOTHING = Evidence(Kind.AGREEMENT, Role.SUPPORTS, "numbers on this data", False, no_evidence="compared nothing")
+OPPOSITE = measured(Kind.AGREEMENT, 0.5, passed=False, contradicts=True)
+OWN = Dataset(inputs=np.ones((4, 2)), name="own.npy", shape=(4, 2), rank=1, fingerprint="0" * 64, notes=())
+
+
+def troubled():
+    """A proof that stands alone, a number against a proof, and a check that compared nothing."""
+    return [
+        outcome("table1.ln.dataset_rescaling", "invariance", Verdict.HOLDS, SILENT, proof()),
+        outcome("table1.ln.dataset_recentering", "invariance", Verdict.HOLDS, NAN, counterexample(Role.SUPPORTS)),
+        outcome("equation.1", "fisher", Verdict.CLASH, OPPOSITE, proof(), expected=Verdict.HOLDS),
+        outcome("equation.2", "fisher", Verdict.UNDECIDED, NOTHING, expected=Verdict.HOLDS),
+    ]
+
+
+def test_numbers_that_are_no_evidence_and_clashes_are_in_the_document():
+    found = json.loads(report.dumps(report.document(troubled(), OWN, 0)))
+    summary, claims = found["summary"], found["claims"]
+    assert summary["clash"] == ["equation.1"]
+    assert summary["no_evidence"] == ["table1.ln.dataset_rescaling", "table1.ln.dataset_recentering", "equation.2"]
+    assert summary["differ"] == ["equation.1", "equation.2"]
+    assert claims[0]["evidence"][0]["no_evidence"] == "rounding alone may cause 1e-08"
+    assert claims[1]["evidence"][0]["residual"] == "inf"
+    assert not claims[1]["evidence"][0]["passed"]
+    assert claims[2]["evidence"][0]["contradicts"]
+    assert "it shows the opposite" in claims[2]["reasons"][0]
+    assert claims[3]["reasons"] == ["numbers on this data: no evidence: compared nothing"]
+    assert [c["deviation"] for c in found["tables"][0]["rows"][0]["cells"]] == [None, None]
+    assert [c["says"] for c in found["tables"][0]["rows"][0]["cells"]] == ["invariant", "no"]
+
+
+def test_flags_that_are_numpy_s_can_be_written():
+    yes, no = np.bool_(True), np.bool_(False)
+    mixed = Evidence(Kind.AGREEMENT, Role.SUPPORTS, "x", yes, vacuous=no, contradicts=no, residual=np.float64(1e-16))
+    written = json.loads(report.dumps(report.document([outcome("equation.1", "t", Verdict.HOLDS, mixed)], OWN, 0)))
+    assert written["claims"][0]["evidence"][0]["passed"] is True
+    assert written["claims"][0]["evidence"][0]["contradicts"] is False
+
+
+def test_the_page_gives_the_reasons_and_is_loud_about_a_clash(text):
+    page = html.unescape(report.page(json.loads(report.dumps(report.document(troubled(), OWN, 0)))))
+    assert "no evidence: rounding alone may cause 1e-08" in page
+    assert "no evidence: 12 of 300 entries are NaN or infinite" in page
+    assert "Clash: a number contradicts a proof." in page
+    assert "number against proof" in page
+    assert "shows the opposite" in page
+    assert "no evidence: compared nothing" in page
+    assert "Clash: a number" not in text
+    assert 'value="clash"' not in text
+
+
+def test_the_terminal_gives_the_reasons_and_is_loud_about_a_clash():
+    def printed(part):
+        console = Console(width=200, record=True, file=io.StringIO())
+        console.print(part)
+        return console.export_text()
+
+    outcomes = troubled()
+    claims, remarks = printed(report.claims_table(outcomes)), printed(report.remarks(outcomes))
+    for shown in (claims, remarks):
+        assert "rounding alone may cause" in shown
+        assert "12 of 300 entries" in shown
+        assert "compared nothing" in shown
+        assert "CLASH" in shown
+    assert "CLASH in 1 claim" in printed(report.clashes(outcomes))
+    assert "clash" in printed(report.summary(outcomes))
+    assert report.clashes(outcomes[:2]) is None
+    assert "clash" not in printed(report.summary(outcomes[:2]))
+    fine = [outcome("equation.3", "fisher", Verdict.HOLDS, measured(Kind.AGREEMENT, 1e-16))]
+    assert report.remarks(fine) is None
+    assert report.problems(fine, OWN) == report.notices(fine, OWN) == []
+
+
+def test_a_proof_alone_is_enough_on_data_of_the_user_s_own_and_not_on_the_digits():
+    alone = troubled()[:2]
+    assert report.problems(alone, OWN) == []
+    assert "2 of 2 claims have numbers that are no evidence" in report.notices(alone, OWN)[0]
+    digits = dataclasses.replace(OWN, name="digits")
+    assert report.problems(alone, digits)[0].startswith("numbers that are no evidence: table1.ln.dataset_rescaling")
+    assert report.notices(alone, digits) == []
+    assert "CLASH, a number contradicts a proof: equation.1" in report.problems(troubled(), OWN)
+
+
 def test_hostile_text_stays_text(text):
     assert text.count("<script") == 1
     assert "<img" not in text
@@ -142,6 +230,7 @@ def test_marks_show_which_side_of_its_tolerance_a_residual_is_on(document):
     assert float(re.search(r'class="ok" cx="([\d.]+)"', below)[1]) < limit
     assert float(re.search(r'class="bad" cx="([\d.]+)"', above)[1]) > limit
     assert residual_bar(claim | {"residual": "inf"}) == ""
+    assert 'class="none"' in residual_bar(claim | {"no_evidence": "lost to rounding", "passed": False})
 
 
 def test_a_matrix_picture_has_the_signs_of_its_entries():
