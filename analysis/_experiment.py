@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 from lngeom import training
+from lngeom._files import replacing
 from lngeom.claims import read_curves
 from lngeom.training import Run, Statement, Task
 
@@ -323,8 +324,14 @@ def read(experiment: Experiment, out: Path) -> Results:
 
     Returns:
         The results.
+
+    Raises:
+        ValueError: if they are not there.
     """
     folder = out / experiment.name
+    missing = [name for name in ("config.json", "summary.json", "curves.npz") if not (folder / name).is_file()]
+    if missing:
+        raise ValueError(f"{folder} has no {' and no '.join(missing)}: run the experiment first, or correct --out")
     described = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     old = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
     seeds, runs = tuple(range(described["seeds"])), {}
@@ -360,9 +367,7 @@ def write(experiment: Experiment, results: Results, out: Path) -> list[Path]:
         name: (json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()
         for name, value in texts.items()
     }
-    paths = []
     for name, content in files.items():
-        temporary = folder / f".{name}"
-        temporary.write_bytes(content)
-        paths.append(temporary.replace(folder / name))
-    return paths
+        with replacing(folder / name) as file:
+            file.write(content)
+    return [folder / name for name in files]

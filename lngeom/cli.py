@@ -1,12 +1,10 @@
 """The command line: the only place that prints and exits."""
 
 import difflib
-import multiprocessing
 import os
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, NoReturn
@@ -14,6 +12,9 @@ from typing import Annotated, NoReturn
 import typer
 from rich.console import Console
 from rich.text import Text
+
+from lngeom import _files
+from lngeom._interrupts import Workers, stoppable
 
 app = typer.Typer(
     add_completion=False,
@@ -28,8 +29,12 @@ Data = Annotated[
 ]
 
 
-def _fail(message: str) -> NoReturn:
+def _tell(message: str) -> None:
     Console(stderr=True).print(Text.assemble(("error: ", "red"), message), soft_wrap=True)
+
+
+def _fail(message: str) -> NoReturn:
+    _tell(message)
     raise typer.Exit(2)
 
 
@@ -52,12 +57,8 @@ def _compile_sparingly() -> None:
 
 def _check_writable(folder: Path) -> None:
     """Fails now, and not after the work, where results could not be written."""
-    existing = next(p for p in (folder, *folder.parents) if p.exists())
     try:
-        if not existing.is_dir():
-            raise NotADirectoryError(f"{existing} is not a folder")
-        with tempfile.TemporaryFile(dir=existing):
-            pass
+        _files.check_writable(folder)
     except OSError as error:
         _fail(f"cannot write to --out {folder}: {error}")
 
@@ -95,7 +96,7 @@ def _run(claims, data: str, seed: int, results: Path | None = None, proofs: bool
     columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
     # NumPy's matrices are small here; its own threads would only contend with JAX's.
     with (
-        ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn")) as prover,
+        Workers(2) as prover,
         jax.enable_x64(True),
         threadpool_limits(1, user_api="blas"),
         Progress(*columns, console=Console(stderr=True), transient=True) as progress,
@@ -358,11 +359,16 @@ def version() -> None:
 
 def main() -> None:
     """Entry point of the `lngeom` command."""
-    try:
-        app()
-    except KeyboardInterrupt:
-        Console(stderr=True).print("interrupted; nothing was written")
-        sys.exit(130)
+    with stoppable(" ".join(["lngeom", *sys.argv[1:2]])):
+        try:
+            app()
+        except BrokenProcessPool:
+            message = "a worker process was killed, perhaps for want of memory; free some and start again"
+            _tell(message)
+            sys.exit(2)
+        except OSError as error:
+            _tell(str(error))
+            sys.exit(2)
 
 
 if __name__ == "__main__":
