@@ -86,7 +86,8 @@ def stoppable(command: str) -> Iterator[None]:
 
     before = {number: signal.signal(number, interrupt) for number in verbs}
     woken = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
-    threading.Thread(target=watch, daemon=True).start()
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
     try:
         yield
     finally:
@@ -98,6 +99,8 @@ def stoppable(command: str) -> Iterator[None]:
         for number, handler in before.items():
             signal.signal(number, handler)
         writer.close()
+        watcher.join()
+        reader.close()
 
 
 def _end(what: str, code: int) -> NoReturn:
