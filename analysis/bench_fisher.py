@@ -292,7 +292,10 @@ def main() -> None:
     check_writable(options.out)
     jax.config.update("jax_enable_x64", True)
     stored = options.out / "bench_fisher.json"
-    results = json.loads(stored.read_text())["data"] if stored.exists() else {}
+    try:
+        results = json.loads(stored.read_text())["data"] if stored.exists() else {}
+    except (ValueError, KeyError) as error:
+        parser.error(f"{stored} is damaged ({error!r}): remove it, or give another --out")
     for name in options.tasks or TASKS:
         results[name] = TASKS[name](options.rounds)
         print(table({name: results[name]}), flush=True)

@@ -51,12 +51,15 @@ def compute(name: str, sizes: Sizes, folder: Path, progress: Callable | None = N
         Arrays by name.
 
     Raises:
-        ValueError: if a training diverges.
+        ValueError: if a training diverges, or the results that are kept are damaged.
     """
     identity = {"sizes": asdict(sizes), "jax": jax.__version__, "numpy": np.__version__}
     path = folder / f"{name}.json"
     if path.exists():
-        kept = json.loads(path.read_text(encoding="utf-8"))
+        try:
+            kept = json.loads(path.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise ValueError(f"{path} is damaged ({error}): remove it and start again") from error
         if kept["identity"] == identity:
             return _arrays(kept["results"])
     folder.mkdir(parents=True, exist_ok=True)

@@ -77,8 +77,11 @@ def check_writable(folder: Path) -> None:
     existing = next(p for p in (folder, *folder.absolute().parents) if p.exists())
     if not existing.is_dir():
         raise NotADirectoryError(f"{existing} is not a folder")
-    with tempfile.TemporaryFile(dir=existing):
-        pass
+    try:
+        with tempfile.TemporaryFile(dir=existing):
+            pass
+    except OSError as error:
+        raise type(error)(f"no file can be made in {existing}: {error.strerror}") from error
 
 
 @contextmanager

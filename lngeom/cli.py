@@ -55,12 +55,12 @@ def _compile_sparingly() -> None:
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
 
-def _check_writable(folder: Path) -> None:
+def _check_writable(folder: Path, option: str = "--out") -> None:
     """Fails now, and not after the work, where results could not be written."""
     try:
         _files.check_writable(folder)
     except OSError as error:
-        _fail(f"cannot write to --out {folder}: {error}")
+        _fail(f"cannot write to {option} {folder}: {error}")
 
 
 @contextmanager
@@ -102,11 +102,19 @@ def _run(claims, data: str, seed: int, results: Path | None = None, proofs: bool
         Progress(*columns, console=Console(stderr=True), transient=True) as progress,
     ):
         pending = {claim.id: prover.submit(registry.proof_evidence, claim.id) for claim in claims if proofs}
+
+        def proof(id: str):
+            try:
+                return pending[id].result()
+            except BrokenProcessPool:
+                _tell("a worker process was killed, perhaps for want of memory: free some, and start again")
+                sys.exit(2)  # past those who take an error for evidence
+
         problem = registry.Problem(jnp.asarray(dataset.inputs), seed, results=results)
         task = progress.add_task("", total=len(claims))
         for claim in claims:
             progress.update(task, description=claim.id)
-            outcomes.append(registry.run(claim, problem, (lambda id: pending[id].result()) if proofs else None))
+            outcomes.append(registry.run(claim, problem, proof if proofs else None))
             progress.advance(task)
     return dataset, outcomes
 
@@ -317,7 +325,7 @@ def fisher(
     try:
         if save is not None:
             command.check_save(save)
-            _check_writable(save.parent)
+            _check_writable(save.parent, "--save")
         with jax.enable_x64(True):
             if glm == (model is not None):
                 raise ValueError("name a model as MODULE:NAME, or say --glm for a normalized GLM on --data")
@@ -362,10 +370,6 @@ def main() -> None:
     with stoppable(" ".join(["lngeom", *sys.argv[1:2]])):
         try:
             app()
-        except BrokenProcessPool:
-            message = "a worker process was killed, perhaps for want of memory; free some and start again"
-            _tell(message)
-            sys.exit(2)
         except OSError as error:
             _tell(str(error))
             sys.exit(2)

@@ -107,15 +107,21 @@ def command(monkeypatch, *arguments):
 
 def test_a_folder_of_results_that_will_not_do_is_one_error_before_the_work(tmp_path, monkeypatch, capfd):
     (tmp_path / "file").touch()
+    (tmp_path / "damaged" / "mnist").mkdir(parents=True)
+    for name in ("mnist/config.json", "mnist/summary.json", "mnist/curves.npz"):
+        (tmp_path / "damaged" / name).write_text("{")
     monkeypatch.setattr(_experiment, "run", pytest.fail)
     cases = [
         (("mnist", "--redraw", "--out", tmp_path / "none"), "mnist has no config.json"),
+        (("mnist", "--redraw", "--out", tmp_path / "damaged"), "mnist has no results of this version"),
         (("mnist", "--out", tmp_path / "file"), "file is not a folder"),
         (("mnist", "--full", "--data", tmp_path / "none", "--out", tmp_path / "out"), "none"),
         (("learning_rate", "--out", tmp_path / "file" / "out"), "file is not a folder"),
         (("bench_tracker", "--out", tmp_path / "file" / "out.json"), "file is not a folder"),
         (("bench_fisher", "cost", "--out", tmp_path / "file"), "file is not a folder"),
     ]
+    for name in ("learning_rate", "bench_tracker", "bench_fisher"):
+        monkeypatch.delitem(sys.modules, f"analysis.{name}", raising=False)
     for arguments, message in cases:
         assert command(monkeypatch, *arguments) == 2
         (line,) = capfd.readouterr().err.splitlines()
