@@ -11,7 +11,10 @@ import sys
 import time
 from pathlib import Path
 from types import ModuleType
+from typing import NoReturn
 
+from lngeom._files import check_writable, only_run
+from lngeom._interrupts import on_stop, stoppable
 from lngeom.training import Progress
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress as Bar, TextColumn, TimeElapsedColumn
@@ -81,11 +84,28 @@ def _experiment(console: Console, experiment: Experiment, options: argparse.Name
     if options.redraw:
         _finish(console, experiment, read(experiment, options.out), options.out)
         return
+    check_writable(options.out)
+    with only_run(options.out / experiment.name):
+        _train(console, experiment, options)
+
+
+def _train(console: Console, experiment: Experiment, options: argparse.Namespace) -> None:
     settings = experiment.full if options.full else experiment.small
     data = load_full(experiment, options.data) if options.full else None
     folder = options.out / experiment.name / "checkpoints"
     if not options.resume:
         shutil.rmtree(folder, ignore_errors=True)
+
+    def kept() -> str:
+        count = len(list(folder.glob("*.checkpoint")))
+        if not count:
+            return "No checkpoint had been written yet. Start it again from the beginning."
+        return (
+            f"Checkpoints of {count} of {len(experiment.arms)} arms are kept in {folder}. Go on with "
+            f"python -m analysis {experiment.name} --resume and the other options as they were."
+        )
+
+    on_stop(kept)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     start = time.perf_counter()
     with Bar(*columns, console=Console(stderr=True)) as bar:
@@ -121,8 +141,21 @@ def _module(name: str) -> ModuleType:
     return importlib.import_module(f"analysis.{name}")
 
 
+def _fail(error: Exception) -> NoReturn:
+    Console(stderr=True).print(f"error: {error}", style="red", highlight=False, markup=False, soft_wrap=True)
+    sys.exit(2)
+
+
 def main() -> None:
     """Entry point of `python -m analysis`."""
+    with stoppable(" ".join(["python -m analysis", *sys.argv[1:2]])):
+        try:
+            _main()
+        except OSError as error:
+            _fail(error)
+
+
+def _main() -> None:
     known = discover()
     if len(sys.argv) > 1 and known.get(sys.argv[1]) == "module":  # it has options of its own
         name = sys.argv.pop(1)
@@ -145,11 +178,7 @@ def main() -> None:
         for experiment in experiments:
             _experiment(console, experiment, options)
     except ValueError as error:
-        Console(stderr=True).print(f"error: {error}", style="red", highlight=False, markup=False, soft_wrap=True)
-        sys.exit(2)
-    except KeyboardInterrupt:
-        Console(stderr=True).print("interrupted; go on with --resume")
-        sys.exit(130)
+        _fail(error)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ import importlib
 import io
 import json
 import threading
+import zipfile
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, field, replace
@@ -13,6 +14,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 from lngeom import training
+from lngeom._files import replacing
 from lngeom.claims import read_curves
 from lngeom.training import Run, Statement, Task
 
@@ -323,14 +325,24 @@ def read(experiment: Experiment, out: Path) -> Results:
 
     Returns:
         The results.
+
+    Raises:
+        ValueError: if they are not there, or damaged.
     """
     folder = out / experiment.name
-    described = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    old = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
-    seeds, runs = tuple(range(described["seeds"])), {}
-    for name, curves in read_curves(out, experiment.name).items():
-        diverged = [-1 if s is None else s for s in old["arms"][name]["diverged at step"]]
-        runs[name] = Run(curves.steps, curves.values, np.array(diverged), None, seeds)
+    missing = [name for name in ("config.json", "summary.json", "curves.npz") if not (folder / name).is_file()]
+    if missing:
+        raise ValueError(f"{folder} has no {' and no '.join(missing)}: run the experiment first, or correct --out")
+    runs = {}
+    try:
+        described = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        old = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+        seeds = tuple(range(described["seeds"]))
+        for name, curves in read_curves(out, experiment.name).items():
+            diverged = [-1 if s is None else s for s in old["arms"][name]["diverged at step"]]
+            runs[name] = Run(curves.steps, curves.values, np.array(diverged), None, seeds)
+    except (ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
+        raise ValueError(f"{folder} has no results of this version ({error!r}): run the experiment again") from error
     further = {k: v for k, v in old.items() if k == "further"}
     return Results(described, runs, summarize(experiment, runs) | further)
 
@@ -360,9 +372,7 @@ def write(experiment: Experiment, results: Results, out: Path) -> list[Path]:
         name: (json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()
         for name, value in texts.items()
     }
-    paths = []
     for name, content in files.items():
-        temporary = folder / f".{name}"
-        temporary.write_bytes(content)
-        paths.append(temporary.replace(folder / name))
-    return paths
+        with replacing(folder / name) as file:
+            file.write(content)
+    return [folder / name for name in files]

@@ -19,6 +19,7 @@ import jax
 import jax.numpy as jnp
 import lngeom as lg
 from lngeom import plots
+from lngeom._files import check_writable
 
 from analysis import fisher_peers as peers
 
@@ -288,9 +289,13 @@ def main() -> None:
     unknown = sorted(set(options.tasks) - set(TASKS))
     if unknown:
         parser.error(f"no task {', '.join(unknown)}; the tasks are {', '.join(TASKS)}")
+    check_writable(options.out)
     jax.config.update("jax_enable_x64", True)
     stored = options.out / "bench_fisher.json"
-    results = json.loads(stored.read_text())["data"] if stored.exists() else {}
+    try:
+        results = json.loads(stored.read_text())["data"] if stored.exists() else {}
+    except (ValueError, KeyError) as error:
+        parser.error(f"{stored} is damaged ({error!r}): remove it, or give another --out")
     for name in options.tasks or TASKS:
         results[name] = TASKS[name](options.rounds)
         print(table({name: results[name]}), flush=True)

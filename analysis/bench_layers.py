@@ -14,6 +14,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -177,9 +178,17 @@ def _torch_calls(rows: int, width: int) -> dict[str, tuple[Callable, None]]:
     return {"forward": (forward, None), "forward and backward": (backward, None)}
 
 
+def _follow(parent: int) -> None:
+    """Ends this worker when its parent has ended, even if that was killed."""
+    while os.getppid() == parent:
+        time.sleep(1)
+    os._exit(1)
+
+
 def _work(name: str, rows: int, width: int, core: int) -> None:
     """Body of a worker process: pins itself, prepares, then times one round for each line it reads."""
     os.sched_setaffinity(0, {core})
+    threading.Thread(target=_follow, args=(os.getppid(),), daemon=True).start()
     calls = _torch_calls(rows, width) if name == "torch" else _jax_calls(name, rows, width)
     for call, _ in calls.values():
         call()
@@ -205,7 +214,9 @@ def _start(name: str, rows: int, width: int, malloc: str, core: int) -> subproce
     }
     command = [sys.executable, "-m", "analysis.bench_layers", "--work", name, "--sizes", f"{rows}x{width}"]
     command += ["--core", str(core)]
-    return subprocess.Popen(
+    from lngeom._interrupts import start  # here alone: a worker that measures another library imports no JAX
+
+    return start(
         command,
         env=environment,
         stdin=subprocess.PIPE,
@@ -309,6 +320,9 @@ def main() -> None:
     if options.work:
         del sys.argv[1:]  # tokamax reads them too, and refuses those it does not know
         return _work(options.work, *sizes[0], options.core)
+    from lngeom._files import check_writable, replacing
+
+    check_writable(options.out.parent)
     report = benchmark(sizes, tuple(options.malloc), options.rounds)
     for m in report.measurements:
         ratio = report.ratio(m.implementation, m.mode, m.rows, m.width, m.malloc)
@@ -317,9 +331,8 @@ def main() -> None:
         name = f"{m.malloc:10} {size:11} {m.mode:21} {m.implementation:13}"
         print(f"{name} {m.milliseconds:8.3f} ms {ratio:6.2f}x {memory}")
     options.out.parent.mkdir(parents=True, exist_ok=True)
-    partial = options.out.with_suffix(".partial")
-    partial.write_text(json.dumps(asdict(report), indent=1) + "\n")
-    partial.rename(options.out)
+    with replacing(options.out) as file:
+        file.write((json.dumps(asdict(report), indent=1) + "\n").encode())
     return None
 
 

@@ -27,6 +27,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from lngeom import nn
+from lngeom._files import check_writable, replacing
 from lngeom.training import track_geometry
 
 NETWORKS = {"large": (784, 1000, 1000, 10), "small": (64, 256, 256, 10)}
@@ -201,9 +202,8 @@ def _write(found: list[Measurement], out: Path) -> None:
         "accelerators": "not measured",
     }
     out.parent.mkdir(parents=True, exist_ok=True)
-    partial = out.with_suffix(".partial")
-    partial.write_text(json.dumps(report, indent=1) + "\n")
-    partial.rename(out)
+    with replacing(out) as file:
+        file.write((json.dumps(report, indent=1) + "\n").encode())
 
 
 def main() -> None:
@@ -215,6 +215,7 @@ def main() -> None:
     )
     parser.add_argument("--out", type=Path, default=Path("figures/bench_tracker.json"))
     options = parser.parse_args()
+    check_writable(options.out.parent)
     cases = [
         ("large", LOOPS[0], options.rounds),
         ("small", LOOPS[0], 3 * options.rounds),

@@ -22,6 +22,7 @@ from pathlib import Path
 
 import numpy as np
 from jaxtyping import Float
+from lngeom._files import check_writable
 from rich.console import Console
 from rich.table import Table
 
@@ -154,6 +155,7 @@ def main() -> None:
     parser.add_argument("--small", action="store_true", help="width 96 and float32 only")
     parser.add_argument("--out", type=Path, default=Path("figures/layer_audit"), help="path of the figure, no suffix")
     options = parser.parse_args()
+    check_writable(options.out.parent)
     start = time.perf_counter()
     found = audit(width=96, samples=16, dtypes=("float32",)) if options.small else audit()
     speeds = _speeds(Path("figures/bench_layers.json"))

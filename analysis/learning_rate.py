@@ -16,6 +16,8 @@ from typing import Any
 import jax
 import numpy as np
 from lngeom import plots
+from lngeom._files import check_writable, only_run, replacing
+from lngeom._interrupts import on_stop
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -49,20 +51,22 @@ def compute(name: str, sizes: Sizes, folder: Path, progress: Callable | None = N
         Arrays by name.
 
     Raises:
-        ValueError: if a training diverges.
+        ValueError: if a training diverges, or the results that are kept are damaged.
     """
     identity = {"sizes": asdict(sizes), "jax": jax.__version__, "numpy": np.__version__}
     path = folder / f"{name}.json"
     if path.exists():
-        kept = json.loads(path.read_text(encoding="utf-8"))
+        try:
+            kept = json.loads(path.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise ValueError(f"{path} is damaged ({error}): remove it and start again") from error
         if kept["identity"] == identity:
             return _arrays(kept["results"])
     folder.mkdir(parents=True, exist_ok=True)
     with jax.enable_x64(True):
         results = _plain(PARTS[name](sizes, folder, progress))
-    temporary = path.with_suffix(".part")
-    temporary.write_text(json.dumps({"identity": identity, "results": results}), encoding="utf-8")
-    temporary.replace(path)
+    with replacing(path) as file:
+        file.write(json.dumps({"identity": identity, "results": results}).encode())
     return _arrays(results)
 
 
@@ -106,12 +110,15 @@ def run(sizes: Sizes, out: Path, names: Sequence[str] = tuple(PARTS), console: C
         Paths of what was written.
 
     Raises:
-        ValueError: if a training diverges.
+        OSError: if nothing can be written to `out`.
+        ValueError: if a training diverges, or another run is at work in `out`.
     """
+    check_writable(out)
     folder = out / ".learning_rate"
+    on_stop(lambda: f"Finished parts and checkpoints are kept in {folder}. Start it again to go on.")
     written: list[Path] = []
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console or Console(quiet=True), transient=True) as bar:
+    with only_run(folder), Progress(*columns, console=console or Console(quiet=True), transient=True) as bar:
         overall = bar.add_task("parts", total=len(names))
 
         def progress(name: str):
@@ -142,9 +149,6 @@ def main() -> None:
     except ValueError as error:
         console.print(f"error: {error}", style="red", highlight=False, markup=False, soft_wrap=True)
         sys.exit(2)
-    except KeyboardInterrupt:
-        console.print("interrupted; start it again to go on")
-        sys.exit(130)
     console.print("Written: " + ", ".join(map(str, written)), highlight=False, soft_wrap=True)
 
 

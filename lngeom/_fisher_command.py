@@ -1,9 +1,7 @@
 """What `lngeom fisher` is asked for, made into an operator."""
 
 import inspect
-import os
 import re
-import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +12,7 @@ import numpy as np
 
 import lngeom
 from lngeom import families
+from lngeom._files import replacing
 from lngeom._fisher_inputs import Given, from_object
 from lngeom.checks import NAMES, load
 from lngeom.data import load as load_data, read
@@ -128,16 +127,10 @@ def write_matrix(path: Path, matrix: Any, operator: FisherOperator) -> None:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     sizes = [leaf.size for leaf in jax.tree.leaves(operator.problem.params)]
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            np.savez(
-                file, matrix=np.asarray(matrix), leaves=operator.leaves, sizes=sizes, operator=np.array(repr(operator))
-            )
-        Path(temporary).chmod(0o644)
-        Path(temporary).replace(path)
-    finally:
-        Path(temporary).unlink(missing_ok=True)
+    with replacing(path) as file:
+        np.savez(
+            file, matrix=np.asarray(matrix), leaves=operator.leaves, sizes=sizes, operator=np.array(repr(operator))
+        )
 
 
 def _family(name: str) -> families.AbstractFamily:

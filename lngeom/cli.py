@@ -1,12 +1,10 @@
 """The command line: the only place that prints and exits."""
 
 import difflib
-import multiprocessing
 import os
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, NoReturn
@@ -14,6 +12,9 @@ from typing import Annotated, NoReturn
 import typer
 from rich.console import Console
 from rich.text import Text
+
+from lngeom import _files
+from lngeom._interrupts import Workers, stoppable
 
 app = typer.Typer(
     add_completion=False,
@@ -28,8 +29,12 @@ Data = Annotated[
 ]
 
 
-def _fail(message: str) -> NoReturn:
+def _tell(message: str) -> None:
     Console(stderr=True).print(Text.assemble(("error: ", "red"), message), soft_wrap=True)
+
+
+def _fail(message: str) -> NoReturn:
+    _tell(message)
     raise typer.Exit(2)
 
 
@@ -50,16 +55,12 @@ def _compile_sparingly() -> None:
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
 
-def _check_writable(folder: Path) -> None:
+def _check_writable(folder: Path, option: str = "--out") -> None:
     """Fails now, and not after the work, where results could not be written."""
-    existing = next(p for p in (folder, *folder.parents) if p.exists())
     try:
-        if not existing.is_dir():
-            raise NotADirectoryError(f"{existing} is not a folder")
-        with tempfile.TemporaryFile(dir=existing):
-            pass
+        _files.check_writable(folder)
     except OSError as error:
-        _fail(f"cannot write to --out {folder}: {error}")
+        _fail(f"cannot write to {option} {folder}: {error}")
 
 
 @contextmanager
@@ -95,17 +96,25 @@ def _run(claims, data: str, seed: int, results: Path | None = None, proofs: bool
     columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
     # NumPy's matrices are small here; its own threads would only contend with JAX's.
     with (
-        ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn")) as prover,
+        Workers(2) as prover,
         jax.enable_x64(True),
         threadpool_limits(1, user_api="blas"),
         Progress(*columns, console=Console(stderr=True), transient=True) as progress,
     ):
         pending = {claim.id: prover.submit(registry.proof_evidence, claim.id) for claim in claims if proofs}
+
+        def proof(id: str):
+            try:
+                return pending[id].result()
+            except BrokenProcessPool:
+                _tell("a worker process was killed, perhaps for want of memory: free some, and start again")
+                sys.exit(2)  # past those who take an error for evidence
+
         problem = registry.Problem(jnp.asarray(dataset.inputs), seed, results=results)
         task = progress.add_task("", total=len(claims))
         for claim in claims:
             progress.update(task, description=claim.id)
-            outcomes.append(registry.run(claim, problem, (lambda id: pending[id].result()) if proofs else None))
+            outcomes.append(registry.run(claim, problem, proof if proofs else None))
             progress.advance(task)
     return dataset, outcomes
 
@@ -334,7 +343,7 @@ def fisher(
     try:
         if save is not None:
             command.check_save(save)
-            _check_writable(save.parent)
+            _check_writable(save.parent, "--save")
         with jax.enable_x64(True):
             if glm == (model is not None):
                 raise ValueError("name a model as MODULE:NAME, or say --glm for a normalized GLM on --data")
@@ -376,11 +385,12 @@ def version() -> None:
 
 def main() -> None:
     """Entry point of the `lngeom` command."""
-    try:
-        app()
-    except KeyboardInterrupt:
-        Console(stderr=True).print("interrupted; nothing was written")
-        sys.exit(130)
+    with stoppable(" ".join(["lngeom", *sys.argv[1:2]])):
+        try:
+            app()
+        except OSError as error:
+            _tell(str(error))
+            sys.exit(2)
 
 
 if __name__ == "__main__":

@@ -11,8 +11,8 @@ import pytest
 
 ROOT = Path(lngeom.__file__).parent
 FLOORS = {
-    0: ("_types", "_numerics", "paper", "invariance_table", "data"),
-    1: ("normalizers", "families", "transformations"),
+    0: ("_files", "_types", "_numerics", "paper", "invariance_table", "data"),
+    1: ("_interrupts", "normalizers", "families", "transformations"),
     2: ("glm", "nn", "symbolic"),
     3: ("information", "checks", "discovery", "strategies"),
     4: ("metric", "training", "_fisher_inputs"),

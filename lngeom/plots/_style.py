@@ -1,14 +1,12 @@
 """One style for every figure, and the one way to write it: SVG and PNG with their data as JSON beside them."""
 
 import json
-import os
-import tempfile
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import matplotlib
 import numpy as np
@@ -17,6 +15,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from lngeom import __version__
+from lngeom._files import replacing
 
 WIDTHS = {"column": 3.6, "page": 7.2}
 """Inches: one column, or the page."""
@@ -90,15 +89,9 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _write(path: Path, write) -> Path:
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=path.suffix)
-    os.close(handle)
-    try:
-        write(Path(temporary))
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    finally:
-        Path(temporary).unlink(missing_ok=True)
+def _write(path: Path, write: Callable[[BinaryIO], Any]) -> Path:
+    with replacing(path) as file:
+        write(file)
     return path
 
 
@@ -136,8 +129,9 @@ def save(
     fig.text(0, -0.06 / fig.get_figheight(), "\n".join(lines), va="top", size=7, color="#333333", parse_math=False)
     return [
         _write(
-            stem.with_suffix(".svg"), lambda p: fig.savefig(p, metadata=about | {"Date": None, "Creator": "lngeom"})
+            stem.with_suffix(".svg"),
+            lambda f: fig.savefig(f, format="svg", metadata=about | {"Date": None, "Creator": "lngeom"}),
         ),
-        _write(stem.with_suffix(".png"), lambda p: fig.savefig(p, dpi=200, metadata=about)),
-        _write(stem.with_suffix(".json"), lambda p: p.write_text(text, encoding="utf-8")),
+        _write(stem.with_suffix(".png"), lambda f: fig.savefig(f, format="png", dpi=200, metadata=about)),
+        _write(stem.with_suffix(".json"), lambda f: f.write(text.encode())),
     ]

@@ -1,11 +1,23 @@
-"""Which law an optax optimizer follows, found from its state and from its response to gradients."""
+"""Which law an optax optimizer follows, and its first learning rate, from its state and its response to gradients."""
+
+import math
+import warnings
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 import optax
 from jaxtyping import PyTree
 
+from lngeom.training._groups import Groups
 from lngeom.training._laws import LAWS
+
+FACTOR = 5.0
+"""A given rate this much larger or smaller than the optimizer's own draws a warning. Nesterov momentum, whose first
+step is 1 + β times the rate, stays below."""
+
+_GROWTH = {"sgd": 2.0, "momentum": 2.0, "adamw": 1.0, "lion": 1.0}
+"""Laws whose first step is −η∇ or −η sign(∇): by what it is multiplied for a gradient of twice the size."""
 
 _BY_STATE = {
     "MuonState": "muon",  # first: the rest of its parameters has Adam's state
@@ -39,18 +51,57 @@ def _alternating(leaf):
 
 def _response(
     optimizer: optax.GradientTransformationExtraArgs, params: PyTree, weights: float, gradient: float
-) -> float:
-    """Size of the first step along a gradient of signs, orthogonal to weights of ones."""
+) -> list[float]:
+    """Length of the first step along a gradient of signs, orthogonal to weights of ones, for each leaf."""
     ones = _tiny(params)
     signs = jax.tree.map(_alternating, ones)
     w = jax.tree.map(lambda v: jnp.asarray(weights, v.dtype) * v, ones)
     g = jax.tree.map(lambda v: jnp.asarray(gradient, v.dtype) * v, signs)
     step, _ = optimizer.update(g, optimizer.init(w), w)
     pairs = zip(jax.tree.leaves(step), jax.tree.leaves(signs), strict=True)
-    return float(sum(jnp.sum(jnp.where(jnp.size(s) > 1, u * s, 0)) for u, s in pairs))
+    return [float(jnp.sum(jnp.where(jnp.size(s) > 1, u * s, 0))) for u, s in pairs]
 
 
-def detect(optimizer: optax.GradientTransformationExtraArgs, params: PyTree) -> str:
+def _first_rates(law: str, params: PyTree, base: list[float], steeper: list[float]) -> list[float]:
+    """η of the first step for each leaf, where that is −η∇ or −η sign(∇); NaN elsewhere."""
+    growth = _GROWTH.get(law)
+    sizes = [leaf.size for leaf in jax.tree.leaves(_tiny(params))]
+    return [
+        -b / size if b and round(s / b, 1) == growth else math.nan
+        for b, s, size in zip(base, steeper, sizes, strict=True)
+    ]
+
+
+def compare_rate(given: float | Callable, rates: list[float], groups: Groups) -> None:
+    """Warns where the learning rate that the tracker was given is far from the optimizer's at its first step.
+
+    Args:
+        given: the rate, or its schedule.
+        rates: of the optimizer, as `detect` finds them.
+        groups: what is tracked.
+
+    Warns:
+        UserWarning: if the given rate is `FACTOR` times too large or too small for a group.
+    """
+    try:
+        with jax.ensure_compile_time_eval():
+            rate = float(given(jnp.zeros((), jnp.int32)) if callable(given) else given)
+    except (TypeError, jax.errors.ConcretizationTypeError):  # traced, as under a `vmap` over rates
+        return
+    for name, members in groups:
+        for own in (rates[k] for k in members if rates):
+            if rate > 0 and own > 0 and not 1 / FACTOR < rate / own < FACTOR:
+                warnings.warn(
+                    f"track_geometry was given the learning rate {rate:.3g}, but the first update of {name!r} by its "
+                    f"optimizer has the rate {own:.3g}: the effective learning rate and the equilibrium that are "
+                    "recorded would be wrong by that factor. Give learning_rate= what the optimizer was given, its "
+                    "schedule if it has one",
+                    stacklevel=3,
+                )
+                return
+
+
+def detect(optimizer: optax.GradientTransformationExtraArgs, params: PyTree) -> tuple[str, list[float]]:
     """Finds the law of an optimizer from its state and from its first step at twice the gradient and twice the weights.
 
     Args:
@@ -59,35 +110,41 @@ def detect(optimizer: optax.GradientTransformationExtraArgs, params: PyTree) -> 
 
     Returns:
         One of `LAWS`: "adaptive" where nothing more than the effective learning rate can be told. Adam with weight
-        decay in the gradient ("adam_l2") looks like "adamw".
+        decay in the gradient ("adam_l2") looks like "adamw". And the learning rate of the first step of SGD,
+        momentum, Adam and Lion, for each leaf; NaN for a leaf, or an empty list, where it is unknown.
 
     Raises:
         ValueError: if the law cannot be told.
     """
     advice = f"say which law it follows with kind=, one of {', '.join(LAWS)}"
     with jax.ensure_compile_time_eval(), jax.numpy_dtype_promotion("standard"):
-        names = _state_names(jax.eval_shape(optimizer.init, params))
+        start = jax.eval_shape(optimizer.init, params)
+        names = _state_names(start)
         known = next((law for state, law in _BY_STATE.items() if state in names), None)
         if known == "muon":
-            return known
+            return known, []
         try:
-            base, steeper, larger = (_response(optimizer, params, *at) for at in ((1, 1), (1, 2), (2, 1)))
+            responses = [_response(optimizer, params, *at) for at in ((1, 1), (1, 2), (2, 1))]
+            base, steeper, larger = map(sum, responses)
         except Exception as error:
             raise ValueError(f"the optimizer cannot be probed ({type(error).__name__}: {error}); {advice}") from error
     if not abs(base) > 0:
         if known:
-            return known
+            return known, []
         raise ValueError(f"the optimizer takes no step at its first learning rate, so that its law is unseen; {advice}")
     momentum = "TraceState" in names
     by_gradient, by_weights = round(steeper / base, 1), round(larger / base, 1)
     match by_gradient, by_weights:
         case 2.0, 1.0 if not known:
-            return "momentum" if momentum else "sgd"
+            law = "momentum" if momentum else "sgd"
         case 1.0, 1.0 if not momentum:
-            return known or "adaptive"
+            law = known or "adaptive"
         case 1.0, 2.0:
-            return "lamb" if known else "lars"
-    raise ValueError(
-        f"unknown optimizer: its first step is multiplied by {by_gradient:g} for a gradient of twice the size, and by "
-        f"{by_weights:g} for weights of twice the size; {advice}"
-    )
+            law = "lamb" if known else "lars"
+        case _:
+            raise ValueError(
+                f"unknown optimizer: its first step is multiplied by {by_gradient:g} for a gradient of twice the size, "
+                f"and by {by_weights:g} for weights of twice the size; {advice}"
+            )
+    averages = law == "sgd" and any(leaf.ndim for leaf in jax.tree.leaves(start))  # it remembers gradients
+    return law, [] if averages or "EmaState" in names else _first_rates(law, params, *responses[:2])

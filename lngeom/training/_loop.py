@@ -18,6 +18,7 @@ import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+from lngeom._files import check_writable
 from lngeom.training._checkpoint import load_checkpoint, read_header, save_checkpoint
 
 State = TypeVar("State")
@@ -204,7 +205,7 @@ def train(
     every: int,
     data: Any = None,
     stream: Stream | None = None,
-    checkpoint: Path | None = None,
+    checkpoint: Path | str | None = None,
     resume: bool = False,
     checkpoint_seconds: float = 10.0,
     configuration: Mapping[str, Any] | None = None,
@@ -240,10 +241,14 @@ def train(
         The curves, and the states after the last step.
 
     Raises:
+        OSError: if the checkpoint cannot be written or read; before the first step, where that can be seen.
         ValueError: if seeds, steps or the intervals make no sense, or the checkpoint is of another
             configuration or damaged.
     """
     _check(seeds, steps, every)
+    if checkpoint is not None:
+        checkpoint = Path(checkpoint)
+        check_writable(checkpoint.parent)
     keys = _shard(_keys(seeds, 1), mesh, "seeds", 0)
     # One seed at a time: batched decompositions, such as an orthogonal start needs, can hang on a CPU.
     start = jax.jit(task.init)

@@ -12,7 +12,7 @@ import optax
 from jaxtyping import Array, Bool, PyTree
 
 from lngeom._types import is_concrete
-from lngeom.training._detect import detect
+from lngeom.training._detect import compare_rate, detect
 from lngeom.training._groups import Selector, resolve_groups
 from lngeom.training._laws import check_settings, law_of
 from lngeom.training._record import HISTORY, Geometry, GeometryState, Packed, dtype_of, record
@@ -39,6 +39,8 @@ def track_geometry(
     Args:
         optimizer: any optax optimizer.
         learning_rate: what the optimizer was given: a number or a schedule. Needed for the effective learning rate.
+            `init` compares it with the optimizer's first step, which tells the rate for SGD, momentum, Adam and Lion;
+            later steps of a schedule, other optimizers and those named by `kind` are not compared.
         weight_decay: what the optimizer was given. Needed for the predicted equilibrium.
         groups: the scale-invariant groups: patterns of paths, a mapping from names to patterns, a predicate of path and
             leaf, or what `scale_invariant_groups` found; by default every leaf of two or more axes by itself.
@@ -59,6 +61,9 @@ def track_geometry(
     Raises:
         ValueError: if a number is out of its range or `kind` is unknown; at `init`, if the optimizer's law cannot be
             found or a pattern matches nothing; at `update`, if it is called without params.
+
+    Warns:
+        UserWarning: at `init`, if the learning rate is five times larger or smaller than the optimizer's own.
 
     Example:
         >>> opt = track_geometry(optax.sgd(0.1), learning_rate=0.1)
@@ -90,7 +95,9 @@ def track_geometry(
 
     def init(params: PyTree) -> GeometryState:
         found = resolve_groups(params, groups)
-        law = "" if wrapped is None else (kind or detect(wrapped, params))
+        law, rates = (kind or "", []) if kind or wrapped is None else detect(wrapped, params)
+        if learning_rate is not None:
+            compare_rate(learning_rate, rates, found)
         if law == "momentum" and weight_decay and momentum is None:
             raise ValueError("the equilibrium under momentum and weight decay depends on it: give momentum=")
         leaves = jax.tree.leaves(params)

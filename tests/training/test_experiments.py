@@ -3,6 +3,7 @@
 import dataclasses
 import importlib
 import json
+import sys
 import threading
 
 import jax
@@ -10,10 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from analysis import _experiment, _sentence_tasks, convnet, draw, handwriting, order_embeddings
-from analysis.__main__ import discover
+from analysis.__main__ import discover, main as analysis_main
 from analysis._networks import parameters, rows
 from analysis._optimizers import clip_each, reference_adam
 from lngeom import nn
+from lngeom._files import only_run
 from scipy import stats
 
 NAMES = sorted(name for name, kind in discover().items() if kind == "experiment")
@@ -94,6 +96,48 @@ def test_a_tiny_experiment_runs_from_data_to_files(tmp_path):
     assert reread.summary == results.summary
     with pytest.raises(ValueError, match="--data"):
         _experiment.load_full(found, None)
+
+
+def command(monkeypatch, *arguments):
+    monkeypatch.setattr(sys, "argv", ["python -m analysis", *map(str, arguments)])
+    with pytest.raises(SystemExit) as ended:
+        analysis_main()
+    return ended.value.code
+
+
+def test_a_folder_of_results_that_will_not_do_is_one_error_before_the_work(tmp_path, monkeypatch, capfd):
+    (tmp_path / "file").touch()
+    (tmp_path / "damaged" / "mnist").mkdir(parents=True)
+    for name in ("mnist/config.json", "mnist/summary.json", "mnist/curves.npz"):
+        (tmp_path / "damaged" / name).write_text("{")
+    monkeypatch.setattr(_experiment, "run", pytest.fail)
+    cases = [
+        (("mnist", "--redraw", "--out", tmp_path / "none"), "mnist has no config.json"),
+        (("mnist", "--redraw", "--out", tmp_path / "damaged"), "mnist has no results of this version"),
+        (("mnist", "--out", tmp_path / "file"), "file is not a folder"),
+        (("mnist", "--full", "--data", tmp_path / "none", "--out", tmp_path / "out"), "none"),
+        (("learning_rate", "--out", tmp_path / "file" / "out"), "file is not a folder"),
+        (("bench_tracker", "--out", tmp_path / "file" / "out.json"), "file is not a folder"),
+        (("bench_fisher", "cost", "--out", tmp_path / "file"), "file is not a folder"),
+    ]
+    for name in ("learning_rate", "bench_tracker", "bench_fisher"):
+        monkeypatch.delitem(sys.modules, f"analysis.{name}", raising=False)
+    for arguments, message in cases:
+        assert command(monkeypatch, *arguments) == 2
+        (line,) = capfd.readouterr().err.splitlines()
+        assert line.startswith("error: ")
+        assert message in line
+
+
+def test_two_runs_do_not_share_a_folder(tmp_path, monkeypatch, capfd):
+    pytest.importorskip("fcntl")
+    checkpoint = tmp_path / "mnist" / "checkpoints" / "arm.checkpoint"
+    with only_run(tmp_path / "mnist"):
+        checkpoint.parent.mkdir()
+        checkpoint.touch()
+        assert command(monkeypatch, "mnist", "--out", tmp_path) == 2
+    assert "another run is writing to" in capfd.readouterr().err
+    assert checkpoint.exists()
 
 
 def test_arms_on_threads_come_in_their_order_and_stop_where_one_of_them_fails():

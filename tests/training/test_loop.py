@@ -151,6 +151,37 @@ def test_a_stream_gives_every_seed_the_same_batches_wherever_chunks_begin():
     np.testing.assert_allclose(once.curves["distance"][:, -1], often.curves["distance"][:, -1], rtol=1e-12)
 
 
+def test_a_checkpoint_goes_where_text_or_a_path_says(tmp_path):
+    tree = (jnp.arange(3.0), np.ones(2))
+    training.save_checkpoint(str(tmp_path / "new" / "state"), {"step": 3}, tree)
+    for path in (str(tmp_path / "new" / "state"), tmp_path / "new" / "state"):
+        assert training.read_header(path)["step"] == 3
+        header, found = training.load_checkpoint(path, tree)
+        assert header["step"] == 3
+        assert all(np.array_equal(a, b) for a, b in zip(found, tree, strict=True))
+    run = training.train(quadratic(), **SETTINGS, checkpoint=str(tmp_path / "run"))
+    resumed = training.train(quadratic(), **SETTINGS, checkpoint=str(tmp_path / "run"), resume=True)
+    assert same(run, resumed)
+
+
+def test_a_checkpoint_that_cannot_be_written_or_read_is_one_clear_error(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(OSError, match=r"the checkpoint .*state cannot be written: .*(directory|exists)"):
+        training.save_checkpoint(str(tmp_path / "file" / "state"), {}, jnp.zeros(1))
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(OSError, match=r"the checkpoint .*folder cannot be written: "):
+        training.save_checkpoint(tmp_path / "folder", {}, jnp.zeros(1))
+    with pytest.raises(FileNotFoundError, match=r"the checkpoint .*none cannot be read: No such file"):
+        training.read_header(str(tmp_path / "none"))
+    with pytest.raises(NotADirectoryError, match="file is not a folder"):
+        training.train(quadratic(), **SETTINGS, checkpoint=tmp_path / "file" / "state", progress=pytest.fail)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["file", "folder"]
+    training.save_checkpoint(tmp_path / "old", {"step": 1}, jnp.zeros(1))
+    with pytest.raises(TypeError, match="JSON"):
+        training.save_checkpoint(tmp_path / "old", {"step": object()}, jnp.zeros(1))
+    assert training.read_header(tmp_path / "old")["step"] == 1
+
+
 KILLED = """
 import sys
 from pathlib import Path

@@ -189,8 +189,64 @@ def test_as_a_link_it_records_norm_and_angle_only():
     ],
 )
 def test_it_finds_the_law_of_an_optimizer(name, optimizer):
-    state = track_geometry(optimizer, learning_rate=0.1, groups="weights").init(start())
+    state = track_geometry(optimizer, groups="weights").init(start())
     assert state.optimizer == name
+
+
+WARMED = optax.warmup_cosine_decay_schedule(1e-4, 1e-2, 10, 100)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "rate"),
+    [
+        (optax.sgd(0.01), 0.01),
+        (optax.chain(optax.clip(5.0), optax.add_decayed_weights(0.5), optax.sgd(0.01)), 0.01),
+        (optax.chain(optax.clip_by_global_norm(1e6), optax.sgd(0.01, momentum=0.9)), 0.01),
+        (optax.sgd(0.01, momentum=0.9, nesterov=True), 0.01),
+        (optax.chain(optax.clip_by_global_norm(1e-3), optax.adam(0.01)), 0.01),
+        (optax.adamw(0.01, weight_decay=0.5), 0.01),
+        (optax.nadam(0.01), 0.01),
+        (optax.lion(0.01), 0.01),
+        (optax.inject_hyperparams(optax.sgd)(learning_rate=0.01), 0.01),
+        (optax.sgd(WARMED), WARMED),
+        (optax.adam(WARMED), WARMED),
+    ],
+)
+def test_a_rate_ten_times_off_the_optimizers_own_is_told_and_the_right_one_is_not(optimizer, rate):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        track_geometry(optimizer, learning_rate=rate).init(start())
+    for factor in (10, 0.1):
+        wrong = (lambda step, factor=factor: factor * rate(step)) if callable(rate) else factor * rate
+        with pytest.warns(UserWarning, match="was given the learning rate .* of 'readout' by its optimizer") as told:
+            jax.jit(track_geometry(optimizer, learning_rate=wrong).init)(start())
+        assert len(told) == 1
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        optax.rmsprop(0.01),
+        optax.lars(0.01),
+        optax.lamb(0.01),
+        optax.chain(optax.clip_by_global_norm(0.1), optax.sgd(0.01)),
+        optax.chain(optax.ema(0.9, debias=False), optax.scale(-0.01)),
+        optax.adam(optax.linear_schedule(0.0, 0.01, 10)),
+    ],
+)
+def test_a_rate_that_the_first_step_does_not_tell_is_not_doubted(optimizer):
+    for rate in (0.01, 0.1):
+        track_geometry(optimizer, learning_rate=rate).init(start())
+
+
+def test_a_rate_is_compared_group_by_group_and_a_traced_one_not_at_all():
+    labels = {"weights": "slow", "readout": "fast"}
+    optimizer = optax.multi_transform({"slow": optax.sgd(0.01), "fast": optax.sgd(0.1)}, labels)
+    with pytest.warns(UserWarning, match="0.1, but the first update of 'weights' by its optimizer has the rate 0.01"):
+        track_geometry(optimizer, learning_rate=0.1).init(start())
+    track_geometry(optimizer, learning_rate=0.1, groups="readout").init(start())
+    over_rates = jax.vmap(lambda rate: track_geometry(optax.sgd(0.01), learning_rate=rate).init(start()).packed)
+    assert over_rates(jnp.array([0.01, 0.1])).counts.shape == (2, 2)
 
 
 def test_an_optimizer_of_no_known_law_is_refused():

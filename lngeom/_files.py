@@ -1,0 +1,116 @@
+"""Files that are whole or not there, and folders that one run at a time may use."""
+
+import os
+import secrets
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO
+
+_lock = threading.Lock()
+_unfinished: set[Path] = set()
+_written: list[Path] = []
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """Opens a temporary file in the folder of `path`, and renames it to `path` when the block ends without an error.
+
+    A kill or an interrupt leaves the old file or the new one. An error, and an interrupt that `stoppable` handles,
+    leave no temporary file behind.
+
+    Args:
+        path: the file to make or replace; its folder exists.
+
+    Yields:
+        The open temporary file.
+
+    Raises:
+        OSError: if the file cannot be written; nothing is then left behind.
+    """
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    with _lock:
+        _unfinished.add(temporary)
+        try:
+            handle = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY | getattr(os, "O_BINARY", 0), 0o666)
+        except OSError:
+            _unfinished.discard(temporary)
+            raise
+    try:
+        with os.fdopen(handle, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        with _lock:
+            temporary.replace(path)
+            _written.append(path)
+    finally:
+        with _lock:
+            temporary.unlink(missing_ok=True)
+            _unfinished.discard(temporary)
+
+
+def written() -> tuple[Path, ...]:
+    """The files that `replacing` has put in place in this process, in order."""
+    return tuple(_written)
+
+
+def abandon() -> None:
+    """Removes the temporary files of every thread; `replacing` waits for ever afterwards. The process must then end."""
+    _lock.acquire(timeout=0.5)  # held for a rename at most
+    for path in _unfinished:
+        with suppress(OSError):
+            path.unlink(missing_ok=True)
+
+
+def check_writable(folder: Path) -> None:
+    """Checks before a long computation that its results can be written.
+
+    Args:
+        folder: where to; it need not exist.
+
+    Raises:
+        OSError: if the folder, or the first folder above it that exists, cannot be written to.
+    """
+    existing = next(p for p in (folder, *folder.absolute().parents) if p.exists())
+    if not existing.is_dir():
+        raise NotADirectoryError(f"{existing} is not a folder")
+    try:
+        with tempfile.TemporaryFile(dir=existing):
+            pass
+    except OSError as error:
+        raise type(error)(f"no file can be made in {existing}: {error.strerror}") from error
+
+
+@contextmanager
+def only_run(folder: Path) -> Iterator[None]:
+    """Keeps a folder for one run: the system lifts the lock when the process ends, however it ends.
+
+    Args:
+        folder: made where it does not exist.
+
+    Yields:
+        Nothing; on Windows nothing is locked.
+
+    Raises:
+        ValueError: if another run has the folder.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        import fcntl
+    except ImportError:
+        yield
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ValueError(
+                f"another run is writing to {folder}: wait until it has ended, or give this one another --out"
+            ) from None
+        yield
+    finally:
+        os.close(handle)

@@ -1,0 +1,195 @@
+"""How a command ends on Ctrl-C or a request to terminate: soon, with one message, and with nothing left behind.
+
+Python runs the handler of a signal between two instructions of the main thread. A compiled program, or the compiler,
+may not reach the next one for a minute. A second thread therefore hears of the signal too (`signal.set_wakeup_fd`). The
+main thread has `GRACE` seconds to leave its blocks as after any error; then the second thread ends the process.
+"""
+
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from contextlib import contextmanager, suppress
+from multiprocessing import active_children, get_context, parent_process
+from typing import Any, NoReturn
+
+from lngeom import _files
+
+GRACE = 0.7
+"""Seconds that the main thread has to leave its blocks."""
+
+WORDS = {"SIGINT": "was interrupted", "SIGTERM": "was terminated", "SIGHUP": "ended with its terminal"}
+
+_started: list[subprocess.Popen] = []
+_ending = threading.Lock()
+
+
+def _written() -> str:
+    files = ", ".join(map(str, _files.written()))
+    if files:
+        return f"Written before that: {files}. Start it again for the rest."
+    return "No file is left half-written. Start it again from the beginning."
+
+
+_describe: Callable[[], str] = _written
+
+
+def on_stop(describe: Callable[[], str]) -> None:
+    """Sets what the message of `stoppable` says is kept, from here on.
+
+    Args:
+        describe: gives what is kept and how to go on, in a sentence or two; called in any thread, once.
+    """
+    global _describe
+    _describe = describe
+
+
+@contextmanager
+def stoppable(command: str) -> Iterator[None]:
+    """Ends the process within about a second of SIGINT, SIGTERM or SIGHUP, with exit code 128 + the signal's number.
+
+    Child processes are killed, unfinished files of `_files.replacing` are removed, and one message is printed. Further
+    signals change nothing. A signal that the parent process has set to be ignored stays so. For the entry point of a
+    command line, in the main thread.
+
+    Args:
+        command: what is stopped, in the words of the message.
+
+    Yields:
+        Nothing.
+    """
+    known = {int(getattr(signal, name)): words for name, words in WORDS.items() if hasattr(signal, name)}
+    verbs = {number: words for number, words in known.items() if signal.getsignal(number) not in (signal.SIG_IGN, None)}
+    reader, writer = socket.socketpair()
+    writer.setblocking(False)
+    received: list[int] = []
+
+    def interrupt(number: int, frame: Any) -> None:
+        if not received:
+            received.append(number)
+            # an interrupted destructor or callback would print a traceback of its own
+            sys.unraisablehook = threading.excepthook = lambda _: None
+            raise KeyboardInterrupt
+
+    def watch() -> None:
+        while byte := reader.recv(1):
+            if byte[0] in verbs:
+                _kill_children()
+                time.sleep(GRACE)
+                _end(f"{command} {verbs[byte[0]]}.", 128 + byte[0])
+
+    before = {number: signal.signal(number, interrupt) for number in verbs}
+    woken = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        if received:
+            with suppress(Exception):
+                sys.stdout.flush()
+            _end(f"{command} {verbs[received[0]]}.", 128 + received[0])
+        signal.set_wakeup_fd(woken)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        writer.close()
+        watcher.join()
+        reader.close()
+
+
+def _end(what: str, code: int) -> NoReturn:
+    """Cleans up, tells and exits; the first of two threads does so."""
+    if _ending.acquire(timeout=GRACE):
+        _kill_children()
+        _files.abandon()
+        with suppress(Exception):
+            _tell(f"{what} {_describe()}\n")
+    os._exit(code)
+
+
+def _tell(message: str) -> None:
+    """Writes to standard error, unless that would wait for a reader; on a terminal shows the cursor again."""
+    error = sys.__stderr__.fileno()  # pyright: ignore[reportOptionalMemberAccess]
+    if os.name != "nt" and not select.select([], [error], [], GRACE)[1]:
+        return
+    os.write(error, (("\r\x1b[K\x1b[?25h" if os.isatty(error) else "") + message).encode())
+
+
+def _kill_children() -> None:
+    with suppress(Exception):
+        for child in (*active_children(), *_started):
+            child.kill()
+
+
+@contextmanager
+def _deaf() -> Iterator[None]:
+    """Children that are started here never see Ctrl-C: it is for their parent, which kills them."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def start(*args: Any, **options: Any) -> subprocess.Popen:
+    """Starts a program that ends with this process when that is stopped.
+
+    Args:
+        *args: of `subprocess.Popen`.
+        **options: of `subprocess.Popen`.
+
+    Returns:
+        The process.
+    """
+    with _deaf():
+        process = subprocess.Popen(*args, **options)
+    _started.append(process)
+    return process
+
+
+def _follow_parent() -> None:
+    """Ends this worker when its parent has ended, even if that was killed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = parent_process()
+    assert parent is not None
+
+    def wait() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
+class Workers(ProcessPoolExecutor):
+    """New processes, which end with this one, however that ends.
+
+    Args:
+        count: how many.
+    """
+
+    def __init__(self, count: int):
+        # The tracker of semaphores removes those of a killed process; that it had to is no news for a user.
+        filters = os.environ.get("PYTHONWARNINGS")
+        quiet = "ignore::UserWarning:multiprocessing.resource_tracker"
+        os.environ["PYTHONWARNINGS"] = quiet if filters is None else f"{filters},{quiet}"
+        try:
+            super().__init__(count, mp_context=get_context("spawn"), initializer=_follow_parent)
+        finally:
+            if filters is None:
+                del os.environ["PYTHONWARNINGS"]
+            else:
+                os.environ["PYTHONWARNINGS"] = filters
+
+    def submit(self, fn: Callable, /, *args: Any, **kwargs: Any) -> Future:
+        """As the base class does; a process that is started for it does not see Ctrl-C."""
+        with _deaf():
+            return super().submit(fn, *args, **kwargs)

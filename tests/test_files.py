@@ -1,0 +1,77 @@
+"""Files are whole or not there, whatever happens while they are written."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from lngeom import _files
+
+
+def test_a_file_is_replaced_whole_and_told(tmp_path):
+    path = tmp_path / "result.json"
+    path.write_text("old")
+    with _files.replacing(path) as file:
+        file.write(b"new")
+        file.flush()
+        assert path.read_text() == "old"
+    assert path.read_text() == "new"
+    assert list(tmp_path.iterdir()) == [path]
+    assert _files.written()[-1] == path
+    (tmp_path / "plain").touch()
+    assert path.stat().st_mode == (tmp_path / "plain").stat().st_mode
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SystemExit])
+def test_an_error_leaves_the_old_file_and_no_other(tmp_path, error):
+    path = tmp_path / "result.json"
+    path.write_text("old")
+
+    def half():
+        with _files.replacing(path) as file:
+            file.write(b"half of")
+            raise error
+
+    with pytest.raises(error):
+        half()
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_file_that_cannot_be_made_leaves_nothing_to_clean_up(tmp_path):
+    with pytest.raises(FileNotFoundError), _files.replacing(tmp_path / "none" / "result"):
+        pass
+    assert not _files._unfinished
+
+
+def test_a_folder_that_cannot_be_written_is_told_before_the_work(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("file").touch()
+    _files.check_writable(Path("new/folder"))
+    with pytest.raises(NotADirectoryError, match="file is not a folder"):
+        _files.check_writable(Path("file/folder"))
+    assert [p.name for p in tmp_path.iterdir()] == ["file"]
+
+
+HOLDER = """
+import sys, time
+from pathlib import Path
+from lngeom._files import only_run
+with only_run(Path(sys.argv[1])):
+    print("held", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_a_folder_is_for_one_run_until_that_has_ended_however_it_ended(tmp_path):
+    pytest.importorskip("fcntl")
+    command = [sys.executable, "-W", "ignore", "-c", HOLDER, str(tmp_path / "run")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=os.environ | {"PYTHONPATH": "."}) as holder:
+        assert holder.stdout.readline() == b"held\n"
+        with pytest.raises(ValueError, match=r"another run is writing to .*run: wait .* --out"):
+            _files.only_run(tmp_path / "run").__enter__()
+        holder.kill()
+    with _files.only_run(tmp_path / "run"):
+        pass
+    assert not list((tmp_path / "run").iterdir())
