@@ -200,6 +200,8 @@ class _Generator:
             self.family = SCALAR[b.rng.integers(len(SCALAR))]
         elif joint == "joint":
             self.family, classes = _joint(b)
+        if isinstance(self.family, lg.families.Categorical) and classes == 1 and self.seed % 5:
+            classes = 2  # of one class F is zero: rarely
         if kind == "network" and not isinstance(self.family, own.MeanPrecisionGaussian | own.TwoBits | own.TwoHeaded):
             classes = b.pick(3, 6, 7, 8)  # from about six on the library forms no rows of the factor
         X, width = getattr(self, f"_{kind}")()
