@@ -199,8 +199,9 @@ def kronecker_factor(problem: Problem, structure: Structure) -> KroneckerFactor:
     inputs = tuple(map(read, structure.entries))
     widths = [entry.shape[0 if entry.kernel else 1] for entry in structure.entries]
     fits = all(x is None or x.shape[1] == width for x, width in zip(inputs, widths, strict=True))
-    if not fits or any(m.shape[2] != point.width for m, point in zip(found, structure.points, strict=True)):
-        raise Irregular
+    fits &= all(m.shape[2] == point.width for m, point in zip(found, structure.points, strict=True))
+    if not fits or {array.dtype for array in (*found, *inputs) if array is not None} != {problem.dtype}:
+        raise Irregular  # of one sample some shapes are others, and mixed dtypes round where the program says
     return KroneckerFactor(inputs, tuple(found), structure, problem.layout)
 
 

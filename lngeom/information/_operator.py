@@ -337,7 +337,7 @@ class FisherOperator(lx.AbstractLinearOperator):
             nullspace: orthonormal basis of known null directions, to be projected out by "cg"; by default those that
                 theory predicts for a normalized GLM.
             decomposition: of an earlier `decompose`, for "svd".
-            tolerance: relative residual for "cg"; by default 100 √eps … of the dtype.
+            tolerance: relative residual for "cg"; by default eps^0.625 of the precision in which the model computes.
             limit: most iterations of "cg"; by default 10 P.
             gauge: "exact" projects null directions out; "broken" also the symmetries that only an ε breaks.
 

@@ -128,7 +128,12 @@ class Problem(eqx.Module):
         """These outputs with a value inside the family's domain at positions of weight 0, whatever is there."""
         if self.weights is None:
             return z
-        return jnp.where(self.weights[..., None] > 0, z, jnp.asarray(min(0.0, self.family.upper - 1.0), z.dtype))
+        counts, harmless = self.weights > 0, jnp.asarray(min(0.0, self.family.upper - 1.0), z.dtype)
+        if self.family.joint:  # whose domain is not known: what a position that counts has is inside
+            first = jnp.argmax(counts.reshape(-1))
+            inside = jax.lax.stop_gradient(z.reshape(-1, z.shape[-1])[first])
+            harmless = jnp.where(jnp.any(counts), inside, harmless).reshape(*(1,) * (z.ndim - 1), -1)
+        return jnp.where(counts[..., None], z, harmless)
 
     @property
     def per_sample(self) -> tuple:

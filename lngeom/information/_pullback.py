@@ -261,7 +261,7 @@ class Metric(eqx.Module):
 
     def _weighted_scores(self) -> Float[Array, "N m *T C"]:
         assert self.scores is not None
-        return self.scores if self.weights is None else self.scores * self.weights[:, None, ..., None]
+        return self.scores if self.weights is None else self.scores * jnp.sqrt(self.weights)[:, None, ..., None]
 
 
 def metric(problem: Problem, outputs: Float[Array, "N *T C"]) -> Metric:

@@ -21,6 +21,7 @@ from lngeom.glm import NormalizedGLM
 from lngeom.information._broken import BrokenDirection, broken_symmetries
 from lngeom.information._factor import decomposition_dtype
 from lngeom.information._nullspace import predicted_nullspace
+from lngeom.information._precision import working_precision
 from lngeom.information._problem import Problem
 from lngeom.information._pullback import GLMFunction, Pullback
 from lngeom.information._sharding import Placement, sum_over_samples
@@ -237,7 +238,7 @@ def solve(
     if decomposition is not None:
         x, report = solve_by_decomposition(product, decomposition, gradient, damping)
     else:
-        reach = float(jnp.finfo(operator.problem.dtype).eps) ** 0.625 if tolerance is None else tolerance
+        reach = working_precision(operator.problem).eps ** 0.625 if tolerance is None else tolerance
         limit = limit or 10 * gradient.size
         x, report = solve_by_conjugate_gradients(product, null, gradient, damping, reach, limit)
     if not concrete:
