@@ -146,7 +146,7 @@ def _measured(kind: Kind, role: Role, description: str, found: Agreement, *array
     elif found.lost_to_rounding:
         silence = f"rounding alone may cause {found.rounding:.0e}, and {found.residual:.0e} was measured"
     elif kind is Kind.COUNTEREXAMPLE and not found.differs:
-        silence = f"the difference, {found.residual:.1e}, is below {found.witness:.0e}, from which it is one"
+        silence = f"the difference, {found.residual:.1e}, is too small to count: less than {found.witness:.0e}"
     equality = kind is Kind.AGREEMENT
     return Evidence(
         kind,
