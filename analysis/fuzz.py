@@ -9,6 +9,7 @@ Exit status 0: no silent difference and no crash; 1: there was one; 2: the argum
 """
 
 import argparse
+import contextlib
 import json
 import multiprocessing
 import os
@@ -86,11 +87,12 @@ def _piece(seeds: Sequence[int], devices: int, reports: Connection) -> None:
     """A process: examines some seeds, and reports each before and after."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends it
     jax.config.update("jax_disable_most_optimizations", True)  # nearly all the time is compilation
-    for count, seed in enumerate(seeds, 1):
-        reports.send(seed)
-        reports.send(examine(seed, devices))
-        if count % CLEAR == 0:
-            jax.clear_caches()
+    with contextlib.suppress(BrokenPipeError):  # the parent is gone
+        for count, seed in enumerate(seeds, 1):
+            reports.send(seed)
+            reports.send(examine(seed, devices))
+            if count % CLEAR == 0:
+                jax.clear_caches()
     reports.close()
 
 

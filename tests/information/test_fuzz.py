@@ -17,22 +17,59 @@ from analysis._fuzz_layers import ANYWHERE, BATCH, SEQUENCES
 from analysis._fuzz_models import EITHER, Case, generate
 from analysis._fuzz_reference import reference
 
-SEEDS = range(40)
+SEEDS = range(20)
 
-FOUND = {}
+FOUND = {
+    22: "factor by position in the batch, not said",
+    33: "a leaf without entries has a block",
+    34: "two wide kernels and gains, one sample, masked",
+    35: "first sample only, not said",
+    37: "correlated normals",
+    38: "first sample only, one sample at a time",
+    47: "a class and two normals",
+    58: "number of samples, not said",
+    68: "drop path with a closed-over key",
+    75: "two dependent bits",
+    82: "rank of bfloat16 among float32 leaves",
+    88: "labels outside their range",
+    95: "rank above its bound, float32 among float64 leaves",
+    107: "rank above its bound, a structured matrix",
+    129: "float32 leaves beside float64 inputs, a structured matrix",
+    150: "float16 leaves",
+    159: "typed keys among the inputs",
+    178: "multinomial counts",
+    181: "Dirichlet",
+    205: "another function from five samples on",
+    207: "mean and precision, and dropout with a closed-over key",
+    247: "a random factor that depends on the number of samples",
+    857: "the last row, which one of the first eight does not show",
+}
 """Seeds that found something, and what."""
+
+ONCE_REFUSED = {550: "Dirichlet, masked", 825: "mean and precision, masked"}
+"""Seeds of models that were refused although they have a Fisher matrix."""
+
+
+def explained(outcome):
+    return f"{outcome.name}: {outcome.messages}"
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_generated_model_has_one_fisher_matrix_or_an_error(seed):
     outcome = fuzz.examine(seed)
-    assert outcome.outcome not in FAILURES, (outcome.name, outcome.messages)
+    assert outcome.outcome not in FAILURES, explained(outcome)
 
 
 @pytest.mark.parametrize("seed", FOUND, ids=lambda seed: f"{seed} {FOUND[seed]}")
-def test_what_the_fuzz_found_stays_found(seed):
+def test_a_seed_that_found_something_finds_nothing_now(seed):
     outcome = fuzz.examine(seed)
-    assert outcome.outcome not in FAILURES, (outcome.name, outcome.messages)
+    assert outcome.outcome not in FAILURES, explained(outcome)
+
+
+@pytest.mark.parametrize("seed", ONCE_REFUSED, ids=lambda seed: f"{seed} {ONCE_REFUSED[seed]}")
+def test_a_model_that_was_refused_without_reason_is_right(seed):
+    outcome = fuzz.examine(seed)
+    assert outcome.outcome == "right", explained(outcome)
 
 
 def linear(**more):
