@@ -76,6 +76,11 @@ class AbstractFamily(eqx.Module):
         """
         return None if self.joint else (self.metric_product(z, jnp.ones_like(z)), jnp.zeros_like(z))
 
+    @property
+    def has_exact_root(self) -> bool:
+        """Whether S is a formula; else Λ is known up to eps, and singular values of S up to √eps."""
+        return not self.joint or type(self).metric_sqrt_product is not AbstractFamily.metric_sqrt_product
+
     def metric_rank(self, outputs: int) -> int:
         """Largest rank of Λ for C outputs."""
         return outputs

@@ -69,6 +69,8 @@ def checked_rank(decision: RankDecision, problem: Problem) -> Rank:
         precision = working_precision(problem)
         best = jnp.dtype(precision.dtype) == jnp.float64
         remedy = "some directions may be badly scaled" if best else "compute in float64 to see more"
+        if problem.scores is None and not problem.family.has_exact_root:
+            remedy += f"; define metric_sqrt_product of {type(problem.family).__name__}, known to √eps only"
         warnings.warn(
             f"the rank may be {decision.fewest} to {decision.most} (taken as {decision.rank}): no gap alone separates "
             f"the singular values from the rounding errors of {precision.describe()}, in which the model computes; "
@@ -163,6 +165,7 @@ def rank_of(
     if rtol is None:
         scale = cancelled(problem, at) if has_closed_form(problem) else 0.0
         eps = max(working_precision(problem).eps, float(jnp.finfo(singular_values.dtype).eps))
+        eps = eps if problem.scores is not None or problem.family.has_exact_root else eps**0.5
         size = problem.size
         return decide_rank(singular_values, size, size, scale, eps=eps, bound=largest_rank(problem))
     traced = not is_concrete(singular_values)
