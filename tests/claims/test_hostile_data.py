@@ -10,6 +10,12 @@ from lngeom import claims
 from lngeom.claims import Evidence, Kind, Problem, Role, Verdict, all_claims, decide, proof_evidence, run
 from lngeom.data import DataError, load
 
+
+def nearly_dependent(rows):
+    """Rows whose second column is the first but for one part in 10⁹."""
+    return np.concatenate([rows[:, :1], rows[:, :1] + 1e-9 * rows[:, 1:2], rows[:, 2:]], 1)
+
+
 ROWS = {
     "one-hot rows": lambda r: np.eye(40)[r.integers(0, 40, 300)],
     "an offset of 1e4": lambda r: 1e4 + r.normal(size=(100, 6)),
@@ -24,15 +30,8 @@ ROWS = {
     "duplicated rows": lambda r: np.tile(r.normal(size=(20, 6)), (5, 1)),
     "rank one": lambda r: np.outer(r.normal(size=100), r.normal(size=6)),
     "two different rows": lambda r: np.repeat(r.normal(size=(2, 6)), 50, 0),
-    "a nearly dependent column": lambda r: (x := r.normal(size=(100, 6))) @ (np.eye(6) + (1e-9 - 1) * _unit(0, 1, x)),
+    "a nearly dependent column": lambda r: nearly_dependent(r.normal(size=(100, 6))),
 }
-
-
-def _unit(i, j, x):
-    """A matrix that makes column j nearly column i."""
-    matrix = np.zeros((x.shape[1], x.shape[1]))
-    matrix[j, j], matrix[i, j] = 1.0, 1 / (1e-9 - 1)
-    return matrix
 
 
 SOME = (
