@@ -184,7 +184,7 @@ def test_a_route_that_is_wrong_by_a_millionth_is_a_silent_difference(compared, r
 def test_not_a_number_is_a_silent_difference(compared):
     case, F, ref = compared
     found = outcome_of(case, Faulty(F, {"diagonal": lambda F: lambda: F.diagonal() * jnp.nan}), ref)
-    assert found.messages["diagonal"] == "silent: differs by not finite, tolerance 1e-13"
+    assert found.messages["diagonal"].startswith("silent: differs by not finite")
 
 
 def test_an_error_of_another_library_is_a_crash_and_one_of_ours_is_not(compared):
