@@ -8,7 +8,6 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, PyTree
 
 from lngeom._numerics import tolerance
@@ -140,20 +139,18 @@ def check_coupling(problem: Problem) -> None:
     def outputs(problem: Problem) -> Array:
         return problem.ignore(problem.outputs(problem.params, problem.inputs))
 
-    def look(part: Problem) -> np.ndarray:
-        return np.asarray(outputs(part).astype(decomposition_dtype(z.dtype)))
+    def look(part: Problem) -> Array:
+        return outputs(part).astype(decomposition_dtype(z.dtype))
 
     def pick(order: slice) -> Problem:
         return few.with_samples(jax.tree.map(lambda a: a[order], few.per_sample))
 
     z = outputs(few)
     before = look(few)
-    finite = np.isfinite(before)
-    scale = float(np.max(np.abs(before), where=finite, initial=0))
+    scale = float(jnp.max(jnp.where(jnp.isfinite(before), jnp.abs(before), 0)))
 
-    def moved(after: np.ndarray, expected: np.ndarray) -> float:
-        finite = np.isfinite(expected)
-        return float(np.max(np.abs(after[finite] - expected[finite]), initial=0))
+    def moved(after: Array, expected: Array) -> float:
+        return float(jnp.max(jnp.where(jnp.isfinite(expected), jnp.abs(after - expected), 0), initial=0))
 
     replaced = replace(few, inputs=jax.tree.map(_perturbed, few.inputs))
     found = {
