@@ -45,6 +45,11 @@ def is_concrete(*arrays: object) -> bool:
     return not any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(arrays))
 
 
+def is_tracing() -> bool:
+    """Whether a function is being traced now (by jit, say): results have no values then, whatever they come from."""
+    return isinstance(jnp.zeros(()), jax.core.Tracer)
+
+
 def check_parameters(params: GLMParameters, inputs: Float[Array, "N *T D"]) -> None:
     """Checks shapes and dtypes of parameters against inputs (works under tracing: shapes are static).
 

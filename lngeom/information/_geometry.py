@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
+from lngeom.information._factor import triangular
 from lngeom.information._products import product, quadratic_form
 from lngeom.information._spectrum import decompose
 from lngeom.information._streaming import at_parameters

@@ -81,5 +81,5 @@ def measure(operator: Any, decomposition: Decomposition) -> MeasuredNullspace:
     residual = 0.0
     if basis.shape[1] and float(largest) > 0:
         forms = operator.quadratic_form(basis.astype(operator.problem.dtype))
-        residual = float(jnp.sqrt(jnp.max(forms)) / largest)
+        residual = float(jnp.sqrt(jnp.max(forms))) / float(largest)
     return MeasuredNullspace(basis, basis.shape[1], residual, decision.gap, operator, decision.certain)

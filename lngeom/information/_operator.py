@@ -13,7 +13,7 @@ import lineax as lx
 import scipy.sparse.linalg
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
-from lngeom._types import GLMParameters, is_concrete
+from lngeom._types import GLMParameters, is_concrete, is_tracing
 from lngeom.information import _dense, _factor, _products, _sampling, _solve, _spectrum
 from lngeom.information._factor import decomposition_dtype
 from lngeom.information._kronecker import FactorForMany
@@ -465,7 +465,7 @@ class FisherOperator(lx.AbstractLinearOperator):
         )
 
     def _require_values(self, what: str) -> None:
-        if not is_concrete(self.problem):
+        if not is_concrete(self.problem) or is_tracing():
             raise ValueError(
                 f"{what} is an integer or a basis of so many vectors, which needs concrete arrays: call it outside "
                 "jit, scan and vmap; solve, sample, singular_values and products work inside"

@@ -137,7 +137,8 @@ def check_coupling(problem: Problem) -> None:
 
     @jax.jit
     def outputs(problem: Problem) -> Array:
-        return problem.ignore(problem.outputs(problem.params, problem.inputs))
+        z = problem.outputs(problem.params, problem.inputs)
+        return z if problem.weights is None else jnp.where(problem.weights[..., None] > 0, z, 0)
 
     def look(part: Problem) -> Array:
         return outputs(part).astype(decomposition_dtype(z.dtype))

@@ -16,7 +16,7 @@ from jax.tree_util import Partial
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from lngeom._numerics import ConvergenceError
-from lngeom._types import is_concrete
+from lngeom._types import is_concrete, is_tracing
 from lngeom.glm import NormalizedGLM
 from lngeom.information._broken import BrokenDirection, broken_symmetries
 from lngeom.information._factor import decomposition_dtype
@@ -205,7 +205,7 @@ def solve(
     Raises:
         ValueError: if damping is negative, or the method or gauge unknown.
     """
-    concrete = is_concrete(operator.problem, gradient, damping)
+    concrete = is_concrete(operator.problem, gradient, damping) and not is_tracing()
     if is_concrete(damping) and damping < 0:
         raise ValueError(f"damping must be at least 0; got {damping}")
     if gauge not in {"exact", "broken"}:
@@ -328,7 +328,7 @@ def sample_by_products(operator: Any, key: PRNGKeyArray, count: int) -> Float[Ar
     """
     problem = operator.problem
     at = operator.placement._replace(chunk=operator.plan.chunk)
-    null = known_nullspace(operator) if is_concrete(problem) else None
+    null = known_nullspace(operator) if is_concrete(problem) and not is_tracing() else None
 
     def draw(key: PRNGKeyArray) -> Float[Array, " P"]:
         z = jax.eval_shape(problem.forward, problem.params)

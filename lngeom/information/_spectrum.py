@@ -14,8 +14,8 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 from matfree import decomp, eig
 
 from lngeom._numerics import ConvergenceError, RankDecision, decide_rank
-from lngeom._types import is_concrete
-from lngeom.information._factor import decomposition_dtype, right_singular, rows_per_sample
+from lngeom._types import is_concrete, is_tracing
+from lngeom.information._factor import decomposition_dtype, one_by_one, right_singular, rows_per_sample
 from lngeom.information._planner import format_bytes
 from lngeom.information._precision import working_precision
 from lngeom.information._problem import Problem
@@ -183,7 +183,8 @@ def largest_rank(problem: Problem) -> int:
     z = jax.eval_shape(problem.forward, problem.params)
     positions = math.prod(z.shape[:-1])
     if problem.weights is not None:
-        positions = int(jnp.sum(problem.weights > 0)) if is_concrete(problem.weights) else positions
+        known = is_concrete(problem.weights) and not is_tracing()
+        positions = int(jnp.sum(problem.weights > 0)) if known else positions
     each = problem.family.metric_rank(z.shape[-1])
     if problem.scores is not None:
         return min(problem.size, positions * each, problem.rows * rows_per_sample(problem))
@@ -336,7 +337,7 @@ def lanczos_density(operator: Any, key: PRNGKeyArray, probes: int, steps: int) -
 
     def one(key: PRNGKeyArray) -> tuple[Array, Array]:
         matrix = tridiagonalize(product, jax.random.rademacher(key, (size,), dtype)).J_small
-        nodes, vectors = jnp.linalg.eigh(matrix)
+        nodes, vectors = one_by_one(lambda a: tuple(jnp.linalg.eigh(a)))(matrix)
         return nodes, jnp.square(vectors[0])
 
     nodes, weights = jax.lax.map(one, jax.random.split(key, probes))

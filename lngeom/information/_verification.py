@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from lngeom._types import is_concrete
+from lngeom._types import is_concrete, is_tracing
 from lngeom.information._factor import decomposition_dtype
 from lngeom.information._precision import working_precision
 from lngeom.information._spectrum import promoted_product
@@ -30,7 +30,7 @@ def agrees(operator: Any, route: Route, size: int | None = None) -> bool:
     Returns:
         The answer; True where nothing is looked at.
     """
-    if not operator.checked or not is_concrete(operator.problem):
+    if not operator.checked or not is_concrete(operator.problem) or is_tracing():
         return True
     dtype = decomposition_dtype(operator.problem.dtype)
     image, vector = route(jax.random.normal(jax.random.key(0), (operator.in_size() if size is None else size,), dtype))

@@ -17,7 +17,7 @@ from .zoo import _normal
 
 def _norm(a):
     centred = a - jnp.mean(a, -1, keepdims=True)
-    return centred / jnp.sqrt(jnp.mean(jnp.square(centred), -1, keepdims=True) + 1e-5)
+    return centred / jnp.sqrt(jnp.mean(jnp.square(centred), -1, keepdims=True))  # an ε would be lost in float32
 
 
 def _network(p, x):
