@@ -6,10 +6,11 @@ float32. Where A would not fit, its triangular factor is built by QR of one chun
 
 import functools
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, Float
 
 from lngeom.information._problem import Problem
 from lngeom.information._pullback import Pullback
@@ -84,7 +85,7 @@ def decomposition_dtype(dtype: jnp.dtype) -> jnp.dtype:
     return jnp.dtype(dtype) if jnp.finfo(dtype).bits >= 32 else jnp.dtype(jnp.float32)
 
 
-def one_by_one(decomposition: Callable[[Array], PyTree]) -> Callable[[Array], PyTree]:
+def one_by_one(decomposition: Callable[[Array], Any]) -> Callable[[Array], Any]:
     """A decomposition which takes one matrix after the other under `vmap`.
 
     LAPACK called on a batch of matrices at once can wait for its own threads for ever.

@@ -28,7 +28,7 @@ COARSEST = 0.1
 
 def _perturbed(leaf: Array) -> Array:
     """The same rows but the first, which is replaced by something quite different."""
-    if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+    if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
         return jnp.concatenate([leaf[-1:], leaf[1:]])
     if jnp.issubdtype(leaf.dtype, jnp.floating):
         first = -1.5 * leaf[-1:] + 0.5 * leaf[:1]

@@ -172,7 +172,7 @@ def rank_of(
     values: Any = singular_values if traced else np.asarray(singular_values)
     rank = (values > rtol * values[:1]).sum()
     padded = jnp.pad(singular_values, 1, constant_values=(np.inf, 0))
-    found = rank, padded[rank] / padded[rank + 1], rtol * padded[1], rank, rank
+    found: Any = rank, padded[rank] / padded[rank + 1], rtol * padded[1], rank, rank
     if traced:
         return RankDecision(*found)
     return RankDecision(int(rank), float(found[1]), float(found[2]), int(rank), int(rank))
@@ -307,6 +307,12 @@ def _converged_eigenvalues(operator: Any, start: Float[Array, " P"], count: int)
     return jnp.asarray(np.sort(values)[::-1], start.dtype)
 
 
+@one_by_one
+def eigenvectors(matrix: Float[Array, "K K"]) -> Any:
+    """Eigenvalues in ascending order, and eigenvectors as columns."""
+    return tuple(jnp.linalg.eigh(matrix))
+
+
 class SpectralDensity(NamedTuple):
     """A density of eigenvalues as point masses: Σ weights = 1, Σ weights · f(nodes) ≈ tr f(F) / P.
 
@@ -336,8 +342,8 @@ def lanczos_density(operator: Any, key: PRNGKeyArray, probes: int, steps: int) -
     product = Partial(promoted_product, operator)
 
     def one(key: PRNGKeyArray) -> tuple[Array, Array]:
-        matrix = tridiagonalize(product, jax.random.rademacher(key, (size,), dtype)).J_small
-        nodes, vectors = one_by_one(lambda a: tuple(jnp.linalg.eigh(a)))(matrix)
+        matrix: Any = tridiagonalize(product, jax.random.rademacher(key, (size,), dtype)).J_small
+        nodes, vectors = eigenvectors(matrix)
         return nodes, jnp.square(vectors[0])
 
     nodes, weights = jax.lax.map(one, jax.random.split(key, probes))

@@ -73,11 +73,16 @@ def dense(
         The matrix, in the order of `ravel_pytree`.
 
     Raises:
-        NotImplementedError: if the normalizer has no closed form.
+        NotImplementedError: if the normalizer or the family's metric has no closed form.
     """
     at = linearize(model.normalizer, params.weights, inputs, params.gain)
     z = params.gain[None, :] * at.normalized + params.bias[None, :]
-    diagonal, outer = model.family.metric_parts(z)
+    parts = model.family.metric_parts(z)
+    if parts is None:
+        raise NotImplementedError(
+            f"the metric of {type(model.family).__name__} is not a diagonal less one outer product"
+        )
+    diagonal, outer = parts
     outer = outer if model.family.joint else None
     if weights is not None:
         diagonal = diagonal * weights[:, None]
