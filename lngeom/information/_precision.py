@@ -36,22 +36,23 @@ class Precision(NamedTuple):
         return f"{self.dtype} (in {named})" if named else str(self.dtype)
 
 
-def working_precision(problem: Problem) -> Precision:
+def working_precision(problem: Problem, of_inputs: bool = False) -> Precision:
     """Reads the program of z for operations on the parameters with results of a less precise dtype.
 
-    What is computed from the inputs or from constants alone does not matter: it is the same in every derivative.
+    What is computed from the inputs or from constants alone does not matter to a derivative: it is the same in every
+    one.
 
     Args:
         problem: the problem (shapes alone matter).
+        of_inputs: look at operations on the inputs too, whose rounding changes outputs.
 
     Returns:
         The precision.
     """
-    leaves, structure = jax.tree.flatten(problem.params)
-    forward = lambda *values: problem.forward(jax.tree.unflatten(structure, values))  # noqa: E731
-    program = jax.make_jaxpr(forward)(*leaves)
+    leaves, inputs = jax.tree.leaves(problem.params), jax.tree.leaves(problem.inputs)
+    program = jax.make_jaxpr(problem.outputs)(problem.params, problem.inputs)
     found: Counter = Counter()
-    _visit(program.jaxpr, [True] * len(leaves), found)
+    _visit(program.jaxpr, [True] * len(leaves) + [of_inputs] * len(inputs), found)
     rough = {dtype for _, dtype in found} | {leaf.dtype for leaf in leaves}
     worst = max(rough, key=lambda dtype: float(jnp.finfo(dtype).eps))
     limit = float(jnp.finfo(problem.dtype).eps)

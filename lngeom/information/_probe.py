@@ -166,7 +166,7 @@ def check_coupling(problem: Problem) -> None:
     finest = tolerance(z.dtype)
     if all(change <= finest * scale for change in found.values()):
         return
-    rough = min(tolerance(working_precision(few).dtype), COARSEST)
+    rough = min(tolerance(working_precision(few, of_inputs=True).dtype), COARSEST)
     for what, change in found.items():
         if not change <= max(finest, rough) * scale:
             remedy = (
