@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jax.extend.core import Literal
 
 from lngeom.information._problem import Problem
+from lngeom.information._pullback import is_program
 
 REARRANGEMENTS = {"broadcast_in_dim", "convert_element_type", "copy", "reshape", "slice", "squeeze", "transpose"}
 """Operations which round nothing themselves: not worth a name in a message."""
@@ -83,8 +84,8 @@ def _visit(jaxpr: Any, inputs: Sequence[bool], found: Counter) -> list[bool]:
 
 def _inner(equation: Any, operands: list[bool], found: Counter) -> list[bool] | None:
     """The same for the programs inside an operation; None where it has none."""
-    values = jax.tree.leaves(list(equation.params.values()), is_leaf=_is_program)
-    programs = [getattr(value, "jaxpr", value) for value in values if _is_program(value)]
+    values = jax.tree.leaves(list(equation.params.values()), is_leaf=is_program)
+    programs = [getattr(value, "jaxpr", value) for value in values if is_program(value)]
     if not programs:
         return None
     results = [False] * len(equation.outvars)
@@ -111,7 +112,3 @@ def _carried(equation: Any, marks: list[bool], outputs: list[bool]) -> list[bool
     start, count = equation.params["num_consts"], equation.params["num_carry"]
     carry = [a or b for a, b in zip(marks[start : start + count], outputs[:count], strict=True)]
     return [*marks[:start], *carry, *marks[start + count :]]
-
-
-def _is_program(value: Any) -> bool:
-    return hasattr(value, "eqns") or hasattr(getattr(value, "jaxpr", None), "eqns")

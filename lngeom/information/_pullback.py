@@ -193,13 +193,14 @@ def has_reverse_rule_only(program: Any) -> bool:
     for equation in getattr(program, "jaxpr", program).eqns:
         if equation.primitive.name == "custom_lin":
             return True
-        inner = jax.tree.leaves(list(equation.params.values()), is_leaf=_is_program)
-        if any(_is_program(value) and has_reverse_rule_only(value) for value in inner):
+        inner = jax.tree.leaves(list(equation.params.values()), is_leaf=is_program)
+        if any(is_program(value) and has_reverse_rule_only(value) for value in inner):
             return True
     return False
 
 
-def _is_program(value: Any) -> bool:
+def is_program(value: Any) -> bool:
+    """Whether a parameter of an equation is a program of its own."""
     return hasattr(value, "eqns") or hasattr(getattr(value, "jaxpr", None), "eqns")
 
 
