@@ -14,9 +14,9 @@ from lngeom.information import (
     FisherOperator as FisherOperator,
     fisher as fisher,
     from_paper_order as from_paper_order,
-    predicted_nullspace as predicted_nullspace,
     to_paper_order as to_paper_order,
 )
+from lngeom.nullspace import predicted_nullspace as predicted_nullspace
 
 __version__ = "0.1.0"
 

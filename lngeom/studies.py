@@ -17,11 +17,11 @@ from lngeom import families, metric, normalizers
 from lngeom._types import GLMParameters
 from lngeom.families import AbstractFamily
 from lngeom.glm import NormalizedGLM
-from lngeom.information import _printed, _structured, fisher, predicted_nullspace, to_paper_order
+from lngeom.information import _closed_form, fisher, predicted_nullspace, reference, to_paper_order
 from lngeom.normalizers import AbstractNormalizer
 
-structured: Callable[..., Array] = eqx.filter_jit(_structured.dense)
-printed: Callable[..., Array] = eqx.filter_jit(_printed.dense)
+structured: Callable[..., Array] = eqx.filter_jit(_closed_form.dense)
+printed: Callable[..., Array] = eqx.filter_jit(reference.as_printed)
 
 NORMALIZERS: dict[str, AbstractNormalizer] = {
     "none": normalizers.Identity(),

@@ -15,24 +15,17 @@ from lngeom._types import GLMParameters
 from lngeom.claims._evidence import Role, Verdict, agree, differ, same_integer, vanishes
 from lngeom.claims._problem import TITLES, Case, Problem
 from lngeom.claims._registry import claim
-from lngeom.information import (
-    _automatic,
-    _divergence,
-    _printed,
-    _structured,
-    predicted_nullspace,
-    to_paper_order,
-)
-from lngeom.information._linearization import GroupedLinearization, linearize
+from lngeom.information import _closed_form, predicted_nullspace, reference, to_paper_order
+from lngeom.information._closed_form import GroupedLinearization, linearize
 
 TOPIC = "fisher"
 KL_TOLERANCE = 1e-6
-"""Finite divergences in float64 give the quadratic form to about 1e-8; see `_divergence.quadratic_form`."""
+"""Finite divergences in float64 give the quadratic form to about 1e-8; see `reference.form_from_divergences`."""
 
-automatic: Callable[..., Array] = eqx.filter_jit(_automatic.dense)
-printed: Callable[..., Array] = eqx.filter_jit(_printed.dense)
-structured: Callable[..., Array] = eqx.filter_jit(_structured.dense)
-divergences: Callable[..., Array] = eqx.filter_jit(_divergence.quadratic_forms)
+automatic: Callable[..., Array] = eqx.filter_jit(reference.by_definition)
+printed: Callable[..., Array] = eqx.filter_jit(reference.as_printed)
+structured: Callable[..., Array] = eqx.filter_jit(_closed_form.dense)
+divergences: Callable[..., Array] = eqx.filter_jit(jax.vmap(reference.form_from_divergences, (None, None, None, 0)))
 
 
 def directions(problem: Problem, case: Case, count: int = 6):
@@ -225,7 +218,7 @@ def equation_12(problem: Problem):
         name = type(family).__name__
         yield agree(
             f"{name}: Eq. 12 and JᵀΛJ",
-            _printed.standard_glm(model, params, inputs),
+            reference.standard_glm(model, params, inputs),
             exact.reshape(size, size),
         )
 

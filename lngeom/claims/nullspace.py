@@ -10,15 +10,15 @@ from lngeom.claims._evidence import Role, Verdict, agree, differ, same_integer, 
 from lngeom.claims._problem import Case, Problem
 from lngeom.claims._registry import claim
 from lngeom.glm import NormalizedGLM
-from lngeom.information import _automatic, predicted_nullspace
+from lngeom.information import predicted_nullspace, reference
 
 TOPIC = "nullspace"
 
-_factor = eqx.filter_jit(_automatic.factor)
+_factor = eqx.filter_jit(reference.factor)
 _triangle = eqx.filter_jit(
-    lambda case: (jnp.linalg.qr(_automatic.factor(*case), mode="r"), _automatic.cancellation_scale(*case))
+    lambda case: (jnp.linalg.qr(reference.factor(*case), mode="r"), reference.cancellation_scale(*case))
 )
-_scale = eqx.filter_jit(_automatic.cancellation_scale)
+_scale = eqx.filter_jit(reference.cancellation_scale)
 
 
 def measured(case: Case) -> tuple[np.ndarray, RankDecision, float]:

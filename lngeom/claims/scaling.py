@@ -11,7 +11,7 @@ from lngeom.claims._evidence import Role, Verdict, agree, differ
 from lngeom.claims._problem import TITLES, Problem
 from lngeom.claims._registry import claim
 from lngeom.claims.fisher import automatic
-from lngeom.information import _structured
+from lngeom.information import _closed_form
 
 TOPIC = "scaling"
 FACTORS = (2.0, 0.3)
@@ -55,7 +55,7 @@ def _power_law(method: str, unit: int | None):
         laws = [predicted(F, params, c, unit) for c in FACTORS]
         yield agree("softmax, by definition", jnp.stack(found), jnp.stack(laws))
         model, params, inputs = problem.case(method)
-        closed = eqx.filter_jit(_structured.dense)
+        closed = eqx.filter_jit(_closed_form.dense)
         F = closed(model, params, inputs)
         found = closed(model, scaled(params, FACTORS[0], unit), inputs)
         yield agree("data, closed form", found, predicted(F, params, FACTORS[0], unit))

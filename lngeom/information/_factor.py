@@ -12,8 +12,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from lngeom.information._derivative import Pullback
 from lngeom.information._problem import Problem
-from lngeom.information._pullback import Pullback
 from lngeom.information._sharding import Placement, fold_chunks, is_sharded, on_each_shard
 
 BATCH = 64
@@ -136,10 +136,11 @@ def triangular(problem: Problem, at: Placement) -> Float[Array, "r P"]:
             return triangular_rows(complete) if rows > size else complete
         chunk = max(at.chunk, -(-size // rows_per_sample(problem)))
 
-        def step(carry: Float[Array, "P P"], part: Problem) -> Float[Array, "P P"]:
-            return triangular_rows(jnp.concatenate([carry, factor_rows(part).astype(dtype)]))
+        def step(carry: Float[Array, "P P"], rows: tuple) -> Float[Array, "P P"]:
+            new = factor_rows(problem.with_samples(rows)).astype(dtype)
+            return triangular_rows(jnp.concatenate([carry, new]))
 
-        return fold_chunks(step, jnp.zeros((size, size), dtype), problem, chunk)
+        return fold_chunks(step, jnp.zeros((size, size), dtype), problem.per_sample, chunk)
 
     if not is_sharded(at, problem):
         return local(problem)

@@ -12,21 +12,14 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 from lngeom._types import check_parameters, is_concrete
 from lngeom.families import AbstractFamily
 from lngeom.glm import NormalizedGLM
+from lngeom.information._coupled import BatchCoupled, stream
+from lngeom.information._derivative import GLMFunction, sampled_scores, score
 from lngeom.information._operator import FisherOperator
 from lngeom.information._planner import plan as make_plan
-from lngeom.information._probe import check_coupling, check_finite, ignore_masked, repair_masked, replace_masked_samples
 from lngeom.information._problem import Frozen, Problem, select_leaves
 from lngeom.information._products import store
-from lngeom.information._pullback import GLMFunction
-from lngeom.information._sampling import sampled_scores, score
-from lngeom.information._sharding import (
-    Placement,
-    automatic_mesh,
-    find_placement,
-    place,
-    put_on_automatic_mesh,
-)
-from lngeom.information._streaming import BatchCoupled, stream
+from lngeom.information._sharding import Placement, automatic_mesh, find_placement, place, put_on_automatic_mesh
+from lngeom.information._verification import check_coupling, check_finite, ignore_masked, replace_masked_samples
 
 METHODS = ("exact", "printed", "monte_carlo", "empirical")
 
@@ -69,9 +62,9 @@ def fisher(
             of X. A probe raises an error where they do and it was not said. Such a function is evaluated on all samples
             at once; one whose statistics are taken with `lngeom.information.BatchCoupled`, and a batch-normalized GLM,
             can be divided into chunks.
-        mask: [N T] (or [N]), nonzero for positions that count; may hold weights ≥ 0. What the others hold is ignored,
-            NaN too: entries of X there (in leaves [N T …] or [N …], like the mask) that are not finite count as 0, and
-            what the model makes of them there does not matter, as long as no output that counts depends on it.
+        mask: [N T] (or [N]), nonzero for positions that count; may hold weights ≥ 0. Entries of X at the other
+            positions (in leaves [N T …] or [N …], like the mask) that are not finite count as 0. The model must be
+            finite there, with finite derivatives.
         method: "exact"; "printed" (Eqs. 13–14, normalized GLM); "monte_carlo" (responses drawn from the model);
             "empirical" (observed responses, which is another matrix).
         key: for "monte_carlo".
@@ -100,53 +93,52 @@ def fisher(
         ((25, 25), 21)
     """
     function, family, coupled = _read_model(model_or_apply, family, method, params, X, batch_coupled)
-    selected, rest, excluded = select_leaves(params, wrt)
-    leaves = jax.tree.leaves(X)
-    rows = {jnp.shape(leaf)[0] if jnp.ndim(leaf) else 0 for leaf in leaves}
-    if len(rows) != 1 or 0 in rows:
-        raise ValueError(
-            f"every leaf of X must have one row a sample, N ≥ 1; got shapes {[jnp.shape(v) for v in leaves]}"
-        )
-    found, axes = find_placement(X)
-    X = jax.tree.map(jnp.asarray, X) if found is None or not is_concrete(X) else put_on_automatic_mesh(X)
-    problem = Problem(
-        Frozen((function, family)),
-        selected,
-        Frozen(rest),
-        X,
-        None,
-        None,
-        samples=rows.pop(),
-        coupled=bool(coupled),
-    )
-    outputs = jax.eval_shape(problem.forward, selected)
-    concrete = is_concrete(selected, X)
-    probed = check and concrete and not isinstance(function, GLMFunction)
-    if mask is not None:
-        problem = ignore_masked(replace(problem, weights=_weights(mask, outputs)))
-    if probed and (not coupled or isinstance(function, BatchCoupled)):
-        check_coupling(problem)
-    problem = replace_masked_samples(stream(problem, chunk, memory))
-    mesh, axes = (found, axes) if mesh is None else (mesh, mesh.axis_names)
-    placement = Placement(automatic_mesh(mesh) if concrete else mesh, tuple(axes), problem.rows)
-    scores_arguments = _read_scores(method, key, samples, y)
-    if placement.mesh is not None and concrete:
-        problem = place(problem, placement.mesh, placement.axes)
-        if y is not None:
-            scores_arguments = (method, None, None, _place_rows(jnp.asarray(y), problem, placement))
-    problem = replace(problem, scores=_scores(problem, placement, *scores_arguments))
-    if y is not None and is_concrete(y, problem.weights):
-        counts = None if problem.weights is None else problem.weights[: jnp.shape(y)[0]] > 0
-        problem.family.check_responses(jnp.asarray(y), outputs.shape, counts)
+    given = _given_problem(function, family, params, X, wrt, mask, coupled)
+    if check and given.is_concrete and not isinstance(function, GLMFunction):
+        check_coupling(given)
+    divisible = replace_masked_samples(stream(given, chunk, memory))
+    placement, placed = _place(divisible, mesh, X)
+    problem = replace(placed, scores=_checked_scores(placed, placement, method, key, samples, y))
     plan = make_plan(problem, 1 if problem.coupled else placement.shards, memory, chunk)
-    if mask is not None:
-        problem = repair_masked(problem, placement._replace(chunk=plan.chunk))
     stored = store(problem, placement._replace(chunk=plan.chunk)) if plan.store else None
-    operator = FisherOperator(problem, stored, placement, plan, method, excluded, check)
-    if check and concrete:
+    _, _, excluded = select_leaves(params, wrt)
+    F = FisherOperator(problem, stored, placement, plan, method, excluded, check)
+    if check and problem.is_concrete:
         glm = isinstance(model_or_apply, NormalizedGLM) and mask is None
-        check_finite(operator, functools.partial(model_or_apply.natural_parameters, params, X) if glm else None)
-    return operator
+        check_finite(F, functools.partial(model_or_apply.natural_parameters, params, X) if glm else None)
+    return F
+
+
+def _given_problem(
+    function: Callable,
+    family: AbstractFamily,
+    params: PyTree,
+    X: PyTree,
+    wrt: str | Sequence[str] | Callable[[str, Array], bool] | None,
+    mask: Array | None,
+    coupled: bool | None,
+) -> Problem:
+    """The problem as the user states it."""
+    selected, rest, _ = select_leaves(params, wrt)
+    shapes = [jnp.shape(leaf) for leaf in jax.tree.leaves(X)]
+    rows = {shape[0] if shape else 0 for shape in shapes}
+    if len(rows) != 1 or 0 in rows:
+        raise ValueError(f"every leaf of X must have one row a sample, N ≥ 1; got shapes {shapes}")
+    sharded = find_placement(X)[0] is not None and is_concrete(X)
+    inputs = put_on_automatic_mesh(X) if sharded else jax.tree.map(jnp.asarray, X)
+    static = Frozen((function, family)), selected, Frozen(rest)
+    problem = Problem(*static, inputs, None, None, samples=rows.pop(), coupled=bool(coupled))
+    outputs = jax.eval_shape(problem.forward, selected)
+    return problem if mask is None else ignore_masked(replace(problem, weights=_weights(mask, outputs)))
+
+
+def _place(problem: Problem, mesh: jax.sharding.Mesh | None, X: PyTree) -> tuple[Placement, Problem]:
+    """The samples on the mesh given, or on the one where they are."""
+    found, axes = find_placement(X) if mesh is None else (mesh, mesh.axis_names)
+    placement = Placement(automatic_mesh(found) if problem.is_concrete else found, tuple(axes), problem.rows)
+    if placement.mesh is None or not problem.is_concrete:
+        return placement, problem
+    return placement, place(problem, placement.mesh, placement.axes)
 
 
 def _read_model(
@@ -187,7 +179,7 @@ def _read_model(
     return model_or_apply, family, coupled
 
 
-def _read_scores(method: str, key: PRNGKeyArray | None, samples: int | None, y: Array | None) -> tuple:
+def _check_responses_given(method: str, key: PRNGKeyArray | None, samples: int | None, y: Array | None) -> None:
     if method == "monte_carlo" and (key is None or samples is None or samples < 1):
         raise ValueError(
             f"method='monte_carlo' needs key= and samples= of at least 1; got key={key}, samples={samples}"
@@ -199,7 +191,6 @@ def _read_scores(method: str, key: PRNGKeyArray | None, samples: int | None, y: 
     unused = sorted(name for name, value in given.items() if value is not None)
     if unused:
         raise ValueError(f"method={method!r} does not use {', '.join(unused)}")
-    return method, key, samples, y
 
 
 def _weights(mask: Array, outputs: jax.ShapeDtypeStruct) -> Float[Array, "N *T"]:
@@ -214,30 +205,41 @@ def _weights(mask: Array, outputs: jax.ShapeDtypeStruct) -> Float[Array, "N *T"]
     return weights
 
 
-def _place_rows(y: Array, problem: Problem, placement: Placement) -> Array:
+def _checked_scores(
+    problem: Problem, placement: Placement, method: str, key: PRNGKeyArray | None, samples: int | None, y: Array | None
+) -> Float[Array, "N m *T C"] | None:
+    """Scores at drawn or observed responses; None for an exact matrix."""
+    _check_responses_given(method, key, samples, y)
+    if method not in {"monte_carlo", "empirical"}:
+        return None
+    responses = y
+    if y is not None and placement.mesh is not None and problem.is_concrete:
+        responses = _place_rows(jnp.asarray(y), problem)
+    scores = _scores(problem, key, samples, responses)
+    if y is not None and is_concrete(y, problem.weights):
+        outputs = jax.eval_shape(problem.forward, problem.params)
+        counts = None if problem.weights is None else problem.weights[: jnp.shape(y)[0]] > 0
+        problem.family.check_responses(jnp.asarray(y), (problem.samples, *outputs.shape[1:]), counts)
+    return scores
+
+
+def _place_rows(y: Array, problem: Problem) -> Array:
     """Responses beside their samples, padded like them."""
     missing = problem.rows - y.shape[0]
     padded = jnp.concatenate([y, jnp.repeat(y[-1:], missing, 0)]) if missing else y
     return jax.device_put(padded, jax.tree.leaves(problem.inputs)[0].sharding)
 
 
-@functools.partial(jax.jit, static_argnames=("placement", "method", "samples"))
+@functools.partial(jax.jit, static_argnames="samples")
 def _scores(
-    problem: Problem,
-    placement: Placement,
-    method: str,
-    key: PRNGKeyArray | None,
-    samples: int | None,
-    y: Array | None,
-) -> Float[Array, "N m *T C"] | None:
-    if method == "empirical":
-        assert y is not None
-        scores = score(problem.family, problem.forward(problem.params), y)
-        if problem.weights is not None:
-            scores = jnp.where(problem.weights[..., None] > 0, scores, 0)
-        return scores[:, None]
-    if method == "monte_carlo":
+    problem: Problem, key: PRNGKeyArray | None, samples: int | None, y: Array | None
+) -> Float[Array, "N m *T C"]:
+    z = problem.forward(problem.params)
+    if y is None:
         assert key is not None
         assert samples is not None
-        return sampled_scores(problem.family, problem.forward(problem.params), key, samples)
-    return None
+        return sampled_scores(problem.family, z, key, samples)
+    scores = score(problem.family, z, y)
+    if problem.weights is not None:
+        scores = jnp.where(problem.weights[..., None] > 0, scores, 0)
+    return scores[:, None]

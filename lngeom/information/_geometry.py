@@ -5,19 +5,18 @@ minimum-norm one. With $\Gamma(v, v)_k = \frac12 (2\, \partial_v F v - \nabla \l
 geodesic obeys $\ddot\theta = -F^+ \Gamma(\dot\theta, \dot\theta)$.
 """
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
+from lngeom.information._coupled import at_parameters
 from lngeom.information._factor import triangular
+from lngeom.information._operator import FisherOperator
 from lngeom.information._products import product, quadratic_form
 from lngeom.information._spectrum import decompose
-from lngeom.information._streaming import at_parameters
 
 
-def christoffel(operator: Any, v: PyTree) -> PyTree:
+def christoffel(operator: FisherOperator, v: PyTree) -> PyTree:
     r"""Christoffel symbols of the first kind contracted twice with a vector, $\Gamma_{ijk} v^i v^j$.
 
     Two more derivatives of a matrix-free product: no matrix and no array of P³ is formed.
@@ -31,13 +30,8 @@ def christoffel(operator: Any, v: PyTree) -> PyTree:
 
     Raises:
         ValueError: if the operator is a Monte Carlo or empirical one, whose metric has no derivative of its
-            own, or if the model has derivatives at masked positions that are not finite.
+            own.
     """
-    if operator.problem.repaired:
-        raise ValueError(
-            "the model's derivatives are NaN or infinite at masked positions, and second derivatives multiply them by "
-            "0: make the model finite there, with jnp.where on the argument of what is undefined"
-        )
     if operator.problem.scores is not None:
         raise ValueError(f"the connection is that of the exact metric; got method={operator.method!r}")
     flat = isinstance(v, jax.Array) and jax.tree.structure(v) != jax.tree.structure(operator.problem.params)
@@ -47,8 +41,8 @@ def christoffel(operator: Any, v: PyTree) -> PyTree:
 
 
 @jax.jit
-def _christoffel(operator: Any, v: PyTree) -> PyTree:
-    problem, at = operator.problem, operator.placement._replace(chunk=operator.plan.chunk)
+def _christoffel(operator: FisherOperator, v: PyTree) -> PyTree:
+    problem, at = operator.problem, operator.chunks
 
     def image(params: PyTree) -> PyTree:
         return product(at_parameters(problem, params), at, v)
@@ -61,7 +55,9 @@ def _christoffel(operator: Any, v: PyTree) -> PyTree:
     return jax.tree.map(lambda a, g: a - g / 2, along, gradient)
 
 
-def geodesic(operator: Any, velocity: Float[Array, " P"], time: float = 1.0, steps: int = 20) -> tuple[PyTree, Array]:
+def geodesic(
+    operator: FisherOperator, velocity: Float[Array, " P"], time: float = 1.0, steps: int = 20
+) -> tuple[PyTree, Array]:
     """Follows the geodesic of the quotient from the operator's parameters (fourth-order Runge–Kutta).
 
     The velocity is made horizontal first; its length in the Fisher metric is conserved, up to the error of the steps. A
@@ -76,7 +72,7 @@ def geodesic(operator: Any, velocity: Float[Array, " P"], time: float = 1.0, ste
     Returns:
         Parameters at the end, and the velocity there.
     """
-    at = operator.placement._replace(chunk=operator.plan.row_chunk)
+    at = operator.row_chunks
     start = operator.problem.ravel(operator.problem.params)
 
     def acceleration(theta: Array, v: Array) -> Array:

@@ -1,169 +1,462 @@
-r"""The null space of the Fisher matrix, predicted from the normalizer, the weights and the span of the data.
+r"""The null space of a Fisher matrix as measured: a basis, a certificate, and names for its directions.
 
-Nothing here differentiates the model. *Unit by unit* (identity, batch, weight norm) z_i of the whole data set ranges
-over span[X̃, 1] and its null directions are (a) combinations of the columns of [X̃, 1] that vanish, (b) the radial one,
-w_i against g_i. Methods which act within groups of units are in `_grouped_nullspace`.
+Each candidate is a subspace of parameter changes that a known symmetry would move along, built from the values of the
+leaves alone. The part of it in the null space is counted and set aside, simplest candidates first; the rest is
+unexplained.
+
+A symmetry that only an ε in a normalizer breaks is found by the law of its form. To scale the weights before a
+normalizer by δ acts as ε → ε/δ². The form along the logarithm of that scale is
+$E[(\varepsilon/\sigma^2)^2 \dots] \propto \varepsilon^2$, so it falls as δ⁻⁴: almost null, but not null, and the
+divisor of a solve.
 """
 
+import itertools
+import math
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from lngeom._types import GLMParameters, check_parameters
-from lngeom.families import Categorical
-from lngeom.glm import NormalizedGLM
-from lngeom.information._directions import Collector, Condition, PredictedNullspace, spans
-from lngeom.information._grouped_nullspace import grouped
-from lngeom.normalizers import (
-    AbstractGroupedNormalizer,
-    AbstractNormalizer,
-    BatchNorm,
-    BatchNormEvaluation,
-    Identity,
-    WeightNorm,
-)
+from lngeom._types import GLMParameters
+from lngeom.families import Categorical, Gaussian
+from lngeom.information._coupled import at_parameters
+from lngeom.information._derivative import GLMFunction
+from lngeom.information._matrix import diagonal
+from lngeom.information._problem import Frozen, Problem, leaf_paths, leaf_slices
+from lngeom.information._products import AbstractFisher
+from lngeom.information._spectrum import Decomposition, leading_eigenvalues
+from lngeom.normalizers import AbstractGroupedNormalizer
+
+LANCZOS = 30
+"""Iterations for the largest eigenvalue, as a scale."""
+
+MIXING = 24
+"""Longest shared axis for which changes of basis are tried: they span 2·length² directions."""
+
+Candidate = tuple[str, Float[np.ndarray, "P k"]]
 
 
-def predicted_nullspace(model: NormalizedGLM, params: GLMParameters, inputs: Float[Array, "N D"]) -> PredictedNullspace:
-    """Predicts the null space of the exact Fisher matrix from theory, without computing the matrix.
+class BrokenDirection(NamedTuple):
+    """A symmetry that only an ε in a normalizer breaks.
+
+    Attributes:
+        name: the symmetry.
+        form: vᵀFv for the unit vector v along it, relative to the largest eigenvalue.
+        exponent: p in vᵀFv ∝ ε^p, found by scaling the leaf (ε acts as ε/δ²); 2 by theory.
+    """
+
+    name: str
+    form: float
+    exponent: float
+
+
+class Direction(NamedTuple):
+    """A family of null directions.
+
+    Attributes:
+        name: the symmetry, in terms of leaves.
+        dimension: what it adds to those before it.
+    """
+
+    name: str
+    dimension: int
+
+
+@dataclass(frozen=True)
+class Description:
+    """A null space in words.
+
+    Attributes:
+        directions: named families.
+        unexplained: null directions that no candidate accounts for.
+        broken: nearly null directions, broken by ε.
+    """
+
+    directions: tuple[Direction, ...]
+    unexplained: int
+    broken: tuple[BrokenDirection, ...]
+
+    def __str__(self) -> str:
+        lines = [f"{d.dimension:5d}  {d.name}" for d in self.directions]
+        lines.append(f"{self.unexplained:5d}  unexplained")
+        lines += [
+            f"broken by eps: {b.name}, form {b.form:.2g} of the largest, ∝ eps^{b.exponent:.2f}" for b in self.broken
+        ]
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True, repr=False)
+class MeasuredNullspace:
+    """Orthonormal basis of the null space, and what certifies it.
+
+    Attributes:
+        basis: columns [P k].
+        dimension: k, the nullity.
+        residual: largest singular value of the factor on the basis, relative to its largest on all
+            directions.
+        gap: smallest kept ÷ largest dropped singular value.
+        operator: whose null space it is.
+        certain: whether one gap alone separates the null space from the identifiable directions.
+    """
+
+    basis: Float[Array, "P k"]
+    dimension: int
+    residual: float
+    gap: float
+    operator: AbstractFisher
+    certain: bool = True
+
+    def __repr__(self) -> str:
+        """Its dimension and certificate, not its arrays."""
+        return (
+            f"MeasuredNullspace(dimension {self.dimension} of {self.basis.shape[0]:,}, residual {self.residual:.1e}, "
+            f"gap {self.gap:.1e}, of {self.operator!r})"
+        )
+
+    def principal_angles(self, basis: Float[Array, "P m"]) -> Float[Array, " n"]:
+        """Principal angles in radians between this null space and the span of other columns, ascending.
+
+        Args:
+            basis: columns [P m], not necessarily orthonormal, such as a predicted null space.
+
+        Returns:
+            min(k, m) angles.
+
+        Raises:
+            ValueError: if the columns do not have P entries.
+        """
+        basis = jnp.asarray(basis, self.basis.dtype)
+        if basis.ndim != 2 or basis.shape[0] != self.basis.shape[0]:
+            raise ValueError(f"expected columns [P m] with P = {self.basis.shape[0]}; got shape {basis.shape}")
+        if 0 in {basis.shape[1], self.dimension}:
+            return jnp.zeros(0, self.basis.dtype)
+        other = jnp.linalg.qr(basis)[0]
+        a, b = (self.basis, other) if self.dimension >= basis.shape[1] else (other, self.basis)
+        # sines of small angles are precise where cosines are not
+        sines = jnp.linalg.svd(b - a @ (a.T @ b), compute_uv=False)
+        return jnp.arcsin(jnp.clip(sines[::-1], 0, 1))
+
+    def describe(self) -> Description:
+        """Names each direction in the user's own parameters, and counts what is unexplained."""
+        return explain(self.operator, self.basis)
+
+
+def measure(F: AbstractFisher, decomposition: Decomposition) -> MeasuredNullspace:
+    """The null space of an operator whose factor has been decomposed.
 
     Args:
-        model: a GLM with identity, batch (training or evaluation), weight, layer, RMS or group norm, and a family of
-            independent responses or `Categorical`.
-        params: where the Fisher matrix is taken.
-        inputs: X, one sample a row. Only its span matters, and the number of samples when there are few.
+        F: a Fisher operator.
+        decomposition: of its factor.
 
     Returns:
-        Basis, dimension, what each direction is, and the conditions checked.
-
-    Raises:
-        ValueError: if shapes do not agree, values are not finite, a σ is zero, or the normalizer or
-            family has no theory here.
-
-    Example:
-        >>> import jax, lngeom as lg
-        >>> model = lg.NormalizedGLM(lg.normalizers.LayerNorm(), lg.families.Bernoulli())
-        >>> X = jax.random.normal(jax.random.key(0), (100, 6))
-        >>> params = model.init(jax.random.key(1), inputs=6, outputs=8)
-        >>> print(lg.predicted_nullspace(model, params, X).describe())
-            6  shifts of all rows, 1 γᵀ
-            1  scale of W
-            7  in all
+        Basis and certificate; the residual is measured with products, not read off the decomposition.
     """
-    check_parameters(params, inputs)
-    n = np.asarray(model.normalized(params, inputs), float)
-    z = model.natural_parameters(params, inputs)
-    W, g, X = (np.asarray(v, float) for v in (params.weights, params.gain, inputs))
-    units, features = W.shape
-    into = Collector(units, features)
-    weight = np.asarray(model.family.variance(z))
-    conditions = [
-        Condition(
-            "the responses have positive variance", bool(weight.min() > 0), f"smallest variance {weight.min():.3g}"
-        )
+    basis, decision = decomposition.null, decomposition.decision
+    largest = decomposition.singular_values[0]
+    residual = 0.0
+    if basis.shape[1] and float(largest) > 0:
+        forms = F.quadratic_form(basis.astype(F.problem.dtype))
+        residual = float(jnp.sqrt(jnp.max(forms))) / float(largest)
+    return MeasuredNullspace(basis, basis.shape[1], residual, decision.gap, F, decision.certain)
+
+
+class Leaf(NamedTuple):
+    """A differentiated leaf: its path, value, and first position in the ravelled vector."""
+
+    name: str
+    value: Float[np.ndarray, "..."]
+    start: int
+
+
+class _Basis:
+    """Builds subspaces of ravelled vectors from arrays shaped like leaves."""
+
+    def __init__(self, leaves: list[Leaf]):
+        self.leaves = leaves
+        self.size = sum(leaf.value.size for leaf in leaves)
+
+    def embed(self, leaf: Leaf, columns: Float[np.ndarray, "k ..."]) -> Float[np.ndarray, "P k"]:
+        """Changes of one leaf, one each along the first axis, as columns."""
+        result = np.zeros((self.size, len(columns)))
+        result[leaf.start : leaf.start + leaf.value.size] = columns.reshape(len(columns), leaf.value.size).T
+        return result
+
+    def scale(self, leaf: Leaf) -> Float[np.ndarray, "P 1"]:
+        return self.embed(leaf, leaf.value[None])
+
+    def shift(self, leaf: Leaf, axis: int) -> Float[np.ndarray, "P k"]:
+        """Every change that is constant along an axis."""
+        shape = tuple(1 if k == axis else n for k, n in enumerate(leaf.value.shape))
+        patterns = np.eye(math.prod(shape)).reshape(-1, *shape)
+        return self.embed(leaf, np.broadcast_to(patterns, (len(patterns), *leaf.value.shape)))
+
+    def slices(self, leaf: Leaf, axis: int, value: Float[np.ndarray, "..."] | None = None) -> Float[np.ndarray, "P n"]:
+        """The scale of each slice along an axis."""
+        value = leaf.value if value is None else value
+        length = value.shape[axis]
+        mask = np.eye(length).reshape(length, *(length if k == axis else 1 for k in range(value.ndim)))
+        return self.embed(leaf, mask * value[None])
+
+    def mixing(self, leaf: Leaf, axis: int) -> Float[np.ndarray, "P n2"]:
+        """Every linear change of basis along an axis."""
+        moved = np.moveaxis(leaf.value, axis, -1)
+        length = moved.shape[-1]
+        generators = np.eye(length * length).reshape(-1, length, length)
+        return self.embed(leaf, np.moveaxis(np.einsum("...i,kij->k...j", moved, generators), -1, axis + 1))
+
+
+def explain(F: AbstractFisher, basis: jax.Array) -> Description:
+    """Accounts for a null space.
+
+    Args:
+        F: a Fisher operator.
+        basis: orthonormal basis of its null space, [P k].
+
+    Returns:
+        The description.
+    """
+    params = F.problem.params
+    values = zip(leaf_slices(params).items(), jax.tree.leaves(params), strict=True)
+    leaves = [Leaf(name, np.asarray(value, np.float64), where.start) for (name, where), value in values]
+    null = np.linalg.qr(np.asarray(basis, np.float64))[0]
+    close = float(jnp.finfo(F.problem.dtype).eps) ** 0.4
+    explained = np.zeros((len(null), 0))
+    directions = []
+    for tier in _tiers(_Basis(leaves), null, np.asarray(diagonal(F.problem, F.row_chunks))):
+        parts = [(name, _null_part(subspace, null, close)) for name, subspace in tier]
+        while parts and explained.shape[1] < null.shape[1]:
+            parts = [(name, _outside(part, explained, close)) for name, part in parts]
+            name, best = max(parts, key=lambda item: item[1].shape[1])
+            if not best.shape[1]:
+                break
+            explained = np.concatenate([explained, best], 1)
+            directions.append(Direction(_with_units(name, dict(tier)[name], best), best.shape[1]))
+    rest = _outside(null, explained, close)
+    if isinstance(F.problem.family, Categorical) and rest.shape[1]:
+        alike = _moves_outputs(F, rest, close)
+        if alike:
+            directions.append(Direction("changes of all logits alike, which the softmax does not see", alike))
+    unexplained = null.shape[1] - sum(d.dimension for d in directions)
+    broken = tuple(direction for direction, _ in broken_symmetries(F, lambda v: v - null @ (null.T @ v)))
+    return Description(tuple(directions), unexplained, broken)
+
+
+def _with_units(name: str, subspace: np.ndarray, part: np.ndarray) -> str:
+    """The name of a rescaling of units, with their numbers where not all of them are meant."""
+    found = re.match(r"rescaling of (\d+) units between ", name)
+    if not found:
+        return name
+    count = int(found[1])
+    units = [k for k in range(count) if np.any(np.abs(part[np.any(subspace[:, k::count] != 0, axis=1)]) > 1e-6)]
+    if len(units) == count:
+        return name
+    which = f"unit{'s' if len(units) > 1 else ''} {', '.join(map(str, units))} (of {count})"
+    return f"rescaling of {which} between {name[found.end() :]}"
+
+
+def _moves_outputs(F: AbstractFisher, columns: np.ndarray, close: float) -> int:
+    """How many of these null directions change the outputs at all: the metric, not the model, hides them."""
+    problem = F.problem
+    gaussian = replace(problem, function=Frozen((problem.model, Gaussian())))
+    moved = F.at_problem(gaussian)
+    product = np.asarray(moved.mm(jnp.asarray(columns, problem.dtype)))
+    values = np.linalg.eigvalsh(columns.T @ product)
+    return int(np.sum(values > close * float(jnp.sum(diagonal(moved.problem, moved.row_chunks)))))
+
+
+def _orthonormal(columns: np.ndarray, close: float) -> np.ndarray:
+    if not columns.shape[1]:
+        return columns
+    u, s, _ = np.linalg.svd(columns, full_matrices=False)
+    return u[:, s > close * s[0]] if s[0] > 0 else u[:, :0]
+
+
+def _null_part(subspace: np.ndarray, null: np.ndarray, close: float) -> np.ndarray:
+    """Orthonormal basis of the part of a subspace that is null."""
+    subspace = _orthonormal(subspace, close)
+    if not subspace.shape[1]:
+        return subspace
+    left, _, _ = np.linalg.svd(subspace.T @ null, full_matrices=False)
+    vectors = subspace @ left
+    return vectors[:, np.linalg.norm(vectors - null @ (null.T @ vectors), axis=0) < close]
+
+
+def _outside(vectors: np.ndarray, explained: np.ndarray, close: float) -> np.ndarray:
+    """Orthonormal basis of what vectors add to those explained."""
+    rest = vectors - explained @ (explained.T @ vectors)
+    if not rest.shape[1]:
+        return rest
+    u, s, _ = np.linalg.svd(rest, full_matrices=False)
+    return u[:, s > 100 * close]
+
+
+def _tiers(basis: _Basis, null: np.ndarray, diagonal: np.ndarray) -> Iterator[list[Candidate]]:
+    """Candidates in groups, the simplest first; within a group, that which explains most is taken first."""
+    leaves = basis.leaves
+    axes = [(leaf, axis) for leaf in leaves for axis in range(leaf.value.ndim) if leaf.value.shape[axis] > 1]
+    matrices = [(leaf, axis) for leaf, axis in axes if leaf.value.ndim > 1]
+    unused = [(leaf, np.flatnonzero(diagonal[leaf.start : leaf.start + leaf.value.size] == 0)) for leaf in leaves]
+    yield [
+        (f"entries of {leaf.name} that no output depends on", np.eye(basis.size)[:, leaf.start + entries])
+        for leaf, entries in unused
+        if len(entries)
     ]
-    joint = model.family.joint
-    if joint and not isinstance(model.family, Categorical):
-        raise ValueError(
-            "null spaces are predicted for independent responses and for Categorical; got "
-            f"{type(model.family).__name__}: use lg.fisher(...).nullspace(), which measures"
-        )
-    rows = into.units * (into.inputs + 2)
-    if joint and units == 1:
-        into.add("everything: a softmax of one class is constant", *_everything(into))
-        return PredictedNullspace(into.basis, rows, tuple(into.directions), tuple(conditions))
-    if isinstance(model.normalizer, AbstractGroupedNormalizer):
-        seen, more = grouped(into, model.normalizer, joint, W, g, X, n)
-    else:
-        seen, more = _unitwise(into, model.normalizer, joint, W, g, X, n)
-    dimension = max(into.basis.shape[1], rows - seen)
-    return PredictedNullspace(into.basis, dimension, tuple(into.directions), (*conditions, *more))
-
-
-def _everything(into: Collector) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    units, features = into.units, into.inputs
-    eye = np.eye(units * (features + 2))
-    weights, bias, gain = np.split(eye, [units * features, units * (features + 1)], axis=1)
-    return weights.reshape(-1, units, features), bias, gain
-
-
-def _unitwise(into: Collector, normalizer: AbstractNormalizer, joint: bool, W, g, X, n) -> tuple[int, list[Condition]]:
-    """Identity, batch and weight norm, exact for any N; returns the most directions seen, and conditions."""
-    units, features = W.shape
-    offset, slope = np.zeros(units), np.zeros_like(W)  # X̃ w = σ n + offset; slope is ∂σ/∂w
-    if isinstance(normalizer, BatchNorm):
-        X = X - X.mean(0)
-        scale = np.sqrt(np.mean((X @ W.T) ** 2, 0) + normalizer.eps)
-        slope = (X @ W.T / scale).T @ X / len(X)
-    elif isinstance(normalizer, WeightNorm):
-        scale = np.sqrt(np.sum(W**2, 1) + normalizer.eps)
-        slope = W / scale[:, None]
-    elif isinstance(normalizer, BatchNormEvaluation):
-        scale = np.sqrt(np.asarray(normalizer.variance, float) + normalizer.eps)
-        offset = np.asarray(normalizer.mean, float)
-    elif isinstance(normalizer, Identity):
-        scale = np.ones(units)
-    else:
-        raise ValueError(
-            f"no theory of the null space for {type(normalizer).__name__}; measure it with "
-            f"lngeom.fisher(...).nullspace()"
-        )
-    extended, kernel = spans(np.concatenate([X, np.ones((len(X), 1))], 1))
-    eye = np.eye(units)
-
-    def compensated(unit: int, dw: np.ndarray, function_bias: np.ndarray):
-        """Directions which move z_unit by g(X̃ dw + function_bias)/σ: the change of σ is undone by the gain."""
-        db = g[unit] * function_bias / scale[unit]
-        dg = g[unit] * (dw @ slope[unit]) / scale[unit]
-        at = eye[unit]
-        return dw[:, None, :] * at[None, :, None], db[:, None] * at[None], dg[:, None] * at[None]
-
-    zero = np.flatnonzero(g == 0)
-    for i in range(units):
-        if g[i] == 0:
-            every = np.eye(features)
-            into.add("weights of units with zero gain", every[:, None, :] * eye[i][None, :, None])
-            if np.ptp(n[:, i]) <= 1e-12 * np.abs(n[:, i]).max(initial=1e-300):
-                into.add(
-                    "gain of a constant unit against its bias",
-                    None,
-                    -n[:1, i, None] * eye[i][None],
-                    eye[i][None],
-                )
-            continue
-        into.add("weights that the data cannot see", *compensated(i, kernel[:-1].T, kernel[-1]))
-        radial = g[i] * (1 - W[i] @ slope[i] / scale[i])
-        into.add(
-            "each row's scale (against its gain)",
-            W[i][None, None] * eye[i][None, :, None],
-            -g[i] * offset[i] / scale[i] * eye[i][None],
-            -radial * eye[i][None],
-        )
-    if joint:
-        _shared_functions(into, compensated, extended, g, zero, W, scale, offset)
-    seen = len(X) * (units - joint)
-    return seen, [Condition("at most one gain is zero", not (joint and len(zero) > 1), f"{len(zero)} zero gains")]
-
-
-def _shared_functions(into, compensated, extended, g, zero, W, scale, offset) -> None:
-    """Softmax: a function of x added to every logit alike changes nothing."""
-    units = len(g)
-    into.add("softmax shift of all biases", None, np.ones((1, units)))
-    if len(zero) > 1:
-        return
-    if len(zero) == 1:
-        k = zero[0]
-        shared, shared_bias = W[k][None] / scale[k], np.array([-offset[k] / scale[k]])
-    else:
-        shared, shared_bias = extended[:-1].T, extended[-1]
-    total = [
-        np.zeros((len(shared), units, W.shape[1])),
-        np.zeros((len(shared), units)),
-        np.zeros((len(shared), units)),
+    yield [(f"scale of {leaf.name}", basis.scale(leaf)) for leaf in leaves]
+    yield [_fixed_pattern(basis, leaf, axis, null) for leaf, axis in matrices]
+    yield [(f"shift of {leaf.name} along axis {axis}", basis.shift(leaf, axis)) for leaf, axis in axes]
+    yield [
+        (f"scale of each slice of {leaf.name} along axis {axis}", basis.slices(leaf, axis)) for leaf, axis in matrices
     ]
-    for i in range(units):
-        if i in zero:
-            total[2][:, i] += 1.0
+    yield from _joint(basis, axes)
+
+
+def _joint(basis: _Basis, axes: list[tuple[Leaf, int]]) -> Iterator[list[Candidate]]:
+    """Symmetries that move several leaves at once."""
+    by_length = {}
+    for leaf, axis in axes:
+        by_length.setdefault(leaf.value.shape[axis], []).append((leaf, axis))
+
+    def groups(count: int) -> Iterator[tuple[int, str, tuple[tuple[Leaf, int], ...]]]:
+        for length, group in by_length.items():
+            for chosen in itertools.combinations(group, count):
+                if len({leaf.name for leaf, _ in chosen}) == count:
+                    yield length, " and ".join(leaf.name for leaf, _ in chosen), chosen
+
+    def rescaling(count: int) -> list[Candidate]:
+        return [
+            (
+                f"rescaling of {n} units between {names}",
+                np.concatenate([basis.slices(*item) for item in chosen], 1),
+            )
+            for n, names, chosen in groups(count)
+        ]
+
+    pairs = [
+        (f"scale of {a.name} against {b.name}", np.concatenate([basis.scale(a), basis.scale(b)], 1))
+        for a, b in itertools.combinations(basis.leaves, 2)
+    ]
+    yield rescaling(2) + pairs
+    yield rescaling(3)
+    yield [
+        (
+            f"trades between centred slices of {names} ({n} units)",
+            np.concatenate([basis.slices(leaf, axis, _centred(leaf, axis)) for leaf, axis in chosen], 1),
+        )
+        for n, names, chosen in groups(2)
+        if {leaf.value.ndim > 1 for leaf, _ in chosen} == {True, False}
+    ]
+    yield [
+        (
+            f"change of basis between axis {i} of {a.name} and axis {j} of {b.name}",
+            np.concatenate([basis.mixing(a, i), basis.mixing(b, j)], 1),
+        )
+        for (a, i), (b, j) in itertools.combinations(axes, 2)
+        if min(a.value.ndim, b.value.ndim) > 1 and a.value.shape[i] == b.value.shape[j] <= MIXING
+    ]
+    yield [("joint scale of several leaves", np.concatenate([basis.scale(leaf) for leaf in basis.leaves], 1))]
+    shifts = [basis.shift(leaf, axis) for leaf, axis in axes]
+    if shifts and sum(s.shape[1] for s in shifts) <= basis.size:
+        yield [("joint shift of several leaves", np.concatenate(shifts, 1))]
+
+
+def _centred(leaf: Leaf, axis: int) -> np.ndarray:
+    return leaf.value - leaf.value.mean(axis, keepdims=True) if leaf.value.ndim > 1 else leaf.value
+
+
+def _fixed_pattern(basis: _Basis, leaf: Leaf, axis: int, null: np.ndarray) -> Candidate:
+    """Vectors κ along an axis for which κ ⊗ anything is null: shifts, and what the data do not span."""
+    part = null[leaf.start : leaf.start + leaf.value.size].T.reshape(-1, *leaf.value.shape)
+    flat = np.moveaxis(part, axis + 1, -1).reshape(-1, leaf.value.shape[axis])
+    others = leaf.value.size // leaf.value.shape[axis]
+    values, vectors = np.linalg.eigh(flat.T @ flat)
+    kappa = vectors[:, values > others - 0.01]
+    projector = kappa @ kappa.T
+    inside = projector > 1e-6 / len(projector)
+    blocks = inside / np.maximum(np.sum(inside, 1, keepdims=True), 1)
+    moved = np.moveaxis(leaf.value, axis, -1).shape
+    patterns = np.eye(others).reshape(others, 1, *moved[:-1], 1) * kappa.T.reshape(
+        1, -1, *(1 for _ in moved[:-1]), moved[-1]
+    )
+    if np.allclose(projector, blocks, atol=1e-3):
+        groups = "" if kappa.shape[1] == 1 else f" in each of {kappa.shape[1]} groups"
+        name = f"shift of {leaf.name} along axis {axis}{groups}"
+    else:
+        name = f"{kappa.shape[1]} fixed patterns along axis {axis} of {leaf.name} that the data do not span"
+    return name, basis.embed(leaf, np.moveaxis(patterns.reshape(-1, *moved), -1, axis + 1))
+
+
+def broken_symmetries(
+    F: AbstractFisher, identifiable: Callable[[Float[np.ndarray, " P"]], Float[np.ndarray, " P"]]
+) -> Iterator[tuple[BrokenDirection, Float[np.ndarray, " P"]]]:
+    """Scales of weights whose form falls as δ⁻⁴ when they grow by δ: what ε/δ² in a variance does.
+
+    Args:
+        F: a Fisher operator, with concrete arrays.
+        identifiable: v ↦ its part outside the null space, whose directions are left out.
+
+    Yields:
+        Each direction, and its unit vector.
+    """
+    problem = F.problem
+    close = float(jnp.finfo(problem.dtype).eps) ** 0.4
+    largest = None
+    for name, direction in _scales(problem):
+        norm = np.linalg.norm(direction)
+        unit = direction / norm if norm else direction
+        if not norm or np.linalg.norm(identifiable(unit)) < close:
             continue
-        move = compensated(i, shared * scale[i] / g[i], shared_bias * scale[i] / g[i])
-        total = [t + m for t, m in zip(total, move, strict=True)]
-    into.add("softmax shift of all logits by one function of x", *total)
+        first, second = (_scale_form(F, direction, delta) for delta in (1.0, 2.0))
+        if not first > 0 or not second > 0:
+            continue
+        exponent = math.log2(first / second) / 2
+        if abs(exponent - 2) < 0.2:
+            largest = _largest_eigenvalue(F) if largest is None else largest
+            yield BrokenDirection(f"scale of {name}", first / float(norm) ** 2 / largest, exponent), unit
+
+
+def _scales(problem: Problem) -> Iterator[tuple[str, Float[np.ndarray, " P"]]]:
+    """Weights that may go through a normalizer together: a matrix, one with its bias, one of a GLM's groups."""
+    values = [np.asarray(leaf, np.float64) for leaf in jax.tree.leaves(problem.params)]
+    names = leaf_paths(problem.params)
+
+    def ravelled(parts: dict[int, np.ndarray]) -> np.ndarray:
+        return np.concatenate([parts.get(k, np.zeros_like(v)).reshape(-1) for k, v in enumerate(values)])
+
+    for i, matrix in enumerate(values):
+        if matrix.ndim < 2:
+            continue
+        yield names[i], ravelled({i: matrix})
+        for j, vector in enumerate(values):
+            siblings = names[i].rpartition(".")[0] == names[j].rpartition(".")[0]
+            if vector.ndim == 1 and siblings and len(vector) in matrix.shape and vector.any():
+                yield f"{names[i]} and {names[j]}", ravelled({i: matrix, j: vector})
+    model = problem.model
+    if (
+        isinstance(model, GLMFunction)
+        and isinstance(problem.params, GLMParameters)
+        and problem.params.weights is not None
+    ):
+        normalizer = model.model.normalizer
+        groups = normalizer.group_count if isinstance(normalizer, AbstractGroupedNormalizer) else 1
+        for k in range(groups if groups > 1 else 0):
+            rows = np.zeros_like(values[0])
+            size = len(rows) // groups
+            rows[k * size : (k + 1) * size] = values[0][k * size : (k + 1) * size]
+            yield f"weights in group {k}", ravelled({0: rows})
+
+
+def _scale_form(F: AbstractFisher, direction: Float[np.ndarray, " P"], delta: float) -> float:
+    """The form along the logarithm of a scale, where these weights are δ times as large."""
+    problem = F.problem
+    change = jnp.asarray(direction, problem.dtype)
+    there = problem.unravel(problem.ravel(problem.params) + (delta - 1) * change)
+    return float(F.at_problem(at_parameters(problem, there)).quadratic_form(problem.unravel(delta * change)))
+
+
+def _largest_eigenvalue(F: AbstractFisher) -> float:
+    return float(leading_eigenvalues(F, 1, steps=min(F.in_size(), LANCZOS))[0])

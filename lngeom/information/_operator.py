@@ -1,31 +1,22 @@
 """`FisherOperator`: the Fisher matrix as a linear operator, with everything one asks of it."""
 
-import functools
-import warnings
 from collections.abc import Callable
-from dataclasses import replace
-from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import lineax as lx
-import scipy.sparse.linalg
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from lngeom._types import GLMParameters, is_concrete, is_tracing
-from lngeom.information import _dense, _factor, _products, _sampling, _solve, _spectrum
+from lngeom.information import _factor, _matrix, _solve, _spectrum
 from lngeom.information._factor import decomposition_dtype
-from lngeom.information._kronecker import FactorForMany
-from lngeom.information._measured_nullspace import MeasuredNullspace, measure
-from lngeom.information._order import to_paper_order
-from lngeom.information._planner import Plan
-from lngeom.information._problem import Problem, leaf_paths
-from lngeom.information._sharding import Placement
-from lngeom.information._verification import agrees, require_agreement
+from lngeom.information._nullspace import MeasuredNullspace, measure
+from lngeom.information._products import AbstractFisher, light
+from lngeom.information._verification import agrees, require_agreement, warn_of_structure
+from lngeom.information.reference import to_paper_order
 
 
-class FisherOperator(lx.AbstractLinearOperator):
+class FisherOperator(AbstractFisher):
     r"""$F = \frac1N \sum_n J_n^\top \Lambda_n J_n$: symmetric and positive semidefinite.
 
     Made by `lg.fisher`. Vectors are pytrees like the differentiated parameters, or ravelled
@@ -34,22 +25,13 @@ class FisherOperator(lx.AbstractLinearOperator):
 
     Attributes:
         problem: function, parameters and data.
-        stored: derivative kept for repeated products, or None. The first `mm` of many vectors may keep the factor too,
-            if it takes at most a quarter of the memory.
+        stored: derivative kept for repeated products, or None.
         placement: devices the samples lie on.
         plan: predicted sizes and chosen chunks; `plan.describe()` prints them.
         method: "exact", "printed", "monte_carlo" or "empirical".
         excluded: array leaves of params which are not differentiated.
         checked: whether matrices and factors are compared with the product of one random vector (not under jit).
     """
-
-    problem: Problem
-    stored: _products.Stored | None
-    placement: Placement = eqx.field(static=True)
-    plan: Plan = eqx.field(static=True)
-    method: str = eqx.field(static=True)
-    excluded: tuple[str, ...] = eqx.field(static=True)
-    checked: bool = eqx.field(static=True, default=True)
 
     def __repr__(self) -> str:
         """What matrix it is, of what, and how products are computed."""
@@ -60,44 +42,7 @@ class FisherOperator(lx.AbstractLinearOperator):
             f"{type(problem.family).__name__}, {problem.samples:,} samples, {kept})"
         )
 
-    # A linear operator in lineax's sense.
-
-    @_products.light
-    def mv(self, vector: PyTree) -> PyTree:
-        """F v for a pytree v like the differentiated parameters."""
-        return self._product(vector)
-
-    @_products.light
-    def mm(self, vectors: Float[Array, "P K"]) -> Float[Array, "P K"]:
-        """F V for the K columns of a matrix, many at a time.
-
-        Args:
-            vectors: ravelled tangents as columns, [P K].
-
-        Returns:
-            The products as columns.
-
-        Raises:
-            ValueError: if the shape is not [P K].
-        """
-        if jnp.ndim(vectors) != 2 or vectors.shape[0] != self.in_size():
-            raise ValueError(f"mm takes a matrix [P K] with P = {self.in_size()} rows; got shape {jnp.shape(vectors)}")
-        factor = self._outer_products if vectors.shape[1] >= _products.MANY else None
-        arguments = self._products, vectors, self.plan.batch
-        images = _products.products(self.problem, self.stored, factor, *arguments)
-        many = factor is None and vectors.shape[1] >= _products.MANY and is_concrete(vectors)
-        if many and not agrees(self, lambda r: (images @ r, vectors @ r), vectors.shape[1]):
-            self._warn_of_structure()
-            images = _products.products(self.problem, self.stored, None, *arguments, structured=False)
-        return images
-
-    def __matmul__(self, other: Any) -> Any:
-        """F v for a ravelled vector [P], F V for a matrix [P K], or a composition with another operator."""
-        if isinstance(other, lx.AbstractLinearOperator):
-            return super().__matmul__(other)
-        return self._flat_product(other) if jnp.ndim(other) == 1 else self.mm(other)
-
-    @_products.light
+    @light
     def as_matrix(self, order: str | None = None, *, progress: bool = False) -> Float[Array, "P P"]:
         """The matrix [P P].
 
@@ -120,43 +65,18 @@ class FisherOperator(lx.AbstractLinearOperator):
         if order not in {None, "paper"}:
             raise ValueError(f"order must be None or 'paper'; got {order!r}")
         if progress and is_concrete(self.problem) and self.placement.mesh is None and not self.problem.coupled:
-            matrix = _dense.dense_with_progress(self.problem, self.plan.row_chunk)
+            matrix = _matrix.dense_with_progress(self.problem, self.plan.row_chunk)
         else:
-            matrix = _dense.dense(self.problem, self._rows)
+            matrix = _matrix.dense(self.problem, self.row_chunks)
         if not agrees(self, lambda v: (matrix @ v, v)):
-            plain = _dense.dense(self.problem, self._rows, structured=False)
+            plain = _matrix.dense(self.problem, self.row_chunks, structured=False)
             require_agreement(self, "the matrix", lambda v: (plain @ v, v))
-            self._warn_of_structure()
+            warn_of_structure()
             matrix = plain
         if order is None:
             return matrix
         params = self._glm_parameters("order='paper'")
         return to_paper_order(matrix, params.units, params.inputs)
-
-    def transpose(self) -> "FisherOperator":
-        """Itself."""
-        return self
-
-    def in_structure(self) -> PyTree[jax.ShapeDtypeStruct]:
-        """Shapes and dtypes of a tangent."""
-        return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), self.problem.params)
-
-    def out_structure(self) -> PyTree[jax.ShapeDtypeStruct]:
-        """The same as `in_structure`."""
-        return self.in_structure()
-
-    def as_scipy(self) -> scipy.sparse.linalg.LinearOperator:
-        """A `scipy.sparse.linalg.LinearOperator` on ravelled NumPy vectors."""
-        dtype = decomposition_dtype(self.problem.dtype)
-        apply = lambda x: jax.device_get(_spectrum.promoted_product(self, jnp.asarray(x, dtype)))  # noqa: E731
-        one = lambda x: apply(x.reshape(-1))  # noqa: E731
-        make: Any = scipy.sparse.linalg.LinearOperator
-        return make((self.in_size(),) * 2, one, one, apply, dtype, apply)
-
-    @property
-    def leaves(self) -> tuple[str, ...]:
-        """Paths of the differentiated leaves, in the order of the columns."""
-        return tuple(leaf_paths(self.problem.params))
 
     def block(self, i: int | str, j: int | str) -> Float[Array, "p q"]:
         """A block: of two units of a normalized GLM in the paper's order, or of two leaves by path.
@@ -178,7 +98,7 @@ class FisherOperator(lx.AbstractLinearOperator):
             if not part.size:
                 return jnp.zeros((0, 0), self.problem.dtype)
             self.plan.require(3 * part.size**2 * part.dtype.itemsize, "these blocks", "use products (mv, mm)")
-            return _dense.leaf_block(self.at_problem(part).as_matrix(), part, i, j)
+            return _matrix.leaf_block(self.at_problem(part).as_matrix(), part, i, j)
         params = self._glm_parameters("a block of units")
         width = params.inputs + 2
         if not (isinstance(i, int) and isinstance(j, int) and max(i, j) < params.units and min(i, j) >= -params.units):
@@ -186,33 +106,25 @@ class FisherOperator(lx.AbstractLinearOperator):
         i, j = i % params.units, j % params.units
         return self.as_matrix("paper")[i * width : (i + 1) * width, j * width : (j + 1) * width]
 
-    @_products.light
+    @light
     def diagonal(self) -> Float[Array, " P"]:
         """The diagonal, without the matrix."""
-        diagonal = _dense.diagonal(self.problem, self._rows)
+        diagonal = _matrix.diagonal(self.problem, self.row_chunks)
         largest = jax.nn.one_hot(jnp.argmax(diagonal), diagonal.size, dtype=diagonal.dtype)
 
         def entry(_: Float[Array, " P"]) -> tuple[Float[Array, " P"], Float[Array, " P"]]:
-            column = _spectrum.promoted_product(self, largest)
+            column = self.promoted_product(largest)
             return column + (jnp.vdot(largest, diagonal) - jnp.vdot(largest, column)) * largest, largest
 
         require_agreement(self, "the diagonal", entry)
         return diagonal
 
-    @_products.light
+    @light
     def trace(self) -> Float[Array, ""]:
         """The sum of the diagonal."""
         return jnp.sum(self.diagonal())
 
-    @_products.light
-    def quadratic_form(self, delta: PyTree) -> Float[Array, " *K"]:
-        """δᵀFδ, never negative; δ a pytree like params, ravelled [P], or columns [P K]."""
-        form = functools.partial(_products.quadratic_form, self._source, self._products)
-        if isinstance(delta, jax.Array) and delta.ndim == 2 and delta.shape[0] == self.in_size():
-            return jax.lax.map(lambda v: form(self.problem.unravel(v)), delta.T, batch_size=self.plan.batch)
-        return form(self._as_tangent(delta))
-
-    @_products.light
+    @light
     def factor(self) -> Float[Array, "NR P"]:
         """Rows of √(Λ/N) J: factorᵀ·factor = F; columns as in `as_matrix`.
 
@@ -223,11 +135,11 @@ class FisherOperator(lx.AbstractLinearOperator):
             MemoryError: if it would not fit.
         """
         self.plan.require(2 * self.plan.factor, "the factor", "use singular_values(), which streams it")
-        factor = _factor.factor(self.problem, self._rows)
+        factor = _factor.factor(self.problem, self.row_chunks)
         require_agreement(self, "the factor", lambda v: (factor.T @ (factor @ v), v))
         return factor
 
-    @_products.light
+    @light
     def singular_values(self) -> Float[Array, " k"]:
         """Singular values of the factor, descending: square roots of the eigenvalues."""
         s = _factor.singular_values(self._triangular())
@@ -241,10 +153,10 @@ class FisherOperator(lx.AbstractLinearOperator):
             errors of the model's own precision, the rank may be any in the interval, and a warning says so.
         """
         self._require_values("rank()")
-        decision = _spectrum.rank_of(self.singular_values(), self.problem, self._rows)
+        decision = _spectrum.rank_of(self.singular_values(), self.problem, self.row_chunks)
         return _spectrum.checked_rank(decision, self.problem)
 
-    @_products.light
+    @light
     def effective_rank(self) -> Float[Array, ""]:
         """Exponential of the entropy of the normalized eigenvalues (Roy & Vetterli 2007)."""
         return _spectrum.effective_rank(self.singular_values())
@@ -252,7 +164,7 @@ class FisherOperator(lx.AbstractLinearOperator):
     def pseudo_logdet(self) -> Float[Array, ""]:
         """Sum of the logarithms of the nonzero eigenvalues."""
         s = self.singular_values()
-        kept = jnp.arange(s.size) < _spectrum.rank_of(s, self.problem, self._rows).rank
+        kept = jnp.arange(s.size) < _spectrum.rank_of(s, self.problem, self.row_chunks).rank
         return 2 * jnp.sum(jnp.where(kept, jnp.log(jnp.where(kept, s, 1)), 0))
 
     def eigenvalues(self, k: int, *, key: PRNGKeyArray | None = None, steps: int | None = None) -> Float[Array, " k"]:
@@ -275,7 +187,11 @@ class FisherOperator(lx.AbstractLinearOperator):
             raise ValueError(f"k must be between 1 and P = {self.in_size()}; got {k}")
         if steps is not None and steps < k:
             raise ValueError(f"{k} eigenvalues take at least as many steps; got {steps}")
-        return _spectrum.eigenvalues(self, k, key, steps)
+        if steps is None and (k == self.in_size() or self._is_small):
+            self.plan.require(self._decomposition_bytes, f"{k:,} eigenvalues", "ask for fewer")
+            s = jnp.square(self.singular_values())
+            return jnp.pad(s, (0, max(0, k - s.shape[0])))[:k]
+        return _spectrum.leading_eigenvalues(self, k, key, steps)
 
     def spectral_density(
         self, key: PRNGKeyArray | None = None, *, probes: int = 8, steps: int = 40
@@ -296,7 +212,7 @@ class FisherOperator(lx.AbstractLinearOperator):
         Returns:
             The decomposition.
         """
-        return _spectrum.decompose(self._triangular(), self.problem, self._rows, self.plan.budget, rtol)
+        return _spectrum.decompose(self._triangular(), self.problem, self.row_chunks, self.plan.budget, rtol)
 
     def nullspace(self) -> MeasuredNullspace:
         """Orthonormal basis of the null space, with its certificate; `.describe()` names each direction (eager).
@@ -348,7 +264,9 @@ class FisherOperator(lx.AbstractLinearOperator):
             ValueError: if damping is negative, or the method or gauge unknown.
             ConvergenceError: if conjugate gradients do not reach the tolerance.
         """
-        tangent = self._as_tangent(gradient)
+        tangent = self.as_tangent(gradient)
+        if method == "svd" or (method is None and self.in_size() <= _spectrum.SMALL):
+            decomposition = self.decompose() if decomposition is None else decomposition
         x, report = _solve.solve(
             self, self.problem.ravel(tangent), damping, method, nullspace, decomposition, tolerance, limit, gauge
         )
@@ -365,7 +283,7 @@ class FisherOperator(lx.AbstractLinearOperator):
         Returns:
             The horizontal part, of the form v has.
         """
-        flat = self.problem.ravel(self._as_tangent(v))
+        flat = self.problem.ravel(self.as_tangent(v))
         if nullspace is None:
             wide = flat.astype(decomposition_dtype(flat.dtype))
             result = self.decompose().identifiable(wide).astype(flat.dtype)
@@ -392,7 +310,14 @@ class FisherOperator(lx.AbstractLinearOperator):
         Returns:
             The draws.
         """
-        return _solve.sample(self, key, count, decomposition, method)
+        exact, large = self.problem.scores is None, self.in_size() > _spectrum.SMALL
+        if method not in {None, "svd", "cg"}:
+            raise ValueError(f"method must be 'svd' or 'cg'; got {method!r}")
+        if method == "cg" and not exact:
+            raise ValueError(f"method='cg' draws from an exact metric; got that of {self.method!r}: use 'svd'")
+        if method == "cg" or (method is None and decomposition is None and large and exact):
+            return _solve.sample_by_products(self, key, count)
+        return _solve.sample_by_decomposition(self.decompose() if decomposition is None else decomposition, key, count)
 
     def standard_error(self, statistic: Callable | None = None) -> PyTree:
         """Standard error of a Monte Carlo estimate, from the spread of its draws.
@@ -406,63 +331,25 @@ class FisherOperator(lx.AbstractLinearOperator):
         Raises:
             ValueError: if the method is not "monte_carlo" or there is one draw only.
         """
-        return _sampling.standard_error(self, FisherOperator.as_matrix if statistic is None else statistic)
+        scores = self.problem.scores
+        if self.method != "monte_carlo" or scores is None or scores.shape[1] < 2:
+            raise ValueError("a standard error needs method='monte_carlo' with samples of at least 2")
+        inputs, weights, _ = self.problem.per_sample
+        statistic = FisherOperator.as_matrix if statistic is None else statistic
 
-    def at_problem(self, problem: Problem) -> "FisherOperator":
-        """The operator of a changed problem of the same shapes, with no derivative stored."""
-        return replace(self, problem=problem, stored=None)
+        def one(draw: Array) -> PyTree:
+            return statistic(self.at_problem(self.problem.with_samples((inputs, weights, draw[:, None]))))
 
-    @property
-    def _source(self) -> _products.Source:
-        return self.problem if self.stored is None else self.stored
-
-    @functools.cached_property
-    def _product(self) -> Callable[[PyTree], PyTree]:
-        return _products.compiled(_products.product, self._source, self._products)
-
-    @functools.cached_property
-    def _flat_product(self) -> Callable[[Float[Array, " P"]], Float[Array, " P"]]:
-        return _products.compiled(_products.flat_product, self._source, self._products)
-
-    @functools.cached_property
-    def _outer_products(self) -> FactorForMany | None:
-        if self.stored is None or not is_concrete(self.problem):
-            return None
-        with jax.ensure_compile_time_eval():
-            factor = _products.keep_factor(self.problem, self._products, self.plan.budget // 4)
-            if factor is None:
-                return None
-            if agrees(self, lambda v: (factor.products(v[:, None])[:, 0], v)):
-                return factor
-        self._warn_of_structure()
-        return None
-
-    @property
-    def _products(self) -> Placement:
-        return self.placement._replace(chunk=self.plan.chunk)
-
-    @property
-    def _rows(self) -> Placement:
-        return self.placement._replace(chunk=self.plan.row_chunk)
-
-    def _as_tangent(self, v: PyTree) -> PyTree:
-        other = jax.tree.structure(self.problem.params) != jax.tree.structure(v)
-        return self.problem.unravel(v) if other and isinstance(v, jax.Array) and v.ndim == 1 else v
+        values = jax.lax.map(one, jnp.moveaxis(scores, 1, 0))
+        return jax.tree.map(lambda v: jnp.std(v, 0, ddof=1) / scores.shape[1] ** 0.5, values)
 
     def _triangular(self) -> Float[Array, "r P"]:
         """The factor, reduced to at most P rows, once it is clear that it fits and is that of the product."""
-        self._require_spectrum()
-        rows = _factor.triangular(self.problem, self._rows)
+        alternative = "use eigenvalues(k) or spectral_density()"
+        self.plan.require(self._decomposition_bytes, "a decomposition of the factor", alternative)
+        rows = _factor.triangular(self.problem, self.row_chunks)
         require_agreement(self, "the factor", lambda v: (rows.T @ (rows @ v), v))
         return rows
-
-    def _warn_of_structure(self) -> None:
-        warnings.warn(
-            "the matrix read off the structure of the program differs from the products F @ v: the plain route is used "
-            "instead, which is slower; please report this model",
-            RuntimeWarning,
-            stacklevel=4,
-        )
 
     def _require_values(self, what: str) -> None:
         if not is_concrete(self.problem) or is_tracing():
@@ -471,12 +358,57 @@ class FisherOperator(lx.AbstractLinearOperator):
                 "jit, scan and vmap; solve, sample, singular_values and products work inside"
             )
 
-    def _require_spectrum(self) -> None:
-        needed = 4 * min(self.plan.dense, max(self.plan.factor, 1))
-        self.plan.require(needed, "a decomposition of the factor", "use eigenvalues(k) or spectral_density()")
+    @property
+    def _decomposition_bytes(self) -> int:
+        return 4 * min(self.plan.dense, max(self.plan.factor, 1))
+
+    @property
+    def _is_small(self) -> bool:
+        """Whether a full decomposition of the factor is the quickest way, and fits."""
+        rows = self.problem.rows * _factor.rows_per_sample(self.problem)
+        return min(self.in_size(), rows) <= _spectrum.SMALL and self._decomposition_bytes <= self.plan.budget
 
     def _glm_parameters(self, what: str) -> GLMParameters:
         params = self.problem.params
         if not isinstance(params, GLMParameters) or len(jax.tree.leaves(params)) != 3:
             raise ValueError(f"{what} is for the whole parameters of a normalized GLM; the leaves are {self.leaves}")
         return params
+
+
+# What lineax dispatches on: the operator is symmetric, semidefinite, and can become a matrix.
+for _property in (lx.is_symmetric, lx.is_positive_semidefinite):
+    _property.register(FisherOperator)(lambda operator: True)
+for _property in (lx.is_negative_semidefinite, lx.has_unit_diagonal):
+    _property.register(FisherOperator)(lambda operator: False)
+for _property in (lx.is_diagonal, lx.is_tridiagonal, lx.is_lower_triangular, lx.is_upper_triangular):
+    _property.register(FisherOperator)(lambda operator: operator.in_size() == 1)
+
+
+@lx.diagonal.register(FisherOperator)
+def _(operator: FisherOperator):
+    return operator.diagonal()
+
+
+@lx.tridiagonal.register(FisherOperator)
+def _(operator: FisherOperator):
+    matrix = operator.as_matrix()
+    return jnp.diagonal(matrix), jnp.diagonal(matrix, -1), jnp.diagonal(matrix, 1)
+
+
+@lx.linearise.register(FisherOperator)
+@lx.conj.register(FisherOperator)
+def _(operator: FisherOperator):
+    return operator
+
+
+@lx.materialise.register(FisherOperator)
+def _(operator: FisherOperator):
+    unravel = operator.problem.unravel
+    rows = jax.vmap(unravel, 1, -1)(operator.as_matrix())
+    matrix = jax.tree.map(lambda leaf: jax.vmap(unravel, 0, 0)(leaf.reshape(-1, leaf.shape[-1])), rows)
+    matrix = jax.tree.map(
+        lambda shape, block: jax.tree.map(lambda b: b.reshape(*shape.shape, *b.shape[1:]), block),
+        operator.in_structure(),
+        matrix,
+    )
+    return lx.PyTreeLinearOperator(matrix, operator.out_structure(), (lx.symmetric_tag, lx.positive_semidefinite_tag))

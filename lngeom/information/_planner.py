@@ -8,9 +8,9 @@ import jax
 import numpy as np
 from jaxtyping import PyTree
 
+from lngeom.information._derivative import Pullback
 from lngeom.information._factor import rows_per_sample
 from lngeom.information._problem import Problem
-from lngeom.information._pullback import Pullback
 
 STORED = 2**30
 """Largest derivative kept for repeated products, in bytes: reading more is as dear as computing it."""

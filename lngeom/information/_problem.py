@@ -4,6 +4,7 @@ The one scaling convention: $F = \frac1N \sum_n \sum_t m_{nt}\, J_{nt}^\top \Lam
 samples of the sum over each sample's unmasked positions t (there is one position where outputs are [N C]).
 """
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -15,6 +16,7 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
+from lngeom._types import is_concrete
 from lngeom.families import AbstractFamily
 
 
@@ -53,7 +55,6 @@ class Problem(eqx.Module):
         scores: ∂ log p/∂z at responses, [N m *T C], in place of the family's metric; or None.
         samples: N, over which the mean is taken.
         coupled: whether one sample's output depends on the others.
-        repaired: whether derivatives that are not finite at positions of weight 0 are to be replaced.
     """
 
     function: Frozen
@@ -64,12 +65,16 @@ class Problem(eqx.Module):
     scores: Float[Array, "N m *T C"] | None
     samples: int = eqx.field(static=True)
     coupled: bool = eqx.field(static=True)
-    repaired: bool = eqx.field(static=True, default=False)
 
     @property
     def family(self) -> AbstractFamily:
         """The family of the outputs."""
         return self.function.thaw()[1]
+
+    @property
+    def is_concrete(self) -> bool:
+        """Whether parameters and samples are values, not tracers."""
+        return is_concrete(self.params, self.inputs)
 
     @property
     def rows(self) -> int:
@@ -178,9 +183,14 @@ class Layout(NamedTuple):
     leaves: tuple
 
     @property
+    def edges(self) -> list[int]:
+        """First position of each leaf in the vector, and P at the end."""
+        return list(itertools.accumulate((math.prod(shape) for shape, _ in self.leaves), initial=0))
+
+    @property
     def size(self) -> int:
         """Number of scalars P."""
-        return sum(math.prod(shape) for shape, _ in self.leaves)
+        return self.edges[-1]
 
     @property
     def dtype(self) -> jnp.dtype:
@@ -209,11 +219,8 @@ class Layout(NamedTuple):
                 f"have; "
                 f"got {vector.dtype}{list(vector.shape)}"
             )
-        out, start = [], 0
-        for shape, dtype in self.leaves:
-            size = math.prod(shape)
-            out.append(vector[start : start + size].reshape(shape).astype(dtype))
-            start += size
+        parts = [vector[a:b] for a, b in itertools.pairwise(self.edges)]
+        out = [part.reshape(shape).astype(dtype) for part, (shape, dtype) in zip(parts, self.leaves, strict=True)]
         return jax.tree.unflatten(self.structure, out)
 
     def check(self, tangent: PyTree) -> None:
@@ -243,6 +250,12 @@ class Layout(NamedTuple):
 def leaf_paths(tree: PyTree) -> list[str]:
     """Path of each leaf, such as 'layer1.kernel'."""
     return [path_name(path) for path, _ in jax.tree_util.tree_leaves_with_path(tree)]
+
+
+def leaf_slices(tree: PyTree) -> dict[str, slice]:
+    """Where each leaf lies in the ravelled vector."""
+    edges = itertools.accumulate((leaf.size for leaf in jax.tree.leaves(tree)), initial=0)
+    return {name: slice(a, b) for name, (a, b) in zip(leaf_paths(tree), itertools.pairwise(edges), strict=True)}
 
 
 def path_name(path: tuple) -> str:

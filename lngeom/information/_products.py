@@ -1,24 +1,27 @@
 """Matrix-free products with the Fisher matrix, one or many vectors at a time, in bounded memory.
 
-Where the derivative of all samples fits in memory it is computed once and kept, and so is the factor of which many
-products are made; else each product computes it again, chunk by chunk.
+Where the derivative of all samples fits in memory it is computed once and kept. Else each product computes it again,
+chunk by chunk.
 """
 
 import functools
 from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from dataclasses import replace
+from typing import Any, Self, TypeVar, cast
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import lineax as lx
+import scipy.sparse.linalg
 from jax.flatten_util import ravel_pytree
 from jax.sharding import PartitionSpec
 from jaxtyping import Array, Float, PyTree
 
-from lngeom.information._entries import Irregular, Structure, find_structure
-from lngeom.information._kronecker import FactorForMany, kronecker_factor, product_work
-from lngeom.information._problem import Layout, Problem
-from lngeom.information._pullback import Pullback
+from lngeom.information._derivative import Pullback
+from lngeom.information._factor import decomposition_dtype
+from lngeom.information._planner import Plan
+from lngeom.information._problem import Layout, Problem, leaf_paths
 from lngeom.information._sharding import Placement, is_sharded, on_each_shard, sum_over_samples
 
 
@@ -54,15 +57,7 @@ class Stored(eqx.Module):
 
 @functools.partial(jax.jit, static_argnames="at")
 def store(problem: Problem, at: Placement) -> Stored:
-    """Computes the derivative of all samples once, to be used by every product.
-
-    Args:
-        problem: the problem.
-        at: where its samples are.
-
-    Returns:
-        The pullback of all samples.
-    """
+    """Computes the derivative of all samples once, to be used by every product."""
     if not is_sharded(at, problem):
         return Stored(Pullback(problem), problem.layout, at._replace(mesh=None))
     stacked = on_each_shard(
@@ -124,119 +119,25 @@ def light(method: Method) -> Method:
     return cast(Method, _LightMethod(method))
 
 
-MANY = 8
-"""Vectors from which on it pays to compute the factor first."""
-
-SIDE_BY_SIDE = 2
-"""Vectors that are taken one by one but in one program: what one product leaves of the cores another takes."""
-
-WORKING = 2**27
-"""Bytes of what one pass holds for all its vectors."""
+TOGETHER = 2
+"""Fewest products in one program: what one leaves of the cores another takes."""
 
 
-@functools.partial(jax.jit, static_argnames=("at", "limit"))
-def keep_factor(problem: Problem, at: Placement, limit: int) -> FactorForMany | None:
-    """The outer products of all samples, to be used for many vectors again and again.
+@functools.partial(jax.jit, static_argnames=("at", "batch"))
+def products(source: Source, at: Placement, vectors: Float[Array, "P K"], batch: int) -> Float[Array, "P K"]:
+    """F V for the columns of a matrix, `batch` vectors in one pass through the model."""
+    jax.eval_shape(jax.vmap(source.layout.unravel, 1), vectors)
 
-    Args:
-        problem: the problem.
-        at: where its samples are.
-        limit: most bytes it may take, and never more than `WORKING`.
-
-    Returns:
-        The factor; None where products by it do not pay, or it does not fit.
-    """
-    structure = find_structure(problem)
-    if structure is None or not _pays(structure) or is_sharded(at, problem) or at.chunk < problem.rows:
-        return None
-    try:
-        factor = FactorForMany(kronecker_factor(problem, structure))
-    except Irregular:
-        return None
-    return factor if sum(leaf.nbytes for leaf in jax.tree.leaves(factor)) <= min(limit, WORKING) else None
-
-
-@functools.partial(jax.jit, static_argnames=("at", "batch", "structured"))
-def products(
-    problem: Problem,
-    stored: Stored | None,
-    factor: FactorForMany | None,
-    at: Placement,
-    vectors: Float[Array, "P K"],
-    batch: int,
-    structured: bool = True,
-) -> Float[Array, "P K"]:
-    """F V for many vectors: by outer products where the function's structure allows it, else `batch` at a time.
-
-    Args:
-        problem: the problem.
-        stored: its stored derivative, or None.
-        factor: its stored outer products, or None.
-        at: where its samples are.
-        vectors: V.
-        batch: vectors of one pass through the model.
-        structured: whether outer products may be used.
-
-    Returns:
-        The products, as columns.
-
-    Raises:
-        ValueError: if the vectors are not of the length and dtype of the parameters.
-    """
-    jax.eval_shape(jax.vmap(problem.layout.unravel, 1), vectors)
-    if factor is not None:
-        return _in_groups(factor, vectors)
-    structure = find_structure(problem) if structured and vectors.shape[1] >= MANY else None
-    if structure is not None and _pays(structure):
-        try:
-            return _products_by_factor(problem, structure, at, vectors)
-        except Irregular:
-            pass
-    return _products_by_passes(problem if stored is None else stored, at, vectors, batch)
-
-
-def _pays(structure: Structure) -> bool:
-    """Whether outer products cost less than passing through all layers."""
-    kernels = sum(entry.shape[0] * entry.shape[1] for entry in structure.entries if entry.kernel)
-    return bool(structure.entries) and product_work(structure)[0] <= 2 * kernels
-
-
-def _samples_of_a_pass(problem: Problem, structure: Structure, at: Placement) -> int:
-    """Of which the outer products, and what `MANY` vectors need besides, fit."""
-    work, held = (numbers * problem.dtype.itemsize for numbers in product_work(structure))
-    return max(1, min(at.chunk, WORKING // (held * MANY + work)))
-
-
-def _in_groups(factor: FactorForMany, vectors: Float[Array, "P K"]) -> Float[Array, "P K"]:
-    """As many vectors at a time as memory allows."""
-    count = vectors.shape[1]
-    batch = max(MANY, min(count, WORKING // (factor.held * vectors.dtype.itemsize)))
-    return jnp.concatenate([factor.products(vectors[:, k : k + batch]) for k in range(0, count, batch)], 1)
-
-
-def _products_by_factor(
-    problem: Problem, structure: Structure, at: Placement, vectors: Float[Array, "P K"]
-) -> Float[Array, "P K"]:
-    def term(part: Problem, vectors: Float[Array, "P K"]) -> Float[Array, "P K"]:
-        return _in_groups(FactorForMany(kronecker_factor(part, structure)), vectors)
-
-    chunk = _samples_of_a_pass(problem, structure, at)
-    return sum_over_samples(term, problem, at._replace(chunk=chunk), vectors)
-
-
-def _products_by_passes(source: Source, at: Placement, vectors: Float[Array, "P K"], batch: int) -> Float[Array, "P K"]:
     def one(row: Float[Array, " P"]) -> Float[Array, " P"]:
         return ravel_pytree(_run(source, at, Pullback.product, source.layout.unravel(row)))[0]
 
     def group(rows: Float[Array, "K P"]) -> Float[Array, "K P"]:
         if batch == 1 and len(rows):
             return jnp.stack([one(row) for row in rows])
-        tangents = jax.vmap(source.layout.unravel)(rows)
-        images = _run(source, at, Pullback.products, tangents)
+        images = _run(source, at, Pullback.products, jax.vmap(source.layout.unravel)(rows))
         return jax.vmap(lambda image: ravel_pytree(image)[0])(images)
 
-    rows = vectors.T
-    size = max(batch, SIDE_BY_SIDE)
+    rows, size = vectors.T, max(batch, TOGETHER)
     full, rest = divmod(len(rows), size)
     if full <= 1 and not (full and rest):
         return group(rows).T
@@ -249,3 +150,121 @@ def quadratic_form(source: Source, at: Placement, v: PyTree) -> Float[Array, ""]
     """The form vᵀFv ≥ 0."""
     source.layout.check(v)
     return _run(source, at, Pullback.squared_norm, v)
+
+
+class AbstractFisher(lx.AbstractLinearOperator):
+    r"""Products with $F = \frac1N \sum_n J_n^\top \Lambda_n J_n$, the base of spectra, solutions and checks.
+
+    Attributes:
+        problem: function, parameters and data.
+        stored: derivative kept for repeated products, or None.
+        placement: devices the samples lie on.
+        plan: predicted sizes and chosen chunks; `plan.describe()` prints them.
+        method: "exact", "printed", "monte_carlo" or "empirical".
+        excluded: array leaves of params which are not differentiated.
+        checked: whether matrices and factors are compared with the product of one random vector (not under jit).
+    """
+
+    problem: Problem
+    stored: Stored | None
+    placement: Placement = eqx.field(static=True)
+    plan: Plan = eqx.field(static=True)
+    method: str = eqx.field(static=True)
+    excluded: tuple[str, ...] = eqx.field(static=True)
+    checked: bool = eqx.field(static=True, default=True)
+
+    @light
+    def mv(self, vector: PyTree) -> PyTree:
+        """F v for a pytree v like the differentiated parameters."""
+        return self._product(vector)
+
+    @light
+    def mm(self, vectors: Float[Array, "P K"]) -> Float[Array, "P K"]:
+        """F V for the K columns of a matrix, several at a time.
+
+        Args:
+            vectors: ravelled tangents as columns, [P K].
+
+        Returns:
+            The products as columns.
+
+        Raises:
+            ValueError: if the shape is not [P K].
+        """
+        if jnp.ndim(vectors) != 2 or vectors.shape[0] != self.in_size():
+            raise ValueError(f"mm takes a matrix [P K] with P = {self.in_size()} rows; got shape {jnp.shape(vectors)}")
+        return products(self._source, self.chunks, vectors, self.plan.batch)
+
+    def __matmul__(self, other: Any) -> Any:
+        """F v for a ravelled vector [P], F V for a matrix [P K], or a composition with another operator."""
+        if isinstance(other, lx.AbstractLinearOperator):
+            return super().__matmul__(other)
+        return self._flat_product(other) if jnp.ndim(other) == 1 else self.mm(other)
+
+    def promoted_product(self, v: Float[Array, " P"]) -> Float[Array, " P"]:
+        """F v of a ravelled vector in the dtype of decompositions."""
+        return (self @ v.astype(self.problem.dtype)).astype(v.dtype)
+
+    @light
+    def quadratic_form(self, delta: PyTree) -> Float[Array, " *K"]:
+        """δᵀFδ, never negative; δ a pytree like params, ravelled [P], or columns [P K]."""
+        form = functools.partial(quadratic_form, self._source, self.chunks)
+        if isinstance(delta, jax.Array) and delta.ndim == 2 and delta.shape[0] == self.in_size():
+            return jax.lax.map(lambda v: form(self.problem.unravel(v)), delta.T, batch_size=self.plan.batch)
+        return form(self.as_tangent(delta))
+
+    def transpose(self) -> Self:
+        """Itself."""
+        return self
+
+    def in_structure(self) -> PyTree[jax.ShapeDtypeStruct]:
+        """Shapes and dtypes of a tangent."""
+        return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), self.problem.params)
+
+    def out_structure(self) -> PyTree[jax.ShapeDtypeStruct]:
+        """The same as `in_structure`."""
+        return self.in_structure()
+
+    def as_scipy(self) -> scipy.sparse.linalg.LinearOperator:
+        """A `scipy.sparse.linalg.LinearOperator` on ravelled NumPy vectors."""
+        dtype = decomposition_dtype(self.problem.dtype)
+        apply = lambda x: jax.device_get(self.promoted_product(jnp.asarray(x, dtype)))  # noqa: E731
+        one = lambda x: apply(x.reshape(-1))  # noqa: E731
+        make: Any = scipy.sparse.linalg.LinearOperator
+        return make((self.in_size(),) * 2, one, one, apply, dtype, apply)
+
+    @property
+    def leaves(self) -> tuple[str, ...]:
+        """Paths of the differentiated leaves, in the order of the columns."""
+        return tuple(leaf_paths(self.problem.params))
+
+    def as_tangent(self, v: PyTree) -> PyTree:
+        """A vector, ravelled or not, as a pytree like the differentiated parameters."""
+        other = jax.tree.structure(self.problem.params) != jax.tree.structure(v)
+        return self.problem.unravel(v) if other and isinstance(v, jax.Array) and v.ndim == 1 else v
+
+    def at_problem(self, problem: Problem) -> Self:
+        """The operator of a changed problem of the same shapes, with no derivative stored."""
+        return replace(self, problem=problem, stored=None)
+
+    @property
+    def chunks(self) -> Placement:
+        """Where the samples are, and how many are taken at a time in products."""
+        return self.placement._replace(chunk=self.plan.chunk)
+
+    @property
+    def row_chunks(self) -> Placement:
+        """The same where rows of the factor are formed."""
+        return self.placement._replace(chunk=self.plan.row_chunk)
+
+    @property
+    def _source(self) -> Source:
+        return self.problem if self.stored is None else self.stored
+
+    @functools.cached_property
+    def _product(self) -> Callable[[PyTree], PyTree]:
+        return compiled(product, self._source, self.chunks)
+
+    @functools.cached_property
+    def _flat_product(self) -> Callable[[Float[Array, " P"]], Float[Array, " P"]]:
+        return compiled(flat_product, self._source, self.chunks)

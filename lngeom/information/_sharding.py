@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
-from jaxtyping import PyTree
+from jaxtyping import Array, Float, PyTree
 
 from lngeom._types import is_concrete
 from lngeom.information._problem import Problem
@@ -113,23 +113,26 @@ def _put(tree: PyTree, sharding: NamedSharding) -> PyTree:
     return jax.tree.map(move, tree)
 
 
-def fold_chunks(step: Callable, carry: PyTree, problem: Problem, chunk: int) -> PyTree:
-    """Folds step(carry, problem on a chunk) over chunks: a scan, then one shorter chunk for the rest."""
-    rows = problem.rows
-    chunk = min(chunk, rows)
-    full, rest = divmod(rows, chunk)
+def fold_chunks(step: Callable, carry: PyTree, rows: PyTree, chunk: int) -> PyTree:
+    """Folds step(carry, rows of a chunk) over chunks of arrays: a scan, then one shorter chunk for the rest."""
+    count = len(jax.tree.leaves(rows)[0])
+    chunk = min(chunk, count)
+    full, rest = divmod(count, chunk)
     if full == 1:
-        full, rest = (0, rows) if not rest else (full, rest)
-
-    def slices(start: int, stop: int) -> tuple:
-        return jax.tree.map(lambda a: a[start:stop], problem.per_sample)
-
+        full, rest = (0, count) if not rest else (full, rest)
     if full:
-        head = jax.tree.map(lambda a: a.reshape(full, chunk, *a.shape[1:]), slices(0, full * chunk))
-        carry, _ = jax.lax.scan(lambda c, part: (step(c, problem.with_samples(part)), None), carry, head)
-    if rest:
-        carry = step(carry, problem.with_samples(slices(full * chunk, rows)))
-    return carry
+        head = jax.tree.map(lambda a: a[: full * chunk].reshape(full, chunk, *a.shape[1:]), rows)
+        carry, _ = jax.lax.scan(lambda c, part: (step(c, part), None), carry, head)
+    return step(carry, jax.tree.map(lambda a: a[full * chunk :], rows)) if rest else carry
+
+
+def sum_over_chunks(term: Callable[[PyTree], PyTree], rows: PyTree, chunk: int) -> PyTree:
+    """Σ of term(rows of a chunk)."""
+    if chunk >= len(jax.tree.leaves(rows)[0]):
+        return term(rows)
+    shapes = jax.eval_shape(term, jax.tree.map(lambda a: a[:1], rows))
+    zero = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
+    return fold_chunks(lambda carry, part: jax.tree.map(jnp.add, carry, term(part)), zero, rows, chunk)
 
 
 def sum_over_samples(term: Callable[..., PyTree], problem: Problem, at: Placement, *arguments: PyTree) -> PyTree:
@@ -146,18 +149,31 @@ def sum_over_samples(term: Callable[..., PyTree], problem: Problem, at: Placemen
     """
 
     def local(problem: Problem, *arguments: PyTree) -> PyTree:
-        shapes = jax.eval_shape(
-            term, problem.with_samples(jax.tree.map(lambda a: a[:1], problem.per_sample)), *arguments
-        )
-        zero = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
-        if min(at.chunk, problem.rows) == problem.rows:
-            return term(problem, *arguments)
-        step = lambda carry, part: jax.tree.map(jnp.add, carry, term(part, *arguments))  # noqa: E731
-        return fold_chunks(step, zero, problem, at.chunk)
+        part = lambda rows: term(problem.with_samples(rows), *arguments)  # noqa: E731
+        return sum_over_chunks(part, problem.per_sample, at.chunk)
 
-    if at.mesh is None or problem.coupled:
+    if not is_sharded(at, problem):
         return local(problem, *arguments)
     return on_each_shard(lambda *a: jax.lax.psum(local(*a), at.axes), problem, at, *arguments)
+
+
+def over_samples(a: Float[Array, "N P"], b: Float[Array, "N Q"]) -> Float[Array, "P Q"]:
+    r"""The sum $a^\top b = \sum_n a_n b_n^\top$, in the highest precision there is for the dtype.
+
+    On a CPU, XLA multiplies two float64 matrices over the first axis of both at a third to a half of the rate at which
+    it multiplies them when the left one was transposed before. It takes a transposition into the product unless a
+    barrier keeps it out.
+    """
+
+    def plain(a: Array, b: Array) -> Array:
+        return jnp.matmul(a.T, b, precision=jax.lax.Precision.HIGHEST)
+
+    def transposed_before(a: Array, b: Array) -> Array:
+        return jax.lax.optimization_barrier(jax.lax.optimization_barrier(a.T) @ b)
+
+    if jnp.result_type(a, b) != jnp.float64:
+        return plain(a, b)
+    return jax.lax.platform_dependent(a, b, cpu=transposed_before, default=plain)
 
 
 def on_each_shard(

@@ -7,7 +7,7 @@ orthogonal to the null space. Noise along null directions must be projected out,
 import functools
 import warnings
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,15 +18,16 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 from lngeom._numerics import ConvergenceError
 from lngeom._types import is_concrete, is_tracing
 from lngeom.glm import NormalizedGLM
-from lngeom.information._broken import BrokenDirection, broken_symmetries
+from lngeom.information._coupled import original
+from lngeom.information._derivative import GLMFunction, Pullback
 from lngeom.information._factor import decomposition_dtype
-from lngeom.information._nullspace import predicted_nullspace
-from lngeom.information._precision import working_precision
+from lngeom.information._nullspace import BrokenDirection, broken_symmetries
 from lngeom.information._problem import Problem
-from lngeom.information._pullback import GLMFunction, Pullback
+from lngeom.information._products import AbstractFisher
+from lngeom.information._programs import working_precision
 from lngeom.information._sharding import Placement, sum_over_samples
-from lngeom.information._spectrum import SMALL, Decomposition, promoted_product
-from lngeom.information._streaming import original
+from lngeom.information._spectrum import SMALL, Decomposition
+from lngeom.nullspace import predicted_nullspace
 
 NEARLY_NULL = 1e-6
 """A symmetry broken by an ε matters to a solution if its form is below this, relative to the largest eigenvalue."""
@@ -176,7 +177,7 @@ def solve_by_conjugate_gradients(
 
 
 def solve(
-    operator: Any,
+    F: AbstractFisher,
     gradient: Float[Array, " P"],
     damping: float | Array,
     method: str | None,
@@ -189,7 +190,7 @@ def solve(
     """Chooses the method, and solves.
 
     Args:
-        operator: a Fisher operator.
+        F: a Fisher operator.
         gradient: g, ravelled.
         damping: λ.
         method: "svd", "cg", or None to choose by size.
@@ -205,7 +206,7 @@ def solve(
     Raises:
         ValueError: if damping is negative, or the method or gauge unknown.
     """
-    concrete = is_concrete(operator.problem, gradient, damping) and not is_tracing()
+    concrete = is_concrete(F.problem, gradient, damping) and not is_tracing()
     if is_concrete(damping) and damping < 0:
         raise ValueError(f"damping must be at least 0; got {damping}")
     if gauge not in {"exact", "broken"}:
@@ -215,17 +216,20 @@ def solve(
             "gauge='broken' looks for symmetries in the values of the parameters, which do not exist yet under jit, "
             "scan or vmap: use gauge='exact' there, with damping"
         )
-    product, gradient = Partial(promoted_product, operator), gradient.astype(decomposition_dtype(gradient.dtype))
+    product, gradient = (
+        Partial(AbstractFisher.promoted_product, F),
+        gradient.astype(decomposition_dtype(gradient.dtype)),
+    )
     if method is None:
         method = "svd" if decomposition is not None or gradient.size <= SMALL else "cg"
     if method == "svd":
-        decomposition = operator.decompose() if decomposition is None else decomposition
+        assert decomposition is not None
     elif method == "cg":
         decomposition = None
-        null = known_nullspace(operator) if null is None and concrete else null
+        null = known_nullspace(F) if null is None and concrete else null
     else:
         raise ValueError(f"method must be 'svd' or 'cg'; got {method!r}")
-    found = _nearly_null(operator, decomposition, null) if concrete else []
+    found = _nearly_null(F, decomposition, null) if concrete else []
     if found and gauge == "broken":
         rest = np.stack([v for _, v in found], 1)
         rest = rest - np.asarray(null @ (null.T @ rest)) if decomposition is None and null is not None else rest
@@ -238,7 +242,7 @@ def solve(
     if decomposition is not None:
         x, report = solve_by_decomposition(product, decomposition, gradient, damping)
     else:
-        reach = working_precision(operator.problem).eps ** 0.625 if tolerance is None else tolerance
+        reach = working_precision(F.problem).eps ** 0.625 if tolerance is None else tolerance
         limit = limit or 10 * gradient.size
         x, report = solve_by_conjugate_gradients(product, null, gradient, damping, reach, limit)
     if not concrete:
@@ -258,7 +262,7 @@ def solve(
 
 
 def _nearly_null(
-    operator: Any, decomposition: Decomposition | None, null: Float[Array, "P k"] | None
+    F: AbstractFisher, decomposition: Decomposition | None, null: Float[Array, "P k"] | None
 ) -> list[tuple[BrokenDirection, Float[np.ndarray, " P"]]]:
     """Symmetries that only an ε breaks, along which F is almost zero."""
     if decomposition is not None:
@@ -267,26 +271,26 @@ def _nearly_null(
             return []
         identifiable = lambda v: np.asarray(decomposition.identifiable(jnp.asarray(v)))  # noqa: E731
     else:
-        basis = np.zeros((operator.in_size(), 0)) if null is None else np.asarray(null, np.float64)
+        basis = np.zeros((F.in_size(), 0)) if null is None else np.asarray(null, np.float64)
         identifiable = lambda v: v - basis @ (basis.T @ v)  # noqa: E731
-    return [(b, v) for b, v in broken_symmetries(operator, identifiable) if b.form < NEARLY_NULL]
+    return [(b, v) for b, v in broken_symmetries(F, identifiable) if b.form < NEARLY_NULL]
 
 
-def known_nullspace(operator: Any) -> Float[Array, "P k"] | None:
+def known_nullspace(F: AbstractFisher) -> Float[Array, "P k"] | None:
     """The null space that theory predicts for a whole normalized GLM, if its basis fits; None for other models.
 
     Args:
-        operator: a Fisher operator, with concrete arrays.
+        F: a Fisher operator, with concrete arrays.
 
     Returns:
         An orthonormal basis, or None.
     """
-    problem = operator.problem
+    problem = F.problem
     params, model = problem.params, problem.model
     whole = isinstance(model, GLMFunction) and not model.printed and len(jax.tree.leaves(params)) == 3
     if not whole or problem.inputs.ndim != 2 or not problem.inputs.is_fully_addressable:
         return None
-    if 24 * params.size * (params.inputs + params.units) > operator.plan.budget:
+    if 24 * params.size * (params.inputs + params.units) > F.plan.budget:
         return None
     glm = NormalizedGLM(original(model.model.normalizer), model.model.family)
     try:
@@ -315,26 +319,17 @@ def without(decomposition: Decomposition, extra: Float[Array, "P k"]) -> Decompo
     return decomposition._replace(singular_values=s, vectors=turned @ vectors, decision=decision)
 
 
-def sample_by_products(operator: Any, key: PRNGKeyArray, count: int) -> Float[Array, "K P"]:
-    """Draws from N(0, F⁺) without a decomposition: F⁺ Aᵀ ξ, whose covariance is F⁺ (AᵀA) F⁺.
-
-    Args:
-        operator: a Fisher operator of the exact metric.
-        key: for ξ.
-        count: K.
-
-    Returns:
-        One draw a row.
-    """
-    problem = operator.problem
-    at = operator.placement._replace(chunk=operator.plan.chunk)
-    null = known_nullspace(operator) if is_concrete(problem) and not is_tracing() else None
+def sample_by_products(F: AbstractFisher, key: PRNGKeyArray, count: int) -> Float[Array, "K P"]:
+    """Draws from N(0, F⁺), one a row, without a decomposition: F⁺ Aᵀ ξ, whose covariance is F⁺ (AᵀA) F⁺."""
+    problem = F.problem
+    at = F.chunks
+    null = known_nullspace(F) if is_concrete(problem) and not is_tracing() else None
 
     def draw(key: PRNGKeyArray) -> Float[Array, " P"]:
         z = jax.eval_shape(problem.forward, problem.params)
         noise = jax.random.normal(key, z.shape, z.dtype)
         gradient = _transposed_factor_product(replace(problem, scores=noise[:, None]), at)
-        return solve(operator, gradient, 0.0, "cg", null, None, None, None, "exact")[0]
+        return solve(F, gradient, 0.0, "cg", null, None, None, None, "exact")[0]
 
     return jnp.stack([draw(k) for k in jax.random.split(key, count)])
 
@@ -351,35 +346,8 @@ def _transposed_factor_product(problem: Problem, at: Placement) -> Float[Array, 
     return problem.ravel(sum_over_samples(term, problem, at))
 
 
-def sample(
-    operator: Any, key: PRNGKeyArray, count: int, decomposition: Decomposition | None, method: str | None
-) -> Float[Array, "K P"]:
-    """Draws from N(0, F⁺): V_r s⁻¹ ξ, or by products where P is large; none has a component along the null space.
-
-    Args:
-        operator: a Fisher operator.
-        key: for ξ.
-        count: K.
-        decomposition: of the factor, for "svd".
-        method: "svd", "cg", or None to choose by size.
-
-    Returns:
-        One draw a row.
-
-    Raises:
-        ValueError: if the method is unknown, or "cg" is asked of a Monte Carlo or empirical matrix.
-    """
-    if method not in {None, "svd", "cg"}:
-        raise ValueError(f"method must be 'svd' or 'cg'; got {method!r}")
-    exact = operator.problem.scores is None
-    if method == "cg" and not exact:
-        raise ValueError(f"method='cg' draws from an exact metric; got that of {operator.method!r}: use 'svd'")
-    large = decomposition is None and operator.in_size() > SMALL
-    if method == "cg" or (method is None and large and exact):
-        return sample_by_products(operator, key, count)
-    if decomposition is None:
-        decomposition = operator.decompose()
-    assert decomposition is not None
+def sample_by_decomposition(decomposition: Decomposition, key: PRNGKeyArray, count: int) -> Float[Array, "K P"]:
+    """Draws from N(0, F⁺), one a row: V_r s⁻¹ ξ."""
     s, kept = decomposition.singular_values, decomposition.kept
     noise = jax.random.normal(key, (count, s.size), s.dtype)
     return jnp.where(kept[None, :], noise / jnp.where(kept, s, 1)[None, :], 0) @ decomposition.vectors

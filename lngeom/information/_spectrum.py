@@ -15,11 +15,12 @@ from matfree import decomp, eig
 
 from lngeom._numerics import ConvergenceError, RankDecision, decide_rank
 from lngeom._types import is_concrete, is_tracing
+from lngeom.information._derivative import ClosedFormDerivative, Pullback, has_closed_form
 from lngeom.information._factor import decomposition_dtype, one_by_one, right_singular, rows_per_sample
 from lngeom.information._planner import format_bytes
-from lngeom.information._precision import working_precision
 from lngeom.information._problem import Problem
-from lngeom.information._pullback import ClosedFormDerivative, Pullback, has_closed_form
+from lngeom.information._products import AbstractFisher
+from lngeom.information._programs import working_precision
 from lngeom.information._sharding import Placement, sum_over_samples
 
 SMALL = 3000
@@ -226,54 +227,29 @@ def effective_rank(singular_values: Float[Array, " k"]) -> Float[Array, ""]:
     return jnp.exp(-jnp.sum(jnp.where(p > 0, p * jnp.log(jnp.where(p > 0, p, 1)), 0)))
 
 
-def eigenvalues(
-    operator: Any, count: int, key: PRNGKeyArray | None = None, steps: int | None = None, *, decompose: bool = True
+def leading_eigenvalues(
+    F: AbstractFisher, count: int, key: PRNGKeyArray | None = None, steps: int | None = None
 ) -> Float[Array, " k"]:
-    """The largest eigenvalues of a Fisher matrix (see its method).
-
-    Args:
-        operator: the matrix.
-        count: how many.
-        key: for the start vector.
-        steps: of Lanczos without restarts; None for as many as it takes.
-        decompose: whether a small factor may be decomposed.
-
-    Returns:
-        The eigenvalues, in descending order.
-
-    Raises:
-        MemoryError: if all are asked for and a decomposition would not fit.
-        ConvergenceError: if the iterations do not converge.
-    """
-    size, problem, plan = operator.in_size(), operator.problem, operator.plan
-    needed = 4 * min(plan.dense, max(plan.factor, 1))
-    is_small = min(size, problem.rows * rows_per_sample(problem)) <= SMALL and needed <= plan.budget
-    if steps is None and (count == size or (decompose and is_small)):
-        plan.require(needed, f"all {size:,} eigenvalues", "ask for fewer")
-        s = jnp.square(operator.singular_values())
-        return jnp.pad(s, (0, max(0, count - s.shape[0])))[:count]
+    """The largest eigenvalues by Lanczos iterations: `steps` of them, or as many as it takes (see the operator)."""
+    size, problem = F.in_size(), F.problem
     start = jax.random.normal(jax.random.key(0) if key is None else key, (size,), decomposition_dtype(problem.dtype))
     if steps is None and is_concrete(problem, start):
-        return _converged_eigenvalues(operator, start, count)
+        return _converged_eigenvalues(F, start, count)
     depth = min(size, steps or 2 * count + 20)
     ritz = eig.eigh_partial(decomp.tridiag_sym(depth, reortho="full", materialize=True))
-    values, _ = ritz(Partial(promoted_product, operator), start)
+    values, _ = ritz(Partial(AbstractFisher.promoted_product, F), start)
     return jnp.sort(values)[::-1][:count]
 
 
-def promoted_product(operator: Any, v: Float[Array, " P"]) -> Float[Array, " P"]:
-    """F v of a ravelled vector in the dtype of decompositions."""
-    return (operator @ v.astype(operator.problem.dtype)).astype(v.dtype)
-
-
-def _converged_eigenvalues(operator: Any, start: Float[Array, " P"], count: int) -> Float[Array, " k"]:
+def _converged_eigenvalues(F: AbstractFisher, start: Float[Array, " P"], count: int) -> Float[Array, " k"]:
     """By Lanczos iterations with restarts (ARPACK), to a relative residual of √eps (an isolated eigenvalue to eps).
 
     From one start vector they find one copy of a multiple eigenvalue: what is left beside the vectors found is looked
     at too, until its largest eigenvalue is no larger than theirs.
     """
-    whole, generator = operator.as_scipy(), np.random.default_rng(0)
-    eps = float(jnp.finfo(operator.problem.dtype).eps)
+    generator = np.random.default_rng(0)
+    whole: Any = F.as_scipy()
+    eps = float(jnp.finfo(F.problem.dtype).eps)
     find: Any = scipy.sparse.linalg.eigsh
 
     def largest(matrix: scipy.sparse.linalg.LinearOperator, count: int, start: np.ndarray) -> tuple:
@@ -325,21 +301,11 @@ class SpectralDensity(NamedTuple):
     weights: Float[Array, " K"]
 
 
-def lanczos_density(operator: Any, key: PRNGKeyArray, probes: int, steps: int) -> SpectralDensity:
-    """Stochastic Lanczos quadrature of the spectral density.
-
-    Args:
-        operator: a Fisher operator.
-        key: for the random probe vectors.
-        probes: random vectors averaged over.
-        steps: Lanczos steps of each.
-
-    Returns:
-        Nodes and weights of all probes.
-    """
+def lanczos_density(F: AbstractFisher, key: PRNGKeyArray, probes: int, steps: int) -> SpectralDensity:
+    """Stochastic Lanczos quadrature of the spectral density, from so many steps of each random probe vector."""
     tridiagonalize = decomp.tridiag_sym(steps, reortho="full", materialize=True)
-    size, dtype = operator.in_size(), decomposition_dtype(operator.problem.dtype)
-    product = Partial(promoted_product, operator)
+    size, dtype = F.in_size(), decomposition_dtype(F.problem.dtype)
+    product = Partial(AbstractFisher.promoted_product, F)
 
     def one(key: PRNGKeyArray) -> tuple[Array, Array]:
         matrix: Any = tridiagonalize(product, jax.random.rademacher(key, (size,), dtype)).J_small

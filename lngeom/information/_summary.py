@@ -10,13 +10,12 @@ from jaxtyping import Float
 
 from lngeom._types import GLMParameters
 from lngeom.information import _spectrum
-from lngeom.information._describe import Description
-from lngeom.information._directions import PredictedNullspace
-from lngeom.information._measured_nullspace import measure
-from lngeom.information._nullspace import predicted_nullspace
+from lngeom.information._coupled import original
+from lngeom.information._derivative import GLMFunction
+from lngeom.information._nullspace import Description, measure
+from lngeom.information._operator import FisherOperator
 from lngeom.information._planner import Plan
-from lngeom.information._pullback import GLMFunction
-from lngeom.information._streaming import original
+from lngeom.nullspace import PredictedNullspace, predicted_nullspace
 
 
 @dataclass(frozen=True)
@@ -62,7 +61,11 @@ class Summary:
 
 
 def summarize(
-    operator: Any, top: int = 8, *, products_only: bool = False, watch: Callable[[str], None] = lambda stage: None
+    operator: FisherOperator,
+    top: int = 8,
+    *,
+    products_only: bool = False,
+    watch: Callable[[str], None] = lambda stage: None,
 ) -> Summary:
     """Rank, null space and spectrum of a Fisher matrix (eager).
 
@@ -103,7 +106,8 @@ def summarize(
     }
     if products_only:
         watch("leading eigenvalues")
-        values = np.asarray(_spectrum.eigenvalues(operator, top, decompose=False))
+        whole = top == operator.in_size()
+        values = np.asarray(operator.eigenvalues(top) if whole else _spectrum.leading_eigenvalues(operator, top))
         watch("trace")
         return Summary(**common, trace=float(operator.trace()), eigenvalues=values)
     watch("decomposition of the factor")
@@ -125,7 +129,7 @@ def summarize(
     )
 
 
-def _predicted(operator: Any) -> PredictedNullspace | None:
+def _predicted(operator: FisherOperator) -> PredictedNullspace | None:
     """Theory's null space, for the exact matrix of a whole normalized GLM on inputs [N D] without a mask."""
     problem = operator.problem
     model, params = problem.model, problem.params

@@ -1,62 +1,283 @@
-"""One matrix, whatever the route: a result is compared with the product of one random vector before it is given out."""
+"""Checks before a Fisher matrix is trusted: samples do not interact, values are finite, and all routes agree."""
 
+import functools
+import warnings
 from collections.abc import Callable
-from typing import Any
+from dataclasses import replace
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
+from lngeom._numerics import tolerance
 from lngeom._types import is_concrete, is_tracing
+from lngeom.information._coupled import BatchCoupled, streamed
+from lngeom.information._derivative import GLMFunction, Pullback
 from lngeom.information._factor import decomposition_dtype
-from lngeom.information._precision import working_precision
-from lngeom.information._spectrum import promoted_product
+from lngeom.information._problem import Problem, leaf_paths
+from lngeom.information._products import AbstractFisher
+from lngeom.information._programs import working_precision
+from lngeom.information._sharding import Placement, sum_over_samples
+
+PROBE = 8
+"""Samples in the probe: few, so that one of them moves any shared statistic by much."""
+
+COARSEST = 0.1
+"""Relative change of outputs that no rounding excuses, not even in 16 bits."""
+
+
+def _perturbed(leaf: Array) -> Array:
+    """The same rows but the first, which is replaced by something quite different."""
+    if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        return jnp.concatenate([leaf[-1:], leaf[1:]])
+    if jnp.issubdtype(leaf.dtype, jnp.floating):
+        first = -1.5 * leaf[-1:] + 0.5 * leaf[:1]
+    else:
+        least, most = jnp.min(leaf), jnp.max(leaf)
+        first = jnp.broadcast_to(jnp.where(jnp.all(leaf[:1] == most), least, most), leaf[:1].shape)
+    return jnp.concatenate([first.astype(leaf.dtype), leaf[1:]])
+
+
+def ignore_masked(problem: Problem) -> Problem:
+    """Puts 0 for entries of the inputs that are not finite at positions of weight 0.
+
+    Args:
+        problem: with weights.
+
+    Returns:
+        The same problem, on inputs which may be multiplied by 0.
+
+    Raises:
+        ValueError: if outputs at positions that count depend on such an entry.
+    """
+    assert problem.weights is not None
+    counts = problem.weights > 0
+
+    def clean(leaf: Array) -> Array:
+        inexact = jnp.issubdtype(leaf.dtype, jnp.floating)
+        if not inexact or leaf.shape[: counts.ndim] != counts.shape:
+            return leaf
+        shape = counts.shape + (1,) * (leaf.ndim - counts.ndim)
+        return jnp.where(counts.reshape(shape) | jnp.isfinite(leaf), leaf, 0)
+
+    cleaned = replace(problem, inputs=jax.tree.map(clean, problem.inputs))
+    if is_concrete(problem) and any(
+        bool(jnp.any(new != old))
+        for new, old in zip(jax.tree.leaves(cleaned.inputs), jax.tree.leaves(problem.inputs), strict=True)
+    ):
+        forward = jax.jit(lambda p: p.forward(p.params))  # under jit a normalized GLM does not judge its inputs
+        given, z = (forward(p) for p in (problem, cleaned))
+        if not problem.coupled and bool(jnp.any(~jnp.isfinite(given) & jnp.isfinite(z))):
+            raise ValueError(
+                "outputs at positions that count depend on NaN or infinite inputs at masked positions: the mask must "
+                "reach the model too (as an attention mask, say)"
+            )
+    return cleaned
+
+
+def replace_masked_samples(problem: Problem) -> Problem:
+    """Puts a sample that counts in the place of those that do not, so that derivatives there are finite.
+
+    A problem whose samples interact, or which is traced, stays as it is.
+    """
+    if problem.weights is None or problem.coupled or not is_concrete(problem):
+        return problem
+    counts = jnp.any(problem.weights.reshape(problem.rows, -1) > 0, 1)
+    if bool(jnp.all(counts)) or not bool(jnp.any(counts)):
+        return problem
+    first = int(jnp.argmax(counts))
+
+    def put(leaf: Array) -> Array:
+        return jnp.where(counts.reshape(-1, *(1,) * (leaf.ndim - 1)), leaf, leaf[first : first + 1])
+
+    return replace(problem, inputs=jax.tree.map(put, problem.inputs))
+
+
+def check_coupling(problem: Problem) -> None:
+    """Looks whether a sample's outputs depend on that sample alone, as they must unless samples are said to interact.
+
+    One sample is replaced, the order of the samples is reversed, and samples are taken one by one: no output of an
+    unchanged sample may change by more than rounding. A function with statistics of the samples is probed with those
+    of the few.
+
+    Args:
+        problem: with concrete arrays.
+
+    Raises:
+        ValueError: if outputs change.
+    """
+    streams = isinstance(problem.model, BatchCoupled)
+    if problem.rows < 2 or (problem.coupled and not streams):
+        return
+    rows = min(PROBE, problem.rows)
+    few = problem.with_samples(jax.tree.map(lambda a: a[:rows], problem.per_sample))
+    if streams:
+        few = streamed(few, rows)
+
+    @jax.jit
+    def outputs(problem: Problem) -> Array:
+        z = problem.outputs(problem.params, problem.inputs)
+        return z if problem.weights is None else jnp.where(problem.weights[..., None] > 0, z, 0)
+
+    def look(part: Problem) -> Array:
+        return outputs(part).astype(decomposition_dtype(z.dtype))
+
+    def pick(order: slice) -> Problem:
+        return few.with_samples(jax.tree.map(lambda a: a[order], few.per_sample))
+
+    z = outputs(few)
+    before = look(few)
+    scale = float(jnp.max(jnp.where(jnp.isfinite(before), jnp.abs(before), 0)))
+
+    def moved(after: Array, expected: Array) -> float:
+        return float(jnp.max(jnp.where(jnp.isfinite(expected), jnp.abs(after - expected), 0), initial=0))
+
+    replaced = replace(few, inputs=jax.tree.map(_perturbed, few.inputs))
+    found = {
+        f"changing the first of {rows} samples moved the outputs of the others": moved(look(replaced)[1:], before[1:]),
+        f"reversing the order of {rows} samples moved their outputs": moved(
+            look(pick(slice(None, None, -1)))[::-1], before
+        ),
+        "outputs of a sample change when it is evaluated alone": max(
+            moved(look(pick(slice(k, k + 1))), before[k : k + 1]) for k in (0, rows - 1)
+        ),
+    }
+    finest = tolerance(z.dtype)
+    if all(change <= finest * scale for change in found.values()):
+        return
+    rough = min(tolerance(working_precision(few, of_inputs=True).dtype), COARSEST)
+    for what, change in found.items():
+        if not change <= max(finest, rough) * scale:
+            remedy = (
+                "A BatchCoupled function must take every mean over samples with the mean it is given"
+                if streams
+                else "If that is meant, as in training-mode batch norm, say batch_coupled=True. If it comes from "
+                "dropout or other randomness, use the model's deterministic mode, or give each sample its own key in X"
+            )
+            raise ValueError(f"samples interact: {what} by {change:.2g} (of {scale:.2g}). {remedy}")
+
+
+def check_finite(F: AbstractFisher, diagnose: Callable[[], object] | None = None) -> None:
+    """Raises a ValueError for NaN and infinities in z, Λ and J, and for variances of zero.
+
+    `diagnose` is called where z is not what it should be, to raise an error that says more.
+    """
+    problem = F.problem
+    for name, leaf in zip(leaf_paths(problem.params), jax.tree.leaves(problem.params), strict=True):
+        _require(leaf, f"parameter {name}")
+    counts, pulled = count_nonfinite(problem, F.chunks)
+    if diagnose is not None and int(counts["outputs"]) + int(counts["cancelled"]):
+        diagnose()
+    if int(counts["cancelled"]):
+        raise ValueError(
+            f"{type(problem.model.model.normalizer).__name__} is undefined: zero variance for "
+            f"{int(counts['cancelled'])} normalized inputs at positions that count; mask such samples too, or use "
+            "eps > 0 (check=False skips this check)"
+        )
+    _complain("natural parameters z", int(counts["outputs"]))
+    if int(counts["outside"]):
+        raise ValueError(
+            f"{type(problem.family).__name__} needs natural parameters z < {problem.family.upper:g}; "
+            f"{int(counts['outside'])} are not"
+        )
+    _complain("the metric Λ of the outputs", int(counts["metric"]))
+    bad = [name for name, leaf in zip(leaf_paths(pulled), jax.tree.leaves(pulled), strict=True) if _nonfinite(leaf)]
+    if bad and problem.weights is not None and bool(jnp.any(problem.weights == 0)):
+        raise ValueError(
+            f"the Jacobian ∂z/∂{bad[0]} must be finite at masked positions too, where it is multiplied by 0: make the "
+            "model finite there, with jnp.where on the argument of the operation that is undefined (check=False skips "
+            "this check)"
+        )
+    for name, leaf in zip(leaf_paths(pulled), jax.tree.leaves(pulled), strict=True):
+        _require(leaf, f"the Jacobian ∂z/∂{name}")
+
+
+@functools.partial(jax.jit, static_argnames="at")
+def count_nonfinite(problem: Problem, at: Placement) -> tuple[dict[str, Array], PyTree]:
+    """Numbers of bad entries in z and Λ, and Jᵀ1, which is not finite where J is not."""
+
+    def term(part: Problem) -> tuple[dict[str, Array], PyTree]:
+        pullback = Pullback(part)
+        z = pullback.derivative.outputs
+        metric = part.family.metric_product(z, jnp.ones_like(z).at[..., 0].set(2))
+        counts = {
+            "outputs": jnp.sum(~jnp.isfinite(z)),
+            "cancelled": _count_cancelled(part),
+            "outside": jnp.sum(z >= part.family.upper),
+            "metric": jnp.sum(~jnp.isfinite(metric)),
+        }
+        return counts, pullback.derivative.pull(jnp.ones_like(z))
+
+    return sum_over_samples(term, problem, at)
+
+
+def _count_cancelled(problem: Problem) -> Array:
+    """Number of normalized inputs of a GLM, at positions that count, whose variance is zero but for rounding."""
+    if not isinstance(problem.model, GLMFunction):
+        return jnp.zeros((), int)
+    params = eqx.combine(problem.params, problem.fixed.thaw())
+    cancelled = problem.model.model.cancelled(params, problem.inputs)
+    return jnp.sum(cancelled if problem.weights is None else cancelled & (problem.weights > 0)[..., None])
+
+
+def _nonfinite(value: Array) -> int:
+    return int(jnp.sum(~jnp.isfinite(value)))
+
+
+def _require(value: Array, name: str) -> None:
+    _complain(name, _nonfinite(value))
+
+
+def _complain(name: str, bad: int) -> None:
+    if bad:
+        raise ValueError(f"{name} must be finite; {bad} entries are NaN or infinite (check=False skips this check)")
+
 
 Route = Callable[[Float[Array, " K"]], tuple[Float[Array, " P"], Float[Array, " P"]]]
 """Random numbers ↦ (the image of a vector by some route, that vector)."""
 
 
-def agrees(operator: Any, route: Route, size: int | None = None) -> bool:
+def agrees(F: AbstractFisher, route: Route) -> bool:
     r"""Whether a route gives the image that the product gives: $|r - Fv| \le \sqrt{\text{eps}}\, |Fv|$.
 
     A wrong route misses by far more, rounding stays far below. eps is that of the precision in which the model
     computes.
 
     Args:
-        operator: a Fisher operator. One that is traced, or was made with check=False, is not looked at.
+        F: a Fisher operator. One that is traced, or was made with check=False, is not looked at.
         route: how the image was found.
-        size: how many random numbers it takes; P where None.
 
     Returns:
         The answer; True where nothing is looked at.
     """
-    if not operator.checked or not is_concrete(operator.problem) or is_tracing():
+    if not F.checked or not is_concrete(F.problem) or is_tracing():
         return True
-    dtype = decomposition_dtype(operator.problem.dtype)
-    image, vector = route(jax.random.normal(jax.random.key(0), (operator.in_size() if size is None else size,), dtype))
-    product = promoted_product(operator, vector)
+    dtype = decomposition_dtype(F.problem.dtype)
+    image, vector = route(jax.random.normal(jax.random.key(0), (F.in_size(),), dtype))
+    product = F.promoted_product(vector)
     gap, norm = float(jnp.linalg.norm(image - product)), float(jnp.linalg.norm(product))
-    if gap <= float(jnp.finfo(operator.problem.dtype).eps) ** 0.5 * norm:
+    if gap <= float(jnp.finfo(F.problem.dtype).eps) ** 0.5 * norm:
         return True
-    return gap <= working_precision(operator.problem).eps ** 0.5 * norm
+    return gap <= working_precision(F.problem).eps ** 0.5 * norm
 
 
-def require_agreement(operator: Any, what: str, route: Route, size: int | None = None) -> None:
-    """Raises an error where a route that has no alternative differs from the product.
-
-    Args:
-        operator: a Fisher operator.
-        what: was computed.
-        route: how (see `agrees`).
-        size: how many random numbers the route takes.
-
-    Raises:
-        ValueError: if the two differ.
-    """
-    if not agrees(operator, route, size):
+def require_agreement(F: AbstractFisher, what: str, route: Route) -> None:
+    """Raises a ValueError where a route that has no alternative differs from the product (see `agrees`)."""
+    if not agrees(F, route):
         raise ValueError(
             f"{what} and the products F @ v are not of one matrix: the function's outputs depend on how many samples "
             "it is given, or its forward- and reverse-mode derivatives differ. Say batch_coupled=True if samples "
             "interact; else make the function deterministic, or correct its derivative rule (check=False skips this "
             "check)"
         )
+
+
+def warn_of_structure() -> None:
+    """Warns that a structured route was given up."""
+    warnings.warn(
+        "the matrix read off the structure of the program differs from the products F @ v: the plain route is used "
+        "instead, which is slower; please report this model",
+        RuntimeWarning,
+        stacklevel=4,
+    )

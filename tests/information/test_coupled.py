@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import lngeom as lg
 import pytest
 from lngeom._numerics import agreement
-from lngeom.information import BatchCoupled, _automatic, christoffel
+from lngeom.information import BatchCoupled, christoffel, reference
 
 from tests.information import zoo
 
@@ -55,7 +55,7 @@ def test_a_batch_normalized_glm_is_divided_into_chunks_where_it_does_not_fit():
     model = lg.NormalizedGLM(lg.normalizers.BatchNorm(0.1), lg.families.Bernoulli())
     params = model.init(jax.random.key(0), inputs=3, outputs=4)
     X = jax.random.normal(jax.random.key(1), (50, 3))
-    exact = _automatic.dense(model, params, X)
+    exact = reference.by_definition(model, params, X)
     F = lg.fisher(model, params, X, memory=20_000)
     assert not F.plan.store
     assert F.plan.chunk < 50

@@ -7,7 +7,7 @@ import pytest
 from jax.flatten_util import ravel_pytree
 from jax.scipy.special import gammaln
 from lngeom._numerics import agreement
-from lngeom.information import _dense, _operator, _products
+from lngeom.information import _matrix, _products
 
 from . import zoo
 from .zoo import Case, _normal
@@ -175,8 +175,8 @@ def test_a_normalized_model_of_a_joint_family_has_one_matrix(normalizer):
 def test_a_matrix_unlike_the_products_gives_way_to_the_plain_route(monkeypatch):
     params = {"a": _normal(0, 12, 16), "b": _normal(1, 16, 8)}
     case = Case("wide", lambda p, x: jnp.tanh(x @ p["a"]) @ p["b"], params, _normal(2, 9, 12), lg.families.Gaussian())
-    reference, gram = zoo.dense_reference(case), _dense._kronecker.gram
-    monkeypatch.setattr(_dense._kronecker, "gram", lambda *a: 1.01 * gram(*a))
+    reference, gram = zoo.dense_reference(case), _matrix.gram
+    monkeypatch.setattr(_matrix, "gram", lambda *a: 1.01 * gram(*a))
     jax.clear_caches()
     with pytest.warns(RuntimeWarning, match="differs from the products"):
         matrix = case.fisher().as_matrix()
@@ -184,23 +184,11 @@ def test_a_matrix_unlike_the_products_gives_way_to_the_plain_route(monkeypatch):
     assert not agreement(case.fisher(check=False).as_matrix(), reference).agrees  # the fault is there
 
 
-def test_many_products_unlike_one_product_give_way_to_the_plain_route(monkeypatch):
-    case = zoo.plain_network()
-    reference, by_factor = zoo.dense_reference(case), _products.FactorForMany.products
-    monkeypatch.setattr(_products.FactorForMany, "products", lambda self, v: 1.01 * by_factor(self, v))
-    jax.clear_caches()
-    for chunk in (None, 7):
-        F = case.fisher(chunk=chunk)
-        with pytest.warns(RuntimeWarning, match="differs from the products"):
-            images = F.mm(jnp.eye(F.in_size()))
-        assert agreement(images, reference).agrees
-
-
 @pytest.mark.parametrize("method", ["factor", "singular_values", "decompose", "diagonal"])
 def test_a_route_without_alternative_that_differs_is_refused(monkeypatch, method):
     case = zoo.plain_network()
     F = case.fisher()
-    monkeypatch.setattr(_operator._products, "flat_product", lambda source, at, v: 1.01 * F.mv(v))
+    monkeypatch.setattr(_products, "flat_product", lambda source, at, v: 1.01 * F.mv(v))
     monkeypatch.setattr(
         type(F), "_flat_product", property(lambda self: lambda v: 1.01 * (zoo.dense_reference(case) @ v))
     )

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from jax.flatten_util import ravel_pytree
 from lngeom._numerics import agreement
-from lngeom.information import _automatic, _products, _spectrum
+from lngeom.information import _products, _spectrum, reference
 
 from tests.information import zoo
 
@@ -87,7 +87,7 @@ def test_fisher_of_a_normalized_glm_is_the_explicit_product_by_both_doors(normal
     model = lg.NormalizedGLM(getattr(lg.normalizers, normalizer)(**arguments), family)
     params = model.init(jax.random.key(0), inputs=3, outputs=6)
     X = jax.random.normal(jax.random.key(1), (30, 3))
-    oracle = _automatic.dense(model, params, X)
+    oracle = reference.by_definition(model, params, X)
     assert_main_forms_are(lg.fisher(model, params, X), oracle)
     coupled = model.normalizer.couples_samples
     generic = lg.fisher(model.natural_parameters, params, X, family=family, batch_coupled=coupled)
@@ -96,13 +96,13 @@ def test_fisher_of_a_normalized_glm_is_the_explicit_product_by_both_doors(normal
 
 @pytest.mark.parametrize("normalizer", [lg.normalizers.LayerNorm(), lg.normalizers.BatchNorm()])
 def test_printed_fisher_is_equation_13(normalizer):
-    from lngeom.information import _printed
+    from lngeom.information import reference
 
     model = lg.NormalizedGLM(normalizer, lg.families.Bernoulli())
     params = model.init(jax.random.key(0), inputs=3, outputs=5)
     X = jax.random.normal(jax.random.key(1), (30, 3))
     F = lg.fisher(model, params, X, method="printed")
-    assert_main_forms_are(F, _printed.dense(model, params, X))
+    assert_main_forms_are(F, reference.as_printed(model, params, X))
     exact = lg.fisher(model, params, X).as_matrix()
     same = agreement(F.as_matrix(), exact, EXACT)
     assert same.agrees if normalizer.couples_samples else same.residual > 1e-2
@@ -201,7 +201,7 @@ def test_methods_are_functions_that_jit_takes(name):
 def test_many_vectors_one_by_one_are_as_many_products(count):
     F = zoo.layer_norm_network().fisher()
     vectors = jax.random.normal(jax.random.key(2), (F.in_size(), count))
-    found = _products.products(F.problem, F.stored, None, F.placement, vectors, 1)
+    found = _products.products(F.stored, F.placement, vectors, 1)
     assert found.shape == vectors.shape
     if count:
         assert agreement(found, F.as_matrix() @ vectors, EXACT).agrees

@@ -9,7 +9,7 @@ import lngeom as lg
 import numpy as np
 import pytest
 from lngeom._numerics import decide_rank
-from lngeom.information._precision import working_precision
+from lngeom.information._programs import working_precision
 
 from . import zoo
 from .zoo import _normal

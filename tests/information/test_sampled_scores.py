@@ -8,7 +8,7 @@ import lngeom as lg
 import numpy as np
 import pytest
 from lngeom._numerics import agreement
-from lngeom.information._sampling import sampled_scores
+from lngeom.information._derivative import sampled_scores
 
 from tests.information import zoo
 

@@ -1,25 +1,26 @@
 r"""The pullback $F = J^\top \Lambda J$: the derivative of the outputs, and the metric they carry.
 
 A `Derivative` is $v \mapsto Jv$ and its transpose, computed once and used for every product. A `Metric` is
-$\Lambda = S S^\top$, scaled by 1/N and by the samples' weights: the family's covariance, or outer products
-of scores.
+$\Lambda = S S^\top$, scaled by 1/N and by the samples' weights: the family's covariance, or outer products of scores
+$s = \partial \log p(y \mid z)/\partial z = (y - E[y])/\phi$. With y drawn from the model (Monte Carlo),
+$E[s s^\top] = \Lambda$ and the estimate is unbiased, with an error that falls as 1/√m. With observed y it is the
+empirical Fisher, which is another matrix.
 """
 
 from abc import abstractmethod
-from dataclasses import replace
-from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from lngeom._types import GLMParameters
+from lngeom.families import AbstractFamily
 from lngeom.glm import NormalizedGLM
-from lngeom.information import _linearization, _printed
-from lngeom.information._contraction import transpose
+from lngeom.information._closed_form import AbstractLinearization, linearize
 from lngeom.information._problem import Frozen, Layout, Problem
-from lngeom.information._repair import RepairedMap, same
+from lngeom.information._programs import has_reverse_rule_only
+from lngeom.information.reference import chi
 from lngeom.normalizers import AbstractStatisticsNormalizer
 
 
@@ -58,7 +59,7 @@ class TracedDerivative(AbstractDerivative):
         return self.linear(tangent)
 
     def pull(self, cotangent):
-        return transpose(self.linear, self.layout.shapes())(cotangent)
+        return jax.linear_transpose(self.linear, self.layout.shapes())(cotangent)[0]
 
 
 class ReverseDerivative(AbstractDerivative):
@@ -89,7 +90,7 @@ class ClosedFormDerivative(AbstractDerivative):
     """
 
     outputs: Float[Array, "N H"]
-    at: _linearization.AbstractLinearization
+    at: AbstractLinearization
 
     @property
     def inputs(self) -> Array:
@@ -105,7 +106,7 @@ class ClosedFormDerivative(AbstractDerivative):
         return GLMParameters(self.at.pull(cotangent), jnp.sum(cotangent, 0), jnp.sum(self.at.normalized * cotangent, 0))
 
 
-class PrintedLinearization(_linearization.AbstractLinearization):
+class PrintedLinearization(AbstractLinearization):
     """Eq. 14's derivative of g n, which lets only unit i's own weights move its statistics.
 
     Attributes:
@@ -139,7 +140,7 @@ def has_closed_form(problem: Problem) -> bool:
     normalizer = model.model.normalizer
     if model.printed:
         return True
-    return _linearization.linearize.dispatch(type(normalizer)) is not _linearization.linearize.dispatch(object)
+    return linearize.dispatch(type(normalizer)) is not linearize.dispatch(object)
 
 
 class GLMFunction(eqx.Module):
@@ -159,49 +160,13 @@ class GLMFunction(eqx.Module):
 
 
 def differentiate(problem: Problem) -> AbstractDerivative:
-    """J at the problem's parameters, for the samples it holds.
-
-    Args:
-        problem: the problem; its chunk of samples must fit in memory with all intermediate values.
-
-    Returns:
-        The derivative.
-    """
+    """J at the problem's parameters, for the samples it holds."""
     if has_closed_form(problem):
         return _closed_form(problem)
     z, linear = jax.linearize(problem.forward, problem.params)
-    derivative = TracedDerivative(z, linear, problem.layout)
     if has_reverse_rule_only(jax.make_jaxpr(linear)(problem.params)):
-        derivative = ReverseDerivative(*jax.vjp(problem.forward, problem.params))
-    return _repaired(derivative, problem) if problem.repaired else derivative
-
-
-def _repaired(derivative: Any, problem: Problem) -> AbstractDerivative:
-    """J which can be transposed although values at positions of weight 0 are not finite, if nothing depends on them."""
-    if isinstance(derivative, TracedDerivative):
-        linear = RepairedMap(derivative.linear, problem.params)
-        make = lambda condition: replace(derivative, linear=linear.only_if(condition))  # noqa: E731
-    else:
-        reverse = RepairedMap(derivative.reverse, derivative.outputs)
-        make = lambda condition: replace(derivative, reverse=reverse.only_if(condition))  # noqa: E731
-    v = problem.unravel(jnp.cos(jnp.arange(problem.size, dtype=problem.dtype)))
-    return make(same(make(jnp.ones((), bool)).push(v), derivative.push(v)))
-
-
-def has_reverse_rule_only(program: Any) -> bool:
-    """Whether a linearized program holds a custom reverse rule, which can be transposed but not run."""
-    for equation in getattr(program, "jaxpr", program).eqns:
-        if equation.primitive.name == "custom_lin":
-            return True
-        inner = jax.tree.leaves(list(equation.params.values()), is_leaf=is_program)
-        if any(is_program(value) and has_reverse_rule_only(value) for value in inner):
-            return True
-    return False
-
-
-def is_program(value: Any) -> bool:
-    """Whether a parameter of an equation is a program of its own."""
-    return hasattr(value, "eqns") or hasattr(getattr(value, "jaxpr", None), "eqns")
+        return ReverseDerivative(*jax.vjp(problem.forward, problem.params))
+    return TracedDerivative(z, linear, problem.layout)
 
 
 def _closed_form(problem: Problem) -> ClosedFormDerivative:
@@ -211,9 +176,9 @@ def _closed_form(problem: Problem) -> ClosedFormDerivative:
         assert isinstance(normalizer, AbstractStatisticsNormalizer)
         n = normalizer(weights, inputs)
         scale = jnp.broadcast_to(normalizer.statistics(weights, inputs).scale, n.shape)
-        at = PrintedLinearization(params.gain, n, 1 / scale, _printed.chi(normalizer, weights, inputs))
+        at = PrintedLinearization(params.gain, n, 1 / scale, chi(normalizer, weights, inputs))
     else:
-        at = _linearization.linearize(normalizer, weights, inputs, params.gain)
+        at = linearize(normalizer, weights, inputs, params.gain)
     z = problem.ignore(params.gain[None, :] * at.normalized + params.bias[None, :])
     return ClosedFormDerivative(z, at)
 
@@ -310,3 +275,38 @@ class Pullback(eqx.Module):
     def squared_norm(self, v: PyTree) -> Float[Array, ""]:
         """The form vᵀFv = |SᵀJv|², which rounding cannot make negative."""
         return jnp.sum(jnp.square(self.metric.sqrt_product(self.derivative.push(v))))
+
+
+def score(family: AbstractFamily, z: Float[Array, "N *T C"], y: Array) -> Float[Array, "N *T C"]:
+    """∂ log p(y | z)/∂z of each position.
+
+    Args:
+        family: the family.
+        z: natural parameters.
+        y: responses [N *T C]: the sufficient statistics of a joint family, or labels [N *T] where it has them.
+
+    Returns:
+        The scores.
+
+    Raises:
+        ValueError: if the shape of y is not one of those.
+    """
+    expected = [z.shape]
+    if family.labels or (z.shape[-1] == 1 and not family.joint):
+        expected.append(z.shape[:-1])
+    if y.shape not in expected:
+        raise ValueError(f"y must have shape {' or '.join(map(str, expected))} for outputs {z.shape}; got {y.shape}")
+    if family.labels and y.shape != z.shape:
+        y = jax.nn.one_hot(y.astype(int), z.shape[-1], dtype=z.dtype)
+    return (y.reshape(z.shape).astype(z.dtype) - family.mean(z)) / family.dispersion
+
+
+def sampled_scores(
+    family: AbstractFamily, z: Float[Array, "N *T C"], key: PRNGKeyArray, samples: int
+) -> Float[Array, "N m *T C"]:
+    """Scores at m responses drawn for each sample; draw k depends on the key and on k alone."""
+
+    def draw(k: Array) -> Array:
+        return score(family, z, family.sample(jax.random.fold_in(key, k), z))
+
+    return jnp.moveaxis(jax.vmap(draw)(jnp.arange(samples)), 0, 1)

@@ -1,24 +1,25 @@
-"""Where parameters enter a function: kernels, gains and biases, read off the program of its derivative.
+"""Reads the programs that JAX traces: where parameters enter, and in which precision a model computes.
 
 A leaf that is multiplied as a matrix by something known of each sample is a kernel; one that is multiplied entry by
 entry, or only added, is a gain or a bias. The sums in which they end are the points at which they enter. The program
 of `jax.linearize` is traced at two numbers of samples, which tells the samples' axis from all others.
 """
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import Literal
 from jaxtyping import Array
 
 from lngeom.information._problem import Problem
-from lngeom.information._pullback import has_reverse_rule_only
 
 SUMS = ("add", "add_any")
 
-REARRANGEMENTS: dict[str, Callable[..., np.ndarray]] = {
+VIEWS: dict[str, Callable[..., np.ndarray]] = {
     "copy": lambda view: view,
     "reshape": lambda view, new_sizes, **_: np.reshape(view, new_sizes, copy=False),
     "transpose": lambda view, permutation: np.transpose(view, permutation),
@@ -27,7 +28,34 @@ REARRANGEMENTS: dict[str, Callable[..., np.ndarray]] = {
         np.expand_dims(view, [k for k in range(len(shape)) if k not in broadcast_dimensions]), shape
     ),
 }
-"""Operations which only rearrange a leaf, on views that have its strides and no memory."""
+"""Operations that only rearrange a leaf, on views that have its strides and no memory."""
+
+EXACT = {*VIEWS, "convert_element_type", "slice"}
+"""Operations that round nothing themselves."""
+
+
+def inner_programs(equation: Any) -> list[Any]:
+    """The programs inside an operation, such as the body of a scan."""
+    values = jax.tree.leaves(list(equation.params.values()), is_leaf=_is_program)
+    return [getattr(value, "jaxpr", value) for value in values if _is_program(value)]
+
+
+def _is_program(value: Any) -> bool:
+    return hasattr(value, "eqns") or hasattr(getattr(value, "jaxpr", None), "eqns")
+
+
+def evaluate(equation: Any, operands: Sequence[Any]) -> list[Any]:
+    """The results of one operation."""
+    found = equation.primitive.bind(*operands, **equation.primitive.get_bind_params(equation.params))
+    return found if equation.primitive.multiple_results else [found]
+
+
+def has_reverse_rule_only(program: Any) -> bool:
+    """Whether a linearized program holds a custom reverse rule, which can be transposed but not run."""
+    return any(
+        equation.primitive.name == "custom_lin" or any(map(has_reverse_rule_only, inner_programs(equation)))
+        for equation in getattr(program, "jaxpr", program).eqns
+    )
 
 
 class Irregular(Exception):
@@ -111,19 +139,26 @@ class Program(NamedTuple):
         """Inputs and all results."""
         return [*self.jaxpr.invars, *(v for equation in self.jaxpr.eqns for v in equation.outvars)]
 
+    def after(self, structure: "Structure", points: list[Array]) -> Array:
+        """Jv as a function of what enters at the points, instead of v."""
+        place = {(point.equation, point.operand): value for point, value in zip(structure.points, points, strict=True)}
+        values: dict[Any, Any] = dict(zip(self.jaxpr.invars, self.residuals, strict=False))
+        for position, equation in enumerate(self.jaxpr.eqns):
+            if (position, None) in place:
+                values[equation.outvars[0]] = place[position, None]
+                continue
+            operands = [v.val if isinstance(v, Literal) else values.get(v) for v in equation.invars]
+            operands = [place.get((position, k), v) for k, v in enumerate(operands)]
+            present = [v for v in operands if v is not None]
+            if len(present) == 1 < len(operands) and equation.primitive.name in SUMS:
+                values[equation.outvars[0]] = present[0]  # of a sum whose other term enters at an earlier point
+            elif len(present) == len(operands):
+                values.update(zip(equation.outvars, evaluate(equation, operands), strict=True))
+        return values[self.jaxpr.outvars[0]]
+
 
 def trace_program(problem: Problem) -> Program:
-    """The derivative's program for the samples held here.
-
-    Args:
-        problem: the problem.
-
-    Returns:
-        The program.
-
-    Raises:
-        Irregular: if the program is not one of outputs [N C] that can be run forwards.
-    """
+    """The derivative's program for the samples held here; `Irregular` unless it runs forwards to outputs [N C]."""
     z, linear = jax.linearize(problem.forward, problem.params)
     residuals, tree = jax.tree.flatten(linear)
     closed = jax.make_jaxpr(lambda r, v: jax.tree.unflatten(tree, r)(v))(residuals, problem.params)
@@ -133,14 +168,7 @@ def trace_program(problem: Problem) -> Program:
 
 
 def find_structure(problem: Problem) -> Structure | None:
-    """Where parameters enter, or None where one enters otherwise than in a kernel, gain or bias.
-
-    Args:
-        problem: the problem (shapes alone matter).
-
-    Returns:
-        The structure.
-    """
+    """Where parameters enter (from shapes alone); None where one enters otherwise than in a kernel, gain or bias."""
     if problem.coupled or problem.scores is not None:
         return None
     try:
@@ -191,14 +219,7 @@ class _Reader:
         self.entries: list[Entry] = []
 
     def structure(self) -> Structure:
-        """All entries.
-
-        Returns:
-            The structure.
-
-        Raises:
-            Irregular: if a leaf enters in another way.
-        """
+        """All entries; `Irregular` if a leaf enters in another way."""
         for position, equation in enumerate(self.jaxpr.eqns):
             operands = [k for k, v in enumerate(equation.invars) if not isinstance(v, Literal) and v in self.leaves]
             if len(operands) > 1:
@@ -212,9 +233,9 @@ class _Reader:
     def _read(self, position: int, equation: Any, operand: int) -> None:
         name, out = equation.primitive.name, equation.outvars[0]
         leaf, view = self.leaves[equation.invars[operand]]
-        if name in REARRANGEMENTS:
+        if name in VIEWS:
             try:
-                view = REARRANGEMENTS[name](view, **equation.params)
+                view = VIEWS[name](view, **equation.params)
             except (ValueError, TypeError) as error:
                 raise Irregular from error
             if not self.axes[out]:
@@ -232,7 +253,7 @@ class _Reader:
             if isinstance(other, Literal) or self.axes[other] != (axis,) or other not in self.known:
                 raise Irregular
             residual = self.known[other]
-        elif name not in SUMS and name not in REARRANGEMENTS:
+        elif name not in SUMS and name not in VIEWS:
             raise Irregular
         view = np.broadcast_to(view, out.aval.shape)
         one = np.moveaxis(view, axis, 0)[0]
@@ -268,3 +289,99 @@ class _Reader:
             self.numbers[last] = len(self.points)
             self.points.append(Point(position, operand, axis, int(np.prod(shape)) // shape[axis]))
         return self.numbers[last]
+
+
+class Precision(NamedTuple):
+    """The least precise dtype through which the parameters' effect on the outputs passes.
+
+    Attributes:
+        dtype: that dtype.
+        operations: names of the operations with results less precise than the parameters, most frequent first.
+    """
+
+    dtype: jnp.dtype
+    operations: tuple[str, ...]
+
+    @property
+    def eps(self) -> float:
+        """Relative rounding error."""
+        return float(jnp.finfo(self.dtype).eps)
+
+    def describe(self) -> str:
+        """In words, such as "float32 (in exp, div)"."""
+        named = ", ".join(self.operations[:4]) + (", …" if len(self.operations) > 4 else "")
+        return f"{self.dtype} (in {named})" if named else str(self.dtype)
+
+
+def working_precision(problem: Problem, of_inputs: bool = False) -> Precision:
+    """The precision in which the outputs respond to the parameters: a rank is no better than that.
+
+    Values computed from the inputs or from constants alone do not matter to a derivative.
+
+    Args:
+        problem: the problem (shapes alone matter).
+        of_inputs: include operations on the inputs, whose rounding changes outputs.
+
+    Returns:
+        The precision.
+    """
+    leaves, inputs = jax.tree.leaves(problem.params), jax.tree.leaves(problem.inputs)
+    program = jax.make_jaxpr(problem.outputs)(problem.params, problem.inputs)
+    found: Counter = Counter()
+    _count_results(program.jaxpr, [True] * len(leaves) + [of_inputs] * len(inputs), found)
+    eps = lambda dtype: float(jnp.finfo(dtype).eps)  # noqa: E731
+    worst = max({dtype for _, dtype in found} | {leaf.dtype for leaf in leaves}, key=eps)
+    names = Counter()
+    for (name, dtype), count in found.items():
+        if eps(dtype) > eps(problem.dtype) and name not in EXACT:
+            names[name] += count
+    return Precision(jnp.dtype(worst), tuple(name for name, _ in names.most_common()))
+
+
+def _count_results(jaxpr: Any, inputs: Sequence[bool], found: Counter) -> list[bool]:
+    """Counts (operation, dtype) of results that depend on the marked inputs; returns which outputs do."""
+    marked = {v for v, depends in zip(jaxpr.invars, inputs, strict=True) if depends}
+    depends = lambda v: not isinstance(v, Literal) and v in marked  # noqa: E731
+    for equation in jaxpr.eqns:
+        operands = [depends(v) for v in equation.invars]
+        if not any(operands):
+            continue
+        if programs := inner_programs(equation):
+            results = _count_inner(equation, programs, operands, found)
+        else:
+            results = [True] * len(equation.outvars)
+            found.update(
+                (equation.primitive.name, v.aval.dtype)
+                for v in equation.outvars
+                if jnp.issubdtype(v.aval.dtype, jnp.floating)
+            )
+        marked |= {v for v, result in zip(equation.outvars, results, strict=True) if result}
+    return [depends(v) for v in jaxpr.outvars]
+
+
+def _count_inner(equation: Any, programs: list[Any], operands: list[bool], found: Counter) -> list[bool]:
+    """The same for the programs inside an operation."""
+    results = [False] * len(equation.outvars)
+    for program in programs:
+        extra = len(operands) - len(program.invars)  # a condition's index or branch comes first
+        marks = operands[extra:] if extra >= 0 else [True] * len(program.invars)
+        while True:  # what a scan carries depends on the parameters once any step makes it so
+            now: Counter = Counter()
+            outputs = _count_results(program, marks, now)
+            grown = _carried(equation, marks, outputs)
+            if grown == marks:
+                break
+            marks = grown
+        found.update(now)
+        same = len(outputs) == len(results)
+        results = [a or b for a, b in zip(results, outputs, strict=True)] if same else [True] * len(results)
+    return results
+
+
+def _carried(equation: Any, marks: list[bool], outputs: list[bool]) -> list[bool]:
+    """The marks of a scan's body after one more step."""
+    if equation.primitive.name != "scan":
+        return marks
+    start, count = equation.params["num_consts"], equation.params["num_carry"]
+    carry = [a or b for a, b in zip(marks[start : start + count], outputs[:count], strict=True)]
+    return [*marks[:start], *carry, *marks[start + count :]]

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import lngeom as lg
 import pytest
 from lngeom._numerics import agreement
-from lngeom.information import _dense, _kronecker, _products
-from lngeom.information._entries import Irregular, find_structure
+from lngeom.information import _matrix
+from lngeom.information._programs import Irregular, find_structure
 
 from tests.information import zoo
 
@@ -52,34 +52,26 @@ def layer_normalized(inputs=4, units=6, outputs=3):
 @pytest.mark.parametrize("make", [tied, equinox_network, layer_normalized], ids=lambda make: make.__name__)
 def test_outer_products_give_the_matrix_and_its_products(make):
     F = make().fisher()
-    structure, vectors = find_structure(F.problem), normal(7, F.in_size(), 9)
+    structure = find_structure(F.problem)
     assert structure is not None
     reference = F.factor().T @ F.factor()
-    route = _dense.Route(structure, chunk=4)
-    build = jax.jit(lambda problem: _dense._dense(problem, F._rows, route))
+    route = _matrix.Route(structure, chunk=4)
+    build = jax.jit(lambda problem: _matrix._dense(problem, F.row_chunks, route))
     assert agreement(build(F.problem), reference, 1e-12).agrees
-    assert agreement(
-        _products._products_by_factor(F.problem, structure, F._products, vectors), reference @ vectors
-    ).agrees
-    factor = jax.jit(_kronecker.kronecker_factor, static_argnums=1)(F.problem, structure)
-    many = _kronecker.FactorForMany
-    assert agreement(many(factor).products(vectors), reference @ vectors, 1e-12).agrees
+    factor = jax.jit(_matrix.outer_products, static_argnums=1)(F.problem, structure)
+    parts = factor.gram_parts()
+    assert agreement(_matrix.gram(structure, F.problem.layout, parts), reference, 1e-12).agrees
     doubled = replace(factor, signals=(2 * factor.signals[0], *factor.signals[1:]))
-    assert agreement(many(doubled).products(vectors), reference @ vectors).differs
+    assert agreement(_matrix.gram(structure, F.problem.layout, doubled.gram_parts()), reference, 1e-12).differs
 
 
 def test_the_cheaper_route_is_taken_and_is_right_for_a_network_of_some_width():
     F = layer_normalized(inputs=12, units=16, outputs=6).fisher()
-    assert _dense.choose_route(F.problem, 21).structure is not None
+    assert _matrix.choose_route(F.problem, 21).structure is not None
     A, vectors = F.factor(), normal(4, F.in_size(), 9)
     assert agreement(F.as_matrix(), A.T @ A, 1e-12).agrees
-    within = jax.jit(lambda v: F.mm(v))(vectors)  # the factor is kept from here on, and holds no tracers
-    assert F._outer_products is not None
-    for found in (within, F.mm(vectors), jax.jit(lambda F, v: F.mm(v))(F, vectors)):
+    for found in (F.mm(vectors), jax.jit(lambda v: F.mm(v))(vectors), jax.jit(lambda F, v: F.mm(v))(F, vectors)):
         assert agreement(found, A.T @ (A @ vectors), 1e-12).agrees
-    vars(F)["_outer_products"] = jax.tree.map(lambda leaf: 2 * leaf, F._outer_products)
-    assert agreement(F.mm(vectors), A.T @ (A @ vectors)).differs
-    assert _products.keep_factor(F.problem, F._products, limit=1000) is None
     with pytest.raises(ValueError, match="dtype float64"):
         F.mm(vectors.astype(jnp.float32))
 
@@ -113,5 +105,5 @@ def test_a_program_that_depends_on_the_number_of_samples_is_not_mistaken():
     structure, vectors = find_structure(F.problem), normal(3, 15, 9)
     assert structure is not None
     with pytest.raises(Irregular):
-        _kronecker.kronecker_factor(F.problem, structure)
-    assert agreement(F.mm(vectors), F.factor().T @ (F.factor() @ vectors), 1e-12).agrees
+        _matrix.outer_products(F.problem, structure)
+    assert agreement(F.as_matrix() @ vectors, F.factor().T @ (F.factor() @ vectors), 1e-12).agrees

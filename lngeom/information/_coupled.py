@@ -19,10 +19,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
 from lngeom.glm import NormalizedGLM
-from lngeom.information._linearization import UnitwiseLinearization, linearize, unitwise
+from lngeom.information._closed_form import UnitwiseLinearization, linearize, unitwise
+from lngeom.information._derivative import GLMFunction
 from lngeom.information._planner import CHUNK, STORED, available_memory, derivative_bytes, format_bytes
 from lngeom.information._problem import Frozen, Problem
-from lngeom.information._pullback import GLMFunction
 from lngeom.information._sharding import Placement, sum_over_samples
 from lngeom.normalizers import AbstractNormalizer, AbstractStatisticsNormalizer, BatchNorm, Statistics
 

@@ -1,0 +1,322 @@
+r"""The Fisher matrix as an array: closed form for a normalized GLM, else $A^\top A$ of the factor.
+
+Where parameters enter by kernels, gains and biases alone, the factor's rows are outer products and are never formed.
+A kernel's part of a sample's rows is $x_n \otimes m_{nr}$: a layer's input, and the derivative of the outputs with
+respect to the layer's summed inputs. Kept apart, the two make the Gram matrix as many times cheaper as there are
+outputs. Else the rows are formed, and their Gram matrix is built in block rows.
+"""
+
+import functools
+import itertools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from lngeom.information import _closed_form, reference
+from lngeom.information._derivative import has_closed_form, metric
+from lngeom.information._factor import factor_rows, rows_per_sample
+from lngeom.information._problem import Layout, Problem, leaf_slices
+from lngeom.information._programs import Irregular, Structure, find_structure, trace_program
+from lngeom.information._sharding import Placement, is_sharded, over_samples, sum_over_samples
+
+
+class OuterProducts(eqx.Module):
+    r"""The factor $A$ of some samples.
+
+    Attributes:
+        inputs: x of each entry: [N D] of a kernel, [N H] of a gain, None of a bias.
+        signals: m of each point, [N C H].
+        structure: where parameters enter.
+    """
+
+    inputs: tuple[Float[Array, "N D"] | None, ...]
+    signals: tuple[Float[Array, "N C H"], ...]
+    structure: Structure = eqx.field(static=True)
+
+    def gram_parts(self) -> tuple[Array, ...]:
+        r"""Of each pair of groups $\sum_n (x_n \otimes x'_n)(m_n^\top m'_n)$, packed for a kernel with itself."""
+        groups = [self._group(group) for group in _groups(self.structure)]
+        return tuple(_pair(groups[i], groups[j], i == j) for i, j in _pairs(groups))
+
+    def _group(self, group: tuple[int, ...]) -> tuple[Array | None, Array]:
+        """x and m of a kernel, or None and the rows of all that is none, side by side."""
+        x, rows = self.part(group[0])
+        return x, rows if x is not None else jnp.concatenate([self.part(i)[1] for i in group], 2)
+
+    def part(self, i: int) -> tuple[Array | None, Array]:
+        """x and m of an entry; of a gain None and its part of the rows."""
+        entry, x = self.structure.entries[i], self.inputs[i]
+        m = self.signals[entry.point]
+        return (x, m) if entry.kernel or x is None else (None, m * x[:, None, :])
+
+
+def _pair(a: tuple[Array | None, Array], b: tuple[Array | None, Array], same: bool) -> Array:
+    """The sum over samples of two groups."""
+    (x, m), (y, k) = a, b
+    if x is None and y is None:
+        return over_samples(m.reshape(-1, m.shape[2]), k.reshape(-1, k.shape[2]))
+    g = m.swapaxes(1, 2) @ k
+    if same:
+        assert x is not None
+        return over_samples(_packed(x[:, :, None] * x[:, None, :]), _packed(g))
+    one = jnp.ones((len(g), 1), g.dtype)
+    x, y = (one if v is None else v for v in (x, y))
+    return over_samples((x[:, :, None] * y[:, None, :]).reshape(len(g), -1), g.reshape(len(g), -1))
+
+
+def outer_products(problem: Problem, structure: Structure) -> OuterProducts:
+    """The factor of the samples held here; `Irregular` if the program at this number of samples is another."""
+    program = trace_program(problem)
+    if program.names != structure.program:
+        raise Irregular
+    z, at = program.outputs, metric(problem, program.outputs)
+    sums = [program.jaxpr.eqns[point.equation].outvars[0].aval for point in structure.points]
+    shapes = [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in sums]
+    pull = jax.linear_transpose(lambda points: program.after(structure, points), shapes)
+
+    def rows(array: Array, axis: int) -> Float[Array, "N K"]:
+        return jnp.moveaxis(array, axis, 0).reshape(len(z), -1)
+
+    def signals(basis: Float[Array, " C"]) -> list[Float[Array, "N H"]]:
+        (parts,) = pull(at.transposed_sqrt(jnp.broadcast_to(basis[None, :], z.shape)))
+        return [rows(part, point.sample_axis) for part, point in zip(parts, structure.points, strict=True)]
+
+    found = jax.vmap(signals, out_axes=1)(jnp.eye(z.shape[1], dtype=z.dtype))
+    read = lambda e: None if e.residual is None else rows(program.residuals[e.residual], e.sample_axis)  # noqa: E731
+    inputs = tuple(map(read, structure.entries))
+    widths = [entry.shape[0 if entry.kernel else 1] for entry in structure.entries]
+    fits = all(x is None or x.shape[1] == width for x, width in zip(inputs, widths, strict=True))
+    fits &= all(m.shape[2] == point.width for m, point in zip(found, structure.points, strict=True))
+    if not fits or {array.dtype for array in (*found, *inputs) if array is not None} != {problem.dtype}:
+        raise Irregular  # of one sample some shapes are others, and mixed dtypes round where the program says
+    return OuterProducts(inputs, tuple(found), structure)
+
+
+def gram(structure: Structure, layout: Layout, parts: tuple[Array, ...]) -> Float[Array, "P P"]:
+    """The matrix AᵀA, in the order of `ravel_pytree`, of `gram_parts` summed over all samples."""
+    groups, edges = _groups(structure), layout.edges
+    blocks: dict[tuple[int, int], Array] = {}
+    for (i, j), part in zip(_pairs(groups), parts, strict=True):
+        a, b = structure.entries[groups[i][0]], structure.entries[groups[j][0]]
+        (d, h), (e, k) = _shape(structure, groups[i]), _shape(structure, groups[j])
+        if i == j and a.kernel:
+            part = part[_closed_form.unpacking(d)][:, :, _closed_form.unpacking(h)]
+        order = ((2, 0) if a.transposed else (0, 2)) + ((3, 1) if b.transposed else (1, 3))
+        blocks[i, j] = part.reshape(d, e, h, k).transpose(order).reshape(d * h, e * k)
+        blocks[j, i] = blocks[i, j].T if i != j else blocks[i, j]
+    places: list[list[tuple[int, slice]]] = [[] for _ in layout.leaves]  # of each leaf its group, and where in it
+    for i, group in enumerate(groups):
+        entries = [structure.entries[k] for k in group]
+        ends = np.cumsum([0, *(math.prod(entry.shape) for entry in entries)]).tolist()
+        for entry, (start, stop) in zip(entries, itertools.pairwise(ends), strict=True):
+            places[entry.leaf].append((i, slice(start, stop)))
+
+    def columns(i: int, leaf: int) -> Float[Array, "Q p"]:
+        found = [blocks[i, j][:, part] for j, part in places[leaf]]
+        none = (len(blocks[i, i]), edges[leaf + 1] - edges[leaf])
+        return functools.reduce(jnp.add, found) if found else jnp.zeros(none, layout.dtype)
+
+    leaves = range(len(layout.leaves))
+    rows = [jnp.concatenate([columns(i, leaf) for leaf in leaves], 1) for i in range(len(groups))]
+    matrix = jnp.zeros((layout.size, layout.size), layout.dtype)  # filled in place: joining rows copies all once more
+    for leaf in leaves:
+        for i, part in places[leaf]:
+            matrix = matrix.at[edges[leaf] : edges[leaf + 1]].add(rows[i][part])
+    return matrix
+
+
+def gram_work(structure: Structure) -> tuple[int, int]:
+    """Multiplications for one sample, and numbers held for it."""
+    work = held = 0
+    groups = _groups(structure)
+    for i, j in _pairs(groups):
+        (d, h), (e, k) = _shape(structure, groups[i]), _shape(structure, groups[j])
+        work += d * e * h * k // (4 if i == j else 1) + structure.outputs * h * k
+        held += d * e + h * k
+    return work, held
+
+
+def _groups(structure: Structure) -> list[tuple[int, ...]]:
+    """The entries whose parts of the matrix are computed together: each kernel, and all that is no kernel."""
+    kernels = [(i,) for i, entry in enumerate(structure.entries) if entry.kernel]
+    others = tuple(i for i, entry in enumerate(structure.entries) if not entry.kernel)
+    return [*kernels, others] if others else kernels
+
+
+def _shape(structure: Structure, group: tuple[int, ...]) -> tuple[int, int]:
+    """D and H of a kernel; 1 and the columns of all that is none."""
+    shapes = [structure.entries[i].shape for i in group]
+    return shapes[0][0], sum(h for _, h in shapes)
+
+
+def _pairs(groups: Sequence) -> list[tuple[int, int]]:
+    return [(i, j) for i in range(len(groups)) for j in range(i, len(groups))]
+
+
+def _packed(square: Float[Array, "N K K"]) -> Float[Array, "N K(K+1)/2"]:
+    """The upper triangles."""
+    size = square.shape[1]
+    rows, columns = np.triu_indices(size)
+    return square.reshape(len(square), -1)[:, rows * size + columns]
+
+
+BLOCKS = 8
+"""Block rows of a symmetric product: 8 save 7/16 of the work and each is still a large matrix product."""
+
+
+def _block_edges(size: int) -> list[int]:
+    blocks = max(1, min(BLOCKS, size // 64))
+    return [size * k // blocks for k in range(blocks + 1)]
+
+
+def upper_gram(rows: Float[Array, "R P"]) -> tuple[Float[Array, "p q"], ...]:
+    """Block rows of rowsᵀ·rows, each from its diagonal block to the right."""
+    edges = _block_edges(rows.shape[1])
+    return tuple(over_samples(rows[:, a:b], rows[:, a:]) for a, b in itertools.pairwise(edges))
+
+
+def symmetric(blocks: tuple[Float[Array, "p q"], ...]) -> Float[Array, "P P"]:
+    """The symmetric matrix whose upper block rows these are."""
+    size = blocks[0].shape[1]
+    padded = [jnp.pad(block, ((0, 0), (size - block.shape[1], 0))) for block in blocks]
+    upper = jnp.triu(jnp.concatenate(padded))
+    return upper + jnp.triu(upper, 1).T
+
+
+CLOSED = 2**14
+"""Samples at a time of the closed form, at least: assembling the matrix after each chunk must not cost much."""
+
+
+def _in_closed_form(problem: Problem, at: Placement) -> Float[Array, "P P"]:
+    """Sums the parts of the mean that lie on each device, and in chunks where samples do not interact."""
+    function = problem.model
+    if function.printed:
+        return reference.as_printed(function.model, problem.params, problem.inputs)
+
+    def term(part: Problem) -> Float[Array, "P P"]:
+        return _closed_form.dense(function.model, part.params, part.inputs, weights=part.weights, samples=part.samples)
+
+    chunk = problem.rows if problem.coupled else max(at.chunk, CLOSED)
+    return sum_over_samples(term, problem, at._replace(chunk=chunk))
+
+
+def _is_closed(problem: Problem, at: Placement) -> bool:
+    if problem.scores is not None or not has_closed_form(problem):
+        return False
+    z = jax.eval_shape(problem.forward, problem.params)
+    if not problem.model.printed and jax.eval_shape(problem.family.metric_parts, z) is None:
+        return False
+    return not problem.model.printed or (problem.weights is None and not is_sharded(at, problem))
+
+
+class Route(NamedTuple):
+    """How the matrix is summed over samples.
+
+    Attributes:
+        structure: where parameters enter, to sum by outer products; None to form the factor's rows.
+        chunk: samples at a time.
+    """
+
+    structure: Structure | None
+    chunk: int
+
+    def term(self, part: Problem) -> tuple[Array, ...]:
+        """The sum over some samples, in parts."""
+        if self.structure is None:
+            return upper_gram(factor_rows(part))
+        return outer_products(part, self.structure).gram_parts()
+
+    def finish(self, problem: Problem, parts: tuple[Array, ...]) -> Float[Array, "P P"]:
+        """The matrix of summed parts."""
+        if self.structure is None:
+            return symmetric(parts)
+        return gram(self.structure, problem.layout, parts)
+
+
+OVERHEAD = 16
+"""Multiplications that writing and reading a number costs."""
+
+
+def choose_route(problem: Problem, chunk: int) -> Route:
+    """The cheaper route, by its multiplications and the numbers it holds; the factor's rows fit `chunk` samples."""
+    structure = find_structure(problem)
+    if structure is not None:
+        work, held = gram_work(structure)
+        rows = rows_per_sample(problem) * problem.size
+        if work + OVERHEAD * held < rows * (problem.size // 2 + OVERHEAD):
+            return Route(structure, max(1, chunk * rows // (rows + held)))
+    return Route(None, chunk)
+
+
+@functools.partial(jax.jit, static_argnames=("at", "structured"))
+def dense(problem: Problem, at: Placement, structured: bool = True) -> Float[Array, "P P"]:
+    """The matrix, in the order of `ravel_pytree`; by the factor's rows alone unless `structured`."""
+    if not structured:
+        return _dense(problem, at, Route(None, at.chunk))
+    if _is_closed(problem, at):
+        return _in_closed_form(problem, at)
+    return _first_possible(lambda route: _dense(problem, at, route), problem, at.chunk)
+
+
+def _dense(problem: Problem, at: Placement, route: Route) -> Float[Array, "P P"]:
+    return route.finish(problem, sum_over_samples(route.term, problem, at._replace(chunk=route.chunk)))
+
+
+def _first_possible(build: Callable[[Route], Array], problem: Problem, chunk: int) -> Array:
+    """By the chosen route; by the other if the function's program depends on how many samples it is given."""
+    try:
+        return build(choose_route(problem, chunk))
+    except Irregular:
+        return build(Route(None, chunk))
+
+
+@functools.partial(jax.jit, static_argnames="route", donate_argnums=0)
+def _accumulate(parts: tuple[Array, ...] | None, part: Problem, route: Route) -> tuple[Array, ...]:
+    new = route.term(part)
+    return new if parts is None else jax.tree.map(jnp.add, parts, new)
+
+
+def dense_steps(problem: Problem, route: Route) -> Iterator[tuple[int, tuple[Array, ...]]]:
+    """The same sum, chunk by chunk on the host: the number of samples summed, and the parts so far."""
+    parts, chunk = None, route.chunk
+    for start in range(0, problem.rows, chunk):
+        part = problem.with_samples(jax.tree.map(lambda a, s=start: a[s : s + chunk], problem.per_sample))
+        parts = _accumulate(parts, part, route)
+        yield min(start + chunk, problem.rows), parts
+
+
+@functools.partial(jax.jit, static_argnames="at")
+def diagonal(problem: Problem, at: Placement) -> Float[Array, " P"]:
+    """The diagonal of F: squared norms of the factor's columns, without the matrix."""
+    return sum_over_samples(lambda part: jnp.sum(jnp.square(factor_rows(part)), 0), problem, at)
+
+
+def dense_with_progress(problem: Problem, chunk: int) -> Float[Array, "P P"]:
+    """The matrix, with a progress bar on the terminal."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    def build(route: Route) -> Float[Array, "P P"]:
+        parts = None
+        console = Console(stderr=True)
+        with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+            task = bar.add_task("Fisher matrix", total=problem.rows)
+            for done, parts in dense_steps(problem, route):
+                jax.block_until_ready(parts)
+                bar.update(task, completed=done)
+        assert parts is not None
+        return route.finish(problem, parts)
+
+    return _first_possible(build, problem, chunk)
+
+
+def leaf_block(matrix: Float[Array, "P P"], problem: Problem, i: str, j: str) -> Float[Array, "p q"]:
+    """The block of two leaves, of the matrix of a problem restricted to them."""
+    where = leaf_slices(problem.params)
+    return matrix[where[i], where[j]]
