@@ -153,15 +153,6 @@ def linearize(
 ) -> AbstractLinearization:
     """The derivative of a normalizer and its gain at W, for each sample of X.
 
-    Args:
-        normalizer: the method.
-        weights: W.
-        inputs: X, one sample a row.
-        gain: g.
-
-    Returns:
-        The derivative, with its transpose.
-
     Raises:
         NotImplementedError: if no closed form is known for this method.
     """

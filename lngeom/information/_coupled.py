@@ -156,14 +156,6 @@ def _streams_batch_norm(problem: Problem) -> bool:
 def stream(problem: Problem, chunk: int | None, memory: int | None) -> Problem:
     """Turns a coupled problem into one whose samples can be divided, if it must be and its statistics are known.
 
-    Args:
-        problem: any problem.
-        chunk: samples at a time, if the user has said so.
-        memory: budget in bytes; half of what is free where None.
-
-    Returns:
-        A problem that is not coupled, or the one given.
-
     Raises:
         MemoryError: if the tangents of its statistics would not fit.
     """
@@ -192,15 +184,7 @@ def stream(problem: Problem, chunk: int | None, memory: int | None) -> Problem:
 
 @functools.partial(jax.jit, static_argnames="chunk")
 def streamed(problem: Problem, chunk: int) -> Problem:
-    """The problem with statistics of all its samples, computed chunk by chunk, and their tangents.
-
-    Args:
-        problem: coupled, of a `BatchCoupled` function or a batch-normalized GLM.
-        chunk: samples at a time.
-
-    Returns:
-        A problem with the same outputs and Jacobian at its parameters, whose samples do not interact.
-    """
+    """The problem with statistics of all its samples, computed chunk by chunk, and their tangents."""
     problem = replace(problem, coupled=False)
     make = _streamed_function if isinstance(problem.model, BatchCoupled) else _streamed_glm
     function = make(problem, Placement(None, (), chunk))
@@ -251,13 +235,6 @@ def _streamed_glm(problem: Problem, at: Placement) -> GLMFunction:
 
 def at_parameters(problem: Problem, params: PyTree) -> Problem:
     """The same problem at other parameters, with batch statistics computed anew.
-
-    Args:
-        problem: any problem.
-        params: like those it has.
-
-    Returns:
-        The problem there.
 
     Raises:
         ValueError: if its statistics were computed before samples were divided over devices.

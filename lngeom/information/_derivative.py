@@ -280,14 +280,6 @@ class Pullback(eqx.Module):
 def score(family: AbstractFamily, z: Float[Array, "N *T C"], y: Array) -> Float[Array, "N *T C"]:
     """∂ log p(y | z)/∂z of each position.
 
-    Args:
-        family: the family.
-        z: natural parameters.
-        y: responses [N *T C]: the sufficient statistics of a joint family, or labels [N *T] where it has them.
-
-    Returns:
-        The scores.
-
     Raises:
         ValueError: if the shape of y is not one of those.
     """

@@ -118,15 +118,7 @@ def _values_and_vectors(matrix: Float[Array, "K K"]) -> tuple[Float[Array, " K"]
 
 @functools.partial(jax.jit, static_argnames="at")
 def triangular(problem: Problem, at: Placement) -> Float[Array, "r P"]:
-    """A matrix with the factor's Gram matrix, of at most P rows: the factor itself, or R of its streamed QR.
-
-    Args:
-        problem: the problem.
-        at: where its samples are, and how many of them make a chunk.
-
-    Returns:
-        Shape [min(N R, P) P], in float32 at least.
-    """
+    """A matrix with the factor's Gram matrix, of at most P rows: the factor itself, or R of its streamed QR."""
     dtype = decomposition_dtype(problem.dtype)
 
     def local(problem: Problem) -> Float[Array, "r P"]:

@@ -147,15 +147,7 @@ class MeasuredNullspace:
 
 
 def measure(F: AbstractFisher, decomposition: Decomposition) -> MeasuredNullspace:
-    """The null space of an operator whose factor has been decomposed.
-
-    Args:
-        F: a Fisher operator.
-        decomposition: of its factor.
-
-    Returns:
-        Basis and certificate; the residual is measured with products, not read off the decomposition.
-    """
+    """The null space of an operator whose factor has been decomposed."""
     basis, decision = decomposition.null, decomposition.decision
     largest = decomposition.singular_values[0]
     residual = 0.0
@@ -211,15 +203,7 @@ class _Basis:
 
 
 def explain(F: AbstractFisher, basis: jax.Array) -> Description:
-    """Accounts for a null space.
-
-    Args:
-        F: a Fisher operator.
-        basis: orthonormal basis of its null space, [P k].
-
-    Returns:
-        The description.
-    """
+    """Accounts for a null space."""
     params = F.problem.params
     values = zip(leaf_slices(params).items(), jax.tree.leaves(params), strict=True)
     leaves = [Leaf(name, np.asarray(value, np.float64), where.start) for (name, where), value in values]
@@ -393,15 +377,7 @@ def _fixed_pattern(basis: _Basis, leaf: Leaf, axis: int, null: np.ndarray) -> Ca
 def broken_symmetries(
     F: AbstractFisher, identifiable: Callable[[Float[np.ndarray, " P"]], Float[np.ndarray, " P"]]
 ) -> Iterator[tuple[BrokenDirection, Float[np.ndarray, " P"]]]:
-    """Scales of weights whose form falls as δ⁻⁴ when they grow by δ: what ε/δ² in a variance does.
-
-    Args:
-        F: a Fisher operator, with concrete arrays.
-        identifiable: v ↦ its part outside the null space, whose directions are left out.
-
-    Yields:
-        Each direction, and its unit vector.
-    """
+    """Scales of weights whose form falls as δ⁻⁴ when they grow by δ: what ε/δ² in a variance does."""
     problem = F.problem
     close = float(jnp.finfo(problem.dtype).eps) ** 0.4
     largest = None

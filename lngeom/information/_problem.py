@@ -99,13 +99,6 @@ class Problem(eqx.Module):
     def outputs(self, params: PyTree, inputs: PyTree) -> Float[Array, "N *T C"]:
         """Natural parameters, with an axis of one output where the function has none.
 
-        Args:
-            params: the leaves to differentiate.
-            inputs: samples.
-
-        Returns:
-            z, shape [N C] or [N T C].
-
         Raises:
             ValueError: if the function's output is not [N], [N C] or [N T C].
         """
@@ -204,12 +197,6 @@ class Layout(NamedTuple):
     def unravel(self, vector: Float[Array, " P"]) -> PyTree:
         """A vector as a tangent.
 
-        Args:
-            vector: shape [P].
-
-        Returns:
-            A tangent like params.
-
         Raises:
             ValueError: if the length or dtype is not that of the parameters.
         """
@@ -225,9 +212,6 @@ class Layout(NamedTuple):
 
     def check(self, tangent: PyTree) -> None:
         """Checks the structure, shapes and dtypes of a tangent.
-
-        Args:
-            tangent: to be checked.
 
         Raises:
             ValueError: if they are not those of the parameters.

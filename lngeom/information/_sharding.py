@@ -37,14 +37,7 @@ class Placement(NamedTuple):
 
 
 def find_placement(inputs: PyTree) -> tuple[Any, tuple[str, ...]]:
-    """The mesh and the axes that divide the first axis of the inputs, or (None, ()).
-
-    Args:
-        inputs: pytree of arrays.
-
-    Returns:
-        Mesh (concrete or abstract) and axis names.
-    """
+    """The mesh and the axes that divide the first axis of the inputs, or (None, ())."""
     for leaf in jax.tree.leaves(inputs):
         sharding = getattr(leaf, "sharding", None) if is_concrete(leaf) else jax.typeof(leaf).sharding
         if not isinstance(sharding, NamedSharding) or not sharding.spec or sharding.spec[0] is None:
@@ -78,14 +71,6 @@ def place(problem: Problem, mesh: Mesh, axes: tuple[str, ...]) -> Problem:
 
     Where N is not a multiple of the devices, samples are padded with copies of weight 0; a coupled problem, which
     copies would change, is divided unevenly by the compiler instead.
-
-    Args:
-        problem: with concrete arrays.
-        mesh: of axes of the Auto type.
-        axes: names of the axes to divide samples over.
-
-    Returns:
-        The problem, placed.
     """
     shards = int(np.prod([mesh.shape[a] for a in axes]))
     missing = -problem.rows % shards
@@ -147,14 +132,11 @@ def sum_over_samples(term: Callable[..., PyTree], problem: Problem, at: Placemen
     Returns:
         The sum, on every device.
     """
-
-    def local(problem: Problem, *arguments: PyTree) -> PyTree:
-        part = lambda rows: term(problem.with_samples(rows), *arguments)  # noqa: E731
-        return sum_over_chunks(part, problem.per_sample, at.chunk)
-
-    if not is_sharded(at, problem):
-        return local(problem, *arguments)
-    return on_each_shard(lambda *a: jax.lax.psum(local(*a), at.axes), problem, at, *arguments)
+    if is_sharded(at, problem):
+        alone = at._replace(mesh=None)
+        part = lambda *a: jax.lax.psum(sum_over_samples(term, a[0], alone, *a[1:]), at.axes)  # noqa: E731
+        return on_each_shard(part, problem, at, *arguments)
+    return sum_over_chunks(lambda rows: term(problem.with_samples(rows), *arguments), problem.per_sample, at.chunk)
 
 
 def over_samples(a: Float[Array, "N P"], b: Float[Array, "N Q"]) -> Float[Array, "P Q"]:
@@ -183,18 +165,7 @@ def on_each_shard(
     *arguments: PyTree,
     divided: bool = False,
 ) -> PyTree:
-    """Runs function(problem on a shard, *arguments) on each device.
-
-    Args:
-        function: what to run.
-        problem: divided over the devices.
-        at: where its samples are; `at.mesh` is not None.
-        *arguments: passed on whole to each device.
-        divided: whether results are one row a sample (concatenated), and not the same everywhere.
-
-    Returns:
-        The results.
-    """
+    """Runs function(problem on a shard, *arguments) on each device."""
     rows = PartitionSpec(at.axes)
     specs = jax.tree.map(lambda _: PartitionSpec(), problem)
     specs = specs.with_samples(jax.tree.map(lambda _: rows, problem.per_sample))

@@ -68,17 +68,7 @@ def _relative(a: Array, b: Array) -> Array:
 def solve_by_decomposition(
     product, decomposition: Decomposition, gradient: Float[Array, " P"], damping: float | Array
 ) -> tuple[Float[Array, " P"], dict]:
-    """X = V_r (s² + λ)⁻¹ V_rᵀ g, by the singular value decomposition of the factor.
-
-    Args:
-        product: v ↦ Fv, for the residual.
-        decomposition: of the factor.
-        gradient: g.
-        damping: λ.
-
-    Returns:
-        x, and what `Solution` reports.
-    """
+    """X = V_r (s² + λ)⁻¹ V_rᵀ g, by the singular value decomposition of the factor."""
     s, vectors, kept = decomposition.singular_values, decomposition.vectors, decomposition.kept
     coefficients = jnp.where(kept, vectors @ gradient, 0)
     shifted = jnp.where(kept, jnp.square(s) + jnp.asarray(damping, s.dtype), 1)
@@ -136,17 +126,6 @@ def solve_by_conjugate_gradients(
 ) -> tuple[Float[Array, " P"], dict]:
     """Conjugate gradients from zero with the known null space projected out of every step.
 
-    Args:
-        product: v ↦ Fv, a pytree that can cross jit (such as `jax.tree_util.Partial`).
-        null: orthonormal basis of the known null space, or None.
-        gradient: g.
-        damping: λ.
-        tolerance: relative residual to reach.
-        limit: most iterations.
-
-    Returns:
-        x, and what `Solution` reports.
-
     Raises:
         ConvergenceError: if the residual is not reached: the system is inconsistent or too badly conditioned. Not under
             jit, where the report says so.
@@ -187,21 +166,7 @@ def solve(
     limit: int | None,
     gauge: str,
 ) -> tuple[Float[Array, " P"], dict]:
-    """Chooses the method, and solves.
-
-    Args:
-        F: a Fisher operator.
-        gradient: g, ravelled.
-        damping: λ.
-        method: "svd", "cg", or None to choose by size.
-        null: orthonormal basis of the known null space, for "cg"; that of theory where None.
-        decomposition: for "svd".
-        tolerance: for "cg".
-        limit: for "cg".
-        gauge: "exact" or "broken".
-
-    Returns:
-        x, and what `Solution` reports.
+    """Chooses the method, and solves (arguments as `FisherOperator.solve`).
 
     Raises:
         ValueError: if damping is negative, or the method or gauge unknown.
@@ -277,14 +242,7 @@ def _nearly_null(
 
 
 def known_nullspace(F: AbstractFisher) -> Float[Array, "P k"] | None:
-    """The null space that theory predicts for a whole normalized GLM, if its basis fits; None for other models.
-
-    Args:
-        F: a Fisher operator, with concrete arrays.
-
-    Returns:
-        An orthonormal basis, or None.
-    """
+    """The null space that theory predicts for a whole normalized GLM, if its basis fits; None for other models."""
     problem = F.problem
     params, model = problem.params, problem.model
     whole = isinstance(model, GLMFunction) and not model.printed and len(jax.tree.leaves(params)) == 3
@@ -301,15 +259,7 @@ def known_nullspace(F: AbstractFisher) -> Float[Array, "P k"] | None:
 
 
 def without(decomposition: Decomposition, extra: Float[Array, "P k"]) -> Decomposition:
-    """The decomposition of the factor on the complement of more directions, which become null.
-
-    Args:
-        decomposition: of the factor.
-        extra: orthonormal columns, orthogonal to its null space.
-
-    Returns:
-        That of A(I − UUᵀ), whose rank is lower by their number.
-    """
+    """The decomposition of the factor on the complement of more directions, which become null."""
     s, vectors = decomposition.singular_values, decomposition.vectors
     along = vectors @ extra
     _, s, turned = jnp.linalg.svd(s[:, None] * (jnp.eye(len(s), dtype=s.dtype) - along @ along.T))

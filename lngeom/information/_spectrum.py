@@ -57,15 +57,7 @@ class Rank(int):
 
 
 def checked_rank(decision: RankDecision, problem: Problem) -> Rank:
-    """The rank, with a warning where it is not certain.
-
-    Args:
-        decision: about the factor's singular values.
-        problem: whose rank it is.
-
-    Returns:
-        The rank.
-    """
+    """The rank, with a warning where it is not certain."""
     if not decision.certain:
         precision = working_precision(problem)
         best = jnp.dtype(precision.dtype) == jnp.float64
@@ -143,18 +135,7 @@ class Decomposition(NamedTuple):
 def decompose(
     rows: Float[Array, "r P"], problem: Problem, at: Placement, budget: int, rtol: float | None = None
 ) -> Decomposition:
-    """Singular value decomposition of the factor, with a decision of its rank.
-
-    Args:
-        rows: the factor, reduced to at most P rows (`triangular`).
-        problem: the problem.
-        at: where its samples are.
-        budget: bytes that a basis of the null space may take.
-        rtol: singular values up to this times the largest count as null; by rounding errors where None.
-
-    Returns:
-        The decomposition.
-    """
+    """Singular value decomposition of the factor, with a decision of its rank."""
     s, vectors = right_singular(rows)
     return Decomposition(s, vectors, rank_of(s, problem, at, rtol), budget)
 
@@ -198,13 +179,6 @@ def cancelled(problem: Problem, at: Placement) -> Float[Array, ""]:
 
     Rounding errors of the factor are of this size times eps. Where Π = 0, as in groups of two units, nothing else is
     left of these columns.
-
-    Args:
-        problem: of a normalized GLM with a closed form.
-        at: where its samples are.
-
-    Returns:
-        The norm.
     """
 
     def term(part: Problem) -> Array:

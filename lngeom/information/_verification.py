@@ -42,12 +42,6 @@ def _perturbed(leaf: Array) -> Array:
 def ignore_masked(problem: Problem) -> Problem:
     """Puts 0 for entries of the inputs that are not finite at positions of weight 0.
 
-    Args:
-        problem: with weights.
-
-    Returns:
-        The same problem, on inputs which may be multiplied by 0.
-
     Raises:
         ValueError: if outputs at positions that count depend on such an entry.
     """
@@ -100,9 +94,6 @@ def check_coupling(problem: Problem) -> None:
     One sample is replaced, the order of the samples is reversed, and samples are taken one by one: no output of an
     unchanged sample may change by more than rounding. A function with statistics of the samples is probed with those
     of the few.
-
-    Args:
-        problem: with concrete arrays.
 
     Raises:
         ValueError: if outputs change.
@@ -243,13 +234,6 @@ def agrees(F: AbstractFisher, route: Route) -> bool:
 
     A wrong route misses by far more, rounding stays far below. eps is that of the precision in which the model
     computes.
-
-    Args:
-        F: a Fisher operator. One that is traced, or was made with check=False, is not looked at.
-        route: how the image was found.
-
-    Returns:
-        The answer; True where nothing is looked at.
     """
     if not F.checked or not is_concrete(F.problem) or is_tracing():
         return True
