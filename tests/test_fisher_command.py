@@ -129,7 +129,7 @@ def test_a_function_with_files_a_mask_and_interacting_samples(tmp_path):
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        ((), "name a model as MODULE:NAME, or say --glm"),
+        ((), "name a model as MODULE:NAME, or use --glm"),
         (("m:problem",), "--family must say"),
         (("m:nothing", "--family", "gaussian"), "has no nothing"),
         (("nosuch:thing",), "cannot import nosuch"),

@@ -13,7 +13,7 @@ MARKERS = ("o", "s", "^", "D", "v", "x")
 COLOUR_OF = dict(zip(("batch norm", "standard", "layer norm", "weight norm"), COLOURS, strict=False))
 
 FLOOR = 1e-18
-"""Eigenvalues below this part of the largest are drawn at the floor: they are zero."""
+"""Eigenvalues below this fraction of the largest count as zero and are drawn at the lower limit."""
 
 
 def _powers(axis, values) -> None:
