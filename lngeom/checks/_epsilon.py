@@ -39,7 +39,7 @@ BIAS = (
     "a constant added before the normalization (a bias?), or to a denominator that can vanish, does not scale with "
     "the data"
 )
-ELEMENTWISE = "every output depends on its own summed input alone: where it goes to a limit, nothing is normalized"
+ELEMENTWISE = "every output depends on its own summed input alone and tends to a limit: nothing is normalized"
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ class Law:
             return "the scale is clamped at ε, with no change above it"
         change = f"the change falls as δ^−{self.power:g}"
         if self.damping is None:
-            return f"{change}, as that of an ε, though several act, or other operations follow it"
+            return f"{change}, as with an ε, but several ε act or other operations follow"
         places = {1.0: "ε is added to the scale itself, outside a root", 2.0: "ε is added to a square, inside the root"}
         return f"{change}: {places.get(self.power, f'ε is added to the scale to the power {self.power:g}')}"
 
@@ -166,9 +166,7 @@ def find_law(path: Path, moved: Path, double: bool, elementwise: Callable[[float
     damped = _damps(path, start, limit, np.arange(corner - deep, top + 1), tolerance / 1e3)
     if ordinary <= SMALL and (power > 1.5 or damped):
         return Law(power, None, np.ones(limit.shape, bool)), ""
-    return None, BIAS if abs(
-        power - 1
-    ) < 0.2 else f"the change falls as δ^−{power:g}, but otherwise not as an ε makes it"
+    return None, BIAS if abs(power - 1) < 0.2 else f"the change falls as δ^−{power:g}, but not by the law of ε"
 
 
 def _power(falls: list[float], step: float) -> float | None:

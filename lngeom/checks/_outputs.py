@@ -268,7 +268,7 @@ def _counts(beside: _Beside, data: Data, like: str, found: Fit) -> tuple[list[Fi
     if "H" in seen or not beside.pools_units(data):
         return differences, ""
     if found.common is None:
-        return differences, "a factor (as of ddof = 1) cannot be told from gains of a layer of one number of units"
+        return differences, "a factor (as of ddof = 1) cannot be told from a gain if the number of units is fixed"
     for count in {len(data.weights), len(data.weights) // beside.groups} - {0, 1}:
         if abs(found.common**2 - (1 - 1 / count)) <= 1e-4:
             said = f"outputs are {found.common:.4g} = √(1 − 1/{count}) times those of {like}"
@@ -293,7 +293,7 @@ def _cause(what: str, ratio: float, counts: set[tuple[float, float]]) -> str:
     m, n = next(iter(counts))
     power = math.log(ratio) / math.log(n / m) if ratio > 0 else math.nan
     if any(abs(power - p) <= 1e-2 for p in (-1, -0.5, 0.5, 1)):
-        return f"it goes as {what}^{round(2 * power) / 2:g}, as a sum in the place of a mean makes it"
+        return f"it grows as {what}^{round(2 * power) / 2:g}, as with a sum instead of a mean"
     return "no gain does that"
 
 

@@ -227,7 +227,7 @@ class Report:
             lines += ["", f"Outputs differ from those of {self.like}, up to a gain and a bias for each unit:"]
             lines += [f"  {f.name}: {f.message}" for f in self.output_differences]
         if self.affine:
-            lines += ["", f"As {self.like} with gain and bias taken out: {', '.join(self.affine)}."]
+            lines += ["", f"As {self.like} without gain and bias: {', '.join(self.affine)}."]
         if self.output_note:
             lines += ["", f"Outputs: {self.output_note}."]
         return lines if self.differs else [*lines, "", f"As {self.like}."]

@@ -77,7 +77,7 @@ class SymmetryAlgebra:
         return u[:, : decide_rank(s, unknowns, unknowns, scale=float(np.linalg.norm(v))).rank]
 
     def orbit_dimension(self, point: Float[np.ndarray, "..."]) -> int:
-        r"""Dimension of the orbit through a point, which for weights is what the Fisher null space sees of them.
+        r"""Dimension of the orbit through a point. For weights it is their share of the Fisher null space.
 
         Args:
             point: W [H D], or a sample [D] or [T D].

@@ -44,7 +44,7 @@ class AlgebraDescription:
 
     def __str__(self) -> str:
         lines = [f"{g.dimension:5d}  {g.name}" for g in self.generators]
-        return "\n".join([*lines, f"{self.left_over:5d}  left over", *self.notes])
+        return "\n".join([*lines, f"{self.left_over:5d}  unexplained", *self.notes])
 
 
 def explain(algebra: "SymmetryAlgebra") -> AlgebraDescription:

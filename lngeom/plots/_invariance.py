@@ -71,8 +71,8 @@ def invariance_table(table: Mapping[str, Any], stem: Path | str) -> list[Path]:
             stem,
             {"table": dict(table)},
             caption=(
-                f"{table['title']}: what each method's output does under each transformation. Colour and number: the "
-                "largest relative change of the output that was measured, in float64; dark is none beyond rounding."
+                f"{table['title']}: change of each method's output under each transformation. Colour and number give "
+                "the largest relative change measured in float64. Dark cells do not change beyond rounding."
             ),
         )
 

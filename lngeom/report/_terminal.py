@@ -227,7 +227,7 @@ def extended(outcomes: Sequence[Outcome]) -> list[Table]:
     first = _grid("The extended invariance table", by_id, EXTENDED, headings)
     second = _grid("f(QW, X) = Q f(W, X), and f(WA⁻¹, Ax) = f(W, x)", by_id, EQUIVARIANCE, groups)
     first.caption = (
-        "I invariant, no: it changes, ± only the sign, which g → −g repairs; below, the largest relative change over "
+        "I: invariant; no: changed; ±: only the sign, which g → −g repairs; below, the largest relative change over "
         "the draws (± after the repair, – where the numbers are no evidence), and * where numbers alone decide."
     )
     exceptions = [o for o in outcomes if ".exception." in o.claim.id]

@@ -15,7 +15,7 @@ RNG = np.random.default_rng(0)
 GAIN, BIAS = RNG.normal(size=(2, 6))
 
 
-UNTOLD = "a factor (as of ddof = 1) cannot be told from gains of a layer of one number of units"
+UNTOLD = "a factor (as of ddof = 1) cannot be told from a gain if the number of units is fixed"
 
 
 def mean(a):
