@@ -179,7 +179,7 @@ def line_elements(study, stem: Path | str) -> list[Path]:
             caption=(
                 "ds² of a change of two gains, or of two weight magnitudes in the standard model, against the scale of "
                 "the inputs. Batch and layer norm are invariant to it. Eq. 32 as printed is right for Gaussian "
-                "responses only. Eq. 35 as printed is zero for independent responses (not drawn), and one of four terms "
+                "responses only. Eq. 35 as printed is zero for independent responses (not drawn) and one of four terms "
                 "for dependent ones."
             ),
             configuration={"shape": study.shape, "delta": "0.1 and −0.1 on two units"},
