@@ -46,16 +46,16 @@ def _parse(known: dict[str, str]) -> argparse.Namespace:
     )
     parser.add_argument("name", choices=[*known, "all", "list"], help="what to run; 'all': every experiment")
     size = parser.add_mutually_exclusive_group()
-    size.add_argument("--small", action="store_true", help="the small size, on bundled or generated data (the default)")
-    size.add_argument("--full", action="store_true", help="the paper's size, on a data set from disk")
+    size.add_argument("--small", action="store_true", help="train at small size on bundled or generated data (default)")
+    size.add_argument("--full", action="store_true", help="train at the paper's size on a data set from disk")
     parser.add_argument("--data", type=Path, metavar="DIR", help="folder of the data set, for --full")
-    parser.add_argument("--seeds", type=int, default=5, help="number of seeds; verdicts take at least 5")
+    parser.add_argument("--seeds", type=int, default=5, help="number of seeds; a verdict needs at least 5")
     parser.add_argument(
-        "--workers", type=int, help="arms trained at once; by default one for each core, and one with --full"
+        "--workers", type=int, help="arms trained in parallel; by default one per core, and one with --full"
     )
-    parser.add_argument("--resume", action="store_true", help="go on from where a killed run stopped")
-    parser.add_argument("--dry-run", action="store_true", help="with --full: one step on made-up data, with its cost")
-    parser.add_argument("--redraw", action="store_true", help="train nothing: compare and draw the results in --out")
+    parser.add_argument("--resume", action="store_true", help="continue a run that was stopped")
+    parser.add_argument("--dry-run", action="store_true", help="with --full: measure one step on generated data")
+    parser.add_argument("--redraw", action="store_true", help="compare and draw the results in --out without training")
     parser.add_argument("--out", type=Path, default=Path("figures"), help="folder of the results")
     options = parser.parse_args()
     if options.seeds < 1:

@@ -211,7 +211,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--networks", nargs="+", choices=NETWORKS, default=list(NETWORKS))
     parser.add_argument(
-        "--rounds", type=int, default=16, help="for the large network; the small one has three times as many"
+        "--rounds", type=int, default=16, help="rounds of the large network; the small one has three times as many"
     )
     parser.add_argument("--out", type=Path, default=Path("figures/bench_tracker.json"))
     options = parser.parse_args()

@@ -240,13 +240,17 @@ def _print(outcome: Outcome, console: Console) -> None:
 def main() -> None:
     """Entry point of `python -m analysis fuzz`."""
     parser = argparse.ArgumentParser(prog="python -m analysis fuzz", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--models", type=int, default=2000, help="how many")
-    parser.add_argument("--first-seed", "--seed", type=int, default=0, help="seed of the first; the others follow")
+    parser.add_argument("--models", type=int, default=2000, help="number of models")
     parser.add_argument(
-        "--only", type=int, nargs="+", metavar="SEED", help="these seeds, with all that is known of them"
+        "--first-seed", "--seed", type=int, default=0, help="seed of the first model; the others follow"
     )
-    parser.add_argument("--workers", type=int, default=max(1, (os.cpu_count() or 2) // 2), help="processes at a time")
-    parser.add_argument("--devices", type=int, default=1, help="simulated devices, over which samples are divided")
+    parser.add_argument(
+        "--only", type=int, nargs="+", metavar="SEED", help="run these seeds only, and print all details"
+    )
+    parser.add_argument(
+        "--workers", type=int, default=max(1, (os.cpu_count() or 2) // 2), help="number of parallel processes"
+    )
+    parser.add_argument("--devices", type=int, default=1, help="number of simulated devices that share the samples")
     parser.add_argument("--limit", type=float, default=LIMIT, help="seconds after which a model counts as hung")
     parser.add_argument("--out", type=Path, default=Path("figures/fuzz.json"), help="file of the results")
     options = parser.parse_args()

@@ -138,9 +138,9 @@ def main() -> None:
     """Entry point of `python -m analysis learning_rate`."""
     parser = argparse.ArgumentParser(prog="python -m analysis learning_rate", description=__doc__)
     size = parser.add_mutually_exclusive_group()
-    size.add_argument("--small", action="store_true", help="minutes (the default)")
+    size.add_argument("--small", action="store_true", help="sizes that take minutes (default)")
     size.add_argument("--full", action="store_true", help="longer runs, more seeds, wider layers")
-    parser.add_argument("--only", choices=list(PARTS), nargs="+", default=list(PARTS), help="some parts")
+    parser.add_argument("--only", choices=list(PARTS), nargs="+", default=list(PARTS), help="run these parts only")
     parser.add_argument("--out", type=Path, default=Path("figures"), help="folder of the figures")
     options = parser.parse_args()
     console = Console(stderr=True)

@@ -20,13 +20,13 @@ from lngeom.nullspace import predicted_nullspace as predicted_nullspace
 
 __version__ = "0.1.0"
 
-_ROOMS = ("checks", "claims", "discovery", "nn", "plots", "report", "strategies", "studies", "symbolic", "training")
+_LAZY = ("checks", "claims", "discovery", "nn", "plots", "report", "strategies", "studies", "symbolic", "training")
 _NAMES = {"check_invariances": "checks", "discover_symmetries": "discovery"}
 
 
 def __getattr__(name: str):
-    """Imports the heavier rooms when they, or the functions they give to the top, are first asked for."""
-    if name in _ROOMS:
+    """Imports heavy subpackages lazily."""
+    if name in _LAZY:
         return importlib.import_module(f"lngeom.{name}")
     if name in _NAMES:
         return getattr(importlib.import_module(f"lngeom.{_NAMES[name]}"), name)
@@ -34,5 +34,5 @@ def __getattr__(name: str):
 
 
 def __dir__() -> list[str]:
-    """Every public name, the lazy ones too."""
-    return sorted([*(n for n in globals() if not n.startswith("_")), *_ROOMS, *_NAMES])
+    """Every public name, including those that are imported lazily."""
+    return sorted([*(n for n in globals() if not n.startswith("_")), *_LAZY, *_NAMES])

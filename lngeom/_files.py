@@ -1,4 +1,4 @@
-"""Files that are whole or not there, and folders that one run at a time may use."""
+"""Atomic writing of files, and locks of folders for one run at a time."""
 
 import os
 import secrets
@@ -58,7 +58,7 @@ def written() -> tuple[Path, ...]:
 
 
 def abandon() -> None:
-    """Removes the temporary files of every thread; `replacing` waits for ever afterwards. The process must then end."""
+    """Removes the temporary files of every thread. Afterwards `replacing` blocks for ever: the process must end."""
     _lock.acquire(timeout=0.5)  # held for a rename at most
     for path in _unfinished:
         with suppress(OSError):
@@ -69,7 +69,7 @@ def check_writable(folder: Path) -> None:
     """Checks before a long computation that its results can be written.
 
     Args:
-        folder: where to; it need not exist.
+        folder: folder of the results; it need not exist.
 
     Raises:
         OSError: if the folder, or the first folder above it that exists, cannot be written to.
@@ -86,10 +86,10 @@ def check_writable(folder: Path) -> None:
 
 @contextmanager
 def only_run(folder: Path) -> Iterator[None]:
-    """Keeps a folder for one run: the system lifts the lock when the process ends, however it ends.
+    """Locks a folder for one run. The system releases the lock when the process ends for any reason.
 
     Args:
-        folder: made where it does not exist.
+        folder: folder to lock; created if it is missing.
 
     Yields:
         Nothing; on Windows nothing is locked.

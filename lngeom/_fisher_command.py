@@ -1,4 +1,4 @@
-"""What `lngeom fisher` is asked for, made into an operator."""
+"""The Fisher operator that the options of `lngeom fisher` describe."""
 
 import inspect
 import re
@@ -24,7 +24,7 @@ FAMILIES = {
     for name, kind in vars(families).items()
     if inspect.isclass(kind) and issubclass(kind, families.AbstractFamily) and not inspect.isabstract(kind)
 }
-"""Families by name; those with a parameter have its default, or come with MODULE:NAME."""
+"""Families by name. A family's parameter has its default; for another value use MODULE:NAME."""
 
 
 def named(source: str, params: Path | None, data: str | None, epsilon: float | None, dtype: str) -> Given:
@@ -60,18 +60,18 @@ def operator(
     memory: float | None,
     seed: int,
 ) -> FisherOperator:
-    """The Fisher operator; what the options say goes before what the model brings.
+    """The Fisher operator. Options override the arguments that the model brings.
 
     Args:
         given: model, parameters and inputs.
-        family: its name.
-        method: as `fisher` has it.
-        wrt: leaves.
+        family: name of the family.
+        method: as in `fisher`.
+        wrt: leaves to differentiate.
         responses: file of y, or "digits".
-        samples: for "monte_carlo".
+        samples: draws per input, for "monte_carlo".
         batch_coupled: whether samples interact.
-        memory: GiB.
-        seed: for "monte_carlo".
+        memory: budget in GiB.
+        seed: random seed, for "monte_carlo".
 
     Returns:
         The operator.
@@ -105,7 +105,7 @@ def operator(
 
 
 def check_save(path: Path) -> None:
-    """Checks where the matrix is to be written.
+    """Checks the name of the file for the matrix.
 
     Args:
         path: of the file.
@@ -121,9 +121,9 @@ def write_matrix(path: Path, matrix: Any, operator: FisherOperator) -> None:
     """Writes the matrix with the names and sizes of its leaves, first under a temporary name.
 
     Args:
-        path: a .npz.
+        path: a .npz file.
         matrix: F.
-        operator: whose matrix it is.
+        operator: operator of the matrix.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     sizes = [leaf.size for leaf in jax.tree.leaves(operator.problem.params)]

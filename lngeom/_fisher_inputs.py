@@ -1,4 +1,4 @@
-"""What a name on the command line stands for: a function, its parameters and inputs, as `fisher` takes them."""
+"""The model, parameters and inputs that a name on the command line stands for."""
 
 import inspect
 from pathlib import Path
@@ -15,9 +15,9 @@ from lngeom.glm import NormalizedGLM
 CONTRACT = """
     def problem():                  # lngeom fisher yourmodule:problem --family categorical
         return apply, params, X     # apply(params, X) gives natural parameters [N C]; X has one sample a row
-A fourth item, such as {"mask": mask}, holds further arguments of lg.fisher; an argument eps gets --epsilon.
-Or name apply itself, with --params FILE.npz (one array a leaf, "layer1.kernel") and --data FILE.npy."""
-"""What may be named."""
+A fourth item, such as {"mask": mask}, holds further arguments of lg.fisher. --epsilon sets an argument eps of problem.
+Or name apply itself, with --params FILE.npz (one array per leaf, "layer1.kernel") and --data FILE.npy."""
+"""Objects that a user may name, shown in errors."""
 
 
 class Given(NamedTuple):
@@ -45,22 +45,22 @@ def from_object(
     eps: float | None = None,
     dtype: jax.typing.DTypeLike | None = None,
 ) -> Given:
-    """Makes arguments of `fisher` of what a user has named.
+    """Converts the object that a user has named to arguments of `fisher`.
 
     Args:
-        found: a function of no argument that gives (apply, params, X) or (apply, params, X, arguments), such a tuple,
-            or apply itself.
-        name: what it is called in errors.
+        found: a function without arguments that returns (apply, params, X) or (apply, params, X, arguments); such a
+            tuple; or apply itself.
+        name: name of the object in errors.
         params: file of parameters, for apply itself.
         data: file of inputs, for apply itself.
-        eps: handed to the function's argument eps.
-        dtype: to which floating point arrays are cast.
+        eps: value of the function's argument eps.
+        dtype: dtype of floating point arrays.
 
     Returns:
         The arguments.
 
     Raises:
-        ValueError: if it is none of these, or a file cannot be read; the message shows what to write.
+        ValueError: if the object is none of these, or a file cannot be read. The message shows a correct form.
     """
     needed = _required(found)
     if needed == 2 and not isinstance(found, NormalizedGLM):
@@ -76,7 +76,7 @@ def from_object(
     elif eps is not None:
         raise ValueError(f"{name} has no argument eps to set with --epsilon:{CONTRACT}")
     if not isinstance(found, tuple | list) or len(found) not in {3, 4} or not _is_model(found[0]):
-        raise ValueError(f"{name} gives no (apply, params, X) but {_in_words(found)}. Write:{CONTRACT}")
+        raise ValueError(f"{name} must give (apply, params, X); got {_in_words(found)}. Write:{CONTRACT}")
     model, own, X, arguments = (*found, {})[:4]
     if not isinstance(arguments, dict) or not all(isinstance(key, str) for key in arguments):
         raise ValueError(f"the fourth item of {name} must be a dict of arguments of lg.fisher; got {arguments!r}")
@@ -94,7 +94,7 @@ def _in_words(value: Any) -> str:
 
 
 def _required(found: Any) -> int | None:
-    """Number of arguments a function cannot be called without; None for what is no function."""
+    """Number of required arguments of a function; None for other objects."""
     if not callable(found) or isinstance(found, type):
         return None
     try:

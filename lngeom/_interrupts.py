@@ -1,8 +1,9 @@
-"""How a command ends on Ctrl-C or a request to terminate: soon, with one message, and with nothing left behind.
+"""Handling of Ctrl-C and of requests to terminate: a command ends soon, with one message and no leftover files.
 
 Python runs the handler of a signal between two instructions of the main thread. A compiled program, or the compiler,
-may not reach the next one for a minute. A second thread therefore hears of the signal too (`signal.set_wakeup_fd`). The
-main thread has `GRACE` seconds to leave its blocks as after any error; then the second thread ends the process.
+may not reach the next instruction for a minute. A second thread therefore also receives the signal
+(`signal.set_wakeup_fd`). The main thread has `GRACE` seconds to leave its blocks as after any error. Then the second
+thread ends the process.
 """
 
 import os
@@ -41,10 +42,10 @@ _describe: Callable[[], str] = _written
 
 
 def on_stop(describe: Callable[[], str]) -> None:
-    """Sets what the message of `stoppable` says is kept, from here on.
+    """Sets the part of the message of `stoppable` that describes the results kept so far.
 
     Args:
-        describe: gives what is kept and how to go on, in a sentence or two; called in any thread, once.
+        describe: returns a sentence or two on the results kept and how to continue; called once, in any thread.
     """
     global _describe
     _describe = describe
@@ -55,11 +56,11 @@ def stoppable(command: str) -> Iterator[None]:
     """Ends the process within about a second of SIGINT, SIGTERM or SIGHUP, with exit code 128 + the signal's number.
 
     Child processes are killed, unfinished files of `_files.replacing` are removed, and one message is printed. Further
-    signals change nothing. A signal that the parent process has set to be ignored stays so. For the entry point of a
-    command line, in the main thread.
+    signals have no effect. A signal that the parent process ignores stays ignored. Use it in the main thread, at the
+    entry point of a command line.
 
     Args:
-        command: what is stopped, in the words of the message.
+        command: name of the command, for the message.
 
     Yields:
         Nothing.
@@ -114,7 +115,7 @@ def _end(what: str, code: int) -> NoReturn:
 
 
 def _tell(message: str) -> None:
-    """Writes to standard error, unless that would wait for a reader; on a terminal shows the cursor again."""
+    """Writes to standard error, unless that would block. On a terminal it shows the cursor again."""
     error = sys.__stderr__.fileno()  # pyright: ignore[reportOptionalMemberAccess]
     if os.name != "nt" and not select.select([], [error], [], GRACE)[1]:
         return
@@ -129,7 +130,7 @@ def _kill_children() -> None:
 
 @contextmanager
 def _deaf() -> Iterator[None]:
-    """Children that are started here never see Ctrl-C: it is for their parent, which kills them."""
+    """Blocks Ctrl-C for children that are started here; their parent kills them."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
@@ -141,11 +142,11 @@ def _deaf() -> Iterator[None]:
 
 
 def start(*args: Any, **options: Any) -> subprocess.Popen:
-    """Starts a program that ends with this process when that is stopped.
+    """Starts a program that is killed when this process is stopped.
 
     Args:
-        *args: of `subprocess.Popen`.
-        **options: of `subprocess.Popen`.
+        *args: arguments of `subprocess.Popen`.
+        **options: options of `subprocess.Popen`.
 
     Returns:
         The process.
@@ -170,14 +171,14 @@ def _follow_parent() -> None:
 
 
 class Workers(ProcessPoolExecutor):
-    """New processes, which end with this one, however that ends.
+    """A pool of new processes, which end with this process for any reason.
 
     Args:
-        count: how many.
+        count: number of processes.
     """
 
     def __init__(self, count: int):
-        # The tracker of semaphores removes those of a killed process; that it had to is no news for a user.
+        # The resource tracker removes semaphores of a killed process. Its warning does not help a user.
         filters = os.environ.get("PYTHONWARNINGS")
         quiet = "ignore::UserWarning:multiprocessing.resource_tracker"
         os.environ["PYTHONWARNINGS"] = quiet if filters is None else f"{filters},{quiet}"
@@ -190,6 +191,6 @@ class Workers(ProcessPoolExecutor):
                 os.environ["PYTHONWARNINGS"] = filters
 
     def submit(self, fn: Callable, /, *args: Any, **kwargs: Any) -> Future:
-        """As the base class does; a process that is started for it does not see Ctrl-C."""
+        """As the base class; a process that it starts does not receive Ctrl-C."""
         with _deaf():
             return super().submit(fn, *args, **kwargs)

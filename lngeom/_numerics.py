@@ -1,4 +1,4 @@
-"""The one tolerance policy: when two numbers agree, when they differ, and what rank a factor has."""
+"""The tolerance policy: agreement and difference of numbers, and the rank of a factor."""
 
 from typing import Any, NamedTuple
 
@@ -9,14 +9,14 @@ import numpy as np
 from jaxtyping import Array
 
 MARGIN = 1e3
-"""Rounding errors allowed beyond one: sums over thousands of terms, a few factors deep, in the dtype at hand."""
+"""Allowed rounding errors in units in the last place, for products of sums over thousands of terms."""
 
 WITNESS = 1e-3
-"""Relative difference from which two results are said to differ; far above rounding, in any dtype but bfloat16."""
+"""Relative difference from which two results differ. It is far above rounding in every dtype but bfloat16."""
 
 
 class ConvergenceError(RuntimeError):
-    """Iterations that stopped before they reached their tolerance; the message says how far they came."""
+    """Iterations stopped before they reached their tolerance. The message gives the residual."""
 
 
 class Agreement(NamedTuple):
@@ -28,7 +28,7 @@ class Agreement(NamedTuple):
         scale: the larger of max |a| and max |b|.
         count: number of entries compared.
         undefined: number of entries that are NaN or infinite in either array; they are neither equal nor different.
-        rounding: how large a residual rounding alone may cause, where that is known; zero claims nothing.
+        rounding: largest residual that rounding alone may cause, where it is known; zero where it is not.
     """
 
     residual: float
@@ -40,14 +40,14 @@ class Agreement(NamedTuple):
 
     @property
     def witness(self) -> float:
-        """Residual from which the two are said to differ: far above the tolerance, and above their own rounding."""
+        """Residual from which the two differ: far above the tolerance, and above their own rounding."""
         return max(WITNESS, 1e3 * self.tolerance, 10 * self.rounding)
 
     @property
     def agrees(self) -> bool:
         """Whether at least one entry was compared, all were finite, and the residual is within the tolerance.
 
-        Rounding hides agreements and hardly feigns them. Where it reaches the size of a witness, nothing agrees.
+        Nothing agrees where rounding alone may reach the size of a witness.
         """
         return self._defined and self.rounding < WITNESS and self.residual <= self.tolerance
 
@@ -58,7 +58,7 @@ class Agreement(NamedTuple):
 
     @property
     def lost_to_rounding(self) -> bool:
-        """Whether rounding may exceed the tolerance, and may be all that the residual is."""
+        """Whether rounding may exceed the tolerance and may explain the whole residual."""
         return self.rounding > self.tolerance and self.residual < 10 * self.rounding and not self.agrees
 
     @property
@@ -80,14 +80,14 @@ def agreement(a: jax.typing.ArrayLike, b: jax.typing.ArrayLike, tol: float | Non
         tol: relative tolerance; by default that of the less precise dtype.
 
     Returns:
-        The agreement; its `residual` is infinite where an entry is NaN or infinite, and it neither agrees nor differs.
+        The agreement. If an entry is NaN or infinite, `residual` is infinite and the arrays neither agree nor differ.
 
     Raises:
         ValueError: if the shapes differ.
     """
     a, b = np.asarray(a), np.asarray(b)
     if a.shape != b.shape:
-        raise ValueError(f"can compare only arrays of one shape; got {a.shape} and {b.shape}")
+        raise ValueError(f"arrays to compare must have one shape; got {a.shape} and {b.shape}")
     if tol is None:
         floats = [v.dtype if jnp.issubdtype(v.dtype, jnp.floating) else np.dtype(float) for v in (a, b)]
         tol = max(tolerance(d) for d in floats)
@@ -109,7 +109,7 @@ CLEAR_GAP = 10.0
 
 
 class RankDecision(NamedTuple):
-    """The numerical rank of a factor, and how sure it is (arrays where the singular values are traced).
+    """The numerical rank of a factor and its certainty (arrays where the singular values are traced).
 
     Attributes:
         rank: number of singular values above the threshold.
@@ -142,8 +142,8 @@ def decide_rank(
 ) -> RankDecision:
     r"""Rank from the singular values of a factor $\sqrt\Lambda J$ (never from eigenvalues of the Fisher matrix).
 
-    The singular values of a factor see a null direction some ten decades down, where the eigenvalues of its square are
-    noise. With $s = \max(s_1, \text{scale})$ and
+    The singular values of a factor resolve small values that are lost to rounding in the eigenvalues of its square.
+    With $s = \max(s_1, \text{scale})$ and
     $t = \min(10 \max(\text{rows}, \text{columns})\, \text{eps}, \sqrt{\text{eps}})\, s$:
 
     - Values above the ceiling $\min(10^3 t, \sqrt{\text{eps}}\, s)$ are signal.
@@ -157,7 +157,7 @@ def decide_rank(
         singular_values: in descending order; may be traced.
         rows: rows of the factor.
         columns: columns of the factor.
-        scale: size of what cancelled when the factor was computed, if that is larger than the factor itself.
+        scale: size of the terms that cancelled when the factor was computed, if larger than the factor itself.
         eps: relative rounding error of the factor's entries; that of the dtype of the singular values where None.
         bound: largest rank possible, where theory gives one.
 

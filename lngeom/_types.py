@@ -41,12 +41,12 @@ class GLMParameters(eqx.Module):
 
 
 def is_concrete(*arrays: object) -> bool:
-    """Whether every array has a value now, outside any tracing, so that it may be looked at."""
+    """Whether every array has a concrete value, outside any tracing."""
     return not any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(arrays))
 
 
 def is_tracing() -> bool:
-    """Whether a function is being traced now (by jit, say): results have no values then, whatever they come from."""
+    """Whether a function is being traced now, by jit for example. Results then have no concrete values."""
     return isinstance(jnp.zeros(()), jax.core.Tracer)
 
 
@@ -55,10 +55,10 @@ def check_parameters(params: GLMParameters, inputs: Float[Array, "N *T D"]) -> N
 
     Args:
         params: parameters to check.
-        inputs: inputs they are to be applied to.
+        inputs: inputs of the model.
 
     Raises:
-        ValueError: if a shape or dtype is not the one expected; the message names both.
+        ValueError: if a shape or dtype differs from the expected one. The message names both.
     """
     shapes = {name: jnp.shape(getattr(params, name)) for name in ("weights", "bias", "gain")}
     if len(shapes["weights"]) != 2:
@@ -80,7 +80,7 @@ def check_inputs(inputs: Float[Array, "N *T D"], features: int | None = None) ->
         features: expected D, or None for any.
 
     Raises:
-        ValueError: if not; the message names what was expected and what came.
+        ValueError: if not. The message names the expected and the given shape or dtype.
     """
     shape = jnp.shape(inputs)
     if len(shape) not in {2, 3}:

@@ -1,4 +1,4 @@
-"""The command line: the only place that prints and exits."""
+"""The `lngeom` command. Only this module prints and exits."""
 
 import difflib
 import os
@@ -39,7 +39,7 @@ def _fail(message: str) -> NoReturn:
 
 
 def _compile_sparingly() -> None:
-    """Compiles fast rather than well, and keeps programs in the user's cache folder: the next run starts warm."""
+    """Compiles with few optimizations, and caches compiled programs in the user's cache folder."""
     import jax
 
     jax.config.update("jax_disable_most_optimizations", True)
@@ -56,7 +56,7 @@ def _compile_sparingly() -> None:
 
 
 def _check_writable(folder: Path, option: str = "--out") -> None:
-    """Fails now, and not after the work, where results could not be written."""
+    """Exits before the computation if its results could not be written."""
     try:
         _files.check_writable(folder)
     except OSError as error:
@@ -65,7 +65,7 @@ def _check_writable(folder: Path, option: str = "--out") -> None:
 
 @contextmanager
 def _stages() -> Iterator[Callable[[str], None]]:
-    """Shows which stage of a long computation is running, and for how long; yields what is told its name."""
+    """Shows the current stage of a long computation and its time; yields a function that sets the stage's name."""
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
@@ -78,7 +78,7 @@ def _stages() -> Iterator[Callable[[str], None]]:
 def _run(claims, data: str, seed: int, results: Path | None = None, proofs: bool = True):
     """Checks claims on data with a progress bar; returns the data set and the outcomes.
 
-    Proofs, if wanted, are made in processes of their own, beside the numbers.
+    Proofs run in separate processes, in parallel with the numbers.
     """
     import jax
     import jax.numpy as jnp
@@ -107,8 +107,8 @@ def _run(claims, data: str, seed: int, results: Path | None = None, proofs: bool
             try:
                 return pending[id].result()
             except BrokenProcessPool:
-                _tell("a worker process was killed, perhaps for want of memory: free some, and start again")
-                sys.exit(2)  # past those who take an error for evidence
+                _tell("a worker process was killed, perhaps because memory ran out: free memory and start again")
+                sys.exit(2)  # an exception would be recorded as evidence
 
         problem = registry.Problem(jnp.asarray(dataset.inputs), seed, results=results)
         task = progress.add_task("", total=len(claims))
@@ -122,20 +122,22 @@ def _run(claims, data: str, seed: int, results: Path | None = None, proofs: bool
 @app.command()
 def verify(
     data: Data = "digits",
-    topic: Annotated[str | None, typer.Option(help="Only the claims of one topic (see --list), or 'all'.")] = None,
-    claim: Annotated[str | None, typer.Option(help="Only the claim with this id (see --list).")] = None,
+    topic: Annotated[str | None, typer.Option(help="Check one topic only (see --list), or 'all'.")] = None,
+    claim: Annotated[str | None, typer.Option(help="Check one claim only, by its id (see --list).")] = None,
     results: Annotated[
-        Path | None, typer.Option(help="Folder of experiments' results, such as figures: check their claims too.")
+        Path | None,
+        typer.Option(help="Also check the experiments' claims, on the results in this folder (such as figures)."),
     ] = None,
     out: Annotated[Path, typer.Option(help="Folder for report.json and report.html.")] = Path("report"),
     json: Annotated[bool, typer.Option("--json", help="Print the report as JSON instead of tables.")] = False,
     seed: Seed = 0,
-    list_only: Annotated[bool, typer.Option("--list", help="List the claims and check nothing.")] = False,
+    list_only: Annotated[bool, typer.Option("--list", help="List the claims without checking them.")] = False,
 ) -> None:
     """Check every claim of the paper on real data; exit 0 if all verdicts are the recorded ones, else 1.
 
-    Exit 1 means that a verdict differs, is undecided or is a clash of a number with a proof. Numbers that are no
-    evidence on your data leave the verdict to a proof, if there is one. On the digits they too end with 1.
+    Exit 1 means that a verdict differs, is undecided, or clashes: a number contradicts a proof. Some numbers are no
+    evidence on your data, because they are not finite or lost to rounding. Then a proof alone decides, if there is one.
+    On the digits such numbers also lead to exit 1.
     """
     from lngeom import claims as registry, report
 
@@ -150,7 +152,7 @@ def verify(
         console.print(report.listing(chosen if topic or claim else registry.all_claims("all")))
         return
     if results is not None and not results.is_dir():
-        _fail(f"no folder {results}: give the folder that `python -m analysis` has written to")
+        _fail(f"no folder {results}: give the output folder of `python -m analysis`")
     _check_writable(out)
     _compile_sparingly()
     dataset, outcomes = _run(chosen, data, seed, results)
@@ -180,7 +182,7 @@ def verify(
 
 
 def _conclude(outcomes, dataset) -> None:
-    """Says what is wrong on standard error, and exits with 1 if anything is."""
+    """Prints problems on standard error, and exits with 1 if there are any."""
     from lngeom import report
 
     console = Console(stderr=True)
@@ -195,9 +197,11 @@ def _conclude(outcomes, dataset) -> None:
 def table(
     data: Data = "digits",
     seed: Seed = 0,
-    extended: Annotated[bool, typer.Option("--extended", help="25 methods, 14 transformations and 7 groups.")] = False,
+    extended: Annotated[
+        bool, typer.Option("--extended", help="Print 25 methods against 14 transformations and 7 groups of matrices.")
+    ] = False,
 ) -> None:
-    """Print Table 1 with the verdict of each of its 18 cells, or the extended table; exit codes as of verify."""
+    """Print Table 1 with the verdict of each cell, or the extended table; exit codes as for verify."""
     from lngeom import claims as registry, report
 
     _compile_sparingly()
@@ -217,12 +221,12 @@ def figures(
         "figures"
     ),
     from_report: Annotated[
-        Path, typer.Option("--report", help="Folder of a report; without one, Table 1 is measured again.")
+        Path, typer.Option("--report", help="Folder of a report. If it has none, Table 1 is measured again.")
     ] = Path("report"),
     data: Data = "digits",
     seed: Seed = 0,
 ) -> None:
-    """Draw the figures: tables of invariances, printed and exact Fisher matrices, scaling, line elements, spectra."""
+    """Draw the figures: invariance tables, printed and exact Fisher matrices, scaling, line elements, spectra."""
     import json
 
     import jax
@@ -251,7 +255,7 @@ def prove(
     latex: Annotated[bool, typer.Option("--latex", help="Print LaTeX.")] = False,
     list_only: Annotated[bool, typer.Option("--list", help="List the claims that have a proof.")] = False,
 ) -> None:
-    """Print the proof, or the exact counterexample, of a claim; every step is checked again as it is made."""
+    """Print the proof, or the exact counterexample, of a claim. Every step is checked by machine."""
     from lngeom import symbolic
 
     known = symbolic.provable()
@@ -259,7 +263,7 @@ def prove(
         sys.stdout.write("\n".join(known) + "\n")
         return
     if id is None:
-        _fail("name a claim, or list those that have a proof with --list")
+        _fail("name a claim; --list shows the claims that have a proof")
     if id not in known:
         near = difflib.get_close_matches(id, known, n=3, cutoff=0.5)
         _fail(f"no proof of {id!r}" + (f"; near it: {', '.join(near)}" if near else "; list them with --list"))
@@ -271,19 +275,23 @@ def prove(
 @app.command()
 def check(
     layer: Annotated[
-        str, typer.Argument(help="Such as flax.nnx:LayerNorm or mypkg.layers:MyNorm.", metavar="MODULE:NAME")
+        str, typer.Argument(help="The layer, such as flax.nnx:LayerNorm or mypkg.layers:MyNorm.", metavar="MODULE:NAME")
     ],
     dtype: Annotated[str, typer.Option(help="float64, float32, bfloat16 or float16.")] = "float32",
     like: Annotated[
-        str | None, typer.Option(help="A row of the table of invariances, such as layer, to compare with.")
+        str | None, typer.Option(help="Compare with this row of the invariance table, such as layer.")
     ] = None,
-    evaluation: Annotated[bool, typer.Option("--evaluation", help="Check the evaluation mode.")] = False,
-    kind: Annotated[str | None, typer.Option(help="Of a function: 'weights', (W, X) → y, or 'summed', a → y.")] = None,
-    units: Annotated[int | None, typer.Option(help="Units, for a layer that fixes them.", min=2)] = None,
-    positions: Annotated[int | None, typer.Option(help="Positions, for inputs [N T D].", min=2)] = None,
+    evaluation: Annotated[
+        bool, typer.Option("--evaluation", help="Check evaluation mode instead of training mode.")
+    ] = False,
+    kind: Annotated[
+        str | None, typer.Option(help="Signature of a function: 'weights' for (W, X) → y, 'summed' for a → y.")
+    ] = None,
+    units: Annotated[int | None, typer.Option(help="Number of units, if the layer requires one.", min=2)] = None,
+    positions: Annotated[int | None, typer.Option(help="Number of positions T, for inputs [N T D].", min=2)] = None,
     seed: Seed = 0,
 ) -> None:
-    """Find out which invariances a layer has; exit 1 if it differs from the row of --like, 2 if nothing was checked."""
+    """Find a layer's invariances; exit 1 if they differ from the row of --like, 2 if nothing could be checked."""
     from lngeom.checks import check_invariances
 
     options = {"kind": kind, "units": units, "positions": positions}
@@ -303,37 +311,49 @@ def fisher(
     model: Annotated[
         str | None,
         typer.Argument(
-            help="A function that gives (apply, params, X), such as mypkg.models:problem; or apply itself with "
+            help="A function that returns (apply, params, X), such as mypkg.models:problem; or apply itself, with "
             "--params and --data.",
             metavar="MODULE:NAME",
         ),
     ] = None,
-    glm: Annotated[bool, typer.Option("--glm", help="A normalized GLM with random weights, on --data.")] = False,
-    normalizer: Annotated[str, typer.Option(help="Of --glm: identity, batch, weight, layer, rms, group, …")] = "layer",
-    outputs: Annotated[int, typer.Option(help="Of --glm: units, or classes.", min=1)] = 10,
+    glm: Annotated[bool, typer.Option("--glm", help="Use a normalized GLM with random weights, on --data.")] = False,
+    normalizer: Annotated[
+        str, typer.Option(help="With --glm: identity, batch, weight, layer, rms, group, …")
+    ] = "layer",
+    outputs: Annotated[int, typer.Option(help="With --glm: number of units or classes.", min=1)] = 10,
     family: Annotated[str | None, typer.Option(help="Distribution of a response: categorical, bernoulli, …")] = None,
     method: Annotated[str, typer.Option(help="exact, printed (--glm), monte_carlo or empirical.")] = "exact",
-    wrt: Annotated[list[str] | None, typer.Option(help="A leaf or subtree to differentiate; may be repeated.")] = None,
-    epsilon: Annotated[float | None, typer.Option(help="ε of --normalizer, or argument eps of NAME.", min=0)] = None,
+    wrt: Annotated[
+        list[str] | None, typer.Option(help="Leaf or subtree of the parameters to include; may be repeated.")
+    ] = None,
+    epsilon: Annotated[
+        float | None, typer.Option(help="ε of --normalizer, or the argument eps of the function NAME.", min=0)
+    ] = None,
     data: Annotated[
-        str | None, typer.Option(help="X: 'digits' (--glm), or a .npz, .npy or .csv.", metavar="digits|FILE")
+        str | None, typer.Option(help="X: a .npz, .npy or .csv file, or 'digits' with --glm.", metavar="digits|FILE")
     ] = None,
-    params: Annotated[Path | None, typer.Option(help="Parameters: a .npz, one array a leaf ('layer1.kernel').")] = None,
+    params: Annotated[
+        Path | None, typer.Option(help="Parameters: a .npz with one array per leaf ('layer1.kernel').")
+    ] = None,
     responses: Annotated[
-        str | None, typer.Option(help="y, for --method empirical.", metavar="digits|FILE", show_default=False)
+        str | None, typer.Option(help="Observed y, for --method empirical.", metavar="digits|FILE", show_default=False)
     ] = None,
-    samples: Annotated[int, typer.Option(help="Draws for each input, for --method monte_carlo.", min=1)] = 10,
-    batch_coupled: Annotated[bool, typer.Option("--batch-coupled", help="Samples interact (batch norm).")] = False,
-    top: Annotated[int, typer.Option(help="How many of the largest eigenvalues.", min=1)] = 8,
-    products_only: Annotated[
-        bool, typer.Option("--products-only", help="No decomposition, so no rank: for a large P.")
+    samples: Annotated[int, typer.Option(help="Draws per input, for --method monte_carlo.", min=1)] = 10,
+    batch_coupled: Annotated[
+        bool, typer.Option("--batch-coupled", help="The outputs of a sample depend on other samples (batch norm).")
     ] = False,
-    memory: Annotated[float | None, typer.Option(help="Budget in GiB; by default half of what is free.", min=0)] = None,
-    dtype: Annotated[str, typer.Option(help="float64 or float32, to which params and X are cast.")] = "float64",
+    top: Annotated[int, typer.Option(help="Number of largest eigenvalues to print.", min=1)] = 8,
+    products_only: Annotated[
+        bool, typer.Option("--products-only", help="Use products only, without rank, for many parameters.")
+    ] = False,
+    memory: Annotated[
+        float | None, typer.Option(help="Memory budget in GiB; by default half of the free memory.", min=0)
+    ] = None,
+    dtype: Annotated[str, typer.Option(help="Cast params and X to float64 or float32.")] = "float64",
     save: Annotated[Path | None, typer.Option(help="Write the matrix to this .npz.", metavar="FILE.npz")] = None,
     seed: Seed = 0,
 ) -> None:
-    """Rank, null space and spectrum of a model's Fisher matrix; exit 1 if the nullity is not the predicted one."""
+    """Print rank, null space and spectrum of a model's Fisher matrix; exit 1 if the nullity is not as predicted."""
     import jax
 
     from lngeom import _fisher_command as command, report
@@ -346,7 +366,7 @@ def fisher(
             _check_writable(save.parent, "--save")
         with jax.enable_x64(True):
             if glm == (model is not None):
-                raise ValueError("name a model as MODULE:NAME, or say --glm for a normalized GLM on --data")
+                raise ValueError("name a model as MODULE:NAME, or use --glm for a normalized GLM on --data")
             given = (
                 command.normalized_glm(normalizer, family, outputs, data, epsilon, dtype, seed)
                 if model is None

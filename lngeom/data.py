@@ -1,4 +1,4 @@
-"""Real data for an audit: scikit-learn's digits, or a file of the user's, checked before anything is computed."""
+"""Data sets for an audit: scikit-learn's digits or a user's file, checked before the computation."""
 
 import csv
 import hashlib
@@ -18,15 +18,15 @@ MAX_FEATURES = 96
 MIN_SAMPLES = 3
 MIN_FEATURES = 2
 LARGE_OFFSET = 1e3
-"""Mean over spread of a column from which the notes warn of cancellation."""
+"""Ratio of a column's mean to its spread from which the notes warn of cancellation."""
 
 CORRUPT = (ValueError, EOFError, LookupError, AttributeError, TypeError, SyntaxError, RuntimeError, MemoryError)
 CORRUPT += (ArithmeticError, zipfile.BadZipFile, zlib.error, struct.error, TokenError)
-"""What NumPy's readers raise on files that are not what they say."""
+"""Exceptions that NumPy's readers raise on files of another format."""
 
 
 class DataError(ValueError):
-    """The data cannot be used; the message says what was expected, what came and what to do."""
+    """The data cannot be used. The message gives the expected and the actual form, and a remedy."""
 
 
 @dataclass(frozen=True)
@@ -37,9 +37,9 @@ class Dataset:
         name: "digits" or the file's name.
         inputs: X, scaled so that its entries have a mean square of one.
         shape: shape before anything was dropped.
-        fingerprint: SHA-256 of the numbers as they came.
+        fingerprint: SHA-256 of the original numbers.
         rank: dimension of the span of the rows.
-        notes: what was done to the data, and what is special about it.
+        notes: changes to the data, and their special properties.
     """
 
     name: str
@@ -51,19 +51,19 @@ class Dataset:
 
     @property
     def bundled(self) -> bool:
-        """Whether the data came with lngeom; a file has a suffix, and so another name."""
+        """Whether the data set is the default one. A file has a suffix, and so another name."""
         return self.name == BUNDLED
 
 
 def load(source: str = BUNDLED, seed: int = 0) -> Dataset:
-    """Loads a data set and makes it fit for an audit.
+    """Loads a data set and prepares it for an audit.
 
-    Rows of zeros are dropped (layer norm is undefined there), at most 2048 rows are drawn, and more than 96 columns are
-    rotated onto 96 random directions. Each is said in the notes.
+    Rows of zeros are dropped, since layer norm is undefined there. At most 2048 rows are drawn. More than 96 columns
+    are rotated onto 96 random directions. The notes list these changes.
 
     Args:
         source: "digits" for scikit-learn's digits (1797 images, 64 pixels), or the path of a .npz, .npy or .csv.
-        seed: seed of what is drawn.
+        seed: seed of the drawn rows and directions.
 
     Returns:
         The data set.
@@ -82,16 +82,16 @@ def load(source: str = BUNDLED, seed: int = 0) -> Dataset:
 
 
 def read(path: Path) -> np.ndarray:
-    """The array in a file, as it is.
+    """The array in a file, unchanged.
 
     Args:
-        path: of a .npy, .csv, or .npz with one array or one named X.
+        path: path of a .npy, a .csv, or a .npz with one array or one named X.
 
     Returns:
         The array.
 
     Raises:
-        DataError: if there is no such file, or it is not what it says.
+        DataError: if the file is missing or has another format.
     """
     readers = {".npz": _read_npz, ".npy": _read_npy, ".csv": _read_csv}
     if path.suffix.lower() not in readers:
@@ -203,7 +203,7 @@ def _prepared(name: str, matrix: np.ndarray, rng: np.random.Generator) -> Datase
     offset = float(np.max(np.abs(matrix.mean(0)[spread > 0]) / spread[spread > 0], initial=0.0))
     if offset > LARGE_OFFSET:
         notes.append(
-            f"a column's mean is {offset:.0e} times its spread: as many digits are lost where it is subtracted; "
+            f"a column's mean is {offset:.0e} times its spread: subtracting it loses as many digits; "
             "standardize the columns for stronger evidence"
         )
     empty = ~np.any(matrix, axis=1)

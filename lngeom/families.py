@@ -3,8 +3,8 @@ r"""Exponential families of the generalized linear model, with natural parameter
 $$\log p(y \mid z) = \frac{z y - \eta(z)}{\phi} + c(y, \phi), \qquad E[y] = \eta'(z), \qquad
 \mathrm{Var}[y] = \phi\, \eta''(z).$$
 
-η is the log-partition function (the paper's text calls c that, by mistake). A family states η, c and how to sample;
-its mean, variance and Fisher metric follow from η by automatic differentiation.
+η is the log-partition function. (The paper's text gives c this name by mistake.) A family defines η, c and a sampler.
+Its mean, variance and Fisher metric follow from η by automatic differentiation.
 """
 
 from abc import abstractmethod
@@ -20,13 +20,13 @@ from jaxtyping import Array, Float, PRNGKeyArray
 class AbstractFamily(eqx.Module):
     r"""An exponential family over outputs z of shape [*B C]: C independent responses, or one joint response.
 
-    A family of one's own defines η, c and `sample`. All else follows from η, also for a joint family, whose response y
-    is its vector of sufficient statistics [*B C]: $\log p = (z^\top y - \eta(z))/\phi + c(y, \phi)$.
+    To define your own family, define η, c and `sample`. The rest follows from η. The response y of a joint family is
+    its vector of sufficient statistics [*B C]: $\log p = (z^\top y - \eta(z))/\phi + c(y, \phi)$.
 
     Attributes:
         dispersion: φ > 0, which scales the variance.
-        upper: the natural parameter must be below this (infinity where every real z is allowed).
-        joint: whether the C outputs parameterize one response (categorical) and not C independent ones.
+        upper: upper limit of the natural parameter, exclusive (infinity where every real z is allowed).
+        joint: whether the C outputs parameterize one response (categorical) instead of C independent ones.
         labels: whether a response of a joint family may be a label 0 … C−1 instead of a one-hot row.
         support: smallest and largest response of an independent family (sufficient statistic of a joint one).
     """
@@ -78,7 +78,7 @@ class AbstractFamily(eqx.Module):
 
     @property
     def has_exact_root(self) -> bool:
-        """Whether S is a formula; else Λ is known up to eps, and singular values of S up to √eps."""
+        """Whether S has a closed form. Otherwise Λ is known up to eps, and singular values of S up to √eps."""
         return not self.joint or type(self).metric_sqrt_product is not AbstractFamily.metric_sqrt_product
 
     def metric_rank(self, outputs: int) -> int:
@@ -91,7 +91,7 @@ class AbstractFamily(eqx.Module):
         Args:
             y: responses, of the shape of the outputs, or labels.
             outputs: shape of the outputs, [*B C].
-            counts: [*B], whether a response counts; all do where None.
+            counts: [*B], whether a response counts; None if all do.
 
         Raises:
             ValueError: if a response that counts is not finite or lies outside the family's support, or a label is not
@@ -115,7 +115,7 @@ class AbstractFamily(eqx.Module):
         return jax.vmap(self.metric_product, (None, -1), -1)(z, basis)
 
     def log_prob(self, z: Float[Array, "*B C"], y: Array) -> Float[Array, "*B C"]:
-        """Log p(y | z) (Eq. 10), one value for each response; c of a joint family may give one value a row or entry."""
+        """Log p(y | z) (Eq. 10), one value per response. For a joint family c may return one value per row or entry."""
         if not self.joint:
             return (z * y - self.log_partition(z)) / self.dispersion + self.log_base_measure(y)
         base = self.log_base_measure(y)
@@ -370,7 +370,7 @@ class Categorical(AbstractFamily):
 
 
 def _relative_to_largest(z: Float[Array, "*B C"], v: Float[Array, "*B C"]) -> Float[Array, "*B C"]:
-    """v less its entry at the largest logit: Λ does not see the change, and 1 − q is not lost where q rounds to 1."""
+    """v minus its entry at the largest logit. Λv stays the same, and 1 − q keeps its digits where q rounds to 1."""
     largest = jax.nn.one_hot(jnp.argmax(z, -1), z.shape[-1], dtype=v.dtype)
     return v - jnp.sum(largest * v, -1, keepdims=True)
 
@@ -378,8 +378,8 @@ def _relative_to_largest(z: Float[Array, "*B C"], v: Float[Array, "*B C"]) -> Fl
 def pivoted_cholesky(matrix: Float[Array, "*B C C"]) -> Float[Array, "*B C C"]:
     r"""S with S Sᵀ = Λ for positive semidefinite Λ: the outer products of Cholesky's method, largest pivots first.
 
-    A pivot up to C eps times the largest entry of the diagonal is rounding, and counts as zero: the columns of S beyond
-    the rank of Λ are exactly zero. No decomposition of LAPACK is called, which a batch of matrices would call at once.
+    A pivot up to C eps times the largest entry of the diagonal is rounding, and counts as zero. The columns of S beyond
+    the rank of Λ are therefore exactly zero. No LAPACK routine is called, since a batch of matrices would need many.
 
     Args:
         matrix: Λ.

@@ -36,9 +36,8 @@ class NormalizedGLM(eqx.Module):
     ) -> GLMParameters:
         r"""Draws parameters: weights N(0, 1/D), gain 1, bias 0 (the paper's default for gains and biases).
 
-        A family which needs z < 0 starts inside its domain: the bias is −1 − √(group size) where that bounds the
-        normalized inputs, |n| ≤ √(group size); for other normalizers, whose outputs have no bound of their own, the
-        gain starts at 1/100 and the bias at −2.
+        A family that needs z < 0 starts inside its domain. Where |n| ≤ √(group size), the bias is −1 − √(group size).
+        Other normalizers have no such bound: the gain starts at 1/100 and the bias at −2.
 
         Args:
             key: random key for the weights.
@@ -136,16 +135,16 @@ class NormalizedGLM(eqx.Module):
         return self.family.sample(key, self.natural_parameters(params, inputs))
 
     def cancelled(self, params: GLMParameters, inputs: Float[Array, "N *T D"]) -> Bool[Array, "N *T H"]:
-        r"""Where n has no meaning because its variance is zero but for rounding: $\sigma \le 4\,\varepsilon \max |a|$.
+        r"""Where n is undefined, because its variance is zero up to rounding: $\sigma \le 4\,\varepsilon \max |a|$.
 
-        Here ε is the dtype's, `jnp.finfo(a.dtype).eps`.
+        Here ε is `jnp.finfo(a.dtype).eps`.
 
         Args:
             params: parameters of the model.
             inputs: X, one sample a row.
 
         Returns:
-            For each sample and unit, whether it is so; nowhere for normalizers without a variance of summed inputs.
+            For each sample and unit, whether n is undefined. False for normalizers without a variance of summed inputs.
         """
         a = summed_inputs(params.weights, inputs)
         if not isinstance(self.normalizer, BatchNorm | AbstractGroupedNormalizer):
@@ -156,7 +155,7 @@ class NormalizedGLM(eqx.Module):
         return jnp.broadcast_to(scale <= 4 * jnp.finfo(a.dtype).eps * size, a.shape)
 
     def _check_defined(self, params: GLMParameters, inputs: Array, n: Array) -> None:
-        """Raises where n has no meaning: values that are not finite, or a variance that is zero but for rounding."""
+        """Raises where n is undefined: for values that are not finite, or a variance that is zero up to rounding."""
         undefined = ~jnp.isfinite(n)
         if not bool(jnp.any(undefined)):
             undefined = self.cancelled(params, inputs)

@@ -1,14 +1,14 @@
-"""The extended invariance table as data: which method is invariant to what, recorded and never computed.
+"""The extended invariance table as recorded data, never computed.
 
-The claims of the topic "extended" hold every cell against numbers and algebra. Conditions: ε = 0 unless the row says
-otherwise, δ > 0, unit gain, and statistics that are not zero.
+The claims of the topic "extended" check every cell by numbers and algebra. Conditions: ε = 0 unless the row says
+otherwise, δ > 0, unit gain, and nonzero statistics.
 """
 
 from enum import StrEnum
 
 
 class Cell(StrEnum):
-    """What becomes of the output: it stays, it changes, or only its sign does (which g → −g repairs)."""
+    """Effect on the output: none, a change, or a change of sign only (which g → −g repairs)."""
 
     INVARIANT = "I"
     CHANGED = "no"
@@ -64,7 +64,7 @@ _ROWS = {
 EXTENDED: dict[str, dict[str, Cell]] = {
     method: dict(zip(COLUMNS, map(Cell, row.split()), strict=True)) for method, row in _ROWS.items()
 }
-"""Method, column → what becomes of the output."""
+"""Method, column → effect on the output."""
 
 MATRIX_GROUPS = (
     "group_permutations",
@@ -109,4 +109,4 @@ EQUIVARIANCE: dict[str, dict[str, Cell]] = {
     method: {name: Cell(v) for name, v in zip(MATRIX_GROUPS, row.split(), strict=True) if v != "-"}
     for method, row in _MATRIX_ROWS.items()
 }
-"""Method, group of matrices → whether it is respected; the outputs of attention logits are not units."""
+"""Method, group of matrices → whether the property holds. Outputs of attention logits are not units."""

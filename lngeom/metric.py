@@ -41,14 +41,14 @@ def gain_matrix(
 ) -> Float[Array, "H H"]:
     r"""The block of the Fisher matrix along the gains, $E[\Lambda_{ij}\, n_i n_j]$.
 
-    As printed, batch norm's (Eq. 32) is $E[\Lambda_{ij}]$, which is right only where Λ is uncorrelated with n²; layer
+    As printed, batch norm's (Eq. 32) is $E[\Lambda_{ij}]$, which is right only where Λ is uncorrelated with n². Layer
     norm's (Eq. 33) and weight norm's (Eq. 34) are exact.
 
     Args:
         model: a normalized GLM.
-        params: where the metric is taken.
+        params: parameters at which the metric is evaluated.
         inputs: X, one sample a row.
-        method: "exact", or "printed" for what the paper says.
+        method: "exact", or "printed" for the paper's formula.
 
     Returns:
         The matrix $E[\mathrm{Cov}[y_i, y_j|x]\, n_i n_j]/\phi^2$.
@@ -75,10 +75,10 @@ def gain(
 
     Args:
         model: a normalized GLM.
-        params: where the metric is taken.
+        params: parameters at which the metric is evaluated.
         inputs: X, one sample a row.
         delta: δ_g.
-        method: "exact", or "printed" for what the paper says.
+        method: "exact", or "printed" for the paper's formula.
 
     Returns:
         A scalar, in nats.
@@ -99,21 +99,21 @@ def magnitude(
     r"""Eq. 35: ds² of changes δ of the weight magnitudes of a standard GLM, $w_i \mapsto w_i + \delta_i w_i / \|w_i\|$.
 
     The exact value is $\frac{1}{2}\sum_{p,q} \delta_p \delta_q\, E[\Lambda_{pq}\, a_p a_q] / (\|w_p\| \|w_q\|)$.
-    Printed, for two units i and j, is the one cross term (p, q) = (i, j), which is zero for independent responses.
+    The paper prints, for two units i and j, only the cross term (p, q) = (i, j). It is zero for independent responses.
 
     Args:
         model: a GLM with the identity normalizer.
-        params: where the metric is taken; gains of one.
+        params: parameters at which the metric is evaluated; gains of one.
         inputs: X, one sample a row.
         delta: δ; for "printed" exactly two entries may be nonzero.
-        method: "exact", or "printed" for what the paper says.
+        method: "exact", or "printed" for the paper's formula.
 
     Returns:
         A scalar, in nats.
 
     Raises:
-        ValueError: if the model normalizes, has gains other than one, the method is unknown, or "printed" is asked of
-            other than two units.
+        ValueError: if the model normalizes or has gains other than one, if the method is unknown, or if "printed" is
+            used with other than two units.
     """
     _check(method)
     if not isinstance(model.normalizer, Identity) or not bool(jnp.all(params.gain == 1)):

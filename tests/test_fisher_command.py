@@ -129,14 +129,14 @@ def test_a_function_with_files_a_mask_and_interacting_samples(tmp_path):
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        ((), "name a model as MODULE:NAME, or say --glm"),
+        ((), "name a model as MODULE:NAME, or use --glm"),
         (("m:problem",), "--family must say"),
         (("m:nothing", "--family", "gaussian"), "has no nothing"),
         (("nosuch:thing",), "cannot import nosuch"),
         (("m:",), "a model is named as PACKAGE.MODULE:NAME"),
         (("m:broken", "--family", "gaussian"), "broken() raised RuntimeError: no data here"),
-        (("m:number", "--family", "gaussian"), "but a int. Write:"),
-        (("m:one", "--family", "gaussian"), "but a function. Write:"),
+        (("m:number", "--family", "gaussian"), "got a int. Write:"),
+        (("m:one", "--family", "gaussian"), "got a function. Write:"),
         (("m:net", "--family", "gaussian"), "give --params and --data"),
         (("m:net", "--params", "no.npz", "--data", "small.npy"), "no.npz: cannot be read"),
         (("m:net", "--params", "small.npy", "--data", "small.npy"), "must be a .npz"),

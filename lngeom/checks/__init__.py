@@ -1,4 +1,4 @@
-"""Which invariances a layer has, to what precision, and at which scales."""
+"""Checks of a layer's invariances, their precision, and the scales at which they hold."""
 
 from lngeom.checks._adapters import adapt as adapt, load as load
 from lngeom.checks._report import (

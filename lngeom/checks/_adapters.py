@@ -1,4 +1,4 @@
-"""From whatever a user calls a layer to a `Subject`: functions, normalizers, and the modules of six libraries."""
+"""Adapters that make a `Subject` from a function, a normalizer, or a module of six libraries."""
 
 import functools
 import importlib
@@ -18,13 +18,13 @@ from lngeom.checks._subject import UNITS, Subject, as_elsewhere, cast, required_
 from lngeom.normalizers import AbstractNormalizer
 
 KINDS = {"weights": 2, "summed": 1}
-"""What a function takes: "weights" is (W, X) → outputs, "summed" is a → normalized a; with how many arguments."""
+"""Kinds of functions and their number of arguments: "weights" is (W, X) → outputs, "summed" is a → normalized a."""
 
 WRAPPER = """
     def layer(a):                     # a: summed inputs [N H]; or layer(W, X) with W [H D] and X [N D]
         return ...                    # your layer's outputs [N H]
     lngeom.check_invariances(layer)   # or: lngeom check yourmodule:layer"""
-"""The two lines which make anything into a layer that can be checked."""
+"""A wrapper that makes any layer checkable, shown in errors."""
 
 _UNITS = {
     *("units", "features", "num_features", "normalized_shape", "shape", "size", "dim"),
@@ -43,17 +43,17 @@ _CONVENTIONAL: dict[str, Any] = {
 
 
 def load(source: str, example: str = "a layer is named as PACKAGE.MODULE:NAME, such as flax.nnx:LayerNorm") -> Any:
-    """What "package.module:NAME" names.
+    """Imports the object named "package.module:NAME".
 
     Args:
-        source: the name; modules beside the current folder are found too.
-        example: how such a name is written, for the error.
+        source: the name. Modules in the current folder are found too.
+        example: form of such a name, for the error.
 
     Returns:
         The object.
 
     Raises:
-        ValueError: if it is not of that form, or there is no such module or attribute.
+        ValueError: if the name has another form, or there is no such module or attribute.
     """
     module_name, colon, name = source.partition(":")
     if not (colon and module_name and name):
@@ -64,7 +64,7 @@ def load(source: str, example: str = "a layer is named as PACKAGE.MODULE:NAME, s
     try:
         found = importlib.import_module(module_name)
     except ImportError as error:
-        raise ValueError(f"cannot import {module_name}: {error}; is it installed, and spelled right?") from error
+        raise ValueError(f"cannot import {module_name}: {error}; is it installed and spelled correctly?") from error
     finally:
         sys.path.remove(os.getcwd())
     for part in name.split("."):
@@ -89,17 +89,17 @@ def adapt(
     Args:
         layer: a function (W, X) → outputs or a → normalized a (of JAX, NumPy or torch), a normalizer, a module
             (or its class) of lngeom.nn, equinox, flax, haiku, Keras 3 or torch, or "package.module:NAME".
-        kind: for a function: "weights" if it takes (W, X), "summed" if it takes summed inputs; by default told
-            from the number of arguments it needs.
-        training: whether a module that has two modes is in training mode.
-        units: H, for a layer that fixes it without saying; by default the layer's own, or 8.
-        positions: T, to give inputs [N T D]; by default there are no positions.
+        kind: for a function: "weights" if it takes (W, X), "summed" if it takes summed inputs. By default the number
+            of required arguments decides.
+        training: whether a module with two modes is in training mode.
+        units: H, for a layer that requires one value but has no attribute for it. By default the layer's own, or 8.
+        positions: T, for inputs [N T D]; by default there are no positions.
 
     Returns:
         The subject; calling it with (W, X, dtype) gives the layer's outputs as a NumPy array.
 
     Raises:
-        ValueError: if the layer cannot be found, built or adapted; the message shows the wrapper to write.
+        ValueError: if the layer cannot be found, built or adapted. The message shows a wrapper.
     """
     if isinstance(layer, Subject):
         return layer
@@ -145,7 +145,7 @@ def _rebuilt(cls: type, source: str | None, options: dict[str, Any], units: int)
 
 
 def _source(layer: Any) -> str | None:
-    """Where a class or function can be imported from, if that gives this very object."""
+    """The name "package.module:NAME" of a class or function, if importing it gives this object."""
     module, name = getattr(layer, "__module__", None), getattr(layer, "__qualname__", None)
     if not module or not name or not name.isidentifier() or module == "__main__":
         return None
@@ -161,10 +161,10 @@ def _eps(layer: Any) -> float | None:
 
 
 def _units(layer: Any) -> int | None:
-    """H, where an instance says so."""
+    """H, where an instance has an attribute for it."""
     if isinstance(layer, type):
         return None
-    if isinstance(layer, AbstractNormalizer):  # it takes any number, unless it has stored one value a unit
+    if isinstance(layer, AbstractNormalizer):  # any number, unless it stores one value per unit
         stored = [v.shape[0] for v in jax.tree.leaves(layer) if getattr(v, "ndim", 0) == 1]
         return stored[0] if stored else None
     if hasattr(layer, "weights") and getattr(layer.weights, "ndim", 0) == 2:
@@ -179,7 +179,7 @@ def _units(layer: Any) -> int | None:
 
 
 def _built(cls: type, units: int) -> Any:
-    """An instance of a class, its required arguments filled in by their conventional names."""
+    """An instance of a class, with values for required arguments of conventional names."""
     if _framework(cls) == "haiku":
         return functools.partial(cls, **_arguments(cls, units))
     return cls(**_arguments(cls, units))
@@ -207,14 +207,14 @@ def _arguments(cls: type, units: int) -> dict[str, Any]:
             arguments[name] = units
         else:
             raise ValueError(
-                f"cannot build {cls.__name__}: nothing is known of its argument {name!r}; pass an instance, "
+                f"cannot build {cls.__name__}: its argument {name!r} has no known value; pass an instance, "
                 f"check_invariances({cls.__name__}({name}=...)), or write:{WRAPPER}"
             )
     return arguments
 
 
 def _framework(layer: Any) -> str:
-    """Which adapter a layer, or its class, needs, told from the modules its classes come from."""
+    """Name of the adapter for a layer or its class, from the modules of its base classes."""
     cls = getattr(layer, "func", layer) if isinstance(layer, functools.partial) else layer
     cls = cls if isinstance(cls, type) else type(cls)
     roots = [c.__module__ for c in cls.__mro__]
@@ -258,7 +258,7 @@ def _adapters() -> dict[str, Callable]:
 
 
 def _cast_first(module):
-    """The module, its arrays in the dtype of what it is called with."""
+    """The module with its arrays cast to the dtype of its inputs."""
     return lambda *arrays: cast(module, arrays[0].dtype)(*arrays)
 
 
@@ -308,7 +308,7 @@ def _function(layer, shape, training, kind):
     if needed not in KINDS.values():
         raise ValueError(
             f"a layer takes (W, X) or summed inputs a; {getattr(layer, '__name__', layer)} needs {needed} arguments: "
-            f"say kind='weights' or kind='summed', or write:{WRAPPER}"
+            f"give kind='weights' or kind='summed', or write:{WRAPPER}"
         )
     shapes = [shape] if needed == 1 else [(shape[-1], 5), (*shape[:-1], 5)]
     ones = [np.ones(s, np.float32) for s in shapes]
@@ -332,7 +332,7 @@ def _function(layer, shape, training, kind):
 
 
 def _on_tensors(layer):
-    """A function of tensors as one of arrays, with what it leaves of them."""
+    """A function of tensors as a function of arrays; it also returns the tensors after the call."""
 
     def call(*arrays):
         tensors = [_frameworks.torch_tensor(a) for a in arrays]

@@ -1,16 +1,21 @@
-r"""The law of $\epsilon$: how outputs depend on the scale of the data where something keeps a denominator from zero.
+r"""The law of $\epsilon$: outputs as a function of the data's scale, if a constant keeps a denominator from zero.
 
-Wherever $\epsilon$ stands, it damps. With the data scaled by s, every output goes from $y_0$ at s = 0 to $y_\infty$ as
+The constant damps the outputs. With the data scaled by s, every output goes from $y_0$ at s = 0 to $y_\infty$ as
 
 $$y(s) = y_0 + (y_\infty - y_0)\,(1 + (c/s)^q)^{-d/q}.$$
 
-The power q says where it stands: 1 beside the scale, $\sigma + \epsilon$; 2 in the root, $\sqrt{\sigma^2 + \epsilon}$;
-4 in a fourth root; and $q = \infty$ is a clamp, $\max(\sigma, \epsilon)$, above which nothing is left of it. The corner
-c is $\epsilon^{1/q}/\sigma$, and d the degree of the numerator, 1 for a normalized summed input.
+The power q shows the place of $\epsilon$:
 
-The law is held to the outputs themselves at every scale. A bias before the normalization turns them, so that they leave
-the way from $y_0$ to $y_\infty$; what saturates falls otherwise; and a function of each summed input by itself that
-obeys the law, such as $x/(1 + |x|)$, normalizes nothing.
+- q = 1: added to the scale, $\sigma + \epsilon$.
+- q = 2: in the root, $\sqrt{\sigma^2 + \epsilon}$.
+- q = 4: in a fourth root.
+- $q = \infty$: a clamp, $\max(\sigma, \epsilon)$, without effect above it.
+
+The corner c is $\epsilon^{1/q}/\sigma$. The degree of the numerator is d, which is 1 for a normalized summed input.
+
+The law is compared with the outputs at every scale. Three other causes do not obey it. A bias before the normalization
+moves the outputs off the line from $y_0$ to $y_\infty$. Saturation falls with another law. A function of each summed
+input alone, such as $x/(1 + |x|)$, can obey the law but normalizes nothing.
 """
 
 import math
@@ -25,16 +30,16 @@ Path = Callable[[float], Output]
 """Outputs for the data scaled by $2^k$, as a function of k."""
 
 SMALL = 1e-2
-"""Change of the outputs of ordinary data up to which the fall of a change alone tells an ε."""
+"""Largest change of the outputs on ordinary data at which the decay of a change alone identifies an ε."""
 
 STEEP = (math.inf, 16.0, 12.0, 10.0, 8.0, 6.0, 5.0, 4.0)
-"""Powers to try where changes vanish too soon to tell theirs."""
+"""Powers to try where changes vanish too soon to measure theirs."""
 
 BIAS = (
     "a constant added before the normalization (a bias?), or to a denominator that can vanish, does not scale with "
     "the data"
 )
-ELEMENTWISE = "every output depends on its own summed input alone: where it goes to a limit, nothing is normalized"
+ELEMENTWISE = "every output depends on its own summed input alone and tends to a limit: nothing is normalized"
 
 
 @dataclass(frozen=True)
@@ -56,7 +61,7 @@ class Damping:
     degree: int = 1
 
     def ratio(self, scale: float) -> Output:
-        r"""How far each output has come from $y_0$ to $y_\infty$."""
+        r"""Fraction of the way from $y_0$ to $y_\infty$, for each output."""
         with np.errstate(over="ignore"):
             x = self.corner / scale
             if math.isinf(self.power):
@@ -78,9 +83,9 @@ class Law:
 
     Attributes:
         power: q, with which the change falls, $s^{-q}$.
-        damping: the law of each output; None where several act together or other operations follow, so that only the
-            fall is known.
-        moved: which outputs the transformation moves.
+        damping: the law of each output. None where several ε act together or other operations follow: then only the
+            decay is known.
+        moved: the outputs that the transformation moves.
     """
 
     power: float
@@ -96,7 +101,7 @@ class Law:
         return largest if math.isinf(self.power) else largest**self.power
 
     def predicts(self, magnitudes: tuple[float, ...]) -> tuple[float, ...]:
-        """Deviations along the orbit; empty where only the fall is known."""
+        """Deviations along the orbit; empty where only the decay is known."""
         if self.damping is None:
             return ()
         before = self.damping.at(1.0)
@@ -107,10 +112,10 @@ class Law:
     def place(self) -> str:
         """Where ε stands, in words."""
         if math.isinf(self.power):
-            return "the scale is clamped at ε: nothing changes above it"
+            return "the scale is clamped at ε, with no change above it"
         change = f"the change falls as δ^−{self.power:g}"
         if self.damping is None:
-            return f"{change}, as that of an ε, though several act, or other operations follow it"
+            return f"{change}, as with an ε, but several ε act or other operations follow"
         places = {1.0: "ε is added to the scale itself, outside a root", 2.0: "ε is added to a square, inside the root"}
         return f"{change}: {places.get(self.power, f'ε is added to the scale to the power {self.power:g}')}"
 
@@ -161,9 +166,7 @@ def find_law(path: Path, moved: Path, double: bool, elementwise: Callable[[float
     damped = _damps(path, start, limit, np.arange(corner - deep, top + 1), tolerance / 1e3)
     if ordinary <= SMALL and (power > 1.5 or damped):
         return Law(power, None, np.ones(limit.shape, bool)), ""
-    return None, BIAS if abs(
-        power - 1
-    ) < 0.2 else f"the change falls as δ^−{power:g}, but otherwise not as an ε makes it"
+    return None, BIAS if abs(power - 1) < 0.2 else f"the change falls as δ^−{power:g}, but not by the law of ε"
 
 
 def _power(falls: list[float], step: float) -> float | None:

@@ -1,7 +1,7 @@
 r"""One layer under one transformation: invariant, up to $\epsilon$, lost to rounding, or not.
 
-The mathematics is read off in the widest dtype the layer follows, the range in the dtype asked for. Outputs that are
-not finite in that dtype are no evidence: transformations that lead to them are left out.
+The verdict uses the widest dtype in which the layer computes. The range uses the dtype of the report. Outputs that are
+not finite in that dtype are no evidence, and their transformations are left out.
 """
 
 import functools
@@ -24,19 +24,19 @@ DRAWS = 3
 """Members of a column's group that are tried."""
 
 ORDINARY = 10
-"""Octaves of scale, either way, within which no power of ordinary data overflows or underflows."""
+"""Octaves of scale, up and down, within which no power of ordinary data overflows or underflows."""
 
 NOT_FINITE = "outputs are not finite {when}: that is no evidence; try another --seed (seed=), or look at the layer"
 
 
 class Examination:
-    """One layer on one set of data, with what every transformation is compared with.
+    """One layer on one set of data, with its outputs before any transformation.
 
     Attributes:
         subject: the layer.
         data: W and X.
-        dtype: in which ranges are measured.
-        wide: the widest dtype the layer computes in, in which the mathematics is read off.
+        dtype: dtype for measured ranges.
+        wide: widest dtype in which the layer computes, for verdicts.
     """
 
     def __init__(self, subject: Subject, data: Data, dtype: jax.typing.DTypeLike):
@@ -45,14 +45,14 @@ class Examination:
         self.base = {d: subject(*data, d) for d in {self.dtype, self.wide}}
 
     def under(self, move: Move, dtype: np.dtype, sign: int = 1) -> float:
-        """Deviation from what is expected under a move, or from its negative."""
+        """Deviation from the expected outputs under a move, or from their negative."""
         expected = move.expected(sign * np.asarray(self.base[dtype], np.float64))
         moved = np.asarray(self.subject(*move.apply(self.data), dtype), np.float64)
         rows = slice(None) if move.rows is None else list(move.rows)
         return deviation(expected[rows], moved[rows])
 
     def examine(self, column: Any) -> Result:
-        """Finds what the layer does under a column's transformations.
+        """Finds the layer's behaviour under a column's transformations.
 
         Args:
             column: the column, or group of matrices.
@@ -72,7 +72,7 @@ class Examination:
             if not finite:
                 return replace(result, note=NOT_FINITE.format(when="after each of the transformations tried"))
             return self._verdict(result, finite, orbit(draws[0]))
-        except Exception as error:  # whatever a layer raises is something found
+        except Exception as error:  # any error of a layer is a result
             return replace(result, note=f"{type(error).__name__}: {error}".splitlines()[0])
 
     def _verdict(self, result: Result, draws: list[Move], along: Orbit | None) -> Result:

@@ -1,4 +1,4 @@
-"""What may be wrong with a layer apart from its invariances."""
+"""Defects of a layer other than missing invariances."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -13,7 +13,7 @@ from lngeom.checks._subject import Subject, as_elsewhere, computes_in_float64, d
 
 
 def findings(subject: Subject, data: Data, dtype: jax.typing.DTypeLike) -> tuple[Finding, ...]:
-    """Runs a layer where layers go wrong.
+    """Runs a layer on inputs that reveal common defects.
 
     Args:
         subject: the layer.
@@ -21,7 +21,7 @@ def findings(subject: Subject, data: Data, dtype: jax.typing.DTypeLike) -> tuple
         dtype: in which it is run.
 
     Returns:
-        What is wrong. The first three kinds ("raises", "not an array", "wrong shape") leave nothing to check.
+        The defects. The first three kinds ("raises", "not an array", "wrong shape") make further checks impossible.
     """
     fatal = _fatal(subject, data, dtype)
     if fatal:
@@ -67,7 +67,7 @@ def _size(subject: Subject, data: Data, dtype: Any) -> str:
         except Exception:
             continue
         if outputs.shape == (*data.inputs.shape[:-1], units):
-            return f"; it runs with {units} units: say --units {units} (units={units} from Python)"
+            return f"; it runs with {units} units: use --units {units} (units={units} from Python)"
     return ""
 
 

@@ -1,4 +1,4 @@
-"""Layers of flax, haiku, keras and torch as functions of summed inputs; each package is imported only when met.
+"""Layers of flax, haiku, keras and torch as functions of summed inputs; each package is imported when needed.
 
 Every function here takes summed inputs [N *T H], units last, and returns outputs of the same shape.
 """
@@ -16,13 +16,13 @@ from lngeom.checks._subject import cast
 
 
 def _by_dtype(make: Callable[[Any], Callable]) -> Callable:
-    """A function which is made anew, by `make(dtype)`, for each dtype it meets."""
+    """A function that calls `make(dtype)` once per dtype, and applies the result."""
     made = functools.cache(make)
     return lambda a: made(a.dtype)(a)
 
 
 def _mode(call: Callable, training: bool) -> dict[str, bool]:
-    """The keyword by which a call is told its mode, under the names in use."""
+    """The keyword argument that selects the mode, under its usual names."""
     names = inspect.signature(call).parameters
     for name, value in (
         ("use_running_average", not training),

@@ -1,7 +1,7 @@
-r"""Data and transformations of few bits: exact in every dtype, so that whatever deviates is the layer's doing.
+r"""Data and transformations of few bits. They are exact in every dtype, so that any deviation comes from the layer.
 
 A drawn transformation which only scales, or only shifts, generates a one-parameter group: its orbit
-$\delta \mapsto \delta^{p} \odot Y$ or $c \mapsto Y + c\,t$ is what the range of an invariance is measured along.
+$\delta \mapsto \delta^{p} \odot Y$ or $c \mapsto Y + c\,t$ serves to measure the range of an invariance.
 """
 
 import functools
@@ -56,15 +56,15 @@ def example(
 
 
 class Move(NamedTuple):
-    """A change of the data, and what becomes of the outputs of a layer that respects it.
+    """A change of the data, and the expected change of the outputs.
 
     Attributes:
         apply: the change of W and X.
-        expected: the change of the outputs.
+        expected: the expected change of the outputs.
         rows: samples whose outputs count; None for all.
-        condition: how much it amplifies the rounding of the data.
-        matrix: Q, where the outputs are to become Q times what they were.
-        transformation: the member of a column's group, if that is what it is.
+        condition: amplification of the data's rounding.
+        matrix: Q, where outputs should be multiplied by Q.
+        transformation: the member of a column's group, where the move is one.
         simpler: changes of the same kind that are easier to read.
     """
 
@@ -211,14 +211,14 @@ class Point(NamedTuple):
 
 
 def walk(along: Orbit, data: Data, dtype: jax.typing.DTypeLike, step: int = 2) -> Iterator[Point]:
-    """Places on an orbit, from one end to the other, as far as the dtype holds what is moved.
+    """Points on an orbit, from one end to the other, within the range of the dtype.
 
     Scales are 3·2^k, for every `step`-th k up to `LARGEST`, and 1; shifts double until the data lose bits.
 
     Args:
         along: the orbit.
-        data: where it starts.
-        dtype: that must hold the data exactly.
+        data: start of the orbit.
+        dtype: dtype that must hold the data exactly.
         step: spacing of k for scales.
 
     Yields:

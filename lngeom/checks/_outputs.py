@@ -1,10 +1,13 @@
 r"""Whether a layer's outputs are those of a row of the table, up to a gain and a bias for each unit.
 
-Invariances do not see a constant factor, nor how large an $\epsilon$ is. Both show at the outputs. On data so large
-that no $\epsilon$ matters, the outputs are fitted by $g_i\,n_i + b_i$, with n those of the row, and the fit is held to
-other data. A gain is a number of the layer. If it changes with the number of samples, units or inputs, then a
-denominator counts otherwise than the row's, as a variance with ddof = 1 does. With the gain and bias found there, what
-is left on ordinary data is the work of $\epsilon$.
+Invariances do not depend on a constant factor or on the size of $\epsilon$. The outputs do. The comparison has three
+steps:
+
+- On data so large that no $\epsilon$ matters, $g_i\,n_i + b_i$ is fitted to the outputs, where n are the outputs of the
+  row. The fit is tested on other data.
+- A gain is a constant of the layer. If it changes with the number of samples, units or inputs, the layer has another
+  denominator than the row, such as a variance with ddof = 1.
+- With this gain and bias, a difference that remains on ordinary data is due to $\epsilon$.
 """
 
 import math
@@ -24,21 +27,21 @@ from lngeom.checks._subject import Output, Subject, as_elsewhere, deviation
 from lngeom.normalizers import METHODS
 
 ALIKE = 1e-3
-"""Largest difference, on the scale of the outputs, of outputs that are said to be the row's."""
+"""Largest difference, relative to the outputs, at which outputs count as those of the row."""
 
 LARGE = 5e-3
-"""Change of the outputs of ordinary data from which an ε counts as a difference: that of ε ≥ 0.01 σ² in a root."""
+"""Change of the outputs on ordinary data from which an ε counts as a difference, as of ε ≥ 0.01 σ² in a root."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """A layer beside a row.
+    """A layer compared with a row.
 
     Attributes:
-        differences: names of the transformations under which it does otherwise, with what the row says.
-        sizes: how outputs differ, where invariances do not.
+        differences: transformations under which layer and row differ, with the cell of the row.
+        sizes: differences of the outputs, where invariances agree.
         note: why outputs could not be compared; empty where they were.
-        removed: titles of the transformations under which it does as the row says once gain and bias are taken out.
+        removed: titles of the transformations that agree with the row only after gain and bias are removed.
     """
 
     differences: tuple[tuple[str, str], ...] = ()
@@ -61,7 +64,7 @@ class Fit(NamedTuple):
     gap: float
 
     def off(self, outputs: Output, reference: Output) -> float:
-        """How far outputs are from gain and bias of those of the row, on the scale of the outputs."""
+        """Relative difference between outputs and the fit g·n + b."""
         return deviation(outputs, np.nan_to_num(self.gain) * reference + self.bias)
 
     @property
@@ -76,7 +79,7 @@ class Fit(NamedTuple):
         return self.common is not None and self.common > 0 and bool(np.max(np.abs(self.bias)) <= 1e-6)
 
     def undo(self, subject: Subject) -> Subject | None:
-        """The layer with gain and bias taken out; None where they are not known, or there is nothing to take out."""
+        """The layer without gain and bias; None where they are unknown, or there are none."""
         if self.plain or self.gap > ALIKE or not np.all(np.abs(self.gain) > 1e-6 * np.max(np.abs(self.gain))):
             return None
 
@@ -152,7 +155,7 @@ class _Beside:
         return example(self.subject, samples=len(data.inputs), features=data.inputs.shape[-1], grid=8, seed=1)
 
     def others(self, data: Data) -> Iterator[tuple[str, int, int, Subject, Data]]:
-        """The layer on data with more samples, units or inputs: which, and how many before and after."""
+        """The layer on data with more samples, units or inputs, with the numbers before and after."""
         units, features, samples = len(data.weights), data.inputs.shape[-1], len(data.inputs)
         options = {"samples": samples, "features": features, "grid": 8, "seed": 1}
         larger = self.subject.with_units(2 * units)
@@ -185,13 +188,13 @@ def compare(
         subject: the layer.
         data: W and X.
         like: name of the row.
-        row: what the table says of it.
-        wide: the widest dtype the layer computes in.
-        results: what the layer does under transformations.
-        checked: the same of the layer without its gain and bias, for those that are not as expected.
+        row: row of the table.
+        wide: widest dtype in which the layer computes.
+        results: results for the layer.
+        checked: results for the layer without gain and bias, where the layer's own differ from the row.
 
     Returns:
-        What differs; or why it could not be told.
+        The differences, or the reason why a comparison was impossible.
     """
 
     def others(results: Sequence[Result]) -> list[Result]:
@@ -216,7 +219,7 @@ def compare(
         return Comparison(named(differing), note="not compared, as the invariances differ", removed=removed)
     if found.gap > ALIKE:
         return Comparison(
-            note=f"could not be compared: no gain and bias makes those of {like} of them (off by {found.gap:.1g}): "
+            note=f"could not be compared: no gain and bias maps those of {like} to them (off by {found.gap:.1g}): "
             "another layer with the same invariances, or one of few digits"
         )
     if not beside.scales:
@@ -241,10 +244,10 @@ def _epsilon(found: Fit, outputs: Output, reference: Output, like: str, results:
 
 
 def _counts(beside: _Beside, data: Data, like: str, found: Fit) -> tuple[list[Finding], str]:
-    """Differences of the gain between data of other sizes, and what they leave open.
+    """Differences of the gain between data of other sizes, and open questions.
 
-    A layer of one number of units is suspected where its common gain is that of ddof = 1; if its gains differ from unit
-    to unit, nothing can be told.
+    A layer with a fixed number of units is suspected if its common gain is that of ddof = 1. If its gains differ
+    between units, no conclusion is possible.
     """
     positions = data.inputs.shape[1] if data.inputs.ndim == 3 else 1
     differences, seen = [], set()
@@ -265,7 +268,7 @@ def _counts(beside: _Beside, data: Data, like: str, found: Fit) -> tuple[list[Fi
     if "H" in seen or not beside.pools_units(data):
         return differences, ""
     if found.common is None:
-        return differences, "a factor (as of ddof = 1) cannot be told from gains of a layer of one number of units"
+        return differences, "a factor (as of ddof = 1) cannot be told from a gain if the number of units is fixed"
     for count in {len(data.weights), len(data.weights) // beside.groups} - {0, 1}:
         if abs(found.common**2 - (1 - 1 / count)) <= 1e-4:
             said = f"outputs are {found.common:.4g} = √(1 − 1/{count}) times those of {like}"
@@ -274,7 +277,7 @@ def _counts(beside: _Beside, data: Data, like: str, found: Fit) -> tuple[list[Fi
 
 
 def _ratio(found: Fit, again: Fit) -> float | None:
-    """By how much the gain grows; None if not by the same for all units."""
+    """Factor of the gain; None if it differs between units."""
     if found.gain.shape == again.gain.shape:
         with np.errstate(divide="ignore", invalid="ignore"):
             ratios = again.gain / found.gain
@@ -290,7 +293,7 @@ def _cause(what: str, ratio: float, counts: set[tuple[float, float]]) -> str:
     m, n = next(iter(counts))
     power = math.log(ratio) / math.log(n / m) if ratio > 0 else math.nan
     if any(abs(power - p) <= 1e-2 for p in (-1, -0.5, 0.5, 1)):
-        return f"it goes as {what}^{round(2 * power) / 2:g}, as a sum in the place of a mean makes it"
+        return f"it grows as {what}^{round(2 * power) / 2:g}, as with a sum instead of a mean"
     return "no gain does that"
 
 

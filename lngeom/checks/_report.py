@@ -1,4 +1,4 @@
-"""What a check finds, as data and as text."""
+"""Results of a check, as data and as text."""
 
 import enum
 import math
@@ -9,11 +9,11 @@ import numpy as np
 from jaxtyping import Float
 
 SEE = "see the findings"
-"""Note of what a finding leaves unchecked."""
+"""Note of a result that a finding made impossible."""
 
 
 class Verdict(enum.Enum):
-    """What a layer does under a transformation."""
+    """Behaviour of a layer under a transformation."""
 
     INVARIANT = "invariant"
     FLIPS = "flips the sign"
@@ -75,17 +75,17 @@ class Result:
         name: of the column, as in `lngeom.transformations`.
         title: its heading.
         formula: its action, LaTeX.
-        verdict: what was found.
-        deviation: largest one over draws and orbit, in the dtype of the report.
-        tolerance: up to which the output counts as unchanged.
-        holds: magnitudes between which it holds to tolerance; None where it does not hold or has no orbit.
-        curve: deviation along the orbit, for what is invariant in exact arithmetic.
-        eps_ratio: largest $\epsilon/\sigma^q$ by the law, where the layer is invariant up to ε ($\epsilon/\sigma$ for a
-            clamp); None where only the fall of the change is known.
-        eps_power: q, with which the change falls as the data grow: 1 for ε beside the scale, 2 in the root, infinite
-            for a clamp.
-        note: why, in words.
-        counterexample: for what is not invariant, or lost.
+        verdict: the verdict.
+        deviation: largest deviation over draws and orbit, in the dtype of the report.
+        tolerance: largest deviation at which the output counts as unchanged.
+        holds: range of magnitudes within tolerance; None where the invariance fails or has no orbit.
+        curve: deviation along the orbit, where the layer is invariant in exact arithmetic.
+        eps_ratio: largest $\epsilon/\sigma^q$ by the law ($\epsilon/\sigma$ for a clamp), where the layer is invariant
+            up to ε; None where only the decay of the change is known.
+        eps_power: q, the power with which the change decays as the data grow: 1 for ε added to the scale, 2 for ε in
+            the root, infinite for a clamp.
+        note: the reason, in words.
+        counterexample: where the layer is not invariant, or the invariance is lost to rounding.
     """
 
     name: str
@@ -102,10 +102,10 @@ class Result:
     counterexample: Counterexample | None = None
 
     def as_expected(self, expected: str) -> bool:
-        """Whether this agrees with a table that says "I", "no" or "±".
+        """Whether this agrees with a cell "I", "no" or "±" of a table.
 
-        Invariance up to ε agrees with a "no", which it is, and with an "I", which the table means for ε = 0.
-        What rounding spoils agrees with an "I" if it holds to tolerance for moderate transformations.
+        Invariance up to ε agrees with "no", since it is not exact. It also agrees with "I", since the table assumes
+        ε = 0. An invariance lost to rounding agrees with "I" if it holds to tolerance for moderate transformations.
         """
         allowed = {
             "I": {Verdict.INVARIANT, Verdict.UP_TO_EPS},
@@ -118,12 +118,12 @@ class Result:
 
 @dataclass(frozen=True)
 class Finding:
-    """Something wrong with a layer apart from invariance: it raises, returns NaN or a wrong shape, writes to its input.
+    """A defect other than a missing invariance, such as an error, NaN, a wrong shape, or writing to the input.
 
     Attributes:
-        name: what kind.
-        message: what happened.
-        code: Python which shows it; empty where there is nothing to show.
+        name: kind of defect.
+        message: description.
+        code: Python that shows it; empty where none is needed.
     """
 
     name: str
@@ -133,18 +133,18 @@ class Finding:
 
 @dataclass(frozen=True)
 class Report:
-    """What `check_invariances` found.
+    """The report of `check_invariances`.
 
     Attributes:
-        layer: its name.
-        dtype: in which it was run.
+        layer: name of the layer.
+        dtype: dtype of the computation.
         results: one for each transformation.
-        findings: what else is wrong.
-        like: name of the row it was compared with.
-        differences: names of the transformations that differ from that row, with what it says.
-        output_differences: how the outputs differ from those of that row, up to a gain and a bias for each unit.
+        findings: other defects.
+        like: name of the row for comparison.
+        differences: transformations that differ from that row, with the row's cells.
+        output_differences: differences of the outputs from those of that row, up to a gain and a bias for each unit.
         output_note: why the outputs could not be compared; empty where they were.
-        affine: titles of the transformations that are as the row says only once gain and bias are taken out.
+        affine: titles of the transformations that agree with the row only after gain and bias are removed.
     """
 
     layer: str
@@ -185,7 +185,7 @@ class Report:
         return {r.name: r.verdict for r in self.results}
 
     def __str__(self) -> str:
-        """A table, findings, counterexamples (of what differs, where there is a row to be like), and what differs."""
+        """A table, findings, counterexamples (with a row for comparison, only of differences), and differences."""
         rows = [("transformation", "verdict", "worst", "holds to tolerance for")]
         rows += [(r.title, r.verdict.value, _number(r.deviation), _range(r)) for r in self.results]
         widths = [max(len(row[i]) for row in rows) for i in range(4)]
@@ -215,7 +215,7 @@ class Report:
         return "\n".join(lines)
 
     def _compared(self) -> list[str]:
-        """How it differs from the row, in lines."""
+        """Lines that describe the differences from the row."""
         if self.unchecked:
             return ["", f"Not compared with {self.like}: nothing could be checked."]
         lines = []
@@ -227,7 +227,7 @@ class Report:
             lines += ["", f"Outputs differ from those of {self.like}, up to a gain and a bias for each unit:"]
             lines += [f"  {f.name}: {f.message}" for f in self.output_differences]
         if self.affine:
-            lines += ["", f"As {self.like} with gain and bias taken out: {', '.join(self.affine)}."]
+            lines += ["", f"As {self.like} without gain and bias: {', '.join(self.affine)}."]
         if self.output_note:
             lines += ["", f"Outputs: {self.output_note}."]
         return lines if self.differs else [*lines, "", f"As {self.like}."]

@@ -1,4 +1,4 @@
-"""Whether a change along an orbit is rounding: small, in jumps everywhere, and jumps that no closer look dissolves."""
+"""A test whether a change along an orbit is rounding: small, with jumps everywhere that bisection does not resolve."""
 
 from collections.abc import Callable
 
@@ -9,19 +9,22 @@ from jaxtyping import Float
 from lngeom.checks._subject import Output, deviation
 
 LARGEST = 0.25
-"""Change of the outputs above which no digits are left that could show an invariance."""
+"""Change of the outputs above which no digits are left to show an invariance."""
 
 STEPS = 16
 """Steps from one end of the path to the other."""
 
 
 def is_rounding(path: Callable[[float], Output], resolution: float) -> bool:
-    r"""Whether outputs change along a path as rounding makes them.
+    r"""Whether the change of outputs along a path is rounding.
 
-    Three things tell a change that is real. It may be large. It may be smooth, except where an output runs through a
-    pole, which the ranks of an output's values along the path do not notice: their mean square successive difference
-    (von Neumann's ratio of ranks, Bartels 1982) is about twice their variance for rounding, near zero for a smooth
-    curve. Or it may be smooth on a finer scale only, as $\sin 1000a$: then bisection dissolves the jumps.
+    A real change shows in one of three ways:
+
+    - It is large.
+    - It is smooth. The measure is von Neumann's ratio of ranks (Bartels 1982), the mean square successive difference of
+      the ranks of an output's values, relative to their variance. It is about 2 for rounding and near 0 for a smooth
+      curve. Poles hardly change it.
+    - It is smooth on a finer scale, as $\sin 1000a$ is. Then bisection resolves the jumps.
 
     Args:
         path: outputs, as a function of a number between 0 and 1.
@@ -54,7 +57,7 @@ def _smoothness(values: Float[np.ndarray, "S K"]) -> float:
 def _kept(
     path: Callable[[float], Output], low: float, high: float, first: Output, last: Output, resolution: float
 ) -> float:
-    """What is left of the change over an interval after bisection, always of the half that changes more."""
+    """The change that remains over an interval after bisection, each time in the half with the larger change."""
     whole = np.max(np.abs(last - first))
     if not whole > 0:
         return 0.0

@@ -1,4 +1,4 @@
-"""Which columns apply to a layer, and what the extended table of invariances says of a method."""
+"""Rows of the extended invariance table, and the columns that apply to a layer."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -11,10 +11,10 @@ from lngeom.normalizers import METHODS
 from lngeom.transformations import BASIS_CHANGES, EQUIVARIANCES, Column, MatrixGroup, extended
 
 NAMES = {"batch": "bn", "weight": "wn", "layer": "ln", "group": "gn", "instance": "in", "spectral": "sn", "power": "pn"}
-"""Rows of the table by the names of their normalizers, where those are not the row's own."""
+"""Further names of rows, by normalizer."""
 
 POSITIONS = 4
-"""Positions of inputs of a layer that needs some."""
+"""Number of positions for layers that need them."""
 
 
 class Row(NamedTuple):
@@ -34,7 +34,7 @@ class Row(NamedTuple):
 
 
 def row(like: str) -> Row:
-    """What the table says of a method, and what data it takes.
+    """The table's row for a method.
 
     Args:
         like: the method, such as "layer" or "ln".
@@ -43,7 +43,7 @@ def row(like: str) -> Row:
         The row.
 
     Raises:
-        ValueError: if there is none of this name.
+        ValueError: if no row has this name.
     """
     name = NAMES.get(like, like)
     if name not in METHODS:

@@ -1,4 +1,4 @@
-"""Counterexamples a person can read: few and small whole numbers, most of them zero, as code for a test."""
+"""Readable counterexamples: few small whole numbers, most of them zero, as code for a test."""
 
 import functools
 import itertools
@@ -20,7 +20,7 @@ ROWS = 6
 def shrink(
     subject: Subject, moves: Callable[[Data], Iterable[Move]], dtype: jax.typing.DTypeLike, *, finite: bool = True
 ) -> Counterexample | None:
-    """Looks for small data on which a change shows, then makes every number of it as simple as that allows.
+    """Finds small data on which a change shows, then simplifies every number while it still shows.
 
     Args:
         subject: the layer.

@@ -1,4 +1,4 @@
-"""A layer as the suite sees it: a function of weights and inputs, evaluated in a dtype of the suite's choice."""
+"""The layer under test: a function of weights and inputs, evaluated in a chosen dtype."""
 
 import inspect
 import math
@@ -18,12 +18,12 @@ from lngeom._numerics import agreement, tolerance
 Output = Float[np.ndarray, "N *T H"]
 
 UNITS = 6
-"""Units given to a layer that takes any number; a mean over six is rounded, as one over eight is not."""
+"""Units for a layer that takes any number. A mean over six is rounded; one over eight is not."""
 
 
 @contextmanager
 def as_elsewhere() -> Iterator[None]:
-    """JAX as other packages expect to find it: with float64, and its default promotion rules."""
+    """JAX with float64 and its default promotion rules, as other packages expect."""
     with (
         jax.enable_x64(True),
         jax.numpy_rank_promotion("allow"),
@@ -43,8 +43,8 @@ def deviation(before: Output, after: Output) -> float:
 def layer_tolerance(dtype: jax.typing.DTypeLike) -> float:
     """Relative tolerance for one layer in a dtype: that of `_numerics`, and at least half of the digits.
 
-    The suite's data are numbers of a few bits which every transformation keeps exact, so that no conditioning
-    of the data enters: what deviates by more is the layer's own doing.
+    The suite's data have few bits, and every transformation is exact on them. The condition of the data therefore
+    plays no part, and a larger deviation comes from the layer.
     """
     return min(tolerance(dtype), math.sqrt(float(jnp.finfo(dtype).eps)))
 
@@ -54,20 +54,20 @@ class Subject:
     """A layer under examination; `adapt` makes one.
 
     Attributes:
-        name: what it is called in reports.
+        name: name in reports.
         function: takes W [H D] and X [N *T D], or summed inputs [N *T H], as NumPy arrays of one dtype.
-        takes_weights: which of the two.
-        source: "package.module:NAME" it can be imported from; None if it cannot.
+        takes_weights: whether the function takes W and X.
+        source: "package.module:NAME" for import; None if it cannot be imported.
         units: H, or None for any.
         positions: T, or None for inputs without positions.
         square: whether W must have as many rows as columns.
-        groups: number of groups of units that columns of groups act on.
+        groups: number of groups of units, for group columns.
         outputs_are_units: whether the last axis of the outputs is that of the units.
-        eps: what the layer itself says is added to its variance; None if it does not say.
+        eps: the layer's own attribute for ε; None if it has none.
         options: arguments of `adapt` other than its defaults.
-        after_call: calls the layer on writable copies and returns them as it leaves them; None if it cannot
-            write to its arguments.
-        rebuild: makes the same layer with another number of units; None if it came with one.
+        after_call: calls the layer on writable copies and returns them after the call; None if it cannot write to its
+            arguments.
+        rebuild: makes the same layer with another number of units; None if the number is fixed.
     """
 
     name: str
@@ -85,7 +85,7 @@ class Subject:
     rebuild: "Callable[[int], Subject] | None" = None
 
     def with_units(self, units: int) -> "Subject":
-        """The same layer for another number of units, where it can be built anew or takes any; otherwise itself."""
+        """The same layer for another number of units, where that is possible; otherwise the layer itself."""
         if self.rebuild is not None:
             return replace(self.rebuild(units), groups=self.groups, square=self.square)
         return self if self.units else replace(self, units=units)
@@ -96,7 +96,7 @@ class Subject:
         inputs: Float[np.ndarray, "N *T D"],
         dtype: jax.typing.DTypeLike = "float32",
     ) -> tuple[np.ndarray, ...]:
-        """What the layer is called with: summed inputs are taken in float64 and rounded once, to `dtype`."""
+        """Arguments of the layer. Summed inputs are computed in float64 and rounded once, to `dtype`."""
         weights, inputs = np.asarray(weights, np.float64), np.asarray(inputs, np.float64)
         arrays = (weights, inputs) if self.takes_weights else (inputs @ weights.T,)
         with np.errstate(over="ignore"):
@@ -113,10 +113,10 @@ class Subject:
         Args:
             weights: W.
             inputs: X.
-            dtype: in which the layer gets them.
+            dtype: dtype of the arguments.
 
         Returns:
-            Its outputs, as it returns them.
+            Its outputs, unchanged.
         """
         arguments = self.arguments(weights, inputs, dtype)
         with as_elsewhere():
@@ -126,15 +126,15 @@ class Subject:
 def computes_in_float64(subject: Subject, data: tuple[np.ndarray, np.ndarray]) -> bool:
     """Whether outputs in float64 have the digits of float64.
 
-    Inputs are moved by 2⁻³² of their size, of which float32 sees nothing, and by 2⁻¹²: the outputs, those not near
-    zero, should move in proportion. Rounding on the way makes them stay, jump, or follow another slope.
+    Inputs are moved by 2⁻³² of their size, which float32 cannot represent, and by 2⁻¹². Outputs that are not near zero
+    should move in proportion. If a step rounds to float32, they stay, jump, or follow another slope.
 
     Args:
         subject: the layer.
         data: W and X.
 
     Returns:
-        Whether they do; False where the outputs are of another dtype.
+        Whether they have; False where the outputs have another dtype.
     """
     weights, inputs = data
     direction = np.random.default_rng(0).uniform(-1, 1, inputs.shape) * np.max(np.abs(inputs))
@@ -147,18 +147,18 @@ def computes_in_float64(subject: Subject, data: tuple[np.ndarray, np.ndarray]) -
 
 
 def is_elementwise(subject: Subject, data: tuple[np.ndarray, np.ndarray], dtype: jax.typing.DTypeLike) -> bool:
-    r"""Whether outputs depend on their own summed input alone.
+    r"""Whether each output depends on its own summed input alone.
 
-    For each of three outputs all other rows of W and X are replaced, and then both are sheared, which leaves
-    $w_i \cdot x_n$ as it is.
+    For each of three outputs all other rows of W and X are replaced. Then both are sheared, which keeps
+    $w_i \cdot x_n$.
 
     Args:
         subject: the layer.
         data: W and X.
-        dtype: in which it is run.
+        dtype: dtype of the computation.
 
     Returns:
-        Whether these outputs stay.
+        Whether these outputs stay the same.
     """
     weights, inputs = data
     shear = np.eye(inputs.shape[-1]) + np.eye(inputs.shape[-1], k=1)
@@ -174,7 +174,7 @@ def is_elementwise(subject: Subject, data: tuple[np.ndarray, np.ndarray], dtype:
 
 
 def required_arguments(function: Callable[..., Any]) -> list[str]:
-    """Names of the arguments a function cannot be called without; empty where it does not say."""
+    """Names of a function's required arguments; empty where it has no signature."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):

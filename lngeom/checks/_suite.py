@@ -1,4 +1,4 @@
-"""One suite behind three doors: a runner, a generator of checks, and a decorator for pytest."""
+"""The suite of checks, as a runner, a generator of checks, and a decorator for pytest."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -21,7 +21,7 @@ from lngeom.checks._shrink import column_moves, shrink
 from lngeom.checks._subject import Subject, layer_tolerance
 
 BATCH = "batch_independence"
-"""Name of the check that outputs do not depend on the other samples."""
+"""Name of the check that outputs do not depend on other samples."""
 
 OUTPUTS = "outputs"
 """Name of the check that outputs are those of the row, up to a gain and a bias."""
@@ -44,7 +44,7 @@ class Suite:
 
     @cached_property
     def findings(self) -> tuple[Finding, ...]:
-        """What is wrong with the layer apart from invariance."""
+        """Defects of the layer other than missing invariances."""
         return findings(self.subject, self.data, self.dtype)
 
     @cached_property
@@ -56,13 +56,13 @@ class Suite:
         return [*(c.name for c in columns(self.subject)), BATCH]
 
     def result(self, name: str) -> Result:
-        """What the layer does under one transformation, with a counterexample where it should have one."""
+        """The result for one transformation, with a counterexample where the invariance fails."""
         if name not in self._results:
             self._results[name] = self._checked(name)
         return self._results[name]
 
     def beside(self, like: str) -> Comparison:
-        """The layer beside a row of the table."""
+        """The layer compared with a row of the table."""
         if like not in self._beside:
             self._beside[like] = self._compared(like)
         return self._beside[like]
@@ -100,7 +100,7 @@ class Suite:
             return replace(result, note=NOT_FINITE.format(when="to begin with"))
         try:
             found = [self._examination.under(change, self.dtype) for change in _replaced_rows(self.data)]
-        except Exception as error:  # whatever a layer raises is something found
+        except Exception as error:  # any error of a layer is a result
             return replace(result, note=f"{type(error).__name__}: {error}".splitlines()[0])
         finite = [value for value in found if math.isfinite(value)]
         if not finite:
@@ -110,7 +110,7 @@ class Suite:
 
 
 def _replaced_rows(data: Data) -> Iterator[Move]:
-    """Another sample in the place of one; outputs for the others should stay."""
+    """Moves that replace one sample; outputs for the others should stay."""
     for case in range(len(data.inputs)):
 
         def by(change: Callable[[np.ndarray], np.ndarray], case: int = case) -> Move:
@@ -136,21 +136,21 @@ def check_invariances(
     positions: int | None = None,
     seed: int = 0,
 ) -> Report:
-    """Finds out which invariances a layer has, to what precision, and at which scales.
+    """Finds a layer's invariances, their precision, and the scales at which they hold.
 
     Args:
         layer: a normalizer, a function (W, X) → outputs or a → normalized a, a module of lngeom.nn, equinox, flax,
             haiku, Keras 3 or torch (or its class), or "package.module:NAME".
-        like: a row of the table of invariances to compare with, such as "layer".
-        dtype: in which the layer is run.
+        like: row of the invariance table for comparison, such as "layer".
+        dtype: dtype of the computation.
         kind: for a function: "weights" or "summed"; see `adapt`.
-        training: whether a module that has two modes is in training mode.
+        training: whether a module with two modes is in training mode.
         units: H; by default the layer's own, or 8.
         positions: T, for inputs [N T D].
-        seed: of weights, inputs and transformations.
+        seed: seed of weights, inputs and transformations.
 
     Returns:
-        The report: `print` it, or look up `report["weight_matrix_rescaling"]`.
+        The report. `print` it, or look up a result such as `report["weight_matrix_rescaling"]`.
 
     Raises:
         ValueError: if the layer cannot be adapted, or there is no such row or dtype.
@@ -181,7 +181,7 @@ def check_invariances(
 
 
 def _subject(layer: Any, expected: Row | None, options: dict[str, Any]) -> Subject:
-    """The layer on data of the kind that the row it should be like is about."""
+    """The layer, on data of the kind that the row requires."""
     if expected and expected.positions and not options.get("positions"):
         options = options | {"positions": POSITIONS}
     subject = adapt(layer, **options)
@@ -199,13 +199,13 @@ def _check_dtype(dtype: Any) -> None:
 
 @dataclass(frozen=True)
 class Check:
-    """One check: calling it raises an AssertionError where a layer does not do what a table says.
+    """One check. Calling it raises an AssertionError where a layer differs from a table.
 
     Attributes:
-        name: of the transformation; "findings", for all that is apart from invariance; or "outputs", for their size.
+        name: name of the transformation; "findings" for defects other than invariance; "outputs" for their size.
         suite: the layer and its data.
         expected: "I", "no" or "±"; "as the row" for "outputs"; None for "findings".
-        reason: why a failure is expected; empty where it is not.
+        reason: reason of an expected failure; empty where none is expected.
         like: name of the row.
     """
 
@@ -219,7 +219,7 @@ class Check:
         """Runs the check.
 
         Args:
-            layer: ignored; the layer was given to the generator.
+            layer: ignored; the generator already has the layer.
 
         Raises:
             AssertionError: with the counterexample, if the layer differs.
@@ -249,13 +249,13 @@ def generate_checks(
     dtype: jax.typing.DTypeLike = "float32",
     **options: Any,
 ) -> Iterator[Check]:
-    """Checks of a layer against a row of the table of invariances, one after another.
+    """Yields checks of a layer against a row of the invariance table.
 
     Args:
         layer: as for `check_invariances`.
         like: the row, such as "layer".
-        expected_failures: for checks that should fail, the reason.
-        dtype: in which the layer is run.
+        expected_failures: reasons by name of the checks that should fail.
+        dtype: dtype of the computation.
         **options: passed to `adapt`.
 
     Yields:
@@ -283,12 +283,12 @@ def parametrize_with_invariances(
     expected_failures: Mapping[str, str] | None = None,
     **options: Any,
 ) -> Callable:
-    """Decorates a test of arguments `layer` and `check` to run once for each check of each layer.
+    """Decorates a test with arguments `layer` and `check`, which then runs once for each check of each layer.
 
     Args:
-        layers: the layers; or pairs of a layer and its row where `like` is not given.
-        like: the row that all of them should be like.
-        expected_failures: for checks that should fail, the reason; pytest shows it.
+        layers: the layers, or pairs of a layer and its row where `like` is not given.
+        like: the row for all layers.
+        expected_failures: reasons by name of the checks that should fail; pytest shows them.
         **options: passed to `generate_checks`.
 
     Returns:

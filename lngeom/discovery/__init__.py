@@ -1,4 +1,4 @@
-"""Discovery: which affine symmetries any layer has, in its weights and in its inputs, found and not assumed."""
+"""Discovery of the affine symmetries of any layer, in its weights and in its inputs."""
 
 from lngeom.discovery._algebra import SymmetryAlgebra as SymmetryAlgebra
 from lngeom.discovery._discover import LIMIT as LIMIT, discover_symmetries as discover_symmetries

@@ -1,4 +1,4 @@
-"""The affine symmetry algebra of a layer, and what can be read off it."""
+"""The affine symmetry algebra of a layer, and quantities derived from it."""
 
 from dataclasses import dataclass
 
@@ -20,13 +20,13 @@ class SymmetryAlgebra:
         part: what the generators move: "weights", "inputs" (every sample alike) or "single input".
         shape: rows and columns of v as a matrix: (H, D) for weights, (T, D) for inputs.
         singular_values: of the stacked constraints, descending, relative to the largest.
-        gap: smallest kept over largest dropped of them; how sure the dimension is.
+        gap: smallest kept singular value over the largest dropped one; a large gap makes the dimension certain.
         residual: largest relative residual of the basis in the constraints of fresh points.
         finite_residual: largest relative change of the outputs under finite transformations exp(tA), a certificate
-            that does not rest on derivatives.
-        draws: points (W, X) the constraints come from.
-        weights: W where it was held fixed, else None.
-        data: X where it was held fixed, else None.
+            without derivatives.
+        draws: number of points (W, X) in the constraints.
+        weights: fixed W, or None.
+        data: fixed X, or None.
         discrete: permutations and sign flips, where they were searched for.
     """
 
@@ -49,7 +49,7 @@ class SymmetryAlgebra:
 
     @property
     def nearly(self) -> int:
-        """Generators beyond the algebra that the constraints reject by less than 1e-3: those a small ε breaks."""
+        """Number of further generators that the constraints reject by less than 1e-3, such as those broken by ε."""
         return int(np.sum(self.singular_values < 1e-3)) - self.dimension
 
     def tangent(self, point: Float[np.ndarray, "..."]) -> Float[np.ndarray, "m k"]:
@@ -62,7 +62,7 @@ class SymmetryAlgebra:
             Columns, in the order of `point.reshape(-1)`.
 
         Raises:
-            ValueError: if the point is not of the size that the generators move.
+            ValueError: if the point has another size than the generators.
         """
         v = np.asarray(point, np.float64).reshape(-1)
         if v.size != self.shape[0] * self.shape[1]:
@@ -77,7 +77,7 @@ class SymmetryAlgebra:
         return u[:, : decide_rank(s, unknowns, unknowns, scale=float(np.linalg.norm(v))).rank]
 
     def orbit_dimension(self, point: Float[np.ndarray, "..."]) -> int:
-        r"""Dimension of the orbit through a point, which for weights is what the Fisher null space sees of them.
+        r"""Dimension of the orbit through a point. For weights it is their share of the Fisher null space.
 
         Args:
             point: W [H D], or a sample [D] or [T D].
@@ -102,5 +102,5 @@ class SymmetryAlgebra:
         return bool(np.linalg.norm(unit - basis.T @ (basis @ unit)) <= tol)
 
     def describe(self) -> AlgebraDescription:
-        """Names the known generators in the algebra, and counts the dimensions left over."""
+        """Names the known generators in the algebra, and counts the remaining dimensions."""
         return explain(self)

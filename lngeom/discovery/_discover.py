@@ -1,4 +1,4 @@
-"""The search itself: sampled constraints on affine generators, their null space, and its certificates."""
+"""The search: sampled constraints on affine generators, their null space, and its certificates."""
 
 import math
 import warnings
@@ -40,35 +40,37 @@ def discover_symmetries(
 
     $$J(W, X)\,(A v + c) = 0 \qquad \text{for all } (W, X), \qquad J = \partial f / \partial v,$$
 
-    which are stacked for random (W, X) until fresh points add nothing. Two certificates are taken: the residual of
-    the constraints at fresh points, and the change of the outputs under finite transformations, without derivatives.
+    which are stacked for random (W, X) until fresh points add no rank. There are two certificates: the residual of the
+    constraints at fresh points, and the change of the outputs under finite transformations, without derivatives.
 
-    The unknowns number m(m+1), m = HD for weights; time and memory grow as their cube and square. What a layer does
-    at H = 4, D = 3 it does in general, so keep them small. When not to use it: for the null directions of one large
-    model at one point, `lngeom.fisher(...).nullspace()` needs HD unknowns in place of HD(HD+1). In float32 what an
-    eps below about 1e-3 breaks cannot be told from rounding: ask for float64 (under `jax.enable_x64(True)`).
+    There are m(m+1) unknowns, with m = HD for weights. Time grows as their cube and memory as their square. Use small
+    sizes: the symmetries at H = 4, D = 3 are those of a layer of any size. In float32 a symmetry broken by an eps below
+    about 1e-3 looks like rounding; use float64 (under `jax.enable_x64(True)`).
+
+    When not to use it: for the null directions of one large model at one point. There
+    `lngeom.fisher(...).nullspace()` needs HD unknowns instead of HD(HD+1).
 
     Args:
         layer: a function (W, X) -> outputs of JAX arrays [H D], [N D] (or [N T D]) to [N ...]; a normalizer is one.
         inputs: D.
         outputs: H.
         wrt: move the weights, or the inputs.
-        single_case: for inputs: move one sample and hold the others, where samples interact; by default A and c
-            move every sample of the data set alike.
-        positions: T, for a layer whose inputs are [N T D]; x is then all T positions of a sample.
-        weights: for inputs: hold W at this value, to find the symmetries at this W alone.
-        data: for weights: hold X at these values, to find the symmetries on these data alone.
-        samples: N; by default enough for the derivatives by W to have their full rank.
-        key: of all that is drawn; `jax.random.key(0)` by default.
+        single_case: for inputs: move one sample and keep the others fixed, where samples interact. By default A and c
+            move every sample of the data set in the same way.
+        positions: T, for a layer with inputs [N T D]; x is then all T positions of a sample.
+        weights: for inputs: fixed W, to find the symmetries at this W.
+        data: for weights: fixed X, to find the symmetries on these data.
+        samples: N; by default enough for derivatives by W of full rank.
+        key: random key; `jax.random.key(0)` by default.
         dtype: floating point type; JAX's default where None.
-        limit: refuse more unknowns than this.
+        limit: largest number of unknowns.
 
     Returns:
         The algebra: `.dimension`, `.orbit_dimension(W)`, `.basis`, `.describe()`.
 
     Raises:
-        ValueError: if an option has no meaning here, the problem is too large, or the layer returns something other
-            than finite floating point outputs [N ...], or is not differentiable at almost every point.
+        ValueError: if options contradict each other, if the problem is too large, if the layer returns anything but
+            finite floating point outputs [N ...], or if it is not differentiable at almost every point.
 
     Example:
         >>> import lngeom as lg

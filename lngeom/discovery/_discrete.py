@@ -1,4 +1,4 @@
-"""Permutations and sign flips of a layer's units and inputs: the discrete symmetries, found by trying them."""
+"""Discrete symmetries of a layer, found by trial: permutations and sign flips of its units and inputs."""
 
 import itertools
 import math
@@ -13,19 +13,19 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from lngeom._numerics import tolerance
 
 LIMIT = 1024
-"""Most transformations of one kind that are tried; beyond it only transpositions and single flips are."""
+"""Largest number of transformations of one kind to try. Beyond it only transpositions and single flips are tried."""
 
 
 @dataclass(frozen=True)
 class Search:
-    """One kind of transformation and which of them are symmetries.
+    """One kind of transformation, and its members that are symmetries.
 
     Attributes:
-        name: what was tried.
-        invariant: those that leave the outputs unchanged, the identity among them.
-        equivariant: those that move the outputs as they moved the units, which gains and biases moved alike repair.
-        tried: how many were.
-        complete: whether the whole group was tried, and not only its transpositions or single flips.
+        name: kind of transformation.
+        invariant: members that leave the outputs unchanged, including the identity.
+        equivariant: members that move the outputs like the units. The same move of gains and biases repairs them.
+        tried: number of transformations tried.
+        complete: whether the whole group was tried, instead of its transpositions or single flips.
     """
 
     name: str
@@ -74,24 +74,24 @@ def discrete_symmetries(
 ) -> DiscreteSymmetries:
     """Tries permutations and sign flips of units and of inputs, at two random points.
 
-    Every permutation is tried for up to 6 units, every pattern of signs for up to 10; for more, the transpositions
-    and the single flips, which generate the groups (so that all of them passing proves the whole group, and some of
-    them failing leaves larger elements, such as swaps of groups, untried). Products of signs and permutations that
-    are symmetries only together are not searched for.
+    Every permutation is tried for up to 6 units, and every pattern of signs for up to 10. For more units only
+    transpositions and single flips are tried. They generate the groups: if all of them pass, the whole group does. If
+    some fail, larger elements such as swaps of groups remain untried. Products of signs and permutations that are
+    symmetries only together are not searched for.
 
     Args:
         layer: (W, X) -> outputs [N ... H].
         inputs: D.
         outputs: H.
         samples: N.
-        key: of the points; `jax.random.key(0)` by default.
+        key: random key of the points; `jax.random.key(0)` by default.
         dtype: floating point type; JAX's default where None.
 
     Returns:
-        What was found.
+        The discrete symmetries.
 
     Raises:
-        ValueError: if the last axis of the outputs does not have H entries, one a unit.
+        ValueError: if the last axis of the outputs does not have H entries, one per unit.
 
     Example:
         >>> import lngeom as lg

@@ -1,4 +1,4 @@
-"""Names for the generators of a symmetry algebra: each known family is projected into it and counted."""
+"""Names for the generators of a symmetry algebra. Each known family is projected into it and counted."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,8 +20,8 @@ class Generator(NamedTuple):
     """A known family of generators.
 
     Attributes:
-        name: what they do.
-        dimension: what the family adds to those before it.
+        name: description of the family.
+        dimension: number of dimensions that the family adds to those before it.
     """
 
     name: str
@@ -34,8 +34,8 @@ class AlgebraDescription:
 
     Attributes:
         generators: the known families in it, simplest first.
-        left_over: dimensions that no known family accounts for.
-        notes: what else there is to say: nearly invariant directions, permutations and signs.
+        left_over: number of dimensions that no known family explains.
+        notes: further properties: nearly invariant directions, permutations and signs.
     """
 
     generators: tuple[Generator, ...]
@@ -44,11 +44,11 @@ class AlgebraDescription:
 
     def __str__(self) -> str:
         lines = [f"{g.dimension:5d}  {g.name}" for g in self.generators]
-        return "\n".join([*lines, f"{self.left_over:5d}  left over", *self.notes])
+        return "\n".join([*lines, f"{self.left_over:5d}  unexplained", *self.notes])
 
 
 def explain(algebra: "SymmetryAlgebra") -> AlgebraDescription:
-    """Accounts for the dimensions of an algebra.
+    """Explains the dimensions of an algebra by known families.
 
     Args:
         algebra: the algebra.

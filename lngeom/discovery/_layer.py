@@ -1,4 +1,4 @@
-"""A layer under examination: random points to look at it, its outputs there and their derivatives, all checked."""
+"""A layer under examination, with its checked outputs and derivatives at random points."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,11 +13,11 @@ Layer = Callable[[Float[Array, "H D"], Float[Array, "N *T D"]], Float[Array, "N 
 Part = Literal["weights", "inputs", "single input"]
 
 BATCH = 8
-"""Points whose derivatives are taken together."""
+"""Number of points whose derivatives are computed together."""
 
 
 class Derivatives(NamedTuple):
-    """What a layer does near some points.
+    """Outputs and derivatives of a layer at some points.
 
     Attributes:
         outputs: at each point, [B N ...].
@@ -32,7 +32,7 @@ class Derivatives(NamedTuple):
 
 @dataclass(frozen=True)
 class Examined:
-    """A layer, the shapes it is looked at in, and which of its arguments a generator moves.
+    """A layer, its shapes, and the argument that a generator moves.
 
     Attributes:
         layer: (W, X) -> outputs.

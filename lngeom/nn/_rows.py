@@ -1,11 +1,10 @@
 r"""Normalization of rows, $y = g \odot n + b$ with $n = (x - \mu)/\sigma$, and its tangent map.
 
-Statistics are corrected two-pass: a mean, then the mean and the mean square of what is left of the row, so
-that $\mu$ is held as an unevaluated sum of two floats and $x - \mu$ keeps its digits at any offset.
-On one CPU device large inputs are taken in blocks of rows that stay in cache. There the first pass is left out
-where a few entries of every row of a block already tell its mean to about $\sigma$, which is checked.
-Derivatives are in closed form and differentiable again, in either mode. The body of the blocked tangent map is
-checkpointed, so its transpose, the backward pass, is blocked too.
+Statistics take two passes: a mean, then the mean and the mean square of the residual. So $\mu$ is an unevaluated sum
+of two floats, and $x - \mu$ keeps its digits at any offset. On one CPU device large inputs are processed in blocks of
+rows that stay in cache. There the first pass is omitted for a block if a few entries of every row estimate its mean to
+about $\sigma$. This is checked. Derivatives have a closed form and are differentiable in both modes. The body of the
+blocked tangent map is checkpointed, so that its transpose, the backward pass, is blocked too.
 """
 
 from collections.abc import Callable
@@ -18,23 +17,23 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 BLOCK_BYTES = 2**17
-"""Size of a block of rows in single precision: a few of them fit the cache of a core."""
+"""Bytes of a block of rows in single precision. A few blocks fit the cache of a core."""
 
 STATISTICS_BLOCKS = 4
-"""Blocks whose statistics are taken together: they need one block in cache, where a backward pass needs several."""
+"""Blocks whose statistics are computed together. Statistics need one block in cache, a backward pass several."""
 
 BLOCK_FROM_BYTES = 2**20
-"""Size of the input from which it is taken in blocks."""
+"""Size of the input from which blocks are used."""
 
 LANES = 64
-"""Partial sums that a sum along a row is kept in, a multiple of what a vector register holds."""
+"""Number of partial sums of a sum along a row, a multiple of the length of a vector register."""
 
 PIVOT_SAMPLES = 16
-"""Entries of a row whose mean stands in for that of the row, evenly spaced."""
+"""Number of evenly spaced entries of a row whose mean estimates that of the row."""
 
 
 class Rule(NamedTuple):
-    r"""Which statistics are taken.
+    r"""The kind of statistics.
 
     Attributes:
         eps: added to the variance before the square root.

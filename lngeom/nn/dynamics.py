@@ -1,4 +1,4 @@
-"""Recurrent dynamics: how tangents and gradients grow along a sequence, and batch norm in a recurrent network."""
+"""Recurrent dynamics: growth of tangents and gradients along a sequence, and recurrent batch norm."""
 
 from typing import NamedTuple
 
@@ -28,8 +28,8 @@ class HiddenDynamics(NamedTuple):
 def hidden_dynamics(cell: RNN | LayerNormRNN, xs: Float[Array, "T D"], tangent: Float[Array, " H"]) -> HiddenDynamics:
     """Runs a cell from the state of zeros, and a tangent with it.
 
-    The tangent is renormalized at every step and the logarithms kept, so that a product of a thousand Jacobians
-    neither overflows nor underflows. Not compiled here: wrap it in `jax.jit`, or `jax.vmap` over cells.
+    The tangent is renormalized at every step, and only logarithms are kept. A product of a thousand Jacobians therefore
+    neither overflows nor underflows. The function is not compiled: wrap it in `jax.jit`, or `jax.vmap` over cells.
 
     Args:
         cell: the network.

@@ -1,8 +1,8 @@
 r"""Normalization layers as pure functions over any leading shape, $z = g \odot n + b$ (Eq. 5).
 
-Every function returns the dtype of its input and takes statistics in at least float32. With `exact=True`
-there is no $\epsilon$, and rows are first divided by a power of two: multiplying the input by $2^k$ then
-leaves every bit of the output as it was, and a row of zero variance gives the bias, with gradient zero.
+Every function returns the dtype of its input and computes statistics in at least float32. With `exact=True` there is
+no $\epsilon$, and rows are first divided by a power of two. Multiplying the input by $2^k$ then changes no bit of the
+output. A row of zero variance gives the bias, with gradient zero.
 """
 
 import math
@@ -22,9 +22,9 @@ def check_eps(eps: float | None, exact: bool, default: float = DEFAULT_EPS) -> f
     r"""The $\epsilon$ to use: `default`, or 0 in exact mode, where none was given.
 
     Args:
-        eps: what was given.
+        eps: the given value, or None.
         exact: whether the mode is exact.
-        default: what None stands for otherwise.
+        default: value for None in the other mode.
 
     Returns:
         The value.
@@ -37,15 +37,15 @@ def check_eps(eps: float | None, exact: bool, default: float = DEFAULT_EPS) -> f
     if not eps >= 0:
         raise ValueError(f"eps must be at least 0, it is added to a variance; got {eps}")
     if exact and eps > 0:
-        raise ValueError(f"exact=True is the layer without eps; got eps = {eps}: leave it out, or set exact=False")
+        raise ValueError(f"exact=True allows no eps; got eps = {eps}: leave it out, or set exact=False")
     return float(eps)
 
 
 def check_values(name: str, x: Array) -> None:
-    """Refuses what cannot be normalized.
+    """Raises for values that cannot be normalized.
 
     Args:
-        name: of the argument.
+        name: name of the argument.
         x: its value.
 
     Raises:
@@ -196,7 +196,7 @@ def group_norm(
         gain: g; ones by default.
         bias: b; zeros by default.
         groups: number of groups; divides H. With `groups=H` and `positions ≥ 1` this is instance norm.
-        positions: how many axes before the last hold positions, over which statistics are pooled too.
+        positions: number of axes before the last that hold positions. Statistics are pooled over them too.
         eps: $\epsilon$; 1e-5 by default, 0 in exact mode.
         exact: whether scaling and constant groups are handled exactly.
 
@@ -253,8 +253,8 @@ def batch_norm(
 ) -> tuple[Float[Array, "*batch H"], RunningStatistics]:
     r"""Batch normalization (Eq. 2): statistics of each unit over all leading axes, or stored ones.
 
-    In training, $r \leftarrow m r + (1 - m) s$ for stored r and statistics s of the batch (which no gradient
-    reaches); without stored ones, s is returned.
+    In training, stored statistics r become $r \leftarrow m r + (1 - m) s$ with the statistics s of the batch. No
+    gradient flows through them. Without stored statistics, s is returned.
 
     Args:
         x: summed inputs.
@@ -262,7 +262,7 @@ def batch_norm(
         bias: b; zeros by default.
         running: stored statistics; needed for evaluation.
         training: whether statistics are those of x.
-        momentum: m, the weight of what is stored.
+        momentum: m, the weight of the stored statistics.
         unbiased: whether the *stored* variance has the divisor N − 1.
         eps: $\epsilon$; 1e-5 by default, 0 in exact mode.
         exact: whether scaling and constant units are handled exactly (in training).

@@ -1,10 +1,10 @@
 r"""Layer norm as one kernel for each direction, for NVIDIA GPUs from Hopper on (Pallas, Mosaic GPU).
 
-A warpgroup holds a row in registers, so that x is read once and y is written once; the backward kernel reads x and the
-cotangent and writes dx, with one partial sum of dγ and dβ a block, in float32. Anywhere else the rows of
-`lngeom.nn.layer_norm` are taken, which also has forward mode.
+A warpgroup holds a row in registers: x is read once and y is written once. The backward kernel reads x and the
+cotangent and writes dx, with one partial sum of dγ and dβ per block, in float32. On other devices the function falls
+back to `lngeom.nn.layer_norm`, which also has forward mode.
 
-The kernels are tested in interpretation and are lowered for CUDA in the tests; no speed has been measured.
+The tests run the kernels in interpretation and lower them for CUDA. No speed has been measured.
 """
 
 import math
@@ -25,7 +25,7 @@ WIDEST = 8192
 """Longest row that is held in registers: 64 single precision numbers a thread."""
 
 BLOCKS = 1056
-"""Blocks that rows are dealt out to: eight for each of 132 multiprocessors."""
+"""Largest number of blocks: eight for each of 132 multiprocessors."""
 
 
 def fused_layer_norm(
@@ -75,7 +75,7 @@ def is_supported(rows: Float[Array, "R H"]) -> bool:
         rows: R rows of H units.
 
     Returns:
-        Whether they do; other rows are left to XLA.
+        Whether they do. XLA processes other rows.
     """
     count, units = rows.shape
     return count > 0 and units % LANES == 0 and units <= WIDEST and compute_dtype(rows) == jnp.float32

@@ -68,8 +68,8 @@ class LSTM(AbstractCell[LSTMState, Array]):
 class LayerNormLSTM(AbstractCell[LSTMState, Array]):
     r"""The layer-normalized LSTM (Eqs. 20–22); with `output_only`, the one of DRAW (Eqs. 29–31).
 
-    The recurrent and the input part of the four stacked gates are normalized apart; the cell is carried as it
-    is and normalized only on its way to the output.
+    The recurrent and the input part of the four stacked gates are normalized separately. The cell is carried without
+    normalization. It is normalized only for the output.
 
     Attributes:
         recurrent_weights: $W_h$, shape [4H H].
@@ -78,8 +78,7 @@ class LayerNormLSTM(AbstractCell[LSTMState, Array]):
         recurrent_norm: LN with $\alpha_1, \beta_1$; None with `output_only`.
         input_norm: LN with $\alpha_2, \beta_2$; None with `output_only`.
         cell_norm: LN with $\alpha_3, \beta_3$.
-        carry_normalized_cell: whether the *normalized* cell is carried to the next step, as some libraries
-            do.
+        carry_normalized_cell: whether the *normalized* cell is carried to the next step, as in some libraries.
     """
 
     recurrent_weights: Float[Array, "4*H H"]
@@ -106,7 +105,7 @@ class LayerNormLSTM(AbstractCell[LSTMState, Array]):
         dtype: jax.typing.DTypeLike = jnp.float32,
     ):
         if output_only and per_gate:
-            raise ValueError("output_only=True leaves the gates unnormalized: per_gate=True has no meaning there")
+            raise ValueError("output_only=True leaves the gates unnormalized: leave out per_gate=True")
         keys = jax.random.split(key)
         options: dict[str, Any] = {"eps": eps, "exact": exact, "dtype": dtype}
         self.inputs, self.hidden, self.carry_normalized_cell = inputs, hidden, carry_normalized_cell
@@ -164,9 +163,9 @@ def _gru_update(h, gates, candidate, recurrent_candidate):
 class GRU(VectorStateCell[GRUInputs]):
     r"""The gated recurrent unit of the supplement (Eqs. 23–25, gates in the order z, r).
 
-    The supplement writes $W_x$ for two matrices of different shape; here they have two names. It has no bias;
-    `use_bias=True` adds one to each of the summed inputs, so that the layer-normalized unit, which has some,
-    can be compared with one that has as many.
+    The supplement writes $W_x$ for two matrices of different shape; here they have two names. Its unit has no bias.
+    `use_bias=True` adds one to each of the summed inputs, for a comparison with the layer-normalized unit, whose norms
+    have biases.
 
     Attributes:
         recurrent_weights: $W_h$, shape [2H H].
@@ -204,9 +203,9 @@ class GRU(VectorStateCell[GRUInputs]):
 class LayerNormGRU(VectorStateCell[GRUInputs]):
     r"""The layer-normalized GRU (Eqs. 26–28).
 
-    The supplement gives it no biases but those of its norms. `use_bias=True` adds one to each $W_x x$ before it is
-    normalized, as the authors' code does. Where $W_x x$ starts small, that bias soon outweighs it, so that the norm
-    does not magnify it as much, which can change the speed of training a lot.
+    In the supplement it has no biases but those of its norms. `use_bias=True` adds one to each $W_x x$ before the
+    norm, as the authors' code does. Where $W_x x$ starts small, the bias soon dominates it, and the norm amplifies it
+    less. This can change the speed of training a lot.
 
     Attributes:
         recurrent_weights: $W_h$, shape [2H H].

@@ -22,7 +22,7 @@ from lngeom.nn.functional import (
 
 
 class _AffineNorm(eqx.Module):
-    """Gain 1 and bias 0 for each of the units, and what every layer with a variance is configured by.
+    """Gain, bias and options of a layer with a variance; gains start at 1 and biases at 0.
 
     Attributes:
         gain: g, shape [H], or None for ones.

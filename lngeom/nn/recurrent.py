@@ -1,11 +1,11 @@
 r"""Recurrent cells, their unrolling over sequences, and the layer-normalized RNN (Eq. 4).
 
-A cell maps a state and an input to the next state, for any leading shape. It is split in two: `project(x)`,
-which needs no state and is taken for a whole sequence at once, and `step(state, projected)`. `unroll` runs a
-cell over a sequence.
+A cell maps a state and an input to the next state, for any leading shape. It has two parts. `project(x)` needs no
+state and is computed for a whole sequence at once. `step(state, projected)` gives the next state. `unroll` runs a cell
+over a sequence.
 
-The supplement says that gains start as zeros and biases as ones; that contradicts Eq. 15 and is taken as an
-erratum: here gains start as ones and biases as zeros.
+The supplement says that gains start as zeros and biases as ones. That contradicts Eq. 15 and counts as an erratum: here
+gains start as ones and biases as zeros.
 """
 
 import math
@@ -159,11 +159,11 @@ def unroll(
 
     Args:
         cell: the cell.
-        inputs: inputs of every step; what lies beyond the length of a sequence is ignored.
+        inputs: inputs of every step. Inputs beyond the length of a sequence are ignored.
         state: the state before the first step; zeros by default.
-        lengths: length of each sequence; all T by default. Beyond it the state stays and the output is zero.
-        recompute: whether a gradient takes every step again from its state, which is all that is then kept of it:
-            less memory, and on a CPU often less time too.
+        lengths: length of each sequence; all T by default. Beyond it the state is constant and the output is zero.
+        recompute: whether a gradient keeps only the states and recomputes every step. This takes less memory, and on a
+            CPU often less time.
 
     Returns:
         The state after the last step of each sequence, and the outputs of every step.

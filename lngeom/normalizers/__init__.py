@@ -4,8 +4,8 @@ The methods of Table 1 share Eq. 5: with summed inputs $a = Wx$,
 
 $$n_i = \frac{a_i - \mu_i}{\sigma_i}, \qquad z_i = g_i n_i + b_i,$$
 
-and differ only in where the statistics $\mu$ and $\sigma$ come from. They subclass `AbstractStatisticsNormalizer`
-and say just that. A method which is not of this form subclasses `AbstractNormalizer` directly.
+and differ only in the statistics $\mu$ and $\sigma$. They subclass `AbstractStatisticsNormalizer` and define these
+statistics. A method of another form subclasses `AbstractNormalizer` directly.
 """
 
 from lngeom.normalizers._base import (

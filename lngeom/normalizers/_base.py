@@ -1,4 +1,4 @@
-"""What a normalization method is."""
+"""Base classes of normalization methods."""
 
 from abc import abstractmethod
 from typing import ClassVar, NamedTuple

@@ -1,4 +1,4 @@
-"""Methods that normalize the input before the weights, or add it back after the norm: what transformers use."""
+"""Methods of transformers: they normalize the input before the weights, or add it back after the norm."""
 
 from typing import ClassVar
 

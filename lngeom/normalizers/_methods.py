@@ -1,4 +1,4 @@
-"""The rows of the extended invariance table: how each method is made for given weights and inputs."""
+"""The rows of the extended invariance table, with a constructor of each method for given weights and inputs."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ from lngeom.normalizers._weights import (
 )
 
 GROUPS = 2
-"""Groups of the methods that have some."""
+"""Number of groups of the methods with groups."""
 
 
 @dataclass(frozen=True)
@@ -37,9 +37,9 @@ class Method:
     Attributes:
         name: identifier, as in claim ids.
         title: in words.
-        make: the method, with stored statistics (where it has some) taken at these weights and inputs.
-        groups: number of groups of consecutive units on which the group columns act; for queries and keys they are
-            not those two halves, which a scale of each would leave alone.
+        make: constructs the method. Stored statistics, if any, are those of these weights and inputs.
+        groups: number of groups of consecutive units for the group columns. For queries and keys they are not the two
+            halves, since a scale of each half changes nothing.
         square: whether W must have as many rows as columns.
     """
 

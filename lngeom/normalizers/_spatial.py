@@ -1,4 +1,4 @@
-"""Statistics over the positions of a sample, for inputs [N T D]: what convolutional networks use."""
+"""Methods of convolutional networks, with statistics over the positions of a sample, for inputs [N T D]."""
 
 from typing import ClassVar
 

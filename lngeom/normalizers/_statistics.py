@@ -1,4 +1,4 @@
-"""The methods of Table 1 and their next of kin: moments over samples, over units, or of the weights."""
+"""The methods of Table 1 and related ones: moments over samples, over units, or of the weights."""
 
 from abc import abstractmethod
 from typing import ClassVar

@@ -1,4 +1,4 @@
-"""Methods with numbers of their own in place of statistics, or besides them: a slope, stored moments, a bias."""
+"""Methods with parameters of their own, instead of or beside statistics: a slope, stored moments, a bias."""
 
 from typing import ClassVar
 

@@ -1,4 +1,4 @@
-"""Methods that normalize the weights, or weights and inputs alike, rather than the summed inputs."""
+"""Methods that normalize the weights, or weights and inputs, instead of the summed inputs."""
 
 from typing import ClassVar
 

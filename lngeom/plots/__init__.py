@@ -1,4 +1,4 @@
-"""Figures of results; the only room that imports matplotlib. Nothing here computes."""
+"""Figures of results. Only this package imports matplotlib, and it computes no results."""
 
 from lngeom.plots._geometry import (
     block_scaling as block_scaling,

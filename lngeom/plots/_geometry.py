@@ -13,7 +13,7 @@ MARKERS = ("o", "s", "^", "D", "v", "x")
 COLOUR_OF = dict(zip(("batch norm", "standard", "layer norm", "weight norm"), COLOURS, strict=False))
 
 FLOOR = 1e-18
-"""Eigenvalues below this part of the largest are drawn at the floor: they are zero."""
+"""Eigenvalues below this fraction of the largest count as zero and are drawn at the lower limit."""
 
 
 def _powers(axis, values) -> None:
@@ -99,9 +99,9 @@ def printed_against_exact(study, stem: Path | str) -> list[Path]:
             stem,
             asdict(study),
             caption=(
-                f"Layer norm's Fisher matrix by Eqs. 13 and 14, and as it is (H = {units}, D = {features}, "
-                f"N = {samples}, logistic responses). The printed matrix lacks blocks between units and null space; "
-                "with width its diagonal blocks improve, the whole matrix does not. Bands: lowest to highest seed."
+                f"Layer norm's Fisher matrix by Eqs. 13 and 14, and the exact one (H = {units}, D = {features}, "
+                f"N = {samples}, logistic responses). The printed matrix lacks the blocks between units and the null "
+                "space. Its diagonal blocks improve with width, the whole matrix does not. Bands: range over seeds."
             ),
             configuration={"shape": study.shape, "widths": study.widths},
         )
@@ -178,9 +178,9 @@ def line_elements(study, stem: Path | str) -> list[Path]:
             asdict(study),
             caption=(
                 "ds² of a change of two gains, or of two weight magnitudes in the standard model, against the scale of "
-                "the inputs. Batch and layer norm do not feel it. Eq. 32 as printed is right for Gaussian responses "
-                "only; Eq. 35 as printed is zero for independent responses (not drawn) and one of four terms for "
-                "dependent ones."
+                "the inputs. Batch and layer norm are invariant to it. Eq. 32 as printed is right for Gaussian "
+                "responses only. Eq. 35 as printed is zero for independent responses (not drawn) and one of four terms "
+                "for dependent ones."
             ),
             configuration={"shape": study.shape, "delta": "0.1 and −0.1 on two units"},
         )
@@ -216,9 +216,9 @@ def spectra(study, stem: Path | str) -> list[Path]:
             asdict(study),
             caption=(
                 f"Eigenvalues of the Fisher matrix on the same weights and inputs (H = {units}, D = {features}, "
-                f"N = {samples}, logistic responses). What falls (drawn one below the other) is the null space: a "
-                "unit's scale against its gain (none), each weight vector (batch, weight norm), all of W and the D "
-                "shifts (layer norm), all of W (RMS norm)."
+                f"N = {samples}, logistic responses). The smallest values, drawn one below the other, are the null "
+                "space: the scale of a unit against its gain (none), of each weight vector (batch, weight norm), of "
+                "all of W with the D shifts (layer norm), or of all of W (RMS norm)."
             ),
             configuration={"shape": study.shape, "floor": FLOOR},
         )

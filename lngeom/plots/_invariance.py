@@ -1,4 +1,4 @@
-"""The tables of invariances as heat maps of what was measured."""
+"""The invariance tables as heat maps of measured changes."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,7 +10,7 @@ from matplotlib.colors import LogNorm
 from lngeom.plots._style import figure, save
 
 SHOWN = {"invariant": ("invariant", "I"), "no": ("no", "no"), "up to sign": ("up to sign", "±"), "unknown": "??"}
-"""What a cell says → its text in a small table, and in a large one."""
+"""Content of a cell → its text in a small table, and in a large one."""
 LOWEST = 1e-17
 
 
@@ -19,7 +19,7 @@ def _short(value: float) -> str:
 
 
 def invariance_table(table: Mapping[str, Any], stem: Path | str) -> list[Path]:
-    """A table of invariances: colour and number are the largest relative change of the output.
+    """An invariance table. Colour and number are the largest relative change of the output.
 
     Args:
         table: one of a report's "tables".
@@ -71,8 +71,8 @@ def invariance_table(table: Mapping[str, Any], stem: Path | str) -> list[Path]:
             stem,
             {"table": dict(table)},
             caption=(
-                f"{table['title']}: what each method's output does under each transformation. Colour and number: the "
-                "largest relative change of the output that was measured, in float64; dark is none beyond rounding."
+                f"{table['title']}: change of each method's output under each transformation. Colour and number give "
+                "the largest relative change measured in float64. Dark cells do not change beyond rounding."
             ),
         )
 

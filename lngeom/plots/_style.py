@@ -1,4 +1,4 @@
-"""One style for every figure, and the one way to write it: SVG and PNG with their data as JSON beside them."""
+"""The style of all figures, and the function that writes a figure as SVG, PNG and JSON data."""
 
 import json
 import textwrap
@@ -24,7 +24,7 @@ CHARACTERS = 19.5
 """Characters of a caption on an inch."""
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000", "#7f7f7f")
-"""Okabe and Ito's colours and a grey, told apart by colour-blind readers; lines also differ by dash and marker."""
+"""Okabe and Ito's colours and a grey, which colour-blind readers can distinguish. Dashes and markers differ too."""
 
 STYLE: Any = {
     "axes.grid": True,
@@ -77,7 +77,7 @@ def figure(rows: int = 1, columns: int = 1, *, width: str = "page", height: floa
 
 
 def _plain(value: Any) -> Any:
-    """The value as JSON can hold it; what is not finite becomes null."""
+    """The value in a form for JSON; numbers that are not finite become null."""
     if isinstance(value, Mapping):
         return {str(k): _plain(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
@@ -103,14 +103,14 @@ def save(
     caption: str,
     configuration: Mapping[str, Any] | None = None,
 ) -> list[Path]:
-    """Writes a figure, with its caption below it, as `stem.svg` and `stem.png`, and what it shows as `stem.json`.
+    """Writes a figure with its caption as `stem.svg` and `stem.png`, and its data as `stem.json`.
 
     Args:
         fig: the figure, made by `figure` and inside its `with` block.
-        stem: path without a suffix; its folder is made where it does not exist.
-        data: the numbers that are drawn; arrays become lists, and what is not finite null.
-        caption: one or two sentences which let the figure stand by itself.
-        configuration: settings, seeds and sizes that the data come from.
+        stem: path without a suffix; its folder is created if it is missing.
+        data: the numbers in the figure. Arrays become lists; numbers that are not finite become null.
+        caption: one or two sentences that explain the figure without other text.
+        configuration: settings, seeds and sizes of the data.
 
     Returns:
         The three paths.

@@ -24,17 +24,17 @@ def training_geometry(
     Dashed lines are the equilibria predicted for weight decay.
 
     Args:
-        history: what `read_geometry` gives for a tracker with `history=K`, or its results of every step, stacked by
-            `jax.lax.scan` (or by `jax.tree.map` over a list).
-        stem: where to write the figure and its data (`stem.svg`, `.png`, `.json`); nowhere by default.
-        caption: of the figure.
-        configuration: settings that the data come from.
+        history: result of `read_geometry` for a tracker with `history=K`; or its results for every step, stacked by
+            `jax.lax.scan` or by `jax.tree.map` over a list.
+        stem: path of the figure and its data (`stem.svg`, `.png`, `.json`); nothing is written by default.
+        caption: caption of the figure.
+        configuration: settings of the data.
 
     Returns:
         The figure.
 
     Raises:
-        ValueError: if there is one step alone, and so nothing to draw.
+        ValueError: if there is only one step, so that there is no curve.
     """
     steps, curves = _curves(history)
     data: dict = {"step": steps}

@@ -1,4 +1,4 @@
-"""Verdicts as text, as JSON and as a web page. Nothing here computes."""
+"""Verdicts as text, as JSON and as a web page."""
 
 from lngeom.report._document import SCHEMA as SCHEMA, document as document, dumps as dumps, write as write
 from lngeom.report._fisher import fisher as fisher

@@ -1,4 +1,4 @@
-"""The report as one JSON document, and how files are written: whole or not at all."""
+"""The report as a JSON document, and atomic writing of its files."""
 
 import importlib.metadata
 import json
@@ -26,11 +26,11 @@ def document(outcomes: Sequence[Outcome], dataset: Dataset, seed: int) -> dict[s
 
     Args:
         outcomes: the claims that were checked.
-        dataset: what they were checked on.
-        seed: seed of all that was random.
+        dataset: the data set.
+        seed: random seed.
 
     Returns:
-        A dictionary that `json.dumps` takes; its "schema" names the version of its form.
+        A dictionary for `json.dumps`. Its "schema" names the version of the format.
     """
     counts = Counter(o.verdict for o in outcomes)
     return {
@@ -122,7 +122,7 @@ def _array(value: np.ndarray) -> list:
 
 
 def write(folder: Path, files: Mapping[str, str]) -> list[Path]:
-    """Writes files into a folder, each first under a temporary name, so that none is ever half-written.
+    """Writes files into a folder, each atomically.
 
     Args:
         folder: created if it is missing.
@@ -132,7 +132,7 @@ def write(folder: Path, files: Mapping[str, str]) -> list[Path]:
         The paths written.
 
     Raises:
-        OSError: if the folder cannot be made or written to; nothing is then left behind.
+        OSError: if the folder cannot be created or written to. No file is then left behind.
     """
     folder.mkdir(parents=True, exist_ok=True)
     finished: list[tuple[str, Path]] = []

@@ -7,7 +7,7 @@ from lngeom.information import Summary
 
 
 def fisher(summary: Summary) -> Table:
-    """What a Fisher matrix needs, its rank, null space and leading eigenvalues."""
+    """Sizes, cost, rank, null space and leading eigenvalues of a Fisher matrix."""
     table = Table(title=Text(summary.operator), show_header=False, show_lines=True, expand=True)
     table.add_column(width=18)
     table.add_column(overflow="fold")

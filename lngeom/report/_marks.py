@@ -1,4 +1,4 @@
-"""Small drawings of numbers as inline SVG, coloured by the page's style sheet; and numbers as text."""
+"""Small inline SVG drawings of numbers, coloured by the page's style sheet, and numbers as text."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -21,8 +21,8 @@ def scientific(value: Any, digits: int = 1) -> str:
     """A number as text.
 
     Args:
-        value: a number, or the text that stands for one that is not finite.
-        digits: after the point.
+        value: a number, or the text of a number that is not finite.
+        digits: digits after the point.
 
     Returns:
         Text.
@@ -46,7 +46,7 @@ def _decade(value: float) -> float:
 
 
 def residual_bar(evidence: Mapping[str, Any], width: int = 180, height: int = 14) -> Markup:
-    """A residual on a logarithmic axis, the range in which it passes, and the tolerance between them.
+    """A residual on a logarithmic axis, with the passing range and the tolerance.
 
     Args:
         evidence: a record of the document.
@@ -54,7 +54,7 @@ def residual_bar(evidence: Mapping[str, Any], width: int = 180, height: int = 14
         height: pixels.
 
     Returns:
-        An SVG, hidden from screen readers since the numbers stand beside it; nothing where there is no number.
+        An SVG, hidden from screen readers since the page also shows the numbers. Empty where there is no number.
     """
     residual, tolerance = evidence["residual"], evidence["tolerance"]
     if not isinstance(residual, (int, float)) or not isinstance(tolerance, (int, float)):

@@ -1,4 +1,4 @@
-"""The report as one self-contained web page: it renders the JSON document and adds nothing."""
+"""The JSON document as one self-contained web page."""
 
 import base64
 import hashlib
@@ -20,7 +20,7 @@ def page(document: Mapping[str, Any]) -> str:
     """Renders a report document as HTML which needs no network and runs no script but its own.
 
     Args:
-        document: what `document` returns.
+        document: result of `document`.
 
     Returns:
         The page's text.

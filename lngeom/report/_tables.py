@@ -1,4 +1,4 @@
-"""Tables of invariances as data: which claims are their cells, and what was measured there."""
+"""Invariance tables as data: the claims of their cells, with measured changes."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -62,7 +62,7 @@ def _column(name: str) -> dict[str, str]:
 
 
 def _cell(outcome: Outcome) -> dict[str, Any]:
-    """What a cell says, from the kind of evidence that supports it: "invariant", "no", or "up to sign" for both."""
+    """Content of a cell, from the kind of its supporting evidence: "invariant", "no", or "up to sign" for both."""
     measured = [e for e in outcome.evidence if e.role is Role.SUPPORTS and e.residual is not None]
     same, other = (any(e.kind is kind for e in measured) for kind in (Kind.AGREEMENT, Kind.COUNTEREXAMPLE))
     deviations = [float(e.residual) for e in measured if e.residual is not None and not e.no_evidence]

@@ -26,7 +26,7 @@ STRENGTHS = {Strength.PROOF: "PROVED", Strength.NUMERIC: "SUPPORTED", Strength.E
 
 
 def verdict(outcome: Outcome) -> Text:
-    """Verdict and strength, with a mark where the verdict is not the recorded one."""
+    """Verdict and strength, with a mark where the verdict differs from the recorded one."""
     text = outcome.verdict.value.upper()
     if outcome.verdict not in {Verdict.UNDECIDED, Verdict.CLASH}:
         text += f"\n{STRENGTHS[outcome.strength]}"
@@ -70,7 +70,7 @@ def _residual(outcome: Outcome) -> str:
 
 
 def _largest(outcome: Outcome, *kinds: Kind) -> str:
-    """The largest residual among evidence of these kinds, or a dash where none of it says anything."""
+    """The largest residual among evidence of these kinds, or a dash where there is none."""
     found = [e.residual for e in outcome.evidence if e.kind in kinds and e.residual is not None and not e.no_evidence]
     return f"{max(found):.0e}" if found else "–"
 
@@ -92,7 +92,7 @@ def summary(outcomes: Sequence[Outcome]) -> Table:
 
 
 def errata(outcomes: Sequence[Outcome]) -> Table | None:
-    """What is false as printed, with what is true instead; a small experiment alone shows no such thing."""
+    """Refuted statements with their corrections, without those that only a small experiment refutes."""
     refuted = [o for o in outcomes if o.verdict is Verdict.REFUTED and o.strength is not Strength.EXPERIMENT]
     false = [o.claim for o in refuted if o.claim.correction]
     if not false:
@@ -120,7 +120,7 @@ def numbers_alone(outcomes: Sequence[Outcome]) -> Table | None:
 
 
 def clashes(outcomes: Sequence[Outcome]) -> Panel | None:
-    """What no audit should show: numbers that contradict a proof."""
+    """Numbers that contradict a proof. No audit should have any."""
     found = [o for o in outcomes if o.verdict is Verdict.CLASH]
     if not found:
         return None
@@ -134,7 +134,7 @@ def clashes(outcomes: Sequence[Outcome]) -> Panel | None:
 
 
 def notices(outcomes: Sequence[Outcome], dataset: Dataset) -> list[str]:
-    """What a user should know of numbers that are no evidence on data of their own."""
+    """Notices about numbers that are no evidence on a user's data."""
     silent = sum(o.silent for o in outcomes)
     if not silent or dataset.bundled:
         return []
@@ -145,11 +145,11 @@ def notices(outcomes: Sequence[Outcome], dataset: Dataset) -> list[str]:
 def problems(outcomes: Sequence[Outcome], dataset: Dataset) -> list[str]:
     """One line for each kind of failure; none if every verdict is the recorded one.
 
-    On the data that comes with lngeom, numbers that are no evidence are a failure too: there all of them can speak.
+    On the default data, numbers that are no evidence are a failure too, since every number can be evidence there.
 
     Args:
         outcomes: the claims that were checked.
-        dataset: what they were checked on.
+        dataset: the data set.
 
     Returns:
         Lines that name the claims.
@@ -163,7 +163,7 @@ def problems(outcomes: Sequence[Outcome], dataset: Dataset) -> list[str]:
 
 
 def remarks(outcomes: Sequence[Outcome]) -> Table | None:
-    """Why verdicts are not the recorded ones, and which numbers are no evidence; none where there is nothing to say."""
+    """Reasons for verdicts that differ from the record, and numbers that are no evidence; None if there are none."""
     found = [o for o in outcomes if o.reasons or not o.as_recorded]
     if not found:
         return None
@@ -227,7 +227,7 @@ def extended(outcomes: Sequence[Outcome]) -> list[Table]:
     first = _grid("The extended invariance table", by_id, EXTENDED, headings)
     second = _grid("f(QW, X) = Q f(W, X), and f(WA⁻¹, Ax) = f(W, x)", by_id, EQUIVARIANCE, groups)
     first.caption = (
-        "I invariant, no: it changes, ± only the sign, which g → −g repairs; below, the largest relative change over "
+        "I: invariant; no: changed; ±: only the sign, which g → −g repairs; below, the largest relative change over "
         "the draws (± after the repair, – where the numbers are no evidence), and * where numbers alone decide."
     )
     exceptions = [o for o in outcomes if ".exception." in o.claim.id]

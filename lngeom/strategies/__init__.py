@@ -1,7 +1,7 @@
 r"""Hypothesis strategies for normalized models: every value they draw is valid, and shrinks to small integers.
 
-For test suites of one's own: a property of a layer is tried on weights and inputs for which every statistic is
-defined (σ > 0, well away from rounding), so that nothing has to be filtered out.
+Use them in your own tests of a layer's properties. Every statistic is defined on the drawn weights and inputs (σ > 0,
+well above rounding), so that no example has to be filtered out.
 
 Example:
     >>> import jax.numpy as jnp

@@ -18,14 +18,14 @@ from lngeom.strategies._numbers import Size, array, entries, grids, scales, size
 from lngeom.transformations import AffineAction, Column, Transformation
 
 MARGIN = 0.05
-"""A statistic σ counts as defined when it is at least this part of the largest summed input it is taken over."""
+"""A statistic σ counts as defined if it is at least this fraction of its largest summed input."""
 
 LARGEST = 8.0
 """Natural parameters stay within ± this, so that no exponential family overflows."""
 
 
 class NormalizedProblem(NamedTuple):
-    """A normalized GLM with all that it takes to evaluate it.
+    """A normalized GLM with parameters and data.
 
     Attributes:
         model: normalizer and family.
@@ -108,7 +108,7 @@ def points(
     r"""Weights and inputs for which every statistic of a normalizer is defined, σ ≥ max|a|/20.
 
     Random matrices are moved along fixed ones, $W + t\,\mathbf{c} e_1^\top$ and $X + t\,\mathbf{c}' e_1^\top$ with
-    c = c' = (1, 2, …), by the least t ∈ {0, 1, 2, …} that makes them valid: large t always does.
+    c = c' = (1, 2, …), by the least t ∈ {0, 1, 2, …} that makes them valid. A large t always does.
 
     Args:
         draw: supplied by hypothesis.

@@ -122,7 +122,7 @@ def layer_inputs(
     scale: float | st.SearchStrategy[float] = 1.0,
     dtype: jax.typing.DTypeLike | None = None,
 ) -> Float[Array, "N H"]:
-    """What a normalization layer is given, a [N H]: no row is constant, none is zero.
+    """Summed inputs a [N H] without constant rows or rows of zeros.
 
     Args:
         draw: supplied by hypothesis.

@@ -1,4 +1,4 @@
-"""Learning dynamics of normalized networks: effective rates, equivalences, equilibria, and one training loop."""
+"""Learning dynamics of normalized networks: effective rates, equivalences, equilibria, and a training loop."""
 
 from lngeom.training._checkpoint import (
     load_checkpoint as load_checkpoint,

@@ -1,4 +1,4 @@
-"""Which law an optax optimizer follows, and its first learning rate, from its state and its response to gradients."""
+"""Detection of an optax optimizer's law and first learning rate, from its state and its response to gradients."""
 
 import math
 import warnings
@@ -13,11 +13,11 @@ from lngeom.training._groups import Groups
 from lngeom.training._laws import LAWS
 
 FACTOR = 5.0
-"""A given rate this much larger or smaller than the optimizer's own draws a warning. Nesterov momentum, whose first
-step is 1 + β times the rate, stays below."""
+"""Ratio between the given rate and the optimizer's own that causes a warning. It is above that of Nesterov momentum,
+whose first step is 1 + β times the rate."""
 
 _GROWTH = {"sgd": 2.0, "momentum": 2.0, "adamw": 1.0, "lion": 1.0}
-"""Laws whose first step is −η∇ or −η sign(∇): by what it is multiplied for a gradient of twice the size."""
+"""Laws whose first step is −η∇ or −η sign(∇), with the factor of the step for a gradient of twice the size."""
 
 _BY_STATE = {
     "MuonState": "muon",  # first: the rest of its parameters has Adam's state
@@ -73,12 +73,12 @@ def _first_rates(law: str, params: PyTree, base: list[float], steeper: list[floa
 
 
 def compare_rate(given: float | Callable, rates: list[float], groups: Groups) -> None:
-    """Warns where the learning rate that the tracker was given is far from the optimizer's at its first step.
+    """Warns where the tracker's learning rate is far from that of the optimizer's first step.
 
     Args:
-        given: the rate, or its schedule.
-        rates: of the optimizer, as `detect` finds them.
-        groups: what is tracked.
+        given: the tracker's rate, or its schedule.
+        rates: rates of the optimizer, from `detect`.
+        groups: the tracked groups.
 
     Warns:
         UserWarning: if the given rate is `FACTOR` times too large or too small for a group.
@@ -106,17 +106,17 @@ def detect(optimizer: optax.GradientTransformationExtraArgs, params: PyTree) -> 
 
     Args:
         optimizer: the optimizer.
-        params: the parameters, of which structure and number of axes are used.
+        params: the parameters. Only their structure and numbers of axes are used.
 
     Returns:
-        One of `LAWS`: "adaptive" where nothing more than the effective learning rate can be told. Adam with weight
-        decay in the gradient ("adam_l2") looks like "adamw". And the learning rate of the first step of SGD,
-        momentum, Adam and Lion, for each leaf; NaN for a leaf, or an empty list, where it is unknown.
+        The law, one of `LAWS`, and the learning rate of the first step for each leaf. The law is "adaptive" where only
+        the effective learning rate can be known. Adam with weight decay in the gradient ("adam_l2") looks like "adamw".
+        Rates are known for SGD, momentum, Adam and Lion. An unknown rate is NaN, or the list is empty.
 
     Raises:
-        ValueError: if the law cannot be told.
+        ValueError: if the law cannot be found.
     """
-    advice = f"say which law it follows with kind=, one of {', '.join(LAWS)}"
+    advice = f"give its law with kind=, one of {', '.join(LAWS)}"
     with jax.ensure_compile_time_eval(), jax.numpy_dtype_promotion("standard"):
         start = jax.eval_shape(optimizer.init, params)
         names = _state_names(start)

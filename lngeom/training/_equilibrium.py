@@ -1,4 +1,4 @@
-r"""Where weight decay and a noisy gradient balance: the stationary norm and angle of scale-invariant weights."""
+r"""The equilibrium of weight decay and noisy gradients: stationary norm and angle of scale-invariant weights."""
 
 import math
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ _REFUSED = {
     "adam_l2": "weight decay inside the moments is divided by the size of the gradient, so that no closed form holds; "
     "decouple it and use 'adamw'",
     "muon": "the correlation in time of orthogonalized momentum has no closed form",
-    "adaptive": "it depends on which adaptive optimizer this is",
+    "adaptive": "its equilibrium depends on the particular adaptive optimizer",
     "lamb": "the correlation in time of its momentum has no closed form",
     "natural_gradient": "the length of its step depends on the Fisher matrix along the way",
 }
@@ -113,7 +113,7 @@ def predict_equilibrium(
     beta = 0.9 if momentum is None else momentum
     check_settings(learning_rate=learning_rate, weight_decay=weight_decay, momentum=beta, b2=b2)
     if callable(learning_rate):
-        raise ValueError("an equilibrium is one of a constant learning rate; got a schedule: give its value")
+        raise ValueError("an equilibrium needs a constant learning rate; got a schedule: give its value")
     if not learning_rate > 0 or not weight_decay > 0:
         raise ValueError(
             f"an equilibrium needs learning_rate > 0 and weight_decay > 0 (without decay the norm only grows); "

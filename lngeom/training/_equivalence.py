@@ -1,4 +1,4 @@
-r"""Hyperparameters under which another run is the same function at every step: other scales, no weight decay."""
+r"""Equivalent hyperparameters: runs with other scales, or without weight decay, that compute the same functions."""
 
 import math
 from collections.abc import Callable
@@ -18,14 +18,14 @@ class EquivalentSchedule:
     r"""A run that computes the same function at every step.
 
     Attributes:
-        optimizer: whose run it is.
+        optimizer: name of the optimizer.
         learning_rate: η of every step: a number, or a schedule of the step count.
         weight_decay: λ.
         weight_scale: factor on the initial scale-invariant weights.
         momentum: β, or β₁; None where the optimizer has none.
         b2: β₂; None where it has none.
         eps: the constant in the denominator.
-        initial_trace: what the momentum buffer starts with, as a multiple of the initial weights (of this run).
+        initial_trace: initial momentum buffer, as a multiple of the initial weights of this run.
         norm_ratio: ‖w‖ of this run over ‖w‖ of the given one, as a function of the step count.
     """
 
@@ -42,7 +42,7 @@ class EquivalentSchedule:
 
 _NOT_EXPONENTIAL = {
     "adam_l2": "its weight decay is part of the gradient and enters both moments; decouple it ('adamw')",
-    "adaptive": "it depends on which adaptive optimizer this is",
+    "adaptive": "its conversion depends on the particular adaptive optimizer",
     "lamb": "its weight decay is inside the trust ratio, which fixes the length of a step whatever the decay is",
     "lars": "its weight decay is inside the trust ratio, which fixes the length of a step whatever the decay is",
     "natural_gradient": "the Fisher matrix of the run without decay is scaled from step to step, and damping with it",
@@ -62,11 +62,11 @@ def equivalent_schedule(
     bias_correction: bool = True,
     nesterov: bool = False,
 ) -> EquivalentSchedule:
-    r"""Converts hyperparameters to those of a run which is the same function at every step.
+    r"""Converts hyperparameters to those of a run that computes the same function at every step.
 
-    With `scale` = c the run starts from cW; η, λ and ε are multiplied by powers of c (see `LAWS`); schedules of η are
-    scaled as they are. For lars this holds with weight decay inside the trust ratio, as in optax: η stays and λ goes as
-    c⁻².
+    With `scale` = c the run starts from cW. The hyperparameters η, λ and ε are multiplied by powers of c (see `LAWS`),
+    and so is a schedule of η. For lars this holds with weight decay inside the trust ratio, as in optax: η stays the
+    same and λ scales as c⁻².
 
     `without_weight_decay` converts to a run with λ = 0 and a growing learning rate. With $A_t = \prod_{s<t}
     (1-\eta_s\lambda)$ and $w_t = A_t \tilde w_t$,
@@ -81,8 +81,8 @@ def equivalent_schedule(
       \frac{\beta_1\alpha}{1-\beta_1} \cdot \frac{1-\beta_2}{1-\beta_2\alpha}$; muon: βα; both $\tilde\eta_t =
       \eta\alpha^{-t-1}$.
 
-    Only the scale-invariant weights are converted: give the other parameters a transformation of their own
-    (`optax.partition`), with the hyperparameters they had.
+    Only the scale-invariant weights are converted. Use `optax.partition` to keep the hyperparameters of the other
+    parameters.
 
     Args:
         optimizer: one of `LAWS`.
@@ -100,8 +100,8 @@ def equivalent_schedule(
         The hyperparameters of the other run.
 
     Raises:
-        ValueError: if there is no such optimizer, not exactly one conversion is asked for, a number is out of its
-            range, or the equivalence does not hold; the message says why.
+        ValueError: if the optimizer is unknown, not exactly one conversion is chosen, a number is out of its range, or
+            the equivalence does not hold. The message gives the reason.
 
     Source: van Laarhoven 2017 (arXiv 1706.05350); Li and Arora 2020 (arXiv 1910.07454) for exponential rates.
 
@@ -111,7 +111,7 @@ def equivalent_schedule(
     """
     law = law_of(optimizer)
     if (scale is None) == (not without_weight_decay):
-        raise ValueError("ask for one conversion: scale=c, or without_weight_decay=True")
+        raise ValueError("choose one conversion: scale=c, or without_weight_decay=True")
     check_settings(
         **{"learning_rate": learning_rate} if not callable(learning_rate) else {},
         weight_decay=weight_decay,
@@ -225,7 +225,7 @@ def _of_momentum(rate: float, decay: float, momentum: float | None, nesterov: bo
 
 
 def _of_schedule(optimizer: str, rate: Schedule, decay: float) -> EquivalentSchedule:
-    """A_t by a loop over the past: the schedule is called for every step before this one."""
+    """A_t by a loop that calls the schedule for every earlier step."""
     import jax
 
     def shrinkage(count):

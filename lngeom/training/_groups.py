@@ -1,4 +1,4 @@
-"""Groups of parameters whose common scale does not change the loss: named, chosen, or found."""
+"""Groups of scale-invariant parameters, from names, patterns or a search."""
 
 import fnmatch
 import itertools
@@ -14,7 +14,7 @@ from lngeom._numerics import MARGIN
 
 Selector = str | Sequence[str] | Mapping[str, str | Sequence[str]] | Callable[[str, Any], bool]
 Groups = tuple[tuple[str, tuple[int, ...]], ...]
-"""Names, and the leaves of each by their place among the leaves of the parameters."""
+"""Names of groups, and the indices of their leaves among the leaves of the parameters."""
 
 
 def leaf_paths(params: PyTree) -> list[str]:
@@ -32,15 +32,15 @@ def resolve_groups(params: PyTree, groups: Selector | None) -> Groups:
 
     Args:
         params: the parameters.
-        groups: None for every floating point leaf of two or more axes by itself; a pattern or several (as a file
-            system's: "*/kernel"), or a predicate of path and leaf, for each leaf that matches by itself; a mapping from
-            a name to patterns for groups of leaves that have one scale together.
+        groups: None makes a group of every floating point leaf of two or more axes. Patterns ("*/kernel", as of files)
+            or a predicate of path and leaf make a group of every leaf that matches. A mapping from names to patterns
+            makes groups of leaves with a common scale.
 
     Returns:
         The groups.
 
     Raises:
-        ValueError: if a pattern matches no leaf, or there is no group; the message lists the paths.
+        ValueError: if a pattern matches no leaf, or there is no group. The message lists the paths.
     """
     paths, leaves = leaf_paths(params), jax.tree.leaves(params)
 
@@ -78,10 +78,9 @@ def scale_invariant_groups(
     A set S of leaves is scale-invariant to first order where $\sum_{l\in S} \partial f \cdot w_l = 0$: the derivative
     of the outputs along the leaves themselves (two forward-mode products for each leaf).
 
-    At w = 0 that derivative is zero for every function, so that a leaf of zeros is no evidence: all such leaves are
-    first replaced by standard normal numbers, which are the same in every call. A weight that happens to be zero is
-    named if the outputs are invariant there. A leaf that hardly changes the outputs, whichever way it moves, is not
-    named: an unused one, or a bias that the next layer subtracts. Its invariance is empty.
+    At w = 0 that derivative is zero for every function, so that a leaf of zeros is no evidence. All such leaves are
+    first replaced by standard normal numbers, the same in every call. A leaf that hardly changes the outputs in any
+    direction is not named, such as an unused leaf or a bias that the next layer subtracts. Its invariance is trivial.
 
     Args:
         apply: (params, *args) → outputs or loss; more outputs make a chance zero less likely.
@@ -90,8 +89,8 @@ def scale_invariant_groups(
         together: largest number of leaves in a set: 2 finds the recurrent and input weights of a layer-normalized RNN.
 
     Returns:
-        Paths by name, ready for `track_geometry(groups=...)`; minimal sets only. Empty where there are none. With ε > 0
-        in a norm's denominator the invariance is approximate, and nothing is found: set ε to zero for the search.
+        Paths by name, for `track_geometry(groups=...)`; minimal sets only. Empty where there are none. With ε > 0 in a
+        norm's denominator the invariance is approximate and is not found. Set ε to zero for the search.
 
     Raises:
         ValueError: if the outputs or their derivatives are not finite, which is no evidence.

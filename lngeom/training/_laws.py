@@ -1,7 +1,7 @@
-r"""How each optimizer sees the scale of the weights: the powers of c that keep a trajectory under W → cW.
+r"""Scaling laws of optimizers: the powers of c that keep a trajectory under W → cW.
 
-A loss that ignores the scale of W has $\nabla L(cW) = c^{-1}\nabla L(W)$. An optimizer whose step from there is c times
-the step from W, once η is multiplied by $c^p$, has the effective learning rate $\eta / \|W\|^p$.
+A loss that is invariant to the scale of W has $\nabla L(cW) = c^{-1}\nabla L(W)$. Suppose that an optimizer's step from
+cW, with η multiplied by $c^p$, is c times its step from W. Then its effective learning rate is $\eta / \|W\|^p$.
 """
 
 import difflib
@@ -39,8 +39,8 @@ LAWS: dict[str, Law] = {
     "lamb": Law(0, -1, -1, decoupled=True),
     "natural_gradient": Law(0, 0, -2, decoupled=True),
 }
-"""The laws by optimizer, with weight decay as it is usual there. "adaptive" is any optimizer which does not see the
-size of the gradient, such as RMSProp; nothing but its effective learning rate is known."""
+"""The laws by optimizer, with its usual weight decay. "adaptive" is any other optimizer that is independent of the size
+of the gradient, such as RMSProp. Only its effective learning rate is known."""
 
 
 def law_of(optimizer: str) -> Law:
@@ -53,7 +53,7 @@ def law_of(optimizer: str) -> Law:
         Its powers of c.
 
     Raises:
-        ValueError: if there is no such optimizer; the message names those there are.
+        ValueError: if the optimizer is unknown. The message names the known ones.
     """
     if optimizer not in LAWS:
         near = difflib.get_close_matches(str(optimizer), LAWS, n=1, cutoff=0.5)

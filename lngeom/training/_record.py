@@ -1,4 +1,4 @@
-r"""One record of the tracker: what it holds, and how it is computed from weights, update and gradients."""
+r"""A record of the tracker, and its computation from weights, update and gradients."""
 
 from typing import Any
 
@@ -15,14 +15,14 @@ MEMORY = 0.99
 """Decay per record of the running means of the gradient's size and of the squared radial residual."""
 
 RADIAL_LIMIT = 1e-3
-"""Radial residual (root mean square over recent steps) from which a group is not scale-invariant in practice."""
+"""Radial residual (root mean square over recent steps) from which a group does not count as scale-invariant."""
 
 
 class Geometry(eqx.Module):
-    r"""What the tracker knows, one entry a group; NaN where it cannot be known. "Last" is the last step recorded.
+    r"""The record of a tracker, one entry per group. NaN stands for unknown. "Last" is the last recorded step.
 
     Attributes:
-        names: of the groups.
+        names: names of the groups.
         sizes: number of weights of each.
         every: steps from one record to the next.
         step: number of steps taken.
@@ -58,7 +58,7 @@ class Geometry(eqx.Module):
 
     @property
     def scale_invariant(self) -> Bool[Array, " G"]:
-        """Whether each group behaves as scale-invariant: false where the radial residual stands out of rounding."""
+        """Whether each group behaves as scale-invariant: false where the radial residual is above rounding."""
         sizes = jnp.asarray(self.sizes, self.radial_spread.dtype)
         limit = jnp.minimum(RADIAL_LIMIT, 0.1 / jnp.sqrt(sizes))
         return ~(self.radial_spread > jnp.broadcast_to(limit, self.radial_spread.shape))
@@ -75,16 +75,16 @@ _NUMBERS = (
     "equilibrium_norm",
 )
 HISTORY = _NUMBERS[:4]
-"""What of a record the history keeps."""
+"""Quantities of a record that the history keeps."""
 
 
 class Packed(eqx.Module):
-    """A record in two arrays, and two more with a history: a call of a compiled step takes longer with every array.
+    """A record in two arrays, or four with a history. Each array adds dispatch overhead to a compiled step.
 
     Attributes:
         counts: steps taken, and the first recorded step that diverged or −1.
-        numbers: the record's numbers of each group, one row a number.
-        history: those of the last K records that are kept, in a ring.
+        numbers: the record's quantities of each group, one row per quantity.
+        history: the quantities of the last K records, in a ring buffer.
         history_steps: the numbers of their steps.
     """
 
@@ -102,7 +102,7 @@ class Packed(eqx.Module):
 
 
 class GeometryState(eqx.Module):
-    """State of the tracker: that of the wrapped optimizer, and the record.
+    """State of the tracker: the wrapped optimizer's state and the record.
 
     Attributes:
         inner: state of the wrapped optimizer; None for a link of a chain.

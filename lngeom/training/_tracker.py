@@ -33,34 +33,34 @@ def track_geometry(
 ) -> optax.GradientTransformationExtraArgs:
     r"""Wraps an optax optimizer and records the geometry of scale-invariant weights; the updates are unchanged.
 
-    Without an optimizer it is a link for `optax.chain` (the last one): there it sees updates and not gradients, and
+    Without an optimizer it is the last link of an `optax.chain`. There it receives updates but no gradients, and
     records norm and angle only. Read the record with `read_geometry(state)`, after a step or inside the loop.
 
     Args:
         optimizer: any optax optimizer.
-        learning_rate: what the optimizer was given: a number or a schedule. Needed for the effective learning rate.
-            `init` compares it with the optimizer's first step, which tells the rate for SGD, momentum, Adam and Lion;
-            later steps of a schedule, other optimizers and those named by `kind` are not compared.
-        weight_decay: what the optimizer was given. Needed for the predicted equilibrium.
+        learning_rate: learning rate of the optimizer, a number or a schedule. Needed for the effective learning rate.
+            `init` compares it with the first step of SGD, momentum, Adam and Lion. It does not compare later steps of a
+            schedule, other optimizers, or optimizers with a given `kind`.
+        weight_decay: weight decay of the optimizer. Needed for the predicted equilibrium.
         groups: the scale-invariant groups: patterns of paths, a mapping from names to patterns, a predicate of path and
-            leaf, or what `scale_invariant_groups` found; by default every leaf of two or more axes by itself.
-        kind: the optimizer's law, one of `LAWS`; by default it is found from the optimizer's state and its response to
+            leaf, or the result of `scale_invariant_groups`. By default every leaf of two or more axes is a group.
+        kind: the optimizer's law, one of `LAWS`. By default it is found from the optimizer's state and its response to
             gradients.
         momentum: β of momentum, or β₁ of adamw and lion (0.9 by default); for the predicted equilibrium.
         b2: β₂ of lion.
-        trust_coefficient: of lars.
+        trust_coefficient: trust coefficient of lars.
         every: steps from one record to the next, the first included. A record reads weights, gradients and updates
-            once more, and can take as long as half a step of training. Between records SGD and Adam pay a few percent
-            of a step of a millisecond and nothing measurable of a longer one (Lion copies its weights and momentum
-            too); so they do under `vmap`, where a record is computed when it is due for any of the batch.
-        history: number K of the last records to keep; 0 keeps the last one alone.
+            once more, and can take as long as half a step of training. Between records the overhead for SGD and Adam is
+            a few percent of a step of one millisecond, and not measurable for longer steps. Lion also copies its
+            weights and momentum. Under `vmap` a record is computed when it is due for any of the batch.
+        history: number K of the last records to keep; 0 keeps only the last one.
 
     Returns:
         The transformation, whose `update` needs the parameters.
 
     Raises:
-        ValueError: if a number is out of its range or `kind` is unknown; at `init`, if the optimizer's law cannot be
-            found or a pattern matches nothing; at `update`, if it is called without params.
+        ValueError: if a number is out of its range or `kind` is unknown. At `init`, if the optimizer's law cannot be
+            found or a pattern matches no leaf. At `update`, if params are missing.
 
     Warns:
         UserWarning: at `init`, if the learning rate is five times larger or smaller than the optimizer's own.
@@ -81,9 +81,9 @@ def track_geometry(
         **({} if learning_rate is None or callable(learning_rate) else {"learning_rate": learning_rate}),
     )
     if not isinstance(history, int) or history < 0:
-        raise ValueError(f"history is a number of records to keep, at least 0; got {history!r}")
+        raise ValueError(f"history must be a number of records, at least 0; got {history!r}")
     if not isinstance(every, int) or every < 1:
-        raise ValueError(f"every is a number of steps, at least 1; got {every!r}")
+        raise ValueError(f"every must be a number of steps, at least 1; got {every!r}")
     if kind is not None:
         law_of(kind)
     if optimizer is None and (learning_rate is not None or kind is not None or weight_decay):
@@ -157,7 +157,7 @@ def track_geometry(
 
 @jax.custom_batching.custom_vmap
 def _any(due: Bool[Array, ""]) -> Bool[Array, ""]:
-    """Whether a record is due, under `vmap` for any of the batch: one predicate for all, so that a `cond` stays one."""
+    """Whether a record is due; under `vmap`, for any of the batch. One common predicate keeps the `cond` a `cond`."""
     return due
 
 
@@ -167,11 +167,11 @@ def _(size, batched, due):
 
 
 def _after(packed: Packed, tree: PyTree) -> PyTree:
-    """The same numbers, which cannot be had before the record: x + (−0) = x.
+    """The same numbers, but dependent on the record: x + (−0) = x.
 
-    A record reads the weights, the gradients and the optimizer's state, which the update overwrites. Where neither
-    depends on the other, XLA keeps copies of all of them at every step, recorded or not; on a CPU it does so across
-    an `optimization_barrier` too.
+    A record reads the weights, the gradients and the optimizer's state, which the update overwrites. Without a
+    dependence between the two, XLA copies all of them at every step, recorded or not. On a CPU an
+    `optimization_barrier` does not prevent these copies.
     """
     nothing = jnp.where(packed.counts[1] < -1, jnp.nan, -0.0)  # never below −1, which XLA does not know
 
@@ -183,11 +183,11 @@ def _after(packed: Packed, tree: PyTree) -> PyTree:
 
 
 def read_geometry(state: Any) -> Geometry:
-    """Reads the record of a tracker, found wherever it is inside a state.
+    """Reads the record of a tracker from anywhere inside a state.
 
     Args:
-        state: the state of an optimizer that `track_geometry` wraps or is a link of, or of anything around it; also
-            inside `jit` and `scan`, where it gives arrays and no warnings.
+        state: the state of an optimizer that `track_geometry` wraps or is a link of, or a pytree that contains it. It
+            also works inside `jit` and `scan`, with arrays and without warnings.
 
     Returns:
         The geometry after the last step, history in order of time.

@@ -1,6 +1,6 @@
 r"""Transformations of weights and data, as group actions on (W, X, g, b): the columns of the invariance tables.
 
-Every column is a `Column`: it knows its name and its formula, and draws a random member of its group. A drawn
+Every column is a `Column` with a name and a formula, and draws a random member of its group. A drawn
 `Transformation` acts elementwise and affinely, composes with ``@`` and has an inverse. A `MatrixGroup` mixes units
 (equivariance: $f(QW, X) = Q f(W, X)$) or inputs (change of basis: $f(WA^{-1}, Ax) = f(W, x)$).
 """

@@ -80,13 +80,13 @@ class Column:
         name: identifier, as used in claim ids.
         title: the paper's heading.
         formula: the action, LaTeX.
-        draw: draws a member, given a key, parameters and inputs (which give the shapes and the scale of the data).
-        acts_on: what it moves.
-        heading: a few characters for the head of a table.
-        groups: number of groups of consecutive units that it tells apart; 1 if it knows of none.
-        samples: how many samples it needs.
-        compares_first: whether only the output of the first sample is to stay; that sample's input does.
-        positive: whether it multiplies by positive factors, which ε > 0 in a variance would see.
+        draw: draws a member, given a key, parameters and inputs (for the shapes and the scale of the data).
+        acts_on: the arguments that it changes.
+        heading: short heading for a table.
+        groups: number of groups of consecutive units with transformations of their own; 1 for no groups.
+        samples: smallest number of samples.
+        compares_first: whether only the output of the first sample must stay the same; its input is not changed.
+        positive: whether it multiplies by positive factors. An ε > 0 in a variance breaks such an invariance.
     """
 
     name: str
@@ -101,7 +101,7 @@ class Column:
     positive: bool = False
 
     def compared(self, outputs: Float[Array, "N ..."]) -> Float[Array, "..."]:
-        """The part of the outputs that invariance is about."""
+        """The part of the outputs that must stay the same."""
         return outputs[:1] if self.compares_first else outputs
 
 

@@ -20,8 +20,8 @@ class MatrixGroup:
         title: in words.
         formula: the property, LaTeX.
         draw: draws a matrix, given a key, its size and a dtype.
-        acts_on: what it mixes.
-        groups: number of groups of consecutive units that it respects; 1 if it knows of none.
+        acts_on: "units" or "inputs".
+        groups: number of groups of consecutive units that it respects; 1 for no groups.
     """
 
     name: str

@@ -15,7 +15,7 @@ RNG = np.random.default_rng(0)
 GAIN, BIAS = RNG.normal(size=(2, 6))
 
 
-UNTOLD = "a factor (as of ddof = 1) cannot be told from gains of a layer of one number of units"
+UNTOLD = "a factor (as of ddof = 1) cannot be told from a gain if the number of units is fixed"
 
 
 def mean(a):
@@ -164,7 +164,7 @@ def test_a_layer_of_another_size_is_told_to_say_which():
     nnx = pytest.importorskip("flax.nnx")
     layer = nnx.GroupNorm(8, 2, rngs=nnx.Rngs(0))
     found = lg.check_invariances(layer)
-    assert "it runs with 8 units: say --units 8" in found.unchecked
+    assert "it runs with 8 units: use --units 8" in found.unchecked
     assert not lg.check_invariances(layer, units=8, like="group").differs
 
 

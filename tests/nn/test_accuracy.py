@@ -1,5 +1,8 @@
 """Part of the promise: digits at any offset, bits at any power of two, in every dtype."""
 
+import os
+import subprocess
+import sys
 from functools import partial
 
 import jax
@@ -263,3 +266,13 @@ def test_other_dtypes_are_right_to_output_rounding(dtype, digits, exact):
 def test_residual_sees_a_wrong_number():
     assert residual(np.array([1.0, 2.0]), np.array([1.0, 2.2])) > 0.05
     assert residual(np.array([1.0, np.nan]), np.array([1.0, 2.0])) == float("inf")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    "xla_cpu_use_fusion_emitters" not in os.environ.get("XLA_FLAGS", ""), reason="is XLA's default here"
+)
+def test_accuracy_holds_as_xla_compiles_by_default():
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", __file__]
+    done = subprocess.run(command, env=os.environ | {"XLA_FLAGS": ""}, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout

@@ -35,8 +35,8 @@ def test_weight_decay_becomes_the_rate_of_li_and_arora():
     ("arguments", "message"),
     [
         ({"optimizer": "sdg", "scale": 2.0}, r"no law is known for the optimizer 'sdg' \(did you mean 'sgd'"),
-        ({"optimizer": "sgd"}, "ask for one conversion"),
-        ({"optimizer": "sgd", "scale": 2.0, "without_weight_decay": True}, "ask for one conversion"),
+        ({"optimizer": "sgd"}, "choose one conversion"),
+        ({"optimizer": "sgd", "scale": 2.0, "without_weight_decay": True}, "choose one conversion"),
         ({"optimizer": "sgd", "scale": -1.0}, "scale must be positive"),
         ({"optimizer": "adam_l2", "without_weight_decay": True}, "enters both moments"),
         ({"optimizer": "lars", "without_weight_decay": True}, "inside the trust ratio"),
