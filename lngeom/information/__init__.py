@@ -6,7 +6,6 @@ from lngeom.information._conversions import CONVENTIONS as CONVENTIONS, Conventi
 from lngeom.information._directions import Condition as Condition, PredictedNullspace as PredictedNullspace
 from lngeom.information._fisher import fisher as fisher
 from lngeom.information._geometry import christoffel as christoffel, geodesic as geodesic
-from lngeom.information._neurons import block_diagonal as block_diagonal, neuron_blocks as neuron_blocks
 from lngeom.information._nullspace import predicted_nullspace as predicted_nullspace
 from lngeom.information._operator import FisherOperator as FisherOperator
 from lngeom.information._order import from_paper_order as from_paper_order, to_paper_order as to_paper_order
