@@ -347,7 +347,8 @@ def read(experiment: Experiment, out: Path) -> Results:
         seeds = tuple(range(described["seeds"]))
         for name, curves in read_curves(out, experiment.name).items():
             diverged = [-1 if s is None else s for s in old["arms"][name]["diverged at step"]]
-            runs[name] = Run(curves.steps, curves.values, np.array(diverged), None, seeds)
+            values = {metric: value.astype(np.float64) for metric, value in curves.values.items()}
+            runs[name] = Run(curves.steps, values, np.array(diverged), None, seeds)
     except (ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
         raise ValueError(f"{folder} has no results of this version ({error!r}): run the experiment again") from error
     further = {k: v for k, v in old.items() if k == "further"}
