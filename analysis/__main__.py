@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
-from lngeom._files import check_writable, only_run
+from lngeom._files import check_writable
 from lngeom._interrupts import on_stop, stoppable
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress as Bar, TextColumn, TimeElapsedColumn
@@ -23,6 +23,7 @@ import analysis
 from analysis.experiments import dry_run
 from analysis.experiments.drawing import draw
 from analysis.experiments.experiment import Experiment, Results, load_full, read, run, write
+from analysis.experiments.locking import only_run
 from analysis.experiments.loop import Progress
 
 

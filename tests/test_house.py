@@ -19,7 +19,7 @@ def module_name(path: Path) -> str:
 
 
 def imported(source: str, known: set[str], package: str = "") -> set[str]:
-    """Known modules that a module imports, wherever in it; names that are no modules come from a package's `__init__`."""
+    """Known modules that a module imports, wherever in it; a name that is no module is from a package's `__init__`."""
     found = set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.ImportFrom):

@@ -21,10 +21,10 @@ from analysis.experiments import (
     order_embeddings,
     sentence_tasks,
 )
+from analysis.experiments.locking import only_run
 from analysis.experiments.networks import parameters, rows
 from analysis.experiments.optimizers import clip_each, reference_adam
 from lngeom import nn
-from lngeom._files import only_run
 from lngeom.claims import TrainingStatement
 from lngeom.claims.experiments import RECORDS
 from scipy import stats

@@ -16,7 +16,7 @@ from typing import Any
 import jax
 import numpy as np
 from lngeom import plots
-from lngeom._files import check_writable, only_run, replacing
+from lngeom._files import check_writable, replacing
 from lngeom._interrupts import on_stop
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -24,6 +24,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from analysis.experiments.learning_rate.figures import FIGURES
 from analysis.experiments.learning_rate.networks import FULL, SMALL, Part, Sizes
 from analysis.experiments.learning_rate.parts import PARTS
+from analysis.experiments.locking import only_run
 
 
 def _plain(value: Any) -> Any:
