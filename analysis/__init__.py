@@ -1,1 +1,1 @@
-"""Benchmarks, experiments and figures, run from a checkout: `python -m analysis.NAME`."""
+"""Benchmarks, experiments and figures, run from a checkout: `python -m analysis NAME`."""

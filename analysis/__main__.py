@@ -9,38 +9,57 @@ import runpy
 import shutil
 import sys
 import time
+from collections.abc import Iterable
 from pathlib import Path
-from types import ModuleType
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
-from lngeom._files import check_writable, only_run
+from lngeom._files import check_writable
 from lngeom._interrupts import on_stop, stoppable
-from lngeom.training import Progress
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress as Bar, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 import analysis
-from analysis import _dry_run
-from analysis._draw import draw
-from analysis._experiment import Experiment, Results, load_full, read, run, write
+from analysis.experiments import dry_run
+from analysis.experiments.drawing import draw
+from analysis.experiments.experiment import Experiment, Results, load_full, read, run, write
+from analysis.experiments.locking import only_run
+from analysis.experiments.loop import Progress
 
 
-def discover() -> dict[str, str]:
-    """Names that can be run → "experiment", for modules with `EXPERIMENT`, or "module", for other programs."""
+class Runnable(NamedTuple):
+    """What `python -m analysis NAME` runs.
+
+    Attributes:
+        module: where it is.
+        title: first line of its docstring.
+        experiment: whether it is an experiment, a module with `EXPERIMENT`; others are programs with their own options.
+    """
+
+    module: str
+    title: str
+    experiment: bool
+
+
+def discover() -> dict[str, Runnable]:
+    """Names that can be run: experiments, programs, and packages with a `__main__`, except tutorials."""
     found = {}
-    for module in pkgutil.iter_modules(analysis.__path__):
-        if module.ispkg or module.name.startswith("_"):
+    modules = pkgutil.walk_packages(analysis.__path__, "analysis.")
+    for module in sorted(modules, key=lambda m: m.name.count(".")):  # a short name at the top gives way
+        parent, _, name = module.name.rpartition(".")
+        path = Path(analysis.__path__[0], *module.name.split(".")[1:])
+        path = path / "__main__.py" if module.ispkg else path.with_suffix(".py")
+        if parent == "analysis.tutorials" or name == "__main__" or not path.is_file():
             continue
-        source = Path(analysis.__path__[0], f"{module.name}.py").read_text(encoding="utf-8")
-        if "\nEXPERIMENT = " in source:
-            found[module.name] = "experiment"
-        elif '\nif __name__ == "__main__":' in source:
-            found[module.name] = "module"
-    return found
+        source = path.read_text(encoding="utf-8")
+        experiment = "\nEXPERIMENT = " in source
+        if experiment or '\nif __name__ == "__main__":' in source:
+            title = (ast.get_docstring(ast.parse(source)) or "").splitlines()[0]
+            found[name] = Runnable(module.name, title, experiment)
+    return dict(sorted(found.items()))
 
 
-def _parse(known: dict[str, str]) -> argparse.Namespace:
+def _parse(known: Iterable[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m analysis", description="Experiments, benchmarks and figures of this project."
     )
@@ -69,10 +88,10 @@ def _parse(known: dict[str, str]) -> argparse.Namespace:
 
 def _report(console: Console, experiment: Experiment, results: Results) -> None:
     table = Table("statement", "the paper", "median", "each seed", "finding", title=experiment.title)
-    for row in results.summary["comparisons"]:
+    for row in results.comparisons:
         censored = zip(row["seeds"], row["censored"], strict=True)
         values = " ".join(f"{'>' if c else ''}{v:.3g}" for v, c in censored)
-        table.add_row(row["statement"], row["paper"], f"{row['median']:.3g}", values, row["finding"])
+        table.add_row(row["text"], row["paper"], f"{row['median']:.3g}", values, row["finding"])
     console.print(table)
     diverged = {n: sum(s is not None for s in a["diverged at step"]) for n, a in results.summary["arms"].items()}
     for name, count in diverged.items():
@@ -137,10 +156,6 @@ def _finish(console: Console, experiment: Experiment, results: Results, out: Pat
     console.print("Written: " + ", ".join(map(str, paths)), highlight=False, soft_wrap=True)
 
 
-def _module(name: str) -> ModuleType:
-    return importlib.import_module(f"analysis.{name}")
-
-
 def _fail(error: Exception) -> NoReturn:
     Console(stderr=True).print(f"error: {error}", style="red", highlight=False, markup=False, soft_wrap=True)
     sys.exit(2)
@@ -157,23 +172,22 @@ def main() -> None:
 
 def _main() -> None:
     known = discover()
-    if len(sys.argv) > 1 and known.get(sys.argv[1]) == "module":  # it has options of its own
-        name = sys.argv.pop(1)
-        sys.argv[0] = f"python -m analysis {name}"
-        runpy.run_module(f"analysis.{name}", run_name="__main__", alter_sys=True)
+    named = known.get(sys.argv[1]) if len(sys.argv) > 1 else None
+    if named and not named.experiment:  # it has options of its own
+        sys.argv[0] = f"python -m analysis {sys.argv.pop(1)}"
+        runpy.run_module(named.module, run_name="__main__", alter_sys=True)
         return
     options = _parse(known)
     console = Console()
     if options.name == "list":
-        for name in known:
-            title = ast.get_docstring(ast.parse(Path(analysis.__path__[0], f"{name}.py").read_text(encoding="utf-8")))
-            console.print(f"{name:20} {(title or '').splitlines()[0]}", highlight=False, markup=False)
+        for name, runnable in known.items():
+            console.print(f"{name:20} {runnable.title}", highlight=False, markup=False)
         return
-    names = [n for n, kind in known.items() if kind == "experiment"] if options.name == "all" else [options.name]
-    experiments = [_module(n).EXPERIMENT for n in names]
+    chosen = [r for r in known.values() if r.experiment] if options.name == "all" else [known[options.name]]
+    experiments = [importlib.import_module(r.module).EXPERIMENT for r in chosen]
     try:
         if options.dry_run:
-            console.print(_dry_run.table([_dry_run.measure(e) for e in experiments]), highlight=False)
+            console.print(dry_run.table([dry_run.measure(e) for e in experiments]), highlight=False)
             return
         for experiment in experiments:
             _experiment(console, experiment, options)

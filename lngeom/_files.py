@@ -1,4 +1,4 @@
-"""Atomic writing of files, and locks of folders for one run at a time."""
+"""Files that are whole or not there."""
 
 import os
 import secrets
@@ -58,7 +58,7 @@ def written() -> tuple[Path, ...]:
 
 
 def abandon() -> None:
-    """Removes the temporary files of every thread. Afterwards `replacing` blocks for ever: the process must end."""
+    """Removes the temporary files of every thread; `replacing` waits for ever afterwards. The process must then end."""
     _lock.acquire(timeout=0.5)  # held for a rename at most
     for path in _unfinished:
         with suppress(OSError):
@@ -69,7 +69,7 @@ def check_writable(folder: Path) -> None:
     """Checks before a long computation that its results can be written.
 
     Args:
-        folder: folder of the results; it need not exist.
+        folder: where to; it need not exist.
 
     Raises:
         OSError: if the folder, or the first folder above it that exists, cannot be written to.
@@ -82,35 +82,3 @@ def check_writable(folder: Path) -> None:
             pass
     except OSError as error:
         raise type(error)(f"no file can be made in {existing}: {error.strerror}") from error
-
-
-@contextmanager
-def only_run(folder: Path) -> Iterator[None]:
-    """Locks a folder for one run. The system releases the lock when the process ends for any reason.
-
-    Args:
-        folder: folder to lock; created if it is missing.
-
-    Yields:
-        Nothing; on Windows nothing is locked.
-
-    Raises:
-        ValueError: if another run has the folder.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    try:
-        import fcntl
-    except ImportError:
-        yield
-        return
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ValueError(
-                f"another run is writing to {folder}: wait until it has ended, or give this one another --out"
-            ) from None
-        yield
-    finally:
-        os.close(handle)

@@ -1,8 +1,5 @@
 """Files are whole or not there, whatever happens while they are written."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -52,26 +49,3 @@ def test_a_folder_that_cannot_be_written_is_told_before_the_work(tmp_path, monke
     with pytest.raises(NotADirectoryError, match="file is not a folder"):
         _files.check_writable(Path("file/folder"))
     assert [p.name for p in tmp_path.iterdir()] == ["file"]
-
-
-HOLDER = """
-import sys, time
-from pathlib import Path
-from lngeom._files import only_run
-with only_run(Path(sys.argv[1])):
-    print("held", flush=True)
-    time.sleep(60)
-"""
-
-
-def test_a_folder_is_for_one_run_until_that_has_ended_however_it_ended(tmp_path):
-    pytest.importorskip("fcntl")
-    command = [sys.executable, "-W", "ignore", "-c", HOLDER, str(tmp_path / "run")]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, env=os.environ | {"PYTHONPATH": "."}) as holder:
-        assert holder.stdout.readline() == b"held\n"
-        with pytest.raises(ValueError, match=r"another run is writing to .*run: wait .* --out"):
-            _files.only_run(tmp_path / "run").__enter__()
-        holder.kill()
-    with _files.only_run(tmp_path / "run"):
-        pass
-    assert not list((tmp_path / "run").iterdir())

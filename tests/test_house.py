@@ -1,4 +1,4 @@
-"""The house keeps its rules: imports run downward, importing is light."""
+"""The house keeps its rules: imports run downward in every folder, importing is light."""
 
 import ast
 import os
@@ -6,63 +6,135 @@ import subprocess
 import sys
 from pathlib import Path
 
-import lngeom
 import pytest
 
-ROOT = Path(lngeom.__file__).parent
-FLOORS = {
-    0: ("_files", "_types", "_numerics", "paper", "invariance_table", "data"),
-    1: ("_interrupts", "normalizers", "families", "transformations"),
-    2: ("glm", "nn", "symbolic"),
-    3: ("information", "checks", "discovery", "strategies"),
-    4: ("metric", "training", "_fisher_inputs"),
-    5: ("claims", "studies", "_fisher_command"),
-    6: ("report", "plots"),
-    7: ("cli", "__main__"),
-}
-FLOOR_OF = {room: floor for floor, rooms in FLOORS.items() for room in rooms}
+HERE = Path(__file__).parents[1]
+TREES = tuple(sorted(p.parent.name for p in HERE.glob("*/__init__.py")))
+Graph = dict[str, set[str]]
 
 
-def room_of(path: Path) -> str:
-    first = path.relative_to(ROOT).parts[0]
-    return first.removesuffix(".py")
+def module_name(path: Path) -> str:
+    parts = path.relative_to(HERE).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def imports(source: str) -> set[str]:
-    """Rooms of lngeom that a module imports, wherever in it."""
+def imported(source: str, known: set[str], package: str = "") -> set[str]:
+    """Known modules that a module imports, wherever in it; a name that is no module is from a package's `__init__`."""
     found = set()
     for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "lngeom":
-            parts = node.module.split(".")
-            found |= {parts[1]} if len(parts) > 1 else {alias.name for alias in node.names}
+        if isinstance(node, ast.ImportFrom):
+            above = ".".join(package.split(".")[: package.count(".") + 2 - node.level]) if node.level else ""
+            origin = ".".join(filter(None, (above, node.module)))
+            for alias in node.names:
+                inner = f"{origin}.{alias.name}"
+                found.add(inner if inner in known else origin)
         elif isinstance(node, ast.Import):
-            found |= {a.name.split(".")[1] for a in node.names if a.name.startswith("lngeom.")}
+            found |= {alias.name for alias in node.names}
+    return found & known
+
+
+def read_graph() -> Graph:
+    """Every module of the three trees → the modules of them that it imports."""
+    paths = {module_name(p): p for tree in TREES for p in sorted((HERE / tree).rglob("*.py"))}
+    graph = {}
+    for name, path in paths.items():
+        package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+        graph[name] = imported(path.read_text(encoding="utf-8"), set(paths), package) - {name}
+    return graph
+
+
+def inside(graph: Graph, folder: str) -> Graph:
+    """Imports between the entries of a folder, files and subfolders, each taken as a whole; "" is the root."""
+    prefix = f"{folder}." if folder else ""
+
+    def entry(module: str) -> str:
+        return module.removeprefix(prefix).split(".")[0] if module.startswith(prefix) else ""
+
+    found: Graph = {entry(module): set() for module in graph if entry(module)}
+    for module, targets in graph.items():
+        if entry(module):
+            found[entry(module)] |= {entry(t) for t in targets} - {"", entry(module)}
     return found
 
 
-def upward(room: str, source: str) -> set[str]:
-    """Imports that do not run downward: of a higher floor, or of another room on the same floor."""
-    here = FLOOR_OF[room]
-    return {r for r in imports(source) if r in FLOOR_OF and r != room and FLOOR_OF[r] >= here}
+def floors(graph: Graph) -> dict[str, int]:
+    """The floor of each node: one above the highest that it imports.
+
+    Raises:
+        ValueError: where imports run in a circle, so that one of them runs upward; the message shows the circle.
+    """
+    found: dict[str, int] = {}
+
+    def visit(node: str, above: tuple[str, ...]) -> int:
+        if node in above:
+            raise ValueError(" → ".join((*above[above.index(node) :], node)))
+        if node not in found:
+            found[node] = 1 + max((visit(n, (*above, node)) for n in sorted(graph[node])), default=-1)
+        return found[node]
+
+    for node in sorted(graph):
+        visit(node, ())
+    return found
 
 
-MODULES = [p for p in sorted(ROOT.rglob("*.py")) if p != ROOT / "__init__.py"]
+GRAPH = read_graph()
+FOLDERS = ("", *sorted({name.rpartition(".")[0] for name in GRAPH} - {""}))
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(ROOT)))
-def test_imports_run_downward(path):
-    assert room_of(path) in FLOOR_OF, f"{room_of(path)} has no floor; add it to FLOORS"
-    assert not upward(room_of(path), path.read_text())
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder or "root")
+def test_imports_run_downward_between_the_entries_of_a_folder(folder):
+    assert floors(inside(GRAPH, folder))
 
 
-def test_the_import_check_sees_an_upward_import():
-    assert upward("glm", "from lngeom.claims import run") == {"claims"}
-    assert upward("glm", "def f():\n    from lngeom import metric") == {"metric"}
-    assert upward("metric", "from lngeom.glm import NormalizedGLM") == set()
+def test_no_modules_import_each_other_in_a_circle():
+    assert floors(GRAPH)
+
+
+def test_the_library_stands_below_the_analysis_and_both_below_the_tests():
+    assert floors(inside(GRAPH, "")) == {"lngeom": 0, "analysis": 1, "tests": 2}
+    assert {"families", "glm", "claims", "cli"} <= set(floors(inside(GRAPH, "lngeom")))
+
+
+@pytest.mark.parametrize(
+    ("module", "target", "folder"),
+    [
+        ("lngeom.glm", "lngeom.claims", "lngeom"),
+        ("lngeom.families", "lngeom.glm", "lngeom"),
+        ("lngeom.training._laws", "lngeom.training._tracker", "lngeom.training"),
+        ("lngeom.metric", "analysis.experiments.loop", ""),
+        ("analysis.experiments.loaders.assemble", "analysis.experiments.mnist", "analysis.experiments"),
+        ("analysis.experiments.loop", "analysis.__main__", "analysis"),
+        ("analysis.figures", "tests.cases", ""),
+        ("tests.test_data", "tests.test_cli", "tests"),
+    ],
+)
+def test_an_import_upward_is_seen(module, target, folder):
+    planted = GRAPH | {module: GRAPH[module] | {target}}
+    with pytest.raises(ValueError, match="→"):
+        floors(inside(planted, folder))
+
+
+def test_two_folders_that_import_each_other_are_seen_though_no_two_modules_do():
+    graph = {"p.a.x": {"p.b.x"}, "p.b.x": set(), "p.b.y": {"p.a.y"}, "p.a.y": set()}
+    assert floors(graph) == {"p.a.x": 1, "p.b.x": 0, "p.b.y": 1, "p.a.y": 0}
+    with pytest.raises(ValueError, match="a → b → a"):
+        floors(inside(graph, "p"))
+
+
+def test_imports_are_read_wherever_they_stand():
+    known = {"lngeom", "lngeom.claims", "lngeom.metric", "lngeom.metric.inner"}
+    assert imported("from lngeom.claims import run", known) == {"lngeom.claims"}
+    assert imported("def f():\n    from lngeom import metric", known) == {"lngeom.metric"}
+    assert imported("from lngeom import __version__\nimport jax", known) == {"lngeom"}
+    assert imported("import lngeom.metric.inner as m", known) == {"lngeom.metric.inner"}
+    assert imported("from . import inner\nfrom .. import claims", known, "lngeom.metric") == {
+        "lngeom.metric.inner",
+        "lngeom.claims",
+    }
 
 
 def test_the_public_surface_is_under_60_lines():
-    assert len((ROOT / "__init__.py").read_text().splitlines()) < 60
+    assert len((HERE / "lngeom" / "__init__.py").read_text().splitlines()) < 60
 
 
 def test_importing_pulls_in_nothing_heavy():

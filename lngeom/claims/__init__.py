@@ -1,5 +1,6 @@
 """The claims of *Layer Normalization* (2016), each with a check: `all_claims`, `run`."""
 
+from lngeom.claims._comparison import TrainingStatement as TrainingStatement
 from lngeom.claims._evidence import (
     Evidence as Evidence,
     Kind as Kind,

@@ -1,11 +1,17 @@
-"""Results of experiments on disk, as `python -m analysis NAME` writes them, for the claims that rest on them."""
+"""Results of experiments on disk, as `python -m analysis NAME` writes them, for the claims that rest on them.
 
+A folder `EXPERIMENT/` holds the curves of every arm (`curves.npz`) and what they are compared by (`statements.json`).
+"""
+
+import json
 from pathlib import Path
 from typing import NamedTuple
 from zipfile import BadZipFile
 
 import numpy as np
 from jaxtyping import Float, Int
+
+from lngeom.claims._comparison import TrainingStatement
 
 
 class NoResults(LookupError):
@@ -55,3 +61,26 @@ def read_curves(folder: Path | None, experiment: str) -> dict[str, Curves]:
             }
     except (OSError, ValueError, KeyError, BadZipFile) as error:
         raise ValueError(f"{path} is damaged, or not the results of an experiment ({error}): run it again") from error
+
+
+def read_statements(folder: Path, experiment: str) -> list[TrainingStatement]:
+    """What the arms of an experiment are compared by, from `folder/EXPERIMENT/statements.json`.
+
+    Args:
+        folder: of all results.
+        experiment: its name.
+
+    Returns:
+        The statements.
+
+    Raises:
+        ValueError: if there is no such file, or it cannot be read.
+    """
+    path = folder / experiment / "statements.json"
+    redo = f"write it with `python -m analysis {experiment} --redraw`"
+    try:
+        return [TrainingStatement.from_json(s) for s in json.loads(path.read_text(encoding="utf-8"))["statements"]]
+    except FileNotFoundError:
+        raise ValueError(f"{path} is missing, which says what the curves are compared by: {redo}") from None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path} is damaged, or of another version ({error}): {redo}") from error

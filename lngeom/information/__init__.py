@@ -5,7 +5,6 @@ from lngeom._numerics import ConvergenceError as ConvergenceError
 from lngeom.information._coupled import BatchCoupled as BatchCoupled
 from lngeom.information._fisher import fisher as fisher
 from lngeom.information._geometry import christoffel as christoffel, geodesic as geodesic
-from lngeom.information._neurons import block_diagonal as block_diagonal, neuron_blocks as neuron_blocks
 from lngeom.information._operator import FisherOperator as FisherOperator
 from lngeom.information._summary import Summary as Summary, summarize as summarize
 from lngeom.information.reference import from_paper_order as from_paper_order, to_paper_order as to_paper_order

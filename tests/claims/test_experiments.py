@@ -2,28 +2,32 @@
 
 import dataclasses
 import io
+import json
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from lngeom.claims import Problem, Verdict, all_claims, run
-from lngeom.claims.experiments import STATEMENTS
+from lngeom.claims import Problem, TrainingStatement, Verdict, all_claims, run
 
 STEPS = np.array([0, 10, 20, 30])
 FAST, SLOW = np.array([1.0, 0.1, 0.1, 0.1]), np.array([1.0, 0.9, 0.8, 0.2])
 
 
-def write(folder, treated, baseline, seeds=5):
-    statement = STATEMENTS["handwriting"][0]
+STATEMENT = TrainingStatement("experiments.handwriting", "faster", "much faster", "new", "old", "NLL", bound=0.65)
+
+
+def write(folder, treated, baseline, seeds=5, statement=STATEMENT):
     arrays = {}
-    for arm, curve in ((statement.treated, treated), (statement.baseline, baseline)):
+    for arm, curve in (("new", treated), ("old", baseline)):
         arrays[f"{arm}/steps"] = STEPS
-        arrays[f"{arm}/metrics"] = np.array([statement.metric])
+        arrays[f"{arm}/metrics"] = np.array(["NLL"])
         arrays[f"{arm}/curves"] = np.tile(curve[None, :, None], (seeds, 1, 1)).astype(np.float32)
     buffer = io.BytesIO()
     np.savez(buffer, **arrays)
     (folder / "handwriting").mkdir(exist_ok=True)
     (folder / "handwriting" / "curves.npz").write_bytes(buffer.getvalue())
+    statements = json.dumps({"statements": [statement.as_json()]})
+    (folder / "handwriting" / "statements.json").write_text(statements)
 
 
 @pytest.fixture
@@ -64,6 +68,23 @@ def test_damaged_results_are_an_error_and_not_a_lack_of_results(problem):
     outcome = run(CLAIM, problem)
     assert "damaged" in outcome.error
     assert not outcome.as_recorded
+
+
+def test_curves_without_a_statement_that_fits_them_are_an_error(problem):
+    for statement, message in (
+        (dataclasses.replace(STATEMENT, claim="experiments.draw"), "no statement of handwriting"),
+        (dataclasses.replace(STATEMENT, baseline="older"), "no curve 'NLL' of 'older'"),
+        (dataclasses.replace(STATEMENT, metric="error"), "no curve 'error' of 'new', 'old'"),
+    ):
+        write(problem.results, FAST, SLOW, statement=statement)
+        outcome = run(CLAIM, problem)
+        assert message in outcome.error
+        assert not outcome.as_recorded
+    path = problem.results / "handwriting" / "statements.json"
+    path.write_text('{"statements": [{"text": "faster"}]}')
+    assert "a statement lacks claim, paper" in run(CLAIM, problem).error
+    path.unlink()
+    assert "python -m analysis handwriting --redraw" in run(CLAIM, problem).error
 
 
 def test_they_are_left_out_of_an_audit_that_does_not_ask_for_them():

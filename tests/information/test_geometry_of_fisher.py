@@ -1,14 +1,13 @@
-"""The connection and geodesics of the Fisher metric, and its block diagonal by neuron."""
+"""The connection and geodesics of the Fisher metric."""
 
 from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
 import lngeom as lg
-import numpy as np
 import pytest
 from lngeom._numerics import agreement
-from lngeom.information import block_diagonal, christoffel, geodesic, neuron_blocks
+from lngeom.information import christoffel, geodesic
 
 from tests.information import zoo
 
@@ -52,34 +51,3 @@ def test_the_connection_of_a_sampled_metric_is_refused():
     F = zoo.plain_network().fisher(method="monte_carlo", key=jax.random.key(0), samples=2)
     with pytest.raises(ValueError, match="exact metric"):
         christoffel(F, jnp.ones(F.in_size()))
-
-
-LAYERS = [{"first.kernel": 1, "norm.gain": 0, "norm.bias": 0}, {"last.kernel": 1, "last.bias": 0}]
-
-
-def test_neuron_blocks_are_slices_of_the_matrix():
-    F = zoo.layer_norm_network().fisher()
-    M = F.as_matrix()
-    blocks = neuron_blocks(F, LAYERS)
-    assert [b.shape for b in blocks] == [(6, 6, 6), (3, 7, 7)]
-    approximate = block_diagonal(F, LAYERS)
-    kept = approximate != 0
-    assert int(jnp.sum(kept)) == 6 * 36 + 3 * 49
-    assert agreement(jnp.where(kept, approximate - M, 0) + jnp.max(M), jnp.full(M.shape, jnp.max(M)), 1e-13).agrees
-    assert agreement(jnp.trace(approximate), jnp.trace(M), 1e-13).agrees
-    with pytest.raises(ValueError, match="each layer must name leaves once"):
-        neuron_blocks(F, [{"first": 1}])
-
-
-def test_normalization_couples_the_neurons_of_a_layer():
-    """Without it the same-layer blocks of one GLM vanish; with layer norm they do not."""
-    error = {}
-    for normalizer in (lg.normalizers.Identity(), lg.normalizers.BatchNorm(), lg.normalizers.LayerNorm()):
-        F = glm(normalizer)
-        approximate = block_diagonal(F, [{"weights": 0, "bias": 0, "gain": 0}])
-        M = F.as_matrix()
-        error[type(normalizer).__name__] = float(jnp.linalg.norm(M - approximate) / jnp.linalg.norm(M))
-    assert error["Identity"] < 1e-14
-    assert error["BatchNorm"] < 1e-14
-    assert error["LayerNorm"] > 0.05
-    assert np.isfinite(list(error.values())).all()

@@ -2,7 +2,7 @@
 
 import math
 
-from analysis import bench_layers as bench
+from analysis.benchmarks import bench_layers as bench
 
 
 def test_workers_are_timed_in_both_modes_and_compared_with_lngeom():

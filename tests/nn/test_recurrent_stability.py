@@ -4,7 +4,7 @@ import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from analysis import recurrent_stability as rs
+from analysis.experiments import recurrent_stability as rs
 from lngeom import nn
 
 SMALL = rs.recurrent_stability((0.5, 1.5, 3.0), steps=300, hidden=64)

@@ -1,0 +1,312 @@
+"""Fisher products and matrices against the other libraries, side by side: `python -m analysis.bench_fisher`.
+
+Rounds are interleaved and the smallest time of each contender counts, so that a ratio is one of a single run. A peer
+that is not installed is left out; what cannot finish is measured on fewer samples or columns, its time multiplied,
+and marked `scaled`. Each task can be run alone; its results replace those in the JSON file.
+"""
+
+import argparse
+import itertools
+import json
+import random
+import time
+from collections.abc import Callable
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import lngeom as lg
+from lngeom import plots
+from lngeom._files import check_writable
+
+from analysis.benchmarks import fisher_peers as peers
+
+OURS = "lngeom"
+Times = dict[str, float]
+
+
+def best_times(contenders: peers.Contenders, rounds: int, budget: float = 0.25) -> Times:
+    """Smallest mean time of each contender over rounds in which all take turns, in seconds.
+
+    Each round has an order of its own: threads that one library leaves spinning slow down whoever comes next.
+    """
+    repeats = {}
+    for name, run in contenders.items():
+        jax.block_until_ready(run())
+        start = time.perf_counter()
+        jax.block_until_ready(run())
+        repeats[name] = max(1, int(budget / max(time.perf_counter() - start, 1e-6)))
+    best = dict.fromkeys(contenders, float("inf"))
+    order = random.Random(0)
+    for _ in range(rounds):
+        for name in order.sample(list(contenders), len(contenders)):
+            run = contenders[name]
+            start = time.perf_counter()
+            for _ in range(repeats[name]):
+                result = run()
+            jax.block_until_ready(result)
+            best[name] = min(best[name], (time.perf_counter() - start) / repeats[name])
+    return best
+
+
+GEMM = "a matrix product"
+SIZE = 1024
+
+
+def gemm(dtype: Any) -> peers.Contenders:
+    """A large matrix product, which takes its turn among the contenders: the rate of the machine at that time."""
+    a = jnp.ones((SIZE, SIZE), dtype)
+    product = jax.jit(jnp.matmul)
+    return {GEMM: lambda: product(a, a)}
+
+
+def fraction(operations: float, seconds: float, gemm_seconds: float) -> float:
+    """Rate of so many multiplications and additions, over that of the matrix product."""
+    return operations / seconds * gemm_seconds / (2 * SIZE**3)
+
+
+def fisher(model: peers.Model) -> lg.FisherOperator:
+    """Our operator of a network."""
+    return lg.fisher(model.apply, model.params, model.inputs, family=model.family)
+
+
+def bench_product(F: lg.FisherOperator, model: peers.Model, rounds: int, slow: bool, budget: float = 0.25) -> Times:
+    """One product."""
+    v, plain = model.tangent, peers.plain_product(model)
+    compiled = jax.jit(lambda v: F.mv(v))
+    ours = {OURS: lambda: F.mv(v), f"{OURS}, inside a jit": lambda: compiled(v)}
+    written = {"jvp → Λ → vjp": lambda: plain(model.params, model.inputs, v)}
+    return best_times(ours | written | peers.products(model, slow), rounds, budget)
+
+
+RATE = "fraction of the rate of a matrix product"
+"""How near a task is to the arithmetic it cannot do without, at the rate of a large matrix product."""
+
+
+def bench_many(F: lg.FisherOperator, model: peers.Model, rounds: int) -> Times:
+    """64 products, at once and one by one: the arithmetic of both is that of matrix products with the kernels."""
+    vectors = jax.random.normal(jax.random.key(5), (F.in_size(), 64), F.problem.dtype)
+    tangents = [F.problem.unravel(v) for v in vectors.T]
+    contenders = {OURS: lambda: F.mm(vectors), "64 products": lambda: [F.mv(v) for v in tangents]}
+    times = best_times(contenders | gemm(F.problem.dtype), rounds)
+    one = times.pop(GEMM)
+    kernels = [a * b for a, b in itertools.pairwise(model.widths)]
+    operations = 64 * 4 * len(model.inputs) * (sum(kernels) + sum(kernels[1:]))
+    one_by_one = fraction(operations, times["64 products"], one)
+    return times | {RATE: fraction(operations, times[OURS], one), f"{RATE}, of the 64 products": one_by_one}
+
+
+def bench_dense(
+    F: lg.FisherOperator, parts: dict[str, peers.Part], rounds: int, budget: float = 0.1, floor: float | None = None
+) -> Times:
+    """The matrix; of those that do a part of the work, their times multiplied."""
+    contenders = {OURS: F.as_matrix} | {name: part.run for name, part in parts.items()} | gemm(F.problem.dtype)
+    times = best_times(contenders, rounds, budget)
+    one = times.pop(GEMM)
+    result = {}
+    for name, value in times.items():
+        scale = parts[name].scale if name in parts else 1.0
+        result[name if scale == 1.0 else f"{name}, scaled"] = value * scale
+    if floor is not None:
+        result[RATE] = fraction(floor, times[OURS], one)
+    return result
+
+
+def product_s(rounds: int) -> Times:
+    """One product, P = 1,034, f64: so short that many short rounds are needed to meet every contender at its best."""
+    model = peers.network([20, 32, 10], 256, jnp.float64)
+    return bench_product(fisher(model), model, 20 * rounds, slow=True, budget=0.02)
+
+
+def product_m(rounds: int) -> Times:
+    """One product, P = 670,730, f32."""
+    model = peers.network([784, 512, 512, 10], 512, jnp.float32)
+    return bench_product(fisher(model), model, rounds, slow=False)
+
+
+def product_glm(rounds: int) -> Times:
+    """One product of a layer-normalized GLM, H = D = 64, N = 2,000, f64 (somax with the cheaper Λ = I)."""
+    glm, model = peers.glm(64, 64, 2000)
+    return bench_product(lg.fisher(glm, model.params, model.inputs), model, rounds, slow=False)
+
+
+def many_s(rounds: int) -> Times:
+    """64 products at once, task S."""
+    model = peers.network([20, 32, 10], 256, jnp.float64)
+    return bench_many(fisher(model), model, rounds)
+
+
+def many_m(rounds: int) -> Times:
+    """64 products at once, task M."""
+    model = peers.network([784, 512, 512, 10], 512, jnp.float32)
+    return bench_many(fisher(model), model, min(rounds, 2))
+
+
+def many_glm(rounds: int) -> Times:
+    """64 products at once, the GLM."""
+    glm, model = peers.glm(64, 64, 2000)
+    return bench_many(lg.fisher(glm, model.params, model.inputs), model, rounds)
+
+
+def dense_s(rounds: int) -> Times:
+    """The matrix of task S, f64."""
+    model = peers.network([20, 32, 10], 256, jnp.float64)
+    return bench_dense(fisher(model), peers.dense(model, None, None), rounds)
+
+
+def dense_d(rounds: int) -> Times:
+    """The matrix of 64-64-10, N = 512, P = 4,874, f32."""
+    model = peers.network([64, 64, 10], 512, jnp.float32)
+    return bench_dense(fisher(model), peers.dense(model, 128, 64), min(rounds, 2))
+
+
+def _dense_glm(size: int, samples: int, rounds: int) -> Times:
+    glm, model = peers.glm(size, size, samples)
+    parts = peers.dense(model, 64, 100 if size < 64 else 16, (16, 64) if samples < 10_000 else (16,))
+    floor = 2 * samples * (size * (size + 1) / 2) ** 2
+    return bench_dense(lg.fisher(glm, model.params, model.inputs), parts, rounds, floor=floor)
+
+
+def dense_glm_32(rounds: int) -> Times:
+    """The matrix of a layer-normalized GLM, H = D = 32, N = 2,000, f64."""
+    return _dense_glm(32, 2000, rounds)
+
+
+def dense_glm_32_long(rounds: int) -> Times:
+    """The same, N = 10,000."""
+    return _dense_glm(32, 10_000, min(rounds, 2))
+
+
+def dense_glm_64(rounds: int) -> Times:
+    """The same, H = D = 64, N = 2,000."""
+    return _dense_glm(64, 2000, min(rounds, 2))
+
+
+def cost(rounds: int, counts: tuple[int, ...] = (10**3, 10**4, 10**5, 10**6)) -> dict[str, dict]:
+    """Time and temporary memory of streamed products as N grows, and time of one product as P grows."""
+    samples, parameters = {}, {}
+    for count in counts:
+        model = peers.network([16, 24, 4], count, jnp.float32)
+        F = lg.fisher(model.apply, model.params, model.inputs, family=model.family, chunk=500, check=False)
+        v = model.tangent
+        times = best_times({"product": lambda F=F, v=v: F.mv(v), "diagonal": F.diagonal}, 2, budget=0.05)
+        compiled = jax.jit(lambda F, v: F.mv(v)).lower(F, v).compile().memory_analysis()
+        samples[count] = times | {"temporary bytes": compiled.temp_size_in_bytes}
+    for width in (32, 64, 128, 256, 512, 1024):
+        model = peers.network([width, width, 10], 256, jnp.float32)
+        F, v = fisher(model), model.tangent
+        parameters[F.in_size()] = best_times({"product": lambda F=F, v=v: F.mv(v)}, rounds)["product"]
+    return {"samples": samples, "parameters": parameters}
+
+
+TASKS: dict[str, Callable[[int], dict]] = {
+    "product-S": product_s,
+    "product-M": product_m,
+    "product-GLM": product_glm,
+    "many-S": many_s,
+    "many-M": many_m,
+    "many-GLM": many_glm,
+    "dense-S": dense_s,
+    "dense-D": dense_d,
+    "dense-GLM-32": dense_glm_32,
+    "dense-GLM-32-long": dense_glm_32_long,
+    "dense-GLM-64": dense_glm_64,
+    "cost": cost,
+}
+
+
+def table(results: dict[str, dict]) -> str:
+    """The results as Markdown."""
+    lines = ["| task | contender | time | ÷ lngeom |", "|---|---|---|---|"]
+    for task, times in results.items():
+        if task == "cost":
+            continue
+        for name, value in times.items():
+            if name.startswith("fraction"):
+                lines.append(f"| {task} | {name} | {value:.2f} | |")
+            else:
+                lines.append(f"| {task} | {name} | {value * 1e3:.3g} ms | {value / times[OURS]:.2f} |")
+    return "\n".join(lines)
+
+
+def draw_times(results: dict[str, dict], stem: Path, configuration: dict) -> None:
+    """A panel for each task: every time as a multiple of ours, on one scale for all."""
+    tasks = [task for task in TASKS if task in results and task != "cost"]
+    rows = -(-len(tasks) // 3)
+    with plots.figure(rows, 3, height=1.5, sharex=True) as (figure, axes):
+        for axis in axes.flat[len(tasks) :]:
+            axis.set_visible(False)
+        for axis, task in zip(axes.flat, tasks, strict=False):
+            times = {name: value for name, value in results[task].items() if not name.startswith("fraction")}
+            places = range(len(times))[::-1]
+            colours = [plots.COLOURS[0] if name.startswith(OURS) else plots.COLOURS[1] for name in times]
+            axis.axvline(1, color="0.6", linestyle="-", linewidth=0.8)
+            axis.scatter([value / times[OURS] for value in times.values()], places, s=14, color=colours)
+            axis.set_yticks(places, [name.replace(" of products, ", ", ") for name in times], fontsize=5)
+            axis.set(xscale="log", xlim=(0.5, 3000), ylim=(-0.7, len(times) - 0.3))
+            axis.set_title(f"{task}: {float(f'{times[OURS] * 1e3:.3g}'):g} ms")
+            axis.grid(axis="y", visible=False)
+        for axis in axes.flat[max(0, len(tasks) - 3) : len(tasks)]:
+            axis.set_xlabel("time ÷ lngeom's")
+            axis.tick_params(labelbottom=True)
+        about = (
+            "Fisher products and matrices by library: smallest time of interleaved rounds over that of lngeom (in each "
+            "title). JAX libraries ran inside a jit, unless by themselves; what is scaled did a part."
+        )
+        plots.save(figure, stem, results, caption=about, **configuration)
+
+
+def draw_cost(result: dict[str, dict], stem: Path, configuration: dict) -> None:
+    """Time and memory against N, and time against P, with lines of slope one."""
+    samples, parameters = ({int(k): row for k, row in result[name].items()} for name in ("samples", "parameters"))
+    counts, sizes = list(samples), list(parameters)
+    with plots.figure(1, 3, height=2.2) as (figure, axes):
+        left, middle, right = axes.flat
+        for name, marker in (("product", "o"), ("diagonal", "s")):
+            left.loglog(counts, [samples[n][name] for n in counts], marker=marker, label=name)
+        left.loglog(counts, [samples[counts[0]]["product"] * n / counts[0] for n in counts], "k:", label="∝ N")
+        left.set(xlabel="samples N", ylabel="time, s", title="chunks of 500 samples")
+        left.legend()
+        middle.semilogx(counts, [samples[n]["temporary bytes"] / 2**10 for n in counts], marker="o")
+        middle.set(xlabel="samples N", ylabel="temporary memory, KiB", title="of a product", ylim=(0, None))
+        right.loglog(sizes, list(parameters.values()), marker="o", label="product, N = 256")
+        right.loglog(sizes, [parameters[sizes[-1]] * p / sizes[-1] for p in sizes], "k:", label="∝ P")
+        right.set(xlabel="parameters P", ylabel="time, s", title="one product")
+        right.legend()
+        text = "Cost of a Fisher product: linear in the samples with flat memory, and at most linear in the parameters."
+        plots.save(figure, stem, result, caption=text, **configuration)
+
+
+def main() -> None:
+    """Runs the tasks named, prints the table, and writes JSON and figures."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("tasks", nargs="*", metavar="TASK", help=f"of {', '.join(TASKS)}; all of them by default")
+    parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--out", type=Path, default=Path("figures"))
+    options = parser.parse_args()
+    unknown = sorted(set(options.tasks) - set(TASKS))
+    if unknown:
+        parser.error(f"no task {', '.join(unknown)}; the tasks are {', '.join(TASKS)}")
+    check_writable(options.out)
+    jax.config.update("jax_enable_x64", True)
+    stored = options.out / "bench_fisher.json"
+    try:
+        results = json.loads(stored.read_text())["data"] if stored.exists() else {}
+    except (ValueError, KeyError) as error:
+        parser.error(f"{stored} is damaged ({error!r}): remove it, or give another --out")
+    for name in options.tasks or TASKS:
+        results[name] = TASKS[name](options.rounds)
+        print(table({name: results[name]}), flush=True)
+    results = {name: results[name] for name in TASKS if name in results}
+    packages = ["curvlinops-for-pytorch", "jaxlib", "laplax", "nngeometry", "python-somax", "torch"]
+    installed = {distribution.metadata["Name"].lower() for distribution in metadata.distributions()}
+    about = {"configuration": {name: metadata.version(name) for name in packages if name in installed}}
+    draw_times(results, options.out / "bench_fisher", about)
+    if "cost" in results:
+        draw_cost(results["cost"], options.out / "fisher_cost", about)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,370 @@
+"""The attentive reader of cloze questions (Section 6.2, Figure 2), with layer norm and with recurrent batch norm.
+
+Batch norm as in Cooijmans et al. (arXiv 1603.09025): on both summed inputs and on the cell, with statistics of every
+time step, and gains that start at 0.1; "everywhere" puts it on the embedded words and the attention too.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax.nn import sigmoid
+from jaxtyping import Array, Float, PRNGKeyArray
+from lngeom import nn
+from lngeom.claims import TrainingStatement
+from lngeom.nn import RunningStatistics
+
+from analysis.experiments.datasets import Questions
+from analysis.experiments.experiment import Experiment, Panel, Settings
+from analysis.experiments.loaders import assemble
+from analysis.experiments.loop import gradient_task
+from analysis.experiments.networks import Dense, cell, embedding, fresh_statistics, negative_log_likelihood, rows
+
+
+@dataclass(frozen=True)
+class ReaderSettings(Settings):
+    """Sizes."""
+
+    vocabulary: int = 24
+    entities: int = 8
+    embedding: int = 32
+    hidden: int = 64
+    rate: float = 1e-3
+    batch: int = 64
+    dropout: float = 0.0
+    documents: int = 40_000
+    held_out: int = 500
+    clip: float = 100.0
+    permuted: bool = False
+
+
+class Arm(NamedTuple):
+    """Which normalization, where, and the value at which its gains start."""
+
+    norm: str
+    everywhere: bool = False
+    gain: float = 1.0
+
+
+POPULATION = 256
+"""Training questions whose statistics batch norm is evaluated with: running ones lag behind the weights, which the
+small variance of nearly constant words makes fatal."""
+
+FACTS, RELATIONS, NOUNS = 5, 4, 8
+
+
+def stories(settings: ReaderSettings, seed: int = 0) -> Questions:
+    """Five facts "@entity relation noun .", with different entities and nouns, and one of them with a gap.
+
+    Entities are drawn anew for every document, so that none can be learned by heart.
+
+    Args:
+        settings: sizes.
+        seed: of the stories.
+
+    Returns:
+        The questions.
+    """
+    rng = np.random.default_rng(seed)
+    relations = 1 + settings.entities + np.arange(RELATIONS)
+    nouns = relations[-1] + 1 + np.arange(NOUNS)
+    stop, gap = nouns[-1] + 1, nouns[-1] + 2
+
+    def draw(count):
+        entities = rng.permuted(np.tile(np.arange(settings.entities), (count, 1)), axis=1)[:, :FACTS]
+        pairs = rng.permuted(np.tile(np.arange(RELATIONS * NOUNS), (count, 1)), axis=1)[:, :FACTS]
+        facts = np.stack([1 + entities, relations[pairs // NOUNS], nouns[pairs % NOUNS], np.full_like(pairs, stop)], -1)
+        asked = rng.integers(0, FACTS, count)
+        chosen = facts[np.arange(count), asked]
+        chosen[:, 0] = gap
+        return (
+            facts.reshape(count, -1).astype(np.int32),
+            np.full(count, 4 * FACTS, np.int32),
+            chosen.astype(np.int32),
+            np.full(count, 4, np.int32),
+            entities[np.arange(count), asked].astype(np.int32),
+        )
+
+    return Questions(*draw(settings.documents), test=Questions(*draw(settings.held_out)))
+
+
+def renamed(batch: Questions, entities: int, vocabulary: int, key: PRNGKeyArray) -> Questions:
+    """The same questions with entities renamed at random, so that none is learned by heart (Hermann et al., 2015)."""
+    names = jax.random.permutation(key, entities).astype(batch.documents.dtype)
+    kept = jnp.arange(entities + 1, vocabulary, dtype=names.dtype)
+    table = jnp.concatenate([jnp.zeros(1, names.dtype), 1 + names, kept])
+    return batch._replace(
+        documents=table[batch.documents], questions=table[batch.questions], answers=names[batch.answers]
+    )
+
+
+class BatchNormLSTM(eqx.Module):
+    """The LSTM of Cooijmans et al.: batch norm of both summed inputs and of the cell, by time step.
+
+    Attributes:
+        lstm: weights and bias.
+        gains: of recurrent and input part, and of the cell.
+        cell_bias: of the normalized cell.
+    """
+
+    lstm: nn.LSTM
+    gains: tuple[Array, Array, Array]
+    cell_bias: Float[Array, " H"]
+
+    def __init__(self, inputs: int, hidden: int, *, key, gain: float):
+        self.lstm = cell("LSTM", False, inputs, hidden, key=key)
+        self.gains = tuple(jnp.full(n, gain, jnp.float32) for n in (4 * hidden, 4 * hidden, hidden))  # pyright: ignore
+        self.cell_bias = jnp.zeros(hidden, jnp.float32)
+
+    def fresh(self, steps: int) -> tuple[RunningStatistics, ...]:
+        """Statistics of every time step, before the first batch."""
+        h = self.lstm.hidden
+        return jax.tree.map(
+            lambda v: jnp.tile(v[None], (steps, 1)), tuple(fresh_statistics(n) for n in (4 * h, 4 * h, h))
+        )
+
+    def unroll(self, xs, lengths, running, training):
+        """Last states, outputs of every step and statistics to store; padded steps keep the state."""
+        options = {"training": training, "momentum": 0.0}
+        recurrent, inputs, cells = running
+        projected, inputs = jax.vmap(lambda a, r: nn.batch_norm(a, self.gains[1], None, r, **options))(
+            xs @ self.lstm.input_weights.T, inputs
+        )
+
+        def step(state, item):
+            h, c = state
+            b, t, recurrent, cells = item
+            a, recurrent = nn.batch_norm(h @ self.lstm.recurrent_weights.T, self.gains[0], None, recurrent, **options)
+            f, i, o, g = jnp.split(a + b + self.lstm.bias[None], 4, -1)
+            following = sigmoid(f) * c + sigmoid(i) * jnp.tanh(g)
+            n, cells = nn.batch_norm(following, self.gains[2], self.cell_bias, cells, **options)
+            inside = (t < lengths)[:, None]
+            out = sigmoid(o) * jnp.tanh(n)
+            state = (jnp.where(inside, out, h), jnp.where(inside, following, c))
+            return state, (jnp.where(inside, out, 0), recurrent, cells)
+
+        zeros = jnp.zeros((xs.shape[1], self.lstm.hidden), xs.dtype)
+        (h, _), (outputs, recurrent, cells) = jax.lax.scan(
+            jax.checkpoint(step, prevent_cse=False),
+            (zeros, zeros),
+            (projected, jnp.arange(xs.shape[0]), recurrent, cells),
+        )
+        return h, outputs, (recurrent, inputs, cells)
+
+
+class Reader(eqx.Module):
+    """Two LSTMs, attention over the document, and a softmax over entities."""
+
+    words: Float[Array, "V E"]
+    document: Any
+    question: Any
+    from_document: Dense
+    from_question: Dense
+    attention: Float[Array, " A"]
+    read: Dense
+    asked: Dense
+    answer: Dense
+    gains: tuple[Array, ...] | None
+    dropout: float = eqx.field(static=True)
+
+    def __call__(self, data: Questions, running: dict[str, Any], training: bool, key=None):
+        """Logits of the entities, and statistics: in training those of the batch."""
+        stored: dict[str, Any] = {}
+
+        def normalized(name, values, gain):
+            if self.gains is None:
+                return values
+            out, stored[name] = nn.batch_norm(
+                values, self.gains[gain], None, running[name], training=training, momentum=0.0
+            )
+            return out
+
+        def encode(name, encoder, symbols, lengths):
+            xs = jnp.swapaxes(self.words[symbols], 0, 1)
+            xs = normalized(f"{name} words", xs, 0)
+            if isinstance(encoder, BatchNormLSTM):
+                last, outputs, stored[name] = encoder.unroll(xs, lengths, running[name], training)
+                return last, outputs
+            state, outputs = nn.unroll(encoder, xs, lengths=lengths)
+            return encoder.output(state), outputs
+
+        _, d = encode("document", self.document, data.documents, data.document_lengths)
+        q, _ = encode("question", self.question, data.questions, data.question_lengths)
+        m = jnp.tanh(normalized("attention", self.from_document(d) + self.from_question(q)[None], 1))
+        scores = m @ self.attention
+        inside = jnp.arange(d.shape[0])[:, None] < data.document_lengths[None]
+        weights = jax.nn.softmax(jnp.where(inside, scores, -1e9), 0)
+        r = jnp.sum(weights[..., None] * d, 0)
+        g = jnp.tanh(normalized("joint", self.read(r) + self.asked(q), 1))
+        if training and self.dropout > 0 and key is not None:
+            kept = jax.random.bernoulli(key, 1 - self.dropout, g.shape)
+            g = jnp.where(kept, g / (1 - self.dropout), 0)
+        return self.answer(g), stored
+
+
+def task(settings: ReaderSettings, arm: Arm, data: Questions):
+    """Training of one arm."""
+    h, e = settings.hidden, settings.embedding
+    lengths = {"document": data.documents.shape[1], "question": data.questions.shape[1]}
+
+    def encoder(key):
+        if arm.norm == "batch norm":
+            return BatchNormLSTM(e, h, key=key, gain=arm.gain)
+        return cell("LSTM", arm.norm == "layer norm", e, h, key=key, gain=arm.gain)
+
+    def init(key):
+        k = jax.random.split(key, 9)
+        gains = None
+        if arm.everywhere:
+            gains = (jnp.full(e, 1.0, jnp.float32), jnp.full(h, 1.0, jnp.float32))
+        model = Reader(
+            embedding(k[0], settings.vocabulary, e),
+            encoder(k[1]),
+            encoder(k[2]),
+            Dense(h, h, key=k[3]),
+            Dense(h, h, key=k[4]),
+            jax.random.normal(k[5], (h,), jnp.float32) / h**0.5,
+            Dense(h, h, key=k[6]),
+            Dense(h, h, key=k[7]),
+            Dense(h, settings.entities, key=k[8]),
+            gains,
+            settings.dropout,
+        )
+        return model, None
+
+    def fresh(model):
+        running: dict[str, Any] = {}
+        if arm.norm == "batch norm":
+            running = {name: getattr(model, name).fresh(steps) for name, steps in lengths.items()}
+        if arm.everywhere:
+            running |= {f"{name} words": fresh_statistics(e) for name in lengths}
+            running |= {name: fresh_statistics(h) for name in ("attention", "joint")}
+        return running
+
+    def loss(model, extra, key, data):
+        keys = jax.random.split(key)
+        chosen = rows(keys[0], data.documents.shape[0], settings.batch)
+        batch = Questions(*(v[chosen] for v in data[:5]))
+        if settings.permuted:
+            batch = renamed(batch, settings.entities, settings.vocabulary, jax.random.fold_in(key, 2))
+        logits, _ = model(batch, fresh(model), True, keys[1])
+        return jnp.mean(negative_log_likelihood(logits, batch.answers)), extra
+
+    def evaluate(model, extra, data):
+        _, statistics = model(Questions(*(v[:POPULATION] for v in data[:5])), fresh(model), True, jax.random.key(0))
+        logits, _ = model(data.test, statistics, False)
+        wrong = jnp.argmax(logits, -1) != data.test.answers
+        return {
+            "validation error": jnp.mean(wrong.astype(jnp.float32)),
+            "validation NLL": jnp.mean(negative_log_likelihood(logits, data.test.answers)),
+        }
+
+    optimizer = optax.chain(optax.clip_by_global_norm(settings.clip), optax.adam(settings.rate))
+    return gradient_task(init, loss, optimizer, evaluate)
+
+
+def made_up(settings: ReaderSettings) -> Questions:
+    """Noise of the shape of the full size."""
+    rng = np.random.default_rng(0)
+
+    def draw(count, test=None):
+        documents = rng.integers(1, settings.vocabulary, (count, 140)).astype(np.int32)
+        questions = rng.integers(1, settings.vocabulary, (count, 20)).astype(np.int32)
+        lengths = (np.full(count, v, np.int32) for v in (140, 20))
+        answers = rng.integers(0, settings.entities, count).astype(np.int32)
+        return Questions(documents, next(lengths), questions, next(lengths), answers, test)
+
+    return draw(128, draw(8))
+
+
+ARMS = {
+    "LSTM": Arm("none"),
+    "BN-LSTM": Arm("batch norm", gain=0.1),
+    "BN-everywhere": Arm("batch norm", everywhere=True, gain=0.1),
+    "LN-LSTM": Arm("layer norm"),
+    "LN-LSTM, gain 0.1": Arm("layer norm", gain=0.1),
+}
+
+FASTER = "trains faster than the baseline and both variants of batch norm"
+BETTER = "converges to a better validation result than the baseline and both variants of batch norm"
+MEASURES: tuple[tuple[Literal["speed", "best"], str, str], ...] = (
+    ("speed", "fewer steps to the best error of", FASTER),
+    ("best", "lower best error than", BETTER),
+)
+STATEMENTS = (
+    TrainingStatement(
+        claim="experiments.attentive_reader",
+        text="layer norm: fewer steps to an error of one half than LSTM",
+        paper=FASTER,
+        treated="LN-LSTM",
+        baseline="LSTM",
+        metric="validation error",
+        target=0.5,
+    ),
+    TrainingStatement(
+        claim="experiments.attentive_reader",
+        text="layer norm: lower best error than LSTM",
+        paper=BETTER,
+        treated="LN-LSTM",
+        baseline="LSTM",
+        metric="validation error",
+        measure="best",
+    ),
+    *(
+        TrainingStatement(
+            claim="experiments.attentive_reader.batch_norm",
+            text=f"layer norm: {what} {than}",
+            paper=paper,
+            treated="LN-LSTM",
+            baseline=than,
+            metric="validation error",
+            measure=measure,
+        )
+        for than in ("BN-LSTM", "BN-everywhere")
+        for measure, what, paper in MEASURES
+    ),
+    TrainingStatement(
+        claim="experiments.attentive_reader.gain",
+        text="gain 1.0: lower best NLL than gain 0.1",
+        paper="1.0 performed significantly better than 0.1",
+        treated="LN-LSTM",
+        baseline="LN-LSTM, gain 0.1",
+        metric="validation NLL",
+        measure="best",
+    ),
+)
+
+EXPERIMENT = Experiment(
+    name="attentive_reader",
+    title="Attentive reader",
+    source="Section 6.2, Figure 2",
+    arms=ARMS,
+    small=ReaderSettings(steps=400, every=20, rate=3e-3),
+    full=ReaderSettings(
+        steps=800_000,
+        every=1000,
+        vocabulary=30_000,
+        entities=600,
+        embedding=240,
+        hidden=240,
+        rate=8e-5,
+        dropout=0.5,
+        documents=0,
+        permuted=True,
+    ),
+    data=stories,
+    task=task,
+    load=assemble.attentive_reader,
+    statements=STATEMENTS,
+    batched=False,
+    panels=(
+        Panel("validation error", "Validation error", "error rate", limits=(0, None)),
+        Panel("validation NLL", "Validation NLL", "NLL, nats"),
+    ),
+    synthetic=made_up,
+    note="Five facts, of which one is asked; gains of batch norm start at 0.1; learning rate 0.003.",
+)

@@ -1,0 +1,306 @@
+"""Handwriting from text (Section 6.5, Figure 5): three LSTMs, a soft window over the text, and a mixture density.
+
+The network is that of Graves (arXiv 1308.0850), Section 5.2; a sequence is made of points (dx, dy, pen lifted after).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array, Float, Int
+from lngeom import plots
+from lngeom.claims import TrainingStatement
+
+from analysis.experiments.datasets import Lines
+from analysis.experiments.experiment import Experiment, Panel, Settings
+from analysis.experiments.loaders import assemble
+from analysis.experiments.loop import Run, gradient_task
+from analysis.experiments.networks import Dense, cell, rows
+
+
+@dataclass(frozen=True)
+class HandwritingSettings(Settings):
+    """Sizes."""
+
+    characters: int = 8
+    hidden: int = 64
+    windows: int = 4
+    mixtures: int = 8
+    rate: float = 1e-3
+    batch: int = 8
+    clip: float = 10.0
+    lines: int = 1000
+    held_out: int = 50
+    text: int = 10
+
+
+class Arm(NamedTuple):
+    """Whether the LSTMs are layer-normalized."""
+
+    normalized: bool
+
+
+def glyphs(settings: HandwritingSettings, seed: int = 0) -> Lines:
+    """Lines of made-up letters: each letter is a loop of two sinusoids, after which the pen is lifted and moves on.
+
+    Args:
+        settings: sizes.
+        seed: of letters and lines.
+
+    Returns:
+        The lines.
+    """
+    rng = np.random.default_rng(seed)
+    letters = []
+    for points in rng.integers(8, 12, settings.characters):
+        t = np.linspace(0, 2 * np.pi, points)
+        (a, b, c, d), (p, q, r, s) = rng.uniform(0.4, 1.2, 4), rng.uniform(0, 2 * np.pi, 4)
+        path = np.stack([a * np.sin(t + p) + b * np.sin(2 * t + q), c * np.sin(t + r) + d * np.sin(3 * t + s)], 1)
+        letters.append(path - path[:1])
+
+    def draw(count):
+        texts = rng.integers(0, settings.characters, (count, settings.text))
+        longest = settings.text * max(map(len, letters))
+        points, lengths = np.zeros((count, longest, 3), np.float32), np.zeros(count, np.int32)
+        for n, text in enumerate(texts):
+            path = np.concatenate([letters[c] * rng.normal(1, 0.05) + [2.5 * u, 0] for u, c in enumerate(text)])
+            lifted = np.zeros(len(path))
+            lifted[np.cumsum([len(letters[c]) for c in text]) - 1] = 1
+            offsets = np.diff(path, axis=0, prepend=np.zeros((1, 2))) + rng.normal(0, 0.03, path.shape)
+            points[n, : len(path)] = np.column_stack([offsets, lifted])
+            lengths[n] = len(path)
+        return points, lengths, texts.astype(np.int32), np.full(count, settings.text, np.int32)
+
+    return Lines(*draw(settings.lines), test=Lines(*draw(settings.held_out)))
+
+
+class WindowState(NamedTuple):
+    """States of the three cells, positions of the window, and its vector."""
+
+    cells: tuple[Any, ...]
+    kappa: Float[Array, "B K"]
+    window: Float[Array, "B C"]
+
+
+class Writer(eqx.Module):
+    """The network."""
+
+    cells: tuple[Any, Any, Any]
+    attend: Dense
+    output: Dense
+    windows: int = eqx.field(static=True)
+    characters: int = eqx.field(static=True)
+
+    def start(self, batch: int) -> WindowState:
+        """The state before the first point."""
+        zeros = jnp.zeros((batch, self.windows), jnp.float32)
+        cells = tuple(c.initial_state(batch) for c in self.cells)
+        return WindowState(cells, zeros, jnp.zeros((batch, self.characters), jnp.float32))
+
+    def step(self, state: WindowState, x: Float[Array, "B 3"], text: Float[Array, "B U C"]):
+        """The next state, the parameters of the next point, and how much the window lies on each character."""
+        first, second, third = self.cells
+        one = first(state.cells[0], jnp.concatenate([x, state.window], -1))
+        alpha, beta, move = jnp.split(self.attend(one.hidden), 3, -1)
+        kappa = state.kappa + jnp.exp(move)
+        u = jnp.arange(text.shape[1], dtype=x.dtype)[None, None]
+        phi = jnp.sum(jnp.exp(alpha[..., None] - jnp.exp(beta)[..., None] * jnp.square(kappa[..., None] - u)), 1)
+        window = jnp.einsum("bu,buc->bc", phi, text)
+        two = second(state.cells[1], jnp.concatenate([x, one.hidden, window], -1))
+        three = third(state.cells[2], jnp.concatenate([x, two.hidden, window], -1))
+        hidden = jnp.concatenate([one.hidden, two.hidden, three.hidden], -1)
+        return WindowState((one, two, three), kappa, window), self.output(hidden), phi
+
+    def one_hot(self, lines: Lines) -> Float[Array, "B U C"]:
+        """Characters as one-hot vectors, zero beyond the text."""
+        inside = jnp.arange(lines.texts.shape[1])[None] < lines.text_lengths[:, None]
+        return jax.nn.one_hot(lines.texts, self.characters, dtype=jnp.float32) * inside[..., None]
+
+    def nll(self, lines: Lines) -> Float[Array, " B"]:
+        """Negative log-likelihood of each line, in nats; every point is told from those before it."""
+        points = jnp.swapaxes(lines.points, 0, 1)
+        before = jnp.concatenate([jnp.zeros_like(points[:1]), points[:-1]])
+        text = self.one_hot(lines)
+
+        def body(state, item):
+            x, target = item
+            state, parameters, _ = self.step(state, x, text)
+            return state, -log_density(parameters, target)
+
+        _, losses = jax.lax.scan(body, self.start(points.shape[1]), (before, points))
+        inside = jnp.arange(points.shape[0])[:, None] < lines.lengths[None]
+        return jnp.sum(jnp.where(inside, losses, 0), 0)
+
+
+def split_parameters(parameters: Float[Array, "B 6*M+1"]):
+    """Log-weights, means [B M 2], log-deviations [B M 2], correlations and the logit of lifting the pen."""
+    lift, rest = parameters[..., 0], parameters[..., 1:]
+    weights, mean_x, mean_y, sigma_x, sigma_y, rho = jnp.split(rest, 6, -1)
+    means, logs = jnp.stack([mean_x, mean_y], -1), jnp.stack([sigma_x, sigma_y], -1)
+    return jax.nn.log_softmax(weights), means, logs, 0.999 * jnp.tanh(rho), lift
+
+
+def log_density(parameters: Float[Array, "B 6*M+1"], target: Float[Array, "B 3"]) -> Float[Array, " B"]:
+    """Of a mixture of bivariate normals and a Bernoulli variable (Graves, Eqs. 23–26)."""
+    weights, means, logs, rho, lift = split_parameters(parameters)
+    z = (target[..., None, :2] - means) * jnp.exp(-logs)
+    free = 1 - jnp.square(rho)
+    distance = jnp.sum(jnp.square(z), -1) - 2 * rho * z[..., 0] * z[..., 1]
+    normal = -distance / (2 * free) - jnp.sum(logs, -1) - 0.5 * jnp.log(free) - jnp.log(2 * jnp.pi)
+    lifted = target[..., 2]
+    bernoulli = lifted * jax.nn.log_sigmoid(lift) + (1 - lifted) * jax.nn.log_sigmoid(-lift)
+    return jax.nn.logsumexp(weights + normal, -1) + bernoulli
+
+
+def network(settings: HandwritingSettings, arm: Arm, key) -> Writer:
+    """The network of one arm."""
+    keys, h, c = jax.random.split(key, 5), settings.hidden, settings.characters
+    inputs = (3 + c, 3 + h + c, 3 + h + c)
+    cells = tuple(cell("LSTM", arm.normalized, d, h, key=k) for d, k in zip(inputs, keys[:3], strict=True))
+    attend = Dense(h, 3 * settings.windows, key=keys[3], scale=0.1)
+    start = jnp.concatenate([jnp.zeros(2 * settings.windows), jnp.full(settings.windows, -2.0)]).astype(jnp.float32)
+    attend = eqx.tree_at(lambda d: d.bias, attend, start)  # the window starts by moving on slowly
+    output = Dense(3 * h, 6 * settings.mixtures + 1, key=keys[4])
+    return Writer(cells, attend, output, settings.windows, c)  # pyright: ignore[reportArgumentType]
+
+
+def task(settings: HandwritingSettings, arm: Arm, data: Lines):
+    """Training of one arm."""
+
+    def loss(model, extra, key, data):
+        chosen = rows(key, data.points.shape[0], settings.batch)
+        return jnp.mean(model.nll(Lines(*(v[chosen] for v in data[:4])))), extra
+
+    def evaluate(model, extra, data):
+        return {"test NLL": jnp.mean(model.nll(data.test))}
+
+    optimizer = optax.chain(optax.clip_by_global_norm(settings.clip), optax.adam(settings.rate))
+    return gradient_task(lambda key: (network(settings, arm, key), None), loss, optimizer, evaluate)
+
+
+def sample(
+    model: Writer, text: Int[Array, " U"], *, key: jax.Array, longest: int, bias: float = 1.0
+) -> Float[np.ndarray, "T 3"]:
+    """Writes a text.
+
+    Args:
+        model: a trained network.
+        text: characters as numbers.
+        key: for the points.
+        longest: points at most; writing ends once the window has passed the text.
+        bias: of Graves' Eqs. 61–62: 0 samples the model as it is, more writes more neatly.
+
+    Returns:
+        Points (dx, dy, lifted).
+    """
+    line = Lines(jnp.zeros((1, 1, 3)), jnp.ones(1, jnp.int32), text[None], jnp.array([len(text)]))  # pyright: ignore
+    hot = model.one_hot(line)
+
+    def body(carry, k):
+        state, x, ended = carry
+        state, parameters, _ = model.step(state, x, hot)
+        weights, means, logs, rho, lift = split_parameters(parameters)
+        keys = jax.random.split(k, 3)
+        j = jax.random.categorical(keys[0], weights[0] * (1 + bias))
+        e = jax.random.normal(keys[1], (2,), jnp.float32)
+        across = jnp.stack([e[0], rho[0, j] * e[0] + jnp.sqrt(1 - rho[0, j] ** 2) * e[1]])
+        position = means[0, j] + jnp.exp(logs[0, j] - bias) * across
+        lifted = jax.random.bernoulli(keys[2], jax.nn.sigmoid(lift[0] * (1 + bias)))
+        x = jnp.concatenate([position, lifted[None].astype(jnp.float32)])[None]
+        passed = jnp.mean(state.kappa) > len(text) - 0.5
+        return (state, x, ended | (passed & lifted)), (x[0], ended)
+
+    start = (model.start(1), jnp.zeros((1, 3), jnp.float32), jnp.zeros((), bool))
+    _, (points, ended) = jax.jit(lambda keys: jax.lax.scan(body, start, keys))(jax.random.split(key, longest))
+    return np.asarray(points)[~np.asarray(ended)]
+
+
+def strokes(points: Float[np.ndarray, "T 3"]) -> list[Float[np.ndarray, "K 2"]]:
+    """Points as paths of the pen, one for each time it is down."""
+    path = np.cumsum(points[:, :2], 0)
+    ends = np.flatnonzero(points[:, 2] > 0.5) + 1
+    return [s for s in np.split(path, ends) if len(s) > 1]
+
+
+def finish(settings: HandwritingSettings, data: Lines, runs: Mapping[str, Run]) -> dict[str, Any]:
+    """The same text written by hand and by each arm, from the first seed."""
+    text = jnp.asarray(data.test.texts[0])
+    longest = 2 * data.points.shape[1]
+    written = {"data": data.test.points[0, : data.test.lengths[0]]}
+    for name, run in runs.items():
+        model = jax.tree.map(lambda v: v[0], run.state.model)
+        written[name] = sample(model, text, key=jax.random.key(0), longest=longest)
+    return {
+        "text": text.tolist(),
+        "strokes": {name: [s.round(3).tolist() for s in strokes(np.asarray(p))] for name, p in written.items()},
+    }
+
+
+def illustrate(further: dict[str, Any], out: Path) -> list[Path]:
+    """Draws the strokes of the samples as `handwriting_samples.{svg,png,json}`."""
+    lines = further["strokes"]
+    with plots.figure(len(lines), 1, height=1.1) as (fig, axes):
+        for axis, (name, paths) in zip(axes[:, 0], lines.items(), strict=True):
+            for path in paths:
+                x, y = np.array(path).T
+                axis.plot(x, y, color=plots.COLOURS[0], linestyle="-", linewidth=1)
+            axis.set(title=name, aspect="equal")
+            axis.axis("off")
+        return plots.save(
+            fig,
+            out / "handwriting_samples",
+            further,
+            caption="The same text from the data and as written by each network after training, first seed, bias 1.",
+        )
+
+
+def made_up(settings: HandwritingSettings) -> Lines:
+    """Noise of the shape of the full size."""
+    rng = np.random.default_rng(0)
+
+    def draw(count, test=None):
+        points = rng.normal(size=(count, 500, 3)).astype(np.float32)
+        points[..., 2] = points[..., 2] > 1.5
+        texts = rng.integers(0, settings.characters, (count, 30)).astype(np.int32)
+        return Lines(points, np.full(count, 500, np.int32), texts, np.full(count, 30, np.int32), test)
+
+    return draw(16, draw(2))
+
+
+STATEMENTS = (
+    TrainingStatement(
+        claim="experiments.handwriting",
+        text="layer norm: at most 0.65 of the steps to the baseline's best NLL",
+        paper="comparable log likelihood, much faster",
+        treated="LN",
+        baseline="baseline",
+        metric="test NLL",
+        bound=0.65,
+    ),
+)
+
+EXPERIMENT = Experiment(
+    name="handwriting",
+    title="Handwriting from text",
+    source="Section 6.5, Figure 5",
+    arms={"baseline": Arm(False), "LN": Arm(True)},
+    small=HandwritingSettings(steps=440, every=20),
+    full=HandwritingSettings(
+        steps=100_000, every=500, characters=57, hidden=400, windows=10, mixtures=20, lines=0, held_out=0
+    ),
+    data=glyphs,
+    task=task,
+    load=assemble.handwriting,
+    statements=STATEMENTS,
+    panels=(Panel("test NLL", "Handwriting", "test NLL of a line, nats"),),
+    finish=finish,
+    illustrate=illustrate,
+    synthetic=made_up,
+    note="Lines of ten made-up letters, about 100 points, batches of 8.",
+)

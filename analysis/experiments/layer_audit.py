@@ -1,0 +1,173 @@
+r"""Which layer keeps which invariance of Table 1 in floating point, and why it fails.
+
+`python -m analysis layer_audit`: normalization layers of several libraries, and ours, on inputs offset + N(0, 1):
+
+- error of the output against extended precision *on the same rounded input*, over offsets: what re-centering costs;
+- change of the output when the input is multiplied by δ, over 36 decades, beside what ε must cause,
+  $|1 - \sqrt{(1 + \epsilon)/(1 + \epsilon/\delta^2)}|$ for inputs of variance one;
+- every "yes" of Table 1 for the exact layers of `lngeom.nn`.
+
+Libraries that are not installed are left out, and named.
+"""
+
+import argparse
+import importlib.metadata
+import importlib.util
+import json
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Float
+from lngeom._files import check_writable
+from rich.console import Console
+from rich.table import Table
+
+from analysis.experiments.audited_layers import LAYERS, OFFSETS, SCALES, Cell, Row, exact_cells, measure
+
+
+@dataclass(frozen=True)
+class Audit:
+    """What the audit found.
+
+    Attributes:
+        rows: layers.
+        cells: the exact layers' "yes" cells.
+        missing: libraries that are not installed.
+        width: units of the layers.
+        samples: rows of the input.
+    """
+
+    rows: tuple[Row, ...]
+    cells: tuple[Cell, ...]
+    missing: tuple[str, ...]
+    width: int
+    samples: int
+
+
+def epsilon_law(eps: float, delta: Float[np.ndarray, " S"]) -> Float[np.ndarray, " S"]:
+    r"""$|1 - \sqrt{(1 + \epsilon)/(1 + \epsilon/\delta^2)}|$, the change of the output of inputs of variance one."""
+    return np.abs(1 - np.sqrt((1 + eps) / (1 + eps / np.square(delta))))
+
+
+def audit(*, width: int = 1024, samples: int = 64, dtypes: tuple[str, ...] = ("float32", "bfloat16")) -> Audit:
+    """Runs every layer that is installed.
+
+    Args:
+        width: units.
+        samples: rows of the input.
+        dtypes: in which they are run; causes are found in the first.
+
+    Returns:
+        The audit.
+    """
+    os.environ.setdefault("KERAS_BACKEND", "jax")
+    rows, missing = [], set()
+    for (method, library), source in LAYERS.items():
+        package = (source if isinstance(source, str) else library).split(".")[0].split(":")[0].split(",")[0].split()[0]
+        if importlib.util.find_spec(package) is None:
+            missing.add(package)
+            continue
+        for dtype in dtypes:
+            causes = dtype == dtypes[0]
+            with np.errstate(divide="ignore", invalid="ignore"):  # bfloat16 rounds rows to constants at large offsets
+                rows.append(measure(method, library, source, dtype, width=width, samples=samples, causes=causes))
+    return Audit(tuple(rows), exact_cells(), tuple(sorted(missing)), width, samples)
+
+
+def _speeds(path: Path) -> dict[str, float]:
+    """Milliseconds of a forward pass of 4096 × 1024, from the benchmark's record, where there is one."""
+    if not path.exists():
+        return {}
+    record = json.loads(path.read_text(encoding="utf-8"))["measurements"]
+    chosen = [m for m in record if m["mode"] == "forward" and m["malloc"] == "huge pages"]
+    rows = max((m["rows"] for m in chosen), default=0)
+    found = {m["implementation"]: m["milliseconds"] for m in chosen if m["rows"] == rows and m["width"] == 1024}
+    names = {"flax": "flax linen", "lngeom exact": "lngeom, exact"}
+    return {str(names.get(name, name)): value for name, value in found.items()}
+
+
+def tables(found: Audit, speeds: Mapping[str, float]) -> list[Table]:
+    """The layers, and the exact layers' cells, for a terminal."""
+    table = Table(title=f"Normalization layers in floating point, width {found.width}, input = offset + N(0, 1)")
+    table.add_column("layer")
+    for name in ("ε", *(f"error at {o:.0e}" if o else "error at 0" for o in OFFSETS), "δ = 1e-2", "δ = 1e18"):
+        table.add_column(name, justify="right")
+    for name in ("scales to 1e-4", "why", "ms"):
+        table.add_column(name)
+    for row in found.rows:
+        scales = "none" if row.scales is None else f"{row.scales[0]:.0e} … {row.scales[1]:.0e}"
+        at = [row.deviations[SCALES.index(s)] for s in (1e-2, 1e18)]
+        speed = speeds.get(row.library) if (row.method, row.dtype) == ("layer", "float32") else None
+        table.add_row(
+            f"{row.method}, {row.library}" + ("" if row.dtype == "float32" else f" ({row.dtype})"),
+            *(f"{v:.0e}" for v in (row.eps, *row.errors, *at)),
+            *(scales, row.cause, f"{speed:.2f}" if speed else ""),
+        )
+    cells = Table(title='lngeom.nn, exact, float32: each "yes" of Table 1')
+    for name in ("method", "column", "worst", "bound", "change ÷ κ·2⁻²⁴"):
+        cells.add_column(name)
+    for cell in found.cells:
+        ratio = "" if cell.against_rounding is None else f"{cell.against_rounding:.2f}"
+        cells.add_row(cell.method, cell.column, f"{cell.worst:.1e}", f"{cell.bound:.0e}", ratio)
+    return [table, cells]
+
+
+def draw(found: Audit, stem: Path, speeds: Mapping[str, float]) -> list[Path]:
+    """Draws layer norm's two failures, and writes everything beside it as JSON."""
+    from lngeom import plots
+
+    shown = [r for r in found.rows if (r.method, r.dtype) == ("layer", "float32") and r.library != "flax nnx"]
+    with plots.figure(1, 2, height=3.0) as (figure, axes):
+        left, right = axes[0]
+        offsets = np.maximum(OFFSETS, 1.0)
+        for row in shown:
+            (line,) = left.plot(offsets, row.errors, marker="o", markersize=3, label=row.library)
+            deviations = np.where(np.isfinite(row.deviations), np.maximum(row.deviations, 1e-8), np.nan)
+            right.plot(SCALES, deviations, marker="o", markersize=2.5, linewidth=1, color=line.get_color())
+        deltas = np.logspace(-7, 0, 200)
+        for eps in sorted({r.eps for r in shown if r.eps > 0}):
+            right.plot(deltas, np.maximum(epsilon_law(eps, deltas), 1e-8), color="black", linestyle="-", linewidth=0.6)
+        left.set(xscale="log", yscale="log", xlabel="offset ÷ standard deviation (0 at the left end)")
+        left.set(ylabel="error of the output", title="Re-centering")
+        right.set(xscale="log", yscale="log", xlabel="δ", ylabel="change of the output", title="Re-scaling")
+        right.set(xlim=(1e-18, 1e19), ylim=(5e-9, 3))
+        left.legend()
+        caption = (
+            f"Layer norm in float32, width {found.width}. Left: largest error of the output against extended precision "
+            "on the same rounded input, offset + N(0, 1). Right: largest change of the output when the input is "
+            "multiplied by δ, cut off at 1e-8; thin black lines: |1 − √((1+ε)/(1+ε/δ²))| for the layers' ε."
+        )
+        data = asdict(found) | {"offsets": OFFSETS, "scales": SCALES, "milliseconds": dict(speeds)}
+        packages = ("flax", "equinox", "dm-haiku", "keras", "torch")
+        installed = {d.metadata["Name"].lower() for d in importlib.metadata.distributions() if d.metadata["Name"]}
+        versions = {name: importlib.metadata.version(name) for name in packages if name in installed}
+        configuration = {"width": found.width, "samples": found.samples, "packages": versions}
+        return plots.save(figure, stem, data, caption=caption, configuration=configuration)
+
+
+def main() -> None:
+    """Entry point."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--small", action="store_true", help="width 96 and float32 only")
+    parser.add_argument("--out", type=Path, default=Path("figures/layer_audit"), help="path of the figure, no suffix")
+    options = parser.parse_args()
+    check_writable(options.out.parent)
+    start = time.perf_counter()
+    found = audit(width=96, samples=16, dtypes=("float32",)) if options.small else audit()
+    speeds = _speeds(Path("figures/bench_layers.json"))
+    console = Console(width=max(Console().width, 230))
+    for table in tables(found, speeds):
+        console.print(table)
+    if found.missing:
+        console.print(f"Not installed, left out: {', '.join(found.missing)}")
+    console.print(f"{time.perf_counter() - start:.0f} s", highlight=False)
+    for path in draw(found, options.out, speeds):
+        console.print(f"Written: {path}", highlight=False)
+
+
+if __name__ == "__main__":
+    main()

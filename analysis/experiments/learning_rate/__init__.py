@@ -1,0 +1,1 @@
+"""The effective learning rate of normalized networks, measured."""

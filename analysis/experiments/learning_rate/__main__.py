@@ -1,0 +1,157 @@
+"""The effective learning rate of normalized networks, in experiments: `python -m analysis learning_rate`.
+
+A run that is killed goes on when it is started again: parts that are done are kept, trainings go on from their
+checkpoints, and the results are the same to the bit.
+"""
+
+import argparse
+import json
+import shutil
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from lngeom import plots
+from lngeom._files import check_writable, replacing
+from lngeom._interrupts import on_stop
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from analysis.experiments.learning_rate.figures import FIGURES
+from analysis.experiments.learning_rate.networks import FULL, SMALL, Part, Sizes
+from analysis.experiments.learning_rate.parts import PARTS
+from analysis.experiments.locking import only_run
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {k: _plain(v) for k, v in value.items()}
+    return np.asarray(value).tolist() if hasattr(value, "__array__") else value
+
+
+def _arrays(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {k: _arrays(v) for k, v in value.items()}
+    return np.asarray(value) if isinstance(value, list) else value
+
+
+def compute(name: str, sizes: Sizes, folder: Path, progress: Callable | None = None) -> Part:
+    """The results of a part, from those kept in a folder where they are of the same sizes and versions.
+
+    Args:
+        name: of the part.
+        sizes: of everything.
+        folder: where results and checkpoints are kept.
+        progress: gives the callback of a training by its name.
+
+    Returns:
+        Arrays by name.
+
+    Raises:
+        ValueError: if a training diverges, or the results that are kept are damaged.
+    """
+    identity = {"sizes": asdict(sizes), "jax": jax.__version__, "numpy": np.__version__}
+    path = folder / f"{name}.json"
+    if path.exists():
+        try:
+            kept = json.loads(path.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise ValueError(f"{path} is damaged ({error}): remove it and start again") from error
+        if kept["identity"] == identity:
+            return _arrays(kept["results"])
+    folder.mkdir(parents=True, exist_ok=True)
+    with jax.enable_x64(True):
+        results = _plain(PARTS[name](sizes, folder, progress))
+    with replacing(path) as file:
+        file.write(json.dumps({"identity": identity, "results": results}).encode())
+    return _arrays(results)
+
+
+def _rounded(value: Any) -> Any:
+    """Six digits are enough for a figure's data."""
+    if isinstance(value, dict):
+        return {k: _rounded(v) for k, v in value.items()}
+    if isinstance(value, np.ndarray) and value.dtype.kind == "f":
+        return np.array([float(f"{v:.6g}") for v in value.reshape(-1)]).reshape(value.shape)
+    return value
+
+
+def draw(name: str, results: Part, sizes: Sizes, out: Path) -> list[Path]:
+    """Draws a part and saves `out/NAME.{svg,png,json}`.
+
+    Args:
+        name: of the part.
+        results: its results.
+        sizes: it was run with.
+        out: folder of figures.
+
+    Returns:
+        The paths.
+    """
+    function, layout = FIGURES[name]
+    with plots.figure(**layout) as (fig, axes):
+        caption = function(results, axes)
+        return plots.save(fig, out / name, _rounded(results), caption=caption, configuration=asdict(sizes))
+
+
+def run(sizes: Sizes, out: Path, names: Sequence[str] = tuple(PARTS), console: Console | None = None) -> list[Path]:
+    """Runs parts, or takes what is left of an earlier run, and draws them.
+
+    Args:
+        sizes: of everything.
+        out: folder of figures; results and checkpoints are kept below it until all is done.
+        names: of the parts.
+        console: where progress is shown; nowhere by default.
+
+    Returns:
+        Paths of what was written.
+
+    Raises:
+        OSError: if nothing can be written to `out`.
+        ValueError: if a training diverges, or another run is at work in `out`.
+    """
+    check_writable(out)
+    folder = out / ".learning_rate"
+    on_stop(lambda: f"Finished parts and checkpoints are kept in {folder}. Start it again to go on.")
+    written: list[Path] = []
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with only_run(folder), Progress(*columns, console=console or Console(quiet=True), transient=True) as bar:
+        overall = bar.add_task("parts", total=len(names))
+
+        def progress(name: str):
+            task = bar.add_task(name, total=None)
+            return lambda step, steps, metrics: bar.update(task, completed=step, total=steps)
+
+        for name in names:
+            bar.update(overall, description=name)
+            written += draw(name, compute(name, sizes, folder, progress), sizes, out)
+            bar.advance(overall)
+    if set(names) == set(PARTS):
+        shutil.rmtree(folder, ignore_errors=True)
+    return written
+
+
+def main() -> None:
+    """Entry point of `python -m analysis learning_rate`."""
+    parser = argparse.ArgumentParser(prog="python -m analysis learning_rate", description=__doc__)
+    size = parser.add_mutually_exclusive_group()
+    size.add_argument("--small", action="store_true", help="sizes that take minutes (default)")
+    size.add_argument("--full", action="store_true", help="longer runs, more seeds, wider layers")
+    parser.add_argument("--only", choices=list(PARTS), nargs="+", default=list(PARTS), help="run these parts only")
+    parser.add_argument("--out", type=Path, default=Path("figures"), help="folder of the figures")
+    options = parser.parse_args()
+    console = Console(stderr=True)
+    try:
+        written = run(FULL if options.full else SMALL, options.out, options.only, console)
+    except ValueError as error:
+        console.print(f"error: {error}", style="red", highlight=False, markup=False, soft_wrap=True)
+        sys.exit(2)
+    console.print("Written: " + ", ".join(map(str, written)), highlight=False, soft_wrap=True)
+
+
+if __name__ == "__main__":
+    main()

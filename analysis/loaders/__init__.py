@@ -1,3 +1,0 @@
-"""Readers of the data sets of the paper's experiments, from files on disk; nothing is downloaded."""
-
-from analysis.loaders._full import load as load

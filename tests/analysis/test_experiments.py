@@ -1,0 +1,312 @@
+"""Experiments: every model's step keeps its shapes, its parts are what their formulas say, sizes are the paper's."""
+
+import dataclasses
+import importlib
+import json
+import sys
+import threading
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from analysis.__main__ import discover, main as analysis_main
+from analysis.experiments import (
+    attentive_reader,
+    convnet,
+    draw,
+    experiment as engine,
+    handwriting,
+    order_embeddings,
+    sentence_tasks,
+)
+from analysis.experiments.locking import only_run
+from analysis.experiments.networks import parameters, rows
+from analysis.experiments.optimizers import clip_each, reference_adam
+from lngeom import nn
+from lngeom.claims import TrainingStatement
+from lngeom.claims.experiments import RECORDS
+from scipy import stats
+
+NAMES = sorted(name for name, found in discover().items() if found.experiment)
+FIGURES = Path(__file__).parents[2] / "figures"
+FULL_PARAMETERS = {"handwriting": 3.7e6}  # Section 6.5
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _promotion_as_optax_needs_it():
+    with jax.numpy_dtype_promotion("standard"), jax.enable_x64(False):
+        yield
+
+
+def experiment(name):
+    return importlib.import_module(f"analysis.experiments.{name}").EXPERIMENT
+
+
+def test_every_experiment_of_the_paper_is_there_and_every_arm_is_compared():
+    assert {"order_embeddings", "attentive_reader", "skip_thoughts", "draw", "handwriting", "mnist", "convnet"} <= set(
+        NAMES
+    )
+    for name in NAMES:
+        found = experiment(name)
+        assert found.name == name
+        assert {arm for s in found.statements for arm in s.arms} == set(found.arms)
+
+
+def test_every_claim_about_training_rests_on_statements_and_every_statement_belongs_to_a_claim():
+    stated = {(s.claim, name) for name in NAMES for s in experiment(name).statements}
+    assert stated == {(f"experiments.{r.id}", r.experiment) for r in RECORDS}
+
+
+def test_the_committed_results_hold_the_statements_of_today():
+    for name in NAMES:
+        kept = json.loads((FIGURES / name / "statements.json").read_text())["statements"]
+        assert [TrainingStatement.from_json(s) for s in kept] == list(experiment(name).statements)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_full_size_step_keeps_the_shapes_of_its_state_and_gives_what_is_compared(name):
+    found = experiment(name)
+    data = found.synthetic(found.full)
+    key = jax.random.key(0)
+    for arm in list(found.arms)[-2:]:
+        task = found.task(found.full, found.arms[arm], data)
+        state = jax.eval_shape(task.init, key)
+        following, loss = jax.eval_shape(task.step, state, key, data)
+        same = jax.tree.map(lambda a, b: (a.shape, a.dtype) == (b.shape, b.dtype), state, following)
+        assert all(jax.tree.leaves(same))
+        assert loss.shape == ()
+        assert {v.dtype.name for v in jax.tree.leaves(state)} <= {"float32", "int32"}
+        if name in FULL_PARAMETERS:
+            assert parameters(state.model) == pytest.approx(FULL_PARAMETERS[name], rel=0.03)
+
+
+def _decomposes(function, *args):
+    return "lapack" in jax.jit(jax.vmap(function, (0,) + (None,) * (len(args) - 1))).lower(*args).as_text()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_arms_compute_at_once_has_no_batch_of_decompositions_for_which_they_could_wait_for_ever(name):
+    found = experiment(name)
+    data = found.data(found.small)
+    for arm in list(found.arms)[-2:]:
+        task = found.task(found.small, found.arms[arm], data)
+        states = jax.eval_shape(jax.vmap(task.init), jax.random.split(jax.random.key(0), 2))
+        assert not _decomposes(task.evaluate, states, data)
+        assert not _decomposes(lambda s, d, task=task: task.step(s, jax.random.key(0), d), states, data)
+    assert _decomposes(lambda m: jnp.linalg.solve(m, m), jnp.stack([jnp.eye(2)] * 2))
+
+
+def test_a_tiny_experiment_runs_from_data_to_files(tmp_path):
+    found = experiment("mnist")
+    names = ("BN on all layers, batch 4", "LN on hidden layers, batch 4")
+    statements = tuple(s for s in found.statements if set(s.arms) <= set(names))
+    found = dataclasses.replace(found, arms={name: found.arms[name] for name in names}, statements=statements)
+    sizes = {"hidden": 8, "small_batch_steps": 6, "small_batch_every": 3}
+    results = engine.run(found, seeds=5, folder=tmp_path / "checkpoints", **sizes)
+    assert {c["finding"] for c in results.comparisons} <= {"SUPPORTED", "REFUTED", "UNDECIDED"}
+    for run in results.runs.values():
+        assert run.curves["train NLL"].shape == (5, 3)
+        assert np.isfinite(run.curves["train NLL"]).all()
+    again = engine.run(found, seeds=5, folder=tmp_path / "checkpoints", resume=True, **sizes)
+    first, second = (
+        [p.read_bytes() for p in engine.write(found, r, tmp_path / str(i))] for i, r in enumerate((results, again))
+    )
+    assert first == second
+    assert json.loads(first[2])["settings"]["hidden"] == 8
+    reread = engine.read(found, tmp_path / "0")
+    assert reread.summary == results.summary
+    assert reread.comparisons == results.comparisons == json.loads(first[1])["statements"]
+    with pytest.raises(ValueError, match="--data"):
+        engine.load_full(found, None)
+
+
+def command(monkeypatch, *arguments):
+    monkeypatch.setattr(sys, "argv", ["python -m analysis", *map(str, arguments)])
+    with pytest.raises(SystemExit) as ended:
+        analysis_main()
+    return ended.value.code
+
+
+def test_a_folder_of_results_that_will_not_do_is_one_error_before_the_work(tmp_path, monkeypatch, capfd):
+    (tmp_path / "file").touch()
+    (tmp_path / "damaged" / "mnist").mkdir(parents=True)
+    for name in ("mnist/config.json", "mnist/summary.json", "mnist/curves.npz"):
+        (tmp_path / "damaged" / name).write_text("{")
+    monkeypatch.setattr(engine, "run", pytest.fail)
+    cases = [
+        (("mnist", "--redraw", "--out", tmp_path / "none"), "mnist has no config.json"),
+        (("mnist", "--redraw", "--out", tmp_path / "damaged"), "mnist has no results of this version"),
+        (("mnist", "--out", tmp_path / "file"), "file is not a folder"),
+        (("mnist", "--full", "--data", tmp_path / "none", "--out", tmp_path / "out"), "none"),
+        (("learning_rate", "--out", tmp_path / "file" / "out"), "file is not a folder"),
+        (("bench_tracker", "--out", tmp_path / "file" / "out.json"), "file is not a folder"),
+        (("bench_fisher", "cost", "--out", tmp_path / "file"), "file is not a folder"),
+    ]
+    for name in ("benchmarks.bench_tracker", "benchmarks.bench_fisher", "experiments.learning_rate.__main__"):
+        monkeypatch.delitem(sys.modules, f"analysis.{name}", raising=False)
+    for arguments, message in cases:
+        assert command(monkeypatch, *arguments) == 2
+        (line,) = capfd.readouterr().err.splitlines()
+        assert line.startswith("error: ")
+        assert message in line
+
+
+def test_two_runs_do_not_share_a_folder(tmp_path, monkeypatch, capfd):
+    pytest.importorskip("fcntl")
+    checkpoint = tmp_path / "mnist" / "checkpoints" / "arm.checkpoint"
+    with only_run(tmp_path / "mnist"):
+        checkpoint.parent.mkdir()
+        checkpoint.touch()
+        assert command(monkeypatch, "mnist", "--out", tmp_path) == 2
+    assert "another run is writing to" in capfd.readouterr().err
+    assert checkpoint.exists()
+
+
+def test_arms_on_threads_come_in_their_order_and_stop_where_one_of_them_fails():
+    stopped = threading.Event()
+    found = engine._on_threads(lambda name: name.upper(), "abc", 2, stopped)
+    assert list(found.items()) == [("a", "A"), ("b", "B"), ("c", "C")]
+
+    def train(name):
+        if name == "bad":
+            raise ValueError("no such data")
+        assert stopped.wait(60)
+
+    with pytest.raises(ValueError, match="no such data"):
+        engine._on_threads(train, ["slow", "bad", "late"], 2, stopped)
+
+
+def test_no_image_comes_twice_in_a_batch_of_captions():
+    settings = dataclasses.replace(order_embeddings.EXPERIMENT.small, scenes=40, held_out=8)
+    data = order_embeddings.scenes(settings)
+    stop = settings.vocabulary - 1
+    assert (np.take_along_axis(data.captions, data.lengths[..., None] - 1, -1) == stop).all()
+    assert (np.sum(data.captions == stop, -1) == 1).all()
+    assert data.captions.max() == stop
+    drawn = rows(jax.random.key(0), 40, 30, replace=False)
+    assert len(set(drawn.tolist())) == 30
+    assert len(set(rows(jax.random.key(0), 40, 30).tolist())) < 30
+
+
+def test_batches_of_a_stream_are_taken_as_they_come():
+    found = experiment("mnist")
+    data = found.data(found.small)
+    asked = []
+
+    def stream(first, count):
+        asked.append((first, count))
+        images = np.stack([data.train_images[4 * t : 4 * t + 4] for t in range(first, first + count)])
+        return type(data)(images, np.zeros(images.shape[:2], np.int32), None, None)
+
+    arm = "LN on hidden layers, batch 4"
+    found = dataclasses.replace(found, arms={arm: found.arms[arm]}, statements=())
+    streamed = engine.Streamed(data, stream)
+    sizes = {"hidden": 8, "rate": 0.05, "small_batch_steps": 60, "small_batch_every": 30}
+    run = engine.run(found, data=streamed, seeds=1, **sizes).runs[arm]
+    assert asked == [(0, 30), (30, 30)]
+    assert run.curves["loss"][0, -1] < 0.3  # every image of the stream is said to be a zero
+    assert run.curves["test error"][0, -1] > 0.8
+
+
+def test_reference_adam_takes_larger_early_steps_than_adam():
+    optimizer = reference_adam(1.0)
+    state, g = optimizer.init(jnp.zeros(3)), jnp.array([0.5, -2.0, 1.0])
+    sizes = []
+    for _ in range(100):
+        update, state = optimizer.update(g, state)
+        sizes.append(float(jnp.abs(update[0])))
+    assert sizes[0] == pytest.approx(3.5, abs=0.05)
+    assert sizes[11] == pytest.approx(6.6, abs=0.1)
+    assert sizes[99] == pytest.approx(3.2, abs=0.1)
+
+
+def test_clipping_each_tensor_leaves_the_small_ones():
+    clipped, _ = clip_each(2.0).update({"a": jnp.array([3.0, 4.0]), "b": jnp.array([1.0])}, clip_each(2.0).init({}))
+    np.testing.assert_allclose(clipped["a"], [1.2, 1.6], rtol=1e-6)
+    np.testing.assert_allclose(clipped["b"], [1.0])
+
+
+def test_the_mixture_is_that_of_scipy():
+    rng = np.random.default_rng(0)
+    parameters, target = rng.normal(size=(1, 13)), np.array([[0.3, -0.7, 1.0]])
+    got = handwriting.log_density(jnp.asarray(parameters), jnp.asarray(target))[0]
+    lift, weights, mx, my, sx, sy, rho = parameters[0, 0], *parameters[0, 1:].reshape(6, 2)
+    weights, rho = np.exp(weights) / np.exp(weights).sum(), 0.999 * np.tanh(rho)
+    density = 0
+    for w, x, y, a, b, r in zip(weights, mx, my, np.exp(sx), np.exp(sy), rho, strict=True):
+        covariance = [[a * a, r * a * b], [r * a * b, b * b]]
+        density += w * stats.multivariate_normal([x, y], covariance).pdf(target[0, :2])
+    assert got == pytest.approx(np.log(density) - np.log1p(np.exp(-lift)), rel=1e-4)
+
+
+def test_retrieval_ranks_as_counting_does():
+    energy = jnp.array([[0.0, 1.0], [2.0, 1.0], [3.0, 1.0], [0.5, 0.6]])  # two captions of each of two images
+    found = order_embeddings.retrieval(energy, captions=2)
+    assert found["image R@1"] == 50  # captions 0 and 2 find their image
+    assert found["image mean rank"] == 1.5
+    assert found["caption R@1"] == 100  # of image 0; image 1 is nearest to caption 3, its own
+    loss = order_embeddings.ranking_loss(jnp.array([[0.1, 0.12], [0.3, 0.2]]), 0.05)
+    assert loss == pytest.approx((0.03 + 0.0) + (0.0 + 0.13))
+
+
+def test_an_image_above_its_caption_is_not_violated():
+    low, high = jnp.array([[0.1, 0.2]]), jnp.array([[0.3, 0.2]])
+    assert order_embeddings.violations(low, high)[0, 0] == 0
+    assert order_embeddings.violations(high, low)[0, 0] == pytest.approx(0.04)
+
+
+def test_filters_read_one_pixel_where_they_are_narrow():
+    narrow = jnp.array([[0.0, 0.0, -8.0, 0.0, 0.0]])
+    down, across, _ = draw.filterbank(narrow, 3, 7)
+    image = jnp.arange(49.0).reshape(1, 7, 7)
+    np.testing.assert_allclose(draw.apply_filters(down, image, across)[0], image[0, ::3, ::3], atol=1e-4)
+    expected = jnp.einsum("bis,bst,bjt->bij", down, image, across)
+    np.testing.assert_allclose(draw.apply_filters(down, image, across), expected, rtol=1e-5)
+
+
+def test_patches_make_a_convolution():
+    rng = np.random.default_rng(1)
+    x, kernel = (jnp.asarray(rng.normal(size=s), jnp.float32) for s in ((2, 5, 5, 3), (3, 3, 3, 4)))
+    expected = jax.lax.conv_general_dilated(x, kernel, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+    np.testing.assert_allclose(convnet.patches(x) @ kernel.reshape(27, 4), expected, atol=1e-4)
+
+
+def test_border_statistics_see_a_dead_border_and_no_other():
+    summed = np.random.default_rng(0).normal(1.0, 0.1, (1, 50, 5, 5, 2))
+    assert convnet.border_statistics(summed)["variance explained by the border"][0] < 0.3
+    summed[:, :, [0, -1]] = summed[:, :, :, [0, -1]] = -1.0
+    found = convnet.border_statistics(summed)
+    assert found["on at the border"] == [0.0]
+    assert found["on inside"] == [1.0]
+    assert found["variance explained by the border"][0] > 0.99
+
+
+def test_sentence_tasks_are_solved_where_vectors_tell_and_not_where_they_do_not():
+    rng = np.random.default_rng(0)
+    np.testing.assert_allclose(
+        sentence_tasks.score_distribution(np.array([1.0, 2.25, 5.0])) @ np.arange(1, 6), [1, 2.25, 5]
+    )
+    u, v = rng.normal(size=(2, 120, 3))
+    scores = np.clip(5 - np.abs(u - v)[:, 0] * 2, 1, 5)
+    features = sentence_tasks.pair_features(u, v)
+    assert sentence_tasks.relatedness((features[:80], scores[:80]), (features[80:], scores[80:]))["r"] > 0.9
+    noise = rng.normal(size=features.shape)
+    assert sentence_tasks.relatedness((noise[:80], scores[:80]), (noise[80:], scores[80:]))["r"] < 0.5
+    assert sentence_tasks.classification(u, (u[:, 0] > 0).astype(int), folds=3) > 90
+    assert sentence_tasks.classification(u, rng.integers(0, 2, 120), folds=3) < 70
+
+
+def test_a_padded_question_is_read_as_the_same_one_without_padding():
+    settings = dataclasses.replace(attentive_reader.EXPERIMENT.small, hidden=4, embedding=3, documents=6, held_out=2)
+    data = attentive_reader.stories(settings)
+    arm = attentive_reader.EXPERIMENT.arms["BN-everywhere"]
+    task = attentive_reader.task(settings, arm, data)
+    state = task.init(jax.random.key(0))
+    assert isinstance(state.model.document.lstm, nn.LSTM)
+    short = data.test._replace(document_lengths=np.full(2, 8, np.int32))
+    garbled = short._replace(documents=np.where(np.arange(20)[None] < 8, short.documents, 1))
+    run = jax.jit(lambda test: task.evaluate(state, data._replace(test=test))["validation NLL"])
+    np.testing.assert_allclose(run(short), run(garbled), rtol=1e-6)
+    assert abs(run(short) - run(data.test)) > 1e-5
