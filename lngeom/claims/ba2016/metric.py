@@ -1,20 +1,74 @@
-r"""The appendix: the metric along the gains (Eqs. 32–35), initialization, and normalized logits."""
+"""Eqs. 32–35: the metric along gains and along the magnitude of weights."""
 
+import jax
+import jax.numpy as jnp
 import sympy as sp
 from sympy import Expr, KroneckerDelta, sqrt
 
+from lngeom import families, metric
+from lngeom._types import GLMParameters
+from lngeom.claims import Case, Problem, Role, Verdict, agree, claim, differ, proves
+from lngeom.claims.ba2016.fisher import KL_TOLERANCE, LAMBDA, PHI, automatic, divergences
 from lngeom.symbolic.actions import ACTIONS, DELTA
-from lngeom.symbolic.glm import LAMBDA, PHI, expanded
+from lngeom.symbolic.jacobian import GAIN, LAYER
 from lngeom.symbolic.layers import BATCH_NORM, LAYER_NORM, WEIGHT_NORM, Layer, Method
-from lngeom.symbolic.nullspaces import GAIN, LAYER
-from lngeom.symbolic.proof import Assumption, Counterexample, Proof, Step, equality, fact, matrix, refutation
-from lngeom.symbolic.registry import proves
+from lngeom.symbolic.proof import Assumption, Counterexample, Proof, Step, equality, expanded, matrix, refutation
 from lngeom.symbolic.sums import D, H, N, derivative, field, i, j, mean, n, total
 from lngeom.symbolic.table import counterexample
 
-CHANGE = field("h")
+TOPIC = "metric"
+
+
+def gain_block(case: Case):
+    """The gains' block of the Fisher matrix, by definition."""
+    return automatic(*case)[-case.params.units :, -case.params.units :]
+
+
+def _delta(problem: Problem, units: int):
+    return jax.random.normal(problem.key("delta"), (units,), problem.inputs.dtype)
+
+
+@claim(
+    "equation.32",
+    topic=TOPIC,
+    source="Eq. 32",
+    statement="Under batch norm, ds² along the gains is ½ δ_gᵀ E[Cov[y|x]/φ²] δ_g.",
+    formula=r"ds^2 = \tfrac12\delta_g^\top E\left[\frac{\mathrm{Cov}[\mathbf y|\mathbf x]}{\phi^2}\right]\delta_g",
+    expected=Verdict.REFUTED,
+    correction=(
+        "½ δ_gᵀ E[Λ_ij n_i n_j] δ_g. The two agree only where Λ is uncorrelated with the n: always for "
+        "Gaussian responses, "
+        "not for logistic ones."
+    ),
+)
+def equation_32(problem: Problem):
+    """Printed against the gains' block of F at g = 1 and g = 3, with the exact formula; and the Gaussian exception."""
+    for size in (1.0, 3.0):
+        model, params, inputs = problem.case("bn")
+        params = GLMParameters(params.weights, jnp.zeros_like(params.bias), jnp.full_like(params.gain, size))
+        case = Case(model, params, inputs)
+        block, printed = gain_block(case), metric.gain_matrix(*case, method="printed")
+        ratio = float(jnp.trace(printed) / jnp.trace(block))
+        yield differ(
+            f"logistic, g = {size:g}: printed and F (trace ratio {ratio:.2f})",
+            printed,
+            block,
+            role=Role.REFUTES,
+        )
+        yield agree(
+            f"logistic, g = {size:g}: exact formula and F",
+            metric.gain_matrix(*case),
+            block,
+            role=Role.CORRECTS,
+        )
+    case = problem.case("bn", families.Gaussian(2.0))
+    printed = jnp.diag(metric.gain_matrix(*case, method="printed"))
+    yield agree("Gaussian: the printed diagonal is right", printed, jnp.diag(gain_block(case)), role=Role.CORRECTS)
+
+
 POSITIVE = Assumption("positive scale", r"\sigma > 0,\ \epsilon = 0")
 THREE_CASES = {"W": matrix([[1]]), "X": matrix([[1], [1], [-2]])}
+CHANGE = field("h")
 
 
 def gain_form(method: Method) -> tuple[Step, ...]:
@@ -45,7 +99,7 @@ def _poisson_forms(values) -> tuple[Expr, Expr]:
 
 
 @proves("equation.32", "refuted")
-def equation_32() -> Counterexample:
+def equation_32_proof() -> Counterexample:
     """Batch norm's metric along the gains keeps n_i n_j under the expectation."""
     variance = field("lambda", positive=True)
     output = lambda m: BATCH_NORM(LAYER, m, i)
@@ -79,22 +133,97 @@ def equation_32() -> Counterexample:
     )
 
 
+def _exact_as_printed(number: int, method: str, name: str, entry: str):
+    @claim(
+        f"equation.{number}",
+        topic=TOPIC,
+        source=f"Eq. {number}",
+        statement=f"Under {name}, ds² along the gains is ½ φ⁻² Σ_ij δ_i δ_j E[Cov(y_i, y_j|x) {entry}].",
+        expected=Verdict.HOLDS,
+    )
+    def check(problem: Problem):
+        """The printed form against F's block, for a softmax and on the data, and against finite divergences."""
+        case = problem.small(method, families.Categorical())
+        delta = _delta(problem, case.params.units)
+        printed = metric.gain(*case, delta, method="printed")
+        yield agree("softmax: printed and F", printed, 0.5 * delta @ gain_block(case) @ delta)
+        tangent = jnp.concatenate([jnp.zeros(case.params.size - len(delta), delta.dtype), delta])[None]
+        yield agree(
+            "softmax: printed and finite divergences",
+            printed,
+            0.5 * divergences(*case, tangent)[0],
+            tol=KL_TOLERANCE,
+        )
+        case = problem.case(method)
+        yield agree("data: printed and F", metric.gain_matrix(*case, method="printed"), gain_block(case))
+
+    return check
+
+
+_exact_as_printed(33, "ln", "layer norm", "(a_i − μ)(a_j − μ)/σ²")
+
+
 @proves("equation.33")
-def equation_33() -> Proof:
+def equation_33_proof() -> Proof:
     """Layer norm's metric along the gains."""
     statement = r"ds^2 = \tfrac12\delta_g^\top\phi^{-2}E[\mathrm{Cov}_{ij}\,(a_i-\mu)(a_j-\mu)/\sigma^2]\,\delta_g"
     return Proof("equation.33", statement, gain_form(LAYER_NORM), (POSITIVE,))
 
 
+_exact_as_printed(34, "wn", "weight norm", "a_i a_j / (‖w_i‖ ‖w_j‖)")
+
+
 @proves("equation.34")
-def equation_34() -> Proof:
+def equation_34_proof() -> Proof:
     """Weight norm's metric along the gains."""
     statement = r"ds^2 = \tfrac12\delta_g^\top\phi^{-2}E[\mathrm{Cov}_{ij}\,a_ia_j/(\|w_i\|\|w_j\|)]\,\delta_g"
     return Proof("equation.34", statement, gain_form(WEIGHT_NORM), (POSITIVE,))
 
 
+@claim(
+    "equation.35",
+    topic=TOPIC,
+    source="Eq. 35",
+    statement=(
+        "In the standard GLM, ds² along δ_i w_i/‖w_i‖ and δ_j w_j/‖w_j‖ is the one term δ_i δ_j/(2φ²) E[Cov(y_i, "
+        "y_j|x) a_i a_j]/(‖w_i‖‖w_j‖)."
+    ),
+    expected=Verdict.REFUTED,
+    correction=(
+        "The left side is the sum of four such terms, over (p, q) in {i, j}²; for independent responses the "
+        "printed one is zero."
+    ),
+)
+def equation_35(problem: Problem):
+    """Printed against the quadratic form of F along the two weight vectors, for independent and softmax responses."""
+    for family in (families.Bernoulli(), families.Categorical()):
+        model, params, inputs = problem.small("identity", family)
+        params = GLMParameters(params.weights, params.bias, jnp.ones_like(params.gain))
+        delta = jnp.zeros_like(params.gain).at[jnp.array([0, 2])].set(jnp.array([0.7, -1.1], inputs.dtype))
+        unit = params.weights / jnp.linalg.norm(params.weights, axis=1, keepdims=True)
+        tangent = jnp.concatenate([(delta[:, None] * unit).reshape(-1), jnp.zeros(2 * params.units, inputs.dtype)])
+        exact = metric.ds2(automatic(model, params, inputs), tangent)
+        printed = metric.magnitude(model, params, inputs, delta, method="printed")
+        name = type(family).__name__
+        yield differ(f"{name}: printed and F", printed, exact, role=Role.REFUTES)
+        yield agree(
+            f"{name}: sum of four terms and F",
+            metric.magnitude(model, params, inputs, delta),
+            exact,
+            role=Role.CORRECTS,
+        )
+        found = 0.5 * divergences(model, params, inputs, tangent[None])[0]
+        yield agree(
+            f"{name}: sum of four terms and finite divergences",
+            found,
+            exact,
+            tol=KL_TOLERANCE,
+            role=Role.CORRECTS,
+        )
+
+
 @proves("equation.35", "refuted")
-def equation_35() -> Counterexample:
+def equation_35_proof() -> Counterexample:
     """The quadratic form has four terms; the printed right side is one cross term."""
     C, h = field("C"), field("delta_g")
     along_w = lambda l: h(l) * LAYER.a(n, l) / sqrt(total(lambda d: LAYER.W(l, d) ** 2, D))
@@ -157,8 +286,37 @@ def equation_35() -> Counterexample:
     )
 
 
+@claim(
+    "text.prediction_error_only",
+    topic=TOPIC,
+    source="Section 5.2.2, learning the magnitude; Appendix",
+    statement=(
+        "For batch and layer normalized models the metric along the gains depends only on the magnitude of the "
+        "prediction error."
+    ),
+    expected=Verdict.REFUTED,
+    correction=(
+        "It is the model's variance (not its error) times n_i n_j: E[Λ_ij n_i n_j]. It does not change when "
+        "W or X is scaled, "
+        "and for layer norm its trace is at most H · max λ."
+    ),
+)
+def prediction_error_only(problem: Problem):
+    """Two layer-normalized Gaussian models with equal prediction variance, and different metrics along the gains."""
+    first, second = (problem.case("ln", families.Gaussian(), name=name) for name in ("first", "second"))
+    blocks = [jnp.diag(metric.gain_matrix(*case)) for case in (first, second)]
+    yield differ("equal variances, different weights: gains' diagonal", *blocks, role=Role.REFUTES)
+    yield agree("E[Λ_ij n_i n_j] and F", jnp.diag(gain_block(first)), blocks[0], role=Role.CORRECTS)
+    yield agree(
+        "trace against its bound H · max λ (attained for Gaussian)",
+        jnp.sum(blocks[0]),
+        float(len(blocks[0])),
+        role=Role.CORRECTS,
+    )
+
+
 @proves("text.prediction_error_only", "refuted")
-def prediction_error_only() -> Counterexample:
+def prediction_error_only_proof() -> Counterexample:
     """Along the gains the metric is the outputs' variance times n_i n_j, not the variance alone."""
     top = sp.Symbol("L", positive=True)
     output = lambda l: LAYER_NORM(LAYER, n, l)
@@ -187,8 +345,37 @@ def prediction_error_only() -> Counterexample:
     )
 
 
+@claim(
+    "text.robust_to_scaling",
+    topic=TOPIC,
+    source="Section 5.2.2; Appendix, last line",
+    statement=(
+        "Learning the magnitude of the weights through gains is more robust to the scaling of the input and "
+        "of the parameters "
+        "under batch and layer norm than in the standard model."
+    ),
+    assumptions=("ε = 0",),
+    expected=Verdict.HOLDS,
+)
+def robust_to_scaling(problem: Problem):
+    """The gains' metric is invariant under X → 10X and W → 10W; the standard model's metric along magnitudes is not."""
+    for method in ("bn", "ln"):
+        model, params, inputs = case = problem.case(method)
+        before = metric.gain_matrix(*case)
+        larger = GLMParameters(10.0 * params.weights, params.bias, params.gain)
+        yield agree(f"{method}: X → 10 X", before, metric.gain_matrix(model, params, 10.0 * inputs))
+        yield agree(f"{method}: W → 10 W", before, metric.gain_matrix(model, larger, inputs))
+    model, params, inputs = problem.case("identity", families.Gaussian())
+    params = GLMParameters(params.weights, params.bias, jnp.ones_like(params.gain))
+    delta = _delta(problem, params.units)
+    before = metric.magnitude(model, params, inputs, delta)
+    after = metric.magnitude(model, params, 10.0 * inputs, delta)
+    yield differ("standard model: X → 10 X", before, after)
+    yield agree("standard Gaussian model: by 10²", 100.0 * before, after)
+
+
 @proves("text.robust_to_scaling")
-def robust_to_scaling() -> Proof:
+def robust_to_scaling_proof() -> Proof:
     """Along the gains batch and layer norm ignore scales of X and W; the standard model does not."""
     by_inputs, by_weights = (ACTIONS[name].moved(LAYER) for name in ("dataset_rescaling", "weight_matrix_rescaling"))
     steps = []
@@ -220,150 +407,4 @@ def robust_to_scaling() -> Proof:
         statement,
         tuple(steps),
         (Assumption("positive factor", r"\delta > 0"), POSITIVE),
-    )
-
-
-@proves("equation.20")
-def equation_20() -> Proof:
-    """Two layer norms and a bias: both scales are ignored, and three biases do the work of one."""
-    U, V, h, x = (field(name) for name in ("U", "V", "h", "x"))
-    layers = [Layer(U, lambda n, d: h(d)), Layer(V, lambda n, d: x(d))]
-    first, second, bias, c, r = *(field(name) for name in ("beta", "Beta", "b", "c")), field("r")
-    gates = lambda A, B, C: sum((LAYER_NORM(L) for L in layers), A(i) + B(i) + C(i))
-    alone = Layer(lambda l, d: DELTA * U(l, d), layers[0].X)
-    shifted = [lambda l: first(l) + c(l), lambda l: second(l) + r(l), lambda l: bias(l) - c(l) - r(l)]
-
-    def redundancy() -> bool:
-        units = 4
-        jacobian = sp.Matrix.hstack(*[sp.eye(units)] * 3)
-        return 3 * units - jacobian.rank() == 2 * units
-
-    return Proof(
-        "equation.20",
-        r"\mathrm{LN}(W_hh;\alpha_1,\beta_1) + \mathrm{LN}(W_xx;\alpha_2,\beta_2) + "
-        r"b: 2\cdot 4H \text{ redundant dimensions}",
-        (
-            equality("Scaling W_h alone changes nothing", LAYER_NORM(alone), LAYER_NORM(layers[0])),
-            equality("β₁ + c, β₂ + r, b − c − r give the same gates", gates(*shifted), gates(first, second, bias)),
-            fact(
-                "so of three biases for each of 4H gates two are redundant, by rank",
-                r"3\cdot 4H - \mathrm{rank}[I\,I\,I] = 2\cdot 4H",
-                redundancy,
-            ),
-        ),
-        (POSITIVE, Assumption("positive factor", r"\delta > 0")),
-    )
-
-
-@proves("supplement.initialization", "refuted")
-def initialization() -> Counterexample:
-    """Gains zero and biases one, as the supplement says, make the cell ignore its input and its weights."""
-    V, alpha = field("V"), field("alpha")
-    gated = lambda a, b: lambda t: a * LAYER_NORM(LAYER.towards(V, t)) + b
-    slope = lambda gain: derivative(gated(gain, 1))
-    correct = Proof(
-        "supplement.initialization corrected",
-        r"\alpha = 1,\ \beta = 0;\quad \alpha = 0,\ \beta = 1 \Rightarrow "
-        r"h = \sigma(2)\tanh(1),\ \partial h/\partial W = 0",
-        (
-            equality(
-                "Eq. 15 with gain one and bias zero standardizes",
-                gated(sp.S.One, sp.S.Zero)(0),
-                LAYER_NORM(LAYER),
-            ),
-            equality("The derivative by W has the factor α", slope(alpha(i)), alpha(i) * slope(sp.S.One)),
-            equality("so with α = 0 it vanishes", slope(sp.S.Zero), 0),
-            equality("and LN is its bias: each gate is 1 + 1 + 0 = 2, LN(c) is 1", gated(sp.S.Zero, 1)(0) * 2, 2),
-        ),
-        (POSITIVE,),
-    )
-
-    def logistic(z: Expr) -> Expr:
-        return 1 / (1 + sp.exp(-z))
-
-    def outputs(values) -> tuple[Expr, Expr]:
-        a, b = values[r"\alpha"], values[r"\beta"]
-        literal = a * LAYER_NORM.exactly(values["W"], values["x"]) + b * sp.ones(1, 4)
-        normal = LAYER_NORM.exactly(values["W"], values["x"])
-        return logistic(2 * literal[0]) * sp.tanh(literal[0]), logistic(2 * normal[0]) * sp.tanh(normal[0])
-
-    return Counterexample(
-        "supplement.initialization",
-        r"\alpha = 0, \beta = 1 \text{ is the initialization of Eq. 15 by gains one and biases zero}",
-        {"W": matrix([[3], [1], [-1], [-3]]), "x": matrix([[1]]), r"\alpha": 0, r"\beta": 1},
-        outputs,
-        "σ(2 LN) tanh(LN) of the first unit: literally σ(2) tanh(1) (left), with gain one and bias zero (right).",
-        correct,
-    )
-
-
-@proves("experiments.no_ln_on_logits")
-def no_layer_norm_on_logits() -> Proof:
-    """Normalized logits bound the largest probability of a softmax away from one."""
-    a = field("n")
-    others = lambda f: total(lambda l: (1 - KroneckerDelta(l, i)) * f(l), H)
-    lagrange = (
-        total(
-            lambda k: (1 - KroneckerDelta(k, i)) * total(lambda l: (1 - KroneckerDelta(l, i)) * (a(k) - a(l)) ** 2, H),
-            H,
-        )
-        / 2
-    )
-    x = sp.Symbol("x", real=True)
-    height = sp.Symbol("H", integer=True, positive=True)
-    root = sqrt(height - 1)
-
-    spike = Layer(lambda l, d: KroneckerDelta(l, i), lambda n, d: 1 / D)
-    peak = lambda l: LAYER_NORM(spike, n, l)
-
-    def tangent() -> bool:
-        gap = sp.exp(x) - 1 - x
-        return gap.subs(x, 0) == 0 and gap.diff(x).subs(x, 0) == 0 and bool(sp.diff(gap, x, 2).is_positive)
-
-    def attained() -> bool:
-        for size in (2, 3, 5, 10):
-            (row,) = LAYER_NORM.exactly([[size], *[[0]] * (size - 1)], [[1]]).tolist()
-            gaps = [sp.radsimp(value - row[0] + size / sqrt(sp.Integer(size - 1))) for value in row[1:]]
-            if any(gap != 0 for gap in gaps):
-                return False
-        return True
-
-    return Proof(
-        "experiments.no_ln_on_logits",
-        r"\max_i q_i \leq \frac{1}{1+(H-1)e^{-H/\sqrt{H-1}}},\ q = \mathrm{softmax}(n),\ \text{attained}",
-        (
-            equality("The other logits sum to −n_i, since all sum to zero", others(a), total(a, H) - a(i)),
-            equality(
-                "Their squares and their sum (Lagrange's identity): the gap is a sum of squares",
-                (H - 1) * others(lambda l: a(l) ** 2) - others(a) ** 2,
-                lagrange,
-            ),
-            expanded(
-                "With Σn = 0 and Σn² = H that is (H − 1)(H − n²) ≥ n², so n_i ≤ √(H − 1)",
-                r"(H-1)(H-n^2) - n^2 = H(H-1-n^2)",
-                (height - 1) * (height - x**2) - x**2 - height * (height - 1 - x**2),
-            ),
-            fact(
-                "eˣ ≥ 1 + x: tangent at 0 of a convex function; so a mean of exponentials is at least that of the mean",
-                r"e^x \geq 1 + x",
-                tangent,
-            ),
-            expanded(
-                "The mean of n_j − n_i over the others is −n_i H/(H − 1) ≥ −H/√(H − 1)",
-                r"-\frac{x}{H-1} - x = -\frac{xH}{H-1}",
-                -x / (height - 1) - x + x * height / (height - 1),
-                root * height / (height - 1) - height / root,
-            ),
-            equality("One logit above H − 1 equal ones reaches n_i² = H − 1", peak(i) ** 2, H - 1),
-            equality(
-                "where all the others are equal, n_j = −1/n_i",
-                others(lambda l: (peak(l) * peak(i) + 1) ** 2),
-                0,
-            ),
-            fact(
-                "so the gaps are −H/√(H − 1) and the bound is attained: exactly, at H = 2, 3, 5, 10",
-                r"n_j - n_i = -H/\sqrt{H-1}",
-                attained,
-            ),
-        ),
     )
