@@ -9,21 +9,21 @@ import numpy as np
 import pytest
 from lngeom import normalizers, paper
 from lngeom.claims import (
+    NORMALIZERS,
+    Problem,
     Role,
     Verdict,
-    _problem,
     _reference,
+    agree,
     all_claims,
     claim,
     decide,
-    fisher,
-    metric as metric_claims,
-    nullspace,
+    differ,
     run,
-    scaling,
+    same_integer,
+    vanishes,
 )
-from lngeom.claims._evidence import agree, differ, same_integer, vanishes
-from lngeom.claims._problem import Problem
+from lngeom.claims.ba2016 import fisher, metric as metric_claims, nullspace, scaling
 from lngeom.normalizers import Statistics, summed_inputs
 
 ONE, TWO = np.ones(3), 2 * np.ones(3)
@@ -159,7 +159,7 @@ class Centred(normalizers.RMSNorm):
     ],
 )
 def test_breaking_a_normalizer_turns_its_claims(problem, monkeypatch, method, broken, id):
-    monkeypatch.setitem(_problem.NORMALIZERS, method, broken)
+    monkeypatch.setitem(NORMALIZERS, method, broken)
     outcome = run(all_claims(id=id)[0], problem)
     assert not outcome.as_recorded, [(e.description, e.residual) for e in outcome.evidence]
 
