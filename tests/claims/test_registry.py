@@ -24,6 +24,7 @@ from lngeom.claims import (
     vanishes,
 )
 from lngeom.claims.ba2016 import fisher, metric as metric_claims, nullspace, scaling
+from lngeom.information import FisherOperator
 from lngeom.normalizers import Statistics, summed_inputs
 
 ONE, TWO = np.ones(3), 2 * np.ones(3)
@@ -175,9 +176,15 @@ def test_a_printed_formula_that_were_right_would_not_be_refuted(problem, monkeyp
     assert run(all_claims(id="equation.13_14.ln")[0], problem).verdict is Verdict.UNDECIDED
 
 
-def test_breaking_the_closed_form_turns_its_claim(problem, monkeypatch):
-    monkeypatch.setattr(fisher, "structured", lambda *case: 1.01 * fisher.automatic(*case))
-    assert not run(all_claims(id="equation.13_14.ln")[0], problem).as_recorded
+@pytest.mark.parametrize("method", ["as_matrix", "mm", "diagonal", "block", "quadratic_form", "rank"])
+def test_breaking_the_operator_that_users_call_turns_its_claims(problem, monkeypatch, method):
+    right = getattr(FisherOperator, method)
+    wrong = (lambda F: right(F) + 1) if method == "rank" else (lambda F, *given: 1.0001 * right(F, *given))
+    monkeypatch.setattr(FisherOperator, method, wrong)
+    for id in ("equation.13_14.bn", "equation.13_14.ln"):
+        outcome = run(all_claims(id=id)[0], problem)
+        assert not outcome.as_recorded
+        assert not outcome.error
 
 
 def test_one_null_direction_too_many_turns_its_claim(problem, monkeypatch):

@@ -1,7 +1,7 @@
 """Eqs. 8–14: the Fisher matrix of normalized GLMs, as printed and as it is."""
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import equinox as eqx
 import jax
@@ -15,8 +15,21 @@ from sympy import Expr, Function, KroneckerDelta, sqrt
 
 from lngeom import families
 from lngeom._types import GLMParameters
-from lngeom.claims import TITLES, Case, Problem, Role, Verdict, agree, claim, differ, proves, same_integer, vanishes
-from lngeom.information import _automatic, _divergence, _printed, _structured, predicted_nullspace, to_paper_order
+from lngeom.claims import (
+    TITLES,
+    Case,
+    Evidence,
+    Problem,
+    Role,
+    Verdict,
+    agree,
+    claim,
+    differ,
+    proves,
+    same_integer,
+    vanishes,
+)
+from lngeom.information import _automatic, _divergence, _printed, fisher, predicted_nullspace, to_paper_order
 from lngeom.information._linearization import GroupedLinearization, linearize
 from lngeom.symbolic.jacobian import GAIN, LAYER, RADIAL, SHIFTS, along
 from lngeom.symbolic.layers import BATCH_NORM, LAYER_NORM, WEIGHT_NORM, Method
@@ -29,7 +42,7 @@ KL_TOLERANCE = 1e-6
 
 automatic: Callable[..., Array] = eqx.filter_jit(_automatic.dense)
 printed: Callable[..., Array] = eqx.filter_jit(_printed.dense)
-structured: Callable[..., Array] = eqx.filter_jit(_structured.dense)
+factor: Callable[..., Array] = eqx.filter_jit(_automatic.factor)
 divergences: Callable[..., Array] = eqx.filter_jit(_divergence.quadratic_forms)
 
 
@@ -44,6 +57,27 @@ def corner(matrix, case: Case, units: int = 2) -> np.ndarray:
     """The first units' blocks in the paper's order: small enough to show."""
     width = units * (case.params.inputs + 2)
     return np.asarray(to_paper_order(matrix, case.params.units, case.params.inputs)[:width, :width])
+
+
+def certified(what: str, problem: Problem, case: Case, exact: Array, role: Role = Role.SUPPORTS) -> Iterator[Evidence]:
+    """What users call, `lg.fisher`, against the definition and divergences: matrix, products, diagonal and blocks."""
+    F = fisher(*case, check=False)  # it would refuse data on which the evidence says that it is none
+    vectors = directions(problem, case).T
+    width = case.params.inputs + 2
+    blocks = to_paper_order(exact, case.params.units, case.params.inputs)[:width, : 2 * width]
+    yield agree(f"{what}: lg.fisher's matrix and JᵀΛJ", F.as_matrix(), exact, role=role)
+    yield agree(f"{what}: its products and JᵀΛJ v", F.mm(vectors), exact @ vectors, role=role)
+    yield agree(f"{what}: its diagonal and JᵀΛJ's", F.diagonal(), jnp.diag(exact), role=role)
+    found = jnp.concatenate([F.block(0, 0), F.block(0, 1)], 1)
+    yield agree(f"{what}: its blocks of units 1 and 2 and JᵀΛJ's", found, blocks, role=role)
+    forms, kl = F.quadratic_form(vectors), divergences(*case, vectors.T)
+    yield agree(f"{what}: its quadratic forms and finite divergences", forms, kl, tol=KL_TOLERANCE, role=role)
+
+
+def certified_rank(what: str, case: Case, role: Role = Role.SUPPORTS) -> Evidence:
+    """The rank that `lg.fisher` finds, against that of √Λ J by its definition."""
+    defined = int(np.linalg.matrix_rank(np.asarray(factor(*case))))
+    return same_integer(f"{what}: lg.fisher's rank and that of √Λ J", int(fisher(*case).rank()), defined, role=role)
 
 
 @claim(
@@ -65,8 +99,7 @@ def equation_8(problem: Problem):
     """Finite divergences against ½ δᵀFδ, the order of the remainder, and a single x."""
     case = problem.case("ln")
     deltas = directions(problem, case)
-    F = structured(*case)
-    forms = jnp.einsum("kp,pq,kq->k", deltas, F, deltas)
+    forms = fisher(*case, check=False).quadratic_form(deltas.T)
     found = divergences(*case, deltas)
     yield agree("finite divergences and δᵀFδ, mean over x", found, forms, tol=KL_TOLERANCE)
     _, unravel = ravel_pytree(case.params)
@@ -179,7 +212,7 @@ def equation_9(problem: Problem):
     log_p = jax.vmap(log_prob, (None, 0))(theta, outcomes)
     scores = jax.vmap(jax.jacrev(log_prob), (None, 0))(theta, outcomes)
     total = jnp.einsum("on,onp,onq->pq", jnp.exp(log_p), scores, scores) / len(case.inputs)
-    yield agree("sum over all outcomes and JᵀΛJ", total, automatic(*case))
+    yield agree("sum over all outcomes and lg.fisher", total, fisher(*case).as_matrix())
     mean_score = jnp.einsum("on,onp->np", jnp.exp(log_p), scores)
     yield vanishes("the mean score is zero", mean_score, scale=float(jnp.max(jnp.abs(scores))))
 
@@ -272,7 +305,7 @@ def equation_9_proof() -> Proof:
 def riemannian(problem: Problem):
     """vec(W) has length zero under layer norm; orthogonally to the null space F is positive definite."""
     case = problem.small("ln")
-    F = automatic(*case)
+    F = fisher(*case).as_matrix()
     radial = ravel_pytree(
         GLMParameters(case.params.weights, jnp.zeros_like(case.params.bias), jnp.zeros_like(case.params.gain))
     )[0]
@@ -477,13 +510,13 @@ def equation_12(problem: Problem):
     for family in (families.Bernoulli(), families.Gaussian(2.0), families.Categorical()):
         model, params, inputs = problem.small("identity", family)
         params = GLMParameters(params.weights, params.bias, jnp.ones_like(params.gain))
-        exact = to_paper_order(automatic(model, params, inputs), params.units, params.inputs)
+        exact = fisher(model, params, inputs).as_matrix("paper")
         shape = (params.units, params.inputs + 2)
         exact = exact.reshape(*shape, *shape)[:, :-1, :, :-1]
         size = params.units * (params.inputs + 1)
         name = type(family).__name__
         yield agree(
-            f"{name}: Eq. 12 and JᵀΛJ",
+            f"{name}: Eq. 12 and lg.fisher",
             _printed.standard_glm(model, params, inputs),
             exact.reshape(size, size),
         )
@@ -574,13 +607,16 @@ def _printed_is_exact(method: str):
         expected=Verdict.HOLDS,
     )
     def check(problem: Problem):
-        """Printed, by definition, and in closed form: on the data, and for a softmax."""
+        """Printed, by definition, and as `lg.fisher` has it: on the data, and for a softmax."""
         case = problem.case(method)
         exact = automatic(*case)
         yield agree("data: printed and JᵀΛJ", printed(*case), exact)
-        yield agree("data: closed form and JᵀΛJ", structured(*case), exact)
+        yield from certified("data", problem, case, exact)
         case = problem.small(method, families.Categorical())
-        yield agree("softmax: printed and JᵀΛJ", printed(*case), automatic(*case))
+        exact = automatic(*case)
+        yield agree("softmax: printed and JᵀΛJ", printed(*case), exact)
+        yield from certified("softmax", problem, case, exact)
+        yield certified_rank("softmax", case)
         deltas = directions(problem, case)
         forms = jnp.einsum("kp,pq,kq->k", deltas, printed(*case), deltas)
         yield agree("softmax: printed and finite divergences", forms, divergences(*case, deltas), tol=KL_TOLERANCE)
@@ -685,7 +721,7 @@ def equation_13_14_wn_proof() -> Proof:
     ),
 )
 def equation_13_14_ln(problem: Problem):
-    """Printed against the definition; closed form, missing term, rank of Π and divergences agree with it."""
+    """Printed against the definition; `lg.fisher`, missing term, rank of Π and divergences agree with it."""
     case = problem.case("ln")
     model, params, inputs = case
     exact, as_printed = automatic(*case), printed(*case)
@@ -696,7 +732,7 @@ def equation_13_14_ln(problem: Problem):
     forms = [jnp.einsum("kp,pq,kq->k", deltas, F, deltas) for F in (as_printed, exact)]
     yield differ("data: printed and finite divergences", forms[0], found, role=Role.REFUTES)
     yield agree("data: JᵀΛJ and finite divergences", forms[1], found, tol=KL_TOLERANCE, role=Role.CORRECTS)
-    yield agree("data: closed form and JᵀΛJ", structured(*case), exact, role=Role.CORRECTS)
+    yield from certified("data", problem, case, exact, role=Role.CORRECTS)
     n = model.normalized(params, inputs)
     sigma = case.statistics().scale[:, 0]
     variances = model.family.variance(model.natural_parameters(params, inputs)) / model.family.dispersion**2
@@ -712,7 +748,8 @@ def equation_13_14_ln(problem: Problem):
     rank = int(np.linalg.matrix_rank(np.asarray(jax.vmap(at.project, 1, 1)(eye[None])[0])))
     yield same_integer("rank of Π and H − 2", rank, params.units - 2, role=Role.CORRECTS)
     case = problem.small("ln", families.Categorical())
-    yield agree("softmax: closed form and JᵀΛJ", structured(*case), automatic(*case), role=Role.CORRECTS)
+    yield from certified("softmax", problem, case, automatic(*case), role=Role.CORRECTS)
+    yield certified_rank("softmax", case, role=Role.CORRECTS)
 
 
 def weight_blocks(u: sp.Matrix) -> tuple[Expr, Expr]:

@@ -12,6 +12,7 @@ from sympy import Expr, KroneckerDelta, sqrt
 from lngeom import families, normalizers
 from lngeom._numerics import RankDecision, decide_rank
 from lngeom.claims import Case, Problem, Role, Verdict, agree, claim, differ, proves, same_integer, vanishes
+from lngeom.claims.ba2016.fisher import factor
 from lngeom.glm import NormalizedGLM
 from lngeom.information import _automatic, predicted_nullspace
 from lngeom.symbolic.actions import SHIFT
@@ -53,7 +54,6 @@ SPAN = Assumption(
     r"\Lambda \succ 0,\ g_i \neq 0,\ \sigma > 0,\ \epsilon = 0",
 )
 
-_factor = eqx.filter_jit(_automatic.factor)
 _triangle = eqx.filter_jit(
     lambda case: (jnp.linalg.qr(_automatic.factor(*case), mode="r"), _automatic.cancellation_scale(*case))
 )
@@ -68,7 +68,7 @@ def measured(case: Case) -> tuple[np.ndarray, RankDecision, float]:
     return triangle, decide_rank(values, rows, triangle.shape[1], scale=float(scale)), float(scale)
 
 
-def uncertain(case: Case, factor: np.ndarray, cancelled: float) -> str:
+def uncertain(case: Case, root: np.ndarray, cancelled: float) -> str:
     """Why ranks on the data say nothing, or nothing where they do.
 
     Singular values between rounding and √eps of the largest are doubtful, of the data, of the centred data and of the
@@ -80,7 +80,7 @@ def uncertain(case: Case, factor: np.ndarray, cancelled: float) -> str:
     for name, array, size in (
         ("the data", inputs, 0.0),
         ("the centred data", centred, 0.0),
-        ("√F", factor, cancelled),
+        ("√F", root, cancelled),
     ):
         values = np.linalg.svd(array, compute_uv=False)
         top = max(float(values[0]), size)
@@ -479,7 +479,7 @@ def bn_evaluation(problem: Problem):
     evaluation = Case(NormalizedGLM(stored, case.model.family), case.params, case.inputs)
     yield from evidence("stored statistics", evaluation, case.params.units)
     basis = predicted_nullspace(*case).basis
-    moved = np.linalg.norm(np.asarray(_factor(*evaluation)) @ basis)
+    moved = np.linalg.norm(np.asarray(factor(*evaluation)) @ basis)
     yield agree("training's null directions do move the evaluation output", np.array([moved > 1e-2]), np.array([True]))
 
 
@@ -606,7 +606,7 @@ def completeness_proof() -> Proof:
 
 def _weights_kernel(case: Case) -> np.ndarray:
     """Orthonormal basis of the kernel of ∂z/∂W."""
-    columns = np.asarray(_factor(*case))[:, : case.params.units * case.params.inputs]
+    columns = np.asarray(factor(*case))[:, : case.params.units * case.params.inputs]
     _, values, right = np.linalg.svd(columns)
     return right[decide_rank(values, *columns.shape, scale=float(_scale(*case))).rank :].T
 

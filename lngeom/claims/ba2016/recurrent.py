@@ -22,6 +22,7 @@ from lngeom.claims import (
     same_integer,
     vanishes,
 )
+from lngeom.claims.ba2016.metric import POSITIVE
 from lngeom.claims.ba2016.table1 import POSITIVE_EPSILON, scaling_assumptions
 from lngeom.symbolic.actions import DELTA, WEIGHT_MATRIX_RESCALING
 from lngeom.symbolic.jacobian import LAYER

@@ -11,7 +11,7 @@ from lngeom import families
 from lngeom._types import GLMParameters
 from lngeom.claims import TITLES, Problem, Role, Verdict, agree, claim, differ, proves
 from lngeom.claims.ba2016.fisher import SMALL, automatic, weight_blocks
-from lngeom.information import _structured
+from lngeom.information import fisher
 from lngeom.symbolic.actions import DELTA
 from lngeom.symbolic.jacobian import LAYER, along
 from lngeom.symbolic.layers import BATCH_NORM, LAYER_NORM, RMS_NORM, WEIGHT_NORM, Layer, Method
@@ -88,17 +88,16 @@ def _power_law(method: str, unit: int | None):
         expected=Verdict.HOLDS,
     )
     def check(problem: Problem):
-        """Softmax outputs, so that off-diagonal blocks are there to scale; and the closed form on the data."""
+        """Softmax outputs, so that off-diagonal blocks are there to scale; and `lg.fisher` on the data."""
         model, params, inputs = problem.small(method, families.Categorical())
         F = automatic(model, params, inputs)
         found = [automatic(model, scaled(params, c, unit), inputs) for c in FACTORS]
         laws = [predicted(F, params, c, unit) for c in FACTORS]
         yield agree("softmax, by definition", jnp.stack(found), jnp.stack(laws))
         model, params, inputs = problem.case(method)
-        closed = eqx.filter_jit(_structured.dense)
-        F = closed(model, params, inputs)
-        found = closed(model, scaled(params, FACTORS[0], unit), inputs)
-        yield agree("data, closed form", found, predicted(F, params, FACTORS[0], unit))
+        F = fisher(model, params, inputs, check=False).as_matrix()
+        found = fisher(model, scaled(params, FACTORS[0], unit), inputs, check=False).as_matrix()
+        yield agree("data, lg.fisher", found, predicted(F, params, FACTORS[0], unit))
 
     @proves(id)
     def proof() -> Proof:
