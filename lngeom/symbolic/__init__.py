@@ -6,5 +6,6 @@ from lngeom.symbolic.proof import (
     Proof as Proof,
     ProofError as ProofError,
     Step as Step,
+    equality as equality,
 )
 from lngeom.symbolic.table import prove as prove

@@ -1,13 +1,15 @@
 """The registry itself: verdicts from evidence, and claims that turn when what they rest on is broken."""
 
 import dataclasses
+import sys
+from pathlib import Path
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from lngeom import normalizers, paper
+from lngeom import claims, normalizers, paper
 from lngeom.claims import (
     NORMALIZERS,
     Problem,
@@ -94,6 +96,15 @@ def test_ids_are_unique_and_corrections_in_place():
         claim("equation.3", topic="x", source="", statement="", expected=Verdict.HOLDS)(lambda p: [])
     with pytest.raises(ValueError, match="correction is needed exactly"):
         claim("test.no_correction", topic="x", source="", statement="", expected=Verdict.REFUTED)(lambda p: [])
+
+
+def test_every_page_with_claims_is_loaded():
+    all_claims()
+    root = Path(claims.__file__).parent
+    pages = [p for p in root.rglob("[!_]*.py") if "@claim(" in p.read_text() or "register(" in p.read_text()]
+    names = {"lngeom.claims." + ".".join(p.relative_to(root).with_suffix("").parts) for p in pages}
+    assert len(names) > 12
+    assert names <= set(sys.modules)
 
 
 def test_unknown_names_are_answered_with_known_ones():
