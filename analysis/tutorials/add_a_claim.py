@@ -25,7 +25,7 @@ def bounded(problem):
 
 
 def squares_proof() -> Proof:
-    """What the bound rests on, for all sizes: the squares of the H values sum to H. Each step is checked as it is made."""
+    """What the bound rests on, for all sizes: the squares of the H values sum to H; a step that fails raises."""
     step = equality("The mean square is one", mean(lambda l: LAYER_NORM(LAYER, n, l) ** 2, H), 1)
     return Proof("tutorial.squares", r"\sum_i n_i^2 = H", (step,))
 
