@@ -110,8 +110,8 @@ def certified_rank(what: str, case: Case, role: Role = Role.SUPPORTS) -> Evidenc
     topic=TOPIC,
     source="Eq. 8",
     statement=(
-        "ds² = D_KL[P(y|x; θ) ‖ P(y|x; θ + δ)] ≈ ½ δᵀFδ, with the expectation over x that F has and the left "
-        "side lacks."
+        "ds² = D_KL[P(y|x; θ) ‖ P(y|x; θ + δ)] ≈ ½ δᵀFδ, with the expectation over x that F has and the left side "
+        "lacks."
     ),
     formula=(
         r"ds^2 = D_{\mathrm{KL}}[P(y|\mathbf x;\theta)\,\|\,P(y|\mathbf x;\theta+\delta)] \approx "
@@ -740,9 +740,9 @@ def equation_13_14_wn_proof() -> Proof:
     ),
     expected=Verdict.REFUTED,
     correction=(
-        "μ and σ depend on every row of W. The weight blocks are E[σ⁻² (Π D_g Λ D_g Π)_ij x xᵀ] with "
-        "Π = I − 11ᵀ/H − nnᵀ/H of rank H − 2; those with biases and gains are E[σ⁻¹ (Π D_g Λ)_ij x] and "
-        "E[σ⁻¹ (Π D_g Λ D_n)_ij x]. In a diagonal block Eq. 13 lacks E[σ⁻² Σ_{k≠i} g_k² λ_k (1 + n_i n_k)²/H² · x xᵀ]."
+        "μ and σ depend on every row of W. The weight blocks are E[σ⁻² (Π D_g Λ D_g Π)_ij x xᵀ] with Π = I − 11ᵀ/H − "
+        "nnᵀ/H of rank H − 2; those with biases and gains are E[σ⁻¹ (Π D_g Λ)_ij x] and E[σ⁻¹ (Π D_g Λ D_n)_ij x]. In "
+        "a diagonal block Eq. 13 lacks E[σ⁻² Σ_{k≠i} g_k² λ_k (1 + n_i n_k)²/H² · x xᵀ]."
     ),
 )
 def equation_13_14_ln(problem: Problem):

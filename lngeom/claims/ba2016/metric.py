@@ -36,9 +36,8 @@ def _delta(problem: Problem, units: int):
     formula=r"ds^2 = \tfrac12\delta_g^\top E\left[\frac{\mathrm{Cov}[\mathbf y|\mathbf x]}{\phi^2}\right]\delta_g",
     expected=Verdict.REFUTED,
     correction=(
-        "½ δ_gᵀ E[Λ_ij n_i n_j] δ_g. The two agree only where Λ is uncorrelated with the n: always for "
-        "Gaussian responses, "
-        "not for logistic ones."
+        "½ δ_gᵀ E[Λ_ij n_i n_j] δ_g. The two agree only where Λ is uncorrelated with the n: always for Gaussian "
+        "responses, not for logistic ones."
     ),
 )
 def equation_32(problem: Problem):
@@ -190,8 +189,8 @@ def equation_34_proof() -> Proof:
     ),
     expected=Verdict.REFUTED,
     correction=(
-        "The left side is the sum of four such terms, over (p, q) in {i, j}²; for independent responses the "
-        "printed one is zero."
+        "The left side is the sum of four such terms, over (p, q) in {i, j}²; for independent responses the printed "
+        "one is zero."
     ),
 )
 def equation_35(problem: Problem):
@@ -296,9 +295,8 @@ def equation_35_proof() -> Counterexample:
     ),
     expected=Verdict.REFUTED,
     correction=(
-        "It is the model's variance (not its error) times n_i n_j: E[Λ_ij n_i n_j]. It does not change when "
-        "W or X is scaled, "
-        "and for layer norm its trace is at most H · max λ."
+        "It is the model's variance (not its error) times n_i n_j: E[Λ_ij n_i n_j]. It does not change when W or X is "
+        "scaled, and for layer norm its trace is at most H · max λ."
     ),
 )
 def prediction_error_only(problem: Problem):
@@ -350,9 +348,8 @@ def prediction_error_only_proof() -> Counterexample:
     topic=TOPIC,
     source="Section 5.2.2; Appendix, last line",
     statement=(
-        "Learning the magnitude of the weights through gains is more robust to the scaling of the input and "
-        "of the parameters "
-        "under batch and layer norm than in the standard model."
+        "Learning the magnitude of the weights through gains is more robust to the scaling of the input and of the "
+        "parameters under batch and layer norm than in the standard model."
     ),
     assumptions=("ε = 0",),
     expected=Verdict.HOLDS,

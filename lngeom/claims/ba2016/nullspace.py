@@ -165,8 +165,8 @@ def dimensions(formula: Callable[[int, int], int], sizes=SIZES) -> list[tuple[tu
 
 _nullspace_claim(
     "nullspace.ln",
-    "Layer norm's Fisher matrix has a null space of dimension D + 1 + max(0, H − r(r+3)/2), r = min(D, H−1): the scale "
-    "of W, the D shifts 1γᵀ, and in very wide layers trades between gain and weights.",
+    "Layer norm's Fisher matrix has a null space of dimension D + 1 + max(0, H − r(r+3)/2), r = min(D, H−1): the "
+    "scale of W, the D shifts 1γᵀ, and in very wide layers trades between gain and weights.",
     r"\dim\ker F = D + 1 + \max(0, H - r(r+3)/2)",
     lambda p: _with_data(p, "ln", layer_norm_dimension),
 )
@@ -495,9 +495,8 @@ def bn_evaluation_proof() -> Proof:
     topic=TOPIC,
     source="Eq. 6 (not in the paper)",
     statement=(
-        "Eq. 6 lists all continuous weight symmetries of layer norm: the weights' part of the null space has "
-        "the dimension "
-        "D + 1 of the orbit of W under W → δW + 1γᵀ."
+        "Eq. 6 lists all continuous weight symmetries of layer norm: the weights' part of the null space has the "
+        "dimension D + 1 of the orbit of W under W → δW + 1γᵀ."
     ),
     assumptions=("rank PW ≥ 2", "ε = 0"),
     expected=Verdict.CONDITIONAL,
@@ -591,8 +590,8 @@ def completeness_proof() -> Proof:
                 minors,
             ),
             fact(
-                "So u_j m_k = u_k m_j for all x; two independent linear forms u_1, u_2 (rank PW ≥ 2) then force "
-                "m = λu with one number λ, as coefficients show in the basis u_1 = s, u_2 = t",
+                "So u_j m_k = u_k m_j for all x; two independent linear forms u_1, u_2 (rank PW ≥ 2) then force m = "
+                "λu with one number λ, as coefficients show in the basis u_1 = s, u_2 = t",
                 r"s\,m_2(s,t) = t\,m_1(s,t) \Rightarrow m = \lambda\,(s, t)",
                 coprime_forms,
                 "u_1 m_2 = u_2 m_1 ⇒ m = λu",
@@ -622,8 +621,8 @@ def _orbit_tangent(case: Case) -> np.ndarray:
     topic=TOPIC,
     source="Section 5.2 (not in the paper)",
     statement=(
-        "On data of rank r < D (constant-zero pixels), every row of W also has D − r null directions that no "
-        "datum sees."
+        "On data of rank r < D (constant-zero pixels), every row of W also has D − r null directions that no datum "
+        "sees."
     ),
     expected=Verdict.HOLDS,
 )

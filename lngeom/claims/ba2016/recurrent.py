@@ -260,9 +260,8 @@ def equation_20_proof() -> Proof:
     statement="One matrix W_x gives both the stacked gates (Eqs. 23, 26) and the candidate (Eqs. 24, 27) of the GRU.",
     expected=Verdict.REFUTED,
     correction=(
-        "The gates need a matrix of 2H rows and the candidate one of H rows: two matrices. Two ⊙ are missing "
-        "in Eqs. 25 "
-        "and 28: (1 − σ(z)) ⊙ h + σ(z) ⊙ ĥ."
+        "The gates need a matrix of 2H rows and the candidate one of H rows: two matrices. Two ⊙ are missing in Eqs. "
+        "25 and 28: (1 − σ(z)) ⊙ h + σ(z) ⊙ ĥ."
     ),
     why_numeric="A slip of notation: the shapes of the two uses are all there is to it.",
 )
@@ -292,9 +291,8 @@ def equation_23_28(problem: Problem):
     statement="Each α is initialized to a vector of zeros and each β to a vector of ones (α the gains of Eq. 15).",
     expected=Verdict.REFUTED,
     correction=(
-        "Gains must be 1 and biases 0, as Section 6 says. Literally, every hidden unit is a constant, "
-        "σ(2)·tanh(1) = 0.6708 "
-        "with b = 0, and the gradient of every weight is zero."
+        "Gains must be 1 and biases 0, as Section 6 says. Literally, every hidden unit is a constant, σ(2)·tanh(1) = "
+        "0.6708 with b = 0, and the gradient of every weight is zero."
     ),
 )
 def supplement_initialization(problem: Problem):

@@ -178,9 +178,8 @@ def no_power_law_ln_proof() -> Proof:
     ),
     expected=Verdict.REFUTED,
     correction=(
-        "By 1/4: the diagonal block and the quadratic form go as ‖w‖⁻². The factor 1/2 is that of blocks "
-        "between w_i and "
-        "other parameters, and of the length ds. The effective learning rate is η/‖w‖²."
+        "By 1/4: the diagonal block and the quadratic form go as ‖w‖⁻². The factor 1/2 is that of blocks between w_i "
+        "and other parameters, and of the length ds. The effective learning rate is η/‖w‖²."
     ),
 )
 def factor_half(problem: Problem):

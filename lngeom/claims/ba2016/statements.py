@@ -407,16 +407,14 @@ def _squared_correlation(changes: np.ndarray) -> float:
     topic=TOPIC,
     source="Section 3",
     statement=(
-        "Changes in the output of one layer tend to cause highly correlated changes in the summed inputs to "
-        "the next layer, "
-        "especially with ReLU units."
+        "Changes in the output of one layer tend to cause highly correlated changes in the summed inputs to the next "
+        "layer, especially with ReLU units."
     ),
     expected=Verdict.REFUTED,
     correction=(
         "The changes are correlated as far as the layer's output moves in few directions: with random weights the mean "
-        "squared correlation is tr C²/(tr C)², C = Cov(Δh), whatever the units. ReLU does not raise it: on "
-        "Gaussian inputs "
-        "it is lower than for linear and for tanh units."
+        "squared correlation is tr C²/(tr C)², C = Cov(Δh), whatever the units. ReLU does not raise it: on Gaussian "
+        "inputs it is lower than for linear and for tanh units."
     ),
     why_numeric="A statement about typical random networks: its terms ('tend to', 'highly') have no algebraic form.",
 )

@@ -604,8 +604,8 @@ def prenorm_gains_row_shift_proof() -> Proof:
     topic=TOPIC,
     source="Section 5.1 (unstated)",
     statement=(
-        "Table 1 and Eq. 7 hold of layer norm of summed inputs a = Wx; with a bias before the norm, a = Wx + c, "
-        "they need not."
+        "Table 1 and Eq. 7 hold of layer norm of summed inputs a = Wx; with a bias before the norm, a = Wx + c, they "
+        "need not."
     ),
     assumptions=("no bias before the norm",),
     expected=Verdict.CONDITIONAL,
