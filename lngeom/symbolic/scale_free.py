@@ -64,9 +64,7 @@ def gradient_scaling() -> tuple[Step, ...]:
     return (
         *(
             equality(
-                f"{m.name}: n(cW + tV) = n(W + (t/c)V)",
-                m(scaled_layer().towards(V, t)),
-                m(LAYER.towards(V, t / DELTA)),
+                f"{m.name}: n(cW + tV) = n(W + (t/c)V)", m(scaled_layer().towards(V, t)), m(LAYER.towards(V, t / DELTA))
             )
             for m in INVARIANT_METHODS
         ),

@@ -134,11 +134,7 @@ def equation_8(problem: Problem):
     remainder = np.array([abs(float(kl(h)) - 0.5 * h**2 * float(forms[0])) for h in steps])
     slope = np.polyfit(np.log(steps), np.log(remainder), 1)[0]
     yield agree(
-        "remainder falls as ‖δ‖³",
-        np.array([slope]),
-        np.array([3.0]),
-        tol=0.1,
-        curves={"remainder": (steps, remainder)},
+        "remainder falls as ‖δ‖³", np.array([slope]), np.array([3.0]), tol=0.1, curves={"remainder": (steps, remainder)}
     )
     single = divergences(case.model, case.params, case.inputs[:1], deltas)
     yield differ("a single x instead of the mean", single, forms, role=Role.FAILS_WITHOUT_CONDITION)
@@ -197,9 +193,7 @@ def equation_8_proof() -> Proof:
         r"E_x D_{KL}[P_\theta \| P_{\theta+\delta}] = \tfrac12\delta^\top F\delta + O(|\delta|^3)",
         (
             expanded(
-                "Along a curve z(t) the divergence and its slope vanish at t = 0",
-                r"D(0) = D'(0) = 0",
-                *slopes[:2],
+                "Along a curve z(t) the divergence and its slope vanish at t = 0", r"D(0) = D'(0) = 0", *slopes[:2]
             ),
             expanded(
                 "its second derivative is the metric of the velocity, whatever the curve's acceleration",
@@ -432,9 +426,7 @@ def equation_10_wording_proof() -> Counterexample:
                 bernoulli - sp.exp(bernoulli_partition(z)),
             ),
             expanded(
-                "Poisson, c = −log y!: it is exp(exp z)",
-                r"\sum_y e^{zy}/y! = e^{e^z}",
-                poisson - sp.exp(sp.exp(z)),
+                "Poisson, c = −log y!: it is exp(exp z)", r"\sum_y e^{zy}/y! = e^{e^z}", poisson - sp.exp(sp.exp(z))
             ),
             expanded(
                 "Gaussian, c = −y²/2 − log √(2π): with η = z²/2 it integrates to one",
@@ -466,11 +458,7 @@ def equation_11(problem: Problem):
     """Moments by summation over y against η′ and φη″; a transfer function other than η′ has other moments."""
     z = jnp.linspace(-2.0, 1.2, 8)
     y = jnp.arange(200.0)
-    for family, support in (
-        (families.Poisson(), y),
-        (families.Bernoulli(), y[:2]),
-        (families.Binomial(7), y[:8]),
-    ):
+    for family, support in ((families.Poisson(), y), (families.Bernoulli(), y[:2]), (families.Binomial(7), y[:8])):
         p = jnp.exp(family.log_prob(z[:, None], support[None, :]))
         mean = p @ support
         variance = jnp.sum(p * jnp.square(support[None, :] - mean[:, None]), 1)
@@ -479,10 +467,7 @@ def equation_11(problem: Problem):
         yield agree(f"{name}: variance by summation and φη″", variance, family.variance(z))
     gaussian = families.Gaussian()
     yield differ(
-        "ReLU transfer: f(z) and the mean",
-        jax.nn.relu(z),
-        gaussian.mean(z),
-        role=Role.FAILS_WITHOUT_CONDITION,
+        "ReLU transfer: f(z) and the mean", jax.nn.relu(z), gaussian.mean(z), role=Role.FAILS_WITHOUT_CONDITION
     )
 
 
@@ -541,9 +526,7 @@ def equation_12(problem: Problem):
         size = params.units * (params.inputs + 1)
         name = type(family).__name__
         yield agree(
-            f"{name}: Eq. 12 and lg.fisher",
-            _printed.standard_glm(model, params, inputs),
-            exact.reshape(size, size),
+            f"{name}: Eq. 12 and lg.fisher", _printed.standard_glm(model, params, inputs), exact.reshape(size, size)
         )
 
 
@@ -599,11 +582,7 @@ def equation_12_proof() -> Proof:
                 derivative(log_p),
                 (y(i) - eta(z(i), 1)) * velocity(i) / PHI,
             ),
-            equality(
-                "The expected square, Cov(y_k, y_l) = C_kl, is the form of the Kronecker product",
-                form,
-                blocks,
-            ),
+            equality("The expected square, Cov(y_k, y_l) = C_kl, is the form of the Kronecker product", form, blocks),
             equality(
                 "Independent outputs have a diagonal covariance: no blocks off the diagonal",
                 independent,
@@ -669,18 +648,10 @@ def own_rows(method: Method, V: Field, stated: Expr) -> tuple[Step, ...]:
     others: Field = lambda l, d: (1 - KroneckerDelta(l, i)) * V(l, d)
     sigma = sqrt(method.square(LAYER))
     return (
-        equality(
-            "Other rows of W do not move unit i",
-            along(method, others),
-            0,
-            r"\partial n_i/\partial w_{k \neq i}",
-        ),
+        equality("Other rows of W do not move unit i", along(method, others), 0, r"\partial n_i/\partial w_{k \neq i}"),
         equality("χ from its definition", chi(method, V), stated, r"\chi_i^\top v"),
         equality(
-            "The whole Jacobian is (g/σ) χ",
-            GAIN(i) * along(method, V),
-            GAIN(i) / sigma * chi(method, V),
-            r"dz_i",
+            "The whole Jacobian is (g/σ) χ", GAIN(i) * along(method, V), GAIN(i) / sigma * chi(method, V), r"dz_i"
         ),
         equality(
             "So blocks are those of Eq. 13: dz = (g/σ)χ·dw + db + n dg, squared",
@@ -722,10 +693,7 @@ def equation_13_14_wn_proof() -> Proof:
     stated = moved - LAYER.a(n, i) * inner / WEIGHT_NORM.square(LAYER)
     statement = r"\chi_i = x - (w_i^\top x)\,w_i/\|w_i\|^2"
     return Proof(
-        "equation.13_14.wn",
-        statement,
-        own_rows(WEIGHT_NORM, V, stated),
-        (Assumption("positive norm", r"w_i \neq 0"),),
+        "equation.13_14.wn", statement, own_rows(WEIGHT_NORM, V, stated), (Assumption("positive norm", r"w_i \neq 0"),)
     )
 
 
@@ -798,8 +766,7 @@ def equation_13_14_ln_proof() -> Counterexample:
     exact = total(lambda l: LAMBDA(l) * (GAIN(l) * factor(l)) ** 2, H)
     printed = LAMBDA(i) * (GAIN(i) * factor(i)) ** 2
     missing = total(
-        lambda l: (1 - KroneckerDelta(l, i)) * LAMBDA(l) * GAIN(l) ** 2 * (1 + output(i) * output(l)) ** 2 / H**2,
-        H,
+        lambda l: (1 - KroneckerDelta(l, i)) * LAMBDA(l) * GAIN(l) ** 2 * (1 + output(i) * output(l)) ** 2 / H**2, H
     )
     correct = Proof(
         "equation.13_14.ln corrected",

@@ -49,16 +49,10 @@ def equation_32(problem: Problem):
         block, printed = gain_block(case), metric.gain_matrix(*case, method="printed")
         ratio = float(jnp.trace(printed) / jnp.trace(block))
         yield differ(
-            f"logistic, g = {size:g}: printed and F (trace ratio {ratio:.2f})",
-            printed,
-            block,
-            role=Role.REFUTES,
+            f"logistic, g = {size:g}: printed and F (trace ratio {ratio:.2f})", printed, block, role=Role.REFUTES
         )
         yield agree(
-            f"logistic, g = {size:g}: exact formula and F",
-            metric.gain_matrix(*case),
-            block,
-            role=Role.CORRECTS,
+            f"logistic, g = {size:g}: exact formula and F", metric.gain_matrix(*case), block, role=Role.CORRECTS
         )
     case = problem.case("bn", families.Gaussian(2.0))
     printed = jnp.diag(metric.gain_matrix(*case, method="printed"))
@@ -148,10 +142,7 @@ def _exact_as_printed(number: int, method: str, name: str, entry: str):
         yield agree("softmax: printed and F", printed, 0.5 * delta @ gain_block(case) @ delta)
         tangent = jnp.concatenate([jnp.zeros(case.params.size - len(delta), delta.dtype), delta])[None]
         yield agree(
-            "softmax: printed and finite divergences",
-            printed,
-            0.5 * divergences(*case, tangent)[0],
-            tol=KL_TOLERANCE,
+            "softmax: printed and finite divergences", printed, 0.5 * divergences(*case, tangent)[0], tol=KL_TOLERANCE
         )
         case = problem.case(method)
         yield agree("data: printed and F", metric.gain_matrix(*case, method="printed"), gain_block(case))
@@ -213,11 +204,7 @@ def equation_35(problem: Problem):
         )
         found = 0.5 * divergences(model, params, inputs, tangent[None])[0]
         yield agree(
-            f"{name}: sum of four terms and finite divergences",
-            found,
-            exact,
-            tol=KL_TOLERANCE,
-            role=Role.CORRECTS,
+            f"{name}: sum of four terms and finite divergences", found, exact, tol=KL_TOLERANCE, role=Role.CORRECTS
         )
 
 
@@ -227,8 +214,7 @@ def equation_35_proof() -> Counterexample:
     C, h = field("C"), field("delta_g")
     along_w = lambda l: h(l) * LAYER.a(n, l) / sqrt(total(lambda d: LAYER.W(l, d) ** 2, D))
     moved = lambda t: Layer(
-        lambda l, d: LAYER.W(l, d) + t * h(l) * LAYER.W(l, d) / sqrt(total(lambda e: LAYER.W(l, e) ** 2, D)),
-        LAYER.X,
+        lambda l, d: LAYER.W(l, d) + t * h(l) * LAYER.W(l, d) / sqrt(total(lambda e: LAYER.W(l, e) ** 2, D)), LAYER.X
     )
     form = total(lambda k: total(lambda l: C(k, l) * along_w(k) * along_w(l), H), H) / (2 * PHI**2)
     first, second = sp.symbols("delta_i delta_j", real=True)
@@ -380,9 +366,7 @@ def robust_to_scaling_proof() -> Proof:
         for layer, what in ((by_inputs, "inputs"), (by_weights, "weights")):
             steps.append(
                 equality(
-                    f"{method.name}: n, so z, Λ and Λ n n, stay when {what} are scaled",
-                    method(layer),
-                    method(LAYER),
+                    f"{method.name}: n, so z, Λ and Λ n n, stay when {what} are scaled", method(layer), method(LAYER)
                 )
             )
     standard = lambda L: L.a(n, i) ** 2 / total(lambda d: L.W(i, d) ** 2, D)
@@ -394,14 +378,10 @@ def robust_to_scaling_proof() -> Proof:
         ),
         equality("Weight norm's n scales with the inputs", WEIGHT_NORM(by_inputs), DELTA * WEIGHT_NORM(LAYER)),
         refutation(
-            "so it is not invariant to them",
-            counterexample("WeightNorm", WEIGHT_NORM, ACTIONS["dataset_rescaling"]),
+            "so it is not invariant to them", counterexample("WeightNorm", WEIGHT_NORM, ACTIONS["dataset_rescaling"])
         ),
     ]
     statement = r"F_{gg}(\delta X, W) = F_{gg}(X, \delta W) = F_{gg}(X, W)\text{ for batch and layer norm}"
     return Proof(
-        "text.robust_to_scaling",
-        statement,
-        tuple(steps),
-        (Assumption("positive factor", r"\delta > 0"), POSITIVE),
+        "text.robust_to_scaling", statement, tuple(steps), (Assumption("positive factor", r"\delta > 0"), POSITIVE)
     )

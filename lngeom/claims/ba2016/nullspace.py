@@ -77,11 +77,7 @@ def uncertain(case: Case, root: np.ndarray, cancelled: float) -> str:
     inputs = np.asarray(case.inputs)
     centred = inputs - inputs.mean(0)
     eps = float(np.finfo(inputs.dtype).eps)
-    for name, array, size in (
-        ("the data", inputs, 0.0),
-        ("the centred data", centred, 0.0),
-        ("√F", root, cancelled),
-    ):
+    for name, array, size in (("the data", inputs, 0.0), ("the centred data", centred, 0.0), ("√F", root, cancelled)):
         values = np.linalg.svd(array, compute_uv=False)
         top = max(float(values[0]), size)
         doubtful = int(np.sum((values > eps * top) & (values < eps**0.5 * top)))
@@ -300,10 +296,7 @@ def batch_norm_proof() -> Proof:
         (
             null_step("Each row by itself is null", BATCH_NORM, rows_alone(field("s"))),
             equality(
-                "The Jacobian sees a direction v only through v·(x − E x)",
-                along(BATCH_NORM, V),
-                linear,
-                r"dn_{ni}",
+                "The Jacobian sees a direction v only through v·(x − E x)", along(BATCH_NORM, V), linear, r"dn_{ni}"
             ),
             rank_step("BatchNorm", [((2, 2), 2), ((3, 3), 3), ((4, 2), 4)]),
             rank_step("BatchNorm of data constant in one input", [((2, 3), 4), ((3, 4), 6)]),
@@ -352,10 +345,7 @@ def _gain_absorbs(name: str, method: Method, offset: Expr | int) -> Proof:
         r"\dim\ker F = H:\ (w_i, -g_i, b_i\text{'s offset})",
         (
             null_step(
-                "The gain absorbs the scale of a row",
-                method,
-                rows_alone(s),
-                -s(i) * GAIN(i) * output - s(i) * offset,
+                "The gain absorbs the scale of a row", method, rows_alone(s), -s(i) * GAIN(i) * output - s(i) * offset
             ),
             rank_step(method.name, [((1, 3), 1), ((2, 2), 2), ((3, 3), 3)]),
         ),
@@ -584,11 +574,7 @@ def completeness_proof() -> Proof:
         r"\Pi(x)\,dW\,x = 0\ \forall x \Rightarrow dW = \lambda W + \mathbf{1}\gamma^\top",
         (
             equality("With u = PWx and m = P dW x, the squared change is a sum of squared minors", form, minors),
-            equality(
-                "for |u|²|m|² − (u·m)² is that sum",
-                length * total(lambda j: m(j) ** 2, H) - product**2,
-                minors,
-            ),
+            equality("for |u|²|m|² − (u·m)² is that sum", length * total(lambda j: m(j) ** 2, H) - product**2, minors),
             fact(
                 "So u_j m_k = u_k m_j for all x; two independent linear forms u_1, u_2 (rank PW ≥ 2) then force m = "
                 "λu with one number λ, as coefficients show in the basis u_1 = s, u_2 = t",

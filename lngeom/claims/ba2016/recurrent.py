@@ -122,11 +122,7 @@ def equation_4_proof() -> Proof:
         (
             equality("Normalized summed inputs stay", normalized(scaled), normalized(a), r"n'"),
             equality("With ε they change by an exact ratio", normalized(scaled, eps), normalized(a, eps) * ratio),
-            equality(
-                "Scaling both weight matrices scales all summed inputs",
-                scaled(i),
-                _recurrent(h, x, U, V, DELTA),
-            ),
+            equality("Scaling both weight matrices scales all summed inputs", scaled(i), _recurrent(h, x, U, V, DELTA)),
         ),
         scaling_assumptions("equation.4", WEIGHT_MATRIX_RESCALING),
     )
@@ -341,9 +337,7 @@ def supplement_initialization_proof() -> Counterexample:
         r"h = \sigma(2)\tanh(1),\ \partial h/\partial W = 0",
         (
             equality(
-                "Eq. 15 with gain one and bias zero standardizes",
-                gated(sp.S.One, sp.S.Zero)(0),
-                LAYER_NORM(LAYER),
+                "Eq. 15 with gain one and bias zero standardizes", gated(sp.S.One, sp.S.Zero)(0), LAYER_NORM(LAYER)
             ),
             equality("The derivative by W has the factor α", slope(alpha(i)), alpha(i) * slope(sp.S.One)),
             equality("so with α = 0 it vanishes", slope(sp.S.Zero), 0),
@@ -453,11 +447,7 @@ def no_ln_on_logits_proof() -> Proof:
                 root * height / (height - 1) - height / root,
             ),
             equality("One logit above H − 1 equal ones reaches n_i² = H − 1", peak(i) ** 2, H - 1),
-            equality(
-                "where all the others are equal, n_j = −1/n_i",
-                others(lambda l: (peak(l) * peak(i) + 1) ** 2),
-                0,
-            ),
+            equality("where all the others are equal, n_j = −1/n_i", others(lambda l: (peak(l) * peak(i) + 1) ** 2), 0),
             fact(
                 "so the gaps are −H/√(H − 1) and the bound is attained: exactly, at H = 2, 3, 5, 10",
                 r"n_j - n_i = -H/\sqrt{H-1}",

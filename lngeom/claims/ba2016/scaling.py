@@ -202,10 +202,7 @@ def factor_half(problem: Problem):
 def factor_half_proof() -> Counterexample:
     """The diagonal block changes by a quarter, not by a half, when W doubles."""
     correct = Proof(
-        "text.factor_half corrected",
-        r"F_{ww}(cW) = c^{-2}F_{ww}(W)",
-        matrix_scaling(LAYER_NORM),
-        (POSITIVE,),
+        "text.factor_half corrected", r"F_{ww}(cW) = c^{-2}F_{ww}(W)", matrix_scaling(LAYER_NORM), (POSITIVE,)
     )
     return Counterexample(
         "text.factor_half",

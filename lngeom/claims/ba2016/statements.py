@@ -343,12 +343,7 @@ def midpoint(eps: int) -> Counterexample:
         "n of the first unit at the midpoint (left), and the mean of n at both ends (right).",
         lambda v: (normalized(v, v["x"]) + normalized(v, v["y"])) / 2,
         lambda v: normalized(v, (v["x"] + v["y"]) / 2),
-        {
-            "W": matrix([[1, 0], [0, 1], [0, 0]]),
-            "x": matrix([[2, 0]]),
-            "y": matrix([[0, 2]]),
-            r"\epsilon": eps,
-        },
+        {"W": matrix([[1, 0], [0, 1], [0, 0]]), "x": matrix([[2, 0]]), "y": matrix([[0, 2]]), r"\epsilon": eps},
     )
 
 

@@ -117,9 +117,7 @@ def equation_3(problem: Problem):
     yield agree("their mean square is 1", jnp.mean(jnp.square(n), 1), jnp.ones(len(n), n.dtype))
     few = inputs[:REFERENCE_ROWS]
     yield agree(
-        "library and NumPy reference",
-        outputs(case)[: len(few)],
-        _reference.natural_parameters("ln", params, few),
+        "library and NumPy reference", outputs(case)[: len(few)], _reference.natural_parameters("ln", params, few)
     )
     two = problem.small("ln", shape=(60, 5, 2))
     n = two.model.normalized(two.params, two.inputs)
@@ -244,9 +242,7 @@ def equation_6(problem: Problem):
     few = case.inputs[:REFERENCE_ROWS]
     points = (case.params, few), moved(3.0)(case.params, few)
     yield agree(
-        "the same by the NumPy reference",
-        *(_reference.natural_parameters("ln", *p) for p in points),
-        tol=1e-12,
+        "the same by the NumPy reference", *(_reference.natural_parameters("ln", *p) for p in points), tol=1e-12
     )
     yield from _conditions(case, moved(3.0), moved(-3.0), lambda v: jnp.sqrt((v + 0.1) / (v + 0.1 / 9.0)))
     damped = _with_eps(case, 0.1)
@@ -275,10 +271,7 @@ def scaled_epsilon_steps(method: Method, moved: Layer) -> tuple[Step, ...]:
     ratio = sqrt((variance + eps) / (variance + eps / DELTA**2))
     return (
         equality(
-            "With ε the output changes by an exact ratio",
-            method(moved, eps=eps),
-            method(LAYER, eps=eps) * ratio,
-            r"n'",
+            "With ε the output changes by an exact ratio", method(moved, eps=eps), method(LAYER, eps=eps) * ratio, r"n'"
         ),
         equality("Replacing ε by δ²ε restores it", method(moved, eps=DELTA**2 * eps), method(LAYER, eps=eps)),
     )
@@ -314,29 +307,15 @@ def equation_6_proof() -> Proof:
         r"W' = \delta W + \mathbf{1}\gamma^\top \Rightarrow \mathbf{h}' = \mathbf{h}",
         (
             equality(
-                "μ moves with the weights",
-                mean(lambda j: moved.a(n, j), H),
-                DELTA * average + projected,
-                r"\mu'",
+                "μ moves with the weights", mean(lambda j: moved.a(n, j), H), DELTA * average + projected, r"\mu'"
             ),
-            equality(
-                "σ is scaled",
-                sqrt(LAYER_NORM.square(moved)),
-                DELTA * sqrt(LAYER_NORM.square(LAYER)),
-                r"\sigma'",
-            ),
+            equality("σ is scaled", sqrt(LAYER_NORM.square(moved)), DELTA * sqrt(LAYER_NORM.square(LAYER)), r"\sigma'"),
             equality("Normalized summed inputs stay", LAYER_NORM(moved), LAYER_NORM(LAYER), r"n'"),
             equality(
-                "A negative scale changes the sign, which g → −g undoes",
-                LAYER_NORM(negative),
-                -LAYER_NORM(LAYER),
+                "A negative scale changes the sign, which g → −g undoes", LAYER_NORM(negative), -LAYER_NORM(LAYER)
             ),
             *scaled_epsilon_steps(LAYER_NORM, moved),
-            equality(
-                "The shift is exact for any ε",
-                LAYER_NORM(shifted, eps=EPSILON),
-                LAYER_NORM(LAYER, eps=EPSILON),
-            ),
+            equality("The shift is exact for any ε", LAYER_NORM(shifted, eps=EPSILON), LAYER_NORM(LAYER, eps=EPSILON)),
             expansion(LAYER_NORM, WEIGHT_MATRIX_RESCALING),
             expansion(LAYER_NORM, ACTIONS["weight_matrix_recentering"]),
             undefined(
@@ -385,12 +364,7 @@ def equation_7_proof() -> Proof:
         "equation.7",
         r"x' = \delta x \Rightarrow h' = h",
         (
-            equality(
-                "σ is scaled",
-                sqrt(LAYER_NORM.square(moved)),
-                DELTA * sqrt(LAYER_NORM.square(LAYER)),
-                r"\sigma'",
-            ),
+            equality("σ is scaled", sqrt(LAYER_NORM.square(moved)), DELTA * sqrt(LAYER_NORM.square(LAYER)), r"\sigma'"),
             *general_steps(LAYER_NORM, action, SAMPLE_SCALE(n), sp.S.Zero),
             *scaled_epsilon_steps(LAYER_NORM, moved),
             expansion(LAYER_NORM, action),
@@ -416,10 +390,7 @@ def all_methods_dataset_rescaling(problem: Problem):
     bias = case.params.bias[None, :]
     yield differ("weight norm, X → 2.5 X", z, outputs(case, scaled), role=Role.REFUTES)
     yield agree(
-        "weight norm: z − b is multiplied by δ",
-        2.5 * (z - bias),
-        outputs(case, scaled) - bias,
-        role=Role.CORRECTS,
+        "weight norm: z − b is multiplied by δ", 2.5 * (z - bias), outputs(case, scaled) - bias, role=Role.CORRECTS
     )
     for method in ("bn", "ln"):
         case = problem.case(method)
@@ -549,9 +520,7 @@ def prenorm_loses_weight_invariance_proof() -> Proof:
         (
             equality("A scale passes through", PRE_LAYER_NORM(scaled), DELTA * PRE_LAYER_NORM(LAYER)),
             equality(
-                "and so does a shift",
-                PRE_LAYER_NORM(shifted),
-                PRE_LAYER_NORM(LAYER) + PRE_LAYER_NORM(only_shift),
+                "and so does a shift", PRE_LAYER_NORM(shifted), PRE_LAYER_NORM(LAYER) + PRE_LAYER_NORM(only_shift)
             ),
             *(refutation("An exact instance", cell) for cell in cells if isinstance(cell, Counterexample)),
         ),
@@ -652,28 +621,16 @@ def bias_before_norm_proof() -> Proof:
         "n of the first unit at δW (left) and at W (right), the bias c fixed.",
         lambda v: exactly(v, 1),
         lambda v: exactly(v, v[r"\delta"]),
-        {
-            "W": matrix([[1, 0], [0, 0], [0, 0]]),
-            "X": matrix([[1, 0]]),
-            "c": matrix([[0], [1], [0]]),
-            r"\delta": 2,
-        },
+        {"W": matrix([[1, 0], [0, 0], [0, 0]]), "X": matrix([[1, 0]]), "c": matrix([[0], [1], [0]]), r"\delta": 2},
     )
     return Proof(
         "text.bias_before_norm",
         r"a = Wx + c:\quad \mathrm{LN}(\delta Wx + \delta c + \gamma^\top x\,\mathbf{1}) = \mathrm{LN}(Wx + c)",
         (
-            equality(
-                "The shift of the weights stays an invariance",
-                normalized(1, 1, projected),
-                normalized(1, 1, 0),
-            ),
+            equality("The shift of the weights stays an invariance", normalized(1, 1, projected), normalized(1, 1, 0)),
             equality("The scale is one if it scales c too", normalized(DELTA, DELTA, 0), normalized(1, 1, 0)),
         ),
-        (
-            Assumption("the bias before the norm is zero, or scaled too", r"c \mapsto \delta c", dropped),
-            SIGMA,
-        ),
+        (Assumption("the bias before the norm is zero, or scaled too", r"c \mapsto \delta c", dropped), SIGMA),
     )
 
 
@@ -749,9 +706,7 @@ def exception_ln_proof() -> Proof:
                 r"\sigma^2",
             ),
             equality(
-                "and n is not zero: its mean square is one",
-                mean(lambda l: LAYER_NORM(half_way(1), n, l) ** 2, H),
-                1,
+                "and n is not zero: its mean square is one", mean(lambda l: LAYER_NORM(half_way(1), n, l) ** 2, H), 1
             ),
             refutation("An exact instance of a shift that is seen", seen_shift),
         ),

@@ -195,17 +195,7 @@ STEP_RULES = {
     "lion": StepRule(_lion_step, {"w": 1, "m": -1}, (1, -1, 0)),
 }
 
-AN_INSTANCE = {
-    "w": 3,
-    "p": 1,
-    "m": 1,
-    "v": 4,
-    "g": 2,
-    "eta": "1/4",
-    "lambda": "1/5",
-    "epsilon": "1/3",
-    "delta": 2,
-}
+AN_INSTANCE = {"w": 3, "p": 1, "m": 1, "v": 4, "g": 2, "eta": "1/4", "lambda": "1/5", "epsilon": "1/3", "delta": 2}
 FURTHER = {"beta_1": "1/2", "beta_2": "1/3", "kappa_1": "1/2", "kappa_2": "3/4"}
 
 
@@ -319,12 +309,7 @@ def _wrong_for_one_weight(name: str, left: Expr, right: Expr) -> Counterexample:
         def at(term: Expr) -> Expr:
             term = term.subs({H: 1, D: 1, i: 1, d: 1}).doit()
             entries = {F(1, 1): values[letter] for letter, F in _ENTRIES.items()}
-            numbers = {
-                RATE: values[r"\eta"],
-                DECAY: values[r"\lambda"],
-                BETA1: values[r"\beta"],
-                DELTA: values["c"],
-            }
+            numbers = {RATE: values[r"\eta"], DECAY: values[r"\lambda"], BETA1: values[r"\beta"], DELTA: values["c"]}
             return term.xreplace(entries).subs(numbers)
 
         return at(left), at(right)
@@ -375,17 +360,10 @@ def whole_matrix(
         )
     steps.append(equality("If it held before the step it holds after it", after, DELTA * before, r"\tilde W^+"))
     wrong = update(
-        _times(DELTA, W),
-        _times(1 / DELTA, P),
-        _times(1 / DELTA, B),
-        DELTA ** (eta + 1) * RATE,
-        DELTA**decay * DECAY,
+        _times(DELTA, W), _times(1 / DELTA, P), _times(1 / DELTA, B), DELTA ** (eta + 1) * RATE, DELTA**decay * DECAY
     )
     steps.append(
-        refutation(
-            "Another power fails",
-            _wrong_for_one_weight(f"dynamics.equivalence.{short}", wrong, DELTA * before),
-        )
+        refutation("Another power fails", _wrong_for_one_weight(f"dynamics.equivalence.{short}", wrong, DELTA * before))
     )
     statement = rf"W_0 \to cW_0,\ \eta \to c^{{{eta}}}\eta,\ \lambda \to c^{{{decay}}}\lambda:\quad W_t \to cW_t"
     return Proof(f"dynamics.equivalence.{short}", statement, tuple(steps), (SCALE_FREE,))

@@ -208,9 +208,7 @@ def hessian_proof() -> Proof:
             equality("Two directions scale alike (layer norm)", two[0], 0),
             equality("(and weight norm)", two[1], 0),
             expanded(
-                "so the mixed second derivative of F(s/c, r/c) has c⁻²",
-                r"\nabla^2L(cW) = c^{-2}\nabla^2L(W)",
-                mixed,
+                "so the mixed second derivative of F(s/c, r/c) has c⁻²", r"\nabla^2L(cW) = c^{-2}\nabla^2L(W)", mixed
             ),
             equality(
                 "Layer norm: a shift is not seen together with any direction, so it is a null vector of the Hessian",
@@ -272,9 +270,7 @@ def epsilon_proof() -> Proof:
         for m in INVARIANT_METHODS
     )
     return Proof(
-        "dynamics.epsilon",
-        r"\langle W,\nabla_WL\rangle = -2\epsilon\,\partial L/\partial\epsilon",
-        tuple(steps),
+        "dynamics.epsilon", r"\langle W,\nabla_WL\rangle = -2\epsilon\,\partial L/\partial\epsilon", tuple(steps)
     )
 
 
@@ -534,9 +530,7 @@ def ln_row_mean_proof() -> Proof:
             equality("An arbitrary matrix less its mean row is such a gradient", row_mean(gradient), 0),
             equality("A step with momentum conserves the mean row", row_mean(step), row_mean(W)),
             equality(
-                "and its buffer keeps mean row zero",
-                row_mean(lambda l, d: BETA * buffer(l, d) + gradient(l, d)),
-                0,
+                "and its buffer keeps mean row zero", row_mean(lambda l, d: BETA * buffer(l, d) + gradient(l, d)), 0
             ),
             equality(
                 "Weight decay shrinks it by 1 − ηλ each step, so (1 − ηλ)ᵗ",
