@@ -88,7 +88,7 @@ def _power_law(method: str, unit: int | None):
         expected=Verdict.HOLDS,
     )
     def check(problem: Problem):
-        """Softmax outputs, so that off-diagonal blocks are there to scale; and `lg.fisher` on the data."""
+        """Softmax outputs, so that off-diagonal blocks are there to scale; and the closed form, as `lg.fisher` has it, on the data."""
         model, params, inputs = problem.small(method, families.Categorical())
         F = automatic(model, params, inputs)
         found = [automatic(model, scaled(params, c, unit), inputs) for c in FACTORS]
@@ -97,7 +97,7 @@ def _power_law(method: str, unit: int | None):
         model, params, inputs = problem.case(method)
         F = fisher(model, params, inputs, check=False).as_matrix()
         found = fisher(model, scaled(params, FACTORS[0], unit), inputs, check=False).as_matrix()
-        yield agree("data, lg.fisher", found, predicted(F, params, FACTORS[0], unit))
+        yield agree("data, closed form", found, predicted(F, params, FACTORS[0], unit))
 
     @proves(id)
     def proof() -> Proof:
