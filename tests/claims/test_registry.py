@@ -188,14 +188,13 @@ def test_a_printed_formula_that_were_right_would_not_be_refuted(problem, monkeyp
 
 
 @pytest.mark.parametrize("method", ["as_matrix", "mm", "diagonal", "block", "quadratic_form", "rank"])
-def test_breaking_the_operator_that_users_call_turns_its_claims(problem, monkeypatch, method):
+def test_breaking_the_operator_that_users_call_turns_its_claim(problem, monkeypatch, method):
     right = getattr(FisherOperator, method)
     wrong = (lambda F: right(F) + 1) if method == "rank" else (lambda F, *given: 1.0001 * right(F, *given))
     monkeypatch.setattr(FisherOperator, method, wrong)
-    for id in ("equation.13_14.bn", "equation.13_14.ln"):
-        outcome = run(all_claims(id=id)[0], problem)
-        assert not outcome.as_recorded
-        assert not outcome.error
+    outcome = run(all_claims(id="equation.13_14.ln")[0], problem)
+    assert not outcome.as_recorded
+    assert not outcome.error
 
 
 def test_one_null_direction_too_many_turns_its_claim(problem, monkeypatch):
