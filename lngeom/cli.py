@@ -256,9 +256,9 @@ def prove(
     list_only: Annotated[bool, typer.Option("--list", help="List the claims that have a proof.")] = False,
 ) -> None:
     """Print the proof, or the exact counterexample, of a claim. Every step is checked by machine."""
-    from lngeom import symbolic
+    from lngeom import claims as registry
 
-    known = symbolic.provable()
+    known = registry.provable()
     if list_only:
         sys.stdout.write("\n".join(known) + "\n")
         return
@@ -267,7 +267,7 @@ def prove(
     if id not in known:
         near = difflib.get_close_matches(id, known, n=3, cutoff=0.5)
         _fail(f"no proof of {id!r}" + (f"; near it: {', '.join(near)}" if near else "; list them with --list"))
-    found = symbolic.proof_of(id)
+    found = registry.proof_of(id)
     assert found is not None
     sys.stdout.write((found.to_latex() if latex else found.to_text()) + "\n")
 

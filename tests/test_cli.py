@@ -8,8 +8,7 @@ import re
 import numpy as np
 import pytest
 from lngeom import claims, cli
-from lngeom.claims import Verdict
-from lngeom.claims._evidence import agree
+from lngeom.claims import Verdict, agree
 from typer.testing import CliRunner
 
 from tests.test_data import bad_files

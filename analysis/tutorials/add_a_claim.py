@@ -1,13 +1,16 @@
-"""Add a claim: data and a check of a few lines, whose verdict follows from its evidence.
+"""Add a claim: a statement, a check and a proof of a few lines, whose verdict follows from the evidence.
 
-Run it from a checkout: `python -m analysis.tutorials.add_a_claim`. A claim that stays belongs into the module of its
-topic under `lngeom/claims/`; here it is made and run without being registered.
+Run it from a checkout: `python -m analysis.tutorials.add_a_claim`. A claim that stays belongs on the page of its topic
+under `lngeom/claims/`, where `@claim` and `@proves` register it; here it is made and run without being registered.
 """
 
 import jax
 import jax.numpy as jnp
-from lngeom.claims import Claim, Problem, Role, Verdict, run
-from lngeom.claims._evidence import agree, differ, vanishes
+from lngeom.claims import Claim, Problem, Role, Verdict, agree, differ, run, vanishes
+from lngeom.symbolic import Proof, equality
+from lngeom.symbolic.jacobian import LAYER
+from lngeom.symbolic.layers import LAYER_NORM
+from lngeom.symbolic.sums import H, mean, n
 
 
 def bounded(problem):
@@ -19,6 +22,12 @@ def bounded(problem):
     single = jnp.zeros_like(params.weights).at[0].set(1.0)
     extreme = model.normalized(type(params)(single, params.bias, params.gain), inputs)
     yield agree("one unit against all others attains it", jnp.max(jnp.abs(extreme)), bound)
+
+
+def squares_proof() -> Proof:
+    """What the bound rests on, for all sizes: the squares of the H values sum to H; a step that fails raises."""
+    step = equality("The mean square is one", mean(lambda l: LAYER_NORM(LAYER, n, l) ** 2, H), 1)
+    return Proof("tutorial.squares", r"\sum_i n_i^2 = H", (step,))
 
 
 def too_tight(problem):
@@ -62,6 +71,7 @@ def main() -> dict[str, str]:
         print(f"{outcome.claim.id}: {outcome.verdict.value}, as recorded: {outcome.as_recorded}")
         for evidence in outcome.evidence:
             print(f"  {evidence.role.value}: {evidence.description}, residual {evidence.residual:.1e}")
+    print(squares_proof().to_text())
     return {outcome.claim.id: outcome.verdict.value for outcome in outcomes}
 
 

@@ -1,4 +1,7 @@
-"""The claims of *Layer Normalization* (2016), each with a check: `all_claims`, `run`."""
+"""Claims of papers, each with its numeric check and, where there is one, its proof: `all_claims`, `run`.
+
+The claims stand in one folder a paper, one file a topic; they are loaded when they are first asked for.
+"""
 
 from lngeom.claims._comparison import TrainingStatement as TrainingStatement
 from lngeom.claims._evidence import (
@@ -8,10 +11,19 @@ from lngeom.claims._evidence import (
     Role as Role,
     Strength as Strength,
     Verdict as Verdict,
+    agree as agree,
     decide as decide,
+    differ as differ,
+    same_integer as same_integer,
+    vanishes as vanishes,
 )
-from lngeom.claims._problem import Problem as Problem
-from lngeom.claims._proofs import proof_evidence as proof_evidence, provable as provable
+from lngeom.claims._problem import NORMALIZERS as NORMALIZERS, TITLES as TITLES, Case as Case, Problem as Problem
+from lngeom.claims._proofs import (
+    proof_evidence as proof_evidence,
+    proof_of as proof_of,
+    provable as provable,
+    proves as proves,
+)
 from lngeom.claims._registry import (
     ON_REQUEST as ON_REQUEST,
     Claim as Claim,
@@ -22,21 +34,3 @@ from lngeom.claims._registry import (
     run as run,
 )
 from lngeom.claims._results import NoResults as NoResults, read_curves as read_curves
-
-# Topics register their claims on import, and are listed in this order.
-# isort: off
-from lngeom.claims import invariance as invariance
-from lngeom.claims import fisher as fisher
-from lngeom.claims import nullspace as nullspace
-from lngeom.claims import scaling as scaling
-from lngeom.claims import metric as metric
-from lngeom.claims import statements as statements
-from lngeom.claims import recurrent as recurrent
-from lngeom.claims import dynamics as dynamics
-from lngeom.claims import learning_rate as learning_rate
-from lngeom.claims import trajectories as trajectories
-from lngeom.claims import effective_rate as effective_rate
-from lngeom.claims import equilibria as equilibria
-from lngeom.claims import experiments as experiments
-from lngeom.claims import extended as extended
-# isort: on

@@ -1,15 +1,76 @@
-"""Proofs and exact refutations as evidence, looked up by a claim's id."""
+"""Proofs and exact refutations of claims by their ids, and as evidence."""
 
-from collections.abc import Sequence
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import TYPE_CHECKING
 
 from lngeom.claims._evidence import Evidence, Kind, Role
+from lngeom.claims._registry import load
+
+if TYPE_CHECKING:
+    from lngeom.symbolic.proof import Counterexample, Establishes, Proof
+
+    Prover = Callable[[], Proof | Counterexample]
+
+_PROVERS: dict[str, tuple[Establishes, Prover]] = {}
+
+
+def proves(claim_id: str, establishes: Establishes = "holds") -> Callable[[Prover], Prover]:
+    """Decorator which registers a function that makes the proof, or the exact refutation, of a claim.
+
+    Args:
+        claim_id: permanent id of the claim.
+        establishes: what the proof says about it.
+
+    Returns:
+        A decorator, which leaves the function as it is.
+
+    Raises:
+        ValueError: if the claim has a proof already.
+    """
+    if claim_id in _PROVERS:
+        raise ValueError(f"claim {claim_id!r} already has a proof; claim ids are unique")
+
+    def attach(prover: Prover) -> Prover:
+        _PROVERS[claim_id] = (establishes, prover)
+        return prover
+
+    return attach
+
+
+@cache
+def proof_of(claim_id: str) -> Proof | Counterexample | None:
+    """The proof or exact refutation of a claim, checked as it is made; None where there is none.
+
+    Args:
+        claim_id: id of the claim, such as ``"table1.ln.weight_matrix_rescaling"``.
+
+    Returns:
+        Proof or counterexample, whose `establishes` says what it shows.
+
+    Raises:
+        ProofError: if a step fails, or if the proof is not of the kind that it is said to be.
+    """
+    from lngeom.symbolic.proof import Counterexample, ProofError, establishing
+
+    load()
+    if claim_id not in _PROVERS:
+        return None
+    establishes, prover = _PROVERS[claim_id]
+    found = establishing(prover(), establishes)
+    if establishes == "refuted" and not (isinstance(found, Counterexample) and found.correction):
+        raise ProofError(f"{claim_id}: a refutation needs an exact counterexample and a proof of the correction")
+    if establishes == "conditional" and not any(a.when_dropped for a in getattr(found, "assumptions", ())):
+        raise ProofError(f"{claim_id}: a conditional proof needs a counterexample for a dropped assumption")
+    return found
 
 
 def provable() -> tuple[str, ...]:
-    """Ids of the claims for which `lngeom.symbolic` has a proof or an exact refutation."""
-    from lngeom import symbolic
-
-    return symbolic.provable()
+    """Ids of the claims that have a proof or an exact refutation, in order of registration."""
+    load()
+    return tuple(_PROVERS)
 
 
 def proof_evidence(id: str) -> tuple[Evidence, ...]:
@@ -25,7 +86,7 @@ def proof_evidence(id: str) -> tuple[Evidence, ...]:
     from lngeom import symbolic
 
     try:
-        found = symbolic.proof_of(id)
+        found = proof_of(id)
     except symbolic.ProofError as error:
         return (Evidence(Kind.PROOF, Role.SUPPORTS, f"the proof does not check: {error}", passed=False),)
     if found is None:

@@ -1,6 +1,7 @@
 """The registry of claims: each is data and a check that yields evidence."""
 
 import difflib
+import importlib
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -82,9 +83,18 @@ class Outcome:
 
 _CLAIMS: dict[str, Claim] = {}
 
+FOLDERS = ("ba2016", "training", "experiments", "extended")
+"""Where claims stand under `lngeom.claims`, in the order they are listed: a folder a paper, a file a topic."""
+
 ON_REQUEST = frozenset({"extended", "learning-rate", "experiments"})
 """Topics that an audit takes in only when they are asked for: they go beyond the paper's text, train networks,
 or read the results of experiments."""
+
+
+def load() -> None:
+    """Imports the claims, which registers them and their proofs."""
+    for folder in FOLDERS:
+        importlib.import_module(f"lngeom.claims.{folder}")
 
 
 def register(claim: Claim) -> Claim:
@@ -138,6 +148,7 @@ def all_claims(topic: str | None = None, id: str | None = None) -> list[Claim]:
     Raises:
         ValueError: if there is no such topic or claim, or the claim is of another topic; the message names what is.
     """
+    load()
     claims = list(_CLAIMS.values())
     topics = list(dict.fromkeys(c.topic for c in claims))
     if topic not in {None, "all", *topics}:

@@ -1,5 +1,6 @@
 """The extended invariance table: every method against every transformation, equivariance and change of basis."""
 
+import functools
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -8,11 +9,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from lngeom._types import GLMParameters
-from lngeom.claims._evidence import Evidence, Role, Verdict, agree, differ
-from lngeom.claims._problem import Problem
-from lngeom.claims._registry import Claim, claim, register
+from lngeom.claims import Claim, Evidence, Problem, Role, Verdict, agree, claim, differ, proves, register
 from lngeom.invariance_table import EQUIVARIANCE, EXTENDED, Cell
 from lngeom.normalizers import METHODS, AbstractNormalizer, LayerNorm, Method, QueryKeyLayerNorm, QueryKeyNorm
+from lngeom.symbolic.proof import Counterexample, Proof, ProofError
+from lngeom.symbolic.table import prove
 from lngeom.transformations import BASIS_CHANGES, EQUIVARIANCES, Column, MatrixGroup, Transformation, extended
 
 TOPIC = "extended"
@@ -114,14 +115,43 @@ def matrix_check(method: Method, group: MatrixGroup, recorded: Cell) -> Callable
     return check
 
 
+def settled(evidence: Proof | Counterexample) -> Cell:
+    """What a proof or a counterexample says of a cell."""
+    if isinstance(evidence, Proof):
+        return Cell.INVARIANT
+    return Cell.SIGN if evidence.correction else Cell.CHANGED
+
+
+def cell(method: str, column: str, recorded: Cell) -> Proof | Counterexample:
+    """The proof or exact counterexample of a cell.
+
+    Args:
+        method: name of the row.
+        column: name of the column.
+        recorded: what the cell should say.
+
+    Returns:
+        The evidence.
+
+    Raises:
+        ProofError: if algebra settles the cell otherwise.
+    """
+    ones = jnp.ones((4, 4))
+    evidence = prove(METHODS[method].make(ones, ones), column)
+    if settled(evidence) is not recorded:
+        raise ProofError(f"{method}, {column}: recorded as {recorded.value!r}, but it is {settled(evidence).value!r}")
+    return evidence
+
+
 def _register_table() -> None:
     for name, row in EXTENDED.items():
         method = METHODS[name]
         for column in extended(method.groups):
             recorded = row[column.name]
+            id = f"extended.{name}.{column.name}"
             register(
                 Claim(
-                    f"extended.{name}.{column.name}",
+                    id,
                     topic=TOPIC,
                     source="Table 1, extended",
                     statement=f"{method.title} {SAYS[recorded]} {column.title.lower()}.",
@@ -131,6 +161,7 @@ def _register_table() -> None:
                     check=cell_check(method, column, recorded),
                 )
             )
+            proves(id)(functools.partial(cell, name, column.name, recorded))
 
 
 def _register_matrices() -> None:

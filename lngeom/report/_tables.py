@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from lngeom import invariance_table, transformations
-from lngeom.claims import Kind, Outcome, Role
-from lngeom.claims._problem import TITLES
+from lngeom.claims import TITLES, Kind, Outcome, Role
 from lngeom.normalizers import METHODS
 from lngeom.paper import TABLE1
 

@@ -7,8 +7,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from lngeom.claims import Claim, Kind, Outcome, Strength, Verdict
-from lngeom.claims._problem import TITLES
+from lngeom.claims import TITLES, Claim, Kind, Outcome, Strength, Verdict
 from lngeom.data import Dataset
 from lngeom.invariance_table import EQUIVARIANCE, EXTENDED, Cell
 from lngeom.normalizers import METHODS

@@ -77,6 +77,11 @@ def fact(text: str, latex: str, verify: Callable[[], bool], plain: str = "") -> 
     return Step(text, latex, verify, plain)
 
 
+def expanded(text: str, latex: str, *differences: Expr) -> Step:
+    """The step that expressions without sums are zero, by differentiation, cancellation and expansion."""
+    return fact(text, latex, lambda: all(sp.expand(sp.cancel(sp.expand(x.doit()))) == 0 for x in differences))
+
+
 @dataclass(frozen=True)
 class Assumption:
     """A condition of a proof and, where it is needed, what goes wrong without it.
@@ -259,6 +264,28 @@ class Counterexample:
                 *([s.as_dict() for s in self.correction.steps] if self.correction else []),
             ],
         }
+
+
+def changed(
+    name: str,
+    statement: str,
+    text: str,
+    before: Callable[[Mapping[str, Any]], Any],
+    after: Callable[[Mapping[str, Any]], Any],
+    instance: Mapping[str, Any],
+    *,
+    entry: tuple[int, int] = (0, 0),
+    correction: Proof | None = None,
+) -> Counterexample:
+    """A counterexample to before(instance) = after(instance), matrices whose `entry` is compared."""
+    return Counterexample(
+        name,
+        statement,
+        instance,
+        lambda v: (sp.sympify(after(v))[entry], sp.sympify(before(v))[entry]),
+        text,
+        correction,
+    )
 
 
 def refutation(text: str, counterexample: Counterexample) -> Step:

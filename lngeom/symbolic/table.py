@@ -1,6 +1,5 @@
 """`prove`: every cell of the invariance table is proved for all sizes or refuted by the smallest exact instance."""
 
-import itertools
 from fractions import Fraction
 from typing import Any
 
@@ -12,7 +11,6 @@ from lngeom.symbolic.actions import ACTIONS, DELTA, Action
 from lngeom.symbolic.further import GROUPED
 from lngeom.symbolic.layers import EPSILON, METHODS, Layer, Method
 from lngeom.symbolic.proof import Assumption, Counterexample, Proof, ProofError, Step, equality, fact
-from lngeom.symbolic.registry import proves
 from lngeom.symbolic.search import ANOTHER_SCALE, changes_somewhere, compared, copies, counterexample, draw
 from lngeom.symbolic.sums import vanishes
 from lngeom.transformations import Column
@@ -241,13 +239,3 @@ def _sign_correction(method: Method, action: Action) -> Proof | None:
         r"n(-W, X) = -n(W, X)",
         (step, expansion(method, action, flipped=True)),
     )
-
-
-def _register_table() -> None:
-    methods = {"bn": "BatchNorm", "wn": "WeightNorm", "ln": "LayerNorm"}
-    columns = list(itertools.islice(ACTIONS, 6))
-    for (short, method), column in itertools.product(methods.items(), columns):
-        proves(f"table1.{short}.{column}")(lambda method=method, column=column: prove(method, column))
-
-
-_register_table()

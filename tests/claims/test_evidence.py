@@ -6,8 +6,23 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from lngeom.claims import Claim, Evidence, Kind, NoEvidence, Problem, Role, Strength, Verdict, decide, run
-from lngeom.claims._evidence import agree, differ, same_integer, vanishes, weighed
+from lngeom.claims import (
+    Claim,
+    Evidence,
+    Kind,
+    NoEvidence,
+    Problem,
+    Role,
+    Strength,
+    Verdict,
+    agree,
+    decide,
+    differ,
+    run,
+    same_integer,
+    vanishes,
+)
+from lngeom.claims._evidence import weighed
 
 ONE, TWO = np.ones(300), 2 * np.ones(300)
 HOLED = np.where(np.arange(300) < 12, np.nan, 1.0)

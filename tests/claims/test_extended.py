@@ -6,11 +6,10 @@ import lngeom as lg
 import numpy as np
 import pytest
 from lngeom.claims import Problem, Verdict, all_claims, decide, provable, run
-from lngeom.claims.extended import cell_check, data, matrix_check
+from lngeom.claims.extended import cell, cell_check, data, matrix_check
 from lngeom.invariance_table import COLUMNS, EQUIVARIANCE, EXTENDED, MATRIX_GROUPS, Cell
 from lngeom.normalizers import METHODS
 from lngeom.symbolic import ProofError
-from lngeom.symbolic.extended import cell
 from lngeom.transformations import BASIS_CHANGES, EQUIVARIANCES, extended, group_permutations
 
 

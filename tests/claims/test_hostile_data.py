@@ -142,9 +142,8 @@ def test_the_proof_carries_the_verdict_and_the_reason_is_given(name, id, text, t
 
 def test_a_broken_library_clashes_on_ordinary_data_and_is_not_hidden_by_an_offset(tmp_path, monkeypatch):
     from lngeom import normalizers
-    from lngeom.claims import _problem
 
-    monkeypatch.setitem(_problem.NORMALIZERS, "bn", normalizers.BatchNorm(eps=0.5))
+    monkeypatch.setitem(claims.NORMALIZERS, "bn", normalizers.BatchNorm(eps=0.5))
     record = all_claims(id="table1.bn.weight_matrix_rescaling")[0]
     assert run(record, Problem(jax.random.normal(jax.random.key(0), (60, 5))), proof).verdict is Verdict.CLASH
     assert run(record, problem("an offset of 1e4", tmp_path), proof).verdict is Verdict.CLASH

@@ -5,7 +5,9 @@ import dataclasses
 import jax
 import pytest
 from lngeom import normalizers
-from lngeom.claims import Problem, Verdict, _problem, _training, all_claims, equilibria, run, trajectories
+from lngeom.claims import NORMALIZERS, Problem, Verdict, all_claims, run
+from lngeom.claims.training import equilibria, exponential
+from lngeom.claims.training.network import sgd_path
 from lngeom.training import LAWS, Law
 
 
@@ -54,18 +56,18 @@ def test_a_wrong_prediction_turns_an_equilibrium(problem, monkeypatch):
 
 
 def test_a_norm_that_sees_the_scale_turns_orthogonality(problem, monkeypatch):
-    monkeypatch.setitem(_problem.NORMALIZERS, "rms", normalizers.RMSNorm(eps=0.5))
-    _training.sgd_path.clear_cache()
+    monkeypatch.setitem(NORMALIZERS, "rms", normalizers.RMSNorm(eps=0.5))
+    sgd_path.clear_cache()
     assert not outcome(problem, "dynamics.orthogonality").as_recorded
-    _training.sgd_path.clear_cache()
+    sgd_path.clear_cache()
 
 
 def test_a_rate_that_grows_at_another_speed_turns_the_exponential_rate(problem, monkeypatch):
-    base, converted, rate, decay, settings = trajectories.EXPONENTIAL["sgd"]
+    base, converted, rate, decay, settings = exponential.EXPONENTIAL["sgd"]
 
     def slower(o):
         return converted(dataclasses.replace(o, learning_rate=lambda t: o.learning_rate(t) ** 0.999))
 
     wrong = (base, slower, rate, decay, settings)
-    monkeypatch.setattr(trajectories, "EXPONENTIAL", {"sgd": wrong})
+    monkeypatch.setattr(exponential, "EXPONENTIAL", {"sgd": wrong})
     assert not outcome(problem, "dynamics.exponential_learning_rate").as_recorded

@@ -1,12 +1,92 @@
-"""Proofs beside the numbers: strength rises, records stay, and a proof that fails is no proof."""
+"""Every proof stands and is of its kind; beside the numbers strength rises, records stay, failures are no proof."""
 
 import dataclasses
+import json
 
 import jax
 import pytest
-from lngeom import claims, symbolic
-from lngeom.claims import Kind, Problem, Role, Strength, Verdict, all_claims, proof_evidence, run
-from lngeom.claims._evidence import agree, decide
+from latex2mathml.converter import convert
+from lngeom.claims import (
+    Kind,
+    Problem,
+    Role,
+    Strength,
+    Verdict,
+    _proofs,
+    agree,
+    all_claims,
+    decide,
+    proof_evidence,
+    proof_of,
+    provable,
+    proves,
+    run,
+)
+from lngeom.symbolic import Counterexample, Proof, ProofError
+from lngeom.symbolic.proof import equality
+
+CONDITIONAL = {
+    "equation.4",
+    "equation.6",
+    "equation.7",
+    "equation.8",
+    "equation.11",
+    "text.bias_before_norm",
+    "nullspace.completeness",
+}
+REFUTED = {
+    "text.references_swapped",
+    "text.all_methods_dataset_rescaling",
+    "text.feature_shifting",
+    "equation.10_wording",
+    "equation.13_14.ln",
+    "text.riemannian",
+    "text.factor_half",
+    "equation.32",
+    "equation.35",
+    "text.prediction_error_only",
+    "supplement.initialization",
+}
+
+
+@pytest.mark.parametrize("claim_id", [id for id in provable() if not id.startswith("extended.")])
+def test_evidence_stands_renders_and_is_of_its_kind(claim_id):
+    evidence = proof_of(claim_id)
+    assert evidence is not None
+    evidence.check()
+    expected = "refuted" if claim_id in REFUTED else "conditional" if claim_id in CONDITIONAL else "holds"
+    assert evidence.establishes == expected
+    if expected == "refuted":
+        assert isinstance(evidence, Counterexample)
+        assert isinstance(evidence.correction, Proof)
+    if expected == "conditional":
+        assert isinstance(evidence, Proof)
+        assert any(a.when_dropped for a in evidence.assumptions)
+    record = json.loads(json.dumps(evidence.as_dict()))
+    assert all(set(step) == {"text", "latex"} and step["latex"] for step in record["steps"])
+    assert record["steps"]
+    text, latex = evidence.to_text(), evidence.to_latex()
+    assert "_Dummy" not in text + latex
+    if not claim_id.startswith("table1"):
+        assert evidence.name == claim_id
+    for formula in (evidence.statement, *(step["latex"] for step in record["steps"])):
+        assert "<math" in convert(formula)
+    assert latex.count("{") == latex.count("}")
+
+
+def test_ids_are_unique_and_unknown_ones_have_no_proof():
+    assert len(set(provable())) == len(provable())
+    assert proof_of("no.such.claim") is None
+    with pytest.raises(ValueError, match="already has a proof"):
+        proves("equation.3")
+
+
+def test_registered_labels_are_enforced(monkeypatch):
+    plain = Proof("plain", "1 = 1", (equality("one", 1, 1),))
+    for establishes, message in (("refuted", "exact counterexample"), ("conditional", "dropped assumption")):
+        monkeypatch.setitem(_proofs._PROVERS, f"test.{establishes}", (establishes, lambda: plain))
+        with pytest.raises(ProofError, match=message):
+            proof_of(f"test.{establishes}")
 
 
 @pytest.fixture(scope="module")
@@ -15,7 +95,7 @@ def problem():
 
 
 def test_every_claim_is_proved_or_says_why_not():
-    proved = set(claims.provable())
+    proved = set(provable())
     for c in all_claims():
         assert (c.id in proved) != bool(c.why_numeric), c.id
 
@@ -37,7 +117,7 @@ def test_a_proof_raises_the_strength_and_leaves_the_record(problem, id):
 
 def test_proofs_say_what_their_claims_record():
     for c in all_claims()[::4]:
-        evidence = proof_evidence(c.id) if c.id in claims.provable() else ()
+        evidence = proof_evidence(c.id) if c.id in provable() else ()
         roles = {e.role for e in evidence}
         assert all(e.passed and e.kind is Kind.PROOF and e.steps for e in evidence), c.id
         if evidence:
@@ -47,9 +127,9 @@ def test_proofs_say_what_their_claims_record():
 
 def test_a_proof_that_does_not_check_leaves_the_claim_undecided(monkeypatch):
     def broken(id):
-        raise symbolic.ProofError("step 2 is false")
+        raise ProofError("step 2 is false")
 
-    monkeypatch.setattr(symbolic, "proof_of", broken)
+    monkeypatch.setattr(_proofs, "proof_of", broken)
     evidence = proof_evidence("equation.6")
     assert "step 2 is false" in evidence[0].description
     assert decide([agree("numbers", [1.0], [1.0]), *evidence]) is Verdict.UNDECIDED

@@ -8,10 +8,10 @@ import pytest
 import sympy as sp
 from hypothesis import given, strategies as st
 from lngeom._numerics import agreement
+from lngeom.claims.ba2016.fisher import chi
 from lngeom.symbolic import layers, sums
 from lngeom.symbolic.evaluation import compiled
-from lngeom.symbolic.fisher_blocks import chi
-from lngeom.symbolic.nullspaces import LAYER, along
+from lngeom.symbolic.jacobian import LAYER, along
 
 H, D, N = 4, 2, 3
 SIZES = {sums.H: H, sums.D: D, sums.N: N, sums.G: 2, sums.M: 2}

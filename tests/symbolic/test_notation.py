@@ -2,9 +2,10 @@
 
 import pytest
 import sympy as sp
+from lngeom.claims.ba2016.nullspace import layer_norm_jacobian
+from lngeom.symbolic.jacobian import LAYER, RADIAL, along
 from lngeom.symbolic.layers import BATCH_NORM, GROUP_NORM, LAYER_NORM, Layer
 from lngeom.symbolic.notation import shown
-from lngeom.symbolic.nullspaces import LAYER, RADIAL, along, layer_norm_jacobian
 from lngeom.symbolic.sums import H, field, i, m, mean, n, total, vanishes
 from sympy import Indexed
 

@@ -4,9 +4,10 @@ import jax.numpy as jnp
 import lngeom as lg
 import pytest
 import sympy as sp
+from lngeom.claims import proof_of
+from lngeom.claims.extended import settled
 from lngeom.invariance_table import EXTENDED, Cell
-from lngeom.symbolic import Counterexample, Proof, proof_of, prove
-from lngeom.symbolic.extended import settled
+from lngeom.symbolic import Counterexample, Proof, prove
 from lngeom.symbolic.layers import METHODS, Layer
 from lngeom.symbolic.search import _small_integers
 from lngeom.symbolic.sums import vanishes

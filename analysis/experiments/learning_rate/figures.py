@@ -5,7 +5,8 @@ from typing import Any
 
 import numpy as np
 from lngeom import plots
-from lngeom.claims import equilibria, trajectories
+from lngeom.claims.training import equilibria
+from lngeom.claims.training.equivalence import TITLES
 
 Part = dict[str, Any]
 NAMES = {"identity": "none", "bn": "batch norm", "wn": "weight norm", "ln": "layer norm", "rms": "RMS norm"}
@@ -55,7 +56,7 @@ def equivalence(data: Part, axes) -> str:
         steps, colour = np.arange(1, len(values["equivalent"]) + 1), plots.COLOURS[k % len(plots.COLOURS)]
         marker = "os^"[k // len(plots.COLOURS)]
         style = {"marker": marker, "markersize": 2.5, "markevery": 10, "linewidth": 0.9, "color": colour}
-        axis.semilogy(steps, np.maximum(values["equivalent"], 1e-17), "-", label=trajectories.TITLES[name], **style)
+        axis.semilogy(steps, np.maximum(values["equivalent"], 1e-17), "-", label=TITLES[name], **style)
         axis.semilogy(steps, values["wrong power"], "--", **style)
     axis.axhline(1e-12, color="0.5", linewidth=0.8)
     axis.text(60, 1.6e-12, "tolerance 10⁻¹²", ha="right", fontsize=7)
@@ -74,7 +75,7 @@ def exponential(data: Part, axes) -> str:
     """Differences, rates and norms."""
     for k, (name, values) in enumerate(data.items()):
         steps, colour = np.arange(1, len(values["rate"]) + 1), plots.COLOURS[k]
-        label = trajectories.TITLES[name]
+        label = TITLES[name]
         axes[0, 0].semilogy(steps, np.maximum(values["difference"], 1e-17), "-", color=colour, label=label)
         axes[0, 1].semilogy(steps, values["rate"], "-", color=colour)
         axes[0, 2].semilogy(steps, values["norm"], "-", color=colour)

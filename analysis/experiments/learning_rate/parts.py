@@ -12,8 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from lngeom import families, fisher, nn, training
-from lngeom.claims import Problem, equilibria, trajectories
-from lngeom.claims._problem import NORMALIZERS
+from lngeom.claims import NORMALIZERS, Problem
+from lngeom.claims.training import equilibria, network
+from lngeom.claims.training.equivalence import TITLES, scaled_runs
+from lngeom.claims.training.exponential import EXPONENTIAL, EXPONENTIAL_ADAPTIVE, exponential_runs
 from lngeom.training import track_geometry
 
 from analysis.experiments.datasets import bundled_digits
@@ -91,8 +93,8 @@ def equivalence(sizes: Sizes, folder, progress) -> Part:
     """Distance in function space between a run from W and two from cW, for every optimizer."""
     problem = Problem(digit_arrays()["x"], 0)
     found = {}
-    for name in trajectories.OPTIMIZERS:
-        base, same, wrong = (np.asarray(v) for v in trajectories.scaled_runs(problem, name))
+    for name in TITLES:
+        base, same, wrong = (np.asarray(v) for v in scaled_runs(problem, name))
         scale = np.abs(base).max()
         found[name] = {
             "equivalent": np.abs(same - base).max((1, 2)) / scale,
@@ -104,12 +106,11 @@ def equivalence(sizes: Sizes, folder, progress) -> Part:
 def exponential(sizes: Sizes, folder, progress) -> Part:
     """Weight decay against a growing learning rate: outputs, norms, rates."""
     problem = Problem(digit_arrays()["x"], 0)
-    cases = {k: v for k, v in {**trajectories.EXPONENTIAL, **trajectories.EXPONENTIAL_ADAPTIVE}.items() if "," not in k}
+    cases = {k: v for k, v in {**EXPONENTIAL, **EXPONENTIAL_ADAPTIVE}.items() if "," not in k}
     found = {}
     for name, (base, converted, rate, decay, settings) in cases.items():
         outputs, same, norms, _ = (
-            np.asarray(v)
-            for v in trajectories.exponential_runs(problem, name, base, converted, decay, rate, **settings)
+            np.asarray(v) for v in exponential_runs(problem, name, base, converted, decay, rate, **settings)
         )
         other = training.equivalent_schedule(name, rate, decay, without_weight_decay=True, **settings)
         steps = np.arange(len(norms))
@@ -204,13 +205,11 @@ def gain_magnitude(sizes: Sizes, folder, progress) -> Part:
 
 def edge_of_stability(sizes: Sizes, folder, progress) -> Part:
     """η_eff λ₁ on the sphere along gradient descent with weight decay, for a small layer on the digits."""
-    from lngeom.claims import _training
-
-    net = _training.network(Problem(digit_arrays()["x"], 0))
+    net = network.network(Problem(digit_arrays()["x"], 0))
     found: Part = {}
 
     def value(weights):
-        return _training.loss(net.params | {"weights": weights}, net.inputs, net.labels)
+        return network.loss(net.params | {"weights": weights}, net.inputs, net.labels)
 
     for rate, decay in ((0.5, 2e-3), (0.5, 4e-4), (0.5, 1e-4)):
 

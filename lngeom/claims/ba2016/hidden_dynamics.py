@@ -6,9 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from lngeom import nn
-from lngeom.claims._evidence import Evidence, Kind, Role, Verdict, agree, differ, same_integer
-from lngeom.claims._problem import Problem
-from lngeom.claims._registry import claim
+from lngeom.claims import Evidence, Kind, Problem, Role, Verdict, agree, claim, differ, same_integer
 
 TOPIC = "recurrent"
 GAINS = (0.5, 3.0)

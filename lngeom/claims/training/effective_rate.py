@@ -8,10 +8,18 @@ import numpy as np
 import optax
 
 from lngeom import families
-from lngeom.claims._evidence import Role, Verdict, agree, differ, vanishes
-from lngeom.claims._problem import NORMALIZERS, TITLES, Problem
-from lngeom.claims._registry import claim
-from lngeom.claims._training import Network, Parameters, logits, loss, network, partitioned, scaled, sgd_path, train
+from lngeom.claims import NORMALIZERS, TITLES, Problem, Role, Verdict, agree, claim, differ, vanishes
+from lngeom.claims.training.network import (
+    Network,
+    Parameters,
+    logits,
+    loss,
+    network,
+    partitioned,
+    scaled,
+    sgd_path,
+    train,
+)
 from lngeom.information import fisher
 from lngeom.training import read_geometry, track_geometry
 
@@ -64,7 +72,7 @@ def norm_doubling(problem: Problem):
 @partial(jax.jit, static_argnames="method")
 def _matrices(net: Network, stack: Parameters, method: str):
     """Fisher matrices of all parameters, at each of a stack of them."""
-    apply = lambda p, x: logits(p, x, method)  # noqa: E731
+    apply = lambda p, x: logits(p, x, method)
     family = families.Categorical()
     return jax.lax.map(
         lambda p: fisher(apply, p, net.inputs, family=family, batch_coupled=method == "bn", check=False).as_matrix(),

@@ -4,12 +4,31 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import sympy as sp
+from sympy import Expr, KroneckerDelta, sqrt
 
 from lngeom import nn
-from lngeom.claims import _reference
-from lngeom.claims._evidence import Evidence, Kind, Role, Verdict, agree, differ, same_integer, vanishes
-from lngeom.claims._problem import Problem
-from lngeom.claims._registry import claim
+from lngeom.claims import (
+    Evidence,
+    Kind,
+    Problem,
+    Role,
+    Verdict,
+    _reference,
+    agree,
+    claim,
+    differ,
+    proves,
+    same_integer,
+    vanishes,
+)
+from lngeom.claims.ba2016.metric import POSITIVE
+from lngeom.claims.ba2016.table1 import POSITIVE_EPSILON, scaling_assumptions
+from lngeom.symbolic.actions import DELTA, WEIGHT_MATRIX_RESCALING
+from lngeom.symbolic.jacobian import LAYER
+from lngeom.symbolic.layers import LAYER_NORM, Layer
+from lngeom.symbolic.proof import Assumption, Counterexample, Proof, equality, expanded, fact, matrix
+from lngeom.symbolic.sums import D, Field, H, derivative, field, i, mean, n, total
 
 TOPIC = "recurrent"
 STEPS, BATCH, INPUTS, HIDDEN = 12, 3, 4, 6
@@ -77,6 +96,36 @@ def equation_4(problem: Problem):
     damped = cell_of(problem, nn.LayerNormRNN, eps=0.1)
     yield differ("ε > 0", *compare(damped, 3.0), role=Role.FAILS_WITHOUT_CONDITION)
     yield differ("the standard RNN is not invariant", *compare(cell_of(problem, nn.RNN), 3.0))
+
+
+def _recurrent(h: Field, x: Field, U: Field, V: Field, scale):
+    return total(lambda j: scale * U(i, j) * h(j), H) + total(lambda d: scale * V(i, d) * x(d), D)
+
+
+@proves("equation.4", "conditional")
+def equation_4_proof() -> Proof:
+    """A layer normalized recurrent step ignores the scale of all its summed inputs."""
+    h, x, U, V = field("h"), field("x"), field("U"), field("V")
+    a = lambda i: total(lambda j: U(i, j) * h(j), H) + total(lambda d: V(i, d) * x(d), D)
+
+    def normalized(a: Field, eps=sp.S.Zero):
+        average = mean(a, H)
+        return (a(i) - average) / sqrt(mean(lambda j: (a(j) - average) ** 2, H) + eps)
+
+    scaled = lambda i: DELTA * a(i)
+    variance = mean(lambda j: (a(j) - mean(a, H)) ** 2, H)
+    eps = POSITIVE_EPSILON
+    ratio = sqrt((variance + eps) / (variance + eps / DELTA**2))
+    return Proof(
+        "equation.4",
+        r"a^t \mapsto \delta a^t,\ a^t = W_{hh}h^{t-1} + W_{xh}x^t \Rightarrow h^t \text{ stays}",
+        (
+            equality("Normalized summed inputs stay", normalized(scaled), normalized(a), r"n'"),
+            equality("With ε they change by an exact ratio", normalized(scaled, eps), normalized(a, eps) * ratio),
+            equality("Scaling both weight matrices scales all summed inputs", scaled(i), _recurrent(h, x, U, V, DELTA)),
+        ),
+        scaling_assumptions("equation.4", WEIGHT_MATRIX_RESCALING),
+    )
 
 
 @claim(
@@ -168,6 +217,38 @@ def equation_20(problem: Problem):
     yield same_integer("redundant dimensions and 2·4H", redundant, 2 * 4 * HIDDEN)
 
 
+@proves("equation.20")
+def equation_20_proof() -> Proof:
+    """Two layer norms and a bias: both scales are ignored, and three biases do the work of one."""
+    U, V, h, x = (field(name) for name in ("U", "V", "h", "x"))
+    layers = [Layer(U, lambda n, d: h(d)), Layer(V, lambda n, d: x(d))]
+    first, second, bias, c, r = *(field(name) for name in ("beta", "Beta", "b", "c")), field("r")
+    gates = lambda A, B, C: sum((LAYER_NORM(L) for L in layers), A(i) + B(i) + C(i))
+    alone = Layer(lambda l, d: DELTA * U(l, d), layers[0].X)
+    shifted = [lambda l: first(l) + c(l), lambda l: second(l) + r(l), lambda l: bias(l) - c(l) - r(l)]
+
+    def redundancy() -> bool:
+        units = 4
+        jacobian = sp.Matrix.hstack(*[sp.eye(units)] * 3)
+        return 3 * units - jacobian.rank() == 2 * units
+
+    return Proof(
+        "equation.20",
+        r"\mathrm{LN}(W_hh;\alpha_1,\beta_1) + \mathrm{LN}(W_xx;\alpha_2,\beta_2) + "
+        r"b: 2\cdot 4H \text{ redundant dimensions}",
+        (
+            equality("Scaling W_h alone changes nothing", LAYER_NORM(alone), LAYER_NORM(layers[0])),
+            equality("β₁ + c, β₂ + r, b − c − r give the same gates", gates(*shifted), gates(first, second, bias)),
+            fact(
+                "so of three biases for each of 4H gates two are redundant, by rank",
+                r"3\cdot 4H - \mathrm{rank}[I\,I\,I] = 2\cdot 4H",
+                redundancy,
+            ),
+        ),
+        (POSITIVE, Assumption("positive factor", r"\delta > 0")),
+    )
+
+
 @claim(
     "equation.23_28",
     topic=TOPIC,
@@ -175,9 +256,8 @@ def equation_20(problem: Problem):
     statement="One matrix W_x gives both the stacked gates (Eqs. 23, 26) and the candidate (Eqs. 24, 27) of the GRU.",
     expected=Verdict.REFUTED,
     correction=(
-        "The gates need a matrix of 2H rows and the candidate one of H rows: two matrices. Two ⊙ are missing "
-        "in Eqs. 25 "
-        "and 28: (1 − σ(z)) ⊙ h + σ(z) ⊙ ĥ."
+        "The gates need a matrix of 2H rows and the candidate one of H rows: two matrices. Two ⊙ are missing in Eqs. "
+        "25 and 28: (1 − σ(z)) ⊙ h + σ(z) ⊙ ĥ."
     ),
     why_numeric="A slip of notation: the shapes of the two uses are all there is to it.",
 )
@@ -207,9 +287,8 @@ def equation_23_28(problem: Problem):
     statement="Each α is initialized to a vector of zeros and each β to a vector of ones (α the gains of Eq. 15).",
     expected=Verdict.REFUTED,
     correction=(
-        "Gains must be 1 and biases 0, as Section 6 says. Literally, every hidden unit is a constant, "
-        "σ(2)·tanh(1) = 0.6708 "
-        "with b = 0, and the gradient of every weight is zero."
+        "Gains must be 1 and biases 0, as Section 6 says. Literally, every hidden unit is a constant, σ(2)·tanh(1) = "
+        "0.6708 with b = 0, and the gradient of every weight is zero."
     ),
 )
 def supplement_initialization(problem: Problem):
@@ -246,6 +325,46 @@ def supplement_initialization(problem: Problem):
     yield differ("gains 1, biases 0: the gradient of the weights is not zero", sizes, 0 * sizes, role=Role.CORRECTS)
 
 
+@proves("supplement.initialization", "refuted")
+def supplement_initialization_proof() -> Counterexample:
+    """Gains zero and biases one, as the supplement says, make the cell ignore its input and its weights."""
+    V, alpha = field("V"), field("alpha")
+    gated = lambda a, b: lambda t: a * LAYER_NORM(LAYER.towards(V, t)) + b
+    slope = lambda gain: derivative(gated(gain, 1))
+    correct = Proof(
+        "supplement.initialization corrected",
+        r"\alpha = 1,\ \beta = 0;\quad \alpha = 0,\ \beta = 1 \Rightarrow "
+        r"h = \sigma(2)\tanh(1),\ \partial h/\partial W = 0",
+        (
+            equality(
+                "Eq. 15 with gain one and bias zero standardizes", gated(sp.S.One, sp.S.Zero)(0), LAYER_NORM(LAYER)
+            ),
+            equality("The derivative by W has the factor α", slope(alpha(i)), alpha(i) * slope(sp.S.One)),
+            equality("so with α = 0 it vanishes", slope(sp.S.Zero), 0),
+            equality("and LN is its bias: each gate is 1 + 1 + 0 = 2, LN(c) is 1", gated(sp.S.Zero, 1)(0) * 2, 2),
+        ),
+        (POSITIVE,),
+    )
+
+    def logistic(z: Expr) -> Expr:
+        return 1 / (1 + sp.exp(-z))
+
+    def outputs(values) -> tuple[Expr, Expr]:
+        a, b = values[r"\alpha"], values[r"\beta"]
+        literal = a * LAYER_NORM.exactly(values["W"], values["x"]) + b * sp.ones(1, 4)
+        normal = LAYER_NORM.exactly(values["W"], values["x"])
+        return logistic(2 * literal[0]) * sp.tanh(literal[0]), logistic(2 * normal[0]) * sp.tanh(normal[0])
+
+    return Counterexample(
+        "supplement.initialization",
+        r"\alpha = 0, \beta = 1 \text{ is the initialization of Eq. 15 by gains one and biases zero}",
+        {"W": matrix([[3], [1], [-1], [-3]]), "x": matrix([[1]]), r"\alpha": 0, r"\beta": 1},
+        outputs,
+        "σ(2 LN) tanh(LN) of the first unit: literally σ(2) tanh(1) (left), with gain one and bias zero (right).",
+        correct,
+    )
+
+
 @claim(
     "experiments.no_ln_on_logits",
     topic=TOPIC,
@@ -268,3 +387,71 @@ def no_ln_on_logits(problem: Problem):
             f"{classes} classes: bound ({bound:.3f}) and attained confidence", confidence[:1], np.array([bound])
         )
         yield vanishes(f"{classes} classes: excess over the bound", jnp.maximum(confidence - bound, 0.0), scale=bound)
+
+
+@proves("experiments.no_ln_on_logits")
+def no_ln_on_logits_proof() -> Proof:
+    """Normalized logits bound the largest probability of a softmax away from one."""
+    a = field("n")
+    others = lambda f: total(lambda l: (1 - KroneckerDelta(l, i)) * f(l), H)
+    lagrange = (
+        total(
+            lambda k: (1 - KroneckerDelta(k, i)) * total(lambda l: (1 - KroneckerDelta(l, i)) * (a(k) - a(l)) ** 2, H),
+            H,
+        )
+        / 2
+    )
+    x = sp.Symbol("x", real=True)
+    height = sp.Symbol("H", integer=True, positive=True)
+    root = sqrt(height - 1)
+
+    spike = Layer(lambda l, d: KroneckerDelta(l, i), lambda n, d: 1 / D)
+    peak = lambda l: LAYER_NORM(spike, n, l)
+
+    def tangent() -> bool:
+        gap = sp.exp(x) - 1 - x
+        return gap.subs(x, 0) == 0 and gap.diff(x).subs(x, 0) == 0 and bool(sp.diff(gap, x, 2).is_positive)
+
+    def attained() -> bool:
+        for size in (2, 3, 5, 10):
+            (row,) = LAYER_NORM.exactly([[size], *[[0]] * (size - 1)], [[1]]).tolist()
+            gaps = [sp.radsimp(value - row[0] + size / sqrt(sp.Integer(size - 1))) for value in row[1:]]
+            if any(gap != 0 for gap in gaps):
+                return False
+        return True
+
+    return Proof(
+        "experiments.no_ln_on_logits",
+        r"\max_i q_i \leq \frac{1}{1+(H-1)e^{-H/\sqrt{H-1}}},\ q = \mathrm{softmax}(n),\ \text{attained}",
+        (
+            equality("The other logits sum to −n_i, since all sum to zero", others(a), total(a, H) - a(i)),
+            equality(
+                "Their squares and their sum (Lagrange's identity): the gap is a sum of squares",
+                (H - 1) * others(lambda l: a(l) ** 2) - others(a) ** 2,
+                lagrange,
+            ),
+            expanded(
+                "With Σn = 0 and Σn² = H that is (H − 1)(H − n²) ≥ n², so n_i ≤ √(H − 1)",
+                r"(H-1)(H-n^2) - n^2 = H(H-1-n^2)",
+                (height - 1) * (height - x**2) - x**2 - height * (height - 1 - x**2),
+            ),
+            fact(
+                "eˣ ≥ 1 + x: tangent at 0 of a convex function; so a mean of exponentials is at least that of the mean",
+                r"e^x \geq 1 + x",
+                tangent,
+            ),
+            expanded(
+                "The mean of n_j − n_i over the others is −n_i H/(H − 1) ≥ −H/√(H − 1)",
+                r"-\frac{x}{H-1} - x = -\frac{xH}{H-1}",
+                -x / (height - 1) - x + x * height / (height - 1),
+                root * height / (height - 1) - height / root,
+            ),
+            equality("One logit above H − 1 equal ones reaches n_i² = H − 1", peak(i) ** 2, H - 1),
+            equality("where all the others are equal, n_j = −1/n_i", others(lambda l: (peak(l) * peak(i) + 1) ** 2), 0),
+            fact(
+                "so the gaps are −H/√(H − 1) and the bound is attained: exactly, at H = 2, 3, 5, 10",
+                r"n_j - n_i = -H/\sqrt{H-1}",
+                attained,
+            ),
+        ),
+    )

@@ -8,9 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from lngeom.claims._evidence import Verdict, agree, differ
-from lngeom.claims._problem import Problem
-from lngeom.claims._registry import claim
+from lngeom.claims import Problem, Verdict, agree, claim, differ
 from lngeom.training import Equilibrium, predict_equilibrium
 
 TOPIC = "learning-rate"

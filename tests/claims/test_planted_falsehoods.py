@@ -5,32 +5,53 @@ import random
 
 import pytest
 import sympy as sp
+from lngeom.claims.ba2016.fisher import (
+    JACOBIAN,
+    LAMBDA,
+    OUTCOME,
+    PHI,
+    SMALL,
+    chi,
+    eta,
+    expectation,
+    own_rows,
+    residual,
+    score,
+    score_steps,
+    weight_blocks,
+)
+from lngeom.claims.ba2016.metric import gain_form
+from lngeom.claims.ba2016.nullspace import layer_norm_dimension
+from lngeom.claims.ba2016.statements import BIAS, along_ray, plain
+from lngeom.claims.ba2016.table1 import half_way, scaled_epsilon_steps
+from lngeom.claims.training.equivalence import STEP_RULES, elementwise
+from lngeom.claims.training.learning_rate import EPS
 from lngeom.symbolic import Counterexample, Proof, ProofError, prove
 from lngeom.symbolic.actions import ACTIONS, DELTA
-from lngeom.symbolic.dynamics import EPS, gradient_scaling
-from lngeom.symbolic.exceptions import half_way, with_product
-from lngeom.symbolic.fisher_blocks import LAMBDA, SMALL, _weight_blocks, chi, own_rows, scaled
-from lngeom.symbolic.glm import JACOBIAN, OUTCOME, PHI, eta, expanded, expectation, residual, score, score_steps
-from lngeom.symbolic.growth import RATE, dot, minus, perpendicular, squared_tangent
-from lngeom.symbolic.invariance import scaled_epsilon_steps
-from lngeom.symbolic.layers import BATCH_NORM, EPSILON, LAYER_NORM, METHODS, RMS_NORM, WEIGHT_NORM, Layer
-from lngeom.symbolic.magnitude import gain_form
-from lngeom.symbolic.modular import PRIME, inverse, jacobian_rows, random_layer, rank, square_root
-from lngeom.symbolic.nullspaces import (
+from lngeom.symbolic.jacobian import (
     GAIN,
     LAYER,
     RADIAL,
     SHIFTS,
     along,
-    layer_norm_dimension,
     null_step,
     nullity,
     rank_step,
     rows_alone,
+    with_product,
 )
-from lngeom.symbolic.optimizers import OPTIMIZERS, elementwise
-from lngeom.symbolic.proof import equality
-from lngeom.symbolic.statements import BIAS, along_ray, plain
+from lngeom.symbolic.layers import BATCH_NORM, EPSILON, LAYER_NORM, METHODS, RMS_NORM, WEIGHT_NORM, Layer
+from lngeom.symbolic.modular import PRIME, inverse, jacobian_rows, random_layer, rank, square_root
+from lngeom.symbolic.proof import equality, expanded
+from lngeom.symbolic.scale_free import (
+    RATE,
+    dot,
+    gradient_scaling,
+    minus,
+    perpendicular,
+    scaled_layer,
+    squared_tangent,
+)
 from lngeom.symbolic.sums import D, H, KroneckerDelta, N, d, field, i, k, mean, n, total
 from lngeom.symbolic.table import expansion, general_steps
 from sympy import sqrt
@@ -54,10 +75,10 @@ FALSE_STEPS = {
         "", LAYER_NORM(ACTIONS["dataset_recentering"].moved(LAYER)), LAYER_NORM(LAYER)
     ),
     "invariance: ε restored by δε": lambda: equality(
-        "", LAYER_NORM(scaled(), eps=DELTA * EPS), LAYER_NORM(LAYER, eps=EPS)
+        "", LAYER_NORM(scaled_layer(), eps=DELTA * EPS), LAYER_NORM(LAYER, eps=EPS)
     ),
     "invariance: ε makes no difference": lambda: equality(
-        "", LAYER_NORM(scaled(), eps=EPS), LAYER_NORM(LAYER, eps=EPS)
+        "", LAYER_NORM(scaled_layer(), eps=EPS), LAYER_NORM(LAYER, eps=EPS)
     ),
     "generalized linear model: variance without dispersion": lambda: expanded(
         "", "", sp.diff(sp.exp((z * y - eta(z, 0)) / PHI), z, 2) - ((y - eta(z, 1)) ** 2 / PHI**2 - eta(z, 2))
@@ -175,7 +196,7 @@ def test_false_step_is_refused(name):
 
 @pytest.mark.parametrize("method", [LAYER_NORM, BATCH_NORM, RMS_NORM])
 def test_true_steps_of_the_same_families_pass(method):
-    steps = (*scaled_epsilon_steps(method, scaled()), *gain_form(method), *gradient_scaling(), *score_steps())
+    steps = (*scaled_epsilon_steps(method, scaled_layer()), *gain_form(method), *gradient_scaling(), *score_steps())
     assert all(step.verify() for step in steps)
 
 
@@ -192,15 +213,15 @@ USED = [(short, place) for short, places in USED_RATES.items() for place in plac
 
 @pytest.mark.parametrize(("short", "place"), USED)
 def test_optimizer_with_another_power_is_refused(short, place):
-    rates = list(OPTIMIZERS[short].rates)
+    rates = list(STEP_RULES[short].rates)
     rates[place] += 1
     with pytest.raises(ProofError):
-        elementwise("planted", dataclasses.replace(OPTIMIZERS[short], rates=tuple(rates)))
+        elementwise("planted", dataclasses.replace(STEP_RULES[short], rates=tuple(rates)))
 
 
-@pytest.mark.parametrize("short", OPTIMIZERS)
+@pytest.mark.parametrize("short", STEP_RULES)
 def test_optimizer_with_the_wrong_law_of_its_state_is_refused(short):
-    optimizer = OPTIMIZERS[short]
+    optimizer = STEP_RULES[short]
     for state in set(optimizer.powers) - {"w"}:
         powers = {**optimizer.powers, state: optimizer.powers[state] + 1}
         with pytest.raises(ProofError):
@@ -222,7 +243,7 @@ def test_a_definition_broken_for_all_sizes_is_caught_by_the_other():
 
 
 def test_exact_blocks_differ_from_the_printed_ones():
-    exact, printed = _weight_blocks(SMALL["W"] * SMALL["x"])
+    exact, printed = weight_blocks(SMALL["W"] * SMALL["x"])
     assert exact - printed == sp.Rational(1, 8)
 
 

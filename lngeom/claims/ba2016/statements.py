@@ -1,9 +1,14 @@
-r"""Statements of Sections 1, 3 and 7 on cases, batches, training and test."""
+"""Statements of Sections 1, 3 and 4 in words, made precise enough to check."""
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 import sympy as sp
 from sympy import Expr, KroneckerDelta, sqrt
 
-from lngeom.symbolic.invariance import LAYER, SIGMA, changed
+from lngeom.claims import Evidence, Kind, Problem, Role, Verdict, agree, claim, differ, proves
+from lngeom.normalizers import BatchNorm
+from lngeom.symbolic.jacobian import GAIN, LAYER, SIGMA
 from lngeom.symbolic.layers import (
     BATCH_NORM,
     BATCH_NORM_EVALUATION,
@@ -15,10 +20,27 @@ from lngeom.symbolic.layers import (
     Layer,
     Method,
 )
-from lngeom.symbolic.nullspaces import GAIN
-from lngeom.symbolic.proof import Assumption, Counterexample, Proof, Step, equality, fact, matrix, refutation
-from lngeom.symbolic.registry import proves
+from lngeom.symbolic.proof import Assumption, Counterexample, Proof, Step, changed, equality, fact, matrix, refutation
 from lngeom.symbolic.sums import D, Field, H, N, field, i, j, k, m, mean, n, total
+
+TOPIC = "statements"
+
+
+@claim(
+    "statements.no_dependence_between_cases",
+    topic=TOPIC,
+    source="Section 1",
+    statement="Layer norm does not introduce any new dependencies between training cases.",
+    expected=Verdict.HOLDS,
+)
+def no_dependence_between_cases(problem: Problem):
+    """Half of the cases are replaced; the others' outputs stay under layer norm and change under batch norm."""
+    half = len(problem.inputs) // 2
+    for method, compare in (("ln", agree), ("bn", differ)):
+        model, params, inputs = problem.case(method)
+        other = inputs.at[half:].multiply(-1.7)
+        before, after = (model.natural_parameters(params, x)[:half] for x in (inputs, other))
+        yield compare(f"{method}: outputs of the cases that stayed", before, after)
 
 
 def _other_cases_replaced() -> Layer:
@@ -28,7 +50,7 @@ def _other_cases_replaced() -> Layer:
 
 
 @proves("statements.no_dependence_between_cases")
-def no_dependence_between_cases() -> Proof:
+def no_dependence_between_cases_proof() -> Proof:
     """The output for a case does not change when the other cases do; batch norm's does."""
     depends = changed(
         "statements.no_dependence_between_cases for batch norm",
@@ -52,8 +74,30 @@ def no_dependence_between_cases() -> Proof:
     )
 
 
+@claim(
+    "statements.same_at_train_and_test",
+    topic=TOPIC,
+    source="Section 1; Abstract",
+    statement="Layer norm performs exactly the same computation at training and test times.",
+    expected=Verdict.HOLDS,
+)
+def same_at_train_and_test(problem: Problem):
+    """A test case computed alone and within a training batch; batch norm needs stored statistics, which differ."""
+    model, params, inputs = problem.case("ln")
+    in_batch = model.natural_parameters(params, inputs)[-1:]
+    yield agree("layer norm: a case in the batch and alone", in_batch, model.natural_parameters(params, inputs[-1:]))
+    half = len(inputs) // 2
+    batch_norm = BatchNorm()
+    stored = batch_norm.evaluation(params.weights, inputs[:half])
+    yield differ(
+        "batch norm: training on the second half, and statistics stored on the first",
+        batch_norm(params.weights, inputs[half:]),
+        stored(params.weights, inputs[half:]),
+    )
+
+
 @proves("statements.same_at_train_and_test")
-def same_at_train_and_test() -> Proof:
+def same_at_train_and_test_proof() -> Proof:
     """Layer norm is one function of (W, x); batch norm in training differs from stored statistics."""
     differs = changed(
         "statements.same_at_train_and_test for batch norm",
@@ -84,8 +128,34 @@ def same_at_train_and_test() -> Proof:
     )
 
 
+@claim(
+    "statements.batch_size_one",
+    topic=TOPIC,
+    source="Section 3",
+    statement="Layer norm imposes no constraint on the size of a mini-batch and works with batch size 1.",
+    expected=Verdict.HOLDS,
+)
+def batch_size_one(problem: Problem):
+    """Every case as a batch of its own gives what the whole batch gives; batch norm of one case is undefined."""
+    model, params, inputs = problem.case("ln")
+    few = inputs[:64]
+    alone = jax.vmap(lambda x: model.natural_parameters(params, x[None])[0])(few)
+    yield agree("layer norm: batches of one and one batch", alone, model.natural_parameters(params, few))
+    scale = BatchNorm().statistics(params.weights, inputs[:1]).scale
+    yield Evidence(
+        Kind.COUNTEREXAMPLE,
+        Role.SUPPORTS,
+        "batch norm of one case divides by zero: its largest σ",
+        passed=bool(jnp.max(scale) == 0),
+        contradicts=bool(jnp.min(scale) > 0),
+        residual=float(jnp.max(scale)),
+        tolerance=0.0,
+        samples=scale.size,
+    )
+
+
 @proves("statements.batch_size_one")
-def batch_size_one() -> Proof:
+def batch_size_one_proof() -> Proof:
     """Layer norm is defined for a batch of one; batch norm of one case is 0/0."""
     W, X = matrix([[1, 0], [0, 1], [1, 1]]), matrix([[1, 2]])
     a = sp.Symbol("a", real=True)
@@ -107,8 +177,25 @@ def batch_size_one() -> Proof:
     )
 
 
+@claim(
+    "statements.shared_statistics",
+    topic=TOPIC,
+    source="Section 3",
+    statement="All units of a layer share the same μ and σ, but different training cases have different ones.",
+    expected=Verdict.HOLDS,
+)
+def shared_statistics(problem: Problem):
+    """One line n = (a − μ)/σ fits all units of a case; its slope and offset differ between cases."""
+    model, params, inputs = problem.case("ln")
+    a, n = inputs @ params.weights.T, model.normalized(params, inputs)
+    centred = a - jnp.mean(a, 1, keepdims=True)
+    slope = jnp.sum(n * centred, 1, keepdims=True) / jnp.sum(jnp.square(centred), 1, keepdims=True)
+    yield agree("one affine map for all units of a case", n, slope * centred)
+    yield differ("σ of different cases", jnp.broadcast_to(slope[:1], slope.shape), slope)
+
+
 @proves("statements.shared_statistics")
-def shared_statistics() -> Proof:
+def shared_statistics_proof() -> Proof:
     """All units of a case share μ and σ; different cases have different ones."""
     average = lambda unit: LAYER.a(n, unit) - LAYER_NORM.numerator(LAYER, n, unit)
     W, X = matrix([[1, 0], [0, 1], [1, 1]]), matrix([[1, 2], [3, 1]])
@@ -147,6 +234,26 @@ def shared_statistics() -> Proof:
     )
 
 
+@claim(
+    "statements.bn_wn_reparameterize",
+    topic=TOPIC,
+    source="Section 4",
+    statement=(
+        "Weight norm, and batch norm with expected statistics, are a different parameterization of the original "
+        "network."
+    ),
+    expected=Verdict.HOLDS,
+)
+def bn_wn_reparameterize(problem: Problem):
+    """A network without normalization with w_i′ = g_i w_i/σ_i and b_i′ = b_i − g_i μ_i/σ_i computes the same."""
+    for method in ("wn", "bn"):
+        model, params, inputs = case = problem.case(method)
+        mean, scale = (s[0] for s in case.statistics())
+        slope = params.gain / scale
+        plain = inputs @ (slope[:, None] * params.weights).T + (params.bias - slope * mean)[None, :]
+        yield agree(f"{method}: against the plain network", model.natural_parameters(params, inputs), plain)
+
+
 BIAS = field("b")
 
 
@@ -183,7 +290,7 @@ def plain(method: Method, slope: Expr, offset: Expr, gain: Expr, bias: Expr) -> 
 
 
 @proves("statements.bn_wn_reparameterize")
-def bn_wn_reparameterize() -> Proof:
+def bn_wn_reparameterize_proof() -> Proof:
     """Weight norm, and batch norm with fixed statistics, compute what a plain network of other weights does."""
     average = mean(lambda m: LAYER.a(m, i), N)
     statistics = (
@@ -211,6 +318,22 @@ def bn_wn_reparameterize() -> Proof:
     )
 
 
+@claim(
+    "statements.ln_not_reparameterization",
+    topic=TOPIC,
+    source="Section 4",
+    statement="Layer norm is not a re-parameterization of the original network.",
+    expected=Verdict.HOLDS,
+)
+def ln_not_reparameterization(problem: Problem):
+    """z(x) is not affine in x, as every parameterization of the original layer is: second differences do not vanish."""
+    model, params, inputs = problem.small("ln")
+    x, y = inputs[:30], inputs[30:]
+    middle = model.natural_parameters(params, (x + y) / 2)
+    ends = (model.natural_parameters(params, x) + model.natural_parameters(params, y)) / 2
+    yield differ("output at midpoints and midpoints of outputs", middle, ends)
+
+
 def midpoint(eps: int) -> Counterexample:
     """Three units, two inputs: layer norm at a midpoint is not the midpoint of layer norms."""
     normalized = lambda v, x: LAYER_NORM.exactly(v["W"], x, v[r"\epsilon"])
@@ -220,12 +343,7 @@ def midpoint(eps: int) -> Counterexample:
         "n of the first unit at the midpoint (left), and the mean of n at both ends (right).",
         lambda v: (normalized(v, v["x"]) + normalized(v, v["y"])) / 2,
         lambda v: normalized(v, (v["x"] + v["y"]) / 2),
-        {
-            "W": matrix([[1, 0], [0, 1], [0, 0]]),
-            "x": matrix([[2, 0]]),
-            "y": matrix([[0, 2]]),
-            r"\epsilon": eps,
-        },
+        {"W": matrix([[1, 0], [0, 1], [0, 0]]), "x": matrix([[2, 0]]), "y": matrix([[0, 2]]), r"\epsilon": eps},
     )
 
 
@@ -235,7 +353,7 @@ def along_ray(output: Field) -> tuple[Expr, Expr]:
 
 
 @proves("statements.ln_not_reparameterization")
-def ln_not_reparameterization() -> Proof:
+def ln_not_reparameterization_proof() -> Proof:
     """Layer norm's output is not affine in x, at any weights at which it is defined, as every plain network's is."""
     A, B = field("A"), field("B")
     affine = along_ray(lambda c: total(lambda d: A(i, d) * c * LAYER.X(n, d), D) + B(i))
@@ -257,4 +375,67 @@ def ln_not_reparameterization() -> Proof:
             refutation("and one with ε = 1", midpoint(1)),
         ),
         (SIGMA, Assumption("gains are not zero", r"g_i \neq 0")),
+    )
+
+
+def _changes(problem: Problem, activation, samples: int = 2000, features: int = 16, units: int = 128):
+    """Changes Δh of a layer's output between random cases, and the changes Δa = W Δh they cause in the next layer."""
+    keys = jax.random.split(problem.key("correlated changes"), 3)
+    x = jax.random.normal(keys[0], (samples, features), problem.inputs.dtype)
+    first, second = (
+        jax.random.normal(k, shape, x.dtype) / shape[1] ** 0.5
+        for k, shape in zip(keys[1:], ((units, features), (units, units)), strict=True)
+    )
+    h = activation(x @ first.T)
+    change = np.asarray(h[1::2] - h[::2])
+    return change, change @ np.asarray(second).T
+
+
+def _squared_correlation(changes: np.ndarray) -> float:
+    """Mean squared correlation between the changes of different units."""
+    correlation = np.corrcoef(changes, rowvar=False)
+    return float(np.mean(np.square(correlation[np.triu_indices(len(correlation), 1)])))
+
+
+@claim(
+    "statements.correlated_changes",
+    topic=TOPIC,
+    source="Section 3",
+    statement=(
+        "Changes in the output of one layer tend to cause highly correlated changes in the summed inputs to the next "
+        "layer, especially with ReLU units."
+    ),
+    expected=Verdict.REFUTED,
+    correction=(
+        "The changes are correlated as far as the layer's output moves in few directions: with random weights the mean "
+        "squared correlation is tr C²/(tr C)², C = Cov(Δh), whatever the units. ReLU does not raise it: on Gaussian "
+        "inputs it is lower than for linear and for tanh units."
+    ),
+    why_numeric="A statement about typical random networks: its terms ('tend to', 'highly') have no algebraic form.",
+)
+def correlated_changes(problem: Problem):
+    """Squared correlations for linear, tanh and ReLU units, against the effective dimension of the changes."""
+    found, predicted = {}, {}
+    for name, activation in (("linear", lambda a: a), ("tanh", jnp.tanh), ("ReLU", jax.nn.relu)):
+        change, caused = _changes(problem, activation)
+        covariance = np.cov(change, rowvar=False)
+        found[name] = _squared_correlation(caused)
+        predicted[name] = float(np.sum(covariance**2) / np.trace(covariance) ** 2)
+    text = ", ".join(f"{name} {value:.3f}" for name, value in found.items())
+    for other in ("linear", "tanh"):
+        yield Evidence(
+            Kind.COUNTEREXAMPLE,
+            Role.REFUTES,
+            f"mean squared correlation is lower with ReLU than with {other} units ({text})",
+            passed=found["ReLU"] < 0.95 * found[other],
+            residual=1 - found["ReLU"] / found[other],
+            tolerance=0.05,
+            samples=2000,
+        )
+    yield agree(
+        "mean squared correlation and tr C²/(tr C)²",
+        np.array(list(found.values())),
+        np.array(list(predicted.values())),
+        tol=0.2,
+        role=Role.CORRECTS,
     )

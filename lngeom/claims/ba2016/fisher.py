@@ -1,0 +1,790 @@
+"""Eqs. 8–14: the Fisher matrix of normalized GLMs, as printed and as it is."""
+
+import itertools
+from collections.abc import Callable, Iterator
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import mpmath
+import numpy as np
+import sympy as sp
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array
+from sympy import Expr, Function, KroneckerDelta, sqrt
+
+from lngeom import families
+from lngeom._types import GLMParameters
+from lngeom.claims import (
+    TITLES,
+    Case,
+    Evidence,
+    Problem,
+    Role,
+    Verdict,
+    agree,
+    claim,
+    differ,
+    proves,
+    same_integer,
+    vanishes,
+)
+from lngeom.information import (
+    FisherOperator,
+    fisher,
+    predicted_nullspace,
+    reference,
+    to_paper_order,
+)
+from lngeom.information._closed_form import GroupedLinearization, linearize
+from lngeom.symbolic.jacobian import GAIN, LAYER, RADIAL, SHIFTS, along
+from lngeom.symbolic.layers import BATCH_NORM, LAYER_NORM, WEIGHT_NORM, Method
+from lngeom.symbolic.proof import Assumption, Counterexample, Proof, Step, equality, expanded, fact, matrix
+from lngeom.symbolic.sums import D, Field, H, N, d, derivative, e, field, i, k, mean, n, total
+
+TOPIC = "fisher"
+KL_TOLERANCE = 1e-6
+"""Finite divergences in float64 give the quadratic form to about 1e-8; see `reference.form_from_divergences`."""
+
+PHI = sp.Symbol("phi", positive=True)
+LAMBDA = field("lambda", positive=True)
+SMALL = {"W": matrix([[1], [1], [-2]]), "x": matrix([[1]])}
+"""One input: u = (1, 1, −2), σ² = 2, n = u/√2, Gaussian outputs of variance 1 (Λ = I)."""
+
+automatic: Callable[..., Array] = eqx.filter_jit(reference.by_definition)
+printed: Callable[..., Array] = eqx.filter_jit(reference.as_printed)
+factor: Callable[..., Array] = eqx.filter_jit(reference.factor)
+divergences: Callable[..., Array] = eqx.filter_jit(jax.vmap(reference.form_from_divergences, (None, None, None, 0)))
+
+
+def directions(problem: Problem, case: Case, count: int = 6):
+    """Random tangents [K P], each about as long as the parameters."""
+    theta, _ = ravel_pytree(case.params)
+    scale = jnp.linalg.norm(theta) / theta.size**0.5
+    return scale * jax.random.normal(problem.key("directions"), (count, theta.size), theta.dtype)
+
+
+def corner(matrix, case: Case, units: int = 2) -> np.ndarray:
+    """The first units' blocks in the paper's order: small enough to show."""
+    width = units * (case.params.inputs + 2)
+    return np.asarray(to_paper_order(matrix, case.params.units, case.params.inputs)[:width, :width])
+
+
+def operator(case: Case) -> FisherOperator:
+    """`lg.fisher` without its checks, which refuse data on which the evidence is to say that it is none."""
+    return fisher(*case, check=False)
+
+
+def certified(
+    what: str, case: Case, exact: Array, deltas: Array, kl: Array, role: Role = Role.SUPPORTS
+) -> Iterator[Evidence]:
+    """What users call, `lg.fisher`, against the definition and divergences along the rows of deltas.
+
+    Args:
+        what: the case in words.
+        case: the model and its data.
+        exact: the matrix by its definition.
+        deltas: tangents [K P].
+        kl: their quadratic forms by finite divergences.
+        role: what agreement says of the claim.
+
+    Yields:
+        Its matrix, products, diagonal, blocks of units and quadratic forms.
+    """
+    F, width = operator(case), case.params.inputs + 2
+    rows = to_paper_order(exact, case.params.units, case.params.inputs)[:width]
+    blocks = jnp.concatenate([F.block(0, 0), F.block(0, 1)], 1)
+    yield agree(f"{what}: lg.fisher's matrix and JᵀΛJ", F.as_matrix(), exact, role=role)
+    yield agree(f"{what}: its products and JᵀΛJ v", F.mm(deltas.T), exact @ deltas.T, role=role)
+    yield agree(f"{what}: its diagonal and JᵀΛJ's", F.diagonal(), jnp.diag(exact), role=role)
+    yield agree(f"{what}: its blocks of units 1 and 2 and JᵀΛJ's", blocks, rows[:, : 2 * width], role=role)
+    forms = F.quadratic_form(deltas.T)
+    yield agree(f"{what}: its quadratic forms and finite divergences", forms, kl, tol=KL_TOLERANCE, role=role)
+
+
+@claim(
+    "equation.8",
+    topic=TOPIC,
+    source="Eq. 8",
+    statement=(
+        "ds² = D_KL[P(y|x; θ) ‖ P(y|x; θ + δ)] ≈ ½ δᵀFδ, with the expectation over x that F has and the left side "
+        "lacks."
+    ),
+    formula=(
+        r"ds^2 = D_{\mathrm{KL}}[P(y|\mathbf x;\theta)\,\|\,P(y|\mathbf x;\theta+\delta)] \approx "
+        r"\tfrac12\delta^\top F\delta"
+    ),
+    assumptions=("expectation over x on both sides", "δ → 0; the remainder is O(‖δ‖³)"),
+    expected=Verdict.CONDITIONAL,
+)
+def equation_8(problem: Problem):
+    """Finite divergences against ½ δᵀFδ, the order of the remainder, and a single x."""
+    case = problem.case("ln")
+    deltas = directions(problem, case)
+    forms = operator(case).quadratic_form(deltas.T)
+    found = divergences(*case, deltas)
+    yield agree("finite divergences and δᵀFδ, mean over x", found, forms, tol=KL_TOLERANCE)
+    _, unravel = ravel_pytree(case.params)
+    theta = ravel_pytree(case.params)[0]
+    steps = np.array([0.02, 0.01, 0.005])
+    kl = eqx.filter_jit(lambda h: case.model.kl(case.params, unravel(theta + h * deltas[0]), case.inputs))
+    remainder = np.array([abs(float(kl(h)) - 0.5 * h**2 * float(forms[0])) for h in steps])
+    slope = np.polyfit(np.log(steps), np.log(remainder), 1)[0]
+    yield agree(
+        "remainder falls as ‖δ‖³", np.array([slope]), np.array([3.0]), tol=0.1, curves={"remainder": (steps, remainder)}
+    )
+    single = divergences(case.model, case.params, case.inputs[:1], deltas)
+    yield differ("a single x instead of the mean", single, forms, role=Role.FAILS_WITHOUT_CONDITION)
+
+
+class eta(Function):
+    r"""The k-th derivative $\eta^{(k)}(z)$ of an arbitrary log-partition function."""
+
+    nargs = 2
+
+    def fdiff(self, argindex: int = 1) -> Expr:
+        """The next derivative."""
+        return eta(self.args[0], self.args[1] + 1)
+
+    def _latex(self, printer) -> str:
+        return rf"\eta{chr(39) * int(self.args[1])}\left({printer.doprint(self.args[0])}\right)"
+
+    @staticmethod
+    def numerically(z, order):
+        """Spot checks take the Poisson family, η = exp."""
+        return mpmath.exp(z)
+
+
+@proves("equation.8", "conditional")
+def equation_8_proof() -> Proof:
+    """The divergence is half the quadratic form of the metric, to second order, on average over x."""
+    t = sp.Symbol("t", real=True)
+    z = Function("z")(t)
+    start, velocity = z.subs(t, 0), z.diff(t).subs(t, 0)
+    divergence = (eta(z, 0) - eta(start, 0) - (z - start) * eta(start, 1)) / PHI
+    slopes = [divergence.diff(t, order).subs(t, 0) for order in (0, 1, 2)]
+
+    def poisson(step: int) -> Expr:
+        return sp.exp(sp.Integer(step)) - 1 - step
+
+    cubic = Counterexample(
+        "equation.8 as an equality",
+        r"D_{KL} = \tfrac12 \delta^\top F \delta",
+        {"z": 0, r"\delta": 1},
+        lambda v: (poisson(v[r"\delta"]), v[r"\delta"] ** 2 / 2),
+        "Poisson outputs at z = 0, one unit away: the divergence (left) and half the quadratic form (right).",
+    )
+    one_case = Counterexample(
+        "equation.8 at one case",
+        r"D_{KL}[P(y\mid x;\theta)\,\|\,P(y\mid x;\theta+\delta)] = "
+        r"\tfrac12\delta^\top F\delta \text{ with F a mean over x}",
+        {"X": matrix([[1], [2]]), r"\delta": 1},
+        lambda v: (v["X"][0] ** 2 / 2, sum(x**2 for x in v["X"]) / 4),
+        "Gaussian outputs, z = wx, where Eq. 8 has no remainder: the case x = 1 (left), the mean over cases (right).",
+    )
+    return Proof(
+        "equation.8",
+        r"E_x D_{KL}[P_\theta \| P_{\theta+\delta}] = \tfrac12\delta^\top F\delta + O(|\delta|^3)",
+        (
+            expanded(
+                "Along a curve z(t) the divergence and its slope vanish at t = 0", r"D(0) = D'(0) = 0", *slopes[:2]
+            ),
+            expanded(
+                "its second derivative is the metric of the velocity, whatever the curve's acceleration",
+                r"D''(0) = \eta''(z)\,\dot z^2/\phi",
+                slopes[2] - eta(start, 2) * velocity**2 / PHI,
+            ),
+        ),
+        (
+            Assumption("to second order", r"O(|\delta|^3)\text{ neglected}", cubic),
+            Assumption("both sides averaged over x", r"E_{x\sim P(x)}", one_case),
+        ),
+    )
+
+
+@claim(
+    "equation.9",
+    topic=TOPIC,
+    source="Eq. 9",
+    statement="F is the expected outer product of the score, E[∂log P/∂θ (∂log P/∂θ)ᵀ], over x and y ~ P(y|x).",
+    formula=(
+        r"F(\theta) = E_{\mathbf x, y}\left[\frac{\partial \log P}{\partial\theta}\frac{\partial \log "
+        r"P}{\partial\theta}^{\top}\right]"
+    ),
+    expected=Verdict.HOLDS,
+)
+def equation_9(problem: Problem):
+    """All 2³ outcomes of three Bernoulli units, weighted by their probability, against JᵀΛJ."""
+    case = problem.small("ln", shape=(10, 3, 3))
+    outcomes = jnp.array(list(itertools.product((0.0, 1.0), repeat=3)), case.inputs.dtype)
+    theta, unravel = ravel_pytree(case.params)
+
+    def log_prob(theta, y):
+        return case.model.log_prob(unravel(theta), case.inputs, jnp.broadcast_to(y, (len(case.inputs), 3)))
+
+    log_p = jax.vmap(log_prob, (None, 0))(theta, outcomes)
+    scores = jax.vmap(jax.jacrev(log_prob), (None, 0))(theta, outcomes)
+    total = jnp.einsum("on,onp,onq->pq", jnp.exp(log_p), scores, scores) / len(case.inputs)
+    yield agree("sum over all outcomes and lg.fisher", total, operator(case).as_matrix())
+    mean_score = jnp.einsum("on,onp->np", jnp.exp(log_p), scores)
+    yield vanishes("the mean score is zero", mean_score, scale=float(jnp.max(jnp.abs(scores))))
+
+
+CARRIER, OUTCOME, PARAMETER, JACOBIAN = field("c"), field("y"), field("z"), field("J")
+
+
+def expectation(value: Callable[[Expr], Expr]) -> Expr:
+    """Mean over the N outcomes under the model's own probabilities."""
+    weight = lambda o: sp.exp(total(lambda l: PARAMETER(l) * OUTCOME(o, l), H) / PHI + CARRIER(o))
+    return total(lambda o: weight(o) * value(o), N) / total(weight, N)
+
+
+def residual(outcome: Expr, unit: Expr) -> Expr:
+    """An output less its mean under the model."""
+    return OUTCOME(outcome, unit) - expectation(lambda o: OUTCOME(o, unit))
+
+
+def log_likelihood(z: Field, outcome: Expr) -> Expr:
+    r"""$\log p = (z^\top y - \eta)/\phi + c$ of one of N outcomes; $\eta = \phi\log\sum_y e^{z^\top y/\phi + c}$."""
+    exponent = lambda o: total(lambda l: z(l) * OUTCOME(o, l), H) / PHI + CARRIER(o)
+    return exponent(outcome) - sp.log(total(lambda o: sp.exp(exponent(o)), N))
+
+
+def score(outcome: Expr, parameter: Expr) -> Expr:
+    """Derivative of log p by one of D parameters, of which z has an arbitrary Jacobian J."""
+    moved = lambda t: lambda l: PARAMETER(l) + t * JACOBIAN(l, parameter)
+    return derivative(lambda t: log_likelihood(moved(t), outcome))
+
+
+def score_steps() -> tuple[Step, ...]:
+    """The score, its mean and its second moment, for all numbers of units H, parameters D and outcomes N."""
+    of = lambda o, parameter: total(lambda l: residual(o, l) * JACOBIAN(l, parameter), H) / PHI
+    covariance = lambda k, l: expectation(lambda o: residual(o, k) * residual(o, l))
+    stated = total(lambda k: total(lambda l: JACOBIAN(k, d) * covariance(k, l) * JACOBIAN(l, e), H), H) / PHI**2
+    return (
+        equality("The score is Jᵀ times the residual over φ", score(n, d), of(n, d), r"s_{nd}"),
+        equality("its mean over outcomes is zero", expectation(lambda o: of(o, d)), 0, r"E[s_d]"),
+        equality(
+            "and its second moment is JᵀΛJ with Λ = Cov[y]/φ²",
+            expectation(lambda o: of(o, d) * of(o, e)),
+            stated,
+            r"E[s_ds_e]",
+        ),
+    )
+
+
+@proves("equation.9")
+def equation_9_proof() -> Proof:
+    """The expected outer product of the score is JᵀΛJ, whatever the layer and the exponential family."""
+    z, u = sp.symbols("z u", real=True)
+    rate, y = sp.Symbol("r", positive=True), sp.Symbol("y", integer=True, nonnegative=True)
+    count = lambda power: sp.summation((y - rate) ** power * rate**y / sp.factorial(y), (y, 0, sp.oo)) / sp.exp(rate)
+    density = sp.exp(-((u - z) ** 2) / (2 * PHI)) / sqrt(2 * sp.pi * PHI)
+    normal = lambda power: sp.integrate(((u - z) / PHI) ** power * density, (u, -sp.oo, sp.oo))
+    return Proof(
+        "equation.9",
+        r"F = E_{x,y}[s s^\top] = E_x[J^\top\Lambda J],\quad s = \partial_\theta\log P,\ "
+        r"J = \partial z/\partial\theta,\ \Lambda = \mathrm{Cov}[y\mid x]/\phi^2",
+        (
+            *score_steps(),
+            expanded(
+                "Counts without bound, Poisson of rate r = e^z: mean zero, second moment η'' = r",
+                r"E[y - r] = 0,\ E[(y-r)^2] = r",
+                count(1),
+                count(2) - rate,
+            ),
+            expanded(
+                "A density, Gaussian of variance φ: mean zero, second moment η''/φ = 1/φ",
+                r"E[s] = 0,\ E[s^2] = 1/\phi",
+                normal(1),
+                normal(2) - 1 / PHI,
+            ),
+        ),
+        (Assumption("z(θ) is differentiable; sums over y may be differentiated term by term", r"\theta \mapsto z"),),
+    )
+
+
+@claim(
+    "text.riemannian",
+    topic=TOPIC,
+    source="Section 5.2.1",
+    statement="Under the KL divergence metric, the parameter space (of a normalized model) is a Riemannian manifold.",
+    expected=Verdict.REFUTED,
+    correction=(
+        "F is degenerate for every normalized model: a semi-metric on parameters, and a Riemannian metric only on the "
+        "quotient by the directions which leave the model's output unchanged."
+    ),
+)
+def riemannian(problem: Problem):
+    """vec(W) has length zero under layer norm; orthogonally to the null space F is positive definite."""
+    case = problem.small("ln")
+    F = operator(case).as_matrix()
+    radial = ravel_pytree(
+        GLMParameters(case.params.weights, jnp.zeros_like(case.params.bias), jnp.zeros_like(case.params.gain))
+    )[0]
+    size = float(jnp.trace(F) * radial @ radial / len(radial))
+    yield vanishes("ds² along vec(W), which is not zero", radial @ F @ radial, scale=size, role=Role.REFUTES)
+    null = predicted_nullspace(*case)
+    basis = jnp.asarray(null.basis)
+    complement = jnp.linalg.svd(basis, full_matrices=True)[0][:, null.dimension :]
+    lowest = float(jnp.linalg.eigvalsh(complement.T @ F @ complement)[0])
+    dimension = int(np.sum(np.linalg.eigvalsh(complement.T @ F @ complement) > 1e-12))
+    yield same_integer(
+        f"F on the complement is positive definite (smallest eigenvalue {lowest:.1e}): rank and dimension",
+        dimension,
+        complement.shape[1],
+        role=Role.CORRECTS,
+    )
+
+
+@proves("text.riemannian", "refuted")
+def riemannian_proof() -> Counterexample:
+    """The metric of a normalized model vanishes along W: it is a semi-metric."""
+    V = field("V")
+    form = lambda direction: total(lambda l: LAMBDA(l) * (GAIN(l) * along(LAYER_NORM, direction, unit=l)) ** 2, H)
+    squares = total(lambda l: (sp.sqrt(LAMBDA(l)) * GAIN(l) * along(LAYER_NORM, V, unit=l)) ** 2, H)
+    correct = Proof(
+        "text.riemannian corrected",
+        r"v^\top F v = E\sum_k\lambda_k g_k^2(dn_k[v])^2 \geq 0, \text{ zero along }"
+        r" W \text{ and } \mathbf{1}\gamma^\top",
+        (
+            equality("The form is a sum of squares, at each case", form(V), squares),
+            equality("It is zero along W", form(RADIAL), 0, r"\mathrm{vec}(W)^\top F\,\mathrm{vec}(W)"),
+            equality("and along every shift", form(SHIFTS), 0),
+        ),
+    )
+
+    def length_of_null_vector(values) -> tuple[Expr, Expr]:
+        W, x, t = values["W"], values["x"], sp.Symbol("t")
+        outputs = LAYER_NORM.exactly(W, x), LAYER_NORM.exactly((1 + t) * W, x)
+        change = (outputs[1] - outputs[0]).diff(t).subs(t, 0)
+        form = sum(sp.nsimplify(sp.radsimp(entry)) ** 2 for entry in change)
+        return (sum(w**2 for w in W) if sp.expand(form) == 0 else sp.S.Zero), sp.S.Zero
+
+    return Counterexample(
+        "text.riemannian",
+        r"v^\top F v = 0 \Rightarrow |v|^2 = 0",
+        SMALL,
+        length_of_null_vector,
+        "The squared length of vec(W) (left), which has vᵀFv = 0, should be zero (right).",
+        correct,
+    )
+
+
+@claim(
+    "equation.10_wording",
+    topic=TOPIC,
+    source="Eq. 10, text below it",
+    statement="In Eq. 10, c(·) is the log partition function.",
+    expected=Verdict.REFUTED,
+    correction="η(·) is the log-partition function; c(y, φ) is the logarithm of the base measure.",
+)
+def equation_10_wording(problem: Problem):
+    """Sums over all y: η is the logarithm of the normalizing sum, c is not."""
+    z = jnp.linspace(-2.0, 1.5, 8)
+    y = jnp.arange(200.0)
+    for family, support in ((families.Poisson(), y), (families.Binomial(7), y[:8])):
+        base = family.log_base_measure(support)
+        partition = jax.nn.logsumexp(z[:, None] * support[None, :] + base[None, :], 1)
+        name = type(family).__name__
+        yield differ(f"{name}: log Σ_y exp(zy + c) and c", partition, base[:8], role=Role.REFUTES)
+        yield agree(f"{name}: log Σ_y exp(zy + c) and η(z)", partition, family.log_partition(z), role=Role.CORRECTS)
+
+
+def bernoulli_partition(z: Expr) -> Expr:
+    """η of the Bernoulli family."""
+    return sp.log(1 + sp.exp(z))
+
+
+@proves("equation.10_wording", "refuted")
+def equation_10_wording_proof() -> Counterexample:
+    """η is the log-partition function; c is the log base measure."""
+    z, y = sp.Symbol("z", real=True), sp.Symbol("y", integer=True, nonnegative=True)
+    bernoulli = sum(sp.exp(z * value) for value in (0, 1))
+    rate = sp.Symbol("r", positive=True)
+    poisson = sp.summation(rate**y / sp.factorial(y), (y, 0, sp.oo)).subs(rate, sp.exp(z))
+    u = sp.Symbol("u", real=True)
+    gaussian = sp.integrate(sp.exp(-((u - z) ** 2) / 2) / sqrt(2 * sp.pi), (u, -sp.oo, sp.oo))
+    correct = Proof(
+        "equation.10_wording corrected",
+        r"\sum_y e^{(zy)/\phi + c(y,\phi)} = e^{\eta(z)/\phi}",
+        (
+            expanded(
+                "Bernoulli, c = 0: the sum over y is exp η",
+                r"1 + e^z = e^{\log(1+e^z)}",
+                bernoulli - sp.exp(bernoulli_partition(z)),
+            ),
+            expanded(
+                "Poisson, c = −log y!: it is exp(exp z)", r"\sum_y e^{zy}/y! = e^{e^z}", poisson - sp.exp(sp.exp(z))
+            ),
+            expanded(
+                "Gaussian, c = −y²/2 − log √(2π): with η = z²/2 it integrates to one",
+                r"\int p(y)\,dy = 1",
+                gaussian - 1,
+            ),
+        ),
+    )
+    return Counterexample(
+        "equation.10_wording",
+        r"c(\cdot) \text{ is the log partition function}",
+        {"z": 0},
+        lambda v: (sp.log(sum(sp.exp(v["z"] * value) for value in (0, 1))), sp.S.Zero),
+        "Bernoulli outputs at z = 0: the logarithm of the partition sum (left) and c (right).",
+        correct,
+    )
+
+
+@claim(
+    "equation.11",
+    topic=TOPIC,
+    source="Eq. 11",
+    statement="E[y|x] = f(z) and Var[y|x] = φ f′(z), where f is the transfer function.",
+    formula=r"E[y|\mathbf x] = f(a+b),\quad \mathrm{Var}[y|\mathbf x] = \phi f'(a+b)",
+    assumptions=("f = η′; this excludes ReLU",),
+    expected=Verdict.CONDITIONAL,
+)
+def equation_11(problem: Problem):
+    """Moments by summation over y against η′ and φη″; a transfer function other than η′ has other moments."""
+    z = jnp.linspace(-2.0, 1.2, 8)
+    y = jnp.arange(200.0)
+    for family, support in ((families.Poisson(), y), (families.Bernoulli(), y[:2]), (families.Binomial(7), y[:8])):
+        p = jnp.exp(family.log_prob(z[:, None], support[None, :]))
+        mean = p @ support
+        variance = jnp.sum(p * jnp.square(support[None, :] - mean[:, None]), 1)
+        name = type(family).__name__
+        yield agree(f"{name}: mean by summation and η′", mean, family.mean(z))
+        yield agree(f"{name}: variance by summation and φη″", variance, family.variance(z))
+    gaussian = families.Gaussian()
+    yield differ(
+        "ReLU transfer: f(z) and the mean", jax.nn.relu(z), gaussian.mean(z), role=Role.FAILS_WITHOUT_CONDITION
+    )
+
+
+@proves("equation.11", "conditional")
+def equation_11_proof() -> Proof:
+    """Mean and variance follow from η; they are the printed ones exactly when f = η'."""
+    z, y = sp.symbols("z y", real=True)
+    p = sp.exp((z * y - eta(z, 0)) / PHI + Function("c")(y))
+    score, second = sp.diff(p, z) / p, sp.diff(p, z, 2) / p
+    residual = (y - eta(z, 1)) / PHI
+    relu = Counterexample(
+        "equation.11 with f = ReLU",
+        r"E[y\mid x] = f(z)",
+        {"z": -1},
+        lambda v: (sp.exp(v["z"]) / (1 + sp.exp(v["z"])), sp.Max(v["z"], 0)),
+        "Bernoulli outputs: their mean (left) and ReLU (right), whose slope would make the variance zero.",
+    )
+    return Proof(
+        "equation.11",
+        r"E[y] = \eta'(z),\ \mathrm{Var}[y] = \phi\,\eta''(z);\quad f = \eta'",
+        (
+            expanded(
+                "Σ p = 1, so the sum of ∂p/∂z = p (y − η')/φ is zero: E[y] = η'",
+                r"\partial_z p = p\,(y-\eta')/\phi",
+                score - residual,
+            ),
+            expanded(
+                "and the sum of ∂²p/∂z² is zero: Var[y] = φη''",
+                r"\partial_z^2 p = p\,[(y-\eta')^2/\phi^2 - \eta''/\phi]",
+                second - residual**2 + eta(z, 2) / PHI,
+            ),
+        ),
+        (Assumption("f is the derivative of the log-partition function", r"f = \eta'", relu),),
+    )
+
+
+@claim(
+    "equation.12",
+    topic=TOPIC,
+    source="Eq. 12",
+    statement="Without normalization F = E[Cov[y|x]/φ² ⊗ [x; 1][x; 1]ᵀ].",
+    formula=(
+        r"F(\theta) = E\left[\frac{\mathrm{Cov}[\mathbf y|\mathbf x]}{\phi^2}\otimes\begin{bmatrix}\mathbf "
+        r"x\mathbf x^\top&\mathbf x\\\mathbf x^\top&1\end{bmatrix}\right]"
+    ),
+    expected=Verdict.HOLDS,
+)
+def equation_12(problem: Problem):
+    """The Kronecker formula against the definition, for independent and for softmax outputs."""
+    for family in (families.Bernoulli(), families.Gaussian(2.0), families.Categorical()):
+        model, params, inputs = problem.small("identity", family)
+        params = GLMParameters(params.weights, params.bias, jnp.ones_like(params.gain))
+        exact = operator(Case(model, params, inputs)).as_matrix("paper")
+        shape = (params.units, params.inputs + 2)
+        exact = exact.reshape(*shape, *shape)[:, :-1, :, :-1]
+        size = params.units * (params.inputs + 1)
+        name = type(family).__name__
+        yield agree(
+            f"{name}: Eq. 12 and lg.fisher", reference.standard_glm(model, params, inputs), exact.reshape(size, size)
+        )
+
+
+def _bernoulli_by_outcomes() -> bool:
+    """E[score scoreᵀ] over all outcomes, entry by entry, against the Kronecker product (H = D = 2)."""
+    x, q = sp.symbols("x1 x2"), sp.symbols("q1 q2", positive=True)
+    features = [*x, 1]
+    expected = sp.zeros(6, 6)
+    for y in itertools.product((0, 1), repeat=2):
+        probability = sp.prod(qi if yi else 1 - qi for yi, qi in zip(y, q, strict=True))
+        score = sp.Matrix([(yi - qi) * f for yi, qi in zip(y, q, strict=True) for f in features])
+        expected += probability * score * score.T
+    moments = sp.Matrix(features) * sp.Matrix(features).T
+    kronecker = sp.kronecker_product(sp.diag(*(qi * (1 - qi) for qi in q)), moments)
+    return (expected - kronecker).expand() == sp.zeros(6, 6)
+
+
+@proves("equation.12")
+def equation_12_proof() -> Proof:
+    """The Fisher matrix of H generalized linear models is an expected Kronecker product."""
+    W, x, b, y, V, beta, C = map(field, ("W", "x", "b", "y", "V", "beta", "C"))
+    z = lambda l: total(lambda d: W(l, d) * x(d), D) + b(l)
+    moved = lambda l, t: z(l) + t * (total(lambda d: V(l, d) * x(d), D) + beta(l))
+    velocity = lambda l: total(lambda d: V(l, d) * x(d), D) + beta(l)
+    log_p = lambda t: (moved(i, t) * y(i) - eta(moved(i, t), 0)) / PHI
+    form = total(lambda k: total(lambda l: C(k, l) * velocity(k) * velocity(l), H), H) / PHI**2
+    blocks = (
+        total(
+            lambda k: total(
+                lambda l: (
+                    C(k, l)
+                    * (
+                        total(lambda d: total(lambda e: V(k, d) * x(d) * x(e) * V(l, e), D), D)
+                        + total(lambda d: V(k, d) * x(d), D) * beta(l)
+                        + beta(k) * total(lambda d: V(l, d) * x(d), D)
+                        + beta(k) * beta(l)
+                    )
+                ),
+                H,
+            ),
+            H,
+        )
+        / PHI**2
+    )
+    independent = total(lambda k: total(lambda l: KroneckerDelta(k, l) * LAMBDA(k) * velocity(k) * velocity(l), H), H)
+    return Proof(
+        "equation.12",
+        r"F = E_x\left[\frac{\mathrm{Cov}[y\mid x]}{\phi^2} \otimes \begin{bmatrix} xx^\top & x\\ "
+        r"x^\top & 1\end{bmatrix}\right]",
+        (
+            equality(
+                "The score of unit i along a direction (V, β) is its residual times (Vx + β)_i over φ",
+                derivative(log_p),
+                (y(i) - eta(z(i), 1)) * velocity(i) / PHI,
+            ),
+            equality("The expected square, Cov(y_k, y_l) = C_kl, is the form of the Kronecker product", form, blocks),
+            equality(
+                "Independent outputs have a diagonal covariance: no blocks off the diagonal",
+                independent,
+                total(lambda k: LAMBDA(k) * velocity(k) ** 2, H),
+            ),
+            fact(
+                "Two Bernoulli units and two inputs, all four outcomes summed",
+                r"E[ss^\top] = F",
+                _bernoulli_by_outcomes,
+            ),
+        ),
+    )
+
+
+def _printed_is_exact(method: str):
+    @claim(
+        f"equation.13_14.{method}",
+        topic=TOPIC,
+        source="Eqs. 13, 14",
+        statement=f"Eqs. 13 and 14 give the Fisher matrix of {TITLES[method].lower()}.",
+        formula=(
+            r"\chi_i = \mathbf x - \frac{\partial\mu_i}{\partial w_i} - "
+            r"\frac{a_i-\mu_i}{\sigma_i}\frac{\partial\sigma_i}{\partial w_i}"
+        ),
+        assumptions=("statistics over the whole data set",) if method == "bn" else (),
+        expected=Verdict.HOLDS,
+    )
+    def check(problem: Problem):
+        """Printed, by definition, and as `lg.fisher` has it: on the data, and for a softmax."""
+        case = problem.case(method)
+        exact = automatic(*case)
+        yield agree("data: printed and JᵀΛJ", printed(*case), exact)
+        yield agree("data: lg.fisher's matrix and JᵀΛJ", operator(case).as_matrix(), exact)
+        case = problem.small(method, families.Categorical())
+        exact, deltas = automatic(*case), directions(problem, case)
+        kl = divergences(*case, deltas)
+        yield agree("softmax: printed and JᵀΛJ", printed(*case), exact)
+        forms = jnp.einsum("kp,pq,kq->k", deltas, printed(*case), deltas)
+        yield agree("softmax: printed and finite divergences", forms, kl, tol=KL_TOLERANCE)
+        yield from certified("softmax", case, exact, deltas, kl)
+
+    return check
+
+
+_printed_is_exact("bn")
+
+
+def chi(method: Method, V: Field, unit=i) -> Expr:
+    """χ_i · v of Eq. 14, for v the row V_i: x·v − ∂μ_i[v] − n_i ∂σ_i[v], only row i of W moving."""
+    own: Field = lambda l, d: KroneckerDelta(l, unit) * V(l, d)
+    average = lambda L: L.a(n, unit) - method.numerator(L, n, unit)
+    slope = lambda f: derivative(lambda t: f(LAYER.towards(own, t)))
+    moved = total(lambda d: V(unit, d) * LAYER.X(n, d), D)
+    return moved - slope(average) - method(LAYER, n, unit) * slope(lambda L: sqrt(method.square(L, n, unit)))
+
+
+BIAS_CHANGE, GAIN_CHANGE = field("beta"), field("h")
+
+
+def own_rows(method: Method, V: Field, stated: Expr) -> tuple[Step, ...]:
+    """Units do not see each other's weights, so Eq. 14 is the whole Jacobian; `stated` is χ_i · V_i in closed form."""
+    others: Field = lambda l, d: (1 - KroneckerDelta(l, i)) * V(l, d)
+    sigma = sqrt(method.square(LAYER))
+    return (
+        equality("Other rows of W do not move unit i", along(method, others), 0, r"\partial n_i/\partial w_{k \neq i}"),
+        equality("χ from its definition", chi(method, V), stated, r"\chi_i^\top v"),
+        equality(
+            "The whole Jacobian is (g/σ) χ", GAIN(i) * along(method, V), GAIN(i) / sigma * chi(method, V), r"dz_i"
+        ),
+        equality(
+            "So blocks are those of Eq. 13: dz = (g/σ)χ·dw + db + n dg, squared",
+            (GAIN(i) / sigma * stated + BIAS_CHANGE(i) + method(LAYER) * GAIN_CHANGE(i)) ** 2,
+            (GAIN(i) / sigma * stated) ** 2
+            + 2 * GAIN(i) / sigma * stated * (BIAS_CHANGE(i) + method(LAYER) * GAIN_CHANGE(i))
+            + BIAS_CHANGE(i) ** 2
+            + 2 * method(LAYER) * BIAS_CHANGE(i) * GAIN_CHANGE(i)
+            + method(LAYER) ** 2 * GAIN_CHANGE(i) ** 2,
+        ),
+    )
+
+
+@proves("equation.13_14.bn")
+def equation_13_14_bn_proof() -> Proof:
+    """Batch norm: ∂μ/∂w = E x and ∂σ/∂w = Cov(x) w/σ, and Eq. 13–14 are exact."""
+    V = field("V")
+    own = lambda m: total(lambda d: V(i, d) * LAYER.X(m, d), D)
+    covariance = mean(lambda m: (own(m) - mean(own, N)) * BATCH_NORM.numerator(LAYER, m, i), N)
+    stated = own(n) - mean(own, N) - BATCH_NORM(LAYER) * covariance / sqrt(BATCH_NORM.square(LAYER))
+    statement = r"\chi_i = x - E[x] - n_i\,\mathrm{Cov}(x)\,w_i/\sigma_i"
+    return Proof(
+        "equation.13_14.bn",
+        statement,
+        own_rows(BATCH_NORM, V, stated),
+        (Assumption("positive scale", r"\sigma_i > 0"),),
+    )
+
+
+_printed_is_exact("wn")
+
+
+@proves("equation.13_14.wn")
+def equation_13_14_wn_proof() -> Proof:
+    """Weight norm: ∂σ/∂w = w/σ, and Eq. 13–14 are exact."""
+    V = field("V")
+    moved = total(lambda d: V(i, d) * LAYER.X(n, d), D)
+    inner = total(lambda d: V(i, d) * LAYER.W(i, d), D)
+    stated = moved - LAYER.a(n, i) * inner / WEIGHT_NORM.square(LAYER)
+    statement = r"\chi_i = x - (w_i^\top x)\,w_i/\|w_i\|^2"
+    return Proof(
+        "equation.13_14.wn", statement, own_rows(WEIGHT_NORM, V, stated), (Assumption("positive norm", r"w_i \neq 0"),)
+    )
+
+
+@claim(
+    "equation.13_14.ln",
+    topic=TOPIC,
+    source="Eqs. 13, 14",
+    statement="Eqs. 13 and 14 give the Fisher matrix of layer norm.",
+    formula=(
+        r"\chi_i = \mathbf x - \frac{\partial\mu_i}{\partial w_i} - "
+        r"\frac{a_i-\mu_i}{\sigma_i}\frac{\partial\sigma_i}{\partial w_i}"
+    ),
+    expected=Verdict.REFUTED,
+    correction=(
+        "μ and σ depend on every row of W. The weight blocks are E[σ⁻² (Π D_g Λ D_g Π)_ij x xᵀ] with Π = I − 11ᵀ/H − "
+        "nnᵀ/H of rank H − 2; those with biases and gains are E[σ⁻¹ (Π D_g Λ)_ij x] and E[σ⁻¹ (Π D_g Λ D_n)_ij x]. In "
+        "a diagonal block Eq. 13 lacks E[σ⁻² Σ_{k≠i} g_k² λ_k (1 + n_i n_k)²/H² · x xᵀ]."
+    ),
+)
+def equation_13_14_ln(problem: Problem):
+    """Printed against the definition; `lg.fisher`, missing term, rank of Π and divergences agree with it."""
+    case = problem.case("ln")
+    model, params, inputs = case
+    exact, as_printed = automatic(*case), printed(*case)
+    shown = {"printed (units 1, 2)": corner(as_printed, case), "exact (units 1, 2)": corner(exact, case)}
+    yield differ("data: printed and JᵀΛJ", as_printed, exact, role=Role.REFUTES, matrices=shown)
+    deltas = directions(problem, case)
+    kl = divergences(*case, deltas)
+    forms = [jnp.einsum("kp,pq,kq->k", deltas, F, deltas) for F in (as_printed, exact)]
+    yield differ("data: printed and finite divergences", forms[0], kl, role=Role.REFUTES)
+    yield agree("data: JᵀΛJ and finite divergences", forms[1], kl, tol=KL_TOLERANCE, role=Role.CORRECTS)
+    yield from certified("data", case, exact, deltas, kl, role=Role.CORRECTS)
+    n = model.normalized(params, inputs)
+    sigma = case.statistics().scale[:, 0]
+    variances = model.family.variance(model.natural_parameters(params, inputs)) / model.family.dispersion**2
+    weight = variances * jnp.square(params.gain[None, :])
+    own = jnp.square(1 + n[:, 0, None] * n[:, 1:]) / params.units**2
+    missing = jnp.einsum("n,nd,ne->de", jnp.sum(weight[:, 1:] * own, 1) / sigma**2, inputs, inputs) / len(inputs)
+    block = slice(0, params.inputs)
+    difference = (exact - as_printed)[block, block]
+    yield agree("data: the missing term of the first diagonal block", missing, difference, role=Role.CORRECTS)
+    at = linearize(model.normalizer, params.weights, inputs[:1], params.gain)
+    assert isinstance(at, GroupedLinearization)
+    eye = jnp.eye(params.units, dtype=inputs.dtype)
+    rank = int(np.linalg.matrix_rank(np.asarray(jax.vmap(at.project, 1, 1)(eye[None])[0])))
+    yield same_integer("rank of Π and H − 2", rank, params.units - 2, role=Role.CORRECTS)
+    case = problem.small("ln", families.Categorical())
+    exact = automatic(*case)
+    yield agree("softmax: lg.fisher's matrix and JᵀΛJ", operator(case).as_matrix(), exact, role=Role.CORRECTS)
+    defined = int(np.linalg.matrix_rank(np.asarray(factor(*case))))
+    found = int(operator(case).rank())
+    yield same_integer("softmax: lg.fisher's rank and that of √Λ J", found, defined, role=Role.CORRECTS)
+
+
+def weight_blocks(u: sp.Matrix) -> tuple[Expr, Expr]:
+    """Exact and printed ww block of unit 1, for one input x = 1 and u = Wx of mean zero, with Λ = I and g = 1."""
+    H = len(u)
+    variance = sum(value**2 for value in u) / sp.Integer(H)
+    column = [int(l == 0) - (1 + u[l] * u[0] / variance) / sp.Integer(H) for l in range(H)]
+    return sum(c**2 for c in column) / variance, column[0] ** 2 / variance
+
+
+@proves("equation.13_14.ln", "refuted")
+def equation_13_14_ln_proof() -> Counterexample:
+    """Layer norm: other rows move unit i too; the printed diagonal block lacks a positive term."""
+    v = field("v")
+    moved = total(lambda d: v(d) * LAYER.X(n, d), D)
+    only_i: Field = lambda l, d: KroneckerDelta(l, i) * v(d)
+    sigma = sqrt(LAYER_NORM.square(LAYER))
+    output = lambda l: LAYER_NORM(LAYER, n, l)
+    factor = lambda l: KroneckerDelta(l, i) - (1 + output(l) * output(i)) / H
+    exact = total(lambda l: LAMBDA(l) * (GAIN(l) * factor(l)) ** 2, H)
+    printed = LAMBDA(i) * (GAIN(i) * factor(i)) ** 2
+    missing = total(
+        lambda l: (1 - KroneckerDelta(l, i)) * LAMBDA(l) * GAIN(l) ** 2 * (1 + output(i) * output(l)) ** 2 / H**2, H
+    )
+    correct = Proof(
+        "equation.13_14.ln corrected",
+        r"\frac{\partial z_k}{\partial w_i} = \frac{g_k}{\sigma}\Big(\delta_{ki} - \frac{1+n_k n_i}{H}\Big)x,\quad "
+        r"F_{w_iw_i} - \text{printed} = "
+        r"E\Big[\sigma^{-2}\sum_{k\neq i} g_k^2\lambda_k\frac{(1+n_in_k)^2}{H^2}xx^\top\Big]",
+        (
+            equality(
+                "The exact Jacobian",
+                along(LAYER_NORM, only_i, unit=k),
+                factor(k) * moved / sigma,
+                r"\partial n_k/\partial w_i \cdot v",
+            ),
+            equality("χ_i of Eq. 14", chi(LAYER_NORM, lambda l, d: v(d)), factor(i) * moved, r"\chi_i^\top v"),
+            equality(
+                "Exact block less printed block, along v, at each case",
+                exact - printed,
+                missing,
+                r"\sigma^2(v^\top\Delta v)/(v^\top x)^2",
+            ),
+        ),
+        (Assumption("positive scale", r"\sigma > 0"),),
+    )
+    return Counterexample(
+        "equation.13_14.ln",
+        r"\bar F_{w_iw_i} = E\left[\lambda_i\,g_i^2\sigma^{-2}\chi_i\chi_i^\top\right]",
+        SMALL,
+        lambda values: weight_blocks(values["W"] * values["x"]),
+        "Gaussian outputs, g = 1: the ww block of the first unit, exact (left) and printed (right).",
+        correct,
+    )

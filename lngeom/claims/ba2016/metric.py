@@ -1,0 +1,387 @@
+"""Eqs. 32–35: the metric along gains and along the magnitude of weights."""
+
+import jax
+import jax.numpy as jnp
+import sympy as sp
+from sympy import Expr, KroneckerDelta, sqrt
+
+from lngeom import families, metric
+from lngeom._types import GLMParameters
+from lngeom.claims import Case, Problem, Role, Verdict, agree, claim, differ, proves
+from lngeom.claims.ba2016.fisher import KL_TOLERANCE, LAMBDA, PHI, automatic, divergences
+from lngeom.symbolic.actions import ACTIONS, DELTA
+from lngeom.symbolic.jacobian import GAIN, LAYER
+from lngeom.symbolic.layers import BATCH_NORM, LAYER_NORM, WEIGHT_NORM, Layer, Method
+from lngeom.symbolic.proof import Assumption, Counterexample, Proof, Step, equality, expanded, matrix, refutation
+from lngeom.symbolic.sums import D, H, N, derivative, field, i, j, mean, n, total
+from lngeom.symbolic.table import counterexample
+
+TOPIC = "metric"
+
+
+def gain_block(case: Case):
+    """The gains' block of the Fisher matrix, by definition."""
+    return automatic(*case)[-case.params.units :, -case.params.units :]
+
+
+def _delta(problem: Problem, units: int):
+    return jax.random.normal(problem.key("delta"), (units,), problem.inputs.dtype)
+
+
+@claim(
+    "equation.32",
+    topic=TOPIC,
+    source="Eq. 32",
+    statement="Under batch norm, ds² along the gains is ½ δ_gᵀ E[Cov[y|x]/φ²] δ_g.",
+    formula=r"ds^2 = \tfrac12\delta_g^\top E\left[\frac{\mathrm{Cov}[\mathbf y|\mathbf x]}{\phi^2}\right]\delta_g",
+    expected=Verdict.REFUTED,
+    correction=(
+        "½ δ_gᵀ E[Λ_ij n_i n_j] δ_g. The two agree only where Λ is uncorrelated with the n: always for Gaussian "
+        "responses, not for logistic ones."
+    ),
+)
+def equation_32(problem: Problem):
+    """Printed against the gains' block of F at g = 1 and g = 3, with the exact formula; and the Gaussian exception."""
+    for size in (1.0, 3.0):
+        model, params, inputs = problem.case("bn")
+        params = GLMParameters(params.weights, jnp.zeros_like(params.bias), jnp.full_like(params.gain, size))
+        case = Case(model, params, inputs)
+        block, printed = gain_block(case), metric.gain_matrix(*case, method="printed")
+        ratio = float(jnp.trace(printed) / jnp.trace(block))
+        yield differ(
+            f"logistic, g = {size:g}: printed and F (trace ratio {ratio:.2f})", printed, block, role=Role.REFUTES
+        )
+        yield agree(
+            f"logistic, g = {size:g}: exact formula and F", metric.gain_matrix(*case), block, role=Role.CORRECTS
+        )
+    case = problem.case("bn", families.Gaussian(2.0))
+    printed = jnp.diag(metric.gain_matrix(*case, method="printed"))
+    yield agree("Gaussian: the printed diagonal is right", printed, jnp.diag(gain_block(case)), role=Role.CORRECTS)
+
+
+POSITIVE = Assumption("positive scale", r"\sigma > 0,\ \epsilon = 0")
+THREE_CASES = {"W": matrix([[1]]), "X": matrix([[1], [1], [-2]])}
+CHANGE = field("h")
+
+
+def gain_form(method: Method) -> tuple[Step, ...]:
+    """The metric along the gains is E[Λ_ij n_i n_j], from the derivative of z by g."""
+    C = field("C")
+    output = lambda l: method(LAYER, n, l)
+    velocity = lambda l: derivative(lambda t: (GAIN(l) + t * CHANGE(l)) * output(l))
+    form = total(lambda k: total(lambda l: C(k, l) * velocity(k) * velocity(l), H), H)
+    entries = total(lambda k: total(lambda l: CHANGE(k) * C(k, l) * output(k) * output(l) * CHANGE(l), H), H)
+    diagonal = total(lambda k: total(lambda l: KroneckerDelta(k, l) * LAMBDA(k) * velocity(k) * velocity(l), H), H)
+    return (
+        equality("z moves by n times the change of its gain", velocity(i), output(i) * CHANGE(i), r"dz_i"),
+        equality("so ds² has entries Λ_kl n_k n_l, at each case", form, entries),
+        equality(
+            "which vanish off the diagonal for independent outputs",
+            diagonal,
+            total(lambda k: LAMBDA(k) * output(k) ** 2 * CHANGE(k) ** 2, H),
+        ),
+    )
+
+
+def _poisson_forms(values) -> tuple[Expr, Expr]:
+    """Printed and exact metric along the gain of one Poisson unit, z = n."""
+    outputs = list(BATCH_NORM.exactly(values["W"], values["X"]))
+    rates = [sp.exp(z) for z in outputs]
+    exact = [rate * z**2 for rate, z in zip(rates, outputs, strict=True)]
+    return sum(rates) / sp.Integer(3), sum(exact) / sp.Integer(3)
+
+
+@proves("equation.32", "refuted")
+def equation_32_proof() -> Counterexample:
+    """Batch norm's metric along the gains keeps n_i n_j under the expectation."""
+    variance = field("lambda", positive=True)
+    output = lambda m: BATCH_NORM(LAYER, m, i)
+    gap = mean(lambda m: variance(m) * output(m) ** 2, N) - mean(variance, N)
+    covariance = mean(lambda m: (variance(m) - mean(variance, N)) * (output(m) ** 2 - 1), N)
+    g, u = sp.Symbol("g", positive=True), sp.Symbol("u", real=True)
+    moment = lambda power: sp.integrate(u**power * sp.exp(g * u - u**2 / 2) / sqrt(2 * sp.pi), (u, -sp.oo, sp.oo))
+    correct = Proof(
+        "equation.32 corrected",
+        r"ds^2 = \tfrac12\delta_g^\top E[\Lambda_{ij} n_i n_j]\,\delta_g;\quad "
+        r"\text{printed iff } \mathrm{Cov}(\lambda, n^2) = 0",
+        (
+            *gain_form(BATCH_NORM),
+            equality("Over the data n² has mean one", mean(lambda m: output(m) ** 2, N), 1),
+            equality("so exact less printed is the covariance of λ and n²", gap, covariance),
+            expanded(
+                "Poisson outputs of normal inputs: printed over exact is 1/(1 + g²)",
+                r"E[e^{gn}](1+g^2) = E[n^2e^{gn}]",
+                moment(0) * (1 + g**2) - moment(2),
+            ),
+        ),
+        (POSITIVE,),
+    )
+    return Counterexample(
+        "equation.32",
+        r"ds^2 = \tfrac12\delta_g^\top E[\mathrm{Cov}[y\mid x]/\phi^2]\,\delta_g",
+        THREE_CASES,
+        _poisson_forms,
+        "Poisson outputs, g = 1, b = 0: 2 ds²/δ² as printed (left) and exact (right).",
+        correct,
+    )
+
+
+def _exact_as_printed(number: int, method: str, name: str, entry: str):
+    @claim(
+        f"equation.{number}",
+        topic=TOPIC,
+        source=f"Eq. {number}",
+        statement=f"Under {name}, ds² along the gains is ½ φ⁻² Σ_ij δ_i δ_j E[Cov(y_i, y_j|x) {entry}].",
+        expected=Verdict.HOLDS,
+    )
+    def check(problem: Problem):
+        """The printed form against F's block, for a softmax and on the data, and against finite divergences."""
+        case = problem.small(method, families.Categorical())
+        delta = _delta(problem, case.params.units)
+        printed = metric.gain(*case, delta, method="printed")
+        yield agree("softmax: printed and F", printed, 0.5 * delta @ gain_block(case) @ delta)
+        tangent = jnp.concatenate([jnp.zeros(case.params.size - len(delta), delta.dtype), delta])[None]
+        yield agree(
+            "softmax: printed and finite divergences", printed, 0.5 * divergences(*case, tangent)[0], tol=KL_TOLERANCE
+        )
+        case = problem.case(method)
+        yield agree("data: printed and F", metric.gain_matrix(*case, method="printed"), gain_block(case))
+
+    return check
+
+
+_exact_as_printed(33, "ln", "layer norm", "(a_i − μ)(a_j − μ)/σ²")
+
+
+@proves("equation.33")
+def equation_33_proof() -> Proof:
+    """Layer norm's metric along the gains."""
+    statement = r"ds^2 = \tfrac12\delta_g^\top\phi^{-2}E[\mathrm{Cov}_{ij}\,(a_i-\mu)(a_j-\mu)/\sigma^2]\,\delta_g"
+    return Proof("equation.33", statement, gain_form(LAYER_NORM), (POSITIVE,))
+
+
+_exact_as_printed(34, "wn", "weight norm", "a_i a_j / (‖w_i‖ ‖w_j‖)")
+
+
+@proves("equation.34")
+def equation_34_proof() -> Proof:
+    """Weight norm's metric along the gains."""
+    statement = r"ds^2 = \tfrac12\delta_g^\top\phi^{-2}E[\mathrm{Cov}_{ij}\,a_ia_j/(\|w_i\|\|w_j\|)]\,\delta_g"
+    return Proof("equation.34", statement, gain_form(WEIGHT_NORM), (POSITIVE,))
+
+
+@claim(
+    "equation.35",
+    topic=TOPIC,
+    source="Eq. 35",
+    statement=(
+        "In the standard GLM, ds² along δ_i w_i/‖w_i‖ and δ_j w_j/‖w_j‖ is the one term δ_i δ_j/(2φ²) E[Cov(y_i, "
+        "y_j|x) a_i a_j]/(‖w_i‖‖w_j‖)."
+    ),
+    expected=Verdict.REFUTED,
+    correction=(
+        "The left side is the sum of four such terms, over (p, q) in {i, j}²; for independent responses the printed "
+        "one is zero."
+    ),
+)
+def equation_35(problem: Problem):
+    """Printed against the quadratic form of F along the two weight vectors, for independent and softmax responses."""
+    for family in (families.Bernoulli(), families.Categorical()):
+        model, params, inputs = problem.small("identity", family)
+        params = GLMParameters(params.weights, params.bias, jnp.ones_like(params.gain))
+        delta = jnp.zeros_like(params.gain).at[jnp.array([0, 2])].set(jnp.array([0.7, -1.1], inputs.dtype))
+        unit = params.weights / jnp.linalg.norm(params.weights, axis=1, keepdims=True)
+        tangent = jnp.concatenate([(delta[:, None] * unit).reshape(-1), jnp.zeros(2 * params.units, inputs.dtype)])
+        exact = metric.ds2(automatic(model, params, inputs), tangent)
+        printed = metric.magnitude(model, params, inputs, delta, method="printed")
+        name = type(family).__name__
+        yield differ(f"{name}: printed and F", printed, exact, role=Role.REFUTES)
+        yield agree(
+            f"{name}: sum of four terms and F",
+            metric.magnitude(model, params, inputs, delta),
+            exact,
+            role=Role.CORRECTS,
+        )
+        found = 0.5 * divergences(model, params, inputs, tangent[None])[0]
+        yield agree(
+            f"{name}: sum of four terms and finite divergences", found, exact, tol=KL_TOLERANCE, role=Role.CORRECTS
+        )
+
+
+@proves("equation.35", "refuted")
+def equation_35_proof() -> Counterexample:
+    """The quadratic form has four terms; the printed right side is one cross term."""
+    C, h = field("C"), field("delta_g")
+    along_w = lambda l: h(l) * LAYER.a(n, l) / sqrt(total(lambda d: LAYER.W(l, d) ** 2, D))
+    moved = lambda t: Layer(
+        lambda l, d: LAYER.W(l, d) + t * h(l) * LAYER.W(l, d) / sqrt(total(lambda e: LAYER.W(l, e) ** 2, D)), LAYER.X
+    )
+    form = total(lambda k: total(lambda l: C(k, l) * along_w(k) * along_w(l), H), H) / (2 * PHI**2)
+    first, second = sp.symbols("delta_i delta_j", real=True)
+    pair = lambda l: KroneckerDelta(l, i) * first + KroneckerDelta(l, j) * second
+    unit = lambda l: LAYER.a(n, l) / sqrt(total(lambda d: LAYER.W(l, d) ** 2, D))
+    of_pair = total(lambda k: total(lambda l: C(k, l) * pair(k) * pair(l) * unit(k) * unit(l), H), H)
+    four = (
+        C(i, i) * first**2 * unit(i) ** 2
+        + (C(i, j) + C(j, i)) * first * second * unit(i) * unit(j)
+        + C(j, j) * second**2 * unit(j) ** 2
+    )
+    by_norms = total(
+        lambda k: total(
+            lambda l: (
+                C(k, l)
+                * h(k)
+                * h(l)
+                * LAYER.a(n, k)
+                * LAYER.a(n, l)
+                / sqrt(total(lambda d: LAYER.W(k, d) ** 2, D) * total(lambda d: LAYER.W(l, d) ** 2, D))
+            ),
+            H,
+        ),
+        H,
+    ) / (2 * PHI**2)
+    correct = Proof(
+        "equation.35 corrected",
+        r"\frac{1}{2\phi^2}\sum_{p,q}\delta_{gp}\delta_{gq}E\left[\mathrm{Cov}_{pq}\frac{a_pa_q}{\|w_p\|\|w_q\|}\right]",
+        (
+            equality(
+                "Along δ w/‖w‖ the summed input moves by δ a/‖w‖",
+                derivative(lambda t: moved(t).a(n, i)),
+                along_w(i),
+                r"da_i",
+            ),
+            equality("so the form is a sum over all pairs (p, q)", form, by_norms),
+            equality("of which a change of units i and j keeps four terms, not one", of_pair, four),
+        ),
+    )
+
+    def two_units(values) -> tuple[Expr, Expr]:
+        W, x, C = values["W"], values["x"], values["C"]
+        unit = [(W.row(l) * x)[0] / sqrt(sum(w**2 for w in W.row(l))) for l in range(2)]
+        return sum(C[p, q] * unit[p] * unit[q] for p in range(2) for q in range(2)) / 2, C[0, 1] * unit[0] * unit[1] / 2
+
+    return Counterexample(
+        "equation.35",
+        r"\tfrac12 v^\top F v = \frac{\delta_{gi}\delta_{gj}}{2\phi^2}"
+        r"E\left[\mathrm{Cov}_{ij}\frac{a_ia_j}{\|w_i\|\|w_j\|}\right]",
+        {"W": matrix([[1], [2]]), "x": matrix([[1]]), "C": matrix([[1, 0], [0, 1]])},
+        two_units,
+        "Two independent Gaussian units, δ = (1, 1): the quadratic form (left) and the printed cross term (right).",
+        correct,
+    )
+
+
+@claim(
+    "text.prediction_error_only",
+    topic=TOPIC,
+    source="Section 5.2.2, learning the magnitude; Appendix",
+    statement=(
+        "For batch and layer normalized models the metric along the gains depends only on the magnitude of the "
+        "prediction error."
+    ),
+    expected=Verdict.REFUTED,
+    correction=(
+        "It is the model's variance (not its error) times n_i n_j: E[Λ_ij n_i n_j]. It does not change when W or X is "
+        "scaled, and for layer norm its trace is at most H · max λ."
+    ),
+)
+def prediction_error_only(problem: Problem):
+    """Two layer-normalized Gaussian models with equal prediction variance, and different metrics along the gains."""
+    first, second = (problem.case("ln", families.Gaussian(), name=name) for name in ("first", "second"))
+    blocks = [jnp.diag(metric.gain_matrix(*case)) for case in (first, second)]
+    yield differ("equal variances, different weights: gains' diagonal", *blocks, role=Role.REFUTES)
+    yield agree("E[Λ_ij n_i n_j] and F", jnp.diag(gain_block(first)), blocks[0], role=Role.CORRECTS)
+    yield agree(
+        "trace against its bound H · max λ (attained for Gaussian)",
+        jnp.sum(blocks[0]),
+        float(len(blocks[0])),
+        role=Role.CORRECTS,
+    )
+
+
+@proves("text.prediction_error_only", "refuted")
+def prediction_error_only_proof() -> Counterexample:
+    """Along the gains the metric is the outputs' variance times n_i n_j, not the variance alone."""
+    top = sp.Symbol("L", positive=True)
+    output = lambda l: LAYER_NORM(LAYER, n, l)
+    trace = total(lambda l: LAMBDA(l) * output(l) ** 2, H)
+    correct = Proof(
+        "text.prediction_error_only corrected",
+        r"ds^2 = \tfrac12\delta_g^\top E[\Lambda_{ij}n_in_j]\delta_g,\quad \mathrm{tr}\,F_{gg} \leq H\max\lambda",
+        (
+            *gain_form(LAYER_NORM),
+            equality(
+                "H L − tr F_gg is a sum of (L − λ) n² ≥ 0, for L = max λ",
+                H * top - trace,
+                total(lambda l: (top - LAMBDA(l)) * output(l) ** 2, H),
+            ),
+        ),
+        (POSITIVE,),
+    )
+    first = lambda W, values: LAYER_NORM.exactly(values[W], values["x"])[0] ** 2
+    return Counterexample(
+        "text.prediction_error_only",
+        r"ds^2 \text{ depends on } \mathrm{Cov}[y\mid x] \text{ alone}",
+        {"W": matrix([[1], [1], [-2]]), "W'": matrix([[2], [-1], [-1]]), "x": matrix([[1]])},
+        lambda v: (first("W", v), first("W'", v)),
+        "Layer norm, Gaussian outputs of variance 1 in both: 2 ds²/δ² along the first gain at W (left), W' (right).",
+        correct,
+    )
+
+
+@claim(
+    "text.robust_to_scaling",
+    topic=TOPIC,
+    source="Section 5.2.2; Appendix, last line",
+    statement=(
+        "Learning the magnitude of the weights through gains is more robust to the scaling of the input and of the "
+        "parameters under batch and layer norm than in the standard model."
+    ),
+    assumptions=("ε = 0",),
+    expected=Verdict.HOLDS,
+)
+def robust_to_scaling(problem: Problem):
+    """The gains' metric is invariant under X → 10X and W → 10W; the standard model's metric along magnitudes is not."""
+    for method in ("bn", "ln"):
+        model, params, inputs = case = problem.case(method)
+        before = metric.gain_matrix(*case)
+        larger = GLMParameters(10.0 * params.weights, params.bias, params.gain)
+        yield agree(f"{method}: X → 10 X", before, metric.gain_matrix(model, params, 10.0 * inputs))
+        yield agree(f"{method}: W → 10 W", before, metric.gain_matrix(model, larger, inputs))
+    model, params, inputs = problem.case("identity", families.Gaussian())
+    params = GLMParameters(params.weights, params.bias, jnp.ones_like(params.gain))
+    delta = _delta(problem, params.units)
+    before = metric.magnitude(model, params, inputs, delta)
+    after = metric.magnitude(model, params, 10.0 * inputs, delta)
+    yield differ("standard model: X → 10 X", before, after)
+    yield agree("standard Gaussian model: by 10²", 100.0 * before, after)
+
+
+@proves("text.robust_to_scaling")
+def robust_to_scaling_proof() -> Proof:
+    """Along the gains batch and layer norm ignore scales of X and W; the standard model does not."""
+    by_inputs, by_weights = (ACTIONS[name].moved(LAYER) for name in ("dataset_rescaling", "weight_matrix_rescaling"))
+    steps = []
+    for method in (BATCH_NORM, LAYER_NORM):
+        for layer, what in ((by_inputs, "inputs"), (by_weights, "weights")):
+            steps.append(
+                equality(
+                    f"{method.name}: n, so z, Λ and Λ n n, stay when {what} are scaled", method(layer), method(LAYER)
+                )
+            )
+    standard = lambda L: L.a(n, i) ** 2 / total(lambda d: L.W(i, d) ** 2, D)
+    steps += [
+        equality(
+            "Standard model, constant variance: the metric along ‖w‖ grows as the square of the inputs",
+            standard(by_inputs),
+            DELTA**2 * standard(LAYER),
+        ),
+        equality("Weight norm's n scales with the inputs", WEIGHT_NORM(by_inputs), DELTA * WEIGHT_NORM(LAYER)),
+        refutation(
+            "so it is not invariant to them", counterexample("WeightNorm", WEIGHT_NORM, ACTIONS["dataset_rescaling"])
+        ),
+    ]
+    statement = r"F_{gg}(\delta X, W) = F_{gg}(X, \delta W) = F_{gg}(X, W)\text{ for batch and layer norm}"
+    return Proof(
+        "text.robust_to_scaling", statement, tuple(steps), (Assumption("positive factor", r"\delta > 0"), POSITIVE)
+    )

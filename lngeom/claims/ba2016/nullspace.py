@@ -1,0 +1,663 @@
+"""Ranks and null spaces of the exact Fisher matrix: predicted from theory, measured by singular values, proved."""
+
+import random
+from collections.abc import Callable
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+import sympy as sp
+from sympy import Expr, KroneckerDelta, sqrt
+
+from lngeom import families, normalizers
+from lngeom._numerics import RankDecision, decide_rank
+from lngeom.claims import Case, Problem, Role, Verdict, agree, claim, differ, proves, same_integer, vanishes
+from lngeom.claims.ba2016.fisher import factor
+from lngeom.glm import NormalizedGLM
+from lngeom.information import predicted_nullspace, reference
+from lngeom.symbolic.actions import SHIFT
+from lngeom.symbolic.jacobian import (
+    GAIN,
+    LAYER,
+    RADIAL,
+    SHIFTS,
+    along,
+    null_step,
+    product_steps,
+    rank_step,
+    rows_alone,
+    with_product,
+)
+from lngeom.symbolic.layers import (
+    BATCH_NORM,
+    BATCH_NORM_EVALUATION,
+    EPSILON,
+    GROUP_NORM,
+    IDENTITY,
+    LAYER_NORM,
+    RMS_NORM,
+    STORED_MEAN,
+    STORED_VARIANCE,
+    WEIGHT_NORM,
+    Layer,
+    Method,
+)
+from lngeom.symbolic.modular import jacobian_rows, random_layer, rank
+from lngeom.symbolic.proof import Assumption, Counterexample, Proof, Step, equality, fact, matrix
+from lngeom.symbolic.sums import D, Field, H, N, derivative, field, i, j, k, mean, n, p, total
+
+TOPIC = "nullspace"
+SIZES = ((3, 2), (3, 4), (4, 2), (5, 2), (5, 3), (6, 2), (8, 2), (10, 3), (11, 3))
+TILT = field("e")
+SPAN = Assumption(
+    "outputs have positive variance, inputs span and fill an open set, gains are not zero",
+    r"\Lambda \succ 0,\ g_i \neq 0,\ \sigma > 0,\ \epsilon = 0",
+)
+
+_triangle = eqx.filter_jit(
+    lambda case: (jnp.linalg.qr(reference.factor(*case), mode="r"), reference.cancellation_scale(*case))
+)
+_scale = eqx.filter_jit(reference.cancellation_scale)
+
+
+def measured(case: Case) -> tuple[np.ndarray, RankDecision, float]:
+    """Triangular factor of √Λ J by automatic differentiation, its numerical rank, and the size of what cancelled."""
+    triangle, scale = (np.asarray(v) for v in _triangle(case))
+    values = np.linalg.svd(triangle, compute_uv=False)
+    rows = len(case.inputs) * case.params.units
+    return triangle, decide_rank(values, rows, triangle.shape[1], scale=float(scale)), float(scale)
+
+
+def uncertain(case: Case, root: np.ndarray, cancelled: float) -> str:
+    """Why ranks on the data say nothing, or nothing where they do.
+
+    Singular values between rounding and √eps of the largest are doubtful, of the data, of the centred data and of the
+    factor √Λ J alike: they may be rounding, and they may be directions that the data hardly see.
+    """
+    inputs = np.asarray(case.inputs)
+    centred = inputs - inputs.mean(0)
+    eps = float(np.finfo(inputs.dtype).eps)
+    for name, array, size in (("the data", inputs, 0.0), ("the centred data", centred, 0.0), ("√F", root, cancelled)):
+        values = np.linalg.svd(array, compute_uv=False)
+        top = max(float(values[0]), size)
+        doubtful = int(np.sum((values > eps * top) & (values < eps**0.5 * top)))
+        if doubtful:
+            return f"{doubtful} singular values of {name} are too small to be told from rounding"
+    return ""
+
+
+def evidence(what: str, case: Case, formula: int | None = None):
+    """Predicted against measured dimension, the formula against both, and F's action on the predicted basis."""
+    predicted = predicted_nullspace(*case)
+    triangle, decision, cancelled = measured(case)
+    nullity = case.params.size - decision.rank
+    doubt = uncertain(case, triangle, cancelled) if nullity != predicted.dimension else ""
+    if predicted.exact:
+        name = f"{what}: predicted and measured dimension (gap {decision.gap:.0e})"
+        yield same_integer(name, predicted.dimension, nullity, uncertain=doubt)
+    if formula is not None:
+        yield same_integer(f"{what}: formula and measured dimension", formula, nullity)
+    scale = max(cancelled, float(np.linalg.norm(triangle)) / triangle.shape[1] ** 0.5)
+    if predicted.basis.size:
+        steps = [{"text": line, "latex": ""} for line in predicted.describe().splitlines()]
+        lengths = np.linalg.norm(triangle @ predicted.basis, axis=1)  # the same for every basis of the space
+        yield vanishes(f"{what}: √F on the predicted basis", lengths, scale=scale, steps=steps)
+
+
+def _nullspace_claim(id: str, statement: str, formula: str, cases, assumptions=("Λ ≻ 0", "every g_i ≠ 0", "ε = 0")):
+    """Registers a claim: `cases(problem)` yields (what, case, dimension by the formula or None)."""
+
+    @claim(
+        id, topic=TOPIC, source="Section 5.2 (not in the paper)", statement=statement, formula=formula,
+        assumptions=assumptions, expected=Verdict.HOLDS,
+    )  # fmt: skip
+    def check(problem: Problem):
+        for what, case, dimension in cases(problem):
+            yield from evidence(what, case, dimension)
+
+    return check
+
+
+def _shapes(problem: Problem, normalizer, formula, shapes, family=None):
+    for units, features in shapes:
+        case = problem.small(normalizer, family, shape=(100, features, units))
+        yield f"H = {units}, D = {features}", case, formula(units, features)
+
+
+def _with_data(problem: Problem, normalizer, formula, shapes=((6, 4), (12, 2)), family=None):
+    yield "data", problem.case(normalizer, family), None
+    yield from _shapes(problem, normalizer, formula, shapes, family)
+
+
+def wide(units: int, rank: int, conditions: int) -> int:
+    """Directions that only very wide layers have: max(0, H − r(r + conditions)/2)."""
+    return max(0, units - rank * (rank + conditions) // 2)
+
+
+def layer_norm_dimension(H: int, D: int) -> int:
+    """D + 1 + max(0, H − r(r+3)/2), r = min(D, H−1)."""
+    return D + 1 + wide(H, min(D, H - 1), 3)
+
+
+def rms_norm_dimension(H: int, D: int) -> int:
+    """1 + max(0, H − r(r+1)/2), r = min(D, H)."""
+    return 1 + wide(H, min(D, H), 1)
+
+
+def softmax_layer_norm_dimension(H: int, D: int) -> int:
+    """D + 2 + max(0, H − r(r+1)/2), r = min(D, H−1)."""
+    return D + 2 + wide(H, min(D, H - 1), 1)
+
+
+def softmax_rms_norm_dimension(H: int, D: int) -> int:
+    """2 + max(0, H − r(r−1)/2), r = min(D, H)."""
+    return 2 + wide(H, min(D, H), -1)
+
+
+def dimensions(formula: Callable[[int, int], int], sizes=SIZES) -> list[tuple[tuple[int, ...], int]]:
+    """Sizes beside the formula's dimension at each."""
+    return [(size, formula(*size)) for size in sizes]
+
+
+_nullspace_claim(
+    "nullspace.ln",
+    "Layer norm's Fisher matrix has a null space of dimension D + 1 + max(0, H − r(r+3)/2), r = min(D, H−1): the "
+    "scale of W, the D shifts 1γᵀ, and in very wide layers trades between gain and weights.",
+    r"\dim\ker F = D + 1 + \max(0, H - r(r+3)/2)",
+    lambda p: _with_data(p, "ln", layer_norm_dimension),
+)
+
+
+def layer_norm_jacobian() -> tuple[Step, ...]:
+    """The exact Jacobian of layer norm, its projector, and the rank of that."""
+    V = field("V")
+    moved = lambda j: total(lambda d: V(j, d) * LAYER.X(n, d), D)
+    output = lambda j: LAYER_NORM(LAYER, n, j)
+    projected = moved(i) - mean(moved, H) - output(i) * mean(lambda j: output(j) * moved(j), H)
+    projector = lambda i, j: KroneckerDelta(i, j) - (1 + output(i) * output(j)) / H
+    square = total(lambda k: projector(i, k) * projector(k, j), H)
+    return (
+        equality(
+            "The Jacobian is the projector Π over σ",
+            along(LAYER_NORM, V),
+            projected / sqrt(LAYER_NORM.square(LAYER)),
+            r"dn_i",
+        ),
+        equality("Π is a projector", square, projector(i, j), r"(\Pi^2)_{ij}"),
+        equality("of rank H − 2, its trace", total(lambda k: projector(k, k), H), H - 2, r"\mathrm{tr}\,\Pi"),
+    )
+
+
+def wide_step(method: Method) -> Step:
+    r"""The direction of very wide layers: dW = −diag(e)PW, dg = e⊙g leaves a multiple of two sums over e."""
+    deviation = lambda j: LAYER_NORM.numerator(LAYER, n, j) if method is LAYER_NORM else LAYER.a(n, j)
+    row = lambda j, d: LAYER.W(j, d) - mean(lambda l: LAYER.W(l, d), H)
+    V: Field = lambda j, d: -TILT(j) * (row(j, d) if method is LAYER_NORM else LAYER.W(j, d))
+    sigma, output = sqrt(method.square(LAYER)), method(LAYER)
+    second = output * mean(lambda j: TILT(j) * deviation(j) ** 2, H) / sigma**2
+    first = mean(lambda j: TILT(j) * deviation(j), H) / sigma if method is LAYER_NORM else 0
+    latex_text = "vanish" if method is LAYER_NORM else "vanishes"
+    sums_text = "Σ e u and Σ e u²" if method is LAYER_NORM else "Σ e a²"
+    return equality(
+        f"dW = −diag(e)PW with dg = e⊙g is null wherever {sums_text} {latex_text}",
+        along(method, V) + TILT(i) * output,
+        first + second,
+        r"dz_i/g_i",
+    )
+
+
+@proves("nullspace.ln")
+def layer_norm_proof() -> Proof:
+    """vec(W) and the D shifts 1γᵀ, and in very wide layers a few more."""
+    return Proof(
+        "nullspace.ln",
+        r"\dim\ker F = D + 1 + \max(0, H - \tfrac{r(r+3)}{2}),\ r = \min(D, H-1)",
+        (
+            *layer_norm_jacobian(),
+            null_step("W itself is null", LAYER_NORM, RADIAL),
+            null_step("Every shift 1γᵀ is null", LAYER_NORM, SHIFTS),
+            wide_step(LAYER_NORM),
+            rank_step("LayerNorm", dimensions(layer_norm_dimension)),
+        ),
+        (SPAN,),
+    )
+
+
+_nullspace_claim(
+    "nullspace.rms",
+    "RMS norm's has dimension 1 + max(0, H − r(r+1)/2), r = min(D, H).",
+    r"\dim\ker F = 1 + \max(0, H - r(r+1)/2)",
+    lambda p: _with_data(p, "rms", rms_norm_dimension),
+)
+
+
+@proves("nullspace.rms")
+def rms_norm_proof() -> Proof:
+    """vec(W), and in very wide layers a few more."""
+    return Proof(
+        "nullspace.rms",
+        r"\dim\ker F = 1 + \max(0, H - \tfrac{r(r+1)}{2}),\ r = \min(D, H)",
+        (
+            null_step("W itself is null", RMS_NORM, RADIAL),
+            wide_step(RMS_NORM),
+            rank_step("RMSNorm", dimensions(rms_norm_dimension)),
+        ),
+        (SPAN,),
+    )
+
+
+_nullspace_claim(
+    "nullspace.gn",
+    "Group norm's is the sum over groups of layer norm's with H/G units.",
+    r"\dim\ker F = \sum_{\text{groups}} \dim\ker F_{\mathrm{LN}}(H/G)",
+    lambda p: _with_data(p, "gn", lambda h, d: 2 * layer_norm_dimension(h // 2, d)),
+)
+
+
+@proves("nullspace.gn")
+def group_norm_proof() -> Proof:
+    """The weights of each group, and shifts of each group."""
+    own = KroneckerDelta(p, sp.Symbol("r", integer=True, positive=True))
+    selected = own.args[0] if own.args[0] != p else own.args[1]
+    radial: Field = lambda i, d: KroneckerDelta(i[0], selected) * LAYER.W(i, d)
+    shifts: Field = lambda i, d: KroneckerDelta(i[0], selected) * SHIFT(d)
+    cases = [((H, D, 2), 2 * layer_norm_dimension(H // 2, D)) for H, D in ((6, 2), (8, 2), (8, 3), (12, 2))]
+    return Proof(
+        "nullspace.gn",
+        r"\dim\ker F = \sum_{\text{groups}} \left(D + 1 + \max(0, \tfrac HG - \tfrac{r(r+3)}{2})\right)",
+        (
+            null_step("The weights of group r alone are null", GROUP_NORM, radial),
+            null_step("So is a shift of group r alone", GROUP_NORM, shifts),
+            rank_step("GroupNorm", cases),
+        ),
+        (SPAN,),
+    )
+
+
+_nullspace_claim(
+    "nullspace.bn",
+    "Batch norm's has dimension H(D − r + 1), r the rank of Cov x: each w_i, and what the data cannot see.",
+    r"\dim\ker F = H(D - \mathrm{rank}\,\mathrm{Cov}\,x + 1)",
+    lambda p: _with_data(p, "bn", lambda h, d: h),
+)
+
+
+@proves("nullspace.bn")
+def batch_norm_proof() -> Proof:
+    """Each row by itself, and directions in which the data do not vary."""
+    V = field("V")
+    own = lambda m: total(lambda d: V(i, d) * LAYER.X(m, d), D)
+    spread = lambda m: own(m) - mean(own, N)
+    output = lambda m: BATCH_NORM(LAYER, m, i)
+    linear = (spread(n) - output(n) * mean(lambda m: output(m) * spread(m), N)) / sqrt(BATCH_NORM.square(LAYER))
+    return Proof(
+        "nullspace.bn",
+        r"\dim\ker F = H(D - r + 1),\ r = \mathrm{rank}\,\mathrm{Cov}\,x",
+        (
+            null_step("Each row by itself is null", BATCH_NORM, rows_alone(field("s"))),
+            equality(
+                "The Jacobian sees a direction v only through v·(x − E x)", along(BATCH_NORM, V), linear, r"dn_{ni}"
+            ),
+            rank_step("BatchNorm", [((2, 2), 2), ((3, 3), 3), ((4, 2), 4)]),
+            rank_step("BatchNorm of data constant in one input", [((2, 3), 4), ((3, 4), 6)]),
+        ),
+        (SPAN,),
+    )
+
+
+_nullspace_claim(
+    "nullspace.wn",
+    "Weight norm's has dimension H on data of full rank: each w_i.",
+    r"\dim\ker F = H",
+    lambda p: _with_data(p, "wn", lambda h, d: h),
+)
+
+
+@proves("nullspace.wn")
+def weight_norm_proof() -> Proof:
+    """Each row by itself."""
+    return Proof(
+        "nullspace.wn",
+        r"\dim\ker F = H",
+        (
+            null_step("Each row by itself is null", WEIGHT_NORM, rows_alone(field("s"))),
+            rank_step("WeightNorm", [((1, 3), 1), ((2, 2), 2), ((3, 3), 3)]),
+        ),
+        (SPAN,),
+    )
+
+
+_nullspace_claim(
+    "nullspace.identity",
+    "A GLM without normalization but with a gain has a null space of dimension H: w_i against g_i.",
+    r"\dim\ker F = H",
+    lambda p: _with_data(p, "identity", lambda h, d: h),
+    assumptions=("Λ ≻ 0", "every g_i ≠ 0"),
+)
+
+
+def _gain_absorbs(name: str, method: Method, offset: Expr | int) -> Proof:
+    """Scaling a row and shrinking its gain cancel: dw = s w, dg = −s g, db = −s·offset."""
+    s = field("s")
+    output = method(LAYER)
+    return Proof(
+        name,
+        r"\dim\ker F = H:\ (w_i, -g_i, b_i\text{'s offset})",
+        (
+            null_step(
+                "The gain absorbs the scale of a row", method, rows_alone(s), -s(i) * GAIN(i) * output - s(i) * offset
+            ),
+            rank_step(method.name, [((1, 3), 1), ((2, 2), 2), ((3, 3), 3)]),
+        ),
+        (SPAN,),
+    )
+
+
+@proves("nullspace.identity")
+def identity_proof() -> Proof:
+    """Without a norm, gain and weights are redundant."""
+    return _gain_absorbs("nullspace.identity", IDENTITY, 0)
+
+
+_nullspace_claim(
+    "nullspace.softmax_ln",
+    "With a softmax output, layer norm's has dimension D + 2 + max(0, H − r(r+1)/2), r = min(D, H−1).",
+    r"\dim\ker F = D + 2 + \max(0, H - r(r+1)/2)",
+    lambda p: _with_data(p, "ln", softmax_layer_norm_dimension, family=families.Categorical()),
+    assumptions=("every g_i ≠ 0", "ε = 0"),
+)
+
+
+def _softmax_shift() -> Step:
+    """Λ = diag(q) − qqᵀ annihilates the constant vector."""
+    probability = lambda i: sp.exp(field("z")(i)) / total(lambda j: sp.exp(field("z")(j)), H)
+    row = total(lambda j: KroneckerDelta(i, j) * probability(i) - probability(i) * probability(j), H)
+    return equality("A common shift of all biases is null: Λ1 = 0", row, 0, r"(\Lambda\mathbf{1})_i")
+
+
+@proves("nullspace.softmax_ln")
+def softmax_layer_norm_proof() -> Proof:
+    """Layer norm before a softmax: one dimension more, the common shift of the biases."""
+    return Proof(
+        "nullspace.softmax_ln",
+        r"\dim\ker F = D + 2 + \max(0, H - \tfrac{r(r+1)}{2}),\ r = \min(D, H-1)",
+        (
+            null_step("W itself is null", LAYER_NORM, RADIAL),
+            null_step("Every shift 1γᵀ is null", LAYER_NORM, SHIFTS),
+            _softmax_shift(),
+            rank_step("LayerNorm", dimensions(softmax_layer_norm_dimension), softmax=True),
+        ),
+        (SPAN,),
+    )
+
+
+_nullspace_claim(
+    "nullspace.softmax_rms",
+    "With a softmax output, RMS norm's has dimension 2 + max(0, H + r − r(r+1)/2), r = min(D, H).",
+    r"\dim\ker F = 2 + \max(0, H + r - r(r+1)/2)",
+    lambda p: _with_data(p, "rms", softmax_rms_norm_dimension, family=families.Categorical()),
+    assumptions=("every g_i ≠ 0", "ε = 0"),
+)
+
+
+@proves("nullspace.softmax_rms")
+def softmax_rms_norm_proof() -> Proof:
+    """RMS norm before a softmax."""
+    return Proof(
+        "nullspace.softmax_rms",
+        r"\dim\ker F = 2 + \max(0, H + r - \tfrac{r(r+1)}{2}),\ r = \min(D, H)",
+        (
+            null_step("W itself is null", RMS_NORM, RADIAL),
+            _softmax_shift(),
+            rank_step("RMSNorm", dimensions(softmax_rms_norm_dimension), softmax=True),
+        ),
+        (SPAN,),
+    )
+
+
+_nullspace_claim(
+    "nullspace.ln_eps",
+    "With ε > 0 layer norm keeps the D shifts and loses the scale; RMS norm, unless it is very wide, has full rank; "
+    "batch norm keeps its dimension.",
+    r"\dim\ker F = D + \max(0, H - r(r+3)/2)",
+    lambda p: [
+        *_with_data(p, normalizers.LayerNorm(eps=0.1), lambda h, d: layer_norm_dimension(h, d) - 1),
+        *_shapes(p, normalizers.RMSNorm(eps=0.1), lambda h, d: rms_norm_dimension(h, d) - 1, ((6, 4), (12, 2))),
+        *_shapes(p, normalizers.BatchNorm(eps=0.1), lambda h, d: h, ((6, 4),)),
+    ],
+    assumptions=("ε > 0", "every g_i ≠ 0", "no constant combination of the inputs"),
+)
+
+
+@proves("nullspace.ln_eps")
+def layer_norm_eps_proof() -> Proof:
+    """With ε > 0 the shifts stay null; the radial direction has a form proportional to ε²."""
+    eps = sp.Symbol("epsilon", positive=True)
+    variance = LAYER_NORM.square(LAYER, eps=eps)
+    response = LAYER_NORM(LAYER, eps=eps) * eps / variance
+    weight = field("lambda", positive=True)
+    form = total(lambda j: weight(j) * (GAIN(j) * along(LAYER_NORM, RADIAL, eps, unit=j)) ** 2, H)
+    stated = (eps / variance) ** 2 * total(lambda j: weight(j) * (GAIN(j) * LAYER_NORM(LAYER, n, j, eps)) ** 2, H)
+    return Proof(
+        "nullspace.ln_eps",
+        r"1\gamma^\top \in \ker F;\quad \mathrm{vec}(W)^\top F\,\mathrm{vec}(W) = "
+        r"E\left[(\epsilon/\sigma^2)^2 (g\odot n)^\top\Lambda(g\odot n)\right]",
+        (
+            equality("Shifts stay null for any ε", along(LAYER_NORM, SHIFTS, eps), 0, r"dn_i"),
+            equality("The radial direction does not", along(LAYER_NORM, RADIAL, eps), response, r"dn_i"),
+            equality("Its quadratic form, at each case", form, stated),
+            rank_step("LayerNorm with eps", [((3, 2), 2), ((4, 2), 2), ((4, 3), 3), ((5, 3), 3)]),
+        ),
+        (SPAN,),
+    )
+
+
+@claim(
+    "nullspace.bn_evaluation",
+    topic=TOPIC,
+    source="Section 5.2 (not in the paper)",
+    statement=(
+        "Batch norm with stored statistics has a null space of dimension H, w_i against g_i and b_i: not that of "
+        "training."
+    ),
+    expected=Verdict.HOLDS,
+)
+def bn_evaluation(problem: Problem):
+    """Dimension H in both modes, but in different directions."""
+    case = problem.small("bn")
+    stored = normalizers.BatchNorm().evaluation(case.params.weights, case.inputs)
+    evaluation = Case(NormalizedGLM(stored, case.model.family), case.params, case.inputs)
+    yield from evidence("stored statistics", evaluation, case.params.units)
+    basis = predicted_nullspace(*case).basis
+    moved = np.linalg.norm(np.asarray(factor(*evaluation)) @ basis)
+    yield agree("training's null directions do move the evaluation output", np.array([moved > 1e-2]), np.array([True]))
+
+
+@proves("nullspace.bn_evaluation")
+def bn_evaluation_proof() -> Proof:
+    """With stored statistics, gain, bias and weights are redundant."""
+    offset = GAIN(i) * STORED_MEAN(i) / sqrt(STORED_VARIANCE(i))
+    return _gain_absorbs("nullspace.bn_evaluation", BATCH_NORM_EVALUATION, offset)
+
+
+@claim(
+    "nullspace.completeness",
+    topic=TOPIC,
+    source="Eq. 6 (not in the paper)",
+    statement=(
+        "Eq. 6 lists all continuous weight symmetries of layer norm: the weights' part of the null space has the "
+        "dimension D + 1 of the orbit of W under W → δW + 1γᵀ."
+    ),
+    assumptions=("rank PW ≥ 2", "ε = 0"),
+    expected=Verdict.CONDITIONAL,
+)
+def completeness(problem: Problem):
+    """The kernel of ∂z/∂W alone, against the tangent space of the orbit; for W of rank one the kernel is larger."""
+    case = problem.small("ln")
+    kernel, orbit = _weights_kernel(case), _orbit_tangent(case)
+    orbit_dimension = int(np.linalg.matrix_rank(orbit))
+    yield same_integer("kernel of ∂z/∂W and tangent of the orbit", kernel.shape[1], orbit_dimension)
+    yield same_integer("dimension of the orbit and D + 1", orbit_dimension, case.params.inputs + 1)
+    outside = orbit - kernel @ (kernel.T @ orbit)
+    yield vanishes("the orbit's tangent outside the kernel", outside, scale=float(np.abs(orbit).max()))
+    weights = case.params.weights
+    flat = eqx.tree_at(lambda p: p.weights, case.params, weights[:, :1] * weights[:1])
+    case = Case(case.model, flat, case.inputs)
+    counts = _weights_kernel(case).shape[1], int(np.linalg.matrix_rank(_orbit_tangent(case)))
+    yield differ("rank PW = 1: kernel and orbit", *np.array(counts, float), role=Role.FAILS_WITHOUT_CONDITION)
+
+
+def _scale_and_shift(i, d):
+    return sp.Symbol("lambda", real=True) * LAYER.W(i, d) + SHIFT(d)
+
+
+def _shift_column(shape: tuple[int, int], d: int) -> sp.Matrix:
+    shift = sp.zeros(*shape)
+    shift[:, d] = sp.ones(shape[0], 1)
+    return sp.Matrix(list(shift))
+
+
+def weight_rank_step() -> Step:
+    """The W-part of the null space has dimension D + 1 in exact arithmetic."""
+    sizes = ((3, 2), (4, 2), (4, 3), (6, 3), (8, 2))
+
+    def verify() -> bool:
+        def weight_nullity(H: int, D: int) -> int:
+            layer = random_layer("LayerNorm", H, D, cases=2 * D + D * D, draw=random.Random(H * D))
+            return H * D - rank([row[: H * D] for row in jacobian_rows("LayerNorm", layer)])
+
+        return all(weight_nullity(H, D) == D + 1 for H, D in sizes)
+
+    latex = r"\dim\{dW : J\,dW = 0\} = D + 1"
+    return fact("The exact rank of the Jacobian confirms it", latex, verify, f"D + 1 at (H, D) = {sizes}")
+
+
+@proves("nullspace.completeness", "conditional")
+def completeness_proof() -> Proof:
+    """If dW is null for every x then dW = λW + 1γᵀ, when rank PW ≥ 2."""
+    V = field("V")
+    u = lambda j: LAYER_NORM.numerator(LAYER, n, j)
+    moved = lambda j: total(lambda d: V(j, d) * LAYER.X(n, d), D)
+    m = lambda j: moved(j) - mean(moved, H)
+    length = total(lambda j: u(j) ** 2, H)
+    product = total(lambda j: u(j) * m(j), H)
+    sigma = sqrt(LAYER_NORM.square(LAYER))
+    minors = total(lambda j: total(lambda k: (u(j) * m(k) - u(k) * m(j)) ** 2, H), H) / 2
+    form = total(lambda j: along(LAYER_NORM, V, unit=j) ** 2, H) * sigma**2 * length
+
+    def coprime_forms() -> bool:
+        """u_1 and u_2 independent linear forms: u_1 m_2 = u_2 m_1 forces (m_1, m_2) = λ(u_1, u_2)."""
+        s, t, *c = sp.symbols("s t c0:4", real=True)
+        identity = sp.Poly(s * (c[2] * s + c[3] * t) - t * (c[0] * s + c[1] * t), s, t)
+        return sp.solve(identity.coeffs(), c, dict=True) == [{c[0]: c[3], c[1]: 0, c[2]: 0}]
+
+    def more_at_rank_one(v) -> tuple[Expr, Expr]:
+        first, second = (LAYER_NORM.exactly(W, v["X"]) for W in (v["W"], v["W"] + v["V"]))
+        distance = sum((sp.Abs(a - b) for a, b in zip(first, second, strict=True)), sp.S.Zero)
+        columns = [sp.Matrix(list(v["W"]))] + [_shift_column(v["W"].shape, d) for d in range(v["W"].cols)]
+        independent = sp.Matrix.hstack(*columns, sp.Matrix(list(v["V"]))).rank() - sp.Matrix.hstack(*columns).rank()
+        return sp.Integer(independent), distance
+
+    dropped = Counterexample(
+        "nullspace.completeness at rank PW = 1",
+        r"\text{a direction that leaves every output is in the span of } W, 1\gamma^\top",
+        {
+            "W": matrix([[1, 0], [0, 0], [-1, 0]]),
+            "V": matrix([[0, 1], [0, 0], [0, -1]]),
+            "X": matrix([[2, 1], [3, -1]]),
+        },
+        more_at_rank_one,
+        "Dimensions V adds to that span (left), and the change of the outputs from W to W + V (right).",
+    )
+    return Proof(
+        "nullspace.completeness",
+        r"\Pi(x)\,dW\,x = 0\ \forall x \Rightarrow dW = \lambda W + \mathbf{1}\gamma^\top",
+        (
+            equality("With u = PWx and m = P dW x, the squared change is a sum of squared minors", form, minors),
+            equality("for |u|²|m|² − (u·m)² is that sum", length * total(lambda j: m(j) ** 2, H) - product**2, minors),
+            fact(
+                "So u_j m_k = u_k m_j for all x; two independent linear forms u_1, u_2 (rank PW ≥ 2) then force m = "
+                "λu with one number λ, as coefficients show in the basis u_1 = s, u_2 = t",
+                r"s\,m_2(s,t) = t\,m_1(s,t) \Rightarrow m = \lambda\,(s, t)",
+                coprime_forms,
+                "u_1 m_2 = u_2 m_1 ⇒ m = λu",
+            ),
+            null_step("P(dW − λW) = 0 means dW = λW + 1γᵀ, and all of these are null", LAYER_NORM, _scale_and_shift),
+            weight_rank_step(),
+        ),
+        (SPAN, Assumption("two independent directions", r"\mathrm{rank}\,PW \geq 2", dropped)),
+    )
+
+
+def _weights_kernel(case: Case) -> np.ndarray:
+    """Orthonormal basis of the kernel of ∂z/∂W."""
+    columns = np.asarray(factor(*case))[:, : case.params.units * case.params.inputs]
+    _, values, right = np.linalg.svd(columns)
+    return right[decide_rank(values, *columns.shape, scale=float(_scale(*case))).rank :].T
+
+
+def _orbit_tangent(case: Case) -> np.ndarray:
+    """Columns that span the tangent of {δW + 1γᵀ} at W."""
+    shifts = np.tile(np.eye(case.params.inputs), (case.params.units, 1))
+    return np.concatenate([np.asarray(case.params.weights).reshape(-1, 1), shifts], 1)
+
+
+@claim(
+    "nullspace.rank_deficient_data",
+    topic=TOPIC,
+    source="Section 5.2 (not in the paper)",
+    statement=(
+        "On data of rank r < D (constant-zero pixels), every row of W also has D − r null directions that no datum "
+        "sees."
+    ),
+    expected=Verdict.HOLDS,
+)
+def rank_deficient_data(problem: Problem):
+    """Data with two zero columns: layer norm gains 2(H − 1) directions, the shifts being counted already."""
+    case = problem.small("ln", shape=(80, 6, 7))
+    full = predicted_nullspace(*case).dimension
+    deficient = Case(case.model, case.params, case.inputs.at[:, :2].set(0.0))
+    yield from evidence("two zero columns", deficient, full + 2 * (case.params.units - 1))
+
+
+@proves("nullspace.rank_deficient_data")
+def rank_deficient_data_proof() -> Proof:
+    """On data orthogonal to v each row may move along v; layer norm had counted one such direction for all rows."""
+    v = field("v")
+    data = with_product(LAYER.X, v, sp.S.Zero)
+    layer = Layer(LAYER.W, data)
+    one_row: Field = lambda l, d: KroneckerDelta(l, k) * v(d)
+    absorbed = total(lambda d: LAYER.W(i, d) * v(d), D) / total(lambda d: LAYER.W(i, d) ** 2, D)
+    row_slope = derivative(lambda t: WEIGHT_NORM(layer.towards(lambda l, d: v(d), t)))
+    sizes = ((3, 4), (4, 4), (5, 5), (6, 4), (7, 6))
+    dimension = lambda H, D: layer_norm_dimension(H, D - 2) + 2 * H
+    return Proof(
+        "nullspace.rank_deficient_data",
+        r"v^\top x_n = 0\ \forall n \Rightarrow e_kv^\top \in \ker F;\quad "
+        r"\dim\ker F = H(D - r) + \dim\ker F_{\mathrm{LN}}(H, r),\ r = \mathrm{rank}\,X",
+        (
+            *product_steps(LAYER.X, v, n, sp.S.Zero, "These data are orthogonal to v"),
+            *(
+                equality(
+                    f"{method.name}: on them no output depends on the part of row k along v, for any ε",
+                    method(layer.towards(one_row, sp.Symbol("t", real=True)), eps=EPSILON),
+                    method(layer, eps=EPSILON),
+                    r"n(W + te_kv^\top)",
+                )
+                for method in (IDENTITY, BATCH_NORM, LAYER_NORM, RMS_NORM)
+            ),
+            equality(
+                "Weight norm sees it in ‖w‖, which the gain makes good: dg = g⟨w, v⟩/‖w‖²",
+                GAIN(i) * row_slope + GAIN(i) * absorbed * WEIGHT_NORM(layer),
+                0,
+                r"dz_{ni}",
+            ),
+            rank_step("LayerNorm of data zero in two inputs", [(size, dimension(*size)) for size in sizes]),
+        ),
+        (
+            Assumption(
+                "outputs have positive variance, gains are not zero", r"\Lambda \succ 0,\ g_i \neq 0,\ \epsilon = 0"
+            ),
+            Assumption("inputs fill an open set of their span", r"\mathrm{rank}\,X = r,\ \sigma > 0"),
+        ),
+    )

@@ -1,0 +1,292 @@
+"""Section 5.2.2: how blocks of the Fisher matrix scale with the weights, and what it does to the learning rate."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import sympy as sp
+from sympy import Expr
+
+from lngeom import families
+from lngeom._types import GLMParameters
+from lngeom.claims import TITLES, Problem, Role, Verdict, agree, claim, differ, proves
+from lngeom.claims.ba2016.fisher import SMALL, automatic, weight_blocks
+from lngeom.information import fisher
+from lngeom.symbolic.actions import DELTA
+from lngeom.symbolic.jacobian import LAYER, along
+from lngeom.symbolic.layers import BATCH_NORM, LAYER_NORM, RMS_NORM, WEIGHT_NORM, Layer, Method
+from lngeom.symbolic.proof import Assumption, Counterexample, Proof, Step, equality, expanded, fact
+from lngeom.symbolic.scale_free import (
+    RATE,
+    SCALE_FREE,
+    dot,
+    gradient_scaling,
+    matrix_scaling,
+    perpendicular,
+    radial_steps,
+    squared_tangent,
+)
+from lngeom.symbolic.sums import derivative, field, i, j, n
+
+TOPIC = "scaling"
+FACTORS = (2.0, 0.3)
+METHODS = {"bn": BATCH_NORM, "wn": WEIGHT_NORM, "ln": LAYER_NORM, "rms": RMS_NORM}
+POSITIVE = Assumption("positive factor and scale", r"c > 0,\ \sigma > 0,\ \epsilon = 0")
+MATRIX = r"W \mapsto cW:\ ww\ c^{-2},\quad wb, wg\ c^{-1},\quad bb, bg, gg\ c^0"
+UNIT = (
+    r"w_i \mapsto c_i w_i:\ F_{w_iw_j}\ c_i^{-1}c_j^{-1},\quad F_{w_ib_j}, F_{w_ig_j}\ c_i^{-1},\quad bb, bg, gg\ c^0"
+)
+
+
+def scaled(params: GLMParameters, factor: float, unit: int | None = None) -> GLMParameters:
+    """Parameters with all of W, or the weights of one unit, multiplied by a factor."""
+    weights = params.weights * factor if unit is None else params.weights.at[unit].multiply(factor)
+    return GLMParameters(weights, params.bias, params.gain)
+
+
+def predicted(F, params: GLMParameters, factor: float, unit: int | None = None):
+    """S F S with S = 1/c on the scaled weights and 1 elsewhere: ww by c⁻², wb and wg by c⁻¹, the rest unchanged."""
+    inverse = jnp.ones_like(params.weights)
+    inverse = inverse / factor if unit is None else inverse.at[unit].divide(factor)
+    s = jnp.concatenate([inverse.reshape(-1), jnp.ones(2 * params.units, inverse.dtype)])
+    return s[:, None] * F * s[None, :]
+
+
+def unit_scaling(method: Method) -> tuple[Step, ...]:
+    """w_i → c_i w_i: the derivative of unit i is divided by c_i."""
+    c, V = field("c", positive=True), field("V")
+    layer = Layer(lambda l, d: c(l) * LAYER.W(l, d), LAYER.X)
+    at_scaled = lambda l: derivative(lambda t: method(layer.towards(V, t), n, l))
+    J = lambda l: along(method, V, unit=l)
+    return (
+        equality("Outputs stay", method(layer), method(LAYER)),
+        equality("The derivative of unit i by W is divided by its c_i", at_scaled(i), J(i) / c(i), r"J_i(cW)[V]"),
+        equality(
+            "Blocks ij: c_i⁻¹ c_j⁻¹, whence c⁻² at ii, c⁻¹ at ij if only w_i is scaled",
+            at_scaled(i) * at_scaled(j),
+            J(i) * J(j) / (c(i) * c(j)),
+        ),
+        equality("and wb, wg: c_i⁻¹", at_scaled(i) * method(layer, n, j), J(i) * method(LAYER, n, j) / c(i)),
+    )
+
+
+def _power_law(method: str, unit: int | None):
+    id = f"scaling.{'matrix' if unit is None else 'unit'}.{method}"
+    which = "the weights of one unit" if unit is not None else "all of W"
+
+    @claim(
+        id,
+        topic=TOPIC,
+        source="Section 5.2.2",
+        statement=(
+            f"{TITLES[method]}: multiplying {which} by c multiplies their own block of F by c⁻², their blocks "
+            f"with anything "
+            "else by c⁻¹, and leaves the rest as it is."
+        ),
+        formula=r"F(cw) = S F(w) S,\quad S = c^{-1} \text{ on } w,\ 1 \text{ elsewhere}",
+        assumptions=("ε = 0", "c > 0"),
+        expected=Verdict.HOLDS,
+    )
+    def check(problem: Problem):
+        """Softmax outputs, for off-diagonal blocks to scale; on the data, `lg.fisher`."""
+        model, params, inputs = problem.small(method, families.Categorical())
+        F = automatic(model, params, inputs)
+        found = [automatic(model, scaled(params, c, unit), inputs) for c in FACTORS]
+        laws = [predicted(F, params, c, unit) for c in FACTORS]
+        yield agree("softmax, by definition", jnp.stack(found), jnp.stack(laws))
+        model, params, inputs = problem.case(method)
+        F = fisher(model, params, inputs, check=False).as_matrix()
+        found = fisher(model, scaled(params, FACTORS[0], unit), inputs, check=False).as_matrix()
+        yield agree("data, closed form", found, predicted(F, params, FACTORS[0], unit))
+
+    @proves(id)
+    def proof() -> Proof:
+        """The Jacobian at cW."""
+        statement, steps = (MATRIX, matrix_scaling) if unit is None else (UNIT, unit_scaling)
+        return Proof(id, statement, steps(METHODS[method]), (POSITIVE,))
+
+    return check, proof
+
+
+for _method in ("bn", "wn"):
+    _power_law(_method, 0)
+for _method in ("bn", "wn", "ln", "rms"):
+    _power_law(_method, None)
+
+
+@claim(
+    "scaling.no_power_law.ln",
+    topic=TOPIC,
+    source="Section 5.2.2",
+    statement="Layer norm: scaling the weights of one unit follows no such law, since it changes the output.",
+    expected=Verdict.HOLDS,
+)
+def no_power_law_ln(problem: Problem):
+    """Neither the law of batch norm nor any power of c fits the unit's own block."""
+    model, params, inputs = problem.small("ln")
+    F = automatic(model, params, inputs)
+    own = slice(0, params.inputs)
+    found = [automatic(model, scaled(params, c, 0), inputs) for c in FACTORS]
+    yield differ("one unit scaled: F and S F S", found[0], predicted(F, params, FACTORS[0], 0))
+    powers = np.array(
+        [
+            np.log(jnp.trace(f[own, own]) / jnp.trace(F[own, own])) / np.log(c)
+            for f, c in zip(found, FACTORS, strict=True)
+        ]
+    )
+    yield differ("exponents from two factors c", powers[:1], powers[1:])
+
+
+@proves("scaling.no_power_law.ln")
+def no_power_law_ln_proof() -> Proof:
+    """Scaling one row under layer norm: the ww block's logarithm is not linear in log c."""
+
+    def curvature_of_logarithm(values) -> tuple[Expr, Expr]:
+        blocks = []
+        for c in (1, 2, 4):
+            a = sp.diag(c, *[1] * (values["W"].rows - 1)) * values["W"] * values["x"]
+            u = a - sp.ones(*a.shape) * (sum(a) / sp.Integer(len(a)))
+            blocks.append(weight_blocks(u)[0])
+        return blocks[0] * blocks[2], blocks[1] ** 2
+
+    bent = Counterexample(
+        "scaling.no_power_law.ln",
+        r"F_{w_1w_1}(c) = c^{s} F_{w_1w_1}(1)",
+        SMALL,
+        curvature_of_logarithm,
+        "F(1) F(4) (left) and F(2)² (right), which any power law makes equal; Gaussian outputs, g = 1.",
+    )
+    from lngeom.symbolic.proof import refutation
+    from lngeom.symbolic.table import prove
+
+    return Proof(
+        "scaling.no_power_law.ln",
+        r"w_1 \mapsto c\,w_1:\ \text{outputs change, and no power } s \text{ has } F_{w_1w_1}(c) = c^s F_{w_1w_1}(1)",
+        (
+            refutation("The output changes", prove("LayerNorm", "weight_vector_rescaling")),  # pyright: ignore
+            refutation("The block follows no power law", bent),
+        ),
+    )
+
+
+@claim(
+    "text.factor_half",
+    topic=TOPIC,
+    source="Section 5.2.2, implicit learning rate reduction",
+    statement=(
+        "If the norm of w_i grows twice as large, the curvature along the w_i direction changes by a factor of 1/2."
+    ),
+    expected=Verdict.REFUTED,
+    correction=(
+        "By 1/4: the diagonal block and the quadratic form go as ‖w‖⁻². The factor 1/2 is that of blocks between w_i "
+        "and other parameters, and of the length ds. The effective learning rate is η/‖w‖²."
+    ),
+)
+def factor_half(problem: Problem):
+    """Ratios of blocks of F before and after doubling w_1, batch norm with a softmax."""
+    model, params, inputs = problem.small("bn", families.Categorical())
+    F, doubled = (automatic(model, p, inputs) for p in (params, scaled(params, 2.0, 0)))
+    width, bias = params.inputs, params.units * params.inputs
+    own, other = slice(0, width), slice(width, 2 * width)
+    diagonal, moved = F[own, own], doubled[own, own]
+    yield differ("own block: doubled, and ½ of before", moved, diagonal / 2, role=Role.REFUTES)
+    yield agree("own block: doubled, and ¼ of before", moved, diagonal / 4, role=Role.CORRECTS)
+    yield agree("block with w_2: ½", doubled[own, other], F[own, other] / 2, role=Role.CORRECTS)
+    yield agree("block with biases and gains: ½", doubled[own, bias:], F[own, bias:] / 2, role=Role.CORRECTS)
+    direction = jax.random.normal(problem.key("direction"), (width,), F.dtype)
+    lengths = [jnp.sqrt(direction @ block @ direction) for block in (moved, diagonal)]
+    yield agree("length ds along w_1: ½", lengths[0], lengths[1] / 2, role=Role.CORRECTS)
+
+
+@proves("text.factor_half", "refuted")
+def factor_half_proof() -> Counterexample:
+    """The diagonal block changes by a quarter, not by a half, when W doubles."""
+    correct = Proof(
+        "text.factor_half corrected", r"F_{ww}(cW) = c^{-2}F_{ww}(W)", matrix_scaling(LAYER_NORM), (POSITIVE,)
+    )
+    return Counterexample(
+        "text.factor_half",
+        r"F_{w_iw_i}(2W) = \tfrac12 F_{w_iw_i}(W)",
+        SMALL,
+        lambda v: (weight_blocks(2 * v["W"] * v["x"])[0], weight_blocks(v["W"] * v["x"])[0] / 2),
+        "Gaussian outputs, g = 1: the ww block of the first unit at 2W (left), half that at W (right).",
+        correct,
+    )
+
+
+@claim(
+    "text.norm_controls_learning_rate",
+    topic=TOPIC,
+    source="Section 5.2.2, implicit learning rate reduction",
+    statement=(
+        "The norm of the weights controls the learning rate: at a larger norm the same learning rate turns them less."
+    ),
+    formula=r"\theta \approx \eta\,\|\nabla\|/\|w\| \propto \|w\|^{-2}",
+    assumptions=("η small", "ε = 0"),
+    expected=Verdict.HOLDS,
+)
+def norm_controls_learning_rate(problem: Problem):
+    """The angle of one SGD step against ‖W‖, over a factor of 32: a slope of −2 in the logarithms."""
+    model, params, inputs = problem.case("ln")
+    y = model.sample(problem.key("responses"), params, inputs)
+    factors = 2.0 ** np.arange(-2, 4)
+    rate = 1e-4
+
+    @eqx.filter_jit
+    def angle(factor):
+        def loss(weights):
+            return -jnp.mean(model.log_prob(GLMParameters(weights, params.bias, params.gain), inputs, y))
+
+        weights = factor * params.weights
+        gradient = jax.grad(loss)(weights)
+        moved = weights - rate * gradient
+        sine = jnp.linalg.norm(moved - weights * jnp.sum(moved * weights) / jnp.sum(jnp.square(weights)))
+        return jnp.arcsin(sine / jnp.linalg.norm(moved))
+
+    angles = np.array([angle(f) for f in factors])
+    curve = {"angle of one step against ‖W‖": (factors, angles)}
+    yield agree("angle · c² is constant", angles * factors**2, np.full(len(angles), angles[2]), tol=1e-3, curves=curve)
+
+
+@proves("text.norm_controls_learning_rate")
+def norm_controls_learning_rate_proof() -> Proof:
+    """At c times the norm the tangent of a step's angle is c⁻² times as large, and so is the angle to first order."""
+    w, v = field("w"), field("v")
+    gradient = perpendicular(v, w)
+    larger, weaker = (lambda d: DELTA * w(d)), (lambda d: gradient(d) / DELTA)
+    slope = sp.Symbol("s", positive=True)
+    turned = sp.atan(RATE * slope / DELTA**2)
+    growth = -2 * RATE * slope * DELTA / (DELTA**4 + RATE**2 * slope**2)
+    return Proof(
+        "text.norm_controls_learning_rate",
+        r"\tan\angle(cw, cw - \eta\nabla L(cw)) = c^{-2}\tan\angle(w, w - \eta\nabla L(w)),\quad "
+        r"\theta = c^{-2}\eta\|\nabla L\|/\|w\| + O(\eta^3)",
+        (
+            *radial_steps(),
+            *gradient_scaling(),
+            equality(
+                "For a gradient orthogonal to w, the tangent of the angle is η‖∇L‖/‖w‖",
+                squared_tangent(w, gradient, RATE),
+                RATE**2 * dot(gradient, gradient) / dot(w, w),
+                r"\tan^2\theta",
+            ),
+            equality(
+                "At cw the gradient is ∇L(w)/c, and the squared tangent c⁻⁴ times as large",
+                squared_tangent(larger, weaker, RATE),
+                squared_tangent(w, gradient, RATE) / DELTA**4,
+            ),
+            expanded(
+                "The angle is c⁻² times ηs, s = ‖∇L‖/‖w‖, with no term in η²",
+                r"\theta(0) = 0,\ \theta'(0) = s/c^2,\ \theta''(0) = 0",
+                turned.subs(RATE, 0),
+                turned.diff(RATE).subs(RATE, 0) - slope / DELTA**2,
+                turned.diff(RATE, 2).subs(RATE, 0),
+            ),
+            fact(
+                "At any learning rate it falls as c grows",
+                r"\frac{d}{dc}\arctan(\eta s/c^2) = \frac{-2\eta sc}{c^4 + \eta^2s^2} < 0",
+                lambda: sp.cancel(turned.diff(DELTA) - growth) == 0 and growth.is_negative is True,
+            ),
+        ),
+        (SCALE_FREE,),
+    )
