@@ -41,7 +41,7 @@ def test_weight_decay_becomes_the_rate_of_li_and_arora():
         ({"optimizer": "adam_l2", "without_weight_decay": True}, "enters both moments"),
         ({"optimizer": "lars", "without_weight_decay": True}, "inside the trust ratio"),
         ({"optimizer": "lamb", "without_weight_decay": True}, "inside the trust ratio"),
-        ({"optimizer": "adaptive", "without_weight_decay": True}, "which adaptive optimizer"),
+        ({"optimizer": "adaptive", "without_weight_decay": True}, "particular adaptive optimizer"),
         ({"optimizer": "natural_gradient", "without_weight_decay": True}, "scaled from step to step"),
         ({"optimizer": "adamw", "without_weight_decay": True, "eps": 1e-8}, "eps = 1e-08, would have to change"),
         ({"optimizer": "adamw", "without_weight_decay": True, "momentum": 0.9}, "depends on b2"),
