@@ -88,7 +88,7 @@ def _power_law(method: str, unit: int | None):
         expected=Verdict.HOLDS,
     )
     def check(problem: Problem):
-        """Softmax outputs, for off-diagonal blocks to scale; on the data, `lg.fisher`."""
+        """Softmax outputs, which have off-diagonal blocks to scale; on the data, the closed form of `lg.fisher`."""
         model, params, inputs = problem.small(method, families.Categorical())
         F = automatic(model, params, inputs)
         found = [automatic(model, scaled(params, c, unit), inputs) for c in FACTORS]
