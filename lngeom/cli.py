@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.text import Text
 
 from lngeom import _files
-from lngeom._interrupts import Workers, stoppable
+from lngeom._interrupts import Workers
 
 app = typer.Typer(
     add_completion=False,
@@ -404,14 +404,9 @@ def version() -> None:
 
 
 def main() -> None:
-    """Entry point of the `lngeom` command."""
-    with stoppable(" ".join(["lngeom", *sys.argv[1:2]])):
-        try:
-            app()
-        except OSError as error:
-            _tell(str(error))
-            sys.exit(2)
-
-
-if __name__ == "__main__":
-    main()
+    """Runs the command, within `lngeom.__main__`."""
+    try:
+        app()
+    except OSError as error:
+        _tell(str(error))
+        sys.exit(2)

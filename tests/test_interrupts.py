@@ -192,6 +192,24 @@ class Dying(Workers):
         return super().submit(os._exit, 9)
 
 
+def test_a_command_that_is_still_importing_ends_with_one_message(tmp_path):
+    (tmp_path / "typer.py").write_text("import time\nprint('ready', flush=True)\ntime.sleep(60)\n")
+    paths = os.pathsep.join([str(tmp_path), str(ROOT)])
+    process = subprocess.Popen(
+        [sys.executable, "-m", "lngeom", "verify"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": paths},
+    )
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(signal.SIGINT)
+    _, error = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert error.startswith("lngeom verify was interrupted. ")
+    assert "Traceback" not in error
+
+
 def test_a_killed_worker_is_one_error_and_no_verdict(tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
     np.save("small.npy", np.random.default_rng(0).normal(size=(40, 4)))
@@ -206,9 +224,9 @@ def test_a_killed_worker_is_one_error_and_no_verdict(tmp_path, monkeypatch, capf
 
 
 COMMANDS = {
-    "lngeom verify": ["-m", "lngeom.cli", "verify", "--out", "out"],
-    "lngeom fisher": ["-m", "lngeom.cli", "fisher", "--glm", "--outputs", "60", "--save", "out/matrix.npz"],
-    "lngeom figures": ["-m", "lngeom.cli", "figures", "--out", "out"],
+    "lngeom verify": ["-m", "lngeom", "verify", "--out", "out"],
+    "lngeom fisher": ["-m", "lngeom", "fisher", "--glm", "--outputs", "60", "--save", "out/matrix.npz"],
+    "lngeom figures": ["-m", "lngeom", "figures", "--out", "out"],
     "python -m analysis mnist": ["-m", "analysis", "mnist", "--out", "out"],
 }
 

@@ -1,0 +1,17 @@
+"""The `lngeom` command, and `python -m lngeom`. A signal ends it with one message, during its imports too."""
+
+import sys
+
+from lngeom._interrupts import stoppable
+
+
+def main() -> None:
+    """Entry point of the command."""
+    with stoppable(" ".join(["lngeom", *sys.argv[1:2]])):
+        from lngeom import cli
+
+        cli.main()
+
+
+if __name__ == "__main__":
+    main()
