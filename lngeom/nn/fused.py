@@ -93,8 +93,11 @@ def _kernel(body: Any, outputs: Any, blocks: int, interpret: Any) -> Any:
         """A row or vector in single precision; whatever its dtype, a thread gets the same of its entries."""
         units = ref.shape[-1]
         layout = mosaic_gpu.Layout.WG_STRIDED((units,), vec_size=math.gcd(units // LANES, 4))
-        found = ref[index or ...] if interpret else mosaic_gpu.load(ref, index, layout=layout)
-        return found.astype(jnp.float32)
+        if interpret:
+            return ref[index or ...].astype(jnp.float32)
+        view = ref.at[index] if index else ref
+        whole = () if jax.__version_info__ >= (0, 12) else ((),)  # before, the index was an argument of its own
+        return mosaic_gpu.load(view, *whole, layout=layout).astype(jnp.float32)
 
     options = {"interpret": interpret} if interpret else {}
     return mosaic_gpu.kernel(partial(body, load), out_type=outputs, grid=(blocks,), grid_names=("block",), **options)
