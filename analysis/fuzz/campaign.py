@@ -25,6 +25,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from lngeom._files import replacing
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
@@ -219,9 +220,8 @@ def write(found: Sequence[Outcome], configuration: dict[str, Any], path: Path) -
         row["worst"] = float(f"{row['worst']:.3g}") if np.isfinite(row["worst"]) else "inf"
     head = json.dumps({"configuration": configuration, "summary": summary}, indent=1, ensure_ascii=False)
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(".partial")
-    partial.write_text(head[:-2] + ',\n "cases": [\n  ' + ",\n  ".join(rows) + "\n ]\n}\n", encoding="utf-8")
-    partial.replace(path)
+    with replacing(path) as file:
+        file.write((head[:-2] + ',\n "cases": [\n  ' + ",\n  ".join(rows) + "\n ]\n}\n").encode())
 
 
 def _print(outcome: Outcome, console: Console) -> None:

@@ -3,16 +3,16 @@
 import importlib.metadata
 import json
 import math
-import os
-import tempfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from lngeom import __version__, paper
+from lngeom._files import replacing
 from lngeom.claims import Evidence, Outcome, Strength, Verdict
 from lngeom.data import Dataset
 from lngeom.report._tables import tables
@@ -122,7 +122,7 @@ def _array(value: np.ndarray) -> list:
 
 
 def write(folder: Path, files: Mapping[str, str]) -> list[Path]:
-    """Writes files into a folder, each atomically.
+    """Writes files into a folder, each atomically, and none of them if one fails.
 
     Args:
         folder: created if it is missing.
@@ -135,20 +135,10 @@ def write(folder: Path, files: Mapping[str, str]) -> list[Path]:
         OSError: if the folder cannot be created or written to. No file is then left behind.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    finished: list[tuple[str, Path]] = []
-    try:
+    with ExitStack() as opened:
         for name, text in files.items():
-            handle, temporary = tempfile.mkstemp(dir=folder, prefix=f".{name}.")
-            finished.append((temporary, folder / name))
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                file.write(text)
-            Path(temporary).chmod(0o644)
-        for temporary, path in finished:
-            Path(temporary).replace(path)
-    finally:
-        for temporary, _ in finished:
-            Path(temporary).unlink(missing_ok=True)
-    return [path for _, path in finished]
+            opened.enter_context(replacing(folder / name)).write(text.encode())
+    return [folder / name for name in files]
 
 
 def dumps(document: Mapping[str, Any]) -> str:
