@@ -135,8 +135,14 @@ def claim(id: str, **fields) -> Callable[[Check], Check]:
     return attach
 
 
+def _folder(claim: Claim) -> int:
+    """The position of a claim's folder in `FOLDERS`; claims from elsewhere come last."""
+    parts = claim.check.__module__.split(".")
+    return FOLDERS.index(parts[2]) if parts[:2] == ["lngeom", "claims"] and parts[2] in FOLDERS else len(FOLDERS)
+
+
 def all_claims(topic: str | None = None, id: str | None = None) -> list[Claim]:
-    """The registered claims, in order of registration.
+    """The registered claims, in the order of `FOLDERS` and of their files.
 
     Args:
         topic: only this topic; "all" for all of them. Without a topic and an id, those on request are left out.
@@ -149,7 +155,7 @@ def all_claims(topic: str | None = None, id: str | None = None) -> list[Claim]:
         ValueError: if there is no such topic or claim, or the claim is of another topic; the message names what is.
     """
     load()
-    claims = list(_CLAIMS.values())
+    claims = sorted(_CLAIMS.values(), key=_folder)
     topics = list(dict.fromkeys(c.topic for c in claims))
     if topic not in {None, "all", *topics}:
         raise ValueError(f"no topic {topic!r}; the topics are {', '.join(topics)}, and 'all'")

@@ -262,7 +262,7 @@ BAD = {
     ),
     "per gate without gates": (
         lambda c: nn.LayerNormLSTM(D, H, key=jax.random.key(0), output_only=True, per_gate=True),
-        "per_gate=True has no meaning",
+        "output_only=True leaves the gates unnormalized",
     ),
 }
 
