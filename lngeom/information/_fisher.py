@@ -93,15 +93,16 @@ def fisher(
         ((25, 25), 21)
     """
     function, family, coupled = _read_model(model_or_apply, family, method, params, X, batch_coupled)
-    given = _given_problem(function, family, params, X, wrt, mask, coupled)
+    _check_score_arguments(method, key, samples, y)
+    selected, rest, excluded = select_leaves(params, wrt)
+    given = _given_problem(function, family, selected, rest, X, mask, coupled)
     if check and given.is_concrete and not isinstance(function, GLMFunction):
         check_coupling(given)
     divisible = replace_masked_samples(stream(given, chunk, memory))
     placement, placed = _place(divisible, mesh, X)
-    problem = replace(placed, scores=_checked_scores(placed, placement, method, key, samples, y))
+    problem = replace(placed, scores=_scores_at(placed, placement, method, key, samples, y))
     plan = make_plan(problem, 1 if problem.coupled else placement.shards, memory, chunk)
     stored = store(problem, placement._replace(chunk=plan.chunk)) if plan.store else None
-    _, _, excluded = select_leaves(params, wrt)
     F = FisherOperator(problem, stored, placement, plan, method, excluded, check)
     if check and problem.is_concrete:
         glm = isinstance(model_or_apply, NormalizedGLM) and mask is None
@@ -112,14 +113,13 @@ def fisher(
 def _given_problem(
     function: Callable,
     family: AbstractFamily,
-    params: PyTree,
+    selected: PyTree,
+    rest: PyTree,
     X: PyTree,
-    wrt: str | Sequence[str] | Callable[[str, Array], bool] | None,
     mask: Array | None,
     coupled: bool | None,
 ) -> Problem:
     """The problem as the user states it."""
-    selected, rest, _ = select_leaves(params, wrt)
     shapes = [jnp.shape(leaf) for leaf in jax.tree.leaves(X)]
     rows = {shape[0] if shape else 0 for shape in shapes}
     if len(rows) != 1 or 0 in rows:
@@ -179,7 +179,7 @@ def _read_model(
     return model_or_apply, family, coupled
 
 
-def _check_responses_given(method: str, key: PRNGKeyArray | None, samples: int | None, y: Array | None) -> None:
+def _check_score_arguments(method: str, key: PRNGKeyArray | None, samples: int | None, y: Array | None) -> None:
     if method == "monte_carlo" and (key is None or samples is None or samples < 1):
         raise ValueError(
             f"method='monte_carlo' needs key= and samples= of at least 1; got key={key}, samples={samples}"
@@ -205,11 +205,10 @@ def _weights(mask: Array, outputs: jax.ShapeDtypeStruct) -> Float[Array, "N *T"]
     return weights
 
 
-def _checked_scores(
+def _scores_at(
     problem: Problem, placement: Placement, method: str, key: PRNGKeyArray | None, samples: int | None, y: Array | None
 ) -> Float[Array, "N m *T C"] | None:
     """Scores at drawn or observed responses; None for an exact matrix."""
-    _check_responses_given(method, key, samples, y)
     if method not in {"monte_carlo", "empirical"}:
         return None
     responses = y

@@ -174,7 +174,7 @@ def check_finite(F: AbstractFisher, diagnose: Callable[[], object] | None = None
         )
     _complain("the metric Λ of the outputs", int(counts["metric"]))
     bad = [name for name, leaf in zip(leaf_paths(pulled), jax.tree.leaves(pulled), strict=True) if _nonfinite(leaf)]
-    if bad and problem.weights is not None and bool(jnp.any(problem.weights == 0)):
+    if bad and problem.weights is not None and not int(counts["tangents"]):
         raise ValueError(
             f"the Jacobian ∂z/∂{bad[0]} must be finite at masked positions too, where it is multiplied by 0: make the "
             "model finite there, with jnp.where on the argument of the operation that is undefined (check=False skips "
@@ -198,6 +198,9 @@ def count_nonfinite(problem: Problem, at: Placement) -> tuple[dict[str, Array], 
             "outside": jnp.sum(z >= part.family.upper),
             "metric": jnp.sum(~jnp.isfinite(metric)),
         }
+        if part.weights is not None:  # at the positions that count: the others are constants
+            tangents = pullback.derivative.push(jax.tree.map(jnp.ones_like, part.params))
+            counts["tangents"] = jnp.sum(~jnp.isfinite(tangents))
         return counts, pullback.derivative.pull(jnp.ones_like(z))
 
     return sum_over_samples(term, problem, at)
@@ -225,7 +228,7 @@ def _complain(name: str, bad: int) -> None:
         raise ValueError(f"{name} must be finite; {bad} entries are NaN or infinite (check=False skips this check)")
 
 
-Route = Callable[[Float[Array, " K"]], tuple[Float[Array, " P"], Float[Array, " P"]]]
+Route = Callable[[Float[Array, " P"]], tuple[Float[Array, " P"], Float[Array, " P"]]]
 """Random numbers ↦ (the image of a vector by some route, that vector)."""
 
 

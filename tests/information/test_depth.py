@@ -20,8 +20,8 @@ def passed(F, monkeypatch) -> list[str]:
         inner = getattr(_derivative.Pullback, name)
 
         def spied(*arguments, inner=inner):
-            ours = [frame.filename for frame in traceback.extract_stack() if "/lngeom/" in frame.filename]
-            seen.append([Path(name).name for name in ours if Path(name).name != MATHEMATICS])
+            ours = [Path(f.filename).name for f in traceback.extract_stack() if "/lngeom/" in f.filename]
+            seen.append([file for file in ours if file != MATHEMATICS])
             return inner(*arguments)
 
         monkeypatch.setattr(_derivative.Pullback, name, spied)
