@@ -290,7 +290,8 @@ def _command(seeds: list[int], options: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         interrupted = True
     configuration = {"first seed": min(seeds), "models": len(seeds), "devices": options.devices}
-    configuration |= {"jax": jax.__version__, "minutes": round((time.perf_counter() - start) / 60, 1)}
+    configuration |= {"jax": jax.__version__, "XLA_FLAGS": os.environ.get("XLA_FLAGS", "")}
+    configuration |= {"minutes": round((time.perf_counter() - start) / 60, 1)}
     if not options.only:
         write(found, configuration, options.out)
     summary = summarize(found)
