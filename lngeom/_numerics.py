@@ -152,6 +152,7 @@ def decide_rank(
       where every value is above t.
     - The rank is certain if this gap is at least 10 and no other gap rivals it. A rival is at least 10, and within a
       factor of 10 of the widest or between values above t.
+    - What is dropped must be explained by rounding: values above max(rows, columns) · eps · s may be signal.
 
     Args:
         singular_values: in descending order; may be traced.
@@ -196,6 +197,7 @@ def decide_rank(
     clear = rivals[rank]
     fewest = xp.where(clear, xp.argmax(rivals), xp.minimum(xp.sum(s > ceiling), bound))
     most = xp.where(clear, count - xp.argmax(rivals[::-1]), xp.minimum(xp.sum(s > floor), bound))
+    most = xp.maximum(most, xp.minimum(xp.sum(s > max(rows, columns) * floor), bound))
     low = dropped[rank]
     gap = xp.where((rank > 0) & (low > 0), kept[rank] / xp.where(low > 0, low, 1), xp.inf)
     fewest, most = xp.minimum(fewest, rank), xp.maximum(most, rank)

@@ -185,7 +185,7 @@ def _factor(case: Case, p: _Pieces, floor: Any, scores: np.ndarray | None) -> np
     counts = weights > 0
     J = np.where(counts[:, None, None], p.jacobian, 0)
     if scores is not None:
-        s = np.where(counts[None, :, None], scores, 0) * weights[None, :, None]
+        s = np.where(counts[None, :, None], scores, 0) * np.sqrt(weights)[None, :, None]
         each = np.einsum("mnc,ncp->mnp", s, J).reshape(len(s), samples, -1, J.shape[-1]).sum(2)
         return each.reshape(-1, J.shape[-1]) / (samples * len(s)) ** 0.5
     values, vectors = np.linalg.eigh(np.where(counts[:, None, None], p.metric, 0))

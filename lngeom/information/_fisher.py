@@ -62,9 +62,10 @@ def fisher(
             of X. A probe raises an error where they do and it was not said. Such a function is evaluated on all samples
             at once; one whose statistics are taken with `lngeom.information.BatchCoupled`, and a batch-normalized GLM,
             can be divided into chunks.
-        mask: [N T] (or [N]), nonzero for positions that count; may hold weights ≥ 0. Entries of X at the other
-            positions (in leaves [N T …] or [N …], like the mask) that are not finite count as 0. The model must be
-            finite there, with finite derivatives.
+        mask: [N T] (or [N]), nonzero for positions that count; may hold weights m ≥ 0, by which drawn or observed
+            scores are multiplied as √m, so that the mean over draws is F. Entries of X at the other positions (in
+            leaves [N T …] or [N …], like the mask) that are not finite count as 0. The model must be finite there,
+            with finite derivatives.
         method: "exact"; "printed" (Eqs. 13–14, normalized GLM); "monte_carlo" (responses drawn from the model);
             "empirical" (observed responses, which is another matrix).
         key: for "monte_carlo".

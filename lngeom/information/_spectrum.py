@@ -144,13 +144,16 @@ def rank_of(
     singular_values: Float[Array, " k"], problem: Problem, at: Placement, rtol: float | None = None
 ) -> RankDecision:
     """The rank decision for a factor reduced to at most P rows (arguments as `decompose`)."""
+    traced = not is_concrete(singular_values)
     if rtol is None:
         scale = cancelled(problem, at) if has_closed_form(problem) else 0.0
         eps = max(working_precision(problem).eps, float(jnp.finfo(singular_values.dtype).eps))
-        eps = eps if problem.scores is not None or problem.family.has_exact_root else eps**0.5
-        size = problem.size
-        return decide_rank(singular_values, size, size, scale, eps=eps, bound=largest_rank(problem))
-    traced = not is_concrete(singular_values)
+        size, bound = problem.size, largest_rank(problem)
+        found = decide_rank(singular_values, size, size, scale, eps=eps, bound=bound)
+        if problem.scores is not None or problem.family.has_exact_root:
+            return found
+        careful = decide_rank(singular_values, size, size, scale, eps=eps**0.5, bound=bound)
+        return careful._replace(most=jnp.maximum(found.most, careful.most) if traced else max(found.most, careful.most))
     values: Any = singular_values if traced else np.asarray(singular_values)
     rank = (values > rtol * values[:1]).sum()
     padded = jnp.pad(singular_values, 1, constant_values=(np.inf, 0))

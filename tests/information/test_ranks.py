@@ -116,8 +116,22 @@ def test_values_beyond_the_bound_measure_the_noise():
     assert decide_rank(s, 8, 8, bound=5)[:1] == (5,)
 
 
+def test_what_rounding_does_not_explain_is_not_dropped_with_certainty():
+    eps = float(np.finfo(np.float32).eps)
+    for dropped, certain in ((20 * eps, False), (5 * eps, True)):
+        decision = decide_rank(np.array([1, 0.5, dropped, 3 * eps, 2 * eps], np.float32), 10, 10)
+        assert (decision.rank, decision.certain) == (2, certain)
+
+
+def test_small_values_of_a_metric_without_an_exact_root_may_be_signal():
+    scales = jnp.diag(jnp.array([1.0, 0.5, 1e-9, 0.8e-9]))
+    F = lg.fisher(lambda p, x: x * p, jnp.ones((1, 4)), scales, family=Pairs())
+    with pytest.warns(RuntimeWarning, match="define metric_sqrt_product of Pairs, known to √eps only"):
+        assert F.rank().interval[1] == 4
+
+
 def test_a_traced_decision_is_the_concrete_one():
-    for s in (np.array([1.0, 1e-3, 1e-9, 1e-16]), np.zeros(3), np.logspace(0, -20, 30)):
+    for s in (np.array([1.0, 1e-3, 1e-9, 1e-16]), np.array([1, 3e-15, 1e-16]), np.zeros(3), np.logspace(0, -20, 30)):
         traced = jax.jit(lambda s: tuple(decide_rank(s, 10, 10)))(s)
         assert tuple(map(float, traced)) == pytest.approx(tuple(map(float, decide_rank(s, 10, 10))))
 
@@ -202,6 +216,20 @@ METHODS = {
     "project_horizontal": lambda F: F.project_horizontal(jnp.ones(F.in_size())),
     "mm": lambda F: F.mm(jnp.ones((F.in_size(), 3))),
 }
+
+
+class Pairs(lg.families.AbstractFamily):
+    dispersion: float = 1.0
+    joint = True
+
+    def log_partition(self, z):
+        return jnp.sum(jnp.square(z), -1) / 2 + (z[..., 0] * z[..., 1] + z[..., 2] * z[..., 3]) / 3
+
+    def log_base_measure(self, y):
+        return jnp.zeros(y.shape[:-1])
+
+    def sample(self, key, z):
+        return z
 
 
 class Pair(lg.families.AbstractFamily):
