@@ -21,7 +21,6 @@ import scipy.linalg
 import scipy.sparse
 from jaxtyping import Array, Float
 
-from lngeom._numerics import decide_rank
 from lngeom._types import GLMParameters, check_parameters
 from lngeom.families import Categorical
 from lngeom.glm import NormalizedGLM
@@ -33,6 +32,7 @@ from lngeom.normalizers import (
     Identity,
     WeightNorm,
 )
+from lngeom.numerics import decide_rank
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import lngeom as lg
 import numpy as np
 import pytest
 import scipy.stats as st
-from lngeom._numerics import agreement
+from lngeom.numerics import agreement
 
 from tests.cases import FAMILIES
 

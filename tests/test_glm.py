@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import lngeom as lg
 import numpy as np
 import pytest
-from lngeom._numerics import agreement
 from lngeom.claims import _reference
+from lngeom.numerics import agreement
 from lngeom.transformations import TABLE1, WEIGHT_SIGN_FLIP
 
 from tests.cases import FAMILIES, normalizers

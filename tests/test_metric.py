@@ -3,8 +3,8 @@ import jax.numpy as jnp
 import lngeom as lg
 import pytest
 from lngeom import metric
-from lngeom._numerics import agreement
 from lngeom.information import reference
+from lngeom.numerics import agreement
 
 X = jax.random.normal(jax.random.key(0), (40, 4))
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import find, given, settings, strategies as st
 from lngeom import strategies
-from lngeom._numerics import agreement
+from lngeom.numerics import agreement
 from lngeom.strategies._models import _is_valid
 
 FIND = settings(max_examples=500, database=None, derandomize=True)

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import lngeom as lg
 import numpy as np
-from lngeom._numerics import ConvergenceError
+from lngeom.numerics import ConvergenceError
 
 from analysis.fuzz.models import EITHER, REFUSED, RIGHT, Case
 from analysis.fuzz.reference import CLEAR, VACUOUS, Reference, reference

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from lngeom._numerics import agreement, tolerance
+from lngeom.numerics import agreement, tolerance
 
 Output = Float[np.ndarray, "N *T H"]
 
@@ -41,7 +41,7 @@ def deviation(before: Output, after: Output) -> float:
 
 
 def layer_tolerance(dtype: jax.typing.DTypeLike) -> float:
-    """Relative tolerance for one layer in a dtype: that of `_numerics`, and at least half of the digits.
+    """Relative tolerance for one layer in a dtype: that of `lngeom.numerics`, and at least half of the digits.
 
     The suite's data have few bits, and every transformation is exact on them. The condition of the data therefore
     plays no part, and a larger deviation comes from the layer.

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lngeom._numerics import Agreement, agreement, tolerance
+from lngeom.numerics import Agreement, agreement, tolerance
 
 
 class Verdict(StrEnum):

@@ -10,9 +10,9 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from lngeom._numerics import decide_rank
 from lngeom.discovery._discrete import DiscreteSymmetries
 from lngeom.discovery._layer import Part
+from lngeom.numerics import decide_rank
 
 CLOSE = 1e-6
 """Sine of the angle up to which a known generator counts as one of the algebra's (float64; float32 takes 1e-3)."""

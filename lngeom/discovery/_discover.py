@@ -10,10 +10,10 @@ import numpy as np
 import scipy.linalg
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from lngeom._numerics import decide_rank, tolerance
 from lngeom.discovery._algebra import SymmetryAlgebra
 from lngeom.discovery._discrete import discrete_symmetries
 from lngeom.discovery._layer import BATCH, Derivatives, Examined, Layer, Part
+from lngeom.numerics import decide_rank, tolerance
 
 LIMIT = 1000
 """Most unknowns m(m+1), HD up to 31: a singular value decomposition of as many columns (600: 8 s on a core)."""

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from lngeom._numerics import tolerance
+from lngeom.numerics import tolerance
 
 LIMIT = 1024
 """Largest number of transformations of one kind to try. Beyond it only transpositions and single flips are tried."""

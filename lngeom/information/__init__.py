@@ -1,7 +1,6 @@
 """Fisher information of normalized models, and of any JAX function: matrices, products, null spaces."""
 
 from lngeom._conventions import CONVENTIONS as CONVENTIONS, Convention as Convention, scaling as scaling
-from lngeom._numerics import ConvergenceError as ConvergenceError
 from lngeom.information._coupled import BatchCoupled as BatchCoupled
 from lngeom.information._fisher import fisher as fisher
 from lngeom.information._geometry import christoffel as christoffel, geodesic as geodesic
@@ -13,3 +12,4 @@ from lngeom.nullspace import (
     PredictedNullspace as PredictedNullspace,
     predicted_nullspace as predicted_nullspace,
 )
+from lngeom.numerics import ConvergenceError as ConvergenceError

@@ -15,7 +15,6 @@ import numpy as np
 from jax.tree_util import Partial
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
-from lngeom._numerics import ConvergenceError
 from lngeom._types import is_concrete, is_tracing
 from lngeom.glm import NormalizedGLM
 from lngeom.information._coupled import original
@@ -28,6 +27,7 @@ from lngeom.information._programs import working_precision
 from lngeom.information._sharding import Placement, sum_over_samples
 from lngeom.information._spectrum import SMALL, Decomposition
 from lngeom.nullspace import predicted_nullspace
+from lngeom.numerics import ConvergenceError
 
 NEARLY_NULL = 1e-6
 """A symmetry broken by an ε matters to a solution if its form is below this, relative to the largest eigenvalue."""

@@ -13,7 +13,6 @@ from jax.tree_util import Partial
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 from matfree import decomp, eig
 
-from lngeom._numerics import ConvergenceError, RankDecision, decide_rank
 from lngeom._types import is_concrete, is_tracing
 from lngeom.information._derivative import ClosedFormDerivative, Pullback, has_closed_form
 from lngeom.information._factor import decomposition_dtype, one_by_one, right_singular, rows_per_sample
@@ -22,6 +21,7 @@ from lngeom.information._problem import Problem
 from lngeom.information._products import AbstractFisher
 from lngeom.information._programs import working_precision
 from lngeom.information._sharding import Placement, sum_over_samples
+from lngeom.numerics import ConvergenceError, RankDecision, decide_rank
 
 SMALL = 3000
 """Rows or columns of a factor up to which its full decomposition is the quickest way."""

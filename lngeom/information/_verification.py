@@ -10,7 +10,6 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
-from lngeom._numerics import tolerance
 from lngeom._types import is_concrete, is_tracing
 from lngeom.information._coupled import BatchCoupled, streamed
 from lngeom.information._derivative import GLMFunction, Pullback
@@ -19,6 +18,7 @@ from lngeom.information._problem import Problem, leaf_paths
 from lngeom.information._products import AbstractFisher
 from lngeom.information._programs import working_precision
 from lngeom.information._sharding import Placement, sum_over_samples
+from lngeom.numerics import tolerance
 
 PROBE = 8
 """Samples in the probe: few, so that one of them moves any shared statistic by much."""

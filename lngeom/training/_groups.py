@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PyTree
 
-from lngeom._numerics import MARGIN
+from lngeom.numerics import MARGIN
 
 Selector = str | Sequence[str] | Mapping[str, str | Sequence[str]] | Callable[[str, Any], bool]
 Groups = tuple[tuple[str, tuple[int, ...]], ...]

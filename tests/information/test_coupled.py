@@ -4,8 +4,8 @@ import jax
 import jax.numpy as jnp
 import lngeom as lg
 import pytest
-from lngeom._numerics import agreement
 from lngeom.information import BatchCoupled, christoffel, reference
+from lngeom.numerics import agreement
 
 from tests.information import zoo
 

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import lngeom as lg
 import numpy as np
 import pytest
-from lngeom._numerics import agreement
+from lngeom.numerics import agreement
 
 from tests.information import zoo
 

@@ -5,7 +5,7 @@ import lngeom as lg
 import numpy as np
 import pytest
 from hypothesis import assume, given, settings, strategies as st
-from lngeom._numerics import decide_rank
+from lngeom.numerics import decide_rank
 
 from tests.cases import numpy_factor, random_configuration
 

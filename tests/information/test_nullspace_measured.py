@@ -7,7 +7,7 @@ import lngeom as lg
 import numpy as np
 import pytest
 from lngeom import GLMParameters
-from lngeom._numerics import agreement
+from lngeom.numerics import agreement
 
 from tests.information import zoo
 

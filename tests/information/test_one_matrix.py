@@ -6,8 +6,8 @@ import lngeom as lg
 import pytest
 from jax.flatten_util import ravel_pytree
 from jax.scipy.special import gammaln
-from lngeom._numerics import agreement
 from lngeom.information import _matrix, _products
+from lngeom.numerics import agreement
 
 from . import zoo
 from .zoo import Case, _normal

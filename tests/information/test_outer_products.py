@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 import lngeom as lg
 import pytest
-from lngeom._numerics import agreement
 from lngeom.information import _matrix
 from lngeom.information._programs import Irregular, find_structure
+from lngeom.numerics import agreement
 
 from tests.information import zoo
 

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import lngeom as lg
 import numpy as np
 import pytest
-from lngeom._numerics import agreement
 from lngeom.information import scaling
+from lngeom.numerics import agreement
 
 N, D, C = 12, 3, 2
 

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import lngeom as lg
 import numpy as np
 import pytest
-from lngeom._numerics import decide_rank
 from lngeom.information._programs import working_precision
+from lngeom.numerics import decide_rank
 
 from . import zoo
 from .zoo import _normal

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import lngeom as lg
 import pytest
-from lngeom._numerics import agreement
+from lngeom.numerics import agreement
 
 from .zoo import _normal
 

@@ -10,11 +10,11 @@ import sympy as sp
 from sympy import Expr, KroneckerDelta, sqrt
 
 from lngeom import families, normalizers
-from lngeom._numerics import RankDecision, decide_rank
 from lngeom.claims import Case, Problem, Role, Verdict, agree, claim, differ, proves, same_integer, vanishes
 from lngeom.claims.ba2016.fisher import factor
 from lngeom.glm import NormalizedGLM
 from lngeom.information import predicted_nullspace, reference
+from lngeom.numerics import RankDecision, decide_rank
 from lngeom.symbolic.actions import SHIFT
 from lngeom.symbolic.jacobian import (
     GAIN,
