@@ -4,8 +4,8 @@ import jax.numpy as jnp
 import lngeom as lg
 import pytest
 import sympy as sp
-from lngeom.claims import proof_of
 from lngeom.claims.extended import settled
+from lngeom.claims.proofs import proof_of
 from lngeom.invariance_table import EXTENDED, Cell
 from lngeom.symbolic import Counterexample, Proof, prove
 from lngeom.symbolic.layers import METHODS, Layer

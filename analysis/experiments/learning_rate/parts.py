@@ -12,7 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from lngeom import families, fisher, nn, training
-from lngeom.claims import NORMALIZERS, Problem
+from lngeom.claims import Problem
+from lngeom.claims.problem import NORMALIZERS
 from lngeom.claims.training import equilibria, network
 from lngeom.claims.training.equivalence import TITLES, scaled_runs
 from lngeom.claims.training.exponential import EXPONENTIAL, EXPONENTIAL_ADAPTIVE, exponential_runs

@@ -7,8 +7,9 @@ from sympy import Expr, KroneckerDelta, sqrt
 
 from lngeom import families, metric
 from lngeom._types import GLMParameters
-from lngeom.claims import Case, Problem, Role, Verdict, agree, claim, differ, proves
+from lngeom.claims import Problem, Role, Verdict, agree, claim, differ, proves
 from lngeom.claims.ba2016.fisher import KL_TOLERANCE, LAMBDA, PHI, automatic, divergences
+from lngeom.claims.problem import Case
 from lngeom.symbolic.actions import ACTIONS, DELTA
 from lngeom.symbolic.jacobian import GAIN, LAYER
 from lngeom.symbolic.layers import BATCH_NORM, LAYER_NORM, WEIGHT_NORM, Layer, Method

@@ -8,22 +8,11 @@ import sympy as sp
 from sympy import Expr, KroneckerDelta, sqrt
 
 from lngeom import nn
-from lngeom.claims import (
-    Evidence,
-    Kind,
-    Problem,
-    Role,
-    Verdict,
-    _reference,
-    agree,
-    claim,
-    differ,
-    proves,
-    same_integer,
-    vanishes,
-)
+from lngeom.claims import Problem, Role, Verdict, _reference, agree, claim, differ, proves, same_integer, vanishes
 from lngeom.claims.ba2016.metric import POSITIVE
 from lngeom.claims.ba2016.table1 import POSITIVE_EPSILON, scaling_assumptions
+from lngeom.claims.evidence import Evidence, Kind
+from lngeom.nn.gated import LSTMState
 from lngeom.symbolic.actions import DELTA, WEIGHT_MATRIX_RESCALING
 from lngeom.symbolic.jacobian import LAYER
 from lngeom.symbolic.layers import LAYER_NORM, Layer
@@ -52,7 +41,7 @@ def cell_of(problem: Problem, kind, **options):
 def start(problem: Problem, cell):
     """A random state (h, c) of the cell; zeros would have no variance, and an undefined layer norm with ε = 0."""
     h, c = jax.random.normal(problem.key("state"), (2, BATCH, HIDDEN), problem.inputs.dtype)
-    return nn.LSTMState(h, c) if isinstance(cell, nn.LSTM | nn.LayerNormLSTM) else h
+    return LSTMState(h, c) if isinstance(cell, nn.LSTM | nn.LayerNormLSTM) else h
 
 
 def transcription(problem: Problem, cell):

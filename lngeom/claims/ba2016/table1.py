@@ -12,23 +12,10 @@ from sympy import Expr, KroneckerDelta, sqrt
 
 from lngeom import normalizers
 from lngeom._types import GLMParameters
-from lngeom.claims import (
-    NORMALIZERS,
-    TITLES,
-    Case,
-    Claim,
-    Evidence,
-    Problem,
-    Role,
-    Verdict,
-    _reference,
-    agree,
-    claim,
-    differ,
-    proves,
-    register,
-    vanishes,
-)
+from lngeom.claims import Problem, Role, Verdict, _reference, agree, claim, differ, proves, vanishes
+from lngeom.claims.evidence import Evidence
+from lngeom.claims.problem import NORMALIZERS, TITLES, Case
+from lngeom.claims.registry import Claim, register
 from lngeom.paper import TABLE1
 from lngeom.symbolic.actions import ACTIONS, DELTA, SAMPLE_SCALE, SHIFT, WEIGHT_MATRIX_RESCALING, Action
 from lngeom.symbolic.jacobian import LAYER, SIGMA, product_steps, with_product

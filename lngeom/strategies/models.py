@@ -14,7 +14,7 @@ from lngeom._types import GLMParameters
 from lngeom.families import AbstractFamily
 from lngeom.glm import NormalizedGLM
 from lngeom.normalizers import AbstractNormalizer, AbstractStatisticsNormalizer, summed_inputs
-from lngeom.strategies._numbers import Size, array, entries, grids, scales, sizes
+from lngeom.strategies.numbers import Size, array, entries, grids, scales, sizes
 from lngeom.transformations import AffineAction, Column, Transformation
 
 MARGIN = 0.05

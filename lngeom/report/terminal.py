@@ -7,7 +7,10 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from lngeom.claims import TITLES, Claim, Kind, Outcome, Strength, Verdict
+from lngeom.claims import Verdict
+from lngeom.claims.evidence import Kind, Strength
+from lngeom.claims.problem import TITLES
+from lngeom.claims.registry import Claim, Outcome
 from lngeom.data import Dataset
 from lngeom.invariance_table import EQUIVARIANCE, EXTENDED, Cell
 from lngeom.normalizers import METHODS

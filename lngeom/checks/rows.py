@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 
-from lngeom.checks._subject import Subject, as_elsewhere
+from lngeom.checks.subject import Subject, as_elsewhere
 from lngeom.invariance_table import EQUIVARIANCE, EXTENDED
 from lngeom.normalizers import METHODS
 from lngeom.transformations import BASIS_CHANGES, EQUIVARIANCES, Column, MatrixGroup, extended
