@@ -151,7 +151,8 @@ def decide_rank(
     - The cut goes to the widest gap at or below the ceiling. Values below the floor count as the floor. No cut is made
       where every value is above t.
     - The rank is certain if this gap is at least 10 and no other gap rivals it. A rival is at least 10, and within a
-      factor of 10 of the widest or between values above t.
+      factor of 10 of the widest or between values above t; below a value above the floor, values count down to a
+      tenth of the floor.
     - What is dropped must be explained by rounding: values above max(rows, columns) · eps · s may be signal.
 
     Args:
@@ -189,11 +190,12 @@ def decide_rank(
     widths = widths_above(floor)
     widest = xp.where(allowed & (ranks == count) & (s[-1] > threshold), xp.inf, widths)
     rank = xp.argmax(widest)
-    rivals = (widths >= CLEAR_GAP) & (
-        (widest >= xp.max(widest) / CLEAR_GAP)
+    faint = xp.where(kept > floor, widths_above(floor / CLEAR_GAP), widths)
+    rivals = (faint >= CLEAR_GAP) & (
+        (xp.maximum(faint, widest) >= xp.max(widest) / CLEAR_GAP)
         | (widths_above(xp.maximum(threshold, floor)) >= CLEAR_GAP)
-        | (ranks == rank)
     )
+    rivals |= (ranks == rank) & (widths >= CLEAR_GAP)
     clear = rivals[rank]
     fewest = xp.where(clear, xp.argmax(rivals), xp.minimum(xp.sum(s > ceiling), bound))
     most = xp.where(clear, count - xp.argmax(rivals[::-1]), xp.minimum(xp.sum(s > floor), bound))
