@@ -22,12 +22,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from lngeom._trees import leaf_paths
 from lngeom._types import GLMParameters
 from lngeom.families import Categorical, Gaussian
 from lngeom.information._coupled import at_parameters
 from lngeom.information._derivative import GLMFunction
 from lngeom.information._matrix import diagonal
-from lngeom.information._problem import Frozen, Problem, leaf_paths, leaf_slices
+from lngeom.information._problem import Frozen, Problem, leaf_slices
 from lngeom.information._products import AbstractFisher
 from lngeom.information._spectrum import Decomposition, leading_eigenvalues
 from lngeom.normalizers import AbstractGroupedNormalizer

@@ -10,11 +10,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
+from lngeom._trees import leaf_paths
 from lngeom._types import is_concrete, is_tracing
 from lngeom.information._coupled import BatchCoupled, streamed
 from lngeom.information._derivative import GLMFunction, Pullback
 from lngeom.information._factor import decomposition_dtype
-from lngeom.information._problem import Problem, leaf_paths
+from lngeom.information._problem import Problem
 from lngeom.information._products import AbstractFisher
 from lngeom.information._programs import working_precision
 from lngeom.information._sharding import Placement, sum_over_samples
