@@ -107,6 +107,9 @@ def agreement(a: jax.typing.ArrayLike, b: jax.typing.ArrayLike, tol: float | Non
 CLEAR_GAP = 10.0
 """A cut between singular values is clear if the smallest kept one is this much larger than the largest dropped one."""
 
+DECISIVE_GAP = 1e4
+"""A cut below which values of some units in the last place are rounding errors, and not small signals."""
+
 
 class RankDecision(NamedTuple):
     """The numerical rank of a factor and its certainty (arrays where the singular values are traced).
@@ -151,9 +154,9 @@ def decide_rank(
     - The cut goes to the widest gap at or below the ceiling. Values below the floor count as the floor. No cut is made
       where every value is above t.
     - The rank is certain if this gap is at least 10 and no other gap rivals it. A rival is at least 10, and within a
-      factor of 10 of the widest or between values above t; below a value above the floor, values count down to a
-      tenth of the floor.
-    - What is dropped must be explained by rounding: values above max(rows, columns) · eps · s may be signal.
+      factor of 10 of the widest or between values above t.
+    - What is dropped must be explained by rounding: values above the floor may be signal, or above max(rows, columns)
+      times the floor where the gap is at least 10⁴.
 
     Args:
         singular_values: in descending order; may be traced.
@@ -190,16 +193,16 @@ def decide_rank(
     widths = widths_above(floor)
     widest = xp.where(allowed & (ranks == count) & (s[-1] > threshold), xp.inf, widths)
     rank = xp.argmax(widest)
-    faint = xp.where(kept > floor, widths_above(floor / CLEAR_GAP), widths)
-    rivals = (faint >= CLEAR_GAP) & (
-        (xp.maximum(faint, widest) >= xp.max(widest) / CLEAR_GAP)
+    rivals = (widths >= CLEAR_GAP) & (
+        (widest >= xp.max(widest) / CLEAR_GAP)
         | (widths_above(xp.maximum(threshold, floor)) >= CLEAR_GAP)
+        | (ranks == rank)
     )
-    rivals |= (ranks == rank) & (widths >= CLEAR_GAP)
     clear = rivals[rank]
     fewest = xp.where(clear, xp.argmax(rivals), xp.minimum(xp.sum(s > ceiling), bound))
     most = xp.where(clear, count - xp.argmax(rivals[::-1]), xp.minimum(xp.sum(s > floor), bound))
-    most = xp.maximum(most, xp.minimum(xp.sum(s > max(rows, columns) * floor), bound))
+    explained = xp.where(xp.max(widest) >= DECISIVE_GAP, max(rows, columns), 1) * floor
+    most = xp.maximum(most, xp.minimum(xp.sum(s > explained), bound))
     low = dropped[rank]
     gap = xp.where((rank > 0) & (low > 0), kept[rank] / xp.where(low > 0, low, 1), xp.inf)
     fewest, most = xp.minimum(fewest, rank), xp.maximum(most, rank)
