@@ -24,7 +24,7 @@ from lngeom.symbolic.sums import FREE_INDICES, D, Field, G, H, Index, M, N, T, f
 EPSILON = sp.Symbol("epsilon", nonnegative=True)
 SLOPE = sp.Symbol("alpha", positive=True)
 STORED_MEAN, STORED_VARIANCE = field("m"), field("v", positive=True)
-STORED_SQUARE, STORED_BIAS = field("psi2", positive=True), field("c")
+STORED_SQUARE, STORED_BIAS = field("psi2", positive=True), field("beta")
 DIRECTION = field("v")
 _WEIGHTS, _INPUTS = field("W"), field("X")
 
