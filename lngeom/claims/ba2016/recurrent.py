@@ -13,11 +13,12 @@ from lngeom.claims.ba2016.metric import POSITIVE
 from lngeom.claims.ba2016.table1 import POSITIVE_EPSILON, scaling_assumptions
 from lngeom.claims.evidence import Evidence, Kind
 from lngeom.nn.gated import LSTMState
-from lngeom.symbolic.actions import DELTA, WEIGHT_MATRIX_RESCALING
+from lngeom.symbolic.actions import DELTA
 from lngeom.symbolic.jacobian import LAYER
 from lngeom.symbolic.layers import LAYER_NORM, Layer
 from lngeom.symbolic.proof import Assumption, Counterexample, Proof, equality, expanded, fact, matrix
 from lngeom.symbolic.sums import D, Field, H, derivative, field, i, mean, n, total
+from lngeom.transformations import WEIGHT_MATRIX_RESCALING
 
 TOPIC = "recurrent"
 STEPS, BATCH, INPUTS, HIDDEN = 12, 3, 4, 6
