@@ -20,15 +20,29 @@ jax.config.update("jax_numpy_dtype_promotion", "strict")
 threadpool_limits(1, user_api="blas")
 
 
+MAPPINGS = 30_000
+"""Mappings of memory from which compiled programs are dropped. A process may have 65,530, and each program needs some."""
+
+
+def _mappings() -> float:
+    """Mappings of this process; infinite where the system does not say."""
+    try:
+        with open("/proc/self/maps", "rb") as file:
+            return sum(1 for _ in file)
+    except OSError:
+        return float("inf")
+
+
 @pytest.fixture(autouse=True, scope="module")
 def _compile_quickly(request):
     """Most of a test's time is compilation; only the layers' tests look at what the optimizer makes of the code.
 
-    What a module compiled goes with it: a process may have 65,530 mappings of memory, and the whole suite needs more.
+    Modules share what they compiled the same way: a program is found again by its function and shapes.
     """
-    jax.config.update("jax_disable_most_optimizations", "tests/nn" not in request.node.nodeid)
-    yield
-    jax.clear_caches()
+    quickly = "tests/nn" not in request.node.nodeid
+    if jax.config.read("jax_disable_most_optimizations") != quickly or _mappings() > MAPPINGS:
+        jax.clear_caches()
+    jax.config.update("jax_disable_most_optimizations", quickly)
 
 
 def pytest_collection_modifyitems(items):

@@ -1,6 +1,7 @@
 """Models of every kind the Fisher operator must be right for, and an obviously correct dense reference."""
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any, NamedTuple
 
 import jax
@@ -37,16 +38,21 @@ class Case(NamedTuple):
 
 def dense_reference(case: Case) -> jax.Array:
     """The mean of JᵀΛJ summed over unmasked positions, with Λ the Hessian of the log-partition."""
-    flat, unravel = ravel_pytree(case.params)
-    z = case.apply(case.params, case.X)
-    J = jax.jacfwd(lambda theta: case.apply(unravel(theta), case.X))(flat)
-    if z.ndim == 1:
-        z, J = z[:, None], J[:, None]
-    samples, classes = z.shape[0], z.shape[-1]
-    weights = jnp.ones(z.shape[:-1]) if case.mask is None else case.mask.astype(z.dtype)
-    J, z, weights = J.reshape(-1, classes, flat.size), z.reshape(-1, classes), weights.reshape(-1)
-    metric = jax.vmap(jax.hessian(lambda z: jnp.sum(case.family.log_partition(z))))(z) / case.family.dispersion
-    return jnp.einsum("n,nip,nij,njq->pq", weights, J, metric, J) / samples
+
+    @jax.jit
+    def compute(params, X, mask):
+        flat, unravel = ravel_pytree(params)
+        z = case.apply(params, X)
+        J = jax.jacfwd(lambda theta: case.apply(unravel(theta), X))(flat)
+        if z.ndim == 1:
+            z, J = z[:, None], J[:, None]
+        samples, classes = z.shape[0], z.shape[-1]
+        weights = jnp.ones(z.shape[:-1]) if mask is None else mask.astype(z.dtype)
+        J, z, weights = J.reshape(-1, classes, flat.size), z.reshape(-1, classes), weights.reshape(-1)
+        metric = jax.vmap(jax.hessian(lambda z: jnp.sum(case.family.log_partition(z))))(z) / case.family.dispersion
+        return jnp.einsum("n,nip,nij,njq->pq", weights, J, metric, J) / samples
+
+    return compute(case.params, case.X, case.mask)
 
 
 def _normalize(x, gain, bias, eps=1e-6):
@@ -64,6 +70,7 @@ def _normal(seed, *shape):
     return jax.random.normal(jax.random.key(seed), shape)
 
 
+@cache
 def layer_norm_network() -> Case:
     def apply(p, x):
         h = jnp.tanh(_normalize(x @ p["first"]["kernel"], p["norm"]["gain"], p["norm"]["bias"]))
@@ -77,6 +84,7 @@ def layer_norm_network() -> Case:
     return Case("layer-norm network", apply, params, _normal(4, 40, 4), lg.families.Categorical())
 
 
+@cache
 def plain_network() -> Case:
     def apply(p, x):
         return jax.nn.relu(x @ p[0] + p[1][None, :]) @ p[2] + p[3][None, :]
@@ -85,6 +93,7 @@ def plain_network() -> Case:
     return Case("relu network", apply, params, _normal(3, 30, 3), lg.families.Gaussian(0.5))
 
 
+@cache
 def batch_norm_network() -> Case:
     def apply(p, x):
         a = x @ p["kernel"]
@@ -105,6 +114,7 @@ def two_batch_norms(p, x, mean):
     return x @ p["out"]
 
 
+@cache
 def batch_coupled_network() -> Case:
     """A function that says which means it takes, so that its samples can be divided; N = 25."""
     case = batch_norm_network()
@@ -114,6 +124,7 @@ def batch_coupled_network() -> Case:
     )
 
 
+@cache
 def scalar_output() -> Case:
     def apply(p, x):
         return jnp.tanh(x["a"] @ p["w"]) + x["b"] * p["s"]
@@ -123,6 +134,7 @@ def scalar_output() -> Case:
     return Case("scalar output, inputs a pytree", apply, params, X, lg.families.Poisson())
 
 
+@cache
 def transformer_block() -> Case:
     """A pre-norm block with QK-norm on [N T] tokens, logits at every position."""
     width, heads, vocabulary = 8, 2, 5
@@ -167,6 +179,7 @@ def _reverse_only(x):
 _reverse_only.defvjp(lambda x: (jnp.tanh(x), jnp.tanh(x)), lambda y, ct: (ct * (1 - jnp.square(y)),))
 
 
+@cache
 def custom_reverse_rule() -> Case:
     case = plain_network()
 
