@@ -1,12 +1,23 @@
 """Settings of every test: float64, strict promotion, hypothesis profiles, quick compilation."""
 
+import atexit
 import os
+import tempfile
 from importlib import metadata
 
 # Without its fusion emitters XLA compiles in half the time. Flags that are set already stay. Later versions of XLA end
 # the process at a flag that they do not know. `tests/nn/test_accuracy.py` repeats itself with XLA's default.
 if metadata.version("jaxlib").startswith("0.10."):
     os.environ.setdefault("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false")
+
+# XLA compiles a program once a session: the workers and the programs that tests start share a folder. It goes at the end.
+# Name a folder in JAX_COMPILATION_CACHE_DIR to keep it for the next session.
+if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+    _compiled = tempfile.TemporaryDirectory(prefix="compiled", ignore_cleanup_errors=True)
+    atexit.register(_compiled.cleanup)
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = _compiled.name
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 
 import jax
 import pytest

@@ -89,6 +89,41 @@ def replace_masked_samples(problem: Problem) -> Problem:
     return replace(problem, inputs=jax.tree.map(put, problem.inputs))
 
 
+@functools.partial(jax.jit, static_argnames="rows")
+def _leading(per_sample: tuple, rows: int) -> tuple:
+    """The first samples."""
+    return jax.tree.map(lambda leaf: leaf[:rows], per_sample)
+
+
+@jax.jit
+def _probes(per_sample: tuple) -> tuple[tuple, ...]:
+    """The samples with another first one, in the reverse order, and the first and the last one alone."""
+    inputs, *others = per_sample
+    orders = (slice(None, None, -1), slice(0, 1), slice(-1, None))
+    picked = (jax.tree.map(lambda leaf, at=at: leaf[at], per_sample) for at in orders)
+    return (jax.tree.map(_perturbed, inputs), *others), *picked
+
+
+@jax.jit
+def _masked_outputs(problem: Problem) -> Array:
+    """The outputs, with 0 at positions that do not count."""
+    z = problem.outputs(problem.params, problem.inputs)
+    return z if problem.weights is None else jnp.where(problem.weights[..., None] > 0, z, 0)
+
+
+@jax.jit
+def _changes(z: Array, replaced: Array, backwards: Array, first: Array, last: Array) -> tuple[Array, ...]:
+    """The size of the outputs, and by how much each probe moves those of samples that are the same."""
+    wide = decomposition_dtype(z.dtype)
+    z, replaced, backwards, first, last = (v.astype(wide) for v in (z, replaced, backwards, first, last))
+
+    def largest(values: Array, where: Array) -> Array:
+        return jnp.max(jnp.where(jnp.isfinite(where), jnp.abs(values), 0), initial=0)
+
+    pairs = ((replaced[1:], z[1:]), (backwards[::-1], z), (first, z[:1]), (last, z[-1:]))
+    return largest(z, z), *(largest(after - before, before) for after, before in pairs)
+
+
 def check_coupling(problem: Problem) -> None:
     """Looks whether a sample's outputs depend on that sample alone, as they must unless samples are said to interact.
 
@@ -103,37 +138,18 @@ def check_coupling(problem: Problem) -> None:
     if problem.rows < 2 or (problem.coupled and not streams):
         return
     rows = min(PROBE, problem.rows)
-    few = problem.with_samples(jax.tree.map(lambda a: a[:rows], problem.per_sample))
+    few = problem.with_samples(_leading(problem.per_sample, rows))
     if streams:
         few = streamed(few, rows)
 
-    @jax.jit
-    def outputs(problem: Problem) -> Array:
-        z = problem.outputs(problem.params, problem.inputs)
-        return z if problem.weights is None else jnp.where(problem.weights[..., None] > 0, z, 0)
-
-    def look(part: Problem) -> Array:
-        return outputs(part).astype(decomposition_dtype(z.dtype))
-
-    def pick(order: slice) -> Problem:
-        return few.with_samples(jax.tree.map(lambda a: a[order], few.per_sample))
-
-    z = outputs(few)
-    before = look(few)
-    scale = float(jnp.max(jnp.where(jnp.isfinite(before), jnp.abs(before), 0)))
-
-    def moved(after: Array, expected: Array) -> float:
-        return float(jnp.max(jnp.where(jnp.isfinite(expected), jnp.abs(after - expected), 0), initial=0))
-
-    replaced = replace(few, inputs=jax.tree.map(_perturbed, few.inputs))
+    replaced, backwards, first, last = _probes(few.per_sample)
+    z = _masked_outputs(few)
+    moved = [_masked_outputs(few.with_samples(probe)) for probe in (replaced, backwards, first, last)]
+    scale, *changes = (float(v) for v in _changes(z, *moved))
     found = {
-        f"changing the first of {rows} samples moved the outputs of the others": moved(look(replaced)[1:], before[1:]),
-        f"reversing the order of {rows} samples moved their outputs": moved(
-            look(pick(slice(None, None, -1)))[::-1], before
-        ),
-        "outputs of a sample change when it is evaluated alone": max(
-            moved(look(pick(slice(k, k + 1))), before[k : k + 1]) for k in (0, rows - 1)
-        ),
+        f"changing the first of {rows} samples moved the outputs of the others": changes[0],
+        f"reversing the order of {rows} samples moved their outputs": changes[1],
+        "outputs of a sample change when it is evaluated alone": max(changes[2:]),
     }
     finest = tolerance(z.dtype)
     if all(change <= finest * scale for change in found.values()):
@@ -156,8 +172,8 @@ def check_finite(F: AbstractFisher, diagnose: Callable[[], object] | None = None
     `diagnose` is called where z is not what it should be, to raise an error that says more.
     """
     problem = F.problem
-    for name, leaf in zip(leaf_paths(problem.params), jax.tree.leaves(problem.params), strict=True):
-        _require(leaf, f"parameter {name}")
+    for name, bad in zip(leaf_paths(problem.params), _nonfinite(problem.params), strict=True):
+        _complain(f"parameter {name}", int(bad))
     counts, pulled = count_nonfinite(problem, F.chunks)
     if diagnose is not None and int(counts["outputs"]) + int(counts["cancelled"]):
         diagnose()
@@ -174,15 +190,16 @@ def check_finite(F: AbstractFisher, diagnose: Callable[[], object] | None = None
             f"{int(counts['outside'])} are not"
         )
     _complain("the metric Λ of the outputs", int(counts["metric"]))
-    bad = [name for name, leaf in zip(leaf_paths(pulled), jax.tree.leaves(pulled), strict=True) if _nonfinite(leaf)]
-    if bad and problem.weights is not None and not int(counts["tangents"]):
+    jacobians = {name: int(bad) for name, bad in zip(leaf_paths(pulled), _nonfinite(pulled), strict=True)}
+    if any(jacobians.values()) and problem.weights is not None and not int(counts["tangents"]):
+        first = next(name for name, bad in jacobians.items() if bad)
         raise ValueError(
-            f"the Jacobian ∂z/∂{bad[0]} must be finite at masked positions too, where it is multiplied by 0: make the "
+            f"the Jacobian ∂z/∂{first} must be finite at masked positions too, where it is multiplied by 0: make the "
             "model finite there, with jnp.where on the argument of the operation that is undefined (check=False skips "
             "this check)"
         )
-    for name, leaf in zip(leaf_paths(pulled), jax.tree.leaves(pulled), strict=True):
-        _require(leaf, f"the Jacobian ∂z/∂{name}")
+    for name, bad in jacobians.items():
+        _complain(f"the Jacobian ∂z/∂{name}", bad)
 
 
 @functools.partial(jax.jit, static_argnames="at")
@@ -216,12 +233,10 @@ def _count_cancelled(problem: Problem) -> Array:
     return jnp.sum(cancelled if problem.weights is None else cancelled & (problem.weights > 0)[..., None])
 
 
-def _nonfinite(value: Array) -> int:
-    return int(jnp.sum(~jnp.isfinite(value)))
-
-
-def _require(value: Array, name: str) -> None:
-    _complain(name, _nonfinite(value))
+@jax.jit
+def _nonfinite(tree: PyTree) -> list[Array]:
+    """For each leaf the number of entries that are NaN or infinite."""
+    return [jnp.sum(~jnp.isfinite(leaf)) for leaf in jax.tree.leaves(tree)]
 
 
 def _complain(name: str, bad: int) -> None:
