@@ -33,11 +33,6 @@ ONE, TWO = np.ones(3), 2 * np.ones(3)
 YES, NO = agree("same", ONE, ONE), agree("same", ONE, TWO)
 
 
-@pytest.fixture(scope="module")
-def problem():
-    return Problem(jax.random.normal(jax.random.key(9), (90, 6)), seed=1, units=4)
-
-
 @pytest.mark.parametrize(
     ("evidence", "verdict"),
     [
