@@ -105,8 +105,14 @@ def evidence(what: str, case: Case, formula: int | None = None):
         yield vanishes(f"{what}: √F on the predicted basis", lengths, scale=scale, steps=steps)
 
 
-def _nullspace_claim(id: str, statement: str, formula: str, cases, assumptions=("Λ ≻ 0", "every g_i ≠ 0", "ε = 0")):
+def _nullspace_claim(id: str, statement: str, formula: str, cases, assumptions=("every g_i ≠ 0", "ε = 0")):
     """Registers a claim: `cases(problem)` yields (what, case, dimension by the formula or None)."""
+    span = "their span" if id == "nullspace.bn" else "R^D"
+    assumptions = (
+        "Λ ≻ 0, for a softmax up to its shift",
+        f"many inputs, which fill an open set of {span}",
+        *assumptions,
+    )
 
     @claim(
         id, topic=TOPIC, source="Section 5.2 (not in the paper)", statement=statement, formula=formula,
@@ -166,6 +172,7 @@ _nullspace_claim(
     "scale of W, the D shifts 1γᵀ, and in very wide layers trades between gain and weights.",
     r"\dim\ker F = D + 1 + \max(0, H - r(r+3)/2)",
     lambda p: _with_data(p, "ln", layer_norm_dimension),
+    assumptions=("H ≥ 3", "every g_i ≠ 0", "ε = 0"),
 )
 
 
@@ -229,6 +236,7 @@ _nullspace_claim(
     "RMS norm's has dimension 1 + max(0, H − r(r+1)/2), r = min(D, H).",
     r"\dim\ker F = 1 + \max(0, H - r(r+1)/2)",
     lambda p: _with_data(p, "rms", rms_norm_dimension),
+    assumptions=("H ≥ 2", "every g_i ≠ 0", "ε = 0"),
 )
 
 
@@ -252,6 +260,7 @@ _nullspace_claim(
     "Group norm's is the sum over groups of layer norm's with H/G units.",
     r"\dim\ker F = \sum_{\text{groups}} \dim\ker F_{\mathrm{LN}}(H/G)",
     lambda p: _with_data(p, "gn", lambda h, d: 2 * layer_norm_dimension(h // 2, d)),
+    assumptions=("3 units or more in a group", "every g_i ≠ 0", "ε = 0"),
 )
 
 
@@ -333,7 +342,7 @@ _nullspace_claim(
     "A GLM without normalization but with a gain has a null space of dimension H: w_i against g_i.",
     r"\dim\ker F = H",
     lambda p: _with_data(p, "identity", lambda h, d: h),
-    assumptions=("Λ ≻ 0", "every g_i ≠ 0"),
+    assumptions=("every g_i ≠ 0",),
 )
 
 
@@ -365,7 +374,7 @@ _nullspace_claim(
     "With a softmax output, layer norm's has dimension D + 2 + max(0, H − r(r+1)/2), r = min(D, H−1).",
     r"\dim\ker F = D + 2 + \max(0, H - r(r+1)/2)",
     lambda p: _with_data(p, "ln", softmax_layer_norm_dimension, family=families.Categorical()),
-    assumptions=("every g_i ≠ 0", "ε = 0"),
+    assumptions=("H ≥ 3", "every g_i ≠ 0", "ε = 0"),
 )
 
 
@@ -397,7 +406,7 @@ _nullspace_claim(
     "With a softmax output, RMS norm's has dimension 2 + max(0, H + r − r(r+1)/2), r = min(D, H).",
     r"\dim\ker F = 2 + \max(0, H + r - r(r+1)/2)",
     lambda p: _with_data(p, "rms", softmax_rms_norm_dimension, family=families.Categorical()),
-    assumptions=("every g_i ≠ 0", "ε = 0"),
+    assumptions=("H ≥ 2", "every g_i ≠ 0", "ε = 0"),
 )
 
 
@@ -426,7 +435,7 @@ _nullspace_claim(
         *_shapes(p, normalizers.RMSNorm(eps=0.1), lambda h, d: rms_norm_dimension(h, d) - 1, ((6, 4), (12, 2))),
         *_shapes(p, normalizers.BatchNorm(eps=0.1), lambda h, d: h, ((6, 4),)),
     ],
-    assumptions=("ε > 0", "every g_i ≠ 0", "no constant combination of the inputs"),
+    assumptions=("ε > 0", "H ≥ 3", "every g_i ≠ 0", "no constant combination of the inputs"),
 )
 
 
