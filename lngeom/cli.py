@@ -357,7 +357,8 @@ def fisher(
     import jax
 
     from lngeom import _fisher_command as command, report
-    from lngeom.information import ConvergenceError, summarize
+    from lngeom._fisher_summary import summarize
+    from lngeom.information import ConvergenceError
 
     _compile_sparingly()
     try:

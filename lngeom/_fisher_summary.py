@@ -86,7 +86,7 @@ def summarize(
 
     Example:
         >>> import jax, lngeom as lg
-        >>> from lngeom.information import summarize
+        >>> from lngeom._fisher_summary import summarize
         >>> model = lg.NormalizedGLM(lg.normalizers.LayerNorm(), lg.families.Bernoulli())
         >>> params = model.init(jax.random.key(0), inputs=3, outputs=5)
         >>> F = lg.fisher(model, params, jax.random.normal(jax.random.key(1), (100, 3)))
