@@ -10,7 +10,6 @@ from jaxtyping import Float
 
 from lngeom._types import GLMParameters
 from lngeom.information import _spectrum
-from lngeom.information._coupled import original
 from lngeom.information._derivative import GLMFunction
 from lngeom.information._nullspace import Description, measure
 from lngeom.information._operator import FisherOperator
@@ -137,7 +136,6 @@ def _predicted(operator: FisherOperator) -> PredictedNullspace | None:
     if not isinstance(model, GLMFunction) or not whole or operator.method != "exact" or problem.weights is not None:
         return None
     try:
-        glm = type(model.model)(original(model.model.normalizer), model.model.family)
-        return predicted_nullspace(glm, params, problem.inputs)
+        return predicted_nullspace(model.model, params, problem.inputs)
     except ValueError:  # a normalizer without theory
         return None

@@ -11,7 +11,7 @@ import functools
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -24,7 +24,7 @@ from lngeom.information._derivative import GLMFunction
 from lngeom.information._planner import CHUNK, STORED, available_memory, derivative_bytes, format_bytes
 from lngeom.information._problem import Frozen, Problem
 from lngeom.information._sharding import Placement, sum_over_samples
-from lngeom.normalizers import AbstractNormalizer, AbstractStatisticsNormalizer, BatchNorm, Statistics
+from lngeom.normalizers import BatchNorm, Statistics
 
 
 class BatchCoupled(eqx.Module):
@@ -111,7 +111,7 @@ class StreamedFunction(eqx.Module):
         return _run(self.apply, params, inputs, tuple(s(params) for s in self.statistics))[0]
 
 
-class StreamedBatchNorm(AbstractStatisticsNormalizer):
+class StreamedBatchNorm(BatchNorm):
     """Batch norm with the moments of a data set, and how they move with the weights to first order.
 
     Attributes:
@@ -122,14 +122,11 @@ class StreamedBatchNorm(AbstractStatisticsNormalizer):
         chunk: samples at a time when moments are computed.
     """
 
-    origin: Float[Array, "H D"]
-    input_mean: Float[Array, " D"]
-    scale: Float[Array, " H"]
-    slope: Float[Array, "H D"]
-    chunk: int
-    eps: float = 0.0
-    couples_samples: ClassVar[bool] = False
-    couples_units: ClassVar[bool] = False
+    origin: Float[Array, "H D"] = eqx.field(kw_only=True)
+    input_mean: Float[Array, " D"] = eqx.field(kw_only=True)
+    scale: Float[Array, " H"] = eqx.field(kw_only=True)
+    slope: Float[Array, "H D"] = eqx.field(kw_only=True)
+    chunk: int = eqx.field(kw_only=True)
 
     def statistics(self, weights, inputs):
         shape = (1,) * (inputs.ndim - 1) + (-1,)
@@ -140,11 +137,6 @@ class StreamedBatchNorm(AbstractStatisticsNormalizer):
 @linearize.register(StreamedBatchNorm)
 def _(normalizer, weights, inputs, gain) -> UnitwiseLinearization:
     return unitwise(normalizer, weights, inputs, gain, normalizer.input_mean[None, :], lambda _: normalizer.slope)
-
-
-def original(normalizer: AbstractNormalizer) -> AbstractNormalizer:
-    """The normalizer that was streamed, or the one given."""
-    return BatchNorm(normalizer.eps) if isinstance(normalizer, StreamedBatchNorm) else normalizer
 
 
 def _streams_batch_norm(problem: Problem) -> bool:
@@ -216,19 +208,18 @@ def _streamed_function(problem: Problem, at: Placement) -> StreamedFunction:
 
 def _streamed_glm(problem: Problem, at: Placement) -> GLMFunction:
     model, weights = problem.model.model, eqx.combine(problem.params, problem.fixed.thaw()).weights
-    total = sum_over_samples(lambda part: jnp.sum(part.inputs, 0), problem, at)
-    mean = total / problem.samples
+    mean = sum_over_samples(lambda part: jnp.sum(part.inputs, 0), problem, at) / problem.samples
 
-    def term(part: Problem, mean: Float[Array, " D"]) -> tuple[Array, Array]:
+    def term(part: Problem) -> tuple[Array, Array]:
         x = part.inputs - mean[None, :]
         a = x @ weights.T
         return jnp.sum(jnp.square(a), 0), a.T @ x
 
-    squares, products = (s / problem.samples for s in sum_over_samples(term, problem, at, mean))
-    scale = jnp.sqrt(squares + model.normalizer.eps)
-    slope = products / scale[:, None]
+    variance, covariances = (s / problem.samples for s in sum_over_samples(term, problem, at))
+    scale = jnp.sqrt(variance + model.normalizer.eps)
+    slope = covariances / scale[:, None]
     normalizer = StreamedBatchNorm(
-        origin=weights, input_mean=mean, scale=scale, slope=slope, chunk=at.chunk, eps=model.normalizer.eps
+        model.normalizer.eps, origin=weights, input_mean=mean, scale=scale, slope=slope, chunk=at.chunk
     )
     return GLMFunction(NormalizedGLM(normalizer, model.family))
 
@@ -244,9 +235,8 @@ def at_parameters(problem: Problem, params: PyTree) -> Problem:
     if isinstance(function, StreamedFunction):
         coupled, chunk = BatchCoupled(function.apply), function.chunk
     elif isinstance(function, GLMFunction) and isinstance(function.model.normalizer, StreamedBatchNorm):
-        normalizer = function.model.normalizer
-        coupled = GLMFunction(NormalizedGLM(original(normalizer), function.model.family))
-        chunk = normalizer.chunk
+        known = function.model.normalizer
+        coupled, chunk = GLMFunction(NormalizedGLM(BatchNorm(known.eps), function.model.family)), known.chunk
     else:
         return moved
     if problem.rows != problem.samples:

@@ -16,8 +16,6 @@ from jax.tree_util import Partial
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from lngeom._types import is_concrete, is_tracing
-from lngeom.glm import NormalizedGLM
-from lngeom.information._coupled import original
 from lngeom.information._derivative import GLMFunction, Pullback
 from lngeom.information._factor import decomposition_dtype
 from lngeom.information._nullspace import BrokenDirection, broken_symmetries
@@ -250,9 +248,8 @@ def known_nullspace(F: AbstractFisher) -> Float[Array, "P k"] | None:
         return None
     if 24 * params.size * (params.inputs + params.units) > F.plan.budget:
         return None
-    glm = NormalizedGLM(original(model.model.normalizer), model.model.family)
     try:
-        predicted = predicted_nullspace(glm, params, problem.inputs)
+        predicted = predicted_nullspace(model.model, params, problem.inputs)
     except ValueError:  # a normalizer without theory, or a σ of zero
         return None
     return jnp.asarray(predicted.basis, problem.dtype)

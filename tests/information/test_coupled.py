@@ -66,6 +66,14 @@ def test_a_batch_normalized_glm_is_divided_into_chunks_where_it_does_not_fit():
     assert agreement(weights.as_matrix(), exact[:12, :12], 1e-13).agrees
 
 
+@pytest.mark.parametrize("chunk", [None, 7])
+def test_a_batch_norm_of_constant_inputs_is_refused_in_chunks_too(chunk):
+    model = lg.NormalizedGLM(lg.normalizers.BatchNorm(), lg.families.Bernoulli())
+    params = model.init(jax.random.key(0), inputs=3, outputs=4)
+    with pytest.raises(ValueError, match="zero variance"):
+        lg.fisher(model, params, jnp.full((50, 3), 0.1), chunk=chunk)
+
+
 def test_what_does_not_fit_is_refused_with_its_size_and_the_alternative():
     with pytest.raises(MemoryError, match=r"derivative of a coupled function.*BatchCoupled"):
         CASE.fisher(memory=1000)
