@@ -20,6 +20,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import scipy.linalg
 from jaxtyping import Array, Float
 
 from lngeom._types import GLMParameters
@@ -135,11 +136,7 @@ class MeasuredNullspace:
             raise ValueError(f"expected columns [P m] with P = {self.basis.shape[0]}; got shape {basis.shape}")
         if 0 in {basis.shape[1], self.dimension}:
             return jnp.zeros(0, self.basis.dtype)
-        other = jnp.linalg.qr(basis)[0]
-        a, b = (self.basis, other) if self.dimension >= basis.shape[1] else (other, self.basis)
-        # sines of small angles are precise where cosines are not
-        sines = jnp.linalg.svd(b - a @ (a.T @ b), compute_uv=False)
-        return jnp.arcsin(jnp.clip(sines[::-1], 0, 1))
+        return jnp.asarray(scipy.linalg.subspace_angles(self.basis, basis)[::-1], self.basis.dtype)
 
     def describe(self) -> Description:
         """Names each direction in the user's own parameters, and counts what is unexplained."""

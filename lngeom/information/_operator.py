@@ -8,11 +8,10 @@ import lineax as lx
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from lngeom._types import GLMParameters, is_concrete, is_tracing
-from lngeom.information import _factor, _matrix, _solve, _spectrum
-from lngeom.information._factor import decomposition_dtype
+from lngeom.information import _matrix, _solve, _spectrum
 from lngeom.information._nullspace import MeasuredNullspace, measure
-from lngeom.information._products import AbstractFisher, light
-from lngeom.information._verification import agrees, require_agreement, warn_of_structure
+from lngeom.information._problem import leaf_slices
+from lngeom.information._products import AbstractFisher, agrees, light, require_agreement, warn_of_structure
 from lngeom.information.reference import to_paper_order
 
 
@@ -22,15 +21,6 @@ class FisherOperator(AbstractFisher):
     Made by `lg.fisher`. Vectors are pytrees like the differentiated parameters, or ravelled
     (`jax.flatten_util.ravel_pytree`). A mean over samples; where outputs are [N T C], of the sum over unmasked
     positions.
-
-    Attributes:
-        problem: function, parameters and data.
-        stored: derivative kept for repeated products, or None.
-        placement: devices the samples lie on.
-        plan: predicted sizes and chosen chunks; `plan.describe()` prints them.
-        method: "exact", "printed", "monte_carlo" or "empirical".
-        excluded: array leaves of params which are not differentiated.
-        checked: whether matrices and factors are compared with the product of one random vector (not under jit).
     """
 
     def __repr__(self) -> str:
@@ -98,7 +88,8 @@ class FisherOperator(AbstractFisher):
             if not part.size:
                 return jnp.zeros((0, 0), self.problem.dtype)
             self.plan.require(3 * part.size**2 * part.dtype.itemsize, "these blocks", "use products (mv, mm)")
-            return _matrix.leaf_block(self.at_problem(part).as_matrix(), part, i, j)
+            where = leaf_slices(part.params)
+            return self.at_problem(part).as_matrix()[where[i], where[j]]
         params = self._glm_parameters("a block of units")
         width = params.inputs + 2
         if not (isinstance(i, int) and isinstance(j, int) and max(i, j) < params.units and min(i, j) >= -params.units):
@@ -135,15 +126,15 @@ class FisherOperator(AbstractFisher):
             MemoryError: if it would not fit.
         """
         self.plan.require(2 * self.plan.factor, "the factor", "use singular_values(), which streams it")
-        factor = _factor.factor(self.problem, self.row_chunks)
+        factor = _matrix.factor(self.problem, self.row_chunks)
         require_agreement(self, "the factor", lambda v: (factor.T @ (factor @ v), v))
         return factor
 
     @light
     def singular_values(self) -> Float[Array, " k"]:
         """Singular values of the factor, descending: square roots of the eigenvalues."""
-        s = _factor.singular_values(self._triangular())
-        return s[: self.problem.samples * _factor.rows_per_sample(self.problem)]  # rows of padding add zeros
+        s = _spectrum.singular_values(self._triangular())
+        return s[: self.problem.samples * self.problem.rows_per_sample]  # rows of padding add zeros
 
     def rank(self) -> "_spectrum.Rank":
         """Numerical rank, from the factor (eager).
@@ -285,7 +276,7 @@ class FisherOperator(AbstractFisher):
         """
         flat = self.problem.ravel(self.as_tangent(v))
         if nullspace is None:
-            wide = flat.astype(decomposition_dtype(flat.dtype))
+            wide = flat.astype(self.problem.decomposition_dtype)
             result = self.decompose().identifiable(wide).astype(flat.dtype)
         else:
             result = flat - nullspace @ (nullspace.T @ flat)
@@ -347,7 +338,7 @@ class FisherOperator(AbstractFisher):
         """The factor, reduced to at most P rows, once it is clear that it fits and is that of the product."""
         alternative = "use eigenvalues(k) or spectral_density()"
         self.plan.require(self._decomposition_bytes, "a decomposition of the factor", alternative)
-        rows = _factor.triangular(self.problem, self.row_chunks)
+        rows = _spectrum.triangular(self.problem, self.row_chunks)
         require_agreement(self, "the factor", lambda v: (rows.T @ (rows @ v), v))
         return rows
 
@@ -365,7 +356,7 @@ class FisherOperator(AbstractFisher):
     @property
     def _is_small(self) -> bool:
         """Whether a full decomposition of the factor is the quickest way, and fits."""
-        rows = self.problem.rows * _factor.rows_per_sample(self.problem)
+        rows = self.problem.rows * self.problem.rows_per_sample
         return min(self.in_size(), rows) <= _spectrum.SMALL and self._decomposition_bytes <= self.plan.budget
 
     def _glm_parameters(self, what: str) -> GLMParameters:

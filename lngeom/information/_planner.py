@@ -9,7 +9,6 @@ import numpy as np
 from jaxtyping import PyTree
 
 from lngeom.information._derivative import Pullback
-from lngeom.information._factor import rows_per_sample
 from lngeom.information._problem import Problem
 
 STORED = 2**30
@@ -20,7 +19,6 @@ CHUNK = 2**25
 
 ROWS = 2**27
 """Bytes of factor rows in a chunk: enough for matrix products at full speed."""
-
 
 BATCH = 2**21
 """Bytes of intermediate values of all vectors of one pass: beyond a cache, more vectors gain nothing."""
@@ -141,7 +139,7 @@ def plan(problem: Problem, shards: int, memory: int | None, chunk: int | None) -
         slope = max(two - one, 1)
         derivative = one + slope * (samples - 1)
     width = problem.dtype.itemsize
-    row_bytes = rows_per_sample(problem) * problem.size * width
+    row_bytes = problem.rows_per_sample * problem.size * width
     store = problem.coupled or (derivative <= min(STORED, budget // 4) and chunk is None)
     if problem.coupled or store:
         products = samples

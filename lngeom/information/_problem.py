@@ -92,6 +92,18 @@ class Problem(eqx.Module):
         return jnp.result_type(*(leaf.dtype for leaf in jax.tree.leaves(self.params)))
 
     @property
+    def decomposition_dtype(self) -> jnp.dtype:
+        """The dtype of decompositions: float32 at least, since LAPACK knows no 16-bit numbers."""
+        return self.dtype if jnp.finfo(self.dtype).bits >= 32 else jnp.dtype(jnp.float32)
+
+    @property
+    def rows_per_sample(self) -> int:
+        """Rows of the factor for each sample: its outputs, or its scores."""
+        if self.scores is not None:
+            return self.scores.shape[1]
+        return math.prod(jax.eval_shape(self.forward, self.params).shape[1:])
+
+    @property
     def model(self) -> Any:
         """What the user gave as a function."""
         return self.function.thaw()[0]
@@ -162,6 +174,55 @@ class Problem(eqx.Module):
     def unravel(self, vector: Float[Array, " P"]) -> PyTree:
         """The inverse of `ravel`."""
         return self.layout.unravel(vector)
+
+
+def ignore_masked(problem: Problem) -> Problem:
+    """Puts 0 for entries of the inputs that are not finite at positions of weight 0.
+
+    Raises:
+        ValueError: if outputs at positions that count depend on such an entry.
+    """
+    assert problem.weights is not None
+    counts = problem.weights > 0
+
+    def clean(leaf: Array) -> Array:
+        inexact = jnp.issubdtype(leaf.dtype, jnp.floating)
+        if not inexact or leaf.shape[: counts.ndim] != counts.shape:
+            return leaf
+        shape = counts.shape + (1,) * (leaf.ndim - counts.ndim)
+        return jnp.where(counts.reshape(shape) | jnp.isfinite(leaf), leaf, 0)
+
+    cleaned = replace(problem, inputs=jax.tree.map(clean, problem.inputs))
+    if is_concrete(problem) and any(
+        bool(jnp.any(new != old))
+        for new, old in zip(jax.tree.leaves(cleaned.inputs), jax.tree.leaves(problem.inputs), strict=True)
+    ):
+        forward = jax.jit(lambda p: p.forward(p.params))  # under jit a normalized GLM does not judge its inputs
+        given, z = (forward(p) for p in (problem, cleaned))
+        if not problem.coupled and bool(jnp.any(~jnp.isfinite(given) & jnp.isfinite(z))):
+            raise ValueError(
+                "outputs at positions that count depend on NaN or infinite inputs at masked positions: the mask must "
+                "reach the model too (as an attention mask, say)"
+            )
+    return cleaned
+
+
+def replace_masked_samples(problem: Problem) -> Problem:
+    """Puts a sample that counts in the place of those that do not, so that derivatives there are finite.
+
+    A problem whose samples interact, or which is traced, stays as it is.
+    """
+    if problem.weights is None or problem.coupled or not is_concrete(problem):
+        return problem
+    counts = jnp.any(problem.weights.reshape(problem.rows, -1) > 0, 1)
+    if bool(jnp.all(counts)) or not bool(jnp.any(counts)):
+        return problem
+    first = int(jnp.argmax(counts))
+
+    def put(leaf: Array) -> Array:
+        return jnp.where(counts.reshape(-1, *(1,) * (leaf.ndim - 1)), leaf, leaf[first : first + 1])
+
+    return replace(problem, inputs=jax.tree.map(put, problem.inputs))
 
 
 class Layout(NamedTuple):

@@ -17,7 +17,6 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from lngeom._types import is_concrete, is_tracing
 from lngeom.information._derivative import GLMFunction, Pullback
-from lngeom.information._factor import decomposition_dtype
 from lngeom.information._nullspace import BrokenDirection, broken_symmetries
 from lngeom.information._problem import Problem
 from lngeom.information._products import AbstractFisher
@@ -179,10 +178,7 @@ def solve(
             "gauge='broken' looks for symmetries in the values of the parameters, which do not exist yet under jit, "
             "scan or vmap: use gauge='exact' there, with damping"
         )
-    product, gradient = (
-        Partial(AbstractFisher.promoted_product, F),
-        gradient.astype(decomposition_dtype(gradient.dtype)),
-    )
+    product, gradient = Partial(AbstractFisher.promoted_product, F), gradient.astype(F.problem.decomposition_dtype)
     if method is None:
         method = "svd" if decomposition is not None or gradient.size <= SMALL else "cg"
     if method == "svd":
@@ -288,7 +284,7 @@ def _transposed_factor_product(problem: Problem, at: Placement) -> Float[Array, 
     def term(part: Problem) -> PyTree:
         assert part.scores is not None
         pullback = Pullback(replace(part, scores=None))
-        return pullback.derivative.pull(pullback.metric.transposed_sqrt(part.scores[:, 0]))
+        return pullback.transposed_root(part.scores[:, 0])
 
     return problem.ravel(sum_over_samples(term, problem, at))
 
