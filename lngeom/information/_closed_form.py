@@ -209,7 +209,7 @@ def dense(
     weights: Float[Array, " N"] | None = None,
     samples: int | None = None,
 ) -> Float[Array, "P P"]:
-    """The exact Fisher matrix, summed over chunks of samples.
+    """The exact Fisher matrix in the order of `ravel_pytree`, summed over chunks of samples.
 
     Args:
         model: a normalized GLM whose normalizer has a closed form.
@@ -218,9 +218,6 @@ def dense(
         chunk: most samples summed at a time.
         weights: of each sample in the mean; 1 where None.
         samples: what the sum is divided by; the number of samples where None.
-
-    Returns:
-        The matrix, in the order of `ravel_pytree`.
 
     Raises:
         NotImplementedError: if the normalizer or the family's metric has no closed form.

@@ -92,9 +92,6 @@ def fisher(
         check: look for NaN, infinities and interacting samples, and compare matrices and factors with the product of
             one random vector when they are computed (all skipped under jit).
 
-    Returns:
-        The operator.
-
     Raises:
         ValueError: if the arguments do not fit together, values are not finite, a GLM's variance is zero, or samples
             interact and it was not said.
@@ -266,7 +263,7 @@ def check_finite(F: FisherOperator, diagnose: Callable[[], object] | None = None
     """
     problem = F.problem
     for name, leaf in zip(leaf_paths(problem.params), jax.tree.leaves(problem.params), strict=True):
-        _require(leaf, f"parameter {name}")
+        _require_none(f"parameter {name}", _nonfinite(leaf))
     counts, pulled = count_nonfinite(problem, F.chunks)
     if diagnose is not None and int(counts["outputs"]) + int(counts["cancelled"]):
         diagnose()
@@ -276,22 +273,23 @@ def check_finite(F: FisherOperator, diagnose: Callable[[], object] | None = None
             f"{int(counts['cancelled'])} normalized inputs at positions that count; mask such samples too, or use "
             "eps > 0 (check=False skips this check)"
         )
-    _complain("natural parameters z", int(counts["outputs"]))
+    _require_none("natural parameters z", counts["outputs"])
     if int(counts["outside"]):
         raise ValueError(
             f"{type(problem.family).__name__} needs natural parameters z < {problem.family.upper:g}; "
             f"{int(counts['outside'])} are not"
         )
-    _complain("the metric Λ of the outputs", int(counts["metric"]))
-    bad = [name for name, leaf in zip(leaf_paths(pulled), jax.tree.leaves(pulled), strict=True) if _nonfinite(leaf)]
-    if bad and problem.weights is not None and not int(counts["tangents"]):
+    _require_none("the metric Λ of the outputs", counts["metric"])
+    for name, leaf in zip(leaf_paths(pulled), jax.tree.leaves(pulled), strict=True):
+        bad = _nonfinite(leaf)
+        if not bad or problem.weights is None or int(counts["tangents"]):
+            _require_none(f"the Jacobian ∂z/∂{name}", bad)
+            continue
         raise ValueError(
-            f"the Jacobian ∂z/∂{bad[0]} must be finite at masked positions too, where it is multiplied by 0: make the "
+            f"the Jacobian ∂z/∂{name} must be finite at masked positions too, where it is multiplied by 0: make the "
             "model finite there, with jnp.where on the argument of the operation that is undefined (check=False skips "
             "this check)"
         )
-    for name, leaf in zip(leaf_paths(pulled), jax.tree.leaves(pulled), strict=True):
-        _require(leaf, f"the Jacobian ∂z/∂{name}")
 
 
 @functools.partial(jax.jit, static_argnames="at")
@@ -303,14 +301,14 @@ def count_nonfinite(problem: Problem, at: Placement) -> tuple[dict[str, Array], 
         z = pullback.derivative.outputs
         metric = part.family.metric_product(z, jnp.ones_like(z).at[..., 0].set(2))
         counts = {
-            "outputs": jnp.sum(~jnp.isfinite(z)),
+            "outputs": _nonfinite(z),
             "cancelled": _count_cancelled(part),
             "outside": jnp.sum(z >= part.family.upper),
-            "metric": jnp.sum(~jnp.isfinite(metric)),
+            "metric": _nonfinite(metric),
         }
         if part.weights is not None:  # at the positions that count: the others are constants
             tangents = pullback.derivative.push(jax.tree.map(jnp.ones_like, part.params))
-            counts["tangents"] = jnp.sum(~jnp.isfinite(tangents))
+            counts["tangents"] = _nonfinite(tangents)
         return counts, pullback.derivative.pull(jnp.ones_like(z))
 
     return sum_over_samples(term, problem, at)
@@ -325,14 +323,10 @@ def _count_cancelled(problem: Problem) -> Array:
     return jnp.sum(cancelled if problem.weights is None else cancelled & (problem.weights > 0)[..., None])
 
 
-def _nonfinite(value: Array) -> int:
-    return int(jnp.sum(~jnp.isfinite(value)))
+def _nonfinite(value: Array) -> Array:
+    return jnp.sum(~jnp.isfinite(value))
 
 
-def _require(value: Array, name: str) -> None:
-    _complain(name, _nonfinite(value))
-
-
-def _complain(name: str, bad: int) -> None:
-    if bad:
+def _require_none(name: str, bad: Array) -> None:
+    if int(bad):
         raise ValueError(f"{name} must be finite; {bad} entries are NaN or infinite (check=False skips this check)")

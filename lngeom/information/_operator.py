@@ -40,9 +40,6 @@ class FisherOperator(AbstractFisher):
             order: None for the order of `ravel_pytree`; "paper" for θ = [w_1, b_1, g_1, …] (normalized GLM).
             progress: show a progress bar (not under jit, one device).
 
-        Returns:
-            An array, symmetric up to rounding.
-
         Raises:
             MemoryError: if it would not fit.
             ValueError: for another order, or "paper" for something else than a whole normalized GLM.
@@ -74,9 +71,6 @@ class FisherOperator(AbstractFisher):
         Args:
             i: unit, or path of a leaf.
             j: unit, or path of a leaf.
-
-        Returns:
-            The block.
 
         Raises:
             ValueError: if there is no such unit or leaf.
@@ -117,10 +111,7 @@ class FisherOperator(AbstractFisher):
 
     @light
     def factor(self) -> Float[Array, "NR P"]:
-        """Rows of √(Λ/N) J: factorᵀ·factor = F; columns as in `as_matrix`.
-
-        Returns:
-            The factor, [N·C P] (N·m rows for scores).
+        """Rows of √(Λ/N) J, [N·C P] (N·m rows for scores): factorᵀ·factor = F; columns as in `as_matrix`.
 
         Raises:
             MemoryError: if it would not fit.
@@ -139,9 +130,8 @@ class FisherOperator(AbstractFisher):
     def rank(self) -> "_spectrum.Rank":
         """Numerical rank, from the factor (eager).
 
-        Returns:
-            An integer, with `certain` and `interval`: where no gap separates the singular values from the rounding
-            errors of the model's own precision, the rank may be any in the interval, and a warning says so.
+        An integer, with `certain` and `interval`: where no gap separates the singular values from the rounding errors
+        of the model's own precision, the rank may be any in the interval, and a warning says so.
         """
         self._require_values("rank()")
         decision = _spectrum.rank_of(self.singular_values(), self.problem, self.row_chunks)
@@ -166,9 +156,6 @@ class FisherOperator(AbstractFisher):
             key: for the start vector of the iterations.
             steps: of Lanczos without restarts, at least k, converged or not; by default they go on until they are
                 (not under jit, where there are 2k + 20).
-
-        Returns:
-            The eigenvalues.
 
         Raises:
             ValueError: if k is not between 1 and P, or there are fewer steps.
@@ -199,17 +186,13 @@ class FisherOperator(AbstractFisher):
 
         Args:
             rtol: singular values up to this times the largest count as null (those that only an ε keeps up).
-
-        Returns:
-            The decomposition.
         """
         return _spectrum.decompose(self._triangular(), self.problem, self.row_chunks, self.plan.budget, rtol)
 
     def nullspace(self) -> MeasuredNullspace:
         """Orthonormal basis of the null space, with its certificate; `.describe()` names each direction (eager).
 
-        Returns:
-            The null space; `.certain` says whether one gap separates it from the identifiable directions.
+        `.certain` says whether one gap separates it from the identifiable directions.
 
         Raises:
             MemoryError: if the basis would not fit.
@@ -270,9 +253,6 @@ class FisherOperator(AbstractFisher):
         Args:
             v: a pytree like params, or ravelled.
             nullspace: orthonormal basis.
-
-        Returns:
-            The horizontal part, of the form v has.
         """
         flat = self.problem.ravel(self.as_tangent(v))
         if nullspace is None:
@@ -297,9 +277,6 @@ class FisherOperator(AbstractFisher):
             count: how many.
             decomposition: of an earlier `decompose`, for "svd".
             method: "svd", or "cg" (exact metrics), which draws with products alone; by size where None.
-
-        Returns:
-            The draws.
         """
         exact, large = self.problem.scores is None, self.in_size() > _spectrum.SMALL
         if method not in {None, "svd", "cg"}:
@@ -315,9 +292,6 @@ class FisherOperator(AbstractFisher):
 
         Args:
             statistic: a linear function of F, such as `lambda F: F.trace()`; `as_matrix` where None.
-
-        Returns:
-            Standard errors, of the shape of the statistic.
 
         Raises:
             ValueError: if the method is not "monte_carlo" or there is one draw only.
@@ -394,12 +368,9 @@ def _(operator: FisherOperator):
 
 @lx.materialise.register(FisherOperator)
 def _(operator: FisherOperator):
-    unravel = operator.problem.unravel
-    rows = jax.vmap(unravel, 1, -1)(operator.as_matrix())
-    matrix = jax.tree.map(lambda leaf: jax.vmap(unravel, 0, 0)(leaf.reshape(-1, leaf.shape[-1])), rows)
-    matrix = jax.tree.map(
-        lambda shape, block: jax.tree.map(lambda b: b.reshape(*shape.shape, *b.shape[1:]), block),
-        operator.in_structure(),
-        matrix,
-    )
-    return lx.PyTreeLinearOperator(matrix, operator.out_structure(), (lx.symmetric_tag, lx.positive_semidefinite_tag))
+    layout, tags = operator.problem.layout, (lx.symmetric_tag, lx.positive_semidefinite_tag)
+    leaves = []
+    for rows, (shape, _) in zip(jnp.split(operator.as_matrix(), layout.edges[1:-1]), layout.leaves, strict=True):
+        blocks = jax.vmap(layout.unravel)(rows)
+        leaves.append(jax.tree.map(lambda b, shape=shape: b.reshape(*shape, *b.shape[1:]), blocks))
+    return lx.PyTreeLinearOperator(jax.tree.unflatten(layout.structure, leaves), operator.out_structure(), tags)

@@ -77,8 +77,7 @@ class Plan(NamedTuple):
         """
         if needed > self.budget:
             raise MemoryError(
-                f"{what} would need {format_bytes(needed)}, more than the budget of "
-                f"{format_bytes(self.budget)}: "
+                f"{what} would need {format_bytes(needed)}, more than the budget of {format_bytes(self.budget)}: "
                 f"{alternative}, or raise the budget with lg.fisher(..., memory=bytes)"
             )
 
@@ -118,9 +117,6 @@ def plan(problem: Problem, shards: int, memory: int | None, chunk: int | None) -
         memory: budget in bytes; half of what is free where None.
         chunk: samples at a time, to override the choice.
 
-    Returns:
-        The plan.
-
     Raises:
         ValueError: if a coupled problem is to be divided into chunks.
         MemoryError: if a coupled problem, which cannot be divided, does not fit.
@@ -148,18 +144,8 @@ def plan(problem: Problem, shards: int, memory: int | None, chunk: int | None) -
     rows = samples if problem.coupled else chunk or max(1, min(samples, min(ROWS, budget // 4) // row_bytes))
     working = derivative if store else slope * products
     batch = int(max(1, min(128, BATCH // max(working, 1))))
-    result = Plan(
-        budget,
-        problem.size,
-        samples,
-        derivative,
-        row_bytes * samples,
-        width * problem.size**2,
-        store,
-        products,
-        rows,
-        batch,
-    )
+    factor, dense = row_bytes * samples, width * problem.size**2
+    result = Plan(budget, problem.size, samples, derivative, factor, dense, store, products, rows, batch)
     if problem.coupled:
         result.require(
             derivative,

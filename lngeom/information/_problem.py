@@ -263,9 +263,8 @@ class Layout(NamedTuple):
         """
         if vector.shape != (self.size,) or vector.dtype != self.dtype:
             raise ValueError(
-                f"expected a vector of P = {self.size} entries and dtype {self.dtype}, as the parameters "
-                f"have; "
-                f"got {vector.dtype}{list(vector.shape)}"
+                f"expected a vector of P = {self.size} entries and dtype {self.dtype}, as the parameters have; got "
+                f"{vector.dtype}{list(vector.shape)}"
             )
         parts = [vector[a:b] for a, b in itertools.pairwise(self.edges)]
         out = [part.reshape(shape).astype(dtype) for part, (shape, dtype) in zip(parts, self.leaves, strict=True)]
@@ -280,8 +279,7 @@ class Layout(NamedTuple):
         leaves, structure = jax.tree.flatten(tangent)
         if structure != self.structure:
             raise ValueError(
-                f"a tangent must be a pytree like the differentiated params, {self.structure}; got "
-                f"{structure}: "
+                f"a tangent must be a pytree like the differentiated params, {self.structure}; got {structure}: "
                 "leaves left out by wrt= are None (F.in_structure() shows the form)"
             )
         for leaf, (shape, dtype) in zip(leaves, self.leaves, strict=True):
@@ -320,8 +318,7 @@ def select_leaves(
 
     Args:
         params: pytree of parameters.
-        wrt: paths of leaves or of subtrees; a predicate of (path, leaf); or None for every floating point
-            leaf.
+        wrt: paths of leaves or of subtrees; a predicate of (path, leaf); or None for every floating point leaf.
 
     Returns:
         The selected leaves (None elsewhere), the others, and the paths of array leaves left out.
@@ -330,16 +327,16 @@ def select_leaves(
         ValueError: if a name selects nothing, or a leaf that cannot be differentiated.
     """
     leaves = {path_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(params)}
-    arrays = {name: leaf for name, leaf in leaves.items() if eqx.is_array_like(leaf) and not _is_plain(leaf)}
+    plain = bool | int | float | complex  # settings of a layer, not parameters
+    arrays = {name: leaf for name, leaf in leaves.items() if eqx.is_array_like(leaf) and not isinstance(leaf, plain)}
     smooth = {name for name, leaf in arrays.items() if jnp.issubdtype(jnp.result_type(leaf), jnp.floating)}
     if wrt is None:
         chosen = set(smooth)
         complex_leaves = [n for n, leaf in arrays.items() if jnp.issubdtype(jnp.result_type(leaf), jnp.complexfloating)]
         if complex_leaves:
             raise ValueError(
-                f"complex parameters are not supported: {complex_leaves}; split them into real and "
-                f"imaginary parts, "
-                "or name the real leaves with wrt="
+                f"complex parameters are not supported: {complex_leaves}; split them into real and imaginary parts, or "
+                "name the real leaves with wrt="
             )
     elif callable(wrt):
         chosen = {name for name, leaf in arrays.items() if wrt(name, leaf)}
@@ -361,8 +358,3 @@ def select_leaves(
         raise ValueError(f"no floating point leaf to differentiate; the leaves of params are {sorted(leaves)}")
     selected, rest = _partition(params, chosen)
     return jax.tree.map(jnp.asarray, selected), rest, tuple(sorted(set(arrays) - chosen))
-
-
-def _is_plain(leaf: Any) -> bool:
-    """Python numbers are settings of a layer, not parameters."""
-    return isinstance(leaf, bool | int | float | complex)

@@ -187,9 +187,6 @@ class AbstractFisher(lx.AbstractLinearOperator):
         Args:
             vectors: ravelled tangents as columns, [P K].
 
-        Returns:
-            The products as columns.
-
         Raises:
             ValueError: if the shape is not [P K].
         """

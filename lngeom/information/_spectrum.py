@@ -223,13 +223,10 @@ def rank_of(
             return found
         careful = decide_rank(singular_values, size, size, scale, eps=eps**0.5, bound=bound)
         return careful._replace(most=jnp.maximum(found.most, careful.most) if traced else max(found.most, careful.most))
-    values: Any = singular_values if traced else np.asarray(singular_values)
-    rank = (values > rtol * values[:1]).sum()
+    rank: Any = jnp.sum(singular_values > rtol * singular_values[:1])
     padded = jnp.pad(singular_values, 1, constant_values=(np.inf, 0))
     found: Any = rank, padded[rank] / padded[rank + 1], rtol * padded[1], rank, rank
-    if traced:
-        return RankDecision(*found)
-    return RankDecision(int(rank), float(found[1]), float(found[2]), int(rank), int(rank))
+    return RankDecision(*found) if traced else RankDecision(*(value.item() for value in found))
 
 
 def largest_rank(problem: Problem) -> int:
@@ -239,10 +236,8 @@ def largest_rank(problem: Problem) -> int:
     if problem.weights is not None:
         known = is_concrete(problem.weights) and not is_tracing()
         positions = int(jnp.sum(problem.weights > 0)) if known else positions
-    each = problem.family.metric_rank(z.shape[-1])
-    if problem.scores is not None:
-        return min(problem.size, positions * each, problem.rows * problem.rows_per_sample)
-    return min(problem.size, positions * each)
+    rows = problem.rows * problem.rows_per_sample
+    return min(problem.size, positions * problem.family.metric_rank(z.shape[-1]), rows)
 
 
 @functools.partial(jax.jit, static_argnames="at")
