@@ -240,12 +240,6 @@ class Pullback(eqx.Module):
         """The product v → Jv → ΛJv → JᵀΛJv."""
         return self.derivative.pull(self.metric.product(self.derivative.push(v)))
 
-    def products(self, tangents: PyTree) -> PyTree:
-        """Products with many tangents, along their leading axes: each step for all before the next."""
-        pushed = jax.lax.optimization_barrier(jax.vmap(self.derivative.push)(tangents))
-        images = jax.lax.optimization_barrier(jax.vmap(self.metric.product)(pushed))
-        return jax.vmap(self.derivative.pull)(images)
-
     def root(self, v: PyTree) -> Float[Array, "N *R"]:
         """The product A v = Sᵀ J v / √N with the factor, for which F = Aᵀ A."""
         return self.metric.sqrt_product(self.derivative.push(v))

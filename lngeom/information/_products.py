@@ -121,30 +121,10 @@ def light(method: Method) -> Method:
     return cast(Method, _LightMethod(method))
 
 
-TOGETHER = 2
-"""Fewest products in one program: what one leaves of the cores another takes."""
-
-
 @functools.partial(jax.jit, static_argnames=("at", "batch"))
 def products(source: Source, at: Placement, vectors: Float[Array, "P K"], batch: int) -> Float[Array, "P K"]:
     """F V for the columns of a matrix, `batch` vectors in one pass through the model."""
-    jax.eval_shape(jax.vmap(source.layout.unravel, 1), vectors)
-
-    def one(row: Float[Array, " P"]) -> Float[Array, " P"]:
-        return ravel_pytree(_run(source, at, Pullback.product, source.layout.unravel(row)))[0]
-
-    def group(rows: Float[Array, "K P"]) -> Float[Array, "K P"]:
-        if batch == 1 and len(rows):
-            return jnp.stack([one(row) for row in rows])
-        images = _run(source, at, Pullback.products, jax.vmap(source.layout.unravel)(rows))
-        return jax.vmap(lambda image: ravel_pytree(image)[0])(images)
-
-    rows, size = vectors.T, max(batch, TOGETHER)
-    full, rest = divmod(len(rows), size)
-    if full <= 1 and not (full and rest):
-        return group(rows).T
-    head = jax.lax.map(group, rows[: full * size].reshape(full, size, -1)).reshape(full * size, -1)
-    return (jnp.concatenate([head, group(rows[full * size :])]) if rest else head).T
+    return jax.lax.map(lambda v: flat_product(source, at, v), vectors.T, batch_size=batch).T
 
 
 @functools.partial(jax.jit, static_argnames="at")
