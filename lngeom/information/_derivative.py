@@ -188,8 +188,9 @@ class Metric(eqx.Module):
         """Sᵀ dz / √N: shape [N *T C], or [N m] with scores."""
         if self.scores is not None:
             axes = tuple(range(2, self.scores.ndim))
+            weights = 1 if self.weights is None else jnp.sqrt(self.weights)[:, None, ..., None]
             scale = (self.samples * self.scores.shape[1]) ** 0.5
-            return jnp.sum(self._weighted_scores() * dz[:, None], axes) / scale
+            return jnp.sum(self.scores * weights * dz[:, None], axes) / scale
         y = self.family.thaw().metric_sqrt_product(self.outputs, dz)
         if self.weights is not None:
             y = y * jnp.sqrt(self.weights)[..., None]
@@ -198,10 +199,6 @@ class Metric(eqx.Module):
     def transposed_sqrt(self, y: Float[Array, "N *R"]) -> Float[Array, "N *T C"]:
         """S y / √N, the transpose of `sqrt_product`."""
         return jax.linear_transpose(self.sqrt_product, self.outputs)(y)[0]
-
-    def _weighted_scores(self) -> Float[Array, "N m *T C"]:
-        assert self.scores is not None
-        return self.scores if self.weights is None else self.scores * jnp.sqrt(self.weights)[:, None, ..., None]
 
 
 def metric(problem: Problem, outputs: Float[Array, "N *T C"]) -> Metric:

@@ -91,15 +91,12 @@ class OuterProducts(eqx.Module):
         return tuple(_pair(groups[i], groups[j], i == j) for i, j in _pairs(groups))
 
     def _group(self, group: tuple[int, ...]) -> tuple[Array | None, Array]:
-        """x and m of a kernel, or None and the rows of all that is none, side by side."""
-        x, rows = self.part(group[0])
-        return x, rows if x is not None else jnp.concatenate([self.part(i)[1] for i in group], 2)
-
-    def part(self, i: int) -> tuple[Array | None, Array]:
-        """x and m of an entry; of a gain None and its part of the rows."""
-        entry, x = self.structure.entries[i], self.inputs[i]
-        m = self.signals[entry.point]
-        return (x, m) if entry.kernel or x is None else (None, m * x[:, None, :])
+        """x and m of a kernel, or None and the rows of gains and biases, side by side."""
+        entries = [self.structure.entries[i] for i in group]
+        if entries[0].kernel:
+            return self.inputs[group[0]], self.signals[entries[0].point]
+        parts = [(self.signals[entry.point], self.inputs[i]) for entry, i in zip(entries, group, strict=True)]
+        return None, jnp.concatenate([m if x is None else m * x[:, None, :] for m, x in parts], 2)
 
 
 def _pair(a: tuple[Array | None, Array], b: tuple[Array | None, Array], same: bool) -> Array:
@@ -216,14 +213,10 @@ BLOCKS = 8
 """Block rows of a symmetric product: 8 save 7/16 of the work and each is still a large matrix product."""
 
 
-def _block_edges(size: int) -> list[int]:
-    blocks = max(1, min(BLOCKS, size // 64))
-    return [size * k // blocks for k in range(blocks + 1)]
-
-
 def upper_gram(rows: Float[Array, "R P"]) -> tuple[Float[Array, "p q"], ...]:
     """Block rows of rowsᵀ·rows, each from its diagonal block to the right."""
-    edges = _block_edges(rows.shape[1])
+    blocks = max(1, min(BLOCKS, rows.shape[1] // 64))
+    edges = [rows.shape[1] * k // blocks for k in range(blocks + 1)]
     return tuple(over_samples(rows[:, a:b], rows[:, a:]) for a, b in itertools.pairwise(edges))
 
 

@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 import jax
 import numpy as np
-from jaxtyping import PyTree
 
 from lngeom.information._derivative import Pullback
 from lngeom.information._problem import Problem
@@ -98,14 +97,11 @@ def available_memory() -> int:
     return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
-def _bytes(tree: PyTree) -> int:
-    return sum(math.prod(leaf.shape) * np.dtype(leaf.dtype).itemsize for leaf in jax.tree.leaves(tree))
-
-
 def derivative_bytes(problem: Problem, rows: int) -> int:
     """Bytes of the derivative of this many samples."""
     shapes = jax.tree.map(lambda a: jax.ShapeDtypeStruct((rows, *a.shape[1:]), a.dtype), problem.per_sample)
-    return _bytes(jax.eval_shape(Pullback, problem.with_samples(shapes)))
+    pullback = jax.eval_shape(Pullback, problem.with_samples(shapes))
+    return sum(math.prod(leaf.shape) * np.dtype(leaf.dtype).itemsize for leaf in jax.tree.leaves(pullback))
 
 
 def plan(problem: Problem, shards: int, memory: int | None, chunk: int | None) -> Plan:

@@ -164,11 +164,6 @@ class Decomposition(NamedTuple):
         return self.decision.rank
 
     @property
-    def range(self) -> Float[Array, "P r"]:
-        """Orthonormal basis of the identifiable directions (eager)."""
-        return self.vectors[: self.rank].T
-
-    @property
     def null(self) -> Float[Array, "P k"]:
         """Orthonormal basis of the null space (eager).
 

@@ -86,8 +86,9 @@ def as_printed(model: NormalizedGLM, params: GLMParameters, inputs: Float[Array,
     r"""Eq. 13 as printed: $\bar F_{ij} = E[\mathrm{Cov}[y_i, y_j | x] / \phi^2\; f_i f_j^\top]$.
 
     Here $f_i = [\frac{g_i}{\sigma_i}\chi_i;\ 1;\ \frac{a_i - \mu_i}{\sigma_i}]$. It is the Fisher matrix where μ and σ
-    of one unit do not depend on the weights of another (batch and weight norm), and not for layer norm. The matrix is in
-    the order of `ravel_pytree`.
+    of one unit do not depend on the weights of another (batch and weight norm), and not for layer norm.
+
+    The matrix is in the order of `ravel_pytree`.
 
     Args:
         model: a normalized GLM whose normalizer has the form of Eq. 5.
