@@ -6,6 +6,7 @@ orthogonal to the null space. Noise along null directions must be projected out,
 
 import functools
 import warnings
+from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -188,16 +189,19 @@ def solve(
         null = known_nullspace(F) if null is None and concrete else null
     else:
         raise ValueError(f"method must be 'svd' or 'cg'; got {method!r}")
-    found = _nearly_null(F, decomposition, null) if concrete else []
+    if decomposition is not None:
+        identifiable = decomposition.identifiable
+    else:
+        basis = jnp.zeros((gradient.size, 0), gradient.dtype) if null is None else null.astype(gradient.dtype)
+        identifiable = lambda v: v - basis @ (basis.T @ v)  # noqa: E731
+    found = _nearly_null(F, decomposition, identifiable) if concrete else []
     if found and gauge == "broken":
-        rest = np.stack([v for _, v in found], 1)
-        rest = rest - np.asarray(null @ (null.T @ rest)) if decomposition is None and null is not None else rest
-        rest = np.asarray(decomposition.identifiable(jnp.asarray(rest))) if decomposition is not None else rest
-        extra, found = jnp.asarray(np.linalg.qr(rest)[0], gradient.dtype), []
-        if decomposition is None:
-            null = extra if null is None else jnp.concatenate([jnp.asarray(null, gradient.dtype), extra], 1)
-        else:
+        along = jnp.asarray(np.stack([v for _, v in found], 1), gradient.dtype)
+        extra, found = jnp.linalg.qr(identifiable(along))[0], []
+        if decomposition is not None:
             decomposition = without(decomposition, extra)
+        else:
+            null = jnp.concatenate([basis, extra], 1)
     if decomposition is not None:
         x, report = solve_by_decomposition(product, decomposition, gradient, damping)
     else:
@@ -221,18 +225,16 @@ def solve(
 
 
 def _nearly_null(
-    F: AbstractFisher, decomposition: Decomposition | None, null: Float[Array, "P k"] | None
+    F: AbstractFisher, decomposition: Decomposition | None, identifiable: Callable[[Array], Array]
 ) -> list[tuple[BrokenDirection, Float[np.ndarray, " P"]]]:
     """Symmetries that only an ε breaks, along which F is almost zero."""
     if decomposition is not None:
         s = np.asarray(decomposition.singular_values)
         if not decomposition.rank or s[decomposition.rank - 1] >= NEARLY_NULL**0.5 * s[0]:
             return []
-        identifiable = lambda v: np.asarray(decomposition.identifiable(jnp.asarray(v)))  # noqa: E731
-    else:
-        basis = np.zeros((F.in_size(), 0)) if null is None else np.asarray(null, np.float64)
-        identifiable = lambda v: v - basis @ (basis.T @ v)  # noqa: E731
-    return [(b, v) for b, v in broken_symmetries(F, identifiable) if b.form < NEARLY_NULL]
+    dtype = F.problem.decomposition_dtype
+    rest = lambda v: np.asarray(identifiable(jnp.asarray(v, dtype)))  # noqa: E731
+    return [(b, v) for b, v in broken_symmetries(F, rest) if b.form < NEARLY_NULL]
 
 
 def known_nullspace(F: AbstractFisher) -> Float[Array, "P k"] | None:
