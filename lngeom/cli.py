@@ -85,7 +85,8 @@ def _run(claims, data: str, seed: int, results: Path | None = None, proofs: bool
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
     from threadpoolctl import threadpool_limits
 
-    from lngeom import claims as registry
+    from lngeom.claims import Problem, registry
+    from lngeom.claims.proofs import proof_evidence
     from lngeom.data import DataError, load
 
     try:
@@ -101,7 +102,7 @@ def _run(claims, data: str, seed: int, results: Path | None = None, proofs: bool
         threadpool_limits(1, user_api="blas"),
         Progress(*columns, console=Console(stderr=True), transient=True) as progress,
     ):
-        pending = {claim.id: prover.submit(registry.proof_evidence, claim.id) for claim in claims if proofs}
+        pending = {claim.id: prover.submit(proof_evidence, claim.id) for claim in claims if proofs}
 
         def proof(id: str):
             try:
@@ -110,7 +111,7 @@ def _run(claims, data: str, seed: int, results: Path | None = None, proofs: bool
                 _tell("a worker process was killed, perhaps because memory ran out: free memory and start again")
                 sys.exit(2)  # an exception would be recorded as evidence
 
-        problem = registry.Problem(jnp.asarray(dataset.inputs), seed, results=results)
+        problem = Problem(jnp.asarray(dataset.inputs), seed, results=results)
         task = progress.add_task("", total=len(claims))
         for claim in claims:
             progress.update(task, description=claim.id)
@@ -139,7 +140,10 @@ def verify(
     evidence on your data, because they are not finite or lost to rounding. Then a proof alone decides, if there is one.
     On the digits such numbers also lead to exit 1.
     """
-    from lngeom import claims as registry, report
+    from lngeom.claims import registry
+    from lngeom.report import terminal, write
+    from lngeom.report.document import document as build_document, dumps
+    from lngeom.report.page import page as build_page
 
     try:
         chosen = registry.all_claims(topic, claim)
@@ -149,32 +153,32 @@ def verify(
         _fail(str(error))
     console = Console()
     if list_only:
-        console.print(report.listing(chosen if topic or claim else registry.all_claims("all")))
+        console.print(terminal.listing(chosen if topic or claim else registry.all_claims("all")))
         return
     if results is not None and not results.is_dir():
         _fail(f"no folder {results}: give the output folder of `python -m analysis`")
     _check_writable(out)
     _compile_sparingly()
     dataset, outcomes = _run(chosen, data, seed, results)
-    document = report.document(outcomes, dataset, seed)
-    text = report.dumps(document)
+    document = build_document(outcomes, dataset, seed)
+    text = dumps(document)
     try:
-        paths = report.write(out, {"report.json": text, "report.html": report.page(document)})
+        paths = write(out, {"report.json": text, "report.html": build_page(document)})
     except OSError as error:
         _fail(f"cannot write to --out {out}: {error}")
     if json:
         sys.stdout.write(text)
     else:
-        console.print(report.claims_table(outcomes))
-        if alarm := report.clashes(outcomes):
+        console.print(terminal.claims_table(outcomes))
+        if alarm := terminal.clashes(outcomes):
             console.print(alarm)
         console.print(
             f"Data: {dataset.name}, {' × '.join(map(str, dataset.shape))}, rank {dataset.rank}", highlight=False
         )
         for note in dataset.notes:
             console.print(f"  {note}", highlight=False, markup=False)
-        console.print(report.summary(outcomes))
-        for extra in (report.errata(outcomes), report.numbers_alone(outcomes)):
+        console.print(terminal.summary(outcomes))
+        for extra in (terminal.errata(outcomes), terminal.numbers_alone(outcomes)):
             if extra:
                 console.print(extra)
         console.print("Written: " + ", ".join(map(str, paths)), highlight=False, soft_wrap=True)
@@ -183,12 +187,12 @@ def verify(
 
 def _conclude(outcomes, dataset) -> None:
     """Prints problems on standard error, and exits with 1 if there are any."""
-    from lngeom import report
+    from lngeom.report import terminal
 
     console = Console(stderr=True)
-    for text in report.notices(outcomes, dataset):
+    for text in terminal.notices(outcomes, dataset):
         console.print(text, style="yellow", soft_wrap=True)
-    if wrong := report.problems(outcomes, dataset):
+    if wrong := terminal.problems(outcomes, dataset):
         console.print("\n".join(wrong), style="red", soft_wrap=True)
         raise typer.Exit(1)
 
@@ -202,14 +206,15 @@ def table(
     ] = False,
 ) -> None:
     """Print Table 1 with the verdict of each cell, or the extended table; exit codes as for verify."""
-    from lngeom import claims as registry, report
+    from lngeom.claims import registry
+    from lngeom.report import terminal
 
     _compile_sparingly()
     source = "Table 1, extended" if extended else "Table 1"
     cells = [c for c in registry.all_claims("extended" if extended else "invariance") if c.source == source]
     dataset, outcomes = _run(cells, data, seed)
-    grids = report.extended(outcomes) if extended else [report.table1(outcomes)]
-    for part in (*grids, report.remarks(outcomes), report.clashes(outcomes)):
+    grids = terminal.extended(outcomes) if extended else [terminal.table1(outcomes)]
+    for part in (*grids, terminal.remarks(outcomes), terminal.clashes(outcomes)):
         if part:
             Console().print(part)
     _conclude(outcomes, dataset)
@@ -231,7 +236,9 @@ def figures(
 
     import jax
 
-    from lngeom import claims as registry, plots, report, studies
+    from lngeom import plots, studies
+    from lngeom.claims import registry
+    from lngeom.report.tables import tables as build_tables
 
     _check_writable(out)
     _compile_sparingly()
@@ -239,7 +246,7 @@ def figures(
         tables = json.loads((from_report / "report.json").read_text(encoding="utf-8"))["tables"]
     except FileNotFoundError:
         cells = [c for c in registry.all_claims("invariance") if c.source == "Table 1"]
-        tables = report.tables(_run(cells, data, seed, proofs=False)[1])
+        tables = build_tables(_run(cells, data, seed, proofs=False)[1])
     except (OSError, ValueError, KeyError, TypeError) as error:
         _fail(f"{from_report / 'report.json'} is not a report of this version: {error!r}; run lngeom verify again")
     paths = [path for table in tables for path in plots.invariance_table(table, out / table["name"])]
@@ -256,9 +263,9 @@ def prove(
     list_only: Annotated[bool, typer.Option("--list", help="List the claims that have a proof.")] = False,
 ) -> None:
     """Print the proof, or the exact counterexample, of a claim. Every step is checked by machine."""
-    from lngeom import claims as registry
+    from lngeom.claims.proofs import proof_of, provable
 
-    known = registry.provable()
+    known = provable()
     if list_only:
         sys.stdout.write("\n".join(known) + "\n")
         return
@@ -267,7 +274,7 @@ def prove(
     if id not in known:
         near = difflib.get_close_matches(id, known, n=3, cutoff=0.5)
         _fail(f"no proof of {id!r}" + (f"; near it: {', '.join(near)}" if near else "; list them with --list"))
-    found = registry.proof_of(id)
+    found = proof_of(id)
     assert found is not None
     sys.stdout.write((found.to_latex() if latex else found.to_text()) + "\n")
 
@@ -356,9 +363,10 @@ def fisher(
     """Print rank, null space and spectrum of a model's Fisher matrix; exit 1 if the nullity is not as predicted."""
     import jax
 
-    from lngeom import _fisher_command as command, report
+    from lngeom import _fisher_command as command
     from lngeom._fisher_summary import summarize
     from lngeom.information import ConvergenceError
+    from lngeom.report.fisher import fisher as table_of
 
     _compile_sparingly()
     try:
@@ -388,7 +396,7 @@ def fisher(
         _fail(f"{error} (here: --top)")
     except MemoryError as error:
         _fail(f"{error} (here: --products-only, --wrt, --memory)")
-    Console().print(report.fisher(found))
+    Console().print(table_of(found))
     if save is not None:
         Console().print(f"Written: {save}", highlight=False, soft_wrap=True)
     if found.as_predicted is False:

@@ -107,6 +107,9 @@ def agreement(a: jax.typing.ArrayLike, b: jax.typing.ArrayLike, tol: float | Non
 CLEAR_GAP = 10.0
 """A cut between singular values is clear if the smallest kept one is this much larger than the largest dropped one."""
 
+DECISIVE_GAP = 1e4
+"""A cut below which values of some units in the last place are rounding errors, and not small signals."""
+
 
 class RankDecision(NamedTuple):
     """The numerical rank of a factor and its certainty (arrays where the singular values are traced).
@@ -152,7 +155,8 @@ def decide_rank(
       where every value is above t.
     - The rank is certain if this gap is at least 10 and no other gap rivals it. A rival is at least 10, and within a
       factor of 10 of the widest or between values above t.
-    - What is dropped must be explained by rounding: values above max(rows, columns) · eps · s may be signal.
+    - What is dropped must be explained by rounding: values above the floor may be signal, or above max(rows, columns)
+      times the floor where the gap is at least 10⁴.
 
     Args:
         singular_values: in descending order; may be traced.
@@ -197,7 +201,8 @@ def decide_rank(
     clear = rivals[rank]
     fewest = xp.where(clear, xp.argmax(rivals), xp.minimum(xp.sum(s > ceiling), bound))
     most = xp.where(clear, count - xp.argmax(rivals[::-1]), xp.minimum(xp.sum(s > floor), bound))
-    most = xp.maximum(most, xp.minimum(xp.sum(s > max(rows, columns) * floor), bound))
+    explained = xp.where(xp.max(widest) >= DECISIVE_GAP, max(rows, columns), 1) * floor
+    most = xp.maximum(most, xp.minimum(xp.sum(s > explained), bound))
     low = dropped[rank]
     gap = xp.where((rank > 0) & (low > 0), kept[rank] / xp.where(low > 0, low, 1), xp.inf)
     fewest, most = xp.minimum(fewest, rank), xp.maximum(most, rank)

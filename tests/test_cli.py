@@ -71,10 +71,10 @@ def test_the_same_seed_gives_the_same_report(small):
 
 
 def test_exit_1_when_a_verdict_differs(small, monkeypatch):
-    from lngeom.claims import _registry
+    from lngeom.claims import registry
 
-    record = _registry._CLAIMS["equation.33"]
-    monkeypatch.setitem(_registry._CLAIMS, "equation.33", dataclasses.replace(record, expected=Verdict.CONDITIONAL))
+    record = registry._CLAIMS["equation.33"]
+    monkeypatch.setitem(registry._CLAIMS, "equation.33", dataclasses.replace(record, expected=Verdict.CONDITIONAL))
     result = lngeom("verify", "--data", small, "--claim", "equation.33")
     assert result.exit_code == 1
     assert "differ from the record: equation.33" in result.output
@@ -82,9 +82,9 @@ def test_exit_1_when_a_verdict_differs(small, monkeypatch):
 
 def changed(monkeypatch, id, check):
     """Gives a claim another check."""
-    from lngeom.claims import _registry
+    from lngeom.claims import registry
 
-    monkeypatch.setitem(_registry._CLAIMS, id, dataclasses.replace(_registry._CLAIMS[id], check=check))
+    monkeypatch.setitem(registry._CLAIMS, id, dataclasses.replace(registry._CLAIMS[id], check=check))
 
 
 def test_a_number_against_a_proof_is_a_clash_and_exits_1(small, monkeypatch, tmp_path):

@@ -100,7 +100,7 @@ def test_the_library_stands_below_the_analysis_and_both_below_the_tests():
     [
         ("lngeom.glm", "lngeom.claims", "lngeom"),
         ("lngeom.families", "lngeom.glm", "lngeom"),
-        ("lngeom.training._laws", "lngeom.training._tracker", "lngeom.training"),
+        ("lngeom.training.laws", "lngeom.training.tracker", "lngeom.training"),
         ("lngeom.metric", "analysis.experiments.loop", ""),
         ("analysis.experiments.loaders.assemble", "analysis.experiments.mnist", "analysis.experiments"),
         ("analysis.experiments.loop", "analysis.__main__", "analysis"),

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import find, given, settings, strategies as st
 from lngeom import strategies
 from lngeom.numerics import agreement
-from lngeom.strategies._models import _is_valid
+from lngeom.strategies.models import LARGEST, _is_valid
 
 FIND = settings(max_examples=500, database=None, derandomize=True)
 
@@ -20,7 +20,7 @@ SIZES = {"units": 4, "features": 2, "samples": 3}
 def test_every_problem_is_valid(problem):
     model, params, X, y = problem
     z = model.natural_parameters(params, X)  # raises where σ = 0, z is not finite or outside the domain
-    assert jnp.max(jnp.abs(z)) <= strategies.LARGEST + 4
+    assert jnp.max(jnp.abs(z)) <= LARGEST + 4
     assert jnp.all(params.gain != 0)
     assert jnp.all(jnp.isfinite(model.log_prob(params, X, y)))
     assert _is_valid(model.normalizer, params.weights, X)

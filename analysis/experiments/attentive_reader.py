@@ -15,8 +15,8 @@ import optax
 from jax.nn import sigmoid
 from jaxtyping import Array, Float, PRNGKeyArray
 from lngeom import nn
-from lngeom.claims import TrainingStatement
-from lngeom.nn import RunningStatistics
+from lngeom.claims.comparison import TrainingStatement
+from lngeom.nn.functional import RunningStatistics
 
 from analysis.experiments.datasets import Questions
 from analysis.experiments.experiment import Experiment, Panel, Settings

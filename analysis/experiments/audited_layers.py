@@ -8,7 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 from lngeom import nn
-from lngeom.checks import Subject, Verdict, adapt, check_invariances
+from lngeom.checks import adapt, check_invariances
+from lngeom.checks.findings import Verdict
+from lngeom.checks.subject import Subject
 
 OFFSETS = (0.0, 1e1, 1e2, 1e3, 1e4, 1e5)
 SCALES = tuple(10.0**k for k in range(-18, 19))

@@ -17,7 +17,7 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float
 from lngeom import nn
-from lngeom.claims import TrainingStatement
+from lngeom.claims.comparison import TrainingStatement
 
 from analysis.experiments.datasets import Digits, bundled_digits, made_up_digits
 from analysis.experiments.experiment import Experiment, Panel, Settings

@@ -13,7 +13,7 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float
 from lngeom import nn
-from lngeom.claims import TrainingStatement
+from lngeom.claims.comparison import TrainingStatement
 
 from analysis.experiments.datasets import Binarized, bundled_digits
 from analysis.experiments.experiment import Experiment, Panel, Settings

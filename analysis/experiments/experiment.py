@@ -13,7 +13,9 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 from lngeom._files import replacing
-from lngeom.claims import TrainingStatement, all_claims, read_curves
+from lngeom.claims import all_claims
+from lngeom.claims.comparison import TrainingStatement
+from lngeom.claims.results import read_curves
 
 from analysis.experiments import loop
 from analysis.experiments.loop import Run, Task

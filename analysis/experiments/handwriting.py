@@ -15,7 +15,7 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float, Int
 from lngeom import plots
-from lngeom.claims import TrainingStatement
+from lngeom.claims.comparison import TrainingStatement
 
 from analysis.experiments.datasets import Lines
 from analysis.experiments.experiment import Experiment, Panel, Settings

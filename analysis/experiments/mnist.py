@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float
 from lngeom import nn
-from lngeom.claims import TrainingStatement
+from lngeom.claims.comparison import TrainingStatement
 
 from analysis.experiments.datasets import Digits, bundled_digits, made_up_digits
 from analysis.experiments.experiment import Experiment, Panel, Settings

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 from lngeom import nn
-from lngeom.nn import RunningStatistics
+from lngeom.nn.functional import RunningStatistics
 
 Norm = Literal["none", "batch norm", "layer norm"]
 

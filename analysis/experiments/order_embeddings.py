@@ -30,7 +30,8 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float, Int
 from lngeom import nn
-from lngeom.claims import TrainingStatement
+from lngeom.claims.comparison import TrainingStatement
+from lngeom.nn.recurrent import AbstractCell
 
 from analysis.experiments.datasets import Captioned
 from analysis.experiments.experiment import Experiment, Panel, Settings
@@ -101,7 +102,7 @@ class Ranker(eqx.Module):
     """Both encoders."""
 
     words: Float[Array, "V E"]
-    cell: nn.AbstractCell
+    cell: AbstractCell
     image: Dense
 
     def sentence(self, symbols: Int[Array, "B T"], lengths: Int[Array, " B"]) -> Float[Array, "B K"]:

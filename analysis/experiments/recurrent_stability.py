@@ -21,6 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 from lngeom import nn, plots
+from lngeom.nn.dynamics import gradient_growth, hidden_dynamics, unroll_batch_norm
 
 GAINS = (0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 3.0)
 ARMS = ("standard", "layer norm")
@@ -29,8 +30,8 @@ ARMS = ("standard", "layer norm")
 @jax.jit
 def _run(cell, xs, tangent):
     """Hidden vectors, summed inputs, log growth of a tangent and of a gradient, at each step."""
-    found = nn.hidden_dynamics(cell, xs, tangent)
-    return *found, nn.gradient_growth(cell, xs, found.hidden, tangent)
+    found = hidden_dynamics(cell, xs, tangent)
+    return *found, gradient_growth(cell, xs, found.hidden, tangent)
 
 
 @dataclass(frozen=True)
@@ -271,12 +272,12 @@ def length_contrast(
         standard = make_cell("standard", 1.0, hidden=hidden, inputs=4, seed=seed)
         assert isinstance(standard, nn.RNN)
         normalized = make_cell("layer norm", 1.0, hidden=hidden, inputs=4, seed=seed)
-        _, stored = nn.unroll_batch_norm(standard, train[:trained_steps])
+        _, stored = unroll_batch_norm(standard, train[:trained_steps])
         held = jax.tree.map(lambda v: jnp.concatenate([v, jnp.repeat(v[-1:], test_steps - trained_steps, 0)]), stored)
-        _, longer = nn.unroll_batch_norm(standard, train)
-        expected, _ = nn.unroll_batch_norm(standard, test)
+        _, longer = unroll_batch_norm(standard, train)
+        expected, _ = unroll_batch_norm(standard, test)
         errors = [
-            np.asarray(rms(nn.unroll_batch_norm(standard, test, known)[0] - expected).mean(1) / rms(expected).mean(1))
+            np.asarray(rms(unroll_batch_norm(standard, test, known)[0] - expected).mean(1) / rms(expected).mean(1))
             for known in (held, longer)
         ]
         together = nn.unroll(normalized, test)[1]

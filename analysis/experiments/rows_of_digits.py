@@ -9,7 +9,8 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float
 from lngeom import nn
-from lngeom.claims import TrainingStatement
+from lngeom.claims.comparison import TrainingStatement
+from lngeom.nn.recurrent import AbstractCell
 
 from analysis.experiments.datasets import Digits, bundled_digits, made_up_digits
 from analysis.experiments.experiment import Experiment, Panel, Settings
@@ -41,7 +42,7 @@ class Arm(NamedTuple):
 class Reader(eqx.Module):
     """A recurrent cell over the rows of an image, and a linear readout of its last state."""
 
-    cell: nn.AbstractCell
+    cell: AbstractCell
     readout: Dense
     rows: int = eqx.field(static=True)
 

@@ -16,7 +16,7 @@ import optax
 from jax.scipy.sparse.linalg import cg
 from jaxtyping import Array, Float, Int
 from lngeom import nn
-from lngeom.claims import TrainingStatement
+from lngeom.claims.comparison import TrainingStatement
 
 from analysis.experiments.datasets import Triples
 from analysis.experiments.experiment import Experiment, Panel, Settings

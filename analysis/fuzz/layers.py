@@ -130,7 +130,7 @@ def dense(b: Builder, width: int, units: int | None = None) -> tuple[Layer, int]
             case "tensordot":
                 y = jnp.tensordot(x, w, 1)
             case "vmap":
-                y = jax.vmap(lambda row: row @ w)(x)
+                y = jax.vmap(lambda row: row @ w)(x) if x.ndim > 1 else x @ w
             case "flat":
                 y = x @ w.reshape(width, outputs)
             case _:

@@ -6,7 +6,8 @@ under `lngeom/claims/`, where `@claim` and `@proves` register it; here it is mad
 
 import jax
 import jax.numpy as jnp
-from lngeom.claims import Claim, Problem, Role, Verdict, agree, differ, run, vanishes
+from lngeom.claims import Problem, Role, Verdict, agree, differ, run, vanishes
+from lngeom.claims.registry import Claim
 from lngeom.symbolic import Proof, equality
 from lngeom.symbolic.jacobian import LAYER
 from lngeom.symbolic.layers import LAYER_NORM

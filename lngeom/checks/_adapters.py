@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from lngeom.checks import _frameworks
-from lngeom.checks._subject import UNITS, Subject, as_elsewhere, cast, required_arguments
+from lngeom.checks.subject import UNITS, Subject, as_elsewhere, cast, required_arguments
 from lngeom.normalizers import AbstractNormalizer
 
 KINDS = {"weights": 2, "summed": 1}
@@ -271,7 +271,7 @@ def _lngeom(layer, shape, training, kind):
 
         def call(a):
             stored = cast(running, a.dtype)
-            from lngeom.nn import RunningStatistics
+            from lngeom.nn.functional import RunningStatistics
 
             return cast(layer, a.dtype)(a, RunningStatistics(*stored), training=training)[0]
 

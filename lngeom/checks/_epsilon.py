@@ -24,7 +24,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lngeom.checks._subject import Output, deviation
+from lngeom.checks.subject import Output, deviation
 
 Path = Callable[[float], Output]
 """Outputs for the data scaled by $2^k$, as a function of k."""

@@ -16,9 +16,9 @@ import numpy as np
 
 from lngeom.checks._epsilon import Law, find_law
 from lngeom.checks._orbits import Data, Move, Orbit, Point, draw, orbit, walk
-from lngeom.checks._report import Curve, Result, Verdict
 from lngeom.checks._rounding import is_rounding
-from lngeom.checks._subject import Output, Subject, computes_in_float64, deviation, is_elementwise, layer_tolerance
+from lngeom.checks.findings import Curve, Result, Verdict
+from lngeom.checks.subject import Output, Subject, computes_in_float64, deviation, is_elementwise, layer_tolerance
 
 DRAWS = 3
 """Members of a column's group that are tried."""

@@ -7,9 +7,9 @@ import jax
 import numpy as np
 
 from lngeom.checks._orbits import Data
-from lngeom.checks._report import Finding
 from lngeom.checks._shrink import adapted
-from lngeom.checks._subject import Subject, as_elsewhere, computes_in_float64, deviation, layer_tolerance
+from lngeom.checks.findings import Finding
+from lngeom.checks.subject import Subject, as_elsewhere, computes_in_float64, deviation, layer_tolerance
 
 
 def findings(subject: Subject, data: Data, dtype: jax.typing.DTypeLike) -> tuple[Finding, ...]:

@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from lngeom.checks._subject import cast
+from lngeom.checks.subject import cast
 
 
 def _by_dtype(make: Callable[[Any], Callable]) -> Callable:

@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Float
 
 from lngeom._types import GLMParameters
-from lngeom.checks._subject import UNITS, Subject, as_elsewhere
+from lngeom.checks.subject import UNITS, Subject, as_elsewhere
 from lngeom.transformations import AffineAction, Column, MatrixGroup, Transformation
 
 LARGEST = 58

@@ -21,9 +21,9 @@ import numpy as np
 from jaxtyping import Float
 
 from lngeom.checks._orbits import QUICKLY, Data, example
-from lngeom.checks._report import Finding, Result, Verdict
-from lngeom.checks._rows import NAMES, Row
-from lngeom.checks._subject import Output, Subject, as_elsewhere, deviation
+from lngeom.checks.findings import Finding, Result, Verdict
+from lngeom.checks.rows import NAMES, Row
+from lngeom.checks.subject import Output, Subject, as_elsewhere, deviation
 from lngeom.normalizers import METHODS
 
 ALIKE = 1e-3

@@ -6,7 +6,7 @@ import numpy as np
 import scipy.stats
 from jaxtyping import Float
 
-from lngeom.checks._subject import Output, deviation
+from lngeom.checks.subject import Output, deviation
 
 LARGEST = 0.25
 """Change of the outputs above which no digits are left to show an invariance."""

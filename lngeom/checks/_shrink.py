@@ -9,8 +9,8 @@ import jax
 import numpy as np
 
 from lngeom.checks._orbits import Data, Move, by, by_matrix, draw, example, is_exact, orbit
-from lngeom.checks._report import Counterexample, Result, Verdict
-from lngeom.checks._subject import Subject, deviation, layer_tolerance
+from lngeom.checks.findings import Counterexample, Result, Verdict
+from lngeom.checks.subject import Subject, deviation, layer_tolerance
 from lngeom.transformations import AffineAction, Column, MatrixGroup
 
 ROWS = 6

@@ -15,10 +15,10 @@ from lngeom.checks._examine import NOT_FINITE, Examination
 from lngeom.checks._findings import FATAL, findings
 from lngeom.checks._orbits import Data, Move, example
 from lngeom.checks._outputs import Comparison, compare
-from lngeom.checks._report import SEE, Finding, Report, Result, Verdict
-from lngeom.checks._rows import POSITIONS, Row, columns, row
 from lngeom.checks._shrink import column_moves, shrink
-from lngeom.checks._subject import Subject, layer_tolerance
+from lngeom.checks.findings import SEE, Finding, Report, Result, Verdict
+from lngeom.checks.rows import POSITIONS, Row, columns, row
+from lngeom.checks.subject import Subject, layer_tolerance
 
 BATCH = "batch_independence"
 """Name of the check that outputs do not depend on other samples."""

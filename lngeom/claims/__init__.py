@@ -3,34 +3,23 @@
 The claims stand in one folder a paper, one file a topic; they are loaded when they are first asked for.
 """
 
-from lngeom.claims._comparison import TrainingStatement as TrainingStatement
-from lngeom.claims._evidence import (
-    Evidence as Evidence,
-    Kind as Kind,
-    NoEvidence as NoEvidence,
-    Role as Role,
-    Strength as Strength,
-    Verdict as Verdict,
-    agree as agree,
-    decide as decide,
-    differ as differ,
-    same_integer as same_integer,
-    vanishes as vanishes,
-)
-from lngeom.claims._problem import NORMALIZERS as NORMALIZERS, TITLES as TITLES, Case as Case, Problem as Problem
-from lngeom.claims._proofs import (
-    proof_evidence as proof_evidence,
-    proof_of as proof_of,
-    provable as provable,
-    proves as proves,
-)
-from lngeom.claims._registry import (
-    ON_REQUEST as ON_REQUEST,
-    Claim as Claim,
-    Outcome as Outcome,
-    all_claims as all_claims,
-    claim as claim,
-    register as register,
-    run as run,
-)
-from lngeom.claims._results import NoResults as NoResults, read_curves as read_curves
+from lngeom.claims.evidence import NoEvidence, Role, Verdict, agree, decide, differ, same_integer, vanishes
+from lngeom.claims.problem import Problem
+from lngeom.claims.proofs import proves
+from lngeom.claims.registry import all_claims, claim, run
+
+__all__ = [
+    "NoEvidence",
+    "Problem",
+    "Role",
+    "Verdict",
+    "agree",
+    "all_claims",
+    "claim",
+    "decide",
+    "differ",
+    "proves",
+    "run",
+    "same_integer",
+    "vanishes",
+]

@@ -10,8 +10,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from lngeom.claims._evidence import Evidence, NoEvidence, weighed
-from lngeom.claims._problem import Problem
+from lngeom.claims.evidence import Evidence, NoEvidence, weighed
+from lngeom.claims.problem import Problem
 
 DRAWS = 2
 MARGIN = 16.0

@@ -7,10 +7,10 @@ verify --results DIR` reads both and decides each statement again, by an exact s
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from lngeom.claims._evidence import Evidence, Kind, Role, Verdict
-from lngeom.claims._problem import Problem
-from lngeom.claims._registry import Claim, register
-from lngeom.claims._results import read_curves, read_statements
+from lngeom.claims.evidence import Evidence, Kind, Role, Verdict
+from lngeom.claims.problem import Problem
+from lngeom.claims.registry import Claim, register
+from lngeom.claims.results import read_curves, read_statements
 
 TOPIC = "experiments"
 

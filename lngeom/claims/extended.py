@@ -9,7 +9,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from lngeom._types import GLMParameters
-from lngeom.claims import Claim, Evidence, Problem, Role, Verdict, agree, claim, differ, proves, register
+from lngeom.claims import Problem, Role, Verdict, agree, claim, differ, proves
+from lngeom.claims.evidence import Evidence
+from lngeom.claims.registry import Claim, register
 from lngeom.invariance_table import EQUIVARIANCE, EXTENDED, Cell
 from lngeom.normalizers import METHODS, AbstractNormalizer, LayerNorm, Method, QueryKeyLayerNorm, QueryKeyNorm
 from lngeom.symbolic.proof import Counterexample, Proof, ProofError

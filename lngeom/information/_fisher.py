@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
+from lngeom._trees import leaf_paths
 from lngeom._types import check_parameters, is_concrete
 from lngeom.families import AbstractFamily
 from lngeom.glm import NormalizedGLM
@@ -21,7 +22,6 @@ from lngeom.information._problem import (
     Frozen,
     Problem,
     ignore_masked,
-    leaf_paths,
     replace_masked_samples,
     select_leaves,
 )

@@ -23,11 +23,12 @@ import numpy as np
 import scipy.linalg
 from jaxtyping import Array, Float
 
+from lngeom._trees import leaf_paths
 from lngeom.families import Categorical, Gaussian
 from lngeom.information._coupled import at_parameters
 from lngeom.information._derivative import GLMFunction
 from lngeom.information._matrix import diagonal
-from lngeom.information._problem import Frozen, Problem, leaf_paths, leaf_slices
+from lngeom.information._problem import Frozen, Problem, leaf_slices
 from lngeom.information._products import AbstractFisher
 from lngeom.information._spectrum import Decomposition, leading_eigenvalues
 from lngeom.normalizers import AbstractGroupedNormalizer

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
+from lngeom._trees import leaf_path, leaf_paths
 from lngeom._types import is_concrete
 from lngeom.families import AbstractFamily
 
@@ -290,24 +291,14 @@ class Layout(NamedTuple):
                 )
 
 
-def leaf_paths(tree: PyTree) -> list[str]:
-    """Path of each leaf, such as 'layer1.kernel'."""
-    return [path_name(path) for path, _ in jax.tree_util.tree_leaves_with_path(tree)]
-
-
 def leaf_slices(tree: PyTree) -> dict[str, slice]:
     """Where each leaf lies in the ravelled vector."""
     edges = itertools.accumulate((leaf.size for leaf in jax.tree.leaves(tree)), initial=0)
     return {name: slice(a, b) for name, (a, b) in zip(leaf_paths(tree), itertools.pairwise(edges), strict=True)}
 
 
-def path_name(path: tuple) -> str:
-    """A key path as one would write it: names and positions joined by dots."""
-    return jax.tree_util.keystr(path, simple=True, separator=".") or "params"
-
-
 def _partition(tree: PyTree, selected: set[str]) -> tuple[PyTree, PyTree]:
-    mask = jax.tree_util.tree_map_with_path(lambda path, _: path_name(path) in selected, tree)
+    mask = jax.tree_util.tree_map_with_path(lambda path, _: leaf_path(path) in selected, tree)
     return eqx.partition(tree, mask)
 
 
@@ -326,7 +317,7 @@ def select_leaves(
     Raises:
         ValueError: if a name selects nothing, or a leaf that cannot be differentiated.
     """
-    leaves = {path_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(params)}
+    leaves = {leaf_path(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(params)}
     plain = bool | int | float | complex  # settings of a layer, not parameters
     arrays = {name: leaf for name, leaf in leaves.items() if eqx.is_array_like(leaf) and not isinstance(leaf, plain)}
     smooth = {name for name, leaf in arrays.items() if jnp.issubdtype(jnp.result_type(leaf), jnp.floating)}

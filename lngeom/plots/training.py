@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 from matplotlib.figure import Figure
 
-from lngeom.plots._style import COLOURS, figure, save
-from lngeom.training import Geometry
+from lngeom.plots.style import COLOURS, figure, save
+from lngeom.training.tracker import Geometry
 
 _PANELS = (
     ("norm", "‖w‖", "equilibrium_norm", False),

@@ -18,22 +18,17 @@ Example:
 Numbers are dyadic fractions of modest size, exact in float32 too. Sizes are integers, or strategies of integers.
 """
 
-from lngeom.strategies._models import (
-    LARGEST as LARGEST,
-    MARGIN as MARGIN,
-    NormalizedProblem as NormalizedProblem,
-    families as families,
-    normalizers as normalizers,
-    points as points,
-    problems as problems,
-    responses as responses,
-    transformations as transformations,
-)
-from lngeom.strategies._numbers import (
-    Size as Size,
-    data_sets as data_sets,
-    entries as entries,
-    layer_inputs as layer_inputs,
-    matrices as matrices,
-    scales as scales,
-)
+from lngeom.strategies.models import families, normalizers, points, problems, transformations
+from lngeom.strategies.numbers import data_sets, layer_inputs, matrices, scales
+
+__all__ = [
+    "data_sets",
+    "families",
+    "layer_inputs",
+    "matrices",
+    "normalizers",
+    "points",
+    "problems",
+    "scales",
+    "transformations",
+]

@@ -8,9 +8,10 @@ from typing import Any
 import sympy as sp
 from sympy import Expr
 
-from lngeom.symbolic.actions import Action
+from lngeom.symbolic.actions import concretely
 from lngeom.symbolic.layers import Method
 from lngeom.symbolic.proof import Counterexample, Proof, ProofError
+from lngeom.transformations import Column
 
 ANOTHER_SCALE = Fraction(2)
 SEARCH_WEIGHT = 9
@@ -20,7 +21,7 @@ SEARCH_WEIGHT = 9
 def counterexample(
     name: str,
     method: Method,
-    action: Action,
+    column: Column,
     *,
     delta: Fraction = ANOTHER_SCALE,
     eps: Expr = sp.S.Zero,
@@ -32,7 +33,7 @@ def counterexample(
     Args:
         name: identifier.
         method: the normalization method.
-        action: the transformation.
+        column: the transformation.
         delta: δ.
         eps: ε.
         units: H; the smallest non-degenerate one where None.
@@ -45,8 +46,8 @@ def counterexample(
         ProofError: if there is none of small entries.
     """
     gamma = [1, *[0] * (method.smallest[1] - 1)]
-    for W, X in _candidates(method, action, units):
-        place = _first_change(method, action, W, X, delta, gamma, _fraction(eps))
+    for W, X in _candidates(method, column, units):
+        place = _first_change(method, column, W, X, delta, gamma, _fraction(eps))
         if place is not None:
             break
     else:
@@ -55,14 +56,14 @@ def counterexample(
 
     def sides(values):
         before = method.exactly(values["W"], values["X"], values[r"\epsilon"])
-        moved = action.concretely(
-            values["W"].tolist(), values["X"].tolist(), values[r"\delta"], list(values[r"\gamma"]), method
+        moved = concretely(
+            column, values["W"].tolist(), values["X"].tolist(), values[r"\delta"], list(values[r"\gamma"]), method
         )
         return method.exactly(*moved, values[r"\epsilon"])[sample, unit], before[sample, unit]
 
     return Counterexample(
         name,
-        rf"n\left(W', X'\right) = n(W, X)\quad\text{{for}}\quad {action.latex}",
+        rf"n\left(W', X'\right) = n(W, X)\quad\text{{for}}\quad {column.action}",
         {
             "W": sp.ImmutableMatrix(W),
             "X": sp.ImmutableMatrix(X),
@@ -71,62 +72,62 @@ def counterexample(
             r"\epsilon": eps,
         },
         sides,
-        f"n of unit {unit + 1} and sample {sample + 1} after (left) and before (right) {action.name}.",
+        f"n of unit {unit + 1} and sample {sample + 1} after (left) and before (right) {column.name}.",
         correction,
     )
 
 
-def changes_somewhere(method: Method, action: Action, eps: Expr, delta: Fraction = ANOTHER_SCALE) -> bool:
+def changes_somewhere(method: Method, column: Column, eps: Expr, delta: Fraction = ANOTHER_SCALE) -> bool:
     """Whether a few random exact instances refute invariance, so that no proof need be looked for."""
-    gamma, draws = [1, *range(method.smallest[1] - 1)], (draw(method, action, seed) for seed in range(4))
-    return any(_first_change(method, action, W, X, delta, gamma, _fraction(eps)) is not None for W, X in draws)
+    gamma, draws = [1, *range(method.smallest[1] - 1)], (draw(method, column, seed) for seed in range(4))
+    return any(_first_change(method, column, W, X, delta, gamma, _fraction(eps)) is not None for W, X in draws)
 
 
-def _candidates(method: Method, action: Action, units: int | None) -> Iterator[tuple[list[list[int]], list[list[int]]]]:
+def _candidates(method: Method, column: Column, units: int | None) -> Iterator[tuple[list[list[int]], list[list[int]]]]:
     """W and X of small non-negative integers, the smallest first; random ones where the arithmetic is slow."""
     if method.irrational:
         for entries in (1, 2, 3):
-            yield from (draw(method, action, seed, entries) for seed in range(20))
+            yield from (draw(method, column, seed, entries) for seed in range(20))
         return
     H, D, N = method.smallest
     H = units // method.groups if units else H
-    N = max(N, 2) * method.positions if action.compares_first else N * method.positions
+    N = max(N, 2) * method.positions if column.compares_first else N * method.positions
     for entries in _small_integers(H * D + N * D):
         rows = [list(entries[start : start + D]) for start in range(0, len(entries), D)]
-        yield rows[:H] * (method.groups if units else copies(method, action)), rows[H:]
+        yield rows[:H] * (method.groups if units else copies(method, column)), rows[H:]
 
 
-def draw(method: Method, action: Action, seed: int, entries: int = 3) -> tuple[list[list[int]], list[list[int]]]:
+def draw(method: Method, column: Column, seed: int, entries: int = 3) -> tuple[list[list[int]], list[list[int]]]:
     """Random W and X of small non-negative integers."""
     numbers = random.Random(seed)
     units, inputs, samples = method.smallest
     matrix = lambda rows: [[numbers.randint(0, entries) for _ in range(inputs)] for _ in range(rows)]
-    return matrix(units * copies(method, action)), matrix(max(samples, 2) * method.positions)
+    return matrix(units * copies(method, column)), matrix(max(samples, 2) * method.positions)
 
 
-def copies(method: Method, action: Action) -> int:
+def copies(method: Method, column: Column) -> int:
     """How often the rows of the smallest W are repeated: once a group, and so that actions on groups apply."""
     count = method.groups
-    while action.grouped and method.smallest[0] * count % method.blocks:
+    while column.grouped and method.smallest[0] * count % method.blocks:
         count += method.groups
     return count
 
 
-def compared(method: Method, action: Action, *rows: list[list[Any]]) -> Iterator[tuple[Any, ...]]:
+def compared(method: Method, column: Column, *rows: list[list[Any]]) -> Iterator[tuple[Any, ...]]:
     """Rows of the outputs that are to stay, side by side."""
-    return zip(*(r[: method.positions] if action.compares_first else r for r in rows), strict=True)
+    return zip(*(r[: method.positions] if column.compares_first else r for r in rows), strict=True)
 
 
-def _first_change(method, action, W, X, delta, gamma, eps) -> tuple[int, int] | None:
+def _first_change(method, column, W, X, delta, gamma, eps) -> tuple[int, int] | None:
     """First (sample, unit) whose output changes, or None; everything must be defined on both sides."""
     if not any(any(row) for row in W) or not any(any(row) for row in X):
         return None
-    moved = action.concretely(W, X, delta, gamma, method)
+    moved = concretely(column, W, X, delta, gamma, method)
     try:
         before, after = (method.rows(_exact(A), _exact(B), eps) for A, B in ((W, X), moved))
     except ZeroDivisionError:
         return None
-    pairs = list(compared(method, action, before, after))
+    pairs = list(compared(method, column, before, after))
     if not all(_defined(*pair) for rows in (before, after) for row in rows for pair in row):
         return None
     for sample, (old_row, new_row) in enumerate(pairs):

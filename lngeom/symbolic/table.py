@@ -1,5 +1,6 @@
 """`prove`: every cell of the invariance table is proved for all sizes or refuted by the smallest exact instance."""
 
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -7,13 +8,12 @@ import sympy as sp
 from sympy import Expr, sqrt
 
 from lngeom.normalizers import AbstractNormalizer
-from lngeom.symbolic.actions import ACTIONS, DELTA, Action
-from lngeom.symbolic.further import GROUPED
+from lngeom.symbolic.actions import DELTA, common_factor, concretely, moved, summed
 from lngeom.symbolic.layers import EPSILON, METHODS, Layer, Method
 from lngeom.symbolic.proof import Assumption, Counterexample, Proof, ProofError, Step, equality, fact
 from lngeom.symbolic.search import ANOTHER_SCALE, changes_somewhere, compared, copies, counterexample, draw
 from lngeom.symbolic.sums import vanishes
-from lngeom.transformations import Column
+from lngeom.transformations import EXTENDED, Column
 
 
 def prove(
@@ -43,13 +43,13 @@ def prove(
         'Proof'
     """
     method, eps = _method_of(normalizer)
-    action = _action_of(transformation)
+    column = _column_of(transformation)
     _check_units(method, units, eps)
-    name = f"{method.name}.{action.name}"
-    proof = None if changes_somewhere(method, action, eps) else _proof(name, method, action, eps)
+    name = f"{method.name}.{column.name}"
+    proof = None if changes_somewhere(method, column, eps) else _proof(name, method, column, eps)
     if proof is not None:
         return proof
-    return counterexample(name, method, action, eps=eps, units=units, correction=_sign_correction(method, action))
+    return counterexample(name, method, column, eps=eps, units=units, correction=_sign_correction(method, column))
 
 
 def _method_of(normalizer: Any) -> tuple[Method, Expr]:
@@ -61,17 +61,20 @@ def _method_of(normalizer: Any) -> tuple[Method, Expr]:
         )
     eps = sp.Rational(str(normalizer.eps)) if isinstance(normalizer, AbstractNormalizer) else sp.S.Zero
     groups = getattr(normalizer, "groups", None)
-    return (GROUPED[name](groups) if name in GROUPED and isinstance(groups, int) else METHODS[name]), eps
+    method = METHODS[name]
+    return (replace(method, groups=groups, blocks=groups) if isinstance(groups, int) else method), eps
 
 
-def _action_of(transformation: Any) -> Action:
-    name = transformation.name if isinstance(transformation, Column) else transformation
-    if name not in ACTIONS:
+def _column_of(transformation: Column | str) -> Column:
+    if isinstance(transformation, Column):
+        return transformation
+    known = {column.name: column for column in EXTENDED}
+    if transformation not in known:
         raise ValueError(
-            f"no symbolic form of the transformation {name!r}; known are {', '.join(ACTIONS)}: "
-            "state one in lngeom/symbolic/actions.py"
+            f"no symbolic form of the transformation {transformation!r}; known are {', '.join(known)}: "
+            "state one in lngeom/transformations/_columns.py"
         )
-    return ACTIONS[name]
+    return known[transformation]
 
 
 def _check_units(method: Method, units: int | None, eps: Expr) -> None:
@@ -87,44 +90,45 @@ def _check_units(method: Method, units: int | None, eps: Expr) -> None:
         )
 
 
-def _proof(name: str, method: Method, action: Action, eps: Expr) -> Proof | None:
+def _proof(name: str, method: Method, column: Column, eps: Expr) -> Proof | None:
     """The general proof, with ε > 0 arbitrary if it goes through with it, else with ε = 0 if the method has that."""
     for symbol in (EPSILON, sp.S.Zero) if eps == 0 else (EPSILON,):
-        factor = _common_factor(method, action, symbol)
+        factor = _common_factor(method, column, symbol)
         if factor is not None:
-            steps = (*general_steps(method, action, factor, symbol), expansion(method, action))
-            statement = rf"n\left(W', X'\right) = n(W, X)\quad\text{{for}}\quad {action.latex}"
-            return Proof(name, statement, steps, _assumptions(name, method, action, symbol))
+            steps = (*general_steps(method, column, factor, symbol), expansion(method, column))
+            statement = rf"n\left(W', X'\right) = n(W, X)\quad\text{{for}}\quad {column.action}"
+            return Proof(name, statement, steps, _assumptions(name, method, column, symbol))
     return None
 
 
-def _common_factor(method: Method, action: Action, eps: Expr) -> Expr | None:
+def _common_factor(method: Method, column: Column, eps: Expr) -> Expr | None:
     r"""The c with numerator' = c · numerator and square' = c² · square, if there is one."""
-    before, after = Layer(), action.moved(Layer())
-    for factor in action.factors(method.sample, method.unit):
+    before, after = Layer(), moved(column, Layer())
+    scale = common_factor(column, method.sample, method.unit)
+    for factor in dict.fromkeys((sp.S.One, scale, scale**2)):
         change = method.numerator(after, eps=eps) - factor * method.numerator(before, eps=eps)
         if vanishes(change) and vanishes(method.square(after, eps=eps) - factor**2 * method.square(before, eps=eps)):
             return factor
     return None
 
 
-def general_steps(method: Method, action: Action, factor: Expr, eps: Expr) -> tuple[Step, ...]:
+def general_steps(method: Method, column: Column, factor: Expr, eps: Expr) -> tuple[Step, ...]:
     """Numerator and square scale alike, so their ratio stays: for all sizes.
 
     Args:
         method: the normalization method.
-        action: the transformation.
+        column: the transformation.
         factor: by which the numerator changes.
         eps: ε, a symbol or zero.
 
     Returns:
         Steps from the summed inputs to the normalized ones.
     """
-    before, after, n, unit = Layer(), action.moved(Layer()), method.sample, method.unit
+    before, after, n, unit = Layer(), moved(column, Layer()), method.sample, method.unit
     steps = []
-    if action.summed:
-        text = "The summed inputs become"
-        steps.append(equality(text, after.a(n, unit), action.summed(before, n, unit), r"a'_{ni}"))
+    summed_inputs = summed(column, before, n, unit)
+    if summed_inputs is not None:
+        steps.append(equality("The summed inputs become", after.a(n, unit), summed_inputs, r"a'_{ni}"))
     words = "do not change" if factor == 1 else f"change by the factor {factor}"
     squared = "does not change" if factor == 1 else f"changes by the factor {factor**2}"
     old, new = (method.fraction(layer, n, unit, eps) for layer in (before, after))
@@ -136,12 +140,12 @@ def general_steps(method: Method, action: Action, factor: Expr, eps: Expr) -> tu
     return tuple(steps)
 
 
-def expansion(method: Method, action: Action, eps: Any = 0, flipped: bool = False) -> Step:
+def expansion(method: Method, column: Column, eps: Any = 0, flipped: bool = False) -> Step:
     """The second, independent proof: polynomials expanded entry by entry at one small size.
 
     Args:
         method: the normalization method.
-        action: the transformation.
+        column: the transformation.
         eps: ε.
         flipped: whether the sign is to change.
 
@@ -149,17 +153,17 @@ def expansion(method: Method, action: Action, eps: Any = 0, flipped: bool = Fals
         The step.
     """
     if method.irrational:
-        return _instances(method, action, flipped)
+        return _instances(method, column, flipped)
     units, inputs, samples = method.smallest
-    units *= copies(method, action)
+    units *= copies(method, column)
     samples, inputs = max(samples, 2), max(inputs, 2)
 
     def verify() -> bool:
         W = [[sp.Symbol(f"W{i}{d}", real=True) for d in range(inputs)] for i in range(units)]
         X = [[sp.Symbol(f"x{s}{d}", real=True) for d in range(inputs)] for s in range(samples * method.positions)]
         gamma = [sp.Symbol(f"gamma{d}", real=True) for d in range(inputs)]
-        moved = action.concretely(W, X, DELTA, gamma, method)
-        pairs = compared(method, action, method.rows(W, X, eps), method.rows(*moved, eps))
+        after = concretely(column, W, X, DELTA, gamma, method)
+        pairs = compared(method, column, method.rows(W, X, eps), method.rows(*after, eps))
         return all(
             _same_ratio(old, new, flipped)
             for old_row, new_row in pairs
@@ -172,21 +176,21 @@ def expansion(method: Method, action: Action, eps: Any = 0, flipped: bool = Fals
     return fact(text, latex, verify, "every entry of n' − n expands to 0" if not flipped else "n' + n expands to 0")
 
 
-def _instances(method: Method, action: Action, flipped: bool) -> Step:
+def _instances(method: Method, column: Column, flipped: bool) -> Step:
     """The second proof of a method with roots within: exact arithmetic at a few instances."""
 
     def verify() -> bool:
         checked = 0
         for seed in range(20):
-            W, X = draw(method, action, seed)
-            moved = action.concretely(W, X, ANOTHER_SCALE, [1, *range(len(W[0]) - 1)], method)
+            W, X = draw(method, column, seed)
+            changed = concretely(column, W, X, ANOTHER_SCALE, [1, *range(len(W[0]) - 1)], method)
             try:
-                before, after = (method.exactly(*pair) for pair in ((W, X), moved))
+                before, after = (method.exactly(*pair) for pair in ((W, X), changed))
             except ZeroDivisionError:
                 continue
             if any(v.has(sp.zoo, sp.nan) for v in (*before, *after)):
                 continue
-            keep = method.positions if action.compares_first else before.rows
+            keep = method.positions if column.compares_first else before.rows
             gap = after[:keep, :] - (-1 if flipped else 1) * before[:keep, :]
             if not all(sp.simplify(v) == 0 for v in sp.Matrix(gap)):
                 return False
@@ -206,15 +210,15 @@ def _same_ratio(old: tuple[Expr, Expr], new: tuple[Expr, Expr], flipped: bool) -
     return bool(right_sign) and sp.expand(new[1] - factor**2 * old[1]) == 0
 
 
-def _assumptions(name: str, method: Method, action: Action, eps: Expr) -> tuple[Assumption, ...]:
+def _assumptions(name: str, method: Method, column: Column, eps: Expr) -> tuple[Assumption, ...]:
     assumptions = [Assumption("the scale is not zero", r"\sigma > 0")]
-    if action.needs_positive:
-        needed = changes_somewhere(method, action, sp.S.Zero, Fraction(-2))
-        negative = lambda: counterexample(f"{name} with δ < 0", method, action, delta=Fraction(-2))
+    if column.positive:
+        needed = changes_somewhere(method, column, sp.S.Zero, Fraction(-2))
+        negative = lambda: counterexample(f"{name} with δ < 0", method, column, delta=Fraction(-2))
         dropped = _or_none(negative) if needed else None
         assumptions.append(Assumption("positive factors", r"\delta > 0", dropped))
-    if eps == 0 and action.needs_positive:
-        dropped = _or_none(lambda: counterexample(f"{name} with ε = 1", method, action, eps=sp.S.One))
+    if eps == 0 and column.positive:
+        dropped = _or_none(lambda: counterexample(f"{name} with ε = 1", method, column, eps=sp.S.One))
         assumptions.append(Assumption("no constant added to the variance", r"\epsilon = 0", dropped))
     return tuple(assumptions)
 
@@ -226,16 +230,16 @@ def _or_none(make: Any) -> Any:
         return None
 
 
-def _sign_correction(method: Method, action: Action) -> Proof | None:
+def _sign_correction(method: Method, column: Column) -> Proof | None:
     """For a sign flip: n' = −n, which g → −g repairs."""
-    if action.name != "weight_sign_flip":
+    if column.name != "weight_sign_flip":
         return None
-    before, after = Layer(), action.moved(Layer())
+    before, after = Layer(), moved(column, Layer())
     if not vanishes(method(after, eps=EPSILON) + method(before, eps=EPSILON)):
         return None
     step = equality("The sign of n changes, which g → −g undoes", method(after), -method(before), r"n'_{ni}")
     return Proof(
         f"{method.name}.weight_sign_flip corrected",
         r"n(-W, X) = -n(W, X)",
-        (step, expansion(method, action, flipped=True)),
+        (step, expansion(method, column, flipped=True)),
     )

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import PyTree
 
-from lngeom.training._groups import Groups
-from lngeom.training._laws import LAWS
+from lngeom.training.groups import Groups
+from lngeom.training.laws import LAWS
 
 FACTOR = 5.0
 """Ratio between the given rate and the optimizer's own that causes a warning. It is above that of Nesterov momentum,

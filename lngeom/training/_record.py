@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from lngeom.training._equilibrium import lion_correlation
-from lngeom.training._groups import Groups
-from lngeom.training._laws import LAWS
+from lngeom.training.equilibrium import lion_correlation
+from lngeom.training.groups import Groups
+from lngeom.training.laws import LAWS
 
 MEMORY = 0.99
 """Decay per record of the running means of the gradient's size and of the squared radial residual."""

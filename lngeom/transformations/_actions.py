@@ -2,11 +2,12 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from lngeom._types import GLMParameters
@@ -74,35 +75,118 @@ class Transformation(eqx.Module):
 
 @dataclass(frozen=True)
 class Column:
-    """A column of Table 1: a named group of transformations.
+    r"""A column of the invariance tables: a named group of affine maps $y \mapsto s\,y + t$ of the entries of W or X.
+
+    The definition is the indices on which s and t depend. `member` reads them over arrays, of drawn numbers or of exact
+    ones; `lngeom.symbolic.actions` reads them for all sizes.
 
     Attributes:
         name: identifier, as used in claim ids.
         title: the paper's heading.
-        formula: the action, LaTeX.
-        draw: draws a member, given a key, parameters and inputs (for the shapes and the scale of the data).
+        action: the map, LaTeX.
         acts_on: the arguments that it changes.
+        scale: s, or the indices on which it depends: "i" for one unit, "n" for one case, "g" for groups of units, "t"
+            for positions, "d" for inputs; "" for a number of its own.
+        shift: t, or the indices on which it depends.
+        condition: what s must satisfy, LaTeX. An ε > 0 in a variance breaks an invariance under such factors.
         heading: short heading for a table.
         groups: number of groups of consecutive units with transformations of their own; 1 for no groups.
         samples: smallest number of samples.
-        compares_first: whether only the output of the first sample must stay the same; its input is not changed.
-        positive: whether it multiplies by positive factors. An ε > 0 in a variance breaks such an invariance.
+        compares_first: whether only the output of the first sample must stay the same. Its input is not changed, those
+            of all the others are.
     """
 
     name: str
     title: str
-    formula: str
-    draw: Callable[[PRNGKeyArray, GLMParameters, Array], Transformation]
-    acts_on: Literal["weights", "inputs"] = "weights"
+    action: str
+    acts_on: Literal["weights", "inputs"]
+    scale: str | int = 1
+    shift: str | int = 0
+    condition: str = ""
     heading: str = ""
     groups: int = 1
     samples: int = 1
     compares_first: bool = False
-    positive: bool = False
+
+    @property
+    def formula(self) -> str:
+        """The action and its condition, LaTeX."""
+        return rf"{self.action},\ {self.condition}" if self.condition else self.action
+
+    @property
+    def positive(self) -> bool:
+        """Whether it multiplies by positive factors."""
+        return bool(self.condition)
+
+    @property
+    def grouped(self) -> bool:
+        """Whether it tells groups of units apart."""
+        return "g" in f"{self.scale}{self.shift}"
 
     def compared(self, outputs: Float[Array, "N ..."]) -> Float[Array, "..."]:
         """The part of the outputs that must stay the same."""
         return outputs[:1] if self.compares_first else outputs
+
+    def member(
+        self,
+        value: Float[Array, "..."],
+        scales: Callable[[tuple[int, ...]], Any],
+        shifts: Callable[[tuple[int, ...]], Any],
+        place: Callable[[int], Any],
+    ) -> AffineAction:
+        """The map with given coefficients.
+
+        Args:
+            value: W [H D] or X [N *T D]; an array of dtype object for exact numbers or symbols.
+            scales: an array of factors of a shape.
+            shifts: an array of summands of a shape.
+            place: the unit or case that is changed, of so many.
+
+        Returns:
+            The map.
+        """
+        return AffineAction(
+            self._coefficients(self.scale, value, 1, scales, place),
+            self._coefficients(self.shift, value, 0, shifts, place),
+        )
+
+    def _coefficients(self, indices: str | int, value, unchanged: int, take, place) -> Any:
+        """Coefficients with these indices, which broadcast against the value."""
+        if not isinstance(indices, str):
+            return indices
+        if not indices:
+            return take(())
+        xp = np if value.dtype == object else jnp
+        rows, *positions, columns = value.shape
+        inner = *(size if "t" in indices else 1 for size in positions), columns if "d" in indices else 1
+        if "g" in indices:
+            if rows % self.groups:
+                raise ValueError(f"the number of units must be a multiple of groups = {self.groups}; got H = {rows}")
+            return xp.repeat(take((self.groups, *inner)), rows // self.groups, 0)
+        if self.compares_first:
+            others = take((rows - 1, *inner))
+            return xp.concatenate([xp.full_like(others[:1], unchanged), others])
+        if not {"i", "n"} & set(indices):
+            return take((1, *inner))
+        changed = xp.arange(rows).reshape(-1, *(1 for _ in inner)) == place(rows)
+        return xp.where(changed, take((1, *inner)), unchanged)
+
+    def draw(self, key: PRNGKeyArray, params: GLMParameters, inputs: Float[Array, "N *T D"]) -> Transformation:
+        """A random member, of the shapes of parameters and inputs and the scale of what it changes."""
+        value = params.weights if self.acts_on == "weights" else inputs
+
+        def shifts(shape: tuple[int, ...]) -> Array:
+            if "d" not in str(self.shift):
+                return positive_scale(key, shape, value.dtype) * jnp.std(value)
+            return jax.random.normal(key, shape, value.dtype) * jnp.std(value) * 3
+
+        action = self.member(
+            value,
+            lambda shape: positive_scale(key, shape, value.dtype),
+            shifts,
+            lambda rows: jax.random.randint(key, (), 0, rows),
+        )
+        return Transformation(weights=action) if self.acts_on == "weights" else Transformation(inputs=action)
 
 
 def positive_scale(key, shape, dtype):

@@ -21,6 +21,7 @@ class MatrixGroup:
         formula: the property, LaTeX.
         draw: draws a matrix, given a key, its size and a dtype.
         acts_on: "units" or "inputs".
+        heading: short heading for a table.
         groups: number of groups of consecutive units that it respects; 1 for no groups.
     """
 
@@ -29,6 +30,7 @@ class MatrixGroup:
     formula: str
     draw: Callable[[PRNGKeyArray, int, jax.typing.DTypeLike], Float[Array, "K K"]]
     acts_on: Literal["units", "inputs"]
+    heading: str = ""
     groups: int = 1
 
     def __call__(
@@ -87,12 +89,13 @@ def group_permutations(groups: int = 2) -> MatrixGroup:
         r"f(QW, X) = Q f(W, X),\ Q \in S_{H/G} \wr S_G",
         draw,
         "units",
+        "S_H, groups",
         groups,
     )
 
 
 UNIT_PERMUTATIONS = MatrixGroup(
-    "unit_permutations", "permutations of units", r"f(QW, X) = Q f(W, X),\ Q \in S_H", _permutation, "units"
+    "unit_permutations", "permutations of units", r"f(QW, X) = Q f(W, X),\ Q \in S_H", _permutation, "units", "S_H"
 )
 UNIT_ROTATIONS_FIXING_ONE = MatrixGroup(
     "unit_rotations_fixing_one",
@@ -100,9 +103,10 @@ UNIT_ROTATIONS_FIXING_ONE = MatrixGroup(
     r"f(QW, X) = Q f(W, X),\ Q \in O(H),\ Q\mathbf{1} = \mathbf{1}",
     _orthogonal_fixing_one,
     "units",
+    "O(H), Q1=1",
 )
 UNIT_ROTATIONS = MatrixGroup(
-    "unit_rotations", "orthogonal maps of units", r"f(QW, X) = Q f(W, X),\ Q \in O(H)", _orthogonal, "units"
+    "unit_rotations", "orthogonal maps of units", r"f(QW, X) = Q f(W, X),\ Q \in O(H)", _orthogonal, "units", "O(H)"
 )
 EQUIVARIANCES = (group_permutations(), UNIT_PERMUTATIONS, UNIT_ROTATIONS_FIXING_ONE, UNIT_ROTATIONS)
 """Ways of mixing units, each a subgroup of the next; the first respects two groups."""
@@ -113,6 +117,7 @@ INPUT_ROTATIONS_FIXING_ONE = MatrixGroup(
     r"f(WA^{-1}, Ax) = f(W, x),\ A \in O(D),\ A\mathbf{1} = \mathbf{1}",
     _orthogonal_fixing_one,
     "inputs",
+    "O(D), A1=1",
 )
 INPUT_ROTATIONS = MatrixGroup(
     "input_rotations",
@@ -120,6 +125,7 @@ INPUT_ROTATIONS = MatrixGroup(
     r"f(WA^{-1}, Ax) = f(W, x),\ A \in O(D)",
     _orthogonal,
     "inputs",
+    "O(D)",
 )
 INPUT_BASIS_CHANGES = MatrixGroup(
     "input_basis_changes",
@@ -127,6 +133,7 @@ INPUT_BASIS_CHANGES = MatrixGroup(
     r"f(WA^{-1}, Ax) = f(W, x),\ A \in GL(D)",
     _invertible,
     "inputs",
+    "GL(D)",
 )
 BASIS_CHANGES = (INPUT_ROTATIONS_FIXING_ONE, INPUT_ROTATIONS, INPUT_BASIS_CHANGES)
 """Changes of the inputs' basis, each a subgroup of the next."""

@@ -25,7 +25,7 @@ from analysis.experiments.locking import only_run
 from analysis.experiments.networks import parameters, rows
 from analysis.experiments.optimizers import clip_each, reference_adam
 from lngeom import nn
-from lngeom.claims import TrainingStatement
+from lngeom.claims.comparison import TrainingStatement
 from lngeom.claims.experiments import RECORDS
 from scipy import stats
 

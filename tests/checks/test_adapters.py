@@ -6,7 +6,8 @@ import sys
 import lngeom as lg
 import numpy as np
 import pytest
-from lngeom.checks import Verdict, adapt
+from lngeom.checks import adapt
+from lngeom.checks.findings import Verdict
 
 RNG = np.random.default_rng(0)
 W, X = RNG.integers(-4, 5, (6, 5)) / 2, RNG.integers(-4, 5, (7, 5)) / 2

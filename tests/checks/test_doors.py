@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import lngeom as lg
 import pytest
 from lngeom import cli
+from lngeom.checks.findings import Verdict
 from typer.testing import CliRunner
 
 from tests.checks import broken
@@ -115,7 +116,7 @@ def test_an_equinox_module_is_applied_to_one_sample_at_a_time():
 
     found = lg.check_invariances(Centered)
     assert found["weight_matrix_recentering"].as_expected("I")
-    assert found["weight_matrix_rescaling"].verdict is lg.checks.Verdict.NOT
+    assert found["weight_matrix_rescaling"].verdict is Verdict.NOT
     assert "units=3" in found["weight_matrix_rescaling"].counterexample.code
 
 

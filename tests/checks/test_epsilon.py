@@ -7,10 +7,10 @@ import jax.numpy as jnp
 import lngeom as lg
 import numpy as np
 import pytest
-from lngeom.checks import Verdict
 from lngeom.checks._epsilon import Damping, find_law
 from lngeom.checks._rounding import is_rounding
 from lngeom.checks._suite import Suite
+from lngeom.checks.findings import Verdict
 
 SCALING = "weight_matrix_rescaling"
 

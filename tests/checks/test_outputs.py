@@ -7,8 +7,8 @@ import lngeom as lg
 import numpy as np
 import pytest
 from lngeom import cli
-from lngeom.checks import Verdict
 from lngeom.checks._outputs import fit
+from lngeom.checks.findings import Verdict
 from typer.testing import CliRunner
 
 RNG = np.random.default_rng(0)

@@ -5,7 +5,7 @@ import functools
 import lngeom as lg
 import numpy as np
 import pytest
-from lngeom.checks import Verdict
+from lngeom.checks.findings import Verdict
 from lngeom.paper import TABLE1
 
 from tests.checks import broken

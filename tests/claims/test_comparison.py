@@ -2,8 +2,7 @@
 
 import numpy as np
 import pytest
-from lngeom.claims import TrainingStatement
-from lngeom.claims._comparison import compare_best, compare_speed, sign_test
+from lngeom.claims.comparison import TrainingStatement, compare_best, compare_speed, sign_test
 from scipy.stats import binomtest
 
 STEPS = np.array([0, 10, 20, 30, 40])

@@ -6,23 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from lngeom.claims import (
-    Claim,
-    Evidence,
-    Kind,
-    NoEvidence,
-    Problem,
-    Role,
-    Strength,
-    Verdict,
-    agree,
-    decide,
-    differ,
-    run,
-    same_integer,
-    vanishes,
-)
-from lngeom.claims._evidence import weighed
+from lngeom.claims import NoEvidence, Problem, Role, Verdict, agree, decide, differ, run, same_integer, vanishes
+from lngeom.claims.evidence import Evidence, Kind, Strength, weighed
+from lngeom.claims.registry import Claim
 
 ONE, TWO = np.ones(300), 2 * np.ones(300)
 HOLED = np.where(np.arange(300) < 12, np.nan, 1.0)

@@ -7,7 +7,8 @@ import json
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from lngeom.claims import Problem, TrainingStatement, Verdict, all_claims, run
+from lngeom.claims import Problem, Verdict, all_claims, run
+from lngeom.claims.comparison import TrainingStatement
 
 STEPS = np.array([0, 10, 20, 30])
 FAST, SLOW = np.array([1.0, 0.1, 0.1, 0.1]), np.array([1.0, 0.9, 0.8, 0.2])

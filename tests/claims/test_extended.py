@@ -5,8 +5,9 @@ import jax.numpy as jnp
 import lngeom as lg
 import numpy as np
 import pytest
-from lngeom.claims import Problem, Verdict, all_claims, decide, provable, run
+from lngeom.claims import Problem, Verdict, all_claims, decide, run
 from lngeom.claims.extended import cell, cell_check, data, matrix_check
+from lngeom.claims.proofs import provable
 from lngeom.invariance_table import COLUMNS, EQUIVARIANCE, EXTENDED, MATRIX_GROUPS, Cell
 from lngeom.normalizers import METHODS
 from lngeom.symbolic import ProofError

@@ -6,8 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from lngeom import claims
-from lngeom.claims import Evidence, Kind, Problem, Role, Verdict, all_claims, decide, proof_evidence, run
+from lngeom.claims import Problem, Role, Verdict, all_claims, decide, run
+from lngeom.claims.evidence import Evidence, Kind, Strength
+from lngeom.claims.problem import NORMALIZERS
+from lngeom.claims.proofs import proof_evidence
 from lngeom.data import DataError, load
 
 
@@ -134,7 +136,7 @@ def test_the_proof_carries_the_verdict_and_the_reason_is_given(name, id, text, t
     given = problem(name, tmp_path)
     with_proof, alone = run(record, given, proof), run(record, given)
     assert with_proof.as_recorded
-    assert with_proof.strength is claims.Strength.PROOF
+    assert with_proof.strength is Strength.PROOF
     assert alone.verdict is Verdict.UNDECIDED
     assert any(text in reason for reason in alone.reasons)
     assert any(text in reason for reason in with_proof.reasons)
@@ -143,7 +145,7 @@ def test_the_proof_carries_the_verdict_and_the_reason_is_given(name, id, text, t
 def test_a_broken_library_clashes_on_ordinary_data_and_is_not_hidden_by_an_offset(tmp_path, monkeypatch):
     from lngeom import normalizers
 
-    monkeypatch.setitem(claims.NORMALIZERS, "bn", normalizers.BatchNorm(eps=0.5))
+    monkeypatch.setitem(NORMALIZERS, "bn", normalizers.BatchNorm(eps=0.5))
     record = all_claims(id="table1.bn.weight_matrix_rescaling")[0]
     assert run(record, Problem(jax.random.normal(jax.random.key(0), (60, 5))), proof).verdict is Verdict.CLASH
     assert run(record, problem("an offset of 1e4", tmp_path), proof).verdict is Verdict.CLASH

@@ -5,10 +5,11 @@ import dataclasses
 import jax
 import pytest
 from lngeom import normalizers
-from lngeom.claims import NORMALIZERS, Problem, Verdict, all_claims, run
+from lngeom.claims import Problem, Verdict, all_claims, run
+from lngeom.claims.problem import NORMALIZERS
 from lngeom.claims.training import equilibria, exponential
 from lngeom.claims.training.network import sgd_path
-from lngeom.training import LAWS, Law
+from lngeom.training.laws import LAWS, Law
 
 
 @pytest.fixture(scope="module")

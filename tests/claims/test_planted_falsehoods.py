@@ -27,7 +27,7 @@ from lngeom.claims.ba2016.table1 import half_way, scaled_epsilon_steps
 from lngeom.claims.training.equivalence import STEP_RULES, elementwise
 from lngeom.claims.training.learning_rate import EPS
 from lngeom.symbolic import Counterexample, Proof, ProofError, prove
-from lngeom.symbolic.actions import ACTIONS, DELTA
+from lngeom.symbolic.actions import DELTA, moved as moved_by
 from lngeom.symbolic.jacobian import (
     GAIN,
     LAYER,
@@ -54,6 +54,7 @@ from lngeom.symbolic.scale_free import (
 )
 from lngeom.symbolic.sums import D, H, KroneckerDelta, N, d, field, i, k, mean, n, total
 from lngeom.symbolic.table import expansion, general_steps
+from lngeom.transformations import DATASET_RECENTERING, SINGLE_CASE_RESCALING, WEIGHT_MATRIX_RESCALING
 from sympy import sqrt
 
 V = field("V")
@@ -65,14 +66,12 @@ output = lambda l: LAYER_NORM(LAYER, n, l)  # noqa: E731
 z, y = sp.symbols("z y", real=True)
 
 FALSE_STEPS = {
-    "table: a factor squared": lambda: general_steps(
-        LAYER_NORM, ACTIONS["weight_matrix_rescaling"], DELTA**2, sp.S.Zero
-    )[1],
+    "table: a factor squared": lambda: general_steps(LAYER_NORM, WEIGHT_MATRIX_RESCALING, DELTA**2, sp.S.Zero)[1],
     "table: batch norm and a single case": lambda: general_steps(
-        BATCH_NORM, ACTIONS["single_case_rescaling"], sp.S.One, sp.S.Zero
+        BATCH_NORM, SINGLE_CASE_RESCALING, sp.S.One, sp.S.Zero
     )[2],
     "invariance: the shift of the data under layer norm": lambda: equality(
-        "", LAYER_NORM(ACTIONS["dataset_recentering"].moved(LAYER)), LAYER_NORM(LAYER)
+        "", LAYER_NORM(moved_by(DATASET_RECENTERING, LAYER)), LAYER_NORM(LAYER)
     ),
     "invariance: ε restored by δε": lambda: equality(
         "", LAYER_NORM(scaled_layer(), eps=DELTA * EPS), LAYER_NORM(LAYER, eps=EPS)
@@ -235,11 +234,11 @@ def test_a_false_cell_comes_back_as_a_counterexample(method, column):
     assert isinstance(prove(method, column), Counterexample)
 
 
-def test_a_definition_broken_for_all_sizes_is_caught_by_the_other():
-    """Weight norm's rows under layer norm's general definition: the expansion refuses what the sums prove."""
-    broken = dataclasses.replace(LAYER_NORM, rows=METHODS["WeightNorm"].rows)
-    assert expansion(LAYER_NORM, ACTIONS["single_case_rescaling"]).verify()
-    assert not expansion(broken, ACTIONS["single_case_rescaling"]).verify()
+def test_the_expansion_refuses_the_definition_of_another_method():
+    """Weight norm's formula under layer norm's name: what layer norm ignores is seen."""
+    broken = dataclasses.replace(LAYER_NORM, fraction=METHODS["WeightNorm"].fraction)
+    assert expansion(LAYER_NORM, SINGLE_CASE_RESCALING).verify()
+    assert not expansion(broken, SINGLE_CASE_RESCALING).verify()
 
 
 def test_exact_blocks_differ_from_the_printed_ones():

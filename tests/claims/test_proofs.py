@@ -6,22 +6,9 @@ import json
 import jax
 import pytest
 from latex2mathml.converter import convert
-from lngeom.claims import (
-    Kind,
-    Problem,
-    Role,
-    Strength,
-    Verdict,
-    _proofs,
-    agree,
-    all_claims,
-    decide,
-    proof_evidence,
-    proof_of,
-    provable,
-    proves,
-    run,
-)
+from lngeom.claims import Problem, Role, Verdict, agree, all_claims, decide, proofs, proves, run
+from lngeom.claims.evidence import Kind, Strength
+from lngeom.claims.proofs import proof_evidence, proof_of, provable
 from lngeom.symbolic import Counterexample, Proof, ProofError
 from lngeom.symbolic.proof import equality
 
@@ -84,7 +71,7 @@ def test_ids_are_unique_and_unknown_ones_have_no_proof():
 def test_registered_labels_are_enforced(monkeypatch):
     plain = Proof("plain", "1 = 1", (equality("one", 1, 1),))
     for establishes, message in (("refuted", "exact counterexample"), ("conditional", "dropped assumption")):
-        monkeypatch.setitem(_proofs._PROVERS, f"test.{establishes}", (establishes, lambda: plain))
+        monkeypatch.setitem(proofs._PROVERS, f"test.{establishes}", (establishes, lambda: plain))
         with pytest.raises(ProofError, match=message):
             proof_of(f"test.{establishes}")
 
@@ -129,7 +116,7 @@ def test_a_proof_that_does_not_check_leaves_the_claim_undecided(monkeypatch):
     def broken(id):
         raise ProofError("step 2 is false")
 
-    monkeypatch.setattr(_proofs, "proof_of", broken)
+    monkeypatch.setattr(proofs, "proof_of", broken)
     evidence = proof_evidence("equation.6")
     assert "step 2 is false" in evidence[0].description
     assert decide([agree("numbers", [1.0], [1.0]), *evidence]) is Verdict.UNDECIDED

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from lngeom import claims, normalizers, paper
 from lngeom.claims import (
-    NORMALIZERS,
     Problem,
     Role,
     Verdict,
@@ -26,6 +25,7 @@ from lngeom.claims import (
     vanishes,
 )
 from lngeom.claims.ba2016 import fisher, metric as metric_claims, nullspace, scaling
+from lngeom.claims.problem import NORMALIZERS
 from lngeom.information import FisherOperator
 from lngeom.normalizers import Statistics, summed_inputs
 

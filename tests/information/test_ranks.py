@@ -123,6 +123,12 @@ def test_what_rounding_does_not_explain_is_not_dropped_with_certainty():
         assert (decision.rank, decision.certain) == (2, certain)
 
 
+def test_small_values_beyond_a_gap_that_is_not_wide_are_uncertain():
+    for faint, certain in ((0.02, False), (0.005, True)):
+        decision = decide_rank(np.array([1.3, 0.6, 0.36, faint, 0.0012, 0.0008]), 18, 18, eps=2**-7)
+        assert (decision.rank, decision.certain) == (3, certain)
+
+
 def test_small_values_of_a_metric_without_an_exact_root_may_be_signal():
     scales = jnp.diag(jnp.array([1.0, 0.5, 1e-9, 0.8e-9]))
     F = lg.fisher(lambda p, x: x * p, jnp.ones((1, 4)), scales, family=Pairs())

@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from lngeom import nn
+from lngeom.nn.functional import RunningStatistics
 
 from tests.nn.oracle import residual, row_norm
 
@@ -39,7 +40,7 @@ def test_group_norm_of_one_group_is_layer_norm():
 
 
 def test_batch_norm_in_training_standardizes_units_and_mixes_statistics():
-    stored = nn.RunningStatistics(jnp.full(12, 0.5), jnp.full(12, 2.0))
+    stored = RunningStatistics(jnp.full(12, 0.5), jnp.full(12, 2.0))
     y, running = nn.batch_norm(X, GAIN, BIAS, stored, momentum=0.75, unbiased=True)
     rows = np.asarray(X).reshape(-1, 12)
     n = (rows - rows.mean(0)) / np.sqrt(rows.var(0) + 1e-5)
@@ -184,7 +185,7 @@ def test_batch_and_group_norm_agree_with_torch():
     g, b = (torch.tensor(np.asarray(v)) for v in (GAIN, BIAS))
     mean, variance = torch.zeros(12).double(), torch.ones(12).double()
     theirs = functional.batch_norm(torch.tensor(rows), mean, variance, g, b, training=True, momentum=0.1)
-    stored = nn.RunningStatistics(jnp.zeros(12), jnp.ones(12))
+    stored = RunningStatistics(jnp.zeros(12), jnp.ones(12))
     ours, running = nn.batch_norm(jnp.asarray(rows), GAIN, BIAS, stored, unbiased=True)
     assert residual(ours, theirs.numpy()) <= 1e-13
     assert residual(running.variance, variance.numpy()) <= 1e-13
@@ -207,7 +208,7 @@ BAD = {
     "positions": (lambda: nn.group_norm(X, groups=3, positions=3), "positions must lie between"),
     "nothing stored": (lambda: nn.batch_norm(X, training=False), "evaluation needs stored statistics"),
     "stored for others": (
-        lambda: nn.batch_norm(X, running=nn.RunningStatistics(jnp.ones(3), jnp.ones(3))),
+        lambda: nn.batch_norm(X, running=RunningStatistics(jnp.ones(3), jnp.ones(3))),
         "running mean must have shape",
     ),
     "empty batch in training": (lambda: nn.batch_norm(X[:0]), "at least 1 sample"),

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from analysis.experiments import recurrent_stability as rs
-from lngeom import nn
+from lngeom.nn import dynamics
 
 SMALL = rs.recurrent_stability((0.5, 1.5, 3.0), steps=300, hidden=64)
 
@@ -49,9 +49,9 @@ def test_recurrent_batch_norm_has_no_statistics_beyond_training():
     assert contrast.error_beyond > 3 * max(contrast.error_within, contrast.error_trained_longer)
     assert contrast.layer_norm_error <= 1e-13
     cell = rs.make_cell("standard", 1.0, hidden=8, inputs=2, seed=0)
-    _, stored = nn.unroll_batch_norm(cell, jnp.ones((3, 4, 2)))
+    _, stored = dynamics.unroll_batch_norm(cell, jnp.ones((3, 4, 2)))
     with pytest.raises(ValueError, match="none for steps 4 to 5"):
-        nn.unroll_batch_norm(cell, jnp.ones((5, 4, 2)), stored)
+        dynamics.unroll_batch_norm(cell, jnp.ones((5, 4, 2)), stored)
 
 
 def test_an_unknown_arm_is_refused():

@@ -11,11 +11,15 @@ import shutil
 
 import numpy as np
 import pytest
-from lngeom import report
-from lngeom.claims import Claim, Evidence, Kind, Outcome, Role, Strength, Verdict
+from lngeom.claims import Role, Verdict
+from lngeom.claims.evidence import Evidence, Kind, Strength
+from lngeom.claims.registry import Claim, Outcome
 from lngeom.data import Dataset
+from lngeom.report import terminal
 from lngeom.report._marks import heat_map, residual_bar
 from lngeom.report._mathml import mathml, prose
+from lngeom.report.document import document as build_document, dumps
+from lngeom.report.page import page as build_page
 from rich.console import Console
 
 HOSTILE = "\"'><script>document.title='taken'</script><img src=x onerror=\"document.title='taken'\">{{ 7 * 7 }}"
@@ -85,17 +89,17 @@ def small_document():
     data = Dataset(
         inputs=np.ones((4, 2)), name=f"{HOSTILE}.npy", shape=(4, 2), rank=1, fingerprint="0" * 64, notes=(HOSTILE,)
     )
-    return report.document(outcomes, data, 0)
+    return build_document(outcomes, data, 0)
 
 
 @pytest.fixture(scope="module")
 def document():
-    return json.loads(report.dumps(small_document()))
+    return json.loads(dumps(small_document()))
 
 
 @pytest.fixture(scope="module")
 def text(document):
-    return report.page(document)
+    return build_page(document)
 
 
 SILENT = dataclasses.replace(measured(Kind.AGREEMENT, 2e-9), no_evidence="rounding alone may cause 1e-08", passed=False)
@@ -116,7 +120,7 @@ def troubled():
 
 
 def test_numbers_that_are_no_evidence_and_clashes_are_in_the_document():
-    found = json.loads(report.dumps(report.document(troubled(), OWN, 0)))
+    found = json.loads(dumps(build_document(troubled(), OWN, 0)))
     summary, claims = found["summary"], found["claims"]
     assert summary["clash"] == ["equation.1"]
     assert summary["no_evidence"] == ["table1.ln.dataset_rescaling", "table1.ln.dataset_recentering", "equation.2"]
@@ -134,13 +138,13 @@ def test_numbers_that_are_no_evidence_and_clashes_are_in_the_document():
 def test_flags_that_are_numpy_s_can_be_written():
     yes, no = np.bool_(True), np.bool_(False)
     mixed = Evidence(Kind.AGREEMENT, Role.SUPPORTS, "x", yes, vacuous=no, contradicts=no, residual=np.float64(1e-16))
-    written = json.loads(report.dumps(report.document([outcome("equation.1", "t", Verdict.HOLDS, mixed)], OWN, 0)))
+    written = json.loads(dumps(build_document([outcome("equation.1", "t", Verdict.HOLDS, mixed)], OWN, 0)))
     assert written["claims"][0]["evidence"][0]["passed"] is True
     assert written["claims"][0]["evidence"][0]["contradicts"] is False
 
 
 def test_the_page_gives_the_reasons_and_is_loud_about_a_clash(text):
-    page = html.unescape(report.page(json.loads(report.dumps(report.document(troubled(), OWN, 0)))))
+    page = html.unescape(build_page(json.loads(dumps(build_document(troubled(), OWN, 0)))))
     assert "no evidence: rounding alone may cause 1e-08" in page
     assert "no evidence: 12 of 300 entries are NaN or infinite" in page
     assert "Clash: a number contradicts a proof." in page
@@ -158,29 +162,29 @@ def test_the_terminal_gives_the_reasons_and_is_loud_about_a_clash():
         return console.export_text()
 
     outcomes = troubled()
-    claims, remarks = printed(report.claims_table(outcomes)), printed(report.remarks(outcomes))
+    claims, remarks = printed(terminal.claims_table(outcomes)), printed(terminal.remarks(outcomes))
     for shown in (claims, remarks):
         assert "rounding alone may cause" in shown
         assert "12 of 300 entries" in shown
         assert "compared nothing" in shown
         assert "CLASH" in shown
-    assert "CLASH in 1 claim" in printed(report.clashes(outcomes))
-    assert "clash" in printed(report.summary(outcomes))
-    assert report.clashes(outcomes[:2]) is None
-    assert "clash" not in printed(report.summary(outcomes[:2]))
+    assert "CLASH in 1 claim" in printed(terminal.clashes(outcomes))
+    assert "clash" in printed(terminal.summary(outcomes))
+    assert terminal.clashes(outcomes[:2]) is None
+    assert "clash" not in printed(terminal.summary(outcomes[:2]))
     fine = [outcome("equation.3", "fisher", Verdict.HOLDS, measured(Kind.AGREEMENT, 1e-16))]
-    assert report.remarks(fine) is None
-    assert report.problems(fine, OWN) == report.notices(fine, OWN) == []
+    assert terminal.remarks(fine) is None
+    assert terminal.problems(fine, OWN) == terminal.notices(fine, OWN) == []
 
 
 def test_a_proof_alone_is_enough_on_data_of_the_user_s_own_and_not_on_the_digits():
     alone = troubled()[:2]
-    assert report.problems(alone, OWN) == []
-    assert "2 of 2 claims have numbers that are no evidence" in report.notices(alone, OWN)[0]
+    assert terminal.problems(alone, OWN) == []
+    assert "2 of 2 claims have numbers that are no evidence" in terminal.notices(alone, OWN)[0]
     digits = dataclasses.replace(OWN, name="digits")
-    assert report.problems(alone, digits)[0].startswith("numbers that are no evidence: table1.ln.dataset_rescaling")
-    assert report.notices(alone, digits) == []
-    assert "CLASH, a number contradicts a proof: equation.1" in report.problems(troubled(), OWN)
+    assert terminal.problems(alone, digits)[0].startswith("numbers that are no evidence: table1.ln.dataset_rescaling")
+    assert terminal.notices(alone, digits) == []
+    assert "CLASH, a number contradicts a proof: equation.1" in terminal.problems(troubled(), OWN)
 
 
 def test_hostile_text_stays_text(text):

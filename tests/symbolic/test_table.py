@@ -4,14 +4,15 @@ import jax.numpy as jnp
 import lngeom as lg
 import pytest
 import sympy as sp
-from lngeom.claims import proof_of
 from lngeom.claims.extended import settled
+from lngeom.claims.proofs import proof_of
 from lngeom.invariance_table import EXTENDED, Cell
 from lngeom.symbolic import Counterexample, Proof, prove
 from lngeom.symbolic.layers import METHODS, Layer
 from lngeom.symbolic.search import _small_integers
 from lngeom.symbolic.sums import vanishes
 from lngeom.symbolic.table import expansion
+from lngeom.transformations import WEIGHT_MATRIX_RESCALING, WEIGHT_SIGN_FLIP, WEIGHT_VECTOR_RESCALING
 
 COLUMNS = [column.name for column in (*lg.transformations.TABLE1, lg.transformations.WEIGHT_SIGN_FLIP)]
 CELLS = [(method, column, cell) for method, row in EXTENDED.items() for column, cell in row.items()]
@@ -131,8 +132,6 @@ def test_bad_requests_get_one_clear_error(arguments, units, message):
 
 
 def test_expansion_refuses_a_change_that_is_not_an_invariance():
-    from lngeom.symbolic.actions import ACTIONS
-
-    assert not expansion(METHODS["LayerNorm"], ACTIONS["weight_vector_rescaling"]).verify()
-    assert not expansion(METHODS["LayerNorm"], ACTIONS["weight_matrix_rescaling"], eps=sp.S.One).verify()
-    assert not expansion(METHODS["LayerNorm"], ACTIONS["weight_sign_flip"]).verify()
+    assert not expansion(METHODS["LayerNorm"], WEIGHT_VECTOR_RESCALING).verify()
+    assert not expansion(METHODS["LayerNorm"], WEIGHT_MATRIX_RESCALING, eps=sp.S.One).verify()
+    assert not expansion(METHODS["LayerNorm"], WEIGHT_SIGN_FLIP).verify()

@@ -5,8 +5,9 @@ import math
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from lngeom.training import LAWS, equivalent_schedule, predict_equilibrium
-from lngeom.training._equilibrium import lion_correlation
+from lngeom.training import equivalent_schedule, predict_equilibrium
+from lngeom.training.equilibrium import lion_correlation
+from lngeom.training.laws import LAWS
 
 
 def test_scale_multiplies_by_the_powers_of_the_law():

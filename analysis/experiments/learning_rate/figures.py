@@ -97,7 +97,7 @@ def exponential(data: Part, axes) -> str:
 def growth(data: Part, axes) -> str:
     """Norms, effective rates and errors without weight decay."""
     for k, (name, run) in enumerate(data.items()):
-        group = "w1" if "MLP" in name else "cell/recurrent_weights"
+        group = "w1" if "MLP" in name else "cell.recurrent_weights"
         steps = run["steps"][1:]
         for axis, curve in zip(
             axes[0], (f"norm/{group}", f"effective_learning_rate/{group}", "train error"), strict=True

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from lngeom import nn
-from lngeom.claims import NORMALIZERS
+from lngeom.claims.problem import NORMALIZERS
 from lngeom.training import read_geometry, track_geometry
 
 from analysis.experiments.datasets import bundled_digits

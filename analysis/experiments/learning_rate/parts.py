@@ -12,7 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from lngeom import families, fisher, nn, training
-from lngeom.claims import NORMALIZERS, Problem
+from lngeom.claims import Problem
+from lngeom.claims.problem import NORMALIZERS
 from lngeom.claims.training import equilibria, network
 from lngeom.claims.training.equivalence import TITLES, scaled_runs
 from lngeom.claims.training.exponential import EXPONENTIAL, EXPONENTIAL_ADAPTIVE, exponential_runs
@@ -52,7 +53,7 @@ def growth(sizes: Sizes, folder, progress) -> Part:
         cell = nn.LayerNormGRU(8, sizes.hidden, key=keys[0], exact=True, dtype=float)
         return Reader(cell, jax.random.normal(keys[1], (10, sizes.hidden), float) / sizes.hidden**0.5)
 
-    groups = ["cell/recurrent_weights", "cell/input_weights"]
+    groups = ["cell.recurrent_weights", "cell.input_weights"]
     tracker = track_geometry(optax.sgd(0.5), learning_rate=0.5, kind="sgd", groups=groups, every=1)
     task = make_task(sizes, reader, lambda model, x: model(x), tracker)
     return found | {"GRU, SGD": train_network("growth_GRU", task, sizes, rows, folder, progress)}

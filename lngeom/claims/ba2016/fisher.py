@@ -15,20 +15,9 @@ from sympy import Expr, Function, KroneckerDelta, sqrt
 
 from lngeom import families
 from lngeom._types import GLMParameters
-from lngeom.claims import (
-    TITLES,
-    Case,
-    Evidence,
-    Problem,
-    Role,
-    Verdict,
-    agree,
-    claim,
-    differ,
-    proves,
-    same_integer,
-    vanishes,
-)
+from lngeom.claims import Problem, Role, Verdict, agree, claim, differ, proves, same_integer, vanishes
+from lngeom.claims.evidence import Evidence
+from lngeom.claims.problem import TITLES, Case
 from lngeom.information import (
     FisherOperator,
     fisher,

@@ -6,7 +6,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from lngeom import nn
-from lngeom.claims import Evidence, Kind, Problem, Role, Verdict, agree, claim, differ, same_integer
+from lngeom.claims import Problem, Role, Verdict, agree, claim, differ, same_integer
+from lngeom.claims.evidence import Evidence, Kind
+from lngeom.nn import dynamics
 
 TOPIC = "recurrent"
 GAINS = (0.5, 3.0)
@@ -23,7 +25,7 @@ def growth_rates(problem: Problem, kind, **options) -> tuple[np.ndarray, np.ndar
         cell = kind(INPUTS, HIDDEN, key=weights_key, dtype=dtype, **options)
         cell = eqx.tree_at(lambda c: c.recurrent_weights, cell, gain * cell.recurrent_weights)
         xs = 0.1 * jax.random.normal(inputs_key, (STEPS, INPUTS), dtype)
-        found = nn.hidden_dynamics(cell, xs, jax.random.normal(tangent_key, (HIDDEN,), dtype))
+        found = dynamics.hidden_dynamics(cell, xs, jax.random.normal(tangent_key, (HIDDEN,), dtype))
         after = STEPS // 4
         return jnp.mean(found.growth[after:]), jnp.sqrt(jnp.mean(jnp.square(found.hidden[after:])))
 
@@ -116,11 +118,11 @@ def bn_per_time_step(problem: Problem):
     )
     options = {"key": problem.key("recurrent batch norm"), "dtype": dtype}
     cell, normalized = nn.RNN(4, 16, **options), nn.LayerNormRNN(4, 16, eps=0.0, **options)
-    run = eqx.filter_jit(nn.unroll_batch_norm)
+    run = eqx.filter_jit(dynamics.unroll_batch_norm)
     _, all_stored = run(cell, train)
     stored = jax.tree.map(lambda v: v[:TRAINED], all_stored)
     try:
-        nn.unroll_batch_norm(cell, test, stored)
+        dynamics.unroll_batch_norm(cell, test, stored)
         refused = 0
     except ValueError:
         refused = TESTED - stored.mean.shape[0]

@@ -7,14 +7,16 @@ from sympy import Expr, KroneckerDelta, sqrt
 
 from lngeom import families, metric
 from lngeom._types import GLMParameters
-from lngeom.claims import Case, Problem, Role, Verdict, agree, claim, differ, proves
+from lngeom.claims import Problem, Role, Verdict, agree, claim, differ, proves
 from lngeom.claims.ba2016.fisher import KL_TOLERANCE, LAMBDA, PHI, automatic, divergences
-from lngeom.symbolic.actions import ACTIONS, DELTA
+from lngeom.claims.problem import Case
+from lngeom.symbolic.actions import DELTA, moved
 from lngeom.symbolic.jacobian import GAIN, LAYER
 from lngeom.symbolic.layers import BATCH_NORM, LAYER_NORM, WEIGHT_NORM, Layer, Method
 from lngeom.symbolic.proof import Assumption, Counterexample, Proof, Step, equality, expanded, matrix, refutation
 from lngeom.symbolic.sums import D, H, N, derivative, field, i, j, mean, n, total
 from lngeom.symbolic.table import counterexample
+from lngeom.transformations import DATASET_RESCALING, WEIGHT_MATRIX_RESCALING
 
 TOPIC = "metric"
 
@@ -360,7 +362,7 @@ def robust_to_scaling(problem: Problem):
 @proves("text.robust_to_scaling")
 def robust_to_scaling_proof() -> Proof:
     """Along the gains batch and layer norm ignore scales of X and W; the standard model does not."""
-    by_inputs, by_weights = (ACTIONS[name].moved(LAYER) for name in ("dataset_rescaling", "weight_matrix_rescaling"))
+    by_inputs, by_weights = (moved(column, LAYER) for column in (DATASET_RESCALING, WEIGHT_MATRIX_RESCALING))
     steps = []
     for method in (BATCH_NORM, LAYER_NORM):
         for layer, what in ((by_inputs, "inputs"), (by_weights, "weights")):
@@ -377,9 +379,7 @@ def robust_to_scaling_proof() -> Proof:
             DELTA**2 * standard(LAYER),
         ),
         equality("Weight norm's n scales with the inputs", WEIGHT_NORM(by_inputs), DELTA * WEIGHT_NORM(LAYER)),
-        refutation(
-            "so it is not invariant to them", counterexample("WeightNorm", WEIGHT_NORM, ACTIONS["dataset_rescaling"])
-        ),
+        refutation("so it is not invariant to them", counterexample("WeightNorm", WEIGHT_NORM, DATASET_RESCALING)),
     ]
     statement = r"F_{gg}(\delta X, W) = F_{gg}(X, \delta W) = F_{gg}(X, W)\text{ for batch and layer norm}"
     return Proof(

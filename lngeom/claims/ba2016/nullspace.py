@@ -12,8 +12,9 @@ from sympy import Expr, KroneckerDelta, sqrt
 
 from lngeom import families, normalizers
 from lngeom._types import GLMParameters
-from lngeom.claims import Case, Problem, Role, Verdict, agree, claim, differ, proves, same_integer, vanishes
+from lngeom.claims import Problem, Role, Verdict, agree, claim, differ, proves, same_integer, vanishes
 from lngeom.claims.ba2016.fisher import factor
+from lngeom.claims.problem import Case
 from lngeom.glm import NormalizedGLM
 from lngeom.information import predicted_nullspace, reference
 from lngeom.numerics import RankDecision, decide_rank

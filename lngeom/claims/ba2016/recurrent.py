@@ -8,27 +8,17 @@ import sympy as sp
 from sympy import Expr, KroneckerDelta, sqrt
 
 from lngeom import nn
-from lngeom.claims import (
-    Evidence,
-    Kind,
-    Problem,
-    Role,
-    Verdict,
-    _reference,
-    agree,
-    claim,
-    differ,
-    proves,
-    same_integer,
-    vanishes,
-)
+from lngeom.claims import Problem, Role, Verdict, _reference, agree, claim, differ, proves, same_integer, vanishes
 from lngeom.claims.ba2016.metric import POSITIVE
 from lngeom.claims.ba2016.table1 import POSITIVE_EPSILON, scaling_assumptions
-from lngeom.symbolic.actions import DELTA, WEIGHT_MATRIX_RESCALING
+from lngeom.claims.evidence import Evidence, Kind
+from lngeom.nn.gated import LSTMState
+from lngeom.symbolic.actions import DELTA
 from lngeom.symbolic.jacobian import LAYER
 from lngeom.symbolic.layers import LAYER_NORM, Layer
 from lngeom.symbolic.proof import Assumption, Counterexample, Proof, equality, expanded, fact, matrix
 from lngeom.symbolic.sums import D, Field, H, derivative, field, i, mean, n, total
+from lngeom.transformations import WEIGHT_MATRIX_RESCALING
 
 TOPIC = "recurrent"
 STEPS, BATCH, INPUTS, HIDDEN = 12, 3, 4, 6
@@ -52,7 +42,7 @@ def cell_of(problem: Problem, kind, **options):
 def start(problem: Problem, cell):
     """A random state (h, c) of the cell; zeros would have no variance, and an undefined layer norm with ε = 0."""
     h, c = jax.random.normal(problem.key("state"), (2, BATCH, HIDDEN), problem.inputs.dtype)
-    return nn.LSTMState(h, c) if isinstance(cell, nn.LSTM | nn.LayerNormLSTM) else h
+    return LSTMState(h, c) if isinstance(cell, nn.LSTM | nn.LayerNormLSTM) else h
 
 
 def transcription(problem: Problem, cell):

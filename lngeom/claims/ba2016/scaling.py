@@ -9,8 +9,9 @@ from sympy import Expr
 
 from lngeom import families
 from lngeom._types import GLMParameters
-from lngeom.claims import TITLES, Problem, Role, Verdict, agree, claim, differ, proves
+from lngeom.claims import Problem, Role, Verdict, agree, claim, differ, proves
 from lngeom.claims.ba2016.fisher import SMALL, automatic, weight_blocks
+from lngeom.claims.problem import TITLES
 from lngeom.information import fisher
 from lngeom.symbolic.actions import DELTA
 from lngeom.symbolic.jacobian import LAYER, along

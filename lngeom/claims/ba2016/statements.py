@@ -6,7 +6,8 @@ import numpy as np
 import sympy as sp
 from sympy import Expr, KroneckerDelta, sqrt
 
-from lngeom.claims import Evidence, Kind, Problem, Role, Verdict, agree, claim, differ, proves
+from lngeom.claims import Problem, Role, Verdict, agree, claim, differ, proves
+from lngeom.claims.evidence import Evidence, Kind
 from lngeom.normalizers import BatchNorm
 from lngeom.symbolic.jacobian import GAIN, LAYER, SIGMA
 from lngeom.symbolic.layers import (

@@ -12,31 +12,30 @@ from sympy import Expr, KroneckerDelta, sqrt
 
 from lngeom import normalizers
 from lngeom._types import GLMParameters
-from lngeom.claims import (
-    NORMALIZERS,
-    TITLES,
-    Case,
-    Claim,
-    Evidence,
-    Problem,
-    Role,
-    Verdict,
-    _reference,
-    agree,
-    claim,
-    differ,
-    proves,
-    register,
-    vanishes,
-)
+from lngeom.claims import Problem, Role, Verdict, _reference, agree, claim, differ, proves, vanishes
+from lngeom.claims.evidence import Evidence
+from lngeom.claims.problem import NORMALIZERS, TITLES, Case
+from lngeom.claims.registry import Claim, register
 from lngeom.paper import TABLE1
-from lngeom.symbolic.actions import ACTIONS, DELTA, SAMPLE_SCALE, SHIFT, WEIGHT_MATRIX_RESCALING, Action
+from lngeom.symbolic.actions import DELTA, SCALE, SHIFT
 from lngeom.symbolic.jacobian import LAYER, SIGMA, product_steps, with_product
 from lngeom.symbolic.layers import BATCH_NORM, EPSILON, LAYER_NORM, PRE_LAYER_NORM, WEIGHT_NORM, Layer, Method
 from lngeom.symbolic.proof import Assumption, Counterexample, Proof, Step, changed, equality, fact, matrix, refutation
 from lngeom.symbolic.sums import D, H, N, e, field, i, mean, n, total
 from lngeom.symbolic.table import counterexample, expansion, general_steps, prove
-from lngeom.transformations import TABLE1 as COLUMNS, AffineAction, Column, Transformation
+from lngeom.transformations import (
+    DATASET_RECENTERING,
+    DATASET_RESCALING,
+    SINGLE_CASE_CONSTANT_SHIFT,
+    SINGLE_CASE_RESCALING,
+    TABLE1 as COLUMNS,
+    WEIGHT_MATRIX_RECENTERING,
+    WEIGHT_MATRIX_RESCALING,
+    WEIGHT_VECTOR_CONSTANT_SHIFT,
+    AffineAction,
+    Column,
+    Transformation,
+)
 
 TOPIC = "invariance"
 POSITIVE = ("δ > 0", "ε = 0", "σ > 0")
@@ -277,18 +276,18 @@ def scaled_epsilon_steps(method: Method, moved: Layer) -> tuple[Step, ...]:
     )
 
 
-def scaling_assumptions(name: str, action: Action) -> tuple[Assumption, ...]:
+def scaling_assumptions(name: str, column: Column) -> tuple[Assumption, ...]:
     """What layer norm needs to ignore a factor: its sign and ε = 0, each with a counterexample without it."""
     return (
         Assumption(
             "positive factor",
             r"\delta > 0",
-            counterexample(f"{name} with δ < 0", LAYER_NORM, action, delta=Fraction(-2)),
+            counterexample(f"{name} with δ < 0", LAYER_NORM, column, delta=Fraction(-2)),
         ),
         Assumption(
             "no constant added to the variance",
             r"\epsilon = 0",
-            counterexample(f"{name} with ε = 1", LAYER_NORM, action, eps=sp.S.One),
+            counterexample(f"{name} with ε = 1", LAYER_NORM, column, eps=sp.S.One),
         ),
         SIGMA,
     )
@@ -317,7 +316,7 @@ def equation_6_proof() -> Proof:
             *scaled_epsilon_steps(LAYER_NORM, moved),
             equality("The shift is exact for any ε", LAYER_NORM(shifted, eps=EPSILON), LAYER_NORM(LAYER, eps=EPSILON)),
             expansion(LAYER_NORM, WEIGHT_MATRIX_RESCALING),
-            expansion(LAYER_NORM, ACTIONS["weight_matrix_recentering"]),
+            expansion(LAYER_NORM, WEIGHT_MATRIX_RECENTERING),
             undefined(
                 "Where σ = 0 (all rows of W alike) neither side is defined",
                 LAYER_NORM,
@@ -358,19 +357,18 @@ def equation_7(problem: Problem):
 @proves("equation.7", "conditional")
 def equation_7_proof() -> Proof:
     """Layer norm ignores the scale of a training case."""
-    action = ACTIONS["single_case_rescaling"]
     moved = Layer(LAYER.W, lambda n, d: DELTA * LAYER.X(n, d))
     return Proof(
         "equation.7",
         r"x' = \delta x \Rightarrow h' = h",
         (
             equality("σ is scaled", sqrt(LAYER_NORM.square(moved)), DELTA * sqrt(LAYER_NORM.square(LAYER)), r"\sigma'"),
-            *general_steps(LAYER_NORM, action, SAMPLE_SCALE(n), sp.S.Zero),
+            *general_steps(LAYER_NORM, SINGLE_CASE_RESCALING, SCALE(n), sp.S.Zero),
             *scaled_epsilon_steps(LAYER_NORM, moved),
-            expansion(LAYER_NORM, action),
+            expansion(LAYER_NORM, SINGLE_CASE_RESCALING),
             undefined("x = 0 has no output", LAYER_NORM, matrix([[1, 2], [0, 1], [1, 0]]), matrix([[0, 0]])),
         ),
-        scaling_assumptions("equation.7", action),
+        scaling_assumptions("equation.7", SINGLE_CASE_RESCALING),
     )
 
 
@@ -412,7 +410,7 @@ def all_methods_dataset_rescaling_proof() -> Counterexample:
         (Assumption("positive factor", r"\delta > 0"), SIGMA),
     )
     name = "text.all_methods_dataset_rescaling"
-    return counterexample(name, WEIGHT_NORM, ACTIONS["dataset_rescaling"], correction=correct)
+    return counterexample(name, WEIGHT_NORM, DATASET_RESCALING, correction=correct)
 
 
 @claim(
@@ -475,9 +473,7 @@ def feature_shifting_proof() -> Counterexample:
         ),
         (SIGMA,),
     )
-    return counterexample(
-        "text.feature_shifting", LAYER_NORM, ACTIONS["single_case_constant_shift"], correction=correct
-    )
+    return counterexample("text.feature_shifting", LAYER_NORM, SINGLE_CASE_CONSTANT_SHIFT, correction=correct)
 
 
 def _prenorm(weights, inputs, params):
@@ -551,7 +547,6 @@ def prenorm_gains_row_shift(problem: Problem):
 @proves("text.prenorm_gains_row_shift")
 def prenorm_gains_row_shift_proof() -> Proof:
     """Normalizing the input makes the sum of each row of weights irrelevant."""
-    action = ACTIONS["weight_vector_constant_shift"]
     normalized = lambda d: (LAYER.X(n, d) - mean(lambda e: LAYER.X(n, e), D)) / sqrt(PRE_LAYER_NORM.square(LAYER))
     return Proof(
         "text.prenorm_gains_row_shift",
@@ -559,10 +554,10 @@ def prenorm_gains_row_shift_proof() -> Proof:
         r"c_i\mathbf{1}_D \text{ and } x \mapsto \delta x + c\mathbf{1} \text{ leave } z",
         (
             equality("Normalized inputs sum to zero", total(normalized, D), 0),
-            *general_steps(PRE_LAYER_NORM, action, sp.S.One, EPSILON),
-            expansion(PRE_LAYER_NORM, action),
-            *general_steps(PRE_LAYER_NORM, ACTIONS["single_case_constant_shift"], sp.S.One, EPSILON),
-            *general_steps(PRE_LAYER_NORM, ACTIONS["dataset_rescaling"], DELTA, sp.S.Zero),
+            *general_steps(PRE_LAYER_NORM, WEIGHT_VECTOR_CONSTANT_SHIFT, sp.S.One, EPSILON),
+            expansion(PRE_LAYER_NORM, WEIGHT_VECTOR_CONSTANT_SHIFT),
+            *general_steps(PRE_LAYER_NORM, SINGLE_CASE_CONSTANT_SHIFT, sp.S.One, EPSILON),
+            *general_steps(PRE_LAYER_NORM, DATASET_RESCALING, DELTA, sp.S.Zero),
         ),
         (SIGMA,),
     )
@@ -664,7 +659,7 @@ def exception_ln_proof() -> Proof:
     moved = Layer(LAYER.W, lambda s, d: LAYER.X(s, d) + SHIFT(d))
     seen = lambda l: total(lambda d: (LAYER.W(l, d) - mean(lambda j: LAYER.W(j, d), H)) * SHIFT(d), D)
     unseen = with_product(LAYER.W, SHIFT, s)
-    seen_shift = counterexample("a shift that layer norm sees", LAYER_NORM, ACTIONS["dataset_recentering"])
+    seen_shift = counterexample("a shift that layer norm sees", LAYER_NORM, DATASET_RECENTERING)
 
     def one_input(v) -> tuple[Expr, Expr]:
         change = LAYER_NORM.exactly(v["W"], v["x"] + v[r"\gamma"]) - LAYER_NORM.exactly(v["W"], v["x"])
@@ -744,7 +739,7 @@ def exception_bn_proof() -> Proof:
     constant = with_product(LAYER.X, SHIFT, s)
     seen = lambda m: total(lambda d: SHIFT(d) * LAYER.X(m, d), D)
     pixel = lambda m, d: (1 - KroneckerDelta(d, e)) * LAYER.X(m, d) + KroneckerDelta(d, e) * s
-    seen_shift = counterexample("a shift that batch norm sees", BATCH_NORM, ACTIONS["weight_matrix_recentering"])
+    seen_shift = counterexample("a shift that batch norm sees", BATCH_NORM, WEIGHT_MATRIX_RECENTERING)
     turned = lambda l, d: LAYER.W(l, d) + KroneckerDelta(d, e) * SHIFT(d)
     return Proof(
         "table1.exception.bn_weight_recentering",

@@ -8,7 +8,8 @@ import numpy as np
 import optax
 
 from lngeom import families
-from lngeom.claims import NORMALIZERS, TITLES, Problem, Role, Verdict, agree, claim, differ, vanishes
+from lngeom.claims import Problem, Role, Verdict, agree, claim, differ, vanishes
+from lngeom.claims.problem import NORMALIZERS, TITLES
 from lngeom.claims.training.network import (
     Network,
     Parameters,

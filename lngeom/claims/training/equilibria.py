@@ -9,7 +9,8 @@ import numpy as np
 import optax
 
 from lngeom.claims import Problem, Verdict, agree, claim, differ
-from lngeom.training import Equilibrium, predict_equilibrium
+from lngeom.training import predict_equilibrium
+from lngeom.training.equilibrium import Equilibrium
 
 TOPIC = "learning-rate"
 SIZE, STEPS, SEEDS = 256, 3000, 8

@@ -23,7 +23,8 @@ from lngeom.symbolic.layers import LAYER_NORM
 from lngeom.symbolic.proof import Counterexample, Proof, Step, equality, expanded, refutation
 from lngeom.symbolic.scale_free import DECAY, RATE, SCALE_FREE, gradient_scaling, matrix_scaling
 from lngeom.symbolic.sums import D, H, d, field, i, total
-from lngeom.training import LAWS, equivalent_schedule
+from lngeom.training import equivalent_schedule
+from lngeom.training.laws import LAWS
 
 TOPIC = "learning-rate"
 FACTOR = 3.0

@@ -10,7 +10,8 @@ import sympy as sp
 from sympy import Expr, sqrt
 
 from lngeom import normalizers
-from lngeom.claims import NORMALIZERS, TITLES, Problem, Verdict, agree, claim, differ, proves, vanishes
+from lngeom.claims import Problem, Verdict, agree, claim, differ, proves, vanishes
+from lngeom.claims.problem import NORMALIZERS, TITLES
 from lngeom.claims.training.network import logits, loss, network, scaled, sgd_path, train
 from lngeom.symbolic.actions import DELTA
 from lngeom.symbolic.jacobian import GAIN, LAYER, RADIAL, SHIFTS, along, null_step, rows_alone

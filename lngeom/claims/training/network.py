@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Int
 
-from lngeom.claims._problem import NORMALIZERS, Problem
+from lngeom.claims.problem import NORMALIZERS, Problem
 from lngeom.normalizers import AbstractNormalizer
 
 FEATURES, HIDDEN, CLASSES, SAMPLES, STEPS = 12, 8, 4, 240, 60

@@ -3,7 +3,7 @@ r"""The equilibrium of weight decay and noisy gradients: stationary norm and ang
 import math
 from dataclasses import dataclass
 
-from lngeom.training._laws import check_settings, law_of
+from lngeom.training.laws import check_settings, law_of
 
 _REFUSED = {
     "adam_l2": "weight decay inside the moments is divided by the size of the gradient, so that no closed form holds; "

@@ -11,7 +11,7 @@ from zipfile import BadZipFile
 import numpy as np
 from jaxtyping import Float, Int
 
-from lngeom.claims._comparison import TrainingStatement
+from lngeom.claims.comparison import TrainingStatement
 
 
 class NoResults(LookupError):

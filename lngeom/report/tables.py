@@ -4,7 +4,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from lngeom import invariance_table, transformations
-from lngeom.claims import TITLES, Kind, Outcome, Role
+from lngeom.claims import Role
+from lngeom.claims.evidence import Kind
+from lngeom.claims.problem import TITLES
+from lngeom.claims.registry import Outcome
 from lngeom.normalizers import METHODS
 from lngeom.paper import TABLE1
 

@@ -8,7 +8,7 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from lngeom.training._laws import check_settings, law_of
+from lngeom.training.laws import check_settings, law_of
 
 Schedule = Callable[[Any], Any]
 

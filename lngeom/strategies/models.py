@@ -1,6 +1,6 @@
 """Normalized models at points where they are defined, and transformations of them."""
 
-from collections.abc import Callable
+import math
 from typing import NamedTuple
 
 import jax
@@ -14,8 +14,8 @@ from lngeom._types import GLMParameters
 from lngeom.families import AbstractFamily
 from lngeom.glm import NormalizedGLM
 from lngeom.normalizers import AbstractNormalizer, AbstractStatisticsNormalizer, summed_inputs
-from lngeom.strategies._numbers import Size, array, entries, grids, scales, sizes
-from lngeom.transformations import AffineAction, Column, Transformation
+from lngeom.strategies.numbers import Size, array, entries, grids, scales, sizes
+from lngeom.transformations import Column, Transformation
 
 MARGIN = 0.05
 """A statistic σ counts as defined if it is at least this fraction of its largest summed input."""
@@ -253,7 +253,7 @@ def transformations(
         draw: supplied by hypothesis.
         params: parameters it is to act on, which give shapes and dtype.
         inputs: inputs it is to act on.
-        columns: to choose from. For those without a strategy here a member is drawn by `Column.draw`, from a key.
+        columns: to choose from.
 
     Returns:
         The column and the transformation; scales shrink to 2, shifts to e₁.
@@ -267,32 +267,15 @@ def transformations(
         ('weight_matrix_rescaling', 2.0)
     """
     column = draw(st.sampled_from(columns))
-    dtype, features = params.weights.dtype, params.inputs
+    value = params.weights if column.acts_on == "weights" else inputs
 
-    def scale() -> Array:
-        return jnp.asarray(draw(scales()), dtype)
+    def factors(shape: tuple[int, ...]) -> Array:
+        return jnp.asarray(np.reshape([draw(scales()) for _ in range(math.prod(shape))], shape), value.dtype)
 
-    def one_scaled(count: int, axes: int) -> Array:
-        values = np.ones((count, *[1] * (axes - 1)))
-        values[draw(st.integers(0, count - 1))] = draw(scales())
-        return jnp.asarray(values, dtype)
+    def shifts(shape: tuple[int, ...]) -> Array:
+        values = draw(grids(st.just(math.prod(shape[:-1])), st.just(shape[-1]), 4))
+        values[0, 0] += 0.0 if values.any() else 1.0
+        return jnp.asarray(values.reshape(shape), value.dtype)
 
-    def shift(axes: int) -> Array:
-        values = draw(grids(st.just(1), st.just(features), 4))[0]
-        values[0] += 0.0 if values.any() else 1.0
-        return jnp.asarray(values.reshape(*[1] * (axes - 1), features), dtype)
-
-    t = _transformations
-    known: dict[str, Callable[[], Transformation]] = {
-        t.WEIGHT_MATRIX_RESCALING.name: lambda: Transformation(weights=AffineAction(scale())),
-        t.WEIGHT_MATRIX_RECENTERING.name: lambda: Transformation(weights=AffineAction(shift=shift(2))),
-        t.WEIGHT_VECTOR_RESCALING.name: lambda: Transformation(weights=AffineAction(one_scaled(params.units, 2))),
-        t.DATASET_RESCALING.name: lambda: Transformation(inputs=AffineAction(scale())),
-        t.DATASET_RECENTERING.name: lambda: Transformation(inputs=AffineAction(shift=shift(inputs.ndim))),
-        t.SINGLE_CASE_RESCALING.name: lambda: Transformation(
-            inputs=AffineAction(one_scaled(inputs.shape[0], inputs.ndim))
-        ),
-    }
-    if column.name in known:
-        return column, known[column.name]()
-    return column, column.draw(jax.random.key(draw(st.integers(0, 2**16))), params, inputs)
+    action = column.member(value, factors, shifts, lambda count: draw(st.integers(0, count - 1)))
+    return column, Transformation(weights=action) if column.acts_on == "weights" else Transformation(inputs=action)

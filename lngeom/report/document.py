@@ -13,9 +13,11 @@ import numpy as np
 
 from lngeom import __version__, paper
 from lngeom._files import replacing
-from lngeom.claims import Evidence, Outcome, Strength, Verdict
+from lngeom.claims import Verdict
+from lngeom.claims.evidence import Evidence, Strength
+from lngeom.claims.registry import Outcome
 from lngeom.data import Dataset
-from lngeom.report._tables import tables
+from lngeom.report.tables import tables
 
 SCHEMA = "lngeom.report/1"
 PACKAGES = ("jax", "jaxlib", "numpy", "scipy", "equinox", "sympy", "scikit-learn")

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PyTree
 
+from lngeom._trees import leaf_paths
 from lngeom.numerics import MARGIN
 
 Selector = str | Sequence[str] | Mapping[str, str | Sequence[str]] | Callable[[str, Any], bool]
@@ -17,24 +18,14 @@ Groups = tuple[tuple[str, tuple[int, ...]], ...]
 """Names of groups, and the indices of their leaves among the leaves of the parameters."""
 
 
-def leaf_paths(params: PyTree) -> list[str]:
-    """Paths of the leaves, such as "layers/0/kernel"; flax's variables go by their own names."""
-
-    def name(path) -> str:
-        wrapped = len(path) > 1 and path[-1] == jax.tree_util.GetAttrKey("value")
-        return jax.tree_util.keystr(path[:-1] if wrapped else path, simple=True, separator="/")
-
-    return [name(path) for path, _ in jax.tree.leaves_with_path(params)]
-
-
 def resolve_groups(params: PyTree, groups: Selector | None) -> Groups:
     """Finds the leaves of each group.
 
     Args:
         params: the parameters.
-        groups: None makes a group of every floating point leaf of two or more axes. Patterns ("*/kernel", as of files)
-            or a predicate of path and leaf make a group of every leaf that matches. A mapping from names to patterns
-            makes groups of leaves with a common scale.
+        groups: None makes a group of every floating point leaf of two or more axes. Patterns ("*.kernel", with the
+            wildcards of file names) or a predicate of path and leaf make a group of every leaf that matches. A mapping
+            from names to patterns makes groups of leaves with a common scale.
 
     Returns:
         The groups.

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from matplotlib.colors import LogNorm
 
-from lngeom.plots._style import figure, save
+from lngeom.plots.style import figure, save
 
 SHOWN = {"invariant": ("invariant", "I"), "no": ("no", "no"), "up to sign": ("up to sign", "±"), "unknown": "??"}
 """Content of a cell → its text in a small table, and in a large one."""

@@ -6,10 +6,10 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from lngeom.claims._evidence import Evidence, Kind, NoEvidence, Role, Strength, Verdict, decide
-from lngeom.claims._problem import Problem
-from lngeom.claims._results import NoResults
 from lngeom.claims._rounding import weigh
+from lngeom.claims.evidence import Evidence, Kind, NoEvidence, Role, Strength, Verdict, decide
+from lngeom.claims.problem import Problem
+from lngeom.claims.results import NoResults
 
 Check = Callable[[Problem], Iterable[Evidence]]
 

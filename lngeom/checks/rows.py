@@ -5,12 +5,12 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 
-from lngeom.checks._subject import Subject, as_elsewhere
+from lngeom.checks.subject import Subject, as_elsewhere
 from lngeom.invariance_table import EQUIVARIANCE, EXTENDED
 from lngeom.normalizers import METHODS
 from lngeom.transformations import BASIS_CHANGES, EQUIVARIANCES, Column, MatrixGroup, extended
 
-NAMES = {"batch": "bn", "weight": "wn", "layer": "ln", "group": "gn", "instance": "in", "spectral": "sn", "power": "pn"}
+NAMES = {method.alias: method.name for method in METHODS.values() if method.alias}
 """Further names of rows, by normalizer."""
 
 POSITIONS = 4

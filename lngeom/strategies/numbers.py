@@ -10,10 +10,12 @@ Size = int | st.SearchStrategy[int]
 
 
 def sizes(size: Size) -> st.SearchStrategy[int]:
+    """A strategy of sizes: one integer, or the strategy given."""
     return st.just(size) if isinstance(size, int) else size
 
 
 def array(values: np.ndarray, dtype: jax.typing.DTypeLike | None) -> Array:
+    """Values in a dtype, by default that of Python floats in JAX."""
     return jnp.asarray(values, jnp.result_type(float if dtype is None else dtype))
 
 
@@ -67,6 +69,7 @@ def matrices(
 
 @st.composite
 def grids(draw: st.DrawFn, rows: st.SearchStrategy[int], columns: st.SearchStrategy[int], bound: int) -> np.ndarray:
+    """Matrices of integers up to a bound in magnitude."""
     shape = draw(rows), draw(columns)
     count = shape[0] * shape[1]
     return np.array(draw(st.lists(entries(bound=bound), min_size=count, max_size=count)), np.float64).reshape(shape)

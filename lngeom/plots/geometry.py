@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib.colors import SymLogNorm
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
-from lngeom.plots._style import COLOURS, figure, save
+from lngeom.plots.style import COLOURS, figure, save
 
 MARKERS = ("o", "s", "^", "D", "v", "x")
 COLOUR_OF = dict(zip(("batch norm", "standard", "layer norm", "weight norm"), COLOURS, strict=False))

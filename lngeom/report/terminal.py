@@ -7,7 +7,10 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from lngeom.claims import TITLES, Claim, Kind, Outcome, Strength, Verdict
+from lngeom.claims import Verdict
+from lngeom.claims.evidence import Kind, Strength
+from lngeom.claims.problem import TITLES
+from lngeom.claims.registry import Claim, Outcome
 from lngeom.data import Dataset
 from lngeom.invariance_table import EQUIVARIANCE, EXTENDED, Cell
 from lngeom.normalizers import METHODS
@@ -214,7 +217,6 @@ def table1(outcomes: Sequence[Outcome]) -> Table:
     return table
 
 
-MATRIX_HEADINGS = ("S_H, groups", "S_H", "O(H), Q1=1", "O(H)", "O(D), A1=1", "O(D)", "GL(D)")
 CELL_STYLES = {Cell.INVARIANT: "green", Cell.SIGN: "cyan", Cell.CHANGED: "yellow"}
 
 
@@ -222,7 +224,7 @@ def extended(outcomes: Sequence[Outcome]) -> list[Table]:
     """The extended table, then equivariances and changes of basis; exceptions below."""
     by_id = {o.claim.id: o for o in outcomes}
     headings = {c.name: c.heading for c in EXTENDED_COLUMNS}
-    groups = {g.name: head for g, head in zip((*EQUIVARIANCES, *BASIS_CHANGES), MATRIX_HEADINGS, strict=True)}
+    groups = {g.name: g.heading for g in (*EQUIVARIANCES, *BASIS_CHANGES)}
     first = _grid("The extended invariance table", by_id, EXTENDED, headings)
     second = _grid("f(QW, X) = Q f(W, X), and f(WA⁻¹, Ax) = f(W, x)", by_id, EQUIVARIANCE, groups)
     first.caption = (

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import TYPE_CHECKING
 
-from lngeom.claims._evidence import Evidence, Kind, Role
-from lngeom.claims._registry import load
+from lngeom.claims.evidence import Evidence, Kind, Role
+from lngeom.claims.registry import load
 
 if TYPE_CHECKING:
     from lngeom.symbolic.proof import Counterexample, Establishes, Proof

@@ -13,9 +13,9 @@ from jaxtyping import Array, Bool, PyTree
 
 from lngeom._types import is_concrete
 from lngeom.training._detect import compare_rate, detect
-from lngeom.training._groups import Selector, resolve_groups
-from lngeom.training._laws import check_settings, law_of
 from lngeom.training._record import HISTORY, Geometry, GeometryState, Packed, dtype_of, record
+from lngeom.training.groups import Selector, resolve_groups
+from lngeom.training.laws import check_settings, law_of
 
 
 def track_geometry(

@@ -1,0 +1,15 @@
+"""Paths of the leaves of a pytree: one syntax everywhere, names and positions joined by dots."""
+
+import jax
+from jaxtyping import PyTree
+
+
+def leaf_path(path: tuple) -> str:
+    """A key path as one would write it, such as "layers.0.kernel"; a flax variable goes by its own name."""
+    wrapped = len(path) > 1 and path[-1] == jax.tree_util.GetAttrKey("value")
+    return jax.tree_util.keystr(path[:-1] if wrapped else path, simple=True, separator=".") or "params"
+
+
+def leaf_paths(tree: PyTree) -> list[str]:
+    """Path of each leaf, in the order of the leaves."""
+    return [leaf_path(path) for path, _ in jax.tree.leaves_with_path(tree)]
