@@ -7,9 +7,11 @@ import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 import sympy as sp
+from jaxtyping import Array, Float
 from sympy import Expr, KroneckerDelta, sqrt
 
 from lngeom import families, normalizers
+from lngeom._types import GLMParameters
 from lngeom.claims import Problem, Role, Verdict, agree, claim, differ, proves, same_integer, vanishes
 from lngeom.claims.ba2016.fisher import factor
 from lngeom.claims.problem import Case
@@ -55,10 +57,25 @@ SPAN = Assumption(
     r"\Lambda \succ 0,\ g_i \neq 0,\ \sigma > 0,\ \epsilon = 0",
 )
 
-_triangle = eqx.filter_jit(
-    lambda case: (jnp.linalg.qr(reference.factor(*case), mode="r"), reference.cancellation_scale(*case))
-)
-_scale = eqx.filter_jit(reference.cancellation_scale)
+
+def cancellation_scale(model: NormalizedGLM, params: GLMParameters, inputs: Float[Array, "N D"]) -> Float[Array, ""]:
+    r"""Frobenius norm of $\sqrt{\Lambda/N}\, D_g\, x / \sigma$: the factor's weight columns before Π cancels parts.
+
+    Rounding errors of the factor are of this size times eps, which matters near zero variance and where Π = 0.
+
+    Raises:
+        ValueError: if the normalizer is not of the form of Eq. 5.
+    """
+    if not isinstance(model.normalizer, normalizers.AbstractStatisticsNormalizer):
+        raise ValueError(f"{type(model.normalizer).__name__} is not of the form of Eq. 5")
+    _, scale = model.normalizer.statistics(params.weights, inputs)
+    variances = model.family.variance(model.natural_parameters(params, inputs)) / model.family.dispersion**2
+    slopes = variances * jnp.square(params.gain[None, :] / scale)
+    return jnp.sqrt(jnp.mean(jnp.sum(slopes, 1) * jnp.sum(jnp.square(inputs), 1)))
+
+
+_triangle = eqx.filter_jit(lambda case: (jnp.linalg.qr(reference.factor(*case), mode="r"), cancellation_scale(*case)))
+_scale = eqx.filter_jit(cancellation_scale)
 
 
 def measured(case: Case) -> tuple[np.ndarray, RankDecision, float]:
