@@ -364,7 +364,8 @@ def fisher(
     import jax
 
     from lngeom import _fisher_command as command
-    from lngeom.information import ConvergenceError, summarize
+    from lngeom._fisher_summary import summarize
+    from lngeom.information import ConvergenceError
     from lngeom.report.fisher import fisher as table_of
 
     _compile_sparingly()

@@ -107,7 +107,7 @@ def agreement(a: jax.typing.ArrayLike, b: jax.typing.ArrayLike, tol: float | Non
 CLEAR_GAP = 10.0
 """A cut between singular values is clear if the smallest kept one is this much larger than the largest dropped one."""
 
-DECISIVE_GAP = 1e4
+DECISIVE_GAP = 1e5
 """A cut below which values of some units in the last place are rounding errors, and not small signals."""
 
 
@@ -156,7 +156,7 @@ def decide_rank(
     - The rank is certain if this gap is at least 10 and no other gap rivals it. A rival is at least 10, and within a
       factor of 10 of the widest or between values above t.
     - What is dropped must be explained by rounding: values above the floor may be signal, or above max(rows, columns)
-      times the floor where the gap is at least 10⁴.
+      times the floor where the gap is at least 10⁵.
 
     Args:
         singular_values: in descending order; may be traced.

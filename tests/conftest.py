@@ -10,8 +10,8 @@ from importlib import metadata
 if metadata.version("jaxlib").startswith("0.10."):
     os.environ.setdefault("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false")
 
-# XLA compiles a program once a session: the workers and the programs that tests start share a folder. It goes at the end.
-# Name a folder in JAX_COMPILATION_CACHE_DIR to keep it for the next session.
+# XLA compiles a program once a session: workers, and programs that tests start, share a folder. It goes at the end.
+# A folder that is named in JAX_COMPILATION_CACHE_DIR stays, and the next session finds its programs there.
 if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     _compiled = tempfile.TemporaryDirectory(prefix="compiled", ignore_cleanup_errors=True)
     atexit.register(_compiled.cleanup)
@@ -32,7 +32,7 @@ threadpool_limits(1, user_api="blas")
 
 
 MAPPINGS = 30_000
-"""Mappings of memory from which compiled programs are dropped. A process may have 65,530, and each program needs some."""
+"""Mappings of memory from which compiled programs are dropped: a process may have 65,530, each program needs some."""
 
 
 def _mappings() -> float:

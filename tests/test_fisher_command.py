@@ -6,6 +6,7 @@ import lngeom as lg
 import numpy as np
 import pytest
 from lngeom import cli
+from lngeom._fisher_summary import Summary, summarize
 from lngeom.information import _spectrum
 from typer.testing import CliRunner
 
@@ -69,8 +70,6 @@ def test_a_normalized_glm_on_data_has_the_predicted_null_space():
 
 
 def test_a_nullity_that_is_not_the_predicted_one_exits_1(monkeypatch):
-    from lngeom.information import Summary
-
     monkeypatch.setattr(Summary, "as_predicted", property(lambda self: False))
     result = run("--glm", "--data", "small.npy", "--outputs", "3")
     assert result.exit_code == 1
@@ -185,7 +184,7 @@ def test_a_summary_is_of_the_operator_it_is_given():
     model = lg.NormalizedGLM(lg.normalizers.LayerNorm(), lg.families.Bernoulli())
     params = model.init(jax.random.key(0), inputs=3, outputs=4)
     F = lg.fisher(model, params, jax.random.normal(jax.random.key(1), (50, 3)))
-    found, quick = (lg.information.summarize(F, 3, products_only=p) for p in (False, True))
+    found, quick = (summarize(F, 3, products_only=p) for p in (False, True))
     np.testing.assert_allclose(found.eigenvalues, jnp.linalg.eigvalsh(F.as_matrix())[::-1][:3], rtol=1e-12)
     np.testing.assert_allclose(quick.eigenvalues, found.eigenvalues, rtol=1e-10)
     np.testing.assert_allclose([quick.trace, found.trace], F.trace(), rtol=1e-12)
@@ -194,4 +193,4 @@ def test_a_summary_is_of_the_operator_it_is_given():
     assert quick.rank is quick.as_predicted is None
     np.testing.assert_allclose(found.pseudo_logdet, F.pseudo_logdet(), rtol=1e-12)
     with pytest.raises(ValueError, match="at least 1"):
-        lg.information.summarize(F, 0)
+        summarize(F, 0)

@@ -45,10 +45,10 @@ class AbstractLinearization(eqx.Module):
         inputs: x̃, shape [N D].
     """
 
-    gain: eqx.AbstractVar[Float[Array, " H"]]
-    normalized: eqx.AbstractVar[Float[Array, "N H"]]
-    inverse_scale: eqx.AbstractVar[Float[Array, "#N #H"]]
-    inputs: eqx.AbstractVar[Float[Array, "N D"]]
+    gain: Float[Array, " H"]
+    normalized: Float[Array, "N H"]
+    inverse_scale: Float[Array, "#N #H"]
+    inputs: Float[Array, "N D"]
 
     @property
     def slopes(self) -> Float[Array, "#N H"]:
@@ -70,18 +70,10 @@ class UnitwiseLinearization(AbstractLinearization):
     The factors g_i/σ_i of the units multiply weights, before the push and after the pull, and no samples.
 
     Attributes:
-        gain: g, shape [H].
-        normalized: n, shape [N H].
-        inverse_scale: 1/σ, shape [1 H]: the same for all samples.
-        inputs: x̃ = x − ∂μ/∂w, shape [N D].
-        transposed: the same transposed, once for all products.
+        transposed: x̃ = x − ∂μ/∂w transposed, once for all products.
         scale_slope: v_i = ∂σ_i/∂w_i, shape [H D].
     """
 
-    gain: Float[Array, " H"]
-    normalized: Float[Array, "N H"]
-    inverse_scale: Float[Array, "1 H"]
-    inputs: Float[Array, "N D"]
     transposed: Float[Array, "D N"]
     scale_slope: Float[Array, "H D"]
 
@@ -101,21 +93,13 @@ class GroupedLinearization(AbstractLinearization):
     $\Pi(dW\,x) = (I - nn^\top/h)(dW_c\,x)$.
 
     Attributes:
-        gain: g, shape [H].
-        normalized: n, shape [N H].
         scaled: g n, shape [N H]: with it the pull needs one sweep over the samples less.
-        inverse_scale: 1/σ, shape [N H], constant within a group; [N 1] of one group.
-        inputs: x, shape [N D].
-        transposed: the same transposed, once for all products.
+        transposed: x transposed, once for all products.
         groups: number of groups.
         centered: whether a mean is subtracted.
     """
 
-    gain: Float[Array, " H"]
-    normalized: Float[Array, "N H"]
     scaled: Float[Array, "N H"]
-    inverse_scale: Float[Array, "N #H"]
-    inputs: Float[Array, "N D"]
     transposed: Float[Array, "D N"]
     groups: int = eqx.field(static=True)
     centered: bool = eqx.field(static=True)
@@ -206,9 +190,8 @@ def _(normalizer, weights, inputs, gain) -> GroupedLinearization:
     mean, scale = normalizer.statistics(weights, inputs)
     a = summed_inputs(weights, inputs)
     n, transposed = (a - mean) / scale, _transposed(inputs)
-    return GroupedLinearization(
-        gain, n, gain[None, :] * n, 1 / scale, inputs, transposed, normalizer.group_count, normalizer.centered
-    )
+    groups, centered = normalizer.group_count, normalizer.centered
+    return GroupedLinearization(gain, n, 1 / scale, inputs, gain[None, :] * n, transposed, groups, centered)
 
 
 CHUNK = 512
@@ -226,7 +209,7 @@ def dense(
     weights: Float[Array, " N"] | None = None,
     samples: int | None = None,
 ) -> Float[Array, "P P"]:
-    """The exact Fisher matrix, summed over chunks of samples.
+    """The exact Fisher matrix in the order of `ravel_pytree`, summed over chunks of samples.
 
     Args:
         model: a normalized GLM whose normalizer has a closed form.
@@ -235,9 +218,6 @@ def dense(
         chunk: most samples summed at a time.
         weights: of each sample in the mean; 1 where None.
         samples: what the sum is divided by; the number of samples where None.
-
-    Returns:
-        The matrix, in the order of `ravel_pytree`.
 
     Raises:
         NotImplementedError: if the normalizer or the family's metric has no closed form.

@@ -1,7 +1,7 @@
-r"""Samples that interact through means over the data set, as in training-mode batch norm, in bounded memory.
+r"""Samples that interact, as in training-mode batch norm: found by a probe, and divided into chunks all the same.
 
-Such a function is $z_n = f(\theta, m(\theta), x_n)$ with statistics m that are means over all samples. Their values and
-tangents $M = \partial m/\partial\theta$ are computed first, chunk by chunk. Then
+A function whose samples interact through means over the data set is $z_n = f(\theta, m(\theta), x_n)$, with statistics
+m. Their values and tangents $M = \partial m/\partial\theta$ are computed first, chunk by chunk. Then
 $$z_n(\theta) = f(\theta,\ m(\theta_0) + M(\theta - \theta_0),\ x_n)$$
 has the value and the Jacobian of the coupled function at $\theta_0$, and each sample's output depends on that sample
 alone: it can be divided into chunks, and over devices, like any other function.
@@ -11,7 +11,7 @@ import functools
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -23,8 +23,10 @@ from lngeom.information._closed_form import UnitwiseLinearization, linearize, un
 from lngeom.information._derivative import GLMFunction
 from lngeom.information._planner import CHUNK, STORED, available_memory, derivative_bytes, format_bytes
 from lngeom.information._problem import Frozen, Problem
+from lngeom.information._programs import working_precision
 from lngeom.information._sharding import Placement, sum_over_samples
-from lngeom.normalizers import AbstractNormalizer, AbstractStatisticsNormalizer, BatchNorm, Statistics
+from lngeom.normalizers import BatchNorm, Statistics
+from lngeom.numerics import tolerance
 
 
 class BatchCoupled(eqx.Module):
@@ -111,7 +113,7 @@ class StreamedFunction(eqx.Module):
         return _run(self.apply, params, inputs, tuple(s(params) for s in self.statistics))[0]
 
 
-class StreamedBatchNorm(AbstractStatisticsNormalizer):
+class StreamedBatchNorm(BatchNorm):
     """Batch norm with the moments of a data set, and how they move with the weights to first order.
 
     Attributes:
@@ -122,14 +124,11 @@ class StreamedBatchNorm(AbstractStatisticsNormalizer):
         chunk: samples at a time when moments are computed.
     """
 
-    origin: Float[Array, "H D"]
-    input_mean: Float[Array, " D"]
-    scale: Float[Array, " H"]
-    slope: Float[Array, "H D"]
-    chunk: int
-    eps: float = 0.0
-    couples_samples: ClassVar[bool] = False
-    couples_units: ClassVar[bool] = False
+    origin: Float[Array, "H D"] = eqx.field(kw_only=True)
+    input_mean: Float[Array, " D"] = eqx.field(kw_only=True)
+    scale: Float[Array, " H"] = eqx.field(kw_only=True)
+    slope: Float[Array, "H D"] = eqx.field(kw_only=True)
+    chunk: int = eqx.field(kw_only=True)
 
     def statistics(self, weights, inputs):
         shape = (1,) * (inputs.ndim - 1) + (-1,)
@@ -140,11 +139,6 @@ class StreamedBatchNorm(AbstractStatisticsNormalizer):
 @linearize.register(StreamedBatchNorm)
 def _(normalizer, weights, inputs, gain) -> UnitwiseLinearization:
     return unitwise(normalizer, weights, inputs, gain, normalizer.input_mean[None, :], lambda _: normalizer.slope)
-
-
-def original(normalizer: AbstractNormalizer) -> AbstractNormalizer:
-    """The normalizer that was streamed, or the one given."""
-    return BatchNorm(normalizer.eps) if isinstance(normalizer, StreamedBatchNorm) else normalizer
 
 
 def _streams_batch_norm(problem: Problem) -> bool:
@@ -216,19 +210,18 @@ def _streamed_function(problem: Problem, at: Placement) -> StreamedFunction:
 
 def _streamed_glm(problem: Problem, at: Placement) -> GLMFunction:
     model, weights = problem.model.model, eqx.combine(problem.params, problem.fixed.thaw()).weights
-    total = sum_over_samples(lambda part: jnp.sum(part.inputs, 0), problem, at)
-    mean = total / problem.samples
+    mean = sum_over_samples(lambda part: jnp.sum(part.inputs, 0), problem, at) / problem.samples
 
-    def term(part: Problem, mean: Float[Array, " D"]) -> tuple[Array, Array]:
+    def term(part: Problem) -> tuple[Array, Array]:
         x = part.inputs - mean[None, :]
         a = x @ weights.T
         return jnp.sum(jnp.square(a), 0), a.T @ x
 
-    squares, products = (s / problem.samples for s in sum_over_samples(term, problem, at, mean))
-    scale = jnp.sqrt(squares + model.normalizer.eps)
-    slope = products / scale[:, None]
+    variance, covariances = (s / problem.samples for s in sum_over_samples(term, problem, at))
+    scale = jnp.sqrt(variance + model.normalizer.eps)
+    slope = covariances / scale[:, None]
     normalizer = StreamedBatchNorm(
-        origin=weights, input_mean=mean, scale=scale, slope=slope, chunk=at.chunk, eps=model.normalizer.eps
+        model.normalizer.eps, origin=weights, input_mean=mean, scale=scale, slope=slope, chunk=at.chunk
     )
     return GLMFunction(NormalizedGLM(normalizer, model.family))
 
@@ -244,9 +237,8 @@ def at_parameters(problem: Problem, params: PyTree) -> Problem:
     if isinstance(function, StreamedFunction):
         coupled, chunk = BatchCoupled(function.apply), function.chunk
     elif isinstance(function, GLMFunction) and isinstance(function.model.normalizer, StreamedBatchNorm):
-        normalizer = function.model.normalizer
-        coupled = GLMFunction(NormalizedGLM(original(normalizer), function.model.family))
-        chunk = normalizer.chunk
+        known = function.model.normalizer
+        coupled, chunk = GLMFunction(NormalizedGLM(BatchNorm(known.eps), function.model.family)), known.chunk
     else:
         return moved
     if problem.rows != problem.samples:
@@ -255,3 +247,98 @@ def at_parameters(problem: Problem, params: PyTree) -> Problem:
             "leave mesh= out"
         )
     return streamed(replace(moved, function=Frozen((coupled, problem.family)), coupled=True), chunk)
+
+
+PROBE = 8
+"""Samples in the probe: few, so that one of them moves any shared statistic by much."""
+
+COARSEST = 0.1
+"""Relative change of outputs that no rounding excuses, not even in 16 bits."""
+
+
+def _perturbed(leaf: Array) -> Array:
+    """The same rows but the first, which is replaced by something quite different."""
+    if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        return jnp.concatenate([leaf[-1:], leaf[1:]])
+    if jnp.issubdtype(leaf.dtype, jnp.floating):
+        first = -1.5 * leaf[-1:] + 0.5 * leaf[:1]
+    else:
+        least, most = jnp.min(leaf), jnp.max(leaf)
+        first = jnp.broadcast_to(jnp.where(jnp.all(leaf[:1] == most), least, most), leaf[:1].shape)
+    return jnp.concatenate([first.astype(leaf.dtype), leaf[1:]])
+
+
+@functools.partial(jax.jit, static_argnames="rows")
+def _leading(per_sample: tuple, rows: int) -> tuple:
+    """The first samples."""
+    return jax.tree.map(lambda leaf: leaf[:rows], per_sample)
+
+
+@jax.jit
+def _probes(per_sample: tuple) -> tuple[tuple, ...]:
+    """The samples with another first one, in the reverse order, and the first and the last one alone."""
+    inputs, *others = per_sample
+    orders = (slice(None, None, -1), slice(0, 1), slice(-1, None))
+    picked = (jax.tree.map(lambda leaf, at=at: leaf[at], per_sample) for at in orders)
+    return (jax.tree.map(_perturbed, inputs), *others), *picked
+
+
+@jax.jit
+def _masked_outputs(problem: Problem) -> Array:
+    """The outputs, with 0 at positions that do not count."""
+    z = problem.outputs(problem.params, problem.inputs)
+    return z if problem.weights is None else jnp.where(problem.weights[..., None] > 0, z, 0)
+
+
+@jax.jit
+def _changes(z: Array, replaced: Array, backwards: Array, first: Array, last: Array) -> tuple[Array, ...]:
+    """The size of the outputs, and by how much each probe moves those of samples that are the same."""
+    z, replaced, backwards, first, last = (v.astype(float) for v in (z, replaced, backwards, first, last))
+
+    def largest(values: Array, where: Array) -> Array:
+        return jnp.max(jnp.where(jnp.isfinite(where), jnp.abs(values), 0), initial=0)
+
+    pairs = ((replaced[1:], z[1:]), (backwards[::-1], z), (first, z[:1]), (last, z[-1:]))
+    return largest(z, z), *(largest(after - before, before) for after, before in pairs)
+
+
+def check_coupling(problem: Problem) -> None:
+    """Looks whether a sample's outputs depend on that sample alone, as they must unless samples are said to interact.
+
+    One sample is replaced, the order of the samples is reversed, and samples are taken one by one: no output of an
+    unchanged sample may change by more than rounding. A function with statistics of the samples is probed with those
+    of the few.
+
+    Raises:
+        ValueError: if outputs change.
+    """
+    streams = isinstance(problem.model, BatchCoupled)
+    if problem.rows < 2 or (problem.coupled and not streams):
+        return
+    rows = min(PROBE, problem.rows)
+    few = problem.with_samples(_leading(problem.per_sample, rows))
+    if streams:
+        few = streamed(few, rows)
+
+    replaced, backwards, first, last = _probes(few.per_sample)
+    z = _masked_outputs(few)
+    moved = [_masked_outputs(few.with_samples(probe)) for probe in (replaced, backwards, first, last)]
+    scale, *changes = (float(v) for v in _changes(z, *moved))
+    found = {
+        f"changing the first of {rows} samples moved the outputs of the others": changes[0],
+        f"reversing the order of {rows} samples moved their outputs": changes[1],
+        "outputs of a sample change when it is evaluated alone": max(changes[2:]),
+    }
+    finest = tolerance(z.dtype)
+    if all(change <= finest * scale for change in found.values()):
+        return
+    rough = min(tolerance(working_precision(few, of_inputs=True).dtype), COARSEST)
+    for what, change in found.items():
+        if not change <= max(finest, rough) * scale:
+            remedy = (
+                "A BatchCoupled function must take every mean over samples with the mean it is given"
+                if streams
+                else "If that is meant, as in training-mode batch norm, say batch_coupled=True. If it comes from "
+                "dropout or other randomness, use the model's deterministic mode, or give each sample its own key in X"
+            )
+            raise ValueError(f"samples interact: {what} by {change:.2g} (of {scale:.2g}). {remedy}")

@@ -31,7 +31,7 @@ class AbstractDerivative(eqx.Module):
         outputs: natural parameters z, shape [N *T C].
     """
 
-    outputs: eqx.AbstractVar[Float[Array, "N *T C"]]
+    outputs: Float[Array, "N *T C"]
 
     @abstractmethod
     def push(self, tangent: PyTree) -> Float[Array, "N *T C"]:
@@ -46,12 +46,10 @@ class TracedDerivative(AbstractDerivative):
     """J of any function, traced once by forward mode (`jax.linearize`) and transposed for the pull.
 
     Attributes:
-        outputs: z.
         linear: v ↦ Jv with its residuals.
         layout: of a tangent.
     """
 
-    outputs: Float[Array, "N *T C"]
     linear: PyTree
     layout: Layout = eqx.field(static=True)
 
@@ -66,16 +64,13 @@ class ReverseDerivative(AbstractDerivative):
     """J of a function with a custom reverse rule, which has no forward mode: Jv as the transpose of y ↦ Jᵀy.
 
     Attributes:
-        outputs: z.
         reverse: y ↦ Jᵀy with its residuals.
     """
 
-    outputs: Float[Array, "N *T C"]
     reverse: PyTree
 
     def push(self, tangent):
-        example = jax.ShapeDtypeStruct(self.outputs.shape, self.outputs.dtype)
-        return jax.linear_transpose(self.pull, example)(tangent)[0]
+        return jax.linear_transpose(self.pull, self.outputs)(tangent)[0]
 
     def pull(self, cotangent):
         return self.reverse(cotangent)[0]
@@ -85,11 +80,9 @@ class ClosedFormDerivative(AbstractDerivative):
     """J of a normalized GLM in closed form.
 
     Attributes:
-        outputs: z.
         at: derivative of the normalizer and its gain.
     """
 
-    outputs: Float[Array, "N H"]
     at: AbstractLinearization
 
     @property
@@ -107,19 +100,7 @@ class ClosedFormDerivative(AbstractDerivative):
 
 
 class PrintedLinearization(AbstractLinearization):
-    """Eq. 14's derivative of g n, which lets only unit i's own weights move its statistics.
-
-    Attributes:
-        gain: g, shape [H].
-        normalized: n, shape [N H].
-        inverse_scale: 1/σ, shape [N H].
-        inputs: χ, shape [N H D].
-    """
-
-    gain: Float[Array, " H"]
-    normalized: Float[Array, "N H"]
-    inverse_scale: Float[Array, "N H"]
-    inputs: Float[Array, "N H D"]
+    """Eq. 14's derivative of g n, which lets only unit i's own weights move its statistics: `inputs` is χ, [N H D]."""
 
     def push(self, weights):
         return self.gain[None, :] * jnp.einsum("nhd,hd->nh", self.inputs, weights) * self.inverse_scale
@@ -130,17 +111,12 @@ class PrintedLinearization(AbstractLinearization):
 
 def has_closed_form(problem: Problem) -> bool:
     """Whether the problem is that of a whole normalized GLM on inputs [N D] with a known derivative."""
-    model = problem.model
-    if not isinstance(model, GLMFunction) or not isinstance(problem.params, GLMParameters):
+    model, params = problem.model, problem.params
+    if not isinstance(model, GLMFunction) or not isinstance(params, GLMParameters):
         return False
-    if any(leaf is None for leaf in (problem.params.weights, problem.params.bias, problem.params.gain)):
+    if len(jax.tree.leaves(params)) != 3 or problem.inputs.ndim != 2:
         return False
-    if jax.tree.leaves(problem.inputs)[0].ndim != 2:
-        return False
-    normalizer = model.model.normalizer
-    if model.printed:
-        return True
-    return linearize.dispatch(type(normalizer)) is not linearize.dispatch(object)
+    return model.printed or linearize.dispatch(type(model.model.normalizer)) is not linearize.dispatch(object)
 
 
 class GLMFunction(eqx.Module):
@@ -212,8 +188,9 @@ class Metric(eqx.Module):
         """Sᵀ dz / √N: shape [N *T C], or [N m] with scores."""
         if self.scores is not None:
             axes = tuple(range(2, self.scores.ndim))
+            weights = 1 if self.weights is None else jnp.sqrt(self.weights)[:, None, ..., None]
             scale = (self.samples * self.scores.shape[1]) ** 0.5
-            return jnp.sum(self._weighted_scores() * dz[:, None], axes) / scale
+            return jnp.sum(self.scores * weights * dz[:, None], axes) / scale
         y = self.family.thaw().metric_sqrt_product(self.outputs, dz)
         if self.weights is not None:
             y = y * jnp.sqrt(self.weights)[..., None]
@@ -221,13 +198,7 @@ class Metric(eqx.Module):
 
     def transposed_sqrt(self, y: Float[Array, "N *R"]) -> Float[Array, "N *T C"]:
         """S y / √N, the transpose of `sqrt_product`."""
-        return jax.linear_transpose(self.sqrt_product, jax.ShapeDtypeStruct(self.outputs.shape, self.outputs.dtype))(y)[
-            0
-        ]
-
-    def _weighted_scores(self) -> Float[Array, "N m *T C"]:
-        assert self.scores is not None
-        return self.scores if self.weights is None else self.scores * jnp.sqrt(self.weights)[:, None, ..., None]
+        return jax.linear_transpose(self.sqrt_product, self.outputs)(y)[0]
 
 
 def metric(problem: Problem, outputs: Float[Array, "N *T C"]) -> Metric:
@@ -266,15 +237,18 @@ class Pullback(eqx.Module):
         """The product v → Jv → ΛJv → JᵀΛJv."""
         return self.derivative.pull(self.metric.product(self.derivative.push(v)))
 
-    def products(self, tangents: PyTree) -> PyTree:
-        """Products with many tangents, along their leading axes: each step for all before the next."""
-        pushed = jax.lax.optimization_barrier(jax.vmap(self.derivative.push)(tangents))
-        images = jax.lax.optimization_barrier(jax.vmap(self.metric.product)(pushed))
-        return jax.vmap(self.derivative.pull)(images)
+    def root(self, v: PyTree) -> Float[Array, "N *R"]:
+        """The product A v = Sᵀ J v / √N with the factor, for which F = Aᵀ A."""
+        return self.metric.sqrt_product(self.derivative.push(v))
+
+    def transposed_root(self, y: Float[Array, "..."]) -> PyTree:
+        """The product Aᵀ y, with y as `root` gives it or ravelled."""
+        shape = jax.eval_shape(self.metric.sqrt_product, self.metric.outputs).shape
+        return self.derivative.pull(self.metric.transposed_sqrt(y.reshape(shape)))
 
     def squared_norm(self, v: PyTree) -> Float[Array, ""]:
-        """The form vᵀFv = |SᵀJv|², which rounding cannot make negative."""
-        return jnp.sum(jnp.square(self.metric.sqrt_product(self.derivative.push(v))))
+        """The form vᵀFv = |Av|², which rounding cannot make negative."""
+        return jnp.sum(jnp.square(self.root(v)))
 
 
 def score(family: AbstractFamily, z: Float[Array, "N *T C"], y: Array) -> Float[Array, "N *T C"]:

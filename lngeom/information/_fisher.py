@@ -5,21 +5,35 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
+from lngeom._trees import leaf_paths
 from lngeom._types import check_parameters, is_concrete
 from lngeom.families import AbstractFamily
 from lngeom.glm import NormalizedGLM
-from lngeom.information._coupled import BatchCoupled, stream
-from lngeom.information._derivative import GLMFunction, sampled_scores, score
+from lngeom.information._coupled import BatchCoupled, check_coupling, stream
+from lngeom.information._derivative import GLMFunction, Pullback, sampled_scores, score
 from lngeom.information._operator import FisherOperator
 from lngeom.information._planner import plan as make_plan
-from lngeom.information._problem import Frozen, Problem, select_leaves
+from lngeom.information._problem import (
+    Frozen,
+    Problem,
+    ignore_masked,
+    replace_masked_samples,
+    select_leaves,
+)
 from lngeom.information._products import store
-from lngeom.information._sharding import Placement, automatic_mesh, find_placement, place, put_on_automatic_mesh
-from lngeom.information._verification import check_coupling, check_finite, ignore_masked, replace_masked_samples
+from lngeom.information._sharding import (
+    Placement,
+    automatic_mesh,
+    find_placement,
+    place,
+    put_on_automatic_mesh,
+    sum_over_samples,
+)
 
 METHODS = ("exact", "printed", "monte_carlo", "empirical")
 
@@ -77,9 +91,6 @@ def fisher(
         chunk: samples at a time; by default planned.
         check: look for NaN, infinities and interacting samples, and compare matrices and factors with the product of
             one random vector when they are computed (all skipped under jit).
-
-    Returns:
-        The operator.
 
     Raises:
         ValueError: if the arguments do not fit together, values are not finite, a GLM's variance is zero, or samples
@@ -243,3 +254,83 @@ def _scores(
     if problem.weights is not None:
         scores = jnp.where(problem.weights[..., None] > 0, scores, 0)
     return scores[:, None]
+
+
+def check_finite(F: FisherOperator, diagnose: Callable[[], object] | None = None) -> None:
+    """Raises a ValueError for NaN and infinities in z, Λ and J, and for variances of zero.
+
+    `diagnose` is called where z is not what it should be, to raise an error that says more.
+    """
+    problem = F.problem
+    for name, bad in zip(leaf_paths(problem.params), _nonfinite_by_leaf(problem.params), strict=True):
+        _require_none(f"parameter {name}", bad)
+    counts, pulled = count_nonfinite(problem, F.chunks)
+    if diagnose is not None and int(counts["outputs"]) + int(counts["cancelled"]):
+        diagnose()
+    if int(counts["cancelled"]):
+        raise ValueError(
+            f"{type(problem.model.model.normalizer).__name__} is undefined: zero variance for "
+            f"{int(counts['cancelled'])} normalized inputs at positions that count; mask such samples too, or use "
+            "eps > 0 (check=False skips this check)"
+        )
+    _require_none("natural parameters z", counts["outputs"])
+    if int(counts["outside"]):
+        raise ValueError(
+            f"{type(problem.family).__name__} needs natural parameters z < {problem.family.upper:g}; "
+            f"{int(counts['outside'])} are not"
+        )
+    _require_none("the metric Λ of the outputs", counts["metric"])
+    for name, bad in zip(leaf_paths(pulled), _nonfinite_by_leaf(pulled), strict=True):
+        if not int(bad) or problem.weights is None or int(counts["tangents"]):
+            _require_none(f"the Jacobian ∂z/∂{name}", bad)
+            continue
+        raise ValueError(
+            f"the Jacobian ∂z/∂{name} must be finite at masked positions too, where it is multiplied by 0: make the "
+            "model finite there, with jnp.where on the argument of the operation that is undefined (check=False skips "
+            "this check)"
+        )
+
+
+@functools.partial(jax.jit, static_argnames="at")
+def count_nonfinite(problem: Problem, at: Placement) -> tuple[dict[str, Array], PyTree]:
+    """Numbers of bad entries in z and Λ, and Jᵀ1, which is not finite where J is not."""
+
+    def term(part: Problem) -> tuple[dict[str, Array], PyTree]:
+        pullback = Pullback(part)
+        z = pullback.derivative.outputs
+        metric = part.family.metric_product(z, jnp.ones_like(z).at[..., 0].set(2))
+        counts = {
+            "outputs": _nonfinite(z),
+            "cancelled": _count_cancelled(part),
+            "outside": jnp.sum(z >= part.family.upper),
+            "metric": _nonfinite(metric),
+        }
+        if part.weights is not None:  # at the positions that count: the others are constants
+            tangents = pullback.derivative.push(jax.tree.map(jnp.ones_like, part.params))
+            counts["tangents"] = _nonfinite(tangents)
+        return counts, pullback.derivative.pull(jnp.ones_like(z))
+
+    return sum_over_samples(term, problem, at)
+
+
+def _count_cancelled(problem: Problem) -> Array:
+    """Number of normalized inputs of a GLM, at positions that count, whose variance is zero but for rounding."""
+    if not isinstance(problem.model, GLMFunction):
+        return jnp.zeros((), int)
+    params = eqx.combine(problem.params, problem.fixed.thaw())
+    cancelled = problem.model.model.cancelled(params, problem.inputs)
+    return jnp.sum(cancelled if problem.weights is None else cancelled & (problem.weights > 0)[..., None])
+
+
+def _nonfinite(value: Array) -> Array:
+    return jnp.sum(~jnp.isfinite(value))
+
+
+@jax.jit
+def _nonfinite_by_leaf(tree: PyTree) -> list[Array]:
+    return [_nonfinite(leaf) for leaf in jax.tree.leaves(tree)]
+
+
+def _require_none(name: str, bad: Array) -> None:
+    if int(bad):
+        raise ValueError(f"{name} must be finite; {bad} entries are NaN or infinite (check=False skips this check)")

@@ -1,15 +1,15 @@
-r"""The Fisher matrix as an array: closed form for a normalized GLM, else $A^\top A$ of the factor.
+r"""The factor $A = S^\top J / \sqrt N$ and the matrix $F = A^\top A$ as arrays.
 
 Where parameters enter by kernels, gains and biases alone, the factor's rows are outer products and are never formed.
 A kernel's part of a sample's rows is $x_n \otimes m_{nr}$: a layer's input, and the derivative of the outputs with
-respect to the layer's summed inputs. Kept apart, the two make the Gram matrix as many times cheaper as there are
-outputs. Else the rows are formed, and their Gram matrix is built in block rows.
+respect to the layer's summed inputs. Kept apart, the two make the matrix as many times cheaper as there are outputs.
+Else the rows are formed and multiplied in block rows. A normalized GLM has a closed form.
 """
 
 import functools
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import equinox as eqx
@@ -19,11 +19,57 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from lngeom.information import _closed_form, reference
-from lngeom.information._derivative import has_closed_form, metric
-from lngeom.information._factor import factor_rows, rows_per_sample
-from lngeom.information._problem import Layout, Problem, leaf_slices
+from lngeom.information._derivative import Pullback, has_closed_form, metric
+from lngeom.information._problem import Layout, Problem
 from lngeom.information._programs import Irregular, Structure, find_structure, trace_program
-from lngeom.information._sharding import Placement, is_sharded, over_samples, sum_over_samples
+from lngeom.information._sharding import Placement, is_sharded, on_each_shard, over_samples, sum_over_samples
+
+BATCH = 64
+"""Rows or columns of a coupled problem's factor computed at a time."""
+
+
+def factor_rows(problem: Problem) -> Float[Array, "R P"]:
+    """Rows of the factor for the samples held here, one after the other."""
+    return _coupled_rows(problem) if problem.coupled else _separate_rows(problem)
+
+
+def _separate_rows(problem: Problem) -> Float[Array, "R P"]:
+    def one_sample(per_sample: tuple) -> Float[Array, "r P"]:
+        pullback = Pullback(problem.with_samples(jax.tree.map(lambda a: a[None], per_sample)))
+        basis = jnp.eye(problem.rows_per_sample, dtype=pullback.metric.outputs.dtype)
+        return jax.vmap(lambda y: problem.ravel(pullback.transposed_root(y)))(basis)
+
+    return jax.vmap(one_sample)(problem.per_sample).reshape(-1, problem.size)
+
+
+def _coupled_rows(problem: Problem) -> Float[Array, "R P"]:
+    pullback, total = Pullback(problem), problem.rows * problem.rows_per_sample
+    if total <= problem.size:
+
+        def row(k: Array) -> Float[Array, " P"]:
+            y = jnp.zeros(total, pullback.metric.outputs.dtype).at[k].set(1)
+            return problem.ravel(pullback.transposed_root(y))
+
+        return jax.lax.map(row, jnp.arange(total), batch_size=min(BATCH, total))
+
+    def column(k: Array) -> Float[Array, " R"]:
+        return pullback.root(problem.unravel(jnp.zeros(problem.size, problem.dtype).at[k].set(1))).reshape(-1)
+
+    return jax.lax.map(column, jnp.arange(problem.size), batch_size=min(BATCH, problem.size)).T
+
+
+@functools.partial(jax.jit, static_argnames="at")
+def factor(problem: Problem, at: Placement) -> Float[Array, "NR P"]:
+    """The whole factor; samples on several devices leave their rows there."""
+    if is_sharded(at, problem):
+        return on_each_shard(factor_rows, problem, at, divided=True)
+    return factor_rows(problem)
+
+
+@functools.partial(jax.jit, static_argnames="at")
+def diagonal(problem: Problem, at: Placement) -> Float[Array, " P"]:
+    """The diagonal of F: squared norms of the factor's columns, without the matrix."""
+    return sum_over_samples(lambda part: jnp.sum(jnp.square(factor_rows(part)), 0), problem, at)
 
 
 class OuterProducts(eqx.Module):
@@ -45,15 +91,12 @@ class OuterProducts(eqx.Module):
         return tuple(_pair(groups[i], groups[j], i == j) for i, j in _pairs(groups))
 
     def _group(self, group: tuple[int, ...]) -> tuple[Array | None, Array]:
-        """x and m of a kernel, or None and the rows of all that is none, side by side."""
-        x, rows = self.part(group[0])
-        return x, rows if x is not None else jnp.concatenate([self.part(i)[1] for i in group], 2)
-
-    def part(self, i: int) -> tuple[Array | None, Array]:
-        """x and m of an entry; of a gain None and its part of the rows."""
-        entry, x = self.structure.entries[i], self.inputs[i]
-        m = self.signals[entry.point]
-        return (x, m) if entry.kernel or x is None else (None, m * x[:, None, :])
+        """x and m of a kernel, or None and the rows of gains and biases, side by side."""
+        entries = [self.structure.entries[i] for i in group]
+        if entries[0].kernel:
+            return self.inputs[group[0]], self.signals[entries[0].point]
+        parts = [(self.signals[entry.point], self.inputs[i]) for entry, i in zip(entries, group, strict=True)]
+        return None, jnp.concatenate([m if x is None else m * x[:, None, :] for m, x in parts], 2)
 
 
 def _pair(a: tuple[Array | None, Array], b: tuple[Array | None, Array], same: bool) -> Array:
@@ -170,14 +213,10 @@ BLOCKS = 8
 """Block rows of a symmetric product: 8 save 7/16 of the work and each is still a large matrix product."""
 
 
-def _block_edges(size: int) -> list[int]:
-    blocks = max(1, min(BLOCKS, size // 64))
-    return [size * k // blocks for k in range(blocks + 1)]
-
-
 def upper_gram(rows: Float[Array, "R P"]) -> tuple[Float[Array, "p q"], ...]:
     """Block rows of rowsᵀ·rows, each from its diagonal block to the right."""
-    edges = _block_edges(rows.shape[1])
+    blocks = max(1, min(BLOCKS, rows.shape[1] // 64))
+    edges = [rows.shape[1] * k // blocks for k in range(blocks + 1)]
     return tuple(over_samples(rows[:, a:b], rows[:, a:]) for a, b in itertools.pairwise(edges))
 
 
@@ -248,7 +287,7 @@ def choose_route(problem: Problem, chunk: int) -> Route:
     structure = find_structure(problem)
     if structure is not None:
         work, held = gram_work(structure)
-        rows = rows_per_sample(problem) * problem.size
+        rows = problem.rows_per_sample * problem.size
         if work + OVERHEAD * held < rows * (problem.size // 2 + OVERHEAD):
             return Route(structure, max(1, chunk * rows // (rows + held)))
     return Route(None, chunk)
@@ -282,41 +321,19 @@ def _accumulate(parts: tuple[Array, ...] | None, part: Problem, route: Route) ->
     return new if parts is None else jax.tree.map(jnp.add, parts, new)
 
 
-def dense_steps(problem: Problem, route: Route) -> Iterator[tuple[int, tuple[Array, ...]]]:
-    """The same sum, chunk by chunk on the host: the number of samples summed, and the parts so far."""
-    parts, chunk = None, route.chunk
-    for start in range(0, problem.rows, chunk):
-        part = problem.with_samples(jax.tree.map(lambda a, s=start: a[s : s + chunk], problem.per_sample))
-        parts = _accumulate(parts, part, route)
-        yield min(start + chunk, problem.rows), parts
-
-
-@functools.partial(jax.jit, static_argnames="at")
-def diagonal(problem: Problem, at: Placement) -> Float[Array, " P"]:
-    """The diagonal of F: squared norms of the factor's columns, without the matrix."""
-    return sum_over_samples(lambda part: jnp.sum(jnp.square(factor_rows(part)), 0), problem, at)
-
-
 def dense_with_progress(problem: Problem, chunk: int) -> Float[Array, "P P"]:
-    """The matrix, with a progress bar on the terminal."""
+    """The matrix, chunk by chunk on the host, with a progress bar on the terminal."""
     from rich.console import Console
-    from rich.progress import Progress
+    from rich.progress import track
 
     def build(route: Route) -> Float[Array, "P P"]:
-        parts = None
-        console = Console(stderr=True)
-        with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
-            task = bar.add_task("Fisher matrix", total=problem.rows)
-            for done, parts in dense_steps(problem, route):
-                jax.block_until_ready(parts)
-                bar.update(task, completed=done)
+        parts, console = None, Console(stderr=True)
+        starts = range(0, problem.rows, route.chunk)
+        quiet = not console.is_terminal
+        for k in track(starts, "Fisher matrix", console=console, transient=True, disable=quiet):
+            rows = jax.tree.map(lambda a, k=k: a[k : k + route.chunk], problem.per_sample)
+            parts = jax.block_until_ready(_accumulate(parts, problem.with_samples(rows), route))
         assert parts is not None
         return route.finish(problem, parts)
 
     return _first_possible(build, problem, chunk)
-
-
-def leaf_block(matrix: Float[Array, "P P"], problem: Problem, i: str, j: str) -> Float[Array, "p q"]:
-    """The block of two leaves, of the matrix of a problem restricted to them."""
-    where = leaf_slices(problem.params)
-    return matrix[where[i], where[j]]

@@ -20,10 +20,10 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import scipy.linalg
 from jaxtyping import Array, Float
 
 from lngeom._trees import leaf_paths
-from lngeom._types import GLMParameters
 from lngeom.families import Categorical, Gaussian
 from lngeom.information._coupled import at_parameters
 from lngeom.information._derivative import GLMFunction
@@ -136,11 +136,7 @@ class MeasuredNullspace:
             raise ValueError(f"expected columns [P m] with P = {self.basis.shape[0]}; got shape {basis.shape}")
         if 0 in {basis.shape[1], self.dimension}:
             return jnp.zeros(0, self.basis.dtype)
-        other = jnp.linalg.qr(basis)[0]
-        a, b = (self.basis, other) if self.dimension >= basis.shape[1] else (other, self.basis)
-        # sines of small angles are precise where cosines are not
-        sines = jnp.linalg.svd(b - a @ (a.T @ b), compute_uv=False)
-        return jnp.arcsin(jnp.clip(sines[::-1], 0, 1))
+        return jnp.asarray(scipy.linalg.subspace_angles(self.basis, basis)[::-1], self.basis.dtype)
 
     def describe(self) -> Description:
         """Names each direction in the user's own parameters, and counts what is unexplained."""
@@ -314,15 +310,12 @@ def _joint(basis: _Basis, axes: list[tuple[Leaf, int]]) -> Iterator[list[Candida
 
     def rescaling(count: int) -> list[Candidate]:
         return [
-            (
-                f"rescaling of {n} units between {names}",
-                np.concatenate([basis.slices(*item) for item in chosen], 1),
-            )
+            (f"rescaling of {n} units between {names}", np.hstack([basis.slices(*item) for item in chosen]))
             for n, names, chosen in groups(count)
         ]
 
     pairs = [
-        (f"scale of {a.name} against {b.name}", np.concatenate([basis.scale(a), basis.scale(b)], 1))
+        (f"scale of {a.name} against {b.name}", np.hstack([basis.scale(a), basis.scale(b)]))
         for a, b in itertools.combinations(basis.leaves, 2)
     ]
     yield rescaling(2) + pairs
@@ -330,7 +323,7 @@ def _joint(basis: _Basis, axes: list[tuple[Leaf, int]]) -> Iterator[list[Candida
     yield [
         (
             f"trades between centred slices of {names} ({n} units)",
-            np.concatenate([basis.slices(leaf, axis, _centred(leaf, axis)) for leaf, axis in chosen], 1),
+            np.hstack([basis.slices(leaf, axis, _centred(leaf, axis)) for leaf, axis in chosen]),
         )
         for n, names, chosen in groups(2)
         if {leaf.value.ndim > 1 for leaf, _ in chosen} == {True, False}
@@ -338,15 +331,15 @@ def _joint(basis: _Basis, axes: list[tuple[Leaf, int]]) -> Iterator[list[Candida
     yield [
         (
             f"change of basis between axis {i} of {a.name} and axis {j} of {b.name}",
-            np.concatenate([basis.mixing(a, i), basis.mixing(b, j)], 1),
+            np.hstack([basis.mixing(a, i), basis.mixing(b, j)]),
         )
         for (a, i), (b, j) in itertools.combinations(axes, 2)
         if min(a.value.ndim, b.value.ndim) > 1 and a.value.shape[i] == b.value.shape[j] <= MIXING
     ]
-    yield [("joint scale of several leaves", np.concatenate([basis.scale(leaf) for leaf in basis.leaves], 1))]
+    yield [("joint scale of several leaves", np.hstack([basis.scale(leaf) for leaf in basis.leaves]))]
     shifts = [basis.shift(leaf, axis) for leaf, axis in axes]
     if shifts and sum(s.shape[1] for s in shifts) <= basis.size:
-        yield [("joint shift of several leaves", np.concatenate(shifts, 1))]
+        yield [("joint shift of several leaves", np.hstack(shifts))]
 
 
 def _centred(leaf: Leaf, axis: int) -> np.ndarray:
@@ -392,7 +385,8 @@ def broken_symmetries(
             continue
         exponent = math.log2(first / second) / 2
         if abs(exponent - 2) < 0.2:
-            largest = _largest_eigenvalue(F) if largest is None else largest
+            if largest is None:
+                largest = float(leading_eigenvalues(F, 1, steps=min(F.in_size(), LANCZOS))[0])
             yield BrokenDirection(f"scale of {name}", first / float(norm) ** 2 / largest, exponent), unit
 
 
@@ -413,16 +407,11 @@ def _scales(problem: Problem) -> Iterator[tuple[str, Float[np.ndarray, " P"]]]:
             if vector.ndim == 1 and siblings and len(vector) in matrix.shape and vector.any():
                 yield f"{names[i]} and {names[j]}", ravelled({i: matrix, j: vector})
     model = problem.model
-    if (
-        isinstance(model, GLMFunction)
-        and isinstance(problem.params, GLMParameters)
-        and problem.params.weights is not None
-    ):
-        normalizer = model.model.normalizer
-        groups = normalizer.group_count if isinstance(normalizer, AbstractGroupedNormalizer) else 1
-        for k in range(groups if groups > 1 else 0):
+    normalizer = model.model.normalizer if isinstance(model, GLMFunction) else None
+    if isinstance(normalizer, AbstractGroupedNormalizer) and normalizer.group_count > 1 and names[0] == "weights":
+        size = len(values[0]) // normalizer.group_count
+        for k in range(normalizer.group_count):
             rows = np.zeros_like(values[0])
-            size = len(rows) // groups
             rows[k * size : (k + 1) * size] = values[0][k * size : (k + 1) * size]
             yield f"weights in group {k}", ravelled({0: rows})
 
@@ -433,7 +422,3 @@ def _scale_form(F: AbstractFisher, direction: Float[np.ndarray, " P"], delta: fl
     change = jnp.asarray(direction, problem.dtype)
     there = problem.unravel(problem.ravel(problem.params) + (delta - 1) * change)
     return float(F.at_problem(at_parameters(problem, there)).quadratic_form(problem.unravel(delta * change)))
-
-
-def _largest_eigenvalue(F: AbstractFisher) -> float:
-    return float(leading_eigenvalues(F, 1, steps=min(F.in_size(), LANCZOS))[0])

@@ -8,11 +8,10 @@ import lineax as lx
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from lngeom._types import GLMParameters, is_concrete, is_tracing
-from lngeom.information import _factor, _matrix, _solve, _spectrum
-from lngeom.information._factor import decomposition_dtype
+from lngeom.information import _matrix, _solve, _spectrum
 from lngeom.information._nullspace import MeasuredNullspace, measure
-from lngeom.information._products import AbstractFisher, light
-from lngeom.information._verification import agrees, require_agreement, warn_of_structure
+from lngeom.information._problem import leaf_slices
+from lngeom.information._products import AbstractFisher, agrees, light, require_agreement, warn_of_structure
 from lngeom.information.reference import to_paper_order
 
 
@@ -22,15 +21,6 @@ class FisherOperator(AbstractFisher):
     Made by `lg.fisher`. Vectors are pytrees like the differentiated parameters, or ravelled
     (`jax.flatten_util.ravel_pytree`). A mean over samples; where outputs are [N T C], of the sum over unmasked
     positions.
-
-    Attributes:
-        problem: function, parameters and data.
-        stored: derivative kept for repeated products, or None.
-        placement: devices the samples lie on.
-        plan: predicted sizes and chosen chunks; `plan.describe()` prints them.
-        method: "exact", "printed", "monte_carlo" or "empirical".
-        excluded: array leaves of params which are not differentiated.
-        checked: whether matrices and factors are compared with the product of one random vector (not under jit).
     """
 
     def __repr__(self) -> str:
@@ -49,9 +39,6 @@ class FisherOperator(AbstractFisher):
         Args:
             order: None for the order of `ravel_pytree`; "paper" for θ = [w_1, b_1, g_1, …] (normalized GLM).
             progress: show a progress bar (not under jit, one device).
-
-        Returns:
-            An array, symmetric up to rounding.
 
         Raises:
             MemoryError: if it would not fit.
@@ -85,9 +72,6 @@ class FisherOperator(AbstractFisher):
             i: unit, or path of a leaf.
             j: unit, or path of a leaf.
 
-        Returns:
-            The block.
-
         Raises:
             ValueError: if there is no such unit or leaf.
         """
@@ -98,7 +82,8 @@ class FisherOperator(AbstractFisher):
             if not part.size:
                 return jnp.zeros((0, 0), self.problem.dtype)
             self.plan.require(3 * part.size**2 * part.dtype.itemsize, "these blocks", "use products (mv, mm)")
-            return _matrix.leaf_block(self.at_problem(part).as_matrix(), part, i, j)
+            where = leaf_slices(part.params)
+            return self.at_problem(part).as_matrix()[where[i], where[j]]
         params = self._glm_parameters("a block of units")
         width = params.inputs + 2
         if not (isinstance(i, int) and isinstance(j, int) and max(i, j) < params.units and min(i, j) >= -params.units):
@@ -126,31 +111,27 @@ class FisherOperator(AbstractFisher):
 
     @light
     def factor(self) -> Float[Array, "NR P"]:
-        """Rows of √(Λ/N) J: factorᵀ·factor = F; columns as in `as_matrix`.
-
-        Returns:
-            The factor, [N·C P] (N·m rows for scores).
+        """Rows of √(Λ/N) J, [N·C P] (N·m rows for scores): factorᵀ·factor = F; columns as in `as_matrix`.
 
         Raises:
             MemoryError: if it would not fit.
         """
         self.plan.require(2 * self.plan.factor, "the factor", "use singular_values(), which streams it")
-        factor = _factor.factor(self.problem, self.row_chunks)
+        factor = _matrix.factor(self.problem, self.row_chunks)
         require_agreement(self, "the factor", lambda v: (factor.T @ (factor @ v), v))
         return factor
 
     @light
     def singular_values(self) -> Float[Array, " k"]:
         """Singular values of the factor, descending: square roots of the eigenvalues."""
-        s = _factor.singular_values(self._triangular())
-        return s[: self.problem.samples * _factor.rows_per_sample(self.problem)]  # rows of padding add zeros
+        s = _spectrum.singular_values(self._triangular())
+        return s[: self.problem.samples * self.problem.rows_per_sample]  # rows of padding add zeros
 
     def rank(self) -> "_spectrum.Rank":
         """Numerical rank, from the factor (eager).
 
-        Returns:
-            An integer, with `certain` and `interval`: where no gap separates the singular values from the rounding
-            errors of the model's own precision, the rank may be any in the interval, and a warning says so.
+        An integer, with `certain` and `interval`: where no gap separates the singular values from the rounding errors
+        of the model's own precision, the rank may be any in the interval, and a warning says so.
         """
         self._require_values("rank()")
         decision = _spectrum.rank_of(self.singular_values(), self.problem, self.row_chunks)
@@ -175,9 +156,6 @@ class FisherOperator(AbstractFisher):
             key: for the start vector of the iterations.
             steps: of Lanczos without restarts, at least k, converged or not; by default they go on until they are
                 (not under jit, where there are 2k + 20).
-
-        Returns:
-            The eigenvalues.
 
         Raises:
             ValueError: if k is not between 1 and P, or there are fewer steps.
@@ -208,17 +186,13 @@ class FisherOperator(AbstractFisher):
 
         Args:
             rtol: singular values up to this times the largest count as null (those that only an ε keeps up).
-
-        Returns:
-            The decomposition.
         """
         return _spectrum.decompose(self._triangular(), self.problem, self.row_chunks, self.plan.budget, rtol)
 
     def nullspace(self) -> MeasuredNullspace:
         """Orthonormal basis of the null space, with its certificate; `.describe()` names each direction (eager).
 
-        Returns:
-            The null space; `.certain` says whether one gap separates it from the identifiable directions.
+        `.certain` says whether one gap separates it from the identifiable directions.
 
         Raises:
             MemoryError: if the basis would not fit.
@@ -279,13 +253,10 @@ class FisherOperator(AbstractFisher):
         Args:
             v: a pytree like params, or ravelled.
             nullspace: orthonormal basis.
-
-        Returns:
-            The horizontal part, of the form v has.
         """
         flat = self.problem.ravel(self.as_tangent(v))
         if nullspace is None:
-            wide = flat.astype(decomposition_dtype(flat.dtype))
+            wide = flat.astype(self.problem.decomposition_dtype)
             result = self.decompose().identifiable(wide).astype(flat.dtype)
         else:
             result = flat - nullspace @ (nullspace.T @ flat)
@@ -306,9 +277,6 @@ class FisherOperator(AbstractFisher):
             count: how many.
             decomposition: of an earlier `decompose`, for "svd".
             method: "svd", or "cg" (exact metrics), which draws with products alone; by size where None.
-
-        Returns:
-            The draws.
         """
         exact, large = self.problem.scores is None, self.in_size() > _spectrum.SMALL
         if method not in {None, "svd", "cg"}:
@@ -324,9 +292,6 @@ class FisherOperator(AbstractFisher):
 
         Args:
             statistic: a linear function of F, such as `lambda F: F.trace()`; `as_matrix` where None.
-
-        Returns:
-            Standard errors, of the shape of the statistic.
 
         Raises:
             ValueError: if the method is not "monte_carlo" or there is one draw only.
@@ -347,7 +312,7 @@ class FisherOperator(AbstractFisher):
         """The factor, reduced to at most P rows, once it is clear that it fits and is that of the product."""
         alternative = "use eigenvalues(k) or spectral_density()"
         self.plan.require(self._decomposition_bytes, "a decomposition of the factor", alternative)
-        rows = _factor.triangular(self.problem, self.row_chunks)
+        rows = _spectrum.triangular(self.problem, self.row_chunks)
         require_agreement(self, "the factor", lambda v: (rows.T @ (rows @ v), v))
         return rows
 
@@ -365,7 +330,7 @@ class FisherOperator(AbstractFisher):
     @property
     def _is_small(self) -> bool:
         """Whether a full decomposition of the factor is the quickest way, and fits."""
-        rows = self.problem.rows * _factor.rows_per_sample(self.problem)
+        rows = self.problem.rows * self.problem.rows_per_sample
         return min(self.in_size(), rows) <= _spectrum.SMALL and self._decomposition_bytes <= self.plan.budget
 
     def _glm_parameters(self, what: str) -> GLMParameters:
@@ -403,12 +368,9 @@ def _(operator: FisherOperator):
 
 @lx.materialise.register(FisherOperator)
 def _(operator: FisherOperator):
-    unravel = operator.problem.unravel
-    rows = jax.vmap(unravel, 1, -1)(operator.as_matrix())
-    matrix = jax.tree.map(lambda leaf: jax.vmap(unravel, 0, 0)(leaf.reshape(-1, leaf.shape[-1])), rows)
-    matrix = jax.tree.map(
-        lambda shape, block: jax.tree.map(lambda b: b.reshape(*shape.shape, *b.shape[1:]), block),
-        operator.in_structure(),
-        matrix,
-    )
-    return lx.PyTreeLinearOperator(matrix, operator.out_structure(), (lx.symmetric_tag, lx.positive_semidefinite_tag))
+    layout, tags = operator.problem.layout, (lx.symmetric_tag, lx.positive_semidefinite_tag)
+    leaves = []
+    for rows, (shape, _) in zip(jnp.split(operator.as_matrix(), layout.edges[1:-1]), layout.leaves, strict=True):
+        blocks = jax.vmap(layout.unravel)(rows)
+        leaves.append(jax.tree.map(lambda b, shape=shape: b.reshape(*shape, *b.shape[1:]), blocks))
+    return lx.PyTreeLinearOperator(jax.tree.unflatten(layout.structure, leaves), operator.out_structure(), tags)

@@ -6,10 +6,8 @@ from typing import NamedTuple
 
 import jax
 import numpy as np
-from jaxtyping import PyTree
 
 from lngeom.information._derivative import Pullback
-from lngeom.information._factor import rows_per_sample
 from lngeom.information._problem import Problem
 
 STORED = 2**30
@@ -20,7 +18,6 @@ CHUNK = 2**25
 
 ROWS = 2**27
 """Bytes of factor rows in a chunk: enough for matrix products at full speed."""
-
 
 BATCH = 2**21
 """Bytes of intermediate values of all vectors of one pass: beyond a cache, more vectors gain nothing."""
@@ -79,8 +76,7 @@ class Plan(NamedTuple):
         """
         if needed > self.budget:
             raise MemoryError(
-                f"{what} would need {format_bytes(needed)}, more than the budget of "
-                f"{format_bytes(self.budget)}: "
+                f"{what} would need {format_bytes(needed)}, more than the budget of {format_bytes(self.budget)}: "
                 f"{alternative}, or raise the budget with lg.fisher(..., memory=bytes)"
             )
 
@@ -101,14 +97,11 @@ def available_memory() -> int:
     return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
-def _bytes(tree: PyTree) -> int:
-    return sum(math.prod(leaf.shape) * np.dtype(leaf.dtype).itemsize for leaf in jax.tree.leaves(tree))
-
-
 def derivative_bytes(problem: Problem, rows: int) -> int:
     """Bytes of the derivative of this many samples."""
     shapes = jax.tree.map(lambda a: jax.ShapeDtypeStruct((rows, *a.shape[1:]), a.dtype), problem.per_sample)
-    return _bytes(jax.eval_shape(Pullback, problem.with_samples(shapes)))
+    pullback = jax.eval_shape(Pullback, problem.with_samples(shapes))
+    return sum(math.prod(leaf.shape) * np.dtype(leaf.dtype).itemsize for leaf in jax.tree.leaves(pullback))
 
 
 def plan(problem: Problem, shards: int, memory: int | None, chunk: int | None) -> Plan:
@@ -119,9 +112,6 @@ def plan(problem: Problem, shards: int, memory: int | None, chunk: int | None) -
         shards: number of devices the samples are divided over.
         memory: budget in bytes; half of what is free where None.
         chunk: samples at a time, to override the choice.
-
-    Returns:
-        The plan.
 
     Raises:
         ValueError: if a coupled problem is to be divided into chunks.
@@ -141,7 +131,7 @@ def plan(problem: Problem, shards: int, memory: int | None, chunk: int | None) -
         slope = max(two - one, 1)
         derivative = one + slope * (samples - 1)
     width = problem.dtype.itemsize
-    row_bytes = rows_per_sample(problem) * problem.size * width
+    row_bytes = problem.rows_per_sample * problem.size * width
     store = problem.coupled or (derivative <= min(STORED, budget // 4) and chunk is None)
     if problem.coupled or store:
         products = samples
@@ -150,18 +140,8 @@ def plan(problem: Problem, shards: int, memory: int | None, chunk: int | None) -
     rows = samples if problem.coupled else chunk or max(1, min(samples, min(ROWS, budget // 4) // row_bytes))
     working = derivative if store else slope * products
     batch = int(max(1, min(128, BATCH // max(working, 1))))
-    result = Plan(
-        budget,
-        problem.size,
-        samples,
-        derivative,
-        row_bytes * samples,
-        width * problem.size**2,
-        store,
-        products,
-        rows,
-        batch,
-    )
+    factor, dense = row_bytes * samples, width * problem.size**2
+    result = Plan(budget, problem.size, samples, derivative, factor, dense, store, products, rows, batch)
     if problem.coupled:
         result.require(
             derivative,

@@ -93,6 +93,18 @@ class Problem(eqx.Module):
         return jnp.result_type(*(leaf.dtype for leaf in jax.tree.leaves(self.params)))
 
     @property
+    def decomposition_dtype(self) -> jnp.dtype:
+        """The dtype of decompositions: float32 at least, since LAPACK knows no 16-bit numbers."""
+        return self.dtype if jnp.finfo(self.dtype).bits >= 32 else jnp.dtype(jnp.float32)
+
+    @property
+    def rows_per_sample(self) -> int:
+        """Rows of the factor for each sample: its outputs, or its scores."""
+        if self.scores is not None:
+            return self.scores.shape[1]
+        return math.prod(jax.eval_shape(self.forward, self.params).shape[1:])
+
+    @property
     def model(self) -> Any:
         """What the user gave as a function."""
         return self.function.thaw()[0]
@@ -165,6 +177,55 @@ class Problem(eqx.Module):
         return self.layout.unravel(vector)
 
 
+def ignore_masked(problem: Problem) -> Problem:
+    """Puts 0 for entries of the inputs that are not finite at positions of weight 0.
+
+    Raises:
+        ValueError: if outputs at positions that count depend on such an entry.
+    """
+    assert problem.weights is not None
+    counts = problem.weights > 0
+
+    def clean(leaf: Array) -> Array:
+        inexact = jnp.issubdtype(leaf.dtype, jnp.floating)
+        if not inexact or leaf.shape[: counts.ndim] != counts.shape:
+            return leaf
+        shape = counts.shape + (1,) * (leaf.ndim - counts.ndim)
+        return jnp.where(counts.reshape(shape) | jnp.isfinite(leaf), leaf, 0)
+
+    cleaned = replace(problem, inputs=jax.tree.map(clean, problem.inputs))
+    if is_concrete(problem) and any(
+        bool(jnp.any(new != old))
+        for new, old in zip(jax.tree.leaves(cleaned.inputs), jax.tree.leaves(problem.inputs), strict=True)
+    ):
+        forward = jax.jit(lambda p: p.forward(p.params))  # under jit a normalized GLM does not judge its inputs
+        given, z = (forward(p) for p in (problem, cleaned))
+        if not problem.coupled and bool(jnp.any(~jnp.isfinite(given) & jnp.isfinite(z))):
+            raise ValueError(
+                "outputs at positions that count depend on NaN or infinite inputs at masked positions: the mask must "
+                "reach the model too (as an attention mask, say)"
+            )
+    return cleaned
+
+
+def replace_masked_samples(problem: Problem) -> Problem:
+    """Puts a sample that counts in the place of those that do not, so that derivatives there are finite.
+
+    A problem whose samples interact, or which is traced, stays as it is.
+    """
+    if problem.weights is None or problem.coupled or not is_concrete(problem):
+        return problem
+    counts = jnp.any(problem.weights.reshape(problem.rows, -1) > 0, 1)
+    if bool(jnp.all(counts)) or not bool(jnp.any(counts)):
+        return problem
+    first = int(jnp.argmax(counts))
+
+    def put(leaf: Array) -> Array:
+        return jnp.where(counts.reshape(-1, *(1,) * (leaf.ndim - 1)), leaf, leaf[first : first + 1])
+
+    return replace(problem, inputs=jax.tree.map(put, problem.inputs))
+
+
 class Layout(NamedTuple):
     """Structure, shapes and dtypes of a tangent: static, and so free to hash and compare.
 
@@ -203,9 +264,8 @@ class Layout(NamedTuple):
         """
         if vector.shape != (self.size,) or vector.dtype != self.dtype:
             raise ValueError(
-                f"expected a vector of P = {self.size} entries and dtype {self.dtype}, as the parameters "
-                f"have; "
-                f"got {vector.dtype}{list(vector.shape)}"
+                f"expected a vector of P = {self.size} entries and dtype {self.dtype}, as the parameters have; got "
+                f"{vector.dtype}{list(vector.shape)}"
             )
         parts = [vector[a:b] for a, b in itertools.pairwise(self.edges)]
         out = [part.reshape(shape).astype(dtype) for part, (shape, dtype) in zip(parts, self.leaves, strict=True)]
@@ -220,8 +280,7 @@ class Layout(NamedTuple):
         leaves, structure = jax.tree.flatten(tangent)
         if structure != self.structure:
             raise ValueError(
-                f"a tangent must be a pytree like the differentiated params, {self.structure}; got "
-                f"{structure}: "
+                f"a tangent must be a pytree like the differentiated params, {self.structure}; got {structure}: "
                 "leaves left out by wrt= are None (F.in_structure() shows the form)"
             )
         for leaf, (shape, dtype) in zip(leaves, self.leaves, strict=True):
@@ -250,8 +309,7 @@ def select_leaves(
 
     Args:
         params: pytree of parameters.
-        wrt: paths of leaves or of subtrees; a predicate of (path, leaf); or None for every floating point
-            leaf.
+        wrt: paths of leaves or of subtrees; a predicate of (path, leaf); or None for every floating point leaf.
 
     Returns:
         The selected leaves (None elsewhere), the others, and the paths of array leaves left out.
@@ -260,16 +318,16 @@ def select_leaves(
         ValueError: if a name selects nothing, or a leaf that cannot be differentiated.
     """
     leaves = {leaf_path(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(params)}
-    arrays = {name: leaf for name, leaf in leaves.items() if eqx.is_array_like(leaf) and not _is_plain(leaf)}
+    plain = bool | int | float | complex  # settings of a layer, not parameters
+    arrays = {name: leaf for name, leaf in leaves.items() if eqx.is_array_like(leaf) and not isinstance(leaf, plain)}
     smooth = {name for name, leaf in arrays.items() if jnp.issubdtype(jnp.result_type(leaf), jnp.floating)}
     if wrt is None:
         chosen = set(smooth)
         complex_leaves = [n for n, leaf in arrays.items() if jnp.issubdtype(jnp.result_type(leaf), jnp.complexfloating)]
         if complex_leaves:
             raise ValueError(
-                f"complex parameters are not supported: {complex_leaves}; split them into real and "
-                f"imaginary parts, "
-                "or name the real leaves with wrt="
+                f"complex parameters are not supported: {complex_leaves}; split them into real and imaginary parts, or "
+                "name the real leaves with wrt="
             )
     elif callable(wrt):
         chosen = {name for name, leaf in arrays.items() if wrt(name, leaf)}
@@ -291,8 +349,3 @@ def select_leaves(
         raise ValueError(f"no floating point leaf to differentiate; the leaves of params are {sorted(leaves)}")
     selected, rest = _partition(params, chosen)
     return jax.tree.map(jnp.asarray, selected), rest, tuple(sorted(set(arrays) - chosen))
-
-
-def _is_plain(leaf: Any) -> bool:
-    """Python numbers are settings of a layer, not parameters."""
-    return isinstance(leaf, bool | int | float | complex)

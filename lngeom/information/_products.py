@@ -5,6 +5,7 @@ chunk by chunk.
 """
 
 import functools
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Self, TypeVar, cast
@@ -19,10 +20,11 @@ from jax.sharding import PartitionSpec
 from jaxtyping import Array, Float, PyTree
 
 from lngeom._trees import leaf_paths
+from lngeom._types import is_concrete, is_tracing
 from lngeom.information._derivative import Pullback
-from lngeom.information._factor import decomposition_dtype
 from lngeom.information._planner import Plan
 from lngeom.information._problem import Layout, Problem
+from lngeom.information._programs import working_precision
 from lngeom.information._sharding import Placement, is_sharded, on_each_shard, sum_over_samples
 
 
@@ -120,30 +122,10 @@ def light(method: Method) -> Method:
     return cast(Method, _LightMethod(method))
 
 
-TOGETHER = 2
-"""Fewest products in one program: what one leaves of the cores another takes."""
-
-
 @functools.partial(jax.jit, static_argnames=("at", "batch"))
 def products(source: Source, at: Placement, vectors: Float[Array, "P K"], batch: int) -> Float[Array, "P K"]:
     """F V for the columns of a matrix, `batch` vectors in one pass through the model."""
-    jax.eval_shape(jax.vmap(source.layout.unravel, 1), vectors)
-
-    def one(row: Float[Array, " P"]) -> Float[Array, " P"]:
-        return ravel_pytree(_run(source, at, Pullback.product, source.layout.unravel(row)))[0]
-
-    def group(rows: Float[Array, "K P"]) -> Float[Array, "K P"]:
-        if batch == 1 and len(rows):
-            return jnp.stack([one(row) for row in rows])
-        images = _run(source, at, Pullback.products, jax.vmap(source.layout.unravel)(rows))
-        return jax.vmap(lambda image: ravel_pytree(image)[0])(images)
-
-    rows, size = vectors.T, max(batch, TOGETHER)
-    full, rest = divmod(len(rows), size)
-    if full <= 1 and not (full and rest):
-        return group(rows).T
-    head = jax.lax.map(group, rows[: full * size].reshape(full, size, -1)).reshape(full * size, -1)
-    return (jnp.concatenate([head, group(rows[full * size :])]) if rest else head).T
+    return jax.lax.map(lambda v: flat_product(source, at, v), vectors.T, batch_size=batch).T
 
 
 @functools.partial(jax.jit, static_argnames="at")
@@ -186,9 +168,6 @@ class AbstractFisher(lx.AbstractLinearOperator):
         Args:
             vectors: ravelled tangents as columns, [P K].
 
-        Returns:
-            The products as columns.
-
         Raises:
             ValueError: if the shape is not [P K].
         """
@@ -228,7 +207,7 @@ class AbstractFisher(lx.AbstractLinearOperator):
 
     def as_scipy(self) -> scipy.sparse.linalg.LinearOperator:
         """A `scipy.sparse.linalg.LinearOperator` on ravelled NumPy vectors."""
-        dtype = decomposition_dtype(self.problem.dtype)
+        dtype = self.problem.decomposition_dtype
         apply = lambda x: jax.device_get(self.promoted_product(jnp.asarray(x, dtype)))  # noqa: E731
         one = lambda x: apply(x.reshape(-1))  # noqa: E731
         make: Any = scipy.sparse.linalg.LinearOperator
@@ -269,3 +248,44 @@ class AbstractFisher(lx.AbstractLinearOperator):
     @functools.cached_property
     def _flat_product(self) -> Callable[[Float[Array, " P"]], Float[Array, " P"]]:
         return compiled(flat_product, self._source, self.chunks)
+
+
+Route = Callable[[Float[Array, " P"]], tuple[Float[Array, " P"], Float[Array, " P"]]]
+"""Random numbers ↦ (the image of a vector by some route, that vector)."""
+
+
+def agrees(F: AbstractFisher, route: Route) -> bool:
+    r"""Whether a route gives the image that the product gives: $|r - Fv| \le \sqrt{\text{eps}}\, |Fv|$.
+
+    A wrong route misses by far more, rounding stays far below. eps is that of the precision in which the model
+    computes.
+    """
+    if not F.checked or not is_concrete(F.problem) or is_tracing():
+        return True
+    image, vector = route(jax.random.normal(jax.random.key(0), (F.in_size(),), F.problem.decomposition_dtype))
+    product = F.promoted_product(vector)
+    gap, norm = float(jnp.linalg.norm(image - product)), float(jnp.linalg.norm(product))
+    if gap <= float(jnp.finfo(F.problem.dtype).eps) ** 0.5 * norm:
+        return True
+    return gap <= working_precision(F.problem).eps ** 0.5 * norm
+
+
+def require_agreement(F: AbstractFisher, what: str, route: Route) -> None:
+    """Raises a ValueError where a route that has no alternative differs from the product (see `agrees`)."""
+    if not agrees(F, route):
+        raise ValueError(
+            f"{what} and the products F @ v are not of one matrix: the function's outputs depend on how many samples "
+            "it is given, or its forward- and reverse-mode derivatives differ. Say batch_coupled=True if samples "
+            "interact; else make the function deterministic, or correct its derivative rule (check=False skips this "
+            "check)"
+        )
+
+
+def warn_of_structure() -> None:
+    """Warns that a structured route was given up."""
+    warnings.warn(
+        "the matrix read off the structure of the program differs from the products F @ v: the plain route is used "
+        "instead, which is slower; please report this model",
+        RuntimeWarning,
+        stacklevel=4,
+    )

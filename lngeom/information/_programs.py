@@ -44,12 +44,6 @@ def _is_program(value: Any) -> bool:
     return hasattr(value, "eqns") or hasattr(getattr(value, "jaxpr", None), "eqns")
 
 
-def evaluate(equation: Any, operands: Sequence[Any]) -> list[Any]:
-    """The results of one operation."""
-    found = equation.primitive.bind(*operands, **equation.primitive.get_bind_params(equation.params))
-    return found if equation.primitive.multiple_results else [found]
-
-
 def has_reverse_rule_only(program: Any) -> bool:
     """Whether a linearized program holds a custom reverse rule, which can be transposed but not run."""
     return any(
@@ -153,7 +147,10 @@ class Program(NamedTuple):
             if len(present) == 1 < len(operands) and equation.primitive.name in SUMS:
                 values[equation.outvars[0]] = present[0]  # of a sum whose other term enters at an earlier point
             elif len(present) == len(operands):
-                values.update(zip(equation.outvars, evaluate(equation, operands), strict=True))
+                primitive = equation.primitive
+                found = primitive.bind(*operands, **primitive.get_bind_params(equation.params))
+                results = found if primitive.multiple_results else [found]
+                values.update(zip(equation.outvars, results, strict=True))
         return values[self.jaxpr.outvars[0]]
 
 
@@ -321,9 +318,6 @@ def working_precision(problem: Problem, of_inputs: bool = False) -> Precision:
     Args:
         problem: the problem (shapes alone matter).
         of_inputs: include operations on the inputs, whose rounding changes outputs.
-
-    Returns:
-        The precision.
     """
     leaves, inputs = jax.tree.leaves(problem.params), jax.tree.leaves(problem.inputs)
     program = jax.make_jaxpr(problem.outputs)(problem.params, problem.inputs)

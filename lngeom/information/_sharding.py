@@ -121,17 +121,7 @@ def sum_over_chunks(term: Callable[[PyTree], PyTree], rows: PyTree, chunk: int) 
 
 
 def sum_over_samples(term: Callable[..., PyTree], problem: Problem, at: Placement, *arguments: PyTree) -> PyTree:
-    """Σ of term(problem on a chunk, *arguments) over all chunks on all devices.
-
-    Args:
-        term: a sum over the samples of the problem it is given.
-        problem: the samples.
-        at: where they are.
-        *arguments: passed on, the same for every chunk.
-
-    Returns:
-        The sum, on every device.
-    """
+    """Σ of term(problem on a chunk, *arguments) over all chunks on all devices; the sum is on every device."""
     if is_sharded(at, problem):
         alone = at._replace(mesh=None)
         part = lambda *a: jax.lax.psum(sum_over_samples(term, a[0], alone, *a[1:]), at.axes)  # noqa: E731

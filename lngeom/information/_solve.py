@@ -6,6 +6,7 @@ orthogonal to the null space. Noise along null directions must be projected out,
 
 import functools
 import warnings
+from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -16,10 +17,7 @@ from jax.tree_util import Partial
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from lngeom._types import is_concrete, is_tracing
-from lngeom.glm import NormalizedGLM
-from lngeom.information._coupled import original
 from lngeom.information._derivative import GLMFunction, Pullback
-from lngeom.information._factor import decomposition_dtype
 from lngeom.information._nullspace import BrokenDirection, broken_symmetries
 from lngeom.information._problem import Problem
 from lngeom.information._products import AbstractFisher
@@ -181,10 +179,7 @@ def solve(
             "gauge='broken' looks for symmetries in the values of the parameters, which do not exist yet under jit, "
             "scan or vmap: use gauge='exact' there, with damping"
         )
-    product, gradient = (
-        Partial(AbstractFisher.promoted_product, F),
-        gradient.astype(decomposition_dtype(gradient.dtype)),
-    )
+    product, gradient = Partial(AbstractFisher.promoted_product, F), gradient.astype(F.problem.decomposition_dtype)
     if method is None:
         method = "svd" if decomposition is not None or gradient.size <= SMALL else "cg"
     if method == "svd":
@@ -194,16 +189,19 @@ def solve(
         null = known_nullspace(F) if null is None and concrete else null
     else:
         raise ValueError(f"method must be 'svd' or 'cg'; got {method!r}")
-    found = _nearly_null(F, decomposition, null) if concrete else []
+    if decomposition is not None:
+        identifiable = decomposition.identifiable
+    else:
+        basis = jnp.zeros((gradient.size, 0), gradient.dtype) if null is None else null.astype(gradient.dtype)
+        identifiable = lambda v: v - basis @ (basis.T @ v)  # noqa: E731
+    found = _nearly_null(F, decomposition, identifiable) if concrete else []
     if found and gauge == "broken":
-        rest = np.stack([v for _, v in found], 1)
-        rest = rest - np.asarray(null @ (null.T @ rest)) if decomposition is None and null is not None else rest
-        rest = np.asarray(decomposition.identifiable(jnp.asarray(rest))) if decomposition is not None else rest
-        extra, found = jnp.asarray(np.linalg.qr(rest)[0], gradient.dtype), []
-        if decomposition is None:
-            null = extra if null is None else jnp.concatenate([jnp.asarray(null, gradient.dtype), extra], 1)
-        else:
+        along = jnp.asarray(np.stack([v for _, v in found], 1), gradient.dtype)
+        extra, found = jnp.linalg.qr(identifiable(along))[0], []
+        if decomposition is not None:
             decomposition = without(decomposition, extra)
+        else:
+            null = jnp.concatenate([basis, extra], 1)
     if decomposition is not None:
         x, report = solve_by_decomposition(product, decomposition, gradient, damping)
     else:
@@ -227,18 +225,16 @@ def solve(
 
 
 def _nearly_null(
-    F: AbstractFisher, decomposition: Decomposition | None, null: Float[Array, "P k"] | None
+    F: AbstractFisher, decomposition: Decomposition | None, identifiable: Callable[[Array], Array]
 ) -> list[tuple[BrokenDirection, Float[np.ndarray, " P"]]]:
     """Symmetries that only an ε breaks, along which F is almost zero."""
     if decomposition is not None:
         s = np.asarray(decomposition.singular_values)
         if not decomposition.rank or s[decomposition.rank - 1] >= NEARLY_NULL**0.5 * s[0]:
             return []
-        identifiable = lambda v: np.asarray(decomposition.identifiable(jnp.asarray(v)))  # noqa: E731
-    else:
-        basis = np.zeros((F.in_size(), 0)) if null is None else np.asarray(null, np.float64)
-        identifiable = lambda v: v - basis @ (basis.T @ v)  # noqa: E731
-    return [(b, v) for b, v in broken_symmetries(F, identifiable) if b.form < NEARLY_NULL]
+    dtype = F.problem.decomposition_dtype
+    rest = lambda v: np.asarray(identifiable(jnp.asarray(v, dtype)))  # noqa: E731
+    return [(b, v) for b, v in broken_symmetries(F, rest) if b.form < NEARLY_NULL]
 
 
 def known_nullspace(F: AbstractFisher) -> Float[Array, "P k"] | None:
@@ -250,9 +246,8 @@ def known_nullspace(F: AbstractFisher) -> Float[Array, "P k"] | None:
         return None
     if 24 * params.size * (params.inputs + params.units) > F.plan.budget:
         return None
-    glm = NormalizedGLM(original(model.model.normalizer), model.model.family)
     try:
-        predicted = predicted_nullspace(glm, params, problem.inputs)
+        predicted = predicted_nullspace(model.model, params, problem.inputs)
     except ValueError:  # a normalizer without theory, or a σ of zero
         return None
     return jnp.asarray(predicted.basis, problem.dtype)
@@ -291,7 +286,7 @@ def _transposed_factor_product(problem: Problem, at: Placement) -> Float[Array, 
     def term(part: Problem) -> PyTree:
         assert part.scores is not None
         pullback = Pullback(replace(part, scores=None))
-        return pullback.derivative.pull(pullback.metric.transposed_sqrt(part.scores[:, 0]))
+        return pullback.transposed_root(part.scores[:, 0])
 
     return problem.ravel(sum_over_samples(term, problem, at))
 

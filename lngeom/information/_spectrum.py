@@ -1,8 +1,13 @@
-"""Spectra: from the factor's singular values where they fit, by Lanczos where P is large."""
+"""Spectra: from the singular values of the factor A where they fit, by Lanczos iterations where P is large.
+
+A null direction of F sits at 1e-16 of the largest singular value of A, but its eigenvalue in F is noise of 1e-8 in
+float32. Where A would not fit, its triangular factor is built by QR of one chunk of rows after another (TSQR).
+"""
 
 import functools
 import math
 import warnings
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -15,12 +20,12 @@ from matfree import decomp, eig
 
 from lngeom._types import is_concrete, is_tracing
 from lngeom.information._derivative import ClosedFormDerivative, Pullback, has_closed_form
-from lngeom.information._factor import decomposition_dtype, one_by_one, right_singular, rows_per_sample
+from lngeom.information._matrix import factor_rows
 from lngeom.information._planner import format_bytes
 from lngeom.information._problem import Problem
 from lngeom.information._products import AbstractFisher
 from lngeom.information._programs import working_precision
-from lngeom.information._sharding import Placement, sum_over_samples
+from lngeom.information._sharding import Placement, fold_chunks, is_sharded, on_each_shard, sum_over_samples
 from lngeom.numerics import ConvergenceError, RankDecision, decide_rank
 
 SMALL = 3000
@@ -28,6 +33,70 @@ SMALL = 3000
 
 RESTARTS = 100
 """Of Lanczos iterations, after which they are given up."""
+
+
+def one_by_one(decomposition: Callable[[Array], Any]) -> Callable[[Array], Any]:
+    """A decomposition which takes one matrix after the other under `vmap`.
+
+    LAPACK called on a batch of matrices at once can wait for its own threads for ever.
+    """
+    return jax.custom_batching.sequential_vmap(decomposition)
+
+
+triangular_rows = one_by_one(lambda rows: jnp.linalg.qr(rows, mode="r"))
+"""R of rows = QR: it has the rows' singular values and row space."""
+
+_orthogonal = one_by_one(lambda columns: tuple(jnp.linalg.qr(columns)))  # Q, R
+_values = one_by_one(lambda matrix: jnp.linalg.svd(matrix, compute_uv=False))  # s
+_values_and_vectors = one_by_one(lambda matrix: tuple(jnp.linalg.svd(matrix)[1:]))  # s, Vᵀ
+_eigenvectors = one_by_one(lambda matrix: tuple(jnp.linalg.eigh(matrix)))  # λ ascending, eigenvectors as columns
+
+
+@functools.partial(jax.jit, static_argnames="at")
+def triangular(problem: Problem, at: Placement) -> Float[Array, "r P"]:
+    """A matrix with the factor's Gram matrix, of at most P rows: the factor itself, or R of its streamed QR."""
+    dtype = problem.decomposition_dtype
+
+    def local(problem: Problem) -> Float[Array, "r P"]:
+        rows, size = problem.rows * problem.rows_per_sample, problem.size
+        if problem.coupled or rows <= size:
+            complete = factor_rows(problem).astype(dtype)
+            return triangular_rows(complete) if rows > size else complete
+        chunk = max(at.chunk, -(-size // problem.rows_per_sample))
+
+        def step(carry: Float[Array, "P P"], rows: tuple) -> Float[Array, "P P"]:
+            new = factor_rows(problem.with_samples(rows)).astype(dtype)
+            return triangular_rows(jnp.concatenate([carry, new]))
+
+        return fold_chunks(step, jnp.zeros((size, size), dtype), problem.per_sample, chunk)
+
+    if not is_sharded(at, problem):
+        return local(problem)
+
+    def merge(problem: Problem) -> Float[Array, "r P"]:
+        parts = jax.lax.all_gather(local(problem), at.axes, tiled=True)
+        return triangular_rows(parts) if parts.shape[0] > parts.shape[1] else parts
+
+    return on_each_shard(merge, problem, at)
+
+
+@jax.jit
+def singular_values(rows: Float[Array, "r P"]) -> Float[Array, " r"]:
+    """Singular values of the factor, in descending order, given `triangular`: roots of the eigenvalues of F."""
+    return _values(triangular_rows(rows.T) if rows.shape[0] < rows.shape[1] else rows)
+
+
+@jax.jit
+def right_singular(rows: Float[Array, "r P"]) -> tuple[Float[Array, " r"], Float[Array, "r P"]]:
+    """The singular values of the factor and their right singular vectors as rows, given `triangular`.
+
+    A factor of fewer rows than columns is first divided, Aᵀ = QR, so that nothing of the size P × P is formed.
+    """
+    if rows.shape[0] == rows.shape[1]:
+        return _values_and_vectors(rows)
+    q, r = _orthogonal(rows.T)
+    s, vectors = _values_and_vectors(r.T)
+    return s, vectors @ q.T
 
 
 class Rank(int):
@@ -95,11 +164,6 @@ class Decomposition(NamedTuple):
         return self.decision.rank
 
     @property
-    def range(self) -> Float[Array, "P r"]:
-        """Orthonormal basis of the identifiable directions (eager)."""
-        return self.vectors[: self.rank].T
-
-    @property
     def null(self) -> Float[Array, "P k"]:
         """Orthonormal basis of the null space (eager).
 
@@ -154,13 +218,10 @@ def rank_of(
             return found
         careful = decide_rank(singular_values, size, size, scale, eps=eps**0.5, bound=bound)
         return careful._replace(most=jnp.maximum(found.most, careful.most) if traced else max(found.most, careful.most))
-    values: Any = singular_values if traced else np.asarray(singular_values)
-    rank = (values > rtol * values[:1]).sum()
+    rank: Any = jnp.sum(singular_values > rtol * singular_values[:1])
     padded = jnp.pad(singular_values, 1, constant_values=(np.inf, 0))
     found: Any = rank, padded[rank] / padded[rank + 1], rtol * padded[1], rank, rank
-    if traced:
-        return RankDecision(*found)
-    return RankDecision(int(rank), float(found[1]), float(found[2]), int(rank), int(rank))
+    return RankDecision(*found) if traced else RankDecision(*(value.item() for value in found))
 
 
 def largest_rank(problem: Problem) -> int:
@@ -170,10 +231,8 @@ def largest_rank(problem: Problem) -> int:
     if problem.weights is not None:
         known = is_concrete(problem.weights) and not is_tracing()
         positions = int(jnp.sum(problem.weights > 0)) if known else positions
-    each = problem.family.metric_rank(z.shape[-1])
-    if problem.scores is not None:
-        return min(problem.size, positions * each, problem.rows * rows_per_sample(problem))
-    return min(problem.size, positions * each)
+    rows = problem.rows * problem.rows_per_sample
+    return min(problem.size, positions * problem.family.metric_rank(z.shape[-1]), rows)
 
 
 @functools.partial(jax.jit, static_argnames="at")
@@ -209,7 +268,7 @@ def leading_eigenvalues(
 ) -> Float[Array, " k"]:
     """The largest eigenvalues by Lanczos iterations: `steps` of them, or as many as it takes (see the operator)."""
     size, problem = F.in_size(), F.problem
-    start = jax.random.normal(jax.random.key(0) if key is None else key, (size,), decomposition_dtype(problem.dtype))
+    start = jax.random.normal(jax.random.key(0) if key is None else key, (size,), problem.decomposition_dtype)
     if steps is None and is_concrete(problem, start):
         return _converged_eigenvalues(F, start, count)
     depth = min(size, steps or 2 * count + 20)
@@ -260,12 +319,6 @@ def _converged_eigenvalues(F: AbstractFisher, start: Float[Array, " P"], count: 
     return jnp.asarray(np.sort(values)[::-1], start.dtype)
 
 
-@one_by_one
-def eigenvectors(matrix: Float[Array, "K K"]) -> Any:
-    """Eigenvalues in ascending order, and eigenvectors as columns."""
-    return tuple(jnp.linalg.eigh(matrix))
-
-
 class SpectralDensity(NamedTuple):
     """A density of eigenvalues as point masses: Σ weights = 1, Σ weights · f(nodes) ≈ tr f(F) / P.
 
@@ -281,12 +334,12 @@ class SpectralDensity(NamedTuple):
 def lanczos_density(F: AbstractFisher, key: PRNGKeyArray, probes: int, steps: int) -> SpectralDensity:
     """Stochastic Lanczos quadrature of the spectral density, from so many steps of each random probe vector."""
     tridiagonalize = decomp.tridiag_sym(steps, reortho="full", materialize=True)
-    size, dtype = F.in_size(), decomposition_dtype(F.problem.dtype)
+    size, dtype = F.in_size(), F.problem.decomposition_dtype
     product = Partial(AbstractFisher.promoted_product, F)
 
     def one(key: PRNGKeyArray) -> tuple[Array, Array]:
         matrix: Any = tridiagonalize(product, jax.random.rademacher(key, (size,), dtype)).J_small
-        nodes, vectors = eigenvectors(matrix)
+        nodes, vectors = _eigenvectors(matrix)
         return nodes, jnp.square(vectors[0])
 
     nodes, weights = jax.lax.map(one, jax.random.split(key, probes))

@@ -44,30 +44,6 @@ def by_definition(model: NormalizedGLM, params: GLMParameters, inputs: Float[Arr
     return jnp.einsum("nhp,nhq->pq", J, metric_J) / len(inputs)
 
 
-def cancellation_scale(model: NormalizedGLM, params: GLMParameters, inputs: Float[Array, "N D"]) -> Float[Array, ""]:
-    r"""Frobenius norm of $\sqrt{\Lambda/N}\, D_g\, x / \sigma$: the factor's weight columns before Π cancels parts.
-
-    Rounding errors of the factor are of this size times eps, which matters near zero variance and where Π = 0.
-
-    Args:
-        model: a normalized GLM with a normalizer of the form of Eq. 5.
-        params: parameters.
-        inputs: X, one sample a row.
-
-    Returns:
-        The norm.
-
-    Raises:
-        ValueError: if the normalizer is not of the form of Eq. 5.
-    """
-    if not isinstance(model.normalizer, AbstractStatisticsNormalizer):
-        raise ValueError(f"{type(model.normalizer).__name__} is not of the form of Eq. 5")
-    _, scale = model.normalizer.statistics(params.weights, inputs)
-    variances = model.family.variance(model.natural_parameters(params, inputs)) / model.family.dispersion**2
-    slopes = variances * jnp.square(params.gain[None, :] / scale)
-    return jnp.sqrt(jnp.mean(jnp.sum(slopes, 1) * jnp.sum(jnp.square(inputs), 1)))
-
-
 def standard_glm(
     model: NormalizedGLM, params: GLMParameters, inputs: Float[Array, "N D"]
 ) -> Float[Array, "H(D+1) H(D+1)"]:
@@ -77,9 +53,6 @@ def standard_glm(
         model: its normalizer must be the identity.
         params: parameters; the gain must be 1.
         inputs: X, one sample a row.
-
-    Returns:
-        The matrix for θ = [w_1, b_1, …, w_H, b_H].
 
     Raises:
         ValueError: if the model normalizes or has a gain other than 1.
@@ -115,13 +88,12 @@ def as_printed(model: NormalizedGLM, params: GLMParameters, inputs: Float[Array,
     Here $f_i = [\frac{g_i}{\sigma_i}\chi_i;\ 1;\ \frac{a_i - \mu_i}{\sigma_i}]$. It is the Fisher matrix where μ and σ
     of one unit do not depend on the weights of another (batch and weight norm), and not for layer norm.
 
+    The matrix is in the order of `ravel_pytree`.
+
     Args:
         model: a normalized GLM whose normalizer has the form of Eq. 5.
         params: parameters.
         inputs: X, one sample a row.
-
-    Returns:
-        The matrix, in the order of `ravel_pytree`.
 
     Raises:
         ValueError: if the normalizer is not of the form of Eq. 5, or shapes do not agree.
@@ -159,9 +131,6 @@ def form_from_divergences(
         inputs: X, one sample a row.
         direction: δ, in the order of `ravel_pytree`.
         step: h.
-
-    Returns:
-        The quadratic form.
     """
     theta, unravel = ravel_pytree(params)
 
@@ -198,9 +167,6 @@ def to_paper_order(value: Float[Array, "P *P"], units: int, inputs: int) -> Floa
         units: H.
         inputs: D.
 
-    Returns:
-        The same entries in the paper's order.
-
     Raises:
         ValueError: if the first axis is not H(D + 2) long.
 
@@ -218,9 +184,6 @@ def from_paper_order(value: Float[Array, "P *P"], units: int, inputs: int) -> Fl
         value: in the paper's order. A square matrix is reordered on both sides.
         units: H.
         inputs: D.
-
-    Returns:
-        The same entries in the order of `ravel_pytree`.
 
     Raises:
         ValueError: if the first axis is not H(D + 2) long.

@@ -19,19 +19,20 @@ CONDITIONAL = {
     "equation.11",
     "text.bias_before_norm",
     "nullspace.completeness",
+    "text.references_swapped",
+    "text.riemannian",
+    "text.robust_to_scaling",
+    "supplement.initialization",
 }
 REFUTED = {
-    "text.references_swapped",
     "text.all_methods_dataset_rescaling",
     "text.feature_shifting",
     "equation.10_wording",
     "equation.13_14.ln",
-    "text.riemannian",
     "text.factor_half",
     "equation.32",
     "equation.35",
     "text.prediction_error_only",
-    "supplement.initialization",
 }
 
 

@@ -14,12 +14,12 @@ from lngeom.claims import (
     Problem,
     Role,
     Verdict,
-    _reference,
     agree,
     all_claims,
     claim,
     decide,
     differ,
+    numpy_reference,
     run,
     same_integer,
     vanishes,
@@ -172,8 +172,8 @@ def test_breaking_a_normalizer_turns_its_claims(problem, monkeypatch, method, br
 
 
 def test_breaking_the_reference_turns_a_cell(problem, monkeypatch):
-    right = _reference.natural_parameters
-    monkeypatch.setattr(_reference, "natural_parameters", lambda m, p, x: right("identity", p, x))
+    right = numpy_reference.natural_parameters
+    monkeypatch.setattr(numpy_reference, "natural_parameters", lambda m, p, x: right("identity", p, x))
     assert not run(all_claims(id="table1.ln.weight_matrix_rescaling")[0], problem).as_recorded
 
 

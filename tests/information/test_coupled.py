@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import lngeom as lg
 import pytest
-from lngeom.information import BatchCoupled, christoffel, reference
+from lngeom.information import BatchCoupled, reference
 from lngeom.numerics import agreement
 
 from tests.information import zoo
@@ -64,9 +64,14 @@ def test_a_batch_normalized_glm_is_divided_into_chunks_where_it_does_not_fit():
     assert agreement(jnp.square(F.singular_values()), jnp.linalg.eigvalsh(exact)[::-1], 1e-12).agrees
     weights = lg.fisher(model, params, X, wrt="weights", chunk=7)
     assert agreement(weights.as_matrix(), exact[:12, :12], 1e-13).agrees
-    v = jnp.cos(jnp.arange(20.0))
-    whole = christoffel(lg.fisher(model, params, X), v)
-    assert agreement(christoffel(F, v), whole, 1e-12).agrees  # the moments move with the weights
+
+
+@pytest.mark.parametrize("chunk", [None, 7])
+def test_a_batch_norm_of_constant_inputs_is_refused_in_chunks_too(chunk):
+    model = lg.NormalizedGLM(lg.normalizers.BatchNorm(), lg.families.Bernoulli())
+    params = model.init(jax.random.key(0), inputs=3, outputs=4)
+    with pytest.raises(ValueError, match="zero variance"):
+        lg.fisher(model, params, jnp.full((50, 3), 0.1), chunk=chunk)
 
 
 def test_what_does_not_fit_is_refused_with_its_size_and_the_alternative():

@@ -66,7 +66,8 @@ def _rms(x):
     return x / jnp.sqrt(jnp.mean(jnp.square(x), -1, keepdims=True) + 1e-6)
 
 
-def _normal(seed, *shape):
+@cache
+def normal(seed, *shape):
     return jax.random.normal(jax.random.key(seed), shape)
 
 
@@ -77,11 +78,11 @@ def layer_norm_network() -> Case:
         return h @ p["last"]["kernel"] + p["last"]["bias"][None, :]
 
     params = {
-        "first": {"kernel": _normal(0, 4, 6)},
-        "norm": {"gain": 1 + 0.1 * _normal(1, 6), "bias": 0.1 * _normal(2, 6)},
-        "last": {"kernel": 0.5 * _normal(3, 6, 3), "bias": jnp.zeros(3)},
+        "first": {"kernel": normal(0, 4, 6)},
+        "norm": {"gain": 1 + 0.1 * normal(1, 6), "bias": 0.1 * normal(2, 6)},
+        "last": {"kernel": 0.5 * normal(3, 6, 3), "bias": jnp.zeros(3)},
     }
-    return Case("layer-norm network", apply, params, _normal(4, 40, 4), lg.families.Categorical())
+    return Case("layer-norm network", apply, params, normal(4, 40, 4), lg.families.Categorical())
 
 
 @cache
@@ -89,8 +90,8 @@ def plain_network() -> Case:
     def apply(p, x):
         return jax.nn.relu(x @ p[0] + p[1][None, :]) @ p[2] + p[3][None, :]
 
-    params = (_normal(0, 3, 5), 0.1 * _normal(1, 5), _normal(2, 5, 2), jnp.zeros(2))
-    return Case("relu network", apply, params, _normal(3, 30, 3), lg.families.Gaussian(0.5))
+    params = (normal(0, 3, 5), 0.1 * normal(1, 5), normal(2, 5, 2), jnp.zeros(2))
+    return Case("relu network", apply, params, normal(3, 30, 3), lg.families.Gaussian(0.5))
 
 
 @cache
@@ -101,8 +102,8 @@ def batch_norm_network() -> Case:
         n = (a - mean) / jnp.sqrt(jnp.mean(jnp.square(a - mean), 0, keepdims=True) + 1e-5)
         return jnp.tanh(n) @ p["out"]
 
-    params = {"kernel": _normal(0, 3, 4), "out": _normal(1, 4, 2)}
-    return Case("batch-norm network", apply, params, _normal(2, 25, 3), lg.families.Bernoulli(), coupled=True)
+    params = {"kernel": normal(0, 3, 4), "out": normal(1, 4, 2)}
+    return Case("batch-norm network", apply, params, normal(2, 25, 3), lg.families.Bernoulli(), coupled=True)
 
 
 def two_batch_norms(p, x, mean):
@@ -118,7 +119,7 @@ def two_batch_norms(p, x, mean):
 def batch_coupled_network() -> Case:
     """A function that says which means it takes, so that its samples can be divided; N = 25."""
     case = batch_norm_network()
-    params = case.params | {"middle": _normal(9, 4, 4)}
+    params = case.params | {"middle": normal(9, 4, 4)}
     return case._replace(
         name="batch-coupled network", apply=BatchCoupled(two_batch_norms), params=params, coupled=False
     )
@@ -129,8 +130,8 @@ def scalar_output() -> Case:
     def apply(p, x):
         return jnp.tanh(x["a"] @ p["w"]) + x["b"] * p["s"]
 
-    params = {"w": _normal(0, 4), "s": jnp.asarray(0.3)}
-    X = {"a": _normal(1, 12, 4), "b": _normal(2, 12)}
+    params = {"w": normal(0, 4), "s": jnp.asarray(0.3)}
+    X = {"a": normal(1, 12, 4), "b": normal(2, 12)}
     return Case("scalar output, inputs a pytree", apply, params, X, lg.families.Poisson())
 
 
@@ -152,10 +153,10 @@ def transformer_block() -> Case:
         x = x + jax.nn.gelu(h @ p["up"]) @ p["down"]
         return _rms(x) @ p["logits"]
 
-    norm = lambda s: {"gain": 1 + 0.1 * _normal(s, width), "bias": 0.1 * _normal(s + 1, width)}  # noqa: E731
-    square = lambda s, a=width, b=width: _normal(s, a, b) / a**0.5  # noqa: E731
+    norm = lambda s: {"gain": 1 + 0.1 * normal(s, width), "bias": 0.1 * normal(s + 1, width)}  # noqa: E731
+    square = lambda s, a=width, b=width: normal(s, a, b) / a**0.5  # noqa: E731
     params = {
-        "embedding": _normal(0, vocabulary, width),
+        "embedding": normal(0, vocabulary, width),
         "norm1": norm(1),
         "norm2": norm(3),
         "query": square(5),
@@ -172,11 +173,11 @@ def transformer_block() -> Case:
 
 
 @jax.custom_vjp
-def _reverse_only(x):
+def reverse_only(x):
     return jnp.tanh(x)
 
 
-_reverse_only.defvjp(lambda x: (jnp.tanh(x), jnp.tanh(x)), lambda y, ct: (ct * (1 - jnp.square(y)),))
+reverse_only.defvjp(lambda x: (jnp.tanh(x), jnp.tanh(x)), lambda y, ct: (ct * (1 - jnp.square(y)),))
 
 
 @cache
@@ -184,7 +185,7 @@ def custom_reverse_rule() -> Case:
     case = plain_network()
 
     def apply(p, x):
-        return _reverse_only(x @ p[0] + p[1][None, :]) @ p[2] + p[3][None, :]
+        return reverse_only(x @ p[0] + p[1][None, :]) @ p[2] + p[3][None, :]
 
     return case._replace(name="custom reverse rule", apply=apply)
 

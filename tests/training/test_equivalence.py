@@ -78,6 +78,14 @@ def test_equilibria_that_there_are_not_are_refused(arguments, message):
         predict_equilibrium(*arguments)
 
 
+def test_an_equilibrium_beyond_its_approximation_warns():
+    with pytest.warns(RuntimeWarning, match=r"lion is predicted .* far below 1 − β = 0.01; here it is 0.01"):
+        predict_equilibrium("lion", 0.1, 0.1)
+    with pytest.warns(RuntimeWarning, match="adamw is predicted .* 1 − β = 0.001"):
+        predict_equilibrium("adamw", 0.1, 0.1)
+    predict_equilibrium("sgd", 0.5, 0.9)  # exact at any product
+
+
 def test_lions_correlation_is_the_arcsine_law_summed():
     b1, b2, length = 0.9, 0.95, 3000
     weights = np.concatenate([[1 - b1], b1 * (1 - b2) * b2 ** np.arange(length)])

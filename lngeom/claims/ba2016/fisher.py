@@ -298,50 +298,41 @@ def equation_9_proof() -> Proof:
     topic=TOPIC,
     source="Section 5.2.1",
     statement="Under the KL divergence metric, the parameter space (of a normalized model) is a Riemannian manifold.",
-    expected=Verdict.REFUTED,
-    correction=(
-        "F is degenerate for every normalized model: a semi-metric on parameters, and a Riemannian metric only on the "
-        "quotient by the directions which leave the model's output unchanged."
+    assumptions=(
+        "its points are input–output relations, as the paper says: parameters up to directions that leave the output",
     ),
+    expected=Verdict.CONDITIONAL,
 )
 def riemannian(problem: Problem):
-    """vec(W) has length zero under layer norm; orthogonally to the null space F is positive definite."""
+    """Orthogonally to the null space F is positive definite; on the parameters themselves vec(W) has length zero."""
     case = problem.small("ln")
     F = operator(case).as_matrix()
     radial = ravel_pytree(
         GLMParameters(case.params.weights, jnp.zeros_like(case.params.bias), jnp.zeros_like(case.params.gain))
     )[0]
     size = float(jnp.trace(F) * radial @ radial / len(radial))
-    yield vanishes("ds² along vec(W), which is not zero", radial @ F @ radial, scale=size, role=Role.REFUTES)
     null = predicted_nullspace(*case)
-    basis = jnp.asarray(null.basis)
-    complement = jnp.linalg.svd(basis, full_matrices=True)[0][:, null.dimension :]
-    lowest = float(jnp.linalg.eigvalsh(complement.T @ F @ complement)[0])
-    dimension = int(np.sum(np.linalg.eigvalsh(complement.T @ F @ complement) > 1e-12))
+    complement = jnp.linalg.svd(jnp.asarray(null.basis), full_matrices=True)[0][:, null.dimension :]
+    values = np.linalg.eigvalsh(complement.T @ F @ complement)
     yield same_integer(
-        f"F on the complement is positive definite (smallest eigenvalue {lowest:.1e}): rank and dimension",
-        dimension,
+        f"F on the quotient is positive definite (smallest eigenvalue {values[0]:.1e}): rank and dimension",
+        int(np.sum(values > 1e-12)),
         complement.shape[1],
-        role=Role.CORRECTS,
+    )
+    yield vanishes(
+        "parameters themselves: ds² along vec(W), which is not zero",
+        radial @ F @ radial,
+        scale=size,
+        role=Role.FAILS_WITHOUT_CONDITION,
     )
 
 
-@proves("text.riemannian", "refuted")
-def riemannian_proof() -> Counterexample:
-    """The metric of a normalized model vanishes along W: it is a semi-metric."""
+@proves("text.riemannian", "conditional")
+def riemannian_proof() -> Proof:
+    """The form is zero only along directions that leave the output; on parameters themselves it is a semi-metric."""
     V = field("V")
     form = lambda direction: total(lambda l: LAMBDA(l) * (GAIN(l) * along(LAYER_NORM, direction, unit=l)) ** 2, H)
     squares = total(lambda l: (sp.sqrt(LAMBDA(l)) * GAIN(l) * along(LAYER_NORM, V, unit=l)) ** 2, H)
-    correct = Proof(
-        "text.riemannian corrected",
-        r"v^\top F v = E\sum_k\lambda_k g_k^2(dn_k[v])^2 \geq 0, \text{ zero along }"
-        r" W \text{ and } \mathbf{1}\gamma^\top",
-        (
-            equality("The form is a sum of squares, at each case", form(V), squares),
-            equality("It is zero along W", form(RADIAL), 0, r"\mathrm{vec}(W)^\top F\,\mathrm{vec}(W)"),
-            equality("and along every shift", form(SHIFTS), 0),
-        ),
-    )
 
     def length_of_null_vector(values) -> tuple[Expr, Expr]:
         W, x, t = values["W"], values["x"], sp.Symbol("t")
@@ -350,13 +341,25 @@ def riemannian_proof() -> Counterexample:
         form = sum(sp.nsimplify(sp.radsimp(entry)) ** 2 for entry in change)
         return (sum(w**2 for w in W) if sp.expand(form) == 0 else sp.S.Zero), sp.S.Zero
 
-    return Counterexample(
-        "text.riemannian",
+    on_parameters = Counterexample(
+        "text.riemannian on parameters",
         r"v^\top F v = 0 \Rightarrow |v|^2 = 0",
         SMALL,
         length_of_null_vector,
         "The squared length of vec(W) (left), which has vᵀFv = 0, should be zero (right).",
-        correct,
+    )
+    return Proof(
+        "text.riemannian",
+        r"v^\top F v = E\sum_k\lambda_k g_k^2(dn_k[v])^2 \geq 0, \text{ zero exactly where no output moves}",
+        (
+            equality("At each case the form is a sum of squares, zero only where no output moves", form(V), squares),
+            equality("Outputs do not move along W", form(RADIAL), 0, r"\mathrm{vec}(W)^\top F\,\mathrm{vec}(W)"),
+            equality("nor along any shift", form(SHIFTS), 0),
+        ),
+        (
+            Assumption("outputs have positive variance, gains are not zero", r"\lambda > 0,\ g_i \neq 0"),
+            Assumption("points are input–output relations", r"\theta \sim \theta + v,\ v \in \ker F", on_parameters),
+        ),
     )
 
 
@@ -687,7 +690,7 @@ def equation_13_14_wn_proof() -> Proof:
     correction=(
         "μ and σ depend on every row of W. The weight blocks are E[σ⁻² (Π D_g Λ D_g Π)_ij x xᵀ] with Π = I − 11ᵀ/H − "
         "nnᵀ/H of rank H − 2; those with biases and gains are E[σ⁻¹ (Π D_g Λ)_ij x] and E[σ⁻¹ (Π D_g Λ D_n)_ij x]. In "
-        "a diagonal block Eq. 13 lacks E[σ⁻² Σ_{k≠i} g_k² λ_k (1 + n_i n_k)²/H² · x xᵀ]."
+        "a diagonal block Eq. 13 lacks, for independent responses, E[σ⁻² Σ_{k≠i} g_k² λ_k (1 + n_i n_k)²/H² · x xᵀ]."
     ),
 )
 def equation_13_14_ln(problem: Problem):

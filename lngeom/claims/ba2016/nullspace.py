@@ -7,9 +7,11 @@ import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 import sympy as sp
+from jaxtyping import Array, Float
 from sympy import Expr, KroneckerDelta, sqrt
 
 from lngeom import families, normalizers
+from lngeom._types import GLMParameters
 from lngeom.claims import Problem, Role, Verdict, agree, claim, differ, proves, same_integer, vanishes
 from lngeom.claims.ba2016.fisher import factor
 from lngeom.claims.problem import Case
@@ -55,10 +57,25 @@ SPAN = Assumption(
     r"\Lambda \succ 0,\ g_i \neq 0,\ \sigma > 0,\ \epsilon = 0",
 )
 
-_triangle = eqx.filter_jit(
-    lambda case: (jnp.linalg.qr(reference.factor(*case), mode="r"), reference.cancellation_scale(*case))
-)
-_scale = eqx.filter_jit(reference.cancellation_scale)
+
+def cancellation_scale(model: NormalizedGLM, params: GLMParameters, inputs: Float[Array, "N D"]) -> Float[Array, ""]:
+    r"""Frobenius norm of $\sqrt{\Lambda/N}\, D_g\, x / \sigma$: the factor's weight columns before Π cancels parts.
+
+    Rounding errors of the factor are of this size times eps, which matters near zero variance and where Π = 0.
+
+    Raises:
+        ValueError: if the normalizer is not of the form of Eq. 5.
+    """
+    if not isinstance(model.normalizer, normalizers.AbstractStatisticsNormalizer):
+        raise ValueError(f"{type(model.normalizer).__name__} is not of the form of Eq. 5")
+    _, scale = model.normalizer.statistics(params.weights, inputs)
+    variances = model.family.variance(model.natural_parameters(params, inputs)) / model.family.dispersion**2
+    slopes = variances * jnp.square(params.gain[None, :] / scale)
+    return jnp.sqrt(jnp.mean(jnp.sum(slopes, 1) * jnp.sum(jnp.square(inputs), 1)))
+
+
+_triangle = eqx.filter_jit(lambda case: (jnp.linalg.qr(reference.factor(*case), mode="r"), cancellation_scale(*case)))
+_scale = eqx.filter_jit(cancellation_scale)
 
 
 def measured(case: Case) -> tuple[np.ndarray, RankDecision, float]:
@@ -105,8 +122,14 @@ def evidence(what: str, case: Case, formula: int | None = None):
         yield vanishes(f"{what}: √F on the predicted basis", lengths, scale=scale, steps=steps)
 
 
-def _nullspace_claim(id: str, statement: str, formula: str, cases, assumptions=("Λ ≻ 0", "every g_i ≠ 0", "ε = 0")):
+def _nullspace_claim(id: str, statement: str, formula: str, cases, assumptions=("every g_i ≠ 0", "ε = 0")):
     """Registers a claim: `cases(problem)` yields (what, case, dimension by the formula or None)."""
+    span = "their span" if id == "nullspace.bn" else "R^D"
+    assumptions = (
+        "Λ ≻ 0, for a softmax up to its shift",
+        f"many inputs, which fill an open set of {span}",
+        *assumptions,
+    )
 
     @claim(
         id, topic=TOPIC, source="Section 5.2 (not in the paper)", statement=statement, formula=formula,
@@ -166,6 +189,7 @@ _nullspace_claim(
     "scale of W, the D shifts 1γᵀ, and in very wide layers trades between gain and weights.",
     r"\dim\ker F = D + 1 + \max(0, H - r(r+3)/2)",
     lambda p: _with_data(p, "ln", layer_norm_dimension),
+    assumptions=("H ≥ 3", "every g_i ≠ 0", "ε = 0"),
 )
 
 
@@ -229,6 +253,7 @@ _nullspace_claim(
     "RMS norm's has dimension 1 + max(0, H − r(r+1)/2), r = min(D, H).",
     r"\dim\ker F = 1 + \max(0, H - r(r+1)/2)",
     lambda p: _with_data(p, "rms", rms_norm_dimension),
+    assumptions=("H ≥ 2", "every g_i ≠ 0", "ε = 0"),
 )
 
 
@@ -252,6 +277,7 @@ _nullspace_claim(
     "Group norm's is the sum over groups of layer norm's with H/G units.",
     r"\dim\ker F = \sum_{\text{groups}} \dim\ker F_{\mathrm{LN}}(H/G)",
     lambda p: _with_data(p, "gn", lambda h, d: 2 * layer_norm_dimension(h // 2, d)),
+    assumptions=("3 units or more in a group", "every g_i ≠ 0", "ε = 0"),
 )
 
 
@@ -333,7 +359,7 @@ _nullspace_claim(
     "A GLM without normalization but with a gain has a null space of dimension H: w_i against g_i.",
     r"\dim\ker F = H",
     lambda p: _with_data(p, "identity", lambda h, d: h),
-    assumptions=("Λ ≻ 0", "every g_i ≠ 0"),
+    assumptions=("every g_i ≠ 0",),
 )
 
 
@@ -365,7 +391,7 @@ _nullspace_claim(
     "With a softmax output, layer norm's has dimension D + 2 + max(0, H − r(r+1)/2), r = min(D, H−1).",
     r"\dim\ker F = D + 2 + \max(0, H - r(r+1)/2)",
     lambda p: _with_data(p, "ln", softmax_layer_norm_dimension, family=families.Categorical()),
-    assumptions=("every g_i ≠ 0", "ε = 0"),
+    assumptions=("H ≥ 3", "every g_i ≠ 0", "ε = 0"),
 )
 
 
@@ -397,7 +423,7 @@ _nullspace_claim(
     "With a softmax output, RMS norm's has dimension 2 + max(0, H + r − r(r+1)/2), r = min(D, H).",
     r"\dim\ker F = 2 + \max(0, H + r - r(r+1)/2)",
     lambda p: _with_data(p, "rms", softmax_rms_norm_dimension, family=families.Categorical()),
-    assumptions=("every g_i ≠ 0", "ε = 0"),
+    assumptions=("H ≥ 2", "every g_i ≠ 0", "ε = 0"),
 )
 
 
@@ -426,7 +452,7 @@ _nullspace_claim(
         *_shapes(p, normalizers.RMSNorm(eps=0.1), lambda h, d: rms_norm_dimension(h, d) - 1, ((6, 4), (12, 2))),
         *_shapes(p, normalizers.BatchNorm(eps=0.1), lambda h, d: h, ((6, 4),)),
     ],
-    assumptions=("ε > 0", "every g_i ≠ 0", "no constant combination of the inputs"),
+    assumptions=("ε > 0", "H ≥ 3", "every g_i ≠ 0", "no constant combination of the inputs"),
 )
 
 

@@ -8,7 +8,7 @@ import sympy as sp
 from sympy import Expr, KroneckerDelta, sqrt
 
 from lngeom import nn
-from lngeom.claims import Problem, Role, Verdict, _reference, agree, claim, differ, proves, same_integer, vanishes
+from lngeom.claims import Problem, Role, Verdict, agree, claim, differ, numpy_reference, proves, same_integer, vanishes
 from lngeom.claims.ba2016.metric import POSITIVE
 from lngeom.claims.ba2016.table1 import POSITIVE_EPSILON, scaling_assumptions
 from lngeom.claims.evidence import Evidence, Kind
@@ -48,7 +48,7 @@ def start(problem: Problem, cell):
 def transcription(problem: Problem, cell):
     """Outputs [T B H] of a cell by the NumPy transcription of its equations."""
     h, c = jax.random.normal(problem.key("state"), (2, BATCH, HIDDEN), problem.inputs.dtype)
-    return _reference.recurrent(cell, *(np.asarray(v) for v in (sequences(problem), h, c)))
+    return numpy_reference.recurrent(cell, *(np.asarray(v) for v in (sequences(problem), h, c)))
 
 
 def run(problem: Problem, cell):
@@ -274,15 +274,14 @@ def equation_23_28(problem: Problem):
     "supplement.initialization",
     topic=TOPIC,
     source="Supplement, after Eqs. 22, 28, 31",
-    statement="Each α is initialized to a vector of zeros and each β to a vector of ones (α the gains of Eq. 15).",
-    expected=Verdict.REFUTED,
-    correction=(
-        "Gains must be 1 and biases 0, as Section 6 says. Literally, every hidden unit is a constant, σ(2)·tanh(1) = "
-        "0.6708 with b = 0, and the gradient of every weight is zero."
+    statement="Each α is initialized to a vector of zeros and each β to a vector of ones: biases 0 and gains 1.",
+    assumptions=(
+        "α is the additive and β the multiplicative parameter, as the sentence before says; in Eq. 15 α multiplies",
     ),
+    expected=Verdict.CONDITIONAL,
 )
 def supplement_initialization(problem: Problem):
-    """The LSTM of Eqs. 20–22 started as printed, and as it must be."""
+    """The LSTM of Eqs. 20–22 started by the sentence, and with Eq. 15's names, under which it cannot learn."""
     x = sequences(problem)
     dtype = x.dtype
 
@@ -303,38 +302,28 @@ def supplement_initialization(problem: Problem):
     def gradient(cell):
         return eqx.filter_grad(lambda c: jnp.sum(nn.unroll(c, x, start(problem, c))[1] ** 2))(cell)
 
-    printed, right = started(0.0, 1.0), started(1.0, 0.0)
-    hidden = run(problem, printed)
-    constant = 1 / (1 + np.exp(-2.0)) * np.tanh(1.0)
-    yield agree("as printed: every hidden unit and 0.6708", hidden, np.full(hidden.shape, constant), role=Role.REFUTES)
-    found = gradient(printed)
-    weights = jnp.concatenate([found.recurrent_weights.reshape(-1), found.input_weights.reshape(-1)])
-    yield vanishes("as printed: the gradient of the weights", weights, scale=1.0, role=Role.REFUTES)
-    found = gradient(right)
+    swapped, meant = started(0.0, 1.0), started(1.0, 0.0)
+    usual = nn.LayerNormLSTM(INPUTS, HIDDEN, key=problem.key("lstm"), eps=0.0, dtype=dtype)
+    yield agree("α adds, β multiplies: the start of Section 6", run(problem, meant), run(problem, usual))
+    found = gradient(meant)
     sizes = jnp.array([jnp.max(jnp.abs(found.recurrent_weights)), jnp.max(jnp.abs(found.input_weights))])
-    yield differ("gains 1, biases 0: the gradient of the weights is not zero", sizes, 0 * sizes, role=Role.CORRECTS)
+    yield differ("and the gradient of the weights is not zero", sizes, 0 * sizes)
+    without = Role.FAILS_WITHOUT_CONDITION
+    hidden, constant = run(problem, swapped), 1 / (1 + np.exp(-2.0)) * np.tanh(1.0)
+    yield agree(
+        "α multiplies, β adds: every hidden unit and 0.6708", hidden, np.full(hidden.shape, constant), role=without
+    )
+    found = gradient(swapped)
+    weights = jnp.concatenate([found.recurrent_weights.reshape(-1), found.input_weights.reshape(-1)])
+    yield vanishes("and the gradient of the weights", weights, scale=1.0, role=without)
 
 
-@proves("supplement.initialization", "refuted")
-def supplement_initialization_proof() -> Counterexample:
-    """Gains zero and biases one, as the supplement says, make the cell ignore its input and its weights."""
-    V, alpha = field("V"), field("alpha")
+@proves("supplement.initialization", "conditional")
+def supplement_initialization_proof() -> Proof:
+    """Gain one and bias zero standardize; with Eq. 15's names the cell ignores its input and its weights."""
+    V, gain = field("V"), field("g")
     gated = lambda a, b: lambda t: a * LAYER_NORM(LAYER.towards(V, t)) + b
     slope = lambda gain: derivative(gated(gain, 1))
-    correct = Proof(
-        "supplement.initialization corrected",
-        r"\alpha = 1,\ \beta = 0;\quad \alpha = 0,\ \beta = 1 \Rightarrow "
-        r"h = \sigma(2)\tanh(1),\ \partial h/\partial W = 0",
-        (
-            equality(
-                "Eq. 15 with gain one and bias zero standardizes", gated(sp.S.One, sp.S.Zero)(0), LAYER_NORM(LAYER)
-            ),
-            equality("The derivative by W has the factor α", slope(alpha(i)), alpha(i) * slope(sp.S.One)),
-            equality("so with α = 0 it vanishes", slope(sp.S.Zero), 0),
-            equality("and LN is its bias: each gate is 1 + 1 + 0 = 2, LN(c) is 1", gated(sp.S.Zero, 1)(0) * 2, 2),
-        ),
-        (POSITIVE,),
-    )
 
     def logistic(z: Expr) -> Expr:
         return 1 / (1 + sp.exp(-z))
@@ -345,13 +334,27 @@ def supplement_initialization_proof() -> Counterexample:
         normal = LAYER_NORM.exactly(values["W"], values["x"])
         return logistic(2 * literal[0]) * sp.tanh(literal[0]), logistic(2 * normal[0]) * sp.tanh(normal[0])
 
-    return Counterexample(
-        "supplement.initialization",
+    swapped = Counterexample(
+        "supplement.initialization with the names of Eq. 15",
         r"\alpha = 0, \beta = 1 \text{ is the initialization of Eq. 15 by gains one and biases zero}",
         {"W": matrix([[3], [1], [-1], [-3]]), "x": matrix([[1]]), r"\alpha": 0, r"\beta": 1},
         outputs,
-        "σ(2 LN) tanh(LN) of the first unit: literally σ(2) tanh(1) (left), with gain one and bias zero (right).",
-        correct,
+        "σ(2 LN) tanh(LN) of the first unit: by Eq. 15 σ(2) tanh(1) (left), with gain one and bias zero (right).",
+    )
+    return Proof(
+        "supplement.initialization",
+        r"\text{gain } 1,\ \text{bias } 0:\ \mathrm{LN} \text{ standardizes};\quad \text{gain } 0,\ \text{bias } 1:\ "
+        r"h = \sigma(2)\tanh(1),\ \partial h/\partial W = 0",
+        (
+            equality("Gain one and bias zero standardize", gated(sp.S.One, sp.S.Zero)(0), LAYER_NORM(LAYER)),
+            equality("The derivative by W has the gain as a factor", slope(gain(i)), gain(i) * slope(sp.S.One)),
+            equality("so with gain zero it vanishes", slope(sp.S.Zero), 0),
+            equality("and LN is its bias: each gate is 1 + 1 + 0 = 2, LN(c) is 1", gated(sp.S.Zero, 1)(0) * 2, 2),
+        ),
+        (
+            POSITIVE,
+            Assumption("α adds and β multiplies", r"\mathrm{LN}(z) = \beta \odot n + \alpha", swapped),
+        ),
     )
 
 

@@ -37,7 +37,7 @@ OPTIMIZERS: dict[str, tuple[Callable[[float, float], optax.GradientTransformatio
         lambda rate, decay: optax.adamw(rate, 0.9, MEMORY, eps=0.0, weight_decay=decay),
         0.01,
         0.1,
-        {"momentum": 0.9, "size": SIZE},
+        {"momentum": 0.9, "b2": MEMORY, "size": SIZE},
     ),
     "lion": (
         lambda rate, decay: optax.lion(rate, 0.9, 0.95, weight_decay=decay),
@@ -69,7 +69,10 @@ ANGLES = {
     "lars": "θ = 2 arcsin(ηκ/2)",
 }
 EXACT = {"sgd", "normalized_gd", "lars"}
-"""Those whose prediction is exact; the others hold to first order in ηλ."""
+"""Those whose prediction is exact."""
+
+MEMORIES = {"momentum": "1 − β", "adamw": "1 − β₁ and, for the norm, ≪ 1 − β₂", "lion": "1 − β₂"}
+"""What ηλ must be small against for the others."""
 
 
 def prediction(name: str) -> Equilibrium:
@@ -118,7 +121,7 @@ def _equilibrium(name: str) -> None:
             f"{TITLES[name]} with weight decay: under a random gradient the norm of scale-invariant weights and the "
             f"angle of a step, {ANGLES[name]}, settle where predicted, and relax to it at the predicted rate."
         ),
-        assumptions=("gradients independent over time",) + (() if name in EXACT else ("ηλ ≪ 1",)),
+        assumptions=("gradients independent over time",) + (() if name in EXACT else (f"ηλ ≪ {MEMORIES[name]}",)),
         expected=Verdict.HOLDS,
         why_numeric="A stationary mean over a random walk: averages over seeds and steps.",
     )

@@ -10,7 +10,6 @@ from jaxtyping import Float
 
 from lngeom._types import GLMParameters
 from lngeom.information import _spectrum
-from lngeom.information._coupled import original
 from lngeom.information._derivative import GLMFunction
 from lngeom.information._nullspace import Description, measure
 from lngeom.information._operator import FisherOperator
@@ -86,7 +85,7 @@ def summarize(
 
     Example:
         >>> import jax, lngeom as lg
-        >>> from lngeom.information import summarize
+        >>> from lngeom._fisher_summary import summarize
         >>> model = lg.NormalizedGLM(lg.normalizers.LayerNorm(), lg.families.Bernoulli())
         >>> params = model.init(jax.random.key(0), inputs=3, outputs=5)
         >>> F = lg.fisher(model, params, jax.random.normal(jax.random.key(1), (100, 3)))
@@ -137,7 +136,6 @@ def _predicted(operator: FisherOperator) -> PredictedNullspace | None:
     if not isinstance(model, GLMFunction) or not whole or operator.method != "exact" or problem.weights is not None:
         return None
     try:
-        glm = type(model.model)(original(model.model.normalizer), model.model.family)
-        return predicted_nullspace(glm, params, problem.inputs)
+        return predicted_nullspace(model.model, params, problem.inputs)
     except ValueError:  # a normalizer without theory
         return None
