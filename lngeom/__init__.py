@@ -1,4 +1,44 @@
-"""The geometry of normalization layers: invariances, Fisher matrices, null spaces, effective learning rates."""
+"""The geometry of normalization layers: invariances, Fisher matrices, null spaces, effective learning rates.
+
+The public names, all imported lazily. What else a module defines may change.
+
+- `lngeom`, what most programs need: `FisherOperator`, `GLMParameters`, `NormalizedGLM`, `check_invariances`,
+  `discover_symmetries`, `fisher`, `from_paper_order`, `predicted_nullspace`, `to_paper_order`.
+- `lngeom.normalizers`, normalization methods, maps (W, X) ↦ n: `METHODS`, `AbstractNormalizer`,
+  `AbstractStatisticsNormalizer`, `BatchNorm`, `BatchNormEvaluation`, `BiasedLayerNorm`, `CosineNorm`, `DynamicTanh`,
+  `GroupNorm`, `Identity`, `InstanceNorm`, `LayerNorm`, `PearsonCorrelation`, `PooledLayerNorm`,
+  `PowerNormEvaluation`, `PreBatchNorm`, `PreLayerNorm`, `PreRMSNorm`, `QueryKeyLayerNorm`, `QueryKeyNorm`, `RMSNorm`,
+  `ResidualLayerNorm`, `ScaleNorm`, `SpatialGroupNorm`, `SpectralNorm`, `Statistics`, `WeightNorm`,
+  `WeightStandardization`, `WeightStandardizedGroupNorm`.
+- `lngeom.transformations`, columns of the invariance tables: `BATCH_INDEPENDENCE`, `DATASET_RECENTERING`,
+  `DATASET_RESCALING`, `EXTENDED`, `INPUT_RESCALING`, `SINGLE_CASE_CONSTANT_SHIFT`, `SINGLE_CASE_RECENTERING`,
+  `SINGLE_CASE_RESCALING`, `TABLE1`, `WEIGHT_GROUP_RECENTERING`, `WEIGHT_GROUP_RESCALING`,
+  `WEIGHT_MATRIX_RECENTERING`, `WEIGHT_MATRIX_RESCALING`, `WEIGHT_SIGN_FLIP`, `WEIGHT_VECTOR_CONSTANT_SHIFT`,
+  `WEIGHT_VECTOR_RESCALING`.
+- `lngeom.information`, Fisher matrices: `BatchCoupled`, `ConvergenceError`, `FisherOperator`, `fisher`.
+- `lngeom.checks`, which invariances a layer has: `adapt`, `check_invariances`, `generate_checks`,
+  `parametrize_with_invariances`.
+- `lngeom.discovery`, symmetries nobody named: `discover_symmetries`, `discrete_symmetries`.
+- `lngeom.strategies`, hypothesis strategies: `data_sets`, `families`, `layer_inputs`, `matrices`, `normalizers`,
+  `points`, `problems`, `scales`, `transformations`.
+- `lngeom.nn`, layers and recurrent cells: `GRU`, `LSTM`, `RNN`, `BatchNorm`, `GroupNorm`, `LayerNorm`,
+  `LayerNormGRU`, `LayerNormLSTM`, `LayerNormRNN`, `RMSNorm`, `WeightNorm`, `batch_norm`, `convert_layer_norm`,
+  `fused_layer_norm`, `group_norm`, `layer_norm`, `rms_norm`, `unroll`, `weight_norm`.
+- `lngeom.training`, effective learning rates: `equivalent_schedule`, `predict_equilibrium`, `read_geometry`,
+  `scale_invariant_groups`, `track_geometry`.
+- `lngeom.claims`, statements with their evidence: `NoEvidence`, `Problem`, `Role`, `Verdict`, `agree`, `all_claims`,
+  `claim`, `decide`, `differ`, `proves`, `run`, `same_integer`, `vanishes`.
+- `lngeom.symbolic`, proofs: `Counterexample`, `Proof`, `equality`, `prove`.
+- `lngeom.report`, verdicts as JSON and a page: `write`.
+- `lngeom.plots`, figures in one style: `COLOURS`, `block_scaling`, `figure`, `invariance_table`, `line_elements`,
+  `printed_against_exact`, `save`, `spectra`, `training_geometry`.
+
+Plain modules: `lngeom.families` (exponential families), `lngeom.metric` (Eqs. 32–35), `lngeom.information.reference`
+(the literal Fisher matrix), `lngeom.conventions` (factors of other libraries), `lngeom.numerics` (tolerances).
+
+`LayerNorm`, `BatchNorm`, `GroupNorm`, `RMSNorm` and `WeightNorm` are maps (W, X) ↦ n in `lngeom.normalizers`, and
+layers with parameters of their own in `lngeom.nn`.
+"""
 
 import importlib
 from typing import TYPE_CHECKING, Any
@@ -11,6 +51,8 @@ if TYPE_CHECKING:
         transformations as transformations,
     )
     from lngeom._types import GLMParameters as GLMParameters
+    from lngeom.checks import check_invariances as check_invariances
+    from lngeom.discovery import discover_symmetries as discover_symmetries
     from lngeom.glm import NormalizedGLM as NormalizedGLM
     from lngeom.information import FisherOperator as FisherOperator, fisher as fisher
     from lngeom.information.reference import from_paper_order as from_paper_order, to_paper_order as to_paper_order
@@ -27,12 +69,24 @@ _NAMES = {
     "NormalizedGLM": "glm",
     "FisherOperator": "information",
     "fisher": "information",
-    "from_paper_order": "information",
-    "to_paper_order": "information",
+    "from_paper_order": "information.reference",
+    "to_paper_order": "information.reference",
     "predicted_nullspace": "nullspace",
     "check_invariances": "checks",
     "discover_symmetries": "discovery",
 }
+
+__all__ = [
+    "FisherOperator",
+    "GLMParameters",
+    "NormalizedGLM",
+    "check_invariances",
+    "discover_symmetries",
+    "fisher",
+    "from_paper_order",
+    "predicted_nullspace",
+    "to_paper_order",
+]
 
 
 def __getattr__(name: str) -> Any:

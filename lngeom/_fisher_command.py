@@ -14,7 +14,7 @@ import lngeom
 from lngeom import families
 from lngeom._files import replacing
 from lngeom._fisher_inputs import Given, from_object
-from lngeom.checks import load
+from lngeom.checks.adapters import load
 from lngeom.checks.rows import NAMES
 from lngeom.data import load as load_data, read
 from lngeom.information import FisherOperator

@@ -9,7 +9,9 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from lngeom._types import GLMParameters, check_parameters, is_concrete
 from lngeom.families import AbstractFamily
-from lngeom.normalizers import AbstractGroupedNormalizer, AbstractNormalizer, BatchNorm, summed_inputs
+from lngeom.normalizers import AbstractNormalizer, BatchNorm
+from lngeom.normalizers.base import summed_inputs
+from lngeom.normalizers.statistics import AbstractGroupedNormalizer
 
 
 class NormalizedGLM(eqx.Module):

@@ -7,6 +7,7 @@ from enum import StrEnum
 
 from lngeom import transformations
 from lngeom.normalizers import METHODS
+from lngeom.transformations.matrices import BASIS_CHANGES, EQUIVARIANCES
 
 
 class Cell(StrEnum):
@@ -20,7 +21,7 @@ class Cell(StrEnum):
 COLUMNS = tuple(column.name for column in transformations.EXTENDED)
 """Names of the columns."""
 
-MATRIX_GROUPS = tuple(group.name for group in (*transformations.EQUIVARIANCES, *transformations.BASIS_CHANGES))
+MATRIX_GROUPS = tuple(group.name for group in (*EQUIVARIANCES, *BASIS_CHANGES))
 """Equivariances of the units, f(QW, X) = Q f(W, X), and changes of the inputs' basis, f(WA⁻¹, Ax) = f(W, x)."""
 
 _CELLS = {"I": Cell.INVARIANT, ".": Cell.CHANGED, "±": Cell.SIGN}

@@ -11,7 +11,8 @@ from jaxtyping import Array, Float
 
 from lngeom._types import GLMParameters
 from lngeom.glm import NormalizedGLM
-from lngeom.normalizers import BatchNorm, BatchNormEvaluation, Identity, summed_inputs
+from lngeom.normalizers import BatchNorm, BatchNormEvaluation, Identity
+from lngeom.normalizers.base import summed_inputs
 
 Method = Literal["exact", "printed"]
 

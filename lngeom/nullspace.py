@@ -24,14 +24,8 @@ from jaxtyping import Array, Float
 from lngeom._types import GLMParameters, check_parameters
 from lngeom.families import Categorical
 from lngeom.glm import NormalizedGLM
-from lngeom.normalizers import (
-    AbstractGroupedNormalizer,
-    AbstractNormalizer,
-    BatchNorm,
-    BatchNormEvaluation,
-    Identity,
-    WeightNorm,
-)
+from lngeom.normalizers import AbstractNormalizer, BatchNorm, BatchNormEvaluation, Identity, WeightNorm
+from lngeom.normalizers.statistics import AbstractGroupedNormalizer
 from lngeom.numerics import decide_rank
 
 

@@ -8,7 +8,9 @@ import jax.numpy as jnp
 from lngeom.checks.subject import Subject, as_elsewhere
 from lngeom.invariance_table import EQUIVARIANCE, EXTENDED
 from lngeom.normalizers import METHODS
-from lngeom.transformations import BASIS_CHANGES, EQUIVARIANCES, Column, MatrixGroup, extended
+from lngeom.transformations.actions import Column
+from lngeom.transformations.columns import extended
+from lngeom.transformations.matrices import BASIS_CHANGES, EQUIVARIANCES, MatrixGroup
 
 NAMES = {method.alias: method.name for method in METHODS.values() if method.alias}
 """Further names of rows, by normalizer."""

@@ -10,12 +10,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from lngeom.checks._adapters import adapt
 from lngeom.checks._examine import NOT_FINITE, Examination
 from lngeom.checks._findings import FATAL, findings
 from lngeom.checks._orbits import Data, Move, example
 from lngeom.checks._outputs import Comparison, compare
 from lngeom.checks._shrink import column_moves, shrink
+from lngeom.checks.adapters import adapt
 from lngeom.checks.findings import SEE, Finding, Report, Result, Verdict
 from lngeom.checks.rows import POSITIONS, Row, columns, row
 from lngeom.checks.subject import Subject, layer_tolerance

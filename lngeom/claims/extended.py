@@ -13,10 +13,13 @@ from lngeom.claims import Problem, Role, Verdict, agree, claim, differ, proves
 from lngeom.claims.evidence import Evidence
 from lngeom.claims.registry import Claim, register
 from lngeom.invariance_table import EQUIVARIANCE, EXTENDED, Cell
-from lngeom.normalizers import METHODS, AbstractNormalizer, LayerNorm, Method, QueryKeyLayerNorm, QueryKeyNorm
+from lngeom.normalizers import METHODS, AbstractNormalizer, LayerNorm, QueryKeyLayerNorm, QueryKeyNorm
+from lngeom.normalizers.methods import Method
 from lngeom.symbolic.proof import Counterexample, Proof, ProofError
 from lngeom.symbolic.table import prove
-from lngeom.transformations import BASIS_CHANGES, EQUIVARIANCES, Column, MatrixGroup, Transformation, extended
+from lngeom.transformations.actions import Column, Transformation
+from lngeom.transformations.columns import extended
+from lngeom.transformations.matrices import BASIS_CHANGES, EQUIVARIANCES, MatrixGroup
 
 TOPIC = "extended"
 DRAWS = 3

@@ -83,15 +83,15 @@ def proof_evidence(id: str) -> tuple[Evidence, ...]:
         Evidence: a proof, one counterexample for each condition that it drops, and a correction where the claim is
         refuted. A proof that fails to check is evidence that did not pass. Empty where there is no proof.
     """
-    from lngeom import symbolic
+    from lngeom.symbolic.proof import Proof, ProofError
 
     try:
         found = proof_of(id)
-    except symbolic.ProofError as error:
+    except ProofError as error:
         return (Evidence(Kind.PROOF, Role.SUPPORTS, f"the proof does not check: {error}", passed=False),)
     if found is None:
         return ()
-    if isinstance(found, symbolic.Proof):
+    if isinstance(found, Proof):
         return (_proof(found, Role.SUPPORTS), *_dropped(found))
     role = Role.REFUTES if found.establishes == "refuted" else Role.SUPPORTS
     evidence = [_counterexample(found, "exact counterexample", role)]

@@ -31,7 +31,7 @@ from lngeom.information._matrix import diagonal
 from lngeom.information._problem import Frozen, Problem, leaf_slices
 from lngeom.information._products import AbstractFisher
 from lngeom.information._spectrum import Decomposition, leading_eigenvalues
-from lngeom.normalizers import AbstractGroupedNormalizer
+from lngeom.normalizers.statistics import AbstractGroupedNormalizer
 
 LANCZOS = 30
 """Iterations for the largest eigenvalue, as a scale."""

@@ -19,7 +19,8 @@ from jaxtyping import Array, Float, Int
 
 from lngeom._types import GLMParameters, check_parameters
 from lngeom.glm import NormalizedGLM
-from lngeom.normalizers import AbstractStatisticsNormalizer, Identity, summed_inputs
+from lngeom.normalizers import AbstractStatisticsNormalizer, Identity
+from lngeom.normalizers.base import summed_inputs
 
 
 def jacobian(model: NormalizedGLM, params: GLMParameters, inputs: Float[Array, "N D"]) -> Float[Array, "N H P"]:

@@ -8,47 +8,64 @@ and differ only in the statistics $\mu$ and $\sigma$. They subclass `AbstractSta
 statistics. A method of another form subclasses `AbstractNormalizer` directly.
 """
 
-from lngeom.normalizers._base import (
-    AbstractNormalizer as AbstractNormalizer,
-    AbstractStatisticsNormalizer as AbstractStatisticsNormalizer,
-    Statistics as Statistics,
-    summed_inputs as summed_inputs,
+from lngeom.normalizers.base import AbstractNormalizer, AbstractStatisticsNormalizer, Statistics
+from lngeom.normalizers.inputs import (
+    PreBatchNorm,
+    PreLayerNorm,
+    PreRMSNorm,
+    QueryKeyLayerNorm,
+    QueryKeyNorm,
+    ResidualLayerNorm,
 )
-from lngeom.normalizers._inputs import (
-    AbstractQueryKeyNorm as AbstractQueryKeyNorm,
-    PreBatchNorm as PreBatchNorm,
-    PreLayerNorm as PreLayerNorm,
-    PreRMSNorm as PreRMSNorm,
-    QueryKeyLayerNorm as QueryKeyLayerNorm,
-    QueryKeyNorm as QueryKeyNorm,
-    ResidualLayerNorm as ResidualLayerNorm,
+from lngeom.normalizers.methods import METHODS
+from lngeom.normalizers.spatial import InstanceNorm, PooledLayerNorm, SpatialGroupNorm
+from lngeom.normalizers.statistics import (
+    BatchNorm,
+    BatchNormEvaluation,
+    GroupNorm,
+    Identity,
+    LayerNorm,
+    RMSNorm,
+    ScaleNorm,
+    WeightNorm,
 )
-from lngeom.normalizers._methods import METHODS as METHODS, Method as Method
-from lngeom.normalizers._spatial import (
-    InstanceNorm as InstanceNorm,
-    PooledLayerNorm as PooledLayerNorm,
-    SpatialGroupNorm as SpatialGroupNorm,
+from lngeom.normalizers.stored import BiasedLayerNorm, DynamicTanh, PowerNormEvaluation
+from lngeom.normalizers.weights import (
+    CosineNorm,
+    PearsonCorrelation,
+    SpectralNorm,
+    WeightStandardization,
+    WeightStandardizedGroupNorm,
 )
-from lngeom.normalizers._statistics import (
-    AbstractGroupedNormalizer as AbstractGroupedNormalizer,
-    BatchNorm as BatchNorm,
-    BatchNormEvaluation as BatchNormEvaluation,
-    GroupNorm as GroupNorm,
-    Identity as Identity,
-    LayerNorm as LayerNorm,
-    RMSNorm as RMSNorm,
-    ScaleNorm as ScaleNorm,
-    WeightNorm as WeightNorm,
-)
-from lngeom.normalizers._stored import (
-    BiasedLayerNorm as BiasedLayerNorm,
-    DynamicTanh as DynamicTanh,
-    PowerNormEvaluation as PowerNormEvaluation,
-)
-from lngeom.normalizers._weights import (
-    CosineNorm as CosineNorm,
-    PearsonCorrelation as PearsonCorrelation,
-    SpectralNorm as SpectralNorm,
-    WeightStandardization as WeightStandardization,
-    WeightStandardizedGroupNorm as WeightStandardizedGroupNorm,
-)
+
+__all__ = [
+    "METHODS",
+    "AbstractNormalizer",
+    "AbstractStatisticsNormalizer",
+    "BatchNorm",
+    "BatchNormEvaluation",
+    "BiasedLayerNorm",
+    "CosineNorm",
+    "DynamicTanh",
+    "GroupNorm",
+    "Identity",
+    "InstanceNorm",
+    "LayerNorm",
+    "PearsonCorrelation",
+    "PooledLayerNorm",
+    "PowerNormEvaluation",
+    "PreBatchNorm",
+    "PreLayerNorm",
+    "PreRMSNorm",
+    "QueryKeyLayerNorm",
+    "QueryKeyNorm",
+    "RMSNorm",
+    "ResidualLayerNorm",
+    "ScaleNorm",
+    "SpatialGroupNorm",
+    "SpectralNorm",
+    "Statistics",
+    "WeightNorm",
+    "WeightStandardization",
+    "WeightStandardizedGroupNorm",
+]

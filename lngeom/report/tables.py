@@ -15,7 +15,7 @@ TABLES = {"table1": ("Table 1", TABLE1), "extended": ("Extended table", invarian
 """First part of the claims' ids → title, and rows of columns."""
 
 ROWS = {m.name: m.title for m in METHODS.values()} | TITLES
-COLUMNS = {c.name: c for c in vars(transformations).values() if isinstance(c, transformations.Column)}
+COLUMNS = {c.name: c for c in transformations.EXTENDED}
 
 
 def tables(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:

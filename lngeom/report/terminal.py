@@ -15,7 +15,8 @@ from lngeom.data import Dataset
 from lngeom.invariance_table import EQUIVARIANCE, EXTENDED, Cell
 from lngeom.normalizers import METHODS
 from lngeom.paper import TABLE1
-from lngeom.transformations import BASIS_CHANGES, EQUIVARIANCES, EXTENDED as EXTENDED_COLUMNS, TABLE1 as COLUMNS
+from lngeom.transformations import EXTENDED as EXTENDED_COLUMNS, TABLE1 as COLUMNS
+from lngeom.transformations.matrices import BASIS_CHANGES, EQUIVARIANCES
 
 STYLES = {
     Verdict.HOLDS: "green",

@@ -13,9 +13,10 @@ from lngeom import families as _families, normalizers as _normalizers, transform
 from lngeom._types import GLMParameters
 from lngeom.families import AbstractFamily
 from lngeom.glm import NormalizedGLM
-from lngeom.normalizers import AbstractNormalizer, AbstractStatisticsNormalizer, summed_inputs
+from lngeom.normalizers import AbstractNormalizer, AbstractStatisticsNormalizer
+from lngeom.normalizers.base import summed_inputs
 from lngeom.strategies.numbers import Size, array, entries, grids, scales, sizes
-from lngeom.transformations import Column, Transformation
+from lngeom.transformations.actions import Column, Transformation
 
 MARGIN = 0.05
 """A statistic σ counts as defined if it is at least this fraction of its largest summed input."""

@@ -11,7 +11,7 @@ from sympy import Expr
 from lngeom.symbolic.actions import concretely
 from lngeom.symbolic.layers import Method
 from lngeom.symbolic.proof import Counterexample, Proof, ProofError
-from lngeom.transformations import Column
+from lngeom.transformations.actions import Column
 
 ANOTHER_SCALE = Fraction(2)
 SEARCH_WEIGHT = 9

@@ -13,7 +13,8 @@ from lngeom.symbolic.layers import EPSILON, METHODS, Layer, Method
 from lngeom.symbolic.proof import Assumption, Counterexample, Proof, ProofError, Step, equality, fact
 from lngeom.symbolic.search import ANOTHER_SCALE, changes_somewhere, compared, copies, counterexample, draw
 from lngeom.symbolic.sums import vanishes
-from lngeom.transformations import EXTENDED, Column
+from lngeom.transformations import EXTENDED
+from lngeom.transformations.actions import Column
 
 
 def prove(
@@ -72,7 +73,7 @@ def _column_of(transformation: Column | str) -> Column:
     if transformation not in known:
         raise ValueError(
             f"no symbolic form of the transformation {transformation!r}; known are {', '.join(known)}: "
-            "state one in lngeom/transformations/_columns.py"
+            "state one in lngeom/transformations/columns.py"
         )
     return known[transformation]
 

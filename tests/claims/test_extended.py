@@ -10,8 +10,9 @@ from lngeom.claims.extended import cell, cell_check, data, matrix_check
 from lngeom.claims.proofs import provable
 from lngeom.invariance_table import COLUMNS, EQUIVARIANCE, EXTENDED, MATRIX_GROUPS, Cell
 from lngeom.normalizers import METHODS
-from lngeom.symbolic import ProofError
-from lngeom.transformations import BASIS_CHANGES, EQUIVARIANCES, extended, group_permutations
+from lngeom.symbolic.proof import ProofError
+from lngeom.transformations.columns import extended
+from lngeom.transformations.matrices import BASIS_CHANGES, EQUIVARIANCES, group_permutations
 
 
 def test_the_record_names_every_method_column_and_group():

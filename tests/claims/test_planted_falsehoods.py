@@ -26,7 +26,7 @@ from lngeom.claims.ba2016.statements import BIAS, along_ray, plain
 from lngeom.claims.ba2016.table1 import half_way, scaled_epsilon_steps
 from lngeom.claims.training.equivalence import STEP_RULES, elementwise
 from lngeom.claims.training.learning_rate import EPS
-from lngeom.symbolic import Counterexample, Proof, ProofError, prove
+from lngeom.symbolic import Counterexample, Proof, prove
 from lngeom.symbolic.actions import DELTA, moved as moved_by
 from lngeom.symbolic.jacobian import (
     GAIN,
@@ -42,7 +42,7 @@ from lngeom.symbolic.jacobian import (
 )
 from lngeom.symbolic.layers import BATCH_NORM, EPSILON, LAYER_NORM, METHODS, RMS_NORM, WEIGHT_NORM, Layer
 from lngeom.symbolic.modular import PRIME, inverse, jacobian_rows, random_layer, rank, square_root
-from lngeom.symbolic.proof import equality, expanded
+from lngeom.symbolic.proof import ProofError, equality, expanded
 from lngeom.symbolic.scale_free import (
     RATE,
     dot,

@@ -8,8 +8,8 @@ from latex2mathml.converter import convert
 from lngeom.claims import Role, Verdict, agree, all_claims, decide, proofs, proves, run
 from lngeom.claims.evidence import Kind, Strength
 from lngeom.claims.proofs import proof_evidence, proof_of, provable
-from lngeom.symbolic import Counterexample, Proof, ProofError
-from lngeom.symbolic.proof import equality
+from lngeom.symbolic import Counterexample, Proof
+from lngeom.symbolic.proof import ProofError, equality
 
 CONDITIONAL = {
     "equation.4",

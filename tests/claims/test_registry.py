@@ -27,7 +27,8 @@ from lngeom.claims import (
 from lngeom.claims.ba2016 import fisher, metric as metric_claims, nullspace, scaling
 from lngeom.claims.problem import NORMALIZERS
 from lngeom.information import FisherOperator
-from lngeom.normalizers import Statistics, summed_inputs
+from lngeom.normalizers import Statistics
+from lngeom.normalizers.base import summed_inputs
 
 ONE, TWO = np.ones(3), 2 * np.ones(3)
 YES, NO = agree("same", ONE, ONE), agree("same", ONE, TWO)

@@ -23,6 +23,7 @@ from lngeom.transformations import (
     WEIGHT_MATRIX_RECENTERING,
     WEIGHT_MATRIX_RESCALING,
 )
+from lngeom.transformations.actions import Column
 
 TOLERANCE = 1e-12
 GROUPS, UNITS, INPUTS, SAMPLES = 2, 8, 4, 3
@@ -64,7 +65,7 @@ def by_algebra(method: layers.Method, W, X, eps: Fraction) -> np.ndarray:
     return np.array([[float(method.outer(sp.sympify(a) / sp.sqrt(sp.sympify(s)))) for a, s in row] for row in rows])
 
 
-def disagreement(method: layers.Method, column: lg.transformations.Column | None, eps: Fraction) -> float:
+def disagreement(method: layers.Method, column: Column | None, eps: Fraction) -> float:
     """Largest difference of algebra and numbers at an exact point, after a transformation."""
     W, X = point(method)
     if column is not None:

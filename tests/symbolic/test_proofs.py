@@ -2,8 +2,8 @@
 
 import pytest
 import sympy as sp
-from lngeom.symbolic import Counterexample, Proof, ProofError
-from lngeom.symbolic.proof import certified_nonzero, equality, fact, matrix
+from lngeom.symbolic import Counterexample, Proof
+from lngeom.symbolic.proof import ProofError, certified_nonzero, equality, fact, matrix
 
 
 def test_a_proof_with_a_false_step_cannot_be_made():

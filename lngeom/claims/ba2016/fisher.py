@@ -18,14 +18,10 @@ from lngeom._types import GLMParameters
 from lngeom.claims import Problem, Role, Verdict, agree, claim, differ, proves, same_integer, vanishes
 from lngeom.claims.evidence import Evidence
 from lngeom.claims.problem import TITLES, Case
-from lngeom.information import (
-    FisherOperator,
-    fisher,
-    predicted_nullspace,
-    reference,
-    to_paper_order,
-)
+from lngeom.information import FisherOperator, fisher, reference
 from lngeom.information._closed_form import GroupedLinearization, linearize
+from lngeom.information.reference import to_paper_order
+from lngeom.nullspace import predicted_nullspace
 from lngeom.symbolic.jacobian import GAIN, LAYER, RADIAL, SHIFTS, along
 from lngeom.symbolic.layers import BATCH_NORM, LAYER_NORM, WEIGHT_NORM, Method
 from lngeom.symbolic.proof import Assumption, Counterexample, Proof, Step, equality, expanded, fact, matrix

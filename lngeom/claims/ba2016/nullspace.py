@@ -16,7 +16,8 @@ from lngeom.claims import Problem, Role, Verdict, agree, claim, differ, proves, 
 from lngeom.claims.ba2016.fisher import factor
 from lngeom.claims.problem import Case
 from lngeom.glm import NormalizedGLM
-from lngeom.information import predicted_nullspace, reference
+from lngeom.information import reference
+from lngeom.nullspace import predicted_nullspace
 from lngeom.numerics import RankDecision, decide_rank
 from lngeom.symbolic.actions import SHIFT
 from lngeom.symbolic.jacobian import (

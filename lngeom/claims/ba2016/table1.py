@@ -32,10 +32,8 @@ from lngeom.transformations import (
     WEIGHT_MATRIX_RECENTERING,
     WEIGHT_MATRIX_RESCALING,
     WEIGHT_VECTOR_CONSTANT_SHIFT,
-    AffineAction,
-    Column,
-    Transformation,
 )
+from lngeom.transformations.actions import AffineAction, Column, Transformation
 
 TOPIC = "invariance"
 POSITIVE = ("δ > 0", "ε = 0", "σ > 0")

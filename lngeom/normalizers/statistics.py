@@ -6,7 +6,7 @@ from typing import ClassVar
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from lngeom.normalizers._base import AbstractStatisticsNormalizer, Statistics, summed_inputs
+from lngeom.normalizers.base import AbstractStatisticsNormalizer, Statistics, summed_inputs
 
 
 class Identity(AbstractStatisticsNormalizer):

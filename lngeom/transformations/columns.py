@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from lngeom.transformations._actions import Column
+from lngeom.transformations.actions import Column
 
 POSITIVE = r"\delta > 0"
 

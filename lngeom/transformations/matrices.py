@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from lngeom.transformations._actions import positive_scale
+from lngeom.transformations.actions import positive_scale
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,8 @@ from typing import ClassVar
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from lngeom.normalizers._base import AbstractNormalizer, AbstractStatisticsNormalizer, Statistics, summed_inputs
-from lngeom.normalizers._statistics import GroupNorm
+from lngeom.normalizers.base import AbstractNormalizer, AbstractStatisticsNormalizer, Statistics, summed_inputs
+from lngeom.normalizers.statistics import GroupNorm
 
 
 def _centered(rows: Float[Array, "... D"]) -> Float[Array, "... D"]:

@@ -4,7 +4,7 @@ from typing import ClassVar
 
 import jax.numpy as jnp
 
-from lngeom.normalizers._base import AbstractStatisticsNormalizer, Statistics, check_positions, summed_inputs
+from lngeom.normalizers.base import AbstractStatisticsNormalizer, Statistics, check_positions, summed_inputs
 
 
 def _moments(values, axes, eps) -> Statistics:

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from lngeom.normalizers._base import AbstractNormalizer, summed_inputs
-from lngeom.normalizers._inputs import (
+from lngeom.normalizers.base import AbstractNormalizer, summed_inputs
+from lngeom.normalizers.inputs import (
     PreBatchNorm,
     PreLayerNorm,
     PreRMSNorm,
@@ -15,10 +15,10 @@ from lngeom.normalizers._inputs import (
     QueryKeyNorm,
     ResidualLayerNorm,
 )
-from lngeom.normalizers._spatial import InstanceNorm, PooledLayerNorm, SpatialGroupNorm
-from lngeom.normalizers._statistics import BatchNorm, GroupNorm, LayerNorm, RMSNorm, ScaleNorm, WeightNorm
-from lngeom.normalizers._stored import BiasedLayerNorm, DynamicTanh, PowerNormEvaluation
-from lngeom.normalizers._weights import (
+from lngeom.normalizers.spatial import InstanceNorm, PooledLayerNorm, SpatialGroupNorm
+from lngeom.normalizers.statistics import BatchNorm, GroupNorm, LayerNorm, RMSNorm, ScaleNorm, WeightNorm
+from lngeom.normalizers.stored import BiasedLayerNorm, DynamicTanh, PowerNormEvaluation
+from lngeom.normalizers.weights import (
     CosineNorm,
     PearsonCorrelation,
     SpectralNorm,

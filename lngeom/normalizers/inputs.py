@@ -5,8 +5,8 @@ from typing import ClassVar
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from lngeom.normalizers._base import AbstractNormalizer, check_positions, summed_inputs
-from lngeom.normalizers._statistics import BatchNorm, LayerNorm, RMSNorm, ScaleNorm
+from lngeom.normalizers.base import AbstractNormalizer, check_positions, summed_inputs
+from lngeom.normalizers.statistics import BatchNorm, LayerNorm, RMSNorm, ScaleNorm
 
 
 def _of_inputs(norm: AbstractNormalizer, inputs: Float[Array, "N *T D"]) -> Float[Array, "N *T D"]:

@@ -5,8 +5,8 @@ from typing import ClassVar
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from lngeom.normalizers._base import AbstractNormalizer, AbstractStatisticsNormalizer, Statistics, summed_inputs
-from lngeom.normalizers._statistics import LayerNorm
+from lngeom.normalizers.base import AbstractNormalizer, AbstractStatisticsNormalizer, Statistics, summed_inputs
+from lngeom.normalizers.statistics import LayerNorm
 
 
 class DynamicTanh(AbstractNormalizer):
