@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import lngeom
-from lngeom.report._mathml import mathml
+from lngeom.report.mathml import mathml
 
 MATH = re.compile(r"\$\$(.+?)\$\$|(?<![\\$\w`])\$([^$`]{1,300}?)\$", re.DOTALL)
 

@@ -57,6 +57,11 @@ def written() -> tuple[Path, ...]:
     return tuple(_written)
 
 
+def unfinished() -> frozenset[Path]:
+    """Temporary files that are being written."""
+    return frozenset(_unfinished)
+
+
 def abandon() -> None:
     """Removes the temporary files of every thread; `replacing` waits for ever afterwards. The process must then end."""
     _lock.acquire(timeout=0.5)  # held for a rename at most

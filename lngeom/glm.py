@@ -1,5 +1,7 @@
 """The normalized generalized linear model of Section 5.2.2, for any normalizer and any family."""
 
+import functools
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -153,15 +155,14 @@ class NormalizedGLM(eqx.Module):
             return jnp.zeros(a.shape, bool)
         scale = self.normalizer.statistics(params.weights, inputs).scale
         axes = tuple(range(a.ndim - 1)) if self.normalizer.couples_samples else (-1,)
-        size = jnp.max(jnp.abs(a), axes, keepdims=True)
-        return jnp.broadcast_to(scale <= 4 * jnp.finfo(a.dtype).eps * size, a.shape)
+        return _is_rounding(scale, a, axes)
 
     def _check_defined(self, params: GLMParameters, inputs: Array, n: Array) -> None:
         """Raises where n is undefined: for values that are not finite, or a variance that is zero up to rounding."""
-        undefined = ~jnp.isfinite(n)
-        if not bool(jnp.any(undefined)):
-            undefined = self.cancelled(params, inputs)
-        if not bool(jnp.any(undefined)):
+        undefined, some = _is_undefined(n, False)
+        if not some:
+            undefined, some = _is_undefined(n, self.cancelled(params, inputs))
+        if not some:
             return
         for name, value in (
             ("inputs", inputs),
@@ -176,3 +177,17 @@ class NormalizedGLM(eqx.Module):
             f"normalized inputs, the first at (sample, unit) = {tuple(int(i) for i in bad[0])}; "
             "drop such samples or units, or use eps > 0"
         )
+
+
+@functools.partial(jax.jit, static_argnames="axes")
+def _is_rounding(scale: Array, a: Array, axes: tuple[int, ...]) -> Array:
+    """Whether σ is within the rounding errors of the summed inputs that it is taken over."""
+    size = jnp.max(jnp.abs(a), axes, keepdims=True)
+    return jnp.broadcast_to(scale <= 4 * jnp.finfo(a.dtype).eps * size, a.shape)
+
+
+@jax.jit
+def _is_undefined(n: Array, cancelled: Array | bool) -> tuple[Array, Array]:
+    """Which entries are not finite or have cancelled, and whether there are any."""
+    undefined = ~jnp.isfinite(n) | cancelled
+    return undefined, jnp.any(undefined)

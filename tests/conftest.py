@@ -1,12 +1,23 @@
 """Settings of every test: float64, strict promotion, hypothesis profiles, quick compilation."""
 
+import atexit
 import os
+import tempfile
 from importlib import metadata
 
 # Without its fusion emitters XLA compiles in half the time. Flags that are set already stay. Later versions of XLA end
 # the process at a flag that they do not know. `tests/nn/test_accuracy.py` repeats itself with XLA's default.
 if metadata.version("jaxlib").startswith("0.10."):
     os.environ.setdefault("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false")
+
+# XLA compiles a program once a session: workers, and programs that tests start, share a folder. It goes at the end.
+# A folder that is named in JAX_COMPILATION_CACHE_DIR stays, and the next session finds its programs there.
+if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+    _compiled = tempfile.TemporaryDirectory(prefix="compiled", ignore_cleanup_errors=True)
+    atexit.register(_compiled.cleanup)
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = _compiled.name
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 
 import jax
 import pytest
@@ -20,15 +31,29 @@ jax.config.update("jax_numpy_dtype_promotion", "strict")
 threadpool_limits(1, user_api="blas")
 
 
+MAPPINGS = 30_000
+"""Mappings of memory from which compiled programs are dropped: a process may have 65,530, each program needs some."""
+
+
+def _mappings() -> float:
+    """Mappings of this process; infinite where the system does not say."""
+    try:
+        with open("/proc/self/maps", "rb") as file:
+            return sum(1 for _ in file)
+    except OSError:
+        return float("inf")
+
+
 @pytest.fixture(autouse=True, scope="module")
 def _compile_quickly(request):
     """Most of a test's time is compilation; only the layers' tests look at what the optimizer makes of the code.
 
-    What a module compiled goes with it: a process may have 65,530 mappings of memory, and the whole suite needs more.
+    Modules share what they compiled the same way: a program is found again by its function and shapes.
     """
-    jax.config.update("jax_disable_most_optimizations", "tests/nn" not in request.node.nodeid)
-    yield
-    jax.clear_caches()
+    quickly = "tests/nn" not in request.node.nodeid
+    if jax.config.read("jax_disable_most_optimizations") != quickly or _mappings() > MAPPINGS:
+        jax.clear_caches()
+    jax.config.update("jax_disable_most_optimizations", quickly)
 
 
 def pytest_collection_modifyitems(items):

@@ -220,7 +220,7 @@ def test_options_without_meaning_are_refused(options, message):
 
 def test_too_few_constraints_are_noticed_by_fresh_points():
     examined = _discover.Examined(LAYERS["bn"], (H, D), 14, None, "weights", None, None, np.dtype("float64"))
-    search = _discover._Search(examined, jax.random.key(0))
-    basis, _, _ = search._null(np.concatenate(search.fresh()[:2]))
+    search = _discover.Search(examined, jax.random.key(0))
+    basis, _, _ = search.null(np.concatenate(search.fresh()[:2]))
     assert basis.shape[1] > H
     assert max(np.linalg.norm(rows @ basis, 2) for rows in search.fresh()) > 1e-3

@@ -39,7 +39,7 @@ def test_an_error_leaves_the_old_file_and_no_other(tmp_path, error):
 def test_a_file_that_cannot_be_made_leaves_nothing_to_clean_up(tmp_path):
     with pytest.raises(FileNotFoundError), _files.replacing(tmp_path / "none" / "result"):
         pass
-    assert not _files._unfinished
+    assert not _files.unfinished()
 
 
 def test_a_folder_that_cannot_be_written_is_told_before_the_work(tmp_path, monkeypatch):

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import find, given, settings, strategies as st
 from lngeom import strategies
 from lngeom.numerics import agreement
-from lngeom.strategies.models import LARGEST, _is_valid
+from lngeom.strategies.models import LARGEST, is_valid
 
 FIND = settings(max_examples=500, database=None, derandomize=True)
 
@@ -23,15 +23,15 @@ def test_every_problem_is_valid(problem):
     assert jnp.max(jnp.abs(z)) <= LARGEST + 4
     assert jnp.all(params.gain != 0)
     assert jnp.all(jnp.isfinite(model.log_prob(params, X, y)))
-    assert _is_valid(model.normalizer, params.weights, X)
+    assert is_valid(model.normalizer, params.weights, X)
 
 
 def test_validity_is_not_empty():
     constant = jnp.ones((3, 2)), jnp.ones((2, 2))
-    assert not _is_valid(lg.normalizers.LayerNorm(), *constant)
-    assert not _is_valid(lg.normalizers.BatchNorm(), *constant)
-    assert not _is_valid(lg.normalizers.WeightNorm(), jnp.zeros((3, 2)), constant[1])
-    assert _is_valid(lg.normalizers.RMSNorm(), *constant)
+    assert not is_valid(lg.normalizers.LayerNorm(), *constant)
+    assert not is_valid(lg.normalizers.BatchNorm(), *constant)
+    assert not is_valid(lg.normalizers.WeightNorm(), jnp.zeros((3, 2)), constant[1])
+    assert is_valid(lg.normalizers.RMSNorm(), *constant)
 
 
 @pytest.mark.parametrize(

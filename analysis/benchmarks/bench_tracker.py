@@ -131,7 +131,7 @@ def _program(sizes: tuple[int, ...], loop: str, optimizer: optax.GradientTransfo
     return jax.jit(traced, donate_argnums=0).lower(carry).compile(), carry
 
 
-def _copied(program: Any) -> int:
+def copied_bytes(program: Any) -> int:
     """Bytes of float32 that the main computation of a program copies."""
     text = program.as_text()
     shapes = re.findall(r"f32\[([\d,]*)\]\S* copy\(", text[text.index("\nENTRY ") :])
@@ -186,7 +186,7 @@ def measure(sizes: tuple[int, ...], loop: str, rounds: int) -> list[Measurement]
                 quartiles=(float(low), float(high)),
                 overhead_of_best=float(times[name].min() / times[PLAIN].min()) - 1,
                 temporaries=program.memory_analysis().temp_size_in_bytes,
-                copied=_copied(program) if single else None,
+                copied=copied_bytes(program) if single else None,
                 rounds=rounds,
             )
         )

@@ -238,13 +238,13 @@ def run(
         )
 
     runs = (
-        _on_threads(train, experiment.arms, workers, stopped) if workers > 1 else {n: train(n) for n in experiment.arms}
+        on_threads(train, experiment.arms, workers, stopped) if workers > 1 else {n: train(n) for n in experiment.arms}
     )
     extra = experiment.finish(settings, data, runs) if experiment.finish else {}
     return Results(described, runs, compare(experiment, runs), summarize(runs) | ({"further": extra} if extra else {}))
 
 
-def _on_threads(
+def on_threads(
     train: Callable[[str], Run], names: Iterable[str], workers: int, stopped: threading.Event
 ) -> dict[str, Run]:
     """What `train` gives for each name; if one fails, or the user interrupts, it tells the others by `stopped`."""

@@ -112,7 +112,7 @@ def discover_symmetries(
     key = jax.random.key(0) if key is None else key
     check_key, draw_key, finite_key = jax.random.split(key, 3)
     examined.check(check_key)
-    search = _Search(examined, draw_key)
+    search = Search(examined, draw_key)
     basis, singular_values, gap, residual = search.run()
     finite = _finite_residual(examined, finite_key, basis)
     if finite > math.sqrt(tolerance(dtype)):
@@ -146,7 +146,7 @@ def _held(value: Array, name: str, axes: tuple[int, ...], dtype: np.dtype) -> Ar
     return value
 
 
-class _Search:
+class Search:
     """Stacks constraints until fresh points add none."""
 
     def __init__(self, examined: Examined, key: PRNGKeyArray):
@@ -191,7 +191,7 @@ class _Search:
         for _ in range(4):
             while len(stacked) < wanted:
                 stacked = stacked + self.fresh()
-            basis, values, gap = self._null(np.concatenate(stacked))
+            basis, values, gap = self.null(np.concatenate(stacked))
             fresh = self.fresh()
             residual = max(float(np.linalg.norm(rows @ basis, 2)) if basis.shape[1] else 0.0 for rows in fresh)
             if residual <= self.rounding:
@@ -207,7 +207,7 @@ class _Search:
             )
         return basis, values, gap, residual
 
-    def _null(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
+    def null(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
         count = len(rows)
         rows = _compressed(rows)
         if len(rows) < self.unknowns:

@@ -268,6 +268,40 @@ def _perturbed(leaf: Array) -> Array:
     return jnp.concatenate([first.astype(leaf.dtype), leaf[1:]])
 
 
+@functools.partial(jax.jit, static_argnames="rows")
+def _leading(per_sample: tuple, rows: int) -> tuple:
+    """The first samples."""
+    return jax.tree.map(lambda leaf: leaf[:rows], per_sample)
+
+
+@jax.jit
+def _probes(per_sample: tuple) -> tuple[tuple, ...]:
+    """The samples with another first one, in the reverse order, and the first and the last one alone."""
+    inputs, *others = per_sample
+    orders = (slice(None, None, -1), slice(0, 1), slice(-1, None))
+    picked = (jax.tree.map(lambda leaf, at=at: leaf[at], per_sample) for at in orders)
+    return (jax.tree.map(_perturbed, inputs), *others), *picked
+
+
+@jax.jit
+def _masked_outputs(problem: Problem) -> Array:
+    """The outputs, with 0 at positions that do not count."""
+    z = problem.outputs(problem.params, problem.inputs)
+    return z if problem.weights is None else jnp.where(problem.weights[..., None] > 0, z, 0)
+
+
+@jax.jit
+def _changes(z: Array, replaced: Array, backwards: Array, first: Array, last: Array) -> tuple[Array, ...]:
+    """The size of the outputs, and by how much each probe moves those of samples that are the same."""
+    z, replaced, backwards, first, last = (v.astype(float) for v in (z, replaced, backwards, first, last))
+
+    def largest(values: Array, where: Array) -> Array:
+        return jnp.max(jnp.where(jnp.isfinite(where), jnp.abs(values), 0), initial=0)
+
+    pairs = ((replaced[1:], z[1:]), (backwards[::-1], z), (first, z[:1]), (last, z[-1:]))
+    return largest(z, z), *(largest(after - before, before) for after, before in pairs)
+
+
 def check_coupling(problem: Problem) -> None:
     """Looks whether a sample's outputs depend on that sample alone, as they must unless samples are said to interact.
 
@@ -282,37 +316,18 @@ def check_coupling(problem: Problem) -> None:
     if problem.rows < 2 or (problem.coupled and not streams):
         return
     rows = min(PROBE, problem.rows)
-    few = problem.with_samples(jax.tree.map(lambda a: a[:rows], problem.per_sample))
+    few = problem.with_samples(_leading(problem.per_sample, rows))
     if streams:
         few = streamed(few, rows)
 
-    @jax.jit
-    def outputs(problem: Problem) -> Array:
-        z = problem.outputs(problem.params, problem.inputs)
-        return z if problem.weights is None else jnp.where(problem.weights[..., None] > 0, z, 0)
-
-    def look(part: Problem) -> Array:
-        return outputs(part).astype(jnp.result_type(float))
-
-    def pick(order: slice) -> Problem:
-        return few.with_samples(jax.tree.map(lambda a: a[order], few.per_sample))
-
-    z = outputs(few)
-    before = look(few)
-    scale = float(jnp.max(jnp.where(jnp.isfinite(before), jnp.abs(before), 0)))
-
-    def moved(after: Array, expected: Array) -> float:
-        return float(jnp.max(jnp.where(jnp.isfinite(expected), jnp.abs(after - expected), 0), initial=0))
-
-    replaced = replace(few, inputs=jax.tree.map(_perturbed, few.inputs))
+    replaced, backwards, first, last = _probes(few.per_sample)
+    z = _masked_outputs(few)
+    moved = [_masked_outputs(few.with_samples(probe)) for probe in (replaced, backwards, first, last)]
+    scale, *changes = (float(v) for v in _changes(z, *moved))
     found = {
-        f"changing the first of {rows} samples moved the outputs of the others": moved(look(replaced)[1:], before[1:]),
-        f"reversing the order of {rows} samples moved their outputs": moved(
-            look(pick(slice(None, None, -1)))[::-1], before
-        ),
-        "outputs of a sample change when it is evaluated alone": max(
-            moved(look(pick(slice(k, k + 1))), before[k : k + 1]) for k in (0, rows - 1)
-        ),
+        f"changing the first of {rows} samples moved the outputs of the others": changes[0],
+        f"reversing the order of {rows} samples moved their outputs": changes[1],
+        "outputs of a sample change when it is evaluated alone": max(changes[2:]),
     }
     finest = tolerance(z.dtype)
     if all(change <= finest * scale for change in found.values()):

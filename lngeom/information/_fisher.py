@@ -262,8 +262,8 @@ def check_finite(F: FisherOperator, diagnose: Callable[[], object] | None = None
     `diagnose` is called where z is not what it should be, to raise an error that says more.
     """
     problem = F.problem
-    for name, leaf in zip(leaf_paths(problem.params), jax.tree.leaves(problem.params), strict=True):
-        _require_none(f"parameter {name}", _nonfinite(leaf))
+    for name, bad in zip(leaf_paths(problem.params), _nonfinite_by_leaf(problem.params), strict=True):
+        _require_none(f"parameter {name}", bad)
     counts, pulled = count_nonfinite(problem, F.chunks)
     if diagnose is not None and int(counts["outputs"]) + int(counts["cancelled"]):
         diagnose()
@@ -280,9 +280,8 @@ def check_finite(F: FisherOperator, diagnose: Callable[[], object] | None = None
             f"{int(counts['outside'])} are not"
         )
     _require_none("the metric Λ of the outputs", counts["metric"])
-    for name, leaf in zip(leaf_paths(pulled), jax.tree.leaves(pulled), strict=True):
-        bad = _nonfinite(leaf)
-        if not bad or problem.weights is None or int(counts["tangents"]):
+    for name, bad in zip(leaf_paths(pulled), _nonfinite_by_leaf(pulled), strict=True):
+        if not int(bad) or problem.weights is None or int(counts["tangents"]):
             _require_none(f"the Jacobian ∂z/∂{name}", bad)
             continue
         raise ValueError(
@@ -325,6 +324,11 @@ def _count_cancelled(problem: Problem) -> Array:
 
 def _nonfinite(value: Array) -> Array:
     return jnp.sum(~jnp.isfinite(value))
+
+
+@jax.jit
+def _nonfinite_by_leaf(tree: PyTree) -> list[Array]:
+    return [_nonfinite(leaf) for leaf in jax.tree.leaves(tree)]
 
 
 def _require_none(name: str, bad: Array) -> None:

@@ -7,8 +7,8 @@ from typing import Any
 
 import jinja2
 
-from lngeom.report import _marks
-from lngeom.report._mathml import mathml, prose
+from lngeom.report import marks
+from lngeom.report.mathml import mathml, prose
 
 SYMBOLS = {"holds": "✓", "conditional": "◐", "refuted": "✗", "undecided": "?", "clash": "⚠"}
 STRENGTHS = {"proof": "proved", "numeric": "supported", "experiment": "measured"}
@@ -35,16 +35,16 @@ def page(document: Mapping[str, Any]) -> str:
     environment.filters |= {
         "mathml": mathml,
         "prose": prose,
-        "scientific": _marks.scientific,
+        "scientific": marks.scientific,
         "small": lambda rows: len(rows) <= LARGEST_TABLE and all(len(row) <= LARGEST_TABLE for row in rows),
     }
     environment.globals |= {
         "symbols": SYMBOLS,
         "strengths": STRENGTHS,
-        "residual_bar": _marks.residual_bar,
-        "residual_strip": _marks.residual_strip,
-        "heat_map": _marks.heat_map,
-        "curve": _marks.curve,
+        "residual_bar": marks.residual_bar,
+        "residual_strip": marks.residual_strip,
+        "heat_map": marks.heat_map,
+        "curve": marks.curve,
     }
     script = environment.get_template("report.js").render()
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()

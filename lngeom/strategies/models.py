@@ -139,7 +139,7 @@ def points(
         for value in moved:
             value[:, 0] += t * np.arange(1, len(value) + 1)
         point = array(moved[0], dtype), array(moved[1], dtype)
-        if _is_valid(normalizer, *point):
+        if is_valid(normalizer, *point):
             return point
     raise ValueError(
         f"{type(normalizer).__name__} is undefined for H = {H}, D = {D}, N = {N}: statistics need two units in a "
@@ -147,7 +147,8 @@ def points(
     )
 
 
-def _is_valid(normalizer: AbstractNormalizer, W: Array, X: Array) -> bool:
+def is_valid(normalizer: AbstractNormalizer, W: Array, X: Array) -> bool:
+    """Whether the normalized inputs are finite and no scale is lost to rounding."""
     n = np.asarray(normalizer(W, X))
     if not np.isfinite(n).all() or not isinstance(normalizer, AbstractStatisticsNormalizer):
         return bool(np.isfinite(n).all())

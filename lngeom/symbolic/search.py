@@ -92,7 +92,7 @@ def _candidates(method: Method, column: Column, units: int | None) -> Iterator[t
     H, D, N = method.smallest
     H = units // method.groups if units else H
     N = max(N, 2) * method.positions if column.compares_first else N * method.positions
-    for entries in _small_integers(H * D + N * D):
+    for entries in small_integers(H * D + N * D):
         rows = [list(entries[start : start + D]) for start in range(0, len(entries), D)]
         yield rows[:H] * (method.groups if units else copies(method, column)), rows[H:]
 
@@ -164,7 +164,7 @@ def _signed_square(numerator: Fraction, square: Fraction) -> Fraction:
     return numerator * abs(numerator) / square
 
 
-def _small_integers(length: int) -> Iterator[tuple[int, ...]]:
+def small_integers(length: int) -> Iterator[tuple[int, ...]]:
     """Vectors of non-negative integers in order of their sum."""
 
     def of_weight(length: int, weight: int) -> Iterator[tuple[int, ...]]:

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from lngeom.checks._epsilon import Damping, find_law
 from lngeom.checks._rounding import is_rounding
-from lngeom.checks._suite import Suite
 from lngeom.checks.findings import Verdict
+from lngeom.checks.suite import Suite
 
 SCALING = "weight_matrix_rescaling"
 

@@ -176,13 +176,13 @@ def test_outputs_that_are_not_finite_are_no_evidence():
     found = beside(finite_up_to(1e-3))
     assert {r.verdict for r in found.results} == {Verdict.UNKNOWN}
     assert "no evidence" in found.unchecked
-    ordinary = np.abs(lg.checks._suite.Suite(lg.checks.adapt(layer_norm)).data.inputs).max() * 100
+    ordinary = np.abs(lg.checks.suite.Suite(lg.checks.adapt(layer_norm)).data.inputs).max() * 100
     partly = lg.check_invariances(finite_up_to(ordinary), kind="summed")
     assert partly["weight_matrix_rescaling"].verdict is not Verdict.NOT
 
 
 def test_a_batch_check_without_finite_outputs_has_no_verdict():
-    first = lg.checks._suite.Suite(lg.checks.adapt(layer_norm, kind="summed")).data
+    first = lg.checks.suite.Suite(lg.checks.adapt(layer_norm, kind="summed")).data
     allowed = jnp.asarray(first.inputs @ first.weights.T)
 
     def here_only(a):

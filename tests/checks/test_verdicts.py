@@ -117,7 +117,7 @@ def test_eps_is_recognized_by_its_law(name):
 
 
 def test_the_ratio_of_eps_to_the_variance_is_measured():
-    suite = lg.checks._suite.Suite(lg.checks.adapt(broken.layer_norm))
+    suite = lg.checks.suite.Suite(lg.checks.adapt(broken.layer_norm))
     variance = (suite.data.inputs @ suite.data.weights.T).var(-1).min()
     assert report(broken.layer_norm)["weight_matrix_rescaling"].eps_ratio == pytest.approx(1e-5 / variance, rel=1e-3)
 

@@ -15,11 +15,6 @@ from lngeom.transformations.columns import extended
 from lngeom.transformations.matrices import BASIS_CHANGES, EQUIVARIANCES, group_permutations
 
 
-@pytest.fixture(scope="module")
-def problem():
-    return Problem(jax.random.normal(jax.random.key(9), (20, 6)), seed=1)
-
-
 def test_the_record_names_every_method_column_and_group():
     assert set(EXTENDED) == set(EQUIVARIANCE) == set(METHODS)
     assert tuple(c.name for c in lg.transformations.EXTENDED) == COLUMNS

@@ -3,10 +3,9 @@
 import dataclasses
 import json
 
-import jax
 import pytest
 from latex2mathml.converter import convert
-from lngeom.claims import Problem, Role, Verdict, agree, all_claims, decide, proofs, proves, run
+from lngeom.claims import Role, Verdict, agree, all_claims, decide, proofs, proves, run
 from lngeom.claims.evidence import Kind, Strength
 from lngeom.claims.proofs import proof_evidence, proof_of, provable
 from lngeom.symbolic import Counterexample, Proof
@@ -75,11 +74,6 @@ def test_registered_labels_are_enforced(monkeypatch):
         monkeypatch.setitem(proofs._PROVERS, f"test.{establishes}", (establishes, lambda: plain))
         with pytest.raises(ProofError, match=message):
             proof_of(f"test.{establishes}")
-
-
-@pytest.fixture(scope="module")
-def problem():
-    return Problem(jax.random.normal(jax.random.key(9), (60, 5)), seed=1, units=4)
 
 
 def test_every_claim_is_proved_or_says_why_not():

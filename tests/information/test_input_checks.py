@@ -186,8 +186,8 @@ def tokens(p, x):
     return jnp.tanh(_scaled(x @ p["a"])) @ p["b"]
 
 
-def _reverse_only(p, x):
-    return zoo._reverse_only(_scaled(x @ p["a"])) @ p["b"]
+def reverse_only(p, x):
+    return zoo.reverse_only(_scaled(x @ p["a"])) @ p["b"]
 
 
 def _scanned(p, x):
@@ -217,7 +217,7 @@ def test_masked_positions_at_which_the_model_is_finite_do_not_matter(apply, chun
     assert agreement(F @ v, M @ v, 1e-13).agrees
 
 
-@pytest.mark.parametrize("apply", [tokens, jax.checkpoint(tokens), _scanned, _reverse_only])
+@pytest.mark.parametrize("apply", [tokens, jax.checkpoint(tokens), _scanned, reverse_only])
 def test_a_model_that_is_not_finite_at_masked_positions_is_refused_with_the_remedy(apply):
     case, _ = padded(apply)
     assert not bool(jnp.all(jnp.isfinite(apply(case.params, case.X))))

@@ -10,11 +10,11 @@ from lngeom.information import _matrix, _products
 from lngeom.numerics import agreement
 
 from . import zoo
-from .zoo import Case, _normal
+from .zoo import Case, normal
 
 KEY = jax.random.key(7)
-PARAMS = (_normal(0, 3, 6), _normal(1, 6, 4))
-X = _normal(2, 20, 3)
+PARAMS = (normal(0, 3, 6), normal(1, 6, 4))
+X = normal(2, 20, 3)
 
 
 def _dropout(p, x):
@@ -111,8 +111,8 @@ def _joint_case(family):
         return jnp.exp(z) if isinstance(family, Dirichlet) else z
 
     outputs = 3 if isinstance(family, TwoHeads) else 2
-    params = {"a": _normal(0, 3, 4), "b": _normal(1, 4, outputs)}
-    return Case(type(family).__name__, apply, params, _normal(2, 9, 3), family)
+    params = {"a": normal(0, 3, 4), "b": normal(1, 4, outputs)}
+    return Case(type(family).__name__, apply, params, normal(2, 9, 3), family)
 
 
 JOINT = [family() for family in (CorrelatedGaussian, MeanPrecisionGaussian, Dirichlet, Ordinal, TwoHeads)]
@@ -164,17 +164,17 @@ def test_every_route_of_a_joint_family_is_the_definition(family):
 def test_a_normalized_model_of_a_joint_family_has_one_matrix(normalizer):
     model = lg.NormalizedGLM(normalizer, TwoHeads())
     params = model.init(jax.random.key(0), inputs=4, outputs=3)
-    F = lg.fisher(model, params, _normal(3, 12, 4))
-    case = Case("glm", model.natural_parameters, params, _normal(3, 12, 4), model.family)
+    F = lg.fisher(model, params, normal(3, 12, 4))
+    case = Case("glm", model.natural_parameters, params, normal(3, 12, 4), model.family)
     assert agreement(F.as_matrix(), zoo.dense_reference(case), tol=1e-12).agrees
     assert agreement(F.as_matrix() @ jnp.ones(F.in_size()), F @ jnp.ones(F.in_size()), tol=1e-12).agrees
     with pytest.raises(ValueError, match="predicted for independent responses and for Categorical; got TwoHeads"):
-        lg.predicted_nullspace(model, params, _normal(3, 12, 4))
+        lg.predicted_nullspace(model, params, normal(3, 12, 4))
 
 
 def test_a_matrix_unlike_the_products_gives_way_to_the_plain_route(monkeypatch):
-    params = {"a": _normal(0, 12, 16), "b": _normal(1, 16, 8)}
-    case = Case("wide", lambda p, x: jnp.tanh(x @ p["a"]) @ p["b"], params, _normal(2, 9, 12), lg.families.Gaussian())
+    params = {"a": normal(0, 12, 16), "b": normal(1, 16, 8)}
+    case = Case("wide", lambda p, x: jnp.tanh(x @ p["a"]) @ p["b"], params, normal(2, 9, 12), lg.families.Gaussian())
     reference, gram = zoo.dense_reference(case), _matrix.gram
     monkeypatch.setattr(_matrix, "gram", lambda *a: 1.01 * gram(*a))
     jax.clear_caches()

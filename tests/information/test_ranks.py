@@ -12,7 +12,7 @@ from lngeom.information._programs import working_precision
 from lngeom.numerics import decide_rank
 
 from . import zoo
-from .zoo import _normal
+from .zoo import normal
 
 
 def _norm(a):
@@ -25,8 +25,8 @@ def _network(p, x):
 
 
 def _fisher(dtype, apply=_network, samples=60, **kwargs):
-    params = {"a": _normal(0, 20, 8), "b": _normal(1, 8, 5)}
-    params, X = jax.tree.map(lambda a: a.astype(dtype), (params, _normal(2, samples, 20)))
+    params = {"a": normal(0, 20, 8), "b": normal(1, 8, 5)}
+    params, X = jax.tree.map(lambda a: a.astype(dtype), (params, normal(2, samples, 20)))
     return lg.fisher(apply, params, X, family=lg.families.Categorical(), **kwargs)
 
 
@@ -159,9 +159,9 @@ def test_sixteen_bits_are_promoted_for_decompositions():
 
 
 def _wide(memory=None):
-    params = {"a": _normal(0, 50, 60), "b": 0.1 * _normal(1, 60, 3)}
+    params = {"a": normal(0, 50, 60), "b": 0.1 * normal(1, 60, 3)}
     apply = lambda p, x: jnp.tanh(x @ p["a"]) @ p["b"]  # noqa: E731
-    return lg.fisher(apply, params, _normal(2, 4, 50), family=lg.families.Gaussian(), memory=memory)
+    return lg.fisher(apply, params, normal(2, 4, 50), family=lg.families.Gaussian(), memory=memory)
 
 
 def test_a_factor_of_few_rows_needs_nothing_of_the_size_of_the_matrix():
@@ -179,8 +179,8 @@ def test_a_factor_of_few_rows_needs_nothing_of_the_size_of_the_matrix():
 
 
 def test_the_null_space_beside_few_rows_is_complete():
-    params = {"a": _normal(0, 5, 6), "b": _normal(1, 6, 3)}
-    F = lg.fisher(lambda p, x: jnp.tanh(x @ p["a"]) @ p["b"], params, _normal(2, 4, 5), family=lg.families.Gaussian())
+    params = {"a": normal(0, 5, 6), "b": normal(1, 6, 3)}
+    F = lg.fisher(lambda p, x: jnp.tanh(x @ p["a"]) @ p["b"], params, normal(2, 4, 5), family=lg.families.Gaussian())
     null = F.nullspace()
     assert null.dimension == 48 - 12
     assert null.residual < 1e-13

@@ -6,10 +6,10 @@ import lngeom as lg
 import pytest
 from lngeom.numerics import agreement
 
-from .zoo import _normal
+from .zoo import normal
 
-X = _normal(2, 30, 3)
-PARAMS = {"a": _normal(0, 3, 5), "b": _normal(1, 5, 4)}
+X = normal(2, 30, 3)
+PARAMS = {"a": normal(0, 3, 5), "b": normal(1, 5, 4)}
 LABELS = jnp.arange(30) % 4
 
 

@@ -1,6 +1,7 @@
 """Models of every kind the Fisher operator must be right for, and an obviously correct dense reference."""
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any, NamedTuple
 
 import jax
@@ -37,16 +38,21 @@ class Case(NamedTuple):
 
 def dense_reference(case: Case) -> jax.Array:
     """The mean of JᵀΛJ summed over unmasked positions, with Λ the Hessian of the log-partition."""
-    flat, unravel = ravel_pytree(case.params)
-    z = case.apply(case.params, case.X)
-    J = jax.jacfwd(lambda theta: case.apply(unravel(theta), case.X))(flat)
-    if z.ndim == 1:
-        z, J = z[:, None], J[:, None]
-    samples, classes = z.shape[0], z.shape[-1]
-    weights = jnp.ones(z.shape[:-1]) if case.mask is None else case.mask.astype(z.dtype)
-    J, z, weights = J.reshape(-1, classes, flat.size), z.reshape(-1, classes), weights.reshape(-1)
-    metric = jax.vmap(jax.hessian(lambda z: jnp.sum(case.family.log_partition(z))))(z) / case.family.dispersion
-    return jnp.einsum("n,nip,nij,njq->pq", weights, J, metric, J) / samples
+
+    @jax.jit
+    def compute(params, X, mask):
+        flat, unravel = ravel_pytree(params)
+        z = case.apply(params, X)
+        J = jax.jacfwd(lambda theta: case.apply(unravel(theta), X))(flat)
+        if z.ndim == 1:
+            z, J = z[:, None], J[:, None]
+        samples, classes = z.shape[0], z.shape[-1]
+        weights = jnp.ones(z.shape[:-1]) if mask is None else mask.astype(z.dtype)
+        J, z, weights = J.reshape(-1, classes, flat.size), z.reshape(-1, classes), weights.reshape(-1)
+        metric = jax.vmap(jax.hessian(lambda z: jnp.sum(case.family.log_partition(z))))(z) / case.family.dispersion
+        return jnp.einsum("n,nip,nij,njq->pq", weights, J, metric, J) / samples
+
+    return compute(case.params, case.X, case.mask)
 
 
 def _normalize(x, gain, bias, eps=1e-6):
@@ -60,31 +66,35 @@ def _rms(x):
     return x / jnp.sqrt(jnp.mean(jnp.square(x), -1, keepdims=True) + 1e-6)
 
 
-def _normal(seed, *shape):
+@cache
+def normal(seed, *shape):
     return jax.random.normal(jax.random.key(seed), shape)
 
 
+@cache
 def layer_norm_network() -> Case:
     def apply(p, x):
         h = jnp.tanh(_normalize(x @ p["first"]["kernel"], p["norm"]["gain"], p["norm"]["bias"]))
         return h @ p["last"]["kernel"] + p["last"]["bias"][None, :]
 
     params = {
-        "first": {"kernel": _normal(0, 4, 6)},
-        "norm": {"gain": 1 + 0.1 * _normal(1, 6), "bias": 0.1 * _normal(2, 6)},
-        "last": {"kernel": 0.5 * _normal(3, 6, 3), "bias": jnp.zeros(3)},
+        "first": {"kernel": normal(0, 4, 6)},
+        "norm": {"gain": 1 + 0.1 * normal(1, 6), "bias": 0.1 * normal(2, 6)},
+        "last": {"kernel": 0.5 * normal(3, 6, 3), "bias": jnp.zeros(3)},
     }
-    return Case("layer-norm network", apply, params, _normal(4, 40, 4), lg.families.Categorical())
+    return Case("layer-norm network", apply, params, normal(4, 40, 4), lg.families.Categorical())
 
 
+@cache
 def plain_network() -> Case:
     def apply(p, x):
         return jax.nn.relu(x @ p[0] + p[1][None, :]) @ p[2] + p[3][None, :]
 
-    params = (_normal(0, 3, 5), 0.1 * _normal(1, 5), _normal(2, 5, 2), jnp.zeros(2))
-    return Case("relu network", apply, params, _normal(3, 30, 3), lg.families.Gaussian(0.5))
+    params = (normal(0, 3, 5), 0.1 * normal(1, 5), normal(2, 5, 2), jnp.zeros(2))
+    return Case("relu network", apply, params, normal(3, 30, 3), lg.families.Gaussian(0.5))
 
 
+@cache
 def batch_norm_network() -> Case:
     def apply(p, x):
         a = x @ p["kernel"]
@@ -92,8 +102,8 @@ def batch_norm_network() -> Case:
         n = (a - mean) / jnp.sqrt(jnp.mean(jnp.square(a - mean), 0, keepdims=True) + 1e-5)
         return jnp.tanh(n) @ p["out"]
 
-    params = {"kernel": _normal(0, 3, 4), "out": _normal(1, 4, 2)}
-    return Case("batch-norm network", apply, params, _normal(2, 25, 3), lg.families.Bernoulli(), coupled=True)
+    params = {"kernel": normal(0, 3, 4), "out": normal(1, 4, 2)}
+    return Case("batch-norm network", apply, params, normal(2, 25, 3), lg.families.Bernoulli(), coupled=True)
 
 
 def two_batch_norms(p, x, mean):
@@ -105,24 +115,27 @@ def two_batch_norms(p, x, mean):
     return x @ p["out"]
 
 
+@cache
 def batch_coupled_network() -> Case:
     """A function that says which means it takes, so that its samples can be divided; N = 25."""
     case = batch_norm_network()
-    params = case.params | {"middle": _normal(9, 4, 4)}
+    params = case.params | {"middle": normal(9, 4, 4)}
     return case._replace(
         name="batch-coupled network", apply=BatchCoupled(two_batch_norms), params=params, coupled=False
     )
 
 
+@cache
 def scalar_output() -> Case:
     def apply(p, x):
         return jnp.tanh(x["a"] @ p["w"]) + x["b"] * p["s"]
 
-    params = {"w": _normal(0, 4), "s": jnp.asarray(0.3)}
-    X = {"a": _normal(1, 12, 4), "b": _normal(2, 12)}
+    params = {"w": normal(0, 4), "s": jnp.asarray(0.3)}
+    X = {"a": normal(1, 12, 4), "b": normal(2, 12)}
     return Case("scalar output, inputs a pytree", apply, params, X, lg.families.Poisson())
 
 
+@cache
 def transformer_block() -> Case:
     """A pre-norm block with QK-norm on [N T] tokens, logits at every position."""
     width, heads, vocabulary = 8, 2, 5
@@ -140,10 +153,10 @@ def transformer_block() -> Case:
         x = x + jax.nn.gelu(h @ p["up"]) @ p["down"]
         return _rms(x) @ p["logits"]
 
-    norm = lambda s: {"gain": 1 + 0.1 * _normal(s, width), "bias": 0.1 * _normal(s + 1, width)}  # noqa: E731
-    square = lambda s, a=width, b=width: _normal(s, a, b) / a**0.5  # noqa: E731
+    norm = lambda s: {"gain": 1 + 0.1 * normal(s, width), "bias": 0.1 * normal(s + 1, width)}  # noqa: E731
+    square = lambda s, a=width, b=width: normal(s, a, b) / a**0.5  # noqa: E731
     params = {
-        "embedding": _normal(0, vocabulary, width),
+        "embedding": normal(0, vocabulary, width),
         "norm1": norm(1),
         "norm2": norm(3),
         "query": square(5),
@@ -160,18 +173,19 @@ def transformer_block() -> Case:
 
 
 @jax.custom_vjp
-def _reverse_only(x):
+def reverse_only(x):
     return jnp.tanh(x)
 
 
-_reverse_only.defvjp(lambda x: (jnp.tanh(x), jnp.tanh(x)), lambda y, ct: (ct * (1 - jnp.square(y)),))
+reverse_only.defvjp(lambda x: (jnp.tanh(x), jnp.tanh(x)), lambda y, ct: (ct * (1 - jnp.square(y)),))
 
 
+@cache
 def custom_reverse_rule() -> Case:
     case = plain_network()
 
     def apply(p, x):
-        return _reverse_only(x @ p[0] + p[1][None, :]) @ p[2] + p[3][None, :]
+        return reverse_only(x @ p[0] + p[1][None, :]) @ p[2] + p[3][None, :]
 
     return case._replace(name="custom reverse rule", apply=apply)
 

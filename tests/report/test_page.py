@@ -16,9 +16,9 @@ from lngeom.claims.evidence import Evidence, Kind, Strength
 from lngeom.claims.registry import Claim, Outcome
 from lngeom.data import Dataset
 from lngeom.report import terminal
-from lngeom.report._marks import heat_map, residual_bar
-from lngeom.report._mathml import mathml, prose
 from lngeom.report.document import document as build_document, dumps
+from lngeom.report.marks import heat_map, residual_bar
+from lngeom.report.mathml import mathml, prose
 from lngeom.report.page import page as build_page
 from rich.console import Console
 

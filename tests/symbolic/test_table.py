@@ -9,7 +9,7 @@ from lngeom.claims.proofs import proof_of
 from lngeom.invariance_table import EXTENDED, Cell
 from lngeom.symbolic import Counterexample, Proof, prove
 from lngeom.symbolic.layers import METHODS, Layer
-from lngeom.symbolic.search import _small_integers
+from lngeom.symbolic.search import small_integers
 from lngeom.symbolic.sums import vanishes
 from lngeom.symbolic.table import expansion
 from lngeom.transformations import WEIGHT_MATRIX_RESCALING, WEIGHT_SIGN_FLIP, WEIGHT_VECTOR_RESCALING
@@ -102,7 +102,7 @@ def test_counterexample_is_exact_and_the_smallest():
 
 
 def test_search_visits_small_vectors_first():
-    weights = [sum(v) for v in _small_integers(3)]
+    weights = [sum(v) for v in small_integers(3)]
     assert weights == sorted(weights)
     assert weights[:4] == [1, 1, 1, 2]
 

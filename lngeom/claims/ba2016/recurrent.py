@@ -8,7 +8,7 @@ import sympy as sp
 from sympy import Expr, KroneckerDelta, sqrt
 
 from lngeom import nn
-from lngeom.claims import Problem, Role, Verdict, _reference, agree, claim, differ, proves, same_integer, vanishes
+from lngeom.claims import Problem, Role, Verdict, agree, claim, differ, numpy_reference, proves, same_integer, vanishes
 from lngeom.claims.ba2016.metric import POSITIVE
 from lngeom.claims.ba2016.table1 import POSITIVE_EPSILON, scaling_assumptions
 from lngeom.claims.evidence import Evidence, Kind
@@ -48,7 +48,7 @@ def start(problem: Problem, cell):
 def transcription(problem: Problem, cell):
     """Outputs [T B H] of a cell by the NumPy transcription of its equations."""
     h, c = jax.random.normal(problem.key("state"), (2, BATCH, HIDDEN), problem.inputs.dtype)
-    return _reference.recurrent(cell, *(np.asarray(v) for v in (sequences(problem), h, c)))
+    return numpy_reference.recurrent(cell, *(np.asarray(v) for v in (sequences(problem), h, c)))
 
 
 def run(problem: Problem, cell):

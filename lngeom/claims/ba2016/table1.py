@@ -12,7 +12,7 @@ from sympy import Expr, KroneckerDelta, sqrt
 
 from lngeom import normalizers
 from lngeom._types import GLMParameters
-from lngeom.claims import Problem, Role, Verdict, _reference, agree, claim, differ, proves, vanishes
+from lngeom.claims import Problem, Role, Verdict, agree, claim, differ, numpy_reference, proves, vanishes
 from lngeom.claims.evidence import Evidence
 from lngeom.claims.problem import NORMALIZERS, TITLES, Case
 from lngeom.claims.registry import Claim, register
@@ -57,14 +57,14 @@ def table_cell(method: str, column: Column, invariant: bool):
         params, inputs = case.params, case.inputs
         few = inputs[:REFERENCE_ROWS]
         compare = agree if invariant else differ
-        before, reference = outputs(case), _reference.natural_parameters(method, params, few)
+        before, reference = outputs(case), numpy_reference.natural_parameters(method, params, few)
         moved_values, reference_values = [], []
         for draw in range(DRAWS):
             key = problem.key(f"{column.name} {draw}")
             large = column.draw(key, params, inputs)(params, inputs)
             moved_values.append(case.model.natural_parameters(large[0], problem.rounded(large[1])))
             moved = column.draw(key, params, few)(params, few)
-            reference_values.append(_reference.natural_parameters(method, *moved))
+            reference_values.append(numpy_reference.natural_parameters(method, *moved))
         yield compare(f"{DRAWS} draws, library, all rows", jnp.stack([before] * DRAWS), jnp.stack(moved_values))
         what = f"{DRAWS} draws, NumPy reference, {len(few)} rows"
         values = np.stack([reference] * DRAWS), np.stack(reference_values)
@@ -114,7 +114,7 @@ def equation_3(problem: Problem):
     yield agree("their mean square is 1", jnp.mean(jnp.square(n), 1), jnp.ones(len(n), n.dtype))
     few = inputs[:REFERENCE_ROWS]
     yield agree(
-        "library and NumPy reference", outputs(case)[: len(few)], _reference.natural_parameters("ln", params, few)
+        "library and NumPy reference", outputs(case)[: len(few)], numpy_reference.natural_parameters("ln", params, few)
     )
     two = problem.small("ln", shape=(60, 5, 2))
     n = two.model.normalized(two.params, two.inputs)
@@ -172,7 +172,7 @@ def references_swapped(problem: Problem):
     """Each method has the statistics of one of the equations, and not of the one that comes in its place."""
     params, inputs = problem.case("ln").params, problem.inputs[:REFERENCE_ROWS]
     by_library = {k: problem.case(k).model.natural_parameters(params, inputs) for k in ("ln", "bn")}
-    equation_2, equation_3 = (_reference.natural_parameters(k, params, inputs) for k in ("bn", "ln"))
+    equation_2, equation_3 = (numpy_reference.natural_parameters(k, params, inputs) for k in ("bn", "ln"))
     yield agree("layer norm against statistics by Eq. 3", by_library["ln"], equation_3)
     yield agree("batch norm against statistics by Eq. 2", by_library["bn"], equation_2)
     in_order = Role.FAILS_WITHOUT_CONDITION
@@ -239,7 +239,7 @@ def equation_6(problem: Problem):
     few = case.inputs[:REFERENCE_ROWS]
     points = (case.params, few), moved(3.0)(case.params, few)
     yield agree(
-        "the same by the NumPy reference", *(_reference.natural_parameters("ln", *p) for p in points), tol=1e-12
+        "the same by the NumPy reference", *(numpy_reference.natural_parameters("ln", *p) for p in points), tol=1e-12
     )
     yield from _conditions(case, moved(3.0), moved(-3.0), lambda v: jnp.sqrt((v + 0.1) / (v + 0.1 / 9.0)))
     damped = _with_eps(case, 0.1)
@@ -344,8 +344,8 @@ def equation_7(problem: Problem):
     few = case.inputs[:REFERENCE_ROWS]
     yield agree(
         "the same by the NumPy reference",
-        _reference.natural_parameters("ln", case.params, few),
-        _reference.natural_parameters("ln", case.params, few * scales[: len(few)]),
+        numpy_reference.natural_parameters("ln", case.params, few),
+        numpy_reference.natural_parameters("ln", case.params, few * scales[: len(few)]),
         tol=1e-12,
     )
     flipped = Transformation(inputs=AffineAction(-scales))
