@@ -38,6 +38,9 @@ PIECE = 40
 CLEAR = 10
 """Models after which compiled code is thrown away."""
 
+KEPT = 20
+"""Models after which the results are written, so that an interrupted campaign keeps them."""
+
 LIMIT, START = 300.0, 120.0
 """Seconds after which a model counts as hung, and what a process may take to start beside."""
 
@@ -268,7 +271,7 @@ def main() -> None:
 
 
 def _command(seeds: list[int], options: argparse.Namespace) -> int:
-    console, found, interrupted = Console(stderr=True), [], False
+    console, found = Console(stderr=True), []
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -278,26 +281,25 @@ def _command(seeds: list[int], options: argparse.Namespace) -> int:
         TimeRemainingColumn(elapsed_when_finished=False),
     )
     start = time.perf_counter()
-    try:
-        with Progress(*columns, console=console) as bar:
-            task = bar.add_task("fuzz", total=len(seeds))
-            for outcome in outcomes(seeds, options.workers, options.devices, options.limit):
-                found.append(outcome)
-                bad = sum(o.outcome in FAILURES for o in found)
-                bar.update(task, advance=1, description=f"fuzz, {bad} failures, seed {outcome.seed}")
-                if options.only or outcome.outcome in {*FAILURES, "over-refused"}:
-                    _print(outcome, bar.console)
-    except KeyboardInterrupt:
-        interrupted = True
-    configuration = {"first seed": min(seeds), "models": len(seeds), "devices": options.devices}
+    configuration: dict[str, Any] = {"first seed": min(seeds), "models": len(seeds), "devices": options.devices}
     configuration |= {"jax": jax.__version__, "XLA_FLAGS": os.environ.get("XLA_FLAGS", "")}
-    configuration |= {"minutes": round((time.perf_counter() - start) / 60, 1)}
-    if not options.only:
-        write(found, configuration, options.out)
-    summary = summarize(found)
-    counts = ", ".join(f"{count} {name}" for name, count in summary["outcomes"].items())
+
+    def keep() -> None:
+        configuration["minutes"] = round((time.perf_counter() - start) / 60, 1)
+        if not options.only:
+            write(found, configuration, options.out)
+
+    with Progress(*columns, console=console) as bar:
+        task = bar.add_task("fuzz", total=len(seeds))
+        for outcome in outcomes(seeds, options.workers, options.devices, options.limit):
+            found.append(outcome)
+            bad = sum(o.outcome in FAILURES for o in found)
+            bar.update(task, advance=1, description=f"fuzz, {bad} failures, seed {outcome.seed}")
+            if options.only or outcome.outcome in {*FAILURES, "over-refused"}:
+                _print(outcome, bar.console)
+            if len(found) % KEPT == 0:
+                keep()
+    keep()
+    counts = ", ".join(f"{count} {name}" for name, count in summarize(found)["outcomes"].items())
     console.print(f"{len(found)} models in {configuration['minutes']} min: {counts}", highlight=False)
-    if interrupted:
-        console.print(f"interrupted after {len(found)} of {len(seeds)} models")
-        return 130
     return int(any(o.outcome in FAILURES for o in found))
