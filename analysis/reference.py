@@ -1,13 +1,12 @@
 """The API reference as web pages that need no network: `python -m analysis reference [--out FOLDER]`."""
 
 import argparse
-import ast
 import importlib.util
-import inspect
 import pkgutil
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import ModuleType
 
 import lngeom
 from lngeom.report.mathml import mathml
@@ -15,17 +14,18 @@ from lngeom.report.mathml import mathml
 MATH = re.compile(r"\$\$(.+?)\$\$|(?<![\\$\w`])\$([^$`]{1,300}?)\$", re.DOTALL)
 
 
-def exported(source: str) -> list[str]:
-    """Names that a module re-exports by `from a import b as b`.
+def documented(module: ModuleType, modules: Sequence[ModuleType]) -> list[str]:
+    """Names on the page of a package: those it exports, and its public modules.
 
     Args:
-        source: of the module.
+        module: the package.
+        modules: all public modules.
 
     Returns:
         The names.
     """
-    imports = [node for node in ast.parse(source).body if isinstance(node, ast.ImportFrom)]
-    return [alias.name for node in imports for alias in node.names if alias.asname == alias.name]
+    inside = [m.__name__.rpartition(".")[2] for m in modules if m.__name__.rpartition(".")[0] == module.__name__]
+    return list(dict.fromkeys([*getattr(module, "__all__", ()), *inside]))
 
 
 def with_mathml(to_html: Callable[[str], str]) -> Callable[[str], str]:
@@ -73,10 +73,7 @@ def write(out: Path) -> list[Path]:
             modules.append(importlib.import_module(found.name))
     for module in modules:
         if hasattr(module, "__path__"):
-            inside = [
-                m.__name__.rpartition(".")[2] for m in modules if m.__name__.rpartition(".")[0] == module.__name__
-            ]
-            module.__all__ = list(dict.fromkeys([*exported(inspect.getsource(module)), *inside]))
+            module.__all__ = documented(module, modules)
     render.configure(docformat="google", show_source=False, footer_text=f"lngeom {lngeom.__version__}")
     render.env.filters["to_html"] = with_mathml(render_helpers.to_html)
     pdoc.pdoc("lngeom", output_directory=out)

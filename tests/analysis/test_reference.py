@@ -1,6 +1,9 @@
 """The API reference shows formulas as mathematics and every exported name."""
 
-from analysis.reference import exported, with_mathml
+import lngeom
+import lngeom.information
+from analysis.reference import documented, with_mathml
+from lngeom.information import reference
 
 
 def test_formulas_become_mathml_and_the_rest_is_left_to_markdown():
@@ -12,5 +15,7 @@ def test_formulas_become_mathml_and_the_rest_is_left_to_markdown():
     assert "w_i" not in seen[0]
 
 
-def test_exported_names_are_those_imported_under_their_own_name():
-    assert exported("from a import b as b, c as d, e\nimport f as f") == ["b"]
+def test_a_package_shows_what_it_exports_and_its_public_modules():
+    modules = (lngeom, lngeom.information, reference)
+    assert {"fisher", "information"} <= set(documented(lngeom, modules))
+    assert set(documented(lngeom.information, modules)) == {*lngeom.information.__all__, "reference"}
