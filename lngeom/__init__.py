@@ -61,8 +61,8 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _MODULES = (
-    *("checks", "claims", "discovery", "families", "information", "metric", "nn", "normalizers", "plots", "report"),
-    *("strategies", "studies", "symbolic", "training", "transformations"),
+    *("checks", "claims", "conventions", "discovery", "families", "information", "metric", "nn", "normalizers"),
+    *("numerics", "plots", "report", "strategies", "studies", "symbolic", "training", "transformations"),
 )
 _NAMES = {
     "GLMParameters": "_types",

@@ -108,7 +108,10 @@ CLEAR_GAP = 10.0
 """A cut between singular values is clear if the smallest kept one is this much larger than the largest dropped one."""
 
 DECISIVE_GAP = 1e5
-"""A cut below which values of some units in the last place are rounding errors, and not small signals."""
+"""A cut below which values of some units in the last place are rounding errors, and not small signals.
+
+In float32 a signal of 2 units in the last place was seen behind a gap of 3e4.
+"""
 
 
 class RankDecision(NamedTuple):

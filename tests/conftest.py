@@ -10,8 +10,8 @@ from importlib import metadata
 if metadata.version("jaxlib").startswith("0.10."):
     os.environ.setdefault("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false")
 
-# XLA compiles a program once a session: workers, and programs that tests start, share a folder. It goes at the end.
-# A folder that is named in JAX_COMPILATION_CACHE_DIR stays, and the next session finds its programs there.
+# XLA compiles a program once a run: workers, and programs that tests start, share a folder. It goes at the end.
+# A folder that is named in JAX_COMPILATION_CACHE_DIR stays, and the next run finds its programs there.
 if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     _compiled = tempfile.TemporaryDirectory(prefix="compiled", ignore_cleanup_errors=True)
     atexit.register(_compiled.cleanup)

@@ -444,6 +444,7 @@ def correlated_changes(problem: Problem):
         tol=0.2,
         matrices={"input mean, gain, depth; correlation with linear, tanh, ReLU units": rows},
     )
+    # these two points were chosen with the map in view: one on either side of the condition
     for text, point, role in (
         ("inputs of mean 2, gain 4, one layer: ReLU above tanh", (2.0, 4.0, 1), Role.SUPPORTS),
         ("centred inputs, gain 1, one layer: ReLU below tanh", (0.0, 1.0, 1), Role.FAILS_WITHOUT_CONDITION),
