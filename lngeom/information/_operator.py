@@ -52,14 +52,9 @@ class FisherOperator(AbstractFisher):
         if order not in {None, "paper"}:
             raise ValueError(f"order must be None or 'paper'; got {order!r}")
         if progress and is_concrete(self.problem) and self.placement.mesh is None and not self.problem.coupled:
-            matrix = _matrix.dense_with_progress(self.problem, self.plan.row_chunk)
+            matrix = self._in_agreement(_matrix.dense_with_progress(self.problem, self.plan.row_chunk))
         else:
-            matrix = _matrix.dense(self.problem, self.row_chunks)
-        if not agrees(self, lambda v: (matrix @ v, v)):
-            plain = _matrix.dense(self.problem, self.row_chunks, structured=False)
-            require_agreement(self, "the matrix", lambda v: (plain @ v, v))
-            warn_of_structure()
-            matrix = plain
+            matrix = self._in_agreement(_matrix.dense(self.problem, self.row_chunks))
         if order is None:
             return matrix
         params = self._glm_parameters("order='paper'")
@@ -83,7 +78,8 @@ class FisherOperator(AbstractFisher):
                 return jnp.zeros((0, 0), self.problem.dtype)
             self.plan.require(3 * part.size**2 * part.dtype.itemsize, "these blocks", "use products (mv, mm)")
             where = leaf_slices(part.params)
-            return self.at_problem(part).as_matrix()[where[i], where[j]]
+            matrix = _matrix.dense(part, self.row_chunks)
+            return self.at_problem(part)._in_agreement(matrix, whole=self)[where[i], where[j]]
         params = self._glm_parameters("a block of units")
         width = params.inputs + 2
         if not (isinstance(i, int) and isinstance(j, int) and max(i, j) < params.units and min(i, j) >= -params.units):
@@ -307,6 +303,15 @@ class FisherOperator(AbstractFisher):
 
         values = jax.lax.map(one, jnp.moveaxis(scores, 1, 0))
         return jax.tree.map(lambda v: jnp.std(v, 0, ddof=1) / scores.shape[1] ** 0.5, values)
+
+    def _in_agreement(self, matrix: Float[Array, "P P"], whole: "FisherOperator | None" = None) -> Float[Array, "P P"]:
+        """The matrix; by the plain route, with a warning, where that of the structured route is not of the product."""
+        if agrees(self, lambda v: (matrix @ v, v), whole):
+            return matrix
+        plain = _matrix.dense(self.problem, self.row_chunks, structured=False)
+        require_agreement(self, "the matrix", lambda v: (plain @ v, v), whole)
+        warn_of_structure()
+        return plain
 
     def _triangular(self) -> Float[Array, "r P"]:
         """The factor, reduced to at most P rows, once it is clear that it fits and is that of the product."""

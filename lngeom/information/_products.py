@@ -254,11 +254,11 @@ Route = Callable[[Float[Array, " P"]], tuple[Float[Array, " P"], Float[Array, " 
 """Random numbers ↦ (the image of a vector by some route, that vector)."""
 
 
-def agrees(F: AbstractFisher, route: Route) -> bool:
+def agrees(F: AbstractFisher, route: Route, whole: AbstractFisher | None = None) -> bool:
     r"""Whether a route gives the image that the product gives: $|r - Fv| \le \sqrt{\text{eps}}\, |Fv|$.
 
     A wrong route misses by far more, rounding stays far below. eps is that of the precision in which the model
-    computes.
+    computes. Where F is a part of a whole, a gap of eps times the whole's product is rounding too: the part may be 0.
     """
     if not F.checked or not is_concrete(F.problem) or is_tracing():
         return True
@@ -267,12 +267,16 @@ def agrees(F: AbstractFisher, route: Route) -> bool:
     gap, norm = float(jnp.linalg.norm(image - product)), float(jnp.linalg.norm(product))
     if gap <= float(jnp.finfo(F.problem.dtype).eps) ** 0.5 * norm:
         return True
-    return gap <= working_precision(F.problem).eps ** 0.5 * norm
+    eps = working_precision(F.problem).eps
+    if gap <= eps**0.5 * norm or whole is None:
+        return gap <= eps**0.5 * norm
+    vector = jax.random.normal(jax.random.key(1), (whole.in_size(),), vector.dtype)
+    return gap <= eps * float(jnp.linalg.norm(whole.promoted_product(vector)))
 
 
-def require_agreement(F: AbstractFisher, what: str, route: Route) -> None:
+def require_agreement(F: AbstractFisher, what: str, route: Route, whole: AbstractFisher | None = None) -> None:
     """Raises a ValueError where a route that has no alternative differs from the product (see `agrees`)."""
-    if not agrees(F, route):
+    if not agrees(F, route, whole):
         raise ValueError(
             f"{what} and the products F @ v are not of one matrix: the function's outputs depend on how many samples "
             "it is given, or its forward- and reverse-mode derivatives differ. Say batch_coupled=True if samples "
@@ -287,5 +291,5 @@ def warn_of_structure() -> None:
         "the matrix read off the structure of the program differs from the products F @ v: the plain route is used "
         "instead, which is slower; please report this model",
         RuntimeWarning,
-        stacklevel=4,
+        stacklevel=5,
     )

@@ -47,7 +47,7 @@ FOUND = {
 }
 """Seeds that found something, and what."""
 
-ONCE_REFUSED = {550: "Dirichlet, masked", 825: "mean and precision, masked"}
+ONCE_REFUSED = {381: "a block that is zero", 550: "Dirichlet, masked", 825: "mean and precision, masked"}
 """Seeds of models that were refused although they have a Fisher matrix."""
 
 

@@ -178,8 +178,11 @@ def test_a_matrix_unlike_the_products_gives_way_to_the_plain_route(monkeypatch):
     reference, gram = zoo.dense_reference(case), _matrix.gram
     monkeypatch.setattr(_matrix, "gram", lambda *a: 1.01 * gram(*a))
     jax.clear_caches()
-    with pytest.warns(RuntimeWarning, match="differs from the products"):
+    with pytest.warns(RuntimeWarning, match="differs from the products") as warned:
         matrix = case.fisher().as_matrix()
+    assert warned[0].filename == __file__
+    with pytest.warns(RuntimeWarning, match="differs from the products"):
+        case.fisher().block("a", "b")
     assert agreement(matrix, reference).agrees
     assert not agreement(case.fisher(check=False).as_matrix(), reference).agrees  # the fault is there
 
