@@ -45,6 +45,8 @@ def rows_alone(scale: Field) -> Field:
 def rank_step(name: str, cases: Sequence[tuple[tuple[int, ...], int]], *, softmax: bool = False) -> Step:
     """The step that the null space has these dimensions, at these sizes (H, D), for almost all W, g and x.
 
+    It confirms what steps for all sizes show.
+
     Args:
         name: kind of layer, as in `jacobian_rows`.
         cases: sizes and the dimension expected.
@@ -60,7 +62,7 @@ def rank_step(name: str, cases: Sequence[tuple[tuple[int, ...], int]], *, softma
     listed = ", ".join(f"{expected} at (H, D) = {sizes}" for sizes, expected in cases)
     latex = r"\dim\ker F = " + ",\\ ".join(rf"{expected}\,{sizes}" for sizes, expected in cases)
     return fact(
-        f"At these sizes there are no others: the exact rank modulo {PRIME} leaves a null space of dimension",
+        f"At these sizes the exact rank modulo {PRIME} confirms it: it leaves a null space of dimension",
         latex,
         verify,
         listed,

@@ -5,6 +5,7 @@ import random
 
 import pytest
 import sympy as sp
+from lngeom.claims.ba2016 import nullspace_bound as bound
 from lngeom.claims.ba2016.fisher import (
     JACOBIAN,
     LAMBDA,
@@ -42,7 +43,7 @@ from lngeom.symbolic.jacobian import (
 )
 from lngeom.symbolic.layers import BATCH_NORM, EPSILON, LAYER_NORM, METHODS, RMS_NORM, WEIGHT_NORM, Layer
 from lngeom.symbolic.modular import PRIME, inverse, jacobian_rows, random_layer, rank, square_root
-from lngeom.symbolic.proof import ProofError, equality, expanded
+from lngeom.symbolic.proof import ProofError, equality, expanded, fact
 from lngeom.symbolic.scale_free import (
     RATE,
     dot,
@@ -64,6 +65,7 @@ gradient = perpendicular(v, w)
 moved = total(lambda d: v(d) * LAYER.X(n, d), D)
 output = lambda l: LAYER_NORM(LAYER, n, l)  # noqa: E731
 z, y = sp.symbols("z y", real=True)
+GROUP, WITH_EPS = bound.Grouped(LAYER_NORM), bound.Grouped(LAYER_NORM, eps=EPSILON)
 
 FALSE_STEPS = {
     "table: a factor squared": lambda: general_steps(LAYER_NORM, WEIGHT_MATRIX_RESCALING, DELTA**2, sp.S.Zero)[1],
@@ -101,6 +103,23 @@ FALSE_STEPS = {
     "null space: W with ε": lambda: equality("", along(LAYER_NORM, RADIAL, EPS), 0),
     "null space: a dimension too many": lambda: rank_step("LayerNorm", [((4, 2), layer_norm_dimension(4, 2) + 1)]),
     "null space: a dimension too few": lambda: rank_step("BatchNorm", [((2, 2), 1)]),
+    "null space, bound: the biases forgotten": lambda: equality("", GROUP.sigma**3 * GROUP.moved(), GROUP.cubic),
+    "null space, bound: ε forgotten": lambda: equality(
+        "", WITH_EPS.sigma**3 * WITH_EPS.moved(), WITH_EPS.cubic + bound.BIAS(i) * WITH_EPS.sigma**3
+    ),
+    "null space, bound: RMS norm's trades under layer norm": lambda: equality(
+        "",
+        GROUP.moved(lambda j, d: -bound.TILT(j) * GROUP.centred(LAYER.W)(j, d)) - bound.BIAS(i),
+        LAYER_NORM(LAYER) * mean(lambda j: bound.TILT(j) * GROUP.u(j) ** 2, H) / GROUP.sigma**2,
+    ),
+    "null space, bound: two rows the same": lambda: fact(
+        "",
+        "",
+        lambda: (
+            bound.equations_rank([*bound.centred_rows(9, 3)[:8], bound.centred_rows(9, 3)[1]], linear=True, form=False)
+            == 9
+        ),
+    ),
     "gains: n² off by a factor": lambda: equality("", gain_form_value(), 2 * gain_form_value()),
     "gains: E[λn²] is E[λ]": lambda: equality(
         "", mean(lambda m: LAMBDA(m) * BATCH_NORM(LAYER, m, i) ** 2, N), mean(LAMBDA, N)

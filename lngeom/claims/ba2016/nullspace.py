@@ -14,6 +14,16 @@ from lngeom import families, normalizers
 from lngeom._types import GLMParameters
 from lngeom.claims import Problem, Role, Verdict, agree, claim, differ, proves, same_integer, vanishes
 from lngeom.claims.ba2016.fisher import factor
+from lngeom.claims.ba2016.nullspace_bound import (
+    GENERIC,
+    KAPPA,
+    TWO_DIRECTIONS,
+    every_direction_steps,
+    every_direction_with_eps_steps,
+    every_row_steps,
+    every_softmax_direction_steps,
+    rank_of_equations_step,
+)
 from lngeom.claims.problem import Case
 from lngeom.glm import NormalizedGLM
 from lngeom.information import reference
@@ -41,18 +51,20 @@ from lngeom.symbolic.layers import (
     LAYER_NORM,
     RMS_NORM,
     STORED_MEAN,
-    STORED_VARIANCE,
     WEIGHT_NORM,
     Layer,
     Method,
 )
 from lngeom.symbolic.modular import jacobian_rows, random_layer, rank
 from lngeom.symbolic.proof import Assumption, Counterexample, Proof, Step, equality, fact, matrix
-from lngeom.symbolic.sums import D, Field, H, N, derivative, field, i, j, k, mean, n, p, total
+from lngeom.symbolic.sums import D, Field, H, derivative, field, i, j, k, mean, n, p, total
 
 TOPIC = "nullspace"
 SIZES = ((3, 2), (3, 4), (4, 2), (5, 2), (5, 3), (6, 2), (8, 2), (10, 3), (11, 3))
-TILT = field("e")
+SPAN_WITH_EPS = Assumption(
+    "outputs have positive variance, inputs fill an open set, gains are not zero",
+    r"\Lambda \succ 0,\ g_i \neq 0,\ \epsilon > 0",
+)
 SPAN = Assumption(
     "outputs have positive variance, inputs span and fill an open set, gains are not zero",
     r"\Lambda \succ 0,\ g_i \neq 0,\ \sigma > 0,\ \epsilon = 0",
@@ -190,7 +202,7 @@ _nullspace_claim(
     "scale of W, the D shifts 1γᵀ, and in very wide layers trades between gain and weights.",
     r"\dim\ker F = D + 1 + \max(0, H - r(r+3)/2)",
     lambda p: _with_data(p, "ln", layer_norm_dimension),
-    assumptions=("H ≥ 3", "every g_i ≠ 0", "ε = 0"),
+    assumptions=("H ≥ 3, D ≥ 2, almost all W and g", "every g_i ≠ 0", "ε = 0"),
 )
 
 
@@ -214,24 +226,6 @@ def layer_norm_jacobian() -> tuple[Step, ...]:
     )
 
 
-def wide_step(method: Method) -> Step:
-    r"""The direction of very wide layers: dW = −diag(e)PW, dg = e⊙g leaves a multiple of two sums over e."""
-    deviation = lambda j: LAYER_NORM.numerator(LAYER, n, j) if method is LAYER_NORM else LAYER.a(n, j)
-    row = lambda j, d: LAYER.W(j, d) - mean(lambda l: LAYER.W(l, d), H)
-    V: Field = lambda j, d: -TILT(j) * (row(j, d) if method is LAYER_NORM else LAYER.W(j, d))
-    sigma, output = sqrt(method.square(LAYER)), method(LAYER)
-    second = output * mean(lambda j: TILT(j) * deviation(j) ** 2, H) / sigma**2
-    first = mean(lambda j: TILT(j) * deviation(j), H) / sigma if method is LAYER_NORM else 0
-    latex_text = "vanish" if method is LAYER_NORM else "vanishes"
-    sums_text = "Σ e u and Σ e u²" if method is LAYER_NORM else "Σ e a²"
-    return equality(
-        f"dW = −diag(e)PW with dg = e⊙g is null wherever {sums_text} {latex_text}",
-        along(method, V) + TILT(i) * output,
-        first + second,
-        r"dz_i/g_i",
-    )
-
-
 @proves("nullspace.ln")
 def layer_norm_proof() -> Proof:
     """vec(W) and the D shifts 1γᵀ, and in very wide layers a few more."""
@@ -242,10 +236,16 @@ def layer_norm_proof() -> Proof:
             *layer_norm_jacobian(),
             null_step("W itself is null", LAYER_NORM, RADIAL),
             null_step("Every shift 1γᵀ is null", LAYER_NORM, SHIFTS),
-            wide_step(LAYER_NORM),
+            *every_direction_steps(LAYER_NORM),
+            rank_of_equations_step(
+                r"\dim\ker F = D + 1 + H - \min(H, \tfrac{r(r+3)}{2})",
+                layer_norm_dimension,
+                lambda D: D + 1,
+                centred=True,
+            ),
             rank_step("LayerNorm", dimensions(layer_norm_dimension)),
         ),
-        (SPAN,),
+        (SPAN, TWO_DIRECTIONS, GENERIC),
     )
 
 
@@ -254,7 +254,7 @@ _nullspace_claim(
     "RMS norm's has dimension 1 + max(0, H − r(r+1)/2), r = min(D, H).",
     r"\dim\ker F = 1 + \max(0, H - r(r+1)/2)",
     lambda p: _with_data(p, "rms", rms_norm_dimension),
-    assumptions=("H ≥ 2", "every g_i ≠ 0", "ε = 0"),
+    assumptions=("H ≥ 2, D ≥ 2, almost all W and g", "every g_i ≠ 0", "ε = 0"),
 )
 
 
@@ -266,10 +266,13 @@ def rms_norm_proof() -> Proof:
         r"\dim\ker F = 1 + \max(0, H - \tfrac{r(r+1)}{2}),\ r = \min(D, H)",
         (
             null_step("W itself is null", RMS_NORM, RADIAL),
-            wide_step(RMS_NORM),
+            *every_direction_steps(RMS_NORM),
+            rank_of_equations_step(
+                r"\dim\ker F = 1 + H - \min(H, \tfrac{r(r+1)}{2})", rms_norm_dimension, lambda D: 1, centred=False
+            ),
             rank_step("RMSNorm", dimensions(rms_norm_dimension)),
         ),
-        (SPAN,),
+        (SPAN, TWO_DIRECTIONS, GENERIC),
     )
 
 
@@ -278,7 +281,7 @@ _nullspace_claim(
     "Group norm's is the sum over groups of layer norm's with H/G units.",
     r"\dim\ker F = \sum_{\text{groups}} \dim\ker F_{\mathrm{LN}}(H/G)",
     lambda p: _with_data(p, "gn", lambda h, d: 2 * layer_norm_dimension(h // 2, d)),
-    assumptions=("3 units or more in a group", "every g_i ≠ 0", "ε = 0"),
+    assumptions=("3 units or more in a group, D ≥ 2, almost all W", "every g_i ≠ 0", "ε = 0"),
 )
 
 
@@ -296,9 +299,16 @@ def group_norm_proof() -> Proof:
         (
             null_step("The weights of group r alone are null", GROUP_NORM, radial),
             null_step("So is a shift of group r alone", GROUP_NORM, shifts),
+            *every_direction_steps(GROUP_NORM),
+            rank_of_equations_step(
+                r"\dim\ker F = \sum_{\text{groups}} (D + 1 + \tfrac HG - \min(\tfrac HG, \tfrac{r(r+3)}{2}))",
+                layer_norm_dimension,
+                lambda D: D + 1,
+                centred=True,
+            ),
             rank_step("GroupNorm", cases),
         ),
-        (SPAN,),
+        (SPAN, TWO_DIRECTIONS, GENERIC),
     )
 
 
@@ -313,19 +323,12 @@ _nullspace_claim(
 @proves("nullspace.bn")
 def batch_norm_proof() -> Proof:
     """Each row by itself, and directions in which the data do not vary."""
-    V = field("V")
-    own = lambda m: total(lambda d: V(i, d) * LAYER.X(m, d), D)
-    spread = lambda m: own(m) - mean(own, N)
-    output = lambda m: BATCH_NORM(LAYER, m, i)
-    linear = (spread(n) - output(n) * mean(lambda m: output(m) * spread(m), N)) / sqrt(BATCH_NORM.square(LAYER))
     return Proof(
         "nullspace.bn",
         r"\dim\ker F = H(D - r + 1),\ r = \mathrm{rank}\,\mathrm{Cov}\,x",
         (
             null_step("Each row by itself is null", BATCH_NORM, rows_alone(field("s"))),
-            equality(
-                "The Jacobian sees a direction v only through v·(x − E x)", along(BATCH_NORM, V), linear, r"dn_{ni}"
-            ),
+            *every_row_steps(BATCH_NORM),
             rank_step("BatchNorm", [((2, 2), 2), ((3, 3), 3), ((4, 2), 4)]),
             rank_step("BatchNorm of data constant in one input", [((2, 3), 4), ((3, 4), 6)]),
         ),
@@ -349,6 +352,7 @@ def weight_norm_proof() -> Proof:
         r"\dim\ker F = H",
         (
             null_step("Each row by itself is null", WEIGHT_NORM, rows_alone(field("s"))),
+            *every_row_steps(WEIGHT_NORM),
             rank_step("WeightNorm", [((1, 3), 1), ((2, 2), 2), ((3, 3), 3)]),
         ),
         (SPAN,),
@@ -364,10 +368,10 @@ _nullspace_claim(
 )
 
 
-def _gain_absorbs(name: str, method: Method, offset: Expr | int) -> Proof:
-    """Scaling a row and shrinking its gain cancel: dw = s w, dg = −s g, db = −s·offset."""
+def _gain_absorbs(name: str, method: Method, stored_mean: Expr | int) -> Proof:
+    """Scaling a row and shrinking its gain cancel: dw = s w, dg = −s g, db = −s g·(stored mean)/σ."""
     s = field("s")
-    output = method(LAYER)
+    output, offset = method(LAYER), GAIN(i) * stored_mean / sqrt(method.square(LAYER))
     return Proof(
         name,
         r"\dim\ker F = H:\ (w_i, -g_i, b_i\text{'s offset})",
@@ -375,6 +379,7 @@ def _gain_absorbs(name: str, method: Method, offset: Expr | int) -> Proof:
             null_step(
                 "The gain absorbs the scale of a row", method, rows_alone(s), -s(i) * GAIN(i) * output - s(i) * offset
             ),
+            *every_row_steps(method, stored_mean),
             rank_step(method.name, [((1, 3), 1), ((2, 2), 2), ((3, 3), 3)]),
         ),
         (SPAN,),
@@ -392,15 +397,26 @@ _nullspace_claim(
     "With a softmax output, layer norm's has dimension D + 2 + max(0, H − r(r+1)/2), r = min(D, H−1).",
     r"\dim\ker F = D + 2 + \max(0, H - r(r+1)/2)",
     lambda p: _with_data(p, "ln", softmax_layer_norm_dimension, family=families.Categorical()),
-    assumptions=("H ≥ 3", "every g_i ≠ 0", "ε = 0"),
+    assumptions=("H ≥ 3, D ≥ 2, almost all W and g", "every g_i ≠ 0", "ε = 0"),
 )
 
 
-def _softmax_shift() -> Step:
-    """Λ = diag(q) − qqᵀ annihilates the constant vector."""
+def _softmax_shift() -> tuple[Step, Step]:
+    """Λ = diag(q) − qqᵀ annihilates the constant vectors, and no others."""
+    v = field("v")
     probability = lambda i: sp.exp(field("z")(i)) / total(lambda j: sp.exp(field("z")(j)), H)
-    row = total(lambda j: KroneckerDelta(i, j) * probability(i) - probability(i) * probability(j), H)
-    return equality("A common shift of all biases is null: Λ1 = 0", row, 0, r"(\Lambda\mathbf{1})_i")
+    entry = lambda i, j: KroneckerDelta(i, j) * probability(i) - probability(i) * probability(j)
+    form = total(lambda i: total(lambda j: v(i) * entry(i, j) * v(j), H), H)
+    pairs = total(lambda i: total(lambda j: probability(i) * probability(j) * (v(i) - v(j)) ** 2, H), H) / 2
+    return (
+        equality(
+            "A common shift of all biases is null: Λ1 = 0",
+            total(lambda j: entry(i, j), H),
+            0,
+            r"(\Lambda\mathbf{1})_i",
+        ),
+        equality("No other change of the outputs is: its form is a sum over pairs", form, pairs, r"v^\top\Lambda v"),
+    )
 
 
 @proves("nullspace.softmax_ln")
@@ -412,10 +428,18 @@ def softmax_layer_norm_proof() -> Proof:
         (
             null_step("W itself is null", LAYER_NORM, RADIAL),
             null_step("Every shift 1γᵀ is null", LAYER_NORM, SHIFTS),
-            _softmax_shift(),
+            *_softmax_shift(),
+            *every_softmax_direction_steps(LAYER_NORM),
+            rank_of_equations_step(
+                r"\dim\ker F = D + 2 + H - \min(H, \tfrac{r(r+1)}{2})",
+                softmax_layer_norm_dimension,
+                lambda D: D + 2,
+                centred=True,
+                softmax=True,
+            ),
             rank_step("LayerNorm", dimensions(softmax_layer_norm_dimension), softmax=True),
         ),
-        (SPAN,),
+        (SPAN, TWO_DIRECTIONS, GENERIC),
     )
 
 
@@ -424,7 +448,7 @@ _nullspace_claim(
     "With a softmax output, RMS norm's has dimension 2 + max(0, H + r − r(r+1)/2), r = min(D, H).",
     r"\dim\ker F = 2 + \max(0, H + r - r(r+1)/2)",
     lambda p: _with_data(p, "rms", softmax_rms_norm_dimension, family=families.Categorical()),
-    assumptions=("H ≥ 2", "every g_i ≠ 0", "ε = 0"),
+    assumptions=("H ≥ 2, D ≥ 2, almost all W and g", "every g_i ≠ 0", "ε = 0"),
 )
 
 
@@ -436,10 +460,18 @@ def softmax_rms_norm_proof() -> Proof:
         r"\dim\ker F = 2 + \max(0, H + r - \tfrac{r(r+1)}{2}),\ r = \min(D, H)",
         (
             null_step("W itself is null", RMS_NORM, RADIAL),
-            _softmax_shift(),
+            *_softmax_shift(),
+            *every_softmax_direction_steps(RMS_NORM),
+            rank_of_equations_step(
+                r"\dim\ker F = 2 + H + r - \min(H + r, \tfrac{r(r+1)}{2})",
+                softmax_rms_norm_dimension,
+                lambda D: 2,
+                centred=False,
+                softmax=True,
+            ),
             rank_step("RMSNorm", dimensions(softmax_rms_norm_dimension), softmax=True),
         ),
-        (SPAN,),
+        (SPAN, TWO_DIRECTIONS, GENERIC),
     )
 
 
@@ -453,7 +485,7 @@ _nullspace_claim(
         *_shapes(p, normalizers.RMSNorm(eps=0.1), lambda h, d: rms_norm_dimension(h, d) - 1, ((6, 4), (12, 2))),
         *_shapes(p, normalizers.BatchNorm(eps=0.1), lambda h, d: h, ((6, 4),)),
     ],
-    assumptions=("ε > 0", "H ≥ 3", "every g_i ≠ 0", "no constant combination of the inputs"),
+    assumptions=("ε > 0", "H ≥ 3, almost all W", "every g_i ≠ 0", "no constant combination of the inputs"),
 )
 
 
@@ -474,9 +506,24 @@ def layer_norm_eps_proof() -> Proof:
             equality("Shifts stay null for any ε", along(LAYER_NORM, SHIFTS, eps), 0, r"dn_i"),
             equality("The radial direction does not", along(LAYER_NORM, RADIAL, eps), response, r"dn_i"),
             equality("Its quadratic form, at each case", form, stated),
+            *every_direction_with_eps_steps(LAYER_NORM),
+            rank_of_equations_step(
+                r"\dim\ker F = D + H - \min(H, \tfrac{r(r+3)}{2})",
+                lambda H, D: layer_norm_dimension(H, D) - 1,
+                lambda D: D,
+                centred=True,
+            ),
+            *every_direction_with_eps_steps(RMS_NORM),
+            rank_of_equations_step(
+                r"\text{RMS norm: } \dim\ker F = H - \min(H, \tfrac{r(r+1)}{2})",
+                lambda H, D: rms_norm_dimension(H, D) - 1,
+                lambda D: 0,
+                centred=False,
+            ),
+            *every_row_steps(BATCH_NORM, eps=EPSILON),
             rank_step("LayerNorm with eps", [((3, 2), 2), ((4, 2), 2), ((4, 3), 3), ((5, 3), 3)]),
         ),
-        (SPAN,),
+        (SPAN_WITH_EPS, GENERIC),
     )
 
 
@@ -504,8 +551,7 @@ def bn_evaluation(problem: Problem):
 @proves("nullspace.bn_evaluation")
 def bn_evaluation_proof() -> Proof:
     """With stored statistics, gain, bias and weights are redundant."""
-    offset = GAIN(i) * STORED_MEAN(i) / sqrt(STORED_VARIANCE(i))
-    return _gain_absorbs("nullspace.bn_evaluation", BATCH_NORM_EVALUATION, offset)
+    return _gain_absorbs("nullspace.bn_evaluation", BATCH_NORM_EVALUATION, STORED_MEAN(i))
 
 
 @claim(
@@ -573,12 +619,6 @@ def completeness_proof() -> Proof:
     minors = total(lambda j: total(lambda k: (u(j) * m(k) - u(k) * m(j)) ** 2, H), H) / 2
     form = total(lambda j: along(LAYER_NORM, V, unit=j) ** 2, H) * sigma**2 * length
 
-    def coprime_forms() -> bool:
-        """u_1 and u_2 independent linear forms: u_1 m_2 = u_2 m_1 forces (m_1, m_2) = λ(u_1, u_2)."""
-        s, t, *c = sp.symbols("s t c0:4", real=True)
-        identity = sp.Poly(s * (c[2] * s + c[3] * t) - t * (c[0] * s + c[1] * t), s, t)
-        return sp.solve(identity.coeffs(), c, dict=True) == [{c[0]: c[3], c[1]: 0, c[2]: 0}]
-
     def more_at_rank_one(v) -> tuple[Expr, Expr]:
         first, second = (LAYER_NORM.exactly(W, v["X"]) for W in (v["W"], v["W"] + v["V"]))
         distance = sum((sp.Abs(a - b) for a, b in zip(first, second, strict=True)), sp.S.Zero)
@@ -603,12 +643,11 @@ def completeness_proof() -> Proof:
         (
             equality("With u = PWx and m = P dW x, the squared change is a sum of squared minors", form, minors),
             equality("for |u|²|m|² − (u·m)² is that sum", length * total(lambda j: m(j) ** 2, H) - product**2, minors),
-            fact(
-                "So u_j m_k = u_k m_j for all x; two independent linear forms u_1, u_2 (rank PW ≥ 2) then force m = "
-                "λu with one number λ, as coefficients show in the basis u_1 = s, u_2 = t",
-                r"s\,m_2(s,t) = t\,m_1(s,t) \Rightarrow m = \lambda\,(s, t)",
-                coprime_forms,
-                "u_1 m_2 = u_2 m_1 ⇒ m = λu",
+            equality(
+                "So u_j m_k = u_k m_j for all x. As rank PW ≥ 2, some u_k is independent of u_j; so m_j vanishes where "
+                "u_j does: m_j = κ_j u_j. Then all κ are one number λ: m = λu",
+                u(j) * KAPPA(k) * u(k) - u(k) * KAPPA(j) * u(j),
+                u(j) * u(k) * (KAPPA(k) - KAPPA(j)),
             ),
             null_step("P(dW − λW) = 0 means dW = λW + 1γᵀ, and all of these are null", LAYER_NORM, _scale_and_shift),
             weight_rank_step(),

@@ -1,0 +1,359 @@
+r"""The upper bound of null spaces, for all sizes: every null direction is one of those that are named.
+
+A direction is (dW, db, dg), written with $e_i = dg_i/g_i$ and $\beta_i = db_i/g_i$. At an input x, u is the numerator
+of the layer (PWx of layer norm, Wx of RMS norm), v the same of dW (P dW x, dW x), $q = |u|^2/H$ and $s = u^\top v/H$.
+The output of unit i stands still where
+$$q\,(v_i + e_i u_i) - u_i s + \beta_i \sigma^3 = 0.$$
+The steps solve this equation for all x of an open set. What is left are linear equations for e, one for each
+coefficient of Σ e u and of Σ e u². Their rank is the largest possible for almost all W, because it is for one W.
+"""
+
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+from itertools import combinations
+from typing import Any
+
+import sympy as sp
+from sympy import Expr, sqrt
+
+from lngeom.symbolic.actions import SHIFT
+from lngeom.symbolic.jacobian import GAIN, LAYER, along
+from lngeom.symbolic.layers import BATCH_NORM, EPSILON, GROUP_NORM, RMS_NORM, Layer, Method
+from lngeom.symbolic.modular import inverse, rank
+from lngeom.symbolic.proof import Assumption, Step, equality, fact
+from lngeom.symbolic.sums import D, Field, H, M, N, field, mean, n, p, total
+
+V, TILT, BIAS, KAPPA, FORM = field("V"), field("e"), field("beta"), field("kappa"), field("t")
+ONE_NUMBER = sp.Symbol("c", real=True)
+LARGEST = 6
+"""Ranks r up to which the equations for e are solved in exact arithmetic, besides the argument for all r."""
+
+GENERIC = Assumption("almost all weights and gains", r"(W, g) \notin \{\text{minors} = 0\}")
+TWO_DIRECTIONS = Assumption(
+    "the (centred) weights have rank 2 or more in each group", r"\mathrm{rank}\,PW \geq 2,\ D \geq 2"
+)
+
+
+class Grouped:
+    """Numerators and means of layer, RMS and group norm at one input, in the letters of this module."""
+
+    def __init__(self, method: Method, layer: Layer = LAYER, eps: Expr = sp.S.Zero):
+        self.method, self.layer, self.eps = method, layer, eps
+        self.unit = method.unit
+        self.sigma = sqrt(method.square(layer, eps=eps))
+        self.q = self.mean(lambda j: self.u(j) ** 2)
+        self.s = self.mean(lambda j: self.u(j) * self.v(j))
+
+    def mean(self, body: Callable[[Any], Expr]) -> Expr:
+        """The mean over the units of one group."""
+        return mean(lambda j: body((p, j)), M) if self.method is GROUP_NORM else mean(body, H)
+
+    def centred(self, rows: Field) -> Field:
+        """Rows minus their mean over the group, where the method subtracts it."""
+        if self.method is RMS_NORM:
+            return rows
+        return lambda j, d: rows(j, d) - self.mean(lambda l: rows(l, d))
+
+    def u(self, j: Any) -> Expr:
+        """The numerator of a unit."""
+        return self.method.numerator(self.layer, n, j)
+
+    def v(self, j: Any) -> Expr:
+        """How it moves with dW."""
+        return total(lambda d: self.centred(V)(j, d) * self.layer.X(n, d), D)
+
+    def moved(self, direction: Field = V) -> Expr:
+        """dz_i/g_i."""
+        step = sp.Dummy("t", real=True)
+        towards = self.method(self.layer.towards(direction, step), eps=self.eps)
+        slope = sp.diff(towards, step).subs(step, 0)
+        return slope + TILT(self.unit) * self.method(self.layer, eps=self.eps) + BIAS(self.unit)
+
+    @property
+    def cubic(self) -> Expr:
+        """q (v_i + e_i u_i) − u_i s."""
+        return self.q * (self.v(self.unit) + TILT(self.unit) * self.u(self.unit)) - self.u(self.unit) * self.s
+
+
+def _biases_step(method: Method) -> Step:
+    """Of the equation at x and at −x only the biases are left."""
+    there = Layer(LAYER.W, lambda n, d: -LAYER.X(n, d))
+    here, back = Grouped(method), Grouped(method, there)
+    return equality(
+        "The equation is analytic in x where σ ≠ 0, a connected set as rank PW ≥ 2; so it holds at −x too. The sum of "
+        "both leaves the biases alone: β = 0",
+        here.sigma**3 * (here.moved() + back.moved()),
+        2 * BIAS(method.unit) * here.sigma**3,
+        r"\sigma^3 (dz_i(x) + dz_i(-x))/g_i",
+    )
+
+
+def _equation_step(method: Method) -> Step:
+    group = Grouped(method)
+    return equality(
+        "With u = PWx, v = P dW x (RMS norm: P = I), q = |u|²/H, s = uᵀv/H, e = dg/g, β = db/g: output i stands still "
+        "where this is 0",
+        group.sigma**3 * group.moved(),
+        group.cubic + BIAS(method.unit) * group.sigma**3,
+        r"\sigma^3 dz_i/g_i",
+    )
+
+
+def _direction(group: Grouped, form: bool = False) -> Field:
+    """dW = cW − diag(e)PW + 1γᵀ, of a softmax with t(x)/g_i beside it."""
+    unshifted = lambda j, d: (ONE_NUMBER - TILT(j)) * group.centred(LAYER.W)(j, d) + (FORM(d) / GAIN(j) if form else 0)
+    return unshifted if group.method is RMS_NORM else lambda j, d: unshifted(j, d) + SHIFT(d)
+
+
+def every_direction_steps(method: Method) -> tuple[Step, ...]:
+    """Layer, RMS or group norm at ε = 0: a null direction is dW = cW − diag(e)PW + 1γᵀ, dg = e⊙g, db = 0."""
+    group, unit = Grouped(method), method.unit
+    u, e = group.u(unit), TILT(unit)
+    kept = KAPPA(unit) * u
+    return (
+        _equation_step(method),
+        _biases_step(method),
+        equality(
+            "The rest is q v_i plus a multiple of u_i. So the linear form v_i vanishes where u_i does: v_i = κ_i u_i",
+            group.cubic - group.q * group.v(unit),
+            u * (group.q * e - group.s),
+        ),
+        equality(
+            "Then q (κ_i + e_i) = s for every unit: κ_i + e_i is one number c, and P dW = (c − diag(e)) PW",
+            group.q * (kept + e * u) - u * group.s,
+            u * (group.q * (KAPPA(unit) + e) - group.s),
+        ),
+        *trade_steps(method),
+    )
+
+
+def trade_steps(method: Method) -> tuple[Step, ...]:
+    """When dW = cW − diag(e)PW + 1γᵀ with dg = e⊙g is null."""
+    group = Grouped(method)
+    first = group.mean(lambda j: TILT(j) * group.u(j)) / group.sigma if method is not RMS_NORM else sp.S.Zero
+    second = group.mean(lambda j: TILT(j) * group.u(j) ** 2) / group.sigma**2
+    output = method(LAYER)
+    sums_text = "Σ e u² is 0 for all x" if method is RMS_NORM else "Σ e u and Σ e u² are 0 for all x"
+    solved = equality(
+        f"Such a direction leaves this, so it is null exactly where {sums_text}: linear equations for e",
+        group.moved(_direction(group)) - BIAS(method.unit),
+        first + output * second,
+        r"dz_i/g_i",
+    )
+    if method is RMS_NORM:
+        return (solved,)
+    over_units = group.mean(lambda j: first + method(LAYER, unit=j) * second)
+    return solved, equality("(the mean over the units is the first sum alone, so both must vanish)", over_units, first)
+
+
+def every_softmax_direction_steps(method: Method) -> tuple[Step, ...]:
+    """Layer or RMS norm before a softmax: dW = cW − diag(e)PW + t(x)/g + 1γᵀ, dg = e⊙g, db = β1."""
+    group, unit = Grouped(method), method.unit
+    other = sp.Symbol("k", integer=True, positive=True)
+    back = Grouped(method, Layer(LAYER.W, lambda n, d: -LAYER.X(n, d)))
+    moved = lambda g, j: GAIN(j) * (g.moved().subs(unit, j) if j != unit else g.moved())
+    linear = lambda j: group.v(j) + TILT(j) * group.u(j)
+    difference = moved(group, unit) - moved(group, other) + moved(back, unit) - moved(back, other)
+    h = lambda j: 1 / GAIN(j)
+    cubic = lambda j: group.q * linear(j) - group.u(j) * group.s
+    first = (
+        group.mean(lambda j: TILT(j) * group.u(j) - h(j) * total(lambda d: FORM(d) * LAYER.X(n, d), D)) / group.sigma
+        if method is not RMS_NORM
+        else sp.S.Zero
+    )
+    form = total(lambda d: FORM(d) * LAYER.X(n, d), D)
+    second = group.mean(lambda j: TILT(j) * group.u(j) ** 2 - form * h(j) * group.u(j)) / group.sigma**2
+    return (
+        _equation_step(method),
+        equality(
+            "A softmax sees differences of outputs alone. At x and −x together they leave the biases (see above): "
+            "db_i = db_k",
+            group.sigma**3 * difference,
+            2 * (GAIN(unit) * BIAS(unit) - GAIN(other) * BIAS(other)) * group.sigma**3,
+            r"\sigma^3 (dz_i - dz_k)(x) + \sigma^3 (dz_i - dz_k)(-x)",
+        ),
+        equality(
+            "With h = 1/g, units i and k leave q times a linear form minus s times u_i h_k − u_k h_i. The first "
+            "vanishes where the second does, so they are proportional, and s = c q for a number c",
+            h(other) * cubic(unit) - h(unit) * cubic(other),
+            group.q * (h(other) * linear(unit) - h(unit) * linear(other))
+            - group.s * (h(other) * group.u(unit) - h(unit) * group.u(other)),
+        ),
+        equality(
+            "Then g_i (v_i + (e_i − c) u_i) is one linear form t(x) for all units: v_i = (c − e_i) u_i + t/g_i. Such a "
+            "direction leaves this beside t/σ",
+            GAIN(unit) * (group.moved(_direction(group, form=True)) - BIAS(unit)),
+            form / group.sigma + GAIN(unit) * (first + method(LAYER) * second),
+            r"dz_i",
+        ),
+    )
+
+
+def every_direction_with_eps_steps(method: Method) -> tuple[Step, ...]:
+    """Layer or RMS norm at ε > 0: the scale of W is lost, and the rest stays."""
+    group, unit = Grouped(method, eps=EPSILON), method.unit
+    u, e = group.u(unit), TILT(unit)
+    return (
+        equality(
+            f"{method.name}: the equation has one term more, linear in x. It is analytic for all x, so β = 0 and each "
+            "degree in x vanishes: v_i = −e_i u_i, and then u_i s = 0: no number c is left",
+            group.sigma**3 * group.moved(),
+            EPSILON * (group.v(unit) + e * u) + group.cubic + BIAS(unit) * group.sigma**3,
+            r"\sigma^3 dz_i/g_i",
+        ),
+    )
+
+
+def every_row_steps(method: Method, offset: Expr | int = 0, eps: Expr = sp.S.Zero) -> tuple[Step, ...]:
+    """Batch norm, weight norm, no norm, stored statistics: one null direction for each unit, at any size.
+
+    Args:
+        method: the method.
+        offset: what the numerator subtracts from w·x, where that is a constant.
+        eps: ε.
+    """
+    i = method.unit
+    sigma, numerator = sqrt(method.square(LAYER, eps=eps)), method.numerator(LAYER)
+    moved = sigma * (along(method, V, eps) + TILT(i) * method(LAYER, eps=eps) + BIAS(i))
+    scaled: Field = lambda i, d: KAPPA(i) * LAYER.W(i, d)
+    if method is BATCH_NORM:
+        own = lambda m: total(lambda d: V(i, d) * LAYER.X(m, d), D)
+        spread = lambda m: own(m) - mean(own, N)
+        s = mean(lambda m: method.numerator(LAYER, m) * spread(m), N)
+        left_over = TILT(i) + KAPPA(i) * eps / sigma**2
+        return (
+            equality(
+                "The output of a unit stands still where this is 0",
+                moved,
+                spread(n) + (TILT(i) - s / sigma**2) * numerator + BIAS(i) * sigma,
+                r"\sigma\,dz_{ni}/g_i",
+            ),
+            equality(
+                "Its mean over the samples leaves the bias: β = 0. Then v·(x − E x) = κ w·(x − E x) on all samples",
+                mean(lambda m: moved.subs(n, m), N),
+                BIAS(i) * sigma,
+            ),
+            equality(
+                "and of that only e is left" if eps == 0 else "and of that e + κε/σ² is left",
+                sigma * (along(method, scaled, eps) + TILT(i) * method(LAYER, eps=eps)),
+                left_over * numerator,
+            ),
+        )
+    v = total(lambda d: V(i, d) * LAYER.X(n, d), D)
+    inner = total(lambda d: LAYER.W(i, d) * V(i, d), D)
+    norm = total(lambda d: LAYER.W(i, d) ** 2, D)
+    slope = inner / norm if method.name == "WeightNorm" else 0
+    steps = [
+        equality(
+            "The output of a unit stands still where this is 0: an affine function of x",
+            moved,
+            v + (TILT(i) - slope) * numerator + BIAS(i) * sigma,
+            r"\sigma\,dz_{ni}/g_i",
+        )
+    ]
+    if method.name == "WeightNorm":
+        left = sigma * (along(method, scaled) + TILT(i) * method(LAYER))
+        steps.append(equality("so β = 0 and dw = κw. Of that only e is left: e = 0", left, TILT(i) * numerator))
+    else:
+        opposite: Field = lambda i, d: -TILT(i) * LAYER.W(i, d)
+        left = sigma * (along(method, opposite) + TILT(i) * method(LAYER))
+        steps.append(equality("so dw = −e w, and β is given by e", left, -TILT(i) * offset))
+    return tuple(steps)
+
+
+def _pairs(r: int) -> list[tuple[int, int]]:
+    """Pairs of axes; last those of a triangle with a path to all others, no two of which share a dependence."""
+    last = [(0, 1), (1, 2), (0, 2), *((k - 1, k) for k in range(3, r))] if r > 2 else []
+    return [pair for pair in combinations(range(r), 2) if pair not in last] + last
+
+
+def _row(axes: Sequence[int], value: Fraction, r: int) -> list[Fraction]:
+    return [value if a in axes else Fraction(0) for a in range(r)]
+
+
+def centred_rows(H: int, r: int) -> list[list[Fraction]]:
+    """H rows of sum 0 in r dimensions: −1, α_a e_a, then some −(e_a + e_b)/2, then some −e_a, then zeros."""
+    more = [_row(pair, -Fraction(1, 2), r) for pair in _pairs(r)] + [_row((a,), Fraction(-1), r) for a in range(r)]
+    extra = more[: min(H - r - 1, len(more) - 1)]
+    scales = [1 - sum(row[a] for row in extra) for a in range(r)]
+    rows = [[Fraction(-1)] * r, *(_row((a,), scales[a], r) for a in range(r)), *extra]
+    return rows + [[Fraction(0)] * r for _ in range(H - len(rows))]
+
+
+def plain_rows(H: int, r: int) -> list[list[Fraction]]:
+    """H rows of sum 1 in r dimensions: α_a e_a, then some −(e_a + e_b), then zeros."""
+    pairs = _pairs(r)[: max(0, H - r)]
+    scales = [Fraction(1 + sum(a in pair for pair in pairs)) for a in range(r)]
+    rows = [_row((a,), scales[a], r) for a in range(r)] + [_row(pair, Fraction(-1), r) for pair in pairs]
+    return rows + [[Fraction(0)] * r for _ in range(H - len(rows))]
+
+
+def _forms(first: Sequence[Any], second: Sequence[Any]) -> list[Any]:
+    """Coefficients of the quadratic form (first·x)(second·x)."""
+    r = len(first)
+    return [first[a] * second[b] + (first[b] * second[a] if a != b else 0) for a in range(r) for b in range(a, r)]
+
+
+def equations_rank(rows: Sequence[Sequence[Fraction]], *, linear: bool, form: bool) -> int:
+    """Rank of the equations for e: Σ e u² = 0; with `linear` also Σ e u = 0; with `form` also a form t times Σ u."""
+    r = len(rows[0])
+    table = [[*(row if linear else []), *_forms(row, row)] for row in rows]
+    if form:
+        everything = [sum(row[a] for row in rows) for a in range(r)]
+        table += [_forms([int(k == a) for k in range(r)], everything) for a in range(r)]
+    return rank([[x.numerator * inverse(x.denominator) for x in map(Fraction, row)] for row in table])
+
+
+def rank_of_equations_step(
+    latex: str,
+    dimension: Callable[[int, int], int],
+    others: Callable[[int], int],
+    *,
+    centred: bool,
+    softmax: bool = False,
+) -> Step:
+    """The step that the equations for e have the largest rank they can have, for almost all W (and g).
+
+    For layer norm, rows −1, α_a e_a, some −(e_a + e_b)/2 and some −e_a have independent (u, u²), if one pair or one
+    −e_a is missing: with weights f, an off-diagonal entry gives f(−1) = 0 where the pair is missing, and with all pairs
+    the entries of the axis whose −e_a is missing give f(−1)·(2r² + r − 7) = 0, where 2r² + r − 7 has no integer root.
+    All other weights follow: f = 0. For RMS norm, rows α_a e_a and −(e_a + e_b) have independent squares. Before a
+    softmax the products of t with Σu = 1 fill the missing pairs: their matrix is the incidence matrix |·| of the graph
+    of missing pairs, whose columns are independent for a triangle with a path, and for any part of that.
+
+    Args:
+        latex: what follows for the dimension of the null space.
+        dimension: the same, of (H, D).
+        others: number of null directions besides those of e (and t), of D.
+        centred: whether rows are centred, as in layer norm.
+        softmax: whether a softmax follows.
+    """
+    linear, form = centred and not softmax, softmax and not centred
+
+    def full(H: int, r: int) -> bool:
+        rows = centred_rows(H, r) if centred else plain_rows(H, r)
+        unknowns, equations = H + (r if form else 0), r * (r + 1) // 2 + (r if linear else 0)
+        found = equations_rank(rows, linear=linear, form=form)
+        balanced = not centred or all(sum(row[a] for row in rows) == 0 for a in range(r))
+        inputs = (r, r + 1, r + 4) if r + centred == H else (r,)
+        stated = all(dimension(H, D) == others(D) + unknowns - found for D in inputs)
+        return balanced and found == min(unknowns, equations) and stated
+
+    def verify() -> bool:
+        sizes = [(H, r) for r in range(2, LARGEST + 1) for H in range(r + centred, r * (r + 3) // 2 + 3)]
+        x = sp.Symbol("r", integer=True)
+        return all(full(*size) for size in sizes) and not sp.Poly(2 * x**2 + x - 7).ground_roots()
+
+    rows = {
+        (True, False): "rows −1, α_a e_a, −(e_a + e_b)/2, −e_a",
+        (True, True): "rows −1, α_a e_a, −(e_a + e_b)/2, and g = 1, where Σ e u = t Σ 1/g gives t",
+        (False, False): "rows e_a and e_a + e_b",
+        (False, True): "rows α_a e_a and −(e_a + e_b), and g = 1, with t among the unknowns",
+    }[centred, softmax]
+    return fact(
+        "For almost all W these equations are as independent as their number allows, because they are for one W of "
+        f"every size ({rows}, and zeros), where a minor is not 0. So the dimension is as stated",
+        latex,
+        verify,
+        f"solved in exact arithmetic for r = 2 … {LARGEST}, argued for all r",
+    )
