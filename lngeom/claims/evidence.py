@@ -24,9 +24,14 @@ class Verdict(StrEnum):
 
 
 class Strength(StrEnum):
-    """What a verdict rests on: algebra for all sizes, numbers, or a training experiment."""
+    """What a verdict rests on.
+
+    A proof for all sizes, or for the sizes it lists; one exact counterexample; numbers; or a training experiment.
+    """
 
     PROOF = "proof"
+    PROOF_AT_SIZES = "proof at sizes"
+    COUNTEREXAMPLE = "counterexample"
     NUMERIC = "numeric"
     EXPERIMENT = "experiment"
 
@@ -38,6 +43,14 @@ class Kind(StrEnum):
     AGREEMENT = "agreement"
     COUNTEREXAMPLE = "counterexample"
     EXPERIMENT = "experiment"
+
+
+class Reach(StrEnum):
+    """What a proof covers."""
+
+    ALL = "all sizes"
+    SIZES = "the sizes listed"
+    INSTANCE = "one exact instance"
 
 
 class Role(StrEnum):
@@ -83,6 +96,8 @@ class Evidence:
         curves: named pairs of arrays (x, y).
         statement: LaTeX of what a proof proves, or of what an exact counterexample is one to.
         steps: steps of a proof, each with "part" ("given", "instance" or "step"), "text" and "latex".
+        reach: what a proof covers.
+        sizes: the sizes it covers, where these are not all.
         no_evidence: why the numbers say nothing, neither for nor against; empty where they say something. Numbers that
             are not finite always say nothing.
         rounding: how large a residual rounding alone may cause, where that is known.
@@ -102,6 +117,8 @@ class Evidence:
     curves: Mapping[str, tuple[np.ndarray, np.ndarray]] = field(default_factory=dict)
     statement: str = ""
     steps: Sequence[Mapping[str, str]] = ()
+    reach: Reach = Reach.ALL
+    sizes: str = ""
     no_evidence: str = ""
     rounding: float | None = None
     comparison: Comparison | None = field(default=None, repr=False, compare=False)
@@ -255,6 +272,34 @@ def weighed(evidence: Evidence, rounding: float) -> Evidence:
     judged = _measured(evidence.kind, evidence.role, evidence.description, found, *arrays)
     names = ("passed", "contradicts", "tolerance", "no_evidence", "rounding", "comparison")
     return replace(evidence, **{name: getattr(judged, name) for name in names})
+
+
+def strength_of(verdict: Verdict, evidence: Sequence[Evidence]) -> Strength:
+    """What a verdict rests on.
+
+    Args:
+        verdict: what the evidence amounts to.
+        evidence: all of it.
+
+    Returns:
+        Its strength: that of the proofs and exact counterexamples that have the verdict's role, where there are any.
+        A correction's proof, and a counterexample without a condition, do not count: they say more than the verdict.
+    """
+    role = Role.REFUTES if verdict is Verdict.REFUTED else Role.SUPPORTS
+    by_number = verdict is Verdict.REFUTED and any(e.contradicts for e in evidence)
+    found = {e.reach for e in evidence if e.kind is Kind.PROOF and e.passed and e.role is role and not by_number}
+    for reach, strength in _STRENGTH.items():
+        if reach in found:
+            return strength
+    experiment = any(e.kind is Kind.EXPERIMENT for e in evidence)
+    return Strength.EXPERIMENT if experiment else Strength.NUMERIC
+
+
+_STRENGTH = {
+    Reach.SIZES: Strength.PROOF_AT_SIZES,
+    Reach.ALL: Strength.PROOF,
+    Reach.INSTANCE: Strength.COUNTEREXAMPLE,
+}
 
 
 def decide(evidence: Sequence[Evidence]) -> Verdict:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import TYPE_CHECKING
 
-from lngeom.claims.evidence import Evidence, Kind, Role
+from lngeom.claims.evidence import Evidence, Kind, Reach, Role
 from lngeom.claims.registry import load
 
 if TYPE_CHECKING:
@@ -104,14 +104,17 @@ def _proof(proof, role: Role) -> Evidence:
     steps = [{"part": "given", "text": a.text, "latex": a.latex} for a in proof.assumptions]
     steps += [{"part": "step", "text": s.text, "latex": s.latex} for s in proof.steps]
     what = "proof" if role is Role.SUPPORTS else "proof of the correction"
+    at = f", at {proof.sizes}" if proof.sizes else ""
     return Evidence(
         Kind.PROOF,
         role,
-        f"{what}, {_count(proof.steps, 'step')}",
+        f"{what}, {_count(proof.steps, 'step')}{at}",
         passed=True,
         samples=len(proof.steps),
         statement=proof.statement,
         steps=steps,
+        reach=Reach.SIZES if proof.sizes else Reach.ALL,
+        sizes=proof.sizes,
     )
 
 
@@ -135,6 +138,7 @@ def _counterexample(example, description: str, role: Role) -> Evidence:
         samples=len(values),
         statement=example.statement,
         steps=steps,
+        reach=Reach.INSTANCE,
     )
 
 

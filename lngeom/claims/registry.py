@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from lngeom.claims._rounding import weigh
-from lngeom.claims.evidence import Evidence, Kind, NoEvidence, Role, Strength, Verdict, decide
+from lngeom.claims.evidence import Evidence, Kind, NoEvidence, Role, Strength, Verdict, decide, strength_of
 from lngeom.claims.problem import Problem
 from lngeom.claims.results import NoResults
 
@@ -184,7 +184,7 @@ def run(claim: Claim, problem: Problem, proof: Callable[[str], Iterable[Evidence
         proof: gives the proof of a claim by its id as further evidence; none by default, since proofs take seconds.
 
     Returns:
-        The outcome, whose strength is "proof" where a proof is among the evidence.
+        The outcome.
     """
     start = time.perf_counter()
     evidence: list[Evidence] = []
@@ -198,14 +198,9 @@ def run(claim: Claim, problem: Problem, proof: Callable[[str], Iterable[Evidence
         error, verdict, waiting = str(exception), Verdict.UNDECIDED, True
     except Exception as exception:
         error, verdict = f"{type(exception).__name__}: {exception}", Verdict.UNDECIDED
-    kinds = {e.kind for e in evidence if e.passed}
-    by_number = verdict is Verdict.REFUTED and any(e.contradicts for e in evidence)
-    strength = Strength.NUMERIC
-    if Kind.PROOF in kinds and not by_number:
-        strength = Strength.PROOF
-    elif Kind.EXPERIMENT in {e.kind for e in evidence}:
-        strength = Strength.EXPERIMENT
-    return Outcome(claim, verdict, strength, tuple(evidence), time.perf_counter() - start, error, waiting)
+    return Outcome(
+        claim, verdict, strength_of(verdict, evidence), tuple(evidence), time.perf_counter() - start, error, waiting
+    )
 
 
 def _numbers(claim: Claim, problem: Problem) -> Iterator[Evidence]:

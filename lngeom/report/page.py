@@ -11,7 +11,13 @@ from lngeom.report import marks
 from lngeom.report.mathml import mathml, prose
 
 SYMBOLS = {"holds": "✓", "conditional": "◐", "refuted": "✗", "undecided": "?", "clash": "⚠"}
-STRENGTHS = {"proof": "proved", "numeric": "supported", "experiment": "measured"}
+STRENGTHS = {
+    "proof": "proved",
+    "proof at sizes": "proved at some sizes",
+    "counterexample": "exact counterexample",
+    "numeric": "supported",
+    "experiment": "measured",
+}
 LARGEST_TABLE = 8
 """Rows and columns up to which a matrix is shown as numbers; a larger one is a picture."""
 

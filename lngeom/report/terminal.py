@@ -25,7 +25,13 @@ STYLES = {
     Verdict.UNDECIDED: "magenta",
     Verdict.CLASH: "bold white on red",
 }
-STRENGTHS = {Strength.PROOF: "PROVED", Strength.NUMERIC: "SUPPORTED", Strength.EXPERIMENT: "MEASURED"}
+STRENGTHS = {
+    Strength.PROOF: "PROVED",
+    Strength.PROOF_AT_SIZES: "PROVED AT SIZES",
+    Strength.COUNTEREXAMPLE: "COUNTEREXAMPLE",
+    Strength.NUMERIC: "SUPPORTED",
+    Strength.EXPERIMENT: "MEASURED",
+}
 
 
 def verdict(outcome: Outcome) -> Text:
@@ -43,7 +49,7 @@ def claims_table(outcomes: Sequence[Outcome]) -> Table:
     table = Table(title="The claims of Layer Normalization (2016)", show_lines=True, expand=True)
     table.add_column("claim, source", ratio=5, overflow="fold")
     table.add_column("statement", ratio=8)
-    table.add_column("verdict", width=11)
+    table.add_column("verdict", width=16)
     table.add_column("evidence", width=14)
     table.add_column("residual", width=9, justify="right")
     for outcome in outcomes:
@@ -82,14 +88,15 @@ def summary(outcomes: Sequence[Outcome]) -> Table:
     """Counts per verdict and strength."""
     table = Table(title=f"{len(outcomes)} claims")
     table.add_column("verdict")
-    for strength in Strength:
+    shown = [s for s in Strength if any(o.strength is s for o in outcomes)]
+    for strength in shown:
         table.add_column(STRENGTHS[strength].lower(), justify="right")
     table.add_column("all", justify="right")
     for kind in Verdict:
         found = [o for o in outcomes if o.verdict is kind]
         if kind is Verdict.CLASH and not found:
             continue
-        counts = [sum(o.strength is s for o in found) for s in Strength]
+        counts = [sum(o.strength is s for o in found) for s in shown]
         table.add_row(Text(kind.value, style=STYLES[kind]), *(str(c or "") for c in counts), str(len(found)))
     return table
 
@@ -172,7 +179,7 @@ def remarks(outcomes: Sequence[Outcome]) -> Table | None:
         return None
     table = Table(title="What the numbers do not show on this data", expand=True, show_lines=True)
     table.add_column("claim", ratio=3, overflow="fold")
-    table.add_column("verdict", width=11)
+    table.add_column("verdict", width=16)
     table.add_column("why", ratio=6, overflow="fold")
     for outcome in found:
         why = "\n".join((*outcome.reasons, *filter(None, [outcome.error])))
@@ -256,5 +263,5 @@ def _cell(outcome: Outcome, recorded: Cell) -> Text:
     if not outcome.as_recorded:
         return Text(f"{recorded.value}\n{outcome.verdict.value}", style="red reverse")
     deviation = _largest(outcome, Kind.COUNTEREXAMPLE if recorded is Cell.CHANGED else Kind.AGREEMENT)
-    mark = "" if outcome.strength is Strength.PROOF else "*"
+    mark = "" if outcome.strength in {Strength.PROOF, Strength.COUNTEREXAMPLE} else "*"
     return Text(f"{recorded.value}{mark}\n{deviation}", style=CELL_STYLES[recorded])

@@ -29,12 +29,14 @@ class Step:
         latex: the claim as a formula.
         verify: recomputes whether it is true.
         plain: the formula for a terminal.
+        sizes: the sizes for which it was checked, where these are not all that the statement speaks of.
     """
 
     text: str
     latex: str
     verify: Callable[[], bool] = field(repr=False, compare=False)
     plain: str = ""
+    sizes: str = ""
 
     def check(self) -> None:
         """Checks the step again.
@@ -72,9 +74,21 @@ def equality(text: str, left: Expr | int, right: Expr | int, name: str = "") -> 
     return Step(text, prefix + sp.latex(formula), verify, f"{formula.lhs} = {formula.rhs}")
 
 
-def fact(text: str, latex: str, verify: Callable[[], bool], plain: str = "") -> Step:
-    """A step that is not an equation between sums: a rank, a sign, an expansion at one size."""
-    return Step(text, latex, verify, plain)
+def fact(text: str, latex: str, verify: Callable[[], bool], plain: str = "", sizes: str = "") -> Step:
+    """A step that is not an equation between sums: a rank, a sign, an expansion at one size.
+
+    Args:
+        text: the claim in words.
+        latex: the claim as a formula.
+        verify: recomputes whether it is true.
+        plain: the formula for a terminal.
+        sizes: the sizes at which it was checked, where the proof needs it at others too. A step that only confirms
+            what others show for all sizes has none.
+
+    Returns:
+        The step.
+    """
+    return Step(text, latex, verify, plain, sizes)
 
 
 def expanded(text: str, latex: str, *differences: Expr) -> Step:
@@ -136,6 +150,11 @@ class Proof:
         for assumption in self.assumptions:
             if assumption.when_dropped:
                 assumption.when_dropped.check()
+
+    @property
+    def sizes(self) -> str:
+        """The sizes for which it is a proof; empty where it is one for all."""
+        return "; ".join(step.sizes for step in self.steps if step.sizes)
 
     def to_latex(self) -> str:
         """The proof as LaTeX: statement, assumptions, then steps."""

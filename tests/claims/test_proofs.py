@@ -9,7 +9,7 @@ from lngeom.claims import Role, Verdict, agree, all_claims, decide, proofs, prov
 from lngeom.claims.evidence import Kind, Strength
 from lngeom.claims.proofs import proof_evidence, proof_of, provable
 from lngeom.symbolic import Counterexample, Proof
-from lngeom.symbolic.proof import ProofError, equality
+from lngeom.symbolic.proof import ProofError, equality, fact
 
 CONDITIONAL = {
     "equation.4",
@@ -76,6 +76,18 @@ def test_registered_labels_are_enforced(monkeypatch):
             proof_of(f"test.{establishes}")
 
 
+def test_a_step_at_some_sizes_is_no_proof_for_all(problem, monkeypatch):
+    step = fact("so it is at H = 4", "1 = 1", lambda: True, sizes="H = 4")
+    partial = Proof("equation.6", "1 = 1", (equality("one", 1, 1), step))
+    monkeypatch.setitem(proofs._PROVERS, "equation.3", ("holds", lambda: partial))
+    proof_of.cache_clear()
+    outcome = run(all_claims(id="equation.3")[0], problem, proof_evidence)
+    proof_of.cache_clear()
+    assert outcome.verdict is Verdict.HOLDS
+    assert outcome.strength is Strength.PROOF_AT_SIZES
+    assert any("at H = 4" in e.description for e in outcome.evidence)
+
+
 def test_every_claim_is_proved_or_says_why_not():
     proved = set(provable())
     for c in all_claims():
@@ -87,12 +99,18 @@ def test_few_claims_rest_on_numbers_alone():
 
 
 @pytest.mark.parametrize(
-    "id", ["table1.ln.weight_matrix_rescaling", "table1.ln.dataset_recentering", "equation.6", "equation.35"]
+    ("id", "strength"),
+    [
+        ("table1.ln.weight_matrix_rescaling", Strength.PROOF),
+        ("table1.ln.dataset_recentering", Strength.COUNTEREXAMPLE),
+        ("equation.6", Strength.PROOF),
+        ("equation.35", Strength.COUNTEREXAMPLE),
+    ],
 )
-def test_a_proof_raises_the_strength_and_leaves_the_record(problem, id):
+def test_a_proof_raises_the_strength_and_leaves_the_record(problem, id, strength):
     record = all_claims(id=id)[0]
     before, after = run(record, problem), run(record, problem, proof_evidence)
-    assert (before.strength, after.strength) == (Strength.NUMERIC, Strength.PROOF)
+    assert (before.strength, after.strength) == (Strength.NUMERIC, strength)
     assert before.verdict is after.verdict is record.expected
     assert all_claims(id=id)[0] is record
 

@@ -12,7 +12,7 @@ import shutil
 import numpy as np
 import pytest
 from lngeom.claims import Role, Verdict
-from lngeom.claims.evidence import Evidence, Kind, Strength
+from lngeom.claims.evidence import Evidence, Kind, strength_of
 from lngeom.claims.registry import Claim, Outcome
 from lngeom.data import Dataset
 from lngeom.report import terminal
@@ -50,9 +50,8 @@ def measured(kind, residual, role=Role.SUPPORTS, passed=True, **more):
 def outcome(id, topic, verdict, *evidence, expected=None, error="", **fields):
     correction = "True is w_i." if (expected or verdict) is Verdict.REFUTED else ""
     fields = {"statement": f"The statement of {id}.", "source": "Eq. 1", "correction": correction} | fields
-    strength = Strength.PROOF if any(e.kind is Kind.PROOF for e in evidence) else Strength.NUMERIC
     claim = Claim(id, topic=topic, expected=expected or verdict, **fields)
-    return Outcome(claim, verdict, strength, evidence, 0.1, error)
+    return Outcome(claim, verdict, strength_of(verdict, evidence), evidence, 0.1, error)
 
 
 def small_document():
