@@ -2,6 +2,7 @@
 
 import difflib
 import os
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures.process import BrokenProcessPool
@@ -260,6 +261,7 @@ def figures(
 def prove(
     id: Annotated[str | None, typer.Argument(help="A claim's id, such as table1.ln.weight_matrix_rescaling.")] = None,
     latex: Annotated[bool, typer.Option("--latex", help="Print LaTeX.")] = False,
+    full: Annotated[bool, typer.Option("--full", help="Print also what the machine checked at each step.")] = False,
     list_only: Annotated[bool, typer.Option("--list", help="List the claims that have a proof.")] = False,
 ) -> None:
     """Print the proof, or the exact counterexample, of a claim. Every step is checked by machine."""
@@ -276,7 +278,8 @@ def prove(
         _fail(f"no proof of {id!r}" + (f"; near it: {', '.join(near)}" if near else "; list them with --list"))
     found = proof_of(id)
     assert found is not None
-    sys.stdout.write((found.to_latex() if latex else found.to_text()) + "\n")
+    width = max(40, shutil.get_terminal_size((100, 24)).columns)
+    sys.stdout.write((found.to_latex() if latex else found.to_text(width, full)) + "\n")
 
 
 @app.command()

@@ -95,7 +95,8 @@ class Evidence:
         matrices: named arrays worth showing.
         curves: named pairs of arrays (x, y).
         statement: LaTeX of what a proof proves, or of what an exact counterexample is one to.
-        steps: steps of a proof, each with "part" ("given", "instance" or "step"), "text" and "latex".
+        steps: steps of a proof, each with "part" ("given", "instance" or "step"), "text" and "latex"; a step also with
+            "checked", LaTeX of all that was checked, where the formula is shorter.
         reach: what a proof covers.
         sizes: the sizes it covers, where these are not all.
         no_evidence: why the numbers say nothing, neither for nor against; empty where they say something. Numbers that

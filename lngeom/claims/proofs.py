@@ -102,7 +102,7 @@ def proof_evidence(id: str) -> tuple[Evidence, ...]:
 
 def _proof(proof, role: Role) -> Evidence:
     steps = [{"part": "given", "text": a.text, "latex": a.latex} for a in proof.assumptions]
-    steps += [{"part": "step", "text": s.text, "latex": s.latex} for s in proof.steps]
+    steps += [{"part": "step", **s.as_dict()} for s in proof.steps]
     what = "proof" if role is Role.SUPPORTS else "proof of the correction"
     at = f", at {proof.sizes}" if proof.sizes else ""
     return Evidence(

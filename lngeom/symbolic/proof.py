@@ -1,6 +1,7 @@
 """Proofs whose every step is checked by machine, and exact counterexamples certified to be non-zero."""
 
 import copy
+import textwrap
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -9,9 +10,9 @@ import mpmath
 import sympy as sp
 from sympy import Eq, Expr
 
-from lngeom.symbolic import sums
+from lngeom.symbolic import notation, sums
 from lngeom.symbolic.evaluation import agrees_at_small_sizes
-from lngeom.symbolic.notation import LEGEND, shown
+from lngeom.symbolic.notation import LEGEND, from_latex, shown
 
 Establishes = Literal["holds", "conditional", "refuted"]
 
@@ -30,6 +31,7 @@ class Step:
         verify: recomputes whether it is true.
         plain: the formula for a terminal.
         sizes: the sizes for which it was checked, where these are not all that the statement speaks of.
+        checked: LaTeX of what was checked, where the formula is shorter.
     """
 
     text: str
@@ -37,6 +39,7 @@ class Step:
     verify: Callable[[], bool] = field(repr=False, compare=False)
     plain: str = ""
     sizes: str = ""
+    checked: str = ""
 
     def check(self) -> None:
         """Checks the step again.
@@ -48,8 +51,8 @@ class Step:
             raise ProofError(f"this step does not hold: {self.text} [{self.plain or self.latex}]")
 
     def as_dict(self) -> dict[str, str]:
-        """Text and LaTeX."""
-        return {"text": self.text, "latex": self.latex}
+        """Text, the formula as LaTeX, and what was checked where that is longer."""
+        return {"text": self.text, "latex": self.latex, "checked": self.checked}
 
 
 def equality(text: str, left: Expr | int, right: Expr | int, name: str = "") -> Step:
@@ -69,9 +72,9 @@ def equality(text: str, left: Expr | int, right: Expr | int, name: str = "") -> 
     def verify() -> bool:
         return sums.vanishes(left - right) and agrees_at_small_sizes(left, right)
 
-    formula = Eq(shown(left), shown(right), evaluate=False)
-    prefix = f"{name} = " if name else ""
-    return Step(text, prefix + sp.latex(formula), verify, f"{formula.lhs} = {formula.rhs}")
+    checked = sp.latex(Eq(shown(left), shown(right), evaluate=False))
+    short = f"{notation.from_latex(name) if name else notation.plain(left)} = {notation.plain(right)}"
+    return Step(text, f"{name or notation.latex(left)} = {notation.latex(right)}", verify, short, checked=checked)
 
 
 def fact(text: str, latex: str, verify: Callable[[], bool], plain: str = "", sizes: str = "") -> Step:
@@ -167,16 +170,26 @@ class Proof:
         lines += [rf"\item {s.text} \[{s.latex}\]" for s in self.steps]
         return "\n".join([*lines, r"\end{enumerate}", r"\qed"])
 
-    def to_text(self) -> str:
-        """The proof for a terminal."""
-        lines = [f"Proof of {self.name}", f"Statement: {self.statement}", f"Notation: {LEGEND}"]
-        for a in self.assumptions:
-            lines.append(f"Assumption: {a.text} ({a.latex})")
-            if a.when_dropped:
-                lines += ["  without it:", *("    " + row for row in a.when_dropped.to_text().splitlines())]
+    def to_text(self, width: int = 100, full: bool = False) -> str:
+        """The proof for a terminal.
+
+        Args:
+            width: columns.
+            full: show what the machine checked beneath each line.
+        """
+        lines = [f"Proof of {self.name}", *_wrapped(f"Statement: {from_latex(self.statement)}", width)]
+        lines += _wrapped(f"Notation: {LEGEND}", width)
         for number, step in enumerate(self.steps, 1):
-            lines += [f"{number}. {step.text}", f"     {step.plain or step.latex}"]
-        return "\n".join([*lines, f"All {len(self.steps)} steps checked."])
+            lines += _wrapped(f"{number}. {step.text}", width, "   ")
+            lines += _wrapped(f"      {step.plain or from_latex(step.latex)}", width, "        ")
+            if full and step.checked:
+                lines += _wrapped(f"      checked: {step.checked}", width, "        ")
+        lines.append(f"All {len(self.steps)} steps are checked by machine.")
+        for a in self.assumptions:
+            lines += _wrapped(f"Assumed: {a.text} ({from_latex(a.latex)})", width)
+            if a.when_dropped:
+                lines += ["  Without it:", *(f"    {row}" for row in a.when_dropped.to_text(width - 4).splitlines())]
+        return "\n".join(lines)
 
     def as_dict(self) -> dict[str, Any]:
         """JSON-able form."""
@@ -257,13 +270,19 @@ class Counterexample:
         ]
         return "\n".join([*lines, *([r"\textbf{Correction.}", self.correction.to_latex()] if self.correction else [])])
 
-    def to_text(self) -> str:
-        """The counterexample for a terminal."""
-        lines = [f"Counterexample to {self.name}", f"Statement: {self.statement}"]
-        lines += [f"  {name} = {_plain(value)}" for name, value in self.instance.items()]
-        lines += [f"{self.text}", f"  left  = {self.left}", f"  right = {self.right}"]
-        lines += [f"  difference = {self.difference} ≈ {sp.N(self.difference, 6)}, certified not to be zero"]
-        return "\n".join([*lines, *(["Correction:", self.correction.to_text()] if self.correction else [])])
+    def to_text(self, width: int = 100, full: bool = False) -> str:
+        """The counterexample for a terminal (arguments as `Proof.to_text`)."""
+        lines = [f"Counterexample to {self.name}", *_wrapped(f"Statement: {from_latex(self.statement)}", width)]
+        for name, value in self.instance.items():
+            lines += _wrapped(f"  {from_latex(name)} = {_plain(value)}", width, "    ")
+        lines += _wrapped(self.text, width)
+        for side, value in (("left ", self.left), ("right", self.right)):
+            lines += _wrapped(f"  {side} = {notation.plain(value)}", width, "    ")
+        near = f"{sp.N(self.difference, 6)}".replace("-", "−")
+        lines += _wrapped(
+            f"  left − right = {notation.plain(self.difference)} ≈ {near}, not 0 for certain", width, "    "
+        )
+        return "\n".join([*lines, *(["Correction:", self.correction.to_text(width, full)] if self.correction else [])])
 
     def as_dict(self) -> dict[str, Any]:
         """JSON-able form."""
@@ -371,6 +390,19 @@ def _interval(value: Expr) -> Any:
 
 def _inexact(value: Any) -> bool:
     return bool(value.atoms(sp.Float)) if hasattr(value, "atoms") else isinstance(value, float)
+
+
+def _wrapped(text: str, width: int, indent: str = "  ") -> list[str]:
+    """Lines of at most `width` columns, where words allow it."""
+    start = text[: len(text) - len(text.lstrip())]
+    return textwrap.wrap(
+        text.strip(),
+        width,
+        initial_indent=start,
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 def _plain(value: Any) -> str:

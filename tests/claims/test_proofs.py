@@ -9,6 +9,7 @@ from lngeom.claims import Role, Verdict, agree, all_claims, decide, proofs, prov
 from lngeom.claims.evidence import Kind, Strength
 from lngeom.claims.proofs import proof_evidence, proof_of, provable
 from lngeom.symbolic import Counterexample, Proof
+from lngeom.symbolic.notation import from_latex
 from lngeom.symbolic.proof import ProofError, equality, fact
 
 CONDITIONAL = {
@@ -50,13 +51,15 @@ def test_evidence_stands_renders_and_is_of_its_kind(claim_id):
         assert isinstance(evidence, Proof)
         assert any(a.when_dropped for a in evidence.assumptions)
     record = json.loads(json.dumps(evidence.as_dict()))
-    assert all(set(step) == {"text", "latex"} and step["latex"] for step in record["steps"])
+    assert all({"text", "latex"} <= set(step) <= {"text", "latex", "checked"} for step in record["steps"])
+    assert all(step["latex"] for step in record["steps"])
     assert record["steps"]
     text, latex = evidence.to_text(), evidence.to_latex()
     assert "_Dummy" not in text + latex
     if not claim_id.startswith("table1"):
         assert evidence.name == claim_id
     for formula in (evidence.statement, *(step["latex"] for step in record["steps"])):
+        assert not set(from_latex(formula)) & set("\\{}")
         assert "<math" in convert(formula)
     assert latex.count("{") == latex.count("}")
 
