@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +75,8 @@ def _version(name: str) -> str:
 
 def _outcome(outcome: Outcome) -> dict[str, Any]:
     claim = outcome.claim
-    return {
+    context = {"context": asdict(claim.context)} if claim.context else {}
+    return context | {
         "id": claim.id,
         "topic": claim.topic,
         "source": claim.source,

@@ -122,6 +122,24 @@ def numbers_alone(outcomes: Sequence[Outcome]) -> Table | None:
     return table
 
 
+def context(outcomes: Sequence[Outcome]) -> Panel | None:
+    """The paper's sentence, in bold in its context, and how it is read; only where a single claim was checked."""
+    if len(outcomes) != 1 or outcomes[0].claim.context is None:
+        return None
+    found = outcomes[0].claim.context
+    text = Text(f"{found.before} " if found.before else "")
+    text.append(found.sentence, style="bold").append(f" {found.after}" if found.after else "")
+    readings = (
+        ("Charitable reading", found.reading),
+        ("Verdict under it", found.verdict),
+        ("Read otherwise", found.otherwise),
+    )
+    for heading, reading in readings:
+        if reading:
+            text.append(f"\n\n{heading}: ", style="dim").append(reading)
+    return Panel(text, title="The paper says", title_align="left")
+
+
 def clashes(outcomes: Sequence[Outcome]) -> Panel | None:
     """Numbers that contradict a proof. No audit should have any."""
     found = [o for o in outcomes if o.verdict is Verdict.CLASH]
