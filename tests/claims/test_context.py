@@ -60,6 +60,7 @@ def test_a_context_says_what_it_must(claim):
 
 def test_it_is_in_the_document_on_the_page_and_in_the_terminal():
     claim, plain = all_claims(id="text.factor_half")[0], all_claims(id="equation.3")[0]
+    assert claim.context
     outcomes = [Outcome(c, c.expected, Strength.PROOF, (), 0.1) for c in (claim, plain)]
     data = Dataset(inputs=np.ones((4, 2)), name="own.npy", shape=(4, 2), rank=1, fingerprint="0" * 64, notes=())
     written = json.loads(dumps(document(outcomes, data, 0)))
