@@ -15,6 +15,7 @@ import numpy as np
 from lngeom import __version__, paper
 from lngeom._files import replacing
 from lngeom.claims import Verdict
+from lngeom.claims.ba2016.coverage import STATEMENTS, coverage
 from lngeom.claims.evidence import Evidence, Strength
 from lngeom.claims.registry import Outcome
 from lngeom.data import Dataset
@@ -60,6 +61,10 @@ def document(outcomes: Sequence[Outcome], dataset: Dataset, seed: int) -> dict[s
             "differ": [o.claim.id for o in outcomes if not o.as_recorded],
             "clash": [o.claim.id for o in outcomes if o.verdict is Verdict.CLASH],
             "no_evidence": [o.claim.id for o in outcomes if o.silent],
+        },
+        "coverage": {
+            **coverage()._asdict(),
+            "list": [s._asdict() | {"claims": list(s.claims)} for s in STATEMENTS],
         },
         "tables": tables(outcomes),
         "claims": [_outcome(o) for o in outcomes],

@@ -8,6 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from lngeom.claims import Verdict
+from lngeom.claims.ba2016.coverage import coverage
 from lngeom.claims.evidence import Kind, Strength
 from lngeom.claims.problem import TITLES
 from lngeom.claims.registry import Claim, Outcome
@@ -79,8 +80,8 @@ def _largest(outcome: Outcome, *kinds: Kind) -> str:
 
 
 def summary(outcomes: Sequence[Outcome]) -> Table:
-    """Counts per verdict and strength."""
-    table = Table(title=f"{len(outcomes)} claims")
+    """Counts per verdict and strength; of more than one claim, also how much of the paper all claims treat."""
+    table = Table(title=f"{len(outcomes)} claims", caption=str(coverage()) if len(outcomes) > 1 else None)
     table.add_column("verdict")
     for strength in Strength:
         table.add_column(STRENGTHS[strength].lower(), justify="right")
