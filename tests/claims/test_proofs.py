@@ -23,6 +23,7 @@ CONDITIONAL = {
     "text.riemannian",
     "text.robust_to_scaling",
     "supplement.initialization",
+    "statements.gradients_follow_outputs",
     "statements.any_unit_rescaling",
     "statements.gains_scale_blocks",
     "statements.fixed_mean_and_variance",

@@ -13,9 +13,10 @@ from lngeom.symbolic.actions import SCALE
 from lngeom.symbolic.jacobian import LAYER, along
 from lngeom.symbolic.layers import LAYER_NORM, WEIGHT_NORM, Layer
 from lngeom.symbolic.proof import Proof, ProofError, equality
-from lngeom.symbolic.sums import H, KroneckerDelta, field, i, mean, n, total
+from lngeom.symbolic.sums import H, KroneckerDelta, derivative, field, i, mean, n, total
 
 IDS = (
+    "statements.gradients_follow_outputs",
     "statements.any_unit_rescaling",
     "statements.gains_scale_blocks",
     "statements.fixed_mean_and_variance",
@@ -85,6 +86,18 @@ def test_tanh_units_that_would_grow_turn_the_condition(problem, monkeypatch):
     assert verdict("statements.recurrent_grow_or_shrink", problem) is not Verdict.CONDITIONAL
 
 
+@pytest.mark.parametrize("fault", ["no correlation", "correlation everywhere", "larger changes"])
+def test_changes_of_another_kind_turn_the_gradients(problem, monkeypatch, fault):
+    right = sentences.changes_of_gradient
+    planted = {
+        "no correlation": lambda problem, correlated: right(problem, False),
+        "correlation everywhere": lambda problem, correlated: right(problem, True),
+        "larger changes": lambda problem, correlated: (1.1 if correlated else 1.0) * right(problem, correlated),
+    }
+    monkeypatch.setattr(sentences, "changes_of_gradient", planted[fault])
+    assert verdict("statements.gradients_follow_outputs", problem) is not Verdict.CONDITIONAL
+
+
 @pytest.mark.parametrize("images", ["noise", "one bright ring"])
 def test_images_of_another_kind_turn_the_boundary(problem, monkeypatch, images):
     found = np.random.default_rng(0).uniform(0.0, 16.0, (600, 8, 8))
@@ -115,6 +128,7 @@ def test_false_steps_of_their_proofs_are_refused():
         (along(LAYER_NORM, others), 0),
         (own_offset(i) - mean(own_offset, H), LAYER_NORM.numerator(LAYER)),
         (squared, rho * form),
+        (derivative(lambda t: LAYER.towards(V, t).a(n, i)), LAYER.a(n, i)),
     ):
         with pytest.raises(ProofError):
             Proof("false", "", (equality("", left, right),))

@@ -15,7 +15,6 @@ NO_MEASURE = "It names no quantity that could be measured."
 FULL_SIZE = "It needs the paper's data set and network at full size."
 SPEED = "It is about the speed of the authors' machines and software."
 RECURRENT_GAIN = "No experiment here varies the gain of recurrent batch norm."
-GRADIENTS = "No measure of the dependence is given. By the chain rule the gradient is linear in these outputs."
 
 
 class Statement(NamedTuple):
@@ -176,9 +175,12 @@ STATEMENTS: tuple[Statement, ...] = (
         (
             "the gradients with respect to the weights in one layer are highly dependent on the outputs of the neurons "
             "in the previous layer",
-            GRADIENTS,
+            ("statements.gradients_follow_outputs",),
         ),
-        ("especially if these outputs change in a highly correlated way", GRADIENTS),
+        (
+            "especially if these outputs change in a highly correlated way",
+            ("statements.gradients_follow_outputs",),
+        ),
         ("Batch normalization … was proposed to reduce such undesirable ‘‘covariate shift’’.", BACKGROUND),
         (
             "the batch normalization method rescales the summed inputs according to their variances under the "

@@ -1,5 +1,6 @@
 """Sentences of Sections 2, 3, 5.1, 5.2.2 and 6.7 that stand between the equations, made precise enough to check."""
 
+import itertools
 from collections.abc import Iterator
 from fractions import Fraction
 
@@ -20,12 +21,147 @@ from lngeom.claims.problem import NORMALIZERS, TITLES
 from lngeom.symbolic.actions import DELTA, SCALE
 from lngeom.symbolic.jacobian import GAIN, LAYER, SIGMA, along
 from lngeom.symbolic.layers import BATCH_NORM, LAYER_NORM, WEIGHT_NORM, Layer
-from lngeom.symbolic.proof import Assumption, Counterexample, Proof, Step, equality, refutation
-from lngeom.symbolic.sums import H, derivative, field, i, j, mean, n, total
+from lngeom.symbolic.proof import Assumption, Counterexample, Proof, Step, equality, fact, matrix, refutation
+from lngeom.symbolic.sums import D, H, N, derivative, field, i, j, mean, n, total
 from lngeom.symbolic.table import counterexample, expansion, general_steps
 from lngeom.transformations import DATASET_RECENTERING, WEIGHT_VECTOR_RESCALING
 
 TOPIC = "statements"
+CASES, DRAWS = 64, 1000
+
+
+def changes_of_gradient(problem: Problem, correlated: bool) -> Float[np.ndarray, "K H D"]:
+    """E[δ Δhᵀ] of many draws, for random δ and changes Δh of variance one, equal in all outputs or independent."""
+    generator = np.random.default_rng(problem.seed)
+    signals = generator.normal(size=(CASES, 16))
+    changes = generator.normal(size=(DRAWS, CASES, 1 if correlated else 24))
+    return signals.T @ np.broadcast_to(changes, (DRAWS, CASES, 24)) / CASES
+
+
+@claim(
+    "statements.gradients_follow_outputs",
+    topic=TOPIC,
+    source="Section 2",
+    statement=(
+        "The gradients of the weights of a layer depend on the outputs of the layer before, especially if these change "
+        "in a highly correlated way."
+    ),
+    formula=r"\partial L/\partial W = E[\delta h^\top],\quad E\|\delta \Delta h^\top\|_F^2 \propto \mathrm{tr}\,C",
+    assumptions=(
+        "dependence is the largest singular value of the gradient's change; by the sum of squares the correlation of "
+        "the outputs makes no difference",
+        "the signals δ from above stay, and changes of different cases are independent",
+    ),
+    context=Context(
+        sentence=(
+            "One of the challenges of deep learning is that the gradients with respect to the weights in one layer are "
+            "highly dependent on the outputs of the neurons in the previous layer especially if these outputs change "
+            "in a highly correlated way."
+        ),
+        before=(
+            "The parameters in the neural network are learnt using gradient-based optimization algorithms with the "
+            "gradients being computed by back-propagation."
+        ),
+        after=(
+            "Batch normalization [Ioffe and Szegedy, 2015] was proposed to reduce such undesirable ‘‘covariate shift’’."
+        ),
+        reading="Correlated changes move the gradient further in one direction than independent changes of equal size.",
+        verdict=(
+            "It holds: the gradient is linear in the outputs, and correlated changes add up in one direction. The "
+            "condition is needed because the sentence gives no measure of dependence."
+        ),
+        otherwise="By the sum of squares of the gradient's change, “especially” is refuted: correlation has no effect.",
+    ),
+    expected=Verdict.CONDITIONAL,
+)
+def gradients_follow_outputs(problem: Problem) -> Iterator[Evidence]:
+    """The gradient against E[δ hᵀ]; its change under correlated and independent changes of the outputs."""
+    generator = np.random.default_rng(problem.seed)
+    outputs, W, y = (generator.normal(size=shape) for shape in ((CASES, 5), (3, 5), (CASES, 3)))
+
+    def loss(weights):
+        z = outputs @ weights.T
+        return np.sum(np.log(1 + np.exp(z)) - y * z) / CASES
+
+    step = 1e-30
+    entries = step * np.eye(W.size).reshape(W.size, *W.shape)
+    gradient = np.array([np.imag(loss(W + 1j * entry)) / step for entry in entries]).reshape(W.shape)
+    signals = 1 / (1 + np.exp(-outputs @ W.T)) - y
+    yield agree("gradient of the weights, by complex steps, and E[δ hᵀ]", gradient, signals.T @ outputs / CASES)
+    together, alone = (changes_of_gradient(problem, correlated) for correlated in (True, False))
+    largest = [np.mean(np.linalg.norm(changes, 2, (1, 2)) ** 2) for changes in (together, alone)]
+    yield Evidence(
+        Kind.COUNTEREXAMPLE,
+        Role.SUPPORTS,
+        f"largest squared singular value of the change, correlated over independent: {largest[0] / largest[1]:.2f}; "
+        "its distance from 1",
+        passed=largest[0] > 1.5 * largest[1],
+        contradicts=largest[0] < largest[1],
+        residual=float(largest[0] / largest[1]) - 1,
+        tolerance=0.5,
+        samples=2 * len(together),
+    )
+    squares = [np.mean(np.sum(changes**2, (1, 2))) for changes in (together, alone)]
+    yield agree(
+        "sum of squares of the change, correlated and independent",
+        squares[0],
+        squares[1],
+        tol=0.1,
+        role=Role.FAILS_WITHOUT_CONDITION,
+    )
+
+
+def _largest_square(changes: sp.Matrix) -> sp.Expr:
+    """Largest squared singular value of an exact matrix."""
+    return sp.Max(*(changes.T * changes).eigenvals())
+
+
+@proves("statements.gradients_follow_outputs", "conditional")
+def gradients_follow_outputs_proof() -> Proof:
+    """The gradient is linear in the outputs; correlation moves its largest singular value, not its sum of squares."""
+    V, C, signal = field("V"), field("C"), field("delta")
+    moved = lambda t: total(lambda l: signal(n, l) * LAYER.towards(V, t).a(n, l), H)
+    moments = lambda s, r, d: KroneckerDelta(s, r) * C(d, d)
+    squares = total(
+        lambda l: total(
+            lambda d: total(lambda s: total(lambda r: signal(s, l) * signal(r, l) * moments(s, r, d), N), N), D
+        ),
+        H,
+    )
+    signs = list(itertools.product((-1, 1), repeat=2))
+    correlated = [sp.Matrix([[a, a], [b, b]]) for a, b in signs]
+    independent = [sp.Matrix([first, second]) for first in signs for second in signs]
+    average = lambda f, cases: sum(f(case) for case in cases) / sp.Integer(len(cases))
+    same = Counterexample(
+        "statements.gradients_follow_outputs by the sum of squares",
+        r"E\|\Delta G\|_F^2 \text{ depends on the correlation}",
+        {"C": matrix([[1, 1], [1, 1]]), "C'": matrix([[1, 0], [0, 1]])},
+        lambda v: (sp.Integer(v["C"].trace() == v["C'"].trace()), sp.S.Zero),
+        "Whether the mean sum of squares, tr C for δ = 1, is the same for correlated and independent changes: 1 for "
+        "yes (left), where 0 was stated (right).",
+    )
+    return Proof(
+        "statements.gradients_follow_outputs",
+        r"\partial L/\partial W = \textstyle\sum_n \delta_n h_n^\top",
+        (
+            equality(
+                "A change V of the weights changes the loss by ⟨V, δ hᵀ⟩: the gradient is linear in the outputs",
+                derivative(moved),
+                total(lambda l: total(lambda d: signal(n, l) * V(l, d) * LAYER.X(n, d), D), H),
+            ),
+            equality(
+                "The mean sum of squares of its change has tr C alone, whatever the correlations",
+                squares,
+                total(lambda s: total(lambda l: signal(s, l) ** 2, H), N) * total(lambda d: C(d, d), D),
+            ),
+            fact(
+                "Two units, cases and outputs, changes of ±1: the mean largest squared singular value is 4 or 3",
+                r"E\,s_1^2 = 4 \text{ (correlated)},\ 3 \text{ (independent)}",
+                lambda: [average(_largest_square, cases) for cases in (correlated, independent)] == [4, 3],
+            ),
+        ),
+        (Assumption("measured by the largest singular value", r"\|\Delta G\|_2", same),),
+    )
 
 
 @claim(
