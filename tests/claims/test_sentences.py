@@ -8,6 +8,7 @@ from lngeom import normalizers
 from lngeom.claims import Verdict, all_claims, numpy_reference, run
 from lngeom.claims.ba2016 import sentences
 from lngeom.claims.problem import NORMALIZERS
+from lngeom.information.reference import by_definition
 from lngeom.normalizers import Statistics
 from lngeom.symbolic.actions import SCALE
 from lngeom.symbolic.jacobian import LAYER, along
@@ -57,8 +58,6 @@ class Absolute(normalizers.WeightNorm):
         ("statements.any_unit_rescaling", "wn", Coupled()),
         ("statements.any_unit_rescaling", "wn", Absolute()),
         ("statements.any_unit_rescaling", "bn", normalizers.LayerNorm()),
-        ("statements.gains_scale_blocks", "bn", normalizers.LayerNorm()),
-        ("statements.gains_scale_blocks", "ln", normalizers.WeightNorm()),
         ("statements.fixed_mean_and_variance", "ln", normalizers.RMSNorm()),
         ("statements.fixed_mean_and_variance", "ln", normalizers.BatchNorm()),
         ("statements.fixed_mean_and_variance", "bn", normalizers.LayerNorm()),
@@ -67,6 +66,20 @@ class Absolute(normalizers.WeightNorm):
 def test_another_normalizer_turns_them(problem, monkeypatch, id, method, broken):
     monkeypatch.setitem(NORMALIZERS, method, broken)
     assert verdict(id, problem) is not Verdict.CONDITIONAL
+
+
+@pytest.mark.parametrize(("method", "other"), [("bn", "ln"), ("wn", "ln"), ("ln", "wn")])
+def test_another_reference_turns_the_blocks(problem, monkeypatch, method, other):
+    right = numpy_reference.natural_parameters
+    swapped = {method: other}
+    monkeypatch.setattr(numpy_reference, "natural_parameters", lambda m, p, x: right(swapped.get(m, m), p, x))
+    assert verdict("statements.gains_scale_blocks", problem) is not Verdict.CONDITIONAL
+
+
+def test_weight_blocks_are_those_of_the_fisher_matrix(problem):
+    model, params, inputs = problem.small("ln")
+    exact = by_definition(model, params, inputs)[: params.weights.size, : params.weights.size]
+    assert np.allclose(sentences.weight_blocks("ln", model.family, params, inputs), exact, rtol=1e-7, atol=1e-9)
 
 
 def test_a_fault_in_the_reference_turns_the_re_scaling(problem, monkeypatch):
