@@ -179,7 +179,7 @@ def verify(
         for note in dataset.notes:
             console.print(f"  {note}", highlight=False, markup=False)
         console.print(terminal.summary(outcomes))
-        for extra in (terminal.errata(outcomes), terminal.numbers_alone(outcomes)):
+        for extra in (terminal.context(outcomes), terminal.errata(outcomes), terminal.numbers_alone(outcomes)):
             if extra:
                 console.print(extra)
         console.print("Written: " + ", ".join(map(str, paths)), highlight=False, soft_wrap=True)

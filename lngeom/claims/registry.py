@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from lngeom.claims._rounding import weigh
+from lngeom.claims.context import Context
 from lngeom.claims.evidence import Evidence, Kind, NoEvidence, Role, Strength, Verdict, decide, strength_of
 from lngeom.claims.problem import Problem
 from lngeom.claims.results import NoResults
@@ -28,6 +29,8 @@ class Claim:
         expected: the recorded verdict.
         correction: what is true instead; given exactly where the recorded verdict is "refuted".
         why_numeric: why the claim rests on numbers alone, where no proof of it is registered.
+        context: the paper's sentence with its surroundings, and how it is read; given where a sentence of the paper is
+            refuted or conditional.
         check: yields evidence; without any the verdict is undecided.
     """
 
@@ -40,6 +43,7 @@ class Claim:
     assumptions: tuple[str, ...] = ()
     correction: str = ""
     why_numeric: str = ""
+    context: Context | None = None
     check: Check = lambda problem: ()
 
 

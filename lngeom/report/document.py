@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import numpy as np
 from lngeom import __version__, paper
 from lngeom._files import replacing
 from lngeom.claims import Verdict
+from lngeom.claims.ba2016.coverage import STATEMENTS, coverage
 from lngeom.claims.evidence import Evidence, Strength
 from lngeom.claims.registry import Outcome
 from lngeom.data import Dataset
@@ -60,6 +62,10 @@ def document(outcomes: Sequence[Outcome], dataset: Dataset, seed: int) -> dict[s
             "clash": [o.claim.id for o in outcomes if o.verdict is Verdict.CLASH],
             "no_evidence": [o.claim.id for o in outcomes if o.silent],
         },
+        "coverage": {
+            **coverage()._asdict(),
+            "list": [s._asdict() | {"claims": list(s.claims)} for s in STATEMENTS],
+        },
         "tables": tables(outcomes),
         "claims": [_outcome(o) for o in outcomes],
     }
@@ -74,7 +80,8 @@ def _version(name: str) -> str:
 
 def _outcome(outcome: Outcome) -> dict[str, Any]:
     claim = outcome.claim
-    return {
+    context = {"context": asdict(claim.context)} if claim.context else {}
+    return context | {
         "id": claim.id,
         "topic": claim.topic,
         "source": claim.source,

@@ -8,6 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from lngeom.claims import Verdict
+from lngeom.claims.ba2016.coverage import coverage
 from lngeom.claims.evidence import Kind, Strength
 from lngeom.claims.problem import TITLES
 from lngeom.claims.registry import Claim, Outcome
@@ -85,8 +86,8 @@ def _largest(outcome: Outcome, *kinds: Kind) -> str:
 
 
 def summary(outcomes: Sequence[Outcome]) -> Table:
-    """Counts per verdict and strength."""
-    table = Table(title=f"{len(outcomes)} claims")
+    """Counts per verdict and strength; of more than one claim, also how much of the paper all claims treat."""
+    table = Table(title=f"{len(outcomes)} claims", caption=str(coverage()) if len(outcomes) > 1 else None)
     table.add_column("verdict")
     shown = [s for s in Strength if any(o.strength is s for o in outcomes)]
     for strength in shown:
@@ -127,6 +128,24 @@ def numbers_alone(outcomes: Sequence[Outcome]) -> Table | None:
     for claim in found:
         table.add_row(Text(claim.id), Text(claim.why_numeric))
     return table
+
+
+def context(outcomes: Sequence[Outcome]) -> Panel | None:
+    """The paper's sentence, in bold in its context, and how it is read; only where a single claim was checked."""
+    if len(outcomes) != 1 or outcomes[0].claim.context is None:
+        return None
+    found = outcomes[0].claim.context
+    text = Text(f"{found.before} " if found.before else "")
+    text.append(found.sentence, style="bold").append(f" {found.after}" if found.after else "")
+    readings = (
+        ("Charitable reading", found.reading),
+        ("Verdict under it", found.verdict),
+        ("Read otherwise", found.otherwise),
+    )
+    for heading, reading in readings:
+        if reading:
+            text.append(f"\n\n{heading}: ", style="dim").append(reading)
+    return Panel(text, title="The paper says", title_align="left")
 
 
 def clashes(outcomes: Sequence[Outcome]) -> Panel | None:

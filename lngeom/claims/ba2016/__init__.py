@@ -7,6 +7,7 @@ from lngeom.claims.ba2016 import nullspace as nullspace
 from lngeom.claims.ba2016 import scaling as scaling
 from lngeom.claims.ba2016 import metric as metric
 from lngeom.claims.ba2016 import statements as statements
+from lngeom.claims.ba2016 import sentences as sentences
 from lngeom.claims.ba2016 import recurrent as recurrent
 from lngeom.claims.ba2016 import hidden_dynamics as hidden_dynamics
 # isort: on

@@ -16,6 +16,7 @@ from sympy import Expr, Function, KroneckerDelta, sqrt
 from lngeom import families
 from lngeom._types import GLMParameters
 from lngeom.claims import Problem, Role, Verdict, agree, claim, differ, proves, same_integer, vanishes
+from lngeom.claims.context import Context
 from lngeom.claims.evidence import Evidence
 from lngeom.claims.problem import TITLES, Case
 from lngeom.information import FisherOperator, fisher, reference
@@ -100,6 +101,23 @@ def certified(
         r"\tfrac12\delta^\top F\delta"
     ),
     assumptions=("expectation over x on both sides", "δ → 0; the remainder is O(‖δ‖³)"),
+    context=Context(
+        sentence=(
+            "The Riemannian metric under KL was previously studied [Amari, 1998] and was shown to be well approximated "
+            "under second order Taylor expansion using the Fisher information matrix:"
+        ),
+        before=(
+            "Intuitively, it measures the changes in the model output from the parameter space along a tangent "
+            "direction."
+        ),
+        after="[Eqs. 8, 9] where, δ is a small change to the parameters.",
+        reading="The divergence on the left has the expectation over x that Eq. 9 has.",
+        verdict=(
+            "The approximation holds to second order. Eq. 8 does not print the expectation on its left side, which "
+            "makes it a condition."
+        ),
+        otherwise="As printed, for one x, it is refuted: F is a mean over x.",
+    ),
     expected=Verdict.CONDITIONAL,
 )
 def equation_8(problem: Problem):
@@ -297,6 +315,26 @@ def equation_9_proof() -> Proof:
     assumptions=(
         "its points are input–output relations, as the paper says: parameters up to directions that leave the output",
     ),
+    context=Context(
+        sentence="Under the KL divergence metric, the parameter space is a Riemannian manifold.",
+        before=(
+            "The learnable parameters in a statistical model form a smooth manifold that consists of all possible "
+            "input-output relations of the model. …"
+        ),
+        after=(
+            "The curvature of a Riemannian manifold is entirely captured by its Riemannian metric, whose quadratic "
+            "form is denoted as ds²."
+        ),
+        reading=(
+            "The points of the manifold are input–output relations, as the paragraph says: parameters with equal "
+            "outputs are one point."
+        ),
+        verdict=(
+            "On these points F is positive definite, and the statement holds. The condition is needed because the "
+            "sentence says “parameter space”."
+        ),
+        otherwise="For the parameters themselves it is refuted for layer norm: F is singular along vec(W).",
+    ),
     expected=Verdict.CONDITIONAL,
 )
 def riemannian(problem: Problem):
@@ -364,6 +402,22 @@ def riemannian_proof() -> Proof:
     topic=TOPIC,
     source="Eq. 10, text below it",
     statement="In Eq. 10, c(·) is the log partition function.",
+    context=Context(
+        sentence=(
+            "where, f(·) is the transfer function …, η(·) is a real valued function and c(·) is the log partition "
+            "function."
+        ),
+        before=(
+            "To be consistent with the previous sections, the log likelihood of the GLM can be written using the "
+            "summed inputs a as the following: [Eqs. 10, 11]"
+        ),
+        after="φ is a constant that scales the output variance.",
+        reading="Eq. 10 is right, and only the name of c is in question.",
+        verdict=(
+            "The logarithm of the partition function depends on the parameters. In Eq. 10 that function is η; c(y, φ) "
+            "does not depend on them."
+        ),
+    ),
     expected=Verdict.REFUTED,
     correction="η(·) is the log-partition function; c(y, φ) is the logarithm of the base measure.",
 )
@@ -429,6 +483,19 @@ def equation_10_wording_proof() -> Counterexample:
     statement="E[y|x] = f(z) and Var[y|x] = φ f′(z), where f is the transfer function.",
     formula=r"E[y|\mathbf x] = f(a+b),\quad \mathrm{Var}[y|\mathbf x] = \phi f'(a+b)",
     assumptions=("f = η′; this excludes ReLU",),
+    context=Context(
+        sentence="where, f(·) is the transfer function that is the analog of the non-linearity in neural networks, …",
+        before=(
+            "A generalized linear model (GLM) can be regarded as parameterizing an output distribution from the "
+            "exponential family using a weight vector w and bias scalar b. … [Eqs. 10, 11]"
+        ),
+        after="φ is a constant that scales the output variance.",
+        reading="f is the canonical transfer function η′, which Eq. 10 implies since a + b is its natural parameter.",
+        verdict=(
+            "Both moments are exact. The condition is needed because the text calls f the analog of any non-linearity."
+        ),
+        otherwise="For a non-linearity other than η′, such as ReLU in Section 3, it is refuted.",
+    ),
     expected=Verdict.CONDITIONAL,
 )
 def equation_11(problem: Problem):
@@ -681,6 +748,29 @@ def equation_13_14_wn_proof() -> Proof:
     formula=(
         r"\chi_i = \mathbf x - \frac{\partial\mu_i}{\partial w_i} - "
         r"\frac{a_i-\mu_i}{\sigma_i}\frac{\partial\sigma_i}{\partial w_i}"
+    ),
+    context=Context(
+        sentence=(
+            "Without loss of generality, we denote F̄ as the Fisher information matrix under the normalized "
+            "multi-dimensional GLM with the additional gain parameters θ = vec([W, b, g]ᵀ):"
+        ),
+        before=(
+            "We obtain normalized GLMs by applying the normalization methods to the summed inputs a in the original "
+            "model through μ and σ."
+        ),
+        after=(
+            "[Eqs. 13, 14] … Notice that, comparing to standard GLM, the block F̄_ij along the weight vector w_i "
+            "direction is scaled by the gain parameters and the normalization scalar σ_i."
+        ),
+        reading=(
+            "The derivatives of μ_i and σ_i in Eq. 14 are those of layer norm, and the blocks F̄_ij are meant for "
+            "layer norm too: the next pages use them for it."
+        ),
+        verdict=(
+            "The printed matrix lacks the derivatives of z_k by w_i for k ≠ i. Its diagonal blocks differ from the "
+            "Fisher matrix too, so it is not a block-diagonal approximation of it either."
+        ),
+        otherwise="If only batch norm and weight norm are meant, it holds (equation.13_14.bn, equation.13_14.wn).",
     ),
     expected=Verdict.REFUTED,
     correction=(

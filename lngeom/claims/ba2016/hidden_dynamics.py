@@ -7,6 +7,7 @@ import numpy as np
 
 from lngeom import nn
 from lngeom.claims import Problem, Role, Verdict, agree, claim, differ, same_integer
+from lngeom.claims.context import Context
 from lngeom.claims.evidence import Evidence, Kind
 from lngeom.nn import dynamics
 
@@ -58,6 +59,26 @@ def _smaller(description: str, ratio: float, bound: float, **more) -> Evidence:
     assumptions=(
         "stable: how fast tangents and gradients grow, and how large hidden vectors are, hardly depends on the size "
         "of the recurrent weights; not that they do not grow",
+    ),
+    context=Context(
+        sentence=(
+            "In a layer normalized RNN, the normalization terms make it invariant to re-scaling all of the summed "
+            "inputs to a layer, which results in much more stable hidden-to-hidden dynamics."
+        ),
+        before=(
+            "In a standard RNN, there is a tendency for the average magnitude of the summed inputs to the recurrent "
+            "units to either grow or shrink at every time-step, leading to exploding or vanishing gradients."
+        ),
+        after="",
+        reading=(
+            "Dynamics are stable if rates of growth and sizes of hidden vectors depend little on the size of the "
+            "recurrent weights."
+        ),
+        verdict=(
+            "Over gains from 0.5 to 3 both ranges are less than a fifth of those of the standard network. The "
+            "condition is this meaning of “stable”."
+        ),
+        otherwise="If “stable” means that tangents and gradients do not grow, it is refuted: at gain 3 they grow.",
     ),
     expected=Verdict.CONDITIONAL,
     why_numeric="A statement about typical networks, measured on random ones.",

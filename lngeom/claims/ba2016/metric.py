@@ -9,6 +9,7 @@ from lngeom import families, metric
 from lngeom._types import GLMParameters
 from lngeom.claims import Problem, Role, Verdict, agree, claim, differ, proves
 from lngeom.claims.ba2016.fisher import KL_TOLERANCE, LAMBDA, PHI, automatic, divergences
+from lngeom.claims.context import Context
 from lngeom.claims.problem import Case
 from lngeom.symbolic.actions import DELTA, moved
 from lngeom.symbolic.jacobian import GAIN, LAYER
@@ -36,6 +37,22 @@ def _delta(problem: Problem, units: int):
     source="Eq. 32",
     statement="Under batch norm, ds² along the gains is ½ δ_gᵀ E[Cov[y|x]/φ²] δ_g.",
     formula=r"ds^2 = \tfrac12\delta_g^\top E\left[\frac{\mathrm{Cov}[\mathbf y|\mathbf x]}{\phi^2}\right]\delta_g",
+    context=Context(
+        sentence="Specifically, under batch normalization:",
+        before=(
+            "The KL metric, ie how much the gradient update changes the model prediction, for the normalized model "
+            "depends only on the magnitude of the prediction error."
+        ),
+        after="[Eq. 32] Under layer normalization: [Eq. 33]",
+        reading=(
+            "Batch norm's normalized inputs have mean square one over the data, so that they leave the expectation."
+        ),
+        verdict=(
+            "They leave it only where the responses' variance is uncorrelated with their square. This is not so for "
+            "logistic and Poisson responses, and the section is about the exponential family."
+        ),
+        otherwise="For Gaussian responses alone it holds.",
+    ),
     expected=Verdict.REFUTED,
     correction=(
         "½ δ_gᵀ E[Λ_ij n_i n_j] δ_g. For independent responses the two agree exactly where λ_i is uncorrelated with "
@@ -180,6 +197,26 @@ def equation_34_proof() -> Proof:
         "In the standard GLM, ds² along δ_i w_i/‖w_i‖ and δ_j w_j/‖w_j‖ is the one term δ_i δ_j/(2φ²) E[Cov(y_i, "
         "y_j|x) a_i a_j]/(‖w_i‖‖w_j‖)."
     ),
+    context=Context(
+        sentence=(
+            "We project the gradient updates to the gain parameter δ_gi of the i^th neuron to its weight vector as "
+            "δ_gi w_i/‖w_i‖₂ in the standard GLM model:"
+        ),
+        before=(
+            "Whereas, the KL metric in the standard GLM is related to its activities a_i = w_iᵀx, that is depended on "
+            "both its current weights and input data."
+        ),
+        after=(
+            "[Eq. 35] The batch normalized and layer normalized models are therefore more robust to the scaling of the "
+            "input and its parameters than the standard model."
+        ),
+        reading="Both weight vectors change at once, as on the left side of Eq. 35.",
+        verdict=(
+            "The left side is then a sum of four terms and the right side is one of them. For independent GLMs, as in "
+            "Section 5.2.2, the printed term is zero and the left side is not."
+        ),
+        otherwise="If the right side is meant as one entry (i, j) of the sum, that entry is right.",
+    ),
     expected=Verdict.REFUTED,
     correction=(
         "The left side is the sum of four such terms, over (p, q) in {i, j}²; for independent responses the printed "
@@ -281,6 +318,30 @@ def equation_35_proof() -> Counterexample:
         "For batch and layer normalized models the metric along the gains depends only on the magnitude of the "
         "prediction error."
     ),
+    context=Context(
+        sentence=(
+            "We show that Riemannian metric along the magnitude of the incoming weights for the standard GLM is scaled "
+            "by the norm of its input, whereas learning the gain parameters for the batch normalized and layer "
+            "normalized models depends only on the magnitude of the prediction error."
+        ),
+        before=(
+            "The direction along the gain parameters in F̄ captures the geometry for the magnitude of the incoming "
+            "weights."
+        ),
+        after=(
+            "Learning the magnitude of incoming weights in the normalized model is therefore, more robust to the "
+            "scaling of the input and its parameters than in the standard model."
+        ),
+        reading="The prediction error is the covariance of the responses under the model, as in Eqs. 32 and 33.",
+        verdict=(
+            "The metric also has the factors n_i n_j, which Eq. 33 prints: models with equal covariances have "
+            "different metrics."
+        ),
+        otherwise=(
+            "If “depends only” denies a dependence on the size of inputs and weights, it holds for batch and layer "
+            "norm (text.robust_to_scaling)."
+        ),
+    ),
     expected=Verdict.REFUTED,
     correction=(
         "It is the model's variance (not its error) times n_i n_j: E[Λ_ij n_i n_j]. It does not change when W or X is "
@@ -343,6 +404,26 @@ def prediction_error_only_proof() -> Counterexample:
         "ε = 0",
         "as to the parameters: the responses' variance depends on their mean, as for logistic ones; for Gaussian ones "
         "the standard model is as robust",
+    ),
+    context=Context(
+        sentence=(
+            "Learning the magnitude of incoming weights in the normalized model is therefore, more robust to the "
+            "scaling of the input and its parameters than in the standard model."
+        ),
+        before=(
+            "… whereas learning the gain parameters for the batch normalized and layer normalized models depends only "
+            "on the magnitude of the prediction error."
+        ),
+        after="See Appendix for detailed derivations.",
+        reading=(
+            "The normalized model is batch or layer norm, and the comparison is between metrics along magnitudes when "
+            "X or W is multiplied by a number."
+        ),
+        verdict=(
+            "For the input it holds in every family. For the parameters the standard model must see the scale of W at "
+            "all, which a Gaussian one does not."
+        ),
+        otherwise="If “more robust” includes equal robustness, it holds without this condition.",
     ),
     expected=Verdict.CONDITIONAL,
 )

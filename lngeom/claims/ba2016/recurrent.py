@@ -11,6 +11,7 @@ from lngeom import nn
 from lngeom.claims import Problem, Role, Verdict, agree, claim, differ, numpy_reference, proves, same_integer, vanishes
 from lngeom.claims.ba2016.metric import POSITIVE
 from lngeom.claims.ba2016.table1 import POSITIVE_EPSILON, scaling_assumptions
+from lngeom.claims.context import Context
 from lngeom.claims.evidence import Evidence, Kind
 from lngeom.nn.gated import LSTMState
 from lngeom.symbolic.actions import DELTA
@@ -63,6 +64,23 @@ def run(problem: Problem, cell):
     statement="The layer-normalized RNN is invariant to re-scaling all of the summed inputs to a layer.",
     formula=r"\mathbf h^t = f\left[\tfrac{\mathbf g}{\sigma^t}\odot(\mathbf a^t-\mu^t)+\mathbf b\right]",
     assumptions=("δ > 0", "ε = 0", "σ > 0"),
+    context=Context(
+        sentence=(
+            "In a layer normalized RNN, the normalization terms make it invariant to re-scaling all of the summed "
+            "inputs to a layer, which results in much more stable hidden-to-hidden dynamics."
+        ),
+        before=(
+            "In a standard RNN, there is a tendency for the average magnitude of the summed inputs to the recurrent "
+            "units to either grow or shrink at every time-step, leading to exploding or vanishing gradients."
+        ),
+        after="",
+        reading="A re-scaling is by one positive factor for all summed inputs of a step, and ε is zero as in Eq. 4.",
+        verdict=(
+            "The invariance is exact. It is conditional because the sentence does not say that the factor is positive "
+            "and Eq. 4 has no ε."
+        ),
+        otherwise="For a factor of any sign it is refuted: a negative one changes the output.",
+    ),
     expected=Verdict.CONDITIONAL,
 )
 def equation_4(problem: Problem):
@@ -244,6 +262,19 @@ def equation_20_proof() -> Proof:
     topic=TOPIC,
     source="Eqs. 23–28",
     statement="One matrix W_x gives both the stacked gates (Eqs. 23, 26) and the candidate (Eqs. 24, 27) of the GRU.",
+    context=Context(
+        sentence="These experiments utilize a variant of gated recurrent unit which is defined as follows:",
+        before="",
+        after="[Eqs. 23–25] Layer normalization is applied as follows: [Eqs. 26–28]",
+        reading=(
+            "W_x stands for two matrices, one of the gates and one of the candidate, and products of vectors are "
+            "element-wise."
+        ),
+        verdict=(
+            "With this reading the equations are the cell, and the correction states it. Refuted is the notation "
+            "alone: one W_x cannot have H and 2H rows."
+        ),
+    ),
     expected=Verdict.REFUTED,
     correction=(
         "The gates need a matrix of 2H rows and the candidate one of H rows: two matrices. Two ⊙ are missing in Eqs. "
@@ -277,6 +308,22 @@ def equation_23_28(problem: Problem):
     statement="Each α is initialized to a vector of zeros and each β to a vector of ones: biases 0 and gains 1.",
     assumptions=(
         "α is the additive and β the multiplicative parameter, as the sentence before says; in Eq. 15 α multiplies",
+    ),
+    context=Context(
+        sentence="Each α_i is initialized to a vector of zeros and each β_i is initialized to a vector of ones.",
+        before="where α_i, β_i are the additive and multiplicative parameters, respectively.",
+        after=(
+            "[Section 6:] Unless otherwise noted, the default initialization of layer normalization is to set the "
+            "adaptive gains to 1 and the biases to 0 in the experiments."
+        ),
+        reading=(
+            "α is the additive and β the multiplicative parameter, as the sentence before says: biases 0 and gains 1."
+        ),
+        verdict=(
+            "The sentence holds and agrees with Section 6. The condition is needed because Eq. 15 gives α the gains "
+            "and β the biases."
+        ),
+        otherwise="With the names of Eq. 15 it is refuted: gains 0 give no gradient of the weights.",
     ),
     expected=Verdict.CONDITIONAL,
 )

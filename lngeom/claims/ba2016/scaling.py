@@ -11,6 +11,7 @@ from lngeom import families
 from lngeom._types import GLMParameters
 from lngeom.claims import Problem, Role, Verdict, agree, claim, differ, proves
 from lngeom.claims.ba2016.fisher import SMALL, automatic, weight_blocks
+from lngeom.claims.context import Context
 from lngeom.claims.problem import TITLES
 from lngeom.information import fisher
 from lngeom.symbolic.actions import DELTA
@@ -176,6 +177,29 @@ def no_power_law_ln_proof() -> Proof:
     source="Section 5.2.2, implicit learning rate reduction",
     statement=(
         "If the norm of w_i grows twice as large, the curvature along the w_i direction changes by a factor of 1/2."
+    ),
+    context=Context(
+        sentence=(
+            "The curvature along the w_i direction will change by a factor of ½ because the σ_i will also be twice as "
+            "large."
+        ),
+        before=(
+            "If the norm of the weight vector w_i grows twice as large, even though the model's output remains the "
+            "same, the Fisher information matrix will be different."
+        ),
+        after=(
+            "As a result, for the same parameter update in the normalized model, the norm of the weight vector "
+            "effectively controls the learning rate for the weight vector."
+        ),
+        reading=(
+            "The curvature is the quadratic form ds², as in Section 5.2.1: “The curvature of a Riemannian manifold is "
+            "entirely captured by its Riemannian metric, whose quadratic form is denoted as ds²”."
+        ),
+        verdict="The factor is ¼, because σ_i enters the form of w_i twice.",
+        otherwise=(
+            "If the curvature is the length ds, or a block of w_i with another parameter, the factor is ½ and the "
+            "sentence holds."
+        ),
     ),
     expected=Verdict.REFUTED,
     correction=(

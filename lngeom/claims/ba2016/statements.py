@@ -10,6 +10,7 @@ import sympy as sp
 from sympy import Expr, KroneckerDelta, sqrt
 
 from lngeom.claims import Problem, Role, Verdict, agree, claim, differ, proves
+from lngeom.claims.context import Context
 from lngeom.claims.evidence import Evidence, Kind
 from lngeom.normalizers import BatchNorm
 from lngeom.symbolic.jacobian import GAIN, LAYER, SIGMA
@@ -427,6 +428,29 @@ def _correlations(problem: Problem, x: np.ndarray, gain: float, depth: int) -> t
         "C)², C = Cov(Δh)",
         "with ReLU more than with tanh where tanh saturates (inputs of large mean, large weights); less for centred "
         "inputs and weights of gain 1",
+    ),
+    context=Context(
+        sentence=(
+            "Notice that changes in the output of one layer will tend to cause highly correlated changes in the summed "
+            "inputs to the next layer, especially with ReLU units whose outputs can change by a lot."
+        ),
+        before=(
+            "We now consider the layer normalization method which is designed to overcome the drawbacks of batch "
+            "normalization."
+        ),
+        after=(
+            "This suggests the ‘‘covariate shift’’ problem can be reduced by fixing the mean and the variance of the "
+            "summed inputs within each layer."
+        ),
+        reading=(
+            "“Tend to” speaks of typical networks, and “especially” of those whose ReLU outputs change more than "
+            "outputs of other units."
+        ),
+        verdict=(
+            "Changes are correlated as far as outputs move in few directions. ReLU units raise the correlation where "
+            "tanh units saturate, and lower it for centred inputs and weights of gain 1."
+        ),
+        otherwise="For every network it is refuted by centred inputs and weights of gain 1.",
     ),
     expected=Verdict.CONDITIONAL,
     why_numeric="A statement about typical random networks: its terms ('tend to', 'highly') have no algebraic form.",

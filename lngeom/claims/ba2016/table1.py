@@ -13,6 +13,7 @@ from sympy import Expr, KroneckerDelta, sqrt
 from lngeom import normalizers
 from lngeom._types import GLMParameters
 from lngeom.claims import Problem, Role, Verdict, agree, claim, differ, numpy_reference, proves, vanishes
+from lngeom.claims.context import Context
 from lngeom.claims.evidence import Evidence
 from lngeom.claims.problem import NORMALIZERS, TITLES, Case
 from lngeom.claims.registry import Claim, register
@@ -37,6 +38,20 @@ from lngeom.transformations.actions import AffineAction, Column, Transformation
 
 TOPIC = "invariance"
 POSITIVE = ("δ > 0", "ε = 0", "σ > 0")
+CELLS = Context(
+    sentence="Table 1: Invariance properties under the normalization methods.",
+    before="",
+    after="Table 1 highlights the following invariance results for three normalization methods.",
+    reading="A cell names a transformation. A re-scaling is by a positive factor, and Eqs. 2 and 3 have no ε.",
+    verdict=(
+        "These are the table's own assumptions, so a cell that is right under them holds. Eqs. 6 and 7 are "
+        "conditional because they print the factor δ as a free variable."
+    ),
+    otherwise=(
+        "With a factor of any sign, “Invariant” to a re-scaling would be conditional as in Eqs. 6 and 7: a negative "
+        "factor changes the sign of the normalized values."
+    ),
+)
 DRAWS = 3
 REFERENCE_ROWS = 256
 
@@ -87,6 +102,7 @@ def _register_table() -> None:
                     statement=f"{TITLES[method]} {says} {column.title.lower()}.",
                     formula=column.formula,
                     assumptions=POSITIVE if invariant else (),
+                    context=CELLS,
                     expected=Verdict.HOLDS,
                     check=table_cell(method, column, invariant),
                 )
@@ -166,6 +182,22 @@ def equation_3_proof() -> Proof:
     source="Section 5.1, after Eq. 5",
     statement="For layer norm and batch norm, μ and σ are computed according to Eqs. 2 and 3.",
     assumptions=("the equations are not named in the order of the methods: layer norm is Eq. 3, batch norm is Eq. 2",),
+    context=Context(
+        sentence=(
+            "Note that for layer normalization and batch normalization, μ and σ is computed according to Eq. 2 and 3."
+        ),
+        before="They also learn an adaptive bias b and gain g for each neuron after the normalization. [Eq. 5]",
+        after="In weight normalization, μ is 0, and σ = ‖w‖₂.",
+        reading=(
+            "The two equations together give the two methods; no order is meant, since the sentence has no "
+            "“respectively”."
+        ),
+        verdict=(
+            "The sentence holds: layer norm is Eq. 3, and batch norm is Eq. 2. The condition is that the order carries "
+            "no meaning."
+        ),
+        otherwise="In order, it is refuted: each method would have the other's statistics.",
+    ),
     expected=Verdict.CONDITIONAL,
 )
 def references_swapped(problem: Problem):
@@ -225,6 +257,25 @@ def _conditions(case: Case, scaled: Transformation, flipped: Transformation, rat
     statement="Layer norm computes the same output from W and from W′ = δW + 1γᵀ.",
     formula=r"\mathbf h' = f\left(\tfrac{\mathbf g}{\sigma'}(W'\mathbf x-\mu')+\mathbf b\right) = \mathbf h",
     assumptions=POSITIVE,
+    context=Context(
+        sentence="Under layer normalization, the two models effectively compute the same output:",
+        before=(
+            "Let there be two sets of model parameters θ, θ' whose weight matrices W and W' differ by a scaling factor "
+            "δ and all of the incoming weights in W' are also shifted by a constant vector γ, that is W' = δW + 1γᵀ."
+        ),
+        after=(
+            "[Eq. 6] Notice that if normalization is only applied to the input before the weights, the model will not "
+            "be invariant to re-scaling and re-centering of the weights."
+        ),
+        reading=(
+            "A scaling factor is positive, ε is zero as in Eq. 3, and the summed inputs of a case are not all equal."
+        ),
+        verdict=(
+            "The equation holds. It is conditional, unlike the cells of Table 1, because it prints δ as a free "
+            "variable. A cell of the table names a re-scaling and has no δ."
+        ),
+        otherwise="For a δ of any sign it is refuted: δ < 0 changes the sign of the normalized values.",
+    ),
     expected=Verdict.CONDITIONAL,
 )
 def equation_6(problem: Problem):
@@ -333,6 +384,29 @@ def equation_6_proof() -> Proof:
     statement="Layer norm's output does not change when a single case x is re-scaled to δx.",
     formula=r"h_i' = f\left(\tfrac{g_i}{\delta\sigma}(\delta w_i^\top\mathbf x-\delta\mu)+b_i\right) = h_i",
     assumptions=POSITIVE,
+    context=Context(
+        sentence=(
+            "It is easy to see re-scaling individual data points does not change the model’s prediction under layer "
+            "normalization."
+        ),
+        before="Let x' be a new data point obtained by re-scaling x by δ. Then we have, [Eq. 7]",
+        after=(
+            "Similar to the re-centering of the weight matrix in layer normalization, we can also show that batch "
+            "normalization is invariant to re-centering of the dataset."
+        ),
+        reading=(
+            "A re-scaling is by a positive factor, ε is zero as in Eq. 3, and the summed inputs of a case are not all "
+            "equal."
+        ),
+        verdict=(
+            "The equation holds. It is conditional, unlike the cells of Table 1, because it prints δ as a free "
+            "variable and δσ as the new scale. A cell of the table names a re-scaling and has no δ."
+        ),
+        otherwise=(
+            "For a δ of any sign it is refuted: the scale of δx is |δ|σ, and δ < 0 changes the sign of the normalized "
+            "values."
+        ),
+    ),
     expected=Verdict.CONDITIONAL,
 )
 def equation_7(problem: Problem):
@@ -375,6 +449,20 @@ def equation_7_proof() -> Proof:
     topic=TOPIC,
     source="Section 5.1, data re-scaling",
     statement="All the normalization methods are invariant to re-scaling the dataset.",
+    context=Context(
+        sentence=(
+            "We can show that all the normalization methods are invariant to re-scaling the dataset by verifying that "
+            "the summed inputs of neurons stays constant under the changes."
+        ),
+        before="Data re-scaling and re-centering:",
+        after="Furthermore, layer normalization is invariant to re-scaling of individual training cases, …",
+        reading=(
+            "“All the normalization methods” are the three that the section and Table 1 compare: batch, weight and "
+            "layer norm."
+        ),
+        verdict="Weight norm is not invariant, and Table 1 has “No” in this cell. Batch norm and layer norm are.",
+        otherwise="If only the methods that Table 1 marks as invariant are meant, it holds and repeats the table.",
+    ),
     expected=Verdict.REFUTED,
     correction="Not weight norm, as Table 1 itself says: z becomes gδŵᵀx + b. Batch and layer norm are.",
 )
@@ -416,6 +504,26 @@ def all_methods_dataset_rescaling_proof() -> Counterexample:
     topic=TOPIC,
     source="Section 7",
     statement="Layer norm is invariant to per training-case feature shifting.",
+    context=Context(
+        sentence="We showed that layer normalization is invariant to per training-case feature shifting and scaling.",
+        before=(
+            "We provided a theoretical analysis that compared the invariance properties of layer normalization with "
+            "batch normalization and weight normalization."
+        ),
+        after=(
+            "Empirically, we showed that recurrent neural networks benefit the most from the proposed method "
+            "especially for long sequences and small mini-batches."
+        ),
+        reading=(
+            "A feature is an input of the layer, and a shift adds the same number to all features of one case: x → x + "
+            "c1."
+        ),
+        verdict=(
+            "Even this shift changes the output, unless all rows of W have the same sum. The scaling holds "
+            "(equation.7)."
+        ),
+        otherwise="If the features are the summed inputs, a → a + c1, it holds.",
+    ),
     expected=Verdict.REFUTED,
     correction=(
         "It is true of the summed inputs, a → a + c1. It is not true of the input, x → x + c1, unless W1 is a multiple "

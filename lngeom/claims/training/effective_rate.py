@@ -9,6 +9,7 @@ import optax
 
 from lngeom import families
 from lngeom.claims import Problem, Role, Verdict, agree, claim, differ, vanishes
+from lngeom.claims.context import Context
 from lngeom.claims.problem import NORMALIZERS, TITLES
 from lngeom.claims.training.network import (
     Network,
@@ -41,6 +42,23 @@ INVARIANT = ("bn", "wn", "ln", "rms")
         "the update is the same, or its size is, as under Adam and Lion; under SGD and momentum the gradient is halved "
         "too, and the angle falls to 1/4",
         "small steps",
+    ),
+    context=Context(
+        sentence=(
+            "As a result, for the same parameter update in the normalized model, the norm of the weight vector "
+            "effectively controls the learning rate for the weight vector."
+        ),
+        before=(
+            "The curvature along the w_i direction will change by a factor of ½ because the σ_i will also be twice as "
+            "large."
+        ),
+        after="During learning, it is harder to change the orientation of the weight vector with large norm.",
+        reading="The update of the parameters is the same at both norms, as the sentence says.",
+        verdict=(
+            "Weights twice as long then turn by half the angle, to first order. Optimizers whose update has a fixed "
+            "size, as Adam's, keep the condition."
+        ),
+        otherwise="If the gradient step is meant, whose gradient is halved too, the angle falls to ¼ and ½ is refuted.",
     ),
     expected=Verdict.CONDITIONAL,
     why_numeric="Angles over steps of optax's own optimizers.",
@@ -186,6 +204,20 @@ def _learn_magnitude(net: Network, targets, factor: float, rate: float, method: 
         "through ‖w‖ in a standard model, where its curvature is multiplied by the square of the scale."
     ),
     assumptions=("batch or layer norm; not weight norm, whose gains see the scale of the input",),
+    context=Context(
+        sentence=(
+            "Learning the magnitude of incoming weights in the normalized model is therefore, more robust to the "
+            "scaling of the input and its parameters than in the standard model."
+        ),
+        before=(
+            "… whereas learning the gain parameters for the batch normalized and layer normalized models depends only "
+            "on the magnitude of the prediction error."
+        ),
+        after="See Appendix for detailed derivations.",
+        reading="The normalized model is batch or layer norm, which the sentence before names.",
+        verdict="Their gains follow the same path on inputs of any scale, and the standard magnitudes do not.",
+        otherwise="With weight norm among the normalized models it is refuted: its gains see the scale of the input.",
+    ),
     expected=Verdict.CONDITIONAL,
     why_numeric="Eqs. 32–35, which are proved, say it of the metric; here gradient descent is followed.",
 )
@@ -219,6 +251,22 @@ def gain_magnitude(problem: Problem):
     ),
     formula=r"\eta/\|w_t\|^2 = \eta/(\|w_0\|^2 + \eta^2\textstyle\sum_{s<t}\|\nabla_s\|^2)",
     assumptions=("no weight decay", "SGD or momentum; not Adam, whose steps may shorten the weights"),
+    context=Context(
+        sentence=(
+            "The normalization methods, therefore, have an implicit “early stopping” effect on the weight vectors and "
+            "help to stabilize learning towards convergence."
+        ),
+        before="During learning, it is harder to change the orientation of the weight vector with large norm.",
+        after="",
+        reading="The norm grows during training, and the effective learning rate of the direction falls with it.",
+        verdict=(
+            "It holds for SGD and momentum without weight decay. Weight decay and Adam may shorten the weights, which "
+            "the sentence does not exclude."
+        ),
+        otherwise=(
+            "For every optimizer it is refuted: with weight decay the effective learning rate does not keep falling."
+        ),
+    ),
     expected=Verdict.CONDITIONAL,
     why_numeric="The growth is proved (dynamics.sgd_norm_growth); that it matters in a run is measured.",
 )

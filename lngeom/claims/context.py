@@ -1,0 +1,26 @@
+"""A sentence of a paper in its context, and how a claim reads it."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Context:
+    """Literal quotations around a claim, with the charitable reading that its verdict is about.
+
+    Mathematics is in Unicode, "…" marks omissions, and square brackets enclose what is not the paper's.
+
+    Attributes:
+        sentence: the sentence that the claim is about.
+        before: what the paper says before it.
+        after: what it says after it.
+        reading: the reading most favourable to the paper.
+        verdict: why the verdict stands under that reading.
+        otherwise: the verdict under another reading; empty where the verdict does not depend on the reading.
+    """
+
+    sentence: str
+    before: str
+    after: str
+    reading: str
+    verdict: str
+    otherwise: str = ""
