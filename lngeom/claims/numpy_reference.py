@@ -78,3 +78,18 @@ def recurrent(
                 raise ValueError(f"no reference for {other}")
         outputs.append(h)
     return np.stack(outputs)
+
+
+def recurrent_batch_norm(
+    cell, inputs: Float[np.ndarray, "T N D"], eps: float = 1e-5
+) -> tuple[Float[np.ndarray, "T N H"], Float[np.ndarray, "T H"]]:
+    """Hidden states of tanh(BN_t(W_hh h + W_xh x) + b) from zero, and the means of each step, by a loop."""
+    W, V, bias = (np.asarray(v, np.longdouble) for v in (cell.recurrent_weights, cell.input_weights, cell.bias))
+    h, outputs, means = np.zeros((inputs.shape[1], len(W)), np.longdouble), [], []
+    for x in np.asarray(inputs, np.longdouble):
+        a = np.stack([(h * w).sum(1) + (x * v).sum(1) for w, v in zip(W, V, strict=True)], 1)
+        mean = a.sum(0) / len(a)
+        h = np.tanh((a - mean) / np.sqrt(((a - mean) ** 2).sum(0) / len(a) + eps) + bias)
+        outputs.append(h)
+        means.append(mean)
+    return np.array(outputs), np.array(means)

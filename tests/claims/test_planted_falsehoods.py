@@ -25,7 +25,6 @@ from lngeom.claims.ba2016.metric import gain_form
 from lngeom.claims.ba2016.nullspace import layer_norm_dimension
 from lngeom.claims.ba2016.statements import BIAS, along_ray, plain
 from lngeom.claims.ba2016.table1 import half_way, scaled_epsilon_steps
-from lngeom.claims.training.equivalence import STEP_RULES, elementwise
 from lngeom.claims.training.learning_rate import EPS
 from lngeom.symbolic import Counterexample, Proof, prove
 from lngeom.symbolic.actions import DELTA, moved as moved_by
@@ -216,34 +215,6 @@ def test_false_step_is_refused(name):
 def test_true_steps_of_the_same_families_pass(method):
     steps = (*scaled_epsilon_steps(method, scaled_layer()), *gain_form(method), *gradient_scaling(), *score_steps())
     assert all(step.verify() for step in steps)
-
-
-USED_RATES = {
-    "sgd": (0, 1),
-    "momentum": (0, 1),
-    "adam": (0, 2),
-    "adamw": (0, 1, 2),
-    "adam_l2": (0, 1, 2),
-    "lion": (0, 1),
-}
-USED = [(short, place) for short, places in USED_RATES.items() for place in places]
-
-
-@pytest.mark.parametrize(("short", "place"), USED)
-def test_optimizer_with_another_power_is_refused(short, place):
-    rates = list(STEP_RULES[short].rates)
-    rates[place] += 1
-    with pytest.raises(ProofError):
-        elementwise("planted", dataclasses.replace(STEP_RULES[short], rates=tuple(rates)))
-
-
-@pytest.mark.parametrize("short", STEP_RULES)
-def test_optimizer_with_the_wrong_law_of_its_state_is_refused(short):
-    optimizer = STEP_RULES[short]
-    for state in set(optimizer.powers) - {"w"}:
-        powers = {**optimizer.powers, state: optimizer.powers[state] + 1}
-        with pytest.raises(ProofError):
-            elementwise("planted", dataclasses.replace(optimizer, powers=powers))
 
 
 @pytest.mark.parametrize(

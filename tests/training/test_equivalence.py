@@ -4,6 +4,7 @@ import math
 
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from lngeom.training import equivalent_schedule, predict_equilibrium
 from lngeom.training.equilibrium import lion_correlation
@@ -100,3 +101,16 @@ def test_sgd_rests_where_growth_and_decay_balance():
     shrunk, step = (1 - 0.1 * 0.05) * rest.norm, 0.1 * 2.0 / rest.norm
     assert np.isclose(math.hypot(shrunk, step), rest.norm)
     assert np.isclose(math.cos(rest.angle), shrunk / rest.norm)
+
+
+def test_lars_rests_where_its_step_keeps_the_norm():
+    """One step of optax's LARS from the predicted norm, across the weights: an isosceles triangle of apex θ."""
+    rate, decay, trust, size = 1.0, 0.1, 0.8, 2.0
+    rest = predict_equilibrium("lars", rate, decay, gradient_scale=size, trust_coefficient=trust)
+    optimizer = optax.lars(rate, decay, trust_coefficient=trust, momentum=0.0)
+    weights, gradient = jnp.array([rest.norm, 0.0]), jnp.array([0.0, size / rest.norm])
+    updates, _ = optimizer.update(gradient, optimizer.init(weights), weights)
+    after = weights + updates
+    assert np.isclose(np.linalg.norm(after), rest.norm, rtol=1e-6)
+    assert np.isclose(math.atan2(-after[1], after[0]), rest.angle, rtol=1e-6)
+    assert rest.angle > 1.02 * rate * trust

@@ -95,7 +95,7 @@ def equivalence(sizes: Sizes, folder, progress) -> Part:
     problem = Problem(digit_arrays()["x"], 0)
     found = {}
     for name in TITLES:
-        base, same, wrong = (np.asarray(v) for v in scaled_runs(problem, name))
+        base, same, wrong, *_ = (np.asarray(v) for v in scaled_runs(problem, name))
         scale = np.abs(base).max()
         found[name] = {
             "equivalent": np.abs(same - base).max((1, 2)) / scale,

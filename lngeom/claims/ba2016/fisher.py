@@ -23,8 +23,8 @@ from lngeom.information import FisherOperator, fisher, reference
 from lngeom.information._closed_form import GroupedLinearization, linearize
 from lngeom.information.reference import to_paper_order
 from lngeom.nullspace import predicted_nullspace
-from lngeom.symbolic.jacobian import GAIN, LAYER, RADIAL, SHIFTS, along
-from lngeom.symbolic.layers import BATCH_NORM, LAYER_NORM, WEIGHT_NORM, Method
+from lngeom.symbolic.jacobian import GAIN, LAYER, RADIAL, SHIFTS, along, null_step, rows_alone
+from lngeom.symbolic.layers import BATCH_NORM, LAYER_NORM, RMS_NORM, WEIGHT_NORM, Method
 from lngeom.symbolic.proof import Assumption, Counterexample, Proof, Step, equality, expanded, fact, matrix
 from lngeom.symbolic.sums import D, Field, H, N, d, derivative, e, field, i, k, mean, n, total
 
@@ -314,6 +314,7 @@ def equation_9_proof() -> Proof:
     statement="Under the KL divergence metric, the parameter space (of a normalized model) is a Riemannian manifold.",
     assumptions=(
         "its points are input–output relations, as the paper says: parameters up to directions that leave the output",
+        "layer, RMS or batch norm, ε = 0 in the norm",
     ),
     context=Context(
         sentence="Under the KL divergence metric, the parameter space is a Riemannian manifold.",
@@ -339,34 +340,36 @@ def equation_9_proof() -> Proof:
 )
 def riemannian(problem: Problem):
     """Orthogonally to the null space F is positive definite; on the parameters themselves vec(W) has length zero."""
-    case = problem.small("ln")
-    F = operator(case).as_matrix()
-    radial = ravel_pytree(
-        GLMParameters(case.params.weights, jnp.zeros_like(case.params.bias), jnp.zeros_like(case.params.gain))
-    )[0]
-    size = float(jnp.trace(F) * radial @ radial / len(radial))
-    null = predicted_nullspace(*case)
-    complement = jnp.linalg.svd(jnp.asarray(null.basis), full_matrices=True)[0][:, null.dimension :]
-    values = np.linalg.eigvalsh(complement.T @ F @ complement)
-    yield same_integer(
-        f"F on the quotient is positive definite (smallest eigenvalue {values[0]:.1e}): rank and dimension",
-        int(np.sum(values > 1e-12)),
-        complement.shape[1],
-    )
-    yield vanishes(
-        "parameters themselves: ds² along vec(W), which is not zero",
-        radial @ F @ radial,
-        scale=size,
-        role=Role.FAILS_WITHOUT_CONDITION,
-    )
+    for method in ("ln", "rms", "bn"):
+        case, title = problem.small(method), TITLES[method]
+        F = operator(case).as_matrix()
+        radial = ravel_pytree(
+            GLMParameters(case.params.weights, jnp.zeros_like(case.params.bias), jnp.zeros_like(case.params.gain))
+        )[0]
+        size = float(jnp.trace(F) * radial @ radial / len(radial))
+        null = predicted_nullspace(*case)
+        complement = jnp.linalg.svd(jnp.asarray(null.basis), full_matrices=True)[0][:, null.dimension :]
+        values = np.linalg.eigvalsh(complement.T @ F @ complement)
+        yield same_integer(
+            f"{title}: F on the quotient is positive definite (least eigenvalue {values[0]:.1e}): rank and dimension",
+            int(np.sum(values > 1e-12)),
+            complement.shape[1],
+        )
+        yield vanishes(
+            f"{title}, parameters themselves: ds² along vec(W), which is not zero",
+            radial @ F @ radial,
+            scale=size,
+            role=Role.FAILS_WITHOUT_CONDITION,
+        )
+
+
+MOVED = field("dz")
+"""The change of the natural parameters of a case along a direction of all parameters."""
 
 
 @proves("text.riemannian", "conditional")
 def riemannian_proof() -> Proof:
     """The form is zero only along directions that leave the output; on parameters themselves it is a semi-metric."""
-    V = field("V")
-    form = lambda direction: total(lambda l: LAMBDA(l) * (GAIN(l) * along(LAYER_NORM, direction, unit=l)) ** 2, H)
-    squares = total(lambda l: (sp.sqrt(LAMBDA(l)) * GAIN(l) * along(LAYER_NORM, V, unit=l)) ** 2, H)
 
     def length_of_null_vector(values) -> tuple[Expr, Expr]:
         W, x, t = values["W"], values["x"], sp.Symbol("t")
@@ -384,14 +387,22 @@ def riemannian_proof() -> Proof:
     )
     return Proof(
         "text.riemannian",
-        r"v^\top F v = E\sum_k\lambda_k g_k^2(dn_k[v])^2 \geq 0, \text{ zero exactly where no output moves}",
+        r"v^\top F v = E\sum_k\lambda_k (dz_k[v])^2 \geq 0, \text{ zero exactly where no output moves; } "
+        r"\mathrm{vec}(W)^\top F\,\mathrm{vec}(W) = 0 \text{ (layer, RMS, batch norm)}",
         (
-            equality("At each case the form is a sum of squares, zero only where no output moves", form(V), squares),
-            equality("Outputs do not move along W", form(RADIAL), 0, r"\mathrm{vec}(W)^\top F\,\mathrm{vec}(W)"),
-            equality("nor along any shift", form(SHIFTS), 0),
+            equality(
+                "At each case the form is a sum of squares, zero only where no output moves",
+                total(lambda l: LAMBDA(l) * MOVED(l) ** 2, H),
+                total(lambda l: (sqrt(LAMBDA(l)) * MOVED(l)) ** 2, H),
+            ),
+            null_step("Layer norm: none moves along W", LAYER_NORM, RADIAL),
+            null_step("nor along any shift", LAYER_NORM, SHIFTS),
+            null_step("RMS norm: none moves along W", RMS_NORM, RADIAL),
+            null_step("Batch norm: none moves along any row of W", BATCH_NORM, rows_alone(field("s"))),
         ),
         (
-            Assumption("outputs have positive variance, gains are not zero", r"\lambda > 0,\ g_i \neq 0"),
+            Assumption("outputs are independent and have positive variance", r"\Lambda = \mathrm{diag}\,\lambda > 0"),
+            Assumption("layer, RMS or batch norm", r"\sigma > 0,\ \epsilon = 0"),
             Assumption("points are input–output relations", r"\theta \sim \theta + v,\ v \in \ker F", on_parameters),
         ),
     )

@@ -1,5 +1,7 @@
 """Eqs. 4 and 15–31: layer-normalized recurrent cells, and what the supplement says of their parameters."""
 
+import itertools
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -12,12 +14,12 @@ from lngeom.claims import Problem, Role, Verdict, agree, claim, differ, numpy_re
 from lngeom.claims.ba2016.metric import POSITIVE
 from lngeom.claims.ba2016.table1 import POSITIVE_EPSILON, scaling_assumptions
 from lngeom.claims.context import Context
-from lngeom.claims.evidence import Evidence, Kind
 from lngeom.nn.gated import LSTMState
 from lngeom.symbolic.actions import DELTA
 from lngeom.symbolic.jacobian import LAYER
 from lngeom.symbolic.layers import LAYER_NORM, Layer
 from lngeom.symbolic.proof import Assumption, Counterexample, Proof, equality, expanded, fact, matrix
+from lngeom.symbolic.scale_free import scaled_layer
 from lngeom.symbolic.sums import D, Field, H, derivative, field, i, mean, n, total
 from lngeom.transformations import WEIGHT_MATRIX_RESCALING
 
@@ -283,22 +285,56 @@ def equation_20_proof() -> Proof:
     why_numeric="A slip of notation: the shapes of the two uses are all there is to it.",
 )
 def equation_23_28(problem: Problem):
-    """The two uses have different numbers of rows; with two matrices and ⊙ the cells are the equations."""
-    cell = cell_of(problem, nn.LayerNormGRU, eps=0.0)
-    rows = len(cell.input_weights), len(cell.candidate_input_weights)
-    yield Evidence(
-        Kind.COUNTEREXAMPLE,
-        Role.REFUTES,
-        f"rows that the gates and the candidate need: {rows[0]} and {rows[1]}",
-        passed=rows == (2 * HIDDEN, HIDDEN),
-        residual=1 - rows[1] / rows[0],
-        tolerance=0.0,
-        samples=2,
+    """The shapes at which the equations are defined, by trying them; with two matrices and ⊙ the cells are these."""
+    one = [rows for rows in range(1, 4 * HIDDEN + 1) if gru_is_defined(rows, rows)]
+    two = [sizes for sizes in itertools.product(range(1, 4 * HIDDEN + 1), repeat=2) if gru_is_defined(*sizes)]
+    yield same_integer(
+        "numbers of rows of one W_x, of those up to 4H, at which Eqs. 23 to 25 are defined",
+        len(one),
+        0,
+        role=Role.REFUTES,
+    )
+    yield same_integer("pairs of rows at which they are, with two matrices", len(two), 1, role=Role.CORRECTS)
+    yield same_integer(
+        "without ⊙, read as products of vectors", int(gru_is_defined(*two[0], star=False)), 0, role=Role.REFUTES
     )
     for what, kind, options in (("GRU", nn.GRU, {}), ("layer-normalized GRU", nn.LayerNormGRU, {"eps": 0.0})):
         cell = cell_of(problem, kind, **options)
+        rows = len(cell.input_weights), len(cell.candidate_input_weights)
+        yield agree(
+            f"{what}: rows of its two matrices, and the pair", np.array(rows), np.array(two[0]), role=Role.CORRECTS
+        )
         both = run(problem, cell), transcription(problem, cell)
         yield agree(f"{what} with two matrices: scan and transcription", *both, tol=1e-11, role=Role.CORRECTS)
+
+
+def gru_is_defined(gates: int, candidate: int, hidden: int = HIDDEN, star: bool = True) -> bool:
+    """Whether every operation of Eqs. 23–25 is one between vectors of the same size, h being a vector of H.
+
+    Args:
+        gates: rows of the matrix W_x of Eq. 23.
+        candidate: rows of the W_x of Eq. 24.
+        hidden: H.
+        star: whether the products of Eq. 25 are ⊙, as everywhere else in the section; row times column otherwise.
+
+    Returns:
+        Whether they are.
+    """
+
+    def same(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        if a.shape != b.shape:
+            raise ValueError(f"{a.shape} and {b.shape}")
+        return a + b
+
+    product = same if star else np.dot
+    h, U = np.ones(hidden), np.ones((hidden, hidden))
+    try:
+        z, r = np.split(np.ones(gates), 2)
+        proposed = same(np.ones(candidate), same(r, U @ h))
+        following = same(np.asarray(product(z, h)), np.asarray(product(z, proposed)))
+        return following.shape == h.shape
+    except ValueError:
+        return False
 
 
 @claim(
@@ -410,28 +446,39 @@ def supplement_initialization_proof() -> Proof:
     topic=TOPIC,
     source="Section 6.6",
     statement=(
-        "Layer norm is unnecessary for the logit outputs, where the prediction confidence is determined by their scale."
+        "The scale of the logits determines the prediction confidence, and layer norm takes it away: normalized logits "
+        "cap the largest probability. A gain lifts the cap."
     ),
-    formula=r"\max_i q_i \le \frac{1}{1+(H-1)e^{-H/\sqrt{H-1}}}",
-    assumptions=("gain 1, bias 0",),
+    formula=r"\max_i q_i \le \frac{1}{1+(H-1)e^{-gH/\sqrt{H-1}}}",
+    assumptions=(
+        "one gain g for all logits, bias 0, ε = 0",
+        "the paper concludes that layer norm is unnecessary there, which is a choice and no consequence of the cap",
+    ),
     expected=Verdict.HOLDS,
 )
 def no_ln_on_logits(problem: Problem):
-    """Layer-normalized logits of ten classes cap the confidence at 0.757; the cap is attained, and never passed."""
-    for classes in (3, 10, 100):
-        bound = 1 / (1 + (classes - 1) * np.exp(-classes / np.sqrt(classes - 1)))
+    """At gain 1 layer-normalized logits of ten classes cap the confidence at 0.757; the cap is attained, not passed."""
+
+    def confidence(logits):
+        return jnp.max(jax.nn.softmax(logits, -1), -1)
+
+    for classes, gain in ((3, 1.0), (10, 1.0), (100, 1.0), (10, 3.0)):
+        bound = 1 / (1 + (classes - 1) * np.exp(-gain * classes / np.sqrt(classes - 1)))
         extreme = jnp.zeros((1, classes)).at[0, 0].set(1.0)
         logits = jnp.concatenate([extreme, 50 * jax.random.normal(problem.key("logits"), (2000, classes))])
-        confidence = jnp.max(jax.nn.softmax(nn.layer_norm(logits, eps=0.0), -1), -1)
-        yield agree(
-            f"{classes} classes: bound ({bound:.3f}) and attained confidence", confidence[:1], np.array([bound])
-        )
-        yield vanishes(f"{classes} classes: excess over the bound", jnp.maximum(confidence - bound, 0.0), scale=bound)
+        found = confidence(gain * nn.layer_norm(logits, eps=0.0))
+        what = f"{classes} classes, gain {gain:g}"
+        yield agree(f"{what}: bound ({bound:.3f}) and attained confidence", found[:1], np.array([bound]))
+        yield vanishes(f"{what}: excess over the bound", jnp.maximum(found - bound, 0.0), scale=bound)
+    smaller = 0.01 * logits
+    yield differ("confidence in the logits, and in 0.01 times the logits", confidence(smaller), confidence(logits))
+    pair = (confidence(nn.layer_norm(values, eps=0.0)) for values in (smaller, logits))
+    yield agree("layer norm: the same confidence in both", *pair)
 
 
 @proves("experiments.no_ln_on_logits")
 def no_ln_on_logits_proof() -> Proof:
-    """Normalized logits bound the largest probability of a softmax away from one."""
+    """Normalized logits bound the largest probability of a softmax away from one, at any gain."""
     a = field("n")
     others = lambda f: total(lambda l: (1 - KroneckerDelta(l, i)) * f(l), H)
     lagrange = (
@@ -444,6 +491,7 @@ def no_ln_on_logits_proof() -> Proof:
     x = sp.Symbol("x", real=True)
     height = sp.Symbol("H", integer=True, positive=True)
     root = sqrt(height - 1)
+    gain = sp.Symbol("g", positive=True)
 
     spike = Layer(lambda l, d: KroneckerDelta(l, i), lambda n, d: 1 / D)
     peak = lambda l: LAYER_NORM(spike, n, l)
@@ -462,8 +510,9 @@ def no_ln_on_logits_proof() -> Proof:
 
     return Proof(
         "experiments.no_ln_on_logits",
-        r"\max_i q_i \leq \frac{1}{1+(H-1)e^{-H/\sqrt{H-1}}},\ q = \mathrm{softmax}(n),\ \text{attained}",
+        r"\max_i q_i \leq \frac{1}{1+(H-1)e^{-gH/\sqrt{H-1}}},\ q = \mathrm{softmax}(gn),\ g > 0,\ \text{attained}",
         (
+            equality("Layer norm does not see the scale of the logits", LAYER_NORM(scaled_layer()), LAYER_NORM(LAYER)),
             equality("The other logits sum to −n_i, since all sum to zero", others(a), total(a, H) - a(i)),
             equality(
                 "Their squares and their sum (Lagrange's identity): the gap is a sum of squares",
@@ -485,6 +534,12 @@ def no_ln_on_logits_proof() -> Proof:
                 r"-\frac{x}{H-1} - x = -\frac{xH}{H-1}",
                 -x / (height - 1) - x + x * height / (height - 1),
                 root * height / (height - 1) - height / root,
+            ),
+            expanded(
+                "so with gain g the mean of the exponents is at least −gH/√(H − 1), and equal gaps give equality",
+                r"1 + (H-1)e^{gs},\ s = -H/\sqrt{H-1}",
+                gain * (-x / (height - 1) - x) + gain * x * height / (height - 1),
+                gain * (root * height / (height - 1)) - gain * height / root,
             ),
             equality("One logit above H − 1 equal ones reaches n_i² = H − 1", peak(i) ** 2, H - 1),
             equality("where all the others are equal, n_j = −1/n_i", others(lambda l: (peak(l) * peak(i) + 1) ** 2), 0),

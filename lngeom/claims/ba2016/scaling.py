@@ -1,5 +1,7 @@
 """Section 5.2.2: how blocks of the Fisher matrix scale with the weights, and what it does to the learning rate."""
 
+from dataclasses import replace
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -10,14 +12,24 @@ from sympy import Expr
 from lngeom import families
 from lngeom._types import GLMParameters
 from lngeom.claims import Problem, Role, Verdict, agree, claim, differ, proves
-from lngeom.claims.ba2016.fisher import SMALL, automatic, weight_blocks
+from lngeom.claims.ba2016.fisher import SMALL, automatic
 from lngeom.claims.context import Context
 from lngeom.claims.problem import TITLES
 from lngeom.information import fisher
 from lngeom.symbolic.actions import DELTA
 from lngeom.symbolic.jacobian import LAYER, along
 from lngeom.symbolic.layers import BATCH_NORM, LAYER_NORM, RMS_NORM, WEIGHT_NORM, Layer, Method
-from lngeom.symbolic.proof import Assumption, Counterexample, Proof, Step, equality, expanded, fact
+from lngeom.symbolic.proof import (
+    Assumption,
+    Counterexample,
+    Proof,
+    Step,
+    equality,
+    expanded,
+    fact,
+    matrix,
+    refutation,
+)
 from lngeom.symbolic.scale_free import (
     RATE,
     SCALE_FREE,
@@ -139,26 +151,39 @@ def no_power_law_ln(problem: Problem):
     yield differ("exponents from two factors c", powers[:1], powers[1:])
 
 
-@proves("scaling.no_power_law.ln")
-def no_power_law_ln_proof() -> Proof:
-    """Scaling one row under layer norm: the ww block's logarithm is not linear in log c."""
+def own_entry(method: Method, W: sp.Matrix, X: sp.Matrix) -> Expr:
+    """The first entry of the first unit's ww block: Λ = I, g = 1, by differentiating the exact outputs."""
+    t = sp.Symbol("t")
+    moved = sp.Matrix(W)
+    moved[0, 0] += t
+    slopes = [sp.diff(entry, t).subs(t, 0) for entry in method.exactly(moved, X).flat()]
+    return sum((sp.simplify(slope**2) for slope in slopes), sp.S.Zero) / sp.Integer(X.rows)
+
+
+def first_row_times(c: Expr | int, W: sp.Matrix) -> sp.Matrix:
+    """The weights with those of the first unit multiplied by c."""
+    return sp.diag(c, *[1] * (W.rows - 1)) * W
+
+
+def no_power_law(method: Method) -> Counterexample:
+    """Scaling one row: the logarithm of its ww block is not linear in log c."""
 
     def curvature_of_logarithm(values) -> tuple[Expr, Expr]:
-        blocks = []
-        for c in (1, 2, 4):
-            a = sp.diag(c, *[1] * (values["W"].rows - 1)) * values["W"] * values["x"]
-            u = a - sp.ones(*a.shape) * (sum(a) / sp.Integer(len(a)))
-            blocks.append(weight_blocks(u)[0])
-        return blocks[0] * blocks[2], blocks[1] ** 2
+        once, twice, four = (own_entry(method, first_row_times(c, values["W"]), values["x"]) for c in (1, 2, 4))
+        return once * four, twice**2
 
-    bent = Counterexample(
-        "scaling.no_power_law.ln",
+    return Counterexample(
+        f"a power law of {method.name} for one row",
         r"F_{w_1w_1}(c) = c^{s} F_{w_1w_1}(1)",
         SMALL,
         curvature_of_logarithm,
         "F(1) F(4) (left) and F(2)² (right), which any power law makes equal; Gaussian outputs, g = 1.",
     )
-    from lngeom.symbolic.proof import refutation
+
+
+@proves("scaling.no_power_law.ln")
+def no_power_law_ln_proof() -> Proof:
+    """Scaling one row under layer norm: the output changes, and the ww block follows no power of c."""
     from lngeom.symbolic.table import prove
 
     return Proof(
@@ -166,7 +191,7 @@ def no_power_law_ln_proof() -> Proof:
         r"w_1 \mapsto c\,w_1:\ \text{outputs change, and no power } s \text{ has } F_{w_1w_1}(c) = c^s F_{w_1w_1}(1)",
         (
             refutation("The output changes", prove("LayerNorm", "weight_vector_rescaling")),  # pyright: ignore
-            refutation("The block follows no power law", bent),
+            refutation("The block follows no power law", no_power_law(LAYER_NORM)),
         ),
     )
 
@@ -203,39 +228,101 @@ def no_power_law_ln_proof() -> Proof:
     ),
     expected=Verdict.REFUTED,
     correction=(
-        "By 1/4: the diagonal block and the quadratic form go as ‖w‖⁻². The factor 1/2 is that of blocks between w_i "
-        "and other parameters, and of the length ds. The effective learning rate is η/‖w‖²."
+        "By 1/4, for one w_i under batch and weight norm, and for all of W under layer and RMS norm too: the diagonal "
+        "block and the quadratic form go as ‖w‖⁻². The factor 1/2 is that of blocks between w_i and other parameters, "
+        "and of the length ds. The effective learning rate is η/‖w‖². A single row of layer or RMS norm follows no "
+        "power law, for the output changes."
     ),
 )
 def factor_half(problem: Problem):
-    """Ratios of blocks of F before and after doubling w_1, batch norm with a softmax."""
-    model, params, inputs = problem.small("bn", families.Categorical())
-    F, doubled = (automatic(model, p, inputs) for p in (params, scaled(params, 2.0, 0)))
-    width, bias = params.inputs, params.units * params.inputs
-    own, other = slice(0, width), slice(width, 2 * width)
-    diagonal, moved = F[own, own], doubled[own, own]
-    yield differ("own block: doubled, and ½ of before", moved, diagonal / 2, role=Role.REFUTES)
-    yield agree("own block: doubled, and ¼ of before", moved, diagonal / 4, role=Role.CORRECTS)
-    yield agree("block with w_2: ½", doubled[own, other], F[own, other] / 2, role=Role.CORRECTS)
-    yield agree("block with biases and gains: ½", doubled[own, bias:], F[own, bias:] / 2, role=Role.CORRECTS)
-    direction = jax.random.normal(problem.key("direction"), (width,), F.dtype)
-    lengths = [jnp.sqrt(direction @ block @ direction) for block in (moved, diagonal)]
-    yield agree("length ds along w_1: ½", lengths[0], lengths[1] / 2, role=Role.CORRECTS)
+    """Ratios of blocks of F before and after w_1, or all of W, is doubled; softmax outputs."""
+    for method in ("bn", "wn"):
+        model, params, inputs = problem.small(method, families.Categorical())
+        F, doubled = (automatic(model, p, inputs) for p in (params, scaled(params, 2.0, 0)))
+        width, bias = params.inputs, params.units * params.inputs
+        own, other = slice(0, width), slice(width, 2 * width)
+        diagonal, moved = F[own, own], doubled[own, own]
+        what = f"{TITLES[method]}, w_1 doubled"
+        yield differ(f"{what}: its own block, and ½ of before", moved, diagonal / 2, role=Role.REFUTES)
+        yield agree(f"{what}: its own block, and ¼ of before", moved, diagonal / 4, role=Role.CORRECTS)
+        yield agree(f"{what}: block with w_2, ½", doubled[own, other], F[own, other] / 2, role=Role.CORRECTS)
+        yield agree(f"{what}: with biases and gains, ½", doubled[own, bias:], F[own, bias:] / 2, role=Role.CORRECTS)
+        direction = jax.random.normal(problem.key("direction"), (width,), F.dtype)
+        lengths = [jnp.sqrt(direction @ block @ direction) for block in (moved, diagonal)]
+        yield agree(f"{what}: length ds along w_1, ½", lengths[0], lengths[1] / 2, role=Role.CORRECTS)
+    for method in ("ln", "rms"):
+        model, params, inputs = problem.small(method, families.Categorical())
+        all_weights = slice(0, params.units * params.inputs)
+        F, all_doubled, one_doubled = (
+            automatic(model, p, inputs)[all_weights, all_weights]
+            for p in (params, scaled(params, 2.0), scaled(params, 2.0, 0))
+        )
+        own = slice(0, params.inputs)
+        title = TITLES[method]
+        yield differ(f"{title}, W doubled: its block, and ½ of before", all_doubled, F / 2, role=Role.REFUTES)
+        yield agree(f"{title}, W doubled: its block, and ¼ of before", all_doubled, F / 4, role=Role.CORRECTS)
+        for share, power in (("½", 2), ("¼", 4)):
+            yield differ(
+                f"{title}, w_1 alone doubled: its own block, and {share} of before",
+                one_doubled[own, own],
+                F[own, own] / power,
+                role=Role.CORRECTS,
+            )
+
+
+def by_method(method: Method, steps: tuple[Step, ...]) -> tuple[Step, ...]:
+    """The steps, each with the method's name."""
+    return tuple(replace(step, text=f"{method.name}: {step.text}") for step in steps)
+
+
+def quarter(one_row: tuple[Method, ...] = (BATCH_NORM, WEIGHT_NORM)) -> Proof:
+    """The correction: one row scales as c⁻² under these methods, all of W under layer and RMS norm.
+
+    Args:
+        one_row: methods under which w_i is scaled alone.
+
+    Returns:
+        The proof.
+
+    Raises:
+        ProofError: if a method is not one of those that ignore the scale of one row.
+    """
+    form, c = sp.symbols("q c", positive=True)
+    return Proof(
+        "text.factor_half corrected",
+        r"w_i \mapsto 2w_i \text{ (batch, weight norm)},\ W \mapsto 2W \text{ (layer, RMS norm)}:\quad "
+        r"F_{w_iw_i} \mapsto \tfrac14 F_{w_iw_i}",
+        (
+            *(step for method in one_row for step in by_method(method, unit_scaling(method))),
+            *(step for method in (LAYER_NORM, RMS_NORM) for step in by_method(method, matrix_scaling(method))),
+            expanded(
+                "The quadratic form goes as c⁻², the length ds as c⁻¹: at c = 2 by 1/4 and by 1/2",
+                r"\sqrt{q/c^2} = \sqrt q/c",
+                sp.sqrt(form / c**2) - sp.sqrt(form) / c,
+            ),
+            *(
+                refutation(f"{method.name}: one row alone follows no power law", no_power_law(method))
+                for method in (LAYER_NORM, RMS_NORM)
+            ),
+        ),
+        (POSITIVE,),
+    )
 
 
 @proves("text.factor_half", "refuted")
 def factor_half_proof() -> Counterexample:
-    """The diagonal block changes by a quarter, not by a half, when W doubles."""
-    correct = Proof(
-        "text.factor_half corrected", r"F_{ww}(cW) = c^{-2}F_{ww}(W)", matrix_scaling(LAYER_NORM), (POSITIVE,)
-    )
+    """The diagonal block of one w_i changes by a quarter, not by a half, when w_i doubles."""
     return Counterexample(
         "text.factor_half",
-        r"F_{w_iw_i}(2W) = \tfrac12 F_{w_iw_i}(W)",
-        SMALL,
-        lambda v: (weight_blocks(2 * v["W"] * v["x"])[0], weight_blocks(v["W"] * v["x"])[0] / 2),
-        "Gaussian outputs, g = 1: the ww block of the first unit at 2W (left), half that at W (right).",
-        correct,
+        r"F_{w_1w_1}(2w_1) = \tfrac12 F_{w_1w_1}(w_1)",
+        {"W": matrix([[1, 1], [1, -1]]), "X": matrix([[1, 0], [0, 1], [0, 0]])},
+        lambda v: (
+            own_entry(BATCH_NORM, first_row_times(2, v["W"]), v["X"]),
+            own_entry(BATCH_NORM, v["W"], v["X"]) / 2,
+        ),
+        "Batch norm, Gaussian outputs, g = 1: an entry of the block of w_1 with w_1 doubled (left), and half of it "
+        "before (right).",
+        quarter(),
     )
 
 

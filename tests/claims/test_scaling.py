@@ -1,0 +1,36 @@
+"""How blocks of the Fisher matrix scale with one row and with all rows: planted falsehoods are refused."""
+
+import pytest
+import sympy as sp
+from lngeom.claims.ba2016 import scaling
+from lngeom.claims.ba2016.fisher import SMALL, weight_blocks
+from lngeom.claims.ba2016.scaling import first_row_times, no_power_law, own_entry, quarter
+from lngeom.symbolic.layers import BATCH_NORM, LAYER_NORM, RMS_NORM, WEIGHT_NORM
+from lngeom.symbolic.proof import ProofError, matrix
+
+PAIR = {"W": matrix([[1, 1], [1, -1]]), "X": matrix([[1, 0], [0, 1], [0, 0]])}
+
+
+@pytest.mark.parametrize("method", [BATCH_NORM, WEIGHT_NORM])
+def test_one_row_of_batch_and_weight_norm_follows_the_inverse_square(method):
+    before = own_entry(method, PAIR["W"], PAIR["X"])
+    for c in (2, 3):
+        assert own_entry(method, first_row_times(c, PAIR["W"]), PAIR["X"]) == before / c**2
+    with pytest.raises(ProofError, match="not a counterexample"):
+        scaling.Counterexample("planted", "", PAIR, lambda v: (before / 4, own_entry(method, 2 * v["W"], v["X"])))
+
+
+def test_the_entry_by_derivatives_is_that_of_the_jacobian():
+    assert own_entry(LAYER_NORM, SMALL["W"], SMALL["x"]) == weight_blocks(SMALL["W"] * SMALL["x"])[0]
+
+
+@pytest.mark.parametrize("method", [LAYER_NORM, RMS_NORM])
+def test_a_single_row_of_layer_or_rms_norm_scaled_alone_is_refused(method):
+    with pytest.raises(ProofError, match=f"{method.name}: Outputs stay"):
+        quarter((method,))
+
+
+def test_a_power_law_of_all_rows_is_no_counterexample(monkeypatch):
+    monkeypatch.setattr(scaling, "first_row_times", lambda c, W: sp.Integer(c) * W)
+    with pytest.raises(ProofError, match="not a counterexample"):
+        no_power_law(LAYER_NORM)
