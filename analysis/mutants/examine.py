@@ -29,6 +29,8 @@ COPIED = ("lngeom", "tests", "analysis")
 
 LEFT_OUT = shutil.ignore_patterns(".*")
 
+JUDGE = "from analysis.mutants.judge import main; main()"
+
 PIECE = 25
 """Claims of one process without a fault."""
 
@@ -128,7 +130,7 @@ def check(root: Path, claims: Sequence[str], proofs: bool, limit: float, expecte
         NoAnswer: if it takes too long, or the process ends early.
     """
     request = json.dumps({"claims": list(claims), "proofs": proofs, "expected": expected})
-    code, out, error = _run(["-m", "analysis.mutants.judge"], root, limit, request)
+    code, out, error = _run(["-c", JUDGE], root, limit, request)
     lines = [json.loads(line) for line in out.splitlines()]
     last = (error.strip().splitlines() or [""])[-1]
     if not lines:

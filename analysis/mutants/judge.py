@@ -1,4 +1,4 @@
-"""A process that checks claims and writes their verdicts: `python -m analysis.mutants.judge`, in a copy.
+"""What a process in a copy does: it checks claims and writes their verdicts.
 
 It reads a request from standard input and writes one line of JSON for every claim. The data are small and fixed.
 """
@@ -58,7 +58,3 @@ def main() -> None:
             answer(id=id, seconds=round(outcome.seconds, 2), **found)
             if expected and differs(found, expected[id]):
                 return
-
-
-if __name__ == "__main__":
-    main()

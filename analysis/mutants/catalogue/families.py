@@ -74,7 +74,7 @@ MUTANTS = (
         SAMPLING,
     ),
     FAMILIES(
-        "bernoulli-relu",
+        "bernoulli-slope",
         "def log_partition(self, z):  # noqa: D102\n        return jax.nn.softplus(z)",
         "def log_partition(self, z):  # noqa: D102\n        return jax.nn.softplus(1.01 * z)",
         "η of Bernoulli with a slope of 1.01",
