@@ -3,7 +3,10 @@
 from analysis.mutants.mutant import Source
 
 TESTS = ("tests/symbolic/test_against_library.py", "tests/claims/test_planted_falsehoods.py")
-LAYERS = Source("symbolic", "symbolic/layers.py", ("table1.ln.*", "table1.bn.*"), TESTS, proofs=True)
+CELLS = ("table1.ln.*", "table1.bn.*", "extended.ln.*_re*", "extended.bn.*_re*")
+"""Cells of the tables for layer and batch norm: re-scaling and re-centering."""
+
+LAYERS = Source("symbolic", "symbolic/layers.py", CELLS, TESTS, proofs=True)
 SUMS = Source("symbolic", "symbolic/sums.py", ("invariance",), ("tests/symbolic/test_sums.py", *TESTS), proofs=True)
 MODULAR = Source(
     "symbolic",
@@ -12,7 +15,7 @@ MODULAR = Source(
     ("tests/claims/test_planted_falsehoods.py",),
     True,
 )
-ACTIONS = Source("symbolic", "symbolic/actions.py", ("table1.*",), TESTS, proofs=True)
+ACTIONS = Source("symbolic", "symbolic/actions.py", CELLS, TESTS, proofs=True)
 JACOBIAN = Source("symbolic", "symbolic/jacobian.py", ("nullspace.wn", "nullspace.ln"), TESTS, proofs=True)
 SCALE_FREE = Source("symbolic", "symbolic/scale_free.py", ("dynamics.sgd_norm_growth", "dynamics.angle"), TESTS, True)
 TABLE = Source("symbolic", "symbolic/table.py", ("table1.*",), ("tests/symbolic/test_table.py", *TESTS), proofs=True)
