@@ -12,8 +12,9 @@ import hashlib
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import closing
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -34,9 +35,6 @@ ROOT = Path(lngeom.__file__).resolve().parents[1]
 """The checkout."""
 
 MUTANTS = {mutant.id: mutant for mutant in CATALOGUE}
-
-KEPT = 5
-"""Mutants after which the results are written, so that an interrupted run keeps them."""
 
 LIMIT = 600.0
 """Seconds for the claims of a mutant, and for one test file."""
@@ -62,7 +60,7 @@ def code_of(root: Path) -> str:
 
 def results(
     mutants: Sequence[Mutant], workers: int = 1, limit: float = LIMIT, console: Console | None = None
-) -> Iterator[Result]:
+) -> Generator[Result, None, None]:
     """Plants every fault by itself.
 
     Args:
@@ -195,16 +193,18 @@ def _command(chosen: Sequence[Mutant], options: argparse.Namespace) -> int:
         TimeRemainingColumn(elapsed_when_finished=False),
     )
     start = time.perf_counter()
-    with Progress(*columns, console=console) as bar:
+    with (
+        Progress(*columns, console=console) as bar,
+        closing(results(left, options.workers, options.limit, bar.console)) as coming,
+    ):
         task = bar.add_task("mutants", total=len(left))
-        for count, result in enumerate(results(left, options.workers, options.limit, bar.console), 1):
+        for result in coming:
             found.append(result)
+            keep()
             survivors = sum(kind(r, MUTANTS[r.id]) not in GOOD for r in found)
             bar.update(task, advance=1, description=f"mutants, {survivors} not noticed, {result.id}")
             if options.only or kind(result, MUTANTS[result.id]) not in GOOD:
                 _print(result, bar.console)
-            if count % KEPT == 0:
-                keep()
     keep()
     if options.table:
         with replacing(options.table) as file:
