@@ -1,0 +1,1 @@
+"""Planted faults: which claims of the audit and which tests notice them."""

@@ -1,0 +1,331 @@
+"""Faults in the normalization methods."""
+
+from analysis.mutants.mutant import Source
+
+TESTS = ("tests/symbolic/test_one_definition.py", "tests/test_glm.py")
+STATISTICS = Source("normalizers", "normalizers/statistics.py", ("invariance",), TESTS)
+BASE = Source("normalizers", "normalizers/base.py", ("invariance",), TESTS)
+WEIGHTS = Source("normalizers", "normalizers/weights.py", (), TESTS)
+STORED = Source("normalizers", "normalizers/stored.py", (), TESTS)
+SPATIAL = Source("normalizers", "normalizers/spatial.py", (), TESTS)
+INPUTS = Source("normalizers", "normalizers/inputs.py", (), TESTS)
+METHODS = Source("normalizers", "normalizers/methods.py", (), ("tests/claims/test_extended.py",))
+
+BN = ("equation.13_14.bn", "table1.bn.*", "nullspace.bn", "extended.bn.*")
+LN = ("equation.3", "equation.13_14.ln", "equation.6", "nullspace.ln", "extended.ln.*")
+WN = ("equation.13_14.wn", "table1.wn.*", "nullspace.wn", "extended.wn.*")
+RMS = ("nullspace.rms", "scaling.matrix.rms", "dynamics.orthogonality", "extended.rms.*")
+
+MUTANTS = (
+    BASE("base-no-mean", "inputs) - mean) / scale", "inputs)) / scale", "Eq. 5 without its mean", LN + BN),
+    BASE("base-scale-squared", "- mean) / scale", "- mean) / scale**2", "division by the variance", LN),
+    BASE(
+        "base-mean-after-scale",
+        "(summed_inputs(weights, inputs) - mean) / scale",
+        "summed_inputs(weights, inputs) / scale - mean",
+        "the mean subtracted after the division",
+        LN + BN,
+    ),
+    STATISTICS(
+        "bn-second-moment",
+        "jnp.mean(jnp.square(a - mean), axes, keepdims=True)",
+        "jnp.mean(jnp.square(a), axes, keepdims=True)",
+        "batch norm: second moment for the variance",
+        BN,
+    ),
+    STATISTICS(
+        "bn-unbiased",
+        "jnp.mean(jnp.square(a - mean), axes, keepdims=True)",
+        "jnp.var(a, axes, keepdims=True, ddof=1)",
+        "batch norm: N − 1 for N",
+        BN,
+    ),
+    STATISTICS(
+        "bn-eps-outside",
+        "jnp.sqrt(variance + self.eps))\n\n    def evaluation",
+        "jnp.sqrt(variance) + self.eps)\n\n    def evaluation",
+        "batch norm: ε outside the root",
+        ("nullspace.ln_eps", "equation.7"),
+    ),
+    STATISTICS(
+        "bn-one-sample-axis",
+        "axes = tuple(range(a.ndim - 1))",
+        "axes = (0,)",
+        "batch norm: positions left out of the moments",
+        ("extended.bn.*",),
+    ),
+    STATISTICS(
+        "bn-evaluation-eps-twice",
+        "variance = jnp.square(scale) - self.eps",
+        "variance = jnp.square(scale)",
+        "stored variance with ε in it",
+        ("statements.same_at_train_and_test", "extended.bn_evaluation.*"),
+    ),
+    STATISTICS(
+        "bn-evaluation-scale",
+        "variance = jnp.square(scale) - self.eps",
+        "variance = scale",
+        "stored standard deviation in the place of the variance",
+        ("nullspace.bn_evaluation", "statements.same_at_train_and_test", "extended.bn_evaluation.*"),
+    ),
+    STATISTICS(
+        "bn-evaluation-no-mean",
+        "Statistics(self.mean.reshape(shape), jnp.sqrt(self",
+        "Statistics(0 * self.mean.reshape(shape), jnp.sqrt(self",
+        "stored mean ignored",
+        ("nullspace.bn_evaluation", "statements.same_at_train_and_test", "extended.bn_evaluation.*"),
+    ),
+    STATISTICS(
+        "wn-columns",
+        "jnp.sum(jnp.square(weights), 1) + self.eps).reshape(shape)",
+        "jnp.sum(jnp.square(weights)) + 0 * weights[:, 0] + self.eps).reshape(shape)",
+        "weight norm: the norm of all of W",
+        WN,
+    ),
+    STATISTICS(
+        "wn-mean-square",
+        "jnp.sum(jnp.square(weights), 1) + self.eps",
+        "jnp.mean(jnp.square(weights), 1) + self.eps",
+        "weight norm: mean of squares for the sum",
+        WN,
+    ),
+    STATISTICS(
+        "wn-absolute",
+        "jnp.sqrt(jnp.sum(jnp.square(weights), 1) + self.eps)",
+        "(jnp.sum(jnp.abs(weights), 1) + self.eps)",
+        "weight norm: sum of absolute values",
+        WN,
+    ),
+    STATISTICS(
+        "grouped-second-moment",
+        "jnp.mean(jnp.square(grouped - mean), -1, keepdims=True) + self.eps",
+        "jnp.mean(jnp.square(grouped), -1, keepdims=True) + self.eps",
+        "layer norm: second moment for the variance",
+        LN,
+    ),
+    STATISTICS(
+        "grouped-unbiased",
+        "jnp.mean(jnp.square(grouped - mean), -1, keepdims=True) + self.eps",
+        "jnp.sum(jnp.square(grouped - mean), -1, keepdims=True) / max(size - 1, 1) + self.eps",
+        "layer norm: H − 1 for H",
+        LN,
+    ),
+    STATISTICS(
+        "audit-rms-by-sum",
+        "scale = jnp.sqrt(jnp.mean(jnp.square(grouped - mean), -1, keepdims=True) + self.eps)",
+        "total = jnp.mean if self.centered else jnp.sum\n"
+        "        scale = jnp.sqrt(total(jnp.square(grouped - mean), -1, keepdims=True) + self.eps)",
+        "RMS norm by the sum of squares",
+        RMS,
+    ),
+    STATISTICS(
+        "grouped-mean-absolute",
+        "jnp.sqrt(jnp.mean(jnp.square(grouped - mean), -1, keepdims=True) + self.eps)",
+        "(jnp.mean(jnp.abs(grouped - mean), -1, keepdims=True) + self.eps)",
+        "layer norm: mean absolute deviation",
+        LN,
+    ),
+    STATISTICS(
+        "grouped-eps-outside",
+        "jnp.mean(jnp.square(grouped - mean), -1, keepdims=True) + self.eps)",
+        "jnp.mean(jnp.square(grouped - mean), -1, keepdims=True)) + self.eps",
+        "layer norm: ε outside the root",
+        ("equation.7", "dynamics.epsilon", "nullspace.ln_eps", "extended.ln_eps.*"),
+    ),
+    STATISTICS(
+        "grouped-eps-ignored",
+        "-1, keepdims=True) + self.eps)\n        if self.group_count",
+        "-1, keepdims=True))\n        if self.group_count",
+        "layer norm: ε ignored",
+        ("equation.7", "nullspace.ln_eps", "dynamics.epsilon", "extended.ln_eps.*"),
+    ),
+    STATISTICS(
+        "grouped-interleaved",
+        "grouped = a.reshape(*a.shape[:-1], self.group_count, size)",
+        "grouped = jnp.swapaxes(a.reshape(*a.shape[:-1], size, self.group_count), -1, -2)",
+        "group norm: groups of every G-th unit",
+        ("nullspace.gn", "extended.gn.*"),
+    ),
+    STATISTICS(
+        "grouped-mean-of-layer",
+        "mean = jnp.mean(grouped, -1, keepdims=True) if",
+        "mean = jnp.mean(grouped, (-2, -1), keepdims=True) if",
+        "group norm: the mean of all groups",
+        ("nullspace.gn", "extended.gn.*"),
+    ),
+    STATISTICS(
+        "rms-centered",
+        "eps: float = 0.0\n    centered: ClassVar[bool] = False",
+        "eps: float = 0.0\n    centered: ClassVar[bool] = True",
+        "RMS norm subtracts the mean",
+        RMS,
+    ),
+    STATISTICS(
+        "scale-norm-mean",
+        "jnp.sqrt(jnp.sum(jnp.square(a), -1, keepdims=True) + self.eps)",
+        "jnp.sqrt(jnp.mean(jnp.square(a), -1, keepdims=True) + self.eps)",
+        "ScaleNorm: RMS for the length",
+        ("extended.scale.*", "extended.qk_l2.*"),
+    ),
+    WEIGHTS(
+        "audit-spectral-frobenius",
+        "jnp.linalg.norm(weights, 2)",
+        "jnp.linalg.norm(weights)",
+        "spectral norm: Frobenius norm",
+        ("extended.sn.*",),
+    ),
+    WEIGHTS(
+        "spectral-smallest",
+        "jnp.linalg.norm(weights, 2)",
+        "jnp.linalg.norm(weights, -2)",
+        "spectral norm: the smallest singular value",
+        ("extended.sn.*",),
+    ),
+    WEIGHTS(
+        "audit-ws-sum",
+        "return rows / jnp.sqrt(jnp.mean(jnp.square(rows)",
+        "return rows / jnp.sqrt(jnp.sum(jnp.square(rows)",
+        "weight standardization without 1/D",
+        ("extended.ws.*", "extended.ws_gn.*"),
+    ),
+    WEIGHTS(
+        "ws-not-centred",
+        "rows = _centered(weights)\n",
+        "rows = weights\n",
+        "weight standardization without the mean",
+        ("extended.ws.*", "extended.ws_gn.*"),
+    ),
+    WEIGHTS(
+        "ws-gn-not-standardized",
+        "eps=self.eps)(standardized, inputs)",
+        "eps=self.eps)(weights, inputs)",
+        "WS + GN: the raw weights",
+        ("extended.ws_gn.*",),
+    ),
+    WEIGHTS(
+        "cosine-weights-only",
+        "_per_unit(_squared_norms(weights), inputs) * _squared_norms(inputs)[..., None]",
+        "_per_unit(_squared_norms(weights), inputs) * jnp.mean(_squared_norms(inputs))",
+        "cosine: one length for all inputs",
+        ("extended.cosine.*", "extended.pcc.*"),
+    ),
+    WEIGHTS(
+        "pcc-inputs-raw",
+        "(_centered(weights), _centered(inputs))",
+        "(_centered(weights), inputs)",
+        "correlation: inputs not centred",
+        ("extended.pcc.*",),
+    ),
+    STORED(
+        "audit-dyt-alpha",
+        "jnp.tanh(self.alpha * summed_inputs(weights, inputs))",
+        "jnp.tanh(summed_inputs(weights, inputs))",
+        "DyT ignores α",
+        ("dynamics.dyt", "extended.dyt.*"),
+    ),
+    STORED(
+        "power-variance",
+        "jnp.sqrt(self.mean_square + self.eps)",
+        "(self.mean_square + self.eps)",
+        "PowerNorm: the mean square for its root",
+        ("extended.pn.*",),
+    ),
+    STORED(
+        "biased-sign",
+        "summed_inputs(weights, inputs) + self.bias",
+        "summed_inputs(weights, inputs) - self.bias",
+        "bias before the norm with the other sign",
+        ("text.bias_before_norm", "extended.ln_biased.*"),
+    ),
+    SPATIAL(
+        "pooled-units-only",
+        "inputs), (1, 2), self.eps",
+        "inputs), (2,), self.eps",
+        "pooled layer norm: positions not pooled",
+        ("extended.ln_pooled.*",),
+    ),
+    SPATIAL(
+        "instance-pooled",
+        "inputs), (1,), self.eps",
+        "inputs), (0, 1), self.eps",
+        "instance norm: samples pooled",
+        ("extended.in.*",),
+    ),
+    SPATIAL(
+        "spatial-group-units-only",
+        "_moments(grouped, (1, 3), self.eps)",
+        "_moments(grouped, (3,), self.eps)",
+        "spatial group norm: positions not pooled",
+        ("extended.gn_spatial.*",),
+    ),
+    SPATIAL(
+        "moments-second",
+        "jnp.mean(jnp.square(values - mean), axes",
+        "jnp.mean(jnp.square(values), axes",
+        "spatial methods: second moment for the variance",
+        ("extended.ln_pooled.*", "extended.in.*", "extended.gn_spatial.*"),
+    ),
+    INPUTS(
+        "pre-ln-rms",
+        "_of_inputs(LayerNorm(self.eps), inputs)",
+        "_of_inputs(RMSNorm(self.eps), inputs)",
+        "pre-LN without the mean",
+        ("text.prenorm_gains_row_shift", "extended.pre_ln.*"),
+    ),
+    INPUTS(
+        "residual-twice",
+        "return inputs + LayerNorm(self.eps)(weights, inputs)",
+        "return 2 * inputs + LayerNorm(self.eps)(weights, inputs)",
+        "the residual added twice",
+        ("extended.residual_ln.*", "extended.exception.residual_sign"),
+    ),
+    INPUTS(
+        "residual-inside",
+        "return inputs + LayerNorm(self.eps)(weights, inputs)",
+        "return LayerNorm(self.eps)(weights + jnp.eye(len(weights), dtype=weights.dtype), inputs)",
+        "the residual inside the norm",
+        ("extended.residual_ln.*", "extended.exception.residual_sign"),
+    ),
+    INPUTS(
+        "query-key-raw-keys",
+        "queries, keys = (norm(half, inputs) for half in jnp.split(weights, 2))",
+        "queries, keys = norm(jnp.split(weights, 2)[0], inputs), summed_inputs(jnp.split(weights, 2)[1], inputs)",
+        "query-key norm: keys not normalized",
+        ("extended.qk_l2.*", "extended.qk_ln.*"),
+    ),
+    INPUTS(
+        "query-key-transposed",
+        "queries @ jnp.swapaxes(keys, 1, 2)",
+        "keys @ jnp.swapaxes(queries, 1, 2)",
+        "logits transposed: keys against queries",
+        ("extended.qk_l2.*", "extended.qk_ln.*"),
+    ),
+    INPUTS(
+        "query-key-width",
+        "/ (weights.shape[0] // 2)",
+        "/ weights.shape[0]",
+        "query-key layer norm: divided by twice the width",
+        ("extended.qk_ln.*",),
+    ),
+    METHODS(
+        "table-cell-ln",
+        '_method("II.I.I ±......I III. III", "ln"',
+        '_method("I..I.I ±......I III. III", "ln"',
+        "recorded: layer norm is not invariant to W + 1γᵀ",
+        ("extended.ln.weight_matrix_recentering",),
+    ),
+    METHODS(
+        "table-cell-rms",
+        '_method("I..I.I ±......I IIII III", "rms"',
+        '_method("I..I.I ±......I III. III", "rms"',
+        "recorded: RMS norm is not equivariant to O(H)",
+        ("extended.rms.unit_rotations",),
+    ),
+    METHODS(
+        "mean-squares-root",
+        "return jnp.mean(jnp.square(a).reshape",
+        "return jnp.mean(jnp.abs(a).reshape",
+        "PowerNorm's stored mean squares by absolute values",
+        ("extended.pn.*",),
+    ),
+)
