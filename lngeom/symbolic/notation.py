@@ -208,23 +208,27 @@ class _Plain(StrPrinter):
         return f"−{-expr.p}" if expr.p < 0 else str(expr.p)
 
 
+def _to_the(text: str, exponent: Any) -> str:
+    return text if exponent is None else rf"{text}^{{{exponent}}}"
+
+
 class _Latex(LatexPrinter):
     """LaTeX with means, products and brackets for Kronecker's delta."""
 
-    def _print_Mean(self, expr: Any) -> str:
-        return rf"\operatorname{{mean}}_{{{self._print(expr.args[1])}}}\left({self._print(expr.args[0])}\right)"
+    def _print_Mean(self, expr: Any, exp: Any = None) -> str:
+        body = rf"\left({self._print(expr.args[0])}\right)"
+        return _to_the(rf"\operatorname{{mean}}_{{{self._print(expr.args[1])}}}{body}", exp)
 
-    def _print_Product(self, expr: Any) -> str:
+    def _print_Product(self, expr: Any, exp: Any = None) -> str:
         form, inputs = expr.args
         *rows, _ = form.indices
         case = "".join(self._print(index) for index in inputs.indices[:-1])
         name = self._print(sp.Symbol(form.base.name))
         rows = "".join(self._print(index) for index in rows)
-        return rf"({name}x_{{{case}}})_{{{rows}}}" if rows else rf"{name}^\top x_{{{case}}}"
+        return _to_the(rf"({name}x_{{{case}}})_{{{rows}}}" if rows else rf"({name}^\top x_{{{case}}})", exp)
 
     def _print_KroneckerDelta(self, expr: Any, exp: Any = None) -> str:
-        inner = rf"[{self._print(expr.args[0])}={self._print(expr.args[1])}]"
-        return inner if exp is None else rf"{inner}^{{{exp}}}"
+        return _to_the(rf"[{self._print(expr.args[0])}={self._print(expr.args[1])}]", exp)
 
 
 def plain(expr: Expr) -> str:
