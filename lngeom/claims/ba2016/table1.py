@@ -69,6 +69,8 @@ def table_cell(method: str, column: Column, invariant: bool):
         what = f"{DRAWS} draws, NumPy reference, {len(few)} rows"
         values = np.stack([reference] * DRAWS), np.stack(reference_values)
         yield agree(what, *values, tol=1e-12) if invariant else differ(what, *values)
+        library = case.model.normalizer(params.weights, few)
+        yield agree("library and NumPy reference", library, numpy_reference.normalized(method, params.weights, few))
 
     return check
 
