@@ -1,9 +1,9 @@
 """The families' distributions, summed outcome by outcome in NumPy: a second route that shares no code with the library.
 
 Probabilities are those of textbooks, in the parameters of textbooks: a rate, a chance, a mean and a shape. Products of
-ratios stand for factorials, and Euler's integral for the gamma function. Moments and divergences are sums over outcomes;
-integrals are sums over a fine grid of y or log y, on which the trapezoidal rule is exact to rounding. Derivatives
-are complex steps.
+ratios stand for factorials, and Euler's integral for the gamma function. Moments and divergences are sums over
+outcomes. Integrals are sums over a fine grid of y or log y, on which the trapezoidal rule is exact to rounding.
+Derivatives are complex steps.
 """
 
 from collections.abc import Callable

@@ -1,6 +1,7 @@
-"""Normalization written straight from Eqs. 1, 2, 3 and 5 in NumPy: a second route that shares no code with the library.
+"""Methods, recurrent cells and the Fisher matrix in NumPy: a second route that shares no code with the library.
 
-It works in the machine's long double (80 bits on x86-64), so that its rounding errors are not the library's either.
+It is written straight from the paper's equations, and from the papers of the other methods. It works in the machine's
+long double (80 bits on x86-64), so that its rounding errors are not the library's either.
 """
 
 import numpy as np
@@ -8,6 +9,8 @@ from jaxtyping import Float
 from numpy.typing import ArrayLike
 
 from lngeom._types import GLMParameters
+from lngeom.claims.distributions import STEP, distribution
+from lngeom.families import AbstractFamily
 
 GROUPS, EPSILON, SLOPE = 2, 0.5, 0.5
 """Settings of the extended table: groups, ε of the row with ε > 0, α of dynamic tanh."""
@@ -131,6 +134,29 @@ def normalized(method: str, weights: ArrayLike, inputs: ArrayLike) -> np.ndarray
 def natural_parameters(method: str, params: GLMParameters, inputs: ArrayLike) -> np.ndarray:
     """z = g n + b for a method by its name in the extended table, or for "identity"."""
     return _wide(params.gain) * normalized(method, params.weights, inputs) + _wide(params.bias)
+
+
+def jacobian(method: str, params: GLMParameters, inputs: ArrayLike) -> Float[np.ndarray, "N H P"]:
+    """∂z/∂θ by complex steps, θ = [W row by row, b, g]."""
+    shape = (params.units, params.inputs)
+    theta = np.concatenate([_wide(v).reshape(-1) for v in (params.weights, params.bias, params.gain)])
+    columns = []
+    for entry in np.eye(len(theta)):
+        W, b, g = np.split(theta + 1j * STEP * entry, [shape[0] * shape[1], len(theta) - shape[0]])
+        columns.append((g * normalized(method, W.reshape(shape), inputs) + b).imag / STEP)
+    return np.stack(columns, -1)
+
+
+def covariance(method: str, family: AbstractFamily, params: GLMParameters, inputs: ArrayLike) -> np.ndarray:
+    """Cov[y | x] of a normalized GLM, [N H H], summed outcome by outcome."""
+    return distribution(family, params.units).covariance(natural_parameters(method, params, inputs))
+
+
+def fisher(method: str, family: AbstractFamily, params: GLMParameters, inputs: ArrayLike) -> Float[np.ndarray, "P P"]:
+    """The Fisher matrix by its definition, E[Jᵀ Cov[y | x] J]/φ², in the order [W row by row, b, g]."""
+    J = jacobian(method, params, inputs)
+    covariances = covariance(method, family, params, inputs) / np.longdouble(family.dispersion) ** 2
+    return sum(j.T @ c @ j for j, c in zip(J, covariances, strict=True)) / len(J)
 
 
 def layer_norm(z: np.ndarray, norm) -> np.ndarray:

@@ -15,7 +15,19 @@ from sympy import Expr, Function, KroneckerDelta, sqrt
 
 from lngeom import families
 from lngeom._types import GLMParameters
-from lngeom.claims import Problem, Role, Verdict, agree, claim, differ, proves, same_integer, vanishes
+from lngeom.claims import (
+    Problem,
+    Role,
+    Verdict,
+    agree,
+    claim,
+    differ,
+    numpy_reference,
+    proves,
+    same_integer,
+    vanishes,
+)
+from lngeom.claims.compared import compared
 from lngeom.claims.evidence import Evidence
 from lngeom.claims.problem import TITLES, Case
 from lngeom.information import FisherOperator, fisher, reference
@@ -120,6 +132,8 @@ def equation_8(problem: Problem):
     )
     single = divergences(case.model, case.params, case.inputs[:1], deltas)
     yield differ("a single x instead of the mean", single, forms, role=Role.FAILS_WITHOUT_CONDITION)
+    for at in compared():
+        yield agree(f"{at.name}: D_KL and Σ p log(p/p′)", at.library["kl"], at.distribution.kl(at.z, at.other))
 
 
 class eta(Function):
@@ -213,6 +227,19 @@ def equation_9(problem: Problem):
     yield agree("sum over all outcomes and lg.fisher", total, operator(case).as_matrix())
     mean_score = jnp.einsum("on,onp->np", jnp.exp(log_p), scores)
     yield vanishes("the mean score is zero", mean_score, scale=float(jnp.max(jnp.abs(scores))))
+    reference = numpy_reference.fisher("ln", families.Bernoulli(), case.params, case.inputs)
+    yield agree("NumPy reference and lg.fisher", reference, operator(case).as_matrix())
+    for at in compared():
+        slopes, p = at.distribution.score(at.z), at.distribution.probabilities(at.z)
+        yield agree(f"{at.name}: score and ∂ log p/∂z by a complex step", at.library["score"], at.at_responses(slopes))
+        outer = np.einsum("nk,nki,nkj->nij", p, slopes, slopes) if at.distribution.joint else second_moments(p, slopes)
+        for metric in ("metric", "metric by its root"):
+            yield agree(f"{at.name}: Λ, the {metric}, and Σ p s sᵀ", at.library[metric], outer)
+
+
+def second_moments(p: np.ndarray, scores: np.ndarray) -> np.ndarray:
+    """Σ p s² of independent responses, as diagonal matrices."""
+    return np.sum(p * scores**2, -1)[..., None] * np.eye(p.shape[-2])
 
 
 CARRIER, OUTCOME, PARAMETER, JACOBIAN = field("c"), field("y"), field("z"), field("J")
@@ -377,6 +404,12 @@ def equation_10_wording(problem: Problem):
         name = type(family).__name__
         yield differ(f"{name}: log Σ_y exp(zy + c) and c", partition, base[:8], role=Role.REFUTES)
         yield agree(f"{name}: log Σ_y exp(zy + c) and η(z)", partition, family.log_partition(z), role=Role.CORRECTS)
+    for at in compared():
+        density = at.at_responses(at.distribution.log_density(at.z.astype(np.longdouble)))
+        yield agree(f"{at.name}: Eq. 10 and its density", at.library["log_prob"], density, role=Role.CORRECTS)
+        cumulant = at.distribution.log_partition(at.z, at.other)
+        what = f"{at.name}: η(z) − η(z′) and φ log E[exp((z − z′)y/φ)]"
+        yield agree(what, at.library["log_partition"], cumulant, role=Role.CORRECTS)
 
 
 def bernoulli_partition(z: Expr) -> Expr:
@@ -442,6 +475,10 @@ def equation_11(problem: Problem):
         name = type(family).__name__
         yield agree(f"{name}: mean by summation and η′", mean, family.mean(z))
         yield agree(f"{name}: variance by summation and φη″", variance, family.variance(z))
+    for at in compared():
+        variance = np.diagonal(at.distribution.covariance(at.z), axis1=1, axis2=2)
+        yield agree(f"{at.name}: mean by its density and η′", at.library["mean"], at.distribution.mean(at.z))
+        yield agree(f"{at.name}: variance by its density and φη″", at.library["variance"], variance)
     gaussian = families.Gaussian()
     yield differ(
         "ReLU transfer: f(z) and the mean", jax.nn.relu(z), gaussian.mean(z), role=Role.FAILS_WITHOUT_CONDITION
@@ -502,9 +539,13 @@ def equation_12(problem: Problem):
         exact = exact.reshape(*shape, *shape)[:, :-1, :, :-1]
         size = params.units * (params.inputs + 1)
         name = type(family).__name__
-        yield agree(
-            f"{name}: Eq. 12 and lg.fisher", reference.standard_glm(model, params, inputs), exact.reshape(size, size)
+        kronecker = reference.standard_glm(model, params, inputs)
+        yield agree(f"{name}: Eq. 12 and lg.fisher", kronecker, exact.reshape(size, size))
+        full = to_paper_order(
+            numpy_reference.fisher("identity", family, params, inputs).astype(float), params.units, params.inputs
         )
+        defined = np.asarray(full).reshape(*shape, *shape)[:, :-1, :, :-1].reshape(size, size)
+        yield agree(f"{name}: Eq. 12 and NumPy reference", kronecker, defined)
 
 
 def _bernoulli_by_outcomes() -> bool:
@@ -597,6 +638,8 @@ def _printed_is_exact(method: str):
         exact, deltas = automatic(*case), directions(problem, case)
         kl = divergences(*case, deltas)
         yield agree("softmax: printed and JᵀΛJ", printed(*case), exact)
+        defined = numpy_reference.fisher(method, case.model.family, case.params, case.inputs)
+        yield agree("softmax: printed and NumPy reference", printed(*case), defined)
         forms = jnp.einsum("kp,pq,kq->k", deltas, printed(*case), deltas)
         yield agree("softmax: printed and finite divergences", forms, kl, tol=KL_TOLERANCE)
         yield from certified("softmax", case, exact, deltas, kl)
@@ -719,6 +762,8 @@ def equation_13_14_ln(problem: Problem):
     case = problem.small("ln", families.Categorical())
     exact = automatic(*case)
     yield agree("softmax: lg.fisher's matrix and JᵀΛJ", operator(case).as_matrix(), exact, role=Role.CORRECTS)
+    defined = numpy_reference.fisher("ln", case.model.family, case.params, case.inputs)
+    yield agree("softmax: JᵀΛJ and NumPy reference", exact, defined, role=Role.CORRECTS)
     defined = int(np.linalg.matrix_rank(np.asarray(factor(*case))))
     found = int(operator(case).rank())
     yield same_integer("softmax: lg.fisher's rank and that of √Λ J", found, defined, role=Role.CORRECTS)
