@@ -10,7 +10,7 @@ from jaxtyping import Array
 
 from lngeom import families
 from lngeom.claims.distributions import Distribution, distribution
-from lngeom.information._derivative import score
+from lngeom.information import _derivative
 
 FAMILIES = (
     families.Gaussian(2.0),
@@ -38,7 +38,7 @@ def _by_library(given):
             "variance": family.variance(z),
             "metric": family.metric(z),
             "metric by its root": jnp.einsum("nik,njk->nij", root, root),
-            "score": score(family, z, y),
+            "score": _derivative.score(family, z, y),
             "kl": family.kl(z, other),
         }
 

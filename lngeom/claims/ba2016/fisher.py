@@ -1,5 +1,6 @@
 """Eqs. 8–14: the Fisher matrix of normalized GLMs, as printed and as it is."""
 
+import functools
 import itertools
 from collections.abc import Callable, Iterator
 
@@ -154,6 +155,51 @@ class eta(Function):
         return mpmath.exp(z)
 
 
+RATE = sp.Symbol("r", positive=True)
+
+
+@functools.cache
+def poisson_moment(power: int) -> Expr:
+    """E[y^k] of a Poisson response of rate r, summed over all y."""
+    y = sp.Symbol("y", integer=True, nonnegative=True)
+    found = sp.summation(y**power * RATE**y / sp.factorial(y), (y, 0, sp.oo)) * sp.exp(-RATE)
+    return sp.expand(sp.simplify(found))
+
+
+def poisson_expectation(value: Callable[[Expr], Expr], rate: Expr) -> Expr:
+    """E[f(y)] of a Poisson response, for a polynomial f."""
+    y = sp.Symbol("y", integer=True, nonnegative=True)
+    terms = sp.Poly(sp.expand(value(y)), y).terms()
+    return sp.expand(sum(coefficient * poisson_moment(power).subs(RATE, rate) for (power,), coefficient in terms))
+
+
+def poisson_metric(z: Callable[[Expr], Expr]) -> Expr:
+    """E[(∂ log p/∂t)²] at t = 0 of a Poisson response whose natural parameter is z(t): the metric along t."""
+    t = sp.Symbol("t", real=True)
+    slope = lambda y: sp.diff(y * z(t) - sp.exp(z(t)), t).subs(t, 0)
+    return poisson_expectation(lambda y: slope(y) ** 2, sp.exp(z(sp.S.Zero)))
+
+
+def poisson_divergence(z: Expr, other: Expr) -> Expr:
+    """E[log p(y | z) − log p(y | z′)] of a Poisson response."""
+    log_p = lambda y, z: y * z - sp.exp(z)
+    return poisson_expectation(lambda y: log_p(y, z) - log_p(y, other), sp.exp(z))
+
+
+def gaussian_divergence(z: Expr, other: Expr) -> Expr:
+    """∫ p (log p − log p′) dy of a Gaussian response of variance 1 and mean z."""
+    u = sp.Symbol("u", real=True)
+    log_ratio = sp.Poly(sp.expand(((u + z - other) ** 2 - u**2) / 2), u)  # u = y − z is normal
+    return sp.simplify(sum(coefficient * normal_moment(power) for (power,), coefficient in log_ratio.terms()))
+
+
+@functools.cache
+def normal_moment(power: int) -> Expr:
+    """E[u^k] of a normal u."""
+    u = sp.Symbol("u", real=True)
+    return sp.integrate(u**power * sp.exp(-(u**2) / 2) / sqrt(2 * sp.pi), (u, -sp.oo, sp.oo))
+
+
 @proves("equation.8", "conditional")
 def equation_8_proof() -> Proof:
     """The divergence is half the quadratic form of the metric, to second order, on average over x."""
@@ -163,22 +209,23 @@ def equation_8_proof() -> Proof:
     divergence = (eta(z, 0) - eta(start, 0) - (z - start) * eta(start, 1)) / PHI
     slopes = [divergence.diff(t, order).subs(t, 0) for order in (0, 1, 2)]
 
-    def poisson(step: int) -> Expr:
-        return sp.exp(sp.Integer(step)) - 1 - step
-
     cubic = Counterexample(
         "equation.8 as an equality",
         r"D_{KL} = \tfrac12 \delta^\top F \delta",
         {"z": 0, r"\delta": 1},
-        lambda v: (poisson(v[r"\delta"]), v[r"\delta"] ** 2 / 2),
+        lambda v: (
+            poisson_divergence(sp.sympify(v["z"]), sp.sympify(v["z"] + v[r"\delta"])),
+            poisson_metric(lambda t: v["z"] + t * v[r"\delta"]) / 2,
+        ),
         "Poisson outputs at z = 0, one unit away: the divergence (left) and half the quadratic form (right).",
     )
+    moved_by = lambda x, change: gaussian_divergence(sp.S.Zero, sp.sympify(change * x))
     one_case = Counterexample(
         "equation.8 at one case",
         r"D_{KL}[P(y\mid x;\theta)\,\|\,P(y\mid x;\theta+\delta)] = "
         r"\tfrac12\delta^\top F\delta \text{ with F a mean over x}",
         {"X": matrix([[1], [2]]), r"\delta": 1},
-        lambda v: (v["X"][0] ** 2 / 2, sum(x**2 for x in v["X"]) / 4),
+        lambda v: (moved_by(v["X"][0], v[r"\delta"]), sum(moved_by(x, v[r"\delta"]) for x in v["X"]) / 2),
         "Gaussian outputs, z = wx, where Eq. 8 has no remainder: the case x = 1 (left), the mean over cases (right).",
     )
     return Proof(
@@ -496,7 +543,10 @@ def equation_11_proof() -> Proof:
         "equation.11 with f = ReLU",
         r"E[y\mid x] = f(z)",
         {"z": -1},
-        lambda v: (sp.exp(v["z"]) / (1 + sp.exp(v["z"])), sp.Max(v["z"], 0)),
+        lambda v: (
+            sum(y * sp.exp(v["z"] * y) for y in (0, 1)) / sum(sp.exp(v["z"] * y) for y in (0, 1)),
+            sp.Max(v["z"], 0),
+        ),
         "Bernoulli outputs: their mean (left) and ReLU (right), whose slope would make the variance zero.",
     )
     return Proof(
@@ -770,7 +820,19 @@ def equation_13_14_ln(problem: Problem):
 
 
 def weight_blocks(u: sp.Matrix) -> tuple[Expr, Expr]:
-    """Exact and printed ww block of unit 1, for one input x = 1 and u = Wx of mean zero, with Λ = I and g = 1."""
+    """Exact and printed ww block of unit 1, for one input x = 1 and u = Wx, with Λ = I and g = 1.
+
+    The exact block is the squared velocity of all outputs while w_1 moves; the printed one is that of its own output.
+    """
+    t = sp.Symbol("t", real=True)
+    moving = sp.Matrix([[u[l] + (t if l == 0 else 0)] for l in range(len(u))])
+    velocities = [sp.radsimp(n.diff(t).subs(t, 0)) for n in LAYER_NORM.exactly(moving, matrix([[1]]))]
+    squares = [sp.radsimp(sp.expand(velocity**2)) for velocity in velocities]
+    return sp.Add(*squares), squares[0]
+
+
+def stated_blocks(u: sp.Matrix) -> tuple[Expr, Expr]:
+    """The same for u of mean zero, by the factors (δ_k1 − (1 + n_k n_1)/H)/σ that are to be shown."""
     H = len(u)
     variance = sum(value**2 for value in u) / sp.Integer(H)
     column = [int(l == 0) - (1 + u[l] * u[0] / variance) / sp.Integer(H) for l in range(H)]
@@ -809,6 +871,11 @@ def equation_13_14_ln_proof() -> Counterexample:
                 exact - printed,
                 missing,
                 r"\sigma^2(v^\top\Delta v)/(v^\top x)^2",
+            ),
+            fact(
+                "At the instance these are the squared velocities of all outputs, and of the unit's own",
+                r"\sigma^{-2}\textstyle\sum_k(\delta_{k1} - (1+n_kn_1)/H)^2 = \sum_k\dot n_k^2",
+                lambda: weight_blocks(SMALL["W"] * SMALL["x"]) == stated_blocks(SMALL["W"] * SMALL["x"]),
             ),
         ),
         (Assumption("positive scale", r"\sigma > 0"),),
