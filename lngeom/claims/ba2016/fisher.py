@@ -35,6 +35,7 @@ from lngeom.information import FisherOperator, fisher, reference
 from lngeom.information._closed_form import GroupedLinearization, linearize
 from lngeom.information.reference import to_paper_order
 from lngeom.nullspace import predicted_nullspace
+from lngeom.numerics import decide_rank
 from lngeom.symbolic.jacobian import GAIN, LAYER, RADIAL, SHIFTS, along
 from lngeom.symbolic.layers import BATCH_NORM, LAYER_NORM, WEIGHT_NORM, Method
 from lngeom.symbolic.proof import Assumption, Counterexample, Proof, Step, equality, expanded, fact, matrix
@@ -817,6 +818,15 @@ def equation_13_14_ln(problem: Problem):
     defined = int(np.linalg.matrix_rank(np.asarray(factor(*case))))
     found = int(operator(case).rank())
     yield same_integer("softmax: lg.fisher's rank and that of √Λ J", found, defined, role=Role.CORRECTS)
+    values = np.geomspace(1, 1e-16, 30)
+    broken = np.where(np.arange(30) < 20, values[0], values[-1])
+    certain = [decide_rank(v, 60, 30).certain for v in (broken, values)]
+    yield same_integer(
+        "control: singular values with a gap have a certain rank, and without have none: certain ones",
+        sum(certain) + certain[1],
+        1,
+        role=Role.CORRECTS,
+    )
 
 
 def weight_blocks(u: sp.Matrix) -> tuple[Expr, Expr]:
