@@ -170,7 +170,8 @@ def matrix_check(method: Method, group: MatrixGroup, recorded: Cell) -> Callable
         before = [group.expected(matrix, at.outputs()) for matrix in matrices]
         yield compare(f"{DRAWS} draws", jnp.stack(before), jnp.stack(after))
         yield defined(method, at)
-        yield from of_group(group, np.stack(matrices))
+        controls = [group.draw(problem.key(f"{group.name} control {draw}"), UNITS, float) for draw in range(DRAWS)]
+        yield from of_group(group, np.stack(controls))
 
     return check
 

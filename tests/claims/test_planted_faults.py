@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 import sympy as sp
 from lngeom import families, numerics
-from lngeom.claims import Verdict, all_claims, compared, run
-from lngeom.claims.ba2016 import fisher, metric, nullspace
+from lngeom.claims import Verdict, all_claims, compared, decide, run
+from lngeom.claims.ba2016 import fisher, hidden_dynamics, metric, nullspace
 from lngeom.claims.proofs import proof_of
 from lngeom.families import AbstractFamily
 from lngeom.information import _derivative
+from lngeom.nn import dynamics
 from lngeom.symbolic.proof import ProofError
 
 NEGATIVE_BINOMIAL, INVERSE_GAUSSIAN = families.NegativeBinomial(2.5), families.InverseGaussian(0.4)
@@ -169,3 +170,11 @@ def test_a_wrong_formula_in_an_exact_counterexample_is_refused(monkeypatch, name
     monkeypatch.setattr(page, attribute, wrong)
     with pytest.raises(ProofError, match="does not hold"):
         proof_of.__wrapped__(id)
+
+
+def test_growth_of_tangents_that_is_halved_is_seen(problem, monkeypatch):
+    right = dynamics.hidden_dynamics
+    assert decide(list(hidden_dynamics.tangent_growth(problem))) is Verdict.HOLDS
+    halved = lambda *given: right(*given)._replace(growth=right(*given).growth / 2)  # noqa: E731
+    monkeypatch.setattr(dynamics, "hidden_dynamics", halved)
+    assert decide(list(hidden_dynamics.tangent_growth(problem))) is Verdict.REFUTED
