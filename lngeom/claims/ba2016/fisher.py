@@ -275,8 +275,8 @@ def equation_9(problem: Problem):
     yield agree("sum over all outcomes and lg.fisher", total, operator(case).as_matrix())
     mean_score = jnp.einsum("on,onp->np", jnp.exp(log_p), scores)
     yield vanishes("the mean score is zero", mean_score, scale=float(jnp.max(jnp.abs(scores))))
-    reference = numpy_reference.fisher("ln", families.Bernoulli(), case.params, case.inputs)
-    yield agree("NumPy reference and lg.fisher", reference, operator(case).as_matrix())
+    defined = numpy_reference.fisher("ln", families.Bernoulli(), case.params, case.inputs)
+    yield agree("NumPy reference and lg.fisher", defined, operator(case).as_matrix())
     for at in compared():
         slopes, p = at.distribution.score(at.z), at.distribution.probabilities(at.z)
         yield agree(f"{at.name}: score and ∂ log p/∂z by a complex step", at.library["score"], at.at_responses(slopes))
@@ -819,14 +819,10 @@ def equation_13_14_ln(problem: Problem):
     found = int(operator(case).rank())
     yield same_integer("softmax: lg.fisher's rank and that of √Λ J", found, defined, role=Role.CORRECTS)
     values = np.geomspace(1, 1e-16, 30)
-    broken = np.where(np.arange(30) < 20, values[0], values[-1])
-    certain = [decide_rank(v, 60, 30).certain for v in (broken, values)]
-    yield same_integer(
-        "control: singular values with a gap have a certain rank, and without have none: certain ones",
-        sum(certain) + certain[1],
-        1,
-        role=Role.CORRECTS,
-    )
+    with_gap = np.where(np.arange(30) < 20, values[0], values[-1])
+    certain = [decide_rank(v, 60, 30).certain for v in (with_gap, values)]
+    what = "control: certain ranks of singular values with a gap, less those without"
+    yield same_integer(what, int(certain[0]) - int(certain[1]), 1, role=Role.CORRECTS)
 
 
 def weight_blocks(u: sp.Matrix) -> tuple[Expr, Expr]:
