@@ -6,15 +6,16 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from lngeom._types import GLMParameters
-from lngeom.claims import Problem, Role, Verdict, agree, claim, differ, proves
+from lngeom.claims import Problem, Role, Verdict, agree, claim, differ, numpy_reference, proves
 from lngeom.claims.evidence import Evidence
 from lngeom.claims.registry import Claim, register
 from lngeom.invariance_table import EQUIVARIANCE, EXTENDED, Cell
 from lngeom.normalizers import METHODS, AbstractNormalizer, LayerNorm, QueryKeyLayerNorm, QueryKeyNorm
-from lngeom.normalizers.methods import Method
+from lngeom.normalizers.methods import GROUPS, Method
 from lngeom.symbolic.proof import Counterexample, Proof, ProofError
 from lngeom.symbolic.table import prove
 from lngeom.transformations.actions import Column, Transformation
@@ -81,6 +82,12 @@ def point(problem: Problem, method: Method) -> Point:
     return Point(normalizer, GLMParameters(weights, 0 * ones, ones), rows)
 
 
+def defined(method: Method, at: Point) -> Evidence:
+    """The method's outputs, and those of its second definition."""
+    reference = numpy_reference.normalized(method.name, at.params.weights, at.inputs)
+    return agree("library and NumPy reference", at.outputs(), reference)
+
+
 def cell_check(method: Method, column: Column, recorded: Cell) -> Callable[[Problem], Iterator[Evidence]]:
     """The check of one cell: the outputs before and after a few draws of the transformation."""
 
@@ -93,14 +100,62 @@ def cell_check(method: Method, column: Column, recorded: Cell) -> Callable[[Prob
         what = f"{DRAWS} draws, {len(before[0])} × {DRAWS} cases"
         if recorded is Cell.INVARIANT:
             yield agree(what, before, after)
-            return
-        yield differ(what, before, after)
+        else:
+            yield differ(what, before, after)
         if recorded is Cell.SIGN:
             yield agree("g → −g repairs it", before, -after)
-        elif column.name == "weight_sign_flip":
+        elif recorded is Cell.CHANGED and column.name == "weight_sign_flip":
             yield differ("g → −g does not repair it", before, -after)
+        yield defined(method, at)
 
     return check
+
+
+def _sums_of_groups(Q: np.ndarray) -> np.ndarray:
+    size = Q.shape[-1] // GROUPS
+    return Q.reshape(-1, GROUPS, size, GROUPS, size).sum((2, 4))
+
+
+PROPERTIES: tuple[tuple[str, Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]], ...] = (
+    ("keep groups together", lambda Q: (_sums_of_groups(Q) ** 2, _sums_of_groups(Q) * (Q.shape[-1] // GROUPS))),
+    ("are permutations", lambda Q: (Q**2, Q)),
+    ("fix 1", lambda Q: (Q.sum(-1), np.ones(Q.shape[:-1]))),
+    ("are orthogonal", lambda Q: (Q @ Q.swapaxes(1, 2), np.broadcast_to(np.eye(Q.shape[-1]), Q.shape))),
+)
+"""Equations of matrices, each a condition less: what a group of the table has, the next larger one lacks."""
+
+LEVELS = {
+    "group_permutations": 0,
+    "unit_permutations": 1,
+    "unit_rotations_fixing_one": 2,
+    "unit_rotations": 3,
+    "input_rotations_fixing_one": 2,
+    "input_rotations": 3,
+    "input_basis_changes": 4,
+}
+"""The first property that the matrices of a group have; they have all that follow."""
+
+
+def of_group(group: MatrixGroup, drawn: np.ndarray) -> Iterator[Evidence]:
+    """Whether matrices are of a group, and not all of the next smaller one.
+
+    Args:
+        group: the group.
+        drawn: matrices, [draw K K].
+
+    Yields:
+        The properties that they have, and the one that they lack; of the smallest group, what they move.
+    """
+    level = LEVELS[group.name]
+    for what, sides in PROPERTIES[level:]:
+        yield agree(f"matrices drawn {what}", *sides(drawn))
+    if level:
+        what, sides = PROPERTIES[level - 1]
+        yield differ(f"not all {what}", *sides(drawn))
+        return
+    group_of, place = np.divmod(np.arange(drawn.shape[-1]), drawn.shape[-1] // GROUPS)
+    for what, labels in (("groups", group_of), ("units within groups", place)):
+        yield differ(f"they move {what}", drawn @ labels, np.broadcast_to(labels, drawn.shape[:-1]))
 
 
 def matrix_check(method: Method, group: MatrixGroup, recorded: Cell) -> Callable[[Problem], Iterator[Evidence]]:
@@ -110,12 +165,13 @@ def matrix_check(method: Method, group: MatrixGroup, recorded: Cell) -> Callable
         at = point(problem, method)
         size = at.params.units if group.acts_on == "units" else at.inputs.shape[-1]
         compare = agree if recorded is Cell.INVARIANT else differ
-        before, after = [], []
-        for draw in range(DRAWS):
-            matrix = group.draw(problem.key(f"{group.name} {draw}"), size, at.inputs.dtype)
-            after.append(at.normalizer(*group(matrix, at.params.weights, at.inputs)))
-            before.append(group.expected(matrix, at.outputs()))
+        matrices = [group.draw(problem.key(f"{group.name} {draw}"), size, at.inputs.dtype) for draw in range(DRAWS)]
+        after = [at.normalizer(*group(matrix, at.params.weights, at.inputs)) for matrix in matrices]
+        before = [group.expected(matrix, at.outputs()) for matrix in matrices]
         yield compare(f"{DRAWS} draws", jnp.stack(before), jnp.stack(after))
+        yield defined(method, at)
+        controls = [group.draw(problem.key(f"{group.name} control {draw}"), UNITS, float) for draw in range(DRAWS)]
+        yield from of_group(group, np.stack(controls))
 
     return check
 

@@ -1,16 +1,27 @@
 """The extended table: every cell by numbers, its exceptions, and cells recorded wrongly, which turn."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import lngeom as lg
 import numpy as np
 import pytest
 from lngeom.claims import Problem, Verdict, all_claims, decide, run
-from lngeom.claims.extended import cell, cell_check, data, matrix_check
+from lngeom.claims.extended import cell, cell_check, data, defined, matrix_check, point
 from lngeom.claims.proofs import provable
 from lngeom.invariance_table import COLUMNS, EQUIVARIANCE, EXTENDED, MATRIX_GROUPS, Cell
-from lngeom.normalizers import METHODS
+from lngeom.normalizers import (
+    METHODS,
+    DynamicTanh,
+    RMSNorm,
+    ScaleNorm,
+    SpectralNorm,
+    Statistics,
+    WeightStandardization,
+)
 from lngeom.symbolic.proof import ProofError
+from lngeom.transformations import matrices
 from lngeom.transformations.columns import extended
 from lngeom.transformations.matrices import BASIS_CHANGES, EQUIVARIANCES, group_permutations
 
@@ -124,3 +135,74 @@ def test_columns_say_what_they_act_on():
 def test_bad_shapes_get_one_clear_error(make, message):
     with pytest.raises(ValueError, match=message):
         make(jnp.ones((3, 2)), jnp.ones((4, 2)))
+
+
+def frobenius(self, weights, inputs):
+    return Statistics(jnp.zeros(()), jnp.sqrt(jnp.sum(jnp.square(weights))))
+
+
+def sums_for_means(self, weights):
+    rows = weights - weights.mean(1, keepdims=True)
+    return rows / jnp.sqrt(jnp.sum(jnp.square(rows), 1, keepdims=True))
+
+
+def identity(key, size, dtype):
+    return jnp.eye(size, dtype=dtype)
+
+
+def cycle(key, size, dtype):
+    return jnp.roll(jnp.eye(size, dtype=dtype), 1, 0)
+
+
+FAULTS = {
+    "spectral norm by the Frobenius norm": ("sn.weight_matrix_rescaling", (SpectralNorm, "statistics", frobenius)),
+    "weight standardization by sums": (
+        "ws.single_case_rescaling",
+        (WeightStandardization, "standardized", sums_for_means),
+    ),
+    "dynamic tanh without its slope": (
+        "dyt.weight_sign_flip",
+        (DynamicTanh, "__call__", lambda self, W, X: jnp.tanh(X @ W.T)),
+    ),
+    "RMS norm by the sum": ("rms.weight_matrix_rescaling", (RMSNorm, "statistics", ScaleNorm.statistics)),
+    "permutations that never permute": ("gn.group_permutations", (matrices, "_permutation", identity)),
+    "permutations that only exchange groups": (
+        "ws_gn.group_permutations",
+        (matrices, "_permutation", lambda key, size, dtype: (cycle if size == 2 else identity)(key, size, dtype)),
+    ),
+    "permutations that only stay in their groups": (
+        "gn.group_permutations",
+        (matrices, "_permutation", lambda key, size, dtype: (identity if size == 2 else cycle)(key, size, dtype)),
+    ),
+    "permutations that keep groups together": (
+        "ln.unit_permutations",
+        (matrices.UNIT_PERMUTATIONS, "draw", group_permutations().draw),
+    ),
+    "rotations that are permutations": ("rms.unit_rotations", (matrices.UNIT_ROTATIONS, "draw", cycle)),
+    "changes of basis that are rotations": (
+        "ln.input_basis_changes",
+        (matrices.INPUT_BASIS_CHANGES, "draw", matrices.INPUT_ROTATIONS.draw),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_planted_fault_turns_a_cell(problem, monkeypatch, name):
+    id, (owner, attribute, wrong) = FAULTS[name]
+    if dataclasses.is_dataclass(owner) and not isinstance(owner, type):
+        monkeypatch.setitem(vars(owner), attribute, wrong)
+    else:
+        monkeypatch.setattr(owner, attribute, wrong)
+    found = run(all_claims(id=f"extended.{id}")[0], problem)
+    assert not found.as_recorded
+    assert not found.error
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_outputs_that_are_a_little_too_large_turn_the_cells_of_every_method(problem, monkeypatch, name):
+    found = defined(METHODS[name], point(problem, METHODS[name]))
+    assert found.passed
+    kind = type(METHODS[name].make(jnp.ones((4, 4)), jnp.ones((3, 4))))
+    right = kind.__call__
+    monkeypatch.setattr(kind, "__call__", lambda self, W, X: 1.003 * right(self, W, X))
+    assert defined(METHODS[name], point(problem, METHODS[name])).contradicts

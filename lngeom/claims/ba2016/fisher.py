@@ -1,5 +1,6 @@
 """Eqs. 8–14: the Fisher matrix of normalized GLMs, as printed and as it is."""
 
+import functools
 import itertools
 from collections.abc import Callable, Iterator
 
@@ -15,7 +16,19 @@ from sympy import Expr, Function, KroneckerDelta, sqrt
 
 from lngeom import families
 from lngeom._types import GLMParameters
-from lngeom.claims import Problem, Role, Verdict, agree, claim, differ, proves, same_integer, vanishes
+from lngeom.claims import (
+    Problem,
+    Role,
+    Verdict,
+    agree,
+    claim,
+    differ,
+    numpy_reference,
+    proves,
+    same_integer,
+    vanishes,
+)
+from lngeom.claims.compared import compared
 from lngeom.claims.context import Context
 from lngeom.claims.evidence import Evidence
 from lngeom.claims.problem import TITLES, Case
@@ -23,6 +36,7 @@ from lngeom.information import FisherOperator, fisher, reference
 from lngeom.information._closed_form import GroupedLinearization, linearize
 from lngeom.information.reference import to_paper_order
 from lngeom.nullspace import predicted_nullspace
+from lngeom.numerics import decide_rank
 from lngeom.symbolic.jacobian import GAIN, LAYER, RADIAL, SHIFTS, along, null_step, rows_alone
 from lngeom.symbolic.layers import BATCH_NORM, LAYER_NORM, RMS_NORM, WEIGHT_NORM, Method
 from lngeom.symbolic.proof import Assumption, Counterexample, Proof, Step, equality, expanded, fact, matrix
@@ -138,6 +152,8 @@ def equation_8(problem: Problem):
     )
     single = divergences(case.model, case.params, case.inputs[:1], deltas)
     yield differ("a single x instead of the mean", single, forms, role=Role.FAILS_WITHOUT_CONDITION)
+    for at in compared():
+        yield agree(f"{at.name}: D_KL and Σ p log(p/p′)", at.library["kl"], at.distribution.kl(at.z, at.other))
 
 
 class eta(Function):
@@ -158,6 +174,51 @@ class eta(Function):
         return mpmath.exp(z)
 
 
+RATE = sp.Symbol("r", positive=True)
+
+
+@functools.cache
+def poisson_moment(power: int) -> Expr:
+    """E[y^k] of a Poisson response of rate r, summed over all y."""
+    y = sp.Symbol("y", integer=True, nonnegative=True)
+    found = sp.summation(y**power * RATE**y / sp.factorial(y), (y, 0, sp.oo)) * sp.exp(-RATE)
+    return sp.expand(sp.simplify(found))
+
+
+def poisson_expectation(value: Callable[[Expr], Expr], rate: Expr) -> Expr:
+    """E[f(y)] of a Poisson response, for a polynomial f."""
+    y = sp.Symbol("y", integer=True, nonnegative=True)
+    terms = sp.Poly(sp.expand(value(y)), y).terms()
+    return sp.expand(sum(coefficient * poisson_moment(power).subs(RATE, rate) for (power,), coefficient in terms))
+
+
+def poisson_metric(z: Callable[[Expr], Expr]) -> Expr:
+    """E[(∂ log p/∂t)²] at t = 0 of a Poisson response whose natural parameter is z(t): the metric along t."""
+    t = sp.Symbol("t", real=True)
+    slope = lambda y: sp.diff(y * z(t) - sp.exp(z(t)), t).subs(t, 0)
+    return poisson_expectation(lambda y: slope(y) ** 2, sp.exp(z(sp.S.Zero)))
+
+
+def poisson_divergence(z: Expr, other: Expr) -> Expr:
+    """E[log p(y | z) − log p(y | z′)] of a Poisson response."""
+    log_p = lambda y, z: y * z - sp.exp(z)
+    return poisson_expectation(lambda y: log_p(y, z) - log_p(y, other), sp.exp(z))
+
+
+def gaussian_divergence(z: Expr, other: Expr) -> Expr:
+    """∫ p (log p − log p′) dy of a Gaussian response of variance 1 and mean z."""
+    u = sp.Symbol("u", real=True)
+    log_ratio = sp.Poly(sp.expand(((u + z - other) ** 2 - u**2) / 2), u)  # u = y − z is normal
+    return sp.simplify(sum(coefficient * normal_moment(power) for (power,), coefficient in log_ratio.terms()))
+
+
+@functools.cache
+def normal_moment(power: int) -> Expr:
+    """E[u^k] of a normal u."""
+    u = sp.Symbol("u", real=True)
+    return sp.integrate(u**power * sp.exp(-(u**2) / 2) / sqrt(2 * sp.pi), (u, -sp.oo, sp.oo))
+
+
 @proves("equation.8", "conditional")
 def equation_8_proof() -> Proof:
     """The divergence is half the quadratic form of the metric, to second order, on average over x."""
@@ -167,22 +228,23 @@ def equation_8_proof() -> Proof:
     divergence = (eta(z, 0) - eta(start, 0) - (z - start) * eta(start, 1)) / PHI
     slopes = [divergence.diff(t, order).subs(t, 0) for order in (0, 1, 2)]
 
-    def poisson(step: int) -> Expr:
-        return sp.exp(sp.Integer(step)) - 1 - step
-
     cubic = Counterexample(
         "equation.8 as an equality",
         r"D_{KL} = \tfrac12 \delta^\top F \delta",
         {"z": 0, r"\delta": 1},
-        lambda v: (poisson(v[r"\delta"]), v[r"\delta"] ** 2 / 2),
+        lambda v: (
+            poisson_divergence(sp.sympify(v["z"]), sp.sympify(v["z"] + v[r"\delta"])),
+            poisson_metric(lambda t: v["z"] + t * v[r"\delta"]) / 2,
+        ),
         "Poisson outputs at z = 0, one unit away: the divergence (left) and half the quadratic form (right).",
     )
+    moved_by = lambda x, change: gaussian_divergence(sp.S.Zero, sp.sympify(change * x))
     one_case = Counterexample(
         "equation.8 at one case",
         r"D_{KL}[P(y\mid x;\theta)\,\|\,P(y\mid x;\theta+\delta)] = "
         r"\tfrac12\delta^\top F\delta \text{ with F a mean over x}",
         {"X": matrix([[1], [2]]), r"\delta": 1},
-        lambda v: (v["X"][0] ** 2 / 2, sum(x**2 for x in v["X"]) / 4),
+        lambda v: (moved_by(v["X"][0], v[r"\delta"]), sum(moved_by(x, v[r"\delta"]) for x in v["X"]) / 2),
         "Gaussian outputs, z = wx, where Eq. 8 has no remainder: the case x = 1 (left), the mean over cases (right).",
     )
     return Proof(
@@ -231,6 +293,19 @@ def equation_9(problem: Problem):
     yield agree("sum over all outcomes and lg.fisher", total, operator(case).as_matrix())
     mean_score = jnp.einsum("on,onp->np", jnp.exp(log_p), scores)
     yield vanishes("the mean score is zero", mean_score, scale=float(jnp.max(jnp.abs(scores))))
+    defined = numpy_reference.fisher("ln", families.Bernoulli(), case.params, case.inputs)
+    yield agree("NumPy reference and lg.fisher", defined, operator(case).as_matrix())
+    for at in compared():
+        slopes, p = at.distribution.score(at.z), at.distribution.probabilities(at.z)
+        yield agree(f"{at.name}: score and ∂ log p/∂z by a complex step", at.library["score"], at.at_responses(slopes))
+        outer = np.einsum("nk,nki,nkj->nij", p, slopes, slopes) if at.distribution.joint else second_moments(p, slopes)
+        for metric in ("metric", "metric by its root"):
+            yield agree(f"{at.name}: Λ, the {metric}, and Σ p s sᵀ", at.library[metric], outer)
+
+
+def second_moments(p: np.ndarray, scores: np.ndarray) -> np.ndarray:
+    """Σ p s² of independent responses, as diagonal matrices."""
+    return np.sum(p * scores**2, -1)[..., None] * np.eye(p.shape[-2])
 
 
 CARRIER, OUTCOME, PARAMETER, JACOBIAN = field("c"), field("y"), field("z"), field("J")
@@ -442,6 +517,12 @@ def equation_10_wording(problem: Problem):
         name = type(family).__name__
         yield differ(f"{name}: log Σ_y exp(zy + c) and c", partition, base[:8], role=Role.REFUTES)
         yield agree(f"{name}: log Σ_y exp(zy + c) and η(z)", partition, family.log_partition(z), role=Role.CORRECTS)
+    for at in compared():
+        density = at.at_responses(at.distribution.log_density(at.z.astype(np.longdouble)))
+        yield agree(f"{at.name}: Eq. 10 and its density", at.library["log_prob"], density, role=Role.CORRECTS)
+        cumulant = at.distribution.log_partition(at.z, at.other)
+        what = f"{at.name}: η(z) − η(z′) and φ log E[exp((z − z′)y/φ)]"
+        yield agree(what, at.library["log_partition"], cumulant, role=Role.CORRECTS)
 
 
 def bernoulli_partition(z: Expr) -> Expr:
@@ -520,6 +601,10 @@ def equation_11(problem: Problem):
         name = type(family).__name__
         yield agree(f"{name}: mean by summation and η′", mean, family.mean(z))
         yield agree(f"{name}: variance by summation and φη″", variance, family.variance(z))
+    for at in compared():
+        variance = np.diagonal(at.distribution.covariance(at.z), axis1=1, axis2=2)
+        yield agree(f"{at.name}: mean by its density and η′", at.library["mean"], at.distribution.mean(at.z))
+        yield agree(f"{at.name}: variance by its density and φη″", at.library["variance"], variance)
     gaussian = families.Gaussian()
     yield differ(
         "ReLU transfer: f(z) and the mean", jax.nn.relu(z), gaussian.mean(z), role=Role.FAILS_WITHOUT_CONDITION
@@ -537,7 +622,10 @@ def equation_11_proof() -> Proof:
         "equation.11 with f = ReLU",
         r"E[y\mid x] = f(z)",
         {"z": -1},
-        lambda v: (sp.exp(v["z"]) / (1 + sp.exp(v["z"])), sp.Max(v["z"], 0)),
+        lambda v: (
+            sum(y * sp.exp(v["z"] * y) for y in (0, 1)) / sum(sp.exp(v["z"] * y) for y in (0, 1)),
+            sp.Max(v["z"], 0),
+        ),
         "Bernoulli outputs: their mean (left) and ReLU (right), whose slope would make the variance zero.",
     )
     return Proof(
@@ -580,9 +668,13 @@ def equation_12(problem: Problem):
         exact = exact.reshape(*shape, *shape)[:, :-1, :, :-1]
         size = params.units * (params.inputs + 1)
         name = type(family).__name__
-        yield agree(
-            f"{name}: Eq. 12 and lg.fisher", reference.standard_glm(model, params, inputs), exact.reshape(size, size)
+        kronecker = reference.standard_glm(model, params, inputs)
+        yield agree(f"{name}: Eq. 12 and lg.fisher", kronecker, exact.reshape(size, size))
+        full = to_paper_order(
+            numpy_reference.fisher("identity", family, params, inputs).astype(float), params.units, params.inputs
         )
+        defined = np.asarray(full).reshape(*shape, *shape)[:, :-1, :, :-1].reshape(size, size)
+        yield agree(f"{name}: Eq. 12 and NumPy reference", kronecker, defined)
 
 
 def _bernoulli_by_outcomes() -> bool:
@@ -675,6 +767,8 @@ def _printed_is_exact(method: str):
         exact, deltas = automatic(*case), directions(problem, case)
         kl = divergences(*case, deltas)
         yield agree("softmax: printed and JᵀΛJ", printed(*case), exact)
+        defined = numpy_reference.fisher(method, case.model.family, case.params, case.inputs)
+        yield agree("softmax: printed and NumPy reference", printed(*case), defined)
         forms = jnp.einsum("kp,pq,kq->k", deltas, printed(*case), deltas)
         yield agree("softmax: printed and finite divergences", forms, kl, tol=KL_TOLERANCE)
         yield from certified("softmax", case, exact, deltas, kl)
@@ -820,13 +914,32 @@ def equation_13_14_ln(problem: Problem):
     case = problem.small("ln", families.Categorical())
     exact = automatic(*case)
     yield agree("softmax: lg.fisher's matrix and JᵀΛJ", operator(case).as_matrix(), exact, role=Role.CORRECTS)
+    defined = numpy_reference.fisher("ln", case.model.family, case.params, case.inputs)
+    yield agree("softmax: JᵀΛJ and NumPy reference", exact, defined, role=Role.CORRECTS)
     defined = int(np.linalg.matrix_rank(np.asarray(factor(*case))))
     found = int(operator(case).rank())
     yield same_integer("softmax: lg.fisher's rank and that of √Λ J", found, defined, role=Role.CORRECTS)
+    values = np.geomspace(1, 1e-16, 30)
+    with_gap = np.where(np.arange(30) < 20, values[0], values[-1])
+    certain = [decide_rank(v, 60, 30).certain for v in (with_gap, values)]
+    what = "control: certain ranks of singular values with a gap, less those without"
+    yield same_integer(what, int(certain[0]) - int(certain[1]), 1, role=Role.CORRECTS)
 
 
 def weight_blocks(u: sp.Matrix) -> tuple[Expr, Expr]:
-    """Exact and printed ww block of unit 1, for one input x = 1 and u = Wx of mean zero, with Λ = I and g = 1."""
+    """Exact and printed ww block of unit 1, for one input x = 1 and u = Wx, with Λ = I and g = 1.
+
+    The exact block is the squared velocity of all outputs while w_1 moves; the printed one is that of its own output.
+    """
+    t = sp.Symbol("t", real=True)
+    moving = sp.Matrix([[u[l] + (t if l == 0 else 0)] for l in range(len(u))])
+    velocities = [sp.radsimp(n.diff(t).subs(t, 0)) for n in LAYER_NORM.exactly(moving, matrix([[1]]))]
+    squares = [sp.radsimp(sp.expand(velocity**2)) for velocity in velocities]
+    return sp.Add(*squares), squares[0]
+
+
+def stated_blocks(u: sp.Matrix) -> tuple[Expr, Expr]:
+    """The same for u of mean zero, by the factors (δ_k1 − (1 + n_k n_1)/H)/σ that are to be shown."""
     H = len(u)
     variance = sum(value**2 for value in u) / sp.Integer(H)
     column = [int(l == 0) - (1 + u[l] * u[0] / variance) / sp.Integer(H) for l in range(H)]
@@ -865,6 +978,11 @@ def equation_13_14_ln_proof() -> Counterexample:
                 exact - printed,
                 missing,
                 r"\sigma^2(v^\top\Delta v)/(v^\top x)^2",
+            ),
+            fact(
+                "At the instance these are the squared velocities of all outputs, and of the unit's own",
+                r"\sigma^{-2}\textstyle\sum_k(\delta_{k1} - (1+n_kn_1)/H)^2 = \sum_k\dot n_k^2",
+                lambda: weight_blocks(SMALL["W"] * SMALL["x"]) == stated_blocks(SMALL["W"] * SMALL["x"]),
             ),
         ),
         (Assumption("positive scale", r"\sigma > 0"),),

@@ -1,5 +1,7 @@
 """Hidden-to-hidden dynamics with and without layer norm, and why recurrent batch norm needs the length of training."""
 
+from collections.abc import Iterator
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -8,6 +10,7 @@ import numpy as np
 from lngeom import nn
 from lngeom.claims import Problem, Role, Verdict, agree, claim, differ, numpy_reference, same_integer
 from lngeom.claims.context import Context
+from lngeom.claims.distributions import STEP
 from lngeom.claims.evidence import Evidence, Kind
 from lngeom.nn import dynamics
 
@@ -117,6 +120,20 @@ def stable_dynamics(problem: Problem):
         tolerance=0.01,
         samples=NETWORKS,
     )
+    yield from tangent_growth(problem)
+
+
+def tangent_growth(problem: Problem) -> Iterator[Evidence]:
+    """Growth of a tangent over six steps of small networks, against a complex step of the first hidden vector."""
+    key, dtype = problem.key("tangent"), problem.inputs.dtype
+    xs, tangent = jax.random.normal(key, (6, 4), dtype), jnp.linspace(-1.0, 2.0, 8, dtype=dtype)
+    step = STEP * np.asarray(tangent / jnp.linalg.norm(tangent), np.float64)
+    for kind, options in ((nn.RNN, {}), (nn.LayerNormRNN, {"eps": 0.0})):
+        cell = kind(4, 8, key=key, dtype=dtype, **options)
+        grown = eqx.filter_jit(dynamics.hidden_dynamics)(cell, xs, tangent).growth
+        hidden = numpy_reference.recurrent(cell, np.asarray(xs)[:, None], 1j * step[None], np.zeros((1, 8)))
+        by_steps = np.linalg.norm(hidden[:, 0].imag.astype(np.float64) / float(STEP), axis=1)
+        yield agree(f"{kind.__name__}: growth of a tangent, and by a complex step", jnp.cumsum(grown), np.log(by_steps))
 
 
 def _runs(cell, xs, stored) -> bool:

@@ -2,13 +2,24 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import sympy as sp
+from jaxtyping import Array
 from sympy import Expr, KroneckerDelta, sqrt
 
 from lngeom import families, metric
 from lngeom._types import GLMParameters
-from lngeom.claims import Problem, Role, Verdict, agree, claim, differ, proves
-from lngeom.claims.ba2016.fisher import KL_TOLERANCE, LAMBDA, PHI, automatic, divergences
+from lngeom.claims import Problem, Role, Verdict, agree, claim, differ, numpy_reference, proves
+from lngeom.claims.ba2016.fisher import (
+    KL_TOLERANCE,
+    LAMBDA,
+    PHI,
+    automatic,
+    divergences,
+    gaussian_divergence,
+    poisson_expectation,
+    poisson_metric,
+)
 from lngeom.claims.context import Context
 from lngeom.claims.problem import Case
 from lngeom.symbolic.actions import DELTA, moved
@@ -102,12 +113,16 @@ def gain_form(method: Method) -> tuple[Step, ...]:
     )
 
 
-def _poisson_forms(values) -> tuple[Expr, Expr]:
-    """Printed and exact metric along the gain of one Poisson unit, z = n."""
+def poisson_forms(values) -> tuple[Expr, Expr]:
+    """Metric along the gain of a Poisson unit, z = n: as printed, its variance; exactly, its expected squared score."""
     outputs = list(BATCH_NORM.exactly(values["W"], values["X"]))
-    rates = [sp.exp(z) for z in outputs]
-    exact = [rate * z**2 for rate, z in zip(rates, outputs, strict=True)]
-    return sum(rates) / sp.Integer(3), sum(exact) / sp.Integer(3)
+
+    def variance(z: Expr) -> Expr:
+        mean = poisson_expectation(lambda y: y, sp.exp(z))
+        return poisson_expectation(lambda y: (y - mean) ** 2, sp.exp(z))
+
+    exact = [poisson_metric(lambda t, z=z: (1 + t) * z) for z in outputs]
+    return sp.Add(*map(variance, outputs)) / len(outputs), sp.Add(*exact) / len(outputs)
 
 
 @proves("equation.32", "refuted")
@@ -118,6 +133,8 @@ def equation_32_proof() -> Counterexample:
     gap = mean(lambda m: variance(m) * output(m) ** 2, N) - mean(variance, N)
     covariance = mean(lambda m: (variance(m) - mean(variance, N)) * (output(m) ** 2 - 1), N)
     g, u = sp.Symbol("g", positive=True), sp.Symbol("u", real=True)
+    three = list(BATCH_NORM.exactly(THREE_CASES["W"], THREE_CASES["X"]))
+    rates = lambda power: sum(sp.exp(z) * z**power for z in three) / sp.Integer(3)
     moment = lambda power: sp.integrate(u**power * sp.exp(g * u - u**2 / 2) / sqrt(2 * sp.pi), (u, -sp.oo, sp.oo))
     correct = Proof(
         "equation.32 corrected",
@@ -132,6 +149,12 @@ def equation_32_proof() -> Counterexample:
                 r"E[e^{gn}](1+g^2) = E[n^2e^{gn}]",
                 moment(0) * (1 + g**2) - moment(2),
             ),
+            expanded(
+                "The three cases: variance and expected squared score are the means of λ and λn², λ = e^n",
+                r"E[s^2] = E[\lambda n^2]",
+                poisson_forms(THREE_CASES)[0] - rates(0),
+                poisson_forms(THREE_CASES)[1] - rates(2),
+            ),
         ),
         (POSITIVE,),
     )
@@ -139,9 +162,19 @@ def equation_32_proof() -> Counterexample:
         "equation.32",
         r"ds^2 = \tfrac12\delta_g^\top E[\mathrm{Cov}[y\mid x]/\phi^2]\,\delta_g",
         THREE_CASES,
-        _poisson_forms,
+        poisson_forms,
         "Poisson outputs, g = 1, b = 0: 2 ds²/δ² as printed (left) and exact (right).",
         correct,
+    )
+
+
+def printed_form(method: str, case: Case, delta: Array) -> np.ndarray:
+    """Eqs. 33 and 34 as they are printed, (a_i − μ)/σ or a_i/‖w_i‖ at each place of a sum over i and j, in NumPy."""
+    n = numpy_reference.normalized(method, case.params.weights, case.inputs)
+    covariance = numpy_reference.covariance(method, case.model.family, case.params, case.inputs)
+    change = np.asarray(delta)
+    return np.einsum("i,j,nij,ni,nj->", change, change, covariance, n, n) / (
+        2 * case.model.family.dispersion**2 * len(n)
     )
 
 
@@ -157,14 +190,15 @@ def _exact_as_printed(number: int, method: str, name: str, entry: str):
         """The printed form against F's block, for a softmax and on the data, and against finite divergences."""
         case = problem.small(method, families.Categorical())
         delta = _delta(problem, case.params.units)
-        printed = metric.gain(*case, delta, method="printed")
+        printed = printed_form(method, case, delta)
         yield agree("softmax: printed and F", printed, 0.5 * delta @ gain_block(case) @ delta)
+        yield agree("softmax: printed and lngeom.metric", printed, metric.gain(*case, delta, method="printed"))
         tangent = jnp.concatenate([jnp.zeros(case.params.size - len(delta), delta.dtype), delta])[None]
         yield agree(
             "softmax: printed and finite divergences", printed, 0.5 * divergences(*case, tangent)[0], tol=KL_TOLERANCE
         )
         case = problem.case(method)
-        yield agree("data: printed and F", metric.gain_matrix(*case, method="printed"), gain_block(case))
+        yield agree("data: lngeom.metric and F", metric.gain_matrix(*case, method="printed"), gain_block(case))
 
     return check
 
@@ -247,10 +281,29 @@ def equation_35(problem: Problem):
         )
 
 
+PAIR = {"W": matrix([[1], [2]]), "x": matrix([[1]]), "C": matrix([[1, 0], [0, 1]])}
+
+
+def unit_outputs(values) -> list[Expr]:
+    """a/‖w‖ of each unit at one case."""
+    W, x = values["W"], values["x"]
+    return [(W.row(l) * x)[0] / sqrt(sum(w**2 for w in W.row(l))) for l in range(W.rows)]
+
+
+def two_units(values) -> tuple[Expr, Expr]:
+    """Divergence of two independent Gaussian units whose weights grow by w/‖w‖, and the printed cross term."""
+    W, x, C = values["W"], values["x"], values["C"]
+    grown = sp.Matrix.vstack(*(W.row(l) * (1 + 1 / sqrt(sum(w**2 for w in W.row(l)))) for l in range(2)))
+    divergence = sum(gaussian_divergence(z, other) for z, other in zip(W * x, grown * x, strict=True))
+    first, second = unit_outputs(values)
+    return divergence, C[0, 1] * first * second / 2
+
+
 @proves("equation.35", "refuted")
 def equation_35_proof() -> Counterexample:
     """The quadratic form has four terms; the printed right side is one cross term."""
     C, h = field("C"), field("delta_g")
+    of_instance = sp.Matrix([unit_outputs(PAIR)])  # δ_p a_p/‖w_p‖ for δ = (1, 1)
     along_w = lambda l: h(l) * LAYER.a(n, l) / sqrt(total(lambda d: LAYER.W(l, d) ** 2, D))
     moved = lambda t: Layer(
         lambda l, d: LAYER.W(l, d) + t * h(l) * LAYER.W(l, d) / sqrt(total(lambda e: LAYER.W(l, e) ** 2, D)), LAYER.X
@@ -291,21 +344,21 @@ def equation_35_proof() -> Counterexample:
             ),
             equality("so the form is a sum over all pairs (p, q)", form, by_norms),
             equality("of which a change of units i and j keeps four terms, not one", of_pair, four),
+            expanded(
+                "At the instance the four terms are the divergence",
+                r"\tfrac12\sum_{p,q}C_{pq}\frac{a_pa_q}{\|w_p\|\|w_q\|} = D_{KL}",
+                two_units(PAIR)[0] - (of_instance * PAIR["C"] * of_instance.T)[0] / 2,
+            ),
         ),
     )
-
-    def two_units(values) -> tuple[Expr, Expr]:
-        W, x, C = values["W"], values["x"], values["C"]
-        unit = [(W.row(l) * x)[0] / sqrt(sum(w**2 for w in W.row(l))) for l in range(2)]
-        return sum(C[p, q] * unit[p] * unit[q] for p in range(2) for q in range(2)) / 2, C[0, 1] * unit[0] * unit[1] / 2
 
     return Counterexample(
         "equation.35",
         r"\tfrac12 v^\top F v = \frac{\delta_{gi}\delta_{gj}}{2\phi^2}"
         r"E\left[\mathrm{Cov}_{ij}\frac{a_ia_j}{\|w_i\|\|w_j\|}\right]",
-        {"W": matrix([[1], [2]]), "x": matrix([[1]]), "C": matrix([[1, 0], [0, 1]])},
+        PAIR,
         two_units,
-        "Two independent Gaussian units, δ = (1, 1): the quadratic form (left) and the printed cross term (right).",
+        "Two independent Gaussian units, δ = (1, 1): the divergence (left) and the printed cross term (right).",
         correct,
     )
 
@@ -381,7 +434,11 @@ def prediction_error_only_proof() -> Counterexample:
         ),
         (POSITIVE,),
     )
-    first = lambda W, values: LAYER_NORM.exactly(values[W], values["x"])[0] ** 2
+
+    def first(W: str, values) -> Expr:
+        n = LAYER_NORM.exactly(values[W], values["x"])[0]
+        return 2 * gaussian_divergence(n, 2 * n)  # from g = 1 to g = 2
+
     return Counterexample(
         "text.prediction_error_only",
         r"ds^2 \text{ depends on } \mathrm{Cov}[y\mid x] \text{ alone}",
@@ -454,9 +511,10 @@ def robust_to_scaling(problem: Problem):
     )
 
 
-def _by_norm(w, x) -> Expr:
-    """a²/‖w‖² of one unit at one case."""
-    return (w * x.T)[0] ** 2 / sum(entry**2 for entry in w)
+def along_magnitude(w, x) -> Expr:
+    """2 ds² along w/‖w‖ of one Gaussian unit at one case."""
+    a = (w * x.T)[0]
+    return 2 * gaussian_divergence(a, a * (1 + 1 / sqrt(sum(entry**2 for entry in w))))
 
 
 @proves("text.robust_to_scaling", "conditional")
@@ -481,7 +539,7 @@ def robust_to_scaling_proof() -> Proof:
         equality("Weight norm's n scales with the inputs", WEIGHT_NORM(by_inputs), DELTA * WEIGHT_NORM(LAYER)),
         refutation("so it is not invariant to them", counterexample("WeightNorm", WEIGHT_NORM, DATASET_RESCALING)),
     ]
-    size = lambda v, scale: sp.sympify(v["x"]) ** 2 * sp.exp(scale * v["w"] * v["x"])
+    size = lambda v, scale: poisson_metric(lambda t: (scale * v["w"] + t) * v["x"])  # along w/‖w‖, for w > 0
     poisson = Counterexample(
         "text.robust_to_scaling for Poisson outputs",
         r"\lambda a^2/\|w\|^2 \text{ at } W = \text{ at } 2W",
@@ -494,7 +552,7 @@ def robust_to_scaling_proof() -> Proof:
         "text.robust_to_scaling as to the parameters, for Gaussian outputs",
         r"a^2/\|w\|^2 \text{ at } 2W \neq \text{ at } W",
         {"W": matrix([[1, 2]]), "x": matrix([[3, 1]])},
-        lambda v: (sp.Integer(_by_norm(2 * v["W"], v["x"]) == _by_norm(v["W"], v["x"])), sp.S.Zero),
+        lambda v: (sp.Integer(along_magnitude(2 * v["W"], v["x"]) == along_magnitude(v["W"], v["x"])), sp.S.Zero),
         "Whether the standard model's metric is the same at 2W and at W: 1 for yes (left), where 0 was stated (right).",
     )
     statement = r"F_{gg}(\delta X, W) = F_{gg}(X, \delta W) = F_{gg}(X, W)\text{ for batch and layer norm}"

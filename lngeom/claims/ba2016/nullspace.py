@@ -60,7 +60,7 @@ from lngeom.symbolic.proof import Assumption, Counterexample, Proof, Step, equal
 from lngeom.symbolic.sums import D, Field, H, derivative, field, i, j, k, mean, n, p, total
 
 TOPIC = "nullspace"
-SIZES = ((3, 2), (3, 4), (4, 2), (5, 2), (5, 3), (6, 2), (8, 2), (10, 3), (11, 3))
+SIZES = ((3, 2), (3, 4), (4, 2), (4, 5), (5, 2), (5, 3), (6, 2), (8, 2), (10, 3), (11, 3))
 SPAN_WITH_EPS = Assumption(
     "outputs have positive variance, inputs fill an open set, gains are not zero",
     r"\Lambda \succ 0,\ g_i \neq 0,\ \epsilon > 0",
@@ -201,7 +201,7 @@ _nullspace_claim(
     "Layer norm's Fisher matrix has a null space of dimension D + 1 + max(0, H − r(r+3)/2), r = min(D, H−1): the "
     "scale of W, the D shifts 1γᵀ, and in very wide layers trades between gain and weights.",
     r"\dim\ker F = D + 1 + \max(0, H - r(r+3)/2)",
-    lambda p: _with_data(p, "ln", layer_norm_dimension),
+    lambda p: _with_data(p, "ln", layer_norm_dimension, shapes=((6, 4), (12, 2), (6, 6))),
     assumptions=("H ≥ 3, D ≥ 2, almost all W and g", "every g_i ≠ 0", "ε = 0"),
 )
 

@@ -1,7 +1,7 @@
 """Where weight decay and a random gradient balance: measured angle, norm and relaxation against their predictions."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import jax
 import jax.numpy as jnp
@@ -9,6 +9,7 @@ import numpy as np
 import optax
 
 from lngeom.claims import Problem, Verdict, agree, claim, differ
+from lngeom.claims.evidence import Evidence
 from lngeom.training import predict_equilibrium
 from lngeom.training.equilibrium import Equilibrium
 
@@ -112,6 +113,75 @@ def walk(problem: Problem, name: str, ratio: float):
     return jax.jit(jax.vmap(one))(jax.random.split(problem.key(f"walk {name}"), SEEDS))
 
 
+def filtered(rate: float, decay: float, **settings: float) -> tuple[float, float]:
+    """Mean square of w under unit noise, and cos θ = E[w⁺·w]/E[w·w], of a linear optimizer with a buffer m.
+
+    m⁺ = βm + d (λw + x) + (1 − d)(1 − β) x and w⁺ = (1 − (1 − d) ηλ) w − ηm⁺, for white noise x; d = 1 if weight decay
+    passes through the buffer, 0 if it is decoupled. The covariance Σ of (w, m) solves Σ = FΣFᵀ + qqᵀ.
+    """
+    beta, inside = settings.get("momentum", 0.0), settings.get("inside", 1.0)
+    into = inside + (1 - inside) * (1 - beta)
+    kept = np.array([inside * decay, beta])  # m⁺ from (w, m)
+    F = np.stack([np.array([1 - (1 - inside) * rate * decay, 0.0]) - rate * kept, kept])
+    q = np.array([-rate * into, into])
+    covariance = np.linalg.solve(np.eye(4) - np.kron(F, F), np.outer(q, q).reshape(-1)).reshape(2, 2)
+    return covariance[0, 0], (F @ covariance)[0, 0] / covariance[0, 0]
+
+
+def of_signs(rate: float, decay: float, b1: float, b2: float) -> tuple[float, float]:
+    """The same for Lion, a step of whose coordinates are signs of the noise filtered by β₁ and β₂.
+
+    Signs of two normal numbers agree unless a random direction parts them: their correlation is 1 − 2 ∠/π, with the
+    angle between the filter and its shift.
+    """
+    filter = np.concatenate([[1 - b1], b1 * (1 - b2) * b2 ** np.arange(2000)])
+    products = np.correlate(filter, filter, "full")[len(filter) - 1 :]
+    correlations = 1 - 2 * np.arccos(products / products[0]) / np.pi
+    kept = (1 - rate * decay) ** np.arange(len(filter))
+    later = float(np.sum(kept[:-1] * correlations[1:]))  # −E[s⁺·w]/η
+    size = rate**2 * (1 + 2 * (1 - rate * decay) * later) / (1 - (1 - rate * decay) ** 2)
+    return size, 1 - rate * decay + rate**2 * later / size
+
+
+def iterated(rate: float, decay: float, trust: float) -> tuple[float, float]:
+    """‖w‖² and cos θ after many steps of LARS along gradients of size 1/‖w‖ orthogonal to w."""
+    square = cosine = 1.0
+    for _ in range(20_000):
+        step = rate * trust * math.sqrt(square / (1 / square + decay**2 * square))
+        along, across = (1 - step * decay) * math.sqrt(square), step / math.sqrt(square)
+        square, cosine = along**2 + across**2, along / math.hypot(along, across)
+    return square, cosine
+
+
+SLOWLY, QUICKLY = (1e-3, 1e-3), (0.5, 1.0)
+"""η and λ at which corrections of the order of ηλ are negligible, and at which they are not."""
+
+
+def by_second_moments(name: str) -> Iterator[Evidence]:
+    """The prediction against second moments of the walk, without sampling; at a large ηλ where it is exact."""
+    rate, decay = QUICKLY if name in EXACT else SLOWLY
+    settings = OPTIMIZERS[name][3]
+    rest = predict_equilibrium(name, rate, decay, **settings)
+    beta = settings.get("momentum", 0.0)
+    if name in {"sgd", "momentum"}:
+        square, cosine = filtered(rate, decay, momentum=beta)
+        square = math.sqrt(square)  # noise of size 1/‖w‖: ‖w‖² is the mean square under unit noise over ‖w‖²
+    elif name == "lars":
+        square, cosine = iterated(rate, decay, settings["trust_coefficient"])
+    elif name == "normalized_gd":
+        square, cosine = filtered(rate, decay, inside=0.0)
+    elif name == "adamw":
+        square, cosine = filtered(rate, decay, momentum=beta, inside=0.0)
+        square *= SIZE
+    else:
+        square, cosine = of_signs(rate, decay, beta, settings["b2"])
+        square *= SIZE
+    tol = 1e-9 if name in EXACT else 1e-3
+    what = f"second moments, ηλ = {rate * decay:g}"
+    yield agree(f"{what}: angle", np.array([math.acos(cosine)]), np.array([rest.angle]), tol=tol)
+    yield agree(f"{what}: norm", np.array([math.sqrt(square)]), np.array([rest.norm]), tol=tol)
+
+
 def _equilibrium(name: str) -> None:
     @claim(
         f"dynamics.equilibrium.{name}",
@@ -126,7 +196,7 @@ def _equilibrium(name: str) -> None:
         why_numeric="A stationary mean over a random walk: averages over seeds and steps.",
     )
     def check(problem: Problem):
-        """Random gradients in 256 dimensions, 8 seeds, 3000 steps, from 1.5 times ‖w‖^q."""
+        """Random gradients in 256 dimensions, 8 seeds, 3000 steps, from 1.5 times ‖w‖^q; and second moments."""
         rest = prediction(name)
         norms, angles = (np.asarray(v) for v in walk(problem, name, 1.5))
         settled = slice(min(STEPS - 500, int(5 / rest.relaxation)), None)
@@ -144,6 +214,7 @@ def _equilibrium(name: str) -> None:
         rate = -math.log((excess[moment - 1] - 1) / 0.5) / moment
         yield agree("relaxation", np.array([rate]), np.array([rest.relaxation]), tol=0.05 if name in EXACT else 0.2)
         yield differ("it starts elsewhere", norms[:, 0], np.full(SEEDS, rest.norm))
+        yield from by_second_moments(name)
 
 
 for _name in OPTIMIZERS:
