@@ -127,7 +127,8 @@ class FisherOperator(AbstractFisher):
         """Numerical rank, from the factor (eager).
 
         An integer, with `certain` and `interval`: where no gap separates the singular values from the rounding errors
-        of the model's own precision, the rank may be any in the interval, and a warning says so.
+        of the model's own precision, the rank may be any in the interval, and a warning says so. A signal smaller than
+        one rounding error of the largest singular value is not in the numbers, and is not counted.
         """
         self._require_values("rank()")
         decision = _spectrum.rank_of(self.singular_values(), self.problem, self.row_chunks)

@@ -66,12 +66,17 @@ def _relative(a: Array, b: Array) -> Array:
 def solve_by_decomposition(
     product, decomposition: Decomposition, gradient: Float[Array, " P"], damping: float | Array
 ) -> tuple[Float[Array, " P"], dict]:
-    """X = V_r (s² + λ)⁻¹ V_rᵀ g, by the singular value decomposition of the factor."""
+    """X = V_r (s² + λ)⁻¹ V_rᵀ g, by the singular value decomposition of the factor.
+
+    With λ > 0 directions that may be signal are kept: the damping bounds them.
+    """
+    decision = decomposition.decision
+    count = jnp.where(jnp.asarray(damping) > 0, decision.most, decision.rank)
+    decomposition = decomposition._replace(decision=decision._replace(rank=count))
     s, vectors, kept = decomposition.singular_values, decomposition.vectors, decomposition.kept
     coefficients = jnp.where(kept, vectors @ gradient, 0)
     shifted = jnp.where(kept, jnp.square(s) + jnp.asarray(damping, s.dtype), 1)
     x, identifiable = (vectors.T @ c for c in (coefficients / shifted, coefficients))
-    decision = decomposition.decision
     if is_concrete(decomposition, damping) and not decision.certain and not damping:
         warnings.warn(
             f"the rank {decision.rank} is not clear (it may be {decision.fewest} to {decision.most}), so the solution "

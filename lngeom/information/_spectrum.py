@@ -128,7 +128,7 @@ class Rank(int):
 def checked_rank(decision: RankDecision, problem: Problem) -> Rank:
     """The rank, with a warning where it is not certain."""
     if not decision.certain:
-        precision = working_precision(problem)
+        precision = working_precision(problem, of_inputs=True)
         best = jnp.dtype(precision.dtype) == jnp.float64
         remedy = "some directions may be badly scaled" if best else "compute in float64 to see more"
         if problem.scores is None and not problem.family.has_exact_root:
@@ -211,7 +211,7 @@ def rank_of(
     traced = not is_concrete(singular_values)
     if rtol is None:
         scale = cancelled(problem, at) if has_closed_form(problem) else 0.0
-        eps = max(working_precision(problem).eps, float(jnp.finfo(singular_values.dtype).eps))
+        eps = max(working_precision(problem, of_inputs=True).eps, float(jnp.finfo(singular_values.dtype).eps))
         size, bound = problem.size, largest_rank(problem)
         found = decide_rank(singular_values, size, size, scale, eps=eps, bound=bound)
         if problem.scores is not None or problem.family.has_exact_root:
