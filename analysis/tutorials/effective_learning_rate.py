@@ -25,14 +25,14 @@ def main(out: Path | None = None) -> dict[str, float]:
     y = jnp.sin(X @ jnp.arange(8.0))
 
     def loss(params):
-        hidden = jax.nn.relu(lg.nn.layer_norm(X @ params["hidden"].T, jnp.ones(16), jnp.zeros(16)))
+        hidden = jax.nn.relu(lg.nn.layer_norm(X @ params["hidden"].T, eps=0.0))
         return jnp.mean(jnp.square(hidden @ params["out"] - y))
 
     keys = jax.random.split(jax.random.key(1))
     params = {"hidden": jax.random.normal(keys[0], (16, 8)) / 17, "out": jax.random.normal(keys[1], (16,)) / 4}
 
     # Wrap the optimizer you have. Its updates are unchanged; the record is part of its state.
-    rate = 0.2
+    rate = 0.1
     # By default it records every fiftieth step, which costs least; here every one, and it keeps them all.
     wrap = lg.training.track_geometry
     optimizer = wrap(optax.sgd(rate), learning_rate=rate, groups=["hidden"], every=1, history=60)
@@ -62,7 +62,14 @@ def main(out: Path | None = None) -> dict[str, float]:
             "effective learning rate falls below half of the first."
         )
         lg.plots.training_geometry(record, out / "effective_learning_rate", caption=caption)
-    return {"first": first, "last": last, "halved": halved, "radial": radial, "norm": float(record.norm[0]), "rate": rate}
+    return {
+        "first": first,
+        "last": last,
+        "halved": halved,
+        "radial": radial,
+        "norm": float(record.norm[0]),
+        "rate": rate,
+    }
 
 
 if __name__ == "__main__":
