@@ -1,4 +1,4 @@
-"""The pages of the tutorials: each file of `analysis/tutorials/` as it is, with what it prints and the figure it draws."""
+"""The pages of the tutorials: each file of `analysis/tutorials/` as it is, with its output and its figure."""
 
 import ast
 import json

@@ -1,6 +1,7 @@
 """Audit your own layer: which invariances it has, to what precision, and where they end.
 
-Run it from a checkout: `python -m analysis.tutorials.audit_your_own_layer`. With a folder as argument it also draws the figure.
+Run it from a checkout: `python -m analysis.tutorials.audit_your_own_layer`.
+With a folder as argument it also draws the figure.
 """
 
 import sys

@@ -1,6 +1,7 @@
 """The effective learning rate in your loop: what a step does to the direction of the weights before a norm.
 
-Run it from a checkout: `python -m analysis.tutorials.effective_learning_rate`. With a folder as argument it also draws the figure.
+Run it from a checkout: `python -m analysis.tutorials.effective_learning_rate`.
+With a folder as argument it also draws the figure.
 """
 
 import sys
@@ -58,8 +59,8 @@ def main(out: Path | None = None) -> dict[str, float]:
     print(f"gradients along the weights: {radial:.1e} of their length")
     if out:
         caption = (
-            "The first layer of a layer-normalized network under SGD at a constant learning rate: its norm grows, and the "
-            "effective learning rate falls below half of the first."
+            "The first layer of a layer-normalized network under SGD at a constant learning rate: its norm grows, and "
+            "the effective learning rate falls below half of the first."
         )
         lg.plots.training_geometry(record, out / "effective_learning_rate", caption=caption)
     return {

@@ -1,6 +1,7 @@
 """The Fisher matrix of a flax model: its null space by name, and a natural-gradient step that respects it.
 
-Run it from a checkout: `python -m analysis.tutorials.fisher_of_a_flax_model`. With a folder as argument it also draws the figure.
+Run it from a checkout: `python -m analysis.tutorials.fisher_of_a_flax_model`.
+With a folder as argument it also draws the figure.
 """
 
 import sys
