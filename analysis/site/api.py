@@ -29,7 +29,8 @@ def home(package: str, name: str) -> str:
         The package; `package` itself where no other has it.
     """
     value = getattr(importlib.import_module(package), name)
-    own = value.__module__ if value.__module__ in {f"lngeom.{module}" for module in MODULES} else package
+    module = getattr(value, "__module__", "")
+    own = module if module.removeprefix("lngeom.") in MODULES else package
     below = [p for p, names in public_names().items() if p != "lngeom" and name in names]
     same = [p for p in below if getattr(importlib.import_module(p), name) is value]
     return next(iter(same), own) if package == "lngeom" else package

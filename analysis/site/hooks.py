@@ -10,7 +10,12 @@ from analysis.site import api, claims, gallery, tutorials
 
 ROOT = Path(__file__).parents[2]
 FORMULA = re.compile(r'<(span|div) class="arithmatex">\\([(\[])(.+?)\\[)\]]</\1>', re.DOTALL)
-CODE = re.compile(r"(?<!>)<code>(?:&quot;|\")?([\w.]+)(?:&quot;|\")?</code>")
+NAMED = re.compile(
+    r"<(a|pre|h\d)\b.*?</\1>|<code>(?:&quot;|\")?(?P<id>[\w.]+)(?:&quot;|\")?</code>|<code>.*?</code>|<[^>]+>"
+    r"|\bEq\. (?P<equation>\d+)\b",
+    re.DOTALL,
+)
+"""The id of a claim in code type, or an equation; links, code, headings and tags are passed over."""
 
 
 def on_config(config):
@@ -54,22 +59,22 @@ def with_mathml(html: str) -> str:
 
 
 def link_claims(html: str, url: str) -> str:
-    """A page on which ids of claims in code type lead to the claims; on the pages of the claims they stay.
+    """A page on which ids of claims in code type, and equations with a claim, lead to the claims.
 
     Args:
-        html: the page.
+        html: the page; pages of the claims stay as they are.
         url: its address in the site.
 
     Returns:
         The page.
     """
-    pages = claims.page_of()
     if url.startswith("claims/"):
         return html
+    pages = claims.page_of()
     up = "../" * url.count("/")
 
     def link(match: re.Match) -> str:
-        page = pages.get(match[1])
-        return f'<a href="{up}{page}#{match[1]}">{match[0]}</a>' if page else match[0]
+        id = match["id"] or f"equation.{match['equation']}"
+        return f'<a href="{up}{pages[id]}#{id}">{match[0]}</a>' if id in pages else match[0]
 
-    return CODE.sub(link, html)
+    return NAMED.sub(link, html)

@@ -168,10 +168,18 @@ def test_every_figure_has_a_caption_and_a_command_that_exists():
 
 def test_formulas_become_mathml_and_claims_become_links():
     hooks = importlib.import_module("analysis.site.hooks")
-    assert hooks.with_mathml(r'<span class="arithmatex">\(a &lt; b\)</span>').startswith('<math display="inline"><mi>a')
+    inline = hooks.with_mathml(r'<span class="arithmatex">\(a &lt; b\)</span>')
+    assert inline.startswith('<math display="inline">')
+    assert "<mo>&lt;</mo>" in inline
     assert 'display="block"' in hooks.with_mathml('<div class="arithmatex">\\[\na\n\\]</div>')
-    linked = hooks.link_claims("<code>equation.6</code> <code>equation.600</code>", "api/nn.html")
-    assert linked == '<a href="../claims/index.html#equation.6"><code>equation.6</code></a> <code>equation.600</code>'
+    text = (
+        '<p title="Eq. 6">Eq. 6, Eq. 600, <code>equation.7</code> <code>equation.600</code> <a href="x">Eq. 6</a></p>'
+    )
+    assert hooks.link_claims(text, "api/nn.html") == (
+        '<p title="Eq. 6"><a href="../claims/index.html#equation.6">Eq. 6</a>, Eq. 600, '
+        '<a href="../claims/index.html#equation.7"><code>equation.7</code></a> <code>equation.600</code> '
+        '<a href="x">Eq. 6</a></p>'
+    )
 
 
 @pytest.mark.slow
