@@ -90,6 +90,16 @@ def test_every_public_name_has_an_entry(site):
     names = [f"{package}.{name}" for package, exported in public_names().items() for name in exported]
     assert len(names) >= 100
     assert [name for name in names if name not in ids] == []
+    assert [i for i in ids if i.startswith("lngeom.") and re.search(r"\._[a-z]\w*$", i)] == []  # internals are hidden
+
+
+@pytest.mark.slow
+def test_examples_are_code_and_constructors_are_shown(site):
+    assert [name for name, page in pages(site).items() if '<details class="example"' in page] == []
+    text = re.sub(r"<[^>]+>", "", (site / "api" / "normalizers.html").read_text(encoding="utf-8"))
+    assert re.search(r"GroupNorm\(\s*groups: int", html.unescape(text))
+    operator = re.sub(r"<[^>]+>", "", (site / "api" / "information.html").read_text(encoding="utf-8"))
+    assert "FisherOperator(" not in operator  # made by `fisher`, not by users
 
 
 @pytest.mark.slow
