@@ -45,6 +45,8 @@ def main() -> None:
     out = parser.parse_args().out
     if any(importlib.util.find_spec(name) is None for name in NEEDED):
         parser.error("needs mkdocs-material: python -m pip install -c constraints.txt -e '.[docs]'")
+    if out.exists() and not (out / "objects.inv").is_file() and any(out.iterdir()):
+        parser.error(f"{out} has other contents, which a build would remove: name another folder")
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
     try:
         page = build(out)
