@@ -1,80 +1,112 @@
-"""Add a claim: a statement, a check and a proof of a few lines, whose verdict follows from the evidence.
+"""Add a claim with its proof: the verdict follows from the evidence.
 
-Run it from a checkout: `python -m analysis.tutorials.add_a_claim`. A claim that stays belongs on the page of its topic
-under `lngeom/claims/`, where `@claim` and `@proves` register it; here it is made and run without being registered.
+Run it from a checkout: `python -m analysis.tutorials.add_a_claim`. With a folder as argument it also draws the figure.
+The claim: n has no entry above √(H − 1) in absolute value. A claim that stays belongs in the file of its topic under
+`lngeom/claims/`. All names are public.
 """
+
+import sys
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
-from lngeom.claims import Problem, Role, Verdict, agree, differ, run, vanishes
-from lngeom.claims.registry import Claim
+import lngeom as lg
+import sympy
+from lngeom.claims import Problem, Role, Verdict, agree, all_claims, claim, differ, proves, run, vanishes
 from lngeom.symbolic import Proof, equality
-from lngeom.symbolic.jacobian import LAYER
-from lngeom.symbolic.layers import LAYER_NORM
-from lngeom.symbolic.sums import H, mean, n
 
 
-def bounded(problem):
-    """|n| ≤ √(H − 1) for layer norm, attained where one unit stands against all others."""
-    model, params, inputs = problem.small("ln")
-    bound = (params.units - 1) ** 0.5
-    n = model.normalized(params, inputs)
-    yield vanishes("excess of |n| over √(H − 1)", jnp.maximum(jnp.abs(n) - bound, 0), scale=bound)
-    single = jnp.zeros_like(params.weights).at[0].set(1.0)
-    extreme = model.normalized(type(params)(single, params.bias, params.gain), inputs)
-    yield agree("one unit against all others attains it", jnp.max(jnp.abs(extreme)), bound)
+def largest(weights, inputs):
+    """The largest |n| of layer norm."""
+    return jnp.max(jnp.abs(lg.normalizers.LayerNorm()(weights, inputs)))
 
 
-def squares_proof() -> Proof:
-    """What the bound rests on, for all sizes: the squares of the H values sum to H; a step that fails raises."""
-    step = equality("The mean square is one", mean(lambda l: LAYER_NORM(LAYER, n, l) ** 2, H), 1)
-    return Proof("tutorial.squares", r"\sum_i n_i^2 = H", (step,))
+def extreme(units: int):
+    """Weights and an input at which one unit stands against all others."""
+    return jnp.eye(units, 1), jnp.ones((1, 1))
 
 
+@claim(
+    "tutorial.bound",
+    topic="tutorial",
+    source="Eq. 3",
+    statement="Layer norm gives |n| ≤ √(H − 1).",
+    expected=Verdict.HOLDS,
+)
+def bound(problem):
+    """By numbers: no entry exceeds the bound, and one unit against all others attains it."""
+    units = 8
+    weights = jax.random.normal(jax.random.key(problem.seed), (units, problem.inputs.shape[1]))
+    limit = (units - 1) ** 0.5
+    excess = jnp.maximum(largest(weights, problem.inputs) - limit, 0)
+    yield vanishes("excess of |n| over √(H − 1)", excess, scale=limit)
+    yield agree("largest |n|, one unit against all others", largest(*extreme(units)), limit)
+
+
+@proves("tutorial.bound")
+def bound_proof() -> Proof:
+    """For all H: a is the unit's summed input, m and s² are the mean and the variance of the others."""
+    H, s = sympy.symbols("H s", positive=True)
+    a, m = sympy.symbols("a m", real=True)
+    mean = ((H - 1) * m + a) / H
+    variance = ((H - 1) * (s**2 + (m - mean) ** 2) + (a - mean) ** 2) / H
+    square = (a - mean) ** 2 / variance
+    gap = (H - 1) * H * s**2 / (H * s**2 + (a - m) ** 2)  # not negative for H ≥ 1, and zero as s → 0
+    step = equality("The square of an entry stays below H − 1 by a term that is not negative", H - 1 - square, gap)
+    return Proof("tutorial.bound", r"|n_i| \leq \sqrt{H - 1}", (step,))
+
+
+@claim(
+    "tutorial.too_tight",
+    topic="tutorial",
+    source="Eq. 3",
+    statement="Layer norm gives |n| ≤ √H − 1.",
+    expected=Verdict.REFUTED,
+    correction="|n| ≤ √(H − 1).",
+)
 def too_tight(problem):
-    """The same with √H − 1, which is false, and the correction."""
-    model, params, inputs = problem.small("ln")
-    single = jnp.zeros_like(params.weights).at[0].set(1.0)
-    largest = jnp.max(jnp.abs(model.normalized(type(params)(single, params.bias, params.gain), inputs)))
-    yield differ("largest |n| and √H − 1", largest, params.units**0.5 - 1, role=Role.REFUTES)
-    yield agree("largest |n| and √(H − 1)", largest, (params.units - 1) ** 0.5, role=Role.CORRECTS)
+    """A tighter bound, which is false, and its correction."""
+    found = largest(*extreme(8))
+    yield differ("largest |n| and √H − 1", found, 8**0.5 - 1, role=Role.REFUTES)
+    yield agree("largest |n| and √(H − 1)", found, 7**0.5, role=Role.CORRECTS)
 
 
-def main() -> dict[str, str]:
+def draw(out: Path) -> None:
+    """Draws the largest |n| against both bounds."""
+    sizes = list(range(3, 33))
+    found = [float(largest(*extreme(units))) for units in sizes]
+    with lg.plots.figure(width="column") as (figure, axes):
+        axis = axes[0, 0]
+        axis.plot(sizes, [(units - 1) ** 0.5 for units in sizes], label="√(H − 1)")
+        axis.plot(sizes, [units**0.5 - 1 for units in sizes], label="√H − 1")
+        axis.plot(sizes, found, "k.", label="largest |n|")
+        axis.set(xlabel="number of units H", ylabel="largest |n|")
+        axis.legend()
+        caption = "One unit against all others attains the bound √(H − 1) for every H, and exceeds √H − 1."
+        lg.plots.save(figure, out / "add_a_claim", {"units": sizes, "largest": found}, caption=caption)
+
+
+def main(out: Path | None = None) -> dict[str, str]:
     """Runs the tutorial.
+
+    Args:
+        out: folder for the figure; none is drawn by default.
 
     Returns:
         Verdicts by claim.
     """
-    claims = [
-        Claim(
-            "tutorial.bound",
-            topic="tutorial",
-            source="Eq. 3",
-            statement="|n| ≤ √(H − 1).",
-            expected=Verdict.HOLDS,
-            check=bounded,
-        ),
-        Claim(
-            "tutorial.too_tight",
-            topic="tutorial",
-            source="Eq. 3",
-            statement="|n| ≤ √H − 1.",
-            expected=Verdict.REFUTED,
-            correction="|n| ≤ √(H − 1).",
-            check=too_tight,
-        ),
-    ]
     with jax.enable_x64(True):
         problem = Problem(jax.random.normal(jax.random.key(0), (50, 5), jnp.float64))
-        outcomes = [run(claim, problem) for claim in claims]
+        outcomes = [run(found, problem) for found in all_claims("tutorial")]
+        if out:
+            draw(out)
     for outcome in outcomes:
         print(f"{outcome.claim.id}: {outcome.verdict.value}, as recorded: {outcome.as_recorded}")
         for evidence in outcome.evidence:
             print(f"  {evidence.role.value}: {evidence.description}, residual {evidence.residual:.1e}")
-    print(squares_proof().to_text())
+    print(bound_proof().to_text())
     return {outcome.claim.id: outcome.verdict.value for outcome in outcomes}
 
 
 if __name__ == "__main__":
-    main()
+    main(*map(Path, sys.argv[1:]))

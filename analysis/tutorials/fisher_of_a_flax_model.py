@@ -1,14 +1,18 @@
 """The Fisher matrix of a flax model: its null space by name, and a natural-gradient step that respects it.
 
 Run it from a checkout: `python -m analysis.tutorials.fisher_of_a_flax_model`.
+With a folder as argument it also draws the figure.
 """
 
+import sys
+from pathlib import Path
 from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import lngeom as lg
+import numpy as np
 from jax.flatten_util import ravel_pytree
 
 
@@ -22,8 +26,25 @@ class Net(nn.Module):
         return nn.Dense(3)(nn.relu(nn.LayerNorm(epsilon=0.0)(x)))
 
 
-def main() -> dict[str, float]:
+def draw(F, rank: int, out: Path) -> None:
+    """Draws the eigenvalues, those of the null space apart."""
+    values = np.abs(np.linalg.eigvalsh(np.asarray(F.as_matrix())))[::-1]
+    index = np.arange(1, len(values) + 1)
+    with lg.plots.figure(width="column") as (figure, axes):
+        axis = axes[0, 0]
+        axis.semilogy(index[:rank], values[:rank], "o", label="identifiable")
+        axis.semilogy(index[rank:], values[rank:], "x", label="null space")
+        axis.set(xlabel="index", ylabel="absolute eigenvalue of F")
+        axis.legend()
+        caption = "Eigenvalues of the Fisher matrix of a flax model. Those of the null space are zero up to rounding."
+        lg.plots.save(figure, out / "fisher_of_a_flax_model", {"eigenvalues": values, "rank": rank}, caption=caption)
+
+
+def main(out: Path | None = None) -> dict[str, float]:
     """Runs the tutorial.
+
+    Args:
+        out: folder for the figure; none is drawn by default.
 
     Returns:
         The numbers it arrives at, by name.
@@ -42,6 +63,9 @@ def main() -> dict[str, float]:
         # What is lost is named in the model's own parameters: the scale and the shifts of the layer before the norm.
         null = F.nullspace()
         print(null.describe())
+
+        if out:
+            draw(F, rank, out)
 
         # Moving along W of the normalized layer costs nothing: ds² = 0, whatever the length of the step.
         kernel = variables["params"]["Dense_0"]["kernel"]
@@ -64,4 +88,4 @@ def main() -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    main()
+    main(*map(Path, sys.argv[1:]))

@@ -84,7 +84,7 @@ def data_sets(
     rank: int | None = None,
     dtype: jax.typing.DTypeLike | None = None,
 ) -> Float[Array, "N D"]:
-    """Data sets X of a rank that is exact by construction: X = [I; A] [I B] up to the order of rows and columns.
+    """Data sets X of a rank that is exact by construction: X = `[I; A] [I B]` up to the order of rows and columns.
 
     Args:
         draw: supplied by hypothesis.

@@ -1,0 +1,1 @@
+"""The documentation as web pages that need no network: `python -m analysis site`."""

@@ -1,0 +1,207 @@
+"""The documentation site needs no network, names everything public, and shows what runs."""
+
+import contextlib
+import doctest
+import html
+import importlib
+import io
+import re
+from pathlib import Path
+
+import jax
+import pytest
+from analysis.__main__ import discover
+from analysis.site import claims, gallery
+from lngeom.claims import all_claims
+
+ROOT = Path(__file__).parents[2]
+EXTERNAL = re.compile(
+    r"""<(?:script|img|iframe|source|video|audio|embed)\b[^>]*?\bsrc\s*=\s*["']?(?:https?:)?//"""
+    r"""|<link\b(?=[^>]*\brel\s*=\s*["']?(?:stylesheet|preconnect|preload|icon|shortcut|dns-prefetch|manifest))"""
+    r"""[^>]*\bhref\s*=\s*["']?(?:https?:)?//"""
+    r"""|\burl\(\s*["']?(?:https?:)?//|@import\s+["']?(?:https?:)?//""",
+    re.IGNORECASE,
+)
+"""A request to another host, in HTML or CSS."""
+
+LATEX = re.compile(r"\\[a-zA-Z]{2,}|\\\(|\\\[|\$\$|\$[^$\s][^$\n]{0,80}\$")
+"""LaTeX that a reader would see."""
+
+
+def visible(page: str) -> str:
+    """The text of a page without code, scripts and mathematics."""
+    body = page[page.index("<body") :]
+    for tag in ("script", "style", "code", "pre", "math"):
+        body = re.sub(rf"<{tag}\b.*?</{tag}>", " ", body, flags=re.DOTALL)
+    return html.unescape(re.sub(r"<[^>]+>", " ", body))
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    pytest.importorskip("material", reason="needs the packages of the `docs` extra")
+    pytest.importorskip("mkdocstrings", reason="needs the packages of the `docs` extra")
+    from analysis.site.__main__ import build
+
+    return build(tmp_path_factory.mktemp("site")).parent  # a warning raises
+
+
+def pages(site: Path) -> dict[str, str]:
+    return {str(p.relative_to(site)): p.read_text(encoding="utf-8") for p in sorted(site.rglob("*.html"))}
+
+
+def requests(site: Path) -> list[str]:
+    """What pages and styles ask of other hosts; mermaid is what the theme's script would fetch."""
+    found = [
+        f"{p.name}: {m[0]}"
+        for p in [*site.rglob("*.html"), *site.rglob("*.css")]
+        for m in EXTERNAL.finditer(p.read_text("utf-8"))
+    ]
+    return found + [name for name, page in pages(site).items() if 'class="mermaid"' in page]
+
+
+@pytest.mark.slow
+def test_no_page_asks_another_host_for_anything(site, tmp_path):
+    assert requests(site) == []
+    assert (site / "assets" / "iframe-worker.js").is_file()
+
+
+@pytest.mark.parametrize(
+    "planted",
+    [
+        '<script async src="https://cdn.example/x.js"></script>',
+        '<link href="https://fonts.example/css" rel="stylesheet">',
+        "<img alt='' src=//example.com/x.png>",
+        "<style>@font-face { src: url(https://x/y.woff) }</style>",
+        '<pre class="mermaid">a</pre>',
+    ],
+)
+def test_a_planted_request_is_seen(planted, tmp_path):
+    (tmp_path / "x.html").write_text(f"<body>{planted}</body>")
+    assert requests(tmp_path)
+
+
+@pytest.mark.slow
+def test_every_public_name_has_an_entry(site):
+    from analysis.site.api import public_names
+
+    ids = {
+        i for name, page in pages(site).items() if name.startswith("api/") for i in re.findall(r'\bid="([^"]+)"', page)
+    }
+    names = [f"{package}.{name}" for package, exported in public_names().items() for name in exported]
+    assert len(names) >= 100
+    assert [name for name in names if name not in ids] == []
+    assert [i for i in ids if i.startswith("lngeom.") and re.search(r"\._[a-z]\w*$", i)] == []  # internals are hidden
+
+
+@pytest.mark.slow
+def test_examples_are_code_and_constructors_are_shown(site):
+    assert [name for name, page in pages(site).items() if '<details class="example"' in page] == []
+    text = re.sub(r"<[^>]+>", "", (site / "api" / "normalizers.html").read_text(encoding="utf-8"))
+    assert re.search(r"GroupNorm\(\s*groups: int", html.unescape(text))
+    operator = re.sub(r"<[^>]+>", "", (site / "api" / "information.html").read_text(encoding="utf-8"))
+    assert "FisherOperator(" not in operator  # made by `fisher`, not by users
+
+
+@pytest.mark.slow
+def test_every_tutorial_shows_its_code_its_output_and_a_figure(site):
+    files = sorted(ROOT.glob("analysis/tutorials/[a-z]*.py"))
+    assert files
+    for path in files:
+        page = (site / "tutorials" / f"{path.stem}.html").read_text(encoding="utf-8")
+        output = re.search(r'id="output".*?<code>(.*?)</code>', page, re.DOTALL)
+        assert output, path.stem
+        assert re.sub(r"<[^>]+>", "", output[1]).strip(), path.stem
+        images = re.findall(r'<figure>.*?<img src="([^"]+)" alt="[^"]+"', page)
+        assert images, path.stem
+        assert all((site / "tutorials" / image).read_text(encoding="utf-8").count("<path") > 5 for image in images)
+
+
+@pytest.mark.slow
+def test_no_latex_is_left_in_the_text(site):
+    found = {name: LATEX.findall(visible(page)) for name, page in pages(site).items()}
+    assert {name: seen for name, seen in found.items() if seen} == {}
+    assert "<math" in (site / "api" / "information.html").read_text(encoding="utf-8")
+
+
+def test_planted_latex_is_seen():
+    assert LATEX.search(visible(r"<body><p>so \(\mu_i\) is</p></body>"))
+    assert LATEX.search(visible("<body><p>so $x_i$ is</p></body>"))
+    assert not LATEX.search(visible(r"<body><code>\mu $x$</code> costs $5</body>"))
+
+
+@pytest.mark.slow
+def test_every_claim_is_an_anchor_and_links_lead_to_it(site):
+    for id, page in claims.page_of().items():
+        assert f'id="{id}"' in (site / page).read_text(encoding="utf-8"), id
+    links = [
+        link for page in pages(site).values() for link in re.findall(r'href="[./]*(claims/\w+\.html#[\w.]+)"', page)
+    ]
+    anchors = {f"{page}#{id}" for id, page in claims.page_of().items()}
+    assert links
+    assert set(links) <= anchors
+
+
+@pytest.mark.parametrize(
+    ("source", "section"),
+    [
+        ("Eq. 3", "3"),
+        ("Eqs. 13, 14", "5.2.2"),
+        ("Eq. 32", "Supplement"),
+        ("Section 5.2.2; arXiv 2006.08217", "5.2.2"),
+        ("Sections 1, 3.1", "1"),
+        ("beyond Section 6.6", "6.6"),
+        ("Table 1 (exception)", "5.1"),
+        ("Supplement, after Eqs. 22, 28, 31", "Supplement"),
+    ],
+)
+def test_a_source_is_of_a_section(source, section):
+    assert claims.section_of(source) == section
+
+
+def test_every_claim_is_of_a_section_and_listed_with_its_verdict():
+    listed = "\n".join(claims.pages().values())
+    with pytest.raises(ValueError, match="names no section"):
+        claims.section_of("hearsay")
+    for claim in all_claims("all"):
+        assert claim.source == claims.EXTENDED or claims.section_of(claim.source) in claims.SECTIONS
+        assert f'id="{claim.id}"><p class="about"><span class="verdict {claim.expected.value}">' in listed
+
+
+def test_every_figure_has_a_caption_and_a_command_that_exists():
+    shown, known = gallery.captions(ROOT / "figures"), discover()
+    assert {"table1", "lr_growth", "mnist"} <= set(shown)
+    assert "bench_tracker" not in shown  # measurements without a figure
+    for name in shown:
+        assert shown[name]
+        assert name in gallery.COMMANDS or gallery.program(name) in known, name
+
+
+def test_formulas_become_mathml_and_claims_become_links():
+    hooks = importlib.import_module("analysis.site.hooks")
+    inline = hooks.with_mathml(r'<span class="arithmatex">\(a &lt; b\)</span>')
+    assert inline.startswith('<math display="inline">')
+    assert "<mo>&lt;</mo>" in inline
+    assert 'display="block"' in hooks.with_mathml('<div class="arithmatex">\\[\na\n\\]</div>')
+    text = (
+        '<p title="Eq. 6">Eq. 6, Eq. 600, <code>equation.7</code> <code>equation.600</code> <a href="x">Eq. 6</a></p>'
+    )
+    assert hooks.link_claims(text, "api/nn.html") == (
+        '<p title="Eq. 6"><a href="../claims/index.html#equation.6">Eq. 6</a>, Eq. 600, '
+        '<a href="../claims/index.html#equation.7"><code>equation.7</code></a> <code>equation.600</code> '
+        '<a href="x">Eq. 6</a></p>'
+    )
+
+
+@pytest.mark.slow
+def test_the_first_page_prints_what_it_says():
+    page = ROOT / "analysis" / "site" / "pages" / "index.md"
+    said = io.StringIO()
+    with (
+        jax.enable_x64(False),
+        jax.numpy_dtype_promotion("standard"),
+        jax.numpy_rank_promotion("allow"),
+        contextlib.redirect_stdout(said),
+    ):
+        result = doctest.testfile(str(page), module_relative=False, optionflags=doctest.NORMALIZE_WHITESPACE)
+    assert result.attempted > 10
+    assert result.failed == 0, said.getvalue()
