@@ -70,7 +70,7 @@ document.addEventListener("click", event => {  /* a link to where the page alrea
 /* On paper everything is open, and a formula wider than the page is made to fit. */
 let opened = [];
 addEventListener("beforeprint", () => {
-  opened = all("details:not([open])");
+  opened = all("details:not([open]):not(.checked)");
   for (const details of opened) details.open = true;
   for (const math of all(".scroll > math")) {
     const width = math.getBoundingClientRect().width;
