@@ -50,7 +50,7 @@ def problem() -> tuple[GLMParameters, jax.Array]:
     return GLMParameters(weights, bias, gain), data
 
 
-def _cut(units: int, inputs: int, samples: int) -> tuple[GLMParameters, jax.Array]:
+def layer(units: int, inputs: int, samples: int) -> tuple[GLMParameters, jax.Array]:
     """A smaller layer: the first units, inputs and cases."""
     params, data = problem()
     small = GLMParameters(params.weights[:units, :inputs], params.bias[:units], params.gain[:units])
@@ -80,11 +80,11 @@ def values() -> dict[str, float]:
     columns = {column.name: column for column in TABLE1}
     found: dict[str, Any] = {}
     with jax.enable_x64(True):
-        small = _cut(3, 2, 7)
+        small = layer(3, 2, 7)
         for norm, name in MOVES:
             found[f"output, {norm}"] = models[norm].natural_parameters(*small)[2, 1]
             found[f"output, {norm}, {name}"] = models[norm].natural_parameters(*_member(columns[name], *small))[0, 0]
-        params, data = _cut(4, 2, 40)
+        params, data = layer(4, 2, 40)
         exact = fisher(models["ln"], params, data)
         dimension = predicted_nullspace(models["ln"], params, data).dimension
         matrices = {"exact": exact.as_matrix(), "printed": as_printed(models["ln"], params, data)}
@@ -98,7 +98,7 @@ def values() -> dict[str, float]:
             found[f"{kind} F, largest eigenvalue"] = spectra[kind][0]
             found[f"{kind} F, smallest positive eigenvalue"] = spectra[kind][-1]
         found["nullity, H = 4, D = 2"] = params.size - exact.rank()
-        found["nullity, H = 8, D = 2"] = predicted_nullspace(models["ln"], *_cut(8, 2, 40)).dimension
+        found["nullity, H = 8, D = 2"] = predicted_nullspace(models["ln"], *layer(8, 2, 40)).dimension
         for name, norm, unit in (("block of w₁ at 2 w₁, bn", "bn", 0), ("block of W at 2 W, ln", "ln", slice(None))):
             doubled = GLMParameters(params.weights.at[unit].multiply(2.0), params.bias, params.gain)
             own = slice(0, params.inputs if unit == 0 else params.weights.size)
@@ -113,15 +113,15 @@ def content() -> Mapping[str, Any]:
     """The data of the page: its layer, Table 1 as printed, the columns' definitions, and values to compare with."""
     with jax.enable_x64(True):
         params, data = problem()
-        layer = {"W": params.weights, "X": data, "g": params.gain, "b": params.bias}
-        layer = {name: np.asarray(value).tolist() for name, value in layer.items()}
+        arrays = {"W": params.weights, "X": data, "g": params.gain, "b": params.bias}
+        arrays = {name: np.asarray(value).tolist() for name, value in arrays.items()}
     columns = [
         {"name": c.name, "heading": c.heading, "title": c.title, "on": c.acts_on, "scale": c.scale, "shift": c.shift}
         for c in TABLE1
     ]
     return {
         "version": __version__,
-        "layer": layer,
+        "layer": arrays,
         "norms": {name: TITLES[name] for name in paper.TABLE1},
         "columns": columns,
         "paper": paper.TABLE1,

@@ -141,7 +141,7 @@ const TEX = { "δ": "\\delta", "γ": "\\gamma", "η": "\\eta", "θ": "\\theta", 
 const RAISED = "⁰¹²³⁴⁵⁶⁷⁸⁹⁻", LOWERED = "₀₁₂₃";
 const n1 = x => +x.toFixed(1);
 class Drawing {
-  constructor(width, height) { Object.assign(this, { width, height, parts: [] }); }
+  constructor(title, x = 4) { this.parts = []; this.text("quiet", x, 12, title); }
   path(color, points, wide = 1.5, dash = false) { this.parts.push({ kind: "path", color, points, wide, dash }); }
   dot(color, x, y, r = 3, hollow = false) { this.parts.push({ kind: "dot", color, x, y, r, hollow }); }
   text(color, x, y, words, anchor = "start") { this.parts.push({ kind: "text", color, x, y, words, anchor }); }
@@ -156,7 +156,7 @@ class Drawing {
     }).join("");
   }
   file() {
-    return `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 ${this.width} ${this.height}" width="${this.width}" height="${this.height}" font-family="sans-serif" font-size="11"><rect width="100%" height="100%" fill="#fff"/>${this.svg(color => `color="${LIGHT[color]}"`)}</svg>`;
+    return `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 340 260" width="340" height="260" font-family="sans-serif" font-size="11"><rect width="100%" height="100%" fill="#fff"/>${this.svg(color => `color="${LIGHT[color]}"`)}</svg>`;
   }
   tikz() {
     const at = (x, y) => `(${n1(x)},${n1(y)})`, plain = (m, from) => [...m].map(c => "0123456789-"[from.indexOf(c)]).join("");
@@ -200,9 +200,8 @@ const COLORS = ["blue", "orange", "green"], SUB = "₁₂₃";
 
 /* Weights as arrows and cases as points, before (dashed, rings) and after. */
 function plane(id, before, after, says) {
-  const d = new Drawing(340, 260), s = 108 / largest([before, after].flatMap(L => [...L.W, ...L.X])), at = v => [170 + s * v[0], 140 - s * v[1]];
+  const d = new Drawing("weights w and cases x; dashed and rings: before"), s = 108 / largest([before, after].flatMap(L => [...L.W, ...L.X])), at = v => [170 + s * v[0], 140 - s * v[1]];
   d.path("line", [[50, 140], [290, 140]], 1); d.path("line", [[170, 25], [170, 255]], 1);
-  d.text("quiet", 4, 12, "weights w and cases x; dashed and rings: before");
   before.X.forEach((x, n) => { d.dot("quiet", ...at(x), 3, true); d.dot("quiet", ...at(after.X[n]), 1.8); });
   before.W.forEach((w, i) => {
     d.path(COLORS[i], [[170, 140], at(w)], 1.5, true); d.path(COLORS[i], [[170, 140], at(after.W[i])], 2.5);
@@ -214,8 +213,7 @@ function plane(id, before, after, says) {
 
 /* Outputs of each unit, a case a line, before (rings) and after. */
 function strips(id, before, after, says) {
-  const d = new Drawing(340, 260), s = 128 / Math.max(largest(before), largest(after)), x = v => 190 + s * v;
-  d.text("quiet", 4, 12, "outputs, a case a line; rings: before");
+  const d = new Drawing("outputs, a case a line; rings: before"), s = 128 / Math.max(largest(before), largest(after)), x = v => 190 + s * v;
   range(before[0].length).forEach(i => {
     const top = 26 + 79 * i;
     d.text(COLORS[i], 4, top + 36, `unit ${i + 1}`);
@@ -252,9 +250,8 @@ const drawn = {
   },
   half() {
     const norm = value("of"), rows = value("rows"), c = 2 ** value("factor"), base = block(norm, rows, 1), at = block(norm, rows, c) / base;
-    const d = new Drawing(340, 260), x = u => 172 + 45 * Math.log2(u), y = v => Math.min(232, Math.max(18, 124 - 17 * Math.log2(v)));
+    const d = new Drawing("block of F, relative to c = 1; both axes by powers of two"), x = u => 172 + 45 * Math.log2(u), y = v => Math.min(232, Math.max(18, 124 - 17 * Math.log2(v)));
     part("factor").textContent = `c = ${number(c)}`;
-    d.text("quiet", 4, 12, "block of F, relative to c = 1; both axes by powers of two");
     d.path("line", [[30, 124], [314, 124]], 1);
     d.path("orange", [[x(1 / 8), y(8)], [x(8), y(1 / 8)]], 1.5, true); d.path("blue", [[x(1 / 8), y(64)], [x(8), y(1 / 64)]]);
     d.text("orange", 320, 138, "printed: c⁻¹", "end"); d.text("blue", 240, 215, "exact: c⁻²", "end");
@@ -268,14 +265,12 @@ const drawn = {
   fisher() {
     const H = +value("units"), D = +value("inputs"), L = layer(H, D, 40), P = H * (D + 2), names = { printed: "orange", exact: "blue" };
     part("units").textContent = `H = ${H}`; part("inputs").textContent = `D = ${D}`;
-    const d = new Drawing(340, 260), found = {};
-    d.text("quiet", 4, 12, "eigenvalues, relative to the largest exact one");
+    const d = new Drawing("eigenvalues, relative to the largest exact one"), found = {};
     d.path("quiet", [[44, 218], [330, 218]], 1); d.text("quiet", 46, 250, "below the line: zero up to rounding");
     range(7).forEach(e => { d.path("line", [[44, 30 + 30 * e], [330, 30 + 30 * e]], .5); d.text("quiet", 40, 34 + 30 * e, `10${digits(-e)}`, "end"); });
     d.text("orange", 330, 257, "rings: printed", "end"); d.text("blue", 330, 245, "dots: exact", "end");
     for (const name of ["exact", "printed"]) {
-      const A = factor("ln", L, name === "printed"), all = found[name] = spectrum(A), F = gram(A), h = new Drawing(340, 260), s = 236 / P, top = largest(F);
-      h.text("quiet", 52, 12, name === "exact" ? "exact Fisher matrix" : "Eqs. 13 and 14 as printed");
+      const A = factor("ln", L, name === "printed"), all = found[name] = spectrum(A), F = gram(A), h = new Drawing(name === "exact" ? "exact Fisher matrix" : "Eqs. 13 and 14 as printed", 52), s = 236 / P, top = largest(F);
       F.forEach((row, i) => {
         const level = v => Math.abs(v) < 1e-4 * top ? 0 : Math.sign(v) * Math.ceil(5 + 1.25 * Math.log10(Math.abs(v) / top) || .1);
         for (let j = 0, k; j < P; j = k) {
@@ -306,13 +301,13 @@ const drawn = {
     strips("walk-outputs", outputs(norm, small), outputs(norm, after), words);
   },
   rate() {
-    const eta = 10 ** value("rate"), lambda = 10 ** value("decay"), runs = { blue: walk(eta, lambda, 300), orange: walk(eta, 0, 300) };
+    const eta = +(10 ** value("rate")).toPrecision(2), lambda = +(10 ** value("decay")).toPrecision(2), runs = { blue: walk(eta, lambda, 300), orange: walk(eta, 0, 300) };
     part("rate").textContent = `η = ${number(eta)}`; part("decay").textContent = `λ = ${number(lambda)}`;
     const rest = Math.sqrt(eta / (lambda * (2 - eta * lambda))), turn = Math.acos(1 - eta * lambda);
-    const d = new Drawing(340, 260), p = new Drawing(340, 260), all = [runs.blue, runs.orange].flat(), widest = Math.sqrt(Math.max(rest, ...all.map(q => q.square)));
+    const d = new Drawing("effective learning rate η/‖w‖²"), p = new Drawing("path of w; dashed: where the norm settles with decay"), all = [runs.blue, runs.orange].flat(), widest = Math.sqrt(Math.max(rest, ...all.map(q => q.square)));
     const circle = range(73).map(k => [170 + 112 * Math.sqrt(rest) / widest * Math.cos(k * Math.PI / 36), 142 + 112 * Math.sqrt(rest) / widest * Math.sin(k * Math.PI / 36)]);
-    p.text("quiet", 4, 12, "path of w; dashed: where the norm settles with decay"); p.path("quiet", circle, 1, true);
-    d.text("quiet", 4, 12, "effective learning rate η/‖w‖²"); d.text("quiet", 4, 142, "angle of a step θ");
+    p.path("quiet", circle, 1, true);
+    d.text("quiet", 4, 142, "angle of a step θ");
     const curve = (color, values, low, high, top, dash) => {
       const y = v => top + 96 * (1 - (Math.log(v) - Math.log(low)) / (Math.log(high) - Math.log(low) || 1));
       d.path(color, values.map((v, k) => [60 + 270 * k / (values.length - 1), y(v)]), 1.5, dash);
