@@ -95,14 +95,14 @@ def values() -> dict[str, float]:
         for kind, matrix in matrices.items():
             found[f"{kind} F, Frobenius norm"] = jnp.linalg.norm(matrix)
             found[f"{kind} F, entry 1, 2"] = to_paper_order(matrix, 4, 2)[0, 1]
-            found[f"{kind} F, largest eigenvalue"] = spectra[kind][0]
             found[f"{kind} F, smallest positive eigenvalue"] = spectra[kind][-1]
+        found["exact F, largest eigenvalue"] = spectra["exact"][0]
         found["nullity, H = 4, D = 2"] = params.size - exact.rank()
         found["nullity, H = 8, D = 2"] = predicted_nullspace(models["ln"], *layer(8, 2, 40)).dimension
-        for name, norm, unit in (("block of w₁ at 2 w₁, bn", "bn", 0), ("block of W at 2 W, ln", "ln", slice(None))):
+        for norm, what, unit, size in (("bn", "w₁", 0, 2), ("wn", "w₁", 0, 2), ("ln", "W", slice(None), 8)):
             doubled = GLMParameters(params.weights.at[unit].multiply(2.0), params.bias, params.gain)
-            own = slice(0, params.inputs if unit == 0 else params.weights.size)
-            found[name] = jnp.linalg.norm(fisher(models[norm], doubled, data).as_matrix()[own, own])
+            own = fisher(models[norm], doubled, data).as_matrix()[:size, :size]
+            found[f"block of {what} at 2 {what}, {norm}"] = jnp.linalg.norm(own)
     rest = predict_equilibrium("sgd", WALK["rate"], WALK["decay"])
     found |= {"angle at rest": rest.angle, "norm at rest": rest.norm}
     return {name: float(value) for name, value in found.items()}

@@ -114,6 +114,7 @@ def test_the_values_are_those_of_the_library_and_of_textbook_formulas(given):
     doubled = W[:4, :2] * np.array([2, 1, 1, 1])[:, None]
     for name, B, size in (
         ("block of w₁ at 2 w₁, bn", factor(4, doubled, "bn"), 2),
+        ("block of w₁ at 2 w₁, wn", factor(4, doubled, "wn"), 2),
         ("block of W at 2 W, ln", factor(4, 2 * W[:4, :2]), 8),
     ):
         expected[name] = np.linalg.norm((B.T @ B)[:size, :size])
