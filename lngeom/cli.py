@@ -258,6 +258,30 @@ def figures(
 
 
 @app.command()
+def explore(
+    out: Annotated[Path, typer.Option(help="The page to write.", metavar="FILE.html")] = Path("explorer.html"),
+    open_page: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
+) -> None:
+    """Write a page to play with: Table 1, Fisher matrices, null directions and learning rates, with sliders."""
+    import webbrowser
+
+    from lngeom.report import explorer, write
+
+    if out.is_dir():
+        _fail(f"--out {out} is a folder: name a file, such as {out / 'explorer.html'}")
+    _check_writable(out.parent)
+    _compile_sparingly()
+    text = explorer.page()
+    try:
+        write(out.parent, {out.name: text})
+    except OSError as error:
+        _fail(f"cannot write to --out {out}: {error}")
+    Console().print(f"Written: {out}", highlight=False, soft_wrap=True)
+    if open_page and not webbrowser.open(out.absolute().as_uri()):
+        _tell(f"found no browser: open {out} yourself")
+
+
+@app.command()
 def prove(
     id: Annotated[str | None, typer.Argument(help="A claim's id, such as table1.ln.weight_matrix_rescaling.")] = None,
     latex: Annotated[bool, typer.Option("--latex", help="Print LaTeX.")] = False,

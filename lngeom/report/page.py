@@ -7,7 +7,7 @@ from typing import Any
 
 import jinja2
 
-from lngeom.report import marks
+from lngeom.report import explorer, marks
 from lngeom.report.mathml import mathml, prose
 
 SYMBOLS = {"holds": "✓", "conditional": "◐", "refuted": "✗", "undecided": "?", "clash": "⚠"}
@@ -53,8 +53,11 @@ def page(document: Mapping[str, Any]) -> str:
         "curve": marks.curve,
     }
     script = environment.get_template("report.js").render()
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     style = environment.get_template("report.css").render()
+    content = explorer.content() if document["tables"] else None  # its cells lead to the claims of Table 1
+    if content:
+        script, style = script + explorer.script(content), style + explorer.style()
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return environment.get_template("report.html.j2").render(
-        report=document, script=script, style=style, script_digest=digest
+        report=document, script=script, style=style, script_digest=digest, content=content
     )
