@@ -133,6 +133,7 @@ def verify(
     out: Annotated[Path, typer.Option(help="Folder for report.json and report.html.")] = Path("report"),
     json: Annotated[bool, typer.Option("--json", help="Print the report as JSON instead of tables.")] = False,
     seed: Seed = 0,
+    every: Annotated[bool, typer.Option("--all", help="Print every claim, not only what does not hold.")] = False,
     list_only: Annotated[bool, typer.Option("--list", help="List the claims without checking them.")] = False,
 ) -> None:
     """Check every claim of the paper on real data; exit 0 if all verdicts are the recorded ones, else 1.
@@ -170,7 +171,8 @@ def verify(
     if json:
         sys.stdout.write(text)
     else:
-        console.print(terminal.claims_table(outcomes))
+        if every or len(outcomes) == 1:
+            console.print(terminal.claims_table(outcomes))
         if alarm := terminal.clashes(outcomes):
             console.print(alarm)
         console.print(
@@ -178,10 +180,15 @@ def verify(
         )
         for note in dataset.notes:
             console.print(f"  {note}", highlight=False, markup=False)
-        console.print(terminal.summary(outcomes))
-        for extra in (terminal.context(outcomes), terminal.errata(outcomes), terminal.numbers_alone(outcomes)):
-            if extra:
-                console.print(extra)
+        if every or len(outcomes) == 1:
+            console.print(terminal.summary(outcomes))
+            for extra in (terminal.context(outcomes), terminal.errata(outcomes), terminal.numbers_alone(outcomes)):
+                if extra:
+                    console.print(extra)
+        else:
+            for part in terminal.overview(outcomes):
+                console.print(part, highlight=False)
+            console.print("\nOne claim: lngeom verify --claim ID, lngeom prove ID. Every claim: --all.", style="dim")
         console.print("Written: " + ", ".join(map(str, paths)), highlight=False, soft_wrap=True)
     _conclude(outcomes, dataset)
 

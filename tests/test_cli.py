@@ -34,7 +34,7 @@ def small(tmp_path):
 
 
 def test_verify_writes_a_report_and_exits_0(small, tmp_path):
-    result = lngeom("verify", "--data", small, "--topic", "metric", "--out", "here/there")
+    result = lngeom("verify", "--data", small, "--topic", "metric", "--out", "here/there", "--all")
     assert result.exit_code == 0, result.output
     assert "equation.32" in result.output
     assert "E[Cov[y|x]/φ²]" in result.output.replace("\n", "")

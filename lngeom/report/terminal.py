@@ -1,7 +1,7 @@
 """Verdicts as tables in the terminal."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from rich.panel import Panel
 from rich.table import Table
@@ -99,6 +99,58 @@ def summary(outcomes: Sequence[Outcome]) -> Table:
             continue
         counts = [sum(o.strength is s for o in found) for s in shown]
         table.add_row(Text(kind.value, style=STYLES[kind]), *(str(c or "") for c in counts), str(len(found)))
+    return table
+
+
+def overview(outcomes: Sequence[Outcome]) -> Iterator[Text | Table]:
+    """What was found, in few lines: counts, Table 1, and a line for each claim that does not simply hold."""
+    found = Counter(o.verdict for o in outcomes)
+    parts = [f"{found[v]} {'hold' if v is Verdict.HOLDS else v.value}" for v in Verdict if found[v]]
+    exact = sum(o.strength in {Strength.PROOF, Strength.COUNTEREXAMPLE} for o in outcomes)
+    yield Text(f"{len(outcomes)} claims: {', '.join(parts)}; {exact} proved or exact", style="bold")
+    if len(outcomes) > 1:
+        yield Text(str(coverage()).split(";")[0], style="dim")
+    by_id = {o.claim.id: o for o in outcomes}
+    if all(f"table1.{method}.{column.name}" in by_id for method in TABLE1 for column in COLUMNS):
+        yield _small_table1(by_id)
+    width = max((len(o.claim.id) for o in outcomes if o.verdict is not Verdict.HOLDS), default=0)
+    for kind, title in TITLES_OF_VERDICTS.items():
+        table = Table(box=None, show_header=False, expand=True, title=title, title_justify="left")
+        table.title_style = STYLES[kind]
+        table.add_column(no_wrap=True, min_width=width)
+        table.add_column(no_wrap=True, overflow="ellipsis", ratio=1)
+        for outcome in outcomes:
+            if outcome.verdict is kind:
+                mark = "" if outcome.as_recorded else f"(recorded: {outcome.claim.expected.value}) "
+                statement = Text(mark + outcome.claim.statement, no_wrap=True, overflow="ellipsis")
+                table.add_row(outcome.claim.id, statement)
+        if table.row_count:
+            yield table
+
+
+TITLES_OF_VERDICTS = {
+    Verdict.CLASH: "A number contradicts a proof",
+    Verdict.REFUTED: "Refuted as printed",
+    Verdict.CONDITIONAL: "True under a condition",
+    Verdict.UNDECIDED: "Undecided",
+}
+
+
+def _small_table1(by_id: Mapping[str, Outcome]) -> Table:
+    """Table 1 in three rows: what the paper says, and ✓ where the cell is as printed."""
+    table = Table(box=None, padding=(0, 1, 0, 0), title_justify="left", title_style="bold")
+    table.title = "Table 1: invariant? ✓ as printed"
+    table.add_column("", no_wrap=True)
+    for column in COLUMNS:
+        title = column.title.lower().replace("re-", "re")
+        table.add_column(title, width=max(map(len, title.split())))
+    for method, row in TABLE1.items():
+        cells = []
+        for column in COLUMNS:
+            right = by_id[f"table1.{method}.{column.name}"].as_recorded
+            says = "yes" if row[column.name] else "no"
+            cells.append(Text(f"{says} {'✓' if right else '✗'}", style="green" if right else "red reverse"))
+        table.add_row(TITLES[method], *cells)
     return table
 
 
