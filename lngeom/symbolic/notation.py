@@ -154,7 +154,7 @@ class _Plain(StrPrinter):
     printmethod = "_plain"
 
     def _print_Symbol(self, expr: Any) -> str:
-        return pretty_symbol(expr.name)
+        return from_latex(expr.name) if "_" in expr.name else pretty_symbol(expr.name)
 
     _print_Dummy = _print_Symbol
 

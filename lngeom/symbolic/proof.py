@@ -55,14 +55,17 @@ class Step:
         return {"text": self.text, "latex": self.latex, "checked": self.checked}
 
 
-def equality(text: str, left: Expr | int, right: Expr | int, name: str = "") -> Step:
+def equality(
+    text: str, left: Expr | int, right: Expr | int, name: str = "", short: Mapping[str, Expr] | None = None
+) -> Step:
     r"""The step left = right, for all sizes: by normal form, and again by explicit loops at small sizes.
 
     Args:
         text: the claim in words.
         left: an expression in indexed sums.
         right: what it equals.
-        name: LaTeX for what the left side is, shown before it.
+        name: LaTeX for what the left side is, shown in its place; what is checked is kept beside it.
+        short: names for parts of the right side, shown in their place.
 
     Returns:
         The step.
@@ -73,8 +76,9 @@ def equality(text: str, left: Expr | int, right: Expr | int, name: str = "") -> 
         return sums.vanishes(left - right) and agrees_at_small_sizes(left, right)
 
     checked = sp.latex(Eq(shown(left), shown(right), evaluate=False))
-    short = f"{notation.from_latex(name) if name else notation.plain(left)} = {notation.plain(right)}"
-    return Step(text, f"{name or notation.latex(left)} = {notation.latex(right)}", verify, short, checked=checked)
+    read = right.xreplace({part: sp.Symbol(symbol) for symbol, part in (short or {}).items()})
+    line = f"{notation.from_latex(name) if name else notation.plain(left)} = {notation.plain(read)}"
+    return Step(text, f"{name or notation.latex(left)} = {notation.latex(read)}", verify, line, checked=checked)
 
 
 def fact(text: str, latex: str, verify: Callable[[], bool], plain: str = "", sizes: str = "") -> Step:

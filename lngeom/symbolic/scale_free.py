@@ -41,13 +41,15 @@ def matrix_scaling(method: Method) -> tuple[Step, ...]:
     """All of W → cW: outputs stay, derivatives with respect to W are divided by c, those to b and g stay."""
     V = field("V")
     at_scaled = derivative(lambda t: method(scaled_layer().towards(V, t)))
+    J, output = along(method, V), method(LAYER)
+    short = {"J": J}
     return (
-        equality("Outputs stay, so Λ and the derivatives by b and g do", method(scaled_layer()), method(LAYER)),
-        equality("Derivatives by W are divided by c", at_scaled, along(method, V) / DELTA, r"J(cW)[V]"),
-        equality("so ww blocks by c²", at_scaled**2, along(method, V) ** 2 / DELTA**2),
         equality(
-            "and wb, wg blocks by c", at_scaled * method(scaled_layer()), along(method, V) * method(LAYER) / DELTA
+            "With δ for c: outputs stay, so Λ and the derivatives by b and g do", method(scaled_layer()), output, "n'"
         ),
+        equality("Derivatives J[V] = dn by W are divided by c", at_scaled, J / DELTA, r"J(cW)", short),
+        equality("so ww blocks by c²", at_scaled**2, J**2 / DELTA**2, r"J(cW)^2", short),
+        equality("and wb, wg blocks by c", at_scaled * method(scaled_layer()), J * output / DELTA, r"J(cW)\,n'", short),
     )
 
 

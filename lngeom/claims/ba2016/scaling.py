@@ -72,15 +72,27 @@ def unit_scaling(method: Method) -> tuple[Step, ...]:
     layer = Layer(lambda l, d: c(l) * LAYER.W(l, d), LAYER.X)
     at_scaled = lambda l: derivative(lambda t: method(layer.towards(V, t), n, l))
     J = lambda l: along(method, V, unit=l)
+    J_i, J_j = J(i), J(j)
+    short = {"J_i": J_i, "J_j": J_j}
     return (
-        equality("Outputs stay", method(layer), method(LAYER)),
-        equality("The derivative of unit i by W is divided by its c_i", at_scaled(i), J(i) / c(i), r"J_i(cW)[V]"),
+        equality("Outputs stay", method(layer), method(LAYER), "n'"),
+        equality(
+            "The derivative J_i of unit i by W is divided by its c_i", at_scaled(i), J_i / c(i), r"J_i(cW)", short
+        ),
         equality(
             "Blocks ij: c_i⁻¹ c_j⁻¹, whence c⁻² at ii, c⁻¹ at ij if only w_i is scaled",
             at_scaled(i) * at_scaled(j),
-            J(i) * J(j) / (c(i) * c(j)),
+            J_i * J_j / (c(i) * c(j)),
+            r"J_i(cW)\,J_j(cW)",
+            short,
         ),
-        equality("and wb, wg: c_i⁻¹", at_scaled(i) * method(layer, n, j), J(i) * method(LAYER, n, j) / c(i)),
+        equality(
+            "and wb, wg: c_i⁻¹",
+            at_scaled(i) * method(layer, n, j),
+            J_i * method(LAYER, n, j) / c(i),
+            r"J_i(cW)\,n'_j",
+            short,
+        ),
     )
 
 

@@ -348,7 +348,12 @@ def scaled_epsilon_steps(method: Method, moved: Layer) -> tuple[Step, ...]:
         equality(
             "With ε the output changes by an exact ratio", method(moved, eps=eps), method(LAYER, eps=eps) * ratio, r"n'"
         ),
-        equality("Replacing ε by δ²ε restores it", method(moved, eps=DELTA**2 * eps), method(LAYER, eps=eps)),
+        equality(
+            "Replacing ε by δ²ε restores it",
+            method(moved, eps=DELTA**2 * eps),
+            method(LAYER, eps=eps),
+            r"n'(\epsilon \to \delta^2\epsilon)",
+        ),
     )
 
 
@@ -387,10 +392,18 @@ def equation_6_proof() -> Proof:
             equality("σ is scaled", sqrt(LAYER_NORM.square(moved)), DELTA * sqrt(LAYER_NORM.square(LAYER)), r"\sigma'"),
             equality("Normalized summed inputs stay", LAYER_NORM(moved), LAYER_NORM(LAYER), r"n'"),
             equality(
-                "A negative scale changes the sign, which g → −g undoes", LAYER_NORM(negative), -LAYER_NORM(LAYER)
+                "A negative scale changes the sign, which g → −g undoes",
+                LAYER_NORM(negative),
+                -LAYER_NORM(LAYER),
+                r"n'(-\delta)",
             ),
             *scaled_epsilon_steps(LAYER_NORM, moved),
-            equality("The shift is exact for any ε", LAYER_NORM(shifted, eps=EPSILON), LAYER_NORM(LAYER, eps=EPSILON)),
+            equality(
+                "The shift is exact for any ε",
+                LAYER_NORM(shifted, eps=EPSILON),
+                LAYER_NORM(LAYER, eps=EPSILON),
+                r"n'(\delta = 1)",
+            ),
             expansion(LAYER_NORM, WEIGHT_MATRIX_RESCALING),
             expansion(LAYER_NORM, WEIGHT_MATRIX_RECENTERING),
             undefined(
