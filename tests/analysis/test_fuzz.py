@@ -43,7 +43,11 @@ FOUND = {
     205: "another function from five samples on",
     207: "mean and precision, and dropout with a closed-over key",
     247: "a random factor that depends on the number of samples",
+    822: "a rank above its bound by rounding of the inputs",
     857: "the last row, which one of the first eight does not show",
+    944: "a damped solution without directions that may be signal",
+    1492: "dropout in bfloat16, not said",
+    1508: "drop path, not said, which only the second of three samples shows",
 }
 """Seeds that found something, and what."""
 
