@@ -283,8 +283,8 @@ def strength_of(verdict: Verdict, evidence: Sequence[Evidence]) -> Strength:
         evidence: all of it.
 
     Returns:
-        Its strength: that of the proofs and exact counterexamples that have the verdict's role, where there are any.
-        A correction's proof, and a counterexample without a condition, do not count: they say more than the verdict.
+        Its strength: that of the proofs and exact counterexamples that have the verdict's role, where there are any;
+        that of a conditional claim is its proof's under the condition. A correction's proof does not count.
     """
     role = Role.REFUTES if verdict is Verdict.REFUTED else Role.SUPPORTS
     by_number = verdict is Verdict.REFUTED and any(e.contradicts for e in evidence)

@@ -251,7 +251,7 @@ def at_parameters(problem: Problem, params: PyTree) -> Problem:
 
 PROBE, FEWER, LARGE = 32, 8, 10_000
 """Samples in the probe; fewer where each has so many outputs. A random factor of each sample, which is one for nine
-samples in ten, is seen among 32 in all but one case in 500, and among 8 in four of five."""
+samples in ten, is seen among 32 in 97 cases of 100, and among 8 in 61: else all of them are alike, as alone."""
 
 COARSEST = 0.1
 """Relative change of outputs that no rounding excuses, not even in 16 bits."""
@@ -320,7 +320,7 @@ def _widened(problem: Problem) -> Problem:
     wide = jax.tree.map(widen, problem)
     try:
         jax.eval_shape(_masked_outputs, wide)
-    except (TypeError, ValueError):
+    except Exception:  # whatever the user's function raises where it takes 16 bits only
         return problem
     return wide
 

@@ -311,9 +311,10 @@ class Precision(NamedTuple):
 
 
 def working_precision(problem: Problem, of_inputs: bool = False) -> Precision:
-    """The precision in which the outputs respond to the parameters: a rank is no better than that.
+    """The precision in which the outputs respond to the parameters.
 
-    Values computed from the inputs or from constants alone do not matter to a derivative.
+    Values computed from the inputs or from constants alone do not matter to a product; their rounding does to a rank,
+    since it makes independent what depends on each other exactly.
 
     Args:
         problem: the problem (shapes alone matter).

@@ -68,16 +68,17 @@ def solve_by_decomposition(
 ) -> tuple[Float[Array, " P"], dict]:
     """X = V_r (s² + λ)⁻¹ V_rᵀ g, by the singular value decomposition of the factor.
 
-    With λ > 0 directions that may be signal are kept: the damping bounds them.
+    Where λ is at least eps s₁², the rounding of F itself, directions that may be signal are kept: there λ bounds them.
     """
-    decision = decomposition.decision
-    count = jnp.where(jnp.asarray(damping) > 0, decision.most, decision.rank)
+    decision, largest = decomposition.decision, decomposition.singular_values[0]
+    bounded = jnp.asarray(damping, largest.dtype) >= jnp.finfo(largest.dtype).eps * largest**2
+    count = jnp.where(bounded, decision.most, decision.rank)
     decomposition = decomposition._replace(decision=decision._replace(rank=count))
     s, vectors, kept = decomposition.singular_values, decomposition.vectors, decomposition.kept
     coefficients = jnp.where(kept, vectors @ gradient, 0)
     shifted = jnp.where(kept, jnp.square(s) + jnp.asarray(damping, s.dtype), 1)
     x, identifiable = (vectors.T @ c for c in (coefficients / shifted, coefficients))
-    if is_concrete(decomposition, damping) and not decision.certain and not damping:
+    if is_concrete(decomposition, damping) and not decision.certain and not bool(bounded):
         warnings.warn(
             f"the rank {decision.rank} is not clear (it may be {decision.fewest} to {decision.most}), so the solution "
             "may be dominated by a direction that is null; use damping, or parameters in float64",
@@ -85,7 +86,7 @@ def solve_by_decomposition(
             stacklevel=3,
         )
     report = {
-        "rank": decision.rank,
+        "rank": count if is_tracing() or not is_concrete(decomposition, damping) else int(count),
         "gap": decision.gap,
         "residual": _relative(decomposition.identifiable(product(x) + damping * x) - identifiable, identifiable),
         "unidentifiable": _relative(gradient - identifiable, gradient),

@@ -106,7 +106,8 @@ def overview(outcomes: Sequence[Outcome]) -> Iterator[Text | Table]:
     """What was found, in few lines: counts, Table 1, and a line for each claim that does not simply hold."""
     found = Counter(o.verdict for o in outcomes)
     parts = [f"{found[v]} {'hold' if v is Verdict.HOLDS else v.value}" for v in Verdict if found[v]]
-    exact = sum(o.strength in {Strength.PROOF, Strength.COUNTEREXAMPLE} for o in outcomes)
+    settled = [o for o in outcomes if o.verdict in {Verdict.HOLDS, Verdict.CONDITIONAL, Verdict.REFUTED}]
+    exact = sum(o.strength in {Strength.PROOF, Strength.COUNTEREXAMPLE} for o in settled)
     yield Text(f"{len(outcomes)} claims: {', '.join(parts)}; {exact} proved or exact", style="bold")
     if len(outcomes) > 1:
         yield Text(str(coverage()).split(";")[0], style="dim")

@@ -186,7 +186,7 @@ class _Plain(StrPrinter):
         base, exponent = expr.as_base_exp()
         if exponent.is_Rational and exponent.is_negative:
             return self._print_Mul(expr)
-        simple = base.is_Atom or isinstance(base, (Indexed, Mean))
+        simple = base.is_Symbol or isinstance(base, (Indexed, Mean)) or (base.is_Integer and base.is_nonnegative)
         inner = self._print(base) if simple else f"({self._print(base)})"
         if exponent == Rational(1, 2):
             return f"√{inner}"
@@ -195,9 +195,11 @@ class _Plain(StrPrinter):
     def _print_Mul(self, expr: Any) -> str:
         if expr.as_coeff_Mul()[0].is_negative:
             return f"−{self._factor(-expr)}"
-        above, below = (list(map(self._factor, part)) for part in _fraction(expr))
-        top, bottom = " ".join(above) or "1", " ".join(below)
-        return top if not below else f"{top} / {f'({bottom})' if len(below) > 1 else bottom}"
+        above, below = _fraction(expr)
+        top = " ".join(map(self._factor, above)) or "1"
+        bottom = " ".join(map(self._factor, below))
+        compound = len(below) > 1 or any(isinstance(f, Sum) or " / " in self._print(f) for f in below)
+        return top if not below else f"{top} / {f'({bottom})' if compound else bottom}"
 
     def _print_Add(self, expr: Any, order: Any = None) -> str:
         terms = sorted(expr.as_ordered_terms(), key=lambda term: bool(term.as_coeff_Mul()[0].is_negative))
@@ -206,6 +208,9 @@ class _Plain(StrPrinter):
 
     def _print_Integer(self, expr: Any) -> str:
         return f"−{-expr.p}" if expr.p < 0 else str(expr.p)
+
+    def _print_Rational(self, expr: Any) -> str:
+        return f"{'−' if expr.p < 0 else ''}{abs(expr.p)}/{expr.q}"
 
 
 def _to_the(text: str, exponent: Any) -> str:
@@ -243,7 +248,8 @@ def latex(expr: Expr) -> str:
 
 def _divided(parts: list[str]) -> str:
     """a/b, with brackets where a part is more than one term or factor."""
-    above, below = (p if p.isalnum() or re.fullmatch(r"\S(_\S+|\^\S+)?", p) else f"({p})" for p in parts)
+    single = re.compile(r"\d+|[^\W\d](_\w+)?(\^\([^()]*\)|[⁻⁰¹²³⁴⁵⁶⁷⁸⁹ᵀ]+)?")
+    above, below = (p if single.fullmatch(p) else f"({p})" for p in (part.strip() for part in parts))
     return f"{above}/{below} "
 
 
@@ -285,5 +291,5 @@ def from_latex(formula: str) -> str:
         text = re.sub(r"_\{([^{}]*)\}", r"_\1", text)
         text = re.sub(r"\^(?:\{([^{}]*)\})", _power, text)
     text = re.sub(r"\^(\d|ᵀ|\+)", _power, text)
-    text = re.sub(r"\s+", " ", text.replace("{", "(").replace("}", ")"))
+    text = re.sub(r"(?<=[\w)ᵀ])-(?=[\w(])", " − ", re.sub(r"\s+", " ", text.replace("{", "(").replace("}", ")")))
     return re.sub(r" (?=[),\]])", "", text).strip()

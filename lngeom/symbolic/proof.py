@@ -188,7 +188,7 @@ class Proof:
             lines += _wrapped(f"      {step.plain or from_latex(step.latex)}", width, "        ")
             if full and step.checked:
                 lines += _wrapped(f"      checked: {step.checked}", width, "        ")
-        lines.append(f"All {len(self.steps)} steps are checked by machine.")
+        lines.append(f"The formulas of all {len(self.steps)} steps are checked by machine; the words between are not.")
         for a in self.assumptions:
             lines += _wrapped(f"Assumed: {a.text} ({from_latex(a.latex)})", width)
             if a.when_dropped:

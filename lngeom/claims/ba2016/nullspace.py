@@ -61,6 +61,9 @@ from lngeom.symbolic.sums import D, Field, H, derivative, field, i, j, k, mean, 
 
 TOPIC = "nullspace"
 SIZES = ((3, 2), (3, 4), (4, 2), (4, 5), (5, 2), (5, 3), (6, 2), (8, 2), (10, 3), (11, 3))
+SAMPLES = Assumption(
+    "outputs have positive variance, gains are not zero", r"\Lambda \succ 0,\ g_i \neq 0,\ \sigma > 0,\ \epsilon = 0"
+)
 SPAN_WITH_EPS = Assumption(
     "outputs have positive variance, inputs fill an open set, gains are not zero",
     r"\Lambda \succ 0,\ g_i \neq 0,\ \epsilon > 0",
@@ -332,7 +335,7 @@ def batch_norm_proof() -> Proof:
             rank_step("BatchNorm", [((2, 2), 2), ((3, 3), 3), ((4, 2), 4)]),
             rank_step("BatchNorm of data constant in one input", [((2, 3), 4), ((3, 4), 6)]),
         ),
-        (SPAN,),
+        (SAMPLES,),
     )
 
 
@@ -485,7 +488,7 @@ _nullspace_claim(
         *_shapes(p, normalizers.RMSNorm(eps=0.1), lambda h, d: rms_norm_dimension(h, d) - 1, ((6, 4), (12, 2))),
         *_shapes(p, normalizers.BatchNorm(eps=0.1), lambda h, d: h, ((6, 4),)),
     ],
-    assumptions=("ε > 0", "H ≥ 3, almost all W", "every g_i ≠ 0", "no constant combination of the inputs"),
+    assumptions=("ε > 0", "H ≥ 3, D ≥ 2, almost all W", "every g_i ≠ 0", "no constant combination of the inputs"),
 )
 
 
@@ -523,7 +526,7 @@ def layer_norm_eps_proof() -> Proof:
             *every_row_steps(BATCH_NORM, eps=EPSILON),
             rank_step("LayerNorm with eps", [((3, 2), 2), ((4, 2), 2), ((4, 3), 3), ((5, 3), 3)]),
         ),
-        (SPAN_WITH_EPS, GENERIC),
+        (SPAN_WITH_EPS, Assumption("two inputs or more", r"D \geq 2"), GENERIC),
     )
 
 
@@ -645,7 +648,7 @@ def completeness_proof() -> Proof:
             equality("for |u|²|m|² − (u·m)² is that sum", length * total(lambda j: m(j) ** 2, H) - product**2, minors),
             equality(
                 "So u_j m_k = u_k m_j for all x. As rank PW ≥ 2, some u_k is independent of u_j; so m_j vanishes where "
-                "u_j does: m_j = κ_j u_j. Then all κ are one number λ: m = λu",
+                "u_j does (where u_j = 0, m_j = 0): m_j = κ_j u_j. Then all κ are one number λ: m = λu",
                 u(j) * KAPPA(k) * u(k) - u(k) * KAPPA(j) * u(j),
                 u(j) * u(k) * (KAPPA(k) - KAPPA(j)),
             ),

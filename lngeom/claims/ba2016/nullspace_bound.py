@@ -20,6 +20,7 @@ from lngeom.symbolic.actions import SHIFT
 from lngeom.symbolic.jacobian import GAIN, LAYER, along
 from lngeom.symbolic.layers import BATCH_NORM, EPSILON, GROUP_NORM, RMS_NORM, Layer, Method
 from lngeom.symbolic.modular import inverse, rank
+from lngeom.symbolic.notation import from_latex
 from lngeom.symbolic.proof import Assumption, Step, equality, fact
 from lngeom.symbolic.sums import D, Field, H, M, N, field, mean, n, p, total
 
@@ -166,22 +167,24 @@ def every_softmax_direction_steps(method: Method) -> tuple[Step, ...]:
     return (
         _equation_step(method),
         equality(
-            "A softmax sees differences of outputs alone. At x and −x together they leave the biases (see above): "
-            "db_i = db_k",
+            "A softmax sees differences of outputs alone. They are analytic where σ ≠ 0, as the outputs are, and so "
+            "known at −x too. The sum of both leaves the biases alone: db_i = db_k",
             group.sigma**3 * difference,
             2 * (GAIN(unit) * BIAS(unit) - GAIN(other) * BIAS(other)) * group.sigma**3,
             r"\sigma^3 (dz_i - dz_k)(x) + \sigma^3 (dz_i - dz_k)(-x)",
         ),
         equality(
-            "With h = 1/g, units i and k leave q times a linear form minus s times u_i h_k − u_k h_i. The first "
-            "vanishes where the second does, so they are proportional, and s = c q for a number c",
+            "With h = 1/g, units i and k leave q times a linear form minus s times u_i h_k − u_k h_i, which is not 0 "
+            "for some i and k as the rank is 2. The first form vanishes where this does, so they are proportional, and "
+            "s = c q for a number c",
             h(other) * cubic(unit) - h(unit) * cubic(other),
             group.q * (h(other) * linear(unit) - h(unit) * linear(other))
             - group.s * (h(other) * group.u(unit) - h(unit) * group.u(other)),
         ),
         equality(
             "Then g_i (v_i + (e_i − c) u_i) is one linear form t(x) for all units: v_i = (c − e_i) u_i + t/g_i. Such a "
-            "direction leaves this beside t/σ",
+            "direction leaves this. Σ v = 0 (layer norm) and s = c q say that both sums vanish: linear equations for e "
+            "and t, in which t combines the rows of W",
             GAIN(unit) * (group.moved(_direction(group, form=True)) - BIAS(unit)),
             form / group.sigma + GAIN(unit) * (first + method(LAYER) * second),
             r"dz_i",
@@ -196,7 +199,8 @@ def every_direction_with_eps_steps(method: Method) -> tuple[Step, ...]:
     return (
         equality(
             f"{method.name}: the equation has one term more, linear in x. It is analytic for all x, so β = 0 and each "
-            "degree in x vanishes: v_i = −e_i u_i, and then u_i s = 0: no number c is left",
+            "degree in x vanishes: v_i = −e_i u_i, and then s = 0: no number c is left, and Σ e u² = 0; with Σ v = 0 "
+            "also Σ e u = 0 (layer norm)",
             group.sigma**3 * group.moved(),
             EPSILON * (group.v(unit) + e * u) + group.cubic + BIAS(unit) * group.sigma**3,
             r"\sigma^3 dz_i/g_i",
@@ -234,7 +238,9 @@ def every_row_steps(method: Method, offset: Expr | int = 0, eps: Expr = sp.S.Zer
                 BIAS(i) * sigma,
             ),
             equality(
-                "and of that only e is left" if eps == 0 else "and of that e + κε/σ² is left",
+                "Of that only e is left: e = 0, while κ and what no sample sees are free"
+                if eps == 0
+                else "Of that e + κε/σ² is left: κ alone is free",
                 sigma * (along(method, scaled, eps) + TILT(i) * method(LAYER, eps=eps)),
                 left_over * numerator,
             ),
@@ -262,7 +268,7 @@ def every_row_steps(method: Method, offset: Expr | int = 0, eps: Expr = sp.S.Zer
 
 
 def _pairs(r: int) -> list[tuple[int, int]]:
-    """Pairs of axes; last those of a triangle with a path to all others, no two of which share a dependence."""
+    """Pairs of axes; last those of a triangle and a path from it to all other axes."""
     last = [(0, 1), (1, 2), (0, 2), *((k - 1, k) for k in range(3, r))] if r > 2 else []
     return [pair for pair in combinations(range(r), 2) if pair not in last] + last
 
@@ -304,6 +310,35 @@ def equations_rank(rows: Sequence[Sequence[Fraction]], *, linear: bool, form: bo
     return rank([[x.numerator * inverse(x.denominator) for x in map(Fraction, row)] for row in table])
 
 
+def _no_combination_with_all_pairs() -> bool:
+    """With all pairs: the entries of an axis a without −e_a force the weight f of the row −1 to be 0, for all r."""
+    r, f, own = sp.symbols("r f own")
+    pair, alpha = -4 * f, (r + 1) / 2  # an entry ab: f + pair/4 = 0; α_a makes the sum of the rows 0
+    linear = -f + alpha * own - (r - 1) * pair / 2
+    square = f + alpha**2 * own + (r - 1) * pair / 4
+    left = sp.expand(2 * sp.cancel((alpha * linear - square) / f))
+    return left == 2 * r**2 + r - 7 and not sp.Poly(left).ground_roots()
+
+
+_CENTRED = (
+    "Its rows are −1, α_a e_a with sum 0, then −(e_a + e_b)/2 for some pairs, then −e_a for some axes, then 0. In a "
+    "combination of their forms with weights f that is 0, a pair without a row gives f = 0 for the row −1"
+)
+ARGUMENTS = {
+    (True, False): f"{_CENTRED}; with all pairs, an axis without −e_a gives f (2r² + r − 7) = 0, and r is no root. "
+    "The other weights follow one by one.",
+    (True, True): f"{_CENTRED}, and the other weights follow one by one; g = 1, where Σ e u = t Σ 1/g gives t.",
+    (False, False): "Its rows are α_a e_a, then −(e_a + e_b) for some pairs, then 0, whose squares are independent.",
+    (
+        False,
+        True,
+    ): "Its rows are α_a e_a, then −(e_a + e_b) for some pairs, then 0, with sum 1, and g = 1. Their squares "
+    "are independent. The products of t with the sum add the incidence matrix (entries 0 and 1) of the graph of the "
+    "other pairs, which has full rank where that is a triangle with a path, a part of it, or more.",
+}
+"""Why the equations for e are independent at one W of every size, by (centred, before a softmax)."""
+
+
 def rank_of_equations_step(
     latex: str,
     dimension: Callable[[int, int], int],
@@ -313,13 +348,6 @@ def rank_of_equations_step(
     softmax: bool = False,
 ) -> Step:
     """The step that the equations for e have the largest rank they can have, for almost all W (and g).
-
-    For layer norm, rows −1, α_a e_a, some −(e_a + e_b)/2 and some −e_a have independent (u, u²), if one pair or one
-    −e_a is missing: with weights f, an off-diagonal entry gives f(−1) = 0 where the pair is missing, and with all pairs
-    the entries of the axis whose −e_a is missing give f(−1)·(2r² + r − 7) = 0, where 2r² + r − 7 has no integer root.
-    All other weights follow: f = 0. For RMS norm, rows α_a e_a and −(e_a + e_b) have independent squares. Before a
-    softmax the products of t with Σu = 1 fill the missing pairs: their matrix is the incidence matrix |·| of the graph
-    of missing pairs, whose columns are independent for a triangle with a path, and for any part of that.
 
     Args:
         latex: what follows for the dimension of the null space.
@@ -341,19 +369,13 @@ def rank_of_equations_step(
 
     def verify() -> bool:
         sizes = [(H, r) for r in range(2, LARGEST + 1) for H in range(r + centred, r * (r + 3) // 2 + 3)]
-        x = sp.Symbol("r", integer=True)
-        return all(full(*size) for size in sizes) and not sp.Poly(2 * x**2 + x - 7).ground_roots()
+        return all(full(*size) for size in sizes) and _no_combination_with_all_pairs()
 
-    rows = {
-        (True, False): "rows −1, α_a e_a, −(e_a + e_b)/2, −e_a",
-        (True, True): "rows −1, α_a e_a, −(e_a + e_b)/2, and g = 1, where Σ e u = t Σ 1/g gives t",
-        (False, False): "rows e_a and e_a + e_b",
-        (False, True): "rows α_a e_a and −(e_a + e_b), and g = 1, with t among the unknowns",
-    }[centred, softmax]
     return fact(
         "For almost all W these equations are as independent as their number allows, because they are for one W of "
-        f"every size ({rows}, and zeros), where a minor is not 0. So the dimension is as stated",
+        f"every size: a minor that is not 0 there is not 0 almost everywhere. {ARGUMENTS[centred, softmax]} So the "
+        "dimension is as stated",
         latex,
         verify,
-        f"solved in exact arithmetic for r = 2 … {LARGEST}, argued for all r",
+        f"{from_latex(latex)}; computed in exact arithmetic for r = 2 … {LARGEST}, argued in words for all r",
     )

@@ -158,6 +158,7 @@ def gradients_follow_outputs_proof() -> Proof:
                 "Two units, cases and outputs, changes of ±1: the mean largest squared singular value is 4 or 3",
                 r"E\,s_1^2 = 4 \text{ (correlated)},\ 3 \text{ (independent)}",
                 lambda: [average(_largest_square, cases) for cases in (correlated, independent)] == [4, 3],
+                sizes="two units, two cases and two outputs, changes of ±1",
             ),
         ),
         (Assumption("measured by the largest singular value", r"\|\Delta G\|_2", same),),
