@@ -121,6 +121,11 @@ def equivalent_schedule(
     if scale is not None:
         if not 0 < scale < math.inf:
             raise ValueError(f"scale must be positive and finite (a negative one turns g to −g); got {scale}")
+        if optimizer == "adaptive" and eps > 0:
+            raise ValueError(
+                "the conversion of eps depends on the particular adaptive optimizer: eps / c where it is added to a "
+                f"root, eps / c² inside one, as in optax.rmsprop; convert it yourself and leave it out; got {eps}"
+            )
         return EquivalentSchedule(
             optimizer,
             _times(scale**law.rate, learning_rate),

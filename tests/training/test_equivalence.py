@@ -44,6 +44,7 @@ def test_weight_decay_becomes_the_rate_of_li_and_arora():
         ({"optimizer": "lars", "without_weight_decay": True}, "inside the trust ratio"),
         ({"optimizer": "lamb", "without_weight_decay": True}, "inside the trust ratio"),
         ({"optimizer": "adaptive", "without_weight_decay": True}, "particular adaptive optimizer"),
+        ({"optimizer": "adaptive", "scale": 2.0, "eps": 1e-8}, "eps depends on the particular adaptive optimizer"),
         ({"optimizer": "natural_gradient", "without_weight_decay": True}, "scaled from step to step"),
         ({"optimizer": "adamw", "without_weight_decay": True, "eps": 1e-8}, "eps = 1e-08, would have to change"),
         ({"optimizer": "adamw", "without_weight_decay": True, "momentum": 0.9}, "depends on b2"),
