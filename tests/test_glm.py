@@ -50,6 +50,29 @@ def test_normalizers_take_positions(name):
     assert normalizers(6, 5)[name](PARAMS.weights, tokens).shape == (4, 3, 6)
 
 
+def test_batch_norm_takes_its_moments_over_positions_too():
+    tokens = jax.random.normal(jax.random.key(3), (4, 3, 5))
+    found = lg.normalizers.BatchNorm()(PARAMS.weights, tokens)
+    flat = lg.normalizers.BatchNorm()(PARAMS.weights, tokens.reshape(12, 5))
+    assert agreement(found.reshape(12, 6), flat).agrees
+
+
+def test_the_divergence_is_from_the_first_model_to_the_second():
+    model = lg.NormalizedGLM(lg.normalizers.LayerNorm(), lg.families.Poisson())
+    params, other = spread(PARAMS), spread(PARAMS, 7)
+    p, q = (np.exp(np.asarray(model.natural_parameters(at, X), float)) for at in (params, other))
+    expected = np.mean(np.sum(p * np.log(p / q) - p + q, 1))
+    assert float(model.kl(params, other, X)) == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.parametrize("name", ["Gamma", "InverseGaussian", "NegativeBinomial"])
+def test_first_parameters_lie_in_the_domain_of_the_family_however_wide_the_layer(name):
+    model = lg.NormalizedGLM(lg.normalizers.LayerNorm(), getattr(lg.families, name)())
+    params = model.init(jax.random.key(0), inputs=5, outputs=60)
+    z = model.natural_parameters(params, jax.random.normal(jax.random.key(1), (200, 5)))
+    assert float(jnp.max(z)) < model.family.upper
+
+
 @pytest.mark.parametrize("column", [*TABLE1, WEIGHT_SIGN_FLIP], ids=lambda c: c.name)
 def test_transformations_form_a_group(column):
     params = spread(PARAMS)
