@@ -171,7 +171,8 @@ def verify(
     if json:
         sys.stdout.write(text)
     else:
-        if every or len(outcomes) == 1:
+        detailed = every or len(outcomes) == 1
+        if detailed:
             console.print(terminal.claims_table(outcomes))
         if alarm := terminal.clashes(outcomes):
             console.print(alarm)
@@ -180,7 +181,7 @@ def verify(
         )
         for note in dataset.notes:
             console.print(f"  {note}", highlight=False, markup=False)
-        if every or len(outcomes) == 1:
+        if detailed:
             console.print(terminal.summary(outcomes))
             for extra in (terminal.context(outcomes), terminal.errata(outcomes), terminal.numbers_alone(outcomes)):
                 if extra:
@@ -295,7 +296,7 @@ def prove(
     full: Annotated[bool, typer.Option("--full", help="Print also what the machine checked at each step.")] = False,
     list_only: Annotated[bool, typer.Option("--list", help="List the claims that have a proof.")] = False,
 ) -> None:
-    """Print the proof, or the exact counterexample, of a claim. Every step is checked by machine."""
+    """Print the proof, or the exact counterexample, of a claim. The formula of every step is checked by machine."""
     from lngeom.claims.proofs import proof_of, provable
 
     known = provable()

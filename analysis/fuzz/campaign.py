@@ -27,10 +27,11 @@ import jax
 import numpy as np
 from lngeom._files import replacing
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import Progress
 
 from analysis.fuzz.compare import FAILURES, OUTCOMES, Outcome, run, settings
 from analysis.fuzz.models import Case, generate
+from analysis.progress import timed_columns
 
 PIECE = 40
 """Models of one process: what JAX compiles stays in its memory."""
@@ -272,14 +273,6 @@ def main() -> None:
 
 def _command(seeds: list[int], options: argparse.Namespace) -> int:
     console, found = Console(stderr=True), []
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(elapsed_when_finished=False),
-    )
     start = time.perf_counter()
     configuration: dict[str, Any] = {"first seed": min(seeds), "models": len(seeds), "devices": options.devices}
     configuration |= {"jax": jax.__version__, "XLA_FLAGS": os.environ.get("XLA_FLAGS", "")}
@@ -289,7 +282,7 @@ def _command(seeds: list[int], options: argparse.Namespace) -> int:
         if not options.only:
             write(found, configuration, options.out)
 
-    with Progress(*columns, console=console) as bar:
+    with Progress(*timed_columns(), console=console) as bar:
         task = bar.add_task("fuzz", total=len(seeds))
         for outcome in outcomes(seeds, options.workers, options.devices, options.limit):
             found.append(outcome)

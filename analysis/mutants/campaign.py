@@ -24,12 +24,13 @@ from lngeom._files import check_writable, replacing
 from lngeom._interrupts import on_stop
 from lngeom.claims import all_claims
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import Progress
 
 from analysis.mutants.catalogue import CATALOGUE
 from analysis.mutants.examine import Baseline, Result, examine, snapshot
 from analysis.mutants.mutant import AREAS, Mutant, matching
 from analysis.mutants.table import kind, markdown, read, summarize, write
+from analysis.progress import timed_columns
 
 ROOT = Path(lngeom.__file__).resolve().parents[1]
 """The checkout."""
@@ -184,17 +185,9 @@ def _command(chosen: Sequence[Mutant], options: argparse.Namespace) -> int:
         return f"Results of {len(found)} mutants are in {options.out}. Go on with the same command and --resume."
 
     on_stop(kept)
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(elapsed_when_finished=False),
-    )
     start = time.perf_counter()
     with (
-        Progress(*columns, console=console) as bar,
+        Progress(*timed_columns(), console=console) as bar,
         closing(results(left, options.workers, options.limit, bar.console)) as coming,
     ):
         task = bar.add_task("mutants", total=len(left))

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 class Context:
     """Literal quotations around a claim, with the charitable reading that its verdict is about.
 
-    Mathematics is in Unicode, "…" marks omissions, and square brackets enclose what is not the paper's.
+    Mathematics is in Unicode, "…" marks omissions, and square brackets enclose the paper's citations, or words that are
+    not the paper's.
 
     Attributes:
         sentence: the sentence that the claim is about.

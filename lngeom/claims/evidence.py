@@ -296,6 +296,7 @@ def strength_of(verdict: Verdict, evidence: Sequence[Evidence]) -> Strength:
     return Strength.EXPERIMENT if experiment else Strength.NUMERIC
 
 
+# The first that is found counts: a proof for some sizes only limits the verdict, whatever stands beside it.
 _STRENGTH = {
     Reach.SIZES: Strength.PROOF_AT_SIZES,
     Reach.ALL: Strength.PROOF,

@@ -4,6 +4,7 @@ Only what is shown is shortened; what is checked is always the full expression.
 """
 
 import re
+from functools import cache
 from typing import Any
 
 import sympy as sp
@@ -22,6 +23,7 @@ LEGEND = (
 _SUMMED, _CENTRED, _SCALE = IndexedBase("a"), IndexedBase("u"), IndexedBase("sigma", positive=True)
 
 
+@cache
 def shown(expr: Expr) -> Expr:
     """An expression for reading, with a, u and σ written for what they stand for."""
     for pattern in (_fold_summed, _fold_centred, _fold_scale):
@@ -88,6 +90,7 @@ class Product(Function):
     """γ·x_n, or Vx_ni: what Σ_d γ_d X_nd and Σ_d V_id X_nd are shown as."""
 
 
+@cache
 def folded(expr: Expr) -> Expr:
     """An expression for a short line: besides `shown`, with means and products with the inputs."""
     return _fold_products(_fold_means(shown(sp.sympify(expr))))

@@ -282,10 +282,9 @@ class Counterexample:
         lines += _wrapped(self.text, width)
         for side, value in (("left ", self.left), ("right", self.right)):
             lines += _wrapped(f"  {side} = {notation.plain(value)}", width, "    ")
-        near = f"{sp.N(self.difference, 6)}".replace("-", "−")
-        lines += _wrapped(
-            f"  left − right = {notation.plain(self.difference)} ≈ {near}, not 0 for certain", width, "    "
-        )
+        near = str(sp.N(self.difference, 6)).replace("-", "−")
+        gap = f"  left − right = {notation.plain(self.difference)} ≈ {near}, certified not to be 0"
+        lines += _wrapped(gap, width, "    ")
         return "\n".join([*lines, *(["Correction:", self.correction.to_text(width, full)] if self.correction else [])])
 
     def as_dict(self) -> dict[str, Any]:

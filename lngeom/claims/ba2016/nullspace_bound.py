@@ -22,10 +22,12 @@ from lngeom.symbolic.layers import BATCH_NORM, EPSILON, GROUP_NORM, RMS_NORM, La
 from lngeom.symbolic.modular import inverse, rank
 from lngeom.symbolic.notation import from_latex
 from lngeom.symbolic.proof import Assumption, Step, equality, fact
-from lngeom.symbolic.sums import D, Field, H, M, N, field, mean, n, p, total
+from lngeom.symbolic.sums import D, Field, H, M, N, derivative, field, mean, n, p, total
 
 V, TILT, BIAS, KAPPA, FORM = field("V"), field("e"), field("beta"), field("kappa"), field("t")
 ONE_NUMBER = sp.Symbol("c", real=True)
+REFLECTED = Layer(LAYER.W, lambda n, d: -LAYER.X(n, d))
+"""The same layer at the inputs −x."""
 LARGEST = 6
 """Ranks r up to which the equations for e are solved in exact arithmetic, besides the argument for all r."""
 
@@ -65,9 +67,7 @@ class Grouped:
 
     def moved(self, direction: Field = V) -> Expr:
         """dz_i/g_i."""
-        step = sp.Dummy("t", real=True)
-        towards = self.method(self.layer.towards(direction, step), eps=self.eps)
-        slope = sp.diff(towards, step).subs(step, 0)
+        slope = derivative(lambda t: self.method(self.layer.towards(direction, t), eps=self.eps))
         return slope + TILT(self.unit) * self.method(self.layer, eps=self.eps) + BIAS(self.unit)
 
     @property
@@ -78,8 +78,7 @@ class Grouped:
 
 def _biases_step(method: Method) -> Step:
     """Of the equation at x and at −x only the biases are left."""
-    there = Layer(LAYER.W, lambda n, d: -LAYER.X(n, d))
-    here, back = Grouped(method), Grouped(method, there)
+    here, back = Grouped(method), Grouped(method, REFLECTED)
     return equality(
         "The equation is analytic in x where σ ≠ 0, a connected set as rank PW ≥ 2; so it holds at −x too. The sum of "
         "both leaves the biases alone: β = 0",
@@ -151,7 +150,7 @@ def every_softmax_direction_steps(method: Method) -> tuple[Step, ...]:
     """Layer or RMS norm before a softmax: dW = cW − diag(e)PW + t(x)/g + 1γᵀ, dg = e⊙g, db = β1."""
     group, unit = Grouped(method), method.unit
     other = sp.Symbol("k", integer=True, positive=True)
-    back = Grouped(method, Layer(LAYER.W, lambda n, d: -LAYER.X(n, d)))
+    back = Grouped(method, REFLECTED)
     moved = lambda g, j: GAIN(j) * (g.moved().subs(unit, j) if j != unit else g.moved())
     linear = lambda j: group.v(j) + TILT(j) * group.u(j)
     difference = moved(group, unit) - moved(group, other) + moved(back, unit) - moved(back, other)
@@ -192,19 +191,17 @@ def every_softmax_direction_steps(method: Method) -> tuple[Step, ...]:
     )
 
 
-def every_direction_with_eps_steps(method: Method) -> tuple[Step, ...]:
+def every_direction_with_eps_step(method: Method) -> Step:
     """Layer or RMS norm at ε > 0: the scale of W is lost, and the rest stays."""
     group, unit = Grouped(method, eps=EPSILON), method.unit
     u, e = group.u(unit), TILT(unit)
-    return (
-        equality(
-            f"{method.name}: the equation has one term more, linear in x. It is analytic for all x, so β = 0 and each "
-            "degree in x vanishes: v_i = −e_i u_i, and then s = 0: no number c is left, and Σ e u² = 0; with Σ v = 0 "
-            "also Σ e u = 0 (layer norm)",
-            group.sigma**3 * group.moved(),
-            EPSILON * (group.v(unit) + e * u) + group.cubic + BIAS(unit) * group.sigma**3,
-            r"\sigma^3 dz_i/g_i",
-        ),
+    return equality(
+        f"{method.name}: the equation has one term more, linear in x. It is analytic for all x, so β = 0 and each "
+        "degree in x vanishes: v_i = −e_i u_i, and then s = 0. No number c is left, and Σ e u² = 0; with Σ v = 0 also "
+        "Σ e u = 0 (layer norm)",
+        group.sigma**3 * group.moved(),
+        EPSILON * (group.v(unit) + e * u) + group.cubic + BIAS(unit) * group.sigma**3,
+        r"\sigma^3 dz_i/g_i",
     )
 
 
@@ -310,7 +307,7 @@ def equations_rank(rows: Sequence[Sequence[Fraction]], *, linear: bool, form: bo
     return rank([[x.numerator * inverse(x.denominator) for x in map(Fraction, row)] for row in table])
 
 
-def _no_combination_with_all_pairs() -> bool:
+def _all_pairs_leave_no_combination() -> bool:
     """With all pairs: the entries of an axis a without −e_a force the weight f of the row −1 to be 0, for all r."""
     r, f, own = sp.symbols("r f own")
     pair, alpha = -4 * f, (r + 1) / 2  # an entry ab: f + pair/4 = 0; α_a makes the sum of the rows 0
@@ -369,7 +366,7 @@ def rank_of_equations_step(
 
     def verify() -> bool:
         sizes = [(H, r) for r in range(2, LARGEST + 1) for H in range(r + centred, r * (r + 3) // 2 + 3)]
-        return all(full(*size) for size in sizes) and _no_combination_with_all_pairs()
+        return all(full(*size) for size in sizes) and _all_pairs_leave_no_combination()
 
     return fact(
         "For almost all W these equations are as independent as their number allows, because they are for one W of "
