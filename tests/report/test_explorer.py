@@ -300,7 +300,7 @@ def test_the_state_stands_in_the_address_and_comes_back(browser, window, tmp_pat
     choose(window, "along", "row")
     slide(window, "size", -1.5)
     slide(window, "inputs", 3)
-    fragment = "#" + window.url.split("#")[1]
+    fragment = window.evaluate("location.hash")
     again, said = start(browser, tmp_path, page, fragment)
     for name in ("table", "half", "fisher", "null", "rate-words"):
         assert shown(again, name) == shown(window, name)
@@ -372,7 +372,7 @@ def test_in_the_report_cells_lead_to_their_claims(browser, tmp_path, text):
     assert shown(window, "check").startswith("20 of 20 values agree")
     choose(window, "cell", "ln.dataset_rescaling")
     window.click("#explore-table a")
-    assert window.evaluate("document.getElementById('table1.ln.dataset_rescaling').open")
+    window.wait_for_function("document.getElementById('table1.ln.dataset_rescaling').open")
     choose(window, "cell", "bn.dataset_rescaling")
     assert shown(window, "table").endswith("Claim: lngeom prove table1.bn.dataset_rescaling")
     assert window.evaluate("location.hash").startswith("#explore&")

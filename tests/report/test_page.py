@@ -297,7 +297,7 @@ def test_the_page_loads_silently_and_every_claim_can_be_reached(opened, document
     assert set(ids) <= set(targets)
     assert all(window.evaluate("id => !!document.getElementById(id)", target) for target in targets)
     window.click(".grid td a >> nth=1")
-    assert window.evaluate("document.getElementById('table1.ln.dataset_recentering').open")
+    window.wait_for_function("document.getElementById('table1.ln.dataset_recentering').open")
     window.click("#open")
     assert all(window.eval_on_selector_all("details.claim", "d => d.map(x => x.open)"))
     assert window.title() == "Layer Normalization: an audit by lngeom"
