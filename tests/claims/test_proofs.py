@@ -6,11 +6,13 @@ import json
 import pytest
 from latex2mathml.converter import convert
 from lngeom.claims import Role, Verdict, agree, all_claims, decide, proofs, proves, run
+from lngeom.claims.ba2016.table1 import proved_cell
 from lngeom.claims.evidence import Kind, Strength
 from lngeom.claims.proofs import proof_evidence, proof_of, provable
 from lngeom.symbolic import Counterexample, Proof
 from lngeom.symbolic.notation import from_latex
 from lngeom.symbolic.proof import ProofError, equality, fact
+from lngeom.transformations import DATASET_RECENTERING, DATASET_RESCALING
 
 CONDITIONAL = {
     "equation.4",
@@ -20,14 +22,12 @@ CONDITIONAL = {
     "equation.11",
     "text.bias_before_norm",
     "nullspace.completeness",
-    "text.references_swapped",
     "text.riemannian",
     "text.robust_to_scaling",
     "supplement.initialization",
     "statements.gradients_follow_outputs",
     "statements.any_unit_rescaling",
     "statements.gains_scale_blocks",
-    "statements.fixed_mean_and_variance",
     "statements.recurrent_grow_or_shrink",
 }
 REFUTED = {
@@ -67,6 +67,13 @@ def test_evidence_stands_renders_and_is_of_its_kind(claim_id):
         assert not set(from_latex(formula)) & set("\\{}")
         assert "<math" in convert(formula)
     assert latex.count("{") == latex.count("}")
+
+
+def test_a_cell_of_table_1_that_algebra_contradicts_has_no_proof():
+    with pytest.raises(ProofError, match="ln, dataset_recentering: the cell says invariant, but algebra says changed"):
+        proved_cell("ln", DATASET_RECENTERING, True)
+    with pytest.raises(ProofError, match="bn, dataset_rescaling: the cell says changed, but algebra says invariant"):
+        proved_cell("bn", DATASET_RESCALING, False)
 
 
 def test_ids_are_unique_and_unknown_ones_have_no_proof():
