@@ -107,6 +107,29 @@ def test_kl_is_the_expected_log_ratio(name):
     assert abs(float(family.kl(z, other)) - ratio.mean()) < 5 * error + 1e-12
 
 
+def test_the_metric_of_classes_has_one_null_direction():
+    found = np.linalg.matrix_rank(np.asarray(FAMILIES["categorical"].metric(natural("categorical"))))
+    assert found == FAMILIES["categorical"].metric_rank(7) == 6
+
+
+@pytest.mark.parametrize("position", [0, 3])
+def test_a_class_that_is_almost_sure_keeps_the_digits_of_its_variance(position):
+    z = jnp.zeros(4).at[position].set(60.0)
+    rest = 3 / (np.exp(60) + 3)
+    towards = FAMILIES["categorical"].metric_product(z, jnp.zeros(4).at[position].set(1.0))
+    assert float(towards[position]) == pytest.approx(rest, rel=1e-6)
+
+
+@pytest.mark.parametrize("rank", [1, 2, 4])
+def test_a_root_of_any_metric_has_as_many_columns_as_its_rank(rank):
+    factor = np.random.default_rng(rank).normal(size=(3, 4, rank)) * np.geomspace(1, 1e-3, rank)
+    matrix = jnp.asarray(factor @ factor.swapaxes(-1, -2))
+    root = np.asarray(lg.families.pivoted_cholesky(matrix))
+    eps = float(jnp.finfo(matrix.dtype).eps)
+    np.testing.assert_allclose(root @ root.swapaxes(-1, -2), matrix, atol=20 * eps * float(jnp.max(matrix)))
+    assert np.all(np.count_nonzero(np.any(root != 0, -2), -1) == rank)
+
+
 def test_saturated_outputs_stay_finite():
     z = jnp.array([1e3, -1e3, 0.0])
     for name in ("categorical", "bernoulli"):

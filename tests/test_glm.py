@@ -65,6 +65,11 @@ def test_the_divergence_is_from_the_first_model_to_the_second():
     assert float(model.kl(params, other, X)) == pytest.approx(expected, rel=1e-4)
 
 
+def test_first_summed_inputs_have_the_size_of_the_inputs():
+    weights = np.asarray(LAYER.init(jax.random.key(0), inputs=900, outputs=100).weights)
+    assert np.mean(np.square(weights)) == pytest.approx(1 / 900, rel=0.02)
+
+
 @pytest.mark.parametrize("name", ["Gamma", "InverseGaussian", "NegativeBinomial"])
 def test_first_parameters_lie_in_the_domain_of_the_family_however_wide_the_layer(name):
     model = lg.NormalizedGLM(lg.normalizers.LayerNorm(), getattr(lg.families, name)())
