@@ -21,7 +21,7 @@ from jaxtyping import Array, Float, PyTree
 from lngeom.glm import NormalizedGLM
 from lngeom.information._closed_form import UnitwiseLinearization, linearize, unitwise
 from lngeom.information._derivative import GLMFunction
-from lngeom.information._planner import CHUNK, STORED, available_memory, derivative_bytes, format_bytes
+from lngeom.information._planner import CHUNK_BYTES, STORED, available_memory, derivative_bytes, format_bytes
 from lngeom.information._problem import Frozen, Problem
 from lngeom.information._programs import working_precision
 from lngeom.information._sharding import Placement, sum_over_samples
@@ -172,7 +172,7 @@ def stream(problem: Problem, chunk: int | None, memory: int | None) -> Problem:
             )
     if chunk is None:
         slope = derivative_bytes(problem, 2) - derivative_bytes(problem, 1)
-        chunk = min(problem.rows, max(1, min(CHUNK, budget // 8) // max(1, outputs * slope)))
+        chunk = min(problem.rows, max(1, min(CHUNK_BYTES, budget // 8) // max(1, outputs * slope)))
     return streamed(problem, chunk)
 
 

@@ -13,7 +13,7 @@ from lngeom.information._problem import Problem
 STORED = 2**30
 """Largest derivative kept for repeated products, in bytes: reading more is as dear as computing it."""
 
-CHUNK = 2**25
+CHUNK_BYTES = 2**25
 """Bytes of intermediate values a chunk of samples should have: about what a last-level cache holds."""
 
 ROWS = 2**27
@@ -136,7 +136,7 @@ def plan(problem: Problem, shards: int, memory: int | None, chunk: int | None) -
     if problem.coupled or store:
         products = samples
     else:
-        products = chunk or max(1, min(samples, min(CHUNK, budget // 4) // (2 * slope)))
+        products = chunk or max(1, min(samples, min(CHUNK_BYTES, budget // 4) // (2 * slope)))
     rows = samples if problem.coupled else chunk or max(1, min(samples, min(ROWS, budget // 4) // row_bytes))
     working = derivative if store else slope * products
     batch = int(max(1, min(128, BATCH // max(working, 1))))

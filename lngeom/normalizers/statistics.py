@@ -85,7 +85,7 @@ class WeightNorm(AbstractStatisticsNormalizer):
 
 
 class AbstractGroupedNormalizer(AbstractStatisticsNormalizer):
-    """Statistics over groups of units of one sample: layer, RMS and group norm."""
+    """Statistics over groups of units of one sample: layer, RMS and group norm compute theirs here."""
 
     couples_samples: ClassVar[bool] = False
     couples_units: ClassVar[bool] = True
