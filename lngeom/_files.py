@@ -11,7 +11,7 @@ from typing import BinaryIO
 
 _lock = threading.Lock()
 _unfinished: set[Path] = set()
-_written: list[Path] = []
+_written: dict[Path, None] = {}
 
 
 @contextmanager
@@ -45,7 +45,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
             os.fsync(file.fileno())
         with _lock:
             temporary.replace(path)
-            _written.append(path)
+            _written[path] = None
     finally:
         with _lock:
             temporary.unlink(missing_ok=True)
@@ -53,7 +53,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 
 
 def written() -> tuple[Path, ...]:
-    """The files that `replacing` has put in place in this process, in order."""
+    """The files that `replacing` has put in place in this process, each once, in order."""
     return tuple(_written)
 
 
