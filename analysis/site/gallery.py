@@ -6,7 +6,7 @@ from pathlib import Path
 
 from lngeom import studies
 
-PROGRAMS = {"lr_": "learning_rate", "handwriting_samples": "handwriting", "fisher_cost": "bench_fisher"}
+PROGRAMS = {"lr_": "learning_rate", "fisher_cost": "bench_fisher"}
 """Beginning of a figure's name → the program that draws it, where that has another name."""
 
 COMMANDS = {
