@@ -274,7 +274,8 @@ def spectra(study, stem: Path | str) -> list[Path]:
                 f"Eigenvalues of the Fisher matrix on the same weights and inputs (H = {units}, D = {features}, "
                 f"N = {samples}, logistic responses). In the band 0, in rows: eigenvalues that are zero up to "
                 "rounding. They are the null space: the scale of a unit against its gain (none), of each weight "
-                "vector (batch, weight norm), of all of W with the D shifts (layer norm), or of all of W (RMS norm)."
+                "vector (batch, weight norm), of all of W with the D shifts (layer norm), or of all of W (RMS norm). "
+                "One random model, so there is no band."
             ),
             configuration={"shape": study.shape, "floor": FLOOR},
         )

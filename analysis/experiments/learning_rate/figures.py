@@ -317,7 +317,7 @@ def gain_magnitude_title(data: Part) -> str:
         return float(np.max(np.abs(runs / runs[:1] - 1)))
 
     gains, norm = max(apart("gain of batch norm"), apart("gain of layer norm")), apart("norm of w")
-    change = "makes no difference" if gains < 1e-5 else f"changes the loss by up to {100 * gains:.2g} %"
+    change = "makes no difference" if gains < 1e-5 else f"changes the loss by up to {number(100 * gains)} %"
     return (
         f"Learning gains, the scale of the inputs {change}; learning the norm of w at the same rate, "
         f"it multiplies the loss by up to {number(1 + norm)}"
