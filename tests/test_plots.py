@@ -1,6 +1,7 @@
 """Figures carry their data and leave nothing half-written."""
 
 import json
+import math
 
 import matplotlib
 import numpy as np
@@ -114,6 +115,12 @@ def test_a_logarithmic_axis_has_a_band_for_zeros_only_where_there_are_zeros():
 
 def test_numbers_and_ranges_are_read_as_written():
     assert [number(v) for v in (0, 0.85, -3.0, 1e5, 4.2e-14)] == ["0", "0.85", "−3", "10⁵", "4·10⁻¹⁴"]
+    assert [number(4.2e-14, math.ceil), number(4.8e-14, math.floor), number(9.5e-4, math.ceil)] == [
+        "5·10⁻¹⁴",
+        "4·10⁻¹⁴",
+        "10⁻³",
+    ]
+    assert [number(v, math.ceil) for v in (0.851, 3.0, 0.3, 1e-6)] == ["0.86", "3", "0.3", "10⁻⁶"]
     assert [span(v) for v in ([1, 1.0], [0.5, 3], [-1, 2])] == ["1", "0.5–3", "−1 to 2"]
 
 

@@ -44,10 +44,13 @@ def finding(comparisons: Sequence[Mapping[str, Any]]) -> str:
             else:
                 before = f"{texts[goal]} and" if goal in texts else "in"
                 texts[goal] = f"{before} {percent} of the steps of {other}"
-    named = (
-        f"{treated} reaches {', and '.join(f'{goal} {text}' for goal, text in texts.items())}"
-        for treated, texts in parts.items()
-    )
+    same = len({tuple(texts) for texts in parts.values()}) == 1 and all(len(texts) == 1 for texts in parts.values())
+    named = []
+    for treated, texts in parts.items():
+        if named and same:
+            named.append(f"{treated} {next(iter(texts.values()))}")
+        else:
+            named.append(f"{treated} reaches {', and '.join(f'{goal} {text}' for goal, text in texts.items())}")
     sentence = "; ".join(named)
     return sentence[:1].upper() + sentence[1:]
 

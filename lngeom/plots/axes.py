@@ -1,5 +1,6 @@
 """Axes in one style: logarithmic scales with a band for zeros, ticks as plain numbers, one legend, equal limits."""
 
+import math
 import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -18,18 +19,25 @@ ZERO = "zeros"
 _RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
-def number(value: float) -> str:
-    """A number with one or two digits: 0, 0.85, 12, 4·10⁻¹⁴.
+def number(value: float, toward: Callable[[float], float] = round) -> str:
+    """A number with two digits, or one if it is very small or large: 0, 0.85, 12, 4·10⁻¹⁴.
 
     Args:
         value: the number.
+        toward: how it is rounded: `math.ceil` for an upper bound, `math.floor` for a lower one.
 
     Returns:
         Its text.
     """
-    if value == 0 or 1e-2 <= abs(value) < 1e4:
-        return f"{float(f'{value:.2g}'):g}".replace("-", "−")
-    mantissa, exponent = f"{value:.0e}".split("e")
+    if value == 0:
+        return "0"
+    plain = 1e-2 <= abs(value) < 1e4
+    unit = math.floor(math.log10(abs(value))) - plain
+    digits = value / 10.0**unit
+    digits = round(digits) if math.isclose(digits, round(digits), rel_tol=1e-9) else toward(digits)
+    if plain:
+        return f"{float(f'{digits}e{unit}'):g}".replace("-", "−")
+    mantissa, exponent = f"{float(f'{digits}e{unit}'):.0e}".split("e")
     factor = "" if mantissa == "1" else f"{mantissa}·"
     return f"{factor}10{str(int(exponent)).translate(_RAISED)}".replace("-", "−")
 

@@ -3,6 +3,7 @@
 What a title says is computed from the study. Lines of an equation as printed are dashed, with hollow markers.
 """
 
+import math
 from dataclasses import asdict
 from pathlib import Path
 
@@ -176,10 +177,11 @@ def line_elements_title(study) -> str:
     gains = max(ratio(curve) for curve in ("batch norm, exact", "layer norm, Eq. 33"))
     magnitudes = min(float(v["standard, exact"].max() / v["standard, exact"].min()) for v in study.values.values())
     wrong = max(float(np.max(v["batch norm, Eq. 32 printed"] / v["batch norm, exact"])) for v in study.values.values())
-    change = "does not change" if gains < 1 + 1e-9 else f"changes {number(gains)}-fold"
+    change = "does not change" if gains < 1 + 1e-9 else f"changes {number(gains, math.ceil)}-fold"
     return (
         f"ds² along gains of batch and layer norm {change} with the scale of the inputs; along magnitudes it "
-        f"changes at least {number(magnitudes)}-fold. Eq. 32 as printed gives up to {number(wrong)} times ds²"
+        f"changes at least {number(magnitudes, math.floor)}-fold. Eq. 32 as printed gives about {number(wrong)} times "
+        "ds² at worst"
     )
 
 

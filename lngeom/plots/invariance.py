@@ -1,5 +1,6 @@
 """The invariance tables: what each transformation does to the output of each method, beside the paper's Table 1."""
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -61,8 +62,8 @@ def _gap(table: Mapping[str, Any]) -> str:
     measured = [c for c in _cells(table).values() if c["deviation"] is not None]
     same = [c["deviation"] for c in measured if c["says"] == "invariant"]
     other = [c["deviation"] for c in measured if c["says"] == "no"]
-    parts = [f"by at most {number(max(same))} where invariant"] if same else []
-    parts += [f"by {number(min(other))} or more where not"] if other else []
+    parts = [f"by at most {number(max(same), math.ceil)} where invariant"] if same else []
+    parts += [f"by {number(min(other), math.floor)} or more where not"] if other else []
     return f"The output changes, relative to itself, {' and '.join(parts)} (float64)." if parts else ""
 
 
@@ -107,7 +108,8 @@ def invariance_table(table: Mapping[str, Any], stem: Path | str) -> list[Path]:
             spine.set_visible(False)
         present = [answer for answer in MEANING if any(cell["says"] == answer for cell in cells.values())]
         keys = [Rectangle((0, 0), 1, 1, facecolor=ANSWERS[a], edgecolor=GUIDE, linewidth=0.5) for a in present]
-        fig.legend(keys, [MEANING[a] for a in present], loc="outside lower center", ncols=len(present))
+        names = ["I: invariant" if large and a == "invariant" else MEANING[a] for a in present]
+        fig.legend(keys, names, loc="outside lower center", ncols=len(present))
         numbers = "" if large else " Numbers: the largest relative change of the output."
         return save(
             fig,

@@ -30,6 +30,7 @@ OPEN = {"COLOURS"}
 
 ARGUMENTS = {"color", "c", "colors", "facecolor", "edgecolor", "markerfacecolor", "markeredgecolor", "ecolor"}
 FORMAT = re.compile(r"[-.:,ov^<>sp*hH+xXDd|_\d]*[bgrcmykw][-.:,ov^<>sp*hH+xXDd|_\d]*")
+AREAS = {"fill_between", "axvspan", "axhspan", "axvline", "axhline"}
 DRAWING = {"plot", "loglog", "semilogx", "semilogy", "errorbar", "bar", "scatter"}
 
 
@@ -52,6 +53,13 @@ def stray(source):
             if isinstance(node.func, ast.Attribute) and node.func.attr in DRAWING:
                 found += [text for a in node.args if (text := _text(a)) and FORMAT.fullmatch(text)]
     return found
+
+
+def unstated(source):
+    """Lines of a module at which something is drawn without a colour, so that its position decides."""
+    calls = [n for n in ast.walk(ast.parse(source)) if isinstance(n, ast.Call) and isinstance(n.func, ast.Attribute)]
+    drawing_calls = [n for n in calls if isinstance(n.func, ast.Attribute) and n.func.attr in {*DRAWING, *AREAS}]
+    return [n.lineno for n in drawing_calls if not {k.arg for k in n.keywords} & {*ARGUMENTS, None}]
 
 
 def _text(node):
@@ -132,6 +140,8 @@ def test_colours_come_from_one_place():
     modules = drawing_modules()
     assert len(modules) > 15
     assert not {str(p): found for p in modules if (found := stray(p.read_text(encoding="utf-8")))}
+    figures_of_methods = [p for p in modules if p.parent.name != "tutorials"]
+    assert not {str(p): found for p in figures_of_methods if (found := unstated(p.read_text(encoding="utf-8")))}
 
 
 @pytest.mark.parametrize(
@@ -148,6 +158,11 @@ def test_colours_come_from_one_place():
 )
 def test_a_stray_colour_is_seen(source):
     assert stray(source)
+
+
+def test_a_line_without_a_colour_is_seen():
+    assert unstated('axis.plot(x, y, "-", label="SGD")') == [1]
+    assert not unstated("axis.plot(x, y, **look)")
 
 
 @pytest.mark.parametrize("source", ['axis.plot(x, y, "--", color=COLOUR_OF["SGD"])', 'axis.plot(x, y, "o")'])
@@ -350,6 +365,11 @@ def test_the_finding_of_an_experiment_is_in_its_comparisons():
     assert drawing.finding(both) == (
         "Layer norm reaches test NLL 0.1 in 50 % of the steps of no normalization and 120 % (seeds disagree) of the "
         "steps of batch norm"
+    )
+    two = [comparison("LN", "none", 0.5, 0.1), comparison("BN", "none", 0.7, 0.1)]
+    assert drawing.finding(two) == (
+        "Layer norm reaches test NLL 0.1 in 50 % of the steps of no normalization; batch norm in 70 % of the steps of "
+        "no normalization"
     )
     assert drawing.finding([slower[0] | {"measure": "best"}]) == ""
 

@@ -3,6 +3,7 @@
 What a title says is computed from the results.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,7 +13,7 @@ from lngeom import plots
 from lngeom.claims.training import equilibria
 from lngeom.claims.training.equivalence import TITLES
 from lngeom.plots.axes import common_legend, guide, log_scale, number, plain_ticks, span
-from lngeom.plots.style import COLOUR_OF, DASHES, GUIDE, MARKERS, VARIANT
+from lngeom.plots.style import COLOUR_OF, DASHES, GUIDE, INK, MARKERS, VARIANT
 
 Part = dict[str, Any]
 NAMES = {"identity": "none", "bn": "batch norm", "wn": "weight norm", "ln": "layer norm", "rms": "RMS norm"}
@@ -134,7 +135,7 @@ def equivalence_title(data: Part) -> str:
     wrong = min(float(np.asarray(v["wrong power"])[-1]) for v in data.values())
     return (
         f"{len(data)} optimizers from W and from 3W: equivalent hyperparameters keep the outputs within "
-        f"{number(right)}; with another power of c they end {number(wrong)} apart or more"
+        f"{number(right, math.ceil)}; with another power of c they end {number(wrong, math.floor)} apart or more"
     )
 
 
@@ -171,7 +172,7 @@ def exponential_title(data: Part) -> str:
     rates = [float(np.asarray(v["rate"])[-1]) for v in data.values()]
     return (
         f"Weight decay is a growing learning rate: without decay, at a rate that grows {span(rates)}-fold, "
-        f"outputs differ by at most {number(largest)}"
+        f"outputs differ by at most {number(largest, math.ceil)}"
     )
 
 
@@ -182,7 +183,9 @@ def exponential(data: Part, axes) -> Words:
     log_scale(right, [v[k] for v in data.values() for k in ("norm", "norm with decay")])
     for name, values in data.items():
         steps, style = np.arange(1, len(values["rate"]) + 1), _line(OPTIMIZER[name])
-        left.plot(steps, values["rate"], label=f"{TITLES[name]}: {number(np.max(values['difference']))}", **style)
+        left.plot(
+            steps, values["rate"], label=f"{TITLES[name]}: {number(np.max(values['difference']), math.ceil)}", **style
+        )
         right.plot(steps, values["norm"], **style)
         right.plot(steps, values["norm with decay"], **style, alpha=0.45, linewidth=2.6)
     left.set(title="learning rate of the run without decay", ylabel="over η of the run with decay")
@@ -276,9 +279,7 @@ def equilibrium(data: Part, axes) -> Words:
         axes[0, 0].semilogy(time[shown], walk["excess"][shown], label=equilibria.TITLES[name], **style)
         axes[0, 1].plot(time, walk["angle"], **(style | {"linewidth": 0.9}))
     line = np.linspace(0, 4, 50)
-    axes[0, 0].semilogy(
-        line, 0.5 * np.exp(-line), color=GUIDE, linestyle="-", linewidth=3, alpha=0.5, label="predicted"
-    )
+    axes[0, 0].semilogy(line, 0.5 * np.exp(-line), color=INK, linestyle="-", linewidth=4, alpha=0.25, label="predicted")
     axes[0, 0].set(title="random gradients: relaxation", ylabel="‖w‖^q over its rest, less 1", ylim=(5e-3, 1))
     axes[0, 1].set(title="random gradients: angle", ylabel="measured over predicted", ylim=(0.7, 1.2), xlim=(0, 6))
     for axis in axes[0]:
@@ -317,10 +318,10 @@ def gain_magnitude_title(data: Part) -> str:
         return float(np.max(np.abs(runs / runs[:1] - 1)))
 
     gains, norm = max(apart("gain of batch norm"), apart("gain of layer norm")), apart("norm of w")
-    change = "makes no difference" if gains < 1e-5 else f"changes the loss by up to {number(100 * gains)} %"
+    change = "makes no difference" if gains < 1e-5 else f"changes the loss by up to {number(100 * gains, math.ceil)} %"
     return (
         f"Learning gains, the scale of the inputs {change}; learning the norm of w at the same rate, "
-        f"it multiplies the loss by up to {number(1 + norm)}"
+        f"it multiplies the loss by up to {number(1 + norm, math.ceil)}"
     )
 
 
