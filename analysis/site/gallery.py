@@ -56,13 +56,13 @@ def captions(folder: Path) -> dict[str, str]:
         folder: of the figures.
 
     Returns:
-        Name → caption.
+        Name → finding and caption.
     """
     found = {}
     for path in sorted(folder.glob("*.json")):
         document = json.loads(path.read_text(encoding="utf-8"))
         if "caption" in document and path.with_suffix(".svg").is_file():
-            found[path.stem] = document["caption"]
+            found[path.stem] = ". ".join(filter(None, (document.get("title"), document["caption"])))
     return found
 
 
