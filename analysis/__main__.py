@@ -15,6 +15,7 @@ from typing import NamedTuple, NoReturn
 
 from lngeom._files import check_writable
 from lngeom._interrupts import on_stop, stoppable
+from lngeom.plots import style
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress as Bar, TextColumn, TimeElapsedColumn
 from rich.table import Table
@@ -75,6 +76,7 @@ def _parse(known: Iterable[str]) -> argparse.Namespace:
     parser.add_argument("--resume", action="store_true", help="continue a run that was stopped")
     parser.add_argument("--dry-run", action="store_true", help="with --full: measure one step on generated data")
     parser.add_argument("--redraw", action="store_true", help="compare and draw the results in --out without training")
+    parser.add_argument("--no-caption", action="store_true", help="leave the captions out of the pictures")
     parser.add_argument("--out", type=Path, default=Path("figures"), help="folder of the results")
     options = parser.parse_args()
     if options.seeds < 1:
@@ -150,8 +152,6 @@ def _train(console: Console, experiment: Experiment, options: argparse.Namespace
 
 def _finish(console: Console, experiment: Experiment, results: Results, out: Path) -> None:
     paths = [*write(experiment, results, out), *draw(experiment, results, out)]
-    if experiment.illustrate:
-        paths += experiment.illustrate(results.summary["further"], out)
     _report(console, experiment, results)
     console.print("Written: " + ", ".join(map(str, paths)), highlight=False, soft_wrap=True)
 
@@ -189,8 +189,9 @@ def _main() -> None:
         if options.dry_run:
             console.print(dry_run.table([dry_run.measure(e) for e in experiments]), highlight=False)
             return
-        for experiment in experiments:
-            _experiment(console, experiment, options)
+        with style.options(captions=not options.no_caption):
+            for experiment in experiments:
+                _experiment(console, experiment, options)
     except ValueError as error:
         _fail(error)
 

@@ -239,6 +239,7 @@ def figures(
     ] = Path("report"),
     data: Data = "digits",
     seed: Seed = 0,
+    no_caption: Annotated[bool, typer.Option("--no-caption", help="Leave the captions out of the pictures.")] = False,
 ) -> None:
     """Draw the figures: invariance tables, printed and exact Fisher matrices, scaling, line elements, spectra."""
     import json
@@ -247,6 +248,7 @@ def figures(
 
     from lngeom import plots, studies
     from lngeom.claims import registry
+    from lngeom.plots.style import options
     from lngeom.report.tables import tables as build_tables
 
     _check_writable(out)
@@ -258,8 +260,8 @@ def figures(
         tables = build_tables(_run(cells, data, seed, proofs=False)[1])
     except (OSError, ValueError, KeyError, TypeError) as error:
         _fail(f"{from_report / 'report.json'} is not a report of this version: {error!r}; run lngeom verify again")
-    paths = [path for table in tables for path in plots.invariance_table(table, out / table["name"])]
-    with jax.enable_x64(True):
+    with jax.enable_x64(True), options(captions=not no_caption):
+        paths = [path for table in tables for path in plots.invariance_table(table, out / table["name"])]
         for study in studies.ALL:
             paths += getattr(plots, study.__name__)(study(), out / study.__name__)
     Console().print("Written: " + ", ".join(map(str, paths)), highlight=False, soft_wrap=True)

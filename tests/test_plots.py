@@ -1,11 +1,14 @@
 """Figures carry their data and leave nothing half-written."""
 
 import json
+import math
 
 import matplotlib
 import numpy as np
 import pytest
 from lngeom import plots, studies
+from lngeom.plots.axes import log_scale, number, span
+from lngeom.plots.style import options
 
 
 def test_a_saved_figure_carries_its_data_and_leaves_global_settings_alone(tmp_path):
@@ -90,3 +93,46 @@ def test_a_table_is_drawn_from_a_report_and_marks_nothing_it_does_not_hold(tmp_p
     svg, _, data = plots.invariance_table(table, tmp_path / "t")
     assert json.loads(data.read_text())["data"]["table"]["rows"][0]["cells"][2] is None
     assert svg.read_text().startswith("<?xml")
+
+
+def test_a_logarithmic_axis_has_a_band_for_zeros_only_where_there_are_zeros():
+    with plots.figure(1, 2) as (_, axes):
+        left, right = axes[0]
+        place = log_scale(left, [0.0, 1e-3, 1.0], rows=2)
+        (band,) = left.patches
+        bottom, top = band.get_y(), band.get_y() + band.get_height()
+        zeros = place([0.0]), place([0.0], 1)
+        assert bottom < zeros[1][0] < zeros[0][0] < top < 1e-3
+        np.testing.assert_array_equal(place([1e-3, 1.0]), [1e-3, 1.0])
+        plain = log_scale(right, [1e-3, np.nan, 1.0])
+        assert not right.patches
+        np.testing.assert_array_equal(plain([0.5]), [0.5])
+    with pytest.raises(ValueError, match="a positive one"), plots.figure() as (_, axes):
+        log_scale(axes, [0.0])
+    with pytest.raises(ValueError, match="not negative"), plots.figure() as (_, axes):
+        log_scale(axes, [-1.0, 1.0])
+
+
+def test_numbers_and_ranges_are_read_as_written():
+    assert [number(v) for v in (0, 0.85, -3.0, 1e5, 4.2e-14)] == ["0", "0.85", "−3", "10⁵", "4·10⁻¹⁴"]
+    assert [number(4.2e-14, math.ceil), number(4.8e-14, math.floor), number(9.5e-4, math.ceil)] == [
+        "5·10⁻¹⁴",
+        "4·10⁻¹⁴",
+        "10⁻³",
+    ]
+    assert [number(v, math.ceil) for v in (0.851, 3.0, 0.3, 1e-6)] == ["0.86", "3", "0.3", "10⁻⁶"]
+    assert [span(v) for v in ([1, 1.0], [0.5, 3], [-1, 2])] == ["1", "0.5–3", "−1 to 2"]
+
+
+@pytest.mark.parametrize("captions", [True, False])
+def test_options_decide_whether_captions_are_drawn_and_end_with_their_block(tmp_path, captions):
+    with options(captions=captions), plots.figure() as (fig, _):
+        plots.save(fig, tmp_path / "f", {}, caption="A caption.", title="A finding")
+    assert [text.get_text() for text in fig.texts] == ["A finding", *["A caption."] * captions]
+    document = json.loads((tmp_path / "f.json").read_text())
+    assert (document["title"], document["caption"]) == ("A finding", "A caption.")
+    with plots.figure() as (fig, _):
+        plots.save(fig, tmp_path / "g", {}, caption="A caption.")
+    assert len(fig.texts) == 1
+    with pytest.raises(ValueError, match="caption"), options(caption=False):
+        pass

@@ -10,7 +10,7 @@ import itertools
 import json
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -18,8 +18,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import lngeom as lg
+import numpy as np
 from lngeom import plots
 from lngeom._files import check_writable
+from lngeom.plots import style
+from lngeom.plots.axes import common_legend, guide, number, span
+from lngeom.plots.style import COLOUR_OF
 
 from analysis.benchmarks import fisher_peers as peers
 
@@ -231,52 +235,104 @@ def table(results: dict[str, dict]) -> str:
     return "\n".join(lines)
 
 
-def draw_times(results: dict[str, dict], stem: Path, configuration: dict) -> None:
-    """A panel for each task: every time as a multiple of ours, on one scale for all."""
-    tasks = [task for task in TASKS if task in results and task != "cost"]
-    rows = -(-len(tasks) // 3)
-    with plots.figure(rows, 3, height=1.5, sharex=True) as (figure, axes):
-        for axis in axes.flat[len(tasks) :]:
-            axis.set_visible(False)
-        for axis, task in zip(axes.flat, tasks, strict=False):
-            times = {name: value for name, value in results[task].items() if not name.startswith("fraction")}
-            places = range(len(times))[::-1]
-            colours = [plots.COLOURS[0] if name.startswith(OURS) else plots.COLOURS[1] for name in times]
-            axis.axvline(1, color="0.6", linestyle="-", linewidth=0.8)
-            axis.scatter([value / times[OURS] for value in times.values()], places, s=14, color=colours)
-            axis.set_yticks(places, [name.replace(" of products, ", ", ") for name in times], fontsize=5)
-            axis.set(xscale="log", xlim=(0.5, 3000), ylim=(-0.7, len(times) - 0.3))
-            axis.set_title(f"{task}: {float(f'{times[OURS] * 1e3:.3g}'):g} ms")
-            axis.grid(axis="y", visible=False)
-        for axis in axes.flat[max(0, len(tasks) - 3) : len(tasks)]:
-            axis.set_xlabel("time ÷ lngeom's")
-            axis.tick_params(labelbottom=True)
+CONTENDERS = {
+    "somax": ("somax", "s"),
+    "laplax": ("laplax", "^"),
+    "curvlinops": ("curvlinops", "D"),
+    "nngeometry": ("nngeometry", "v"),
+    "jvp → Λ → vjp": ("plain JAX", "x"),
+    "columns": ("plain JAX", "+"),
+    "JᵀΛJ": ("plain JAX", "*"),
+    "64 products": ("lngeom", "d"),
+}
+"""Beginning of a contender's name → whose colour it has, and its marker."""
+
+
+def ratios(results: Mapping[str, dict]) -> dict[str, dict[str, float]]:
+    """Times of other contenders than lngeom as multiples of its time, by task, without `cost`."""
+    found = {}
+    for task, times in results.items():
+        if task == "cost":
+            continue
+        others = {n: v for n, v in times.items() if not n.startswith(("fraction", OURS))}
+        found[task] = {name: value / times[OURS] for name, value in others.items()}
+    return found
+
+
+def times_title(results: Mapping[str, dict]) -> str:
+    """The range of the fastest other contender, over products and over matrices."""
+    best = {task: min(others.values()) for task, others in ratios(results).items()}
+    parts = []
+    for kind, start in (("products", "product"), ("matrices", "dense")):
+        if values := [v for task, v in best.items() if task.startswith(start)]:
+            parts.append(f"{span(values)} times lngeom's time for {kind}")
+    return f"The fastest other way to compute the Fisher matrix takes {' and '.join(parts)}" if parts else ""
+
+
+def draw_times(results: Mapping[str, dict], stem: Path, configuration: Mapping[str, Any]) -> list[Path]:
+    """One dot plot: a row for each task, every time as a multiple of lngeom's."""
+    found = {task: others for task, others in ratios(results).items() if others}
+    tasks = list(found)[::-1]
+    with plots.figure(height=0.3 * len(tasks) + 0.9) as (figure, axes):
+        axis = axes[0, 0]
+        axis.axvline(1, color=COLOUR_OF[OURS], linestyle="-", linewidth=1.6, label=OURS)
+        for row, task in enumerate(tasks):
+            for name, ratio in found[task].items():
+                start = next(known for known in CONTENDERS if name.startswith(known))
+                library, marker = CONTENDERS[start]
+                fill = "none" if "by itself" in name else "full"
+                look = {"color": COLOUR_OF[library], "marker": marker, "linestyle": "none", "fillstyle": fill}
+                label = {"columns": "columns of products"}.get(start, start)
+                axis.plot([ratio], [row], label=label if fill == "full" else None, markersize=5, **look)
+        labels = [f"{task}: {float(f'{results[task][OURS] * 1e3:.3g}'):g} ms" for task in tasks]
+        axis.set_yticks(range(len(tasks)), labels)
+        axis.set(xscale="log", xlabel="time ÷ lngeom's", ylim=(-0.6, len(tasks) - 0.4))
+        common_legend(figure, [axis], columns=5)
         about = (
-            "Fisher products and matrices by library: smallest time of interleaved rounds over that of lngeom (in each "
-            "title). JAX libraries ran inside a jit, unless by themselves; what is scaled did a part."
+            "Fisher products and matrices by library: smallest time of interleaved rounds over that of lngeom, which "
+            "stands beside each task; many: 64 products at once. "
+            "Hollow: outside a jit. Where a contender would take too long it computed a part, "
+            "and its time is scaled; somax takes Λ = I in the GLM tasks. Smallest times, so there is no band."
         )
-        plots.save(figure, stem, results, caption=about, **configuration)
+        title = times_title(results)
+        return plots.save(figure, stem, results, title=title, caption=about, configuration=configuration)
 
 
-def draw_cost(result: dict[str, dict], stem: Path, configuration: dict) -> None:
-    """Time and memory against N, and time against P, with lines of slope one."""
+def cost_title(result: Mapping[str, dict]) -> str:
+    """Growth of time and memory over the samples, and of time over the parameters."""
     samples, parameters = ({int(k): row for k, row in result[name].items()} for name in ("samples", "parameters"))
-    counts, sizes = list(samples), list(parameters)
-    with plots.figure(1, 3, height=2.2) as (figure, axes):
-        left, middle, right = axes.flat
-        for name, marker in (("product", "o"), ("diagonal", "s")):
-            left.loglog(counts, [samples[n][name] for n in counts], marker=marker, label=name)
-        left.loglog(counts, [samples[counts[0]]["product"] * n / counts[0] for n in counts], "k:", label="∝ N")
+    first, last = min(samples), max(samples)
+    time = samples[last]["product"] / samples[first]["product"]
+    memory = [row["temporary bytes"] / 2**10 for row in samples.values()]
+    few, many = min(parameters), max(parameters)
+    return (
+        f"Fisher product: {number(last / first)} times the samples take {number(time)} times the time, in "
+        f"{span(memory, lambda v: f'{v:.0f} KiB')} of memory; {number(many / few)} times the parameters take "
+        f"{number(parameters[many] / parameters[few])} times the time"
+    )
+
+
+def draw_cost(result: Mapping[str, dict], stem: Path, configuration: Mapping[str, Any]) -> list[Path]:
+    """Time against N, and against P, with lines of slope one."""
+    samples, parameters = ({int(k): row for k, row in result[name].items()} for name in ("samples", "parameters"))
+    counts, sizes = np.array(sorted(samples)), np.array(sorted(parameters))
+    colour = COLOUR_OF[OURS]
+    with plots.figure(1, 2, height=2.6) as (figure, axes):
+        left, right = axes[0]
+        for name, marker, dash in (("product", "o", "-"), ("diagonal", "s", "--")):
+            times = [samples[n][name] for n in counts]
+            left.loglog(counts, times, color=colour, marker=marker, linestyle=dash, label=name)
+        guide(left, counts, samples[counts[0]]["product"] * counts / counts[0], "∝ N")
         left.set(xlabel="samples N", ylabel="time, s", title="chunks of 500 samples")
         left.legend()
-        middle.semilogx(counts, [samples[n]["temporary bytes"] / 2**10 for n in counts], marker="o")
-        middle.set(xlabel="samples N", ylabel="temporary memory, KiB", title="of a product", ylim=(0, None))
-        right.loglog(sizes, list(parameters.values()), marker="o", label="product, N = 256")
-        right.loglog(sizes, [parameters[sizes[-1]] * p / sizes[-1] for p in sizes], "k:", label="∝ P")
+        times = [parameters[p] for p in sizes]
+        right.loglog(sizes, times, color=colour, marker="o", linestyle="-", label="product, N = 256")
+        guide(right, sizes, parameters[sizes[-1]] * sizes / sizes[-1], "∝ P")
         right.set(xlabel="parameters P", ylabel="time, s", title="one product")
         right.legend()
-        text = "Cost of a Fisher product: linear in the samples with flat memory, and at most linear in the parameters."
-        plots.save(figure, stem, result, caption=text, **configuration)
+        text = "Time of a Fisher product and diagonal. Smallest times of several rounds, so there is no band."
+        title = cost_title(result)
+        return plots.save(figure, stem, result, title=title, caption=text, configuration=configuration)
 
 
 def main() -> None:
@@ -284,6 +340,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("tasks", nargs="*", metavar="TASK", help=f"of {', '.join(TASKS)}; all of them by default")
     parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--no-caption", action="store_true", help="leave the captions out of the pictures")
     parser.add_argument("--out", type=Path, default=Path("figures"))
     options = parser.parse_args()
     unknown = sorted(set(options.tasks) - set(TASKS))
@@ -302,10 +359,11 @@ def main() -> None:
     results = {name: results[name] for name in TASKS if name in results}
     packages = ["curvlinops-for-pytorch", "jaxlib", "laplax", "nngeometry", "python-somax", "torch"]
     installed = {distribution.metadata["Name"].lower() for distribution in metadata.distributions()}
-    about = {"configuration": {name: metadata.version(name) for name in packages if name in installed}}
-    draw_times(results, options.out / "bench_fisher", about)
-    if "cost" in results:
-        draw_cost(results["cost"], options.out / "fisher_cost", about)
+    about = {name: metadata.version(name) for name in packages if name in installed}
+    with style.options(captions=not options.no_caption):
+        draw_times(results, options.out / "bench_fisher", about)
+        if "cost" in results:
+            draw_cost(results["cost"], options.out / "fisher_cost", about)
 
 
 if __name__ == "__main__":

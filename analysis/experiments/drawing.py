@@ -1,13 +1,62 @@
-"""Figures of experiments: the median of the seeds as a line, their range as a band."""
+"""Figures of experiments: the median of the seeds as a line, their range as a band; titles from the comparisons."""
 
 import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from lngeom import plots
+from lngeom.plots.axes import common_legend, equal_limits, log_scale, span
+from lngeom.plots.style import lines_of, method_of
 
 from analysis.experiments.experiment import Experiment, Panel, Results
+
+LONG = 100
+"""Characters of a title that does not fit above a figure of one column."""
+
+
+def finding(comparisons: Sequence[Mapping[str, Any]]) -> str:
+    """How many steps one method takes, as a fraction of another's, from medians over the seeds.
+
+    Args:
+        comparisons: what `experiment.compare` gave.
+
+    Returns:
+        A sentence; where seeds lie on both sides of 100 %, it says so. Empty where no speeds are compared.
+    """
+    groups: dict[tuple[str, str], dict[tuple[str, str], Mapping[str, Any]]] = {}
+    for row in comparisons:
+        methods = method_of(row["treated"]), method_of(row["baseline"])
+        if row["measure"] == "speed" and methods[0] != methods[1] and row["median"] is not None:
+            groups.setdefault(methods, {})[row["treated"], row["baseline"]] = row
+    parts: dict[str, dict[str, str]] = {}
+    for (treated, baseline), rows in groups.items():
+        other = "no normalization" if baseline == "none" else baseline
+        split = any(min(known) < 1 < max(known) for r in rows.values() if (known := _known(r)))
+        percent = span((r["median"] for r in rows.values()), lambda v: f"{100 * v:.0f} %")
+        percent += " (seeds disagree)" if split else ""
+        texts = parts.setdefault(treated, {})
+        for goal in dict.fromkeys(r["target"] and f"{r['metric']} {r['target']:g}" for r in rows.values()):
+            if goal is None:
+                metric = next(iter(rows.values()))["metric"]
+                texts[f"the best {metric} of {other}"] = f"in {percent} of its steps"
+            else:
+                before = f"{texts[goal]} and" if goal in texts else "in"
+                texts[goal] = f"{before} {percent} of the steps of {other}"
+    same = len({tuple(texts) for texts in parts.values()}) == 1 and all(len(texts) == 1 for texts in parts.values())
+    named = []
+    for treated, texts in parts.items():
+        if named and same:
+            named.append(f"{treated} {next(iter(texts.values()))}")
+        else:
+            named.append(f"{treated} reaches {', and '.join(f'{goal} {text}' for goal, text in texts.items())}")
+    sentence = "; ".join(named)
+    return sentence[:1].upper() + sentence[1:]
+
+
+def _known(row: Mapping[str, Any]) -> list[float]:
+    return [v for v in row["seeds"] if v is not None]
 
 
 def draw(experiment: Experiment, results: Results, out: Path) -> list[Path]:
@@ -21,43 +70,67 @@ def draw(experiment: Experiment, results: Results, out: Path) -> list[Path]:
     Returns:
         The paths.
     """
-    columns = min(len(experiment.panels), 3 if len(experiment.panels) != 4 else 2)
-    rows = math.ceil(len(experiment.panels) / columns)
+    panels = experiment.panels
+    columns = min(len(panels), 3 if len(panels) != 4 else 2)
+    rows = math.ceil(len(panels) / columns)
     drawn: dict[str, Any] = {}
-    with plots.figure(rows, columns, width="page" if columns > 1 else "column") as (fig, axes):
-        for axis, panel in zip(axes.flat, experiment.panels, strict=False):
-            drawn[panel.title] = _panel(axis, panel, experiment, results)
-        for axis in axes.flat[len(experiment.panels) :]:
+    title = finding(results.comparisons) or experiment.title
+    width = "page" if columns > 1 or len(title) > LONG else "column"
+    with plots.figure(rows, columns, width=width) as (fig, axes):
+        shown = list(zip(axes.flat, panels, strict=False))
+        for metric in dict.fromkeys(panel.metric for panel in panels):
+            same = [(axis, panel) for axis, panel in shown if panel.metric == metric]
+            curves = {panel.title: _curves(panel, experiment, results) for _, panel in same}
+            drawn |= curves
+            _metric(same, curves)
+        for axis in axes.flat[len(panels) :]:
             axis.set_visible(False)
+        labels = [set(axis.get_legend_handles_labels()[1]) for axis, _ in shown]
+        if len(shown) > 1 and all(found <= max(labels, key=len) for found in labels):
+            common_legend(fig, [axis for axis, _ in shown])
+        else:
+            for axis, _ in shown:
+                axis.legend()
         return plots.save(
             fig,
             out / experiment.name,
             {"curves": drawn, **results.summary, "comparisons": results.comparisons},
+            title=title,
             caption=f"{experiment.title} ({experiment.source}). Median of {results.configuration['seeds']} seeds; the "
             f"band is their range. {experiment.note}".strip(),
             configuration=results.configuration,
         )
 
 
-def _panel(axis: Any, panel: Panel, experiment: Experiment, results: Results) -> dict[str, Any]:
+def _curves(panel: Panel, experiment: Experiment, results: Results) -> dict[str, Any]:
+    """Arm → median, lowest and highest of its seeds, over the steps at which it was evaluated."""
     data = {}
-    for i, name in enumerate(experiment.arms):
-        if panel.arms is not None and name not in panel.arms:
-            continue
+    for name in experiment.arms if panel.arms is None else panel.arms:
         run = results.runs[name]
         curve = np.where(np.isfinite(run.curves[panel.metric]), run.curves[panel.metric], np.nan)
-        shown = ~np.isnan(curve).all(0)
-        steps, curve = run.steps[shown], curve[:, shown]
-        middle, low, high = np.nanmedian(curve, 0), np.nanmin(curve, 0), np.nanmax(curve, 0)
-        position = i if panel.arms is None else panel.arms.index(name)
-        colour = plots.COLOURS[position % len(plots.COLOURS)]
-        axis.plot(steps, middle, label=name.removesuffix(panel.ending), color=colour)
-        axis.fill_between(steps, low, high, color=colour, alpha=0.15, linewidth=0)
-        data[name] = {"steps": steps, "median": middle, "lowest": low, "highest": high}
-    axis.set(title=panel.title, xlabel="training steps", ylabel=panel.label)
-    if panel.log:
-        axis.set_yscale("log")
-    if panel.limits:
-        axis.set_ylim(*panel.limits)
-    axis.legend()
-    return {name: {k: np.round(v, 5) for k, v in values.items()} for name, values in data.items()}
+        known = ~np.isnan(curve).all(0)
+        steps, curve = run.steps[known], curve[:, known]
+        found = {"median": np.nanmedian(curve, 0), "lowest": np.nanmin(curve, 0), "highest": np.nanmax(curve, 0)}
+        data[name] = {k: np.round(v, 5) for k, v in ({"steps": steps} | found).items()}
+    return data
+
+
+def _metric(shown: Sequence[tuple[Any, Panel]], curves: Mapping[str, Any]) -> None:
+    """Draws the panels of one metric, with one scale for all of them."""
+    axes = [axis for axis, _ in shown]
+    place: Any = np.asarray
+    if shown[0][1].log:
+        bands = [values[k] for arms in curves.values() for values in arms.values() for k in ("lowest", "highest")]
+        place = log_scale(axes, np.concatenate(bands))
+    for axis, panel in shown:
+        styles = lines_of(list(curves[panel.title]))
+        for name, values in curves[panel.title].items():
+            label = panel.labels.get(name, name)
+            axis.plot(values["steps"], place(values["median"]), label=label, **styles[name])
+            low, high = place(values["lowest"]), place(values["highest"])
+            axis.fill_between(values["steps"], low, high, color=styles[name]["color"], alpha=0.15, linewidth=0)
+        axis.set(title=panel.title, xlabel="training steps", ylabel=panel.label)
+        if panel.limits:
+            axis.set_ylim(*panel.limits)
+    if not shown[0][1].log:
+        equal_limits(axes)

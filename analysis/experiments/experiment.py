@@ -32,7 +32,7 @@ class Panel:
         arms: the arms that are drawn; all by default.
         log: whether the vertical axis is logarithmic.
         limits: of the vertical axis, where they are not found from the data.
-        ending: of the names of its arms, which the legend leaves out, since the title tells it.
+        labels: arm → its name in the legend, where that is shorter; the title tells the rest.
     """
 
     metric: str
@@ -41,7 +41,7 @@ class Panel:
     arms: tuple[str, ...] | None = None
     log: bool = False
     limits: tuple[float | None, float | None] | None = None
-    ending: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,6 @@ class Experiment:
         panels: what is drawn.
         length: steps and interval of an arm, where arms differ.
         finish: further results from `(settings, data, runs)`, as JSON can hold them.
-        illustrate: draws further results into a folder.
         scan: whether the steps of a chunk are one program.
         batched: whether the seeds are one batch.
         load: data of the full size, from the folder of a data set and the settings: of the same form as `data`, or
@@ -95,7 +94,6 @@ class Experiment:
     panels: tuple[Panel, ...]
     length: Callable[[Any, Any], tuple[int, int]] = lambda settings, arm: (settings.steps, settings.every)
     finish: Callable[[Any, Any, Mapping[str, Run]], dict[str, Any]] | None = None
-    illustrate: Callable[[dict[str, Any], Path], list[Path]] | None = None
     scan: bool = True
     batched: bool = True
     load: Callable[[Path, Any], Any] | None = None

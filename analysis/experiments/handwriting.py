@@ -5,7 +5,6 @@ The network is that of Graves (arXiv 1308.0850), Section 5.2; a sequence is made
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -14,7 +13,6 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jaxtyping import Array, Float, Int
-from lngeom import plots
 from lngeom.claims.comparison import TrainingStatement
 
 from analysis.experiments.datasets import Lines
@@ -242,24 +240,6 @@ def finish(settings: HandwritingSettings, data: Lines, runs: Mapping[str, Run]) 
     }
 
 
-def illustrate(further: dict[str, Any], out: Path) -> list[Path]:
-    """Draws the strokes of the samples as `handwriting_samples.{svg,png,json}`."""
-    lines = further["strokes"]
-    with plots.figure(len(lines), 1, height=1.1) as (fig, axes):
-        for axis, (name, paths) in zip(axes[:, 0], lines.items(), strict=True):
-            for path in paths:
-                x, y = np.array(path).T
-                axis.plot(x, y, color=plots.COLOURS[0], linestyle="-", linewidth=1)
-            axis.set(title=name, aspect="equal")
-            axis.axis("off")
-        return plots.save(
-            fig,
-            out / "handwriting_samples",
-            further,
-            caption="The same text from the data and as written by each network after training, first seed, bias 1.",
-        )
-
-
 def made_up(settings: HandwritingSettings) -> Lines:
     """Noise of the shape of the full size."""
     rng = np.random.default_rng(0)
@@ -300,7 +280,6 @@ EXPERIMENT = Experiment(
     statements=STATEMENTS,
     panels=(Panel("test NLL", "Handwriting", "test NLL of a line, nats"),),
     finish=finish,
-    illustrate=illustrate,
     synthetic=made_up,
     note="Lines of ten made-up letters, about 100 points, batches of 8.",
 )

@@ -19,10 +19,15 @@ import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
+from lngeom import plots
 from lngeom._files import check_writable
+from lngeom.plots import style
+from lngeom.plots.axes import common_legend, log_scale, number
+from lngeom.plots.style import COLOUR_OF, GUIDE
 from rich.console import Console
 from rich.table import Table
 
@@ -116,37 +121,82 @@ def tables(found: Audit, speeds: Mapping[str, float]) -> list[Table]:
     return [table, cells]
 
 
-def draw(found: Audit, stem: Path, speeds: Mapping[str, float]) -> list[Path]:
-    """Draws layer norm's two failures, and writes everything beside it as JSON."""
-    from lngeom import plots
+MARKER_OF = {"flax": "o", "equinox": "^", "haiku": "v", "keras": "s", "torch": "x", "lngeom": "D"}
 
-    shown = [r for r in found.rows if (r.method, r.dtype) == ("layer", "float32") and r.library != "flax nnx"]
-    with plots.figure(1, 2, height=3.0) as (figure, axes):
+
+def _shown(data: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Layer norms in float32; flax's two interfaces compute the same."""
+    rows = [r for r in data["rows"] if (r["method"], r["dtype"]) == ("layer", "float32")]
+    return [r for r in rows if r["library"] != "flax nnx"]
+
+
+def title(data: Mapping[str, Any]) -> str:
+    """Libraries whose output is wrong at the largest offset, and those that keep re-scaling at every factor."""
+    rows = _shown(data)
+    worst = max(rows, key=lambda r: r["errors"][-1])
+    accurate = [r["library"] for r in rows if r["errors"][-1] <= 1e-6]
+    exact = [r["library"] for r in rows if max(v if v is not None else np.inf for v in r["deviations"]) <= 1e-6]
+    named = [" and ".join(f"“{name}”" for name in names) for names in (accurate, exact)]
+    few = f", at most 10⁻⁶ in {named[0]}" if accurate else ""
+    return (
+        f"Layer norm in float32, offset {number(data['offsets'][-1])}: error {number(worst['errors'][-1])} in "
+        f"{worst['library']}{few}; {'only ' + named[1] if exact else 'no layer'} changes by at most 10⁻⁶ at every δ"
+    )
+
+
+def draw_data(data: Mapping[str, Any], stem: Path, configuration: Mapping[str, Any]) -> list[Path]:
+    """Draws layer norm's two failures.
+
+    Args:
+        data: as `draw` writes them.
+        stem: path of the figure without a suffix.
+        configuration: its settings.
+
+    Returns:
+        The paths written.
+    """
+    shown = _shown(data)
+    changes = [[np.nan if v is None else v for v in row["deviations"]] for row in shown]
+    with plots.figure(1, 2, height=3.1, sharey=True) as (figure, axes):
         left, right = axes[0]
-        offsets = np.maximum(OFFSETS, 1.0)
-        for row in shown:
-            (line,) = left.plot(offsets, row.errors, marker="o", markersize=3, label=row.library)
-            deviations = np.where(np.isfinite(row.deviations), np.maximum(row.deviations, 1e-8), np.nan)
-            right.plot(SCALES, deviations, marker="o", markersize=2.5, linewidth=1, color=line.get_color())
-        deltas = np.logspace(-7, 0, 200)
-        for eps in sorted({r.eps for r in shown if r.eps > 0}):
-            right.plot(deltas, np.maximum(epsilon_law(eps, deltas), 1e-8), color="black", linestyle="-", linewidth=0.6)
-        left.set(xscale="log", yscale="log", xlabel="offset ÷ standard deviation (0 at the left end)")
-        left.set(ylabel="error of the output", title="Re-centering")
-        right.set(xscale="log", yscale="log", xlabel="δ", ylabel="change of the output", title="Re-scaling")
-        right.set(xlim=(1e-18, 1e19), ylim=(5e-9, 3))
-        left.legend()
+        place = log_scale(axes[0], np.concatenate([np.ravel(changes), *(row["errors"] for row in shown)]))
+        offset = log_scale(left, data["offsets"], along="x")
+        for row, change in zip(shown, changes, strict=True):
+            library, plain = row["library"].split(",")[0].split()[0], "," not in row["library"]
+            look = {"color": COLOUR_OF[library], "marker": MARKER_OF[library], "linestyle": "-" if plain else ":"}
+            look |= {"fillstyle": "full" if plain else "none", "markersize": 4, "linewidth": 1}
+            left.plot(
+                offset(data["offsets"]),
+                place(row["errors"]),
+                label=f"{row['library']}, ε = {number(row['eps'])}",
+                **look,
+            )
+            right.plot(data["scales"], place(change), **look)
+        deltas = np.logspace(-7, -1e-3, 200)
+        law = {"color": GUIDE, "linestyle": "-", "linewidth": 0.7, "zorder": 1}
+        for eps in sorted({r["eps"] for r in shown if r["eps"] > 0}):
+            right.plot(deltas, epsilon_law(eps, deltas), **law)
+        left.set(xlabel="offset ÷ standard deviation", ylabel="error, or change, of the output")
+        left.set_title("re-centering: error of the output")
+        right.set(xscale="log", xlabel="factor δ on the input", title="re-scaling: change of the output")
+        right.set_xlim(min(data["scales"]) / 3, max(data["scales"]) * 3)
+        common_legend(figure, [left], columns=3)
         caption = (
-            f"Layer norm in float32, width {found.width}. Left: largest error of the output against extended precision "
+            f"Layer norm, width {data['width']}. Left: largest error of the output against extended precision "
             "on the same rounded input, offset + N(0, 1). Right: largest change of the output when the input is "
-            "multiplied by δ, cut off at 1e-8; thin black lines: |1 − √((1+ε)/(1+ε/δ²))| for the layers' ε."
+            "multiplied by δ; thin grey lines: |1 − √((1+ε)/(1+ε/δ²))| for the layers' ε. In the bands 0: no offset, "
+            "no change. Layers of the same ε coincide on the right. Largest values, so there is no band of medians."
         )
-        data = asdict(found) | {"offsets": OFFSETS, "scales": SCALES, "milliseconds": dict(speeds)}
-        packages = ("flax", "equinox", "dm-haiku", "keras", "torch")
-        installed = {d.metadata["Name"].lower() for d in importlib.metadata.distributions() if d.metadata["Name"]}
-        versions = {name: importlib.metadata.version(name) for name in packages if name in installed}
-        configuration = {"width": found.width, "samples": found.samples, "packages": versions}
-        return plots.save(figure, stem, data, caption=caption, configuration=configuration)
+        return plots.save(figure, stem, data, title=title(data), caption=caption, configuration=configuration)
+
+
+def draw(found: Audit, stem: Path, speeds: Mapping[str, float]) -> list[Path]:
+    """Draws an audit, and writes everything beside it as JSON."""
+    data = asdict(found) | {"offsets": OFFSETS, "scales": SCALES, "milliseconds": dict(speeds)}
+    packages = ("flax", "equinox", "dm-haiku", "keras", "torch")
+    installed = {d.metadata["Name"].lower() for d in importlib.metadata.distributions() if d.metadata["Name"]}
+    versions = {name: importlib.metadata.version(name) for name in packages if name in installed}
+    return draw_data(data, stem, {"width": found.width, "samples": found.samples, "packages": versions})
 
 
 def main() -> None:
@@ -154,6 +204,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--small", action="store_true", help="width 96 and float32 only")
     parser.add_argument("--out", type=Path, default=Path("figures/layer_audit"), help="path of the figure, no suffix")
+    parser.add_argument("--no-caption", action="store_true", help="leave the caption out of the picture")
     options = parser.parse_args()
     check_writable(options.out.parent)
     start = time.perf_counter()
@@ -165,7 +216,9 @@ def main() -> None:
     if found.missing:
         console.print(f"Not installed, left out: {', '.join(found.missing)}")
     console.print(f"{time.perf_counter() - start:.0f} s", highlight=False)
-    for path in draw(found, options.out, speeds):
+    with style.options(captions=not options.no_caption):
+        written = draw(found, options.out, speeds)
+    for path in written:
         console.print(f"Written: {path}", highlight=False)
 
 

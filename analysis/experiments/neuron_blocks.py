@@ -6,8 +6,10 @@ with the blocks of its neurons alone, B: relative errors in the Frobenius and th
 the natural gradients $(F + \lambda I)^{-1} g$ and $(B + \lambda I)^{-1} g$.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +20,8 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 from lngeom import plots
 from lngeom.normalizers import AbstractNormalizer
+from lngeom.plots.axes import common_legend, span
+from lngeom.plots.style import COLOUR_OF, DASHES, MARKERS
 
 from analysis.experiments.datasets import bundled_digits
 
@@ -192,48 +196,79 @@ def measure(
     return result
 
 
-def draw(result: dict[str, dict[str, Quality]], configuration: dict, stem: str = "figures/neuron_blocks") -> list[Path]:
+def title(data: Mapping[str, Any]) -> str:
+    """The range of the trained networks' errors, and of the cosines with the least and the most damping."""
+    trained = [found["trained"] for arm, found in data.items() if arm != "dampings"]
+    errors = span((t["frobenius"] for t in trained), lambda v: f"{100 * v:.0f} %")
+    least, most = (span((t["cosine"][k] for t in trained), lambda v: f"{v:.2f}") for k in (0, -1))
+    return (
+        f"Blocks of single neurons miss {errors} of the trained Fisher matrix; their natural gradient has cosine "
+        f"{least} to the exact one with little damping, {most} with much"
+    )
+
+
+def draw_data(data: Mapping[str, Any], configuration: Mapping[str, Any], stem: Path | str) -> list[Path]:
     """Draws errors and cosines of all arms.
 
     Args:
-        result: what `measure` gave.
+        data: as `draw` writes them.
         configuration: its settings.
         stem: path of the figure without a suffix.
 
     Returns:
         The paths written.
     """
-    arms, stages = list(result), ("start", "trained")
-    with plots.figure(1, 3, height=2.5) as (fig, axes):
-        for ax, name, norm in zip(axes[0], ("frobenius", "spectral"), ("Frobenius", "spectral"), strict=False):
-            for k, stage in enumerate(stages):
-                heights = [getattr(result[arm][stage], name) for arm in arms]
-                ax.bar(np.arange(len(arms)) + 0.4 * k - 0.2, heights, 0.38, label=stage, color=plots.COLOURS[k])
-            ax.set(title=f"error of the blocks, {norm} norm", ylabel="|B − F| / |F|", ylim=(0, 1.05))
-            ax.set_xticks(np.arange(len(arms)), arms)
-            ax.grid(False, axis="x")
-        axes[0, 0].legend(loc="upper right", ncols=2)
-        for arm, marker in zip(arms, "osv^D", strict=True):
-            axes[0, 2].semilogx(DAMPINGS, result[arm]["trained"].cosine, marker=marker, label=arm)
-        axes[0, 2].set(
-            title="natural gradients, trained",
-            xlabel="damping ÷ largest eigenvalue",
-            ylabel="cosine to the exact one",
-            ylim=(0, 1.02),
-        )
-        axes[0, 2].legend()
+    arms = [arm for arm in data if arm != "dampings"]
+    methods = {arm: arm if arm == "none" else f"{arm} norm" for arm in arms}
+    with plots.figure(1, 3, height=2.7, width_ratios=[1, 1, 1.3]) as (fig, axes):
+        for ax, name in zip(axes[0], ("frobenius", "spectral"), strict=False):
+            for k, arm in enumerate(arms[::-1]):
+                colour = COLOUR_OF[methods[arm]]
+                start, trained = (data[arm][stage][name] for stage in ("start", "trained"))
+                ax.plot([start, trained], [k, k], color=colour, linestyle="-", linewidth=1)
+                ax.plot([start], [k], color=colour, marker="o", fillstyle="none", linestyle="none")
+                ax.plot([trained], [k], color=colour, marker="o", linestyle="none")
+            ax.set(xlabel="|B − F| / |F|", xlim=(0, 1), ylim=(-0.6, len(arms) - 0.4))
+            ax.set_title(f"error, {name.replace('f', 'F', 1) if name == 'frobenius' else name} norm")
+            ax.set_yticks(range(len(arms)), arms[::-1] if ax is axes[0, 0] else [""] * len(arms))
+        right = axes[0, 2]
+        for arm in arms:
+            method = methods[arm]
+            style = {"color": COLOUR_OF[method], "linestyle": DASHES[method], "marker": MARKERS[method]}
+            right.semilogx(data["dampings"], data[arm]["trained"]["cosine"], label=method, **style)
+        right.set(title="natural gradients, trained", ylabel="cosine to the exact one", ylim=(0, 1.02))
+        right.set_xlabel("damping ÷ largest eigenvalue")
+        common_legend(fig, [right])
         return plots.save(
             fig,
             stem,
-            {"dampings": DAMPINGS}
-            | {arm: {stage: vars(found) for stage, found in stages.items()} for arm, stages in result.items()},
+            data,
+            title=title(data),
             caption=(
-                "The Fisher matrix of a small network on digits against the blocks of its neurons alone, without and "
-                "with normalization of both hidden layers. Left and middle: relative error at random weights and after "
-                "training. Right: cosine between the natural gradients of the blocks and of the exact matrix."
+                "The Fisher matrix F of a small network on digits against the blocks B of its neurons alone, without "
+                "and with normalization of both hidden layers. Hollow: at random weights; filled: after training. "
+                "Right: cosine between the natural gradients of the blocks and of the exact matrix. One network for "
+                "each normalizer, so there is no band."
             ),
             configuration=configuration,
         )
+
+
+def draw(
+    result: dict[str, dict[str, Quality]], configuration: dict, stem: Path | str = "figures/neuron_blocks"
+) -> list[Path]:
+    """Draws a result.
+
+    Args:
+        result: what `measure` gave, with both stages.
+        configuration: its settings.
+        stem: path of the figure without a suffix.
+
+    Returns:
+        The paths written.
+    """
+    found = {arm: {stage: vars(quality) for stage, quality in stages.items()} for arm, stages in result.items()}
+    return draw_data({"dampings": DAMPINGS} | found, configuration, stem)
 
 
 if __name__ == "__main__":

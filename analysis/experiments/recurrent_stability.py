@@ -10,10 +10,11 @@ Recurrent batch norm is the contrast: it stores statistics for each time step, a
 was never reached in training.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -22,9 +23,12 @@ import numpy as np
 from jaxtyping import Array, Float
 from lngeom import nn, plots
 from lngeom.nn.dynamics import gradient_growth, hidden_dynamics, unroll_batch_norm
+from lngeom.plots.axes import common_legend, guide, span
+from lngeom.plots.style import COLOUR_OF, DASHES, INK, MARKERS
 
 GAINS = (0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 3.0)
 ARMS = ("standard", "layer norm")
+WITH = {"standard": "without normalization", "layer norm": "with layer norm"}
 
 
 @jax.jit
@@ -293,8 +297,61 @@ def length_contrast(
         )
 
 
-def draw(report: StabilityReport, stem: str = "figures/recurrent_stability") -> list[Path]:
+def title(data: Mapping[str, Any]) -> str:
+    """The range of the Lyapunov exponents of each arm."""
+    ranges = (f"{span(found['lyapunov'])} {WITH[arm]}" for arm, found in data.items())
+    gains = span(next(iter(data.values()))["gain"])
+    return f"For recurrent gains {gains} the Lyapunov exponent is {' and '.join(ranges)}"
+
+
+def draw_data(data: Mapping[str, Any], configuration: Mapping[str, Any], stem: Path | str) -> list[Path]:
     """Draws exponents, hidden norms and gradients of both arms.
+
+    Args:
+        data: as `draw` writes them.
+        configuration: its settings.
+        stem: path of the figure without a suffix.
+
+    Returns:
+        The paths written.
+    """
+    with plots.figure(1, 3, height=2.7) as (fig, axes):
+        growth, norm, gradient = axes[0]
+        for arm, found in data.items():
+            method = "none" if arm == "standard" else arm
+            style = {"color": COLOUR_OF[method], "linestyle": DASHES[method]}
+            marked = style | {"marker": MARKERS[method]}
+            growth.plot(found["gain"], found["lyapunov"], label=arm, **marked)
+            norm.plot(found["gain"], found["hidden_norm"], label=arm, **marked)
+            for gain, backward in found["log_gradient_norm_every_10_steps_back"].items():
+                decades = np.asarray(backward) / np.log(10)
+                gradient.plot(10 * np.arange(len(decades)), decades, linewidth=1.2, **style)
+                place = {"textcoords": "offset points", "xytext": (3, 0), "va": "center", "fontsize": 6.5}
+                if arm == "standard":
+                    gradient.annotate(
+                        f"s = {gain}", (10 * len(decades), decades[-1]), color=INK, annotation_clip=False, **place
+                    )
+        guide(growth, data["standard"]["gain"], np.zeros(len(data["standard"]["gain"])))
+        growth.set(title="growth of a perturbation", xlabel="recurrent gain s", ylabel="Lyapunov exponent per step")
+        norm.set(title="hidden vector", xlabel="recurrent gain s", ylabel="root mean square", ylim=(0, 1))
+        gradient.set(title="gradient", xlabel="steps back from the loss", ylabel=r"$\log_{10}$ of its relative norm")
+        common_legend(fig, [growth])
+        return plots.save(
+            fig,
+            stem,
+            data,
+            title=title(data),
+            caption=(
+                "A random recurrent network with and without layer norm, over the scale s of its recurrent weights. "
+                "Right: for the smallest gain, the one nearest 1 and the largest. One network, whose exponents are "
+                "averages over its steps, so there is no band."
+            ),
+            configuration=configuration,
+        )
+
+
+def draw(report: StabilityReport, stem: Path | str = "figures/recurrent_stability") -> list[Path]:
+    """Draws a report.
 
     Args:
         report: what `recurrent_stability` measured.
@@ -303,47 +360,22 @@ def draw(report: StabilityReport, stem: str = "figures/recurrent_stability") -> 
     Returns:
         The paths written.
     """
-    first = report.dynamics[ARMS[0]]
-    gains = [d.gain for d in first]
-    shown = sorted({gains[0], min(gains, key=lambda s: abs(s - 1)), gains[-1]})
-    with plots.figure(1, 3, height=2.5) as (fig, axes):
-        growth, norm, gradient = axes[0]
-        for arm, marker in zip(ARMS, "os", strict=True):
-            growth.plot(gains, [d.lyapunov for d in report.dynamics[arm]], marker=marker, label=arm)
-            norm.plot(gains, [d.hidden_norm.mean() for d in report.dynamics[arm]], marker=marker, label=arm)
-        for colour, (arm, style) in zip(plots.COLOURS, zip(ARMS, ("-", "--"), strict=True), strict=False):
-            for d, width in zip((d for d in report.dynamics[arm] if d.gain in shown), (0.7, 1.3, 2.0), strict=True):
-                decades = d.log_gradient_norm[::-10] / np.log(10)
-                label = f"s = {d.gain:g}" if arm == ARMS[0] else None
-                gradient.plot(10 * np.arange(len(decades)), decades, style, color=colour, linewidth=width, label=label)
-        growth.axhline(0, color="0.6", linewidth=0.8)
-        growth.set(title="growth of a perturbation", xlabel="recurrent gain s", ylabel="Lyapunov exponent per step")
-        norm.set(title="hidden vector", xlabel="recurrent gain s", ylabel="root mean square", ylim=(0, 1))
-        gradient.set(title="gradient", xlabel="steps back from the loss", ylabel=r"$\log_{10}$ of its relative norm")
-        growth.legend()
-        gradient.legend()
-        return plots.save(
-            fig,
-            stem,
-            {
-                arm: {
-                    "gain": gains,
-                    "lyapunov": [d.lyapunov for d in found],
-                    "hidden_norm": [d.hidden_norm.mean() for d in found],
-                    "gradient_rate": [d.gradient_rate for d in found],
-                    "log_gradient_norm_every_10_steps_back": {
-                        f"{d.gain:g}": d.log_gradient_norm[::-10] for d in found if d.gain in shown
-                    },
-                }
-                for arm, found in report.dynamics.items()
+    gains = [d.gain for d in report.dynamics[ARMS[0]]]
+    shown = {gains[0], min(gains, key=lambda s: abs(s - 1)), gains[-1]}
+    data = {
+        arm: {
+            "gain": gains,
+            "lyapunov": [d.lyapunov for d in found],
+            "hidden_norm": [d.hidden_norm.mean() for d in found],
+            "gradient_rate": [d.gradient_rate for d in found],
+            "log_gradient_norm_every_10_steps_back": {
+                f"{d.gain:g}": d.log_gradient_norm[::-10] for d in found if d.gain in shown
             },
-            caption=(
-                "A random recurrent network with and without layer norm, over the scale s of its recurrent weights: "
-                "without, perturbations and gradients vanish or explode with s; with it, their growth hardly depends "
-                "on s, and is slightly positive."
-            ),
-            configuration={"steps": report.steps, "hidden": report.hidden, "seed": report.seed, "dtype": "float64"},
-        )
+        }
+        for arm, found in report.dynamics.items()
+    }
+    configuration = {"steps": report.steps, "hidden": report.hidden, "seed": report.seed, "dtype": "float64"}
+    return draw_data(data, configuration, stem)
 
 
 if __name__ == "__main__":

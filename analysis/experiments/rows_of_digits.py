@@ -118,7 +118,14 @@ EXPERIMENT = Experiment(
     length=lambda s, arm: (s.small_batch_steps, 2 * s.every) if arm.small_batch else (s.steps, s.every),
     statements=STATEMENTS,
     panels=tuple(
-        Panel("test error", f"{kind}, {name}", "test error", (f"{kind}, {name}", f"{kind} + LN, {name}"), log=True)
+        Panel(
+            "test error",
+            f"{kind}, {name}",
+            "test error",
+            arms := (f"{kind}, {name}", f"{kind} + LN, {name}"),
+            log=True,
+            labels=dict(zip(arms, ("no normalization", "layer norm"), strict=True)),
+        )
         for kind in ("GRU", "LSTM")
         for name in VARIANTS
     ),

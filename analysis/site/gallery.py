@@ -6,7 +6,7 @@ from pathlib import Path
 
 from lngeom import studies
 
-PROGRAMS = {"lr_": "learning_rate", "handwriting_samples": "handwriting", "fisher_cost": "bench_fisher"}
+PROGRAMS = {"lr_": "learning_rate", "fisher_cost": "bench_fisher"}
 """Beginning of a figure's name → the program that draws it, where that has another name."""
 
 COMMANDS = {
@@ -56,13 +56,13 @@ def captions(folder: Path) -> dict[str, str]:
         folder: of the figures.
 
     Returns:
-        Name → caption.
+        Name → finding and caption.
     """
     found = {}
     for path in sorted(folder.glob("*.json")):
         document = json.loads(path.read_text(encoding="utf-8"))
         if "caption" in document and path.with_suffix(".svg").is_file():
-            found[path.stem] = document["caption"]
+            found[path.stem] = ". ".join(filter(None, (document.get("title"), document["caption"])))
     return found
 
 

@@ -79,7 +79,7 @@ def draw(out: Path) -> None:
         axis = axes[0, 0]
         axis.plot(sizes, [(units - 1) ** 0.5 for units in sizes], label="√(H − 1)")
         axis.plot(sizes, [units**0.5 - 1 for units in sizes], label="√H − 1")
-        axis.plot(sizes, found, "k.", label="largest |n|")
+        axis.plot(sizes, found, ".", label="largest |n|")
         axis.set(xlabel="number of units H", ylabel="largest |n|")
         axis.legend()
         caption = "One unit against all others attains the bound √(H − 1) for every H, and exceeds √H − 1."

@@ -1,25 +1,74 @@
-"""The invariance tables as heat maps of measured changes."""
+"""The invariance tables: what each transformation does to the output of each method, beside the paper's Table 1."""
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from matplotlib.colors import LogNorm
+from matplotlib.patches import Rectangle
 
-from lngeom.plots.style import figure, save
+from lngeom.paper import TABLE1
+from lngeom.plots.axes import number
+from lngeom.plots.style import ANSWERS, GUIDE, INK, figure, save
 
-SHOWN = {"invariant": ("invariant", "I"), "no": ("no", "no"), "up to sign": ("up to sign", "±"), "unknown": "??"}
+SHOWN = {"invariant": ("invariant", "I"), "no": ("no", "no"), "up to sign": ("±", "±"), "unknown": ("??", "??")}
 """Content of a cell → its text in a small table, and in a large one."""
-LOWEST = 1e-17
+MEANING = {
+    "invariant": "invariant",
+    "no": "no: the output changes",
+    "up to sign": "±: only its sign changes, which g → −g repairs",
+    "unknown": "undecided",
+}
 
 
-def _short(value: float) -> str:
-    return "0" if value == 0 else f"{value:.0e}".replace("e-0", "e-").replace("e+00", "")
+def agreement(row: str, column: str, cell: Mapping[str, Any]) -> str:
+    """Whether the paper's Table 1 has the same answer.
+
+    Args:
+        row: name of the method.
+        column: name of the transformation.
+        cell: a cell of a report's table.
+
+    Returns:
+        "✓" if it has, "✗" if it has another, and "" if it does not have the cell.
+    """
+    printed = TABLE1.get(row, {}).get(column)
+    if printed is None:
+        return ""
+    return "✓" if {True: "invariant", False: "no"}[printed] == cell["says"] else "✗"
+
+
+def invariance_title(table: Mapping[str, Any]) -> str:
+    """How many cells of the paper the measured ones confirm, and the counts of each answer."""
+    cells = _cells(table)
+    marks = [agreement(row, column, cell) for (row, column), cell in cells.items()]
+    compared = [mark for mark in marks if mark]
+    counts = {answer: sum(cell["says"] == answer for cell in cells.values()) for answer in SHOWN}
+    words = {"invariant": "invariant", "no": "not", "up to sign": "up to the sign", "unknown": "undecided"}
+    found = ", ".join(f"{count} {words[answer]}" for answer, count in counts.items() if count)
+    printed = f"{compared.count('✓')} of {len(compared)} cells printed in the paper hold"
+    return f"{table['title']}: {printed}" + ("" if len(compared) == len(cells) else f". Of all {len(cells)}: {found}")
+
+
+def _cells(table: Mapping[str, Any]) -> dict[tuple[str, str], Mapping[str, Any]]:
+    """Row, column → cell, of those that were checked."""
+    names = [column["name"] for column in table["columns"]]
+    pairs = ((row["name"], zip(names, row["cells"], strict=True)) for row in table["rows"])
+    return {(row, column): cell for row, cells in pairs for column, cell in cells if cell is not None}
+
+
+def _gap(table: Mapping[str, Any]) -> str:
+    """The largest change of an invariant cell, and the smallest of another."""
+    measured = [c for c in _cells(table).values() if c["deviation"] is not None]
+    same = [c["deviation"] for c in measured if c["says"] == "invariant"]
+    other = [c["deviation"] for c in measured if c["says"] == "no"]
+    parts = [f"by at most {number(max(same), math.ceil)} where invariant"] if same else []
+    parts += [f"by {number(min(other), math.floor)} or more where not"] if other else []
+    return f"The output changes, relative to itself, {' and '.join(parts)} (float64)." if parts else ""
 
 
 def invariance_table(table: Mapping[str, Any], stem: Path | str) -> list[Path]:
-    """An invariance table. Colour and number are the largest relative change of the output.
+    """An invariance table. A cell tells whether the output changes, and whether the paper's Table 1 says the same.
 
     Args:
         table: one of a report's "tables".
@@ -28,52 +77,49 @@ def invariance_table(table: Mapping[str, Any], stem: Path | str) -> list[Path]:
     Returns:
         The paths written.
     """
-    cells = [row["cells"] for row in table["rows"]]
-    deviation = np.array(
-        [[np.nan if c is None or c["deviation"] is None else c["deviation"] for c in row] for row in cells]
-    )
-    rows, columns = deviation.shape
+    rows, columns = len(table["rows"]), len(table["columns"])
     large = columns > 8
-    with figure(1, 1, height=(0.27 if large else 0.42) * rows + 1.5) as (fig, axes):
+    cells = _cells(table)
+    with figure(1, 1, height=(0.21 if large else 0.42) * rows + (2.0 if large else 1.6)) as (fig, axes):
         ax = axes[0, 0]
-        drawn = np.ma.masked_invalid(np.maximum(deviation, LOWEST))
-        image = ax.imshow(drawn, norm=LogNorm(LOWEST, 10), cmap="cividis", aspect="auto", interpolation="nearest")
         ax.grid(False)
-        for i, j in np.argwhere(np.isfinite(deviation)):
-            cell = cells[i][j]
-            dark = drawn[i, j] < 1e-6
-            text = f"{SHOWN[cell['says']][large]}\n{_short(float(deviation[i, j]))}"
-            ax.text(
-                j,
-                i,
-                text,
-                ha="center",
-                va="center",
-                color="white" if dark else "black",
-                fontsize=5 if large else 7,
-                linespacing=1.05,
-                weight="bold" if not cell["as_recorded"] else "normal",
-            )
+        for i, row in enumerate(table["rows"]):
+            for j, column in enumerate(table["columns"]):
+                if (cell := cells.get((row["name"], column["name"]))) is None:
+                    continue
+                fill = ANSWERS[cell["says"]]
+                ax.add_patch(
+                    Rectangle((j - 0.5, i - 0.5), 1, 1, facecolor=fill, edgecolor=GUIDE, linewidth=0.5, clip_on=False)
+                )
+                mark = agreement(row["name"], column["name"], cell)
+                text = f"{SHOWN[cell['says']][large]} {mark}".strip()
+                if not large and cell["deviation"] is not None:
+                    text += f"\n{number(cell['deviation'])}"
+                light = ANSWERS["no"] if cell["says"] == "invariant" else INK
+                size, weight = 6.5 if large else 8, "normal" if cell["as_recorded"] else "bold"
+                ax.text(j, i, text, ha="center", va="center", color=light, fontsize=size, weight=weight)
         titles = [c["title"] if large else _wrapped(c["title"]) for c in table["columns"]]
-        ax.set_xticks(range(columns), titles, rotation=60 if large else 0, ha="left" if large else "center")
+        ax.set(xlim=(-0.5, columns - 0.5), ylim=(rows - 0.5, -0.5))
         ax.xaxis.tick_top()
+        ax.set_xticks(range(columns), titles, rotation=45 if large else 0, ha="left" if large else "center")
         ax.set_yticks(range(rows), [row["title"] for row in table["rows"]])
         ax.tick_params(length=0)
-        ax.set_xticks(np.arange(columns + 1) - 0.5, minor=True)
-        ax.set_yticks(np.arange(rows + 1) - 0.5, minor=True)
-        ax.grid(which="minor", color="white", linewidth=1.2, linestyle="-", alpha=1)
-        ax.tick_params(which="minor", length=0)
         for spine in ax.spines.values():
             spine.set_visible(False)
-        fig.colorbar(image, ax=ax, label="largest relative change", shrink=0.9, pad=0.02)
+        present = [answer for answer in MEANING if any(cell["says"] == answer for cell in cells.values())]
+        keys = [Rectangle((0, 0), 1, 1, facecolor=ANSWERS[a], edgecolor=GUIDE, linewidth=0.5) for a in present]
+        names = ["I: invariant" if large and a == "invariant" else MEANING[a] for a in present]
+        fig.legend(keys, names, loc="outside lower center", ncols=len(present))
+        numbers = "" if large else " Numbers: the largest relative change of the output."
         return save(
             fig,
             stem,
             {"table": dict(table)},
+            title=invariance_title(table),
             caption=(
-                f"{table['title']}: change of each method's output under each transformation. Colour and number give "
-                "the largest relative change measured in float64. Dark cells do not change beyond rounding."
-            ),
+                "What each transformation does to the output of each method. ✓: the paper's Table 1 says the same; "
+                f"✗: it does not.{numbers} {_gap(table)}"
+            ).strip(),
         )
 
 

@@ -1,12 +1,14 @@
 """The style of all figures, and the function that writes a figure as SVG, PNG and JSON data."""
 
 import json
+import re
 import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from importlib import metadata
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import matplotlib
 import numpy as np
@@ -23,8 +25,128 @@ WIDTHS = {"column": 3.6, "page": 7.2}
 CHARACTERS = 19.5
 """Characters of a caption on an inch."""
 
+TITLE_CHARACTERS = 12.8
+"""Characters of a title on an inch."""
+
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000", "#7f7f7f")
-"""Okabe and Ito's colours and a grey, which colour-blind readers can distinguish. Dashes and markers differ too."""
+"""Okabe and Ito's colours and a grey, which colour-blind readers can distinguish, for series that are no method."""
+
+NORMALIZERS = {
+    "none": "#000000",
+    "layer norm": "#0072b2",
+    "batch norm": "#d55e00",
+    "weight norm": "#009e73",
+    "RMS norm": "#cc79a7",
+}
+OPTIMIZERS = {
+    "SGD": "#332288",
+    "momentum": "#56b4e9",
+    "Adam": "#e69f00",
+    "Lion": "#882255",
+    "Muon": "#999933",
+    "normalized gradient descent": "#44aa99",
+    "LARS": "#7f7f7f",
+}
+LIBRARIES = {
+    "lngeom": "#117733",
+    "flax": "#cc6677",
+    "equinox": "#88ccee",
+    "haiku": "#ddaa33",
+    "keras": "#aa4499",
+    "torch": "#666666",
+    "somax": "#4477aa",
+    "laplax": "#ee7733",
+    "curvlinops": "#771155",
+    "nngeometry": "#aaaa00",
+    "plain JAX": "#222222",
+}
+COLOUR_OF: Mapping[str, str] = {**NORMALIZERS, **OPTIMIZERS, **LIBRARIES}
+"""Method → its colour in all figures. Colours of Okabe, Ito and Tol; those of a group differ."""
+
+INK, GUIDE, PALE = "#222222", "#767676", "#e4e4e4"
+"""Greys: of text and frames, of lines to compare with, and of areas."""
+
+ANSWERS = {"invariant": "#2f4858", "up to sign": "#a9bcc8", "no": "#ffffff", "unknown": "#f2d7a0"}
+"""Answer of a cell of an invariance table → the colour of the cell; their greys differ too."""
+
+DASHES: dict[str, Any] = {
+    "none": (0, (4, 1.5)),
+    "layer norm": "-",
+    "batch norm": (0, (5, 1, 1, 1)),
+    "weight norm": (0, (1, 1)),
+    "RMS norm": (0, (8, 1.5)),
+}
+"""Normalizer → dashes of its line, by which it can be told without colours."""
+VARIANT: Any = (0, (1, 0.8))
+"""Dashes of a second arm of the same normalizer."""
+MARKERS = {"none": "x", "layer norm": "D", "batch norm": "s", "weight norm": "^", "RMS norm": "v"}
+"""Normalizer → marker of its points."""
+
+_KNOWN = {
+    "RMS norm": r"\bRMS\b",
+    "layer norm": r"\bLN\b|\blayer norm\b",
+    "batch norm": r"\bBN\b|\bbatch norm\b",
+    "weight norm": r"\bWN\b|\bweight norm\b",
+}
+
+
+def method_of(name: str) -> str:
+    """The normalizer of an arm, by its name.
+
+    Args:
+        name: such as "GRU + LN" or "batch norm, exact".
+
+    Returns:
+        A key of `NORMALIZERS`; "none" if the name holds none of the others.
+    """
+    return next((method for method, pattern in _KNOWN.items() if re.search(pattern, name)), "none")
+
+
+def lines_of(names: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Colour and dashes of arms drawn together; second arms of the same normalizer are dotted.
+
+    Args:
+        names: of the arms.
+
+    Returns:
+        Name → keywords of `Axes.plot`.
+    """
+    methods = [method_of(name) for name in names]
+    return {
+        name: {"color": COLOUR_OF[method], "linestyle": VARIANT if method in methods[:k] else DASHES[method]}
+        for k, (name, method) in enumerate(zip(names, methods, strict=True))
+    }
+
+
+class _Options(NamedTuple):
+    captions: bool = True
+    versions: Mapping[str, str] | None = None
+
+
+_DEFAULT = _Options()
+_OPTIONS: ContextVar[_Options] = ContextVar("options of figures", default=_DEFAULT)
+
+
+@contextmanager
+def options(**chosen: Any):
+    """Options of all figures saved inside the `with` block; those not named stay as they are.
+
+    Args:
+        **chosen: `captions`, whether captions are drawn (metadata and JSON hold them in any case); `versions`, of the
+            packages that computed the data, by default those installed.
+
+    Yields:
+        Nothing.
+
+    Raises:
+        ValueError: if there is no such option.
+    """
+    token = _OPTIONS.set(_OPTIONS.get()._replace(**chosen))
+    try:
+        yield
+    finally:
+        _OPTIONS.reset(token)
+
 
 STYLE: Any = {
     "axes.grid": True,
@@ -33,7 +155,7 @@ STYLE: Any = {
     ),
     "axes.spines.right": False,
     "axes.spines.top": False,
-    "axes.titlesize": 9,
+    "axes.titlesize": 8,
     "axes.labelsize": 8,
     "figure.dpi": 150,
     "font.size": 8,
@@ -95,6 +217,17 @@ def _write(path: Path, write: Callable[[BinaryIO], Any]) -> Path:
     return path
 
 
+def _fix_layout(fig: Figure) -> None:
+    """Lays out the figure once, so that legends of the figure stay where they are when a caption extends it."""
+    fig.draw_without_rendering()
+    fig.set_layout_engine("none")
+    for legend in fig.legends:
+        corner = legend.get_window_extent().transformed(fig.transFigure.inverted())
+        legend.borderaxespad = 0
+        legend.set_loc("lower left")
+        legend.set_bbox_to_anchor((corner.x0, corner.y0), transform=fig.transFigure)
+
+
 def save(
     fig: Figure,
     stem: Path | str,
@@ -102,31 +235,42 @@ def save(
     *,
     caption: str,
     configuration: Mapping[str, Any] | None = None,
+    title: str = "",
 ) -> list[Path]:
-    """Writes a figure with its caption as `stem.svg` and `stem.png`, and its data as `stem.json`.
+    """Writes a figure with title and caption as `stem.svg` and `stem.png`, and its data as `stem.json`.
 
     Args:
         fig: the figure, made by `figure` and inside its `with` block.
         stem: path without a suffix; its folder is created if it is missing.
         data: the numbers in the figure. Arrays become lists; numbers that are not finite become null.
-        caption: one or two sentences that explain the figure without other text.
+        caption: one or two sentences that explain the figure without other text; drawn unless `options` say no.
         configuration: settings, seeds and sizes of the data.
+        title: the finding, computed from the data; drawn above the panels.
 
     Returns:
         The three paths.
     """
     stem = Path(stem)
     stem.parent.mkdir(parents=True, exist_ok=True)
+    current = {"lngeom": __version__} | {name: metadata.version(name) for name in ("jax", "numpy", "matplotlib")}
     document = {
+        **({"title": title} if title else {}),
         "caption": caption,
         "configuration": _plain(configuration or {}),
-        "versions": {"lngeom": __version__} | {name: metadata.version(name) for name in ("jax", "numpy", "matplotlib")},
+        "versions": dict(_OPTIONS.get().versions or current),
         "data": _plain(data),
     }
     text = json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-    about = {"Title": stem.name, "Description": caption}
-    lines = textwrap.wrap(caption, int(CHARACTERS * fig.get_figwidth()))
-    fig.text(0, -0.06 / fig.get_figheight(), "\n".join(lines), va="top", size=7, color="#333333", parse_math=False)
+    about = {"Title": title or stem.name, "Description": caption}
+    if title:
+        wrapped = "\n".join(
+            textwrap.wrap(title.replace(" %", "\N{NO-BREAK SPACE}%"), int(TITLE_CHARACTERS * fig.get_figwidth()))
+        )
+        fig.suptitle(wrapped, x=0.01, ha="left", size=9, weight="bold", color=INK, parse_math=False)
+    _fix_layout(fig)
+    if _OPTIONS.get().captions:
+        lines = "\n".join(textwrap.wrap(caption, int(CHARACTERS * fig.get_figwidth())))
+        fig.text(0, -0.06 / fig.get_figheight(), lines, va="top", size=7, color=INK, parse_math=False)
     return [
         _write(
             stem.with_suffix(".svg"),

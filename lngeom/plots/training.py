@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 from matplotlib.figure import Figure
 
+from lngeom.plots.axes import log_scale
 from lngeom.plots.style import COLOURS, figure, save
 from lngeom.training.tracker import Geometry
 
@@ -21,7 +22,7 @@ def training_geometry(
 ) -> Figure:
     """Norm, angle per step, effective learning rate and radial residual of every group, over the steps.
 
-    Dashed lines are the equilibria predicted for weight decay.
+    Dashed lines are the equilibria predicted for weight decay. Zeros are in a band below the logarithmic axes.
 
     Args:
         history: result of `read_geometry` for a tracker with `history=K`; or its results for every step, stacked by
@@ -42,15 +43,15 @@ def training_geometry(
         for axis, (name, label, predicted, log) in zip(axes.flat, _PANELS, strict=True):
             values = np.abs(curves[name])
             data[name] = {group: values[:, k] for k, group in enumerate(history.names)}
+            rest = np.full_like(values, np.nan) if predicted is None else np.abs(curves[predicted])
+            both = np.stack([values, rest])
+            place = log_scale(axis, both) if log and (both[np.isfinite(both)] > 0).any() else np.asarray
             for k, group in enumerate(history.names):
                 colour = COLOURS[k % len(COLOURS)]
-                axis.plot(steps, values[:, k], "-", color=colour, label=group)
-                if predicted is not None and np.isfinite(curves[predicted][:, k]).any():
-                    axis.plot(steps, curves[predicted][:, k], "--", color=colour, linewidth=0.9)
-                    data.setdefault(predicted, {})[group] = curves[predicted][:, k]
-            known = np.isfinite(values) & (values > 0)
-            if log and known.any():
-                axis.set_yscale("log")
+                axis.plot(steps, place(values[:, k]), "-", color=colour, label=group)
+                if predicted is not None and np.isfinite(rest[:, k]).any():
+                    axis.plot(steps, place(rest[:, k]), "--", color=colour, linewidth=0.9)
+                    data.setdefault(predicted, {})[group] = rest[:, k]
             if not np.isfinite(values).any():
                 axis.text(0.5, 0.5, "not recorded", transform=axis.transAxes, ha="center", va="center")
             axis.set(xlabel="step", ylabel=label)

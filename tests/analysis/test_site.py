@@ -170,6 +170,7 @@ def test_every_claim_is_of_a_section_and_listed_with_its_verdict():
 def test_every_figure_has_a_caption_and_a_command_that_exists():
     shown, known = gallery.captions(ROOT / "figures"), discover()
     assert {"table1", "lr_growth", "mnist"} <= set(shown)
+    assert shown["table1"].startswith("Table 1: 18 of 18 cells printed in the paper hold. ")
     assert "bench_tracker" not in shown  # measurements without a figure
     for name in shown:
         assert shown[name]

@@ -15,13 +15,13 @@ from typing import Any
 
 import jax
 import numpy as np
-from lngeom import plots
 from lngeom._files import check_writable, replacing
 from lngeom._interrupts import on_stop
+from lngeom.plots import style
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from analysis.experiments.learning_rate.figures import FIGURES
+from analysis.experiments.learning_rate.figures import save_part
 from analysis.experiments.learning_rate.networks import FULL, SMALL, Part, Sizes
 from analysis.experiments.learning_rate.parts import PARTS
 from analysis.experiments.locking import only_run
@@ -71,33 +71,6 @@ def compute(name: str, sizes: Sizes, folder: Path, progress: Callable | None = N
     return _arrays(results)
 
 
-def _rounded(value: Any) -> Any:
-    """Six digits are enough for a figure's data."""
-    if isinstance(value, dict):
-        return {k: _rounded(v) for k, v in value.items()}
-    if isinstance(value, np.ndarray) and value.dtype.kind == "f":
-        return np.array([float(f"{v:.6g}") for v in value.reshape(-1)]).reshape(value.shape)
-    return value
-
-
-def draw(name: str, results: Part, sizes: Sizes, out: Path) -> list[Path]:
-    """Draws a part and saves `out/NAME.{svg,png,json}`.
-
-    Args:
-        name: of the part.
-        results: its results.
-        sizes: it was run with.
-        out: folder of figures.
-
-    Returns:
-        The paths.
-    """
-    function, layout = FIGURES[name]
-    with plots.figure(**layout) as (fig, axes):
-        caption = function(results, axes)
-        return plots.save(fig, out / name, _rounded(results), caption=caption, configuration=asdict(sizes))
-
-
 def run(sizes: Sizes, out: Path, names: Sequence[str] = tuple(PARTS), console: Console | None = None) -> list[Path]:
     """Runs parts, or takes what is left of an earlier run, and draws them.
 
@@ -128,7 +101,7 @@ def run(sizes: Sizes, out: Path, names: Sequence[str] = tuple(PARTS), console: C
 
         for name in names:
             bar.update(overall, description=name)
-            written += draw(name, compute(name, sizes, folder, progress), sizes, out)
+            written += save_part(name, compute(name, sizes, folder, progress), asdict(sizes), out / name)
             bar.advance(overall)
     if set(names) == set(PARTS):
         shutil.rmtree(folder, ignore_errors=True)
@@ -142,11 +115,13 @@ def main() -> None:
     size.add_argument("--small", action="store_true", help="sizes that take minutes (default)")
     size.add_argument("--full", action="store_true", help="longer runs, more seeds, wider layers")
     parser.add_argument("--only", choices=list(PARTS), nargs="+", default=list(PARTS), help="run these parts only")
+    parser.add_argument("--no-caption", action="store_true", help="leave the captions out of the pictures")
     parser.add_argument("--out", type=Path, default=Path("figures"), help="folder of the figures")
     options = parser.parse_args()
     console = Console(stderr=True)
     try:
-        written = run(FULL if options.full else SMALL, options.out, options.only, console)
+        with style.options(captions=not options.no_caption):
+            written = run(FULL if options.full else SMALL, options.out, options.only, console)
     except ValueError as error:
         console.print(f"error: {error}", style="red", highlight=False, markup=False, soft_wrap=True)
         sys.exit(2)

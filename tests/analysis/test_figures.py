@@ -1,0 +1,430 @@
+"""Figures: one source of colours, titles that the data decide, zeros in a band, captions that can be left out."""
+
+import ast
+import json
+import re
+import shutil
+import sys
+from pathlib import Path
+
+import matplotlib.colors
+import numpy as np
+import pytest
+from analysis.__main__ import main as analysis_main
+from analysis.benchmarks import bench_fisher
+from analysis.experiments import drawing, layer_audit, neuron_blocks, recurrent_stability
+from analysis.experiments.learning_rate import figures as lr
+from lngeom import plots, studies
+from lngeom.plots import geometry, invariance, style
+from lngeom.plots.axes import ZERO
+from lngeom.plots.style import COLOUR_OF, method_of
+from matplotlib.image import imread
+
+from analysis import figures
+
+ROOT = Path(__file__).parents[2]
+STORED = ROOT / "figures"
+NAMES = sorted({*figures.DRAWINGS, *figures.EXPERIMENTS})
+OPEN = {"COLOURS"}
+"""Colours of series that are no method, for `lngeom.plots` alone."""
+
+ARGUMENTS = {"color", "c", "colors", "facecolor", "edgecolor", "markerfacecolor", "markeredgecolor", "ecolor"}
+FORMAT = re.compile(r"[-.:,ov^<>sp*hH+xXDd|_\d]*[bgrcmykw][-.:,ov^<>sp*hH+xXDd|_\d]*")
+AREAS = {"fill_between", "axvspan", "axhspan", "axvline", "axhline"}
+DRAWING = {"plot", "loglog", "semilogx", "semilogy", "errorbar", "bar", "scatter"}
+
+
+def stray(source):
+    """Colours that a module names itself."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            if re.fullmatch(r"#[0-9a-fA-F]{3,8}", node.value):
+                found.append(node.value)
+        elif (isinstance(node, ast.Attribute) and node.attr in OPEN) or (
+            isinstance(node, ast.Name) and node.id in OPEN
+        ):
+            found.append(ast.unparse(node))
+        elif isinstance(node, ast.Dict):
+            pairs = zip(node.keys, node.values, strict=True)
+            found += [_text(v) for k, v in pairs if _text(k) in ARGUMENTS and _is_colour(v)]
+        elif isinstance(node, ast.Call):
+            found += [_text(k.value) for k in node.keywords if k.arg in ARGUMENTS and _is_colour(k.value)]
+            if isinstance(node.func, ast.Attribute) and node.func.attr in DRAWING:
+                found += [text for a in node.args if (text := _text(a)) and FORMAT.fullmatch(text)]
+    return found
+
+
+def unstated(source):
+    """Lines of a module at which something is drawn without a colour, so that its position decides."""
+    calls = [n for n in ast.walk(ast.parse(source)) if isinstance(n, ast.Call) and isinstance(n.func, ast.Attribute)]
+    drawing_calls = [n for n in calls if isinstance(n.func, ast.Attribute) and n.func.attr in {*DRAWING, *AREAS}]
+    return [n.lineno for n in drawing_calls if not {k.arg for k in n.keywords} & {*ARGUMENTS, None}]
+
+
+def _text(node):
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else None
+
+
+def _is_colour(node):
+    return (text := _text(node)) is not None and text != "none" and matplotlib.colors.is_color_like(text)
+
+
+def drawing_modules():
+    """Modules that draw, except the two of the package that give colours to series that are no method."""
+    own = {ROOT / "lngeom/plots" / name for name in ("style.py", "training.py", "__init__.py")}
+    paths = [*(ROOT / "lngeom/plots").glob("*.py"), *(ROOT / "analysis").rglob("*.py")]
+    return [p for p in paths if p not in own and "plots" in p.read_text(encoding="utf-8")]
+
+
+@pytest.fixture(scope="module")
+def drawn():
+    """Name → figure and what was saved with it, of all figures, drawn from the stored data and not written."""
+    found = {}
+
+    def keep(fig, stem, data, **words):
+        found[Path(stem).name] = fig, data, words
+        return []
+
+    with pytest.MonkeyPatch.context() as patched:
+        for module in (geometry, invariance, plots):
+            patched.setattr(module, "save", keep)
+        for name in NAMES:
+            figures.redraw(name, STORED)
+    return found
+
+
+def lines(fig):
+    return [line for axis in fig.axes for line in axis.lines]
+
+
+def foreign_colours(fig):
+    """Colours of lines and areas that are neither a method's nor one of the greys."""
+    known = {*COLOUR_OF.values(), style.INK, style.GUIDE, style.PALE, *style.ANSWERS.values()}
+    known = {matplotlib.colors.to_hex(c) for c in known}
+    axes = [axis for axis in fig.axes if axis.get_label() != "<colorbar>"]
+    used = [line.get_color() for axis in axes for line in axis.lines]
+    used += [colour for axis in axes for area in axis.collections for colour in area.get_facecolor()]
+    return {matplotlib.colors.to_hex(colour) for colour in used} - known
+
+
+def miscoloured(fig):
+    """Labels of lines that name a method and have another colour."""
+    found = []
+    for line in lines(fig):
+        label = str(line.get_label())
+        named = method_of(label) if method_of(label) != "none" else label
+        if named in COLOUR_OF and matplotlib.colors.to_hex(line.get_color()) != COLOUR_OF[named]:
+            found.append(label)
+    return found
+
+
+def outside(fig):
+    """Coordinates on logarithmic axes that cannot be drawn, or that are below the axis."""
+    found = []
+    for line in lines(fig):
+        for along, values in (("x", line.get_xdata()), ("y", line.get_ydata())):
+            axis = line.axes
+            limit = getattr(axis, f"get_{along}lim")()[0]
+            if getattr(axis, f"get_{along}scale")() == "log" and line.get_transform() == axis.transData:
+                values = np.asarray(values, float)
+                found += [v for v in values[np.isfinite(values)] if v <= 0 or (v < 0.999 * limit and axis.patches)]
+    return found
+
+
+def bands(fig):
+    return [patch for axis in fig.axes for patch in axis.patches if patch.get_gid() == ZERO]
+
+
+def test_colours_come_from_one_place():
+    modules = drawing_modules()
+    assert len(modules) > 15
+    assert not {str(p): found for p in modules if (found := stray(p.read_text(encoding="utf-8")))}
+    figures_of_methods = [p for p in modules if p.parent.name != "tutorials"]
+    assert not {str(p): found for p in figures_of_methods if (found := unstated(p.read_text(encoding="utf-8")))}
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        'axis.plot(x, y, color="#d55e00")',
+        'axis.plot(x, y, "k:")',
+        'axis.plot(x, y, color="0.6")',
+        'axis.fill_between(x, y, z, color="red")',
+        'axis.plot(x, y, c="C1")',
+        "axis.plot(x, y, color=plots.COLOURS[1])",
+        'look = {"color": "black"}',
+    ],
+)
+def test_a_stray_colour_is_seen(source):
+    assert stray(source)
+
+
+def test_a_line_without_a_colour_is_seen():
+    assert unstated('axis.plot(x, y, "-", label="SGD")') == [1]
+    assert not unstated("axis.plot(x, y, **look)")
+
+
+@pytest.mark.parametrize("source", ['axis.plot(x, y, "--", color=COLOUR_OF["SGD"])', 'axis.plot(x, y, "o")'])
+def test_a_colour_of_the_project_and_a_marker_are_no_stray_colours(source):
+    assert not stray(source)
+
+
+def test_methods_of_a_group_have_different_colours():
+    for group in (style.NORMALIZERS, style.OPTIMIZERS, style.LIBRARIES):
+        assert len(set(group.values())) == len(group)
+    assert not set(style.NORMALIZERS.values()) & set(style.OPTIMIZERS.values())
+    assert set(style.DASHES) == set(style.MARKERS) == set(style.NORMALIZERS)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_figure_has_the_methods_colours_and_nothing_off_its_axes(drawn, name):
+    fig, _, _ = drawn[name]
+    assert fig.axes
+    assert not foreign_colours(fig)
+    assert not miscoloured(fig)
+    assert not outside(fig)
+
+
+def test_another_colour_and_a_zero_off_the_band_are_seen(drawn):
+    fig, _, _ = drawn["line_elements"]
+    line = next(line for line in lines(fig) if line.get_label() == "layer norm, Eq. 33")
+    line.set_color(COLOUR_OF["batch norm"])
+    assert miscoloured(fig) == ["layer norm, Eq. 33"]
+    line.set_color("#123456")
+    assert foreign_colours(fig) == {"#123456"}
+    line.set_color(COLOUR_OF["layer norm"])
+    kept = line.get_ydata()
+    line.set_ydata([0.0, *kept[1:]])
+    assert outside(fig)
+    line.set_ydata(kept)
+    assert not outside(fig)
+
+
+@pytest.mark.parametrize("name", ["printed_against_exact", "line_elements", "spectra", "lr_growth", "layer_audit"])
+def test_figures_with_zeros_have_a_band_for_them(drawn, name):
+    assert bands(drawn[name][0])
+
+
+def test_zeros_of_the_line_elements_are_in_the_band(drawn):
+    fig, data, _ = drawn["line_elements"]
+    zero = data["values"]["logistic"]["standard, Eq. 35 printed"]
+    assert not np.any(zero)
+    line = next(line for line in fig.axes[1].lines if line.get_label() == "standard, Eq. 35 printed")
+    (band,) = (patch for patch in fig.axes[1].patches if patch.get_gid() == ZERO)
+    bottom, top = band.get_y(), band.get_y() + band.get_height()
+    assert np.all((line.get_ydata() > bottom) & (line.get_ydata() < top))
+    positive = [v for curves in data["values"].values() for values in curves.values() for v in np.abs(values) if v > 0]
+    assert top < min(positive)
+    ticks = dict(zip(fig.axes[1].yaxis.get_major_locator()(), fig.axes[1].yaxis.get_major_formatter().seq, strict=True))
+    assert [bottom < place < top for place, label in ticks.items() if label == "0"] == [True]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_stored_figures_have_the_title_that_their_data_give(drawn, name):
+    stored = json.loads((STORED / f"{name}.json").read_text(encoding="utf-8"))
+    assert stored["title"] == drawn[name][2]["title"]
+    assert len(stored["title"]) > 20
+    assert stored["caption"] == drawn[name][2]["caption"]
+
+
+@pytest.mark.parametrize("name", sorted({*NAMES} - {"table1", "extended"}))
+def test_curves_are_medians_with_bands_or_the_caption_says_why_not(drawn, name):
+    assert re.search(r"[Mm]edian|no band|One run each", drawn[name][2]["caption"])
+
+
+def test_every_figure_that_is_stored_is_drawn_again_from_its_data():
+    stored = {p.stem for p in STORED.glob("*.svg")}
+    assert stored == set(NAMES)
+
+
+def test_panels_of_one_scale_have_equal_limits(drawn):
+    for name in ("mnist", "order_embeddings", "rows_of_digits", "lr_gain_magnitude", "lr_edge_of_stability"):
+        fig, _, _ = drawn[name]
+        assert len({axis.get_ylim() for axis in fig.axes}) == 1, name
+        assert len(fig.legends) == 1, name
+        assert not any(axis.get_legend() for axis in fig.axes), name
+
+
+def document(name):
+    return json.loads((STORED / f"{name}.json").read_text(encoding="utf-8"))["data"]
+
+
+def study(name):
+    kinds = {"printed_against_exact": studies.PrintedAgainstExact, "block_scaling": studies.BlockScaling}
+    kinds |= {"line_elements": studies.LineElements, "spectra": studies.Spectra}
+    return kinds[name](**figures.arrays(document(name)))
+
+
+def test_the_titles_of_tables_count_what_the_cells_say():
+    table = document("table1")["table"]
+    assert invariance.invariance_title(table) == "Table 1: 18 of 18 cells printed in the paper hold"
+    table["rows"][0]["cells"][0]["says"] = "no"
+    assert "17 of 18" in invariance.invariance_title(table)
+    assert invariance.agreement("bn", "weight_matrix_rescaling", table["rows"][0]["cells"][0]) == "✗"
+    extended = document("extended")["table"]
+    assert "20 up to the sign" in invariance.invariance_title(extended)
+    row = next(row for row in extended["rows"] if row["name"] == "rms")
+    assert invariance.agreement("rms", "dataset_rescaling", row["cells"][3]) == ""
+
+
+def test_the_titles_of_studies_follow_their_numbers():
+    found = study("printed_against_exact")
+    assert "rank 64 of 64, the exact one 57" in geometry.printed_against_exact_title(found)
+    found.exact_spectrum[:] = 1.0
+    found.spectral_error[:, -1] = 0.01
+    title = geometry.printed_against_exact_title(found)
+    assert "the exact one 64" in title
+    assert "0.01 at width 64" in title
+
+    found = study("block_scaling")
+    for exponents in found.exponents.values():
+        exponents[next(iter(exponents))] = -1.0
+    assert "power −1.00: twice the norm leaves 50 %" in geometry.block_scaling_title(found)
+
+    found = study("line_elements")
+    assert "does not change" in geometry.line_elements_title(found)
+    found.values["logistic"]["layer norm, Eq. 33"][0] /= 3
+    assert "changes 3-fold" in geometry.line_elements_title(found)
+
+    found = study("spectra")
+    found.eigenvalues["RMS norm"][-1] = 1.0
+    assert "64 (RMS norm)" in geometry.spectra_title(found)
+
+
+@pytest.mark.parametrize(
+    ("title", "name", "change", "expected"),
+    [
+        (
+            lr.doubling_title,
+            "lr_doubling",
+            lambda d: d["blocks"].update({"w–w": 1 / np.asarray(d["factor"])}),
+            "leaves 50 %",
+        ),
+        (lr.equivalence_title, "lr_equivalence", lambda d: d["muon"]["equivalent"].fill(0.3), "within 0.3;"),
+        (lr.exponential_title, "lr_exponential", lambda d: d["sgd"]["difference"].fill(0.2), "at most 0.2"),
+        (lr.growth_title, "lr_growth", lambda d: d["MLP, SGD"]["norm/w1"][:, -1].fill(1e-9), "−100"),
+        (lr.equilibrium_title, "lr_equilibrium", lambda d: d["walk, sgd"]["angle"].fill(0.5), "settles at 0.50–1.00"),
+        (
+            lr.gain_magnitude_title,
+            "lr_gain_magnitude",
+            lambda d: d["gain of layer norm, inputs × 10"].__imul__(2),
+            "changes the loss by up to 100 %",
+        ),
+        (
+            lr.edge_of_stability_title,
+            "lr_edge_of_stability",
+            lambda d: d["ηλ = 1e-03"]["sharpness"].fill(0.1),
+            "medians of 0.1–3.4, and is above 2, the edge of stability, at 0–",
+        ),
+        (
+            lr.fisher_spectra_title,
+            "lr_fisher_spectra",
+            lambda d: d["ln"]["effective rank"].fill(120),
+            "Training changes",
+        ),
+        (
+            recurrent_stability.title,
+            "recurrent_stability",
+            lambda d: d["layer norm"]["lyapunov"].fill(-2),
+            "and −2 with layer norm",
+        ),
+        (
+            neuron_blocks.title,
+            "neuron_blocks",
+            lambda d: [stages["trained"].update(frobenius=0.0) for k, stages in d.items() if k != "dampings"],
+            "miss 0 %",
+        ),
+        (
+            layer_audit.title,
+            "layer_audit",
+            lambda d: [row.update(deviations=[1.0]) for row in d["rows"]],
+            "no layer changes",
+        ),
+        (bench_fisher.times_title, "bench_fisher", lambda d: d["product-S"].update(somax=1e-9), "takes 5·10⁻⁶–"),
+        (bench_fisher.cost_title, "fisher_cost", lambda d: d["samples"]["1000000"].update(product=1.0), "take 1600"),
+    ],
+)
+def test_a_title_changes_with_what_the_data_say(title, name, change, expected):
+    data = figures.arrays(document(name)) if name != "layer_audit" else document(name)
+    assert expected not in title(data)
+    change(data)
+    assert expected in title(data)
+
+
+def comparison(treated, baseline, median, target=None, seeds=None):
+    seeds = [median] * 5 if seeds is None else seeds
+    row = {"treated": treated, "baseline": baseline, "measure": "speed", "metric": "test NLL"}
+    return row | {"median": median, "seeds": seeds, "target": target}
+
+
+def test_the_finding_of_an_experiment_is_in_its_comparisons():
+    slower = [comparison("LN", "baseline", 1.5)]
+    assert drawing.finding(slower) == "Layer norm reaches the best test NLL of no normalization in 150 % of its steps"
+    both = [comparison("LN", "none", 0.5, 0.1), comparison("LN", "BN", 1.2, 0.1, [0.9, 1.2, 1.3])]
+    assert drawing.finding(both) == (
+        "Layer norm reaches test NLL 0.1 in 50 % of the steps of no normalization and 120 % (seeds disagree) of the "
+        "steps of batch norm"
+    )
+    two = [comparison("LN", "none", 0.5, 0.1), comparison("BN", "none", 0.7, 0.1)]
+    assert drawing.finding(two) == (
+        "Layer norm reaches test NLL 0.1 in 50 % of the steps of no normalization; batch norm in 70 % of the steps of "
+        "no normalization"
+    )
+    assert drawing.finding([slower[0] | {"measure": "best"}]) == ""
+
+
+def test_arms_of_the_same_method_differ_by_their_dashes():
+    found = style.lines_of(["LSTM", "BN-LSTM", "BN-everywhere", "LN-LSTM", "LN-LSTM, gain 0.1"])
+    assert len({(look["color"], str(look["linestyle"])) for look in found.values()}) == 5
+    assert found["BN-LSTM"]["color"] == found["BN-everywhere"]["color"] == COLOUR_OF["batch norm"]
+
+
+def heights(folder):
+    return {p.stem: imread(p).shape[0] for p in folder.glob("*.png")}
+
+
+def test_captions_can_be_left_out_of_the_pictures(tmp_path, monkeypatch):
+    for name in ("with", "without"):
+        (tmp_path / name).mkdir()
+        shutil.copy(STORED / "table1.json", tmp_path / name)
+        shutil.copy(STORED / "draw.json", tmp_path / name)
+        shutil.copytree(STORED / "draw", tmp_path / name / "draw")
+        extra = ["--no-caption"] if name == "without" else []
+        monkeypatch.setattr(sys, "argv", ["figures", "--redraw", "table1", "--out", str(tmp_path / name), *extra])
+        figures.main()
+        monkeypatch.setattr(sys, "argv", ["analysis", "draw", "--redraw", "--out", str(tmp_path / name), *extra])
+        analysis_main()
+    long, short = heights(tmp_path / "with"), heights(tmp_path / "without")
+    assert all(short[name] < long[name] for name in ("table1", "draw"))
+    for name in ("table1", "draw"):
+        first, second = ((tmp_path / k / f"{name}.json").read_text() for k in ("with", "without"))
+        assert first == second
+        assert json.loads(first)["caption"]
+
+
+def test_the_command_line_leaves_captions_out(tmp_path, monkeypatch):
+    from lngeom.cli import app
+    from typer.testing import CliRunner
+
+    (tmp_path / "report.json").write_text(json.dumps({"tables": [document("table1")["table"]]}))
+    monkeypatch.setattr(studies, "ALL", ())
+    for name, extra in (("with", []), ("without", ["--no-caption"])):
+        arguments = ["figures", "--out", str(tmp_path / name), "--report", str(tmp_path), *extra]
+        assert CliRunner().invoke(app, arguments).exit_code == 0
+    assert heights(tmp_path / "without")["table1"] < heights(tmp_path / "with")["table1"]
+
+
+def test_a_figure_that_cannot_be_drawn_again_is_one_error(tmp_path):
+    with pytest.raises(ValueError, match=r"table1\.json is missing or damaged"):
+        figures.redraw("table1", tmp_path)
+    with pytest.raises(ValueError, match="no figure 'other'"):
+        figures.redraw("other", STORED)
+
+
+def test_a_redrawn_figure_keeps_the_versions_of_its_computation(tmp_path):
+    stored = json.loads((STORED / "table1.json").read_text(encoding="utf-8"))
+    stored["versions"]["jax"] = "0.0.1"
+    (tmp_path / "table1.json").write_text(json.dumps(stored))
+    figures.redraw("table1", tmp_path)
+    assert json.loads((tmp_path / "table1.json").read_text(encoding="utf-8")) == stored
