@@ -25,6 +25,10 @@ SCHEMA = "lngeom.report/1"
 PACKAGES = ("jax", "jaxlib", "numpy", "scipy", "equinox", "sympy", "scikit-learn")
 
 
+_TREATING = frozenset(id for statement in STATEMENTS for id in statement.claims)
+"""Ids of the claims that treat a statement of the paper; the others are additions to it."""
+
+
 def document(outcomes: Sequence[Outcome], dataset: Dataset, seed: int) -> dict[str, Any]:
     """The report as plain data.
 
@@ -81,24 +85,30 @@ def _version(name: str) -> str:
 def _outcome(outcome: Outcome) -> dict[str, Any]:
     claim = outcome.claim
     context = {"context": asdict(claim.context)} if claim.context else {}
-    return context | {
-        "id": claim.id,
-        "topic": claim.topic,
-        "source": claim.source,
-        "statement": claim.statement,
-        "formula": claim.formula,
-        "assumptions": list(claim.assumptions),
-        "expected": claim.expected.value,
-        "verdict": outcome.verdict.value,
-        "strength": outcome.strength.value,
-        "as_recorded": outcome.as_recorded,
-        "correction": claim.correction,
-        "why_numeric": claim.why_numeric if outcome.strength.value == "numeric" else "",
-        "error": outcome.error,
-        "reasons": list(outcome.reasons),
-        "seconds": round(outcome.seconds, 3),
-        "evidence": [_evidence(e) for e in outcome.evidence],
-    }
+    erratum = {"erratum": asdict(claim.erratum)} if claim.erratum else {}
+    return (
+        context
+        | erratum
+        | {
+            "id": claim.id,
+            "topic": claim.topic,
+            "source": claim.source,
+            "origin": "paper" if claim.id in _TREATING else "added",
+            "statement": claim.statement,
+            "formula": claim.formula,
+            "assumptions": list(claim.assumptions),
+            "expected": claim.expected.value,
+            "verdict": outcome.verdict.value,
+            "strength": outcome.strength.value,
+            "as_recorded": outcome.as_recorded,
+            "correction": claim.correction,
+            "why_numeric": claim.why_numeric if outcome.strength.value == "numeric" else "",
+            "error": outcome.error,
+            "reasons": list(outcome.reasons),
+            "seconds": round(outcome.seconds, 3),
+            "evidence": [_evidence(e) for e in outcome.evidence],
+        }
+    )
 
 
 def _evidence(evidence: Evidence) -> dict[str, Any]:

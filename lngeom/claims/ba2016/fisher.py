@@ -30,6 +30,7 @@ from lngeom.claims import (
 )
 from lngeom.claims.compared import compared
 from lngeom.claims.context import Context
+from lngeom.claims.erratum import Consequence, Erratum
 from lngeom.claims.evidence import Evidence
 from lngeom.claims.problem import TITLES, Case
 from lngeom.information import FisherOperator, fisher, reference
@@ -132,6 +133,7 @@ def certified(
         ),
         otherwise="As printed, for one x, it is refuted: F is a mean over x.",
     ),
+    erratum=Erratum(Consequence.NOTATION, "Eq. 8 lacks the expectation over x on its left side."),
     expected=Verdict.CONDITIONAL,
 )
 def equation_8(problem: Problem):
@@ -411,6 +413,9 @@ def equation_9_proof() -> Proof:
         ),
         otherwise="For the parameters themselves it is refuted for layer norm: F is singular along vec(W).",
     ),
+    erratum=Erratum(
+        Consequence.CONCLUSION, "The metric is degenerate on the parameters: along some directions no output moves."
+    ),
     expected=Verdict.CONDITIONAL,
 )
 def riemannian(problem: Problem):
@@ -504,6 +509,7 @@ def riemannian_proof() -> Proof:
             "does not depend on them."
         ),
     ),
+    erratum=Erratum(Consequence.NOTATION, "The log-partition function of Eq. 10 is η, not c."),
     expected=Verdict.REFUTED,
     correction="η(·) is the log-partition function; c(y, φ) is the logarithm of the base measure.",
 )
@@ -877,6 +883,7 @@ def equation_13_14_wn_proof() -> Proof:
         ),
         otherwise="If only batch norm and weight norm are meant, it holds (equation.13_14.bn, equation.13_14.wn).",
     ),
+    erratum=Erratum(Consequence.CONCLUSION, "Eqs. 13 and 14 are not the Fisher matrix of layer norm."),
     expected=Verdict.REFUTED,
     correction=(
         "μ and σ depend on every row of W. The weight blocks are E[σ⁻² (Π D_g Λ D_g Π)_ij x xᵀ] with Π = I − 11ᵀ/H − "

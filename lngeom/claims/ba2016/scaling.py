@@ -14,6 +14,7 @@ from lngeom._types import GLMParameters
 from lngeom.claims import Problem, Role, Verdict, agree, claim, differ, proves
 from lngeom.claims.ba2016.fisher import SMALL, automatic
 from lngeom.claims.context import Context
+from lngeom.claims.erratum import Consequence, Erratum
 from lngeom.claims.problem import TITLES
 from lngeom.information import fisher
 from lngeom.symbolic.actions import DELTA
@@ -238,6 +239,7 @@ def no_power_law_ln_proof() -> Proof:
             "sentence holds."
         ),
     ),
+    erratum=Erratum(Consequence.CONCLUSION, "Weights of twice the norm have ¼ of the curvature, not ½."),
     expected=Verdict.REFUTED,
     correction=(
         "By 1/4, for one w_i under batch and weight norm, and for all of W under layer and RMS norm too: the diagonal "

@@ -25,6 +25,7 @@ from lngeom.claims import (
     vanishes,
 )
 from lngeom.claims.context import Context
+from lngeom.claims.erratum import Consequence, Erratum
 from lngeom.claims.evidence import Evidence
 from lngeom.claims.problem import NORMALIZERS, TITLES, Case
 from lngeom.claims.registry import Claim, register
@@ -225,6 +226,7 @@ def equation_3_proof() -> Proof:
         ),
         otherwise="In order, it is refuted: each method would have the other's statistics.",
     ),
+    erratum=Erratum(Consequence.NOTATION, "Section 5.1 names Eqs. 2 and 3 in the wrong order."),
     expected=Verdict.CONDITIONAL,
 )
 def references_swapped(problem: Problem):
@@ -503,6 +505,9 @@ def equation_7_proof() -> Proof:
         verdict="Weight norm is not invariant, and Table 1 has “No” in this cell. Batch norm and layer norm are.",
         otherwise="If only the methods that Table 1 marks as invariant are meant, it holds and repeats the table.",
     ),
+    erratum=Erratum(
+        Consequence.SENTENCE, "Weight norm is not invariant to re-scaling the dataset; Table 1 says so itself."
+    ),
     expected=Verdict.REFUTED,
     correction="Not weight norm, as Table 1 itself says: z becomes gδŵᵀx + b. Batch and layer norm are.",
 )
@@ -563,6 +568,9 @@ def all_methods_dataset_rescaling_proof() -> Counterexample:
             "(equation.7)."
         ),
         otherwise="If the features are the summed inputs, a → a + c1, it holds.",
+    ),
+    erratum=Erratum(
+        Consequence.SENTENCE, "Layer norm is invariant to a shift of the summed inputs, not to a shift of the features."
     ),
     expected=Verdict.REFUTED,
     correction=(
