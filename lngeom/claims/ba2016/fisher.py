@@ -40,7 +40,7 @@ from lngeom.nullspace import predicted_nullspace
 from lngeom.numerics import decide_rank
 from lngeom.symbolic.jacobian import GAIN, LAYER, RADIAL, SHIFTS, along, null_step, rows_alone
 from lngeom.symbolic.layers import BATCH_NORM, LAYER_NORM, RMS_NORM, WEIGHT_NORM, Method
-from lngeom.symbolic.proof import Assumption, Counterexample, Proof, Step, equality, expanded, fact, matrix
+from lngeom.symbolic.proof import Assumption, Counterexample, Proof, Step, changed, equality, expanded, fact, matrix
 from lngeom.symbolic.sums import D, Field, H, N, d, derivative, e, field, i, k, mean, n, total
 
 TOPIC = "fisher"
@@ -933,16 +933,23 @@ def equation_13_14_ln(problem: Problem):
     yield same_integer(what, int(certain[0]) - int(certain[1]), 1, role=Role.CORRECTS)
 
 
-def weight_blocks(u: sp.Matrix) -> tuple[Expr, Expr]:
-    """Exact and printed ww block of unit 1, for one input x = 1 and u = Wx, with Λ = I and g = 1.
+def weight_matrices(u: sp.Matrix) -> tuple[sp.Matrix, sp.Matrix]:
+    """Exact and printed ww part, unit by unit, for one input x = 1 and u = Wx, with Λ = I and g = 1.
 
-    The exact block is the squared velocity of all outputs while w_1 moves; the printed one is that of its own output.
+    With J_kl the velocity of output k while w_l moves, the exact matrix is JᵀJ. The printed one is diagonal, since
+    Λ is, and has the square of J_ll alone.
     """
-    t = sp.Symbol("t", real=True)
-    moving = sp.Matrix([[u[l] + (t if l == 0 else 0)] for l in range(len(u))])
-    velocities = [sp.radsimp(n.diff(t).subs(t, 0)) for n in LAYER_NORM.exactly(moving, matrix([[1]]))]
-    squares = [sp.radsimp(sp.expand(velocity**2)) for velocity in velocities]
-    return sp.Add(*squares), squares[0]
+    moves = sp.symbols(f"t:{len(u)}", real=True)
+    outputs = LAYER_NORM.exactly(u + sp.Matrix(moves), matrix([[1]]))
+    velocities = outputs.T.jacobian(moves).subs(dict.fromkeys(moves, 0)).applyfunc(sp.radsimp)
+    exact = (velocities.T * velocities).applyfunc(lambda value: sp.radsimp(sp.expand(value)))
+    return exact, sp.diag(*(sp.radsimp(sp.expand(velocities[l, l] ** 2)) for l in range(len(u))))
+
+
+def weight_blocks(u: sp.Matrix) -> tuple[Expr, Expr]:
+    """Exact and printed ww block of unit 1."""
+    exact, printed = weight_matrices(u)
+    return exact[0, 0], printed[0, 0]
 
 
 def stated_blocks(u: sp.Matrix) -> tuple[Expr, Expr]:
@@ -994,11 +1001,13 @@ def equation_13_14_ln_proof() -> Counterexample:
         ),
         (Assumption("positive scale", r"\sigma > 0"),),
     )
-    return Counterexample(
+    return changed(
         "equation.13_14.ln",
         r"\bar F_{w_iw_i} = E\left[\lambda_i\,g_i^2\sigma^{-2}\chi_i\chi_i^\top\right]",
-        SMALL,
-        lambda values: weight_blocks(values["W"] * values["x"]),
         "Gaussian outputs, g = 1: the ww block of the first unit, exact (left) and printed (right).",
-        correct,
+        lambda values: weight_matrices(values["W"] * values["x"])[1],
+        lambda values: weight_matrices(values["W"] * values["x"])[0],
+        SMALL,
+        correction=correct,
+        names=(r"\bar F_{ww}\text{ as printed}", r"\bar F_{ww}"),
     )

@@ -251,6 +251,7 @@ def references_swapped_proof() -> Proof:
         lambda v: BATCH_NORM.exactly(v["W"], v["X"]),
         lambda v: LAYER_NORM.exactly(v["W"], v["X"]),
         {"W": matrix([[1, 0], [0, 1], [1, 1]]), "X": matrix([[1, 0], [0, 1], [3, 2]])},
+        names=(r"n\text{ by Eq. 2}", r"n\text{ by Eq. 3}"),
     )
     return Proof(
         "text.references_swapped",
@@ -771,6 +772,7 @@ def bias_before_norm_proof() -> Proof:
         lambda v: exactly(v, 1),
         lambda v: exactly(v, v[r"\delta"]),
         {"W": matrix([[1, 0], [0, 0], [0, 0]]), "X": matrix([[1, 0]]), "c": matrix([[0], [1], [0]]), r"\delta": 2},
+        names=(r"\mathrm{LN}(Wx + c)", r"\mathrm{LN}(\delta Wx + c)"),
     )
     return Proof(
         "text.bias_before_norm",
