@@ -43,7 +43,8 @@ def document(outcomes: Sequence[Outcome], dataset: Dataset, seed: int) -> dict[s
     counts = Counter(o.verdict for o in outcomes)
     return {
         "schema": SCHEMA,
-        "paper": {"title": paper.TITLE, "authors": list(paper.AUTHORS), "arxiv": paper.ARXIV},
+        "paper": {"title": paper.TITLE, "authors": list(paper.AUTHORS), "year": paper.YEAR, "arxiv": paper.ARXIV},
+        "repository": _repository(),
         "seed": seed,
         "versions": {"lngeom": __version__} | {name: _version(name) for name in PACKAGES},
         "data": {
@@ -73,6 +74,16 @@ def document(outcomes: Sequence[Outcome], dataset: Dataset, seed: int) -> dict[s
         "tables": tables(outcomes),
         "claims": [_outcome(o) for o in outcomes],
     }
+
+
+def _repository() -> str:
+    """The address of lngeom's repository, where its package names one."""
+    try:
+        named = importlib.metadata.metadata("lngeom").get_all("Project-URL") or []
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+    addresses = dict(entry.split(", ", 1) for entry in named)
+    return addresses.get("Repository", "")
 
 
 def _version(name: str) -> str:

@@ -245,7 +245,8 @@ class Counterexample:
         text: what the two sides are.
         correction: a proof of what is true instead.
         establishes: what it says about the claim it is evidence of.
-        changes: computes, from the instance, matrices to be shown side by side. The two sides are entries of the last.
+        changes: computes, from the instance, matrices to be shown side by side. The two sides are entries of the last
+            pair.
     """
 
     name: str
@@ -293,7 +294,7 @@ class Counterexample:
             raise ProofError(f"not a counterexample to {self.name}: both sides are {self.left}")
         if self.changes:
             last = self.changes(self.instance)[-1]
-            if (self.left, self.right) not in zip(last.after, last.before, strict=True):
+            if (self.left, self.right) not in zip(last.before, last.after, strict=True):
                 raise ProofError(f"{self.name}: {self.left} and {self.right} are no entries of what is shown")
 
     def to_latex(self) -> str:
@@ -356,7 +357,7 @@ def changed(
         name,
         statement,
         instance,
-        lambda v: (sp.sympify(after(v))[entry], sp.sympify(before(v))[entry]),
+        lambda v: (sp.sympify(before(v))[entry], sp.sympify(after(v))[entry]),
         text,
         correction,
         changes=lambda v: (Change(names, sp.sympify(before(v)), sp.sympify(after(v))),),

@@ -68,7 +68,7 @@ def counterexample(
 
     def sides(values) -> tuple[Expr, Expr]:
         outputs = changes(values)[-1]
-        return outputs.after[sample, unit], outputs.before[sample, unit]
+        return outputs.before[sample, unit], outputs.after[sample, unit]
 
     instance: dict[str, Any] = {"W": sp.ImmutableMatrix(W), "X": sp.ImmutableMatrix(X), r"\epsilon": eps}
     if isinstance(column.scale, str):
@@ -80,7 +80,7 @@ def counterexample(
         rf"n\left(W', X'\right) = n(W, X)\quad\text{{for}}\quad {column.action}",
         instance,
         sides,
-        f"n of unit {unit + 1} and sample {sample + 1} after (left) and before (right) the {column.title.lower()}.",
+        f"n of unit {unit + 1} and sample {sample + 1} before (left) and after (right) the {column.title.lower()}.",
         correction,
         changes=changes,
     )

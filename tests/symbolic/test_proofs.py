@@ -69,7 +69,7 @@ def test_what_a_counterexample_shows_are_the_sides_that_it_compares():
         return lambda v: (Change(("A", "A'"), sp.Matrix([[v["A"]]]), sp.Matrix([[entry]])),)
 
     def sides(v):
-        return v["A"] + 1, v["A"]
+        return v["A"], v["A"] + 1
 
     assert Counterexample("x", "x", {"A": 1}, sides, changes=shown(2)).changes
     with pytest.raises(ProofError, match="no entries of what is shown"):

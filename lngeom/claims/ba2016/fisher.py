@@ -1004,7 +1004,7 @@ def equation_13_14_ln_proof() -> Counterexample:
     return changed(
         "equation.13_14.ln",
         r"\bar F_{w_iw_i} = E\left[\lambda_i\,g_i^2\sigma^{-2}\chi_i\chi_i^\top\right]",
-        "Gaussian outputs, g = 1: the ww block of the first unit, exact (left) and printed (right).",
+        "Gaussian outputs, g = 1: the ww block of the first unit, printed (left) and exact (right).",
         lambda values: weight_matrices(values["W"] * values["x"])[1],
         lambda values: weight_matrices(values["W"] * values["x"])[0],
         SMALL,

@@ -335,8 +335,8 @@ def factor_half_proof() -> Counterexample:
     return changed(
         "text.factor_half",
         r"F_{w_1w_1}(2w_1) = \tfrac12 F_{w_1w_1}(w_1)",
-        "Batch norm, Gaussian outputs, g = 1: an entry of the block of w_1 with w_1 doubled (left), and half of it "
-        "before (right).",
+        "Batch norm, Gaussian outputs, g = 1: half of an entry of the block of w_1 (left), and the entry with w_1 "
+        "doubled (right).",
         lambda v: own_block(BATCH_NORM, v["W"], v["X"]) / 2,
         lambda v: own_block(BATCH_NORM, first_row_times(2, v["W"]), v["X"]),
         {"W": matrix([[1, 1], [1, -1]]), "X": matrix([[1, 0], [0, 1], [0, 0]])},

@@ -247,7 +247,7 @@ def references_swapped_proof() -> Proof:
     in_order = changed(
         "text.references_swapped, read in order",
         r"\text{layer norm's }\mu\text{ is that of Eq. 2, batch norm's that of Eq. 3}",
-        "The normalized first unit of the first case by Eq. 3 (left) and by Eq. 2 (right).",
+        "The normalized first unit of the first case by Eq. 2 (left) and by Eq. 3 (right).",
         lambda v: BATCH_NORM.exactly(v["W"], v["X"]),
         lambda v: LAYER_NORM.exactly(v["W"], v["X"]),
         {"W": matrix([[1, 0], [0, 1], [1, 1]]), "X": matrix([[1, 0], [0, 1], [3, 2]])},
@@ -768,7 +768,7 @@ def bias_before_norm_proof() -> Proof:
     dropped = changed(
         "text.bias_before_norm with a fixed bias",
         r"\mathrm{LN}(\delta Wx + c) = \mathrm{LN}(Wx + c)",
-        "n of the first unit at δW (left) and at W (right), the bias c fixed.",
+        "n of the first unit at W (left) and at δW (right), the bias c fixed.",
         lambda v: exactly(v, 1),
         lambda v: exactly(v, v[r"\delta"]),
         {"W": matrix([[1, 0], [0, 0], [0, 0]]), "X": matrix([[1, 0]]), "c": matrix([[0], [1], [0]]), r"\delta": 2},
