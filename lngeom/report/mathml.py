@@ -115,9 +115,9 @@ def _in_a_line(element: ElementTree.Element, longest: int) -> Iterator[ElementTr
         elif name == "mtext" and child.text:
             yield from (_new("mtext", word) for word in re.findall(r"\s*\S+|\s+$", child.text))
         elif name == "mfrac" and length > longest:
-            yield from _bracketed(child[0], longest)
+            yield from _bracketed(child[0], longest // 2)
             yield _new("mo", "/")
-            yield from _bracketed(child[1], longest)
+            yield from _bracketed(child[1], longest // 2)
         elif name == "msqrt" and length > longest:
             yield _new("mo", "√")
             yield from _bracketed(child, longest)

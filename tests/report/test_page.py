@@ -13,6 +13,7 @@ import time
 import numpy as np
 import pytest
 from lngeom.claims import Role, Verdict
+from lngeom.claims.erratum import Consequence, Erratum
 from lngeom.claims.evidence import Evidence, Kind, strength_of
 from lngeom.claims.registry import Claim, Outcome
 from lngeom.data import Dataset
@@ -38,6 +39,15 @@ def proof(role=Role.SUPPORTS, text="by the definition of w_i"):
 def counterexample(role):
     steps = (
         {"part": "instance", "text": "W =", "latex": r"\left[\begin{matrix}1 & 0\\0 & 1\end{matrix}\right]"},
+        {
+            "part": "change",
+            "text": "A → A'",
+            "latex": "A, A'",
+            "names": ("A", "A'"),
+            "before": [["1", HOSTILE]],
+            "after": [["2", HOSTILE]],
+            "differs": [[True, False]],
+        },
         {"part": "step", "text": "two sides", "latex": r"1 \neq 2"},
     )
     return Evidence(Kind.PROOF, role, "exact counterexample", True, samples=1, statement="z'=z", steps=steps)
@@ -82,6 +92,7 @@ def small_document():
             proof(Role.CORRECTS, HOSTILE),
             statement=HOSTILE,
             source=HOSTILE,
+            erratum=Erratum(Consequence.CONCLUSION, HOSTILE),
             formula=r"\text{" + HOSTILE + "}",
         ),
         outcome("equation.3", "other", Verdict.UNDECIDED, expected=Verdict.HOLDS, error=HOSTILE, why_numeric="zebra"),

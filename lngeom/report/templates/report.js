@@ -75,11 +75,16 @@ function openTarget() {
 
 /* A formula or a matrix wider than its place is made smaller. What is still wider can be scrolled with the keyboard. */
 const inner = place => place.querySelector(":scope > .formula, :scope > .pair");
-function fit(places, smallest) {  /* reads and writes in turns, so that the page is laid out twice and not once a formula */
-  const shrinking = places.filter(inner);
-  for (const place of shrinking) inner(place).style.fontSize = "";
-  const scales = shrinking.map(place => place.clientWidth / place.scrollWidth);
-  shrinking.forEach((place, k) => { if (scales[k] < 1) inner(place).style.fontSize = `${Math.max(.98 * scales[k], smallest)}em`; });
+function fit(places, smallest) {  /* reads and writes in turns, so that the page is laid out three times and not once a formula */
+  const sizes = new Map(places.filter(inner).map(place => [place, 1]));
+  for (const place of sizes.keys()) inner(place).style.fontSize = "";
+  for (let pass = 0; pass < 2; pass++) {  /* once more, since the width of brackets is not proportional to the size */
+    const scales = [...sizes.keys()].map(place => [place, place.clientWidth / place.scrollWidth]);
+    for (const [place, scale] of scales.filter(([, scale]) => scale < 1)) {
+      sizes.set(place, Math.max(.98 * scale * sizes.get(place), smallest));
+      inner(place).style.fontSize = `${sizes.get(place)}em`;
+    }
+  }
   const wide = places.map(place => place.scrollWidth > place.clientWidth + 1);
   places.forEach((place, k) => {
     for (const [name, value] of [["tabindex", "0"], ["role", "group"], ["aria-label", place.dataset.label]])
