@@ -22,6 +22,7 @@ from lngeom.report.document import document as build_document, dumps
 from lngeom.report.marks import heat_map, residual_bar
 from lngeom.report.mathml import mathml, prose
 from lngeom.report.page import page as build_page
+from lngeom.report.tables import tables
 from rich.console import Console
 
 HOSTILE = "\"'><script>document.title='taken'</script><img src=x onerror=\"document.title='taken'\">{{ 7 * 7 }}"
@@ -260,6 +261,9 @@ def test_tables_say_what_their_cells_rest_on(document):
     first, second = document["tables"]
     assert [c["says"] for c in first["rows"][0]["cells"]] == ["invariant", "no"]
     assert [c["says"] for c in second["rows"][0]["cells"]] == ["up to sign", "invariant"]
+    other, same = measured(Kind.COUNTEREXAMPLE, 0.4), measured(Kind.AGREEMENT, 3e-16)
+    checked = outcome("table1.ln.dataset_recentering", "invariance", Verdict.HOLDS, other, same)
+    assert [c["says"] for c in tables([checked])[0]["rows"][0]["cells"]] == ["no"]
     assert first["columns"][0]["title"] == "Dataset re-scaling"
     assert first["rows"][0]["cells"][1]["deviation"] == 0.4
 
