@@ -2,6 +2,7 @@
 
 TITLE = "Layer Normalization"
 AUTHORS = ("Jimmy Lei Ba", "Jamie Ryan Kiros", "Geoffrey E. Hinton")
+YEAR = 2016
 ARXIV = "1607.06450"
 
 TABLE1: dict[str, dict[str, bool]] = {

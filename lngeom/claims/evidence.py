@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -95,8 +95,9 @@ class Evidence:
         matrices: named arrays worth showing.
         curves: named pairs of arrays (x, y).
         statement: LaTeX of what a proof proves, or of what an exact counterexample is one to.
-        steps: steps of a proof, each with "part" ("given", "instance" or "step"), "text" and "latex"; a step also with
-            "checked", LaTeX of all that was checked, where the formula is shorter.
+        steps: steps of a proof, each with "part" ("given", "instance", "change" or "step"), "text" and "latex"; a step
+            also with "checked", LaTeX of all that was checked, where the formula is shorter; a change, of a matrix,
+            also with "names", "before", "after" and "differs".
         reach: what a proof covers.
         sizes: the sizes it covers, where these are not all.
         no_evidence: why the numbers say nothing, neither for nor against; empty where they say something. Numbers that
@@ -117,7 +118,7 @@ class Evidence:
     matrices: Mapping[str, np.ndarray] = field(default_factory=dict)
     curves: Mapping[str, tuple[np.ndarray, np.ndarray]] = field(default_factory=dict)
     statement: str = ""
-    steps: Sequence[Mapping[str, str]] = ()
+    steps: Sequence[Mapping[str, Any]] = ()
     reach: Reach = Reach.ALL
     sizes: str = ""
     no_evidence: str = ""

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from lngeom.claims.context import Context
+from lngeom.claims.erratum import Consequence, Erratum
 from lngeom.claims.evidence import Evidence, Kind, Role, Verdict
 from lngeom.claims.problem import Problem
 from lngeom.claims.registry import Claim, register
@@ -57,6 +58,7 @@ class Record:
         expected: the recorded verdict.
         correction: what was found instead, where it is refuted.
         context: the paper's sentence and how it is read, where it is refuted.
+        erratum: what it means for the paper, where it is refuted.
     """
 
     id: str
@@ -66,6 +68,7 @@ class Record:
     expected: Verdict
     correction: str = ""
     context: Context | None = None
+    erratum: Erratum | None = None
 
 
 RECORDS = (
@@ -90,6 +93,9 @@ RECORDS = (
         "The speed-up does not depend on how the weights start.",
         _R,
         "With normal weights of variance 1/D it is much smaller: small starting weights explain most of it.",
+        erratum=Erratum(
+            Consequence.CONCLUSION, "Small starting weights explain most of the speed-up on the small task."
+        ),
     ),
     Record(
         "order_embeddings",
@@ -128,6 +134,7 @@ RECORDS = (
                 "26–28, which have no such biases, describe that network."
             ),
         ),
+        Erratum(Consequence.SENTENCE, "Eqs. 26–28 lack the biases with which the authors' code is as fast as stated."),
     ),
     Record(
         "order_embeddings.adam",
@@ -167,6 +174,7 @@ RECORDS = (
                 "evaluated by statistics of its present weights."
             ),
         ),
+        Erratum(Consequence.SENTENCE, "On the small task both variants of recurrent batch norm end better."),
     ),
     Record(
         "attentive_reader.gain",
@@ -238,6 +246,7 @@ RECORDS = (
         "At batch 128, faster than batch norm that leaves the logits alone, as layer norm does.",
         _R,
         "Batch norm on the hidden layers is faster: the logits cause most of the deficit in Figure 6.",
+        erratum=Erratum(Consequence.CONCLUSION, "Batch norm that leaves the logits alone is faster on the small task."),
     ),
     Record(
         "mnist.hidden_batch_norm_4",
@@ -301,6 +310,7 @@ def _register() -> None:
                 assumptions=("at the small size of `python -m analysis`",),
                 correction=record.correction,
                 context=record.context,
+                erratum=record.erratum,
                 why_numeric="it is about training",
                 check=check,
             )

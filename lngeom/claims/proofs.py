@@ -129,6 +129,8 @@ def _dropped(proof) -> list[Evidence]:
 def _counterexample(example, description: str, role: Role) -> Evidence:
     values = _instance(example)
     steps = [{"part": "instance", "text": f"{name} =", "latex": latex} for name, latex in values.items()]
+    changes = example.changes(example.instance) if example.changes else ()
+    steps += [{"part": "change", "text": " → ".join(c.names), **c.as_dict()} for c in changes]
     steps.append({"part": "step", "text": example.text, "latex": _sides(example)})
     return Evidence(
         Kind.PROOF,

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from lngeom.claims._rounding import weigh
 from lngeom.claims.context import Context
+from lngeom.claims.erratum import Erratum
 from lngeom.claims.evidence import Evidence, Kind, NoEvidence, Role, Strength, Verdict, decide, strength_of
 from lngeom.claims.problem import Problem
 from lngeom.claims.results import NoResults
@@ -31,6 +32,8 @@ class Claim:
         why_numeric: why the claim rests on numbers alone, where no proof of it is registered.
         context: the paper's sentence with its surroundings, and how it is read; given where a sentence of the paper is
             refuted or conditional.
+        erratum: what it means for the paper; given where the recorded verdict is "refuted", and where a condition
+            mends an error.
         check: yields evidence; without any the verdict is undecided.
     """
 
@@ -44,6 +47,7 @@ class Claim:
     correction: str = ""
     why_numeric: str = ""
     context: Context | None = None
+    erratum: Erratum | None = None
     check: Check = lambda problem: ()
 
 

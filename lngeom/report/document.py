@@ -25,6 +25,10 @@ SCHEMA = "lngeom.report/1"
 PACKAGES = ("jax", "jaxlib", "numpy", "scipy", "equinox", "sympy", "scikit-learn")
 
 
+_TREATING = frozenset(id for statement in STATEMENTS for id in statement.claims)
+"""Ids of the claims that treat a statement of the paper; the others are additions to it."""
+
+
 def document(outcomes: Sequence[Outcome], dataset: Dataset, seed: int) -> dict[str, Any]:
     """The report as plain data.
 
@@ -39,7 +43,8 @@ def document(outcomes: Sequence[Outcome], dataset: Dataset, seed: int) -> dict[s
     counts = Counter(o.verdict for o in outcomes)
     return {
         "schema": SCHEMA,
-        "paper": {"title": paper.TITLE, "authors": list(paper.AUTHORS), "arxiv": paper.ARXIV},
+        "paper": {"title": paper.TITLE, "authors": list(paper.AUTHORS), "year": paper.YEAR, "arxiv": paper.ARXIV},
+        "repository": _repository(),
         "seed": seed,
         "versions": {"lngeom": __version__} | {name: _version(name) for name in PACKAGES},
         "data": {
@@ -71,6 +76,16 @@ def document(outcomes: Sequence[Outcome], dataset: Dataset, seed: int) -> dict[s
     }
 
 
+def _repository() -> str:
+    """The address of lngeom's repository, where its package names one."""
+    try:
+        named = importlib.metadata.metadata("lngeom").get_all("Project-URL") or []
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+    addresses = dict(entry.split(", ", 1) for entry in named)
+    return addresses.get("Repository", "")
+
+
 def _version(name: str) -> str:
     try:
         return importlib.metadata.version(name)
@@ -81,24 +96,30 @@ def _version(name: str) -> str:
 def _outcome(outcome: Outcome) -> dict[str, Any]:
     claim = outcome.claim
     context = {"context": asdict(claim.context)} if claim.context else {}
-    return context | {
-        "id": claim.id,
-        "topic": claim.topic,
-        "source": claim.source,
-        "statement": claim.statement,
-        "formula": claim.formula,
-        "assumptions": list(claim.assumptions),
-        "expected": claim.expected.value,
-        "verdict": outcome.verdict.value,
-        "strength": outcome.strength.value,
-        "as_recorded": outcome.as_recorded,
-        "correction": claim.correction,
-        "why_numeric": claim.why_numeric if outcome.strength.value == "numeric" else "",
-        "error": outcome.error,
-        "reasons": list(outcome.reasons),
-        "seconds": round(outcome.seconds, 3),
-        "evidence": [_evidence(e) for e in outcome.evidence],
-    }
+    erratum = {"erratum": asdict(claim.erratum)} if claim.erratum else {}
+    return (
+        context
+        | erratum
+        | {
+            "id": claim.id,
+            "topic": claim.topic,
+            "source": claim.source,
+            "origin": "paper" if claim.id in _TREATING else "added",
+            "statement": claim.statement,
+            "formula": claim.formula,
+            "assumptions": list(claim.assumptions),
+            "expected": claim.expected.value,
+            "verdict": outcome.verdict.value,
+            "strength": outcome.strength.value,
+            "as_recorded": outcome.as_recorded,
+            "correction": claim.correction,
+            "why_numeric": claim.why_numeric if outcome.strength.value == "numeric" else "",
+            "error": outcome.error,
+            "reasons": list(outcome.reasons),
+            "seconds": round(outcome.seconds, 3),
+            "evidence": [_evidence(e) for e in outcome.evidence],
+        }
+    )
 
 
 def _evidence(evidence: Evidence) -> dict[str, Any]:

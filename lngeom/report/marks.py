@@ -13,6 +13,9 @@ LOWEST, HIGHEST = -18.0, 2.0
 BINS = 44
 """Blocks along a side that a large matrix is drawn with, each by its largest entry."""
 
+SMALL = 480
+"""Width below which a drawing is for narrow pages."""
+
 LEVELS = 5
 DECADES = 2.5
 
@@ -82,7 +85,7 @@ def residual_strip(claims: Sequence[Mapping[str, Any]], width: int = 960, height
         height: of the drawing's own units.
 
     Returns:
-        An SVG that scales with the page.
+        An SVG that scales with the page; of the class "small" if it is for a narrow one.
     """
     left, right, bands = 92, 12, {"agreement": (14, 64), "counterexample": (92, 64)}
     names = {"agreement": "should agree", "counterexample": "should differ"}
@@ -113,8 +116,9 @@ def residual_strip(claims: Sequence[Mapping[str, Any]], width: int = 960, height
                 "</circle>"
             )
     label = f"{counts['agreement']} residuals of what should agree, {counts['counterexample']} of what should differ"
+    style = "strip small" if width < SMALL else "strip"
     return Markup(
-        f'<svg class="strip" viewBox="0 0 {width} {height}" role="img" aria-label="{label}, on a logarithmic axis">'
+        f'<svg class="{style}" viewBox="0 0 {width} {height}" role="img" aria-label="{label}, on a logarithmic axis">'
         f"{''.join(parts)}</svg>"
     )
 

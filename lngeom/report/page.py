@@ -7,8 +7,9 @@ from typing import Any
 
 import jinja2
 
-from lngeom.report import explorer, marks
-from lngeom.report.mathml import mathml, prose
+from lngeom.report import explorer, findings, marks
+from lngeom.report.mathml import lines, mathml, prose
+from lngeom.symbolic.notation import LEGEND, from_latex
 
 SYMBOLS = {"holds": "✓", "conditional": "◐", "refuted": "✗", "undecided": "?", "clash": "⚠"}
 STRENGTHS = {
@@ -18,6 +19,9 @@ STRENGTHS = {
     "numeric": "supported",
     "experiment": "measured",
 }
+SOFTWARE = "lngeom: the geometry of normalization layers"
+"""The title under which lngeom is cited, as in CITATION.cff."""
+
 LARGEST_TABLE = 8
 """Rows and columns up to which a matrix is shown as numbers; a larger one is a picture."""
 
@@ -40,13 +44,21 @@ def page(document: Mapping[str, Any]) -> str:
     )
     environment.filters |= {
         "mathml": mathml,
+        "lines": lines,
         "prose": prose,
         "scientific": marks.scientific,
+        "plain": from_latex,
         "small": lambda rows: len(rows) <= LARGEST_TABLE and all(len(row) <= LARGEST_TABLE for row in rows),
     }
     environment.globals |= {
         "symbols": SYMBOLS,
         "strengths": STRENGTHS,
+        "software": SOFTWARE,
+        "legend": LEGEND,
+        "headline": findings.headline,
+        "errors": findings.errors,
+        "origins": findings.origins,
+        "printed": findings.printed,
         "residual_bar": marks.residual_bar,
         "residual_strip": marks.residual_strip,
         "heat_map": marks.heat_map,

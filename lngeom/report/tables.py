@@ -37,7 +37,7 @@ def _table(prefix: str, outcomes: Sequence[Outcome]) -> dict[str, Any]:
         first, _, rest = outcome.claim.id.partition(".")
         method, _, column = rest.partition(".")
         if first == prefix and column in recorded.get(method, ()):
-            cells[method, column] = _cell(outcome)
+            cells[method, column] = _cell(outcome, recorded[method][column] is invariance_table.Cell.SIGN)
     methods, columns = (list(dict.fromkeys(key[k] for key in cells)) for k in (0, 1))
     return {
         "name": prefix,
@@ -63,12 +63,16 @@ def _column(name: str) -> dict[str, str]:
     }
 
 
-def _cell(outcome: Outcome) -> dict[str, Any]:
-    """Content of a cell, from the kind of its supporting evidence: "invariant", "no", or "up to sign" for both."""
+def _cell(outcome: Outcome, sign: bool) -> dict[str, Any]:
+    """Content of a cell, from the kind of its supporting evidence: "invariant", "no", or "up to sign".
+
+    Where the claim is about the sign, both kinds say "up to sign". Elsewhere numbers that agree beside a counterexample
+    only compare two computations.
+    """
     measured = [e for e in outcome.evidence if e.role is Role.SUPPORTS and e.residual is not None]
     same, other = (any(e.kind is kind for e in measured) for kind in (Kind.AGREEMENT, Kind.COUNTEREXAMPLE))
     deviations = [float(e.residual) for e in measured if e.residual is not None and not e.no_evidence]
-    says = "up to sign" if same and other else "no" if other else "invariant" if same else "unknown"
+    says = "up to sign" if sign and same and other else "no" if other else "invariant" if same else "unknown"
     deviation = max(deviations, default=float("nan"))
     return {
         "claim": outcome.claim.id,

@@ -2,9 +2,9 @@
 
 import copy
 import textwrap
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import mpmath
 import sympy as sp
@@ -207,6 +207,32 @@ class Proof:
         }
 
 
+class Change(NamedTuple):
+    """Two matrices side by side: before and after a transformation, or as stated and exact.
+
+    Attributes:
+        names: LaTeX of what each is.
+        before: the first, exact.
+        after: the second, of the same shape.
+    """
+
+    names: tuple[str, str]
+    before: sp.MatrixBase
+    after: sp.MatrixBase
+
+    @property
+    def differs(self) -> list[list[bool]]:
+        """Where the entries are certified to differ, a row a list."""
+        gap = sp.Matrix(self.after - self.before)
+        return [[bool(value != 0 and certified_nonzero(value)) for value in row] for row in gap.tolist()]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Names, entries as LaTeX, the places that differ, and both matrices as one formula."""
+        before, after = ([[sp.latex(v) for v in row] for row in A.tolist()] for A in (self.before, self.after))
+        formula = r",\quad ".join(f"{n} = {sp.latex(A)}" for n, A in zip(self.names, self[1:], strict=True))
+        return {"names": self.names, "before": before, "after": after, "differs": self.differs, "latex": formula}
+
+
 @dataclass(frozen=True)
 class Counterexample:
     """An exact instance at which a statement fails.
@@ -219,6 +245,8 @@ class Counterexample:
         text: what the two sides are.
         correction: a proof of what is true instead.
         establishes: what it says about the claim it is evidence of.
+        changes: computes, from the instance, matrices to be shown side by side. The two sides are entries of the last
+            pair.
     """
 
     name: str
@@ -228,6 +256,7 @@ class Counterexample:
     text: str = ""
     correction: Proof | None = None
     establishes: Establishes = "refuted"
+    changes: Callable[[Mapping[str, Any]], Sequence[Change]] | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self):
         object.__setattr__(self, "instance", {name: sp.sympify(v) for name, v in self.instance.items()})
@@ -263,6 +292,10 @@ class Counterexample:
             raise ProofError(f"{self.name}: the instance of a counterexample must be exact; got {dict(self.instance)}")
         if not certified_nonzero(self.difference):
             raise ProofError(f"not a counterexample to {self.name}: both sides are {self.left}")
+        if self.changes:
+            last = self.changes(self.instance)[-1]
+            if (self.left, self.right) not in zip(last.before, last.after, strict=True):
+                raise ProofError(f"{self.name}: {self.left} and {self.right} are no entries of what is shown")
 
     def to_latex(self) -> str:
         """The counterexample as LaTeX."""
@@ -317,15 +350,17 @@ def changed(
     *,
     entry: tuple[int, int] = (0, 0),
     correction: Proof | None = None,
+    names: tuple[str, str] = (r"\text{before}", r"\text{after}"),
 ) -> Counterexample:
-    """A counterexample to before(instance) = after(instance), matrices whose `entry` is compared."""
+    """A counterexample to before(instance) = after(instance), matrices whose `entry` is compared; `names` are LaTeX."""
     return Counterexample(
         name,
         statement,
         instance,
-        lambda v: (sp.sympify(after(v))[entry], sp.sympify(before(v))[entry]),
+        lambda v: (sp.sympify(before(v))[entry], sp.sympify(after(v))[entry]),
         text,
         correction,
+        changes=lambda v: (Change(names, sp.sympify(before(v)), sp.sympify(after(v))),),
     )
 
 

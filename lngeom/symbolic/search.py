@@ -10,7 +10,7 @@ from sympy import Expr
 
 from lngeom.symbolic.actions import concretely
 from lngeom.symbolic.layers import Method
-from lngeom.symbolic.proof import Counterexample, Proof, ProofError
+from lngeom.symbolic.proof import Change, Counterexample, Proof, ProofError
 from lngeom.transformations.actions import Column
 
 ANOTHER_SCALE = Fraction(2)
@@ -40,7 +40,7 @@ def counterexample(
         correction: a proof of what is true instead.
 
     Returns:
-        The counterexample, with δ and γ = (1, 0, …).
+        The counterexample, with δ or γ = (1, 0, …) where the transformation has them.
 
     Raises:
         ProofError: if there is none of small entries.
@@ -54,26 +54,35 @@ def counterexample(
         raise ProofError(f"{name}: no proof, and no counterexample with entries of total size {SEARCH_WEIGHT}")
     sample, unit = place
 
-    def sides(values):
-        before = method.exactly(values["W"], values["X"], values[r"\epsilon"])
-        moved = concretely(
-            column, values["W"].tolist(), values["X"].tolist(), values[r"\delta"], list(values[r"\gamma"]), method
+    def changes(values) -> tuple[Change, ...]:
+        before = values["W"], values["X"]
+        moves = values.get(r"\delta", 1), list(values.get(r"\gamma", [0]))
+        after = tuple(map(sp.ImmutableMatrix, concretely(column, *(A.tolist() for A in before), *moves, method)))
+        outputs = (method.exactly(*pair, values[r"\epsilon"]) for pair in (before, after))
+        moved = "WX".index("W" if column.acts_on == "weights" else "X")
+        name = "WX"[moved]
+        return (
+            Change((name, f"{name}'"), before[moved], after[moved]),
+            Change(("n(W, X)", "n(W', X')"), *outputs),
         )
-        return method.exactly(*moved, values[r"\epsilon"])[sample, unit], before[sample, unit]
 
+    def sides(values) -> tuple[Expr, Expr]:
+        outputs = changes(values)[-1]
+        return outputs.before[sample, unit], outputs.after[sample, unit]
+
+    instance: dict[str, Any] = {"W": sp.ImmutableMatrix(W), "X": sp.ImmutableMatrix(X), r"\epsilon": eps}
+    if isinstance(column.scale, str):
+        instance[r"\delta"] = sp.Rational(delta.numerator, delta.denominator)
+    if isinstance(column.shift, str):
+        instance[r"\gamma"] = sp.ImmutableMatrix([gamma])
     return Counterexample(
         name,
         rf"n\left(W', X'\right) = n(W, X)\quad\text{{for}}\quad {column.action}",
-        {
-            "W": sp.ImmutableMatrix(W),
-            "X": sp.ImmutableMatrix(X),
-            r"\delta": sp.Rational(delta.numerator, delta.denominator),
-            r"\gamma": sp.ImmutableMatrix([gamma]),
-            r"\epsilon": eps,
-        },
+        instance,
         sides,
-        f"n of unit {unit + 1} and sample {sample + 1} after (left) and before (right) {column.name}.",
+        f"n of unit {unit + 1} and sample {sample + 1} before (left) and after (right) the {column.title.lower()}.",
         correction,
+        changes=changes,
     )
 
 

@@ -239,3 +239,18 @@ def test_a_problem_is_the_same_for_the_same_seed(problem):
     again = dataclasses.replace(problem)
     assert eqx.tree_equal(problem.case("ln"), again.case("ln"))
     assert not eqx.tree_equal(problem.case("ln"), dataclasses.replace(problem, seed=2).case("ln"))
+
+
+def errata_out_of_place(registered):
+    """Ids of refuted claims without an erratum, and of claims that hold or are open with one."""
+    wanted = {Verdict.REFUTED: {True}, Verdict.CONDITIONAL: {True, False}}
+    return [c.id for c in registered if (c.erratum is not None) not in wanted.get(c.expected, {False})]
+
+
+def test_each_refuted_claim_says_what_it_means_for_the_paper():
+    registered = all_claims(topic="all")
+    assert errata_out_of_place(registered) == []
+    refuted = next(c for c in registered if c.expected is Verdict.REFUTED)
+    holds = next(c for c in registered if c.expected is Verdict.HOLDS)
+    assert errata_out_of_place([dataclasses.replace(refuted, erratum=None)]) == [refuted.id]
+    assert errata_out_of_place([dataclasses.replace(holds, erratum=refuted.erratum)]) == [holds.id]

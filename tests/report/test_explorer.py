@@ -308,7 +308,7 @@ def test_the_state_stands_in_the_address_and_comes_back(browser, window, tmp_pat
     assert said == []
     hostile = urllib.parse.urlencode({"size": "99", "cell": "<img src=x>", "along": "toString", "nothing": "1"})
     again.evaluate("hash => { location.hash = hash }", f"explore&{hostile}")
-    again.wait_for_function("document.querySelector('#explore-size').textContent === 'γ × 3'")
+    test_page.until(again, "document.querySelector('#explore-size').textContent === 'γ × 3'")
     assert "Batch norm, X+γ, γ × 3" in shown(again, "table")
     assert said == []
     again.context.close()
@@ -321,7 +321,7 @@ def test_drawings_can_be_taken_along(browser, tmp_path, page):
     window.context.grant_permissions(["clipboard-read", "clipboard-write"])
     copy = window.locator(f"button[data-of={ids[0]}] >> nth=1")
     copy.click()
-    window.wait_for_function("e => e.textContent === 'Copied'", arg=copy.element_handle())
+    test_page.until(window, "e => e.textContent === 'Copied'", copy.element_handle())
     copied = window.evaluate("navigator.clipboard.readText()")
     window.evaluate("void (navigator.clipboard.writeText = () => Promise.reject(new Error('refused')))")
     for id in ids:
@@ -372,7 +372,7 @@ def test_in_the_report_cells_lead_to_their_claims(browser, tmp_path, text):
     assert shown(window, "check").startswith("20 of 20 values agree")
     choose(window, "cell", "ln.dataset_rescaling")
     window.click("#explore-table a")
-    window.wait_for_function("document.getElementById('table1.ln.dataset_rescaling').open")
+    test_page.until(window, "document.getElementById('table1.ln.dataset_rescaling').open")
     choose(window, "cell", "bn.dataset_rescaling")
     assert shown(window, "table").endswith("Claim: lngeom prove table1.bn.dataset_rescaling")
     assert window.evaluate("location.hash").startswith("#explore&")

@@ -3,7 +3,7 @@
 import pytest
 import sympy as sp
 from lngeom.symbolic import Counterexample, Proof
-from lngeom.symbolic.proof import ProofError, certified_nonzero, equality, fact, matrix
+from lngeom.symbolic.proof import Change, ProofError, certified_nonzero, equality, fact, matrix
 
 
 def test_a_proof_with_a_false_step_cannot_be_made():
@@ -53,3 +53,24 @@ def test_tiny_differences_are_certified():
 
 def test_matrices_are_exact():
     assert matrix([["1/2", 1]]) == sp.ImmutableMatrix([[sp.Rational(1, 2), 1]])
+
+
+def test_a_change_marks_the_entries_that_differ_and_no_others():
+    half = sp.sqrt(2) / 2
+    change = Change(("A", "A'"), sp.Matrix([[1, half]]), sp.Matrix([[2, sp.Pow(2, -sp.S.Half, evaluate=False)]]))
+    assert change.differs == [[True, False]]
+    assert change.as_dict()["before"][0][0] == "1"
+    nested = sp.sqrt(3 - 2 * sp.sqrt(2))
+    assert Change(("A", "A'"), sp.Matrix([[sp.sqrt(2) - 1]]), sp.Matrix([[nested]])).differs == [[False]]
+
+
+def test_what_a_counterexample_shows_are_the_sides_that_it_compares():
+    def shown(entry):
+        return lambda v: (Change(("A", "A'"), sp.Matrix([[v["A"]]]), sp.Matrix([[entry]])),)
+
+    def sides(v):
+        return v["A"], v["A"] + 1
+
+    assert Counterexample("x", "x", {"A": 1}, sides, changes=shown(2)).changes
+    with pytest.raises(ProofError, match="no entries of what is shown"):
+        Counterexample("x", "x", {"A": 1}, sides, changes=shown(3))

@@ -95,7 +95,7 @@ def test_group_norm_of_any_number_of_groups(groups):
 def test_counterexample_is_exact_and_the_smallest():
     result = prove("LayerNorm", "weight_vector_rescaling")
     assert isinstance(result, Counterexample)
-    assert (result.left, result.right) == (sp.sqrt(6) / 2, sp.sqrt(2) / 2)
+    assert (result.left, result.right) == (sp.sqrt(2) / 2, sp.sqrt(6) / 2)
     entries = [*result.instance["W"], *result.instance["X"]]
     assert all(entry.is_Rational for entry in entries)
     assert sum(entries) == 3

@@ -30,6 +30,7 @@ from lngeom.claims import (
 )
 from lngeom.claims.compared import compared
 from lngeom.claims.context import Context
+from lngeom.claims.erratum import Consequence, Erratum
 from lngeom.claims.evidence import Evidence
 from lngeom.claims.problem import TITLES, Case
 from lngeom.information import FisherOperator, fisher, reference
@@ -39,7 +40,7 @@ from lngeom.nullspace import predicted_nullspace
 from lngeom.numerics import decide_rank
 from lngeom.symbolic.jacobian import GAIN, LAYER, RADIAL, SHIFTS, along, null_step, rows_alone
 from lngeom.symbolic.layers import BATCH_NORM, LAYER_NORM, RMS_NORM, WEIGHT_NORM, Method
-from lngeom.symbolic.proof import Assumption, Counterexample, Proof, Step, equality, expanded, fact, matrix
+from lngeom.symbolic.proof import Assumption, Counterexample, Proof, Step, changed, equality, expanded, fact, matrix
 from lngeom.symbolic.sums import D, Field, H, N, d, derivative, e, field, i, k, mean, n, total
 
 TOPIC = "fisher"
@@ -132,6 +133,7 @@ def certified(
         ),
         otherwise="As printed, for one x, it is refuted: F is a mean over x.",
     ),
+    erratum=Erratum(Consequence.NOTATION, "Eq. 8 lacks the expectation over x on its left side."),
     expected=Verdict.CONDITIONAL,
 )
 def equation_8(problem: Problem):
@@ -411,6 +413,9 @@ def equation_9_proof() -> Proof:
         ),
         otherwise="For the parameters themselves it is refuted for layer norm: F is singular along vec(W).",
     ),
+    erratum=Erratum(
+        Consequence.CONCLUSION, "The metric is degenerate on the parameters: along some directions no output moves."
+    ),
     expected=Verdict.CONDITIONAL,
 )
 def riemannian(problem: Problem):
@@ -504,6 +509,7 @@ def riemannian_proof() -> Proof:
             "does not depend on them."
         ),
     ),
+    erratum=Erratum(Consequence.NOTATION, "The log-partition function of Eq. 10 is η, not c."),
     expected=Verdict.REFUTED,
     correction="η(·) is the log-partition function; c(y, φ) is the logarithm of the base measure.",
 )
@@ -877,6 +883,7 @@ def equation_13_14_wn_proof() -> Proof:
         ),
         otherwise="If only batch norm and weight norm are meant, it holds (equation.13_14.bn, equation.13_14.wn).",
     ),
+    erratum=Erratum(Consequence.CONCLUSION, "Eqs. 13 and 14 are not the Fisher matrix of layer norm."),
     expected=Verdict.REFUTED,
     correction=(
         "μ and σ depend on every row of W. The weight blocks are E[σ⁻² (Π D_g Λ D_g Π)_ij x xᵀ] with Π = I − 11ᵀ/H − "
@@ -926,16 +933,23 @@ def equation_13_14_ln(problem: Problem):
     yield same_integer(what, int(certain[0]) - int(certain[1]), 1, role=Role.CORRECTS)
 
 
-def weight_blocks(u: sp.Matrix) -> tuple[Expr, Expr]:
-    """Exact and printed ww block of unit 1, for one input x = 1 and u = Wx, with Λ = I and g = 1.
+def weight_matrices(u: sp.Matrix) -> tuple[sp.Matrix, sp.Matrix]:
+    """Exact and printed ww part, unit by unit, for one input x = 1 and u = Wx, with Λ = I and g = 1.
 
-    The exact block is the squared velocity of all outputs while w_1 moves; the printed one is that of its own output.
+    With J_kl the velocity of output k while w_l moves, the exact matrix is JᵀJ. The printed one is diagonal, since
+    Λ is, and has the square of J_ll alone.
     """
-    t = sp.Symbol("t", real=True)
-    moving = sp.Matrix([[u[l] + (t if l == 0 else 0)] for l in range(len(u))])
-    velocities = [sp.radsimp(n.diff(t).subs(t, 0)) for n in LAYER_NORM.exactly(moving, matrix([[1]]))]
-    squares = [sp.radsimp(sp.expand(velocity**2)) for velocity in velocities]
-    return sp.Add(*squares), squares[0]
+    moves = sp.symbols(f"t:{len(u)}", real=True)
+    outputs = LAYER_NORM.exactly(u + sp.Matrix(moves), matrix([[1]]))
+    velocities = outputs.T.jacobian(moves).subs(dict.fromkeys(moves, 0)).applyfunc(sp.radsimp)
+    exact = (velocities.T * velocities).applyfunc(lambda value: sp.radsimp(sp.expand(value)))
+    return exact, sp.diag(*(sp.radsimp(sp.expand(velocities[l, l] ** 2)) for l in range(len(u))))
+
+
+def weight_blocks(u: sp.Matrix) -> tuple[Expr, Expr]:
+    """Exact and printed ww block of unit 1."""
+    exact, printed = weight_matrices(u)
+    return exact[0, 0], printed[0, 0]
 
 
 def stated_blocks(u: sp.Matrix) -> tuple[Expr, Expr]:
@@ -987,11 +1001,13 @@ def equation_13_14_ln_proof() -> Counterexample:
         ),
         (Assumption("positive scale", r"\sigma > 0"),),
     )
-    return Counterexample(
+    return changed(
         "equation.13_14.ln",
         r"\bar F_{w_iw_i} = E\left[\lambda_i\,g_i^2\sigma^{-2}\chi_i\chi_i^\top\right]",
+        "Gaussian outputs, g = 1: the ww block of the first unit, printed (left) and exact (right).",
+        lambda values: weight_matrices(values["W"] * values["x"])[1],
+        lambda values: weight_matrices(values["W"] * values["x"])[0],
         SMALL,
-        lambda values: weight_blocks(values["W"] * values["x"]),
-        "Gaussian outputs, g = 1: the ww block of the first unit, exact (left) and printed (right).",
-        correct,
+        correction=correct,
+        names=(r"\bar F_{ww}\text{ as printed}", r"\bar F_{ww}"),
     )

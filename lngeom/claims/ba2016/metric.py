@@ -21,6 +21,7 @@ from lngeom.claims.ba2016.fisher import (
     poisson_metric,
 )
 from lngeom.claims.context import Context
+from lngeom.claims.erratum import Consequence, Erratum
 from lngeom.claims.problem import Case
 from lngeom.symbolic.actions import DELTA, moved
 from lngeom.symbolic.jacobian import GAIN, LAYER
@@ -63,6 +64,9 @@ def _delta(problem: Problem, units: int):
             "logistic and Poisson responses, and the section is about the exponential family."
         ),
         otherwise="For Gaussian responses alone it holds.",
+    ),
+    erratum=Erratum(
+        Consequence.CONCLUSION, "Eq. 32 omits the normalized inputs n_i n_j from batch norm's metric along the gains."
     ),
     expected=Verdict.REFUTED,
     correction=(
@@ -251,6 +255,7 @@ def equation_34_proof() -> Proof:
         ),
         otherwise="If the right side is meant as one entry (i, j) of the sum, that entry is right.",
     ),
+    erratum=Erratum(Consequence.CONCLUSION, "Eq. 35 keeps one of four terms of the standard model's metric."),
     expected=Verdict.REFUTED,
     correction=(
         "The left side is the sum of four such terms, over (p, q) in {i, j}²; for independent responses the printed "
@@ -394,6 +399,10 @@ def equation_35_proof() -> Counterexample:
             "If “depends only” denies a dependence on the size of inputs and weights, it holds for batch and layer "
             "norm (text.robust_to_scaling)."
         ),
+    ),
+    erratum=Erratum(
+        Consequence.SENTENCE,
+        "The metric along the gains depends on the model's variance and on n, not on the prediction error.",
     ),
     expected=Verdict.REFUTED,
     correction=(

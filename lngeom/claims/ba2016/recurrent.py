@@ -14,6 +14,7 @@ from lngeom.claims import Problem, Role, Verdict, agree, claim, differ, numpy_re
 from lngeom.claims.ba2016.metric import POSITIVE
 from lngeom.claims.ba2016.table1 import POSITIVE_EPSILON, scaling_assumptions
 from lngeom.claims.context import Context
+from lngeom.claims.erratum import Consequence, Erratum
 from lngeom.nn.gated import LSTMState
 from lngeom.symbolic.actions import DELTA
 from lngeom.symbolic.jacobian import LAYER
@@ -277,6 +278,7 @@ def equation_20_proof() -> Proof:
             "alone: one W_x cannot have H and 2H rows."
         ),
     ),
+    erratum=Erratum(Consequence.NOTATION, "In the GRU's equations W_x stands for two matrices, and two ⊙ are missing."),
     expected=Verdict.REFUTED,
     correction=(
         "The gates need a matrix of 2H rows and the candidate one of H rows: two matrices. Two ⊙ are missing in Eqs. "
@@ -361,6 +363,7 @@ def gru_is_defined(gates: int, candidate: int, hidden: int = HIDDEN, star: bool 
         ),
         otherwise="With the names of Eq. 15 it is refuted: gains 0 give no gradient of the weights.",
     ),
+    erratum=Erratum(Consequence.NOTATION, "The initial values of α and β are swapped with respect to Eq. 15."),
     expected=Verdict.CONDITIONAL,
 )
 def supplement_initialization(problem: Problem):

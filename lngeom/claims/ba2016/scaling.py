@@ -14,6 +14,7 @@ from lngeom._types import GLMParameters
 from lngeom.claims import Problem, Role, Verdict, agree, claim, differ, proves
 from lngeom.claims.ba2016.fisher import SMALL, automatic
 from lngeom.claims.context import Context
+from lngeom.claims.erratum import Consequence, Erratum
 from lngeom.claims.problem import TITLES
 from lngeom.information import fisher
 from lngeom.symbolic.actions import DELTA
@@ -24,6 +25,7 @@ from lngeom.symbolic.proof import (
     Counterexample,
     Proof,
     Step,
+    changed,
     equality,
     expanded,
     fact,
@@ -163,13 +165,18 @@ def no_power_law_ln(problem: Problem):
     yield differ("exponents from two factors c", powers[:1], powers[1:])
 
 
-def own_entry(method: Method, W: sp.Matrix, X: sp.Matrix) -> Expr:
-    """The first entry of the first unit's ww block: Λ = I, g = 1, by differentiating the exact outputs."""
-    t = sp.Symbol("t")
+def own_block(method: Method, W: sp.Matrix, X: sp.Matrix) -> sp.Matrix:
+    """The first unit's ww block: Λ = I, g = 1, by differentiating the exact outputs."""
+    moves = sp.symbols(f"t:{W.cols}")
     moved = sp.Matrix(W)
-    moved[0, 0] += t
-    slopes = [sp.diff(entry, t).subs(t, 0) for entry in method.exactly(moved, X).flat()]
-    return sum((sp.simplify(slope**2) for slope in slopes), sp.S.Zero) / sp.Integer(X.rows)
+    moved[0, :] += sp.Matrix([moves])
+    slopes = sp.Matrix(method.exactly(moved, X).flat()).jacobian(moves).subs(dict.fromkeys(moves, 0))
+    return (slopes.T * slopes).applyfunc(sp.simplify) / sp.Integer(X.rows)
+
+
+def own_entry(method: Method, W: sp.Matrix, X: sp.Matrix) -> Expr:
+    """The first entry of that block."""
+    return own_block(method, W, X)[0, 0]
 
 
 def first_row_times(c: Expr | int, W: sp.Matrix) -> sp.Matrix:
@@ -238,6 +245,7 @@ def no_power_law_ln_proof() -> Proof:
             "sentence holds."
         ),
     ),
+    erratum=Erratum(Consequence.CONCLUSION, "Weights of twice the norm have ¼ of the curvature, not ½."),
     expected=Verdict.REFUTED,
     correction=(
         "By 1/4, for one w_i under batch and weight norm, and for all of W under layer and RMS norm too: the diagonal "
@@ -324,17 +332,16 @@ def quarter(one_row: tuple[Method, ...] = (BATCH_NORM, WEIGHT_NORM)) -> Proof:
 @proves("text.factor_half", "refuted")
 def factor_half_proof() -> Counterexample:
     """The diagonal block of one w_i changes by a quarter, not by a half, when w_i doubles."""
-    return Counterexample(
+    return changed(
         "text.factor_half",
         r"F_{w_1w_1}(2w_1) = \tfrac12 F_{w_1w_1}(w_1)",
+        "Batch norm, Gaussian outputs, g = 1: half of an entry of the block of w_1 (left), and the entry with w_1 "
+        "doubled (right).",
+        lambda v: own_block(BATCH_NORM, v["W"], v["X"]) / 2,
+        lambda v: own_block(BATCH_NORM, first_row_times(2, v["W"]), v["X"]),
         {"W": matrix([[1, 1], [1, -1]]), "X": matrix([[1, 0], [0, 1], [0, 0]])},
-        lambda v: (
-            own_entry(BATCH_NORM, first_row_times(2, v["W"]), v["X"]),
-            own_entry(BATCH_NORM, v["W"], v["X"]) / 2,
-        ),
-        "Batch norm, Gaussian outputs, g = 1: an entry of the block of w_1 with w_1 doubled (left), and half of it "
-        "before (right).",
-        quarter(),
+        correction=quarter(),
+        names=(r"\tfrac12 F_{w_1w_1}(w_1)", "F_{w_1w_1}(2w_1)"),
     )
 
 

@@ -60,7 +60,7 @@ def no_dependence_between_cases_proof() -> Proof:
     depends = changed(
         "statements.no_dependence_between_cases for batch norm",
         r"n_1 \text{ depends on } x_1 \text{ alone}",
-        "Batch norm of the first case before (right) and after (left) the third case changes.",
+        "Batch norm of the first case before (left) and after (right) the third case changes.",
         lambda v: BATCH_NORM.exactly(v["W"], v["X"]),
         lambda v: BATCH_NORM.exactly(v["W"], v["X'"]),
         {"W": matrix([[1]]), "X": matrix([[0], [1], [2]]), "X'": matrix([[0], [1], [5]])},
@@ -107,7 +107,7 @@ def same_at_train_and_test_proof() -> Proof:
     differs = changed(
         "statements.same_at_train_and_test for batch norm",
         r"\text{batch norm of a batch} = \text{batch norm with statistics of the training data}",
-        "Batch norm of x₁ in the batch x₁, x₂, x₃ (right) and with statistics 1 and 1 stored in training (left).",
+        "Batch norm of x₁ in the batch x₁, x₂, x₃ (left) and with statistics 1 and 1 stored in training (right).",
         lambda v: BATCH_NORM.exactly(v["W"], v["X"]),
         lambda v: sp.ImmutableMatrix([[(v["W"] * v["X"].T)[0] - 1]]),
         {"W": matrix([[1]]), "X": matrix([[0], [1], [2]])},
@@ -306,7 +306,7 @@ def bn_wn_reparameterize_proof() -> Proof:
     batch = changed(
         "statements.bn_wn_reparameterize for statistics of a mini-batch",
         r"z_1 \text{ is a function of } x_1",
-        "Batch norm of the same first case in another batch (left) and in the first (right).",
+        "Batch norm of the same first case in the first batch (left) and in another (right).",
         lambda v: BATCH_NORM.exactly(v["W"], v["X"]),
         lambda v: BATCH_NORM.exactly(v["W"], v["X'"]),
         {"W": matrix([[1]]), "X": matrix([[0], [1], [2]]), "X'": matrix([[0], [1], [5]])},
@@ -345,7 +345,7 @@ def midpoint(eps: int) -> Counterexample:
     return changed(
         f"statements.ln_not_reparameterization as if it were affine, ε = {eps}",
         r"z\left(\tfrac{x + y}2\right) = \tfrac12 z(x) + \tfrac12 z(y)",
-        "n of the first unit at the midpoint (left), and the mean of n at both ends (right).",
+        "The mean of n of the first unit at both ends (left), and n at the midpoint (right).",
         lambda v: (normalized(v, v["x"]) + normalized(v, v["y"])) / 2,
         lambda v: normalized(v, (v["x"] + v["y"]) / 2),
         {"W": matrix([[1, 0], [0, 1], [0, 0]]), "x": matrix([[2, 0]]), "y": matrix([[0, 2]]), r"\epsilon": eps},

@@ -25,6 +25,7 @@ from lngeom.claims import (
     vanishes,
 )
 from lngeom.claims.context import Context
+from lngeom.claims.erratum import Consequence, Erratum
 from lngeom.claims.evidence import Evidence
 from lngeom.claims.problem import NORMALIZERS, TITLES, Case
 from lngeom.claims.registry import Claim, register
@@ -272,10 +273,11 @@ def references_swapped_proof() -> Proof:
     in_order = changed(
         "text.references_swapped, read in order",
         r"\text{Eqs. 2 and 3 give the same statistics}",
-        "The normalized first unit of the first case by Eq. 3 (left) and by Eq. 2 (right).",
+        "The normalized first unit of the first case by Eq. 2 (left) and by Eq. 3 (right).",
         lambda v: BATCH_NORM.exactly(v["W"], v["X"]),
         lambda v: LAYER_NORM.exactly(v["W"], v["X"]),
         {"W": matrix([[1, 0], [0, 1], [1, 1]]), "X": matrix([[1, 0], [0, 1], [3, 2]])},
+        names=(r"n\text{ by Eq. 2}", r"n\text{ by Eq. 3}"),
     )
     return Proof(
         "text.references_swapped",
@@ -534,6 +536,9 @@ def equation_7_proof() -> Proof:
         verdict="Weight norm is not invariant, and Table 1 has “No” in this cell. Batch norm and layer norm are.",
         otherwise="If only the methods that Table 1 marks as invariant are meant, it holds and repeats the table.",
     ),
+    erratum=Erratum(
+        Consequence.SENTENCE, "Weight norm is not invariant to re-scaling the dataset; Table 1 says so itself."
+    ),
     expected=Verdict.REFUTED,
     correction="Not weight norm, as Table 1 itself says: z becomes gδŵᵀx + b. Batch and layer norm are.",
 )
@@ -594,6 +599,9 @@ def all_methods_dataset_rescaling_proof() -> Counterexample:
             "(equation.7)."
         ),
         otherwise="If the features are the summed inputs, a → a + c1, it holds.",
+    ),
+    erratum=Erratum(
+        Consequence.SENTENCE, "Layer norm is invariant to a shift of the summed inputs, not to a shift of the features."
     ),
     expected=Verdict.REFUTED,
     correction=(
@@ -790,10 +798,11 @@ def bias_before_norm_proof() -> Proof:
     dropped = changed(
         "text.bias_before_norm with a fixed bias",
         r"\mathrm{LN}(\delta Wx + c) = \mathrm{LN}(Wx + c)",
-        "n of the first unit at δW (left) and at W (right), the bias c fixed.",
+        "n of the first unit at W (left) and at δW (right), the bias c fixed.",
         lambda v: exactly(v, 1),
         lambda v: exactly(v, v[r"\delta"]),
         {"W": matrix([[1, 0], [0, 0], [0, 0]]), "X": matrix([[1, 0]]), "c": matrix([[0], [1], [0]]), r"\delta": 2},
+        names=(r"\mathrm{LN}(Wx + c)", r"\mathrm{LN}(\delta Wx + c)"),
     )
     return Proof(
         "text.bias_before_norm",
