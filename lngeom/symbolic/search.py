@@ -10,6 +10,7 @@ from sympy import Expr
 
 from lngeom.symbolic.actions import concretely
 from lngeom.symbolic.layers import Method
+from lngeom.symbolic.notation import from_latex
 from lngeom.symbolic.proof import Counterexample, Proof, ProofError
 from lngeom.transformations.actions import Column
 
@@ -72,7 +73,7 @@ def counterexample(
             r"\epsilon": eps,
         },
         sides,
-        f"n of unit {unit + 1} and sample {sample + 1} after (left) and before (right) {column.name}.",
+        f"n of unit {unit + 1} and sample {sample + 1} after {from_latex(column.action)} (left) and before (right).",
         correction,
     )
 
