@@ -39,6 +39,11 @@ def _fail(message: str) -> NoReturn:
     raise typer.Exit(2)
 
 
+def _width() -> int:
+    """Columns of the terminal, 40 at least; 100 where there is none."""
+    return max(40, shutil.get_terminal_size((100, 24)).columns)
+
+
 def _compile_sparingly() -> None:
     """Compiles with few optimizations, and caches compiled programs in the user's cache folder."""
     import jax
@@ -310,8 +315,7 @@ def prove(
         _fail(f"no proof of {id!r}" + (f"; near it: {', '.join(near)}" if near else "; list them with --list"))
     found = proof_of(id)
     assert found is not None
-    width = max(40, shutil.get_terminal_size((100, 24)).columns)
-    sys.stdout.write((found.to_latex() if latex else found.to_text(width, full)) + "\n")
+    sys.stdout.write((found.to_latex() if latex else found.to_text(_width(), full)) + "\n")
 
 
 @app.command()
@@ -343,7 +347,7 @@ def check(
         _fail(str(error))
     if report.unchecked:
         _fail(f"nothing of {report.layer} could be checked: {report.unchecked}")
-    sys.stdout.write(f"{report}\n")
+    sys.stdout.write(f"{report.to_text(_width())}\n")
     if report.differs:
         raise typer.Exit(1)
 
