@@ -264,16 +264,15 @@ def _run_extended(data: str, seed: int):
     ordered = [claims.pop(id) for grid, method in rows for id in grid.claims(method)] + list(claims.values())
     console, by_id = Console(), {}
     console.print(terminal.EXTENDED_LEGEND, highlight=False)
-    shown: set[int] = set()
+    console.print(rows[0][0].head(), soft_wrap=True)
 
     def each(outcome) -> None:
         by_id[outcome.claim.id] = outcome
         while rows and all(cell in by_id for cell in rows[0][0].claims(rows[0][1])):
             grid, method = rows.pop(0)
-            if id(grid) not in shown:
-                shown.add(id(grid))
-                console.print(grid.head(), soft_wrap=True)
             console.print(grid.row(method, by_id), soft_wrap=True)
+            if rows and rows[0][0] is not grid:
+                console.print(rows[0][0].head(), soft_wrap=True)
 
     return _run(ordered, data, seed, steps=False, each=each)
 
