@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
@@ -37,6 +37,11 @@ def _tell(message: str) -> None:
 def _fail(message: str) -> NoReturn:
     _tell(message)
     raise typer.Exit(2)
+
+
+def _width() -> int:
+    """Columns of the terminal, 40 at least; 100 where there is none."""
+    return max(40, shutil.get_terminal_size((100, 24)).columns)
 
 
 def _compile_sparingly() -> None:
@@ -76,10 +81,19 @@ def _stages() -> Iterator[Callable[[str], None]]:
         yield lambda stage: progress.reset(task, description=stage)
 
 
-def _run(claims, data: str, seed: int, results: Path | None = None, proofs: bool = True):
+def _run(
+    claims,
+    data: str,
+    seed: int,
+    results: Path | None = None,
+    proofs: bool = True,
+    steps: bool = True,
+    each: Callable[[Any], None] | None = None,
+):
     """Checks claims on data with a progress bar; returns the data set and the outcomes.
 
-    Proofs run in separate processes, in parallel with the numbers.
+    Proofs run in separate processes, in parallel with the numbers. `steps` is whether a document is to show theirs.
+    `each` is told each outcome as it comes; where it prints to a terminal, there is no progress bar.
     """
     import jax
     import jax.numpy as jnp
@@ -101,9 +115,15 @@ def _run(claims, data: str, seed: int, results: Path | None = None, proofs: bool
         Workers(2) as prover,
         jax.enable_x64(True),
         threadpool_limits(1, user_api="blas"),
-        Progress(*columns, console=Console(stderr=True), transient=True) as progress,
+        Progress(
+            *columns,
+            console=Console(stderr=True),
+            transient=True,
+            redirect_stdout=each is None,
+            disable=each is not None and sys.stdout.isatty(),
+        ) as progress,
     ):
-        pending = {claim.id: prover.submit(proof_evidence, claim.id) for claim in claims if proofs}
+        pending = {claim.id: prover.submit(proof_evidence, claim.id, steps=steps) for claim in claims if proofs}
 
         def proof(id: str):
             try:
@@ -117,6 +137,8 @@ def _run(claims, data: str, seed: int, results: Path | None = None, proofs: bool
         for claim in claims:
             progress.update(task, description=claim.id)
             outcomes.append(registry.run(claim, problem, proof if proofs else None))
+            if each:
+                each(outcomes[-1])
             progress.advance(task)
     return dataset, outcomes
 
@@ -219,14 +241,40 @@ def table(
     from lngeom.report import terminal
 
     _compile_sparingly()
-    source = "Table 1, extended" if extended else "Table 1"
-    cells = [c for c in registry.all_claims("extended" if extended else "invariance") if c.source == source]
-    dataset, outcomes = _run(cells, data, seed)
-    grids = terminal.extended(outcomes) if extended else [terminal.table1(outcomes)]
-    for part in (*grids, terminal.remarks(outcomes), terminal.clashes(outcomes)):
-        if part:
-            Console().print(part)
+    if extended:
+        dataset, outcomes = _run_extended(data, seed)
+        part = terminal.exceptions(outcomes)
+    else:
+        cells = [c for c in registry.all_claims("invariance") if c.source == "Table 1"]
+        dataset, outcomes = _run(cells, data, seed, steps=False)
+        part = terminal.table1(outcomes)
+    for shown in (part, terminal.remarks(outcomes), terminal.clashes(outcomes)):
+        if shown:
+            Console().print(shown)
     _conclude(outcomes, dataset)
+
+
+def _run_extended(data: str, seed: int):
+    """Checks the claims of the extended table, and prints each row as soon as its cells are known."""
+    from lngeom.claims import registry
+    from lngeom.report import terminal
+
+    claims = {c.id: c for c in registry.all_claims("extended") if c.source == "Table 1, extended"}
+    rows = [(grid, method) for grid in terminal.grids(_width()) for method in grid.recorded]
+    ordered = [claims.pop(id) for grid, method in rows for id in grid.claims(method)] + list(claims.values())
+    console, by_id = Console(), {}
+    console.print(terminal.EXTENDED_LEGEND, highlight=False)
+    console.print(rows[0][0].head(), soft_wrap=True)
+
+    def each(outcome) -> None:
+        by_id[outcome.claim.id] = outcome
+        while rows and all(cell in by_id for cell in rows[0][0].claims(rows[0][1])):
+            grid, method = rows.pop(0)
+            console.print(grid.row(method, by_id), soft_wrap=True)
+            if rows and rows[0][0] is not grid:
+                console.print(rows[0][0].head(), soft_wrap=True)
+
+    return _run(ordered, data, seed, steps=False, each=each)
 
 
 @app.command()
@@ -312,8 +360,7 @@ def prove(
         _fail(f"no proof of {id!r}" + (f"; near it: {', '.join(near)}" if near else "; list them with --list"))
     found = proof_of(id)
     assert found is not None
-    width = max(40, shutil.get_terminal_size((100, 24)).columns)
-    sys.stdout.write((found.to_latex() if latex else found.to_text(width, full)) + "\n")
+    sys.stdout.write((found.to_latex() if latex else found.to_text(_width(), full)) + "\n")
 
 
 @app.command()
@@ -345,7 +392,7 @@ def check(
         _fail(str(error))
     if report.unchecked:
         _fail(f"nothing of {report.layer} could be checked: {report.unchecked}")
-    sys.stdout.write(f"{report}\n")
+    sys.stdout.write(f"{report.to_text(_width())}\n")
     if report.differs:
         raise typer.Exit(1)
 

@@ -67,6 +67,9 @@ def test_a_normalized_glm_on_data_has_the_predicted_null_space():
     assert "4 shifts of all rows" in text
     assert "scale of weights" in text
     assert "pseudo-logdet" in text
+    rows = ("rank", "nullity", "null directions", "largest", "pseudo-logdet", "parameters", "predicted bytes")
+    places = [text.index(f"│ {row} ") for row in rows]
+    assert places == sorted(places)
 
 
 def test_a_nullity_that_is_not_the_predicted_one_exits_1(monkeypatch):

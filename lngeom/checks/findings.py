@@ -1,7 +1,9 @@
 """Results of a check, as data and as text."""
 
 import enum
+import itertools
 import math
+import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -185,52 +187,113 @@ class Report:
         return {r.name: r.verdict for r in self.results}
 
     def __str__(self) -> str:
-        """A table, findings, counterexamples (with a row for comparison, only of differences), and differences."""
+        """The text of `to_text`, whose lines are as long as they are."""
+        return self.to_text()
+
+    def to_text(self, width: int | None = None) -> str:
+        """The verdict, what differs, findings, a table, notes, and code that shows what fails.
+
+        Args:
+            width: columns of a terminal, at least 40; long lines stay as they are where None. Code is not wrapped.
+
+        Returns:
+            Lines of text.
+        """
+        blocks = [[self._headline()], self._compared() if self.like else [], self._found(), self._table(width)]
+        wrapped = [[row for line in block for row in _wrapped(line, width)] for block in blocks[:3]]
+        parts = [*wrapped, blocks[3], [row for line in self._notes() for row in _wrapped(line, width)], *self._code()]
+        return "\n\n".join("\n".join(part) for part in parts if part)
+
+    def _headline(self) -> str:
+        """How many transformations have each verdict, and how many defects there are."""
+        counts = {v: sum(r.verdict is v for r in self.results) for v in Verdict}
+        parts = [f"{count} {verdict.value}" for verdict, count in counts.items() if count]
+        parts += [f"{len(self.findings)} finding{'s' if len(self.findings) > 1 else ''}"] if self.findings else []
+        compared = (
+            "" if not self.like or self.unchecked else f"{'differs from' if self.differs else 'as'} {self.like}, "
+        )
+        return f"{self.layer}: {compared}in {self.dtype}: {'; '.join(parts)}."
+
+    def _found(self) -> list[str]:
+        return ["Findings", *(f"  {f.name}: {f.message}" for f in self.findings)] if self.findings else []
+
+    def _table(self, width: int | None) -> list[str]:
+        """A row for each transformation; cells are wrapped between words where the terminal is narrow."""
         rows = [("transformation", "verdict", "worst", "holds to tolerance for")]
         rows += [(r.title, r.verdict.value, _number(r.deviation), _range(r)) for r in self.results]
         widths = [max(len(row[i]) for row in rows) for i in range(4)]
-        lines = [f"{self.layer}, {self.dtype}", ""]
-        for i, row in enumerate(rows):
-            lines.append("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
-            if i == 0:
-                lines.append("─" * (sum(widths) + 6))
-        tolerances = sorted({_number(r.tolerance) for r in self.results})
-        lines += ["", "worst: largest change of an output on the scale of the outputs; tolerance "]
-        lines[-1] += ", ".join(tolerances) + "; σ: standard deviation of what is shifted."
+        if width is not None:
+            for column, least in ((0, 18), (1, 14), (3, 15)):
+                excess = sum(widths) + 6 - width
+                widths[column] -= max(0, min(excess, widths[column] - least))
+        lines = [line for row in rows for line in _row(row, widths)]
+        first = len(_row(rows[0], widths))
+        return [*lines[:first], "─" * (sum(widths) + 6), *lines[first:]]
+
+    def _notes(self) -> list[str]:
+        """What the table's numbers are, then the notes of results."""
+        tolerances = ", ".join(sorted({_number(r.tolerance) for r in self.results}))
+        lines = [
+            f"worst: largest change of an output on the scale of the outputs; tolerance {tolerances}; σ: standard "
+            "deviation of what is shifted."
+        ]
         said: dict[str, list[str]] = {}
         for r in self.results:
             said.setdefault(r.note, []).append(r.title)
         notes = [f"  {', '.join(titles)}: {note}" for note, titles in said.items() if note]
-        lines += ["", "Notes", *notes] if notes else []
-        if self.findings:
-            lines += ["", "Findings"]
-            for finding in self.findings:
-                lines.append(f"  {finding.name}: {finding.message}")
-                lines += [f"    {line}" for line in finding.code.splitlines()]
+        return [*lines, "Notes", *notes] if notes else lines
+
+    def _code(self) -> list[list[str]]:
+        """Code that shows findings and counterexamples; with a row for comparison, only those of differences."""
         differing = dict(self.differences)
-        shown = [r for r in self.results if r.counterexample and (self.like is None or r.name in differing)]
-        for result in shown:
-            lines += ["", f"# {result.title}: {result.verdict.value}", result.counterexample.code.rstrip()]  # type: ignore[union-attr]
-        lines += self._compared() if self.like else []
-        return "\n".join(lines)
+        blocks = [[f"# {f.name}", *f.code.splitlines()] for f in self.findings if f.code]
+        for r in self.results:
+            if r.counterexample and (self.like is None or r.name in differing):
+                blocks.append([f"# {r.title}: {r.verdict.value}", *r.counterexample.code.rstrip().splitlines()])
+        return blocks
 
     def _compared(self) -> list[str]:
         """Lines that describe the differences from the row."""
         if self.unchecked:
-            return ["", f"Not compared with {self.like}: nothing could be checked."]
+            return [f"Not compared with {self.like}: nothing could be checked."]
         lines = []
         if self.differences:
             says = {"I": "is invariant", "no": "is not", "±": "flips the sign"}
-            lines += ["", f"Differs from {self.like}:"]
+            lines += [f"Differs from {self.like}:"]
             lines += [f"  {self[n].title}: {self[n].verdict.value}; it {says[s]}" for n, s in self.differences]
         if self.output_differences:
-            lines += ["", f"Outputs differ from those of {self.like}, up to a gain and a bias for each unit:"]
+            lines += [f"Outputs differ from those of {self.like}, up to a gain and a bias for each unit:"]
             lines += [f"  {f.name}: {f.message}" for f in self.output_differences]
+        lines = lines if self.differs else [f"As {self.like}."]
         if self.affine:
-            lines += ["", f"As {self.like} without gain and bias: {', '.join(self.affine)}."]
+            lines += [f"As {self.like} without gain and bias: {', '.join(self.affine)}."]
         if self.output_note:
-            lines += ["", f"Outputs: {self.output_note}."]
-        return lines if self.differs else [*lines, "", f"As {self.like}."]
+            lines += [f"Outputs: {self.output_note}."]
+        return lines
+
+
+def _wrapped(line: str, width: int | None) -> list[str]:
+    """Lines of at most `width` columns, where words allow it, with the line's indent."""
+    if width is None or len(line) <= width:
+        return [line]
+    indent = line[: len(line) - len(line.lstrip())]
+    return textwrap.wrap(
+        line.strip(),
+        width,
+        initial_indent=indent,
+        subsequent_indent=indent + "  ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def _row(cells: tuple[str, ...], widths: list[int]) -> list[str]:
+    """The lines of a row whose cells are wrapped between words."""
+    columns = [
+        textwrap.wrap(cell, width, break_on_hyphens=False) or [""] for cell, width in zip(cells, widths, strict=True)
+    ]
+    rows = itertools.zip_longest(*columns, fillvalue="")
+    return ["  ".join(part.ljust(width) for part, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
 def _number(value: float) -> str:

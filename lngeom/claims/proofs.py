@@ -73,11 +73,12 @@ def provable() -> tuple[str, ...]:
     return tuple(_PROVERS)
 
 
-def proof_evidence(id: str) -> tuple[Evidence, ...]:
+def proof_evidence(id: str, *, steps: bool = True) -> tuple[Evidence, ...]:
     """Makes, and so checks, the proof or exact refutation of a claim.
 
     Args:
         id: the claim's id.
+        steps: whether the evidence has the formulas of the steps, which take time to write.
 
     Returns:
         Evidence: a proof, one counterexample for each condition that it drops, and a correction where the claim is
@@ -92,17 +93,17 @@ def proof_evidence(id: str) -> tuple[Evidence, ...]:
     if found is None:
         return ()
     if isinstance(found, Proof):
-        return (_proof(found, Role.SUPPORTS), *_dropped(found))
+        return (_proof(found, Role.SUPPORTS, steps), *_dropped(found))
     role = Role.REFUTES if found.establishes == "refuted" else Role.SUPPORTS
     evidence = [_counterexample(found, "exact counterexample", role)]
     if found.correction:
-        evidence.append(_proof(found.correction, Role.CORRECTS if role is Role.REFUTES else Role.SUPPORTS))
+        evidence.append(_proof(found.correction, Role.CORRECTS if role is Role.REFUTES else Role.SUPPORTS, steps))
     return tuple(evidence)
 
 
-def _proof(proof, role: Role) -> Evidence:
-    steps = [{"part": "given", "text": a.text, "latex": a.latex} for a in proof.assumptions]
-    steps += [{"part": "step", **s.as_dict()} for s in proof.steps]
+def _proof(proof, role: Role, written: bool) -> Evidence:
+    steps = [{"part": "given", "text": a.text, "latex": a.latex} for a in proof.assumptions if written]
+    steps += [{"part": "step", **s.as_dict()} for s in proof.steps if written]
     what = "proof" if role is Role.SUPPORTS else "proof of the correction"
     at = f", at {proof.sizes}" if proof.sizes else ""
     return Evidence(

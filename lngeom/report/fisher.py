@@ -7,7 +7,7 @@ from lngeom._fisher_summary import Summary
 
 
 def fisher(summary: Summary) -> Table:
-    """Sizes, cost, rank, null space and leading eigenvalues of a Fisher matrix."""
+    """Rank and null space of a Fisher matrix, then its leading eigenvalues, its sizes and its cost."""
     table = Table(title=Text(summary.operator), show_header=False, show_lines=True, expand=True)
     table.add_column(width=18)
     table.add_column(overflow="fold")
@@ -15,18 +15,19 @@ def fisher(summary: Summary) -> Table:
     if summary.excluded:
         leaves += f"\nleft out: {', '.join(summary.excluded)}"
     values = "  ".join(f"{v:.4g}" for v in summary.eigenvalues)
-    rows = [("parameters", leaves), ("predicted bytes", summary.plan.describe()), ("largest eigenvalues", values)]
-    rows += [("trace", f"{summary.trace:.6g}")]
+    spectrum = [("largest eigenvalues", values), ("trace", f"{summary.trace:.6g}")]
     if summary.rank is None:
-        rows += [("rank", "not known from products alone")]
+        rows = [("rank", "not known from products alone"), *spectrum]
     else:
-        rows += [
+        rows = [
             ("rank", f"{summary.rank} (smallest kept ÷ largest dropped singular value: {summary.gap:.2g})"),
             ("nullity", _nullity(summary)),
             ("null directions", f"{summary.description}"),
+            *spectrum,
             ("effective rank", f"{summary.effective_rank:.4g}"),
             ("pseudo-logdet", f"{summary.pseudo_logdet:.6g}"),
         ]
+    rows += [("parameters", leaves), ("predicted bytes", summary.plan.describe())]
     for name, value in rows:
         table.add_row(name, value if isinstance(value, Text) else Text(value))
     return table

@@ -9,7 +9,7 @@ import jinja2
 
 from lngeom.report import explorer, findings, marks
 from lngeom.report.mathml import lines, mathml, prose
-from lngeom.symbolic.notation import LEGEND, from_latex
+from lngeom.symbolic.notation import from_latex, legend
 
 SYMBOLS = {"holds": "✓", "conditional": "◐", "refuted": "✗", "undecided": "?", "clash": "⚠"}
 STRENGTHS = {
@@ -54,7 +54,7 @@ def page(document: Mapping[str, Any]) -> str:
         "symbols": SYMBOLS,
         "strengths": STRENGTHS,
         "software": SOFTWARE,
-        "legend": LEGEND,
+        "legend": legend(),
         "headline": findings.headline,
         "errors": findings.errors,
         "origins": findings.origins,

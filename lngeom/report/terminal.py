@@ -1,7 +1,9 @@
 """Verdicts as tables in the terminal."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
 
 from rich.panel import Panel
 from rich.table import Table
@@ -300,40 +302,90 @@ def table1(outcomes: Sequence[Outcome]) -> Table:
 CELL_STYLES = {Cell.INVARIANT: "green", Cell.SIGN: "cyan", Cell.CHANGED: "yellow"}
 
 
-def extended(outcomes: Sequence[Outcome]) -> list[Table]:
-    """The extended table, then equivariances and changes of basis; exceptions below."""
-    by_id = {o.claim.id: o for o in outcomes}
-    headings = {c.name: c.heading for c in EXTENDED_COLUMNS}
-    groups = {g.name: g.heading for g in (*EQUIVARIANCES, *BASIS_CHANGES)}
-    first = _grid("The extended invariance table", by_id, EXTENDED, headings)
-    second = _grid("f(QW, X) = Q f(W, X), and f(WA⁻¹, Ax) = f(W, x)", by_id, EQUIVARIANCE, groups)
-    first.caption = (
-        "I: invariant; no: changed; ±: only the sign, which g → −g repairs; below, the largest relative change over "
-        "the draws (± after the repair, – where the numbers are no evidence), and * where numbers alone decide."
+EXTENDED_LEGEND = (
+    "I: invariant; no: changed; ±: only the sign, which g → −g repairs; beside it the largest relative change over the "
+    "draws (± after the repair, – where the numbers are no evidence), and * where numbers alone decide."
+)
+CELL_WIDTH = 9
+METHOD_WIDTH = max(len(METHODS[name].title) for name in EXTENDED)
+
+
+@dataclass(frozen=True)
+class Grid:
+    """All methods against as many columns of a table as fit side by side.
+
+    Attributes:
+        title: of the table.
+        recorded: what is recorded of each method and column.
+        headings: of the columns, by their names.
+    """
+
+    title: str
+    recorded: Mapping[str, Mapping[str, Cell]]
+    headings: Mapping[str, str]
+
+    def claims(self, method: str) -> list[str]:
+        """Ids of the claims of a row."""
+        return [f"extended.{method}.{name}" for name in self.headings if name in self.recorded[method]]
+
+    def head(self) -> Text:
+        """The title and the headings."""
+        titles = " ".join(heading.rjust(CELL_WIDTH) for heading in self.headings.values())
+        return Text(f"\n{self.title}\n", style="bold").append(f"{'':{METHOD_WIDTH}} {titles}", style="not bold")
+
+    def row(self, method: str, by_id: Mapping[str, Outcome]) -> Text:
+        """A method's title and cells."""
+        text = Text(METHODS[method].title.ljust(METHOD_WIDTH))
+        for name in self.headings:
+            recorded = self.recorded[method].get(name)
+            cell = Text("–") if recorded is None else _cell(by_id[f"extended.{method}.{name}"], recorded)
+            text.append(" " * max(1, CELL_WIDTH + 1 - len(cell))).append_text(cell)
+        return text
+
+
+def batched(names: Iterable[str], count: int) -> Iterator[list[str]]:
+    """Lists of at most so many names."""
+    rest = iter(names)
+    while chunk := list(islice(rest, count)):
+        yield chunk
+
+
+def grids(width: int) -> list[Grid]:
+    """The extended table, then equivariances and changes of basis, in parts that are at most `width` columns wide."""
+    tables = (
+        ("The extended invariance table", EXTENDED, {c.name: c.heading for c in EXTENDED_COLUMNS}),
+        (
+            "f(QW, X) = Q f(W, X), and f(WA⁻¹, Ax) = f(W, x)",
+            EQUIVARIANCE,
+            {g.name: g.heading for g in (*EQUIVARIANCES, *BASIS_CHANGES)},
+        ),
     )
-    exceptions = [o for o in outcomes if ".exception." in o.claim.id]
-    third = Table(title="Exceptions", expand=True)
+    count = max(1, (width - METHOD_WIDTH) // (CELL_WIDTH + 1))
+    parts = []
+    for title, recorded, headings in tables:
+        chunks = list(batched(headings, count))
+        for number, names in enumerate(chunks, 1):
+            of = f" ({number} of {len(chunks)})" if len(chunks) > 1 else ""
+            parts.append(Grid(f"{title}{of}", recorded, {name: headings[name] for name in names}))
+    return parts
+
+
+def exceptions(outcomes: Sequence[Outcome]) -> Table | None:
+    """The exceptions to the extended table."""
+    found = [o for o in outcomes if ".exception." in o.claim.id]
+    if not found:
+        return None
+    table = Table(title="Exceptions", expand=True)
     for name in ("claim", "statement", "verdict"):
-        third.add_column(name, overflow="fold")
-    for outcome in exceptions:
-        third.add_row(outcome.claim.id, Text(outcome.claim.statement), verdict(outcome))
-    return [first, second, *([third] if exceptions else [])]
-
-
-def _grid(title: str, by_id, recorded, headings) -> Table:
-    table = Table(title=title, padding=0, show_lines=True)
-    table.add_column("")
-    for heading in headings.values():
-        table.add_column(Text(heading), justify="center", overflow="fold")
-    for method, row in recorded.items():
-        cells = [_cell(by_id[f"extended.{method}.{name}"], row[name]) if name in row else "–" for name in headings]
-        table.add_row(Text(METHODS[method].title), *cells)
+        table.add_column(name, overflow="fold")
+    for outcome in found:
+        table.add_row(outcome.claim.id, Text(outcome.claim.statement), verdict(outcome))
     return table
 
 
 def _cell(outcome: Outcome, recorded: Cell) -> Text:
     if not outcome.as_recorded:
-        return Text(f"{recorded.value}\n{outcome.verdict.value}", style="red reverse")
+        return Text(f"{recorded.value} {outcome.verdict.value}", style="red reverse")
     deviation = _largest(outcome, Kind.COUNTEREXAMPLE if recorded is Cell.CHANGED else Kind.AGREEMENT)
     mark = "" if outcome.strength in {Strength.PROOF, Strength.COUNTEREXAMPLE} else "*"
-    return Text(f"{recorded.value}{mark}\n{deviation}", style=CELL_STYLES[recorded])
+    return Text(f"{recorded.value}{mark} {deviation}", style=CELL_STYLES[recorded])

@@ -26,11 +26,28 @@ def along(method: Method, V: Field, eps: Expr = sp.S.Zero, sample=n, unit=None) 
     return derivative(lambda t: method(LAYER.towards(V, t), sample, unit, eps))
 
 
-def null_step(text: str, method: Method, V: Field, extra: Expr | int = 0) -> Step:
-    """The step that dz = g dn + extra is zero for all x."""
+def null_step(text: str, method: Method, V: Field, extra: Expr | int = 0, moving: str = "V", of: str = "") -> Step:
+    """The step that dz = g dn + extra is zero for all x, when W moves along V.
+
+    Args:
+        text: the claim in words.
+        method: the method.
+        V: the direction of W.
+        extra: what the biases and gains add.
+        moving: LaTeX of V.
+        of: the method's short name, in a proof about several.
+
+    Returns:
+        The step.
+    """
     unit = method.unit
     gain = GAIN(unit)
-    return equality(text, gain * along(method, V) + extra, 0, r"dz_{ni}")
+    return equality(
+        text,
+        gain * along(method, V) + extra,
+        0,
+        (rf"dz^{{\mathrm{{{of}}}}}_{{ni}}" if of else r"dz_{ni}") + f"[{moving}]",
+    )
 
 
 RADIAL: Field = lambda i, d: LAYER.W(i, d)
@@ -59,14 +76,9 @@ def rank_step(name: str, cases: Sequence[tuple[tuple[int, ...], int]], *, softma
     def verify() -> bool:
         return all(nullity(name, sizes, softmax=softmax) == expected for sizes, expected in cases)
 
-    listed = ", ".join(f"{expected} at (H, D) = {sizes}" for sizes, expected in cases)
-    latex = r"\dim\ker F = " + ",\\ ".join(rf"{expected}\,{sizes}" for sizes, expected in cases)
-    return fact(
-        f"At these sizes the exact rank modulo {PRIME} confirms it: it leaves a null space of dimension",
-        latex,
-        verify,
-        listed,
-    )
+    listed = ", ".join(str(sizes[:2]) for sizes, _ in cases)
+    latex = r"\dim\ker F = " + ",\\ ".join(str(expected) for _, expected in cases)
+    return fact(f"The exact rank modulo {PRIME} confirms it at (H, D) = {listed}", latex, verify)
 
 
 def nullity(name: str, sizes: tuple[int, ...], *, softmax: bool = False, seed: int = 2016) -> int:
@@ -87,11 +99,14 @@ def with_product(rows: Field, direction: Field, value: Expr) -> Field:
 def product_steps(rows: Field, direction: Field, row: Expr, value: Expr, text: str) -> tuple[Step, Step]:
     """The rows have that product, and rows that have it are left as they are: so these are all of them."""
     adjusted = with_product(rows, direction, value)
+    here = r"r'_{e}"
     return (
         equality(text, total(lambda d: adjusted(row, d) * direction(d), D), value),
         equality(
-            "and no others do: adjusting what has that product already changes nothing",
+            "and no others do: for such a row r', adjusting it again changes nothing, r'' = r'",
             with_product(adjusted, direction, value)(row, e),
-            adjusted(row, e),
+            sp.Symbol(here),
+            r"r''_{e}",
+            {here: adjusted(row, e)},
         ),
     )

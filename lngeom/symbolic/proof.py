@@ -1,24 +1,112 @@
 """Proofs whose every step is checked by machine, and exact counterexamples certified to be non-zero."""
 
 import copy
+import re
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
 import mpmath
 import sympy as sp
-from sympy import Eq, Expr
+from sympy import Eq, Expr, Indexed
 
 from lngeom.symbolic import notation, sums
 from lngeom.symbolic.evaluation import agrees_at_small_sizes
-from lngeom.symbolic.notation import LEGEND, from_latex, shown
+from lngeom.symbolic.notation import from_latex, legend, shown
 
 Establishes = Literal["holds", "conditional", "refuted"]
+Names = Mapping[str, Expr | Callable[..., Expr]]
+"""What names stand for: a part of a formula, or a family of parts by its indices."""
+LINE = 74
+"""Columns of a formula in a terminal of 80, where it is indented by 6."""
 
 
 class ProofError(ValueError):
     """A step of a proof, or a counterexample, that does not withstand its check."""
+
+
+@dataclass(frozen=True)
+class Written:
+    """A formula as its author wrote it.
+
+    Attributes:
+        latex: LaTeX.
+        plain: the same for a terminal; made from the LaTeX where it is empty.
+        checked: LaTeX of what was checked, where the formula is shorter.
+    """
+
+    latex: str
+    plain: str = ""
+    checked: str = ""
+
+
+@dataclass(frozen=True)
+class Equation:
+    """The formula left = right, written when it is asked for.
+
+    Attributes:
+        left: an expression in indexed sums.
+        right: what it equals.
+        name: LaTeX for what the left side is.
+        short: names, as LaTeX, of parts of both sides. A symbol of that name in a side stands for the part, and an
+            indexed symbol for an entry of a family.
+        long: the same, used only where the line is otherwise too long.
+    """
+
+    left: Expr
+    right: Expr
+    name: str
+    short: Names
+    long: Names
+
+    @cached_property
+    def _sides(self) -> tuple[Expr, Expr]:
+        """Both sides, with names for their parts."""
+        sides = self.left, self.right
+        if not self.long:
+            return self._named(sides, self.short, {})
+        full = self._named(self._named(sides, {}, self.long), self.short, {})
+        return full if len(self._line(full)) <= LINE else self._named(sides, {**self.short, **self.long}, {})
+
+    @cached_property
+    def _written(self) -> tuple[Expr, Expr]:
+        """Both sides with every name written out: what is checked."""
+        return self._named((self.left, self.right), {}, {**self.short, **self.long})
+
+    @staticmethod
+    def _named(sides: tuple[Expr, Expr], named: Names, written: Names) -> tuple[Expr, Expr]:
+        """The sides with parts replaced by their names, and names by what they stand for."""
+        symbols = {part: sp.Symbol(name) for name, part in named.items() if isinstance(part, Expr)}
+        parts = {sp.Symbol(name): part for name, part in written.items() if isinstance(part, Expr)}
+        fields = {name: part for name, part in written.items() if not isinstance(part, Expr)}
+        first, second = (_entries_written(side.xreplace(symbols | parts), fields) for side in sides)
+        return first, second
+
+    def _line(self, sides: tuple[Expr, Expr]) -> str:
+        left = from_latex(self.name) if self.name else notation.plain(sides[0])
+        return f"{left} = {notation.plain(sides[1])}"
+
+    @cached_property
+    def latex(self) -> str:
+        """The short line as LaTeX."""
+        return f"{self.name or notation.latex(self._sides[0])} = {notation.latex(self._sides[1])}"
+
+    @cached_property
+    def plain(self) -> str:
+        """The short line as Unicode."""
+        return self._line(self._sides)
+
+    @cached_property
+    def checked(self) -> str:
+        """What was checked, as LaTeX: the same with every name written out."""
+        return sp.latex(Eq(*map(shown, self._written), evaluate=False))
+
+    def holds(self) -> bool:
+        """Whether both sides are equal: by normal form, and again by explicit loops at small sizes."""
+        left, right = self._written
+        return sums.vanishes(left - right) and agrees_at_small_sizes(left, right)
 
 
 @dataclass(frozen=True)
@@ -27,19 +115,30 @@ class Step:
 
     Attributes:
         text: the claim in words.
-        latex: the claim as a formula.
+        formula: the claim as a formula.
         verify: recomputes whether it is true.
-        plain: the formula for a terminal.
         sizes: the sizes for which it was checked, where these are not all that the statement speaks of.
-        checked: LaTeX of what was checked, where the formula is shorter.
     """
 
     text: str
-    latex: str
+    formula: Written | Equation
     verify: Callable[[], bool] = field(repr=False, compare=False)
-    plain: str = ""
     sizes: str = ""
-    checked: str = ""
+
+    @property
+    def latex(self) -> str:
+        """The formula as LaTeX."""
+        return self.formula.latex
+
+    @property
+    def plain(self) -> str:
+        """The formula as Unicode."""
+        return self.formula.plain or from_latex(self.formula.latex)
+
+    @property
+    def checked(self) -> str:
+        """LaTeX of what was checked, where the formula is shorter; else empty."""
+        return self.formula.checked
 
     def check(self) -> None:
         """Checks the step again.
@@ -48,7 +147,7 @@ class Step:
             ProofError: if it is not true.
         """
         if self.verify() is not True:
-            raise ProofError(f"this step does not hold: {self.text} [{self.plain or self.latex}]")
+            raise ProofError(f"this step does not hold: {self.text} [{self.plain}]")
 
     def as_dict(self) -> dict[str, str]:
         """Text, the formula as LaTeX, and what was checked where that is longer."""
@@ -56,7 +155,12 @@ class Step:
 
 
 def equality(
-    text: str, left: Expr | int, right: Expr | int, name: str = "", short: Mapping[str, Expr] | None = None
+    text: str,
+    left: Expr | int,
+    right: Expr | int,
+    name: str = "",
+    short: Names | None = None,
+    long: Names | None = None,
 ) -> Step:
     r"""The step left = right, for all sizes: by normal form, and again by explicit loops at small sizes.
 
@@ -65,20 +169,33 @@ def equality(
         left: an expression in indexed sums.
         right: what it equals.
         name: LaTeX for what the left side is, shown in its place; what is checked is kept beside it.
-        short: names for parts of the right side, shown in their place.
+        short: names, as LaTeX, of parts of both sides. They are shown in place of these parts, and a symbol of
+            that name stands for the part in what is checked; an indexed symbol stands for an entry of a family.
+        long: the same, used only where the line is otherwise too long for a terminal.
 
     Returns:
         The step.
+
+    Raises:
+        ProofError: if nothing in the sides has one of the names.
     """
-    left, right = sp.sympify(left), sp.sympify(right)
+    formula = Equation(sp.sympify(left), sp.sympify(right), name, short or {}, long or {})
+    for symbol, part in {**formula.short, **formula.long}.items():
+        used = {entry.base.name for side in (formula.left, formula.right) for entry in side.atoms(Indexed)}
+        parts = (sp.Symbol(symbol), part) if isinstance(part, Expr) else ()
+        if symbol not in used and not any(side.has(*parts) for side in (formula.left, formula.right) if parts):
+            raise ProofError(f"{text}: no part of this step is {symbol}")
+    return Step(text, formula, formula.holds)
 
-    def verify() -> bool:
-        return sums.vanishes(left - right) and agrees_at_small_sizes(left, right)
 
-    checked = sp.latex(Eq(shown(left), shown(right), evaluate=False))
-    read = right.xreplace({part: sp.Symbol(symbol) for symbol, part in (short or {}).items()})
-    line = f"{notation.from_latex(name) if name else notation.plain(left)} = {notation.plain(read)}"
-    return Step(text, f"{name or notation.latex(left)} = {notation.latex(read)}", verify, line, checked=checked)
+def _entries_written(expr: Expr, fields: Mapping[str, Callable[..., Expr]]) -> Expr:
+    """An expression with the entries of some families written out."""
+    if not fields:
+        return expr
+    if isinstance(expr, Indexed):
+        found = fields.get(expr.base.name)
+        return expr if found is None else sp.sympify(found(*expr.indices))
+    return notation.rebuilt(expr, lambda part: _entries_written(part, fields))
 
 
 def fact(text: str, latex: str, verify: Callable[[], bool], plain: str = "", sizes: str = "") -> Step:
@@ -95,7 +212,22 @@ def fact(text: str, latex: str, verify: Callable[[], bool], plain: str = "", siz
     Returns:
         The step.
     """
-    return Step(text, latex, verify, plain, sizes)
+    return Step(text, Written(latex, plain), verify, sizes)
+
+
+def jointly(text: str, steps: Sequence[Step]) -> Step:
+    """Steps that read the same, such as one for each of several methods, as one.
+
+    Args:
+        text: the claim in words.
+        steps: at least one.
+
+    Returns:
+        The step, which is true where all of them are and their formulas are the same.
+    """
+    first = steps[0].formula
+    formula = Written(first.latex, first.plain, r",\quad ".join(step.checked for step in steps if step.checked))
+    return Step(text, formula, lambda: all(s.plain == first.plain and s.verify() is True for s in steps))
 
 
 def expanded(text: str, latex: str, *differences: Expr) -> Step:
@@ -181,18 +313,23 @@ class Proof:
             width: columns.
             full: show what the machine checked beneath each line.
         """
-        lines = [f"Proof of {self.name}", *_wrapped(f"Statement: {from_latex(self.statement)}", width)]
-        lines += _wrapped(f"Notation: {LEGEND}", width)
+        lines = _wrapped(f"Proof of {self.name}: {from_latex(self.statement)}", width)
+        given = "; ".join(f"{a.text} ({from_latex(a.latex)})" for a in self.assumptions)
+        lines += _wrapped(f"Assumed: {given}", width) if given else []
+        used = legend(" ".join(step.plain for step in self.steps))
+        lines += _wrapped(f"Notation: {used}", width) if used else []
         for number, step in enumerate(self.steps, 1):
-            lines += _wrapped(f"{number}. {step.text}", width, "   ")
-            lines += _wrapped(f"      {step.plain or from_latex(step.latex)}", width, "        ")
+            line = f"{number}. {step.text}: {step.plain}"
+            fits = len(line) <= width
+            lines += (
+                [line] if fits else [*_wrapped(f"{number}. {step.text}:", width, "   "), *_formula(step.plain, width)]
+            )
             if full and step.checked:
                 lines += _wrapped(f"      checked: {step.checked}", width, "        ")
-        lines.append(f"The formulas of all {len(self.steps)} steps are checked by machine; the words between are not.")
+        lines.append(f"∎ The formulas of all {len(self.steps)} steps are checked by machine, the words are not.")
         for a in self.assumptions:
-            lines += _wrapped(f"Assumed: {a.text} ({from_latex(a.latex)})", width)
             if a.when_dropped:
-                lines += ["  Without it:", *(f"    {row}" for row in a.when_dropped.to_text(width - 4).splitlines())]
+                lines += _wrapped(f"Without {from_latex(a.latex)}: {a.when_dropped.in_words()}", width)
         return "\n".join(lines)
 
     def as_dict(self) -> dict[str, Any]:
@@ -309,16 +446,26 @@ class Counterexample:
 
     def to_text(self, width: int = 100, full: bool = False) -> str:
         """The counterexample for a terminal (arguments as `Proof.to_text`)."""
-        lines = [f"Counterexample to {self.name}", *_wrapped(f"Statement: {from_latex(self.statement)}", width)]
-        for name, value in self.instance.items():
-            lines += _wrapped(f"  {from_latex(name)} = {_plain(value)}", width, "    ")
-        lines += _wrapped(self.text, width)
-        for side, value in (("left ", self.left), ("right", self.right)):
-            lines += _wrapped(f"  {side} = {notation.plain(value)}", width, "    ")
+        lines = _wrapped(f"Counterexample to {self.name}: {from_latex(self.statement)}", width) + self._lines(width)
+        return "\n".join([*lines, *([self.correction.to_text(width, full)] if self.correction else [])])
+
+    def in_words(self) -> str:
+        """Both sides, what they are, and the instance."""
+        sides = f"{notation.plain(self.left)} ≠ {notation.plain(self.right)}"
+        return f"{sides}. {self.text.rstrip('.')}, at {_instance(self.instance)}."
+
+    def _lines(self, width: int) -> list[str]:
+        """The instance, what is compared, and both sides."""
         near = str(sp.N(self.difference, 6)).replace("-", "−")
-        gap = f"  left − right = {notation.plain(self.difference)} ≈ {near}, certified not to be 0"
-        lines += _wrapped(gap, width, "    ")
-        return "\n".join([*lines, *(["Correction:", self.correction.to_text(width, full)] if self.correction else [])])
+        sides = f"left = {notation.plain(self.left)}, right = {notation.plain(self.right)}"
+        gap = f"left − right = {notation.plain(self.difference)} ≈ {near}, certified not to be 0"
+        both = f"  {sides}, {gap}"
+        lines = [
+            f"At {_instance(self.instance)}:",
+            self.text,
+            *([both] if len(both) <= width else [f"  {sides}", f"  {gap}"]),
+        ]
+        return [row for line in lines for row in _wrapped(line, width, "    ")]
 
     def as_dict(self) -> dict[str, Any]:
         """JSON-able form."""
@@ -364,16 +511,21 @@ def changed(
     )
 
 
-def refutation(text: str, counterexample: Counterexample) -> Step:
-    """The step that a counterexample stands."""
+def refutation(text: str, counterexample: Counterexample, name: str = "") -> Step:
+    """The step that a counterexample stands; `name` is LaTeX for its left side."""
 
     def verify() -> bool:
         counterexample.check()
         return True
 
-    formula = rf"{sp.latex(counterexample.left)} \neq {sp.latex(counterexample.right)}"
-    plain = f"{counterexample.left} ≠ {counterexample.right} at {_instance(counterexample.instance)}"
-    return Step(text, formula, verify, plain)
+    left, right = counterexample.left, counterexample.right
+    what = f"{name} = " if name else ""
+    line = f"{from_latex(name)} = " if name else ""
+    formula = Written(
+        rf"{what}{sp.latex(left)} \neq {sp.latex(right)}",
+        f"{line}{notation.plain(left)} ≠ {notation.plain(right)}",
+    )
+    return Step(f"{text}: at {_instance(counterexample.instance)}", formula, verify)
 
 
 def establishing(result: Proof | Counterexample, establishes: Establishes) -> Proof | Counterexample:
@@ -447,8 +599,29 @@ def _plain(value: Any) -> str:
     return str(value.tolist()) if isinstance(value, sp.MatrixBase) else str(value)
 
 
+def _value(value: Any) -> str:
+    """A number, or the rows of a matrix between semicolons: [1 0; 0 1]."""
+    if not isinstance(value, sp.MatrixBase):
+        return notation.plain(value)
+    return f"[{'; '.join(' '.join(map(notation.plain, row)) for row in value.tolist())}]"
+
+
+def at(**instance: Any) -> str:
+    """Names with their exact values, in a line."""
+    return _instance(instance)
+
+
 def _instance(instance: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name} = {_plain(value)}" for name, value in instance.items())
+    return ", ".join(f"{from_latex(name)} = {_value(value)}" for name, value in instance.items())
+
+
+def _formula(line: str, width: int) -> list[str]:
+    """A formula on one line where it fits, else broken before its signs of equality."""
+    if len(line) + 6 <= width:
+        return [f"      {line}"]
+    first, *rest = re.split(r" (?=[=≠<>≤≥⇒] )", line)
+    parts = [f"      {first}", *(f"        {part}" for part in rest)]
+    return [row for part in parts for row in _wrapped(part, width, "          ")]
 
 
 def matrix(rows: Iterable[Iterable[Any]]) -> sp.ImmutableMatrix:

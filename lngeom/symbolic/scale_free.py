@@ -8,7 +8,6 @@ applied to an arbitrary smooth function.
 import sympy as sp
 from sympy import Expr, Function
 
-from lngeom.symbolic.actions import DELTA
 from lngeom.symbolic.jacobian import LAYER, RADIAL, along, null_step
 from lngeom.symbolic.layers import BATCH_NORM, LAYER_NORM, RMS_NORM, WEIGHT_NORM, Layer, Method
 from lngeom.symbolic.proof import Assumption, Step, equality, expanded
@@ -27,12 +26,15 @@ class smooth(Function):
         return smooth(*orders)
 
 
+WEIGHT_FACTOR = sp.Symbol("c", positive=True)
+"""What the weights are multiplied by."""
 INVARIANT_METHODS = (BATCH_NORM, WEIGHT_NORM, LAYER_NORM, RMS_NORM)
+SHORT = {"BatchNorm": "BN", "WeightNorm": "WN", "LayerNorm": "LN", "RMSNorm": "RMS"}
 RATE, BETA, DECAY = sp.symbols("eta beta lambda", positive=True)
 SCALE_FREE = Assumption("the loss depends on W through a normalizer with ε = 0, σ > 0", r"L(cW) = L(W),\ c > 0")
 
 
-def scaled_layer(c: Expr = DELTA) -> Layer:
+def scaled_layer(c: Expr = WEIGHT_FACTOR) -> Layer:
     """The layer with weights cW."""
     return Layer(lambda l, d: c * LAYER.W(l, d), LAYER.X)
 
@@ -41,32 +43,39 @@ def matrix_scaling(method: Method) -> tuple[Step, ...]:
     """All of W → cW: outputs stay, derivatives with respect to W are divided by c, those to b and g stay."""
     V = field("V")
     at_scaled = derivative(lambda t: method(scaled_layer().towards(V, t)))
-    J, output = along(method, V), method(LAYER)
+    J, output = along(method, V), sp.Symbol("n_{ni}")
     short = {"J": J}
     return (
+        equality("W → cW keeps outputs", method(scaled_layer()), output, "n'_{ni}", {output.name: method(LAYER)}),
+        equality("J = dn by W is divided by c", at_scaled, J / WEIGHT_FACTOR, r"J(cW)", short),
+        equality("so blocks ww are divided by c²", at_scaled**2, J**2 / WEIGHT_FACTOR**2, r"J(cW)^2", short),
         equality(
-            "With δ for c: outputs stay, so Λ and the derivatives by b and g do", method(scaled_layer()), output, "n'"
+            "and wb, wg by c",
+            at_scaled * method(scaled_layer()),
+            J * output / WEIGHT_FACTOR,
+            r"J(cW)\,n'_{ni}",
+            {**short, output.name: method(LAYER)},
         ),
-        equality("Derivatives J[V] = dn by W are divided by c", at_scaled, J / DELTA, r"J(cW)", short),
-        equality("so ww blocks by c²", at_scaled**2, J**2 / DELTA**2, r"J(cW)^2", short),
-        equality("and wb, wg blocks by c", at_scaled * method(scaled_layer()), J * output / DELTA, r"J(cW)\,n'", short),
     )
 
 
 def radial_steps() -> list[Step]:
     """The derivative along W is zero, for every method that ignores the scale of W."""
-    return [null_step(f"{m.name}: no output moves along W, so ⟨W, ∇L⟩ = 0", m, RADIAL) for m in INVARIANT_METHODS]
+    text = "no output moves along W, so ⟨W, ∇L⟩ = 0"
+    return [null_step(f"{m.name}: {text}", m, RADIAL, moving="W", of=SHORT[m.name]) for m in INVARIANT_METHODS]
 
 
 def gradient_scaling() -> tuple[Step, ...]:
     """∇L(cW) = ∇L(W)/c, from n(cW + tV) = n(W + (t/c)V)."""
     V, t = field("V"), sp.Symbol("t", real=True)
-    s, c = sp.Symbol("s", real=True), DELTA
+    s, c = sp.Symbol("s", real=True), WEIGHT_FACTOR
     at_scaled = smooth(s / c, 0, 0, 0).diff(s).subs(s, 0)
     return (
         *(
             equality(
-                f"{m.name}: n(cW + tV) = n(W + (t/c)V)", m(scaled_layer().towards(V, t)), m(LAYER.towards(V, t / DELTA))
+                f"{m.name}: n(cW + tV) = n(W + (t/c)V)",
+                m(scaled_layer().towards(V, t)),
+                m(LAYER.towards(V, t / WEIGHT_FACTOR)),
             )
             for m in INVARIANT_METHODS
         ),

@@ -10,6 +10,7 @@ from sympy import Expr
 
 from lngeom.symbolic.actions import concretely
 from lngeom.symbolic.layers import Method
+from lngeom.symbolic.notation import from_latex
 from lngeom.symbolic.proof import Change, Counterexample, Proof, ProofError
 from lngeom.transformations.actions import Column
 
@@ -80,7 +81,7 @@ def counterexample(
         rf"n\left(W', X'\right) = n(W, X)\quad\text{{for}}\quad {column.action}",
         instance,
         sides,
-        f"n of unit {unit + 1} and sample {sample + 1} before (left) and after (right) the {column.title.lower()}.",
+        f"n of unit {unit + 1} and sample {sample + 1} before (left) and after {from_latex(column.action)} (right).",
         correction,
         changes=changes,
     )

@@ -29,7 +29,7 @@ s, t = sp.symbols("s t", integer=True, positive=True)
 FREE_INDICES: dict[Symbol, Symbol] = {i: H, j: H, k: H, d: D, e: D, n: N, m: N, p: G, q: M, s: T, t: T}
 """Indices that may stand free in a statement, and the size each runs to."""
 
-_LETTERS = {H: "ijkl", D: "de", N: "nml", G: "pr", M: "qrs", T: "tsuv"}
+_LETTERS = {H: "ijkl", D: "def", N: "nml", G: "pr", M: "qrsl", T: "tsuv"}
 
 Index = Expr | tuple[Expr, ...]
 Field = Callable[..., Expr]

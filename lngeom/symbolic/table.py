@@ -10,6 +10,7 @@ from sympy import Expr, sqrt
 from lngeom.normalizers import AbstractNormalizer
 from lngeom.symbolic.actions import DELTA, common_factor, concretely, moved, summed
 from lngeom.symbolic.layers import EPSILON, METHODS, Layer, Method
+from lngeom.symbolic.notation import plain
 from lngeom.symbolic.proof import Assumption, Counterexample, Proof, ProofError, Step, equality, fact
 from lngeom.symbolic.search import ANOTHER_SCALE, changes_somewhere, compared, copies, counterexample, draw
 from lngeom.symbolic.sums import vanishes
@@ -130,15 +131,21 @@ def general_steps(method: Method, column: Column, factor: Expr, eps: Expr) -> tu
     summed_inputs = summed(column, before, n, unit)
     if summed_inputs is not None:
         steps.append(equality("The summed inputs become", after.a(n, unit), summed_inputs, r"a'_{ni}"))
-    words = "do not change" if factor == 1 else f"change by the factor {factor}"
-    squared = "does not change" if factor == 1 else f"changes by the factor {factor**2}"
+    words = "do not change" if factor == 1 else f"change by the factor {plain(factor)}"
+    squared = "does not change" if factor == 1 else f"changes by the factor {plain(factor**2)}"
     old, new = (method.fraction(layer, n, unit, eps) for layer in (before, after))
     steps += [
-        equality(f"The centred summed inputs {words}", new[0], factor * old[0], r"(a-\mu)'_{ni}"),
-        equality(f"The square of the scale {squared}", new[1], factor**2 * old[1], r"\sigma'^2"),
-        equality("So their ratio stays", new[0] / sqrt(new[1]), old[0] / sqrt(old[1]), r"n'_{ni}"),
+        _changed(f"The centred summed inputs {words}", new[0], factor, r"(a-\mu)", "_{ni}", old[0]),
+        _changed(f"The square of the scale {squared}", new[1], factor**2, r"\sigma", "^2", old[1]),
+        _changed("So their ratio stays", new[0] / sqrt(new[1]), 1, "n", "_{ni}", old[0] / sqrt(old[1])),
     ]
     return tuple(steps)
+
+
+def _changed(text: str, new: Expr, factor: Expr | int, name: str, indices: str, old: Expr) -> Step:
+    """The step new = factor · old, where a name with its indices stands for old and a prime marks new."""
+    here = name + indices
+    return equality(text, new, factor * sp.Symbol(here), f"{name}'{indices}", long={here: sp.sympify(old)})
 
 
 def expansion(method: Method, column: Column, eps: Any = 0, flipped: bool = False) -> Step:
@@ -174,7 +181,7 @@ def expansion(method: Method, column: Column, eps: Any = 0, flipped: bool = Fals
     text = f"The same by expansion of every entry at H = {units}, D = {inputs}, N = {samples}"
     sign = "-" if flipped else ""
     latex = rf"\frac{{(a-\mu)'}}{{\sigma'}} - \frac{{{sign}(a-\mu)}}{{\sigma}} = 0"
-    return fact(text, latex, verify, "every entry of n' − n expands to 0" if not flipped else "n' + n expands to 0")
+    return fact(text, latex, verify, "n' + n = 0" if flipped else "n' − n = 0")
 
 
 def _instances(method: Method, column: Column, flipped: bool) -> Step:
@@ -238,7 +245,7 @@ def _sign_correction(method: Method, column: Column) -> Proof | None:
     before, after = Layer(), moved(column, Layer())
     if not vanishes(method(after, eps=EPSILON) + method(before, eps=EPSILON)):
         return None
-    step = equality("The sign of n changes, which g → −g undoes", method(after), -method(before), r"n'_{ni}")
+    step = _changed("The sign of n changes, which g → −g undoes", method(after), -1, "n", "_{ni}", method(before))
     return Proof(
         f"{method.name}.weight_sign_flip corrected",
         r"n(-W, X) = -n(W, X)",

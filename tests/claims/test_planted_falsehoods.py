@@ -45,6 +45,7 @@ from lngeom.symbolic.modular import PRIME, inverse, jacobian_rows, random_layer,
 from lngeom.symbolic.proof import ProofError, equality, expanded, fact
 from lngeom.symbolic.scale_free import (
     RATE,
+    WEIGHT_FACTOR,
     dot,
     gradient_scaling,
     minus,
@@ -74,8 +75,8 @@ FALSE_STEPS = {
     "invariance: the shift of the data under layer norm": lambda: equality(
         "", LAYER_NORM(moved_by(DATASET_RECENTERING, LAYER)), LAYER_NORM(LAYER)
     ),
-    "invariance: ε restored by δε": lambda: equality(
-        "", LAYER_NORM(scaled_layer(), eps=DELTA * EPS), LAYER_NORM(LAYER, eps=EPS)
+    "invariance: ε restored by cε": lambda: equality(
+        "", LAYER_NORM(scaled_layer(), eps=WEIGHT_FACTOR * EPS), LAYER_NORM(LAYER, eps=EPS)
     ),
     "invariance: ε makes no difference": lambda: equality(
         "", LAYER_NORM(scaled_layer(), eps=EPS), LAYER_NORM(LAYER, eps=EPS)
@@ -102,9 +103,14 @@ FALSE_STEPS = {
     "null space: W with ε": lambda: equality("", along(LAYER_NORM, RADIAL, EPS), 0),
     "null space: a dimension too many": lambda: rank_step("LayerNorm", [((4, 2), layer_norm_dimension(4, 2) + 1)]),
     "null space: a dimension too few": lambda: rank_step("BatchNorm", [((2, 2), 1)]),
-    "null space, bound: the biases forgotten": lambda: equality("", GROUP.sigma**3 * GROUP.moved(), GROUP.cubic),
+    "null space, bound: the biases forgotten": lambda: equality(
+        "", GROUP.sigma**3 * GROUP.moved(), bound.cubic(i), short=GROUP.names("u", "v", "q", "s")
+    ),
     "null space, bound: ε forgotten": lambda: equality(
-        "", WITH_EPS.sigma**3 * WITH_EPS.moved(), WITH_EPS.cubic + bound.BIAS(i) * WITH_EPS.sigma**3
+        "",
+        WITH_EPS.sigma**3 * WITH_EPS.moved(),
+        bound.cubic(i) + bound.BIAS(i) * WITH_EPS.sigma**3,
+        short=WITH_EPS.names("u", "v", "q", "s"),
     ),
     "null space, bound: RMS norm's trades under layer norm": lambda: equality(
         "",
@@ -213,7 +219,12 @@ def test_false_step_is_refused(name):
 
 @pytest.mark.parametrize("method", [LAYER_NORM, BATCH_NORM, RMS_NORM])
 def test_true_steps_of_the_same_families_pass(method):
-    steps = (*scaled_epsilon_steps(method, scaled_layer()), *gain_form(method), *gradient_scaling(), *score_steps())
+    steps = (
+        *scaled_epsilon_steps(method, scaled_layer(DELTA)),
+        *gain_form(method),
+        *gradient_scaling(),
+        *score_steps(),
+    )
     assert all(step.verify() for step in steps)
 
 

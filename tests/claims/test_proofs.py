@@ -14,6 +14,8 @@ from lngeom.symbolic.notation import from_latex
 from lngeom.symbolic.proof import ProofError, equality, fact
 from lngeom.transformations import DATASET_RECENTERING, DATASET_RESCALING
 
+from tests.readable import unreadable
+
 CONDITIONAL = {
     "equation.4",
     "equation.6",
@@ -42,7 +44,10 @@ REFUTED = {
 }
 
 
-@pytest.mark.parametrize("claim_id", [id for id in provable() if not id.startswith("extended.")])
+READ = [id for id in provable() if not id.startswith("extended.")]
+
+
+@pytest.mark.parametrize("claim_id", READ)
 def test_evidence_stands_renders_and_is_of_its_kind(claim_id):
     evidence = proof_of(claim_id)
     assert evidence is not None
@@ -61,6 +66,7 @@ def test_evidence_stands_renders_and_is_of_its_kind(claim_id):
     assert record["steps"]
     text, latex = evidence.to_text(), evidence.to_latex()
     assert "_Dummy" not in text + latex
+    assert not unreadable(evidence)
     if not claim_id.startswith("table1"):
         assert evidence.name == claim_id
     for formula in (evidence.statement, *(step["latex"] for step in record["steps"])):

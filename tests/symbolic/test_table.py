@@ -14,6 +14,8 @@ from lngeom.symbolic.sums import vanishes
 from lngeom.symbolic.table import expansion
 from lngeom.transformations import WEIGHT_MATRIX_RESCALING, WEIGHT_SIGN_FLIP, WEIGHT_VECTOR_RESCALING
 
+from tests.readable import unreadable
+
 COLUMNS = [column.name for column in (*lg.transformations.TABLE1, lg.transformations.WEIGHT_SIGN_FLIP)]
 CELLS = [(method, column, cell) for method, row in EXTENDED.items() for column, cell in row.items()]
 
@@ -35,6 +37,7 @@ def test_cell_is_settled_as_recorded(method, column, cell):
         assert isinstance(result, Counterexample)
         assert (result.correction is not None) == (cell is Cell.SIGN)
     assert "_Dummy" not in result.to_latex()
+    assert not unreadable(result)
 
 
 @pytest.mark.parametrize("column", COLUMNS)

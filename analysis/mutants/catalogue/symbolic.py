@@ -296,8 +296,8 @@ MUTANTS = (
     ),
     TABLE(
         "general-square-factor",
-        "new[1], factor**2 * old[1]",
-        "new[1], factor * old[1]",
+        "new[1], factor**2, r",
+        "new[1], factor, r",
         "the scale's square changes by the factor",
     ),
     TABLE(

@@ -40,7 +40,18 @@ from lngeom.nullspace import predicted_nullspace
 from lngeom.numerics import decide_rank
 from lngeom.symbolic.jacobian import GAIN, LAYER, RADIAL, SHIFTS, along, null_step, rows_alone
 from lngeom.symbolic.layers import BATCH_NORM, LAYER_NORM, RMS_NORM, WEIGHT_NORM, Method
-from lngeom.symbolic.proof import Assumption, Counterexample, Proof, Step, changed, equality, expanded, fact, matrix
+from lngeom.symbolic.proof import (
+    Assumption,
+    Counterexample,
+    Names,
+    Proof,
+    Step,
+    changed,
+    equality,
+    expanded,
+    fact,
+    matrix,
+)
 from lngeom.symbolic.sums import D, Field, H, N, d, derivative, e, field, i, k, mean, n, total
 
 TOPIC = "fisher"
@@ -166,6 +177,9 @@ class eta(Function):
     def fdiff(self, argindex: int = 1) -> Expr:
         """The next derivative."""
         return eta(self.args[0], self.args[1] + 1)
+
+    def _plain(self, printer) -> str:
+        return f"η{'′' * int(self.args[1])}({printer.doprint(self.args[0])})"
 
     def _latex(self, printer) -> str:
         return rf"\eta{chr(39) * int(self.args[1])}\left({printer.doprint(self.args[0])}\right)"
@@ -338,17 +352,25 @@ def score(outcome: Expr, parameter: Expr) -> Expr:
 
 def score_steps() -> tuple[Step, ...]:
     """The score, its mean and its second moment, for all numbers of units H, parameters D and outcomes N."""
-    of = lambda o, parameter: total(lambda l: residual(o, l) * JACOBIAN(l, parameter), H) / PHI
+    of = lambda o, parameter, r: total(lambda l: r(o, l) * JACOBIAN(l, parameter), H) / PHI
     covariance = lambda k, l: expectation(lambda o: residual(o, k) * residual(o, l))
-    stated = total(lambda k: total(lambda l: JACOBIAN(k, d) * covariance(k, l) * JACOBIAN(l, e), H), H) / PHI**2
+    r, C = field("r"), field("C")
+    stated = total(lambda k: total(lambda l: JACOBIAN(k, d) * C(k, l) * JACOBIAN(l, e), H), H) / PHI**2
     return (
-        equality("The score is Jᵀ times the residual over φ", score(n, d), of(n, d), r"s_{nd}"),
-        equality("its mean over outcomes is zero", expectation(lambda o: of(o, d)), 0, r"E[s_d]"),
         equality(
-            "and its second moment is JᵀΛJ with Λ = Cov[y]/φ²",
-            expectation(lambda o: of(o, d) * of(o, e)),
+            "The score is Jᵀ times the residual r = y − E[y] over φ",
+            score(n, d),
+            of(n, d, r),
+            r"s_{nd}",
+            {"r": residual},
+        ),
+        equality("its mean over outcomes is zero", expectation(lambda o: of(o, d, residual)), 0, r"E[s_d]"),
+        equality(
+            "and its second moment is JᵀΛJ with Λ = C/φ², C = Cov[y]",
+            expectation(lambda o: of(o, d, residual) * of(o, e, residual)),
             stated,
             r"E[s_ds_e]",
+            {"C": covariance},
         ),
     )
 
@@ -475,10 +497,16 @@ def riemannian_proof() -> Proof:
                 total(lambda l: LAMBDA(l) * MOVED(l) ** 2, H),
                 total(lambda l: (sqrt(LAMBDA(l)) * MOVED(l)) ** 2, H),
             ),
-            null_step("Layer norm: none moves along W", LAYER_NORM, RADIAL),
-            null_step("nor along any shift", LAYER_NORM, SHIFTS),
-            null_step("RMS norm: none moves along W", RMS_NORM, RADIAL),
-            null_step("Batch norm: none moves along any row of W", BATCH_NORM, rows_alone(field("s"))),
+            null_step("Layer norm: none moves along W", LAYER_NORM, RADIAL, moving="W", of="LN"),
+            null_step("nor along any shift", LAYER_NORM, SHIFTS, moving=r"\mathbf{1}\gamma^\top", of="LN"),
+            null_step("RMS norm: none moves along W", RMS_NORM, RADIAL, moving="W", of="RMS"),
+            null_step(
+                "Batch norm: none moves along any row of W, each scaled by itself",
+                BATCH_NORM,
+                rows_alone(field("s")),
+                moving=r"\mathrm{diag}(s)W",
+                of="BN",
+            ),
         ),
         (
             Assumption("outputs are independent and have positive variance", r"\Lambda = \mathrm{diag}\,\lambda > 0"),
@@ -705,14 +733,16 @@ def equation_12_proof() -> Proof:
     moved = lambda l, t: z(l) + t * (total(lambda d: V(l, d) * x(d), D) + beta(l))
     velocity = lambda l: total(lambda d: V(l, d) * x(d), D) + beta(l)
     log_p = lambda t: (moved(i, t) * y(i) - eta(moved(i, t), 0)) / PHI
-    form = total(lambda k: total(lambda l: C(k, l) * velocity(k) * velocity(l), H), H) / PHI**2
+    w = field("v")
+    form = total(lambda k: total(lambda l: C(k, l) * w(k) * w(l), H), H) / PHI**2
+    second = lambda k, l: total(lambda d: total(lambda e: V(k, d) * x(d) * x(e) * V(l, e), D), D)
     blocks = (
         total(
             lambda k: total(
                 lambda l: (
                     C(k, l)
                     * (
-                        total(lambda d: total(lambda e: V(k, d) * x(d) * x(e) * V(l, e), D), D)
+                        field("B")(k, l)
                         + total(lambda d: V(k, d) * x(d), D) * beta(l)
                         + beta(k) * total(lambda d: V(l, d) * x(d), D)
                         + beta(k) * beta(l)
@@ -724,22 +754,30 @@ def equation_12_proof() -> Proof:
         )
         / PHI**2
     )
-    independent = total(lambda k: total(lambda l: KroneckerDelta(k, l) * LAMBDA(k) * velocity(k) * velocity(l), H), H)
+    independent = total(lambda k: total(lambda l: KroneckerDelta(k, l) * LAMBDA(k) * w(k) * w(l), H), H)
     return Proof(
         "equation.12",
         r"F = E_x\left[\frac{\mathrm{Cov}[y\mid x]}{\phi^2} \otimes \begin{bmatrix} xx^\top & x\\ "
         r"x^\top & 1\end{bmatrix}\right]",
         (
             equality(
-                "The score of unit i along a direction (V, β) is its residual times (Vx + β)_i over φ",
+                "The score of unit i along a direction (V, β) is its residual times v = Vx + β over φ",
                 derivative(log_p),
-                (y(i) - eta(z(i), 1)) * velocity(i) / PHI,
+                (y(i) - eta(z(i), 1)) * w(i) / PHI,
+                r"s_i[V, \beta]",
+                {"v": velocity},
             ),
-            equality("The expected square, Cov(y_k, y_l) = C_kl, is the form of the Kronecker product", form, blocks),
+            equality(
+                "The expected square, with C = Cov(y) and B = V xxᵀ Vᵀ, is the form of the Kronecker product",
+                form,
+                blocks,
+                short={"v": velocity, "B": second},
+            ),
             equality(
                 "Independent outputs have a diagonal covariance: no blocks off the diagonal",
                 independent,
-                total(lambda k: LAMBDA(k) * velocity(k) ** 2, H),
+                total(lambda k: LAMBDA(k) * w(k) ** 2, H),
+                short={"v": velocity},
             ),
             fact(
                 "Two Bernoulli units and two inputs, all four outcomes summed",
@@ -797,24 +835,34 @@ def chi(method: Method, V: Field, unit=i) -> Expr:
 BIAS_CHANGE, GAIN_CHANGE = field("beta"), field("h")
 
 
-def own_rows(method: Method, V: Field, stated: Expr) -> tuple[Step, ...]:
-    """Units do not see each other's weights, so Eq. 14 is the whole Jacobian; `stated` is χ_i · V_i in closed form."""
+def own_rows(method: Method, V: Field, stated: Expr, short: Names | None = None) -> tuple[Step, ...]:
+    """Units do not see each other's weights, so Eq. 14 is the whole Jacobian.
+
+    Args:
+        method: the method.
+        V: the direction in which W moves.
+        stated: χ_i · V_i in closed form.
+        short: names in it.
+
+    Returns:
+        The steps.
+    """
     others: Field = lambda l, d: (1 - KroneckerDelta(l, i)) * V(l, d)
     sigma = sqrt(method.square(LAYER))
+    slope, moved, output = sp.Symbol(r"\chi_i^\top v"), sp.Symbol("f_{i}"), sp.Symbol("n_{i}")
+    defined = {slope.name: chi(method, V)}
+    b, g = BIAS_CHANGE(i), GAIN_CHANGE(i)
     return (
-        equality("Other rows of W do not move unit i", along(method, others), 0, r"\partial n_i/\partial w_{k \neq i}"),
-        equality("χ from its definition", chi(method, V), stated, r"\chi_i^\top v"),
+        equality("Other rows w_k of W do not move unit i", along(method, others), 0, r"\partial n_i/\partial w_k"),
+        equality("χ from its definition", chi(method, V), stated, slope.name, short),
         equality(
-            "The whole Jacobian is (g/σ) χ", GAIN(i) * along(method, V), GAIN(i) / sigma * chi(method, V), r"dz_i"
+            "The whole Jacobian is (g/σ) χ", GAIN(i) * along(method, V), GAIN(i) / sigma * slope, r"dz_i", defined
         ),
         equality(
-            "So blocks are those of Eq. 13: dz = (g/σ)χ·dw + db + n dg, squared",
-            (GAIN(i) / sigma * stated + BIAS_CHANGE(i) + method(LAYER) * GAIN_CHANGE(i)) ** 2,
-            (GAIN(i) / sigma * stated) ** 2
-            + 2 * GAIN(i) / sigma * stated * (BIAS_CHANGE(i) + method(LAYER) * GAIN_CHANGE(i))
-            + BIAS_CHANGE(i) ** 2
-            + 2 * method(LAYER) * BIAS_CHANGE(i) * GAIN_CHANGE(i)
-            + method(LAYER) ** 2 * GAIN_CHANGE(i) ** 2,
+            "So blocks are those of Eq. 13: for f = (g/σ) χᵀv, β = db and h = dg, the square of dz has these terms",
+            (moved + b + output * g) ** 2,
+            moved**2 + 2 * moved * b + 2 * moved * output * g + b**2 + 2 * output * b * g + output**2 * g**2,
+            short={moved.name: GAIN(i) / sigma * chi(method, V), output.name: method(LAYER)},
         ),
     )
 
@@ -825,12 +873,13 @@ def equation_13_14_bn_proof() -> Proof:
     V = field("V")
     own = lambda m: total(lambda d: V(i, d) * LAYER.X(m, d), D)
     covariance = mean(lambda m: (own(m) - mean(own, N)) * BATCH_NORM.numerator(LAYER, m, i), N)
-    stated = own(n) - mean(own, N) - BATCH_NORM(LAYER) * covariance / sqrt(BATCH_NORM.square(LAYER))
+    name = sp.Symbol(r"\mathrm{Cov}(v^\top x, a_i)")
+    stated = own(n) - mean(own, N) - BATCH_NORM(LAYER) * name / sqrt(BATCH_NORM.square(LAYER))
     statement = r"\chi_i = x - E[x] - n_i\,\mathrm{Cov}(x)\,w_i/\sigma_i"
     return Proof(
         "equation.13_14.bn",
         statement,
-        own_rows(BATCH_NORM, V, stated),
+        own_rows(BATCH_NORM, V, stated, {name.name: covariance}),
         (Assumption("positive scale", r"\sigma_i > 0"),),
     )
 
@@ -886,7 +935,7 @@ def equation_13_14_wn_proof() -> Proof:
     erratum=Erratum(Consequence.CONCLUSION, "Eqs. 13 and 14 are not the Fisher matrix of layer norm."),
     expected=Verdict.REFUTED,
     correction=(
-        "μ and σ depend on every row of W. The weight blocks are E[σ⁻² (Π D_g Λ D_g Π)_ij x xᵀ] with Π = I − 11ᵀ/H − "
+        "μ and σ depend on every row of W. The weight blocks are E[σ⁻² (Π D_g Λ D_g Π)_ij x xᵀ] with Π = I − 𝟏𝟏ᵀ/H − "
         "nnᵀ/H of rank H − 2; those with biases and gains are E[σ⁻¹ (Π D_g Λ)_ij x] and E[σ⁻¹ (Π D_g Λ D_n)_ij x]. In "
         "a diagonal block Eq. 13 lacks, for independent responses, E[σ⁻² Σ_{k≠i} g_k² λ_k (1 + n_i n_k)²/H² · x xᵀ]."
     ),
@@ -995,7 +1044,7 @@ def equation_13_14_ln_proof() -> Counterexample:
             ),
             fact(
                 "At the instance these are the squared velocities of all outputs, and of the unit's own",
-                r"\sigma^{-2}\textstyle\sum_k(\delta_{k1} - (1+n_kn_1)/H)^2 = \sum_k\dot n_k^2",
+                r"\sum_k\,\dot n_k^2 = \sigma^{-2}\,\sum_k\,([k=1] - (1 + n_k\,n_1)/H)^2",
                 lambda: weight_blocks(SMALL["W"] * SMALL["x"]) == stated_blocks(SMALL["W"] * SMALL["x"]),
             ),
         ),

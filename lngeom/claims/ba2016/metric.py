@@ -103,16 +103,20 @@ def gain_form(method: Method) -> tuple[Step, ...]:
     C = field("C")
     output = lambda l: method(LAYER, n, l)
     velocity = lambda l: derivative(lambda t: (GAIN(l) + t * CHANGE(l)) * output(l))
-    form = total(lambda k: total(lambda l: C(k, l) * velocity(k) * velocity(l), H), H)
-    entries = total(lambda k: total(lambda l: CHANGE(k) * C(k, l) * output(k) * output(l) * CHANGE(l), H), H)
-    diagonal = total(lambda k: total(lambda l: KroneckerDelta(k, l) * LAMBDA(k) * velocity(k) * velocity(l), H), H)
+    moved, normal = field("v"), field("n")
+    form = total(lambda k: total(lambda l: C(k, l) * moved(k) * moved(l), H), H)
+    entries = total(lambda k: total(lambda l: CHANGE(k) * C(k, l) * normal(k) * normal(l) * CHANGE(l), H), H)
+    diagonal = total(lambda k: total(lambda l: KroneckerDelta(k, l) * LAMBDA(k) * moved(k) * moved(l), H), H)
     return (
-        equality("z moves by n times the change of its gain", velocity(i), output(i) * CHANGE(i), r"dz_i"),
-        equality("so ds² has entries Λ_kl n_k n_l, at each case", form, entries),
+        equality("z moves by v, n times the change h of its gain", velocity(i), output(i) * CHANGE(i), r"v_i"),
+        equality(
+            "so ds² has entries C_ij n_i n_j, C = Λ, at each case", form, entries, short={"v": velocity, "n": output}
+        ),
         equality(
             "which vanish off the diagonal for independent outputs",
             diagonal,
-            total(lambda k: LAMBDA(k) * output(k) ** 2 * CHANGE(k) ** 2, H),
+            total(lambda k: LAMBDA(k) * normal(k) ** 2 * CHANGE(k) ** 2, H),
+            short={"v": velocity, "n": output},
         ),
     )
 
@@ -134,8 +138,9 @@ def equation_32_proof() -> Counterexample:
     """Batch norm's metric along the gains keeps n_i n_j under the expectation."""
     variance = field("lambda", positive=True)
     output = lambda m: BATCH_NORM(LAYER, m, i)
-    gap = mean(lambda m: variance(m) * output(m) ** 2, N) - mean(variance, N)
-    covariance = mean(lambda m: (variance(m) - mean(variance, N)) * (output(m) ** 2 - 1), N)
+    normal = field("n")
+    gap = mean(lambda m: variance(m) * normal(m) ** 2, N) - mean(variance, N)
+    covariance = mean(lambda m: (variance(m) - mean(variance, N)) * (normal(m) ** 2 - 1), N)
     g, u = sp.Symbol("g", positive=True), sp.Symbol("u", real=True)
     three = list(BATCH_NORM.exactly(THREE_CASES["W"], THREE_CASES["X"]))
     rates = lambda power: sum(sp.exp(z) * z**power for z in three) / sp.Integer(3)
@@ -146,8 +151,8 @@ def equation_32_proof() -> Counterexample:
         r"\text{printed iff } \mathrm{Cov}(\lambda, n^2) = 0",
         (
             *gain_form(BATCH_NORM),
-            equality("Over the data n² has mean one", mean(lambda m: output(m) ** 2, N), 1),
-            equality("so exact less printed is the covariance of λ and n²", gap, covariance),
+            equality("Over the data n² has mean one", mean(lambda m: normal(m) ** 2, N), 1, short={"n": output}),
+            equality("so exact less printed is the covariance of λ and n²", gap, covariance, short={"n": output}),
             expanded(
                 "Poisson outputs of normal inputs: printed over exact is 1/(1 + g²)",
                 r"E[e^{gn}](1+g^2) = E[n^2e^{gn}]",
@@ -307,32 +312,27 @@ def two_units(values) -> tuple[Expr, Expr]:
 @proves("equation.35", "refuted")
 def equation_35_proof() -> Counterexample:
     """The quadratic form has four terms; the printed right side is one cross term."""
-    C, h = field("C"), field("delta_g")
+    C, h = field("C"), field(r"\delta")
     of_instance = sp.Matrix([unit_outputs(PAIR)])  # δ_p a_p/‖w_p‖ for δ = (1, 1)
     along_w = lambda l: h(l) * LAYER.a(n, l) / sqrt(total(lambda d: LAYER.W(l, d) ** 2, D))
     moved = lambda t: Layer(
         lambda l, d: LAYER.W(l, d) + t * h(l) * LAYER.W(l, d) / sqrt(total(lambda e: LAYER.W(l, e) ** 2, D)), LAYER.X
     )
-    form = total(lambda k: total(lambda l: C(k, l) * along_w(k) * along_w(l), H), H) / (2 * PHI**2)
-    first, second = sp.symbols("delta_i delta_j", real=True)
+    change = field("v")
+    form = total(lambda k: total(lambda l: C(k, l) * change(k) * change(l), H), H) / (2 * PHI**2)
+    first, second = sp.symbols(r"\delta_i \delta_j", real=True)
     pair = lambda l: KroneckerDelta(l, i) * first + KroneckerDelta(l, j) * second
     unit = lambda l: LAYER.a(n, l) / sqrt(total(lambda d: LAYER.W(l, d) ** 2, D))
-    of_pair = total(lambda k: total(lambda l: C(k, l) * pair(k) * pair(l) * unit(k) * unit(l), H), H)
+    r, letters = field("r"), {"r": unit}
+    of_pair = total(lambda k: total(lambda l: C(k, l) * pair(k) * pair(l) * r(k) * r(l), H), H)
     four = (
-        C(i, i) * first**2 * unit(i) ** 2
-        + (C(i, j) + C(j, i)) * first * second * unit(i) * unit(j)
-        + C(j, j) * second**2 * unit(j) ** 2
+        C(i, i) * first**2 * r(i) ** 2
+        + (C(i, j) + C(j, i)) * first * second * r(i) * r(j)
+        + C(j, j) * second**2 * r(j) ** 2
     )
     by_norms = total(
         lambda k: total(
-            lambda l: (
-                C(k, l)
-                * h(k)
-                * h(l)
-                * LAYER.a(n, k)
-                * LAYER.a(n, l)
-                / sqrt(total(lambda d: LAYER.W(k, d) ** 2, D) * total(lambda d: LAYER.W(l, d) ** 2, D))
-            ),
+            lambda l: C(k, l) * h(k) * h(l) * r(k) * r(l),
             H,
         ),
         H,
@@ -342,16 +342,27 @@ def equation_35_proof() -> Counterexample:
         r"\frac{1}{2\phi^2}\sum_{p,q}\delta_{gp}\delta_{gq}E\left[\mathrm{Cov}_{pq}\frac{a_pa_q}{\|w_p\|\|w_q\|}\right]",
         (
             equality(
-                "Along δ w/‖w‖ the summed input moves by δ a/‖w‖",
+                "Along δ w/‖w‖ the summed input moves by v = δ a/‖w‖",
                 derivative(lambda t: moved(t).a(n, i)),
                 along_w(i),
-                r"da_i",
+                r"v_i",
             ),
-            equality("so the form is a sum over all pairs (p, q)", form, by_norms),
-            equality("of which a change of units i and j keeps four terms, not one", of_pair, four),
+            equality(
+                "so with v = da and r = a/‖w‖ the form is a sum over all pairs of units",
+                form,
+                by_norms,
+                short={"v": along_w, **letters},
+            ),
+            equality(
+                "of which a change of units i and j keeps four terms, not one",
+                of_pair,
+                four,
+                r"2\phi^2ds^2",
+                letters,
+            ),
             expanded(
                 "At the instance the four terms are the divergence",
-                r"\tfrac12\sum_{p,q}C_{pq}\frac{a_pa_q}{\|w_p\|\|w_q\|} = D_{KL}",
+                r"\tfrac12\sum_{ij} C_{ij}\,r_i\,r_j = D_{KL}",
                 two_units(PAIR)[0] - (of_instance * PAIR["C"] * of_instance.T)[0] / 2,
             ),
         ),
@@ -535,7 +546,10 @@ def robust_to_scaling_proof() -> Proof:
         for layer, what in ((by_inputs, "inputs"), (by_weights, "weights")):
             steps.append(
                 equality(
-                    f"{method.name}: n, so z, Λ and Λ n n, stay when {what} are scaled", method(layer), method(LAYER)
+                    f"{method.name}: n, so z, Λ and Λ n n, stay when {what} are scaled",
+                    method(layer),
+                    method(LAYER),
+                    "n(W, \\delta X)" if what == "inputs" else "n(\\delta W, X)",
                 )
             )
     standard = lambda L: L.a(n, i) ** 2 / total(lambda d: L.W(i, d) ** 2, D)
@@ -558,7 +572,7 @@ def robust_to_scaling_proof() -> Proof:
     )
     steps.append(refutation("Where the variance follows the mean, the standard model sees a scale of W", poisson))
     unchanged = Counterexample(
-        "text.robust_to_scaling as to the parameters, for Gaussian outputs",
+        "text.robust_to_scaling, parameters, Gaussian outputs",
         r"a^2/\|w\|^2 \text{ at } 2W \neq \text{ at } W",
         {"W": matrix([[1, 2]]), "x": matrix([[3, 1]])},
         lambda v: (sp.Integer(along_magnitude(2 * v["W"], v["x"]) == along_magnitude(v["W"], v["x"])), sp.S.Zero),

@@ -202,7 +202,7 @@ def dimensions(formula: Callable[[int, int], int], sizes=SIZES) -> list[tuple[tu
 _nullspace_claim(
     "nullspace.ln",
     "Layer norm's Fisher matrix has a null space of dimension D + 1 + max(0, H − r(r+3)/2), r = min(D, H−1): the "
-    "scale of W, the D shifts 1γᵀ, and in very wide layers trades between gain and weights.",
+    "scale of W, the D shifts 𝟏γᵀ, and in very wide layers trades between gain and weights.",
     r"\dim\ker F = D + 1 + \max(0, H - r(r+3)/2)",
     lambda p: _with_data(p, "ln", layer_norm_dimension, shapes=((6, 4), (12, 2), (6, 6))),
     assumptions=("H ≥ 3, D ≥ 2, almost all W and g", "every g_i ≠ 0", "ε = 0"),
@@ -231,14 +231,14 @@ def layer_norm_jacobian() -> tuple[Step, ...]:
 
 @proves("nullspace.ln")
 def layer_norm_proof() -> Proof:
-    """vec(W) and the D shifts 1γᵀ, and in very wide layers a few more."""
+    """vec(W) and the D shifts 𝟏γᵀ, and in very wide layers a few more."""
     return Proof(
         "nullspace.ln",
         r"\dim\ker F = D + 1 + \max(0, H - \tfrac{r(r+3)}{2}),\ r = \min(D, H-1)",
         (
             *layer_norm_jacobian(),
-            null_step("W itself is null", LAYER_NORM, RADIAL),
-            null_step("Every shift 1γᵀ is null", LAYER_NORM, SHIFTS),
+            null_step("W itself is null", LAYER_NORM, RADIAL, moving="W"),
+            null_step("Every shift 𝟏γᵀ is null", LAYER_NORM, SHIFTS, moving=r"\mathbf{1}\gamma^\top"),
             *every_direction_steps(LAYER_NORM),
             rank_of_equations_step(
                 r"\dim\ker F = D + 1 + H - \min(H, \tfrac{r(r+3)}{2})",
@@ -268,7 +268,7 @@ def rms_norm_proof() -> Proof:
         "nullspace.rms",
         r"\dim\ker F = 1 + \max(0, H - \tfrac{r(r+1)}{2}),\ r = \min(D, H)",
         (
-            null_step("W itself is null", RMS_NORM, RADIAL),
+            null_step("W itself is null", RMS_NORM, RADIAL, moving="W"),
             *every_direction_steps(RMS_NORM),
             rank_of_equations_step(
                 r"\dim\ker F = 1 + H - \min(H, \tfrac{r(r+1)}{2})", rms_norm_dimension, lambda D: 1, centred=False
@@ -300,8 +300,13 @@ def group_norm_proof() -> Proof:
         "nullspace.gn",
         r"\dim\ker F = \sum_{\text{groups}} \left(D + 1 + \max(0, \tfrac HG - \tfrac{r(r+3)}{2})\right)",
         (
-            null_step("The weights of group r alone are null", GROUP_NORM, radial),
-            null_step("So is a shift of group r alone", GROUP_NORM, shifts),
+            null_step(
+                "With D_r, which keeps the rows of group r alone: its weights are null",
+                GROUP_NORM,
+                radial,
+                moving=r"D_rW",
+            ),
+            null_step("So is a shift of group r alone", GROUP_NORM, shifts, moving=r"D_r\mathbf{1}\gamma^\top"),
             *every_direction_steps(GROUP_NORM),
             rank_of_equations_step(
                 r"\dim\ker F = \sum_{\text{groups}} (D + 1 + \tfrac HG - \min(\tfrac HG, \tfrac{r(r+3)}{2}))",
@@ -330,7 +335,7 @@ def batch_norm_proof() -> Proof:
         "nullspace.bn",
         r"\dim\ker F = H(D - r + 1),\ r = \mathrm{rank}\,\mathrm{Cov}\,x",
         (
-            null_step("Each row by itself is null", BATCH_NORM, rows_alone(field("s"))),
+            null_step("Each row by itself is null", BATCH_NORM, rows_alone(field("s")), moving=r"\mathrm{diag}(s)W"),
             *every_row_steps(BATCH_NORM),
             rank_step("BatchNorm", [((2, 2), 2), ((3, 3), 3), ((4, 2), 4)]),
             rank_step("BatchNorm of data constant in one input", [((2, 3), 4), ((3, 4), 6)]),
@@ -354,7 +359,7 @@ def weight_norm_proof() -> Proof:
         "nullspace.wn",
         r"\dim\ker F = H",
         (
-            null_step("Each row by itself is null", WEIGHT_NORM, rows_alone(field("s"))),
+            null_step("Each row by itself is null", WEIGHT_NORM, rows_alone(field("s")), moving=r"\mathrm{diag}(s)W"),
             *every_row_steps(WEIGHT_NORM),
             rank_step("WeightNorm", [((1, 3), 1), ((2, 2), 2), ((3, 3), 3)]),
         ),
@@ -380,7 +385,11 @@ def _gain_absorbs(name: str, method: Method, stored_mean: Expr | int) -> Proof:
         r"\dim\ker F = H:\ (w_i, -g_i, b_i\text{'s offset})",
         (
             null_step(
-                "The gain absorbs the scale of a row", method, rows_alone(s), -s(i) * GAIN(i) * output - s(i) * offset
+                "The gain absorbs the scale of a row",
+                method,
+                rows_alone(s),
+                -s(i) * GAIN(i) * output - s(i) * offset,
+                moving=r"\mathrm{diag}(s)W",
             ),
             *every_row_steps(method, stored_mean),
             rank_step(method.name, [((1, 3), 1), ((2, 2), 2), ((3, 3), 3)]),
@@ -429,8 +438,8 @@ def softmax_layer_norm_proof() -> Proof:
         "nullspace.softmax_ln",
         r"\dim\ker F = D + 2 + \max(0, H - \tfrac{r(r+1)}{2}),\ r = \min(D, H-1)",
         (
-            null_step("W itself is null", LAYER_NORM, RADIAL),
-            null_step("Every shift 1γᵀ is null", LAYER_NORM, SHIFTS),
+            null_step("W itself is null", LAYER_NORM, RADIAL, moving="W"),
+            null_step("Every shift 𝟏γᵀ is null", LAYER_NORM, SHIFTS, moving=r"\mathbf{1}\gamma^\top"),
             *_softmax_shift(),
             *every_softmax_direction_steps(LAYER_NORM),
             rank_of_equations_step(
@@ -462,7 +471,7 @@ def softmax_rms_norm_proof() -> Proof:
         "nullspace.softmax_rms",
         r"\dim\ker F = 2 + \max(0, H + r - \tfrac{r(r+1)}{2}),\ r = \min(D, H)",
         (
-            null_step("W itself is null", RMS_NORM, RADIAL),
+            null_step("W itself is null", RMS_NORM, RADIAL, moving="W"),
             *_softmax_shift(),
             *every_softmax_direction_steps(RMS_NORM),
             rank_of_equations_step(
@@ -503,12 +512,12 @@ def layer_norm_eps_proof() -> Proof:
     stated = (eps / variance) ** 2 * total(lambda j: weight(j) * (GAIN(j) * LAYER_NORM(LAYER, n, j, eps)) ** 2, H)
     return Proof(
         "nullspace.ln_eps",
-        r"1\gamma^\top \in \ker F;\quad \mathrm{vec}(W)^\top F\,\mathrm{vec}(W) = "
+        r"\mathbf{1}\gamma^\top \in \ker F;\quad \mathrm{vec}(W)^\top F\,\mathrm{vec}(W) = "
         r"E\left[(\epsilon/\sigma^2)^2 (g\odot n)^\top\Lambda(g\odot n)\right]",
         (
             equality("Shifts stay null for any ε", along(LAYER_NORM, SHIFTS, eps), 0, r"dn_i"),
             equality("The radial direction does not", along(LAYER_NORM, RADIAL, eps), response, r"dn_i"),
-            equality("Its quadratic form, at each case", form, stated),
+            equality("Its quadratic form, at each case", form, stated, r"\mathrm{vec}(W)^\top F\,\mathrm{vec}(W)"),
             every_direction_with_eps_step(LAYER_NORM),
             rank_of_equations_step(
                 r"\dim\ker F = D + H - \min(H, \tfrac{r(r+3)}{2})",
@@ -563,7 +572,7 @@ def bn_evaluation_proof() -> Proof:
     source="Eq. 6 (not in the paper)",
     statement=(
         "Eq. 6 lists all continuous weight symmetries of layer norm: the weights' part of the null space has the "
-        "dimension D + 1 of the orbit of W under W → δW + 1γᵀ."
+        "dimension D + 1 of the orbit of W under W → δW + 𝟏γᵀ."
     ),
     assumptions=("rank PW ≥ 2", "ε = 0"),
     expected=Verdict.CONDITIONAL,
@@ -606,21 +615,23 @@ def weight_rank_step() -> Step:
         return all(weight_nullity(H, D) == D + 1 for H, D in sizes)
 
     latex = r"\dim\{dW : J\,dW = 0\} = D + 1"
-    return fact("The exact rank of the Jacobian confirms it", latex, verify, f"D + 1 at (H, D) = {sizes}")
+    return fact(f"The exact rank of the Jacobian confirms it at (H, D) = {sizes}", latex, verify)
 
 
 @proves("nullspace.completeness", "conditional")
 def completeness_proof() -> Proof:
-    """If dW is null for every x then dW = λW + 1γᵀ, when rank PW ≥ 2."""
+    """If dW is null for every x then dW = λW + 𝟏γᵀ, when rank PW ≥ 2."""
     V = field("V")
     u = lambda j: LAYER_NORM.numerator(LAYER, n, j)
     moved = lambda j: total(lambda d: V(j, d) * LAYER.X(n, d), D)
     m = lambda j: moved(j) - mean(moved, H)
-    length = total(lambda j: u(j) ** 2, H)
-    product = total(lambda j: u(j) * m(j), H)
     sigma = sqrt(LAYER_NORM.square(LAYER))
-    minors = total(lambda j: total(lambda k: (u(j) * m(k) - u(k) * m(j)) ** 2, H), H) / 2
-    form = total(lambda j: along(LAYER_NORM, V, unit=j) ** 2, H) * sigma**2 * length
+    u_, m_ = field("u"), field("m")
+    letters = {"u": u, "m": m}
+    length, norm = (total(lambda j, v=v: v(j) ** 2, H) for v in (u_, m_))
+    product = total(lambda j: u_(j) * m_(j), H)
+    minors = total(lambda j: total(lambda k: (u_(j) * m_(k) - u_(k) * m_(j)) ** 2, H), H) / 2
+    form = total(lambda j: along(LAYER_NORM, V, unit=j) ** 2, H) * sigma**2 * total(lambda j: u(j) ** 2, H)
 
     def more_at_rank_one(v) -> tuple[Expr, Expr]:
         first, second = (LAYER_NORM.exactly(W, v["X"]) for W in (v["W"], v["W"] + v["V"]))
@@ -631,7 +642,7 @@ def completeness_proof() -> Proof:
 
     dropped = Counterexample(
         "nullspace.completeness at rank PW = 1",
-        r"\text{a direction that leaves every output is in the span of } W, 1\gamma^\top",
+        r"\text{a direction that leaves every output is in the span of } W, \mathbf{1}\gamma^\top",
         {
             "W": matrix([[1, 0], [0, 0], [-1, 0]]),
             "V": matrix([[0, 1], [0, 0], [0, -1]]),
@@ -644,15 +655,26 @@ def completeness_proof() -> Proof:
         "nullspace.completeness",
         r"\Pi(x)\,dW\,x = 0\ \forall x \Rightarrow dW = \lambda W + \mathbf{1}\gamma^\top",
         (
-            equality("With u = PWx and m = P dW x, the squared change is a sum of squared minors", form, minors),
-            equality("for |u|²|m|² − (u·m)² is that sum", length * total(lambda j: m(j) ** 2, H) - product**2, minors),
+            equality(
+                "With u = PWx and m = P dW x, the squared change is a sum of squared minors",
+                form,
+                minors,
+                r"|u|^2\sigma^2|dn|^2",
+                letters,
+            ),
+            equality("for this is Lagrange's identity", length * norm - product**2, minors, short=letters),
             equality(
                 "So u_j m_k = u_k m_j for all x. As rank PW ≥ 2, some u_k is independent of u_j; so m_j vanishes where "
                 "u_j does (where u_j = 0, m_j = 0): m_j = κ_j u_j. Then all κ are one number λ: m = λu",
                 u(j) * KAPPA(k) * u(k) - u(k) * KAPPA(j) * u(j),
                 u(j) * u(k) * (KAPPA(k) - KAPPA(j)),
             ),
-            null_step("P(dW − λW) = 0 means dW = λW + 1γᵀ, and all of these are null", LAYER_NORM, _scale_and_shift),
+            null_step(
+                "P(dW − λW) = 0 means dW = λW + 𝟏γᵀ, and all of these are null",
+                LAYER_NORM,
+                _scale_and_shift,
+                moving=r"\lambda W + \mathbf{1}\gamma^\top",
+            ),
             weight_rank_step(),
         ),
         (SPAN, Assumption("two independent directions", r"\mathrm{rank}\,PW \geq 2", dropped)),
@@ -667,7 +689,7 @@ def _weights_kernel(case: Case) -> np.ndarray:
 
 
 def _orbit_tangent(case: Case) -> np.ndarray:
-    """Columns that span the tangent of {δW + 1γᵀ} at W."""
+    """Columns that span the tangent of {δW + 𝟏γᵀ} at W."""
     shifts = np.tile(np.eye(case.params.inputs), (case.params.units, 1))
     return np.concatenate([np.asarray(case.params.weights).reshape(-1, 1), shifts], 1)
 
@@ -706,13 +728,14 @@ def rank_deficient_data_proof() -> Proof:
         r"v^\top x_n = 0\ \forall n \Rightarrow e_kv^\top \in \ker F;\quad "
         r"\dim\ker F = H(D - r) + \dim\ker F_{\mathrm{LN}}(H, r),\ r = \mathrm{rank}\,X",
         (
-            *product_steps(LAYER.X, v, n, sp.S.Zero, "These data are orthogonal to v"),
+            *product_steps(LAYER.X, v, n, sp.S.Zero, "These data x' are orthogonal to v"),
             *(
                 equality(
                     f"{method.name}: on them no output depends on the part of row k along v, for any ε",
                     method(layer.towards(one_row, sp.Symbol("t", real=True)), eps=EPSILON),
-                    method(layer, eps=EPSILON),
-                    r"n(W + te_kv^\top)",
+                    sp.Symbol("n(W, x')"),
+                    r"n(W + te_kv^\top, x')",
+                    long={"n(W, x')": method(layer, eps=EPSILON)},
                 )
                 for method in (IDENTITY, BATCH_NORM, LAYER_NORM, RMS_NORM)
             ),

@@ -20,11 +20,13 @@ from lngeom.symbolic.actions import SHIFT
 from lngeom.symbolic.jacobian import GAIN, LAYER, along
 from lngeom.symbolic.layers import BATCH_NORM, EPSILON, GROUP_NORM, RMS_NORM, Layer, Method
 from lngeom.symbolic.modular import inverse, rank
-from lngeom.symbolic.notation import from_latex
-from lngeom.symbolic.proof import Assumption, Step, equality, fact
+from lngeom.symbolic.proof import Assumption, Names, Step, equality, fact
 from lngeom.symbolic.sums import D, Field, H, M, N, derivative, field, mean, n, p, total
 
 V, TILT, BIAS, KAPPA, FORM = field("V"), field("e"), field("beta"), field("kappa"), field("t")
+U_, V_ = field("u"), field("v")
+Q, S, SIGMA = sp.symbols(r"q s \sigma")
+"""The letters of the steps; `Grouped.names` says what they stand for."""
 ONE_NUMBER = sp.Symbol("c", real=True)
 REFLECTED = Layer(LAYER.W, lambda n, d: -LAYER.X(n, d))
 """The same layer at the inputs −x."""
@@ -35,6 +37,11 @@ GENERIC = Assumption("almost all weights and gains", r"(W, g) \notin \{\text{min
 TWO_DIRECTIONS = Assumption(
     "the (centred) weights have rank 2 or more in each group", r"\mathrm{rank}\,PW \geq 2,\ D \geq 2"
 )
+
+
+def cubic(unit: Any) -> Expr:
+    """q (v_i + e_i u_i) − u_i s."""
+    return Q * (V_(unit) + TILT(unit) * U_(unit)) - U_(unit) * S
 
 
 class Grouped:
@@ -70,10 +77,17 @@ class Grouped:
         slope = derivative(lambda t: self.method(self.layer.towards(direction, t), eps=self.eps))
         return slope + TILT(self.unit) * self.method(self.layer, eps=self.eps) + BIAS(self.unit)
 
-    @property
-    def cubic(self) -> Expr:
-        """q (v_i + e_i u_i) − u_i s."""
-        return self.q * (self.v(self.unit) + TILT(self.unit) * self.u(self.unit)) - self.u(self.unit) * self.s
+    def names(self, *letters: str) -> Names:
+        """What the letters of this module stand for."""
+        unit = lambda place: place if len(place) > 1 else place[0]
+        meanings: Names = {
+            "u": lambda *place: self.u(unit(place)),
+            "v": lambda *place: self.v(unit(place)),
+            "q": self.q,
+            "s": self.s,
+            r"\sigma": self.sigma,
+        }
+        return {letter: meanings[letter] for letter in letters}
 
 
 def _biases_step(method: Method) -> Step:
@@ -83,8 +97,9 @@ def _biases_step(method: Method) -> Step:
         "The equation is analytic in x where σ ≠ 0, a connected set as rank PW ≥ 2; so it holds at −x too. The sum of "
         "both leaves the biases alone: β = 0",
         here.sigma**3 * (here.moved() + back.moved()),
-        2 * BIAS(method.unit) * here.sigma**3,
+        2 * BIAS(method.unit) * SIGMA**3,
         r"\sigma^3 (dz_i(x) + dz_i(-x))/g_i",
+        here.names(r"\sigma"),
     )
 
 
@@ -94,41 +109,44 @@ def _equation_step(method: Method) -> Step:
         "With u = PWx, v = P dW x (RMS norm: P = I), q = |u|²/H, s = uᵀv/H, e = dg/g, β = db/g: output i stands still "
         "where this is 0",
         group.sigma**3 * group.moved(),
-        group.cubic + BIAS(method.unit) * group.sigma**3,
+        cubic(method.unit) + BIAS(method.unit) * SIGMA**3,
         r"\sigma^3 dz_i/g_i",
+        group.names("u", "v", "q", "s", r"\sigma"),
     )
 
 
 def _direction(group: Grouped, form: bool = False) -> Field:
-    """dW = cW − diag(e)PW + 1γᵀ, of a softmax with t(x)/g_i beside it."""
+    """dW = cW − diag(e)PW + 𝟏γᵀ, of a softmax with t(x)/g_i beside it."""
     unshifted = lambda j, d: (ONE_NUMBER - TILT(j)) * group.centred(LAYER.W)(j, d) + (FORM(d) / GAIN(j) if form else 0)
     return unshifted if group.method is RMS_NORM else lambda j, d: unshifted(j, d) + SHIFT(d)
 
 
 def every_direction_steps(method: Method) -> tuple[Step, ...]:
-    """Layer, RMS or group norm at ε = 0: a null direction is dW = cW − diag(e)PW + 1γᵀ, dg = e⊙g, db = 0."""
+    """Layer, RMS or group norm at ε = 0: a null direction is dW = cW − diag(e)PW + 𝟏γᵀ, dg = e⊙g, db = 0."""
     group, unit = Grouped(method), method.unit
-    u, e = group.u(unit), TILT(unit)
-    kept = KAPPA(unit) * u
+    u, e = U_(unit), TILT(unit)
+    letters = group.names("u", "q", "s")
     return (
         _equation_step(method),
         _biases_step(method),
         equality(
             "The rest is q v_i plus a multiple of u_i. So the linear form v_i vanishes where u_i does: v_i = κ_i u_i",
-            group.cubic - group.q * group.v(unit),
-            u * (group.q * e - group.s),
+            cubic(unit) - Q * V_(unit),
+            u * (Q * e - S),
+            short={**letters, **group.names("v")},
         ),
         equality(
             "Then q (κ_i + e_i) = s for every unit: κ_i + e_i is one number c, and P dW = (c − diag(e)) PW",
-            group.q * (kept + e * u) - u * group.s,
-            u * (group.q * (KAPPA(unit) + e) - group.s),
+            Q * (KAPPA(unit) * u + e * u) - u * S,
+            u * (Q * (KAPPA(unit) + e) - S),
+            short=letters,
         ),
         *trade_steps(method),
     )
 
 
 def trade_steps(method: Method) -> tuple[Step, ...]:
-    """When dW = cW − diag(e)PW + 1γᵀ with dg = e⊙g is null."""
+    """When dW = cW − diag(e)PW + 𝟏γᵀ with dg = e⊙g is null."""
     group = Grouped(method)
     first = group.mean(lambda j: TILT(j) * group.u(j)) / group.sigma if method is not RMS_NORM else sp.S.Zero
     second = group.mean(lambda j: TILT(j) * group.u(j) ** 2) / group.sigma**2
@@ -143,50 +161,55 @@ def trade_steps(method: Method) -> tuple[Step, ...]:
     if method is RMS_NORM:
         return (solved,)
     over_units = group.mean(lambda j: first + method(LAYER, unit=j) * second)
-    return solved, equality("(the mean over the units is the first sum alone, so both must vanish)", over_units, first)
+    text = "(the mean over the units is the first sum alone, so both must vanish)"
+    return solved, equality(text, over_units, first, r"\operatorname{mean}_i\,dz_i/g_i")
 
 
 def every_softmax_direction_steps(method: Method) -> tuple[Step, ...]:
-    """Layer or RMS norm before a softmax: dW = cW − diag(e)PW + t(x)/g + 1γᵀ, dg = e⊙g, db = β1."""
+    """Layer or RMS norm before a softmax: dW = cW − diag(e)PW + t(x)/g + 𝟏γᵀ, dg = e⊙g, db = β1."""
     group, unit = Grouped(method), method.unit
     other = sp.Symbol("k", integer=True, positive=True)
     back = Grouped(method, REFLECTED)
     moved = lambda g, j: GAIN(j) * (g.moved().subs(unit, j) if j != unit else g.moved())
-    linear = lambda j: group.v(j) + TILT(j) * group.u(j)
+    linear = lambda j: V_(j) + TILT(j) * U_(j)
     difference = moved(group, unit) - moved(group, other) + moved(back, unit) - moved(back, other)
-    h = lambda j: 1 / GAIN(j)
-    cubic = lambda j: group.q * linear(j) - group.u(j) * group.s
-    first = (
-        group.mean(lambda j: TILT(j) * group.u(j) - h(j) * total(lambda d: FORM(d) * LAYER.X(n, d), D)) / group.sigma
-        if method is not RMS_NORM
-        else sp.S.Zero
-    )
+    h, share = field("h"), lambda j: 1 / GAIN(j)
     form = total(lambda d: FORM(d) * LAYER.X(n, d), D)
-    second = group.mean(lambda j: TILT(j) * group.u(j) ** 2 - form * h(j) * group.u(j)) / group.sigma**2
+    sums: Names = {
+        "S_{1}": group.mean(lambda j: TILT(j) * group.u(j) - share(j) * form),
+        "S_{2}": group.mean(lambda j: TILT(j) * group.u(j) ** 2 - form * share(j) * group.u(j)),
+    }
+    first, second = sp.symbols("S_{1} S_{2}")
+    left_over = U_(unit) * second / SIGMA**3 + (0 if method is RMS_NORM else first / SIGMA)
+    letters = {**group.names("u", r"\sigma"), "t(x)": form, **sums}
+    if method is RMS_NORM:
+        del letters["S_{1}"]
     return (
         _equation_step(method),
         equality(
             "A softmax sees differences of outputs alone. They are analytic where σ ≠ 0, as the outputs are, and so "
             "known at −x too. The sum of both leaves the biases alone: db_i = db_k",
             group.sigma**3 * difference,
-            2 * (GAIN(unit) * BIAS(unit) - GAIN(other) * BIAS(other)) * group.sigma**3,
+            2 * (GAIN(unit) * BIAS(unit) - GAIN(other) * BIAS(other)) * SIGMA**3,
             r"\sigma^3 (dz_i - dz_k)(x) + \sigma^3 (dz_i - dz_k)(-x)",
+            group.names(r"\sigma"),
         ),
         equality(
             "With h = 1/g, units i and k leave q times a linear form minus s times u_i h_k − u_k h_i, which is not 0 "
             "for some i and k as the rank is 2. The first form vanishes where this does, so they are proportional, and "
             "s = c q for a number c",
             h(other) * cubic(unit) - h(unit) * cubic(other),
-            group.q * (h(other) * linear(unit) - h(unit) * linear(other))
-            - group.s * (h(other) * group.u(unit) - h(unit) * group.u(other)),
+            Q * (h(other) * linear(unit) - h(unit) * linear(other)) - S * (h(other) * U_(unit) - h(unit) * U_(other)),
+            short={"h": share, **group.names("u", "v", "q", "s")},
         ),
         equality(
-            "Then g_i (v_i + (e_i − c) u_i) is one linear form t(x) for all units: v_i = (c − e_i) u_i + t/g_i. Such a "
-            "direction leaves this. Σ v = 0 (layer norm) and s = c q say that both sums vanish: linear equations for e "
-            "and t, in which t combines the rows of W",
+            "Then g_i (v_i + (e_i − c) u_i) is one linear form t(x) for all units: v_i = (c − e_i) u_i + t/g_i. With "
+            "S_1 the mean of e u − h t, S_2 that of e u² − h t u, this is left. Σ v = 0 (layer norm) and "
+            "s = c q say that S_1 and S_2 vanish: linear equations for e and t, in which t combines the rows of W",
             GAIN(unit) * (group.moved(_direction(group, form=True)) - BIAS(unit)),
-            form / group.sigma + GAIN(unit) * (first + method(LAYER) * second),
+            sp.Symbol("t(x)") / SIGMA + GAIN(unit) * left_over,
             r"dz_i",
+            letters,
         ),
     )
 
@@ -194,14 +217,14 @@ def every_softmax_direction_steps(method: Method) -> tuple[Step, ...]:
 def every_direction_with_eps_step(method: Method) -> Step:
     """Layer or RMS norm at ε > 0: the scale of W is lost, and the rest stays."""
     group, unit = Grouped(method, eps=EPSILON), method.unit
-    u, e = group.u(unit), TILT(unit)
     return equality(
         f"{method.name}: the equation has one term more, linear in x. It is analytic for all x, so β = 0 and each "
         "degree in x vanishes: v_i = −e_i u_i, and then s = 0. No number c is left, and Σ e u² = 0; with Σ v = 0 also "
         "Σ e u = 0 (layer norm)",
         group.sigma**3 * group.moved(),
-        EPSILON * (group.v(unit) + e * u) + group.cubic + BIAS(unit) * group.sigma**3,
+        EPSILON * (V_(unit) + TILT(unit) * U_(unit)) + cubic(unit) + BIAS(unit) * SIGMA**3,
         r"\sigma^3 dz_i/g_i",
+        group.names("u", "v", "q", "s", r"\sigma"),
     )
 
 
@@ -219,20 +242,22 @@ def every_row_steps(method: Method, offset: Expr | int = 0, eps: Expr = sp.S.Zer
     scaled: Field = lambda i, d: KAPPA(i) * LAYER.W(i, d)
     if method is BATCH_NORM:
         own = lambda m: total(lambda d: V(i, d) * LAYER.X(m, d), D)
-        spread = lambda m: own(m) - mean(own, N)
+        spread, v = lambda m: own(m) - mean(own, N), field("v")
         s = mean(lambda m: method.numerator(LAYER, m) * spread(m), N)
         left_over = TILT(i) + KAPPA(i) * eps / sigma**2
         return (
             equality(
-                "The output of a unit stands still where this is 0",
+                "With v = w·(x − E x) of dW and s = mean u v, the output of a unit stands still where this is 0",
                 moved,
-                spread(n) + (TILT(i) - s / sigma**2) * numerator + BIAS(i) * sigma,
+                v(n, i) + (TILT(i) - sp.Symbol("s_{i}") / sigma**2) * numerator + BIAS(i) * sigma,
                 r"\sigma\,dz_{ni}/g_i",
+                {"v": lambda m, _: spread(m), "s_{i}": s},
             ),
             equality(
                 "Its mean over the samples leaves the bias: β = 0. Then v·(x − E x) = κ w·(x − E x) on all samples",
                 mean(lambda m: moved.subs(n, m), N),
                 BIAS(i) * sigma,
+                r"\operatorname{mean}_n\,\sigma\,dz_{ni}/g_i",
             ),
             equality(
                 "Of that only e is left: e = 0, while κ and what no sample sees are free"
@@ -240,6 +265,7 @@ def every_row_steps(method: Method, offset: Expr | int = 0, eps: Expr = sp.S.Zer
                 else "Of that e + κε/σ² is left: κ alone is free",
                 sigma * (along(method, scaled, eps) + TILT(i) * method(LAYER, eps=eps)),
                 left_over * numerator,
+                r"\sigma\,dz_{ni}/g_i",
             ),
         )
     v = total(lambda d: V(i, d) * LAYER.X(n, d), D)
@@ -256,11 +282,15 @@ def every_row_steps(method: Method, offset: Expr | int = 0, eps: Expr = sp.S.Zer
     ]
     if method.name == "WeightNorm":
         left = sigma * (along(method, scaled) + TILT(i) * method(LAYER))
-        steps.append(equality("so β = 0 and dw = κw. Of that only e is left: e = 0", left, TILT(i) * numerator))
+        steps.append(
+            equality(
+                "so β = 0 and dw = κw. Of that only e is left: e = 0", left, TILT(i) * numerator, r"\sigma\,dz_{ni}/g_i"
+            )
+        )
     else:
         opposite: Field = lambda i, d: -TILT(i) * LAYER.W(i, d)
         left = sigma * (along(method, opposite) + TILT(i) * method(LAYER))
-        steps.append(equality("so dw = −e w, and β is given by e", left, -TILT(i) * offset))
+        steps.append(equality("so dw = −e w, and β is given by e", left, -TILT(i) * offset, r"\sigma\,dz_{ni}/g_i"))
     return tuple(steps)
 
 
@@ -371,8 +401,7 @@ def rank_of_equations_step(
     return fact(
         "For almost all W these equations are as independent as their number allows, because they are for one W of "
         f"every size: a minor that is not 0 there is not 0 almost everywhere. {ARGUMENTS[centred, softmax]} So the "
-        "dimension is as stated",
+        f"dimension is as stated; computed in exact arithmetic for r = 2 … {LARGEST}, argued in words for all r",
         latex,
         verify,
-        f"{from_latex(latex)}; computed in exact arithmetic for r = 2 … {LARGEST}, argued in words for all r",
     )

@@ -124,15 +124,21 @@ def equation_4_proof() -> Proof:
         return (a(i) - average) / sqrt(mean(lambda j: (a(j) - average) ** 2, H) + eps)
 
     scaled = lambda i: DELTA * a(i)
-    variance = mean(lambda j: (a(j) - mean(a, H)) ** 2, H)
+    spread, variance = mean(lambda j: (a(j) - mean(a, H)) ** 2, H), sp.Symbol(r"\sigma^2")
     eps = POSITIVE_EPSILON
-    ratio = sqrt((variance + eps) / (variance + eps / DELTA**2))
     return Proof(
         "equation.4",
         r"a^t \mapsto \delta a^t,\ a^t = W_{hh}h^{t-1} + W_{xh}x^t \Rightarrow h^t \text{ stays}",
         (
             equality("Normalized summed inputs stay", normalized(scaled), normalized(a), r"n'"),
-            equality("With ε they change by an exact ratio", normalized(scaled, eps), normalized(a, eps) * ratio),
+            equality(
+                "With ε they change by an exact ratio, σ² being the variance of a",
+                normalized(scaled, eps),
+                sp.Symbol("n_{i}") * sqrt((variance + eps) / (variance + eps / DELTA**2)),
+                "n'_i",
+                {"n_{i}": normalized(a, eps)},
+                {r"\sigma^2": spread},
+            ),
             equality("Scaling both weight matrices scales all summed inputs", scaled(i), _recurrent(h, x, U, V, DELTA)),
         ),
         scaling_assumptions("equation.4", WEIGHT_MATRIX_RESCALING),
@@ -233,7 +239,7 @@ def equation_20_proof() -> Proof:
     """Two layer norms and a bias: both scales are ignored, and three biases do the work of one."""
     U, V, h, x = (field(name) for name in ("U", "V", "h", "x"))
     layers = [Layer(U, lambda n, d: h(d)), Layer(V, lambda n, d: x(d))]
-    first, second, bias, c, r = *(field(name) for name in ("beta", "Beta", "b", "c")), field("r")
+    first, second, bias, c, r = *(field(name) for name in ("p", "q", "b", "c")), field("r")
     gates = lambda A, B, C: sum((LAYER_NORM(L) for L in layers), A(i) + B(i) + C(i))
     alone = Layer(lambda l, d: DELTA * U(l, d), layers[0].X)
     shifted = [lambda l: first(l) + c(l), lambda l: second(l) + r(l), lambda l: bias(l) - c(l) - r(l)]
@@ -249,7 +255,12 @@ def equation_20_proof() -> Proof:
         r"b: 2\cdot 4H \text{ redundant dimensions}",
         (
             equality("Scaling W_h alone changes nothing", LAYER_NORM(alone), LAYER_NORM(layers[0])),
-            equality("β₁ + c, β₂ + r, b − c − r give the same gates", gates(*shifted), gates(first, second, bias)),
+            equality(
+                "With p = β₁ and q = β₂: p + c, q + r and b − c − r give the same gates",
+                gates(*shifted),
+                gates(first, second, bias),
+                "s'_i",
+            ),
             fact(
                 "so of three biases for each of 4H gates two are redundant, by rank",
                 r"3\cdot 4H - \mathrm{rank}[I\,I\,I] = 2\cdot 4H",
@@ -433,8 +444,14 @@ def supplement_initialization_proof() -> Proof:
         r"h = \sigma(2)\tanh(1),\ \partial h/\partial W = 0",
         (
             equality("Gain one and bias zero standardize", gated(sp.S.One, sp.S.Zero)(0), LAYER_NORM(LAYER)),
-            equality("The derivative by W has the gain as a factor", slope(gain(i)), gain(i) * slope(sp.S.One)),
-            equality("so with gain zero it vanishes", slope(sp.S.Zero), 0),
+            equality(
+                "The derivative by W has the gain as a factor",
+                slope(gain(i)),
+                gain(i) * sp.Symbol("dn_{i}"),
+                r"d\,\mathrm{LN}_i",
+                {"dn_{i}": slope(sp.S.One)},
+            ),
+            equality("so with gain zero it vanishes", slope(sp.S.Zero), 0, r"d\,\mathrm{LN}_i"),
             equality("and LN is its bias: each gate is 1 + 1 + 0 = 2, LN(c) is 1", gated(sp.S.Zero, 1)(0) * 2, 2),
         ),
         (
@@ -544,8 +561,13 @@ def no_ln_on_logits_proof() -> Proof:
                 gain * (-x / (height - 1) - x) + gain * x * height / (height - 1),
                 gain * (root * height / (height - 1)) - gain * height / root,
             ),
-            equality("One logit above H − 1 equal ones reaches n_i² = H − 1", peak(i) ** 2, H - 1),
-            equality("where all the others are equal, n_j = −1/n_i", others(lambda l: (peak(l) * peak(i) + 1) ** 2), 0),
+            equality("One logit above H − 1 equal ones reaches n_i² = H − 1", a(i) ** 2, H - 1, short={"n": peak}),
+            equality(
+                "where all the others are equal, n_j = −1/n_i",
+                others(lambda l: (a(l) * a(i) + 1) ** 2),
+                0,
+                short={"n": peak},
+            ),
             fact(
                 "so the gaps are −H/√(H − 1) and the bound is attained: exactly, at H = 2, 3, 5, 10",
                 r"n_j - n_i = -H/\sqrt{H-1}",

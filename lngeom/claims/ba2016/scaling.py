@@ -1,6 +1,6 @@
 """Section 5.2.2: how blocks of the Fisher matrix scale with the weights, and what it does to the learning rate."""
 
-from dataclasses import replace
+from collections.abc import Callable, Iterator
 
 import equinox as eqx
 import jax
@@ -17,7 +17,6 @@ from lngeom.claims.context import Context
 from lngeom.claims.erratum import Consequence, Erratum
 from lngeom.claims.problem import TITLES
 from lngeom.information import fisher
-from lngeom.symbolic.actions import DELTA
 from lngeom.symbolic.jacobian import LAYER, along
 from lngeom.symbolic.layers import BATCH_NORM, LAYER_NORM, RMS_NORM, WEIGHT_NORM, Layer, Method
 from lngeom.symbolic.proof import (
@@ -29,12 +28,15 @@ from lngeom.symbolic.proof import (
     equality,
     expanded,
     fact,
+    jointly,
     matrix,
     refutation,
 )
 from lngeom.symbolic.scale_free import (
     RATE,
     SCALE_FREE,
+    SHORT,
+    WEIGHT_FACTOR,
     dot,
     gradient_scaling,
     matrix_scaling,
@@ -75,25 +77,24 @@ def unit_scaling(method: Method) -> tuple[Step, ...]:
     at_scaled = lambda l: derivative(lambda t: method(layer.towards(V, t), n, l))
     J = lambda l: along(method, V, unit=l)
     J_i, J_j = J(i), J(j)
-    short = {"J_i": J_i, "J_j": J_j}
+    output = lambda l: sp.Symbol(f"n_{{n{l}}}")
+    own, both = {"J_i": J_i}, {"J_i": J_i, "J_j": J_j}
     return (
-        equality("Outputs stay", method(layer), method(LAYER), "n'"),
+        equality("w_i → c_i w_i keeps outputs", method(layer), output(i), "n'_{ni}", {output(i).name: method(LAYER)}),
+        equality("J_i = dn_i by W is divided by c_i", at_scaled(i), J_i / c(i), r"J_i(cW)", own),
         equality(
-            "The derivative J_i of unit i by W is divided by its c_i", at_scaled(i), J_i / c(i), r"J_i(cW)", short
-        ),
-        equality(
-            "Blocks ij: c_i⁻¹ c_j⁻¹, whence c⁻² at ii, c⁻¹ at ij if only w_i is scaled",
+            "so block ij has c_i⁻¹ c_j⁻¹",
             at_scaled(i) * at_scaled(j),
             J_i * J_j / (c(i) * c(j)),
             r"J_i(cW)\,J_j(cW)",
-            short,
+            both,
         ),
         equality(
-            "and wb, wg: c_i⁻¹",
+            "and wb, wg have c_i⁻¹",
             at_scaled(i) * method(layer, n, j),
-            J_i * method(LAYER, n, j) / c(i),
-            r"J_i(cW)\,n'_j",
-            short,
+            J_i * output(j) / c(i),
+            r"J_i(cW)\,n'_{nj}",
+            {**own, output(j).name: method(LAYER, n, j)},
         ),
     )
 
@@ -290,9 +291,11 @@ def factor_half(problem: Problem):
             )
 
 
-def by_method(method: Method, steps: tuple[Step, ...]) -> tuple[Step, ...]:
-    """The steps, each with the method's name."""
-    return tuple(replace(step, text=f"{method.name}: {step.text}") for step in steps)
+def by_methods(methods: tuple[Method, ...], scaling: Callable[[Method], tuple[Step, ...]]) -> Iterator[Step]:
+    """Each step of several methods, which reads the same for all of them."""
+    names = ", ".join(SHORT[method.name] for method in methods)
+    for steps in zip(*map(scaling, methods), strict=True):
+        yield jointly(f"{names}: {steps[0].text}", steps)
 
 
 def quarter(one_row: tuple[Method, ...] = (BATCH_NORM, WEIGHT_NORM)) -> Proof:
@@ -313,15 +316,15 @@ def quarter(one_row: tuple[Method, ...] = (BATCH_NORM, WEIGHT_NORM)) -> Proof:
         r"w_i \mapsto 2w_i \text{ (batch, weight norm)},\ W \mapsto 2W \text{ (layer, RMS norm)}:\quad "
         r"F_{w_iw_i} \mapsto \tfrac14 F_{w_iw_i}",
         (
-            *(step for method in one_row for step in by_method(method, unit_scaling(method))),
-            *(step for method in (LAYER_NORM, RMS_NORM) for step in by_method(method, matrix_scaling(method))),
+            *by_methods(one_row, unit_scaling),
+            *by_methods((LAYER_NORM, RMS_NORM), matrix_scaling),
             expanded(
-                "The quadratic form goes as c⁻², the length ds as c⁻¹: at c = 2 by 1/4 and by 1/2",
+                "So ds² has c⁻² and ds has c⁻¹, at c = 2 ¼ and ½",
                 r"\sqrt{q/c^2} = \sqrt q/c",
                 sp.sqrt(form / c**2) - sp.sqrt(form) / c,
             ),
             *(
-                refutation(f"{method.name}: one row alone follows no power law", no_power_law(method))
+                refutation(f"{SHORT[method.name]}: one row has no power law", no_power_law(method))
                 for method in (LAYER_NORM, RMS_NORM)
             ),
         ),
@@ -384,10 +387,10 @@ def norm_controls_learning_rate_proof() -> Proof:
     """At c times the norm the tangent of a step's angle is c⁻² times as large, and so is the angle to first order."""
     w, v = field("w"), field("v")
     gradient = perpendicular(v, w)
-    larger, weaker = (lambda d: DELTA * w(d)), (lambda d: gradient(d) / DELTA)
-    slope = sp.Symbol("s", positive=True)
-    turned = sp.atan(RATE * slope / DELTA**2)
-    growth = -2 * RATE * slope * DELTA / (DELTA**4 + RATE**2 * slope**2)
+    larger, weaker = (lambda d: WEIGHT_FACTOR * w(d)), (lambda d: gradient(d) / WEIGHT_FACTOR)
+    slope, tangent = sp.Symbol("s", positive=True), r"\tan^2\theta(w)"
+    turned = sp.atan(RATE * slope / WEIGHT_FACTOR**2)
+    growth = -2 * RATE * slope * WEIGHT_FACTOR / (WEIGHT_FACTOR**4 + RATE**2 * slope**2)
     return Proof(
         "text.norm_controls_learning_rate",
         r"\tan\angle(cw, cw - \eta\nabla L(cw)) = c^{-2}\tan\angle(w, w - \eta\nabla L(w)),\quad "
@@ -399,24 +402,26 @@ def norm_controls_learning_rate_proof() -> Proof:
                 "For a gradient orthogonal to w, the tangent of the angle is η‖∇L‖/‖w‖",
                 squared_tangent(w, gradient, RATE),
                 RATE**2 * dot(gradient, gradient) / dot(w, w),
-                r"\tan^2\theta",
+                tangent,
             ),
             equality(
                 "At cw the gradient is ∇L(w)/c, and the squared tangent c⁻⁴ times as large",
                 squared_tangent(larger, weaker, RATE),
-                squared_tangent(w, gradient, RATE) / DELTA**4,
+                sp.Symbol(tangent) / WEIGHT_FACTOR**4,
+                r"\tan^2\theta(cw)",
+                {tangent: squared_tangent(w, gradient, RATE)},
             ),
             expanded(
                 "The angle is c⁻² times ηs, s = ‖∇L‖/‖w‖, with no term in η²",
                 r"\theta(0) = 0,\ \theta'(0) = s/c^2,\ \theta''(0) = 0",
                 turned.subs(RATE, 0),
-                turned.diff(RATE).subs(RATE, 0) - slope / DELTA**2,
+                turned.diff(RATE).subs(RATE, 0) - slope / WEIGHT_FACTOR**2,
                 turned.diff(RATE, 2).subs(RATE, 0),
             ),
             fact(
                 "At any learning rate it falls as c grows",
                 r"\frac{d}{dc}\arctan(\eta s/c^2) = \frac{-2\eta sc}{c^4 + \eta^2s^2} < 0",
-                lambda: sp.cancel(turned.diff(DELTA) - growth) == 0 and growth.is_negative is True,
+                lambda: sp.cancel(turned.diff(WEIGHT_FACTOR) - growth) == 0 and growth.is_negative is True,
             ),
         ),
         (SCALE_FREE,),

@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Iterator
 from fractions import Fraction
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -314,18 +315,20 @@ def _block_of_first_unit(gains, size: int = 3) -> sp.Expr:
 @proves("statements.gains_scale_blocks", "conditional")
 def gains_scale_blocks_proof() -> Proof:
     """A unit of batch or weight norm moves with its own row and gain; a unit of layer norm moves all."""
-    V, c, C = field("V"), field("c", positive=True), field("C")
+    V, c, C, v = field("V"), field("c", positive=True), field("C"), field("v")
     others = lambda l, d: (1 - KroneckerDelta(l, i)) * V(l, d)
     velocity = lambda method, gain, l: derivative(lambda t: gain(l) * method(LAYER.towards(V, t), n, l))
     changed_gain = lambda l: c(l) * GAIN(l)
     steps: list[Step] = []
     for method in (BATCH_NORM, WEIGHT_NORM):
         steps += [
-            equality(f"{method.name}: other rows of W do not move unit i", along(method, others), 0),
+            equality(f"{method.name}: other rows of W do not move unit i", along(method, others), 0, r"dn_{ni}"),
             equality(
-                f"{method.name}: block ij, at a given covariance C, has the factor c_i c_j",
+                f"{method.name}: with v_i = dz_i block ij, at a given covariance C, has the factor c_i c_j",
                 C(i, j) * velocity(method, changed_gain, i) * velocity(method, changed_gain, j),
-                c(i) * c(j) * C(i, j) * velocity(method, GAIN, i) * velocity(method, GAIN, j),
+                c(i) * c(j) * C(i, j) * v(i) * v(j),
+                r"C_{ij}\,v_i(cg)\,v_j(cg)",
+                {"v": partial(velocity, method, GAIN)},
             ),
         ]
     other_gain = Counterexample(

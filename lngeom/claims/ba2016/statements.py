@@ -304,7 +304,7 @@ def bn_wn_reparameterize_proof() -> Proof:
         (BATCH_NORM_EVALUATION, STORED_MEAN(i), sqrt(STORED_VARIANCE(i) + EPSILON)),
     )
     batch = changed(
-        "statements.bn_wn_reparameterize for statistics of a mini-batch",
+        "statements.bn_wn_reparameterize with batch statistics",
         r"z_1 \text{ is a function of } x_1",
         "Batch norm of the same first case in the first batch (left) and in another (right).",
         lambda v: BATCH_NORM.exactly(v["W"], v["X"]),

@@ -40,9 +40,11 @@ from lngeom.symbolic.proof import (
     Proof,
     ProofError,
     Step,
+    at,
     changed,
     equality,
     fact,
+    jointly,
     matrix,
     refutation,
 )
@@ -314,14 +316,14 @@ def _conditions(case: Case, scaled: Transformation, flipped: Transformation, rat
     "equation.6",
     topic=TOPIC,
     source="Eq. 6",
-    statement="Layer norm computes the same output from W and from W′ = δW + 1γᵀ.",
+    statement="Layer norm computes the same output from W and from W′ = δW + 𝟏γᵀ.",
     formula=r"\mathbf h' = f\left(\tfrac{\mathbf g}{\sigma'}(W'\mathbf x-\mu')+\mathbf b\right) = \mathbf h",
     assumptions=POSITIVE,
     context=Context(
         sentence="Under layer normalization, the two models effectively compute the same output:",
         before=(
             "Let there be two sets of model parameters θ, θ' whose weight matrices W and W' differ by a scaling factor "
-            "δ and all of the incoming weights in W' are also shifted by a constant vector γ, that is W' = δW + 1γᵀ."
+            "δ and all of the incoming weights in W' are also shifted by a constant vector γ, that is W' = δW + 𝟏γᵀ."
         ),
         after=(
             "[Eq. 6] Notice that if normalization is only applied to the input before the weights, the model will not "
@@ -355,7 +357,7 @@ def equation_6(problem: Problem):
     yield from _conditions(case, moved(3.0), moved(-3.0), lambda v: jnp.sqrt((v + 0.1) / (v + 0.1 / 9.0)))
     damped = _with_eps(case, 0.1)
     shifted = Transformation(weights=AffineAction(1.0, shift))
-    yield agree("the shift 1γᵀ alone is exact for any ε", outputs(damped), outputs(damped, shifted))
+    yield agree("the shift 𝟏γᵀ alone is exact for any ε", outputs(damped), outputs(damped, shifted))
     restored = outputs(_with_eps(case, 0.9), moved(3.0))
     yield agree("ε → δ²ε restores the output", outputs(damped), restored)
 
@@ -367,7 +369,7 @@ def undefined(text: str, method: Method, W, X) -> Step:
         rows = method.rows(W.tolist(), X.tolist(), sp.S.Zero)
         return all(numerator == 0 and square == 0 for row in rows for numerator, square in row)
 
-    return fact(text, r"n = \tfrac{0}{0}", verify, f"n = 0/0 at W = {W.tolist()}, X = {X.tolist()}")
+    return fact(f"{text}, {at(W=W, X=X)}", r"n = \tfrac{0}{0}", verify)
 
 
 POSITIVE_EPSILON = sp.Symbol("epsilon", positive=True)
@@ -414,16 +416,20 @@ def equation_6_proof() -> Proof:
     negative = Layer(lambda i, d: -DELTA * LAYER.W(i, d) + SHIFT(d), LAYER.X)
     shifted = Layer(lambda i, d: LAYER.W(i, d) + SHIFT(d), LAYER.X)
     projected = total(lambda d: SHIFT(d) * LAYER.X(n, d), D)
-    average = mean(lambda j: LAYER.a(n, j), H)
+    mu = sp.Symbol(r"\mu_{n}")
+    of_mean = {mu.name: mean(lambda j: LAYER.a(n, j), H)}
     return Proof(
         "equation.6",
         r"W' = \delta W + \mathbf{1}\gamma^\top \Rightarrow \mathbf{h}' = \mathbf{h}",
         (
+            equality("The summed inputs become", moved.a(n, i), DELTA * LAYER.a(n, i) + projected, r"a'_{ni}"),
             equality(
-                "μ moves with the weights", mean(lambda j: moved.a(n, j), H), DELTA * average + projected, r"\mu'"
+                "so does their mean", mean(lambda j: moved.a(n, j), H), DELTA * mu + projected, r"\mu'_{n}", of_mean
             ),
-            equality("σ is scaled", sqrt(LAYER_NORM.square(moved)), DELTA * sqrt(LAYER_NORM.square(LAYER)), r"\sigma'"),
-            equality("Normalized summed inputs stay", LAYER_NORM(moved), LAYER_NORM(LAYER), r"n'"),
+            equality(
+                "σ is scaled", sqrt(LAYER_NORM.square(moved)), DELTA * sqrt(LAYER_NORM.square(LAYER)), r"\sigma'_{n}"
+            ),
+            equality("so the normalized summed inputs stay", LAYER_NORM(moved), LAYER_NORM(LAYER), r"n'_{ni}"),
             equality(
                 "A negative scale changes the sign, which g → −g undoes",
                 LAYER_NORM(negative),
@@ -437,10 +443,12 @@ def equation_6_proof() -> Proof:
                 LAYER_NORM(LAYER, eps=EPSILON),
                 r"n'(\delta = 1)",
             ),
-            expansion(LAYER_NORM, WEIGHT_MATRIX_RESCALING),
-            expansion(LAYER_NORM, WEIGHT_MATRIX_RECENTERING),
+            jointly(
+                "Scale and shift alone, by expansion at H = 3, D = 2, N = 2",
+                [expansion(LAYER_NORM, column) for column in (WEIGHT_MATRIX_RESCALING, WEIGHT_MATRIX_RECENTERING)],
+            ),
             undefined(
-                "Where σ = 0 (all rows of W alike) neither side is defined",
+                "Undefined where rows of W are alike",
                 LAYER_NORM,
                 matrix([[1, 2], [1, 2], [1, 2]]),
                 matrix([[1, 1]]),
@@ -649,12 +657,24 @@ def feature_shifting_proof() -> Counterexample:
         (
             equality("Summed inputs may be shifted", biased(i) - mean(biased, H), LAYER_NORM.numerator(LAYER)),
             equality(
-                "A shift of the features moves the centred summed inputs by c P W 1",
+                "A shift of the features moves the centred summed inputs by c PW𝟏",
                 LAYER_NORM.numerator(any_moved) - LAYER_NORM.numerator(LAYER),
                 c * (row_sum(i) - mean(row_sum, H)),
+                r"(a-\mu)'_{ni} - (a-\mu)_{ni}",
             ),
-            equality("Every row of these weights sums to s", total(lambda d: tilted(i, d), D), s),
-            equality("With them features may be shifted too", LAYER_NORM(moved), LAYER_NORM(same_row_sums)),
+            equality(
+                "Every row of V = W + (s − W𝟏)𝟏ᵀ/D sums to s",
+                total(lambda d: tilted(i, d), D),
+                s,
+                r"(V\mathbf{1})_i",
+            ),
+            equality(
+                "With these weights features may be shifted too",
+                LAYER_NORM(moved),
+                sp.Symbol("n(V, x)"),
+                r"n(V, x + c\mathbf{1})",
+                {"n(V, x)": LAYER_NORM(same_row_sums)},
+            ),
         ),
         (SIGMA,),
     )
@@ -679,12 +699,12 @@ def _prenorm(weights, inputs, params):
     expected=Verdict.HOLDS,
 )
 def prenorm_loses_weight_invariance(problem: Problem):
-    """W LN(x) changes with δW and with W + 1γᵀ."""
+    """W LN(x) changes with δW and with W + 𝟏γᵀ."""
     _, params, inputs = problem.small("ln")
     z = _prenorm(params.weights, inputs, params)
     shift = jax.random.normal(problem.key("shift"), (1, params.inputs), inputs.dtype)
     yield differ("W → 2W", z, _prenorm(2.0 * params.weights, inputs, params))
-    yield differ("W → W + 1γᵀ", z, _prenorm(params.weights + shift, inputs, params))
+    yield differ("W → W + 𝟏γᵀ", z, _prenorm(params.weights + shift, inputs, params))
 
 
 @proves("text.prenorm_loses_weight_invariance")
@@ -693,17 +713,32 @@ def prenorm_loses_weight_invariance_proof() -> Proof:
     scaled = Layer(lambda i, d: DELTA * LAYER.W(i, d), LAYER.X)
     shifted = Layer(lambda i, d: LAYER.W(i, d) + SHIFT(d), LAYER.X)
     only_shift = Layer(lambda i, d: SHIFT(d), LAYER.X)
+    z, z_of_shift = sp.Symbol("z(W)"), sp.Symbol(r"z(\mathbf{1}\gamma^\top)")
     cells = [prove("PreLayerNorm", name) for name in ("weight_matrix_rescaling", "weight_matrix_recentering")]
     return Proof(
         "text.prenorm_loses_weight_invariance",
         r"z = W\,\mathrm{LN}(x):\ z(\delta W + \mathbf{1}\gamma^\top) = "
         r"\delta z + \gamma^\top\mathrm{LN}(x)\,\mathbf{1} \neq z",
         (
-            equality("A scale passes through", PRE_LAYER_NORM(scaled), DELTA * PRE_LAYER_NORM(LAYER)),
             equality(
-                "and so does a shift", PRE_LAYER_NORM(shifted), PRE_LAYER_NORM(LAYER) + PRE_LAYER_NORM(only_shift)
+                "A scale passes through",
+                PRE_LAYER_NORM(scaled),
+                DELTA * z,
+                r"z(\delta W)",
+                {z.name: PRE_LAYER_NORM(LAYER)},
             ),
-            *(refutation("An exact instance", cell) for cell in cells if isinstance(cell, Counterexample)),
+            equality(
+                "and so does a shift",
+                PRE_LAYER_NORM(shifted),
+                z + z_of_shift,
+                r"z(W + \mathbf{1}\gamma^\top)",
+                {z.name: PRE_LAYER_NORM(LAYER), z_of_shift.name: PRE_LAYER_NORM(only_shift)},
+            ),
+            *(
+                refutation("An exact instance", cell, name)
+                for cell, name in zip(cells, (r"z(\delta W)", r"z(W + \mathbf{1}\gamma^\top)"), strict=True)
+                if isinstance(cell, Counterexample)
+            ),
         ),
         (SIGMA,),
     )
@@ -777,7 +812,7 @@ def bias_before_norm(problem: Problem):
         before = n(params.weights, inputs, bias)
         yield compare(f"{what}, W → 2W", before, n(2.0 * params.weights, inputs, bias), role=role)
         yield compare(f"{what}, x → 2x", before, n(params.weights, 2.0 * inputs, bias), role=role)
-        yield agree(f"{what}, W → W + 1γᵀ", before, n(params.weights + shift, inputs, bias))
+        yield agree(f"{what}, W → W + 𝟏γᵀ", before, n(params.weights + shift, inputs, bias))
 
 
 @proves("text.bias_before_norm", "conditional")
@@ -819,7 +854,7 @@ def bias_before_norm_proof() -> Proof:
     "table1.exception.ln_dataset_recentering",
     topic=TOPIC,
     source="Table 1 (exception)",
-    statement="Layer norm is invariant to x → x + γ exactly for those γ with PWγ = 0, P = I − 11ᵀ/H.",
+    statement="Layer norm is invariant to x → x + γ exactly for those γ with PWγ = 0, P = I − 𝟏𝟏ᵀ/H.",
     expected=Verdict.HOLDS,
 )
 def exception_ln(problem: Problem):
@@ -871,9 +906,11 @@ def exception_ln_proof() -> Proof:
             ),
             *product_steps(LAYER.W, SHIFT, i, s, "These weights have Wγ = s1, which is PWγ = 0"),
             equality(
-                "With them the output stays, for any ε",
+                "With these weights r' = W' the output stays, for any ε",
                 LAYER_NORM(Layer(unseen, moved.X), eps=EPSILON),
-                LAYER_NORM(Layer(unseen, LAYER.X), eps=EPSILON),
+                sp.Symbol("n(W', x)"),
+                r"n(W', x + \gamma)",
+                {"n(W', x)": LAYER_NORM(Layer(unseen, LAYER.X), eps=EPSILON)},
             ),
             equality(
                 "Conversely, from x = −γ/2 to x + γ = γ/2 the output changes its sign",
@@ -887,7 +924,10 @@ def exception_ln_proof() -> Proof:
                 r"\sigma^2",
             ),
             equality(
-                "and n is not zero: its mean square is one", mean(lambda l: LAYER_NORM(half_way(1), n, l) ** 2, H), 1
+                "and n is not zero: its mean square is one",
+                mean(lambda l: field("n")(l) ** 2, H),
+                1,
+                short={"n": lambda l: LAYER_NORM(half_way(1), n, l)},
             ),
             refutation("An exact instance of a shift that is seen", seen_shift),
         ),
@@ -899,7 +939,7 @@ def exception_ln_proof() -> Proof:
     "table1.exception.bn_weight_recentering",
     topic=TOPIC,
     source="Table 1 (exception)",
-    statement="Batch norm is invariant to W → W + 1γᵀ where γᵀx is constant on the data (as for a constant pixel).",
+    statement="Batch norm is invariant to W → W + 𝟏γᵀ where γᵀx is constant on the data (as for a constant pixel).",
     expected=Verdict.HOLDS,
 )
 def exception_bn(problem: Problem):
@@ -919,7 +959,7 @@ def exception_bn(problem: Problem):
 
 @proves("table1.exception.bn_weight_recentering")
 def exception_bn_proof() -> Proof:
-    """Batch norm ignores a shift 1γᵀ of the weights if γᵀx is the same for all data."""
+    """Batch norm ignores a shift 𝟏γᵀ of the weights if γᵀx is the same for all data."""
     s = sp.Symbol("s", real=True)
     shifted = lambda l, d: LAYER.W(l, d) + SHIFT(d)
     constant = with_product(LAYER.X, SHIFT, s)
@@ -939,14 +979,18 @@ def exception_bn_proof() -> Proof:
             ),
             *product_steps(LAYER.X, SHIFT, n, s, "These data have γᵀx = s"),
             equality(
-                "On them the output stays, for any ε",
+                "On these data r' = x' the output stays, for any ε",
                 BATCH_NORM(Layer(shifted, constant), eps=EPSILON),
-                BATCH_NORM(Layer(LAYER.W, constant), eps=EPSILON),
+                sp.Symbol("n(W, x')"),
+                r"n(W + \mathbf{1}\gamma^\top, x')",
+                {"n(W, x')": BATCH_NORM(Layer(LAYER.W, constant), eps=EPSILON)},
             ),
             equality(
-                "A constant pixel e is the case of γ that is zero elsewhere",
+                "A constant pixel e, where x_e = s, is the case of γ that is zero elsewhere",
                 BATCH_NORM(Layer(turned, pixel), eps=EPSILON),
-                BATCH_NORM(Layer(LAYER.W, pixel), eps=EPSILON),
+                sp.Symbol("n(W, x)"),
+                r"n(W + \gamma_e\mathbf{1}e^\top, x)",
+                {"n(W, x)": BATCH_NORM(Layer(LAYER.W, pixel), eps=EPSILON)},
             ),
             refutation("On other data it does not", seen_shift),
         ),

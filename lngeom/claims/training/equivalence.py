@@ -25,11 +25,10 @@ from lngeom import families
 from lngeom.claims import Problem, Verdict, agree, claim, differ, proves
 from lngeom.claims.training.network import logits, loss, network, partitioned, scaled, train
 from lngeom.information import fisher
-from lngeom.symbolic.actions import DELTA
 from lngeom.symbolic.evaluation import compiled
 from lngeom.symbolic.layers import LAYER_NORM
 from lngeom.symbolic.proof import Counterexample, Proof, Step, equality, refutation
-from lngeom.symbolic.scale_free import DECAY, RATE, SCALE_FREE, gradient_scaling, matrix_scaling
+from lngeom.symbolic.scale_free import DECAY, RATE, SCALE_FREE, WEIGHT_FACTOR, gradient_scaling, matrix_scaling
 from lngeom.symbolic.sums import D, Field, H, KroneckerDelta, d, field, i, total
 from lngeom.training import equivalent_schedule
 from lngeom.training.laws import LAWS, Law
@@ -127,8 +126,8 @@ class Hyperparameters(NamedTuple):
 
 
 HYPER = Hyperparameters(RATE, DECAY, sp.Symbol("epsilon", positive=True))
-BETA1, BETA2 = sp.symbols("beta_1 beta_2", positive=True)
-CORRECTION1, CORRECTION2, CORRECTION_AHEAD = sp.symbols("kappa_1 kappa_2 kappa_3", positive=True)
+BETA1, BETA2 = sp.symbols(r"\beta_1 \beta_2", positive=True)
+CORRECTION1, CORRECTION2, CORRECTION_AHEAD = sp.symbols(r"\kappa_1 \kappa_2 \kappa_3", positive=True)
 """Bias corrections 1 − β₁ᵗ and 1 − β₂ᵗ, and 1 − β₁ᵗ⁺¹ of a look-ahead."""
 
 TAU, ZETA = sp.symbols("tau zeta", positive=True)
@@ -273,7 +272,7 @@ def _powers(lines: Sequence[Line]) -> dict[str, int]:
 
 
 def _multiplied(powers: Sequence[int], values: Sequence[Expr]) -> Hyperparameters:
-    return Hyperparameters(*(DELTA**power * value for power, value in zip(powers, values, strict=True)))
+    return Hyperparameters(*(WEIGHT_FACTOR**power * value for power, value in zip(powers, values, strict=True)))
 
 
 def read_by(lines: Sequence[Line]) -> dict[str, set[str]]:
@@ -286,11 +285,11 @@ def read_by(lines: Sequence[Line]) -> dict[str, set[str]]:
 
 def line_step(line: Line, powers: Mapping[str, int], law: Law) -> Step:
     """What a line computes is multiplied by its power of c, if all that it reads is multiplied by theirs."""
-    moved = lambda name: lambda l, d: DELTA ** powers[name] * _field(name)(l, d)
+    moved = lambda name: lambda l, d: WEIGHT_FACTOR ** powers[name] * _field(name)(l, d)
     after = line.formula(_quantities(moved, [*powers]), _multiplied((law.rate, law.decay, law.eps), HYPER), i, d)
     before = line.formula(_quantities(_field, [*powers]), HYPER, i, d)
     kept = f"multiplied by c{str(line.power).translate(_SUPERSCRIPTS)}" if line.power else "unchanged"
-    return equality(f"{line.text}: {kept}", after, DELTA**line.power * before, rf"\tilde {line.name}_{{id}}")
+    return equality(f"{line.text}: {kept}", after, WEIGHT_FACTOR**line.power * before, rf"\tilde {line.name}_{{id}}")
 
 
 INSTANCE: dict[Expr | str, Expr] = {
@@ -303,7 +302,7 @@ INSTANCE: dict[Expr | str, Expr] = {
     CORRECTION1: sp.Rational(1, 2),
     CORRECTION2: sp.Rational(1, 4),
     TAU: sp.Rational(1, 2),
-    DELTA: sp.Integer(2),
+    WEIGHT_FACTOR: sp.Integer(2),
 }
 """One weight, its state, and hyperparameters: the exact numbers at which another power fails."""
 
@@ -314,7 +313,7 @@ def wrong_power(line: Line, powers: Mapping[str, int], law: Law, place: int) -> 
     wrong[place] += 1
     symbolic = line.formula(_quantities(_field, [*powers]), HYPER, i, d)
     read = {entry.base.name for entry in symbolic.atoms(sp.Indexed)}
-    used = [key for key in INSTANCE if key in read or key in symbolic.free_symbols or key == DELTA]
+    used = [key for key in INSTANCE if key in read or key in symbolic.free_symbols or key == WEIGHT_FACTOR]
 
     def sides(values: Mapping[str, Expr]) -> tuple[Expr, Expr]:
         def at(quantities: SimpleNamespace, hyper: Hyperparameters) -> Expr:
@@ -322,9 +321,9 @@ def wrong_power(line: Line, powers: Mapping[str, int], law: Law, place: int) -> 
             return line.formula(quantities, hyper, i, d).subs({H: 1, D: 1}).doit().subs(numbers)
 
         value = lambda name: lambda l, d: values.get(name, sp.S.Zero)
-        moved = lambda name: lambda l, d: DELTA ** powers[name] * value(name)(l, d)
+        moved = lambda name: lambda l, d: WEIGHT_FACTOR ** powers[name] * value(name)(l, d)
         after = at(_quantities(moved, [*powers]), _multiplied(wrong, HYPER))
-        return after, at(_quantities(value, [*powers]), HYPER) * values[str(DELTA)] ** line.power
+        return after, at(_quantities(value, [*powers]), HYPER) * values[str(WEIGHT_FACTOR)] ** line.power
 
     symbol = "ηλε"[place]
     return Counterexample(
@@ -574,13 +573,13 @@ def natural_gradient_proof(law: Law | None = None) -> Proof:
             *matrix_scaling(LAYER_NORM),
             equality(
                 "If s solves (F + ρI)s = ∇L then cs solves the scaled system, whose right side is ∇L/c",
-                damped(DELTA**-2, DELTA**law.eps * damping, lambda j: DELTA * s(j)),
-                damped(sp.S.One, damping, s) / DELTA,
+                damped(WEIGHT_FACTOR**-2, WEIGHT_FACTOR**law.eps * damping, lambda j: WEIGHT_FACTOR * s(j)),
+                damped(sp.S.One, damping, s) / WEIGHT_FACTOR,
             ),
             equality(
                 "so the step is c times the step, and so are the weights after it",
-                stepped(DELTA, DELTA**law.rate * RATE, DELTA**law.decay * DECAY),
-                DELTA * stepped(sp.S.One, RATE, DECAY),
+                stepped(WEIGHT_FACTOR, WEIGHT_FACTOR**law.rate * RATE, WEIGHT_FACTOR**law.decay * DECAY),
+                WEIGHT_FACTOR * stepped(sp.S.One, RATE, DECAY),
             ),
         ),
         (SCALE_FREE,),

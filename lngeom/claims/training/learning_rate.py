@@ -13,7 +13,6 @@ from lngeom import normalizers
 from lngeom.claims import Problem, Verdict, agree, claim, differ, proves, vanishes
 from lngeom.claims.problem import NORMALIZERS, TITLES
 from lngeom.claims.training.network import logits, loss, network, scaled, sgd_path, train
-from lngeom.symbolic.actions import DELTA
 from lngeom.symbolic.jacobian import GAIN, LAYER, RADIAL, SHIFTS, along, null_step, rows_alone
 from lngeom.symbolic.layers import BATCH_NORM, LAYER_NORM, WEIGHT_NORM, Layer, Method
 from lngeom.symbolic.proof import Assumption, Counterexample, Proof, equality, expanded, fact, matrix, refutation
@@ -23,6 +22,7 @@ from lngeom.symbolic.scale_free import (
     INVARIANT_METHODS,
     RATE,
     SCALE_FREE,
+    WEIGHT_FACTOR,
     dot,
     gradient_scaling,
     minus,
@@ -102,7 +102,7 @@ def orthogonality_proof() -> Proof:
     shift = _moves(
         "dynamics.orthogonality of batch norm to shifts",
         r"\mathbf{1}^\top\nabla_WL = 0",
-        "Derivative of the first output (left) along 1γᵀ.",
+        "Derivative of the first output (left) along 𝟏γᵀ.",
         BATCH_NORM,
         matrix([[1, 0]]),
         matrix([[0, 1]]),
@@ -114,9 +114,13 @@ def orthogonality_proof() -> Proof:
         r"\langle w_i,\nabla_{w_i}L\rangle = 0\ (BN, WN);\quad \mathbf{1}^\top\nabla_WL = 0\ (LN)",
         (
             *radial_steps(),
-            null_step("Batch norm: nor along any row by itself", BATCH_NORM, own),
-            null_step("Weight norm: nor along any row by itself", WEIGHT_NORM, own),
-            null_step("Layer norm: nor along any shift 1γᵀ", LAYER_NORM, SHIFTS),
+            null_step("Batch norm: nor along any row by itself", BATCH_NORM, own, moving=r"\mathrm{diag}(s)W", of="BN"),
+            null_step(
+                "Weight norm: nor along any row by itself", WEIGHT_NORM, own, moving=r"\mathrm{diag}(s)W", of="WN"
+            ),
+            null_step(
+                "Layer norm: nor along any shift 𝟏γᵀ", LAYER_NORM, SHIFTS, moving=r"\mathbf{1}\gamma^\top", of="LN"
+            ),
             refutation("Layer norm does move along a single row", row),
             refutation("Batch norm does move along a shift", shift),
         ),
@@ -129,7 +133,7 @@ def orthogonality_proof() -> Proof:
     topic=TOPIC,
     source=SECTION,
     statement=(
-        "H·W = −∇L and H(cW) = c⁻²H(W) for scale-invariant losses; under layer norm H·(1γᵀ) = 0 exactly, and along W "
+        "H·W = −∇L and H(cW) = c⁻²H(W) for scale-invariant losses; under layer norm H·(𝟏γᵀ) = 0 exactly, and along W "
         "only where the gradient is zero."
     ),
     formula=r"\nabla^2L\cdot W = -\nabla L,\quad \nabla^2L(cW) = c^{-2}\nabla^2L(W)",
@@ -157,13 +161,13 @@ def hessian(problem: Problem):
         yield agree(f"{TITLES[method]}: H(3W)·v and H(W)·v/9", far, generic / 9)
         size = float(jnp.max(jnp.abs(generic)))
         if method == "ln":
-            yield vanishes("Layer norm: H·(1γᵀ)", shift, scale=size)
+            yield vanishes("Layer norm: H·(𝟏γᵀ)", shift, scale=size)
         else:
-            yield differ(f"{TITLES[method]}: H·(1γᵀ) is not zero", shift / size, jnp.zeros_like(shift))
+            yield differ(f"{TITLES[method]}: H·(𝟏γᵀ) is not zero", shift / size, jnp.zeros_like(shift))
 
 
 def _hessian_by_expansion() -> bool:
-    """H·W + ∇L and H·(1γᵀ) at a rational W, coordinate by coordinate, for a quadratic loss of n, rational in W."""
+    """H·W + ∇L and H·(𝟏γᵀ) at a rational W, coordinate by coordinate, for a quadratic loss of n, rational in W."""
     s, t = sp.symbols("s t", real=True)
     W, shift, x = sp.Matrix([[1, 0], [2, 1], [-1, 1]]), sp.Matrix([[1, -2]] * 3), sp.Matrix([[1, 2]])
 
@@ -186,11 +190,11 @@ def _hessian_by_expansion() -> bool:
 
 @proves("dynamics.hessian")
 def hessian_proof() -> Proof:
-    """H(W)·W = −∇L, H(cW) = c⁻²H(W); for layer norm H·(1γᵀ) = 0."""
-    V, s, r, c = field("V"), *sp.symbols("s r", real=True), DELTA
+    """H(W)·W = −∇L, H(cW) = c⁻²H(W); for layer norm H·(𝟏γᵀ) = 0."""
+    V, s, r, c = field("V"), *sp.symbols("s r", real=True), WEIGHT_FACTOR
     U = field("U")
     two = [
-        m(scaled_layer().towards(V, s).towards(U, r)) - m(LAYER.towards(V, s / c).towards(U, r / c))
+        (m(scaled_layer().towards(V, s).towards(U, r)), m(LAYER.towards(V, s / c).towards(U, r / c)))
         for m in (LAYER_NORM, WEIGHT_NORM)
     ]
     mixed = smooth(s / c, r / c, 0, 0).diff(s, r).subs({s: 0, r: 0}) - smooth(0, 0, 1, 1) / c**2
@@ -206,8 +210,8 @@ def hessian_proof() -> Proof:
                 r"\nabla^2L(W)\cdot W = -\nabla L(W)",
                 (slope / c).diff(c).subs(c, 1) + slope,
             ),
-            equality("Two directions scale alike (layer norm)", two[0], 0),
-            equality("(and weight norm)", two[1], 0),
+            equality("Two directions scale alike (layer norm)", *two[0]),
+            equality("(and weight norm)", *two[1]),
             expanded(
                 "so the mixed second derivative of F(s/c, r/c) has c⁻²", r"\nabla^2L(cW) = c^{-2}\nabla^2L(W)", mixed
             ),
@@ -256,7 +260,7 @@ def epsilon(problem: Problem):
 
 
 EPS = sp.Symbol("epsilon", positive=True)
-LOSS = field("ell")
+LOSS = field(r"\ell")
 
 
 @proves("dynamics.epsilon")
@@ -267,6 +271,7 @@ def epsilon_proof() -> Proof:
             f"{m.name}: the derivative along W is −2ε times that by ε, at every output",
             LOSS(n, i) * GAIN(i) * along(m, RADIAL, EPS),
             -2 * EPS * LOSS(n, i) * GAIN(i) * m(LAYER, eps=EPS).diff(EPS),
+            r"\ell_{ni}\,dz_{ni}[W]",
         )
         for m in INVARIANT_METHODS
     )
@@ -315,12 +320,15 @@ def ln_backward_proof() -> Proof:
     u = lambda l: a(l) - mean(a, H)
     sigma = sqrt(mean(lambda l: u(l) ** 2, H))
     output = lambda l: u(l) / sigma
+    normal, scale = field("n"), sp.Symbol(r"\sigma")
+    letters = {"n": output, r"\sigma": sigma}
     moved = lambda l: derivative(lambda t: _normalized(lambda j: a(j) + t * da(j), l))
-    back = lambda l: (delta(l) - mean(delta, H) - output(l) * mean(lambda j: output(j) * delta(j), H)) / sigma
+    along_n = lambda l: normal(l) * mean(lambda j: normal(j) * delta(j), H)
+    back = lambda l: (delta(l) - mean(delta, H) - along_n(l)) / scale
     norm = total(lambda l: back(l) ** 2, H)
     stated = (
-        total(lambda l: delta(l) ** 2, H) - total(delta, H) ** 2 / H - total(lambda l: output(l) * delta(l), H) ** 2 / H
-    ) / sigma**2
+        total(lambda l: delta(l) ** 2, H) - total(delta, H) ** 2 / H - total(lambda l: normal(l) * delta(l), H) ** 2 / H
+    ) / scale**2
     return Proof(
         "dynamics.ln_backward",
         r"\|\partial L/\partial a\|^2 = "
@@ -331,8 +339,10 @@ def ln_backward_proof() -> Proof:
                 "⟨δ, dn[v]⟩ = ⟨∂L/∂a, v⟩ gives the backward pass",
                 total(lambda l: delta(l) * moved(l), H),
                 total(lambda l: back(l) * da(l), H),
+                r"\langle\delta, dn[v]\rangle",
+                letters,
             ),
-            equality("and its squared length", norm, stated),
+            equality("and its squared length", norm, stated, short=letters),
         ),
         (Assumption("positive scale", r"\sigma > 0,\ \epsilon = 0"),),
     )
@@ -380,7 +390,6 @@ def sgd_norm_growth_proof() -> Proof:
     """A gradient step lengthens the weights by Pythagoras."""
     w, v = field("w"), field("v")
     gradient = perpendicular(v, w)
-    after = minus(w, RATE, gradient)
     return Proof(
         "dynamics.sgd_norm_growth",
         r"w^+ = w - \eta\nabla L \Rightarrow \|w^+\|^2 = \|w\|^2 + \eta^2\|\nabla L\|^2",
@@ -393,9 +402,10 @@ def sgd_norm_growth_proof() -> Proof:
                 r"\langle w,\nabla L\rangle",
             ),
             equality(
-                "so the squared norm grows by that of the step",
-                dot(after, after),
-                dot(w, w) + RATE**2 * dot(gradient, gradient),
+                "so with r = ∇L the squared norm grows by that of the step",
+                dot(minus(w, RATE, field("r")), minus(w, RATE, field("r"))),
+                dot(w, w) + RATE**2 * dot(field("r"), field("r")),
+                short={"r": gradient},
             ),
         ),
         (SCALE_FREE,),
@@ -452,9 +462,10 @@ def momentum_norm_growth_proof() -> Proof:
         (
             *radial_steps(),
             equality(
-                "With w_t = w − ηp and ∇L ⊥ w_t: ⟨w_t, p_t⟩ = β(⟨w, p⟩ − η‖p‖²)",
+                "With w_t = w − ηp and ∇L ⊥ w_t, the buffer p_t = βp + ∇L has this product with the weights",
                 dot(now, buffer),
                 BETA * (dot(w, p_) - RATE * dot(p_, p_)),
+                r"\langle w_t, p_t\rangle",
             ),
             expanded(
                 "By induction ⟨w_t, p_t⟩ = −ηS_t with S_t = β(S_{t−1} + ‖p_{t−1}‖²), S_0 = 0",
@@ -527,9 +538,16 @@ def ln_row_mean_proof() -> Proof:
         r"m = \mathbf{1}^\top W/H:\quad m_{t+1} = m_t \text{ (SGD, momentum)},\quad "
         r"m_{t+1} = (1-\eta\lambda)m_t \text{ (weight decay)}",
         (
-            null_step("Layer norm's gradient has rows that sum to zero", LAYER_NORM, SHIFTS),
+            null_step(
+                "Layer norm's gradient has rows that sum to zero", LAYER_NORM, SHIFTS, moving=r"\mathbf{1}\gamma^\top"
+            ),
             equality("An arbitrary matrix less its mean row is such a gradient", row_mean(gradient), 0),
-            equality("A step with momentum conserves the mean row", row_mean(step), row_mean(W)),
+            equality(
+                "A step with momentum conserves the mean row",
+                row_mean(step),
+                row_mean(W),
+                r"\operatorname{mean}_i W'_{id}",
+            ),
             equality(
                 "and its buffer keeps mean row zero", row_mean(lambda l, d: BETA * buffer(l, d) + gradient(l, d)), 0
             ),
@@ -582,9 +600,10 @@ def angle_proof() -> Proof:
     """The angle of a step, the effective learning rate, and the role of weight decay."""
     w, v = field("w"), field("v")
     gradient = perpendicular(v, w)
-    after = minus(w, RATE, gradient)
+    r = field("r")
+    after = minus(w, RATE, r)
     cosine = dot(w, after) ** 2 / (dot(w, w) * dot(after, after))
-    tangent = RATE**2 * dot(gradient, gradient) / dot(w, w)
+    tangent = RATE**2 * dot(r, r) / dot(w, w)
     direction = derivative(lambda t: (w(d) - t * gradient(d)) / sqrt(dot(minus(w, t, gradient), minus(w, t, gradient))))
     decay = lambda weights, strength: strength * dot(weights, weights)
     return Proof(
@@ -594,16 +613,23 @@ def angle_proof() -> Proof:
         r"L_\lambda(\alpha w) = L_{\lambda\alpha^2}(w)",
         (
             *gradient_scaling(),
-            equality("cos² of the angle is 1/(1 + tan²) with tan = η‖∇L‖/‖w‖", cosine, 1 / (1 + tangent)),
             equality(
-                "To first order the direction moves by −∇L(w)/‖w‖ = −∇L(û)/‖w‖²",
+                "cos² of the angle is 1/(1 + tan²) with tan = η‖∇L‖/‖w‖ and r = ∇L",
+                cosine,
+                1 / (1 + tangent),
+                short={"r": gradient},
+            ),
+            equality(
+                "To first order in η the direction û moves by −∇L(w)/‖w‖ = −∇L(û)/‖w‖²",
                 direction,
-                -gradient(d) / sqrt(dot(w, w)),
+                -r(d) / sqrt(dot(w, w)),
+                r"\hat u'_{d}",
+                {"r": gradient},
             ),
             equality(
                 "Weight decay is the only term that sees the scale",
-                decay(lambda d: DELTA * w(d), DECAY),
-                decay(w, DECAY * DELTA**2),
+                decay(lambda d: WEIGHT_FACTOR * w(d), DECAY),
+                decay(w, DECAY * WEIGHT_FACTOR**2),
             ),
         ),
         (SCALE_FREE,),
@@ -660,13 +686,13 @@ def dyt_proof() -> Proof:
     radial = derivative(lambda t: output(LAYER.towards(RADIAL, t)))
     by_alpha = output(LAYER).diff(alpha)
     flow = -2 * LOSS(n, i) * radial + 2 * alpha * LOSS(n, i) * by_alpha
-    halved = Layer(lambda l, d: LAYER.W(l, d) / DELTA, LAYER.X)
+    halved = Layer(lambda l, d: LAYER.W(l, d) / WEIGHT_FACTOR, LAYER.X)
     return Proof(
         "dynamics.dyt",
         r"z = \tanh(\alpha Wx):\ \langle W,\partial_WL\rangle = \alpha\,\partial_\alpha L,\quad "
         r"\tfrac{d}{dt}(\|W\|^2 - \alpha^2) = 0",
         (
-            equality("The output depends on αW alone", output(halved, DELTA * alpha), output(LAYER)),
+            equality("The output depends on αW alone", output(halved, WEIGHT_FACTOR * alpha), output(LAYER)),
             equality("so moving along W is moving along α", radial, alpha * by_alpha, r"dz[W]"),
             equality("Under gradient flow 2⟨W, Ẇ⟩ − 2αα̇ vanishes, at every output", flow, 0),
         ),

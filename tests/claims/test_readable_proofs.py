@@ -1,0 +1,78 @@
+"""Every proof can be read at 80 columns; planted faults are seen."""
+
+import re
+
+import pytest
+import sympy as sp
+from lngeom.claims.proofs import provable
+from lngeom.invariance_table import EXTENDED
+from lngeom.symbolic import Proof
+from lngeom.symbolic.jacobian import LAYER
+from lngeom.symbolic.layers import LAYER_NORM
+from lngeom.symbolic.proof import ProofError, equality, fact, jointly
+from lngeom.symbolic.sums import D, H, field, i, mean, n, total
+
+from tests.claims.test_proofs import READ as READ_THERE
+from tests.readable import unreadable
+
+ONE = equality("one", LAYER.a(n, i), LAYER.a(n, i))
+
+
+def test_every_proof_is_read_by_a_test():
+    """The proofs of the extended table by that of its cells, the others by that of the evidence."""
+    cells = {f"extended.{method}.{column}" for method, row in EXTENDED.items() for column in row}
+    assert set(provable()) == cells | set(READ_THERE)
+
+
+LONG = total(lambda d: sp.prod([field(f"{letter}")(i, d) for letter in "ABCDEFGHIJKLMNOP"]), D)
+
+PLANTED = {
+    "broken": (equality("A sum of products", LONG, LONG),),
+    "wide": (fact("words that cannot be broken", "x" * 90, lambda: True),),
+    r"names \['kappa": (equality("A name of Python's", sp.Symbol("kappa_one"), sp.Symbol("kappa_one")),),
+    r"names \['\*\*": (fact("An operator of Python's", "x = x", lambda: True, "x**2 = x**2"),),
+    "twice": (ONE, ONE),
+}
+
+
+@pytest.mark.parametrize("fault", PLANTED)
+def test_planted_faults_are_seen(fault):
+    found = unreadable(Proof("planted", "1 = 1", PLANTED[fault]))
+    assert found
+    assert any(re.match(fault, line) for line in found)
+
+
+def test_a_proof_without_faults_has_none():
+    assert not unreadable(Proof("sound", "a = a", (ONE,)))
+
+
+def test_names_stand_for_what_is_checked():
+    """A short line with names is false where what they stand for is: families, parts, and parts only where needed."""
+    u = field("u")
+
+    def mean_of(l):
+        return LAYER_NORM.numerator(LAYER, n, l)
+
+    right = equality("", mean(u, H), 0, short={"u": mean_of})
+    wrong = equality("", mean(u, H), 0, short={"u": lambda l: mean_of(l) + 1})
+    assert right.plain == wrong.plain
+    assert right.verify() is True
+    assert wrong.verify() is False
+    symbol = sp.Symbol("n_{ni}")
+    for role in ("short", "long"):
+        assert equality("", LAYER_NORM(LAYER), symbol, "n'", **{role: {symbol.name: LAYER_NORM(LAYER)}}).verify()
+        assert not equality("", LAYER_NORM(LAYER), symbol, "n'", **{role: {symbol.name: LAYER.a(n, i)}}).verify()
+
+
+def test_a_name_that_stands_for_nothing_is_refused():
+    with pytest.raises(ProofError, match="no part of this step is q"):
+        equality("a step", 1, 1, short={"q": LAYER.a(n, i)})
+
+
+def test_joint_steps_must_read_the_same_and_all_be_true():
+    other = equality("two", 2 * LAYER.a(n, i), 2 * LAYER.a(n, i))
+    false = equality("false", LAYER.a(n, i), 0, r"a_{ni}")
+    true = equality("true", LAYER.a(n, i) - LAYER.a(n, i), 0, r"a_{ni}")
+    assert jointly("", [ONE, ONE]).verify() is True
+    assert jointly("", [ONE, other]).verify() is False
+    assert jointly("", [true, false]).verify() is False

@@ -1,0 +1,43 @@
+"""What keeps a mathematician from reading a proof in a terminal: long lines, Python names, repeated lines."""
+
+import itertools
+import re
+from collections.abc import Iterator
+
+from lngeom.symbolic import Counterexample, Proof
+
+WIDTH = 80
+WORDS = {
+    *("arctan", "dim", "exp", "ker", "log", "max", "mean", "min", "rank", "sign", "tan", "tanh", "vec"),
+    *("diag", "Cov", "RMS", "norm", "groups", "correlated", "independent"),
+}
+"""Words of three letters or more that a formula may have."""
+BROKEN = " " * 10
+"""How a line begins that continues one side of an equation."""
+
+
+def formulas(evidence: Proof | Counterexample | None) -> Iterator[list[str]]:
+    """The formulas of a proof, of its counterexamples' corrections, and of the correction of a counterexample."""
+    if isinstance(evidence, Proof):
+        yield [step.plain for step in evidence.steps]
+        for assumption in evidence.assumptions:
+            yield from formulas(assumption.when_dropped)
+    elif evidence is not None:
+        yield from formulas(evidence.correction)
+
+
+def python_names(formula: str) -> list[str]:
+    """Words that are not those of mathematics, indices aside, and operators of Python."""
+    words = re.findall(r"[A-Za-z]{3,}", re.sub(r"_\(?[a-z]{1,4}(?![A-Za-z0-9_])", "", formula))
+    return [*(w for w in words if w not in WORDS), *re.findall(r"\*\*|\\|__|[a-z]{2,}_[a-z]{5,}", formula)]
+
+
+def unreadable(evidence: Proof | Counterexample) -> list[str]:
+    """The faults of its text at 80 columns; none where it can be read."""
+    lines = evidence.to_text(WIDTH).splitlines()
+    faults = [f"wide: {line}" for line in lines if len(line) > WIDTH]
+    faults += [f"broken: {line}" for line in lines if line.startswith(BROKEN)]
+    for group in formulas(evidence):
+        faults += [f"names {names}: {formula}" for formula in group if (names := python_names(formula))]
+        faults += [f"twice: {one}" for one, other in itertools.pairwise(group) if one == other]
+    return faults
