@@ -85,7 +85,7 @@ def test_a_broken_layer_is_caught_with_a_counterexample(layer, name, verdict):
     assert found[name].verdict is verdict
     fails_as_written(found[name], layer)
     assert found[name].title in str(found)
-    assert found[name].counterexample.code in str(found)
+    assert found[name].counterexample.code.rstrip() in str(found)
 
 
 def test_a_missing_eps_is_caught_with_a_counterexample():
