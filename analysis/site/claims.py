@@ -129,7 +129,7 @@ def _entry(claim: Claim) -> str:
         f"<p>{prose(claim.statement)}</p>",
     ]
     if claim.formula:
-        rows.append(f"<p>{mathml(claim.formula, 'inline')}</p>")
+        rows.append(f'<p class="formula" tabindex="0">{mathml(claim.formula, "inline")}</p>')
     if claim.assumptions:
         rows.append(f"<p><b>Conditions:</b> {'; '.join(map(prose, claim.assumptions))}</p>")
     if claim.correction:

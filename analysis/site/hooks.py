@@ -41,6 +41,11 @@ def on_page_content(html, page, config, files):
     return link_claims(with_mathml(html), page.url)
 
 
+def on_post_page(output, page, config):
+    """Names the theme's search dialog for readers of the screen."""
+    return output.replace('role="dialog">', 'role="dialog" aria-label="Search">')
+
+
 def with_mathml(html: str) -> str:
     """A page whose formulas are MathML.
 

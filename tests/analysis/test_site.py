@@ -14,6 +14,8 @@ from analysis.__main__ import discover
 from analysis.site import claims, gallery
 from lngeom.claims import all_claims
 
+from tests.report import test_page
+
 ROOT = Path(__file__).parents[2]
 EXTERNAL = re.compile(
     r"""<(?:script|img|iframe|source|video|audio|embed)\b[^>]*?\bsrc\s*=\s*["']?(?:https?:)?//"""
@@ -45,6 +47,9 @@ def site(tmp_path_factory):
     return build(tmp_path_factory.mktemp("site")).parent  # a warning raises
 
 
+browser = test_page.browser
+
+
 def pages(site: Path) -> dict[str, str]:
     return {str(p.relative_to(site)): p.read_text(encoding="utf-8") for p in sorted(site.rglob("*.html"))}
 
@@ -63,6 +68,23 @@ def requests(site: Path) -> list[str]:
 def test_no_page_asks_another_host_for_anything(site, tmp_path):
     assert requests(site) == []
     assert (site / "assets" / "iframe-worker.js").is_file()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_pages_are_accessible_and_fit_a_phone(site, browser, scheme):
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="needs the `browser` extra").Axe()
+    context = browser.new_context(color_scheme=scheme, viewport={"width": 360, "height": 800})
+    window = context.new_page()
+    rules = {"rules": {"landmark-unique": {"enabled": False}}}  # the theme's script adds navigation without a name
+    for name in ("index.html", "claims/index.html", "figures/index.html", "api/normalizers.html"):
+        window.goto((site / name).as_uri())
+        found = axe.run(window, options=rules)
+        assert found.violations_count == 0, found.generate_report()
+        assert window.evaluate("document.documentElement.scrollWidth") <= 360
+    window.evaluate("document.querySelector('[role=dialog]').removeAttribute('aria-label')")
+    assert [v["id"] for v in axe.run(window, options=rules).response["violations"]] == ["aria-dialog-name"]
+    context.close()
 
 
 @pytest.mark.parametrize(
