@@ -6,20 +6,18 @@ import random
 import pytest
 import sympy as sp
 from lngeom.claims.ba2016 import nullspace_bound as bound
-from lngeom.claims.ba2016.fisher import (
+from lngeom.claims.ba2016.fisher import chi, own_rows, weight_blocks
+from lngeom.claims.ba2016.glm import (
     JACOBIAN,
     LAMBDA,
     OUTCOME,
     PHI,
     SMALL,
-    chi,
     eta,
     expectation,
-    own_rows,
     residual,
     score,
     score_steps,
-    weight_blocks,
 )
 from lngeom.claims.ba2016.metric import gain_form
 from lngeom.claims.ba2016.nullspace import layer_norm_dimension

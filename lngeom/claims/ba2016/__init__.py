@@ -2,6 +2,7 @@
 
 # isort: off
 from lngeom.claims.ba2016 import table1 as table1
+from lngeom.claims.ba2016 import glm as glm
 from lngeom.claims.ba2016 import fisher as fisher
 from lngeom.claims.ba2016 import nullspace as nullspace
 from lngeom.claims.ba2016 import scaling as scaling

@@ -10,11 +10,11 @@ from sympy import Expr, KroneckerDelta, sqrt
 from lngeom import families, metric
 from lngeom._types import GLMParameters
 from lngeom.claims import Problem, Role, Verdict, agree, claim, differ, numpy_reference, proves
-from lngeom.claims.ba2016.fisher import (
+from lngeom.claims.ba2016.fisher import automatic
+from lngeom.claims.ba2016.glm import (
     KL_TOLERANCE,
     LAMBDA,
     PHI,
-    automatic,
     divergences,
     gaussian_divergence,
     poisson_expectation,

@@ -12,7 +12,8 @@ from sympy import Expr
 from lngeom import families
 from lngeom._types import GLMParameters
 from lngeom.claims import Problem, Role, Verdict, agree, claim, differ, proves
-from lngeom.claims.ba2016.fisher import SMALL, automatic
+from lngeom.claims.ba2016.fisher import automatic
+from lngeom.claims.ba2016.glm import SMALL
 from lngeom.claims.context import Context
 from lngeom.claims.erratum import Consequence, Erratum
 from lngeom.claims.problem import TITLES
