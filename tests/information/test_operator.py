@@ -100,6 +100,7 @@ def test_printed_fisher_is_equation_13(normalizer):
 
     model = lg.NormalizedGLM(normalizer, lg.families.Bernoulli())
     params = model.init(jax.random.key(0), inputs=3, outputs=5)
+    params = lg.GLMParameters(params.weights, params.bias, params.gain * jnp.linspace(0.6, 1.4, 5))
     X = jax.random.normal(jax.random.key(1), (30, 3))
     F = lg.fisher(model, params, X, method="printed")
     assert_main_forms_are(F, reference.as_printed(model, params, X))
