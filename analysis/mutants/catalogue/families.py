@@ -136,7 +136,7 @@ MUTANTS = (
         "return q * (1 - q)",
         "return q",
         "variance of a class without − q²",
-        ("equation.9", "text.prediction_error_only", "nullspace.softmax_ln"),
+        ("equation.11", "text.prediction_error_only", "nullspace.softmax_ln"),
     ),
     FAMILIES(
         "categorical-metric",
@@ -157,7 +157,7 @@ MUTANTS = (
         "return jnp.sqrt(q) * (v - jnp.sum(q * v, -1, keepdims=True))",
         "return jnp.sqrt(q) * v",
         "root of Λ of classes without its second term",
-        ("equation.13_14.ln", "nullspace.softmax_ln", "nullspace.softmax_rms"),
+        ("equation.9", "equation.13_14.ln", "nullspace.softmax_ln", "nullspace.softmax_rms"),
     ),
     FAMILIES(
         "categorical-rank",

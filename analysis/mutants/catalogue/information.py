@@ -21,7 +21,12 @@ SPECTRUM = Source(
     RANKS,
     ("tests/information/test_ranks.py", "tests/information/test_operator.py"),
 )
-SOLVE = Source("information", "information/_solve.py", ("dynamics.equivalence.natural_gradient",), SOLVE_TESTS)
+SOLVE = Source(
+    "information",
+    "information/_solve.py",
+    ("dynamics.equivalence.natural_gradient",),
+    ("tests/information/test_nullspace_measured.py", *SOLVE_TESTS),
+)
 OPERATOR = Source("information", "information/_operator.py", ("equation.12", "equation.13_14.*"), SOLVE_TESTS)
 REFERENCE = Source("information", "information/reference.py", EXACT, ROUTES)
 COUPLED = Source(
@@ -313,6 +318,7 @@ MUTANTS = (
         "return jnp.arange(len(self.singular_values)) <= self.rank",
         "one null direction counts as identifiable",
         (*RANKS, "dynamics.equivalence.natural_gradient"),
+        ("tests/information/test_nullspace_measured.py",),
     ),
     SPECTRUM(
         "null-one-less",
