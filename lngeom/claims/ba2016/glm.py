@@ -302,6 +302,23 @@ def equation_9(problem: Problem):
     yield vanishes("the mean score is zero", mean_score, scale=float(jnp.max(jnp.abs(scores))))
     defined = numpy_reference.fisher("ln", families.Bernoulli(), case.params, case.inputs)
     yield agree("NumPy reference and lg.fisher", defined, operator(case).as_matrix())
+    model, *point = case
+    F = fisher(model.natural_parameters, *point, family=model.family, check=False)
+    forms = {"matrix": F.as_matrix(), "products": F.mm(jnp.eye(theta.size)), "factor": F.factor().T @ F.factor()}
+    for form, found in forms.items():
+        yield agree(f"the {form} of lg.fisher, of the same model as a function", found, total)
+    diagonal = jnp.diag(total)
+    yield agree("the diagonal of lg.fisher, of the same model as a function", F.diagonal(), diagonal)
+    rank = int(np.linalg.matrix_rank(total, hermitian=True))
+    yield same_integer("rank of lg.fisher, and of the sum over all outcomes", int(F.rank()), rank)
+    pseudoinverse, basis = np.linalg.pinv(total, hermitian=True), F.nullspace().basis
+    yield agree("projector on its null space", basis @ basis.T, np.eye(theta.size) - pseudoinverse @ total, tol=1e-9)
+    gradient = total @ jnp.cos(jnp.arange(theta.size))
+    yield agree("natural gradient F⁺g", F.solve(gradient)[0], pseudoinverse @ gradient, tol=1e-9)
+    drawing = {"method": "monte_carlo", "key": problem.key("draws"), "samples": 400, "check": False}
+    drawn = fisher(model.natural_parameters, *point, family=model.family, **drawing)
+    gap = (drawn.trace() - jnp.trace(total)) / drawn.standard_error(lambda F: F.trace())
+    yield vanishes("trace by sampled responses, less the sum's, in standard errors", gap, scale=1.0, tol=5.0)
     for at in compared():
         slopes, p = at.distribution.score(at.z), at.distribution.probabilities(at.z)
         yield agree(f"{at.name}: score and ∂ log p/∂z by a complex step", at.library["score"], at.at_responses(slopes))
