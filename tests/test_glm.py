@@ -8,6 +8,7 @@ import pytest
 from lngeom.claims import numpy_reference
 from lngeom.numerics import agreement
 from lngeom.transformations import TABLE1, WEIGHT_SIGN_FLIP
+from lngeom.transformations.actions import AffineAction, Transformation
 
 from tests.cases import FAMILIES, normalizers
 
@@ -76,6 +77,22 @@ def test_first_parameters_lie_in_the_domain_of_the_family_however_wide_the_layer
     params = model.init(jax.random.key(0), inputs=5, outputs=60)
     z = model.natural_parameters(params, jax.random.normal(jax.random.key(1), (200, 5)))
     assert float(jnp.max(z)) < model.family.upper
+
+
+def test_actions_scale_then_shift_compose_and_invert():
+    first, second = AffineAction(2.0, 3.0), AffineAction(5.0, 7.0)
+    value = jnp.array([1.0, -4.0])
+    assert first(value).tolist() == [5.0, -5.0]
+    assert (second @ first)(value).tolist() == [32.0, -18.0]
+    assert first.inverse()(first(value)).tolist() == value.tolist()
+
+
+def test_each_parameter_has_its_own_action():
+    params = lg.GLMParameters(jnp.ones((2, 3)), jnp.full(2, 5.0), jnp.full(2, 7.0))
+    scales = {"weights": 2.0, "inputs": 3.0, "gain": 10.0, "bias": 100.0}
+    move = Transformation(**{name: AffineAction(scale) for name, scale in scales.items()})
+    moved, inputs = move(params, jnp.ones((4, 3)))
+    assert [float(v.max()) for v in (moved.weights, inputs, moved.gain, moved.bias)] == [2.0, 3.0, 70.0, 500.0]
 
 
 @pytest.mark.parametrize("column", [*TABLE1, WEIGHT_SIGN_FLIP], ids=lambda c: c.name)

@@ -42,7 +42,17 @@ def test_magnitude_is_the_fisher_matrix_along_the_weights():
         tangent = jnp.concatenate([(delta[:, None] * unit).reshape(-1), jnp.zeros(6)])
         exact = metric.ds2(reference.by_definition(model, params, inputs), tangent)
         assert agreement(metric.magnitude(model, params, inputs, delta), exact).agrees
-        assert agreement(metric.magnitude(model, params, inputs, delta, method="printed"), exact).differs
+        printed = metric.magnitude(model, params, inputs, delta, method="printed")
+        assert agreement(printed, exact).differs
+        alone = sum(metric.magnitude(model, params, inputs, part) for part in (delta.at[0].set(0), delta.at[2].set(0)))
+        assert float(2 * printed) == pytest.approx(float(exact - alone), rel=1e-3, abs=1e-7)  # one of two cross terms
+
+
+def test_a_line_element_is_half_the_quadratic_form_of_an_operator_and_of_a_matrix():
+    F, delta = lg.fisher(*case(lg.normalizers.LayerNorm(), lg.families.Bernoulli())), jnp.cos(jnp.arange(18.0))
+    matrix = F.as_matrix()
+    for form in (F, matrix):
+        assert agreement(metric.ds2(form, delta), delta @ matrix @ delta / 2).agrees
 
 
 def test_bad_input_is_named():
