@@ -158,7 +158,7 @@ def run_tests(root: Path, files: Sequence[str], limit: float) -> tuple[str, str]
     code, out, error = _run(["-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *files], root, limit)
     if code == 0:
         return None
-    found = re.search(r"^(?:FAILED|ERROR) (\S+)(?: - (.*))?$", out, re.MULTILINE)
+    found = re.search(r"^(?:FAILED|ERROR) (.+?)(?: - (.*))?$", out, re.MULTILINE)
     if code not in {1, 2} or found is None:
         raise RuntimeError(f"pytest ended with exit code {code}: {(out + error)[-2000:]}")
     return found[1], found[2] or ""

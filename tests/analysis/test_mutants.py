@@ -90,6 +90,9 @@ def test_a_test_that_fails_notices(tmp_path):
     found = run_tests(tmp_path, ["test_it.py"], 100)
     assert found is not None
     assert found[0] == "test_it.py::test_two"
+    named = "import pytest\n@pytest.mark.parametrize('x', ['a name'])\ndef test_one(x): assert False\n"
+    (tmp_path / "test_named.py").write_text(named)
+    assert run_tests(tmp_path, ["test_named.py"], 100) == ("test_named.py::test_one[a name]", "assert False")
     assert run_tests(tmp_path, ["test_good.py"], 100) is None
     with pytest.raises(RuntimeError, match="exit code 4"):
         run_tests(tmp_path, ["test_missing.py"], 100)
