@@ -46,8 +46,8 @@ class Distribution(NamedTuple):
         """E[y], of the shape of z."""
         return self.probabilities(z) @ self.outcomes
 
-    def covariance(self, z: Float[ArrayLike, "*B C"]) -> Float[np.ndarray, "*B C C"]:
-        """Cov[y], a diagonal matrix for independent responses."""
+    def covariance(self, z: ArrayLike) -> Float[np.ndarray, "*B C C"]:
+        """Cov[y] for z [*B C], a diagonal matrix for independent responses."""
         p, mean = self.probabilities(z), self.mean(z)
         gap = self.outcomes - mean[..., None, :] if self.joint else self.outcomes - mean[..., None]
         if self.joint:
