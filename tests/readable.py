@@ -1,4 +1,7 @@
-"""What keeps a mathematician from reading a proof in a terminal: long lines, Python names, repeated lines."""
+"""What keeps a mathematician from reading a proof in a terminal.
+
+Long lines, Python names, and lines that repeat another or whose two sides read the same.
+"""
 
 import itertools
 import re
@@ -40,4 +43,6 @@ def unreadable(evidence: Proof | Counterexample) -> list[str]:
     for group in formulas(evidence):
         faults += [f"names {names}: {formula}" for formula in group if (names := python_names(formula))]
         faults += [f"twice: {one}" for one, other in itertools.pairwise(group) if one == other]
+        sides = [formula.split(" = ") for formula in group]
+        faults += [f"says nothing: {' = '.join(both)}" for both in sides if len(both) == 2 and both[0] == both[1]]
     return faults

@@ -35,6 +35,11 @@ class Strength(StrEnum):
     NUMERIC = "numeric"
     EXPERIMENT = "experiment"
 
+    @property
+    def exact(self) -> bool:
+        """Whether it is a proof or an exact counterexample."""
+        return self not in {Strength.NUMERIC, Strength.EXPERIMENT}
+
 
 class Kind(StrEnum):
     """What a piece of evidence is."""

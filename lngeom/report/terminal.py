@@ -109,7 +109,7 @@ def overview(outcomes: Sequence[Outcome]) -> Iterator[Text | Table]:
     found = Counter(o.verdict for o in outcomes)
     parts = [f"{found[v]} {'hold' if v is Verdict.HOLDS else v.value}" for v in Verdict if found[v]]
     settled = [o for o in outcomes if o.verdict in {Verdict.HOLDS, Verdict.CONDITIONAL, Verdict.REFUTED}]
-    exact = sum(o.strength not in {Strength.NUMERIC, Strength.EXPERIMENT} for o in settled)
+    exact = sum(o.strength.exact for o in settled)
     yield Text(f"{len(outcomes)} claims: {', '.join(parts)}; {exact} proved or exact", style="bold")
     if len(outcomes) > 1:
         yield Text(str(coverage()).split(";")[0], style="dim")
@@ -387,5 +387,5 @@ def _cell(outcome: Outcome, recorded: Cell) -> Text:
     if not outcome.as_recorded:
         return Text(f"{recorded.value} {outcome.verdict.value}", style="red reverse")
     deviation = _largest(outcome, Kind.COUNTEREXAMPLE if recorded is Cell.CHANGED else Kind.AGREEMENT)
-    mark = "" if outcome.strength in {Strength.PROOF, Strength.COUNTEREXAMPLE} else "*"
+    mark = "" if outcome.strength.exact else "*"
     return Text(f"{recorded.value}{mark} {deviation}", style=CELL_STYLES[recorded])

@@ -15,7 +15,7 @@ from lngeom.symbolic.sums import D, H, field, i, mean, n, total
 from tests.claims.test_proofs import READ as READ_THERE
 from tests.readable import unreadable
 
-ONE = equality("one", LAYER.a(n, i), LAYER.a(n, i))
+ONE = equality("one", LAYER.a(n, i), LAYER.a(n, i), "z_{ni}")
 
 
 def test_every_proof_is_read_by_a_test():
@@ -32,6 +32,7 @@ PLANTED = {
     r"names \['kappa": (equality("A name of Python's", sp.Symbol("kappa_one"), sp.Symbol("kappa_one")),),
     r"names \['\*\*": (fact("An operator of Python's", "x = x", lambda: True, "x**2 = x**2"),),
     "twice": (ONE, ONE),
+    "says nothing": (equality("The same on both sides", LAYER.a(n, i), LAYER.a(n, i)),),
 }
 
 

@@ -443,7 +443,9 @@ def supplement_initialization_proof() -> Proof:
         r"\text{gain } 1,\ \text{bias } 0:\ \mathrm{LN} \text{ standardizes};\quad \text{gain } 0,\ \text{bias } 1:\ "
         r"h = \sigma(2)\tanh(1),\ \partial h/\partial W = 0",
         (
-            equality("Gain one and bias zero standardize", gated(sp.S.One, sp.S.Zero)(0), LAYER_NORM(LAYER)),
+            equality(
+                "Gain one and bias zero standardize", gated(sp.S.One, sp.S.Zero)(0), LAYER_NORM(LAYER), r"\mathrm{LN}_i"
+            ),
             equality(
                 "The derivative by W has the gain as a factor",
                 slope(gain(i)),
@@ -452,7 +454,12 @@ def supplement_initialization_proof() -> Proof:
                 {"dn_{i}": slope(sp.S.One)},
             ),
             equality("so with gain zero it vanishes", slope(sp.S.Zero), 0, r"d\,\mathrm{LN}_i"),
-            equality("and LN is its bias: each gate is 1 + 1 + 0 = 2, LN(c) is 1", gated(sp.S.Zero, 1)(0) * 2, 2),
+            equality(
+                "and LN is its bias: each gate is 1 + 1 + 0 = 2, LN(c) is 1",
+                gated(sp.S.Zero, 1)(0) * 2,
+                2,
+                r"\mathrm{LN} + \mathrm{LN}",
+            ),
         ),
         (
             POSITIVE,

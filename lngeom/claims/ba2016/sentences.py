@@ -547,6 +547,7 @@ def recurrent_grow_or_shrink_proof() -> Proof:
                 "A tangent obeys the same recursion, so gradients have the factor ρ too",
                 derivative(lambda t: step(lambda e: h(e) + t * V(e))(i)),
                 step(V)(i),
+                r"da^t_i[V]",
             ),
         ),
         (

@@ -73,6 +73,7 @@ def no_dependence_between_cases_proof() -> Proof:
                 "Case n keeps its output",
                 LAYER_NORM(_other_cases_replaced(), eps=EPSILON),
                 LAYER_NORM(LAYER, eps=EPSILON),
+                r"n'_{ni}",
             ),
             refutation("Batch norm does not have this property", depends),
         ),
@@ -122,6 +123,7 @@ def same_at_train_and_test_proof() -> Proof:
                 "Any other batch around x gives the same",
                 LAYER_NORM(_other_cases_replaced(), eps=EPSILON),
                 LAYER_NORM(LAYER, eps=EPSILON),
+                r"n'_{ni}",
             ),
             fact(
                 "A batch of three and the case alone agree exactly",
@@ -226,13 +228,14 @@ def shared_statistics_proof() -> Proof:
         "statements.shared_statistics",
         r"\mu_{ni} = \mu_{nj},\ \sigma_{ni} = \sigma_{nj},\quad \sigma_{n} \neq \sigma_{m} \text{ in general}",
         (
-            equality("Units i and j share the mean", average(i), average(j)),
-            equality("and the scale", LAYER_NORM.square(LAYER, n, i), LAYER_NORM.square(LAYER, n, j)),
+            equality("Units i and j share the mean", average(i), average(j), r"\mu_{nj}"),
+            equality("and the scale", LAYER_NORM.square(LAYER, n, i), LAYER_NORM.square(LAYER, n, j), r"\sigma_{nj}^2"),
             refutation("Two cases with different scales", differ),
             equality(
                 "Batch norm: cases n and m share the scale",
                 BATCH_NORM.square(LAYER, n, k),
                 BATCH_NORM.square(LAYER, m, k),
+                r"\sigma_k^2(x_n)",
             ),
             refutation("but units do not", per_unit),
         ),
@@ -290,7 +293,12 @@ def plain(method: Method, slope: Expr, offset: Expr, gain: Expr, bias: Expr) -> 
         fact(
             f"{method.name}: its weights and bias are the same for every case", r"\partial_n(w', b') = 0", of_unit_alone
         ),
-        equality(f"{method.name}: every plain unit is one", gain * method(LAYER, eps=EPSILON) + bias, LAYER.a(n, i)),
+        equality(
+            f"{method.name}: every plain unit is one",
+            gain * method(LAYER, eps=EPSILON) + bias,
+            LAYER.a(n, i),
+            r"g_i n_{ni} + b_i",
+        ),
     )
 
 
@@ -368,7 +376,7 @@ def ln_not_reparameterization_proof() -> Proof:
         "statements.ln_not_reparameterization",
         r"g_i \neq 0 \Rightarrow \nexists A, B:\ g \odot \mathrm{LN}(Wx) + b = Ax + B\ \forall x",
         (
-            equality("For an affine f: f(x) − f(−x) = 2 (f(2x) − f(x))", affine[0], 2 * affine[1]),
+            equality("For an affine f: f(x) − f(−x) = 2 (f(2x) − f(x))", affine[0], 2 * affine[1], "f(x) - f(-x)"),
             equality("Layer norm does not see a factor: z(2x) − z(x) = 0", normalized[1], 0),
             equality("but it sees a sign: z(x) − z(−x) = 2 g n", normalized[0], 2 * GAIN(i) * LAYER_NORM(LAYER)),
             equality(

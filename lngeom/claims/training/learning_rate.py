@@ -630,6 +630,7 @@ def angle_proof() -> Proof:
                 "Weight decay is the only term that sees the scale",
                 decay(lambda d: WEIGHT_FACTOR * w(d), DECAY),
                 decay(w, DECAY * WEIGHT_FACTOR**2),
+                r"\lambda\|cw\|^2",
             ),
         ),
         (SCALE_FREE,),
@@ -694,7 +695,12 @@ def dyt_proof() -> Proof:
         (
             equality("The output depends on αW alone", output(halved, WEIGHT_FACTOR * alpha), output(LAYER)),
             equality("so moving along W is moving along α", radial, alpha * by_alpha, r"dz[W]"),
-            equality("Under gradient flow 2⟨W, Ẇ⟩ − 2αα̇ vanishes, at every output", flow, 0),
+            equality(
+                "Under gradient flow 2⟨W, Ẇ⟩ − 2αα̇ vanishes, at every output",
+                flow,
+                0,
+                r"\partial_t(\|W\|^2 - \alpha^2)",
+            ),
         ),
     )
 
