@@ -26,8 +26,8 @@ The public names, all imported lazily. What else a module defines may change.
   `fused_layer_norm`, `group_norm`, `layer_norm`, `rms_norm`, `unroll`, `weight_norm`.
 - `lngeom.training`, effective learning rates: `equivalent_schedule`, `predict_equilibrium`, `read_geometry`,
   `scale_invariant_groups`, `track_geometry`.
-- `lngeom.claims`, statements with their evidence: `NoEvidence`, `Problem`, `Role`, `Verdict`, `agree`, `all_claims`,
-  `claim`, `decide`, `differ`, `proves`, `run`, `same_integer`, `vanishes`.
+- `lngeom.claims`, statements with their evidence: `NoEvidence`, `Paper`, `Problem`, `Read`, `Role`, `Verdict`,
+  `agree`, `all_claims`, `claim`, `decide`, `differ`, `proves`, `run`, `same_integer`, `vanishes`.
 - `lngeom.symbolic`, proofs: `Counterexample`, `Proof`, `equality`, `prove`.
 - `lngeom.report`, verdicts as JSON and a page: `write`.
 - `lngeom.plots`, figures in one style: `COLOURS`, `block_scaling`, `figure`, `invariance_table`, `line_elements`,
@@ -55,8 +55,8 @@ if TYPE_CHECKING:
     from lngeom.discovery import discover_symmetries as discover_symmetries
     from lngeom.glm import NormalizedGLM as NormalizedGLM
     from lngeom.information import FisherOperator as FisherOperator, fisher as fisher
-    from lngeom.information.reference import from_paper_order as from_paper_order, to_paper_order as to_paper_order
     from lngeom.nullspace import predicted_nullspace as predicted_nullspace
+    from lngeom.paper_order import from_paper_order as from_paper_order, to_paper_order as to_paper_order
 
 __version__ = "0.1.0"
 
@@ -69,8 +69,8 @@ _NAMES = {
     "NormalizedGLM": "glm",
     "FisherOperator": "information",
     "fisher": "information",
-    "from_paper_order": "information.reference",
-    "to_paper_order": "information.reference",
+    "from_paper_order": "paper_order",
+    "to_paper_order": "paper_order",
     "predicted_nullspace": "nullspace",
     "check_invariances": "checks",
     "discover_symmetries": "discovery",

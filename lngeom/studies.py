@@ -18,9 +18,9 @@ from lngeom._types import GLMParameters
 from lngeom.families import AbstractFamily
 from lngeom.glm import NormalizedGLM
 from lngeom.information import _closed_form, fisher, reference
-from lngeom.information.reference import to_paper_order
 from lngeom.normalizers import AbstractNormalizer
 from lngeom.nullspace import predicted_nullspace
+from lngeom.paper_order import to_paper_order
 
 structured: Callable[..., Array] = eqx.filter_jit(_closed_form.dense)
 printed: Callable[..., Array] = eqx.filter_jit(reference.as_printed)

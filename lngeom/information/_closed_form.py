@@ -23,10 +23,10 @@ from jaxtyping import Array, Float
 from lngeom._types import GLMParameters
 from lngeom.glm import NormalizedGLM
 from lngeom.information._sharding import over_samples, sum_over_chunks
-from lngeom.information.reference import from_paper_order
 from lngeom.normalizers import AbstractNormalizer, BatchNorm, BatchNormEvaluation, Identity, WeightNorm
 from lngeom.normalizers.base import summed_inputs
 from lngeom.normalizers.statistics import AbstractGroupedNormalizer
+from lngeom.paper_order import from_paper_order
 
 
 class AbstractLinearization(eqx.Module):

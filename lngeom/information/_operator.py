@@ -12,7 +12,7 @@ from lngeom.information import _matrix, _solve, _spectrum
 from lngeom.information._nullspace import MeasuredNullspace, measure
 from lngeom.information._problem import leaf_slices
 from lngeom.information._products import AbstractFisher, agrees, light, require_agreement, warn_of_structure
-from lngeom.information.reference import to_paper_order
+from lngeom.paper_order import to_paper_order
 
 
 class FisherOperator(AbstractFisher):

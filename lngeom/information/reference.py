@@ -7,20 +7,20 @@ These are the slow and literal oracles of everything faster.
 - *As printed*: Eqs. 12, 13 and 14 of the paper, right or wrong.
 - *From divergences*: Eqs. 8 and 9 without derivatives.
 
-Matrices are in the order of `jax.flatten_util.ravel_pytree`, [W row by row, b, g]. The paper's order is
-$\theta = [w_1, b_1, g_1, \dots, w_H, b_H, g_H]$ (before Eq. 13).
+Matrices are in the order of `jax.flatten_util.ravel_pytree`, [W row by row, b, g]; `lngeom.paper_order`
+holds the paper's.
 """
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
 from lngeom._types import GLMParameters, check_parameters
 from lngeom.glm import NormalizedGLM
 from lngeom.normalizers import AbstractStatisticsNormalizer, Identity
 from lngeom.normalizers.base import summed_inputs
+from lngeom.paper_order import from_paper_order
 
 
 def jacobian(model: NormalizedGLM, params: GLMParameters, inputs: Float[Array, "N D"]) -> Float[Array, "N H P"]:
@@ -140,53 +140,3 @@ def form_from_divergences(
         return (forward + backward) / h**2
 
     return (4 * second_difference(step / 2) - second_difference(step)) / 3
-
-
-def paper_positions(units: int, inputs: int) -> Int[np.ndarray, " P"]:
-    """Positions in the ravelled vector of the entries of the paper's vector, in the paper's order."""
-    unit = np.arange(units)[:, None]
-    weights = unit * inputs + np.arange(inputs)[None, :]
-    bias = units * inputs + unit
-    return np.concatenate([weights, bias, bias + units], axis=1).reshape(-1)
-
-
-def _permute(value: Float[Array, "P *P"], positions: Int[np.ndarray, " P"]) -> Float[Array, "P *P"]:
-    value = jnp.asarray(value)
-    if value.ndim not in {1, 2} or value.shape[0] != len(positions):
-        raise ValueError(
-            f"expected a vector [P] or a matrix [P P] or [P K] with P = {len(positions)}; got shape {value.shape}"
-        )
-    value = value[positions]
-    return value[:, positions] if value.ndim == 2 and value.shape[1] == len(positions) else value
-
-
-def to_paper_order(value: Float[Array, "P *P"], units: int, inputs: int) -> Float[Array, "P *P"]:
-    """Reorders a ravelled vector [P], matrix [P P] or set of columns [P K] into the paper's order.
-
-    Args:
-        value: in the order of `ravel_pytree`. A square matrix is reordered on both sides.
-        units: H.
-        inputs: D.
-
-    Raises:
-        ValueError: if the first axis is not H(D + 2) long.
-
-    Example:
-        >>> to_paper_order(jnp.array([1, 2, 3, 4, 10, 20, 0.1, 0.2]), units=2, inputs=2).tolist()
-        [1.0, 2.0, 10.0, 0.1, 3.0, 4.0, 20.0, 0.2]
-    """
-    return _permute(value, paper_positions(units, inputs))
-
-
-def from_paper_order(value: Float[Array, "P *P"], units: int, inputs: int) -> Float[Array, "P *P"]:
-    """The inverse of `to_paper_order`.
-
-    Args:
-        value: in the paper's order. A square matrix is reordered on both sides.
-        units: H.
-        inputs: D.
-
-    Raises:
-        ValueError: if the first axis is not H(D + 2) long.
-    """
-    return _permute(value, np.argsort(paper_positions(units, inputs)))

@@ -16,8 +16,9 @@ from lngeom._types import GLMParameters
 from lngeom.claims.problem import NORMALIZERS, TITLES
 from lngeom.glm import NormalizedGLM
 from lngeom.information import fisher
-from lngeom.information.reference import as_printed, to_paper_order
+from lngeom.information.reference import as_printed
 from lngeom.nullspace import predicted_nullspace
+from lngeom.paper_order import to_paper_order
 from lngeom.training.equilibrium import predict_equilibrium
 from lngeom.transformations import TABLE1
 from lngeom.transformations.actions import Column

@@ -29,6 +29,7 @@ SOLVE = Source(
 )
 OPERATOR = Source("information", "information/_operator.py", ("equation.12", "equation.13_14.*"), SOLVE_TESTS)
 REFERENCE = Source("information", "information/reference.py", EXACT, ROUTES)
+ORDER = Source("information", "paper_order.py", EXACT, ROUTES)
 COUPLED = Source(
     "information", "information/_coupled.py", ("equation.13_14.bn",), ("tests/information/test_coupled.py",)
 )
@@ -483,7 +484,7 @@ MUTANTS = (
         "extrapolation of the divergences with the wrong order",
         ("equation.8", "equation.9", "equation.13_14.ln"),
     ),
-    REFERENCE(
+    ORDER(
         "paper-positions-gain",
         "return np.concatenate([weights, bias, bias + units], axis=1)",
         "return np.concatenate([weights, bias + units, bias], axis=1)",

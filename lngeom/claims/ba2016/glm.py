@@ -34,8 +34,8 @@ from lngeom.claims.erratum import Consequence, Erratum
 from lngeom.claims.evidence import Evidence
 from lngeom.claims.problem import TITLES, Case
 from lngeom.information import FisherOperator, fisher, reference
-from lngeom.information.reference import to_paper_order
 from lngeom.nullspace import predicted_nullspace
+from lngeom.paper_order import to_paper_order
 from lngeom.symbolic.jacobian import RADIAL, SHIFTS, null_step, rows_alone
 from lngeom.symbolic.layers import BATCH_NORM, LAYER_NORM, RMS_NORM
 from lngeom.symbolic.proof import (
