@@ -4,7 +4,7 @@ import difflib
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from pathlib import Path
@@ -89,11 +89,13 @@ def _run(
     proofs: bool = True,
     steps: bool = True,
     each: Callable[[Any], None] | None = None,
+    papers: Mapping[str, str] | None = None,
 ):
     """Checks claims on data with a progress bar; returns the data set and the outcomes.
 
     Proofs run in separate processes, in parallel with the numbers. `steps` is whether a document is to show theirs.
-    `each` is told each outcome as it comes; where it prints to a terminal, there is no progress bar.
+    `each` is told each outcome as it comes; where it prints to a terminal, there is no progress bar. `papers` names for
+    the id of a paper what it is found by, where that is not its id.
     """
     import jax
     import jax.numpy as jnp
@@ -123,7 +125,12 @@ def _run(
             disable=each is not None and sys.stdout.isatty(),
         ) as progress,
     ):
-        pending = {claim.id: prover.submit(proof_evidence, claim.id, steps=steps) for claim in claims if proofs}
+        found_by = {claim.paper: claim.paper for claim in claims} | dict(papers or {})
+        pending = {
+            claim.id: prover.submit(proof_evidence, claim.id, steps=steps, paper=found_by[claim.paper])
+            for claim in claims
+            if proofs
+        }
 
         def proof(id: str):
             try:
@@ -148,6 +155,13 @@ def verify(
     data: Data = "digits",
     topic: Annotated[str | None, typer.Option(help="Check one topic only (see --list), or 'all'.")] = None,
     claim: Annotated[str | None, typer.Option(help="Check one claim only, by its id (see --list).")] = None,
+    paper: Annotated[
+        str | None,
+        typer.Option(
+            help="Check another paper: its id or number on arXiv (see lngeom papers), 'all', or the path of a folder.",
+            metavar="ID|PATH|all",
+        ),
+    ] = None,
     results: Annotated[
         Path | None,
         typer.Option(help="Also check the experiments' claims, on the results in this folder (such as figures)."),
@@ -164,27 +178,33 @@ def verify(
     evidence on your data, because they are not finite or lost to rounding. Then a proof alone decides, if there is one.
     On the digits such numbers also lead to exit 1.
     """
-    from lngeom.claims import registry
+    from lngeom.claims import papers, registry
     from lngeom.report import terminal, write
     from lngeom.report.document import document as build_document, dumps
     from lngeom.report.page import page as build_page
 
+    if paper == "all":
+        if topic is not None or claim is not None or results is not None:
+            _fail("--paper all checks every claim of every paper: leave --topic, --claim and --results out")
+        _verify_all(data, seed, out, json, list_only)
+        return
     try:
-        chosen = registry.all_claims(topic, claim)
+        about = papers.find(paper or papers.home(claim))
+        chosen = registry.all_claims(topic, claim, about.id)
         if results is not None and topic is None and claim is None:
             chosen += registry.all_claims("experiments")
     except ValueError as error:
         _fail(str(error))
     console = Console()
     if list_only:
-        console.print(terminal.listing(chosen if topic or claim else registry.all_claims("all")))
+        console.print(terminal.listing(chosen if topic or claim else registry.all_claims("all", paper=about.id)))
         return
     if results is not None and not results.is_dir():
         _fail(f"no folder {results}: give the output folder of `python -m analysis`")
     _check_writable(out)
     _compile_sparingly()
-    dataset, outcomes = _run(chosen, data, seed, results)
-    document = build_document(outcomes, dataset, seed)
+    dataset, outcomes = _run(chosen, data, seed, results, papers={about.id: paper or about.id})
+    document = build_document(outcomes, dataset, seed, about)
     text = dumps(document)
     try:
         paths = write(out, {"report.json": text, "report.html": build_page(document)})
@@ -195,7 +215,7 @@ def verify(
     else:
         detailed = every or len(outcomes) == 1
         if detailed:
-            console.print(terminal.claims_table(outcomes))
+            console.print(terminal.claims_table(outcomes, about.title))
         if alarm := terminal.clashes(outcomes):
             console.print(alarm)
         console.print(
@@ -214,6 +234,77 @@ def verify(
             console.print("\nOne claim: lngeom verify --claim ID, lngeom prove ID. Every claim: --all.", style="dim")
         console.print("Written: " + ", ".join(map(str, paths)), highlight=False, soft_wrap=True)
     _conclude(outcomes, dataset)
+
+
+def _verify_all(data: str, seed: int, out: Path, json: bool, list_only: bool) -> None:
+    """Checks every paper, and writes a report of each and an index of all."""
+    from lngeom.claims import papers
+    from lngeom.report import gallery, terminal, write
+    from lngeom.report.document import document as build_document, dumps
+    from lngeom.report.page import page as build_page
+
+    try:
+        found = [papers.find(id) for id in papers.ids()]
+    except papers.PaperError as error:
+        _fail(str(error))
+    claims = [c for p in found for c in p.claims]
+    console = Console()
+    if list_only:
+        console.print(terminal.listing(claims))
+        return
+    _check_writable(out)
+    _compile_sparingly()
+    dataset, outcomes = _run(claims, data, seed)
+    documents = {p.id: build_document([o for o in outcomes if o.claim.paper == p.id], dataset, seed, p) for p in found}
+    try:
+        for id, document in documents.items():
+            write(out / id, {"report.json": dumps(document), "report.html": build_page(document)})
+        index = gallery.index(documents)
+        paths = write(out, {"index.json": dumps(index), "index.html": gallery.page(index)})
+    except OSError as error:
+        _fail(f"cannot write to --out {out}: {error}")
+    if json:
+        sys.stdout.write(dumps(index))
+    else:
+        console.print(terminal.papers_table([(p, [o for o in outcomes if o.claim.paper == p.id]) for p in found]))
+        console.print("Written: " + ", ".join(map(str, paths)), highlight=False, soft_wrap=True)
+    _conclude(outcomes, dataset)
+
+
+@app.command()
+def papers() -> None:
+    """List the papers that lngeom audits, with the recorded verdicts of their claims and the main finding."""
+    from lngeom.claims import papers as known, registry
+    from lngeom.report import terminal
+
+    try:
+        found = [known.find(id) for id in known.ids()]
+    except known.PaperError as error:
+        _fail(str(error))
+    recorded = [(p, [registry.recorded(c) for c in p.claims]) for p in found]
+    Console().print(terminal.papers_table(recorded, findings=True))
+    Console().print("One of them: lngeom verify --paper ID. All: --paper all. One of your own: lngeom new-paper NAME.")
+
+
+@app.command()
+def new_paper(
+    name: Annotated[str, typer.Argument(help="Name of the paper, such as doe2027: a folder of this name is written.")],
+    out: Annotated[Path, typer.Option(help="Folder to write it into.")] = Path(),
+) -> None:
+    """Write a folder for a paper of your own, with one worked claim, its proof and its test."""
+    from lngeom.claims.papers import PaperError
+    from lngeom.report import newpaper, write
+
+    _check_writable(out)
+    try:
+        files = newpaper.files(name)
+    except PaperError as error:
+        _fail(str(error))
+    if (out / name).exists():
+        _fail(f"{out / name} exists already: give another name or --out")
+    paths = write(out / name, files)
+    Console().print("Written: " + ", ".join(map(str, paths)), highlight=False, soft_wrap=True)
+    Console().print(f"Check it: lngeom verify --paper {out / name}. Test it: pytest {out / name}.", soft_wrap=True)
 
 
 def _conclude(outcomes, dataset) -> None:
@@ -347,8 +438,10 @@ def prove(
     list_only: Annotated[bool, typer.Option("--list", help="List the claims that have a proof.")] = False,
 ) -> None:
     """Print the proof, or the exact counterexample, of a claim. The formula of every step is checked by machine."""
+    from lngeom.claims import papers
     from lngeom.claims.proofs import proof_of, provable
 
+    papers.find(papers.home(id))
     known = provable()
     if list_only:
         sys.stdout.write("\n".join(known) + "\n")

@@ -172,4 +172,4 @@ def test_names_are_few_and_have_one_meaning():
             meanings.setdefault(name, set()).add(id(getattr(importlib.import_module(package), name)))
     layers = {name for name, found in meanings.items() if len(found) > 1}
     assert layers == {"BatchNorm", "GroupNorm", "LayerNorm", "RMSNorm", "WeightNorm"}  # a map, and a layer
-    assert sum(map(len, meanings.values())) <= 120
+    assert sum(map(len, meanings.values())) <= 130  # 120 before papers of one's own and transformers

@@ -1,6 +1,17 @@
-"""A sentence of a paper in its context, and how a claim reads it."""
+"""A sentence of a paper in its context, how a claim reads it, and where it was read."""
 
 from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Read(StrEnum):
+    """Where the statement of a claim was read."""
+
+    PAPER = "in the paper"
+    NOTES = "in a transcription, notes or the authors' code"
+    ABSTRACT = "in the paper's abstract only"
+    NOWHERE = "not yet: the statement was not compared with the paper"
+    OWN = "nowhere: lngeom adds it"
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from lngeom.claims.evidence import Evidence, Kind, Reach, Role
+from lngeom.claims.papers import find
 from lngeom.claims.registry import load
 
 if TYPE_CHECKING:
@@ -73,12 +74,13 @@ def provable() -> tuple[str, ...]:
     return tuple(_PROVERS)
 
 
-def proof_evidence(id: str, *, steps: bool = True) -> tuple[Evidence, ...]:
+def proof_evidence(id: str, *, steps: bool = True, paper: str = "") -> tuple[Evidence, ...]:
     """Makes, and so checks, the proof or exact refutation of a claim.
 
     Args:
         id: the claim's id.
         steps: whether the evidence has the formulas of the steps, which take time to write.
+        paper: what the claim's paper is found by, where that is not lngeom's own (`lngeom.claims.papers.find`).
 
     Returns:
         Evidence: a proof, one counterexample for each condition that it drops, and a correction where the claim is
@@ -86,6 +88,8 @@ def proof_evidence(id: str, *, steps: bool = True) -> tuple[Evidence, ...]:
     """
     from lngeom.symbolic.proof import Proof, ProofError
 
+    if paper:
+        find(paper)
     try:
         found = proof_of(id)
     except ProofError as error:

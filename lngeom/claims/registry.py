@@ -7,13 +7,16 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from lngeom.claims._rounding import weigh
-from lngeom.claims.context import Context
+from lngeom.claims.context import Context, Read
 from lngeom.claims.erratum import Erratum
 from lngeom.claims.evidence import Evidence, Kind, NoEvidence, Role, Strength, Verdict, decide, strength_of
 from lngeom.claims.problem import Problem
 from lngeom.claims.results import NoResults
 
 Check = Callable[[Problem], Iterable[Evidence]]
+
+BA2016 = "ba2016"
+"""Id of *Layer Normalization* (Ba, Kiros and Hinton 2016)."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,8 @@ class Claim:
             refuted or conditional.
         erratum: what it means for the paper; given where the recorded verdict is "refuted", and where a condition
             mends an error.
+        paper: id of the paper it is about.
+        read: where the statement was read.
         check: yields evidence; without any the verdict is undecided.
     """
 
@@ -48,6 +53,8 @@ class Claim:
     why_numeric: str = ""
     context: Context | None = None
     erratum: Erratum | None = None
+    paper: str = BA2016
+    read: Read = Read.PAPER
     check: Check = lambda problem: ()
 
 
@@ -149,12 +156,13 @@ def _folder(claim: Claim) -> int:
     return FOLDERS.index(parts[2]) if parts[:2] == ["lngeom", "claims"] and parts[2] in FOLDERS else len(FOLDERS)
 
 
-def all_claims(topic: str | None = None, id: str | None = None) -> list[Claim]:
-    """The registered claims, in the order of `FOLDERS` and of their files.
+def all_claims(topic: str | None = None, id: str | None = None, paper: str = BA2016) -> list[Claim]:
+    """The registered claims about a paper, in the order of `FOLDERS` and of their files.
 
     Args:
         topic: only this topic; "all" for all of them. Without a topic and an id, those on request are left out.
         id: only this claim.
+        paper: id of the paper. One other than that of 2016 must have been imported (`lngeom.claims.papers.find`).
 
     Returns:
         Claims.
@@ -163,15 +171,16 @@ def all_claims(topic: str | None = None, id: str | None = None) -> list[Claim]:
         ValueError: if there is no such topic or claim, or the claim is of another topic; the message names what is.
     """
     load()
-    claims = sorted(_CLAIMS.values(), key=_folder)
+    claims = sorted((c for c in _CLAIMS.values() if c.paper == paper), key=_folder)
+    known = {c.id: c for c in claims}
     topics = list(dict.fromkeys(c.topic for c in claims))
     if topic not in {None, "all", *topics}:
         raise ValueError(f"no topic {topic!r}; the topics are {', '.join(topics)}, and 'all'")
-    if id is not None and id not in _CLAIMS:
-        near = difflib.get_close_matches(id, list(_CLAIMS), n=3, cutoff=0.5)
+    if id is not None and id not in known:
+        near = difflib.get_close_matches(id, list(known), n=3, cutoff=0.5)
         raise ValueError(f"no claim {id!r}; " + (f"near it: {', '.join(near)}" if near else "list them with --list"))
-    if id is not None and topic not in {None, "all", _CLAIMS[id].topic}:
-        own = _CLAIMS[id].topic
+    if id is not None and topic not in {None, "all", known[id].topic}:
+        own = known[id].topic
         raise ValueError(f"claim {id!r} is of the topic {own!r}, not {topic!r}; leave the topic out or name its own")
     by_default = topic is None and id is None
     return [
@@ -179,6 +188,11 @@ def all_claims(topic: str | None = None, id: str | None = None) -> list[Claim]:
         for c in claims
         if topic in {None, "all", c.topic} and id in {None, c.id} and not (by_default and c.topic in ON_REQUEST)
     ]
+
+
+def recorded(claim: Claim) -> Outcome:
+    """The outcome as it stands in the registry, without a check."""
+    return Outcome(claim, claim.expected, Strength.NUMERIC, (), 0.0)
 
 
 def run(claim: Claim, problem: Problem, proof: Callable[[str], Iterable[Evidence]] | None = None) -> Outcome:

@@ -12,12 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from lngeom import __version__, paper
+from lngeom import __version__
 from lngeom._files import replacing
-from lngeom.claims import Verdict
+from lngeom.claims import Paper, Read, Verdict
 from lngeom.claims.ba2016.coverage import STATEMENTS, coverage
 from lngeom.claims.evidence import Evidence, Strength
-from lngeom.claims.registry import Outcome
+from lngeom.claims.papers import LAYER_NORMALIZATION
+from lngeom.claims.registry import BA2016, Claim, Outcome
 from lngeom.data import Dataset
 from lngeom.report.tables import tables
 
@@ -29,13 +30,16 @@ _TREATING = frozenset(id for statement in STATEMENTS for id in statement.claims)
 """Ids of the claims that treat a statement of the paper; the others are additions to it."""
 
 
-def document(outcomes: Sequence[Outcome], dataset: Dataset, seed: int) -> dict[str, Any]:
+def document(
+    outcomes: Sequence[Outcome], dataset: Dataset, seed: int, paper: Paper = LAYER_NORMALIZATION
+) -> dict[str, Any]:
     """The report as plain data.
 
     Args:
         outcomes: the claims that were checked.
         dataset: the data set.
         seed: random seed.
+        paper: which the claims are about.
 
     Returns:
         A dictionary for `json.dumps`. Its "schema" names the version of the format.
@@ -43,7 +47,7 @@ def document(outcomes: Sequence[Outcome], dataset: Dataset, seed: int) -> dict[s
     counts = Counter(o.verdict for o in outcomes)
     return {
         "schema": SCHEMA,
-        "paper": {"title": paper.TITLE, "authors": list(paper.AUTHORS), "year": paper.YEAR, "arxiv": paper.ARXIV},
+        "paper": asdict(paper) | {"authors": list(paper.authors)},
         "repository": _repository(),
         "seed": seed,
         "versions": {"lngeom": __version__} | {name: _version(name) for name in PACKAGES},
@@ -67,13 +71,21 @@ def document(outcomes: Sequence[Outcome], dataset: Dataset, seed: int) -> dict[s
             "clash": [o.claim.id for o in outcomes if o.verdict is Verdict.CLASH],
             "no_evidence": [o.claim.id for o in outcomes if o.silent],
         },
-        "coverage": {
-            **coverage()._asdict(),
-            "list": [s._asdict() | {"claims": list(s.claims)} for s in STATEMENTS],
-        },
+        **({"coverage": _coverage()} if paper.id == BA2016 else {}),
         "tables": tables(outcomes),
         "claims": [_outcome(o) for o in outcomes],
     }
+
+
+def _coverage() -> dict[str, Any]:
+    """The statements of the paper of 2016, and the claims that treat them."""
+    return {**coverage()._asdict(), "list": [s._asdict() | {"claims": list(s.claims)} for s in STATEMENTS]}
+
+
+def _origin(claim: Claim) -> str:
+    """Whether the statement is the paper's or added."""
+    from_paper = claim.id in _TREATING if claim.paper == BA2016 else claim.read is not Read.OWN
+    return "paper" if from_paper else "added"
 
 
 def _repository() -> str:
@@ -104,7 +116,8 @@ def _outcome(outcome: Outcome) -> dict[str, Any]:
             "id": claim.id,
             "topic": claim.topic,
             "source": claim.source,
-            "origin": "paper" if claim.id in _TREATING else "added",
+            "origin": _origin(claim),
+            "read": claim.read.value,
             "statement": claim.statement,
             "formula": claim.formula,
             "assumptions": list(claim.assumptions),

@@ -7,6 +7,9 @@ from typing import Any
 
 from markupsafe import Markup
 
+SYMBOLS = {"holds": "✓", "conditional": "◐", "refuted": "✗", "undecided": "?", "clash": "⚠"}
+"""The mark of each verdict."""
+
 LOWEST, HIGHEST = -18.0, 2.0
 """Decades of the axis of residuals."""
 

@@ -11,7 +11,6 @@ from lngeom.report import explorer, findings, marks
 from lngeom.report.mathml import lines, mathml, prose
 from lngeom.symbolic.notation import from_latex, legend
 
-SYMBOLS = {"holds": "✓", "conditional": "◐", "refuted": "✗", "undecided": "?", "clash": "⚠"}
 STRENGTHS = {
     "proof": "proved",
     "proof at sizes": "proved at some sizes",
@@ -51,7 +50,7 @@ def page(document: Mapping[str, Any]) -> str:
         "small": lambda rows: len(rows) <= LARGEST_TABLE and all(len(row) <= LARGEST_TABLE for row in rows),
     }
     environment.globals |= {
-        "symbols": SYMBOLS,
+        "symbols": marks.SYMBOLS,
         "strengths": STRENGTHS,
         "software": SOFTWARE,
         "legend": legend(),

@@ -9,11 +9,11 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from lngeom.claims import Verdict
+from lngeom.claims import Paper, Verdict
 from lngeom.claims.ba2016.coverage import coverage
 from lngeom.claims.evidence import Kind, Strength
 from lngeom.claims.problem import TITLES
-from lngeom.claims.registry import Claim, Outcome
+from lngeom.claims.registry import BA2016, Claim, Outcome
 from lngeom.data import Dataset
 from lngeom.invariance_table import EQUIVARIANCE, EXTENDED, Cell
 from lngeom.normalizers import METHODS
@@ -47,9 +47,9 @@ def verdict(outcome: Outcome) -> Text:
     return Text(text, style=STYLES[outcome.verdict] + ("" if outcome.as_recorded else " reverse"))
 
 
-def claims_table(outcomes: Sequence[Outcome]) -> Table:
+def claims_table(outcomes: Sequence[Outcome], title: str) -> Table:
     """One row a claim: id and source, statement, verdict and strength, kinds of evidence, residual."""
-    table = Table(title="The claims of Layer Normalization (2016)", show_lines=True, expand=True)
+    table = Table(title=f"The claims of {title}", show_lines=True, expand=True)
     table.add_column("claim, source", ratio=5, overflow="fold")
     table.add_column("statement", ratio=8)
     table.add_column("verdict", width=16)
@@ -87,9 +87,15 @@ def _largest(outcome: Outcome, *kinds: Kind) -> str:
     return f"{max(found):.0e}" if found else "–"
 
 
+def _of_2016(outcomes: Sequence[Outcome]) -> bool:
+    """Whether the claims are about the paper of 2016, whose statements are counted."""
+    return all(o.claim.paper == BA2016 for o in outcomes)
+
+
 def summary(outcomes: Sequence[Outcome]) -> Table:
     """Counts per verdict and strength; of more than one claim, also how much of the paper all claims treat."""
-    table = Table(title=f"{len(outcomes)} claims", caption=str(coverage()) if len(outcomes) > 1 else None)
+    treated = str(coverage()) if _of_2016(outcomes) and len(outcomes) > 1 else None
+    table = Table(title=f"{len(outcomes)} claims", caption=treated)
     table.add_column("verdict")
     shown = [s for s in Strength if any(o.strength is s for o in outcomes)]
     for strength in shown:
@@ -111,7 +117,7 @@ def overview(outcomes: Sequence[Outcome]) -> Iterator[Text | Table]:
     settled = [o for o in outcomes if o.verdict in {Verdict.HOLDS, Verdict.CONDITIONAL, Verdict.REFUTED}]
     exact = sum(o.strength.exact for o in settled)
     yield Text(f"{len(outcomes)} claims: {', '.join(parts)}; {exact} proved or exact", style="bold")
-    if len(outcomes) > 1:
+    if _of_2016(outcomes) and len(outcomes) > 1:
         yield Text(str(coverage()).split(";")[0], style="dim")
     by_id = {o.claim.id: o for o in outcomes}
     if all(f"table1.{method}.{column.name}" in by_id for method in TABLE1 for column in COLUMNS):
@@ -201,6 +207,22 @@ def context(outcomes: Sequence[Outcome]) -> Panel | None:
         if reading:
             text.append(f"\n\n{heading}: ", style="dim").append(reading)
     return Panel(text, title="The paper says", title_align="left")
+
+
+def papers_table(papers: Sequence[tuple[Paper, Sequence[Outcome]]], *, findings: bool = False) -> Table:
+    """One row a paper: its id, and its claims by verdict; with its title and finding where these are wanted."""
+    shown = [v for v in Verdict if any(o.verdict is v for _, outcomes in papers for o in outcomes)]
+    table = Table(title=f"{len(papers)} papers, {sum(len(o) for _, o in papers)} claims", expand=findings, box=None)
+    table.add_column("paper", no_wrap=True)
+    for kind in shown:
+        table.add_column(kind.value, style=STYLES[kind], justify="right", no_wrap=True)
+    if findings:
+        table.add_column("title, and what was found", ratio=1)
+    for paper, outcomes in papers:
+        counts = [sum(o.verdict is kind for o in outcomes) for kind in shown]
+        title = Text.assemble((f"{paper.title} ({paper.year})", "bold"), f". {paper.finding}" if paper.finding else "")
+        table.add_row(paper.id, *(str(n or "") for n in counts), *([title] if findings else []))
+    return table
 
 
 def clashes(outcomes: Sequence[Outcome]) -> Panel | None:

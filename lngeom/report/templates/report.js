@@ -121,11 +121,7 @@ one("#open").addEventListener("click", () => {
   for (const fold of all("details.claim, details.group")) fold.open = !fold.hidden || fold.open;
 });
 one("#close").addEventListener("click", () => { for (const details of all("details")) details.open = false; });
-one("#theme").addEventListener("click", () => {
-  const root = document.documentElement;
-  const dark = (root.dataset.theme || (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light")) === "dark";
-  root.dataset.theme = dark ? "light" : "dark";
-});
+{% include "theme.js" %}
 document.addEventListener("keydown", event => {
   if (event.key === "/" && !event.target.matches("input, select")) { event.preventDefault(); fields.search.focus(); }
 });

@@ -1,0 +1,6 @@
+"""Papers on normalization after 2016, one module a paper; each is imported when it is asked for (`lngeom papers`)."""
+
+PAPERS: dict[str, str] = {
+    "zhang2019": "1910.07467",
+}
+"""Ids of the papers, which are the names of their modules, and their numbers on arXiv; in the order they are listed."""

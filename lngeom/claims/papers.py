@@ -1,0 +1,155 @@
+"""Papers: a paper is a module or a package of claims, in lngeom, in another distribution, or in a folder of one's own.
+
+A module is a paper's if it makes a `Paper`. Its claims are registered with that paper's `claim`:
+
+    PAPER = Paper("doe2027", "On norms", ("Jane Doe",), 2027, arxiv="2701.00001", finding="…")
+
+    @PAPER.claim("doe2027.mean", source="Eq. 3", statement="…", expected=Verdict.HOLDS)
+    def mean(problem): ...
+"""
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from importlib.metadata import entry_points
+from pathlib import Path
+from types import ModuleType
+
+from lngeom import paper
+from lngeom.claims import gallery
+from lngeom.claims.registry import BA2016, Claim, all_claims, claim
+
+GROUP = "lngeom.papers"
+"""The group of entry points under which a distribution announces the modules of its papers."""
+
+
+@dataclass(frozen=True)
+class Paper:
+    """A paper whose statements are claims.
+
+    Attributes:
+        id: permanent identifier, such as "karakida2019"; the ids of its claims begin with it.
+        title: its title.
+        authors: their names.
+        year: of the version that was read.
+        arxiv: its number there; empty where it has none.
+        finding: what the audit found that a reader would not expect, in one sentence.
+    """
+
+    id: str
+    title: str
+    authors: tuple[str, ...]
+    year: int
+    arxiv: str = ""
+    finding: str = ""
+
+    @property
+    def claim(self) -> Callable:
+        """The decorator `lngeom.claims.claim` for claims of this paper."""
+        return partial(claim, topic=self.id, paper=self.id)
+
+    @property
+    def claims(self) -> list[Claim]:
+        """Its claims, in order; those of the paper of 2016 without the topics on request."""
+        return all_claims() if self.id == BA2016 else all_claims(paper=self.id)
+
+
+LAYER_NORMALIZATION = Paper(
+    BA2016,
+    paper.TITLE,
+    paper.AUTHORS,
+    paper.YEAR,
+    paper.ARXIV,
+    "Eqs. 13 and 14 are the Fisher matrix of batch and weight norm, and not of layer norm.",
+)
+"""The paper that lngeom audits by default."""
+
+
+class PaperError(ValueError):
+    """A paper that cannot be found or read."""
+
+
+def _announced() -> dict[str, str]:
+    """Ids of the papers that installed distributions announce, and their modules."""
+    return {point.name: point.value for point in entry_points(group=GROUP)}
+
+
+def ids() -> tuple[str, ...]:
+    """Ids of all papers at hand: that of 2016, the gallery's, and those of other distributions."""
+    return (BA2016, *gallery.PAPERS, *sorted(set(_announced()) - set(gallery.PAPERS)))
+
+
+def home(claim: str | None) -> str:
+    """Id of the paper that a claim's id begins with; that of 2016 where it begins with none."""
+    first = (claim or "").partition(".")[0]
+    return first if first in ids() else BA2016
+
+
+def find(reference: str) -> Paper:
+    """Imports a paper, which registers its claims and proofs.
+
+    Args:
+        reference: its id, its number on arXiv, or the path of a folder with `__init__.py` or of a Python file.
+
+    Returns:
+        The paper.
+
+    Raises:
+        PaperError: if there is none, or its module makes none or more than one.
+    """
+    if reference in {BA2016, paper.ARXIV}:
+        return LAYER_NORMALIZATION
+    path = Path(reference)
+    if path.suffix == ".py" or path.is_dir() or len(path.parts) > 1:
+        return _paper_of(_from_path(path), str(path))
+    by_number = {number: id for id, number in gallery.PAPERS.items()}
+    id = by_number.get(reference.removeprefix("arXiv:"), reference)
+    if id in gallery.PAPERS:
+        return _paper_of(importlib.import_module(f"{gallery.__name__}.{id}"), id)
+    announced = _announced()
+    if id not in announced:
+        raise PaperError(
+            f"no paper {reference!r}: give one of {', '.join(ids())}, a number on arXiv, 'all', or the path of a folder"
+        )
+    try:
+        return _paper_of(importlib.import_module(announced[id]), id)
+    except ImportError as error:
+        raise PaperError(f"the paper {id!r} is announced by a distribution but cannot be imported: {error}") from error
+
+
+def _from_path(path: Path) -> ModuleType:
+    """The module at a path; one that was imported before is not imported again."""
+    file = path / "__init__.py" if path.is_dir() else path
+    if not file.is_file():
+        what = "no such folder" if not path.exists() else "it has no __init__.py"
+        raise PaperError(f"{path} is no paper: {what}; `lngeom new-paper NAME` writes one to begin with")
+    file = file.resolve()
+    for module in list(sys.modules.values()):
+        if getattr(module, "__file__", None) == str(file):
+            return module
+    name = file.parent.name if path.is_dir() else file.stem
+    if not name.isidentifier() or importlib.util.find_spec(name) is not None:
+        name = f"lngeom_paper_{''.join(c if c.isalnum() else '_' for c in name)}"
+    spec = importlib.util.spec_from_file_location(
+        name, file, submodule_search_locations=[str(file.parent)] if path.is_dir() else None
+    )
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[name]
+        raise PaperError(f"{file} ends in an error: {type(error).__name__}: {error}") from error
+    return module
+
+
+def _paper_of(module: ModuleType, reference: str) -> Paper:
+    found = list({value.id: value for value in vars(module).values() if isinstance(value, Paper)}.values())
+    if len(found) != 1:
+        raise PaperError(f"{reference} must make one lngeom.claims.Paper; it makes {len(found)}")
+    return found[0]
