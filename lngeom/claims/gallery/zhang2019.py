@@ -51,7 +51,7 @@ def row(problem: Problem, normalize):
     """Evidence for the six answers of a row of Table 1, on the data."""
     _, params, inputs = problem.case("rms")
     W, before = params.weights, normalize(params.weights, inputs)
-    shift = jax.random.normal(problem.key("zhang2019.shift"), inputs.shape[1:], inputs.dtype)
+    shift = jax.random.normal(problem.key("zhang2019.shift"), (1, inputs.shape[1]), inputs.dtype)
     factors = jnp.exp(jax.random.normal(problem.key("zhang2019.factors"), (len(inputs), 1), inputs.dtype))
     moved = {
         "weight_matrix_rescaling": (3 * W, inputs),
@@ -115,8 +115,8 @@ def equals_ln_proof() -> Proof:
 @PAPER.claim(
     "zhang2019.table_row",
     source="Table 1, RMSNorm",
-    statement="RMSNorm is invariant to re-scaling of the weight matrix, the data set and a single case, and to no other "
-    "transformation of the table.",
+    statement="RMSNorm is invariant to re-scaling of the weight matrix, of the data set and of a single case, and to "
+    "no other transformation of the table.",
     assumptions=("δ > 0", "ε = 0"),
     read=Read.NOTES,
     expected=Verdict.HOLDS,
@@ -153,6 +153,11 @@ def prms_row(problem: Problem):
     yield from row(problem, partial_rms(0.25))
 
 
+def estimate(a: Float[np.ndarray, "K H"], first: int) -> Float[np.ndarray, " K"]:
+    """The mean square of the first units."""
+    return np.mean(a[:, :first] ** 2, 1)
+
+
 @PAPER.claim(
     "zhang2019.prms_estimate",
     source="Section 4.1",
@@ -165,13 +170,13 @@ def prms_row(problem: Problem):
 def prms_estimate(problem: Problem):
     """Gaussian units: the relative deviation of rms_k² is √(2/k). One large unit among the first k: no estimate."""
     draws, units, first = 4000, 512, 32
-    a = np.asarray(jax.random.normal(problem.key("zhang2019.units"), (draws, units), float))
-    estimate = np.mean(a[:, :first] ** 2, 1)
+    a = np.array(jax.random.normal(problem.key("zhang2019.units"), (draws, units), float))
+    found = estimate(a, first)
     error = 1 / np.sqrt(2 * draws)  # standard error of a standard deviation, relative
-    yield agree("E rms_k²", estimate.mean(), 1.0, tol=4 * np.sqrt(2 / first / draws))
-    yield agree("relative deviation of rms_k² and √(2/k)", estimate.std(), np.sqrt(2 / first), tol=4 * error)
+    yield agree("E rms_k²", found.mean(), 1.0, tol=4 * np.sqrt(2 / first / draws))
+    yield agree("relative deviation of rms_k² and √(2/k)", found.std(), np.sqrt(2 / first), tol=4 * error)
     a[:, 0] *= 30
-    ratio = np.mean(a[:, :first] ** 2, 1) / np.mean(a**2, 1)
+    ratio = estimate(a, first) / estimate(a, units)
     yield differ("rms_k²/rms², one unit 30 times larger", ratio.mean(), 1.0, role=Role.FAILS_WITHOUT_CONDITION)
 
 
@@ -181,7 +186,7 @@ def _gradients(problem: Problem, delta_w: float = 1.0, delta_x: float = 1.0):
     W, X = delta_w * params.weights, delta_x * inputs
 
     def loss(shift, W, g, b):
-        return jnp.sum(jnp.cos(g * RMSNorm()(W, X) + b + shift))
+        return jnp.sum(jnp.cos(g[None, :] * RMSNorm()(W, X) + b[None, :] + shift))
 
     found = jax.grad(loss, (0, 1, 2, 3))(jnp.zeros((len(X), len(W))), W, params.gain, params.bias)
     return W, X, params.gain, found
@@ -238,7 +243,7 @@ def eq8_proof() -> Proof:
 def eq9(problem: Problem):
     """Against automatic differentiation."""
     W, X, gain, (v, found, _, _) = _gradients(problem)
-    yield agree("∂L/∂W and Σ R (g ⊙ ∂L/∂v) xᵀ", found, weight_gradient(W, X, gain * v))
+    yield agree("∂L/∂W and Σ R (g ⊙ ∂L/∂v) xᵀ", found, weight_gradient(W, X, gain[None, :] * v))
 
 
 def weight_gradient(weights, inputs, cotangent):
@@ -277,8 +282,8 @@ def _radial():
 @PAPER.claim(
     "zhang2019.eq10",
     source="Eq. 10",
-    statement="R becomes R/δ when inputs or weights are scaled by δ, so the gradient of the weights does not change with "
-    "the inputs, and is multiplied by 1/δ with the weights.",
+    statement="R becomes R/δ when inputs or weights are scaled by δ, so the gradient of the weights does not change "
+    "with the inputs, and is multiplied by 1/δ with the weights.",
     read=Read.NOTES,
     expected=Verdict.HOLDS,
 )
@@ -314,8 +319,8 @@ def eq10_proof() -> Proof:
 @PAPER.claim(
     "zhang2019.adaptor",
     source="Section 4.3",
-    statement="The dependence of the gradient on the weights' norm is an implicit learning rate adaptor which keeps the "
-    "norm of the weights from growing large.",
+    statement="The dependence of the gradient on the weights' norm is an implicit learning rate adaptor which keeps "
+    "the norm of the weights from growing large.",
     assumptions=("growing large means faster than t^(1/4); with weight decay the norm has an equilibrium",),
     read=Read.NOWHERE,
     expected=Verdict.CONDITIONAL,
