@@ -212,7 +212,11 @@ def context(outcomes: Sequence[Outcome]) -> Panel | None:
 def papers_table(papers: Sequence[tuple[Paper, Sequence[Outcome]]], *, findings: bool = False) -> Table:
     """One row a paper: its id, and its claims by verdict; with its title and finding where these are wanted."""
     shown = [v for v in Verdict if any(o.verdict is v for _, outcomes in papers for o in outcomes)]
-    table = Table(title=f"{len(papers)} papers, {sum(len(o) for _, o in papers)} claims", expand=findings, box=None)
+    table = Table(
+        title=f"{len(papers)} paper{'' if len(papers) == 1 else 's'}, {sum(len(o) for _, o in papers)} claims",
+        expand=findings,
+        box=None,
+    )
     table.add_column("paper", no_wrap=True)
     for kind in shown:
         table.add_column(kind.value, style=STYLES[kind], justify="right", no_wrap=True)

@@ -52,3 +52,8 @@ def test_add_a_claim(monkeypatch):
     monkeypatch.setattr(registry, "_CLAIMS", dict(registry._CLAIMS))  # its claims are no part of an audit
     monkeypatch.setattr(proofs, "_PROVERS", dict(proofs._PROVERS))
     assert run("add_a_claim") == {"tutorial.bound": "holds", "tutorial.too_tight": "refuted"}
+
+
+def test_audit_a_paper(monkeypatch):
+    monkeypatch.setattr(registry, "_CLAIMS", dict(registry._CLAIMS))
+    assert run("audit_a_paper") == {"tutorial_sphere.projection": "conditional"}

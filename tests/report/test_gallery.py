@@ -1,0 +1,50 @@
+"""The index of papers: counts, errors by rank, links, and no request."""
+
+import re
+
+import pytest
+from lngeom.claims.papers import find
+from lngeom.claims.registry import recorded
+from lngeom.data import load
+from lngeom.report import gallery, terminal
+from lngeom.report.document import document
+
+
+@pytest.fixture(scope="module")
+def documents():
+    data = load("digits", 0)
+    papers = [find(id) for id in ("ba2016", "zhang2019")]
+    return {p.id: document([recorded(c) for c in p.claims], data, 0, p) for p in papers}
+
+
+@pytest.fixture(scope="module")
+def index(documents):
+    return gallery.index(documents)
+
+
+def test_counts_are_those_of_the_reports(index, documents):
+    assert [p["id"] for p in index["papers"]] == ["ba2016", "zhang2019"]
+    for paper in index["papers"]:
+        assert paper["verdicts"] == documents[paper["id"]]["summary"]["verdicts"]
+        assert sum(paper["verdicts"].values()) == len(find(paper["id"]).claims)
+
+
+def test_errors_are_ranked_and_lead_to_their_claims(index):
+    found = index["errors"]
+    assert list(found) == ["changes a conclusion", "wrong sentence", "slip of notation"]
+    assert {e["claim"] for e in found["changes a conclusion"]} >= {"equation.13_14.ln", "text.factor_half"}
+
+
+def test_the_page_is_complete_and_asks_for_nothing(index):
+    page = gallery.page(index)
+    for paper in index["papers"]:
+        assert f'href="{paper["id"]}/report.html"' in page
+    assert "{{" not in page
+    assert not re.search(r'(?:src|href)="(?:https?:)?//(?!arxiv\.org)', page)
+
+
+def test_the_terminal_lists_counts_and_findings():
+    paper = find("zhang2019")
+    table = terminal.papers_table([(paper, [recorded(c) for c in paper.claims])], findings=True)
+    assert table.title == "1 paper, 8 claims"
+    assert [next(iter(c.cells)) for c in table.columns[:3]] == ["zhang2019", "6", "2"]
