@@ -23,7 +23,16 @@ from rich.table import Table
 import analysis
 from analysis.experiments import dry_run
 from analysis.experiments.drawing import draw
-from analysis.experiments.experiment import Experiment, Results, load_full, read, run, write
+from analysis.experiments.experiment import (
+    Experiment,
+    Results,
+    check_replaces_its_own,
+    configuration,
+    load_full,
+    read,
+    run,
+    write,
+)
 from analysis.experiments.locking import only_run
 from analysis.experiments.loop import Progress
 
@@ -77,8 +86,12 @@ def _parse(known: Iterable[str]) -> argparse.Namespace:
     parser.add_argument("--dry-run", action="store_true", help="with --full: measure one step on generated data")
     parser.add_argument("--redraw", action="store_true", help="compare and draw the results in --out without training")
     parser.add_argument("--no-caption", action="store_true", help="leave the captions out of the pictures")
-    parser.add_argument("--out", type=Path, default=Path("figures"), help="folder of the results")
+    parser.add_argument(
+        "--out", type=Path, help="folder of the results; by default figures, and results for --full or other --seeds"
+    )
     options = parser.parse_args()
+    if options.out is None:
+        options.out = Path("results" if options.full or options.seeds != parser.get_default("seeds") else "figures")
     if options.seeds < 1:
         parser.error(f"--seeds must be at least 1; got {options.seeds}")
     if options.workers is None:
@@ -95,6 +108,8 @@ def _report(console: Console, experiment: Experiment, results: Results) -> None:
         values = " ".join(f"{'>' if c else ''}{v:.3g}" for v, c in censored)
         table.add_row(row["text"], row["paper"], f"{row['median']:.3g}", values, row["finding"])
     console.print(table)
+    for text in results.summary.get("not measured", ()):
+        console.print(f"Not measured on these data: {text}", style="yellow", highlight=False)
     diverged = {n: sum(s is not None for s in a["diverged at step"]) for n, a in results.summary["arms"].items()}
     for name, count in diverged.items():
         if count:
@@ -112,6 +127,7 @@ def _experiment(console: Console, experiment: Experiment, options: argparse.Name
 
 def _train(console: Console, experiment: Experiment, options: argparse.Namespace) -> None:
     settings = experiment.full if options.full else experiment.small
+    check_replaces_its_own(experiment, configuration(experiment, settings, options.seeds), options.out)
     data = load_full(experiment, options.data) if options.full else None
     folder = options.out / experiment.name / "checkpoints"
     if not options.resume:
@@ -146,6 +162,11 @@ def _train(console: Console, experiment: Experiment, options: argparse.Namespace
             workers=options.workers,
         )
     _finish(console, experiment, results, options.out)
+    if options.full:
+        weights = folder.with_name("weights")
+        shutil.rmtree(weights, ignore_errors=True)
+        folder.rename(weights)
+        console.print(f"Weights after the last step: {weights}", highlight=False, soft_wrap=True)
     shutil.rmtree(folder, ignore_errors=True)
     console.print(f"{time.perf_counter() - start:.0f} s", highlight=False)
 

@@ -198,7 +198,7 @@ EXPERIMENT = Experiment(
     source="Section 6.7",
     arms={"none": Arm("none"), "layer norm": Arm("layer norm"), "batch norm": Arm("batch norm")},
     small=ConvSettings(steps=120, every=1),
-    full=ConvSettings(steps=26_000, every=430, side=28, channels=(32, 32, 64, 64), hidden=256, rate=1e-3, train=55_000),
+    full=ConvSettings(steps=25_800, every=430, side=28, channels=(32, 32, 64, 64), hidden=256, rate=1e-3, train=55_000),
     data=lambda settings: bundled_digits(settings.train),
     task=task,
     load=assemble.mnist,

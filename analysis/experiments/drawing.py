@@ -70,7 +70,7 @@ def draw(experiment: Experiment, results: Results, out: Path) -> list[Path]:
     Returns:
         The paths.
     """
-    panels = experiment.panels
+    panels = [p for p in experiment.panels if all(p.metric in run.curves for run in results.runs.values())]
     columns = min(len(panels), 3 if len(panels) != 4 else 2)
     rows = math.ceil(len(panels) / columns)
     drawn: dict[str, Any] = {}

@@ -15,7 +15,7 @@ import numpy as np
 from lngeom._files import replacing
 from lngeom.claims import all_claims
 from lngeom.claims.comparison import TrainingStatement
-from lngeom.claims.results import read_curves
+from lngeom.claims.results import digest, read_curves
 
 from analysis.experiments import loop
 from analysis.experiments.loop import Run, Task
@@ -239,7 +239,9 @@ def run(
         on_threads(train, experiment.arms, workers, stopped) if workers > 1 else {n: train(n) for n in experiment.arms}
     )
     extra = experiment.finish(settings, data, runs) if experiment.finish else {}
-    return Results(described, runs, compare(experiment, runs), summarize(runs) | ({"further": extra} if extra else {}))
+    skipped = [s.text for s in experiment.statements if s not in measured(experiment, runs)]
+    further = ({"further": extra} if extra else {}) | ({"not measured": skipped} if skipped else {})
+    return Results(described, runs, compare(experiment, runs), summarize(runs) | further)
 
 
 def on_threads(
@@ -282,6 +284,23 @@ def summarize(runs: Mapping[str, Run]) -> dict[str, Any]:
     return {"arms": arms}
 
 
+def measured(experiment: Experiment, runs: Mapping[str, Run]) -> list[TrainingStatement]:
+    """The statements whose arms were trained and whose metric was measured: a data set may lack what one needs.
+
+    Args:
+        experiment: the experiment.
+        runs: of each arm.
+
+    Returns:
+        The statements, in order.
+    """
+    return [
+        statement
+        for statement in experiment.statements
+        if all(arm in runs and statement.metric in runs[arm].curves for arm in statement.arms)
+    ]
+
+
 def compare(experiment: Experiment, runs: Mapping[str, Run]) -> list[dict[str, Any]]:
     """Each statement of an experiment as data: its claim, how it is decided, and what was found.
 
@@ -295,7 +314,7 @@ def compare(experiment: Experiment, runs: Mapping[str, Run]) -> list[dict[str, A
         Dictionaries that JSON can hold.
     """
     comparisons = []
-    for statement in experiment.statements:
+    for statement in measured(experiment, runs):
         curves = {arm: runs[arm].curves[statement.metric] for arm in statement.arms}
         found = statement.compare(runs[statement.treated].steps, curves)
         comparisons.append(
@@ -321,6 +340,10 @@ def _rounded(values: Any) -> Any:
     if np.ndim(values):
         return [_rounded(v) for v in values]
     return float(f"{values:.5g}") if np.isfinite(values) else None
+
+
+def _json(value: Any) -> bytes:
+    return (json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()
 
 
 def read(experiment: Experiment, out: Path) -> Results:
@@ -351,8 +374,32 @@ def read(experiment: Experiment, out: Path) -> Results:
             runs[name] = Run(curves.steps, values, np.array(diverged), None, seeds)
     except (ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
         raise ValueError(f"{folder} has no results of this version ({error!r}): run the experiment again") from error
-    further = {k: v for k, v in old.items() if k == "further"}
+    further = {k: v for k, v in old.items() if k in {"further", "not measured"}}
     return Results(described, runs, compare(experiment, runs), summarize(runs) | further)
+
+
+def check_replaces_its_own(experiment: Experiment, described: Mapping[str, Any], out: Path) -> None:
+    """Looks whether results that a run would replace are of the same sizes and seeds.
+
+    Args:
+        experiment: the experiment.
+        described: configuration of the run.
+        out: folder of all results.
+
+    Raises:
+        ValueError: if they are not; the message says what differs.
+    """
+    path = out / experiment.name / "config.json"
+    try:
+        known = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return  # nothing is there, or nothing that can be read
+    different = [k for k in ("arms", "settings", "seeds") if known.get(k) != described[k]]
+    if different:
+        raise ValueError(
+            f"{path.parent} holds results of another configuration, which differs in {', '.join(different)}: name "
+            "another folder with --out, or remove them"
+        )
 
 
 def write(experiment: Experiment, results: Results, out: Path) -> list[Path]:
@@ -375,14 +422,17 @@ def write(experiment: Experiment, results: Results, out: Path) -> list[Path]:
         arrays[f"{name}/curves"] = np.stack(list(run.curves.values()), -1).astype(np.float32)
     buffer = io.BytesIO()
     np.savez_compressed(buffer, **arrays)  # pyright: ignore[reportArgumentType]
-    texts = {
-        "statements.json": {"experiment": experiment.name, "statements": results.comparisons},
-        "config.json": results.configuration,
-        "summary.json": results.summary,
+    curves, described = buffer.getvalue(), _json(results.configuration)
+    statements = {
+        "experiment": experiment.name,
+        "sha256": {"config.json": digest(described), "curves.npz": digest(curves)},
+        "statements": results.comparisons,
     }
-    files = {"curves.npz": buffer.getvalue()} | {
-        name: (json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()
-        for name, value in texts.items()
+    files = {
+        "curves.npz": curves,
+        "statements.json": _json(statements),
+        "config.json": described,
+        "summary.json": _json(results.summary),
     }
     for name, content in files.items():
         with replacing(folder / name) as file:

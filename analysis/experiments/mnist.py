@@ -162,7 +162,7 @@ EXPERIMENT = Experiment(
     arms=ARMS,
     small=MLPSettings(steps=400, every=4),
     full=MLPSettings(
-        steps=26_000,
+        steps=25_800,
         every=430,
         hidden=1000,
         train=55_000,

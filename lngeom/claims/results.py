@@ -3,6 +3,7 @@
 A folder `EXPERIMENT/` holds the curves of every arm (`curves.npz`) and what they are compared by (`statements.json`).
 """
 
+import hashlib
 import json
 from pathlib import Path
 from typing import NamedTuple
@@ -63,6 +64,11 @@ def read_curves(folder: Path | None, experiment: str) -> dict[str, Curves]:
         raise ValueError(f"{path} is damaged, or not the results of an experiment ({error}): run it again") from error
 
 
+def digest(content: bytes) -> str:
+    """SHA-256 of a file's content."""
+    return hashlib.sha256(content).hexdigest()
+
+
 def read_statements(folder: Path, experiment: str) -> list[TrainingStatement]:
     """What the arms of an experiment are compared by, from `folder/EXPERIMENT/statements.json`.
 
@@ -74,13 +80,21 @@ def read_statements(folder: Path, experiment: str) -> list[TrainingStatement]:
         The statements.
 
     Raises:
-        ValueError: if there is no such file, or it cannot be read.
+        ValueError: if there is no such file, or it cannot be read; if the configuration or the curves beside it are not
+            those it was written with.
     """
     path = folder / experiment / "statements.json"
     redo = f"write it with `python -m analysis {experiment} --redraw`"
     try:
-        return [TrainingStatement.from_json(s) for s in json.loads(path.read_text(encoding="utf-8"))["statements"]]
+        content = json.loads(path.read_text(encoding="utf-8"))
+        statements = [TrainingStatement.from_json(s) for s in content["statements"]]
+        known = {name: content["sha256"][name] for name in ("config.json", "curves.npz")}
     except FileNotFoundError:
         raise ValueError(f"{path} is missing, which says what the curves are compared by: {redo}") from None
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path} is damaged, or of another version ({error}): {redo}") from error
+    for name, sha in known.items():
+        beside = path.with_name(name)
+        if not beside.is_file() or digest(beside.read_bytes()) != sha:
+            raise ValueError(f"{beside} is missing or was changed after its run: run `python -m analysis {experiment}`")
+    return statements

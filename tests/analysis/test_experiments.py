@@ -23,11 +23,13 @@ from analysis.experiments import (
     sentence_tasks,
 )
 from analysis.experiments.locking import only_run
+from analysis.experiments.loop import Run
 from analysis.experiments.networks import parameters, rows
 from analysis.experiments.optimizers import clip_each, reference_adam
 from lngeom import nn
 from lngeom.claims.comparison import TrainingStatement
 from lngeom.claims.experiments import RECORDS
+from lngeom.claims.results import read_statements
 from scipy import stats
 
 NAMES = sorted(name for name, found in discover().items() if found.experiment)
@@ -122,6 +124,54 @@ def test_a_tiny_experiment_runs_from_data_to_files(tmp_path):
     assert reread.comparisons == results.comparisons == json.loads(first[1])["statements"]
     with pytest.raises(ValueError, match="--data"):
         engine.load_full(found, None)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_evaluations_divide_the_steps_of_every_size(name):
+    found = experiment(name)
+    for settings in (found.small, found.full):
+        for arm in found.arms.values():
+            steps, every = found.length(settings, arm)
+            assert steps >= every
+            assert steps % every == 0
+
+
+def _small_results(metrics):
+    run = Run(np.array([0, 4, 8]), {m: np.ones((5, 3)) for m in metrics}, np.full(5, -1), None, tuple(range(5)))
+    return dict.fromkeys(experiment("skip_thoughts").arms, run)
+
+
+def test_a_statement_whose_metric_the_data_do_not_have_is_left_out_and_named():
+    found = experiment("skip_thoughts")
+    runs = _small_results(["test NLL"])
+    assert {c["metric"] for c in engine.compare(found, runs)} == {"test NLL"}
+    assert len(engine.measured(found, runs)) == 2
+    assert len(engine.measured(found, {"LN": runs["LN"]})) == 0
+    assert len(engine.measured(found, _small_results(["test NLL", "relatedness r", "topic accuracy"]))) == 4
+
+
+def test_results_that_were_changed_by_hand_are_refused(tmp_path):
+    found = experiment("skip_thoughts")
+    runs = _small_results(["test NLL", "relatedness r", "topic accuracy"])
+    described = engine.configuration(found, found.small, 5)
+    engine.write(found, engine.Results(described, runs, engine.compare(found, runs), engine.summarize(runs)), tmp_path)
+    assert len(read_statements(tmp_path, found.name)) == 4
+    path = tmp_path / found.name / "config.json"
+    path.write_text(path.read_text().replace('"seeds": 5', '"seeds": 50'))
+    with pytest.raises(ValueError, match=r"config\.json is missing or was changed"):
+        read_statements(tmp_path, found.name)
+
+
+def test_results_of_another_size_are_not_replaced(tmp_path):
+    found = experiment("skip_thoughts")
+    described = engine.configuration(found, found.small, 5)
+    engine.check_replaces_its_own(found, described, tmp_path)
+    (tmp_path / found.name).mkdir()
+    (tmp_path / found.name / "config.json").write_text(json.dumps(described))
+    engine.check_replaces_its_own(found, described, tmp_path)
+    for other in (engine.configuration(found, found.full, 5), engine.configuration(found, found.small, 3)):
+        with pytest.raises(ValueError, match="another configuration, which differs in"):
+            engine.check_replaces_its_own(found, other, tmp_path)
 
 
 def command(monkeypatch, *arguments):

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from lngeom.claims import Problem, Verdict, all_claims, run
 from lngeom.claims.comparison import TrainingStatement
+from lngeom.claims.results import digest
 
 STEPS = np.array([0, 10, 20, 30])
 FAST, SLOW = np.array([1.0, 0.1, 0.1, 0.1]), np.array([1.0, 0.9, 0.8, 0.2])
@@ -26,8 +27,11 @@ def write(folder, treated, baseline, seeds=5, statement=STATEMENT):
     buffer = io.BytesIO()
     np.savez(buffer, **arrays)
     (folder / "handwriting").mkdir(exist_ok=True)
-    (folder / "handwriting" / "curves.npz").write_bytes(buffer.getvalue())
-    statements = json.dumps({"statements": [statement.as_json()]})
+    files = {"curves.npz": buffer.getvalue(), "config.json": b"{}"}
+    for name, content in files.items():
+        (folder / "handwriting" / name).write_bytes(content)
+    sha = {name: digest(content) for name, content in files.items()}
+    statements = json.dumps({"sha256": sha, "statements": [statement.as_json()]})
     (folder / "handwriting" / "statements.json").write_text(statements)
 
 
