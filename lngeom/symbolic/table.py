@@ -7,6 +7,7 @@ from typing import Any
 import sympy as sp
 from sympy import Expr, sqrt
 
+from lngeom.invariance_table import Cell
 from lngeom.normalizers import AbstractNormalizer
 from lngeom.symbolic.actions import DELTA, common_factor, concretely, moved, summed
 from lngeom.symbolic.layers import EPSILON, METHODS, Layer, Method
@@ -52,6 +53,34 @@ def prove(
     if proof is not None:
         return proof
     return counterexample(name, method, column, eps=eps, units=units, correction=_sign_correction(method, column))
+
+
+def settled(evidence: Proof | Counterexample) -> Cell:
+    """What a proof or a counterexample says of a cell."""
+    if isinstance(evidence, Proof):
+        return Cell.INVARIANT
+    return Cell.SIGN if evidence.correction else Cell.CHANGED
+
+
+def prove_recorded(normalizer: AbstractNormalizer, transformation: Column, recorded: Cell) -> Proof | Counterexample:
+    """The proof or exact counterexample of a cell, which says what is recorded of it.
+
+    Args:
+        normalizer: a normalizer.
+        transformation: a column of the table.
+        recorded: what the cell should say.
+
+    Returns:
+        The evidence.
+
+    Raises:
+        ProofError: if algebra settles the cell otherwise.
+    """
+    evidence = prove(normalizer, transformation)
+    if settled(evidence) is not recorded:
+        cell = f"{type(normalizer).__name__}, {transformation.name}"
+        raise ProofError(f"{cell}: recorded as {recorded.value!r}, but algebra says {settled(evidence).value!r}")
+    return evidence
 
 
 def _method_of(normalizer: Any) -> tuple[Method, Expr]:
