@@ -49,7 +49,7 @@ from lngeom.symbolic.proof import (
     refutation,
 )
 from lngeom.symbolic.sums import D, H, N, e, field, i, mean, n, total
-from lngeom.symbolic.table import counterexample, expansion, general_steps, prove_recorded
+from lngeom.symbolic.table import counterexample, expansion, general_steps, prove, prove_recorded
 from lngeom.transformations import (
     DATASET_RECENTERING,
     DATASET_RESCALING,
