@@ -58,7 +58,8 @@ def proof_of(claim_id: str) -> Proof | Counterexample | None:
     """
     from lngeom.symbolic.proof import Counterexample, ProofError, establishing
 
-    load()
+    if claim_id not in _PROVERS:
+        load()
     if claim_id not in _PROVERS:
         return None
     establishes, prover = _PROVERS[claim_id]

@@ -14,7 +14,7 @@ from lngeom.symbolic.layers import EPSILON, METHODS, Layer, Method
 from lngeom.symbolic.notation import plain
 from lngeom.symbolic.proof import Assumption, Counterexample, Proof, ProofError, Step, equality, fact
 from lngeom.symbolic.search import ANOTHER_SCALE, changes_somewhere, compared, copies, counterexample, draw
-from lngeom.symbolic.sums import vanishes
+from lngeom.symbolic.sums import normal_form, vanishes
 from lngeom.transformations import EXTENDED
 from lngeom.transformations.actions import Column
 
@@ -124,6 +124,8 @@ def _check_units(method: Method, units: int | None, eps: Expr) -> None:
 def _proof(name: str, method: Method, column: Column, eps: Expr) -> Proof | None:
     """The general proof, with ε > 0 arbitrary if it goes through with it, else with ε = 0 if the method has that."""
     for symbol in (EPSILON, sp.S.Zero) if eps == 0 else (EPSILON,):
+        if symbol is EPSILON and changes_somewhere(method, column, sp.S.One):
+            continue
         factor = _common_factor(method, column, symbol)
         if factor is not None:
             steps = (*general_steps(method, column, factor, symbol), expansion(method, column))
@@ -134,11 +136,13 @@ def _proof(name: str, method: Method, column: Column, eps: Expr) -> Proof | None
 
 def _common_factor(method: Method, column: Column, eps: Expr) -> Expr | None:
     r"""The c with numerator' = c · numerator and square' = c² · square, if there is one."""
-    before, after = Layer(), moved(column, Layer())
+    old, new = (
+        tuple(map(normal_form, method.fraction(layer, method.sample, method.unit, eps)))
+        for layer in (Layer(), moved(column, Layer()))
+    )
     scale = common_factor(column, method.sample, method.unit)
     for factor in dict.fromkeys((sp.S.One, scale, scale**2)):
-        change = method.numerator(after, eps=eps) - factor * method.numerator(before, eps=eps)
-        if vanishes(change) and vanishes(method.square(after, eps=eps) - factor**2 * method.square(before, eps=eps)):
+        if vanishes(new[0] - factor * old[0]) and vanishes(new[1] - factor**2 * old[1]):
             return factor
     return None
 
