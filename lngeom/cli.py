@@ -93,8 +93,9 @@ def _run(
 ):
     """Checks claims on data with a progress bar; returns the data set and the outcomes.
 
-    Proofs run in separate processes, those of `prover` or new ones, in parallel with the numbers. `steps` is whether a document is to show theirs.
-    `each` is told each outcome as it comes; where it prints to a terminal, there is no progress bar.
+    Proofs run in separate processes, those of `prover` or new ones, in parallel with the numbers. `steps` is whether a
+    document is to show theirs. `each` is told each outcome as it comes; where it prints to a terminal, there is no
+    progress bar.
     """
     import jax
     import jax.numpy as jnp

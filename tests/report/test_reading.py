@@ -31,12 +31,18 @@ PROVED = (
 CELLS = tuple(f"table1.{method}.{column}" for method, row in TABLE1.items() for column in row)
 WIDTHS = (360, 768, 1440)
 PAGE_WIDTH = 688  # of A4 between margins of 14 mm, in pixels
-WIDER = """limit => [...document.querySelectorAll('body *')].filter(e => !e.closest('.skip, svg, .explore')
+WIDER = """limit => [...document.querySelectorAll('body *')]
+    .filter(e => !e.closest('.skip, svg, .explore, [tabindex="0"]')
     && !(e.closest('.scroll:has(.grid)') && !matchMedia('print').matches)
     && (e.getBoundingClientRect().right > limit + 1
         || (e.matches('.scroll') && e.getClientRects().length && e.scrollWidth > e.clientWidth + 1)))
     .map(e => [e.closest('.claim')?.id, e.dataset.label, e.scrollWidth, e.outerHTML.slice(0, 80)])"""
-"""What ends beyond the limit, or is wider than its place; Table 1 may be scrolled, and says so."""
+"""What ends beyond the limit, or is wider than its place and cannot be scrolled there by keyboard."""
+SCROLLED = """() => [...document.querySelectorAll('.scroll[tabindex="0"]:not(:has(.grid))')]
+    .map(e => [e.closest('.claim')?.id, e.dataset.label])"""
+SMALL = """() => [...document.querySelectorAll('.scroll > *')].filter(e => parseFloat(e.style.fontSize || 1) < 0.7)
+    .map(e => [e.closest('.claim')?.id, e.style.fontSize])"""
+"""Formulas and matrices that can be scrolled, and those that are too small to be read."""
 
 
 def outcomes():
@@ -219,6 +225,11 @@ def test_nothing_is_wider_than_its_place_with_everything_open(opened, width):
     open_all(window)
     assert window.evaluate("document.documentElement.scrollWidth") <= width
     assert window.evaluate(WIDER, width) == []
+    assert window.evaluate(SMALL) == []
+    assert len(window.evaluate(SCROLLED)) <= (2 if width == 360 else 0)
+    window.evaluate("fit(places, .2)")
+    assert bool(window.evaluate(SMALL)) == (width == 360)
+    window.evaluate("fit(places, SMALLEST)")
     window.eval_on_selector_all(".formula, .formula math", "f => f.forEach(x => x.style.whiteSpace = 'nowrap')")
     window.eval_on_selector_all(".formula wbr", "w => w.forEach(x => x.remove())")
     assert window.evaluate(WIDER, width)
