@@ -25,6 +25,7 @@ PROVED = (
     "equation.20",
     "equation.13_14.bn",
     "nullspace.completeness",
+    "nullspace.ln",
 )
 """Claims with the widest formulas, conditions and counterexamples."""
 
@@ -216,6 +217,33 @@ def test_counterexamples_are_matrices_with_the_entries_that_differ_marked(opened
 def test_the_notation_is_explained_once(text):
     assert text.count("<strong>Notation.</strong>") == 1
     assert "a<sub>ni</sub> = (W x<sub>n</sub>)<sub>i</sub>" in text
+
+
+def kind(claim):
+    """What decides how a claim is shown: its verdict, what it rests on, and the parts of its evidence."""
+    parts = {step["part"] for evidence in claim["evidence"] for step in evidence["steps"]}
+    return claim["verdict"], claim["strength"], frozenset(parts), "erratum" in claim, "context" in claim
+
+
+def test_claims_of_each_kind_are_accessible(opened, document):
+    """All rules of axe on a page with one open claim of each kind; the whole report differs in the number of claims."""
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="needs the `browser` extra").Axe()
+    window, _ = opened
+    chosen = {kind(claim): claim["id"] for claim in document["claims"]}
+    assert {verdict for verdict, *_ in chosen} == {"holds", "conditional", "refuted"}
+    assert {"given", "instance", "change", "step"} <= set().union(*(parts for _, _, parts, *_ in chosen))
+    assert len(chosen) >= 8
+    for id in chosen.values():
+        window.evaluate(
+            "id => { for (let e = document.getElementById(id); e; e = e.parentElement) e.open = true; "
+            "document.getElementById(id).querySelectorAll('details').forEach(d => d.open = true); }",
+            id,
+        )
+    found = axe.run(window)
+    assert found.violations_count == 0, found.generate_report()
+    window.eval_on_selector("details.claim[open] dt", "e => e.style.color = 'var(--card)'")
+    contrast = axe.run(window, context="details.claim[open]", options={"runOnly": ["color-contrast"]})
+    assert [v["id"] for v in contrast.response["violations"]] == ["color-contrast"]
 
 
 @pytest.mark.parametrize("width", WIDTHS)
