@@ -6,6 +6,7 @@ may not reach the next instruction for a minute. A second thread therefore also 
 thread ends the process.
 """
 
+import importlib
 import os
 import select
 import signal
@@ -170,6 +171,10 @@ def _follow_parent() -> None:
     threading.Thread(target=wait, daemon=True).start()
 
 
+def _import(module: str) -> None:
+    importlib.import_module(module)
+
+
 class Workers(ProcessPoolExecutor):
     """A pool of new processes, which end with this process for any reason.
 
@@ -178,6 +183,7 @@ class Workers(ProcessPoolExecutor):
     """
 
     def __init__(self, count: int):
+        self._count = count
         # The resource tracker removes semaphores of a killed process. Its warning does not help a user.
         filters = os.environ.get("PYTHONWARNINGS")
         quiet = "ignore::UserWarning:multiprocessing.resource_tracker"
@@ -189,6 +195,15 @@ class Workers(ProcessPoolExecutor):
                 del os.environ["PYTHONWARNINGS"]
             else:
                 os.environ["PYTHONWARNINGS"] = filters
+
+    def prepare(self, module: str) -> None:
+        """Starts all processes, which import a module while this process does other work.
+
+        Args:
+            module: its name.
+        """
+        for _ in range(self._count):
+            self.submit(_import, module)
 
     def submit(self, fn: Callable, /, *args: Any, **kwargs: Any) -> Future:
         """As the base class; a process that it starts does not receive Ctrl-C."""

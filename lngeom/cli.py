@@ -6,7 +6,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -89,13 +89,14 @@ def _run(
     proofs: bool = True,
     steps: bool = True,
     each: Callable[[Any], None] | None = None,
+    prover: Workers | None = None,
     papers: Mapping[str, str] | None = None,
 ):
     """Checks claims on data with a progress bar; returns the data set and the outcomes.
 
-    Proofs run in separate processes, in parallel with the numbers. `steps` is whether a document is to show theirs.
-    `each` is told each outcome as it comes; where it prints to a terminal, there is no progress bar. `papers` names for
-    the id of a paper what it is found by, where that is not its id.
+    Proofs run in separate processes, those of `prover` or new ones, in parallel with the numbers. `steps` is whether a
+    document is to show theirs. `each` is told each outcome as it comes; where it prints to a terminal, there is no
+    progress bar. `papers` names for the id of a paper what it is found by, where that is not its id.
     """
     import jax
     import jax.numpy as jnp
@@ -114,7 +115,7 @@ def _run(
     columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
     # NumPy's matrices are small here; its own threads would only contend with JAX's.
     with (
-        Workers(2) as prover,
+        nullcontext(prover) if prover else Workers(2) as prover,
         jax.enable_x64(True),
         threadpool_limits(1, user_api="blas"),
         Progress(
@@ -328,28 +329,35 @@ def table(
     ] = False,
 ) -> None:
     """Print Table 1 with the verdict of each cell, or the extended table; exit codes as for verify."""
-    from lngeom.claims import registry
+    if extended:
+        with Workers(2) as prover:
+            prover.prepare("lngeom.claims.extended")
+            dataset, outcomes = _run_extended(data, seed, prover)
+    else:
+        dataset, outcomes = _run_table1(data, seed)
     from lngeom.report import terminal
 
-    _compile_sparingly()
-    if extended:
-        dataset, outcomes = _run_extended(data, seed)
-        part = terminal.exceptions(outcomes)
-    else:
-        cells = [c for c in registry.all_claims("invariance") if c.source == "Table 1"]
-        dataset, outcomes = _run(cells, data, seed, steps=False)
-        part = terminal.table1(outcomes)
+    part = terminal.exceptions(outcomes) if extended else terminal.table1(outcomes)
     for shown in (part, terminal.remarks(outcomes), terminal.clashes(outcomes)):
         if shown:
             Console().print(shown)
     _conclude(outcomes, dataset)
 
 
-def _run_extended(data: str, seed: int):
+def _run_table1(data: str, seed: int):
+    from lngeom.claims import registry
+
+    _compile_sparingly()
+    cells = [c for c in registry.all_claims("invariance") if c.source == "Table 1"]
+    return _run(cells, data, seed, steps=False)
+
+
+def _run_extended(data: str, seed: int, prover: Workers):
     """Checks the claims of the extended table, and prints each row as soon as its cells are known."""
     from lngeom.claims import registry
     from lngeom.report import terminal
 
+    _compile_sparingly()
     claims = {c.id: c for c in registry.all_claims("extended") if c.source == "Table 1, extended"}
     rows = [(grid, method) for grid in terminal.grids(_width()) for method in grid.recorded]
     ordered = [claims.pop(id) for grid, method in rows for id in grid.claims(method)] + list(claims.values())
@@ -365,7 +373,7 @@ def _run_extended(data: str, seed: int):
             if rows and rows[0][0] is not grid:
                 console.print(rows[0][0].head(), soft_wrap=True)
 
-    return _run(ordered, data, seed, steps=False, each=each)
+    return _run(ordered, data, seed, steps=False, each=each, prover=prover)
 
 
 @app.command()

@@ -2,6 +2,7 @@
 
 import csv
 import hashlib
+import importlib.util
 import struct
 import zipfile
 import zlib
@@ -72,13 +73,22 @@ def load(source: str = BUNDLED, seed: int = 0) -> Dataset:
         DataError: if the file cannot be read as a numeric matrix with at least 3 rows and 2 columns, all finite.
     """
     if source == BUNDLED:
-        from sklearn.datasets import load_digits
-
-        name, raw = BUNDLED, np.asarray(load_digits(return_X_y=True)[0])
+        name, raw = BUNDLED, _digits()
     else:
         name, raw = Path(source).name, read(Path(source))
     matrix = _checked(raw, name)
     return _prepared(name, matrix, np.random.default_rng(seed))
+
+
+def _digits() -> np.ndarray:
+    """The images of scikit-learn's digits: from the file in its package, since importing it takes a second."""
+    package = importlib.util.find_spec("sklearn")
+    path = package and package.origin and Path(package.origin).parent / "datasets" / "data" / "digits.csv.gz"
+    if path and path.is_file():
+        return np.loadtxt(path, delimiter=",")[:, :-1]
+    from sklearn.datasets import load_digits
+
+    return np.asarray(load_digits(return_X_y=True)[0])
 
 
 def read(path: Path) -> np.ndarray:

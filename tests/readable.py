@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from lngeom.symbolic import Counterexample, Proof
 
 WIDTH = 80
+ALOUD = 15
+"""Lines at most of a proof that is read aloud."""
 WORDS = {
     *("arctan", "dim", "exp", "ker", "log", "max", "mean", "min", "rank", "sign", "tan", "tanh", "vec"),
     *("diag", "Cov", "RMS", "norm", "groups", "correlated", "independent"),
@@ -17,6 +19,11 @@ WORDS = {
 """Words of three letters or more that a formula may have."""
 BROKEN = " " * 10
 """How a line begins that continues one side of an equation."""
+
+
+def too_long(evidence: Proof | Counterexample) -> list[str]:
+    """The lines of its text at 80 columns that are too many."""
+    return evidence.to_text(WIDTH).splitlines()[ALOUD:]
 
 
 def formulas(evidence: Proof | Counterexample | None) -> Iterator[list[str]]:

@@ -1,8 +1,18 @@
 import numpy as np
 import pytest
+from lngeom import data
 from lngeom.data import DataError, load
 
 RNG = np.random.default_rng(0)
+
+
+def test_digits_are_those_of_scikit_learn_with_and_without_its_file(monkeypatch):
+    from sklearn.datasets import load_digits
+
+    images = load_digits(return_X_y=True)[0]
+    assert np.array_equal(data._digits(), images)
+    monkeypatch.setattr(data.importlib.util, "find_spec", lambda name: None)
+    assert np.array_equal(data._digits(), images)
 
 
 def test_digits_are_deficient_and_said_to_be():

@@ -129,7 +129,8 @@ def _metric(shown: Sequence[tuple[Any, Panel]], curves: Mapping[str, Any]) -> No
             axis.plot(values["steps"], place(values["median"]), label=label, **styles[name])
             low, high = place(values["lowest"]), place(values["highest"])
             axis.fill_between(values["steps"], low, high, color=styles[name]["color"], alpha=0.15, linewidth=0)
-        axis.set(title=panel.title, xlabel="training steps", ylabel=panel.label)
+        title = "" if panel.title.casefold() == panel.label.casefold() else panel.title
+        axis.set(title=title, xlabel="training steps", ylabel=panel.label)
         if panel.limits:
             axis.set_ylim(*panel.limits)
     if not shown[0][1].log:

@@ -3,7 +3,6 @@
 The network is that of Graves (arXiv 1308.0850), Section 5.2; a sequence is made of points (dx, dy, pen lifted after).
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -12,13 +11,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 from lngeom.claims.comparison import TrainingStatement
 
 from analysis.experiments.datasets import Lines
 from analysis.experiments.experiment import Experiment, Panel, Settings
 from analysis.experiments.loaders import assemble
-from analysis.experiments.loop import Run, gradient_task
+from analysis.experiments.loop import gradient_task
 from analysis.experiments.networks import Dense, cell, rows
 
 
@@ -102,7 +101,7 @@ class Writer(eqx.Module):
         return WindowState(cells, zeros, jnp.zeros((batch, self.characters), jnp.float32))
 
     def step(self, state: WindowState, x: Float[Array, "B 3"], text: Float[Array, "B U C"]):
-        """The next state, the parameters of the next point, and how much the window lies on each character."""
+        """The next state, and the parameters of the next point."""
         first, second, third = self.cells
         one = first(state.cells[0], jnp.concatenate([x, state.window], -1))
         alpha, beta, move = jnp.split(self.attend(one.hidden), 3, -1)
@@ -113,7 +112,7 @@ class Writer(eqx.Module):
         two = second(state.cells[1], jnp.concatenate([x, one.hidden, window], -1))
         three = third(state.cells[2], jnp.concatenate([x, two.hidden, window], -1))
         hidden = jnp.concatenate([one.hidden, two.hidden, three.hidden], -1)
-        return WindowState((one, two, three), kappa, window), self.output(hidden), phi
+        return WindowState((one, two, three), kappa, window), self.output(hidden)
 
     def one_hot(self, lines: Lines) -> Float[Array, "B U C"]:
         """Characters as one-hot vectors, zero beyond the text."""
@@ -128,7 +127,7 @@ class Writer(eqx.Module):
 
         def body(state, item):
             x, target = item
-            state, parameters, _ = self.step(state, x, text)
+            state, parameters = self.step(state, x, text)
             return state, -log_density(parameters, target)
 
         _, losses = jax.lax.scan(body, self.start(points.shape[1]), (before, points))
@@ -182,64 +181,6 @@ def task(settings: HandwritingSettings, arm: Arm, data: Lines):
     return gradient_task(lambda key: (network(settings, arm, key), None), loss, optimizer, evaluate)
 
 
-def sample(
-    model: Writer, text: Int[Array, " U"], *, key: jax.Array, longest: int, bias: float = 1.0
-) -> Float[np.ndarray, "T 3"]:
-    """Writes a text.
-
-    Args:
-        model: a trained network.
-        text: characters as numbers.
-        key: for the points.
-        longest: points at most; writing ends once the window has passed the text.
-        bias: of Graves' Eqs. 61–62: 0 samples the model as it is, more writes more neatly.
-
-    Returns:
-        Points (dx, dy, lifted).
-    """
-    line = Lines(jnp.zeros((1, 1, 3)), jnp.ones(1, jnp.int32), text[None], jnp.array([len(text)]))  # pyright: ignore
-    hot = model.one_hot(line)
-
-    def body(carry, k):
-        state, x, ended = carry
-        state, parameters, _ = model.step(state, x, hot)
-        weights, means, logs, rho, lift = split_parameters(parameters)
-        keys = jax.random.split(k, 3)
-        j = jax.random.categorical(keys[0], weights[0] * (1 + bias))
-        e = jax.random.normal(keys[1], (2,), jnp.float32)
-        across = jnp.stack([e[0], rho[0, j] * e[0] + jnp.sqrt(1 - rho[0, j] ** 2) * e[1]])
-        position = means[0, j] + jnp.exp(logs[0, j] - bias) * across
-        lifted = jax.random.bernoulli(keys[2], jax.nn.sigmoid(lift[0] * (1 + bias)))
-        x = jnp.concatenate([position, lifted[None].astype(jnp.float32)])[None]
-        passed = jnp.mean(state.kappa) > len(text) - 0.5
-        return (state, x, ended | (passed & lifted)), (x[0], ended)
-
-    start = (model.start(1), jnp.zeros((1, 3), jnp.float32), jnp.zeros((), bool))
-    _, (points, ended) = jax.jit(lambda keys: jax.lax.scan(body, start, keys))(jax.random.split(key, longest))
-    return np.asarray(points)[~np.asarray(ended)]
-
-
-def strokes(points: Float[np.ndarray, "T 3"]) -> list[Float[np.ndarray, "K 2"]]:
-    """Points as paths of the pen, one for each time it is down."""
-    path = np.cumsum(points[:, :2], 0)
-    ends = np.flatnonzero(points[:, 2] > 0.5) + 1
-    return [s for s in np.split(path, ends) if len(s) > 1]
-
-
-def finish(settings: HandwritingSettings, data: Lines, runs: Mapping[str, Run]) -> dict[str, Any]:
-    """The same text written by hand and by each arm, from the first seed."""
-    text = jnp.asarray(data.test.texts[0])
-    longest = 2 * data.points.shape[1]
-    written = {"data": data.test.points[0, : data.test.lengths[0]]}
-    for name, run in runs.items():
-        model = jax.tree.map(lambda v: v[0], run.state.model)
-        written[name] = sample(model, text, key=jax.random.key(0), longest=longest)
-    return {
-        "text": text.tolist(),
-        "strokes": {name: [s.round(3).tolist() for s in strokes(np.asarray(p))] for name, p in written.items()},
-    }
-
-
 def made_up(settings: HandwritingSettings) -> Lines:
     """Noise of the shape of the full size."""
     rng = np.random.default_rng(0)
@@ -279,7 +220,6 @@ EXPERIMENT = Experiment(
     load=assemble.handwriting,
     statements=STATEMENTS,
     panels=(Panel("test NLL", "Handwriting", "test NLL of a line, nats"),),
-    finish=finish,
     synthetic=made_up,
     note="Lines of ten made-up letters, about 100 points, batches of 8.",
 )

@@ -16,8 +16,8 @@ from lngeom.claims.registry import Claim, register
 from lngeom.invariance_table import EQUIVARIANCE, EXTENDED, Cell
 from lngeom.normalizers import METHODS, AbstractNormalizer, LayerNorm, QueryKeyLayerNorm, QueryKeyNorm
 from lngeom.normalizers.methods import GROUPS, Method
-from lngeom.symbolic.proof import Counterexample, Proof, ProofError
-from lngeom.symbolic.table import prove
+from lngeom.symbolic.proof import Counterexample, Proof
+from lngeom.symbolic.table import prove_recorded
 from lngeom.transformations.actions import Column, Transformation
 from lngeom.transformations.columns import extended
 from lngeom.transformations.matrices import BASIS_CHANGES, EQUIVARIANCES, MatrixGroup
@@ -176,32 +176,10 @@ def matrix_check(method: Method, group: MatrixGroup, recorded: Cell) -> Callable
     return check
 
 
-def settled(evidence: Proof | Counterexample) -> Cell:
-    """What a proof or a counterexample says of a cell."""
-    if isinstance(evidence, Proof):
-        return Cell.INVARIANT
-    return Cell.SIGN if evidence.correction else Cell.CHANGED
-
-
-def cell(method: str, column: str, recorded: Cell) -> Proof | Counterexample:
-    """The proof or exact counterexample of a cell.
-
-    Args:
-        method: name of the row.
-        column: name of the column.
-        recorded: what the cell should say.
-
-    Returns:
-        The evidence.
-
-    Raises:
-        ProofError: if algebra settles the cell otherwise.
-    """
-    ones = jnp.ones((4, 4))
-    evidence = prove(METHODS[method].make(ones, ones), column)
-    if settled(evidence) is not recorded:
-        raise ProofError(f"{method}, {column}: recorded as {recorded.value!r}, but it is {settled(evidence).value!r}")
-    return evidence
+def cell(method: Method, column: Column, recorded: Cell) -> Proof | Counterexample:
+    """The proof or exact counterexample of one cell."""
+    ones = np.ones((4, 4), np.float32)
+    return prove_recorded(method.make(ones, ones), column, recorded)
 
 
 def _register_table() -> None:
@@ -222,7 +200,7 @@ def _register_table() -> None:
                     check=cell_check(method, column, recorded),
                 )
             )
-            proves(id)(functools.partial(cell, name, column.name, recorded))
+            proves(id)(functools.partial(cell, method, column, recorded))
 
 
 def _register_matrices() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -15,14 +16,16 @@ if TYPE_CHECKING:
 
     Prover = Callable[[], Proof | Counterexample]
 
+LEMMA = "lemma."
+"""How names of lemmas begin, which are no claims."""
 _PROVERS: dict[str, tuple[Establishes, Prover]] = {}
 
 
 def proves(claim_id: str, establishes: Establishes = "holds") -> Callable[[Prover], Prover]:
-    """Decorator which registers a function that makes the proof, or the exact refutation, of a claim.
+    """Decorator which registers a function that makes the proof, or the exact refutation, of a claim or a lemma.
 
     Args:
-        claim_id: permanent id of the claim.
+        claim_id: permanent id of the claim; of a lemma, which proofs cite, a name that begins with `lemma.`.
         establishes: what the proof says about it.
 
     Returns:
@@ -56,7 +59,8 @@ def proof_of(claim_id: str) -> Proof | Counterexample | None:
     """
     from lngeom.symbolic.proof import Counterexample, ProofError, establishing
 
-    load()
+    if claim_id not in _PROVERS:
+        load()
     if claim_id not in _PROVERS:
         return None
     establishes, prover = _PROVERS[claim_id]
@@ -69,7 +73,7 @@ def proof_of(claim_id: str) -> Proof | Counterexample | None:
 
 
 def provable() -> tuple[str, ...]:
-    """Ids of the claims that have a proof or an exact refutation, in order of registration."""
+    """Ids of the lemmas, and of the claims that have a proof or an exact refutation, in order of registration."""
     load()
     return tuple(_PROVERS)
 
@@ -83,8 +87,8 @@ def proof_evidence(id: str, *, steps: bool = True, paper: str = "") -> tuple[Evi
         paper: what the claim's paper is found by, where that is not lngeom's own (`lngeom.claims.papers.find`).
 
     Returns:
-        Evidence: a proof, one counterexample for each condition that it drops, and a correction where the claim is
-        refuted. A proof that fails to check is evidence that did not pass. Empty where there is no proof.
+        Evidence: a proof, its lemmas, one counterexample for each condition that it drops, and a correction where the
+        claim is refuted. A proof that fails to check is evidence that did not pass. Empty where there is no proof.
     """
     from lngeom.symbolic.proof import Proof, ProofError
 
@@ -97,12 +101,21 @@ def proof_evidence(id: str, *, steps: bool = True, paper: str = "") -> tuple[Evi
     if found is None:
         return ()
     if isinstance(found, Proof):
-        return (_proof(found, Role.SUPPORTS, steps), *_dropped(found))
+        return (_proof(found, Role.SUPPORTS, steps), *_lemmas(found, steps), *_dropped(found))
     role = Role.REFUTES if found.establishes == "refuted" else Role.SUPPORTS
     evidence = [_counterexample(found, "exact counterexample", role)]
     if found.correction:
         evidence.append(_proof(found.correction, Role.CORRECTS if role is Role.REFUTES else Role.SUPPORTS, steps))
     return tuple(evidence)
+
+
+def _lemmas(proof, written: bool) -> list[Evidence]:
+    """Those of the lemmas that are no claims, which are shown by themselves."""
+    lemmas = [lemma for lemma in proof.lemmas if lemma.name.startswith(LEMMA)]
+    return [
+        replace(_proof(one, Role.SUPPORTS, written), description=f"{one.name}, {_count(one.steps, 'step')}")
+        for one in lemmas
+    ]
 
 
 def _proof(proof, role: Role, written: bool) -> Evidence:

@@ -8,7 +8,7 @@ from typing import Any
 import jinja2
 
 from lngeom.claims.erratum import Consequence
-from lngeom.report import findings, marks
+from lngeom.report import errata, marks
 from lngeom.report.mathml import prose
 
 SCHEMA = "lngeom.papers/1"
@@ -44,7 +44,7 @@ def _errors(documents: Mapping[str, Mapping[str, Any]], rank: Consequence) -> li
         {"paper": id, "claim": claim["id"], "verdict": claim["verdict"], "source": claim["source"]}
         | {"title": claim["erratum"]["title"]}
         for id, report in documents.items()
-        for claim in findings.errors(report["claims"]).get(rank.value, [])
+        for claim in errata.errors(report["claims"]).get(rank.value, [])
     ]
 
 

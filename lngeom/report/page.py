@@ -7,7 +7,7 @@ from typing import Any
 
 import jinja2
 
-from lngeom.report import explorer, findings, marks
+from lngeom.report import errata, explorer, marks
 from lngeom.report.mathml import lines, mathml, prose
 from lngeom.symbolic.notation import from_latex, legend
 
@@ -54,10 +54,10 @@ def page(document: Mapping[str, Any]) -> str:
         "strengths": STRENGTHS,
         "software": SOFTWARE,
         "legend": legend(),
-        "headline": findings.headline,
-        "errors": findings.errors,
-        "origins": findings.origins,
-        "printed": findings.printed,
+        "headline": errata.headline,
+        "errors": errata.errors,
+        "origins": errata.origins,
+        "printed": errata.printed,
         "residual_bar": marks.residual_bar,
         "residual_strip": marks.residual_strip,
         "heat_map": marks.heat_map,

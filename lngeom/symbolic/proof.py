@@ -21,6 +21,8 @@ Names = Mapping[str, Expr | Callable[..., Expr]]
 """What names stand for: a part of a formula, or a family of parts by its indices."""
 LINE = 74
 """Columns of a formula in a terminal of 80, where it is indented by 6."""
+APART = ",  "
+"""What stands between formulas on one line; a line may be broken after it."""
 
 
 class ProofError(ValueError):
@@ -118,12 +120,14 @@ class Step:
         formula: the claim as a formula.
         verify: recomputes whether it is true.
         sizes: the sizes for which it was checked, where these are not all that the statement speaks of.
+        lemma: the proof that it cites.
     """
 
     text: str
     formula: Written | Equation
     verify: Callable[[], bool] = field(repr=False, compare=False)
     sizes: str = ""
+    lemma: "Proof | None" = None
 
     @property
     def latex(self) -> str:
@@ -230,6 +234,51 @@ def jointly(text: str, steps: Sequence[Step]) -> Step:
     return Step(text, formula, lambda: all(s.plain == first.plain and s.verify() is True for s in steps))
 
 
+def together(text: str, *steps: Step) -> Step:
+    """Steps with the same reason as one, their formulas side by side.
+
+    Args:
+        text: the claim in words.
+        *steps: at least one.
+
+    Returns:
+        The step, which is true where all of them are.
+    """
+    checked = r",\quad ".join(step.checked or step.latex for step in steps)
+    formula = Written(r",\quad ".join(s.latex for s in steps), APART.join(s.plain for s in steps), checked)
+    return Step(text, formula, lambda: all(step.verify() is True for step in steps))
+
+
+def confirmed(step: Step, *others: Step) -> Step:
+    """A step that others, which follow another route, confirm: they are kept beside it, with what was checked.
+
+    Args:
+        step: the step.
+        *others: the others.
+
+    Returns:
+        The step, which is true where all of them are.
+    """
+    beside = (rf"\text{{{other.text}: }}{other.latex}" for other in others)
+    formula = Written(step.latex, step.plain, r",\quad ".join((step.checked or step.latex, *beside)))
+    return Step(step.text, formula, lambda: all(one.verify() is True for one in (step, *others)), step.sizes)
+
+
+def cited(text: str, lemma: "Proof") -> Step:
+    """The step that a lemma is true, which is a proof of its own.
+
+    Args:
+        text: what it says here, in words.
+        lemma: the proof.
+
+    Returns:
+        The step, which is true where the proof, checked when it was made, needs no condition that it drops.
+    """
+    return Step(
+        f"{text} ({lemma.name})", Written(lemma.statement), lambda: lemma.establishes == "holds", lemma.sizes, lemma
+    )
+
+
 def expanded(text: str, latex: str, *differences: Expr) -> Step:
     """The step that expressions without sums are zero, by differentiation, cancellation and expansion."""
     return fact(text, latex, lambda: all(sp.expand(sp.cancel(sp.expand(x.doit()))) == 0 for x in differences))
@@ -276,14 +325,19 @@ class Proof:
     def __post_init__(self):
         if not self.steps:
             raise ProofError(f"a proof needs at least one step; {self.name} has none")
-        self.check()
+        self._check_steps()
 
     def check(self) -> None:
-        """Checks every step, and every counterexample to a dropped assumption, again.
+        """Checks every step, every lemma, and every counterexample to a dropped assumption, again.
 
         Raises:
             ProofError: if one of them fails.
         """
+        for lemma in self.lemmas:
+            lemma.check()
+        self._check_steps()
+
+    def _check_steps(self) -> None:
         for step in self.steps:
             step.check()
         for assumption in self.assumptions:
@@ -294,6 +348,11 @@ class Proof:
     def sizes(self) -> str:
         """The sizes for which it is a proof; empty where it is one for all."""
         return "; ".join(step.sizes for step in self.steps if step.sizes)
+
+    @property
+    def lemmas(self) -> tuple["Proof", ...]:
+        """The proofs that it cites."""
+        return tuple(step.lemma for step in self.steps if step.lemma)
 
     def to_latex(self) -> str:
         """The proof as LaTeX: statement, assumptions, then steps."""
@@ -458,7 +517,7 @@ class Counterexample:
         """The instance, what is compared, and both sides."""
         near = str(sp.N(self.difference, 6)).replace("-", "−")
         sides = f"left = {notation.plain(self.left)}, right = {notation.plain(self.right)}"
-        gap = f"left − right = {notation.plain(self.difference)} ≈ {near}, certified not to be 0"
+        gap = f"left − right = {notation.plain(self.difference)} ≈ {near}, certified not 0"
         both = f"  {sides}, {gap}"
         lines = [
             f"At {_instance(self.instance)}:",
@@ -616,9 +675,17 @@ def _instance(instance: Mapping[str, Any]) -> str:
 
 
 def _formula(line: str, width: int) -> list[str]:
-    """A formula on one line where it fits, else broken before its signs of equality."""
+    """A formula on one line where it fits, else several on lines of their own, or broken before signs of equality."""
     if len(line) + 6 <= width:
         return [f"      {line}"]
+    if APART in line:
+        rows: list[str] = []
+        for part in line.split(APART):
+            if rows and len(rows[-1]) + len(APART) + len(part) <= width:
+                rows[-1] += APART + part
+            else:
+                rows += _formula(part, width)
+        return [f"{row}," for row in rows[:-1]] + rows[-1:]
     first, *rest = re.split(r" (?=[=≠<>≤≥⇒] )", line)
     parts = [f"      {first}", *(f"        {part}" for part in rest)]
     return [row for part in parts for row in _wrapped(part, width, "          ")]

@@ -47,7 +47,7 @@ def matrix_scaling(method: Method) -> tuple[Step, ...]:
     short = {"J": J}
     return (
         equality("W → cW keeps outputs", method(scaled_layer()), output, "n'_{ni}", {output.name: method(LAYER)}),
-        equality("J = dn by W is divided by c", at_scaled, J / WEIGHT_FACTOR, r"J(cW)", short),
+        equality("J = dn is divided by c", at_scaled, J / WEIGHT_FACTOR, r"J(cW)", short),
         equality("so blocks ww are divided by c²", at_scaled**2, J**2 / WEIGHT_FACTOR**2, r"J(cW)^2", short),
         equality(
             "and wb, wg by c",

@@ -7,13 +7,14 @@ from typing import Any
 import sympy as sp
 from sympy import Expr, sqrt
 
+from lngeom.invariance_table import Cell
 from lngeom.normalizers import AbstractNormalizer
 from lngeom.symbolic.actions import DELTA, common_factor, concretely, moved, summed
 from lngeom.symbolic.layers import EPSILON, METHODS, Layer, Method
 from lngeom.symbolic.notation import plain
 from lngeom.symbolic.proof import Assumption, Counterexample, Proof, ProofError, Step, equality, fact
 from lngeom.symbolic.search import ANOTHER_SCALE, changes_somewhere, compared, copies, counterexample, draw
-from lngeom.symbolic.sums import vanishes
+from lngeom.symbolic.sums import normal_form, vanishes
 from lngeom.transformations import EXTENDED
 from lngeom.transformations.actions import Column
 
@@ -52,6 +53,34 @@ def prove(
     if proof is not None:
         return proof
     return counterexample(name, method, column, eps=eps, units=units, correction=_sign_correction(method, column))
+
+
+def settled(evidence: Proof | Counterexample) -> Cell:
+    """What a proof or a counterexample says of a cell."""
+    if isinstance(evidence, Proof):
+        return Cell.INVARIANT
+    return Cell.SIGN if evidence.correction else Cell.CHANGED
+
+
+def prove_recorded(normalizer: AbstractNormalizer, transformation: Column, recorded: Cell) -> Proof | Counterexample:
+    """The proof or exact counterexample of a cell, which says what is recorded of it.
+
+    Args:
+        normalizer: a normalizer.
+        transformation: a column of the table.
+        recorded: what the cell should say.
+
+    Returns:
+        The evidence.
+
+    Raises:
+        ProofError: if algebra settles the cell otherwise.
+    """
+    evidence = prove(normalizer, transformation)
+    if settled(evidence) is not recorded:
+        cell = f"{type(normalizer).__name__}, {transformation.name}"
+        raise ProofError(f"{cell}: recorded as {recorded.value!r}, but algebra says {settled(evidence).value!r}")
+    return evidence
 
 
 def _method_of(normalizer: Any) -> tuple[Method, Expr]:
@@ -95,6 +124,8 @@ def _check_units(method: Method, units: int | None, eps: Expr) -> None:
 def _proof(name: str, method: Method, column: Column, eps: Expr) -> Proof | None:
     """The general proof, with ε > 0 arbitrary if it goes through with it, else with ε = 0 if the method has that."""
     for symbol in (EPSILON, sp.S.Zero) if eps == 0 else (EPSILON,):
+        if symbol is EPSILON and changes_somewhere(method, column, sp.S.One):
+            continue
         factor = _common_factor(method, column, symbol)
         if factor is not None:
             steps = (*general_steps(method, column, factor, symbol), expansion(method, column))
@@ -105,11 +136,13 @@ def _proof(name: str, method: Method, column: Column, eps: Expr) -> Proof | None
 
 def _common_factor(method: Method, column: Column, eps: Expr) -> Expr | None:
     r"""The c with numerator' = c · numerator and square' = c² · square, if there is one."""
-    before, after = Layer(), moved(column, Layer())
+    old, new = (
+        tuple(map(normal_form, method.fraction(layer, method.sample, method.unit, eps)))
+        for layer in (Layer(), moved(column, Layer()))
+    )
     scale = common_factor(column, method.sample, method.unit)
     for factor in dict.fromkeys((sp.S.One, scale, scale**2)):
-        change = method.numerator(after, eps=eps) - factor * method.numerator(before, eps=eps)
-        if vanishes(change) and vanishes(method.square(after, eps=eps) - factor**2 * method.square(before, eps=eps)):
+        if vanishes(new[0] - factor * old[0]) and vanishes(new[1] - factor**2 * old[1]):
             return factor
     return None
 

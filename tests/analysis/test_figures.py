@@ -6,6 +6,7 @@ import re
 import shutil
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import matplotlib.colors
 import numpy as np
@@ -13,7 +14,7 @@ import pytest
 from analysis.__main__ import main as analysis_main
 from analysis.benchmarks import bench_fisher
 from analysis.experiments import drawing, layer_audit, neuron_blocks, recurrent_stability
-from analysis.experiments.learning_rate import figures as lr
+from analysis.experiments.learning_rate import __main__ as learning_rate, figures as lr
 from lngeom import plots, studies
 from lngeom.plots import geometry, invariance, style
 from lngeom.plots.axes import ZERO
@@ -413,6 +414,42 @@ def test_the_command_line_leaves_captions_out(tmp_path, monkeypatch):
         arguments = ["figures", "--out", str(tmp_path / name), "--report", str(tmp_path), *extra]
         assert CliRunner().invoke(app, arguments).exit_code == 0
     assert heights(tmp_path / "without")["table1"] < heights(tmp_path / "with")["table1"]
+
+
+def from_stored_data(name, monkeypatch):
+    """Arguments of a script, which takes what it would compute from the figures that are stored."""
+    if name == "learning_rate":
+        monkeypatch.setattr(learning_rate, "compute", lambda part, *_: figures.arrays(document(part)))
+        return learning_rate, ["--only", "lr_doubling"], "lr_doubling"
+    if name == "bench_fisher":
+        stored = {task: lambda rounds, task=task: document("bench_fisher")[task] for task in document("bench_fisher")}
+        monkeypatch.setattr(bench_fisher, "TASKS", {task: run for task, run in stored.items() if task != "cost"})
+        return bench_fisher, [], "bench_fisher"
+    monkeypatch.setattr(layer_audit, "audit", lambda **_: SimpleNamespace(missing=()))
+    monkeypatch.setattr(layer_audit, "tables", lambda *_: [])
+    monkeypatch.setattr(
+        layer_audit, "draw", lambda found, stem, _: layer_audit.draw_data(document(stem.name), stem, {})
+    )
+    return layer_audit, [], "layer_audit"
+
+
+@pytest.mark.parametrize("name", ["learning_rate", "bench_fisher", "layer_audit"])
+def test_scripts_with_options_of_their_own_leave_captions_out(name, tmp_path, monkeypatch):
+    script, arguments, drawn = from_stored_data(name, monkeypatch)
+    for folder, extra in (("with", []), ("without", ["--no-caption"])):
+        (tmp_path / folder).mkdir()
+        out = tmp_path / folder / drawn if name == "layer_audit" else tmp_path / folder
+        monkeypatch.setattr(sys, "argv", [name, *arguments, "--out", str(out), *extra])
+        script.main()
+    assert heights(tmp_path / "without")[drawn] < heights(tmp_path / "with")[drawn]
+    first, second = ((tmp_path / folder / f"{drawn}.json").read_text() for folder in ("with", "without"))
+    assert json.loads(first)["caption"] == json.loads(second)["caption"] != ""
+
+
+def test_an_axis_that_says_the_panel_s_title_has_none_above(drawn):
+    assert [axis.get_title() for axis in drawn["convnet"][0].axes] == [""]
+    assert drawn["convnet"][0].axes[0].get_ylabel() == "test error"
+    assert "DRAW" in drawn["draw"][0].axes[0].get_title()
 
 
 def test_a_figure_that_cannot_be_drawn_again_is_one_error(tmp_path):

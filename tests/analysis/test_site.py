@@ -3,15 +3,18 @@
 import contextlib
 import doctest
 import html
-import importlib
+import importlib.util
 import io
 import re
+import shutil
+import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import pytest
 from analysis.__main__ import discover
-from analysis.site import claims, gallery
+from analysis.site import claims, gallery, tutorials
 from lngeom.claims import all_claims
 
 from tests.report import test_page
@@ -44,7 +47,18 @@ def site(tmp_path_factory):
     pytest.importorskip("mkdocstrings", reason="needs the packages of the `docs` extra")
     from analysis.site.__main__ import build
 
-    return build(tmp_path_factory.mktemp("site")).parent  # a warning raises
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(tutorials, "subprocess", SimpleNamespace(run=stand_in))
+        return build(tmp_path_factory.mktemp("site")).parent  # a warning raises
+
+
+def stand_in(command, **options):
+    """For the run of a tutorial, which takes minutes and which `test_tutorials` tests: any output and any figure."""
+    module, folder = command[-2:]
+    assert importlib.util.find_spec(module)
+    for suffix in (".json", ".svg"):
+        shutil.copy(ROOT / "figures" / f"table1{suffix}", Path(folder) / f"{module.rpartition('.')[2]}{suffix}")
+    return subprocess.CompletedProcess(command, 0, f"output of {module}\n", "")
 
 
 browser = test_page.browser
@@ -136,6 +150,28 @@ def test_every_tutorial_shows_its_code_its_output_and_a_figure(site):
         images = re.findall(r'<figure>.*?<img src="([^"]+)" alt="[^"]+"', page)
         assert images, path.stem
         assert all((site / "tutorials" / image).read_text(encoding="utf-8").count("<path") > 5 for image in images)
+
+
+def test_a_tutorial_is_run_in_a_process_of_its_own(tmp_path, monkeypatch):
+    written = tmp_path / "analysis" / "tutorials" / "small.py"
+    written.parent.mkdir(parents=True)
+    for folder in (written.parent, written.parents[1]):
+        (folder / "__init__.py").touch()
+    figure = """(f := pathlib.Path(sys.argv[1]) / "one.json").write_text('{"caption": "c"}')"""
+    source = f'"""Title.\n\nText."""\nimport pathlib, sys\n{figure}\nf.with_suffix(".svg").write_text("<svg/>")\n'
+    written.write_text(f"{source}print('seen')\n")
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    found = tutorials.run(written, tmp_path)
+    assert (found.title, found.text, found.output, found.figures) == (
+        "Title.",
+        "Text.",
+        "seen",
+        {"one": ("c", "<svg/>")},
+    )
+    for broken in (source, f"{source}print('seen'); sys.exit(1)\n", '"""Title."""\nprint("no figure")\n'):
+        written.write_text(broken)
+        with pytest.raises(RuntimeError, match=r"small\.py failed, or gave no output or no figure"):
+            tutorials.run(written, tmp_path)
 
 
 @pytest.mark.slow

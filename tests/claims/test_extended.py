@@ -69,7 +69,7 @@ def test_a_wrong_cell_turns(problem, method, column, wrong):
     right = EXTENDED[method][column]
     assert decide(list(cell_check(METHODS[method], drawn, right)(problem))) is Verdict.HOLDS
     with pytest.raises(ProofError, match=f"recorded as {wrong.value!r}"):
-        cell(method, column, wrong)
+        cell(METHODS[method], drawn, wrong)
 
 
 @pytest.mark.parametrize(("method", "group"), [("ln", 3), ("rms", 3), ("bn", 2), ("gn", 1), ("gn", 0), ("pcc", 5)])

@@ -6,12 +6,14 @@ import json
 import pytest
 from latex2mathml.converter import convert
 from lngeom.claims import Role, Verdict, agree, all_claims, decide, proofs, proves, run
-from lngeom.claims.ba2016.table1 import proved_cell
 from lngeom.claims.evidence import Kind, Strength
 from lngeom.claims.proofs import proof_evidence, proof_of, provable
+from lngeom.invariance_table import Cell
+from lngeom.normalizers import BatchNorm, LayerNorm
 from lngeom.symbolic import Counterexample, Proof
 from lngeom.symbolic.notation import from_latex
 from lngeom.symbolic.proof import ProofError, equality, fact
+from lngeom.symbolic.table import prove_recorded
 from lngeom.transformations import DATASET_RECENTERING, DATASET_RESCALING
 
 from tests.readable import unreadable
@@ -76,10 +78,10 @@ def test_evidence_stands_renders_and_is_of_its_kind(claim_id):
 
 
 def test_a_cell_of_table_1_that_algebra_contradicts_has_no_proof():
-    with pytest.raises(ProofError, match="ln, dataset_recentering: the cell says invariant, but algebra says changed"):
-        proved_cell("ln", DATASET_RECENTERING, True)
-    with pytest.raises(ProofError, match="bn, dataset_rescaling: the cell says changed, but algebra says invariant"):
-        proved_cell("bn", DATASET_RESCALING, False)
+    with pytest.raises(ProofError, match="LayerNorm, dataset_recentering: recorded as 'I', but algebra says 'no'"):
+        prove_recorded(LayerNorm(), DATASET_RECENTERING, Cell.INVARIANT)
+    with pytest.raises(ProofError, match="BatchNorm, dataset_rescaling: recorded as 'no', but algebra says 'I'"):
+        prove_recorded(BatchNorm(), DATASET_RESCALING, Cell.CHANGED)
 
 
 def test_ids_are_unique_and_unknown_ones_have_no_proof():

@@ -1,19 +1,20 @@
 """Every proof can be read at 80 columns; planted faults are seen."""
 
 import re
+from dataclasses import replace
 
 import pytest
 import sympy as sp
-from lngeom.claims.proofs import provable
+from lngeom.claims.proofs import proof_evidence, proof_of, provable
 from lngeom.invariance_table import EXTENDED
-from lngeom.symbolic import Proof
+from lngeom.symbolic import Counterexample, Proof
 from lngeom.symbolic.jacobian import LAYER
 from lngeom.symbolic.layers import LAYER_NORM
-from lngeom.symbolic.proof import ProofError, equality, fact, jointly
+from lngeom.symbolic.proof import APART, Assumption, ProofError, cited, confirmed, equality, fact, jointly, together
 from lngeom.symbolic.sums import D, H, field, i, mean, n, total
 
 from tests.claims.test_proofs import READ as READ_THERE
-from tests.readable import unreadable
+from tests.readable import ALOUD, too_long, unreadable
 
 ONE = equality("one", LAYER.a(n, i), LAYER.a(n, i), "z_{ni}")
 
@@ -22,6 +23,27 @@ def test_every_proof_is_read_by_a_test():
     """The proofs of the extended table by that of its cells, the others by that of the evidence."""
     cells = {f"extended.{method}.{column}" for method, row in EXTENDED.items() for column in row}
     assert set(provable()) == cells | set(READ_THERE)
+
+
+@pytest.mark.parametrize(
+    "id",
+    [
+        "equation.6",
+        *(f"equation.13_14.{method}" for method in ("bn", "wn", "ln")),
+        "text.factor_half",
+        "nullspace.ln",
+        "nullspace.completeness",
+        "table1.ln.dataset_recentering",
+    ],
+)
+def test_the_main_proofs_can_be_read_aloud(id):
+    """With their counterexamples and corrections; a lemma that they cite is a proof of its own."""
+    found = proof_of(id)
+    assert too_long(found) == []
+    longer = found.correction if isinstance(found, Counterexample) else found
+    if longer:
+        steps = (*longer.steps, *(replace(ONE, text=str(number)) for number in range(ALOUD)))
+        assert too_long(replace(longer, steps=steps))
 
 
 LONG = total(lambda d: sp.prod([field(f"{letter}")(i, d) for letter in "ABCDEFGHIJKLMNOP"]), D)
@@ -77,3 +99,45 @@ def test_joint_steps_must_read_the_same_and_all_be_true():
     assert jointly("", [ONE, ONE]).verify() is True
     assert jointly("", [ONE, other]).verify() is False
     assert jointly("", [true, false]).verify() is False
+
+
+def test_steps_side_by_side_and_steps_that_confirm_must_all_be_true():
+    false = equality("false", LAYER.a(n, i), 0, r"a_{ni}")
+    both = together("two", ONE, ONE)
+    assert both.verify() is True
+    assert both.plain == ONE.plain + APART + ONE.plain
+    kept = confirmed(ONE, fact("by another route", "1 = 1", lambda: True))
+    assert kept.verify() is True
+    assert kept.plain == ONE.plain
+    assert "by another route" in kept.checked
+    for steps in ((ONE, false), (false, ONE)):
+        assert together("", *steps).verify() is False
+        assert confirmed(*steps).verify() is False
+
+
+def test_a_lemma_is_cited_by_its_statement_and_is_checked_with_what_cites_it():
+    answer = [True]
+    lemma = Proof("lemma.planted", "2 = 2", (fact("two", "2 = 2", lambda: answer[0], sizes="H = 2"),))
+    citing = Proof("planted", "1 = 1", (ONE, cited("as known", lemma)))
+    assert citing.steps[1].plain == "2 = 2"
+    assert "as known (lemma.planted)" in citing.to_text()
+    assert (citing.lemmas, citing.sizes) == ((lemma,), "H = 2")
+    citing.check()
+    answer[0] = False
+    with pytest.raises(ProofError, match="does not hold: two"):
+        citing.check()
+
+
+@pytest.mark.parametrize("establishes", ["conditional", "refuted"])
+def test_what_does_not_hold_is_no_lemma(establishes):
+    lemma = Proof("lemma.planted", "2 = 2", (ONE,), (Assumption("given", "1 = 1"),), establishes)
+    with pytest.raises(ProofError, match="does not hold: as known"):
+        Proof("planted", "1 = 1", (cited("as known", lemma),))
+
+
+def test_lemmas_stand_beside_the_proof_that_cites_them():
+    first, *lemmas = proof_evidence("nullspace.ln")
+    assert first.description == "proof, 4 steps"
+    assert [e.description.split(",")[0] for e in lemmas] == ["lemma.null_directions.ln", "lemma.equations.ln"]
+    assert all(e.passed and e.steps and e.statement for e in lemmas)
+    assert {e.description.split(",")[0] for e in lemmas} <= set(provable())

@@ -25,18 +25,25 @@ PROVED = (
     "equation.20",
     "equation.13_14.bn",
     "nullspace.completeness",
+    "nullspace.ln",
 )
 """Claims with the widest formulas, conditions and counterexamples."""
 
 CELLS = tuple(f"table1.{method}.{column}" for method, row in TABLE1.items() for column in row)
 WIDTHS = (360, 768, 1440)
 PAGE_WIDTH = 688  # of A4 between margins of 14 mm, in pixels
-WIDER = """limit => [...document.querySelectorAll('body *')].filter(e => !e.closest('.skip, svg, .explore')
+WIDER = """limit => [...document.querySelectorAll('body *')]
+    .filter(e => !e.closest('.skip, svg, .explore, [tabindex="0"]')
     && !(e.closest('.scroll:has(.grid)') && !matchMedia('print').matches)
     && (e.getBoundingClientRect().right > limit + 1
         || (e.matches('.scroll') && e.getClientRects().length && e.scrollWidth > e.clientWidth + 1)))
     .map(e => [e.closest('.claim')?.id, e.dataset.label, e.scrollWidth, e.outerHTML.slice(0, 80)])"""
-"""What ends beyond the limit, or is wider than its place; Table 1 may be scrolled, and says so."""
+"""What ends beyond the limit, or is wider than its place and cannot be scrolled there by keyboard."""
+SCROLLED = """() => [...document.querySelectorAll('.scroll[tabindex="0"]:not(:has(.grid))')]
+    .map(e => [e.closest('.claim')?.id, e.dataset.label])"""
+SMALL = """() => [...document.querySelectorAll('.scroll > *')].filter(e => parseFloat(e.style.fontSize || 1) < 0.7)
+    .map(e => [e.closest('.claim')?.id, e.style.fontSize])"""
+"""Formulas and matrices that can be scrolled, and those that are too small to be read."""
 
 
 def outcomes():
@@ -212,6 +219,34 @@ def test_the_notation_is_explained_once(text):
     assert "a<sub>ni</sub> = (W x<sub>n</sub>)<sub>i</sub>" in text
 
 
+def kind(claim):
+    """What decides how a claim is shown: its verdict, what it rests on, and the parts of its evidence."""
+    parts = {step["part"] for evidence in claim["evidence"] for step in evidence["steps"]}
+    return claim["verdict"], claim["strength"], frozenset(parts), "erratum" in claim, "context" in claim
+
+
+def test_claims_of_each_kind_are_accessible(opened, document):
+    """All rules of axe on a page with one open claim of each kind; the whole report differs in the number of claims."""
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="needs the `browser` extra").Axe()
+    window, _ = opened
+    chosen = {kind(claim): claim["id"] for claim in document["claims"]}
+    assert {verdict for verdict, *_ in chosen} == {"holds", "conditional", "refuted"}
+    assert {"given", "instance", "change", "step"} <= set().union(*(parts for _, _, parts, *_ in chosen))
+    assert len(chosen) >= 8
+    for id in chosen.values():
+        window.evaluate(
+            "id => { for (let e = document.getElementById(id); e; e = e.parentElement) e.open = true; "
+            "document.getElementById(id).querySelectorAll('details').forEach(d => d.open = true); }",
+            id,
+        )
+    found = axe.run(window)
+    assert found.violations_count == 0, found.generate_report()
+    one = f"[id='{id}']"
+    window.eval_on_selector(f"{one} dt", "e => e.style.color = '#bbb'")
+    contrast = axe.run(window, context=one, options={"runOnly": ["color-contrast"]})
+    assert [v["id"] for v in contrast.response["violations"]] == ["color-contrast"]
+
+
 @pytest.mark.parametrize("width", WIDTHS)
 def test_nothing_is_wider_than_its_place_with_everything_open(opened, width):
     window, said = opened
@@ -219,6 +254,11 @@ def test_nothing_is_wider_than_its_place_with_everything_open(opened, width):
     open_all(window)
     assert window.evaluate("document.documentElement.scrollWidth") <= width
     assert window.evaluate(WIDER, width) == []
+    assert window.evaluate(SMALL) == []
+    assert len(window.evaluate(SCROLLED)) <= (2 if width == 360 else 0)
+    window.evaluate("fit(places, .2)")
+    assert bool(window.evaluate(SMALL)) == (width == 360)
+    window.evaluate("fit(places, SMALLEST)")
     window.eval_on_selector_all(".formula, .formula math", "f => f.forEach(x => x.style.whiteSpace = 'nowrap')")
     window.eval_on_selector_all(".formula wbr", "w => w.forEach(x => x.remove())")
     assert window.evaluate(WIDER, width)

@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 import sympy as sp
 from lngeom.claims import Problem, Verdict, decide
-from lngeom.claims.extended import cell_check, settled
+from lngeom.claims.extended import cell_check
 from lngeom.invariance_table import EXTENDED, Cell
 from lngeom.normalizers import METHODS
 from lngeom.symbolic import layers, prove, sums
 from lngeom.symbolic.actions import concretely, moved
 from lngeom.symbolic.jacobian import LAYER
+from lngeom.symbolic.table import settled
 from lngeom.transformations import (
     DATASET_RECENTERING,
     EXTENDED as COLUMNS,

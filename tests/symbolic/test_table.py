@@ -4,14 +4,13 @@ import jax.numpy as jnp
 import lngeom as lg
 import pytest
 import sympy as sp
-from lngeom.claims.extended import settled
 from lngeom.claims.proofs import proof_of
 from lngeom.invariance_table import EXTENDED, Cell
 from lngeom.symbolic import Counterexample, Proof, prove
 from lngeom.symbolic.layers import METHODS, Layer
 from lngeom.symbolic.search import small_integers
 from lngeom.symbolic.sums import vanishes
-from lngeom.symbolic.table import expansion
+from lngeom.symbolic.table import expansion, settled
 from lngeom.transformations import WEIGHT_MATRIX_RESCALING, WEIGHT_SIGN_FLIP, WEIGHT_VECTOR_RESCALING
 
 from tests.readable import unreadable

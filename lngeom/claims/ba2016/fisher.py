@@ -48,6 +48,7 @@ from lngeom.symbolic.proof import (
     Proof,
     Step,
     changed,
+    confirmed,
     equality,
     fact,
     matrix,
@@ -288,7 +289,9 @@ def equation_13_14_ln_proof() -> Counterexample:
     only_i: Field = lambda l, d: KroneckerDelta(l, i) * v(d)
     sigma = sqrt(LAYER_NORM.square(LAYER))
     output = lambda l: LAYER_NORM(LAYER, n, l)
-    factor = lambda l: KroneckerDelta(l, i) - (1 + output(l) * output(i)) / H
+    projector = lambda l, m: KroneckerDelta(l, m) - (1 + output(l) * output(m)) / H
+    square = total(lambda l: projector(k, l) * projector(l, i), H)
+    factor = lambda l: projector(l, i)
     exact = total(lambda l: LAMBDA(l) * (GAIN(l) * factor(l)) ** 2, H)
     printed = LAMBDA(i) * (GAIN(i) * factor(i)) ** 2
     missing = total(
@@ -300,11 +303,20 @@ def equation_13_14_ln_proof() -> Counterexample:
         r"F_{w_iw_i} - \text{printed} = "
         r"E\Big[\sigma^{-2}\sum_{k\neq i} g_k^2\lambda_k\frac{(1+n_in_k)^2}{H^2}xx^\top\Big]",
         (
-            equality(
-                "The exact Jacobian",
-                along(LAYER_NORM, only_i, unit=k),
-                factor(k) * moved / sigma,
-                r"\partial n_k/\partial w_i \cdot v",
+            confirmed(
+                equality(
+                    "The exact Jacobian, with the projector [i=k] − (1 + n_i n_k)/H of rank H − 2",
+                    along(LAYER_NORM, only_i, unit=k),
+                    factor(k) * moved / sigma,
+                    r"\partial n_k/\partial w_i \cdot v",
+                ),
+                equality("It is a projector", square, projector(k, i), r"(\Pi^2)_{ki}"),
+                equality("of this trace", total(lambda l: projector(l, l), H), H - 2, r"\mathrm{tr}\,\Pi"),
+                fact(
+                    "At the instance these are the squared velocities of all outputs, and of the unit's own",
+                    r"\sum_k\,\dot n_k^2 = \sigma^{-2}\,\sum_k\,([k=1] - (1 + n_k\,n_1)/H)^2",
+                    lambda: weight_blocks(SMALL["W"] * SMALL["x"]) == stated_blocks(SMALL["W"] * SMALL["x"]),
+                ),
             ),
             equality("χ_i of Eq. 14", chi(LAYER_NORM, lambda l, d: v(d)), factor(i) * moved, r"\chi_i^\top v"),
             equality(
@@ -313,18 +325,13 @@ def equation_13_14_ln_proof() -> Counterexample:
                 missing,
                 r"\sigma^2(v^\top\Delta v)/(v^\top x)^2",
             ),
-            fact(
-                "At the instance these are the squared velocities of all outputs, and of the unit's own",
-                r"\sum_k\,\dot n_k^2 = \sigma^{-2}\,\sum_k\,([k=1] - (1 + n_k\,n_1)/H)^2",
-                lambda: weight_blocks(SMALL["W"] * SMALL["x"]) == stated_blocks(SMALL["W"] * SMALL["x"]),
-            ),
         ),
         (Assumption("positive scale", r"\sigma > 0"),),
     )
     return changed(
         "equation.13_14.ln",
         r"\bar F_{w_iw_i} = E\left[\lambda_i\,g_i^2\sigma^{-2}\chi_i\chi_i^\top\right]",
-        "Gaussian outputs, g = 1: the ww block of the first unit, printed (left) and exact (right).",
+        "Gaussian outputs, g = 1: block ww of unit 1, printed (left) and exact (right).",
         lambda values: weight_matrices(values["W"] * values["x"])[1],
         lambda values: weight_matrices(values["W"] * values["x"])[0],
         SMALL,

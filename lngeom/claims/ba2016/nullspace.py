@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable
+from functools import partial
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -17,12 +18,15 @@ from lngeom.claims.ba2016.fisher import factor
 from lngeom.claims.ba2016.nullspace_bound import (
     GENERIC,
     KAPPA,
+    LEMMAS,
+    SPAN,
     TWO_DIRECTIONS,
-    every_direction_steps,
+    dimension_step,
     every_direction_with_eps_step,
     every_row_steps,
     every_softmax_direction_steps,
-    rank_of_equations_step,
+    independent_equations,
+    null_directions,
 )
 from lngeom.claims.problem import Case
 from lngeom.glm import NormalizedGLM
@@ -56,7 +60,18 @@ from lngeom.symbolic.layers import (
     Method,
 )
 from lngeom.symbolic.modular import jacobian_rows, random_layer, rank
-from lngeom.symbolic.proof import Assumption, Counterexample, Proof, Step, equality, fact, matrix
+from lngeom.symbolic.proof import (
+    Assumption,
+    Counterexample,
+    Proof,
+    Step,
+    cited,
+    confirmed,
+    equality,
+    fact,
+    matrix,
+    together,
+)
 from lngeom.symbolic.sums import D, Field, H, derivative, field, i, j, k, mean, n, p, total
 
 TOPIC = "nullspace"
@@ -67,10 +82,6 @@ SAMPLES = Assumption(
 SPAN_WITH_EPS = Assumption(
     "outputs have positive variance, inputs fill an open set, gains are not zero",
     r"\Lambda \succ 0,\ g_i \neq 0,\ \epsilon > 0",
-)
-SPAN = Assumption(
-    "outputs have positive variance, inputs span and fill an open set, gains are not zero",
-    r"\Lambda \succ 0,\ g_i \neq 0,\ \sigma > 0,\ \epsilon = 0",
 )
 
 
@@ -209,24 +220,13 @@ _nullspace_claim(
 )
 
 
-def layer_norm_jacobian() -> tuple[Step, ...]:
-    """The exact Jacobian of layer norm, its projector, and the rank of that."""
-    V = field("V")
-    moved = lambda j: total(lambda d: V(j, d) * LAYER.X(n, d), D)
-    output = lambda j: LAYER_NORM(LAYER, n, j)
-    projected = moved(i) - mean(moved, H) - output(i) * mean(lambda j: output(j) * moved(j), H)
-    projector = lambda i, j: KroneckerDelta(i, j) - (1 + output(i) * output(j)) / H
-    square = total(lambda k: projector(i, k) * projector(k, j), H)
-    return (
-        equality(
-            "The Jacobian is the projector Π over σ",
-            along(LAYER_NORM, V),
-            projected / sqrt(LAYER_NORM.square(LAYER)),
-            r"dn_i",
-        ),
-        equality("Π is a projector", square, projector(i, j), r"(\Pi^2)_{ij}"),
-        equality("of rank H − 2, its trace", total(lambda k: projector(k, k), H), H - 2, r"\mathrm{tr}\,\Pi"),
-    )
+DIRECTIONS = "All null directions, with P the centring"
+EQUATIONS = "For almost all W these equations for e are as independent as their number allows"
+
+for _method, _name in ((LAYER_NORM, "ln"), (RMS_NORM, "rms"), (GROUP_NORM, "gn")):
+    proves(f"lemma.null_directions.{_name}")(partial(null_directions, _method, _name))
+for (_centred, _softmax), (_name, *_) in LEMMAS.items():
+    proves(f"lemma.equations.{_name}")(partial(independent_equations, centred=_centred, softmax=_softmax))
 
 
 @proves("nullspace.ln")
@@ -236,17 +236,22 @@ def layer_norm_proof() -> Proof:
         "nullspace.ln",
         r"\dim\ker F = D + 1 + \max(0, H - \tfrac{r(r+3)}{2}),\ r = \min(D, H-1)",
         (
-            *layer_norm_jacobian(),
-            null_step("W itself is null", LAYER_NORM, RADIAL, moving="W"),
-            null_step("Every shift 𝟏γᵀ is null", LAYER_NORM, SHIFTS, moving=r"\mathbf{1}\gamma^\top"),
-            *every_direction_steps(LAYER_NORM),
-            rank_of_equations_step(
-                r"\dim\ker F = D + 1 + H - \min(H, \tfrac{r(r+3)}{2})",
-                layer_norm_dimension,
-                lambda D: D + 1,
-                centred=True,
+            together(
+                "W itself and every shift 𝟏γᵀ are null",
+                null_step("", LAYER_NORM, RADIAL, moving="W"),
+                null_step("", LAYER_NORM, SHIFTS, moving=r"\mathbf{1}\gamma^\top"),
             ),
-            rank_step("LayerNorm", dimensions(layer_norm_dimension)),
+            cited(DIRECTIONS, null_directions(LAYER_NORM, "ln")),
+            cited(EQUATIONS, independent_equations(centred=True)),
+            confirmed(
+                dimension_step(
+                    r"\dim\ker F = 1 + D + H - \min(H, \tfrac{r(r+3)}{2})",
+                    layer_norm_dimension,
+                    lambda D: D + 1,
+                    centred=True,
+                ),
+                rank_step("LayerNorm", dimensions(layer_norm_dimension)),
+            ),
         ),
         (SPAN, TWO_DIRECTIONS, GENERIC),
     )
@@ -269,11 +274,14 @@ def rms_norm_proof() -> Proof:
         r"\dim\ker F = 1 + \max(0, H - \tfrac{r(r+1)}{2}),\ r = \min(D, H)",
         (
             null_step("W itself is null", RMS_NORM, RADIAL, moving="W"),
-            *every_direction_steps(RMS_NORM),
-            rank_of_equations_step(
-                r"\dim\ker F = 1 + H - \min(H, \tfrac{r(r+1)}{2})", rms_norm_dimension, lambda D: 1, centred=False
+            cited("All null directions", null_directions(RMS_NORM, "rms")),
+            cited(EQUATIONS, independent_equations(centred=False)),
+            confirmed(
+                dimension_step(
+                    r"\dim\ker F = 1 + H - \min(H, \tfrac{r(r+1)}{2})", rms_norm_dimension, lambda D: 1, centred=False
+                ),
+                rank_step("RMSNorm", dimensions(rms_norm_dimension)),
             ),
-            rank_step("RMSNorm", dimensions(rms_norm_dimension)),
         ),
         (SPAN, TWO_DIRECTIONS, GENERIC),
     )
@@ -307,14 +315,17 @@ def group_norm_proof() -> Proof:
                 moving=r"D_rW",
             ),
             null_step("So is a shift of group r alone", GROUP_NORM, shifts, moving=r"D_r\mathbf{1}\gamma^\top"),
-            *every_direction_steps(GROUP_NORM),
-            rank_of_equations_step(
-                r"\dim\ker F = \sum_{\text{groups}} (D + 1 + \tfrac HG - \min(\tfrac HG, \tfrac{r(r+3)}{2}))",
-                layer_norm_dimension,
-                lambda D: D + 1,
-                centred=True,
+            cited(f"{DIRECTIONS} within each group", null_directions(GROUP_NORM, "gn")),
+            cited(EQUATIONS, independent_equations(centred=True)),
+            confirmed(
+                dimension_step(
+                    r"\dim\ker F = \sum_{\text{groups}} (D + 1 + \tfrac HG - \min(\tfrac HG, \tfrac{r(r+3)}{2}))",
+                    layer_norm_dimension,
+                    lambda D: D + 1,
+                    centred=True,
+                ),
+                rank_step("GroupNorm", cases),
             ),
-            rank_step("GroupNorm", cases),
         ),
         (SPAN, TWO_DIRECTIONS, GENERIC),
     )
@@ -442,7 +453,8 @@ def softmax_layer_norm_proof() -> Proof:
             null_step("Every shift 𝟏γᵀ is null", LAYER_NORM, SHIFTS, moving=r"\mathbf{1}\gamma^\top"),
             *_softmax_shift(),
             *every_softmax_direction_steps(LAYER_NORM),
-            rank_of_equations_step(
+            cited(EQUATIONS, independent_equations(centred=True, softmax=True)),
+            dimension_step(
                 r"\dim\ker F = D + 2 + H - \min(H, \tfrac{r(r+1)}{2})",
                 softmax_layer_norm_dimension,
                 lambda D: D + 2,
@@ -474,7 +486,8 @@ def softmax_rms_norm_proof() -> Proof:
             null_step("W itself is null", RMS_NORM, RADIAL, moving="W"),
             *_softmax_shift(),
             *every_softmax_direction_steps(RMS_NORM),
-            rank_of_equations_step(
+            cited(EQUATIONS, independent_equations(centred=False, softmax=True)),
+            dimension_step(
                 r"\dim\ker F = 2 + H + r - \min(H + r, \tfrac{r(r+1)}{2})",
                 softmax_rms_norm_dimension,
                 lambda D: 2,
@@ -519,14 +532,16 @@ def layer_norm_eps_proof() -> Proof:
             equality("The radial direction does not", along(LAYER_NORM, RADIAL, eps), response, r"dn_i"),
             equality("Its quadratic form, at each case", form, stated, r"\mathrm{vec}(W)^\top F\,\mathrm{vec}(W)"),
             every_direction_with_eps_step(LAYER_NORM),
-            rank_of_equations_step(
+            cited(EQUATIONS, independent_equations(centred=True)),
+            dimension_step(
                 r"\dim\ker F = D + H - \min(H, \tfrac{r(r+3)}{2})",
                 lambda H, D: layer_norm_dimension(H, D) - 1,
                 lambda D: D,
                 centred=True,
             ),
             every_direction_with_eps_step(RMS_NORM),
-            rank_of_equations_step(
+            cited(EQUATIONS, independent_equations(centred=False)),
+            dimension_step(
                 r"\text{RMS norm: } \dim\ker F = H - \min(H, \tfrac{r(r+1)}{2})",
                 lambda H, D: rms_norm_dimension(H, D) - 1,
                 lambda D: 0,
@@ -649,33 +664,37 @@ def completeness_proof() -> Proof:
             "X": matrix([[2, 1], [3, -1]]),
         },
         more_at_rank_one,
-        "Dimensions V adds to that span (left), and the change of the outputs from W to W + V (right).",
+        "Dimensions V adds to the span; change of the outputs at W + V.",
     )
     return Proof(
         "nullspace.completeness",
         r"\Pi(x)\,dW\,x = 0\ \forall x \Rightarrow dW = \lambda W + \mathbf{1}\gamma^\top",
         (
-            equality(
-                "With u = PWx and m = P dW x, the squared change is a sum of squared minors",
-                form,
-                minors,
-                r"|u|^2\sigma^2|dn|^2",
-                letters,
+            confirmed(
+                equality(
+                    "With u = PWx, m = P dW x the change is a sum of squared minors (Lagrange)",
+                    form,
+                    minors,
+                    r"|u|^2\sigma^2|dn|^2",
+                    letters,
+                ),
+                equality("Lagrange's identity", length * norm - product**2, minors, short=letters),
             ),
-            equality("for this is Lagrange's identity", length * norm - product**2, minors, short=letters),
             equality(
-                "So u_j m_k = u_k m_j for all x. As rank PW ≥ 2, some u_k is independent of u_j; so m_j vanishes where "
-                "u_j does (where u_j = 0, m_j = 0): m_j = κ_j u_j. Then all κ are one number λ: m = λu",
+                "So u_j m_k = u_k m_j for all x. As rank PW ≥ 2, m_j vanishes where u_j does: m_j = κ_j u_j, and all κ "
+                "are one number λ: m = λu",
                 u(j) * KAPPA(k) * u(k) - u(k) * KAPPA(j) * u(j),
                 u(j) * u(k) * (KAPPA(k) - KAPPA(j)),
             ),
-            null_step(
-                "P(dW − λW) = 0 means dW = λW + 𝟏γᵀ, and all of these are null",
-                LAYER_NORM,
-                _scale_and_shift,
-                moving=r"\lambda W + \mathbf{1}\gamma^\top",
+            confirmed(
+                null_step(
+                    "P(dW − λW) = 0 means dW = λW + 𝟏γᵀ, and all of these are null",
+                    LAYER_NORM,
+                    _scale_and_shift,
+                    moving=r"\lambda W + \mathbf{1}\gamma^\top",
+                ),
+                weight_rank_step(),
             ),
-            weight_rank_step(),
         ),
         (SPAN, Assumption("two independent directions", r"\mathrm{rank}\,PW \geq 2", dropped)),
     )

@@ -10,6 +10,7 @@ coefficient of Σ e u and of Σ e u². Their rank is the largest possible for al
 
 from collections.abc import Callable, Sequence
 from fractions import Fraction
+from functools import cache
 from itertools import combinations
 from typing import Any
 
@@ -20,7 +21,7 @@ from lngeom.symbolic.actions import SHIFT
 from lngeom.symbolic.jacobian import GAIN, LAYER, along
 from lngeom.symbolic.layers import BATCH_NORM, EPSILON, GROUP_NORM, RMS_NORM, Layer, Method
 from lngeom.symbolic.modular import inverse, rank
-from lngeom.symbolic.proof import Assumption, Names, Step, equality, fact
+from lngeom.symbolic.proof import Assumption, Names, Proof, Step, equality, fact
 from lngeom.symbolic.sums import D, Field, H, M, N, derivative, field, mean, n, p, total
 
 V, TILT, BIAS, KAPPA, FORM = field("V"), field("e"), field("beta"), field("kappa"), field("t")
@@ -33,6 +34,10 @@ REFLECTED = Layer(LAYER.W, lambda n, d: -LAYER.X(n, d))
 LARGEST = 6
 """Ranks r up to which the equations for e are solved in exact arithmetic, besides the argument for all r."""
 
+SPAN = Assumption(
+    "outputs have positive variance, inputs span and fill an open set, gains are not zero",
+    r"\Lambda \succ 0,\ g_i \neq 0,\ \sigma > 0,\ \epsilon = 0",
+)
 GENERIC = Assumption("almost all weights and gains", r"(W, g) \notin \{\text{minors} = 0\}")
 TWO_DIRECTIONS = Assumption(
     "the (centred) weights have rank 2 or more in each group", r"\mathrm{rank}\,PW \geq 2,\ D \geq 2"
@@ -121,27 +126,44 @@ def _direction(group: Grouped, form: bool = False) -> Field:
     return unshifted if group.method is RMS_NORM else lambda j, d: unshifted(j, d) + SHIFT(d)
 
 
-def every_direction_steps(method: Method) -> tuple[Step, ...]:
-    """Layer, RMS or group norm at ε = 0: a null direction is dW = cW − diag(e)PW + 𝟏γᵀ, dg = e⊙g, db = 0."""
+def null_directions(method: Method, name: str) -> Proof:
+    """The lemma of layer, RMS or group norm at ε = 0: dW = cW − diag(e)PW + 𝟏γᵀ, dg = e⊙g, db = 0 are all.
+
+    Args:
+        method: the method.
+        name: its short name.
+
+    Returns:
+        The proof; of group norm, for each group.
+    """
     group, unit = Grouped(method), method.unit
     u, e = U_(unit), TILT(unit)
     letters = group.names("u", "q", "s")
-    return (
-        _equation_step(method),
-        _biases_step(method),
-        equality(
-            "The rest is q v_i plus a multiple of u_i. So the linear form v_i vanishes where u_i does: v_i = κ_i u_i",
-            cubic(unit) - Q * V_(unit),
-            u * (Q * e - S),
-            short={**letters, **group.names("v")},
+    direction, equations = r"cW - \mathrm{diag}(e)PW + \mathbf{1}\gamma^\top", r"\sum e u = \sum e u^2 = 0"
+    if method is RMS_NORM:
+        direction, equations = r"cW - \mathrm{diag}(e)W", r"\sum e u^2 = 0"
+    return Proof(
+        f"lemma.null_directions.{name}",
+        rf"dW = {direction},\ dg = e\odot g,\ db = 0,\ {equations}\ \forall x",
+        (
+            _equation_step(method),
+            _biases_step(method),
+            equality(
+                "The rest is q v_i plus a multiple of u_i. So the linear form v_i vanishes where u_i does: v_i = "
+                "κ_i u_i",
+                cubic(unit) - Q * V_(unit),
+                u * (Q * e - S),
+                short={**letters, **group.names("v")},
+            ),
+            equality(
+                "Then q (κ_i + e_i) = s for every unit: κ_i + e_i is one number c, and P dW = (c − diag(e)) PW",
+                Q * (KAPPA(unit) * u + e * u) - u * S,
+                u * (Q * (KAPPA(unit) + e) - S),
+                short=letters,
+            ),
+            *trade_steps(method),
         ),
-        equality(
-            "Then q (κ_i + e_i) = s for every unit: κ_i + e_i is one number c, and P dW = (c − diag(e)) PW",
-            Q * (KAPPA(unit) * u + e * u) - u * S,
-            u * (Q * (KAPPA(unit) + e) - S),
-            short=letters,
-        ),
-        *trade_steps(method),
+        (SPAN, TWO_DIRECTIONS),
     )
 
 
@@ -348,25 +370,84 @@ def _all_pairs_leave_no_combination() -> bool:
 
 
 _CENTRED = (
-    "Its rows are −1, α_a e_a with sum 0, then −(e_a + e_b)/2 for some pairs, then −e_a for some axes, then 0. In a "
-    "combination of their forms with weights f that is 0, a pair without a row gives f = 0 for the row −1"
+    "Take W with rows −1, α_a e_a with sum 0, then −(e_a + e_b)/2 for some pairs, then −e_a for some axes, then 0. In "
+    "a combination of their forms with weights f that is 0, a pair without a row gives f = 0 for the row −1"
 )
 ARGUMENTS = {
-    (True, False): f"{_CENTRED}; with all pairs, an axis without −e_a gives f (2r² + r − 7) = 0, and r is no root. "
-    "The other weights follow one by one.",
-    (True, True): f"{_CENTRED}, and the other weights follow one by one; g = 1, where Σ e u = t Σ 1/g gives t.",
-    (False, False): "Its rows are α_a e_a, then −(e_a + e_b) for some pairs, then 0, whose squares are independent.",
-    (
-        False,
-        True,
-    ): "Its rows are α_a e_a, then −(e_a + e_b) for some pairs, then 0, with sum 1, and g = 1. Their squares "
-    "are independent. The products of t with the sum add the incidence matrix (entries 0 and 1) of the graph of the "
-    "other pairs, which has full rank where that is a triangle with a path, a part of it, or more.",
+    (True, False): f"{_CENTRED}, and the other weights follow one by one",
+    (True, True): f"{_CENTRED}, and the other weights follow one by one; g = 1, where Σ e u = t Σ 1/g gives t",
+    (False, False): "Take W with rows α_a e_a, then −(e_a + e_b) for some pairs, then 0, whose squares are independent",
+    (False, True): (
+        "Take W with rows α_a e_a, then −(e_a + e_b) for some pairs, then 0, with sum 1, and g = 1. Their squares are "
+        "independent. The products of t with the sum add the incidence matrix (entries 0 and 1) of the graph of the "
+        "other pairs, which has full rank where that is a triangle with a path, a part of it, or more"
+    ),
 }
 """Why the equations for e are independent at one W of every size, by (centred, before a softmax)."""
+LEMMAS = {
+    (True, False): ("ln", r"\sum e u = \sum e u^2 = 0", r"\min(H, \tfrac{r(r+3)}{2})"),
+    (True, True): ("softmax_ln", "S_1 = S_2 = 0", r"\min(H, \tfrac{r(r+1)}{2})"),
+    (False, False): ("rms", r"\sum e u^2 = 0", r"\min(H, \tfrac{r(r+1)}{2})"),
+    (False, True): ("softmax_rms", "S_2 = 0", r"\min(H + r, \tfrac{r(r+1)}{2})"),
+}
+"""Name of the lemma, its equations for all x, and their rank, by the same."""
 
 
-def rank_of_equations_step(
+def _numbers(H: int, r: int, *, centred: bool, softmax: bool) -> tuple[int, int]:
+    """Numbers of unknowns, e and for RMS norm before a softmax t, and of equations at rank r."""
+    return H + (r if softmax and not centred else 0), r * (r + 1) // 2 + (r if centred and not softmax else 0)
+
+
+def _sizes(centred: bool) -> list[tuple[int, int]]:
+    return [(H, r) for r in range(2, LARGEST + 1) for H in range(r + centred, r * (r + 3) // 2 + 3)]
+
+
+@cache
+def independent_equations(*, centred: bool, softmax: bool = False) -> Proof:
+    """The lemma that the equations for e have the largest rank they can have, for almost all W (and g).
+
+    Args:
+        centred: whether rows are centred, as in layer norm.
+        softmax: whether a softmax follows.
+
+    Returns:
+        The proof.
+    """
+    linear, form = centred and not softmax, softmax and not centred
+
+    def full(H: int, r: int) -> bool:
+        rows = centred_rows(H, r) if centred else plain_rows(H, r)
+        balanced = not centred or all(sum(row[a] for row in rows) == 0 for a in range(r))
+        numbers = _numbers(H, r, centred=centred, softmax=softmax)
+        return balanced and equations_rank(rows, linear=linear, form=form) == min(numbers)
+
+    name, equations, rank_latex = LEMMAS[centred, softmax]
+    steps = [
+        fact(
+            f"{ARGUMENTS[centred, softmax]}. A minor that is not 0 at one W is not 0 at almost all. Computed in exact "
+            f"arithmetic for r = 2 … {LARGEST}, argued in words for all r",
+            rf"\mathrm{{rank}} = {rank_latex}",
+            lambda: all(full(*size) for size in _sizes(centred)),
+        )
+    ]
+    if linear:
+        steps.append(
+            fact(
+                "With all pairs, an axis without −e_a gives this equation for the weight f of the row −1, of which no "
+                "r is a root",
+                r"f\,(2r^2 + r - 7) = 0 \Rightarrow f = 0",
+                _all_pairs_leave_no_combination,
+            )
+        )
+    return Proof(
+        f"lemma.equations.{name}",
+        rf"\mathrm{{rank}}\{{{equations}\ \forall x\}} = {rank_latex}",
+        tuple(steps),
+        (TWO_DIRECTIONS, GENERIC),
+    )
+
+
+def dimension_step(
     latex: str,
     dimension: Callable[[int, int], int],
     others: Callable[[int], int],
@@ -374,34 +455,19 @@ def rank_of_equations_step(
     centred: bool,
     softmax: bool = False,
 ) -> Step:
-    """The step that the equations for e have the largest rank they can have, for almost all W (and g).
+    """The step from the rank of the equations for e to the dimension of the null space.
 
     Args:
-        latex: what follows for the dimension of the null space.
+        latex: the dimension.
         dimension: the same, of (H, D).
         others: number of null directions besides those of e (and t), of D.
         centred: whether rows are centred, as in layer norm.
         softmax: whether a softmax follows.
     """
-    linear, form = centred and not softmax, softmax and not centred
 
-    def full(H: int, r: int) -> bool:
-        rows = centred_rows(H, r) if centred else plain_rows(H, r)
-        unknowns, equations = H + (r if form else 0), r * (r + 1) // 2 + (r if linear else 0)
-        found = equations_rank(rows, linear=linear, form=form)
-        balanced = not centred or all(sum(row[a] for row in rows) == 0 for a in range(r))
+    def stated(H: int, r: int) -> bool:
+        unknowns, equations = _numbers(H, r, centred=centred, softmax=softmax)
         inputs = (r, r + 1, r + 4) if r + centred == H else (r,)
-        stated = all(dimension(H, D) == others(D) + unknowns - found for D in inputs)
-        return balanced and found == min(unknowns, equations) and stated
+        return all(dimension(H, D) == others(D) + unknowns - min(unknowns, equations) for D in inputs)
 
-    def verify() -> bool:
-        sizes = [(H, r) for r in range(2, LARGEST + 1) for H in range(r + centred, r * (r + 3) // 2 + 3)]
-        return all(full(*size) for size in sizes) and _all_pairs_leave_no_combination()
-
-    return fact(
-        "For almost all W these equations are as independent as their number allows, because they are for one W of "
-        f"every size: a minor that is not 0 there is not 0 almost everywhere. {ARGUMENTS[centred, softmax]} So the "
-        f"dimension is as stated; computed in exact arithmetic for r = 2 … {LARGEST}, argued in words for all r",
-        latex,
-        verify,
-    )
+    return fact("So the dimension is", latex, lambda: all(stated(*size) for size in _sizes(centred)))

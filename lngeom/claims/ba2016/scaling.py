@@ -1,6 +1,6 @@
 """Section 5.2.2: how blocks of the Fisher matrix scale with the weights, and what it does to the learning rate."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import equinox as eqx
 import jax
@@ -25,13 +25,16 @@ from lngeom.symbolic.proof import (
     Counterexample,
     Proof,
     Step,
+    at,
     changed,
+    confirmed,
     equality,
     expanded,
     fact,
     jointly,
     matrix,
     refutation,
+    together,
 )
 from lngeom.symbolic.scale_free import (
     RATE,
@@ -82,7 +85,7 @@ def unit_scaling(method: Method) -> tuple[Step, ...]:
     own, both = {"J_i": J_i}, {"J_i": J_i, "J_j": J_j}
     return (
         equality("w_i → c_i w_i keeps outputs", method(layer), output(i), "n'_{ni}", {output(i).name: method(LAYER)}),
-        equality("J_i = dn_i by W is divided by c_i", at_scaled(i), J_i / c(i), r"J_i(cW)", own),
+        equality("J_i = dn_i is divided by c_i", at_scaled(i), J_i / c(i), r"J_i(cW)", own),
         equality(
             "so block ij has c_i⁻¹ c_j⁻¹",
             at_scaled(i) * at_scaled(j),
@@ -292,11 +295,14 @@ def factor_half(problem: Problem):
             )
 
 
-def by_methods(methods: tuple[Method, ...], scaling: Callable[[Method], tuple[Step, ...]]) -> Iterator[Step]:
-    """Each step of several methods, which reads the same for all of them."""
+def by_methods(methods: tuple[Method, ...], scaling: Callable[[Method], tuple[Step, ...]]) -> Step:
+    """The step of several methods, which reads the same for all: outputs stay, so their derivative is divided by c.
+
+    What follows for the blocks of the Fisher matrix is checked beside it.
+    """
     names = ", ".join(SHORT[method.name] for method in methods)
-    for steps in zip(*map(scaling, methods), strict=True):
-        yield jointly(f"{names}: {steps[0].text}", steps)
+    kept, divided, own, mixed = (jointly(steps[0].text, steps) for steps in zip(*map(scaling, methods), strict=True))
+    return confirmed(together(f"{names}: {kept.text}, so {divided.text}", kept, divided), own, mixed)
 
 
 def quarter(one_row: tuple[Method, ...] = (BATCH_NORM, WEIGHT_NORM)) -> Proof:
@@ -317,16 +323,19 @@ def quarter(one_row: tuple[Method, ...] = (BATCH_NORM, WEIGHT_NORM)) -> Proof:
         r"w_i \mapsto 2w_i \text{ (batch, weight norm)},\ W \mapsto 2W \text{ (layer, RMS norm)}:\quad "
         r"F_{w_iw_i} \mapsto \tfrac14 F_{w_iw_i}",
         (
-            *by_methods(one_row, unit_scaling),
-            *by_methods((LAYER_NORM, RMS_NORM), matrix_scaling),
+            by_methods(one_row, unit_scaling),
+            by_methods((LAYER_NORM, RMS_NORM), matrix_scaling),
             expanded(
-                "So ds² has c⁻² and ds has c⁻¹, at c = 2 ¼ and ½",
+                "So ww has c⁻², wb and wg c⁻¹; ds² has ¼ and ds ½ at c = 2",
                 r"\sqrt{q/c^2} = \sqrt q/c",
                 sp.sqrt(form / c**2) - sp.sqrt(form) / c,
             ),
-            *(
-                refutation(f"{SHORT[method.name]}: one row has no power law", no_power_law(method))
-                for method in (LAYER_NORM, RMS_NORM)
+            together(
+                f"One row of LN, RMS: no power law, F(1)F(4) ≠ F(2)², at {at(W=SMALL['W'], x=1)}",
+                *(
+                    refutation("", no_power_law(method), rf"\text{{{SHORT[method.name]}: }}F(1)\,F(4)")
+                    for method in (LAYER_NORM, RMS_NORM)
+                ),
             ),
         ),
         (POSITIVE,),
@@ -339,8 +348,7 @@ def factor_half_proof() -> Counterexample:
     return changed(
         "text.factor_half",
         r"F_{w_1w_1}(2w_1) = \tfrac12 F_{w_1w_1}(w_1)",
-        "Batch norm, Gaussian outputs, g = 1: half of an entry of the block of w_1 (left), and the entry with w_1 "
-        "doubled (right).",
+        "BN, Gaussian outputs, g = 1: half an entry (left), the entry at 2w_1 (right).",
         lambda v: own_block(BATCH_NORM, v["W"], v["X"]) / 2,
         lambda v: own_block(BATCH_NORM, first_row_times(2, v["W"]), v["X"]),
         {"W": matrix([[1, 1], [1, -1]]), "X": matrix([[1, 0], [0, 1], [0, 0]])},

@@ -93,7 +93,7 @@ function fit(places, smallest) {  /* reads and writes in turns, so that the page
     if (cue?.matches(".cue")) cue.hidden = !wide[k];
   });
 }
-const SMALLEST = .4, SMALLEST_ON_PAPER = .3, widths = new WeakMap();
+const SMALLEST = .7, SMALLEST_ON_PAPER = .3, widths = new WeakMap();
 const places = all(".scroll"), resized = new Set();
 function refit() {
   const changed = [...resized].filter(place => place.clientWidth && widths.get(place) !== place.clientWidth);

@@ -1,4 +1,4 @@
-"""What an audit found, in short: a sentence, the errors by how far they reach, and counts."""
+"""The errors that an audit found, by how far they reach, with a sentence and counts."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence

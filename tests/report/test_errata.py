@@ -10,7 +10,7 @@ from lngeom.claims.erratum import Consequence
 from lngeom.claims.evidence import Strength
 from lngeom.claims.registry import Outcome
 from lngeom.report.document import document as build_document
-from lngeom.report.findings import errors, headline, origins, printed
+from lngeom.report.errata import errors, headline, origins, printed
 from lngeom.report.page import SOFTWARE
 
 from tests.report.test_page import OWN
