@@ -49,7 +49,7 @@ class Compared(NamedTuple):
     """A family by two routes.
 
     Attributes:
-        name: its kind.
+        family: as the library has it.
         distribution: its outcomes and their probabilities, in NumPy.
         z: natural parameters, [2 3].
         other: further ones.
@@ -57,12 +57,23 @@ class Compared(NamedTuple):
         library: what the library says of them.
     """
 
-    name: str
+    family: families.AbstractFamily
     distribution: Distribution
     z: np.ndarray
     other: np.ndarray
     chosen: np.ndarray
     library: dict[str, Array]
+
+    @property
+    def name(self) -> str:
+        """Its kind."""
+        return type(self.family).__name__
+
+    def drawn(self, count: int = 4000) -> np.ndarray:
+        """So many responses that the library draws, [count 2 3], with a fixed seed; labels as one-hot rows."""
+        z = jnp.broadcast_to(jnp.asarray(self.z), (count, *self.z.shape))
+        y = np.asarray(self.family.sample(jax.random.key(0), z))
+        return np.eye(z.shape[-1])[y] if self.family.labels else y
 
     def at_responses(self, values: np.ndarray) -> np.ndarray:
         """Those of values for every outcome that belong to the responses."""
@@ -84,4 +95,4 @@ def compared() -> list[Compared]:
         points.append((family, found, at, other, np.sum(cumulative < levels[..., None], -1)))
     given = [(f, *map(jnp.asarray, (a, o, d.outcomes[c].astype(float)))) for f, d, a, o, c in points]
     library = _by_library(given)
-    return [Compared(type(f).__name__, d, *more, values) for (f, d, *more), values in zip(points, library, strict=True)]
+    return [Compared(f, d, *more, values) for (f, d, *more), values in zip(points, library, strict=True)]
