@@ -164,7 +164,7 @@ MUTANTS = (
         "return outputs - 1",
         "return outputs",
         "largest rank of Λ of C classes: C",
-        ("nullspace.softmax_ln", "nullspace.softmax_rms"),
+        ("equation.9", "nullspace.softmax_ln", "nullspace.softmax_rms"),
         ("tests/test_families.py", "tests/information/test_ranks.py"),
     ),
     FAMILIES(

@@ -250,7 +250,8 @@ def equation_8(problem: Problem):
     """Finite divergences against ½ δᵀFδ, the order of the remainder, and a single x."""
     case = problem.case("ln")
     deltas = directions(problem, case)
-    forms = operator(case).quadratic_form(deltas.T)
+    F = operator(case)
+    forms = F.quadratic_form(deltas.T)
     found = divergences(*case, deltas)
     yield agree("finite divergences and δᵀFδ, mean over x", found, forms, tol=KL_TOLERANCE)
     _, unravel = ravel_pytree(case.params)
@@ -264,10 +265,10 @@ def equation_8(problem: Problem):
     )
     single = divergences(case.model, case.params, case.inputs[:1], deltas)
     yield differ("a single x instead of the mean", single, forms, role=Role.FAILS_WITHOUT_CONDITION)
-    for what, F in (("operator", operator(case)), ("matrix", operator(case).as_matrix())):
+    for what, metric in (("operator", F), ("matrix", F.as_matrix())):
         yield agree(
             f"lg.metric.ds2 of the {what}, and half the finite divergences",
-            ds2(F, deltas[0]),
+            ds2(metric, deltas[0]),
             found[0] / 2,
             tol=KL_TOLERANCE,
         )
@@ -418,11 +419,12 @@ def equation_9(problem: Problem):
     log_p = jax.vmap(log_prob, (None, 0))(theta, outcomes)
     scores = jax.vmap(jax.jacrev(log_prob), (None, 0))(theta, outcomes)
     total = jnp.einsum("on,onp,onq->pq", jnp.exp(log_p), scores, scores) / len(case.inputs)
-    yield agree("sum over all outcomes and lg.fisher", total, operator(case).as_matrix())
+    found = operator(case).as_matrix()
+    yield agree("sum over all outcomes and lg.fisher", total, found)
     mean_score = jnp.einsum("on,onp->np", jnp.exp(log_p), scores)
     yield vanishes("the mean score is zero", mean_score, scale=float(jnp.max(jnp.abs(scores))))
     defined = numpy_reference.fisher("ln", families.Bernoulli(), case.params, case.inputs)
-    yield agree("NumPy reference and lg.fisher", defined, operator(case).as_matrix())
+    yield agree("NumPy reference and lg.fisher", defined, found)
     yield from certified_function(problem, case, total)
     yield from of_any_function(problem)
     few = fisher(case.model, case.params, case.inputs[:2], mask=jnp.array([1.0, 1e-18]), check=False)
