@@ -186,6 +186,8 @@ def tracked(problem: Problem, name: str) -> Iterator[Evidence]:
         params = jax.tree.map(jnp.add, params, updates)
         path.append([np.asarray(v).reshape(-1) for v in (w, gradient, params["weights"])])
     found = read_geometry(state)
+    assert found.history is not None
+    assert found.history_steps is not None
     yield agree(
         "groups tracked, and steps recorded",
         np.array([len(found.names), *found.history_steps]),
