@@ -30,6 +30,10 @@ Data = Annotated[
 ]
 
 
+MANY = 150
+"""Claims, more than an audit of the paper has, whose proofs take longer than their numbers."""
+
+
 def _tell(message: str) -> None:
     Console(stderr=True).print(Text.assemble(("error: ", "red"), message), soft_wrap=True)
 
@@ -94,9 +98,10 @@ def _run(
 ):
     """Checks claims on data with a progress bar; returns the data set and the outcomes.
 
-    Proofs run in separate processes, those of `prover` or new ones, in parallel with the numbers. `steps` is whether a
-    document is to show theirs. `each` is told each outcome as it comes; where it prints to a terminal, there is no
-    progress bar. `papers` names for the id of a paper what it is found by, where that is not its id.
+    Proofs run in parallel with the numbers, in the processes of `prover` or in new ones: one for the claims of a paper,
+    whose numbers take as long, two for more than `MANY`. `steps` is whether a document is to show theirs. `each` is
+    told each outcome as it comes; where it prints to a terminal, there is no progress bar. `papers` names for the id of
+    a paper what it is found by, where that is not its id.
     """
     import jax
     import jax.numpy as jnp
@@ -115,7 +120,7 @@ def _run(
     columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
     # NumPy's matrices are small here; its own threads would only contend with JAX's.
     with (
-        nullcontext(prover) if prover else Workers(2) as prover,
+        nullcontext(prover) if prover else Workers(1 if len(claims) <= MANY else 2) as prover,
         jax.enable_x64(True),
         threadpool_limits(1, user_api="blas"),
         Progress(

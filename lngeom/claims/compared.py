@@ -1,5 +1,6 @@
 """All families of the library by two routes: as the library has them, and summed outcome by outcome."""
 
+import functools
 from typing import NamedTuple
 
 import equinox as eqx
@@ -49,7 +50,7 @@ class Compared(NamedTuple):
     """A family by two routes.
 
     Attributes:
-        name: its kind.
+        family: as the library has it.
         distribution: its outcomes and their probabilities, in NumPy.
         z: natural parameters, [2 3].
         other: further ones.
@@ -57,12 +58,23 @@ class Compared(NamedTuple):
         library: what the library says of them.
     """
 
-    name: str
+    family: families.AbstractFamily
     distribution: Distribution
     z: np.ndarray
     other: np.ndarray
     chosen: np.ndarray
     library: dict[str, Array]
+
+    @property
+    def name(self) -> str:
+        """Its kind."""
+        return type(self.family).__name__
+
+    def drawn(self, count: int = 4000) -> np.ndarray:
+        """So many responses that the library draws, [count 2 3], with a fixed seed; labels as one-hot rows."""
+        z = jnp.broadcast_to(jnp.asarray(self.z, float), (count, *self.z.shape))
+        y = np.asarray(self.family.sample(jax.random.key(0), z))
+        return np.eye(z.shape[-1])[y] if self.family.labels else y
 
     def at_responses(self, values: np.ndarray) -> np.ndarray:
         """Those of values for every outcome that belong to the responses."""
@@ -71,17 +83,21 @@ class Compared(NamedTuple):
         return np.take_along_axis(values, self.chosen[..., None], -1)[..., 0]
 
 
+@functools.cache
+def _point(family: families.AbstractFamily) -> tuple[Distribution, np.ndarray, np.ndarray, np.ndarray]:
+    """The outcomes of a family, z, z′ and the positions of responses: several claims look at them."""
+    z = np.linspace(-1.5, 0.9, 6).reshape(2, 3)
+    at = z if np.isinf(family.upper) else family.upper - 0.5 * np.exp(-z)
+    other = at + 0.1 * np.array([1.0, -2.0, 1.5])
+    found = distribution(family)
+    cumulative = np.cumsum(found.probabilities(at), -1)
+    levels = np.linspace(0.1, 0.9, cumulative[..., 0].size).reshape(cumulative.shape[:-1])
+    return found, at, other, np.sum(cumulative < levels[..., None], -1)
+
+
 def compared() -> list[Compared]:
     """Every family by both routes, at responses from one tenth to nine tenths of its distribution."""
-    z = np.linspace(-1.5, 0.9, 6).reshape(2, 3)
-    points = []
-    for family in FAMILIES:
-        at = z if np.isinf(family.upper) else family.upper - 0.5 * np.exp(-z)
-        other = at + 0.1 * np.array([1.0, -2.0, 1.5])
-        found = distribution(family)
-        cumulative = np.cumsum(found.probabilities(at), -1)
-        levels = np.linspace(0.1, 0.9, cumulative[..., 0].size).reshape(cumulative.shape[:-1])
-        points.append((family, found, at, other, np.sum(cumulative < levels[..., None], -1)))
+    points = [(family, *_point(family)) for family in FAMILIES]
     given = [(f, *map(jnp.asarray, (a, o, d.outcomes[c].astype(float)))) for f, d, a, o, c in points]
     library = _by_library(given)
-    return [Compared(type(f).__name__, d, *more, values) for (f, d, *more), values in zip(points, library, strict=True)]
+    return [Compared(f, d, *more, values) for (f, d, *more), values in zip(points, library, strict=True)]

@@ -10,11 +10,12 @@ normal forms are. `vanishes` clears denominators and reduces $\sqrt{v}^2 = v$ on
 every identity is put through both.
 """
 
+import functools
 import itertools
 from collections.abc import Callable
 
 import sympy as sp
-from sympy import Add, Dummy, Expr, Indexed, IndexedBase, KroneckerDelta, Mul, Pow, Rational, Sum, Symbol
+from sympy import Add, Dummy, Expr, Indexed, IndexedBase, KroneckerDelta, Mul, Pow, Rational, Symbol
 
 H, D, N = sp.symbols("H D N", integer=True, positive=True)
 G, M = sp.symbols("G M", integer=True, positive=True)
@@ -33,6 +34,20 @@ _LETTERS = {H: "ijkl", D: "def", N: "nml", G: "pr", M: "qrsl", T: "tsuv"}
 
 Index = Expr | tuple[Expr, ...]
 Field = Callable[..., Expr]
+
+
+class Sum(sp.Sum):
+    """A sum over indices from 1 to a positive size, whose free symbols are looked up once: they decide most steps."""
+
+    @functools.cached_property
+    def free_symbols(self) -> set[Symbol]:  # pyright: ignore
+        """Symbols other than its indices."""
+        indices = {limit[0] for limit in self.limits}
+        return self.function.free_symbols - indices | {s for limit in self.limits for s in limit[2].free_symbols}
+
+    def _eval_is_zero(self) -> bool | None:
+        """Zero if every term is; there is always a term."""
+        return True if self.function.is_zero else None
 
 
 def field(name: str, *, positive: bool = False) -> Field:
@@ -158,7 +173,8 @@ def _canonical(factors: list[Expr], bound: dict[Symbol, Expr]) -> Expr:
         )
         for order in arrangements
     )
-    body = min(candidates, key=str)
+    first, *others = candidates
+    body = min((first, *others), key=str) if others else first
     limits = [(name, 1, size) for size, new in zip(sizes, names, strict=True) for name in new]
     return Sum(body, *limits)
 

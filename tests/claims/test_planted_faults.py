@@ -1,6 +1,7 @@
 """Faults planted in families, in the comparison of numbers and in exact counterexamples: each turns a claim."""
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from lngeom.claims.proofs import proof_of
 from lngeom.families import AbstractFamily
 from lngeom.information import _derivative
 from lngeom.nn import dynamics
+from lngeom.symbolic import jacobian, modular
 from lngeom.symbolic.proof import ProofError
 
 NEGATIVE_BINOMIAL, INVERSE_GAUSSIAN = families.NegativeBinomial(2.5), families.InverseGaussian(0.4)
@@ -178,3 +180,23 @@ def test_growth_of_tangents_that_is_halved_is_seen(problem, monkeypatch):
     halved = lambda *given: right(*given)._replace(growth=right(*given).growth / 2)  # noqa: E731
     monkeypatch.setattr(dynamics, "hidden_dynamics", halved)
     assert decide(list(hidden_dynamics.tangent_growth(problem))) is Verdict.REFUTED
+
+
+def test_draws_of_another_variance_turn_a_claim(problem, monkeypatch):
+    wrong = lambda self, key, z: z + self.dispersion * jax.random.normal(key, z.shape, z.dtype)  # noqa: E731
+    monkeypatch.setattr(families.Gaussian, "sample", wrong)
+    found = run(all_claims(id="equation.11")[0], problem)
+    assert [e.description for e in found.evidence if not e.passed] == [
+        "Gaussian: variance of drawn responses, in standard errors"
+    ]
+    assert not found.as_recorded
+
+
+@pytest.mark.parametrize("name", ["BatchNorm", "WeightNorm"])
+def test_a_modular_jacobian_of_the_right_rank_along_wrong_directions_is_refused(monkeypatch, name):
+    assert jacobian.nullity(name, (2, 2)) == 2
+    right = modular._chi
+    more = lambda name, layer, *at: [v + m for v, m in zip(right(name, layer, *at), layer.inputs[0], strict=True)]  # noqa: E731
+    monkeypatch.setattr(modular, "_chi", more)
+    with pytest.raises(ProofError, match="along a direction that is null"):
+        jacobian.nullity(name, (2, 2))

@@ -264,3 +264,12 @@ def test_no_method_decomposes_a_batch_of_matrices(name):
         batch = jax.tree.map(lambda a: jnp.stack([a, a]), case.params)
         assert batched_decompositions(jax.make_jaxpr(one)(case.params).jaxpr) == set()
         assert batched_decompositions(jax.make_jaxpr(jax.vmap(one))(batch).jaxpr) == set()
+
+
+@pytest.mark.parametrize("size", [1.0, 1e-9])
+def test_the_rank_does_not_depend_on_the_scale_of_weights_where_all_their_columns_cancel(size):
+    """In layer norm of two units n is a pair of signs: columns of weights are rounding, of the size of 1/σ."""
+    model = lg.NormalizedGLM(lg.normalizers.LayerNorm(), lg.families.Bernoulli())
+    params = model.init(jax.random.key(0), inputs=3, outputs=2)
+    small = lg.GLMParameters(size * params.weights, params.bias, params.gain)
+    assert lg.fisher(model, small, normal(3, 40, 3), check=False).decompose().rank == 4

@@ -76,6 +76,25 @@ def test_normal_form_has_the_value_of_what_it_came_from(name):
     assert agrees_at_small_sizes(left, normal_form(left))
 
 
+def test_a_root_is_not_lost_from_an_odd_power():
+    root = sqrt(total(lambda l: a(l) ** 2, H))
+    assert not vanishes(b(i) * root - b(i))
+    assert vanishes(b(i) * root**3 / total(lambda l: a(l) ** 2, H) - b(i) * root)
+
+
+def test_the_root_of_a_square_has_no_sign():
+    """As a factor of a sum, which SymPy does not take out of a root by itself."""
+    root = sqrt(a(i) ** 2 * delta + a(i) ** 2 * w(j) ** 2)
+    assert vanishes(root - sp.Abs(a(i)) * sqrt(delta + w(j) ** 2))
+    assert not vanishes(root - a(i) * sqrt(delta + w(j) ** 2))
+
+
+def test_free_symbols_of_a_sum_are_those_of_sympy():
+    for sum_ in (total(lambda l: A(i, l) * delta, H), total(lambda l: total(lambda m: A(l, m), D), H)):
+        assert sum_.free_symbols == sp.Sum(sum_.function, *sum_.limits).free_symbols
+        assert sum_.is_zero is None
+
+
 def test_bound_indices_get_readable_names_without_capture():
     shown = displayed(total(lambda l: total(lambda m: A(l, m) * a(i), H), H))
     assert {s.name for s in shown.bound_symbols} == {"j", "k"}

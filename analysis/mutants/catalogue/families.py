@@ -164,7 +164,7 @@ MUTANTS = (
         "return outputs - 1",
         "return outputs",
         "largest rank of Λ of C classes: C",
-        ("nullspace.softmax_ln", "nullspace.softmax_rms"),
+        ("equation.9", "nullspace.softmax_ln", "nullspace.softmax_rms"),
         ("tests/test_families.py", "tests/information/test_ranks.py"),
     ),
     FAMILIES(
@@ -214,14 +214,14 @@ MUTANTS = (
         "rest = rest - column[..., :, None] * column[..., None, :]",
         "rest = rest + column[..., :, None] * column[..., None, :]",
         "pivoted Cholesky adds what it should subtract",
-        ("equation.9",),
+        ("dynamics.fisher_trained",),
     ),
     FAMILIES(
         "cholesky-threshold",
         "least = size * jnp.finfo(matrix.dtype).eps",
         "least = 1e-2 + 0 * size * jnp.finfo(matrix.dtype).eps",
         "pivoted Cholesky drops pivots below a hundredth",
-        ("equation.9",),
+        ("dynamics.fisher_trained",),
         ("tests/test_families.py", "tests/information/test_ranks.py"),
     ),
     GLM(

@@ -26,6 +26,7 @@ MUTANTS = (
         'Condition("enough samples with distinct directions", line or fewest >= needed,',
         'Condition("enough samples with distinct directions", True,',
         '"enough samples" always true',
+        ("nullspace.rank_deficient_data", "nullspace.ln"),
     ),
     NULLSPACE(
         "predicted-no-shift",
@@ -182,7 +183,7 @@ MUTANTS = (
         "return AffineAction(self.scale * first.scale, self.scale * first.shift + self.shift)",
         "return AffineAction(self.scale * first.scale, first.scale * self.shift + first.shift)",
         "composition in the other order",
-        ("equation.6", "equation.7", "invariance"),
+        ("equation.6", "invariance"),
     ),
     ACTIONS(
         "inverse-shift",
@@ -205,7 +206,7 @@ MUTANTS = (
         "self.bias(params.bias), self.gain(params.gain))",
         "self.gain(params.bias), self.bias(params.gain))",
         "actions on bias and gain exchanged",
-        ("invariance",),
+        ("equation.6", "invariance"),
     ),
     ACTIONS(
         "case-of-all",

@@ -4,7 +4,7 @@ from analysis.mutants.mutant import Source
 
 ROUTES = ("tests/information/test_one_matrix.py", "tests/information/test_routes.py")
 EXACT = ("equation.13_14.*", "equation.9", "scaling.*")
-RANKS = ("nullspace.ln", "nullspace.softmax_ln", "equation.13_14.ln", "text.riemannian")
+RANKS = ("equation.9", "nullspace.ln", "nullspace.softmax_ln", "equation.13_14.ln", "text.riemannian")
 SOLVE_TESTS = ("tests/information/test_operator.py", "tests/information/test_routes.py")
 
 CLOSED = Source("information", "information/_closed_form.py", EXACT, ROUTES)
@@ -12,7 +12,7 @@ DERIVATIVE = Source("information", "information/_derivative.py", EXACT, ROUTES)
 MATRIX = Source(
     "information",
     "information/_matrix.py",
-    ("equation.13_14.ln", "equation.12", "dynamics.fisher_trained"),
+    ("equation.9", "equation.13_14.bn", "equation.13_14.ln", "equation.12", "dynamics.fisher_trained"),
     ("tests/information/test_outer_products.py", *ROUTES),
 )
 SPECTRUM = Source(
@@ -24,10 +24,12 @@ SPECTRUM = Source(
 SOLVE = Source(
     "information",
     "information/_solve.py",
-    ("dynamics.equivalence.natural_gradient",),
+    ("equation.9", "dynamics.equivalence.natural_gradient"),
     ("tests/information/test_nullspace_measured.py", *SOLVE_TESTS),
 )
-OPERATOR = Source("information", "information/_operator.py", ("equation.12", "equation.13_14.*"), SOLVE_TESTS)
+OPERATOR = Source(
+    "information", "information/_operator.py", ("equation.9", "equation.12", "equation.13_14.*"), SOLVE_TESTS
+)
 REFERENCE = Source("information", "information/reference.py", EXACT, ROUTES)
 ORDER = Source("information", "paper_order.py", EXACT, ROUTES)
 COUPLED = Source(
@@ -234,7 +236,7 @@ MUTANTS = (
         "y = y * jnp.sqrt(self.weights)[..., None]",
         "y = y * self.weights[..., None]",
         "weights of samples squared in the factor",
-        (),
+        ("dynamics.fisher_trained",),
         ROUTES,
     ),
     DERIVATIVE(
@@ -310,7 +312,7 @@ MUTANTS = (
         "jnp.sum(jnp.square(factor_rows(part)), 0)",
         "jnp.sum(jnp.abs(factor_rows(part)), 0)",
         "diagonal by absolute values",
-        ("equation.12", "text.riemannian"),
+        ("equation.9", "equation.12", "text.riemannian"),
         SOLVE_TESTS,
     ),
     SPECTRUM(
@@ -344,7 +346,7 @@ MUTANTS = (
         "p = jnp.square(singular_values)\n",
         "p = singular_values\n",
         "effective rank of singular values",
-        ("dynamics.fisher_spectrum",),
+        ("equation.9", "dynamics.fisher_spectrum"),
         ("tests/information/test_operator.py",),
     ),
     SPECTRUM(
@@ -388,6 +390,8 @@ MUTANTS = (
         "return horizontal(product(horizontal(v))) + damping * v",
         "return product(v) + damping * v",
         "null space not projected out of the steps",
+        equivalent="residuals are projected, so directions have no part along the null space, and no more of the "
+        "product is used than its part beside it",
     ),
     SOLVE(
         "unidentifiable-part",
@@ -434,7 +438,7 @@ MUTANTS = (
         "s = jnp.square(self.singular_values())",
         "s = self.singular_values()",
         "singular values for eigenvalues",
-        ("dynamics.fisher_spectrum", "dynamics.edge_of_stability"),
+        ("equation.9", "dynamics.fisher_spectrum", "dynamics.edge_of_stability"),
     ),
     REFERENCE(
         "reference-sum",

@@ -59,7 +59,7 @@ MUTANTS = (
         "variance = jnp.square(scale) - self.eps",
         "variance = jnp.square(scale)",
         "stored variance with ε in it",
-        ("statements.same_at_train_and_test", "extended.bn_evaluation.*"),
+        ("nullspace.bn_evaluation", "statements.same_at_train_and_test", "extended.bn_evaluation.*"),
     ),
     STATISTICS(
         "bn-evaluation-scale",

@@ -12,10 +12,16 @@ EQUIVALENCE = Source(
     ("tests/training/test_equivalence.py",),
 )
 EQUILIBRIUM = Source("training", "training/equilibrium.py", (), ("tests/training/test_tracker.py",))
-RECORD = Source("training", "training/_record.py", (), ("tests/training/test_tracker.py",))
-TRACKER = Source("training", "training/tracker.py", (), ("tests/training/test_tracker.py",))
-DETECT = Source("training", "training/_detect.py", (), ("tests/training/test_tracker.py",))
-GROUPS = Source("training", "training/groups.py", (), ("tests/training/test_groups.py",))
+TRACKED = ("dynamics.equilibrium.sgd", "dynamics.equilibrium.lion", "dynamics.equilibrium.lars")
+RECORD = Source("training", "training/_record.py", TRACKED, ("tests/training/test_tracker.py",))
+TRACKER = Source("training", "training/tracker.py", TRACKED, ("tests/training/test_tracker.py",))
+DETECT = Source("training", "training/_detect.py", TRACKED, ("tests/training/test_tracker.py",))
+GROUPS = Source(
+    "training",
+    "training/groups.py",
+    ("dynamics.orthogonality", "dynamics.equilibrium.sgd"),
+    ("tests/training/test_groups.py",),
+)
 
 MUTANTS = (
     LAWS(

@@ -36,7 +36,7 @@ from lngeom.claims.ba2016.glm import (
 from lngeom.claims.context import Context
 from lngeom.claims.erratum import Consequence, Erratum
 from lngeom.claims.problem import TITLES
-from lngeom.information import reference
+from lngeom.information import fisher, reference
 from lngeom.information._closed_form import GroupedLinearization, linearize
 from lngeom.numerics import decide_rank
 from lngeom.symbolic.jacobian import GAIN, LAYER, along
@@ -88,6 +88,12 @@ def _printed_is_exact(method: str):
         forms = jnp.einsum("kp,pq,kq->k", deltas, printed(*case), deltas)
         yield agree("softmax: printed and finite divergences", forms, kl, tol=KL_TOLERANCE)
         yield from certified("softmax", case, exact, deltas, kl)
+        as_printed = fisher(*case, method="printed", check=False)
+        yield agree("softmax: lg.fisher's products as printed and JᵀΛJ v", as_printed.mm(deltas.T), exact @ deltas.T)
+        if method == "bn":
+            coupled = {"family": case.model.family, "batch_coupled": True, "check": False}
+            F = fisher(case.model.natural_parameters, *case[1:], **coupled)
+            yield agree("softmax: lg.fisher's matrix of the same model as a function", F.as_matrix(), exact)
 
     return check
 

@@ -3,6 +3,7 @@
 import functools
 import itertools
 from collections.abc import Callable, Iterator
+from typing import ClassVar
 
 import equinox as eqx
 import jax
@@ -34,6 +35,7 @@ from lngeom.claims.erratum import Consequence, Erratum
 from lngeom.claims.evidence import Evidence
 from lngeom.claims.problem import TITLES, Case
 from lngeom.information import FisherOperator, fisher, reference
+from lngeom.metric import ds2
 from lngeom.nullspace import predicted_nullspace
 from lngeom.paper_order import to_paper_order
 from lngeom.symbolic.jacobian import RADIAL, SHIFTS, null_step, rows_alone
@@ -114,26 +116,104 @@ def certified_function(problem: Problem, case: Case, exact: Array) -> Iterator[E
         exact: the matrix by its definition.
 
     Yields:
-        Its matrix, products, factor, diagonal, rank, null space, natural gradient and a Monte Carlo estimate. Null
-        space and natural gradient lose digits to the condition of the matrix, hence their tolerance.
+        Its matrix, products, factor, diagonal, spectrum, null space, natural gradient, draws of steps and a Monte Carlo
+        estimate. What is divided by small eigenvalues loses digits to the condition of the matrix, hence the tolerance.
     """
     model, *point = case
     apply, size = model.natural_parameters, len(exact)
-    F = fisher(apply, *point, family=model.family, check=False)
+    F = fisher(apply, *point, family=model.family, chunk=4, check=False)  # 10 cases: two chunks and a rest
     forms = {"matrix": F.as_matrix(), "products": F.mm(jnp.eye(size)), "factor": F.factor().T @ F.factor()}
     for form, found in forms.items():
         yield agree(f"the {form} of lg.fisher, of the same model as a function", found, exact)
     yield agree("the diagonal of lg.fisher, of the same model as a function", F.diagonal(), jnp.diag(exact))
     rank = int(np.linalg.matrix_rank(exact, hermitian=True))
     yield same_integer("rank of lg.fisher, and of the sum over all outcomes", int(F.rank()), rank)
+    values = np.linalg.eigvalsh(exact)[: -rank - 1 : -1]
+    yield agree("eigenvalues of lg.fisher, and of the sum", F.eigenvalues(rank), values)
+    yield agree("logarithm of their product", F.pseudo_logdet(), np.sum(np.log(values)), tol=1e-9)
+    share = values / np.sum(values)
+    yield agree("exponential of their entropy", F.effective_rank(), np.exp(-np.sum(share * np.log(share))))
     pseudoinverse, basis = np.linalg.pinv(exact, hermitian=True), F.nullspace().basis
     yield agree("projector on its null space", basis @ basis.T, np.eye(size) - pseudoinverse @ exact, tol=1e-9)
     gradient = exact @ jnp.cos(jnp.arange(size))
     yield agree("natural gradient F⁺g", F.solve(gradient)[0], pseudoinverse @ gradient, tol=1e-9)
-    drawing = {"method": "monte_carlo", "key": problem.key("draws"), "samples": 400, "check": False}
+    steps = F.sample(problem.key("steps"), 400)
+    excess = jnp.mean(jnp.sum(steps @ exact * steps, 1)) - rank  # dᵀFd of d ~ N(0, F⁺) is χ² of so many degrees
+    gap = excess / (rank / 200) ** 0.5
+    yield vanishes("mean of dᵀFd less the rank, d drawn from N(0, F⁺), in standard errors", gap, scale=1.0, tol=5.0)
+    draws = 400
+    drawing = {"method": "monte_carlo", "key": problem.key("draws"), "samples": draws, "check": False}
     drawn = fisher(apply, *point, family=model.family, **drawing)
-    gap = (drawn.trace() - jnp.trace(exact)) / drawn.standard_error(lambda F: F.trace())
+    error = drawn.standard_error(lambda F: F.trace())
+    gap = (drawn.trace() - jnp.trace(exact)) / error
     yield vanishes("trace by sampled responses, less the sum's, in standard errors", gap, scale=1.0, tol=5.0)
+    traces = draws * np.sum(np.square(drawn.factor()).reshape(-1, draws, size), (0, 2))
+    yield agree("its standard error, and that of the traces by draw", error, np.std(traces, ddof=1) / draws**0.5)
+
+
+class ThreeCoupled(families.AbstractFamily):
+    r"""A joint response of three coupled binary units, $\log p = z^\top y + y_1y_2 - 2y_2y_3 - \eta(z)$.
+
+    Its Λ is a full matrix and has no root in closed form, as that of a user's own family.
+    """
+
+    dispersion: ClassVar[float] = 1.0
+    joint: ClassVar[bool] = True
+    outcomes: ClassVar[np.ndarray] = np.array(list(itertools.product((0.0, 1.0), repeat=3)))
+
+    def log_base_measure(self, y):  # noqa: D102
+        return y[..., 0] * y[..., 1] - 2 * y[..., 1] * y[..., 2]
+
+    def log_partition(self, z):  # noqa: D102
+        return jax.nn.logsumexp(self._exponents(z), -1)
+
+    def sample(self, key, z):  # noqa: D102
+        return jnp.asarray(self.outcomes, z.dtype)[jax.random.categorical(key, self._exponents(z))]
+
+    def _exponents(self, z):
+        outcomes = jnp.asarray(self.outcomes, z.dtype)
+        base = self.log_base_measure(outcomes)
+        return z @ outcomes.T + base.reshape(*(1,) * (z.ndim - 1), -1)
+
+    def covariance(self, z: np.ndarray) -> np.ndarray:
+        """Σ p (y − E y)(y − E y)ᵀ over all outcomes, in NumPy."""
+        weight = np.exp(z @ self.outcomes.T + self.log_base_measure(self.outcomes))
+        p = weight / weight.sum(-1, keepdims=True)
+        residual = self.outcomes - (p @ self.outcomes)[:, None, :]
+        return np.einsum("no,noi,noj->nij", p, residual, residual)
+
+
+def network(params, inputs, xp=jnp):
+    """A function of the user's own: two kernels, one of them transposed, and a vector that is used twice."""
+    hidden = xp.tanh(inputs @ params["first"] * params["both"][None] + params["both"][None])
+    return hidden @ params["second"].T + params["bias"][None]
+
+
+def of_any_function(problem: Problem) -> Iterator[Evidence]:
+    """F = E[JᵀΛJ] of a network and a family that lngeom does not know, cases having weights; J by complex steps."""
+    keys, (cases, features, width) = jax.random.split(problem.key("network"), 5), (7, 12, 10)
+    shapes = {"both": (width,), "bias": (3,), "first": (features, width), "second": (3, width)}
+    params = {
+        name: jax.random.normal(key, shape, problem.inputs.dtype) / 3
+        for key, (name, shape) in zip(keys[:4], shapes.items(), strict=True)
+    }
+    inputs, weights = jax.random.normal(keys[4], (cases, features), problem.inputs.dtype), jnp.arange(1.0, 1.0 + cases)
+    F = fisher(network, params, inputs, family=ThreeCoupled(), mask=weights, chunk=3, check=False)
+    theta, unravel = ravel_pytree(params)
+    stepped = jax.vmap(unravel)(np.asarray(theta) + 1e-30j * np.eye(len(theta)))
+    J = np.stack(
+        [
+            network({k: np.asarray(v[i]) for k, v in stepped.items()}, np.asarray(inputs), np).imag / 1e-30
+            for i in range(len(theta))
+        ],
+        -1,
+    )
+    covariance = ThreeCoupled().covariance(np.asarray(network(params, inputs)))
+    exact = np.einsum("n,nip,nij,njq->pq", np.asarray(weights) / cases, J, covariance, J, optimize=True)
+    v = np.cos(np.arange(len(theta)))[:, None]
+    yield agree("coupled responses: the matrix of lg.fisher, and sums over outcomes", F.as_matrix(), exact)
+    yield agree("coupled responses: its products", F.mm(jnp.asarray(v)), exact @ v)
+    yield agree("coupled responses: the Gram matrix of its factor", F.factor().T @ F.factor(), exact)
 
 
 @claim(
@@ -173,7 +253,8 @@ def equation_8(problem: Problem):
     """Finite divergences against ½ δᵀFδ, the order of the remainder, and a single x."""
     case = problem.case("ln")
     deltas = directions(problem, case)
-    forms = operator(case).quadratic_form(deltas.T)
+    F = operator(case)
+    forms = F.quadratic_form(deltas.T)
     found = divergences(*case, deltas)
     yield agree("finite divergences and δᵀFδ, mean over x", found, forms, tol=KL_TOLERANCE)
     _, unravel = ravel_pytree(case.params)
@@ -187,6 +268,19 @@ def equation_8(problem: Problem):
     )
     single = divergences(case.model, case.params, case.inputs[:1], deltas)
     yield differ("a single x instead of the mean", single, forms, role=Role.FAILS_WITHOUT_CONDITION)
+    for what, metric in (("operator", F), ("matrix", F.as_matrix())):
+        yield agree(
+            f"lg.metric.ds2 of the {what}, and half the finite divergences",
+            ds2(metric, deltas[0]),
+            found[0] / 2,
+            tol=KL_TOLERANCE,
+        )
+    other = unravel(theta + 0.3 * deltas[0])
+    p, q = (np.asarray(jax.nn.sigmoid(case.model.natural_parameters(at, case.inputs))) for at in (case.params, other))
+    summed = np.mean(np.sum(p * np.log(p / q) + (1 - p) * np.log((1 - p) / (1 - q)), 1))
+    yield agree(
+        "a finite change: D_KL of the model, and Σ p log(p/p′)", case.model.kl(case.params, other, case.inputs), summed
+    )
     for at in compared():
         yield agree(f"{at.name}: D_KL and Σ p log(p/p′)", at.library["kl"], at.distribution.kl(at.z, at.other))
 
@@ -328,18 +422,25 @@ def equation_9(problem: Problem):
     log_p = jax.vmap(log_prob, (None, 0))(theta, outcomes)
     scores = jax.vmap(jax.jacrev(log_prob), (None, 0))(theta, outcomes)
     total = jnp.einsum("on,onp,onq->pq", jnp.exp(log_p), scores, scores) / len(case.inputs)
-    yield agree("sum over all outcomes and lg.fisher", total, operator(case).as_matrix())
+    found = operator(case).as_matrix()
+    yield agree("sum over all outcomes and lg.fisher", total, found)
     mean_score = jnp.einsum("on,onp->np", jnp.exp(log_p), scores)
     yield vanishes("the mean score is zero", mean_score, scale=float(jnp.max(jnp.abs(scores))))
     defined = numpy_reference.fisher("ln", families.Bernoulli(), case.params, case.inputs)
-    yield agree("NumPy reference and lg.fisher", defined, operator(case).as_matrix())
+    yield agree("NumPy reference and lg.fisher", defined, found)
     yield from certified_function(problem, case, total)
+    few = fisher(case.model, case.params, case.inputs[:2], mask=jnp.array([1.0, 1e-18]), check=False)
+    yield same_integer(
+        "two cases of three units, one of weight 1e-18: rank of lg.fisher, and 2 · 3", int(few.rank()), 6
+    )
     for at in compared():
         slopes, p = at.distribution.score(at.z), at.distribution.probabilities(at.z)
         yield agree(f"{at.name}: score and ∂ log p/∂z by a complex step", at.library["score"], at.at_responses(slopes))
         outer = np.einsum("nk,nki,nkj->nij", p, slopes, slopes) if at.distribution.joint else second_moments(p, slopes)
         for metric in ("metric", "metric by its root"):
             yield agree(f"{at.name}: Λ, the {metric}, and Σ p s sᵀ", at.library[metric], outer)
+        rank = int(np.linalg.matrix_rank(outer[0].astype(float), hermitian=True))
+        yield same_integer(f"{at.name}: rank of Λ of three outputs", at.family.metric_rank(3), rank)
 
 
 def second_moments(p: np.ndarray, scores: np.ndarray) -> np.ndarray:
@@ -663,6 +764,15 @@ def equation_11(problem: Problem):
         variance = np.diagonal(at.distribution.covariance(at.z), axis1=1, axis2=2)
         yield agree(f"{at.name}: mean by its density and η′", at.library["mean"], at.distribution.mean(at.z))
         yield agree(f"{at.name}: variance by its density and φη″", at.library["variance"], variance)
+        if at.name in {"Binomial", "Poisson"}:  # JAX draws them, in programs that take long to compile
+            continue
+        y, mean = at.drawn(), at.distribution.mean(at.z)
+        for what, values, expected in (("mean", y, mean), ("variance", (y - mean) ** 2, variance)):
+            gap = (values.mean(0) - expected) / (values.std(0, ddof=1) / len(y) ** 0.5)
+            yield vanishes(f"{at.name}: {what} of drawn responses, in standard errors", gap, scale=1.0, tol=5.0)
+    wide = problem.small("ln", families.Gamma(), shape=(10, 3, 100))
+    outside = int(jnp.sum(wide.model.natural_parameters(wide.params, wide.inputs) >= 0))
+    yield same_integer("a gamma model of 100 units as it starts: natural parameters outside z < 0", outside, 0)
     gaussian = families.Gaussian()
     yield differ(
         "ReLU transfer: f(z) and the mean", jax.nn.relu(z), gaussian.mean(z), role=Role.FAILS_WITHOUT_CONDITION
@@ -733,6 +843,10 @@ def equation_12(problem: Problem):
         )
         defined = np.asarray(full).reshape(*shape, *shape)[:, :-1, :, :-1].reshape(size, size)
         yield agree(f"{name}: Eq. 12 and NumPy reference", kronecker, defined)
+    rest = np.exp(-60.0)  # of each class but the first: to first order, q₁(1 − q₁) = 2 rest and q₁q₂ = rest
+    covariance = rest * np.array([[2.0, -1, -1], [-1, 1, 0], [-1, 0, 1]])
+    found = families.Categorical().metric(jnp.array([[60.0, 0.0, 0.0]]))[0]
+    yield agree("Cov[y|x] of a class that is almost sure keeps its digits", found, covariance)
 
 
 def _bernoulli_by_outcomes() -> bool:

@@ -279,6 +279,11 @@ def equation_35(problem: Problem):
         printed = metric.magnitude(model, params, inputs, delta, method="printed")
         name = type(family).__name__
         yield differ(f"{name}: printed and F", printed, exact, role=Role.REFUTES)
+        covariance = numpy_reference.covariance("identity", family, params, inputs)[:, 0, 2]
+        outputs = np.asarray(inputs @ unit.T)
+        one_term = 0.5 * float(delta[0] * delta[2]) * np.mean(covariance * outputs[:, 0] * outputs[:, 2])
+        if family.joint:
+            yield agree(f"{name}: printed, and one term of the sum", printed, one_term, role=Role.CORRECTS)
         yield agree(
             f"{name}: sum of four terms and F",
             metric.magnitude(model, params, inputs, delta),

@@ -15,6 +15,7 @@ from lngeom import families, normalizers
 from lngeom._types import GLMParameters
 from lngeom.claims import Problem, Role, Verdict, agree, claim, differ, proves, same_integer, vanishes
 from lngeom.claims.ba2016.fisher import factor
+from lngeom.claims.ba2016.glm import operator
 from lngeom.claims.ba2016.nullspace_bound import (
     GENERIC,
     KAPPA,
@@ -131,8 +132,11 @@ def uncertain(case: Case, root: np.ndarray, cancelled: float) -> str:
     return ""
 
 
-def evidence(what: str, case: Case, formula: int | None = None):
-    """Predicted against measured dimension, the formula against both, and F's action on the predicted basis."""
+def evidence(what: str, case: Case, formula: int | None = None, certify: bool = False):
+    """Predicted against measured dimension, the formula against both, and F's action on the predicted basis.
+
+    With `certify` also `lg.fisher`, which users call: its matrix, products and rank.
+    """
     predicted = predicted_nullspace(*case)
     triangle, decision, cancelled = measured(case)
     nullity = case.params.size - decision.rank
@@ -147,9 +151,16 @@ def evidence(what: str, case: Case, formula: int | None = None):
         steps = [{"text": line, "latex": ""} for line in predicted.describe().splitlines()]
         lengths = np.linalg.norm(triangle @ predicted.basis, axis=1)  # the same for every basis of the space
         yield vanishes(f"{what}: √F on the predicted basis", lengths, scale=scale, steps=steps)
+    if certify:
+        F, v = operator(case), np.cos(np.arange(case.params.size))[:, None]
+        yield agree(f"{what}: lg.fisher's matrix and JᵀΛJ", F.as_matrix(), triangle.T @ triangle)
+        yield agree(f"{what}: its products and JᵀΛJ v", F.mm(jnp.asarray(v)), triangle.T @ (triangle @ v))
+        yield same_integer(f"{what}: its rank and that of √Λ J", int(F.rank()), decision.rank)
 
 
-def _nullspace_claim(id: str, statement: str, formula: str, cases, assumptions=("every g_i ≠ 0", "ε = 0")):
+def _nullspace_claim(
+    id: str, statement: str, formula: str, cases, assumptions=("every g_i ≠ 0", "ε = 0"), certify: bool = False
+):
     """Registers a claim: `cases(problem)` yields (what, case, dimension by the formula or None)."""
     span = "their span" if id == "nullspace.bn" else "R^D"
     assumptions = (
@@ -163,8 +174,10 @@ def _nullspace_claim(id: str, statement: str, formula: str, cases, assumptions=(
         assumptions=assumptions, expected=Verdict.HOLDS,
     )  # fmt: skip
     def check(problem: Problem):
-        for what, case, dimension in cases(problem):
+        *first, last = cases(problem)
+        for what, case, dimension in first:
             yield from evidence(what, case, dimension)
+        yield from evidence(*last, certify=certify)
 
     return check
 
@@ -293,6 +306,7 @@ _nullspace_claim(
     r"\dim\ker F = \sum_{\text{groups}} \dim\ker F_{\mathrm{LN}}(H/G)",
     lambda p: _with_data(p, "gn", lambda h, d: 2 * layer_norm_dimension(h // 2, d)),
     assumptions=("3 units or more in a group, D ≥ 2, almost all W", "every g_i ≠ 0", "ε = 0"),
+    certify=True,
 )
 
 
@@ -571,6 +585,9 @@ def bn_evaluation(problem: Problem):
     evaluation = Case(NormalizedGLM(stored, case.model.family), case.params, case.inputs)
     yield from evidence("stored statistics", evaluation, case.params.units)
     basis = predicted_nullspace(*case).basis
+    damped = normalizers.BatchNorm(eps=0.1)
+    both = (n(case.params.weights, case.inputs) for n in (damped.evaluation(case.params.weights, case.inputs), damped))
+    yield agree("ε > 0: on the data whose statistics are stored both modes have the same outputs", *both)
     moved = np.linalg.norm(np.asarray(factor(*evaluation)) @ basis)
     yield agree("training's null directions do move the evaluation output", np.array([moved > 1e-2]), np.array([True]))
 
@@ -729,6 +746,12 @@ def rank_deficient_data(problem: Problem):
     full = predicted_nullspace(*case).dimension
     deficient = Case(case.model, case.params, case.inputs.at[:, :2].set(0.0))
     yield from evidence("two zero columns", deficient, full + 2 * (case.params.units - 1))
+    few = problem.small("ln", shape=(7, 6, 4))
+    predicted, rank = predicted_nullspace(*few), measured(few)[1].rank
+    most = few.params.size - predicted.dimension  # weights move the n of a sample in H − 2 directions
+    yield same_integer("seven samples: most directions that they see, and measured rank", most, rank)
+    fewer = predicted_nullspace(*few._replace(inputs=few.inputs[:5]))
+    yield same_integer("five samples: the prediction is exact (1) or a bound (0)", int(fewer.exact), 0)
 
 
 @proves("nullspace.rank_deficient_data")

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import sympy as sp
+from jax.flatten_util import ravel_pytree
 from sympy import Expr, KroneckerDelta, sqrt
 
 from lngeom import normalizers
@@ -341,6 +342,18 @@ def equation_6(problem: Problem):
     yield agree("the shift 𝟏γᵀ alone is exact for any ε", outputs(damped), outputs(damped, shifted))
     restored = outputs(_with_eps(case, 0.9), moved(3.0))
     yield agree("ε → δ²ε restores the output", outputs(damped), restored)
+    weights, there = (
+        np.asarray(case.params.weights),
+        Transformation(weights=AffineAction(3.0, shift), gain=AffineAction(2.0)),
+    )
+    changed, inputs = there(case.params, case.inputs)
+    written = np.concatenate([(3.0 * weights + np.asarray(shift)).ravel(), case.params.bias, 2.0 * case.params.gain])
+    yield agree("W′ = δW + 𝟏γᵀ, b and 2g as written", ravel_pytree(changed)[0], written)
+    back = ravel_pytree(there.inverse()(changed, inputs)[0])[0]
+    yield agree("from W′ the inverse leads back to W", back, ravel_pytree(case.params)[0])
+    twice = ravel_pytree((there @ moved(0.5))(case.params, inputs)[0])[0]
+    in_turn = ravel_pytree(there(*moved(0.5)(case.params, inputs))[0])[0]
+    yield agree("δ = ½ and γ, then δ = 3 and γ: one change of the same form", twice, in_turn)
 
 
 def undefined(text: str, method: Method, W, X) -> Step:

@@ -9,6 +9,7 @@ import optax
 
 from lngeom import families
 from lngeom.claims import Problem, Role, Verdict, agree, claim, differ, vanishes
+from lngeom.claims.ba2016.glm import of_any_function
 from lngeom.claims.context import Context
 from lngeom.claims.problem import NORMALIZERS, TITLES
 from lngeom.claims.training.network import (
@@ -142,6 +143,7 @@ def fisher_trained(problem: Problem):
         yield agree(f"{TITLES[method]}: weights with weights, 1/9", larger[own, own], F[own, own] / 9)
         yield agree(f"{TITLES[method]}: weights with the rest, 1/3", larger[own, rest], F[own, rest] / 3)
         yield agree(f"{TITLES[method]}: the rest", larger[rest, rest], F[rest, rest])
+    yield from of_any_function(problem)
 
 
 @claim(

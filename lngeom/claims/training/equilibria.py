@@ -8,10 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from lngeom.claims import Problem, Verdict, agree, claim, differ
+from lngeom.claims import Problem, Verdict, agree, claim, differ, vanishes
 from lngeom.claims.evidence import Evidence
-from lngeom.training import predict_equilibrium
+from lngeom.training import predict_equilibrium, read_geometry, track_geometry
+from lngeom.training._detect import detect
 from lngeom.training.equilibrium import Equilibrium
+from lngeom.training.laws import LAWS
 
 TOPIC = "learning-rate"
 SIZE, STEPS, SEEDS = 256, 3000, 8
@@ -153,6 +155,62 @@ def iterated(rate: float, decay: float, trust: float) -> tuple[float, float]:
     return square, cosine
 
 
+RECORDED = np.array([4, 6, 8])
+"""Steps of the last three records of nine steps, where every second step is recorded."""
+
+
+def tracked(problem: Problem, name: str) -> Iterator[Evidence]:
+    """What users call, `track_geometry`, over nine steps of a walk: against angles, sizes and means in NumPy."""
+    make, rate, decay, settings = OPTIMIZERS[name]
+    optimizer, detected = make(rate, decay), name in {"sgd", "momentum", "adamw", "lion"}
+    given = {k: v for k, v in settings.items() if k != "size"}
+    kind = None if detected else name
+    tracker = track_geometry(
+        optimizer, learning_rate=rate, weight_decay=decay, kind=kind, every=2, history=len(RECORDED), **given
+    )
+    dtype = problem.inputs.dtype
+    params = {"bias": jnp.ones(3, dtype), "weights": jax.random.normal(problem.key("tracked"), (16, 16), dtype)}
+    if detected:
+        law, rates = detect(optax.with_extra_args_support(make(rate, 0.0)), params)
+        yield agree(
+            "law and rate found from first steps", np.array([law == name, *rates]), np.array([True, rate, rate])
+        )
+    state, path = tracker.init(params), []
+    update = jax.jit(tracker.update)
+    for step in range(9):
+        w = params["weights"]
+        x = jax.random.normal(problem.key(f"tracked {step}"), w.shape, dtype)
+        gradient = (x - jnp.vdot(x, w) * w / jnp.vdot(w, w)) / jnp.linalg.norm(w)
+        with jax.numpy_dtype_promotion("standard"):
+            updates, state = update({"bias": jnp.ones(3, dtype), "weights": gradient}, state, params)
+        params = jax.tree.map(jnp.add, params, updates)
+        path.append([np.asarray(v).reshape(-1) for v in (w, gradient, params["weights"])])
+    found = read_geometry(state)
+    assert found.history is not None
+    assert found.history_steps is not None
+    yield agree(
+        "groups tracked, and steps recorded",
+        np.array([len(found.names), *found.history_steps]),
+        np.array([1, *RECORDED]),
+    )
+    w, g, after = (np.array(v) for v in zip(*path, strict=True))
+    norm, size = np.linalg.norm(w, axis=1), np.linalg.norm(g, axis=1) * np.linalg.norm(w, axis=1)
+    unit, turned = w / norm[:, None], after / np.linalg.norm(after, axis=1, keepdims=True)
+    angles = 2 * np.arcsin(np.linalg.norm(unit - turned, axis=1) / 2)
+    history = {k: np.asarray(v)[:, 0] for k, v in found.history.items()}
+    yield agree("tracker: angles of steps", history["angle"], angles[RECORDED], tol=1e-9)
+    effective = rate / norm[RECORDED] ** LAWS[name].rate
+    yield agree("tracker: effective learning rates", history["effective_learning_rate"], effective)
+    yield vanishes("tracker: the radial part of gradients", history["radial_residual"], scale=1.0)
+    recent = 0.99 ** np.arange(4, -1, -1)  # weights of the five records, the oldest first
+    scale = math.sqrt(np.sum(recent * size[::2] ** 2) / np.sum(recent))
+    yield agree("tracker: root mean square of ‖w‖‖∇‖ over recent steps", found.gradient_scale, np.array([scale]))
+    yield agree("tracker: scale-invariant", found.scale_invariant, np.array([True]))
+    rest = predict_equilibrium(name, rate, decay, gradient_scale=scale, **settings)
+    both = np.concatenate([found.equilibrium_angle, found.equilibrium_norm])
+    yield agree("tracker: equilibrium, and the prediction", both, np.array([rest.angle, rest.norm]), tol=1e-9)
+
+
 SLOWLY, QUICKLY = (1e-3, 1e-3), (0.5, 1.0)
 """η and λ at which corrections of the order of ηλ are negligible, and at which they are not."""
 
@@ -215,6 +273,7 @@ def _equilibrium(name: str) -> None:
         yield agree("relaxation", np.array([rate]), np.array([rest.relaxation]), tol=0.05 if name in EXACT else 0.2)
         yield differ("it starts elsewhere", norms[:, 0], np.full(SEEDS, rest.norm))
         yield from by_second_moments(name)
+        yield from tracked(problem, name)
 
 
 for _name in OPTIMIZERS:

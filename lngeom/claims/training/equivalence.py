@@ -547,9 +547,25 @@ def natural_gradient(problem: Problem):
     ]
     base, same, *wrong = (run(jnp.asarray(s, x.dtype)) for s in settings)
     yield agree(f"outputs over 12 steps, c = {FACTOR:g}", same, base, tol=TOLERANCE)
-    for symbol, outputs in zip("ηλρ", wrong, strict=True):
-        yield differ(f"the same with {symbol} to another power of c", outputs[-1], base[-1])
+    for symbol, changed in zip("ηλρ", wrong, strict=True):
+        yield differ(f"the same with {symbol} to another power of c", changed[-1], base[-1])
     yield differ("the run moves at all", base[-1], base[0])
+    weights = net.params["weights"]
+    F = fisher(outputs, weights, x, family=families.Categorical(), check=False)
+    gradient = jax.grad(lambda w: loss(net.params | {"weights": w}, x, y))(weights).reshape(-1)
+    null = weights.reshape(-1) / jnp.linalg.norm(weights)
+    noisy = gradient + jnp.linalg.norm(gradient) * null
+    stepped = jnp.linalg.solve(F.as_matrix() + damping * jnp.eye(len(gradient), dtype=x.dtype), gradient)
+    for method, given in (("svd", {}), ("cg", {"nullspace": null[:, None], "tolerance": 1e-11})):
+        solution = F.solve(noisy, damping, method=method, **given)
+        yield agree(
+            f"lg.fisher's solution by {method}, with noise along W, and (F + ρI)⁻¹∇L",
+            solution.value.reshape(-1),
+            stepped,
+            tol=1e-9,
+        )
+        part = np.array([solution.unidentifiable])
+        yield agree(f"its report by {method} of the part along W", part, np.array([0.5**0.5]), tol=1e-9)
 
 
 def natural_gradient_proof(law: Law | None = None) -> Proof:

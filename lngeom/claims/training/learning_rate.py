@@ -10,7 +10,7 @@ import sympy as sp
 from sympy import Expr, sqrt
 
 from lngeom import normalizers
-from lngeom.claims import Problem, Verdict, agree, claim, differ, proves, vanishes
+from lngeom.claims import Problem, Verdict, agree, claim, differ, proves, same_integer, vanishes
 from lngeom.claims.problem import NORMALIZERS, TITLES
 from lngeom.claims.training.network import logits, loss, network, scaled, sgd_path, train
 from lngeom.symbolic.jacobian import GAIN, LAYER, RADIAL, SHIFTS, along, null_step, rows_alone
@@ -32,6 +32,7 @@ from lngeom.symbolic.scale_free import (
     smooth,
 )
 from lngeom.symbolic.sums import Field, H, d, derivative, field, i, mean, n, total
+from lngeom.training import scale_invariant_groups
 
 TOPIC = "learning-rate"
 INVARIANT = ("bn", "wn", "ln", "rms")
@@ -67,6 +68,13 @@ def orthogonality(problem: Problem):
             yield vanishes("Layer norm: 1ᵀ∇ at every step", columns, scale=size)
         else:
             yield differ(f"{TITLES[method]}: 1ᵀ∇ does not vanish", columns / size, jnp.zeros_like(columns))
+        net = network(problem)
+        groups = scale_invariant_groups(lambda p, x, method=method: logits(p, x, method), net.params, net.inputs[:40])
+        yield same_integer(
+            f"{TITLES[method]}: sets of leaves whose scale the outputs ignore, found and expected",
+            len(groups) if groups.get("weights") == ("weights",) else -1,
+            1,
+        )
 
 
 def slope_at(method: Method, W, V, X) -> sp.ImmutableMatrix:
