@@ -259,13 +259,13 @@ def exponential_proof() -> Counterexample:
         start, step = signs_alone(0), signs_alone(1) - signs_alone(0)
         if any(signs_alone(k) != start + k * step for k in range(4)):
             raise ValueError("the variance is not linear in depth")
-        variance = values["sigma_0^2"] + depth * step
+        variance = values[r"\sigma_0^2"] + depth * step
         return sp.limit(variance / variance.subs(depth, 2 * depth), depth, sp.oo), sp.Integer(0)
 
     return Counterexample(
         "sun2025.exponential",
         r"\lim_L \sigma_L^2/\sigma_{2L}^2 = 0\ \text{(exponential growth)}",
-        {"sigma_0^2": signs_alone(0)},
+        {r"\sigma_0^2": signs_alone(0)},
         sides,
         "Two units, branches s LN(x) with independent signs s: σ_L² = σ_0² + L, by all sequences of signs for L ≤ 3. "
         "The limit (left), and that of exponential growth (right)",
@@ -486,13 +486,13 @@ def scaling_growth_proof() -> Counterexample:
     L = sp.Symbol("L", positive=True, integer=True)
 
     def sides(values):
-        variance = values["sigma_0^2"] + sp.harmonic(L)
+        variance = values[r"\sigma_0^2"] + sp.harmonic(L)
         return sp.limit(variance / L, L, sp.oo), sp.limit(L / L, L, sp.oo)
 
     return Counterexample(
         "sun2025.scaling_growth",
         r"\sigma_L^2 \geq \Theta(L)",
-        {"sigma_0^2": 1},
+        {r"\sigma_0^2": 1},
         sides,
         "Branches s LN(x)/√l with independent signs s: σ_L² = σ_0² + 1 + 1/2 + … + 1/L. The limit of σ_L²/L (left), "
         "and that of L/L (right), a multiple of which is the printed lower bound",
