@@ -85,6 +85,7 @@ def volume_step() -> Step:
         "is rank(F)/2",
         r"\int e^{-naw^2/2}dw = \sqrt{2\pi/(na)}",
         lambda: sp.simplify(sp.integrate(form, (w, -sp.oo, sp.oo)) - sp.sqrt(2 * sp.pi / (a * count))) == 0,
+        "∫ e^(−n a w²/2) dw = √(2π/(n a))",
     )
 
 
@@ -525,6 +526,7 @@ def threshold_proof() -> Proof:
                 "and of fourth order in the angle",
                 r"\lim_{\theta\to0}\mathrm{Var}\,h/\theta^4 = 1/48",
                 lambda: sp.limit((1 - sp.cos(theta)) ** 2 / 12 / theta**4, theta, 0) == sp.Rational(1, 48),
+                "Var h/θ⁴ → 1/48 as θ → 0",
             ),
             fact(
                 "A disc bent by κ ≠ 0 of either sign has a height of positive variance",

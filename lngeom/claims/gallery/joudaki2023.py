@@ -86,7 +86,7 @@ def scaling_steps() -> tuple[Step, ...]:
     return (
         fact(
             "A tangent of the logarithm lies above it: the gap y − 1 − log y is 0 at y = 1, its least value",
-            r"\log y \leq y - 1",
+            r"\log(y) \leq y - 1",
             lambda: (
                 (y - 1 - sp.log(y)).subs(y, 1) == 0
                 and (y - 1 - sp.log(y)).diff(y).subs(y, 1) == 0

@@ -84,7 +84,6 @@ def eq_5_proof() -> Proof:
     sigma = sp.sqrt(LAYER_NORM.square(LAYER))
     both = mean(lambda l: output(l) * change(l), H)
     projected = (change(i) - mean(change, H) - output(i) * both) / sigma
-    lost = mean(change, H) ** 2 + both**2
     larger = lambda t: LAYER_NORM(Layer(lambda l, d: c * LAYER.W(l, d) + t * V(l, d), LAYER.X))
     return Proof(
         "sun2025.eq_5",
@@ -93,16 +92,18 @@ def eq_5_proof() -> Proof:
         (
             equality("The change of n by a change v = Vx of a", along(LAYER_NORM, V), projected, "dn_{ni}[V]"),
             equality(
-                "σ²|dn|² is |v|² less two squares, so |dn| ≤ |v|/σ",
+                "With m = mean(v), q = mean(nv): two squares are taken from |v|², so |dn| ≤ |v|/σ",
                 LAYER_NORM.square(LAYER) * mean(lambda l: along(LAYER_NORM, V, unit=l) ** 2, H),
-                mean(lambda l: change(l) ** 2, H) - lost,
+                mean(lambda l: change(l) ** 2, H) - sp.Symbol("m") ** 2 - sp.Symbol("q") ** 2,
                 r"\sigma^2|dn|^2/H",
+                {"m": mean(change, H), "q": both},
             ),
             equality(
-                "At c times the input the change is 1/c of it",
+                "At c times the input the change J = dn[V] is 1/c of it",
                 derivative(larger),
-                along(LAYER_NORM, V) / c,
+                sp.Symbol("J") / c,
                 "dn_{ni}[V](ca)",
+                {"J": along(LAYER_NORM, V)},
             ),
         ),
     )
@@ -474,7 +475,7 @@ def logarithm_step() -> Step:
     x = sp.Symbol("x", positive=True)
     return fact(
         "1/x is the slope of log x and falls, so log(l+1) − log l is between 1/(l+1) and 1/l: Σ 1/l is log L + O(1)",
-        r"\frac{d}{dx}\log x = 1/x,\quad \frac{d}{dx}(1/x) = -1/x^2 < 0",
+        r"\frac{d}{dx}\log(x) = 1/x,\quad \frac{d}{dx}(1/x) = -1/x^2 < 0",
         lambda: sp.log(x).diff(x) == 1 / x and (1 / x).diff(x) == -1 / x**2 and (-1 / x**2).is_negative is True,
     )
 
