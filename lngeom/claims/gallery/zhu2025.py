@@ -134,13 +134,13 @@ def scales_without_condition(x: Tokens) -> Tokens:
     context=Context(
         before="We introduce Dynamic Tanh (DyT), an element-wise operation DyT(x) = tanh(αx), as a drop-in replacement "
         "for normalization layers in Transformers.",
-        sentence="DyT is inspired by the observation that layer normalization in Transformers often produces tanh-like, "
-        "S-shaped input-output mappings.",
+        sentence="DyT is inspired by the observation that layer normalization in Transformers often produces "
+        "tanh-like, S-shaped input-output mappings.",
         after="By incorporating DyT, Transformers without normalization can match or exceed the performance of their "
         "normalized counterparts, mostly without hyperparameter tuning.",
         reading="The mapping is the cloud of all entries of many tokens, output against input, and its mean curve.",
-        verdict="For tokens of different scale the mean curve bends exactly as σ varies with |x|. For tokens of one mean "
-        "and scale it is a line.",
+        verdict="For tokens of different scale the mean curve bends exactly as σ varies with |x|. For tokens of one "
+        "mean and scale it is a line.",
     ),
 )
 def s_curve(problem: Problem):
@@ -366,8 +366,8 @@ def error_ratio(x: Tokens, y: Tokens) -> float:
         sentence="We demonstrate that ELN resembles Layer Normalization more accurately than DyT does.",
         after="",
         reading="Each curve has its best parameter and gain, and the mean squared error is compared on random tokens.",
-        verdict="ELN is closer by 0 to 2 % for tokens of different scale, and by half for an outlier unit with its own C. "
-        "With one C for all units an outlier unit makes DyT the closer one.",
+        verdict="ELN is closer by 0 to 2 % for tokens of different scale, and by half for an outlier unit with its own "
+        "C. With one C for all units an outlier unit makes DyT the closer one.",
     ),
     why_numeric="errors of fits to random tokens",
 )
