@@ -1,0 +1,1 @@
+"""Figures of the gallery, one module a paper; each has `draw`."""
