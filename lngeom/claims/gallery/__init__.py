@@ -4,6 +4,7 @@ PAPERS: dict[str, str] = {
     "zhang2019": "1910.07467",
     "xu2019": "1911.07013",
     "salimans2016": "1602.07868",
+    "vanlaarhoven2017": "1706.05350",
     "santurkar2018": "1805.11604",
 }
 """Ids of the papers, which are the names of their modules, and their numbers on arXiv; in the order they are listed."""
