@@ -36,8 +36,8 @@ def draw(out: Path) -> None:
             figure,
             out / "wen2026",
             data,
-            title="The exact law of the angle holds at every ηλ, the known approximation at small ones",
-            caption="Weights under random gradients with momentum β and weight decay at equilibrium; 20 000 weights, so "
-            "that a point has a standard error of 0.7 %. Lines: cos θ = (α + β)/(1 + αβ), α = 1 − ηλ.",
+            title="The exact law of the angle holds at every ηλ, the approximation at small ones",
+            caption="Weights under random gradients with momentum β and weight decay at equilibrium; 20 000 weights, "
+            "so that a point has a standard error of 0.7 %. Lines: cos θ = (α + β)/(1 + αβ), α = 1 − ηλ.",
             configuration={"size": 20_000, "seed": 0},
         )

@@ -6,6 +6,7 @@ PAPERS: dict[str, str] = {
     "salimans2016": "1602.07868",
     "vanlaarhoven2017": "1706.05350",
     "santurkar2018": "1805.11604",
+    "arora2018": "1812.03981",
     "wen2026": "2606.16899",
 }
 """Ids of the papers, which are the names of their modules, and their numbers on arXiv; in the order they are listed."""
