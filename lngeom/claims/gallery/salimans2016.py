@@ -9,6 +9,7 @@ from jaxtyping import Array, Float
 from sympy import Expr, KroneckerDelta
 
 from lngeom.claims import Paper, Problem, Read, Role, Verdict, agree, differ, proves, same_integer, vanishes
+from lngeom.claims.context import Context
 from lngeom.claims.training.learning_rate import momentum_norm_growth_proof
 from lngeom.normalizers import BatchNorm, WeightNorm
 from lngeom.symbolic.jacobian import LAYER
@@ -38,12 +39,18 @@ def weights(v: Float[Array, " D"], g: Float[Array, ""]) -> Float[Array, " D"]:
     return g * v / jnp.linalg.norm(v)
 
 
+@jax.jit
+def _gradients(v, g, inputs):
+    """∇_w L, and (∇_v L, ∇_g L)."""
+    return jax.grad(loss)(weights(v, g), inputs), jax.grad(lambda v, g: loss(weights(v, g), inputs), (0, 1))(v, g)
+
+
 def slopes(problem: Problem):
     """v, g, ∇_w L, and by automatic differentiation (∇_v L, ∇_g L)."""
     _, params, inputs = problem.small("wn", shape=(60, 6, 4))
     v, g = params.weights[0], jnp.asarray(1.7, inputs.dtype)
-    at_w = jax.grad(loss)(weights(v, g), inputs)
-    return v, g, at_w, jax.grad(lambda v, g: loss(weights(v, g), inputs), (0, 1))(v, g)
+    at_w, at_parts = _gradients(v, g, inputs)
+    return v, g, at_w, at_parts
 
 
 def eq3_gradients(v, g, at_w):
@@ -230,6 +237,15 @@ def falls(norms: Float[Array, "R T"]) -> int:
     source="Section 2.1",
     statement="The norm of v grows monotonically with the number of weight updates.",
     assumptions=("gradient descent, with or without momentum; not Adam, whose steps are not orthogonal to v",),
+    context=Context(
+        sentence="… the norm of v grows monotonically with the number of weight updates …",
+        before="… Δv is necessarily orthogonal to the current weight vector w since we project away from it when "
+        "calculating ∇_v L …",
+        after="…",
+        reading="The updates are steps along the gradient, or along an average of gradients.",
+        verdict="Then it holds. A step of Adam is not orthogonal to v, and its first, along the sign of the gradient, "
+        "can shorten v.",
+    ),
     read=Read.NOTES,
     expected=Verdict.CONDITIONAL,
 )
@@ -296,7 +312,7 @@ def white(problem: Problem):
         shift = jnp.arange(outputs.size).reshape(outputs.shape).astype(outputs.dtype)
         return jnp.sum(jnp.cos(outputs + shift)), outputs
 
-    slope = jax.grad(value, has_aux=True)
+    slope = jax.jit(jax.grad(value, has_aux=True), static_argnums=2)
     (by_wn, wn), (by_bn, bn) = (slope(params.weights, white, method) for method in (WeightNorm(), BatchNorm()))
     yield agree("values", wn, bn)
     yield agree("gradients by the weights", by_wn, by_bn)

@@ -56,23 +56,24 @@ class Units(NamedTuple):
     curvature: Float[Array, " U"]
 
 
+@jax.jit
+@jax.vmap
+def _unit(a, c, y, form) -> Units:
+    """A unit with the loss Σ a tanh(z + c) and a form in tanh(z), whose Hessian is full."""
+    t = jnp.tanh
+    loss = lambda z: jnp.sum(a * t(z + c)) + t(z) @ form @ t(z) / len(z)
+    output = lambda y: GAMMA * normalized(y) + 0.2
+    z, composed = output(y), lambda y: loss(output(y))
+    v = jax.grad(composed)(y)
+    return Units(y, jax.grad(loss)(z), jax.hessian(loss)(z), v, v @ jax.hessian(composed)(y) @ v)
+
+
 def units(problem: Problem, count: int = 10, size: int = 12) -> Units:
-    """Random units, and losses Σ a tanh(z + c) plus a form in tanh(z), whose Hessians are full."""
+    """Random units and losses."""
     keys = jax.random.split(problem.key("santurkar2018.units"), 4)
     shapes = ((count, size), (count, size), (count, size), (count, size, size))
     a, c, y, form = (jax.random.normal(k, s, problem.inputs.dtype) for k, s in zip(keys, shapes, strict=True))
-
-    @jax.jit
-    @jax.vmap
-    def found(a, c, y, form):
-        y = 2 * y + 1
-        loss = lambda z: jnp.sum(a * jnp.tanh(z + c)) + jnp.tanh(z) @ form @ jnp.tanh(z) / size
-        output = lambda y: GAMMA * normalized(y) + 0.2
-        z, composed = output(y), lambda y: loss(output(y))
-        v = jax.grad(composed)(y)
-        return Units(y, jax.grad(loss)(z), jax.hessian(loss)(z), v, v @ jax.hessian(composed)(y) @ v)
-
-    return found(a, c, y, form)
+    return _unit(a, c, 2 * y + 1, form)
 
 
 def through(slope, y):
