@@ -279,11 +279,10 @@ def monotone_proof() -> Proof:
         shorter,
         "The smaller of ‖v⁺‖² and ‖v‖² (left), and ‖v‖² (right), after Adam's first step: the sign of the gradient.",
     )
-    of_momentum = momentum_norm_growth_proof().steps[-4:]
     return Proof(
         "salimans2016.monotone",
         r"\|v_{t+1}\|^2 = \|v_t\|^2 + \eta^2\|p_t\|^2 + 2\eta^2\sum_{k<t}\beta^{t-k}\|p_k\|^2 \geq \|v_t\|^2",
-        (*_pythagoras(), *of_momentum),
+        (*_pythagoras(), *momentum_norm_growth_proof().steps),
         (Assumption("gradient descent, with or without momentum", r"\Delta v = -\eta p_t", adam),),
     )
 

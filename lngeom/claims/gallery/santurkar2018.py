@@ -131,7 +131,7 @@ def backward_steps(size: Expr, centred: bool = True) -> tuple[Step, Step]:
     letters = _letters(size, centred)
     return (
         equality(
-            "The gradient, from ⟨g, dz[v]⟩ = ⟨∂L̂/∂y, v⟩",
+            "The gradient, from ⟨g, dz[v]⟩ = ⟨∂L̂/∂y, v⟩, with h = ŷ",
             whole(lambda l: SLOPE(l) * moved(l)),
             whole(lambda l: back(l) * MOVE(l)),
             r"\langle g, dz[v]\rangle",
@@ -171,6 +171,18 @@ def curvature_steps(size: Expr, centred: bool = True) -> tuple[Step, ...]:
             first - v_ / s,
             second + u_ / s * q / s**2,
         ),
+    )
+
+
+def second_order() -> Step:
+    """The chain rule along a curve whose first and second derivatives are those of ŷ."""
+    outer, g, first, gain, s, q, hat, t = sp.symbols("kappa g v gamma s q y t", real=True)
+    path = gain * (hat + t * first / s - t**2 / 2 * hat * q / s**2)
+    form = g * (path - gain * hat) + outer / 2 * (path - gain * hat) ** 2
+    return expanded(
+        "A loss with slope g and curvature κ has this second derivative; a form adds up such terms",
+        r"\frac{d^2}{dt^2}L = \frac{\gamma^2}{\sigma^2}\kappa v^2 - \frac{\gamma q}{\sigma^2}g\hat y",
+        form.diff(t, 2).subs(t, 0) - gain**2 / s**2 * outer * first**2 + gain * q / s**2 * g * hat,
     )
 
 
@@ -301,21 +313,13 @@ def theorem_4_2(problem: Problem):
 @proves("santurkar2018.theorem_4_2")
 def theorem_4_2_proof() -> Proof:
     """The chain rule to second order, along a path on which mean and direction of ŷ are simple."""
-    outer, g, first, gain, s, q, hat = sp.symbols("h g v gamma s q y", real=True)
-    t = sp.Symbol("t", real=True)
-    path = gain * (hat + t * first / s - t**2 / 2 * hat * q / s**2)
-    form = g * (path - gain * hat) + outer / 2 * (path - gain * hat) ** 2
     return Proof(
         "santurkar2018.theorem_4_2",
         r"v^\top\nabla^2\hat L\,v = \tfrac{\gamma^2}{\sigma^2}v^\top\nabla^2L\,v - "
         r"\tfrac{\gamma}{m\sigma^2}\langle g, \hat y\rangle\|v\|^2",
         (
             *curvature_steps(N),
-            expanded(
-                "A loss with slope g and curvature h has this second derivative; a form adds up such terms",
-                r"\frac{d^2}{dt^2}L = \frac{\gamma^2}{\sigma^2}hv^2 - \frac{\gamma q}{\sigma^2}g\hat y",
-                form.diff(t, 2).subs(t, 0) - gain**2 / s**2 * outer * first**2 + gain * q / s**2 * g * hat,
-            ),
+            second_order(),
         ),
         (POSITIVE,),
     )
@@ -579,6 +583,7 @@ def layer_norm_proof() -> Proof:
             *curvature_steps(H),
             *_named(backward_steps(H, False)),
             *_named(curvature_steps(H, False)),
+            second_order(),
         ),
         (POSITIVE,),
     )
