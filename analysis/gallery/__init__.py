@@ -1,1 +1,1 @@
-"""Figures of the gallery, one module a paper; each has `draw`."""
+"""One figure a paper of the gallery, which shows what was found in it: `python -m analysis gallery`."""
