@@ -2,10 +2,16 @@
 
 PAPERS: dict[str, str] = {
     "zhang2019": "1910.07467",
+    "xu2019": "1911.07013",
+    "salimans2016": "1602.07868",
+    "vanlaarhoven2017": "1706.05350",
+    "santurkar2018": "1805.11604",
+    "arora2018": "1812.03981",
     "joudaki2023": "2305.18399",
     "sun2025": "2502.05795",
     "zhu2025": "2503.10622",
     "wang2026": "2605.26895",
+    "wen2026": "2606.16899",
     "chun2026": "2603.27432",
 }
 """Ids of the papers, which are the names of their modules, and their numbers on arXiv; in the order they are listed."""

@@ -1,0 +1,56 @@
+"""The gradient behind layer norm, with and without the derivatives of its statistics."""
+
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import lngeom as lg
+import numpy as np
+from lngeom.claims import Problem
+from lngeom.claims.gallery.xu2019 import backward
+
+SERIES = {
+    "layer norm": (True, True),
+    "μ detached": (False, True),
+    "σ detached": (True, False),
+    "both detached": (False, False),
+}
+"""Which derivatives are taken: of the mean, of the scale."""
+SHOWN = dict(zip(SERIES, ("o", "x", "s", "+"), strict=True))
+
+
+def draw(out: Path) -> None:
+    """Draws mean and variance of the gradient against those that arrive."""
+    data = {}
+    with jax.enable_x64(True):
+        problem = Problem(jnp.zeros((1, 1)))
+        for name, (mean, scale) in SERIES.items():
+            g, b, y, sigma = map(np.asarray, backward(problem, mean=mean, scale=scale))
+            data[name] = {
+                "mean": b.mean(1) * sigma,
+                "variance": b.var(1) * sigma**2 / g.var(1),
+                "arriving": g.mean(1),
+                "share": np.mean(g * y, 1) ** 2 / g.var(1),
+            }
+    with lg.plots.figure(1, 2, width="page", height=2.7) as (figure, axes):
+        means, variances = axes[0]
+        for k, (name, found) in enumerate(data.items()):
+            style = {"marker": SHOWN[name], "ls": "", "color": lg.plots.COLOURS[k], "mfc": "none", "label": name}
+            means.plot(found["arriving"], found["mean"], **style)
+            variances.plot(found["share"], found["variance"], **style)
+        line = np.array([-1.0, 1.0])
+        for axis, x, y in ((means, line, line), (means, line, 0 * line), (variances, [0, 1], [1, 0])):
+            axis.plot(x, y, color=lg.plots.COLOURS[-1], lw=0.8, ls="-", zorder=0)
+        variances.axhline(1, color=lg.plots.COLOURS[-1], lw=0.8, zorder=0)
+        means.set(xlabel="mean ḡ of the arriving gradient", ylabel="mean of ∂ℓ/∂x, times σ")
+        variances.set(xlabel="c²/D_g, the share of its variance along y", ylabel="variance of ∂ℓ/∂x, times σ²/D_g")
+        means.legend()
+        lg.plots.save(
+            figure,
+            out / "xu2019",
+            data,
+            title="The derivative of μ centres the gradient, that of σ takes out exactly its part along y",
+            caption="60 random cases with 9 units and a random arriving gradient. Lines: mean ḡ and 0 (left), variance "
+            "1 and 1 − c²/D_g (right). The bound of the paper is the horizontal line at 1.",
+            configuration={"cases": 60, "units": 9, "seed": 0},
+        )
