@@ -21,8 +21,8 @@ The public names, all imported lazily. What else a module defines may change.
 - `lngeom.discovery`, symmetries nobody named: `discover_symmetries`, `discrete_symmetries`.
 - `lngeom.strategies`, hypothesis strategies: `data_sets`, `families`, `layer_inputs`, `matrices`, `normalizers`,
   `points`, `problems`, `scales`, `transformations`.
-- `lngeom.stacks`, descriptions of transformers: `Attention`, `Block`, `FeedForward`, `Head`, `Linear`, `Mixture`, `Norm`,
-  `Rotary`, `Rows`, `Stack`, `Table`, `Transform`, `logits`.
+- `lngeom.stacks`, descriptions of transformers: `Attention`, `Block`, `FeedForward`, `Head`, `Linear`, `Mixture`,
+  `Norm`, `Rotary`, `Rows`, `Stack`, `Table`, `Transform`, `logits`.
 - `lngeom.nn`, layers and recurrent cells: `GRU`, `LSTM`, `RNN`, `BatchNorm`, `GroupNorm`, `LayerNorm`,
   `LayerNormGRU`, `LayerNormLSTM`, `LayerNormRNN`, `RMSNorm`, `WeightNorm`, `batch_norm`, `convert_layer_norm`,
   `fused_layer_norm`, `group_norm`, `layer_norm`, `rms_norm`, `unroll`, `weight_norm`.
