@@ -81,20 +81,24 @@ class Linear:
         found = (array if self.expert is None else array[self.expert]).reshape(-1)
         return found if self.rows is None else found[self.rows.indices()]
 
-    def with_matrix(self, array: np.ndarray, matrix: np.ndarray) -> np.ndarray:
-        """A copy of the stored array in which this map's part is `matrix` [out, in]."""
-        new = np.array(array)
-        part = new if self.expert is None else new[self.expert]
+    def assign(self, array: np.ndarray, matrix: np.ndarray) -> None:
+        """Writes `matrix` [out, in] into this map's part of a contiguous stored array."""
+        part = array if self.expert is None else array[self.expert]
         if self.layout == "oi":
             view = part.reshape(-1, int(np.prod(part.shape[part.ndim - self.input_axes :])))
         else:
             view = part.reshape(int(np.prod(part.shape[: self.input_axes])), -1).T
         view[slice(None) if self.rows is None else self.rows.indices()] = matrix
+
+    def with_matrix(self, array: np.ndarray, matrix: np.ndarray) -> np.ndarray:
+        """A copy of the stored array in which this map's part is `matrix` [out, in]."""
+        new = np.array(array, order="C")
+        self.assign(new, matrix)
         return new
 
     def with_offsets(self, array: np.ndarray, offsets: np.ndarray) -> np.ndarray:
         """A copy of the stored array of the bias in which this map's part is `offsets` [out]."""
-        new = np.array(array)
+        new = np.array(array, order="C")
         view = (new if self.expert is None else new[self.expert]).reshape(-1)
         view[slice(None) if self.rows is None else self.rows.indices()] = offsets
         return new
@@ -400,11 +404,13 @@ class Head:
         linear: d → V. Its weight may be the table of tokens: then the head is tied.
         cap: c of the soft cap c · tanh(z/c) of the logits, or None.
         transform: layer before it, or None.
+        untied: name that the matrix of a tied head gets when it becomes an array of its own.
     """
 
     linear: Linear
     cap: float | None = None
     transform: Transform | None = None
+    untied: str = "lm_head.weight"
 
 
 @dataclass(frozen=True)
@@ -442,6 +448,11 @@ class Space:
 
     name: str
     events: tuple[Event, ...]
+
+    @property
+    def residual(self) -> bool:
+        """Whether it is the stream, or the sum of the tables before a norm."""
+        return self.name.split(".")[0] in {"stream", "embedding"}
 
     @property
     def writers(self) -> tuple[Site, ...]:

@@ -34,7 +34,8 @@ def logits(
 
     Args:
         stack: the description.
-        weights: arrays by name.
+        weights: arrays by name. A mapping with methods `rows(name, index)` and `pieces(name)` is asked for the rows of
+            tables and of the head that are needed, instead of whole arrays.
         tokens: token ids.
         types: rows of the table of types; None: 0.
 
@@ -56,7 +57,7 @@ def hidden(
     }
     x = 0
     for table in stack.tables:
-        found = jnp.asarray(weights[table.weight])[rows[table.index] + table.offset]
+        found = _rows(table.weight, weights, rows[table.index] + table.offset)
         x = x + (found if table.scale == 1 else found * jnp.asarray(table.scale, found.dtype))
     x = jnp.asarray(x)
     if stack.embedding_norm is not None:
@@ -90,7 +91,7 @@ def head(stack: Stack, weights: Mapping[str, Any], x: Float[Array, "N T d"]) -> 
     if (transform := stack.head.transform) is not None:
         x = ACTIVATIONS[transform.activation](linear(transform.linear, weights, x))
         x = norm(transform.norm, weights, x)
-    z = linear(stack.head.linear, weights, x)
+    z = _large_linear(stack.head.linear, weights, x)
     return z if stack.head.cap is None else stack.head.cap * jnp.tanh(z / stack.head.cap)
 
 
@@ -189,6 +190,26 @@ def routing(part: Mixture, weights: Mapping[str, Any], x: Float[Array, "N T d"])
     if part.renormalize:
         shares = shares / shares.sum(-1, keepdims=True)
     return shares.astype(x.dtype)
+
+
+def _rows(name: str, weights: Mapping[str, Any], index: Array) -> Array:
+    """Rows of a table."""
+    if not hasattr(weights, "rows"):
+        return jnp.asarray(weights[name])[index]
+    needed, places = np.unique(np.asarray(index), return_inverse=True)
+    return jnp.asarray(weights.rows(name, needed))[places.reshape(index.shape)]  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def _large_linear(part: Linear, weights: Mapping[str, Any], x: Array) -> Array:
+    """Wx + b, by some rows of W at a time where the mapping gives them."""
+    if not hasattr(weights, "pieces") or part != Linear(part.weight, part.bias):
+        return linear(part, weights, x)
+    pieces = [
+        jnp.einsum("nti,oi->nto", x, jnp.asarray(rows))
+        for _, rows in weights.pieces(part.weight)  # pyright: ignore[reportAttributeAccessIssue]
+    ]
+    y = jnp.concatenate(pieces, -1)
+    return y if part.bias is None else y + part.offsets(jnp.asarray(weights[part.bias]))[None, None]
 
 
 def _read(part: Norm | None, placing: str, weights: Mapping[str, Any], x: Array) -> Array:

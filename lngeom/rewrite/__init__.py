@@ -1,0 +1,21 @@
+"""Exact rewrites of transformers, each with a certificate."""
+
+from lngeom.rewrite.certificate import Certificate as Certificate
+from lngeom.rewrite.rewriting import Rewritten as Rewritten, apply as apply
+from lngeom.rewrite.steps import (
+    Balance as Balance,
+    CentreHead as CentreHead,
+    CentreReaders as CentreReaders,
+    CentreRouter as CentreRouter,
+    CentreWriters as CentreWriters,
+    DropKeyBias as DropKeyBias,
+    FoldNorms as FoldNorms,
+    MergeParallelBias as MergeParallelBias,
+    MergeValueBias as MergeValueBias,
+    Refused as Refused,
+    Rotate as Rotate,
+    ScaleStream as ScaleStream,
+    ShiftTables as ShiftTables,
+    ToRMSNorm as ToRMSNorm,
+    Untie as Untie,
+)

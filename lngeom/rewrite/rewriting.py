@@ -1,0 +1,155 @@
+"""Applying steps to a model: the plan, the refusals and the certificate."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from jaxtyping import Int
+
+from lngeom.rewrite.certificate import Certificate, Rounded, certify, difference, outputs, probe_tokens
+from lngeom.rewrite.draft import Draft
+from lngeom.rewrite.steps import AbstractStep, Refused
+from lngeom.stacks.description import Stack
+
+PROBES = (4, 16)
+"""Sequences and positions of the default probes."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Steps that were found to be exact for a model, with nothing computed yet.
+
+    Attributes:
+        steps: the steps.
+        before: description of the original.
+        stack: description of the rewritten model.
+        draft: its arrays.
+        tokens: probes.
+    """
+
+    steps: tuple[AbstractStep, ...]
+    before: Stack
+    stack: Stack
+    draft: Draft
+    tokens: Int[np.ndarray, "N T"]
+
+    @property
+    def moves_logits(self) -> bool:
+        """Whether only log-probabilities stay."""
+        return any(step.moves_logits for step in self.steps)
+
+    def describe(self) -> str:
+        """The steps, and what happens to how many arrays."""
+        labels: dict[str, int] = {}
+        for found in self.draft.labels.values():
+            for label in found:
+                labels[label] = labels.get(label, 0) + 1
+        rows = [f"plan: {len(self.draft.labels)} of {len(self.draft)} arrays change"]
+        rows += [f"  {step.word}: {step.identity}" for step in self.steps]
+        rows += [f"  {count:5d} × {label}" for label, count in labels.items()]
+        return "\n".join(rows)
+
+    def certify(self) -> Certificate:
+        """Runs both models on the probes.
+
+        Returns:
+            The certificate.
+        """
+        reasons = tuple((step.word, step.identity) for step in self.steps)
+        original = Draft(self.draft.source)
+        return certify((self.before, original), (self.stack, self.draft), reasons, self.tokens, self.moves_logits)
+
+
+@dataclass(frozen=True)
+class Rewritten:
+    """A rewritten model with its certificate.
+
+    Attributes:
+        stack: its description.
+        weights: its arrays by name, as stored. Arrays of files are computed when they are read.
+        certificate: the evidence that its function is that of the original.
+        draft: the same arrays in float64, before rounding, and where they come from.
+    """
+
+    stack: Stack
+    weights: Mapping[str, np.ndarray]
+    certificate: Certificate
+    draft: Draft
+
+
+def plan(
+    stack: Stack,
+    weights: Mapping[str, Any],
+    steps: Sequence[AbstractStep],
+    *,
+    probes: tuple[int, int] | Int[np.ndarray, "N T"] = PROBES,
+    seed: int = 0,
+) -> Plan:
+    """Checks the preconditions of each step in turn, and records the changes.
+
+    Args:
+        stack: the description.
+        weights: arrays by name.
+        steps: steps, in order.
+        probes: numbers of sequences and of positions, or token ids.
+        seed: of random probes.
+
+    Returns:
+        The plan.
+
+    Raises:
+        Refused: if a step would change the function. The message has the part at fault, the reason, the difference
+            measured on this model, and the remedy.
+        ValueError: if the arrays do not fit the description.
+    """
+    stack.check(weights)
+    original = draft = Draft(weights)
+    tokens = probe_tokens(stack, draft, probes, seed) if isinstance(probes, tuple) else np.asarray(probes)
+    before = stack
+    for i, step in enumerate(steps):
+        if obstacles := step.obstacles(stack, draft):
+            trial = draft.copy()
+            try:
+                changed = step.run(stack, trial)
+                found = difference(outputs(before, original, tokens), outputs(changed, trial, tokens))
+                moved = found.residual(any(s.moves_logits for s in steps[: i + 1]))
+            except (ValueError, ZeroDivisionError, np.linalg.LinAlgError):
+                moved = float("nan")
+            raise Refused(type(step).__name__, obstacles, moved)
+        draft = draft.copy()
+        stack = step.run(stack, draft)
+    return Plan(tuple(steps), before, stack, draft, tokens)
+
+
+def apply(
+    stack: Stack,
+    weights: Mapping[str, Any],
+    steps: Sequence[AbstractStep],
+    *,
+    probes: tuple[int, int] | Int[np.ndarray, "N T"] = PROBES,
+    seed: int = 0,
+) -> Rewritten:
+    """Rewrites a model without changing its function, and certifies it.
+
+    All arithmetic is in float64, with one rounding to the stored dtype at the end.
+
+    Args:
+        stack: the description.
+        weights: arrays by name.
+        steps: steps, in order; a usual order is untie, fold, centre, exchange norms, rotate.
+        probes: numbers of sequences and of positions, or token ids.
+        seed: of random probes.
+
+    Returns:
+        The new description, arrays and certificate. See `Certificate.passed`.
+
+    Raises:
+        Refused: if a step would change the function.
+        ValueError: if the arrays do not fit the description.
+    """
+    found = plan(stack, weights, steps, probes=probes, seed=seed)
+    lazy: Mapping[str, np.ndarray] = Rounded(found.draft)
+    if all(isinstance(weights[name], np.ndarray) for name in weights):
+        lazy = dict(lazy)
+    return Rewritten(found.stack, lazy, found.certify(), found.draft)
