@@ -70,7 +70,8 @@ class Certificate:
         """Whether the outputs are those of the original.
 
         In float64 they agree within `TOLERANCE`. In the stored dtype they are at most ten times as far from the
-        original in float64 as the original itself is. The control differs by more than 1e-3. A number that is not finite passes nothing.
+        original in float64 as the original itself is. The control differs by more than 1e-3. A number that is not
+        finite passes nothing.
         """
         exact, rounded, original = (d.residual(self.moves_logits) for d in (self.exact, self.rounded, self.original))
         return (
@@ -226,7 +227,7 @@ def certify(
 
 
 def _controls(stack: Stack, draft: Draft) -> list[tuple[str, Draft]]:
-    """Faults that the probes must notice: a reader left out of the rewrite, and where that is exact, a missing branch."""
+    """Faults that the probes must notice: a reader left out of the rewrite, or a missing branch where that is exact."""
     readers = [
         site.part.weight
         for space in stack.spaces

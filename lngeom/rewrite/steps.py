@@ -25,6 +25,7 @@ from lngeom.stacks.description import (
     Space,
     Stack,
     Table,
+    exchange_norms,
 )
 
 EXACT = 1e-12
@@ -409,23 +410,7 @@ class ToRMSNorm(AbstractStep):
 
     def run(self, stack: Stack, draft: Draft) -> Stack:
         """Exchanges each norm in the description."""
-        return _exchange(stack, {n.path: replace(n.part, kind="rms") for n in self.targets(stack)})
-
-
-def _exchange(stack: Stack, new: dict[str, Norm]) -> Stack:
-    """The description with other norms at some paths."""
-
-    def rebuild(part: Any, path: str) -> Any:
-        if isinstance(part, Norm):
-            return new.get(path, part)
-        if isinstance(part, tuple):
-            return tuple(rebuild(p, f"{path}.{i}") for i, p in enumerate(part))
-        if isinstance(part, Stack) or type(part).__module__ == Stack.__module__:
-            names = part.__dataclass_fields__
-            return replace(part, **{n: rebuild(getattr(part, n), f"{path}.{n}" if path else n) for n in names})
-        return part
-
-    return rebuild(stack, "")
+        return exchange_norms(stack, {n.path: replace(n.part, kind="rms") for n in self.targets(stack)})
 
 
 def _written_mean(writer: Site, draft: Draft, d: int) -> float:
@@ -767,7 +752,10 @@ def _column_mean(draft: Draft, part: Linear) -> np.ndarray:
     """Mean of the rows of W, some rows at a time where that is possible."""
     if part != Linear(part.weight, part.bias):
         return draft.matrix(part).mean(0)
-    return sum(rows.sum(0) for _, rows in draft.pieces(part.weight)) / draft.shape(part.weight)[0]
+    total = np.zeros(draft.shape(part.weight)[1])
+    for _, rows in draft.pieces(part.weight):
+        total += rows.sum(0)
+    return total / draft.shape(part.weight)[0]
 
 
 @dataclass(frozen=True)
@@ -850,7 +838,7 @@ class ScaleStream(AbstractStep):
                     draft.edit(part, label, lambda W, rows: W / c, by_rows=True)
                 elif self.scale_epsilon:
                     new[event.site.path] = replace(part, eps=part.eps * c**2)
-        return _exchange(stack, new)
+        return exchange_norms(stack, new)
 
 
 def _streams(stack: Stack) -> list[Space]:

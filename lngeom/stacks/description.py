@@ -590,24 +590,28 @@ def walk(part: Any, path: str = "") -> Iterator[tuple[str, Any]]:
                 yield from walk(inner, f"{path}.{field.name}" if path else field.name)
 
 
-def replace_parts(part: Any, old_to_new: Mapping[Any, Any]) -> Any:
-    """The description with some of its parts exchanged for others, wherever they stand.
+def exchange_norms(stack: Stack, new: Mapping[str, Norm]) -> Stack:
+    """The description with other norms at some paths.
 
     Args:
-        part: a description.
-        old_to_new: the exchange; compared by equality.
+        stack: the description.
+        new: norms by path, as in `Stack.norms`.
 
     Returns:
         The new description.
     """
-    if isinstance(part, tuple):
-        return tuple(replace_parts(inner, old_to_new) for inner in part)
-    if not is_dataclass(part) or isinstance(part, type):
-        return part
-    if part in old_to_new:
-        return old_to_new[part]
-    changed = {f.name: replace_parts(getattr(part, f.name), old_to_new) for f in fields(part)}
-    return replace(part, **changed)
+
+    def rebuild(part: Any, path: str) -> Any:
+        if isinstance(part, Norm):
+            return new.get(path, part)
+        if isinstance(part, tuple):
+            return tuple(rebuild(inner, f"{path}.{i}") for i, inner in enumerate(part))
+        if not is_dataclass(part) or isinstance(part, type):
+            return part
+        changed = {f.name: rebuild(getattr(part, f.name), f"{path}.{f.name}" if path else f.name) for f in fields(part)}
+        return replace(part, **changed)
+
+    return rebuild(stack, "")
 
 
 def _shape(linear: Linear, stored: tuple[int, ...]) -> tuple[int, int]:
