@@ -1,6 +1,7 @@
 """Exact rewrites of transformers, each with a certificate."""
 
 from lngeom.rewrite.certificate import Certificate as Certificate
+from lngeom.rewrite.checkpoints import load as load, save as save
 from lngeom.rewrite.rewriting import Rewritten as Rewritten, apply as apply
 from lngeom.rewrite.steps import (
     Balance as Balance,

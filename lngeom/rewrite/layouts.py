@@ -120,7 +120,7 @@ class Options:
             ValueError: naming the first one.
         """
         for name, value in self._config.items():
-            known = name in self._used or any(fnmatch.fnmatchcase(name, pattern) for pattern in IGNORED)
+            known = name in self._used or matches(name, IGNORED)
             if not known and value not in (None, False, [], {}):
                 raise ValueError(
                     f"option {name!r} = {value!r} of model_type {self._config.get('model_type')!r} is unknown: "
@@ -559,6 +559,11 @@ IRRELEVANT = (
     *("*.attention.rotary_emb.*", "*.embeddings.position_ids", "bert.pooler.*", "cls.seq_relationship.*"),
 )
 """Arrays that the logits do not depend on: buffers, and heads for other tasks."""
+
+
+def matches(name: str, patterns: tuple[str, ...]) -> bool:
+    """Whether a name fits one of the patterns."""
+    return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def copies(stack: Stack) -> tuple[str, ...]:
