@@ -13,6 +13,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from lngeom.numerics import WITNESS
 from lngeom.rewrite.draft import Draft
 from lngeom.rewrite.orthogonal import Orthogonal
 from lngeom.stacks.description import (
@@ -62,11 +63,11 @@ class Refused(ValueError):
     def __init__(self, step: str, obstacles: list[Obstacle], difference: float = float("nan")) -> None:
         self.obstacles, self.difference = obstacles, difference
         more = f" (and {len(obstacles) - 1} more such)" if len(obstacles) > 1 else ""
-        measured = (
-            f"Applied all the same, it changes this model's outputs by {difference:.1e} of the largest."
-            if difference == difference
-            else "Applied all the same, it gives no finite outputs."
-        )
+        measured = f"Applied all the same, it changes this model's outputs by {difference:.1e} of the largest."
+        if not np.isfinite(difference):
+            measured = "Applied all the same, it gives no finite outputs."
+        elif difference <= WITNESS:
+            measured = f"{measured[:-1]}; with other weights it changes more."
         super().__init__(f"{step} refused at {obstacles[0]}{more} {measured}")
 
 
