@@ -68,8 +68,7 @@ def replacing_folder(folder: Path) -> Iterator[Path]:
     Raises:
         OSError: if the folder exists with files in it, or cannot be made.
     """
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise FileExistsError(f"{folder} exists: name a folder that does not")
+    check_new_folder(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
     temporary = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}")
     with _lock:
@@ -84,6 +83,16 @@ def replacing_folder(folder: Path) -> Iterator[Path]:
         with _lock:
             shutil.rmtree(temporary, ignore_errors=True)
             _unfinished.discard(temporary)
+
+
+def check_new_folder(folder: Path) -> None:
+    """Checks that a folder can be made without replacing anything.
+
+    Raises:
+        FileExistsError: if it exists and is not an empty folder.
+    """
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise FileExistsError(f"{folder} exists: name a folder that does not")
 
 
 def written() -> tuple[Path, ...]:

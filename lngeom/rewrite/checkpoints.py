@@ -232,10 +232,7 @@ def write(stack: Stack, draft: Draft, folder: Path) -> None:
     Raises:
         ValueError: if the arrays are not those of a checkpoint, or no config describes the model.
     """
-    source = draft.source
-    if not isinstance(source, Checkpoint):
-        raise ValueError("only a model that came from lg.rewrite.load can be saved: its config says how")
-    config = new_config(stack, source.config, draft)
+    source, config = check_saved(stack, draft)
     dropped = set(copies(describe(source.config, source))) - set(stack.arrays)
     files = {name: file for name, file in source.files.items() if name not in dropped}
     last = source.files[draft_home(stack, source)]
@@ -256,6 +253,27 @@ def write(stack: Stack, draft: Draft, folder: Path) -> None:
         for path in sorted(source.folder.iterdir()):
             if path.is_file() and path.name != "config.json" and not matches(path.name, OTHER_WEIGHTS):
                 shutil.copyfile(path, target / path.name)
+
+
+def check_target(folder: Path) -> None:
+    """Checks before a long computation that a folder can be made.
+
+    Raises:
+        OSError: if it exists with files in it, or cannot be written.
+    """
+    _files.check_new_folder(folder)
+    _files.check_writable(folder.absolute().parent)
+
+
+def check_saved(stack: Stack, draft: Draft) -> tuple[Checkpoint, dict[str, Any]]:
+    """The checkpoint that a model came from, and the config that describes it now.
+
+    Raises:
+        ValueError: if the arrays are not those of a checkpoint, or no config describes the model.
+    """
+    if not isinstance(draft.source, Checkpoint):
+        raise ValueError("only a model that came from lg.rewrite.load can be saved: its config says how")
+    return draft.source, new_config(stack, draft.source.config, draft)
 
 
 def draft_home(stack: Stack, source: Checkpoint) -> str:

@@ -1,5 +1,6 @@
 """Applying steps to a model: the plan, the refusals and the certificate."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -39,16 +40,20 @@ class Plan:
         """Whether only log-probabilities stay."""
         return any(step.moves_logits for step in self.steps)
 
+    def changes(self) -> dict[str, int]:
+        """What is done, and to how many arrays."""
+        return dict(Counter(label for found in self.draft.labels.values() for label in found))
+
     def describe(self) -> str:
         """The steps, and what happens to how many arrays."""
-        labels: dict[str, int] = {}
-        for found in self.draft.labels.values():
-            for label in found:
-                labels[label] = labels.get(label, 0) + 1
-        rows = [f"plan: {len(self.draft.labels)} of {len(self.draft)} arrays change"]
-        rows += [f"  {step.word}: {step.identity}" for step in self.steps]
-        rows += [f"  {count:5d} × {label}" for label, count in labels.items()]
+        steps = ", ".join(step.word for step in self.steps)
+        rows = [f"plan: {steps}; {len(self.draft.labels)} of {len(self.draft)} arrays change"]
+        rows += [f"  {count:5d} × {label}" for label, count in self.changes().items()]
         return "\n".join(rows)
+
+    def to_json(self) -> dict[str, Any]:
+        """The steps, and what happens to how many arrays, as JSON takes them."""
+        return {"steps": [step.word for step in self.steps], "changes": self.changes(), "arrays": len(self.draft)}
 
     def certify(self) -> Certificate:
         """Runs both models on the probes.

@@ -239,7 +239,7 @@ def _linear_readers(stack: Stack, space: Space) -> Iterator[Site]:
 
 def _fold(norm: Site, readers: list[Site], draft: Draft, d: int) -> None:
     g, b = gain(draft, norm.part, d), bias(draft, norm.part, d)
-    label = f"norm {norm.path} folded"
+    label = "gain and bias of a norm folded"
     if np.all(g == 1) and not np.any(b):
         return
     bare = bool(np.any(b)) and any(r.part.bias is None for r in readers)
@@ -878,3 +878,44 @@ def _paths(sites: tuple[Site, ...]) -> str:
 
 STEPS: dict[str, type[AbstractStep]] = {kind.word: kind for kind in AbstractStep.__subclasses__()}
 """Steps by their names in the command line."""
+
+
+def parse(text: str, seed: int = 0) -> list[AbstractStep]:
+    """Steps from their names, as in the command line.
+
+    Args:
+        text: names, separated by commas. A value may follow: `fold=PATH`, `centre=PATH`, `centre-readers=PATH` and
+            `rms=PATH` with a pattern of paths, `balance=power-of-two`, `drop-key-bias=unrotated`, `scale=FACTOR`.
+        seed: of random rotations.
+
+    Returns:
+        The steps.
+
+    Raises:
+        ValueError: naming a step or a value that there is not.
+
+    >>> parse("untie,fold=blocks.*.attention_norm,rotate", seed=3)
+    [Untie(), FoldNorms(only=('blocks.*.attention_norm',)), Rotate(seed=3, matrix=None, hadamard=True)]
+    """
+    found: list[AbstractStep] = []
+    for item in filter(None, (item.strip() for item in text.split(","))):
+        word, _, value = item.partition("=")
+        if word not in STEPS:
+            raise ValueError(f"no step {word!r}; there are {', '.join(STEPS)}")
+        kind: Any = STEPS[word]
+        if kind is ScaleStream:
+            try:
+                found.append(ScaleStream(float(value)))
+            except ValueError as error:
+                raise ValueError(f"scale needs a factor, such as scale=2; got {item!r}") from error
+        elif value and "only" in kind.__dataclass_fields__:
+            found.append(kind(only=(value,)))
+        elif value and (word, value) not in {("balance", "power-of-two"), ("drop-key-bias", "unrotated")}:
+            raise ValueError(f"step {word!r} takes no value {value!r}")
+        elif kind is Rotate:
+            found.append(Rotate(seed))
+        else:
+            found.append(kind(True) if value else kind())
+    if not found:
+        raise ValueError(f"name at least one step of {', '.join(STEPS)}")
+    return found

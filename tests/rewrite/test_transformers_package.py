@@ -12,7 +12,7 @@ pytestmark = [pytest.mark.peers, pytest.mark.filterwarnings("ignore")]
 TOKENS = np.random.default_rng(3).integers(2, 23, (5, 9))
 PLAIN = [rw.Untie(), rw.FoldNorms(), rw.Rotate(seed=0)]
 STEPS: dict[str, list[rw.steps.AbstractStep]] = {
-    **dict.fromkeys(("llama", "mistral", "qwen2", "qwen3"), [*PLAIN, rw.Balance()]),
+    **{kind: [*PLAIN, rw.Balance()] for kind in ("llama", "mistral", "qwen2", "qwen3")},
     "gemma": [*PLAIN, rw.Balance()],
     "gemma2": [rw.Untie(), rw.FoldNorms(), rw.Balance()],
     "olmo": [rw.CentreWriters(), rw.Rotate(seed=0), rw.Balance()],
