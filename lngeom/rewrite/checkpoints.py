@@ -298,13 +298,12 @@ def new_config(stack: Stack, old: Mapping[str, Any], draft: Draft) -> dict[str, 
     """
     names = {*draft.source, *draft}
     config = dict(old) | {"tie_word_embeddings": stack.tied}
-    epsilons = {site.part.eps for site in stack.norms}
-    for option in ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon"):
-        if option in config and len(epsilons) == 1:
-            config[option] = epsilons.pop()
-            break
-    marked = {**config, "model_type": f"{RMS_MARK}{config['model_type']}", "architectures": []}
-    for candidate in (config, marked):
+    candidates = [config]
+    if len(epsilons := {site.part.eps for site in stack.norms}) == 1:
+        eps = epsilons.pop()
+        candidates += [config | {option: eps} for option in ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon")]
+    marked = {"model_type": f"{RMS_MARK}{config['model_type'].removeprefix(RMS_MARK)}", "architectures": []}
+    for candidate in [*candidates, *(candidate | marked for candidate in candidates)]:
         try:
             if describe(candidate, names) == stack:
                 return candidate
