@@ -23,6 +23,9 @@ The public names, all imported lazily. What else a module defines may change.
   `points`, `problems`, `scales`, `transformations`.
 - `lngeom.stacks`, descriptions of transformers: `Attention`, `Block`, `FeedForward`, `Head`, `Linear`, `Mixture`,
   `Norm`, `Rotary`, `Rows`, `Stack`, `Table`, `Transform`, `logits`.
+- `lngeom.rewrite`, exact rewrites of transformers: `Balance`, `CentreHead`, `CentreReaders`, `CentreRouter`,
+  `CentreWriters`, `Certificate`, `DropKeyBias`, `FoldNorms`, `MergeParallelBias`, `MergeValueBias`, `Refused`,
+  `Rewritten`, `Rotate`, `ScaleStream`, `ShiftTables`, `ToRMSNorm`, `Untie`, `apply`, `load`, `save`.
 - `lngeom.nn`, layers and recurrent cells: `GRU`, `LSTM`, `RNN`, `BatchNorm`, `GroupNorm`, `LayerNorm`,
   `LayerNormGRU`, `LayerNormLSTM`, `LayerNormRNN`, `RMSNorm`, `WeightNorm`, `batch_norm`, `convert_layer_norm`,
   `fused_layer_norm`, `group_norm`, `layer_norm`, `rms_norm`, `unroll`, `weight_norm`.
@@ -65,7 +68,18 @@ __version__ = "0.1.0"
 
 _MODULES = (
     *("checks", "claims", "conventions", "discovery", "families", "information", "metric", "nn", "normalizers"),
-    *("numerics", "plots", "report", "stacks", "strategies", "studies", "symbolic", "training", "transformations"),
+    *(
+        "numerics",
+        "plots",
+        "report",
+        "rewrite",
+        "stacks",
+        "strategies",
+        "studies",
+        "symbolic",
+        "training",
+        "transformations",
+    ),
 )
 _NAMES = {
     "GLMParameters": "_types",

@@ -20,3 +20,26 @@ from lngeom.rewrite.steps import (
     ToRMSNorm as ToRMSNorm,
     Untie as Untie,
 )
+
+__all__ = [
+    "Balance",
+    "CentreHead",
+    "CentreReaders",
+    "CentreRouter",
+    "CentreWriters",
+    "Certificate",
+    "DropKeyBias",
+    "FoldNorms",
+    "MergeParallelBias",
+    "MergeValueBias",
+    "Refused",
+    "Rewritten",
+    "Rotate",
+    "ScaleStream",
+    "ShiftTables",
+    "ToRMSNorm",
+    "Untie",
+    "apply",
+    "load",
+    "save",
+]
