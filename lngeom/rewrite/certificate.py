@@ -208,13 +208,13 @@ def certify(
         The certificate.
     """
     dtype = after[1].dtype(after[0].tables[0].weight)
-    reference = outputs(*before, tokens)
-    exact = difference(reference, outputs(*after, tokens))
+    reference = outputs(before[0], before[1].copy(), tokens)  # a copy keeps no array when it is done
+    exact = difference(reference, outputs(after[0], after[1].copy(), tokens))
     if dtype == np.float64:
         original = difference(reference, reference)
     else:
-        original = difference(reference, outputs(before[0], Rounded(before[1], dtype), tokens))
-    rounded = difference(reference, outputs(after[0], Rounded(after[1], dtype), tokens))
+        original = difference(reference, outputs(before[0], Rounded(before[1].copy(), dtype), tokens))
+    rounded = difference(reference, outputs(after[0], Rounded(after[1].copy(), dtype), tokens))
     control = ("nothing", float("nan"))
     for name, planted in _controls(*after):
         found = difference(reference, outputs(after[0], planted, tokens)).residual(moves_logits)

@@ -10,11 +10,14 @@ import numpy as np
 
 from lngeom.stacks.description import Linear
 
-PIECE = 1 << 23
-"""Entries of an array that are computed at a time where its rows do not depend on each other."""
+PIECE = 1 << 21
+"""Entries of a matrix that are changed at a time."""
 
 Change = Callable[[np.ndarray, Any], np.ndarray]
-"""Changed rows of a matrix [out, in], from these rows and their positions (an index array, or a slice)."""
+"""Changed rows of a matrix [out, in], from these rows and their positions (an index array, or a slice).
+
+Of an edit by columns: changed columns, from these columns and their positions.
+"""
 
 
 class Edit(NamedTuple):
@@ -24,7 +27,7 @@ class Edit(NamedTuple):
         part: the map, or a table as a map.
         label: what is done, for the certificate.
         change: the new rows.
-        by_rows: whether each row changes by itself.
+        by_rows: whether each row changes by itself; if not, each column does.
     """
 
     part: Linear
@@ -37,6 +40,19 @@ class Edit(NamedTuple):
         """Whether the rows of the matrix are the rows of the stored array."""
         p = self.part
         return self.by_rows and p.layout == "oi" and p.rows is None and p.expert is None and p.input_axes == 1
+
+    def apply(self, array: np.ndarray) -> None:
+        """Changes a stored array in place, some rows or columns at a time."""
+        matrix = self.part.matrix(array)
+        if self.part.rows is not None:  # a copy
+            self.part.assign(array, self.change(matrix, slice(None)))
+            return
+        along, across = matrix.shape if self.by_rows else matrix.shape[::-1]
+        step = max(1, PIECE // max(1, across))
+        for start in range(0, along, step):
+            index = slice(start, min(start + step, along))
+            place = (index,) if self.by_rows else (slice(None), index)
+            matrix[place] = self.change(matrix[place], index)
 
 
 class Draft(Mapping[str, np.ndarray]):
@@ -77,7 +93,7 @@ class Draft(Mapping[str, np.ndarray]):
             return self._last[2]
         array = np.ascontiguousarray(np.asarray(self._stored(name)).astype(np.float64))
         for edit in edits:
-            edit.part.assign(array, edit.change(edit.part.matrix(array), slice(None)))
+            edit.apply(array)
         array.setflags(write=False)
         self._last = (name, len(edits), array)
         return array
