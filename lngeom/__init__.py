@@ -22,7 +22,7 @@ The public names, all imported lazily. What else a module defines may change.
 - `lngeom.strategies`, hypothesis strategies: `data_sets`, `families`, `layer_inputs`, `matrices`, `normalizers`,
   `points`, `problems`, `scales`, `transformations`.
 - `lngeom.stacks`, descriptions of transformers: `Attention`, `Block`, `FeedForward`, `Head`, `Linear`, `Mixture`,
-  `Norm`, `Rotary`, `Rows`, `Stack`, `Table`, `Transform`, `logits`.
+  `Norm`, `Rotary`, `Rows`, `Stack`, `Table`, `Transform`, `hidden`, `logits`.
 - `lngeom.rewrite`, exact rewrites of transformers: `Balance`, `CentreHead`, `CentreReaders`, `CentreRouter`,
   `CentreWriters`, `Certificate`, `DropKeyBias`, `FoldNorms`, `MergeParallelBias`, `MergeValueBias`, `Refused`,
   `Rewritten`, `Rotate`, `ScaleStream`, `ShiftTables`, `ToRMSNorm`, `Untie`, `apply`, `load`, `save`.

@@ -14,7 +14,7 @@ from lngeom.stacks.description import (
     Table as Table,
     Transform as Transform,
 )
-from lngeom.stacks.forward import logits as logits
+from lngeom.stacks.forward import hidden as hidden, logits as logits
 
 __all__ = [
     "Attention",
@@ -29,5 +29,6 @@ __all__ = [
     "Stack",
     "Table",
     "Transform",
+    "hidden",
     "logits",
 ]

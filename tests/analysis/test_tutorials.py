@@ -52,3 +52,12 @@ def test_add_a_claim(monkeypatch):
     monkeypatch.setattr(registry, "_CLAIMS", dict(registry._CLAIMS))  # its claims are no part of an audit
     monkeypatch.setattr(proofs, "_PROVERS", dict(proofs._PROVERS))
     assert run("add_a_claim") == {"tutorial.bound": "holds", "tutorial.too_tight": "refuted"}
+
+
+def test_rotate_a_transformer(capsys):
+    found = run("rotate_a_transformer")
+    assert found["passed"] == 1
+    assert found["exact"] < 1e-13
+    assert found["least refused"] > 0.1
+    assert found["original"] > 10 > 5 > found["rotated"]
+    assert "certificate: passed" in capsys.readouterr().out
