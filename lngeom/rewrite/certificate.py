@@ -152,11 +152,13 @@ class Rounded(Mapping[str, np.ndarray]):
         self.draft, self._dtype = draft, dtype
 
     def __getitem__(self, name: str) -> np.ndarray:
-        pieces = list(self.draft.rounded(name))
-        found = (
-            (pieces[0] if len(pieces) == 1 else np.concatenate(pieces)) if pieces else np.zeros(self.draft.shape(name))
-        )
-        return self._cast(found.reshape(self.draft.shape(name)))
+        found = np.empty(self.draft.shape(name), self.draft.dtype(name))
+        start = 0
+        for piece in self.draft.rounded(name):
+            place = slice(start, start + len(piece)) if found.ndim else ...
+            found[place] = piece
+            start += len(piece) if found.ndim else 0
+        return self._cast(found)
 
     def rows(self, name: str, index: Any) -> np.ndarray:
         """Rows along the first axis, as stored."""

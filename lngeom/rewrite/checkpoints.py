@@ -302,7 +302,7 @@ def new_config(stack: Stack, old: Mapping[str, Any], draft: Draft) -> dict[str, 
     if len(epsilons := {site.part.eps for site in stack.norms}) == 1:
         eps = epsilons.pop()
         candidates += [config | {option: eps} for option in ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon")]
-    marked = {"model_type": f"{RMS_MARK}{config['model_type'].removeprefix(RMS_MARK)}", "architectures": []}
+    marked = {"model_type": f"{RMS_MARK}{str(old['model_type']).removeprefix(RMS_MARK)}", "architectures": []}
     for candidate in [*candidates, *(candidate | marked for candidate in candidates)]:
         try:
             if describe(candidate, names) == stack:

@@ -13,6 +13,9 @@ from lngeom.stacks.description import Linear
 PIECE = 1 << 21
 """Entries of a matrix that are changed at a time."""
 
+KEPT = 1 << 24
+"""Entries up to which the array that was read last is kept, for the parts of fused arrays."""
+
 Change = Callable[[np.ndarray, Any], np.ndarray]
 """Changed rows of a matrix [out, in], from these rows and their positions (an index array, or a slice).
 
@@ -91,11 +94,13 @@ class Draft(Mapping[str, np.ndarray]):
         edits = self._edits.get(name, ())
         if self._last is not None and self._last[:2] == (name, len(edits)):
             return self._last[2]
+        self._last = None
         array = np.ascontiguousarray(np.asarray(self._stored(name)).astype(np.float64))
         for edit in edits:
             edit.apply(array)
         array.setflags(write=False)
-        self._last = (name, len(edits), array)
+        if array.size <= KEPT:
+            self._last = (name, len(edits), array)
         return array
 
     def __iter__(self) -> Iterator[str]:
@@ -125,27 +130,19 @@ class Draft(Mapping[str, np.ndarray]):
     def pieces(self, name: str) -> Iterator[tuple[slice, np.ndarray]]:
         """The array's rows in float64, some at a time, with their positions."""
         shape = self.shape(name)
-        if not shape or name in self._set or not all(edit.plain for edit in self._edits.get(name, ())):
-            yield slice(None), self[name]
-            return
-        step = max(1, PIECE // max(1, int(np.prod(shape[1:]))))
-        for start in range(0, shape[0], step):
-            index = slice(start, min(start + step, shape[0]))
-            yield index, self.rows(name, index)
+        alone = name not in self._set and all(edit.plain for edit in self._edits.get(name, ()))
+        whole = None if alone else self[name]
+        for index in _slabs(shape):
+            yield index, self.rows(name, index) if whole is None else whole[index]
 
     def rounded(self, name: str) -> Iterator[np.ndarray]:
         """The array in the dtype in which it is stored, some rows at a time; bit for bit as stored if unchanged."""
-        if not self.changed(name):
+        if self.changed(name):
+            dtype = self.dtype(name)
+            yield from (piece.astype(dtype) for _, piece in self.pieces(name))
+        else:
             stored = self._stored(name)
-            shape = stored.shape
-            step = max(1, PIECE // max(1, int(np.prod(shape[1:])))) if shape else 0
-            yield from (
-                (np.asarray(stored[i : i + step]) for i in range(0, shape[0], step)) if shape else [np.asarray(stored)]
-            )
-            return
-        dtype = self.dtype(name)
-        for _, piece in self.pieces(name):
-            yield piece.astype(dtype)
+            yield from (np.asarray(stored[index]) for index in _slabs(stored.shape))
 
     def changed(self, name: str) -> bool:
         """Whether an array was changed, or made."""
@@ -194,3 +191,13 @@ class Draft(Mapping[str, np.ndarray]):
 
     def _stored(self, name: str) -> Any:
         return self.source[self._origins[name]]
+
+
+def _slabs(shape: tuple[int, ...]) -> Iterator[Any]:
+    """Slices of the first axis of at most `PIECE` entries; an index of the whole where there is no axis."""
+    if not shape:
+        yield ...
+        return
+    step = max(1, PIECE // max(1, int(np.prod(shape[1:]))))
+    for start in range(0, shape[0], step):
+        yield slice(start, min(start + step, shape[0]))

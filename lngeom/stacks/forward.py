@@ -34,8 +34,8 @@ def logits(
 
     Args:
         stack: the description.
-        weights: arrays by name. A mapping with methods `rows(name, index)` and `pieces(name)` is asked for the rows of
-            tables and of the head that are needed, instead of whole arrays.
+        weights: arrays by name. A mapping with methods `rows(name, index)` and `pieces(name)` is asked for rows of
+            tables and matrices, some at a time, instead of whole arrays.
         tokens: token ids.
         types: rows of the table of types; None: 0.
 
@@ -91,13 +91,17 @@ def head(stack: Stack, weights: Mapping[str, Any], x: Float[Array, "N T d"]) -> 
     if (transform := stack.head.transform) is not None:
         x = ACTIVATIONS[transform.activation](linear(transform.linear, weights, x))
         x = norm(transform.norm, weights, x)
-    z = _large_linear(stack.head.linear, weights, x)
+    z = linear(stack.head.linear, weights, x)
     return z if stack.head.cap is None else stack.head.cap * jnp.tanh(z / stack.head.cap)
 
 
 def linear(part: Linear, weights: Mapping[str, Any], x: Float[Array, "N T i"]) -> Float[Array, "N T o"]:
     """Wx + b."""
-    y = jnp.einsum("nti,oi->nto", x, part.matrix(jnp.asarray(weights[part.weight])))
+    pieces: Any = getattr(weights, "pieces", None)
+    if pieces is None or part != Linear(part.weight, part.bias):
+        y = _apply(part.matrix(jnp.asarray(weights[part.weight])), x)
+    else:
+        y = jnp.concatenate([_apply(jnp.asarray(rows), x) for _, rows in pieces(part.weight)], -1)
     return y if part.bias is None else y + part.offsets(jnp.asarray(weights[part.bias]))[None, None]
 
 
@@ -200,16 +204,8 @@ def _rows(name: str, weights: Mapping[str, Any], index: Array) -> Array:
     return jnp.asarray(weights.rows(name, needed))[places.reshape(index.shape)]  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def _large_linear(part: Linear, weights: Mapping[str, Any], x: Array) -> Array:
-    """Wx + b, by some rows of W at a time where the mapping gives them."""
-    if not hasattr(weights, "pieces") or part != Linear(part.weight, part.bias):
-        return linear(part, weights, x)
-    pieces = [
-        jnp.einsum("nti,oi->nto", x, jnp.asarray(rows))
-        for _, rows in weights.pieces(part.weight)  # pyright: ignore[reportAttributeAccessIssue]
-    ]
-    y = jnp.concatenate(pieces, -1)
-    return y if part.bias is None else y + part.offsets(jnp.asarray(weights[part.bias]))[None, None]
+def _apply(W: Array, x: Array) -> Array:
+    return jnp.einsum("nti,oi->nto", x, W)
 
 
 def _read(part: Norm | None, placing: str, weights: Mapping[str, Any], x: Array) -> Array:
