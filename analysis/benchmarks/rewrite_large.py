@@ -50,7 +50,10 @@ def generate(folder: Path, gib: float, width: int = 4096, vocabulary: int = 3200
         Bytes written.
     """
     inner = 11 * width // 4
-    shapes = {"model.embed_tokens.weight": (vocabulary, width), "lm_head.weight": (vocabulary, width)}
+    shapes: dict[str, tuple[int, ...]] = {
+        "model.embed_tokens.weight": (vocabulary, width),
+        "lm_head.weight": (vocabulary, width),
+    }
     shapes["model.norm.weight"] = (width,)
     layers = 0
     while sum(map(math.prod, shapes.values())) * 2 < gib * 2**30:
