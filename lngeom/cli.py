@@ -519,12 +519,12 @@ def rewrite(
 
     _compile_sparingly()
     try:
-        steps = parse(do, seed)
+        steps, kind = parse(do, seed), None
         if out is not None:
             checkpoints.check_target(out)
         found = plan(*load(folder), steps, seed=seed)
         if out is not None:
-            checkpoints.check_saved(found.stack, found.draft)
+            kind = checkpoints.check_saved(found.stack, found.draft)[1]["model_type"]
         if not json:
             sys.stdout.write(f"{found.describe()}\n")
             sys.stdout.flush()
@@ -537,11 +537,13 @@ def rewrite(
     except (ValueError, OSError) as error:
         _fail(str(error))
     written = None if out is None or not certificate.passed else str(out)
+    marked = kind is not None and kind.startswith(checkpoints.RMS_MARK)
     if json:
         document = {"plan": found.to_json(), "certificate": certificate.to_json(), "written": written}
         sys.stdout.write(dumps(document, indent=2, ensure_ascii=False) + "\n")
     else:
-        sys.stdout.write(f"{certificate}\n" + ("" if written is None else f"Written: {written}\n"))
+        note = ", with RMSNorms in place of LayerNorms: lngeom alone loads it" if marked else ""
+        sys.stdout.write(f"{certificate}\n" + ("" if written is None else f"Written: {written}{note}\n"))
     if not certificate.passed:
         _tell("the certificate failed; nothing was written")
         raise typer.Exit(1)

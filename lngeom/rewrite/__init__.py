@@ -2,7 +2,11 @@
 
 from lngeom.rewrite.certificate import Certificate as Certificate
 from lngeom.rewrite.checkpoints import load as load, save as save
-from lngeom.rewrite.rewriting import Rewritten as Rewritten, apply as apply
+from lngeom.rewrite.rewriting import (
+    Rewritten as Rewritten,
+    apply as apply,
+    check_description as check_description,
+)
 from lngeom.rewrite.steps import (
     Balance as Balance,
     CentreHead as CentreHead,
@@ -15,6 +19,7 @@ from lngeom.rewrite.steps import (
     MergeValueBias as MergeValueBias,
     Refused as Refused,
     Rotate as Rotate,
+    RotateValues as RotateValues,
     ScaleStream as ScaleStream,
     ShiftTables as ShiftTables,
     ToRMSNorm as ToRMSNorm,
@@ -35,11 +40,13 @@ __all__ = [
     "Refused",
     "Rewritten",
     "Rotate",
+    "RotateValues",
     "ScaleStream",
     "ShiftTables",
     "ToRMSNorm",
     "Untie",
     "apply",
+    "check_description",
     "load",
     "save",
 ]

@@ -1,14 +1,15 @@
 """Applying steps to a model: the plan, the refusals and the certificate."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from jaxtyping import Int
 
-from lngeom.rewrite.certificate import Certificate, Rounded, certify, difference, outputs, probe_tokens
+from lngeom.numerics import tolerance
+from lngeom.rewrite.certificate import Certificate, Difference, Rounded, certify, difference, outputs, probe_tokens
 from lngeom.rewrite.draft import Draft
 from lngeom.rewrite.steps import AbstractStep, Refused
 from lngeom.stacks.description import Stack
@@ -127,6 +128,46 @@ def plan(
     return Plan(tuple(steps), before, stack, draft, tokens)
 
 
+def check_description(
+    stack: Stack,
+    weights: Mapping[str, Any],
+    model: Callable[[Int[np.ndarray, "N T"]], Any],
+    *,
+    probes: tuple[int, int] | Int[np.ndarray, "N T"] = PROBES,
+    seed: int = 0,
+) -> Difference:
+    """Checks a description that was written by hand against the model that it describes.
+
+    A certificate compares a rewritten model with its own description. It cannot see that the description is wrong.
+
+    Args:
+        stack: the description.
+        weights: arrays by name.
+        model: the model itself, from token ids to logits [N, T, V].
+        probes: numbers of sequences and of positions, or token ids.
+        seed: of random probes.
+
+    Returns:
+        How far the logits of description and model are apart.
+
+    Raises:
+        ValueError: if they differ by more than rounding in the dtype of the arrays or of the logits.
+    """
+    stack.check(weights)
+    draft = Draft(weights)
+    tokens = probe_tokens(stack, draft, probes, seed) if isinstance(probes, tuple) else np.asarray(probes)
+    theirs = np.asarray(model(tokens))
+    dtypes = (draft.dtype(stack.tables[0].weight), theirs.dtype)
+    allowed = max(tolerance(dtype) for dtype in dtypes)
+    found = difference(theirs.astype(np.float64), outputs(stack, draft, tokens))
+    if not found.relative <= allowed:
+        raise ValueError(
+            f"the description is not that of the model: logits of {tokens.shape[0]} × {tokens.shape[1]} probe tokens "
+            f"differ by {found.relative:.1e} of the largest, more than {allowed:.1e}"
+        )
+    return found
+
+
 def apply(
     stack: Stack,
     weights: Mapping[str, Any],
@@ -152,6 +193,18 @@ def apply(
     Raises:
         Refused: if a step would change the function.
         ValueError: if the arrays do not fit the description.
+
+    >>> from lngeom import rewrite as rw
+    >>> from lngeom.stacks import Attention, Block, FeedForward, Head, Linear, Norm, Stack, Table
+    >>> attention = Attention(*(Linear(name) for name in ("q", "k", "v", "o")), 1, 1, 4, 4)
+    >>> block = Block(attention, FeedForward(Linear("up"), Linear("down")), "pre", Norm("rms", "g1"), Norm("rms", "g2"))
+    >>> stack = Stack((Table("E"),), (block,), Head(Linear("U")), Norm("rms", "g3"))
+    >>> draw = np.random.default_rng(0)
+    >>> weights = {name: draw.normal(size=(4, 4)) for name in ("q", "k", "v", "o", "up", "down", "E", "U")}
+    >>> weights |= {name: draw.uniform(1, 2, 4) for name in ("g1", "g2", "g3")}
+    >>> out = rw.apply(stack, weights, [rw.FoldNorms(), rw.Rotate(seed=0)])
+    >>> out.certificate.passed, out.weights["g1"]
+    (True, array([1., 1., 1., 1.]))
     """
     found = plan(stack, weights, steps, probes=probes, seed=seed)
     lazy: Mapping[str, np.ndarray] = Rounded(found.draft)

@@ -644,6 +644,49 @@ class MergeValueBias(AbstractStep):
 
 
 @dataclass(frozen=True)
+class RotateValues(AbstractStep):
+    """Rotates the values of each key/value head by an orthogonal matrix R, and its part of the output map back.
+
+    W_V ← R W_V, b_V ← R b_V, and W_O ← W_O Rᵀ for every query head of the group. It is exact in every stack.
+
+    Attributes:
+        seed: of the random signs, or the random matrix; each head has its own.
+        hadamard: whether to prefer a Hadamard matrix.
+    """
+
+    seed: int = 0
+    hadamard: bool = True
+    word = "rotate-values"
+    identity = "the attention average of R v is R times that of v, for any R"
+
+    def obstacles(self, stack: Stack, draft: Draft) -> list[Obstacle]:
+        """None."""
+        return []
+
+    def run(self, stack: Stack, draft: Draft) -> Stack:
+        """Rotates the heads of each block."""
+        for block, (_, a) in enumerate(attentions(stack)):
+            seeds = np.random.SeedSequence([self.seed, block]).generate_state(a.kv_heads)
+            R = [Orthogonal(a.value_width, int(seed), hadamard=self.hadamard) for seed in seeds]
+            label = f"values rotated by R ({R[0].kind})"
+
+            def turned(x: np.ndarray, R: list[Orthogonal] = R, a: Attention = a, group: int = 1) -> np.ndarray:
+                """Each head's part of the last axis, turned."""
+                parts = x.reshape(*x.shape[:-1], -1, a.value_width)
+                heads = [R[h // group].apply(parts[..., h, :]) for h in range(parts.shape[-2])]
+                return np.stack(heads, -2).reshape(x.shape)
+
+            draft.edit(a.value, label, lambda W, columns, turned=turned: turned(W.T).T, by_rows=False)
+            if (b := draft.offsets(a.value)) is not None:
+                draft.set_offsets(a.value, turned(b), label)
+            group = a.group
+            draft.edit(
+                a.output, label, lambda W, rows, turned=turned, group=group: turned(W, group=group), by_rows=True
+            )
+        return stack
+
+
+@dataclass(frozen=True)
 class DropKeyBias(AbstractStep):
     """Sets the key bias to zero.
 
@@ -912,8 +955,8 @@ def parse(text: str, seed: int = 0) -> list[AbstractStep]:
             found.append(kind(only=(value,)))
         elif value and (word, value) not in {("balance", "power-of-two"), ("drop-key-bias", "unrotated")}:
             raise ValueError(f"step {word!r} takes no value {value!r}")
-        elif kind is Rotate:
-            found.append(Rotate(seed))
+        elif kind in {Rotate, RotateValues}:
+            found.append(kind(seed))
         else:
             found.append(kind(True) if value else kind())
     if not found:

@@ -85,6 +85,12 @@ def test_rmsnorms_in_a_layernorm_family_are_saved_under_a_name_that_no_other_lib
     np.testing.assert_allclose(outputs(stack, weights, TOKENS), before, atol=1e-12)
 
 
+def test_the_command_says_that_only_lngeom_loads_them(tmp_path):
+    result = lngeom(checkpoint(tmp_path / "old", "opt"), "--do", "untie,fold,centre,rms", "--out", tmp_path / "new")
+    assert result.exit_code == 0, result.output
+    assert "lngeom alone loads it" in result.output
+
+
 def test_a_scaled_epsilon_is_in_the_config(tmp_path):
     old = checkpoint(tmp_path / "old", "llama")
     found = rw.apply(*rw.load(old), [rw.ScaleStream(2.0)])

@@ -1,5 +1,7 @@
 """Every rewrite keeps the function, or is refused with the difference that it makes."""
 
+from dataclasses import replace
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -20,14 +22,15 @@ def model(kind, dtype=np.float64, **options):
 
 
 EXACT = {
-    "llama": [rw.FoldNorms(), rw.Rotate(), rw.Balance()],
+    "llama": [rw.FoldNorms(), rw.Rotate(), rw.Balance(), rw.RotateValues()],
+    "qwen2": [rw.RotateValues(seed=3, hadamard=False), rw.FoldNorms(), rw.Rotate(seed=1)],
     "gemma": [rw.Untie(), rw.FoldNorms(), rw.Rotate(hadamard=False), rw.Balance()],
     "gemma2": [rw.Untie(), rw.FoldNorms(), rw.Balance()],
     "olmo": [rw.CentreReaders(), rw.CentreWriters(), rw.ToRMSNorm(), rw.Rotate(), rw.ScaleStream(0.5)],
     "olmo2": [rw.FoldNorms(), rw.Balance(), rw.CentreHead()],
     "mixtral": [rw.FoldNorms(), rw.CentreRouter(), rw.Rotate(seed=5), rw.Balance(power_of_two=True)],
     "gpt2": [rw.Untie(), rw.FoldNorms(), rw.CentreWriters(), rw.ToRMSNorm(), rw.Rotate(), rw.ShiftTables()],
-    "gpt_neox": [rw.FoldNorms(), rw.MergeValueBias(), rw.MergeParallelBias(), rw.Rotate()],
+    "gpt_neox": [rw.RotateValues(), rw.FoldNorms(), rw.MergeValueBias(), rw.MergeParallelBias(), rw.Rotate()],
     "gptj": [rw.FoldNorms(), rw.CentreWriters(), rw.ToRMSNorm(), rw.Rotate(), rw.CentreHead()],
     "opt": [rw.MergeValueBias(), rw.DropKeyBias(), rw.Balance(), rw.Untie(), rw.FoldNorms(), rw.Rotate()],
     "bloom": [rw.Untie(), rw.FoldNorms(), rw.MergeValueBias(), rw.DropKeyBias()],
@@ -196,8 +199,6 @@ def test_a_forgotten_reader_fails_the_certificate():
 
 def test_an_epsilon_of_its_own_fails_the_certificate():
     def rebuild(stack):
-        from dataclasses import replace
-
         return exchange_norms(stack, {n.path: replace(n.part, eps=1e-5) for n in stack.norms})
 
     assert not certificate_of("llama", FOLD, exchange=rebuild).passed
@@ -250,3 +251,14 @@ def test_only_orthogonal_matrices_of_the_right_size_rotate():
 def test_unknown_steps_and_values_are_named(text):
     with pytest.raises(ValueError, match=r"step|factor"):
         rw.steps.parse(text)
+
+
+def test_a_description_is_held_against_the_model_itself():
+    stack, weights = model("gemma")
+    found = rw.check_description(stack, weights, lambda tokens: outputs(stack, weights, tokens).astype(np.float32))
+    assert found.relative < 1e-6
+    plain = exchange_norms(stack, {n.path: replace(n.part, offset=0) for n in stack.norms})
+    with pytest.raises(ValueError, match="not that of the model"):
+        rw.check_description(plain, weights, lambda tokens: outputs(stack, weights, tokens))
+    with pytest.raises(ValueError, match="differ by inf"):
+        rw.check_description(stack, weights, lambda tokens: np.full((*tokens.shape, 23), np.nan))
