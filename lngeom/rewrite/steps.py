@@ -200,6 +200,12 @@ class FoldNorms(AbstractStep):
                 )
                 continue
             found += [
+                Obstacle(str(norm), f"it shares {name!r} with {other.path}", "Give each an array of its own first.")
+                for other in stack.norms
+                for name in filter(None, (norm.part.gain, norm.part.bias))
+                if other != norm and name in {other.part.gain, other.part.bias}
+            ]
+            found += [
                 Obstacle(
                     str(reader),
                     f"it reads {norm.path}, and shares its matrix with {shared}",
@@ -290,8 +296,9 @@ class CentreReaders(AbstractStep):
     def obstacles(self, stack: Stack, draft: Draft) -> list[Obstacle]:
         """Gains or biases that are left, and norms that do not centre."""
         d = width(stack, draft)
+        remedy = "Fold it first (FoldNorms); a bias that is left then carries the offset of readers without one."
         found = [
-            Obstacle(str(n), "its gain is not constant or its bias not zero", "Fold it first (FoldNorms).")
+            Obstacle(str(n), "its gain is not constant or its bias not zero", remedy)
             for n in self.targets(stack)
             if not _constant(gain(draft, n.part, d)) or np.any(bias(draft, n.part, d))
         ]
@@ -853,6 +860,11 @@ class ScaleStream(AbstractStep):
                 Obstacle(str(w), f"it shares its array with {s}", "Untie first (Untie).")
                 for w in space.writers
                 if isinstance(w.part, Table | Linear) and (s := shared_with(stack, w))
+            ]
+            found += [
+                Obstacle(str(w), "it writes to the stream and has no gain to scale", "Give it a gain of ones.")
+                for w in space.writers
+                if isinstance(w.part, Norm) and w.part.gain is None
             ]
             if not self.scale_epsilon:
                 found += [

@@ -9,9 +9,11 @@ from lngeom import rewrite as rw
 from lngeom.rewrite.certificate import certify, outputs
 from lngeom.rewrite.draft import Draft
 from lngeom.rewrite.rewriting import plan
+from lngeom.stacks import Attention, FeedForward, Linear, Mixture, Rows
 from lngeom.stacks.description import exchange_norms
 
 from tests.rewrite.zoo import random_weights, stack_of
+from tests.stacks.test_forward import D, F, K, Made, N
 
 TOKENS = np.random.default_rng(0).integers(0, 23, (4, 9))
 
@@ -251,6 +253,75 @@ def test_only_orthogonal_matrices_of_the_right_size_rotate():
 def test_unknown_steps_and_values_are_named(text):
     with pytest.raises(ValueError, match=r"step|factor"):
         rw.steps.parse(text)
+
+
+def test_a_gain_that_two_norms_share_is_not_folded():
+    stack, weights = model("llama")
+    one, other = stack.norms[:2]
+    shared = exchange_norms(stack, {other.path: replace(other.part, gain=one.part.gain)})
+    with pytest.raises(rw.Refused, match="shares") as caught:
+        rw.apply(shared, weights, [rw.FoldNorms()])
+    assert caught.value.difference > 1e-3
+
+
+def fused(seed=0):
+    """A stack with fused and transposed arrays, stacked experts and interleaved gates, biases everywhere."""
+    made = Made(seed)
+    whole, offsets = made.array(D, 3 * N * K), made.array(3 * N * K)
+    inputs = [Linear(whole, offsets, "io", Rows(j * K, K, N, 3 * K)) for j in range(3)]
+    gates, offsets, out, last = made.array(2, 2 * F, D), made.array(2, 2 * F), made.array(2, F, D), made.array(2, D)
+    experts = tuple(
+        FeedForward(
+            Linear(gates, offsets, rows=Rows(1, 1, F, 2), expert=e),
+            Linear(out, last, "io", expert=e),
+            Linear(gates, offsets, rows=Rows(0, 1, F, 2), expert=e),
+            "silu",
+        )
+        for e in range(2)
+    )
+    attention = Attention(*inputs, Linear(made.array(N, K, D), made.array(D), "io", input_axes=2), N, N, K, K)
+    blocks = [
+        made.block(attention=attention, network=Mixture(made.linear(2, D), experts, top=1, renormalize=False)),
+        made.block(parallel=True, shared=True),
+        made.block("sandwich"),
+    ]
+    return made.stack(*blocks), made.weights
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        [rw.Balance(), rw.RotateValues(), rw.MergeValueBias(), rw.DropKeyBias(), rw.CentreRouter(), rw.CentreHead()],
+        [rw.FoldNorms(), rw.CentreWriters(), rw.ScaleStream(0.3), rw.ShiftTables()],
+    ],
+)
+def test_fused_arrays_and_stacked_experts_are_rewritten(steps):
+    stack, weights = fused()
+    if any(isinstance(step, rw.Balance) for step in steps):
+        gated = replace(stack, blocks=stack.blocks[:1])
+        assert rw.apply(gated, weights, steps).certificate.passed
+        stack, steps = stack, [step for step in steps if not isinstance(step, rw.Balance)]
+    found = rw.apply(stack, weights, steps)
+    assert found.certificate.passed, found.certificate
+
+
+def test_fused_arrays_are_rotated():
+    stack, weights = fused()
+    stack = replace(stack, blocks=stack.blocks[:2])
+    steps = [rw.FoldNorms(), rw.CentreWriters(), rw.ToRMSNorm(), rw.Rotate()]
+    found = rw.apply(stack, weights, steps)
+    assert found.certificate.passed, found.certificate
+
+
+@pytest.mark.parametrize("placing", ["pre", "sandwich", "outer", "post"])
+def test_the_stream_is_scaled_wherever_the_norms_stand(placing):
+    made = Made()
+    options = {"final": None} if placing == "post" else {}
+    stack = made.stack(made.block(placing), made.block(placing), embedding_norm=made.norm(), **options)
+    found = rw.apply(stack, made.weights, [rw.ScaleStream(3.0)])
+    assert found.certificate.passed, found.certificate
+    with pytest.raises(rw.Refused, match=r"ε = 0\.1"):
+        rw.apply(stack, made.weights, [rw.ScaleStream(3.0, scale_epsilon=False)])
 
 
 def test_a_description_is_held_against_the_model_itself():
