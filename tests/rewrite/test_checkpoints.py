@@ -161,11 +161,14 @@ def slow(self, name):
         time.sleep(60)
     return rounded(self, name)
 Draft.rounded = slow
-rw.save(found, sys.argv[2])
+from lngeom._interrupts import stoppable
+with stoppable("lngeom rewrite"):
+    rw.save(found, sys.argv[2])
 """
 
 
-def test_a_kill_half_way_leaves_the_old_folder_and_no_new_one(tmp_path):
+@pytest.mark.parametrize("kind", ["SIGKILL", "SIGINT", "SIGTERM"])
+def test_a_stop_half_way_leaves_the_old_folder_and_no_new_one(kind, tmp_path):
     old = checkpoint(tmp_path / "old", "llama")
     before = files(old)
     command = [sys.executable, "-W", "ignore", "-c", STALLED, str(old), str(tmp_path / "new")]
@@ -173,9 +176,11 @@ def test_a_kill_half_way_leaves_the_old_folder_and_no_new_one(tmp_path):
         assert process.stdout is not None
         assert process.stdout.readline() == b"half\n"
         assert any(p.name.startswith(".new.") for p in tmp_path.iterdir())
-        process.send_signal(signal.SIGKILL)
+        process.send_signal(getattr(signal, kind))
     assert not (tmp_path / "new").exists()
     assert files(old) == before
+    if kind != "SIGKILL":  # nobody can clean up after that one
+        assert [p.name for p in tmp_path.iterdir()] == ["old"]
 
 
 def test_a_folder_that_exists_is_not_replaced(tmp_path):
