@@ -107,8 +107,14 @@ def plan(
     Raises:
         Refused: if a step would change the function. The message has the part at fault, the reason, the difference
             measured on this model, and the remedy.
-        ValueError: if the arrays do not fit the description.
+        ValueError: if the arrays do not fit the description, or there is no description.
     """
+    if not isinstance(stack, Stack):
+        raise ValueError(
+            f"a rewrite needs the description of a model (lg.Stack); got {type(stack).__name__}. A function does not "
+            "say which of its arrays read and write the stream: describe it, and hold the description against the "
+            "function with lg.rewrite.check_description"
+        )
     stack.check(weights)
     original = draft = Draft(weights)
     tokens = probe_tokens(stack, draft, probes, seed) if isinstance(probes, tuple) else np.asarray(probes)

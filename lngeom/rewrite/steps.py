@@ -46,10 +46,6 @@ class Obstacle(NamedTuple):
     reason: str
     remedy: str
 
-    def __str__(self) -> str:
-        """One sentence each."""
-        return f"{self.site}: {self.reason}. {self.remedy}"
-
 
 class Refused(ValueError):
     """A step would change the function.
@@ -62,13 +58,16 @@ class Refused(ValueError):
 
     def __init__(self, step: str, obstacles: list[Obstacle], difference: float = float("nan")) -> None:
         self.obstacles, self.difference = obstacles, difference
-        more = f" (and {len(obstacles) - 1} more such)" if len(obstacles) > 1 else ""
+        first, others = obstacles[0], len(obstacles) - 1
         measured = f"Applied all the same, it changes this model's outputs by {difference:.1e} of the largest."
         if not np.isfinite(difference):
             measured = "Applied all the same, it gives no finite outputs."
         elif difference <= WITNESS:
             measured = f"{measured[:-1]}; with other weights it changes more."
-        super().__init__(f"{step} refused at {obstacles[0]}{more} {measured}")
+        where = first.site + (f" and at {others} other place{'s' * (others > 1)}" if others else "")
+        super().__init__(
+            " ".join(filter(None, (f"{step} refused at {where}: {first.reason}.", first.remedy, measured)))
+        )
 
 
 class AbstractStep(ABC):

@@ -238,6 +238,11 @@ def test_arrays_that_do_not_fit_the_description_are_named():
         rw.apply(stack, missing, [rw.Untie()])
 
 
+def test_a_function_is_told_to_be_described():
+    with pytest.raises(ValueError, match="check_description"):
+        rw.apply(lambda params, tokens: tokens, {}, FOLD)  # pyright: ignore[reportArgumentType]
+
+
 def test_a_path_that_no_norm_has_is_refused():
     with pytest.raises(rw.Refused, match="no norm has such a path"):
         rw.apply(*model("llama"), [rw.FoldNorms(only=("layers.*",))])
