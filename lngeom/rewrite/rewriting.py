@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import jax
 import numpy as np
 from jaxtyping import Int
 
@@ -123,8 +124,9 @@ def plan(
         if obstacles := step.obstacles(stack, draft):
             trial = draft.copy()
             try:
-                changed = step.run(stack, trial)
-                found = difference(outputs(before, original, tokens), outputs(changed, trial, tokens))
+                with np.errstate(all="ignore"):
+                    changed = step.run(stack, trial)
+                    found = difference(outputs(before, original, tokens), outputs(changed, trial, tokens))
                 moved = found.residual(any(s.moves_logits for s in steps[: i + 1]))
             except (ValueError, ZeroDivisionError, np.linalg.LinAlgError):
                 moved = float("nan")
@@ -214,6 +216,6 @@ def apply(
     """
     found = plan(stack, weights, steps, probes=probes, seed=seed)
     lazy: Mapping[str, np.ndarray] = Rounded(found.draft)
-    if all(isinstance(weights[name], np.ndarray) for name in weights):
+    if all(isinstance(weights[name], np.ndarray | jax.Array) for name in weights):
         lazy = dict(lazy)
     return Rewritten(found.stack, lazy, found.certify(), found.draft)

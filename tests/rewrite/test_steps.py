@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
@@ -238,9 +239,30 @@ def test_arrays_that_do_not_fit_the_description_are_named():
         rw.apply(stack, missing, [rw.Untie()])
 
 
+def test_arrays_of_jax_are_rewritten_too():
+    stack, weights = model("llama")
+    found = rw.apply(stack, {name: jnp.asarray(w, jnp.bfloat16) for name, w in weights.items()}, [*FOLD, rw.Rotate()])
+    assert found.certificate.passed
+    assert found.certificate.dtype == "bfloat16"
+    assert isinstance(found.weights, dict)
+
+
 def test_a_function_is_told_to_be_described():
     with pytest.raises(ValueError, match="check_description"):
         rw.apply(lambda params, tokens: tokens, {}, FOLD)  # pyright: ignore[reportArgumentType]
+
+
+def test_a_bias_that_nothing_can_take_is_refused():
+    made = Made()
+    attention = Attention(*(made.linear(N * K, D, bias=False) for _ in range(3)), made.linear(D, N * K), N, N, K, K)
+    stack, weights = made.stack(made.block(attention=attention, kind="rms")), made.weights
+    found = rw.apply(stack, weights, [rw.FoldNorms()])
+    assert found.certificate.passed
+    kept = stack.blocks[0].attention_norm
+    np.testing.assert_allclose(found.weights[kept.bias], weights[kept.bias] / weights[kept.gain])
+    weights[kept.gain][1] = 0.0
+    with pytest.raises(rw.Refused, match="bias of zeros"):
+        rw.apply(stack, weights, [rw.FoldNorms()])
 
 
 def test_a_path_that_no_norm_has_is_refused():
