@@ -373,7 +373,13 @@ def mixtral(options: Options) -> Stack:
 
 def _layer_norm(options: Options, option: str, default: float) -> Callable[[str], Norm]:
     eps = options.get(option, default=default)
-    return lambda name: Norm("layer", f"{name}.weight", f"{name}.bias", eps=eps)
+
+    def norm(name: str) -> Norm:
+        old = f"{name}.gamma" in options.names  # BERT's first files
+        gain, bias = ("gamma", "beta") if old else ("weight", "bias")
+        return Norm("layer", f"{name}.{gain}", f"{name}.{bias}", eps=eps)
+
+    return norm
 
 
 def _biased(name: str, layout: Any = "oi", rows: Rows | None = None) -> Linear:

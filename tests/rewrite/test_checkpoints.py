@@ -272,3 +272,16 @@ def test_names_without_the_prefix_of_the_base_model_are_read(tmp_path):
     reference = outputs(*rw.load(old), TOKENS)
     write_file(old / "model.safetensors", {n.removeprefix("transformer."): a for n, a in arrays.items()})
     np.testing.assert_array_equal(outputs(*rw.load(old), TOKENS), reference)
+
+
+def test_the_norms_of_bert_s_first_files_are_read(tmp_path):
+    old = checkpoint(tmp_path / "old", "bert")
+    arrays = {n: np.asarray(a) for n, a in rw.load(old)[1].items()}
+    reference = outputs(*rw.load(old), TOKENS)
+    words = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
+    renamed = {
+        "".join([n.removesuffix(k) + v for k, v in words.items() if n.endswith(k)] or [n]): a for n, a in arrays.items()
+    }
+    assert len(set(renamed) - set(arrays)) == 12
+    write_file(old / "model.safetensors", renamed)
+    np.testing.assert_array_equal(outputs(*rw.load(old), TOKENS), reference)

@@ -45,6 +45,26 @@ def test_a_rewritten_folder_has_the_package_s_logits(kind, tmp_path):
     assert relative(theirs, hf.logits(kind, tmp_path / "new", TOKENS)) < 1e-12
 
 
+LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+VARIANTS = [
+    ("llama", {"rope_parameters": {**LLAMA3, "rope_theta": 5e5, "original_max_position_embeddings": 32}}),
+    ("llama", {"rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4}, "attention_bias": True}),
+    ("llama", {"tie_word_embeddings": True, "mlp_bias": True, "head_dim": 6}),
+    ("qwen2", {"use_sliding_window": True, "sliding_window": 3, "max_window_layers": 1, "layer_types": None}),
+    ("gpt_neox", {"use_parallel_residual": False, "hidden_act": "relu"}),
+    ("bloom", {"n_head": 2, "hidden_size": 16}),
+    ("opt", {"tie_word_embeddings": False, "activation_function": "gelu"}),
+]
+
+
+@pytest.mark.parametrize(("kind", "options"), VARIANTS, ids=[f"{k}-{next(iter(o))}" for k, o in VARIANTS])
+def test_options_of_a_family_are_read_as_the_package_reads_them(kind, options, tmp_path):
+    hf = pytest.importorskip("tests.rewrite.hf")
+    hf.save_random(kind, CONFIGS[kind] | options, tmp_path / "old")
+    found = outputs(*rw.load(tmp_path / "old"), TOKENS)
+    assert relative(hf.logits(kind, tmp_path / "old", TOKENS), found) < 1e-12
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("kind", ["llama", "gemma", "gpt2", "opt", "mixtral"])
 def test_in_low_precision_it_is_as_near_as_the_original(kind, dtype, tmp_path):

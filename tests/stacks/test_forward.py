@@ -168,7 +168,7 @@ def test_fused_arrays_and_stacked_experts():
     rows = [Rows(j * K, K, N, 3 * K) for j in range(3)]
     first = [Linear(whole, offsets, rows=r) for r in rows]
     second = [Linear(wide, offsets, "io", Rows(j * N * K, N * K)) for j in range(3)]
-    stacked, into, out = made.array(2, 2 * F, D), made.array(2, F), made.array(2, F, D)
+    stacked, out = made.array(2, 2 * F, D), made.array(2, F, D)
     experts = tuple(
         FeedForward(
             Linear(stacked, rows=Rows(1, 1, F, 2), expert=e),
@@ -176,7 +176,6 @@ def test_fused_arrays_and_stacked_experts():
         )
         for e in range(2)
     )
-    assert into
     blocks = [
         made.block(attention=Attention(*inputs, made.linear(D, N * K), N, N, K, K), network=network)
         for inputs, network in ((first, None), (second, Mixture(made.linear(2, D), experts)))
