@@ -179,10 +179,27 @@ class FoldNorms(AbstractStep):
             if (chosen(norm, self.only) if self.only else post or not stack.output_space(norm).residual)
         ]
 
-    def obstacles(self, stack: Stack, draft: Draft) -> list[Obstacle]:
-        """Outputs that are also the stream, shared readers, biases that nothing can take."""
+    def _of_heads(self, stack: Stack) -> list[tuple[Site, Linear]]:
+        """Norms of queries and keys that were asked for, with the maps before them."""
         found = []
-        if self.only and not self.targets(stack):
+        for path, a in attentions(stack):
+            for part, norm, projection in (("query", a.query_norm, a.query), ("key", a.key_norm, a.key)):
+                site = Site(f"{path}.{part}_norm", norm)
+                if norm is not None and self.only and chosen(site, self.only):
+                    found.append((site, projection))
+        return found
+
+    def obstacles(self, stack: Stack, draft: Draft) -> list[Obstacle]:
+        """Outputs that are also the stream, shared readers, biases that nothing can take, norms of queries and keys."""
+        found = [
+            Obstacle(
+                str(norm),
+                f"no linear map reads its output, and {projection.weight} stands before it, not after it",
+                "Leave the norms of queries and keys.",
+            )
+            for norm, projection in self._of_heads(stack)
+        ]
+        if self.only and not self.targets(stack) and not found:
             found.append(Obstacle(", ".join(self.only), "no norm has such a path", _paths(stack.norms)))
         for norm in self.targets(stack):
             space = stack.output_space(norm)
@@ -226,6 +243,12 @@ class FoldNorms(AbstractStep):
 
     def run(self, stack: Stack, draft: Draft) -> Stack:
         """Folds each norm."""
+        for site, projection in self._of_heads(stack):  # refused: the gain moves into the map before the norm
+            if site.part.gain is not None:
+                g = np.ravel(site.part.offset + draft[site.part.gain])
+                g = np.tile(g, len(draft.matrix(projection)) // g.size)
+                draft.edit(projection, "gain folded", lambda W, rows, g=g: W * g[rows][:, None], by_rows=True)
+                draft.set(site.part.gain, np.full(draft.shape(site.part.gain), 1.0 - site.part.offset), "gain folded")
         for norm in self.targets(stack):
             _fold(norm, list(_linear_readers(stack, stack.output_space(norm))), draft, width(stack, draft))
         return stack

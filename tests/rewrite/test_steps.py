@@ -89,6 +89,10 @@ REFUSED = [
         *("gemma2, rotated", "gemma2", {}, [rw.Untie(), rw.FoldNorms()], rw.Rotate()),
         *("attention_writing_norm", "no such rotation"),
     ),
+    (
+        *("qwen3, gains of queries", "qwen3", {"tie_word_embeddings": False}, []),
+        *(rw.FoldNorms(only=("*.query_norm",)), "q_norm", "Leave the norms"),
+    ),
     ("gpt2, balanced", "gpt2", {}, [], rw.Balance(), "gelu_tanh", "Only ReLU"),
     ("qwen2, no output bias", "qwen2", {}, [], rw.MergeValueBias(), "o_proj", "Leave b_V"),
     ("qwen2, rotary key bias", "qwen2", {}, [], rw.DropKeyBias(), "rotary positions", "unrotated_only"),
@@ -237,6 +241,22 @@ def test_arrays_that_do_not_fit_the_description_are_named():
     missing = {k: v for k, v in weights.items() if k != "transformer.ln_f.bias"}
     with pytest.raises(ValueError, match=r"transformer\.ln_f\.bias"):
         rw.apply(stack, missing, [rw.Untie()])
+
+
+def test_biases_stay_where_a_sink_takes_part_of_the_attention():
+    made = Made()
+    sink = made.array(N)
+    stack = made.stack(made.block(attention=made.attention(sink=sink)))
+    stack = replace(stack, blocks=(replace(stack.blocks[0], attention=with_value_bias(stack, made)),))
+    for step in (rw.MergeValueBias(), rw.DropKeyBias()):
+        with pytest.raises(rw.Refused, match=r"sink") as caught:
+            rw.apply(stack, made.weights, [step])
+        assert caught.value.difference > 1e-3
+
+
+def with_value_bias(stack, made):
+    attention = stack.blocks[0].attention
+    return replace(attention, value=replace(attention.value, bias=made.array(6)))
 
 
 def test_arrays_of_jax_are_rewritten_too():
