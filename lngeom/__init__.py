@@ -3,7 +3,7 @@
 The public names, all imported lazily. What else a module defines may change.
 
 - `lngeom`, what most programs need: `FisherOperator`, `GLMParameters`, `NormalizedGLM`, `check_invariances`,
-  `discover_symmetries`, `fisher`, `from_paper_order`, `predicted_nullspace`, `to_paper_order`.
+  `Stack`, `discover_symmetries`, `fisher`, `from_paper_order`, `predicted_nullspace`, `to_paper_order`.
 - `lngeom.normalizers`, normalization methods, maps (W, X) ↦ n: `METHODS`, `AbstractNormalizer`,
   `AbstractStatisticsNormalizer`, `BatchNorm`, `BatchNormEvaluation`, `BiasedLayerNorm`, `CosineNorm`, `DynamicTanh`,
   `GroupNorm`, `Identity`, `InstanceNorm`, `LayerNorm`, `PearsonCorrelation`, `PooledLayerNorm`,
@@ -21,6 +21,12 @@ The public names, all imported lazily. What else a module defines may change.
 - `lngeom.discovery`, symmetries nobody named: `discover_symmetries`, `discrete_symmetries`.
 - `lngeom.strategies`, hypothesis strategies: `data_sets`, `families`, `layer_inputs`, `matrices`, `normalizers`,
   `points`, `problems`, `scales`, `transformations`.
+- `lngeom.stacks`, descriptions of transformers: `Attention`, `Block`, `FeedForward`, `Head`, `Linear`, `Mixture`,
+  `Norm`, `Rotary`, `Rows`, `Stack`, `Table`, `Transform`, `hidden`, `logits`.
+- `lngeom.rewrite`, exact rewrites of transformers: `Balance`, `CentreHead`, `CentreReaders`, `CentreRouter`,
+  `CentreWriters`, `Certificate`, `DropKeyBias`, `FoldNorms`, `MergeParallelBias`, `MergeValueBias`, `Refused`,
+  `Rewritten`, `Rotate`, `RotateValues`, `ScaleStream`, `ShiftTables`, `ToRMSNorm`, `Untie`, `apply`,
+  `check_description`, `load`, `save`.
 - `lngeom.nn`, layers and recurrent cells: `GRU`, `LSTM`, `RNN`, `BatchNorm`, `GroupNorm`, `LayerNorm`,
   `LayerNormGRU`, `LayerNormLSTM`, `LayerNormRNN`, `RMSNorm`, `WeightNorm`, `batch_norm`, `convert_layer_norm`,
   `fused_layer_norm`, `group_norm`, `layer_norm`, `rms_norm`, `unroll`, `weight_norm`.
@@ -57,12 +63,24 @@ if TYPE_CHECKING:
     from lngeom.information import FisherOperator as FisherOperator, fisher as fisher
     from lngeom.nullspace import predicted_nullspace as predicted_nullspace
     from lngeom.paper_order import from_paper_order as from_paper_order, to_paper_order as to_paper_order
+    from lngeom.stacks import Stack as Stack
 
 __version__ = "0.1.0"
 
 _MODULES = (
     *("checks", "claims", "conventions", "discovery", "families", "information", "metric", "nn", "normalizers"),
-    *("numerics", "plots", "report", "strategies", "studies", "symbolic", "training", "transformations"),
+    *(
+        "numerics",
+        "plots",
+        "report",
+        "rewrite",
+        "stacks",
+        "strategies",
+        "studies",
+        "symbolic",
+        "training",
+        "transformations",
+    ),
 )
 _NAMES = {
     "GLMParameters": "_types",
@@ -72,6 +90,7 @@ _NAMES = {
     "from_paper_order": "paper_order",
     "to_paper_order": "paper_order",
     "predicted_nullspace": "nullspace",
+    "Stack": "stacks",
     "check_invariances": "checks",
     "discover_symmetries": "discovery",
 }
@@ -80,6 +99,7 @@ __all__ = [
     "FisherOperator",
     "GLMParameters",
     "NormalizedGLM",
+    "Stack",
     "check_invariances",
     "discover_symmetries",
     "fisher",

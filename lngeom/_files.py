@@ -2,6 +2,7 @@
 
 import os
 import secrets
+import shutil
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -52,13 +53,55 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
             _unfinished.discard(temporary)
 
 
+@contextmanager
+def replacing_folder(folder: Path) -> Iterator[Path]:
+    """Makes a temporary folder beside `folder`, and renames it to `folder` when the block ends without an error.
+
+    A kill leaves no folder of that name. An error, and an interrupt that `stoppable` handles, leave nothing behind.
+
+    Args:
+        folder: the folder to make; it does not exist, or is empty.
+
+    Yields:
+        The temporary folder.
+
+    Raises:
+        OSError: if the folder exists with files in it, or cannot be made.
+    """
+    check_new_folder(folder)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    temporary = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}")
+    with _lock:
+        _unfinished.add(temporary)
+        temporary.mkdir()
+    try:
+        yield temporary
+        with _lock:
+            temporary.replace(folder)
+            _written[folder] = None
+    finally:
+        with _lock:
+            shutil.rmtree(temporary, ignore_errors=True)
+            _unfinished.discard(temporary)
+
+
+def check_new_folder(folder: Path) -> None:
+    """Checks that a folder can be made without replacing anything.
+
+    Raises:
+        FileExistsError: if it exists and is not an empty folder.
+    """
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise FileExistsError(f"{folder} exists: name a folder that does not")
+
+
 def written() -> tuple[Path, ...]:
-    """The files that `replacing` has put in place in this process, each once, in order."""
+    """The files and folders put in place in this process, each once, in order."""
     return tuple(_written)
 
 
 def unfinished() -> frozenset[Path]:
-    """Temporary files that are being written."""
+    """Temporary files and folders that are being written."""
     return frozenset(_unfinished)
 
 
@@ -67,7 +110,7 @@ def abandon() -> None:
     _lock.acquire(timeout=0.5)  # held for a rename at most
     for path in _unfinished:
         with suppress(OSError):
-            path.unlink(missing_ok=True)
+            shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
 
 
 def check_writable(folder: Path) -> None:

@@ -595,6 +595,67 @@ def fisher(
 
 
 @app.command()
+def rewrite(
+    folder: Annotated[
+        Path,
+        typer.Argument(help="A checkpoint: config.json and .safetensors files.", metavar="FOLDER", show_default=False),
+    ],
+    do: Annotated[
+        str,
+        typer.Option(
+            help="Steps in order, such as untie,fold,rotate or untie,fold,centre,rms,rotate. Others: balance "
+            "(balance=power-of-two), merge-value-bias, drop-key-bias, centre-head, centre-router, shift-tables, "
+            "scale=FACTOR, fold=PATH for some norms only.",
+            metavar="STEPS",
+        ),
+    ],
+    out: Annotated[
+        Path | None, typer.Option(help="The new folder. Without it, nothing is written.", show_default=False)
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print plan and certificate as JSON.")] = False,
+    seed: Seed = 0,
+) -> None:
+    """Rewrite a transformer without changing its function; exit 0 if certified, 1 if not, 2 if a step is refused."""
+    from json import dumps
+
+    from lngeom.rewrite import Rewritten, checkpoints, load, save
+    from lngeom.rewrite.certificate import Rounded
+    from lngeom.rewrite.rewriting import plan
+    from lngeom.rewrite.steps import parse
+
+    _compile_sparingly()
+    try:
+        steps, kind = parse(do, seed), None
+        if out is not None:
+            checkpoints.check_target(out)
+        found = plan(*load(folder), steps, seed=seed)
+        if out is not None:
+            kind = checkpoints.check_saved(found.stack, found.draft)[1]["model_type"]
+        if not json:
+            sys.stdout.write(f"{found.describe()}\n")
+            sys.stdout.flush()
+        with _stages() as watch:
+            watch("certificate")
+            certificate = found.certify()
+            if out is not None and certificate.passed:
+                watch("writing")
+                save(Rewritten(found.stack, Rounded(found.draft), certificate, found.draft), out)
+    except (ValueError, OSError) as error:
+        _fail(str(error))
+    written = None if out is None or not certificate.passed else str(out)
+    marked = kind is not None and kind.startswith(checkpoints.RMS_MARK)
+    if json:
+        document = {"plan": found.to_json(), "certificate": certificate.to_json(), "written": written}
+        sys.stdout.write(dumps(document, indent=2, ensure_ascii=False) + "\n")
+    else:
+        note = ", with RMSNorms in place of LayerNorms: lngeom alone loads it" if marked else ""
+        sys.stdout.write(f"{certificate}\n" + ("" if written is None else f"Written: {written}{note}\n"))
+    if not certificate.passed:
+        _tell("the certificate failed; nothing was written")
+        raise typer.Exit(1)
+
+
+@app.command()
 def version() -> None:
     """Print the version."""
     import lngeom

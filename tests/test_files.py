@@ -51,3 +51,26 @@ def test_a_folder_that_cannot_be_written_is_told_before_the_work(tmp_path, monke
     with pytest.raises(NotADirectoryError, match="file is not a folder"):
         _files.check_writable(Path("file/folder"))
     assert [p.name for p in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_folder_stands_when_it_is_whole(tmp_path):
+    with _files.replacing_folder(tmp_path / "new") as folder:
+        (folder / "part").write_text("a part")
+        assert not (tmp_path / "new").exists()
+    assert [p.name for p in (tmp_path / "new").iterdir()] == ["part"]
+    with pytest.raises(FileExistsError, match="name a folder"), _files.replacing_folder(tmp_path / "new"):
+        pass
+    assert [p.name for p in tmp_path.iterdir()] == ["new"]
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SystemExit])
+def test_an_error_leaves_no_folder(tmp_path, error):
+    def half():
+        with _files.replacing_folder(tmp_path / "new") as folder:
+            (folder / "part").write_text("a part")
+            raise error
+
+    with pytest.raises(error):
+        half()
+    assert not list(tmp_path.iterdir())
+    assert not _files.unfinished()

@@ -170,6 +170,7 @@ def test_names_are_few_and_have_one_meaning():
     for package, names in surface().items():
         for name in names:
             meanings.setdefault(name, set()).add(id(getattr(importlib.import_module(package), name)))
-    layers = {name for name, found in meanings.items() if len(found) > 1}
-    assert layers == {"BatchNorm", "GroupNorm", "LayerNorm", "RMSNorm", "WeightNorm"}  # a map, and a layer
-    assert sum(map(len, meanings.values())) <= 130  # 120 before papers of one's own and transformers
+    several = {name for name, found in meanings.items() if len(found) > 1}
+    layers = {"BatchNorm", "GroupNorm", "LayerNorm", "RMSNorm", "WeightNorm"}  # a map, and a layer
+    assert several == {*layers, "save"}  # a figure, and a checkpoint
+    assert sum(map(len, meanings.values())) <= 160  # 122 before transformers: parts of a description, and steps

@@ -57,3 +57,12 @@ def test_add_a_claim(monkeypatch):
 def test_audit_a_paper(monkeypatch):
     monkeypatch.setattr(registry, "_CLAIMS", dict(registry._CLAIMS))
     assert run("audit_a_paper") == {"tutorial_sphere.projection": "conditional"}
+
+
+def test_rotate_a_transformer(capsys):
+    found = run("rotate_a_transformer")
+    assert found["passed"] == 1
+    assert found["exact"] < 1e-13
+    assert found["least refused"] > 0.1
+    assert found["original"] > 10 > 5 > found["rotated"]
+    assert "certificate: passed" in capsys.readouterr().out

@@ -1,0 +1,138 @@
+"""Memory that `lngeom rewrite` needs for a checkpoint larger than that: a generated Llama of some GiB, rewritten.
+
+`python -m analysis rewrite_large --gib 8 --folder DIR` needs twice that space on disk. It prints one line of JSON:
+sizes, seconds, and the largest resident memory of the process that rewrites.
+"""
+
+import argparse
+import json
+import math
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+
+BLOCK = 1 << 22
+"""Entries of the random block that the file repeats."""
+
+CHILD = """
+import json, resource, sys, time
+from lngeom import rewrite as rw
+from lngeom.rewrite import steps
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+import jax.numpy as jnp
+jnp.ones(3).block_until_ready()
+base, start = peak(), time.perf_counter()
+found = rw.apply(*rw.load(sys.argv[1]), steps.parse(sys.argv[3]), probes=(2, 8))
+rw.save(found, sys.argv[2])
+print(json.dumps({"passed": found.certificate.passed, "base": base, "peak": peak(),
+    "seconds": time.perf_counter() - start, "exact": found.certificate.exact.relative}))
+"""
+
+
+def generate(folder: Path, gib: float, width: int = 4096, vocabulary: int = 32000, shards: int = 4) -> int:
+    """Writes a Llama in bfloat16 of about this size, with random numbers that repeat.
+
+    Args:
+        folder: where to; it is made.
+        gib: size of all files.
+        width: width of the stream.
+        vocabulary: rows of the table of tokens, and of the head.
+        shards: number of files.
+
+    Returns:
+        Bytes written.
+    """
+    inner = 11 * width // 4
+    shapes: dict[str, tuple[int, ...]] = {
+        "model.embed_tokens.weight": (vocabulary, width),
+        "lm_head.weight": (vocabulary, width),
+    }
+    shapes["model.norm.weight"] = (width,)
+    layers = 0
+    while sum(map(math.prod, shapes.values())) * 2 < gib * 2**30:
+        at = f"model.layers.{layers}."
+        shapes |= {f"{at}self_attn.{part}_proj.weight": (width, width) for part in "qkvo"}
+        shapes |= {f"{at}mlp.{part}_proj.weight": (inner, width) for part in ("gate", "up")}
+        shapes[f"{at}mlp.down_proj.weight"] = (width, inner)
+        shapes |= {f"{at}{part}_layernorm.weight": (width,) for part in ("input", "post_attention")}
+        layers += 1
+    folder.mkdir(parents=True)
+    config = {"model_type": "llama", "hidden_size": width, "intermediate_size": inner, "num_hidden_layers": layers}
+    config |= {"num_attention_heads": width // 64, "vocab_size": vocabulary, "rms_norm_eps": 1e-5}
+    (folder / "config.json").write_text(json.dumps(config | {"tie_word_embeddings": False}))
+    block = np.random.default_rng(0).standard_normal(BLOCK, np.float32) / math.sqrt(width)
+    raw = block.astype(ml_dtypes.bfloat16)
+    gains = (1 + math.sqrt(width) * block[:width]).astype(ml_dtypes.bfloat16)
+    names, where, total = list(shapes), {}, 0
+    for i in range(shards):
+        file = f"model-{i + 1:05d}-of-{shards:05d}.safetensors"
+        part = names[i::shards]
+        where |= dict.fromkeys(part, file)
+        header, position = {}, 0
+        for name in part:
+            size = 2 * math.prod(shapes[name])
+            header[name] = {"dtype": "BF16", "shape": shapes[name], "data_offsets": [position, position + size]}
+            position += size
+        text = json.dumps(header).encode()
+        with (folder / file).open("wb") as out:
+            out.write(len(text).to_bytes(8, "little") + text)
+            for name in part:
+                left = math.prod(shapes[name])
+                if len(shapes[name]) == 1:
+                    gains.tofile(out)
+                    continue
+                while left:
+                    raw[:left].tofile(out)
+                    left -= min(left, BLOCK)
+            total += out.tell()
+    index = {"metadata": {"total_size": total}, "weight_map": where}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    return total
+
+
+def measure(folder: Path, gib: float, do: str = "untie,fold,rotate", **shape: int) -> dict[str, float]:
+    """Generates a checkpoint, rewrites it in a process of its own, and reads that one's memory.
+
+    Args:
+        folder: an existing folder with space for twice the size.
+        gib: size of the checkpoint.
+        do: steps, as in the command line.
+        **shape: `width`, `vocabulary` and `shards` of `generate`.
+
+    Returns:
+        Bytes of the checkpoint, of memory after imports ("base") and at most ("peak"), seconds, whether certified.
+    """
+    old, new = folder / "old", folder / "new"
+    size = generate(old, gib, **shape)
+    done = subprocess.run(
+        [sys.executable, "-c", CHILD, str(old), str(new), do], check=True, stdout=subprocess.PIPE, text=True
+    )
+    return {"bytes": size, **json.loads(done.stdout)}
+
+
+def main() -> None:
+    """Measures once and prints one line of JSON."""
+    parser = argparse.ArgumentParser(prog="python -m analysis rewrite_large", description=__doc__)
+    parser.add_argument("--gib", type=float, default=8.0, help="size of the checkpoint")
+    parser.add_argument("--folder", type=Path, help="folder with space for twice that; a temporary one by default")
+    parser.add_argument("--do", default="untie,fold,rotate", help="steps")
+    options = parser.parse_args()
+    folder = Path(tempfile.mkdtemp(dir=options.folder))
+    start = time.perf_counter()
+    try:
+        found = measure(folder, options.gib, options.do)
+    finally:
+        shutil.rmtree(folder)
+    found["total_seconds"] = time.perf_counter() - start
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

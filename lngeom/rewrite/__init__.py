@@ -1,0 +1,52 @@
+"""Exact rewrites of transformers, each with a certificate."""
+
+from lngeom.rewrite.certificate import Certificate as Certificate
+from lngeom.rewrite.checkpoints import load as load, save as save
+from lngeom.rewrite.rewriting import (
+    Rewritten as Rewritten,
+    apply as apply,
+    check_description as check_description,
+)
+from lngeom.rewrite.steps import (
+    Balance as Balance,
+    CentreHead as CentreHead,
+    CentreReaders as CentreReaders,
+    CentreRouter as CentreRouter,
+    CentreWriters as CentreWriters,
+    DropKeyBias as DropKeyBias,
+    FoldNorms as FoldNorms,
+    MergeParallelBias as MergeParallelBias,
+    MergeValueBias as MergeValueBias,
+    Refused as Refused,
+    Rotate as Rotate,
+    RotateValues as RotateValues,
+    ScaleStream as ScaleStream,
+    ShiftTables as ShiftTables,
+    ToRMSNorm as ToRMSNorm,
+    Untie as Untie,
+)
+
+__all__ = [
+    "Balance",
+    "CentreHead",
+    "CentreReaders",
+    "CentreRouter",
+    "CentreWriters",
+    "Certificate",
+    "DropKeyBias",
+    "FoldNorms",
+    "MergeParallelBias",
+    "MergeValueBias",
+    "Refused",
+    "Rewritten",
+    "Rotate",
+    "RotateValues",
+    "ScaleStream",
+    "ShiftTables",
+    "ToRMSNorm",
+    "Untie",
+    "apply",
+    "check_description",
+    "load",
+    "save",
+]

@@ -1,0 +1,735 @@
+r"""Descriptions of transformer stacks: which array plays which role.
+
+A stack is a sum of branches on a residual stream: $x \leftarrow x + M(f(N(x)))$ with a reading norm N and a writing
+norm M where there are any, or $x \leftarrow N(x + f(x))$ (post-norm). Arrays are named; a description holds no numbers
+of theirs. Every role is stated here and nowhere else. `Stack.spaces` derives which linear maps and norms write to and
+read from each space, in order. Predictions and rewrites depend on nothing else.
+
+A linear map is $y = Wx + b$ with W [out, in]. d is the width of the stream, n and n_k the numbers of query heads and of
+key/value heads, k and v their widths, f the number of hidden units.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import cached_property
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+Activation = Literal["relu", "relu2", "gelu", "gelu_tanh", "quick_gelu", "silu", "tanh", "identity"]
+NormKind = Literal["layer", "rms", "l2"]
+
+
+def _check(name: str, value: Any, kind: Any) -> None:
+    if value not in get_args(kind):
+        raise ValueError(f"{name} must be one of {', '.join(map(repr, get_args(kind)))}; got {value!r}")
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Output rows of a fused matrix: `count` runs of `length` rows, the first at `start`, `stride` apart.
+
+    >>> Rows(start=4, length=2, count=2, stride=12).indices()
+    array([ 4,  5, 16, 17])
+    """
+
+    start: int
+    length: int
+    count: int = 1
+    stride: int = 0
+
+    def indices(self) -> np.ndarray:
+        """Positions of the rows, in order."""
+        return (self.start + self.stride * np.arange(self.count)[:, None] + np.arange(self.length)).reshape(-1)
+
+
+@dataclass(frozen=True)
+class Linear:
+    """A linear map y = Wx + b by the names of its arrays.
+
+    Attributes:
+        weight: name of the array that holds W.
+        bias: name of the array that holds b, or None.
+        layout: "oi" if output axes stand first, "io" if input axes do.
+        rows: which outputs of a fused array; None: all.
+        expert: position along a leading axis of experts; None: there is no such axis.
+        input_axes: how many axes of the array are inputs; they are joined, as are the other axes.
+    """
+
+    weight: str
+    bias: str | None = None
+    layout: Literal["oi", "io"] = "oi"
+    rows: Rows | None = None
+    expert: int | None = None
+    input_axes: int = 1
+
+    def __post_init__(self) -> None:
+        if self.layout not in {"oi", "io"}:
+            raise ValueError(f"layout must be 'oi' or 'io'; got {self.layout!r} for {self.weight}")
+
+    def matrix(self, array: Any) -> Any:
+        """W [out, in] from the stored array (NumPy or JAX; a view where possible)."""
+        stored = array if self.expert is None else array[self.expert]
+        if self.layout == "oi":
+            found = stored.reshape(-1, int(np.prod(stored.shape[stored.ndim - self.input_axes :])))
+        else:
+            found = stored.reshape(int(np.prod(stored.shape[: self.input_axes])), -1).T
+        return found if self.rows is None else found[self.rows.indices()]
+
+    def offsets(self, array: Any) -> Any:
+        """B [out] from the stored array of the bias."""
+        found = (array if self.expert is None else array[self.expert]).reshape(-1)
+        return found if self.rows is None else found[self.rows.indices()]
+
+    def assign(self, array: np.ndarray, matrix: np.ndarray) -> None:
+        """Writes `matrix` [out, in] into this map's part of a contiguous stored array."""
+        part = array if self.expert is None else array[self.expert]
+        if self.layout == "oi":
+            view = part.reshape(-1, int(np.prod(part.shape[part.ndim - self.input_axes :])))
+        else:
+            view = part.reshape(int(np.prod(part.shape[: self.input_axes])), -1).T
+        view[slice(None) if self.rows is None else self.rows.indices()] = matrix
+
+    def with_matrix(self, array: np.ndarray, matrix: np.ndarray) -> np.ndarray:
+        """A copy of the stored array in which this map's part is `matrix` [out, in]."""
+        new = np.array(array, order="C")
+        self.assign(new, matrix)
+        return new
+
+    def with_offsets(self, array: np.ndarray, offsets: np.ndarray) -> np.ndarray:
+        """A copy of the stored array of the bias in which this map's part is `offsets` [out]."""
+        new = np.array(array, order="C")
+        view = (new if self.expert is None else new[self.expert]).reshape(-1)
+        view[slice(None) if self.rows is None else self.rows.indices()] = offsets
+        return new
+
+
+@dataclass(frozen=True)
+class Norm:
+    r"""A norm: γ ⊙ n + β with $n = (x - \bar x)/\sqrt{\mathrm{var} + \varepsilon}$ and its relatives.
+
+    Attributes:
+        kind: "layer"; "rms", $x/\sqrt{\overline{x^2} + \varepsilon}$; "l2", $x/\sqrt{\sum x^2 + \varepsilon}$.
+        gain: name of the array w with γ = offset + w, or None (γ = 1).
+        bias: name of β, or None.
+        offset: 1 where the array holds γ − 1 (Gemma), else 0.
+        eps: ε, inside the root.
+    """
+
+    kind: NormKind
+    gain: str | None = None
+    bias: str | None = None
+    offset: Literal[0, 1] = 0
+    eps: float = 0.0
+
+    def __post_init__(self) -> None:
+        _check("kind of a norm", self.kind, NormKind)
+        if self.offset not in {0, 1}:
+            raise ValueError(
+                f"offset must be 0 (the array is the gain) or 1 (the gain is 1 + array); got {self.offset}"
+            )
+
+    @property
+    def centres(self) -> bool:
+        """Whether it subtracts the mean: then columns along 1 of what writes to it are invisible."""
+        return self.kind == "layer"
+
+
+@dataclass(frozen=True)
+class Rotary:
+    """Rotary positions: pairs of coordinates of queries and keys turn by position × frequency.
+
+    Attributes:
+        frequencies: angle per position of each pair; 2 · len(frequencies) coordinates turn, the first of each head.
+        pairing: "half": coordinate i with i + ρ/2 of the ρ rotated ones; "adjacent": 2i with 2i + 1.
+        factor: factor on cosine and sine (YaRN's attention factor); 1 elsewhere.
+    """
+
+    frequencies: tuple[float, ...]
+    pairing: Literal["half", "adjacent"] = "half"
+    factor: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.pairing not in {"half", "adjacent"}:
+            raise ValueError(f"pairing must be 'half' or 'adjacent'; got {self.pairing!r}")
+
+    @property
+    def coordinates(self) -> int:
+        """ρ, the number of coordinates that turn."""
+        return 2 * len(self.frequencies)
+
+    @property
+    def pairs(self) -> tuple[tuple[int, int], ...]:
+        """Coordinates that turn together, a pair for each frequency."""
+        m = len(self.frequencies)
+        return tuple((i, i + m) if self.pairing == "half" else (2 * i, 2 * i + 1) for i in range(m))
+
+
+@dataclass(frozen=True)
+class Attention:
+    r"""Attention with n query heads and n_k key/value heads; head h reads group h // (n / n_k).
+
+    Scores are scale · q·k, after the norms of q and k and after rotary positions. Then come the cap
+    $c \tanh(s/c)$, ALiBi, the relative table, the mask, and the softmax.
+
+    Attributes:
+        query: d → n·k, heads in order.
+        key: d → n_k·k.
+        value: d → n_k·v.
+        output: n·v → d.
+        heads: n.
+        kv_heads: n_k, a divisor of n.
+        query_width: k.
+        value_width: v.
+        scale: factor of the scores; None: 1/√k.
+        rotary: rotary positions, or None.
+        query_norm: norm of queries, or None. Gains have k entries, or n·k where they differ by head.
+        key_norm: norm of keys, or None. Both are normalized or neither.
+        norm_over: "head": each head by itself; "all": all heads at once.
+        rotary_first: whether rotary positions come before the norms.
+        temperature: name of a factor of the scores by head [n], or None.
+        cap: c of the soft cap of scores, or None.
+        sink: name of an extra logit by head [n] in the softmax's denominator, or None.
+        alibi: slopes by head (score −= slope · distance), or None.
+        relative: name of a table [n, distances] added to the scores at |i − j|, or None.
+        causal: whether a position sees only itself and earlier ones.
+        window: how many positions back it sees, itself included; None: all.
+    """
+
+    query: Linear
+    key: Linear
+    value: Linear
+    output: Linear
+    heads: int
+    kv_heads: int
+    query_width: int
+    value_width: int
+    scale: float | None = None
+    rotary: Rotary | None = None
+    query_norm: Norm | None = None
+    key_norm: Norm | None = None
+    norm_over: Literal["head", "all"] = "head"
+    rotary_first: bool = False
+    temperature: str | None = None
+    cap: float | None = None
+    sink: str | None = None
+    alibi: tuple[float, ...] | None = None
+    relative: str | None = None
+    causal: bool = True
+    window: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.heads % self.kv_heads:
+            raise ValueError(f"{self.kv_heads} key/value heads must divide {self.heads} query heads")
+        if self.rotary is not None and self.rotary.coordinates > self.query_width:
+            raise ValueError(f"{self.rotary.coordinates} rotary coordinates exceed the head width {self.query_width}")
+        if (self.query_norm is None) != (self.key_norm is None):
+            raise ValueError("queries and keys must both have a norm, or neither")
+        if self.alibi is not None and len(self.alibi) != self.heads:
+            raise ValueError(f"ALiBi needs one slope for each of {self.heads} heads; got {len(self.alibi)}")
+        if self.norm_over not in {"head", "all"}:
+            raise ValueError(f"norm_over must be 'head' or 'all'; got {self.norm_over!r}")
+
+    @property
+    def group(self) -> int:
+        """m = n / n_k, the query heads of a key/value head."""
+        return self.heads // self.kv_heads
+
+    @property
+    def score_scale(self) -> float:
+        """Factor of the scores."""
+        return self.query_width**-0.5 if self.scale is None else self.scale
+
+    def readers(self) -> "tuple[tuple[str, Linear], ...]":
+        """Linear maps that read its input, with their names."""
+        return (("query", self.query), ("key", self.key), ("value", self.value))
+
+    def writers(self) -> "tuple[tuple[str, Linear], ...]":
+        """Linear maps whose sum is its output, with their names."""
+        return (("output", self.output),)
+
+
+@dataclass(frozen=True)
+class FeedForward:
+    """down(a(up x)), or down(a(gate x) ⊙ up x) where there is a gate.
+
+    Attributes:
+        up: d → f; the linear factor where there is a gate.
+        down: f → d.
+        gate: d → f, under the activation, or None.
+        activation: a; "relu2" is the square of ReLU, "gelu" the exact one, "gelu_tanh" its tanh approximation.
+    """
+
+    up: Linear
+    down: Linear
+    gate: Linear | None = None
+    activation: Activation = "gelu"
+
+    def __post_init__(self) -> None:
+        _check("activation", self.activation, Activation)
+
+    def readers(self) -> tuple[tuple[str, Linear], ...]:
+        """Linear maps that read its input, with their names."""
+        return (("up", self.up), *([("gate", self.gate)] if self.gate is not None else []))
+
+    def writers(self) -> tuple[tuple[str, Linear], ...]:
+        """Linear maps whose sum is its output, with their names."""
+        return (("down", self.down),)
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """A mixture of experts: a sum of experts, weighted by a router.
+
+    Attributes:
+        router: d → number of experts.
+        experts: the experts, in the order of the router's outputs.
+        scores: "softmax" or "sigmoid" of the router's outputs.
+        top: how many experts with the largest outputs are used; None: all.
+        renormalize: whether the weights of the experts in use are divided by their sum.
+    """
+
+    router: Linear
+    experts: tuple[FeedForward, ...]
+    scores: Literal["softmax", "sigmoid"] = "softmax"
+    top: int | None = None
+    renormalize: bool = True
+
+    def __post_init__(self) -> None:
+        if self.scores not in {"softmax", "sigmoid"}:
+            raise ValueError(f"scores of a router must be 'softmax' or 'sigmoid'; got {self.scores!r}")
+        if self.top is not None and not 1 <= self.top <= len(self.experts):
+            raise ValueError(f"top must be 1 to {len(self.experts)}, the number of experts; got {self.top}")
+
+    def readers(self) -> tuple[tuple[str, Linear], ...]:
+        """Linear maps that read its input, the router first, with their names."""
+        experts = [(f"experts.{i}.{n}", m) for i, e in enumerate(self.experts) for n, m in e.readers()]
+        return (("router", self.router), *experts)
+
+    def writers(self) -> tuple[tuple[str, Linear], ...]:
+        """Linear maps whose weighted sum is its output, with their names."""
+        return tuple((f"experts.{i}.{n}", m) for i, e in enumerate(self.experts) for n, m in e.writers())
+
+
+@dataclass(frozen=True)
+class Block:
+    """Attention and feed-forward network on the stream, and where the norms stand.
+
+    Placing: "pre": reading norms; "sandwich": reading and writing norms; "outer": writing norms only, the branches read
+    the stream itself; "post": each norm takes the sum of stream and branch, and its output is the new stream.
+
+    Attributes:
+        attention: the first branch.
+        feed_forward: the second branch.
+        placing: see above.
+        attention_norm: norm before attention; of "post", the norm after its sum.
+        feed_forward_norm: likewise of the second branch; None in a parallel block whose branches share one norm.
+        attention_writing_norm: norm of attention's output ("sandwich", "outer").
+        feed_forward_writing_norm: likewise of the second branch.
+        parallel: whether both branches read the same stream, and their outputs are added together.
+    """
+
+    attention: Attention
+    feed_forward: FeedForward | Mixture
+    placing: Literal["pre", "sandwich", "outer", "post"] = "pre"
+    attention_norm: Norm | None = None
+    feed_forward_norm: Norm | None = None
+    attention_writing_norm: Norm | None = None
+    feed_forward_writing_norm: Norm | None = None
+    parallel: bool = False
+
+    def __post_init__(self) -> None:
+        shared = self.parallel and self.feed_forward_norm is None
+        reading = (self.attention_norm is not None, self.feed_forward_norm is not None or shared)
+        writing = (self.attention_writing_norm is not None, self.feed_forward_writing_norm is not None)
+        wanted = {"pre": (1, 0), "sandwich": (1, 1), "outer": (0, 1), "post": (1, 0)}
+        if self.placing not in wanted:
+            raise ValueError(f"placing must be one of {', '.join(wanted)}; got {self.placing!r}")
+        reads, writes = wanted[self.placing]
+        if (self.placing == "post" or not reads) and self.parallel:
+            raise ValueError(f"a parallel block has reading norms; placing is {self.placing!r}")
+        if reading != (bool(reads),) * 2 or writing != (bool(writes),) * 2:
+            raise ValueError(
+                f"placing {self.placing!r} needs {2 * reads} of attention_norm and feed_forward_norm and {2 * writes} "
+                f"of the writing norms; got {sum(reading)} and {sum(writing)}"
+            )
+
+    @property
+    def shared_norm(self) -> bool:
+        """Whether both branches read one norm's output."""
+        return self.parallel and self.feed_forward_norm is None
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table whose rows are added to the stream.
+
+    Attributes:
+        weight: name of the array [rows, d].
+        index: "token", "position" or "type".
+        offset: the first position reads this row (OPT: 2).
+        scale: factor of the rows (Gemma: √d).
+    """
+
+    weight: str
+    index: Literal["token", "position", "type"] = "token"
+    offset: int = 0
+    scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.index not in {"token", "position", "type"}:
+            raise ValueError(f"index of a table must be 'token', 'position' or 'type'; got {self.index!r}")
+
+
+@dataclass(frozen=True)
+class Transform:
+    """A layer between the last block and the head, norm(a(Wx + b)), as of BERT.
+
+    Attributes:
+        linear: d → d.
+        norm: norm of its output.
+        activation: a.
+    """
+
+    linear: Linear
+    norm: Norm
+    activation: Activation = "gelu"
+
+
+@dataclass(frozen=True)
+class Head:
+    """The map from the last norm's output to logits.
+
+    Attributes:
+        linear: d → V. Its weight may be the table of tokens: then the head is tied.
+        cap: c of the soft cap c · tanh(z/c) of the logits, or None.
+        transform: layer before it, or None.
+        untied: name that the matrix of a tied head gets when it becomes an array of its own.
+    """
+
+    linear: Linear
+    cap: float | None = None
+    transform: Transform | None = None
+    untied: str = "lm_head.weight"
+
+
+@dataclass(frozen=True)
+class Site:
+    """A linear map, norm, table or activation, and its path in the description, such as `blocks.0.attention.query`."""
+
+    path: str
+    part: Any
+
+    def __str__(self) -> str:
+        """The path with the arrays' name."""
+        name = (
+            getattr(self.part, "weight", None) or getattr(self.part, "gain", None) or getattr(self.part, "bias", None)
+        )
+        return f"{self.path} ({name})" if name else self.path
+
+
+@dataclass(frozen=True)
+class Event:
+    """A part writes to a space, or reads what was written before."""
+
+    access: Literal["write", "read"]
+    site: Site
+
+
+@dataclass(frozen=True)
+class Space:
+    """A vector space of width d that linear maps, tables and norms write to and read from, in order.
+
+    Attributes:
+        name: "stream" (of a post-norm stack "stream.0", "stream.1", …), or the path of the norm or branch whose output
+            it is.
+        events: who writes and reads, in order; a reader sees all earlier writers.
+    """
+
+    name: str
+    events: tuple[Event, ...]
+
+    @property
+    def residual(self) -> bool:
+        """Whether it is the stream, or the sum of the tables before a norm."""
+        return self.name.split(".")[0] in {"stream", "embedding"}
+
+    @property
+    def writers(self) -> tuple[Site, ...]:
+        """Parts whose outputs are added up."""
+        return tuple(e.site for e in self.events if e.access == "write")
+
+    @property
+    def readers(self) -> tuple[Site, ...]:
+        """Parts that take the sum as their input."""
+        return tuple(e.site for e in self.events if e.access == "read")
+
+    def readers_after(self, writer: Site) -> tuple[Site, ...]:
+        """Readers that see a writer's output."""
+        position = self.events.index(Event("write", writer))
+        return tuple(e.site for e in self.events[position:] if e.access == "read")
+
+    def writers_before(self, reader: Site) -> tuple[Site, ...]:
+        """Writers that a reader sees."""
+        position = self.events.index(Event("read", reader))
+        return tuple(e.site for e in self.events[:position] if e.access == "write")
+
+
+@dataclass(frozen=True)
+class Stack:
+    """A transformer: tables, blocks, final norm, head.
+
+    Attributes:
+        tables: tables that are added up; the first is that of the tokens.
+        blocks: the blocks, in order.
+        final: norm before the head, or None (post-norm stacks).
+        head: map to logits.
+        embedding_norm: norm of the sum of the tables (BLOOM, BERT), or None.
+
+    Raises:
+        ValueError: if the first table is not that of the tokens, or blocks of post-norm and others are mixed.
+    """
+
+    tables: tuple[Table, ...]
+    blocks: tuple[Block, ...]
+    head: Head
+    final: Norm | None = None
+    embedding_norm: Norm | None = None
+
+    def __post_init__(self) -> None:
+        if not self.tables or [t.index for t in self.tables].count("token") != 1 or self.tables[0].index != "token":
+            raise ValueError("tables must begin with the one table that has index 'token'")
+        if len({b.placing == "post" for b in self.blocks}) > 1:
+            raise ValueError("blocks must all be post-norm, or none")
+
+    @property
+    def tied(self) -> bool:
+        """Whether the head's matrix is the table of tokens."""
+        return self.head.linear.weight == self.tables[0].weight
+
+    @cached_property
+    def spaces(self) -> tuple[Space, ...]:
+        """Every space between writers and readers: the stream, each norm's output, each branch below a writing norm.
+
+        Each norm but those of queries and keys writes to exactly one space and reads one.
+        """
+        return tuple(_spaces(self))
+
+    @cached_property
+    def norms(self) -> tuple[Site, ...]:
+        """Every norm but those of queries and keys, in order."""
+        return tuple(
+            e.site for s in self.spaces for e in s.events if e.access == "write" and isinstance(e.site.part, Norm)
+        )
+
+    def output_space(self, norm: Site) -> Space:
+        """The space that a norm writes to."""
+        return next(s for s in self.spaces if norm in s.writers)
+
+    def input_space(self, norm: Site) -> Space:
+        """The space that a norm reads."""
+        return next(s for s in self.spaces if norm in s.readers)
+
+    @cached_property
+    def linears(self) -> tuple[Site, ...]:
+        """Every linear map, the head's last."""
+        found = [Site(path, part) for path, part in walk(self) if isinstance(part, Linear)]
+        return tuple(sorted(found, key=lambda site: site.path.startswith("head")))
+
+    @cached_property
+    def arrays(self) -> tuple[str, ...]:
+        """Names of all arrays, each once."""
+        names: dict[str, None] = {}
+        for _, part in walk(self):
+            for key in ("weight", "bias", "gain", "temperature", "sink", "relative"):
+                if isinstance(name := getattr(part, key, None), str):
+                    names[name] = None
+        return tuple(names)
+
+    def check(self, weights: Mapping[str, Any]) -> None:
+        """Checks that the arrays have the names and shapes of the description.
+
+        Args:
+            weights: arrays by name.
+
+        Raises:
+            ValueError: naming the first array that is missing or has another shape.
+        """
+        missing = [name for name in self.arrays if name not in weights]
+        if missing:
+            raise ValueError(f"the description names {missing[0]!r} ({len(missing)} in all), which the weights lack")
+        d = weights[self.tables[0].weight].shape[-1]
+        widths = {d}
+        for site in self.linears:
+            shape = _shape(site.part, weights[site.part.weight].shape)
+            wanted = _wanted(self, site.path, d)
+            if any(w is not None and w != s for w, s in zip(wanted, shape, strict=True)):
+                raise ValueError(f"{site} must have [out, in] = {list(wanted)}; got {list(shape)}")
+        for site in self.norms:
+            for name in filter(None, (site.part.gain, site.part.bias)):
+                if tuple(weights[name].shape) != (d,):
+                    raise ValueError(
+                        f"{name!r} of {site.path} must have shape ({d},); got {tuple(weights[name].shape)}"
+                    )
+        for table in self.tables:
+            if weights[table.weight].ndim != 2 or weights[table.weight].shape[1] not in widths:
+                raise ValueError(f"table {table.weight!r} must have rows of {d}; got {weights[table.weight].shape}")
+
+
+def walk(part: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Every part of a description with its path, from the outside in."""
+    if isinstance(part, tuple):
+        for i, inner in enumerate(part):
+            if is_dataclass(inner):
+                yield from walk(inner, f"{path}.{i}")
+    elif is_dataclass(part):
+        yield path, part
+        for field in fields(part):
+            inner = getattr(part, field.name)
+            if is_dataclass(inner) or isinstance(inner, tuple):
+                yield from walk(inner, f"{path}.{field.name}" if path else field.name)
+
+
+def exchange_norms(stack: Stack, new: Mapping[str, Norm]) -> Stack:
+    """The description with other norms at some paths.
+
+    Args:
+        stack: the description.
+        new: norms by path, as in `Stack.norms`.
+
+    Returns:
+        The new description.
+    """
+
+    def rebuild(part: Any, path: str) -> Any:
+        if isinstance(part, Norm):
+            return new.get(path, part)
+        if isinstance(part, tuple):
+            return tuple(rebuild(inner, f"{path}.{i}") for i, inner in enumerate(part))
+        if not is_dataclass(part) or isinstance(part, type):
+            return part
+        changed = {f.name: rebuild(getattr(part, f.name), f"{path}.{f.name}" if path else f.name) for f in fields(part)}
+        return replace(part, **changed)
+
+    return rebuild(stack, "")
+
+
+def _shape(linear: Linear, stored: tuple[int, ...]) -> tuple[int, int]:
+    """[out, in] of a linear map whose array has this shape."""
+    shape = stored if linear.expert is None else stored[1:]
+    cut = len(shape) - linear.input_axes if linear.layout == "oi" else linear.input_axes
+    first, second = int(np.prod(shape[:cut])), int(np.prod(shape[cut:]))
+    out, into = (first, second) if linear.layout == "oi" else (second, first)
+    return (out if linear.rows is None else linear.rows.length * linear.rows.count), into
+
+
+def _wanted(stack: Stack, path: str, d: int) -> tuple[int | None, int | None]:
+    """[out, in] that a description asks of a linear map; None: anything."""
+    steps = path.split(".")
+    if steps[0] == "blocks":
+        block = stack.blocks[int(steps[1])]
+        a = block.attention
+        sizes = {
+            "query": (a.heads * a.query_width, d),
+            "key": (a.kv_heads * a.query_width, d),
+            "value": (a.kv_heads * a.value_width, d),
+            "output": (d, a.heads * a.value_width),
+            "router": (len(getattr(block.feed_forward, "experts", ())), d),
+            "down": (d, None),
+        }
+        return sizes.get(steps[-1], (None, d))
+    return (d, d) if "transform" in steps else (None, d)
+
+
+class _Spaces:
+    """Collects the spaces of a stack while its parts are visited in order."""
+
+    def __init__(self) -> None:
+        self.streams: list[list[Event]] = [[]]
+        self.others: list[Space] = []
+
+    def write(self, site: Site) -> None:
+        """A part writes to the stream."""
+        self.streams[-1].append(Event("write", site))
+
+    def read(self, site: Site) -> None:
+        """A part reads the stream."""
+        self.streams[-1].append(Event("read", site))
+
+    def restart(self, norm: Site) -> None:
+        """A norm reads the stream, and its output is a new stream."""
+        self.read(norm)
+        self.streams.append([Event("write", norm)])
+
+    def inner(self, name: str, writers: Iterable[Site], readers: Iterable[Site]) -> None:
+        """A space beside the stream."""
+        events = (*(Event("write", w) for w in writers), *(Event("read", r) for r in readers))
+        self.others.append(Space(name, events))
+
+    def block(self, at: str, block: Block) -> None:
+        """Both branches of a block, in order."""
+        branches = (
+            ("attention", block.attention, block.attention_norm, block.attention_writing_norm),
+            ("feed_forward", block.feed_forward, block.feed_forward_norm, block.feed_forward_writing_norm),
+        )
+
+        def reads(which: int) -> None:
+            name, branch, norm, _ = branches[which]
+            inputs = [Site(f"{at}.{name}.{inner}", part) for inner, part in branch.readers()]
+            if which and block.shared_norm:
+                return
+            if norm is None or block.placing == "post":
+                for site in inputs:
+                    self.read(site)
+                return
+            if block.shared_norm:
+                inputs += [Site(f"{at}.{branches[1][0]}.{inner}", part) for inner, part in branches[1][1].readers()]
+            site = Site(f"{at}.{name}_norm", norm)
+            self.read(site)
+            self.inner(site.path, [site], inputs)
+
+        def writes(which: int) -> None:
+            name, branch, norm, writing = branches[which]
+            outputs = [Site(f"{at}.{name}.{inner}", part) for inner, part in branch.writers()]
+            if writing is not None:
+                site = Site(f"{at}.{name}_writing_norm", writing)
+                self.inner(f"{at}.{name}", outputs, [site])
+                outputs = [site]
+            for site in outputs:
+                self.write(site)
+            if block.placing == "post" and norm is not None:
+                self.restart(Site(f"{at}.{name}_norm", norm))
+
+        steps = ((reads, 0), (writes, 0), (reads, 1), (writes, 1))
+        if block.parallel:
+            steps = ((reads, 0), (reads, 1), (writes, 0), (writes, 1))
+        for step, which in steps:
+            step(which)
+
+
+def _spaces(stack: Stack) -> Iterator[Space]:
+    """The spaces of a stack, the stream first."""
+    found = _Spaces()
+    for i, table in enumerate(stack.tables):
+        found.write(Site(f"tables.{i}", table))
+    if stack.embedding_norm is not None:
+        found.restart(Site("embedding_norm", stack.embedding_norm))
+    for i, block in enumerate(stack.blocks):
+        found.block(f"blocks.{i}", block)
+    last = Site("head.linear", stack.head.linear)
+    if (transform := stack.head.transform) is not None:
+        norm = Site("head.transform.norm", transform.norm)
+        found.inner("head.transform", [Site("head.transform.activation", transform.activation)], [norm])
+        found.inner(norm.path, [norm], [last])
+        last = Site("head.transform.linear", transform.linear)
+    if stack.final is not None:
+        norm = Site("final", stack.final)
+        found.read(norm)
+        found.inner(norm.path, [norm], [last])
+    else:
+        found.read(last)
+    post = any(b.placing == "post" for b in stack.blocks)
+    for i, events in enumerate(found.streams):
+        name = f"stream.{i}" if post else ("stream" if i == len(found.streams) - 1 else "embedding")
+        yield Space(name, tuple(events))
+    yield from found.others

@@ -1,0 +1,230 @@
+"""The reference forward pass of a described stack: slow, literal, and the judge of every rewrite."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from lngeom.stacks.description import Attention, FeedForward, Linear, Mixture, Norm, Rotary, Stack
+
+ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
+    "relu": jax.nn.relu,
+    "relu2": lambda x: jax.nn.relu(x) ** 2,
+    "gelu": lambda x: jax.nn.gelu(x, approximate=False),
+    "gelu_tanh": lambda x: jax.nn.gelu(x, approximate=True),
+    "quick_gelu": lambda x: x * jax.nn.sigmoid(1.702 * x),
+    "silu": jax.nn.silu,
+    "tanh": jnp.tanh,
+    "identity": lambda x: x,
+}
+"""Activations by their names in descriptions."""
+
+
+def logits(
+    stack: Stack, weights: Mapping[str, Any], tokens: Int[Array, "N T"], types: Int[Array, "N T"] | None = None
+) -> Float[Array, "N T V"]:
+    """Logits of a stack at every position.
+
+    Positions are 0 … T − 1, and no position is masked but by causality. Arrays keep their dtype. In dtypes below
+    float32, statistics of norms, scores and router weights are computed in float32. float64 needs
+    `jax.enable_x64(True)`.
+
+    Args:
+        stack: the description.
+        weights: arrays by name. A mapping with methods `rows(name, index)` and `pieces(name)` is asked for rows of
+            tables and matrices, some at a time, instead of whole arrays.
+        tokens: token ids.
+        types: rows of the table of types; None: 0.
+
+    Returns:
+        The logits.
+    """
+    return head(stack, weights, hidden(stack, weights, tokens, types))
+
+
+def hidden(
+    stack: Stack, weights: Mapping[str, Any], tokens: Int[Array, "N T"], types: Int[Array, "N T"] | None = None
+) -> Float[Array, "N T d"]:
+    """What the head reads: the output of the final norm, or of the last block where there is none."""
+    tokens = jnp.asarray(tokens)
+    rows = {
+        "token": tokens,
+        "position": jnp.arange(tokens.shape[1])[None],
+        "type": jnp.zeros_like(tokens) if types is None else jnp.asarray(types),
+    }
+    x = 0
+    for table in stack.tables:
+        found = _rows(table.weight, weights, rows[table.index] + table.offset)
+        x = x + (found if table.scale == 1 else found * jnp.asarray(table.scale, found.dtype))
+    x = jnp.asarray(x)
+    if stack.embedding_norm is not None:
+        x = norm(stack.embedding_norm, weights, x)
+    for block in stack.blocks:
+
+        def attend(x: Array, block=block) -> Array:
+            y = attention(block.attention, weights, _read(block.attention_norm, block.placing, weights, x))
+            return y if block.attention_writing_norm is None else norm(block.attention_writing_norm, weights, y)
+
+        def feed(x: Array, block=block) -> Array:
+            before = block.attention_norm if block.shared_norm else block.feed_forward_norm
+            y = feed_forward(block.feed_forward, weights, _read(before, block.placing, weights, x))
+            return y if block.feed_forward_writing_norm is None else norm(block.feed_forward_writing_norm, weights, y)
+
+        if block.placing == "post":
+            assert block.attention_norm is not None
+            assert block.feed_forward_norm is not None
+            x = norm(block.attention_norm, weights, x + attend(x))
+            x = norm(block.feed_forward_norm, weights, x + feed(x))
+        elif block.parallel:
+            x = x + (attend(x) + feed(x))
+        else:
+            x = x + attend(x)
+            x = x + feed(x)
+    return x if stack.final is None else norm(stack.final, weights, x)
+
+
+def head(stack: Stack, weights: Mapping[str, Any], x: Float[Array, "N T d"]) -> Float[Array, "N T V"]:
+    """Logits from what `hidden` returns."""
+    if (transform := stack.head.transform) is not None:
+        x = ACTIVATIONS[transform.activation](linear(transform.linear, weights, x))
+        x = norm(transform.norm, weights, x)
+    z = linear(stack.head.linear, weights, x)
+    return z if stack.head.cap is None else stack.head.cap * jnp.tanh(z / stack.head.cap)
+
+
+def linear(part: Linear, weights: Mapping[str, Any], x: Float[Array, "N T i"]) -> Float[Array, "N T o"]:
+    """Wx + b."""
+    pieces: Any = getattr(weights, "pieces", None)
+    if pieces is None or part != Linear(part.weight, part.bias):
+        y = _apply(part.matrix(jnp.asarray(weights[part.weight])), x)
+    else:
+        y = jnp.concatenate([_apply(jnp.asarray(rows), x) for _, rows in pieces(part.weight)], -1)
+    return y if part.bias is None else y + part.offsets(jnp.asarray(weights[part.bias]))[None, None]
+
+
+def norm(part: Norm, weights: Mapping[str, Any], x: Float[Array, "... d"]) -> Float[Array, "... d"]:
+    """γ ⊙ n + β over the last axis."""
+    dtype, x = x.dtype, _wide(x)
+    if part.kind == "layer":
+        x = x - jnp.mean(x, -1, keepdims=True)
+    total = jnp.sum if part.kind == "l2" else jnp.mean
+    y = x / jnp.sqrt(total(x * x, -1, keepdims=True) + part.eps)
+    d = x.shape[-1]
+    if part.gain is not None:
+        y = y * (part.offset + jnp.asarray(weights[part.gain]).astype(y.dtype).reshape(-1, d)).reshape(
+            _last(part.gain, weights, x)
+        )
+    if part.bias is not None:
+        y = y + jnp.asarray(weights[part.bias]).astype(y.dtype).reshape(_last(part.bias, weights, x))
+    return y.astype(dtype)
+
+
+def attention(part: Attention, weights: Mapping[str, Any], x: Float[Array, "N T d"]) -> Float[Array, "N T d"]:
+    """Sum over heads of averaged values, and the output map."""
+    N, T, _ = x.shape
+    q = linear(part.query, weights, x).reshape(N, T, part.heads, part.query_width)
+    k = linear(part.key, weights, x).reshape(N, T, part.kv_heads, part.query_width)
+    v = linear(part.value, weights, x).reshape(N, T, part.kv_heads, part.value_width)
+    if part.rotary is not None and part.rotary_first:
+        q, k = rotate(part.rotary, q), rotate(part.rotary, k)
+    if part.query_norm is not None and part.key_norm is not None:
+        q, k = _heads_norm(part.query_norm, part, weights, q), _heads_norm(part.key_norm, part, weights, k)
+    if part.rotary is not None and not part.rotary_first:
+        q, k = rotate(part.rotary, q), rotate(part.rotary, k)
+    q = q.reshape(N, T, part.kv_heads, part.group, part.query_width)
+    scores = _wide(jnp.einsum("nigmk,njgk->ngmij", q, k)) * part.score_scale
+    scores = scores.reshape(N, part.heads, T, T)
+    dtype = scores.dtype
+    if part.temperature is not None:
+        scores = scores * jnp.asarray(weights[part.temperature]).astype(dtype).reshape(1, -1, 1, 1)
+    if part.cap is not None:
+        scores = part.cap * jnp.tanh(scores / part.cap)
+    i, j = np.arange(T)[:, None], np.arange(T)[None]
+    if part.alibi is not None:
+        scores = scores - jnp.asarray(np.array(part.alibi)[:, None, None] * (i - j), dtype)[None]
+    if part.relative is not None:
+        scores = scores + jnp.asarray(weights[part.relative]).astype(dtype)[:, np.abs(i - j)][None]
+    seen = (i >= j) if part.causal else np.ones((T, T), bool)
+    if part.window is not None:
+        seen = seen & (np.abs(i - j) < part.window)
+    scores = jnp.where(seen[None, None], scores, -jnp.inf)
+    if part.sink is not None:
+        sink = jnp.asarray(weights[part.sink]).astype(dtype).reshape(1, -1, 1, 1)
+        scores = jnp.concatenate([scores, jnp.broadcast_to(sink, (N, part.heads, T, 1))], -1)
+    share = jax.nn.softmax(scores, -1)[..., :T].astype(v.dtype).reshape(N, part.kv_heads, part.group, T, T)
+    averaged = jnp.einsum("ngmij,njgv->nigmv", share, v).reshape(N, T, part.heads * part.value_width)
+    return linear(part.output, weights, averaged)
+
+
+def rotate(part: Rotary, x: Float[Array, "N T h k"]) -> Float[Array, "N T h k"]:
+    """Each pair of coordinates of position t turned by t · frequency."""
+    angles = np.arange(x.shape[1])[:, None] * np.array(part.frequencies)
+    cos, sin = (jnp.asarray(part.factor * f(angles), x.dtype)[None, :, None] for f in (np.cos, np.sin))
+    first, second = (np.array([pair[side] for pair in part.pairs]) for side in (0, 1))
+    a, b = x[..., first], x[..., second]
+    return x.at[..., first].set(a * cos - b * sin).at[..., second].set(b * cos + a * sin)
+
+
+def feed_forward(
+    part: FeedForward | Mixture, weights: Mapping[str, Any], x: Float[Array, "N T d"]
+) -> Float[Array, "N T d"]:
+    """The network, or the sum of experts weighted by the router."""
+    if isinstance(part, FeedForward):
+        up = linear(part.up, weights, x)
+        activation = ACTIVATIONS[part.activation]
+        inner = activation(up) if part.gate is None else activation(linear(part.gate, weights, x)) * up
+        return linear(part.down, weights, inner)
+    shares = routing(part, weights, x)
+    return sum(
+        (shares[..., e, None] * feed_forward(expert, weights, x) for e, expert in enumerate(part.experts)),
+        start=jnp.zeros_like(x),
+    )
+
+
+def routing(part: Mixture, weights: Mapping[str, Any], x: Float[Array, "N T d"]) -> Float[Array, "N T E"]:
+    """Weight of each expert at each position; zero for those not in use."""
+    scores = _wide(linear(part.router, weights, x))
+    shares = jax.nn.softmax(scores, -1) if part.scores == "softmax" else jax.nn.sigmoid(scores)
+    if part.top is not None:
+        chosen = jax.nn.one_hot(jax.lax.top_k(scores, part.top)[1], len(part.experts), dtype=scores.dtype).sum(-2)
+        shares = shares * chosen
+    if part.renormalize:
+        shares = shares / shares.sum(-1, keepdims=True)
+    return shares.astype(x.dtype)
+
+
+def _rows(name: str, weights: Mapping[str, Any], index: Array) -> Array:
+    """Rows of a table."""
+    if not hasattr(weights, "rows"):
+        return jnp.asarray(weights[name])[index]
+    needed, places = np.unique(np.asarray(index), return_inverse=True)
+    return jnp.asarray(weights.rows(name, needed))[places.reshape(index.shape)]  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def _apply(W: Array, x: Array) -> Array:
+    return jnp.einsum("nti,oi->nto", x, W)
+
+
+def _read(part: Norm | None, placing: str, weights: Mapping[str, Any], x: Array) -> Array:
+    return x if part is None or placing == "post" else norm(part, weights, x)
+
+
+def _heads_norm(part: Norm, attend: Attention, weights: Mapping[str, Any], x: Float[Array, "N T h k"]) -> Array:
+    if attend.norm_over == "head":
+        return norm(part, weights, x)
+    return norm(part, weights, x.reshape(*x.shape[:2], -1)).reshape(x.shape)
+
+
+def _last(name: str, weights: Mapping[str, Any], x: Array) -> tuple[int, ...]:
+    """Shape in which a gain or bias meets x [..., d]: one for all, or one for each head."""
+    rows = int(np.prod(weights[name].shape)) // x.shape[-1]
+    inner = (x.shape[-1],) if rows == 1 else (rows, x.shape[-1])
+    return (1,) * (x.ndim - len(inner)) + inner
+
+
+def _wide(x: Array) -> Array:
+    """In float32 at least."""
+    return x if x.dtype.itemsize >= 4 else x.astype(jnp.float32)

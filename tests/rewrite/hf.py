@@ -1,0 +1,106 @@
+"""The `transformers` package in float64: models of random weights, and no cast to float32 on the way."""
+
+import contextlib
+import importlib.util
+from collections.abc import Iterator
+from pathlib import Path
+from unittest import mock
+
+import numpy as np
+
+_find = importlib.util.find_spec
+
+
+def package():
+    """The package. Its import fails where torchvision does not fit torch, so it does not see torchvision."""
+
+    def find(name: str, *rest, **options):
+        return None if name.split(".")[0] == "torchvision" else _find(name, *rest, **options)
+
+    with mock.patch.object(importlib.util, "find_spec", find):
+        import transformers
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    return transformers
+
+
+@contextlib.contextmanager
+def float64() -> Iterator[None]:
+    """Casts to float32 become casts to float64."""
+    import torch
+    from torch.nn import functional
+
+    to, softmax, arange = torch.Tensor.to, functional.softmax, torch.arange
+
+    def wide(kind):
+        return torch.float64 if kind is torch.float32 else kind
+
+    def patched_to(self, *args, **options):
+        return to(self, *map(wide, args), **{k: wide(v) for k, v in options.items()})
+
+    def patched_softmax(x, dim=None, _stacklevel=3, dtype=None):
+        return softmax(x, dim=dim, dtype=wide(dtype))
+
+    def patched_arange(*args, dtype=None, **options):
+        return arange(*args, dtype=wide(dtype), **options)
+
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        with (
+            mock.patch.object(torch.Tensor, "to", patched_to),
+            mock.patch.object(torch.Tensor, "float", torch.Tensor.double),
+            mock.patch.object(torch, "arange", patched_arange),
+            mock.patch.object(functional, "softmax", patched_softmax),
+        ):
+            yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+CLASSES = {"bert": "BertForMaskedLM", "gpt2": "GPT2LMHeadModel"}
+
+
+def model_class(kind: str):
+    transformers = package()
+    config = transformers.AutoConfig.for_model(kind)
+    return getattr(transformers, CLASSES.get(kind, type(config).__name__.replace("Config", "ForCausalLM")))
+
+
+def save_random(kind: str, config: dict, folder: Path, dtype: str = "float64") -> None:
+    """A folder as the package writes it, with random weights, gains and biases."""
+    import torch
+
+    transformers = package()
+    made = transformers.AutoConfig.for_model(kind, **config)
+    with float64():
+        model = model_class(kind)(made).double()
+        draw = torch.Generator().manual_seed(1)
+        with torch.no_grad():
+            for name, value in model.named_parameters():
+                one = value.ndim == 1 and "weight" in name and not kind.startswith("gemma")
+                scale = 0.4 if value.ndim > 1 else 0.5
+                value.copy_(scale * torch.randn(value.shape, generator=draw, dtype=torch.float64) + float(one))
+    model.to(getattr(torch, dtype)).save_pretrained(folder)
+
+
+def logits(kind: str, folder: Path, tokens: np.ndarray, dtype: str = "float64") -> np.ndarray:
+    """Logits of a folder; every name must be in it, and no other."""
+    import torch
+    from transformers.activations import ACT2FN
+
+    options = {"experts_implementation": "eager"} if kind == "mixtral" else {}
+    with float64() if dtype == "float64" else contextlib.nullcontext():
+        model, report = model_class(kind).from_pretrained(
+            folder, dtype=getattr(torch, dtype), attn_implementation="eager", output_loading_info=True, **options
+        )
+        assert not report["missing_keys"], report
+        assert not report["unexpected_keys"], report
+        assert not report["mismatched_keys"], report
+        if kind == "bloom":  # its own tanh form has a constant of eight digits
+            for block in model.transformer.h:
+                block.mlp.gelu_impl = ACT2FN["gelu_pytorch_tanh"]
+        ids = torch.tensor(tokens)
+        with torch.no_grad():
+            found = model.eval()(input_ids=ids, attention_mask=torch.ones_like(ids)).logits
+    return found.double().numpy()

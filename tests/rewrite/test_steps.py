@@ -1,0 +1,382 @@
+"""Every rewrite keeps the function, or is refused with the difference that it makes."""
+
+from dataclasses import replace
+
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pytest
+from lngeom import rewrite as rw
+from lngeom.rewrite.certificate import certify, outputs
+from lngeom.rewrite.draft import Draft
+from lngeom.rewrite.rewriting import plan
+from lngeom.stacks import Attention, FeedForward, Linear, Mixture, Rows
+from lngeom.stacks.description import exchange_norms
+
+from tests.rewrite.zoo import random_weights, stack_of
+from tests.stacks.test_forward import D, F, K, Made, N
+
+TOKENS = np.random.default_rng(0).integers(0, 23, (4, 9))
+
+
+def model(kind, dtype=np.float64, **options):
+    stack = stack_of(kind, **options)
+    return stack, random_weights(kind, stack, dtype)
+
+
+EXACT = {
+    "llama": [rw.FoldNorms(), rw.Rotate(), rw.Balance(), rw.RotateValues()],
+    "qwen2": [rw.RotateValues(seed=3, hadamard=False), rw.FoldNorms(), rw.Rotate(seed=1)],
+    "gemma": [rw.Untie(), rw.FoldNorms(), rw.Rotate(hadamard=False), rw.Balance()],
+    "gemma2": [rw.Untie(), rw.FoldNorms(), rw.Balance()],
+    "olmo": [rw.CentreReaders(), rw.CentreWriters(), rw.ToRMSNorm(), rw.Rotate(), rw.ScaleStream(0.5)],
+    "olmo2": [rw.FoldNorms(), rw.Balance(), rw.CentreHead()],
+    "mixtral": [rw.FoldNorms(), rw.CentreRouter(), rw.Rotate(seed=5), rw.Balance(power_of_two=True)],
+    "gpt2": [rw.Untie(), rw.FoldNorms(), rw.CentreWriters(), rw.ToRMSNorm(), rw.Rotate(), rw.ShiftTables()],
+    "gpt_neox": [rw.RotateValues(), rw.FoldNorms(), rw.MergeValueBias(), rw.MergeParallelBias(), rw.Rotate()],
+    "gptj": [rw.FoldNorms(), rw.CentreWriters(), rw.ToRMSNorm(), rw.Rotate(), rw.CentreHead()],
+    "opt": [rw.MergeValueBias(), rw.DropKeyBias(), rw.Balance(), rw.Untie(), rw.FoldNorms(), rw.Rotate()],
+    "bloom": [rw.Untie(), rw.FoldNorms(), rw.MergeValueBias(), rw.DropKeyBias()],
+    "bert": [
+        *(rw.FoldNorms(only=("blocks.1.feed_forward_norm",)), rw.MergeValueBias(), rw.DropKeyBias()),
+        rw.CentreWriters(only=("blocks.*",)),
+    ],
+}
+
+
+@pytest.mark.parametrize("kind", EXACT)
+def test_the_function_stays(kind):
+    stack, weights = model(kind)
+    found = rw.apply(stack, weights, EXACT[kind])
+    assert found.certificate.passed, found.certificate
+    assert set(found.weights) == set(found.stack.arrays)
+    again = outputs(found.stack, found.weights, TOKENS)
+    before = outputs(stack, weights, TOKENS)
+    gap = before - again
+    if found.certificate.moves_logits:
+        gap = gap - gap.mean(-1, keepdims=True)
+    assert np.abs(gap).max() < 1e-12 * np.abs(before).max()
+
+
+REFUSED = [
+    ("llama, rotated with its gains", "llama", {}, [], rw.Rotate(), "blocks.0.attention_norm", "FoldNorms"),
+    ("llama, centred before RMSNorm", "llama", {}, [], rw.CentreWriters(), "RMSNorm", "LayerNorms alone"),
+    ("gemma, tied", "gemma", {}, [], rw.FoldNorms(), "head.linear", "Untie"),
+    ("llama, tied", "llama", {"tie_word_embeddings": True}, [], rw.FoldNorms(), "tables.0", "Untie"),
+    ("gpt2, tied", "gpt2", {}, [], rw.FoldNorms(), "transformer.wte.weight", "Untie"),
+    ("gpt2, centred while tied", "gpt2", {}, [], rw.CentreWriters(), "tables.0", "Untie"),
+    ("gpt2, rms uncentred", "gpt2", {}, [rw.Untie()], rw.ToRMSNorm(), "tables.0", "CentreWriters"),
+    (
+        *("gpt2, position table uncentred", "gpt2", {}),
+        *([rw.Untie(), rw.CentreWriters(only=("tables.0", "blocks.*"))], rw.ToRMSNorm(), "tables.1", "CentreWriters"),
+    ),
+    (
+        *("gpt2, one writer uncentred", "gpt2", {}),
+        [rw.Untie(), rw.CentreWriters(only=("tables.*", "blocks.0.*", "blocks.1.attention.*"))],
+        *(rw.ToRMSNorm(), "blocks.1.feed_forward.down", "CentreWriters"),
+    ),
+    (
+        *("bloom, embedding norm", "bloom", {}, [rw.Untie(), rw.CentreWriters()]),
+        *(rw.ToRMSNorm(), "embedding_norm", "cannot be centred"),
+    ),
+    ("bert, post-norm", "bert", {}, [], rw.FoldNorms(), "residual stream", "Leave this norm"),
+    (
+        *("gemma2, writing norms", "gemma2", {}, []),
+        *(rw.FoldNorms(only=("*writing_norm",)), "attention_writing_norm", "Leave this norm"),
+    ),
+    ("olmo2, writing norms", "olmo2", {}, [], rw.FoldNorms(only=("*writing_norm",)), "post_attention", "Leave"),
+    (
+        *("gemma2, rotated", "gemma2", {}, [rw.Untie(), rw.FoldNorms()], rw.Rotate()),
+        *("attention_writing_norm", "no such rotation"),
+    ),
+    (
+        *("qwen3, gains of queries", "qwen3", {"tie_word_embeddings": False}, []),
+        *(rw.FoldNorms(only=("*.query_norm",)), "q_norm", "Leave the norms"),
+    ),
+    ("gpt2, balanced", "gpt2", {}, [], rw.Balance(), "gelu_tanh", "Only ReLU"),
+    ("qwen2, no output bias", "qwen2", {}, [], rw.MergeValueBias(), "o_proj", "Leave b_V"),
+    ("qwen2, rotary key bias", "qwen2", {}, [], rw.DropKeyBias(), "rotary positions", "unrotated_only"),
+    ("pythia, all of the key bias", "gpt_neox", {}, [], rw.DropKeyBias(), "rotary positions", "unrotated_only"),
+    ("gemma2, capped head", "gemma2", {}, [rw.Untie()], rw.CentreHead(), "cap of the logits", "Leave the head"),
+    ("llama, ε ignored", "llama", {"rms_norm_eps": 0.1}, [], rw.ScaleStream(0.1, scale_epsilon=False), "ε = 0.1", "c²"),
+    (
+        *("olmo, LayerNorm and any Q", "olmo", {}, []),
+        rw.Rotate(matrix=np.linalg.qr(np.random.default_rng(0).normal(size=(16, 16)))[0]),
+        *("Q1 = 1", "ToRMSNorm"),
+    ),
+    ("gpt2, readers centred unfolded", "gpt2", {}, [], rw.CentreReaders(), "ln_1", "FoldNorms"),
+    ("gpt2, no parallel block", "gpt2", {}, [], rw.MergeParallelBias(), "blocks.0", "not added"),
+    ("bloom, scaled while tied", "bloom", {}, [], rw.FoldNorms(), "head.linear", "Untie"),
+]
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "before", "step", "site", "remedy"), [r[1:] for r in REFUSED], ids=[r[0] for r in REFUSED]
+)
+def test_a_step_that_would_change_the_function_is_refused(kind, options, before, step, site, remedy):
+    with pytest.raises(rw.Refused) as caught:
+        rw.apply(*model(kind, **options), [*before, step])
+    message = str(caught.value)
+    assert site in message
+    assert remedy in message
+    assert type(step).__name__ in message
+    if type(step) is not rw.MergeParallelBias:
+        assert caught.value.difference > 1e-3, message
+        assert f"{caught.value.difference:.1e}" in message
+
+
+def test_the_unrotated_half_of_a_key_bias_is_void():
+    stack, weights = model("gpt_neox")
+    found = rw.apply(stack, weights, [rw.DropKeyBias(unrotated_only=True)])
+    assert found.certificate.passed
+    assert found.certificate.changed
+
+
+def test_rotation_of_a_layer_norm_stack_fixes_the_ones():
+    stack, weights = model("gpt2")
+    found = rw.apply(stack, weights, [rw.Untie(), rw.FoldNorms(), rw.Rotate(seed=2)])
+    assert found.certificate.passed
+    assert all(n.part.kind == "layer" for n in found.stack.norms)
+    before, after = (w["transformer.wpe.weight"] for w in (weights, found.weights))
+    np.testing.assert_allclose(before.sum(1), after.sum(1), atol=1e-12)
+    assert np.abs(before - after).max() > 0.1
+
+
+def test_equal_gains_commute_with_rotations_even_where_they_cannot_be_folded():
+    stack, weights = model("gemma2")
+    for site in stack.norms:
+        weights[site.part.gain] = np.full(16, 0.25)
+    found = rw.apply(stack, weights, [rw.Rotate()])
+    assert found.certificate.passed
+    assert found.stack.tied
+
+
+@pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16])
+@pytest.mark.parametrize("kind", ["opt", "llama", "mixtral"])
+def test_scaling_units_by_powers_of_two_is_exact_bit_for_bit(kind, dtype):
+    stack, weights = model(kind, dtype)
+    weights = {n: 37 * w if "down" in n or "fc2" in n else w for n, w in weights.items()}
+    found = rw.apply(stack, weights, [rw.Balance(power_of_two=True)])
+    assert found.certificate.passed
+    before, after = (outputs(stack, w, TOKENS) for w in (weights, found.weights))
+    assert (before == after).all()
+    assert any((weights[n] != found.weights[n]).any() for n in weights)
+
+
+def test_balanced_units_have_equal_norms_on_both_sides():
+    stack, weights = model("opt")
+    found = rw.apply(stack, weights, [rw.Balance()])
+    up, b, down = (found.weights[f"model.decoder.layers.0.{n}"] for n in ("fc1.weight", "fc1.bias", "fc2.weight"))
+    np.testing.assert_allclose((up**2).sum(1) + b**2, (down**2).sum(0), rtol=1e-12)
+
+
+def test_balancing_squared_relu_makes_the_sum_of_squares_smallest():
+    stack, weights = model("opt", activation_function="relu2")
+    found = rw.apply(stack, weights, [rw.Balance()])
+    assert found.certificate.passed
+    up, b, down = (found.weights[f"model.decoder.layers.0.{n}"] for n in ("fc1.weight", "fc1.bias", "fc2.weight"))
+    into, out = (up**2).sum(1) + b**2, (down**2).sum(0)
+    for c in (0.99, 1.01):
+        assert (into * c**2 + out / c**4 > into + out).all()
+
+
+def certificate_of(kind, steps, spoil=None, exchange=None):
+    """The certificate of a rewrite in which something was changed afterwards."""
+    stack, weights = model(kind)
+    made = plan(stack, weights, steps)
+    draft, after = made.draft.copy(), made.stack
+    if spoil:
+        spoil(draft)
+    if exchange:
+        after = exchange(after)
+    return certify((stack, Draft(weights)), (after, draft), (), TOKENS, made.moves_logits)
+
+
+FOLD = [rw.FoldNorms()]
+
+
+def test_a_forgotten_reader_fails_the_certificate():
+    def forget(draft):
+        name = "model.layers.0.block_sparse_moe.gate.weight"
+        draft.__dict__.update(draft.without(name).__dict__)
+
+    assert certificate_of("mixtral", FOLD).passed
+    assert not certificate_of("mixtral", FOLD, forget).passed
+
+
+def test_an_epsilon_of_its_own_fails_the_certificate():
+    def rebuild(stack):
+        return exchange_norms(stack, {n.path: replace(n.part, eps=1e-5) for n in stack.norms})
+
+    assert not certificate_of("llama", FOLD, exchange=rebuild).passed
+
+
+def test_a_bias_that_does_not_rotate_fails_the_certificate():
+    steps = [rw.Untie(), rw.FoldNorms(), rw.CentreWriters(), rw.ToRMSNorm(), rw.Rotate()]
+    unrotated = rw.apply(*model("gpt2"), steps[:-1]).weights["transformer.ln_f.bias"]
+    assert np.any(unrotated)
+    assert certificate_of("gpt2", steps).passed
+    spoiled = certificate_of("gpt2", steps, lambda draft: draft.set("transformer.ln_f.bias", unrotated, "planted"))
+    assert not spoiled.passed
+
+
+def test_numbers_that_are_not_finite_pass_nothing():
+    bad = np.full(16, np.nan)
+    assert not certificate_of("llama", FOLD, lambda draft: draft.set("model.norm.weight", bad, "planted")).passed
+
+
+def test_probes_that_see_nothing_pass_nothing():
+    stack, weights = model("llama")
+    blind = weights | {"lm_head.weight": np.zeros((23, 16))}
+    certificate = rw.apply(stack, blind, FOLD).certificate
+    assert certificate.exact.relative == 0
+    assert not certificate.passed
+
+
+def test_arrays_that_do_not_fit_the_description_are_named():
+    stack, weights = model("gpt2")
+    turned = weights | {"transformer.h.0.attn.c_attn.weight": weights["transformer.h.0.attn.c_attn.weight"].T}
+    with pytest.raises(ValueError, match="c_attn"):
+        rw.apply(stack, turned, [rw.Untie()])
+    missing = {k: v for k, v in weights.items() if k != "transformer.ln_f.bias"}
+    with pytest.raises(ValueError, match=r"transformer\.ln_f\.bias"):
+        rw.apply(stack, missing, [rw.Untie()])
+
+
+def test_biases_stay_where_a_sink_takes_part_of_the_attention():
+    made = Made()
+    sink = made.array(N)
+    stack = made.stack(made.block(attention=made.attention(sink=sink)))
+    stack = replace(stack, blocks=(replace(stack.blocks[0], attention=with_value_bias(stack, made)),))
+    for step in (rw.MergeValueBias(), rw.DropKeyBias()):
+        with pytest.raises(rw.Refused, match=r"sink") as caught:
+            rw.apply(stack, made.weights, [step])
+        assert caught.value.difference > 1e-3
+
+
+def with_value_bias(stack, made):
+    attention = stack.blocks[0].attention
+    return replace(attention, value=replace(attention.value, bias=made.array(6)))
+
+
+def test_arrays_of_jax_are_rewritten_too():
+    stack, weights = model("llama")
+    found = rw.apply(stack, {name: jnp.asarray(w, jnp.bfloat16) for name, w in weights.items()}, [*FOLD, rw.Rotate()])
+    assert found.certificate.passed
+    assert found.certificate.dtype == "bfloat16"
+    assert isinstance(found.weights, dict)
+
+
+def test_a_function_is_told_to_be_described():
+    with pytest.raises(ValueError, match="check_description"):
+        rw.apply(lambda params, tokens: tokens, {}, FOLD)  # pyright: ignore[reportArgumentType]
+
+
+def test_a_bias_that_nothing_can_take_is_refused():
+    made = Made()
+    attention = Attention(*(made.linear(N * K, D, bias=False) for _ in range(3)), made.linear(D, N * K), N, N, K, K)
+    stack, weights = made.stack(made.block(attention=attention, kind="rms")), made.weights
+    found = rw.apply(stack, weights, [rw.FoldNorms()])
+    assert found.certificate.passed
+    kept = stack.blocks[0].attention_norm
+    np.testing.assert_allclose(found.weights[kept.bias], weights[kept.bias] / weights[kept.gain])
+    weights[kept.gain][1] = 0.0
+    with pytest.raises(rw.Refused, match="bias of zeros"):
+        rw.apply(stack, weights, [rw.FoldNorms()])
+
+
+def test_a_path_that_no_norm_has_is_refused():
+    with pytest.raises(rw.Refused, match="no norm has such a path"):
+        rw.apply(*model("llama"), [rw.FoldNorms(only=("layers.*",))])
+
+
+def test_only_orthogonal_matrices_of_the_right_size_rotate():
+    for matrix, words in ((np.eye(5), "16 × 16"), (2 * np.eye(16), "orthogonal")):
+        with pytest.raises(ValueError, match=words):
+            rw.apply(*model("llama"), [rw.FoldNorms(), rw.Rotate(matrix=matrix)])
+
+
+@pytest.mark.parametrize("text", ["foldy", "", "rotate=3", "scale", "scale=x", "untie=all"])
+def test_unknown_steps_and_values_are_named(text):
+    with pytest.raises(ValueError, match=r"step|factor"):
+        rw.steps.parse(text)
+
+
+def test_a_gain_that_two_norms_share_is_not_folded():
+    stack, weights = model("llama")
+    one, other = stack.norms[:2]
+    shared = exchange_norms(stack, {other.path: replace(other.part, gain=one.part.gain)})
+    with pytest.raises(rw.Refused, match="shares") as caught:
+        rw.apply(shared, weights, [rw.FoldNorms()])
+    assert caught.value.difference > 1e-3
+
+
+def fused(seed=0):
+    """A stack with fused and transposed arrays, stacked experts and interleaved gates, biases everywhere."""
+    made = Made(seed)
+    whole, offsets = made.array(D, 3 * N * K), made.array(3 * N * K)
+    inputs = [Linear(whole, offsets, "io", Rows(j * K, K, N, 3 * K)) for j in range(3)]
+    gates, offsets, out, last = made.array(2, 2 * F, D), made.array(2, 2 * F), made.array(2, F, D), made.array(2, D)
+    experts = tuple(
+        FeedForward(
+            Linear(gates, offsets, rows=Rows(1, 1, F, 2), expert=e),
+            Linear(out, last, "io", expert=e),
+            Linear(gates, offsets, rows=Rows(0, 1, F, 2), expert=e),
+            "silu",
+        )
+        for e in range(2)
+    )
+    attention = Attention(*inputs, Linear(made.array(N, K, D), made.array(D), "io", input_axes=2), N, N, K, K)
+    blocks = [
+        made.block(attention=attention, network=Mixture(made.linear(2, D), experts, top=1, renormalize=False)),
+        made.block(parallel=True, shared=True),
+        made.block("sandwich"),
+    ]
+    return made.stack(*blocks), made.weights
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        [rw.Balance(), rw.RotateValues(), rw.MergeValueBias(), rw.DropKeyBias(), rw.CentreRouter(), rw.CentreHead()],
+        [rw.FoldNorms(), rw.CentreWriters(), rw.ScaleStream(0.3), rw.ShiftTables()],
+    ],
+)
+def test_fused_arrays_and_stacked_experts_are_rewritten(steps):
+    stack, weights = fused()
+    if any(isinstance(step, rw.Balance) for step in steps):
+        gated = replace(stack, blocks=stack.blocks[:1])
+        assert rw.apply(gated, weights, steps).certificate.passed
+        stack, steps = stack, [step for step in steps if not isinstance(step, rw.Balance)]
+    found = rw.apply(stack, weights, steps)
+    assert found.certificate.passed, found.certificate
+
+
+def test_fused_arrays_are_rotated():
+    stack, weights = fused()
+    stack = replace(stack, blocks=stack.blocks[:2])
+    steps = [rw.FoldNorms(), rw.CentreWriters(), rw.ToRMSNorm(), rw.Rotate()]
+    found = rw.apply(stack, weights, steps)
+    assert found.certificate.passed, found.certificate
+
+
+@pytest.mark.parametrize("placing", ["pre", "sandwich", "outer", "post"])
+def test_the_stream_is_scaled_wherever_the_norms_stand(placing):
+    made = Made()
+    options = {"final": None} if placing == "post" else {}
+    stack = made.stack(made.block(placing), made.block(placing), embedding_norm=made.norm(), **options)
+    found = rw.apply(stack, made.weights, [rw.ScaleStream(3.0)])
+    assert found.certificate.passed, found.certificate
+    with pytest.raises(rw.Refused, match=r"ε = 0\.1"):
+        rw.apply(stack, made.weights, [rw.ScaleStream(3.0, scale_epsilon=False)])
+
+
+def test_a_description_is_held_against_the_model_itself():
+    stack, weights = model("gemma")
+    found = rw.check_description(stack, weights, lambda tokens: outputs(stack, weights, tokens).astype(np.float32))
+    assert found.relative < 1e-6
+    plain = exchange_norms(stack, {n.path: replace(n.part, offset=0) for n in stack.norms})
+    with pytest.raises(ValueError, match="not that of the model"):
+        rw.check_description(plain, weights, lambda tokens: outputs(stack, weights, tokens))
+    with pytest.raises(ValueError, match="differ by inf"):
+        rw.check_description(stack, weights, lambda tokens: np.full((*tokens.shape, 23), np.nan))

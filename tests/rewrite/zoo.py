@@ -1,0 +1,154 @@
+"""Random tiny checkpoints of each family, made without the packages that publish them."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from lngeom.rewrite.checkpoints import DTYPES
+from lngeom.rewrite.layouts import describe
+from lngeom.stacks import Linear, Stack
+
+SMALL = {"vocab_size": 23, "hidden_size": 16, "intermediate_size": 20, "num_hidden_layers": 2, "num_attention_heads": 4}
+GROUPED = {**SMALL, "num_key_value_heads": 2}
+GPT = {"vocab_size": 23, "n_embd": 16, "n_layer": 2, "n_head": 4, "n_positions": 12, "n_inner": 20}
+
+CONFIGS: dict[str, dict[str, Any]] = {
+    "llama": {**GROUPED, "tie_word_embeddings": False},
+    "mistral": {**GROUPED, "tie_word_embeddings": False, "sliding_window": 3},
+    "qwen2": {**GROUPED, "tie_word_embeddings": False},
+    "qwen3": {**GROUPED, "tie_word_embeddings": True, "head_dim": 4},
+    "gemma": {**SMALL, "num_key_value_heads": 1, "head_dim": 4, "hidden_act": "gelu_pytorch_tanh"},
+    "gemma2": {
+        **GROUPED,
+        "head_dim": 4,
+        "query_pre_attn_scalar": 4,
+        "sliding_window": 3,
+        "attn_logit_softcapping": 5.0,
+        "final_logit_softcapping": 8.0,
+        "hidden_activation": "gelu_pytorch_tanh",
+    },
+    "olmo": {**GROUPED, "tie_word_embeddings": False},
+    "olmo2": {**GROUPED, "tie_word_embeddings": False},
+    "mixtral": {**GROUPED, "tie_word_embeddings": False, "num_local_experts": 4, "num_experts_per_tok": 2},
+    "gpt2": {**GPT, "activation_function": "gelu_new"},
+    "gpt_neox": {
+        **SMALL,
+        "tie_word_embeddings": False,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5},
+    },
+    "gptj": {**GPT, "rotary_dim": 2, "tie_word_embeddings": False},
+    "opt": {
+        "vocab_size": 23,
+        "hidden_size": 16,
+        "ffn_dim": 20,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "word_embed_proj_dim": 16,
+        "max_position_embeddings": 12,
+    },
+    "bert": {**SMALL, "max_position_embeddings": 12, "type_vocab_size": 2},
+    "bloom": {"vocab_size": 23, "hidden_size": 16, "n_layer": 2, "n_head": 4},
+}
+"""Options of each family; others have their defaults."""
+
+POSITIONS = {"gpt2": 12, "opt": 14, "bert": 12}
+
+
+def stack_of(kind: str, **options: Any) -> Stack:
+    return describe({"model_type": kind, **CONFIGS[kind], **options}, Everything(kind))
+
+
+class Everything:
+    """Names that a file of this family has: all but those of a base model saved without its prefix."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+
+    def __contains__(self, name: str) -> bool:
+        return "." in name and not name.endswith("gamma") and not name.startswith(("wte", "embed_", "word_emb"))
+
+
+def random_weights(kind: str, stack: Stack, dtype: Any = np.float64, seed: int = 1) -> dict[str, np.ndarray]:
+    """Random arrays, gains and biases included, of the shapes that the description asks for."""
+    draw = np.random.default_rng(seed)
+    d = 16
+    shapes: dict[str, tuple[int, ...]] = {}
+    for table in stack.tables:
+        rows = {"token": 23, "position": POSITIONS.get(kind, 0), "type": 2}[table.index]
+        shapes[table.weight] = (rows, d)
+    for block in stack.blocks:
+        a = block.attention
+        networks = getattr(block.feed_forward, "experts", (block.feed_forward,))
+        inner = 64 if kind == "bloom" else 20
+        sizes: list[tuple[Linear, int, int]] = [
+            (a.query, a.heads * a.query_width, d),
+            (a.key, a.kv_heads * a.query_width, d),
+            (a.value, a.kv_heads * a.value_width, d),
+            (a.output, d, a.heads * a.value_width),
+        ]
+        for network in networks:
+            sizes += [(network.up, inner, d), (network.down, d, inner)]
+            sizes += [(network.gate, inner, d)] if network.gate else []
+        if len(networks) > 1:
+            sizes.append((block.feed_forward.router, len(networks), d))
+        for linear, out, into in sizes:
+            out = 3 * out if linear.rows is not None else out
+            shapes[linear.weight] = (out, into) if linear.layout == "oi" else (into, out)
+            if linear.bias:
+                shapes[linear.bias] = (out,)
+        for norm, heads in ((a.query_norm, a.heads), (a.key_norm, a.kv_heads)):
+            if norm is not None:
+                shapes[norm.gain] = (a.query_width * (heads if a.norm_over == "all" else 1),)
+    head = stack.head
+    if not stack.tied:
+        shapes[head.linear.weight] = (23, d)
+    if head.linear.bias:
+        shapes[head.linear.bias] = (23,)
+    if head.transform is not None:
+        shapes[head.transform.linear.weight], shapes[head.transform.linear.bias] = (d, d), (d,)
+    gains = {}
+    for site in stack.norms:
+        if site.part.gain:
+            shapes[site.part.gain], gains[site.part.gain] = (d,), 1 - site.part.offset
+        if site.part.bias:
+            shapes[site.part.bias] = (d,)
+    found = {}
+    for name, shape in shapes.items():
+        scale = 0.5 if len(shape) == 1 else 0.4
+        found[name] = (gains.get(name, 0.0) + scale * draw.standard_normal(shape)).astype(dtype)
+    return found
+
+
+def checkpoint(folder: Path, kind: str, dtype: Any = np.float64, *, files: int = 1, **options: Any) -> Path:
+    """A folder with config.json and one or several files of random arrays."""
+    stack = stack_of(kind, **options)
+    weights = random_weights(kind, stack, dtype)
+    folder.mkdir(parents=True)
+    config = {"model_type": kind, **CONFIGS[kind], **options}
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "tokenizer.json").write_text("{}")
+    names = sorted(weights)
+    parts = [names[i::files] for i in range(files)]
+    where = {}
+    for i, part in enumerate(parts):
+        file = "model.safetensors" if files == 1 else f"model-{i + 1:05d}-of-{files:05d}.safetensors"
+        write_file(folder / file, {name: weights[name] for name in part})
+        where |= dict.fromkeys(part, file)
+    if files > 1:
+        index = {"metadata": {"total_size": 0}, "weight_map": where}
+        (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    return folder
+
+
+def write_file(path: Path, arrays: dict[str, np.ndarray]) -> None:
+    """A .safetensors file, written by another route than that of the library: all bytes at once."""
+    words = {dtype: word for word, dtype in DTYPES.items()}
+    header, body = {}, b""
+    for name, array in arrays.items():
+        raw = array.tobytes()
+        where = [len(body), len(body) + len(raw)]
+        header[name] = {"dtype": words[array.dtype], "shape": list(array.shape), "data_offsets": where}
+        body += raw
+    text = json.dumps(header).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + body)

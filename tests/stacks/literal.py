@@ -1,0 +1,143 @@
+"""A forward pass in NumPy, one position and one head at a time: slow, and nothing shared with the library's."""
+
+import math
+
+import numpy as np
+
+ACT = {
+    "relu": lambda z: max(z, 0.0),
+    "relu2": lambda z: max(z, 0.0) ** 2,
+    "gelu": lambda z: 0.5 * z * (1 + math.erf(z / math.sqrt(2))),
+    "gelu_tanh": lambda z: 0.5 * z * (1 + math.tanh(math.sqrt(2 / math.pi) * (z + 0.044715 * z**3))),
+    "quick_gelu": lambda z: z / (1 + math.exp(-1.702 * z)),
+    "silu": lambda z: z / (1 + math.exp(-z)),
+    "tanh": math.tanh,
+    "identity": lambda z: z,
+}
+
+
+def act(name, z):
+    return np.array([ACT[name](float(v)) for v in z])
+
+
+def affine(part, w, x):
+    W = w[part.weight] if part.expert is None else w[part.weight][part.expert]
+    b = None if part.bias is None else w[part.bias] if part.expert is None else w[part.bias][part.expert]
+    W = W.reshape(len(x), -1).T if part.layout == "io" else W.reshape(-1, len(x))
+    out = [sum(W[i, j] * x[j] for j in range(len(x))) + (0.0 if b is None else b[i]) for i in range(len(W))]
+    if part.rows is not None:
+        r = part.rows
+        out = [out[r.start + c * r.stride + i] for c in range(r.count) for i in range(r.length)]
+    return np.array(out)
+
+
+def normalize(part, w, x, head=None):
+    if part is None:
+        return x
+    x = x - sum(x) / len(x) if part.kind == "layer" else x
+    square = sum(v * v for v in x) / (1 if part.kind == "l2" else len(x))
+    y = x / math.sqrt(square + part.eps)
+    gain = np.ones(len(x)) if part.gain is None else part.offset + w[part.gain]
+    bias = np.zeros(len(x)) if part.bias is None else w[part.bias]
+    if head is not None and gain.size > len(x):
+        gain = gain.reshape(-1, len(x))[head]
+    return gain * y + bias
+
+
+def turn(rotary, x, t):
+    if rotary is None:
+        return x
+    y, m = x.copy(), len(rotary.frequencies)
+    for p, f in enumerate(rotary.frequencies):
+        i, j = (p, p + m) if rotary.pairing == "half" else (2 * p, 2 * p + 1)
+        z = complex(x[i], x[j]) * complex(math.cos(t * f), math.sin(t * f)) * rotary.factor
+        y[i], y[j] = z.real, z.imag
+    return y
+
+
+def heads(a, w, part, norm, count, X):
+    """[T][head] vectors of queries or keys."""
+    found = []
+    for t, x in enumerate(X):
+        whole, k = affine(part, w, x), a.query_width
+
+        def turned(vector, t=t, k=k):
+            return np.concatenate([turn(a.rotary, vector[h * k : (h + 1) * k], t) for h in range(count)])
+
+        whole = turned(whole) if a.rotary_first else whole
+        if norm is not None and a.norm_over == "all":
+            whole = normalize(norm, w, whole)
+        elif norm is not None:
+            whole = np.concatenate([normalize(norm, w, whole[h * k : (h + 1) * k], h) for h in range(count)])
+        whole = whole if a.rotary_first else turned(whole)
+        vectors = [whole[h * k : (h + 1) * k] for h in range(count)]
+        found.append(vectors)
+    return found
+
+
+def attend(a, w, X):
+    Q, K = heads(a, w, a.query, a.query_norm, a.heads, X), heads(a, w, a.key, a.key_norm, a.kv_heads, X)
+    V = [affine(a.value, w, x) for x in X]
+    out = []
+    for t in range(len(X)):
+        joined = []
+        for h in range(a.heads):
+            g = h * a.kv_heads // a.heads
+            terms = []
+            for s in range(len(X)):
+                if (a.causal and s > t) or (a.window is not None and abs(t - s) >= a.window):
+                    continue
+                z = float(Q[t][h] @ K[s][g]) * (a.scale if a.scale is not None else 1 / math.sqrt(a.query_width))
+                if a.temperature:
+                    z *= w[a.temperature][h]
+                if a.cap:
+                    z = a.cap * math.tanh(z / a.cap)
+                if a.alibi:
+                    z -= a.alibi[h] * (t - s)
+                if a.relative:
+                    z += w[a.relative][h, abs(t - s)]
+                terms.append((s, math.exp(z)))
+            total = sum(e for _, e in terms) + (math.exp(w[a.sink][h]) if a.sink else 0.0)
+            v = a.value_width
+            joined.append(sum(e / total * V[s][g * v : (g + 1) * v] for s, e in terms))
+        out.append(affine(a.output, w, np.concatenate(joined)))
+    return out
+
+
+def feed(f, w, x):
+    if not hasattr(f, "experts"):
+        up = affine(f.up, w, x)
+        inner = act(f.activation, up) if f.gate is None else act(f.activation, affine(f.gate, w, x)) * up
+        return affine(f.down, w, inner)
+    z = affine(f.router, w, x)
+    scores = np.exp(z) / np.exp(z).sum() if f.scores == "softmax" else 1 / (1 + np.exp(-z))
+    used = sorted(range(len(z)), key=lambda e: -z[e])[: f.top or len(z)]
+    total = sum(scores[e] for e in used) if f.renormalize else 1.0
+    return sum(scores[e] / total * feed(f.experts[e], w, x) for e in used)
+
+
+def logits(stack, w, tokens, types):
+    w = {name: np.asarray(value, float) for name, value in w.items()}
+    X = []
+    for t, token in enumerate(tokens):
+        row = {"token": token, "position": t, "type": types[t]}
+        X.append(sum(table.scale * w[table.weight][row[table.index] + table.offset] for table in stack.tables))
+    X = [normalize(stack.embedding_norm, w, x) for x in X]
+    for b in stack.blocks:
+        if b.placing == "post":
+            X = [normalize(b.attention_norm, w, x + y) for x, y in zip(X, attend(b.attention, w, X), strict=True)]
+            X = [normalize(b.feed_forward_norm, w, x + feed(b.feed_forward, w, x)) for x in X]
+            continue
+        Y = attend(b.attention, w, [normalize(b.attention_norm, w, x) for x in X])
+        Y = [normalize(b.attention_writing_norm, w, y) for y in Y]
+        middle = X if b.parallel else [x + y for x, y in zip(X, Y, strict=True)]
+        before = b.attention_norm if b.parallel and b.feed_forward_norm is None else b.feed_forward_norm
+        Z = [
+            normalize(b.feed_forward_writing_norm, w, feed(b.feed_forward, w, normalize(before, w, x))) for x in middle
+        ]
+        X = [x + y + z for x, y, z in zip(X, Y, Z, strict=True)]
+    X = [normalize(stack.final, w, x) for x in X]
+    if (t := stack.head.transform) is not None:
+        X = [normalize(t.norm, w, act(t.activation, affine(t.linear, w, x))) for x in X]
+    out = np.array([affine(stack.head.linear, w, x) for x in X])
+    return out if stack.head.cap is None else stack.head.cap * np.tanh(out / stack.head.cap)

@@ -1,0 +1,264 @@
+"""The reference forward pass is what a literal reading of the description gives, for every variant."""
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from lngeom.stacks import (
+    Attention,
+    Block,
+    FeedForward,
+    Head,
+    Linear,
+    Mixture,
+    Norm,
+    Rotary,
+    Rows,
+    Stack,
+    Table,
+    Transform,
+    logits,
+)
+
+from tests.stacks import literal
+
+D, N, K, F, V, T = 6, 4, 4, 5, 9, 5
+
+
+class Made:
+    """Names arrays and draws them as they are named."""
+
+    def __init__(self, seed=0):
+        self.draw, self.weights = np.random.default_rng(seed), {}
+
+    def array(self, *shape):
+        name = f"a{len(self.weights)}"
+        self.weights[name] = self.draw.normal(size=shape) * (0.6 if len(shape) > 1 else 0.4) + (len(shape) == 1)
+        return name
+
+    def linear(self, out, into, layout="oi", bias=True):
+        shape = (out, into) if layout == "oi" else (into, out)
+        return Linear(self.array(*shape), self.array(out) if bias else None, layout)
+
+    def norm(self, kind="layer", size=D, **options):
+        return Norm(kind, self.array(size), self.array(size), eps=0.1, **options)
+
+    def attention(self, n_k=2, v=3, **options):
+        return Attention(
+            *(self.linear(N * K, D), self.linear(n_k * K, D), self.linear(n_k * v, D, bias=False)),
+            *(self.linear(D, N * v, "io"), N, n_k, K, v),
+            **options,
+        )
+
+    def network(self, activation="gelu", gated=False):
+        return FeedForward(self.linear(F, D), self.linear(D, F), self.linear(F, D) if gated else None, activation)
+
+    def block(self, placing="pre", kind="layer", parallel=False, shared=False, **parts):
+        reads = [self.norm(kind) if placing != "outer" else None for _ in range(2)]
+        writes = [self.norm(kind) if placing in {"sandwich", "outer"} else None for _ in range(2)]
+        attention, network = parts.get("attention") or self.attention(), parts.get("network") or self.network()
+        return Block(attention, network, placing, reads[0], None if shared else reads[1], *writes, parallel=parallel)
+
+    def stack(self, *blocks, **options):
+        tables = (Table(self.array(V, D), scale=1.5), Table(self.array(T + 2, D), "position", 2))
+        head = options.pop("head", None) or Head(self.linear(V, D))
+        options.setdefault("final", self.norm())
+        return Stack((*tables, Table(self.array(2, D), "type")), blocks, head, **options)
+
+
+TURN = (1.0, 0.3)
+ATTENTION = {
+    "plain": {},
+    "no mask": {"causal": False},
+    "window": {"window": 2},
+    "rotary halves": {"rotary": Rotary(TURN)},
+    "rotary, adjacent, some": {"rotary": Rotary((0.7,), "adjacent", 1.3)},
+    "cap": {"cap": 0.8, "scale": 0.9},
+    "alibi": {"alibi": (0.5, 0.25, 0.2, 0.1)},
+    "mqa": {"n_k": 1},
+}
+NETWORKS = ("relu", "relu2", "gelu", "gelu_tanh", "quick_gelu", "silu", "tanh", "identity")
+
+
+def agrees(stack, weights):
+    stack.check(weights)
+    draw = np.random.default_rng(1)
+    tokens, types = draw.integers(0, V, (2, T)), draw.integers(0, 2, (2, T))
+    found = np.asarray(logits(stack, weights, jnp.asarray(tokens), jnp.asarray(types)))
+    expected = np.array([literal.logits(stack, weights, a, b) for a, b in zip(tokens, types, strict=True)])
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("name", ATTENTION)
+def test_attention(name):
+    made = Made()
+    agrees(made.stack(made.block(attention=made.attention(**ATTENTION[name]))), made.weights)
+
+
+@pytest.mark.parametrize("extra", ["temperature", "sink", "relative"])
+def test_attention_with_arrays_of_its_own(extra):
+    made = Made()
+    name = made.array(N, T) if extra == "relative" else made.array(N)
+    agrees(made.stack(made.block(attention=made.attention(**{extra: name}))), made.weights)
+
+
+@pytest.mark.parametrize("rotary_first", [False, True])
+@pytest.mark.parametrize(("kind", "over"), [("rms", "head"), ("layer", "head"), ("l2", "head"), ("rms", "all")])
+def test_norms_of_queries_and_keys(kind, over, rotary_first):
+    made = Made()
+    sizes = (N * K, 2 * K) if over == "all" else (K, K)
+    query, key = (made.norm(kind, size) for size in sizes)
+    options = {"query_norm": query, "key_norm": key, "norm_over": over, "rotary_first": rotary_first}
+    agrees(made.stack(made.block(attention=made.attention(rotary=Rotary(TURN), **options))), made.weights)
+
+
+def test_norms_of_queries_with_gains_of_each_head():
+    made = Made()
+    query, key = (Norm("rms", made.array(n, K), eps=0.1) for n in (N, 2))
+    agrees(made.stack(made.block(attention=made.attention(query_norm=query, key_norm=key))), made.weights)
+
+
+@pytest.mark.parametrize("gated", [False, True])
+def test_networks(gated):
+    made = Made()
+    blocks = [made.block(network=made.network(activation, gated), kind="rms") for activation in NETWORKS[gated::2]]
+    agrees(made.stack(*blocks), made.weights)
+
+
+@pytest.mark.parametrize(
+    "form", [("softmax", None, True), ("softmax", 2, True), ("softmax", 2, False), ("sigmoid", 2, True)]
+)
+def test_mixtures(form):
+    made = Made()
+    experts = tuple(made.network("silu", gated=True) for _ in range(3))
+    agrees(made.stack(made.block(network=Mixture(made.linear(3, D), experts, *form))), made.weights)
+
+
+@pytest.mark.parametrize("kind", ["layer", "rms"])
+@pytest.mark.parametrize("placing", ["pre", "sandwich", "outer", "post"])
+def test_placings(placing, kind):
+    made = Made()
+    final = {"final": None} if placing == "post" else {}
+    stack = made.stack(made.block(placing, kind), made.block(placing, kind), **final)
+    agrees(stack, made.weights)
+    agrees(replace(stack, embedding_norm=made.norm(kind)), made.weights)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_parallel_blocks(shared):
+    made = Made()
+    agrees(made.stack(*(made.block(parallel=True, shared=shared) for _ in range(2))), made.weights)
+
+
+def test_heads():
+    made = Made()
+    transform = Transform(made.linear(D, D), made.norm(offset=1), "silu")
+    agrees(made.stack(made.block(), head=Head(made.linear(V, D, bias=False), 2.0, transform)), made.weights)
+    tied = made.stack(made.block())
+    tied = replace(tied, head=Head(Linear(tied.tables[0].weight, made.array(V))))
+    assert tied.tied
+    agrees(tied, made.weights)
+
+
+def test_fused_arrays_and_stacked_experts():
+    made = Made()
+    whole, offsets, wide = made.array(3 * N * K, D), made.array(3 * N * K), made.array(D, 3 * N * K)
+    rows = [Rows(j * K, K, N, 3 * K) for j in range(3)]
+    first = [Linear(whole, offsets, rows=r) for r in rows]
+    second = [Linear(wide, offsets, "io", Rows(j * N * K, N * K)) for j in range(3)]
+    stacked, out = made.array(2, 2 * F, D), made.array(2, F, D)
+    experts = tuple(
+        FeedForward(
+            Linear(stacked, rows=Rows(1, 1, F, 2), expert=e),
+            *(Linear(out, layout="io", expert=e), Linear(stacked, rows=Rows(0, 1, F, 2), expert=e), "relu"),
+        )
+        for e in range(2)
+    )
+    blocks = [
+        made.block(attention=Attention(*inputs, made.linear(D, N * K), N, N, K, K), network=network)
+        for inputs, network in ((first, None), (second, Mixture(made.linear(2, D), experts)))
+    ]
+    agrees(made.stack(*blocks), made.weights)
+
+
+def test_axes_of_heads_are_joined():
+    made = Made()
+    query, output = made.array(D, N, K), made.array(N, K, D)
+    attention = Attention(
+        Linear(query, layout="io"),
+        *(made.linear(N * K, D) for _ in range(2)),
+        Linear(output, layout="io", input_axes=2),
+        N,
+        N,
+        K,
+        K,
+    )
+    stack = made.stack(made.block(attention=attention))
+    flat = made.weights | {query: made.weights[query].reshape(D, -1), output: made.weights[output].reshape(-1, D)}
+    tokens = jnp.asarray(np.random.default_rng(0).integers(0, V, (1, T)))
+    stack.check(made.weights)
+    joined = replace(attention, output=Linear(output, layout="io"))
+    plain = replace(stack, blocks=(replace(stack.blocks[0], attention=joined),))
+    np.testing.assert_allclose(logits(stack, made.weights, tokens), logits(plain, flat, tokens), atol=1e-13)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_the_dtype_is_that_of_the_arrays(dtype):
+    made = Made()
+    stack = made.stack(made.block())
+    weights = {name: jnp.asarray(value, dtype) for name, value in made.weights.items()}
+    found = jax.jit(lambda w, x: logits(stack, w, x))(weights, jnp.zeros((1, T), int))
+    assert found.dtype == dtype
+
+
+def test_descriptions_that_contradict_themselves_are_refused():
+    made = Made()
+    block, a = made.block(), made.attention()
+    for make, words in (
+        (lambda: replace(block, placing="middle"), "placing must be one of"),
+        (lambda: replace(block, placing="outer"), "needs 0 of attention_norm"),
+        (lambda: replace(block, feed_forward_norm=None), "needs 2 of attention_norm"),
+        (lambda: replace(block, placing="post", parallel=True), "parallel"),
+        (lambda: replace(a, kv_heads=3), "must divide"),
+        (lambda: replace(a, rotary=Rotary((1.0,) * 3)), "exceed"),
+        (lambda: replace(a, query_norm=Norm("rms")), "both have a norm"),
+        (lambda: replace(a, alibi=(1.0,)), "one slope"),
+        (lambda: replace(a, norm_over="row"), "norm_over"),
+        (lambda: Norm("batch"), "kind of a norm"),  # pyright: ignore[reportArgumentType]
+        (lambda: Norm("rms", offset=2), "offset"),  # pyright: ignore[reportArgumentType]
+        (lambda: Linear("a", layout="ab"), "layout"),  # pyright: ignore[reportArgumentType]
+        (lambda: Rotary((1.0,), "third"), "pairing"),  # pyright: ignore[reportArgumentType]
+        (lambda: FeedForward(Linear("a"), Linear("b"), activation="mish"), "activation"),  # pyright: ignore
+        (lambda: Mixture(Linear("a"), (), top=1), "top"),
+        (lambda: Mixture(Linear("a"), (), "argmax"), "scores"),  # pyright: ignore[reportArgumentType]
+        (lambda: Table("a", "row"), "index"),  # pyright: ignore[reportArgumentType]
+        (lambda: Stack((Table("a", "position"),), (), Head(Linear("b"))), "begin with"),
+        (lambda: made.stack(made.block(), made.block("post")), "all be post-norm"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            make()
+
+
+def test_spaces_list_writers_and_readers_in_order():
+    made = Made()
+    stack = made.stack(made.block(), made.block("sandwich"), embedding_norm=made.norm())
+    spaces = {space.name: space for space in stack.spaces}
+    order = [f"{e.access} {e.site.path}" for e in spaces["stream"].events]
+    assert order == [
+        *("write embedding_norm", "read blocks.0.attention_norm", "write blocks.0.attention.output"),
+        *("read blocks.0.feed_forward_norm", "write blocks.0.feed_forward.down", "read blocks.1.attention_norm"),
+        *("write blocks.1.attention_writing_norm", "read blocks.1.feed_forward_norm"),
+        *("write blocks.1.feed_forward_writing_norm", "read final"),
+    ]
+    assert [s.path for s in spaces["embedding"].writers] == ["tables.0", "tables.1", "tables.2"]
+    assert [s.path for s in spaces["blocks.1.attention"].writers] == ["blocks.1.attention.output"]
+    readers = spaces["blocks.0.attention_norm"].readers
+    assert [s.path for s in readers] == [f"blocks.0.attention.{part}" for part in ("query", "key", "value")]
+    for norm in stack.norms:
+        assert norm in stack.output_space(norm).writers
+        assert norm in stack.input_space(norm).readers
+    early = spaces["stream"].writers_before(spaces["stream"].readers[1])
+    assert [s.path for s in early] == ["embedding_norm", "blocks.0.attention.output"]
+    assert spaces["stream"].readers_after(early[1])[0].path == "blocks.0.feed_forward_norm"
