@@ -2,5 +2,6 @@
 
 PAPERS: dict[str, str] = {
     "zhang2019": "1910.07467",
+    "brody2023": "2305.02582",
 }
 """Ids of the papers, which are the names of their modules, and their numbers on arXiv; in the order they are listed."""
