@@ -15,7 +15,7 @@ def draw(out: Path) -> None:
     for name, path in trajectories(Problem(jnp.zeros((1, 1)))).items():
         gaps = np.abs(path[:, 1:] - path[:, :1]).max((2, 3)) / np.abs(path[:, :1]).max((2, 3))
         distances[name] = dict(zip([*WAYS][1:], gaps.T, strict=True))
-    with lg.plots.figure(1, 2, sharey=True) as (figure, axes):
+    with lg.plots.figure(1, 2, height=3.2, sharey=True) as (figure, axes):
         for axis, (name, gaps) in zip(axes[0], distances.items(), strict=True):
             for way, gap in gaps.items():
                 axis.semilogy(np.arange(1, len(gap) + 1), np.maximum(gap, 1e-17), label=way)

@@ -4,5 +4,6 @@ PAPERS: dict[str, str] = {
     "zhang2019": "1910.07467",
     "brody2023": "2305.02582",
     "jiang2023": "2305.14858",
+    "karakida2019": "1906.02926",
 }
 """Ids of the papers, which are the names of their modules, and their numbers on arXiv; in the order they are listed."""

@@ -248,7 +248,7 @@ def compressed_proof() -> Proof:
     )
 
 
-OPTIMIZERS = {"SGD": optax.sgd(0.1), "Adam": optax.adam(0.01)}
+OPTIMIZERS = {"SGD": optax.sgd(0.05), "Adam": optax.adam(0.01)}
 WAYS = {
     "the Pre-LN stack": (1.0, 0.0, 0.0),
     "gradient of the weights before recentring": (0.0, 1.0, 0.0),
@@ -283,7 +283,7 @@ def trajectories(problem: Problem) -> dict[str, Float[np.ndarray, "T 4 N o"]]:
         update = jax.jit(optimizer.update)
         p, memory, paths[name] = start, optimizer.init(start), []
         with jax.numpy_dtype_promotion("standard"):
-            for _ in range(STEPS):
+            for _ in range(STEPS + 1):
                 slope, outputs = learn(p, ways)
                 paths[name].append(np.asarray(outputs))
                 change, memory = update(slope, memory)
