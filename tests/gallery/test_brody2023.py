@@ -2,7 +2,7 @@
 
 import jax.numpy as jnp
 import pytest
-from lngeom.claims.gallery import brody2023
+from lngeom.claims.gallery.brody2023 import WIDE, WIDTH, gains, keys, layer_norm
 from lngeom.normalizers import RMSNorm
 
 from tests.gallery.faults import assert_turns
@@ -10,14 +10,14 @@ from tests.gallery.faults import assert_turns
 
 def two_zeros(width):
     """Gains of which two are zero, so that keys are no longer on an ellipsoid."""
-    found = brody2023.gains(width)
+    found = gains(width)
     found[3] = found[2]
     return found
 
 
-def not_projected(problem, head, width=brody2023.WIDE):
+def not_projected(problem, head, width=WIDE):
     """Keys before W_K."""
-    return brody2023.layer_norm(brody2023.keys(problem, 4, width))
+    return layer_norm(keys(problem, 4, width))
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,7 @@ def not_projected(problem, head, width=brody2023.WIDE):
         ("decomposition", {"projection": jnp.eye}),
         ("uniform", {"LayerNorm": RMSNorm}),
         ("selectable", {"gains": two_zeros}),
-        ("without", {"COUNT": brody2023.WIDTH}),
+        ("without", {"COUNT": WIDTH}),
         ("heads", {"projected": not_projected}),
     ],
 )

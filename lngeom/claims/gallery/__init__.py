@@ -5,5 +5,6 @@ PAPERS: dict[str, str] = {
     "brody2023": "2305.02582",
     "jiang2023": "2305.14858",
     "karakida2019": "1906.02926",
+    "xiong2020": "2002.04745",
 }
 """Ids of the papers, which are the names of their modules, and their numbers on arXiv; in the order they are listed."""

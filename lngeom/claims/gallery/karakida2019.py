@@ -14,6 +14,7 @@ from jaxtyping import Float
 from lngeom.claims import Paper, Problem, Read, Role, Verdict, vanishes
 from lngeom.claims.evidence import Evidence
 from lngeom.claims.gallery.inequalities import at_least
+from lngeom.claims.gallery.pullbacks import standardized, unchanged
 
 PAPER = Paper(
     "karakida2019",
@@ -56,30 +57,17 @@ Norm = Callable[[Array], tuple[Array, Callable[[Array], Array]]]
 """A norm of [N M] summed inputs: its value, and the pullback of cotangents [K N M] of K outputs."""
 
 
-def no_norm(a: Array) -> tuple[Array, Callable[[Array], Array]]:
-    """The identity."""
-    return a, lambda cotangent: cotangent
-
-
-def _standardized(a: Array, axis: int) -> tuple[Array, Callable[[Array], Array]]:
-    u = a - a.mean(axis, keepdims=True)
-    sigma = np.sqrt((u**2).mean(axis, keepdims=True))
-    value, axis = u / sigma, axis - 2
-
-    def pull(c: Array) -> Array:
-        return (c - c.mean(axis, keepdims=True) - value * (c * value).mean(axis, keepdims=True)) / sigma
-
-    return value, pull
+no_norm = unchanged
 
 
 def layer_norm(a: Array) -> tuple[Array, Callable[[Array], Array]]:
     """Layer norm over the units."""
-    return _standardized(a, 1)
+    return standardized(a, -1)
 
 
 def batch_norm(a: Array) -> tuple[Array, Callable[[Array], Array]]:
     """Batch norm over the samples."""
-    return _standardized(a, 0)
+    return standardized(a, -2)
 
 
 def network(
