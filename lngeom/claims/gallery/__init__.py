@@ -6,5 +6,6 @@ PAPERS: dict[str, str] = {
     "jiang2023": "2305.14858",
     "karakida2019": "1906.02926",
     "xiong2020": "2002.04745",
+    "yang2019": "1902.08129",
 }
 """Ids of the papers, which are the names of their modules, and their numbers on arXiv; in the order they are listed."""

@@ -259,7 +259,7 @@ def share_unselectable(problem: Problem, heads: tuple[int, ...]) -> list[float]:
 
 @PAPER.claim(
     "brody2023.heads",
-    source="Section 3.2",
+    source="own corollary of Section 3.2",
     statement="The guarantee that each key can receive the highest attention holds in every head.",
     assumptions=("W_K is injective on the vectors of sum zero, so heads have at least d − 1 dimensions",),
     read=Read.OWN,

@@ -431,7 +431,7 @@ def with_constant_gain(params: Params) -> Params:
 
 @PAPER.claim(
     "jiang2023.post_ln",
-    source="Section 3",
+    source="own corollary",
     statement="Post-LN stacks can be converted in the same way.",
     assumptions=("gains are constant, biases have mean 0, and inputs are centred",),
     read=Read.OWN,

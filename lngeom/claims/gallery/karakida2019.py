@@ -278,7 +278,7 @@ def last_bn(problem: Problem):
 
 @PAPER.claim(
     "karakida2019.mean_only",
-    source="Section 3",
+    source="text",
     statement="Of batch normalization in the last layer it is the mean subtraction that decreases the sharpness; "
     "division by the standard deviation alone does not.",
     assumptions=("N = D = M",),
@@ -326,7 +326,7 @@ def with_layer_norm(problem: Problem):
 
 @PAPER.claim(
     "karakida2019.combined",
-    source="Section 3",
+    source="own corollary",
     statement="Layer normalization in the hidden layers and mean subtraction in the last one are compatible: the "
     "sharpness is of order 1.",
     assumptions=("N = D = M",),

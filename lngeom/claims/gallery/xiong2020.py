@@ -487,7 +487,7 @@ def post_decay_proof() -> Counterexample:
 
 @PAPER.claim(
     "xiong2020.pre_flat",
-    source="Section 3.3",
+    source="main text and Appendix F",
     statement="Gradient norms of Pre-LN are independent of the layer l when l is large.",
     assumptions=("l is a fixed share of L: gradients follow a power of L/l",),
     expected=Verdict.CONDITIONAL,
