@@ -7,5 +7,6 @@ PAPERS: dict[str, str] = {
     "karakida2019": "1906.02926",
     "xiong2020": "2002.04745",
     "yang2019": "1902.08129",
+    "ziomek2025": "2505.14512",
 }
 """Ids of the papers, which are the names of their modules, and their numbers on arXiv; in the order they are listed."""
