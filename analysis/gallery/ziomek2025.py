@@ -41,5 +41,5 @@ def draw(out: Path) -> None:
             out / "ziomek2025",
             {"scales": scales, "rays": rays, "distances": distances, "weakest": weakest},
             caption="Random networks of two hidden ReLU layers without biases. Θ is the neural tangent kernel.",
-            title="One layer norm bounds the kernel along every ray, but not near the kernel of PW¹ if H ≤ D",
+            title="One layer norm bounds the kernel along every ray, but not near the null space of PW¹ if H ≤ D",
         )
