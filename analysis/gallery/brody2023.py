@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import lngeom as lg
 from lngeom.claims import Problem
 from lngeom.claims.gallery.brody2023 import COUNT, WIDE, share_unselectable
+from lngeom.plots import style
 
 HEADS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 31, 32)
 SEEDS = range(5)
@@ -18,8 +19,8 @@ def draw(out: Path) -> None:
     with lg.plots.figure(width="column") as (figure, axes):
         axis = axes[0, 0]
         for seed, share in zip(SEEDS, shares, strict=True):
-            axis.plot(HEADS, share, ".", color=lg.plots.COLOURS[7], label="one draw of keys" if not seed else None)
-        axis.plot(HEADS, mean, "-", color=lg.plots.COLOURS[0], label=f"mean of {len(shares)} draws")
+            axis.plot(HEADS, share, ".", color=style.GUIDE, label="one draw of keys" if not seed else None)
+        axis.plot(HEADS, mean, "-", color=style.COLOUR_OF["layer norm"], label=f"mean of {len(shares)} draws")
         axis.set_xscale("log", base=2)
         axis.set_xticks([1, 2, 4, 8, 16, 32], ["1", "2", "4", "8", "16", "32"])
         axis.set(xlabel="width of the head $d_h$", ylabel="share of unselectable keys", ylim=(-0.03, 1.03))

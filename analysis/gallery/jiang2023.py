@@ -7,6 +7,7 @@ import lngeom as lg
 import numpy as np
 from lngeom.claims import Problem
 from lngeom.claims.gallery.jiang2023 import WAYS, trajectories
+from lngeom.plots import style
 
 
 def draw(out: Path) -> None:
@@ -17,8 +18,8 @@ def draw(out: Path) -> None:
         distances[name] = dict(zip([*WAYS][1:], gaps.T, strict=True))
     with lg.plots.figure(1, 2, height=3.2, sharey=True) as (figure, axes):
         for axis, (name, gaps) in zip(axes[0], distances.items(), strict=True):
-            for way, gap in gaps.items():
-                axis.semilogy(np.arange(1, len(gap) + 1), np.maximum(gap, 1e-17), label=way)
+            for (way, gap), look in zip(gaps.items(), style.STYLE["axes.prop_cycle"], strict=False):
+                axis.semilogy(np.arange(1, len(gap) + 1), np.maximum(gap, 1e-17), label=way, **look)
             axis.set(xlabel="step", title=name)
         axes[0, 0].set_ylabel("distance from the Pre-LN run")
         figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=1)

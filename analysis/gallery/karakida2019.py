@@ -19,6 +19,7 @@ from lngeom.claims.gallery.karakida2019 import (
     proportional,
     sharpness,
 )
+from lngeom.plots import style
 
 
 def draw(out: Path) -> None:
@@ -35,9 +36,10 @@ def draw(out: Path) -> None:
     }
     with lg.plots.figure(width="column", height=3.4) as (figure, axes):
         axis = axes[0, 0]
-        for (name, found), marker in zip(values.items(), "osv^Dx+", strict=True):
+        looks = style.STYLE["axes.prop_cycle"]
+        for (name, found), marker, look in zip(values.items(), "osv^Dx+", looks, strict=False):
             label = f"{name} ({exponent(found)[0]:+.2f})"
-            axis.loglog(WIDTHS, np.exp(np.log(found).mean(0)), marker=marker, label=label)
+            axis.loglog(WIDTHS, np.exp(np.log(found).mean(0)), marker=marker, label=label, **look)
         axis.set_xticks(WIDTHS, [str(width) for width in WIDTHS])
         axis.minorticks_off()
         axis.set(xlabel="width M = number of samples = number of inputs", ylabel=r"largest eigenvalue of $F$")

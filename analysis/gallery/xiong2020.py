@@ -7,6 +7,7 @@ import lngeom as lg
 import numpy as np
 from lngeom.claims import Problem
 from lngeom.claims.gallery.xiong2020 import NETS, PRINTED, WIDTH, gradients
+from lngeom.plots import style
 
 LAYERS = 32
 
@@ -22,9 +23,11 @@ def draw(out: Path) -> None:
     values = {name: found / values["Post-LN"][-1] for name, found in values.items()}
     with lg.plots.figure(width="column") as (figure, axes):
         axis = axes[0, 0]
-        for name, found in values.items():
-            axis.semilogy(layers, found, label=f"{name}, measured")
-        axis.semilogy(layers, np.exp(PRINTED * (LAYERS - layers)), color=lg.plots.COLOURS[7], label="Post-LN, printed")
+        for (name, found), look in zip(values.items(), style.STYLE["axes.prop_cycle"], strict=False):
+            axis.semilogy(layers, found, label=f"{name}, measured", **look)
+        axis.semilogy(
+            layers, np.exp(PRINTED * (LAYERS - layers)), color=style.GUIDE, linestyle=":", label="Post-LN, printed"
+        )
         axis.set(xlabel="layer", ylabel="norm of the gradient by W²")
         axis.legend()
         lg.plots.save(

@@ -7,6 +7,7 @@ import lngeom as lg
 import numpy as np
 from lngeom.claims import Problem
 from lngeom.claims.gallery.ziomek2025 import directions, random_weights, variances, weakest_path
+from lngeom.plots import style
 
 SHAPES = ((8, 5), (6, 5), (5, 5), (8, 12))
 
@@ -28,11 +29,11 @@ def draw(out: Path) -> None:
         for units, inputs in SHAPES
     }
     with lg.plots.figure(1, 2, height=2.8) as (figure, axes):
-        for name, values in rays.items():
-            axes[0, 0].loglog(scales, values, label=name)
+        for (name, values), look in zip(rays.items(), style.STYLE["axes.prop_cycle"], strict=False):
+            axes[0, 0].loglog(scales, values, label=name, **look)
         axes[0, 0].set(xlabel="scale of the input", ylabel="Θ(x, x)", title="along a ray, H = 200, D = 5")
-        for name, values in weakest.items():
-            axes[0, 1].loglog(distances, values, label=name)
+        for (name, values), look in zip(weakest.items(), style.STYLE["axes.prop_cycle"], strict=False):
+            axes[0, 1].loglog(distances, values, label=name, **look)
         axes[0, 1].set(xlabel="distance from the weakest direction of PW¹", title="norm of the first layer")
         for axis in axes[0]:
             axis.legend()
@@ -41,5 +42,5 @@ def draw(out: Path) -> None:
             out / "ziomek2025",
             {"scales": scales, "rays": rays, "distances": distances, "weakest": weakest},
             caption="Random networks of two hidden ReLU layers without biases. Θ is the neural tangent kernel.",
-            title="One layer norm bounds the kernel along every ray, but not near the null space of PW¹ if H ≤ D",
+            title="One norm bounds the kernel along every ray, but not near the null space of PW¹",
         )
