@@ -12,7 +12,7 @@ from lngeom.symbolic import Counterexample, Proof
 WIDTH = 80
 WORDS = {
     *("arctan", "dim", "exp", "ker", "log", "max", "mean", "min", "rank", "sign", "tan", "tanh", "vec"),
-    *("diag", "Cov", "RMS", "norm", "groups", "correlated", "independent"),
+    *("diag", "Cov", "RMS", "rms", "norm", "groups", "correlated", "independent"),
 }
 """Words of three letters or more that a formula may have."""
 BROKEN = " " * 10

@@ -136,7 +136,9 @@ def _lemma() -> Step:
     A, b, x = field("A"), field("b"), field("x")
     y = lambda l: total(lambda d: A(l, d) * x(d), D) + b(l)
     hat = total(lambda d: (A(i, d) - mean(lambda r: A(r, d), H)) * x(d), D) + _recentring(b, i)
-    return equality("y = Ax + b is Âx + b̂ + μ(y)1", y(i), hat + mean(y, H), r"y_i")
+    names = {r"\hat{y}_i": hat, r"\mu": mean(y, H)}
+    right = sp.Symbol(r"\hat{y}_i") + sp.Symbol(r"\mu")
+    return equality("y = Ax + b is ŷ + μ1 with ŷ = Âx + b̂ and the mean μ of y", y(i), right, r"y_i", names)
 
 
 @PAPER.claim(

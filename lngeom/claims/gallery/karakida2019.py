@@ -295,8 +295,7 @@ def mean_only(problem: Problem):
 @PAPER.claim(
     "karakida2019.hidden_bn",
     source="Abstract",
-    statement="Batch normalization in the hidden layers does not alleviate the sharpness.",
-    assumptions=("the sharpness is that of order M",),
+    statement="Batch normalization in the hidden layers hardly alleviates the sharpness: λ_max stays of order M.",
     read=Read.ABSTRACT,
     expected=Verdict.HOLDS,
     why_numeric=WHY,

@@ -66,7 +66,7 @@ def _half() -> Step:
     positive = lambda value: (value + sp.Abs(value)) / 2
     return expanded(
         "ReLU(x)² + ReLU(−x)² = x², so half of the second moment is left",
-        r"\mathrm{ReLU}(x)^2 + \mathrm{ReLU}(-x)^2 = x^2",
+        r"(x)_+^2 + (-x)_+^2 = x^2",
         positive(x) ** 2 + positive(-x) ** 2 - x**2,
     )
 
@@ -279,6 +279,7 @@ def lemma_3_proof() -> Counterexample:
 
     v, w = field("v"), field("w")
     inner = mean(lambda l: w(l) * v(l), H)
+    m, p, q, s = sp.symbols("m p q s")
     projected = lambda l: v(l) - mean(v, H) - w(l) * inner
     return Counterexample(
         "xiong2020.lemma_3",
@@ -299,15 +300,17 @@ def lemma_3_proof() -> Counterexample:
                 equality(
                     "whose length is at most ‖v‖, and is ‖v‖ for v orthogonal to 1 and n, which exist for H ≥ 3",
                     total(lambda l: projected(l) ** 2, H),
-                    total(lambda l: v(l) ** 2, H)
-                    - H * mean(v, H) ** 2
-                    - H * inner**2
-                    + (mean(lambda l: w(l) ** 2, H) - 1) * H * inner**2
-                    + 2 * H * mean(v, H) * mean(w, H) * inner,
-                    r"\|v - \mu(v)\mathbf{1} - n\langle n, v\rangle/H\|^2",
+                    total(lambda l: v(l) ** 2, H) - H * (m**2 + (2 - s) * q**2 - 2 * m * p * q),
+                    r"\|v - m\mathbf{1} - qn\|^2",
+                    {
+                        "m": mean(v, H),
+                        "p": mean(w, H),
+                        "q": inner,
+                        "s": mean(lambda l: w(l) ** 2, H),
+                    },
                 ),
-                equality("since n has mean 0 and mean square 1", mean(lambda l: out(LAYER_NORM)(l), H), 0, r"\mu(n)"),
-                equality("(mean square)", mean(lambda l: out(LAYER_NORM)(l) ** 2, H), 1),
+                equality("since n has mean p = 0", mean(lambda l: out(LAYER_NORM)(l), H), 0, "p"),
+                equality("and mean square s = 1", mean(lambda l: out(LAYER_NORM)(l) ** 2, H), 1, "s"),
                 equality(
                     "RMSNorm: the same without the mean, over rms = ‖x‖/√H",
                     along(RMS_NORM, V),
@@ -408,8 +411,9 @@ PRINTED = float(np.log(2 / 3) / 2)
     correction="A feed-forward sub-layer with its residual path multiplies the squared gradient by 3/2, which cancels "
     "the factor 2/3 of its norm: gradients by the weights do not decay.",
     erratum=Erratum(
-        Consequence.CONCLUSION,
-        "Gradients of Post-LN do not decay towards the input: the residual path is missing in the backward pass.",
+        Consequence.SENTENCE,
+        "Gradients of Post-LN do not decay towards the input: the factor 3/2 of a feed-forward sub-layer cancels "
+        "the 2/3 of its norm.",
     ),
     context=Context(
         sentence="[The gradient of layer l contains a factor (2/3)^((L−l)/2).]",

@@ -212,7 +212,11 @@ def variance_proof() -> Proof:
         (
             equality("Outputs", BATCH_NORM(scaled_layer()), BATCH_NORM(LAYER), r"n_{ni}(cW)"),
             equality(
-                "and derivatives by the layer below", towards(scaled_layer()), towards(LAYER), r"\partial_h n_{ni}(cW)"
+                "and the derivative J by the layer below",
+                towards(scaled_layer()),
+                sp.Symbol("J"),
+                r"\partial_h n_{ni}(cW)",
+                {"J": towards(LAYER)},
             ),
         ),
         (Assumption("positive factor", r"c > 0"),),

@@ -122,9 +122,7 @@ def variances(w: Weights, x: Float[np.ndarray, "N D"], place: str) -> Float[np.n
 def _positive() -> Step:
     a, t = sp.Symbol("a", real=True), sp.Symbol("t", positive=True)
     relu = lambda value: (value + sp.Abs(value)) / 2
-    return expanded(
-        "ReLU is positively homogeneous", r"\mathrm{ReLU}(ta) = t\,\mathrm{ReLU}(a)", relu(t * a) - t * relu(a)
-    )
+    return expanded("ReLU is positively homogeneous", r"(ta)_+ = t\,(a)_+", relu(t * a) - t * relu(a))
 
 
 @PAPER.claim(
@@ -231,9 +229,15 @@ def bounded_proof() -> Proof:
             equality(
                 "Outputs of the norm do not depend on the scale of x", LAYER_NORM(scaled), LAYER_NORM(LAYER), r"n_i(tx)"
             ),
-            equality("nor do derivatives by its weights", slope(scaled), slope(LAYER), r"dn_i[V](tx)"),
             equality(
-                "which are a projection of Vx over σ",
+                "nor does the derivative J by its weights",
+                slope(scaled),
+                sp.Symbol("J"),
+                r"dn_i[V](tx)",
+                {"J": slope(LAYER)},
+            ),
+            equality(
+                "which is a projection of Vx over σ",
                 along(LAYER_NORM, V),
                 (change(unit) - mean(change, H) - value(unit) * mean(lambda l: value(l) * change(l), H))
                 / sp.sqrt(LAYER_NORM.square(LAYER)),
@@ -255,7 +259,7 @@ def bounded_proof() -> Proof:
                     r"\|x\|/\sigma(Wx) \le C",
                     {"W": sp.eye(3), "x": sp.ImmutableMatrix([1 + small, 1, 1 - small]), "C": 1000},
                     inverse_scale_excess,
-                    "‖x‖²/σ² − C², where it is positive (left), and 0 (right); x is close to the kernel of PW.",
+                    "‖x‖²/σ² − C², where it is positive (left), and 0 (right); x is close to the null space of PW.",
                 ),
             ),
         ),
@@ -298,10 +302,15 @@ def outputs_proof() -> Proof:
         "ziomek2025.outputs",
         r"|a^\top\mathrm{ReLU}(n)|/\sqrt H \le \|a\|",
         (
-            equality("‖n‖² = H", total(lambda l: LAYER_NORM(LAYER, n, l) ** 2, H), H, r"\|n\|^2"),
+            equality(
+                "The output of layer norm has squared length H",
+                total(lambda l: LAYER_NORM(LAYER, n, l) ** 2, H),
+                H,
+                r"\|n\|^2",
+            ),
             expanded(
                 "ReLU does not lengthen",
-                r"\mathrm{ReLU}(a)^2 = a^2 - \mathrm{ReLU}(-a)^2",
+                r"(a)_+^2 = a^2 - (-a)_+^2",
                 relu(a) ** 2 + relu(-a) ** 2 - a**2,
             ),
             _lagrange("A product of vectors is at most that of their lengths", H),
