@@ -14,7 +14,7 @@ ALOUD = 15
 """Lines at most of a proof that is read aloud."""
 WORDS = {
     *("arctan", "dim", "exp", "ker", "log", "max", "mean", "min", "rank", "sign", "tan", "tanh", "vec"),
-    *("diag", "Cov", "RMS", "norm", "groups", "correlated", "independent"),
+    *("diag", "Cov", "RMS", "rms", "norm", "groups", "correlated", "independent"),
 }
 """Words of three letters or more that a formula may have."""
 BROKEN = " " * 10

@@ -26,7 +26,9 @@ def verdict_with(monkeypatch, id: str, **patches: Any) -> str:
     for name, replacement in patches.items():
         assert hasattr(module, name), f"{module.__name__} has no {name}: the planted fault changes nothing"
         monkeypatch.setattr(module, name, replacement)
-    return run(claim, problem()).verdict.value
+    outcome = run(claim, problem())
+    assert not outcome.error, f"the fault stops the check instead of turning it: {outcome.error}"
+    return outcome.verdict.value
 
 
 def assert_turns(monkeypatch, id: str, **patches: Any) -> None:

@@ -1,13 +1,14 @@
-"""Every claim of every paper has its recorded verdict, and its proof if it has one."""
+"""Every claim of every paper has its recorded verdict, and a proof that can be read or a reason why it has none."""
 
 import pytest
 from lngeom.claims import Verdict, run
 from lngeom.claims.gallery import PAPERS
 from lngeom.claims.papers import PaperError, find, home, ids
-from lngeom.claims.proofs import proof_evidence
+from lngeom.claims.proofs import proof_evidence, proof_of
 from lngeom.claims.registry import claim
 
 from tests.gallery.faults import claim_of, problem
+from tests.readable import unreadable
 
 CLAIMS = [c.id for id in PAPERS for c in find(id).claims]
 
@@ -17,6 +18,9 @@ def test_each_verdict_is_the_recorded_one(id):
     outcome = run(claim_of(id), problem(), proof_evidence)
     assert outcome.as_recorded, (outcome.verdict, outcome.reasons, outcome.error)
     assert not outcome.silent, outcome.reasons
+    proof = proof_of(id)
+    assert (proof is None) == bool(outcome.claim.why_numeric)
+    assert proof is None or not unreadable(proof), unreadable(proof)
 
 
 @pytest.mark.parametrize("id", PAPERS)
