@@ -603,9 +603,10 @@ def rewrite(
     do: Annotated[
         str,
         typer.Option(
-            help="Steps in order, such as untie,fold,rotate or untie,fold,centre,rms,rotate. Others: balance "
-            "(balance=power-of-two), merge-value-bias, drop-key-bias, centre-head, centre-router, shift-tables, "
-            "scale=FACTOR, fold=PATH for some norms only.",
+            help="Steps in order, such as untie,fold,rotate or untie,fold,centre,rms,rotate. Others: rotate-values, "
+            "balance (balance=power-of-two), merge-value-bias, drop-key-bias (drop-key-bias=unrotated), "
+            "merge-parallel-bias, centre-readers, centre-head, centre-router, shift-tables, scale=FACTOR. fold, centre "
+            "and rms take a pattern of paths, such as fold=blocks.*.attention_norm.",
             metavar="STEPS",
         ),
     ],

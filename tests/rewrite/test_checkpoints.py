@@ -217,6 +217,12 @@ def test_the_command_exits_2_where_a_step_is_refused(steps, words, tmp_path):
     assert not (tmp_path / "new").exists()
 
 
+def test_the_help_names_every_step(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "250")
+    text = lngeom("--help").output
+    assert all(word in text for word in rw.steps.STEPS)
+
+
 def test_bad_folders_are_named(tmp_path):
     with pytest.raises(ValueError, match=r"config\.json cannot be read"):
         rw.load(tmp_path)
