@@ -357,7 +357,7 @@ def _run_table1(data: str, seed: int):
     return _run(cells, data, seed, steps=False)
 
 
-def _run_extended(data: str, seed: int, prover: Workers):
+def _run_extended(data: str, seed: int, prover: Workers | None):
     """Checks the claims of the extended table, and prints each row as soon as its cells are known."""
     from lngeom.claims import registry
     from lngeom.report import terminal

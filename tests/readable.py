@@ -13,8 +13,25 @@ WIDTH = 80
 ALOUD = 15
 """Lines at most of a proof that is read aloud."""
 WORDS = {
-    *("arctan", "dim", "exp", "ker", "log", "max", "mean", "min", "rank", "sign", "tan", "tanh", "vec"),
-    *("diag", "Cov", "RMS", "rms", "norm", "groups", "correlated", "independent"),
+    *(
+        "arctan",
+        "cos",
+        "dim",
+        "exp",
+        "ker",
+        "lim",
+        "log",
+        "max",
+        "mean",
+        "min",
+        "rank",
+        "sign",
+        "sin",
+        "tan",
+        "tanh",
+        "vec",
+    ),
+    *("vec", "diag", "Cov", "Var", "RMS", "rms", "norm", "groups", "correlated", "independent"),
 }
 """Words of three letters or more that a formula may have."""
 BROKEN = " " * 10

@@ -10,12 +10,12 @@ from typing import Any
 
 import sympy as sp
 from pylatexenc.latex2text import LatexNodes2Text, MacroTextSpec, get_default_latex_context_db
-from sympy import Add, Expr, Function, Indexed, IndexedBase, Mul, Pow, Rational
+from sympy import Add, Expr, Function, Indexed, IndexedBase, Mul, Pow, Rational, Sum
 from sympy.printing.latex import LatexPrinter
 from sympy.printing.pretty.pretty_symbology import pretty_symbol
 from sympy.printing.str import StrPrinter
 
-from lngeom.symbolic.sums import D, H, M, N, Sum, T, displayed
+from lngeom.symbolic.sums import D, H, M, N, T, displayed
 
 _MEANINGS = {
     r"\ba_": "a_ni = (W x_n)_i",

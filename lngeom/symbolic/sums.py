@@ -15,7 +15,7 @@ import itertools
 from collections.abc import Callable
 
 import sympy as sp
-from sympy import Add, Dummy, Expr, Indexed, IndexedBase, KroneckerDelta, Mul, Pow, Rational, Symbol
+from sympy import Add, Dummy, Expr, Indexed, IndexedBase, KroneckerDelta, Mul, Pow, Rational, Sum, Symbol
 
 H, D, N = sp.symbols("H D N", integer=True, positive=True)
 G, M = sp.symbols("G M", integer=True, positive=True)
@@ -36,7 +36,7 @@ Index = Expr | tuple[Expr, ...]
 Field = Callable[..., Expr]
 
 
-class Sum(sp.Sum):
+class PositiveSum(Sum):
     """A sum over indices from 1 to a positive size, whose free symbols are looked up once: they decide most steps."""
 
     @functools.cached_property
@@ -64,7 +64,7 @@ def field(name: str, *, positive: bool = False) -> Field:
 def total(body: Callable[[Expr], Expr], size: Expr) -> Expr:
     r"""$\sum_{i=1}^{\text{size}} \text{body}(i)$ with an index of its own."""
     index = Dummy(_LETTERS.get(size, "i")[0], integer=True, positive=True)
-    return Sum(body(index), (index, 1, size))
+    return PositiveSum(body(index), (index, 1, size))
 
 
 def mean(body: Callable[[Expr], Expr], size: Expr) -> Expr:
@@ -176,7 +176,7 @@ def _canonical(factors: list[Expr], bound: dict[Symbol, Expr]) -> Expr:
     first, *others = candidates
     body = min((first, *others), key=str) if others else first
     limits = [(name, 1, size) for size, new in zip(sizes, names, strict=True) for name in new]
-    return Sum(body, *limits)
+    return PositiveSum(body, *limits)
 
 
 def _generators(expr: Expr) -> set[Expr]:
@@ -265,6 +265,6 @@ def displayed(expr: Expr) -> Expr:
             letter = Symbol(name, integer=True, positive=True)
             taken |= {name}
             body, limits = body.xreplace({index: letter}), [*limits, (letter, low, high)]
-        return Sum(rename(body, taken), *limits)
+        return PositiveSum(rename(body, taken), *limits)
 
     return rename(sp.sympify(expr), frozenset(str(s) for s in expr.free_symbols))

@@ -174,7 +174,10 @@ def test_the_terminal_gives_the_reasons_and_is_loud_about_a_clash():
         return console.export_text()
 
     outcomes = troubled()
-    claims, remarks = printed(terminal.claims_table(outcomes)), printed(terminal.remarks(outcomes))
+    claims, remarks = (
+        printed(terminal.claims_table(outcomes, "Layer Normalization")),
+        printed(terminal.remarks(outcomes)),
+    )
     for shown in (claims, remarks):
         assert "rounding alone may cause" in shown
         assert "12 of 300 entries" in shown

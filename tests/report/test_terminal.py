@@ -70,7 +70,7 @@ def test_a_row_of_the_extended_table_is_printed_when_its_cells_are_known(extende
         return None, []
 
     monkeypatch.setattr(cli, "_run", feed)
-    cli._run_extended("digits", 0)
+    cli._run_extended("digits", 0, None)
     first = len(terminal.grids(80)[0].claims("bn"))
     before, now = "".join(printed[: first - 1]), printed[first - 1]
     assert "δW" in before

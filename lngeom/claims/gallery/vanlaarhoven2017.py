@@ -328,7 +328,7 @@ def newton_proof() -> Proof:
         statement,
         (
             *radial_steps(),
-            *list(by_methods(INVARIANT_METHODS, matrix_scaling))[:3],
+            by_methods(INVARIANT_METHODS, matrix_scaling),
             expanded(
                 "so c²F⁺ ∇L/c = c F⁺∇L, a step that turns cw as its like turns w",
                 r"c^2F^+\,c^{-1}\nabla L = c\,F^+\nabla L",
