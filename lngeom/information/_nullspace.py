@@ -13,7 +13,7 @@ divisor of a solve.
 import itertools
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -32,6 +32,10 @@ from lngeom.information._problem import Frozen, Problem, leaf_slices
 from lngeom.information._products import AbstractFisher
 from lngeom.information._spectrum import Decomposition, leading_eigenvalues
 from lngeom.normalizers.statistics import AbstractGroupedNormalizer
+from lngeom.stacks.arrays import StackArrays
+from lngeom.stacks.description import Stack
+from lngeom.stacks.families import FAMILIES
+from lngeom.stacks.symmetries import symmetries
 
 LANCZOS = 30
 """Iterations for the largest eigenvalue, as a scale."""
@@ -138,9 +142,17 @@ class MeasuredNullspace:
             return jnp.zeros(0, self.basis.dtype)
         return jnp.asarray(scipy.linalg.subspace_angles(self.basis, basis)[::-1], self.basis.dtype)
 
-    def describe(self) -> Description:
-        """Names each direction in the user's own parameters, and counts what is unexplained."""
-        return explain(self.operator, self.basis)
+    def describe(self, stack: Stack | None = None) -> Description:
+        """Names each direction in the user's own parameters, and counts what is unexplained.
+
+        Args:
+            stack: description of the model, if it is a transformer whose parameters are arrays by name. Directions are
+                then named by its symmetries.
+
+        Raises:
+            ValueError: if the parameters are not those of the stack.
+        """
+        return explain(self.operator, self.basis, () if stack is None else _of_stack(stack, self.operator))
 
 
 def measure(F: AbstractFisher, decomposition: Decomposition) -> MeasuredNullspace:
@@ -199,8 +211,25 @@ class _Basis:
         return self.embed(leaf, np.moveaxis(np.einsum("...i,kij->k...j", moved, generators), -1, axis + 1))
 
 
-def explain(F: AbstractFisher, basis: jax.Array) -> Description:
-    """Accounts for a null space."""
+def _of_stack(stack: Stack, F: AbstractFisher) -> Iterator[list[Candidate]]:
+    """The symmetries of a described transformer, family by family."""
+    params = F.problem.params
+    if not isinstance(params, Mapping) or set(params) != set(stack.arrays):
+        raise ValueError(
+            f"parameters described by a stack are a dictionary of its arrays, all differentiated: {stack.arrays[:3]} …"
+        )
+    stack.check(params)
+    arrays = StackArrays(stack, params)
+    families = {code: [] for code in FAMILIES}
+    for family in symmetries(arrays):
+        families[family.code].append(family.columns(arrays))
+    for code, columns in families.items():
+        if columns:
+            yield [(FAMILIES[code], np.hstack(columns))]
+
+
+def explain(F: AbstractFisher, basis: jax.Array, first: Iterable[list[Candidate]] = ()) -> Description:
+    """Accounts for a null space, by the candidates given first and then by those of any model."""
     params = F.problem.params
     values = zip(leaf_slices(params).items(), jax.tree.leaves(params), strict=True)
     leaves = [Leaf(name, np.asarray(value, np.float64), where.start) for (name, where), value in values]
@@ -208,7 +237,10 @@ def explain(F: AbstractFisher, basis: jax.Array) -> Description:
     close = float(jnp.finfo(F.problem.dtype).eps) ** 0.4
     explained = np.zeros((len(null), 0))
     directions = []
-    for tier in _tiers(_Basis(leaves), null, np.asarray(diagonal(F.problem, F.row_chunks))):
+    general = _tiers(_Basis(leaves), null, np.asarray(diagonal(F.problem, F.row_chunks)))
+    for tier in itertools.chain(first, general):
+        if explained.shape[1] == null.shape[1]:
+            break
         parts = [(name, _null_part(subspace, null, close)) for name, subspace in tier]
         while parts and explained.shape[1] < null.shape[1]:
             parts = [(name, _outside(part, explained, close)) for name, part in parts]

@@ -1,4 +1,4 @@
-"""Arrays of a stack by their roles, and changes of them: a change of W, b, γ, β or a table in the arrays' own layout."""
+"""Arrays of a stack by their roles, and changes of W, b, γ, β and tables in the arrays' own layout."""
 
 import functools
 from collections.abc import Mapping, Sequence

@@ -4,6 +4,7 @@ Overlaps are removed: a direction that belongs to several families is counted in
 formulas share no code with the tangent vectors of `symmetries`, whose rank must give the same number.
 """
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Mapping
@@ -250,7 +251,9 @@ class _Counts:
         keyed = int((a.key.bias is not None or _bias(norm)) and (a.cap is not None or a.sink is not None))
         classes, still = self.turning(a)
         if a.query_norm is None:
-            self.found["Q"] += n_k * (sum(2 * c * c for c in classes) + _fibre(still, m * (inputs + asked), inputs + keyed))
+            self.found["Q"] += n_k * (
+                sum(2 * c * c for c in classes) + _fibre(still, m * (inputs + asked), inputs + keyed)
+            )
         else:
             self.normalized(a, norm, classes, still)
         if a.temperature is not None and (a.query_norm is None or _gain(a.query_norm)):
@@ -359,7 +362,7 @@ class _Counts:
             self.found["z"] += self.d * (norms[0].centres and not stack.tied)
             self.found["i"] += len(norms) == 2 and norms[0].centres and _gain(norms[0]) and not stack.tied
         # A norm's output grows where the next norm loses the scale.
-        self.found["cN"] += sum(_gain(n) and _flat(after) for n, after in zip(norms, norms[1:], strict=False))
+        self.found["cN"] += sum(_gain(n) and _flat(after) for n, after in itertools.pairwise(norms))
 
 
 def query_scales(norm: Norm, heads: int) -> int:

@@ -7,7 +7,7 @@ diag(η) + DS + TᵀD = 0, T the field of the table. All are linear in the unkno
 """
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
@@ -107,18 +107,6 @@ def everything(width: int) -> Float[np.ndarray, "n d d"]:
     return np.eye(width * width).reshape(-1, width, width)
 
 
-class Solution(NamedTuple):
-    """A family of fields and how they move the parameters.
-
-    Attributes:
-        code: of the family.
-        fields: matrices by the name of their unknown, K at once.
-    """
-
-    code: str
-    fields: dict[str, Float[np.ndarray, "K d d"]]
-
-
 def stream_fields(arrays: StackArrays) -> Iterator[tuple[str, list[Change], int]]:
     """Families of changes that move the stream linearly: (code, changes, how many).
 
@@ -159,6 +147,41 @@ def is_obstructed(stack: Stack) -> bool:
     """Whether more than reading norms with linear readers restricts the fields of a shared stream."""
     outer = any(b.placing == "outer" for b in stack.blocks)
     return stack.tied or outer or stack.embedding_norm is not None or bool(writing_norms(stack))
+
+
+def stream_scale(arrays: StackArrays) -> list[Change] | None:
+    """Changes that scale a shared stream, in one direction; None where ε or the lack of a gain forbids it."""
+    stack, eye = arrays.stack, np.eye(arrays.width)[None]
+    written = [*writing_norms(stack)]
+    if stack.embedding_norm is not None:
+        written.append(("embedding_norm", stack.embedding_norm, ()))
+    needed = [norm for _, norm, _ in written]
+    if stack.tied and stack.embedding_norm is None and (norm := head_norm(stack)) is not None:
+        needed.append(norm)
+    norms = reading_norms(stack)
+    if not norms or any(n.eps != 0 for n in norms) or any(n.gain is None for n in needed):
+        return None
+    zero = np.zeros_like(eye)
+    names = ("S", "u", "S embedding_norm", "u embedding", "λ embedding", *(f"S {path}" for path, *_ in written))
+    found = dict.fromkeys(names, zero) | {"λ": eye, "η head": zero}
+    for path, norm, _ in written:
+        found[f"η {path}"] = np.diag(arrays.gain(norm))[None]
+    if stack.tied and stack.embedding_norm is None and (norm := head_norm(stack)) is not None:
+        found["η head"] = -np.diag(arrays.gain(norm))[None]
+    return _lift_shared(arrays, found)
+
+
+def turn_stream(arrays: StackArrays, rotation: Any) -> list[Change]:
+    """Changes that turn the stream by skew matrices [K d d], where only reading norms with linear readers meet it."""
+    stack = arrays.stack
+    changes = move_tables(arrays, rotation)
+    for block in stack.blocks:
+        for branch in (block.attention, block.feed_forward):
+            changes += [c for _, m in branch.writers() for c in write(arrays, m, rotation)]
+    last = len(list(readings(arrays))) - (stack.head.transform is not None)
+    for reading in list(readings(arrays))[:last]:
+        changes += fold_rotation(arrays, reading, rotation)
+    return changes
 
 
 def _shared(arrays: StackArrays) -> tuple[Fields, list[tuple[str, dict[str, np.ndarray]]]]:
@@ -261,7 +284,7 @@ def _move_norm(arrays: StackArrays, norm: Norm, diagonal: np.ndarray, field: np.
     return changes
 
 
-def move_tables(arrays: StackArrays, field: np.ndarray) -> list[Change]:
+def move_tables(arrays: StackArrays, field: Any) -> list[Change]:
     """DE = EXᵀ of every table."""
     found = []
     for table in arrays.stack.tables:
@@ -270,7 +293,7 @@ def move_tables(arrays: StackArrays, field: np.ndarray) -> list[Change]:
     return found
 
 
-def write(arrays: StackArrays, part: Linear, field: np.ndarray) -> list[Change]:
+def write(arrays: StackArrays, part: Linear, field: Any) -> list[Change]:
     """DW = XW and db = Xb of a map that writes."""
     changes = [arrays.change_matrix(part, contract("Kij,jo->Kio", field, arrays.matrix(part)))]
     if part.bias is not None:
@@ -278,7 +301,7 @@ def write(arrays: StackArrays, part: Linear, field: np.ndarray) -> list[Change]:
     return changes
 
 
-def fold_rotation(arrays: StackArrays, reading: Reading, rotation: np.ndarray) -> list[Change]:
+def fold_rotation(arrays: StackArrays, reading: Reading, rotation: Any) -> list[Change]:
     """DW = −W D S D⁻¹ of the readers and dβ = D S D⁻¹ β of their norm, where its input turns by S."""
     norm = reading.norm
     assert norm is not None
@@ -316,7 +339,9 @@ def _post(arrays: StackArrays) -> tuple[Fields, list[tuple[str, dict[str, np.nda
             inner = "S embedding" if j == 0 else f"S {j - 1}"
             gains.append(fields.unknown(f"η {j}", diagonals(d, norm.gain is not None)))
             D, right = np.diag(arrays.gain(norm)), centring(d, norm.centres)
-            fields.equation((f"X {j}", eye, D @ right, False), (f"η {j}", -eye, right, False), (inner, -D, right, False))
+            fields.equation(
+                (f"X {j}", eye, D @ right, False), (f"η {j}", -eye, right, False), (inner, -D, right, False)
+            )
     _tie(arrays, fields, gains, table, f"S {len(norms) - 1}")
     b = fields.bases
     scales = {n: identity(d) for n in pieces} | {n: b[n] for n in (*b,) if n[0] in "λη"}
@@ -354,5 +379,3 @@ def _lift_post(arrays: StackArrays, found: dict[str, np.ndarray]) -> list[Change
     if last.kind == "folds":
         changes += fold_rotation(arrays, last, found[f"S {len(norms) - 1}"])
     return changes + _move_tied(arrays, found, table)
-
-

@@ -95,9 +95,7 @@ def carries_values(block: Block) -> bool:
     """Whether a constant added to every value can go into an output bias: attention's, or that of a parallel branch."""
     if block.attention.sink is not None:
         return False
-    return can_absorb(block.attention) or (
-        block.parallel and block.placing == "pre" and can_absorb(block.feed_forward)
-    )
+    return can_absorb(block.attention) or (block.parallel and block.placing == "pre" and can_absorb(block.feed_forward))
 
 
 def output_heads(arrays: StackArrays, attention: Attention) -> np.ndarray:

@@ -5,6 +5,7 @@ where nothing stands there, rotations under a norm, positive scales under a ReLU
 tangents of one family; `families.FAMILIES` names them. Nothing here counts: the rank of the vectors does.
 """
 
+import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -13,8 +14,17 @@ import numpy as np
 from jaxtyping import Float
 
 from lngeom.stacks.arrays import Change, StackArrays, contract
-from lngeom.stacks.description import Attention, Block, FeedForward, Linear, Mixture, Norm, Stack, Table
-from lngeom.stacks.fields import centring, complement, stream_fields
+from lngeom.stacks.description import Attention, Block, FeedForward, Linear, Mixture, Norm, Table
+from lngeom.stacks.fields import (
+    TooManyUnknowns,
+    centring,
+    complement,
+    is_obstructed,
+    reading_norms,
+    stream_fields,
+    stream_scale,
+    turn_stream,
+)
 from lngeom.stacks.readings import (
     Reader,
     Reading,
@@ -88,8 +98,25 @@ def symmetries(arrays: StackArrays) -> Iterator[Generators]:
             )
     yield from _head(arrays)
     yield from _tables(arrays)
-    for code, changes, count in stream_fields(arrays):
-        yield Generators(code, (count,), lambda c, changes=changes: [_combined(c, change) for change in changes])
+    yield from _stream(arrays)
+
+
+def _stream(arrays: StackArrays) -> Iterator[Generators]:
+    """Scales, rotations and shears of the stream: solved for, or at generic gains where that is too large."""
+    try:
+        for code, changes, count in stream_fields(arrays):
+            yield Generators(code, (count,), lambda c, changes=changes: [_combined(c, change) for change in changes])
+    except TooManyUnknowns:
+        if (changes := stream_scale(arrays)) is not None:
+            yield Generators("c", (1,), lambda c: [_combined(c, change) for change in changes])
+        if not is_obstructed(arrays.stack):
+            d = arrays.width
+            P = centring(d, any(n.centres for n in reading_norms(arrays.stack)))
+
+            def rotation(c: Any) -> list[Change]:
+                return turn_stream(arrays, contract("ij,Kjk,kl->Kil", P, c - contract("Kij->Kji", c), P))
+
+            yield Generators("R", (d, d), rotation)
 
 
 def _combined(c: Any, change: Change) -> Change:
@@ -108,9 +135,7 @@ def _unread(arrays: StackArrays) -> Iterator[Generators]:
     for table in arrays.stack.tables:
         if table.offset:
             index = arrays.index(table.weight)[: table.offset]
-            yield Generators(
-                "unread", index.shape, lambda c, t=table, index=index: [Change(t.weight, index, c)]
-            )
+            yield Generators("unread", index.shape, lambda c, t=table, index=index: [Change(t.weight, index, c)])
 
 
 def _gains(arrays: StackArrays, reading: Reading) -> Iterator[Generators]:
@@ -209,13 +234,12 @@ def _norm_biases(arrays: StackArrays, reading: Reading) -> Iterator[Generators]:
 
 
 def _columns(arrays: StackArrays) -> Iterator[Generators]:
-    stack, d = arrays.stack, arrays.width
+    stack, ones = arrays.stack, np.ones(arrays.width)
     for space in stack.spaces:
         for site in space.writers:
             part = site.part
             if not space.readers_after(site) or not unseen_along_one(stack, site.path):
                 continue
-            ones = np.ones(d)
             if isinstance(part, Linear):
                 yield Generators(
                     "w",
@@ -242,7 +266,9 @@ def _table_columns(arrays: StackArrays, table: Table) -> Iterator[Generators]:
         yield Generators("w", (rows,), lambda c: [arrays.change_rows(table, contract("Kn,d->Knd", c, np.ones(d)))])
         return
     if stack.head.cap is None:
-        yield Generators("s", (1,), lambda c: [arrays.change_rows(table, contract("Kq,nd->Knd", c, np.ones((rows, d))))])
+        yield Generators(
+            "s", (1,), lambda c: [arrays.change_rows(table, contract("Kq,nd->Knd", c, np.ones((rows, d))))]
+        )
     if norm is None or not norm.centres or np.ptp(arrays.gain(norm)) > 0:
         return
     lever = float(arrays.bias(norm).sum())  # a row along 1 adds this to its own logit, and nothing that varies
@@ -260,11 +286,10 @@ def _table_columns(arrays: StackArrays, table: Table) -> Iterator[Generators]:
 def _tables(arrays: StackArrays) -> Iterator[Generators]:
     stack = arrays.stack
     tables = stack.tables[1:] if stack.tied and stack.head.cap is not None else stack.tables
-    for first, second in zip(tables, tables[1:], strict=False):
+    for first, second in itertools.pairwise(tables):
+        both = (first, 1.0), (second, -1.0)
         yield Generators(
-            "t",
-            (arrays.width,),
-            lambda c, pair=(first, second): [_shift_table(arrays, t, sign * c) for t, sign in zip(pair, (1, -1), strict=True)],
+            "t", (arrays.width,), lambda c, both=both: [_shift_table(arrays, table, sign * c) for table, sign in both]
         )
 
 
@@ -286,7 +311,7 @@ def _segments(arrays: StackArrays) -> Iterator[Generators]:
         table = stack.tables[-1] if stack.tied and stack.head.cap is not None else stack.tables[0]
         assert reading.after is not None
         assert reading.branch is not None
-        outer = any(b.attention_writing_norm is reading.after or b.feed_forward_writing_norm is reading.after for b in stack.blocks)
+        outer = stack.blocks[0].placing == "outer"
         along = np.eye(d)
         if outer and reading.after.bias is None:
             continue
@@ -295,7 +320,14 @@ def _segments(arrays: StackArrays) -> Iterator[Generators]:
         if not len(along) or not len(along := _shiftable(arrays, None, reading.readers, along)):
             continue
 
-        def tangents(c: Any, r: Reading = reading, along: np.ndarray = along, outer: bool = outer, table: Table = table, before: Norm | None = before) -> list[Change]:
+        def tangents(
+            c: Any,
+            r: Reading = reading,
+            along: np.ndarray = along,
+            outer: bool = outer,
+            table: Table = table,
+            before: Norm | None = before,
+        ) -> list[Change]:
             shift = contract("Kq,qd->Kd", c, along)
             start = _shift_table(arrays, table, shift) if before is None else arrays.change_array(before.bias, shift)
             assert r.after is not None
@@ -331,12 +363,11 @@ def _parallel(arrays: StackArrays, block: Block) -> Iterator[Generators]:
     if not block.parallel:
         return
     d = arrays.width
-    norms = block.attention_writing_norm, block.feed_forward_writing_norm
-    if norms[0] is not None and norms[1] is not None:
-        if norms[0].bias is not None and norms[1].bias is not None:
-            yield Generators(
-                "p", (d,), lambda c: [arrays.change_array(norms[0].bias, c), arrays.change_array(norms[1].bias, -c)]
-            )
+    first, second = block.attention_writing_norm, block.feed_forward_writing_norm
+    if first is not None and second is not None:
+        names = first.bias, second.bias
+        if None not in names:
+            yield Generators("p", (d,), lambda c: [arrays.change_array(names[0], c), arrays.change_array(names[1], -c)])
     elif can_absorb(block.attention) and can_absorb(block.feed_forward):
         yield Generators(
             "p",
@@ -507,7 +538,9 @@ def _wide_heads(arrays: StackArrays, block: Block) -> Iterator[Generators]:
             rows = np.zeros((len(kernel), heads * k))
             rows[:, h * k + np.array(still)] = kernel
             yield Generators(
-                "Q", (len(kernel), d), lambda c, p=part, rows=rows: [arrays.change_matrix(p, contract("Kqd,qo->Kod", c, rows))]
+                "Q",
+                (len(kernel), d),
+                lambda c, p=part, rows=rows: [arrays.change_matrix(p, contract("Kqd,qo->Kod", c, rows))],
             )
             if part.bias is not None:
                 yield Generators("Q", (len(kernel),), lambda c, p=part, rows=rows: [arrays.change_offsets(p, c @ rows)])
@@ -571,7 +604,7 @@ def _normalized_gains(arrays: StackArrays, a: Attention) -> Iterator[Generators]
 
 
 def _isospectral(arrays: StackArrays, a: Attention) -> Iterator[Generators]:
-    """Gains along which P diag(γ_q γ_k) P keeps its eigenvalues, with the rotation of its eigenvectors in W_Q and W_K."""
+    """Gains along which P diag(γ_q γ_k) P keeps its eigenvalues; W_Q and W_K turn with its eigenvectors."""
     query, key, k = a.query_norm, a.key_norm, a.query_width
     assert query is not None
     assert key is not None
@@ -696,7 +729,9 @@ def _units(arrays: StackArrays, branch: FeedForward | Mixture) -> Iterator[Gener
             sides.append((inner, _DEGREES[network.activation]))
         for part, degree in sides:
 
-            def tangents(c: Any, part: Linear = part, degree: float = degree, down: Linear = network.down) -> list[Change]:
+            def tangents(
+                c: Any, part: Linear = part, degree: float = degree, down: Linear = network.down
+            ) -> list[Change]:
                 changes = [
                     arrays.change_matrix(part, contract("Kf,fd->Kfd", c, arrays.matrix(part))),
                     arrays.change_matrix(down, -degree * contract("Kf,df->Kdf", c, arrays.matrix(down))),
