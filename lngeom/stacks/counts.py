@@ -148,8 +148,10 @@ class _Counts:
             self.found["w"] += sum(rows[stack.tied :])
             self.found["s"] += stack.tied and self.uncapped
             head = self.before_head
-            if stack.tied and _centres(head) and not _gain(head) and (not _bias(head) or stack.head.linear.bias):
-                self.found["w"] += rows[0] - self.uncapped
+            if stack.tied and _centres(head) and not _gain(head):
+                # A token's row along 1 adds Σβ to its own logit: the head's bias takes it, or β for rows E u.
+                every = not _bias(head) or stack.head.linear.bias is not None
+                self.found["w"] += rows[0] - self.uncapped if every else d
         if norm is not None and self.blind:
             self.found["w"] += _bias(norm)
         self.found["t"] += max(0, self.tables - 1) * (d - hidden)

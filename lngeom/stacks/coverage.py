@@ -66,7 +66,7 @@ def _check_attention(path: str, a: Attention, shapes: Mapping[str, tuple[int, ..
     by_head = [math.prod(shapes[g]) > a.query_width for g in (query.gain, key.gain) if g is not None]
     if any(by_head) and (query.centres or biased):
         _refuse(f"{path}: gains by head in a centring norm, or with biases")
-    if any(by_head) != all(by_head):
+    if len(set(by_head)) > 1:
         _refuse(f"{path}: gains by head for one of queries and keys")
 
 

@@ -218,8 +218,8 @@ def _shared(arrays: StackArrays) -> tuple[Fields, list[tuple[str, dict[str, np.n
         ("cE", {n: b[n] for n in ("λ embedding", "η head") if n in b}),
         ("c", {"λ": b["λ"], **every}),
         ("R", {n: b[n] for n in ("S", *inner)}),
-        ("w", {n: b[n] for n in ("u", "u embedding") if n in b}),
-        ("z" if direct else "i", b),
+        ("z" if direct else "w", {n: b[n] for n in ("u", "u embedding") if n in b}),
+        ("i", b),
     ]
     return fields, [(code, bases) for code, bases in steps if bases]
 
