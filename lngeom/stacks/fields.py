@@ -117,11 +117,26 @@ def stream_fields(arrays: StackArrays) -> Iterator[tuple[str, list[Change], int]
     post = any(b.placing == "post" for b in stack.blocks)
     fields, steps = (_post if post else _shared)(arrays)
     lift = _lift_post if post else _lift_shared
+    known = np.zeros((len(fields.bases) * arrays.width**2, 0))
     for code, bases in steps:
         found = fields.solve(bases)
-        count = len(next(iter(found.values())))
+        known, new = _beyond(known, np.stack(list(found.values()), 1).reshape(-1, len(known)).T)
+        count = new.shape[1]
         if count:
-            yield code, lift(arrays, found), count
+            split = new.T.reshape(count, -1, arrays.width, arrays.width)
+            yield code, lift(arrays, dict(zip(found, split.transpose(1, 0, 2, 3), strict=True))), count
+
+
+def _beyond(
+    known: Float[np.ndarray, "n k"], found: Float[np.ndarray, "n m"]
+) -> tuple[Float[np.ndarray, "n l"], Float[np.ndarray, "n p"]]:
+    """Orthonormal columns of both, and of what the second adds to the first."""
+    if not found.shape[1]:
+        return known, found
+    rest = found - known @ (known.T @ found)
+    left, s, _ = np.linalg.svd(rest, full_matrices=False)
+    new = left[:, s > 1e-9 * np.linalg.norm(found, 2)]
+    return np.concatenate([known, new], 1), new
 
 
 def writing_norms(stack: Stack) -> list[tuple[str, Norm, tuple[Linear, ...]]]:
