@@ -69,26 +69,31 @@ def weights_sum_to_one(mixture: Mixture) -> bool:
     return mixture.renormalize or (mixture.scores == "softmax" and mixture.top in {None, len(mixture.experts)})
 
 
-def absorb(arrays: StackArrays, branch: Attention | FeedForward | Mixture, value: Any) -> list[Change] | None:
-    """Adds a vector [K d] to the output of a branch through its biases; None where it has none."""
+def weights_are_constant(mixture: Mixture) -> bool:
+    """Whether one expert has the weight 1 whatever the router says."""
+    alone = 1 in {mixture.top, len(mixture.experts)}
+    return alone and (mixture.renormalize or (mixture.scores == "softmax" and len(mixture.experts) == 1))
+
+
+def absorbing(branch: Attention | FeedForward | Mixture) -> list[Linear]:
+    """Maps whose biases all take a vector that is added to a branch's output; none where one of them has no bias."""
     if isinstance(branch, Attention):
-        return None if branch.output.bias is None else [arrays.change_offsets(branch.output, value)]
-    experts = branch.experts if isinstance(branch, Mixture) else (branch,)
-    if isinstance(branch, Mixture) and not weights_sum_to_one(branch):
-        return None
-    if any(e.down.bias is None for e in experts):
-        return None
-    return [arrays.change_offsets(e.down, value) for e in experts]
+        found = [branch.output]
+    elif isinstance(branch, FeedForward):
+        found = [branch.down]
+    else:
+        found = [e.down for e in branch.experts] if weights_sum_to_one(branch) else []
+    return found if all(part.bias is not None for part in found) else []
 
 
 def can_absorb(branch: Attention | FeedForward | Mixture) -> bool:
-    """Whether `absorb` has where to."""
-    if isinstance(branch, Attention):
-        return branch.output.bias is not None
-    experts = branch.experts if isinstance(branch, Mixture) else (branch,)
-    return all(e.down.bias is not None for e in experts) and not (
-        isinstance(branch, Mixture) and not weights_sum_to_one(branch)
-    )
+    """Whether a vector can be added to a branch's output."""
+    return bool(absorbing(branch))
+
+
+def absorb(arrays: StackArrays, branch: Attention | FeedForward | Mixture, value: Any) -> list[Change]:
+    """Adds a vector [K d] to the output of a branch through its biases."""
+    return [arrays.change_offsets(part, value) for part in absorbing(branch)]
 
 
 def carries_values(block: Block) -> bool:
@@ -115,8 +120,12 @@ def summed_outputs(arrays: StackArrays, attention: Attention) -> np.ndarray:
 def carry_values(arrays: StackArrays, block: Block, value: Any) -> list[Change]:
     """Takes an offset of values [K n_k·v] out of an output bias."""
     moved = -contract("di,Ki->Kd", summed_outputs(arrays, block.attention), value)
-    found = absorb(arrays, block.attention, moved)
-    return absorb(arrays, block.feed_forward, moved) or [] if found is None else found
+    return absorb(arrays, value_carrier(block), moved)
+
+
+def value_carrier(block: Block) -> Attention | FeedForward | Mixture:
+    """The branch whose output bias takes an offset of values."""
+    return block.attention if can_absorb(block.attention) else block.feed_forward
 
 
 def unsettled(arrays: StackArrays, norm: Norm | None, reader: Reader) -> np.ndarray:

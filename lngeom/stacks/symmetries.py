@@ -42,6 +42,8 @@ from lngeom.stacks.readings import (
     summed_outputs,
     unseen_along_one,
     unsettled,
+    value_carrier,
+    weights_are_constant,
 )
 
 
@@ -224,7 +226,7 @@ def _norm_biases(arrays: StackArrays, reading: Reading) -> Iterator[Generators]:
         shift = contract("Kq,qd->Kd", c, along)
         changes = [arrays.change_array(norm.bias, shift)]
         if branch is not None:
-            changes += absorb(arrays, branch, -shift) or []
+            changes += absorb(arrays, branch, -shift)
         return changes + _settled(arrays, norm, reading.readers, shift)
 
     yield Generators("β", (len(along),), tangents)
@@ -332,7 +334,7 @@ def _segments(arrays: StackArrays) -> Iterator[Generators]:
             start = _shift_table(arrays, table, shift) if before is None else arrays.change_array(before.bias, shift)
             assert r.after is not None
             assert r.branch is not None
-            end = [arrays.change_array(r.after.bias, -shift)] if outer else absorb(arrays, r.branch, -shift) or []
+            end = [arrays.change_array(r.after.bias, -shift)] if outer else absorb(arrays, r.branch, -shift)
             return [start, *end, *_settled(arrays, None, r.readers, shift)]
 
         yield Generators("tE", (len(along),), tangents)
@@ -372,7 +374,7 @@ def _parallel(arrays: StackArrays, block: Block) -> Iterator[Generators]:
         yield Generators(
             "p",
             (d,),
-            lambda c: [*(absorb(arrays, block.attention, c) or []), *(absorb(arrays, block.feed_forward, -c) or [])],
+            lambda c: [*absorb(arrays, block.attention, c), *absorb(arrays, block.feed_forward, -c)],
         )
 
 
@@ -696,8 +698,7 @@ def _value_output(arrays: StackArrays, block: Block) -> Iterator[Generators]:
                 if not carries_values(block):
                     return changes
                 shift = -contract("Kqd,q->Kd", c, moved)
-                taken = absorb(arrays, block.attention, shift)
-                return changes + (absorb(arrays, block.feed_forward, shift) or [] if taken is None else taken)
+                return changes + absorb(arrays, value_carrier(block), shift)
 
             yield Generators("O", (len(kernel), arrays.width), outputs)
         kernel = _left_kernel((left @ O[g]).reshape(-1, v).T)
@@ -743,22 +744,11 @@ def _units(arrays: StackArrays, branch: FeedForward | Mixture) -> Iterator[Gener
             yield Generators("u", (len(arrays.matrix(part)),), tangents)
 
 
-def router_is_unused(branch: Mixture) -> bool:
-    """Whether the weights are constant: one expert with a weight that is always 1."""
-    alone = 1 in {branch.top, len(branch.experts)}
-    return alone and weights_are_normalized(branch)
-
-
-def weights_are_normalized(branch: Mixture) -> bool:
-    """Whether the weights in use are divided by their sum, or there is one expert and a softmax."""
-    return branch.renormalize or (branch.scores == "softmax" and len(branch.experts) == 1)
-
-
 def _router(arrays: StackArrays, branch: FeedForward | Mixture) -> Iterator[Generators]:
     if not isinstance(branch, Mixture):
         return
     rows, router = len(branch.experts), branch.router
-    if router_is_unused(branch):
+    if weights_are_constant(branch):
         patterns = np.eye(rows)
     elif branch.scores == "softmax":
         patterns = np.ones((1, rows))
