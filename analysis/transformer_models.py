@@ -412,6 +412,12 @@ FURTHER: dict[str, tuple[Variant, int | None]] = {
     ),
     "tied LN with β and without gain": (Variant(tied=True, final="b", vocabulary=8), None),
     "tied RMS at unit gains": (Variant(**LLAMA, tied=True, unit_gains=True, vocabulary=8), None),
+    "GPT-2, tied, at unit gains": (Variant(tied=True, vocabulary=8, unit_gains=True), None),
+    "Qwen3 at unit gains": (
+        Variant(**LLAMA, query_key="rms", heads=4, kv_heads=2, vocabulary=12, blocks=1, unit_gains=True),
+        None,
+    ),
+    "post-LN, one block, at unit gains": (Variant(**POST, blocks=1, unit_gains=True), None),
     "one rotary frequency for two pairs": (Variant(**LLAMA, frequencies=(0.7, 0.7)), None),
     "a rotary pair that does not turn": (Variant(**LLAMA, frequencies=(0.7, 0.0)), None),
     "temperature without QK norm": (Variant(**LLAMA, temperature=True), None),

@@ -68,6 +68,19 @@ class Fields:
         empty = np.zeros((len(kernel), self.width, self.width))
         return {name: found.get(name, empty) for name in self.bases}
 
+    def families(
+        self, steps: list[tuple[str, dict[str, np.ndarray]]]
+    ) -> Iterator[tuple[str, int, dict[str, Float[np.ndarray, "K d d"]]]]:
+        """What each step's bases allow beyond those before it: (code, how many, fields), where there is anything."""
+        known = np.zeros((len(self.bases) * self.width**2, 0))
+        for code, bases in steps:
+            found = self.solve(bases)
+            known, new = _beyond(known, np.stack(list(found.values()), 1).reshape(-1, len(known)).T)
+            count = new.shape[1]
+            if count:
+                split = new.T.reshape(count, -1, self.width, self.width)
+                yield code, count, dict(zip(found, split.transpose(1, 0, 2, 3), strict=True))
+
 
 def identity(width: int, present: bool = True) -> Float[np.ndarray, "n d d"]:
     """The scale, or nothing."""
@@ -117,14 +130,8 @@ def stream_fields(arrays: StackArrays) -> Iterator[tuple[str, list[Change], int]
     post = any(b.placing == "post" for b in stack.blocks)
     fields, steps = (_post if post else _shared)(arrays)
     lift = _lift_post if post else _lift_shared
-    known = np.zeros((len(fields.bases) * arrays.width**2, 0))
-    for code, bases in steps:
-        found = fields.solve(bases)
-        known, new = _beyond(known, np.stack(list(found.values()), 1).reshape(-1, len(known)).T)
-        count = new.shape[1]
-        if count:
-            split = new.T.reshape(count, -1, arrays.width, arrays.width)
-            yield code, lift(arrays, dict(zip(found, split.transpose(1, 0, 2, 3), strict=True))), count
+    for code, count, found in fields.families(steps):
+        yield code, lift(arrays, found), count
 
 
 def _beyond(
@@ -364,7 +371,8 @@ def _post(arrays: StackArrays) -> tuple[Fields, list[tuple[str, dict[str, np.nda
     alone = {"X 0": identity(d), "λ 0": b["λ 0"]} | {n: b[n] for n in ("η head",) if n in b}
     if not stack.embedding_norm:
         first = [("c", alone), ("z", {"X 0": shears(d, True)})]
-    return fields, [*first, ("cN", scales), ("i", b)]
+    turns = {n: v for n, v in b.items() if not n.startswith("η")}
+    return fields, [*first, ("cN", scales), ("R", turns), ("i", b)]
 
 
 def _post_norms(stack: Stack) -> list[Norm]:

@@ -16,11 +16,13 @@ from jaxtyping import Float
 from lngeom.stacks.arrays import Change, StackArrays, contract
 from lngeom.stacks.description import Attention, Block, FeedForward, Linear, Mixture, Norm, Table
 from lngeom.stacks.fields import (
+    Fields,
     TooManyUnknowns,
     centring,
-    complement,
+    diagonals,
     is_obstructed,
     reading_norms,
+    skew,
     stream_fields,
     stream_scale,
     turn_stream,
@@ -164,7 +166,7 @@ def _rows(arrays: StackArrays, reading: Reading) -> Iterator[Generators]:
     lever = float(np.sum(arrays.bias(norm) * inverse))
     for reader in reading.readers:
         free = np.ones(len(reader.hidden), bool)
-        if norm.bias is not None and reader.part.bias is None and reader.carrier is None:
+        if lever != 0 and reader.part.bias is None and reader.carrier is None:
             free = reader.hidden
         if not free.any():
             continue
@@ -489,7 +491,7 @@ def _query_key(arrays: StackArrays, block: Block) -> Iterator[Generators]:
         yield from _normalized_scales(arrays, a)
         yield from _normalized_columns(arrays, a)
         yield from _normalized_gains(arrays, a)
-        yield from _isospectral(arrays, a)
+        yield from _normalized_turns(arrays, a)
     yield from _temperature(arrays, a)
 
 
@@ -605,36 +607,70 @@ def _normalized_gains(arrays: StackArrays, a: Attention) -> Iterator[Generators]
         yield Generators("q′", (1,), lambda c: [arrays.change_array(query.bias, c * along[None])])
 
 
-def _isospectral(arrays: StackArrays, a: Attention) -> Iterator[Generators]:
-    """Gains along which P diag(γ_q γ_k) P keeps its eigenvalues; W_Q and W_K turn with its eigenvectors."""
+def _normalized_turns(arrays: StackArrays, a: Attention) -> Iterator[Generators]:
+    """Rotations under norms with gains: those that commute with the gains, or that gains of the same spectrum undo.
+
+    Normalized queries and keys may turn by skew S. Behind the gains, queries move by A and keys by −Aᵀ, where A
+    commutes with rotary positions: A D_q = D_q S + diag(η_q), and likewise for keys.
+    """
     query, key, k = a.query_norm, a.key_norm, a.query_width
     assert query is not None
     assert key is not None
-    if not query.centres or query.gain is None or key.gain is None or a.rotary is not None or k < 3:
+    if query.gain is None or key.gain is None:
         return
-    gains = arrays.gain(query, k), arrays.gain(key, k)
-    frame = complement(k)
-    values, inner = np.linalg.eigh(frame.T @ (frame * (gains[0] * gains[1])[:, None]))
-    vectors = frame @ inner
-    _, s, right = np.linalg.svd(np.concatenate([vectors.T**2, np.zeros((1, k))]))
-    along = right[s <= 1e-10 * s[0]]  # Σ_a v_ia² η_a = 0 for every eigenvector v_i
-    gaps = values[:, None] - values[None]
-    mixed = contract("ai,qa,aj->qij", vectors, along, vectors)
-    off = ~np.eye(k - 1, dtype=bool)
-    turned = np.where(off, -mixed / np.where(off, gaps, 1), 0)
-    X = contract("ai,qij,bj->qab", vectors, turned, vectors)
+    fields, right = Fields(k), centring(k, query.centres)
+    eye, zero = np.eye(k), np.zeros((k, k - 1))
+    commuting = np.array(_commutant(a))
+    seen = np.diag(np.isin(np.arange(k), pairs_by_frequency(a)[1], invert=True).astype(float))
+    sides = []
+    for side, norm, heads, sign in (("query", query, a.heads, 1.0), ("key", key, a.kv_heads, -1.0)):
+        gains = np.broadcast_to(arrays.gain(norm).reshape(-1, k), (heads, k))
+        shared = arrays.values[norm.gain or ""].size == k
+        for h in range(heads):
+            g = h // (heads // a.kv_heads)
+            A, eta = f"A {g}", f"η {side} {0 if shared else h}"
+            if A not in fields.bases:
+                fields.unknown(A, commuting)
+            if eta not in fields.bases:
+                fields.unknown(eta, diagonals(k, True))
+            S = fields.unknown(f"S {side} {h}", skew(k, norm.centres))
+            D = np.diag(gains[h])
+            moved = (eta, -sign * eye, right, False), (S, -sign * D, right, False)
+            fields.equation((A, eye, D @ right, side == "key"), *moved)
+            if norm.bias is not None and g:  # β is shared, so that every head must move it alike
+                column = np.concatenate([arrays.bias(norm, k)[:, None], zero], 1)
+                left = seen if side == "key" and keys_are_relative(a) else eye
+                terms = [(name, c * left, column, side == "key") for name, c in ((A, 1.0), ("A 0", -1.0))]
+                fields.equation(*terms)
+        sides.append((side, norm, heads, sign, shared))
+    b = fields.bases
+    names = {start: {n: v for n, v in b.items() if n[0] == start} for start in "AηS"}
+    steps = [("q", names["A"] | names["η"]), ("Q", names["A"] | names["S"]), ("i", b)]
+    for code, count, found in fields.families(steps):
+        if code != "q":  # `_normalized_gains` gives these, for any size
+            changes = [c for side in sides for c in _turned_heads(arrays, a, found, *side)]
+            yield Generators(code, (count,), lambda c, changes=changes: [_combined(c, x) for x in changes])
 
-    def tangents(c: Any) -> list[Change]:
-        field = contract("Kq,qij->Kij", c, X)
-        changes = [arrays.change_array(query.gain, contract("Kq,qi->Ki", c, along) / gains[1][None])]
-        if query.bias is not None:
-            moved = contract("Kij,j->Ki", field, arrays.bias(query, k) * gains[1]) / gains[1][None]
-            changes.append(arrays.change_array(query.bias, moved))
-        for part, heads in ((a.query, a.heads), (a.key, a.kv_heads)):
-            changes += _on_heads(arrays, part, heads, contract("Kij,h->Khij", field, np.ones(heads)))
-        return changes
 
-    yield Generators("i", (len(along),), tangents)
+def _turned_heads(
+    arrays: StackArrays,
+    a: Attention,
+    found: dict[str, Any],
+    side: str,
+    norm: Norm,
+    heads: int,
+    sign: float,
+    shared: bool,
+) -> list[Change]:
+    """Changes of queries or keys, and of their norm, for fields of `_normalized_turns`."""
+    fields = np.stack([found[f"S {side} {h}"] for h in range(heads)], 1)
+    changes = _on_heads(arrays, a.query if side == "query" else a.key, heads, fields)
+    diagonals_ = [np.einsum("Kii->Ki", found[f"η {side} {h}"]) for h in ([0] if shared else range(heads))]
+    changes.append(arrays.change_array(norm.gain, np.concatenate(diagonals_, 1)))
+    if norm.bias is not None:
+        A = found["A 0"] if side == "query" else found["A 0"].transpose(0, 2, 1)
+        changes.append(arrays.change_array(norm.bias, sign * A @ arrays.bias(norm, a.query_width)))
+    return changes
 
 
 def _temperature(arrays: StackArrays, a: Attention) -> Iterator[Generators]:

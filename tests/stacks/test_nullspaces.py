@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import lngeom as lg
 import numpy as np
 import pytest
-from analysis.transformer_models import CHECKED, FURTHER, Variant, build, random_weights
+from analysis.transformer_models import CHECKED, FURTHER, LLAMA, Variant, build, random_weights
 from analysis.transformer_nullspaces import agrees, data, measure
 from lngeom.stacks import Attention, Block, FeedForward, Head, Linear, Norm, Rotary, Stack, Table, logits, nullspace
 from lngeom.stacks.arrays import StackArrays
@@ -187,6 +187,28 @@ def test_a_point_that_is_not_generic_has_more_directions():
     assert not predicted.exact
     assert "+10 rotations of the stream" in predicted.describe()
     assert predicted.basis.shape == (predicted.parameters, predicted.dimension)
+
+
+@pytest.mark.parametrize(
+    ("change", "gains", "rotations"),
+    [
+        ({"tied": True}, {"final": (2, 2, 2, 3, 3)}, 4),
+        ({"tied": True}, {"final": (2, 2, 3, 4, 5)}, 1),
+        ({"tied": True}, {"final": (2, -2, 3, 4, 5)}, 0),
+        ({"placing": "sandwich"}, {"after1": (2, 2, 3, 4, 4), "after2": (5, 5, 6, 7, 7)}, 2),
+        ({"placing": "sandwich"}, {"after1": (2, 2, 3, 4, 4), "after2": (5, 6, 7, 8, 8)}, 1),
+        ({"placing": "sandwich"}, {"after1": (2, -2, 3, 4, 5), "after2": (6, 6, 7, 8, 9)}, 1),
+    ],
+)
+def test_rotations_keep_the_classes_of_equal_gains(change, gains, rotations):
+    variant = Variant(**LLAMA | {"blocks": 1, "vocabulary": 9} | change)
+    stack, shapes = build(variant)
+    weights = random_weights(variant, shapes, 0)
+    for name in weights:
+        for end, values in gains.items():
+            if name.endswith(f"{end}.gain"):
+                weights[name] = np.array(values, float)
+    assert lg.predicted_nullspace(stack, weights).counts["R"] == rotations
 
 
 def test_without_a_basis_least_squares_projects(monkeypatch):
