@@ -15,7 +15,7 @@ from jaxtyping import Float
 from lngeom.stacks.arrays import StackArrays
 from lngeom.stacks.coverage import require_covered
 from lngeom.stacks.description import Attention, Block, FeedForward, Linear, Mixture, Norm, Stack
-from lngeom.stacks.fields import centring, complement, is_obstructed
+from lngeom.stacks.fields import can_turn_freely, centring, complement
 from lngeom.stacks.readings import (
     Reader,
     Reading,
@@ -84,7 +84,7 @@ def require_canonical(stack: Stack, shapes: Mapping[str, tuple[int, ...]]) -> No
     def refuse(what: str) -> None:
         raise ValueError(f"no canonical form for {what}; compare functions by their logits")
 
-    if stack.blocks[0].placing == "post" or is_obstructed(stack):
+    if not can_turn_freely(stack):
         refuse(
             "a tied head (untie first)"
             if stack.tied

@@ -16,7 +16,7 @@ from lngeom.stacks.arrays import Change, StackArrays, contract
 from lngeom.stacks.description import Linear, Norm, Stack
 from lngeom.stacks.readings import Reading, head_norm, readings, unseen_along_one
 
-LARGEST = 3000
+LARGEST = 1500
 """Unknowns up to which the equations are solved."""
 
 
@@ -165,10 +165,10 @@ def reading_norms(stack: Stack) -> list[Norm]:
     return [n for n in (*norms, stack.final) if n is not None]
 
 
-def is_obstructed(stack: Stack) -> bool:
-    """Whether more than reading norms with linear readers restricts the fields of a shared stream."""
-    outer = any(b.placing == "outer" for b in stack.blocks)
-    return stack.tied or outer or stack.embedding_norm is not None or bool(writing_norms(stack))
+def can_turn_freely(stack: Stack) -> bool:
+    """Whether nothing but reading norms with linear readers restricts the fields of the stream."""
+    placed = all(b.placing == "pre" for b in stack.blocks)
+    return placed and not stack.tied and stack.embedding_norm is None
 
 
 def stream_scale(arrays: StackArrays) -> list[Change] | None:

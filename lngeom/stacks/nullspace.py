@@ -15,6 +15,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Int
 
 from lngeom._conditions import Condition
+from lngeom.numerics import ConvergenceError
 from lngeom.stacks.arrays import StackArrays
 from lngeom.stacks.counts import count_symmetries
 from lngeom.stacks.coverage import require_covered
@@ -25,6 +26,9 @@ from lngeom.stacks.symmetries import Generators, symmetries
 
 MEMORY = 2**30
 """Bytes up to which a basis is formed."""
+
+ITERATIONS_SPENT = 7
+"""What LSMR says when it stops for want of steps."""
 
 DEPENDENT = 1e-8
 """Unit vectors that are closer than this to the span of others add nothing to it."""
@@ -97,6 +101,7 @@ class StackNullspace:
 
         Raises:
             ValueError: if only shapes were given, or v has another size.
+            ConvergenceError: if the least squares do not reach the tolerance.
         """
         arrays = self._arrays()
         vector, unravel = ravel_pytree(v)
@@ -197,7 +202,7 @@ def require_gains(arrays: StackArrays) -> None:
 
 def _project(arrays: StackArrays, vector: Float[np.ndarray, " P"], tolerance: float) -> Float[np.ndarray, " P"]:
     """B c for the c that brings B c nearest to v, B the tangent vectors."""
-    families = ordered(arrays)
+    families = [f for f in ordered(arrays) if f.count]
     sizes = np.cumsum([0, *(f.count for f in families)])
 
     def combine(family: Generators, c: Any) -> Any:
@@ -207,24 +212,20 @@ def _project(arrays: StackArrays, vector: Float[np.ndarray, " P"], tolerance: fl
             found = found.at[index].add(jnp.broadcast_to(change.value, (1, *index.shape))[0])
         return found
 
-    def multiply(c: np.ndarray) -> np.ndarray:
+    @jax.jit
+    def multiply(c: Array) -> Array:
         parts = zip(families, sizes, strict=False)
-        return np.asarray(sum(combine(f, jnp.asarray(c[at : at + f.count])) for f, at in parts))
-
-    def transpose(u: np.ndarray) -> np.ndarray:
-        found = [
-            jax.linear_transpose(functools.partial(combine, f), jax.ShapeDtypeStruct((f.count,), jnp.float64))(
-                jnp.asarray(u)
-            )[0]
-            for f in families
-        ]
-        return np.concatenate([np.asarray(v).reshape(-1) for v in found])
+        return sum((combine(f, c[at : at + f.count]) for f, at in parts), start=jnp.zeros(arrays.size))
 
     with jax.enable_x64(True):
+        transpose = jax.jit(jax.linear_transpose(multiply, jax.ShapeDtypeStruct((int(sizes[-1]),), jnp.float64)))
         make: Any = scipy.sparse.linalg.LinearOperator
-        operator = make((arrays.size, int(sizes[-1])), matvec=multiply, rmatvec=transpose, dtype=np.float64)
-        c = scipy.sparse.linalg.lsmr(operator, vector, atol=tolerance, btol=tolerance, maxiter=10 * int(sizes[-1]))[0]
-        return multiply(c)
+        size = arrays.size, int(sizes[-1])
+        operator = make(size, matvec=multiply, rmatvec=lambda u: transpose(u)[0], dtype=np.float64)
+        c, stop, *_ = scipy.sparse.linalg.lsmr(operator, vector, atol=tolerance, btol=tolerance, maxiter=5 * size[1])
+        if stop == ITERATIONS_SPENT:
+            raise ConvergenceError(f"least squares did not reach {tolerance:.1e} in {5 * size[1]:,} steps")
+        return np.asarray(multiply(jnp.asarray(c)))
 
 
 # Conditions.

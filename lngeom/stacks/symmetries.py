@@ -18,9 +18,9 @@ from lngeom.stacks.description import Attention, Block, FeedForward, Linear, Mix
 from lngeom.stacks.fields import (
     Fields,
     TooManyUnknowns,
+    can_turn_freely,
     centring,
     diagonals,
-    is_obstructed,
     reading_norms,
     skew,
     stream_fields,
@@ -106,21 +106,24 @@ def symmetries(arrays: StackArrays) -> Iterator[Generators]:
 
 
 def _stream(arrays: StackArrays) -> Iterator[Generators]:
-    """Scales, rotations and shears of the stream: solved for, or at generic gains where that is too large."""
-    try:
-        for code, changes, count in stream_fields(arrays):
-            yield Generators(code, (count,), lambda c, changes=changes: [_combined(c, change) for change in changes])
-    except TooManyUnknowns:
-        if (changes := stream_scale(arrays)) is not None:
-            yield Generators("c", (1,), lambda c: [_combined(c, change) for change in changes])
-        if not is_obstructed(arrays.stack):
-            d = arrays.width
-            P = centring(d, any(n.centres for n in reading_norms(arrays.stack)))
+    """Scales, rotations and shears of the stream."""
+    if can_turn_freely(arrays.stack):
+        d = arrays.width
+        P = centring(d, any(n.centres for n in reading_norms(arrays.stack)))
 
-            def rotation(c: Any) -> list[Change]:
-                return turn_stream(arrays, contract("ij,Kjk,kl->Kil", P, c - contract("Kij->Kji", c), P))
+        def rotation(c: Any) -> list[Change]:
+            return turn_stream(arrays, contract("ij,Kjk,kl->Kil", P, c - contract("Kij->Kji", c), P))
 
-            yield Generators("R", (d, d), rotation)
+        yield Generators("R", (d, d), rotation)
+    else:
+        try:
+            for code, changes, count in stream_fields(arrays):
+                yield Generators(code, (count,), lambda c, changes=changes: [_combined(c, x) for x in changes])
+            return
+        except TooManyUnknowns:  # at generic gains the scale is all there is
+            pass
+    if (changes := stream_scale(arrays)) is not None:
+        yield Generators("c", (1,), lambda c: [_combined(c, change) for change in changes])
 
 
 def _combined(c: Any, change: Change) -> Change:

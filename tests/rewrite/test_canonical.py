@@ -63,7 +63,7 @@ def moved(name, seed=0):
         return total
 
     start = np.concatenate([weights[n].reshape(-1) for n in names])
-    flow = scipy.integrate.solve_ivp(velocity, (0, 1), start, method="DOP853", rtol=1e-10, atol=1e-11)
+    flow = scipy.integrate.solve_ivp(velocity, (0, 1), start, method="DOP853", rtol=1e-12, atol=1e-13)
     end = flow.y[:, -1]
     return dict(arrays(end + velocity(0, end, "V′")).values)  # the last family is a straight line
 
