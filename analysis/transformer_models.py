@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from lngeom.stacks import (
@@ -252,13 +253,12 @@ class _Builder:
         )
 
 
-BARE = {"biases": ""}
-RMS = {"norm": "rms", "beta": False}
-ROTARY = {"positions": "rotary", "rotated": 4, "query_width": 4}
-LLAMA = {**RMS, **BARE, **ROTARY, "activation": "silu", "gated": True}
-GEMMA = {**LLAMA, "activation": "gelu", "placing": "sandwich", "tied": True}
-SHORT = {"blocks": 1}
-POST = {"placing": "post"}
+BARE: dict[str, Any] = {"biases": ""}
+RMS: dict[str, Any] = {"norm": "rms", "beta": False}
+ROTARY: dict[str, Any] = {"positions": "rotary", "rotated": 4, "query_width": 4}
+LLAMA: dict[str, Any] = {**RMS, **BARE, **ROTARY, "activation": "silu", "gated": True}
+GEMMA: dict[str, Any] = {**LLAMA, "activation": "gelu", "placing": "sandwich", "tied": True}
+POST: dict[str, Any] = {"placing": "post"}
 
 CHECKED: dict[str, tuple[Variant, int]] = {
     "GPT-2: learned positions, tied": (Variant(tied=True, vocabulary=8), 214),

@@ -1,8 +1,8 @@
 """Null spaces of tiny transformers of every variant: predicted, by closed formula, and measured.
 
 `python -m analysis transformer_nullspaces` runs all variants with three seeds and writes
-`figures/transformer_nullspaces.json` and a table. `--only TEXT` picks variants by name, `--resume` keeps the results
-that are in the file.
+`figures/transformer_nullspaces.json` and, as a table, `figures/transformer_nullspaces.md`. `--only TEXT` picks variants
+by name, `--resume` keeps the results that are in the file.
 """
 
 import argparse
@@ -14,10 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import lngeom as lg
 import numpy as np
+from jaxtyping import Array
 from lngeom._files import check_writable, replacing
 from lngeom.stacks import logits
+from lngeom.stacks.families import FAMILIES
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
@@ -37,13 +40,14 @@ GENERIC = "the weights are a generic point"
 """The condition under which the closed formulas hold."""
 
 
-def data(variant: Variant, parameters: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+def data(variant: Variant, parameters: int, seed: int) -> tuple[Array, Array]:
     """Random tokens and types [N T], more where a unit or an expert is often off."""
     sparse = variant.activation.startswith("relu") or variant.top is not None
     samples = int(RICH * (1 + sparse) * parameters / (variant.length * (variant.vocabulary - 1))) + 40
     rng = np.random.default_rng([seed, 1])
     shape = samples, variant.length
-    return rng.integers(0, variant.vocabulary, shape), rng.integers(0, max(1, variant.types), shape)
+    drawn = rng.integers(0, variant.vocabulary, shape), rng.integers(0, max(1, variant.types), shape)
+    return jnp.asarray(drawn[0]), jnp.asarray(drawn[1])
 
 
 def measure(variant: Variant, seed: int) -> dict[str, Any]:
@@ -99,21 +103,38 @@ def agrees(result: dict[str, Any]) -> bool:
     return same and result["certain"] and (result["closed"] == result["predicted"] or not generic)
 
 
-def _table(results: dict[str, Any]) -> Table:
-    table = Table("variant", "P", "predicted", "formula", "measured", "kept", "dropped", "families")
+HEADINGS = "variant", "P", "predicted", "formula", "measured", "kept", "dropped", "families"
+
+
+def rows(results: dict[str, Any]) -> list[tuple[str, ...]]:
+    """A row a variant, under `HEADINGS`; numbers of several seeds where they differ."""
+    found = []
     for name, result in results.items():
         runs = result["runs"]
-        first = runs[0]
-
-        def each(key: str, runs: list = runs) -> str:
-            return "; ".join(dict.fromkeys(str(r[key]) for r in runs))
-
-        families = " ".join(f"{code}{n}" for code, n in first["families"].items() if n)
-        style = None if all(map(agrees, runs)) else "red"
+        counts = ["; ".join(dict.fromkeys(str(r[key]) for r in runs)) for key in ("predicted", "closed", "nullity")]
         kept, dropped = min(r["smallest kept"] for r in runs), max(r["largest dropped"] for r in runs)
-        numbers = each("predicted"), each("closed"), each("nullity"), f"{kept:.0e}", f"{dropped:.0e}"
-        table.add_row(name, str(first["parameters"]), *numbers, families, style=style)
-    return table
+        families = " ".join(f"{code}{n}" for code, n in runs[0]["families"].items() if n)
+        found.append((name, str(runs[0]["parameters"]), *counts, f"{kept:.0e}", f"{dropped:.0e}", families))
+    return found
+
+
+def page(results: dict[str, Any]) -> str:
+    """The results as Markdown: a table, and the meaning of its codes."""
+    lines = [
+        "# Null spaces of transformers: predicted and measured",
+        "",
+        "The rank of the tangent vectors (predicted), the closed formula for generic weights, and the nullity of the",
+        "exact Fisher matrix in float64. Kept and dropped are the singular values of its factor beside the cut,",
+        "relative to the largest. Written by `python -m analysis transformer_nullspaces`.",
+        "",
+        f"| {' | '.join(HEADINGS)} |",
+        "|---" * len(HEADINGS) + "|",
+        *(f"| {' | '.join(row)} |" for row in rows(results)),
+        "",
+        *(f"- {code}: {name}" for code, name in FAMILIES.items()),
+        "",
+    ]
+    return "\n".join(lines)
 
 
 def main() -> None:
@@ -140,12 +161,17 @@ def main() -> None:
         if len(kept) > seed:
             continue
         kept.append(measure(VARIANTS[name][0], seed))
+        document = {"seeds": options.seeds, "variants": results}
         with replacing(path) as file:
-            document = {"seeds": options.seeds, "variants": results}
             file.write(json.dumps(document, indent=1, ensure_ascii=False).encode())
         jax.clear_caches()
     shown = {name: results[name] for name in VARIANTS if name in results}
-    console.print(_table(shown))
+    with replacing(path.with_suffix(".md")) as file:
+        file.write(page(shown).encode())
+    table = Table(*HEADINGS)
+    for row, result in zip(rows(shown), shown.values(), strict=True):
+        table.add_row(*row, style=None if all(map(agrees, result["runs"])) else "red")
+    console.print(table)
     wrong = [name for name, result in shown.items() if not all(map(agrees, result["runs"]))]
     runs = sum(len(r["runs"]) for r in shown.values())
     seconds = time.perf_counter() - started

@@ -1,5 +1,6 @@
 """Continuous symmetries of transformers: tangent vectors, closed formulas and measured nullities agree."""
 
+import json
 from dataclasses import replace
 
 import jax
@@ -8,11 +9,12 @@ import lngeom as lg
 import numpy as np
 import pytest
 from analysis.transformer_models import CHECKED, FURTHER, LLAMA, Variant, build, random_weights
-from analysis.transformer_nullspaces import agrees, data, measure
+from analysis.transformer_nullspaces import agrees, data, main, measure
 from lngeom.stacks import Attention, Block, FeedForward, Head, Linear, Norm, Rotary, Stack, Table, logits, nullspace
 from lngeom.stacks.arrays import StackArrays
 from lngeom.stacks.counts import count_symmetries
 from lngeom.stacks.families import FAMILIES
+from lngeom.stacks.symmetries import symmetries
 
 VARIANTS = CHECKED | FURTHER
 MEASURED = (
@@ -53,6 +55,47 @@ def test_the_rank_of_the_tangent_vectors_is_the_closed_formula(name):
 def test_the_predicted_null_space_is_the_measured_one(name):
     result = measure(VARIANTS[name][0], seed=2)
     assert agrees(result), result
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", ["left out", "wrong sign"])
+def test_a_planted_fault_makes_the_measured_null_space_differ(fault, monkeypatch):
+    def faulty(arrays):
+        for family in symmetries(arrays):
+            if family.code != "O":
+                yield family
+            elif fault == "wrong sign":
+
+                def flipped(c, family=family):
+                    value, output = family.tangents(c)[0], family.tangents(c)[-1]
+                    return [value, output._replace(value=-output.value)]
+
+                yield replace(family, tangents=flipped)
+
+    monkeypatch.setattr(nullspace, "symmetries", faulty)
+    result = measure(VARIANTS["value bias without output bias"][0], seed=2)
+    assert not agrees(result)
+    assert (result["predicted"] < result["nullity"]) == (fault == "left out")
+    assert (result["outside"] > 0.1) == (fault == "wrong sign")
+
+
+@pytest.mark.slow
+def test_the_command_writes_its_results_and_can_be_resumed(tmp_path, monkeypatch, capsys):
+    arguments = ["x", "--only", "post-LN, one block", "--seeds", "1", "--out", str(tmp_path), "--resume"]
+    monkeypatch.setattr("sys.argv", arguments)
+    for _ in range(2):
+        with pytest.raises(SystemExit) as stopped:
+            main()
+        assert stopped.value.code == 0
+    results = json.loads((tmp_path / "transformer_nullspaces.json").read_text(encoding="utf-8"))["variants"]
+    assert {name: len(r["runs"]) for name, r in results.items()} == {
+        "post-LN, one block": 1,
+        "post-LN, one block, at unit gains": 1,
+    }
+    assert "| post-LN, one block | 302 | 102 | 102 | 102 |" in (tmp_path / "transformer_nullspaces.md").read_text(
+        "utf-8"
+    )
+    assert "0 variants differ" in capsys.readouterr().out
 
 
 def test_a_prediction_that_is_off_by_one_direction_does_not_agree():
