@@ -76,12 +76,12 @@ def equivalent(a: Model, b: Model, *, seed: int = 0) -> Equivalence:
     _match(*forms)
     gaps = [(f.gap, f.narrowest) for f in forms]
     gap, narrowest = min(gaps)
-    allowed = max(tolerance(np.result_type(w)) for model in (a, b) for w in model[1].values()) / max(gap, 1e-300)
+    stored = max(tolerance(model[1][name].dtype) for model in (a, b) for name in model[0].arrays)
+    allowed = stored / max(gap, 1e-300)
     apart = {path: float(np.linalg.norm(v - w)) for (path, v), (_, w) in zip(*map(_parts, forms), strict=True)}
     size = np.sqrt(sum(np.linalg.norm(v) ** 2 for _, v in _parts(forms[0])))
     distance = float(np.linalg.norm(list(apart.values())) / size)
     change = _probe(a, b, seed)
-    stored = max(tolerance(np.result_type(w)) for model in (a, b) for w in model[1].values())
     if change > max(stored, 1e-9):
         verdict = "different"
     elif distance <= min(allowed, 1e-2):

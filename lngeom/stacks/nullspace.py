@@ -44,7 +44,8 @@ class StackNullspace:
         conditions: the conditions under which the dimension is exact.
         parameters: P.
         counts: numbers by the codes of the families.
-        arrays: the stack and its weights, or None where only shapes were given.
+        stack: the description.
+        weights: the arrays by name, or None where only shapes were given.
     """
 
     dimension: int
@@ -52,7 +53,8 @@ class StackNullspace:
     conditions: tuple[Condition, ...]
     parameters: int
     counts: Mapping[str, int]
-    arrays: StackArrays | None
+    stack: Stack
+    weights: Mapping[str, Any] | None
 
     def __repr__(self) -> str:
         """Its dimension and directions."""
@@ -81,13 +83,12 @@ class StackNullspace:
             ValueError: if only shapes were given.
             MemoryError: if it does not fit; `project` needs no basis.
         """
-        arrays = self._arrays()
-        if not fits(arrays.size, self.dimension):
+        if self.weights is not None and not fits(self.parameters, self.dimension):
             raise MemoryError(
                 f"a basis of {self.dimension:,} vectors of {self.parameters:,} entries exceeds {MEMORY:,} bytes; use "
                 "project(v)"
             )
-        return span(arrays)[0]
+        return span(self._arrays)[0]
 
     def project(self, v: Any, tolerance: float = 1e-10) -> Any:
         """The part of v along the null space, by least squares on the tangent vectors where no basis fits.
@@ -103,7 +104,7 @@ class StackNullspace:
             ValueError: if only shapes were given, or v has another size.
             ConvergenceError: if the least squares do not reach the tolerance.
         """
-        arrays = self._arrays()
+        arrays = self._arrays
         vector, unravel = ravel_pytree(v)
         vector = np.asarray(vector, np.float64)
         if vector.shape != (arrays.size,):
@@ -114,10 +115,11 @@ class StackNullspace:
             found = _project(arrays, vector, tolerance)
         return unravel(jnp.asarray(found, ravel_pytree(v)[0].dtype))
 
+    @functools.cached_property
     def _arrays(self) -> StackArrays:
-        if self.arrays is None:
+        if self.weights is None:
             raise ValueError("only shapes were given, which fix the dimension but no directions; give the weights")
-        return self.arrays
+        return StackArrays(self.stack, self.weights)
 
 
 def predict(
@@ -134,19 +136,19 @@ def predict(
     expected = count_symmetries(stack, shapes)
     size = sum(math.prod(s) for s in shapes.values())
     concrete = all(not isinstance(w, jax.ShapeDtypeStruct) for w in weights.values())
-    arrays = StackArrays(stack, weights) if concrete else None
     conditions = []
     counts = expected
-    if arrays is not None:
-        require_gains(arrays)
+    if concrete:
+        require_gains(stack, weights)
         if fits(size, expected.total()):
-            counts = span(arrays)[1]
+            counts = span(StackArrays(stack, weights))[1]
             conditions.append(_generic(expected, counts))
     conditions += _on_shapes(stack, shapes)
-    if tokens is not None and arrays is not None:
+    if tokens is not None and concrete:
         conditions += _on_data(stack, weights, size, np.asarray(tokens), None if types is None else np.asarray(types))
     directions = tuple((FAMILIES[code], counts[code]) for code in FAMILIES if counts[code])
-    return StackNullspace(counts.total(), directions, tuple(conditions), size, counts, arrays)
+    given = weights if concrete else None
+    return StackNullspace(counts.total(), directions, tuple(conditions), size, counts, stack, given)
 
 
 def ordered(arrays: StackArrays) -> list[Generators]:
@@ -186,14 +188,17 @@ def fits(parameters: int, vectors: int) -> bool:
     return 8 * parameters * vectors <= MEMORY
 
 
-def require_gains(arrays: StackArrays) -> None:
+def require_gains(stack: Stack, weights: Mapping[str, Any]) -> None:
     """Refuses gains of zero.
 
     Raises:
         ValueError: naming the first.
     """
-    for site in arrays.stack.norms:
-        if site.part.gain is not None and (zero := np.flatnonzero(arrays.gain(site.part) == 0)).size:
+    for site in stack.norms:
+        if site.part.gain is None:
+            continue
+        zero = np.flatnonzero(site.part.offset + np.asarray(weights[site.part.gain], np.float64) == 0)
+        if zero.size:
             raise ValueError(
                 f"gain {zero[0]} of {site} is zero, so its readers' columns are unused; symmetries are predicted for "
                 "gains other than zero: take the coordinate out, or measure with lg.fisher(...).nullspace()"
