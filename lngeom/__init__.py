@@ -25,8 +25,8 @@ The public names, all imported lazily. What else a module defines may change.
   `Norm`, `Rotary`, `Rows`, `Stack`, `Table`, `Transform`, `hidden`, `logits`.
 - `lngeom.rewrite`, exact rewrites of transformers: `Balance`, `CentreHead`, `CentreReaders`, `CentreRouter`,
   `CentreWriters`, `Certificate`, `DropKeyBias`, `FoldNorms`, `MergeParallelBias`, `MergeValueBias`, `Refused`,
-  `Rewritten`, `Rotate`, `RotateValues`, `ScaleStream`, `ShiftTables`, `ToRMSNorm`, `Untie`, `apply`,
-  `check_description`, `load`, `save`.
+  `Rewritten`, `Rotate`, `RotateValues`, `ScaleStream`, `ShiftTables`, `ToRMSNorm`, `Untie`, `apply`, `canonical`,
+  `check_description`, `equivalent`, `load`, `save`.
 - `lngeom.nn`, layers and recurrent cells: `GRU`, `LSTM`, `RNN`, `BatchNorm`, `GroupNorm`, `LayerNorm`,
   `LayerNormGRU`, `LayerNormLSTM`, `LayerNormRNN`, `RMSNorm`, `WeightNorm`, `batch_norm`, `convert_layer_norm`,
   `fused_layer_norm`, `group_norm`, `layer_norm`, `rms_norm`, `unroll`, `weight_norm`.

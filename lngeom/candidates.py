@@ -7,11 +7,16 @@ in the order of `ravel_pytree`, with a name in terms of leaves. Whether a change
 import itertools
 import math
 import re
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
+
+from lngeom.stacks.arrays import StackArrays
+from lngeom.stacks.description import Stack
+from lngeom.stacks.families import FAMILIES
+from lngeom.stacks.symmetries import symmetries
 
 MIXING = 24
 """Longest shared axis for which changes of basis are tried: they span 2·length² directions."""
@@ -62,6 +67,33 @@ class _Subspaces:
         length = moved.shape[-1]
         generators = np.eye(length * length).reshape(-1, length, length)
         return self.embed(leaf, np.moveaxis(np.einsum("...i,kij->k...j", moved, generators), -1, axis + 1))
+
+
+def candidates_of_stack(stack: Stack, params: Any) -> Iterator[list[Candidate]]:
+    """The symmetries of a described transformer, family by family.
+
+    Args:
+        stack: the description.
+        params: its arrays by name.
+
+    Yields:
+        One candidate a family.
+
+    Raises:
+        ValueError: if the parameters are not those of the stack.
+    """
+    if not isinstance(params, Mapping) or set(params) != set(stack.arrays):
+        raise ValueError(
+            f"parameters described by a stack are a dictionary of its arrays, all differentiated: {stack.arrays[:3]} …"
+        )
+    stack.check(params)
+    arrays = StackArrays(stack, params)
+    families: dict[str, list[np.ndarray]] = {code: [] for code in FAMILIES}
+    for family in symmetries(arrays):
+        families[family.code].append(family.columns(arrays))
+    for code, columns in families.items():
+        if columns:
+            yield [(FAMILIES[code], np.hstack(columns))]
 
 
 def candidates(leaves: list[Leaf], null: np.ndarray, diagonal: np.ndarray) -> Iterator[list[Candidate]]:

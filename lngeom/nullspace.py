@@ -14,34 +14,24 @@ both conditions, l linear, so (d) is the kernel of one matrix of the coefficient
 has rank one on a part and ε = 0 the normalized values are signs there, and (c) grows to every v γᵀ.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, overload
 
 import numpy as np
 import scipy.linalg
 import scipy.sparse
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
+from lngeom._conditions import Condition
 from lngeom._types import GLMParameters, check_parameters
 from lngeom.families import Categorical
 from lngeom.glm import NormalizedGLM
 from lngeom.normalizers import AbstractNormalizer, BatchNorm, BatchNormEvaluation, Identity, WeightNorm
 from lngeom.normalizers.statistics import AbstractGroupedNormalizer
 from lngeom.numerics import decide_rank
-
-
-@dataclass(frozen=True)
-class Condition:
-    """A condition of the theory, checked on the model and data at hand.
-
-    Attributes:
-        name: what is required.
-        holds: whether it is so here.
-        detail: the numbers it was judged by.
-    """
-
-    name: str
-    holds: bool
-    detail: str
+from lngeom.stacks.description import Stack
+from lngeom.stacks.nullspace import StackNullspace, predict
 
 
 @dataclass(frozen=True, repr=False)
@@ -124,21 +114,49 @@ def spans(matrix: Float[np.ndarray, "N D"]) -> tuple[np.ndarray, np.ndarray]:
     return right[:rank].T, right[rank:].T
 
 
-def predicted_nullspace(model: NormalizedGLM, params: GLMParameters, inputs: Float[Array, "N D"]) -> PredictedNullspace:
+@overload
+def predicted_nullspace(
+    model: NormalizedGLM, params: GLMParameters, inputs: Float[Array, "N D"]
+) -> PredictedNullspace: ...
+
+
+@overload
+def predicted_nullspace(
+    model: Stack,
+    params: Mapping[str, Any],
+    inputs: Int[Array, "N T"] | None = None,
+    *,
+    types: Int[Array, "N T"] | None = None,
+) -> StackNullspace: ...
+
+
+def predicted_nullspace(
+    model: NormalizedGLM | Stack,
+    params: Any,
+    inputs: Array | None = None,
+    *,
+    types: Array | None = None,
+) -> PredictedNullspace | StackNullspace:
     """Predicts the null space of the exact Fisher matrix from theory, without computing the matrix.
+
+    For a stack the null space is that under a softmax of the logits at every position. Its dimension is the rank of
+    tangent vectors of every family of symmetries. Where only shapes are given, or a basis would not fit, it is the
+    closed formula for generic weights.
 
     Args:
         model: a GLM with identity, batch (training or evaluation), weight, layer, RMS or group norm, and a family of
-            independent responses or `Categorical`.
-        params: where the Fisher matrix is taken.
-        inputs: X, one sample a row. Only its span matters, and the number of samples when there are few.
+            independent responses or `Categorical`; or the description of a transformer, `lngeom.stacks.Stack`.
+        params: where the Fisher matrix is taken; of a stack the arrays by name, or `jax.ShapeDtypeStruct`s.
+        inputs: X, one sample a row; only its span matters, and the number of samples when there are few. Of a stack the
+            tokens; without them the data are taken to be rich.
+        types: rows of a stack's table of types; None: 0.
 
     Returns:
         Basis, dimension, what each direction is, and the conditions checked.
 
     Raises:
-        ValueError: if shapes do not agree, values are not finite, a σ is zero, or the normalizer or
-            family has no theory here.
+        ValueError: if shapes do not agree, values are not finite, a σ or a stack's gain is zero, or there is no theory
+            here for the normalizer, the family or a part of the stack.
 
     Example:
         >>> import jax, lngeom as lg
@@ -150,6 +168,15 @@ def predicted_nullspace(model: NormalizedGLM, params: GLMParameters, inputs: Flo
             1  scale of W
             7  in all
     """
+    if isinstance(model, Stack):
+        return predict(model, params, inputs, types)
+    if inputs is None:
+        raise ValueError("the null space of a GLM depends on the inputs; give X, one sample a row")
+    return _predict_glm(model, params, inputs)
+
+
+def _predict_glm(model: NormalizedGLM, params: GLMParameters, inputs: Float[Array, "N D"]) -> PredictedNullspace:
+    """The prediction for a normalized GLM."""
     check_parameters(params, inputs)
     n = np.asarray(model.normalized(params, inputs), float)
     z = model.natural_parameters(params, inputs)

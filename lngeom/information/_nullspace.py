@@ -9,8 +9,9 @@ $E[(\varepsilon/\sigma^2)^2 \dots] \propto \varepsilon^2$, so it falls as δ⁻�
 divisor of a solve.
 """
 
+import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -21,7 +22,7 @@ import scipy.linalg
 from jaxtyping import Array, Float
 
 from lngeom._trees import leaf_paths
-from lngeom.candidates import Leaf, candidates, name_with_units
+from lngeom.candidates import Candidate, Leaf, candidates, candidates_of_stack, name_with_units
 from lngeom.families import Categorical, Gaussian
 from lngeom.information._coupled import at_parameters
 from lngeom.information._derivative import GLMFunction
@@ -30,6 +31,7 @@ from lngeom.information._problem import Frozen, Problem, leaf_slices
 from lngeom.information._products import AbstractFisher
 from lngeom.information._spectrum import Decomposition, leading_eigenvalues
 from lngeom.normalizers.statistics import AbstractGroupedNormalizer
+from lngeom.stacks.description import Stack
 
 LANCZOS = 30
 """Iterations for the largest eigenvalue, as a scale."""
@@ -131,9 +133,18 @@ class MeasuredNullspace:
             return jnp.zeros(0, self.basis.dtype)
         return jnp.asarray(scipy.linalg.subspace_angles(self.basis, basis)[::-1], self.basis.dtype)
 
-    def describe(self) -> Description:
-        """Names each direction in the user's own parameters, and counts what is unexplained."""
-        return explain(self.operator, self.basis)
+    def describe(self, stack: Stack | None = None) -> Description:
+        """Names each direction in the user's own parameters, and counts what is unexplained.
+
+        Args:
+            stack: description of the model, if it is a transformer whose parameters are arrays by name. Directions are
+                then named by its symmetries.
+
+        Raises:
+            ValueError: if the parameters are not those of the stack.
+        """
+        first = () if stack is None else candidates_of_stack(stack, self.operator.problem.params)
+        return explain(self.operator, self.basis, first)
 
 
 def measure(F: AbstractFisher, decomposition: Decomposition) -> MeasuredNullspace:
@@ -147,8 +158,8 @@ def measure(F: AbstractFisher, decomposition: Decomposition) -> MeasuredNullspac
     return MeasuredNullspace(basis, basis.shape[1], residual, decision.gap, F, decision.certain)
 
 
-def explain(F: AbstractFisher, basis: jax.Array) -> Description:
-    """Accounts for a null space."""
+def explain(F: AbstractFisher, basis: jax.Array, first: Iterable[list[Candidate]] = ()) -> Description:
+    """Accounts for a null space, by the candidates given first and then by those of any model."""
     params = F.problem.params
     values = zip(leaf_slices(params).items(), jax.tree.leaves(params), strict=True)
     leaves = [Leaf(name, np.asarray(value, np.float64), where.start) for (name, where), value in values]
@@ -156,7 +167,10 @@ def explain(F: AbstractFisher, basis: jax.Array) -> Description:
     close = float(jnp.finfo(F.problem.dtype).eps) ** 0.4
     explained = np.zeros((len(null), 0))
     directions = []
-    for tier in candidates(leaves, null, np.asarray(diagonal(F.problem, F.row_chunks))):
+    general = candidates(leaves, null, np.asarray(diagonal(F.problem, F.row_chunks)))
+    for tier in itertools.chain(first, general):
+        if explained.shape[1] == null.shape[1]:
+            break
         parts = [(name, _null_part(subspace, null, close)) for name, subspace in tier]
         while parts and explained.shape[1] < null.shape[1]:
             parts = [(name, _outside(part, explained, close)) for name, part in parts]

@@ -1,7 +1,9 @@
 """Exact rewrites of transformers, each with a certificate."""
 
+from lngeom.rewrite.canonical import canonical as canonical
 from lngeom.rewrite.certificate import Certificate as Certificate
 from lngeom.rewrite.checkpoints import load as load, save as save
+from lngeom.rewrite.equivalent import equivalent as equivalent
 from lngeom.rewrite.rewriting import (
     Rewritten as Rewritten,
     apply as apply,
@@ -46,7 +48,9 @@ __all__ = [
     "ToRMSNorm",
     "Untie",
     "apply",
+    "canonical",
     "check_description",
+    "equivalent",
     "load",
     "save",
 ]

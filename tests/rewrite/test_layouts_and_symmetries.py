@@ -1,0 +1,48 @@
+"""Rewrites move along symmetries: published layouts have the predicted ones, and rewritten models are recognized."""
+
+import lngeom as lg
+import numpy as np
+import pytest
+from lngeom import rewrite as rw
+from lngeom.rewrite.equivalent import equivalent
+
+from tests.rewrite import zoo
+
+REWRITES = {
+    "llama": [rw.FoldNorms(), rw.Rotate(seed=0), rw.Balance()],
+    "mixtral": [rw.FoldNorms(), rw.Rotate(seed=1), rw.CentreRouter()],
+    "gpt_neox": [rw.FoldNorms(), rw.CentreWriters(), rw.MergeValueBias(), rw.CentreHead()],
+    "olmo": [rw.CentreReaders(), rw.CentreWriters(), rw.Balance()],
+    "gptj": [rw.FoldNorms(), rw.CentreWriters()],
+}
+
+
+@pytest.mark.parametrize("kind", zoo.CONFIGS)
+def test_the_symmetries_of_published_layouts_are_those_of_the_formulas(kind):
+    stack = zoo.stack_of(kind)
+    predicted = lg.predicted_nullspace(stack, zoo.random_weights(kind, stack))
+    assert next(c for c in predicted.conditions if c.name == "the weights are a generic point").holds
+    assert predicted.basis.shape == (predicted.parameters, predicted.dimension)
+
+
+@pytest.mark.parametrize("kind", REWRITES)
+def test_a_rewritten_model_is_recognized(kind):
+    stack = zoo.stack_of(kind)
+    weights = zoo.random_weights(kind, stack)
+    out = rw.apply(stack, weights, REWRITES[kind])
+    assert any(np.abs(out.weights[n] - weights[n]).max() > 0.1 for n in weights)
+    found = equivalent((stack, weights), (out.stack, dict(out.weights)))
+    assert found.verdict == "equivalent", found
+
+
+def test_a_tied_model_is_compared_once_it_is_untied():
+    stack = zoo.stack_of("gpt2")
+    weights = zoo.random_weights("gpt2", stack)
+    with pytest.raises(ValueError, match="untie first"):
+        equivalent((stack, weights), (stack, weights))
+    models = [
+        rw.apply(stack, weights, [rw.Untie(), *steps])
+        for steps in ([], [rw.FoldNorms(), rw.CentreWriters(), rw.DropKeyBias()])
+    ]
+    found = equivalent(*((m.stack, dict(m.weights)) for m in models))
+    assert found.verdict == "equivalent", found
