@@ -37,6 +37,7 @@ class Paper:
         year: of the version that was read.
         arxiv: its number there; empty where it has none.
         finding: what the audit found that a reader would not expect, in one sentence.
+        explanation: why that is so, in a paragraph; empty where the sentence is enough.
     """
 
     id: str
@@ -45,6 +46,7 @@ class Paper:
     year: int
     arxiv: str = ""
     finding: str = ""
+    explanation: str = ""
 
     @property
     def claim(self) -> Callable:

@@ -40,6 +40,9 @@ OPENING, CLOSING = frozenset("([{"), frozenset(")]}")
 LONGEST = 8
 """Characters up to which a bracket or a product is not broken."""
 
+SUPERSCRIPT = re.compile(r"\^(?:\{([^{}]+)\}|\(([^()]+)\)|(\w+))")
+"""What stands raised in text: ^{…}, ^(…) or ^ and a word."""
+
 SUBSCRIPT = re.compile(
     r"((?<!\w)[A-Z]?[^\W\d_]|[)\]])_(?:\{([^{}]{1,12})\}|([A-Za-z0-9]{1,2}(?:≠[a-z])?))(?![A-Za-z0-9_])"
 )
@@ -191,7 +194,7 @@ def _clean(element: ElementTree.Element) -> str:
 
 
 def prose(text: str) -> Markup:
-    """Text, escaped, with subscripts set as such.
+    """Text, escaped, with subscripts and superscripts set as such.
 
     Args:
         text: plain text with Unicode mathematics.
@@ -202,5 +205,8 @@ def prose(text: str) -> Markup:
     Example:
         >>> prose("ds² of w_i < w_max_norm, Vx_ni")
         Markup('ds² of w<sub>i</sub> &lt; w_max_norm, Vx<sub>ni</sub>')
+        >>> prose("e^{2A√L}, t^(1/4), L^A")
+        Markup('e<sup>2A√L</sup>, t<sup>1/4</sup>, L<sup>A</sup>')
     """
-    return Markup(SUBSCRIPT.sub(lambda m: f"{m[1]}<sub>{m[2] or m[3]}</sub>", escape(text)))
+    lowered = SUBSCRIPT.sub(lambda m: f"{m[1]}<sub>{m[2] or m[3]}</sub>", escape(text))
+    return Markup(SUPERSCRIPT.sub(lambda m: f"<sup>{m[1] or m[2] or m[3]}</sup>", lowered))

@@ -13,7 +13,7 @@ from lngeom.report.document import document
 @pytest.fixture(scope="module")
 def documents():
     data = load("digits", 0)
-    papers = [find(id) for id in ("ba2016", "zhang2019")]
+    papers = [find(id) for id in ("ba2016", "zhang2019", "sun2025")]
     return {p.id: document([recorded(c) for c in p.claims], data, 0, p) for p in papers}
 
 
@@ -23,7 +23,7 @@ def index(documents):
 
 
 def test_counts_are_those_of_the_reports(index, documents):
-    assert [p["id"] for p in index["papers"]] == ["ba2016", "zhang2019"]
+    assert [p["id"] for p in index["papers"]] == ["ba2016", "zhang2019", "sun2025"]
     for paper in index["papers"]:
         assert paper["verdicts"] == documents[paper["id"]]["summary"]["verdicts"]
         assert sum(paper["verdicts"].values()) == len(find(paper["id"]).claims)
@@ -40,6 +40,7 @@ def test_the_page_is_complete_and_asks_for_nothing(index):
     for paper in index["papers"]:
         assert f'href="{paper["id"]}/report.html"' in page
     assert "{{" not in page
+    assert page.count("A branch of a Pre-LN block reads") == 1
     assert not re.search(r'(?:src|href)="(?:https?:)?//(?!arxiv\.org)', page)
 
 

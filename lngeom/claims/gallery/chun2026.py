@@ -26,6 +26,11 @@ PAPER = Paper(
     "2603.27432",
     "Layer norm's centring takes m from the Fisher rank of the next layer, and almost every learned bias of that layer "
     "norm gives it back.",
+    "Centring confines what the next layer reads to a hyperplane through 0. The Fisher matrix of a linear layer with m "
+    "outputs then has m fewer directions, and the local learning coefficient is lower by m/2. Layer norm's own bias "
+    "moves the hyperplane away from 0, unless the sum of b/g vanishes, and a hyperplane that misses 0 spans the whole "
+    "space: the rank comes back. A bias of the next layer takes it away again, since it sees the constant. So the drop "
+    "is there for layer norm without a bias, and before a layer with one.",
 )
 SAMPLES, WIDTH, OUTPUTS = 400, 7, 3
 """N, the width d of the normalized inputs, and the number m of outputs."""

@@ -29,6 +29,12 @@ PAPER = Paper(
     "1902.08129",
     "Gradients of a linear layer norm network of width H explode exactly like those of a linear batch norm network of "
     "batch size H.",
+    "A linear network with batch norm multiplies the mean squared gradient by (B − 2)/(B − 3) a layer, where B is the "
+    "batch size. A linear network with layer norm multiplies it by (H − 2)/(H − 3), where H is its width, and one with "
+    "RMSNorm by (H − 1)/(H − 2). All three are one formula: the norm divides by the length of a Gaussian vector in the "
+    "directions that it leaves, and the mean of the inverse square of that length is 1/(k − 2) for k directions. The "
+    "explosion is therefore no matter of batches. It is the fluctuation of a scale that is measured on few entries, "
+    "and it fades as the width grows.",
 )
 
 
