@@ -25,10 +25,11 @@ PAPER = Paper(
     "The variance of a Pre-LN stack grows between linearly and quadratically with depth, never exponentially, and "
     "LayerNorm scaling brings it between log L and L.",
     "A branch of a Pre-LN block reads a normalized input, so that what it adds to the stream has a bounded size. "
-    "Branches that are independent add their variances, which then grow in proportion to depth. Branches that add in "
-    "one direction give growth with the square of depth. Nothing is faster unless the norms of the weights themselves grow "
-    "with depth: the paper's own recursion, σ² → σ²(1 + c/σ), is solved by σ ≈ cl/2. LayerNorm scaling, a factor 1/√l, "
-    "lowers the growth to between log l and l, which is better than the paper claims for it.",
+    "Branches that are independent add their variances, which then grow in proportion to depth. Branches that add "
+    "in one direction give growth with the square of depth. Nothing is faster unless the norms of the weights "
+    "themselves grow with depth: the paper's own recursion, σ² → σ²(1 + c/σ), is solved by σ ≈ cl/2. LayerNorm "
+    "scaling, a factor 1/√l, lowers the growth to between log l and l, which is better than the paper claims for "
+    "it.",
 )
 NETS, TOKENS, WIDTH, DEPTH = 32, 8, 32, 512
 """Stacks that are drawn, and their sizes."""
