@@ -7,6 +7,9 @@ import jax.numpy as jnp
 import lngeom as lg
 from lngeom.claims import Problem
 from lngeom.claims.gallery.arora2018 import GOAL, RATES, times
+from lngeom.plots import style
+
+from analysis.gallery import series_colour
 
 
 def draw(out: Path) -> None:
@@ -16,10 +19,10 @@ def draw(out: Path) -> None:
         found = times(problem, 0.0)
     with lg.plots.figure(width="column", height=3.0) as (figure, axes):
         axis = axes[0, 0]
-        axis.loglog(RATES, found, "o", ls="")
+        axis.loglog(RATES, found, "o", ls="", color=series_colour(0))
         for k, power in ((0, -1), (-1, 1)):
             line = RATES[:4] if power < 0 else RATES[-4:]
-            axis.loglog(line, found[k] * (line / RATES[k]) ** power, color=lg.plots.COLOURS[-1], ls="-", lw=0.8)
+            axis.loglog(line, found[k] * (line / RATES[k]) ** power, color=style.GUIDE, ls="-", lw=0.8)
         axis.set(xlabel="learning rate η", ylabel=f"steps until ‖w‖‖∇L‖ < {GOAL:g}", ylim=(3, 1e5))
         lg.plots.save(
             figure,

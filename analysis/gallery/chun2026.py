@@ -8,6 +8,8 @@ import numpy as np
 from lngeom.claims import Problem
 from lngeom.claims.gallery.chun2026 import OUTPUTS, WIDTH, coefficient, draw_inputs, gain_and_bias, layer_norm, rms_norm
 
+from analysis.gallery import series_colour
+
 BIASES = (0.1, 0.01)
 
 
@@ -25,10 +27,8 @@ def draw(out: Path) -> None:
     full, low = found["RMS norm"][-1], found["layer norm, no bias"][-1]
     with lg.plots.figure(width="column") as (figure, axes):
         axis = axes[0, 0]
-        for colour, dashes, (name, slope) in zip(
-            ("#cc79a7", "#56b4e9", "#009e73", "#0072b2"), ("-", "--", "-.", "-"), found.items(), strict=True
-        ):
-            axis.plot(samples, slope, color=colour, linestyle=dashes, label=name)
+        for colour, dashes, (name, slope) in zip((3, 4, 2, 0), ("-", "--", "-.", "-"), found.items(), strict=True):
+            axis.plot(samples, slope, color=series_colour(colour), linestyle=dashes, label=name)
         axis.set(
             xscale="log",
             xlabel="samples n",

@@ -18,10 +18,12 @@ from lngeom.claims.gallery.joudaki2023 import (
     rms_norm,
 )
 
+from analysis.gallery import series_colour
+
 ARMS = {
-    "ReLU, RMS norm": (relu, rms_norm, False, "#cc79a7", "v"),
-    "no activation, layer norm": (linear, layer_norm, True, "#000000", "x"),
-    "ReLU, layer norm": (relu, layer_norm, True, "#0072b2", "D"),
+    "ReLU, RMS norm": (relu, rms_norm, False, 3, "v"),
+    "no activation, layer norm": (linear, layer_norm, True, 6, "x"),
+    "ReLU, layer norm": (relu, layer_norm, True, 0, "D"),
 }
 
 
@@ -35,8 +37,8 @@ def draw(out: Path) -> None:
         for name, (activation, norm, centred, colour, marker) in ARMS.items():
             found = correlations(problem, activation, norm).mean((1, 2))
             limit = recursion(activation, float(found[0]), DEPTH, centred=centred)
-            axis.plot(layers, limit, color=colour, linestyle="-", lw=0.8)
-            axis.plot(layers, found, marker, color=colour, linestyle="none", label=name)
+            axis.plot(layers, limit, color=series_colour(colour), linestyle="-", lw=0.8)
+            axis.plot(layers, found, marker, color=series_colour(colour), linestyle="none", label=name)
             data[name] = {"networks": found, "infinite width": limit}
         axis.set(xlabel="depth", ylabel="mean correlation ρ", ylim=(0, 1))
         figure.legend(loc="outside lower center", ncols=2)

@@ -5,6 +5,9 @@ from pathlib import Path
 import lngeom as lg
 import numpy as np
 from lngeom.claims.gallery.salimans2016 import condition, covariances
+from lngeom.plots import style
+
+from analysis.gallery import series_colour
 
 
 def draw(out: Path) -> None:
@@ -16,8 +19,8 @@ def draw(out: Path) -> None:
     with lg.plots.figure(width="column", height=3.0) as (figure, axes):
         axis = axes[0, 0]
         ends = np.array([1.5, 1.2 * before.max()])
-        axis.loglog(ends, ends, color=lg.plots.COLOURS[-1], lw=0.8, ls="-", label="no change")
-        axis.loglog(before, after, "o", ms=2.5, mfc="none", label="300 random cases")
+        axis.loglog(ends, ends, color=style.GUIDE, lw=0.8, ls="-", label="no change")
+        axis.loglog(before, after, "o", ms=2.5, mfc="none", color=series_colour(0), label="300 random cases")
         axis.set(xlabel="condition number of C", ylabel="condition number after the projection")
         axis.legend()
         lg.plots.save(

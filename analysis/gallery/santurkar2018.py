@@ -8,6 +8,9 @@ import lngeom as lg
 import numpy as np
 from lngeom.claims import Problem
 from lngeom.claims.gallery.santurkar2018 import readings
+from lngeom.plots import style
+
+from analysis.gallery import series_colour
 
 
 def draw(out: Path) -> None:
@@ -23,9 +26,9 @@ def draw(out: Path) -> None:
     with lg.plots.figure(width="column", height=3.0) as (figure, axes):
         axis = axes[0, 0]
         for k, (name, (left, right)) in enumerate(found.items()):
-            axis.loglog(right, left, "ox"[k], ls="", ms=2.5, mfc="none", color=lg.plots.COLOURS[1 - k], label=name)
+            axis.loglog(right, left, "ox"[k], ls="", ms=2.5, mfc="none", color=series_colour(1 - k), label=name)
         ends = np.array([np.min(found["∇L that arrives at z"][0]), np.max(found["∇L that arrives at z"][0])])
-        axis.loglog(ends, ends, color=lg.plots.COLOURS[-1], lw=0.8, ls="-", label="equality")
+        axis.loglog(ends, ends, color=style.GUIDE, lw=0.8, ls="-", label="equality")
         axis.set(xlabel="right side of Theorem 4.1", ylabel="squared gradient with batch norm")
         axis.set_xlim(left=ends[0] / 1e4)
         axis.legend()

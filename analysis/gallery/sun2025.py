@@ -7,6 +7,9 @@ import lngeom as lg
 import numpy as np
 from lngeom.claims import Problem
 from lngeom.claims.gallery.sun2025 import DEPTH, exponent, variances
+from lngeom.plots import style
+
+from analysis.gallery import series_colour
 
 STACKS = {
     "equal blocks": {"repeated": True},
@@ -24,9 +27,10 @@ def draw(out: Path) -> None:
     with lg.plots.figure(width="column") as (figure, axes):
         axis = axes[0, 0]
         early = l[:18]
-        axis.plot(early, np.exp(early - 1.0) * 2, color="0.46", linestyle=":", label="exponential, as printed")
-        for name, variance in found.items():
-            axis.plot(l, variance, label=name)
+        axis.plot(early, np.exp(early - 1.0) * 2, color=style.GUIDE, linestyle=":", label="exponential, as printed")
+        dashes = ("-", "--", "-.", ":")
+        for k, (name, variance) in enumerate(found.items()):
+            axis.plot(l, variance, color=series_colour(k), linestyle=dashes[k], label=name)
         axis.set(xscale="log", yscale="log", xlabel="layer l", ylabel="variance σ²", ylim=(1, 1e6))
         figure.legend(loc="outside lower center", ncols=2)
         steepest, flattest = (

@@ -5,6 +5,9 @@ from pathlib import Path
 import lngeom as lg
 import numpy as np
 from lngeom.claims.gallery.wen2026 import cosine, walk
+from lngeom.plots import style
+
+from analysis.gallery import series_colour
 
 STRENGTHS = (0.01, 0.03, 0.1, 0.25, 0.5)
 
@@ -23,11 +26,11 @@ def draw(out: Path) -> None:
         for k, beta in enumerate((0.0, 0.5, 0.9)):
             angles = np.arccos([walk(0, strength, beta).cosine for strength in STRENGTHS])
             exact = np.arccos([cosine(1 - strength, beta) for strength in line])
-            style = {"color": lg.plots.COLOURS[k]}
-            axis.semilogx(STRENGTHS, angles / small(STRENGTHS, beta), "os^"[k], ls="", label=f"β = {beta:g}", **style)
-            axis.semilogx(line, exact / small(line, beta), ls="-", lw=1, **style)
+            look = {"color": series_colour(k)}
+            axis.semilogx(STRENGTHS, angles / small(STRENGTHS, beta), "os^"[k], ls="", label=f"β = {beta:g}", **look)
+            axis.semilogx(line, exact / small(line, beta), ls="-", lw=1, **look)
             data[f"angle, β = {beta:g}"] = angles
-        axis.axhline(1, color=lg.plots.COLOURS[-1], ls=":", lw=1)
+        axis.axhline(1, color=style.GUIDE, ls=":", lw=1)
         axis.set(xlabel="ηλ", ylabel="angle over √(2ηλ(1 − β)/(1 + β))", xticks=STRENGTHS)
         axis.set_xticks(STRENGTHS, [f"{strength:g}" for strength in STRENGTHS])
         axis.minorticks_off()

@@ -8,6 +8,9 @@ import lngeom as lg
 import numpy as np
 from lngeom.claims import Problem
 from lngeom.claims.gallery.xu2019 import backward
+from lngeom.plots import style
+
+from analysis.gallery import series_colour
 
 SERIES = {
     "layer norm": (True, True),
@@ -35,13 +38,13 @@ def draw(out: Path) -> None:
     with lg.plots.figure(1, 2, width="page", height=2.7) as (figure, axes):
         means, variances = axes[0]
         for k, (name, found) in enumerate(data.items()):
-            style = {"marker": SHOWN[name], "ls": "", "color": lg.plots.COLOURS[k], "mfc": "none", "label": name}
-            means.plot(found["arriving"], found["mean"], **style)
-            variances.plot(found["share"], found["variance"], **style)
+            look = {"marker": SHOWN[name], "ls": "", "color": series_colour(k), "mfc": "none", "label": name}
+            means.plot(found["arriving"], found["mean"], **look)
+            variances.plot(found["share"], found["variance"], **look)
         line = np.array([-1.0, 1.0])
         for axis, x, y in ((means, line, line), (means, line, 0 * line), (variances, [0, 1], [1, 0])):
-            axis.plot(x, y, color=lg.plots.COLOURS[-1], lw=0.8, ls="-", zorder=0)
-        variances.axhline(1, color=lg.plots.COLOURS[-1], lw=0.8, zorder=0)
+            axis.plot(x, y, color=style.GUIDE, lw=0.8, ls="-", zorder=0)
+        variances.axhline(1, color=style.GUIDE, lw=0.8, zorder=0)
         means.set(xlabel="mean ḡ of the arriving gradient", ylabel="mean of ∂ℓ/∂x, times σ")
         variances.set(xlabel="c²/D_g, the share of its variance along y", ylabel="variance of ∂ℓ/∂x, times σ²/D_g")
         means.legend()

@@ -6,6 +6,9 @@ import jax
 import lngeom as lg
 import numpy as np
 from lngeom.claims.gallery.zhang2019 import estimate
+from lngeom.plots import style
+
+from analysis.gallery import series_colour
 
 UNITS, DRAWS = 512, 2000
 
@@ -28,8 +31,14 @@ def draw(out: Path) -> None:
     with lg.plots.figure(width="column") as (figure, axes):
         axis = axes[0, 0]
         for (name, values), marker in zip(errors.items(), "os", strict=True):
-            axis.loglog(shares, values, marker=marker, label=name)
-        axis.loglog(shares, np.sqrt(2 / counts[:-1] * (1 - shares)), "k:", label="√(2/k), less the share that is seen")
+            axis.loglog(shares, values, marker=marker, color=series_colour("os".index(marker)), label=name)
+        axis.loglog(
+            shares,
+            np.sqrt(2 / counts[:-1] * (1 - shares)),
+            color=style.INK,
+            ls=":",
+            label="√(2/k), less the share that is seen",
+        )
         axis.set(xlabel="share of the units, k/H", ylabel="relative error of rms²", ylim=(0.03, 2000))
         axis.legend()
         lg.plots.save(

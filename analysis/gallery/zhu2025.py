@@ -8,8 +8,10 @@ import numpy as np
 from lngeom.claims import Problem
 from lngeom.claims.gallery.zhu2025 import best_fit, inverse_root, layer_norm, tokens
 
+from analysis.gallery import series_colour
+
 PANELS = {"tokens of one scale": 0.0, "log-normal scales": 0.7}
-CURVES = {"DyT": (np.tanh, "#d55e00", "--"), "elementwise LN": (inverse_root, "#009e73", "-.")}
+CURVES = {"DyT": (np.tanh, 1, "--"), "elementwise LN": (inverse_root, 2, "-.")}
 
 
 def draw(out: Path) -> None:
@@ -22,15 +24,17 @@ def draw(out: Path) -> None:
             x = tokens(problem, spread)
             y = layer_norm(x)
             for token, output in zip(x[:12], y[:12], strict=True):
-                axis.plot(token, output, ".", ms=1.5, color="#56b4e9")
+                axis.plot(token, output, ".", ms=1.5, color=series_colour(4))
             data[name] = {"x": x[:12, :100], "y": y[:12, :100]}
             for label, (curve, colour, dashes) in CURVES.items():
                 fit = best_fit(curve, x, y)
-                axis.plot(line, fit.gain * curve(fit.alpha * line), color=colour, linestyle=dashes, label=label)
+                axis.plot(
+                    line, fit.gain * curve(fit.alpha * line), color=series_colour(colour), linestyle=dashes, label=label
+                )
                 data[name][label] = fit._asdict()
             axis.set(title=name, xlabel="input x", xlim=(-8, 8), ylim=(-4.5, 4.5))
         axes[0, 0].set_ylabel("output y of layer norm")
-        axes[0, 0].plot([], [], ".", ms=4, color="#56b4e9", label="entries of 12 tokens")
+        axes[0, 0].plot([], [], ".", ms=4, color=series_colour(4), label="entries of 12 tokens")
         axes[0, 0].legend(loc="upper left")
         lg.plots.save(
             figure,

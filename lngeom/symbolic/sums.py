@@ -15,7 +15,7 @@ import itertools
 from collections.abc import Callable
 
 import sympy as sp
-from sympy import Add, Dummy, Expr, Indexed, IndexedBase, KroneckerDelta, Mul, Pow, Rational, Sum, Symbol
+from sympy import Add, Dummy, Expr, Indexed, IndexedBase, KroneckerDelta, Mul, Pow, Rational, Symbol
 
 H, D, N = sp.symbols("H D N", integer=True, positive=True)
 G, M = sp.symbols("G M", integer=True, positive=True)
@@ -36,8 +36,11 @@ Index = Expr | tuple[Expr, ...]
 Field = Callable[..., Expr]
 
 
-class PositiveSum(Sum):
-    """A sum over indices from 1 to a positive size, whose free symbols are looked up once: they decide most steps."""
+class Sum(sp.Sum):
+    """A sum over indices from 1 to a positive size, whose free symbols are looked up once: they decide most steps.
+
+    SymPy sets brackets by the name of the class.
+    """
 
     @functools.cached_property
     def free_symbols(self) -> set[Symbol]:  # pyright: ignore
@@ -64,7 +67,7 @@ def field(name: str, *, positive: bool = False) -> Field:
 def total(body: Callable[[Expr], Expr], size: Expr) -> Expr:
     r"""$\sum_{i=1}^{\text{size}} \text{body}(i)$ with an index of its own."""
     index = Dummy(_LETTERS.get(size, "i")[0], integer=True, positive=True)
-    return PositiveSum(body(index), (index, 1, size))
+    return Sum(body(index), (index, 1, size))
 
 
 def mean(body: Callable[[Expr], Expr], size: Expr) -> Expr:
@@ -87,7 +90,7 @@ def normal_form(expr: Expr) -> Expr:
     expr = sp.sympify(expr)
     if expr.is_Atom or isinstance(expr, Indexed):
         return expr
-    if isinstance(expr, Sum):
+    if isinstance(expr, sp.Sum):
         body = normal_form(expr.function)
         for index, low, high in expr.limits:
             if low != 1:
@@ -127,7 +130,7 @@ def _summed_term(term: Expr, index: Symbol, size: Expr) -> Expr:
     bound, flat = {index: size}, []
     for factor in factors:
         base, exponent = factor.as_base_exp()
-        if isinstance(base, Sum) and exponent.is_Integer and exponent > 0:
+        if isinstance(base, sp.Sum) and exponent.is_Integer and exponent > 0:
             for _ in range(int(exponent)):
                 fresh = {limit[0]: Dummy(integer=True, positive=True) for limit in base.limits}
                 bound |= {fresh[limit[0]]: limit[2] for limit in base.limits}
@@ -153,7 +156,7 @@ def _components(factors: list[Expr], bound: dict[Symbol, Expr]) -> Expr:
 
 def _depth(expr: Expr) -> int:
     """How deeply sums are nested inside opaque factors: keeps names of inner and outer indices apart."""
-    names = [s.name for total_ in expr.atoms(Sum) for s in total_.bound_symbols]
+    names = [s.name for total_ in expr.atoms(sp.Sum) for s in total_.bound_symbols]
     return max((int(name.split("_")[1]) + 1 for name in names if name.count("_") == 2), default=0)
 
 
@@ -176,7 +179,7 @@ def _canonical(factors: list[Expr], bound: dict[Symbol, Expr]) -> Expr:
     first, *others = candidates
     body = min((first, *others), key=str) if others else first
     limits = [(name, 1, size) for size, new in zip(sizes, names, strict=True) for name in new]
-    return PositiveSum(body, *limits)
+    return Sum(body, *limits)
 
 
 def _generators(expr: Expr) -> set[Expr]:
@@ -254,9 +257,9 @@ def displayed(expr: Expr) -> Expr:
     """The same expression with bound indices named i, j, d, n, … for reading."""
 
     def rename(node: Expr, taken: frozenset[str]) -> Expr:
-        if not isinstance(node, Expr) or not node.has(Sum):
+        if not isinstance(node, Expr) or not node.has(sp.Sum):
             return node
-        if not isinstance(node, Sum):
+        if not isinstance(node, sp.Sum):
             return node.func(*(rename(arg, taken) for arg in node.args))
         body, limits = node.function, []
         for index, low, high in node.limits:
@@ -265,6 +268,6 @@ def displayed(expr: Expr) -> Expr:
             letter = Symbol(name, integer=True, positive=True)
             taken |= {name}
             body, limits = body.xreplace({index: letter}), [*limits, (letter, low, high)]
-        return PositiveSum(rename(body, taken), *limits)
+        return Sum(rename(body, taken), *limits)
 
     return rename(sp.sympify(expr), frozenset(str(s) for s in expr.free_symbols))
