@@ -10,8 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import sympy as sp
-from jaxtyping import Float
-from numpy.typing import ArrayLike
+from jaxtyping import Array, Float
 
 from lngeom.claims import Paper, Problem, Read, Role, Verdict, agree, differ, proves
 from lngeom.symbolic.jacobian import LAYER
@@ -32,17 +31,17 @@ WIDTH, HIDDEN, BLOCKS, EPS, STEPS = 12, 20, 4, 1e-3, 50
 Params = dict[str, Any]
 
 
-def rms_norm(h: Float[ArrayLike, "N d"]) -> Any:
+def rms_norm(h: Float[Array | np.ndarray, "N d"]) -> Any:
     """RMSNorm of the main branch."""
     return h / ((h**2).mean(1, keepdims=True) + EPS) ** 0.5
 
 
-def layer_norm(h: Float[ArrayLike, "N d"]) -> Any:
+def layer_norm(h: Float[Array | np.ndarray, "N d"]) -> Any:
     """Layer norm of the main branch."""
     return rms_norm(centred(h, 1))
 
 
-def compressed_norm(h: Float[ArrayLike, "N k"]) -> Any:
+def compressed_norm(h: Float[Array | np.ndarray, "N k"]) -> Any:
     """CRMSNorm: RMSNorm of d = k + 1 entries of sum zero, of which the last is left out."""
     square = ((h**2).sum(1, keepdims=True) + h.sum(1, keepdims=True) ** 2) / (h.shape[1] + 1)
     return h / (square + EPS) ** 0.5
@@ -65,7 +64,7 @@ def stack(problem: Problem) -> tuple[Params, Float[np.ndarray, "N t"]]:
     return params, draw(size=(16, 5))
 
 
-def centred(values: Float[ArrayLike, "..."], axis: int) -> Any:
+def centred(values: Float[Array | np.ndarray, "..."], axis: int) -> Any:
     """Values minus their mean over an axis."""
     return values - values.mean(axis, keepdims=True)
 
