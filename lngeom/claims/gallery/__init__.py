@@ -1,4 +1,4 @@
-"""Papers on normalization beside that of 2016, one module a paper; each is imported when it is asked for (`lngeom papers`)."""
+"""Papers on normalization, one module a paper; each is imported when it is asked for (`lngeom papers`)."""
 
 PAPERS: dict[str, str] = {
     "zhang2019": "1910.07467",
