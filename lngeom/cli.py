@@ -261,7 +261,8 @@ def _verify_all(data: str, seed: int, out: Path, json: bool, list_only: bool) ->
     _check_writable(out)
     _compile_sparingly()
     dataset, outcomes = _run(claims, data, seed)
-    documents = {p.id: build_document([o for o in outcomes if o.claim.paper == p.id], dataset, seed, p) for p in found}
+    checked = [(p, [o for o in outcomes if o.claim.paper == p.id]) for p in found]
+    documents = {p.id: build_document(these, dataset, seed, p) for p, these in checked}
     try:
         for id, document in documents.items():
             write(out / id, {"report.json": dumps(document), "report.html": build_page(document)})
@@ -272,7 +273,7 @@ def _verify_all(data: str, seed: int, out: Path, json: bool, list_only: bool) ->
     if json:
         sys.stdout.write(dumps(index))
     else:
-        console.print(terminal.papers_table([(p, [o for o in outcomes if o.claim.paper == p.id]) for p in found]))
+        console.print(terminal.papers_table(checked))
         console.print("Written: " + ", ".join(map(str, paths)), highlight=False, soft_wrap=True)
     _conclude(outcomes, dataset)
 

@@ -8,6 +8,7 @@ A module is a paper's if it makes a `Paper`. Its claims are registered with that
     def mean(problem): ...
 """
 
+import functools
 import importlib
 import importlib.util
 import sys
@@ -74,6 +75,7 @@ class PaperError(ValueError):
     """A paper that cannot be found or read."""
 
 
+@functools.cache
 def _announced() -> dict[str, str]:
     """Ids of the papers that installed distributions announce, and their modules."""
     return {point.name: point.value for point in entry_points(group=GROUP)}

@@ -1,14 +1,11 @@
 """The explorer: a web page on which the paper's claims can be tried by hand. It compares itself with the library."""
 
-import base64
 import functools
-import hashlib
 from collections.abc import Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import jinja2
 import numpy as np
 
 from lngeom import __version__, families, paper
@@ -19,6 +16,7 @@ from lngeom.information import fisher
 from lngeom.information.reference import as_printed
 from lngeom.nullspace import predicted_nullspace
 from lngeom.paper_order import to_paper_order
+from lngeom.report.templating import environment
 from lngeom.training.equilibrium import predict_equilibrium
 from lngeom.transformations import TABLE1
 from lngeom.transformations.actions import Column
@@ -132,25 +130,6 @@ def content() -> Mapping[str, Any]:
         "values": list(values().items()),
         "tolerance": TOLERANCE,
     }
-
-
-def digest(text: str) -> str:
-    """Base64 of the SHA-256 of a script or a style sheet, as a content-security policy names it."""
-    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
-
-
-def environment() -> jinja2.Environment:
-    """The templates of this package."""
-    found = jinja2.Environment(
-        loader=jinja2.PackageLoader("lngeom.report", "templates"),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    found.filters["digest"] = digest
-    found.policies["json.dumps_kwargs"] = {"sort_keys": False}  # rows and columns keep their order
-    return found
 
 
 def script(given: Mapping[str, Any]) -> str:

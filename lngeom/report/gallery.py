@@ -1,15 +1,12 @@
 """The index of audited papers: papers × verdicts, and what was found in them, the most consequential first."""
 
-import base64
-import hashlib
 from collections.abc import Mapping
 from typing import Any
-
-import jinja2
 
 from lngeom.claims.erratum import Consequence
 from lngeom.report import errata, marks
 from lngeom.report.mathml import prose
+from lngeom.report.templating import digest, environment
 
 SCHEMA = "lngeom.papers/1"
 
@@ -57,18 +54,11 @@ def page(index: Mapping[str, Any]) -> str:
     Returns:
         The page's text.
     """
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("lngeom.report", "templates"),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["prose"] = prose
-    style = environment.get_template("report.css").render()
-    script = environment.get_template("theme.js").render()
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    templates = environment()
+    templates.filters["prose"] = prose
+    style = templates.get_template("report.css").render()
+    script = templates.get_template("theme.js").render()
     shown = [v for v in marks.SYMBOLS if any(paper["verdicts"].get(v) for paper in index["papers"])]
-    return environment.get_template("gallery.html.j2").render(
-        index=index, verdicts=shown, symbols=marks.SYMBOLS, style=style, script=script, script_digest=digest
+    return templates.get_template("gallery.html.j2").render(
+        index=index, verdicts=shown, symbols=marks.SYMBOLS, style=style, script=script, script_digest=digest(script)
     )

@@ -1,8 +1,7 @@
 """The files of a new paper: one worked claim with its proof, its test, and a way to install it."""
 
-import jinja2
-
 from lngeom.claims.papers import PaperError, ids
+from lngeom.report.templating import environment
 
 FILES = {
     "__init__.py": "new_paper.py.j2",
@@ -27,11 +26,7 @@ def files(name: str) -> dict[str, str]:
         raise PaperError(f"a paper needs a name of small letters, digits and _, such as doe2027; got {name!r}")
     if name in ids():
         raise PaperError(f"the paper {name!r} exists already: choose another name")
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("lngeom.report", "templates"),
-        undefined=jinja2.StrictUndefined,
-        keep_trailing_newline=True,
-    )
+    templates = environment(pages=False)
     return {
-        file.format(name=name): environment.get_template(template).render(name=name) for file, template in FILES.items()
+        file.format(name=name): templates.get_template(template).render(name=name) for file, template in FILES.items()
     }

@@ -1,14 +1,12 @@
 """The JSON document as one self-contained web page."""
 
-import base64
-import hashlib
 from collections.abc import Mapping
 from typing import Any
 
-import jinja2
-
+from lngeom.claims import Read
 from lngeom.report import errata, explorer, marks
 from lngeom.report.mathml import lines, mathml, prose
+from lngeom.report.templating import digest, environment
 from lngeom.symbolic.notation import from_latex, legend
 
 STRENGTHS = {
@@ -34,14 +32,8 @@ def page(document: Mapping[str, Any]) -> str:
     Returns:
         The page's text.
     """
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("lngeom.report", "templates"),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters |= {
+    templates = environment()
+    templates.filters |= {
         "mathml": mathml,
         "lines": lines,
         "prose": prose,
@@ -49,8 +41,9 @@ def page(document: Mapping[str, Any]) -> str:
         "plain": from_latex,
         "small": lambda rows: len(rows) <= LARGEST_TABLE and all(len(row) <= LARGEST_TABLE for row in rows),
     }
-    environment.globals |= {
+    templates.globals |= {
         "symbols": marks.SYMBOLS,
+        "read": Read,
         "strengths": STRENGTHS,
         "software": SOFTWARE,
         "legend": legend(),
@@ -63,12 +56,11 @@ def page(document: Mapping[str, Any]) -> str:
         "heat_map": marks.heat_map,
         "curve": marks.curve,
     }
-    script = environment.get_template("report.js").render()
-    style = environment.get_template("report.css").render()
+    script = templates.get_template("report.js").render()
+    style = templates.get_template("report.css").render()
     content = explorer.content() if document["tables"] else None  # its cells lead to the claims of Table 1
     if content:
         script, style = script + explorer.script(content), style + explorer.style()
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    return environment.get_template("report.html.j2").render(
-        report=document, script=script, style=style, script_digest=digest, content=content
+    return templates.get_template("report.html.j2").render(
+        report=document, script=script, style=style, script_digest=digest(script), content=content
     )

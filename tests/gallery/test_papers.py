@@ -1,5 +1,7 @@
 """Every claim of every paper has its recorded verdict, and a proof that can be read or a reason why it has none."""
 
+from pathlib import Path
+
 import pytest
 from lngeom.claims import Verdict, run
 from lngeom.claims.gallery import PAPERS
@@ -38,6 +40,12 @@ def test_each_paper_is_complete(id):
         if c.expected is Verdict.REFUTED:
             assert c.erratum, c.id
             assert c.context, c.id
+
+
+@pytest.mark.parametrize("id", PAPERS)
+def test_each_claim_has_a_planted_fault(id):
+    source = Path(__file__).with_name(f"test_{id}.py").read_text(encoding="utf-8")
+    assert not [c.id for c in find(id).claims if f'"{c.id.partition(".")[2]}"' not in source and c.id not in source]
 
 
 def test_claims_of_a_paper_are_not_in_the_audit_of_another():
