@@ -132,19 +132,25 @@ def _first_change(method, column, W, X, delta, gamma, eps) -> tuple[int, int] | 
     """First (sample, unit) whose output changes, or None; everything must be defined on both sides."""
     if not any(any(row) for row in W) or not any(any(row) for row in X):
         return None
-    moved = concretely(column, W, X, delta, gamma, method)
-    try:
-        before, after = (method.rows(_exact(A), _exact(B), eps) for A, B in ((W, X), moved))
-    except ZeroDivisionError:
+    before = defined_rows(method, W, X, eps)
+    after = before and defined_rows(method, *concretely(column, W, X, delta, gamma, method), eps)
+    if not before or not after:
         return None
-    pairs = list(compared(method, column, before, after))
-    if not all(_defined(*pair) for rows in (before, after) for row in rows for pair in row):
-        return None
+    pairs = compared(method, column, before, after)
     for sample, (old_row, new_row) in enumerate(pairs):
         for unit, (old, new) in enumerate(zip(old_row, new_row, strict=True)):
-            if not _equal(old, new):
+            if not equal(old, new):
                 return sample, unit
     return None
+
+
+def defined_rows(method: Method, W: Any, X: Any, eps: Fraction) -> list[list[tuple[Any, Any]]] | None:
+    """Numerators and squares of all outputs, or None where one is undefined."""
+    try:
+        rows = method.rows(_exact(W), _exact(X), eps)
+    except ZeroDivisionError:
+        return None
+    return rows if all(_defined(*pair) for row in rows for pair in row) else None
 
 
 def _defined(numerator: Any, square: Any) -> bool:
@@ -153,12 +159,15 @@ def _defined(numerator: Any, square: Any) -> bool:
     return bool(square > 0)
 
 
-def _equal(old: tuple[Any, Any], new: tuple[Any, Any]) -> bool:
-    """Whether two ratios, of a number and the root of another, are the same."""
+def equal(old: tuple[Any, Any], new: tuple[Any, Any], sign: int = 1) -> bool:
+    """Whether two ratios, of a number and the root of another, are the same, or opposite for a sign of −1.
+
+    The numbers are rational, or sums of roots of rational numbers, which vanish only where their expansions do.
+    """
     if any(isinstance(v, Expr) for v in (*old, *new)):
         (a, u), (b, v) = (tuple(map(sp.sympify, pair)) for pair in (old, new))
-        return sp.simplify(a / sp.sqrt(u) - b / sp.sqrt(v)) == 0
-    return _signed_square(*old) == _signed_square(*new)
+        return sp.expand(a**2 * v - b**2 * u) == 0 and bool(sp.expand(sign * a * b) >= 0)
+    return sign * _signed_square(*old) == _signed_square(*new)
 
 
 def _exact(A: Any) -> list[list[Fraction]]:

@@ -1,11 +1,13 @@
 """`prove`: every cell of the invariance table is proved for all sizes or refuted by the smallest exact instance."""
 
+import math
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
 import sympy as sp
 from sympy import Expr, sqrt
+from sympy.polys.rings import PolyElement
 
 from lngeom.invariance_table import Cell
 from lngeom.normalizers import AbstractNormalizer
@@ -13,7 +15,16 @@ from lngeom.symbolic.actions import DELTA, common_factor, concretely, moved, sum
 from lngeom.symbolic.layers import EPSILON, METHODS, Layer, Method
 from lngeom.symbolic.notation import plain
 from lngeom.symbolic.proof import Assumption, Counterexample, Proof, ProofError, Step, equality, fact
-from lngeom.symbolic.search import ANOTHER_SCALE, changes_somewhere, compared, copies, counterexample, draw
+from lngeom.symbolic.search import (
+    ANOTHER_SCALE,
+    changes_somewhere,
+    compared,
+    copies,
+    counterexample,
+    defined_rows,
+    draw,
+    equal,
+)
 from lngeom.symbolic.sums import normal_form, vanishes
 from lngeom.transformations import EXTENDED
 from lngeom.transformations.actions import Column
@@ -200,10 +211,10 @@ def expansion(method: Method, column: Column, eps: Any = 0, flipped: bool = Fals
     samples, inputs = max(samples, 2), max(inputs, 2)
 
     def verify() -> bool:
-        W = [[sp.Symbol(f"W{i}{d}", real=True) for d in range(inputs)] for i in range(units)]
-        X = [[sp.Symbol(f"x{s}{d}", real=True) for d in range(inputs)] for s in range(samples * method.positions)]
-        gamma = [sp.Symbol(f"gamma{d}", real=True) for d in range(inputs)]
-        after = concretely(column, W, X, DELTA, gamma, method)
+        shapes = (units, inputs), (samples * method.positions, inputs), (1, inputs)
+        _, delta, *free = sp.ring([DELTA, *sp.symbols(f"z:{sum(map(math.prod, shapes))}")], sp.QQ)
+        W, X, (gamma,) = ([[free.pop() for _ in range(columns)] for _ in range(rows)] for rows, columns in shapes)
+        after = concretely(column, W, X, delta, gamma, method)
         pairs = compared(method, column, method.rows(W, X, eps), method.rows(*after, eps))
         return all(
             _same_ratio(old, new, flipped)
@@ -221,20 +232,16 @@ def _instances(method: Method, column: Column, flipped: bool) -> Step:
     """The second proof of a method with roots within: exact arithmetic at a few instances."""
 
     def verify() -> bool:
-        checked = 0
+        sign, checked = -1 if flipped else 1, 0
         for seed in range(20):
             W, X = draw(method, column, seed)
             changed = concretely(column, W, X, ANOTHER_SCALE, [1, *range(len(W[0]) - 1)], method)
-            try:
-                before, after = (method.exactly(*pair) for pair in ((W, X), changed))
-            except ZeroDivisionError:
+            before, after = (defined_rows(method, *pair, Fraction(0)) for pair in ((W, X), changed))
+            if not before or not after:
                 continue
-            if any(v.has(sp.zoo, sp.nan) for v in (*before, *after)):
-                continue
-            keep = method.positions if column.compares_first else before.rows
-            gap = after[:keep, :] - (-1 if flipped else 1) * before[:keep, :]
-            if not all(sp.simplify(v) == 0 for v in sp.Matrix(gap)):
-                return False
+            for rows in compared(method, column, before, after):
+                if not all(equal(old, new, sign) for old, new in zip(*rows, strict=True)):
+                    return False
             checked += 1
             if checked == 2:
                 return True
@@ -244,11 +251,12 @@ def _instances(method: Method, column: Column, flipped: bool) -> Step:
     return fact("The same in exact arithmetic at two random instances", formula, verify, formula)
 
 
-def _same_ratio(old: tuple[Expr, Expr], new: tuple[Expr, Expr], flipped: bool) -> bool:
-    """Whether num'/√sq' = ± num/√sq as expressions: num' = c num and sq' = c² sq with c of the right sign."""
-    factor = sp.cancel(sp.expand(new[0]) / sp.expand(old[0]))
-    right_sign = factor.is_negative if flipped else factor.is_positive
-    return bool(right_sign) and sp.expand(new[1] - factor**2 * old[1]) == 0
+def _same_ratio(old: tuple[PolyElement, Any], new: tuple[PolyElement, Any], flipped: bool) -> bool:
+    """Whether num'/√sq' = ± num/√sq of polynomials: num' = c num and sq' = c² sq with c of the right sign."""
+    factor, rest = divmod(new[0], old[0])
+    expression = factor.as_expr()
+    right_sign = expression.is_negative if flipped else expression.is_positive
+    return rest == 0 and bool(right_sign) and new[1] == factor**2 * old[1]
 
 
 def _assumptions(name: str, method: Method, column: Column, eps: Expr) -> tuple[Assumption, ...]:
