@@ -503,8 +503,7 @@ def score_steps() -> tuple[Step, ...]:
 def equation_9_proof() -> Proof:
     """The expected outer product of the score is JᵀΛJ, whatever the layer and the exponential family."""
     z, u = sp.symbols("z u", real=True)
-    rate, y = sp.Symbol("r", positive=True), sp.Symbol("y", integer=True, nonnegative=True)
-    count = lambda power: sp.summation((y - rate) ** power * rate**y / sp.factorial(y), (y, 0, sp.oo)) / sp.exp(rate)
+    count = lambda power: poisson_expectation(lambda y: (y - RATE) ** power, RATE)
     density = sp.exp(-((u - z) ** 2) / (2 * PHI)) / sqrt(2 * sp.pi * PHI)
     normal = lambda power: sp.integrate(((u - z) / PHI) ** power * density, (u, -sp.oo, sp.oo))
     return Proof(
@@ -517,7 +516,7 @@ def equation_9_proof() -> Proof:
                 "Counts without bound, Poisson of rate r = e^z: mean zero, second moment η'' = r",
                 r"E[y - r] = 0,\ E[(y-r)^2] = r",
                 count(1),
-                count(2) - rate,
+                count(2) - RATE,
             ),
             expanded(
                 "A density, Gaussian of variance φ: mean zero, second moment η''/φ = 1/φ",
