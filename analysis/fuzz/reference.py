@@ -149,6 +149,11 @@ class Evaluation:
         found = []
         for theta in thetas:
             z, J, metric, mean = (np.asarray(v, np.float64) for v in compiled(theta, inputs))
+            if wide and np.isfinite(z).all() and not np.isfinite(J).all():
+                # XLA may compute a maximum's operand twice, with other roundings: no entry is the maximum then, and its
+                # derivative is 0/0. One operation at a time has no such copies.
+                with jax.disable_jit():
+                    z, J, metric, mean = (np.asarray(v, np.float64) for v in everything(theta, inputs))
             found.append(_Pieces(z, J, metric / family.dispersion, mean, z.shape))
         return found
 

@@ -270,9 +270,13 @@ def score(family: AbstractFamily, z: Float[Array, "N *T C"], y: Array) -> Float[
 def sampled_scores(
     family: AbstractFamily, z: Float[Array, "N *T C"], key: PRNGKeyArray, samples: int
 ) -> Float[Array, "N m *T C"]:
-    """Scores at m responses drawn for each sample; draw k depends on the key and on k alone."""
+    """Scores at m responses drawn for each sample; draw k depends on the key and on k alone.
+
+    Responses to outputs of 16 bits are drawn in 32 bits: decompositions that a family may need exist in no fewer.
+    """
+    wide = z if jnp.finfo(z.dtype).bits >= 32 else z.astype(jnp.float32)
 
     def draw(k: Array) -> Array:
-        return score(family, z, family.sample(jax.random.fold_in(key, k), z))
+        return score(family, wide, family.sample(jax.random.fold_in(key, k), wide)).astype(z.dtype)
 
     return jnp.moveaxis(jax.vmap(draw)(jnp.arange(samples)), 0, 1)

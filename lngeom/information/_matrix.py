@@ -72,6 +72,19 @@ def diagonal(problem: Problem, at: Placement) -> Float[Array, " P"]:
     return sum_over_samples(lambda part: jnp.sum(jnp.square(factor_rows(part)), 0), problem, at)
 
 
+@functools.partial(jax.jit, static_argnames="at")
+def diagonal_and_product(
+    problem: Problem, at: Placement, vector: Float[Array, " P"]
+) -> tuple[Float[Array, " P"], Float[Array, " P"]]:
+    """The diagonal of F, and F v by the same rows of the factor."""
+
+    def of(part: Problem, vector: Float[Array, " P"]) -> tuple[Float[Array, " P"], Float[Array, " P"]]:
+        rows = factor_rows(part)
+        return jnp.sum(jnp.square(rows), 0), (rows @ vector) @ rows
+
+    return sum_over_samples(of, problem, at, vector)
+
+
 class OuterProducts(eqx.Module):
     r"""The factor $A$ of some samples.
 

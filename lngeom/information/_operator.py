@@ -11,7 +11,7 @@ from lngeom._types import GLMParameters, is_concrete, is_tracing
 from lngeom.information import _matrix, _solve, _spectrum
 from lngeom.information._nullspace import MeasuredNullspace, measure
 from lngeom.information._problem import leaf_slices
-from lngeom.information._products import AbstractFisher, agrees, light, require_agreement, warn_of_structure
+from lngeom.information._products import AbstractFisher, agrees, light, probe_vector, require_agreement, warn_of_structure
 from lngeom.paper_order import to_paper_order
 
 
@@ -90,14 +90,9 @@ class FisherOperator(AbstractFisher):
     @light
     def diagonal(self) -> Float[Array, " P"]:
         """The diagonal, without the matrix."""
-        diagonal = _matrix.diagonal(self.problem, self.row_chunks)
-        largest = jax.nn.one_hot(jnp.argmax(diagonal), diagonal.size, dtype=diagonal.dtype)
-
-        def entry(_: Float[Array, " P"]) -> tuple[Float[Array, " P"], Float[Array, " P"]]:
-            column = self.promoted_product(largest)
-            return column + (jnp.vdot(largest, diagonal) - jnp.vdot(largest, column)) * largest, largest
-
-        require_agreement(self, "the diagonal", entry)
+        vector = probe_vector(self)
+        diagonal, image = _matrix.diagonal_and_product(self.problem, self.row_chunks, vector)
+        require_agreement(self, "the diagonal", lambda _: (image, vector))
         return diagonal
 
     @light

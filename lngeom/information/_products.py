@@ -254,6 +254,11 @@ Route = Callable[[Float[Array, " P"]], tuple[Float[Array, " P"], Float[Array, " 
 """Random numbers ↦ (the image of a vector by some route, that vector)."""
 
 
+def probe_vector(F: AbstractFisher) -> Float[Array, " P"]:
+    """The random numbers on which two routes are compared."""
+    return jax.random.normal(jax.random.key(0), (F.in_size(),), F.problem.decomposition_dtype)
+
+
 def agrees(F: AbstractFisher, route: Route, whole: AbstractFisher | None = None) -> bool:
     r"""Whether a route gives the image that the product gives: $|r - Fv| \le \sqrt{\text{eps}}\, |Fv|$.
 
@@ -262,7 +267,7 @@ def agrees(F: AbstractFisher, route: Route, whole: AbstractFisher | None = None)
     """
     if not F.checked or not is_concrete(F.problem) or is_tracing():
         return True
-    image, vector = route(jax.random.normal(jax.random.key(0), (F.in_size(),), F.problem.decomposition_dtype))
+    image, vector = route(probe_vector(F))
     product = F.promoted_product(vector)
     gap, norm = float(jnp.linalg.norm(image - product)), float(jnp.linalg.norm(product))
     if gap <= float(jnp.finfo(F.problem.dtype).eps) ** 0.5 * norm:

@@ -48,6 +48,9 @@ FOUND = {
     944: "a damped solution without directions that may be signal",
     1492: "dropout in bfloat16, not said",
     1508: "drop path, not said, which only the second of three samples shows",
+    3469: "a neighbour that moves derivatives alone, not said: the diagonal",
+    3542: "a maximum whose derivative XLA makes 0/0 in the reference",
+    3686: "draws of a family with a Cholesky factor, in bfloat16",
 }
 """Seeds that found something, and what."""
 
