@@ -11,7 +11,14 @@ from lngeom._types import GLMParameters, is_concrete, is_tracing
 from lngeom.information import _matrix, _solve, _spectrum
 from lngeom.information._nullspace import MeasuredNullspace, measure
 from lngeom.information._problem import leaf_slices
-from lngeom.information._products import AbstractFisher, agrees, light, probe_vector, require_agreement, warn_of_structure
+from lngeom.information._products import (
+    AbstractFisher,
+    agrees,
+    light,
+    probe_vector,
+    require_agreement,
+    warn_of_structure,
+)
 from lngeom.paper_order import to_paper_order
 
 

@@ -11,6 +11,7 @@ Matrices are in the order of `jax.flatten_util.ravel_pytree`, [W row by row, b, 
 holds the paper's.
 """
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
@@ -60,6 +61,11 @@ def standard_glm(
     """
     if not isinstance(model.normalizer, Identity) or not bool(jnp.all(params.gain == 1)):
         raise ValueError("Eq. 12 is about the standard GLM: use normalizers.Identity() and a gain of ones")
+    return _standard_glm(model, params, inputs)
+
+
+@eqx.filter_jit
+def _standard_glm(model: NormalizedGLM, params: GLMParameters, inputs: Float[Array, "N D"]) -> Array:
     covariance = model.family.metric(model.natural_parameters(params, inputs))
     extended = jnp.concatenate([inputs, jnp.ones_like(inputs[:, :1])], 1)
     outer = extended[:, :, None] * extended[:, None, :]
