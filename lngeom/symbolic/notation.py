@@ -441,6 +441,12 @@ _CONTEXT.add_context_category(
 _TO_TEXT = LatexNodes2Text(_CONTEXT, math_mode="text", keep_braced_groups=True, keep_braced_groups_minlen=2)
 
 
+def _index(found: re.Match[str]) -> str:
+    """An index with a relation or an index of its own in brackets: Σ_(k≠i), F_(w_i w_j)."""
+    text = re.sub(r"\s*([=≠≤≥<>∈])\s*", r"\1", found[1])
+    return f"_({text})" if re.search("[_=≠≤≥<>∈]", text) else f"_{text}"
+
+
 def from_latex(formula: str) -> str:
     """A formula in LaTeX as Unicode text."""
     for other, known in ((r"\tfrac", r"\frac"), (r"\dfrac", r"\frac"), (r"\operatorname", r"\mathrm")):
@@ -448,7 +454,7 @@ def from_latex(formula: str) -> str:
     text = _TO_TEXT.latex_to_text(formula).replace("”", "″")
     text = re.sub(r"\s*([=≠≤≥<>≻⇒⇔↦→∈∉∥≈])\s*", r" \1 ", text.replace(" - ", " − "))
     for _ in range(3):  # of groups within groups, the innermost first
-        text = re.sub(r"_\{([^{}]*)\}", lambda found: f"_({found[1]})" if "_" in found[1] else f"_{found[1]}", text)
+        text = re.sub(r"_\{([^{}]*)\}", _index, text)
         text = re.sub(r"\^(?:\{([^{}]*)\})", _power, text)
     text = re.sub(r"\^(\d|ᵀ|\+)", _power, text)
     text = re.sub(r"(?<=[^\W\d_])_(\d)(?![\w,])", lambda found: found[1].translate(_LOWERED), text)
