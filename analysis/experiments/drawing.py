@@ -24,7 +24,8 @@ def finding(comparisons: Sequence[Mapping[str, Any]]) -> str:
         comparisons: what `experiment.compare` gave.
 
     Returns:
-        A sentence; where seeds lie on both sides of 100 %, or a run never reached the goal, it says so. Empty where no speeds are compared.
+        A sentence; where seeds lie on both sides of 100 %, or a run never reached the goal, it says so. Empty where no
+        speeds are compared.
     """
     groups: dict[tuple[str, str], dict[tuple[str, str], Mapping[str, Any]]] = {}
     for row in comparisons:
@@ -102,14 +103,16 @@ def draw(experiment: Experiment, results: Results, out: Path) -> list[Path]:
         else:
             for axis, _ in shown:
                 axis.legend()
-        bounds = " A bound in the title: some runs never reached the goal." if re.search(" at (mo|lea)st ", title) else ""
+        bounded = re.search(" at (mo|lea)st ", title)
+        bounds = " A bound in the title: some runs never reached the goal." if bounded else ""
         return plots.save(
             fig,
             out / experiment.name,
             {"curves": drawn, **results.summary, "comparisons": results.comparisons},
             title=title,
             caption=f"{experiment.title} ({experiment.source}). Median of {results.configuration['seeds']} seeds; the "
-            f"band is their range. {experiment.note}".strip() + bounds,
+            f"band is their range. {experiment.note}".strip()
+            + bounds,
             configuration=results.configuration,
         )
 
