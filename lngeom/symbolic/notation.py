@@ -444,7 +444,8 @@ _TO_TEXT = LatexNodes2Text(_CONTEXT, math_mode="text", keep_braced_groups=True, 
 def _index(found: re.Match[str]) -> str:
     """An index with a relation or an index of its own in brackets: Σ_(k≠i), F_(w_i w_j)."""
     text = re.sub(r"\s*([=≠≤≥<>∈])\s*", r"\1", found[1])
-    return f"_({text})" if re.search("[_=≠≤≥<>∈]", text) else f"_{text}"
+    lowered = re.sub(r"(?<=[^\W\d_])_(\d)(?!\d)", lambda digit: digit[1].translate(_LOWERED), text)
+    return f"_({lowered})" if re.search("[_=≠≤≥<>∈]", text) else f"_{text}"
 
 
 def from_latex(formula: str) -> str:
