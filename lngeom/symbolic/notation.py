@@ -336,6 +336,9 @@ class _Plain(StrPrinter):
         first, *rest = (self._print(term) for term in terms)
         return first + "".join(f" − {t[1:]}" if t.startswith("−") else f" + {t}" for t in rest)
 
+    def _print_Exp1(self, expr: Any) -> str:
+        return "e"
+
     def _print_Integer(self, expr: Any) -> str:
         return f"−{-expr.p}" if expr.p < 0 else str(expr.p)
 
