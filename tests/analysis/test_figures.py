@@ -316,7 +316,7 @@ def test_the_titles_of_studies_follow_their_numbers():
             lr.edge_of_stability_title,
             "lr_edge_of_stability",
             lambda d: d["ηλ = 1e-03"]["sharpness"].fill(0.1),
-            "medians of 0.1–3.4, and is above 2, the edge of stability, at 0–",
+            "medians of 0.1–3.4; it is above 2, the edge of stability, at 0–",
         ),
         (
             lr.fisher_spectra_title,
