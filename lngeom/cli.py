@@ -1,5 +1,6 @@
 """The `lngeom` command. Only this module prints and exits."""
 
+import dataclasses
 import difflib
 import os
 import shutil
@@ -467,7 +468,8 @@ def prove(
         _fail(f"no proof of {id!r}" + (f"; near it: {', '.join(near)}" if near else "; list them with --list"))
     found = proof_of(id)
     assert found is not None
-    sys.stdout.write((found.to_latex() if latex else found.to_text(_width(), full)) + "\n")
+    named = dataclasses.replace(found, name=id)  # cells of a table share their proofs, which go by another name
+    sys.stdout.write((named.to_latex() if latex else named.to_text(_width(), full)) + "\n")
 
 
 @app.command()

@@ -1,7 +1,8 @@
 """Figures of experiments: the median of the seeds as a line, their range as a band; titles from the comparisons."""
 
 import math
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,8 @@ def finding(comparisons: Sequence[Mapping[str, Any]]) -> str:
         comparisons: what `experiment.compare` gave.
 
     Returns:
-        A sentence; where seeds lie on both sides of 100 %, it says so. Empty where no speeds are compared.
+        A sentence; where seeds lie on both sides of 100 %, or a run never reached the goal, it says so. Empty where no
+        speeds are compared.
     """
     groups: dict[tuple[str, str], dict[tuple[str, str], Mapping[str, Any]]] = {}
     for row in comparisons:
@@ -35,7 +37,7 @@ def finding(comparisons: Sequence[Mapping[str, Any]]) -> str:
         other = "no normalization" if baseline == "none" else baseline
         split = any(min(known) < 1 < max(known) for r in rows.values() if (known := _known(r)))
         percent = span((r["median"] for r in rows.values()), lambda v: f"{100 * v:.0f} %")
-        percent += " (seeds disagree)" if split else ""
+        percent = _bounded(rows.values()) + percent + (" (seeds disagree)" if split else "")
         texts = parts.setdefault(treated, {})
         for goal in dict.fromkeys(r["target"] and f"{r['metric']} {r['target']:g}" for r in rows.values()):
             if goal is None:
@@ -53,6 +55,16 @@ def finding(comparisons: Sequence[Mapping[str, Any]]) -> str:
             named.append(f"{treated} reaches {', and '.join(f'{goal} {text}' for goal, text in texts.items())}")
     sentence = "; ".join(named)
     return sentence[:1].upper() + sentence[1:]
+
+
+def _bounded(rows: Iterable[Mapping[str, Any]]) -> str:
+    """Whether medians are bounds: from above where a baseline never reached the goal, from below where a method did."""
+    above = below = False
+    for row in rows:
+        for value, capped, censored in zip(row["seeds"], row["capped"], row["censored"], strict=True):
+            above |= capped and value >= row["median"]
+            below |= censored and value <= row["median"]
+    return {(True, False): "at most ", (False, True): "at least ", (True, True): "about "}.get((above, below), "")
 
 
 def _known(row: Mapping[str, Any]) -> list[float]:
@@ -91,13 +103,16 @@ def draw(experiment: Experiment, results: Results, out: Path) -> list[Path]:
         else:
             for axis, _ in shown:
                 axis.legend()
+        bounded = re.search(" at (mo|lea)st ", title)
+        bounds = " A bound in the title: some runs never reached the goal." if bounded else ""
         return plots.save(
             fig,
             out / experiment.name,
             {"curves": drawn, **results.summary, "comparisons": results.comparisons},
             title=title,
             caption=f"{experiment.title} ({experiment.source}). Median of {results.configuration['seeds']} seeds; the "
-            f"band is their range. {experiment.note}".strip(),
+            f"band is their range. {experiment.note}".strip()
+            + bounds,
             configuration=results.configuration,
         )
 

@@ -326,6 +326,7 @@ def compare(experiment: Experiment, runs: Mapping[str, Run]) -> list[dict[str, A
                 "median": _rounded(found.median),
                 "seeds": _rounded(found.values),
                 "censored": found.censored.tolist(),
+                "capped": found.capped.tolist(),
                 "wins": found.wins,
                 "losses": found.losses,
                 "p": found.p_supports,

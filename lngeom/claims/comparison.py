@@ -29,6 +29,7 @@ class TrainingComparison:
         values: ratio of steps, or difference of best values, below `bound` where the statement is true, [S]; where a
             run is censored, the bound that is known.
         censored: whether the treated run never reached the target, so that its value is a lower bound, [S].
+        capped: whether the baseline never reached it, so that the value is an upper bound, [S].
         bound: what the values are held against.
         wins: seeds whose value is below the bound.
         losses: seeds whose value is above it.
@@ -38,6 +39,7 @@ class TrainingComparison:
 
     values: Float[np.ndarray, " S"]
     censored: Bool[np.ndarray, " S"]
+    capped: Bool[np.ndarray, " S"]
     bound: float
     wins: int
     losses: int
@@ -82,7 +84,8 @@ def _compare(values, bound: float, at_least=None, at_most=None) -> TrainingCompa
     wins = int(np.sum((values < bound) & ~at_least))
     losses = int(np.sum(((values > bound) & ~at_most) | (at_least & (values >= bound))))
     trials = wins + losses
-    return TrainingComparison(values, at_least, bound, wins, losses, sign_test(wins, trials), sign_test(losses, trials))
+    supports, refutes = sign_test(wins, trials), sign_test(losses, trials)
+    return TrainingComparison(values, at_least, at_most, bound, wins, losses, supports, refutes)
 
 
 def steps_to(
@@ -148,7 +151,7 @@ def compare_speed(
         censored[s], capped[s] = math.isinf(of_treated), math.isinf(of_baseline)
         values[s] = max(min(of_treated, beyond), 1.0) / max(min(of_baseline, beyond), 1.0)
     values[censored & capped] = bound
-    return _compare(values, bound, censored & ~capped, capped)
+    return _compare(values, bound, censored & ~capped, capped & ~censored)
 
 
 def compare_best(

@@ -44,7 +44,7 @@ SUPERSCRIPT = re.compile(r"\^(?:\{([^{}]+)\}|\(([^()]+)\)|(\w+))")
 """What stands raised in text: ^{…}, ^(…) or ^ and a word."""
 
 SUBSCRIPT = re.compile(
-    r"((?<!\w)[A-Z]?[^\W\d_]|[)\]])_(?:\{([^{}]{1,12})\}|([A-Za-z0-9]{1,2}(?:≠[a-z])?))(?![A-Za-z0-9_])"
+    r"((?<!\w)[A-Z]?[^\W\d_][\u0300-\u036f]?|[)\]])_(?:\{([^{}]{1,12})\}|([A-Za-z0-9]{1,2}(?:≠[a-z])?))(?![A-Za-z0-9_])"
 )
 
 
@@ -205,6 +205,8 @@ def prose(text: str) -> Markup:
     Example:
         >>> prose("ds² of w_i < w_max_norm, Vx_ni")
         Markup('ds² of w<sub>i</sub> &lt; w_max_norm, Vx<sub>ni</sub>')
+        >>> prose("F̄_ij of w̃_i")
+        Markup('F̄<sub>ij</sub> of w̃<sub>i</sub>')
         >>> prose("e^{2A√L}, t^(1/4), L^A")
         Markup('e<sup>2A√L</sup>, t<sup>1/4</sup>, L<sup>A</sup>')
     """

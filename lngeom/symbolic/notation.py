@@ -336,6 +336,9 @@ class _Plain(StrPrinter):
         first, *rest = (self._print(term) for term in terms)
         return first + "".join(f" − {t[1:]}" if t.startswith("−") else f" + {t}" for t in rest)
 
+    def _print_Exp1(self, expr: Any) -> str:
+        return "e"
+
     def _print_Integer(self, expr: Any) -> str:
         return f"−{-expr.p}" if expr.p < 0 else str(expr.p)
 
@@ -441,6 +444,13 @@ _CONTEXT.add_context_category(
 _TO_TEXT = LatexNodes2Text(_CONTEXT, math_mode="text", keep_braced_groups=True, keep_braced_groups_minlen=2)
 
 
+def _index(found: re.Match[str]) -> str:
+    """An index with a relation or an index of its own in brackets: Σ_(k≠i), F_(w_i w_j)."""
+    text = re.sub(r"\s*([=≠≤≥<>∈])\s*", r"\1", found[1])
+    lowered = re.sub(r"(?<=[^\W\d_])_(\d)(?!\d)", lambda digit: digit[1].translate(_LOWERED), text)
+    return f"_({lowered})" if re.search("[_=≠≤≥<>∈]", text) else f"_{text}"
+
+
 def from_latex(formula: str) -> str:
     """A formula in LaTeX as Unicode text."""
     for other, known in ((r"\tfrac", r"\frac"), (r"\dfrac", r"\frac"), (r"\operatorname", r"\mathrm")):
@@ -448,7 +458,7 @@ def from_latex(formula: str) -> str:
     text = _TO_TEXT.latex_to_text(formula).replace("”", "″")
     text = re.sub(r"\s*([=≠≤≥<>≻⇒⇔↦→∈∉∥≈])\s*", r" \1 ", text.replace(" - ", " − "))
     for _ in range(3):  # of groups within groups, the innermost first
-        text = re.sub(r"_\{([^{}]*)\}", lambda found: f"_({found[1]})" if "_" in found[1] else f"_{found[1]}", text)
+        text = re.sub(r"_\{([^{}]*)\}", _index, text)
         text = re.sub(r"\^(?:\{([^{}]*)\})", _power, text)
     text = re.sub(r"\^(\d|ᵀ|\+)", _power, text)
     text = re.sub(r"(?<=[^\W\d_])_(\d)(?![\w,])", lambda found: found[1].translate(_LOWERED), text)

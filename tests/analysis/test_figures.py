@@ -316,7 +316,7 @@ def test_the_titles_of_studies_follow_their_numbers():
             lr.edge_of_stability_title,
             "lr_edge_of_stability",
             lambda d: d["ηλ = 1e-03"]["sharpness"].fill(0.1),
-            "medians of 0.1–3.4, and is above 2, the edge of stability, at 0–",
+            "medians of 0.1–3.4; it is above 2, the edge of stability, at 0–",
         ),
         (
             lr.fisher_spectra_title,
@@ -356,7 +356,8 @@ def test_a_title_changes_with_what_the_data_say(title, name, change, expected):
 def comparison(treated, baseline, median, target=None, seeds=None):
     seeds = [median] * 5 if seeds is None else seeds
     row = {"treated": treated, "baseline": baseline, "measure": "speed", "metric": "test NLL"}
-    return row | {"median": median, "seeds": seeds, "target": target}
+    reached = [False] * len(seeds)
+    return row | {"median": median, "seeds": seeds, "target": target, "capped": reached, "censored": reached}
 
 
 def test_the_finding_of_an_experiment_is_in_its_comparisons():
@@ -373,6 +374,20 @@ def test_the_finding_of_an_experiment_is_in_its_comparisons():
         "no normalization"
     )
     assert drawing.finding([slower[0] | {"measure": "best"}]) == ""
+
+
+@pytest.mark.parametrize(
+    ("key", "flags", "expected"),
+    [
+        ("capped", [True] * 5, "in at most 50 % of"),
+        ("censored", [True] * 5, "in at least 50 % of"),
+        ("capped", [True, False, False, False, False], "in 50 % of"),
+        ("censored", [False, False, False, False, True], "in 50 % of"),
+    ],
+)
+def test_a_finding_says_where_a_run_never_reached_the_goal(key, flags, expected):
+    row = comparison("LN", "none", 0.5, 0.1, [0.4, 0.5, 0.5, 0.5, 0.6])
+    assert expected in drawing.finding([row | {key: flags}])
 
 
 def test_arms_of_the_same_method_differ_by_their_dashes():

@@ -167,3 +167,15 @@ def test_a_refutation_beside_numbers_that_agree_is_undecided():
 
 def test_a_claim_without_a_proof_has_no_proof_evidence():
     assert proof_evidence("no.such.claim") == ()
+
+
+@pytest.mark.parametrize(
+    ("formula", "expected"),
+    [
+        (r"\sum_{k\neq i} g_k", "∑_(k≠i) g_k"),
+        (r"F_{w_1w_1}", "F_(w₁w₁)"),
+        (r"F_{w_{i}w_{i}}", "F_(w_iw_i)"),
+    ],
+)
+def test_an_index_of_more_than_a_name_is_in_brackets(formula, expected):
+    assert from_latex(formula) == expected

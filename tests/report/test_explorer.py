@@ -169,7 +169,7 @@ def shown(window, name):
 
 
 def test_all_values_agree_in_the_browser(window):
-    assert shown(window, "check") == f"20 of 20 values agree with lngeom {lg.__version__} to 1e-12."
+    assert shown(window, "check") == f"20 of 20 values agree with lngeom {lg.__version__} to 10⁻¹²."
     assert not window.query_selector("#explore .alarm")
 
 

@@ -1,6 +1,7 @@
 """The index of papers: counts, errors by rank, links, and no request."""
 
 import re
+import shutil
 
 import pytest
 from lngeom.claims.papers import find
@@ -42,6 +43,24 @@ def test_the_page_is_complete_and_asks_for_nothing(index):
     assert "{{" not in page
     assert page.count("A branch of a Pre-LN block reads") == 1
     assert not re.search(r'(?:src|href)="(?:https?:)?//(?!arxiv\.org)', page)
+
+
+def test_no_column_of_the_papers_is_narrower_than_a_word(index, tmp_path):
+    driver = pytest.importorskip("playwright.sync_api", reason="the browser tests need the `browser` extra")
+    path = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if path is None:
+        pytest.skip("the browser tests need Chromium on the path")
+    page = tmp_path / "index.html"
+    page.write_text(gallery.page(index), encoding="utf-8")
+    with driver.sync_playwright() as playwright:
+        launched = playwright.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"])
+        window = launched.new_page(viewport={"width": 360, "height": 740})
+        window.goto(page.as_uri())
+        widths = "[...document.querySelector('.papers tbody tr').cells].map(c => c.getBoundingClientRect().width)"
+        first, *_, last = window.evaluate(widths)
+        assert min(first, last) > 130
+        assert window.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        launched.close()
 
 
 def test_the_terminal_lists_counts_and_findings():

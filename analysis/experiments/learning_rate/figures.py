@@ -280,7 +280,7 @@ def equilibrium(data: Part, axes) -> Words:
         axes[0, 1].plot(time, walk["angle"], **(style | {"linewidth": 0.9}))
     line = np.linspace(0, 4, 50)
     axes[0, 0].semilogy(line, 0.5 * np.exp(-line), color=INK, linestyle="-", linewidth=4, alpha=0.25, label="predicted")
-    axes[0, 0].set(title="random gradients: relaxation", ylabel="‖w‖^q over its rest, less 1", ylim=(5e-3, 1))
+    axes[0, 0].set(title="random gradients: relaxation", ylabel=r"$\|w\|^q$ over its limit, less 1", ylim=(5e-3, 1))
     axes[0, 1].set(title="random gradients: angle", ylabel="measured over predicted", ylim=(0.7, 1.2), xlim=(0, 6))
     for axis in axes[0]:
         axis.set_xlabel("time × predicted rate")
@@ -350,9 +350,15 @@ def edge_of_stability_title(data: Part) -> str:
     medians = span((float(np.median(v)) for v in later), lambda v: f"{v:.1f}")
     above = span((100 * float(np.mean(v > 2)) for v in later), lambda v: f"{v:.0f} %")
     return (
-        f"In the second half of the training η_eff λ₁ has medians of {medians}, and is above 2, the edge of "
-        f"stability, at {above} of the steps"
+        f"In the second half of training, effective learning rate × sharpness has medians of {medians}; it is "
+        f"above 2, the edge of stability, at {above} of the steps"
     )
+
+
+def _powers(name: str) -> str:
+    """The name of a run with its number as a power of ten: "ηλ = 2e-04" is "ηλ = 2·10⁻⁴"."""
+    text, value = name.rsplit(" ", 1)
+    return f"{text} {number(float(value))}"
 
 
 def edge_of_stability(data: Part, axes) -> Words:
@@ -371,8 +377,8 @@ def edge_of_stability(data: Part, axes) -> Words:
             middles, quartiles[:, 0], quartiles[:, 2], color=colour, alpha=0.2, linewidth=0, label="middle half"
         )
         axis.axhline(2, color=GUIDE, linewidth=1.2, linestyle="--", label="2")
-        axis.set(title=name, xlabel="step of gradient descent")
-    axes[0, 0].set_ylabel("η_eff λ₁ on the unit sphere")
+        axis.set(title=_powers(name), xlabel="step of gradient descent")
+    axes[0, 0].set_ylabel(r"$\eta_{\mathrm{eff}}\,\lambda_1$, unit sphere")
     common_legend(axes[0, 0].figure, axes[0, :1])
     return Words(
         edge_of_stability_title(data),
@@ -398,7 +404,7 @@ def fisher_spectra(data: Part, axes) -> Words:
         style = {"color": COLOUR_OF[title], "linestyle": DASHES[title], "marker": MARKERS[title], "markersize": 3}
         for axis, what in zip(axes[0], ("largest", "effective rank"), strict=True):
             axis.plot(steps + 1, data[method][what], label=title, **style)
-    axes[0, 0].set(title="largest eigenvalue", ylabel="λ_max of the Fisher matrix of w₁")
+    axes[0, 0].set(title="largest eigenvalue", ylabel="largest eigenvalue of F")
     axes[0, 1].set(title="effective rank", ylabel="(Σλ)² / Σλ²", ylim=(0, None))
     for axis in axes[0]:
         axis.set_xscale("log")

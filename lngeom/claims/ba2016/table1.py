@@ -587,21 +587,21 @@ def all_methods_dataset_rescaling_proof() -> Counterexample:
         ),
         reading=(
             "A feature is an input of the layer, and a shift adds the same number to all features of one case: x → x + "
-            "c1."
+            "c𝟏."
         ),
         verdict=(
             "Even this shift changes the output, unless all rows of W have the same sum. The scaling holds "
             "(equation.7)."
         ),
-        otherwise="If the features are the summed inputs, a → a + c1, it holds.",
+        otherwise="If the features are the summed inputs, a → a + c𝟏, it holds.",
     ),
     erratum=Erratum(
         Consequence.SENTENCE, "Layer norm is invariant to a shift of the summed inputs, not to a shift of the features."
     ),
     expected=Verdict.REFUTED,
     correction=(
-        "It is true of the summed inputs, a → a + c1. It is not true of the input, x → x + c1, unless W1 is a multiple "
-        "of 1 (all rows of W have the same sum)."
+        "It is true of the summed inputs, a → a + c𝟏. It is not true of the input, x → x + c𝟏, unless W𝟏 is a multiple "
+        "of 𝟏 (all rows of W have the same sum)."
     ),
 )
 def feature_shifting(problem: Problem):
@@ -610,17 +610,17 @@ def feature_shifting(problem: Problem):
     model, params, inputs = case
     shifts = jax.random.normal(problem.key("shifts"), (len(inputs), 1), inputs.dtype)
     shifted = Transformation(inputs=AffineAction(shift=shifts))
-    yield differ("x → x + c1 with a c for every case", outputs(case), outputs(case, shifted), role=Role.REFUTES)
+    yield differ("x → x + c𝟏 with a c for every case", outputs(case), outputs(case, shifted), role=Role.REFUTES)
     a = inputs @ params.weights.T
     eye = jnp.eye(params.units, dtype=a.dtype)
     of_a, of_shifted = (Case(model, GLMParameters(eye, params.bias, params.gain), value) for value in (a, a + shifts))
     rounding = max(of_a.rounding(), of_shifted.rounding())  # where σ ≪ |c|, the shift itself loses digits
-    yield agree("a → a + c1", outputs(of_a), outputs(of_shifted), rounding=rounding, role=Role.CORRECTS)
+    yield agree("a → a + c𝟏", outputs(of_a), outputs(of_shifted), rounding=rounding, role=Role.CORRECTS)
     row_sums = jnp.sum(params.weights, 1, keepdims=True)
     equal = GLMParameters(params.weights - (row_sums - 1.0) / params.inputs, params.bias, params.gain)
     level = Case(model, equal, inputs)
     yield agree(
-        "x → x + c1 where all rows of W have one sum",
+        "x → x + c𝟏 where all rows of W have one sum",
         outputs(level),
         outputs(level, shifted),
         rounding=level._replace(inputs=inputs + shifts).rounding(),
@@ -736,7 +736,7 @@ def prenorm_loses_weight_invariance_proof() -> Proof:
     topic=TOPIC,
     source="Section 5.1, after Eq. 6 (not in the paper)",
     statement=(
-        "Normalizing the input instead gains other invariances: x → δx + c1 for every case, and w_i → w_i + c_i 1."
+        "Normalizing the input instead gains other invariances: x → δx + c𝟏 for every case, and w_i → w_i + c_i 𝟏."
     ),
     assumptions=("δ > 0", "ε = 0", "unit gain inside the norm"),
     expected=Verdict.HOLDS,
@@ -746,7 +746,7 @@ def prenorm_gains_row_shift(problem: Problem):
     _, params, inputs = problem.small("ln")
     z = _prenorm(params.weights, inputs, params)
     c = jax.random.normal(problem.key("c"), (len(inputs), 1), inputs.dtype)
-    yield agree("x → δx + c1", z, _prenorm(params.weights, 2.0 * inputs + c, params))
+    yield agree("x → δx + c𝟏", z, _prenorm(params.weights, 2.0 * inputs + c, params))
     c = jax.random.normal(problem.key("c"), (params.units, 1), inputs.dtype)
     yield agree("w_i → w_i + c_i 1", z, _prenorm(params.weights + c, inputs, params))
 

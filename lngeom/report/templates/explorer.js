@@ -44,7 +44,7 @@ function plane(id, before, after, says) {
   before.W.forEach((w, i) => {
     d.path(COLORS[i], [[170, 140], at(w)], 1.5, true); d.path(COLORS[i], [[170, 140], at(after.W[i])], 2.5);
     const [x, y] = at(after.W[i]);
-    d.dot(COLORS[i], x, y, 2.5); d.text(COLORS[i], x + 5, y - 4, `w${SUB[i]}`);
+    d.dot(COLORS[i], x, y, 2.5); d.text(COLORS[i], x + (x < 170 ? -5 : 5), y + (y > 140 ? 12 : -4), `w${SUB[i]}`, x < 170 ? "end" : "start");
   });
   show(id, d, says);
 }
@@ -213,7 +213,7 @@ function compare() {
   const own = ownValues(), total = DATA.values.length;
   const wrong = DATA.values.filter(([name, v]) => !(Math.abs(own[name] - v) <= DATA.tolerance * Math.abs(v)));
   const box = part("check");
-  box.textContent = `${total - wrong.length} of ${total} values agree with lngeom ${DATA.version} to ${DATA.tolerance}.`
+  box.textContent = `${total - wrong.length} of ${total} values agree with lngeom ${DATA.version} to 10${digits(Math.round(Math.log10(DATA.tolerance)))}.`
     + (wrong.length ? ` Do not trust this page. ${wrong.map(([name, v]) => `${name}: ${own[name]} here, ${v} by lngeom`).join("; ")}.` : "");
   box.classList.toggle("alarm", wrong.length > 0);
 }
