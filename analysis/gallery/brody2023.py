@@ -29,7 +29,7 @@ def draw(out: Path) -> None:
             figure,
             out / "brody2023",
             {"heads": HEADS, "shares": shares},
-            caption=f"{COUNT} layer-normalized Gaussian keys of {WIDE} dimensions after a random projection W_K. A key "
+            caption=f"{COUNT} layer-normalized Gaussian keys of {WIDE} dimensions after a random projection. A key "
             "is unselectable if it is a convex combination of the others.",
             title="Narrow heads bring unselectable keys back",
         )

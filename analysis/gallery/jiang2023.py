@@ -28,6 +28,6 @@ def draw(out: Path) -> None:
             out / "jiang2023",
             {"distance": distances},
             caption="Four blocks, 50 steps. Distance is the largest difference of outputs over the largest output. "
-            "Rounding stays near 1e-15.",
+            "Rounding stays near 10⁻¹⁵.",
             title="Projected gradients repair SGD on converted weights, but not Adam",
         )

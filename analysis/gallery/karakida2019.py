@@ -36,7 +36,7 @@ def draw(out: Path) -> None:
     }
     with lg.plots.figure(width="column", height=3.4) as (figure, axes):
         axis = axes[0, 0]
-        looks = style.STYLE["axes.prop_cycle"]
+        looks = ({"color": style.COLOUR_OF["none"], "linestyle": "-"}, *style.STYLE["axes.prop_cycle"])
         for (name, found), marker, look in zip(values.items(), "osv^Dx+", looks, strict=False):
             label = f"{name} ({exponent(found)[0]:+.2f})"
             axis.loglog(WIDTHS, np.exp(np.log(found).mean(0)), marker=marker, label=label, **look)

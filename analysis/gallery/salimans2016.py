@@ -28,7 +28,7 @@ def draw(out: Path) -> None:
             out / "salimans2016",
             {"before": before, "after": after},
             title=f"Projected covariances are never worse conditioned: the largest ratio is {worst:.3f}",
-            caption="300 random covariances C of 6 gradients and random weights w. The projection M_w takes out the "
+            caption="300 random covariances C of 6 gradients and random weights w. The projection M takes out the "
             "direction of w, which is left out of the condition number.",
             configuration={"count": 300, "size": 6, "seed": 0},
         )

@@ -40,7 +40,7 @@ def draw(out: Path) -> None:
             figure,
             out / "sun2025",
             {"layer": l, **found},
-            title=f"The variance of Pre-LN grows like l^{flattest:.1f} to l^{steepest:.1f}, not exponentially",
+            title=f"Pre-LN: variance grows as depth to the power {flattest:.1f} to {steepest:.1f}, not exponentially",
             caption=f"Pre-LN stacks of {DEPTH} random blocks of width 32, means of 32. LayerNorm scaling (1/√l) lowers "
             "the growth to between log l and l.",
         )

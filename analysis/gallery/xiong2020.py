@@ -35,6 +35,6 @@ def draw(out: Path) -> None:
             out / "xiong2020",
             {"layers": layers, "norms": values},
             caption=f"Root mean square over {NETS} random networks of width {WIDTH} with 8 tokens, relative to the "
-            "last layer of Post-LN. Printed: (2/3)^((L−l)/2).",
+            "last layer of Post-LN. Printed: a factor √(2/3) a layer.",
             title="Gradients of Post-LN do not decay towards the input",
         )

@@ -46,7 +46,7 @@ def draw(out: Path) -> None:
             axis.plot(x, y, color=style.GUIDE, lw=0.8, ls="-", zorder=0)
         variances.axhline(1, color=style.GUIDE, lw=0.8, zorder=0)
         means.set(xlabel="mean ḡ of the arriving gradient", ylabel="mean of ∂ℓ/∂x, times σ")
-        variances.set(xlabel="c²/D_g, the share of its variance along y", ylabel="variance of ∂ℓ/∂x, times σ²/D_g")
+        variances.set(xlabel=r"$c^2/D_g$, share of its variance along y", ylabel="variance of ∂ℓ/∂x, times $σ^2/D_g$")
         means.legend()
         lg.plots.save(
             figure,
@@ -54,6 +54,6 @@ def draw(out: Path) -> None:
             data,
             title="The derivative of μ centres the gradient, that of σ takes out exactly its part along y",
             caption="60 random cases with 9 units and a random arriving gradient. Lines: mean ḡ and 0 (left), variance "
-            "1 and 1 − c²/D_g (right). The bound of the paper is the horizontal line at 1.",
+            "1, or 1 less the share along y (right). The bound of the paper is the horizontal line at 1.",
             configuration={"cases": 60, "units": 9, "seed": 0},
         )

@@ -45,7 +45,7 @@ def draw(out: Path) -> None:
             figure,
             out / "zhang2019",
             {"shares": shares.tolist(), "errors": errors},
-            title="The partial rms estimates exchangeable units only",
+            title="The rms of a part of the units is that of all only where units are alike",
             caption="pRMSNorm: relative error of the mean square of the first k of 512 units, over 2000 draws. One "
             "large unit among the first makes the error a hundred times as large at k/H = 1/100.",
         )

@@ -29,7 +29,8 @@ def draw(out: Path) -> None:
         for units, inputs in SHAPES
     }
     with lg.plots.figure(1, 2, height=2.8) as (figure, axes):
-        for (name, values), look in zip(rays.items(), style.STYLE["axes.prop_cycle"], strict=False):
+        looks = ({"color": style.COLOUR_OF["none"], "linestyle": "-"}, *style.STYLE["axes.prop_cycle"])
+        for (name, values), look in zip(rays.items(), looks, strict=False):
             axes[0, 0].loglog(scales, values, label=name, **look)
         axes[0, 0].set(xlabel="scale of the input", ylabel="Θ(x, x)", title="along a ray, H = 200, D = 5")
         for (name, values), look in zip(weakest.items(), style.STYLE["axes.prop_cycle"], strict=False):

@@ -271,8 +271,8 @@ MUTANTS = (
     ),
     DERIVATIVE(
         "draws-with-one-key",
-        "family.sample(jax.random.fold_in(key, k), z)",
-        "family.sample(jax.random.fold_in(key, 0 * k), z)",
+        "family.sample(jax.random.fold_in(key, k), wide)",
+        "family.sample(jax.random.fold_in(key, 0 * k), wide)",
         "all draws are the same one",
         ("equation.9",),
         ("tests/information/test_sampled_scores.py",),

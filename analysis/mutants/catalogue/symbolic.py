@@ -302,8 +302,8 @@ MUTANTS = (
     ),
     TABLE(
         "expansion-sign",
-        "right_sign = factor.is_negative if flipped else factor.is_positive",
-        "right_sign = factor.is_positive if flipped else factor.is_positive",
+        "right_sign = expression.is_negative if flipped else expression.is_positive",
+        "right_sign = expression.is_positive if flipped else expression.is_positive",
         "the expansion of a flip takes the other sign",
         ("extended.*.weight_sign_flip",),
     ),
