@@ -10,8 +10,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from analysis import normalized_transformer as transformer
 from analysis.benchmarks import gpu
+
+from analysis import normalized_transformer as transformer
 
 
 @pytest.fixture(autouse=True)
