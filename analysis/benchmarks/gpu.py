@@ -687,6 +687,7 @@ def title(rows: list[dict[str, Any]]) -> str:
 def draw(path: Path) -> list[Path]:
     """The rates by width, beside the JSON file, which stays as it is."""
     from lngeom import plots
+    from lngeom.plots.axes import common_legend
     from lngeom.plots.style import COLOURS
 
     found = json.loads(path.read_text(encoding="utf-8"))
@@ -702,7 +703,8 @@ def draw(path: Path) -> list[Path]:
                 if line:
                     axis.plot(*zip(*line, strict=True), color=colour, marker="o", markersize=3, label=name)
             axis.set(xscale="log", yscale="log", xlabel="width", ylabel="GB/s", title=f"{mode}, {dtype}")
-        axes[0, 0].legend(fontsize=6)
+        if names:
+            common_legend(figure, np.ravel(axes))
         stem = path.with_name(f"{path.stem}_rates")
         about = (
             f"Bytes that must be moved over the time, by width, {most} rows, on {found['device']['kind']}: a copy is "
