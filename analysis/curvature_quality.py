@@ -25,7 +25,7 @@ import lngeom as lg
 import numpy as np
 import optax
 from lngeom._files import check_writable, replacing
-from lngeom.information._approximate import ApproximateFisher, Part, group, jackknife
+from lngeom.information._approximate import ApproximateFisher, Part, group, jackknife, natural_gradients
 from lngeom.information._layers import find_layers
 
 from analysis import normalized_transformer as transformer
@@ -110,20 +110,25 @@ def block_error(F: lg.FisherOperator, key: Any, probes: int) -> dict[str, Any]:
     return {"approximation": "exact blocks", "frobenius": ratio, "interval": interval, "angles": [], "probes": probes}
 
 
-def errors(F: lg.FisherOperator, draws: int, probes: int) -> Iterator[dict[str, Any]]:
-    """A row for each approximation."""
+def errors(F: lg.FisherOperator, draws: int, probes: int, gradients: int = 4) -> Iterator[dict[str, Any]]:
+    """A row for each approximation; all angles are of the same gradients, at the mean eigenvalue of EKFAC."""
     key = jax.random.key(0)
     yield block_error(F, key, probes)
-    for kind in ("kfac", "ekfac"):
-        found = F.approximate(kind, key=jax.random.key(1), samples=draws)
-        for name, make in (("exact norms", lambda a: a), ("diagonal norms", diagonal_norms)):
-            error = make(found).measure(key, probes)
-            row = {"approximation": f"{kind}, {name}", "frobenius": error.frobenius, "interval": error.interval}
-            yield row | {"angles": list(error.angles), "damping": error.damping, "probes": probes}
-    diagonal = replace(found, parts=tuple(_as_diagonal(part) for part in found.parts))
-    error = diagonal.measure(key, probes)
-    row = {"approximation": "diagonal of EKFAC", "frobenius": error.frobenius, "interval": error.interval}
-    yield row | {"angles": list(error.angles), "damping": error.damping, "probes": probes}
+    ekfac = F.approximate("ekfac", key=jax.random.key(1), samples=draws)
+    damping = float(ekfac.trace()) / F.in_size()
+    pairs = natural_gradients(F, jax.random.key(2), gradients, damping)
+    kfac = F.approximate("kfac", key=jax.random.key(1), samples=draws)
+    named = {
+        "kfac, exact norms": kfac,
+        "kfac, diagonal norms": diagonal_norms(kfac),
+        "ekfac, exact norms": ekfac,
+        "ekfac, diagonal norms": diagonal_norms(ekfac),
+        "diagonal of EKFAC": replace(ekfac, parts=tuple(map(_as_diagonal, ekfac.parts))),
+    }
+    for name, approximation in named.items():
+        error = approximation.measure(key, probes, gradients=0, damping=damping)
+        row = {"approximation": name, "frobenius": error.frobenius, "interval": error.interval, "probes": probes}
+        yield row | {"angles": list(approximation.angles(pairs, damping)), "damping": damping}
 
 
 def _as_diagonal(part: Part) -> Part:

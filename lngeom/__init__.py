@@ -3,7 +3,7 @@
 The public names, all imported lazily. What else a module defines may change.
 
 - `lngeom`, what most programs need: `FisherOperator`, `GLMParameters`, `NormalizedGLM`, `check_invariances`,
-  `Laplace`, `Stack`, `discover_symmetries`, `fisher`, `from_paper_order`, `laplace`, `predicted_nullspace`,
+  `Stack`, `discover_symmetries`, `fisher`, `from_paper_order`, `laplace`, `predicted_nullspace`,
   `to_paper_order`.
 - `lngeom.normalizers`, normalization methods, maps (W, X) ↦ n: `METHODS`, `AbstractNormalizer`,
   `AbstractStatisticsNormalizer`, `BatchNorm`, `BatchNormEvaluation`, `BiasedLayerNorm`, `CosineNorm`, `DynamicTanh`,
@@ -16,8 +16,7 @@ The public names, all imported lazily. What else a module defines may change.
   `SINGLE_CASE_RESCALING`, `TABLE1`, `WEIGHT_GROUP_RECENTERING`, `WEIGHT_GROUP_RESCALING`,
   `WEIGHT_MATRIX_RECENTERING`, `WEIGHT_MATRIX_RESCALING`, `WEIGHT_SIGN_FLIP`, `WEIGHT_VECTOR_CONSTANT_SHIFT`,
   `WEIGHT_VECTOR_RESCALING`.
-- `lngeom.information`, Fisher matrices: `ApproximateFisher`, `BatchCoupled`, `ConvergenceError`,
-  `FisherOperator`, `fisher`.
+- `lngeom.information`, Fisher matrices: `BatchCoupled`, `ConvergenceError`, `FisherOperator`, `fisher`.
 - `lngeom.checks`, which invariances a layer has: `adapt`, `check_invariances`, `generate_checks`,
   `parametrize_with_invariances`.
 - `lngeom.discovery`, symmetries nobody named: `discover_symmetries`, `discrete_symmetries`.
@@ -65,7 +64,7 @@ if TYPE_CHECKING:
     from lngeom.information import FisherOperator as FisherOperator, fisher as fisher
     from lngeom.nullspace import predicted_nullspace as predicted_nullspace
     from lngeom.paper_order import from_paper_order as from_paper_order, to_paper_order as to_paper_order
-    from lngeom.posterior import Laplace as Laplace, laplace as laplace
+    from lngeom.posterior import laplace as laplace
     from lngeom.stacks import Stack as Stack
 
 __version__ = "0.1.0"
@@ -90,7 +89,6 @@ _NAMES = {
     "NormalizedGLM": "glm",
     "FisherOperator": "information",
     "fisher": "information",
-    "Laplace": "posterior",
     "laplace": "posterior",
     "from_paper_order": "paper_order",
     "to_paper_order": "paper_order",
@@ -103,7 +101,6 @@ _NAMES = {
 __all__ = [
     "FisherOperator",
     "GLMParameters",
-    "Laplace",
     "NormalizedGLM",
     "Stack",
     "check_invariances",

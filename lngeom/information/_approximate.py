@@ -14,7 +14,8 @@ Every part is $Q\, \mathrm{diag}(s)\, Q^\top$, so that products, solutions, draw
 """
 
 import functools
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -120,8 +121,8 @@ class ApproximationError(NamedTuple):
 
     @property
     def angle(self) -> float:
-        """Median of the angles, in degrees."""
-        return float(np.median(self.angles))
+        """Median of the angles, in degrees; NaN where there are none."""
+        return float(np.median(self.angles)) if self.angles else math.nan
 
 
 class ApproximateFisher(lx.AbstractLinearOperator):
@@ -280,7 +281,7 @@ class ApproximateFisher(lx.AbstractLinearOperator):
         Args:
             key: random key.
             probes: random vectors, at least 3.
-            gradients: random gradients F ξ, with ξ standard normal.
+            gradients: number of random gradients F ξ, with ξ standard normal, for the angles.
             damping: λ of the natural gradients; by default the mean eigenvalue of F̂.
 
         Raises:
@@ -296,17 +297,22 @@ class ApproximateFisher(lx.AbstractLinearOperator):
             raise ArithmeticError("products with F or its approximation are not finite, or all zero: no evidence")
         frobenius, interval = jackknife(gaps, sizes)
         rate = float(self.trace()) / self.in_size() if damping is None else damping
-        angles = [self._angle(k, rate) for k in jax.random.split(jax.random.fold_in(key, 1), gradients)]
-        return ApproximationError(frobenius, interval, tuple(angles), rate, probes)
+        pairs = natural_gradients(self.of, jax.random.fold_in(key, 1), gradients, rate)
+        return ApproximationError(frobenius, interval, self.angles(pairs, rate), rate, probes)
 
-    def _angle(self, key: PRNGKeyArray, damping: float) -> float:
-        F = self.of
-        g = F @ jax.random.normal(key, (self.in_size(),), self._layout.dtype)
-        solved: Any = F
-        exact = np.asarray(solved.solve(g, damping, method="cg", tolerance=1e-4).value, float)
-        other = np.asarray(self.solve(g, damping).value, float)
-        cosine = exact @ other / (np.linalg.norm(exact) * np.linalg.norm(other))
-        return float(np.degrees(np.arccos(np.clip(cosine, -1, 1))))
+    def angles(self, pairs: Sequence[tuple[Array, Array]], damping: float) -> tuple[float, ...]:
+        """Degrees between F̂'s natural gradients and those given (eager).
+
+        Args:
+            pairs: gradients g and (F + λI)⁻¹g, ravelled.
+            damping: λ.
+        """
+        found = []
+        for g, exact in pairs:
+            a, b = np.asarray(exact, float), np.asarray(self.solve(g, damping).value, float)
+            cosine = a @ b / (np.linalg.norm(a) * np.linalg.norm(b))
+            found.append(float(np.degrees(np.arccos(np.clip(cosine, -1, 1)))))
+        return tuple(found)
 
     @property
     def _layout(self) -> Layout:
@@ -316,6 +322,15 @@ class ApproximateFisher(lx.AbstractLinearOperator):
     def _cutoff(self) -> Array:
         largest = jnp.max(jnp.stack([jnp.max(part.values) for part in self.parts]))
         return 10 * self.in_size() ** 0.5 * jnp.finfo(largest.dtype).eps * largest
+
+
+def natural_gradients(F: Any, key: PRNGKeyArray, count: int, damping: float) -> list[tuple[Array, Array]]:
+    """Random gradients g = F ξ, and their natural gradients (F + λI)⁻¹g by conjugate gradients."""
+    dtype, found = F.problem.dtype, []
+    for k in jax.random.split(key, count):
+        g = F @ jax.random.normal(k, (F.in_size(),), dtype)
+        found.append((g, F.solve(g, damping, method="cg", tolerance=1e-4).value))
+    return found
 
 
 def jackknife(gaps: np.ndarray, sizes: np.ndarray) -> tuple[float, tuple[float, float]]:
