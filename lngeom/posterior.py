@@ -205,7 +205,8 @@ def laplace(
         samples: draws, as in `F.approximate`.
 
     Returns:
-        The posterior, with its evidence, predictions and draws.
+        The posterior: `log_evidence`, `maximize_evidence()` (the τ of the largest evidence), `covariance(X)` and
+        `variance(X)` of the outputs by linearization, `predict(X, key)` (the mean response), and `sample(key, count)`.
 
     Raises:
         ValueError: if an argument is unknown or out of its range, or a group of weights is zero.

@@ -28,8 +28,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # torch needs memory on the same device
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -684,14 +682,13 @@ def title(rows: list[dict[str, Any]]) -> str:
     )
 
 
-def draw(path: Path) -> list[Path]:
-    """The rates by width, beside the JSON file, which stays as it is."""
+def draw(rows: list[dict[str, Any]], stem: Path, device: dict[str, Any]) -> list[Path]:
+    """The rates of layer norm by width."""
     from lngeom import plots
     from lngeom.plots.axes import common_legend
     from lngeom.plots.style import COLOURS
 
-    found = json.loads(path.read_text(encoding="utf-8"))
-    rows = [row for row in found["rows"] if row["task"] == "layer norm"]
+    rows = [row for row in rows if row["task"] == "layer norm"]
     panels = [(mode, dtype) for mode in MODES for dtype in ("bfloat16", "float32")]
     names = list(dict.fromkeys(row["implementation"] for row in rows))
     most = max((row["rows"] for row in rows), default=0)
@@ -705,12 +702,11 @@ def draw(path: Path) -> list[Path]:
             axis.set(xscale="log", yscale="log", xlabel="width", ylabel="GB/s", title=f"{mode}, {dtype}")
         if names:
             common_legend(figure, np.ravel(axes))
-        stem = path.with_name(f"{path.stem}_rates")
         about = (
-            f"Bytes that must be moved over the time, by width, {most} rows, on {found['device']['kind']}: a copy is "
+            f"Bytes that must be moved over the time, by width, {most} rows, on {device['kind']}: a copy is "
             "the ceiling. Smallest times of three rounds, so there is no band."
         )
-        return plots.save(figure, stem, {"rows": rows}, title=title(rows), caption=about, configuration=found["device"])
+        return plots.save(figure, stem, {"rows": rows}, title=title(rows), caption=about, configuration=device)
 
 
 def main() -> None:
@@ -722,6 +718,7 @@ def main() -> None:
     options = parser.parse_args()
     if not options.minutes > 0:
         parser.error(f"--minutes must be more than 0; got {options.minutes}")
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # torch needs memory on the same device
     check_writable(options.out)
     options.out.mkdir(parents=True, exist_ok=True)
     toy = options.toy or jax.devices()[0].platform == "cpu"
@@ -739,7 +736,7 @@ def main() -> None:
     measure(run, lambda line: print(line, file=sys.stderr, flush=True))
     print(path.with_suffix(".md").read_text(encoding="utf-8"))
     try:
-        draw(path)
+        draw(run.rows, path.with_name(f"{path.stem}_rates"), about_device())
     except ImportError as error:
         print(f"no figure: {error}", file=sys.stderr)
     watch.cancel()

@@ -41,7 +41,7 @@ def test_every_task_runs_at_toy_size_and_is_right(tmp_path):
         assert {(n, p) for n in ("jvp–vjp", "lngeom") for p in ("default", "highest")} <= set(errors)
         assert max(errors.values()) < 1e-5, task
     assert "| 8 × 128 | float32 | forward | lngeom fused |" in found.path.with_suffix(".md").read_text(encoding="utf-8")
-    paths = gpu.draw(found.path)
+    paths = gpu.draw(written["rows"], tmp_path / "gpu_toy_rates", written["device"])
     assert [p.name for p in paths] == ["gpu_toy_rates.svg", "gpu_toy_rates.png", "gpu_toy_rates.json"]
 
 
