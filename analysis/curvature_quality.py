@@ -30,7 +30,7 @@ from lngeom.information._layers import find_layers
 
 from analysis import normalized_transformer as transformer
 
-VARIANTS = {
+VARIANTS: dict[str, dict[str, Any]] = {
     "pre, layer norm": {"norm": "layer norm", "placing": "pre"},
     "post, layer norm": {"norm": "layer norm", "placing": "post"},
     "pre, RMS norm": {"norm": "RMS norm", "placing": "pre"},

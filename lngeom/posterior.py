@@ -317,7 +317,7 @@ def _gauge(
             columns.append(column)
     if nullspace is None and isinstance(model, NormalizedGLM):
         try:
-            nullspace = predicted_nullspace(model, params, X).basis
+            nullspace = jnp.asarray(predicted_nullspace(model, params, X).basis)
         except ValueError:  # no theory for this normalizer
             nullspace = None
     flat = np.asarray(ravel_pytree(scales)[0], float)

@@ -200,8 +200,8 @@ class ApproximateFisher(lx.AbstractLinearOperator):
         g, h = (ravel_pytree(tree)[0] for tree in (gradient, inside))
         norm = jnp.linalg.norm(g)
         left = jnp.where(norm > 0, jnp.linalg.norm(g - h) / jnp.where(norm > 0, norm, 1), 0)
-        concrete = is_concrete(rank, left)
-        return Solution(x, int(rank) if concrete else rank, None, 0.0, float(left) if concrete else left, 0)
+        report: Any = (int(rank), float(left)) if is_concrete(rank, left) else (rank, left)
+        return Solution(x, report[0], None, 0.0, report[1], 0)
 
     def sample(
         self, key: PRNGKeyArray, count: int = 1, damping: float | Array = 0.0, scale: float = 1.0

@@ -106,7 +106,7 @@ def natural_gradient(
         found = _known(model_or_apply, params, inputs, nullspace)
         return _horizontal(solution.value, found), NaturalGradientState(state.step + 1)
 
-    return optax.GradientTransformationExtraArgs(init, update)
+    return optax.GradientTransformationExtraArgs(init, update)  # pyright: ignore[reportArgumentType]
 
 
 def _known(model: Any, params: PyTree, inputs: PyTree, nullspace: Callable | None) -> Any:
