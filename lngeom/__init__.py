@@ -3,7 +3,8 @@
 The public names, all imported lazily. What else a module defines may change.
 
 - `lngeom`, what most programs need: `FisherOperator`, `GLMParameters`, `NormalizedGLM`, `check_invariances`,
-  `Stack`, `discover_symmetries`, `fisher`, `from_paper_order`, `predicted_nullspace`, `to_paper_order`.
+  `Stack`, `discover_symmetries`, `fisher`, `from_paper_order`, `laplace`, `predicted_nullspace`,
+  `to_paper_order`.
 - `lngeom.normalizers`, normalization methods, maps (W, X) ↦ n: `METHODS`, `AbstractNormalizer`,
   `AbstractStatisticsNormalizer`, `BatchNorm`, `BatchNormEvaluation`, `BiasedLayerNorm`, `CosineNorm`, `DynamicTanh`,
   `GroupNorm`, `Identity`, `InstanceNorm`, `LayerNorm`, `PearsonCorrelation`, `PooledLayerNorm`,
@@ -30,8 +31,8 @@ The public names, all imported lazily. What else a module defines may change.
 - `lngeom.nn`, layers and recurrent cells: `GRU`, `LSTM`, `RNN`, `BatchNorm`, `GroupNorm`, `LayerNorm`,
   `LayerNormGRU`, `LayerNormLSTM`, `LayerNormRNN`, `RMSNorm`, `WeightNorm`, `batch_norm`, `convert_layer_norm`,
   `fused_layer_norm`, `group_norm`, `layer_norm`, `rms_norm`, `unroll`, `weight_norm`.
-- `lngeom.training`, effective learning rates: `equivalent_schedule`, `predict_equilibrium`, `read_geometry`,
-  `scale_invariant_groups`, `track_geometry`.
+- `lngeom.training`, effective learning rates: `equivalent_schedule`, `natural_gradient`, `predict_equilibrium`,
+  `read_geometry`, `scale_invariant_groups`, `track_geometry`.
 - `lngeom.claims`, statements with their evidence: `NoEvidence`, `Paper`, `Problem`, `Read`, `Role`, `Verdict`,
   `agree`, `all_claims`, `claim`, `decide`, `differ`, `proves`, `run`, `same_integer`, `vanishes`.
 - `lngeom.symbolic`, proofs: `Counterexample`, `Proof`, `equality`, `prove`.
@@ -63,6 +64,7 @@ if TYPE_CHECKING:
     from lngeom.information import FisherOperator as FisherOperator, fisher as fisher
     from lngeom.nullspace import predicted_nullspace as predicted_nullspace
     from lngeom.paper_order import from_paper_order as from_paper_order, to_paper_order as to_paper_order
+    from lngeom.posterior import laplace as laplace
     from lngeom.stacks import Stack as Stack
 
 __version__ = "0.1.0"
@@ -87,6 +89,7 @@ _NAMES = {
     "NormalizedGLM": "glm",
     "FisherOperator": "information",
     "fisher": "information",
+    "laplace": "posterior",
     "from_paper_order": "paper_order",
     "to_paper_order": "paper_order",
     "predicted_nullspace": "nullspace",
@@ -104,6 +107,7 @@ __all__ = [
     "discover_symmetries",
     "fisher",
     "from_paper_order",
+    "laplace",
     "predicted_nullspace",
     "to_paper_order",
 ]

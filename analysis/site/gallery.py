@@ -6,7 +6,7 @@ from pathlib import Path
 
 from lngeom import studies
 
-PROGRAMS = {"lr_": "learning_rate", "fisher_cost": "bench_fisher"}
+PROGRAMS = {"lr_": "learning_rate", "fisher_cost": "bench_fisher", "gpu_": "gpu"}
 """Beginning of a figure's name → the program that draws it, where that has another name."""
 
 COMMANDS = {
@@ -19,7 +19,7 @@ COMMANDS = {
 GROUPS = {
     "The audit": lambda command: command.startswith("lngeom"),
     "Learning rates": lambda command: command.endswith(" learning_rate"),
-    "Benchmarks": lambda command: " bench_" in command,
+    "Benchmarks": lambda command: " bench_" in command or command.endswith(" gpu"),
     "Experiments": lambda command: True,
 }
 """Heading → whether it takes a figure in, by its command; the first that does."""

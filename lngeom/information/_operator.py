@@ -9,6 +9,7 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from lngeom._types import GLMParameters, is_concrete, is_tracing
 from lngeom.information import _matrix, _solve, _spectrum
+from lngeom.information._approximate import EXACT, ApproximateFisher, approximate
 from lngeom.information._nullspace import MeasuredNullspace, measure
 from lngeom.information._problem import leaf_slices
 from lngeom.information._products import (
@@ -285,6 +286,49 @@ class FisherOperator(AbstractFisher):
         if method == "cg" or (method is None and decomposition is None and large and exact):
             return _solve.sample_by_products(self, key, count)
         return _solve.sample_by_decomposition(self.decompose() if decomposition is None else decomposition, key, count)
+
+    def approximate(
+        self,
+        kind: str = "ekfac",
+        *,
+        key: PRNGKeyArray | None = None,
+        samples: int | None = None,
+        convention: str = "expand",
+        limit: int = EXACT,
+    ) -> ApproximateFisher:
+        """A structured approximation, block-diagonal by layers, with products, solve, sample and a measured error.
+
+        Layers are read from the program of the derivative. A layer with a kernel has a Kronecker product; gains and
+        biases of norms have their exact block. A leaf that enters in another way, such as under a scan or in two
+        places, has its exact block, or its diagonal where it has more than `limit` entries.
+
+        Args:
+            kind: "kfac" (arXiv:1503.05671), "ekfac" (arXiv:1806.03884), "blocks" (the exact block of each layer) or
+                "diagonal".
+            key: for draws.
+            samples: draws of random signs for each sample, in the place of all rows of the factor.
+            convention: for layers that several positions share (arXiv:2311.00636): "expand" takes positions as
+                samples, "reduce" takes the mean of their inputs and the sum of their gradients.
+            limit: entries up to which a block is exact where no Kronecker product is asked for.
+
+        Returns:
+            The approximation; `.error` measures it by products with F.
+
+        Raises:
+            ValueError: if an argument is unknown, samples interact, the layers cannot be read, or there are too many
+                rows and no draws were asked for.
+            MemoryError: if an exact block would not fit.
+
+        Example:
+            >>> import jax, lngeom as lg
+            >>> apply = lambda p, X: jax.numpy.tanh(X @ p["V"]) @ p["W"]
+            >>> params = {"V": jax.numpy.ones((3, 4)), "W": jax.numpy.ones((4, 2))}
+            >>> X = jax.random.normal(jax.random.key(0), (50, 3))
+            >>> F = lg.fisher(apply, params, X, family=lg.families.Categorical())
+            >>> F.approximate("ekfac")
+            ApproximateFisher(20 × 20, ekfac: kronecker V; kronecker W)
+        """
+        return approximate(self, kind, key=key, samples=samples, convention=convention, limit=limit)
 
     def standard_error(self, statistic: Callable | None = None) -> PyTree:
         """Standard error of a Monte Carlo estimate, from the spread of its draws.

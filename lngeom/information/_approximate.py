@@ -1,0 +1,707 @@
+r"""Structured approximations of the Fisher matrix, with an error that is measured.
+
+A layer with kernel W [D H] (and bias, as one more row) has the block $\frac1N \sum_n \sum_r g_{nr} g_{nr}^\top$,
+$g_{nr} = \sum_p x_{np} \otimes m_{npr}$ over the positions p that share it, with the rows r of $S^\top J$.
+
+- KFAC (arXiv:1503.05671) puts $A \otimes B$ in its place. For sequences there are two conventions
+  (arXiv:2311.00636): *expand* takes positions as samples, $A = \frac{1}{NP} \sum_{np} x x^\top$,
+  $B = \frac1N \sum_{npr} m m^\top$; *reduce* takes means and sums first, $A = \frac1N \sum_n \bar x \bar x^\top$,
+  $B = \frac1N \sum_{nr} (\sum_p m)(\sum_p m)^\top$.
+- EKFAC (arXiv:1806.03884) keeps KFAC's eigenvectors, and takes the exact diagonal in their basis.
+- Gains and biases without a kernel, as of norms, have their exact block, all of one sum together.
+
+Every part is $Q\, \mathrm{diag}(s)\, Q^\top$, so that products, solutions, draws and determinants are one formula each.
+"""
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import lineax as lx
+import numpy as np
+import scipy.stats
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Float, PRNGKeyArray, PyTree
+
+from lngeom._trees import leaf_paths
+from lngeom._types import is_concrete
+from lngeom.information import _matrix
+from lngeom.information._derivative import metric
+from lngeom.information._layers import Entry, Evaluated, Layers, Rearrangement, evaluate, find_layers
+from lngeom.information._problem import Layout, Problem
+from lngeom.information._products import AbstractFisher
+from lngeom.information._sharding import Placement, sum_over_samples
+from lngeom.information._solve import Solution
+
+KINDS = ("kfac", "ekfac", "blocks", "diagonal")
+CONVENTIONS = ("expand", "reduce")
+
+EXACT = 2048
+"""Parameters up to which a block is exact, where no Kronecker product is asked for."""
+
+ROWS = 512
+"""Rows of the factor for each sample up to which all of them are used; beyond, draws have to be asked for."""
+
+
+class Part(eqx.Module):
+    r"""One diagonal block, $Q\, \mathrm{diag}(s)\, Q^\top$, of some leaves.
+
+    Attributes:
+        left: [D D] orthogonal, or None for the identity.
+        right: [H H] orthogonal, or None.
+        values: s, [D H].
+        places: of each leaf its number, and how it becomes rows of the matrix [D H] (columns where D = 1).
+        name: paths of the leaves.
+        kind: "kronecker", "block" or "diagonal".
+    """
+
+    left: Float[Array, "D D"] | None
+    right: Float[Array, "H H"] | None
+    values: Float[Array, "D H"]
+    places: tuple[tuple[int, Rearrangement], ...] = eqx.field(static=True)
+    name: str = eqx.field(static=True)
+    kind: str = eqx.field(static=True)
+
+    @property
+    def _axis(self) -> int:
+        return 0 if self.kind == "kronecker" else 1
+
+    def gather(self, leaves: list[Array]) -> Float[Array, "D H"]:
+        """The leaves as one matrix."""
+        return jnp.concatenate([place.to_matrix(leaves[leaf]) for leaf, place in self.places], self._axis)
+
+    def scatter(self, matrix: Float[Array, "D H"]) -> dict[int, Array]:
+        """The matrix as leaves."""
+        sizes = [place.matrix[self._axis] for _, place in self.places]
+        parts = jnp.split(matrix, np.cumsum(sizes)[:-1].tolist(), self._axis)
+        return {leaf: place.to_leaf(part) for (leaf, place), part in zip(self.places, parts, strict=True)}
+
+    def turn(self, matrix: Float[Array, "D H"]) -> Float[Array, "D H"]:
+        """Qᵀ v."""
+        matrix = matrix if self.left is None else _multiply(self.left.T, matrix)
+        return matrix if self.right is None else _multiply(matrix, self.right)
+
+    def turn_back(self, matrix: Float[Array, "D H"]) -> Float[Array, "D H"]:
+        """Q c."""
+        matrix = matrix if self.left is None else _multiply(self.left, matrix)
+        return matrix if self.right is None else _multiply(matrix, self.right.T)
+
+    def diagonal(self) -> Float[Array, "D H"]:
+        """The diagonal of the block."""
+        found = self.values if self.left is None else _multiply(jnp.square(self.left), self.values)
+        return found if self.right is None else _multiply(found, jnp.square(self.right).T)
+
+
+def _multiply(a: Array, b: Array) -> Array:
+    return jnp.matmul(a, b, precision=jax.lax.Precision.HIGHEST)
+
+
+class ApproximationError(NamedTuple):
+    """How far an approximation is from F, measured by random vectors.
+
+    Attributes:
+        frobenius: |F − F̂| / |F|, Frobenius norms, from products with random signs.
+        interval: of 95 %, by the jackknife over the probes.
+        angles: degrees between the natural gradients (F + λI)⁻¹g and (F̂ + λI)⁻¹g, one for each of some random
+            gradients.
+        damping: λ of the angles.
+        probes: number of random vectors.
+    """
+
+    frobenius: float
+    interval: tuple[float, float]
+    angles: tuple[float, ...]
+    damping: float
+    probes: int
+
+    @property
+    def angle(self) -> float:
+        """Median of the angles, in degrees; NaN where there are none."""
+        return float(np.median(self.angles)) if self.angles else math.nan
+
+
+class ApproximateFisher(lx.AbstractLinearOperator):
+    """An approximation of a Fisher matrix: symmetric, positive semidefinite, block-diagonal by layers.
+
+    Made by `F.approximate`. Vectors are pytrees like the differentiated parameters, or ravelled.
+
+    Attributes:
+        parts: the blocks; together they cover all parameters.
+        of: the Fisher matrix.
+        kind: one of "kfac", "ekfac", "blocks" and "diagonal".
+        convention: for sequences, "expand" or "reduce".
+    """
+
+    parts: tuple[Part, ...]
+    of: AbstractFisher
+    kind: str = eqx.field(static=True)
+    convention: str = eqx.field(static=True)
+
+    def __repr__(self) -> str:
+        """What it is, and its parts."""
+        parts = "; ".join(f"{part.kind} {part.name}" for part in self.parts)
+        return f"ApproximateFisher({self.in_size():,} × {self.in_size():,}, {self.kind}: {parts})"
+
+    def apply(self, function: Callable[[Array], Array], v: PyTree) -> PyTree:
+        """The product Q f(s) Qᵀ v, of any function of the eigenvalues."""
+        layout = self._layout
+        flat = isinstance(v, jax.Array) and v.ndim == 1 and layout.leaves[0][0] != v.shape
+        tangent = layout.unravel(v) if flat else v
+        layout.check(tangent)
+        leaves = jax.tree.leaves(tangent)
+        found: dict[int, Array] = {}
+        for part in self.parts:
+            matrix = part.gather(leaves).astype(part.values.dtype)
+            found |= part.scatter(part.turn_back(function(part.values) * part.turn(matrix)))
+        result = [found[k].astype(leaf.dtype) for k, leaf in enumerate(leaves)]
+        tree = jax.tree.unflatten(layout.structure, result)
+        return ravel_pytree(tree)[0] if flat else tree
+
+    def mv(self, vector: PyTree) -> PyTree:
+        """F̂ v."""
+        return self.apply(lambda s: s, vector)
+
+    def __matmul__(self, other: Any) -> Any:
+        """F̂ v for a ravelled vector [P], F̂ V for a matrix [P K], or a composition with another operator."""
+        if isinstance(other, lx.AbstractLinearOperator):
+            return super().__matmul__(other)
+        return self.mv(other) if jnp.ndim(other) == 1 else jax.lax.map(self.mv, other.T).T
+
+    def solve(self, gradient: PyTree, damping: float | Array = 0.0) -> Solution:
+        """The minimum-norm solution of (F̂ + λI) x = g; without damping, eigenvalues of 0 up to rounding are left out.
+
+        Args:
+            gradient: g, a pytree like params, or ravelled.
+            damping: λ ≥ 0.
+
+        Returns:
+            The solution, like the gradient given, with the rank that was used.
+
+        Raises:
+            ValueError: if damping is negative.
+        """
+        if is_concrete(damping) and damping < 0:
+            raise ValueError(f"damping must be at least 0; got {damping}")
+        cutoff = self._cutoff
+
+        def invert(s: Array) -> Array:
+            shifted = s + jnp.asarray(damping, s.dtype)
+            kept = shifted > cutoff
+            return jnp.where(kept, 1 / jnp.where(kept, shifted, 1), 0)
+
+        rank = sum(jnp.sum(part.values + jnp.asarray(damping, part.values.dtype) > cutoff) for part in self.parts)
+        x = self.apply(invert, gradient)
+        inside = self.apply(lambda s: (s + jnp.asarray(damping, s.dtype) > cutoff).astype(s.dtype), gradient)
+        g, h = (ravel_pytree(tree)[0] for tree in (gradient, inside))
+        norm = jnp.linalg.norm(g)
+        left = jnp.where(norm > 0, jnp.linalg.norm(g - h) / jnp.where(norm > 0, norm, 1), 0)
+        report: Any = (int(rank), float(left)) if is_concrete(rank, left) else (rank, left)
+        return Solution(x, report[0], None, 0.0, report[1], 0)
+
+    def sample(
+        self, key: PRNGKeyArray, count: int = 1, damping: float | Array = 0.0, scale: float = 1.0
+    ) -> Float[Array, "K P"]:
+        """Draws from N(0, (scale · F̂ + λI)⁺), one a row.
+
+        Args:
+            key: random key.
+            count: how many.
+            damping: λ ≥ 0.
+            scale: factor of F̂, such as the number of samples.
+        """
+        cutoff = self._cutoff * scale
+
+        def root(s: Array) -> Array:
+            shifted = scale * s + jnp.asarray(damping, s.dtype)
+            kept = shifted > cutoff
+            return jnp.where(kept, jax.lax.rsqrt(jnp.where(kept, shifted, 1)), 0)
+
+        noise = jax.random.normal(key, (count, self.in_size()), self._layout.dtype)
+        return jax.lax.map(lambda v: self.apply(root, v), noise)
+
+    def eigenvalues(self) -> Float[Array, " P"]:
+        """All eigenvalues, descending."""
+        return jnp.sort(jnp.concatenate([part.values.reshape(-1) for part in self.parts]))[::-1]
+
+    def logdet(self, damping: float | Array, scale: float = 1.0) -> Float[Array, ""]:
+        """The logarithm of det(scale · F̂ + λI)."""
+        return jnp.sum(
+            jnp.stack(
+                [jnp.sum(jnp.log(scale * part.values + jnp.asarray(damping, part.values.dtype))) for part in self.parts]
+            )
+        )
+
+    def diagonal(self) -> Float[Array, " P"]:
+        """The diagonal."""
+        found: dict[int, Array] = {}
+        for part in self.parts:
+            found |= part.scatter(part.diagonal())
+        return jnp.concatenate([found[k].reshape(-1) for k in range(len(found))])
+
+    def trace(self) -> Float[Array, ""]:
+        """The sum of the eigenvalues."""
+        return jnp.sum(jnp.stack([jnp.sum(part.values) for part in self.parts]))
+
+    def as_matrix(self) -> Float[Array, "P P"]:
+        """The matrix.
+
+        Raises:
+            MemoryError: if it would not fit.
+        """
+        self.of.plan.require(3 * self.of.plan.dense, "the dense matrix", "use products")
+        return self @ jnp.eye(self.in_size(), dtype=self._layout.dtype)
+
+    def transpose(self) -> "ApproximateFisher":
+        """Itself."""
+        return self
+
+    def in_structure(self) -> PyTree[jax.ShapeDtypeStruct]:
+        """Shapes and dtypes of a tangent."""
+        return self.of.in_structure()
+
+    def out_structure(self) -> PyTree[jax.ShapeDtypeStruct]:
+        """The same as `in_structure`."""
+        return self.of.in_structure()
+
+    @functools.cached_property
+    def error(self) -> ApproximationError:
+        """The error by 16 probes and 4 gradients (eager); `measure` takes more."""
+        return self.measure(jax.random.key(0))
+
+    def measure(
+        self, key: PRNGKeyArray, probes: int = 16, gradients: int = 4, damping: float | None = None
+    ) -> ApproximationError:
+        """Measures how far the approximation is from F, by products with F alone (eager).
+
+        Args:
+            key: random key.
+            probes: random vectors, at least 3.
+            gradients: number of random gradients F ξ, with ξ standard normal, for the angles.
+            damping: λ of the natural gradients; by default the mean eigenvalue of F̂.
+
+        Raises:
+            ValueError: for fewer than 3 probes.
+            ArithmeticError: if a number is not finite, or F is zero: that is no evidence.
+        """
+        if probes < 3:
+            raise ValueError(f"an interval needs at least 3 probes; got {probes}")
+        signs = jax.random.rademacher(key, (self.in_size(), probes), self._layout.dtype)
+        exact = self.of @ signs
+        gaps, sizes = (np.asarray(jnp.sum(jnp.square(m), 0), float) for m in (exact - self @ signs, exact))
+        if not (np.all(np.isfinite(gaps)) and np.all(np.isfinite(sizes)) and sizes.sum() > 0):
+            raise ArithmeticError("products with F or its approximation are not finite, or all zero: no evidence")
+        frobenius, interval = jackknife(gaps, sizes)
+        rate = float(self.trace()) / self.in_size() if damping is None else damping
+        pairs = natural_gradients(self.of, jax.random.fold_in(key, 1), gradients, rate)
+        return ApproximationError(frobenius, interval, self.angles(pairs, rate), rate, probes)
+
+    def angles(self, pairs: Sequence[tuple[Array, Array]], damping: float) -> tuple[float, ...]:
+        """Degrees between F̂'s natural gradients and those given (eager).
+
+        Args:
+            pairs: gradients g and (F + λI)⁻¹g, ravelled.
+            damping: λ.
+        """
+        found = []
+        for g, exact in pairs:
+            a, b = np.asarray(exact, float), np.asarray(self.solve(g, damping).value, float)
+            cosine = a @ b / (np.linalg.norm(a) * np.linalg.norm(b))
+            found.append(float(np.degrees(np.arccos(np.clip(cosine, -1, 1)))))
+        return tuple(found)
+
+    @property
+    def _layout(self) -> Layout:
+        return self.of.problem.layout
+
+    @property
+    def _cutoff(self) -> Array:
+        largest = jnp.max(jnp.stack([jnp.max(part.values) for part in self.parts]))
+        return 10 * self.in_size() ** 0.5 * jnp.finfo(largest.dtype).eps * largest
+
+
+def natural_gradients(F: Any, key: PRNGKeyArray, count: int, damping: float) -> list[tuple[Array, Array]]:
+    """Random gradients g = F ξ, and their natural gradients (F + λI)⁻¹g by conjugate gradients."""
+    dtype, found = F.problem.dtype, []
+    for k in jax.random.split(key, count):
+        g = F @ jax.random.normal(k, (F.in_size(),), dtype)
+        found.append((g, F.solve(g, damping, method="cg", tolerance=1e-4).value))
+    return found
+
+
+def jackknife(gaps: np.ndarray, sizes: np.ndarray) -> tuple[float, tuple[float, float]]:
+    r"""The ratio √(Σ gaps / Σ sizes) and an interval of 95 %, by the jackknife of its logarithm with Student's t."""
+    if not gaps.sum():
+        return 0.0, (0.0, 0.0)
+    n = len(gaps)
+    without = 0.5 * np.log((gaps.sum() - gaps) / (sizes.sum() - sizes))
+    spread = float(np.sqrt((n - 1) / n * np.sum((without - without.mean()) ** 2)))
+    ratio, reach = float(np.sqrt(gaps.sum() / sizes.sum())), spread * float(scipy.stats.t.ppf(0.975, n - 1))
+    return ratio, (ratio * float(np.exp(-reach)), ratio * float(np.exp(reach)))
+
+
+# How it is computed.
+
+
+class Group(NamedTuple):
+    """The entries of one part.
+
+    Attributes:
+        kind: "kronecker" or "block".
+        entries: their numbers; of a Kronecker product the kernel, and a bias or none.
+    """
+
+    kind: str
+    entries: tuple[int, ...]
+
+
+def group(layers: Layers) -> tuple[Group, ...]:
+    """A kernel or table with the bias of its sum is one group, and so are all gains and biases of another sum."""
+    points: dict[int, list[int]] = {}
+    for k, entry in enumerate(layers.entries):
+        points.setdefault(entry.point, []).append(k)
+    found = []
+    for members in points.values():
+        kernels = [k for k in members if layers.entries[k].kind in {"kernel", "table"}]
+        others = [k for k in members if k not in kernels]
+        bias = [k for k in others if layers.entries[k].kind == "bias"]
+        joined = len(kernels) == 1 == len(bias) and _share(layers.entries[kernels[0]], layers.entries[bias[0]])
+        if joined:
+            found.append(Group("kronecker", (kernels[0], bias[0])))
+            others.remove(bias[0])
+        else:
+            found += [Group("kronecker", (k,)) for k in kernels]
+        if others:
+            found.append(Group("block", tuple(others)))
+    return tuple(found)
+
+
+def _share(kernel: Entry, bias: Entry) -> bool:
+    """Whether a bias is one more row of a kernel: both are shared by the same positions."""
+    return (
+        kernel.kind == "kernel"
+        and set(kernel.rows) == set(bias.rows)
+        and kernel.place.matrix[1] == bias.place.matrix[1]
+    )
+
+
+class Sums(NamedTuple):
+    """Sums over samples of one Kronecker group.
+
+    Attributes:
+        inputs: Σ x xᵀ.
+        signals: Σ m mᵀ.
+        count: rows in the first.
+    """
+
+    inputs: Float[Array, "D D"]
+    signals: Float[Array, "H H"]
+    count: Float[Array, ""]
+
+
+def approximate(
+    F: AbstractFisher,
+    kind: str,
+    *,
+    key: PRNGKeyArray | None = None,
+    samples: int | None = None,
+    convention: str = "expand",
+    limit: int = EXACT,
+) -> ApproximateFisher:
+    """Computes an approximation (arguments as `FisherOperator.approximate`).
+
+    Raises:
+        ValueError: if an argument is unknown, samples interact, or draws are needed and were not asked for.
+    """
+    problem = F.problem
+    if kind not in KINDS:
+        raise ValueError(f"the approximation must be one of {', '.join(KINDS)}; got {kind!r}")
+    if convention not in CONVENTIONS:
+        raise ValueError(f"convention must be 'expand' or 'reduce'; got {convention!r}")
+    if problem.coupled or F.method == "printed":
+        raise ValueError("an approximation by layers needs samples that do not interact, and the exact derivative")
+    if kind == "diagonal":
+        everything = list(range(len(problem.layout.leaves)))
+        return ApproximateFisher(_diagonal_parts(F, everything), F, kind, convention)
+    layers = find_layers(replace(problem, scores=None), limit)
+    groups = group(layers)
+    if kind == "blocks":
+        members = [[layers.entries[k].leaf for k in found.entries] for found in groups]
+        members += [[leaf] for leaf in layers.unknown]
+        return ApproximateFisher(tuple(_exact_part(F, found) for found in members), F, kind, convention)
+    large = [g for g in groups if g.kind == "block" and _size(g, layers) > limit]
+    apart = [layers.entries[k].leaf for g in large for k in g.entries] + list(layers.unknown)
+    groups = tuple(g for g in groups if g not in large)
+    drawn, signs = _with_draws(problem, key, samples), samples is not None
+    at = _even_chunks(F)
+    sums = _first_sums(drawn, at, layers, groups, convention, signs)
+    bases = _bases(groups, sums)
+    values = _second_sums(drawn, at, layers, groups, bases, signs) if kind == "ekfac" else None
+    parts = []
+    for k, (found, total) in enumerate(zip(groups, sums, strict=True)):
+        if found.kind == "block":
+            parts.append(_block_part(total, [layers.entries[i] for i in found.entries], F))
+            continue
+        (a, left), (b, right) = bases[k]
+        product = jnp.maximum(a, 0)[:, None] * jnp.maximum(b, 0)[None, :]
+        s = product if values is None else values[k]
+        places = tuple((layers.entries[i].leaf, layers.entries[i].place) for i in found.entries)
+        parts.append(Part(left, right, s, places, _name(F, places), "kronecker"))
+    sizes = [leaf.size for leaf in jax.tree.leaves(problem.params)]
+    parts += [_exact_part(F, [leaf]) for leaf in apart if sizes[leaf] <= limit]
+    parts += _diagonal_parts(F, [leaf for leaf in apart if sizes[leaf] > limit])
+    return ApproximateFisher(tuple(parts), F, kind, convention)
+
+
+def _size(found: Group, layers: Layers) -> int:
+    return sum(int(np.prod(layers.entries[k].place.matrix)) for k in found.entries)
+
+
+def _name(F: AbstractFisher, places: tuple) -> str:
+    return " + ".join(leaf_paths(F.problem.params)[leaf] for leaf, _ in places)
+
+
+def _vector(shape: tuple[int, ...]) -> Rearrangement:
+    """A leaf as one row, in its own order."""
+    return Rearrangement(shape, shape, tuple(range(len(shape))), (1, int(np.prod(shape))))
+
+
+def _diagonal_parts(F: AbstractFisher, leaves: list[int]) -> tuple[Part, ...]:
+    """The exact diagonal of each leaf."""
+    if not leaves:
+        return ()
+    paths = leaf_paths(F.problem.params)
+    restricted = F.problem.restrict({paths[leaf] for leaf in leaves})
+    diagonal = restricted.unravel(_matrix.diagonal(restricted, F.row_chunks))
+    parts = []
+    for leaf, values in zip(sorted(leaves), jax.tree.leaves(diagonal), strict=True):
+        places = ((leaf, _vector(values.shape)),)
+        values = values.reshape(1, -1).astype(F.problem.decomposition_dtype)
+        parts.append(Part(None, None, values, places, _name(F, places), "diagonal"))
+    return tuple(parts)
+
+
+def _exact_part(F: AbstractFisher, leaves: list[int]) -> Part:
+    paths, leaves = leaf_paths(F.problem.params), sorted(leaves)
+    restricted = F.problem.restrict({paths[leaf] for leaf in leaves})
+    bytes_needed = 4 * restricted.size**2 * restricted.dtype.itemsize
+    F.plan.require(bytes_needed, f"the exact block of {', '.join(paths[k] for k in leaves)}", "use 'ekfac'")
+    matrix = _matrix.dense(restricted, F.row_chunks)
+    return _decomposed(matrix, F, tuple((k, _vector(F.problem.layout.leaves[k][0])) for k in leaves))
+
+
+def _block_part(total: Float[Array, "p p"], entries: list[Entry], F: AbstractFisher) -> Part:
+    return _decomposed(total, F, tuple((entry.leaf, entry.place) for entry in entries))
+
+
+def _decomposed(matrix: Float[Array, "p p"], F: AbstractFisher, places: tuple) -> Part:
+    s, vectors = jnp.linalg.eigh(matrix.astype(F.problem.decomposition_dtype))
+    return Part(None, vectors, jnp.maximum(s, 0)[None], places, _name(F, places), "block")
+
+
+def _with_draws(problem: Problem, key: PRNGKeyArray | None, samples: int | None) -> Problem:
+    """The problem with random signs in the place of scores, [N S *T C], where draws are asked for.
+
+    Random signs ξ have E ξξᵀ = I, so that the root S of the metric gives E (Sξ)(Sξ)ᵀ = Λ.
+
+    Raises:
+        ValueError: if they are needed and were not asked for, or key and samples do not go together.
+    """
+    if (key is None) != (samples is None) or (samples is not None and samples < 1):
+        raise ValueError(f"draws need key= and samples= of at least 1; got key={key}, samples={samples}")
+    rows = problem.rows_per_sample
+    if samples is None:
+        if rows > ROWS:
+            raise ValueError(
+                f"each sample has {rows:,} rows of the factor, more than {ROWS}: give key= and samples= (1 to 10 are "
+                "usual), so that they are summed at random signs instead"
+            )
+        return problem
+    if problem.scores is not None:
+        raise ValueError("scores that were drawn or observed already take no further draws")
+    z = jax.eval_shape(problem.forward, problem.params)
+    assert key is not None
+    signs = jax.random.rademacher(key, (z.shape[0], samples, *z.shape[1:]), z.dtype)
+    return replace(problem, scores=signs)
+
+
+class _Roots(NamedTuple):
+    """The rows r of a chunk, as cotangents of z.
+
+    Attributes:
+        count: how many.
+        cotangent: r ↦ [N *T C].
+    """
+
+    count: int
+    cotangent: Callable[[Array], Array]
+
+
+def _roots(part: Problem, signs: bool, outputs: Array) -> _Roots:
+    assert not signs or part.scores is not None
+    at = metric(replace(part, scores=None) if signs else part, outputs)
+    if signs:
+        scores: Any = part.scores
+        count = scores.shape[1]
+        return _Roots(count, lambda r: at.transposed_sqrt(jnp.take(scores, r, 1)) / count**0.5)
+    shape = jax.eval_shape(at.sqrt_product, outputs).shape[1:]
+    count = int(np.prod(shape))
+
+    def cotangent(r: Array) -> Array:
+        basis = jax.nn.one_hot(r, count, dtype=outputs.dtype).reshape(1, *shape)
+        return at.transposed_sqrt(jnp.broadcast_to(basis, (len(outputs), *shape)))
+
+    return _Roots(count, cotangent)
+
+
+def _sum_over_rows(roots: _Roots, term: Callable[[Array], PyTree]) -> PyTree:
+    shapes = jax.eval_shape(lambda: term(roots.cotangent(jnp.zeros((), jnp.int32))))
+    zero = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
+    step = lambda total, r: (jax.tree.map(jnp.add, total, term(roots.cotangent(r))), None)  # noqa: E731
+    return jax.lax.scan(step, zero, jnp.arange(roots.count))[0]
+
+
+def _even_chunks(F: AbstractFisher) -> Placement:
+    """Chunks none of which has one sample alone, whose program has other operations."""
+    at, rows = F.chunks, F.problem.rows
+    shards = 1 if at.mesh is None else at.mesh.size
+    rows = rows // shards
+    if rows < 2:
+        raise ValueError(f"layers are read from at least 2 samples (on each device); got {rows}")
+    chunk = max(2, min(at.chunk, rows))
+    while rows % chunk == 1:
+        chunk += 1
+    return at._replace(chunk=chunk)
+
+
+def _counted(part: Problem, x: Float[Array, "N P D"]) -> Float[Array, "N P"]:
+    """1 for the positions of an input that count, 0 for those that a mask leaves out."""
+    shape, weights = x.shape[:2], part.weights
+    if weights is None:
+        return jnp.ones(shape, x.dtype)
+    counts = (weights > 0).reshape(len(weights), -1)
+    if counts.shape[1] != shape[1]:
+        counts = jnp.broadcast_to(jnp.any(counts, 1, keepdims=True), shape)
+    return counts.astype(x.dtype)
+
+
+def _inputs(found: Evaluated, members: tuple[int, ...], rows: int, dtype: Any) -> Float[Array, "N P D"]:
+    """x of a Kronecker group, with a one more where there is a bias."""
+    x: Any = found.sources[members[0]]
+    x = jnp.broadcast_to(x, (rows, *x.shape[1:])).astype(dtype)
+    return x if len(members) == 1 else jnp.concatenate([x, jnp.ones((*x.shape[:2], 1), dtype)], 2)
+
+
+def _einsum(formula: str, *arrays: Array) -> Array:
+    return jnp.einsum(formula, *arrays, precision=jax.lax.Precision.HIGHEST)
+
+
+def _gradient(found: Evaluated, signals: list[Array], members: tuple[int, ...], dtype: Any) -> Float[Array, "N p"]:
+    """g of all gains and biases of a group, side by side."""
+    parts = []
+    for k in members:
+        m, x = signals[k].astype(dtype), found.sources[k]
+        parts.append(jnp.sum(m if x is None else m * x.astype(dtype), 1))
+    return jnp.concatenate(parts, 1)
+
+
+@functools.partial(jax.jit, static_argnames=("at", "layers", "groups", "convention", "signs"))
+def _first_sums(
+    problem: Problem, at: Placement, layers: Layers, groups: tuple[Group, ...], convention: str, signs: bool
+) -> list[Any]:
+    """The sums of Kronecker groups, and the matrices of the others."""
+    dtype = problem.decomposition_dtype
+
+    def term(part: Problem) -> list[Any]:
+        found = evaluate(replace(part, scores=None), layers)
+
+        def one_row(cotangent: Array) -> list[Array]:
+            signals, sums = found.signals(cotangent), []
+            for g in groups:
+                if g.kind == "block":
+                    rows = _gradient(found, signals, g.entries, dtype)
+                    sums.append(_einsum("np,nq->pq", rows, rows))
+                    continue
+                m = signals[g.entries[0]].astype(dtype)
+                m = jnp.sum(m, 1, keepdims=True) if convention == "reduce" else m
+                sums.append(_einsum("nph,npk->hk", m, m))
+            return sums
+
+        sums = _sum_over_rows(_roots(part, signs, found.outputs), one_row)
+        result: list[Any] = []
+        for g, total in zip(groups, sums, strict=True):
+            if g.kind == "block":
+                result.append(total)
+                continue
+            x = _inputs(found, g.entries, part.rows, dtype)
+            counts = _counted(part, x)
+            if convention == "reduce":
+                x = jnp.sum(x * counts[..., None], 1, keepdims=True) / jnp.maximum(
+                    jnp.sum(counts, 1, keepdims=True)[..., None], 1
+                )
+                counts = jnp.max(counts, 1, keepdims=True)
+            x = x * counts[..., None]
+            result.append(Sums(_einsum("npd,npe->de", x, x), total, jnp.sum(counts)))
+        return result
+
+    return sum_over_samples(term, problem, at)
+
+
+def _bases(groups: tuple[Group, ...], sums: list[Any]) -> dict[int, tuple]:
+    return {
+        k: (jnp.linalg.eigh(total.inputs / total.count), jnp.linalg.eigh(total.signals))
+        for k, (found, total) in enumerate(zip(groups, sums, strict=True))
+        if found.kind == "kronecker"
+    }
+
+
+@functools.partial(jax.jit, static_argnames=("at", "layers", "groups", "signs"))
+def _second_sums(
+    problem: Problem, at: Placement, layers: Layers, groups: tuple[Group, ...], bases: dict[int, tuple], signs: bool
+) -> dict[int, Float[Array, "D H"]]:
+    """EKFAC's diagonal: the mean squares of gradients in the basis of eigenvectors."""
+    dtype = problem.decomposition_dtype
+
+    def term(part: Problem, bases: dict[int, tuple]) -> dict[int, Array]:
+        found = evaluate(replace(part, scores=None), layers)
+        turned = {
+            k: _einsum("npd,de->npe", _inputs(found, groups[k].entries, part.rows, dtype), left)
+            for k, ((_, left), _) in bases.items()
+        }
+
+        def one_row(cotangent: Array) -> dict[int, Array]:
+            signals = found.signals(cotangent)
+            result = {}
+            for k, (_, (_, right)) in bases.items():
+                m = _einsum("nph,hk->npk", signals[groups[k].entries[0]].astype(dtype), right)
+                result[k] = jnp.sum(jnp.square(_einsum("npd,nph->ndh", turned[k], m)), 0)
+            return result
+
+        return _sum_over_rows(_roots(part, signs, found.outputs), one_row)
+
+    return sum_over_samples(term, problem, at, bases)
+
+
+# What lineax dispatches on.
+for _property in (lx.is_symmetric, lx.is_positive_semidefinite):
+    _property.register(ApproximateFisher)(lambda operator: True)
+for _property in (
+    *(lx.is_negative_semidefinite, lx.has_unit_diagonal, lx.is_diagonal, lx.is_tridiagonal),
+    *(lx.is_lower_triangular, lx.is_upper_triangular),
+):
+    _property.register(ApproximateFisher)(lambda operator: False)
+
+
+@lx.linearise.register(ApproximateFisher)
+@lx.conj.register(ApproximateFisher)
+def _(operator: ApproximateFisher):
+    return operator
+
+
+@lx.diagonal.register(ApproximateFisher)
+def _(operator: ApproximateFisher):
+    return operator.diagonal()

@@ -1,0 +1,401 @@
+r"""The layers of any JAX function, with their inputs and the derivatives by their outputs, for sequences too.
+
+The program of the derivative says where each leaf of the parameters enters. A kernel multiplies a known input as a
+matrix, a table is read at known rows, a gain is multiplied entry by entry, and a bias is added. All of a sample's
+positions share them. The sums in which they end are the points at which they enter; what enters at one point is one
+layer. `_programs.find_structure` reads the same of functions [N C] without positions, for exact matrices.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend.core import Literal
+from jaxtyping import Array, Float
+
+from lngeom.information._problem import Problem
+from lngeom.information._programs import SUMS, VIEWS, has_reverse_rule_only
+
+CALLS = {"jit", "pjit", "closed_call", "core_call", "checkpoint", "remat", "remat2"}
+"""Operations that only run another program."""
+
+WIDEST_TABLE = 8192
+"""Rows of a table up to which its input is written as one of so many units."""
+
+
+class Rearrangement(NamedTuple):
+    """How a leaf becomes a matrix [D H]: its axes as they are in memory, the order of those, and the sizes.
+
+    Attributes:
+        shape: of the leaf.
+        sizes: of the axes of the view.
+        order: the axes of the view from the largest stride to the smallest.
+        matrix: D and H.
+    """
+
+    shape: tuple[int, ...]
+    sizes: tuple[int, ...]
+    order: tuple[int, ...]
+    matrix: tuple[int, int]
+
+    def to_matrix(self, leaf: Array) -> Float[Array, "D H"]:
+        """The leaf as a matrix."""
+        found = leaf.reshape([self.sizes[k] for k in self.order])
+        return found.transpose(np.argsort(self.order).tolist()).reshape(self.matrix)
+
+    def to_leaf(self, matrix: Float[Array, "D H"]) -> Array:
+        """The inverse."""
+        return matrix.reshape(self.sizes).transpose(self.order).reshape(self.shape)
+
+
+class Entry(NamedTuple):
+    """One place where a leaf of the parameters enters.
+
+    Attributes:
+        leaf: its number.
+        kind: "kernel", "table", "gain" or "bias".
+        point: number of the sum it ends in.
+        source: the variable it is multiplied by or read at, or None.
+        source_rows: axes of that variable: samples, then positions.
+        rows: axes of the point: samples, then the positions that share the leaf.
+        place: how the leaf becomes a matrix [D H]; D = 1 for a gain and a bias.
+    """
+
+    leaf: int
+    kind: str
+    point: int
+    source: Any
+    source_rows: tuple[int, ...]
+    rows: tuple[int, ...]
+    place: Rearrangement
+
+
+class Layers(NamedTuple):
+    """Where parameters enter a function.
+
+    Attributes:
+        entries: all of them that are known.
+        points: the variables of the sums in which entries end.
+        unknown: numbers of the leaves that enter in another way, or in several places.
+        program: of (residuals, tangent) ↦ Jv, with its inner programs written out.
+    """
+
+    entries: tuple[Entry, ...]
+    points: tuple[Any, ...]
+    unknown: tuple[int, ...]
+    program: Any
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the operations, by which the same program is known again."""
+        return tuple(equation.primitive.name for equation in self.program.eqns)
+
+
+def _write_out(jaxpr: Any, consts: Any, arguments: Any) -> list:
+    """Runs a program with the programs inside it as its own operations."""
+    values = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*consts, *arguments], strict=True))
+    for equation in jaxpr.eqns:
+        operands = [v.val if isinstance(v, Literal) else values[v] for v in equation.invars]
+        inner = equation.params.get("jaxpr") if equation.primitive.name in CALLS else None
+        if inner is not None:
+            results = _write_out(getattr(inner, "jaxpr", inner), getattr(inner, "consts", ()), operands)
+        else:
+            results = _bind(equation, operands)
+        values.update(zip(equation.outvars, results, strict=True))
+    return [v.val if isinstance(v, Literal) else values[v] for v in jaxpr.outvars]
+
+
+def _bind(equation: Any, operands: list) -> list:
+    primitive = equation.primitive
+    found = primitive.bind(*operands, **primitive.get_bind_params(equation.params))
+    return list(found) if primitive.multiple_results else [found]
+
+
+def _linear_program(problem: Problem) -> tuple[Any, list, Array]:
+    """The derivative's program, the values of its residuals, and z."""
+    z, linear = jax.linearize(problem.forward, problem.params)
+    residuals, tree = jax.tree.flatten(linear)
+    closed = jax.make_jaxpr(lambda r, v: jax.tree.unflatten(tree, r)(v))(residuals, problem.params)
+    if has_reverse_rule_only(closed):
+        raise ValueError(
+            "an approximation reads the layers of a function from its forward derivative, and this one has a custom "
+            "reverse rule alone: define it by jax.custom_jvp, or without a custom rule"
+        )
+    leaves = jax.tree.leaves(problem.params)
+    flat = jax.make_jaxpr(lambda *a: _write_out(closed.jaxpr, closed.consts, a))(*residuals, *leaves)
+    return flat, residuals, z
+
+
+def find_layers(problem: Problem, limit: int) -> Layers:
+    """Where parameters enter, from shapes alone.
+
+    Args:
+        problem: whose function it is.
+        limit: entries of a bias beyond which it counts as a table of positions.
+
+    Raises:
+        ValueError: if the function has a reverse rule alone.
+    """
+    found = []
+    for rows in (2, 3):  # what differs tells the axis of samples
+        abstract = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), problem)
+        few = jax.tree.map(lambda a, n=rows: jax.ShapeDtypeStruct((n, *a.shape[1:]), a.dtype), problem.per_sample)
+        jax.eval_shape(lambda p: found.append(_linear_program(p)[:2]), abstract.with_samples(few))
+    (few, residuals), (more, _) = found
+    if [e.primitive.name for e in few.jaxpr.eqns] != [e.primitive.name for e in more.jaxpr.eqns]:
+        raise ValueError("the function's program depends on how many samples it is given: its layers cannot be read")
+    return _Reader(few, more, len(residuals), jax.tree.leaves(problem.params), limit).layers()
+
+
+class _Unknown(Exception):
+    """A leaf enters in a way that is not known here."""
+
+
+class _Reader:
+    """Follows each leaf through the equations until it enters.
+
+    Attributes:
+        axes: for each variable, the axes that grow with the number of samples.
+        leaves: for each variable that is a rearranged leaf, its number and a view with its strides.
+        known: variables that do not depend on the tangent.
+    """
+
+    def __init__(self, few: Any, more: Any, residuals: int, leaves: list, limit: int):
+        self.jaxpr, self.limit = few.jaxpr, limit
+        self.shapes = [leaf.shape for leaf in leaves]
+        pairs = zip(_variables(few.jaxpr), _variables(more.jaxpr), strict=True)
+        self.axes = {
+            v: tuple(k for k, (a, b) in enumerate(zip(v.aval.shape, w.aval.shape, strict=True)) if a != b)
+            for v, w in pairs
+        }
+        self.known = {*self.jaxpr.constvars, *self.jaxpr.invars[:residuals]}
+        self.leaves: dict[Any, tuple[int, np.ndarray]] = {}
+        for k, (v, shape) in enumerate(zip(self.jaxpr.invars[residuals:], self.shapes, strict=True)):
+            strides = np.cumprod([1, *shape[:0:-1]])[::-1][: len(shape)]
+            self.leaves[v] = (k, np.lib.stride_tricks.as_strided(np.empty(1, np.int8), shape, strides))
+        self.uses: dict[Any, list[Any]] = {}
+        for equation in self.jaxpr.eqns:
+            for v in equation.invars:
+                if not isinstance(v, Literal):
+                    self.uses.setdefault(v, []).append(equation)
+        self.numbers: dict[Any, int] = {}
+        self.points: list[Any] = []
+        self.entries: list[Entry] = []
+
+    def layers(self) -> Layers:
+        unknown = set()
+        for equation in self.jaxpr.eqns:
+            operands = [k for k, v in enumerate(equation.invars) if not isinstance(v, Literal) and v in self.leaves]
+            if not operands:
+                if all(isinstance(v, Literal) or v in self.known for v in equation.invars):
+                    self.known.update(equation.outvars)
+                continue
+            try:
+                if len(operands) > 1:
+                    raise _Unknown
+                self._read(equation, operands[0])
+            except (_Unknown, ValueError, TypeError):
+                unknown |= {self.leaves[equation.invars[k]][0] for k in operands}
+        unknown |= {self.leaves[v][0] for v in self.jaxpr.outvars if not isinstance(v, Literal) and v in self.leaves}
+        seen = [entry.leaf for entry in self.entries]
+        unknown |= {leaf for leaf in range(len(self.shapes)) if seen.count(leaf) != 1}
+        entries = tuple(entry for entry in self.entries if entry.leaf not in unknown)
+        return Layers(entries, tuple(self.points), tuple(sorted(unknown)), self.jaxpr)
+
+    def _read(self, equation: Any, operand: int) -> None:
+        name, out = equation.primitive.name, equation.outvars[0]
+        leaf, view = self.leaves[equation.invars[operand]]
+        if name in VIEWS:
+            view = VIEWS[name](view, **equation.params)
+            if not self.axes[out]:
+                self.leaves[out] = (leaf, view)
+                return
+            self._entrywise(leaf, view, None, out)
+        elif name == "mul":
+            other = equation.invars[1 - operand]
+            if isinstance(other, Literal) or other not in self.known or self.axes[other] != self.axes[out]:
+                raise _Unknown
+            self._entrywise(leaf, np.broadcast_to(view, out.aval.shape), other, out)
+        elif name in SUMS:
+            self._entrywise(leaf, np.broadcast_to(view, out.aval.shape), None, out)
+        elif name == "dot_general":
+            self._kernel(leaf, view, equation, operand)
+        elif name == "gather" and operand == 0:
+            self._table(leaf, view, equation)
+        else:
+            raise _Unknown
+
+    def _entrywise(self, leaf: int, view: np.ndarray, source: Any, out: Any) -> None:
+        (axis,) = self.axes[out]
+        others = [k for k in range(view.ndim) if k != axis]
+        shared = [k for k in others if view.strides[k] == 0 and view.shape[k] > 1]
+        units = [k for k in others if k not in shared]
+        if view.strides[axis] != 0 and view.shape[axis] > 1:
+            raise _Unknown
+        if source is None and not shared and len(units) > 1 and math.prod(self.shapes[leaf]) > self.limit:
+            *positions, unit = units  # a table of positions, each read once
+            rows = (axis, *positions)
+            place = self._place(leaf, view, [axis], positions, [unit])
+            self.entries.append(Entry(leaf, "table", self._point(out), None, (), rows, place))
+            return
+        rows = (axis, *shared)
+        kind = "bias" if source is None else "gain"
+        place = self._place(leaf, view, [axis, *shared], [], units)
+        self.entries.append(Entry(leaf, kind, self._point(out), source, rows, rows, place))
+
+    def _kernel(self, leaf: int, view: np.ndarray, equation: Any, operand: int) -> None:
+        (contracted, batch), x = equation.params["dimension_numbers"], equation.invars[1 - operand]
+        mine, theirs = contracted[operand], contracted[1 - operand]
+        out = equation.outvars[0]
+        if isinstance(x, Literal) or x not in self.known or any(batch) or len(self.axes[x]) != 1:
+            raise _Unknown
+        (axis,) = self.axes[x]
+        free = [k for k in range(x.aval.ndim) if k not in theirs]
+        if axis not in free:
+            raise _Unknown
+        rest = [k for k in range(view.ndim) if k not in mine]
+        before = 0 if operand == 1 else len(rest)  # where the axes of x stand in the result
+        ordered = [axis, *(k for k in free if k != axis)]
+        rows = tuple(before + free.index(k) for k in ordered)
+        place = self._place(leaf, view, [], mine, rest)
+        features = tuple(theirs)
+        self.entries.append(Entry(leaf, "kernel", self._point(out), (x, features), tuple(ordered), rows, place))
+
+    def _table(self, leaf: int, view: np.ndarray, equation: Any) -> None:
+        indices, out, numbers = equation.invars[1], equation.outvars[0], equation.params["dimension_numbers"]
+        last = out.aval.ndim - 1
+        plain = (
+            view.ndim == 2
+            and numbers.offset_dims == (last,)
+            and tuple(numbers.collapsed_slice_dims) == tuple(numbers.start_index_map) == (0,)
+            and equation.params["slice_sizes"] == (1, view.shape[1])
+        )
+        if not plain or indices not in self.known or len(self.axes[out]) != 1 or len(view) > WIDEST_TABLE:
+            raise _Unknown
+        (axis,) = self.axes[out]
+        rows = (axis, *(k for k in range(last) if k != axis))
+        place = self._place(leaf, view, [], [0], [1])
+        self.entries.append(Entry(leaf, "table", self._point(out), indices, rows, rows, place))
+
+    def _place(
+        self, leaf: int, view: np.ndarray, shared: Sequence[int], first: Sequence[int], then: Sequence[int]
+    ) -> Rearrangement:
+        """How the leaf becomes a matrix of its axes `first` by its axes `then`."""
+        view = view.transpose([*shared, *first, *then])[(0,) * len(shared)]
+        strides = [s if n > 1 else 0 for s, n in zip(view.strides, view.shape, strict=True)]
+        order = sorted(range(view.ndim), key=lambda k: -strides[k])
+        expected, ordered = 1, [k for k in order if view.shape[k] > 1]
+        for k in reversed(ordered):
+            if strides[k] != expected:
+                raise _Unknown
+            expected *= view.shape[k]
+        if expected != math.prod(self.shapes[leaf]):
+            raise _Unknown
+        sizes = tuple(view.shape)
+        D = math.prod(sizes[: len(first)])
+        return Rearrangement(self.shapes[leaf], sizes, tuple(order), (D, math.prod(sizes) // D))
+
+    def _point(self, variable: Any) -> int:
+        """Number of the sum a variable ends in: the outputs have one derivative with respect to all its terms."""
+        last, shape = variable, variable.aval.shape
+        while len(self.uses.get(last, [])) == 1 and last not in self.jaxpr.outvars:
+            (user,) = self.uses[last]
+            if user.primitive.name not in SUMS or user.outvars[0].aval.shape != shape:
+                break
+            (last,) = user.outvars
+        if last not in self.numbers:
+            self.numbers[last] = len(self.points)
+            self.points.append(last)
+        return self.numbers[last]
+
+
+def _variables(jaxpr: Any) -> list:
+    return [*jaxpr.constvars, *jaxpr.invars, *(v for equation in jaxpr.eqns for v in equation.outvars)]
+
+
+class Evaluated(NamedTuple):
+    """The layers at some samples.
+
+    Attributes:
+        outputs: z.
+        sources: by entry: x [N P D] of a kernel and of a table, x [N P H] of a gain, None of a bias.
+        pull: cotangent of z ↦ by point, the derivative by what enters there.
+        entries: the layers' entries.
+    """
+
+    outputs: Array
+    sources: tuple[Array | None, ...]
+    pull: Any
+    entries: tuple[Entry, ...]
+
+    def signals(self, cotangent: Array) -> list[Float[Array, "N P H"]]:
+        """Of each entry, the derivative by what it adds, at each position that shares it."""
+        found = self.pull(cotangent)
+        return [_split(found[entry.point], entry.rows) for entry in self.entries]
+
+
+def _split(array: Array, rows: tuple[int, ...], columns: tuple[int, ...] | None = None) -> Float[Array, "N P H"]:
+    """Rows first, samples before positions, and what is left as one axis."""
+    rest = [k for k in range(array.ndim) if k not in rows] if columns is None else list(columns)
+    sizes = [array.shape[k] for k in rows]
+    return array.transpose([*rows, *rest]).reshape(sizes[0], math.prod(sizes[1:]), -1)
+
+
+def evaluate(problem: Problem, layers: Layers) -> Evaluated:
+    """The layers' inputs at the samples held here, and the transposed derivative.
+
+    Raises:
+        ValueError: if the function's program at this number of samples is another.
+    """
+    closed, residuals, z = _linear_program(problem)
+    jaxpr = closed.jaxpr
+    if tuple(equation.primitive.name for equation in jaxpr.eqns) != layers.names:
+        raise ValueError(
+            f"the function's program at {problem.rows} samples is another than at 2 and 3: its layers cannot be read"
+        )
+    variable = dict(zip(_variables(layers.program), _variables(jaxpr), strict=True))
+    start = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*closed.consts, *residuals], strict=False))
+    known = _run(jaxpr, start)
+    tangent = {v: jnp.zeros(v.aval.shape, v.aval.dtype) for v in jaxpr.invars[len(residuals) :]}
+
+    def after(points: list[Array]) -> Array:
+        added = {variable[v]: value for v, value in zip(layers.points, points, strict=True)}
+        return _run(jaxpr, known | tangent, added)[jaxpr.outvars[0]]
+
+    avals = [variable[v].aval for v in layers.points]
+    transposed = jax.linear_transpose(after, [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in avals])
+    sources = tuple(_source(entry, known, variable) for entry in layers.entries)
+    return Evaluated(z, sources, lambda cotangent: transposed(cotangent)[0], layers.entries)
+
+
+def _run(jaxpr: Any, start: dict, added: dict | None = None) -> dict:
+    """Values of all variables that depend on what is given alone; something may be added to some of them."""
+    values, added = dict(start), added or {}
+    for equation in jaxpr.eqns:
+        operands = [v.val if isinstance(v, Literal) else values.get(v) for v in equation.invars]
+        if equation.outvars[0] not in values and all(v is not None for v in operands):
+            values.update(zip(equation.outvars, _bind(equation, operands), strict=True))
+            out = equation.outvars[0]
+            if out in added:
+                values[out] = values[out] + added[out]
+    return values
+
+
+def _source(entry: Entry, known: dict, variable: dict) -> Array | None:
+    """x of an entry, [N P D]."""
+    if entry.kind == "bias":
+        return None
+    if entry.kind == "kernel":
+        x, features = entry.source
+        return _split(known[variable[x]], entry.source_rows, features)
+    if entry.kind == "gain":
+        return _split(known[variable[entry.source]], entry.source_rows)
+    count = entry.place.matrix[0]
+    if entry.source is None:  # each position reads its own row
+        return jnp.eye(count)[None]
+    indices = known[variable[entry.source]][..., 0]
+    ordered = indices.transpose(entry.source_rows).reshape(indices.shape[entry.source_rows[0]], -1)
+    return jax.nn.one_hot(ordered, count)  # rows beyond the table are zeros, as a gather drops them

@@ -1,0 +1,240 @@
+"""Approximations equal F where they are exact, their error is measured, and a planted fault shows."""
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import lngeom as lg
+import numpy as np
+import pytest
+from lngeom.information._approximate import ApproximateFisher, jackknife
+from lngeom.information._layers import find_layers
+
+KEY = jax.random.key(0)
+
+
+def linear(p, X):
+    return X @ p["w"] + p["b"][None]
+
+
+def layer(key, D, H):
+    return {"w": jax.random.normal(key, (D, H)), "b": jnp.zeros(H)}
+
+
+X = jax.random.normal(jax.random.key(1), (12, 3))
+
+
+def exact_case(name):
+    """Cases in which both approximations are F itself."""
+    if name == "gaussian":
+        return lg.fisher(linear, layer(KEY, 3, 4), X, family=lg.families.Gaussian())
+    if name == "categorical":  # at equal logits every sample has the same Λ
+        return lg.fisher(linear, jax.tree.map(jnp.zeros_like, layer(KEY, 3, 4)), X, family=lg.families.Categorical())
+    if name == "transposed":
+        return lg.fisher(lambda p, x: x @ p["w"].T, {"w": jnp.ones((4, 3))}, X, family=lg.families.Gaussian())
+    if name == "positions":
+        sequences = jax.random.normal(KEY, (6, 5, 3))
+        f = lambda p, x: x @ p["w"] + p["b"][None, None]  # noqa: E731
+        return lg.fisher(f, layer(KEY, 3, 4), sequences, family=lg.families.Gaussian())
+    assert name == "heads"
+    sequences = jax.random.normal(KEY, (6, 5, 3))
+    f = lambda p, x: jnp.einsum("ntd,dhk->nthk", x, p).reshape(6, 5, 4) if len(x) == 6 else _heads(p, x)  # noqa: E731
+    return lg.fisher(f, jnp.ones((3, 2, 2)), sequences, family=lg.families.Gaussian())
+
+
+def _heads(p, x):
+    return jnp.einsum("ntd,dhk->nthk", x, p).reshape(len(x), 5, 4)
+
+
+def gap(F, approximation):
+    exact = np.asarray(F.as_matrix())
+    return np.linalg.norm(exact - np.asarray(approximation.as_matrix())) / np.linalg.norm(exact)
+
+
+@pytest.mark.parametrize("kind", ["kfac", "ekfac"])
+@pytest.mark.parametrize("name", ["gaussian", "categorical", "transposed", "positions", "heads"])
+def test_one_linear_layer_is_exact(name, kind):
+    F = exact_case(name)
+    approximation = F.approximate(kind)
+    assert gap(F, approximation) < 1e-12
+    assert {part.kind for part in approximation.parts} == {"kronecker"}
+
+
+def test_reduce_is_exact_for_a_mean_over_positions():
+    sequences = jax.random.normal(KEY, (6, 5, 3))
+    f = lambda p, x: jnp.mean(x @ p, 1)  # noqa: E731
+    F = lg.fisher(f, jnp.ones((3, 4)), sequences, family=lg.families.Gaussian())
+    assert gap(F, F.approximate("kfac", convention="reduce")) < 1e-12
+    assert gap(F, F.approximate("kfac", convention="expand")) > 0.1
+
+
+def network():
+    """A sequence model with a table, positions, a norm, attention-like mixing and a head."""
+    keys = jax.random.split(KEY, 6)
+    params = {
+        "tokens": jax.random.normal(keys[0], (7, 4)),
+        "positions": jax.random.normal(keys[1], (5, 4)),
+        "gain": 1 + 0.1 * jax.random.normal(keys[2], (4,)),
+        "shift": 0.1 * jax.random.normal(keys[3], (4,)),
+        "mix": layer(keys[4], 4, 4),
+        "head": layer(keys[5], 4, 3),
+    }
+
+    def f(p, tokens):
+        x = p["tokens"][tokens] + p["positions"][None]
+        n = x - jnp.mean(x, -1, keepdims=True)
+        n = n / jnp.sqrt(jnp.mean(n**2, -1, keepdims=True) + 1e-3)
+        n = n * p["gain"][None, None] + p["shift"][None, None]
+        x = x + jnp.tanh(jnp.cumsum(n, 1) @ p["mix"]["w"] + p["mix"]["b"][None, None])
+        return x @ p["head"]["w"] + p["head"]["b"][None, None]
+
+    tokens = jax.random.randint(jax.random.key(7), (11, 5), 0, 7)
+    return lg.fisher(f, params, tokens, family=lg.families.Categorical())
+
+
+def test_every_block_of_a_sequence_model_is_what_it_says():
+    F = network()
+    exact = np.asarray(F.as_matrix())
+    where = {part.name: part.kind for part in F.approximate("kfac", limit=16).parts}
+    assert where == {
+        "tokens": "kronecker",
+        "positions": "kronecker",
+        "gain + shift": "block",
+        "mix.w + mix.b": "kronecker",
+        "head.w + head.b": "kronecker",
+    }
+    ekfac, kfac, blocks = (F.approximate(kind) for kind in ("ekfac", "kfac", "blocks"))
+    names = list(F.leaves)
+    edges = np.cumsum([0, *(leaf.size for leaf in jax.tree.leaves(F.problem.params))])
+    part = {name: np.r_[edges[k] : edges[k + 1]] for k, name in enumerate(names)}
+    norm = np.concatenate([part["gain"], part["shift"]])
+    for approximation in (ekfac, kfac):  # the norm's block is exact, the others keep the trace of their block or not
+        found = np.asarray(approximation.as_matrix())
+        np.testing.assert_allclose(found[np.ix_(norm, norm)], exact[np.ix_(norm, norm)], atol=1e-12)
+    for layer in ("mix", "head"):
+        own = np.concatenate([part[f"{layer}.b"], part[f"{layer}.w"]])
+        block = exact[np.ix_(own, own)]
+        found = [np.asarray(a.as_matrix())[np.ix_(own, own)] for a in (ekfac, kfac, blocks)]
+        np.testing.assert_allclose(np.trace(found[0]), np.trace(block))
+        np.testing.assert_allclose(found[2], block, atol=1e-12)
+        assert np.linalg.norm(found[0] - block) < np.linalg.norm(found[1] - block)  # the best values in one basis
+    np.testing.assert_allclose(float(blocks.trace()), float(F.trace()))
+    np.testing.assert_allclose(np.asarray(F.approximate("diagonal").as_matrix()), np.diag(np.diag(exact)), atol=1e-12)
+
+
+def test_products_solutions_draws_and_determinants_are_of_one_matrix():
+    approximation = network().approximate("ekfac")
+    matrix = np.asarray(approximation.as_matrix())
+    v = jax.random.normal(KEY, (len(matrix),))
+    np.testing.assert_allclose(np.asarray(approximation @ v), matrix @ np.asarray(v), atol=1e-12)
+    shifted = matrix + 0.1 * np.eye(len(matrix))
+    np.testing.assert_allclose(approximation.solve(v, 0.1).value, np.linalg.solve(shifted, v), rtol=1e-9)
+    least = np.linalg.pinv(matrix, 1e-10, hermitian=True) @ np.asarray(v)
+    assert np.linalg.norm(approximation.solve(v).value - least) < 1e-6 * np.linalg.norm(least)
+    np.testing.assert_allclose(float(approximation.logdet(0.1)), np.linalg.slogdet(shifted)[1])
+    np.testing.assert_allclose(np.asarray(approximation.diagonal()), np.diag(matrix), atol=1e-12)
+    np.testing.assert_allclose(np.asarray(approximation.eigenvalues()), np.linalg.eigvalsh(matrix)[::-1], atol=1e-12)
+    draws = np.asarray(approximation.sample(KEY, 4000, damping=0.1))
+    whitened = np.linalg.cholesky(shifted).T @ draws.T
+    covariance = whitened @ whitened.T / 4000
+    assert abs(np.trace(covariance) / len(matrix) - 1) < 0.02
+    assert np.linalg.norm(covariance - np.eye(len(matrix))) < 1.3 * len(matrix) / 4000**0.5
+
+
+def test_the_measured_error_covers_the_error_and_a_planted_fault_exceeds_it():
+    F = network()
+    kfac = F.approximate("kfac")
+    error, truth = kfac.measure(KEY, probes=40), gap(F, kfac)
+    assert error.interval[0] < truth < error.interval[1]
+    assert all(0 < angle < 90 for angle in error.angles)
+    F = exact_case("gaussian")
+    exact = F.approximate("ekfac")
+    assert exact.error.frobenius < 1e-12
+    assert exact.error.angle < 0.1
+    planted = replace(exact, parts=tuple(replace(part, values=1.5 * part.values) for part in exact.parts))
+    assert planted.error.frobenius == pytest.approx(0.5)
+    turned = replace(exact, parts=tuple(replace(part, right=part.right[:, ::-1]) for part in exact.parts))
+    assert gap(F, turned) < 1e-12  # of a Gaussian every basis of outputs is one of eigenvectors
+    mixed = replace(exact, parts=tuple(replace(part, left=part.left[:, ::-1]) for part in exact.parts))
+    assert mixed.error.interval[0] > 0.05
+
+
+def test_intervals_cover_the_ratio():
+    rng = np.random.default_rng(0)
+    a, b = rng.standard_normal((20, 20)), rng.standard_normal((20, 20))
+    truth, hits = np.linalg.norm(a) / np.linalg.norm(b), 0
+    for _ in range(400):
+        signs = rng.choice([-1.0, 1.0], (20, 16))
+        _, (low, high) = jackknife(np.sum((a @ signs) ** 2, 0), np.sum((b @ signs) ** 2, 0))
+        hits += low < truth < high
+    assert 0.9 < hits / 400 <= 1
+
+
+def test_draws_approach_all_rows():
+    F = network()
+    exact = F.approximate("ekfac")
+    few, many = (gap_between(exact, F.approximate("ekfac", key=KEY, samples=m)) for m in (2, 200))
+    assert many < 0.4 * few
+
+
+def gap_between(a: ApproximateFisher, b: ApproximateFisher) -> float:
+    a, b = (np.asarray(m.as_matrix()) for m in (a, b))
+    return float(np.linalg.norm(a - b) / np.linalg.norm(a))
+
+
+def test_masks_chunks_and_scores_are_respected():
+    F = network()
+    apply, family = F.problem.function.thaw()
+    tokens, params = F.problem.inputs, F.problem.params
+    twice = jnp.concatenate([tokens, tokens])
+    mask = jnp.concatenate([jnp.ones((11, 5)), jnp.zeros((11, 5))])
+    masked = lg.fisher(apply, params, twice, family=family, mask=mask, chunk=7)
+    np.testing.assert_allclose(  # a mean over twice as many samples, half of which say nothing
+        2 * np.asarray(masked.approximate("kfac").as_matrix()),
+        np.asarray(F.approximate("kfac").as_matrix()),
+        atol=1e-10,
+    )
+    drawn = lg.fisher(apply, params, tokens, family=family, method="monte_carlo", key=KEY, samples=3)
+    np.testing.assert_allclose(float(drawn.approximate("blocks").trace()), float(drawn.trace()))
+    np.testing.assert_allclose(
+        np.trace(np.asarray(drawn.approximate("ekfac", limit=1).as_matrix())), float(drawn.trace()), rtol=1e-6
+    )
+
+
+def test_leaves_that_enter_elsewhere_are_exact_or_diagonal():
+    f = lambda p, x: jnp.tanh(x @ p["tied"]) @ p["tied"].T @ p["w"]  # noqa: E731
+    params = {"tied": jnp.ones((3, 2)) + jnp.arange(6.0).reshape(3, 2), "w": jnp.ones((3, 2))}
+    F = lg.fisher(f, params, X, family=lg.families.Gaussian())
+    assert find_layers(F.problem, 100).unknown == (0,)
+    assert [p.kind for p in F.approximate("kfac").parts] == ["kronecker", "block"]
+    assert [p.kind for p in F.approximate("kfac", limit=1).parts] == ["kronecker", "diagonal"]
+    np.testing.assert_allclose(np.asarray(F.approximate("kfac").as_matrix())[:6, :6], F.as_matrix()[:6, :6], atol=1e-10)
+
+
+def test_a_normalized_model_has_exact_gains_and_biases():
+    model = lg.NormalizedGLM(lg.normalizers.LayerNorm(), lg.families.Bernoulli())
+    params = model.init(KEY, inputs=3, outputs=4)
+    F = lg.fisher(model, params, X)
+    approximation = F.approximate("ekfac")
+    assert {part.name: part.kind for part in approximation.parts} == {"weights": "block", "gain + bias": "block"}
+    last = np.asarray(approximation.as_matrix())[12:, 12:]
+    np.testing.assert_allclose(last, np.asarray(F.as_matrix())[12:, 12:], atol=1e-12)
+
+
+def test_bad_arguments_are_named():
+    F = exact_case("gaussian")
+    with pytest.raises(ValueError, match="must be one of kfac, ekfac"):
+        F.approximate("shampoo")
+    with pytest.raises(ValueError, match="convention must be"):
+        F.approximate("kfac", convention="flat")
+    with pytest.raises(ValueError, match="draws need key= and samples="):
+        F.approximate("kfac", samples=3)
+    with pytest.raises(ValueError, match="at least 2 samples"):
+        lg.fisher(linear, layer(KEY, 3, 4), X[:1], family=lg.families.Gaussian()).approximate("kfac")
+    with pytest.raises(ValueError, match="at least 3 probes"):
+        F.approximate("kfac").measure(KEY, probes=2)
+    with pytest.raises(ValueError, match="damping must be"):
+        F.approximate("kfac").solve(jnp.ones(16), -1.0)
+    with pytest.raises(ValueError, match="do not interact"):
+        lg.fisher(lambda p, x: x @ p - jnp.mean(x @ p), jnp.ones((3, 2)), X, family=lg.families.Gaussian(),
+                  batch_coupled=True).approximate("kfac")  # fmt: skip
