@@ -25,8 +25,8 @@ import lngeom as lg
 import numpy as np
 import optax
 from lngeom._files import check_writable, replacing
-from lngeom.information._approximate import ApproximateFisher, Part, group, jackknife, natural_gradients
-from lngeom.information._layers import find_layers
+from lngeom.information.approximations.approximate import ApproximateFisher, Part, group, jackknife, natural_gradients
+from lngeom.information.approximations.layers import find_layers
 
 from analysis import normalized_transformer as transformer
 

@@ -9,7 +9,6 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from lngeom._types import GLMParameters, is_concrete, is_tracing
 from lngeom.information import _matrix, _solve, _spectrum
-from lngeom.information._approximate import EXACT, ApproximateFisher, approximate
 from lngeom.information._nullspace import MeasuredNullspace, measure
 from lngeom.information._problem import leaf_slices
 from lngeom.information._products import (
@@ -20,6 +19,7 @@ from lngeom.information._products import (
     require_agreement,
     warn_of_structure,
 )
+from lngeom.information.approximations.approximate import EXACT, ApproximateFisher, approximate
 from lngeom.paper_order import to_paper_order
 
 

@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import lngeom as lg
 import numpy as np
 import pytest
-from lngeom.information._approximate import ApproximateFisher, jackknife
-from lngeom.information._layers import find_layers
+from lngeom.information.approximations.approximate import ApproximateFisher, jackknife
+from lngeom.information.approximations.layers import find_layers
 
 KEY = jax.random.key(0)
 

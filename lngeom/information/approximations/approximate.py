@@ -32,11 +32,11 @@ from lngeom._trees import leaf_paths
 from lngeom._types import is_concrete
 from lngeom.information import _matrix
 from lngeom.information._derivative import metric
-from lngeom.information._layers import Entry, Evaluated, Layers, Rearrangement, evaluate, find_layers
 from lngeom.information._problem import Layout, Problem
 from lngeom.information._products import AbstractFisher
 from lngeom.information._sharding import Placement, sum_over_samples
 from lngeom.information._solve import Solution
+from lngeom.information.approximations.layers import Entry, Evaluated, Layers, Rearrangement, evaluate, find_layers
 
 KINDS = ("kfac", "ekfac", "blocks", "diagonal")
 CONVENTIONS = ("expand", "reduce")

@@ -1,0 +1,1 @@
+"""Structured approximations of Fisher matrices: K-FAC, EKFAC and exact blocks, with a measured error."""
