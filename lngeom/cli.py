@@ -6,6 +6,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -31,8 +32,11 @@ Data = Annotated[
 ]
 
 
-MANY = 150
-"""Claims, more than an audit of the paper has, whose proofs take longer than their numbers."""
+FEW, MANY = 20, 150
+"""Claims whose numbers one process makes, and more claims than an audit of the paper has.
+
+Of more than `MANY`, those of the extended table, proofs take longer than numbers.
+"""
 
 
 def _tell(message: str) -> None:
@@ -99,10 +103,11 @@ def _run(
 ):
     """Checks claims on data with a progress bar; returns the data set and the outcomes.
 
-    Proofs run in parallel with the numbers, in the processes of `prover` or in new ones: one for the claims of a paper,
-    whose numbers take as long, two for more than `MANY`. `steps` is whether a document is to show theirs. `each` is
-    told each outcome as it comes; where it prints to a terminal, there is no progress bar. `papers` names for the id of
-    a paper what it is found by, where that is not its id.
+    Proofs run in parallel with the numbers, in the processes of `prover` or in new ones: two for more than `MANY`
+    claims, else one, which then takes the numbers of the last claims while this process takes those of the first.
+    `steps` is whether a document is to show theirs. `each` is told each outcome as it comes; where it prints to a
+    terminal, there is no progress bar. `papers` names for the id of a paper what it is found by, where that is not its
+    id.
     """
     import jax
     import jax.numpy as jnp
@@ -110,6 +115,7 @@ def _run(
     from threadpoolctl import threadpool_limits
 
     from lngeom.claims import Problem, registry
+    from lngeom.claims.numeric import numeric_evidence
     from lngeom.claims.proofs import proof_evidence
     from lngeom.data import DataError, load
 
@@ -139,18 +145,33 @@ def _run(
             if proofs
         }
 
-        def proof(id: str):
+        ahead = {}
+        if proofs and FEW < len(claims) <= MANY:
+            prover.submit(_compile_sparingly)
+            ahead = {
+                c.id: prover.submit(numeric_evidence, c.id, data, seed, results, paper=found_by[c.paper])
+                for c in reversed(claims)
+            }
+
+        def result(future: Future) -> list:
             try:
-                return pending[id].result()
+                return list(future.result())
             except BrokenProcessPool:
                 _tell("a worker process was killed, perhaps because memory ran out: free memory and start again")
                 sys.exit(2)  # an exception would be recorded as evidence
+
+        def proof(id: str) -> list:
+            return result(pending[id])
+
+        def numbers(claim: registry.Claim, problem: Problem) -> list:
+            here = claim.id not in ahead or ahead[claim.id].cancel()
+            return registry.numbers(claim, problem) if here else result(ahead[claim.id])
 
         problem = Problem(jnp.asarray(dataset.inputs), seed, results=results)
         task = progress.add_task("", total=len(claims))
         for claim in claims:
             progress.update(task, description=claim.id)
-            outcomes.append(registry.run(claim, problem, proof if proofs else None))
+            outcomes.append(registry.run(claim, problem, proof if proofs else None, numbers))
             if each:
                 each(outcomes[-1])
             progress.advance(task)

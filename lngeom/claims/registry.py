@@ -195,15 +195,21 @@ def recorded(claim: Claim) -> Outcome:
     return Outcome(claim, claim.expected, Strength.NUMERIC, (), 0.0)
 
 
-def run(claim: Claim, problem: Problem, proof: Callable[[str], Iterable[Evidence]] | None = None) -> Outcome:
+def run(
+    claim: Claim,
+    problem: Problem,
+    proof: Callable[[str], Iterable[Evidence]] | None = None,
+    numeric: Callable[[Claim, Problem], Iterable[Evidence]] | None = None,
+) -> Outcome:
     """Checks one claim; an exception in its check becomes an undecided outcome which says what happened.
 
-    A check that raises `NoEvidence` leaves the verdict to the proof. Numbers are weighed against what rounding may do.
+    A check that raises `NoEvidence` leaves the verdict to the proof.
 
     Args:
         claim: the claim.
         problem: data and seed.
         proof: gives the proof of a claim by its id as further evidence; none by default, since proofs take seconds.
+        numeric: gives the numeric evidence in the place of `numbers`.
 
     Returns:
         The outcome.
@@ -212,8 +218,7 @@ def run(claim: Claim, problem: Problem, proof: Callable[[str], Iterable[Evidence
     evidence: list[Evidence] = []
     error, waiting = "", False
     try:
-        evidence += _numbers(claim, problem)
-        evidence = weigh(evidence, claim.check, problem)
+        evidence += (numeric or numbers)(claim, problem)
         evidence += proof(claim.id) if proof else ()
         verdict = decide(evidence)
     except NoResults as exception:
@@ -223,6 +228,19 @@ def run(claim: Claim, problem: Problem, proof: Callable[[str], Iterable[Evidence
     return Outcome(
         claim, verdict, strength_of(verdict, evidence), tuple(evidence), time.perf_counter() - start, error, waiting
     )
+
+
+def numbers(claim: Claim, problem: Problem) -> list[Evidence]:
+    """The numeric evidence of a claim, weighed against what rounding may do.
+
+    Args:
+        claim: the claim.
+        problem: data and seed.
+
+    Returns:
+        Evidence.
+    """
+    return list(weigh(list(_numbers(claim, problem)), claim.check, problem))
 
 
 def _numbers(claim: Claim, problem: Problem) -> Iterator[Evidence]:
