@@ -67,22 +67,21 @@ def factor(problem: Problem, at: Placement) -> Float[Array, "NR P"]:
 
 
 @functools.partial(jax.jit, static_argnames="at")
-def diagonal(problem: Problem, at: Placement) -> Float[Array, " P"]:
-    """The diagonal of F: squared norms of the factor's columns, without the matrix."""
-    return sum_over_samples(lambda part: jnp.sum(jnp.square(factor_rows(part)), 0), problem, at)
-
-
-@functools.partial(jax.jit, static_argnames="at")
 def diagonal_and_product(
     problem: Problem, at: Placement, vector: Float[Array, " P"]
 ) -> tuple[Float[Array, " P"], Float[Array, " P"]]:
-    """The diagonal of F, and F v by the same rows of the factor."""
+    """The diagonal of F, squared norms of the factor's columns without the matrix, and F v by the same rows."""
 
     def of(part: Problem, vector: Float[Array, " P"]) -> tuple[Float[Array, " P"], Float[Array, " P"]]:
         rows = factor_rows(part)
         return jnp.sum(jnp.square(rows), 0), (rows @ vector) @ rows
 
     return sum_over_samples(of, problem, at, vector)
+
+
+def diagonal(problem: Problem, at: Placement) -> Float[Array, " P"]:
+    """The diagonal of F."""
+    return diagonal_and_product(problem, at, jnp.zeros(problem.size, problem.decomposition_dtype))[0]
 
 
 class OuterProducts(eqx.Module):

@@ -68,6 +68,13 @@ def test_rank_is_right_in_float32_where_eigenvalues_are_not():
     assert eigenvalues[0] < 0 or eigenvalues[4] > 1e-12
 
 
+def test_the_residual_is_a_ratio_of_singular_values():
+    F = lg.fisher(*problem(lg.normalizers.LayerNorm(), lg.families.Bernoulli(), 6, 4))
+    null, rows = F.nullspace(), np.asarray(F.factor())
+    expected = np.linalg.norm(rows @ np.asarray(null.basis), axis=0).max() / np.linalg.norm(rows, 2)
+    assert 0.1 < null.residual / expected < 10  # both are rounding
+
+
 def test_layer_norm_directions_are_named():
     description = lg.fisher(*problem(lg.normalizers.LayerNorm(), lg.families.Bernoulli(), 6, 3)).nullspace().describe()
     assert [(d.name, d.dimension) for d in description.directions] == [

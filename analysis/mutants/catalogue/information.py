@@ -309,8 +309,8 @@ MUTANTS = (
     ),
     MATRIX(
         "diagonal-not-squared",
-        "jnp.sum(jnp.square(factor_rows(part)), 0)",
-        "jnp.sum(jnp.abs(factor_rows(part)), 0)",
+        "jnp.sum(jnp.square(rows), 0)",
+        "jnp.sum(jnp.abs(rows), 0)",
         "diagonal by absolute values",
         ("equation.9", "equation.12", "text.riemannian"),
         SOLVE_TESTS,
@@ -571,6 +571,6 @@ MUTANTS = (
         "return jnp.where(counts[..., None], z, z)",
         "masked positions keep their outputs",
         (),
-        ROUTES,
+        (*ROUTES, "tests/information/test_input_checks.py"),
     ),
 )
