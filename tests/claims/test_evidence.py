@@ -121,6 +121,9 @@ def roles(*which):
         ([dataclasses.replace(NAN, role=Role.REFUTES), *roles(Role.REFUTES, Role.CORRECTS)], Verdict.REFUTED),
         ([dataclasses.replace(NAN, role=Role.CORRECTS), *roles(Role.REFUTES)], Verdict.UNDECIDED),
         ([agree("zeros", 0 * ONE, 0 * ONE), *roles(Role.SUPPORTS)], Verdict.HOLDS),
+        ([agree("zeros", 0 * ONE, 0 * ONE)], Verdict.UNDECIDED),
+        # A refutation says what is true instead.
+        (roles(Role.REFUTES), Verdict.UNDECIDED),
         # A number against a proof is a clash, whatever else was found.
         ([NO], Verdict.REFUTED),
         ([NO, *roles(Role.SUPPORTS)], Verdict.CLASH),
@@ -137,6 +140,12 @@ def roles(*which):
 )
 def test_no_number_overrides_a_proof(evidence, verdict):
     assert decide(evidence) is verdict
+
+
+def test_an_array_vanishes_only_where_every_entry_does():
+    assert vanishes("zeros", np.zeros(2), scale=1.0).passed
+    assert not Evidence(Kind.AGREEMENT, Role.SUPPORTS, "made by hand", passed=True, vacuous=True).passed
+    assert not vanishes("opposite numbers", np.array([1.0, -1.0]), scale=1.0).passed
 
 
 def outcome(check, *proofs, expected=Verdict.HOLDS):

@@ -15,6 +15,13 @@ def test_a_proof_with_a_false_step_cannot_be_made():
         Proof("empty", "", ())
 
 
+@pytest.mark.parametrize("route", ["lngeom.symbolic.sums.vanishes", "lngeom.symbolic.proof.agrees_at_small_sizes"])
+def test_an_equality_needs_both_routes(route, monkeypatch):
+    monkeypatch.setattr(route, lambda *_: True)
+    with pytest.raises(ProofError, match="does not hold"):
+        Proof("false", "1 = 2", (equality("one is two", 1, 2),))
+
+
 def test_a_step_is_checked_again_each_time():
     verdicts = iter([True, False])
     proof = Proof("fickle", "", (fact("once", "", lambda: next(verdicts)),))
@@ -38,6 +45,7 @@ def test_a_counterexample_must_differ_and_be_exact():
     "zero",
     [
         sp.sqrt(2) + sp.sqrt(3) - sp.sqrt(5 + 2 * sp.sqrt(6)),
+        (sp.sqrt(2) + sp.sqrt(3) - sp.sqrt(5 + 2 * sp.sqrt(6))) ** 2,  # its interval ends in zero
         sp.sqrt(8) - 2 * sp.sqrt(2),
         sp.exp(1) * sp.exp(sp.sqrt(2)) - sp.exp(1 + sp.sqrt(2)),
     ],

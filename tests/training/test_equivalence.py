@@ -18,6 +18,7 @@ def test_scale_multiplies_by_the_powers_of_the_law():
         assert math.isclose(found.learning_rate, 0.1 * 2.0**law.rate)
         assert math.isclose(found.weight_decay, 0.01 * 2.0**law.decay)
         assert math.isclose(found.eps, eps * 2.0**law.eps)
+    assert LAWS["adam"] == LAWS["adamw"]  # the decay of "adam" is decoupled, as its entry in `LAWS` says
     scheduled = equivalent_schedule("sgd", lambda t: 0.1 / (1 + t), scale=3.0)
     assert math.isclose(scheduled.learning_rate(4), 9 * 0.02)
 

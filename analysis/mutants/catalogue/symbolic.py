@@ -267,6 +267,7 @@ MUTANTS = (
         "found[0] = gamma[0]",
         "exact shifts are constant over inputs",
         ("table1.*_recentering",),
+        ("tests/symbolic/test_one_definition.py", *TESTS),
     ),
     JACOBIAN(
         "nullity-of-weights",
@@ -292,7 +293,7 @@ MUTANTS = (
         "return dot(w, w) * dot(after, after) / dot(w, after) ** 2 - 1",
         "return dot(w, w) * dot(after, after) / dot(w, after) ** 2",
         "1/cos² for tan²",
-        ("dynamics.angle",),
+        ("text.norm_controls_learning_rate",),
     ),
     TABLE(
         "general-square-factor",
