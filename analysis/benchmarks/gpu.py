@@ -708,7 +708,7 @@ def draw(rows: list[dict[str, Any]], stem: Path, device: dict[str, Any]) -> list
     """The rates of layer norm by width."""
     from lngeom import plots
     from lngeom.plots.axes import common_legend
-    from lngeom.plots.style import COLOURS
+    from lngeom.plots.style import STYLE
 
     rows = [row for row in rows if row["task"] == "layer norm"]
     panels = [(mode, dtype) for mode in MODES for dtype in ("bfloat16", "float32")]
@@ -716,11 +716,11 @@ def draw(rows: list[dict[str, Any]], stem: Path, device: dict[str, Any]) -> list
     most = max((row["rows"] for row in rows), default=0)
     with plots.figure(2, 2, height=4.6) as (figure, axes):
         for axis, (mode, dtype) in zip(np.ravel(axes), panels, strict=True):
-            for name, colour in zip(names, COLOURS, strict=False):
+            for name, look in zip(names, STYLE["axes.prop_cycle"], strict=False):
                 here = [r for r in rows if (r["mode"], r["dtype"], r["implementation"]) == (mode, dtype, name)]
                 line = sorted((r["width"], r["GB/s"]) for r in here if r["rows"] == most)
                 if line:
-                    axis.plot(*zip(*line, strict=True), color=colour, marker="o", markersize=3, label=name)
+                    axis.plot(*zip(*line, strict=True), marker="o", markersize=3, label=name, **look)
             axis.set(xscale="log", yscale="log", xlabel="width", ylabel="GB/s", title=f"{mode}, {dtype}")
         if names:
             common_legend(figure, np.ravel(axes))
