@@ -3,7 +3,7 @@
 The public names, all imported lazily. What else a module defines may change.
 
 - `lngeom`, what most programs need: `FisherOperator`, `GLMParameters`, `NormalizedGLM`, `check_invariances`,
-  `Stack`, `discover_symmetries`, `fisher`, `from_paper_order`, `laplace`, `predicted_nullspace`,
+  `check_model`, `Stack`, `discover_symmetries`, `fisher`, `from_paper_order`, `laplace`, `lint`, `predicted_nullspace`,
   `to_paper_order`.
 - `lngeom.normalizers`, normalization methods, maps (W, X) ↦ n: `METHODS`, `AbstractNormalizer`,
   `AbstractStatisticsNormalizer`, `BatchNorm`, `BatchNormEvaluation`, `BiasedLayerNorm`, `CosineNorm`, `DynamicTanh`,
@@ -17,8 +17,9 @@ The public names, all imported lazily. What else a module defines may change.
   `WEIGHT_MATRIX_RECENTERING`, `WEIGHT_MATRIX_RESCALING`, `WEIGHT_SIGN_FLIP`, `WEIGHT_VECTOR_CONSTANT_SHIFT`,
   `WEIGHT_VECTOR_RESCALING`.
 - `lngeom.information`, Fisher matrices: `BatchCoupled`, `ConvergenceError`, `FisherOperator`, `fisher`.
-- `lngeom.checks`, which invariances a layer has: `adapt`, `check_invariances`, `generate_checks`,
-  `parametrize_with_invariances`.
+- `lngeom.checks`, which invariances a layer has: `adapt`, `check_invariances`, `check_model`,
+  `generate_checks`, `parametrize_with_invariances`.
+- `lngeom.linting`, known mistakes around the norms of a model: `lint`.
 - `lngeom.discovery`, symmetries nobody named: `discover_symmetries`, `discrete_symmetries`.
 - `lngeom.strategies`, hypothesis strategies: `data_sets`, `families`, `layer_inputs`, `matrices`, `normalizers`,
   `points`, `problems`, `scales`, `transformations`.
@@ -31,14 +32,15 @@ The public names, all imported lazily. What else a module defines may change.
 - `lngeom.nn`, layers and recurrent cells: `GRU`, `LSTM`, `RNN`, `BatchNorm`, `GroupNorm`, `LayerNorm`,
   `LayerNormGRU`, `LayerNormLSTM`, `LayerNormRNN`, `RMSNorm`, `WeightNorm`, `batch_norm`, `convert_layer_norm`,
   `fused_layer_norm`, `group_norm`, `layer_norm`, `rms_norm`, `unroll`, `weight_norm`.
-- `lngeom.training`, effective learning rates: `equivalent_schedule`, `natural_gradient`, `predict_equilibrium`,
-  `read_geometry`, `scale_invariant_groups`, `track_geometry`.
+- `lngeom.training`, effective learning rates: `decay_mask`, `equivalent_decay`, `equivalent_schedule`,
+  `fixed_norm_schedule`, `natural_gradient`, `plan`, `predict_equilibrium`, `read_geometry`, `scale_invariant_groups`,
+  `track_geometry`, `write_record`.
 - `lngeom.claims`, statements with their evidence: `NoEvidence`, `Paper`, `Problem`, `Read`, `Role`, `Verdict`,
   `agree`, `all_claims`, `claim`, `decide`, `differ`, `proves`, `run`, `same_integer`, `vanishes`.
-- `lngeom.symbolic`, proofs: `Counterexample`, `Proof`, `equality`, `prove`.
+- `lngeom.symbolic`, proofs: `Counterexample`, `Proof`, `equality`, `method`, `prove`.
 - `lngeom.report`, verdicts as JSON and a page: `write`.
 - `lngeom.plots`, figures in one style: `COLOURS`, `block_scaling`, `figure`, `invariance_table`, `line_elements`,
-  `printed_against_exact`, `save`, `spectra`, `training_geometry`.
+  `printed_against_exact`, `save`, `spectra`, `spectrum`, `training`.
 
 Plain modules: `lngeom.families` (exponential families), `lngeom.metric` (Eqs. 32–35), `lngeom.information.reference`
 (the literal Fisher matrix), `lngeom.conventions` (factors of other libraries), `lngeom.numerics` (tolerances).
@@ -58,10 +60,11 @@ if TYPE_CHECKING:
         transformations as transformations,
     )
     from lngeom._types import GLMParameters as GLMParameters
-    from lngeom.checks import check_invariances as check_invariances
+    from lngeom.checks import check_invariances as check_invariances, check_model as check_model
     from lngeom.discovery import discover_symmetries as discover_symmetries
     from lngeom.glm import NormalizedGLM as NormalizedGLM
     from lngeom.information import FisherOperator as FisherOperator, fisher as fisher
+    from lngeom.linting import lint as lint
     from lngeom.nullspace import predicted_nullspace as predicted_nullspace
     from lngeom.paper_order import from_paper_order as from_paper_order, to_paper_order as to_paper_order
     from lngeom.posterior import laplace as laplace
@@ -70,7 +73,18 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _MODULES = (
-    *("checks", "claims", "conventions", "discovery", "families", "information", "metric", "nn", "normalizers"),
+    *(
+        "checks",
+        "claims",
+        "conventions",
+        "discovery",
+        "families",
+        "information",
+        "linting",
+        "metric",
+        "nn",
+        "normalizers",
+    ),
     *(
         "numerics",
         "plots",
@@ -90,11 +104,13 @@ _NAMES = {
     "FisherOperator": "information",
     "fisher": "information",
     "laplace": "posterior",
+    "lint": "linting",
     "from_paper_order": "paper_order",
     "to_paper_order": "paper_order",
     "predicted_nullspace": "nullspace",
     "Stack": "stacks",
     "check_invariances": "checks",
+    "check_model": "checks",
     "discover_symmetries": "discovery",
 }
 
@@ -104,10 +120,12 @@ __all__ = [
     "NormalizedGLM",
     "Stack",
     "check_invariances",
+    "check_model",
     "discover_symmetries",
     "fisher",
     "from_paper_order",
     "laplace",
+    "lint",
     "predicted_nullspace",
     "to_paper_order",
 ]

@@ -3,12 +3,20 @@
 import os
 import secrets
 import shutil
+import struct
 import tempfile
 import threading
+import zipfile
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from tokenize import TokenError
 from typing import BinaryIO
+
+CORRUPT = (ValueError, EOFError, LookupError, AttributeError, TypeError, SyntaxError, RuntimeError, MemoryError)
+CORRUPT += (ArithmeticError, zipfile.BadZipFile, zlib.error, struct.error, TokenError)
+"""Exceptions that NumPy's readers raise on files of another format."""
 
 _lock = threading.Lock()
 _unfinished: set[Path] = set()

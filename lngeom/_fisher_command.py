@@ -12,7 +12,6 @@ import numpy as np
 
 import lngeom
 from lngeom import families
-from lngeom._files import replacing
 from lngeom._fisher_inputs import Given, from_object
 from lngeom.checks.adapters import load
 from lngeom.checks.rows import NAMES
@@ -116,22 +115,6 @@ def check_save(path: Path) -> None:
     """
     if path.suffix != ".npz" or path.is_dir():
         raise ValueError(f"--save takes a .npz file; got {path}")
-
-
-def write_matrix(path: Path, matrix: Any, operator: FisherOperator) -> None:
-    """Writes the matrix with the names and sizes of its leaves, first under a temporary name.
-
-    Args:
-        path: a .npz file.
-        matrix: F.
-        operator: operator of the matrix.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    sizes = [leaf.size for leaf in jax.tree.leaves(operator.problem.params)]
-    with replacing(path) as file:
-        np.savez(
-            file, matrix=np.asarray(matrix), leaves=operator.leaves, sizes=sizes, operator=np.array(repr(operator))
-        )
 
 
 def _family(name: str) -> families.AbstractFamily:

@@ -9,7 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
-from lngeom.data import CORRUPT, DataError, read
+from lngeom._files import CORRUPT
+from lngeom.data import DataError, read
 from lngeom.glm import NormalizedGLM
 
 CONTRACT = """

@@ -1,5 +1,7 @@
 """Paths of the leaves of a pytree: one syntax everywhere, names and positions joined by dots."""
 
+import itertools
+
 import jax
 from jaxtyping import PyTree
 
@@ -13,3 +15,9 @@ def leaf_path(path: tuple) -> str:
 def leaf_paths(tree: PyTree) -> list[str]:
     """Path of each leaf, in the order of the leaves."""
     return [leaf_path(path) for path, _ in jax.tree.leaves_with_path(tree)]
+
+
+def leaf_slices(tree: PyTree) -> dict[str, slice]:
+    """Where each leaf lies in the ravelled vector."""
+    edges = itertools.accumulate((leaf.size for leaf in jax.tree.leaves(tree)), initial=0)
+    return {name: slice(a, b) for name, (a, b) in zip(leaf_paths(tree), itertools.pairwise(edges), strict=True)}

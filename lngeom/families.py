@@ -8,34 +8,74 @@ Its mean, variance and Fisher metric follow from η by automatic differentiation
 """
 
 from abc import abstractmethod
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.scipy.special import gammaln
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Float
+
+from lngeom._distribution import (
+    AbstractDistribution as AbstractDistribution,
+    pivoted_cholesky as pivoted_cholesky,
+)
+from lngeom._family_checks import check as check
+from lngeom._outputs import (
+    HeteroscedasticGaussian as HeteroscedasticGaussian,
+    Joined as Joined,
+    Mixture as Mixture,
+    MultivariateGaussian as MultivariateGaussian,
+    Product as Product,
+    described as described,
+)
 
 
-class AbstractFamily(eqx.Module):
-    r"""An exponential family over outputs z of shape [*B C]: C independent responses, or one joint response.
+class AbstractFamily(AbstractDistribution):
+    r"""An exponential family over natural parameters z [*B C]: C independent responses, or one joint response.
 
-    To define your own family, define η, c and `sample`. The rest follows from η. The response y of a joint family is
-    its vector of sufficient statistics [*B C]: $\log p = (z^\top y - \eta(z))/\phi + c(y, \phi)$.
+    A family of one's own defines η, c and `sample`; the rest follows from η. The rules:
+
+    - `log_partition` and `log_base_measure` work elementwise. Those of a joint family (`joint = True`) reduce the last
+      axis alone. `check` finds both mistakes.
+    - The response y of a joint family is its vector of sufficient statistics [*B C]:
+      $\log p = (z^\top y - \eta(z))/\phi + c(y, \phi)$.
+    - `upper` and `support` say where z and y may lie.
+    - `metric_rank` is less than C where Λ is singular for every z, as that of a softmax is.
+    - `metric_sqrt_product` in closed form makes ranks of a joint family certain; it is optional.
 
     Attributes:
-        dispersion: φ > 0, which scales the variance.
-        upper: upper limit of the natural parameter, exclusive (infinity where every real z is allowed).
+        dispersion: φ > 0, which scales the variance: a number, or one for each of the C outputs.
         joint: whether the C outputs parameterize one response (categorical) instead of C independent ones.
-        labels: whether a response of a joint family may be a label 0 … C−1 instead of a one-hot row.
-        support: smallest and largest response of an independent family (sufficient statistic of a joint one).
+
+    Example:
+        >>> import jax, jax.numpy as jnp, lngeom as lg
+        >>> class Geometric(lg.families.AbstractFamily):
+        ...     "Failures before the first success; z < 0 is the logarithm of the chance of failure."
+        ...     dispersion = 1.0
+        ...     upper = 0.0
+        ...     support = (0.0, float("inf"))
+        ...     def log_partition(self, z):
+        ...         return -jnp.log(-jnp.expm1(z))
+        ...     def log_base_measure(self, y):
+        ...         return jnp.zeros_like(y)
+        ...     def sample(self, key, z):
+        ...         uniform = jax.random.uniform(key, z.shape, z.dtype, 1e-7, 1)
+        ...         return jnp.floor(jnp.log(uniform) / z)
+        >>> print(*lg.families.check(Geometric()), sep=", ")
+        shapes, mean and variance, score, metric, normalization, draws
+        >>> class Shifted(Geometric):
+        ...     def log_partition(self, z):
+        ...         return -jnp.log(-jnp.expm1(z)) + z
+        >>> lg.families.check(Shifted())
+        Traceback (most recent call last):
+        ...
+        ValueError: Shifted: probabilities sum to 21.1... at z = -3.05, not to 1: correct log_base_measure or ...
     """
 
-    dispersion: eqx.AbstractVar[float]
-    upper: ClassVar[float] = float("inf")
+    dispersion: eqx.AbstractVar[float | Float[Array, " C"]]
     joint: ClassVar[bool] = False
-    labels: ClassVar[bool] = False
-    support: ClassVar[tuple[float, float]] = (-float("inf"), float("inf"))
 
     @abstractmethod
     def log_partition(self, z: Float[Array, "..."]) -> Float[Array, "..."]:
@@ -45,93 +85,66 @@ class AbstractFamily(eqx.Module):
     def log_base_measure(self, y: Array) -> Array:
         """c(y, φ), elementwise."""
 
-    @abstractmethod
-    def sample(self, key: PRNGKeyArray, z: Float[Array, "*B C"]) -> Array:
-        """Draws y given z; shape [*B C], or labels [*B] for a joint family."""
-
     def mean(self, z: Float[Array, "*B C"]) -> Float[Array, "*B C"]:
         """E[y] = η'(z)."""
         return jax.grad(lambda z: jnp.sum(self.log_partition(z)))(z)
 
     def variance(self, z: Float[Array, "*B C"]) -> Float[Array, "*B C"]:
         """Var[y_i] = φ ∂²η/∂z_i², the marginal variances."""
+        phi = self.dispersion_along(z)
         if self.joint:
-            return self.dispersion**2 * jnp.diagonal(self.metric(z), axis1=-2, axis2=-1)
-        return self.dispersion * jax.jvp(self.mean, (z,), (jnp.ones_like(z),))[1]
+            return phi**2 * self.metric_diagonal(z)
+        return phi * jax.jvp(self.mean, (z,), (jnp.ones_like(z),))[1]
+
+    def points(self):  # noqa: D102
+        found = super().points()
+        return found if jnp.ndim(self.dispersion) == 0 else jnp.resize(found, (4, jnp.size(self.dispersion)))
+
+    def dispersion_along(self, z: Float[Array, "*B C"]) -> float | Float[Array, "*B C"]:
+        """φ in a shape that multiplies z."""
+        phi: Any = self.dispersion
+        if jnp.ndim(phi) == 0:
+            return phi
+        if phi.shape != z.shape[-1:]:
+            raise ValueError(
+                f"{self.name} has a dispersion of shape {phi.shape}, one for each output; got outputs {z.shape}"
+            )
+        return phi.astype(z.dtype).reshape(*(1,) * (z.ndim - 1), -1)
 
     def metric_product(self, z: Float[Array, "*B C"], v: Float[Array, "*B C"]) -> Float[Array, "*B C"]:
         r"""Λ(z) v, with $\Lambda = \mathrm{Cov}[y]/\phi^2 = \nabla^2 \eta / \phi$ the Fisher metric of z."""
-        return jax.jvp(self.mean, (z,), (v,))[1] / self.dispersion
-
-    def metric_sqrt_product(self, z: Float[Array, "*B C"], v: Float[Array, "*B C"]) -> Float[Array, "*B C"]:
-        r"""Sᵀ v, where Λ(z) = S Sᵀ: S = diag(√(η''/φ)) of independent responses, a Cholesky factor of a joint one."""
-        if self.joint:
-            return jnp.einsum("...ik,...i->...k", pivoted_cholesky(self.metric(z)), v)
-        return jnp.sqrt(self.metric_product(z, jnp.ones_like(z))) * v
-
-    def metric_parts(self, z: Float[Array, "*B C"]) -> tuple[Float[Array, "*B C"], Float[Array, "*B C"]] | None:
-        r"""Vectors λ and q with $\Lambda = \mathrm{diag}(\lambda) - q q^\top$, or None where Λ has another form.
-
-        q = 0 for independent responses; a joint family has no such parts unless it defines them.
-        """
-        return None if self.joint else (self.metric_product(z, jnp.ones_like(z)), jnp.zeros_like(z))
-
-    @property
-    def has_exact_root(self) -> bool:
-        """Whether S has a closed form. Otherwise Λ is known up to eps, and singular values of S up to √eps."""
-        return not self.joint or type(self).metric_sqrt_product is not AbstractFamily.metric_sqrt_product
-
-    def metric_rank(self, outputs: int) -> int:
-        """Largest rank of Λ for C outputs."""
-        return outputs
-
-    def check_responses(self, y: Array, outputs: tuple[int, ...], counts: Array | None = None) -> None:
-        """Checks concrete responses.
-
-        Args:
-            y: responses, of the shape of the outputs, or labels.
-            outputs: shape of the outputs, [*B C].
-            counts: [*B], whether a response counts; None if all do.
-
-        Raises:
-            ValueError: if a response that counts is not finite or lies outside the family's support, or a label is not
-                a whole number from 0 to C−1.
-        """
-        is_label = self.labels and y.shape == outputs[:-1]
-        low, high = (0, outputs[-1] - 1) if is_label else self.support
-        outside = ~((y >= low) & (y <= high) & jnp.isfinite(y)) | (is_label & (jnp.round(y) != y))
-        if counts is not None:
-            outside &= counts.reshape(*counts.shape, *(1,) * (y.ndim - counts.ndim))
-        if bool(jnp.any(outside)):
-            what = f"labels 0 … {high}" if is_label else f"finite responses from {low:g} to {high:g}"
-            raise ValueError(
-                f"{type(self).__name__} takes {what}; got {int(jnp.sum(outside))} others, such as "
-                f"{y[outside][0].item():g}: correct y, or leave such positions out with mask="
-            )
-
-    def metric(self, z: Float[Array, "*B C"]) -> Float[Array, "*B C C"]:
-        """Λ(z) as matrices."""
-        basis = jnp.broadcast_to(jnp.eye(z.shape[-1], dtype=z.dtype), (*z.shape, z.shape[-1]))
-        return jax.vmap(self.metric_product, (None, -1), -1)(z, basis)
+        return jax.jvp(self.mean, (z,), (v,))[1] / self.dispersion_along(z)
 
     def log_prob(self, z: Float[Array, "*B C"], y: Array) -> Float[Array, "*B C"]:
         """Log p(y | z) (Eq. 10), one value per response. For a joint family c may return one value per row or entry."""
+        phi = self.dispersion_along(z)
         if not self.joint:
-            return (z * y - self.log_partition(z)) / self.dispersion + self.log_base_measure(y)
+            return (z * y - self.log_partition(z)) / phi + self.log_base_measure(y)
         base = self.log_base_measure(y)
         base = jnp.sum(base, -1) if base.shape == z.shape else base
-        return (jnp.sum(z * y, -1) - self.log_partition(z)) / self.dispersion + base
+        return (jnp.sum(z * y, -1) - self.log_partition(z)) / phi + base
+
+    def score(self, z: Float[Array, "*B C"], y: Array) -> Float[Array, "*B C"]:
+        r"""$\partial \log p(y \mid z)/\partial z = (y - E[y])/\phi$.
+
+        Raises:
+            ValueError: if the shape of y is not one of `response_shapes`.
+        """
+        self.check_shape(y, z.shape)
+        if self.labels and y.shape != z.shape:
+            y = jax.nn.one_hot(y.astype(int), z.shape[-1], dtype=z.dtype)
+        return (y.reshape(z.shape).astype(z.dtype) - self.mean(z)) / self.dispersion_along(z)
 
     def kl(self, z: Float[Array, "*B C"], other: Float[Array, "*B C"]) -> Float[Array, " *B"]:
         r"""Kullback–Leibler divergence $D(p_z \| p_{z'})$ in nats, summed over the C responses.
 
         $D = [\eta(z') - \eta(z) - (z' - z)\, \eta'(z)] / \phi$, the Bregman divergence of η.
         """
-        gap = self.log_partition(other) - self.log_partition(z)
+        gap, phi = self.log_partition(other) - self.log_partition(z), self.dispersion_along(z)
         linear = (other - z) * self.mean(z)
         if self.joint:
-            return (gap - jnp.sum(linear, -1)) / self.dispersion
-        return jnp.sum(gap - linear, -1) / self.dispersion
+            return (gap - jnp.sum(linear, -1)) / phi
+        return jnp.sum((gap - linear) / phi, -1)
 
     def check_domain(self, z: Float[Array, "*B C"]) -> None:
         """Checks concrete natural parameters.
@@ -142,31 +155,40 @@ class AbstractFamily(eqx.Module):
         Raises:
             ValueError: if z has NaN or infinite entries, or entries outside the domain of η.
         """
-        worst = jnp.max(z)
-        if not jnp.all(jnp.isfinite(z)):
+        largest, undefined = (float(v) for v in _extremes(z))
+        if undefined:
+            raise ValueError(f"natural parameters must be finite; {undefined:g} of {z.size} are NaN or infinite")
+        if not largest < self.upper:
             raise ValueError(
-                f"natural parameters must be finite; {int(jnp.sum(~jnp.isfinite(z)))} of {z.size} are NaN or infinite"
-            )
-        if not worst < self.upper:
-            raise ValueError(
-                f"{type(self).__name__} needs natural parameters z < {self.upper:g}; got max z = {float(worst):g}: "
+                f"{self.name} needs natural parameters z < {self.upper:g}; got max z = {largest:g}: "
                 "lower the bias, or start from NormalizedGLM.init, which is inside the domain"
             )
 
-    def _check_positive(self, **values: float) -> None:
+    def _check_positive(self, **values: float | Array) -> None:
         for name, value in values.items():
-            if not value > 0:
+            if not np.all(np.asarray(value) > 0) or np.ndim(value) > 1:
                 raise ValueError(f"{name} must be positive; got {value}")
+
+
+@jax.jit
+def _extremes(z: Array) -> tuple[Array, Array]:
+    """The largest entry, and the number of those that are not finite."""
+    return jnp.max(z), jnp.sum(~jnp.isfinite(z))
+
+
+def _dispersion(value: float | Float[Array, " C"]) -> float | Float[Array, " C"]:
+    """φ as given, or an array of one for each output."""
+    return value if np.ndim(value) == 0 else jnp.asarray(value, float)
 
 
 class Gaussian(AbstractFamily):
     r"""Normal with variance φ: $\eta(z) = z^2/2$, so the natural parameter is the mean.
 
     Attributes:
-        dispersion: the variance φ.
+        dispersion: the variance φ, or one for each output.
     """
 
-    dispersion: float = 1.0
+    dispersion: float | Float[Array, " C"] = eqx.field(default=1.0, converter=_dispersion)
 
     def __check_init__(self):
         self._check_positive(dispersion=self.dispersion)
@@ -175,10 +197,11 @@ class Gaussian(AbstractFamily):
         return 0.5 * jnp.square(z)
 
     def log_base_measure(self, y):  # noqa: D102
-        return -0.5 * (jnp.square(y) / self.dispersion + jnp.log(2 * jnp.pi * self.dispersion))
+        phi = self.dispersion_along(y)
+        return -0.5 * (jnp.square(y) / phi + jnp.log(2 * jnp.pi * phi))
 
     def sample(self, key, z):  # noqa: D102
-        return z + self.dispersion**0.5 * jax.random.normal(key, z.shape, z.dtype)
+        return z + self.dispersion_along(z) ** 0.5 * jax.random.normal(key, z.shape, z.dtype)
 
 
 class Bernoulli(AbstractFamily):
@@ -195,6 +218,9 @@ class Bernoulli(AbstractFamily):
 
     def sample(self, key, z):  # noqa: D102
         return jax.random.bernoulli(key, jax.nn.sigmoid(z)).astype(z.dtype)
+
+    def atoms(self, outputs):  # noqa: D102
+        return jnp.arange(2.0)
 
 
 class Binomial(AbstractFamily):
@@ -223,6 +249,9 @@ class Binomial(AbstractFamily):
     def sample(self, key, z):  # noqa: D102
         return jax.random.binomial(key, float(self.trials), jax.nn.sigmoid(z), dtype=z.dtype)
 
+    def atoms(self, outputs):  # noqa: D102
+        return jnp.arange(self.trials + 1.0)
+
 
 class Poisson(AbstractFamily):
     r"""Poisson with log-rate z: $\eta(z) = e^z$."""
@@ -244,10 +273,10 @@ class Gamma(AbstractFamily):
     r"""Gamma with mean −1/z and shape 1/φ: $\eta(z) = -\log(-z)$, z < 0.
 
     Attributes:
-        dispersion: φ, the inverse of the shape.
+        dispersion: φ, the inverse of the shape, or one for each output.
     """
 
-    dispersion: float = 1.0
+    dispersion: float | Float[Array, " C"] = eqx.field(default=1.0, converter=_dispersion)
     upper: ClassVar[float] = 0.0
     support: ClassVar[tuple[float, float]] = (0.0, float("inf"))
 
@@ -258,11 +287,11 @@ class Gamma(AbstractFamily):
         return -jnp.log(-z)
 
     def log_base_measure(self, y):  # noqa: D102
-        shape = 1 / self.dispersion
+        shape = 1 / self.dispersion_along(y)
         return shape * jnp.log(shape * y) - jnp.log(y) - gammaln(shape)
 
     def sample(self, key, z):  # noqa: D102
-        shape = 1 / self.dispersion
+        shape = 1 / self.dispersion_along(z)
         return jax.random.gamma(key, shape, z.shape, z.dtype) / (-z * shape)
 
 
@@ -270,10 +299,10 @@ class InverseGaussian(AbstractFamily):
     r"""Inverse Gaussian with mean $(-2z)^{-1/2}$ and shape 1/φ: $\eta(z) = -\sqrt{-2z}$, z < 0.
 
     Attributes:
-        dispersion: φ, the inverse of the shape.
+        dispersion: φ, the inverse of the shape, or one for each output.
     """
 
-    dispersion: float = 1.0
+    dispersion: float | Float[Array, " C"] = eqx.field(default=1.0, converter=_dispersion)
     upper: ClassVar[float] = 0.0
     support: ClassVar[tuple[float, float]] = (0.0, float("inf"))
 
@@ -284,10 +313,12 @@ class InverseGaussian(AbstractFamily):
         return -jnp.sqrt(-2 * z)
 
     def log_base_measure(self, y):  # noqa: D102
-        return -0.5 * jnp.log(2 * jnp.pi * self.dispersion * y**3) - 0.5 / (self.dispersion * y)
+        phi = self.dispersion_along(y)
+        return -0.5 * jnp.log(2 * jnp.pi * phi * y**3) - 0.5 / (phi * y)
 
     def sample(self, key, z):  # noqa: D102
-        return jax.random.wald(key, self.mean(z) * self.dispersion, dtype=z.dtype) / self.dispersion
+        phi = self.dispersion_along(z)
+        return jax.random.wald(key, self.mean(z) * phi, dtype=z.dtype) / phi
 
 
 class NegativeBinomial(AbstractFamily):
@@ -338,7 +369,7 @@ class Categorical(AbstractFamily):
     def mean(self, z):  # noqa: D102
         return jax.nn.softmax(z, -1)
 
-    def variance(self, z):  # noqa: D102
+    def metric_diagonal(self, z):  # noqa: D102
         q = jax.nn.softmax(z, -1)
         return q * (1 - q)
 
@@ -368,37 +399,11 @@ class Categorical(AbstractFamily):
     def sample(self, key, z):  # noqa: D102
         return jax.random.categorical(key, z, -1)
 
+    def atoms(self, outputs):  # noqa: D102
+        return jnp.arange(outputs)
+
 
 def _relative_to_largest(z: Float[Array, "*B C"], v: Float[Array, "*B C"]) -> Float[Array, "*B C"]:
     """v minus its entry at the largest logit. Λv stays the same, and 1 − q keeps its digits where q rounds to 1."""
     largest = jax.nn.one_hot(jnp.argmax(z, -1), z.shape[-1], dtype=v.dtype)
     return v - jnp.sum(largest * v, -1, keepdims=True)
-
-
-def pivoted_cholesky(matrix: Float[Array, "*B C C"]) -> Float[Array, "*B C C"]:
-    r"""S with S Sᵀ = Λ for positive semidefinite Λ: the outer products of Cholesky's method, largest pivots first.
-
-    A pivot up to C eps times the largest entry of the diagonal is rounding, and counts as zero. The columns of S beyond
-    the rank of Λ are therefore exactly zero. No LAPACK routine is called, since a batch of matrices would need many.
-
-    Args:
-        matrix: Λ.
-
-    Returns:
-        S; its columns are those of a Cholesky factor of Λ with permuted rows.
-    """
-    size = matrix.shape[-1]
-    least = size * jnp.finfo(matrix.dtype).eps * jnp.max(jnp.diagonal(matrix, axis1=-2, axis2=-1), -1)
-
-    def step(rest: Float[Array, "*B C C"], _: None) -> tuple[Float[Array, "*B C C"], Float[Array, "*B C"]]:
-        diagonal = jnp.diagonal(rest, axis1=-2, axis2=-1)
-        pivot = jax.nn.one_hot(jnp.argmax(diagonal, -1), size, dtype=rest.dtype)
-        value = jnp.sum(pivot * diagonal, -1)
-        kept = value > least
-        root = jnp.sqrt(jnp.where(kept, value, 1))[..., None]
-        column = jnp.einsum("...ij,...j->...i", rest, pivot) / root
-        column = jnp.where(jnp.isnan(value)[..., None], jnp.nan, jnp.where(kept[..., None], column, 0))
-        rest = rest - column[..., :, None] * column[..., None, :]
-        return rest * (1 - pivot[..., :, None]) * (1 - pivot[..., None, :]), column
-
-    return jnp.moveaxis(jax.lax.scan(step, matrix, None, length=size)[1], 0, -1)

@@ -150,18 +150,16 @@ class NormalizedGLM(eqx.Module):
         Returns:
             For each sample and unit, whether n is undefined. False for normalizers without a variance of summed inputs.
         """
-        a = summed_inputs(params.weights, inputs)
         if not isinstance(self.normalizer, BatchNorm | AbstractGroupedNormalizer):
-            return jnp.zeros(a.shape, bool)
+            return jnp.zeros((*inputs.shape[:-1], params.units), bool)
+        a = summed_inputs(params.weights, inputs)
         scale = self.normalizer.statistics(params.weights, inputs).scale
         axes = tuple(range(a.ndim - 1)) if self.normalizer.couples_samples else (-1,)
         return _is_rounding(scale, a, axes)
 
     def _check_defined(self, params: GLMParameters, inputs: Array, n: Array) -> None:
         """Raises where n is undefined: for values that are not finite, or a variance that is zero up to rounding."""
-        undefined, some = _is_undefined(n, False)
-        if not some:
-            undefined, some = _is_undefined(n, self.cancelled(params, inputs))
+        undefined, some = _is_undefined(n, self.cancelled(params, inputs))
         if not some:
             return
         for name, value in (
@@ -187,7 +185,7 @@ def _is_rounding(scale: Array, a: Array, axes: tuple[int, ...]) -> Array:
 
 
 @jax.jit
-def _is_undefined(n: Array, cancelled: Array | bool) -> tuple[Array, Array]:
+def _is_undefined(n: Array, cancelled: Array) -> tuple[Array, Array]:
     """Which entries are not finite or have cancelled, and whether there are any."""
     undefined = ~jnp.isfinite(n) | cancelled
     return undefined, jnp.any(undefined)

@@ -6,6 +6,7 @@ Units: nats, since $ds^2 \approx D_{KL}$ (Eq. 8).
 from typing import Literal
 
 import jax.numpy as jnp
+import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 
@@ -124,7 +125,7 @@ def magnitude(
     matrix = jnp.einsum("nij,ni,nj->ij", covariance, unit_output, unit_output) / len(inputs)
     if method == "exact":
         return 0.5 * delta @ matrix @ delta
-    pair = jnp.flatnonzero(delta)
+    pair = np.flatnonzero(delta)
     if len(pair) != 2:
         raise ValueError(f"Eq. 35 is printed for two units i and j; got {len(pair)} nonzero entries of delta")
     i, j = pair

@@ -227,7 +227,11 @@ def laplace(
     if not 0 < prior_precision < math.inf:
         raise ValueError(f"prior_precision must be positive and finite; got {prior_precision}")
     F = fisher(model_or_apply, params, X, family=family)
-    problem = F.problem
+    problem, known = F.problem, F.problem.family
+    if not isinstance(known, AbstractFamily):
+        raise ValueError(
+            f"a posterior needs natural parameters of one output, such as those of Categorical(); got {known.name}"
+        )
     if problem.coupled:
         raise ValueError("a posterior needs samples that do not interact: use the evaluation mode of batch norm")
     theta, plain = problem.params, problem.outputs
@@ -238,9 +242,9 @@ def laplace(
     def apply(representative: PyTree, inputs: PyTree) -> Array:
         return plain(jax.tree.map(jnp.multiply, representative, scales), inputs)
 
-    by_phi = fisher(apply, phi, X, family=problem.family, check=False)
+    by_phi = fisher(apply, phi, X, family=known, check=False)
     z = apply(phi, X)
-    log_likelihood = float(jnp.sum(problem.family.log_prob(z, y)))
+    log_likelihood = float(jnp.sum(known.log_prob(z, y)))
     if not math.isfinite(log_likelihood):
         raise ValueError("the log-likelihood of the data is not finite at these parameters")
     basis = _gauge(model_or_apply, params, X, F, scales, phi, found, nullspace) if gauge else None
@@ -248,7 +252,7 @@ def laplace(
     chosen = _structure(by_phi, structure, rank, key, samples)
     return Laplace(
         apply,
-        problem.family,
+        known,
         phi,
         scales,
         chosen,

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from lngeom._types import GLMParameters
-from lngeom.families import AbstractFamily
+from lngeom.families import AbstractDistribution
 from lngeom.glm import NormalizedGLM
 from lngeom.information._closed_form import AbstractLinearization, linearize
 from lngeom.information._problem import Frozen, Layout, Problem
@@ -251,24 +251,8 @@ class Pullback(eqx.Module):
         return jnp.sum(jnp.square(self.root(v)))
 
 
-def score(family: AbstractFamily, z: Float[Array, "N *T C"], y: Array) -> Float[Array, "N *T C"]:
-    """∂ log p(y | z)/∂z of each position.
-
-    Raises:
-        ValueError: if the shape of y is not one of those.
-    """
-    expected = [z.shape]
-    if family.labels or (z.shape[-1] == 1 and not family.joint):
-        expected.append(z.shape[:-1])
-    if y.shape not in expected:
-        raise ValueError(f"y must have shape {' or '.join(map(str, expected))} for outputs {z.shape}; got {y.shape}")
-    if family.labels and y.shape != z.shape:
-        y = jax.nn.one_hot(y.astype(int), z.shape[-1], dtype=z.dtype)
-    return (y.reshape(z.shape).astype(z.dtype) - family.mean(z)) / family.dispersion
-
-
 def sampled_scores(
-    family: AbstractFamily, z: Float[Array, "N *T C"], key: PRNGKeyArray, samples: int
+    family: AbstractDistribution, z: Float[Array, "N *T C"], key: PRNGKeyArray, samples: int
 ) -> Float[Array, "N m *T C"]:
     """Scores at m responses drawn for each sample; draw k depends on the key and on k alone.
 
@@ -277,6 +261,6 @@ def sampled_scores(
     wide = z if jnp.finfo(z.dtype).bits >= 32 else z.astype(jnp.float32)
 
     def draw(k: Array) -> Array:
-        return score(family, wide, family.sample(jax.random.fold_in(key, k), wide)).astype(z.dtype)
+        return family.score(wide, family.sample(jax.random.fold_in(key, k), wide)).astype(z.dtype)
 
     return jnp.moveaxis(jax.vmap(draw)(jnp.arange(samples)), 0, 1)

@@ -12,10 +12,10 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from lngeom._trees import leaf_paths
 from lngeom._types import check_parameters, is_concrete
-from lngeom.families import AbstractFamily
+from lngeom.families import AbstractDistribution, Joined, Product
 from lngeom.glm import NormalizedGLM
 from lngeom.information._coupled import BatchCoupled, check_coupling, stream
-from lngeom.information._derivative import GLMFunction, Pullback, sampled_scores, score
+from lngeom.information._derivative import GLMFunction, Pullback, sampled_scores
 from lngeom.information._operator import FisherOperator
 from lngeom.information._planner import plan as make_plan
 from lngeom.information._problem import (
@@ -29,6 +29,7 @@ from lngeom.information._products import store
 from lngeom.information._sharding import (
     Placement,
     automatic_mesh,
+    find_division,
     find_placement,
     place,
     put_on_automatic_mesh,
@@ -43,14 +44,14 @@ def fisher(
     params: PyTree,
     X: PyTree,
     *,
-    family: AbstractFamily | None = None,
+    family: AbstractDistribution | PyTree | None = None,
     wrt: str | Sequence[str] | Callable[[str, Array], bool] | None = None,
     batch_coupled: bool | None = None,
     mask: Array | None = None,
     method: str = "exact",
     key: PRNGKeyArray | None = None,
     samples: int | None = None,
-    y: Array | None = None,
+    y: PyTree = None,
     mesh: jax.sharding.Mesh | None = None,
     memory: int | None = None,
     chunk: int | None = None,
@@ -65,26 +66,28 @@ def fisher(
     out.
 
     Args:
-        model_or_apply: a `NormalizedGLM`, or any JAX function apply(params, X) → natural parameters [N], [N C] or [N T
-            C], whose output for a sample depends on that sample alone unless `batch_coupled`.
+        model_or_apply: a `NormalizedGLM`, or any JAX function apply(params, X) → natural parameters [N], [N C] or [N *T
+            C], or a pytree of such outputs, which depend for a sample on that sample alone unless `batch_coupled`. What
+            is compiled is kept by function: define one function, and pass it again.
         params: any pytree; leaves that are not arrays are left alone.
         X: inputs, an array or a pytree of arrays, one sample a row.
-        family: distribution of a response given its natural parameters (a GLM has its own).
+        family: distribution of a response given its natural parameters (a GLM has its own); of several outputs a pytree
+            like them, such as {"policy": lg.families.Categorical(), "value": lg.families.Gaussian()}.
         wrt: which leaves to differentiate: paths of leaves or subtrees ("layer1", "layer1.kernel"), or a predicate of
             (path, leaf). By default every real floating point array; `F.excluded` names the arrays left out.
         batch_coupled: whether samples interact: training-mode batch norm, or dropout whose noise depends on the shape
             of X. A probe raises an error where they do and it was not said. Such a function is evaluated on all samples
             at once; one whose statistics are taken with `lngeom.information.BatchCoupled`, and a batch-normalized GLM,
             can be divided into chunks.
-        mask: [N T] (or [N]), nonzero for positions that count; may hold weights m ≥ 0, by which drawn or observed
+        mask: [N *T] (or [N]), nonzero for positions that count; may hold weights m ≥ 0, by which drawn or observed
             scores are multiplied as √m, so that the mean over draws is F. Entries of X at the other positions (in
-            leaves [N T …] or [N …], like the mask) that are not finite count as 0. The model must be finite there,
-            with finite derivatives.
+            leaves [N *T …], like the mask) that are not finite count as 0. The model must be finite there, with finite
+            derivatives. Several outputs have one mask, of the axes that all of them begin with.
         method: "exact"; "printed" (Eqs. 13–14, normalized GLM); "monte_carlo" (responses drawn from the model);
             "empirical" (observed responses, which is another matrix).
         key: for "monte_carlo".
         samples: draws for each input, for "monte_carlo".
-        y: observed responses, for "empirical".
+        y: observed responses, for "empirical"; a pytree of them for several outputs.
         mesh: divide the samples over all axes of this mesh, for any N; samples that are sharded already stay where they
             are.
         memory: budget in bytes; by default half of what is free.
@@ -104,7 +107,7 @@ def fisher(
         >>> F.as_matrix().shape, F.rank()  # 25 parameters, of which 3 shifts and 1 scale are not identifiable
         ((25, 25), 21)
     """
-    function, family, coupled = _read_model(model_or_apply, family, method, params, X, batch_coupled)
+    function, family, coupled = _read_model(model_or_apply, family, method, params, X, batch_coupled, mask)
     _check_score_arguments(method, key, samples, y)
     selected, rest, excluded = select_leaves(params, wrt)
     given = _given_problem(function, family, selected, rest, X, mask, coupled)
@@ -124,7 +127,7 @@ def fisher(
 
 def _given_problem(
     function: Callable,
-    family: AbstractFamily,
+    family: AbstractDistribution,
     selected: PyTree,
     rest: PyTree,
     X: PyTree,
@@ -138,6 +141,12 @@ def _given_problem(
         raise ValueError(f"every leaf of X must have one row a sample, N ≥ 1; got shapes {shapes}")
     sharded = find_placement(X)[0] is not None and is_concrete(X)
     inputs = put_on_automatic_mesh(X) if sharded else jax.tree.map(jnp.asarray, X)
+    divided = find_division(selected)[0] if is_concrete(selected) else None
+    if divided is not None:
+        mesh = find_placement(X)[0]
+        if mesh is not None and automatic_mesh(mesh) != automatic_mesh(divided):
+            raise ValueError(f"samples and parameters must be on one mesh; got {mesh.shape} and {divided.shape}")
+        selected = put_on_automatic_mesh(selected)
     static = Frozen((function, family)), selected, Frozen(rest)
     problem = Problem(*static, inputs, None, None, samples=rows.pop(), coupled=bool(coupled))
     outputs = jax.eval_shape(problem.forward, selected)
@@ -147,20 +156,22 @@ def _given_problem(
 def _place(problem: Problem, mesh: jax.sharding.Mesh | None, X: PyTree) -> tuple[Placement, Problem]:
     """The samples on the mesh given, or on the one where they are."""
     found, axes = find_placement(X) if mesh is None else (mesh, mesh.axis_names)
-    placement = Placement(automatic_mesh(found) if problem.is_concrete else found, tuple(axes), problem.rows)
-    if placement.mesh is None or not problem.is_concrete:
-        return placement, problem
-    return placement, place(problem, placement.mesh, placement.axes)
+    if not problem.is_concrete:
+        return Placement(found, tuple(axes), problem.rows), problem
+    divided, params = find_division(problem.params)
+    placement = Placement(automatic_mesh(found or divided), tuple(axes), problem.rows, params)
+    return placement, problem if placement.mesh is None else place(problem, placement)
 
 
 def _read_model(
     model_or_apply: Any,
-    family: AbstractFamily | None,
+    family: AbstractDistribution | PyTree | None,
     method: str,
     params: PyTree,
     X: PyTree,
     coupled: bool | None,
-) -> tuple[Callable, AbstractFamily, bool | None]:
+    mask: Array | None,
+) -> tuple[Callable, AbstractDistribution, bool | None]:
     if method not in METHODS:
         raise ValueError(f"method must be one of {', '.join(METHODS)}; got {method!r}")
     if isinstance(model_or_apply, NormalizedGLM):
@@ -180,18 +191,20 @@ def _read_model(
         raise ValueError(
             f"expected a NormalizedGLM or a function apply(params, X); got {type(model_or_apply).__name__}"
         )
-    if not isinstance(family, AbstractFamily):
-        raise ValueError(
-            f"family= must say how outputs are distributed, e.g. lg.families.Categorical() for logits; got {family!r}"
-        )
     if isinstance(model_or_apply, BatchCoupled):
         if coupled is False:
             raise ValueError("a BatchCoupled function couples samples; got batch_coupled=False")
         coupled = True
-    return model_or_apply, family, coupled
+    if isinstance(family, AbstractDistribution):
+        return model_or_apply, family, coupled
+    outputs = eqx.filter_eval_shape(model_or_apply, params, X)
+    product = Product(family, outputs, 0 if mask is None else jnp.ndim(mask) - 1)
+    if isinstance(model_or_apply, BatchCoupled):
+        return BatchCoupled(Joined(model_or_apply.apply, product)), product, coupled
+    return Joined(model_or_apply, product), product, coupled
 
 
-def _check_score_arguments(method: str, key: PRNGKeyArray | None, samples: int | None, y: Array | None) -> None:
+def _check_score_arguments(method: str, key: PRNGKeyArray | None, samples: int | None, y: PyTree) -> None:
     if method == "monte_carlo" and (key is None or samples is None or samples < 1):
         raise ValueError(
             f"method='monte_carlo' needs key= and samples= of at least 1; got key={key}, samples={samples}"
@@ -218,19 +231,19 @@ def _weights(mask: Array, outputs: jax.ShapeDtypeStruct) -> Float[Array, "N *T"]
 
 
 def _scores_at(
-    problem: Problem, placement: Placement, method: str, key: PRNGKeyArray | None, samples: int | None, y: Array | None
+    problem: Problem, placement: Placement, method: str, key: PRNGKeyArray | None, samples: int | None, y: PyTree
 ) -> Float[Array, "N m *T C"] | None:
     """Scores at drawn or observed responses; None for an exact matrix."""
     if method not in {"monte_carlo", "empirical"}:
         return None
-    responses = y
+    responses = jax.tree.map(jnp.asarray, y)
     if y is not None and placement.mesh is not None and problem.is_concrete:
-        responses = _place_rows(jnp.asarray(y), problem)
+        responses = jax.tree.map(lambda leaf: _place_rows(jnp.asarray(leaf), problem), y)
     scores = _scores(problem, key, samples, responses)
     if y is not None and is_concrete(y, problem.weights):
         outputs = jax.eval_shape(problem.forward, problem.params)
-        counts = None if problem.weights is None else problem.weights[: jnp.shape(y)[0]] > 0
-        problem.family.check_responses(jnp.asarray(y), (problem.samples, *outputs.shape[1:]), counts)
+        counts = None if problem.weights is None else problem.weights[: problem.samples] > 0
+        problem.family.check_responses(y, (problem.samples, *outputs.shape[1:]), counts)
     return scores
 
 
@@ -242,15 +255,13 @@ def _place_rows(y: Array, problem: Problem) -> Array:
 
 
 @functools.partial(jax.jit, static_argnames="samples")
-def _scores(
-    problem: Problem, key: PRNGKeyArray | None, samples: int | None, y: Array | None
-) -> Float[Array, "N m *T C"]:
+def _scores(problem: Problem, key: PRNGKeyArray | None, samples: int | None, y: PyTree) -> Float[Array, "N m *T C"]:
     z = problem.forward(problem.params)
     if y is None:
         assert key is not None
         assert samples is not None
         return sampled_scores(problem.family, z, key, samples)
-    scores = score(problem.family, z, y)
+    scores = problem.family.score(z, y)
     if problem.weights is not None:
         scores = jnp.where(problem.weights[..., None] > 0, scores, 0)
     return scores[:, None]
@@ -276,10 +287,10 @@ def check_finite(F: FisherOperator, diagnose: Callable[[], object] | None = None
     _require_none("natural parameters z", counts["outputs"])
     if int(counts["outside"]):
         raise ValueError(
-            f"{type(problem.family).__name__} needs natural parameters z < {problem.family.upper:g}; "
+            f"{problem.family.name} needs natural parameters z < {problem.family.upper:g}; "
             f"{int(counts['outside'])} are not"
         )
-    _require_none("the metric Λ of the outputs", counts["metric"])
+    _require_none("the metric Λ of the outputs, or their scores,", counts["metric"])
     for name, bad in zip(leaf_paths(pulled), _nonfinite_by_leaf(pulled), strict=True):
         if not int(bad) or problem.weights is None or int(counts["tangents"]):
             _require_none(f"the Jacobian ∂z/∂{name}", bad)
@@ -298,11 +309,12 @@ def count_nonfinite(problem: Problem, at: Placement) -> tuple[dict[str, Array], 
     def term(part: Problem) -> tuple[dict[str, Array], PyTree]:
         pullback = Pullback(part)
         z = pullback.derivative.outputs
-        metric = part.family.metric_product(z, jnp.ones_like(z).at[..., 0].set(2))
+        one = jnp.ones_like(z).at[..., 0].set(2)
+        metric = part.family.metric_product(z, one) if part.scores is None else part.scores
         counts = {
             "outputs": _nonfinite(z),
             "cancelled": _count_cancelled(part),
-            "outside": jnp.sum(z >= part.family.upper),
+            "outside": jnp.sum(part.family.outside(z)),
             "metric": _nonfinite(metric),
         }
         if part.weights is not None:  # at the positions that count: the others are constants

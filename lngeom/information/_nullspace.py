@@ -9,27 +9,31 @@ $E[(\varepsilon/\sigma^2)^2 \dots] \propto \varepsilon^2$, so it falls as δ⁻�
 divisor of a solve.
 """
 
+import functools
 import itertools
 import math
+import textwrap
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import scipy.linalg
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
-from lngeom._trees import leaf_paths
+from lngeom._trees import leaf_paths, leaf_slices
 from lngeom.candidates import Candidate, Leaf, candidates, candidates_of_stack, name_with_units
-from lngeom.families import Categorical, Gaussian
+from lngeom.families import Categorical, Gaussian, Product
 from lngeom.information._coupled import at_parameters
 from lngeom.information._derivative import GLMFunction
 from lngeom.information._matrix import diagonal
-from lngeom.information._problem import Frozen, Problem, leaf_slices
-from lngeom.information._products import AbstractFisher
+from lngeom.information._problem import Frozen, Problem
+from lngeom.information._products import AbstractFisher, quadratic_form
+from lngeom.information._sharding import Placement
 from lngeom.information._spectrum import Decomposition, leading_eigenvalues
+from lngeom.information._support import Support, supports
 from lngeom.normalizers.statistics import AbstractGroupedNormalizer
 from lngeom.stacks.description import Stack
 
@@ -71,19 +75,30 @@ class Description:
         directions: named families.
         unexplained: null directions that no candidate accounts for.
         broken: nearly null directions, broken by ε.
+        supports: the unexplained by the leaves in which they lie, as few leaves as can be found.
     """
 
     directions: tuple[Direction, ...]
     unexplained: int
     broken: tuple[BrokenDirection, ...]
+    supports: tuple[Support, ...] = ()
 
     def __str__(self) -> str:
-        lines = [f"{d.dimension:5d}  {d.name}" for d in self.directions]
-        lines.append(f"{self.unexplained:5d}  unexplained")
+        lines = [_wrapped(f"{d.dimension:5d}  ", d.name) for d in self.directions]
+        said = "; how many entries of a leaf each of them moves:" if self.supports else ""
+        lines.append(f"{self.unexplained:5d}  unexplained{said}")
+        lines += [_wrapped(f"{s.dimension:9d}  ", str(s)) for s in self.supports]
         lines += [
-            f"broken by eps: {b.name}, form {b.form:.2g} of the largest, ∝ eps^{b.exponent:.2f}" for b in self.broken
+            _wrapped("broken by eps: ", f"{b.name}, form {b.form:.2g} of the largest, ∝ eps^{b.exponent:.2f}")
+            for b in self.broken
         ]
         return "\n".join(lines)
+
+
+def _wrapped(start: str, text: str) -> str:
+    """A paragraph of at most 80 columns, whose further lines begin under the first."""
+    further = " " * len(start)
+    return textwrap.fill(text, 80, initial_indent=start, subsequent_indent=further, break_long_words=False)
 
 
 @dataclass(frozen=True, repr=False)
@@ -133,6 +148,19 @@ class MeasuredNullspace:
             return jnp.zeros(0, self.basis.dtype)
         return jnp.asarray(scipy.linalg.subspace_angles(self.basis, basis)[::-1], self.basis.dtype)
 
+    def by_leaf(self) -> list[dict[str, Any]]:
+        """A row for each leaf: its path, shape and size, and how many of the null directions lie in it.
+
+        That number is the squared norm of the basis on the leaf; over all leaves they add up to the dimension. Plain
+        dicts of numbers, as `pandas.DataFrame` takes them.
+        """
+        params = self.operator.problem.params
+        shapes = [leaf.shape for leaf in jax.tree.leaves(params)]
+        return [
+            {"leaf": name, "shape": shape, "size": math.prod(shape), "null": share}
+            for (name, share), shape in zip(shares(params, self.basis).items(), shapes, strict=True)
+        ]
+
     def describe(self, stack: Stack | None = None) -> Description:
         """Names each direction in the user's own parameters, and counts what is unexplained.
 
@@ -147,6 +175,12 @@ class MeasuredNullspace:
         return explain(self.operator, self.basis, first)
 
 
+def shares(params: PyTree, basis: Array | np.ndarray) -> dict[str, float]:
+    """How much of orthonormal columns lies in each leaf, by path."""
+    squares = np.sum(np.square(np.asarray(basis, np.float64)), 1)
+    return {name: float(squares[where].sum()) for name, where in leaf_slices(params).items()}
+
+
 def measure(F: AbstractFisher, decomposition: Decomposition) -> MeasuredNullspace:
     """The null space of an operator whose factor has been decomposed."""
     basis, decision = decomposition.null, decomposition.decision
@@ -158,7 +192,7 @@ def measure(F: AbstractFisher, decomposition: Decomposition) -> MeasuredNullspac
     return MeasuredNullspace(basis, basis.shape[1], residual, decision.gap, F, decision.certain)
 
 
-def explain(F: AbstractFisher, basis: jax.Array, first: Iterable[list[Candidate]] = ()) -> Description:
+def explain(F: AbstractFisher, basis: jax.Array, first: Iterable[Iterable[Candidate]] = ()) -> Description:
     """Accounts for a null space, by the candidates given first and then by those of any model."""
     params = F.problem.params
     values = zip(leaf_slices(params).items(), jax.tree.leaves(params), strict=True)
@@ -171,73 +205,93 @@ def explain(F: AbstractFisher, basis: jax.Array, first: Iterable[list[Candidate]
     for tier in itertools.chain(first, general):
         if explained.shape[1] == null.shape[1]:
             break
-        parts = [(name, _null_part(subspace, null, close)) for name, subspace in tier]
+        found = ((name, subspace, _null_part(subspace, null, close)) for name, subspace in tier)
+        parts = _new(found, explained, close)
         while parts and explained.shape[1] < null.shape[1]:
-            parts = [(name, _outside(part, explained, close)) for name, part in parts]
-            name, best = max(parts, key=lambda item: item[1].shape[1])
-            if not best.shape[1]:
-                break
+            name, subspace, best = max(parts, key=lambda item: item[2].shape[1])
             explained = np.concatenate([explained, best], 1)
-            directions.append(Direction(name_with_units(name, dict(tier)[name], best), best.shape[1]))
+            directions.append(Direction(name_with_units(name, subspace, best), best.shape[1]))
+            parts = _new(parts, explained, close)
     rest = _outside(null, explained, close)
-    if isinstance(F.problem.family, Categorical) and rest.shape[1]:
-        alike = _moves_outputs(F, rest, close)
-        if alike:
-            directions.append(Direction("changes of all logits alike, which the softmax does not see", alike))
+    family = F.problem.family
+    parts = family.parts if isinstance(family, Product) else (family,)
+    if any(isinstance(part, Categorical) for part in parts) and rest.shape[1]:
+        alike = _moving_outputs(F, rest, close)
+        if alike.shape[1]:
+            name = "changes of all logits alike, which the softmax does not see"
+            directions.append(Direction(name, alike.shape[1]))
+            explained = np.concatenate([explained, alike], 1)
     unexplained = null.shape[1] - sum(d.dimension for d in directions)
     broken = tuple(direction for direction, _ in broken_symmetries(F, lambda v: v - null @ (null.T @ v)))
-    return Description(tuple(directions), unexplained, broken)
+    lie = supports(null, explained, leaf_slices(params), close) if unexplained else ()
+    return Description(tuple(directions), unexplained, broken, tuple(lie))
 
 
-def _moves_outputs(F: AbstractFisher, columns: np.ndarray, close: float) -> int:
-    """How many of these null directions change the outputs at all: the metric, not the model, hides them."""
+def _moving_outputs(F: AbstractFisher, columns: np.ndarray, close: float) -> np.ndarray:
+    """Those of orthonormal null directions that change the outputs: the metric, not the model, hides them."""
     problem = F.problem
     gaussian = replace(problem, function=Frozen((problem.model, Gaussian())))
     moved = F.at_problem(gaussian)
     product = np.asarray(moved.mm(jnp.asarray(columns, problem.dtype)))
-    values = np.linalg.eigvalsh(columns.T @ product)
-    return int(np.sum(values > close * float(jnp.sum(diagonal(moved.problem, moved.row_chunks)))))
+    values, vectors = np.linalg.eigh(columns.T @ product)
+    return columns @ vectors[:, values > close * float(jnp.sum(diagonal(moved.problem, moved.row_chunks)))]
 
 
 def _orthonormal(columns: np.ndarray, close: float) -> np.ndarray:
-    if not columns.shape[1]:
-        return columns
+    if not columns.size:
+        return columns[:, :0]
     u, s, _ = np.linalg.svd(columns, full_matrices=False)
     return u[:, s > close * s[0]] if s[0] > 0 else u[:, :0]
 
 
 def _null_part(subspace: np.ndarray, null: np.ndarray, close: float) -> np.ndarray:
-    """Orthonormal basis of the part of a subspace that is null."""
-    subspace = _orthonormal(subspace, close)
-    if not subspace.shape[1]:
-        return subspace
-    left, _, _ = np.linalg.svd(subspace.T @ null, full_matrices=False)
-    vectors = subspace @ left
-    return vectors[:, np.linalg.norm(vectors - null @ (null.T @ vectors), axis=0) < close]
+    """Orthonormal basis of the part of a subspace that is null, from the rows in which it lies."""
+    rows = np.flatnonzero(subspace.any(1))
+    inside = _orthonormal(subspace[rows], close)
+    product = inside.T @ null[rows]
+    cosines, vectors = np.linalg.eigh(product @ product.T)  # squared
+    chosen = vectors[:, 1 - cosines < close**2]
+    part = np.zeros((len(subspace), chosen.shape[1]))
+    part[rows] = inside @ chosen
+    return part
+
+
+def _new(
+    parts: Iterable[tuple[str, np.ndarray, np.ndarray]], explained: np.ndarray, close: float
+) -> list[tuple[str, np.ndarray, np.ndarray]]:
+    """Candidates whose null parts, outside what is explained, are not empty."""
+    outside = ((name, subspace, _outside(part, explained, close)) for name, subspace, part in parts)
+    return [item for item in outside if item[2].shape[1]]
 
 
 def _outside(vectors: np.ndarray, explained: np.ndarray, close: float) -> np.ndarray:
     """Orthonormal basis of what vectors add to those explained."""
+    if not vectors.shape[1]:
+        return vectors
     rest = vectors - explained @ (explained.T @ vectors)
-    if not rest.shape[1]:
-        return rest
     u, s, _ = np.linalg.svd(rest, full_matrices=False)
     return u[:, s > 100 * close]
 
 
 def broken_symmetries(
-    F: AbstractFisher, identifiable: Callable[[Float[np.ndarray, " P"]], Float[np.ndarray, " P"]]
+    F: AbstractFisher,
+    identifiable: Callable[[Float[np.ndarray, " P"]], Float[np.ndarray, " P"]],
+    forms: Float[np.ndarray, "K 2"] | None = None,
+    largest: float | None = None,
 ) -> Iterator[tuple[BrokenDirection, Float[np.ndarray, " P"]]]:
-    """Scales of weights whose form falls as δ⁻⁴ when they grow by δ: what ε/δ² in a variance does."""
+    """Scales of weights whose form falls as δ⁻⁴ when they grow by δ: what ε/δ² in a variance does.
+
+    The `scale_forms` of all scales, and the largest eigenvalue, are computed where they are not given.
+    """
     problem = F.problem
     close = float(jnp.finfo(problem.dtype).eps) ** 0.4
-    largest = None
-    for name, direction in _scales(problem):
+    for k, (name, direction) in enumerate(scales(problem)):
         norm = np.linalg.norm(direction)
         unit = direction / norm if norm else direction
         if not norm or np.linalg.norm(identifiable(unit)) < close:
             continue
-        first, second = (_scale_form(F, direction, delta) for delta in (1.0, 2.0))
+        change = jnp.asarray(direction, problem.dtype)
+        first, second = np.asarray(scale_forms(problem, F.chunks, change) if forms is None else forms[k], float)
         if not first > 0 or not second > 0:
             continue
         exponent = math.log2(first / second) / 2
@@ -247,7 +301,7 @@ def broken_symmetries(
             yield BrokenDirection(f"scale of {name}", first / float(norm) ** 2 / largest, exponent), unit
 
 
-def _scales(problem: Problem) -> Iterator[tuple[str, Float[np.ndarray, " P"]]]:
+def scales(problem: Problem) -> Iterator[tuple[str, Float[np.ndarray, " P"]]]:
     """Weights that may go through a normalizer together: a matrix, one with its bias, one of a GLM's groups."""
     values = [np.asarray(leaf, np.float64) for leaf in jax.tree.leaves(problem.params)]
     names = leaf_paths(problem.params)
@@ -273,9 +327,12 @@ def _scales(problem: Problem) -> Iterator[tuple[str, Float[np.ndarray, " P"]]]:
             yield f"weights in group {k}", ravelled({0: rows})
 
 
-def _scale_form(F: AbstractFisher, direction: Float[np.ndarray, " P"], delta: float) -> float:
-    """The form along the logarithm of a scale, where these weights are δ times as large."""
-    problem = F.problem
-    change = jnp.asarray(direction, problem.dtype)
-    there = problem.unravel(problem.ravel(problem.params) + (delta - 1) * change)
-    return float(F.at_problem(at_parameters(problem, there)).quadratic_form(problem.unravel(delta * change)))
+@functools.partial(jax.jit, static_argnames="at")
+def scale_forms(problem: Problem, at: Placement, change: Float[Array, " P"]) -> Float[Array, " 2"]:
+    """The forms along the logarithm of a scale, where these weights are as they are, and twice as large."""
+
+    def form(delta: float) -> Float[Array, ""]:
+        there = problem.unravel(problem.ravel(problem.params) + (delta - 1) * change)
+        return quadratic_form(at_parameters(problem, there), at, problem.unravel(delta * change))
+
+    return jnp.stack([form(1.0), form(2.0)])

@@ -1,16 +1,20 @@
 """`FisherOperator`: the Fisher matrix as a linear operator, with everything one asks of it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import lineax as lx
+import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
+from lngeom import _krylov, _saved
+from lngeom._trees import leaf_slices
 from lngeom._types import GLMParameters, is_concrete, is_tracing
 from lngeom.information import _matrix, _solve, _spectrum
 from lngeom.information._nullspace import MeasuredNullspace, measure
-from lngeom.information._problem import leaf_slices
 from lngeom.information._products import (
     AbstractFisher,
     agrees,
@@ -37,7 +41,7 @@ class FisherOperator(AbstractFisher):
         kept = "derivative kept" if plan.store else f"chunks of {plan.chunk} samples"
         return (
             f"FisherOperator({self.in_size():,} × {self.in_size():,} {problem.dtype}, {self.method}, "
-            f"{type(problem.family).__name__}, {problem.samples:,} samples, {kept})"
+            f"{problem.family.name}, {problem.samples:,} samples, {kept})"
         )
 
     @light
@@ -161,6 +165,8 @@ class FisherOperator(AbstractFisher):
             ValueError: if k is not between 1 and P, or there are fewer steps.
             ConvergenceError: if the iterations do not converge.
         """
+        if self.placement.params is not None and steps is None:
+            return jnp.asarray(self.eigenpairs(k, key=key).values, self.problem.decomposition_dtype)
         if not 1 <= k <= self.in_size():
             raise ValueError(f"k must be between 1 and P = {self.in_size()}; got {k}")
         if steps is not None and steps < k:
@@ -171,6 +177,57 @@ class FisherOperator(AbstractFisher):
             return jnp.pad(s, (0, max(0, k - s.shape[0])))[:k]
         return _spectrum.leading_eigenvalues(self, k, key, steps)
 
+    def eigenpairs(
+        self, k: int, *, key: PRNGKeyArray | None = None, tolerance: float | None = None, width: int | None = None
+    ) -> _krylov.RitzPairs:
+        """The k largest eigenvalues with eigenvectors and residuals, for any P: vectors are never ravelled (eager).
+
+        By Lanczos iterations with restarts. Vectors are pytrees like the parameters, and divided over devices as these
+        are.
+
+        Args:
+            k: how many.
+            key: for start vectors.
+            tolerance: of the residuals, relative to the largest eigenvalue; √eps of the parameters' dtype by default.
+            width: vectors that are held at a time, at least k + 2; by default 2k + 12.
+
+        Returns:
+            Values, vectors with one more leading axis, measured residuals |F v − θ v|, and the number of products.
+
+        Raises:
+            ValueError: if k or width is out of its range.
+            ConvergenceError: if the iterations do not converge.
+
+        Example:
+            >>> import jax, lngeom as lg
+            >>> X = jax.random.normal(jax.random.key(0), (50, 3))
+            >>> F = lg.fisher(lambda p, x: x @ p, jax.numpy.zeros((3, 2)), X, family=lg.families.Gaussian())
+            >>> found = F.eigenpairs(2)
+            >>> found.vectors.shape, bool((found.residuals < 1e-3).all())
+            ((2, 3, 2), True)
+        """
+        self._require_values("eigenpairs()")
+        if not 1 <= k <= self.in_size():
+            raise ValueError(f"k must be between 1 and P = {self.in_size()}; got {k}")
+        if width is not None and width < min(k + 2, self.in_size()):
+            raise ValueError(f"{k} eigenpairs need a width of at least {k + 2}; got {width}")
+        return _spectrum.leading_eigenpairs(self, k, key, tolerance, width)
+
+    def estimate_diagonal(self, key: PRNGKeyArray, probes: int = 16) -> _krylov.DiagonalEstimate:
+        """Diagonal and trace from random probes, for any P, with the trace's standard error (eager).
+
+        Args:
+            key: random key.
+            probes: products, at least 2.
+
+        Raises:
+            ValueError: for fewer probes.
+        """
+        self._require_values("estimate_diagonal()")
+        if probes < 2:
+            raise ValueError(f"a standard error needs at least 2 probes; got {probes}")
+        return _krylov.estimate_diagonal(self.tree_map, _spectrum.wide_like(self.problem), key, probes)
+
     def spectral_density(
         self, key: PRNGKeyArray | None = None, *, probes: int = 8, steps: int = 40
     ) -> _spectrum.SpectralDensity:
@@ -178,6 +235,54 @@ class FisherOperator(AbstractFisher):
         steps = min(steps, self.in_size())
         key = jax.random.key(0) if key is None else key
         return _spectrum.lanczos_density(self, key, probes, steps)
+
+    def by_leaf(self) -> list[dict[str, Any]]:
+        """A row for each leaf: its path, shape and size, its part of the trace, and its largest diagonal entry.
+
+        Plain dicts of numbers, as `pandas.DataFrame(F.by_leaf())` takes them (eager).
+        """
+        diagonal, rows = np.asarray(self.diagonal(), float), []
+        for name, where in leaf_slices(self.problem.params).items():
+            part, shape = diagonal[where], self.problem.layout.leaves[len(rows)][0]
+            row = {"leaf": name, "shape": shape, "size": len(part), "trace": float(part.sum())}
+            rows.append(row | {"largest": float(part.max(initial=0))})
+        return rows
+
+    def save(self, path: Path | str, parts: Sequence[str] = ("matrix", "singular_values"), **known: Array) -> None:
+        """Writes numbers with the paths of their leaves and their provenance as a .npz (eager).
+
+        Functions and parameters are not written: a file holds no code. `pickle` keeps the operator itself, where the
+        model pickles.
+
+        Args:
+            path: of the file.
+            parts: of "matrix", "factor", "singular_values" and "nullspace".
+            **known: a part that has been computed before, by its name.
+
+        Raises:
+            ValueError: for another part, or a path that is not that of a .npz.
+            MemoryError: if a part would not fit.
+
+        Example:
+            >>> import jax.numpy as jnp, lngeom as lg, tempfile
+            >>> X = jnp.array([[1.0], [2.0]])
+            >>> F = lg.fisher(lambda p, x: x @ p["w"], {"w": jnp.ones((1, 1))}, X, family=lg.families.Gaussian())
+            >>> with tempfile.TemporaryDirectory() as folder:
+            ...     F.save(f"{folder}/fisher.npz", ["matrix"])
+            ...     found = lg.FisherOperator.load(f"{folder}/fisher.npz")
+            >>> found.leaves, found.block("w", "w").round(4).item(), found.provenance["family"]
+            (('w',), 2.5, 'Gaussian')
+        """
+        _saved.save(self, Path(path), parts, known)
+
+    @staticmethod
+    def load(path: Path | str) -> _saved.SavedFisher:
+        """The numbers that `save` wrote.
+
+        Raises:
+            ValueError: if the file holds something else.
+        """
+        return _saved.read(Path(path))
 
     # The null space, and what is solved beside it (eager).
 
@@ -187,7 +292,8 @@ class FisherOperator(AbstractFisher):
         Args:
             rtol: singular values up to this times the largest count as null (those that only an ε keeps up).
         """
-        return _spectrum.decompose(self._triangular(), self.problem, self.row_chunks, self.plan.budget, rtol)
+        self._require_decomposition()
+        return _spectrum.decompose(self, rtol)
 
     def nullspace(self) -> MeasuredNullspace:
         """Orthonormal basis of the null space, with its certificate; `.describe()` names each direction (eager).
@@ -238,14 +344,11 @@ class FisherOperator(AbstractFisher):
             ValueError: if damping is negative, or the method or gauge unknown.
             ConvergenceError: if conjugate gradients do not reach the tolerance.
         """
-        tangent = self.as_tangent(gradient)
+        jax.eval_shape(self.as_tangent, gradient)
         if method == "svd" or (method is None and self.in_size() <= _spectrum.SMALL):
             decomposition = self.decompose() if decomposition is None else decomposition
-        x, report = _solve.solve(
-            self, self.problem.ravel(tangent), damping, method, nullspace, decomposition, tolerance, limit, gauge
-        )
-        x, flat = x.astype(self.problem.dtype), tangent is not gradient
-        return _solve.Solution(x if flat else self.problem.unravel(x), **report)
+        x, report = _solve.solve(self, gradient, damping, method, nullspace, decomposition, tolerance, limit, gauge)
+        return _solve.Solution(x, **report)
 
     def project_horizontal(self, v: PyTree, nullspace: Float[Array, "P k"] | None = None) -> PyTree:
         """Removes the part of v along the null space (the measured one, or the one given).
@@ -362,11 +465,14 @@ class FisherOperator(AbstractFisher):
 
     def _triangular(self) -> Float[Array, "r P"]:
         """The factor, reduced to at most P rows, once it is clear that it fits and is that of the product."""
-        alternative = "use eigenvalues(k) or spectral_density()"
-        self.plan.require(self._decomposition_bytes, "a decomposition of the factor", alternative)
+        self._require_decomposition()
         rows = _spectrum.triangular(self.problem, self.row_chunks)
         require_agreement(self, "the factor", lambda v: (rows.T @ (rows @ v), v))
         return rows
+
+    def _require_decomposition(self) -> None:
+        alternative = "use eigenvalues(k) or spectral_density()"
+        self.plan.require(self._decomposition_bytes, "a decomposition of the factor", alternative)
 
     def _require_values(self, what: str) -> None:
         if not is_concrete(self.problem) or is_tracing():

@@ -16,9 +16,9 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
-from lngeom._trees import leaf_path, leaf_paths
+from lngeom._trees import leaf_path
 from lngeom._types import is_concrete
-from lngeom.families import AbstractFamily
+from lngeom.families import AbstractDistribution, described
 
 
 class Frozen(eqx.Module):
@@ -37,6 +37,10 @@ class Frozen(eqx.Module):
         self.arrays = [leaf if eqx.is_array(leaf) else None for leaf in leaves]
         self.static = (structure, tuple(None if eqx.is_array(leaf) else leaf for leaf in leaves))
 
+    def __reduce__(self) -> tuple:
+        """Pickled as the pytree itself: structures of a user's classes do not pickle, their objects may."""
+        return Frozen, (self.thaw(),)
+
     def thaw(self) -> Any:
         """The pytree itself."""
         structure, others = self.static
@@ -48,7 +52,7 @@ class Problem(eqx.Module):
     """A function of parameters and data with a family over its outputs; every leaf is an array.
 
     Attributes:
-        function: apply(params, inputs) → natural parameters [N], [N C] or [N T C], and its family.
+        function: apply(params, inputs) → natural parameters [N], [N C] or [N *T C], and its family.
         params: the leaves to differentiate, None elsewhere.
         fixed: all the other leaves of the user's parameters.
         inputs: pytree of arrays, one sample a row.
@@ -68,7 +72,7 @@ class Problem(eqx.Module):
     coupled: bool = eqx.field(static=True)
 
     @property
-    def family(self) -> AbstractFamily:
+    def family(self) -> AbstractDistribution:
         """The family of the outputs."""
         return self.function.thaw()[1]
 
@@ -113,19 +117,23 @@ class Problem(eqx.Module):
         """Natural parameters, with an axis of one output where the function has none.
 
         Raises:
-            ValueError: if the function's output is not [N], [N C] or [N T C].
+            ValueError: if the function's output is not [N], [N C] or [N *T C].
         """
         apply, family = self.function.thaw()
         z = apply(eqx.combine(params, self.fixed.thaw()), inputs)
         rows = jax.tree.leaves(inputs)[0].shape[0]
-        if not eqx.is_array(z) or z.ndim not in {1, 2, 3} or z.shape[0] != rows:
+        if not eqx.is_array(z):
             raise ValueError(
-                f"the function must return natural parameters [N], [N C] or [N T C] with N = {rows}; got "
-                f"{getattr(z, 'shape', type(z).__name__)}: wrap it, e.g. lambda p, X: model(p, X)[0]"
+                f"the function returns {described(z)}: give a family each, in a pytree like it, such as "
+                'family={"policy": lg.families.Categorical(), "value": lg.families.Gaussian()}, or return one array'
+            )
+        if not z.ndim or z.shape[0] != rows:
+            raise ValueError(
+                f"the function must return natural parameters [N], [N C] or [N *T C] with N = {rows}; got {z.shape}"
             )
         if z.ndim == 1:
             if family.joint:
-                raise ValueError(f"{type(family).__name__} needs one output a class, [N C] or [N T C]; got {z.shape}")
+                raise ValueError(f"{family.name} needs one output a class, [N C] or [N *T C]; got {z.shape}")
             z = z[:, None]
         if not jnp.issubdtype(z.dtype, jnp.floating):
             raise ValueError(f"natural parameters must be real floating point; got dtype {z.dtype}")
@@ -289,12 +297,6 @@ class Layout(NamedTuple):
                     f"a tangent's leaf must be {dtype}{list(shape)}, like its parameter; got "
                     f"{jnp.result_type(leaf)}{list(jnp.shape(leaf))}"
                 )
-
-
-def leaf_slices(tree: PyTree) -> dict[str, slice]:
-    """Where each leaf lies in the ravelled vector."""
-    edges = itertools.accumulate((leaf.size for leaf in jax.tree.leaves(tree)), initial=0)
-    return {name: slice(a, b) for name, (a, b) in zip(leaf_paths(tree), itertools.pairwise(edges), strict=True)}
 
 
 def _partition(tree: PyTree, selected: set[str]) -> tuple[PyTree, PyTree]:

@@ -8,7 +8,7 @@ import functools
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Self, TypeVar, cast
+from typing import Any, NoReturn, Self, TypeVar, cast
 
 import equinox as eqx
 import jax
@@ -25,7 +25,14 @@ from lngeom.information._derivative import Pullback
 from lngeom.information._planner import Plan
 from lngeom.information._problem import Layout, Problem
 from lngeom.information._programs import working_precision
-from lngeom.information._sharding import Placement, is_sharded, on_each_shard, sum_over_samples
+from lngeom.information._sharding import (
+    Placement,
+    is_sharded,
+    like_params,
+    on_each_shard,
+    put_on_automatic_mesh,
+    sum_over_samples,
+)
 
 
 class Stored(eqx.Module):
@@ -84,7 +91,7 @@ def _run(source: Source, at: Placement, function: Callable[..., PyTree], *argume
 def product(source: Source, at: Placement, v: PyTree) -> PyTree:
     """F v for one tangent like params."""
     source.layout.check(v)
-    return _run(source, at, Pullback.product, v)
+    return _run(source, at, lambda pullback, v: like_params(pullback.product(v), at), v)
 
 
 @functools.partial(jax.jit, static_argnames="at")
@@ -126,6 +133,41 @@ def light(method: Method) -> Method:
 def products(source: Source, at: Placement, vectors: Float[Array, "P K"], batch: int) -> Float[Array, "P K"]:
     """F V for the columns of a matrix, `batch` vectors in one pass through the model."""
     return jax.lax.map(lambda v: flat_product(source, at, v), vectors.T, batch_size=batch).T
+
+
+class FlatProduct(eqx.Module):
+    """The map v ↦ F v of ravelled vectors in any dtype: a pytree that changes with F only where its program does.
+
+    Attributes:
+        source: what it is computed from.
+        at: where the samples are, and how many are taken at a time.
+        dtype: of the parameters.
+    """
+
+    source: Source
+    at: Placement = eqx.field(static=True)
+    dtype: jnp.dtype = eqx.field(static=True)
+
+    def __call__(self, v: Float[Array, " P"]) -> Float[Array, " P"]:
+        """The product, in the dtype of v."""
+        return flat_product(self.source, self.at, v.astype(self.dtype)).astype(v.dtype)
+
+
+class TreeProduct(eqx.Module):
+    """The map v ↦ F v of pytrees in any dtypes, which are never ravelled.
+
+    Attributes:
+        source: what it is computed from.
+        at: where the samples are, and how many are taken at a time.
+    """
+
+    source: Source
+    at: Placement = eqx.field(static=True)
+
+    def __call__(self, v: PyTree) -> PyTree:
+        """The product, in the dtypes of v."""
+        narrow = jax.tree.map(lambda x, like: x.astype(like.dtype), v, self.source.layout.shapes())
+        return jax.tree.map(lambda x, like: x.astype(like.dtype), product(self.source, self.at, narrow), v)
 
 
 @functools.partial(jax.jit, static_argnames="at")
@@ -181,6 +223,16 @@ class AbstractFisher(lx.AbstractLinearOperator):
             return super().__matmul__(other)
         return self._flat_product(other) if jnp.ndim(other) == 1 else self.mm(other)
 
+    @property
+    def flat_map(self) -> FlatProduct:
+        """Products with ravelled vectors, for programs that hold them."""
+        return FlatProduct(self._source, self.chunks, self.problem.dtype)
+
+    @property
+    def tree_map(self) -> TreeProduct:
+        """Products with pytrees, for iterations whose vectors are divided over devices as the parameters are."""
+        return TreeProduct(self._source, self.chunks)
+
     def promoted_product(self, v: Float[Array, " P"]) -> Float[Array, " P"]:
         """F v of a ravelled vector in the dtype of decompositions."""
         return (self @ v.astype(self.problem.dtype)).astype(v.dtype)
@@ -221,7 +273,14 @@ class AbstractFisher(lx.AbstractLinearOperator):
     def as_tangent(self, v: PyTree) -> PyTree:
         """A vector, ravelled or not, as a pytree like the differentiated parameters."""
         other = jax.tree.structure(self.problem.params) != jax.tree.structure(v)
-        return self.problem.unravel(v) if other and isinstance(v, jax.Array) and v.ndim == 1 else v
+        tangent = self.problem.unravel(v) if other and isinstance(v, jax.Array) and v.ndim == 1 else v
+        return tangent if self.placement.params is None else put_on_automatic_mesh(tangent)
+
+    def __reduce__(self) -> tuple:
+        """What pickles: the problem, its samples on one device; a stored derivative is computed again."""
+        at = self.placement._replace(mesh=None, axes=())
+        rest = (at, self.plan, self.method, self.excluded, self.checked)
+        return restored, (type(self), self.problem, self.stored is not None, *rest)
 
     def at_problem(self, problem: Problem) -> Self:
         """The operator of a changed problem of the same shapes, with no derivative stored."""
@@ -243,11 +302,17 @@ class AbstractFisher(lx.AbstractLinearOperator):
 
     @functools.cached_property
     def _product(self) -> Callable[[PyTree], PyTree]:
-        return compiled(product, self._source, self.chunks)
+        of = compiled(product, self._source, self.chunks)
+        return of if self.placement.params is None else lambda v: of(put_on_automatic_mesh(v))
 
     @functools.cached_property
     def _flat_product(self) -> Callable[[Float[Array, " P"]], Float[Array, " P"]]:
         return compiled(flat_product, self._source, self.chunks)
+
+
+def restored(kind: type, problem: Problem, keep: bool, at: Placement, plan: Plan, *rest: Any) -> AbstractFisher:
+    """An operator that was pickled."""
+    return kind(problem, store(problem, at._replace(chunk=plan.chunk)) if keep else None, at, plan, *rest)
 
 
 Route = Callable[[Float[Array, " P"]], tuple[Float[Array, " P"], Float[Array, " P"]]]
@@ -269,25 +334,34 @@ def agrees(F: AbstractFisher, route: Route, whole: AbstractFisher | None = None)
         return True
     image, vector = route(probe_vector(F))
     product = F.promoted_product(vector)
-    gap, norm = float(jnp.linalg.norm(image - product)), float(jnp.linalg.norm(product))
+    return is_rounding(F, float(jnp.linalg.norm(image - product)), float(jnp.linalg.norm(product)), whole)
+
+
+def is_rounding(F: AbstractFisher, gap: float, norm: float, whole: AbstractFisher | None = None) -> bool:
+    """Whether a gap between two products of a norm is rounding (see `agrees`)."""
     if gap <= float(jnp.finfo(F.problem.dtype).eps) ** 0.5 * norm:
         return True
     eps = working_precision(F.problem).eps
     if gap <= eps**0.5 * norm or whole is None:
         return gap <= eps**0.5 * norm
-    vector = jax.random.normal(jax.random.key(1), (whole.in_size(),), vector.dtype)
+    vector = jax.random.normal(jax.random.key(1), (whole.in_size(),), whole.problem.decomposition_dtype)
     return gap <= eps * float(jnp.linalg.norm(whole.promoted_product(vector)))
 
 
 def require_agreement(F: AbstractFisher, what: str, route: Route, whole: AbstractFisher | None = None) -> None:
     """Raises a ValueError where a route that has no alternative differs from the product (see `agrees`)."""
     if not agrees(F, route, whole):
-        raise ValueError(
-            f"{what} and the products F @ v are not of one matrix: the function's outputs depend on how many samples "
-            "it is given, or its forward- and reverse-mode derivatives differ. Say batch_coupled=True if samples "
-            "interact; else make the function deterministic, or correct its derivative rule (check=False skips this "
-            "check)"
-        )
+        refuse(what)
+
+
+def refuse(what: str) -> NoReturn:
+    """Raises a ValueError: something and the products are not of one matrix."""
+    raise ValueError(
+        f"{what} and the products F @ v are not of one matrix: the function's outputs depend on how many samples "
+        "it is given, or its forward- and reverse-mode derivatives differ. Say batch_coupled=True if samples "
+        "interact; else make the function deterministic, or correct its derivative rule (check=False skips this "
+        "check)"
+    )
 
 
 def warn_of_structure() -> None:

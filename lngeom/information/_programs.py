@@ -6,7 +6,7 @@ of `jax.linearize` is traced at two numbers of samples, which tells the samples'
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -182,6 +182,33 @@ def _abstract_program(problem: Problem, rows: int) -> Program:
     return found[0]
 
 
+def growing_axes(few: Iterable[Any], more: Iterable[Any]) -> dict[Any, tuple[int, ...]]:
+    """For each variable of a program for few samples, the axes that are larger in the program for more samples."""
+    return {
+        v: tuple(k for k, (a, b) in enumerate(zip(v.aval.shape, w.aval.shape, strict=True)) if a != b)
+        for v, w in zip(few, more, strict=True)
+    }
+
+
+def strided(variables: Iterable[Any], shapes: Iterable[tuple[int, ...]]) -> dict[Any, tuple[int, np.ndarray]]:
+    """For the variable of each leaf, its number and a view of one byte whose strides are those of its entries."""
+    found = {}
+    for k, (v, shape) in enumerate(zip(variables, shapes, strict=True)):
+        strides = np.cumprod([1, *shape[:0:-1]])[::-1][: len(shape)]
+        found[v] = (k, np.lib.stride_tricks.as_strided(np.empty(1, np.int8), shape, strides))
+    return found
+
+
+def uses(jaxpr: Any) -> dict[Any, list[Any]]:
+    """For each variable, the equations that take it."""
+    found: dict[Any, list[Any]] = {}
+    for equation in jaxpr.eqns:
+        for v in equation.invars:
+            if not isinstance(v, Literal):
+                found.setdefault(v, []).append(equation)
+    return found
+
+
 class _Reader:
     """Reads the equations in order, following each leaf until it enters.
 
@@ -196,21 +223,12 @@ class _Reader:
         if few.names != more.names:
             raise Irregular
         self.program, self.jaxpr = few, few.jaxpr
-        self.axes = {
-            v: tuple(k for k, (a, b) in enumerate(zip(v.aval.shape, w.aval.shape, strict=True)) if a != b)
-            for v, w in zip(few.variables, more.variables, strict=True)
-        }
+        self.axes = growing_axes(few.variables, more.variables)
         count = len(few.residuals)
         self.known = {v: k for k, v in enumerate(self.jaxpr.invars[:count])}
-        self.leaves: dict[Any, tuple[int, np.ndarray]] = {}
-        for k, (v, leaf) in enumerate(zip(self.jaxpr.invars[count:], jax.tree.leaves(problem.params), strict=True)):
-            strides = np.cumprod([1, *leaf.shape[:0:-1]])[::-1][: leaf.ndim]
-            self.leaves[v] = (k, np.lib.stride_tricks.as_strided(np.empty(1, np.int8), leaf.shape, strides))
-        self.uses: dict[Any, list[Any]] = {}
-        for equation in self.jaxpr.eqns:
-            for v in equation.invars:
-                if not isinstance(v, Literal):
-                    self.uses.setdefault(v, []).append(equation)
+        shapes = [leaf.shape for leaf in jax.tree.leaves(problem.params)]
+        self.leaves = strided(self.jaxpr.invars[count:], shapes)
+        self.uses = uses(self.jaxpr)
         self.numbers: dict[Any, int] = {}
         self.points: list[Point] = []
         self.entries: list[Entry] = []

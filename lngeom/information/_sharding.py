@@ -1,10 +1,12 @@
 """Sums over samples: in chunks, so that memory is bounded, and over any number of devices.
 
 Samples that lie on several devices are summed where they lie (`jax.shard_map`, chunks inside each shard) and reduced
-once. Nothing else in this package knows about chunks or devices.
+once. Where parameters are divided too, the compiler gathers what a layer needs, and tangents are divided like them.
+Nothing else in this package knows about chunks or devices.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax
@@ -24,11 +26,13 @@ class Placement(NamedTuple):
         mesh: the mesh they are divided over, or None.
         axes: names of the mesh axes that divide the samples.
         chunk: samples processed at a time on each device.
+        params: how each leaf of the parameters is divided; None where every device has all of them.
     """
 
     mesh: Any
     axes: tuple[str, ...]
     chunk: int
+    params: tuple[PartitionSpec, ...] | None = None
 
     @property
     def shards(self) -> int:
@@ -47,6 +51,34 @@ def find_placement(inputs: PyTree) -> tuple[Any, tuple[str, ...]]:
     return None, ()
 
 
+def find_division(params: PyTree) -> tuple[Any, tuple[PartitionSpec, ...] | None]:
+    """The mesh over which concrete parameters are divided, and how each leaf is; (None, None) where none is.
+
+    Raises:
+        ValueError: if they are divided over several meshes.
+    """
+    shardings = [getattr(leaf, "sharding", None) for leaf in jax.tree.leaves(params)]
+    named = [s for s in shardings if isinstance(s, NamedSharding) and any(axis is not None for axis in s.spec)]
+    if not named:
+        return None, None
+    if len({s.mesh for s in named}) > 1:
+        raise ValueError(f"parameters must be divided over one mesh; got {', '.join(str(s.mesh.shape) for s in named)}")
+    specs = tuple(s.spec if isinstance(s, NamedSharding) else PartitionSpec() for s in shardings)
+    return named[0].mesh, specs
+
+
+def like_params(tangent: PyTree, at: Placement) -> PyTree:
+    """A tangent, divided over the devices as the parameters are."""
+    if at.params is None:
+        return tangent
+    leaves, structure = jax.tree.flatten(tangent)
+    held = [
+        jax.lax.with_sharding_constraint(leaf, NamedSharding(at.mesh, spec))
+        for leaf, spec in zip(leaves, at.params, strict=True)
+    ]
+    return jax.tree.unflatten(structure, held)
+
+
 def automatic_mesh(mesh: Any) -> Any:
     """The same devices with axes of the Auto type, on which every operation is allowed."""
     if not isinstance(mesh, Mesh):
@@ -55,10 +87,10 @@ def automatic_mesh(mesh: Any) -> Any:
 
 
 def put_on_automatic_mesh(tree: PyTree) -> PyTree:
-    """The same concrete arrays where they are, on axes of the Auto type; no data move."""
+    """The same concrete arrays where they are, on axes of the Auto type; no data move. Tracers stay as they are."""
 
     def move(leaf: jax.Array) -> jax.Array:
-        sharding = getattr(leaf, "sharding", None)
+        sharding = getattr(leaf, "sharding", None) if is_concrete(leaf) else None
         if not isinstance(sharding, NamedSharding):
             return jnp.asarray(leaf)
         return jax.device_put(leaf, NamedSharding(automatic_mesh(sharding.mesh), sharding.spec))
@@ -66,15 +98,14 @@ def put_on_automatic_mesh(tree: PyTree) -> PyTree:
     return jax.tree.map(move, tree)
 
 
-def place(problem: Problem, mesh: Mesh, axes: tuple[str, ...]) -> Problem:
-    """Puts samples on a mesh, divided over these axes, and everything else on every device.
+def place(problem: Problem, at: Placement) -> Problem:
+    """Puts samples on a mesh, divided over its axes, and everything else on every device, or divided as it was.
 
     Where N is not a multiple of the devices, samples are padded with copies of weight 0; a coupled problem, which
     copies would change, is divided unevenly by the compiler instead.
     """
-    shards = int(np.prod([mesh.shape[a] for a in axes]))
-    missing = -problem.rows % shards
-    everywhere = NamedSharding(mesh, PartitionSpec())
+    missing = -problem.rows % at.shards
+    everywhere = NamedSharding(at.mesh, PartitionSpec())
     if missing and problem.coupled:
         return _put(problem, everywhere)
     if missing:
@@ -82,8 +113,11 @@ def place(problem: Problem, mesh: Mesh, axes: tuple[str, ...]) -> Problem:
         weights = problem.weights if problem.weights is not None else jnp.ones(z.shape[:-1], z.dtype)
         inputs, scores = jax.tree.map(lambda a: _pad(a, missing, "edge"), (problem.inputs, problem.scores))
         problem = problem.with_samples((inputs, _pad(weights, missing, "constant"), scores))
-    divided = _put(problem.per_sample, NamedSharding(mesh, PartitionSpec(axes)))
-    return _put(problem, everywhere).with_samples(divided)
+    divided = _put(problem.per_sample, NamedSharding(at.mesh, PartitionSpec(at.axes)))
+    if at.params is None:
+        return _put(problem, everywhere).with_samples(divided)
+    rest = _put(replace(problem, params=None, inputs=None, weights=None, scores=None), everywhere)
+    return replace(rest, params=problem.params).with_samples(divided)
 
 
 def _pad(array: jax.Array, rows: int, mode: str) -> jax.Array:
@@ -126,7 +160,16 @@ def sum_over_samples(term: Callable[..., PyTree], problem: Problem, at: Placemen
         alone = at._replace(mesh=None)
         part = lambda *a: jax.lax.psum(sum_over_samples(term, a[0], alone, *a[1:]), at.axes)  # noqa: E731
         return on_each_shard(part, problem, at, *arguments)
-    return sum_over_chunks(lambda rows: term(problem.with_samples(rows), *arguments), problem.per_sample, at.chunk)
+
+    def of_rows(rows: PyTree) -> PyTree:
+        return term(problem.with_samples(rows), *arguments)
+
+    if at.params is None or at.shards == 1 or problem.coupled:
+        return sum_over_chunks(of_rows, problem.per_sample, at.chunk)
+    # A chunk has rows of every device: [N …] as [N/devices, devices, …], which moves no data.
+    by_device = jax.tree.map(lambda a: a.reshape(at.shards, -1, *a.shape[1:]).swapaxes(0, 1), problem.per_sample)
+    merged = lambda part: jax.tree.map(lambda a: a.swapaxes(0, 1).reshape(-1, *a.shape[2:]), part)  # noqa: E731
+    return sum_over_chunks(lambda part: of_rows(merged(part)), by_device, at.chunk)
 
 
 def over_samples(a: Float[Array, "N P"], b: Float[Array, "N Q"]) -> Float[Array, "P Q"]:
@@ -170,5 +213,5 @@ def on_each_shard(
 
 
 def is_sharded(at: Placement, problem: Problem) -> bool:
-    """Whether work is divided over devices by hand (a coupled problem is left to the compiler)."""
-    return at.mesh is not None and not problem.coupled
+    """Whether work is divided over devices by hand; coupled samples and divided parameters are left to the compiler."""
+    return at.mesh is not None and at.params is None and not problem.coupled

@@ -6,21 +6,21 @@ orthogonal to the null space. Noise along null directions must be projected out,
 
 import functools
 import warnings
-from collections.abc import Callable
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.tree_util import Partial
+from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
+from lngeom._krylov import inner
 from lngeom._types import is_concrete, is_tracing
 from lngeom.information._derivative import GLMFunction, Pullback
-from lngeom.information._nullspace import BrokenDirection, broken_symmetries
+from lngeom.information._nullspace import BrokenDirection, broken_symmetries, scale_forms, scales
 from lngeom.information._problem import Problem
-from lngeom.information._products import AbstractFisher
+from lngeom.information._products import AbstractFisher, FlatProduct
 from lngeom.information._programs import working_precision
 from lngeom.information._sharding import Placement, sum_over_samples
 from lngeom.information._spectrum import SMALL, Decomposition
@@ -63,45 +63,116 @@ def _relative(a: Array, b: Array) -> Array:
     return jnp.where(norm > 0, jnp.linalg.norm(a) / jnp.where(norm > 0, norm, 1), 0)
 
 
-def solve_by_decomposition(
-    product, decomposition: Decomposition, gradient: Float[Array, " P"], damping: float | Array
-) -> tuple[Float[Array, " P"], dict]:
-    """X = V_r (s² + λ)⁻¹ V_rᵀ g, by the singular value decomposition of the factor.
+@functools.partial(jax.jit, static_argnames="at")
+def _solve_by_decomposition(
+    product: FlatProduct,
+    decomposition: Decomposition,
+    gradient: PyTree,
+    damping: float | Array,
+    problem: Problem,
+    at: Placement,
+    changes: Float[Array, "K P"] | None,
+) -> tuple[PyTree, dict, Float[Array, "K 2"] | None]:
+    """X = V_r (s² + λ)⁻¹ V_rᵀ g like g, with its report, and the forms of scales that an ε may break.
 
     Where λ is at least eps s₁², the rounding of F itself, directions that may be signal are kept: there λ bounds them.
     """
-    decision, largest = decomposition.decision, decomposition.singular_values[0]
-    bounded = jnp.asarray(damping, largest.dtype) >= jnp.finfo(largest.dtype).eps * largest**2
-    count = jnp.where(bounded, decision.most, decision.rank)
+    flat, restore = ravel_pytree(gradient)
+    s, vectors, decision = decomposition.singular_values, decomposition.vectors, decomposition.decision
+    g, damping = flat.astype(s.dtype), jnp.asarray(damping, s.dtype)
+    count = jnp.where(damping >= _bound(s), decision.most, decision.rank)
     decomposition = decomposition._replace(decision=decision._replace(rank=count))
-    s, vectors, kept = decomposition.singular_values, decomposition.vectors, decomposition.kept
-    coefficients = jnp.where(kept, vectors @ gradient, 0)
-    shifted = jnp.where(kept, jnp.square(s) + jnp.asarray(damping, s.dtype), 1)
+    kept = decomposition.kept
+    coefficients = jnp.where(kept, vectors @ g, 0)
+    shifted = jnp.where(kept, jnp.square(s) + damping, 1)
     x, identifiable = (vectors.T @ c for c in (coefficients / shifted, coefficients))
-    if is_concrete(decomposition, damping) and not decision.certain and not bool(bounded):
+    report = {
+        "rank": count,
+        "residual": _relative(decomposition.identifiable(product(x) + damping * x) - identifiable, identifiable),
+        "unidentifiable": _relative(g - identifiable, g),
+    }
+    forms = None if changes is None else jax.lax.map(lambda change: scale_forms(problem, at, change), changes)
+    return restore(x.astype(flat.dtype)), report, forms
+
+
+def _bound(s: Any) -> Any:
+    """The rounding of F."""
+    return jnp.finfo(s.dtype).eps * s[0] ** 2
+
+
+def solve_by_decomposition(
+    F: AbstractFisher, decomposition: Decomposition, gradient: PyTree, damping: float | Array, gauge: str
+) -> tuple[PyTree, dict]:
+    """The solution by the singular value decomposition of the factor: one program, and one more for gauge="broken"."""
+    decision = decomposition.decision
+    concrete = is_concrete(F.problem, gradient, damping, decomposition) and not is_tracing()
+    known = {"gap": decision.gap, "iterations": 0}
+    run = lambda d, changes: _solve_by_decomposition(  # noqa: E731
+        F.flat_map, d._replace(budget=0), gradient, damping, F.problem, F.chunks, changes
+    )
+    if not concrete:
+        x, report, _ = run(decomposition, None)
+        return x, known | report
+    s, vectors = (np.asarray(v) for v in decomposition[:2])
+    nearly = decomposition.rank and s[decomposition.rank - 1] < NEARLY_NULL**0.5 * s[0]
+    candidates = [direction for _, direction in scales(F.problem)] if nearly else []
+    changes = jnp.asarray(np.stack(candidates), F.problem.dtype) if candidates else None
+    x, report, forms = run(decomposition, changes)
+    found: list[tuple[BrokenDirection, Float[np.ndarray, " P"]]] = []
+    if candidates:
+        kept = vectors[: decomposition.rank]
+        rest = lambda v: kept.T @ (kept @ v)  # noqa: E731
+        everything = broken_symmetries(F, rest, np.asarray(forms), float(s[0]) ** 2)
+        found = [(b, v) for b, v in everything if b.form < NEARLY_NULL]
+    if found and gauge == "broken":
+        along = np.stack([v for _, v in found], 1)
+        x, report, _ = run(without(decomposition, jnp.asarray(np.linalg.qr(rest(along))[0], s.dtype)), None)
+        found = []
+    if not decision.certain and float(damping) < float(_bound(s)):
         warnings.warn(
             f"the rank {decision.rank} is not clear (it may be {decision.fewest} to {decision.most}), so the solution "
-            "may be dominated by a direction that is null; use damping, or parameters in float64",
+            f"may be dominated by a direction that is null; use damping of at least {float(_bound(s)):.1g}, or float64",
             RuntimeWarning,
-            stacklevel=3,
+            stacklevel=4,
         )
-    report = {
-        "rank": count if is_tracing() or not is_concrete(decomposition, damping) else int(count),
-        "gap": decision.gap,
-        "residual": _relative(decomposition.identifiable(product(x) + damping * x) - identifiable, identifiable),
-        "unidentifiable": _relative(gradient - identifiable, gradient),
-        "iterations": 0,
-    }
-    return x, report
+    report = known | {name: value.item() for name, value in report.items()}
+    return x, report | {"broken": _amplified(F, x, found, 5)}
+
+
+def _amplified(
+    F: AbstractFisher, x: PyTree, found: list[tuple[BrokenDirection, Float[np.ndarray, " P"]]], level: int
+) -> tuple[BrokenDirection, ...]:
+    """The broken symmetries along which most of a solution lies, each with a warning."""
+    if not found:
+        return ()
+    flat = np.concatenate([np.asarray(leaf, np.float64).reshape(-1) for leaf in jax.tree.leaves(x)])
+    shares = [abs(v @ flat) / max(float(np.linalg.norm(flat)), 1e-300) for _, v in found]
+    amplified = [(b, share) for (b, _), share in zip(found, shares, strict=True) if share > 0.5]
+    for b, share in amplified:
+        warnings.warn(
+            f"{100 * share:.0f} % of the solution lies along the {b.name}, a symmetry that only eps breaks: F there is "
+            f"{b.form:.1e} of its largest eigenvalue (∝ eps²), so the solution is the gradient divided by almost "
+            "nothing; gauge='broken' projects it out, damping bounds it",
+            RuntimeWarning,
+            stacklevel=level,
+        )
+    return tuple(b for b, _ in amplified)
+
+
+def _added(x: PyTree, scale: Array | float, y: PyTree) -> PyTree:
+    """The sum x + scale · y."""
+    return jax.tree.map(lambda a, b: a + jnp.asarray(scale, a.dtype) * b, x, y)
+
+
+def _horizontal(null: Float[Array, "P k"] | None, v: PyTree) -> PyTree:
+    """A vector without its part in a null space; a pytree has none that is known."""
+    return v if null is None else v - null @ (null.T @ v)
 
 
 @functools.partial(jax.jit, static_argnames=("limit",))
-def _conjugate_gradients(product, null: Array, b: Array, damping: Array, target: Array, limit: int):
-    def horizontal(v: Array) -> Array:
-        return v - null @ (null.T @ v)
-
-    def apply(v: Array) -> Array:
-        return horizontal(product(horizontal(v))) + damping * v
+def _conjugate_gradients(product, null: Array | None, b: PyTree, damping: Array, target: Array, limit: int):
+    def apply(v: PyTree) -> PyTree:
+        return _added(_horizontal(null, product(_horizontal(null, v))), damping, v)
 
     def unfinished(state) -> Array:
         _, _, _, squared, step = state
@@ -110,49 +181,53 @@ def _conjugate_gradients(product, null: Array, b: Array, damping: Array, target:
     def iterate(state):
         x, r, p, squared, step = state
         q = apply(p)
-        alpha = squared / jnp.vdot(p, q)
-        x, r = x + alpha * p, horizontal(r - alpha * q)
-        new = jnp.vdot(r, r)
-        return x, r, r + new / squared * p, new, step + 1
+        alpha = squared / inner(p, q)
+        x, r = _added(x, alpha, p), _horizontal(null, _added(r, -alpha, q))
+        new = inner(r, r)
+        return x, r, _added(r, new / squared, p), new, step + 1
 
-    start = (jnp.zeros_like(b), b, b, jnp.vdot(b, b), jnp.zeros((), jnp.int32))
+    start = (jax.tree.map(jnp.zeros_like, b), b, b, inner(b, b), jnp.zeros((), jnp.int32))
     x, _, _, _, steps = jax.lax.while_loop(unfinished, iterate, start)
-    return horizontal(x), steps
+    return _horizontal(null, x), steps
 
 
 def solve_by_conjugate_gradients(
     product,
     null: Float[Array, "P k"] | None,
-    gradient: Float[Array, " P"],
+    gradient: PyTree,
     damping: float | Array,
     tolerance: float,
     limit: int,
-) -> tuple[Float[Array, " P"], dict]:
-    """Conjugate gradients from zero with the known null space projected out of every step.
+) -> tuple[PyTree, dict]:
+    """Conjugate gradients from zero with the known null space, of ravelled vectors, projected out of every step.
 
     Raises:
         ConvergenceError: if the residual is not reached: the system is inconsistent or too badly conditioned. Not under
             jit, where the report says so.
     """
-    basis = jnp.zeros((gradient.size, 0), gradient.dtype) if null is None else null
-    identifiable = gradient - basis @ (basis.T @ gradient)
-    norm = jnp.linalg.norm(identifiable)
-    scale = jnp.asarray(damping, gradient.dtype)
-    x, steps = _conjugate_gradients(product, basis, identifiable, scale, tolerance * norm, limit)
-    image = product(x) + damping * x
-    residual = _relative(image - basis @ (basis.T @ image) - identifiable, identifiable)
+
+    def relative(a: PyTree, b: PyTree) -> Array:
+        square = inner(b, b)
+        return jnp.sqrt(jnp.where(square > 0, inner(a, a) / jnp.where(square > 0, square, 1), 0))
+
+    identifiable = _horizontal(null, gradient)
+    norm = jnp.sqrt(inner(identifiable, identifiable))
+    scale = jnp.asarray(damping, norm.dtype)
+    x, steps = _conjugate_gradients(product, null, identifiable, scale, tolerance * norm, limit)
+    image = _added(product(x), scale, x)
+    residual = relative(_added(_horizontal(null, image), -1.0, identifiable), identifiable)
     converged = residual <= 10 * tolerance
     if is_concrete(converged) and not converged:
         raise ConvergenceError(
             f"conjugate gradients stopped after {int(steps)} iterations at relative residual {float(residual):.2g} > "
             f"{tolerance:.2g}: the gradient has a part along null directions that nullspace= does not contain, or F "
-            "is too badly conditioned; pass the null space, use damping, or method='svd'"
+            f"is too badly conditioned; pass the null space, use {'more ' * bool(damping)}damping, or method='svd'"
         )
     report = {
-        "rank": None if null is None else gradient.size - basis.shape[1],
+        "rank": None if null is None else len(null) - null.shape[1],
         "gap": None,
         "residual": residual,
-        "unidentifiable": _relative(gradient - identifiable, gradient),
+        "unidentifiable": relative(_added(gradient, -1.0, identifiable), gradient),
         "iterations": steps,
         "converged": converged,
     }
@@ -161,7 +236,7 @@ def solve_by_conjugate_gradients(
 
 def solve(
     F: AbstractFisher,
-    gradient: Float[Array, " P"],
+    gradient: PyTree,
     damping: float | Array,
     method: str | None,
     null: Float[Array, "P k"] | None,
@@ -169,7 +244,7 @@ def solve(
     tolerance: float | None,
     limit: int | None,
     gauge: str,
-) -> tuple[Float[Array, " P"], dict]:
+) -> tuple[PyTree, dict]:
     """Chooses the method, and solves (arguments as `FisherOperator.solve`).
 
     Raises:
@@ -185,62 +260,41 @@ def solve(
             "gauge='broken' looks for symmetries in the values of the parameters, which do not exist yet under jit, "
             "scan or vmap: use gauge='exact' there, with damping"
         )
-    product, gradient = Partial(AbstractFisher.promoted_product, F), gradient.astype(F.problem.decomposition_dtype)
     if method is None:
-        method = "svd" if decomposition is not None or gradient.size <= SMALL else "cg"
+        method = "svd" if decomposition is not None or F.in_size() <= SMALL else "cg"
     if method == "svd":
         assert decomposition is not None
-    elif method == "cg":
-        decomposition = None
-        null = known_nullspace(F) if null is None and concrete else null
-    else:
+        return solve_by_decomposition(F, decomposition, gradient, damping, gauge)
+    if method != "cg":
         raise ValueError(f"method must be 'svd' or 'cg'; got {method!r}")
-    if decomposition is not None:
-        identifiable = decomposition.identifiable
-    else:
-        basis = jnp.zeros((gradient.size, 0), gradient.dtype) if null is None else null.astype(gradient.dtype)
-        identifiable = lambda v: v - basis @ (basis.T @ v)  # noqa: E731
-    found = _nearly_null(F, decomposition, identifiable) if concrete else []
+    reach = working_precision(F.problem).eps ** 0.625 if tolerance is None else tolerance
+    limit = limit or 10 * F.in_size()
+    if F.placement.params is not None and null is None:
+        wide = jax.tree.map(lambda v: v.astype(F.problem.decomposition_dtype), F.as_tangent(gradient))
+        x, report = solve_by_conjugate_gradients(F.tree_map, None, wide, damping, reach, limit)
+        return jax.tree.map(lambda a, v: a.astype(v.dtype), x, F.as_tangent(gradient)), report
+    flat, restore = ravel_pytree(gradient)
+    g = flat.astype(F.problem.decomposition_dtype)
+    null = known_nullspace(F) if null is None and concrete else null
+    basis = jnp.zeros((g.size, 0), g.dtype) if null is None else null.astype(g.dtype)
+    found = _nearly_null(F, basis) if concrete else []
     if found and gauge == "broken":
-        along = jnp.asarray(np.stack([v for _, v in found], 1), gradient.dtype)
-        extra, found = jnp.linalg.qr(identifiable(along))[0], []
-        if decomposition is not None:
-            decomposition = without(decomposition, extra)
-        else:
-            null = jnp.concatenate([basis, extra], 1)
-    if decomposition is not None:
-        x, report = solve_by_decomposition(product, decomposition, gradient, damping)
-    else:
-        reach = working_precision(F.problem).eps ** 0.625 if tolerance is None else tolerance
-        limit = limit or 10 * gradient.size
-        x, report = solve_by_conjugate_gradients(product, null, gradient, damping, reach, limit)
-    if not concrete:
-        return x, report
-    report = {k: v.item() if isinstance(v, jax.Array) else v for k, v in report.items()}
-    shares = [abs(float(jnp.asarray(v, x.dtype) @ x)) / max(float(jnp.linalg.norm(x)), 1e-300) for _, v in found]
-    amplified = [(b, share) for (b, _), share in zip(found, shares, strict=True) if share > 0.5]
-    for b, share in amplified:
-        warnings.warn(
-            f"{100 * share:.0f} % of the solution lies along the {b.name}, a symmetry that only eps breaks: F there is "
-            f"{b.form:.1e} of its largest eigenvalue (∝ eps²), so the solution is the gradient divided by almost "
-            "nothing; gauge='broken' projects it out, damping bounds it",
-            RuntimeWarning,
-            stacklevel=3,
-        )
-    return x, report | {"broken": tuple(b for b, _ in amplified)}
+        along = jnp.asarray(np.stack([v for _, v in found], 1), g.dtype)
+        null, found = jnp.concatenate([basis, jnp.linalg.qr(along - basis @ (basis.T @ along))[0]], 1), []
+    x, report = solve_by_conjugate_gradients(F.flat_map, null, g, damping, reach, limit)
+    if concrete:
+        report = {k: v.item() if isinstance(v, jax.Array) else v for k, v in report.items()}
+        report |= {"broken": _amplified(F, x, found, 4)}
+    return restore(x.astype(flat.dtype)), report
 
 
 def _nearly_null(
-    F: AbstractFisher, decomposition: Decomposition | None, identifiable: Callable[[Array], Array]
+    F: AbstractFisher, basis: Float[Array, "P k"]
 ) -> list[tuple[BrokenDirection, Float[np.ndarray, " P"]]]:
-    """Symmetries that only an ε breaks, along which F is almost zero."""
-    if decomposition is not None:
-        s = np.asarray(decomposition.singular_values)
-        if not decomposition.rank or s[decomposition.rank - 1] >= NEARLY_NULL**0.5 * s[0]:
-            return []
-    dtype = F.problem.decomposition_dtype
-    rest = lambda v: np.asarray(identifiable(jnp.asarray(v, dtype)))  # noqa: E731
-    return [(b, v) for b, v in broken_symmetries(F, rest) if b.form < NEARLY_NULL]
+    """Symmetries that only an ε breaks, along which F is almost zero, beside the directions of a basis."""
+    null = np.asarray(basis, np.float64)
+    found = broken_symmetries(F, lambda v: v - null @ (null.T @ v))
+    return [(b, v) for b, v in found if b.form < NEARLY_NULL]
 
 
 def known_nullspace(F: AbstractFisher) -> Float[Array, "P k"] | None:

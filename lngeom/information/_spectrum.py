@@ -14,16 +14,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import scipy.sparse.linalg
-from jax.tree_util import Partial
-from jaxtyping import Array, Bool, Float, PRNGKeyArray
-from matfree import decomp, eig
+from jaxtyping import Array, Bool, Float, PRNGKeyArray, PyTree
 
+from lngeom import _krylov
 from lngeom._types import is_concrete, is_tracing
 from lngeom.information._derivative import ClosedFormDerivative, Pullback, has_closed_form
 from lngeom.information._matrix import factor_rows
 from lngeom.information._planner import format_bytes
 from lngeom.information._problem import Problem
-from lngeom.information._products import AbstractFisher
+from lngeom.information._products import AbstractFisher, FlatProduct, is_rounding, refuse
 from lngeom.information._programs import working_precision
 from lngeom.information._sharding import Placement, fold_chunks, is_sharded, on_each_shard, sum_over_samples
 from lngeom.numerics import ConvergenceError, RankDecision, decide_rank
@@ -132,7 +131,7 @@ def checked_rank(decision: RankDecision, problem: Problem) -> Rank:
         best = jnp.dtype(precision.dtype) == jnp.float64
         remedy = "some directions may be badly scaled" if best else "compute in float64 to see more"
         if problem.scores is None and not problem.family.has_exact_root:
-            remedy += f"; define metric_sqrt_product of {type(problem.family).__name__}, known to √eps only"
+            remedy += f"; define metric_sqrt_product of {problem.family.name}, known to √eps only"
         warnings.warn(
             f"the rank may be {decision.fewest} to {decision.most} (taken as {decision.rank}): no gap alone separates "
             f"the singular values from the rounding errors of {precision.describe()}, in which the model computes; "
@@ -196,27 +195,45 @@ class Decomposition(NamedTuple):
         return self.vectors.T @ jnp.where(kept, coefficients, 0)
 
 
-def decompose(
-    rows: Float[Array, "r P"], problem: Problem, at: Placement, budget: int, rtol: float | None = None
-) -> Decomposition:
-    """Singular value decomposition of the factor, with a decision of its rank."""
-    s, vectors = right_singular(rows)
-    return Decomposition(s, vectors, rank_of(s, problem, at, rtol), budget)
+@functools.partial(jax.jit, static_argnames="at")
+def _decomposed(problem: Problem, at: Placement, product: FlatProduct | None) -> tuple[Array, ...]:
+    """Singular values and vectors of the factor, what cancelled in it, and how far its Gram matrix is from F."""
+    rows = triangular(problem, at)
+    scale = cancelled(problem, at) if has_closed_form(problem) else jnp.zeros((), rows.dtype)
+    if product is None:
+        return *right_singular(rows), scale, scale, scale
+    v = jax.random.normal(jax.random.key(0), rows.shape[1:], rows.dtype)
+    image = product(v)
+    return *right_singular(rows), scale, jnp.linalg.norm(rows.T @ (rows @ v) - image), jnp.linalg.norm(image)
+
+
+def decompose(F: AbstractFisher, rtol: float | None = None) -> Decomposition:
+    """Singular value decomposition of the factor, with a decision of its rank: one program."""
+    problem, checking = F.problem, F.checked and is_concrete(F.problem) and not is_tracing()
+    s, vectors, scale, gap, norm = _decomposed(problem, F.row_chunks, F.flat_map if checking else None)
+    if checking and not is_rounding(F, float(gap), float(norm)):
+        refuse("the factor")
+    return Decomposition(s, vectors, rank_of(s, problem, F.row_chunks, rtol, scale), F.plan.budget)
 
 
 def rank_of(
-    singular_values: Float[Array, " k"], problem: Problem, at: Placement, rtol: float | None = None
+    singular_values: Float[Array, " k"],
+    problem: Problem,
+    at: Placement,
+    rtol: float | None = None,
+    scale: Array | None = None,
 ) -> RankDecision:
-    """The rank decision for a factor reduced to at most P rows (arguments as `decompose`)."""
+    """The rank decision for a factor reduced to at most P rows; `scale` is what cancelled in it, where it is known."""
     traced = not is_concrete(singular_values)
     if rtol is None:
-        scale = cancelled(problem, at) if has_closed_form(problem) else 0.0
+        lost: Any = (cancelled(problem, at) if has_closed_form(problem) else 0.0) if scale is None else scale
+        lost = lost if traced else float(lost)
         eps = max(working_precision(problem, of_inputs=True).eps, float(jnp.finfo(singular_values.dtype).eps))
         size, bound = problem.size, largest_rank(problem)
-        found = decide_rank(singular_values, size, size, scale, eps=eps, bound=bound)
+        found = decide_rank(singular_values, size, size, lost, eps=eps, bound=bound)
         if problem.scores is not None or problem.family.has_exact_root:
             return found
-        careful = decide_rank(singular_values, size, size, scale, eps=eps**0.5, bound=bound)
+        careful = decide_rank(singular_values, size, size, lost, eps=eps**0.5, bound=bound)
         return careful._replace(most=jnp.maximum(found.most, careful.most) if traced else max(found.most, careful.most))
     rank: Any = jnp.sum(singular_values > rtol * singular_values[:1])
     padded = jnp.pad(singular_values, 1, constant_values=(np.inf, 0))
@@ -248,8 +265,7 @@ def cancelled(problem: Problem, at: Placement) -> Float[Array, ""]:
         assert isinstance(derivative, ClosedFormDerivative)
         if derivative.inputs.ndim != 2:  # the printed χ, in which nothing cancels
             return jnp.zeros((), problem.dtype)
-        variances = part.family.variance(derivative.outputs) / part.family.dispersion**2
-        slopes = variances * jnp.square(derivative.at.slopes)
+        slopes = part.family.metric_diagonal(derivative.outputs) * jnp.square(derivative.at.slopes)
         each = jnp.sum(slopes, 1) * jnp.sum(jnp.square(derivative.inputs), 1)
         return jnp.sum(each if part.weights is None else part.weights * each)
 
@@ -271,10 +287,24 @@ def leading_eigenvalues(
     start = jax.random.normal(jax.random.key(0) if key is None else key, (size,), problem.decomposition_dtype)
     if steps is None and is_concrete(problem, start):
         return _converged_eigenvalues(F, start, count)
-    depth = min(size, steps or 2 * count + 20)
-    ritz = eig.eigh_partial(decomp.tridiag_sym(depth, reortho="full", materialize=True))
-    values, _ = ritz(Partial(AbstractFisher.promoted_product, F), start)
-    return jnp.sort(values)[::-1][:count]
+    matrix = _krylov.tridiagonal(F.flat_map, start, min(size, steps or 2 * count + 20))
+    return _eigenvectors(matrix)[0][::-1][:count]
+
+
+def wide_like(problem: Problem) -> PyTree[jax.ShapeDtypeStruct]:
+    """Shapes and places of the parameters, in the dtype of decompositions."""
+    wide = jnp.dtype(problem.decomposition_dtype)
+    return jax.tree.map(lambda v: jax.ShapeDtypeStruct(v.shape, wide, sharding=v.sharding), problem.params)
+
+
+def leading_eigenpairs(
+    F: AbstractFisher, count: int, key: PRNGKeyArray | None, tolerance: float | None, width: int | None
+) -> _krylov.RitzPairs:
+    """The largest eigenvalues with their vectors, on pytrees (see the operator)."""
+    first, further = jax.random.split(jax.random.key(0) if key is None else key)
+    reach = float(jnp.finfo(F.problem.dtype).eps) ** 0.5 if tolerance is None else tolerance
+    start = _krylov.normal_like(first, wide_like(F.problem))
+    return _krylov.leading(F.tree_map, start, count, key=further, tolerance=reach, width=width)
 
 
 def _converged_eigenvalues(F: AbstractFisher, start: Float[Array, " P"], count: int) -> Float[Array, " k"]:
@@ -333,13 +363,12 @@ class SpectralDensity(NamedTuple):
 
 def lanczos_density(F: AbstractFisher, key: PRNGKeyArray, probes: int, steps: int) -> SpectralDensity:
     """Stochastic Lanczos quadrature of the spectral density, from so many steps of each random probe vector."""
-    tridiagonalize = decomp.tridiag_sym(steps, reortho="full", materialize=True)
     size, dtype = F.in_size(), F.problem.decomposition_dtype
-    product = Partial(AbstractFisher.promoted_product, F)
+    product = F.flat_map
 
     def one(key: PRNGKeyArray) -> tuple[Array, Array]:
-        matrix: Any = tridiagonalize(product, jax.random.rademacher(key, (size,), dtype)).J_small
-        nodes, vectors = _eigenvectors(matrix)
+        start = jax.random.rademacher(key, (size,), dtype)
+        nodes, vectors = _eigenvectors(_krylov.tridiagonal(product, start, steps))
         return nodes, jnp.square(vectors[0])
 
     nodes, weights = jax.lax.map(one, jax.random.split(key, probes))

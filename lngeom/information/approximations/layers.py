@@ -17,7 +17,7 @@ from jax.extend.core import Literal
 from jaxtyping import Array, Float
 
 from lngeom.information._problem import Problem
-from lngeom.information._programs import SUMS, VIEWS, has_reverse_rule_only
+from lngeom.information._programs import SUMS, VIEWS, growing_axes, has_reverse_rule_only, strided, uses
 
 CALLS = {"jit", "pjit", "closed_call", "core_call", "checkpoint", "remat", "remat2"}
 """Operations that only run another program."""
@@ -166,21 +166,10 @@ class _Reader:
     def __init__(self, few: Any, more: Any, residuals: int, leaves: list, limit: int):
         self.jaxpr, self.limit = few.jaxpr, limit
         self.shapes = [leaf.shape for leaf in leaves]
-        pairs = zip(_variables(few.jaxpr), _variables(more.jaxpr), strict=True)
-        self.axes = {
-            v: tuple(k for k, (a, b) in enumerate(zip(v.aval.shape, w.aval.shape, strict=True)) if a != b)
-            for v, w in pairs
-        }
+        self.axes = growing_axes(_variables(few.jaxpr), _variables(more.jaxpr))
         self.known = {*self.jaxpr.constvars, *self.jaxpr.invars[:residuals]}
-        self.leaves: dict[Any, tuple[int, np.ndarray]] = {}
-        for k, (v, shape) in enumerate(zip(self.jaxpr.invars[residuals:], self.shapes, strict=True)):
-            strides = np.cumprod([1, *shape[:0:-1]])[::-1][: len(shape)]
-            self.leaves[v] = (k, np.lib.stride_tricks.as_strided(np.empty(1, np.int8), shape, strides))
-        self.uses: dict[Any, list[Any]] = {}
-        for equation in self.jaxpr.eqns:
-            for v in equation.invars:
-                if not isinstance(v, Literal):
-                    self.uses.setdefault(v, []).append(equation)
+        self.leaves = strided(self.jaxpr.invars[residuals:], self.shapes)
+        self.uses = uses(self.jaxpr)
         self.numbers: dict[Any, int] = {}
         self.points: list[Any] = []
         self.entries: list[Entry] = []

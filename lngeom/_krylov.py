@@ -1,0 +1,224 @@
+r"""Lanczos iterations and random probes for symmetric maps of pytrees, which stay where they lie and are not ravelled.
+
+With an orthonormal basis $V$ of a Krylov space and $T = V^\top A V$, Ritz values are the eigenvalues θ of T, with
+vectors $V y$. Their residuals $|A V y - \theta V y|$ are estimated as $\beta |y_m|$ while the basis grows, and
+measured at the end. Every new vector is made orthogonal to all others, twice.
+"""
+
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import NamedSharding
+from jaxtyping import Array, Float, PRNGKeyArray, PyTree
+
+from lngeom.numerics import ConvergenceError
+
+Map = Callable[[PyTree], PyTree]
+
+EXTRA = 12
+"""Vectors of a basis beyond twice the number of eigenvalues asked for."""
+
+
+class RitzPairs(NamedTuple):
+    """Leading eigenvalues with their vectors, and how far each pair is from one.
+
+    Attributes:
+        values: in descending order.
+        vectors: orthonormal, a pytree with one more leading axis.
+        residuals: |A v − θ v|; an eigenvalue lies within it of θ.
+        products: how many were needed.
+    """
+
+    values: Float[np.ndarray, " k"]
+    vectors: PyTree
+    residuals: Float[np.ndarray, " k"]
+    products: int
+
+
+def inner(a: PyTree, b: PyTree) -> Float[Array, ""]:
+    """The inner product of two pytrees of one structure."""
+    products = jax.tree.map(lambda x, y: jnp.vdot(x, y, precision=jax.lax.Precision.HIGHEST), a, b)
+    return functools.reduce(jnp.add, jax.tree.leaves(products))
+
+
+def normal_like(key: PRNGKeyArray, tree: PyTree) -> PyTree:
+    """Standard normal numbers in the place of every leaf, where it lies."""
+    leaves, structure = jax.tree.flatten(tree)
+    places = [getattr(leaf, "sharding", None) for leaf in leaves]
+    known = tuple(
+        (leaf.shape, jnp.dtype(leaf.dtype), place if isinstance(place, NamedSharding) else None)
+        for leaf, place in zip(leaves, places, strict=True)
+    )
+    return jax.tree.unflatten(structure, _normal(key, known))
+
+
+@functools.partial(jax.jit, static_argnums=1)
+def _normal(key: PRNGKeyArray, known: tuple) -> list[Array]:
+    drawn = [
+        (jax.random.normal(k, shape, dtype), place)
+        for k, (shape, dtype, place) in zip(jax.random.split(key, len(known)), known, strict=True)
+    ]
+    return [v if place is None else jax.lax.with_sharding_constraint(v, place) for v, place in drawn]
+
+
+class DiagonalEstimate(NamedTuple):
+    """A diagonal and its sum, from random vectors of signs (Hutchinson 1989).
+
+    Attributes:
+        diagonal: a pytree like the parameters, without bias; entries may be negative by chance.
+        trace: its sum.
+        trace_error: standard error of the trace.
+    """
+
+    diagonal: PyTree
+    trace: float
+    trace_error: float
+
+
+def estimate_diagonal(product: Map, like: PyTree, key: PRNGKeyArray, probes: int) -> DiagonalEstimate:
+    """The mean of v ∘ A v over vectors v of random signs; eager."""
+    total, traces = None, []
+    for k in jax.random.split(key, probes):
+        v = _signs(normal_like(k, like))
+        each, trace = _probed(v, product(v))
+        total = each if total is None else _sum(total, each)
+        traces.append(float(trace))
+    diagonal = jax.tree.map(lambda x: x / probes, total)
+    return DiagonalEstimate(diagonal, float(np.mean(traces)), float(np.std(traces, ddof=1) / probes**0.5))
+
+
+_signs = jax.jit(lambda v: jax.tree.map(lambda x: jnp.where(x < 0, -1, 1).astype(x.dtype), v))
+_probed = jax.jit(lambda v, image: (jax.tree.map(jnp.multiply, v, image), inner(v, image)))
+_sum = jax.jit(lambda a, b: jax.tree.map(jnp.add, a, b), donate_argnums=0)
+
+
+def _zeros(start: PyTree, count: int) -> PyTree:
+    return jax.tree.map(lambda v: jnp.zeros_like(v, shape=(count, *v.shape)), start)
+
+
+def _coefficients(basis: PyTree, w: PyTree) -> Float[Array, " m"]:
+    parts = jax.tree.map(lambda b, x: jnp.tensordot(b, x, x.ndim, precision=jax.lax.Precision.HIGHEST), basis, w)
+    return functools.reduce(jnp.add, jax.tree.leaves(parts))
+
+
+def _combined(basis: PyTree, c: Float[Array, "*p m"]) -> PyTree:
+    return jax.tree.map(lambda b: jnp.tensordot(c.astype(b.dtype), b, 1, precision=jax.lax.Precision.HIGHEST), basis)
+
+
+def _extended(basis: PyTree, w: PyTree, count: Any) -> tuple[PyTree, Float[Array, " m"], Float[Array, ""]]:
+    """The basis with w, made orthogonal to its first `count` vectors, as the next; what was taken off; what was left.
+
+    What is left by rounding alone is no direction: it becomes zero.
+    """
+    taken, whole = 0.0, inner(w, w)
+    for _ in range(2):
+        found = _coefficients(basis, w)
+        found = jnp.where(jnp.arange(found.size) < count, found, 0)
+        w, taken = jax.tree.map(jnp.subtract, w, _combined(basis, found)), taken + found
+    left = jnp.sqrt(inner(w, w))
+    left = jnp.where(left > 10 * jnp.finfo(left.dtype).eps * jnp.sqrt(whole), left, 0)
+    scale = jnp.where(left > 0, 1 / jnp.where(left > 0, left, 1), 0)
+    basis = jax.tree.map(lambda b, x: b.at[count].set((x * scale).astype(b.dtype)), basis, w)
+    return basis, jnp.asarray(taken), left
+
+
+def tridiagonal(product: Map, start: PyTree, steps: int) -> Float[Array, "m m"]:
+    """T of so many steps from a start vector; works under jit and vmap."""
+    basis, _, _ = _extended(_zeros(start, steps + 1), start, 0)
+
+    def step(basis: PyTree, j: Array) -> tuple[PyTree, tuple[Array, Array]]:
+        image = product(jax.tree.map(lambda b: b[j], basis))
+        basis, taken, left = _extended(basis, image, j + 1)
+        return basis, (taken[j], left)
+
+    _, (diagonal, beside) = jax.lax.scan(step, basis, jnp.arange(steps))
+    return jnp.diag(diagonal) + jnp.diag(beside[:-1], 1) + jnp.diag(beside[:-1], -1)
+
+
+_append = jax.jit(_extended, donate_argnums=0)
+_take = jax.jit(lambda basis, j: jax.tree.map(lambda b: b[j], basis))
+_turned = jax.jit(_combined)
+
+
+@jax.jit
+def _distance(image: PyTree, v: PyTree, value: Array) -> Float[Array, ""]:
+    rest = jax.tree.map(lambda x, y: x - value.astype(y.dtype) * y, image, v)
+    return jnp.sqrt(inner(rest, rest))
+
+
+def _rows(basis: PyTree, count: int) -> Iterator[PyTree]:
+    return (_take(basis, j) for j in range(count))
+
+
+@functools.partial(jax.jit, donate_argnums=0)
+def _replaced(basis: PyTree, kept: PyTree, last: PyTree) -> PyTree:
+    """The basis with other first vectors, followed by one more."""
+    count = len(jax.tree.leaves(kept)[0])
+    return jax.tree.map(lambda b, k, x: b.at[:count].set(k).at[count].set(x), basis, kept, last)
+
+
+def leading(
+    product: Map,
+    start: PyTree,
+    count: int,
+    *,
+    key: PRNGKeyArray,
+    tolerance: float,
+    width: int | None = None,
+    restarts: int = 100,
+) -> RitzPairs:
+    """The largest eigenvalues by Lanczos iterations with thick restarts (Wu and Simon 2000); eager.
+
+    From one vector they find one copy of a multiple eigenvalue. So they start again, beside the pairs found, from
+    random vectors, until such a start finds nothing larger.
+
+    Args:
+        product: a symmetric map, positive semidefinite.
+        start: a vector, not zero.
+        count: how many.
+        key: for the further start vectors.
+        tolerance: of each residual, relative to the largest eigenvalue.
+        width: vectors of the basis that are held at a time, at least two more than `count`.
+        restarts: after which they are given up.
+
+    Raises:
+        ConvergenceError: if not all pairs converge.
+    """
+    size = sum(leaf.size for leaf in jax.tree.leaves(start))
+    width = min(size, 2 * count + EXTRA if width is None else width)
+    basis, _, _ = _append(_zeros(start, width + 1), start, 0)
+    matrix, known, products, settled = np.zeros((width, width)), 0, 0, None
+
+    def turned(vectors: np.ndarray) -> PyTree:
+        return _turned(basis, jnp.asarray(np.pad(vectors.T, ((0, 0), (0, 1)))))
+
+    for _ in range(restarts):
+        left = 0.0
+        for j in range(known, width):
+            basis, taken, beside = _append(basis, product(_take(basis, j)), j + 1)
+            matrix[: j + 1, j] = matrix[j, : j + 1] = np.asarray(taken, float)[: j + 1]
+            left, products = float(beside), products + 1
+            if left == 0 and j + 1 < width:  # the space is invariant: go on beside it
+                basis, _, _ = _append(basis, normal_like(jax.random.fold_in(key, products), start), j + 1)
+        values, vectors = (v[..., ::-1] for v in np.linalg.eigh(matrix))
+        residuals = abs(left * vectors[-1])
+        found = bool(np.all(residuals[:count] <= tolerance * max(values[0], 0.0)))
+        if width == size or (
+            found and settled is not None and np.all(values[:count] <= settled + tolerance * values[0])
+        ):
+            pairs = turned(vectors[:, :count])
+            measured = [_distance(product(v), v, t) for v, t in zip(_rows(pairs, count), values, strict=False)]
+            return RitzPairs(values[:count], pairs, np.array(measured, float), products + count)
+        settled, known = (values[:count], count) if found else (None, min(width - 1, (width + count) // 2))
+        matrix = np.diag(np.r_[values[:known], np.zeros(width - known)])
+        basis = _replaced(basis, turned(vectors[:, :known]), _take(basis, width))
+        if found:
+            basis, _, _ = _append(basis, normal_like(jax.random.fold_in(key, products), start), known)
+    raise ConvergenceError(
+        f"{int(np.sum(residuals[:count] <= tolerance * values[0]))} of {count} eigenvalues converged to a relative "
+        f"residual of {tolerance:.0e}: ask for fewer, or for what a fixed number of Lanczos steps finds"
+    )
