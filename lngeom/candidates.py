@@ -7,7 +7,7 @@ in the order of `ravel_pytree`, with a name in terms of leaves. Whether a change
 import itertools
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -96,7 +96,7 @@ def candidates_of_stack(stack: Stack, params: Any) -> Iterator[list[Candidate]]:
             yield [(FAMILIES[code], np.hstack(columns))]
 
 
-def candidates(leaves: list[Leaf], null: np.ndarray, diagonal: np.ndarray) -> Iterator[list[Candidate]]:
+def candidates(leaves: list[Leaf], null: np.ndarray, diagonal: np.ndarray) -> Iterator[Iterable[Candidate]]:
     """Candidates in groups, the simplest first; within a group, that which explains most is to be taken first.
 
     Args:
@@ -122,8 +122,8 @@ def candidates(leaves: list[Leaf], null: np.ndarray, diagonal: np.ndarray) -> It
     yield from _joint(basis, axes)
 
 
-def _joint(basis: _Subspaces, axes: list[tuple[Leaf, int]]) -> Iterator[list[Candidate]]:
-    """Symmetries that move several leaves at once."""
+def _joint(basis: _Subspaces, axes: list[tuple[Leaf, int]]) -> Iterator[Iterable[Candidate]]:
+    """Symmetries that move several leaves at once; there are many candidates, which are made one at a time."""
     by_length = {}
     for leaf, axis in axes:
         by_length.setdefault(leaf.value.shape[axis], []).append((leaf, axis))
@@ -134,34 +134,34 @@ def _joint(basis: _Subspaces, axes: list[tuple[Leaf, int]]) -> Iterator[list[Can
                 if len({leaf.name for leaf, _ in chosen}) == count:
                     yield length, " and ".join(leaf.name for leaf, _ in chosen), chosen
 
-    def rescaling(count: int) -> list[Candidate]:
-        return [
+    def rescaling(count: int) -> Iterator[Candidate]:
+        return (
             (f"rescaling of {n} units between {names}", np.hstack([basis.slices(*item) for item in chosen]))
             for n, names, chosen in groups(count)
-        ]
+        )
 
-    pairs = [
+    pairs = (
         (f"scale of {a.name} against {b.name}", np.hstack([basis.scale(a), basis.scale(b)]))
         for a, b in itertools.combinations(basis.leaves, 2)
-    ]
-    yield rescaling(2) + pairs
+    )
+    yield itertools.chain(rescaling(2), pairs)
     yield rescaling(3)
-    yield [
+    yield (
         (
             f"trades between centred slices of {names} ({n} units)",
             np.hstack([basis.slices(leaf, axis, _centred(leaf, axis)) for leaf, axis in chosen]),
         )
         for n, names, chosen in groups(2)
         if {leaf.value.ndim > 1 for leaf, _ in chosen} == {True, False}
-    ]
-    yield [
+    )
+    yield (
         (
             f"change of basis between axis {i} of {a.name} and axis {j} of {b.name}",
             np.hstack([basis.mixing(a, i), basis.mixing(b, j)]),
         )
         for (a, i), (b, j) in itertools.combinations(axes, 2)
         if min(a.value.ndim, b.value.ndim) > 1 and a.value.shape[i] == b.value.shape[j] <= MIXING
-    ]
+    )
     yield [("joint scale of several leaves", np.hstack([basis.scale(leaf) for leaf in basis.leaves]))]
     shifts = [basis.shift(leaf, axis) for leaf, axis in axes]
     if shifts and sum(s.shape[1] for s in shifts) <= basis.size:

@@ -28,14 +28,17 @@ app = typer.Typer(
 
 Seed = Annotated[int, typer.Option(help="Seed of everything random.", min=0, max=2**32 - 1)]
 Data = Annotated[
-    str, typer.Option(help="'digits', or a .npz, .npy or .csv file: one sample a row.", metavar="digits|FILE")
+    str,
+    typer.Option(
+        help="'digits', or a .npz, .npy, .csv or .tsv file (or .gz): one sample a row.", metavar="digits|FILE"
+    ),
 ]
 
 
 FEW, MANY = 20, 150
-"""Claims whose numbers one process makes, and more claims than an audit of the paper has.
+"""Up to `FEW` claims, one process makes all numbers; more than `MANY` has the extended table only.
 
-Of more than `MANY`, those of the extended table, proofs take longer than numbers.
+Its proofs take longer than its numbers.
 """
 
 
@@ -243,7 +246,7 @@ def verify(
     else:
         detailed = every or len(outcomes) == 1
         if detailed:
-            console.print(terminal.claims_table(outcomes, about.title))
+            console.print(terminal.claims_table(outcomes, about.title, console.width))
         if alarm := terminal.clashes(outcomes):
             console.print(alarm)
         console.print(
@@ -528,6 +531,55 @@ def check(
 
 
 @app.command()
+def lint(
+    model: Annotated[
+        str,
+        typer.Argument(
+            help="A function that returns (model, X), such as mypkg.models:problem; a third item holds arguments of "
+            "lg.lint.",
+            metavar="MODULE:NAME",
+        ),
+    ],
+    rules: Annotated[list[str] | None, typer.Option("--rule", help="Run this rule only; may be repeated.")] = None,
+    evaluation: Annotated[
+        bool, typer.Option("--evaluation", help="Examine norms in evaluation mode instead of training mode.")
+    ] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print the report as JSON instead of text.")] = False,
+    sarif: Annotated[Path | None, typer.Option(help="Also write the report here, in SARIF 2.1.0.")] = None,
+) -> None:
+    """Find known mistakes around a model's norms; exit 1 if there are any, 2 if no norm could be checked."""
+    from json import dumps
+
+    from lngeom.checks.adapters import load
+    from lngeom.linting import lint as run
+    from lngeom.linting.given import given
+
+    if sarif is not None:
+        _check_writable(sarif.parent, "--sarif")
+    try:
+        found = given(load(model, "a model is named as PACKAGE.MODULE:NAME, such as mypkg.models:problem"), model)
+        options: dict[str, Any] = found.options
+        options |= ({"rules": rules} if rules else {}) | ({"training": False} if evaluation else {})
+        report = run(found.model, found.X, **options)
+    except ValueError as error:
+        _fail(str(error))
+    if not report.checked:
+        reasons = "; ".join(f"{path or report.model}: {reason}" for path, _, reason in report.unchecked)
+        _fail(f"no norm of {report.model} could be checked{f': {reasons}' if reasons else ': it has none'}")
+    if sarif is not None:
+        text = dumps(report.to_sarif(found.uri, found.line), indent=2) + "\n"
+        try:
+            sarif.parent.mkdir(parents=True, exist_ok=True)
+            with _files.replacing(sarif) as file:
+                file.write(text.encode())
+        except OSError as error:
+            _fail(f"cannot write to --sarif {sarif}: {error}")
+    sys.stdout.write(dumps(report.to_dict(), indent=2) + "\n" if json else f"{report.to_text(_width())}\n")
+    if report.findings:
+        raise typer.Exit(1)
+
+
+@app.command()
 def fisher(
     model: Annotated[
         str | None,
@@ -551,7 +603,10 @@ def fisher(
         float | None, typer.Option(help="ε of --normalizer, or the argument eps of the function NAME.", min=0)
     ] = None,
     data: Annotated[
-        str | None, typer.Option(help="X: a .npz, .npy or .csv file, or 'digits' with --glm.", metavar="digits|FILE")
+        str | None,
+        typer.Option(
+            help="X: a .npz, .npy, .csv or .tsv file (or .gz), or 'digits' with --glm.", metavar="digits|FILE"
+        ),
     ] = None,
     params: Annotated[
         Path | None, typer.Option(help="Parameters: a .npz with one array per leaf ('layer1.kernel').")
@@ -602,8 +657,8 @@ def fisher(
             matrix = operator.as_matrix(progress=True) if save is not None else None
             with _stages() as watch:
                 found = summarize(operator, top, products_only=products_only, watch=watch)
-            if save is not None:
-                command.write_matrix(save, matrix, operator)
+            if save is not None and matrix is not None:
+                operator.save(save, ["matrix"], matrix=matrix)
     except (ValueError, OSError) as error:
         _fail(str(error))
     except ConvergenceError as error:

@@ -1,17 +1,19 @@
 """Data sets for an audit: scikit-learn's digits or a user's file, checked before the computation."""
 
 import csv
+import gzip
 import hashlib
 import importlib.util
-import struct
-import zipfile
+import io
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
-from tokenize import TokenError
+from typing import BinaryIO, cast
 
 import numpy as np
 from jaxtyping import Float
+
+from lngeom._files import CORRUPT
 
 BUNDLED = "digits"
 MAX_SAMPLES = 2048
@@ -20,10 +22,6 @@ MIN_SAMPLES = 3
 MIN_FEATURES = 2
 LARGE_OFFSET = 1e3
 """Ratio of a column's mean to its spread from which the notes warn of cancellation."""
-
-CORRUPT = (ValueError, EOFError, LookupError, AttributeError, TypeError, SyntaxError, RuntimeError, MemoryError)
-CORRUPT += (ArithmeticError, zipfile.BadZipFile, zlib.error, struct.error, TokenError)
-"""Exceptions that NumPy's readers raise on files of another format."""
 
 
 class DataError(ValueError):
@@ -63,7 +61,7 @@ def load(source: str = BUNDLED, seed: int = 0) -> Dataset:
     are rotated onto 96 random directions. The notes list these changes.
 
     Args:
-        source: "digits" for scikit-learn's digits (1797 images, 64 pixels), or the path of a .npz, .npy or .csv.
+        source: "digits" for scikit-learn's digits (1797 images, 64 pixels), or the path of a file (see `read`).
         seed: seed of the drawn rows and directions.
 
     Returns:
@@ -95,7 +93,8 @@ def read(path: Path) -> np.ndarray:
     """The array in a file, unchanged.
 
     Args:
-        path: path of a .npy, a .csv, or a .npz with one array or one named X.
+        path: path of a .npy, of a .npz with one array or one named X, or of a .csv or .tsv, with commas, semicolons or
+            tabs between the columns and maybe a header; each may be compressed (.csv.gz).
 
     Returns:
         The array.
@@ -103,30 +102,33 @@ def read(path: Path) -> np.ndarray:
     Raises:
         DataError: if the file is missing or has another format.
     """
-    readers = {".npz": _read_npz, ".npy": _read_npy, ".csv": _read_csv}
-    if path.suffix.lower() not in readers:
-        raise DataError(f"{path}: cannot read {path.suffix or 'a file without a suffix'}; expected .npz, .npy or .csv")
+    readers = {".npz": _read_npz, ".npy": _read_npy, ".csv": _read_text, ".tsv": _read_text}
+    packed = path.suffix.lower() == ".gz"
+    suffix = (path.with_suffix("") if packed else path).suffix.lower()
+    if suffix not in readers:
+        what = "".join(path.suffixes[-1 - packed :]) or "a file without a suffix"
+        raise DataError(f"{path}: cannot read {what}; expected .npz, .npy, .csv or .tsv, or one of these with .gz")
     if not path.is_file():
         raise DataError(f"{path}: no such file")
     if path.stat().st_size == 0:
         raise DataError(f"{path}: the file is empty")
     try:
-        return readers[path.suffix.lower()](path)
+        with gzip.open(path, "rb") if packed else path.open("rb") as file:
+            return readers[suffix](path, cast(BinaryIO, file))
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error}") from error
 
 
-def _read_npy(path: Path) -> np.ndarray:
+def _read_npy(path: Path, file: BinaryIO) -> np.ndarray:
     try:
-        with path.open("rb") as file:
-            return np.load(file, allow_pickle=False)
+        return np.load(file, allow_pickle=False)
     except CORRUPT as error:
         raise DataError(f"{path}: not a NumPy array of numbers ({error}); pickled objects are never loaded") from error
 
 
-def _read_npz(path: Path) -> np.ndarray:
+def _read_npz(path: Path, file: BinaryIO) -> np.ndarray:
     try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+        with np.load(file, allow_pickle=False) as archive:
             names = list(archive.files)
             chosen = next((k for k in ("X", "x", "inputs", "data", "x_train") if k in names), None)
             if chosen is None and len(names) == 1:
@@ -142,30 +144,51 @@ def _read_npz(path: Path) -> np.ndarray:
         ) from error
 
 
-def _read_csv(path: Path) -> np.ndarray:
-    rows: list[list[float]] = []
+def _read_text(path: Path, file: BinaryIO) -> np.ndarray:
+    """Numbers in columns; a first row of names is left out."""
     try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            for line, fields in enumerate(csv.reader(file), 1):
-                if not fields or (len(fields) == 1 and not fields[0].strip()):
-                    continue
-                try:
-                    rows.append([float(f) for f in fields])
-                except ValueError:
-                    if rows or not any(f.strip() for f in fields):
-                        bad = next(f for f in fields if not _is_number(f))
-                        raise DataError(f"{path}, line {line}: {bad!r} is not a number") from None
-                    if line > 1:
-                        raise DataError(f"{path}, line {line}: {fields[0]!r} is not a number") from None
-                if rows and len(rows[-1]) != len(rows[0]):
-                    raise DataError(
-                        f"{path}, line {line}: {len(rows[-1])} columns, where the first row has {len(rows[0])}"
-                    )
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise DataError(f"{path}: not a text file of comma-separated numbers ({error})") from error
+        text = file.read().decode("utf-8-sig")
+        first = next((line for line in text.splitlines() if line.strip()), "")
+        delimiter = next((mark for mark in (";", "\t") if mark in first), ",")
+        found = list(enumerate(csv.reader(io.StringIO(text, newline=""), delimiter=delimiter), 1))
+    except (UnicodeDecodeError, csv.Error, EOFError, zlib.error) as error:
+        raise DataError(f"{path}: not a text file of numbers in columns ({error})") from error
+    rows = [(line, [field.strip() for field in fields]) for line, fields in found if any(map(str.strip, fields))]
+    text_columns = _text_columns([fields for _, fields in rows[1:]])
+    names = rows[0][1] if rows and _are_names(rows[0][1], text_columns) else None
+    rows = rows if names is None else rows[1:]
     if not rows:
         raise DataError(f"{path}: no rows of numbers")
-    return np.array(rows)
+    width = len(rows[0][1])
+    for line, fields in rows:
+        if len(fields) != width:
+            raise DataError(f"{path}, line {line}: {len(fields)} columns, where the first row has {width}")
+    if text_columns and len(text_columns) < width:
+        column = min(text_columns)
+        called = f"column {column + 1}" + (f" ({names[column]!r})" if names and column < len(names) else "")
+        raise DataError(
+            f"{path}: {called} holds text in every row, such as {rows[0][1][column]!r}: a label is no input; leave the "
+            "column out"
+        )
+    for line, fields in rows:
+        for column, value in enumerate(fields, 1):
+            if not _is_number(value):
+                what = f"{value!r} is not a number" if value else "the cell is empty"
+                decimal = ": write decimals with a point" if _is_number(value.replace(",", ".", 1)) else ""
+                raise DataError(f"{path}, line {line}, column {column}: {what}{decimal}")
+    return np.array([[float(value) for value in fields] for _, fields in rows])
+
+
+def _text_columns(rows: list[list[str]]) -> set[int]:
+    """Columns in which no row has a number."""
+    width = min(map(len, rows), default=0)
+    return {k for k in range(width) if not any(_is_number(fields[k]) for fields in rows) and any(f[k] for f in rows)}
+
+
+def _are_names(fields: list[str], text_columns: set[int]) -> bool:
+    """Whether the first row holds the names of the columns, not numbers beside the text of labels."""
+    texts = [k for k, value in enumerate(fields) if not _is_number(value.replace(",", ".", 1))]
+    return len(texts) == len(fields) or any(k not in text_columns for k in texts)
 
 
 def _is_number(text: str) -> bool:

@@ -3,6 +3,9 @@ r"""The order of the paper's parameter vector, $\theta = [w_1, b_1, g_1, \dots, 
 Everything else is in the order of `jax.flatten_util.ravel_pytree`, [W row by row, b, g].
 """
 
+import functools
+
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
@@ -22,8 +25,13 @@ def _permute(value: Float[Array, "P *P"], positions: Int[np.ndarray, " P"]) -> F
         raise ValueError(
             f"expected a vector [P] or a matrix [P P] or [P K] with P = {len(positions)}; got shape {value.shape}"
         )
-    value = value[positions]
-    return value[:, positions] if value.ndim == 2 and value.shape[1] == len(positions) else value
+    return _reordered(value, positions, value.ndim == 2 and value.shape[1] == len(positions))
+
+
+@functools.partial(jax.jit, static_argnames="both")
+def _reordered(value: Float[Array, "P *P"], positions: Int[np.ndarray, " P"], both: bool) -> Float[Array, "P *P"]:
+    """The entries at these positions of the first axis, or of both."""
+    return value[positions][:, positions] if both else value[positions]
 
 
 def to_paper_order(value: Float[Array, "P *P"], units: int, inputs: int) -> Float[Array, "P *P"]:

@@ -1,3 +1,5 @@
+import gzip
+
 import numpy as np
 import pytest
 from lngeom import data
@@ -37,6 +39,23 @@ def test_every_format_gives_the_same_data(tmp_path, suffix):
     found = load(str(path))
     assert found.inputs == pytest.approx(values / np.sqrt(np.mean(values**2)))
     assert found.name == path.name
+
+
+@pytest.mark.parametrize(("suffix", "mark"), [(".csv", ";"), (".tsv", "\t"), (".csv.gz", ","), (".tsv.gz", "\t")])
+@pytest.mark.parametrize("header", ["", "a{0}b{0}c{0}d\n"])
+def test_other_separators_and_compressed_files_are_read(tmp_path, suffix, mark, header):
+    values = RNG.normal(size=(20, 4))
+    text = header.format(mark) + "".join(mark.join(map(repr, row)) + "\n" for row in values.tolist())
+    path = tmp_path / f"values{suffix}"
+    path.write_bytes(gzip.compress(text.encode()) if suffix.endswith(".gz") else text.encode())
+    assert np.array_equal(data.read(path), values)
+
+
+def test_a_compressed_array_is_read(tmp_path):
+    values = RNG.normal(size=(20, 4))
+    with gzip.open(tmp_path / "values.npy.gz", "wb") as file:
+        np.save(file, values)
+    assert np.array_equal(data.read(tmp_path / "values.npy.gz"), values)
 
 
 def test_rows_of_zeros_are_left_out_and_large_data_is_cut(tmp_path):
@@ -93,8 +112,12 @@ def bad_files(folder):
     yield folder / "several.npz", "holds the arrays ['a', 'b']"
     for name, text, message in (
         ("text.csv", "once upon a time\nthere was\n", "is not a number"),
-        ("strings.csv", "1,2\n3,four\n5,6\n", "line 2: 'four' is not a number"),
+        ("strings.csv", "1,2\n3,four\n5,6\n", "line 2, column 2: 'four' is not a number"),
         ("ragged.csv", "1,2\n3,4,5\n5,6\n", "line 2: 3 columns, where the first row has 2"),
+        ("labels.csv", "a,b,kind\n1,2,x\n3,4,y\n", "column 3 ('kind') holds text in every row, such as 'x'"),
+        ("classes.csv", "1,2,x\n3,4,y\n", "column 3 holds text in every row, such as 'x': a label is no input"),
+        ("decimals.csv", "1,5;2\n3;4\n", "line 1, column 1: '1,5' is not a number: write decimals with a point"),
+        ("gap.tsv", "1\t2\n3\t\n", "line 2, column 2: the cell is empty"),
         ("header.csv", "a,b\n", "no rows of numbers"),
         ("empty.csv", "", "the file is empty"),
         ("notes.txt", "1,2\n", "cannot read .txt"),
@@ -105,6 +128,12 @@ def bad_files(folder):
         yield folder / name, message
     (folder / "binary.csv").write_bytes(bytes(range(256)) * 4)
     yield folder / "binary.csv", "not a text file"
+    (folder / "fake.csv.gz").write_text("1,2\n")
+    yield folder / "fake.csv.gz", "cannot be read: Not a gzipped file"
+    (folder / "cut.csv.gz").write_bytes(gzip.compress(b"1,2\n" * 99)[:-9])
+    yield folder / "cut.csv.gz", "not a text file"
+    (folder / "table.xlsx.gz").write_bytes(b"1")
+    yield folder / "table.xlsx.gz", "cannot read .xlsx.gz; expected .npz, .npy, .csv or .tsv, or one of these with .gz"
     np.savez(folder / "cut.npz", X=rows)
     (folder / "cut.npz").write_bytes((folder / "cut.npz").read_bytes()[:100])
     yield folder / "cut.npz", "not an archive"

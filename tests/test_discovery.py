@@ -224,3 +224,31 @@ def test_too_few_constraints_are_noticed_by_fresh_points():
     basis, _, _ = search.null(np.concatenate(search.fresh()[:2]))
     assert basis.shape[1] > H
     assert max(np.linalg.norm(rows @ basis, 2) for rows in search.fresh()) > 1e-3
+
+
+def test_symmetries_of_several_weights_are_found_and_named():
+    def gauge(p, x):
+        return jnp.tanh(x @ p["query"] @ p["key"].T)
+
+    params = {"query": jnp.ones((2, 1)), "key": jnp.ones((3, 1)), "name": "attention"}
+    found = lg.discover_symmetries(gauge, params=params, inputs=2, dtype=float)
+    assert found.dimension == 1
+    assert found.orbit_dimension(params) == 1
+    assert [g.name for g in found.describe().generators] == ["scales of leaves in fixed ratios (some of them)"]
+    assert found.describe().left_over == 0
+
+    def bare(p, x):
+        return jnp.tanh(x @ p["query"] @ p["key"].T + p["bias"][None, :] - jnp.mean(p["bias"]))
+
+    more = params | {"bias": jnp.zeros(3)}
+    shifted = lg.discover_symmetries(bare, params=more, inputs=2, dtype=float)
+    F = lg.fisher(
+        bare,
+        jax.tree.map(lambda v: v, {k: v for k, v in more.items() if k != "name"})
+        | {"query": jnp.array([[0.3], [1.1]]), "key": jnp.array([[0.7], [-0.4], [1.9]])},
+        jax.random.normal(jax.random.key(0), (30, 2)),
+        family=lg.families.Gaussian(),
+    )
+    assert shifted.orbit_dimension(F.problem.params) == F.in_size() - F.rank() == 2
+    with pytest.raises(ValueError, match="params= names the arrays that move"):
+        lg.discover_symmetries(gauge, params=params, wrt="inputs")

@@ -21,7 +21,7 @@ def _by_dtype(make: Callable[[Any], Callable]) -> Callable:
     return lambda a: made(a.dtype)(a)
 
 
-def _mode(call: Callable, training: bool) -> dict[str, bool]:
+def mode(call: Callable, training: bool) -> dict[str, bool]:
     """The keyword argument that selects the mode, under its usual names."""
     names = inspect.signature(call).parameters
     for name, value in (
@@ -39,7 +39,7 @@ def _mode(call: Callable, training: bool) -> dict[str, bool]:
 
 def linen(module: Any, shape: tuple[int, ...], training: bool) -> Callable:
     """A flax.linen module: initialized on ones, its mutable state discarded after each call."""
-    options = _mode(type(module).__call__, training)
+    options = mode(type(module).__call__, training)
     fixed = next(iter(options), None)
     if fixed and getattr(module, fixed, None) is not None:
         options = {}  # linen refuses what was already given to the constructor
@@ -70,18 +70,36 @@ def nnx(module: Any, shape: tuple[int, ...], training: bool) -> Callable:
     return call
 
 
+def with_state(transformed: Any) -> Any:
+    """A transformed haiku function as one with a state and a random key, whichever it has."""
+    import haiku as hk
+
+    stateful = isinstance(transformed, hk.TransformedWithState)
+    if "rng" in list(inspect.signature(transformed.apply).parameters)[: 3 if stateful else 2]:
+        return transformed if stateful else hk.with_empty_state(transformed)
+
+    def apply(params, state, rng, *args, **kwargs):
+        if stateful:
+            return transformed.apply(params, state, *args, **kwargs)
+        return transformed.apply(params, *args, **kwargs), state
+
+    if stateful:
+        return hk.TransformedWithState(transformed.init, apply)
+    return hk.TransformedWithState(lambda *args, **kwargs: (transformed.init(*args, **kwargs), {}), apply)
+
+
 def haiku(make: Any, shape: tuple[int, ...], training: bool) -> Callable:
     """A haiku module class with its arguments bound, or a transformed function."""
     import haiku as hk
 
     if isinstance(make, (hk.Transformed, hk.TransformedWithState)):
-        fresh = transformed = make if isinstance(make, hk.TransformedWithState) else hk.with_empty_state(make)
+        fresh = transformed = with_state(make)
     else:  # the state of batch norm exists only after a call in training mode
         fresh, transformed = (
             hk.transform_with_state(
-                lambda a, options=_mode(getattr(make, "func", make).__call__, mode): make()(a, **options)
+                lambda a, options=mode(getattr(make, "func", make).__call__, on): make()(a, **options)
             )
-            for mode in (True, training)
+            for on in (True, training)
         )
     params, state = fresh.init(jax.random.key(0), np.ones(shape, np.float32))
 
@@ -96,7 +114,7 @@ def keras(layer: Any, shape: tuple[int, ...], training: bool) -> Callable:
     """A Keras 3 layer on any backend; on JAX's it is compiled. It is rebuilt for each dtype."""
     from keras import backend, ops
 
-    options = _mode(layer.call, training)
+    options = mode(layer.call, training)
     if not layer.built:
         layer.build(shape)
     weights = layer.get_weights()

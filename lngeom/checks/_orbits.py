@@ -136,7 +136,8 @@ def draw(column: Column | MatrixGroup, data: Data, seed: int) -> Move:
             return np.asarray(node) if isinstance(node, jax.Array) else node
         scale, shift = np.asarray(node.scale, np.float64), np.asarray(node.shift, np.float64)
         mantissa, exponent = np.frexp(scale)
-        return AffineAction(np.ldexp(np.round(mantissa * 4) / 4, exponent), np.round(2 * shift) / 2)  # type: ignore[arg-type]
+        unit = min(0.5, np.ldexp(0.25, np.frexp(np.max(np.abs(shift)))[1]))  # finer for small data: no shift becomes 0
+        return AffineAction(np.ldexp(np.round(mantissa * 4) / 4, exponent), np.round(shift / unit) * unit)  # type: ignore[arg-type]
 
     return by(jax.tree.map(few_bits, drawn, is_leaf=lambda node: isinstance(node, AffineAction)))
 

@@ -118,12 +118,12 @@ def adapt(
                 layer = _built(layer, units or UNITS)
                 units = units or _units(layer)
             shape = (6, *([positions] if positions else []), units or UNITS)
-            function, takes_weights, after = _adapters()[_framework(layer)](layer, shape, training, kind)
+            function, takes_weights, after = _adapters()[framework_of(layer)](layer, shape, training, kind)
         except ValueError:
             raise
         except Exception as error:
             raise ValueError(f"cannot adapt {name}: {type(error).__name__}: {error}\nWrite:{WRAPPER}") from error
-    free = _framework(layer) in {"function", "normalizer"}
+    free = framework_of(layer) in {"function", "normalizer"}
     rebuild = functools.partial(_rebuilt, given, source, options) if isinstance(given, type) and not chosen else None
     return Subject(
         name=name,
@@ -180,7 +180,7 @@ def _units(layer: Any) -> int | None:
 
 def _built(cls: type, units: int) -> Any:
     """An instance of a class, with values for required arguments of conventional names."""
-    if _framework(cls) == "haiku":
+    if framework_of(cls) == "haiku":
         return functools.partial(cls, **_arguments(cls, units))
     return cls(**_arguments(cls, units))
 
@@ -213,7 +213,7 @@ def _arguments(cls: type, units: int) -> dict[str, Any]:
     return arguments
 
 
-def _framework(layer: Any) -> str:
+def framework_of(layer: Any) -> str:
     """Name of the adapter for a layer or its class, from the modules of its base classes."""
     cls = getattr(layer, "func", layer) if isinstance(layer, functools.partial) else layer
     cls = cls if isinstance(cls, type) else type(cls)

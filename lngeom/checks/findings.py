@@ -264,7 +264,6 @@ class Report:
         if self.output_differences:
             lines += [f"Outputs differ from those of {self.like}, up to a gain and a bias for each unit:"]
             lines += [f"  {f.name}: {f.message}" for f in self.output_differences]
-        lines = lines if self.differs else [f"As {self.like}."]
         if self.affine:
             lines += [f"As {self.like} without gain and bias: {', '.join(self.affine)}."]
         if self.output_note:

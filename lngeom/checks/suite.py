@@ -34,11 +34,21 @@ class Suite:
         subject: the layer.
         dtype: in which it is run.
         data: W and X.
+        counterexamples: whether to search for a small counterexample where an invariance fails.
     """
 
-    def __init__(self, subject: Subject, dtype: jax.typing.DTypeLike = "float32", seed: int = 0):
+    def __init__(
+        self,
+        subject: Subject,
+        dtype: jax.typing.DTypeLike = "float32",
+        seed: int = 0,
+        *,
+        data: Data | None = None,
+        counterexamples: bool = True,
+    ):
         self.subject, self.dtype, self.seed = subject, np.dtype(dtype), seed
-        self.data = example(subject, grid=8 if jnp.finfo(self.dtype).nmant > 20 else 2, seed=seed)
+        self.data = data or example(subject, grid=8 if jnp.finfo(self.dtype).nmant > 20 else 2, seed=seed)
+        self.counterexamples = counterexamples
         self._results: dict[str, Result] = {}
         self._beside: dict[str, Comparison] = {}
 
@@ -88,7 +98,7 @@ class Suite:
         if any(f.name in FATAL for f in self.findings):
             return replace(unknown, note=SEE)
         result = self._examination.examine(column) if column else self._batch(unknown)
-        if result.verdict in {Verdict.NOT, Verdict.LOST}:
+        if self.counterexamples and result.verdict in {Verdict.NOT, Verdict.LOST}:
             moves = column_moves(column, result) if column else _replaced_rows
             found = shrink(self.subject, moves, self.dtype, finite=result.verdict is Verdict.NOT)
             result = replace(result, counterexample=found)

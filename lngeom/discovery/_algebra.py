@@ -3,10 +3,12 @@
 To name them, each known family is projected into the algebra and counted.
 """
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import jax
 import numpy as np
 from jaxtyping import Float
 
@@ -68,6 +70,7 @@ class SymmetryAlgebra:
         weights: W where it was held fixed, else None.
         data: X where it was held fixed, else None.
         discrete: permutations and sign flips, where they were searched for.
+        leaves: of a pytree of weights, where each leaf lies in v; else None.
     """
 
     basis: Float[np.ndarray, "k m n"]
@@ -81,6 +84,7 @@ class SymmetryAlgebra:
     weights: Float[np.ndarray, "H D"] | None = None
     data: Float[np.ndarray, "N *T D"] | None = None
     discrete: DiscreteSymmetries | None = None
+    leaves: Mapping[str, slice] | None = None
 
     @property
     def dimension(self) -> int:
@@ -96,7 +100,7 @@ class SymmetryAlgebra:
         r"""The tangent of the orbit through a point: an orthonormal basis of $\{Av + c\}$.
 
         Args:
-            point: W [H D], or a sample [D] or [T D].
+            point: W [H D], a pytree of weights, or a sample [D] or [T D].
 
         Returns:
             Columns, in the order of `point.reshape(-1)`.
@@ -104,7 +108,8 @@ class SymmetryAlgebra:
         Raises:
             ValueError: if the point is not of the size that the generators move.
         """
-        v = np.asarray(point, np.float64).reshape(-1)
+        arrays = [leaf for leaf in jax.tree.leaves(point) if np.issubdtype(np.asarray(leaf).dtype, np.floating)]
+        v = np.concatenate([np.asarray(leaf, np.float64).reshape(-1) for leaf in arrays])
         if v.size != self.shape[0] * self.shape[1]:
             raise ValueError(
                 f"the generators move {self.part} of shape {self.shape}; got a point of shape {np.shape(point)}"
@@ -120,7 +125,7 @@ class SymmetryAlgebra:
         r"""Dimension of the orbit through a point, which for weights is what the Fisher null space sees of them.
 
         Args:
-            point: W [H D], or a sample [D] or [T D].
+            point: W [H D], a pytree of weights, or a sample [D] or [T D].
 
         Returns:
             The rank of $\{Av + c\}$; at most m, where the dimension of the algebra is at most m(m+1).
@@ -164,7 +169,8 @@ def explain(algebra: SymmetryAlgebra) -> AlgebraDescription:
     for tier in _tiers(algebra, close):
         parts = [(name, *_within(matrices.reshape(-1, unknowns).T, null, close)) for name, matrices in tier]
         # a part of all constants, or of all linear maps, is no family
-        parts = [p for p, (_, m) in zip(parts, tier, strict=True) if p[2] or len(m) not in {size, size**2}]
+        if algebra.leaves is None:
+            parts = [p for p, (_, m) in zip(parts, tier, strict=True) if p[2] or len(m) not in {size, size**2}]
         while parts and explained.shape[1] < null.shape[1]:
             parts = [(name, _outside(part, explained, close), whole) for name, part, whole in parts]
             name, best, whole = max(parts, key=lambda item: (item[2] and item[1].size > 0, item[1].shape[1]))
@@ -199,6 +205,9 @@ def _outside(vectors: np.ndarray, explained: np.ndarray, close: float) -> np.nda
 
 def _tiers(algebra: SymmetryAlgebra, close: float) -> Iterator[list[tuple[str, Matrices]]]:
     """Known families in groups, the simplest first; within a group, that which explains most is taken first."""
+    if algebra.leaves is not None:
+        yield from _tiers_of_leaves(algebra.basis.shape[1], algebra.leaves)
+        return
     what = "W" if algebra.part == "weights" else "x"
     first = 1 if algebra.shape[0] == 1 else 0
     yield _scales(algebra, close, first)
@@ -217,6 +226,22 @@ def _tiers(algebra: SymmetryAlgebra, close: float) -> Iterator[list[tuple[str, M
     yield [(name, matrices) for _, name, matrices in sorted(allowed, key=lambda item: item[0])]
     yield _scales(algebra, close, 1 - first)
     yield list(_mixings(algebra))
+
+
+def _tiers_of_leaves(size: int, leaves: Mapping[str, slice]) -> Iterator[list[tuple[str, Matrices]]]:
+    """Scales, shifts and linear maps of the leaves of a pytree, alone and together."""
+    every = np.eye(size)
+    scales = {name: np.diag(every[where].sum(0))[None] for name, where in leaves.items()}
+    yield [(f"scale of {name}", _homogeneous(scale)) for name, scale in scales.items()]
+    yield [(f"shift of {name}", _affine(every[where])) for name, where in leaves.items()]
+    yield [(f"shift of {name}, depending on the others", _linear(every[where])) for name, where in leaves.items()]
+    yield [("scales of leaves in fixed ratios", _homogeneous(np.concatenate(list(scales.values()))))]
+    yield [("scales of entries in fixed ratios", _homogeneous(np.einsum("ki,kj->kij", every, every)))]
+    blocks = {name: np.einsum("ai,bj->abij", every[where], every[where]) for name, where in leaves.items()}
+    linear = {name: _homogeneous(block.reshape(-1, size, size)) for name, block in blocks.items()}
+    yield [(f"linear mixing within {name}", block) for name, block in linear.items()]
+    pairs = itertools.combinations(linear, 2)
+    yield [(f"linear mixing within {a} and {b} together", np.concatenate([linear[a], linear[b]])) for a, b in pairs]
 
 
 def _mixings(algebra: SymmetryAlgebra) -> Iterator[tuple[str, Matrices]]:

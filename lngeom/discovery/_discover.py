@@ -4,12 +4,15 @@ import math
 import warnings
 from typing import Literal
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import scipy.linalg
-from jaxtyping import Array, Float, PRNGKeyArray
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
+from lngeom._trees import leaf_slices
 from lngeom.discovery._algebra import SymmetryAlgebra
 from lngeom.discovery._discrete import discrete_symmetries
 from lngeom.discovery._layer import BATCH, Derivatives, Examined, Layer, Part
@@ -22,6 +25,7 @@ LIMIT = 1000
 def discover_symmetries(
     layer: Layer,
     *,
+    params: PyTree = None,
     inputs: int = 3,
     outputs: int = 4,
     wrt: Literal["weights", "inputs"] = "weights",
@@ -52,6 +56,9 @@ def discover_symmetries(
 
     Args:
         layer: a function (W, X) -> outputs of JAX arrays [H D], [N D] (or [N T D]) to [N ...]; a normalizer is one.
+            With `params`, a function (params, X) -> outputs.
+        params: a pytree or module with several arrays, whose shapes are those of the arrays that move together, drawn
+            at random; v holds them all. `orbit_dimension` and `tangent` then take such a pytree.
         inputs: D.
         outputs: H.
         wrt: move the weights, or the inputs.
@@ -79,7 +86,17 @@ def discover_symmetries(
         1
         >>> print(algebra.describe().generators[0].name)
         scale, W ↦ δW
+
+        Several weights, of which one undoes the scale of the other:
+
+        >>> import jax.numpy as jnp
+        >>> params = {"up": jnp.ones((2, 2)), "down": jnp.ones((2, 1))}
+        >>> found = lg.discover_symmetries(lambda p, x: x @ p["up"] @ p["down"], params=params, inputs=2)
+        >>> found.dimension  # four of (U, d) ↦ (U B⁻¹, B d), and two of U ↦ U + c d⊥ᵀ with d⊥ᵀ d = 0
+        6
     """
+    if params is not None and (wrt != "weights" or weights is not None):
+        raise ValueError("params= names the arrays that move: leave weights= and wrt= out")
     if wrt not in {"weights", "inputs"}:
         raise ValueError(f"wrt must be 'weights' or 'inputs'; got {wrt!r}")
     if single_case and wrt == "weights":
@@ -94,6 +111,14 @@ def discover_symmetries(
         data = _held(data, "data", (3,) if positions else (2,), dtype)
         samples, inputs = data.shape[0], data.shape[-1]
         positions = data.shape[1] if data.ndim == 3 else None
+    leaves, width = None, None
+    if params is not None:
+        moving, rest = eqx.partition(params, eqx.is_inexact_array_like)
+        moving = jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), moving)
+        leaves, original = leaf_slices(moving), layer
+        flat, unravel = ravel_pytree(moving)
+        layer = lambda W, X: original(eqx.combine(unravel(W[0]), rest), X)  # noqa: E731
+        outputs, inputs, width = 1, flat.size, inputs if data is None else data.shape[-1]
     if min(inputs, outputs, positions or 1, samples or 1) < 1:
         raise ValueError(f"sizes must be at least 1; got inputs={inputs}, outputs={outputs}, positions={positions}")
     part: Part = "weights" if wrt == "weights" else "single input" if single_case else "inputs"
@@ -108,7 +133,7 @@ def discover_symmetries(
         )
     if samples is None:
         samples = size + 2 if wrt == "weights" else inputs + 3
-    examined = Examined(layer, (outputs, inputs), samples, positions, part, weights, data, dtype)
+    examined = Examined(layer, (outputs, inputs), samples, positions, part, weights, data, dtype, width)
     key = jax.random.key(0) if key is None else key
     check_key, draw_key, finite_key = jax.random.split(key, 3)
     examined.check(check_key)
@@ -122,7 +147,7 @@ def discover_symmetries(
             "rounds, or stops gradients"
         )
     discrete = None
-    if wrt == "weights" and data is None and positions is None and search.units_last:
+    if wrt == "weights" and data is None and params is None and positions is None and search.units_last:
         discrete = discrete_symmetries(layer, inputs=inputs, outputs=outputs, key=check_key, dtype=dtype)
     return SymmetryAlgebra(
         basis=basis.T.reshape(-1, size, size + 1),
@@ -136,6 +161,7 @@ def discover_symmetries(
         weights=None if weights is None else np.asarray(weights, np.float64),
         data=None if data is None else np.asarray(data, np.float64),
         discrete=discrete,
+        leaves=leaves,
     )
 
 

@@ -43,6 +43,7 @@ class Examined:
         weights: held fixed, or None to draw them.
         data: held fixed, or None to draw them.
         dtype: of everything.
+        width: D of the inputs; the columns of the weights where None.
     """
 
     layer: Layer
@@ -53,6 +54,7 @@ class Examined:
     weights: Array | None
     data: Array | None
     dtype: np.dtype
+    width: int | None = None
 
     @property
     def moved(self) -> tuple[int, int]:
@@ -64,7 +66,7 @@ class Examined:
         first, second = jax.random.split(key)
         middle = () if self.positions is None else (self.positions,)
         W = jax.random.normal(first, self.shape, self.dtype) if self.weights is None else self.weights
-        X = jax.random.normal(second, (self.samples, *middle, self.shape[1]), self.dtype)
+        X = jax.random.normal(second, (self.samples, *middle, self.width or self.shape[1]), self.dtype)
         return W, X if self.data is None else self.data
 
     def move(self, W: Array, X: Array, points: Array) -> Array:

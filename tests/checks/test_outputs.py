@@ -65,7 +65,7 @@ def test_gain_bias_and_an_ordinary_eps_are_no_differences(layer, like):
     found = beside(layer, like)
     assert not found.differs
     assert found.output_note in {"", UNTOLD}
-    assert f"As {like}." in str(found)
+    assert f": as {like}, " in str(found)
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_ddof_and_a_large_eps_are_differences_of_the_outputs(layer, like, said):
     assert found.differs
     assert not found.differences
     assert all(text in str(found) for text in said), str(found)
-    assert f"As {like}." not in str(found)
+    assert f": as {like}, " not in str(found)
 
 
 class OneSize(eqx.Module):

@@ -1,0 +1,90 @@
+"""The layers of a model as they stand in it: their own weights, and the inputs that reach them in one forward pass."""
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from lngeom.checks.adapters import framework_of
+from lngeom.checks.recorded import equinox, haiku, keras, linen, nnx, torch
+from lngeom.checks.recorded.layer import MIXES, Layer, is_array
+
+__all__ = ["MIXES", "Layer", "layers_of"]
+
+READERS = {
+    "torch": torch.layers,
+    "nnx": nnx.layers,
+    "keras": keras.layers,
+    "linen": linen.layers,
+    "haiku": haiku.layers,
+    "equinox": equinox.layers,
+}
+"""How the layers of a model of each library are read, from (model, …), positional arguments and those by name."""
+
+
+def layers_of(model: Any, X: Any) -> list[Layer]:
+    """The layers of a model and what goes through them in one forward pass in evaluation mode.
+
+    Args:
+        model: a module of torch, flax.nnx, Keras 3 or equinox (which takes one sample); (module, variables) of
+            flax.linen, or a bound module; (transformed, params) or (transformed, params, state) of haiku;
+            (module, state) of equinox.
+        X: inputs [N …]; a tuple of several; a dict of arrays, passed by name where the model has arguments of these
+            names; or a list of dict rows, one a sample.
+
+    Returns:
+        The layers, in the order of their first call.
+
+    Raises:
+        ValueError: if the model is of none of these libraries, or the forward pass fails.
+    """
+    framework, parts = _framework_of(model)
+    args, kwargs = _arguments(X, parts[0], framework)
+    try:
+        return READERS[framework](parts, args, kwargs)
+    except Exception as error:
+        shapes = ", ".join(f"{a.dtype}{list(a.shape)}" for a in (*args, *kwargs.values()) if is_array(a))
+        text = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise ValueError(
+            f"one forward pass of {type(next(iter(parts))).__name__} on X ({shapes}) failed: {text}. X has one sample "
+            f"a row{'; an equinox model takes one sample and is mapped over rows' if framework == 'equinox' else ''}"
+        ) from error
+
+
+SUPPORTED = (
+    "a model is a module of torch, flax.nnx, keras or equinox; (module, variables) of flax.linen; (transformed, "
+    "params[, state]) of haiku"
+)
+"""What a model may be, for errors."""
+
+
+def _framework_of(model: Any) -> tuple[str, tuple[Any, ...]]:
+    parts: tuple[Any, ...] = model if isinstance(model, tuple) and not hasattr(model, "apply") else (model,)
+    first = next(iter(parts), None)
+    if type(first).__name__ in {"Transformed", "TransformedWithState"}:
+        return "haiku", parts
+    framework = framework_of(first)
+    if framework not in READERS or isinstance(first, type):
+        raise ValueError(f"{SUPPORTED}; got {type(first).__name__ if first is not None else 'nothing'}")
+    return framework, parts
+
+
+def _arguments(X: Any, model: Any, framework: str) -> tuple[tuple, dict[str, Any]]:
+    """Positional arguments and those by name."""
+    if isinstance(X, list) and X and all(isinstance(row, Mapping) for row in X):
+        if any(set(row) != set(X[0]) for row in X):
+            raise ValueError("rows of X must have the same keys; give every row all of them")
+        X = {key: np.stack([np.asarray(row[key]) for row in X]) for key in X[0]}
+    if isinstance(X, tuple):
+        return X, {}
+    if isinstance(X, Mapping):
+        call = getattr(model, "forward", None) or getattr(model, "call", None) or type(model).__call__
+        if framework != "haiku" and set(X) <= set(inspect.signature(call).parameters):
+            return (), dict(X)
+        return (dict(X),), {}
+    if isinstance(X, list) or (not is_array(X) and np.ndim(X)):
+        X = np.asarray(X)
+    if not is_array(X) or X.ndim == 0:
+        raise ValueError(f"X must be an array [N …], a tuple, a dict or a list of dict rows; got {type(X).__name__}")
+    return (X,), {}

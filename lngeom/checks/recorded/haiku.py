@@ -1,0 +1,53 @@
+"""The layers of a haiku model in one call."""
+
+from typing import Any
+
+import jax
+
+from lngeom.checks._frameworks import mode, with_state
+from lngeom.checks.recorded.layer import Layer
+from lngeom.checks.recorded.tape import Tape, of_jax
+from lngeom.checks.subject import as_elsewhere
+
+
+def layers(parts: tuple, args: tuple, kwargs: dict) -> list[Layer]:
+    """The layers of (transformed, params) or (transformed, params, state)."""
+    import haiku as hk
+
+    transformed, params, state = _transformed(parts, args, kwargs)
+    tape, found = Tape(), {}
+
+    def intercept(function, given, options, context):
+        if context.method_name != "__call__":
+            return function(*given, **options)
+        module = context.module
+        found.setdefault(module.module_name, module)
+        return tape.call(module.module_name, function, given, options)
+
+    with as_elsewhere(), hk.intercept_methods(intercept):
+        transformed.apply(params, state, jax.random.key(0), *args, **kwargs)
+
+    def make(key, seen):
+        module = found[key]
+        own = lambda tree: {k: v for k, v in tree.items() if k == key or k.startswith(f"{key}/")}  # noqa: E731
+        inside = any(k != key and k.startswith(f"{key}/") and "/~/" not in k.removeprefix(key) for k in found)
+
+        def call(tree, inputs, training):
+            run = hk.transform_with_state(lambda a: module(a, **mode(type(module).__call__, training)))
+            outputs, after = run.apply(tree["params"], tree["state"], None, inputs)
+            return outputs, {"params": tree["params"], "state": after}
+
+        tree = {"params": own(params), "state": own(state)}
+        made = of_jax(tree, lambda name: name.startswith("params"), call)
+        return seen.layer(key, "haiku", module, made, childless=not inside)
+
+    return tape.layers(make)
+
+
+def _transformed(parts: tuple, args: tuple, kwargs: dict) -> tuple[Any, Any, Any]:
+    run = with_state(parts[0])
+    if len(parts) > 1:
+        return run, parts[1], parts[2] if len(parts) > 2 else {}
+    with as_elsewhere():
+        params, state = run.init(jax.random.key(0), *args, **kwargs)
+    return run, params, state
