@@ -93,7 +93,7 @@ def markdown(found: Sequence[Result], mutants: Mapping[str, Mutant], configurati
     Args:
         found: results.
         mutants: the catalogue by id.
-        configuration: of the run.
+        configuration: of the run; "again" names the code and the ids of faults planted again after it.
 
     Returns:
         A page.
@@ -113,6 +113,13 @@ def markdown(found: Sequence[Result], mutants: Mapping[str, Mutant], configurati
     for area, row in summarize(found, mutants).items():
         if row["planted"]:
             lines.append(f"| {area} | " + " | ".join(map(str, row.values())) + " |")
+    if again := configuration.get("again"):
+        lines += [
+            "",
+            f"In the whole run, of code `{configuration['code']}`, nobody noticed {len(again['ids'])} of these faults. "
+            f"Tests were added, and the faults planted again, in code {again['code']}: "
+            f"{', '.join(f'`{id}`' for id in again['ids'])}.",
+        ]
     for area in AREAS:
         members = [m for m in mutants.values() if m.area == area and m.id in results]
         if not members:

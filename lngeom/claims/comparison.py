@@ -115,8 +115,9 @@ def _best(curves: Float[np.ndarray, "S E"], lower_is_better: bool) -> Float[np.n
 def compare_speed(
     steps: Int[np.ndarray, " E"],
     treated: Float[np.ndarray, "S E"],
-    baseline: Float[np.ndarray, "S E"],
+    baseline: Float[np.ndarray, "S F"],
     *,
+    baseline_steps: Int[np.ndarray, " F"] | None = None,
     target: float | None = None,
     lower_is_better: bool = True,
     bound: float = 1.0,
@@ -127,9 +128,10 @@ def compare_speed(
     the ratio an upper bound; where neither reaches it, the pair is a tie.
 
     Args:
-        steps: steps at each evaluation.
+        steps: steps at each evaluation of the treated arm.
         treated: curves of the arm that the statement is about.
         baseline: curves of the arm it is compared with, of the same seeds.
+        baseline_steps: steps at each evaluation of the baseline; those of the treated arm by default.
         target: value to reach; by default the best of the baseline of each seed.
         lower_is_better: whether smaller values are better.
         bound: the statement is that the ratio lies below it.
@@ -138,18 +140,21 @@ def compare_speed(
         The comparison.
 
     Raises:
-        ValueError: if the curves are not of the same seeds and evaluations.
+        ValueError: if the curves are not of the same seeds, or not of these evaluations.
     """
-    _check(treated, baseline)
-    beyond = float(steps[-1] + (steps[-1] - steps[-2]))
+    axes = (steps if baseline_steps is None else baseline_steps, steps)
+    for axis, curves in zip(axes, (baseline, treated), strict=True):
+        _check(curves, np.broadcast_to(axis, (len(treated), len(axis))))
+    beyond = [float(axis[-1] + (axis[-1] - axis[-2])) for axis in axes]
     best = _best(baseline, lower_is_better) if target is None else np.full(len(baseline), target)
     values, censored, capped = np.empty(len(best)), np.zeros(len(best), bool), np.zeros(len(best), bool)
     for s, goal in enumerate(best):
         of_baseline, of_treated = (
-            steps_to(steps, curves[s], goal, lower_is_better=lower_is_better) for curves in (baseline, treated)
+            steps_to(axis, curves[s], goal, lower_is_better=lower_is_better)
+            for axis, curves in zip(axes, (baseline, treated), strict=True)
         )
         censored[s], capped[s] = math.isinf(of_treated), math.isinf(of_baseline)
-        values[s] = max(min(of_treated, beyond), 1.0) / max(min(of_baseline, beyond), 1.0)
+        values[s] = max(min(of_treated, beyond[1]), 1.0) / max(min(of_baseline, beyond[0]), 1.0)
     values[censored & capped] = bound
     return _compare(values, bound, censored & ~capped, capped & ~censored)
 
@@ -236,12 +241,12 @@ class TrainingStatement:
         )
 
     def compare(
-        self, steps: Int[np.ndarray, " E"], curves: Mapping[str, Float[np.ndarray, "S E"]]
+        self, steps: Mapping[str, Int[np.ndarray, " E"]], curves: Mapping[str, Float[np.ndarray, "S E"]]
     ) -> TrainingComparison:
         """Compares the two arms.
 
         Args:
-            steps: steps at each evaluation, the same for both arms.
+            steps: steps at each evaluation of each arm.
             curves: the metric of each arm.
 
         Returns:
@@ -251,7 +256,13 @@ class TrainingStatement:
         if self.measure == "best":
             return compare_best(treated, baseline, lower_is_better=self.lower_is_better)
         return compare_speed(
-            steps, treated, baseline, target=self.target, lower_is_better=self.lower_is_better, bound=self.bound
+            steps[self.treated],
+            treated,
+            baseline,
+            baseline_steps=steps[self.baseline],
+            target=self.target,
+            lower_is_better=self.lower_is_better,
+            bound=self.bound,
         )
 
     def as_json(self) -> dict[str, Any]:

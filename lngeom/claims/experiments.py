@@ -28,7 +28,7 @@ def _evidence(claim: str, experiment: str, problem: Problem) -> Iterator[Evidenc
         absent = [arm for arm in s.arms if arm not in arms or s.metric not in arms[arm].values]
         if absent:
             raise ValueError(f"{experiment} has no curve {s.metric!r} of {', '.join(map(repr, absent))}: run it again")
-        found = s.compare(arms[s.treated].steps, {arm: arms[arm].values[s.metric] for arm in s.arms})
+        found = s.compare({arm: arms[arm].steps for arm in s.arms}, {arm: arms[arm].values[s.metric] for arm in s.arms})
         values = " ".join(f"{'>' if c else ''}{v:.3g}" for v, c in zip(found.values, found.censored, strict=True))
         yield Evidence(
             Kind.EXPERIMENT,
@@ -307,7 +307,10 @@ def _register() -> None:
                 source=record.source,
                 statement=record.text,
                 expected=record.expected,
-                assumptions=("at the small size of `python -m analysis`",),
+                assumptions=(
+                    "at the small size of `python -m analysis`, where each arm has one learning rate "
+                    "(`analysis/PROTOCOL.md` tunes them all)",
+                ),
                 correction=record.correction,
                 context=record.context,
                 erratum=record.erratum,

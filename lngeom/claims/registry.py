@@ -67,7 +67,7 @@ class Outcome:
         verdict: what the evidence amounts to.
         strength: what it rests on.
         evidence: all of it.
-        seconds: time taken.
+        seconds: time taken; of what another process made, the time that was waited for it.
         error: what went wrong, if the check could not run; the verdict is then undecided.
         waiting: whether it waits for the results of an experiment, which were not given.
     """

@@ -47,14 +47,19 @@ def verdict(outcome: Outcome) -> Text:
     return Text(text, style=STYLES[outcome.verdict] + ("" if outcome.as_recorded else " reverse"))
 
 
-def claims_table(outcomes: Sequence[Outcome], title: str) -> Table:
+NARROW = 70
+"""Columns of a terminal below which a claim has one cell for all that is said of it beside its statement."""
+
+
+def claims_table(outcomes: Sequence[Outcome], title: str, width: int = 80) -> Table:
     """One row a claim: id and source, statement, verdict and strength, kinds of evidence, residual."""
     table = Table(title=f"The claims of {title}", show_lines=True, expand=True)
-    table.add_column("claim, source", ratio=5, overflow="fold")
+    table.add_column("claim, source" if width >= NARROW else "claim", ratio=5, overflow="fold")
     table.add_column("statement", ratio=8)
-    table.add_column("verdict", width=16)
-    table.add_column("evidence", width=14)
-    table.add_column("residual", width=9, justify="right")
+    if width >= NARROW:
+        table.add_column("verdict", width=16)
+        table.add_column("evidence", width=14)
+        table.add_column("residual", width=9, justify="right")
     for outcome in outcomes:
         claim = outcome.claim
         statement = Text(claim.statement)
@@ -67,7 +72,11 @@ def claims_table(outcomes: Sequence[Outcome], title: str) -> Table:
         counts = Counter(e.kind.value for e in outcome.evidence)
         evidence = "\n".join(f"{count} {kind}" for kind, count in counts.items())
         name = Text.assemble(claim.id, (f"\n{claim.source}", "dim"))
-        table.add_row(name, statement, verdict(outcome), evidence, _residual(outcome))
+        cells = verdict(outcome), evidence, _residual(outcome)
+        if width < NARROW:
+            name = Text("\n").join([name, *(Text(c) if isinstance(c, str) else c for c in cells)])
+            cells = ()
+        table.add_row(name, statement, *cells)
     return table
 
 

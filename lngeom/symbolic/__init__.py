@@ -1,6 +1,7 @@
 """Proofs and exact counterexamples by computer algebra: what is settled for all sizes, without rounding."""
 
+from lngeom.symbolic.own import method
 from lngeom.symbolic.proof import Counterexample, Proof, equality
 from lngeom.symbolic.table import prove
 
-__all__ = ["Counterexample", "Proof", "equality", "prove"]
+__all__ = ["Counterexample", "Proof", "equality", "method", "prove"]

@@ -45,6 +45,9 @@ def numerical_value(expr: Any, values: Mapping[Any, Any]) -> Any:
         body = Sum(expr.function, *outer) if outer else expr.function
         steps = range(1, int(evaluate(high, values)) + 1)
         return mpmath.fsum(evaluate(body, {**values, index: step}) for step in steps)
+    if isinstance(expr, sums.Largest):
+        body, index, size = expr.args
+        return max(evaluate(body, {**values, index: k}) for k in range(1, int(evaluate(size, values)) + 1))
     if isinstance(expr, KroneckerDelta):
         first, second = (evaluate(arg, values) for arg in expr.args)
         return mpmath.mpf(int(first == second))

@@ -100,6 +100,7 @@ class Method:
         blocks: number of groups that actions on groups of units tell apart.
         outer: an increasing odd function of the ratio that is the output.
         irrational: whether concrete numerators or squares contain roots.
+        own: whether it is a user's: its formula is the numerator, and the square is 1.
     """
 
     name: str
@@ -113,6 +114,7 @@ class Method:
     blocks: int = 2
     outer: Callable[[Any], Any] = lambda ratio: ratio
     irrational: bool = False
+    own: bool = False
 
     def square(
         self, layer: Layer, sample: Index | None = None, unit: Index | None = None, eps: Expr = sp.S.Zero

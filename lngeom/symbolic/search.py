@@ -11,7 +11,7 @@ from sympy import Expr
 from lngeom.symbolic.actions import concretely
 from lngeom.symbolic.layers import Method
 from lngeom.symbolic.notation import from_latex
-from lngeom.symbolic.proof import Change, Counterexample, Proof, ProofError
+from lngeom.symbolic.proof import Change, Counterexample, Proof, ProofError, certified_nonzero
 from lngeom.transformations.actions import Column
 
 ANOTHER_SCALE = Fraction(2)
@@ -166,7 +166,8 @@ def equal(old: tuple[Any, Any], new: tuple[Any, Any], sign: int = 1) -> bool:
     """
     if any(isinstance(v, Expr) for v in (*old, *new)):
         (a, u), (b, v) = (tuple(map(sp.sympify, pair)) for pair in (old, new))
-        return sp.expand(a**2 * v - b**2 * u) == 0 and bool(sp.expand(sign * a * b) >= 0)
+        gap, agree = sp.expand(a**2 * v - b**2 * u), sp.N(sign * a * b, 30) >= 0
+        return bool(agree) and (gap == 0 or (bool(abs(sp.N(gap, 30)) < 1e-20) and not certified_nonzero(gap)))
     return sign * _signed_square(*old) == _signed_square(*new)
 
 

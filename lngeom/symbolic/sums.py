@@ -53,6 +53,31 @@ class Sum(sp.Sum):
         return True if self.function.is_zero else None
 
 
+class Largest(sp.Expr):
+    """The largest value of a body over an index from 1 to a positive size."""
+
+    is_commutative = True
+    is_extended_real = True
+    is_real = True
+
+    @classmethod
+    def over(cls, body: Callable[[Expr], Expr], size: Expr) -> "Largest":
+        """The largest body(i), with an index of its own."""
+        index = Dummy(_LETTERS.get(size, "i")[0], integer=True, positive=True)
+        return cls(body(index), index, size)
+
+    @property
+    def free_symbols(self) -> set[Symbol]:  # pyright: ignore
+        """Symbols other than its index."""
+        body, index, size = self.args
+        return (body.free_symbols - {index}) | size.free_symbols
+
+    @property
+    def bound_symbols(self) -> list[Expr]:
+        """Its index."""
+        return [self.args[1]]
+
+
 def field(name: str, *, positive: bool = False) -> Field:
     """An indexed family of real numbers: ``field("W")(i, d)`` is $W_{id}$; an index may be a tuple (group, unit)."""
     base = IndexedBase(name, real=True, positive=True) if positive else IndexedBase(name, real=True)
@@ -109,7 +134,37 @@ def normal_form(expr: Expr) -> Expr:
         if exponent.is_Integer and exponent > 0:
             return _expand(base**exponent)
         return _power(base, exponent) if exponent.is_Rational else Pow(base, normal_form(exponent))
+    if isinstance(expr, Largest):
+        return _largest(*expr.args)
+    if isinstance(expr, sp.Abs):
+        factor, rest = _positive_factor(normal_form(expr.args[0]))
+        return factor * sp.Abs(min(rest, _expand(-rest), key=_order))
     return expr.func(*(normal_form(arg) if isinstance(arg, Expr) else arg for arg in expr.args))
+
+
+def _order(form: Expr) -> str:
+    """A key that does not depend on which dummies stand for indices."""
+    return str(form.xreplace({dummy: Symbol(f"{dummy.name}_", integer=True) for dummy in form.atoms(Dummy)}))
+
+
+def _largest(body: Expr, index: Symbol, size: Expr) -> Expr:
+    """Terms without the index, and positive factors without it, leave a maximum."""
+    outside, inside = _expand(normal_form(body)).as_independent(index, as_Add=True)
+    if inside == 0:
+        return outside
+    factor, rest = _positive_factor(inside, index)
+    name = Symbol(f"{size}_{_depth(rest)}_0", integer=True, positive=True)
+    return _expand(outside + factor * Largest(rest.xreplace({index: name}), name, size))
+
+
+def _positive_factor(form: Expr, index: Symbol | None = None) -> tuple[Expr, Expr]:
+    """A positive factor that all terms of a normal form share, without the index, and the rest."""
+    terms = [term.as_powers_dict() for term in Add.make_args(form)]
+    factor = sp.Integer(1)
+    for base in {base for term in terms for base in term}:
+        if base.is_positive and not base.is_Number and (index is None or index not in base.free_symbols):
+            factor *= base ** min((term.get(base, 0) for term in terms), key=lambda power: power)
+    return factor, _expand(form / factor) if factor != 1 else form
 
 
 def _summed(body: Expr, index: Symbol, size: Expr) -> Expr:
@@ -156,7 +211,7 @@ def _components(factors: list[Expr], bound: dict[Symbol, Expr]) -> Expr:
 
 def _depth(expr: Expr) -> int:
     """How deeply sums are nested inside opaque factors: keeps names of inner and outer indices apart."""
-    names = [s.name for total_ in expr.atoms(sp.Sum) for s in total_.bound_symbols]
+    names = [s.name for total_ in expr.atoms(sp.Sum, Largest) for s in total_.bound_symbols]
     return max((int(name.split("_")[1]) + 1 for name in names if name.count("_") == 2), default=0)
 
 

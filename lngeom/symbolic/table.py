@@ -12,6 +12,7 @@ from sympy.polys.rings import PolyElement
 from lngeom.invariance_table import Cell
 from lngeom.normalizers import AbstractNormalizer
 from lngeom.symbolic.actions import DELTA, common_factor, concretely, moved, summed
+from lngeom.symbolic.evaluation import agrees_at_small_sizes
 from lngeom.symbolic.layers import EPSILON, METHODS, Layer, Method
 from lngeom.symbolic.notation import plain
 from lngeom.symbolic.proof import Assumption, Counterexample, Proof, ProofError, Step, equality, fact
@@ -31,7 +32,7 @@ from lngeom.transformations.actions import Column
 
 
 def prove(
-    normalizer: AbstractNormalizer | type[AbstractNormalizer] | str,
+    normalizer: AbstractNormalizer | type[AbstractNormalizer] | Method | str,
     transformation: Column | str,
     *,
     units: int | None = None,
@@ -39,7 +40,7 @@ def prove(
     """Settles one cell of the invariance table by algebra.
 
     Args:
-        normalizer: a normalizer, its class (then ε = 0) or the name of its class.
+        normalizer: a normalizer, its class (then ε = 0) or the name of its class; or a `method` of one's own.
         transformation: a column of the table, or its name.
         units: number of units H of the counterexample looked for; the smallest non-degenerate one where None.
 
@@ -95,11 +96,13 @@ def prove_recorded(normalizer: AbstractNormalizer, transformation: Column, recor
 
 
 def _method_of(normalizer: Any) -> tuple[Method, Expr]:
+    if isinstance(normalizer, Method):
+        return normalizer, sp.S.Zero
     name = normalizer if isinstance(normalizer, str) else getattr(normalizer, "__name__", type(normalizer).__name__)
     if name not in METHODS:
         raise ValueError(
             f"no symbolic definition of the normalizer {name!r}; known are {', '.join(METHODS)}: "
-            "state one in lngeom/symbolic/layers.py"
+            "state one with lg.symbolic.method"
         )
     eps = sp.Rational(str(normalizer.eps)) if isinstance(normalizer, AbstractNormalizer) else sp.S.Zero
     groups = getattr(normalizer, "groups", None)
@@ -139,7 +142,8 @@ def _proof(name: str, method: Method, column: Column, eps: Expr) -> Proof | None
             continue
         factor = _common_factor(method, column, symbol)
         if factor is not None:
-            steps = (*general_steps(method, column, factor, symbol), expansion(method, column))
+            general = own_steps if method.own else general_steps
+            steps = (*general(method, column, factor, symbol), expansion(method, column))
             statement = rf"n\left(W', X'\right) = n(W, X)\quad\text{{for}}\quad {column.action}"
             return Proof(name, statement, steps, _assumptions(name, method, column, symbol))
     return None
@@ -184,6 +188,15 @@ def general_steps(method: Method, column: Column, factor: Expr, eps: Expr) -> tu
         _changed("So their ratio stays", new[0] / sqrt(new[1]), 1, "n", "_{ni}", old[0] / sqrt(old[1])),
     ]
     return tuple(steps)
+
+
+def own_steps(method: Method, column: Column, factor: Expr, eps: Expr) -> tuple[Step, ...]:
+    """The outputs of a method of one's own stay the same, by normal form and by explicit loops (as `general_steps`)."""
+    old, new = (method.numerator(layer, eps=eps) for layer in (Layer(), moved(column, Layer())))
+    return (
+        fact("The outputs stay the same, by normal form", "n' = n", lambda: vanishes(new - factor * old)),
+        fact("The same by explicit loops at small sizes", "n' = n", lambda: agrees_at_small_sizes(new, factor * old)),
+    )
 
 
 def _changed(text: str, new: Expr, factor: Expr | int, name: str, indices: str, old: Expr) -> Step:

@@ -123,6 +123,9 @@ def test_results_are_read_as_they_were_written(tmp_path):
     assert configuration["code"] == "abc"
     assert {r.id: r for r in again} == {r.id: r for r in found}
     page = markdown(again, MUTANTS, configuration)
+    later = markdown(again, MUTANTS, configuration | {"again": {"code": "`later`", "ids": [again[0].id]}})
+    assert "nobody noticed 1 of these faults" in later
+    assert f"in code `later`: `{again[0].id}`" in later
     assert "`equation.3` | holds → refuted |" in page
     assert "**by none**" in page
     assert campaign.kept_results(path, "abc") == again

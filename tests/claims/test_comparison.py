@@ -71,5 +71,15 @@ def test_a_statement_is_the_same_after_json():
 def test_swapped_arms_turn_a_statement_round():
     curves = {"a": np.tile([5.0, 1.0, 3.0, 3.0, 3.0], (5, 1)), "b": BASELINE}
     statement = TrainingStatement("experiments.x", "a beats b", "faster", "a", "b", "loss")
-    assert statement.compare(STEPS, curves).finding == "SUPPORTED"
-    assert statement.compare(STEPS, {"a": curves["b"], "b": curves["a"]}).finding == "REFUTED"
+    steps = {"a": STEPS, "b": STEPS}
+    assert statement.compare(steps, curves).finding == "SUPPORTED"
+    assert statement.compare(steps, {"a": curves["b"], "b": curves["a"]}).finding == "REFUTED"
+
+
+def test_ten_times_the_steps_of_one_arm_turn_a_statement_round():
+    curves = {"a": np.tile([5.0, 1.0, 3.0, 3.0, 3.0], (5, 1)), "b": BASELINE}
+    statement = TrainingStatement("experiments.x", "a beats b", "faster", "a", "b", "loss")
+    assert statement.compare({"a": 10 * STEPS, "b": STEPS}, curves).finding == "REFUTED"
+    assert statement.compare({"a": STEPS, "b": STEPS[:3] * 5}, curves | {"b": BASELINE[:, :3]}).median == 10 / 100
+    with pytest.raises(ValueError, match="of the same seeds"):
+        statement.compare({"a": STEPS, "b": STEPS[:3]}, curves)

@@ -11,7 +11,6 @@ from lngeom.claims import Verdict, all_claims, compared, decide, run
 from lngeom.claims.ba2016 import fisher, hidden_dynamics, metric, nullspace
 from lngeom.claims.proofs import proof_of
 from lngeom.families import AbstractFamily
-from lngeom.information import _derivative
 from lngeom.nn import dynamics
 from lngeom.symbolic import jacobian, modular
 from lngeom.symbolic.proof import ProofError
@@ -52,7 +51,7 @@ FAMILY_FAULTS = {
         GAMMA,
         (AbstractFamily, "kl", lambda self, z, other: right_kl(self, z, other) * self.dispersion),
     ),
-    "score without φ": ("equation.9", GAMMA, (_derivative, "score", lambda family, z, y: y - family.mean(z))),
+    "score without φ": ("equation.9", GAMMA, (AbstractFamily, "score", lambda self, z, y: y - self.mean(z))),
     "base measure of the gamma family without 1/y": (
         "equation.10_wording",
         GAMMA,

@@ -167,6 +167,15 @@ def test_the_page_gives_the_reasons_and_is_loud_about_a_clash(text):
     assert 'value="clash"' not in text
 
 
+def test_a_narrow_terminal_keeps_all_that_is_said_of_a_claim():
+    console = Console(width=40, record=True, file=io.StringIO())
+    fine = outcome("equation.3", "fisher", Verdict.HOLDS, measured(Kind.AGREEMENT, 1e-16))
+    console.print(terminal.claims_table([fine], "Layer Normalization", console.width))
+    text = console.export_text()
+    assert all(shown in text for shown in ("equation.3", "HOLDS", "1 agreement", "= 1.0e-16"))
+    assert "…" not in text
+
+
 def test_the_terminal_gives_the_reasons_and_is_loud_about_a_clash():
     def printed(part):
         console = Console(width=200, record=True, file=io.StringIO())

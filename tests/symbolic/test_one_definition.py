@@ -82,6 +82,17 @@ def test_every_method_under_every_transformation_is_the_library_s(name, eps):
         assert disagreement(layers.METHODS[name], column, eps) < TOLERANCE, column and column.name
 
 
+@pytest.mark.parametrize("column", [c for c in COLUMNS if "d" in str(c.shift)], ids=lambda c: c.name)
+def test_an_exact_shift_adds_another_number_to_each_input(column):
+    method = layers.METHODS["LayerNorm"]
+    before = point(method)
+    gamma = [GAMMA[d % len(GAMMA)] for d in range(len(before[1][0]))]
+    after = concretely(column, *before, DELTA, gamma, method)
+    changes = [np.array(a, object) - np.array(b, object) for a, b in zip(after, before, strict=True)]
+    moved = [row.tolist() for change in changes for row in change if any(row)]
+    assert moved == [gamma] * len(moved) != []
+
+
 def test_every_row_of_the_table_has_a_definition_in_algebra():
     ones = jnp.ones((8, 8))
     assert {type(m.make(ones, ones)).__name__ for m in METHODS.values()} | {"Identity"} == set(layers.METHODS)

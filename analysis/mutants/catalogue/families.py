@@ -8,6 +8,7 @@ FAMILIES = Source(
     ("equation.11", "equation.8", "equation.9", "equation.10_wording"),
     ("tests/test_families.py", "tests/test_glm.py"),
 )
+DISTRIBUTION = Source("families", "_distribution.py", ("equation.9",), ("tests/test_families.py",))
 GLM = Source("glm", "glm.py", ("equation.3", "equation.8", "fisher"), ("tests/test_glm.py",))
 SAMPLING = ("equation.9", "equation.11")
 
@@ -26,19 +27,19 @@ MUTANTS = (
     ),
     FAMILIES(
         "audit-metric-dispersion",
-        "return jax.jvp(self.mean, (z,), (v,))[1] / self.dispersion",
+        "return jax.jvp(self.mean, (z,), (v,))[1] / self.dispersion_along(z)",
         "return jax.jvp(self.mean, (z,), (v,))[1]",
         "Λ without φ",
     ),
     FAMILIES(
         "audit-kl-dispersion",
-        "return jnp.sum(gap - linear, -1) / self.dispersion",
+        "return jnp.sum((gap - linear) / phi, -1)",
         "return jnp.sum(gap - linear, -1)",
         "KL without φ",
     ),
     FAMILIES(
         "audit-variance-dispersion",
-        "return self.dispersion * jax.jvp(self.mean, (z,), (jnp.ones_like(z),))[1]",
+        "return phi * jax.jvp(self.mean, (z,), (jnp.ones_like(z),))[1]",
         "return jax.jvp(self.mean, (z,), (jnp.ones_like(z),))[1]",
         "variance without φ",
     ),
@@ -62,14 +63,14 @@ MUTANTS = (
     ),
     FAMILIES(
         "gaussian-base",
-        "return -0.5 * (jnp.square(y) / self.dispersion + jnp.log(2 * jnp.pi * self.dispersion))",
-        "return -0.5 * (jnp.square(y) + jnp.log(2 * jnp.pi * self.dispersion))",
+        "return -0.5 * (jnp.square(y) / phi + jnp.log(2 * jnp.pi * phi))",
+        "return -0.5 * (jnp.square(y) + jnp.log(2 * jnp.pi * phi))",
         "base measure of the Gaussian without φ",
     ),
     FAMILIES(
         "gaussian-sample",
-        "z + self.dispersion**0.5 * jax.random.normal",
-        "z + self.dispersion * jax.random.normal",
+        "z + self.dispersion_along(z) ** 0.5 * jax.random.normal",
+        "z + self.dispersion_along(z) * jax.random.normal",
         "Gaussian draws with the variance for the deviation",
         SAMPLING,
     ),
@@ -120,8 +121,8 @@ MUTANTS = (
     ),
     FAMILIES(
         "inverse-gaussian-base",
-        "jnp.log(2 * jnp.pi * self.dispersion * y**3)",
-        "jnp.log(2 * jnp.pi * self.dispersion * y**2)",
+        "jnp.log(2 * jnp.pi * phi * y**3)",
+        "jnp.log(2 * jnp.pi * phi * y**2)",
         "base measure of the inverse Gaussian: y² for y³",
     ),
     FAMILIES(
@@ -183,8 +184,10 @@ MUTANTS = (
     ),
     FAMILIES(
         "kl-joint-reversed",
-        "gap = self.log_partition(other) - self.log_partition(z)\n        linear = (other - z) * self.mean(z)",
-        "gap = self.log_partition(z) - self.log_partition(other)\n        linear = (z - other) * self.mean(other)",
+        "gap, phi = self.log_partition(other) - self.log_partition(z), self.dispersion_along(z)\n"
+        "        linear = (other - z) * self.mean(z)",
+        "gap, phi = self.log_partition(z) - self.log_partition(other), self.dispersion_along(z)\n"
+        "        linear = (z - other) * self.mean(other)",
         "the divergence in the other direction",
         ("equation.8",),
     ),
@@ -197,26 +200,26 @@ MUTANTS = (
     ),
     FAMILIES(
         "log-prob-dispersion",
-        "return (z * y - self.log_partition(z)) / self.dispersion + self.log_base_measure(y)",
+        "return (z * y - self.log_partition(z)) / phi + self.log_base_measure(y)",
         "return z * y - self.log_partition(z) + self.log_base_measure(y)",
         "log-likelihood without φ",
     ),
-    FAMILIES(
+    DISTRIBUTION(
         "root-not-rooted",
-        "return jnp.sqrt(self.metric_product(z, jnp.ones_like(z))) * v",
-        "return self.metric_product(z, jnp.ones_like(z)) * v",
+        "return jnp.sqrt(self.metric_diagonal(z)) * v",
+        "return self.metric_diagonal(z) * v",
         "λ for its root in the factor",
         ("equation.13_14.ln", "nullspace.ln"),
         ("tests/test_families.py", "tests/information/test_routes.py"),
     ),
-    FAMILIES(
+    DISTRIBUTION(
         "cholesky-rest",
         "rest = rest - column[..., :, None] * column[..., None, :]",
         "rest = rest + column[..., :, None] * column[..., None, :]",
         "pivoted Cholesky adds what it should subtract",
         ("dynamics.fisher_trained",),
     ),
-    FAMILIES(
+    DISTRIBUTION(
         "cholesky-threshold",
         "least = size * jnp.finfo(matrix.dtype).eps",
         "least = 1e-2 + 0 * size * jnp.finfo(matrix.dtype).eps",

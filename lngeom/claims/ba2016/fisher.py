@@ -1,6 +1,6 @@
 """Eqs. 13 and 14: the Fisher matrix of normalized models, as printed and as it is."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import equinox as eqx
 import jax
@@ -11,6 +11,7 @@ from jaxtyping import Array
 from sympy import Expr, KroneckerDelta, sqrt
 
 from lngeom import families
+from lngeom._types import GLMParameters
 from lngeom.claims import (
     Problem,
     Role,
@@ -35,9 +36,11 @@ from lngeom.claims.ba2016.glm import (
 )
 from lngeom.claims.context import Context
 from lngeom.claims.erratum import Consequence, Erratum
+from lngeom.claims.evidence import Evidence
 from lngeom.claims.problem import TITLES
-from lngeom.information import fisher, reference
+from lngeom.information import BatchCoupled, fisher, reference
 from lngeom.information._closed_form import GroupedLinearization, linearize
+from lngeom.normalizers import AbstractNormalizer, BatchNorm
 from lngeom.numerics import decide_rank
 from lngeom.symbolic.jacobian import GAIN, LAYER, along
 from lngeom.symbolic.layers import BATCH_NORM, LAYER_NORM, WEIGHT_NORM, Method
@@ -58,6 +61,14 @@ from lngeom.symbolic.sums import D, Field, H, N, derivative, field, i, k, mean, 
 automatic: Callable[..., Array] = eqx.filter_jit(reference.by_definition)
 printed: Callable[..., Array] = eqx.filter_jit(reference.as_printed)
 factor: Callable[..., Array] = eqx.filter_jit(reference.factor)
+
+
+@eqx.filter_jit
+def projector(normalizer: AbstractNormalizer, params: GLMParameters, inputs: Array) -> Array:
+    """Π of one sample [H H], as the products of `lg.fisher` have it."""
+    at = linearize(normalizer, params.weights, inputs, params.gain)
+    assert isinstance(at, GroupedLinearization)
+    return jax.vmap(at.project, 1, 1)(jnp.eye(params.units, dtype=inputs.dtype)[None])[0]
 
 
 def _printed_is_exact(method: str):
@@ -94,8 +105,37 @@ def _printed_is_exact(method: str):
             coupled = {"family": case.model.family, "batch_coupled": True, "check": False}
             F = fisher(case.model.natural_parameters, *case[1:], **coupled)
             yield agree("softmax: lg.fisher's matrix of the same model as a function", F.as_matrix(), exact)
+            yield from in_parts(problem, deltas)
 
     return check
+
+
+def in_parts(problem: Problem, deltas: Array) -> Iterator[Evidence]:
+    """Batch norm with ε on data that pass in parts: moments of all the data, and how they move with W, come first.
+
+    Args:
+        problem: data and seed.
+        deltas: tangents [K P].
+
+    Yields:
+        Products of `lg.fisher`: along the weights of the model, and of a function that names its means.
+    """
+    model, *point = problem.small(BatchNorm(eps=0.1), families.Categorical())
+
+    def with_means(params, inputs, average):
+        a = inputs @ params.weights.T
+        centred = a - average(a)
+        n = centred / jnp.sqrt(average(centred**2) + model.normalizer.eps)
+        return n * params.gain[None] + params.bias[None]
+
+    exact, weights = automatic(model, *point), slice(0, point[0].weights.size)
+    given = {"chunk": 20, "check": False}
+    F = fisher(model, *point, wrt="weights", **given)
+    products = F.mm(deltas[:, weights].T), exact[weights, weights] @ deltas[:, weights].T
+    yield agree("ε = 0.1, in parts of 20 cases: products of lg.fisher along the weights", *products)
+    F = fisher(BatchCoupled(with_means), *point, family=model.family, **given)
+    what = "ε = 0.1, in parts of 20 cases: products of lg.fisher, of a function that names its means"
+    yield agree(what, F.mm(deltas.T), exact @ deltas.T)
 
 
 _printed_is_exact("bn")
@@ -227,23 +267,20 @@ def equation_13_14_ln(problem: Problem):
     yield differ("data: printed and JᵀΛJ", as_printed, exact, role=Role.REFUTES, matrices=shown)
     deltas = directions(problem, case)
     kl = divergences(*case, deltas)
-    forms = [jnp.einsum("kp,pq,kq->k", deltas, F, deltas) for F in (as_printed, exact)]
+    forms = [np.sum(deltas @ F * deltas, 1) for F in (as_printed, exact)]
     yield differ("data: printed and finite divergences", forms[0], kl, role=Role.REFUTES)
     yield agree("data: JᵀΛJ and finite divergences", forms[1], kl, tol=KL_TOLERANCE, role=Role.CORRECTS)
     yield from certified("data", case, exact, deltas, kl, role=Role.CORRECTS)
-    n = model.normalized(params, inputs)
-    sigma = case.statistics().scale[:, 0]
+    n, sigma = np.asarray(model.normalized(params, inputs)), np.asarray(case.statistics().scale[:, 0])
     variances = model.family.variance(model.natural_parameters(params, inputs)) / model.family.dispersion**2
-    weight = variances * jnp.square(params.gain[None, :])
-    own = jnp.square(1 + n[:, 0, None] * n[:, 1:]) / params.units**2
-    missing = jnp.einsum("n,nd,ne->de", jnp.sum(weight[:, 1:] * own, 1) / sigma**2, inputs, inputs) / len(inputs)
+    own = np.square(1 + n[:, 0, None] * n[:, 1:]) / params.units**2
+    others = np.sum((np.asarray(variances) * np.square(np.asarray(params.gain)))[:, 1:] * own, 1) / sigma**2
+    X = np.asarray(inputs)
+    missing = (others[:, None] * X).T @ X / len(X)
     block = slice(0, params.inputs)
     difference = (exact - as_printed)[block, block]
     yield agree("data: the missing term of the first diagonal block", missing, difference, role=Role.CORRECTS)
-    at = linearize(model.normalizer, params.weights, inputs[:1], params.gain)
-    assert isinstance(at, GroupedLinearization)
-    eye = jnp.eye(params.units, dtype=inputs.dtype)
-    rank = int(np.linalg.matrix_rank(np.asarray(jax.vmap(at.project, 1, 1)(eye[None])[0])))
+    rank = int(np.linalg.matrix_rank(np.asarray(projector(model.normalizer, params, inputs[:1]))))
     yield same_integer("rank of Π and H − 2", rank, params.units - 2, role=Role.CORRECTS)
     case = problem.small("ln", families.Categorical())
     exact = automatic(*case)

@@ -99,10 +99,10 @@ def certified(
     """
     F, width = operator(case), case.params.inputs + 2
     rows = to_paper_order(exact, case.params.units, case.params.inputs)[:width]
-    blocks = jnp.concatenate([F.block(0, 0), F.block(0, 1)], 1)
+    blocks = np.concatenate([F.block(0, 0), F.block(0, 1)], 1)
     yield agree(f"{what}: lg.fisher's matrix and JᵀΛJ", F.as_matrix(), exact, role=role)
     yield agree(f"{what}: its products and JᵀΛJ v", F.mm(deltas.T), exact @ deltas.T, role=role)
-    yield agree(f"{what}: its diagonal and JᵀΛJ's", F.diagonal(), jnp.diag(exact), role=role)
+    yield agree(f"{what}: its diagonal and JᵀΛJ's", F.diagonal(), np.diag(exact), role=role)
     yield agree(f"{what}: its blocks of units 1 and 2 and JᵀΛJ's", blocks, rows[:, : 2 * width], role=role)
     forms = F.quadratic_form(deltas.T)
     yield agree(f"{what}: its quadratic forms and finite divergences", forms, kl, tol=KL_TOLERANCE, role=role)
@@ -123,10 +123,12 @@ def certified_function(problem: Problem, case: Case, exact: Array) -> Iterator[E
     model, *point = case
     apply, size = model.natural_parameters, len(exact)
     F = fisher(apply, *point, family=model.family, chunk=4, check=False)  # 10 cases: two chunks and a rest
-    forms = {"matrix": F.as_matrix(), "products": F.mm(jnp.eye(size)), "factor": F.factor().T @ F.factor()}
+    root = np.asarray(F.factor())
+    forms = {"matrix": F.as_matrix(), "products": F.mm(jnp.eye(size)), "factor": root.T @ root}
     for form, found in forms.items():
         yield agree(f"the {form} of lg.fisher, of the same model as a function", found, exact)
-    yield agree("the diagonal of lg.fisher, of the same model as a function", F.diagonal(), jnp.diag(exact))
+    yield agree("the diagonal of lg.fisher, of the same model as a function", F.diagonal(), np.diag(exact))
+    exact = np.asarray(exact)
     rank = int(np.linalg.matrix_rank(exact, hermitian=True))
     yield same_integer("rank of lg.fisher, and of the sum over all outcomes", int(F.rank()), rank)
     values = np.linalg.eigvalsh(exact)[: -rank - 1 : -1]
@@ -136,17 +138,20 @@ def certified_function(problem: Problem, case: Case, exact: Array) -> Iterator[E
     yield agree("exponential of their entropy", F.effective_rank(), np.exp(-np.sum(share * np.log(share))))
     pseudoinverse, basis = np.linalg.pinv(exact, hermitian=True), F.nullspace().basis
     yield agree("projector on its null space", basis @ basis.T, np.eye(size) - pseudoinverse @ exact, tol=1e-9)
-    gradient = exact @ jnp.cos(jnp.arange(size))
-    yield agree("natural gradient F⁺g", F.solve(gradient)[0], pseudoinverse @ gradient, tol=1e-9)
-    steps = F.sample(problem.key("steps"), 400)
-    excess = jnp.mean(jnp.sum(steps @ exact * steps, 1)) - rank  # dᵀFd of d ~ N(0, F⁺) is χ² of so many degrees
+    gradient = np.cos(np.arange(size))
+    step, lost = F.solve(jnp.asarray(gradient)), gradient - exact @ (pseudoinverse @ gradient)
+    yield agree("natural gradient F⁺g", step.value, pseudoinverse @ gradient, tol=1e-9)
+    share = np.linalg.norm(lost) / np.linalg.norm(gradient)
+    yield agree("share of g along null directions, which F⁺ sets to zero", step.unidentifiable, share, tol=1e-9)
+    steps = np.asarray(F.sample(problem.key("steps"), 400))
+    excess = np.mean(np.sum(steps @ exact * steps, 1)) - rank  # dᵀFd of d ~ N(0, F⁺) is χ² of so many degrees
     gap = excess / (rank / 200) ** 0.5
     yield vanishes("mean of dᵀFd less the rank, d drawn from N(0, F⁺), in standard errors", gap, scale=1.0, tol=5.0)
     draws = 400
     drawing = {"method": "monte_carlo", "key": problem.key("draws"), "samples": draws, "check": False}
     drawn = fisher(apply, *point, family=model.family, **drawing)
     error = drawn.standard_error(lambda F: F.trace())
-    gap = (drawn.trace() - jnp.trace(exact)) / error
+    gap = (drawn.trace() - np.trace(exact)) / error
     yield vanishes("trace by sampled responses, less the sum's, in standard errors", gap, scale=1.0, tol=5.0)
     traces = draws * np.sum(np.square(drawn.factor()).reshape(-1, draws, size), (0, 2))
     yield agree("its standard error, and that of the traces by draw", error, np.std(traces, ddof=1) / draws**0.5)

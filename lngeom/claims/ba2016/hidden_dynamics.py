@@ -136,8 +136,9 @@ def tangent_growth(problem: Problem) -> Iterator[Evidence]:
         yield agree(f"{kind.__name__}: growth of a tangent, and by a complex step", jnp.cumsum(grown), np.log(by_steps))
 
 
-def _runs(cell, xs, stored) -> bool:
-    """Whether recurrent batch norm is defined on sequences of this length."""
+def _runs(cell, xs, length, stored) -> bool:
+    """Whether recurrent batch norm is defined on sequences like these of this length."""
+    xs = jax.ShapeDtypeStruct((length, *xs.shape[1:]), xs.dtype)
     try:
         jax.eval_shape(lambda xs: dynamics.unroll_batch_norm(cell, xs, stored)[0], xs)
         return True
@@ -159,28 +160,29 @@ def _runs(cell, xs, stored) -> bool:
 def bn_per_time_step(problem: Problem):
     """Both networks trained on ten steps and run on thirty, with inputs whose mean drifts."""
     dtype = problem.inputs.dtype
-    drift = 0.15 * jnp.arange(TESTED, dtype=dtype)[:, None, None]
+    drift = 0.15 * np.arange(TESTED, dtype=dtype)[:, None, None]
     train, test = (
-        jax.random.normal(problem.key(name), (TESTED, SEQUENCES, 4), dtype) + drift for name in ("train", "test")
+        np.asarray(jax.random.normal(problem.key(name), (TESTED, SEQUENCES, 4), dtype)) + drift
+        for name in ("train", "test")
     )
     options = {"key": problem.key("recurrent batch norm"), "dtype": dtype}
     cell, normalized = nn.RNN(4, 16, **options), nn.LayerNormRNN(4, 16, eps=0.0, **options)
     run = eqx.filter_jit(dynamics.unroll_batch_norm)
-    _, all_stored = run(cell, train)
+    all_stored = jax.tree.map(np.asarray, run(cell, train)[1])
     stored = jax.tree.map(lambda v: v[:TRAINED], all_stored)
-    longest = max(length for length in range(1, TESTED + 1) if _runs(cell, test[:length], stored))
+    longest = max(length for length in range(1, TESTED + 1) if _runs(cell, test, length, stored))
     yield same_integer("longest test sequence that runs on the stored statistics, and training", longest, TRAINED)
     outputs, means = numpy_reference.recurrent_batch_norm(cell, np.asarray(train))
     yield agree("scan and transcription: outputs", run(cell, train)[0], outputs, tol=1e-11)
     yield agree("scan and transcription: means of each step", all_stored.mean, means, tol=1e-11)
     yield differ("stored means of the first and of the last trained step", stored.mean[0], stored.mean[-1])
-    held = jax.tree.map(lambda v: jnp.concatenate([v, jnp.repeat(v[-1:], TESTED - TRAINED, 0)]), stored)
-    outputs = run(cell, test, all_stored)[0], run(cell, test, held)[0]
+    held = jax.tree.map(lambda v: np.concatenate([v, np.repeat(v[-1:], TESTED - TRAINED, 0)]), stored)
+    outputs = [np.asarray(run(cell, test, statistics)[0]) for statistics in (all_stored, held)]
     yield agree("within the trained length: the same outputs", outputs[0][:TRAINED], outputs[1][:TRAINED])
     yield differ("beyond it: statistics of the last trained step, and of longer training", *outputs)
     unroll = eqx.filter_jit(nn.unroll)
-    company = test.at[:, 1:].multiply(-2.0)
-    both = [unroll(normalized, xs)[1][:, 0] for xs in (test, company)]
+    company = np.concatenate([test[:, :1], -2.0 * test[:, 1:]], 1)
+    both = [np.asarray(unroll(normalized, xs)[1])[:, 0] for xs in (test, company)]
     yield agree("layer norm: a sequence among others, at every step", *both)
-    alone = [run(cell, xs)[0][:, 0] for xs in (test, company)]
+    alone = [np.asarray(run(cell, xs)[0])[:, 0] for xs in (test, company)]
     yield differ("batch statistics: the same sequence depends on the others", *alone)

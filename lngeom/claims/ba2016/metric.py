@@ -272,9 +272,10 @@ def equation_35(problem: Problem):
     for family in (families.Bernoulli(), families.Categorical()):
         model, params, inputs = problem.small("identity", family)
         params = GLMParameters(params.weights, params.bias, jnp.ones_like(params.gain))
-        delta = jnp.zeros_like(params.gain).at[jnp.array([0, 2])].set(jnp.array([0.7, -1.1], inputs.dtype))
-        unit = params.weights / jnp.linalg.norm(params.weights, axis=1, keepdims=True)
-        tangent = jnp.concatenate([(delta[:, None] * unit).reshape(-1), jnp.zeros(2 * params.units, inputs.dtype)])
+        delta = np.zeros(params.units, inputs.dtype)
+        delta[[0, 2]] = 0.7, -1.1
+        unit = np.asarray(params.weights) / np.linalg.norm(params.weights, axis=1, keepdims=True)
+        tangent = np.concatenate([(delta[:, None] * unit).reshape(-1), np.zeros(2 * params.units, inputs.dtype)])
         exact = metric.ds2(automatic(model, params, inputs), tangent)
         printed = metric.magnitude(model, params, inputs, delta, method="printed")
         name = type(family).__name__

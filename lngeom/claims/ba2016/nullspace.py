@@ -1,7 +1,7 @@
 """Ranks and null spaces of the exact Fisher matrix: predicted from theory, measured by singular values, proved."""
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
 import equinox as eqx
@@ -29,6 +29,7 @@ from lngeom.claims.ba2016.nullspace_bound import (
     independent_equations,
     null_directions,
 )
+from lngeom.claims.evidence import Evidence
 from lngeom.claims.problem import Case
 from lngeom.glm import NormalizedGLM
 from lngeom.information import reference
@@ -159,9 +160,15 @@ def evidence(what: str, case: Case, formula: int | None = None, certify: bool = 
 
 
 def _nullspace_claim(
-    id: str, statement: str, formula: str, cases, assumptions=("every g_i ≠ 0", "ε = 0"), certify: bool = False
+    id: str,
+    statement: str,
+    formula: str,
+    cases,
+    assumptions=("every g_i ≠ 0", "ε = 0"),
+    certify: bool = False,
+    more: Callable[[Problem], Iterable[Evidence]] = lambda problem: (),
 ):
-    """Registers a claim: `cases(problem)` yields (what, case, dimension by the formula or None)."""
+    """Registers a claim: `cases(problem)` yields (what, case, dimension by the formula or None), `more` evidence."""
     span = "their span" if id == "nullspace.bn" else "R^D"
     assumptions = (
         "Λ ≻ 0, for a softmax up to its shift",
@@ -178,6 +185,7 @@ def _nullspace_claim(
         for what, case, dimension in first:
             yield from evidence(what, case, dimension)
         yield from evidence(*last, certify=certify)
+        yield from more(problem)
 
     return check
 
@@ -514,6 +522,25 @@ def softmax_rms_norm_proof() -> Proof:
     )
 
 
+def _named_with_eps(problem: Problem) -> Iterator[Evidence]:
+    """Names that `lg.fisher` finds: the shifts are null; ε alone gives the scale of W a length, (ε/σ²)²E[…]."""
+    eps = 1e-5
+    model, params, inputs = case = problem.small(normalizers.LayerNorm(eps=eps))
+    F = operator(case)
+    found = F.nullspace().describe()
+    shifts = sum(d.dimension for d in found.directions if d.name.startswith("shift of weights"))
+    yield same_integer("ε = 1e-5: null directions that are shifts 𝟏γᵀ, and D", shifts, params.inputs)
+    yield same_integer("null directions of another kind", F.nullspace().dimension - shifts, 0)
+    scales = [b for b in found.broken if b.name == "scale of weights"]
+    yield agree("p of the form ∝ ε^p along the scale of W", [b.exponent for b in scales] or [0.0], [2.0], tol=0.01)
+    n, variance = np.asarray(model.normalized(params, inputs)), np.square(case.statistics().scale)
+    variances = np.asarray(model.family.variance(model.natural_parameters(params, inputs)))
+    lengths = variances * np.square(np.asarray(params.gain) * n)
+    form = np.mean(np.sum(lengths, 1) * np.square(eps / variance[:, 0])) / np.sum(np.square(params.weights))
+    form /= np.linalg.eigvalsh(F.as_matrix())[-1]
+    yield agree("that form, and E[(ε/σ²)² (g n)ᵀΛ(g n)]", [b.form for b in scales] or [0.0], [form], tol=1e-6)
+
+
 _nullspace_claim(
     "nullspace.ln_eps",
     "With ε > 0 layer norm keeps the D shifts and loses the scale; RMS norm, unless it is very wide, has full rank; "
@@ -525,6 +552,7 @@ _nullspace_claim(
         *_shapes(p, normalizers.BatchNorm(eps=0.1), lambda h, d: h, ((6, 4),)),
     ],
     assumptions=("ε > 0", "H ≥ 3, D ≥ 2, almost all W", "every g_i ≠ 0", "no constant combination of the inputs"),
+    more=_named_with_eps,
 )
 
 

@@ -65,16 +65,16 @@ TITLES = {
 }
 ANGLES = {
     "sgd": "cos θ = 1 − ηλ",
-    "momentum": "θ = √(2ηλ/(1+β))",
+    "momentum": "cos θ = 1 − ηλ/(1+β)",
     "normalized_gd": "cos θ = 1 − ηλ",
-    "adamw": "θ = √(2ηλ(1−β₁)/(1+β₁))",
+    "adamw": "cos θ = (α+β₁)/(1+αβ₁), α = 1 − ηλ",
     "lion": "θ = √(2ηλ/S)",
     "lars": "θ = 2 arcsin(ηκ/2)",
 }
 EXACT = {"sgd", "normalized_gd", "lars"}
 """Those whose prediction is exact."""
 
-MEMORIES = {"momentum": "1 − β", "adamw": "1 − β₁ and, for the norm, ≪ 1 − β₂", "lion": "1 − β₂"}
+MEMORIES = {"momentum": "1 − β", "adamw": "1 − β₂, for the norm", "lion": "1 − β₂"}
 """What ηλ must be small against for the others."""
 
 
