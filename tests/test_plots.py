@@ -3,10 +3,12 @@
 import json
 import math
 
+import jax
+import lngeom as lg
 import matplotlib
 import numpy as np
 import pytest
-from lngeom import plots, studies
+from lngeom import GLMParameters, NormalizedGLM, families, normalizers, plots, studies
 from lngeom.plots.axes import log_scale, number, span
 from lngeom.plots.style import options
 
@@ -54,6 +56,35 @@ def test_block_scaling_has_slopes_of_minus_two_minus_one_and_zero(tmp_path):
         np.testing.assert_allclose(list(study.exponents[title].values()), [-2, -1, 0], atol=1e-9)
     assert abs(study.exponents["layer norm, one unit"]["w₁ with w₁"] + 2) > 0.1
     assert plots.block_scaling(study, tmp_path / "f")[0].exists()
+
+
+def random_case(normalizer, family, shape, seed):
+    """A model, parameters and inputs as the studies draw them."""
+    keys = jax.random.split(jax.random.key(seed), 4)
+    model = NormalizedGLM(normalizer, family)
+    W = model.init(keys[0], inputs=shape[1], outputs=shape[2]).weights
+    gain = jax.random.uniform(keys[2], (shape[2],), W.dtype, 0.5, 1.5)
+    bias = 0.3 * jax.random.normal(keys[3], (shape[2],), W.dtype)
+    return model, GLMParameters(W, bias, gain), jax.random.normal(keys[1], shape[:2], W.dtype)
+
+
+def test_block_scaling_compares_the_blocks_that_it_names():
+    study = studies.block_scaling((40, 3, 4), factors=(0.5, 2.0))
+    model, params, inputs = random_case(normalizers.LayerNorm(), families.Categorical(), (40, 3, 4), 1)
+    moved = GLMParameters(params.weights.at[0].multiply(2), params.bias, params.gain)
+    first, later = (np.asarray(lg.fisher(model, p, inputs).as_matrix()) for p in (params, moved))
+    one, two = slice(0, 3), slice(3, 6)
+    for name, block in {"w₁ with w₁": (one, one), "w₁ with w₂": (one, two), "w₂ with w₂": (two, two)}.items():
+        ratio = np.linalg.norm(later[block]) / np.linalg.norm(first[block])
+        np.testing.assert_allclose(study.cases["layer norm, one unit"][name][1], ratio, rtol=1e-9)
+
+
+def test_the_error_of_the_printed_matrix_is_of_the_spectral_norm():
+    study = studies.printed_against_exact((40, 3, 4), widths=(4,), sweep=(40, 3), seeds=1)
+    case = random_case(normalizers.LayerNorm(), families.Bernoulli(), (40, 3, 4), 100)
+    printed, exact = (np.asarray(route(*case)) for route in (studies.printed, studies.structured))
+    sizes = [np.max(np.abs(np.linalg.eigvalsh(m))) for m in (printed - exact, exact)]
+    np.testing.assert_allclose(study.spectral_error, sizes[0] / sizes[1], rtol=1e-9)
 
 
 def test_the_printed_matrix_has_no_null_space_and_the_exact_one_has(tmp_path):

@@ -62,7 +62,7 @@ def main(out: Path | None = None) -> dict[str, float]:
             "The first layer of a layer-normalized network under SGD at a constant learning rate: its norm grows, and "
             "the effective learning rate falls below half of the first."
         )
-        lg.plots.training_geometry(record, out / "effective_learning_rate", caption=caption)
+        lg.plots.training(record, out / "effective_learning_rate", caption=caption)
     return {
         "first": first,
         "last": last,

@@ -1,9 +1,10 @@
-"""Figures of results. Only this package imports matplotlib, and it computes no results."""
+"""Figures of results. Only this package imports matplotlib. It computes nothing; `spectrum` asks an operator."""
 
 from lngeom.plots.geometry import block_scaling, line_elements, printed_against_exact, spectra
 from lngeom.plots.invariance import invariance_table
+from lngeom.plots.runs import training
+from lngeom.plots.spectrum import spectrum
 from lngeom.plots.style import COLOURS, figure, save
-from lngeom.plots.training import training_geometry
 
 __all__ = [
     "COLOURS",
@@ -14,5 +15,6 @@ __all__ = [
     "printed_against_exact",
     "save",
     "spectra",
-    "training_geometry",
+    "spectrum",
+    "training",
 ]

@@ -23,6 +23,7 @@ _BY_STATE = {
     "MuonState": "muon",  # first: the rest of its parameters has Adam's state
     "ScaleByAdamState": "adamw",
     "ScaleByLionState": "lion",
+    "ScaleByRmsState": "rmsprop",
 }
 
 
@@ -139,6 +140,8 @@ def detect(optimizer: optax.GradientTransformationExtraArgs, params: PyTree) -> 
             law = "momentum" if momentum else "sgd"
         case 1.0, 1.0 if not momentum:
             law = known or "adaptive"
+        case 1.0, 1.0 if known == "rmsprop":
+            law = "adaptive"  # with momentum, its equilibrium is another
         case 1.0, 2.0:
             law = "lamb" if known else "lars"
         case _:

@@ -5,9 +5,10 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from lngeom.training.equilibrium import lion_correlation
+from lngeom.training.equilibrium import at_rest
 from lngeom.training.groups import Groups
 from lngeom.training.laws import LAWS
 
@@ -63,6 +64,66 @@ class Geometry(eqx.Module):
         limit = jnp.minimum(RADIAL_LIMIT, 0.1 / jnp.sqrt(sizes))
         return ~(self.radial_spread > jnp.broadcast_to(limit, self.radial_spread.shape))
 
+    def curves(self) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        """Numbers of the recorded steps [T], and the values [T G] of each quantity by name.
+
+        They are those of the history, of a record stacked over steps, or else of the last step alone. The equilibria of
+        a history are those of the last step.
+        """
+        names = (*HISTORY, "equilibrium_norm", "equilibrium_angle")
+        if self.norm.ndim > 2:
+            raise ValueError(
+                f"a record must be of one run, [G] or stacked over steps [T G]; got norms of shape {self.norm.shape}: "
+                "take one run of the batch by jax.tree.map(lambda v: v[k], record)"
+            )
+        if self.norm.ndim == 2:
+            return np.asarray(self.step) - 1, {name: np.asarray(getattr(self, name)) for name in names}
+        if self.history is None or self.history_steps is None:
+            steps = np.array([(int(self.step) - 1) // self.every * self.every])[: int(self.step)]
+            return steps, {name: np.asarray(getattr(self, name))[None][: int(self.step)] for name in names}
+        steps = np.asarray(self.history_steps)
+        taken = steps >= 0
+        found = {name: np.asarray(self.history[name])[taken] for name in HISTORY}
+        found |= {name: np.broadcast_to(np.asarray(getattr(self, name)), found["norm"].shape) for name in names[-2:]}
+        return steps[taken], found
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The recorded steps as dictionaries, one for each step and group, as `pandas.DataFrame` takes them."""
+        steps, curves = self.curves()
+        return [
+            {"step": int(step), "group": group} | {name: float(values[t, k]) for name, values in curves.items()}
+            for t, step in enumerate(steps)
+            for k, group in enumerate(self.names)
+        ]
+
+    def line(self, group: str | None = None) -> str:
+        """The last record on one line, for a terminal's progress.
+
+        Args:
+            group: name of the group; by default the one whose last step turned most.
+
+        Returns:
+            Such as "step 1200  hidden  ‖w‖ 3.12 → 2.95  angle 0.0141 → 0.0139  rate 0.0103", where numbers after an
+            arrow are the predicted equilibrium.
+
+        Raises:
+            ValueError: if there is no such group.
+        """
+        _, curves = self.curves()
+        last = {
+            name: values[-1] if len(values) else np.full(len(self.names), np.nan) for name, values in curves.items()
+        }
+        if group is not None and group not in self.names:
+            raise ValueError(f"no group {group!r}; the groups are {', '.join(self.names)}")
+        turned = np.nan_to_num(last["angle"], nan=-1.0)
+        k = int(np.argmax(turned)) if group is None else self.names.index(group)
+        parts = [f"step {int(np.max(self.step))}", self.names[k]]
+        for title, name, rest in _LINE:
+            if np.isfinite(last[name][k]):
+                towards = f" → {last[rest][k]:.3g}" if rest and np.isfinite(last[rest][k]) else ""
+                parts.append(f"{title} {last[name][k]:.3g}{towards}")
+        return "  ".join(parts)
+
 
 _NUMBERS = (
     "norm",
@@ -76,6 +137,12 @@ _NUMBERS = (
 )
 HISTORY = _NUMBERS[:4]
 """Quantities of a record that the history keeps."""
+
+_LINE = (
+    ("‖w‖", "norm", "equilibrium_norm"),
+    ("angle", "angle", "equilibrium_angle"),
+    ("rate", "effective_learning_rate", None),
+)
 
 
 class Packed(eqx.Module):
@@ -208,24 +275,8 @@ def _equilibrium(state: GeometryState, eta, decay, beta, b2, trust, scale):
     sizes = jnp.asarray(state.geometry.sizes, scale.dtype)
     if not isinstance(decay, int | float) or decay <= 0:
         return unknown, unknown
-    product = eta * decay
-
-    def same(value):
-        return jnp.broadcast_to(value, scale.shape)
-
-    match state.optimizer:
-        case "sgd":
-            return same(jnp.arccos(1 - product)), (eta * scale**2 / (decay * (2 - product))) ** 0.25
-        case "momentum":
-            return same(jnp.sqrt(2 * product / (1 + beta))), (eta * scale**2 / (2 * decay * (1 - beta))) ** 0.25
-        case "normalized_gd":
-            return same(jnp.arccos(1 - product)), same(jnp.sqrt(eta / (decay * (2 - product))))
-        case "adamw" | "adam":
-            return same(jnp.sqrt(2 * product * (1 - beta) / (1 + beta))), jnp.sqrt(eta * sizes / (2 * decay))
-        case "lion":
-            memory = lion_correlation(beta, b2)
-            return same(jnp.sqrt(2 * product / memory)), jnp.sqrt(eta * sizes * memory / (2 * decay))
-        case "lars":
-            step = eta * trust
-            return same(2 * jnp.arcsin(step / 2)), jnp.sqrt(scale / (decay * jnp.sqrt(4 / step**2 - 1)))
-    return unknown, unknown
+    found = at_rest(state.optimizer, eta, decay, beta, b2, scale, sizes, trust, jnp)
+    if found is None:
+        return unknown, unknown
+    angle, norm, *_ = found
+    return jnp.broadcast_to(angle, scale.shape), jnp.broadcast_to(norm, scale.shape)

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
@@ -43,6 +44,7 @@ class EquivalentSchedule:
 _NOT_EXPONENTIAL = {
     "adam_l2": "its weight decay is part of the gradient and enters both moments; decouple it ('adamw')",
     "adaptive": "its conversion depends on the particular adaptive optimizer",
+    "rmsprop": "no memory is known here that makes up for the decay from its first step on; use 'adamw' with β₁ = 0",
     "lamb": "its weight decay is inside the trust ratio, which fixes the length of a step whatever the decay is",
     "lars": "its weight decay is inside the trust ratio, which fixes the length of a step whatever the decay is",
     "natural_gradient": "the Fisher matrix of the run without decay is scaled from step to step, and damping with it",
@@ -140,6 +142,212 @@ def equivalent_schedule(
     return _exponential(optimizer, learning_rate, weight_decay, momentum, b2, eps, bias_correction, nesterov)
 
 
+def equivalent_decay(
+    optimizer: str,
+    learning_rate: float,
+    growth: float,
+    *,
+    momentum: float | None = None,
+) -> EquivalentSchedule:
+    r"""Converts an exponentially growing learning rate without weight decay to a constant one with weight decay.
+
+    The inverse of `equivalent_schedule(without_weight_decay=True)`. With $\tilde\eta_t = \tilde\eta_0 r^t$,
+
+    - sgd: $\alpha = r^{-1/2}$, $\eta = \alpha\tilde\eta_0$, $\lambda = (1-\alpha)/\eta$;
+    - momentum β: the same α and η, $\lambda = (1-\alpha)(1-\beta/\alpha)/\eta$, for α > √β. The buffer starts with
+      $(1-\alpha)/(\eta\alpha)$ times the weights;
+    - normalized_gd and muon (β/α for β): $\alpha = r^{-1}$, and the rest as for sgd.
+
+    Args:
+        optimizer: one of these. Others have memories of weights that no constant rate reproduces from the first step.
+        learning_rate: η̃₀, the rate of the first step.
+        growth: r > 1, by which it is multiplied at every step; r < 1 would be a negative weight decay.
+        momentum: β.
+
+    Returns:
+        The run with weight decay.
+
+    Raises:
+        ValueError: if the optimizer is unknown or another, a number is out of its range, or the rate grows too fast for
+            the momentum.
+
+    Source: Li and Arora 2020 (arXiv 1910.07454).
+
+    Example:
+        >>> run = equivalent_decay("sgd", 0.1, 1.0002)
+        >>> round(run.learning_rate, 5), round(run.weight_decay, 5)
+        (0.09999, 0.001)
+    """
+    law = law_of(optimizer)
+    if optimizer not in {"sgd", "momentum", "normalized_gd", "muon"}:
+        reason = _NOT_EXPONENTIAL.get(
+            optimizer, "the ratio of its two memories would depend on the decay; convert in the other direction"
+        )
+        raise ValueError(f"a growing learning rate of {optimizer!r} cannot be converted to weight decay: {reason}")
+    if callable(learning_rate):
+        raise ValueError(
+            "give the rate of the first step, and growth= for its factor from step to step; got a schedule"
+        )
+    check_settings(learning_rate=learning_rate, **({} if momentum is None else {"momentum": momentum}))
+    if not 0 < learning_rate < math.inf:
+        raise ValueError(f"learning_rate must be positive and finite; got {learning_rate}")
+    if not 1 <= growth < math.inf:
+        raise ValueError(f"growth must be at least 1: a rate that falls is no weight decay; got {growth}")
+    alpha = growth ** (-1 / law.rate)
+    rate = learning_rate * alpha
+    decay, trace = (1 - alpha) / rate, 0.0
+    if optimizer == "momentum":
+        beta = _needed("momentum", momentum, optimizer)
+        if not alpha**2 > beta:
+            raise ValueError(
+                f"growth must be below 1/β = {1 / beta:.3g}, or weight decay with momentum cannot follow; got {growth}"
+            )
+        decay, trace = decay * (1 - beta / alpha), (1 - alpha) / (rate * alpha)
+    if optimizer == "muon":
+        longer = _needed("momentum", momentum, optimizer) / alpha
+        if not longer < 1:
+            raise ValueError(f"growth · β must be below 1, or the average never forgets; got {longer}")
+        momentum = longer
+    return EquivalentSchedule(
+        optimizer,
+        rate,
+        decay,
+        1.0,
+        momentum,
+        None,
+        0.0,
+        trace,
+        lambda count: jnp.power(alpha, jnp.asarray(count, float)),
+    )
+
+
+@dataclass(frozen=True)
+class FixedNormSchedule:
+    r"""A run on a sphere that goes through the same directions.
+
+    Attributes:
+        optimizer: name of the optimizer, without weight decay.
+        norm: the norm R to which the weights are set before the first step and after every step.
+        learning_rate: rate of every step, a schedule.
+        gradient_factor: factor of the gradients before they enter the optimizer, a schedule; 1 for sgd and
+            normalized_gd.
+    """
+
+    optimizer: str
+    norm: float
+    learning_rate: Schedule
+    gradient_factor: Schedule
+
+
+def fixed_norm_schedule(
+    optimizer: str,
+    learning_rate: float | Schedule,
+    weight_decay: float = 0.0,
+    *,
+    initial_norm: float | None = None,
+    norms: Any = None,
+    norm: float = 1.0,
+) -> FixedNormSchedule:
+    r"""Converts a run with weight decay to one whose scale-invariant weights keep the norm R.
+
+    A step $w^+ = (1-\eta\lambda)w - \eta u$ turns the direction of w as $R\hat w - \tilde\eta\tilde u$ does, with
+
+    - normalized_gd: $\tilde\eta_t = R\eta_t/((1-\eta_t\lambda)n_t)$, where $n_{t+1}^2 = (1-\eta_t\lambda)^2n_t^2 +
+      \eta_t^2$ is known in advance from $n_0$ = `initial_norm`: one run for all data;
+    - sgd: $\tilde\eta_t = R^2\eta_t/((1-\eta_t\lambda)n_t^2)$, where $n_t = \|w_t\|$ has to be recorded;
+    - adamw (ε = 0, any bias correction), lion: $\tilde\eta_t = R\eta_t/((1-\eta_t\lambda)n_t)$ with recorded $n_t$, and
+      gradients times $R/n_t$: their moments weigh gradients by the norm at their time;
+    - lars without weight decay: $\tilde\eta_t = \eta_t$, as every step turns the weights by the same angle.
+
+    The norms of sgd, adamw and lion depend on the data, so that no schedule that is chosen in advance is equivalent to
+    their weight decay. With the norms of a run, as recorded by a tracker with `every=1`, it is exact for that run.
+
+    Args:
+        optimizer: one of these. Weight decay is decoupled for normalized_gd, adamw and lion.
+        learning_rate: η, a number or a schedule.
+        weight_decay: λ.
+        initial_norm: n₀, for normalized_gd.
+        norms: n_t before each step, [T], for sgd, adamw and lion. Later steps have the last.
+        norm: R.
+
+    Returns:
+        The run on the sphere. Set the weights to the norm R again after every step, as by
+        `optax.projections.projection_l2_sphere(weights, scale=R)`.
+
+    Raises:
+        ValueError: if there is no such run, the norms are missing, or a number is out of its range.
+
+    Source: van Laarhoven 2017 (arXiv 1706.05350) for the direction's step; Hyperball (arXiv 2606.16899) for runs on a
+    sphere.
+
+    Example:
+        >>> run = fixed_norm_schedule("normalized_gd", 0.1, 0.1, initial_norm=0.7)
+        >>> [round(float(run.learning_rate(t)), 4) for t in (0, 500)]
+        [0.1443, 0.1425]
+    """
+    law_of(optimizer)
+    if optimizer == "lars" and weight_decay:
+        _refuse_sphere(optimizer, "inside the trust ratio the decay changes the direction of its step; set it to zero")
+    if optimizer == "momentum":
+        _refuse_sphere(
+            optimizer,
+            "its buffer adds gradients, and decay with them, across weights of different norms, and is not orthogonal "
+            "to the weights on the sphere",
+        )
+    if optimizer not in {"sgd", "normalized_gd", "adamw", "adam", "lion", "lars"}:
+        _refuse_sphere(optimizer, "no exact step on the sphere is known for it")
+    numbers = {"weight_decay": weight_decay, "norm": norm}
+    numbers |= {} if callable(learning_rate) else {"learning_rate": learning_rate}
+    check_settings(**numbers)
+    if not 0 < norm < math.inf:
+        raise ValueError(f"norm must be positive and finite; got {norm}")
+    rate = learning_rate if callable(learning_rate) else lambda count: jnp.asarray(learning_rate, float)
+    if not callable(learning_rate) and not learning_rate * weight_decay < 1:
+        raise ValueError(f"learning_rate · weight_decay must be below 1; got {learning_rate * weight_decay}")
+    one = lambda count: jnp.ones((), float)  # noqa: E731
+    if optimizer == "lars":
+        return FixedNormSchedule(optimizer, norm, rate, one)
+    if optimizer == "normalized_gd":
+        if initial_norm is None or not 0 < initial_norm < math.inf:
+            raise ValueError(f"the norms follow from the first one: give initial_norm= > 0; got {initial_norm}")
+        norm_at = _norms_in_advance(rate, weight_decay, initial_norm)
+    else:
+        if norms is None:
+            _refuse_sphere(
+                optimizer,
+                "its norm depends on the gradients, so that no schedule chosen in advance is equivalent; give the "
+                "recorded norms=, of read_geometry(state).history['norm'] with every=1, for the same run",
+            )
+        recorded = jnp.asarray(norms, float)
+        if recorded.ndim != 1 or not recorded.size or not bool(jnp.all(jnp.isfinite(recorded) & (recorded > 0))):
+            raise ValueError(f"norms must be positive and finite numbers [T]; got an array of shape {recorded.shape}")
+        norm_at = lambda count: recorded[jnp.clip(jnp.asarray(count, int), 0, recorded.size - 1)]  # noqa: E731
+    power = 2 if optimizer == "sgd" else 1
+
+    def on_sphere(count):
+        eta = jnp.asarray(rate(count), float)
+        return eta / (1 - eta * weight_decay) * (norm / norm_at(count)) ** power
+
+    factor = one if optimizer in {"sgd", "normalized_gd"} else lambda count: norm / norm_at(count)
+    return FixedNormSchedule("adam" if optimizer == "adamw" else optimizer, norm, on_sphere, factor)
+
+
+def _refuse_sphere(optimizer: str, reason: str):
+    raise ValueError(f"a run of {optimizer!r} cannot be converted to one of fixed norm: {reason}")
+
+
+def _norms_in_advance(rate: Schedule, decay: float, first: float) -> Schedule:
+    """‖w_t‖ where every step is orthogonal to w and of length η, by a loop over the earlier steps."""
+
+    def after(step, square):
+        eta = jnp.asarray(rate(step), float)
+        return jnp.square(1 - eta * decay) * square + jnp.square(eta)
+
+    return lambda count: jnp.sqrt(
+        jax.lax.fori_loop(0, jnp.asarray(count, jnp.int32), after, jnp.asarray(first, float) ** 2)
+    )
+
+
 def _times(factor: float, rate: float | Schedule) -> float | Schedule:
     return (lambda count: factor * rate(count)) if callable(rate) else factor * rate
 
@@ -231,7 +439,6 @@ def _of_momentum(rate: float, decay: float, momentum: float | None, nesterov: bo
 
 def _of_schedule(optimizer: str, rate: Schedule, decay: float) -> EquivalentSchedule:
     """A_t by a loop that calls the schedule for every earlier step."""
-    import jax
 
     def shrinkage(count):
         return jax.lax.fori_loop(

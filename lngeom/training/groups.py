@@ -3,15 +3,17 @@
 import fnmatch
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PyTree
+from scipy.optimize import Bounds, LinearConstraint, milp
 
 from lngeom._trees import leaf_paths
 from lngeom.numerics import MARGIN
+from lngeom.training._epsilon import without_epsilon
 
 Selector = str | Sequence[str] | Mapping[str, str | Sequence[str]] | Callable[[str, Any], bool]
 Groups = tuple[tuple[str, tuple[int, ...]], ...]
@@ -62,7 +64,7 @@ def resolve_groups(params: PyTree, groups: Selector | None) -> Groups:
 
 
 def scale_invariant_groups(
-    apply: Callable[..., PyTree], params: PyTree, *args: Any, together: int = 2
+    apply: Callable[..., PyTree], params: PyTree, *args: Any, together: int | None = 2, epsilon: bool = False
 ) -> dict[str, tuple[str, ...]]:
     r"""Finds which parameters can be re-scaled, alone or together, without a change of the outputs.
 
@@ -78,10 +80,14 @@ def scale_invariant_groups(
         params: the parameters.
         *args: inputs, such as a batch.
         together: largest number of leaves in a set: 2 finds the recurrent and input weights of a layer-normalized RNN.
+            None also finds larger ones, such as all that is added to the stream of a pre-norm transformer. These sets
+            share no leaf: one of the fewest leaves is taken first, and of several such that of the most numbers.
+        epsilon: whether the search sets every ε of a norm to zero. It reads them in the traced program: constants up
+            to 0.01 under a root or added to one, but not those inside of a `while_loop`.
 
     Returns:
         Paths by name, for `track_geometry(groups=...)`; minimal sets only. Empty where there are none. With ε > 0 in a
-        norm's denominator the invariance is approximate and is not found. Set ε to zero for the search.
+        norm's denominator the invariance is approximate and is not found, unless `epsilon` is true.
 
     Raises:
         ValueError: if the outputs or their derivatives are not finite, which is no evidence.
@@ -91,10 +97,43 @@ def scale_invariant_groups(
         >>> scale_invariant_groups(f, {"w": jnp.array([[1.0, 2.0]]), "b": jnp.zeros((1, 2))})
         {'w': ('w',)}
     """
+    found, paths = search(apply, params, args, together=together, epsilon=epsilon), leaf_paths(params)
+    return {"+".join(paths[k] for k in chosen): tuple(paths[k] for k in chosen) for chosen in found.sets}
+
+
+class Search(NamedTuple):
+    """Leaves by what a change of their scale does to the outputs, as numbers of the leaves of the parameters.
+
+    Attributes:
+        sets: those that can be re-scaled, together, without a change.
+        idle: those that hardly change the outputs in any direction.
+        floating: all of floating point numbers.
+    """
+
+    sets: tuple[tuple[int, ...], ...]
+    idle: tuple[int, ...]
+    floating: tuple[int, ...]
+
+
+def search(
+    apply: Callable[..., PyTree],
+    params: PyTree,
+    args: tuple,
+    *,
+    together: int | None,
+    epsilon: bool,
+    preferred: frozenset[int] = frozenset(),
+) -> Search:
+    """The search of `scale_invariant_groups`, which says what the arguments are.
+
+    Of large sets with equally many leaves, one with the most leaves of `preferred` is taken.
+    """
+    if together is not None and (isinstance(together, bool) or not isinstance(together, int) or together < 1):
+        raise ValueError(f"together must be a number of leaves, at least 1, or None for any; got {together!r}")
     paths, (leaves, structure) = leaf_paths(params), jax.tree.flatten(params)
     floating = [k for k, v in enumerate(leaves) if jnp.issubdtype(jnp.result_type(v), jnp.floating)]
     if not floating:
-        return {}
+        return Search((), (), ())
     rng = np.random.default_rng(0)
 
     def drawn(leaf: Any) -> Array:
@@ -112,19 +151,24 @@ def scale_invariant_groups(
             [jnp.ravel(v) for v in jax.tree.leaves(apply(jax.tree.unflatten(structure, full), *args))]
         )
 
+    function = without_epsilon(outputs) if epsilon else outputs
+
     @jax.jit
-    def slope(switch, along):
+    def slope(at, switch, along):  # numbers that are not closed over are no constants, which XLA would compute with
         tangents = [s.astype(v.dtype) * v for s, v in zip(switch, along, strict=True)]
-        return jax.jvp(outputs, (trainable,), (tangents,))
+        return jax.jvp(function, (at,), (tangents,))
 
     dtype = np.result_type(*(v.dtype for v in trainable))
     rounding = MARGIN * float(jnp.finfo(dtype).eps)
     slopes, sizes = {}, {}
     for j, k in enumerate(floating):
         switch = np.eye(len(floating), dtype=dtype)[j]
-        (value, radial), (_, other) = (map(np.asarray, slope(switch, along)) for along in (trainable, directions))
+        (value, radial), (_, other) = (
+            map(np.asarray, slope(trainable, switch, along)) for along in (trainable, directions)
+        )
         if not all(np.all(np.isfinite(v)) for v in (value, radial, other)):
             at = f" with random numbers in the place of the zeros of {', '.join(zeros)}" if zeros else ""
+            at += " and ε = 0 in all norms" if epsilon else ""
             raise ValueError(
                 f"the outputs, or their derivatives by {paths[k]}, are not finite at these parameters{at}: that is no "
                 "evidence; give parameters and inputs at which they are"
@@ -133,13 +177,59 @@ def scale_invariant_groups(
         slopes[k], sizes[k] = radial, float(np.max(np.abs(other), initial=0.0)) * norm / max(drawn_norm, 1e-300)
     largest = max(sizes.values())
     seen = [k for k in slopes if sizes[k] > rounding * largest]
+
+    def vanishes(chosen: tuple[int, ...]) -> bool:
+        parts = [slopes[k] for k in chosen]
+        scale = sizes[chosen[0]] if len(chosen) == 1 else max(float(np.max(np.abs(p))) for p in parts)
+        return bool(np.max(np.abs(sum(parts))) <= rounding * scale)
+
     found: list[tuple[int, ...]] = []
-    for size in range(1, together + 1):
+    for size in range(1, (1 if together is None else together) + 1):
         for chosen in itertools.combinations(seen, size):
-            if any(set(known) <= set(chosen) for known in found):
-                continue
-            parts = [slopes[k] for k in chosen]
-            scale = sizes[chosen[0]] if size == 1 else max(float(np.max(np.abs(p))) for p in parts)
-            if np.max(np.abs(sum(parts))) <= rounding * scale:
+            if not any(set(known) <= set(chosen) for known in found) and vanishes(chosen):
                 found.append(chosen)
-    return {"+".join(paths[k] for k in chosen): tuple(paths[k] for k in chosen) for chosen in found}
+    if together is None:
+        rest = [k for k in seen if (k,) not in found]
+        found += [
+            chosen
+            for chosen in _disjoint_sets({k: slopes[k] for k in rest}, leaves, rounding, preferred)
+            if vanishes(chosen)
+        ]
+    idle = tuple(k for k in floating if k not in seen)
+    return Search(tuple(found), idle, tuple(floating))
+
+
+def _disjoint_sets(
+    slopes: dict[int, np.ndarray], leaves: list, rounding: float, preferred: frozenset[int]
+) -> list[tuple[int, ...]]:
+    """The smallest set with a sum of zero, again and again of leaves in no set yet: integer programs in 0 and 1.
+
+    Costs decide among sets of one size: first leaves that are preferred, then numbers in a leaf, then its place. They
+    are large because the solver takes costs within 1e-6 for equal.
+    """
+    free, found = list(slopes), []
+    if len(free) < 2:
+        return []
+    columns = np.stack([v / np.max(np.abs(v)) for v in map(np.float64, slopes.values())], 1)
+    sizes = np.array([np.max(np.abs(v)) for v in slopes.values()], np.float64)
+    _, values, rows = np.linalg.svd(np.linalg.qr(columns, mode="r"))
+    rows = rows[: int(np.sum(values > rounding * values[0]))] * (sizes / np.max(sizes))
+    rows /= np.max(np.abs(rows), axis=1, keepdims=True)
+    numbers = np.array([jnp.size(leaves[k]) for k in slopes])
+    liked = np.array([k in preferred for k in slopes]) / (2 * len(slopes))
+    costs = 1e6 * (1 - liked - 1e-4 * numbers / np.sum(numbers) + 1e-7 * np.arange(len(slopes)) / len(slopes))
+    some = LinearConstraint(np.ones((1, len(slopes))), 1, np.inf)
+    while free:
+        solved = milp(
+            costs,
+            integrality=np.ones(len(slopes)),
+            bounds=Bounds(np.zeros(len(slopes)), np.array([float(k in free) for k in slopes])),  # pyright: ignore
+            constraints=[LinearConstraint(rows, -rounding, rounding), some],
+            options={"mip_rel_gap": 0.0},
+        )
+        if not solved.success:
+            break
+        chosen = tuple(k for k, c in zip(slopes, solved.x, strict=True) if c > 0.5)
+        found.append(chosen)
+        free = [k for k in free if k not in chosen]
+    return found

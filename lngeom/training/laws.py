@@ -34,13 +34,15 @@ LAWS: dict[str, Law] = {
     "lion": Law(1, -1, decoupled=True),
     "muon": Law(1, -1, -1, decoupled=True),
     "normalized_gd": Law(1, -1, -1, decoupled=True),
+    "rmsprop": Law(1, -1, -2, decoupled=True),
     "adaptive": Law(1, -1, -1, decoupled=True),
     "lars": Law(0, -2, -1),
     "lamb": Law(0, -1, -1, decoupled=True),
     "natural_gradient": Law(0, 0, -2, decoupled=True),
 }
-"""The laws by optimizer, with its usual weight decay. "adaptive" is any other optimizer that is independent of the size
-of the gradient, such as RMSProp. Only its effective learning rate is known."""
+"""The laws by optimizer, with its usual weight decay. "rmsprop" has ε inside the root, as in optax, and
+no momentum. "adaptive" is any other optimizer that is independent of the size of the gradient, such as Adafactor. Only
+its effective learning rate is known."""
 
 
 def law_of(optimizer: str) -> Law:

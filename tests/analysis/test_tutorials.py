@@ -36,7 +36,7 @@ def test_fisher_of_a_flax_model():
 
 def test_audit_your_own_layer(capsys):
     assert run("audit_your_own_layer") == {"right": "invariant, lost to rounding", "slip": "not invariant"}
-    assert "As layer." in capsys.readouterr().out
+    assert ": as layer, " in capsys.readouterr().out
 
 
 def test_effective_learning_rate():
@@ -45,6 +45,14 @@ def test_effective_learning_rate():
     assert 10 < found["halved"] < 60
     assert found["radial"] < 1e-4
     assert found["last"] == pytest.approx(found["rate"] / found["norm"] ** 2, rel=1e-5)
+
+
+def test_plan_a_training(capsys):
+    found = run("plan_a_training")
+    assert found["norm"] == pytest.approx(found["planned norm"], rel=0.1)
+    assert found["angle"] == pytest.approx(found["planned angle"], rel=0.1)
+    assert found["decay"] == 2
+    assert "decay acts as a rate on: hidden" in capsys.readouterr().out
 
 
 def test_add_a_claim(monkeypatch):

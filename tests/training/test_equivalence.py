@@ -31,6 +31,11 @@ def test_weight_decay_becomes_the_rate_of_li_and_arora():
     alpha = 1 / float(heavy.norm_ratio(1))
     assert abs(alpha**2 - (1 + beta - rate * decay) * alpha + beta) < 1e-14
     assert np.isclose(heavy.initial_trace, -(1 - alpha) / (rate * alpha))
+    growth = [
+        float(equivalent_schedule("momentum", rate, d, without_weight_decay=True, momentum=beta).norm_ratio(1))
+        for d in (1e-6, decay)
+    ]
+    assert 1 < growth[0] < 1.0001 < growth[1]  # next to no decay is next to no growth: the larger root
     scheduled = equivalent_schedule("sgd", lambda t: jnp.asarray(rate), decay, without_weight_decay=True)
     assert np.isclose(scheduled.learning_rate(3), plain.learning_rate(3))
 

@@ -63,6 +63,21 @@ def test_a_leaf_of_little_effect_is_judged_by_that_effect():
     assert scale_invariant_groups(small, PLAIN | {"t": weights(3)}) == {}
 
 
+def test_a_set_that_holds_another_one_is_not_named():
+    def three(p):
+        a = X @ p["w"] + p["b"]
+        return a / jnp.linalg.norm(a, axis=-1, keepdims=True) @ (p["v"] / jnp.linalg.norm(p["v"]))
+
+    params = {"w": PLAIN["w"], "b": weights(1, 4), "v": PLAIN["v"]}
+    assert scale_invariant_groups(three, params, together=3) == {"v": ("v",), "b+w": ("b", "w")}
+
+
+def test_almost_invariant_is_not_invariant():
+    damped = lambda p: X @ p["w"] / jnp.sqrt(jnp.sum(p["w"] ** 2) + 0.01)  # noqa: E731
+    assert scale_invariant_groups(damped, {"w": PLAIN["w"]}) == {}
+    assert scale_invariant_groups(damped, {"w": PLAIN["w"]}, epsilon=True) == {"w": ("w",)}
+
+
 def test_outputs_that_are_not_finite_are_no_evidence():
     with pytest.raises(
         ValueError, match="not finite at these parameters with random numbers in the place of the zeros"

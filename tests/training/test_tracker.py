@@ -177,7 +177,8 @@ def test_as_a_link_it_records_norm_and_angle_only():
         ("muon", optax.contrib.muon(1e-3)),
         ("lars", optax.lars(0.1, weight_decay=1e-4)),
         ("lamb", optax.lamb(0.1)),
-        ("adaptive", optax.rmsprop(0.1)),
+        ("rmsprop", optax.rmsprop(0.1)),
+        ("adaptive", optax.rmsprop(0.1, momentum=0.9)),
         ("adaptive", optax.chain(optax.normalize_by_update_norm(), optax.sgd(0.1))),
     ],
 )
@@ -271,6 +272,17 @@ def test_a_run_that_diverges_is_noticed():
         assert read_geometry(state).diverged_at >= 0
 
 
+def test_the_first_step_that_diverged_stays_on_record():
+    optimizer = track_geometry(optax.sgd(0.1), learning_rate=0.1, groups="weights", every=1)
+    params = start()
+    state = optimizer.init(params)
+    for broken in (False, True, False, True):
+        gradient = jax.tree.map(lambda v, bad=broken: jnp.full_like(v, jnp.nan if bad else 0.0), params)
+        _, state = optimizer.update(gradient, state, params)
+    with pytest.warns(UserWarning, match="first at step 1"):
+        assert read_geometry(state).diverged_at == 1
+
+
 def test_missing_params_states_and_patterns_say_so():
     tracked = track_geometry(optax.sgd(0.1), learning_rate=0.1)
     state = tracked.init(start())
@@ -339,14 +351,14 @@ def test_it_works_in_a_loop_of_flax_and_in_one_of_equinox():
 def test_a_figure_of_the_geometry_carries_its_data(tmp_path):
     tracked = track_geometry(optax.sgd(0.1), learning_rate=0.1, weight_decay=0.1, groups="weights", every=1, history=4)
     (_, state), (_, _, stacked) = run(tracked)
-    lg.plots.training_geometry(read_geometry(state), tmp_path / "ring")
-    lg.plots.training_geometry(stacked, tmp_path / "stacked")
+    lg.plots.training(read_geometry(state), tmp_path / "ring")
+    lg.plots.training(stacked, tmp_path / "stacked")
     import json
 
     ring, whole = (json.loads((tmp_path / f"{n}.json").read_text())["data"] for n in ("ring", "stacked"))
     assert ring["norm"]["weights"] == whole["norm"]["weights"][2:]
     with pytest.raises(ValueError, match="one step alone"):
-        lg.plots.training_geometry(tracked.init(start()).geometry.__class__(**_fields(stacked)))
+        lg.plots.training(tracked.init(start()).geometry.__class__(**_fields(stacked)))
 
 
 def _fields(stacked):

@@ -1,0 +1,220 @@
+"""The plan: parts, predictions with conditions, shares of ε, and equivalences that are runs."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from lngeom.training import plan, predict_equilibrium, track_geometry
+from lngeom.training.laws import LAWS
+
+RNG = np.random.default_rng(0)
+X = jnp.asarray(RNG.normal(size=(12, 4)))
+Y = jnp.asarray(RNG.normal(size=(12, 3)))
+EPS = 0.01
+PARAMS = {
+    "w": jnp.asarray(RNG.normal(size=(4, 6)) / 2),
+    "g": jnp.ones((1, 6)),
+    "out": jnp.asarray(RNG.normal(size=(6, 3))),
+}
+
+
+@pytest.fixture(autouse=True)
+def _optax_promotes():
+    with jax.numpy_dtype_promotion("standard"):
+        yield
+
+
+def apply(p, x, eps=EPS):
+    a = x @ p["w"]
+    return a / jnp.sqrt(jnp.mean(a**2, 1, keepdims=True) + eps) * p["g"] @ p["out"]
+
+
+def planned(optimizer="sgd", rate=0.1, decay=0.01, **settings):
+    return plan(PARAMS, apply, X, optimizer=optimizer, learning_rate=rate, weight_decay=decay, **settings)
+
+
+def test_a_plan_says_what_decay_does_and_where_the_norm_will_rest():
+    found = {row["name"]: row for row in planned(optax.sgd(0.1), gradient_scale={"w": 2.0}).rows}
+    rest = predict_equilibrium("sgd", 0.1, 0.01, gradient_scale=2.0)
+    row = found["w"]
+    assert (row["acts"], row["decayed"], row["size"]) == ("rate", True, 24)
+    assert (row["equilibrium_norm"], row["equilibrium_angle"]) == (rest.norm, rest.angle)
+    assert row["half_life"] == rest.half_life == math.log(2) / rest.relaxation
+    assert row["norm"] == pytest.approx(np.linalg.norm(PARAMS["w"]))
+    assert row["effective_learning_rate"] == pytest.approx(0.1 / np.linalg.norm(PARAMS["w"]) ** 2)
+    assert {found[name]["acts"] for name in ("g", "out")} == {"regularizer"}
+    assert math.isnan(found["out"]["equilibrium_angle"])
+
+
+@pytest.mark.parametrize("name", LAWS)
+def test_every_law_has_a_prediction_or_a_reason(name):
+    found = planned(name, rate=1e-3, momentum=0.9).parameters[0]
+    assert found.remark
+    has = not math.isnan(found.equilibrium_angle)
+    assert has is (name in {"sgd", "momentum", "adam", "adamw", "rmsprop", "lion", "normalized_gd", "lars"})
+    assert ("no equilibrium is predicted" in found.remark) is not has
+    needs = name in {"sgd", "momentum", "lars"}
+    assert ("needs gradient_scale=" in found.remark) is needs
+    assert math.isnan(found.equilibrium_norm) is (needs or not has)
+
+
+def test_the_share_of_epsilon_is_that_of_the_denominators():
+    (norm,) = planned().norms
+    square = np.mean(np.square(X @ PARAMS["w"]), 1)
+    share = EPS / (square + EPS)
+    assert (norm.eps, norm.of) == (pytest.approx(EPS), ("w",))
+    assert norm.share == pytest.approx(np.mean(share))
+    assert norm.largest_share == pytest.approx(np.max(share))
+    assert planned().parameters[0].epsilon_share == norm.share
+
+
+def test_a_norm_of_other_parameters_has_its_own_share():
+    def two(p, x):
+        return jnp.tanh(apply(p, x)) @ p["v"] / jnp.sqrt(jnp.mean((apply(p, x) @ p["v"]) ** 2, 1, keepdims=True) + 1e-3)
+
+    found = plan(PARAMS | {"v": jnp.ones((3, 2))}, two, X, optimizer="sgd", learning_rate=0.1)
+    by_eps = {round(norm.eps, 5): norm.of for norm in found.norms}
+    assert by_eps.keys() == {EPS, 1e-3}
+    assert by_eps[EPS] == ("w",)
+    assert by_eps[1e-3] == ("v",)
+
+
+def test_an_equivalent_run_computes_the_same_function():
+    """From the factors of the plan, by optax: and with another power it does not."""
+
+    def loss(p):
+        return jnp.mean(jnp.square(apply(p, X, 0.0) - Y))
+
+    def outputs(make, rate, decay, scale, eps):
+        label = {"w": "w", "g": "rest", "out": "rest"}
+        optimizer = optax.multi_transform({"w": make(rate, decay, eps), "rest": optax.sgd(0.01)}, label)
+        params = PARAMS | {"w": scale * PARAMS["w"]}
+
+        @jax.jit
+        def run(params):
+            def step(carry, _):
+                params, state = carry
+                updates, state = optimizer.update(jax.grad(loss)(params), state, params)
+                return (optax.apply_updates(params, updates), state), None
+
+            return apply(jax.lax.scan(step, (params, optimizer.init(params)), length=20)[0][0], X, 0.0)
+
+        return run(params)
+
+    makers = {
+        "sgd": (lambda rate, decay, eps: optax.chain(optax.add_decayed_weights(decay), optax.sgd(rate)), 0.1),
+        "adamw": (lambda rate, decay, eps: optax.adamw(rate, eps=eps, weight_decay=decay), 0.02),
+    }
+    for name, (make, rate) in makers.items():
+        factors = planned(name).equivalent(3.0)
+        scale, decay, eps = (factors[k] for k in ("initial_weights", "weight_decay", "eps"))
+        three = outputs(make, 3 * rate, 0.1, 1.0, 1e-3)
+        assert np.allclose(outputs(make, rate, 0.1 * decay, scale, 1e-3 * eps), three, rtol=0, atol=1e-10), name
+        assert not np.allclose(outputs(make, rate, 0.1 * decay, scale**1.1, 1e-3 * eps), three, rtol=0, atol=1e-4), name
+    with pytest.raises(ValueError, match="turns the weights by an angle that depends on η and not on their scale"):
+        planned("lars").equivalent(2.0)
+    with pytest.raises(ValueError, match="factor must be positive"):
+        planned().equivalent(-1.0)
+
+
+def test_masks_schedules_and_records_are_read():
+    mask = {"w": False, "g": True, "out": True}
+    row = planned(mask=mask).parameters[0]
+    assert not row.decayed
+    assert "without weight decay the norm only grows" in row.remark
+    joint = lambda p, x: apply({**p, "w": p["w"] + p["u"]}, x)  # noqa: E731
+    params = PARAMS | {"u": 2.0 + PARAMS["w"]}
+    parted = plan(params, joint, X, optimizer="sgd", learning_rate=0.1, weight_decay=0.1, mask={"u": True, **mask})
+    assert (parted.parameters[0].name, parted.parameters[0].acts) == ("u+w", "regularizer")
+    assert "only together" in parted.parameters[0].remark
+    schedule = optax.warmup_cosine_decay_schedule(0.0, 0.1, 10, 100)
+    assert planned(rate=schedule, step=10).learning_rate == pytest.approx(0.1)
+    with pytest.raises(ValueError, match=r"got 0.0 at step 0 of the schedule: choose another with step="):
+        planned(rate=schedule)
+    tracker = track_geometry(optax.sgd(0.1), learning_rate=0.1, weight_decay=0.01, groups="w")
+    _, state = tracker.update(PARAMS, tracker.init(PARAMS), PARAMS)
+    record = state.geometry
+    found = planned(gradient_scale=record).parameters[0]
+    assert found.equilibrium_norm == pytest.approx(float(record.equilibrium_norm[0]))
+
+
+def test_a_mask_decides_among_equal_sets():
+    """Stream and value, or stream and output: either can be re-scaled, since the block adds their product."""
+    rng = np.random.default_rng(3)
+    p = {name: jnp.asarray(rng.normal(size=(4, 4))) for name in ("embed", "head", "output", "value")}
+
+    def block(p, x):
+        stream = x @ p["embed"]
+        stream = stream + jnp.tanh(stream / jnp.linalg.norm(stream, axis=1, keepdims=True)) @ p["value"] @ p["output"]
+        return stream / jnp.linalg.norm(stream, axis=1, keepdims=True) @ p["head"]
+
+    for other in ("value", "output"):
+        mask = {name: name in {"embed", other} for name in p}
+        rows = plan(p, block, X, optimizer="sgd", learning_rate=0.1, weight_decay=0.01, mask=mask).rows
+        assert {row["name"] for row in rows if row["acts"] == "rate"} == {f"embed+{other}"}
+
+
+def test_the_table_has_a_line_a_part_and_the_data_fit_pandas():
+    text = str(planned("adamw", rate=1e-3, decay=0.1))
+    assert all(f"│ {name} " in text for name in ("w", "g", "out"))
+    assert "[1] if gradients are independent over time" in text
+    assert "A learning rate f times as large is the same run as a weight decay f times as large, ε times f" in text
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame(planned().rows)
+    assert list(frame["name"]) == ["w", "g", "out"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"optimizer": "sdg"}, r"did you mean 'sgd'"),
+        ({"optimizer": 0.1}, "optimizer must be an optax optimizer or one of"),
+        ({"optimizer": optax.stateless(lambda u, p: jax.tree.map(lambda g: -(g**3), u))}, "as optimizer="),
+        ({"rate": -1.0}, "the learning rate must be positive and finite; got -1.0"),
+        ({"decay": -1.0}, "weight_decay must be at least 0"),
+        ({"optimizer": "momentum"}, "give momentum="),
+        (
+            {"mask": {"w": True}},
+            "mask must be a tree of booleans like the parameters, with the leaves g, out, w; got w",
+        ),
+        ({"gradient_scale": math.nan}, "gradient_scale must be positive and finite; got nan for w"),
+    ],
+)
+def test_bad_input_says_what_was_expected(settings, message):
+    with pytest.raises(ValueError, match=message):
+        planned(**settings)
+
+
+def test_the_half_life_of_adamw_knows_the_lag_of_its_second_moment():
+    """Random gradients of size 1/‖w‖ on 64 × 256 weights: an excess of a tenth halves when predicted, not before."""
+    rate, decay, b2, size = 2e-3, 1.0, 0.98, 256
+    rest = predict_equilibrium("adamw", rate, decay, momentum=0.0, b2=b2, size=size)
+    rng = np.random.default_rng(0)
+    start = rng.normal(size=(64, size))
+    start *= rest.norm / np.linalg.norm(start, axis=1, keepdims=True)
+
+    def step(w, v, t):
+        g = rng.normal(size=w.shape)
+        g -= w * (np.sum(g * w, 1) / np.sum(w * w, 1))[:, None]
+        g /= np.linalg.norm(w, axis=1, keepdims=True)
+        v = b2 * v + (1 - b2) * g * g
+        return w * (1 - rate * decay) - rate * g / np.sqrt(v / (1 - b2**t)), v
+
+    w, v = start, np.zeros_like(start)
+    for t in range(1, 1000):
+        w, v = step(w, v, t)
+    excess = []
+    twins = [(w, v), (1.1**0.5 * w, v / 1.1)]
+    for t in range(1000, 1300):
+        state, squares = rng.bit_generator.state, []
+        for k in (0, 1):
+            rng.bit_generator.state = state
+            twins[k] = step(*twins[k], t)
+            squares.append(np.mean(np.sum(twins[k][0] ** 2, 1)))
+        excess.append(squares[1] - squares[0])
+    measured = 1 + int(np.argmax(np.array(excess) < np.mean(np.sum(w * w, 1)) * 0.1 / 2))
+    assert measured == pytest.approx(rest.half_life, rel=0.05)
+    assert math.log(2) / rest.relaxation < 0.9 * measured
