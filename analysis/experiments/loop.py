@@ -5,6 +5,7 @@ often a run was interrupted. A run that is killed and resumed therefore gives th
 """
 
 import json
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -108,6 +109,70 @@ class Run:
     seeds: tuple[int, ...]
 
 
+class Weights(NamedTuple):
+    """What training has left on disk.
+
+    Attributes:
+        states: with the seeds as first axis.
+        steps: that each seed had taken.
+        values: of each metric at these steps, [S]; NaN where it was not finite.
+    """
+
+    states: Any
+    steps: tuple[int, ...]
+    values: dict[str, Float[np.ndarray, " S"]]
+
+
+def read_identity(path: Path) -> dict[str, Any]:
+    """What a file of weights belongs to: configuration, seeds, steps, metrics.
+
+    Args:
+        path: a `.checkpoint` or a `.best` of `train`.
+
+    Returns:
+        A dictionary.
+
+    Raises:
+        OSError: if it cannot be read.
+        ValueError: if it is none of `train`.
+    """
+    identity = read_header(path).get("identity")
+    if not isinstance(identity, dict) or not {"configuration", "seeds", "steps", "every", "metrics"} <= set(identity):
+        raise ValueError(f"{path} does not say which run it belongs to: train again with this version")
+    return identity
+
+
+def read_weights(task: Task[State], path: Path) -> Weights:
+    """The states that `train` has kept: the last ones (`.checkpoint`), or the best ones (`.best`).
+
+    Args:
+        task: what was trained.
+        path: of the file.
+
+    Returns:
+        States, steps and values.
+
+    Raises:
+        OSError: if the file cannot be read.
+        ValueError: if it is damaged, or of another task.
+    """
+    identity = read_identity(path)
+    seeds, names = identity["seeds"], identity["metrics"]
+    like = jax.eval_shape(jax.vmap(task.init), _keys(seeds, 0))
+    if path.suffix == ".best":
+        header, states = load_checkpoint(path, like)
+        values = np.array(header["values"], float)
+        return Weights(states, tuple(header["steps"]), dict(zip(names, values.T, strict=True)))
+    curves = np.empty((len(seeds), identity["steps"] // identity["every"] + 1, len(names)))
+    bad, loss = jnp.zeros(len(seeds), jnp.int32), jnp.zeros(len(seeds))
+    header, (states, _, _, curves) = load_checkpoint(path, (like, bad, loss, curves))
+    last = header["step"]
+    if last % identity["every"]:
+        raise ValueError(f"{path} was stopped between two evaluations, at step {last}: resume its run first")
+    found = np.asarray(curves)[:, last // identity["every"]]
+    return Weights(states, (last,) * len(seeds), dict(zip(names, found.T, strict=True)))
+
+
 def _check(seeds: Sequence[int], steps: int, every: int) -> None:
     if not seeds or len(set(seeds)) != len(seeds):
         raise ValueError(f"seeds must be at least one, and all different; got {tuple(seeds)}")
@@ -139,40 +204,52 @@ def _over_seeds(function: Callable, batched: bool, axes: tuple[int | None, ...])
     return mapped
 
 
-def _chunk(task: Task, scan: bool, streamed: bool, batched: bool) -> Callable:
-    """Takes the steps of one chunk for every seed; gives states, first bad steps and the mean loss of each seed.
+def _chunk(task: Task, scan: bool, streamed: bool, batched: bool, data_axis: int | None) -> Callable:
+    """Takes some steps for every seed; gives states, first bad steps and the sums of the losses.
 
-    Without a stream `batches` is the data, the same for every step; it stays an argument of the program and does not
-    become a constant in it.
+    The number of steps is an argument of the program, so that one program serves chunks of every length, and the bits
+    do not depend on where a chunk ends. Without a stream `batches` is the data, the same for every step; it stays an
+    argument of the program and does not become a constant in it.
     """
 
     def one_step(carry, key, step, batch):
-        state, bad = carry
+        state, bad, total = carry
         state, loss = task.step(state, jax.random.fold_in(key, step), batch)
-        return (state, jnp.where((bad < 0) & ~jnp.isfinite(loss), step, bad)), loss
+        return state, jnp.where((bad < 0) & ~jnp.isfinite(loss), step, bad), total + loss
 
+    axes = (0, 0, None, data_axis)
     if scan:
 
-        def one_seed(carry, key, steps, batches):
-            items = (steps, batches if streamed else None)
-            carry, losses = jax.lax.scan(
-                lambda c, item: one_step(c, key, item[0], item[1] if streamed else batches), carry, items
-            )
-            return carry, jnp.mean(losses)
+        def one_seed(carry, key, span, batches):
+            def body(i, carry):
+                batch = jax.tree.map(lambda v: v[i], batches) if streamed else batches
+                return one_step(carry, key, span[0] + i, batch)
 
-        return jax.jit(_over_seeds(one_seed, batched, (0, 0, None, None)), donate_argnums=0)
+            return jax.lax.fori_loop(jnp.zeros_like(span[1]), span[1], body, carry)
 
-    single = jax.jit(_over_seeds(one_step, batched, (0, 0, None, None)), donate_argnums=0)
+        return jax.jit(_over_seeds(one_seed, batched, axes), donate_argnums=0)
 
-    def stepped(carry, keys, steps, batches):
-        losses = []
-        for i in range(len(steps)):
+    single = jax.jit(_over_seeds(one_step, batched, axes), donate_argnums=0)
+
+    def stepped(carry, keys, span, batches):
+        for i in range(int(span[1])):
             batch = jax.tree.map(lambda v, i=i: v[i], batches) if streamed else batches
-            carry, loss = single(carry, keys, steps[i], batch)
-            losses.append(loss)
-        return carry, jnp.mean(jnp.stack(losses), 0)
+            carry = single(carry, keys, span[0] + i, batch)
+        return carry
 
     return stepped
+
+
+FIRST = 4
+"""Steps of the first chunk, which tells how long a step takes."""
+
+STREAMED = 64
+"""The most steps of a chunk whose batches come from a stream."""
+
+
+def _filled(batches: Any, size: int) -> Any:
+    """Batches of `size` steps, of which the last are copies that no step uses: one shape for chunks of any length."""
+    return jax.tree.map(lambda v: np.concatenate([v, np.repeat(v[-1:], size - len(v), 0)]), batches)
 
 
 def _shard(tree: Any, mesh: Mesh | None, axis: str, position: int) -> Any:
@@ -184,17 +261,74 @@ def _shard(tree: Any, mesh: Mesh | None, axis: str, position: int) -> Any:
     return jax.device_put(tree, sharding)
 
 
-def _resumed(path: Path, identity: Mapping[str, Any], like: Any) -> tuple[int, Any]:
-    """Steps taken and what was saved; refuses what another configuration has left behind."""
-    known = read_header(path).get("identity", {})
-    different = sorted(k for k in {*known, *identity} if known.get(k) != identity.get(k))
+def _resumed(path: Path, identity: Mapping[str, Any], like: Callable[[int], Any]) -> tuple[int, Any]:
+    """Steps taken and what was saved; refuses what another configuration has left behind, or a longer run."""
+    header = read_header(path)
+    known = header.get("identity", {})
+    different = {k for k in {*known, *identity} if known.get(k) != identity.get(k)}
+    if "steps" in different and header.get("step", math.inf) <= identity["steps"]:
+        different.remove("steps")  # a run goes on where a shorter one has ended
     if different:
         raise ValueError(
-            f"{path} comes from another configuration, which differs in {', '.join(different)}: "
+            f"{path} comes from another configuration, which differs in {', '.join(sorted(different))}: "
             "give the same settings, remove it, or start without resuming"
         )
-    header, tree = load_checkpoint(path, like)
+    header, tree = load_checkpoint(path, like(known["steps"]))
     return header["step"], tree
+
+
+class Best(NamedTuple):
+    """The curve by whose best value states are kept.
+
+    Attributes:
+        metric: its name.
+        lower_is_better: whether smaller values are better.
+    """
+
+    metric: str
+    lower_is_better: bool
+
+
+class _Kept:
+    """States of each seed at the best value of a curve, in a file beside the checkpoint, with all values there."""
+
+    def __init__(self, checkpoint: Path, best: Best, identity: Mapping[str, Any], states: Any):
+        self.names = identity["metrics"]
+        if best.metric not in self.names:
+            raise ValueError(f"no curve {best.metric!r} to keep the best state by; there are {', '.join(self.names)}")
+        self.path = checkpoint.with_suffix(".best")
+        self.best = best
+        self.identity = identity
+        self.column = self.names.index(best.metric)
+        self.states = jax.tree.map(jnp.copy, states)
+        self.steps = np.zeros(len(identity["seeds"]), int)
+        self.values = np.full((len(self.steps), len(self.names)), np.nan)
+
+    def update(self, taken: int, states: Any, row: np.ndarray, before: np.ndarray) -> None:
+        """Keeps the states of seeds whose value is better than all before."""
+        sign = 1 if self.best.lower_is_better else -1
+        worst = np.full(len(row), np.inf)
+        known = np.fmin.reduce(sign * before[:, :, self.column], axis=1, initial=np.inf) if before.size else worst
+        better = sign * row[:, self.column] < known
+        if better.any():
+            self.states = jax.tree.map(
+                lambda new, old: jnp.where(better.reshape(-1, *(1,) * (new.ndim - 1)), new, old), states, self.states
+            )
+            self.steps[better], self.values[better] = taken, row[better]
+            header = {
+                "identity": self.identity,
+                "metric": self.best.metric,
+                "step": taken,
+                "steps": self.steps.tolist(),
+                "values": [[float(v) if np.isfinite(v) else None for v in values] for values in self.values],
+            }
+            save_checkpoint(self.path, header, self.states)
+
+    def load(self) -> None:
+        """Takes up the states that a stopped run has kept."""
+        if self.path.exists():
+            header, self.states = load_checkpoint(self.path, self.states)
+            self.steps, self.values = np.array(header["steps"]), np.array(header["values"], float)
 
 
 def train(
@@ -208,11 +342,14 @@ def train(
     checkpoint: Path | str | None = None,
     resume: bool = False,
     checkpoint_seconds: float = 10.0,
+    chunk_seconds: float = 4.0,
+    best: Best | None = None,
     configuration: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
     scan: bool = True,
     batched: bool = True,
     mesh: Mesh | None = None,
+    data_of_each: bool = False,
 ) -> Run:
     """Trains from several seeds at once, evaluating in equal intervals.
 
@@ -229,13 +366,17 @@ def train(
         checkpoint: file to save the states to, between chunks.
         resume: whether to go on from that file where it exists.
         checkpoint_seconds: least time between two checkpoints; the end of training is always saved.
+        chunk_seconds: time that a chunk of steps is to take; shorter than an interval between evaluations where that
+            takes longer.
+        best: the curve by whose best value the states of each seed are kept in a second file, which ends in `.best`.
         configuration: what the result depends on, as JSON can hold it; a checkpoint of another is refused.
-        progress: called after every chunk with the steps taken, their number, and the metrics of each seed.
+        progress: called after every chunk with the steps taken, their number, and the last metrics of each seed.
         scan: whether the steps of a chunk are one program; False suits convolutions on a CPU.
         batched: whether the seeds are one batch; False trains them one after the other within the same program, which
             suits recurrent networks on a CPU: what a step of one seed touches then stays in the cache.
         mesh: devices: the seeds are spread over its axis "seeds", the batches of the stream over its axis
             "batch", where it has them.
+        data_of_each: whether the data have the seeds as first axis, so that each seed has data of its own.
 
     Returns:
         The curves, and the states after the last step.
@@ -255,9 +396,14 @@ def train(
     states = jax.tree.map(lambda *leaves: jnp.stack(leaves), *(start(key) for key in _keys(seeds, 0)))
     states = _shard(states, mesh, "seeds", 0)
     bad = _shard(jnp.full(len(seeds), -1, jnp.int32), mesh, "seeds", 0)
-    evaluate = jax.jit(_over_seeds(task.evaluate, batched, (0, None)))
+    data_axis = 0 if data_of_each else None
+    batch_axis = data_axis if stream is None else None
+    evaluate = jax.jit(_over_seeds(task.evaluate, batched, (0, data_axis)))
     names = [LOSS, *sorted(jax.eval_shape(evaluate, states, data))]
-    values = np.full((len(seeds), steps // every + 1, len(names)), np.nan)
+
+    def empty(steps: int) -> np.ndarray:
+        return np.full((len(seeds), steps // every + 1, len(names)), np.nan)
+
     identity = json.loads(
         json.dumps(
             {
@@ -270,29 +416,49 @@ def train(
             }
         )
     )
-    taken = 0
+    values, taken = empty(steps), 0
+    of_batch = data if stream is None else jax.tree.map(lambda v: v[0], stream(0, 1))
+    one = jax.eval_shape(
+        _over_seeds(lambda s, k, b: task.step(s, k, b)[1], True, (0, 0, batch_axis)), states, keys, of_batch
+    )
+    total = _shard(jnp.zeros(one.shape, one.dtype), mesh, "seeds", 0)
+    kept = _Kept(checkpoint, best, identity, states) if checkpoint is not None and best is not None else None
 
     def record(losses: Array | None) -> None:
         found = {k: np.asarray(v) for k, v in evaluate(states, data).items()}
         found[LOSS] = np.full(len(seeds), np.nan) if losses is None else np.asarray(losses)
-        values[:, taken // every] = np.stack([found[name] for name in names], 1)
+        row = np.stack([found[name] for name in names], 1)
+        row[np.asarray(bad) >= 0] = np.nan
+        if kept:
+            kept.update(taken, states, row, values[:, : taken // every])
+        values[:, taken // every] = row
 
     if checkpoint is not None and resume and checkpoint.exists():
-        taken, (states, bad, values) = _resumed(checkpoint, identity, (states, bad, values))
-        states, bad = _shard((states, bad), mesh, "seeds", 0)
+        taken, (states, bad, total, old) = _resumed(
+            checkpoint, identity, lambda steps: (states, bad, total, empty(steps))
+        )
+        values[:, : min(old.shape[1], values.shape[1])] = old[:, : values.shape[1]]
+        states, bad, total = _shard((states, bad, total), mesh, "seeds", 0)
+        if kept:
+            kept.load()
     else:
         record(None)
-    chunk = _chunk(task, scan, stream is not None, batched)
-    saved = time.monotonic()
+    chunk = _chunk(task, scan, stream is not None, batched, batch_axis)
+    saved, pace = time.monotonic(), FIRST
     while taken < steps:
-        numbers = jnp.arange(taken, taken + every, dtype=jnp.int32)
-        batches = _shard(stream(taken, every), mesh, "batch", 1) if stream else data
-        (states, bad), losses = chunk((states, bad), keys, numbers, batches)
-        taken += every
-        record(losses)
-        values[:, taken // every][np.asarray(bad) >= 0] = np.nan
+        following = (taken // every + 1) * every
+        count = min(pace, following - taken, STREAMED if stream else following)
+        began = time.monotonic()
+        batches = _shard(_filled(stream(taken, count), min(every, STREAMED)), mesh, "batch", 1) if stream else data
+        states, bad, total = chunk((states, bad, total), keys, jnp.array((taken, count), jnp.int32), batches)
+        jax.block_until_ready(total)
+        taken += count
+        pace = max(1, int(chunk_seconds * count / max(time.monotonic() - began, 1e-6)))
+        if taken == following:
+            record(total / every)
+            total = jnp.zeros_like(total)
         if checkpoint is not None and (taken == steps or time.monotonic() - saved >= checkpoint_seconds):
-            save_checkpoint(checkpoint, {"step": taken, "identity": identity}, (states, bad, values))
+            save_checkpoint(checkpoint, {"step": taken, "identity": identity}, (states, bad, total, values))
             saved = time.monotonic()
         if progress is not None:
             progress(taken, steps, {name: values[:, taken // every, i] for i, name in enumerate(names)})

@@ -38,6 +38,23 @@ class Dense(eqx.Module):
         return x @ self.weights.T + self.bias.reshape((1,) * (x.ndim - 1) + (-1,))
 
 
+def glorot(inputs: int, outputs: int) -> float:
+    r"""The limit of uniform weights by Glorot and Bengio (2010): $\sqrt{6/(D + H)}$.
+
+    Args:
+        inputs: D.
+        outputs: H.
+
+    Returns:
+        The limit.
+
+    Example:
+        >>> glorot(2, 4)
+        1.0
+    """
+    return math.sqrt(6 / (inputs + outputs))
+
+
 def embedding(key: PRNGKeyArray, symbols: int, size: int) -> Float[Array, "V E"]:
     """Vectors of each symbol, uniform in ±0.1 as in the reference code."""
     return jax.random.uniform(key, (symbols, size), jnp.float32, -0.1, 0.1)

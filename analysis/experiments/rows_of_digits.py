@@ -14,6 +14,7 @@ from lngeom.nn.recurrent import AbstractCell
 
 from analysis.experiments.datasets import Digits, bundled_digits, made_up_digits
 from analysis.experiments.experiment import Experiment, Panel, Settings
+from analysis.experiments.loaders import assemble
 from analysis.experiments.loop import gradient_task
 from analysis.experiments.networks import Dense, cell, classification_metrics, negative_log_likelihood, rows
 
@@ -28,6 +29,13 @@ class RowsSettings(Settings):
     batch: int = 64
     small_batch: int = 4
     small_batch_steps: int = 2000
+
+
+@dataclass(frozen=True)
+class FullSettings(RowsSettings):
+    """Sizes on MNIST, and how many of its images are trained on."""
+
+    train: int = 55_000
 
 
 class Arm(NamedTuple):
@@ -112,10 +120,13 @@ EXPERIMENT = Experiment(
     source="Sections 3.1 and 7",
     arms=ARMS,
     small=RowsSettings(steps=800, every=10),
-    full=RowsSettings(steps=20_000, every=100, hidden=256, rows=28, small_batch_steps=100_000),
+    full=FullSettings(steps=20_000, every=100, hidden=256, rows=28, small_batch_steps=100_000),
     data=lambda settings: bundled_digits(),
+    load=assemble.mnist,
+    files="the four IDX files of MNIST, as they are or gzipped, or mnist.npz of Keras",
     task=task,
     length=lambda s, arm: (s.small_batch_steps, 2 * s.every) if arm.small_batch else (s.steps, s.every),
+    cost=1.7,
     statements=STATEMENTS,
     panels=tuple(
         Panel(

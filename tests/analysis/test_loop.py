@@ -139,6 +139,12 @@ def test_a_diverged_seed_is_reported_and_the_others_go_on():
     assert np.isfinite(run.curves["value"][1, :first]).all()
 
 
+def joined(asked):
+    """Steps whose batches were asked for, after the first look at their shapes."""
+    assert asked[0] == (0, 1)
+    return [t for first, count in asked[1:] for t in range(first, first + count)]
+
+
 def test_a_stream_gives_every_seed_the_same_batches_wherever_chunks_begin():
     asked = []
 
@@ -147,9 +153,62 @@ def test_a_stream_gives_every_seed_the_same_batches_wherever_chunks_begin():
         return np.stack([np.random.default_rng(t).normal(size=(8, 4)) for t in range(first, first + count)])
 
     once = loop.train(quadratic(), **{**SETTINGS, "every": 6}, stream=stream)
-    assert asked == [(0, 6), (6, 6)]
+    assert joined(asked) == list(range(12))
     often = loop.train(quadratic(), **SETTINGS, stream=stream)
     np.testing.assert_allclose(once.curves["distance"][:, -1], often.curves["distance"][:, -1], rtol=1e-12)
+
+
+def test_where_chunks_end_changes_no_bit(whole, tmp_path):
+    seen = []
+    options = {**SETTINGS, "every": 6, "progress": lambda taken, *_: seen.append(taken)}
+    short, long = (loop.train(quadratic(), **options, chunk_seconds=seconds) for seconds in (0.0, 100.0))
+    assert same(short, long)
+    assert seen == [4, 5, 6, 7, 8, 9, 10, 11, 12, 4, 6, 12]
+    path = tmp_path / "run.checkpoint"
+    options = {**SETTINGS, "every": 6, "checkpoint": path, "checkpoint_seconds": 0.0, "resume": True}
+    with pytest.raises(Interrupted):
+        loop.train(quadratic(), **options, chunk_seconds=0.0, progress=stop_at(8))
+    assert read_header(path)["step"] == 8, "between two evaluations"
+    assert same(loop.train(quadratic(), **options), long)
+
+
+def test_a_longer_run_goes_on_where_a_shorter_one_has_ended(whole, tmp_path):
+    path = tmp_path / "run.checkpoint"
+    loop.train(quadratic(), **{**SETTINGS, "steps": 6}, checkpoint=path)
+    seen = []
+    options = {**SETTINGS, "checkpoint": path, "resume": True}
+    assert same(whole, loop.train(quadratic(), **options, progress=lambda taken, *_: seen.append(taken)))
+    assert seen[0] > 6
+    with pytest.raises(ValueError, match="another configuration, which differs in steps"):
+        loop.train(quadratic(), **{**options, "steps": 6})
+
+
+def test_seeds_with_data_of_their_own_are_trained_on_them():
+    data = np.random.default_rng(0).normal(size=(2, 8, 4))
+    both = loop.train(quadratic(), **SETTINGS, data=data, data_of_each=True)
+    for k, seed in enumerate(SETTINGS["seeds"]):
+        alone = loop.train(quadratic(), **(SETTINGS | {"seeds": (seed,)}), data=data[k])
+        np.testing.assert_allclose(both.curves["distance"][k], alone.curves["distance"][0], rtol=1e-12)
+    assert abs(both.curves["loss"][0, 1] - loop.train(quadratic(), **SETTINGS, data=data[1]).curves["loss"][0, 1]) > 0.1
+
+
+def test_the_best_states_are_kept_beside_the_last(whole, tmp_path):
+    rough = {**SETTINGS, "steps": 60, "checkpoint": tmp_path / "run.checkpoint", "checkpoint_seconds": 0.0}
+    best = loop.Best("distance", True)
+    run = loop.train(quadratic(rate=1.5), **rough, best=best)
+    _, state = load_checkpoint(tmp_path / "run.best", run.state)
+    distances = np.sum(np.square(np.asarray(state.model) - 1), 1)
+    np.testing.assert_allclose(distances, run.curves["distance"].min(1), rtol=1e-12)
+    assert (run.curves["distance"].min(1) < run.curves["distance"][:, -1]).any()
+    kept = (tmp_path / "run.best").read_bytes()
+    (tmp_path / "run.best").unlink()
+    (tmp_path / "run.checkpoint").unlink()
+    with pytest.raises(Interrupted):
+        loop.train(quadratic(rate=1.5), **rough, best=best, progress=stop_at(30))
+    loop.train(quadratic(rate=1.5), **rough, best=best, resume=True)
+    assert (tmp_path / "run.best").read_bytes() == kept
+    with pytest.raises(ValueError, match="no curve 'nll' to keep the best state by; there are loss, count, distance"):
+        loop.train(quadratic(), **rough, best=loop.Best("nll", True))
 
 
 def test_a_checkpoint_goes_where_text_or_a_path_says(tmp_path):

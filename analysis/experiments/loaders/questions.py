@@ -64,6 +64,24 @@ def _entity(path: Path, line: str) -> tuple[str, str]:
     return name, meaning
 
 
+def first_sentences(words: list[str], count: int) -> list[str]:
+    """The first sentences of a story; each ends with a full stop, a question mark or an exclamation mark.
+
+    Args:
+        words: of the story.
+        count: sentences.
+
+    Returns:
+        Their words.
+
+    Example:
+        >>> first_sentences("he saw . who ? she".split(), 2)
+        ['he', 'saw', '.', 'who', '?']
+    """
+    ends = [k + 1 for k, word in enumerate(words) if word in {".", "?", "!"}]
+    return words[: ends[count - 1]] if len(ends) >= count else words
+
+
 def read_questions(folder: Path, split: str, limit: int | None = None) -> Iterator[Question]:
     """The questions of one split, one by one, in the order of their names.
 

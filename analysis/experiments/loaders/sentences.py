@@ -16,19 +16,26 @@ CLASSES = {
 }
 """Files of the sentences of class 1 and class 0."""
 
-SICK_COLUMNS = ("pair_ID", "sentence_A", "sentence_B", "relatedness_score", "entailment_judgment")
+SICK_COLUMNS = ("pair_ID", "sentence_A", "sentence_B", "relatedness_score")
+"""Columns that every form of SICK has, in any order."""
+
+SICK_SPLIT = "SemEval_set"
+"""Column of the form of 12 columns that names the split: TRAIN, TRIAL or TEST."""
+
+SICK_FILES = {"TRAIN": "SICK_train.txt", "TRIAL": "SICK_trial.txt", "TEST": "SICK_test_annotated.txt"}
 
 
 class Pair(NamedTuple):
-    """Two sentences and how related people found them, from 1 to 5."""
+    """Two sentences, how related people found them, from 1 to 5, and their split, where it is known."""
 
     first: str
     second: str
     score: float
+    split: str = ""
 
 
 def read_sick(path: Path) -> Iterator[Pair]:
-    """Pairs of a SICK file: tab-separated, with a header.
+    """Pairs of a SICK file: tab-separated, with a header, of 5 columns or of 12.
 
     Args:
         path: of the file.
@@ -37,12 +44,15 @@ def read_sick(path: Path) -> Iterator[Pair]:
         Pairs.
 
     Raises:
-        DataError: if the header or a row has other columns, a score is not a number from 1 to 5, or there is no row.
+        DataError: if the header lacks a column, a row has another number of them, a score is not a number from 1 to 5,
+            a split has another name, or there is no row.
     """
     number, source = 1, lines(path)
     header = next(source, "").split("\t")
-    if tuple(header[: len(SICK_COLUMNS)]) != SICK_COLUMNS:
-        raise DataError(f"{path}: expected the columns {', '.join(SICK_COLUMNS)}; the first line has {header[:5]}")
+    if missing := [c for c in SICK_COLUMNS if c not in header]:
+        raise DataError(f"{path}: expected the columns {', '.join(SICK_COLUMNS)}; {', '.join(missing)} are not there")
+    first, second, score_at = (header.index(c) for c in SICK_COLUMNS[1:])
+    split_at = header.index(SICK_SPLIT) if SICK_SPLIT in header else None
     for number, line in enumerate(source, 2):
         if not line.strip():
             continue
@@ -50,16 +60,55 @@ def read_sick(path: Path) -> Iterator[Pair]:
         if len(fields) != len(header):
             raise DataError(f"{path}, line {number}: {len(fields)} columns; expected {len(header)}")
         try:
-            score = float(fields[3])
+            score = float(fields[score_at])
         except ValueError:
             score = float("nan")
         if not 1 <= score <= 5:
-            raise DataError(f"{path}, line {number}: expected a score from 1 to 5; got {fields[3][:40]!r}")
-        if not fields[1].strip() or not fields[2].strip():
+            raise DataError(f"{path}, line {number}: expected a score from 1 to 5; got {fields[score_at][:40]!r}")
+        if not fields[first].strip() or not fields[second].strip():
             raise DataError(f"{path}, line {number}: an empty sentence")
-        yield Pair(fields[1], fields[2], score)
+        split = "" if split_at is None else fields[split_at].strip()
+        if split_at is not None and split not in SICK_FILES:
+            raise DataError(f"{path}, line {number}: expected {' or '.join(SICK_FILES)}; got {split[:40]!r}")
+        yield Pair(fields[first], fields[second], score, split)
     if number == 1:
         raise DataError(f"{path}: a header and no pairs")
+
+
+def read_sick_splits(folder: Path) -> tuple[list[Pair], list[Pair]] | None:
+    """Pairs to train on and pairs to test on, from the three files of SemEval 2014 or from `SICK.txt`.
+
+    Training pairs are those of the splits TRAIN and TRIAL, in this order. A file without splits is divided in half.
+
+    Args:
+        folder: of the data set.
+
+    Returns:
+        Both; None if none of the files is there.
+
+    Raises:
+        DataError: if a file is damaged, only some of the three are there, or one side is empty.
+    """
+    here = {split: name for split, name in SICK_FILES.items() if (Path(folder) / name).is_file()}
+    if here:
+        if "TRAIN" not in here or "TEST" not in here:
+            raise DataError(f"{folder}: expected {SICK_FILES['TRAIN']} and {SICK_FILES['TEST']}; got {here}")
+        paths = {split: find(folder, name, what="pairs of SICK") for split, name in here.items()}
+        every = [pair._replace(split=split) for split, path in paths.items() for pair in read_sick(path)]
+    elif (Path(folder) / "SICK.txt").is_file():
+        every = list(read_sick(find(folder, "SICK.txt", what="pairs of SICK")))
+    else:
+        return None
+    if every[0].split:
+        sides = (
+            sorted((p for p in every if p.split != "TEST"), key=lambda p: p.split == "TRIAL"),
+            [p for p in every if p.split == "TEST"],
+        )
+    else:
+        sides = every[: len(every) // 2], every[len(every) // 2 :]
+    if not all(sides):
+        raise DataError(f"{folder}: SICK has {len(sides[0])} pairs to train on and {len(sides[1])} to test on")
+    return sides
 
 
 def read_classes(folder: Path, task: str) -> tuple[list[str], list[int]]:

@@ -1,6 +1,7 @@
 """IAM-OnDB: handwriting as strokes of a pen, and the text that was written."""
 
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 from xml.etree.ElementTree import ParseError
@@ -74,35 +75,39 @@ def _point(path: Path, x: str | None, y: str | None) -> tuple[float, float]:
 
 
 def read_transcription(path: Path) -> list[str]:
-    """The lines of text of one form: those after `CSR:`.
+    """The lines of text of one form: those after `CSR:`; several signs % in a row join two lines.
 
     Args:
         path: of a file under `ascii`.
 
     Returns:
-        Lines, without the empty ones.
-
-    Raises:
-        DataError: if it has no `CSR:`.
+        Lines, without the empty ones; none where the form has no text.
     """
     every = list(lines(path, "latin-1"))
-    start = next((k for k, line in enumerate(every) if line.strip() == "CSR:"), None)
-    if start is None:
-        raise DataError(f"{path}: expected a line 'CSR:' before the text")
-    return [line.strip() for line in every[start + 1 :] if line.strip()]
+    start = next((k for k, line in enumerate(every) if line.strip() == "CSR:"), len(every))
+    parts = [part.strip() for line in every[start + 1 :] for part in re.split("%{2,}", line)]
+    return [part for part in parts if part]
 
 
-def read_iam(folder: Path) -> Iterator[Line]:
+SKIPPED = 0.1
+"""The largest share of lines that may have no text."""
+
+
+def read_iam(folder: Path, skip: Callable[[str], None] = lambda reason: None) -> Iterator[Line]:
     """All lines of handwriting under a folder, one by one, in the order of their names.
+
+    Lines without text, of which the data set has some, are left out: a form may have no transcription, no text in it,
+    or fewer lines of text than of strokes.
 
     Args:
         folder: that has `lineStrokes` and `ascii`, nested as the archives unpack them or flat.
+        skip: called with the reason for each line that is left out.
 
     Yields:
         Lines.
 
     Raises:
-        DataError: if a folder is missing, a file is damaged, or a form has fewer lines of text than of strokes.
+        DataError: if a folder is missing, a file is damaged, or more than a tenth of the lines have no text.
     """
     folder = Path(folder)
     strokes, texts = (_only(folder, name) for name in ("lineStrokes", "ascii"))
@@ -110,18 +115,23 @@ def read_iam(folder: Path) -> Iterator[Line]:
     paths = sorted(strokes.rglob("*.xml"), key=lambda p: p.name)
     if not paths:
         raise DataError(f"{strokes}: no .xml files")
-    form, written = "", []
+    form, written, skipped = "", [], []
     for path in paths:
         name, _, number = path.stem.rpartition("-")
         if not number.isdecimal() or int(number) < 1:
             raise DataError(f"{path}: expected a name such as a01-000u-01.xml")
         if name != form:
-            if name not in transcriptions:
-                raise DataError(f"{path}: no transcription {name}.txt under {texts}")
-            form, written = name, read_transcription(inside(folder, transcriptions[name]))
+            form, written = name, []
+            if name in transcriptions:
+                written = read_transcription(inside(folder, transcriptions[name]))
         if int(number) > len(written):
-            raise DataError(f"{path}: line {number}, but {transcriptions[name]} has {len(written)} lines of text")
+            what = f"{transcriptions[name]} has {len(written)} lines of text" if name in transcriptions else "no text"
+            skipped.append(f"{path}: line {number}, but {what}")
+            skip(skipped[-1])
+            continue
         yield Line(path.stem, read_strokes(inside(folder, path)), written[int(number) - 1])
+    if len(skipped) > SKIPPED * len(paths):
+        raise DataError(f"{len(skipped)} of {len(paths)} lines have no text; expected few. The first is {skipped[0]}")
 
 
 def _only(folder: Path, name: str) -> Path:

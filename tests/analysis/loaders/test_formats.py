@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from analysis.experiments.loaders import captions, images, questions, sentences, strokes
+from analysis.experiments.loaders import captions, corpus, images, pens, questions, reviews, sentences, strokes, vectors
 from lngeom.data import DataError
 
 from tests.analysis.loaders import formats
@@ -76,6 +76,121 @@ def test_sentences_round_trip(tmp_path):
     formats.write_classes(tmp_path)
     assert [p.score for p in sentences.read_sick(tmp_path / "SICK.txt")] == [4.7, 1.0]
     assert sentences.read_classes(tmp_path, "SUBJ") == (["a café", "of no interest"] * 2, [1, 1, 0, 0])
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes"), [("sick", (1, 1)), ("sick of 12 columns", (7, 4)), ("sick of three files", (5, 3))]
+)
+def test_sick_comes_in_three_forms_and_keeps_its_splits(tmp_path, name, sizes):
+    FORMATS[name].write(tmp_path)
+    sides = sentences.read_sick_splits(tmp_path)
+    assert tuple(map(len, sides)) == sizes
+    if name == "sick of 12 columns":
+        assert [p.score for p in sides[0][:3]] == [1, 2, 3]
+        text = (tmp_path / "SICK.txt").read_text()
+        (tmp_path / "SICK.txt").write_text(text.replace("TRIAL", "OTHER"))
+        with pytest.raises(DataError, match="line 7: expected TRAIN or TRIAL or TEST; got 'OTHER'"):
+            sentences.read_sick_splits(tmp_path)
+    if name == "sick of three files":
+        (tmp_path / "SICK_test_annotated.txt").unlink()
+        with pytest.raises(DataError, match=r"expected SICK_train.txt and SICK_test_annotated.txt"):
+            sentences.read_sick_splits(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["vectors", "vectors of bytes"])
+def test_vectors_round_trip_and_only_those_wanted_are_kept(tmp_path, name):
+    FORMATS[name].write(tmp_path)
+    (path,) = tmp_path.iterdir()
+    found = vectors.read_vectors(path, formats.VECTORS)
+    assert list(found) == list(formats.VECTORS)
+    assert all(np.array_equal(found[word], v) for word, v in formats.VECTORS.items())
+    assert list(vectors.read_vectors(path, {"dog", "none"})) == ["dog"]
+    packed = path.with_name(path.name + ".gz")
+    packed.write_bytes(gzip.compress(path.read_bytes()))
+    assert list(vectors.read_vectors(packed, {"dog"})) == ["dog"]
+    path.write_bytes(path.read_bytes().replace(b"7 2", b"6 2", 1))
+    with pytest.raises(DataError, match="more than the 6 words that its first line says"):
+        vectors.read_vectors(path, {"dog"})
+
+
+def test_a_story_is_cut_after_its_first_sentences():
+    words = ["@entity1", "saw", "it", ".", "was", "it", "?", "yes", "!", "no", ".", "and", "so", "on"]
+    assert questions.first_sentences(words, 4) == words[:11]
+    assert questions.first_sentences(words, 5) == words
+    assert questions.first_sentences(words, 1) == words[:4]
+
+
+def test_no_sick_is_none(tmp_path):
+    assert sentences.read_sick_splits(tmp_path) is None
+
+
+def test_lines_of_handwriting_without_text_are_left_out_and_counted(tmp_path):
+    formats.write_iam(tmp_path)
+    folder, text = tmp_path / "lineStrokes" / "a01" / "a01-000", tmp_path / "ascii" / "a01" / "a01-000"
+    rows = [f"line {k}" for k in range(1, 22)]
+    (text / "a01-000u.txt").write_text("CSR:\n\n" + "\n".join(rows[:10]) + "%%%%%%" + "\n".join(rows[10:]) + "\n")
+    for k in range(2, 23):
+        (folder / f"a01-000u-{k:02}.xml").write_text(formats.INK)
+    (text / "z01-000z.txt").write_text("OCR:\n\nsomething\n")
+    (folder / "z01-000z-01.xml").write_text(formats.INK)
+    skipped = []
+    found = list(strokes.read_iam(tmp_path, skipped.append))
+    assert [line.text for line in found] == rows, "a row of percent signs joins two lines"
+    assert len(skipped) == 2
+    assert "a01-000u-22.xml: line 22, but" in skipped[0]
+    assert "z01-000z" in skipped[1]
+    (text / "a01-000u.txt").unlink()
+    with pytest.raises(DataError, match="23 of 23 lines have no text"):
+        list(strokes.read_iam(tmp_path))
+    (text / "a01-000u.txt").write_text("CSR:\n\n5 % of it\n")
+    assert strokes.read_transcription(text / "a01-000u.txt") == ["5 % of it"]
+
+
+def test_reviews_and_pens_round_trip(tmp_path):
+    formats.write_reviews(tmp_path)
+    formats.write_pens(tmp_path)
+    found = list(reviews.read_reviews(tmp_path))
+    assert {r.source for r in found} == set(reviews.SOURCES)
+    assert [" ".join(s) for s in reviews.sentences_of(found[0].text)] == [
+        "it was night .", "the cat slept !", 'the dog , " rex " , did not .', "then it was day .",
+    ]  # fmt: skip
+    positions, digits = pens.read_pens(tmp_path)
+    assert positions.shape == (60, 8, 2)
+    assert digits.tolist() == [k % 10 for k in range(60)]
+
+
+def test_a_corpus_is_encoded_once_and_gives_every_triple(tmp_path, monkeypatch):
+    monkeypatch.setattr(corpus, "CHUNK", 3)
+    (tmp_path / "books").mkdir()
+    books = [tmp_path / "books" / f"{k}.txt" for k in range(3)]
+    for k, (book, count) in enumerate(zip(books, (5, 2, 4), strict=True)):
+        book.write_text("".join(f"b{k} s{i}\n" for i in range(count)))
+    reads = []
+
+    def read():
+        reads.append(1)
+        return corpus.sentences_of(books)
+
+    def numbering(stories):
+        names = {w: 3 + i for i, w in enumerate(sorted(corpus.counted(stories)))}
+        return lambda words: [*(names[w] for w in words), 1]
+
+    found, number = corpus.encoded(tmp_path, books, read, numbering, {})
+    assert found.triples() == 3 + 0 + 2
+    said, lengths = found.take(np.arange(5), 4)
+    assert (lengths == 3).all()
+    assert (said[..., 3] == 0).all()
+    expected = [[number([f"b{k}", f"s{i + j}"]) for j in range(3)] for k, n in ((0, 3), (2, 2)) for i in range(n)]
+    np.testing.assert_array_equal(said[..., :3], expected)
+    assert isinstance(found.symbols, np.memmap)
+    assert len(reads) == 2
+    corpus.encoded(tmp_path, books, read, numbering, {})
+    assert len(reads) == 3, "words are counted, and nothing is written again"
+    books[0].write_text("b0 s0\nb0 s1\n")
+    assert corpus.encoded(tmp_path, books, read, numbering, {})[0].triples() == 2
+    books[2].unlink()
+    with pytest.raises(DataError, match="no three sentences in a row"):
+        corpus.encoded(tmp_path, books[:2], lambda: corpus.sentences_of(books[:2]), numbering, {})
 
 
 HOSTILE = [
@@ -249,6 +364,11 @@ def test_links_out_of_the_folder_are_refused(sample, tmp_path_factory):
         ("captions", "train.txt", b"a\nb\n", "expected 5 lines for each image"),
         ("cnn", "questions/test/0a.question", b"u\n\nc\n\nq\n", "got 3 blocks"),
         ("sick", "SICK.txt", b"a\tb\n", "expected the columns pair_ID"),
+        ("vectors", "vectors.txt", b"two 2\n", "expected the number of words and the size of a vector"),
+        ("vectors", "vectors.txt", b"2 2\ncat 1 2\ndog 1\n", r"line 3: expected a word and 2 numbers; got b'dog 1"),
+        ("vectors", "vectors.txt", b"2 2\ncat 1 2\n", "1 words, where its first line says 2"),
+        ("vectors", "vectors.txt", b"1 2\ncat 1 nan\n", "word 1: 'cat' has numbers that are not finite"),
+        ("vectors of bytes", "vectors.bin", b"2 2\ncat 12345678\ndog 1234", "word 2: truncated"),
     ],
 )
 def test_damaged_files_are_refused(tmp_path, name, file, content, message):

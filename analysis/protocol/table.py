@@ -1,0 +1,236 @@
+"""Results of the protocol on disk, judged anew from their curves, and the table of every statement."""
+
+import io
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile
+
+import numpy as np
+from lngeom._files import replacing
+from lngeom.claims.results import Curves, digest
+
+from analysis.experiments.drawing import draw as figure
+from analysis.experiments.experiment import Experiment
+from analysis.experiments.loop import Run
+from analysis.experiments.results import Results, json_bytes
+from analysis.protocol import judge
+from analysis.protocol.trials import Curved, Part
+
+FOLDER = "protocol"
+"""Folder of the results, below that of the figures."""
+
+
+def statements(experiment: Experiment) -> tuple[Any, ...]:
+    """What the protocol decides about an experiment."""
+    return (*experiment.statements, *experiment.equivalences)
+
+
+def write(experiment: Experiment, configuration: Mapping[str, Any], curved: Curved, out: Path) -> list[Path]:
+    """Writes `out/protocol/NAME/{config.json,curves.npz,report.json}`, each whole or not at all.
+
+    Args:
+        experiment: the experiment.
+        configuration: all that the curves depend on.
+        curved: the curves.
+        out: folder of all figures.
+
+    Returns:
+        The paths.
+    """
+    folder = out / FOLDER / experiment.name
+    folder.mkdir(parents=True, exist_ok=True)
+    wanted = {s.metric for s in statements(experiment)} | {p.metric for p in experiment.panels}
+    arrays: dict[str, np.ndarray] = {}
+    for stage in ("choosing", "fresh"):
+        for arm, of_rate in getattr(curved, stage).items():
+            for rate, curves in of_rate.items():
+                name = Part(stage, arm, rate).name
+                kept = {metric: v for metric, v in curves.values.items() if metric in wanted}
+                arrays[f"{name}/steps"] = curves.steps
+                arrays[f"{name}/metrics"] = np.array(list(kept))
+                arrays[f"{name}/curves"] = np.stack(list(kept.values())).astype(np.float32, order="C")
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, **arrays)  # pyright: ignore[reportArgumentType]
+    files = {"config.json": json_bytes(configuration), "curves.npz": buffer.getvalue()}
+    report = {
+        "experiment": experiment.name,
+        "data": "generated" if experiment.generated else "real",
+        "protocol": configuration["protocol"],
+        "sha256": {name: digest(content) for name, content in files.items()},
+        "statements": judge.report(statements(experiment), *curved),
+    }
+    files["report.json"] = json_bytes(report)
+    for name, content in files.items():
+        with replacing(folder / name) as file:
+            file.write(content)
+    return [folder / name for name in files]
+
+
+def draw(experiment: Experiment, configuration: Mapping[str, Any], curved: Curved, out: Path) -> list[Path]:
+    """Draws the curves of the fresh seeds, each arm at its rate, as `out/protocol/NAME/curves.{svg,png,json}`.
+
+    Args:
+        experiment: the experiment.
+        configuration: all that the curves depend on.
+        curved: the curves.
+        out: folder of all figures.
+
+    Returns:
+        The paths; none if no panel has its curves.
+    """
+    runs = {}
+    for statement in statements(experiment):
+        for arm in statement.arms:
+            if arm not in runs:
+                rate = judge.choose(statement, arm, curved.choosing)
+                curves = curved.fresh[arm][rate]
+                values = {metric: v.astype(np.float64) for metric, v in curves.values.items()}
+                seeds = len(next(iter(values.values())))
+                runs[arm] = Run(curves.steps, values, np.full(seeds, -1), None, tuple(range(seeds)))
+    if not all(any(p.metric in run.curves for p in experiment.panels) for run in runs.values()) or not runs:
+        return []
+    drawn = replace(experiment, name="curves", note=f"{experiment.note} Each arm at its best learning rate.".strip())
+    described = dict(configuration) | {"seeds": len(configuration["plan"]["fresh"])}
+    return figure(drawn, Results(described, runs, [], {}), out / FOLDER / experiment.name)
+
+
+def read(experiment: Experiment, out: Path) -> tuple[dict[str, Any], Curved] | None:
+    """Configuration and curves that `write` has left.
+
+    Args:
+        experiment: the experiment.
+        out: folder of all figures.
+
+    Returns:
+        Both, or None if there are no results.
+
+    Raises:
+        ValueError: if they are damaged, or were changed after the run.
+    """
+    folder = out / FOLDER / experiment.name
+    redo = f"run `python -m analysis protocol {experiment.name}` again"
+    if not (folder / "report.json").is_file():
+        return None
+    try:
+        known = json.loads((folder / "report.json").read_text(encoding="utf-8"))["sha256"]
+        for name in ("config.json", "curves.npz"):
+            path = folder / name
+            if not path.is_file() or digest(path.read_bytes()) != known[name]:
+                raise ValueError(f"{path} is missing or was changed after its run: {redo}")
+        configuration = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        curved = Curved({}, {})
+        with np.load(folder / "curves.npz", allow_pickle=False) as file:
+            for name in dict.fromkeys(key.rsplit("/", 1)[0] for key in file.files):
+                stage, rest = name.split("/", 1)
+                arm, rate = rest.rsplit("/", 1)
+                values = dict(zip(file[f"{name}/metrics"].tolist(), file[f"{name}/curves"], strict=True))
+                getattr(curved, stage).setdefault(arm, {})[float(rate)] = Curves(file[f"{name}/steps"], values)
+    except (OSError, KeyError, TypeError, AttributeError, BadZipFile, json.JSONDecodeError) as error:
+        raise ValueError(f"{folder} has no results of this version ({error!r}): {redo}") from error
+    return configuration, curved
+
+
+def reports(experiments: Sequence[Experiment], out: Path) -> list[dict[str, Any]]:
+    """What the kept results say today, judged anew from their curves.
+
+    Args:
+        experiments: all of them; those without results are left out.
+        out: folder of all figures.
+
+    Returns:
+        A report of each.
+    """
+    found = []
+    for experiment in experiments:
+        kept = read(experiment, out)
+        if kept is not None:
+            described, curved = kept
+            found.append(
+                {
+                    "experiment": experiment.name,
+                    "data": "generated" if described["generated"] else "real",
+                    "protocol": described["protocol"],
+                    "statements": judge.report(statements(experiment), *curved),
+                }
+            )
+    return found
+
+
+HEAD = (
+    "| experiment | statement | verdict | ratio or difference | 95 % | fresh seeds | rates | steps | data |",
+    "|---|---|---|---|---|---|---|---|---|",
+)
+
+
+def markdown(found: Sequence[Mapping[str, Any]]) -> str:
+    """The table of every statement.
+
+    Args:
+        found: reports of the experiments.
+
+    Returns:
+        Markdown.
+    """
+    lines = [*HEAD]
+    for report in found:
+        for row in report["statements"]:
+            low, high = ("" if end is None else f"{end:.3g}" for end in row["interval"])
+            arms = row["arms"]
+            rates = "; ".join(f"{arm}: {_rate(values)}" for arm, values in arms.items())
+            steps = max(values["steps"] for values in arms.values())
+            improving = "".join(f", {arm} still improving" for arm, v in arms.items() if v["still improving"])
+            cells = (
+                report["experiment"],
+                row["text"],
+                row["verdict"].lower(),
+                row["median"],
+                f"{low or 'unknown'} to {high or 'unknown'}",
+                f"{row['fresh seeds']} ({row['wins']} for, {row['losses']} against)",
+                rates,
+                f"{steps}{improving}",
+                report["data"],
+            )
+            lines.append("| " + " | ".join(map(str, cells)) + " |")
+    lines += ["", *_legend(found)]
+    return "\n".join(lines) + "\n"
+
+
+def _rate(values: Mapping[str, Any]) -> str:
+    return f"{values['rate']:g}" + (" (at the edge)" if values["at the edge of the grid"] else "")
+
+
+def _legend(found: Sequence[Mapping[str, Any]]) -> list[str]:
+    sources = dict.fromkeys(tuple(sorted(r["protocol"].items())) for r in found)
+    named = [dict(s) for s in sources]
+    cited = "; ".join(
+        f"version {s['version']} of {s['date']}, commit {(s['commit'] or 'unknown')[:12]}, SHA-256 {s['sha256'][:12]}"
+        for s in named
+    )
+    return [
+        "The ratio is that of steps, treated arm over baseline, each at its best rate; its median, and the interval of",
+        "its median. Of final values it is the difference, negative where the treated arm is better. Protocol: "
+        f"[PROTOCOL.md](../analysis/PROTOCOL.md), {cited}.",
+    ]
+
+
+def write_table(experiments: Sequence[Experiment], out: Path) -> list[Path]:
+    """Writes `out/protocol.md` and `out/protocol.json` from all results that are kept.
+
+    Args:
+        experiments: all of them.
+        out: folder of all figures.
+
+    Returns:
+        The paths; none if there are no results.
+    """
+    found = reports(experiments, out)
+    if not found:
+        return []
+    paths = [out / "protocol.md", out / "protocol.json"]
+    for path, content in zip(paths, (markdown(found).encode(), json_bytes(found)), strict=True):
+        with replacing(path) as file:
+            file.write(content)
+    return paths
