@@ -8,33 +8,29 @@ import pkgutil
 import runpy
 import shutil
 import sys
+import textwrap
 import time
+import warnings
 from collections.abc import Iterable
 from pathlib import Path
-from typing import NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn, get_args
 
 from lngeom._files import check_writable
 from lngeom._interrupts import on_stop, stoppable
 from lngeom.plots import style
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress as Bar, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 import analysis
 from analysis.experiments import dry_run
 from analysis.experiments.drawing import draw
-from analysis.experiments.experiment import (
-    Experiment,
-    Results,
-    check_replaces_its_own,
-    configuration,
-    load_full,
-    read,
-    run,
-    write,
-)
+from analysis.experiments.experiment import Experiment, load_full, real_version
 from analysis.experiments.locking import only_run
 from analysis.experiments.loop import Progress
+from analysis.experiments.results import Results, check_replaces_its_own, is_done, read, write
+from analysis.experiments.running import configuration, run
+from analysis.experiments.variants import Variant, variant_of, with_variant
+from analysis.progress import Watch, duration
 
 
 class Runnable(NamedTuple):
@@ -69,15 +65,39 @@ def discover() -> dict[str, Runnable]:
     return dict(sorted(found.items()))
 
 
+def experiments_of(runnables: Iterable[Runnable]) -> list[Experiment]:
+    """The experiments among what can be run."""
+    return [importlib.import_module(r.module).EXPERIMENT for r in runnables if r.experiment]
+
+
+def _layouts() -> str:
+    """What the folder of --data holds, for each experiment."""
+    rows = []
+    for experiment in experiments_of(discover().values()):
+        for option, files in (("--full", experiment.files), ("--real", experiment.real_files)):
+            if files:
+                rows.append(textwrap.fill(f"{experiment.name} {option}: {files}", 100, subsequent_indent="  "))
+    return "what the folder of --data holds:\n" + "\n".join(rows)
+
+
 def _parse(known: Iterable[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="python -m analysis", description="Experiments, benchmarks and figures of this project."
+        prog="python -m analysis",
+        description="Experiments, benchmarks and figures of this project.",
+        epilog=_layouts() if {"-h", "--help"} & set(sys.argv) else None,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("name", choices=[*known, "all", "list"], help="what to run; 'all': every experiment")
     size = parser.add_mutually_exclusive_group()
     size.add_argument("--small", action="store_true", help="train at small size on bundled or generated data (default)")
+    size.add_argument("--real", action="store_true", help="train at a reduced size on real data from disk")
     size.add_argument("--full", action="store_true", help="train at the paper's size on a data set from disk")
-    parser.add_argument("--data", type=Path, metavar="DIR", help="folder of the data set, for --full")
+    parser.add_argument("--data", type=Path, metavar="DIR", help="folder of the data, for --full and --real; see below")
+    parser.add_argument(
+        "--arms",
+        choices=get_args(Variant),
+        help="our arms, those as the authors' code has them, or both; by default ours, and the authors' with --full",
+    )
     parser.add_argument("--seeds", type=int, default=5, help="number of seeds; a verdict needs at least 5")
     parser.add_argument(
         "--workers", type=int, help="arms trained in parallel; by default one per core, and one with --full"
@@ -87,11 +107,16 @@ def _parse(known: Iterable[str]) -> argparse.Namespace:
     parser.add_argument("--redraw", action="store_true", help="compare and draw the results in --out without training")
     parser.add_argument("--no-caption", action="store_true", help="leave the captions out of the pictures")
     parser.add_argument(
-        "--out", type=Path, help="folder of the results; by default figures, and results for --full or other --seeds"
+        "--out",
+        type=Path,
+        help="folder of the results; by default figures, and results for --full, --real, other --arms or --seeds",
     )
     options = parser.parse_args()
     if options.out is None:
-        options.out = Path("results" if options.full or options.seeds != parser.get_default("seeds") else "figures")
+        other = options.full or options.real or options.arms in {"authors", "both"}
+        options.out = Path("results" if other or options.seeds != parser.get_default("seeds") else "figures")
+    if options.arms is None:
+        options.arms = "authors" if options.full or options.dry_run else "ours"
     if options.seeds < 1:
         parser.error(f"--seeds must be at least 1; got {options.seeds}")
     if options.workers is None:
@@ -118,6 +143,7 @@ def _report(console: Console, experiment: Experiment, results: Results) -> None:
 
 def _experiment(console: Console, experiment: Experiment, options: argparse.Namespace) -> None:
     if options.redraw:
+        experiment = with_variant(experiment, variant_of(experiment, options.out))
         _finish(console, experiment, read(experiment, options.out), options.out)
         return
     check_writable(options.out)
@@ -125,13 +151,29 @@ def _experiment(console: Console, experiment: Experiment, options: argparse.Name
         _train(console, experiment, options)
 
 
+def estimate(experiments: Iterable[Experiment], seeds: int, workers: int) -> str:
+    """What training at the small size takes, in a sentence."""
+    lines, whole = [], 0.0
+    for experiment in experiments:
+        steps = sum(experiment.length(experiment.small, arm)[0] for arm in experiment.arms.values())
+        seconds = steps * seeds * experiment.cost / 1000
+        whole += seconds / min(workers, len(experiment.arms))
+        lines.append(f"{experiment.name}: {duration(seconds)} of a processor")
+    return "\n".join([*lines, f"In all about {duration(whole)}, with what is not done yet."])
+
+
 def _train(console: Console, experiment: Experiment, options: argparse.Namespace) -> None:
+    if options.real:
+        experiment = real_version(experiment, options.data)
     settings = experiment.full if options.full else experiment.small
-    check_replaces_its_own(experiment, configuration(experiment, settings, options.seeds), options.out)
-    data = load_full(experiment, options.data) if options.full else None
+    described = configuration(experiment, settings, options.seeds)
+    check_replaces_its_own(experiment, described, options.out)
+    if options.name == "all" and options.resume and is_done(experiment, described, options.out):
+        _finish(
+            console, experiment, read(experiment, options.out), options.out
+        )  # it may have been killed at its figure
+        return
     folder = options.out / experiment.name / "checkpoints"
-    if not options.resume:
-        shutil.rmtree(folder, ignore_errors=True)
 
     def kept() -> str:
         count = len(list(folder.glob("*.checkpoint")))
@@ -139,17 +181,21 @@ def _train(console: Console, experiment: Experiment, options: argparse.Namespace
             return "No checkpoint had been written yet. Start it again from the beginning."
         return (
             f"Checkpoints of {count} of {len(experiment.arms)} arms are kept in {folder}. Go on with "
-            f"python -m analysis {experiment.name} --resume and the other options as they were."
+            f"python -m analysis {options.name} --resume and the other options as they were."
         )
 
     on_stop(kept)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     start = time.perf_counter()
-    with Bar(*columns, console=Console(stderr=True)) as bar:
+    with Watch(Console(stderr=True)) as watch:
+        rows = {}
+        for name, arm in experiment.arms.items():
+            rows[name] = watch.add(f"{experiment.name}: {name}", experiment.length(settings, arm)[0])
+        data = _full_data(console, experiment, options.data) if options.full else None
+        if not options.resume:
+            shutil.rmtree(folder, ignore_errors=True)
 
         def progress(arm: str) -> Progress:
-            task = bar.add_task(f"{experiment.name}: {arm}", total=None)
-            return lambda step, steps, metrics: bar.update(task, completed=step, total=steps)
+            return lambda step, steps, metrics: rows[arm](step, steps)
 
         results = run(
             experiment,
@@ -160,15 +206,26 @@ def _train(console: Console, experiment: Experiment, options: argparse.Namespace
             resume=options.resume,
             progress=progress,
             workers=options.workers,
+            keep_best=options.full or options.real,
         )
     _finish(console, experiment, results, options.out)
-    if options.full:
+    if options.full or options.real:
         weights = folder.with_name("weights")
         shutil.rmtree(weights, ignore_errors=True)
         folder.rename(weights)
-        console.print(f"Weights after the last step: {weights}", highlight=False, soft_wrap=True)
+        console.print(f"Weights after the last step and at the best value: {weights}", highlight=False, soft_wrap=True)
     shutil.rmtree(folder, ignore_errors=True)
     console.print(f"{time.perf_counter() - start:.0f} s", highlight=False)
+
+
+def _full_data(console: Console, experiment: Experiment, folder: Path | None) -> Any:
+    """The data of the full size; what the loader warns of is printed."""
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always", UserWarning)
+        data = load_full(experiment, folder)
+    for warning in told:
+        console.print(str(warning.message), style="yellow", highlight=False, markup=False, soft_wrap=True)
+    return data
 
 
 def _finish(console: Console, experiment: Experiment, results: Results, out: Path) -> None:
@@ -204,12 +261,14 @@ def _main() -> None:
         for name, runnable in known.items():
             console.print(f"{name:20} {runnable.title}", highlight=False, markup=False)
         return
-    chosen = [r for r in known.values() if r.experiment] if options.name == "all" else [known[options.name]]
-    experiments = [importlib.import_module(r.module).EXPERIMENT for r in chosen]
+    chosen = experiments_of(known.values() if options.name == "all" else [known[options.name]])
+    experiments = chosen if options.redraw else [with_variant(e, options.arms) for e in chosen]
     try:
         if options.dry_run:
             console.print(dry_run.table([dry_run.measure(e) for e in experiments]), highlight=False)
             return
+        if options.name == "all" and not options.redraw and not options.full:
+            console.print(estimate(experiments, options.seeds, options.workers), highlight=False, soft_wrap=True)
         with style.options(captions=not options.no_caption):
             for experiment in experiments:
                 _experiment(console, experiment, options)

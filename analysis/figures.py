@@ -33,8 +33,8 @@ from analysis.experiments import (
     rows_of_digits,
     skip_thoughts,
 )
-from analysis.experiments.experiment import read
 from analysis.experiments.learning_rate.figures import FIGURES, save_part
+from analysis.experiments.results import read
 
 EXPERIMENTS = {
     module.EXPERIMENT.name: module.EXPERIMENT

@@ -12,6 +12,11 @@ def test_equal_arrays_agree_and_different_ones_differ():
     assert not wrong.agrees
 
 
+def test_the_residual_is_the_largest_difference_over_the_largest_entry():
+    a = np.array([0.0, 0.0, 0.0, 100.0])
+    assert np.isclose(agreement(a, a + np.array([0.0, 3.0, 0.0, 0.0])).residual, 0.03)
+
+
 def test_between_rounding_and_witness_is_neither():
     a = np.ones(3)
     middling = agreement(a, a + 1e-8)
@@ -78,3 +83,5 @@ def test_values_just_above_the_threshold_are_cut_at_the_widest_gap():
     assert decide_rank(np.array([1.0, 1e-3, 1e-6, 1e-9, 1e-16]), 5, 5).rank == 4
     assert decide_rank(np.array([1.0, 1e-2, 1e-3, 1e-8], np.float32), 5, 5).rank == 3
     assert decide_rank(np.array([1.0, 0.5, 0.2]), 5, 3).rank == 3
+    steps = np.array([1.0, 2e-3, 1e-3, 5e-4, 1e-4, 2e-5, 4e-6, 8e-7, 2e-7], np.float32)
+    assert decide_rank(steps, 100, 9).rank >= 4  # above the ceiling, √eps = 3.5e-4, all is signal: 500 is no gap

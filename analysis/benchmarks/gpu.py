@@ -8,7 +8,7 @@ Calls of a kernel are chained inside one program, each on the result of the one 
 from joining them. A rate counts the bytes that must be moved: 2 arrays forward, 5 forward and backward. Small arrays
 stay in the cache, so that a rate may exceed that of the memory.
 
-It needs jax, numpy and `lngeom.nn`. What needs more (matfree for `lg.fisher`, torch, Triton through `torch.compile`,
+It needs jax, numpy and `lngeom.nn`. What needs more (lineax for `lg.fisher`, torch, Triton through `torch.compile`,
 curvlinops) is skipped where it is missing, and the results say so.
 """
 
@@ -46,7 +46,7 @@ MARGIN = 20.0
 MODES = {"forward": 2, "forward and backward": 5}
 """How a layer is measured, and the arrays that must be moved."""
 
-PACKAGES = ("jax", "jaxlib", "numpy", "lngeom", "torch", "triton", "curvlinops-for-pytorch", "matfree")
+PACKAGES = ("jax", "jaxlib", "numpy", "lngeom", "torch", "triton", "curvlinops-for-pytorch", "lineax")
 
 
 @dataclass(frozen=True)

@@ -72,8 +72,8 @@ def _is_colour(node):
 
 
 def drawing_modules():
-    """Modules that draw, except the two of the package that give colours to series that are no method."""
-    own = {ROOT / "lngeom/plots" / name for name in ("style.py", "training.py", "__init__.py")}
+    """Modules that draw, except those of the package that give colours to series that are no method."""
+    own = {ROOT / "lngeom/plots" / name for name in ("style.py", "runs.py", "spectrum.py", "__init__.py")}
     paths = [*(ROOT / "lngeom/plots").glob("*.py"), *(ROOT / "analysis").rglob("*.py")]
     return [p for p in paths if p not in own and "plots" in p.read_text(encoding="utf-8")]
 

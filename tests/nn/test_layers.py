@@ -65,6 +65,12 @@ def test_no_gradient_reaches_running_statistics():
     np.testing.assert_array_equal(gradient, 0)
 
 
+def test_the_stored_mean_of_offset_data_is_within_one_unit_of_the_last_place():
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(2000, 6)) + 1000, jnp.float32)
+    stored = np.asarray(nn.batch_norm(x)[1].mean, np.float64)
+    assert np.max(np.abs(stored - np.asarray(x, np.float64).mean(0))) <= np.spacing(np.float32(1000))
+
+
 def test_batch_norm_gradient_agrees_with_elementary_operations():
     def plain(x):
         rows = x.reshape(-1, 12)

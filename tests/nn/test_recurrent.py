@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from jax.flatten_util import ravel_pytree
 from lngeom import nn
+from lngeom.nn.dynamics import gradient_growth, hidden_dynamics
 
 D, H, STEPS, EPS = 3, 5, 7, 1e-2
 
@@ -219,6 +220,19 @@ def test_gains_start_as_ones_and_biases_as_zeros():
     for norm in (cell.recurrent_norm, cell.input_norm, cell.cell_norm):
         np.testing.assert_array_equal(norm.gain, 1)
         np.testing.assert_array_equal(norm.bias, 0)
+
+
+def test_a_gradient_grows_backwards_as_the_derivative_of_the_last_state_by_each_state():
+    cell = nn.RNN(D, H, key=jax.random.key(0), dtype=jnp.float64)
+    xs, tangent, cotangent = (jax.random.normal(jax.random.key(k), s) for k, s in ((1, (STEPS, D)), (2, H), (3, H)))
+    hidden = hidden_dynamics(cell, xs, tangent).hidden
+    growth = gradient_growth(cell, xs, hidden, cotangent)
+    last = lambda h, t: jax.lax.fori_loop(t, STEPS, lambda k, h: cell(h, xs[k]), h)  # noqa: E731
+    sizes = [
+        jnp.linalg.norm(cotangent @ jax.jacfwd(lambda h, t=t: last(h, t))(hidden[t - 1])) for t in range(1, STEPS + 1)
+    ]
+    expected = jnp.log(jnp.array(sizes[:-1]) / jnp.array(sizes[1:]))
+    np.testing.assert_allclose(growth, expected, rtol=1e-10, atol=1e-12)
 
 
 def test_layer_norm_rnn_is_invariant_to_scaling_all_summed_inputs():

@@ -1,0 +1,46 @@
+"""The measurements of the large transformer, at toy size."""
+
+import jax
+import jax.numpy as jnp
+import lngeom as lg
+import numpy as np
+from jax.flatten_util import ravel_pytree
+
+from analysis import large_transformer as measured
+
+
+def test_predicted_directions_are_null_and_a_random_one_is_not():
+    found = measured.measure_null("toy", jnp.float64, 8, count=24)
+    assert found["directions"] == 24
+    assert found["worst"] < 1e-10
+    assert found["a random direction, for comparison"] > 1e-6
+    assert len(found["by family"]) == 5
+
+
+def test_the_directions_are_those_that_the_library_predicts():
+    stack, params, _, _ = measured.problem("toy", jnp.float64, 8)
+    predicted = lg.predicted_nullspace(stack, params)
+    basis = np.linalg.qr(predicted.basis)[0]
+    for name, v in measured.directions("toy", params, 20):
+        flat = ravel_pytree(v)[0]
+        assert np.linalg.norm(flat - basis @ (basis.T @ flat)) < 1e-9, name
+
+
+def test_a_direction_that_is_no_symmetry_is_seen(monkeypatch):
+    genuine = measured.directions
+
+    def planted(size, params, count):
+        for name, v in genuine(size, params, count):
+            yield name, {n: jnp.roll(x, 1) for n, x in v.items()}
+
+    monkeypatch.setattr(measured, "directions", planted)
+    assert measured.measure_null("toy", jnp.float64, 8, count=6)["worst"] > 1e-6
+
+
+def test_leading_eigenvalues_are_those_of_the_matrix():
+    found = measured.measure_eigenvalues("toy", jnp.float64, 4, count=3)
+    _, params, apply, data = measured.problem("toy", jnp.float64, 4)
+    matrix = lg.fisher(apply, params, data, family=lg.families.Categorical())
+    assert np.allclose(found["eigenvalues"], matrix.eigenvalues(3), rtol=1e-9)
+    assert max(found["residuals over the largest"]) < 1e-7
+    assert len(jax.tree.leaves(params)) > 10
