@@ -98,7 +98,7 @@ def _parse(known: Iterable[str]) -> argparse.Namespace:
         choices=get_args(Variant),
         help="our arms, those as the authors' code has them, or both; by default ours, and the authors' with --full",
     )
-    parser.add_argument("--seeds", type=int, default=5, help="number of seeds; a verdict needs at least 5")
+    parser.add_argument("--seeds", type=int, default=5, help="number of seeds (5)")
     parser.add_argument(
         "--workers", type=int, help="arms trained in parallel; by default one per core, and one with --full"
     )
@@ -127,12 +127,15 @@ def _parse(known: Iterable[str]) -> argparse.Namespace:
 
 
 def _report(console: Console, experiment: Experiment, results: Results) -> None:
-    table = Table("statement", "the paper", "median", "each seed", "finding", title=experiment.title)
+    table = Table("statement", "the paper", "ratio or difference", "seeds for, against", title=experiment.title)
     for row in results.comparisons:
-        censored = zip(row["seeds"], row["censored"], strict=True)
-        values = " ".join(f"{'>' if c else ''}{v:.3g}" for v, c in censored)
-        table.add_row(row["text"], row["paper"], f"{row['median']:.3g}", values, row["finding"])
+        table.add_row(row["text"], row["paper"], row["median"], f"{row['wins']}, {row['losses']}")
     console.print(table)
+    console.print(
+        f"One learning rate for every arm. A verdict tunes them all: python -m analysis protocol {experiment.name}",
+        highlight=False,
+        soft_wrap=True,
+    )
     for text in results.summary.get("not measured", ()):
         console.print(f"Not measured on these data: {text}", style="yellow", highlight=False)
     diverged = {n: sum(s is not None for s in a["diverged at step"]) for n, a in results.summary["arms"].items()}

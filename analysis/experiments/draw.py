@@ -163,7 +163,7 @@ STATEMENTS = (
     *(
         TrainingStatement(
             claim=f"experiments.draw{part}",
-            text=f"layer norm: at most {bound:g} of the steps to the baseline's best bound",
+            text=f"layer norm: at most {bound:g} of the steps to the best common bound",
             paper="converges almost twice as fast",
             treated="LN",
             baseline="baseline",

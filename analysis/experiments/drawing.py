@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,28 +25,25 @@ def finding(comparisons: Sequence[Mapping[str, Any]]) -> str:
         comparisons: what `results.compare` gave.
 
     Returns:
-        A sentence; where seeds lie on both sides of 100 %, or a run never reached the goal, it says so. Empty where no
-        speeds are compared.
+        A sentence; where seeds lie on both sides of 100 %, or a median run never reached the goal, it says so. Empty
+        where no speeds are compared.
     """
     groups: dict[tuple[str, str], dict[tuple[str, str], Mapping[str, Any]]] = {}
     for row in comparisons:
         methods = method_of(row["treated"]), method_of(row["baseline"])
-        if row["measure"] == "speed" and methods[0] != methods[1] and row["median"] is not None:
+        if row["measure"] == "speed" and methods[0] != methods[1] and _median(row):
             groups.setdefault(methods, {})[row["treated"], row["baseline"]] = row
     parts: dict[str, dict[str, str]] = {}
     for (treated, baseline), rows in groups.items():
         other = "no normalization" if baseline == "none" else baseline
-        split = any(min(known) < 1 < max(known) for r in rows.values() if (known := _known(r)))
-        percent = span((r["median"] for r in rows.values()), lambda v: f"{100 * v:.0f} %")
-        percent = _bounded(rows.values()) + percent + (" (seeds disagree)" if split else "")
+        split = any(min(_numbers(r, "high")) < 1 < max(_numbers(r, "low")) for r in rows.values())
+        bounds, values = zip(*filter(None, map(_median, rows.values())), strict=True)
+        percent = span(values, lambda v: f"{100 * v:.0f} %")
+        percent = _BOUND.get(frozenset(bounds), "about ") + percent + (" (seeds disagree)" if split else "")
         texts = parts.setdefault(treated, {})
-        for goal in dict.fromkeys(r["target"] and f"{r['metric']} {r['target']:g}" for r in rows.values()):
-            if goal is None:
-                metric = next(iter(rows.values()))["metric"]
-                texts[f"the best {metric} of {other}"] = f"in {percent} of its steps"
-            else:
-                before = f"{texts[goal]} and" if goal in texts else "in"
-                texts[goal] = f"{before} {percent} of the steps of {other}"
+        for goal in dict.fromkeys(map(_goal, rows.values())):
+            before = f"{texts[goal]} and" if goal in texts else "in"
+            texts[goal] = f"{before} {percent} of the steps of {other}"
     same = len({tuple(texts) for texts in parts.values()}) == 1 and all(len(texts) == 1 for texts in parts.values())
     named = []
     for treated, texts in parts.items():
@@ -58,18 +55,32 @@ def finding(comparisons: Sequence[Mapping[str, Any]]) -> str:
     return sentence[:1].upper() + sentence[1:]
 
 
-def _bounded(rows: Iterable[Mapping[str, Any]]) -> str:
-    """Whether medians are bounds: from above where a baseline never reached the goal, from below where a method did."""
-    above = below = False
-    for row in rows:
-        for value, capped, censored in zip(row["seeds"], row["capped"], row["censored"], strict=True):
-            above |= capped and value >= row["median"]
-            below |= censored and value <= row["median"]
-    return {(True, False): "at most ", (False, True): "at least ", (True, True): "about "}.get((above, below), "")
+def _goal(row: Mapping[str, Any]) -> str:
+    return f"the best common {row['metric']}" if row["target"] is None else f"{row['metric']} {row['target']:g}"
 
 
-def _known(row: Mapping[str, Any]) -> list[float]:
-    return [v for v in row["seeds"] if v is not None]
+def _numbers(row: Mapping[str, Any], side: str) -> list[float]:
+    return [math.inf if v is None else v for v in row[side]]
+
+
+def _median(row: Mapping[str, Any]) -> tuple[str, float] | None:
+    """The median ratio, and on which side of it the true one may lie; None where nothing is known of it."""
+    low, high = (float(np.median(_numbers(row, side))) for side in ("low", "high"))
+    if low == high:
+        return "", low
+    if math.isfinite(high):
+        return "most", high
+    return ("least", low) if low > 0 else None
+
+
+_BOUND = {
+    frozenset({""}): "",
+    frozenset({"most"}): "at most ",
+    frozenset({"", "most"}): "at most ",
+    frozenset({"least"}): "at least ",
+    frozenset({"", "least"}): "at least ",
+}
+"""What stands before a span of medians; of bounds on both sides it is "about "."""
 
 
 def draw(experiment: Experiment, results: Results, out: Path) -> list[Path]:

@@ -49,38 +49,6 @@ class Settings:
 
 
 @dataclass(frozen=True)
-class Equivalence:
-    """That two arms end equally well: the difference of their best values lies within a margin.
-
-    Attributes:
-        claim: id of the claim that it belongs to.
-        text: the statement.
-        paper: what the paper reports.
-        treated: the arm the statement is about.
-        baseline: the arm it is compared with.
-        metric: the curve they are compared by.
-        lower_is_better: whether smaller values of the metric are better.
-        margin: as a share of the baseline's improvement from step 0 to its best.
-    """
-
-    claim: str
-    text: str
-    paper: str
-    treated: str
-    baseline: str
-    metric: str
-    lower_is_better: bool = True
-    margin: float = 0.02
-    target: None = None
-    measure: str = "equivalent"
-
-    @property
-    def arms(self) -> tuple[str, str]:
-        """Names of the two arms."""
-        return self.treated, self.baseline
-
-
-@dataclass(frozen=True)
 class Experiment:
     """What is compared, on what, and what it is to show.
 
@@ -104,7 +72,6 @@ class Experiment:
         synthetic: data of the shapes of the full size, for a dry run, from the settings.
         note: what a reader should know of the small version.
         generated: whether the data of the small version are generated; `data` then takes the generator's seed, too.
-        equivalences: what the protocol tests beside `statements`.
         files: what lies in the folder of `load`, in words.
         real: sizes that run in an hour or so on real data.
         load_real: real data of these sizes, from a folder.
@@ -133,7 +100,6 @@ class Experiment:
     synthetic: Callable[[Any], Any] | None = None
     note: str = ""
     generated: bool = False
-    equivalences: tuple[Equivalence, ...] = ()
     files: str = ""
     real: Any = None
     load_real: Callable[[Path, Any], Any] | None = None

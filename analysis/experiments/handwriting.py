@@ -15,7 +15,7 @@ from jaxtyping import Array, Float
 from lngeom.claims.comparison import TrainingStatement
 
 from analysis.experiments.datasets import Lines
-from analysis.experiments.experiment import Equivalence, Experiment, Panel, Settings
+from analysis.experiments.experiment import Experiment, Panel, Settings
 from analysis.experiments.loaders import assemble
 from analysis.experiments.loop import gradient_task
 from analysis.experiments.networks import Dense, cell, rows
@@ -197,12 +197,21 @@ def made_up(settings: HandwritingSettings) -> Lines:
 STATEMENTS = (
     TrainingStatement(
         claim="experiments.handwriting",
-        text="layer norm: at most 0.65 of the steps to the baseline's best NLL",
+        text="layer norm: at most 0.65 of the steps to the best common NLL",
         paper="comparable log likelihood, much faster",
         treated="LN",
         baseline="baseline",
         metric="test NLL",
         bound=0.65,
+    ),
+    TrainingStatement(
+        claim="experiments.handwriting",
+        text="layer norm: a comparable best NLL",
+        paper="comparable log likelihood",
+        treated="LN",
+        baseline="baseline",
+        metric="test NLL",
+        measure="equivalent",
     ),
 )
 
@@ -226,16 +235,6 @@ EXPERIMENT = Experiment(
     load=assemble.handwriting,
     cost=41.0,
     statements=STATEMENTS,
-    equivalences=(
-        Equivalence(
-            claim="experiments.handwriting",
-            text="layer norm: a comparable best NLL",
-            paper="comparable log likelihood",
-            treated="LN",
-            baseline="baseline",
-            metric="test NLL",
-        ),
-    ),
     panels=(Panel("test NLL", "Handwriting", "test NLL of a line, nats"),),
     synthetic=made_up,
     note="Lines of ten made-up letters, about 100 points, batches of 8.",

@@ -223,7 +223,7 @@ ARMS = {
 STATEMENTS = tuple(
     TrainingStatement(
         claim=f"experiments.order_embeddings{part}",
-        text=f"layer norm{which}, {adam}: at most {bound:g} of the steps to the baseline's best image R@1",
+        text=f"layer norm{which}, {adam}: at most {bound:g} of the steps to the best common image R@1",
         paper="converges to its best validation model in 60 % of the time",
         treated=f"OE + LN{which}, {adam}",
         baseline=f"OE, {adam}",

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 from lngeom._files import replacing
-from lngeom.claims import all_claims
+from lngeom.claims import all_claims, judge
 from lngeom.claims.comparison import TrainingStatement
-from lngeom.claims.results import digest, read_curves
+from lngeom.claims.results import Curves, digest
 
 from analysis.experiments.experiment import Experiment
 from analysis.experiments.loop import Run
@@ -73,9 +73,9 @@ def measured(experiment: Experiment, runs: Mapping[str, Run]) -> list[TrainingSt
 
 
 def compare(experiment: Experiment, runs: Mapping[str, Run]) -> list[dict[str, Any]]:
-    """Each statement of an experiment as data: its claim, how it is decided, and what was found.
+    """Each statement of an experiment beside its runs, in which every arm has one learning rate.
 
-    `lngeom verify --results` reads the statements from there and decides them again from the curves.
+    A verdict needs arms at their best rates, and is left to the protocol.
 
     Args:
         experiment: the experiment.
@@ -86,22 +86,18 @@ def compare(experiment: Experiment, runs: Mapping[str, Run]) -> list[dict[str, A
     """
     comparisons = []
     for statement in measured(experiment, runs):
-        curves = {arm: runs[arm].curves[statement.metric] for arm in statement.arms}
-        found = statement.compare({arm: runs[arm].steps for arm in statement.arms}, curves)
+        arms = (Curves(runs[arm].steps, runs[arm].curves) for arm in statement.arms)
+        found = judge.judge(statement, *(judge.lowered(curves, statement) for curves in arms))
         comparisons.append(
             statement.as_json()
             | {
                 "source": all_claims(id=statement.claim)[0].source,
                 "rule": statement.rule,
-                "finding": found.finding,
-                "median": _rounded(found.median),
-                "seeds": _rounded(found.values),
-                "censored": found.censored.tolist(),
-                "capped": found.capped.tolist(),
+                "median": judge.shown(float(np.median(found.low)), float(np.median(found.high))),
+                "low": _rounded(found.low),
+                "high": _rounded(found.high),
                 "wins": found.wins,
                 "losses": found.losses,
-                "p": found.p_supports,
-                "p of the opposite": found.p_refutes,
             }
         )
     return comparisons
@@ -141,17 +137,48 @@ def read(experiment: Experiment, out: Path) -> Results:
         described = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         old = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
         seeds = tuple(range(described["seeds"]))
-        kept = read_curves(out, experiment.name)
+        check_whole(folder)
+        kept = _curves(folder / "curves.npz")
         if absent := [name for name in experiment.arms if name not in kept]:
             raise ValueError(f"no curves of {', '.join(absent)}")
         for name, curves in kept.items():
             diverged = [-1 if s is None else s for s in old["arms"][name]["diverged at step"]]
             values = {metric: value.astype(np.float64) for metric, value in curves.values.items()}
             runs[name] = Run(curves.steps, values, np.array(diverged), None, seeds)
-    except (ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
-        raise ValueError(f"{folder} has no results of this version ({error!r}): run the experiment again") from error
+    except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
+        raise ValueError(f"{folder} has no results of this version ({error}): run the experiment again") from error
     further = {k: v for k, v in old.items() if k in {"further", "not measured"}}
     return Results(described, runs, compare(experiment, runs), summarize(runs) | further)
+
+
+def _curves(path: Path) -> dict[str, Curves]:
+    """The curves of every arm, as `write` has left them."""
+    with np.load(path, allow_pickle=False) as file:
+        arms = dict.fromkeys(name.rsplit("/", 1)[0] for name in file.files)
+        return {
+            arm: Curves(
+                file[f"{arm}/steps"],
+                dict(zip(file[f"{arm}/metrics"].tolist(), np.moveaxis(file[f"{arm}/curves"], -1, 0), strict=True)),
+            )
+            for arm in arms
+        }
+
+
+def check_whole(folder: Path) -> None:
+    """Looks whether the files of some results were written together, and not changed since.
+
+    Args:
+        folder: of one experiment.
+
+    Raises:
+        ValueError: if they were not.
+        OSError: if one cannot be read.
+        KeyError: if the digests are of another version.
+    """
+    known = json.loads((folder / "statements.json").read_text(encoding="utf-8"))["sha256"]
+    for name in ("config.json", "curves.npz"):
+        if digest((folder / name).read_bytes()) != known[name]:
+            raise ValueError(f"{name} was changed after its run")
 
 
 def check_replaces_its_own(experiment: Experiment, described: Mapping[str, Any], out: Path) -> None:
@@ -191,9 +218,8 @@ def is_done(experiment: Experiment, described: Mapping[str, Any], out: Path) -> 
     """
     folder = out / experiment.name
     try:
-        known = json.loads((folder / "statements.json").read_text(encoding="utf-8"))["sha256"]
-        same = all(digest((folder / name).read_bytes()) == sha for name, sha in known.items())
-        return same and json.loads((folder / "config.json").read_text(encoding="utf-8")) == described
+        check_whole(folder)
+        return json.loads((folder / "config.json").read_text(encoding="utf-8")) == described
     except (OSError, ValueError, KeyError):
         return False
 

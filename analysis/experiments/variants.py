@@ -53,7 +53,6 @@ def with_variant(experiment: Experiment, variant: Variant) -> Experiment:
         experiment,
         arms=arms,
         statements=statements(experiment.statements),
-        equivalences=statements(experiment.equivalences),
         panels=tuple(map(panel, experiment.panels)),
     )
 

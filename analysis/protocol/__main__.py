@@ -13,6 +13,7 @@ from pkgutil import iter_modules
 
 from lngeom._files import check_writable
 from lngeom._interrupts import on_stop
+from lngeom.claims.results import FOLDER
 from rich.console import Console
 
 from analysis import experiments as package
@@ -60,9 +61,9 @@ def carry_out_one(experiment: Experiment, plan: Plan, out: Path, workers: int, c
     """
     described = configuration(experiment, plan, provenance())
     kept = table.read(experiment, out)
-    folder = out / table.FOLDER / experiment.name
+    folder = out / FOLDER / experiment.name
     if kept is not None:
-        if kept[0] != described:
+        if kept.configuration != described:
             raise ValueError(f"{folder} holds results of another configuration or protocol: remove it, or give --out")
         console.print(f"{experiment.name} is done.", highlight=False)
         return

@@ -1,31 +1,21 @@
 """Results of the protocol on disk, judged anew from their curves, and the table of every statement."""
 
 import io
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
 import numpy as np
 from lngeom._files import replacing
-from lngeom.claims.results import Curves, digest
+from lngeom.claims import judge
+from lngeom.claims.results import FOLDER, Curved, Kept, NoResults, digest, read_protocol
 
 from analysis.experiments.drawing import draw as figure
 from analysis.experiments.experiment import Experiment
 from analysis.experiments.loop import Run
 from analysis.experiments.results import Results, json_bytes
-from analysis.protocol import judge
-from analysis.protocol.trials import Curved, Part
-
-FOLDER = "protocol"
-"""Folder of the results, below that of the figures."""
-
-
-def statements(experiment: Experiment) -> tuple[Any, ...]:
-    """What the protocol decides about an experiment."""
-    return (*experiment.statements, *experiment.equivalences)
+from analysis.protocol.trials import Part
 
 
 def write(experiment: Experiment, configuration: Mapping[str, Any], curved: Curved, out: Path) -> list[Path]:
@@ -42,7 +32,7 @@ def write(experiment: Experiment, configuration: Mapping[str, Any], curved: Curv
     """
     folder = out / FOLDER / experiment.name
     folder.mkdir(parents=True, exist_ok=True)
-    wanted = {s.metric for s in statements(experiment)} | {p.metric for p in experiment.panels}
+    wanted = {s.metric for s in experiment.statements} | {p.metric for p in experiment.panels}
     arrays: dict[str, np.ndarray] = {}
     for stage in ("choosing", "fresh"):
         for arm, of_rate in getattr(curved, stage).items():
@@ -60,7 +50,7 @@ def write(experiment: Experiment, configuration: Mapping[str, Any], curved: Curv
         "data": "generated" if experiment.generated else "real",
         "protocol": configuration["protocol"],
         "sha256": {name: digest(content) for name, content in files.items()},
-        "statements": judge.report(statements(experiment), *curved),
+        "statements": judge.report(experiment.statements, *curved),
     }
     files["report.json"] = json_bytes(report)
     for name, content in files.items():
@@ -82,7 +72,7 @@ def draw(experiment: Experiment, configuration: Mapping[str, Any], curved: Curve
         The paths; none if no panel has its curves.
     """
     runs = {}
-    for statement in statements(experiment):
+    for statement in experiment.statements:
         for arm in statement.arms:
             if arm not in runs:
                 rate = judge.choose(statement, arm, curved.choosing)
@@ -97,40 +87,23 @@ def draw(experiment: Experiment, configuration: Mapping[str, Any], curved: Curve
     return figure(drawn, Results(described, runs, [], {}), out / FOLDER / experiment.name)
 
 
-def read(experiment: Experiment, out: Path) -> tuple[dict[str, Any], Curved] | None:
-    """Configuration and curves that `write` has left.
+def read(experiment: Experiment, out: Path) -> Kept | None:
+    """Results that `write` has left.
 
     Args:
         experiment: the experiment.
         out: folder of all figures.
 
     Returns:
-        Both, or None if there are no results.
+        Them, or None if there are none.
 
     Raises:
         ValueError: if they are damaged, or were changed after the run.
     """
-    folder = out / FOLDER / experiment.name
-    redo = f"run `python -m analysis protocol {experiment.name}` again"
-    if not (folder / "report.json").is_file():
-        return None
     try:
-        known = json.loads((folder / "report.json").read_text(encoding="utf-8"))["sha256"]
-        for name in ("config.json", "curves.npz"):
-            path = folder / name
-            if not path.is_file() or digest(path.read_bytes()) != known[name]:
-                raise ValueError(f"{path} is missing or was changed after its run: {redo}")
-        configuration = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        curved = Curved({}, {})
-        with np.load(folder / "curves.npz", allow_pickle=False) as file:
-            for name in dict.fromkeys(key.rsplit("/", 1)[0] for key in file.files):
-                stage, rest = name.split("/", 1)
-                arm, rate = rest.rsplit("/", 1)
-                values = dict(zip(file[f"{name}/metrics"].tolist(), file[f"{name}/curves"], strict=True))
-                getattr(curved, stage).setdefault(arm, {})[float(rate)] = Curves(file[f"{name}/steps"], values)
-    except (OSError, KeyError, TypeError, AttributeError, BadZipFile, json.JSONDecodeError) as error:
-        raise ValueError(f"{folder} has no results of this version ({error!r}): {redo}") from error
-    return configuration, curved
+        return read_protocol(out, experiment.name)
+    except NoResults:
+        return None
 
 
 def reports(experiments: Sequence[Experiment], out: Path) -> list[dict[str, Any]]:
@@ -147,13 +120,13 @@ def reports(experiments: Sequence[Experiment], out: Path) -> list[dict[str, Any]
     for experiment in experiments:
         kept = read(experiment, out)
         if kept is not None:
-            described, curved = kept
+            described, _, curved = kept
             found.append(
                 {
                     "experiment": experiment.name,
                     "data": "generated" if described["generated"] else "real",
                     "protocol": described["protocol"],
-                    "statements": judge.report(statements(experiment), *curved),
+                    "statements": judge.report(experiment.statements, *curved),
                 }
             )
     return found

@@ -12,13 +12,13 @@ from zipfile import BadZipFile
 import jax
 import numpy as np
 from lngeom._files import replacing
-from lngeom.claims.results import Curves
+from lngeom.claims import judge
+from lngeom.claims.results import Curved, Curves
 
 from analysis.experiments import loop
 from analysis.experiments.datasets import Streamed
 from analysis.experiments.experiment import Experiment
 from analysis.experiments.running import file_name, on_threads
-from analysis.protocol import judge
 from analysis.protocol.plan import Plan, groups
 
 Stage = Literal["choosing", "fresh"]
@@ -193,18 +193,6 @@ class Trials:
         return Curves(run.steps, dict(zip(names, values, strict=True)))
 
 
-class Curved(NamedTuple):
-    """All curves that the protocol asks for.
-
-    Attributes:
-        choosing: arm → rate → curves, on the seeds for the choice.
-        fresh: likewise, on fresh seeds, at the chosen rates.
-    """
-
-    choosing: dict[str, dict[float, Curves]]
-    fresh: dict[str, dict[float, Curves]]
-
-
 def carry_out(trials: Trials, tell: Callable[[str], None] = lambda text: None) -> Curved:
     """Chooses rates and lengths and trains fresh seeds, as the protocol says (2 to 8).
 
@@ -218,11 +206,10 @@ def carry_out(trials: Trials, tell: Callable[[str], None] = lambda text: None) -
         The curves.
     """
     experiment, plan = trials.experiment, trials.plan
-    statements = (*experiment.statements, *experiment.equivalences)
     choosing: dict[str, dict[float, Curves]] = {}
     fresh: dict[str, dict[float, Curves]] = {}
-    for group in groups(statements):
-        own = [s for s in statements if s.arms[0] in group]
+    for group in groups(experiment.statements):
+        own = [s for s in experiment.statements if s.arms[0] in group]
         factor, rates = 1, plan.rates
         while True:
             tuned = trials.train([Part("choosing", arm, rate) for arm in group for rate in rates], factor)
@@ -264,7 +251,8 @@ def configuration(experiment: Experiment, plan: Plan, source: Mapping[str, Any])
 
 def seconds(experiment: Experiment, plan: Plan, factor: int = 1) -> float:
     """Processor seconds of the protocol's runs of an experiment at one length, without extensions of the grid."""
-    statements = (*experiment.statements, *experiment.equivalences)
-    steps = sum(experiment.length(experiment.small, experiment.arms[arm])[0] for g in groups(statements) for arm in g)
+    steps = sum(
+        experiment.length(experiment.small, experiment.arms[arm])[0] for g in groups(experiment.statements) for arm in g
+    )
     seeds = len(plan.rates) * len(plan.choosing) + len(plan.fresh)
     return factor * steps * seeds * experiment.cost / 1000

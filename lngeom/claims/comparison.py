@@ -1,9 +1,4 @@
-r"""Which of two ways of training is faster, or ends better, told from paired runs and an exact sign test.
-
-The measure of speed is the ratio of steps: those that a run needs to reach the best value of the baseline (or a
-given target), over those that the baseline of the same seed needs. A run that never reaches it is censored: its
-ratio is only known to exceed (all steps)/(steps of the baseline), which is all that a sign test asks for.
-"""
+"""Statements that compare two ways of training, and what their verdicts rest on: steps to a target, and a sign test."""
 
 import math
 from collections.abc import Mapping
@@ -11,54 +6,9 @@ from dataclasses import MISSING, asdict, dataclass, fields
 from typing import Any, Literal
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 
 SIGNIFICANCE = 0.05
-LEAST_SEEDS = 5
-
-
-Finding = Literal["SUPPORTED", "REFUTED", "UNDECIDED"]
-"""What training runs say of a statement."""
-
-
-@dataclass(frozen=True)
-class TrainingComparison:
-    """One arm against another, seed by seed.
-
-    Attributes:
-        values: ratio of steps, or difference of best values, below `bound` where the statement is true, [S]; where a
-            run is censored, the bound that is known.
-        censored: whether the treated run never reached the target, so that its value is a lower bound, [S].
-        capped: whether the baseline never reached it, so that the value is an upper bound, [S].
-        bound: what the values are held against.
-        wins: seeds whose value is below the bound.
-        losses: seeds whose value is above it.
-        p_supports: probability of so many wins or more if each seed were a fair coin.
-        p_refutes: probability of so many losses or more.
-    """
-
-    values: Float[np.ndarray, " S"]
-    censored: Bool[np.ndarray, " S"]
-    capped: Bool[np.ndarray, " S"]
-    bound: float
-    wins: int
-    losses: int
-    p_supports: float
-    p_refutes: float
-
-    @property
-    def median(self) -> float:
-        """Median of the values; a lower bound of it where censored runs reach the middle."""
-        return float(np.median(self.values))
-
-    @property
-    def finding(self) -> Finding:
-        """Supported or refuted where a one-sided sign test rejects at 5 % from five seeds or more."""
-        if len(self.values) < LEAST_SEEDS:
-            return "UNDECIDED"
-        if self.p_supports <= SIGNIFICANCE:
-            return "SUPPORTED"
-        return "REFUTED" if self.p_refutes <= SIGNIFICANCE else "UNDECIDED"
 
 
 def sign_test(successes: int, trials: int) -> float:
@@ -76,16 +26,6 @@ def sign_test(successes: int, trials: int) -> float:
         0.03125
     """
     return sum(math.comb(trials, k) for k in range(successes, trials + 1)) / 2**trials
-
-
-def _compare(values, bound: float, at_least=None, at_most=None) -> TrainingComparison:
-    """Counts the seeds that are known to lie below the bound and those known to lie above it."""
-    at_least, at_most = (np.zeros(len(values), bool) if known is None else known for known in (at_least, at_most))
-    wins = int(np.sum((values < bound) & ~at_least))
-    losses = int(np.sum(((values > bound) & ~at_most) | (at_least & (values >= bound))))
-    trials = wins + losses
-    supports, refutes = sign_test(wins, trials), sign_test(losses, trials)
-    return TrainingComparison(values, at_least, at_most, bound, wins, losses, supports, refutes)
 
 
 def steps_to(
@@ -106,95 +46,9 @@ def steps_to(
     return float(steps[np.argmax(reached)]) if reached.any() else math.inf
 
 
-def _best(curves: Float[np.ndarray, "S E"], lower_is_better: bool) -> Float[np.ndarray, " S"]:
-    worst = math.inf if lower_is_better else -math.inf
-    known = np.where(np.isnan(curves), worst, curves)
-    return known.min(1) if lower_is_better else known.max(1)
-
-
-def compare_speed(
-    steps: Int[np.ndarray, " E"],
-    treated: Float[np.ndarray, "S E"],
-    baseline: Float[np.ndarray, "S F"],
-    *,
-    baseline_steps: Int[np.ndarray, " F"] | None = None,
-    target: float | None = None,
-    lower_is_better: bool = True,
-    bound: float = 1.0,
-) -> TrainingComparison:
-    """Ratio of the steps that two arms need, seed by seed.
-
-    Where the baseline never reaches a given target, it is taken to need one evaluation more than it had, which makes
-    the ratio an upper bound; where neither reaches it, the pair is a tie.
-
-    Args:
-        steps: steps at each evaluation of the treated arm.
-        treated: curves of the arm that the statement is about.
-        baseline: curves of the arm it is compared with, of the same seeds.
-        baseline_steps: steps at each evaluation of the baseline; those of the treated arm by default.
-        target: value to reach; by default the best of the baseline of each seed.
-        lower_is_better: whether smaller values are better.
-        bound: the statement is that the ratio lies below it.
-
-    Returns:
-        The comparison.
-
-    Raises:
-        ValueError: if the curves are not of the same seeds, or not of these evaluations.
-    """
-    axes = (steps if baseline_steps is None else baseline_steps, steps)
-    for axis, curves in zip(axes, (baseline, treated), strict=True):
-        _check(curves, np.broadcast_to(axis, (len(treated), len(axis))))
-    beyond = [float(axis[-1] + (axis[-1] - axis[-2])) for axis in axes]
-    best = _best(baseline, lower_is_better) if target is None else np.full(len(baseline), target)
-    values, censored, capped = np.empty(len(best)), np.zeros(len(best), bool), np.zeros(len(best), bool)
-    for s, goal in enumerate(best):
-        of_baseline, of_treated = (
-            steps_to(axis, curves[s], goal, lower_is_better=lower_is_better)
-            for axis, curves in zip(axes, (baseline, treated), strict=True)
-        )
-        censored[s], capped[s] = math.isinf(of_treated), math.isinf(of_baseline)
-        values[s] = max(min(of_treated, beyond[1]), 1.0) / max(min(of_baseline, beyond[0]), 1.0)
-    values[censored & capped] = bound
-    return _compare(values, bound, censored & ~capped, capped & ~censored)
-
-
-def compare_best(
-    treated: Float[np.ndarray, "S E"],
-    baseline: Float[np.ndarray, "S E"],
-    *,
-    lower_is_better: bool = True,
-) -> TrainingComparison:
-    """Difference of the best values of two arms, seed by seed; negative where the treated arm is better.
-
-    Args:
-        treated: curves of the arm that the statement is about.
-        baseline: curves of the arm it is compared with.
-        lower_is_better: whether smaller values are better.
-
-    Returns:
-        The comparison.
-
-    Raises:
-        ValueError: if the curves are not of the same seeds and evaluations.
-    """
-    _check(treated, baseline)
-    difference = _best(treated, lower_is_better) - _best(baseline, lower_is_better)
-    difference = np.nan_to_num(difference if lower_is_better else -difference, nan=0.0)
-    return _compare(difference, 0.0)
-
-
-def _check(treated, baseline) -> None:
-    if np.shape(treated) != np.shape(baseline) or np.ndim(treated) != 2:
-        raise ValueError(
-            f"curves must be [seed, evaluation], of the same seeds and evaluations; got {np.shape(treated)} and "
-            f"{np.shape(baseline)}"
-        )
-
-
 @dataclass(frozen=True)
 class TrainingStatement:
-    """What training runs are to show: that one arm of an experiment is faster than another, or ends better.
+    """What training runs are to show: that one arm of an experiment is faster than another, ends better, or as well.
 
     Attributes:
         claim: id of the claim that rests on it.
@@ -203,10 +57,12 @@ class TrainingStatement:
         treated: the arm the statement is about.
         baseline: the arm it is compared with.
         metric: the curve they are compared by.
-        measure: "speed", the ratio of steps to a target, or "best", the difference of best values.
+        measure: "speed", the ratio of steps to a target; "best", the difference of best values; "equivalent", the same
+            difference, which is to lie within a margin.
         lower_is_better: whether smaller values of the metric are better.
-        target: value to reach; by default the best of the baseline.
+        target: value to reach; by default the best that both arms reach.
         bound: the ratio must lie below it.
+        margin: of "equivalent", as a share of the baseline's improvement from step 0 to its best.
     """
 
     claim: str
@@ -215,15 +71,18 @@ class TrainingStatement:
     treated: str
     baseline: str
     metric: str
-    measure: Literal["speed", "best"] = "speed"
+    measure: Literal["speed", "best", "equivalent"] = "speed"
     lower_is_better: bool = True
     target: float | None = None
     bound: float = 1.0
+    margin: float = 0.02
 
     def __post_init__(self) -> None:
         """Refuses a measure that does not exist."""
-        if self.measure not in {"speed", "best"}:
-            raise ValueError(f"the measure of {self.text!r} must be 'speed' or 'best'; got {self.measure!r}")
+        if self.measure not in {"speed", "best", "equivalent"}:
+            raise ValueError(
+                f"the measure of {self.text!r} must be 'speed', 'best' or 'equivalent'; got {self.measure!r}"
+            )
 
     @property
     def arms(self) -> tuple[str, str]:
@@ -233,36 +92,12 @@ class TrainingStatement:
     @property
     def rule(self) -> str:
         """How it is decided, in words."""
-        if self.measure == "best":
-            return f"difference of the best {self.metric}, {self.treated} against {self.baseline}"
-        goal = f"the best of {self.baseline}" if self.target is None else f"{self.target:g}"
+        if self.measure != "speed":
+            within = f", within {self.margin:.0%} of the improvement" if self.measure == "equivalent" else ""
+            return f"difference of the best {self.metric}, {self.treated} against {self.baseline}{within}"
+        goal = "the best that both reach" if self.target is None else f"{self.target:g}"
         return (
             f"steps to {self.metric} = {goal}, {self.treated} over {self.baseline}; stated to be below {self.bound:g}"
-        )
-
-    def compare(
-        self, steps: Mapping[str, Int[np.ndarray, " E"]], curves: Mapping[str, Float[np.ndarray, "S E"]]
-    ) -> TrainingComparison:
-        """Compares the two arms.
-
-        Args:
-            steps: steps at each evaluation of each arm.
-            curves: the metric of each arm.
-
-        Returns:
-            The comparison.
-        """
-        treated, baseline = (curves[arm] for arm in self.arms)
-        if self.measure == "best":
-            return compare_best(treated, baseline, lower_is_better=self.lower_is_better)
-        return compare_speed(
-            steps[self.treated],
-            treated,
-            baseline,
-            baseline_steps=steps[self.baseline],
-            target=self.target,
-            lower_is_better=self.lower_is_better,
-            bound=self.bound,
         )
 
     def as_json(self) -> dict[str, Any]:

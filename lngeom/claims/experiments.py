@@ -1,45 +1,54 @@
 """Claims of Section 6, which rest on training runs.
 
-`python -m analysis NAME` trains, and writes the curves of every arm and the statements that compare them. `lngeom
-verify --results DIR` reads both and decides each statement again, by an exact sign test over seeds.
+`python -m analysis protocol` chooses the learning rate of every arm, trains fresh seeds, and writes the curves and the
+statements that compare them. `lngeom verify --results DIR` reads both and judges each statement again.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from lngeom.claims import judge
+from lngeom.claims.comparison import SIGNIFICANCE
 from lngeom.claims.context import Context
 from lngeom.claims.erratum import Consequence, Erratum
 from lngeom.claims.evidence import Evidence, Kind, Role, Verdict
 from lngeom.claims.problem import Problem
 from lngeom.claims.registry import Claim, register
-from lngeom.claims.results import read_curves, read_statements
+from lngeom.claims.results import read_protocol
 
 TOPIC = "experiments"
 
 
 def _evidence(claim: str, experiment: str, problem: Problem) -> Iterator[Evidence]:
-    """Compares the curves of an experiment by each statement that the claim rests on."""
-    arms = read_curves(problem.results, experiment)
-    assert problem.results is not None
-    statements = [s for s in read_statements(problem.results, experiment) if s.claim == claim]
-    if not statements:
-        raise ValueError(f"no statement of {experiment} in {problem.results} belongs to {claim}: run it again")
-    for s in statements:
-        absent = [arm for arm in s.arms if arm not in arms or s.metric not in arms[arm].values]
-        if absent:
-            raise ValueError(f"{experiment} has no curve {s.metric!r} of {', '.join(map(repr, absent))}: run it again")
-        found = s.compare({arm: arms[arm].steps for arm in s.arms}, {arm: arms[arm].values[s.metric] for arm in s.arms})
-        values = " ".join(f"{'>' if c else ''}{v:.3g}" for v, c in zip(found.values, found.censored, strict=True))
+    """What the protocol's curves say of each statement that the claim rests on."""
+    configuration, statements, curved = read_protocol(problem.results, experiment)
+    if all(s.claim != claim for s in statements):
+        raise ValueError(
+            f"no statement of {experiment} in {problem.results} belongs to {claim}: run `python -m analysis protocol "
+            f"{experiment}` again"
+        )
+    data = "generated" if configuration.get("generated") else "real"
+    for s, row in zip(statements, judge.report(statements, *curved), strict=True):
+        if s.claim != claim:
+            continue
+        rates = {arm: values["rate"] for arm, values in row["arms"].items()}
+        low, high = ("unknown" if end is None else f"{end:.3g}" for end in row["interval"])
         yield Evidence(
             Kind.EXPERIMENT,
             Role.SUPPORTS,
-            f"{s.text}: {found.finding} ({values}; {found.wins} seeds for, {found.losses} against)",
-            passed=found.finding == "SUPPORTED",
-            contradicts=found.finding == "REFUTED",
-            residual=found.p_supports,
-            tolerance=0.05,
-            samples=len(found.values),
-            curves={name: (arms[name].steps, arms[name].values[s.metric].mean(0)) for name in s.arms},
+            f"{s.text}: {row['verdict'].lower()} ({row['median']}, 95 % {low} to {high}; {row['wins']} of "
+            f"{row['fresh seeds']} fresh seeds for, {row['losses']} against; learning rates "
+            f"{' and '.join(f'{rate:g}' for rate in rates.values())}; {data} data)",
+            passed=row["verdict"] == "SUPPORTED",
+            contradicts=row["verdict"] == "REFUTED",
+            residual=row["p, corrected"],
+            tolerance=SIGNIFICANCE,
+            samples=row["fresh seeds"],
+            curves={
+                arm: (curves.steps, curves.values[s.metric].mean(0))
+                for arm, rate in rates.items()
+                for curves in (curved.fresh[arm][rate],)
+            },
         )
 
 
@@ -297,7 +306,7 @@ def _register() -> None:
     for record in RECORDS:
 
         def check(problem, id=f"experiments.{record.id}", experiment=record.experiment):
-            """Compares the curves of the experiment anew."""
+            """Judges the curves of the experiment again."""
             return _evidence(id, experiment, problem)
 
         register(
@@ -308,8 +317,8 @@ def _register() -> None:
                 statement=record.text,
                 expected=record.expected,
                 assumptions=(
-                    "at the small size of `python -m analysis`, where each arm has one learning rate "
-                    "(`analysis/PROTOCOL.md` tunes them all)",
+                    "at the small size, each arm at its own best learning rate, on ten fresh seeds "
+                    "(`analysis/PROTOCOL.md`)",
                 ),
                 correction=record.correction,
                 context=record.context,

@@ -1,18 +1,22 @@
-"""Results of experiments on disk, as `python -m analysis NAME` writes them, for the claims that rest on them.
+"""Results of the protocol on disk, as `python -m analysis protocol` writes them, for the claims that rest on them.
 
-A folder `EXPERIMENT/` holds the curves of every arm (`curves.npz`) and what they are compared by (`statements.json`).
+A folder `protocol/EXPERIMENT/` holds what was run (`config.json`), the curves of every arm at every learning rate
+(`curves.npz`), and the statements that compare them with what was found (`report.json`).
 """
 
 import hashlib
 import json
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from zipfile import BadZipFile
 
 import numpy as np
 from jaxtyping import Float, Int
 
 from lngeom.claims.comparison import TrainingStatement
+
+FOLDER = "protocol"
+"""Folder of the results of the protocol, below that of all results."""
 
 
 class NoResults(LookupError):
@@ -31,37 +35,30 @@ class Curves(NamedTuple):
     values: dict[str, Float[np.ndarray, "S E"]]
 
 
-def read_curves(folder: Path | None, experiment: str) -> dict[str, Curves]:
-    """The curves of every arm of an experiment, from `folder/EXPERIMENT/curves.npz`.
+class Curved(NamedTuple):
+    """All curves that the protocol asks for.
 
-    Args:
-        folder: of all results, or None for no results.
-        experiment: its name.
-
-    Returns:
-        The curves of each arm.
-
-    Raises:
-        NoResults: if there is no such file.
-        ValueError: if there is one and it cannot be read.
+    Attributes:
+        choosing: arm → learning rate → curves, on the seeds for the choice of a rate.
+        fresh: likewise, on fresh seeds, at the chosen rates.
     """
-    if folder is None:
-        raise NoResults(f"no results given: run `python -m analysis {experiment}`, then give the folder with --results")
-    path = folder / experiment / "curves.npz"
-    if not path.is_file():
-        raise NoResults(f"no results in {path}: run `python -m analysis {experiment}`")
-    try:
-        with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
-            arms = dict.fromkeys(name.rsplit("/", 1)[0] for name in file.files)
-            return {
-                arm: Curves(
-                    file[f"{arm}/steps"],
-                    dict(zip(file[f"{arm}/metrics"].tolist(), np.moveaxis(file[f"{arm}/curves"], -1, 0), strict=True)),
-                )
-                for arm in arms
-            }
-    except (OSError, ValueError, KeyError, BadZipFile) as error:
-        raise ValueError(f"{path} is damaged, or not the results of an experiment ({error}): run it again") from error
+
+    choosing: dict[str, dict[float, Curves]]
+    fresh: dict[str, dict[float, Curves]]
+
+
+class Kept(NamedTuple):
+    """Results of one experiment under the protocol.
+
+    Attributes:
+        configuration: all that the curves depend on.
+        statements: what is compared.
+        curved: the curves.
+    """
+
+    configuration: dict[str, Any]
+    statements: list[TrainingStatement]
+    curved: Curved
 
 
 def digest(content: bytes) -> str:
@@ -69,32 +66,44 @@ def digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def read_statements(folder: Path, experiment: str) -> list[TrainingStatement]:
-    """What the arms of an experiment are compared by, from `folder/EXPERIMENT/statements.json`.
+def read_protocol(results: Path | None, experiment: str) -> Kept:
+    """The results of an experiment under the protocol, from `results/protocol/EXPERIMENT/`.
 
     Args:
-        folder: of all results.
+        results: folder of all results, or None for no results.
         experiment: its name.
 
     Returns:
-        The statements.
+        Configuration, statements and curves.
 
     Raises:
-        ValueError: if there is no such file, or it cannot be read; if the configuration or the curves beside it are not
-            those it was written with.
+        NoResults: if there are none.
+        ValueError: if they are damaged; if the configuration or the curves are not those of the report beside them.
     """
-    path = folder / experiment / "statements.json"
-    redo = f"write it with `python -m analysis {experiment} --redraw`"
+    run = f"`python -m analysis protocol {experiment}`"
+    if results is None:
+        raise NoResults(f"no results given: run {run}, then give the folder with --results")
+    folder = results / FOLDER / experiment
+    if not (folder / "report.json").is_file():
+        raise NoResults(f"no results in {folder}: run {run}")
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        statements = [TrainingStatement.from_json(s) for s in content["statements"]]
-        known = {name: content["sha256"][name] for name in ("config.json", "curves.npz")}
-    except FileNotFoundError:
-        raise ValueError(f"{path} is missing, which says what the curves are compared by: {redo}") from None
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{path} is damaged, or of another version ({error}): {redo}") from error
-    for name, sha in known.items():
-        beside = path.with_name(name)
-        if not beside.is_file() or digest(beside.read_bytes()) != sha:
-            raise ValueError(f"{beside} is missing or was changed after its run: run `python -m analysis {experiment}`")
-    return statements
+        report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
+        for name in ("config.json", "curves.npz"):
+            path = folder / name
+            if not path.is_file() or digest(path.read_bytes()) != report["sha256"][name]:
+                raise ValueError(f"{path} is missing or was changed after its run: run {run} again")
+        configuration = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        try:
+            statements = [TrainingStatement.from_json(row) for row in report["statements"]]
+        except ValueError as error:
+            raise ValueError(f"{folder / 'report.json'}: {error}: run {run} again") from error
+        curved = Curved({}, {})
+        with np.load(folder / "curves.npz", allow_pickle=False) as file:
+            for name in dict.fromkeys(key.rsplit("/", 1)[0] for key in file.files):
+                stage, rest = name.split("/", 1)
+                arm, rate = rest.rsplit("/", 1)
+                values = dict(zip(file[f"{name}/metrics"].tolist(), file[f"{name}/curves"], strict=True))
+                getattr(curved, stage).setdefault(arm, {})[float(rate)] = Curves(file[f"{name}/steps"], values)
+    except (OSError, KeyError, TypeError, AttributeError, BadZipFile, json.JSONDecodeError) as error:
+        raise ValueError(f"{folder} has no results of this version ({error!r}): run {run} again") from error
+    return Kept(configuration, statements, curved)

@@ -353,22 +353,22 @@ def test_a_title_changes_with_what_the_data_say(title, name, change, expected):
     assert expected in title(data)
 
 
-def comparison(treated, baseline, median, target=None, seeds=None):
-    seeds = [median] * 5 if seeds is None else seeds
+def comparison(treated, baseline, ratios, target=None):
     row = {"treated": treated, "baseline": baseline, "measure": "speed", "metric": "test NLL"}
-    reached = [False] * len(seeds)
-    return row | {"median": median, "seeds": seeds, "target": target, "capped": reached, "censored": reached}
+    return row | {"target": target, "low": ratios, "high": ratios}
 
 
 def test_the_finding_of_an_experiment_is_in_its_comparisons():
-    slower = [comparison("LN", "baseline", 1.5)]
-    assert drawing.finding(slower) == "Layer norm reaches the best test NLL of no normalization in 150 % of its steps"
-    both = [comparison("LN", "none", 0.5, 0.1), comparison("LN", "BN", 1.2, 0.1, [0.9, 1.2, 1.3])]
+    slower = [comparison("LN", "baseline", [1.5] * 5)]
+    assert drawing.finding(slower) == (
+        "Layer norm reaches the best common test NLL in 150 % of the steps of no normalization"
+    )
+    both = [comparison("LN", "none", [0.5] * 5, 0.1), comparison("LN", "BN", [0.9, 1.2, 1.3], 0.1)]
     assert drawing.finding(both) == (
         "Layer norm reaches test NLL 0.1 in 50 % of the steps of no normalization and 120 % (seeds disagree) of the "
         "steps of batch norm"
     )
-    two = [comparison("LN", "none", 0.5, 0.1), comparison("BN", "none", 0.7, 0.1)]
+    two = [comparison("LN", "none", [0.5] * 5, 0.1), comparison("BN", "none", [0.7] * 5, 0.1)]
     assert drawing.finding(two) == (
         "Layer norm reaches test NLL 0.1 in 50 % of the steps of no normalization; batch norm in 70 % of the steps of "
         "no normalization"
@@ -377,17 +377,19 @@ def test_the_finding_of_an_experiment_is_in_its_comparisons():
 
 
 @pytest.mark.parametrize(
-    ("key", "flags", "expected"),
-    [
-        ("capped", [True] * 5, "in at most 50 % of"),
-        ("censored", [True] * 5, "in at least 50 % of"),
-        ("capped", [True, False, False, False, False], "in 50 % of"),
-        ("censored", [False, False, False, False, True], "in 50 % of"),
-    ],
+    ("side", "count", "expected"),
+    [("low", 5, "in at most 50 % of"), ("high", 5, "in at least 50 % of"), ("low", 1, "in 50 % of"), ("high", 1, "50")],
 )
-def test_a_finding_says_where_a_run_never_reached_the_goal(key, flags, expected):
-    row = comparison("LN", "none", 0.5, 0.1, [0.4, 0.5, 0.5, 0.5, 0.6])
-    assert expected in drawing.finding([row | {key: flags}])
+def test_a_finding_says_where_a_run_never_reached_the_goal(side, count, expected):
+    row = comparison("LN", "none", [0.4, 0.5, 0.5, 0.5, 0.6], 0.1)
+    unknown = 0.0 if side == "low" else None
+    order = range(5) if side == "low" else range(4, -1, -1)
+    row[side] = [unknown if k in list(order)[:count] else v for k, v in enumerate(row[side])]
+    assert expected in drawing.finding([row])
+
+
+def test_a_finding_is_silent_where_nothing_is_known():
+    assert drawing.finding([comparison("LN", "none", [0.5] * 5) | {"low": [0.0] * 5, "high": [None] * 5}]) == ""
 
 
 def test_arms_of_the_same_method_differ_by_their_dashes():

@@ -17,15 +17,16 @@ import numpy as np
 import optax
 import pytest
 from analysis.__main__ import discover, main as analysis_main
-from analysis.experiments.experiment import Equivalence, Experiment, Panel, Settings
+from analysis.experiments.experiment import Experiment, Panel, Settings
 from analysis.experiments.loop import gradient_task
 from analysis.progress import Watch
-from analysis.protocol import judge, table
+from analysis.protocol import table
 from analysis.protocol.__main__ import known
 from analysis.protocol.plan import DOCUMENT, Plan, groups, provenance, real_plan
-from analysis.protocol.trials import Curved, Trials, carry_out, configuration, padded_stack
+from analysis.protocol.trials import Trials, carry_out, configuration, padded_stack
+from lngeom.claims import judge
 from lngeom.claims.comparison import TrainingStatement
-from lngeom.claims.results import Curves, digest
+from lngeom.claims.results import Curved, Curves, digest
 from rich.console import Console
 from statsmodels.stats.multitest import multipletests
 
@@ -83,7 +84,7 @@ def test_the_plan_has_the_numbers_of_the_document():
     assert (plan.choosing, plan.fresh, plan.longest) == ((0, 1, 2), tuple(range(100, 110)), 8)
     assert (judge.STOPPED, judge.TARGETS, judge.FACTOR) == (0.01, 21, 2.0)
     assert all(1 < b / a < 3.5 for a, b in itertools.pairwise(plan.rates))
-    margins = {e.margin for x in known().values() for e in x.equivalences}
+    margins = {s.margin for x in known().values() for s in x.statements}
     assert margins == {0.02}
 
 
@@ -199,7 +200,7 @@ def test_without_a_given_target_both_arms_reach_it():
 
 
 def test_equivalence_needs_both_sides_and_enough_seeds():
-    same = Equivalence("c", "comparable", "p", "new", "old", "nll", margin=0.05)
+    same = statement(measure="equivalent", margin=0.05)
     for floor, verdict in ((0.0, "SUPPORTED"), (0.02, "SUPPORTED"), (0.2, "REFUTED")):
         assert verdicts(*study((0.2, floor), (0.2, 0.0)), same) == [verdict]
         assert verdicts(*study((0.2, 0.0), (0.2, floor)), same) == [verdict]

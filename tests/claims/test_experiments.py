@@ -9,30 +9,36 @@ import numpy as np
 import pytest
 from lngeom.claims import Problem, Verdict, all_claims, run
 from lngeom.claims.comparison import TrainingStatement
-from lngeom.claims.results import digest
+from lngeom.claims.results import FOLDER, digest
 
 STEPS = np.array([0, 10, 20, 30])
-FAST, SLOW = np.array([1.0, 0.1, 0.1, 0.1]), np.array([1.0, 0.9, 0.8, 0.2])
+FAST, SLOW = np.array([1.0, 0.1, 0.1, 0.1]), np.array([1.0, 0.9, 0.8, 0.1])
 
 
 STATEMENT = TrainingStatement("experiments.handwriting", "faster", "much faster", "new", "old", "NLL", bound=0.65)
 
 
-def write(folder, treated, baseline, seeds=5, statement=STATEMENT):
+def write(results, treated, baseline, seeds=10, statement=STATEMENT):
+    """Results of the protocol, with one learning rate on either side of the best one."""
     arrays = {}
     for arm, curve in (("new", treated), ("old", baseline)):
-        arrays[f"{arm}/steps"] = STEPS
-        arrays[f"{arm}/metrics"] = np.array(["NLL"])
-        arrays[f"{arm}/curves"] = np.tile(curve[None, :, None], (seeds, 1, 1)).astype(np.float32)
+        rates = [("choosing", rate, curve + rate * (rate != 0.003)) for rate in (0.001, 0.003, 0.01)]
+        for stage, rate, values in (*rates, ("fresh", 0.003, curve)):
+            name = f"{stage}/{arm}/{rate:g}"
+            arrays[f"{name}/steps"] = STEPS
+            arrays[f"{name}/metrics"] = np.array(["NLL"])
+            count = seeds if stage == "fresh" else 3
+            arrays[f"{name}/curves"] = np.tile(values[None, None], (1, count, 1)).astype(np.float32)
     buffer = io.BytesIO()
     np.savez(buffer, **arrays)
-    (folder / "handwriting").mkdir(exist_ok=True)
-    files = {"curves.npz": buffer.getvalue(), "config.json": b"{}"}
+    folder = results / FOLDER / "handwriting"
+    folder.mkdir(parents=True, exist_ok=True)
+    files = {"curves.npz": buffer.getvalue(), "config.json": b'{"generated": true}'}
     for name, content in files.items():
-        (folder / "handwriting" / name).write_bytes(content)
+        (folder / name).write_bytes(content)
     sha = {name: digest(content) for name, content in files.items()}
-    statements = json.dumps({"sha256": sha, "statements": [statement.as_json()]})
-    (folder / "handwriting" / "statements.json").write_text(statements)
+    (folder / "report.json").write_text(json.dumps({"sha256": sha, "statements": [statement.as_json()]}))
+    return folder
 
 
 @pytest.fixture
@@ -49,7 +55,7 @@ def test_without_results_a_claim_waits_and_does_not_differ(problem):
         assert outcome.verdict is Verdict.UNDECIDED
         assert outcome.waiting
         assert outcome.as_recorded
-        assert "python -m analysis handwriting" in outcome.error
+        assert "python -m analysis protocol handwriting" in outcome.error
 
 
 def test_results_decide(problem):
@@ -57,6 +63,8 @@ def test_results_decide(problem):
     outcome = run(CLAIM, problem)
     assert outcome.verdict is Verdict.HOLDS
     assert outcome.strength == "experiment"
+    (evidence,) = outcome.evidence
+    assert "10 of 10 fresh seeds for, 0 against; learning rates 0.003 and 0.003; generated data" in evidence.description
     write(problem.results, SLOW, FAST)
     assert run(CLAIM, problem).verdict is Verdict.REFUTED
     write(problem.results, FAST, SLOW, seeds=4)
@@ -66,12 +74,20 @@ def test_results_decide(problem):
     assert not few.as_recorded
 
 
-def test_damaged_results_are_an_error_and_not_a_lack_of_results(problem):
-    write(problem.results, FAST, SLOW)
-    path = problem.results / "handwriting" / "curves.npz"
-    path.write_bytes(path.read_bytes()[:100])
+def test_what_the_report_says_of_itself_is_not_believed(problem):
+    path = write(problem.results, SLOW, FAST) / "report.json"
+    report = json.loads(path.read_text())
+    report["statements"][0] |= {"verdict": "SUPPORTED", "p, corrected": 0.0, "wins": 10, "losses": 0}
+    path.write_text(json.dumps(report))
+    assert run(CLAIM, problem).verdict is Verdict.REFUTED
+
+
+@pytest.mark.parametrize("name", ["curves.npz", "config.json"])
+def test_results_that_were_changed_after_their_run_are_an_error_and_not_a_lack_of_results(problem, name):
+    path = write(problem.results, FAST, SLOW) / name
+    path.write_bytes(path.read_bytes()[:-1])
     outcome = run(CLAIM, problem)
-    assert "damaged" in outcome.error
+    assert f"{name} is missing or was changed after its run" in outcome.error
     assert not outcome.as_recorded
 
 
@@ -81,15 +97,14 @@ def test_curves_without_a_statement_that_fits_them_are_an_error(problem):
         (dataclasses.replace(STATEMENT, baseline="older"), "no curve 'NLL' of 'older'"),
         (dataclasses.replace(STATEMENT, metric="error"), "no curve 'error' of 'new', 'old'"),
     ):
-        write(problem.results, FAST, SLOW, statement=statement)
+        folder = write(problem.results, FAST, SLOW, statement=statement)
         outcome = run(CLAIM, problem)
         assert message in outcome.error
         assert not outcome.as_recorded
-    path = problem.results / "handwriting" / "statements.json"
-    path.write_text('{"statements": [{"text": "faster"}]}')
-    assert "a statement lacks claim, paper" in run(CLAIM, problem).error
-    path.unlink()
-    assert "python -m analysis handwriting --redraw" in run(CLAIM, problem).error
+    report = json.loads((folder / "report.json").read_text())
+    for broken in ({"statements": [{"text": "faster"}]}, {"statements": 1}, {"sha256": {}}):
+        (folder / "report.json").write_text(json.dumps(report | broken))
+        assert "run `python -m analysis protocol handwriting` again" in run(CLAIM, problem).error
 
 
 def test_they_are_left_out_of_an_audit_that_does_not_ask_for_them():

@@ -32,7 +32,7 @@ METRIC = Source("claims", "claims/ba2016/metric.py", ("metric",), PLANTED, proof
 EQUIVALENCE = Source("claims", "claims/training/equivalence.py", (), PLANTED, proofs=True)
 EVIDENCE = Source("claims", "claims/evidence.py", (), ("tests/claims/test_evidence.py",))
 ROUNDING = Source("claims", "claims/_rounding.py", (), ("tests/claims/test_hostile_data.py",))
-COMPARISON = Source("claims", "claims/comparison.py", (), ("tests/claims/test_comparison.py",))
+COMPARISON = Source("claims", "claims/comparison.py", (), ("tests/claims/test_experiments.py",))
 REFERENCE = Source("claims", "claims/numpy_reference.py", (), ("tests/claims/test_registry.py",))
 
 MUTANTS = (

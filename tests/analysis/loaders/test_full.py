@@ -15,8 +15,8 @@ from analysis.experiments.datasets import Questions
 from analysis.experiments.experiment import load_full, real_version
 from analysis.experiments.loaders import sentences
 from analysis.experiments.loaders.assemble import padded, vocabulary
+from analysis.experiments.results import read
 from analysis.experiments.variants import AUTHORS, with_variant
-from lngeom.claims.results import read_curves, read_statements
 from lngeom.data import DataError
 
 from tests.analysis.loaders import formats
@@ -213,7 +213,6 @@ def test_a_full_size_run_goes_from_files_to_a_figure_though_it_is_killed(
         arms=arms,
         authors={arm: made for arm, made in experiment.authors.items() if arm in arms},
         statements=tuple(s for s in experiment.statements if set(s.arms) <= set(arms)),
-        equivalences=(),
         panels=tuple(
             replace(p, arms=tuple(a for a in p.arms or arms if a in arms), labels={})
             for p in experiment.panels
@@ -250,8 +249,9 @@ def test_a_full_size_run_goes_from_files_to_a_figure_though_it_is_killed(
     }  # fmt: skip
     assert {p.suffix for p in (out / name / "weights").iterdir()} == {".checkpoint", ".best"}
     assert (out / f"{name}.png").is_file()
-    assert first.claim in {s.claim for s in read_statements(out, name)}
-    assert np.isfinite(read_curves(out, name)[first.treated].values[first.metric]).all()
+    kept = read(with_variant(tiny, "authors"), out)
+    assert first.claim in {row["claim"] for row in kept.comparisons}
+    assert np.isfinite(kept.runs[first.treated].curves[first.metric]).all()
     capfd.readouterr()
     if name in TABLES:
         monkeypatch.setattr(sentence_tasks, "AUTHORS", sentence_tasks.Judge(unit=True, penalties=(1.0,), inner=2))

@@ -11,9 +11,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Int
-from lngeom.claims.comparison import SIGNIFICANCE, sign_test, steps_to
-from lngeom.claims.results import Curves
 from scipy.stats import quantile_test
+
+from lngeom.claims.comparison import SIGNIFICANCE, TrainingStatement, sign_test, steps_to
+from lngeom.claims.results import Curves
 
 Tuned = Mapping[str, Mapping[float, Curves]]
 """Arm → learning rate → curves."""
@@ -49,18 +50,18 @@ class Lowered(NamedTuple):
         return np.array([steps_to(self.steps, v, goal) for v, goal in zip(self.values, goals, strict=True)])
 
 
-def lowered(curves: Curves, statement: Any) -> Lowered:
+def lowered(curves: Curves, statement: TrainingStatement) -> Lowered:
     """The metric of a statement, with the sign at which smaller is better."""
     values = np.asarray(curves.values[statement.metric], np.float64)
     values = values if statement.lower_is_better else -values
     return Lowered(curves.steps, np.where(np.isnan(values), np.inf, values))
 
 
-def _sign(statement: Any) -> int:
+def _sign(statement: TrainingStatement) -> int:
     return 1 if statement.lower_is_better else -1
 
 
-def target_of_choice(statement: Any, tuned: Tuned) -> float:
+def target_of_choice(statement: TrainingStatement, tuned: Tuned) -> float:
     """The target by which rates are chosen (4), lower being better: the statement's, or the worse of both bests."""
     if statement.target is not None:
         return _sign(statement) * statement.target
@@ -74,7 +75,7 @@ def _median(values: Iterable[float]) -> float:
     return float(ordered[len(ordered) // 2])
 
 
-def choose(statement: Any, arm: str, tuned: Tuned) -> float:
+def choose(statement: TrainingStatement, arm: str, tuned: Tuned) -> float:
     """The best rate of an arm by the criterion of a statement (4).
 
     Args:
@@ -96,7 +97,7 @@ def choose(statement: Any, arm: str, tuned: Tuned) -> float:
     return min(tuned[arm], key=order)
 
 
-def stopped(statement: Any, curves: Curves) -> bool:
+def stopped(statement: TrainingStatement, curves: Curves) -> bool:
     """Whether the second half of the steps brings next to nothing (6)."""
     curve = lowered(curves, statement)
     so_far = np.minimum.accumulate(curve.values, 1)
@@ -143,14 +144,14 @@ def ratios(treated: Float[np.ndarray, " S"], baseline: Float[np.ndarray, " S"], 
     return np.where(known_b, t / b, 0.0), np.where(known_t, t / b, np.inf)
 
 
-def targets_of_seeds(statement: Any, treated: Lowered, baseline: Lowered) -> Float[np.ndarray, " S"]:
+def targets_of_seeds(statement: TrainingStatement, treated: Lowered, baseline: Lowered) -> Float[np.ndarray, " S"]:
     """The target of each seed (9)."""
     if statement.target is not None:
         return np.full(len(treated.values), _sign(statement) * statement.target)
     return np.maximum(treated.best(), baseline.best())
 
 
-def judge(statement: Any, treated: Lowered, baseline: Lowered) -> Judged:
+def judge(statement: TrainingStatement, treated: Lowered, baseline: Lowered) -> Judged:
     """Decides a statement from curves of the same fresh seeds (9 to 13).
 
     Args:
@@ -226,7 +227,7 @@ def interval(low: Float[np.ndarray, " S"], high: Float[np.ndarray, " S"]) -> tup
         return float(np.median(low)), float(np.median(high)), lower, upper
 
 
-def time_to_target(statement: Any, treated: Lowered, baseline: Lowered) -> dict[str, list[float | None]]:
+def time_to_target(statement: TrainingStatement, treated: Lowered, baseline: Lowered) -> dict[str, list[float | None]]:
     """Median steps of both arms to equally spaced targets (17); None where the median run does not reach one."""
     worst = max(_median(c.values[:, 0]) for c in (treated, baseline))
     best = min(_median(c.best()) for c in (treated, baseline))
@@ -237,7 +238,7 @@ def time_to_target(statement: Any, treated: Lowered, baseline: Lowered) -> dict[
     return found
 
 
-def sensitivity(statement: Any, tuned: Tuned) -> dict[str, Any]:
+def sensitivity(statement: TrainingStatement, tuned: Tuned) -> dict[str, Any]:
     """Rates around the fastest one at which an arm takes at most twice its steps, and ratios at equal rates (18)."""
     target = target_of_choice(statement, tuned)
     found: dict[str, Any] = {}
@@ -277,7 +278,7 @@ def _number(value: float) -> float | None:
     return float(f"{value:.6g}") if math.isfinite(value) else None
 
 
-def report(statements: Sequence[Any], tuned: Tuned, fresh: Tuned) -> list[dict[str, Any]]:
+def report(statements: Sequence[TrainingStatement], tuned: Tuned, fresh: Tuned) -> list[dict[str, Any]]:
     """All that the protocol reports of the statements of an experiment (15 to 18), as JSON can hold it.
 
     Args:
@@ -289,10 +290,19 @@ def report(statements: Sequence[Any], tuned: Tuned, fresh: Tuned) -> list[dict[s
         A dictionary for each statement.
 
     Raises:
-        ValueError: if a chosen rate was not judged.
+        ValueError: if an arm lacks curves, or a chosen rate was not judged.
     """
     rows, judged = [], []
     for statement in statements:
+        absent = [
+            arm
+            for arm in statement.arms
+            if not all(
+                arm in of and all(statement.metric in c.values for c in of[arm].values()) for of in (tuned, fresh)
+            )
+        ]
+        if absent:
+            raise ValueError(f"no curve {statement.metric!r} of {', '.join(map(repr, absent))}: run the protocol again")
         rates = {arm: choose(statement, arm, tuned) for arm in statement.arms}
         for arm, rate in rates.items():
             if rate not in fresh.get(arm, {}):
@@ -317,11 +327,8 @@ def report(statements: Sequence[Any], tuned: Tuned, fresh: Tuned) -> list[dict[s
                 "last": _number(_sign(statement) * _median(curve.values[:, -1])),
             }
         rows.append(
-            {
-                "claim": statement.claim,
-                "text": statement.text,
-                "measure": statement.measure,
-                "bound": statement.margin if statement.measure == "equivalent" else statement.bound,
+            statement.as_json()
+            | {
                 "fresh seeds": len(found.low),
                 "wins": found.wins,
                 "losses": found.losses,
