@@ -6,6 +6,8 @@ A pre-norm transformer with learned positions and a tied head, as `lngeom.stacks
 - one exact product F v: seconds, and the peak memory, in multiples of the bytes of the parameters (goal, in float32: at
   most 4). It counts parameters, tangent, and what the process takes beyond what it held before the product, once
   compiled;
+- the same product with the logits in blocks of 4096 classes (`lngeom.information.VocabularyHead`), and its gap to the
+  plain one;
 - |F v| of unit vectors along predicted symmetries of every family, relative to the largest eigenvalue (goals: 1e-5 in
   float32, 1e-10 in float64);
 - leading eigenvalues with their measured residuals;
@@ -32,7 +34,8 @@ import lngeom as lg
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 from lngeom._files import check_writable, replacing
-from lngeom.stacks import logits
+from lngeom.information import VocabularyHead
+from lngeom.stacks import hidden, logits
 from lngeom.stacks.families import FAMILIES
 
 from analysis.transformer_models import Variant, build, random_weights
@@ -42,7 +45,8 @@ SIZES = {
     "10M": Variant(320, 4096, 256, 7, 1280, 8, query_width=40, value_width=40, tied=True, activation="gelu_tanh"),
     "toy": Variant(16, 32, 16, 2, 32, 2, query_width=8, value_width=8, tied=True, activation="gelu_tanh"),
 }
-PARTS = ("product", "null", "eigenvalues", "divided")
+PARTS = ("product", "blocks", "null", "eigenvalues", "divided")
+BLOCK = 4096
 
 
 def problem(size: str, dtype: Any, tokens: int) -> tuple[Any, dict[str, jax.Array], Any, jax.Array]:
@@ -129,6 +133,37 @@ def _forget_peak() -> None:
     Path("/proc/self/clear_refs").write_text("5")
 
 
+def in_blocks(stack: Any, block: int = BLOCK) -> VocabularyHead:
+    """The logits of a transformer with a linear head, of which products hold a block at a time."""
+    return VocabularyHead(lambda p, x: (hidden(stack, p, x), p[stack.head.linear.weight]), block)
+
+
+def measure_blocks(size: str, dtype: Any, tokens: int) -> dict[str, Any]:
+    """Time and peak memory of one product with the logits in blocks, and its gap to the plain product.
+
+    Args:
+        size: of `SIZES`.
+        dtype: of the parameters.
+        tokens: of the sample.
+
+    Returns:
+        What was measured.
+    """
+    stack, params, apply, data = problem(size, dtype, tokens)
+    found = _measure(in_blocks(stack), params, data)
+    v = jax.tree.map(lambda w: jnp.ones(w.shape, w.dtype), params)
+    images = []
+    for function in (apply, in_blocks(stack)):
+        F = lg.fisher(function, params, data, family=lg.families.Categorical(), chunk=1, check=False)
+        images.append(jax.device_get(F.mv(v)))
+    plain, blocked = images
+    gap = sum(float(np.sum(np.square(blocked[n] - plain[n], dtype=float))) for n in params)
+    return found | {
+        "block": BLOCK,
+        "gap": (gap / sum(float(np.sum(np.square(w, dtype=float))) for w in plain.values())) ** 0.5,
+    }
+
+
 def measure_product(size: str, dtype: Any, tokens: int) -> dict[str, Any]:
     """Time and peak memory of one product.
 
@@ -141,6 +176,10 @@ def measure_product(size: str, dtype: Any, tokens: int) -> dict[str, Any]:
         What was measured.
     """
     _, params, apply, data = problem(size, dtype, tokens)
+    return _measure(apply, params, data)
+
+
+def _measure(apply: Any, params: dict[str, jax.Array], data: jax.Array) -> dict[str, Any]:
     held = sum(w.nbytes for w in params.values())
     start = time.perf_counter()
     F = lg.fisher(apply, params, data, family=lg.families.Categorical(), chunk=1, check=False)
@@ -266,6 +305,7 @@ def measure_divided(size: str, dtype: Any, tokens: int) -> dict[str, Any]:
 
 MEASURES = {
     "product": measure_product,
+    "blocks": measure_blocks,
     "null": measure_null,
     "eigenvalues": measure_eigenvalues,
     "divided": measure_divided,

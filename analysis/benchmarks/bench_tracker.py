@@ -205,9 +205,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--networks", nargs="+", choices=NETWORKS, default=list(NETWORKS))
     parser.add_argument("--variants", nargs="+", choices=variants(), default=list(variants()))
-    parser.add_argument("--processes", type=int, default=5, help="new processes for each measurement (5)")
+    parser.add_argument("--processes", type=int, default=9, help="new processes for each measurement (9)")
     parser.add_argument(
-        "--rounds", type=int, default=12, help="for the large network (12); the small one has three times as many"
+        "--rounds", type=int, default=8, help="for the large network (8); the small one has three times as many"
     )
     parser.add_argument("--out", type=Path, default=Path("figures/bench_tracker.json"))
     options = parser.parse_args()

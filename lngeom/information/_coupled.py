@@ -348,6 +348,8 @@ def check_coupling(problem: Problem) -> None:
         few = streamed(few, rows)
 
     z = _masked_outputs(few)
+    if not bool(jnp.all(jnp.isfinite(z))):
+        return  # `check_finite` says so
     moved = (_masked_outputs(few.with_samples(probe)) for probe in _probes(few.per_sample))
     scale, *changes = (float(v) for v in _changes(z, *moved, _outputs_alone(few)))
     found = {

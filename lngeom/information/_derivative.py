@@ -8,6 +8,7 @@ empirical Fisher, which is another matrix.
 """
 
 from abc import abstractmethod
+from collections.abc import Callable
 
 import equinox as eqx
 import jax
@@ -15,6 +16,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from lngeom._types import GLMParameters
+from lngeom._vocabulary import HeadMetric, VocabularyHead
 from lngeom.families import AbstractDistribution
 from lngeom.glm import NormalizedGLM
 from lngeom.information._closed_form import AbstractLinearization, linearize
@@ -137,11 +139,14 @@ class GLMFunction(eqx.Module):
 
 def differentiate(problem: Problem) -> AbstractDerivative:
     """J at the problem's parameters, for the samples it holds."""
-    if has_closed_form(problem):
-        return _closed_form(problem)
-    z, linear = jax.linearize(problem.forward, problem.params)
+    return _closed_form(problem) if has_closed_form(problem) else _traced(problem, problem.forward)
+
+
+def _traced(problem: Problem, forward: Callable[[PyTree], PyTree]) -> AbstractDerivative:
+    """J of a function of the problem's parameters."""
+    z, linear = jax.linearize(forward, problem.params)
     if has_reverse_rule_only(jax.make_jaxpr(linear)(problem.params)):
-        return ReverseDerivative(*jax.vjp(problem.forward, problem.params))
+        return ReverseDerivative(*jax.vjp(forward, problem.params))
     return TracedDerivative(z, linear, problem.layout)
 
 
@@ -249,6 +254,44 @@ class Pullback(eqx.Module):
     def squared_norm(self, v: PyTree) -> Float[Array, ""]:
         """The form vᵀFv = |Av|², which rounding cannot make negative."""
         return jnp.sum(jnp.square(self.root(v)))
+
+
+class BlockedPullback(eqx.Module):
+    """F = Jᵀ Λ J behind a `VocabularyHead`: J is the derivative of features and head, Λ that of the logits in blocks.
+
+    Attributes:
+        derivative: J.
+        metric: Λ.
+    """
+
+    derivative: AbstractDerivative
+    metric: HeadMetric
+
+    def __init__(self, problem: Problem):
+        head, fixed = problem.model, problem.fixed.thaw()
+
+        def forward(params: PyTree) -> tuple:
+            h, weight, bias = head.parts(eqx.combine(params, fixed), problem.inputs)
+            if problem.weights is not None:
+                h = jnp.where(problem.weights[..., None] > 0, h, 0)
+            return h, weight, bias
+
+        self.derivative = _traced(problem, forward)
+        self.metric = HeadMetric(self.derivative.outputs, problem.weights, problem.samples, head.block)
+
+    def product(self, v: PyTree) -> PyTree:
+        """The product v → Jv → ΛJv → JᵀΛJv."""
+        return self.derivative.pull(self.metric.product(self.derivative.push(v)))
+
+    def squared_norm(self, v: PyTree) -> Float[Array, ""]:
+        """The form vᵀFv, which rounding cannot make negative."""
+        return self.metric.squared_norm(self.derivative.push(v))
+
+
+def pullback_of(problem: Problem) -> Pullback | BlockedPullback:
+    """What products are made of: logits in blocks where the function says so and no scores take Λ's place."""
+    blocked = isinstance(problem.model, VocabularyHead) and problem.scores is None
+    return BlockedPullback(problem) if blocked else Pullback(problem)
 
 
 def sampled_scores(

@@ -12,10 +12,11 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from lngeom._trees import leaf_paths
 from lngeom._types import check_parameters, is_concrete
-from lngeom.families import AbstractDistribution, Joined, Product
+from lngeom._vocabulary import VocabularyHead
+from lngeom.families import AbstractDistribution, Categorical, Joined, Product
 from lngeom.glm import NormalizedGLM
 from lngeom.information._coupled import BatchCoupled, check_coupling, stream
-from lngeom.information._derivative import GLMFunction, Pullback, sampled_scores
+from lngeom.information._derivative import GLMFunction, pullback_of, sampled_scores
 from lngeom.information._operator import FisherOperator
 from lngeom.information._planner import plan as make_plan
 from lngeom.information._problem import (
@@ -195,6 +196,8 @@ def _read_model(
         if coupled is False:
             raise ValueError("a BatchCoupled function couples samples; got batch_coupled=False")
         coupled = True
+    if isinstance(model_or_apply, VocabularyHead) and not isinstance(family, Categorical):
+        raise ValueError(f"a VocabularyHead gives logits: family must be lg.families.Categorical(); got {family!r}")
     if isinstance(family, AbstractDistribution):
         return model_or_apply, family, coupled
     outputs = eqx.filter_eval_shape(model_or_apply, params, X)
@@ -307,20 +310,20 @@ def count_nonfinite(problem: Problem, at: Placement) -> tuple[dict[str, Array], 
     """Numbers of bad entries in z and Λ, and Jᵀ1, which is not finite where J is not."""
 
     def term(part: Problem) -> tuple[dict[str, Array], PyTree]:
-        pullback = Pullback(part)
+        pullback = pullback_of(part)
         z = pullback.derivative.outputs
-        one = jnp.ones_like(z).at[..., 0].set(2)
-        metric = part.family.metric_product(z, one) if part.scores is None else part.scores
+        one = jax.tree.map(lambda leaf: jnp.ones_like(leaf).at[..., 0].set(2), z)
+        metric = pullback.metric.product(one) if part.scores is None else part.scores
         counts = {
             "outputs": _nonfinite(z),
             "cancelled": _count_cancelled(part),
-            "outside": jnp.sum(part.family.outside(z)),
+            "outside": sum(jnp.sum(part.family.outside(leaf)) for leaf in jax.tree.leaves(z)),
             "metric": _nonfinite(metric),
         }
         if part.weights is not None:  # at the positions that count: the others are constants
             tangents = pullback.derivative.push(jax.tree.map(jnp.ones_like, part.params))
             counts["tangents"] = _nonfinite(tangents)
-        return counts, pullback.derivative.pull(jnp.ones_like(z))
+        return counts, pullback.derivative.pull(jax.tree.map(jnp.ones_like, z))
 
     return sum_over_samples(term, problem, at)
 
@@ -334,8 +337,8 @@ def _count_cancelled(problem: Problem) -> Array:
     return jnp.sum(cancelled if problem.weights is None else cancelled & (problem.weights > 0)[..., None])
 
 
-def _nonfinite(value: Array) -> Array:
-    return jnp.sum(~jnp.isfinite(value))
+def _nonfinite(tree: PyTree) -> Array:
+    return sum((jnp.sum(~jnp.isfinite(leaf)) for leaf in jax.tree.leaves(tree)), jnp.zeros((), int))
 
 
 @jax.jit

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from lngeom.information._derivative import Pullback
+from lngeom.information._derivative import pullback_of
 from lngeom.information._problem import Problem
 
 STORED = 2**30
@@ -100,8 +100,8 @@ def available_memory() -> int:
 def derivative_bytes(problem: Problem, rows: int) -> int:
     """Bytes of the derivative of this many samples."""
     shapes = jax.tree.map(lambda a: jax.ShapeDtypeStruct((rows, *a.shape[1:]), a.dtype), problem.per_sample)
-    pullback = jax.eval_shape(Pullback, problem.with_samples(shapes))
-    return sum(math.prod(leaf.shape) * np.dtype(leaf.dtype).itemsize for leaf in jax.tree.leaves(pullback))
+    kept = jax.eval_shape(pullback_of, problem.with_samples(shapes))
+    return sum(math.prod(leaf.shape) * np.dtype(leaf.dtype).itemsize for leaf in jax.tree.leaves(kept))
 
 
 def plan(problem: Problem, shards: int, memory: int | None, chunk: int | None) -> Plan:

@@ -21,7 +21,7 @@ from jaxtyping import Array, Float, PyTree
 
 from lngeom._trees import leaf_paths
 from lngeom._types import is_concrete, is_tracing
-from lngeom.information._derivative import Pullback
+from lngeom.information._derivative import BlockedPullback, Pullback, pullback_of
 from lngeom.information._planner import Plan
 from lngeom.information._problem import Layout, Problem
 from lngeom.information._programs import working_precision
@@ -44,7 +44,7 @@ class Stored(eqx.Module):
         at: where the samples are.
     """
 
-    pullback: Pullback
+    pullback: Pullback | BlockedPullback
     layout: Layout = eqx.field(static=True)
     at: Placement = eqx.field(static=True)
 
@@ -69,9 +69,9 @@ class Stored(eqx.Module):
 def store(problem: Problem, at: Placement) -> Stored:
     """Computes the derivative of all samples once, to be used by every product."""
     if not is_sharded(at, problem):
-        return Stored(Pullback(problem), problem.layout, at._replace(mesh=None))
+        return Stored(pullback_of(problem), problem.layout, at._replace(mesh=None))
     stacked = on_each_shard(
-        lambda part: jax.tree.map(lambda leaf: leaf[None], Pullback(part)), problem, at, divided=True
+        lambda part: jax.tree.map(lambda leaf: leaf[None], pullback_of(part)), problem, at, divided=True
     )
     return Stored(stacked, problem.layout, at)
 
@@ -84,7 +84,7 @@ def _run(source: Source, at: Placement, function: Callable[..., PyTree], *argume
     """Σ over samples of function(pullback, *arguments)."""
     if isinstance(source, Stored):
         return source.apply(function, *arguments)
-    return sum_over_samples(lambda part, *a: function(Pullback(part), *a), source, at, *arguments)
+    return sum_over_samples(lambda part, *a: function(pullback_of(part), *a), source, at, *arguments)
 
 
 @functools.partial(jax.jit, static_argnames="at")
@@ -97,7 +97,7 @@ def product(source: Source, at: Placement, v: PyTree) -> PyTree:
 @functools.partial(jax.jit, static_argnames="at")
 def flat_product(source: Source, at: Placement, vector: Float[Array, " P"]) -> Float[Array, " P"]:
     """F v for one ravelled tangent."""
-    return ravel_pytree(_run(source, at, Pullback.product, source.layout.unravel(vector)))[0]
+    return ravel_pytree(_run(source, at, lambda pullback, v: pullback.product(v), source.layout.unravel(vector)))[0]
 
 
 @functools.cache
@@ -174,7 +174,7 @@ class TreeProduct(eqx.Module):
 def quadratic_form(source: Source, at: Placement, v: PyTree) -> Float[Array, ""]:
     """The form vᵀFv ≥ 0."""
     source.layout.check(v)
-    return _run(source, at, Pullback.squared_norm, v)
+    return _run(source, at, lambda pullback, v: pullback.squared_norm(v), v)
 
 
 class AbstractFisher(lx.AbstractLinearOperator):

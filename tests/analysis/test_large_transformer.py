@@ -44,3 +44,9 @@ def test_leading_eigenvalues_are_those_of_the_matrix():
     assert np.allclose(found["eigenvalues"], matrix.eigenvalues(3), rtol=1e-9)
     assert max(found["residuals over the largest"]) < 1e-7
     assert len(jax.tree.leaves(params)) > 10
+
+
+def test_a_product_in_blocks_is_the_plain_one():
+    found = measured.measure_blocks("toy", jnp.float64, 8)
+    assert 0 < found["gap"] < 1e-12
+    assert found["peak over parameters"] > 0
