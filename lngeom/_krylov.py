@@ -141,7 +141,7 @@ def tridiagonal(product: Map, start: PyTree, steps: int) -> Float[Array, "m m"]:
 
 _append = jax.jit(_extended, donate_argnums=0)
 _take = jax.jit(lambda basis, j: jax.tree.map(lambda b: b[j], basis))
-_turned = jax.jit(_combined)
+_combined_leaf = jax.jit(_combined)
 
 
 @jax.jit
@@ -154,11 +154,15 @@ def _rows(basis: PyTree, count: int) -> Iterator[PyTree]:
     return (_take(basis, j) for j in range(count))
 
 
-@functools.partial(jax.jit, donate_argnums=0)
-def _replaced(basis: PyTree, kept: PyTree, last: PyTree) -> PyTree:
-    """The basis with other first vectors, followed by one more."""
-    count = len(jax.tree.leaves(kept)[0])
-    return jax.tree.map(lambda b, k, x: b.at[:count].set(k).at[count].set(x), basis, kept, last)
+def _turned(basis: PyTree, c: np.ndarray) -> PyTree:
+    """Rows of c times the vectors of a basis, which is given up: each leaf is freed once its own is made."""
+
+    def turn(leaf: Array) -> Array:
+        made = _combined_leaf(leaf, jnp.asarray(c)).block_until_ready()
+        leaf.delete()
+        return made
+
+    return jax.tree.map(turn, basis)
 
 
 def leading(
@@ -193,9 +197,6 @@ def leading(
     basis, _, _ = _append(_zeros(start, width + 1), start, 0)
     matrix, known, products, settled = np.zeros((width, width)), 0, 0, None
 
-    def turned(vectors: np.ndarray) -> PyTree:
-        return _turned(basis, jnp.asarray(np.pad(vectors.T, ((0, 0), (0, 1)))))
-
     for _ in range(restarts):
         left = 0.0
         for j in range(known, width):
@@ -210,12 +211,14 @@ def leading(
         if width == size or (
             found and settled is not None and np.all(values[:count] <= settled + tolerance * values[0])
         ):
-            pairs = turned(vectors[:, :count])
+            pairs = _turned(basis, np.pad(vectors[:, :count].T, ((0, 0), (0, 1))))
             measured = [_distance(product(v), v, t) for v, t in zip(_rows(pairs, count), values, strict=False)]
             return RitzPairs(values[:count], pairs, np.array(measured, float), products + count)
         settled, known = (values[:count], count) if found else (None, min(width - 1, (width + count) // 2))
         matrix = np.diag(np.r_[values[:known], np.zeros(width - known)])
-        basis = _replaced(basis, turned(vectors[:, :known]), _take(basis, width))
+        rotation = np.zeros((width + 1, width + 1))
+        rotation[:known, :width], rotation[known, width] = vectors[:, :known].T, 1
+        basis = _turned(basis, rotation)
         if found:
             basis, _, _ = _append(basis, normal_like(jax.random.fold_in(key, products), start), known)
     raise ConvergenceError(
