@@ -118,7 +118,7 @@ def directions(size: str, params: dict[str, jax.Array], count: int) -> Iterator[
         yield FAMILIES[code], tangent
 
 
-def _memory(field: str) -> int:
+def memory(field: str) -> int:
     """Bytes of this process, of a field of the system's status file."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith(f"{field}:"):
@@ -126,7 +126,7 @@ def _memory(field: str) -> int:
     return 0
 
 
-def _forget_peak() -> None:
+def forget_peak() -> None:
     """Gives freed memory back, and starts the highest mark anew (Linux)."""
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
@@ -186,12 +186,12 @@ def _measure(apply: Any, params: dict[str, jax.Array], data: jax.Array) -> dict[
     v = jax.tree.map(lambda w: jnp.ones(w.shape, w.dtype), params)
     jax.block_until_ready(F.mv(v))
     first = time.perf_counter() - start
-    _forget_peak()
-    before = _memory("VmRSS")
+    forget_peak()
+    before = memory("VmRSS")
     start = time.perf_counter()
     jax.block_until_ready(F.mv(v))
     seconds = time.perf_counter() - start
-    peak = _memory("VmHWM") - before + 2 * held
+    peak = memory("VmHWM") - before + 2 * held
     return {
         "parameters": F.in_size(),
         "bytes of parameters": held,
