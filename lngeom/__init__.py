@@ -16,7 +16,8 @@ The public names, all imported lazily. What else a module defines may change.
   `SINGLE_CASE_RESCALING`, `TABLE1`, `WEIGHT_GROUP_RECENTERING`, `WEIGHT_GROUP_RESCALING`,
   `WEIGHT_MATRIX_RECENTERING`, `WEIGHT_MATRIX_RESCALING`, `WEIGHT_SIGN_FLIP`, `WEIGHT_VECTOR_CONSTANT_SHIFT`,
   `WEIGHT_VECTOR_RESCALING`.
-- `lngeom.information`, Fisher matrices: `BatchCoupled`, `ConvergenceError`, `FisherOperator`, `VocabularyHead`, `fisher`.
+- `lngeom.information`, Fisher matrices: `BatchCoupled`, `ConvergenceError`, `FisherOperator`,
+  `VocabularyHead`, `fisher`.
 - `lngeom.checks`, which invariances a layer has: `adapt`, `check_invariances`, `check_model`,
   `generate_checks`, `parametrize_with_invariances`.
 - `lngeom.linting`, known mistakes around the norms of a model: `lint`.

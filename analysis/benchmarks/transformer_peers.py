@@ -1,7 +1,7 @@
 """Products of a 10 M transformer, ours and those of PyTorch libraries: `python -m analysis transformer_peers`.
 
-The transformer of `python -m analysis large_transformer --size 10M`, with the same float32 weights in JAX and in PyTorch,
-on one sequence. Each contender has a process of its own:
+The transformer of `python -m analysis large_transformer --size 10M`, with the same float32 weights in JAX and in
+PyTorch, on one sequence. Each contender has a process of its own:
 
 - lngeom: `F.mv`, exact, with all logits and with a block of them at a time;
 - curvlinops: `GGNLinearOperator`, exact;

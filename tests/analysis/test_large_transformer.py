@@ -1,5 +1,9 @@
 """The measurements of the large transformer, at toy size."""
 
+import json
+import subprocess
+import sys
+
 import jax
 import jax.numpy as jnp
 import lngeom as lg
