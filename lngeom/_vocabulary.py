@@ -148,9 +148,9 @@ class HeadMetric(eqx.Module):
         at_largest = change(weight[k], dweight[k], None if dbias is None else dbias[k], "md,md->m")
 
         def block(first: Array) -> Array:
-            rows = (self._rows(of, first) for of in (weight, dweight))
             bias = None if dbias is None else self._rows(dbias, first)[None, :]
-            return change(*rows, bias, "md,vd->mv") - at_largest[:, None]
+            rows, drows = self._rows(weight, first), self._rows(dweight, first)
+            return change(rows, drows, bias, "md,vd->mv") - at_largest[:, None]
 
         return block
 

@@ -231,7 +231,8 @@ def main() -> None:
     results: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
         reference = Path(folder) / "reference.npz"
-        np.savez(reference, **references(options.size, options.tokens))
+        found = references(options.size, options.tokens)
+        np.savez(reference, GGN=found["GGN"], Hessian=found["Hessian"])
         for name in contenders:
             command = [sys.executable, "-m", "analysis.benchmarks.transformer_peers", "--one", name]
             command += ["--size", options.size, "--tokens", str(options.tokens), "--repeats", str(options.repeats)]

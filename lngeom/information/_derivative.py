@@ -30,18 +30,18 @@ class AbstractDerivative(eqx.Module):
     """J at one point, for the samples of a problem.
 
     Attributes:
-        outputs: natural parameters z, shape [N *T C].
+        outputs: natural parameters z, shape [N *T C]; of a `VocabularyHead`, features and head (h, W, b).
     """
 
-    outputs: Float[Array, "N *T C"]
+    outputs: PyTree
 
     @abstractmethod
-    def push(self, tangent: PyTree) -> Float[Array, "N *T C"]:
-        """J v."""
+    def push(self, tangent: PyTree) -> PyTree:
+        """J v, like the outputs."""
 
     @abstractmethod
-    def pull(self, cotangent: Float[Array, "N *T C"]) -> PyTree:
-        """Jᵀ y."""
+    def pull(self, cotangent: PyTree) -> PyTree:
+        """Jᵀ y, for y like the outputs."""
 
 
 class TracedDerivative(AbstractDerivative):

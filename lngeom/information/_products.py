@@ -53,7 +53,7 @@ class Stored(eqx.Module):
         if self.at.mesh is None:
             return function(self.pullback, *arguments)
 
-        def local(pullback: Pullback, *arguments: PyTree) -> PyTree:
+        def local(pullback: Pullback | BlockedPullback, *arguments: PyTree) -> PyTree:
             part = jax.tree.map(lambda leaf: leaf[0], pullback)
             return jax.lax.psum(function(part, *arguments), self.at.axes)
 
