@@ -216,14 +216,14 @@ def test_table_has_18_cells(small):
 
 def test_verify_reads_results_of_experiments_and_waits_where_there_are_none(small, tmp_path):
     assert lngeom("verify", "--results", "nowhere").exit_code == 2
-    (tmp_path / "results" / "protocol" / "draw").mkdir(parents=True)
-    (tmp_path / "results" / "protocol" / "draw" / "report.json").write_bytes(b"damaged")
+    (tmp_path / "results" / "protocol" / "skip_thoughts").mkdir(parents=True)
+    (tmp_path / "results" / "protocol" / "skip_thoughts" / "report.json").write_bytes(b"damaged")
     result = lngeom("verify", "--data", small, "--topic", "experiments", "--json", "--results", "results")
     assert result.exit_code == 1
     report = json.loads(result.stdout)
     damaged = [c["id"] for c in report["claims"] if "no results of this version" in c["error"]]
     assert damaged
-    assert all(name.startswith("experiments.draw") for name in damaged)
+    assert all(name.startswith("experiments.skip_thoughts") for name in damaged)
     waiting = [c for c in report["claims"] if "no results in" in c["error"]]
     assert len(waiting) == len(report["claims"]) - len(damaged)
     assert all(c["as_recorded"] for c in waiting)
