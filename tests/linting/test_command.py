@@ -1,6 +1,7 @@
 """`lngeom lint` as a user meets it."""
 
 import json
+import sys
 
 import pytest
 from lngeom import cli
@@ -40,6 +41,7 @@ pair = (eqx.nn.LayerNorm(8, eps=0.5), X, {"rules": ["ddof"]})
 @pytest.fixture(autouse=True)
 def _folder(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "linted_models", raising=False)  # the one of another test has another folder
     monkeypatch.setenv("COLUMNS", "160")
     (tmp_path / "linted_models.py").write_text(SOURCE)
 
