@@ -17,6 +17,7 @@ A pre-norm transformer with learned positions and a tied head, as `lngeom.stacks
 
 import argparse
 import ctypes
+import functools
 import gc
 import json
 import os
@@ -138,45 +139,33 @@ def in_blocks(stack: Any, block: int = BLOCK) -> VocabularyHead:
     return VocabularyHead(lambda p, x: (hidden(stack, p, x), p[stack.head.linear.weight]), block)
 
 
-def measure_blocks(size: str, dtype: Any, tokens: int) -> dict[str, Any]:
-    """Time and peak memory of one product with the logits in blocks, and its gap to the plain product.
+def measure_product(size: str, dtype: Any, tokens: int, block: int | None = None) -> dict[str, Any]:
+    """Time and peak memory of one product; in blocks, its gap to the plain product too.
 
     Args:
         size: of `SIZES`.
         dtype: of the parameters.
         tokens: of the sample.
+        block: number of logits at a time; None for all.
 
     Returns:
         What was measured.
     """
-    stack, params, apply, data = problem(size, dtype, tokens)
-    found = _measure(in_blocks(stack), params, data)
+    stack, params, plain, data = problem(size, dtype, tokens)
+    if block is None:
+        return _measure(plain, params, data)
+    blocked = in_blocks(stack, block)
+    found = _measure(blocked, params, data)
     v = jax.tree.map(lambda w: jnp.ones(w.shape, w.dtype), params)
     images = []
-    for function in (apply, in_blocks(stack)):
+    for function in (plain, blocked):
         F = lg.fisher(function, params, data, family=lg.families.Categorical(), chunk=1, check=False)
         images.append(jax.device_get(F.mv(v)))
-    plain, blocked = images
-    gap = sum(float(np.sum(np.square(blocked[n] - plain[n], dtype=float))) for n in params)
-    return found | {
-        "block": BLOCK,
-        "gap": (gap / sum(float(np.sum(np.square(w, dtype=float))) for w in plain.values())) ** 0.5,
-    }
-
-
-def measure_product(size: str, dtype: Any, tokens: int) -> dict[str, Any]:
-    """Time and peak memory of one product.
-
-    Args:
-        size: of `SIZES`.
-        dtype: of the parameters.
-        tokens: of the sample.
-
-    Returns:
-        What was measured.
-    """
-    _, params, apply, data = problem(size, dtype, tokens)
-    return _measure(apply, params, data)
+    gap, whole = (
+        sum(float(np.sum(np.square(w, dtype=float))) for w in tree.values())
+        for tree in (jax.tree.map(np.subtract, *images), images[0])
+    )
+    return found | {"block": block, "gap": (gap / whole) ** 0.5}
 
 
 def _measure(apply: Any, params: dict[str, jax.Array], data: jax.Array) -> dict[str, Any]:
@@ -305,7 +294,7 @@ def measure_divided(size: str, dtype: Any, tokens: int) -> dict[str, Any]:
 
 MEASURES = {
     "product": measure_product,
-    "blocks": measure_blocks,
+    "blocks": functools.partial(measure_product, block=BLOCK),
     "null": measure_null,
     "eigenvalues": measure_eigenvalues,
     "divided": measure_divided,

@@ -7,10 +7,8 @@ where a process finds its memory moves such a ratio by some percent, for as long
 of the processes. The plain step as a variant of its own shows the noise.
 
 Each turn starts from a new state. This, nine processes and eight rounds were chosen after the first results of the
-design. It follows one in which six programs shared a process and the cache, whose results disagreed.
-
-The goal is an overhead of at most 3 % for the variant "tracked" on the large
-network, whose step is near 10 ms.
+design. It follows one in which six programs shared a process and the cache, whose results disagreed. The goal is an
+overhead of at most 3 % for the variant "tracked" on the large network, whose step is near 10 ms.
 
 Not measured here: accelerators.
 """

@@ -339,5 +339,5 @@ EXPERIMENT = Experiment(
         Panel("validation NLL", "Validation NLL", "NLL, nats"),
     ),
     synthetic=made_up,
-    note="Five facts, of which one is asked; gains of batch norm start at 0.1; learning rate 0.003.",
+    note="Five facts, of which one is asked; gains of batch norm start at 0.1.",
 )

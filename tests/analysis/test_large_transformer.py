@@ -51,7 +51,7 @@ def test_leading_eigenvalues_are_those_of_the_matrix():
 
 
 def test_a_product_in_blocks_is_the_plain_one():
-    found = measured.measure_blocks("toy", jnp.float64, 8)
+    found = measured.measure_product("toy", jnp.float64, 8, block=measured.BLOCK)
     assert 0 < found["gap"] < 1e-12
     assert found["peak over parameters"] > 0
 
@@ -60,17 +60,10 @@ def test_products_beside_those_of_other_libraries_have_the_error_of_float32(tmp_
     out = tmp_path / "peers.json"
     command = [
         sys.executable,
-        "-m",
-        "analysis",
-        "transformer_peers",
-        "--size",
-        "toy",
-        "--tokens",
-        "8",
-        "--repeats",
-        "1",
+        *["-m", "analysis", "transformer_peers", "--size", "toy", "--tokens", "8", "--repeats", "1", "--out"],
+        str(out),
     ]
-    run = subprocess.run([*command, "--out", str(out)], capture_output=True, text=True, check=False)
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr
     for name, found in json.loads(out.read_text())["contenders"].items():
         assert found["error"] < (0.1 if "differences" in name else 1e-4), name

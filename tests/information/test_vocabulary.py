@@ -102,16 +102,6 @@ def test_logits_are_never_all_in_memory():
     assert sizes["blocks"] < logits / 2
 
 
-def test_samples_divided_over_devices_give_the_same():
-    if len(jax.devices()) < 2:
-        pytest.skip("the tests simulate several devices")
-    features, params, X = model()
-    mesh = jax.make_mesh((2,), ("data",))
-    head = VocabularyHead(features, 8)
-    one, two = (lg.fisher(head, params, X, family=CATEGORICAL, mesh=m) for m in (None, mesh))
-    close(two.mv(tangent(params)), one.mv(tangent(params)))
-
-
 def test_drawn_scores_are_those_of_all_logits():
     features, params, X = model()
     head = VocabularyHead(features, 8)
