@@ -75,13 +75,13 @@ def stoppable(command: str) -> Iterator[None]:
     def interrupt(number: int, frame: Any) -> None:
         if not received:
             received.append(number)
-            # an interrupted destructor or callback would print a traceback of its own
-            sys.unraisablehook = threading.excepthook = lambda _: None
+            _silence()
             raise KeyboardInterrupt
 
     def watch() -> None:
         while byte := reader.recv(1):
             if byte[0] in verbs:
+                _silence()
                 _kill_children()
                 time.sleep(GRACE)
                 _end(f"{command} {verbs[byte[0]]}.", 128 + byte[0])
@@ -103,6 +103,11 @@ def stoppable(command: str) -> Iterator[None]:
         writer.close()
         watcher.join()
         reader.close()
+
+
+def _silence() -> None:
+    """Drops tracebacks of interrupted destructors and callbacks, and of threads that waited for killed children."""
+    sys.unraisablehook = threading.excepthook = lambda _: None
 
 
 def _end(what: str, code: int) -> NoReturn:
