@@ -161,11 +161,9 @@ def measure_product(size: str, dtype: Any, tokens: int, block: int | None = None
     for function in (plain, blocked):
         F = lg.fisher(function, params, data, family=lg.families.Categorical(), chunk=1, check=False)
         images.append(jax.device_get(F.mv(v)))
-    gap, whole = (
-        sum(float(np.sum(np.square(w, dtype=float))) for w in tree.values())
-        for tree in (jax.tree.map(np.subtract, *images), images[0])
-    )
-    return found | {"block": block, "gap": (gap / whole) ** 0.5}
+    gaps = jax.tree.map(np.subtract, *images)
+    squares = [sum(float(np.sum(np.square(w, dtype=float))) for w in tree.values()) for tree in (gaps, images[0])]
+    return found | {"block": block, "gap": (squares[0] / squares[1]) ** 0.5}
 
 
 def _measure(apply: Any, params: dict[str, jax.Array], data: jax.Array) -> dict[str, Any]:

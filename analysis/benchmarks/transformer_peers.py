@@ -3,7 +3,7 @@
 The transformer of `python -m analysis large_transformer --size 10M`, with the same float32 weights in JAX and in
 PyTorch, on one sequence. Each contender has a process of its own:
 
-- lngeom: `F.mv`, exact, with all logits and with a block of them at a time;
+- lngeom: `F.mv`, exact, with all logits and with 512 of them at a time;
 - curvlinops: `GGNLinearOperator`, exact;
 - hessian-eigenthings: `GGNOperator`, exact, and `HessianOperator` by central differences of gradients, which its
   documentation offers for models of this size. That is the Hessian of the loss, not the Fisher matrix.
@@ -33,6 +33,9 @@ import numpy as np
 from lngeom._files import check_writable, replacing
 
 from analysis.large_transformer import SIZES, forget_peak, in_blocks, memory, problem
+
+BLOCK = 512
+"""Logits at a time, of 4096."""
 
 OURS = {"lngeom": False, "lngeom, logits in blocks": True}
 PEERS = {
@@ -142,7 +145,7 @@ def _flat(tree: dict[str, Any]) -> np.ndarray:
 
 def _ours(size: str, tokens: int, blocked: bool) -> tuple[Callable[[], Any], Callable[[Any], np.ndarray]]:
     stack, params, apply, data, _, v = inputs(size, tokens)
-    function = in_blocks(stack) if blocked else apply
+    function = in_blocks(stack, BLOCK) if blocked else apply
     F = lg.fisher(function, params, data, family=lg.families.Categorical(), chunk=1, check=False)
     return (lambda: jax.block_until_ready(F.mv(v))), (lambda image: _flat(image) / data.shape[1])
 

@@ -130,7 +130,7 @@ RECORDS = (
         "Section 6.1",
         "Best model in 60 % of the time.",
         _R,
-        "On the small task layer norm takes 0.68 to 1.3 times the steps of a baseline that has its own best rate.",
+        "On the small task the median ratio of steps is 0.84 (95 % interval 0.68 to 1.3), both at their best rates.",
         Context(
             sentence=_SIXTY,
             before=_SIXTY_BEFORE,
@@ -151,7 +151,8 @@ RECORDS = (
         "Eqs. 26–28",
         "So it is without the biases that the authors' code keeps inside the norms, which the equations do not have.",
         _R,
-        "Without them it takes 0.97 to 2.6 times the baseline's steps on the small task, both at their best rates.",
+        "Without them the median ratio of steps is 1.5 on the small task (95 % interval 0.97 to 2.6), both at their "
+        "best rates.",
         Context(
             sentence=_SIXTY,
             before=_SIXTY_BEFORE,
@@ -184,8 +185,8 @@ RECORDS = (
         "Section 6.2",
         "Trains faster and better than both variants of recurrent batch norm.",
         _R,
-        "On the small task layer norm takes 2.3 to 15 times the steps of batch norm everywhere, both at their best "
-        "rates. Against BN-LSTM the speeds are undecided, and so is which of them ends better.",
+        "On the small task the median ratio of steps to batch norm everywhere is 4.3 (95 % interval 2.3 to 15), both "
+        "at their best rates. Against BN-LSTM the speeds are undecided, and so is which of them ends better.",
         Context(
             sentence=(
                 "We observe that layer normalization not only trains faster but converges to a better validation "
@@ -245,8 +246,8 @@ RECORDS = (
         "Section 6.4",
         "Converges almost twice as fast.",
         _R,
-        "On the small task layer norm takes 0.64 to 1.4 times the baseline's steps, both at their best rates. Both "
-        "still improve at the end of 4800 steps.",
+        "On the small task the median ratio of steps is 1.1 (95 % interval 0.64 to 1.4), both at their best rates. "
+        "Both still improve at the end of 4800 steps.",
         Context(
             sentence=(
                 "It highlights the speedup benefit of applying layer normalization that the layer normalized DRAW "
@@ -280,8 +281,8 @@ RECORDS = (
         "Section 6.5",
         "Comparable likelihood, much faster.",
         _R,
-        "On the small task layer norm takes 0.93 to 3.3 times the baseline's steps, both at their best rates. Whether "
-        "the likelihoods are comparable is undecided.",
+        "On the small task the median ratio of steps is 1 (95 % interval 0.93 to 3.3), both at their best rates. "
+        "Whether the likelihoods are comparable is undecided.",
         Context(
             sentence=(
                 "Figure 5 shows that layer normalization converges to a comparable log likelihood as the baseline "

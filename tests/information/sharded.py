@@ -67,10 +67,8 @@ def on_axes(kind: str, errors: Errors) -> None:
         F = lg.fisher(model, params, X)
         errors[f"{kind} {name}"] = largest_error(lg.fisher(model, params, X, mesh=mesh), F, every=True)
         errors[f"{kind} {name}, chunks"] = largest_error(lg.fisher(model, params, X, mesh=mesh, chunk=3), F)
-    head, W = (
-        lg.information.VocabularyHead(lambda W, x: (jnp.tanh(x), W), block=4),
-        jnp.cos(jnp.arange(30.0)).reshape(10, 3),
-    )
+    head = lg.information.VocabularyHead(lambda W, x: (jnp.tanh(x), W), block=4)
+    W = jnp.cos(jnp.arange(30.0)).reshape(10, 3)
     whole, divided = (lg.fisher(head, W, X, family=lg.families.Categorical(), mesh=m) for m in (None, mesh))
     errors[f"{kind} logits in blocks"] = error(divided.mv(W), whole.mv(W))
     for make in (zoo.layer_norm_network, zoo.batch_norm_network):
