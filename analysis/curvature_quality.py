@@ -1,6 +1,7 @@
 """How good block-diagonal, KFAC and EKFAC approximations are for normalized transformers.
 
-`python -m analysis curvature_quality` measures at 1 million parameters, `--toy` at 2,000. Protocol: transformers with
+`python -m analysis curvature_quality` measures at 1 million parameters, `--size toy` at 2,000, and `--size 10M` one of
+the models, with layer norm before each part, at 10 million with 6 probes. Protocol: transformers with
 layer norm (pre and post), RMS norm (pre) and no norm, at random weights and after training on sequences of a random
 Markov chain by Adam. For each the exact Fisher matrix F of the softmax over fresh sequences, in float32, and its
 approximations F̂: exact blocks by layer, KFAC and EKFAC (positions expanded, random signs in the place of labels), each
@@ -14,7 +15,7 @@ import json
 import math
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -36,8 +37,11 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "pre, RMS norm": {"norm": "RMS norm", "placing": "pre"},
     "no norm": {"norm": "none", "placing": "pre"},
 }
-FULL = {"vocabulary": 64, "length": 32, "width": 128, "depth": 5, "heads": 4}
-TOY = {"vocabulary": 8, "length": 6, "width": 8, "depth": 1, "heads": 2}
+SIZES = {
+    "toy": {"vocabulary": 8, "length": 6, "width": 8, "depth": 1, "heads": 2},
+    "1M": {"vocabulary": 64, "length": 32, "width": 128, "depth": 5, "heads": 4},
+    "10M": {"vocabulary": 64, "length": 32, "width": 320, "depth": 8, "heads": 5},
+}
 
 
 def chain(vocabulary: int, seed: int) -> np.ndarray:
@@ -154,13 +158,15 @@ def page(rows: list[dict[str, Any]]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def measure(sizes: dict[str, int], steps: int, draws: int, probes: int, write: Callable[[list], Any]) -> list:
-    """All models, trained and not."""
+def measure(
+    sizes: dict[str, int], variants: Sequence[str], steps: int, draws: int, probes: int, write: Callable[[list], Any]
+) -> list:
+    """The models, trained and not."""
     transitions = chain(sizes["vocabulary"], 0)
     tokens = jnp.asarray(sequences(transitions, 16, sizes["length"], np.random.default_rng(1)))
     rows: list[dict[str, Any]] = []
-    for name, options in VARIANTS.items():
-        shape = transformer.Shape(**sizes, **options)
+    for name in variants:
+        shape = transformer.Shape(**sizes, **VARIANTS[name])
         start = transformer.parameters(shape, jax.random.key(0), tied=False)
         trained, loss = train(shape, start, transitions, steps, 2)
         for params, steps_done in ((start, 0), (trained, steps)):
@@ -176,16 +182,17 @@ def measure(sizes: dict[str, int], steps: int, draws: int, probes: int, write: C
 def main() -> None:
     """Measures, and writes results and a table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--toy", action="store_true", help="2,000 parameters")
-    parser.add_argument("--probes", type=int, default=12)
+    parser.add_argument("--size", choices=SIZES, default="1M")
+    parser.add_argument("--probes", type=int, help="by default 12, and 6 at 10M")
     parser.add_argument("--draws", type=int, default=8, help="random signs for each sequence")
-    parser.add_argument("--steps", type=int, help="of training; by default 500, and 20 with --toy")
+    parser.add_argument("--steps", type=int, help="of training; by default 500, and 20 at toy size")
     parser.add_argument("--out", type=Path, default=Path("figures"))
     options = parser.parse_args()
     check_writable(options.out)
     options.out.mkdir(parents=True, exist_ok=True)
-    path = options.out / ("curvature_quality_toy.json" if options.toy else "curvature_quality.json")
-    settings = {"probes": options.probes, "draws": options.draws, "sizes": TOY if options.toy else FULL}
+    path = options.out / f"curvature_quality{'' if options.size == '1M' else f'_{options.size}'}.json"
+    probes = options.probes or (6 if options.size == "10M" else 12)
+    settings = {"probes": probes, "draws": options.draws, "sizes": SIZES[options.size]}
 
     def write(rows: list) -> None:
         with replacing(path) as file:
@@ -193,8 +200,9 @@ def main() -> None:
         with replacing(path.with_suffix(".md")) as file:
             file.write(page(rows).encode())
 
-    steps = options.steps if options.steps is not None else 20 if options.toy else 500
-    measure(settings["sizes"], steps, options.draws, options.probes, write)
+    steps = options.steps if options.steps is not None else 20 if options.size == "toy" else 500
+    variants = list(VARIANTS)[:1] if options.size == "10M" else list(VARIANTS)
+    measure(settings["sizes"], variants, steps, options.draws, probes, write)
     print(path.with_suffix(".md").read_text(encoding="utf-8"))
 
 

@@ -2,8 +2,8 @@ r"""Laplace approximations of the posterior that do not depend on the scale of w
 
 Weights w before a norm with ε = 0 can be re-scaled without a change of the function. An isotropic prior on them can
 not: it breaks the evidence, and the variance of predictions (arXiv:2206.08900). Here the prior lives on one
-representative of each orbit, $\phi = w / |w|$, in whose coordinates everything is computed. Then re-scaled weights have
-the same φ, and the same posterior.
+representative of each orbit, in whose coordinates everything is computed: $\phi = w \sqrt{d} / |w|$, d entries of root
+mean square 1, as draws from the prior have them at τ = 1. Then re-scaled weights have the same φ, and the same posterior.
 
 With F the mean Fisher matrix by φ and N samples, the posterior is $N(\phi, (N F + \tau I)^{-1})$. Along null directions
 of the gauge it is the prior itself, which cancels in the evidence; draws leave these directions out.
@@ -132,7 +132,7 @@ class Laplace(eqx.Module):
             rows = self._jacobian(jax.tree.map(lambda a: a[None], x))
             return rows @ jax.vmap(lambda v: self._power(v, -1))(rows).T
 
-        return jax.lax.map(one, inputs)
+        return jax.lax.map(one, inputs, batch_size=16)
 
     def variance(self, inputs: PyTree) -> Float[Array, "N R"]:
         """Variance of each output by linearization."""
@@ -278,7 +278,7 @@ def _groups(
 
 
 def _scales(theta: PyTree, groups: Mapping[str, int | None]) -> PyTree:
-    """|w| of the group of each entry, 1 for entries of no group."""
+    """Root mean square of the group of each entry, 1 for entries of no group."""
     leaves, structure = jax.tree.flatten(theta)
     found = []
     for path, leaf in zip(leaf_paths(theta), leaves, strict=True):
@@ -286,7 +286,7 @@ def _scales(theta: PyTree, groups: Mapping[str, int | None]) -> PyTree:
         if path in groups:
             axis = groups[path]
             others = None if axis is None else tuple(k for k in range(leaf.ndim) if k != axis % leaf.ndim)
-            scale = jnp.broadcast_to(jnp.sqrt(jnp.sum(jnp.square(leaf), others, keepdims=True)), leaf.shape)
+            scale = jnp.broadcast_to(jnp.sqrt(jnp.mean(jnp.square(leaf), others, keepdims=True)), leaf.shape)
             if not bool(jnp.all((scale > 0) & jnp.isfinite(scale))):
                 raise ValueError(f"{path} has weights that are all zero, or not finite: they have no scale to remove")
         found.append(scale)
