@@ -3,7 +3,8 @@ r"""Laplace approximations of the posterior that do not depend on the scale of w
 Weights w before a norm with ε = 0 can be re-scaled without a change of the function. An isotropic prior on them can
 not: it breaks the evidence, and the variance of predictions (arXiv:2206.08900). Here the prior lives on one
 representative of each orbit, in whose coordinates everything is computed: $\phi = w \sqrt{d} / |w|$, d entries of root
-mean square 1, as draws from the prior have them at τ = 1. Then re-scaled weights have the same φ, and the same posterior.
+mean square 1, as draws from the prior have them at τ = 1. Then re-scaled weights have the same φ, and the same
+posterior.
 
 With F the mean Fisher matrix by φ and N samples, the posterior is $N(\phi, (N F + \tau I)^{-1})$. Along null directions
 of the gauge it is the prior itself, which cancels in the evidence; draws leave these directions out.
