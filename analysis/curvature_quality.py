@@ -25,11 +25,13 @@ import jax.numpy as jnp
 import lngeom as lg
 import numpy as np
 import optax
+from lngeom import plots
 from lngeom._files import check_writable, replacing
 from lngeom.information.approximations.approximate import ApproximateFisher, Part, group, jackknife, natural_gradients
 from lngeom.information.approximations.layers import find_layers
 
 from analysis import normalized_transformer as transformer
+from analysis.gallery import series_colour
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "pre, layer norm": {"norm": "layer norm", "placing": "pre"},
@@ -158,6 +160,55 @@ def page(rows: list[dict[str, Any]]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def draw(rows: list[dict[str, Any]], stem: Path, configuration: dict[str, Any]) -> list[Path]:
+    """Errors of the approximations and angles of natural gradients, a line for each model, and the data beside them.
+
+    Args:
+        rows: the results.
+        stem: path without suffix.
+        configuration: of the run.
+
+    Returns:
+        The files.
+    """
+    shown = {
+        "exact blocks": "blocks by layer",
+        "kfac, exact norms": "KFAC",
+        "ekfac, exact norms": "EKFAC",
+        "diagonal of EKFAC": "diagonal of EKFAC",
+    }
+    models = list(dict.fromkeys((r["model"], r["trained"]) for r in rows))
+    blocks = [r["frobenius"] for r in rows if r["approximation"] == "exact blocks"]
+    with plots.figure(1, 2, height=1.2 + 0.3 * len(models), sharey=True) as (figure, axes):
+        left, right = axes[0]
+        for k, (name, label) in enumerate(shown.items()):
+            chosen = {(r["model"], r["trained"]): r for r in rows if r["approximation"] == name}
+            place = [m + 0.12 * (k - 1.5) for m, model in enumerate(models) if model in chosen]
+            values = [chosen[model]["frobenius"] for model in models if model in chosen]
+            ends = np.array([chosen[model]["interval"] for model in models if model in chosen]).T
+            reach = np.abs(ends - np.array(values))
+            style = {"color": series_colour(k), "marker": "osD^"[k], "linestyle": "none"}
+            left.errorbar(values, place, xerr=reach, label=label, **style)
+            if all(chosen[model]["angles"] for model in models):
+                right.plot([np.median(chosen[model]["angles"]) for model in models], place, **style)
+        labels = [f"{model}, {'trained' if trained else 'at random'}" for model, trained in models]
+        left.set(yticks=range(len(models)), yticklabels=labels, xlim=(0, 1.05), xlabel="relative Frobenius error")
+        left.invert_yaxis()
+        right.set(xlim=(0, 90), xlabel="angle of natural gradients, degrees")
+        figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=4)
+        return plots.save(
+            figure,
+            stem,
+            {"rows": rows},
+            title=f"Blocks by layer miss {100 * min(blocks):.0f} to {100 * max(blocks):.0f} % of the Fisher matrix of "
+            "a transformer; KFAC and EKFAC miss a little more",
+            caption=f"Transformers of {rows[0]['parameters'] / 1e6:.2g} million parameters. Errors from "
+            f"{rows[0]['probes']} random products, with 95 % intervals; angles are medians of 4 random gradients, "
+            "damped by the mean eigenvalue. Norms have their exact blocks.",
+            configuration=configuration,
+        )
+
+
 def measure(
     sizes: dict[str, int], variants: Sequence[str], steps: int, draws: int, probes: int, write: Callable[[list], Any]
 ) -> list:
@@ -196,13 +247,14 @@ def main() -> None:
 
     def write(rows: list) -> None:
         with replacing(path) as file:
-            file.write((json.dumps({"configuration": settings, "rows": rows}, indent=1) + "\n").encode())
+            file.write((json.dumps({"configuration": settings, "data": {"rows": rows}}, indent=1) + "\n").encode())
         with replacing(path.with_suffix(".md")) as file:
             file.write(page(rows).encode())
 
     steps = options.steps if options.steps is not None else 20 if options.size == "toy" else 500
     variants = list(VARIANTS)[:1] if options.size == "10M" else list(VARIANTS)
-    measure(settings["sizes"], variants, steps, options.draws, probes, write)
+    rows = measure(settings["sizes"], variants, steps, options.draws, probes, write)
+    draw(rows, path.with_suffix(""), settings)
     print(path.with_suffix(".md").read_text(encoding="utf-8"))
 
 

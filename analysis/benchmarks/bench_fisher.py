@@ -10,7 +10,7 @@ import itertools
 import json
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ import numpy as np
 from lngeom import plots
 from lngeom._files import check_writable
 from lngeom.plots import style
-from lngeom.plots.axes import common_legend, guide, number, span
+from lngeom.plots.axes import common_legend, guide, span
 from lngeom.plots.style import COLOUR_OF
 
 from analysis.benchmarks import fisher_peers as peers
@@ -189,7 +189,7 @@ def dense_glm_64(rounds: int) -> Times:
 
 
 def cost(rounds: int, counts: tuple[int, ...] = (10**3, 10**4, 10**5, 10**6)) -> dict[str, dict]:
-    """Time and temporary memory of streamed products as N grows, and time of one product as P grows."""
+    """Time and temporary memory of products: as samples grow in chunks, as parameters grow, as a vocabulary grows."""
     samples, parameters = {}, {}
     for count in counts:
         model = peers.network([16, 24, 4], count, jnp.float32)
@@ -202,7 +202,32 @@ def cost(rounds: int, counts: tuple[int, ...] = (10**3, 10**4, 10**5, 10**6)) ->
         model = peers.network([width, width, 10], 256, jnp.float32)
         F, v = fisher(model), model.tangent
         parameters[F.in_size()] = best_times({"product": lambda F=F, v=v: F.mv(v)}, rounds)["product"]
-    return {"samples": samples, "parameters": parameters}
+    return {"samples": samples, "parameters": parameters, "vocabulary": vocabulary(rounds)}
+
+
+def vocabulary(rounds: int, sizes: tuple[int, ...] = (2**10, 2**12, 2**14, 2**16)) -> dict[int, dict[str, float]]:
+    """Time and temporary memory of a product for 256 positions of 64 units: all logits at once, and in blocks."""
+    x, found = jax.random.normal(jax.random.key(0), (256, 64), jnp.float32), {}
+    for size in sizes:
+        W, v = (jax.random.normal(jax.random.key(k), (size, 64), jnp.float32) / 8 for k in (1, 2))
+        heads = {
+            "all logits": lambda W, x: jnp.tanh(x) @ W.T,
+            "in blocks": lg.information.VocabularyHead(lambda W, x: (jnp.tanh(x), W), block=1024),
+        }
+        row = {}
+        for name, head in heads.items():
+            F = lg.fisher(head, W, x, family=lg.families.Categorical(), check=False)
+            row[name] = best_times({"product": lambda F=F, v=v: F.mv(v)}, rounds)["product"]
+            compiled = jax.jit(lambda F, v: F.mv(v)).lower(F, v).compile().memory_analysis()
+            row[f"{name}, temporary bytes"] = compiled.temp_size_in_bytes
+        found[size] = row
+    return found
+
+
+def slope(sizes: Sequence[int], times: Sequence[float]) -> float:
+    """Exponent of a power law through the larger half of the sizes, by least squares of logarithms."""
+    kept = max(2, (len(sizes) + 1) // 2)
+    return float(np.polyfit(np.log(sizes[-kept:]), np.log(times[-kept:]), 1)[0])
 
 
 TASKS: dict[str, Callable[[int], dict]] = {
@@ -298,39 +323,59 @@ def draw_times(results: Mapping[str, dict], stem: Path, configuration: Mapping[s
         return plots.save(figure, stem, results, title=title, caption=about, configuration=configuration)
 
 
+def _sorted(rows: Mapping[Any, Any]) -> dict[int, Any]:
+    """Rows by their size, which JSON made text."""
+    return dict(sorted((int(size), row) for size, row in rows.items()))
+
+
 def cost_title(result: Mapping[str, dict]) -> str:
-    """Growth of time and memory over the samples, and of time over the parameters."""
-    samples, parameters = ({int(k): row for k, row in result[name].items()} for name in ("samples", "parameters"))
-    first, last = min(samples), max(samples)
-    time = samples[last]["product"] / samples[first]["product"]
+    """Exponents of time, and the memory over the samples."""
+    samples, parameters, words = (_sorted(result[name]) for name in ("samples", "parameters", "vocabulary"))
     memory = [row["temporary bytes"] / 2**10 for row in samples.values()]
-    few, many = min(parameters), max(parameters)
+    by_samples = slope(list(samples), [row["product"] for row in samples.values()])
+    by_parameters = slope(list(parameters), list(parameters.values()))
+    by_words = slope(list(words), [row["in blocks"] for row in words.values()])
     return (
-        f"Fisher product: {number(last / first)} times the samples take {number(time)} times the time, in "
-        f"{span(memory, lambda v: f'{v:.0f} KiB')} of memory; {number(many / few)} times the parameters take "
-        f"{number(parameters[many] / parameters[few])} times the time"
+        f"A Fisher product takes time like N^{by_samples:.2f}, in {span(memory, lambda v: f'{v:.0f} KiB')} of memory, "
+        f"like P^{by_parameters:.2f}, and like V^{by_words:.2f} of the vocabulary"
     )
 
 
 def draw_cost(result: Mapping[str, dict], stem: Path, configuration: Mapping[str, Any]) -> list[Path]:
-    """Time against N, and against P, with lines of slope one."""
-    samples, parameters = ({int(k): row for k, row in result[name].items()} for name in ("samples", "parameters"))
-    counts, sizes = np.array(sorted(samples)), np.array(sorted(parameters))
+    """Time against N, P and the vocabulary, and memory against the vocabulary, with lines of slope one."""
+    samples, parameters, words = (_sorted(result[name]) for name in ("samples", "parameters", "vocabulary"))
     colour = COLOUR_OF[OURS]
-    with plots.figure(1, 2, height=2.6) as (figure, axes):
-        left, right = axes[0]
+    with plots.figure(2, 2, height=4.8) as (figure, axes):
+        (left, right), (time, memory) = axes
         for name, marker, dash in (("product", "o", "-"), ("diagonal", "s", "--")):
-            times = [samples[n][name] for n in counts]
-            left.loglog(counts, times, color=colour, marker=marker, linestyle=dash, label=name)
+            times = [row[name] for row in samples.values()]
+            label = f"{name}: slope {slope(list(samples), times):.2f}"
+            left.loglog(list(samples), times, color=colour, marker=marker, linestyle=dash, label=label)
+        counts = np.array(list(samples))
         guide(left, counts, samples[counts[0]]["product"] * counts / counts[0], "∝ N")
         left.set(xlabel="samples N", ylabel="time, s", title="chunks of 500 samples")
-        left.legend()
-        times = [parameters[p] for p in sizes]
-        right.loglog(sizes, times, color=colour, marker="o", linestyle="-", label="product, N = 256")
-        guide(right, sizes, parameters[sizes[-1]] * sizes / sizes[-1], "∝ P")
-        right.set(xlabel="parameters P", ylabel="time, s", title="one product")
-        right.legend()
-        text = "Time of a Fisher product and diagonal. Smallest times of several rounds, so there is no band."
+        sizes, times = np.array(list(parameters)), list(parameters.values())
+        label = f"product: slope {slope(list(sizes), times):.2f}"
+        right.loglog(sizes, times, color=colour, marker="o", linestyle="-", label=label)
+        guide(right, sizes, times[-1] * sizes / sizes[-1], "∝ P")
+        right.set(xlabel="parameters P", ylabel="time, s", title="256 samples")
+        V = np.array(list(words))
+        for axis, suffix, unit, title in (
+            (time, "", 1, "256 positions of 64 units"),
+            (memory, ", temporary bytes", 2**20, "temporary memory"),
+        ):
+            for name, marker, dash in (("all logits", "s", "--"), ("in blocks", "o", "-")):
+                values = [row[name + suffix] / unit for row in words.values()]
+                label = f"{name}: slope {slope(list(V), values):.2f}"
+                axis.loglog(V, values, color=colour, marker=marker, linestyle=dash, label=label)
+            guide(axis, V, words[V[-1]]["all logits" + suffix] / unit * V / V[-1], "∝ V")
+            axis.set(xlabel="vocabulary V", ylabel="memory, MiB" if suffix else "time, s", title=title)
+        for axis in axes.ravel():
+            axis.legend()
+        text = (
+            "Time of a Fisher product. Slopes are of the larger half of the sizes. Blocks have 1024 logits. Smallest "
+            "times of several rounds, so there is no band."
+        )
         title = cost_title(result)
         return plots.save(figure, stem, result, title=title, caption=text, configuration=configuration)
 
