@@ -336,8 +336,9 @@ def cost_title(result: Mapping[str, dict]) -> str:
     by_parameters = slope(list(parameters), list(parameters.values()))
     by_words = slope(list(words), [row["in blocks"] for row in words.values()])
     return (
-        f"A Fisher product takes time like N^{by_samples:.2f}, in {span(memory, lambda v: f'{v:.0f} KiB')} of memory, "
-        f"like P^{by_parameters:.2f}, and like V^{by_words:.2f} of the vocabulary"
+        f"Time of a Fisher product grows with exponent {by_samples:.2f} in the samples "
+        f"({span(memory, lambda v: f'{v:.0f} KiB')} of memory), {by_parameters:.2f} in the parameters, and "
+        f"{by_words:.2f} in the vocabulary"
     )
 
 
@@ -345,7 +346,7 @@ def draw_cost(result: Mapping[str, dict], stem: Path, configuration: Mapping[str
     """Time against N, P and the vocabulary, and memory against the vocabulary, with lines of slope one."""
     samples, parameters, words = (_sorted(result[name]) for name in ("samples", "parameters", "vocabulary"))
     colour = COLOUR_OF[OURS]
-    with plots.figure(2, 2, height=4.8) as (figure, axes):
+    with plots.figure(2, 2, height=2.5) as (figure, axes):
         (left, right), (time, memory) = axes
         for name, marker, dash in (("product", "o", "-"), ("diagonal", "s", "--")):
             times = [row[name] for row in samples.values()]
