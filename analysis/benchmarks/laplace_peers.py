@@ -49,6 +49,7 @@ def lngeom(gauge: bool, params: dict[str, Any], X: Any, y: Any, new: Any) -> Fou
 def laplax(params: dict[str, Any], X: Any, y: Any, new: Any) -> Found:
     """The full Gauss–Newton posterior of laplax; its evidence multiplies the log-likelihood by 1/(2σ), so σ = 1/2."""
     from laplax.api import laplace
+    from laplax.enums import CurvApprox, LossFn
     from laplax.eval.likelihood import marginal_log_likelihood
     from laplax.eval.pushforward import lin_pred_mean, lin_samples, lin_setup, set_lin_pushforward
 
@@ -61,8 +62,8 @@ def laplax(params: dict[str, Any], X: Any, y: Any, new: Any) -> Found:
         model,
         params,
         data,
-        loss_fn="cross_entropy",
-        curv_type="full",
+        loss_fn=LossFn.CROSS_ENTROPY,
+        curv_type=CurvApprox.FULL,
         num_curv_samples=len(X),
         num_total_samples=len(X),
     )
@@ -71,7 +72,9 @@ def laplax(params: dict[str, Any], X: Any, y: Any, new: Any) -> Found:
     def loss(z: Any, label: Any) -> Any:
         return jnp.sum(-jnp.take_along_axis(jax.nn.log_softmax(z), label[:, None], 1))
 
-    evidence = marginal_log_likelihood(curvature, prior, data, model, params, loss, "full", vmap_over_data=True)
+    evidence = marginal_log_likelihood(
+        curvature, prior, data, model, params, loss, CurvApprox.FULL, vmap_over_data=True
+    )
     push = set_lin_pushforward(
         model,
         params,

@@ -15,6 +15,7 @@ from lngeom.claims.gallery.dong2025 import (
     of_hidden_units,
     outside,
 )
+from lngeom.plots.axes import guide
 
 from analysis.gallery import series_colour
 
@@ -34,9 +35,7 @@ def draw(out: Path) -> None:
         axis = axes[0, 0]
         for k, (name, sizes) in enumerate(found.items()):
             axis.plot(CLASSES, sizes, color=series_colour(k), marker="osD"[k], label=name)
-        axis.axhline((UNITS - 1) ** -0.5, color="0.5", linestyle=":", linewidth=1)
-        place = (CLASSES[-1], (UNITS - 1) ** -0.5)
-        axis.annotate("at least 1/√(H − 1)", place, (0, -10), textcoords="offset points", ha="right", color="0.3")
+        guide(axis, np.array(CLASSES), np.full(len(CLASSES), (UNITS - 1) ** -0.5), "1/√(H − 1)")
         axis.set(xscale="log", yscale="log", xlabel="classes C", ylabel="off over on the diagonal")
         figure.legend(loc="outside lower center", ncols=1)
         lg.plots.save(
