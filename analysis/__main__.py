@@ -74,7 +74,10 @@ def _layouts() -> str:
     """What the folder of --data holds, for each experiment."""
     rows = []
     for experiment in experiments_of(discover().values()):
-        for option, files in (("--full", experiment.files), ("--real", experiment.real_files)):
+        for option, files in (
+            ("--full", experiment.files),
+            ("--real", experiment.real.files if experiment.real else ""),
+        ):
             if files:
                 rows.append(textwrap.fill(f"{experiment.name} {option}: {files}", 100, subsequent_indent="  "))
     return "what the folder of --data holds:\n" + "\n".join(rows)

@@ -16,7 +16,7 @@ from lngeom import nn
 from lngeom.claims.comparison import TrainingStatement
 
 from analysis.experiments.datasets import Binarized, bundled_digits
-from analysis.experiments.experiment import Experiment, Panel, Settings
+from analysis.experiments.experiment import Experiment, Panel, Real, Settings
 from analysis.experiments.loaders import assemble
 from analysis.experiments.loop import gradient_task
 from analysis.experiments.networks import Dense, reference_start, rows
@@ -194,9 +194,12 @@ EXPERIMENT = Experiment(
     task=task,
     load=assemble.draw,
     files="binarized_mnist_train.amat, binarized_mnist_valid.amat and binarized_mnist_test.amat",
-    real=DrawSettings(steps=3000, every=100, side=28, glimpses=8, hidden=128, latent=20, read=2, write=5),
-    load_real=assemble.binarized_mnist,
-    real_files="the four IDX files of MNIST, as they are or gzipped, or mnist.npz of Keras",
+    real=Real(
+        DrawSettings(steps=3000, every=100, side=28, glimpses=8, hidden=128, latent=20, read=2, write=5),
+        assemble.binarized_mnist,
+        "the four IDX files of MNIST, as they are or gzipped, or mnist.npz of Keras",
+        cost=170.0,
+    ),
     cost=23.0,
     statements=STATEMENTS,
     panels=(Panel("test bound", "DRAW", "test variational bound, nats", limits=(None, 35)),),

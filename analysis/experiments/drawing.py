@@ -106,7 +106,13 @@ def draw(experiment: Experiment, results: Results, out: Path) -> list[Path]:
             same = [(axis, panel) for axis, panel in shown if panel.metric == metric]
             curves = {panel.title: _curves(panel, experiment, results) for _, panel in same}
             drawn |= curves
-            _metric(same, curves)
+            levels = {
+                p.reference: float(np.nanmedian(run.curves[p.reference]))
+                for _, p in same
+                for run in results.runs.values()
+                if p.reference in run.curves
+            }
+            _metric(same, curves, levels)
         for axis in axes.flat[len(panels) :]:
             axis.set_visible(False)
         labels = [set(axis.get_legend_handles_labels()[1]) for axis, _ in shown]
@@ -142,7 +148,7 @@ def _curves(panel: Panel, experiment: Experiment, results: Results) -> dict[str,
     return data
 
 
-def _metric(shown: Sequence[tuple[Any, Panel]], curves: Mapping[str, Any]) -> None:
+def _metric(shown: Sequence[tuple[Any, Panel]], curves: Mapping[str, Any], references: Mapping[str, float]) -> None:
     """Draws the panels of one metric, with one scale for all of them."""
     axes = [axis for axis, _ in shown]
     place: Any = np.asarray
@@ -156,6 +162,9 @@ def _metric(shown: Sequence[tuple[Any, Panel]], curves: Mapping[str, Any]) -> No
             axis.plot(values["steps"], place(values["median"]), label=label, **styles[name])
             low, high = place(values["lowest"]), place(values["highest"])
             axis.fill_between(values["steps"], low, high, color=styles[name]["color"], alpha=0.15, linewidth=0)
+        if panel.reference and panel.reference in references:
+            level = references[panel.reference]
+            axis.axhline(level, color="0.5", linewidth=0.8, linestyle=":", label=panel.reference.split(", ")[-1])
         title = "" if panel.title.casefold() == panel.label.casefold() else panel.title
         axis.set(title=title, xlabel="training steps", ylabel=panel.label)
         if panel.limits:

