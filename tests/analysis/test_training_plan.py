@@ -47,7 +47,7 @@ def test_a_twin_with_larger_weights_and_its_state_takes_the_same_step_as_an_equi
 
 
 def test_an_mlp_is_measured_in_all_quantities(monkeypatch):
-    for name, value in (("SETTLE", 1), ("WINDOW", 1), ("REPEATS", {"sgd": 1}), ("CHUNK", 10)):
+    for name, value in (("SETTLE", 1), ("WINDOW", 1), ("WINDOWS", 2), ("REPEATS", {"sgd": 1}), ("CHUNK", 10)):
         monkeypatch.setattr(experiment, name, value)
     monkeypatch.setitem(
         experiment.SETTINGS,
@@ -59,6 +59,7 @@ def test_an_mlp_is_measured_in_all_quantities(monkeypatch):
     assert [row["group"] for row in found["groups"]] == ["w1", "w2"]
     assert all(np.isfinite(row[q]) and row[q] > 0 for row in found["groups"] for q in ("norm", "angle"))
     assert all(abs(row["angle"] / row["predicted angle"] - 1) < 0.5 for row in found["groups"])
+    assert found["windows"] in {1, 2}
     assert found["excess"][0] == pytest.approx(np.full(2, 0.5), rel=1e-4)
     for row in found["groups"]:
         size, growth, drift = (row[key] for key in ("size of updates", "growth for each squared update", "drift"))
