@@ -15,6 +15,7 @@ import numpy as np
 from lngeom import plots, studies
 from lngeom._files import check_writable
 from lngeom.cli import app
+from lngeom.plots import geometry
 from lngeom.plots.style import options
 from rich.console import Console
 
@@ -68,7 +69,7 @@ def _study(name: str) -> Callable[[Path, Mapping[str, Any]], Any]:
     def drawn(stem: Path, document: Mapping[str, Any]) -> Any:
         data = arrays(document["data"])
         sizes = {k: tuple(int(n) for n in data[k]) for k in ("shape", "widths") if k in data}
-        return getattr(plots, name)(getattr(studies, result[name])(**data | sizes), stem)
+        return getattr(geometry, name)(getattr(studies, result[name])(**data | sizes), stem)
 
     return drawn
 

@@ -40,8 +40,7 @@ The public names, all imported lazily. What else a module defines may change.
   `agree`, `all_claims`, `claim`, `decide`, `differ`, `proves`, `run`, `same_integer`, `vanishes`.
 - `lngeom.symbolic`, proofs: `Counterexample`, `Proof`, `equality`, `method`, `prove`.
 - `lngeom.report`, verdicts as JSON and a page: `write`.
-- `lngeom.plots`, figures in one style: `COLOURS`, `block_scaling`, `figure`, `invariance_table`, `line_elements`,
-  `printed_against_exact`, `save`, `spectra`, `spectrum`, `training`.
+- `lngeom.plots`, figures in one style: `COLOURS`, `figure`, `invariance_table`, `save`, `spectrum`, `training`.
 
 Plain modules: `lngeom.families` (exponential families), `lngeom.metric` (Eqs. 32–35), `lngeom.information.reference`
 (the literal Fisher matrix), `lngeom.conventions` (factors of other libraries), `lngeom.numerics` (tolerances).

@@ -426,6 +426,7 @@ def figures(
 
     from lngeom import plots, studies
     from lngeom.claims import registry
+    from lngeom.plots import geometry
     from lngeom.plots.style import options
     from lngeom.report.tables import tables as build_tables
 
@@ -441,7 +442,7 @@ def figures(
     with jax.enable_x64(True), options(captions=not no_caption):
         paths = [path for table in tables for path in plots.invariance_table(table, out / table["name"])]
         for study in studies.ALL:
-            paths += getattr(plots, study.__name__)(study(), out / study.__name__)
+            paths += getattr(geometry, study.__name__)(study(), out / study.__name__)
     Console().print("Written: " + ", ".join(map(str, paths)), highlight=False, soft_wrap=True)
 
 

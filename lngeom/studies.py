@@ -1,7 +1,7 @@
 r"""Numbers behind the figures: sweeps of Fisher matrices and metrics on small random models, in seconds.
 
-Each study returns a frozen dataclass of arrays; `lngeom.plots` draws it. All of them take float64 inputs from their own
-seeds, so call them inside `with jax.enable_x64(True)`.
+Each study returns a frozen dataclass of arrays; `lngeom.plots.geometry` draws it. All of them take float64 inputs from
+their own seeds, so call them inside `with jax.enable_x64(True)`.
 """
 
 from collections.abc import Callable
@@ -254,4 +254,4 @@ def spectra(shape: tuple[int, int, int] = (400, 6, 8)) -> Spectra:
 
 
 ALL = (printed_against_exact, block_scaling, line_elements, spectra)
-"""The studies; `lngeom.plots` has a drawing of the same name for each."""
+"""The studies; `lngeom.plots.geometry` has a drawing of the same name for each."""

@@ -9,6 +9,7 @@ import matplotlib
 import numpy as np
 import pytest
 from lngeom import GLMParameters, NormalizedGLM, families, normalizers, plots, studies
+from lngeom.plots import geometry
 from lngeom.plots.axes import log_scale, number, span
 from lngeom.plots.style import options
 
@@ -55,7 +56,7 @@ def test_block_scaling_has_slopes_of_minus_two_minus_one_and_zero(tmp_path):
     for title in ("batch norm, one unit", "layer norm, all of W"):
         np.testing.assert_allclose(list(study.exponents[title].values()), [-2, -1, 0], atol=1e-9)
     assert abs(study.exponents["layer norm, one unit"]["w₁ with w₁"] + 2) > 0.1
-    assert plots.block_scaling(study, tmp_path / "f")[0].exists()
+    assert geometry.block_scaling(study, tmp_path / "f")[0].exists()
 
 
 def random_case(normalizer, family, shape, seed):
@@ -92,7 +93,7 @@ def test_the_printed_matrix_has_no_null_space_and_the_exact_one_has(tmp_path):
     assert np.sum(study.exact_spectrum < 1e-20) == study.nullity == 4
     assert study.printed_spectrum[-1] > 1e-6
     assert study.block_error[0, 0] > 0.05
-    assert json.loads(plots.printed_against_exact(study, tmp_path / "f")[2].read_text())["data"]["nullity"] == 4
+    assert json.loads(geometry.printed_against_exact(study, tmp_path / "f")[2].read_text())["data"]["nullity"] == 4
 
 
 def test_gains_do_not_feel_the_scale_of_the_inputs_and_magnitudes_do(tmp_path):
@@ -106,14 +107,14 @@ def test_gains_do_not_feel_the_scale_of_the_inputs_and_magnitudes_do(tmp_path):
     assert logistic["batch norm, Eq. 32 printed"][0] > 1.1 * logistic["batch norm, exact"][0]
     assert np.all(logistic["standard, Eq. 35 printed"] == 0)
     assert np.all(softmax["standard, Eq. 35 printed"] != 0)
-    assert plots.line_elements(study, tmp_path / "f")[0].exists()
+    assert geometry.line_elements(study, tmp_path / "f")[0].exists()
 
 
 def test_spectra_fall_to_zero_where_the_null_space_is_predicted(tmp_path):
     study = studies.spectra((40, 3, 4))
     for name, values in study.eigenvalues.items():
         assert np.sum(values < 1e-20 * values[0]) == study.nullity[name], name
-    assert plots.spectra(study, tmp_path / "f")[0].exists()
+    assert geometry.spectra(study, tmp_path / "f")[0].exists()
 
 
 def test_a_table_is_drawn_from_a_report_and_marks_nothing_it_does_not_hold(tmp_path):
