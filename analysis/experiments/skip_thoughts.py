@@ -180,7 +180,8 @@ def cross_validated(features: Float[Array, "N F"], labels: Any, classes: int, fo
     """
     count, fold = len(labels), np.arange(len(labels)) % folds
     x = features - jnp.mean(features, 0, keepdims=True)
-    x = x / jnp.sqrt(jnp.mean(jnp.square(x)))
+    size = jnp.sqrt(jnp.mean(jnp.square(x)))
+    x = x / jnp.where(size > 0, size, 1)
     x = jnp.concatenate([x, jnp.ones_like(x[:, :1])], 1)
     y = jax.nn.one_hot(labels, classes, dtype=x.dtype)
 

@@ -107,29 +107,34 @@ def read(experiment: Experiment, out: Path) -> Kept | None:
         return None
 
 
+REAL = "real"
+"""Folder of the results of the larger versions on real data, below that of all figures."""
+
+
 def reports(experiments: Sequence[Experiment], out: Path) -> list[dict[str, Any]]:
     """What the kept results say today, judged anew from their curves.
 
     Args:
         experiments: all of them; those without results are left out.
-        out: folder of all figures.
+        out: folder of all figures; its folder `REAL` has the larger versions on real data, which come last.
 
     Returns:
         A report of each.
     """
     found = []
-    for experiment in experiments:
-        kept = read(experiment, out)
-        if kept is not None:
-            described, _, curved = kept
-            found.append(
-                {
-                    "experiment": experiment.name,
-                    "data": "generated" if described["generated"] else "real",
-                    "protocol": described["protocol"],
-                    "statements": judge.report(experiment.statements, *curved),
-                }
-            )
+    for folder, data in ((out, "real"), (out / REAL, "real, larger version")):
+        for experiment in experiments:
+            kept = read(experiment, folder)
+            if kept is not None:
+                described, statements, curved = kept
+                found.append(
+                    {
+                        "experiment": experiment.name,
+                        "data": "generated" if described["generated"] else data,
+                        "protocol": described["protocol"],
+                        "statements": judge.report(statements, *curved),
+                    }
+                )
     return found
 
 

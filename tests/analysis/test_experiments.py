@@ -156,6 +156,31 @@ def test_a_statement_whose_metric_the_data_do_not_have_is_left_out_and_named():
     assert len(results.measured(found, _small_results(["test NLL", "relatedness r", "topic accuracy"]))) == 4
 
 
+def test_cross_validation_predicts_each_sentence_without_its_fold_and_chooses_the_penalty_on_the_others():
+    rng = np.random.default_rng(0)
+    features = rng.normal(size=(203, 7)).astype(np.float32)
+    labels = (features[:, 0] + 0.8 * rng.normal(size=203) > 0).astype(int)
+    x = features - features.mean(0)
+    x = np.c_[x / np.sqrt(np.mean(x**2)), np.ones(203)].astype(float)
+    fold, correct = np.arange(203) % 10, []
+    for penalty in skip_thoughts.PENALTIES:
+        right = np.zeros(203)
+        for k in range(10):
+            known = x[fold != k]
+            gram = known.T @ known / 203 + penalty * np.eye(8)
+            weights = np.linalg.solve(gram, known.T @ np.eye(2)[labels[fold != k]] / 203)
+            right[fold == k] = (x[fold == k] @ weights).argmax(1) == labels[fold == k]
+        correct.append(right)
+    chosen = [np.argmax([right[fold != k].sum() for right in correct]) for k in range(10)]
+    expected = 100 * sum(correct[chosen[k]][fold == k].sum() for k in range(10)) / 203
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        found = float(skip_thoughts.cross_validated(jnp.asarray(features), labels, 2))
+        constant = float(skip_thoughts.cross_validated(jnp.ones((203, 7)) + 0 * jnp.asarray(features), labels, 2))
+    assert found == pytest.approx(expected, abs=1e-4)
+    assert 50 < expected < 95
+    assert constant < 55, "constant features know nothing"
+
+
 def test_results_that_were_changed_by_hand_are_refused(tmp_path):
     found = experiment("skip_thoughts")
     runs = _small_results(["test NLL", "relatedness r", "topic accuracy"])

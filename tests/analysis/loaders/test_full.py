@@ -162,6 +162,12 @@ def test_skip_thoughts_on_reviews_are_judged_by_sentences_of_known_polarity(tmp_
     assert lengths.max() <= 20
     assert {0, 1} == set(labels[:15].tolist()) == set(labels[15:].tolist())
     assert streamed.stream(0, 3).sentences.shape == (3, 5, 3, 20)
+    tiny = replace(found.small, vocabulary=20, embedding=3, hidden=4, batch=5)
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"), jax.enable_x64(False):
+        task = found.task(tiny, found.arms["LN"], streamed.data)
+        measured = set(jax.eval_shape(lambda key: task.evaluate(task.init(key), streamed.data), jax.random.key(0)))
+    assert {s.metric for s in found.statements} <= measured
+    assert {name for p in found.panels for name in (p.metric, p.reference) if name} <= measured
 
 
 TINY = {
