@@ -20,9 +20,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from lngeom._sums import over_samples
 from lngeom._types import GLMParameters
 from lngeom.glm import NormalizedGLM
-from lngeom.information._sharding import over_samples, sum_over_chunks
+from lngeom.information._sharding import sum_over_chunks
 from lngeom.normalizers import AbstractNormalizer, BatchNorm, BatchNormEvaluation, Identity, WeightNorm
 from lngeom.normalizers.base import summed_inputs
 from lngeom.normalizers.statistics import AbstractGroupedNormalizer

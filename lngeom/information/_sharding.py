@@ -13,8 +13,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import PyTree
 
+from lngeom._sums import fold_chunks
 from lngeom._types import is_concrete
 from lngeom.information._problem import Problem
 
@@ -132,19 +133,6 @@ def _put(tree: PyTree, sharding: NamedSharding) -> PyTree:
     return jax.tree.map(move, tree)
 
 
-def fold_chunks(step: Callable, carry: PyTree, rows: PyTree, chunk: int) -> PyTree:
-    """Folds step(carry, rows of a chunk) over chunks of arrays: a scan, then one shorter chunk for the rest."""
-    count = len(jax.tree.leaves(rows)[0])
-    chunk = min(chunk, count)
-    full, rest = divmod(count, chunk)
-    if full == 1:
-        full, rest = (0, count) if not rest else (full, rest)
-    if full:
-        head = jax.tree.map(lambda a: a[: full * chunk].reshape(full, chunk, *a.shape[1:]), rows)
-        carry, _ = jax.lax.scan(lambda c, part: (step(c, part), None), carry, head)
-    return step(carry, jax.tree.map(lambda a: a[full * chunk :], rows)) if rest else carry
-
-
 def sum_over_chunks(term: Callable[[PyTree], PyTree], rows: PyTree, chunk: int) -> PyTree:
     """Σ of term(rows of a chunk)."""
     if chunk >= len(jax.tree.leaves(rows)[0]):
@@ -170,25 +158,6 @@ def sum_over_samples(term: Callable[..., PyTree], problem: Problem, at: Placemen
     by_device = jax.tree.map(lambda a: a.reshape(at.shards, -1, *a.shape[1:]).swapaxes(0, 1), problem.per_sample)
     merged = lambda part: jax.tree.map(lambda a: a.swapaxes(0, 1).reshape(-1, *a.shape[2:]), part)  # noqa: E731
     return sum_over_chunks(lambda part: of_rows(merged(part)), by_device, at.chunk)
-
-
-def over_samples(a: Float[Array, "N P"], b: Float[Array, "N Q"]) -> Float[Array, "P Q"]:
-    r"""The sum $a^\top b = \sum_n a_n b_n^\top$, in the highest precision there is for the dtype.
-
-    On a CPU, XLA multiplies two float64 matrices over the first axis of both at a third to a half of the rate at which
-    it multiplies them when the left one was transposed before. It takes a transposition into the product unless a
-    barrier keeps it out.
-    """
-
-    def plain(a: Array, b: Array) -> Array:
-        return jnp.matmul(a.T, b, precision=jax.lax.Precision.HIGHEST)
-
-    def transposed_before(a: Array, b: Array) -> Array:
-        return jax.lax.optimization_barrier(jax.lax.optimization_barrier(a.T) @ b)
-
-    if jnp.result_type(a, b) != jnp.float64:
-        return plain(a, b)
-    return jax.lax.platform_dependent(a, b, cpu=transposed_before, default=plain)
 
 
 def on_each_shard(

@@ -17,6 +17,7 @@ import scipy.sparse.linalg
 from jaxtyping import Array, Bool, Float, PRNGKeyArray, PyTree
 
 from lngeom import _krylov
+from lngeom._sums import fold_chunks
 from lngeom._types import is_concrete, is_tracing
 from lngeom.information._derivative import ClosedFormDerivative, Pullback, has_closed_form
 from lngeom.information._matrix import factor_rows
@@ -24,7 +25,7 @@ from lngeom.information._planner import format_bytes
 from lngeom.information._problem import Problem
 from lngeom.information._products import AbstractFisher, FlatProduct, is_rounding, refuse
 from lngeom.information._programs import working_precision
-from lngeom.information._sharding import Placement, fold_chunks, is_sharded, on_each_shard, sum_over_samples
+from lngeom.information._sharding import Placement, is_sharded, on_each_shard, sum_over_samples
 from lngeom.numerics import ConvergenceError, RankDecision, decide_rank
 
 SMALL = 3000

@@ -37,6 +37,7 @@ COUPLED = Source(
     "information", "information/_coupled.py", ("equation.13_14.bn",), ("tests/information/test_coupled.py",)
 )
 SHARDING = Source("information", "information/_sharding.py", EXACT, ("tests/information/test_scale_out.py", *ROUTES))
+SUMS = Source("information", "_sums.py", EXACT, ("tests/information/test_scale_out.py", *ROUTES))
 MEASURED = Source(
     "information",
     "information/_nullspace.py",
@@ -522,13 +523,13 @@ MUTANTS = (
         "scale = jnp.sqrt(variance) + model.normalizer.eps",
         "streamed batch norm: ε outside the root",
     ),
-    SHARDING(
+    SUMS(
         "rest-dropped",
         "return step(carry, jax.tree.map(lambda a: a[full * chunk :], rows)) if rest else carry",
         "return carry",
         "the last, shorter chunk left out",
     ),
-    SHARDING(
+    SUMS(
         "rest-overlap",
         "a[full * chunk :], rows)) if rest else carry",
         "a[full * chunk - 1 :], rows)) if rest else carry",
