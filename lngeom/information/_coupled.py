@@ -19,13 +19,13 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
 from lngeom.glm import NormalizedGLM
-from lngeom.information._closed_form import UnitwiseLinearization, linearize, unitwise
 from lngeom.information._derivative import GLMFunction
 from lngeom.information._planner import CHUNK_BYTES, STORED, available_memory, derivative_bytes, format_bytes
 from lngeom.information._problem import Frozen, Problem
 from lngeom.information._programs import working_precision
 from lngeom.information._sharding import Placement, sum_over_samples
-from lngeom.normalizers import BatchNorm, Statistics
+from lngeom.normalizers import BatchNorm
+from lngeom.normalizers.stored import StreamedBatchNorm
 from lngeom.numerics import tolerance
 
 
@@ -111,34 +111,6 @@ class StreamedFunction(eqx.Module):
     def __call__(self, params: PyTree, inputs: PyTree) -> Array:
         """Natural parameters of any samples."""
         return _run(self.apply, params, inputs, tuple(s(params) for s in self.statistics))[0]
-
-
-class StreamedBatchNorm(BatchNorm):
-    """Batch norm with the moments of a data set, and how they move with the weights to first order.
-
-    Attributes:
-        origin: weights at which the moments were taken, [H D].
-        input_mean: E[x], by which every mean moves with its weights, [D].
-        scale: σ at the origin, [H].
-        slope: ∂σ_i/∂w_i = Cov(x) w_i / σ_i, [H D].
-        chunk: samples at a time when moments are computed.
-    """
-
-    origin: Float[Array, "H D"] = eqx.field(kw_only=True)
-    input_mean: Float[Array, " D"] = eqx.field(kw_only=True)
-    scale: Float[Array, " H"] = eqx.field(kw_only=True)
-    slope: Float[Array, "H D"] = eqx.field(kw_only=True)
-    chunk: int = eqx.field(kw_only=True)
-
-    def statistics(self, weights, inputs):
-        shape = (1,) * (inputs.ndim - 1) + (-1,)
-        scale = self.scale + jnp.sum(self.slope * (weights - self.origin), 1)
-        return Statistics((weights @ self.input_mean).reshape(shape), scale.reshape(shape))
-
-
-@linearize.register(StreamedBatchNorm)
-def _(normalizer, weights, inputs, gain) -> UnitwiseLinearization:
-    return unitwise(normalizer, weights, inputs, gain, normalizer.input_mean[None, :], lambda _: normalizer.slope)
 
 
 def _streams_batch_norm(problem: Problem) -> bool:

@@ -19,11 +19,11 @@ from lngeom._types import GLMParameters
 from lngeom._vocabulary import HeadMetric, VocabularyHead
 from lngeom.families import AbstractDistribution
 from lngeom.glm import NormalizedGLM
-from lngeom.information._closed_form import AbstractLinearization, linearize
 from lngeom.information._problem import Frozen, Layout, Problem
 from lngeom.information._programs import has_reverse_rule_only
 from lngeom.information.reference import chi
 from lngeom.normalizers import AbstractStatisticsNormalizer
+from lngeom.normalizers.linearization import AbstractLinearization, linearize
 
 
 class AbstractDerivative(eqx.Module):

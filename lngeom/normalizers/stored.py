@@ -2,11 +2,12 @@
 
 from typing import ClassVar
 
+import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from lngeom.normalizers.base import AbstractNormalizer, AbstractStatisticsNormalizer, Statistics, summed_inputs
-from lngeom.normalizers.statistics import LayerNorm
+from lngeom.normalizers.statistics import BatchNorm, LayerNorm
 
 
 class DynamicTanh(AbstractNormalizer):
@@ -63,3 +64,26 @@ class BiasedLayerNorm(AbstractNormalizer):
             raise ValueError(f"bias must have shape [H] = ({weights.shape[0]},); got {self.bias.shape}")
         a = summed_inputs(weights, inputs) + self.bias.reshape((1,) * (inputs.ndim - 1) + (-1,))
         return LayerNorm(self.eps)(jnp.eye(a.shape[-1], dtype=a.dtype), a)
+
+
+class StreamedBatchNorm(BatchNorm):
+    """Batch norm with the moments of a data set, and how they move with the weights to first order.
+
+    Attributes:
+        origin: weights at which the moments were taken, [H D].
+        input_mean: E[x], by which every mean moves with its weights, [D].
+        scale: σ at the origin, [H].
+        slope: ∂σ_i/∂w_i = Cov(x) w_i / σ_i, [H D].
+        chunk: samples at a time when moments are computed.
+    """
+
+    origin: Float[Array, "H D"] = eqx.field(kw_only=True)
+    input_mean: Float[Array, " D"] = eqx.field(kw_only=True)
+    scale: Float[Array, " H"] = eqx.field(kw_only=True)
+    slope: Float[Array, "H D"] = eqx.field(kw_only=True)
+    chunk: int = eqx.field(kw_only=True)
+
+    def statistics(self, weights, inputs):
+        shape = (1,) * (inputs.ndim - 1) + (-1,)
+        scale = self.scale + jnp.sum(self.slope * (weights - self.origin), 1)
+        return Statistics((weights @ self.input_mean).reshape(shape), scale.reshape(shape))

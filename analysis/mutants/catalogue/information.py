@@ -7,6 +7,7 @@ EXACT = ("equation.13_14.*", "equation.9", "scaling.*")
 RANKS = ("equation.9", "nullspace.ln", "nullspace.softmax_ln", "equation.13_14.ln", "text.riemannian")
 SOLVE_TESTS = ("tests/information/test_operator.py", "tests/information/test_routes.py")
 
+LINEARIZATION = Source("information", "normalizers/linearization.py", EXACT, ROUTES)
 CLOSED = Source("information", "information/_closed_form.py", EXACT, ROUTES)
 DERIVATIVE = Source("information", "information/_derivative.py", EXACT, ROUTES)
 SCORE = Source("information", "families.py", EXACT, ROUTES)
@@ -36,6 +37,9 @@ ORDER = Source("information", "paper_order.py", EXACT, ROUTES)
 COUPLED = Source(
     "information", "information/_coupled.py", ("equation.13_14.bn",), ("tests/information/test_coupled.py",)
 )
+STREAMED = Source(
+    "information", "normalizers/stored.py", ("equation.13_14.bn",), ("tests/information/test_coupled.py",)
+)
 SHARDING = Source("information", "information/_sharding.py", EXACT, ("tests/information/test_scale_out.py", *ROUTES))
 SUMS = Source("information", "_sums.py", EXACT, ("tests/information/test_scale_out.py", *ROUTES))
 MEASURED = Source(
@@ -47,78 +51,78 @@ MEASURED = Source(
 PROBLEM = Source("information", "information/_problem.py", EXACT, ROUTES)
 
 MUTANTS = (
-    CLOSED(
+    LINEARIZATION(
         "unitwise-radial-sign",
         "return self.inputs @ scaled.T - self.normalized *",
         "return self.inputs @ scaled.T + self.normalized *",
         "push of batch and weight norm: radial part added",
     ),
-    CLOSED(
+    LINEARIZATION(
         "unitwise-pull-radial",
         "cotangent) - radial[:, None] * self.scale_slope",
         "cotangent)",
         "pull of batch and weight norm without the radial part",
     ),
-    CLOSED(
+    LINEARIZATION(
         "weight-norm-slope",
         "lambda scale: weights / scale.T)",
         "lambda scale: weights)",
         "slope of the length without 1/‖w‖",
         ("equation.13_14.wn", "scaling.*.wn"),
     ),
-    CLOSED(
+    LINEARIZATION(
         "batch-norm-slope-n",
         "over_samples(centered @ weights.T / scale, centered) / len(inputs)",
         "over_samples(centered @ weights.T / scale, centered) / (len(inputs) - 1)",
         "slope of the deviation with N − 1",
         ("equation.13_14.bn", "scaling.*.bn"),
     ),
-    CLOSED(
+    LINEARIZATION(
         "batch-norm-slope-raw",
         "over_samples(centered @ weights.T / scale, centered)",
         "over_samples(inputs @ weights.T / scale, inputs)",
         "slope of the deviation by raw second moments",
         ("equation.13_14.bn", "scaling.*.bn"),
     ),
-    CLOSED(
+    LINEARIZATION(
         "batch-norm-inputs-raw",
         "return unitwise(normalizer, weights, inputs, gain, mean, slope)",
         "return unitwise(normalizer, weights, inputs, gain, 0 * mean, slope)",
         "batch norm's own mean does not move",
         ("equation.13_14.bn", "scaling.*.bn"),
     ),
-    CLOSED(
+    LINEARIZATION(
         "grouped-push-scale",
         "return self.gain[None, :] * ((value - self._along_normalized(self.normalized, value)) * self.inverse_scale)",
         "return self.gain[None, :] * (value * self.inverse_scale)",
         "push of layer norm without − nnᵀ/H",
     ),
-    CLOSED(
+    LINEARIZATION(
         "grouped-push-not-centred",
         "value = self.inputs @ self.center(weights).T",
         "value = self.inputs @ weights.T",
         "push of layer norm without − 11ᵀ/H",
     ),
-    CLOSED(
+    LINEARIZATION(
         "grouped-pull-gain",
         "along = self._along_normalized(self.scaled, cotangent)",
         "along = self._along_normalized(self.normalized, cotangent)",
         "pull of layer norm: gain left out of the part along n",
     ),
-    CLOSED(
+    LINEARIZATION(
         "grouped-pull-not-centred",
         "return self.center(_sum_of_products(self.transposed, projected))",
         "return _sum_of_products(self.transposed, projected)",
         "pull of layer norm without − 11ᵀ/H",
     ),
-    CLOSED(
+    LINEARIZATION(
         "grouped-mean-of-groups",
         "return (n * jnp.mean(scaled * value, 2, keepdims=True))",
         "return (n * jnp.mean(scaled * value, (1, 2), keepdims=True))",
         "part along n over all groups",
         ("nullspace.gn",),
     ),
-    CLOSED(
+    LINEARIZATION(
         "grouped-project-sign",
         "return value - self._along_normalized(self.normalized, value)",
         "return value + self._along_normalized(self.normalized, value)",
@@ -504,7 +508,7 @@ MUTANTS = (
         "slope = covariances / jnp.square(scale)[:, None]",
         "streamed batch norm: ∂σ/∂w divided by σ²",
     ),
-    COUPLED(
+    STREAMED(
         "streamed-mean-fixed",
         "return Statistics((weights @ self.input_mean).reshape(shape)",
         "return Statistics((self.origin @ self.input_mean).reshape(shape)",

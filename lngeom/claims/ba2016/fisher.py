@@ -39,8 +39,8 @@ from lngeom.claims.erratum import Consequence, Erratum
 from lngeom.claims.evidence import Evidence
 from lngeom.claims.problem import TITLES
 from lngeom.information import BatchCoupled, fisher, reference
-from lngeom.information._closed_form import GroupedLinearization, linearize
 from lngeom.normalizers import AbstractNormalizer, BatchNorm
+from lngeom.normalizers.linearization import GroupedLinearization, linearize
 from lngeom.numerics import decide_rank
 from lngeom.symbolic.jacobian import GAIN, LAYER, along
 from lngeom.symbolic.layers import BATCH_NORM, LAYER_NORM, WEIGHT_NORM, Method
