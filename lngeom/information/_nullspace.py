@@ -23,6 +23,7 @@ import numpy as np
 import scipy.linalg
 from jaxtyping import Array, Float, PyTree
 
+from lngeom._support import Support, supports
 from lngeom._trees import leaf_paths, leaf_slices
 from lngeom.candidates import Candidate, Leaf, candidates, candidates_of_stack, name_with_units
 from lngeom.families import Categorical, Gaussian, Product
@@ -33,7 +34,6 @@ from lngeom.information._problem import Frozen, Problem
 from lngeom.information._products import AbstractFisher, quadratic_form
 from lngeom.information._sharding import Placement
 from lngeom.information._spectrum import Decomposition, leading_eigenvalues
-from lngeom.information._support import Support, supports
 from lngeom.normalizers.statistics import AbstractGroupedNormalizer
 from lngeom.stacks.description import Stack
 
