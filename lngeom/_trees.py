@@ -1,9 +1,16 @@
-"""Paths of the leaves of a pytree: one syntax everywhere, names and positions joined by dots."""
+"""Pytrees: paths of their leaves in one syntax, how they lie in a vector, and how they cross `jax.jit`.
+
+A path is names and positions joined by dots.
+"""
 
 import itertools
+import math
+from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax
-from jaxtyping import PyTree
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PyTree
 
 
 def leaf_path(path: tuple) -> str:
@@ -21,3 +28,95 @@ def leaf_slices(tree: PyTree) -> dict[str, slice]:
     """Where each leaf lies in the ravelled vector."""
     edges = itertools.accumulate((leaf.size for leaf in jax.tree.leaves(tree)), initial=0)
     return {name: slice(a, b) for name, (a, b) in zip(leaf_paths(tree), itertools.pairwise(edges), strict=True)}
+
+
+class Layout(NamedTuple):
+    """Structure, shapes and dtypes of a tangent: static, and so free to hash and compare.
+
+    Attributes:
+        structure: of the pytree.
+        leaves: (shape, dtype) of each leaf.
+    """
+
+    structure: Any
+    leaves: tuple
+
+    @property
+    def edges(self) -> list[int]:
+        """First position of each leaf in the vector, and P at the end."""
+        return list(itertools.accumulate((math.prod(shape) for shape, _ in self.leaves), initial=0))
+
+    @property
+    def size(self) -> int:
+        """Number of scalars P."""
+        return self.edges[-1]
+
+    @property
+    def dtype(self) -> jnp.dtype:
+        """Dtype of the ravelled vector."""
+        return jnp.result_type(*(dtype for _, dtype in self.leaves))
+
+    def shapes(self) -> PyTree:
+        """A pytree of `jax.ShapeDtypeStruct`."""
+        return jax.tree.unflatten(self.structure, [jax.ShapeDtypeStruct(*leaf) for leaf in self.leaves])
+
+    def unravel(self, vector: Float[Array, " P"]) -> PyTree:
+        """A vector as a tangent.
+
+        Raises:
+            ValueError: if the length or dtype is not that of the parameters.
+        """
+        if vector.shape != (self.size,) or vector.dtype != self.dtype:
+            raise ValueError(
+                f"expected a vector of P = {self.size} entries and dtype {self.dtype}, as the parameters have; got "
+                f"{vector.dtype}{list(vector.shape)}"
+            )
+        parts = [vector[a:b] for a, b in itertools.pairwise(self.edges)]
+        out = [part.reshape(shape).astype(dtype) for part, (shape, dtype) in zip(parts, self.leaves, strict=True)]
+        return jax.tree.unflatten(self.structure, out)
+
+    def check(self, tangent: PyTree) -> None:
+        """Checks the structure, shapes and dtypes of a tangent.
+
+        Raises:
+            ValueError: if they are not those of the parameters.
+        """
+        leaves, structure = jax.tree.flatten(tangent)
+        if structure != self.structure:
+            raise ValueError(
+                f"a tangent must be a pytree like the differentiated params, {self.structure}; got {structure}: "
+                "leaves left out by wrt= are None (F.in_structure() shows the form)"
+            )
+        for leaf, (shape, dtype) in zip(leaves, self.leaves, strict=True):
+            if jnp.shape(leaf) != shape or jnp.result_type(leaf) != dtype:
+                raise ValueError(
+                    f"a tangent's leaf must be {dtype}{list(shape)}, like its parameter; got "
+                    f"{jnp.result_type(leaf)}{list(jnp.shape(leaf))}"
+                )
+
+
+class Frozen(eqx.Module):
+    """A pytree whose arrays are traced and whose everything else is static, so that it can cross `jax.jit`.
+
+    Attributes:
+        arrays: its array leaves, None elsewhere.
+        static: its structure and its other leaves.
+    """
+
+    arrays: list
+    static: tuple = eqx.field(static=True)
+
+    def __init__(self, tree: PyTree):
+        leaves, structure = jax.tree.flatten(tree)
+        self.arrays = [leaf if eqx.is_array(leaf) else None for leaf in leaves]
+        self.static = (structure, tuple(None if eqx.is_array(leaf) else leaf for leaf in leaves))
+
+    def __reduce__(self) -> tuple:
+        """Pickled as the pytree itself: structures of a user's classes do not pickle, their objects may."""
+        return Frozen, (self.thaw(),)
+
+    def thaw(self) -> Any:
+        """The pytree itself."""
+        structure, others = self.static
+        leaves = [b if a is None else a for a, b in zip(self.arrays, others, strict=True)]
+        return jax.tree.unflatten(structure, leaves)

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
-from lngeom._trees import leaf_paths
+from lngeom._trees import Frozen, leaf_paths
 from lngeom._types import check_parameters, is_concrete
 from lngeom._vocabulary import VocabularyHead
 from lngeom.families import AbstractDistribution, Categorical, Joined, Product
@@ -19,13 +19,7 @@ from lngeom.information._coupled import BatchCoupled, check_coupling, stream
 from lngeom.information._derivative import GLMFunction, pullback_of, sampled_scores
 from lngeom.information._operator import FisherOperator
 from lngeom.information._planner import plan as make_plan
-from lngeom.information._problem import (
-    Frozen,
-    Problem,
-    ignore_masked,
-    replace_masked_samples,
-    select_leaves,
-)
+from lngeom.information._problem import Problem, ignore_masked, replace_masked_samples, select_leaves
 from lngeom.information._products import store
 from lngeom.information._sharding import (
     Placement,

@@ -19,9 +19,10 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from lngeom._sums import over_samples
+from lngeom._trees import Layout
 from lngeom.information import _closed_form, reference
 from lngeom.information._derivative import Pullback, has_closed_form, metric
-from lngeom.information._problem import Layout, Problem
+from lngeom.information._problem import Problem
 from lngeom.information._programs import Irregular, Structure, find_structure, trace_program
 from lngeom.information._sharding import Placement, is_sharded, on_each_shard, sum_over_samples
 

@@ -24,13 +24,13 @@ import scipy.linalg
 from jaxtyping import Array, Float, PyTree
 
 from lngeom._support import Support, supports
-from lngeom._trees import leaf_paths, leaf_slices
+from lngeom._trees import Frozen, leaf_paths, leaf_slices
 from lngeom.candidates import Candidate, Leaf, candidates, candidates_of_stack, name_with_units
 from lngeom.families import Categorical, Gaussian, Product
 from lngeom.information._coupled import at_parameters
 from lngeom.information._derivative import GLMFunction
 from lngeom.information._matrix import diagonal
-from lngeom.information._problem import Frozen, Problem
+from lngeom.information._problem import Problem
 from lngeom.information._products import AbstractFisher, quadratic_form
 from lngeom.information._sharding import Placement
 from lngeom.information._spectrum import Decomposition, leading_eigenvalues

@@ -4,11 +4,10 @@ The one scaling convention: $F = \frac1N \sum_n \sum_t m_{nt}\, J_{nt}^\top \Lam
 samples of the sum over each sample's unmasked positions t (there is one position where outputs are [N C]).
 """
 
-import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -16,36 +15,9 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
-from lngeom._trees import leaf_path
+from lngeom._trees import Frozen, Layout, leaf_path
 from lngeom._types import is_concrete
 from lngeom.families import AbstractDistribution, described
-
-
-class Frozen(eqx.Module):
-    """A pytree whose arrays are traced and whose everything else is static, so that it can cross `jax.jit`.
-
-    Attributes:
-        arrays: its array leaves, None elsewhere.
-        static: its structure and its other leaves.
-    """
-
-    arrays: list
-    static: tuple = eqx.field(static=True)
-
-    def __init__(self, tree: PyTree):
-        leaves, structure = jax.tree.flatten(tree)
-        self.arrays = [leaf if eqx.is_array(leaf) else None for leaf in leaves]
-        self.static = (structure, tuple(None if eqx.is_array(leaf) else leaf for leaf in leaves))
-
-    def __reduce__(self) -> tuple:
-        """Pickled as the pytree itself: structures of a user's classes do not pickle, their objects may."""
-        return Frozen, (self.thaw(),)
-
-    def thaw(self) -> Any:
-        """The pytree itself."""
-        structure, others = self.static
-        leaves = [b if a is None else a for a, b in zip(self.arrays, others, strict=True)]
-        return jax.tree.unflatten(structure, leaves)
 
 
 class Problem(eqx.Module):
@@ -171,7 +143,7 @@ class Problem(eqx.Module):
         return replace(self, params=params, fixed=Frozen(fixed))
 
     @property
-    def layout(self) -> "Layout":
+    def layout(self) -> Layout:
         """How a tangent is laid out as a vector."""
         leaves, structure = jax.tree.flatten(self.params)
         return Layout(structure, tuple((leaf.shape, leaf.dtype) for leaf in leaves))
@@ -232,71 +204,6 @@ def replace_masked_samples(problem: Problem) -> Problem:
         return jnp.where(counts.reshape(-1, *(1,) * (leaf.ndim - 1)), leaf, leaf[first : first + 1])
 
     return replace(problem, inputs=jax.tree.map(put, problem.inputs))
-
-
-class Layout(NamedTuple):
-    """Structure, shapes and dtypes of a tangent: static, and so free to hash and compare.
-
-    Attributes:
-        structure: of the pytree.
-        leaves: (shape, dtype) of each leaf.
-    """
-
-    structure: Any
-    leaves: tuple
-
-    @property
-    def edges(self) -> list[int]:
-        """First position of each leaf in the vector, and P at the end."""
-        return list(itertools.accumulate((math.prod(shape) for shape, _ in self.leaves), initial=0))
-
-    @property
-    def size(self) -> int:
-        """Number of scalars P."""
-        return self.edges[-1]
-
-    @property
-    def dtype(self) -> jnp.dtype:
-        """Dtype of the ravelled vector."""
-        return jnp.result_type(*(dtype for _, dtype in self.leaves))
-
-    def shapes(self) -> PyTree:
-        """A pytree of `jax.ShapeDtypeStruct`."""
-        return jax.tree.unflatten(self.structure, [jax.ShapeDtypeStruct(*leaf) for leaf in self.leaves])
-
-    def unravel(self, vector: Float[Array, " P"]) -> PyTree:
-        """A vector as a tangent.
-
-        Raises:
-            ValueError: if the length or dtype is not that of the parameters.
-        """
-        if vector.shape != (self.size,) or vector.dtype != self.dtype:
-            raise ValueError(
-                f"expected a vector of P = {self.size} entries and dtype {self.dtype}, as the parameters have; got "
-                f"{vector.dtype}{list(vector.shape)}"
-            )
-        parts = [vector[a:b] for a, b in itertools.pairwise(self.edges)]
-        out = [part.reshape(shape).astype(dtype) for part, (shape, dtype) in zip(parts, self.leaves, strict=True)]
-        return jax.tree.unflatten(self.structure, out)
-
-    def check(self, tangent: PyTree) -> None:
-        """Checks the structure, shapes and dtypes of a tangent.
-
-        Raises:
-            ValueError: if they are not those of the parameters.
-        """
-        leaves, structure = jax.tree.flatten(tangent)
-        if structure != self.structure:
-            raise ValueError(
-                f"a tangent must be a pytree like the differentiated params, {self.structure}; got {structure}: "
-                "leaves left out by wrt= are None (F.in_structure() shows the form)"
-            )
-        for leaf, (shape, dtype) in zip(leaves, self.leaves, strict=True):
-            if jnp.shape(leaf) != shape or jnp.result_type(leaf) != dtype:
-                raise ValueError(
-                    f"a tangent's leaf must be {dtype}{list(shape)}, like its parameter; got "
-                    f"{jnp.result_type(leaf)}{list(jnp.shape(leaf))}"
-                )
 
 
 def _partition(tree: PyTree, selected: set[str]) -> tuple[PyTree, PyTree]:

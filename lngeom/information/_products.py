@@ -19,11 +19,11 @@ from jax.flatten_util import ravel_pytree
 from jax.sharding import PartitionSpec
 from jaxtyping import Array, Float, PyTree
 
-from lngeom._trees import leaf_paths
+from lngeom._trees import Layout, leaf_paths
 from lngeom._types import is_concrete, is_tracing
 from lngeom.information._derivative import BlockedPullback, Pullback, pullback_of
 from lngeom.information._planner import Plan
-from lngeom.information._problem import Layout, Problem
+from lngeom.information._problem import Problem
 from lngeom.information._programs import working_precision
 from lngeom.information._sharding import (
     Placement,

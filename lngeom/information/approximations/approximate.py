@@ -28,11 +28,11 @@ import scipy.stats
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
-from lngeom._trees import leaf_paths
+from lngeom._trees import Layout, leaf_paths
 from lngeom._types import is_concrete
 from lngeom.information import _matrix
 from lngeom.information._derivative import metric
-from lngeom.information._problem import Layout, Problem
+from lngeom.information._problem import Problem
 from lngeom.information._products import AbstractFisher
 from lngeom.information._sharding import Placement, sum_over_samples
 from lngeom.information._solve import Solution
