@@ -15,6 +15,7 @@ from lngeom.information._nullspace import Description, measure
 from lngeom.information._operator import FisherOperator
 from lngeom.information._planner import Plan
 from lngeom.nullspace import PredictedNullspace, predicted_nullspace
+from lngeom.numerics import effective_rank
 
 
 @dataclass(frozen=True)
@@ -123,7 +124,7 @@ def summarize(
         nullity=null.dimension,
         description=null.describe(),
         predicted=_predicted(operator),
-        effective_rank=float(_spectrum.effective_rank(parts.singular_values)),
+        effective_rank=float(effective_rank(parts.singular_values)),
         pseudo_logdet=float(2 * np.sum(np.log(s[: parts.rank]))),
     )
 

@@ -1,4 +1,4 @@
-"""The tolerance policy: agreement and difference of numbers, and the rank of a factor."""
+"""The tolerance policy: agreement and difference of numbers, and the rank of a factor, numerical and effective."""
 
 from typing import Any, NamedTuple
 
@@ -6,7 +6,7 @@ import jax
 import jax.core
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
+from jaxtyping import Array, Float
 
 MARGIN = 1e3
 """Allowed rounding errors in units in the last place, for products of sums over thousands of terms."""
@@ -137,6 +137,32 @@ class RankDecision(NamedTuple):
         return self.fewest == self.most
 
 
+class Rank(int):
+    """A numerical rank: an integer that says how sure it is.
+
+    Attributes:
+        decision: how the rank was decided.
+    """
+
+    decision: RankDecision
+
+    def __new__(cls, decision: RankDecision):
+        """The integer of a decision."""
+        rank = super().__new__(cls, decision.rank)
+        rank.decision = decision
+        return rank
+
+    @property
+    def certain(self) -> bool:
+        """Whether one gap alone separates the singular values from rounding errors."""
+        return self.decision.certain
+
+    @property
+    def interval(self) -> tuple[int, int]:
+        """Smallest and largest rank that the singular values allow."""
+        return self.decision.fewest, self.decision.most
+
+
 def decide_rank(
     singular_values: jax.typing.ArrayLike,
     rows: int,
@@ -213,3 +239,10 @@ def decide_rank(
     if not traced:
         return RankDecision(int(rank), float(gap), float(found[2]), int(fewest), int(most))
     return RankDecision(*found)
+
+
+def effective_rank(singular_values: Float[Array, " k"]) -> Float[Array, ""]:
+    """Exponential of the entropy of the normalized eigenvalues: how many directions carry the information."""
+    p = jnp.square(singular_values)
+    p = p / jnp.sum(p)
+    return jnp.exp(-jnp.sum(jnp.where(p > 0, p * jnp.log(jnp.where(p > 0, p, 1)), 0)))

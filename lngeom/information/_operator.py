@@ -10,7 +10,7 @@ import lineax as lx
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
-from lngeom import _krylov, _saved
+from lngeom import _krylov, _saved, numerics
 from lngeom._trees import leaf_slices
 from lngeom._types import GLMParameters, is_concrete, is_tracing
 from lngeom.information import _matrix, _solve, _spectrum
@@ -130,7 +130,7 @@ class FisherOperator(AbstractFisher):
         s = _spectrum.singular_values(self._triangular())
         return s[: self.problem.samples * self.problem.rows_per_sample]  # rows of padding add zeros
 
-    def rank(self) -> "_spectrum.Rank":
+    def rank(self) -> numerics.Rank:
         """Numerical rank, from the factor (eager).
 
         An integer, with `certain` and `interval`: where no gap separates the singular values from the rounding errors
@@ -144,7 +144,7 @@ class FisherOperator(AbstractFisher):
     @light
     def effective_rank(self) -> Float[Array, ""]:
         """Exponential of the entropy of the normalized eigenvalues (Roy & Vetterli 2007)."""
-        return _spectrum.effective_rank(self.singular_values())
+        return numerics.effective_rank(self.singular_values())
 
     def pseudo_logdet(self) -> Float[Array, ""]:
         """Sum of the logarithms of the nonzero eigenvalues."""

@@ -26,7 +26,7 @@ from lngeom.information._problem import Problem
 from lngeom.information._products import AbstractFisher, FlatProduct, is_rounding, refuse
 from lngeom.information._programs import working_precision
 from lngeom.information._sharding import Placement, is_sharded, on_each_shard, sum_over_samples
-from lngeom.numerics import ConvergenceError, RankDecision, decide_rank
+from lngeom.numerics import ConvergenceError, Rank, RankDecision, decide_rank
 
 SMALL = 3000
 """Rows or columns of a factor up to which its full decomposition is the quickest way."""
@@ -97,32 +97,6 @@ def right_singular(rows: Float[Array, "r P"]) -> tuple[Float[Array, " r"], Float
     q, r = _orthogonal(rows.T)
     s, vectors = _values_and_vectors(r.T)
     return s, vectors @ q.T
-
-
-class Rank(int):
-    """A numerical rank: an integer that says how sure it is.
-
-    Attributes:
-        decision: how the rank was decided.
-    """
-
-    decision: RankDecision
-
-    def __new__(cls, decision: RankDecision):
-        """The integer of a decision."""
-        rank = super().__new__(cls, decision.rank)
-        rank.decision = decision
-        return rank
-
-    @property
-    def certain(self) -> bool:
-        """Whether one gap alone separates the singular values from rounding errors."""
-        return self.decision.certain
-
-    @property
-    def interval(self) -> tuple[int, int]:
-        """Smallest and largest rank that the singular values allow."""
-        return self.decision.fewest, self.decision.most
 
 
 def checked_rank(decision: RankDecision, problem: Problem) -> Rank:
@@ -271,13 +245,6 @@ def cancelled(problem: Problem, at: Placement) -> Float[Array, ""]:
         return jnp.sum(each if part.weights is None else part.weights * each)
 
     return jnp.sqrt(sum_over_samples(term, problem, at) / problem.samples)
-
-
-def effective_rank(singular_values: Float[Array, " k"]) -> Float[Array, ""]:
-    """Exponential of the entropy of the normalized eigenvalues: how many directions carry the information."""
-    p = jnp.square(singular_values)
-    p = p / jnp.sum(p)
-    return jnp.exp(-jnp.sum(jnp.where(p > 0, p * jnp.log(jnp.where(p > 0, p, 1)), 0)))
 
 
 def leading_eigenvalues(

@@ -23,6 +23,7 @@ SPECTRUM = Source(
     RANKS,
     ("tests/information/test_ranks.py", "tests/information/test_operator.py"),
 )
+ENTROPY = Source("information", "numerics.py")
 SOLVE = Source(
     "information",
     "information/_solve.py",
@@ -347,7 +348,7 @@ MUTANTS = (
         "positions * problem.family.metric_rank(z.shape[-1]) - 1, rows)",
         "the largest rank less one",
     ),
-    SPECTRUM(
+    ENTROPY(
         "effective-rank-values",
         "p = jnp.square(singular_values)\n",
         "p = singular_values\n",
