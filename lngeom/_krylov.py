@@ -1,8 +1,9 @@
-r"""Lanczos iterations and random probes for symmetric maps of pytrees, which stay where they lie and are not ravelled.
+r"""Krylov spaces and random probes of symmetric maps of pytrees, which stay where they lie and are not ravelled.
 
 With an orthonormal basis $V$ of a Krylov space and $T = V^\top A V$, Ritz values are the eigenvalues θ of T, with
 vectors $V y$. Their residuals $|A V y - \theta V y|$ are estimated as $\beta |y_m|$ while the basis grows, and
-measured at the end. Every new vector is made orthogonal to all others, twice.
+measured at the end. Every new vector is made orthogonal to all others, twice. Linear systems are solved by conjugate
+gradients, which hold no basis.
 """
 
 import functools
@@ -15,6 +16,7 @@ import numpy as np
 from jax.sharding import NamedSharding
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
+from lngeom._decompositions import eigenvectors
 from lngeom.numerics import ConvergenceError
 
 Map = Callable[[PyTree], PyTree]
@@ -139,6 +141,42 @@ def tridiagonal(product: Map, start: PyTree, steps: int) -> Float[Array, "m m"]:
     return jnp.diag(diagonal) + jnp.diag(beside[:-1], 1) + jnp.diag(beside[:-1], -1)
 
 
+class SpectralDensity(NamedTuple):
+    """A density of eigenvalues as point masses: Σ weights = 1, Σ weights · f(nodes) ≈ tr f(A) / P.
+
+    Attributes:
+        nodes: eigenvalue estimates, ascending.
+        weights: their masses.
+    """
+
+    nodes: Float[Array, " K"]
+    weights: Float[Array, " K"]
+
+
+def lanczos_density(
+    product: Map, size: int, dtype: jnp.dtype, key: PRNGKeyArray, probes: int, steps: int
+) -> SpectralDensity:
+    """Stochastic Lanczos quadrature of the spectral density of a symmetric map of vectors [P].
+
+    Args:
+        product: the map.
+        size: P.
+        dtype: of the vectors.
+        key: for the probe vectors, of random signs.
+        probes: how many there are.
+        steps: from each of them.
+    """
+
+    def one(key: PRNGKeyArray) -> tuple[Array, Array]:
+        start = jax.random.rademacher(key, (size,), dtype)
+        nodes, vectors = eigenvectors(tridiagonal(product, start, steps))
+        return nodes, jnp.square(vectors[0])
+
+    nodes, weights = jax.lax.map(one, jax.random.split(key, probes))
+    order = jnp.argsort(nodes.reshape(-1))
+    return SpectralDensity(nodes.reshape(-1)[order], weights.reshape(-1)[order] / probes)
+
+
 _append = jax.jit(_extended, donate_argnums=0)
 _take = jax.jit(lambda basis, j: jax.tree.map(lambda b: b[j], basis))
 _combined_leaf = jax.jit(_combined)
@@ -225,3 +263,51 @@ def leading(
         f"{int(np.sum(residuals[:count] <= tolerance * values[0]))} of {count} eigenvalues converged to a relative "
         f"residual of {tolerance:.0e}: ask for fewer, or for what a fixed number of Lanczos steps finds"
     )
+
+
+def added(x: PyTree, scale: Array | float, y: PyTree) -> PyTree:
+    """The sum x + scale · y."""
+    return jax.tree.map(lambda a, b: a + jnp.asarray(scale, a.dtype) * b, x, y)
+
+
+def horizontal(null: Float[Array, "P k"] | None, v: PyTree) -> PyTree:
+    """A vector without its part in a null space; a pytree has none that is known."""
+    return v if null is None else v - null @ (null.T @ v)
+
+
+@functools.partial(jax.jit, static_argnames=("limit",))
+def conjugate_gradients(
+    product: Map, null: Float[Array, "P k"] | None, b: PyTree, damping: Array, target: Array, limit: int
+) -> tuple[PyTree, Array]:
+    """Conjugate gradients from zero for (A + λI) x = b, with a null space projected out of every step.
+
+    Args:
+        product: a symmetric map A, positive semidefinite: a pytree whose call is the map.
+        null: orthonormal columns, of ravelled vectors, to which b is orthogonal; None for pytrees.
+        b: the right side.
+        damping: λ.
+        target: norm of the residual at which the iterations stop.
+        limit: most iterations.
+
+    Returns:
+        The solution x and the number of iterations.
+    """
+
+    def apply(v: PyTree) -> PyTree:
+        return added(horizontal(null, product(horizontal(null, v))), damping, v)
+
+    def unfinished(state) -> Array:
+        _, _, _, squared, step = state
+        return (squared > target**2) & (step < limit)
+
+    def iterate(state):
+        x, r, p, squared, step = state
+        q = apply(p)
+        alpha = squared / inner(p, q)
+        x, r = added(x, alpha, p), horizontal(null, added(r, -alpha, q))
+        new = inner(r, r)
+        return x, r, added(r, new / squared, p), new, step + 1
+
+    start = (jax.tree.map(jnp.zeros_like, b), b, b, inner(b, b), jnp.zeros((), jnp.int32))
+    x, _, _, _, steps = jax.lax.while_loop(unfinished, iterate, start)
+    return horizontal(null, x), steps

@@ -10,7 +10,7 @@ import lineax as lx
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
-from lngeom import _krylov, _saved, numerics
+from lngeom import _decompositions, _krylov, _saved, numerics
 from lngeom._trees import leaf_slices
 from lngeom._types import GLMParameters, is_concrete, is_tracing
 from lngeom.information import _matrix, _solve, _spectrum
@@ -127,7 +127,7 @@ class FisherOperator(AbstractFisher):
     @light
     def singular_values(self) -> Float[Array, " k"]:
         """Singular values of the factor, descending: square roots of the eigenvalues."""
-        s = _spectrum.singular_values(self._triangular())
+        s = _decompositions.singular_values(self._triangular())
         return s[: self.problem.samples * self.problem.rows_per_sample]  # rows of padding add zeros
 
     def rank(self) -> numerics.Rank:
@@ -230,11 +230,12 @@ class FisherOperator(AbstractFisher):
 
     def spectral_density(
         self, key: PRNGKeyArray | None = None, *, probes: int = 8, steps: int = 40
-    ) -> _spectrum.SpectralDensity:
+    ) -> _krylov.SpectralDensity:
         """Density of eigenvalues by stochastic Lanczos quadrature, for any P: point masses."""
         steps = min(steps, self.in_size())
         key = jax.random.key(0) if key is None else key
-        return _spectrum.lanczos_density(self, key, probes, steps)
+        dtype = self.problem.decomposition_dtype
+        return _krylov.lanczos_density(self.flat_map, self.in_size(), dtype, key, probes, steps)
 
     def by_leaf(self) -> list[dict[str, Any]]:
         """A row for each leaf: its path, shape and size, its part of the trace, and its largest diagonal entry.

@@ -15,7 +15,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
-from lngeom._krylov import inner
+from lngeom._krylov import added, conjugate_gradients, horizontal, inner
 from lngeom._types import is_concrete, is_tracing
 from lngeom.information._derivative import GLMFunction, Pullback
 from lngeom.information._nullspace import BrokenDirection, broken_symmetries, scale_forms, scales
@@ -159,38 +159,6 @@ def _amplified(
     return tuple(b for b, _ in amplified)
 
 
-def _added(x: PyTree, scale: Array | float, y: PyTree) -> PyTree:
-    """The sum x + scale · y."""
-    return jax.tree.map(lambda a, b: a + jnp.asarray(scale, a.dtype) * b, x, y)
-
-
-def _horizontal(null: Float[Array, "P k"] | None, v: PyTree) -> PyTree:
-    """A vector without its part in a null space; a pytree has none that is known."""
-    return v if null is None else v - null @ (null.T @ v)
-
-
-@functools.partial(jax.jit, static_argnames=("limit",))
-def _conjugate_gradients(product, null: Array | None, b: PyTree, damping: Array, target: Array, limit: int):
-    def apply(v: PyTree) -> PyTree:
-        return _added(_horizontal(null, product(_horizontal(null, v))), damping, v)
-
-    def unfinished(state) -> Array:
-        _, _, _, squared, step = state
-        return (squared > target**2) & (step < limit)
-
-    def iterate(state):
-        x, r, p, squared, step = state
-        q = apply(p)
-        alpha = squared / inner(p, q)
-        x, r = _added(x, alpha, p), _horizontal(null, _added(r, -alpha, q))
-        new = inner(r, r)
-        return x, r, _added(r, new / squared, p), new, step + 1
-
-    start = (jax.tree.map(jnp.zeros_like, b), b, b, inner(b, b), jnp.zeros((), jnp.int32))
-    x, _, _, _, steps = jax.lax.while_loop(unfinished, iterate, start)
-    return _horizontal(null, x), steps
-
-
 def solve_by_conjugate_gradients(
     product,
     null: Float[Array, "P k"] | None,
@@ -210,12 +178,12 @@ def solve_by_conjugate_gradients(
         square = inner(b, b)
         return jnp.sqrt(jnp.where(square > 0, inner(a, a) / jnp.where(square > 0, square, 1), 0))
 
-    identifiable = _horizontal(null, gradient)
+    identifiable = horizontal(null, gradient)
     norm = jnp.sqrt(inner(identifiable, identifiable))
     scale = jnp.asarray(damping, norm.dtype)
-    x, steps = _conjugate_gradients(product, null, identifiable, scale, tolerance * norm, limit)
-    image = _added(product(x), scale, x)
-    residual = relative(_added(_horizontal(null, image), -1.0, identifiable), identifiable)
+    x, steps = conjugate_gradients(product, null, identifiable, scale, tolerance * norm, limit)
+    image = added(product(x), scale, x)
+    residual = relative(added(horizontal(null, image), -1.0, identifiable), identifiable)
     converged = residual <= 10 * tolerance
     if is_concrete(converged) and not converged:
         raise ConvergenceError(
@@ -227,7 +195,7 @@ def solve_by_conjugate_gradients(
         "rank": None if null is None else len(null) - null.shape[1],
         "gap": None,
         "residual": residual,
-        "unidentifiable": relative(_added(gradient, -1.0, identifiable), gradient),
+        "unidentifiable": relative(added(gradient, -1.0, identifiable), gradient),
         "iterations": steps,
         "converged": converged,
     }

@@ -7,7 +7,6 @@ float32. Where A would not fit, its triangular factor is built by QR of one chun
 import functools
 import math
 import warnings
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -17,6 +16,7 @@ import scipy.sparse.linalg
 from jaxtyping import Array, Bool, Float, PRNGKeyArray, PyTree
 
 from lngeom import _krylov
+from lngeom._decompositions import eigenvectors, right_singular, triangular_rows
 from lngeom._sums import fold_chunks
 from lngeom._types import is_concrete, is_tracing
 from lngeom.information._derivative import ClosedFormDerivative, Pullback, has_closed_form
@@ -33,23 +33,6 @@ SMALL = 3000
 
 RESTARTS = 100
 """Of Lanczos iterations, after which they are given up."""
-
-
-def one_by_one(decomposition: Callable[[Array], Any]) -> Callable[[Array], Any]:
-    """A decomposition which takes one matrix after the other under `vmap`.
-
-    LAPACK called on a batch of matrices at once can wait for its own threads for ever.
-    """
-    return jax.custom_batching.sequential_vmap(decomposition)
-
-
-triangular_rows = one_by_one(lambda rows: jnp.linalg.qr(rows, mode="r"))
-"""R of rows = QR: it has the rows' singular values and row space."""
-
-_orthogonal = one_by_one(lambda columns: tuple(jnp.linalg.qr(columns)))  # Q, R
-_values = one_by_one(lambda matrix: jnp.linalg.svd(matrix, compute_uv=False))  # s
-_values_and_vectors = one_by_one(lambda matrix: tuple(jnp.linalg.svd(matrix)[1:]))  # s, Vᵀ
-_eigenvectors = one_by_one(lambda matrix: tuple(jnp.linalg.eigh(matrix)))  # λ ascending, eigenvectors as columns
 
 
 @functools.partial(jax.jit, static_argnames="at")
@@ -78,25 +61,6 @@ def triangular(problem: Problem, at: Placement) -> Float[Array, "r P"]:
         return triangular_rows(parts) if parts.shape[0] > parts.shape[1] else parts
 
     return on_each_shard(merge, problem, at)
-
-
-@jax.jit
-def singular_values(rows: Float[Array, "r P"]) -> Float[Array, " r"]:
-    """Singular values of the factor, in descending order, given `triangular`: roots of the eigenvalues of F."""
-    return _values(triangular_rows(rows.T) if rows.shape[0] < rows.shape[1] else rows)
-
-
-@jax.jit
-def right_singular(rows: Float[Array, "r P"]) -> tuple[Float[Array, " r"], Float[Array, "r P"]]:
-    """The singular values of the factor and their right singular vectors as rows, given `triangular`.
-
-    A factor of fewer rows than columns is first divided, Aᵀ = QR, so that nothing of the size P × P is formed.
-    """
-    if rows.shape[0] == rows.shape[1]:
-        return _values_and_vectors(rows)
-    q, r = _orthogonal(rows.T)
-    s, vectors = _values_and_vectors(r.T)
-    return s, vectors @ q.T
 
 
 def checked_rank(decision: RankDecision, problem: Problem) -> Rank:
@@ -256,7 +220,7 @@ def leading_eigenvalues(
     if steps is None and is_concrete(problem, start):
         return _converged_eigenvalues(F, start, count)
     matrix = _krylov.tridiagonal(F.flat_map, start, min(size, steps or 2 * count + 20))
-    return _eigenvectors(matrix)[0][::-1][:count]
+    return eigenvectors(matrix)[0][::-1][:count]
 
 
 def wide_like(problem: Problem) -> PyTree[jax.ShapeDtypeStruct]:
@@ -315,30 +279,3 @@ def _converged_eigenvalues(F: AbstractFisher, start: Float[Array, " P"], count: 
             break
         values[smallest], vectors[:, smallest] = missed[0], direction[:, 0]
     return jnp.asarray(np.sort(values)[::-1], start.dtype)
-
-
-class SpectralDensity(NamedTuple):
-    """A density of eigenvalues as point masses: Σ weights = 1, Σ weights · f(nodes) ≈ tr f(F) / P.
-
-    Attributes:
-        nodes: eigenvalue estimates, ascending.
-        weights: their masses.
-    """
-
-    nodes: Float[Array, " K"]
-    weights: Float[Array, " K"]
-
-
-def lanczos_density(F: AbstractFisher, key: PRNGKeyArray, probes: int, steps: int) -> SpectralDensity:
-    """Stochastic Lanczos quadrature of the spectral density, from so many steps of each random probe vector."""
-    size, dtype = F.in_size(), F.problem.decomposition_dtype
-    product = F.flat_map
-
-    def one(key: PRNGKeyArray) -> tuple[Array, Array]:
-        start = jax.random.rademacher(key, (size,), dtype)
-        nodes, vectors = _eigenvectors(_krylov.tridiagonal(product, start, steps))
-        return nodes, jnp.square(vectors[0])
-
-    nodes, weights = jax.lax.map(one, jax.random.split(key, probes))
-    order = jnp.argsort(nodes.reshape(-1))
-    return SpectralDensity(nodes.reshape(-1)[order], weights.reshape(-1)[order] / probes)

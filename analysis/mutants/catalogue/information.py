@@ -30,6 +30,7 @@ SOLVE = Source(
     ("equation.9", "dynamics.equivalence.natural_gradient"),
     ("tests/information/test_nullspace_measured.py", *SOLVE_TESTS),
 )
+KRYLOV = Source("information", "_krylov.py", SOLVE.claims, SOLVE.tests)
 OPERATOR = Source(
     "information", "information/_operator.py", ("equation.9", "equation.12", "equation.13_14.*"), SOLVE_TESTS
 )
@@ -386,16 +387,16 @@ MUTANTS = (
         "shifted = jnp.where(kept, jnp.square(s), 1)",
         "damping ignored",
     ),
-    SOLVE(
+    KRYLOV(
         "conjugate-beta",
-        "return x, r, _added(r, new / squared, p), new, step + 1",
-        "return x, r, _added(r, -new / squared, p), new, step + 1",
+        "return x, r, added(r, new / squared, p), new, step + 1",
+        "return x, r, added(r, -new / squared, p), new, step + 1",
         "conjugate directions with the other sign",
     ),
-    SOLVE(
+    KRYLOV(
         "conjugate-no-projection",
-        "return _added(_horizontal(null, product(_horizontal(null, v))), damping, v)",
-        "return _added(product(v), damping, v)",
+        "return added(horizontal(null, product(horizontal(null, v))), damping, v)",
+        "return added(product(v), damping, v)",
         "null space not projected out of the steps",
         equivalent="residuals are projected, so directions have no part along the null space, and no more of the "
         "product is used than its part beside it",
