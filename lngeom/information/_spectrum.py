@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-import scipy.sparse.linalg
 from jaxtyping import Array, Bool, Float, PRNGKeyArray, PyTree
 
 from lngeom import _krylov
@@ -26,7 +25,7 @@ from lngeom.information._problem import Problem
 from lngeom.information._products import AbstractFisher, FlatProduct, is_rounding, refuse
 from lngeom.information._programs import working_precision
 from lngeom.information._sharding import Placement, is_sharded, on_each_shard, sum_over_samples
-from lngeom.numerics import ConvergenceError, Rank, RankDecision, decide_rank
+from lngeom.numerics import Rank, RankDecision, decide_rank
 
 SMALL = 3000
 """Rows or columns of a factor up to which its full decomposition is the quickest way."""
@@ -216,9 +215,13 @@ def leading_eigenvalues(
 ) -> Float[Array, " k"]:
     """The largest eigenvalues by Lanczos iterations: `steps` of them, or as many as it takes (see the operator)."""
     size, problem = F.in_size(), F.problem
-    start = jax.random.normal(jax.random.key(0) if key is None else key, (size,), problem.decomposition_dtype)
+    key = jax.random.key(0) if key is None else key
+    start = jax.random.normal(key, (size,), problem.decomposition_dtype)
     if steps is None and is_concrete(problem, start):
-        return _converged_eigenvalues(F, start, count)
+        reach = float(jnp.finfo(problem.dtype).eps) ** 0.5
+        further = jax.random.fold_in(key, 1)
+        found = _krylov.leading(F.flat_map, start, count, key=further, tolerance=reach, restarts=RESTARTS)
+        return jnp.asarray(found.values, start.dtype)
     matrix = _krylov.tridiagonal(F.flat_map, start, min(size, steps or 2 * count + 20))
     return eigenvectors(matrix)[0][::-1][:count]
 
@@ -237,45 +240,3 @@ def leading_eigenpairs(
     reach = float(jnp.finfo(F.problem.dtype).eps) ** 0.5 if tolerance is None else tolerance
     start = _krylov.normal_like(first, wide_like(F.problem))
     return _krylov.leading(F.tree_map, start, count, key=further, tolerance=reach, width=width)
-
-
-def _converged_eigenvalues(F: AbstractFisher, start: Float[Array, " P"], count: int) -> Float[Array, " k"]:
-    """By Lanczos iterations with restarts (ARPACK), to a relative residual of √eps (an isolated eigenvalue to eps).
-
-    From one start vector they find one copy of a multiple eigenvalue: what is left beside the vectors found is looked
-    at too, until its largest eigenvalue is no larger than theirs.
-    """
-    generator = np.random.default_rng(0)
-    whole: Any = F.as_scipy()
-    eps = float(jnp.finfo(F.problem.dtype).eps)
-    find: Any = scipy.sparse.linalg.eigsh
-
-    def largest(matrix: scipy.sparse.linalg.LinearOperator, count: int, start: np.ndarray) -> tuple:
-        try:
-            return find(matrix, count, which="LA", v0=start, tol=eps**0.5, maxiter=RESTARTS)
-        except scipy.sparse.linalg.ArpackNoConvergence as error:
-            raise ConvergenceError(
-                f"{len(error.eigenvalues)} of {count} eigenvalues converged to a relative residual of {eps**0.5:.0e}: "
-                "ask for fewer, or for what a fixed number of Lanczos steps finds"
-            ) from error
-
-    if not np.any(whole @ np.array(start)):
-        return jnp.zeros(count, start.dtype)
-    values, vectors = largest(whole, count, np.array(start))
-
-    def left(v: np.ndarray) -> np.ndarray:
-        v = v.reshape(-1)
-        return whole @ v - vectors @ (values * (vectors.T @ v))
-
-    make: Any = scipy.sparse.linalg.LinearOperator
-    rest = make(whole.shape, left, dtype=whole.dtype)
-    for _ in range(count):
-        v = generator.normal(size=len(start)).astype(whole.dtype)
-        if np.linalg.norm(rest @ v) <= 100 * eps * values.max() * np.linalg.norm(v):
-            break
-        missed, direction = largest(rest, 1, v)
-        smallest = np.argmin(values)
-        if missed[0] <= values[smallest] * (1 + eps**0.5):
-            break
-        values[smallest], vectors[:, smallest] = missed[0], direction[:, 0]
-    return jnp.asarray(np.sort(values)[::-1], start.dtype)
