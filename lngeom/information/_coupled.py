@@ -18,10 +18,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
+from lngeom._memory import available_memory, format_bytes
 from lngeom._trees import Frozen
 from lngeom.glm import NormalizedGLM
 from lngeom.information._derivative import GLMFunction
-from lngeom.information._planner import CHUNK_BYTES, STORED, available_memory, derivative_bytes, format_bytes
+from lngeom.information._planner import CHUNK_BYTES, STORED, derivative_bytes
 from lngeom.information._problem import Problem
 from lngeom.information._programs import working_precision
 from lngeom.information._sharding import Placement, sum_over_samples

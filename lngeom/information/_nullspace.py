@@ -23,6 +23,7 @@ import numpy as np
 import scipy.linalg
 from jaxtyping import Array, Float, PyTree
 
+from lngeom._subspaces import null_part, outside
 from lngeom._support import Support, supports
 from lngeom._trees import Frozen, leaf_paths, leaf_slices
 from lngeom.candidates import Candidate, Leaf, candidates, candidates_of_stack, name_with_units
@@ -205,14 +206,14 @@ def explain(F: AbstractFisher, basis: jax.Array, first: Iterable[Iterable[Candid
     for tier in itertools.chain(first, general):
         if explained.shape[1] == null.shape[1]:
             break
-        found = ((name, subspace, _null_part(subspace, null, close)) for name, subspace in tier)
+        found = ((name, subspace, null_part(subspace, null, close)) for name, subspace in tier)
         parts = _new(found, explained, close)
         while parts and explained.shape[1] < null.shape[1]:
             name, subspace, best = max(parts, key=lambda item: item[2].shape[1])
             explained = np.concatenate([explained, best], 1)
             directions.append(Direction(name_with_units(name, subspace, best), best.shape[1]))
             parts = _new(parts, explained, close)
-    rest = _outside(null, explained, close)
+    rest = outside(null, explained, close)
     family = F.problem.family
     parts = family.parts if isinstance(family, Product) else (family,)
     if any(isinstance(part, Categorical) for part in parts) and rest.shape[1]:
@@ -237,40 +238,12 @@ def _moving_outputs(F: AbstractFisher, columns: np.ndarray, close: float) -> np.
     return columns @ vectors[:, values > close * float(jnp.sum(diagonal(moved.problem, moved.row_chunks)))]
 
 
-def _orthonormal(columns: np.ndarray, close: float) -> np.ndarray:
-    if not columns.size:
-        return columns[:, :0]
-    u, s, _ = np.linalg.svd(columns, full_matrices=False)
-    return u[:, s > close * s[0]] if s[0] > 0 else u[:, :0]
-
-
-def _null_part(subspace: np.ndarray, null: np.ndarray, close: float) -> np.ndarray:
-    """Orthonormal basis of the part of a subspace that is null, from the rows in which it lies."""
-    rows = np.flatnonzero(subspace.any(1))
-    inside = _orthonormal(subspace[rows], close)
-    product = inside.T @ null[rows]
-    cosines, vectors = np.linalg.eigh(product @ product.T)  # squared
-    chosen = vectors[:, 1 - cosines < close**2]
-    part = np.zeros((len(subspace), chosen.shape[1]))
-    part[rows] = inside @ chosen
-    return part
-
-
 def _new(
     parts: Iterable[tuple[str, np.ndarray, np.ndarray]], explained: np.ndarray, close: float
 ) -> list[tuple[str, np.ndarray, np.ndarray]]:
     """Candidates whose null parts, outside what is explained, are not empty."""
-    outside = ((name, subspace, _outside(part, explained, close)) for name, subspace, part in parts)
-    return [item for item in outside if item[2].shape[1]]
-
-
-def _outside(vectors: np.ndarray, explained: np.ndarray, close: float) -> np.ndarray:
-    """Orthonormal basis of what vectors add to those explained."""
-    if not vectors.shape[1]:
-        return vectors
-    rest = vectors - explained @ (explained.T @ vectors)
-    u, s, _ = np.linalg.svd(rest, full_matrices=False)
-    return u[:, s > 100 * close]
+    added = ((name, subspace, outside(part, explained, close)) for name, subspace, part in parts)
+    return [item for item in added if item[2].shape[1]]
 
 
 def broken_symmetries(

@@ -1,12 +1,12 @@
 """Memory is planned before it is used: sizes are predicted from shapes alone, and chunks chosen to fit."""
 
 import math
-import os
 from typing import NamedTuple
 
 import jax
 import numpy as np
 
+from lngeom._memory import available_memory, format_bytes
 from lngeom.information._derivative import pullback_of
 from lngeom.information._problem import Problem
 
@@ -79,22 +79,6 @@ class Plan(NamedTuple):
                 f"{what} would need {format_bytes(needed)}, more than the budget of {format_bytes(self.budget)}: "
                 f"{alternative}, or raise the budget with lg.fisher(..., memory=bytes)"
             )
-
-
-def format_bytes(count: int) -> str:
-    """A number of bytes as one reads it."""
-    if count < 1024:
-        return f"{count} B"
-    power = min(int(math.log(count, 1024)), 5)
-    return f"{count / 1024**power:.3g} {'KMGTP'[power - 1]}iB"
-
-
-def available_memory() -> int:
-    """Bytes free on the default device, or on the host where that is the device."""
-    statistics = jax.local_devices()[0].memory_stats() or {}
-    if "bytes_limit" in statistics:
-        return statistics["bytes_limit"] - statistics.get("bytes_in_use", 0)
-    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def derivative_bytes(problem: Problem, rows: int) -> int:

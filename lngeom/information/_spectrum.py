@@ -16,11 +16,11 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray, PyTree
 
 from lngeom import _krylov
 from lngeom._decompositions import eigenvectors, right_singular, triangular_rows
+from lngeom._memory import format_bytes
 from lngeom._sums import fold_chunks
 from lngeom._types import is_concrete, is_tracing
 from lngeom.information._derivative import ClosedFormDerivative, Pullback, has_closed_form
 from lngeom.information._matrix import factor_rows
-from lngeom.information._planner import format_bytes
 from lngeom.information._problem import Problem
 from lngeom.information._products import AbstractFisher, FlatProduct, is_rounding, refuse
 from lngeom.information._programs import working_precision

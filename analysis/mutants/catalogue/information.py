@@ -50,6 +50,7 @@ MEASURED = Source(
     ("nullspace.ln_eps", "text.riemannian", "nullspace.ln"),
     ("tests/information/test_nullspace_measured.py", "tests/information/test_nullspace.py"),
 )
+SUBSPACES = Source("information", "_subspaces.py", MEASURED.claims, MEASURED.tests)
 PROBLEM = Source("information", "information/_problem.py", EXACT, ROUTES)
 
 MUTANTS = (
@@ -549,7 +550,7 @@ MUTANTS = (
         (),
         ("tests/information/test_scale_out.py",),
     ),
-    MEASURED(
+    SUBSPACES(
         "null-part-threshold",
         "chosen = vectors[:, 1 - cosines < close**2]",
         "chosen = vectors[:, 1 - cosines < 0.5**2]",
