@@ -223,7 +223,7 @@ def leading(
         start: a vector, not zero.
         count: how many.
         key: for the further start vectors.
-        tolerance: of each residual, relative to the largest eigenvalue.
+        tolerance: of each residual, relative to its eigenvalue, or to eps^(2/3) of the largest one where that is more.
         width: vectors of the basis that are held at a time, at least two more than `count`.
         restarts: after which they are given up.
 
@@ -234,6 +234,10 @@ def leading(
     width = min(size, 2 * count + EXTRA if width is None else width)
     basis, _, _ = _append(_zeros(start, width + 1), start, 0)
     matrix, known, products, settled = np.zeros((width, width)), 0, 0, None
+    smallest = float(jnp.finfo(jax.tree.leaves(start)[0].dtype).eps) ** (2 / 3)
+
+    def allowed(values: np.ndarray) -> np.ndarray:
+        return tolerance * np.maximum(values, smallest * max(values[0], 0.0))
 
     for _ in range(restarts):
         left = 0.0
@@ -245,10 +249,9 @@ def leading(
                 basis, _, _ = _append(basis, normal_like(jax.random.fold_in(key, products), start), j + 1)
         values, vectors = (v[..., ::-1] for v in np.linalg.eigh(matrix))
         residuals = abs(left * vectors[-1])
-        found = bool(np.all(residuals[:count] <= tolerance * max(values[0], 0.0)))
-        if width == size or (
-            found and settled is not None and np.all(values[:count] <= settled + tolerance * values[0])
-        ):
+        converged = residuals[:count] <= allowed(values[:count])
+        found = bool(np.all(converged))
+        if width == size or (found and settled is not None and np.all(values[:count] <= settled + allowed(settled))):
             pairs = _turned(basis, np.pad(vectors[:, :count].T, ((0, 0), (0, 1))))
             measured = [_distance(product(v), v, t) for v, t in zip(_rows(pairs, count), values, strict=False)]
             return RitzPairs(values[:count], pairs, np.array(measured, float), products + count)
@@ -260,7 +263,7 @@ def leading(
         if found:
             basis, _, _ = _append(basis, normal_like(jax.random.fold_in(key, products), start), known)
     raise ConvergenceError(
-        f"{int(np.sum(residuals[:count] <= tolerance * values[0]))} of {count} eigenvalues converged to a relative "
+        f"{int(np.sum(converged))} of {count} eigenvalues converged to a relative "
         f"residual of {tolerance:.0e}: ask for fewer, or for what a fixed number of Lanczos steps finds"
     )
 

@@ -158,8 +158,9 @@ class FisherOperator(AbstractFisher):
         Args:
             k: how many.
             key: for the start vector of the iterations.
-            steps: of Lanczos without restarts, at least k, converged or not; by default they go on until they are
-                (not under jit, where there are 2k + 20).
+            steps: of Lanczos without restarts, at least k, converged or not. By default they go on until every residual
+                |F v − λ v| is at most √eps λ, or √eps eps^(2/3) of the largest eigenvalue where that is more (not under
+                jit, where there are 2k + 20).
 
         Raises:
             ValueError: if k is not between 1 and P, or there are fewer steps.
@@ -188,7 +189,8 @@ class FisherOperator(AbstractFisher):
         Args:
             k: how many.
             key: for start vectors.
-            tolerance: of the residuals, relative to the largest eigenvalue; √eps of the parameters' dtype by default.
+            tolerance: of each residual, relative to its eigenvalue (or to eps^(2/3) of the largest one where that is
+                more); √eps of the parameters' dtype by default.
             width: vectors that are held at a time, at least k + 2; by default 2k + 12.
 
         Returns:

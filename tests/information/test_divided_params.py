@@ -116,6 +116,17 @@ def test_leading_pairs_with_multiple_eigenvalues(count):
     assert rest.max() < 1e-7
 
 
+def test_small_eigenvalues_beside_a_large_one_are_right():
+    """Residuals are judged by their own eigenvalue: by the largest one, these would be 5 % off."""
+    values = np.array([1.0, *1e-3 * np.linspace(1, 0.5, 399)])
+    basis = np.linalg.qr(np.random.default_rng(0).normal(size=(400, 400)))[0]
+    matrix = jnp.asarray(basis * values @ basis.T, jnp.float32)
+    start = jax.random.normal(jax.random.key(0), (400,), jnp.float32)
+    tolerance = float(jnp.finfo(jnp.float32).eps) ** 0.5
+    found = _krylov.leading(lambda v: matrix @ v, start, 6, key=jax.random.key(1), tolerance=tolerance)
+    assert np.allclose(found.values, values[:6], rtol=2e-3)
+
+
 def test_small_ranks_and_dimensions_end():
     for values in ([3.0, 0.0, 0.0, 0.0], [0.0] * 40, [2.0, 1.0, *[0.0] * 60]):
         _, product, start = _problem(values)
