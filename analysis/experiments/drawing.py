@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from lngeom import plots
 from lngeom.plots.axes import common_legend, equal_limits, log_scale, span
-from lngeom.plots.style import lines_of, method_of
+from lngeom.plots.style import GUIDE, lines_of, method_of
 
 from analysis.experiments.experiment import Experiment, Panel, note_of
 from analysis.experiments.results import Results
@@ -164,7 +164,7 @@ def _metric(shown: Sequence[tuple[Any, Panel]], curves: Mapping[str, Any], refer
             axis.fill_between(values["steps"], low, high, color=styles[name]["color"], alpha=0.15, linewidth=0)
         if panel.reference and panel.reference in references:
             level = references[panel.reference]
-            axis.axhline(level, color="0.5", linewidth=0.8, linestyle=":", label=panel.reference.split(", ")[-1])
+            axis.axhline(level, color=GUIDE, linewidth=0.9, linestyle=":", label=panel.reference.split(", ")[-1])
         title = "" if panel.title.casefold() == panel.label.casefold() else panel.title
         axis.set(title=title, xlabel="training steps", ylabel=panel.label)
         if panel.limits:

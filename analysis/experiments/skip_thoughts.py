@@ -243,7 +243,7 @@ def task(settings: SkipSettings, arm: Arm, data: Triples):
         total, _ = model.nll(data.sentences[chosen], data.lengths[chosen])
         return total, extra
 
-    tasks = {} if data is None else data.test.tasks or {}
+    tasks = (data is not None and data.test is not None and data.test.tasks) or {}
     bags = {
         f"{name}{BAG}": float(cross_validated(counts(given[0], settings.vocabulary).toarray(), given[2], 2))
         for name, given in tasks.items()
