@@ -1,4 +1,4 @@
-"""Memory of this machine: how much is free, and a number of bytes as one reads it."""
+"""Memory of the default device: how much is free, and a number of bytes as one reads it."""
 
 import math
 import os

@@ -167,7 +167,9 @@ PENALTIES = (1e-3, 1e-2, 1e-1, 1.0)
 def cross_validated(features: Float[Array, "N F"], labels: Any, classes: int, folds: int = 10) -> Array:
     """Accuracy, in percent, of a linear classifier in cross-validation: least squares with a penalty.
 
-    Sentence n belongs to fold n mod `folds`. The penalty of a fold is the one that is best on all other folds.
+    Sentence n belongs to fold n mod `folds`: their order must be random. The penalty of a fold is the one with the best
+    predictions of all other folds. Those come from classifiers that have seen this fold, so that the choice, one of
+    four, is not nested; neither are mean and scale of the features.
 
     Args:
         features: of the sentences.
@@ -176,7 +178,8 @@ def cross_validated(features: Float[Array, "N F"], labels: Any, classes: int, fo
         folds: number of folds.
 
     Returns:
-        The accuracy over all sentences, each predicted by a classifier that did not see its fold.
+        The accuracy over all sentences, each predicted by weights that did not see its fold; NaN where features are not
+        finite.
     """
     count, fold = len(labels), np.arange(len(labels)) % folds
     x = features - jnp.mean(features, 0, keepdims=True)
@@ -195,7 +198,8 @@ def cross_validated(features: Float[Array, "N F"], labels: Any, classes: int, fo
     own = found[fold, :, np.arange(count)].astype(x.dtype)  # [sentence, penalty], by classifiers that did not see it
     sums = jax.ops.segment_sum(own, fold, folds)
     chosen = jnp.argmax(jnp.sum(sums, 0, keepdims=True) - sums, 1)
-    return 100 * jnp.mean(own[np.arange(count), chosen[fold]])
+    found = 100 * jnp.mean(own[np.arange(count), chosen[fold]])
+    return jnp.where(jnp.all(jnp.isfinite(features)), found, jnp.nan)
 
 
 def accuracy(model: SkipThoughts, symbols: Any, lengths: Any, labels: Any, classes: int) -> Array:
@@ -321,7 +325,7 @@ BAGGED = 5000
 """The largest vocabulary whose counts are classified at every evaluation: their products are dense."""
 
 BAG = " accuracy, bag of words"
-"""End of the name of a curve that is the same for all networks: accuracy on counts of words."""
+"""End of the name of a curve that is the same for all networks: accuracy on counts of the words that they see."""
 
 
 def counts(symbols: Int[np.ndarray, "N T"], vocabulary: int) -> csr_matrix:

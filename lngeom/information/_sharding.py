@@ -2,7 +2,7 @@
 
 Samples that lie on several devices are summed where they lie (`jax.shard_map`, chunks inside each shard) and reduced
 once. Where parameters are divided too, the compiler gathers what a layer needs, and tangents are divided like them.
-Nothing else in this package knows about chunks or devices.
+Little else in this package knows about chunks or devices.
 """
 
 from collections.abc import Callable

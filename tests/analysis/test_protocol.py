@@ -436,6 +436,10 @@ def test_the_table_has_every_statement(tmp_path):
     assert len(rows) == 2
     assert all("new: 0." in row and "generated" in row and "6 (" in row for row in rows)
     assert "version 1 of d" in markdown.read_text()
+    conducted(tiny(generated=False), tmp_path / "real")
+    (markdown, _) = table.write_table([tiny()], tmp_path)
+    rows = [line for line in markdown.read_text().splitlines() if line.startswith("| draw")]
+    assert [row.split(" | ")[-1] for row in rows] == ["generated |"] * 2 + ["real, larger version |"] * 2
     assert table.write_table([tiny()], tmp_path / "none") == []
 
 
