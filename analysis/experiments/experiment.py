@@ -21,7 +21,7 @@ class Panel:
         title: its title.
         label: of the vertical axis.
         arms: the arms that are drawn; all by default.
-        reference: a further curve of the first arm, drawn as a thin grey line: the same for all arms.
+        reference: a curve that is the same for all arms and steps, drawn as a thin grey line at its level.
         log: whether the vertical axis is logarithmic.
         limits: of the vertical axis, where they are not found from the data.
         labels: arm → its name in the legend, where that is shorter; the title tells the rest.
@@ -67,7 +67,7 @@ class Real:
     load: Callable[[Path, Any], Any]
     files: str
     cost: float
-    statements: "tuple[TrainingStatement, ...] | None" = None
+    statements: tuple[TrainingStatement, ...] | None = None
     panels: tuple[Panel, ...] | None = None
 
 

@@ -194,12 +194,12 @@ def cross_validated(features: Float[Array, "N F"], labels: Any, classes: int, fo
         weights = [cg(gram + p * jnp.eye(x.shape[1], dtype=x.dtype), products, tol=1e-6)[0] for p in PENALTIES]
         return jnp.stack([jnp.argmax(x @ w, 1) == labels for w in weights])
 
-    found = jax.lax.map(right, jnp.arange(folds))  # [fold, penalty, sentence]
-    own = found[fold, :, np.arange(count)].astype(x.dtype)  # [sentence, penalty], by classifiers that did not see it
+    correct = jax.lax.map(right, jnp.arange(folds))  # [fold, penalty, sentence]
+    own = correct[fold, :, np.arange(count)].astype(x.dtype)  # [sentence, penalty], by classifiers that did not see it
     sums = jax.ops.segment_sum(own, fold, folds)
     chosen = jnp.argmax(jnp.sum(sums, 0, keepdims=True) - sums, 1)
-    found = 100 * jnp.mean(own[np.arange(count), chosen[fold]])
-    return jnp.where(jnp.all(jnp.isfinite(features)), found, jnp.nan)
+    percent = 100 * jnp.mean(own[np.arange(count), chosen[fold]])
+    return jnp.where(jnp.all(jnp.isfinite(features)), percent, jnp.nan)
 
 
 def accuracy(model: SkipThoughts, symbols: Any, lengths: Any, labels: Any, classes: int) -> Array:

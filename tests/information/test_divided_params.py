@@ -117,7 +117,7 @@ def test_leading_pairs_with_multiple_eigenvalues(count):
 
 
 def test_small_eigenvalues_beside_a_large_one_are_right():
-    """Residuals are judged by their own eigenvalue: by the largest one, these would be 5 % off."""
+    """Residuals are judged by their own eigenvalue: by the largest one, these would be 1 % off."""
     values = np.array([1.0, *1e-3 * np.linspace(1, 0.5, 399)])
     basis = np.linalg.qr(np.random.default_rng(0).normal(size=(400, 400)))[0]
     matrix = jnp.asarray(basis * values @ basis.T, jnp.float32)
