@@ -1,6 +1,7 @@
 """Settings of every test: float64, strict promotion, hypothesis profiles, quick compilation."""
 
 import atexit
+import itertools
 import os
 import tempfile
 from importlib import metadata
@@ -32,16 +33,27 @@ threadpool_limits(1, user_api="blas")
 
 
 MAPPINGS = 30_000
-"""Mappings of memory from which compiled programs are dropped: a process may have 65,530, each program needs some."""
+"""Mappings of memory from which compiled programs are dropped: a process may have 65,530, each program needs some.
+
+A test makes up to 1,500. The process ends where there are too many.
+"""
+
+_tests = itertools.count()
 
 
-def _mappings() -> float:
-    """Mappings of this process; infinite where the system does not say."""
+def _mappings() -> int:
+    """Mappings of this process; 0 where the system does not say, as only Linux limits them."""
     try:
         with open("/proc/self/maps", "rb") as file:
             return sum(1 for _ in file)
     except OSError:
-        return float("inf")
+        return 0
+
+
+def pytest_runtest_setup(item):
+    """Every tenth test, because counting takes as long as a small test."""
+    if next(_tests) % 10 == 0 and _mappings() > MAPPINGS:
+        jax.clear_caches()
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -51,7 +63,7 @@ def _compile_quickly(request):
     Modules share what they compiled the same way: a program is found again by its function and shapes.
     """
     quickly = "tests/nn" not in request.node.nodeid
-    if jax.config.read("jax_disable_most_optimizations") != quickly or _mappings() > MAPPINGS:
+    if jax.config.read("jax_disable_most_optimizations") != quickly:
         jax.clear_caches()
     jax.config.update("jax_disable_most_optimizations", quickly)
 
