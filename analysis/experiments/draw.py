@@ -199,6 +199,7 @@ EXPERIMENT = Experiment(
         assemble.binarized_mnist,
         "the four IDX files of MNIST, as they are or gzipped, or mnist.npz of Keras",
         cost=170.0,
+        panels=(Panel("test bound", "DRAW", "test variational bound, nats"),),
     ),
     cost=23.0,
     statements=STATEMENTS,
