@@ -28,7 +28,7 @@ import optax
 from lngeom import plots
 from lngeom._files import check_writable, replacing
 from lngeom.information.approximations.approximate import ApproximateFisher, Part, group, jackknife, natural_gradients
-from lngeom.information.approximations.layers import find_layers
+from lngeom.information.layers import find_layers
 
 from analysis import normalized_transformer as transformer
 from analysis.gallery import series_colour
@@ -96,7 +96,7 @@ def diagonal_norms(approximation: ApproximateFisher) -> ApproximateFisher:
 def block_error(F: lg.FisherOperator, key: Any, probes: int) -> dict[str, Any]:
     """The error of the exact blocks by layer, from products alone: each block is F between two projections."""
     problem = F.problem
-    layers = find_layers(problem, 2048)
+    layers = find_layers(problem, 2048).entering_once(len(problem.layout.leaves))
     members = [[layers.entries[k].leaf for k in g.entries] for g in group(layers)] + [[k] for k in layers.unknown]
     edges = problem.layout.edges
     owner = np.zeros(F.in_size(), int)

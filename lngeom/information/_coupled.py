@@ -24,7 +24,6 @@ from lngeom.glm import NormalizedGLM
 from lngeom.information._derivative import GLMFunction
 from lngeom.information._planner import CHUNK_BYTES, STORED, derivative_bytes
 from lngeom.information._problem import Problem
-from lngeom.information._programs import working_precision
 from lngeom.information._sharding import Placement, sum_over_samples
 from lngeom.normalizers import BatchNorm
 from lngeom.normalizers.stored import StreamedBatchNorm
@@ -334,7 +333,7 @@ def check_coupling(problem: Problem) -> None:
     finest = min(tolerance(z.dtype), COARSEST)
     if all(change <= finest * scale for change in found.values()):
         return
-    rough = min(tolerance(working_precision(few, of_inputs=True).dtype), COARSEST)
+    rough = min(tolerance(few.precision(of_inputs=True).dtype), COARSEST)
     for what, change in found.items():
         if not change <= max(finest, rough) * scale:
             remedy = (

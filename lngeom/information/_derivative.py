@@ -15,13 +15,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
+from lngeom._programs import has_reverse_rule_only
 from lngeom._trees import Frozen, Layout
 from lngeom._types import GLMParameters
 from lngeom._vocabulary import HeadMetric, VocabularyHead
 from lngeom.families import AbstractDistribution
 from lngeom.glm import NormalizedGLM
 from lngeom.information._problem import Problem
-from lngeom.information._programs import has_reverse_rule_only
 from lngeom.information.reference import chi
 from lngeom.normalizers import AbstractStatisticsNormalizer
 from lngeom.normalizers.linearization import AbstractLinearization, linearize

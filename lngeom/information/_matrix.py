@@ -23,8 +23,8 @@ from lngeom._trees import Layout
 from lngeom.information import _closed_form, reference
 from lngeom.information._derivative import Pullback, has_closed_form, metric
 from lngeom.information._problem import Problem
-from lngeom.information._programs import Irregular, Structure, find_structure, trace_program
 from lngeom.information._sharding import Placement, is_sharded, on_each_shard, sum_over_samples
+from lngeom.information.layers import Entry, Irregular, Layers, Rearrangement, evaluate, find_layers
 
 BATCH = 64
 """Rows or columns of a coupled problem's factor computed at a time."""
@@ -86,30 +86,46 @@ def diagonal(problem: Problem, at: Placement) -> Float[Array, " P"]:
     return diagonal_and_product(problem, at, jnp.zeros(problem.size, problem.decomposition_dtype))[0]
 
 
+def separable_layers(problem: Problem) -> Layers | None:
+    """Where parameters enter; None unless each of a sample's rows of J is an outer product in every leaf."""
+    if problem.coupled or problem.scores is not None or len(jax.eval_shape(problem.forward, problem.params).shape) != 2:
+        return None
+    try:
+        layers = find_layers(problem)
+    except Irregular:
+        return None
+    return layers if not layers.unknown and all(map(_is_separable, layers.entries)) else None
+
+
+def _is_separable(entry: Entry) -> bool:
+    """Whether it enters a sample once, as a matrix of units, or as a vector that is in order."""
+    ordered = entry.place.order == tuple(range(len(entry.place.order)))
+    return len(entry.rows) == 1 and (entry.kind == "kernel" or (entry.kind in {"gain", "bias"} and ordered))
+
+
 class OuterProducts(eqx.Module):
     r"""The factor $A$ of some samples.
 
     Attributes:
         inputs: x of each entry: [N D] of a kernel, [N H] of a gain, None of a bias.
-        signals: m of each point, [N C H].
-        structure: where parameters enter.
+        signals: m of each entry, [N C H].
+        layers: where parameters enter.
     """
 
     inputs: tuple[Float[Array, "N D"] | None, ...]
     signals: tuple[Float[Array, "N C H"], ...]
-    structure: Structure = eqx.field(static=True)
+    layers: Layers = eqx.field(static=True)
 
     def gram_parts(self) -> tuple[Array, ...]:
         r"""Of each pair of groups $\sum_n (x_n \otimes x'_n)(m_n^\top m'_n)$, packed for a kernel with itself."""
-        groups = [self._group(group) for group in _groups(self.structure)]
+        groups = [self._group(group) for group in _groups(self.layers)]
         return tuple(_pair(groups[i], groups[j], i == j) for i, j in _pairs(groups))
 
     def _group(self, group: tuple[int, ...]) -> tuple[Array | None, Array]:
         """x and m of a kernel, or None and the rows of gains and biases, side by side."""
-        entries = [self.structure.entries[i] for i in group]
-        if entries[0].kernel:
-            return self.inputs[group[0]], self.signals[entries[0].point]
-        parts = [(self.signals[entry.point], self.inputs[i]) for entry, i in zip(entries, group, strict=True)]
+        if self.layers.entries[group[0]].kind == "kernel":
+            return self.inputs[group[0]], self.signals[group[0]]
+        parts = [(self.signals[i], self.inputs[i]) for i in group]
         return None, jnp.concatenate([m if x is None else m * x[:, None, :] for m, x in parts], 2)
 
 
@@ -127,50 +143,41 @@ def _pair(a: tuple[Array | None, Array], b: tuple[Array | None, Array], same: bo
     return over_samples((x[:, :, None] * y[:, None, :]).reshape(len(g), -1), g.reshape(len(g), -1))
 
 
-def outer_products(problem: Problem, structure: Structure) -> OuterProducts:
+def outer_products(problem: Problem, layers: Layers) -> OuterProducts:
     """The factor of the samples held here; `Irregular` if the program at this number of samples is another."""
-    program = trace_program(problem)
-    if program.names != structure.program:
-        raise Irregular
-    z, at = program.outputs, metric(problem, program.outputs)
-    sums = [program.jaxpr.eqns[point.equation].outvars[0].aval for point in structure.points]
-    shapes = [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in sums]
-    pull = jax.linear_transpose(lambda points: program.after(structure, points), shapes)
+    found = evaluate(problem, layers)
+    z, at = found.outputs, metric(problem, found.outputs)
 
-    def rows(array: Array, axis: int) -> Float[Array, "N K"]:
-        return jnp.moveaxis(array, axis, 0).reshape(len(z), -1)
+    def signals(basis: Float[Array, " C"]) -> list[Float[Array, "N 1 H"]]:
+        return found.signals(at.transposed_sqrt(jnp.broadcast_to(basis[None, :], z.shape)))
 
-    def signals(basis: Float[Array, " C"]) -> list[Float[Array, "N H"]]:
-        (parts,) = pull(at.transposed_sqrt(jnp.broadcast_to(basis[None, :], z.shape)))
-        return [rows(part, point.sample_axis) for part, point in zip(parts, structure.points, strict=True)]
-
-    found = jax.vmap(signals, out_axes=1)(jnp.eye(z.shape[1], dtype=z.dtype))
-    read = lambda e: None if e.residual is None else rows(program.residuals[e.residual], e.sample_axis)  # noqa: E731
-    inputs = tuple(map(read, structure.entries))
-    widths = [entry.shape[0 if entry.kernel else 1] for entry in structure.entries]
-    fits = all(x is None or x.shape[1] == width for x, width in zip(inputs, widths, strict=True))
-    fits &= all(m.shape[2] == point.width for m, point in zip(found, structure.points, strict=True))
-    if not fits or {array.dtype for array in (*found, *inputs) if array is not None} != {problem.dtype}:
-        raise Irregular  # of one sample some shapes are others, and mixed dtypes round where the program says
-    return OuterProducts(inputs, tuple(found), structure)
+    m = jax.vmap(signals, out_axes=2)(jnp.eye(z.shape[1], dtype=z.dtype))
+    pairs = list(zip(layers.entries, found.sources, m, strict=True))
+    fits = all(m.shape[:2] == (len(z), 1) and m.shape[3] == e.place.matrix[1] for e, _, m in pairs)
+    fits &= all(x is None or x.shape == (len(z), 1, e.place.matrix[e.kind != "kernel"]) for e, x, _ in pairs)
+    if not fits or {array.dtype for _, *both in pairs for array in both if array is not None} != {problem.dtype}:
+        raise Irregular("of one sample some shapes are others, and mixed dtypes round where the program says")
+    inputs = tuple(None if x is None else x[:, 0] for x in found.sources)
+    return OuterProducts(inputs, tuple(array[:, 0] for array in m), layers)
 
 
-def gram(structure: Structure, layout: Layout, parts: tuple[Array, ...]) -> Float[Array, "P P"]:
+def gram(layers: Layers, layout: Layout, parts: tuple[Array, ...]) -> Float[Array, "P P"]:
     """The matrix AᵀA, in the order of `ravel_pytree`, of `gram_parts` summed over all samples."""
-    groups, edges = _groups(structure), layout.edges
+    groups, edges = _groups(layers), layout.edges
     blocks: dict[tuple[int, int], Array] = {}
     for (i, j), part in zip(_pairs(groups), parts, strict=True):
-        a, b = structure.entries[groups[i][0]], structure.entries[groups[j][0]]
-        (d, h), (e, k) = _shape(structure, groups[i]), _shape(structure, groups[j])
-        if i == j and a.kernel:
+        a, b = (_place(layers, groups[k]) for k in (i, j))
+        (d, h), (e, k) = a.matrix, b.matrix
+        if i == j and layers.entries[groups[i][0]].kind == "kernel":
             part = part[_closed_form.unpacking(d)][:, :, _closed_form.unpacking(h)]
-        order = ((2, 0) if a.transposed else (0, 2)) + ((3, 1) if b.transposed else (1, 3))
-        blocks[i, j] = part.reshape(d, e, h, k).transpose(order).reshape(d * h, e * k)
+        matrices = part.reshape(d, e, h, k).transpose(0, 2, 1, 3).reshape(*a.sizes, *b.sizes)
+        order = (*a.order, *(len(a.order) + axis for axis in b.order))
+        blocks[i, j] = matrices.transpose(order).reshape(d * h, e * k)
         blocks[j, i] = blocks[i, j].T if i != j else blocks[i, j]
     places: list[list[tuple[int, slice]]] = [[] for _ in layout.leaves]  # of each leaf its group, and where in it
     for i, group in enumerate(groups):
-        entries = [structure.entries[k] for k in group]
-        ends = np.cumsum([0, *(math.prod(entry.shape) for entry in entries)]).tolist()
+        entries = [layers.entries[k] for k in group]
+        ends = np.cumsum([0, *(math.prod(entry.place.matrix) for entry in entries)]).tolist()
         for entry, (start, stop) in zip(entries, itertools.pairwise(ends), strict=True):
             places[entry.leaf].append((i, slice(start, stop)))
 
@@ -188,28 +195,30 @@ def gram(structure: Structure, layout: Layout, parts: tuple[Array, ...]) -> Floa
     return matrix
 
 
-def gram_work(structure: Structure) -> tuple[int, int]:
-    """Multiplications for one sample, and numbers held for it."""
+def gram_work(layers: Layers, outputs: int) -> tuple[int, int]:
+    """Multiplications for one sample of so many outputs, and numbers held for it."""
     work = held = 0
-    groups = _groups(structure)
+    groups = _groups(layers)
     for i, j in _pairs(groups):
-        (d, h), (e, k) = _shape(structure, groups[i]), _shape(structure, groups[j])
-        work += d * e * h * k // (4 if i == j else 1) + structure.outputs * h * k
+        (d, h), (e, k) = (_place(layers, groups[k]).matrix for k in (i, j))
+        work += d * e * h * k // (4 if i == j else 1) + outputs * h * k
         held += d * e + h * k
     return work, held
 
 
-def _groups(structure: Structure) -> list[tuple[int, ...]]:
+def _groups(layers: Layers) -> list[tuple[int, ...]]:
     """The entries whose parts of the matrix are computed together: each kernel, and all that is no kernel."""
-    kernels = [(i,) for i, entry in enumerate(structure.entries) if entry.kernel]
-    others = tuple(i for i, entry in enumerate(structure.entries) if not entry.kernel)
+    kernels = [(i,) for i, entry in enumerate(layers.entries) if entry.kind == "kernel"]
+    others = tuple(i for i, entry in enumerate(layers.entries) if entry.kind != "kernel")
     return [*kernels, others] if others else kernels
 
 
-def _shape(structure: Structure, group: tuple[int, ...]) -> tuple[int, int]:
-    """D and H of a kernel; 1 and the columns of all that is none."""
-    shapes = [structure.entries[i].shape for i in group]
-    return shapes[0][0], sum(h for _, h in shapes)
+def _place(layers: Layers, group: tuple[int, ...]) -> Rearrangement:
+    """Where a kernel's matrix is in its leaf; all that is no kernel is one row."""
+    if len(group) == 1:
+        return layers.entries[group[0]].place
+    shape = (1, sum(math.prod(layers.entries[i].place.matrix) for i in group))
+    return Rearrangement(shape, shape, (0, 1), shape)
 
 
 def _pairs(groups: Sequence) -> list[tuple[int, int]]:
@@ -272,24 +281,24 @@ class Route(NamedTuple):
     """How the matrix is summed over samples.
 
     Attributes:
-        structure: where parameters enter, to sum by outer products; None to form the factor's rows.
+        layers: where parameters enter, to sum by outer products; None to form the factor's rows.
         chunk: samples at a time.
     """
 
-    structure: Structure | None
+    layers: Layers | None
     chunk: int
 
     def term(self, part: Problem) -> tuple[Array, ...]:
         """The sum over some samples, in parts."""
-        if self.structure is None:
+        if self.layers is None:
             return upper_gram(factor_rows(part))
-        return outer_products(part, self.structure).gram_parts()
+        return outer_products(part, self.layers).gram_parts()
 
     def finish(self, problem: Problem, parts: tuple[Array, ...]) -> Float[Array, "P P"]:
         """The matrix of summed parts."""
-        if self.structure is None:
+        if self.layers is None:
             return symmetric(parts)
-        return gram(self.structure, problem.layout, parts)
+        return gram(self.layers, problem.layout, parts)
 
 
 OVERHEAD = 16
@@ -298,12 +307,12 @@ OVERHEAD = 16
 
 def choose_route(problem: Problem, chunk: int) -> Route:
     """The cheaper route, by its multiplications and the numbers it holds; the factor's rows fit `chunk` samples."""
-    structure = find_structure(problem)
-    if structure is not None:
-        work, held = gram_work(structure)
+    layers = separable_layers(problem)
+    if layers is not None:
+        work, held = gram_work(layers, problem.rows_per_sample)
         rows = problem.rows_per_sample * problem.size
         if work + OVERHEAD * held < rows * (problem.size // 2 + OVERHEAD):
-            return Route(structure, max(1, chunk * rows // (rows + held)))
+            return Route(layers, max(1, chunk * rows // (rows + held)))
     return Route(None, chunk)
 
 

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
+from lngeom._programs import Precision, working_precision
 from lngeom._trees import Frozen, Layout, leaf_path
 from lngeom._types import is_concrete
 from lngeom.families import AbstractDistribution, described
@@ -67,6 +68,10 @@ class Problem(eqx.Module):
     def dtype(self) -> jnp.dtype:
         """The dtype of the matrix: that of the ravelled parameters."""
         return jnp.result_type(*(leaf.dtype for leaf in jax.tree.leaves(self.params)))
+
+    def precision(self, of_inputs: bool = False) -> Precision:
+        """The precision in which the outputs respond to the parameters, as `working_precision` reads it."""
+        return working_precision(self.outputs, self.params, self.inputs, of_inputs)
 
     @property
     def decomposition_dtype(self) -> jnp.dtype:

@@ -24,7 +24,6 @@ from lngeom._types import is_concrete, is_tracing
 from lngeom.information._derivative import BlockedPullback, Pullback, pullback_of
 from lngeom.information._planner import Plan
 from lngeom.information._problem import Problem
-from lngeom.information._programs import working_precision
 from lngeom.information._sharding import (
     Placement,
     is_sharded,
@@ -341,7 +340,7 @@ def is_rounding(F: AbstractFisher, gap: float, norm: float, whole: AbstractFishe
     """Whether a gap between two products of a norm is rounding (see `agrees`)."""
     if gap <= float(jnp.finfo(F.problem.dtype).eps) ** 0.5 * norm:
         return True
-    eps = working_precision(F.problem).eps
+    eps = F.problem.precision().eps
     if gap <= eps**0.5 * norm or whole is None:
         return gap <= eps**0.5 * norm
     vector = jax.random.normal(jax.random.key(1), (whole.in_size(),), whole.problem.decomposition_dtype)

@@ -21,7 +21,6 @@ from lngeom.information._derivative import GLMFunction, Pullback
 from lngeom.information._nullspace import BrokenDirection, broken_symmetries, scale_forms, scales
 from lngeom.information._problem import Problem
 from lngeom.information._products import AbstractFisher, FlatProduct
-from lngeom.information._programs import working_precision
 from lngeom.information._sharding import Placement, sum_over_samples
 from lngeom.information._spectrum import SMALL, Decomposition
 from lngeom.nullspace import predicted_nullspace
@@ -235,7 +234,7 @@ def solve(
         return solve_by_decomposition(F, decomposition, gradient, damping, gauge)
     if method != "cg":
         raise ValueError(f"method must be 'svd' or 'cg'; got {method!r}")
-    reach = working_precision(F.problem).eps ** 0.625 if tolerance is None else tolerance
+    reach = F.problem.precision().eps ** 0.625 if tolerance is None else tolerance
     limit = limit or 10 * F.in_size()
     if F.placement.params is not None and null is None:
         wide = jax.tree.map(lambda v: v.astype(F.problem.decomposition_dtype), F.as_tangent(gradient))

@@ -23,7 +23,6 @@ from lngeom.information._derivative import ClosedFormDerivative, Pullback, has_c
 from lngeom.information._matrix import factor_rows
 from lngeom.information._problem import Problem
 from lngeom.information._products import AbstractFisher, FlatProduct, is_rounding, refuse
-from lngeom.information._programs import working_precision
 from lngeom.information._sharding import Placement, is_sharded, on_each_shard, sum_over_samples
 from lngeom.numerics import Rank, RankDecision, decide_rank
 
@@ -65,7 +64,7 @@ def triangular(problem: Problem, at: Placement) -> Float[Array, "r P"]:
 def checked_rank(decision: RankDecision, problem: Problem) -> Rank:
     """The rank, with a warning where it is not certain."""
     if not decision.certain:
-        precision = working_precision(problem, of_inputs=True)
+        precision = problem.precision(of_inputs=True)
         best = jnp.dtype(precision.dtype) == jnp.float64
         remedy = "some directions may be badly scaled" if best else "compute in float64 to see more"
         if problem.scores is None and not problem.family.has_exact_root:
@@ -166,7 +165,7 @@ def rank_of(
     if rtol is None:
         lost: Any = (cancelled(problem, at) if has_closed_form(problem) else 0.0) if scale is None else scale
         lost = lost if traced else float(lost)
-        eps = max(working_precision(problem, of_inputs=True).eps, float(jnp.finfo(singular_values.dtype).eps))
+        eps = max(problem.precision(of_inputs=True).eps, float(jnp.finfo(singular_values.dtype).eps))
         size, bound = problem.size, largest_rank(problem)
         found = decide_rank(singular_values, size, size, lost, eps=eps, bound=bound)
         if problem.scores is not None or problem.family.has_exact_root:

@@ -8,7 +8,7 @@ import lngeom as lg
 import numpy as np
 import pytest
 from lngeom.information.approximations.approximate import ApproximateFisher, jackknife
-from lngeom.information.approximations.layers import find_layers
+from lngeom.information.layers import find_layers
 
 KEY = jax.random.key(0)
 
@@ -205,7 +205,7 @@ def test_leaves_that_enter_elsewhere_are_exact_or_diagonal():
     f = lambda p, x: jnp.tanh(x @ p["tied"]) @ p["tied"].T @ p["w"]  # noqa: E731
     params = {"tied": jnp.ones((3, 2)) + jnp.arange(6.0).reshape(3, 2), "w": jnp.ones((3, 2))}
     F = lg.fisher(f, params, X, family=lg.families.Gaussian())
-    assert find_layers(F.problem, 100).unknown == (0,)
+    assert find_layers(F.problem, 100).entering_once(2).unknown == (0,)
     assert [p.kind for p in F.approximate("kfac").parts] == ["kronecker", "block"]
     assert [p.kind for p in F.approximate("kfac", limit=1).parts] == ["kronecker", "diagonal"]
     np.testing.assert_allclose(np.asarray(F.approximate("kfac").as_matrix())[:6, :6], F.as_matrix()[:6, :6], atol=1e-10)

@@ -8,7 +8,8 @@ import jax.numpy as jnp
 import lngeom as lg
 import pytest
 from lngeom.information import _matrix
-from lngeom.information._programs import Irregular, find_structure
+from lngeom.information._matrix import separable_layers
+from lngeom.information.layers import Irregular
 from lngeom.numerics import agreement
 
 from tests.information import zoo
@@ -52,22 +53,22 @@ def layer_normalized(inputs=4, units=6, outputs=3):
 @pytest.mark.parametrize("make", [tied, equinox_network, layer_normalized], ids=lambda make: make.__name__)
 def test_outer_products_give_the_matrix_and_its_products(make):
     F = make().fisher()
-    structure = find_structure(F.problem)
-    assert structure is not None
+    layers = separable_layers(F.problem)
+    assert layers is not None
     reference = F.factor().T @ F.factor()
-    route = _matrix.Route(structure, chunk=4)
+    route = _matrix.Route(layers, chunk=4)
     build = jax.jit(lambda problem: _matrix._dense(problem, F.row_chunks, route))
     assert agreement(build(F.problem), reference, 1e-12).agrees
-    factor = jax.jit(_matrix.outer_products, static_argnums=1)(F.problem, structure)
+    factor = jax.jit(_matrix.outer_products, static_argnums=1)(F.problem, layers)
     parts = factor.gram_parts()
-    assert agreement(_matrix.gram(structure, F.problem.layout, parts), reference, 1e-12).agrees
+    assert agreement(_matrix.gram(layers, F.problem.layout, parts), reference, 1e-12).agrees
     doubled = replace(factor, signals=(2 * factor.signals[0], *factor.signals[1:]))
-    assert agreement(_matrix.gram(structure, F.problem.layout, doubled.gram_parts()), reference, 1e-12).differs
+    assert agreement(_matrix.gram(layers, F.problem.layout, doubled.gram_parts()), reference, 1e-12).differs
 
 
 def test_the_cheaper_route_is_taken_and_is_right_for_a_network_of_some_width():
     F = layer_normalized(inputs=12, units=16, outputs=6).fisher()
-    assert _matrix.choose_route(F.problem, 21).structure is not None
+    assert _matrix.choose_route(F.problem, 21).layers is not None
     A, vectors = F.factor(), normal(4, F.in_size(), 9)
     assert agreement(F.as_matrix(), A.T @ A, 1e-12).agrees
     for found in (F.mm(vectors), jax.jit(lambda v: F.mm(v))(vectors), jax.jit(lambda F, v: F.mm(v))(F, vectors)):
@@ -94,7 +95,7 @@ def test_what_is_not_understood_is_left_to_the_general_route(apply):
     F = lg.fisher(
         apply, normal(0, 4, 4), normal(1, 9, 4), family=lg.families.Gaussian(), batch_coupled=False, check=False
     )
-    assert find_structure(F.problem) is None
+    assert separable_layers(F.problem) is None
 
 
 def test_a_program_that_depends_on_the_number_of_samples_is_not_mistaken():
@@ -102,8 +103,8 @@ def test_a_program_that_depends_on_the_number_of_samples_is_not_mistaken():
         return x @ p[0] + p[1][None, :] if len(x) < 5 else jnp.negative(x @ -p[0]) + p[1][None, :]
 
     F = lg.fisher(apply, (normal(0, 4, 3), normal(1, 3)), normal(2, 9, 4), family=lg.families.Gaussian())
-    structure, vectors = find_structure(F.problem), normal(3, 15, 9)
-    assert structure is not None
+    layers, vectors = separable_layers(F.problem), normal(3, 15, 9)
+    assert layers is not None
     with pytest.raises(Irregular):
-        _matrix.outer_products(F.problem, structure)
+        _matrix.outer_products(F.problem, layers)
     assert agreement(F.as_matrix() @ vectors, F.factor().T @ (F.factor() @ vectors), 1e-12).agrees

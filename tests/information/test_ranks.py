@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import lngeom as lg
 import numpy as np
 import pytest
-from lngeom.information._programs import working_precision
 from lngeom.numerics import decide_rank
 
 from . import zoo
@@ -49,11 +48,11 @@ def _attention_in(dtype):
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
 def test_operations_of_less_precision_are_read_off_the_program_and_named(dtype):
     F = _fisher(jnp.float64, _attention_in(dtype))
-    found = working_precision(F.problem)
+    found = F.problem.precision()
     assert found.dtype == dtype
     assert "exp" in found.operations
     assert str(jnp.dtype(dtype)) in found.describe()
-    assert working_precision(_fisher(jnp.float64).problem).operations == ()
+    assert _fisher(jnp.float64).problem.precision().operations == ()
 
 
 def test_low_precision_constants_and_inputs_do_not_count():
@@ -62,7 +61,7 @@ def test_low_precision_constants_and_inputs_do_not_count():
         seen = jnp.tanh(x.astype(jnp.float32)).astype(x.dtype)
         return _network(p, seen * table[None, :])
 
-    assert working_precision(_fisher(jnp.float64, apply).problem).dtype == jnp.float64
+    assert _fisher(jnp.float64, apply).problem.precision().dtype == jnp.float64
 
 
 def test_low_precision_inside_a_scan_is_seen():
@@ -70,7 +69,7 @@ def test_low_precision_inside_a_scan_is_seen():
         step = lambda h, _: (jnp.tanh(h.astype(jnp.float32)).astype(h.dtype), None)  # noqa: E731
         return jax.lax.scan(step, x @ p["a"], None, length=3)[0] @ p["b"]
 
-    assert working_precision(_fisher(jnp.float64, apply).problem).operations == ("tanh",)
+    assert _fisher(jnp.float64, apply).problem.precision().operations == ("tanh",)
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])

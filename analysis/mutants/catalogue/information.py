@@ -294,8 +294,8 @@ MUTANTS = (
     ),
     MATRIX(
         "gram-order",
-        "order = ((2, 0) if a.transposed else (0, 2)) + ((3, 1) if b.transposed else (1, 3))",
-        "order = ((2, 0) if a.transposed else (0, 2)) + ((3, 1) if a.transposed else (1, 3))",
+        "order = (*a.order, *(len(a.order) + axis for axis in b.order))",
+        "order = (*a.order, *(len(a.order) + axis for axis in a.order))",
         "columns laid out as the rows' kernel is",
     ),
     MATRIX(
@@ -306,8 +306,8 @@ MUTANTS = (
     ),
     MATRIX(
         "signals-of-first-output",
-        "found = jax.vmap(signals, out_axes=1)(jnp.eye(z.shape[1], dtype=z.dtype))",
-        "found = jax.vmap(signals, out_axes=1)(jnp.tri(z.shape[1], dtype=z.dtype))",
+        "m = jax.vmap(signals, out_axes=2)(jnp.eye(z.shape[1], dtype=z.dtype))",
+        "m = jax.vmap(signals, out_axes=2)(jnp.tri(z.shape[1], dtype=z.dtype))",
         "signals of a triangular basis of the outputs",
     ),
     MATRIX(

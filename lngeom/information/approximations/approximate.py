@@ -36,7 +36,7 @@ from lngeom.information._problem import Problem
 from lngeom.information._products import AbstractFisher
 from lngeom.information._sharding import Placement, sum_over_samples
 from lngeom.information._solve import Solution
-from lngeom.information.approximations.layers import Entry, Evaluated, Layers, Rearrangement, evaluate, find_layers
+from lngeom.information.layers import Entry, Evaluated, Layers, Rearrangement, evaluate, find_layers
 
 KINDS = ("kfac", "ekfac", "blocks", "diagonal")
 CONVENTIONS = ("expand", "reduce")
@@ -427,7 +427,7 @@ def approximate(
     if kind == "diagonal":
         everything = list(range(len(problem.layout.leaves)))
         return ApproximateFisher(_diagonal_parts(F, everything), F, kind, convention)
-    layers = find_layers(replace(problem, scores=None), limit)
+    layers = find_layers(replace(problem, scores=None), limit).entering_once(len(problem.layout.leaves))
     groups = group(layers)
     if kind == "blocks":
         members = [[layers.entries[k].leaf for k in found.entries] for found in groups]

@@ -1,9 +1,9 @@
-r"""The layers of any JAX function, with their inputs and the derivatives by their outputs, for sequences too.
+r"""The layers of any JAX function: where each leaf of the parameters enters, with its inputs and the signals there.
 
-The program of the derivative says where each leaf of the parameters enters. A kernel multiplies a known input as a
-matrix, a table is read at known rows, a gain is multiplied entry by entry, and a bias is added. All of a sample's
-positions share them. The sums in which they end are the points at which they enter; what enters at one point is one
-layer. `_programs.find_structure` reads the same of functions [N C] without positions, for exact matrices.
+The program of the derivative says where a leaf enters. A kernel multiplies a known input as a matrix, a table is read
+at known rows, a gain is multiplied entry by entry, and a bias is added. All of a sample's positions share them. The
+sums in which they end are the points at which they enter; what enters at one point is one layer. The program is traced
+at two numbers of samples, which tells the samples' axis from all others.
 """
 
 import math
@@ -13,14 +13,21 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import Literal
+from jax.extend.core import ClosedJaxpr, Literal
 from jaxtyping import Array, Float
 
+from lngeom._programs import (
+    SUMS,
+    VIEWS,
+    bind,
+    growing_axes,
+    has_reverse_rule_only,
+    strided,
+    uses,
+    variables,
+    written_out,
+)
 from lngeom.information._problem import Problem
-from lngeom.information._programs import SUMS, VIEWS, growing_axes, has_reverse_rule_only, strided, uses
-
-CALLS = {"jit", "pjit", "closed_call", "core_call", "checkpoint", "remat", "remat2"}
-"""Operations that only run another program."""
 
 WIDEST_TABLE = 8192
 """Rows of a table up to which its input is written as one of so many units."""
@@ -58,8 +65,9 @@ class Entry(NamedTuple):
         leaf: its number.
         kind: "kernel", "table", "gain" or "bias".
         point: number of the sum it ends in.
-        source: the variable it is multiplied by or read at, or None.
+        source: number of the variable it is multiplied by or read at, or None.
         source_rows: axes of that variable: samples, then positions.
+        features: axes of that variable with which a kernel is contracted.
         rows: axes of the point: samples, then the positions that share the leaf.
         place: how the leaf becomes a matrix [D H]; D = 1 for a gain and a bias.
     """
@@ -67,8 +75,9 @@ class Entry(NamedTuple):
     leaf: int
     kind: str
     point: int
-    source: Any
+    source: int | None
     source_rows: tuple[int, ...]
+    features: tuple[int, ...]
     rows: tuple[int, ...]
     place: Rearrangement
 
@@ -78,58 +87,45 @@ class Layers(NamedTuple):
 
     Attributes:
         entries: all of them that are known.
-        points: the variables of the sums in which entries end.
-        unknown: numbers of the leaves that enter in another way, or in several places.
-        program: of (residuals, tangent) ↦ Jv, with its inner programs written out.
+        points: numbers of the variables, the sums in which entries end.
+        unknown: numbers of the leaves that enter in another way, too.
+        program: names of the operations, by which the same program is known again.
     """
 
     entries: tuple[Entry, ...]
-    points: tuple[Any, ...]
+    points: tuple[int, ...]
     unknown: tuple[int, ...]
-    program: Any
+    program: tuple[str, ...]
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Names of the operations, by which the same program is known again."""
-        return tuple(equation.primitive.name for equation in self.program.eqns)
-
-
-def _write_out(jaxpr: Any, consts: Any, arguments: Any) -> list:
-    """Runs a program with the programs inside it as its own operations."""
-    values = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*consts, *arguments], strict=True))
-    for equation in jaxpr.eqns:
-        operands = [v.val if isinstance(v, Literal) else values[v] for v in equation.invars]
-        inner = equation.params.get("jaxpr") if equation.primitive.name in CALLS else None
-        if inner is not None:
-            results = _write_out(getattr(inner, "jaxpr", inner), getattr(inner, "consts", ()), operands)
-        else:
-            results = _bind(equation, operands)
-        values.update(zip(equation.outvars, results, strict=True))
-    return [v.val if isinstance(v, Literal) else values[v] for v in jaxpr.outvars]
+    def entering_once(self, leaves: int) -> "Layers":
+        """The same with the leaves that do not enter just once among those that are unknown; there are so many."""
+        seen = [entry.leaf for entry in self.entries]
+        unknown = tuple(k for k in range(leaves) if k in self.unknown or seen.count(k) != 1)
+        return self._replace(entries=tuple(e for e in self.entries if e.leaf not in unknown), unknown=unknown)
 
 
-def _bind(equation: Any, operands: list) -> list:
-    primitive = equation.primitive
-    found = primitive.bind(*operands, **primitive.get_bind_params(equation.params))
-    return list(found) if primitive.multiple_results else [found]
+class Irregular(ValueError):
+    """The layers of a function cannot be read."""
 
 
-def _linear_program(problem: Problem) -> tuple[Any, list, Array]:
-    """The derivative's program, the values of its residuals, and z."""
+def _linear_program(problem: Problem) -> tuple[ClosedJaxpr, list, Array]:
+    """The program of (residuals, tangent) ↦ Jv with its inner programs written out, the residuals' values, and z."""
     z, linear = jax.linearize(problem.forward, problem.params)
     residuals, tree = jax.tree.flatten(linear)
     closed = jax.make_jaxpr(lambda r, v: jax.tree.unflatten(tree, r)(v))(residuals, problem.params)
     if has_reverse_rule_only(closed):
-        raise ValueError(
+        raise Irregular(
             "an approximation reads the layers of a function from its forward derivative, and this one has a custom "
             "reverse rule alone: define it by jax.custom_jvp, or without a custom rule"
         )
-    leaves = jax.tree.leaves(problem.params)
-    flat = jax.make_jaxpr(lambda *a: _write_out(closed.jaxpr, closed.consts, a))(*residuals, *leaves)
-    return flat, residuals, z
+    return written_out(closed, [*residuals, *jax.tree.leaves(problem.params)]), residuals, z
 
 
-def find_layers(problem: Problem, limit: int) -> Layers:
+def _names(jaxpr: Any) -> tuple[str, ...]:
+    return tuple(equation.primitive.name for equation in jaxpr.eqns)
+
+
+def find_layers(problem: Problem, limit: float = math.inf) -> Layers:
     """Where parameters enter, from shapes alone.
 
     Args:
@@ -137,7 +133,7 @@ def find_layers(problem: Problem, limit: int) -> Layers:
         limit: entries of a bias beyond which it counts as a table of positions.
 
     Raises:
-        ValueError: if the function has a reverse rule alone.
+        Irregular: if the function has a reverse rule alone, or its program depends on how many samples there are.
     """
     found = []
     for rows in (2, 3):  # what differs tells the axis of samples
@@ -145,9 +141,9 @@ def find_layers(problem: Problem, limit: int) -> Layers:
         few = jax.tree.map(lambda a, n=rows: jax.ShapeDtypeStruct((n, *a.shape[1:]), a.dtype), problem.per_sample)
         jax.eval_shape(lambda p: found.append(_linear_program(p)[:2]), abstract.with_samples(few))
     (few, residuals), (more, _) = found
-    if [e.primitive.name for e in few.jaxpr.eqns] != [e.primitive.name for e in more.jaxpr.eqns]:
-        raise ValueError("the function's program depends on how many samples it is given: its layers cannot be read")
-    return _Reader(few, more, len(residuals), jax.tree.leaves(problem.params), limit).layers()
+    if _names(few.jaxpr) != _names(more.jaxpr):
+        raise Irregular("the function's program depends on how many samples it is given: its layers cannot be read")
+    return _Reader(few.jaxpr, more.jaxpr, len(residuals), jax.tree.leaves(problem.params), limit).layers()
 
 
 class _Unknown(Exception):
@@ -158,19 +154,20 @@ class _Reader:
     """Follows each leaf through the equations until it enters.
 
     Attributes:
+        numbers: of all variables.
         axes: for each variable, the axes that grow with the number of samples.
         leaves: for each variable that is a rearranged leaf, its number and a view with its strides.
         known: variables that do not depend on the tangent.
     """
 
-    def __init__(self, few: Any, more: Any, residuals: int, leaves: list, limit: int):
-        self.jaxpr, self.limit = few.jaxpr, limit
+    def __init__(self, few: Any, more: Any, residuals: int, leaves: list, limit: float):
+        self.jaxpr, self.limit = few, limit
         self.shapes = [leaf.shape for leaf in leaves]
-        self.axes = growing_axes(_variables(few.jaxpr), _variables(more.jaxpr))
-        self.known = {*self.jaxpr.constvars, *self.jaxpr.invars[:residuals]}
-        self.leaves = strided(self.jaxpr.invars[residuals:], self.shapes)
-        self.uses = uses(self.jaxpr)
-        self.numbers: dict[Any, int] = {}
+        self.numbers = {v: k for k, v in enumerate(variables(few))}
+        self.axes = growing_axes(self.numbers, variables(more))
+        self.known = {*few.constvars, *few.invars[:residuals]}
+        self.leaves = strided(few.invars[residuals:], self.shapes)
+        self.uses = uses(few)
         self.points: list[Any] = []
         self.entries: list[Entry] = []
 
@@ -189,10 +186,8 @@ class _Reader:
             except (_Unknown, ValueError, TypeError):
                 unknown |= {self.leaves[equation.invars[k]][0] for k in operands}
         unknown |= {self.leaves[v][0] for v in self.jaxpr.outvars if not isinstance(v, Literal) and v in self.leaves}
-        seen = [entry.leaf for entry in self.entries]
-        unknown |= {leaf for leaf in range(len(self.shapes)) if seen.count(leaf) != 1}
-        entries = tuple(entry for entry in self.entries if entry.leaf not in unknown)
-        return Layers(entries, tuple(self.points), tuple(sorted(unknown)), self.jaxpr)
+        points = tuple(self.numbers[v] for v in self.points)
+        return Layers(tuple(self.entries), points, tuple(sorted(unknown)), _names(self.jaxpr))
 
     def _read(self, equation: Any, operand: int) -> None:
         name, out = equation.primitive.name, equation.outvars[0]
@@ -228,12 +223,13 @@ class _Reader:
             *positions, unit = units  # a table of positions, each read once
             rows = (axis, *positions)
             place = self._place(leaf, view, [axis], positions, [unit])
-            self.entries.append(Entry(leaf, "table", self._point(out), None, (), rows, place))
+            self.entries.append(Entry(leaf, "table", self._point(out), None, (), (), rows, place))
             return
         rows = (axis, *shared)
         kind = "bias" if source is None else "gain"
         place = self._place(leaf, view, [axis, *shared], [], units)
-        self.entries.append(Entry(leaf, kind, self._point(out), source, rows, rows, place))
+        number = None if source is None else self.numbers[source]
+        self.entries.append(Entry(leaf, kind, self._point(out), number, rows, (), rows, place))
 
     def _kernel(self, leaf: int, view: np.ndarray, equation: Any, operand: int) -> None:
         (contracted, batch), x = equation.params["dimension_numbers"], equation.invars[1 - operand]
@@ -250,8 +246,8 @@ class _Reader:
         ordered = [axis, *(k for k in free if k != axis)]
         rows = tuple(before + free.index(k) for k in ordered)
         place = self._place(leaf, view, [], mine, rest)
-        features = tuple(theirs)
-        self.entries.append(Entry(leaf, "kernel", self._point(out), (x, features), tuple(ordered), rows, place))
+        point, source = self._point(out), self.numbers[x]
+        self.entries.append(Entry(leaf, "kernel", point, source, tuple(ordered), tuple(theirs), rows, place))
 
     def _table(self, leaf: int, view: np.ndarray, equation: Any) -> None:
         indices, out, numbers = equation.invars[1], equation.outvars[0], equation.params["dimension_numbers"]
@@ -267,7 +263,7 @@ class _Reader:
         (axis,) = self.axes[out]
         rows = (axis, *(k for k in range(last) if k != axis))
         place = self._place(leaf, view, [], [0], [1])
-        self.entries.append(Entry(leaf, "table", self._point(out), indices, rows, rows, place))
+        self.entries.append(Entry(leaf, "table", self._point(out), self.numbers[indices], rows, (), rows, place))
 
     def _place(
         self, leaf: int, view: np.ndarray, shared: Sequence[int], first: Sequence[int], then: Sequence[int]
@@ -295,14 +291,9 @@ class _Reader:
             if user.primitive.name not in SUMS or user.outvars[0].aval.shape != shape:
                 break
             (last,) = user.outvars
-        if last not in self.numbers:
-            self.numbers[last] = len(self.points)
+        if last not in self.points:
             self.points.append(last)
-        return self.numbers[last]
-
-
-def _variables(jaxpr: Any) -> list:
-    return [*jaxpr.constvars, *jaxpr.invars, *(v for equation in jaxpr.eqns for v in equation.outvars)]
+        return self.points.index(last)
 
 
 class Evaluated(NamedTuple):
@@ -337,26 +328,27 @@ def evaluate(problem: Problem, layers: Layers) -> Evaluated:
     """The layers' inputs at the samples held here, and the transposed derivative.
 
     Raises:
-        ValueError: if the function's program at this number of samples is another.
+        Irregular: if the function's program at this number of samples is another.
     """
     closed, residuals, z = _linear_program(problem)
     jaxpr = closed.jaxpr
-    if tuple(equation.primitive.name for equation in jaxpr.eqns) != layers.names:
-        raise ValueError(
+    if _names(jaxpr) != layers.program:
+        raise Irregular(
             f"the function's program at {problem.rows} samples is another than at 2 and 3: its layers cannot be read"
         )
-    variable = dict(zip(_variables(layers.program), _variables(jaxpr), strict=True))
+    everything = variables(jaxpr)
+    points = [everything[k] for k in layers.points]
     start = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*closed.consts, *residuals], strict=False))
     known = _run(jaxpr, start)
     tangent = {v: jnp.zeros(v.aval.shape, v.aval.dtype) for v in jaxpr.invars[len(residuals) :]}
 
-    def after(points: list[Array]) -> Array:
-        added = {variable[v]: value for v, value in zip(layers.points, points, strict=True)}
-        return _run(jaxpr, known | tangent, added)[jaxpr.outvars[0]]
+    def after(values: list[Array]) -> Array:
+        return _run(jaxpr, known | tangent, dict(zip(points, values, strict=True)))[jaxpr.outvars[0]]
 
-    avals = [variable[v].aval for v in layers.points]
-    transposed = jax.linear_transpose(after, [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in avals])
-    sources = tuple(_source(entry, known, variable) for entry in layers.entries)
+    transposed = jax.linear_transpose(after, [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in points])
+    sources = tuple(
+        _source(entry, None if entry.source is None else known[everything[entry.source]]) for entry in layers.entries
+    )
     return Evaluated(z, sources, lambda cotangent: transposed(cotangent)[0], layers.entries)
 
 
@@ -366,25 +358,20 @@ def _run(jaxpr: Any, start: dict, added: dict | None = None) -> dict:
     for equation in jaxpr.eqns:
         operands = [v.val if isinstance(v, Literal) else values.get(v) for v in equation.invars]
         if equation.outvars[0] not in values and all(v is not None for v in operands):
-            values.update(zip(equation.outvars, _bind(equation, operands), strict=True))
+            values.update(zip(equation.outvars, bind(equation, operands), strict=True))
             out = equation.outvars[0]
             if out in added:
                 values[out] = values[out] + added[out]
     return values
 
 
-def _source(entry: Entry, known: dict, variable: dict) -> Array | None:
-    """x of an entry, [N P D]."""
-    if entry.kind == "bias":
-        return None
-    if entry.kind == "kernel":
-        x, features = entry.source
-        return _split(known[variable[x]], entry.source_rows, features)
-    if entry.kind == "gain":
-        return _split(known[variable[entry.source]], entry.source_rows)
+def _source(entry: Entry, value: Array | None) -> Array | None:
+    """x of an entry, [N P D], from the value of the variable it is multiplied by or read at."""
     count = entry.place.matrix[0]
-    if entry.source is None:  # each position reads its own row
-        return jnp.eye(count)[None]
-    indices = known[variable[entry.source]][..., 0]
+    if value is None:  # a bias; of a table each position reads its own row
+        return None if entry.kind == "bias" else jnp.eye(count)[None]
+    if entry.kind != "table":
+        return _split(value, entry.source_rows, entry.features or None)
+    indices = value[..., 0]
     ordered = indices.transpose(entry.source_rows).reshape(indices.shape[entry.source_rows[0]], -1)
     return jax.nn.one_hot(ordered, count)  # rows beyond the table are zeros, as a gather drops them

@@ -1,0 +1,204 @@
+"""Reads the programs that JAX traces: what they run, how they rearrange a value, in which precision they compute."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend.core import ClosedJaxpr, Literal
+from jaxtyping import PyTree
+
+CALLS = {"jit", "pjit", "closed_call", "core_call", "checkpoint", "remat", "remat2"}
+"""Operations that only run another program."""
+
+SUMS = ("add", "add_any")
+
+VIEWS: dict[str, Callable[..., np.ndarray]] = {
+    "copy": lambda view: view,
+    "reshape": lambda view, new_sizes, **_: np.reshape(view, new_sizes, copy=False),
+    "transpose": lambda view, permutation: np.transpose(view, permutation),
+    "squeeze": lambda view, dimensions: np.squeeze(view, dimensions),
+    "broadcast_in_dim": lambda view, shape, broadcast_dimensions, **_: np.broadcast_to(
+        np.expand_dims(view, [k for k in range(len(shape)) if k not in broadcast_dimensions]), shape
+    ),
+}
+"""Operations that only rearrange a leaf, on views that have its strides and no memory."""
+
+EXACT = {*VIEWS, "convert_element_type", "slice"}
+"""Operations that round nothing themselves."""
+
+
+def inner_programs(equation: Any) -> list[Any]:
+    """The programs inside an operation, such as the body of a scan."""
+    values = jax.tree.leaves(list(equation.params.values()), is_leaf=_is_program)
+    return [getattr(value, "jaxpr", value) for value in values if _is_program(value)]
+
+
+def _is_program(value: Any) -> bool:
+    return hasattr(value, "eqns") or hasattr(getattr(value, "jaxpr", None), "eqns")
+
+
+def has_reverse_rule_only(program: Any) -> bool:
+    """Whether a linearized program holds a custom reverse rule, which can be transposed but not run."""
+    return any(
+        equation.primitive.name == "custom_lin" or any(map(has_reverse_rule_only, inner_programs(equation)))
+        for equation in getattr(program, "jaxpr", program).eqns
+    )
+
+
+def written_out(program: ClosedJaxpr, arguments: Iterable[Any]) -> ClosedJaxpr:
+    """The program with the operations of those that it only runs as its own; it is traced with these arguments."""
+    return jax.make_jaxpr(lambda *a: _write_out(program.jaxpr, program.consts, a))(*arguments)
+
+
+def _write_out(jaxpr: Any, consts: Any, arguments: Any) -> list:
+    values = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*consts, *arguments], strict=True))
+    for equation in jaxpr.eqns:
+        operands = [v.val if isinstance(v, Literal) else values[v] for v in equation.invars]
+        inner = equation.params.get("jaxpr") if equation.primitive.name in CALLS else None
+        if inner is not None:
+            results = _write_out(getattr(inner, "jaxpr", inner), getattr(inner, "consts", ()), operands)
+        else:
+            results = bind(equation, operands)
+        values.update(zip(equation.outvars, results, strict=True))
+    return [v.val if isinstance(v, Literal) else values[v] for v in jaxpr.outvars]
+
+
+def bind(equation: Any, operands: list) -> list:
+    """The results of an equation for other operands."""
+    primitive = equation.primitive
+    found = primitive.bind(*operands, **primitive.get_bind_params(equation.params))
+    return list(found) if primitive.multiple_results else [found]
+
+
+def variables(jaxpr: Any) -> list:
+    """Constants, arguments and all results, in their order."""
+    return [*jaxpr.constvars, *jaxpr.invars, *(v for equation in jaxpr.eqns for v in equation.outvars)]
+
+
+def growing_axes(few: Iterable[Any], more: Iterable[Any]) -> dict[Any, tuple[int, ...]]:
+    """For each variable of a program for few samples, the axes that are larger in the program for more samples."""
+    return {
+        v: tuple(k for k, (a, b) in enumerate(zip(v.aval.shape, w.aval.shape, strict=True)) if a != b)
+        for v, w in zip(few, more, strict=True)
+    }
+
+
+def strided(variables: Iterable[Any], shapes: Iterable[tuple[int, ...]]) -> dict[Any, tuple[int, np.ndarray]]:
+    """For the variable of each leaf, its number and a view of one byte whose strides are those of its entries."""
+    found = {}
+    for k, (v, shape) in enumerate(zip(variables, shapes, strict=True)):
+        strides = np.cumprod([1, *shape[:0:-1]])[::-1][: len(shape)]
+        found[v] = (k, np.lib.stride_tricks.as_strided(np.empty(1, np.int8), shape, strides))
+    return found
+
+
+def uses(jaxpr: Any) -> dict[Any, list[Any]]:
+    """For each variable, the equations that take it."""
+    found: dict[Any, list[Any]] = {}
+    for equation in jaxpr.eqns:
+        for v in equation.invars:
+            if not isinstance(v, Literal):
+                found.setdefault(v, []).append(equation)
+    return found
+
+
+class Precision(NamedTuple):
+    """The least precise dtype through which the parameters' effect on the outputs passes.
+
+    Attributes:
+        dtype: that dtype.
+        operations: names of the operations with results less precise than the parameters, most frequent first.
+    """
+
+    dtype: jnp.dtype
+    operations: tuple[str, ...]
+
+    @property
+    def eps(self) -> float:
+        """Relative rounding error."""
+        return float(jnp.finfo(self.dtype).eps)
+
+    def describe(self) -> str:
+        """In words, such as "float32 (in exp, div)"."""
+        named = ", ".join(self.operations[:4]) + (", …" if len(self.operations) > 4 else "")
+        return f"{self.dtype} (in {named})" if named else str(self.dtype)
+
+
+def working_precision(
+    function: Callable[[PyTree, PyTree], Any], params: PyTree, inputs: PyTree, of_inputs: bool = False
+) -> Precision:
+    """The precision in which outputs respond to parameters.
+
+    Values computed from the inputs or from constants alone do not matter to a product; their rounding does to a rank,
+    since it makes independent what depends on each other exactly.
+
+    Args:
+        function: of parameters and inputs.
+        params: the parameters (shapes alone matter).
+        inputs: the inputs, likewise.
+        of_inputs: include operations on the inputs, whose rounding changes outputs.
+    """
+    leaves = jax.tree.leaves(params)
+    program = jax.make_jaxpr(function)(params, inputs)
+    found: Counter = Counter()
+    _count_results(program.jaxpr, [True] * len(leaves) + [of_inputs] * len(jax.tree.leaves(inputs)), found)
+    eps = lambda dtype: float(jnp.finfo(dtype).eps)  # noqa: E731
+    worst = max({dtype for _, dtype in found} | {leaf.dtype for leaf in leaves}, key=eps)
+    least = eps(jnp.result_type(*(leaf.dtype for leaf in leaves)))
+    names = Counter()
+    for (name, dtype), count in found.items():
+        if eps(dtype) > least and name not in EXACT:
+            names[name] += count
+    return Precision(jnp.dtype(worst), tuple(name for name, _ in names.most_common()))
+
+
+def _count_results(jaxpr: Any, inputs: Sequence[bool], found: Counter) -> list[bool]:
+    """Counts (operation, dtype) of results that depend on the marked inputs; returns which outputs do."""
+    marked = {v for v, depends in zip(jaxpr.invars, inputs, strict=True) if depends}
+    depends = lambda v: not isinstance(v, Literal) and v in marked  # noqa: E731
+    for equation in jaxpr.eqns:
+        operands = [depends(v) for v in equation.invars]
+        if not any(operands):
+            continue
+        if programs := inner_programs(equation):
+            results = _count_inner(equation, programs, operands, found)
+        else:
+            results = [True] * len(equation.outvars)
+            found.update(
+                (equation.primitive.name, v.aval.dtype)
+                for v in equation.outvars
+                if jnp.issubdtype(v.aval.dtype, jnp.floating)
+            )
+        marked |= {v for v, result in zip(equation.outvars, results, strict=True) if result}
+    return [depends(v) for v in jaxpr.outvars]
+
+
+def _count_inner(equation: Any, programs: list[Any], operands: list[bool], found: Counter) -> list[bool]:
+    """The same for the programs inside an operation."""
+    results = [False] * len(equation.outvars)
+    for program in programs:
+        extra = len(operands) - len(program.invars)  # a condition's index or branch comes first
+        marks = operands[extra:] if extra >= 0 else [True] * len(program.invars)
+        while True:  # what a scan carries depends on the parameters once any step makes it so
+            now: Counter = Counter()
+            outputs = _count_results(program, marks, now)
+            grown = _carried(equation, marks, outputs)
+            if grown == marks:
+                break
+            marks = grown
+        found.update(now)
+        same = len(outputs) == len(results)
+        results = [a or b for a, b in zip(results, outputs, strict=True)] if same else [True] * len(results)
+    return results
+
+
+def _carried(equation: Any, marks: list[bool], outputs: list[bool]) -> list[bool]:
+    """The marks of a scan's body after one more step."""
+    if equation.primitive.name != "scan":
+        return marks
+    start, count = equation.params["num_consts"], equation.params["num_carry"]
+    carry = [a or b for a, b in zip(marks[start : start + count], outputs[:count], strict=True)]
+    return [*marks[:start], *carry, *marks[start + count :]]
