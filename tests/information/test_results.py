@@ -173,3 +173,13 @@ def test_the_same_function_and_shapes_are_compiled_once(F):
     with Compilations() as other:
         lg.fisher(lambda p, x: apply(p, x), later[1].params, later[1].inputs, family=FAMILY)
     assert other.names  # the counter counts
+
+
+def test_an_approximation_at_other_parameters_compiles_nothing():
+    problem = jax.tree.map(lambda a: a + 1, operator().problem)
+    with Compilations() as first:
+        operator().approximate("ekfac")
+    assert first.names
+    with Compilations() as second:
+        lg.fisher(apply, problem.params, problem.inputs, family=FAMILY).approximate("ekfac")
+    assert second.names == []
