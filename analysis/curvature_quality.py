@@ -27,7 +27,8 @@ import numpy as np
 import optax
 from lngeom import plots
 from lngeom._files import check_writable, replacing
-from lngeom.information.approximations.approximate import ApproximateFisher, Part, group, jackknife, natural_gradients
+from lngeom.information.approximations.approximate import group
+from lngeom.information.approximations.operator import ApproximateFisher, Part, jackknife, natural_gradients
 from lngeom.information.layers import find_layers
 
 from analysis import normalized_transformer as transformer

@@ -32,7 +32,7 @@ from lngeom._trees import leaf_paths
 from lngeom.families import AbstractFamily
 from lngeom.glm import NormalizedGLM
 from lngeom.information import FisherOperator, fisher
-from lngeom.information.approximations.approximate import ApproximateFisher
+from lngeom.information.approximations.operator import ApproximateFisher
 from lngeom.nullspace import predicted_nullspace
 from lngeom.training.groups import scale_invariant_groups
 

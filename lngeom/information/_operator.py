@@ -23,7 +23,8 @@ from lngeom.information._products import (
     require_agreement,
     warn_of_structure,
 )
-from lngeom.information.approximations.approximate import EXACT, ApproximateFisher, approximate
+from lngeom.information.approximations.approximate import EXACT, approximate
+from lngeom.information.approximations.operator import ApproximateFisher
 from lngeom.paper_order import to_paper_order
 
 

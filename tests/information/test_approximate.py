@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import lngeom as lg
 import numpy as np
 import pytest
-from lngeom.information.approximations.approximate import ApproximateFisher, jackknife
+from lngeom.information.approximations.operator import ApproximateFisher, jackknife
 from lngeom.information.layers import find_layers
 
 KEY = jax.random.key(0)

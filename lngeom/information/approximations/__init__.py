@@ -1,1 +1,1 @@
-"""Structured approximations of Fisher matrices: K-FAC, EKFAC and exact blocks, with a measured error."""
+"""Structured approximations of Fisher matrices: how K-FAC, EKFAC and exact blocks are made, and what they can do."""

@@ -1,4 +1,4 @@
-r"""Structured approximations of the Fisher matrix, with an error that is measured.
+r"""Structured approximations of the Fisher matrix, layer by layer.
 
 A layer with kernel W [D H] (and bias, as one more row) has the block $\frac1N \sum_n \sum_r g_{nr} g_{nr}^\top$,
 $g_{nr} = \sum_p x_{np} \otimes m_{npr}$ over the positions p that share it, with the rows r of $S^\top J$.
@@ -9,33 +9,26 @@ $g_{nr} = \sum_p x_{np} \otimes m_{npr}$ over the positions p that share it, wit
   $B = \frac1N \sum_{nr} (\sum_p m)(\sum_p m)^\top$.
 - EKFAC (arXiv:1806.03884) keeps KFAC's eigenvectors, and takes the exact diagonal in their basis.
 - Gains and biases without a kernel, as of norms, have their exact block, all of one sum together.
-
-Every part is $Q\, \mathrm{diag}(s)\, Q^\top$, so that products, solutions, draws and determinants are one formula each.
 """
 
 import functools
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import lineax as lx
 import numpy as np
-import scipy.stats
-from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
-from lngeom._trees import Layout, leaf_paths
-from lngeom._types import is_concrete
+from lngeom._trees import leaf_paths
 from lngeom.information import _matrix
 from lngeom.information._derivative import metric
 from lngeom.information._problem import Problem
 from lngeom.information._products import AbstractFisher
 from lngeom.information._sharding import Placement, sum_over_samples
-from lngeom.information._solve import Solution
+from lngeom.information.approximations.operator import ApproximateFisher, Part
 from lngeom.information.layers import Entry, Evaluated, Layers, Rearrangement, evaluate, find_layers
 
 KINDS = ("kfac", "ekfac", "blocks", "diagonal")
@@ -46,305 +39,6 @@ EXACT = 2048
 
 ROWS = 512
 """Rows of the factor for each sample up to which all of them are used; beyond, draws have to be asked for."""
-
-
-class Part(eqx.Module):
-    r"""One diagonal block, $Q\, \mathrm{diag}(s)\, Q^\top$, of some leaves.
-
-    Attributes:
-        left: [D D] orthogonal, or None for the identity.
-        right: [H H] orthogonal, or None.
-        values: s, [D H].
-        places: of each leaf its number, and how it becomes rows of the matrix [D H] (columns where D = 1).
-        name: paths of the leaves.
-        kind: "kronecker", "block" or "diagonal".
-    """
-
-    left: Float[Array, "D D"] | None
-    right: Float[Array, "H H"] | None
-    values: Float[Array, "D H"]
-    places: tuple[tuple[int, Rearrangement], ...] = eqx.field(static=True)
-    name: str = eqx.field(static=True)
-    kind: str = eqx.field(static=True)
-
-    @property
-    def _axis(self) -> int:
-        return 0 if self.kind == "kronecker" else 1
-
-    def gather(self, leaves: list[Array]) -> Float[Array, "D H"]:
-        """The leaves as one matrix."""
-        return jnp.concatenate([place.to_matrix(leaves[leaf]) for leaf, place in self.places], self._axis)
-
-    def scatter(self, matrix: Float[Array, "D H"]) -> dict[int, Array]:
-        """The matrix as leaves."""
-        sizes = [place.matrix[self._axis] for _, place in self.places]
-        parts = jnp.split(matrix, np.cumsum(sizes)[:-1].tolist(), self._axis)
-        return {leaf: place.to_leaf(part) for (leaf, place), part in zip(self.places, parts, strict=True)}
-
-    def turn(self, matrix: Float[Array, "D H"]) -> Float[Array, "D H"]:
-        """Qᵀ v."""
-        matrix = matrix if self.left is None else _multiply(self.left.T, matrix)
-        return matrix if self.right is None else _multiply(matrix, self.right)
-
-    def turn_back(self, matrix: Float[Array, "D H"]) -> Float[Array, "D H"]:
-        """Q c."""
-        matrix = matrix if self.left is None else _multiply(self.left, matrix)
-        return matrix if self.right is None else _multiply(matrix, self.right.T)
-
-    def diagonal(self) -> Float[Array, "D H"]:
-        """The diagonal of the block."""
-        found = self.values if self.left is None else _multiply(jnp.square(self.left), self.values)
-        return found if self.right is None else _multiply(found, jnp.square(self.right).T)
-
-
-def _multiply(a: Array, b: Array) -> Array:
-    return jnp.matmul(a, b, precision=jax.lax.Precision.HIGHEST)
-
-
-class ApproximationError(NamedTuple):
-    """How far an approximation is from F, measured by random vectors.
-
-    Attributes:
-        frobenius: |F − F̂| / |F|, Frobenius norms, from products with random signs.
-        interval: of 95 %, by the jackknife over the probes.
-        angles: degrees between the natural gradients (F + λI)⁻¹g and (F̂ + λI)⁻¹g, one for each of some random
-            gradients.
-        damping: λ of the angles.
-        probes: number of random vectors.
-    """
-
-    frobenius: float
-    interval: tuple[float, float]
-    angles: tuple[float, ...]
-    damping: float
-    probes: int
-
-    @property
-    def angle(self) -> float:
-        """Median of the angles, in degrees; NaN where there are none."""
-        return float(np.median(self.angles)) if self.angles else math.nan
-
-
-class ApproximateFisher(lx.AbstractLinearOperator):
-    """An approximation of a Fisher matrix: symmetric, positive semidefinite, block-diagonal by layers.
-
-    Made by `F.approximate`. Vectors are pytrees like the differentiated parameters, or ravelled.
-
-    Attributes:
-        parts: the blocks; together they cover all parameters.
-        of: the Fisher matrix.
-        kind: one of "kfac", "ekfac", "blocks" and "diagonal".
-        convention: for sequences, "expand" or "reduce".
-    """
-
-    parts: tuple[Part, ...]
-    of: AbstractFisher
-    kind: str = eqx.field(static=True)
-    convention: str = eqx.field(static=True)
-
-    def __repr__(self) -> str:
-        """What it is, and its parts."""
-        parts = "; ".join(f"{part.kind} {part.name}" for part in self.parts)
-        return f"ApproximateFisher({self.in_size():,} × {self.in_size():,}, {self.kind}: {parts})"
-
-    def apply(self, function: Callable[[Array], Array], v: PyTree) -> PyTree:
-        """The product Q f(s) Qᵀ v, of any function of the eigenvalues."""
-        layout = self._layout
-        flat = isinstance(v, jax.Array) and v.ndim == 1 and layout.leaves[0][0] != v.shape
-        tangent = layout.unravel(v) if flat else v
-        layout.check(tangent)
-        leaves = jax.tree.leaves(tangent)
-        found: dict[int, Array] = {}
-        for part in self.parts:
-            matrix = part.gather(leaves).astype(part.values.dtype)
-            found |= part.scatter(part.turn_back(function(part.values) * part.turn(matrix)))
-        result = [found[k].astype(leaf.dtype) for k, leaf in enumerate(leaves)]
-        tree = jax.tree.unflatten(layout.structure, result)
-        return ravel_pytree(tree)[0] if flat else tree
-
-    def mv(self, vector: PyTree) -> PyTree:
-        """F̂ v."""
-        return self.apply(lambda s: s, vector)
-
-    def __matmul__(self, other: Any) -> Any:
-        """F̂ v for a ravelled vector [P], F̂ V for a matrix [P K], or a composition with another operator."""
-        if isinstance(other, lx.AbstractLinearOperator):
-            return super().__matmul__(other)
-        return self.mv(other) if jnp.ndim(other) == 1 else jax.lax.map(self.mv, other.T).T
-
-    def solve(self, gradient: PyTree, damping: float | Array = 0.0) -> Solution:
-        """The minimum-norm solution of (F̂ + λI) x = g; without damping, eigenvalues of 0 up to rounding are left out.
-
-        Args:
-            gradient: g, a pytree like params, or ravelled.
-            damping: λ ≥ 0.
-
-        Returns:
-            The solution, like the gradient given, with the rank that was used.
-
-        Raises:
-            ValueError: if damping is negative.
-        """
-        if is_concrete(damping) and damping < 0:
-            raise ValueError(f"damping must be at least 0; got {damping}")
-        cutoff = self._cutoff
-
-        def invert(s: Array) -> Array:
-            shifted = s + jnp.asarray(damping, s.dtype)
-            kept = shifted > cutoff
-            return jnp.where(kept, 1 / jnp.where(kept, shifted, 1), 0)
-
-        rank = sum(jnp.sum(part.values + jnp.asarray(damping, part.values.dtype) > cutoff) for part in self.parts)
-        x = self.apply(invert, gradient)
-        inside = self.apply(lambda s: (s + jnp.asarray(damping, s.dtype) > cutoff).astype(s.dtype), gradient)
-        g, h = (ravel_pytree(tree)[0] for tree in (gradient, inside))
-        norm = jnp.linalg.norm(g)
-        left = jnp.where(norm > 0, jnp.linalg.norm(g - h) / jnp.where(norm > 0, norm, 1), 0)
-        report: Any = (int(rank), float(left)) if is_concrete(rank, left) else (rank, left)
-        return Solution(x, report[0], None, 0.0, report[1], 0)
-
-    def sample(
-        self, key: PRNGKeyArray, count: int = 1, damping: float | Array = 0.0, scale: float = 1.0
-    ) -> Float[Array, "K P"]:
-        """Draws from N(0, (scale · F̂ + λI)⁺), one a row.
-
-        Args:
-            key: random key.
-            count: how many.
-            damping: λ ≥ 0.
-            scale: factor of F̂, such as the number of samples.
-        """
-        cutoff = self._cutoff * scale
-
-        def root(s: Array) -> Array:
-            shifted = scale * s + jnp.asarray(damping, s.dtype)
-            kept = shifted > cutoff
-            return jnp.where(kept, jax.lax.rsqrt(jnp.where(kept, shifted, 1)), 0)
-
-        noise = jax.random.normal(key, (count, self.in_size()), self._layout.dtype)
-        return jax.lax.map(lambda v: self.apply(root, v), noise)
-
-    def eigenvalues(self) -> Float[Array, " P"]:
-        """All eigenvalues, descending."""
-        return jnp.sort(jnp.concatenate([part.values.reshape(-1) for part in self.parts]))[::-1]
-
-    def logdet(self, damping: float | Array, scale: float = 1.0) -> Float[Array, ""]:
-        """The logarithm of det(scale · F̂ + λI)."""
-        return jnp.sum(
-            jnp.stack(
-                [jnp.sum(jnp.log(scale * part.values + jnp.asarray(damping, part.values.dtype))) for part in self.parts]
-            )
-        )
-
-    def diagonal(self) -> Float[Array, " P"]:
-        """The diagonal."""
-        found: dict[int, Array] = {}
-        for part in self.parts:
-            found |= part.scatter(part.diagonal())
-        return jnp.concatenate([found[k].reshape(-1) for k in range(len(found))])
-
-    def trace(self) -> Float[Array, ""]:
-        """The sum of the eigenvalues."""
-        return jnp.sum(jnp.stack([jnp.sum(part.values) for part in self.parts]))
-
-    def as_matrix(self) -> Float[Array, "P P"]:
-        """The matrix.
-
-        Raises:
-            MemoryError: if it would not fit.
-        """
-        self.of.plan.require(3 * self.of.plan.dense, "the dense matrix", "use products")
-        return self @ jnp.eye(self.in_size(), dtype=self._layout.dtype)
-
-    def transpose(self) -> "ApproximateFisher":
-        """Itself."""
-        return self
-
-    def in_structure(self) -> PyTree[jax.ShapeDtypeStruct]:
-        """Shapes and dtypes of a tangent."""
-        return self.of.in_structure()
-
-    def out_structure(self) -> PyTree[jax.ShapeDtypeStruct]:
-        """The same as `in_structure`."""
-        return self.of.in_structure()
-
-    @functools.cached_property
-    def error(self) -> ApproximationError:
-        """The error by 16 probes and 4 gradients (eager); `measure` takes more."""
-        return self.measure(jax.random.key(0))
-
-    def measure(
-        self, key: PRNGKeyArray, probes: int = 16, gradients: int = 4, damping: float | None = None
-    ) -> ApproximationError:
-        """Measures how far the approximation is from F, by products with F alone (eager).
-
-        Args:
-            key: random key.
-            probes: random vectors, at least 3.
-            gradients: number of random gradients F ξ, with ξ standard normal, for the angles.
-            damping: λ of the natural gradients; by default the mean eigenvalue of F̂.
-
-        Raises:
-            ValueError: for fewer than 3 probes.
-            ArithmeticError: if a number is not finite, or F is zero: that is no evidence.
-        """
-        if probes < 3:
-            raise ValueError(f"an interval needs at least 3 probes; got {probes}")
-        signs = jax.random.rademacher(key, (self.in_size(), probes), self._layout.dtype)
-        exact = self.of @ signs
-        gaps, sizes = (np.asarray(jnp.sum(jnp.square(m), 0), float) for m in (exact - self @ signs, exact))
-        if not (np.all(np.isfinite(gaps)) and np.all(np.isfinite(sizes)) and sizes.sum() > 0):
-            raise ArithmeticError("products with F or its approximation are not finite, or all zero: no evidence")
-        frobenius, interval = jackknife(gaps, sizes)
-        rate = float(self.trace()) / self.in_size() if damping is None else damping
-        pairs = natural_gradients(self.of, jax.random.fold_in(key, 1), gradients, rate)
-        return ApproximationError(frobenius, interval, self.angles(pairs, rate), rate, probes)
-
-    def angles(self, pairs: Sequence[tuple[Array, Array]], damping: float) -> tuple[float, ...]:
-        """Degrees between F̂'s natural gradients and those given (eager).
-
-        Args:
-            pairs: gradients g and (F + λI)⁻¹g, ravelled.
-            damping: λ.
-        """
-        found = []
-        for g, exact in pairs:
-            a, b = np.asarray(exact, float), np.asarray(self.solve(g, damping).value, float)
-            cosine = a @ b / (np.linalg.norm(a) * np.linalg.norm(b))
-            found.append(float(np.degrees(np.arccos(np.clip(cosine, -1, 1)))))
-        return tuple(found)
-
-    @property
-    def _layout(self) -> Layout:
-        return self.of.problem.layout
-
-    @property
-    def _cutoff(self) -> Array:
-        largest = jnp.max(jnp.stack([jnp.max(part.values) for part in self.parts]))
-        return 10 * self.in_size() ** 0.5 * jnp.finfo(largest.dtype).eps * largest
-
-
-def natural_gradients(F: Any, key: PRNGKeyArray, count: int, damping: float) -> list[tuple[Array, Array]]:
-    """Random gradients g = F ξ, and their natural gradients (F + λI)⁻¹g by conjugate gradients."""
-    dtype, found = F.problem.dtype, []
-    for k in jax.random.split(key, count):
-        g = F @ jax.random.normal(k, (F.in_size(),), dtype)
-        found.append((g, F.solve(g, damping, method="cg", tolerance=1e-4).value))
-    return found
-
-
-def jackknife(gaps: np.ndarray, sizes: np.ndarray) -> tuple[float, tuple[float, float]]:
-    r"""The ratio √(Σ gaps / Σ sizes) and an interval of 95 %, by the jackknife of its logarithm with Student's t."""
-    if not gaps.sum():
-        return 0.0, (0.0, 0.0)
-    n = len(gaps)
-    without = 0.5 * np.log((gaps.sum() - gaps) / (sizes.sum() - sizes))
-    spread = float(np.sqrt((n - 1) / n * np.sum((without - without.mean()) ** 2)))
-    ratio, reach = float(np.sqrt(gaps.sum() / sizes.sum())), spread * float(scipy.stats.t.ppf(0.975, n - 1))
-    return ratio, (ratio * float(np.exp(-reach)), ratio * float(np.exp(reach)))
-
-
-# How it is computed.
 
 
 class Group(NamedTuple):
@@ -689,19 +383,3 @@ def _second_sums(
 # What lineax dispatches on.
 for _property in (lx.is_symmetric, lx.is_positive_semidefinite):
     _property.register(ApproximateFisher)(lambda operator: True)
-for _property in (
-    *(lx.is_negative_semidefinite, lx.has_unit_diagonal, lx.is_diagonal, lx.is_tridiagonal),
-    *(lx.is_lower_triangular, lx.is_upper_triangular),
-):
-    _property.register(ApproximateFisher)(lambda operator: False)
-
-
-@lx.linearise.register(ApproximateFisher)
-@lx.conj.register(ApproximateFisher)
-def _(operator: ApproximateFisher):
-    return operator
-
-
-@lx.diagonal.register(ApproximateFisher)
-def _(operator: ApproximateFisher):
-    return operator.diagonal()
