@@ -342,4 +342,7 @@ def check_coupling(problem: Problem) -> None:
                 else "If that is meant, as in training-mode batch norm, say batch_coupled=True. If it comes from "
                 "dropout or other randomness, use the model's deterministic mode, or give each sample its own key in X"
             )
-            raise ValueError(f"samples interact: {what} by {change:.2g} (of {scale:.2g}). {remedy}")
+            tiny = ". Outputs as small as that may be rounding alone: where they are 0 exactly, take other parameters"
+            raise ValueError(
+                f"samples interact: {what} by {change:.2g} (of {scale:.2g}). {remedy}{tiny if scale <= finest else ''}"
+            )

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from analysis.experiments import training_plan as experiment
+from analysis.experiments.planned_networks import mlp
 
 
 @pytest.fixture(autouse=True)
@@ -55,7 +56,7 @@ def test_an_mlp_is_measured_in_all_quantities(monkeypatch):
         experiment.SETTINGS["sgd"]._replace(rate=0.2),
     )
     with jax.enable_x64(False):
-        found = experiment.Runner(experiment.mlp(16, 8), "sgd", lambda text: None).measure()
+        found = experiment.Runner(mlp(16, 8), "sgd", lambda text: None).measure()
     assert [row["group"] for row in found["groups"]] == ["w1", "w2"]
     assert all(np.isfinite(row[q]) and row[q] > 0 for row in found["groups"] for q in ("norm", "angle"))
     assert all(abs(row["angle"] / row["predicted angle"] - 1) < 0.5 for row in found["groups"])
@@ -63,7 +64,7 @@ def test_an_mlp_is_measured_in_all_quantities(monkeypatch):
     for rest, windows in ((np.inf, 1), (0.0, 2)):
         monkeypatch.setattr(experiment, "REST", rest)
         with jax.enable_x64(False):
-            again = experiment.Runner(experiment.mlp(16, 8), "sgd", lambda text: None).measure()
+            again = experiment.Runner(mlp(16, 8), "sgd", lambda text: None).measure()
         assert again["windows"] == windows
     assert found["excess"][0] == pytest.approx(np.full(2, 0.5), rel=1e-4)
     for row in found["groups"]:

@@ -41,6 +41,13 @@ def test_outputs_that_depend_on_other_rows_are_refused(apply, said):
         lg.fisher(apply, PARAMS, X, family=lg.families.Categorical(), batch_coupled=said)
 
 
+@pytest.mark.parametrize(("size", "may_be_rounding"), [(1e-17, True), (1e-3, False)])
+def test_an_error_about_outputs_of_the_size_of_rounding_says_so(size, may_be_rounding):
+    with pytest.raises(ValueError, match="samples interact") as raised:
+        lg.fisher(lambda p, x: size * _centred(p, x), PARAMS, X, family=lg.families.Categorical())
+    assert ("may be rounding alone" in str(raised.value)) == may_be_rounding
+
+
 @pytest.mark.parametrize("apply", [_dropout, _position, _number, _centred])
 def test_outputs_that_depend_on_other_rows_have_one_matrix_once_that_is_said(apply):
     case = Case("coupled", apply, PARAMS, X, lg.families.Categorical(), coupled=True)
