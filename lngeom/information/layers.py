@@ -164,7 +164,7 @@ class _Reader:
         self.jaxpr, self.limit = few, limit
         self.shapes = [leaf.shape for leaf in leaves]
         self.numbers = {v: k for k, v in enumerate(variables(few))}
-        self.axes = growing_axes(self.numbers, variables(more))
+        self.axes = growing_axes(variables(few), variables(more))
         self.known = {*few.constvars, *few.invars[:residuals]}
         self.leaves = strided(few.invars[residuals:], self.shapes)
         self.uses = uses(few)
