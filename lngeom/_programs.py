@@ -10,7 +10,7 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr, Literal
 from jaxtyping import PyTree
 
-CALLS = {"jit", "pjit", "closed_call", "core_call", "checkpoint", "remat", "remat2"}
+CALLS = {"jit", "pjit", "checkpoint", "remat", "remat2"}
 """Operations that only run another program."""
 
 SUMS = ("add", "add_any")
@@ -25,6 +25,12 @@ VIEWS: dict[str, Callable[..., np.ndarray]] = {
     ),
 }
 """Operations that only rearrange a leaf, on views that have its strides and no memory."""
+
+AXES = ("dimension_numbers", "permutation", "dimensions", "broadcast_dimensions", "dimension", "axes", "axis")
+"""Parameters of operations that do not depend on sizes."""
+
+ORDERING = {"rev", "sort", "concatenate", "cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp"}
+"""Operations that move entries along an axis that they name, or mix them."""
 
 EXACT = {*VIEWS, "convert_element_type", "slice"}
 """Operations that round nothing themselves."""
@@ -49,13 +55,18 @@ def has_reverse_rule_only(program: Any) -> bool:
 
 
 def written_out(program: ClosedJaxpr, arguments: Iterable[Any]) -> ClosedJaxpr:
-    """The program with the operations of those that it only runs as its own; it is traced with these arguments."""
+    """The program with the operations of those that it only runs as its own; it is traced with these arguments.
+
+    Operations without results, as of `jax.debug.print`, are left out.
+    """
     return jax.make_jaxpr(lambda *a: _write_out(program.jaxpr, program.consts, a))(*arguments)
 
 
 def _write_out(jaxpr: Any, consts: Any, arguments: Any) -> list:
     values = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*consts, *arguments], strict=True))
     for equation in jaxpr.eqns:
+        if not equation.outvars:
+            continue
         operands = [v.val if isinstance(v, Literal) else values[v] for v in equation.invars]
         inner = equation.params.get("jaxpr") if equation.primitive.name in CALLS else None
         if inner is not None:
@@ -78,18 +89,54 @@ def variables(jaxpr: Any) -> list:
     return [*jaxpr.constvars, *jaxpr.invars, *(v for equation in jaxpr.eqns for v in equation.outvars)]
 
 
+def signature(jaxpr: Any) -> tuple:
+    """What a program has at any sizes: of each operation its name, the numbers of its variables, and its axes."""
+    numbers = {v: k for k, v in enumerate(variables(jaxpr))}
+
+    def number(variable: Any) -> int | None:
+        return None if isinstance(variable, Literal) else numbers[variable]
+
+    return tuple(
+        (
+            equation.primitive.name,
+            tuple(map(number, equation.invars)),
+            tuple(map(number, equation.outvars)),
+            tuple(str(equation.params[name]) for name in AXES if name in equation.params),
+        )
+        for equation in jaxpr.eqns
+    )
+
+
+def keeps_rows(equation: Any, axes: dict[Any, tuple[int, ...]]) -> bool:
+    """Whether an operation leaves the samples in their order, where `axes` are those of its variables that grow."""
+    params, name = equation.params, equation.primitive.name
+    if name in ORDERING:
+        named = {*params.get("dimensions", ()), params.get("dimension"), params.get("axis")}
+        known = [v for v in (*equation.invars, *equation.outvars) if not isinstance(v, Literal)]
+        return not any(axis in named for v in known for axis in axes[v])
+    if name == "dot_general":
+        contracted, _ = params["dimension_numbers"]
+        both = [(v, c) for v, c in zip(equation.invars, contracted, strict=True) if not isinstance(v, Literal)]
+        return not any(axis in c for v, c in both for axis in axes[v])
+    operand = equation.invars[0] if name in {"gather", "dynamic_slice"} else None
+    if operand is None or isinstance(operand, Literal):
+        return True
+    batched = getattr(params.get("dimension_numbers"), "operand_batching_dims", ())
+    return all(axis in batched or params["slice_sizes"][axis] == operand.aval.shape[axis] for axis in axes[operand])
+
+
 def growing_axes(few: Iterable[Any], more: Iterable[Any]) -> dict[Any, tuple[int, ...]]:
-    """For each variable of a program for few samples, the axes that are larger in the program for more samples."""
+    """For each variable of a program for few samples, the axes that differ in the program for more samples."""
     return {
         v: tuple(k for k, (a, b) in enumerate(zip(v.aval.shape, w.aval.shape, strict=True)) if a != b)
         for v, w in zip(few, more, strict=True)
     }
 
 
-def strided(variables: Iterable[Any], shapes: Iterable[tuple[int, ...]]) -> dict[Any, tuple[int, np.ndarray]]:
+def strided(leaves: Iterable[Any], shapes: Iterable[tuple[int, ...]]) -> dict[Any, tuple[int, np.ndarray]]:
     """For the variable of each leaf, its number and a view of one byte whose strides are those of its entries."""
     found = {}
-    for k, (v, shape) in enumerate(zip(variables, shapes, strict=True)):
+    for k, (v, shape) in enumerate(zip(leaves, shapes, strict=True)):
         strides = np.cumprod([1, *shape[:0:-1]])[::-1][: len(shape)]
         found[v] = (k, np.lib.stride_tricks.as_strided(np.empty(1, np.int8), shape, strides))
     return found

@@ -41,7 +41,8 @@ def _separate_rows(problem: Problem) -> Float[Array, "R P"]:
         basis = jnp.eye(problem.rows_per_sample, dtype=pullback.metric.outputs.dtype)
         return jax.vmap(lambda y: problem.ravel(pullback.transposed_root(y)))(basis)
 
-    return jax.vmap(one_sample)(problem.per_sample).reshape(-1, problem.size)
+    rows = problem.rows * problem.rows_per_sample
+    return jax.vmap(one_sample)(problem.per_sample).reshape(rows, problem.size)
 
 
 def _coupled_rows(problem: Problem) -> Float[Array, "R P"]:
@@ -87,19 +88,21 @@ def diagonal(problem: Problem, at: Placement) -> Float[Array, " P"]:
 
 
 def separable_layers(problem: Problem) -> Layers | None:
-    """Where parameters enter; None unless each of a sample's rows of J is an outer product in every leaf."""
+    """Where parameters enter; None unless a sample's rows of J are outer products, one for each entry of a leaf."""
     if problem.coupled or problem.scores is not None or len(jax.eval_shape(problem.forward, problem.params).shape) != 2:
         return None
     try:
         layers = find_layers(problem)
     except Irregular:
         return None
-    return layers if not layers.unknown and all(map(_is_separable, layers.entries)) else None
+    separable = not layers.unknown and layers.in_order and all(map(_is_separable, layers.entries))
+    return layers if separable else None
 
 
 def _is_separable(entry: Entry) -> bool:
-    """Whether it enters a sample once, as a matrix of units, or as a vector that is in order."""
-    ordered = entry.place.order == tuple(range(len(entry.place.order)))
+    """Whether it enters a sample once, as a kernel, or as a gain or bias whose entries are in order; no table does."""
+    axes = [k for k in entry.place.order if entry.place.sizes[k] > 1]
+    ordered = axes == sorted(axes)
     return len(entry.rows) == 1 and (entry.kind == "kernel" or (entry.kind in {"gain", "bias"} and ordered))
 
 
@@ -156,7 +159,7 @@ def outer_products(problem: Problem, layers: Layers) -> OuterProducts:
     fits = all(m.shape[:2] == (len(z), 1) and m.shape[3] == e.place.matrix[1] for e, _, m in pairs)
     fits &= all(x is None or x.shape == (len(z), 1, e.place.matrix[e.kind != "kernel"]) for e, x, _ in pairs)
     if not fits or {array.dtype for _, *both in pairs for array in both if array is not None} != {problem.dtype}:
-        raise Irregular("of one sample some shapes are others, and mixed dtypes round where the program says")
+        raise Irregular("shapes are others at this number of samples, or dtypes are not those of the parameters")
     inputs = tuple(None if x is None else x[:, 0] for x in found.sources)
     return OuterProducts(inputs, tuple(array[:, 0] for array in m), layers)
 

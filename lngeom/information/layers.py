@@ -22,6 +22,8 @@ from lngeom._programs import (
     bind,
     growing_axes,
     has_reverse_rule_only,
+    keeps_rows,
+    signature,
     strided,
     uses,
     variables,
@@ -66,7 +68,7 @@ class Entry(NamedTuple):
         kind: "kernel", "table", "gain" or "bias".
         point: number of the sum it ends in.
         source: number of the variable it is multiplied by or read at, or None.
-        source_rows: axes of that variable: samples, then positions.
+        source_rows: axes of that variable: samples, then positions; of a gain, once it has the shape of the point.
         features: axes of that variable with which a kernel is contracted.
         rows: axes of the point: samples, then the positions that share the leaf.
         place: how the leaf becomes a matrix [D H]; D = 1 for a gain and a bias.
@@ -88,17 +90,19 @@ class Layers(NamedTuple):
     Attributes:
         entries: all of them that are known.
         points: numbers of the variables, the sums in which entries end.
-        unknown: numbers of the leaves that enter in another way, too.
-        program: names of the operations, by which the same program is known again.
+        unknown: numbers of the leaves that enter in a way that is not known; some may have entries, too.
+        in_order: whether rows of all points are samples in the order of the outputs, as far as operations tell.
+        program: signature, by which the same program is known again at another number of samples.
     """
 
     entries: tuple[Entry, ...]
     points: tuple[int, ...]
     unknown: tuple[int, ...]
-    program: tuple[str, ...]
+    in_order: bool
+    program: tuple
 
     def entering_once(self, leaves: int) -> "Layers":
-        """The same with the leaves that do not enter just once among those that are unknown; there are so many."""
+        """The same with entries of those leaves alone that enter once; all others, of so many leaves, are unknown."""
         seen = [entry.leaf for entry in self.entries]
         unknown = tuple(k for k in range(leaves) if k in self.unknown or seen.count(k) != 1)
         return self._replace(entries=tuple(e for e in self.entries if e.leaf not in unknown), unknown=unknown)
@@ -115,14 +119,10 @@ def _linear_program(problem: Problem) -> tuple[ClosedJaxpr, list, Array]:
     closed = jax.make_jaxpr(lambda r, v: jax.tree.unflatten(tree, r)(v))(residuals, problem.params)
     if has_reverse_rule_only(closed):
         raise Irregular(
-            "an approximation reads the layers of a function from its forward derivative, and this one has a custom "
-            "reverse rule alone: define it by jax.custom_jvp, or without a custom rule"
+            "the layers of a function are read from its forward derivative, and this one has a custom reverse rule "
+            "alone: define it by jax.custom_jvp, or without a custom rule"
         )
     return written_out(closed, [*residuals, *jax.tree.leaves(problem.params)]), residuals, z
-
-
-def _names(jaxpr: Any) -> tuple[str, ...]:
-    return tuple(equation.primitive.name for equation in jaxpr.eqns)
 
 
 def find_layers(problem: Problem, limit: float = math.inf) -> Layers:
@@ -135,13 +135,16 @@ def find_layers(problem: Problem, limit: float = math.inf) -> Layers:
     Raises:
         Irregular: if the function has a reverse rule alone, or its program depends on how many samples there are.
     """
-    found = []
+    found, abstract = [], jax.eval_shape(lambda p: p, problem)
+
+    def resized(leaf: jax.ShapeDtypeStruct, rows: int) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct((rows, *leaf.shape[1:]), leaf.dtype, weak_type=leaf.weak_type)
+
     for rows in (2, 3):  # what differs tells the axis of samples
-        abstract = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), problem)
-        few = jax.tree.map(lambda a, n=rows: jax.ShapeDtypeStruct((n, *a.shape[1:]), a.dtype), problem.per_sample)
+        few = jax.tree.map(lambda leaf, n=rows: resized(leaf, n), abstract.per_sample)
         jax.eval_shape(lambda p: found.append(_linear_program(p)[:2]), abstract.with_samples(few))
-    (few, residuals), (more, _) = found
-    if _names(few.jaxpr) != _names(more.jaxpr):
+    (few, residuals), (more, others) = found
+    if (len(residuals), signature(few.jaxpr)) != (len(others), signature(more.jaxpr)):
         raise Irregular("the function's program depends on how many samples it is given: its layers cannot be read")
     return _Reader(few.jaxpr, more.jaxpr, len(residuals), jax.tree.leaves(problem.params), limit).layers()
 
@@ -172,8 +175,9 @@ class _Reader:
         self.entries: list[Entry] = []
 
     def layers(self) -> Layers:
-        unknown = set()
+        unknown, in_order = set(), True
         for equation in self.jaxpr.eqns:
+            in_order = in_order and keeps_rows(equation, self.axes)
             operands = [k for k, v in enumerate(equation.invars) if not isinstance(v, Literal) and v in self.leaves]
             if not operands:
                 if all(isinstance(v, Literal) or v in self.known for v in equation.invars):
@@ -187,13 +191,14 @@ class _Reader:
                 unknown |= {self.leaves[equation.invars[k]][0] for k in operands}
         unknown |= {self.leaves[v][0] for v in self.jaxpr.outvars if not isinstance(v, Literal) and v in self.leaves}
         points = tuple(self.numbers[v] for v in self.points)
-        return Layers(tuple(self.entries), points, tuple(sorted(unknown)), _names(self.jaxpr))
+        return Layers(tuple(self.entries), points, tuple(sorted(unknown)), in_order, signature(self.jaxpr))
 
     def _read(self, equation: Any, operand: int) -> None:
         name, out = equation.primitive.name, equation.outvars[0]
         leaf, view = self.leaves[equation.invars[operand]]
-        if name in VIEWS:
-            view = VIEWS[name](view, **equation.params)
+        unchanged = name == "convert_element_type" and out.aval.dtype == equation.invars[operand].aval.dtype
+        if unchanged or name in VIEWS:
+            view = view if unchanged else VIEWS[name](view, **equation.params)
             if not self.axes[out]:
                 self.leaves[out] = (leaf, view)
                 return
@@ -301,7 +306,8 @@ class Evaluated(NamedTuple):
 
     Attributes:
         outputs: z.
-        sources: by entry: x [N P D] of a kernel and of a table, x [N P H] of a gain, None of a bias.
+        sources: by entry: x [N P D] of a kernel, and of a table ([1 P D] of positions), x [N P H] of a gain, None of a
+            bias.
         pull: cotangent of z ↦ by point, the derivative by what enters there.
         entries: the layers' entries.
     """
@@ -332,7 +338,7 @@ def evaluate(problem: Problem, layers: Layers) -> Evaluated:
     """
     closed, residuals, z = _linear_program(problem)
     jaxpr = closed.jaxpr
-    if _names(jaxpr) != layers.program:
+    if signature(jaxpr) != layers.program:
         raise Irregular(
             f"the function's program at {problem.rows} samples is another than at 2 and 3: its layers cannot be read"
         )
@@ -346,9 +352,9 @@ def evaluate(problem: Problem, layers: Layers) -> Evaluated:
         return _run(jaxpr, known | tangent, dict(zip(points, values, strict=True)))[jaxpr.outvars[0]]
 
     transposed = jax.linear_transpose(after, [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in points])
-    sources = tuple(
-        _source(entry, None if entry.source is None else known[everything[entry.source]]) for entry in layers.entries
-    )
+    values = (None if entry.source is None else known[everything[entry.source]] for entry in layers.entries)
+    shapes = (points[entry.point].aval.shape for entry in layers.entries)
+    sources = tuple(map(_source, layers.entries, values, shapes))
     return Evaluated(z, sources, lambda cotangent: transposed(cotangent)[0], layers.entries)
 
 
@@ -365,13 +371,15 @@ def _run(jaxpr: Any, start: dict, added: dict | None = None) -> dict:
     return values
 
 
-def _source(entry: Entry, value: Array | None) -> Array | None:
-    """x of an entry, [N P D], from the value of the variable it is multiplied by or read at."""
+def _source(entry: Entry, value: Array | None, shape: tuple[int, ...]) -> Array | None:
+    """x of an entry, from the value of the variable it is multiplied by or read at, and the shape of its point."""
     count = entry.place.matrix[0]
     if value is None:  # a bias; of a table each position reads its own row
         return None if entry.kind == "bias" else jnp.eye(count)[None]
-    if entry.kind != "table":
-        return _split(value, entry.source_rows, entry.features or None)
+    if entry.kind == "kernel":
+        return _split(value, entry.source_rows, entry.features)
+    if entry.kind == "gain":
+        return _split(jnp.broadcast_to(value, shape), entry.source_rows)
     indices = value[..., 0]
     ordered = indices.transpose(entry.source_rows).reshape(indices.shape[entry.source_rows[0]], -1)
     return jax.nn.one_hot(ordered, count)  # rows beyond the table are zeros, as a gather drops them

@@ -201,6 +201,15 @@ def test_masks_chunks_and_scores_are_respected():
     )
 
 
+def test_a_gain_of_an_input_that_is_broadcast_and_a_leaf_without_entries_have_parts():
+    f = lambda p, x: jnp.tanh((x[:, None, :] * p["gain"][None]).sum(-1)) @ p["w"]  # noqa: E731
+    params = {"empty": jnp.zeros((0, 3)), "gain": jax.random.normal(KEY, (6, 3)), "w": jnp.ones((6, 2))}
+    F = lg.fisher(f, params, X, family=lg.families.Gaussian())
+    found = F.approximate("kfac")
+    assert sorted(part.kind for part in found.parts) == ["block", "diagonal", "kronecker"]
+    np.testing.assert_allclose(np.asarray(found.as_matrix())[:18, :18], F.as_matrix()[:18, :18], atol=1e-10)
+
+
 def test_leaves_that_enter_elsewhere_are_exact_or_diagonal():
     f = lambda p, x: jnp.tanh(x @ p["tied"]) @ p["tied"].T @ p["w"]  # noqa: E731
     params = {"tied": jnp.ones((3, 2)) + jnp.arange(6.0).reshape(3, 2), "w": jnp.ones((3, 2))}

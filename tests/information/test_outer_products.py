@@ -98,6 +98,54 @@ def test_what_is_not_understood_is_left_to_the_general_route(apply):
     assert separable_layers(F.problem) is None
 
 
+def forced(F, chunk=4):
+    """The matrix by outer products, whatever is cheaper."""
+    layers = separable_layers(F.problem)
+    assert layers is not None
+    return jax.jit(lambda problem: _matrix._dense(problem, F.row_chunks, _matrix.Route(layers, chunk)))(F.problem)
+
+
+SCALES = jnp.linspace(0.5, 3, 16)[None]
+
+
+@pytest.mark.parametrize("options", [{"chunk": 2}, {"chunk": 1}, {}])
+def test_a_chunk_of_one_sample_whose_program_has_fewer_numbers_is_not_mistaken(options):
+    def apply(p, x):  # of one sample the two factors are one array
+        return (x @ p) * jnp.broadcast_to(SCALES, (len(x), 16)) * SCALES
+
+    F = lg.fisher(
+        apply, normal(0, 20, 16), normal(1, 9, 20), family=lg.families.Gaussian(), batch_coupled=False, **options
+    )
+    reference = F.factor().T @ F.factor()
+    assert agreement(jax.jit(lambda F: F.as_matrix())(F), reference, 1e-12).agrees
+    assert agreement(F.approximate("blocks").as_matrix(), reference, 1e-12).agrees
+
+
+def test_samples_that_are_turned_round_and_back_are_left_to_the_general_route():
+    apply = lambda p, x: (x[::-1] @ p["w"])[::-1] + x @ p["u"]  # noqa: E731
+    params = {"w": normal(1, 4, 3), "u": normal(2, 4, 3)}
+    F = lg.fisher(apply, params, normal(3, 11, 4), family=lg.families.Categorical(), check=False)
+    assert separable_layers(F.problem) is None
+    assert agreement(F.as_matrix(), F.factor().T @ F.factor(), 1e-12).agrees
+
+
+@pytest.mark.parametrize(
+    "apply",
+    [
+        lambda p, x: jax.checkpoint(lambda p, x: (jax.debug.callback(lambda a: None, x), x @ p["w"])[1])(p, x) + p["b"],
+        lambda p, x: ((x @ p["w"])[:, None, :] + p["b"][None])[:, 0],  # a bias [1 H]
+        lambda p, x: jax.jit(jnp.matmul)(x, p["w"]) + p["b"],
+    ],
+)
+def test_callbacks_axes_of_one_entry_and_inner_programs_are_read(apply):
+    params = {"w": normal(1, 6, 5), "b": jnp.full((1, 5), 0.1)}  # a weakly typed leaf
+    F = lg.fisher(apply, params, normal(3, 9, 6), family=lg.families.Categorical())
+    reference = F.factor().T @ F.factor()
+    assert agreement(forced(F), reference, 1e-12).agrees
+    assert agreement(F.as_matrix(), reference, 1e-12).agrees
+    assert "kronecker" in {part.kind for part in F.approximate("kfac").parts}
+
+
 def test_a_program_that_depends_on_the_number_of_samples_is_not_mistaken():
     def apply(p, x):
         return x @ p[0] + p[1][None, :] if len(x) < 5 else jnp.negative(x @ -p[0]) + p[1][None, :]

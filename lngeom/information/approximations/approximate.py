@@ -146,8 +146,8 @@ def approximate(
         places = tuple((layers.entries[i].leaf, layers.entries[i].place) for i in found.entries)
         parts.append(Part(left, right, s, places, _name(F, places), "kronecker"))
     sizes = [leaf.size for leaf in jax.tree.leaves(problem.params)]
-    parts += [_exact_part(F, [leaf]) for leaf in apart if sizes[leaf] <= limit]
-    parts += _diagonal_parts(F, [leaf for leaf in apart if sizes[leaf] > limit])
+    parts += [_exact_part(F, [leaf]) for leaf in apart if 0 < sizes[leaf] <= limit]
+    parts += _diagonal_parts(F, [leaf for leaf in apart if not 0 < sizes[leaf] <= limit])
     return ApproximateFisher(tuple(parts), F, kind, convention)
 
 
