@@ -112,8 +112,8 @@ def keeps_rows(equation: Any, axes: dict[Any, tuple[int, ...]]) -> bool:
     params, name = equation.params, equation.primitive.name
     if name in ORDERING:
         named = {*params.get("dimensions", ()), params.get("dimension"), params.get("axis")}
-        known = [v for v in (*equation.invars, *equation.outvars) if not isinstance(v, Literal)]
-        return not any(axis in named for v in known for axis in axes[v])
+        arrays = [v for v in (*equation.invars, *equation.outvars) if not isinstance(v, Literal)]
+        return not any(axis in named for v in arrays for axis in axes[v])
     if name == "dot_general":
         contracted, _ = params["dimension_numbers"]
         both = [(v, c) for v, c in zip(equation.invars, contracted, strict=True) if not isinstance(v, Literal)]

@@ -156,7 +156,7 @@ def outer_products(problem: Problem, layers: Layers) -> OuterProducts:
 
     m = jax.vmap(signals, out_axes=2)(jnp.eye(z.shape[1], dtype=z.dtype))
     pairs = list(zip(layers.entries, found.sources, m, strict=True))
-    fits = all(m.shape[:2] == (len(z), 1) and m.shape[3] == e.place.matrix[1] for e, _, m in pairs)
+    fits = all(s.shape[:2] == (len(z), 1) and s.shape[3] == e.place.matrix[1] for e, _, s in pairs)
     fits &= all(x is None or x.shape == (len(z), 1, e.place.matrix[e.kind != "kernel"]) for e, x, _ in pairs)
     if not fits or {array.dtype for _, *both in pairs for array in both if array is not None} != {problem.dtype}:
         raise Irregular("shapes are others at this number of samples, or dtypes are not those of the parameters")

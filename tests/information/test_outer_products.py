@@ -121,8 +121,17 @@ def test_a_chunk_of_one_sample_whose_program_has_fewer_numbers_is_not_mistaken(o
     assert agreement(F.approximate("blocks").as_matrix(), reference, 1e-12).agrees
 
 
-def test_samples_that_are_turned_round_and_back_are_left_to_the_general_route():
-    apply = lambda p, x: (x[::-1] @ p["w"])[::-1] + x @ p["u"]  # noqa: E731
+@pytest.mark.parametrize(
+    "turned",
+    [
+        lambda x: x[::-1],
+        lambda x: x[jnp.arange(len(x))[::-1]],
+        lambda x: jnp.eye(len(x))[::-1] @ x,
+        lambda x: jnp.concatenate([x[1:], x[:1]])[::-1],
+    ],
+)
+def test_samples_that_are_turned_round_and_back_are_left_to_the_general_route(turned):
+    apply = lambda p, x: turned(turned(x) @ p["w"]) + x @ p["u"]  # noqa: E731
     params = {"w": normal(1, 4, 3), "u": normal(2, 4, 3)}
     F = lg.fisher(apply, params, normal(3, 11, 4), family=lg.families.Categorical(), check=False)
     assert separable_layers(F.problem) is None
