@@ -6,11 +6,10 @@ import os
 import tempfile
 from importlib import metadata
 
-# Without its fusion emitters XLA compiles in half the time, and in half of that where it does not divide a program in
-# up to 32 parts. Flags that are set already stay. Later versions of XLA end the process at a flag they do not know.
-# `tests/nn/test_accuracy.py` repeats itself with XLA's default.
+# Without its fusion emitters XLA compiles in half the time. Flags that are set already stay. Later versions of XLA end
+# the process at a flag that they do not know. `tests/nn/test_accuracy.py` repeats itself with XLA's default.
 if metadata.version("jaxlib").startswith("0.10."):
-    os.environ.setdefault("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1")
+    os.environ.setdefault("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false")
 
 # XLA compiles a program once a run: workers, and programs that tests start, share a folder. It goes at the end.
 # A folder that is named in JAX_COMPILATION_CACHE_DIR stays, and the next run finds its programs there.

@@ -61,6 +61,7 @@ class Real:
         cost: processor seconds of a thousand steps of one seed, a mean of the arms, for estimates.
         statements: what is compared, where that is not what the small version compares.
         panels: what is drawn, likewise.
+        note: of the figure.
     """
 
     settings: Any
@@ -69,6 +70,7 @@ class Real:
     cost: float
     statements: tuple[TrainingStatement, ...] | None = None
     panels: tuple[Panel, ...] | None = None
+    note: str = "Real data, at a reduced size."
 
 
 @dataclass(frozen=True)
@@ -149,9 +151,6 @@ def load_full(experiment: Experiment, folder: Path | None) -> Any:
     return experiment.load(folder, experiment.full)
 
 
-REDUCED = "Real data, at a reduced size."
-
-
 def real_version(experiment: Experiment, folder: Path | None) -> Experiment:
     """The experiment with real data from disk, at sizes that they allow, in place of the small version.
 
@@ -181,7 +180,7 @@ def real_version(experiment: Experiment, folder: Path | None) -> Experiment:
         generated=False,
         batched=False,
         cost=real.cost,
-        note=REDUCED,
+        note=real.note,
     )
 
 
@@ -195,8 +194,10 @@ def note_of(experiment: Experiment, settings: Mapping[str, Any]) -> str:
     Returns:
         Sentences.
     """
-    real = experiment.real and experiment.real.settings
-    for size, note in ((experiment.full, "Real data, at the paper's size."), (real, REDUCED)):
-        if size is not None and size != experiment.small and settings == json.loads(json.dumps(asdict(size))):
+    notes = [(experiment.full, "Real data, at the paper's size.")]
+    if experiment.real is not None:
+        notes.append((experiment.real.settings, experiment.real.note))
+    for size, note in notes:
+        if size != experiment.small and settings == json.loads(json.dumps(asdict(size))):
             return note
     return f"{'Generated data. ' if experiment.generated else ''}{experiment.note}".strip()
