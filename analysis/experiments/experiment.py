@@ -198,6 +198,6 @@ def note_of(experiment: Experiment, settings: Mapping[str, Any]) -> str:
     if experiment.real is not None:
         notes.append((experiment.real.settings, experiment.real.note))
     for size, note in notes:
-        if size != experiment.small and settings == json.loads(json.dumps(asdict(size))):
+        if size is not None and size != experiment.small and settings == json.loads(json.dumps(asdict(size))):
             return note
     return f"{'Generated data. ' if experiment.generated else ''}{experiment.note}".strip()
