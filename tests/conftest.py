@@ -3,13 +3,19 @@
 import atexit
 import itertools
 import os
+import signal
 import tempfile
 from importlib import metadata
 
-# Without its fusion emitters XLA compiles in half the time. Flags that are set already stay. Later versions of XLA end
-# the process at a flag that they do not know. `tests/nn/test_accuracy.py` repeats itself with XLA's default.
+# Without its fusion emitters XLA compiles in half the time, and in less if it divides no program among threads. Flags
+# that are set already stay. Later versions of XLA end the process at a flag that they do not know.
+# `tests/nn/test_accuracy.py` repeats itself with XLA's default.
 if metadata.version("jaxlib").startswith("0.10."):
-    os.environ.setdefault("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false")
+    os.environ.setdefault("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1")
+
+# A shell that starts pytest in the background lets it ignore SIGINT, and so would the programs that tests interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # XLA compiles a program once a run: workers, and programs that tests start, share a folder. It goes at the end.
 # A folder that is named in JAX_COMPILATION_CACHE_DIR stays, and the next run finds its programs there.

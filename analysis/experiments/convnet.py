@@ -51,6 +51,20 @@ def patches(x: Float[Array, "B S S C"]) -> Float[Array, "B S S 9*C"]:
     return jnp.concatenate([padded[:, i : i + side, j : j + side] for i in range(3) for j in range(3)], -1)
 
 
+def largest_of_four(x: Float[Array, "B S S C"]) -> Float[Array, "B S//2 S//2 C"]:
+    """The largest of every 2 × 2 positions; of equals, the first takes the gradient.
+
+    `jnp.max` finds where its gradient goes by comparison with the maximum. XLA may compute the operand anew and round
+    it otherwise. Then no element is equal, and the gradient is NaN.
+    """
+
+    def larger(a, b):
+        return jnp.where(a >= b, a, b)
+
+    pairs = larger(x[:, :, ::2], x[:, :, 1::2])
+    return larger(pairs[:, ::2], pairs[:, 1::2])
+
+
 class ConvNet(eqx.Module):
     """3 × 3 convolutions, with a 2 × 2 maximum after every second, then a hidden layer and logits."""
 
@@ -81,8 +95,7 @@ class ConvNet(eqx.Module):
             summed.append(a)
             x = jax.nn.relu(normalize(a, i))
             if i % 2 == 1:
-                b, s, _, c = x.shape
-                x = jnp.max(x.reshape(b, s // 2, 2, s // 2, 2, c), (2, 4))
+                x = largest_of_four(x)
         a = self.hidden(x.reshape(x.shape[0], -1))
         return self.readout(jax.nn.relu(normalize(a, len(self.convolutions)))), stored, summed
 

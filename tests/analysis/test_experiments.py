@@ -399,6 +399,16 @@ def test_patches_make_a_convolution():
     np.testing.assert_allclose(convnet.patches(x) @ kernel.reshape(27, 4), expected, atol=1e-4)
 
 
+def test_the_largest_of_four_is_the_maximum_and_the_first_of_equals_takes_its_gradient():
+    x = np.random.default_rng(2).normal(size=(3, 4, 6, 2)).astype(np.float32)
+    x[0], x[1, :2, :2] = 1.0, [[[0.0], [2.0]], [[2.0], [2.0]]]
+    windows = x.reshape(3, 2, 2, 3, 2, 2).transpose(0, 1, 3, 5, 2, 4).reshape(3, 2, 3, 2, 4)
+    np.testing.assert_array_equal(convnet.largest_of_four(jnp.asarray(x)), windows.max(-1))
+    first = np.eye(4)[windows.argmax(-1)].reshape(3, 2, 3, 2, 2, 2).transpose(0, 1, 4, 2, 5, 3).reshape(x.shape)
+    got = jax.grad(lambda x: jnp.sum(convnet.largest_of_four(x)))(jnp.asarray(x))
+    np.testing.assert_array_equal(got, first)
+
+
 def test_border_statistics_see_a_dead_border_and_no_other():
     summed = np.random.default_rng(0).normal(1.0, 0.1, (1, 50, 5, 5, 2))
     assert convnet.border_statistics(summed)["variance explained by the border"][0] < 0.3
