@@ -47,10 +47,16 @@ class Configuration:
     inputs: np.ndarray
 
 
+SIZES = (
+    *((2, 1, 80), (2, 4, 80), (3, 2, 80), (3, 4, 80), (6, 1, 80), (6, 4, 80)),
+    *((2, 2, 1), (6, 4, 1), (3, 1, 3), (6, 2, 3), (3, 4, 8), (6, 4, 8)),
+)
+"""(H, D, N) of random configurations: few, because each is compiled."""
+
+
 def random_configuration(rng: np.random.Generator) -> Configuration:
     """Any normalizer and size: wide, H = 2, D = 1, few samples, deficient data, zero gains, weights of rank one."""
-    units, inputs = int(rng.choice([2, 3, 6])), int(rng.choice([1, 2, 4]))
-    samples = int(rng.choice([1, 3, 8, 80, 80, 80]))
+    units, inputs, samples = SIZES[rng.integers(len(SIZES))]
     eps = float(rng.choice([0.0, 0.0, 0.1]))
     X = rng.normal(size=(samples, inputs))
     kinds = [f"H={units} D={inputs} N={samples} eps={eps}"]

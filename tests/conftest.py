@@ -62,21 +62,26 @@ def pytest_runtest_setup(item):
         jax.clear_caches()
 
 
+def compiles_quickly(item) -> bool:
+    """Most of a test's time is compilation; only the layers' tests look at what the optimizer makes of the code."""
+    return "tests/nn" not in item.nodeid
+
+
 @pytest.fixture(autouse=True, scope="module")
 def _compile_quickly(request):
-    """Most of a test's time is compilation; only the layers' tests look at what the optimizer makes of the code.
-
-    Modules share what they compiled the same way: a program is found again by its function and shapes.
-    """
-    quickly = "tests/nn" not in request.node.nodeid
+    """Modules share what they compiled the same way: a program is found again by its function and shapes."""
+    quickly = compiles_quickly(request.node)
     if jax.config.read("jax_disable_most_optimizations") != quickly:
         jax.clear_caches()
     jax.config.update("jax_disable_most_optimizations", quickly)
 
 
 def pytest_collection_modifyitems(items):
-    """The slowest tests begin first, so that no worker waits for another at the end."""
-    items.sort(key=lambda item: "slow" not in item.keywords)
+    """The slowest tests begin first, so that no worker waits for another at the end.
+
+    Tests that compile alike stand together, because all programs are dropped between them and others.
+    """
+    items.sort(key=lambda item: ("slow" not in item.keywords, not compiles_quickly(item)))
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -475,13 +475,13 @@ def test_the_reader_of_the_authors_code_starts_and_normalizes_as_there():
 def test_the_reader_of_the_authors_code_learns_its_first_state_and_sees_the_mean_document():
     data = attentive_reader.stories(READER)
     task = attentive_reader.task(READER, attentive_reader.EXPERIMENT.authors["LN-LSTM"], data)
-    state = task.init(jax.random.key(0))
+    state, evaluate = jax.jit(task.init)(jax.random.key(0)), jax.jit(task.evaluate)
     assert not any(np.any(h) for h in state.model.starts)
-    after, _ = task.step(state, jax.random.key(1), data)
+    after, _ = jax.jit(task.step)(state, jax.random.key(1), data)
     assert all(np.all(h != 0) for h in after.model.starts)
 
     def nll(model):
-        return float(task.evaluate(after._replace(model=model), data)["validation NLL"])
+        return float(evaluate(after._replace(model=model), data)["validation NLL"])
 
     def without(part):
         return eqx.tree_at(part, after.model, replace_fn=jnp.zeros_like)
@@ -493,10 +493,10 @@ def test_the_reader_of_the_authors_code_learns_its_first_state_and_sees_the_mean
     )
     assert all(abs(nll(without(part)) - nll(after.model)) > 1e-7 for part in parts)
     half = dataclasses.replace(READER, dropout=0.5)
-    dropped = (
-        attentive_reader.task(half, attentive_reader.EXPERIMENT.authors["LSTM"], data).init(jax.random.key(0)).model
-    )
-    quiet, noisy = (dropped(data.test, {}, training, jax.random.key(3))[0] for training in (False, True))
+    start = attentive_reader.task(half, attentive_reader.EXPERIMENT.authors["LSTM"], data).init
+    dropped = jax.jit(start)(jax.random.key(0)).model
+    logits = jax.jit(lambda training: dropped(data.test, {}, training, jax.random.key(3))[0], static_argnums=0)
+    quiet, noisy = (logits(training) for training in (False, True))
     assert float(jnp.max(jnp.abs(quiet - noisy))) > 1e-6
 
 
