@@ -55,7 +55,7 @@ SIZES = (
 
 
 def random_configuration(rng: np.random.Generator) -> Configuration:
-    """Any normalizer and size: wide, H = 2, D = 1, few samples, deficient data, zero gains, weights of rank one."""
+    """Any normalizer and one of the sizes: deficient data, few samples, zero gains, weights of rank one."""
     units, inputs, samples = SIZES[rng.integers(len(SIZES))]
     eps = float(rng.choice([0.0, 0.0, 0.1]))
     X = rng.normal(size=(samples, inputs))

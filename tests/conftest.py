@@ -62,9 +62,9 @@ def pytest_runtest_setup(item):
         jax.clear_caches()
 
 
-def compiles_quickly(item) -> bool:
+def compiles_quickly(node) -> bool:
     """Most of a test's time is compilation; only the layers' tests look at what the optimizer makes of the code."""
-    return "tests/nn" not in item.nodeid
+    return "tests/nn" not in node.nodeid
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -61,7 +61,7 @@ class Real:
         cost: processor seconds of a thousand steps of one seed, a mean of the arms, for estimates.
         statements: what is compared, where that is not what the small version compares.
         panels: what is drawn, likewise.
-        note: of the figure.
+        note: what the captions of its figures say about data and sizes.
     """
 
     settings: Any

@@ -18,7 +18,7 @@ def nearly_dependent(rows):
 
 
 ROWS = {
-    "one-hot rows": lambda r: np.eye(SHAPE[1])[r.integers(0, SHAPE[1], SHAPE[0])],
+    "one-hot rows": lambda r: np.eye(40)[r.integers(0, 40, 300)],
     "an offset of 1e4": lambda r: 1e4 + r.normal(size=SHAPE),
     "an offset of 1e6": lambda r: 1e6 + r.normal(size=SHAPE),
     "an offset in one column": lambda r: r.normal(size=SHAPE) + np.array([1e6] + 5 * [0]),
