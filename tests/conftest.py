@@ -19,6 +19,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 # XLA compiles a program once a run: workers, and programs that tests start, share a folder. It goes at the end.
 # A folder that is named in JAX_COMPILATION_CACHE_DIR stays, and the next run finds its programs there.
+# JAX writes there without a lock: who reads a program that is half written gets a warning, which `pyproject.toml` lets
+# pass, and compiles it.
 if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     _compiled = tempfile.TemporaryDirectory(prefix="compiled", ignore_cleanup_errors=True)
     atexit.register(_compiled.cleanup)
