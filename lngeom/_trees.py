@@ -3,6 +3,7 @@
 A path is names and positions joined by dots.
 """
 
+import functools
 import itertools
 import math
 from typing import Any, NamedTuple
@@ -71,9 +72,7 @@ class Layout(NamedTuple):
                 f"expected a vector of P = {self.size} entries and dtype {self.dtype}, as the parameters have; got "
                 f"{vector.dtype}{list(vector.shape)}"
             )
-        parts = [vector[a:b] for a, b in itertools.pairwise(self.edges)]
-        out = [part.reshape(shape).astype(dtype) for part, (shape, dtype) in zip(parts, self.leaves, strict=True)]
-        return jax.tree.unflatten(self.structure, out)
+        return jax.tree.unflatten(self.structure, _divide(vector, self))
 
     def check(self, tangent: PyTree) -> None:
         """Checks the structure, shapes and dtypes of a tangent.
@@ -93,6 +92,12 @@ class Layout(NamedTuple):
                     f"a tangent's leaf must be {dtype}{list(shape)}, like its parameter; got "
                     f"{jnp.result_type(leaf)}{list(jnp.shape(leaf))}"
                 )
+
+
+@functools.partial(jax.jit, static_argnames="layout")
+def _divide(vector: Float[Array, " P"], layout: Layout) -> list[Array]:
+    parts = [vector[a:b] for a, b in itertools.pairwise(layout.edges)]
+    return [part.reshape(shape).astype(dtype) for part, (shape, dtype) in zip(parts, layout.leaves, strict=True)]
 
 
 class Frozen(eqx.Module):

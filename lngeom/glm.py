@@ -1,13 +1,13 @@
 """The normalized generalized linear model of Section 5.2.2, for any normalizer and any family."""
 
-import functools
+from typing import NoReturn
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
-from lngeom._types import GLMParameters, check_parameters, is_concrete
+from lngeom._types import GLMParameters, check_parameters, is_concrete, is_tracing
 from lngeom.families import AbstractFamily
 from lngeom.normalizers import AbstractNormalizer, BatchNorm
 from lngeom.normalizers.base import summed_inputs
@@ -81,9 +81,11 @@ class NormalizedGLM(eqx.Module):
             ValueError: if shapes do not agree or, outside of tracing, values are NaN or infinite or a σ is zero.
         """
         check_parameters(params, inputs)
-        n = self.normalizer(params.weights, inputs)
-        if is_concrete(n):
-            self._check_defined(params, inputs, n)
+        if not is_concrete(params, inputs) or is_tracing():
+            return self.normalizer(params.weights, inputs)
+        n, undefined, some = _judged(self.normalizer, params.weights, inputs)
+        if some:
+            self._refuse(params, inputs, undefined)
         return n
 
     def natural_parameters(self, params: GLMParameters, inputs: Float[Array, "N *T D"]) -> Float[Array, "N *T H"]:
@@ -150,18 +152,10 @@ class NormalizedGLM(eqx.Module):
         Returns:
             For each sample and unit, whether n is undefined. False for normalizers without a variance of summed inputs.
         """
-        if not isinstance(self.normalizer, BatchNorm | AbstractGroupedNormalizer):
-            return jnp.zeros((*inputs.shape[:-1], params.units), bool)
-        a = summed_inputs(params.weights, inputs)
-        scale = self.normalizer.statistics(params.weights, inputs).scale
-        axes = tuple(range(a.ndim - 1)) if self.normalizer.couples_samples else (-1,)
-        return _is_rounding(scale, a, axes)
+        return _cancelled(self.normalizer, params.weights, inputs)
 
-    def _check_defined(self, params: GLMParameters, inputs: Array, n: Array) -> None:
-        """Raises where n is undefined: for values that are not finite, or a variance that is zero up to rounding."""
-        undefined, some = _is_undefined(n, self.cancelled(params, inputs))
-        if not some:
-            return
+    def _refuse(self, params: GLMParameters, inputs: Array, undefined: Array) -> NoReturn:
+        """Raises a ValueError that says why n is undefined: values that are not finite, or a variance of zero."""
         for name, value in (
             ("inputs", inputs),
             *((k, getattr(params, k)) for k in ("weights", "bias", "gain")),
@@ -171,21 +165,28 @@ class NormalizedGLM(eqx.Module):
                 raise ValueError(f"{name} must be finite; {bad} of {value.size} entries are NaN or infinite")
         bad = jnp.argwhere(undefined)
         raise ValueError(
-            f"{type(self.normalizer).__name__} is undefined: zero variance (or overflow) for {len(bad)} of {n.size} "
-            f"normalized inputs, the first at (sample, unit) = {tuple(int(i) for i in bad[0])}; "
+            f"{type(self.normalizer).__name__} is undefined: zero variance (or overflow) for {len(bad)} of "
+            f"{undefined.size} normalized inputs, the first at (sample, unit) = {tuple(int(i) for i in bad[0])}; "
             "drop such samples or units, or use eps > 0"
         )
 
 
-@functools.partial(jax.jit, static_argnames="axes")
-def _is_rounding(scale: Array, a: Array, axes: tuple[int, ...]) -> Array:
-    """Whether σ is within the rounding errors of the summed inputs that it is taken over."""
+def _cancelled(normalizer: AbstractNormalizer, weights: Float[Array, "H D"], inputs: Float[Array, "N *T D"]) -> Array:
+    """Where σ is within the rounding errors of the summed inputs that it is taken over."""
+    if not isinstance(normalizer, BatchNorm | AbstractGroupedNormalizer):
+        return jnp.zeros((*inputs.shape[:-1], len(weights)), bool)
+    a = summed_inputs(weights, inputs)
+    axes = tuple(range(a.ndim - 1)) if normalizer.couples_samples else (-1,)
     size = jnp.max(jnp.abs(a), axes, keepdims=True)
+    scale = normalizer.statistics(weights, inputs).scale
     return jnp.broadcast_to(scale <= 4 * jnp.finfo(a.dtype).eps * size, a.shape)
 
 
-@jax.jit
-def _is_undefined(n: Array, cancelled: Array) -> tuple[Array, Array]:
-    """Which entries are not finite or have cancelled, and whether there are any."""
-    undefined = ~jnp.isfinite(n) | cancelled
-    return undefined, jnp.any(undefined)
+@eqx.filter_jit
+def _judged(
+    normalizer: AbstractNormalizer, weights: Float[Array, "H D"], inputs: Float[Array, "N *T D"]
+) -> tuple[Array, Array, Array]:
+    """What is normalized, where it is not finite or has cancelled, and whether it has anywhere: one program."""
+    n = normalizer(weights, inputs)
+    undefined = ~jnp.isfinite(n) | _cancelled(normalizer, weights, inputs)
+    return n, undefined, jnp.any(undefined)

@@ -245,60 +245,59 @@ def _perturbed(leaf: Array) -> Array:
     return jnp.concatenate([first.astype(leaf.dtype), leaf[1:]])
 
 
-@functools.partial(jax.jit, static_argnames="rows")
-def _leading(per_sample: tuple, rows: int) -> tuple:
-    """The first samples."""
-    return jax.tree.map(lambda leaf: leaf[:rows], per_sample)
+HALF = (jnp.bfloat16, jnp.float16)
 
 
-@jax.jit
-def _probes(per_sample: tuple) -> tuple[tuple, ...]:
-    """The samples with another first one, and in the reverse order."""
-    inputs, *others = per_sample
-    return (jax.tree.map(_perturbed, inputs), *others), jax.tree.map(lambda leaf: leaf[::-1], per_sample)
+def _few(problem: Problem, rows: int, wide: bool) -> Problem:
+    """The first samples, with statistics of these alone; 16-bit leaves in 32 bits, so that rounding hides no change."""
+    few = problem.with_samples(jax.tree.map(lambda leaf: leaf[:rows], problem.per_sample))
+    if wide:
+        few = jax.tree.map(lambda leaf: leaf.astype(jnp.float32) if leaf.dtype in HALF else leaf, few)
+    return streamed(few, rows) if isinstance(problem.model, BatchCoupled) else few
 
 
-@jax.jit
 def _masked_outputs(problem: Problem) -> Array:
     """The outputs, with 0 at positions that do not count."""
     z = problem.outputs(problem.params, problem.inputs)
     return z if problem.weights is None else jnp.where(problem.weights[..., None] > 0, z, 0)
 
 
-@jax.jit
-def _outputs_alone(problem: Problem) -> Array:
-    """The outputs of each sample evaluated alone."""
+def _takes_32_bits(problem: Problem, rows: int) -> bool:
+    """Whether there are 16-bit leaves, and the function takes them in 32 bits."""
+    if not any(leaf.dtype in HALF for leaf in jax.tree.leaves(problem)):
+        return False
+    try:
+        jax.eval_shape(lambda p: _masked_outputs(_few(p, rows, wide=True)), problem)
+    except Exception:  # whatever the user's function raises where it takes 16 bits only
+        return False
+    return True
+
+
+@functools.partial(jax.jit, static_argnames=("rows", "wide"))
+def _probe(problem: Problem, rows: int, wide: bool) -> tuple[Array, ...]:
+    """Whether outputs are finite, their size, and by how much each probe moves those of samples that are the same.
+
+    The probes: another first sample, the samples in the reverse order, each sample alone. One compiled program
+    evaluates the first three sets of samples, since another would round otherwise.
+    """
+    few = _few(problem, rows, wide)
+    inputs, *others = few.per_sample
+    replaced = jax.tree.map(_perturbed, inputs), *others
+    backwards = jax.tree.map(lambda leaf: leaf[::-1], few.per_sample)
+    sets = jax.tree.map(lambda *leaves: jnp.stack(leaves), few.per_sample, replaced, backwards)
+    z, replaced, backwards = jax.lax.map(lambda samples: _masked_outputs(few.with_samples(samples)), sets)
 
     def alone(per_sample: tuple) -> Array:
-        return _masked_outputs(problem.with_samples(jax.tree.map(lambda leaf: leaf[None], per_sample)))[0]
-
-    return jax.lax.map(alone, problem.per_sample)
-
-
-@jax.jit
-def _changes(z: Array, replaced: Array, backwards: Array, alone: Array) -> tuple[Array, ...]:
-    """The size of the outputs, and by how much each probe moves those of samples that are the same."""
-    z, replaced, backwards, alone = (v.astype(float) for v in (z, replaced, backwards, alone))
+        return _masked_outputs(few.with_samples(jax.tree.map(lambda leaf: leaf[None], per_sample)))[0]
 
     def largest(values: Array, where: Array) -> Array:
         return jnp.max(jnp.where(jnp.isfinite(where), jnp.abs(values), 0), initial=0)
 
-    pairs = ((replaced[1:], z[1:]), (backwards[::-1], z), (alone, z))
-    return largest(z, z), *(largest(after - before, before) for after, before in pairs)
+    def moved(after: Array, before: Array) -> Array:
+        return largest(after.astype(float) - before.astype(float), before)
 
-
-def _widened(problem: Problem) -> Problem:
-    """The problem with its 16-bit leaves in 32 bits, so that rounding hides no change; itself where that fails."""
-
-    def widen(leaf: Array) -> Array:
-        return leaf.astype(jnp.float32) if leaf.dtype in (jnp.bfloat16, jnp.float16) else leaf
-
-    wide = jax.tree.map(widen, problem)
-    try:
-        jax.eval_shape(_masked_outputs, wide)
-    except Exception:  # whatever the user's function raises where it takes 16 bits only
-        return problem
-    return wide
+    pairs = (replaced[1:], z[1:]), (backwards[::-1], z), (jax.lax.map(alone, few.per_sample), z)
+    return jnp.all(jnp.isfinite(z)), largest(z, z), *(moved(*pair) for pair in pairs)
 
 
 def check_coupling(problem: Problem) -> None:
@@ -316,24 +315,20 @@ def check_coupling(problem: Problem) -> None:
         return
     outputs = math.prod(jax.eval_shape(problem.forward, problem.params).shape[1:])
     rows = min(FEWER if outputs > LARGE else PROBE, problem.rows)
-    few = _widened(problem.with_samples(_leading(problem.per_sample, rows)))
-    if streams:
-        few = streamed(few, rows)
-
-    z = _masked_outputs(few)
-    if not bool(jnp.all(jnp.isfinite(z))):
+    wide = _takes_32_bits(problem, rows)
+    finite, size, *changes = jax.device_get(_probe(problem, rows, wide))
+    if not finite:
         return  # `check_finite` says so
-    moved = (_masked_outputs(few.with_samples(probe)) for probe in _probes(few.per_sample))
-    scale, *changes = (float(v) for v in _changes(z, *moved, _outputs_alone(few)))
+    scale = float(size)
     found = {
         f"changing the first of {rows} samples moved the outputs of the others": changes[0],
         f"reversing the order of {rows} samples moved their outputs": changes[1],
         "outputs of a sample change when it is evaluated alone": changes[2],
     }
-    finest = min(tolerance(z.dtype), COARSEST)
+    finest = min(tolerance(size.dtype), COARSEST)
     if all(change <= finest * scale for change in found.values()):
         return
-    rough = min(tolerance(few.precision(of_inputs=True).dtype), COARSEST)
+    rough = min(tolerance(_few(problem, rows, wide).precision(of_inputs=True).dtype), COARSEST)
     for what, change in found.items():
         if not change <= max(finest, rough) * scale:
             remedy = (

@@ -16,11 +16,11 @@ from lngeom._vocabulary import VocabularyHead
 from lngeom.families import AbstractDistribution, Categorical, Joined, Product
 from lngeom.glm import NormalizedGLM
 from lngeom.information._coupled import BatchCoupled, check_coupling, stream
-from lngeom.information._derivative import GLMFunction, pullback_of, sampled_scores
+from lngeom.information._derivative import BlockedPullback, GLMFunction, Pullback, pullback_of, sampled_scores
 from lngeom.information._operator import FisherOperator
 from lngeom.information._planner import plan as make_plan
 from lngeom.information._problem import Problem, ignore_masked, replace_masked_samples, select_leaves
-from lngeom.information._products import store
+from lngeom.information._products import Stored, store
 from lngeom.information._sharding import (
     Placement,
     automatic_mesh,
@@ -112,12 +112,15 @@ def fisher(
     placement, placed = _place(divisible, mesh, X)
     problem = replace(placed, scores=_scores_at(placed, placement, method, key, samples, y))
     plan = make_plan(problem, 1 if problem.coupled else placement.shards, memory, chunk)
-    stored = store(problem, placement._replace(chunk=plan.chunk)) if plan.store else None
-    F = FisherOperator(problem, stored, placement, plan, method, excluded, check)
+    chunks = placement._replace(chunk=plan.chunk)
     if check and problem.is_concrete:
+        stored, bad = _store_and_count(problem, chunks, plan.store)
         glm = isinstance(model_or_apply, NormalizedGLM) and mask is None
-        check_finite(F, functools.partial(model_or_apply.natural_parameters, params, X) if glm else None)
-    return F
+        diagnose = functools.partial(model_or_apply.natural_parameters, params, X) if glm else None
+        _require_finite(problem, jax.device_get(bad), diagnose)
+    else:
+        stored = store(problem, chunks)[0] if plan.store else None
+    return FisherOperator(problem, stored, placement, plan, method, excluded, check)
 
 
 def _given_problem(
@@ -264,62 +267,66 @@ def _scores(problem: Problem, key: PRNGKeyArray | None, samples: int | None, y: 
     return scores[:, None]
 
 
-def check_finite(F: FisherOperator, diagnose: Callable[[], object] | None = None) -> None:
+@functools.partial(jax.jit, static_argnames=("at", "keep"))
+def _store_and_count(problem: Problem, at: Placement, keep: bool) -> tuple[Stored | None, dict]:
+    """The derivative of all samples if it is kept, and numbers of bad entries, in one program."""
+    if keep:
+        stored, (bad, pulled) = store(problem, at, _bad_entries)
+    else:
+        stored = None
+        bad, pulled = sum_over_samples(lambda part: _bad_entries(part, pullback_of(part)), problem, at)
+    by_leaf = {"parameters": problem.params, "Jacobians": pulled}
+    return stored, bad | {what: [_nonfinite(leaf) for leaf in jax.tree.leaves(tree)] for what, tree in by_leaf.items()}
+
+
+def _bad_entries(part: Problem, pullback: Pullback | BlockedPullback) -> tuple[dict[str, Array], PyTree]:
+    """Numbers of bad entries in z and Λ, and Jᵀ1, which is not finite where J is not."""
+    z = pullback.derivative.outputs
+    one = jax.tree.map(lambda leaf: jnp.ones_like(leaf).at[..., 0].set(2), z)
+    metric = pullback.metric.product(one) if part.scores is None else part.scores
+    bad = {
+        "outputs": _nonfinite(z),
+        "cancelled": _count_cancelled(part),
+        "outside": sum(jnp.sum(part.family.outside(leaf)) for leaf in jax.tree.leaves(z)),
+        "metric": _nonfinite(metric),
+    }
+    if part.weights is not None:  # at the positions that count: the others are constants
+        tangents = pullback.derivative.push(jax.tree.map(jnp.ones_like, part.params))
+        bad["tangents"] = _nonfinite(tangents)
+    return bad, pullback.derivative.pull(jax.tree.map(jnp.ones_like, z))
+
+
+def _require_finite(problem: Problem, bad: dict[str, Any], diagnose: Callable[[], object] | None) -> None:
     """Raises a ValueError for NaN and infinities in z, Λ and J, and for variances of zero.
 
     `diagnose` is called where z is not what it should be, to raise an error that says more.
     """
-    problem = F.problem
-    for name, bad in zip(leaf_paths(problem.params), _nonfinite_by_leaf(problem.params), strict=True):
-        _require_none(f"parameter {name}", bad)
-    counts, pulled = count_nonfinite(problem, F.chunks)
-    if diagnose is not None and int(counts["outputs"]) + int(counts["cancelled"]):
+    names = leaf_paths(problem.params)
+    for name, count in zip(names, bad["parameters"], strict=True):
+        _require_none(f"parameter {name}", count)
+    if diagnose is not None and bad["outputs"] + bad["cancelled"]:
         diagnose()
-    if int(counts["cancelled"]):
+    if bad["cancelled"]:
         raise ValueError(
             f"{type(problem.model.model.normalizer).__name__} is undefined: zero variance for "
-            f"{int(counts['cancelled'])} normalized inputs at positions that count; mask such samples too, or use "
+            f"{bad['cancelled']} normalized inputs at positions that count; mask such samples too, or use "
             "eps > 0 (check=False skips this check)"
         )
-    _require_none("natural parameters z", counts["outputs"])
-    if int(counts["outside"]):
+    _require_none("natural parameters z", bad["outputs"])
+    if bad["outside"]:
         raise ValueError(
-            f"{problem.family.name} needs natural parameters z < {problem.family.upper:g}; "
-            f"{int(counts['outside'])} are not"
+            f"{problem.family.name} needs natural parameters z < {problem.family.upper:g}; {bad['outside']} are not"
         )
-    _require_none("the metric Λ of the outputs, or their scores,", counts["metric"])
-    for name, bad in zip(leaf_paths(pulled), _nonfinite_by_leaf(pulled), strict=True):
-        if not int(bad) or problem.weights is None or int(counts["tangents"]):
-            _require_none(f"the Jacobian ∂z/∂{name}", bad)
+    _require_none("the metric Λ of the outputs, or their scores,", bad["metric"])
+    for name, count in zip(names, bad["Jacobians"], strict=True):
+        if not count or problem.weights is None or bad["tangents"]:
+            _require_none(f"the Jacobian ∂z/∂{name}", count)
             continue
         raise ValueError(
             f"the Jacobian ∂z/∂{name} must be finite at masked positions too, where it is multiplied by 0: make the "
             "model finite there, with jnp.where on the argument of the operation that is undefined (check=False skips "
             "this check)"
         )
-
-
-@functools.partial(jax.jit, static_argnames="at")
-def count_nonfinite(problem: Problem, at: Placement) -> tuple[dict[str, Array], PyTree]:
-    """Numbers of bad entries in z and Λ, and Jᵀ1, which is not finite where J is not."""
-
-    def term(part: Problem) -> tuple[dict[str, Array], PyTree]:
-        pullback = pullback_of(part)
-        z = pullback.derivative.outputs
-        one = jax.tree.map(lambda leaf: jnp.ones_like(leaf).at[..., 0].set(2), z)
-        metric = pullback.metric.product(one) if part.scores is None else part.scores
-        counts = {
-            "outputs": _nonfinite(z),
-            "cancelled": _count_cancelled(part),
-            "outside": sum(jnp.sum(part.family.outside(leaf)) for leaf in jax.tree.leaves(z)),
-            "metric": _nonfinite(metric),
-        }
-        if part.weights is not None:  # at the positions that count: the others are constants
-            tangents = pullback.derivative.push(jax.tree.map(jnp.ones_like, part.params))
-            counts["tangents"] = _nonfinite(tangents)
-        return counts, pullback.derivative.pull(jax.tree.map(jnp.ones_like, z))
-
-    return sum_over_samples(term, problem, at)
 
 
 def _count_cancelled(problem: Problem) -> Array:
@@ -335,11 +342,6 @@ def _nonfinite(tree: PyTree) -> Array:
     return sum((jnp.sum(~jnp.isfinite(leaf)) for leaf in jax.tree.leaves(tree)), jnp.zeros((), int))
 
 
-@jax.jit
-def _nonfinite_by_leaf(tree: PyTree) -> list[Array]:
-    return [_nonfinite(leaf) for leaf in jax.tree.leaves(tree)]
-
-
-def _require_none(name: str, bad: Array) -> None:
-    if int(bad):
+def _require_none(name: str, bad: int) -> None:
+    if bad:
         raise ValueError(f"{name} must be finite; {bad} entries are NaN or infinite (check=False skips this check)")

@@ -19,6 +19,7 @@ from lngeom.information._products import (
     AbstractFisher,
     agrees,
     light,
+    normal_product,
     probe_vector,
     require_agreement,
     warn_of_structure,
@@ -122,7 +123,7 @@ class FisherOperator(AbstractFisher):
         """
         self.plan.require(2 * self.plan.factor, "the factor", "use singular_values(), which streams it")
         factor = _matrix.factor(self.problem, self.row_chunks)
-        require_agreement(self, "the factor", lambda v: (factor.T @ (factor @ v), v))
+        require_agreement(self, "the factor", lambda v: (normal_product(factor, v), v))
         return factor
 
     @light
@@ -471,7 +472,7 @@ class FisherOperator(AbstractFisher):
         """The factor, reduced to at most P rows, once it is clear that it fits and is that of the product."""
         self._require_decomposition()
         rows = _spectrum.triangular(self.problem, self.row_chunks)
-        require_agreement(self, "the factor", lambda v: (rows.T @ (rows @ v), v))
+        require_agreement(self, "the factor", lambda v: (normal_product(rows, v), v))
         return rows
 
     def _require_decomposition(self) -> None:

@@ -14,6 +14,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import lineax as lx
+import numpy as np
 import scipy.sparse.linalg
 from jax.flatten_util import ravel_pytree
 from jax.sharding import PartitionSpec
@@ -64,15 +65,23 @@ class Stored(eqx.Module):
         return run(self.pullback, *arguments)
 
 
-@functools.partial(jax.jit, static_argnames="at")
-def store(problem: Problem, at: Placement) -> Stored:
-    """Computes the derivative of all samples once, to be used by every product."""
+Sums = Callable[[Problem, Pullback | BlockedPullback], PyTree]
+"""Something that is summed over samples, from a part of them and their pullback."""
+
+
+@functools.partial(jax.jit, static_argnames=("at", "also"))
+def store(problem: Problem, at: Placement, also: Sums = lambda part, pullback: ()) -> tuple[Stored, PyTree]:
+    """Computes the derivative of all samples once, to be used by every product, and what else is asked of it."""
     if not is_sharded(at, problem):
-        return Stored(pullback_of(problem), problem.layout, at._replace(mesh=None))
-    stacked = on_each_shard(
-        lambda part: jax.tree.map(lambda leaf: leaf[None], pullback_of(part)), problem, at, divided=True
-    )
-    return Stored(stacked, problem.layout, at)
+        pullback = pullback_of(problem)
+        return Stored(pullback, problem.layout, at._replace(mesh=None)), also(problem, pullback)
+
+    def on_shard(part: Problem) -> PyTree:
+        pullback = pullback_of(part)
+        return jax.tree.map(lambda leaf: leaf[None], (pullback, also(part, pullback)))
+
+    stacked, sums = on_each_shard(on_shard, problem, at, divided=True)
+    return Stored(stacked, problem.layout, at), jax.tree.map(lambda leaf: jnp.sum(leaf, 0), sums)
 
 
 Source = Stored | Problem
@@ -311,16 +320,34 @@ class AbstractFisher(lx.AbstractLinearOperator):
 
 def restored(kind: type, problem: Problem, keep: bool, at: Placement, plan: Plan, *rest: Any) -> AbstractFisher:
     """An operator that was pickled."""
-    return kind(problem, store(problem, at._replace(chunk=plan.chunk)) if keep else None, at, plan, *rest)
+    return kind(problem, store(problem, at._replace(chunk=plan.chunk))[0] if keep else None, at, plan, *rest)
 
 
 Route = Callable[[Float[Array, " P"]], tuple[Float[Array, " P"], Float[Array, " P"]]]
 """Random numbers ↦ (the image of a vector by some route, that vector)."""
 
 
-def probe_vector(F: AbstractFisher) -> Float[Array, " P"]:
-    """The random numbers on which two routes are compared."""
-    return jax.random.normal(jax.random.key(0), (F.in_size(),), F.problem.decomposition_dtype)
+def is_compared(F: AbstractFisher) -> bool:
+    """Whether routes are compared with the product: not under jit, nor where the user said no."""
+    return F.checked and is_concrete(F.problem) and not is_tracing()
+
+
+def probe_vector(F: AbstractFisher, seed: int = 0) -> Float[Array, " P"]:
+    """The random numbers on which two routes are compared, zeros where they are not; XLA would compile each size."""
+    size, dtype = F.in_size(), F.problem.decomposition_dtype
+    return jnp.asarray(np.random.default_rng(seed).normal(size=size) if is_compared(F) else np.zeros(size), dtype)
+
+
+@jax.jit
+def normal_product(rows: Float[Array, "r P"], v: Float[Array, " P"]) -> Float[Array, " P"]:
+    """The product AᵀA v with a factor A."""
+    return rows.T @ (rows @ v)
+
+
+@jax.jit
+def gap_and_norm(image: Float[Array, " P"], product: Float[Array, " P"]) -> tuple[Array, Array]:
+    """How far an image is from the product, and the size of that."""
+    return jnp.linalg.norm(image - product), jnp.linalg.norm(product)
 
 
 def agrees(F: AbstractFisher, route: Route, whole: AbstractFisher | None = None) -> bool:
@@ -329,11 +356,11 @@ def agrees(F: AbstractFisher, route: Route, whole: AbstractFisher | None = None)
     A wrong route misses by far more, rounding stays far below. eps is that of the precision in which the model
     computes. Where F is a part of a whole, a gap of eps times the whole's product is rounding too: the part may be 0.
     """
-    if not F.checked or not is_concrete(F.problem) or is_tracing():
+    if not is_compared(F):
         return True
     image, vector = route(probe_vector(F))
-    product = F.promoted_product(vector)
-    return is_rounding(F, float(jnp.linalg.norm(image - product)), float(jnp.linalg.norm(product)), whole)
+    gap, norm = gap_and_norm(image, F.promoted_product(vector))
+    return is_rounding(F, float(gap), float(norm), whole)
 
 
 def is_rounding(F: AbstractFisher, gap: float, norm: float, whole: AbstractFisher | None = None) -> bool:
@@ -343,8 +370,7 @@ def is_rounding(F: AbstractFisher, gap: float, norm: float, whole: AbstractFishe
     eps = F.problem.precision().eps
     if gap <= eps**0.5 * norm or whole is None:
         return gap <= eps**0.5 * norm
-    vector = jax.random.normal(jax.random.key(1), (whole.in_size(),), whole.problem.decomposition_dtype)
-    return gap <= eps * float(jnp.linalg.norm(whole.promoted_product(vector)))
+    return gap <= eps * float(jnp.linalg.norm(whole.promoted_product(probe_vector(whole, 1))))
 
 
 def require_agreement(F: AbstractFisher, what: str, route: Route, whole: AbstractFisher | None = None) -> None:

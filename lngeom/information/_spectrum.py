@@ -22,7 +22,16 @@ from lngeom._types import is_concrete, is_tracing
 from lngeom.information._derivative import ClosedFormDerivative, Pullback, has_closed_form
 from lngeom.information._matrix import factor_rows
 from lngeom.information._problem import Problem
-from lngeom.information._products import AbstractFisher, FlatProduct, is_rounding, refuse
+from lngeom.information._products import (
+    AbstractFisher,
+    FlatProduct,
+    gap_and_norm,
+    is_compared,
+    is_rounding,
+    normal_product,
+    probe_vector,
+    refuse,
+)
 from lngeom.information._sharding import Placement, is_sharded, on_each_shard, sum_over_samples
 from lngeom.numerics import Rank, RankDecision, decide_rank
 
@@ -107,18 +116,15 @@ class Decomposition(NamedTuple):
             MemoryError: if it would not fit.
         """
         count, size = self.vectors.shape
-        if count == size:
-            return self.vectors[self.rank :].T
         needed = 3 * size**2 * self.vectors.dtype.itemsize
-        if needed > self.budget:
+        if count < size and needed > self.budget:
             raise MemoryError(
                 f"a basis of the null space, {size:,} × {size - self.rank:,}, and its workspace would need "
                 f"{format_bytes(needed)}, more than the budget of {format_bytes(self.budget)}: use project_horizontal "
                 "or solve, which need the identifiable directions alone, or raise the budget with "
                 "lg.fisher(..., memory=bytes)"
             )
-        rest = jnp.linalg.qr(self.vectors.T, mode="complete")[0][:, count:]
-        return jnp.concatenate([self.vectors[self.rank :].T, rest], 1)
+        return _complement(self.vectors, self.rank)
 
     @property
     def kept(self) -> Bool[Array, " k"]:
@@ -132,23 +138,33 @@ class Decomposition(NamedTuple):
         return self.vectors.T @ jnp.where(kept, coefficients, 0)
 
 
+@functools.partial(jax.jit, static_argnames="rank")
+def _complement(vectors: Float[Array, "k P"], rank: int) -> Float[Array, "P c"]:
+    """Orthonormal basis of what the first of these orthonormal rows do not span."""
+    count, size = vectors.shape
+    if count == size:
+        return vectors[rank:].T
+    rest = jnp.linalg.qr(vectors.T, mode="complete")[0][:, count:]
+    return jnp.concatenate([vectors[rank:].T, rest], 1)
+
+
 @functools.partial(jax.jit, static_argnames="at")
-def _decomposed(problem: Problem, at: Placement, product: FlatProduct | None) -> tuple[Array, ...]:
+def _decomposed(
+    problem: Problem, at: Placement, product: FlatProduct | None, v: Float[Array, " P"]
+) -> tuple[Array, ...]:
     """Singular values and vectors of the factor, what cancelled in it, and how far its Gram matrix is from F."""
     rows = triangular(problem, at)
     scale = cancelled(problem, at) if has_closed_form(problem) else jnp.zeros((), rows.dtype)
-    if product is None:
-        return *right_singular(rows), scale, scale, scale
-    v = jax.random.normal(jax.random.key(0), rows.shape[1:], rows.dtype)
-    image = product(v)
-    return *right_singular(rows), scale, jnp.linalg.norm(rows.T @ (rows @ v) - image), jnp.linalg.norm(image)
+    gap, norm = (scale, scale) if product is None else gap_and_norm(normal_product(rows, v), product(v))
+    return *right_singular(rows), scale, gap, norm
 
 
 def decompose(F: AbstractFisher, rtol: float | None = None) -> Decomposition:
     """Singular value decomposition of the factor, with a decision of its rank: one program."""
-    problem, checking = F.problem, F.checked and is_concrete(F.problem) and not is_tracing()
-    s, vectors, scale, gap, norm = _decomposed(problem, F.row_chunks, F.flat_map if checking else None)
-    if checking and not is_rounding(F, float(gap), float(norm)):
+    problem, compared = F.problem, is_compared(F)
+    product = F.flat_map if compared else None
+    s, vectors, scale, gap, norm = _decomposed(problem, F.row_chunks, product, probe_vector(F))
+    if compared and not is_rounding(F, float(gap), float(norm)):
         refuse("the factor")
     return Decomposition(s, vectors, rank_of(s, problem, F.row_chunks, rtol, scale), F.plan.budget)
 
