@@ -13,6 +13,11 @@ from importlib import metadata
 if metadata.version("jaxlib").startswith("0.10."):
     os.environ.setdefault("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1")
 
+# Workers share the cores: a decomposition takes one thread. Libraries that are loaded later read this;
+# `threadpool_limits` tells those that are loaded already.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 # A shell that starts pytest in the background lets it ignore SIGINT, and so would the programs that tests interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -8,6 +8,8 @@ import pytest
 from lngeom import discovery, paper
 from lngeom.discovery import _discover
 
+from tests.cases import drawn
+
 H, D = 4, 3
 EYE = np.eye(H * D)
 
@@ -25,7 +27,7 @@ LAYERS = {
     "pre_ln": pre_layer_norm,
 }
 DIMENSIONS = {"identity": 0, "bn": H, "wn": H, "ln": 1 + D * (H * D + 1), "rms": 1, "pre_ln": H * (H * D + 1)}
-POINT = jax.random.normal(jax.random.key(5), (H, D))
+POINT = drawn(5, H, D)
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +90,7 @@ def test_table_1_is_found_without_being_assumed(algebras):
 @pytest.mark.parametrize("name", ["identity", "bn", "wn", "ln", "rms"])
 def test_orbit_dimension_is_the_weight_part_of_the_fisher_null_space(algebras, name):
     model = lg.NormalizedGLM(LAYERS[name], lg.families.Bernoulli())
-    X = jax.random.normal(jax.random.key(1), (60, D))
+    X = drawn(1, 60, D)
     params = lg.GLMParameters(POINT, jnp.full(H, 0.2), jnp.linspace(0.5, 1.5, H))
     tangent = algebras[name].tangent(POINT)
     assert tangent.shape[1] == algebras[name].orbit_dimension(POINT)
@@ -153,12 +155,12 @@ def test_inputs_of_pre_norm_and_of_positions():
 
 
 def test_fixed_weights_and_data_have_symmetries_of_their_own():
-    W = jax.random.normal(jax.random.key(1), (3, 5))
+    W = drawn(1, 3, 5)
     at = lg.discover_symmetries(lg.normalizers.LayerNorm(), wrt="inputs", weights=W)
     gamma = np.linalg.svd(np.asarray(W - W.mean(0, keepdims=True)))[2][-1]
     assert at.contains(generator(c=gamma, size=5))
     assert named(at)["shift by γ with Wγ ∝ 1"] == 3
-    X = jax.random.normal(jax.random.key(2), (20, 3)).at[:, 2].set(1.0)
+    X = drawn(2, 20, 3).at[:, 2].set(1.0)
     on = named(lg.discover_symmetries(lg.normalizers.BatchNorm(), outputs=3, data=X))
     assert on["shift by ν with Xν constant, w_i + ν_i"] == 3
 
@@ -246,7 +248,7 @@ def test_symmetries_of_several_weights_are_found_and_named():
         bare,
         jax.tree.map(lambda v: v, {k: v for k, v in more.items() if k != "name"})
         | {"query": jnp.array([[0.3], [1.1]]), "key": jnp.array([[0.7], [-0.4], [1.9]])},
-        jax.random.normal(jax.random.key(0), (30, 2)),
+        drawn(0, 30, 2),
         family=lg.families.Gaussian(),
     )
     assert shifted.orbit_dimension(F.problem.params) == F.in_size() - F.rank() == 2

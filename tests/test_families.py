@@ -8,7 +8,7 @@ import pytest
 import scipy.stats as st
 from lngeom.numerics import agreement
 
-from tests.cases import FAMILIES
+from tests.cases import FAMILIES, drawn
 
 POSITIVE_PART = ("gamma", "inverse_gaussian", "negative_binomial")
 SCALAR = [name for name in FAMILIES if name != "categorical"]
@@ -143,7 +143,7 @@ def test_saturated_outputs_stay_finite():
 def test_init_starts_inside_the_domain(name, normalizer):
     model = lg.NormalizedGLM(normalizer, FAMILIES[name])
     params = model.init(jax.random.key(0), inputs=6, outputs=9)
-    X = 5 * jax.random.normal(jax.random.key(1), (50, 6))
+    X = 5 * drawn(1, 50, 6)
     assert float(jnp.max(model.natural_parameters(params, X))) < 0
     outside = lg.GLMParameters(params.weights, params.bias + 50.0, params.gain)
     with pytest.raises(ValueError, match="needs natural parameters z < 0; got max z"):

@@ -10,9 +10,9 @@ from lngeom.numerics import agreement
 from lngeom.transformations import TABLE1, WEIGHT_SIGN_FLIP
 from lngeom.transformations.actions import AffineAction, Transformation
 
-from tests.cases import FAMILIES, normalizers
+from tests.cases import FAMILIES, drawn, normalizers
 
-X = jax.random.normal(jax.random.key(0), (20, 5))
+X = drawn(0, 20, 5)
 LAYER = lg.NormalizedGLM(lg.normalizers.LayerNorm(), lg.families.Bernoulli())
 PARAMS = LAYER.init(jax.random.key(1), inputs=5, outputs=6)
 
@@ -47,12 +47,12 @@ def test_evaluation_with_the_data_sets_own_statistics_is_training():
 
 @pytest.mark.parametrize("name", normalizers(6, 5))
 def test_normalizers_take_positions(name):
-    tokens = jax.random.normal(jax.random.key(3), (4, 3, 5))
+    tokens = drawn(3, 4, 3, 5)
     assert normalizers(6, 5)[name](PARAMS.weights, tokens).shape == (4, 3, 6)
 
 
 def test_batch_norm_takes_its_moments_over_positions_too():
-    tokens = jax.random.normal(jax.random.key(3), (4, 3, 5))
+    tokens = drawn(3, 4, 3, 5)
     found = lg.normalizers.BatchNorm()(PARAMS.weights, tokens)
     flat = lg.normalizers.BatchNorm()(PARAMS.weights, tokens.reshape(12, 5))
     assert agreement(found.reshape(12, 6), flat).agrees
@@ -75,7 +75,7 @@ def test_first_summed_inputs_have_the_size_of_the_inputs():
 def test_first_parameters_lie_in_the_domain_of_the_family_however_wide_the_layer(name):
     model = lg.NormalizedGLM(lg.normalizers.LayerNorm(), getattr(lg.families, name)())
     params = model.init(jax.random.key(0), inputs=5, outputs=60)
-    z = model.natural_parameters(params, jax.random.normal(jax.random.key(1), (200, 5)))
+    z = model.natural_parameters(params, drawn(1, 200, 5))
     assert float(jnp.max(z)) < model.family.upper
 
 

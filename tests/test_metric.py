@@ -6,7 +6,9 @@ from lngeom import metric
 from lngeom.information import reference
 from lngeom.numerics import agreement
 
-X = jax.random.normal(jax.random.key(0), (40, 4))
+from tests.cases import drawn
+
+X = drawn(0, 40, 4)
 
 
 def case(normalizer, family):

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 from jax.flatten_util import ravel_pytree
 
-KEYS = jax.random.split(jax.random.key(0), 4)
-X = jax.random.normal(KEYS[0], (30, 3))
+from tests.cases import drawn
+
+X = drawn(0, 30, 3)
 Y = (X[:, 0] + X[:, 1] > 0).astype(int)
-NEW = 2 * jax.random.normal(KEYS[1], (5, 3))
+NEW = 2 * drawn(1, 5, 3)
 
 
 def network(p, x):
@@ -24,9 +25,9 @@ def network(p, x):
 
 
 PARAMS = {
-    "w": jax.random.normal(KEYS[2], (3, 4)),
+    "w": drawn(2, 3, 4),
     "gain": jnp.ones(4),
-    "head": jax.random.normal(KEYS[3], (4, 2)),
+    "head": drawn(3, 4, 2),
 }
 SCALED = PARAMS | {"w": 10 * PARAMS["w"]}
 
@@ -88,8 +89,8 @@ def test_the_evidence_is_largest_where_it_is_maximized():
 
 def test_a_normalized_glm_leaves_its_predicted_null_space_out():
     model = lg.NormalizedGLM(lg.normalizers.LayerNorm(), lg.families.Bernoulli())
-    params = model.init(KEYS[0], inputs=3, outputs=4)
-    y = (jax.random.uniform(KEYS[1], (30, 4)) < 0.5).astype(X.dtype)
+    params = model.init(jax.random.key(0), inputs=3, outputs=4)
+    y = (drawn(1, 30, 4) < 0).astype(X.dtype)
     found = [
         lg.laplace(model, replace(params, weights=scale * params.weights), X, y, prior_precision=0.3)
         for scale in (1, 10)

@@ -10,6 +10,8 @@ import pytest
 from lngeom.information.approximations.operator import ApproximateFisher, jackknife
 from lngeom.information.layers import find_layers
 
+from tests.cases import drawn
+
 KEY = jax.random.key(0)
 
 
@@ -17,27 +19,27 @@ def linear(p, X):
     return X @ p["w"] + p["b"][None]
 
 
-def layer(key, D, H):
-    return {"w": jax.random.normal(key, (D, H)), "b": jnp.zeros(H)}
+def layer(seed, D, H):
+    return {"w": drawn(seed, D, H), "b": jnp.zeros(H)}
 
 
-X = jax.random.normal(jax.random.key(1), (12, 3))
+X = drawn(1, 12, 3)
 
 
 def exact_case(name):
     """Cases in which both approximations are F itself."""
     if name == "gaussian":
-        return lg.fisher(linear, layer(KEY, 3, 4), X, family=lg.families.Gaussian())
+        return lg.fisher(linear, layer(0, 3, 4), X, family=lg.families.Gaussian())
     if name == "categorical":  # at equal logits every sample has the same Λ
-        return lg.fisher(linear, jax.tree.map(jnp.zeros_like, layer(KEY, 3, 4)), X, family=lg.families.Categorical())
+        return lg.fisher(linear, jax.tree.map(jnp.zeros_like, layer(0, 3, 4)), X, family=lg.families.Categorical())
     if name == "transposed":
         return lg.fisher(lambda p, x: x @ p["w"].T, {"w": jnp.ones((4, 3))}, X, family=lg.families.Gaussian())
     if name == "positions":
-        sequences = jax.random.normal(KEY, (6, 5, 3))
+        sequences = drawn(0, 6, 5, 3)
         f = lambda p, x: x @ p["w"] + p["b"][None, None]  # noqa: E731
-        return lg.fisher(f, layer(KEY, 3, 4), sequences, family=lg.families.Gaussian())
+        return lg.fisher(f, layer(0, 3, 4), sequences, family=lg.families.Gaussian())
     assert name == "heads"
-    sequences = jax.random.normal(KEY, (6, 5, 3))
+    sequences = drawn(0, 6, 5, 3)
     f = lambda p, x: jnp.einsum("ntd,dhk->nthk", x, p).reshape(6, 5, 4) if len(x) == 6 else _heads(p, x)  # noqa: E731
     return lg.fisher(f, jnp.ones((3, 2, 2)), sequences, family=lg.families.Gaussian())
 
@@ -61,7 +63,7 @@ def test_one_linear_layer_is_exact(name, kind):
 
 
 def test_reduce_is_exact_for_a_mean_over_positions():
-    sequences = jax.random.normal(KEY, (6, 5, 3))
+    sequences = drawn(0, 6, 5, 3)
     f = lambda p, x: jnp.mean(x @ p, 1)  # noqa: E731
     F = lg.fisher(f, jnp.ones((3, 4)), sequences, family=lg.families.Gaussian())
     assert gap(F, F.approximate("kfac", convention="reduce")) < 1e-12
@@ -70,14 +72,13 @@ def test_reduce_is_exact_for_a_mean_over_positions():
 
 def network():
     """A sequence model with a table, positions, a norm, attention-like mixing and a head."""
-    keys = jax.random.split(KEY, 6)
     params = {
-        "tokens": jax.random.normal(keys[0], (7, 4)),
-        "positions": jax.random.normal(keys[1], (5, 4)),
-        "gain": 1 + 0.1 * jax.random.normal(keys[2], (4,)),
-        "shift": 0.1 * jax.random.normal(keys[3], (4,)),
-        "mix": layer(keys[4], 4, 4),
-        "head": layer(keys[5], 4, 3),
+        "tokens": drawn(0, 7, 4),
+        "positions": drawn(1, 5, 4),
+        "gain": 1 + 0.1 * drawn(2, 4),
+        "shift": 0.1 * drawn(3, 4),
+        "mix": layer(4, 4, 4),
+        "head": layer(5, 4, 3),
     }
 
     def f(p, tokens):
@@ -125,7 +126,7 @@ def test_every_block_of_a_sequence_model_is_what_it_says():
 def test_products_solutions_draws_and_determinants_are_of_one_matrix():
     approximation = network().approximate("ekfac")
     matrix = np.asarray(approximation.as_matrix())
-    v = jax.random.normal(KEY, (len(matrix),))
+    v = drawn(0, len(matrix))
     np.testing.assert_allclose(np.asarray(approximation @ v), matrix @ np.asarray(v), atol=1e-12)
     shifted = matrix + 0.1 * np.eye(len(matrix))
     np.testing.assert_allclose(approximation.solve(v, 0.1).value, np.linalg.solve(shifted, v), rtol=1e-9)
@@ -203,7 +204,7 @@ def test_masks_chunks_and_scores_are_respected():
 
 def test_a_gain_of_an_input_that_is_broadcast_and_a_leaf_without_entries_have_parts():
     f = lambda p, x: jnp.tanh((x[:, None, :] * p["gain"][None]).sum(-1)) @ p["w"]  # noqa: E731
-    params = {"empty": jnp.zeros((0, 3)), "gain": jax.random.normal(KEY, (6, 3)), "w": jnp.ones((6, 2))}
+    params = {"empty": jnp.zeros((0, 3)), "gain": drawn(0, 6, 3), "w": jnp.ones((6, 2))}
     F = lg.fisher(f, params, X, family=lg.families.Gaussian())
     found = F.approximate("kfac")
     assert sorted(part.kind for part in found.parts) == ["block", "diagonal", "kronecker"]
@@ -239,7 +240,7 @@ def test_bad_arguments_are_named():
     with pytest.raises(ValueError, match="draws need key= and samples="):
         F.approximate("kfac", samples=3)
     with pytest.raises(ValueError, match="at least 2 samples"):
-        lg.fisher(linear, layer(KEY, 3, 4), X[:1], family=lg.families.Gaussian()).approximate("kfac")
+        lg.fisher(linear, layer(0, 3, 4), X[:1], family=lg.families.Gaussian()).approximate("kfac")
     with pytest.raises(ValueError, match="at least 3 probes"):
         F.approximate("kfac").measure(KEY, probes=2)
     with pytest.raises(ValueError, match="damping must be"):

@@ -7,6 +7,7 @@ import pytest
 from lngeom.information import BatchCoupled, reference
 from lngeom.numerics import agreement
 
+from tests.cases import drawn
 from tests.information import zoo
 
 CASE = zoo.batch_norm_network()
@@ -54,7 +55,7 @@ def test_statistics_taken_past_the_mean_are_found_out():
 def test_a_batch_normalized_glm_is_divided_into_chunks_where_it_does_not_fit():
     model = lg.NormalizedGLM(lg.normalizers.BatchNorm(0.1), lg.families.Bernoulli())
     params = model.init(jax.random.key(0), inputs=3, outputs=4)
-    X = jax.random.normal(jax.random.key(1), (50, 3))
+    X = drawn(1, 50, 3)
     exact = reference.by_definition(model, params, X)
     F = lg.fisher(model, params, X, memory=20_000)
     assert not F.plan.store

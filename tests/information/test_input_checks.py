@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from lngeom.numerics import agreement
 
+from tests.cases import drawn
 from tests.information import zoo
 
 
@@ -55,7 +56,7 @@ def test_equinox_and_flax_models_in_one_line():
     import flax.linen as nn
 
     mlp = eqx.nn.MLP(3, 2, 4, 1, key=jax.random.key(0), dtype=jnp.float64)
-    X = jax.random.normal(jax.random.key(1), (20, 3))
+    X = drawn(1, 20, 3)
     F = lg.fisher(lambda m, x: jax.vmap(m)(x), mlp, X, family=lg.families.Gaussian())
     assert F.in_size() == 3 * 4 + 4 + 4 * 2 + 2
     assert F.leaves[0] == "layers.0.weight"
@@ -111,7 +112,7 @@ def test_a_spread_beyond_rounding_is_accepted():
 def test_a_variance_of_zero_at_masked_samples_does_not_matter():
     layer = same_summed_inputs(0)[0]
     params = layer.init(jax.random.key(0), inputs=2, outputs=3)
-    X = jax.random.normal(jax.random.key(1), (4, 2))
+    X = drawn(1, 4, 2)
     F = lg.fisher(layer, params, X.at[3].set(0.0), mask=jnp.asarray([True, True, True, False]))
     assert agreement(F.as_matrix(), lg.fisher(layer, params, X[:3]).as_matrix() * 3 / 4, 1e-13).agrees
 
@@ -196,8 +197,8 @@ def _scanned(p, x):
 
 def padded(apply=tokens):
     mask = jnp.arange(4)[None, :] < jnp.asarray([4, 3, 2, 0, 1])[:, None]
-    X = jax.random.normal(jax.random.key(0), (5, 4, 3))
-    params = {"a": jax.random.normal(jax.random.key(1), (3, 4)), "b": jax.random.normal(jax.random.key(2), (4, 3))}
+    X = drawn(0, 5, 4, 3)
+    params = {"a": drawn(1, 3, 4), "b": drawn(2, 4, 3)}
     full = zoo.Case("padded tokens", tokens, params, X, lg.families.Categorical(), mask=mask)
     return full._replace(apply=apply, X=jnp.where(mask[..., None], X, 0)), zoo.dense_reference(full)
 
@@ -251,7 +252,7 @@ def test_nan_that_reaches_positions_that_count_still_raises():
 def test_masked_samples_may_lie_outside_the_family():
     model = lg.NormalizedGLM(lg.normalizers.Identity(), lg.families.Gamma())
     params = model.init(jax.random.key(0), inputs=2, outputs=3)
-    X = 0.1 * jax.random.normal(jax.random.key(1), (9, 2))
+    X = 0.1 * drawn(1, 9, 2)
     mask = jnp.arange(9) < 7
     F = lg.fisher(model, params, jnp.where(mask[:, None], X, 1e6), mask=mask)
     expected = lg.fisher(model, params, X[:7]).as_matrix() * 7 / 9

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, given, settings, strategies as st
 from lngeom.numerics import decide_rank
 
-from tests.cases import numpy_factor, random_configuration
+from tests.cases import drawn, numpy_factor, random_configuration
 
 
 def measured_nullity(configuration) -> tuple[int, np.ndarray]:
@@ -64,11 +64,9 @@ def test_the_conditions_of_exactness_hold_for_most_and_a_wrong_theory_is_seen():
 def test_few_samples_make_the_prediction_a_bound_and_limit_what_is_seen():
     """Weights move a sample's n within a space of dimension H − 2: at H = 4, D = 6, N = 7 the rank is 22."""
     model = lg.NormalizedGLM(lg.normalizers.LayerNorm(), lg.families.Bernoulli())
-    few = lg.predicted_nullspace(
-        model, model.init(jax.random.key(0), inputs=4, outputs=6), jax.random.normal(jax.random.key(1), (5, 4))
-    )
+    few = lg.predicted_nullspace(model, model.init(jax.random.key(0), inputs=4, outputs=6), drawn(1, 5, 4))
     assert not few.exact
-    params, inputs = model.init(jax.random.key(0), inputs=6, outputs=4), jax.random.normal(jax.random.key(1), (7, 6))
+    params, inputs = model.init(jax.random.key(0), inputs=6, outputs=4), drawn(1, 7, 6)
     predicted = lg.predicted_nullspace(model, params, inputs)
     assert params.size - predicted.dimension == 22
     assert lg.fisher(model, params, inputs).rank() == 22

@@ -9,6 +9,7 @@ from jax.flatten_util import ravel_pytree
 from lngeom.information import _products, _spectrum, reference
 from lngeom.numerics import agreement
 
+from tests.cases import drawn
 from tests.information import zoo
 
 EXACT = 1e-13
@@ -86,7 +87,7 @@ def test_fisher_of_a_normalized_glm_is_the_explicit_product_by_both_doors(normal
     arguments = {"groups": 2} if normalizer == "GroupNorm" else {}
     model = lg.NormalizedGLM(getattr(lg.normalizers, normalizer)(**arguments), family)
     params = model.init(jax.random.key(0), inputs=3, outputs=6)
-    X = jax.random.normal(jax.random.key(1), (30, 3))
+    X = drawn(1, 30, 3)
     oracle = reference.by_definition(model, params, X)
     assert_main_forms_are(lg.fisher(model, params, X), oracle)
     coupled = model.normalizer.couples_samples
@@ -101,7 +102,7 @@ def test_printed_fisher_is_equation_13(normalizer):
     model = lg.NormalizedGLM(normalizer, lg.families.Bernoulli())
     params = model.init(jax.random.key(0), inputs=3, outputs=5)
     params = lg.GLMParameters(params.weights, params.bias, params.gain * jnp.linspace(0.6, 1.4, 5))
-    X = jax.random.normal(jax.random.key(1), (30, 3))
+    X = drawn(1, 30, 3)
     F = lg.fisher(model, params, X, method="printed")
     assert_main_forms_are(F, reference.as_printed(model, params, X))
     exact = lg.fisher(model, params, X).as_matrix()
@@ -121,7 +122,7 @@ def test_chunks_change_nothing(chunk):
 def test_streamed_factor_has_the_same_singular_values():
     model = lg.NormalizedGLM(lg.normalizers.LayerNorm(), lg.families.Bernoulli())
     params = model.init(jax.random.key(0), inputs=3, outputs=4)
-    X = jax.random.normal(jax.random.key(1), (500, 3))
+    X = drawn(1, 500, 3)
     F = lg.fisher(model, params, X, chunk=6)
     whole = jnp.linalg.svd(F.factor(), compute_uv=False)
     assert agreement(F.singular_values(), whole, EXACT).agrees
@@ -153,7 +154,7 @@ def test_blocks_are_slices_of_the_matrix():
 def test_blocks_of_units_are_in_the_papers_order():
     model = lg.NormalizedGLM(lg.normalizers.LayerNorm(), lg.families.Bernoulli())
     params = model.init(jax.random.key(0), inputs=3, outputs=4)
-    F = lg.fisher(model, params, jax.random.normal(jax.random.key(1), (20, 3)))
+    F = lg.fisher(model, params, drawn(1, 20, 3))
     paper = lg.to_paper_order(F.as_matrix(), 4, 3)
     assert agreement(F.as_matrix("paper"), paper, EXACT).agrees
     assert agreement(F.block(1, 3), paper[5:10, 15:20], EXACT).agrees
@@ -184,7 +185,7 @@ def test_divergence_is_half_the_quadratic_form_on_every_trial():
 
 def test_products_are_functions_that_jit_and_vmap_take():
     F = zoo.layer_norm_network().fisher()
-    vectors = jax.random.normal(jax.random.key(2), (F.in_size(), 9))
+    vectors = drawn(2, F.in_size(), 9)
     tangents = jax.vmap(F.problem.unravel, 1)(vectors)
     assert agreement(jax.jit(F.mm)(vectors), F.mm(vectors), EXACT).agrees
     assert agreement(jax.jit(F.quadratic_form)(vectors), F.quadratic_form(vectors), EXACT).agrees
@@ -201,7 +202,7 @@ def test_methods_are_functions_that_jit_takes(name):
 @pytest.mark.parametrize("count", [0, 1, 2, 5])
 def test_many_vectors_one_by_one_are_as_many_products(count):
     F = zoo.layer_norm_network().fisher()
-    vectors = jax.random.normal(jax.random.key(2), (F.in_size(), count))
+    vectors = drawn(2, F.in_size(), count)
     found = _products.products(F.stored, F.placement, vectors, 1)
     assert found.shape == vectors.shape
     if count:
@@ -298,7 +299,7 @@ def test_eigenvalues_under_jit_and_vmap_are_those_of_lanczos(never_decomposed):
 
 
 def test_every_copy_of_a_multiple_eigenvalue_is_found(never_decomposed):
-    X = jax.random.normal(jax.random.key(0), (200, 60))
+    X = drawn(0, 200, 60)
     expected = jnp.repeat(jnp.linalg.eigvalsh(X.T @ X / 200)[::-1], 3)[:5]
     assert agreement(linear(X).eigenvalues(5), expected, 1e-10).agrees
     assert not np.any(linear(0 * X).eigenvalues(5))
@@ -308,7 +309,7 @@ def test_every_copy_of_a_multiple_eigenvalue_is_found(never_decomposed):
 
 def test_eigenvalues_that_do_not_converge_say_so(never_decomposed, monkeypatch):
     monkeypatch.setattr(_spectrum, "RESTARTS", 1)
-    F = linear(jax.random.normal(jax.random.key(0), (200, 60)))
+    F = linear(drawn(0, 200, 60))
     with pytest.raises(lg.information.ConvergenceError, match="of 5 eigenvalues converged"):
         F.eigenvalues(5)
 

@@ -12,11 +12,8 @@ from lngeom.information._matrix import separable_layers
 from lngeom.information.layers import Irregular
 from lngeom.numerics import agreement
 
+from tests.cases import drawn
 from tests.information import zoo
-
-
-def normal(seed, *shape):
-    return jax.random.normal(jax.random.key(seed), shape)
 
 
 def tied():
@@ -26,15 +23,15 @@ def tied():
         h = jnp.tanh((x @ p["w"].T) * p["gain"][None, :])
         return h @ p["w"] @ p["out"] + (jnp.square(x) @ p["skip"] + p["bias"][None, :])
 
-    params = {"w": normal(0, 5, 4), "gain": normal(1, 5), "out": normal(2, 4, 3), "skip": normal(3, 4, 3)}
-    params |= {"bias": normal(4, 3), "unused": normal(5, 2)}
-    return zoo.Case("tied", apply, params, normal(6, 11, 4), lg.families.Categorical(), mask=jnp.arange(11.0) % 3)
+    params = {"w": drawn(0, 5, 4), "gain": drawn(1, 5), "out": drawn(2, 4, 3), "skip": drawn(3, 4, 3)}
+    params |= {"bias": drawn(4, 3), "unused": drawn(5, 2)}
+    return zoo.Case("tied", apply, params, drawn(6, 11, 4), lg.families.Categorical(), mask=jnp.arange(11.0) % 3)
 
 
 def equinox_network():
     arrays, rest = eqx.partition(eqx.nn.MLP(4, 3, 6, 2, key=jax.random.key(0)), eqx.is_array)
     return zoo.Case(
-        "equinox", lambda p, x: jax.vmap(eqx.combine(p, rest))(x), arrays, normal(1, 11, 4), lg.families.Poisson()
+        "equinox", lambda p, x: jax.vmap(eqx.combine(p, rest))(x), arrays, drawn(1, 11, 4), lg.families.Poisson()
     )
 
 
@@ -45,9 +42,9 @@ def layer_normalized(inputs=4, units=6, outputs=3):
         n = a / jnp.sqrt(jnp.mean(jnp.square(a), 1, keepdims=True) + 1e-5)
         return jnp.tanh(n * p["gain"][None] + p["shift"][None]) @ p["out"]
 
-    params = {"in": normal(0, inputs, units), "bias": normal(1, units), "gain": normal(2, units)}
-    params |= {"shift": normal(3, units), "out": normal(4, units, outputs) / units**0.5}
-    return zoo.Case("layer-normalized", apply, params, normal(5, 11, inputs), lg.families.Categorical())
+    params = {"in": drawn(0, inputs, units), "bias": drawn(1, units), "gain": drawn(2, units)}
+    params |= {"shift": drawn(3, units), "out": drawn(4, units, outputs) / units**0.5}
+    return zoo.Case("layer-normalized", apply, params, drawn(5, 11, inputs), lg.families.Categorical())
 
 
 @pytest.mark.parametrize("make", [tied, equinox_network, layer_normalized], ids=lambda make: make.__name__)
@@ -69,7 +66,7 @@ def test_outer_products_give_the_matrix_and_its_products(make):
 def test_the_cheaper_route_is_taken_and_is_right_for_a_network_of_some_width():
     F = layer_normalized(inputs=12, units=16, outputs=6).fisher()
     assert _matrix.choose_route(F.problem, 21).layers is not None
-    A, vectors = F.factor(), normal(4, F.in_size(), 9)
+    A, vectors = F.factor(), drawn(4, F.in_size(), 9)
     assert agreement(F.as_matrix(), A.T @ A, 1e-12).agrees
     for found in (F.mm(vectors), jax.jit(lambda v: F.mm(v))(vectors), jax.jit(lambda F, v: F.mm(v))(F, vectors)):
         assert agreement(found, A.T @ (A @ vectors), 1e-12).agrees
@@ -78,7 +75,7 @@ def test_the_cheaper_route_is_taken_and_is_right_for_a_network_of_some_width():
 
 
 def test_many_products_of_a_function_that_uses_no_parameter_are_zero():
-    F = lg.fisher(lambda p, x: x, {"a": jnp.ones(3)}, normal(0, 9, 4), family=lg.families.Categorical())
+    F = lg.fisher(lambda p, x: x, {"a": jnp.ones(3)}, drawn(0, 9, 4), family=lg.families.Categorical())
     assert not jnp.any(F.mm(jnp.ones((3, 9))))
 
 
@@ -93,7 +90,7 @@ def test_many_products_of_a_function_that_uses_no_parameter_are_zero():
 )
 def test_what_is_not_understood_is_left_to_the_general_route(apply):
     F = lg.fisher(
-        apply, normal(0, 4, 4), normal(1, 9, 4), family=lg.families.Gaussian(), batch_coupled=False, check=False
+        apply, drawn(0, 4, 4), drawn(1, 9, 4), family=lg.families.Gaussian(), batch_coupled=False, check=False
     )
     assert separable_layers(F.problem) is None
 
@@ -114,7 +111,7 @@ def test_a_chunk_of_one_sample_whose_program_has_fewer_numbers_is_not_mistaken(o
         return (x @ p) * jnp.broadcast_to(SCALES, (len(x), 16)) * SCALES
 
     F = lg.fisher(
-        apply, normal(0, 20, 16), normal(1, 9, 20), family=lg.families.Gaussian(), batch_coupled=False, **options
+        apply, drawn(0, 20, 16), drawn(1, 9, 20), family=lg.families.Gaussian(), batch_coupled=False, **options
     )
     reference = F.factor().T @ F.factor()
     assert agreement(jax.jit(lambda F: F.as_matrix())(F), reference, 1e-12).agrees
@@ -132,8 +129,8 @@ def test_a_chunk_of_one_sample_whose_program_has_fewer_numbers_is_not_mistaken(o
 )
 def test_samples_that_are_turned_round_and_back_are_left_to_the_general_route(turned):
     apply = lambda p, x: turned(turned(x) @ p["w"]) + x @ p["u"]  # noqa: E731
-    params = {"w": normal(1, 4, 3), "u": normal(2, 4, 3)}
-    F = lg.fisher(apply, params, normal(3, 11, 4), family=lg.families.Categorical(), check=False)
+    params = {"w": drawn(1, 4, 3), "u": drawn(2, 4, 3)}
+    F = lg.fisher(apply, params, drawn(3, 11, 4), family=lg.families.Categorical(), check=False)
     assert separable_layers(F.problem) is None
     assert agreement(F.as_matrix(), F.factor().T @ F.factor(), 1e-12).agrees
 
@@ -147,8 +144,8 @@ def test_samples_that_are_turned_round_and_back_are_left_to_the_general_route(tu
     ],
 )
 def test_callbacks_axes_of_one_entry_and_inner_programs_are_read(apply):
-    params = {"w": normal(1, 6, 5), "b": jnp.full((1, 5), 0.1)}  # a weakly typed leaf
-    F = lg.fisher(apply, params, normal(3, 9, 6), family=lg.families.Categorical())
+    params = {"w": drawn(1, 6, 5), "b": jnp.full((1, 5), 0.1)}  # a weakly typed leaf
+    F = lg.fisher(apply, params, drawn(3, 9, 6), family=lg.families.Categorical())
     reference = F.factor().T @ F.factor()
     assert agreement(forced(F), reference, 1e-12).agrees
     assert agreement(F.as_matrix(), reference, 1e-12).agrees
@@ -159,8 +156,8 @@ def test_a_program_that_depends_on_the_number_of_samples_is_not_mistaken():
     def apply(p, x):
         return x @ p[0] + p[1][None, :] if len(x) < 5 else jnp.negative(x @ -p[0]) + p[1][None, :]
 
-    F = lg.fisher(apply, (normal(0, 4, 3), normal(1, 3)), normal(2, 9, 4), family=lg.families.Gaussian())
-    layers, vectors = separable_layers(F.problem), normal(3, 15, 9)
+    F = lg.fisher(apply, (drawn(0, 4, 3), drawn(1, 3)), drawn(2, 9, 4), family=lg.families.Gaussian())
+    layers, vectors = separable_layers(F.problem), drawn(3, 15, 9)
     assert layers is not None
     with pytest.raises(Irregular):
         _matrix.outer_products(F.problem, layers)

@@ -22,12 +22,17 @@ X = normal(2, 9, 3)
 
 def by_divergence(apply, params, X, divergence, weights=None):
     r"""The mean of JᵀΛJ, with Λ the Hessian of $z' \mapsto D(p_z \| p_{z'})$ at z for one position."""
-    flat, unravel = ravel_pytree(params)
-    z = apply(params, X)
-    J = jax.jacfwd(lambda theta: apply(unravel(theta), X))(flat).reshape(-1, z.shape[-1], flat.size)
-    metric = jax.vmap(lambda z: jax.hessian(lambda other: divergence(z, other))(z))(z.reshape(-1, z.shape[-1]))
-    weights = jnp.ones(len(J)) if weights is None else weights.reshape(-1).astype(float)
-    return jnp.einsum("n,nip,nij,njq->pq", weights, J, metric, J) / len(z)
+
+    @jax.jit
+    def compute(params, X, weights):
+        flat, unravel = ravel_pytree(params)
+        z = apply(params, X)
+        J = jax.jacfwd(lambda theta: apply(unravel(theta), X))(flat).reshape(-1, z.shape[-1], flat.size)
+        metric = jax.vmap(lambda z: jax.hessian(lambda other: divergence(z, other))(z))(z.reshape(-1, z.shape[-1]))
+        weights = jnp.ones(len(J)) if weights is None else weights.reshape(-1).astype(float)
+        return jnp.einsum("n,nip,nij,njq->pq", weights, J, metric, J) / len(z)
+
+    return compute(params, X, weights)
 
 
 def softmax_divergence(z, other):
@@ -79,7 +84,8 @@ def test_every_route_of_a_dict_of_outputs_is_the_sum_of_the_definitions_of_each(
         z = heads(p, x[None])
         return jax.nn.log_softmax(z["policy"][0])[label] - (response - z["value"][0]) ** 2 / (2 * 0.5)
 
-    scores = jax.vmap(lambda *one: ravel_pytree(jax.grad(log_prob)(PARAMS, *one))[0])(X, y["policy"], y["value"])
+    score = jax.jit(jax.vmap(lambda *one: ravel_pytree(jax.grad(log_prob)(PARAMS, *one))[0]))
+    scores = score(X, y["policy"], y["value"])
     observed = lg.fisher(heads, PARAMS, X, family=family, method="empirical", y=y)
     assert agreement(observed.as_matrix(), scores.T @ scores / 9).agrees
     drawn = lg.fisher(heads, PARAMS, X, family=family, method="monte_carlo", key=jax.random.key(0), samples=3000)

@@ -1,5 +1,8 @@
 """Every route to the Fisher matrix gives one matrix, and a broken route does not."""
 
+from functools import cache
+
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import lngeom as lg
@@ -9,9 +12,13 @@ from jax.flatten_util import ravel_pytree
 from lngeom.information import _closed_form, reference
 from lngeom.numerics import agreement
 
-from tests.cases import FAMILIES, normalizers
+from tests.cases import FAMILIES, drawn, normalizers
 
 NORMALIZERS = tuple(normalizers(6, 5))
+
+dense = eqx.filter_jit(_closed_form.dense)
+by_definition = eqx.filter_jit(reference.by_definition)
+as_printed = eqx.filter_jit(reference.as_printed)
 
 
 def case(normalizer: str, family: str, shape=(30, 5, 6), eps: float = 0.0):
@@ -21,21 +28,26 @@ def case(normalizer: str, family: str, shape=(30, 5, 6), eps: float = 0.0):
     params = model.init(jax.random.key(1), inputs=inputs, outputs=units)
     rng = np.random.default_rng(2)
     gain, bias = params.gain * rng.uniform(0.6, 1.2, units), params.bias - rng.uniform(0, 0.4, units)
-    X = jax.random.normal(jax.random.key(0), (samples, inputs)).at[:, inputs // 2].set(0.0)
+    X = drawn(0, samples, inputs).at[:, inputs // 2].set(0.0)
     return model, lg.GLMParameters(params.weights, bias, gain), X
+
+
+@cache
+def definition(normalizer: str, family: str) -> np.ndarray:
+    """The matrix of a case by definition."""
+    return np.asarray(by_definition(*case(normalizer, family)))
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("normalizer", NORMALIZERS)
 def test_closed_form_is_the_definition(normalizer, family):
     model, params, X = case(normalizer, family)
-    exact = reference.by_definition(model, params, X)
-    assert agreement(_closed_form.dense(model, params, X, chunk=8), exact, tol=1e-12).agrees
-    v = jax.random.normal(jax.random.key(5), (params.size,))
-    _, unravel = ravel_pytree(params)
-    product = ravel_pytree(lg.fisher(model, params, X).mv(unravel(v)))[0]
+    exact = definition(normalizer, family)
+    assert agreement(dense(model, params, X, chunk=8), exact, tol=1e-12).agrees
+    v = drawn(5, params.size)
+    product = ravel_pytree(lg.fisher(model, params, X).mv(ravel_pytree(params)[1](v)))[0]
     assert agreement(product, exact @ v, tol=1e-12).agrees
-    factor = reference.factor(model, params, X)
+    factor = np.asarray(eqx.filter_jit(reference.factor)(model, params, X))
     assert agreement(factor.T @ factor, exact, tol=1e-12).agrees
 
 
@@ -46,8 +58,8 @@ def test_closed_form_is_the_definition_at_every_size(normalizer, eps, shape):
     for family in ("bernoulli", "categorical"):
         model, params, X = case(normalizer, family, shape, eps)
         X = X + 0.1
-        exact = jax.jit(reference.by_definition)(model, params, X)
-        assert agreement(jax.jit(_closed_form.dense)(model, params, X), exact, tol=1e-12).agrees
+        exact = by_definition(model, params, X)
+        assert agreement(dense(model, params, X), exact, tol=1e-12).agrees
 
 
 @pytest.mark.parametrize("normalizer", ["layer", "rms", "group2"])
@@ -55,25 +67,23 @@ def test_closed_form_rounds_no_worse_than_summed_inputs_whose_offset_the_weights
     model, params, X = case(normalizer, "categorical")
     rows = params.weights - jnp.mean(params.weights, 1, keepdims=True)
     params, offset = lg.GLMParameters(rows, params.bias, params.gain), 1000.0
-    exact = reference.by_definition(model, params, X + offset)
+    exact = by_definition(model, params, X + offset)
     tol = 1e-14 * offset  # the precision times |W||x|/σ, and a factor for the sums
-    assert agreement(_closed_form.dense(model, params, X + offset), exact, tol=tol).agrees
-    assert agreement(_closed_form.dense(model, params, X + 1.01 * offset), exact, tol=tol).differs
+    assert agreement(dense(model, params, X + offset), exact, tol=tol).agrees
+    assert agreement(dense(model, params, X + 1.01 * offset), exact, tol=tol).differs
 
 
 @pytest.mark.parametrize("normalizer", ["identity", "batch", "batch_evaluation", "weight"])
 def test_the_printed_matrix_is_exact_where_units_do_not_mix(normalizer):
     for family in ("poisson", "categorical"):
-        model, params, X = case(normalizer, family)
-        assert agreement(
-            reference.as_printed(model, params, X), reference.by_definition(model, params, X), tol=1e-12
-        ).agrees
+        printed = as_printed(*case(normalizer, family))
+        assert agreement(printed, definition(normalizer, family), tol=1e-12).agrees
 
 
 @pytest.mark.parametrize("normalizer", ["layer", "rms", "group2"])
 def test_the_printed_matrix_is_not_the_fisher_matrix_of_normalizers_that_mix_units(normalizer):
     model, params, X = case(normalizer, "bernoulli")
-    assert agreement(reference.as_printed(model, params, X), reference.by_definition(model, params, X)).differs
+    assert agreement(as_printed(model, params, X), by_definition(model, params, X)).differs
 
 
 def test_printed_chi_of_layer_norm_is_its_closed_form():
@@ -88,9 +98,9 @@ def test_printed_chi_of_layer_norm_is_its_closed_form():
 @pytest.mark.parametrize("normalizer", ["layer", "batch"])
 def test_finite_divergences_see_the_same_metric(normalizer, family):
     model, params, X = case(normalizer, family)
-    exact = reference.by_definition(model, params, X)
+    exact = definition(normalizer, family)
     for seed in range(3):
-        delta = 0.3 * jax.random.normal(jax.random.key(seed), (params.size,))
+        delta = 0.3 * drawn(seed, params.size)
         found = reference.form_from_divergences(model, params, X, delta)
         assert agreement(found, delta @ exact @ delta, tol=1e-6).agrees
 
@@ -99,9 +109,9 @@ def test_finite_divergences_see_the_same_metric(normalizer, family):
 @pytest.mark.parametrize("normalizer", ["layer", "rms", "group2", "weight"])
 def test_products_of_the_operator_are_the_definition(normalizer, family):
     model, params, X = case(normalizer, family)
-    exact = reference.by_definition(model, params, X)
+    exact = definition(normalizer, family)
     F = lg.fisher(model, params, X)
-    V = jax.random.normal(jax.random.key(6), (params.size, 3))
+    V = drawn(6, params.size, 3)
     assert agreement(F.mm(V), exact @ V, tol=1e-12).agrees
     assert agreement(ravel_pytree(F.mv(F.problem.unravel(V[:, 0])))[0], exact @ V[:, 0], tol=1e-12).agrees
     assert agreement(F @ V[:, 1], exact @ V[:, 1], tol=1e-12).agrees
@@ -117,7 +127,7 @@ def test_a_bound_product_is_a_pytree_of_the_operator():
 def test_a_broken_closed_form_is_seen():
     model, params, X = case("layer", "bernoulli")
     wrong = lg.NormalizedGLM(lg.normalizers.RMSNorm(), model.family)
-    assert agreement(_closed_form.dense(wrong, params, X), reference.by_definition(model, params, X)).differs
+    assert agreement(dense(wrong, params, X), by_definition(model, params, X)).differs
 
 
 def test_paper_order_is_a_permutation_with_an_inverse():
@@ -142,7 +152,7 @@ def test_float32_stays_float32():
     model, params, X = jax.tree.map(
         lambda v: v.astype(jnp.float32) if hasattr(v, "astype") else v, case("layer", "bernoulli")
     )
-    assert _closed_form.dense(model, params, X).dtype == jnp.float32
+    assert dense(model, params, X).dtype == jnp.float32
 
 
 @pytest.mark.parametrize("family", ["bernoulli", "categorical"])

@@ -10,14 +10,14 @@ import pytest
 from lngeom.information._derivative import sampled_scores
 from lngeom.numerics import agreement
 
+from tests.cases import drawn
 from tests.information import zoo
 
 
 def linear_model(family, seed=0):
-    keys = jax.random.split(jax.random.key(seed), 2)
-    X = jnp.concatenate([jnp.ones((30, 1)), 0.3 * jax.random.normal(keys[0], (30, 2))], 1)
+    X = jnp.concatenate([jnp.ones((30, 1)), 0.3 * drawn(seed, 30, 2)], 1)
     outputs = 3 if family.joint else 1
-    params = 0.3 * jax.random.normal(keys[1], (3, outputs))
+    params = 0.3 * drawn(seed + 1, 3, outputs)
     if family.upper < np.inf:
         params = params.at[0].set(-1.5)
     return lambda p, x: x @ p, params, X

@@ -7,17 +7,18 @@ import numpy as np
 import pytest
 from lngeom.information import VocabularyHead
 
+from tests.cases import drawn
+
 CATEGORICAL = lg.families.Categorical()
 CLASSES, WIDTH, SAMPLES, POSITIONS = 37, 5, 6, 3
 
 
 def model(bias=True, tied=False, positions=True, scale=1.0):
     """A normalized layer before a head, its parameters, and data."""
-    keys = jax.random.split(jax.random.key(0), 4)
-    params = {"layer": jax.random.normal(keys[0], (WIDTH, WIDTH)), "head": jax.random.normal(keys[1], (CLASSES, WIDTH))}
-    params |= {"bias": jax.random.normal(keys[2], (CLASSES,))} if bias else {}
+    params = {"layer": drawn(0, WIDTH, WIDTH), "head": drawn(1, CLASSES, WIDTH)}
+    params |= {"bias": drawn(2, CLASSES)} if bias else {}
     shape = (SAMPLES, POSITIONS) if positions else (SAMPLES,)
-    X = jax.random.randint(keys[3], shape, 0, CLASSES) if tied else jax.random.normal(keys[3], (*shape, WIDTH))
+    X = jnp.asarray(np.random.default_rng(3).integers(0, CLASSES, shape)) if tied else drawn(3, *shape, WIDTH)
 
     def features(params, X):
         x = params["head"][X] if tied else X
@@ -36,8 +37,7 @@ def both(block, mask=None, **given):
 
 
 def tangent(params, seed=5):
-    keys = jax.random.split(jax.random.key(seed), len(params))
-    return {name: jax.random.normal(key, w.shape, w.dtype) for (name, w), key in zip(params.items(), keys, strict=True)}
+    return {name: drawn(seed + k, *w.shape).astype(w.dtype) for k, (name, w) in enumerate(params.items())}
 
 
 def close(one, other, bound=1e-12):
