@@ -4,6 +4,7 @@ Everything random in step t of seed s comes from `fold_in(key(s), t)`, and chunk
 often a run was interrupted. A run that is killed and resumed therefore gives the same bits as one that was not.
 """
 
+import functools
 import json
 import math
 import time
@@ -158,7 +159,8 @@ def read_weights(task: Task[State], path: Path) -> Weights:
     """
     identity = read_identity(path)
     seeds, names = identity["seeds"], identity["metrics"]
-    like = jax.eval_shape(jax.vmap(task.init), _keys(seeds, 0))
+    one = jax.eval_shape(jax.jit(task.init), _first(_keys(seeds, 0)))
+    like = jax.tree.map(lambda v: jax.ShapeDtypeStruct((len(seeds), *v.shape), v.dtype), one)
     if path.suffix == ".best":
         header, states = load_checkpoint(path, like)
         values = np.array(header["values"], float)
@@ -182,9 +184,13 @@ def _check(seeds: Sequence[int], steps: int, every: int) -> None:
         )
 
 
+@jax.jit
+def _keys_of(seeds: Int[Array, " S"], purpose: Int[Array, ""]) -> PRNGKeyArray:
+    return jax.vmap(lambda seed: jax.random.fold_in(jax.random.key(seed), purpose))(seeds)
+
+
 def _keys(seeds: Sequence[int], purpose: int) -> PRNGKeyArray:
-    keys = jax.vmap(jax.random.key)(jnp.asarray(seeds, jnp.uint32))
-    return jax.vmap(jax.random.fold_in, (0, None))(keys, purpose)
+    return _keys_of(np.asarray(seeds, np.uint32), np.uint32(purpose))
 
 
 def _over_seeds(function: Callable, batched: bool, axes: tuple[int | None, ...]) -> Callable:
@@ -204,6 +210,21 @@ def _over_seeds(function: Callable, batched: bool, axes: tuple[int | None, ...])
     return mapped
 
 
+TASKS = 32
+"""Tasks whose compiled programs are kept for further runs in the same process."""
+
+
+@functools.lru_cache(TASKS)
+def _evaluation(task: Task, batched: bool, data_axis: int | None) -> Callable[[Any, Any], Metrics]:
+    return jax.jit(_over_seeds(task.evaluate, batched, (0, data_axis)))
+
+
+@jax.jit
+def _stacked(*states: State) -> State:
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *states)
+
+
+@functools.lru_cache(TASKS)
 def _chunk(task: Task, scan: bool, streamed: bool, batched: bool, data_axis: int | None) -> Callable:
     """Takes some steps for every seed; gives states, first bad steps and the sums of the losses.
 
@@ -211,10 +232,11 @@ def _chunk(task: Task, scan: bool, streamed: bool, batched: bool, data_axis: int
     do not depend on where a chunk ends. Without a stream `batches` is the data, the same for every step; it stays an
     argument of the program and does not become a constant in it.
     """
+    taken = jax.jit(task.step, inline=True)  # traced once, here and for the shape of the loss
 
     def one_step(carry, key, step, batch):
         state, bad, total = carry
-        state, loss = task.step(state, jax.random.fold_in(key, step), batch)
+        state, loss = taken(state, jax.random.fold_in(key, step), batch)
         return state, jnp.where((bad < 0) & ~jnp.isfinite(loss), step, bad), total + loss
 
     axes = (0, 0, None, data_axis)
@@ -245,6 +267,11 @@ FIRST = 4
 
 STREAMED = 64
 """The most steps of a chunk whose batches come from a stream."""
+
+
+def _first(tree: Any) -> Any:
+    """Shapes and dtypes of one of what the first axis counts."""
+    return jax.tree.map(lambda v: jax.ShapeDtypeStruct(v.shape[1:], v.dtype), tree)
 
 
 def _filled(batches: Any, size: int) -> Any:
@@ -300,7 +327,7 @@ class _Kept:
         self.best = best
         self.identity = identity
         self.column = self.names.index(best.metric)
-        self.states = jax.tree.map(jnp.copy, states)
+        self.states = jax.tree.map(np.array, states)
         self.steps = np.zeros(len(identity["seeds"]), int)
         self.values = np.full((len(self.steps), len(self.names)), np.nan)
 
@@ -312,7 +339,7 @@ class _Kept:
         better = sign * row[:, self.column] < known
         if better.any():
             self.states = jax.tree.map(
-                lambda new, old: jnp.where(better.reshape(-1, *(1,) * (new.ndim - 1)), new, old), states, self.states
+                lambda new, old: np.where(better.reshape(-1, *(1,) * (old.ndim - 1)), new, old), states, self.states
             )
             self.steps[better], self.values[better] = taken, row[better]
             header = {
@@ -393,12 +420,11 @@ def train(
     keys = _shard(_keys(seeds, 1), mesh, "seeds", 0)
     # One seed at a time: batched decompositions, such as an orthogonal start needs, can hang on a CPU.
     start = jax.jit(task.init)
-    states = jax.tree.map(lambda *leaves: jnp.stack(leaves), *(start(key) for key in _keys(seeds, 0)))
-    states = _shard(states, mesh, "seeds", 0)
+    states = _shard(_stacked(*(start(key) for key in _keys(seeds, 0))), mesh, "seeds", 0)
     bad = _shard(jnp.full(len(seeds), -1, jnp.int32), mesh, "seeds", 0)
     data_axis = 0 if data_of_each else None
     batch_axis = data_axis if stream is None else None
-    evaluate = jax.jit(_over_seeds(task.evaluate, batched, (0, data_axis)))
+    evaluate = _evaluation(task, batched, data_axis)
     names = [LOSS, *sorted(jax.eval_shape(evaluate, states, data))]
 
     def empty(steps: int) -> np.ndarray:
@@ -417,11 +443,11 @@ def train(
         )
     )
     values, taken = empty(steps), 0
-    of_batch = data if stream is None else jax.tree.map(lambda v: v[0], stream(0, 1))
-    one = jax.eval_shape(
-        _over_seeds(lambda s, k, b: task.step(s, k, b)[1], True, (0, 0, batch_axis)), states, keys, of_batch
-    )
-    total = _shard(jnp.zeros(one.shape, one.dtype), mesh, "seeds", 0)
+    of_batch = data if stream is None else stream(0, 1)
+    of_batch = of_batch if stream is None and not data_of_each else _first(of_batch)
+    key = _first(keys)
+    _, loss = jax.eval_shape(jax.jit(task.step, inline=True), jax.eval_shape(start, key), key, of_batch)
+    total = _shard(jnp.zeros(len(seeds), loss.dtype), mesh, "seeds", 0)
     kept = _Kept(checkpoint, best, identity, states) if checkpoint is not None and best is not None else None
 
     def record(losses: Array | None) -> None:

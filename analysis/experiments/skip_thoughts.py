@@ -6,6 +6,7 @@ linear probes at every evaluation and, at the end, by the two kinds of tasks of 
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -14,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jax.scipy.sparse.linalg import cg
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 from lngeom import nn
 from lngeom.claims.comparison import TrainingStatement
 from scipy.sparse import csr_matrix
@@ -145,6 +146,9 @@ def ridge(
     return y @ cg(gram, x.T @ targets / len(x), tol=1e-6)[0]
 
 
+encode_each = jax.jit(jax.vmap(SkipThoughts.encode, (0, None, None)))
+"""Vectors of sentences by several models at once."""
+
 ENCODED = 512
 """Sentences that are encoded at once."""
 
@@ -162,6 +166,20 @@ def encoded(model: SkipThoughts, symbols: Any, lengths: Any) -> Float[Array, "N 
 
 PENALTIES = (1e-3, 1e-2, 1e-1, 1.0)
 """Of linear classifiers, in units of the mean square of a feature."""
+
+
+@partial(jax.jit, inline=True)
+def _right(folds: Any, fold: Any, x: Any, y: Any, labels: Any) -> Bool[Array, "K P N"]:
+    """Whether each sentence is told right by the classifier that has not seen a fold, for each penalty."""
+    count = len(x)
+
+    def right(held):
+        kept = x * (fold != held).astype(x.dtype)[:, None]
+        gram, products = kept.T @ x / count, kept.T @ y / count
+        weights = [cg(gram + p * jnp.eye(x.shape[1], dtype=x.dtype), products, tol=1e-6)[0] for p in PENALTIES]
+        return jnp.stack([jnp.argmax(x @ w, 1) == labels for w in weights])
+
+    return jax.lax.map(right, folds)
 
 
 def cross_validated(features: Float[Array, "N F"], labels: Any, classes: int, folds: int = 10) -> Array:
@@ -188,13 +206,7 @@ def cross_validated(features: Float[Array, "N F"], labels: Any, classes: int, fo
     x = jnp.concatenate([x, jnp.ones_like(x[:, :1])], 1)
     y = jax.nn.one_hot(labels, classes, dtype=x.dtype)
 
-    def right(held):
-        kept = x * (fold != held).astype(x.dtype)[:, None]
-        gram, products = kept.T @ x / count, kept.T @ y / count
-        weights = [cg(gram + p * jnp.eye(x.shape[1], dtype=x.dtype), products, tol=1e-6)[0] for p in PENALTIES]
-        return jnp.stack([jnp.argmax(x @ w, 1) == labels for w in weights])
-
-    correct = jax.lax.map(right, jnp.arange(folds))  # [fold, penalty, sentence]
+    correct = _right(jnp.arange(folds), fold, x, y, labels)  # [fold, penalty, sentence]
     own = correct[fold, :, np.arange(count)].astype(x.dtype)  # [sentence, penalty], by classifiers that did not see it
     sums = jax.ops.segment_sum(own, fold, folds)
     chosen = jnp.argmax(jnp.sum(sums, 0, keepdims=True) - sums, 1)
@@ -284,11 +296,10 @@ def scores(
         Name → its value for each seed.
     """
     judge = judge or Judge()
-    run = jax.jit(jax.vmap(SkipThoughts.encode, (0, None, None)))
 
     def encode(symbols: np.ndarray, lengths: np.ndarray) -> np.ndarray:
         parts = [slice(k, k + ENCODED) for k in range(0, len(symbols), ENCODED)]
-        found = np.concatenate([np.asarray(run(models, symbols[part], lengths[part])) for part in parts], 1)
+        found = np.concatenate([np.asarray(encode_each(models, symbols[part], lengths[part])) for part in parts], 1)
         return found / np.linalg.norm(found, axis=-1, keepdims=True) if judge.unit else found
 
     each: list[dict[str, float]] = [{} for _ in range(len(models.words))]

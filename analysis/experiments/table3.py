@@ -112,12 +112,14 @@ def words_of(folder: Path, known: dict[str, int], tasks: Sequence[str], *, sick:
     return Words(known, further, len(wanted) - len(further), vectors)
 
 
+_nll = jax.jit(jax.vmap(skip_thoughts.SkipThoughts.nll, (0, None, None)))
+
+
 def held_out_nll(models: Any, found: Any, settings: Any) -> Float[np.ndarray, " S"]:
     """NLL of a word of the held-out triples, for each seed."""
     told = assemble.held_out(found, settings)
-    nll = jax.jit(jax.vmap(skip_thoughts.SkipThoughts.nll, (0, None, None)))
     parts = [
-        [np.asarray(v, np.float64) for v in nll(models, told.sentences[k : k + CHUNK], told.lengths[k : k + CHUNK])]
+        [np.asarray(v, np.float64) for v in _nll(models, told.sentences[k : k + CHUNK], told.lengths[k : k + CHUNK])]
         for k in range(0, len(told.sentences), CHUNK)
     ]
     total, count = (np.sum(part, 0) for part in zip(*parts, strict=True))

@@ -1,5 +1,6 @@
 """`python -m analysis all`: an estimate first, progress while the first step is compiled, and resuming to the bit."""
 
+import functools
 import inspect
 import json
 import shutil
@@ -34,7 +35,10 @@ class Tiny(Settings):
     rate: float = 0.1
 
 
-def task(settings, arm, data):
+@functools.cache
+def task_of(settings, arm):
+    """One task of these, so that a run that is resumed finds its compiled programs."""
+
     def loss(w, extra, key, data):
         return jnp.sum(arm * jnp.square(w - data + 0.01 * jax.random.normal(key, w.shape))), extra
 
@@ -42,6 +46,10 @@ def task(settings, arm, data):
         return {"nll": jnp.sum(jnp.square(w - data))}
 
     return loop.gradient_task(lambda key: (jnp.zeros(3), None), loss, optax.sgd(settings.rate), evaluate)
+
+
+def task(settings, arm, data):
+    return task_of(settings, arm)
 
 
 def tiny(name, **more):

@@ -1,6 +1,7 @@
 """The experiments about the learning rate resume to the bit, keep what is done, and say when a run diverges."""
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -14,11 +15,16 @@ from lngeom.training import track_geometry
 TINY = networks.Sizes(steps=6, every=2, seeds=2, hidden=4, batch=8)
 
 
+@functools.cache
+def task_of(sizes):
+    """One task of these sizes, so that a run that is resumed finds its compiled programs."""
+    tracked = track_geometry(optax.sgd(0.3), learning_rate=0.3, groups=("w1", "w2"))
+    return networks.make_task(sizes, lambda key: networks.mlp(sizes.hidden, 5, key), networks.mlp_logits, tracked)
+
+
 def one_network(sizes, folder, progress):
     data = {"x": jnp.asarray(np.random.default_rng(0).normal(size=(30, 5))), "y": jnp.arange(30) % 10}
-    tracked = track_geometry(optax.sgd(0.3), learning_rate=0.3, groups=("w1", "w2"))
-    task = networks.make_task(sizes, lambda key: networks.mlp(sizes.hidden, 5, key), networks.mlp_logits, tracked)
-    return {"MLP": networks.train_network("MLP", task, sizes, data, folder, progress)}
+    return {"MLP": networks.train_network("MLP", task_of(sizes), sizes, data, folder, progress)}
 
 
 def stopping(name):

@@ -1,5 +1,6 @@
 """The training loop: resuming gives the same bits, a diverged run harms none of the others."""
 
+import functools
 import json
 import os
 import signal
@@ -25,6 +26,7 @@ def _promotion_as_optax_needs_it():
         yield
 
 
+@functools.cache
 def quadratic(rate=0.1, slow=False):
     """Noisy least squares; with `slow`, every evaluation waits, so that there is time to be killed."""
 

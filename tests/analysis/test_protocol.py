@@ -1,6 +1,7 @@
 """The protocol: its numbers, choice of rates, verdicts that turn when the curves do, and runs that resume."""
 
 import dataclasses
+import functools
 import io
 import itertools
 import json
@@ -257,7 +258,10 @@ class TinySettings(Settings):
     rate: float = 0.1
 
 
-def tiny_task(settings, arm, data):
+@functools.cache
+def tiny_task_of(settings, arm):
+    """One task of these, so that parts that are resumed find their compiled programs."""
+
     def loss(w, extra, key, data):
         noise = 0.01 * jax.random.normal(key, w.shape)
         return jnp.sum(arm * jnp.square(w - data.centre + noise)), extra
@@ -268,6 +272,10 @@ def tiny_task(settings, arm, data):
         optax.sgd(settings.rate),
         lambda w, extra, data: {"nll": jnp.sum(jnp.square(w - data.centre))},
     )
+
+
+def tiny_task(settings, arm, data):
+    return tiny_task_of(settings, arm)
 
 
 def tiny(**more):

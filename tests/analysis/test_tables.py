@@ -11,6 +11,7 @@ from analysis.experiments.loaders import assemble
 from lngeom.data import DataError
 
 from tests.analysis.loaders import formats
+from tests.analysis.tasks import made_once
 
 ARMS = ("OE, reference Adam", "OE + LN, reference Adam, authors' code")
 SEEDS = 2
@@ -19,6 +20,14 @@ SEEDS = 2
 @pytest.fixture(scope="module", autouse=True)
 def _promotion_as_optax_needs_it():
     with jax.numpy_dtype_promotion("standard"), jax.enable_x64(False):
+        yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _tasks_made_once():
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (order_embeddings, skip_thoughts):
+            patch.setattr(module, "EXPERIMENT", made_once(module.EXPERIMENT))
         yield
 
 

@@ -20,6 +20,7 @@ from analysis.experiments.variants import AUTHORS, with_variant
 from lngeom.data import DataError
 
 from tests.analysis.loaders import formats
+from tests.analysis.tasks import made_once
 
 
 @pytest.fixture
@@ -224,12 +225,14 @@ def test_a_full_size_run_goes_from_files_to_a_figure_though_it_is_killed(
         ),
         finish=None if name == "convnet" else experiment.finish,
     )
+    tiny = made_once(tiny)
     monkeypatch.setattr(module, "EXPERIMENT", tiny)
     first = with_variant(tiny, "authors").statements[0]
     assert name not in AS_IN_THE_CODE or first.treated.endswith(AUTHORS)
     for pair in (name for names in sentences.CLASSES.values() for name in names):
         if name == "skip_thoughts":
             (folder / pair).write_bytes(b"".join(f"sentence {k} of {pair}\n".encode() for k in range(12)))
+    monkeypatch.setattr(sentence_tasks.Judge.__new__, "__defaults__", (False, (0.1, 1.0), 2, (1.0,)))  # fewer fits
     out = tmp_path / "out"
     options = (name, "--full", "--data", folder, "--out", out, "--seeds", "1", "--workers", "1")
     step, saved = loop.save_checkpoint, []
