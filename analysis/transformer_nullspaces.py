@@ -6,10 +6,12 @@ by name, `--resume` keeps the results that are in the file.
 """
 
 import argparse
+import functools
 import json
 import math
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,7 @@ import lngeom as lg
 import numpy as np
 from jaxtyping import Array
 from lngeom._files import check_writable, replacing
-from lngeom.stacks import logits
+from lngeom.stacks import Stack, logits
 from lngeom.stacks.families import FAMILIES
 from rich.console import Console
 from rich.progress import track
@@ -50,6 +52,12 @@ def data(variant: Variant, parameters: int, seed: int) -> tuple[Array, Array]:
     return jnp.asarray(drawn[0]), jnp.asarray(drawn[1])
 
 
+@functools.lru_cache
+def outputs(stack: Stack) -> Callable[[Any, Any], Array]:
+    """The model of a stack, one function for equal stacks: what `lg.fisher` compiles is kept by function."""
+    return lambda weights, x: logits(stack, weights, x[0], x[1])
+
+
 def measure(variant: Variant, seed: int) -> dict[str, Any]:
     """The nullity of the exact Fisher matrix in float64, beside the prediction.
 
@@ -69,7 +77,7 @@ def measure(variant: Variant, seed: int) -> dict[str, Any]:
             break
     closed = lg.predicted_nullspace(stack, {n: jax.ShapeDtypeStruct(s, float) for n, s in shapes.items()})
     F = lg.fisher(
-        lambda w, x: logits(stack, w, x[0], x[1]),
+        outputs(stack),
         weights,
         (tokens, types),
         family=lg.families.Categorical(),

@@ -9,8 +9,8 @@ import lngeom as lg
 import numpy as np
 import pytest
 from analysis.transformer_models import CHECKED, FURTHER, LLAMA, Variant, build, random_weights
-from analysis.transformer_nullspaces import agrees, data, main, measure
-from lngeom.stacks import Attention, Block, FeedForward, Head, Linear, Norm, Rotary, Stack, Table, logits, nullspace
+from analysis.transformer_nullspaces import agrees, data, main, measure, outputs
+from lngeom.stacks import Attention, Block, FeedForward, Head, Linear, Norm, Rotary, Stack, Table, nullspace
 from lngeom.stacks.arrays import StackArrays
 from lngeom.stacks.counts import count_symmetries
 from lngeom.stacks.families import FAMILIES
@@ -30,6 +30,7 @@ MEASURED = (
     "QK RMS with gains and temperature",
 )
 NAMED = MEASURED[:4]
+"""Their tests stand beside those of the measured null space (`scope="module"`), which compile the same programs."""
 
 
 def model(name, seed=0):
@@ -51,7 +52,7 @@ def test_the_rank_of_the_tangent_vectors_is_the_closed_formula(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", MEASURED)
+@pytest.mark.parametrize("name", MEASURED, scope="module")
 def test_the_predicted_null_space_is_the_measured_one(name):
     result = measure(VARIANTS[name][0], seed=2)
     assert agrees(result), result
@@ -106,13 +107,13 @@ def test_a_prediction_that_is_off_by_one_direction_does_not_agree():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", NAMED)
+@pytest.mark.parametrize("name", NAMED, scope="module")
 def test_every_measured_direction_has_a_name(name):
     variant = VARIANTS[name][0]
     stack, weights = model(name)
     X = data(variant, sum(w.size for w in weights.values()), seed=0)
     categorical = lg.families.Categorical()
-    F = lg.fisher(lambda w, x: logits(stack, w, x[0], x[1]), weights, X, family=categorical, check=False)
+    F = lg.fisher(outputs(stack), weights, X, family=categorical, check=False)
     described = F.nullspace().describe(stack)
     assert described.unexplained == 0
     assert tuple(described.directions) == lg.predicted_nullspace(stack, weights).directions
