@@ -1,5 +1,6 @@
 """Every way JAX differentiates, maps and places a function, blocked and not."""
 
+import functools
 import os
 import subprocess
 import sys
@@ -24,7 +25,11 @@ RULES = {
 
 def arguments(seed=0):
     rng = np.random.default_rng(seed)
-    return tuple(jnp.asarray(rng.normal(size=s) + 0.3) for s in ((ROWS, WIDTH), (WIDTH,), (WIDTH,)))
+    return tuple(jax.device_put(rng.normal(size=s) + 0.3) for s in ((ROWS, WIDTH), (WIDTH,), (WIDTH,)))
+
+
+DRAWN = tuple(map(arguments, range(4)))
+"""Where a function is taken, and directions of its derivatives."""
 
 
 def plain(rule):
@@ -41,47 +46,53 @@ def loss(norm):
     return lambda *args: jnp.sum(jnp.sin(norm(*args)) * jnp.cos(jnp.arange(float(WIDTH)))[None])
 
 
-def tangents():
-    return arguments(1)
-
-
-def transposed(norm):
+def transposed(norm, at, t, u, v):
     """The pullback by transposing the tangent map, rather than by vjp."""
-    args = arguments()
-    return jax.linear_transpose(lambda *dot: jax.jvp(norm, args, dot)[1], *args)(jnp.asarray(arguments(2)[0]))
+    return jax.linear_transpose(lambda *dot: jax.jvp(norm, at, dot)[1], *at)(u[0])
 
 
 MODES = {
-    "jvp": lambda norm: jax.jvp(norm, arguments(), tangents()),
-    "grad": lambda norm: jax.grad(loss(norm), (0, 1, 2))(*arguments()),
-    "jacfwd": lambda norm: jax.jacfwd(norm, (0, 1, 2))(*arguments()),
-    "jacrev": lambda norm: jax.jacrev(norm, (0, 1, 2))(*arguments()),
-    "forward over reverse Hessian": lambda norm: jax.jacfwd(jax.jacrev(loss(norm), (0, 1, 2)), (0, 1, 2))(*arguments()),
-    "reverse over forward Hessian": lambda norm: jax.jacrev(jax.jacfwd(loss(norm), (0, 1, 2)), (0, 1, 2))(*arguments()),
-    "vmap of grad": lambda norm: jax.vmap(jax.grad(loss(norm)), (0, None, None))(
-        jnp.stack([arguments(s)[0] for s in range(3)]), *arguments()[1:]
+    "jvp": lambda norm, at, t, u, v: jax.jvp(norm, at, t),
+    "grad": lambda norm, at, t, u, v: jax.grad(loss(norm), (0, 1, 2))(*at),
+    "jacfwd": lambda norm, at, t, u, v: jax.jacfwd(norm, (0, 1, 2))(*at),
+    "jacrev": lambda norm, at, t, u, v: jax.jacrev(norm, (0, 1, 2))(*at),
+    "forward over reverse Hessian": lambda norm, at, t, u, v: jax.jacfwd(jax.jacrev(loss(norm), (0, 1, 2)), (0, 1, 2))(
+        *at
+    ),
+    "reverse over forward Hessian": lambda norm, at, t, u, v: jax.jacrev(jax.jacfwd(loss(norm), (0, 1, 2)), (0, 1, 2))(
+        *at
+    ),
+    "vmap of grad": lambda norm, at, t, u, v: jax.vmap(jax.grad(loss(norm)), (0, None, None))(
+        jnp.stack([at[0], t[0], u[0]]), *at[1:]
     ),
     "linear_transpose": transposed,
-    "third derivative": lambda norm: jax.jvp(
-        jax.grad(lambda *a: jax.jvp(loss(norm), a, tangents())[1]), arguments(), arguments(3)
-    )[1],
-    "jit": lambda norm: jax.jit(norm)(*arguments()),
-    "linearize": lambda norm: jax.linearize(norm, *arguments())[1](*tangents()),
+    "third derivative": lambda norm, at, t, u, v: jax.jvp(jax.grad(lambda *a: jax.jvp(loss(norm), a, t)[1]), at, v)[1],
+    "jit": lambda norm, at, t, u, v: jax.jit(norm)(*at),
+    "linearize": lambda norm, at, t, u, v: jax.linearize(norm, *at)[1](*t),
 }
+
+
+def computed(mode, norm):
+    """A mode in one program, which the compiler leaves as it is: rounding aside, derivatives are those of each step."""
+    options = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
+    return jax.jit(functools.partial(MODES[mode], norm), compiler_options=options)(*DRAWN)
+
+
+@functools.cache
+def elementary(mode, name):
+    """A mode of the layer in elementary operations."""
+    return jax.tree.map(np.asarray, computed(mode, plain(RULES[name])))
 
 
 @pytest.mark.parametrize("block", [None, 2])
 @pytest.mark.parametrize("name", RULES)
 @pytest.mark.parametrize("mode", MODES)
 def test_every_mode_agrees_with_elementary_operations(mode, name, block):
-    rule = RULES[name]
-    actual = MODES[mode](lambda *args: _rows.normalize_rows(rule, block, *args))
-    expected = MODES[mode](plain(rule))
-    pairs = list(zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True))
+    actual = computed(mode, functools.partial(_rows.normalize_rows, RULES[name], block))
+    pairs = list(zip(jax.tree.leaves(actual), jax.tree.leaves(elementary(mode, name)), strict=True))
     assert pairs
     for a, e in pairs:
-        scale = max(float(jnp.max(jnp.abs(e))), 1e-3)
-        assert float(jnp.max(jnp.abs(a - e))) <= 1e-11 * scale
+        assert np.max(np.abs(np.asarray(a) - e)) <= 1e-11 * max(np.max(np.abs(e)), 1e-3)
 
 
 @pytest.mark.parametrize("samples", [1, WIDTH], ids=["often in two passes", "in one pass"])
@@ -92,17 +103,16 @@ def test_every_mode_agrees_where_statistics_are_taken_about_a_pivot(mode, sample
     monkeypatch.setattr(_rows, "LANES", WIDTH)
     monkeypatch.setattr(_rows, "PIVOT_SAMPLES", samples)
     monkeypatch.setattr(_rows, "_is_near", lambda *args: taken.append(args) or is_near(*args))
-    actual = MODES[mode](lambda *args: _rows.normalize_rows(RULES["layer"], 2, *args))
-    expected = MODES[mode](plain(RULES["layer"]))
+    actual = MODES[mode](lambda *args: _rows.normalize_rows(RULES["layer"], 2, *args), *DRAWN)  # not compiled as one
     assert taken
-    for a, e in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True):
-        assert float(jnp.max(jnp.abs(a - e))) <= 1e-11 * max(float(jnp.max(jnp.abs(e))), 1e-3)
+    for a, e in zip(jax.tree.leaves(actual), jax.tree.leaves(elementary(mode, "layer")), strict=True):
+        assert np.max(np.abs(np.asarray(a) - e)) <= 1e-11 * max(np.max(np.abs(e)), 1e-3)
 
 
 def test_modes_see_a_wrong_derivative():
     wrong = jax.custom_jvp(plain(RULES["layer"]))
     wrong.defjvp(lambda p, t: (plain(RULES["layer"])(*p), t[0] * p[1][None]))
-    actual, expected = (MODES["jvp"](f)[1] for f in (wrong, plain(RULES["layer"])))
+    actual, expected = (MODES["jvp"](f, *DRAWN)[1] for f in (wrong, plain(RULES["layer"])))
     assert agreement(actual, expected).differs
 
 

@@ -1,11 +1,12 @@
 """The cells against Eqs. 4 and 17–31 transcribed in NumPy, step by step and in gradients."""
 
+import functools
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.flatten_util import ravel_pytree
 from lngeom import nn
 from lngeom.nn.dynamics import gradient_growth, hidden_dynamics
 
@@ -136,16 +137,35 @@ CELLS = {
 }
 
 
+@functools.cache
+def made(name):
+    return eqx.partition(CELLS[name][0](), eqx.is_array)
+
+
+def moved(name, flat):
+    """The cell with these numbers for its arrays, in NumPy."""
+    arrays, static = made(name)
+    leaves, structure = jax.tree.flatten(arrays)
+    parts = np.split(flat, np.cumsum([leaf.size for leaf in leaves])[:-1])
+    return eqx.combine(structure.unflatten([p.reshape(v.shape) for p, v in zip(parts, leaves, strict=True)]), static)
+
+
+def flattened(tree):
+    return np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(eqx.filter(tree, eqx.is_array))])
+
+
 def randomized(name, seed=0):
     """The cell with random gains and biases, so that none of them goes unnoticed."""
-    arrays, static = eqx.partition(CELLS[name][0](), eqx.is_array)
-    flat, unravel = ravel_pytree(arrays)
-    noise = np.random.default_rng(seed).normal(size=flat.shape) * 0.5
-    return eqx.combine(unravel(flat + jnp.asarray(noise)), static)
+    flat = flattened(made(name)[0])
+    cell = moved(name, flat + np.random.default_rng(seed).normal(size=flat.shape) * 0.5)
+    return jax.tree.map(lambda v: jax.device_put(v) if eqx.is_array(v) else v, cell)
+
+
+unroll = eqx.filter_jit(nn.unroll)
 
 
 def inputs(seed=1, batch=()):
-    return jnp.asarray(np.random.default_rng(seed).normal(size=(STEPS, *batch, D)))
+    return jax.device_put(np.random.default_rng(seed).normal(size=(STEPS, *batch, D)))
 
 
 def transcribed(name, cell, xs, wrong=False):
@@ -168,8 +188,9 @@ def test_cell_follows_its_equations_step_by_step(name):
     cell, xs = randomized(name), inputs()
     state = cell.initial_state(dtype=jnp.float64)
     outputs, final = transcribed(name, cell, xs)
-    for x, expected in zip(xs, outputs, strict=True):
-        state = cell(state, x)
+    step = eqx.filter_jit(lambda cell, state, x: cell(state, x))
+    for x, expected in zip(np.asarray(xs), outputs, strict=True):
+        state = step(cell, state, x)
         assert gap(cell.output(state), expected) <= 1e-12
     assert max(gap(a, b) for a, b in zip(jax.tree.leaves(state), np.atleast_2d(final), strict=True)) <= 1e-12
     assert gap(outputs, transcribed(name, cell, xs, wrong=True)[0]) > 1e-9
@@ -179,23 +200,22 @@ def test_cell_follows_its_equations_step_by_step(name):
 def test_unrolled_gradients_agree_with_finite_differences_of_the_transcription(name):
     cell, xs = randomized(name), inputs()
     arrays, static = eqx.partition(cell, eqx.is_array)
-    flat, unravel = ravel_pytree(arrays)
+    flat = flattened(arrays)
     weights = np.random.default_rng(2).normal(size=(STEPS, H))
 
-    def loss(flat, recompute):
-        outputs = nn.unroll(eqx.combine(unravel(flat), static), xs, recompute=recompute)[1]
-        return jnp.sum(outputs * jnp.asarray(weights))
+    def loss(arrays, recompute):
+        return jnp.sum(nn.unroll(eqx.combine(arrays, static), xs, recompute=recompute)[1] * weights)
 
     slope = jax.jit(jax.grad(loss), static_argnums=1)
 
     def oracle(flat):
-        return float(np.sum(transcribed(name, eqx.combine(unravel(jnp.asarray(flat)), static), xs)[0] * weights))
+        return float(np.sum(transcribed(name, moved(name, flat), xs)[0] * weights))
 
-    gradient = np.asarray(slope(flat, False))
-    assert gap(slope(flat, True), gradient) <= 1e-12 * np.linalg.norm(gradient)
+    gradient = flattened(slope(arrays, False))
+    assert gap(flattened(slope(arrays, True)), gradient) <= 1e-12 * np.linalg.norm(gradient)
     step = 1e-4
     for direction in np.random.default_rng(3).normal(size=(4, flat.size)) / np.sqrt(flat.size):
-        values = [oracle(np.asarray(flat) + k * step * direction) for k in (-2, -1, 1, 2)]
+        values = [oracle(flat + k * step * direction) for k in (-2, -1, 1, 2)]
         difference = (values[0] - 8 * values[1] + 8 * values[2] - values[3]) / (12 * step)
         assert abs(difference - gradient @ direction) <= 1e-8 * max(1.0, np.linalg.norm(gradient))
         assert abs(difference - 1.001 * gradient @ direction) > 1e-8 or abs(difference) < 1e-4
@@ -204,17 +224,17 @@ def test_unrolled_gradients_agree_with_finite_differences_of_the_transcription(n
 @pytest.mark.parametrize("name", ["LayerNormRNN", "LayerNormLSTM", "GRU"])
 def test_padding_changes_nothing(name):
     cell, xs = randomized(name), inputs(batch=(4,))
-    lengths = jnp.array([STEPS, 3, 1, 0])
-    spoilt = jnp.where((jnp.arange(STEPS)[:, None] >= lengths[None])[..., None], jnp.nan, xs)
-    final, outputs = nn.unroll(cell, spoilt, lengths=lengths)
-    for n, length in enumerate(map(int, lengths)):
-        alone, steps = nn.unroll(cell, xs[:length, n])
+    lengths = np.array([STEPS, 3, 1, 0])
+    spoilt = np.where((np.arange(STEPS)[:, None] >= lengths[None])[..., None], np.nan, xs)
+    final, outputs = jax.tree.map(np.asarray, unroll(cell, spoilt, lengths=lengths))
+    for n, length in enumerate(lengths):
+        alone, steps = unroll(cell, np.asarray(xs)[:length, n])
         assert gap(outputs[:length, n], steps) <= 1e-14 if length else True
         np.testing.assert_array_equal(outputs[length:, n], 0)
         for whole, single in zip(jax.tree.leaves(final), jax.tree.leaves(alone), strict=True):
             assert gap(whole[n], single) <= 1e-14
-    gradient = jax.grad(lambda v: jnp.sum(nn.unroll(cell, v, lengths=lengths)[1]))(spoilt)
-    assert jnp.isfinite(gradient).all()
+    gradient = jax.jit(jax.grad(lambda v: jnp.sum(nn.unroll(cell, v, lengths=lengths)[1])))(spoilt)
+    assert np.isfinite(gradient).all()
 
 
 def test_gains_start_as_ones_and_biases_as_zeros():
@@ -230,10 +250,9 @@ def test_a_gradient_grows_backwards_as_the_derivative_of_the_last_state_by_each_
     hidden = hidden_dynamics(cell, xs, tangent).hidden
     growth = gradient_growth(cell, xs, hidden, cotangent)
     last = lambda h, t: jax.lax.fori_loop(t, STEPS, lambda k, h: cell(h, xs[k]), h)  # noqa: E731
-    sizes = [
-        jnp.linalg.norm(cotangent @ jax.jacfwd(lambda h, t=t: last(h, t))(hidden[t - 1])) for t in range(1, STEPS + 1)
-    ]
-    expected = jnp.log(jnp.array(sizes[:-1]) / jnp.array(sizes[1:]))
+    pulled = jax.jit(lambda h, t: cotangent @ jax.jacfwd(last)(h, t))
+    sizes = np.array([np.linalg.norm(pulled(h, t)) for t, h in enumerate(np.asarray(hidden), 1)])
+    expected = np.log(sizes[:-1] / sizes[1:])
     np.testing.assert_allclose(growth, expected, rtol=1e-10, atol=1e-12)
 
 
@@ -243,25 +262,25 @@ def test_layer_norm_rnn_is_invariant_to_scaling_all_summed_inputs():
     def weights(cell):
         return cell.recurrent_weights, cell.input_weights
 
-    xs = inputs().astype(jnp.float32)
-    _, outputs = nn.unroll(cell, xs)
+    xs = np.asarray(inputs(), np.float32)
+    _, outputs = unroll(cell, xs)
     for power in (-30, 30):
         scaled = eqx.tree_at(weights, cell, tuple(w * 2.0**power for w in weights(cell)))
-        np.testing.assert_array_equal(nn.unroll(scaled, xs)[1], outputs)
+        np.testing.assert_array_equal(unroll(scaled, xs)[1], outputs)
     halved = eqx.tree_at(weights, cell, (cell.recurrent_weights, cell.input_weights / 2))
-    assert gap(nn.unroll(halved, xs)[1], outputs) > 1e-2
+    assert gap(unroll(halved, xs)[1], outputs) > 1e-2
 
 
 def test_cells_start_from_given_states_and_train_at_the_state_of_zeros():
-    cell, xs = randomized("LayerNormLSTM"), inputs(batch=(2,))
-    middle, first = nn.unroll(cell, xs[:4])
-    final, second = nn.unroll(cell, xs[4:], middle)
-    whole, outputs = nn.unroll(cell, xs)
-    assert gap(jnp.concatenate([first, second]), outputs) <= 1e-14
+    cell, xs = randomized("LayerNormLSTM"), np.asarray(inputs(batch=(2,)))
+    middle, first = unroll(cell, xs[:4])
+    final, second = unroll(cell, xs[4:], middle)
+    whole, outputs = unroll(cell, xs)
+    assert gap(np.concatenate([first, second]), outputs) <= 1e-14
     assert gap(final.cell, whole.cell) <= 1e-14
     exact = nn.LayerNormLSTM(D, H, key=jax.random.key(0), exact=True)
-    gradients = eqx.filter_grad(lambda c: jnp.sum(nn.unroll(c, xs.astype(jnp.float32))[1]))(exact)
-    assert all(jnp.isfinite(g).all() for g in jax.tree.leaves(gradients))
+    gradients = eqx.filter_jit(eqx.filter_grad(lambda c: jnp.sum(nn.unroll(c, np.float32(xs))[1])))(exact)
+    assert all(np.isfinite(g).all() for g in jax.tree.leaves(gradients))
 
 
 BAD = {
