@@ -73,11 +73,12 @@ def read_header(path: Path | str) -> dict[str, Any]:
 
 
 def _leaf(file: BinaryIO, like: Any) -> Any:
-    """Reads a leaf; one on a device is put there as it is, which compiles nothing."""
-    if not isinstance(like, (jax.Array, jax.ShapeDtypeStruct)):
+    """Reads a leaf; an array is taken as it is, which compiles nothing."""
+    if not isinstance(like, (np.ndarray, jax.Array, jax.ShapeDtypeStruct)):
         return eqx.default_deserialise_filter_spec(file, like)
     found = np.load(file)
-    return jax.device_put(found.view(like.dtype) if found.dtype.kind == "V" else found)  # V: bfloat16
+    found = found.view(like.dtype) if found.dtype.kind == "V" else found  # NumPy does not know bfloat16
+    return found if isinstance(like, np.ndarray) else jax.device_put(found)
 
 
 def load_checkpoint(path: Path | str, like: Tree) -> tuple[dict[str, Any], Tree]:
