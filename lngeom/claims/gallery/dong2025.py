@@ -18,6 +18,7 @@ from lngeom.claims.context import Context
 from lngeom.claims.erratum import Consequence, Erratum
 from lngeom.claims.gallery.inequalities import at_least, at_most
 from lngeom.information import fisher
+from lngeom.normalizers.base import summed_inputs
 from lngeom.symbolic.proof import Proof, equality, expanded
 from lngeom.symbolic.sums import H, field, mean, total
 
@@ -73,7 +74,7 @@ def outside(norms: Float[np.ndarray, "B B"]) -> float:
 def by_classes(problem: Problem, classes: int, scale: float) -> Float[np.ndarray, "C C"]:
     """Blocks of a linear model Wx, a row of W each."""
     weights = scale * jax.random.normal(problem.key("dong2025.linear"), (classes, INPUTS), float)
-    F = matrix(lambda W, x: x @ W.T, weights, inputs(problem, INPUTS))
+    F = matrix(summed_inputs, weights, inputs(problem, INPUTS))
     return block_norms(F, np.repeat(np.arange(classes), INPUTS))
 
 
