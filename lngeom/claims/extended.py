@@ -2,10 +2,10 @@
 
 import functools
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
@@ -14,7 +14,7 @@ from lngeom.claims import Problem, Role, Verdict, agree, claim, differ, numpy_re
 from lngeom.claims.evidence import Evidence
 from lngeom.claims.registry import Claim, register
 from lngeom.invariance_table import EQUIVARIANCE, EXTENDED, Cell
-from lngeom.normalizers import METHODS, AbstractNormalizer, LayerNorm, QueryKeyLayerNorm, QueryKeyNorm
+from lngeom.normalizers import METHODS, AbstractNormalizer, LayerNorm
 from lngeom.normalizers.methods import GROUPS, Method
 from lngeom.symbolic.proof import Counterexample, Proof
 from lngeom.symbolic.table import prove_recorded
@@ -36,36 +36,48 @@ SAYS = {
 }
 
 
+@eqx.filter_jit
+def normalized(
+    normalizer: AbstractNormalizer, weights: Float[Array, "H D"], inputs: Float[Array, "N *T D"]
+) -> Float[Array, "N *T H"]:
+    """n(W, X), by one program for each method and shape."""
+    return normalizer(weights, inputs)
+
+
 class Point(NamedTuple):
-    """A method at weights and inputs."""
+    """A method at weights and inputs, which are in NumPy."""
 
     normalizer: AbstractNormalizer
     params: GLMParameters
-    inputs: Float[Array, "N *T D"]
+    inputs: Float[np.ndarray, "N *T D"]
+
+    def at(self, weights: Float[np.ndarray, "H D"], inputs: Float[np.ndarray, "N *T D"]) -> Float[np.ndarray, "..."]:
+        """The method's outputs at other weights and inputs; stored statistics stay what they are."""
+        return np.asarray(normalized(self.normalizer, weights, inputs))
 
     def outputs(
-        self, transformation: Transformation | None = None, rounded: Callable[[Array], Array] = lambda v: v
-    ) -> Float[Array, "N *T H"]:
-        """n(W, X), after a transformation and its rounding if one is given; stored statistics stay what they are."""
+        self, transformation: Transformation | None = None, rounded: Callable[[Any], Any] = lambda v: v
+    ) -> Float[np.ndarray, "N *T H"]:
+        """n(W, X), after a transformation and its rounding if one is given."""
         if transformation is None:
-            return self.normalizer(self.params.weights, self.inputs)
+            return self.at(self.params.weights, self.inputs)
         params, inputs = transformation(self.params, self.inputs)
-        return self.normalizer(rounded(params.weights), rounded(inputs))
+        return self.at(rounded(params.weights), rounded(inputs))
 
 
-def data(problem: Problem, multiple: int = 1) -> Float[Array, "N D"]:
+def data(problem: Problem, multiple: int = 1) -> Float[np.ndarray, "N D"]:
     """Rows of the data set and those of its inputs that vary most; random numbers where it is too small.
 
     Rows that are zero in these inputs are left out: statistics of a case vanish there. With fewer than four inputs, or
     rows, methods that standardize over them degenerate to signs. The number of inputs is a multiple of what is asked.
     """
-    rows = problem.inputs[:SAMPLES]
-    spread = jnp.std(rows, 0)
-    width = min(FEATURES, int(jnp.sum(spread > 0))) // multiple * multiple
-    rows = rows[:, jnp.argsort(-spread)[:width]]
-    rows = rows[jnp.any(rows != 0, 1)]
+    rows = np.asarray(problem.inputs)[:SAMPLES]
+    spread = np.where(np.ptp(rows, 0) > 0, np.std(rows, 0), 0)  # rounding may leave equal values a deviation
+    width = min(FEATURES, np.count_nonzero(spread)) // multiple * multiple
+    rows = rows[:, np.argsort(-spread, kind="stable")[:width]]
+    rows = rows[np.any(rows != 0, 1)]
     if min(rows.shape) < LEAST:
-        return jax.random.normal(problem.key("extended inputs"), (SAMPLES, FEATURES), rows.dtype)
+        return np.asarray(jax.random.normal(problem.key("extended inputs"), (SAMPLES, FEATURES), rows.dtype))
     return rows
 
 
@@ -73,11 +85,11 @@ def point(problem: Problem, method: Method) -> Point:
     """A method with random weights on the data; the positions of a case are rows that follow one another."""
     rows = data(problem, multiple=2 if method.square else 1)  # two groups must divide the units
     units = rows.shape[1] if method.square else UNITS
-    weights = jax.random.normal(problem.key(f"extended {units}"), (units, rows.shape[1]), rows.dtype)
-    ones = jnp.ones(units, rows.dtype)
+    weights = np.asarray(jax.random.normal(problem.key(f"extended {units}"), (units, rows.shape[1]), rows.dtype))
+    ones: Any = np.ones(units, rows.dtype)
     normalizer = method.make(weights, rows)
     if normalizer.needs_positions:
-        rows = jnp.stack([jnp.roll(rows, -shift, 0) for shift in range(POSITIONS)], 1)
+        rows = np.stack([np.roll(rows, -shift, 0) for shift in range(POSITIONS)], 1)
         normalizer = method.make(weights, rows)
     return Point(normalizer, GLMParameters(weights, 0 * ones, ones), rows)
 
@@ -94,9 +106,9 @@ def cell_check(method: Method, column: Column, recorded: Cell) -> Callable[[Prob
     def check(problem: Problem) -> Iterator[Evidence]:
         at = point(problem, method)
         keys = [problem.key(f"{column.name} {draw}") for draw in range(DRAWS)]
-        moved = jnp.stack([at.outputs(column.draw(k, at.params, at.inputs), problem.rounded) for k in keys])
-        before = jnp.stack([column.compared(at.outputs())] * DRAWS)
-        after = jnp.stack([column.compared(value) for value in moved])
+        moved = [at.outputs(column.draw(k, at.params, at.inputs), problem.rounded) for k in keys]
+        before = np.stack([column.compared(at.outputs())] * DRAWS)
+        after = np.stack([column.compared(value) for value in moved])
         what = f"{DRAWS} draws, {len(before[0])} × {DRAWS} cases"
         if recorded is Cell.INVARIANT:
             yield agree(what, before, after)
@@ -165,13 +177,15 @@ def matrix_check(method: Method, group: MatrixGroup, recorded: Cell) -> Callable
         at = point(problem, method)
         size = at.params.units if group.acts_on == "units" else at.inputs.shape[-1]
         compare = agree if recorded is Cell.INVARIANT else differ
-        matrices = [group.draw(problem.key(f"{group.name} {draw}"), size, at.inputs.dtype) for draw in range(DRAWS)]
-        after = [at.normalizer(*group(matrix, at.params.weights, at.inputs)) for matrix in matrices]
+        drawn = lambda name, size, dtype: np.stack(
+            [group.draw(problem.key(f"{name} {draw}"), size, dtype) for draw in range(DRAWS)]
+        )
+        matrices = drawn(group.name, size, at.inputs.dtype)
+        after = [at.at(*group(matrix, at.params.weights, at.inputs)) for matrix in matrices]
         before = [group.expected(matrix, at.outputs()) for matrix in matrices]
-        yield compare(f"{DRAWS} draws", jnp.stack(before), jnp.stack(after))
+        yield compare(f"{DRAWS} draws", np.stack(before), np.stack(after))
         yield defined(method, at)
-        controls = [group.draw(problem.key(f"{group.name} control {draw}"), UNITS, float) for draw in range(DRAWS)]
-        yield from of_group(group, np.stack(controls))
+        yield from of_group(group, drawn(f"{group.name} control", UNITS, np.dtype(float)))
 
     return check
 
@@ -242,14 +256,14 @@ _register_matrices()
 def ln_dataset_recentering(problem: Problem):
     """A shift γ with Wγ = 1 is not seen; another is."""
     at = point(problem, METHODS["ln"])
-    ones = jnp.ones(at.params.units, at.inputs.dtype)
-    unseen = jnp.linalg.lstsq(at.params.weights, ones)[0]
+    ones = np.ones(at.params.units, at.inputs.dtype)
+    unseen = np.linalg.lstsq(at.params.weights, ones)[0]
     # Where D < H no γ need have Wγ = 1: the weights are then moved by the least that makes it so.
-    weights = at.params.weights + jnp.outer(ones - at.params.weights @ unseen, unseen) / jnp.sum(unseen**2)
-    before = LayerNorm()(weights, at.inputs)
-    yield agree("a shift with Wγ = 1", before, LayerNorm()(weights, problem.rounded(at.inputs + unseen[None, :])))
-    seen = jnp.arange(1.0, 1.0 + len(unseen), dtype=unseen.dtype)
-    shifted = LayerNorm()(weights, at.inputs + seen[None, :])
+    weights = at.params.weights + np.outer(ones - at.params.weights @ unseen, unseen) / np.sum(unseen**2)
+    before = at.at(weights, at.inputs)
+    yield agree("a shift with Wγ = 1", before, at.at(weights, problem.rounded(at.inputs + unseen)))
+    seen = np.arange(1.0, 1.0 + len(unseen), dtype=unseen.dtype)
+    shifted = at.at(weights, at.inputs + seen)
     yield differ("another shift", before, shifted, role=Role.FAILS_WITHOUT_CONDITION)
 
 
@@ -264,14 +278,15 @@ def ln_dataset_recentering(problem: Problem):
 )
 def query_key_sign(problem: Problem):
     """Two signs cancel; one is seen, and flips the logits."""
-    for name, norm in (("qk_l2", QueryKeyNorm()), ("qk_ln", QueryKeyLayerNorm())):
+    for name in ("qk_l2", "qk_ln"):
         at = point(problem, METHODS[name])
-        weights = at.params.weights
-        alone = weights.at[: len(weights) // 2].multiply(-1.0)
+        weights = np.asarray(at.params.weights)
+        queries, keys = np.split(weights, 2)
+        alone = at.at(np.concatenate([-queries, keys]), at.inputs)
         before = at.outputs()
-        yield agree(f"{name}: −W", before, norm(-weights, at.inputs))
-        yield differ(f"{name}: −W_q", before, norm(alone, at.inputs), role=Role.FAILS_WITHOUT_CONDITION)
-        yield agree(f"{name}: −W_q and the sign of the logits", before, -norm(alone, at.inputs))
+        yield agree(f"{name}: −W", before, at.at(-weights, at.inputs))
+        yield differ(f"{name}: −W_q", before, alone, role=Role.FAILS_WITHOUT_CONDITION)
+        yield agree(f"{name}: −W_q and the sign of the logits", before, -alone)
 
 
 @claim(
@@ -306,7 +321,10 @@ def query_key_scales(problem: Problem):
 def residual_sign(problem: Problem):
     """The sign of the branch is the norm's; that of the sum is not."""
     at = point(problem, METHODS["residual_ln"])
-    gain = jnp.linspace(0.5, 1.5, at.params.units, dtype=at.inputs.dtype)[None, :]
-    before = at.inputs + gain * LayerNorm()(at.params.weights, at.inputs)
-    yield agree("g → −g in the branch", before, at.inputs - gain * LayerNorm()(-at.params.weights, at.inputs))
-    yield differ("W → −W alone", before, at.inputs + gain * LayerNorm()(-at.params.weights, at.inputs))
+    gain = np.linspace(0.5, 1.5, at.params.units, dtype=at.inputs.dtype)
+    branch, flipped = (
+        np.asarray(normalized(LayerNorm(), W, at.inputs)) for W in (at.params.weights, -at.params.weights)
+    )
+    before = at.inputs + gain * branch
+    yield agree("g → −g in the branch", before, at.inputs - gain * flipped)
+    yield differ("W → −W alone", before, at.inputs + gain * flipped)

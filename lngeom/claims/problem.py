@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from lngeom import families, normalizers
@@ -107,7 +108,7 @@ class Problem:
         if self.draw is None:
             return values
         change = jax.random.uniform(self.key(f"last digits {self.draw}"), values.shape, values.dtype, -1.0, 1.0)
-        return values * (1 + UNITS * float(jnp.finfo(values.dtype).eps) * change)
+        return values * (1 + UNITS * float(jnp.finfo(values.dtype).eps) * np.asarray(change))
 
     @cached_property
     def rounding(self) -> float:

@@ -1,5 +1,6 @@
 """Elementwise affine actions on weights, inputs, gain and bias, and named groups of them."""
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -156,7 +157,7 @@ class Column:
             return indices
         if not indices:
             return take(())
-        xp = np if value.dtype == object else jnp
+        xp = np if isinstance(value, np.ndarray) else jnp
         rows, *positions, columns = value.shape
         inner = *(size if "t" in indices else 1 for size in positions), columns if "d" in indices else 1
         if "g" in indices:
@@ -172,23 +173,26 @@ class Column:
         return xp.where(changed, take((1, *inner)), unchanged)
 
     def draw(self, key: PRNGKeyArray, params: GLMParameters, inputs: Float[Array, "N *T D"]) -> Transformation:
-        """A random member, of the shapes of parameters and inputs and the scale of what it changes."""
+        """A random member, of the shapes of parameters and inputs and the scale of what it changes.
+
+        What acts on NumPy arrays has coefficients in NumPy.
+        """
         value = params.weights if self.acts_on == "weights" else inputs
+        xp = np if isinstance(value, np.ndarray) else jnp
 
-        def shifts(shape: tuple[int, ...]) -> Array:
+        def scales(shape: tuple[int, ...]) -> Any:
+            return xp.asarray(positive_scale(key, shape, value.dtype))
+
+        def shifts(shape: tuple[int, ...]) -> Any:
             if "d" not in str(self.shift):
-                return positive_scale(key, shape, value.dtype) * jnp.std(value)
-            return jax.random.normal(key, shape, value.dtype) * jnp.std(value) * 3
+                return scales(shape) * xp.std(value)
+            return xp.asarray(jax.random.normal(key, shape, value.dtype)) * xp.std(value) * 3
 
-        action = self.member(
-            value,
-            lambda shape: positive_scale(key, shape, value.dtype),
-            shifts,
-            lambda rows: jax.random.randint(key, (), 0, rows),
-        )
+        action = self.member(value, scales, shifts, lambda rows: xp.asarray(jax.random.randint(key, (), 0, rows)))
         return Transformation(weights=action) if self.acts_on == "weights" else Transformation(inputs=action)
 
 
+@functools.partial(jax.jit, static_argnums=(1, 2))
 def positive_scale(key, shape, dtype):
     """Scales away from 1, between 0.2 and 0.6 or between 1.7 and 5, either with probability a half."""
     size = jnp.exp(jax.random.uniform(key, shape, dtype, 0.51, 1.61))

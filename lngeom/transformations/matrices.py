@@ -1,5 +1,6 @@
 """Groups of matrices that mix units or inputs."""
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
@@ -9,6 +10,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from lngeom.transformations.actions import positive_scale
+
+compiled = functools.partial(jax.jit, static_argnums=(1, 2))
+"""A function of a key, a size and a dtype as one program for each size."""
 
 
 @dataclass(frozen=True)
@@ -46,10 +50,12 @@ class MatrixGroup:
         return outputs @ matrix.T if self.acts_on == "units" else outputs
 
 
+@compiled
 def _orthogonal(key, size, dtype):
     return jax.random.orthogonal(key, size, dtype=dtype)
 
 
+@compiled
 def _orthogonal_fixing_one(key, size, dtype):
     """R diag(1, Q) R, where the reflection R maps the first axis to the diagonal."""
     diagonal = jnp.full(size, size**-0.5, dtype)
@@ -59,6 +65,7 @@ def _orthogonal_fixing_one(key, size, dtype):
     return reflection @ block @ reflection
 
 
+@compiled
 def _permutation(key, size, dtype):
     """No permutation drawn is the identity: a cycle comes after a random relabelling."""
     order = jax.random.permutation(key, size)
@@ -66,10 +73,17 @@ def _permutation(key, size, dtype):
     return jnp.eye(size, dtype=dtype)[cycle]
 
 
+@compiled
 def _invertible(key, size, dtype):
     left, right, scales = jax.random.split(key, 3)
     stretched = positive_scale(scales, (1, size), dtype) * _orthogonal(right, size, dtype)
     return _orthogonal(left, size, dtype) @ stretched
+
+
+@jax.jit
+def _within_groups(outer, within):
+    """Matrices within groups of one size, and then one of the groups."""
+    return jnp.kron(outer, jnp.eye(len(within[0]), dtype=outer.dtype)) @ jax.scipy.linalg.block_diag(*within)
 
 
 def group_permutations(groups: int = 2) -> MatrixGroup:
@@ -80,8 +94,7 @@ def group_permutations(groups: int = 2) -> MatrixGroup:
             raise ValueError(f"the number of units must be a multiple of groups = {groups}; got H = {size}")
         keys = jax.random.split(key, groups + 1)
         within = [_permutation(k, size // groups, dtype) for k in keys[1:]]
-        blocks = jax.scipy.linalg.block_diag(*within)
-        return jnp.kron(_permutation(keys[0], groups, dtype), jnp.eye(size // groups, dtype=dtype)) @ blocks
+        return _within_groups(_permutation(keys[0], groups, dtype), within)
 
     return MatrixGroup(
         "group_permutations",

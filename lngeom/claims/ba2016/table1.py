@@ -97,7 +97,7 @@ def table_cell(method: str, column: Column, invariant: bool):
 
     def check(problem: Problem) -> Iterator[Evidence]:
         case = problem.case(method, name=f"{method}.{column.name}")
-        params, inputs = case.params, case.inputs
+        params, inputs = jax.tree.map(np.asarray, (case.params, case.inputs))
         few = inputs[:REFERENCE_ROWS]
         compare = agree if invariant else differ
         before, reference = outputs(case), numpy_reference.natural_parameters(method, params, few)
@@ -108,7 +108,7 @@ def table_cell(method: str, column: Column, invariant: bool):
             moved_values.append(case.model.natural_parameters(large[0], problem.rounded(large[1])))
             moved = column.draw(key, params, few)(params, few)
             reference_values.append(numpy_reference.natural_parameters(method, *moved))
-        yield compare(f"{DRAWS} draws, library, all rows", jnp.stack([before] * DRAWS), jnp.stack(moved_values))
+        yield compare(f"{DRAWS} draws, library, all rows", np.stack([before] * DRAWS), np.stack(moved_values))
         what = f"{DRAWS} draws, NumPy reference, {len(few)} rows"
         values = np.stack([reference] * DRAWS), np.stack(reference_values)
         yield agree(what, *values, tol=1e-12) if invariant else differ(what, *values)
