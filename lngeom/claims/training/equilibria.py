@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -91,13 +92,20 @@ def walk(problem: Problem, name: str, ratio: float):
     taken out, and its size goes as 1/‖w‖.
     """
     make, rate, decay, _ = OPTIMIZERS[name]
-    optimizer, rest = make(rate, decay), prediction(name)
-    dtype = problem.inputs.dtype
+    rest = prediction(name)
+    size = np.asarray(ratio ** (1 / rest.power) * rest.norm, problem.inputs.dtype)
+    return _walks(make, rate, decay, jax.random.split(problem.key(f"walk {name}"), SEEDS), size)
+
+
+@partial(jax.jit, static_argnums=(0, 1, 2))
+def _walks(make, rate: float, decay: float, keys, size):
+    """Norms and angles of a walk of each key, which starts with weights of this norm."""
+    optimizer, dtype = make(rate, decay), size.dtype
 
     def one(key):
         first, keys = jax.random.split(key)
         w = jax.random.normal(first, (SIZE,), dtype)
-        w = ratio ** (1 / rest.power) * rest.norm * w / jnp.linalg.norm(w)
+        w = size * w / jnp.linalg.norm(w)
 
         def step(carry, key):
             w, state = carry
@@ -112,7 +120,7 @@ def walk(problem: Problem, name: str, ratio: float):
         with jax.numpy_dtype_promotion("standard"):
             return jax.lax.scan(step, (w, optimizer.init(w)), jax.random.split(keys, STEPS))[1]
 
-    return jax.jit(jax.vmap(one))(jax.random.split(problem.key(f"walk {name}"), SEEDS))
+    return jax.vmap(one)(keys)
 
 
 def filtered(rate: float, decay: float, **settings: float) -> tuple[float, float]:

@@ -19,12 +19,13 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import sympy as sp
+from jaxtyping import Array, Float
 from sympy import Expr, sqrt
 
 from lngeom import families
 from lngeom.claims import Problem, Verdict, agree, claim, differ, proves
-from lngeom.claims.training.network import logits, loss, network, partitioned, scaled, train
-from lngeom.information import fisher
+from lngeom.claims.training.network import Network, compiled_gradient, logits, loss, network, partitioned, scaled, train
+from lngeom.information import FisherOperator, fisher
 from lngeom.symbolic.evaluation import compiled
 from lngeom.symbolic.layers import LAYER_NORM
 from lngeom.symbolic.proof import Counterexample, Proof, Step, equality, refutation
@@ -410,19 +411,20 @@ def by_lines(name: str, weights, gradients, hyper: Sequence[float]) -> np.ndarra
 
 def by_optax(name: str, weights, gradients, hyper: Sequence[float]):
     """The same weights by optax's optimizer."""
-    optimizer = OPTIMIZERS[name].make(*hyper)
-
-    @jax.jit
-    def run(weights, gradients):
-        def step(carry, gradient):
-            weights, state = carry
-            updates, state = optimizer.update(gradient, state, weights)
-            return (weights + updates, state), weights + updates
-
-        return jax.lax.scan(step, (weights, optimizer.init(weights)), gradients)[1]
-
     with jax.numpy_dtype_promotion("standard"):
-        return run(weights, gradients)
+        return _by_optax(OPTIMIZERS[name].make, tuple(hyper), weights, gradients)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _by_optax(make, hyper: tuple[float, ...], weights, gradients):
+    optimizer = make(*hyper)
+
+    def step(carry, gradient):
+        weights, state = carry
+        updates, state = optimizer.update(gradient, state, weights)
+        return (weights + updates, state), weights + updates
+
+    return jax.lax.scan(step, (weights, optimizer.init(weights)), gradients)[1]
 
 
 def scaled_runs(problem: Problem, name: str, batch: int = 60):
@@ -441,20 +443,19 @@ def scaled_runs(problem: Problem, name: str, batch: int = 60):
         if value:
             settings.append((FACTOR, *same[:place], value, *same[place + 1 :]))
     net = network(problem)
+    return np.asarray(_outputs(net, np.asarray(settings, net.inputs.dtype), make, batch))
 
-    @jax.jit
+
+@functools.partial(jax.jit, static_argnums=(2, 3))
+def _outputs(net: Network, settings, make: Callable[..., optax.GradientTransformation], batch: int):
+    """Outputs on 40 samples after every step of an optimizer, for each row (c, η, λ, ε) of the settings."""
+
     def run(setting):
-        factor, rate, decay, eps = setting[0], setting[1], setting[2], setting[3]
-        optimizer = partitioned(make(rate, decay, eps))
-        return train(
-            net,
-            optimizer,
-            scaled(net.params, factor),
-            lambda p, g, after, s: logits(after, net.inputs[:40]),
-            batch=batch,
-        )
+        factor, *hyper = setting
+        record = lambda p, g, after, s: logits(after, net.inputs[:40])
+        return train(net, partitioned(make(*hyper)), scaled(net.params, factor), record, batch=batch)
 
-    return jax.vmap(run)(jnp.asarray(settings, net.inputs.dtype))
+    return jax.vmap(run)(settings)
 
 
 def _equivalence(name: str) -> None:
@@ -504,6 +505,28 @@ for _name in OPTIMIZERS:
     _equivalence(_name)
 
 
+def _fisher_of_weights(net: Network, weights: Float[Array, "H D"]) -> FisherOperator:
+    """The Fisher matrix of the softmax outputs, of W alone."""
+    outputs = lambda w, x: logits(net.params | {"weights": w}, x)
+    return fisher(outputs, weights, net.inputs, family=families.Categorical(), check=False)
+
+
+@jax.jit
+def _natural_steps(net: Network, setting) -> Float[Array, "t N C"]:
+    """Outputs after each of 12 steps of damped natural gradient on W, for one setting (c, η, λ, ρ)."""
+    factor, rate, decay, damping = setting
+
+    def step(weights, _):
+        F = _fisher_of_weights(net, weights).as_matrix()
+        params = net.params | {"weights": weights}
+        gradient = jax.grad(loss)(params, net.inputs, net.labels)["weights"]
+        direction = jnp.linalg.solve(F + damping * jnp.eye(len(F), dtype=F.dtype), gradient.reshape(-1))
+        weights = weights - rate * (direction.reshape(weights.shape) + decay * weights)
+        return weights, logits(params | {"weights": weights}, net.inputs)
+
+    return jax.lax.scan(step, factor * net.params["weights"], None, length=12)[1]
+
+
 @claim(
     "dynamics.equivalence.natural_gradient",
     topic=TOPIC,
@@ -519,25 +542,8 @@ for _name in OPTIMIZERS:
 def natural_gradient(problem: Problem):
     """(F + ρI)s = ∇L on the weights alone, with the Fisher matrix of the softmax outputs; 12 steps."""
     net = network(problem)
-    x, y = net.inputs[:60], net.labels[:60]
-    rate, decay, damping, shape = 0.3, 0.1, 0.05, net.params["weights"].shape
-
-    def outputs(weights, inputs):
-        return logits(net.params | {"weights": weights}, inputs)
-
-    @jax.jit
-    def run(setting):
-        factor, rate, decay, damping = setting[0], setting[1], setting[2], setting[3]
-
-        def step(weights, _):
-            F = fisher(outputs, weights, x, family=families.Categorical(), check=False).as_matrix()
-            gradient = jax.grad(lambda w: loss(net.params | {"weights": w}, x, y))(weights)
-            direction = jnp.linalg.solve(F + damping * jnp.eye(len(F), dtype=F.dtype), gradient.reshape(-1))
-            weights = weights - rate * (direction.reshape(shape) + decay * weights)
-            return weights, outputs(weights, x)
-
-        return jax.lax.scan(step, factor * net.params["weights"], None, length=12)[1]
-
+    net = Network(net.params, net.inputs[:60], net.labels[:60])
+    rate, decay, damping = 0.3, 0.1, 0.05
     other = equivalent_schedule("natural_gradient", rate, decay, scale=FACTOR, eps=damping)
     same = np.array([FACTOR, other.learning_rate, other.weight_decay, other.eps])
     settings = [
@@ -545,18 +551,17 @@ def natural_gradient(problem: Problem):
         same,
         *(same * np.where(np.arange(4) == k, FACTOR, 1.0) for k in (1, 2, 3)),
     ]
-    base, same, *wrong = (run(jnp.asarray(s, x.dtype)) for s in settings)
+    base, same, *wrong = (np.asarray(_natural_steps(net, np.asarray(s, net.inputs.dtype))) for s in settings)
     yield agree(f"outputs over 12 steps, c = {FACTOR:g}", same, base, tol=TOLERANCE)
     for symbol, changed in zip("ηλρ", wrong, strict=True):
         yield differ(f"the same with {symbol} to another power of c", changed[-1], base[-1])
     yield differ("the run moves at all", base[-1], base[0])
-    weights = net.params["weights"]
-    F = fisher(outputs, weights, x, family=families.Categorical(), check=False)
-    gradient = jax.grad(lambda w: loss(net.params | {"weights": w}, x, y))(weights).reshape(-1)
-    null = weights.reshape(-1) / jnp.linalg.norm(weights)
-    noisy = gradient + jnp.linalg.norm(gradient) * null
-    stepped = jnp.linalg.solve(F.as_matrix() + damping * jnp.eye(len(gradient), dtype=x.dtype), gradient)
-    for method, given in (("svd", {}), ("cg", {"nullspace": null[:, None], "tolerance": 1e-11})):
+    F = _fisher_of_weights(net, net.params["weights"])
+    weights, gradient = (np.asarray(p["weights"]).reshape(-1) for p in (net.params, compiled_gradient(*net, "ln")))
+    null = weights / np.linalg.norm(weights)
+    noisy = jnp.asarray(gradient + np.linalg.norm(gradient) * null)
+    stepped = np.linalg.solve(np.asarray(F.as_matrix()) + damping * np.eye(len(gradient), dtype=null.dtype), gradient)
+    for method, given in (("svd", {}), ("cg", {"nullspace": jnp.asarray(null[:, None]), "tolerance": 1e-11})):
         solution = F.solve(noisy, damping, method=method, **given)
         yield agree(
             f"lg.fisher's solution by {method}, with noise along W, and (F + ρI)⁻¹∇L",

@@ -5,8 +5,11 @@ gradient of the run without: the other one's is g̃/A. After the step it is w = 
 together; so by induction at every step.
 """
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 import sympy as sp
 from sympy import Expr, sqrt
@@ -22,7 +25,7 @@ from lngeom.claims.training.equivalence import (
     normalized_gd,
     sgd,
 )
-from lngeom.claims.training.network import Parameters, logits, network, partitioned, train
+from lngeom.claims.training.network import Network, Parameters, logits, network, partitioned, train
 from lngeom.symbolic.proof import Assumption, Proof, Step, equality, expanded
 from lngeom.symbolic.scale_free import BETA, DECAY, RATE, SCALE_FREE, gradient_scaling
 from lngeom.symbolic.sums import d, field, i
@@ -34,8 +37,15 @@ TOLERANCE = 1e-10
 
 def exponential_runs(problem: Problem, name: str, base, converted, decay: float, rate, **settings):
     """Outputs with weight decay, and of the equivalent run without; and norms of the weights of both."""
-    net = network(problem)
     other = equivalent_schedule(name, rate, decay, without_weight_decay=True, **settings)
+    given = name, base, converted, decay, rate, tuple(settings.items())
+    (outputs, norms), (same, other_norms) = jax.tree.map(np.asarray, _both(network(problem), *given))
+    return outputs, same, other_norms, norms * np.asarray(jax.vmap(other.norm_ratio)(np.arange(1, len(norms) + 1)))
+
+
+@partial(jax.jit, static_argnums=range(1, 7))
+def _both(net: Network, name: str, base, converted, decay: float, rate, settings: tuple[tuple[str, float], ...]):
+    other = equivalent_schedule(name, rate, decay, without_weight_decay=True, **dict(settings))
 
     def start(state):
         if not other.initial_trace:
@@ -46,14 +56,8 @@ def exponential_runs(problem: Problem, name: str, base, converted, decay: float,
     def record(params: Parameters, gradients, after: Parameters, state):
         return logits(after, net.inputs[:40]), jnp.linalg.norm(after["weights"])
 
-    @jax.jit
-    def both():
-        with_decay = train(net, partitioned(base(rate, decay)), net.params, record)
-        return with_decay, train(net, partitioned(converted(other)), net.params, record, start=start)
-
-    (outputs, norms), (same, other_norms) = both()
-    steps = jnp.arange(1, len(norms) + 1)
-    return outputs, same, other_norms, norms * jax.vmap(other.norm_ratio)(steps)
+    with_decay = train(net, partitioned(base(rate, decay)), net.params, record)
+    return with_decay, train(net, partitioned(converted(other)), net.params, record, start=start)
 
 
 _WARM_UP = optax.warmup_cosine_decay_schedule(0.0, 0.5, 10, 60)

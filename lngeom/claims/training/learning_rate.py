@@ -1,18 +1,31 @@
 """Learning dynamics of normalized layers: identities of the gradient and of the norm, held along real training."""
 
 import itertools
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import sympy as sp
+from jaxtyping import Array, Float
 from sympy import Expr, sqrt
 
 from lngeom import normalizers
 from lngeom.claims import Problem, Verdict, agree, claim, differ, proves, same_integer, vanishes
 from lngeom.claims.problem import NORMALIZERS, TITLES
-from lngeom.claims.training.network import logits, loss, network, scaled, sgd_path, train
+from lngeom.claims.training.network import (
+    Network,
+    Parameters,
+    compiled_gradient,
+    compiled_loss,
+    logits,
+    loss,
+    network,
+    scaled,
+    sgd_path,
+    train,
+)
 from lngeom.numerics import tolerance
 from lngeom.symbolic.jacobian import GAIN, LAYER, RADIAL, SHIFTS, along, null_step, rows_alone
 from lngeom.symbolic.layers import BATCH_NORM, LAYER_NORM, WEIGHT_NORM, Layer, Method
@@ -56,19 +69,19 @@ def orthogonality(problem: Problem):
     """Along 60 steps of SGD; and what must not vanish: layer norm by rows, batch norm's sum over rows."""
     for method in INVARIANT:
         path = sgd_path(network(problem), 0.3, method)
-        w, g = path.params["weights"], path.gradients["weights"]
-        rows, columns = jnp.sum(w * g, 2), jnp.sum(g, 1)
-        scale = float(jnp.max(jnp.linalg.norm(w, axis=(1, 2)) * jnp.linalg.norm(g, axis=(1, 2))))
-        yield vanishes(f"{TITLES[method]}: ⟨W, ∇⟩ at every step", jnp.sum(rows, 1), scale=scale)
+        w, g = np.asarray(path.params["weights"]), np.asarray(path.gradients["weights"])
+        rows, columns = np.sum(w * g, 2), np.sum(g, 1)
+        scale = float(np.max(np.linalg.norm(w, axis=(1, 2)) * np.linalg.norm(g, axis=(1, 2))))
+        yield vanishes(f"{TITLES[method]}: ⟨W, ∇⟩ at every step", np.sum(rows, 1), scale=scale)
         if method in {"bn", "wn"}:
             yield vanishes(f"{TITLES[method]}: ⟨w_i, ∇_i⟩ of every row", rows, scale=scale)
         else:
-            yield differ(f"{TITLES[method]}: not of every row", rows / scale, jnp.zeros_like(rows))
-        size = float(jnp.max(jnp.abs(g)))
+            yield differ(f"{TITLES[method]}: not of every row", jnp.asarray(rows) / scale, np.zeros_like(rows))
+        size = float(np.max(np.abs(g)))
         if method == "ln":
             yield vanishes("Layer norm: 1ᵀ∇ at every step", columns, scale=size)
         else:
-            yield differ(f"{TITLES[method]}: 1ᵀ∇ does not vanish", columns / size, jnp.zeros_like(columns))
+            yield differ(f"{TITLES[method]}: 1ᵀ∇ does not vanish", jnp.asarray(columns) / size, np.zeros_like(columns))
         hidden = "rounding on these data hides it" if problem.rounding > tolerance(np.float64) else ""
         net = network(problem)
         groups = scale_invariant_groups(lambda p, x, method=method: logits(p, x, method), net.params, net.inputs[:40])
@@ -139,6 +152,14 @@ def orthogonality_proof() -> Proof:
     )
 
 
+@partial(jax.jit, static_argnames="method")
+def hessian_products(net: Network, vectors: Float[Array, "k H D"], method: str) -> tuple[Array, Array]:
+    """The gradient by W, and products of the Hessian with directions."""
+    slope = jax.grad(lambda w: loss(net.params | {"weights": w}, net.inputs, net.labels, method))
+    weights = net.params["weights"]
+    return slope(weights), jax.vmap(lambda v: jax.jvp(slope, (weights,), (v,))[1])(vectors)
+
+
 @claim(
     "dynamics.hessian",
     topic=TOPIC,
@@ -157,24 +178,19 @@ def hessian(problem: Problem):
     gamma = jax.random.normal(problem.key("gamma"), (1, net.inputs.shape[1]), net.inputs.dtype)
     direction = jax.random.normal(problem.key("direction"), net.params["weights"].shape, net.inputs.dtype)
 
+    W = net.params["weights"]
+    vectors = np.stack([W, np.broadcast_to(gamma, W.shape), direction])
     for method in INVARIANT:
-
-        @jax.jit
-        def products(weights, vectors, method=method):
-            slope = jax.grad(lambda w: loss(net.params | {"weights": w}, net.inputs, net.labels, method))
-            return slope(weights), jax.vmap(lambda v: jax.jvp(slope, (weights,), (v,))[1])(vectors)
-
-        W = net.params["weights"]
-        vectors = jnp.stack([W, jnp.broadcast_to(gamma, W.shape), direction])
-        gradient, (radial, shift, generic) = products(W, vectors)
-        _, (_, _, far) = products(3.0 * W, vectors)
+        gradient, (radial, shift, generic) = map(np.asarray, hessian_products(net, vectors, method))
+        far_away = net._replace(params=scaled(net.params, 3.0))
+        far = np.asarray(hessian_products(far_away, vectors, method)[1])[2]
         yield agree(f"{TITLES[method]}: H·W and −∇L", radial, -gradient)
         yield agree(f"{TITLES[method]}: H(3W)·v and H(W)·v/9", far, generic / 9)
-        size = float(jnp.max(jnp.abs(generic)))
+        size = float(np.max(np.abs(generic)))
         if method == "ln":
             yield vanishes("Layer norm: H·(𝟏γᵀ)", shift, scale=size)
         else:
-            yield differ(f"{TITLES[method]}: H·(𝟏γᵀ) is not zero", shift / size, jnp.zeros_like(shift))
+            yield differ(f"{TITLES[method]}: H·(𝟏γᵀ) is not zero", jnp.asarray(shift) / size, np.zeros_like(shift))
 
 
 def _hessian_by_expansion() -> bool:
@@ -260,14 +276,10 @@ def epsilon(problem: Problem):
     }
     eps, step = 0.3, 1e-4
     for method, kind in kinds.items():
-
-        def value(weights, eps, kind=kind):
-            return loss(net.params | {"weights": weights}, net.inputs, net.labels, kind(eps=eps))
-
-        gradient = jax.jit(jax.grad(lambda w, value=value: value(w, eps)))(net.params["weights"])
-        slope = (value(net.params["weights"], eps + step) - value(net.params["weights"], eps - step)) / (2 * step)
-        radial = jnp.sum(gradient * net.params["weights"])
-        yield agree(f"{TITLES[method]}, ε = {eps}", radial[None], -2 * eps * slope[None], tol=1e-6)
+        ahead, behind = (compiled_loss(*net, kind(eps=e)) for e in (eps + step, eps - step))
+        slope = (float(ahead) - float(behind)) / (2 * step)
+        along = np.asarray(compiled_gradient(*net, kind(eps=eps))["weights"]) * np.asarray(net.params["weights"])
+        yield agree(f"{TITLES[method]}, ε = {eps}", along.sum()[None], np.array([-2 * eps * slope]), tol=1e-6)
 
 
 EPS = sp.Symbol("epsilon", positive=True)
@@ -359,20 +371,30 @@ def ln_backward_proof() -> Proof:
     )
 
 
-def _norms(problem: Problem, optimizer: optax.GradientTransformation):
-    """Weights before and after each step, gradients, and momentum buffers."""
-    net = network(problem)
+SGD = optax.sgd(0.3)
+MOMENTUM = optax.sgd(0.1, momentum=0.9)
+DECAYED = optax.chain(optax.add_decayed_weights(0.05), optax.sgd(0.1))
+ADAM = optax.adam(0.02)
+"""One object each, so that claims about the same optimizer run the same program."""
 
+
+@partial(jax.jit, static_argnums=1)
+def _run(net: Network, optimizer: optax.GradientTransformation):
     def record(params, gradients, after, state):
         trace = optax.tree.get(state, "trace")
         buffer = gradients["weights"] if trace is None else trace["weights"]
         return params["weights"], after["weights"], gradients["weights"], buffer
 
-    return jax.jit(lambda: train(net, optimizer, net.params, record))()
+    return train(net, optimizer, net.params, record)
 
 
-def _squared(values):
-    return jnp.sum(jnp.square(values), (1, 2))
+def _norms(problem: Problem, optimizer: optax.GradientTransformation) -> tuple[np.ndarray, ...]:
+    """Weights before and after each step, gradients, and momentum buffers."""
+    return tuple(map(np.asarray, _run(network(problem), optimizer)))
+
+
+def _squared(values: np.ndarray) -> np.ndarray:
+    return np.sum(np.square(values), (1, 2))
 
 
 @claim(
@@ -387,11 +409,11 @@ def _squared(values):
 def sgd_norm_growth(problem: Problem):
     """Growth over 60 steps on minibatches, summed so that it is not lost in rounding."""
     rate = 0.3
-    before, after, g, _ = _norms(problem, optax.sgd(rate))
+    before, after, g, _ = _norms(problem, SGD)
     growth = _squared(after) - _squared(before[:1])
-    predicted = rate**2 * jnp.cumsum(_squared(g))
+    predicted = rate**2 * np.cumsum(_squared(g))
     steps = np.arange(1, len(growth) + 1)
-    curves = {"growth of ‖w‖²": (steps, np.asarray(growth)), "η² Σ ‖∇‖²": (steps, np.asarray(predicted))}
+    curves = {"growth of ‖w‖²": (steps, growth), "η² Σ ‖∇‖²": (steps, predicted)}
     yield agree("growth of ‖w‖² since the start", growth, predicted, tol=1e-11, curves=curves)
     yield differ("the norm does grow", _squared(after)[-1:], _squared(before)[:1])
 
@@ -435,14 +457,14 @@ def sgd_norm_growth_proof() -> Proof:
 def momentum_norm_growth(problem: Problem):
     """optax's momentum, whose buffers are read from its state."""
     rate, beta = 0.1, 0.9
-    before, after, _, p = _norms(problem, optax.sgd(rate, momentum=beta))
+    before, after, _, p = _norms(problem, MOMENTUM)
     sizes = _squared(p)
-    t, k = jnp.arange(len(sizes))[:, None], jnp.arange(len(sizes))[None, :]
-    memory = jnp.where(k < t, beta ** jnp.where(k < t, t - k, 0).astype(sizes.dtype), 0)
-    predicted = jnp.cumsum(rate**2 * (sizes + 2 * memory @ sizes))
+    t, k = np.arange(len(sizes))[:, None], np.arange(len(sizes))[None, :]
+    memory = np.where(k < t, beta ** np.where(k < t, t - k, 0).astype(sizes.dtype), 0)
+    predicted = np.cumsum(rate**2 * (sizes + 2 * memory @ sizes))
     growth = _squared(after) - _squared(before[:1])
     yield agree("growth of ‖w‖² since the start", growth, predicted, tol=1e-11)
-    yield differ("without the past buffers", jnp.cumsum(rate**2 * sizes), predicted)
+    yield differ("without the past buffers", np.cumsum(rate**2 * sizes), predicted)
 
 
 @proves("dynamics.momentum_norm_growth")
@@ -508,17 +530,12 @@ def momentum_norm_growth_proof() -> Proof:
 def ln_row_mean(problem: Problem):
     """Mean rows after 60 steps of optax's optimizers."""
     rate, decay = 0.1, 0.05
-    optimizers = {
-        "SGD": optax.sgd(rate),
-        "momentum": optax.sgd(rate, momentum=0.9),
-        "weight decay": optax.chain(optax.add_decayed_weights(decay), optax.sgd(rate)),
-    }
-    for name, optimizer in optimizers.items():
+    for name, optimizer in {"SGD": optax.sgd(rate), "momentum": MOMENTUM, "weight decay": DECAYED}.items():
         before, after, _, _ = _norms(problem, optimizer)
         factor = (1 - rate * decay) ** len(after) if name == "weight decay" else 1.0
-        yield agree(f"{name}: mean row at the end", jnp.mean(after[-1], 0), factor * jnp.mean(before[0], 0))
-    before, after, _, _ = _norms(problem, optax.adam(0.02))
-    yield differ("Adam: mean row at the end", jnp.mean(after[-1], 0), jnp.mean(before[0], 0))
+        yield agree(f"{name}: mean row at the end", np.mean(after[-1], 0), factor * np.mean(before[0], 0))
+    before, after, _, _ = _norms(problem, ADAM)
+    yield differ("Adam: mean row at the end", np.mean(after[-1], 0), np.mean(before[0], 0))
 
 
 @proves("dynamics.ln_row_mean")
@@ -588,9 +605,9 @@ def ln_row_mean_proof() -> Proof:
 def angle(problem: Problem):
     """Angles along training; and the error of the step on the sphere, which falls as η²."""
     rate = 0.3
-    before, after, g, _ = _norms(problem, optax.sgd(rate))
-    cosine = jnp.sum(before * after, (1, 2)) / jnp.sqrt(_squared(before) * _squared(after))
-    yield agree("cosine of the angle", cosine, 1 / jnp.sqrt(1 + rate**2 * _squared(g) / _squared(before)))
+    before, after, g, _ = _norms(problem, SGD)
+    cosine = np.sum(before * after, (1, 2)) / np.sqrt(_squared(before) * _squared(after))
+    yield agree("cosine of the angle", cosine, 1 / np.sqrt(1 + rate**2 * _squared(g) / _squared(before)))
     net = network(problem)
     size = jnp.linalg.norm(net.params["weights"])
     slope = jax.jit(jax.grad(loss))
@@ -716,6 +733,12 @@ def dyt_proof() -> Proof:
     )
 
 
+@partial(jax.jit, static_argnames="method")
+def moved_logits(net: Network, direction: Parameters, method: str) -> Float[Array, "N C"]:
+    """The derivative of the outputs along a direction."""
+    return jax.jvp(lambda p: logits(p, net.inputs, method), (net.params,), (direction,))[1]
+
+
 @claim(
     "dynamics.ggn_readout",
     topic=TOPIC,
@@ -731,16 +754,11 @@ def dyt_proof() -> Proof:
 def ggn_readout(problem: Problem):
     """Forward derivatives of the outputs along all of θ, along W, and along the rest."""
     net = network(problem)
-    zeros = jax.tree.map(jnp.zeros_like, net.params)
+    zeros = jax.tree.map(np.zeros_like, net.params)
+    directions = net.params, zeros | {"weights": net.params["weights"]}, net.params | {"weights": zeros["weights"]}
     for method in INVARIANT:
-
-        @jax.jit
-        def along(direction, method=method):
-            return jax.jvp(lambda p: logits(p, net.inputs, method), (net.params,), (direction,))[1]
-
-        whole, weights = along(net.params), along(zeros | {"weights": net.params["weights"]})
-        rest = along(net.params | {"weights": zeros["weights"]})
-        yield vanishes(f"{TITLES[method]}: J·W", weights, scale=float(jnp.max(jnp.abs(whole))))
+        whole, weights, rest = (np.asarray(moved_logits(net, v, method)) for v in directions)
+        yield vanishes(f"{TITLES[method]}: J·W", weights, scale=float(np.max(np.abs(whole))))
         yield agree(f"{TITLES[method]}: J·θ and J·(the rest)", whole, rest)
 
 

@@ -62,6 +62,10 @@ def loss(params: Parameters, inputs: Array, labels: Array, normalizer: str | Abs
     return jnp.mean(optax.softmax_cross_entropy_with_integer_labels(logits(params, inputs, normalizer), labels))
 
 
+compiled_loss, compiled_gradient = (jax.jit(function, static_argnums=3) for function in (loss, jax.grad(loss)))
+"""The loss and its gradient, a program for each normalizer."""
+
+
 def scaled(params: Parameters, factor) -> Parameters:
     """The parameters with the weights multiplied."""
     return params | {"weights": factor * params["weights"]}
