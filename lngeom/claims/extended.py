@@ -72,7 +72,7 @@ def data(problem: Problem, multiple: int = 1) -> Float[np.ndarray, "N D"]:
     rows, methods that standardize over them degenerate to signs. The number of inputs is a multiple of what is asked.
     """
     rows = np.asarray(problem.inputs)[:SAMPLES]
-    spread = np.where(np.ptp(rows, 0) > 0, np.std(rows, 0), 0)  # rounding may leave equal values a deviation
+    spread = np.std(rows, 0)
     width = min(FEATURES, np.count_nonzero(spread)) // multiple * multiple
     rows = rows[:, np.argsort(-spread, kind="stable")[:width]]
     rows = rows[np.any(rows != 0, 1)]
