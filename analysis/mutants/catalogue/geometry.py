@@ -232,8 +232,8 @@ MUTANTS = (
     ),
     ACTIONS(
         "shift-of-zero",
-        "return jax.random.normal(key, shape, value.dtype) * jnp.std(value) * 3",
-        "return jax.random.normal(key, shape, value.dtype) * 0",
+        "return xp.asarray(jax.random.normal(key, shape, value.dtype)) * xp.std(value) * 3",
+        "return xp.asarray(jax.random.normal(key, shape, value.dtype)) * 0",
         "shifts by zero",
         ("table1.*.*_recentering", "extended.*.dataset_recentering"),
     ),
@@ -282,14 +282,14 @@ MUTANTS = (
     ),
     MATRICES(
         "group-permutation-not-within",
-        "return jnp.kron(_permutation(keys[0], groups, dtype), jnp.eye(size // groups, dtype=dtype)) @ blocks",
-        "return blocks",
+        "return _within_groups(_permutation(keys[0], groups, dtype), within)",
+        "return jax.scipy.linalg.block_diag(*within)",
         "groups are not permuted",
         ("extended.*.group_permutations",),
     ),
     MATRICES(
         "group-permutation-anything",
-        "return jnp.kron(_permutation(keys[0], groups, dtype), jnp.eye(size // groups, dtype=dtype)) @ blocks",
+        "return _within_groups(_permutation(keys[0], groups, dtype), within)",
         "return _permutation(keys[0], size, dtype)",
         "permutations that do not respect groups",
         ("extended.*.group_permutations",),

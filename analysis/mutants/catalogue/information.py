@@ -334,8 +334,8 @@ MUTANTS = (
     ),
     SPECTRUM(
         "null-one-less",
-        "            return self.vectors[self.rank :].T\n",
-        "            return self.vectors[self.rank + 1 :].T\n",
+        "        return vectors[rank:].T\n",
+        "        return vectors[rank + 1 :].T\n",
         "basis of the null space lacks a vector",
     ),
     SPECTRUM(
