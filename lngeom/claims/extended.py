@@ -51,7 +51,9 @@ class Point(NamedTuple):
     params: GLMParameters
     inputs: Float[np.ndarray, "N *T D"]
 
-    def at(self, weights: Float[np.ndarray, "H D"], inputs: Float[np.ndarray, "N *T D"]) -> Float[np.ndarray, "..."]:
+    def normalized(
+        self, weights: Float[np.ndarray, "H D"], inputs: Float[np.ndarray, "N *T D"]
+    ) -> Float[np.ndarray, "..."]:
         """The method's outputs at other weights and inputs; stored statistics stay what they are."""
         return np.asarray(normalized(self.normalizer, weights, inputs))
 
@@ -60,9 +62,9 @@ class Point(NamedTuple):
     ) -> Float[np.ndarray, "N *T H"]:
         """n(W, X), after a transformation and its rounding if one is given."""
         if transformation is None:
-            return self.at(self.params.weights, self.inputs)
+            return self.normalized(self.params.weights, self.inputs)
         params, inputs = transformation(self.params, self.inputs)
-        return self.at(rounded(params.weights), rounded(inputs))
+        return self.normalized(rounded(params.weights), rounded(inputs))
 
 
 def data(problem: Problem, multiple: int = 1) -> Float[np.ndarray, "N D"]:
@@ -181,7 +183,7 @@ def matrix_check(method: Method, group: MatrixGroup, recorded: Cell) -> Callable
             [group.draw(problem.key(f"{name} {draw}"), size, dtype) for draw in range(DRAWS)]
         )
         matrices = drawn(group.name, size, at.inputs.dtype)
-        after = [at.at(*group(matrix, at.params.weights, at.inputs)) for matrix in matrices]
+        after = [at.normalized(*group(matrix, at.params.weights, at.inputs)) for matrix in matrices]
         before = [group.expected(matrix, at.outputs()) for matrix in matrices]
         yield compare(f"{DRAWS} draws", np.stack(before), np.stack(after))
         yield defined(method, at)
@@ -260,10 +262,10 @@ def ln_dataset_recentering(problem: Problem):
     unseen = np.linalg.lstsq(at.params.weights, ones)[0]
     # Where D < H no γ need have Wγ = 1: the weights are then moved by the least that makes it so.
     weights = at.params.weights + np.outer(ones - at.params.weights @ unseen, unseen) / np.sum(unseen**2)
-    before = at.at(weights, at.inputs)
-    yield agree("a shift with Wγ = 1", before, at.at(weights, problem.rounded(at.inputs + unseen)))
+    before = at.normalized(weights, at.inputs)
+    yield agree("a shift with Wγ = 1", before, at.normalized(weights, problem.rounded(at.inputs + unseen)))
     seen = np.arange(1.0, 1.0 + len(unseen), dtype=unseen.dtype)
-    shifted = at.at(weights, at.inputs + seen)
+    shifted = at.normalized(weights, at.inputs + seen)
     yield differ("another shift", before, shifted, role=Role.FAILS_WITHOUT_CONDITION)
 
 
@@ -282,9 +284,9 @@ def query_key_sign(problem: Problem):
         at = point(problem, METHODS[name])
         weights = np.asarray(at.params.weights)
         queries, keys = np.split(weights, 2)
-        alone = at.at(np.concatenate([-queries, keys]), at.inputs)
+        alone = at.normalized(np.concatenate([-queries, keys]), at.inputs)
         before = at.outputs()
-        yield agree(f"{name}: −W", before, at.at(-weights, at.inputs))
+        yield agree(f"{name}: −W", before, at.normalized(-weights, at.inputs))
         yield differ(f"{name}: −W_q", before, alone, role=Role.FAILS_WITHOUT_CONDITION)
         yield agree(f"{name}: −W_q and the sign of the logits", before, -alone)
 

@@ -318,7 +318,7 @@ def check_coupling(problem: Problem) -> None:
     wide = _takes_32_bits(problem, rows)
     finite, size, *changes = jax.device_get(_probe(problem, rows, wide))
     if not finite:
-        return  # `check_finite` says so
+        return  # `fisher` says so when it counts bad entries
     scale = float(size)
     found = {
         f"changing the first of {rows} samples moved the outputs of the others": changes[0],

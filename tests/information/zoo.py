@@ -68,6 +68,7 @@ def _rms(x):
 
 @cache
 def normal(seed, *shape):
+    """Drawn by JAX, unlike `tests.cases.drawn`: some ranks lie so near rounding that tests rest on these numbers."""
     return jax.random.normal(jax.random.key(seed), shape)
 
 

@@ -371,9 +371,10 @@ def ln_backward_proof() -> Proof:
     )
 
 
-SGD = optax.sgd(0.3)
-MOMENTUM = optax.sgd(0.1, momentum=0.9)
-DECAYED = optax.chain(optax.add_decayed_weights(0.05), optax.sgd(0.1))
+SGD_RATE, SMALL_RATE, MEMORY, WEIGHT_DECAY = 0.3, 0.1, 0.9, 0.05
+SGD = optax.sgd(SGD_RATE)
+MOMENTUM = optax.sgd(SMALL_RATE, momentum=MEMORY)
+DECAYED = optax.chain(optax.add_decayed_weights(WEIGHT_DECAY), optax.sgd(SMALL_RATE))
 ADAM = optax.adam(0.02)
 """One object each, so that claims about the same optimizer run the same program."""
 
@@ -408,7 +409,7 @@ def _squared(values: np.ndarray) -> np.ndarray:
 )
 def sgd_norm_growth(problem: Problem):
     """Growth over 60 steps on minibatches, summed so that it is not lost in rounding."""
-    rate = 0.3
+    rate = SGD_RATE
     before, after, g, _ = _norms(problem, SGD)
     growth = _squared(after) - _squared(before[:1])
     predicted = rate**2 * np.cumsum(_squared(g))
@@ -456,7 +457,7 @@ def sgd_norm_growth_proof() -> Proof:
 )
 def momentum_norm_growth(problem: Problem):
     """optax's momentum, whose buffers are read from its state."""
-    rate, beta = 0.1, 0.9
+    rate, beta = SMALL_RATE, MEMORY
     before, after, _, p = _norms(problem, MOMENTUM)
     sizes = _squared(p)
     t, k = np.arange(len(sizes))[:, None], np.arange(len(sizes))[None, :]
@@ -529,7 +530,7 @@ def momentum_norm_growth_proof() -> Proof:
 )
 def ln_row_mean(problem: Problem):
     """Mean rows after 60 steps of optax's optimizers."""
-    rate, decay = 0.1, 0.05
+    rate, decay = SMALL_RATE, WEIGHT_DECAY
     for name, optimizer in {"SGD": optax.sgd(rate), "momentum": MOMENTUM, "weight decay": DECAYED}.items():
         before, after, _, _ = _norms(problem, optimizer)
         factor = (1 - rate * decay) ** len(after) if name == "weight decay" else 1.0
@@ -604,7 +605,7 @@ def ln_row_mean_proof() -> Proof:
 )
 def angle(problem: Problem):
     """Angles along training; and the error of the step on the sphere, which falls as η²."""
-    rate = 0.3
+    rate = SGD_RATE
     before, after, g, _ = _norms(problem, SGD)
     cosine = np.sum(before * after, (1, 2)) / np.sqrt(_squared(before) * _squared(after))
     yield agree("cosine of the angle", cosine, 1 / np.sqrt(1 + rate**2 * _squared(g) / _squared(before)))
