@@ -71,7 +71,7 @@ def pytest_runtest_setup(item):
 
 
 def pytest_collection_finish():
-    """Modules stay to the end: the garbage collector need not look at them again. It took a twentieth of the suite."""
+    """Modules stay to the end, so the garbage collector need not look at them again."""
     gc.collect()
     gc.freeze()
 

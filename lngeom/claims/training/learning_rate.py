@@ -371,9 +371,11 @@ def ln_backward_proof() -> Proof:
     )
 
 
-SGD_RATE, SMALL_RATE, MEMORY, WEIGHT_DECAY = 0.3, 0.1, 0.9, 0.05
+SGD_RATE, SMALL_RATE, MOMENTUM_BETA, WEIGHT_DECAY = 0.3, 0.1, 0.9, 0.05
+"""Rates of the optimizers below, β of momentum, and λ of weight decay."""
+
 SGD = optax.sgd(SGD_RATE)
-MOMENTUM = optax.sgd(SMALL_RATE, momentum=MEMORY)
+MOMENTUM = optax.sgd(SMALL_RATE, momentum=MOMENTUM_BETA)
 DECAYED = optax.chain(optax.add_decayed_weights(WEIGHT_DECAY), optax.sgd(SMALL_RATE))
 ADAM = optax.adam(0.02)
 """One object each, so that claims about the same optimizer run the same program."""
@@ -457,7 +459,7 @@ def sgd_norm_growth_proof() -> Proof:
 )
 def momentum_norm_growth(problem: Problem):
     """optax's momentum, whose buffers are read from its state."""
-    rate, beta = SMALL_RATE, MEMORY
+    rate, beta = SMALL_RATE, MOMENTUM_BETA
     before, after, _, p = _norms(problem, MOMENTUM)
     sizes = _squared(p)
     t, k = np.arange(len(sizes))[:, None], np.arange(len(sizes))[None, :]
