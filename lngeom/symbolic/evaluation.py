@@ -119,8 +119,10 @@ def compiled(
     Returns:
         A function of one array for each indexed family, and one number for each parameter, by name.
     """
-    places = list(itertools.product(*(range(1, stop + 1) for stop in ranges)))
-    explicit = [entry(*(sp.Integer(p) for p in place)).subs(sizes).doit() for place in places]
+    indices = [sp.Dummy(integer=True, positive=True) for _ in ranges]
+    general = entry(*indices).subs(sizes).doit()
+    places = itertools.product(*(map(sp.Integer, range(1, stop + 1)) for stop in ranges))
+    explicit = [general.xreplace(dict(zip(indices, place, strict=True))) for place in places]
     entries = sorted(set().union(*(e.atoms(Indexed) for e in explicit)), key=str)
     names = {indexed: sp.Dummy() for indexed in entries}
     function = sp.lambdify([*names.values(), *parameters], [e.xreplace(names) for e in explicit], "numpy", cse=True)

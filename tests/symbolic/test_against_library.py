@@ -1,5 +1,7 @@
 """Symbolic expressions, compiled, against the library's numerical code."""
 
+from functools import cache
+
 import jax
 import jax.numpy as jnp
 import lngeom as lg
@@ -44,12 +46,10 @@ def _fields(method, W, X):
     return {"W": grouped, "X": X, "m": MEAN, "v": VARIANCE}
 
 
-COMPILED = {
-    name: compiled(
-        lambda n, i, method=layers.METHODS[name]: method(LAYER, n, _unit(method, i), EPS), (N, H), SIZES, [EPS]
-    )
-    for name in NORMALIZERS
-}
+@cache
+def outputs(name):
+    method = layers.METHODS[name]
+    return compiled(lambda n, i: method(LAYER, n, _unit(method, i), EPS), (N, H), SIZES, [EPS])
 
 
 def _point(data, normalizer):
@@ -63,7 +63,7 @@ def _point(data, normalizer):
 def test_general_definition_is_the_library_s(name, data, eps):
     normalizer = NORMALIZERS[name](eps=eps)
     W, X = _point(data, normalizer)
-    ours = COMPILED[name](**_fields(layers.METHODS[name], W, X), epsilon=eps)
+    ours = outputs(name)(**_fields(layers.METHODS[name], W, X), epsilon=eps)
     assert agreement(ours, normalizer(jnp.array(W), jnp.array(X)), TOLERANCE).agrees
 
 
@@ -77,34 +77,30 @@ def test_concrete_definition_is_the_library_s(name, data, eps):
     assert agreement(ours, normalizer(jnp.array(W), jnp.array(X)), TOLERANCE).agrees
 
 
-JACOBIANS = {
-    name: compiled(
-        lambda n, i, method=layers.METHODS[name]: along(method, sums.field("V"), EPS, n, i), (N, H), SIZES, [EPS]
-    )
-    for name in ("BatchNorm", "WeightNorm", "LayerNorm", "RMSNorm")
-}
+@cache
+def slopes(name):
+    method = layers.METHODS[name]
+    return compiled(lambda n, i: along(method, sums.field("V"), EPS, n, i), (N, H), SIZES, [EPS])
 
 
-@pytest.mark.parametrize("name", JACOBIANS)
+@pytest.mark.parametrize("name", ["BatchNorm", "WeightNorm", "LayerNorm", "RMSNorm"])
 @given(data=st.data(), V=directions, eps=eps_values)
 def test_directional_derivative_is_that_of_automatic_differentiation(name, data, V, eps):
     normalizer = NORMALIZERS[name](eps=eps)
     W, X = _point(data, normalizer)
     V = np.asarray(V)
     _, slope = jax.jvp(lambda W: normalizer(W, jnp.array(X)), (jnp.array(W),), (jnp.array(V),))
-    ours = JACOBIANS[name](W=W, X=X, V=V, epsilon=eps)
+    ours = slopes(name)(W=W, X=X, V=V, epsilon=eps)
     assert np.max(np.abs(ours - slope)) <= 1e-8 * (1 + np.max(np.abs(slope)))
 
 
-CHI = {
-    name: compiled(
-        lambda n, i, method=layers.METHODS[name]: chi(method, sums.field("V"), i).subs(sums.n, n), (N, H), SIZES
-    )
-    for name in ("BatchNorm", "WeightNorm", "LayerNorm")
-}
+@cache
+def own_slopes(name):
+    method = layers.METHODS[name]
+    return compiled(lambda n, i: chi(method, sums.field("V"), i).subs(sums.n, n), (N, H), SIZES)
 
 
-@pytest.mark.parametrize("name", CHI)
+@pytest.mark.parametrize("name", ["BatchNorm", "WeightNorm", "LayerNorm"])
 @given(data=st.data(), V=directions)
 def test_chi_of_equation_14_is_the_own_row_derivative(name, data, V):
     normalizer = NORMALIZERS[name](eps=0.0)
@@ -112,18 +108,16 @@ def test_chi_of_equation_14_is_the_own_row_derivative(name, data, V):
     jacobian = jax.jacobian(lambda W: normalizer(W, jnp.array(X)))(jnp.array(W))
     scale = jnp.broadcast_to(normalizer.statistics(jnp.array(W), jnp.array(X)).scale, (N, H))
     own = scale * jnp.einsum("niid,id->ni", jacobian, jnp.array(V))
-    ours = CHI[name](W=W, X=X, V=V)
+    ours = own_slopes(name)(W=W, X=X, V=V)
     assert np.max(np.abs(ours - own)) <= 1e-8 * (1 + np.max(np.abs(own)))
 
 
-RATIO = compiled(
-    lambda n: sp.sqrt(
-        (layers.LAYER_NORM.square(LAYER, n, 1) + EPS) / (layers.LAYER_NORM.square(LAYER, n, 1) + EPS / 4)
-    ),
-    (N,),
-    SIZES,
-    [EPS],
-)
+@cache
+def ratio_of_outputs():
+    square = layers.LAYER_NORM.square
+    return compiled(
+        lambda n: sp.sqrt((square(LAYER, n, 1) + EPS) / (square(LAYER, n, 1) + EPS / 4)), (N,), SIZES, [EPS]
+    )
 
 
 @given(lg.strategies.points(lg.normalizers.LayerNorm(), units=H, features=D, samples=N), st.sampled_from([1e-3, 0.5]))
@@ -131,7 +125,7 @@ def test_ratio_of_outputs_with_eps_is_the_library_s(point, eps):
     normalizer = lg.normalizers.LayerNorm(eps=eps)
     W, X = map(np.asarray, point)
     before, after = (normalizer(jnp.array(c * W), jnp.array(X)) for c in (1.0, 2.0))
-    ratio = RATIO(W=W, X=X, epsilon=eps)
+    ratio = ratio_of_outputs()(W=W, X=X, epsilon=eps)
     assert agreement(after, before * ratio[:, None], TOLERANCE).agrees
 
 
