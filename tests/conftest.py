@@ -83,11 +83,15 @@ def compiles_quickly(node) -> bool:
 
 @pytest.fixture(autouse=True, scope="module")
 def _compile_quickly(request):
-    """Modules share what they compiled the same way: a program is found again by its function and shapes."""
+    """Modules share what they compiled the same way: a program is found again by its function and shapes.
+
+    Processes that tests start compile as the tests do.
+    """
     quickly = compiles_quickly(request.node)
     if jax.config.read("jax_disable_most_optimizations") != quickly:
         jax.clear_caches()
     jax.config.update("jax_disable_most_optimizations", quickly)
+    os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = str(quickly)
 
 
 def pytest_collection_modifyitems(items):

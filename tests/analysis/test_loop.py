@@ -17,6 +17,8 @@ import pytest
 from analysis.experiments import loop
 from analysis.experiments.checkpoint import load_checkpoint, read_header, save_checkpoint
 
+from tests.devices import environment_with
+
 SETTINGS = {"seeds": (3, 1), "steps": 12, "every": 3, "configuration": {"shape": (2, 3)}}
 
 
@@ -298,5 +300,4 @@ np.testing.assert_allclose(one.curves["distance"], many.curves["distance"], rtol
 
 
 def test_seeds_and_batches_spread_over_devices():
-    environment = {**os.environ, "PYTHONPATH": ".", "XLA_FLAGS": "--xla_force_host_platform_device_count=4"}
-    subprocess.run([sys.executable, "-c", SHARDED], check=True, env=environment)
+    subprocess.run([sys.executable, "-c", SHARDED], check=True, env=environment_with(devices=4))

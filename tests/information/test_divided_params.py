@@ -1,7 +1,6 @@
 """Parameters divided over devices: products, eigenpairs and solutions on pytrees, each device with its part alone."""
 
 import json
-import os
 import subprocess
 import sys
 
@@ -12,6 +11,8 @@ import numpy as np
 import pytest
 from lngeom import _krylov
 from lngeom.numerics import ConvergenceError
+
+from tests.devices import environment_with
 
 PROGRAM = """
 import json, jax, jax.flatten_util, jax.numpy as jnp, numpy as np, lngeom as lg
@@ -65,8 +66,8 @@ print(json.dumps(found))
 
 @pytest.fixture(scope="module")
 def found():
-    environment = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=4"}
-    run = subprocess.run([sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, timeout=600)
+    command, environment = [sys.executable, "-c", PROGRAM], environment_with(devices=4)
+    run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
     assert run.returncode == 0, run.stderr[-2000:]
     return json.loads(run.stdout)
 

@@ -1,11 +1,12 @@
 """Several devices or processes give the matrix of one device, and no process waits forever."""
 
-import os
 import socket
 import subprocess
 import sys
 
 import pytest
+
+from tests.devices import environment_with
 
 EXACT = 1e-12
 LIMIT = 600
@@ -13,14 +14,9 @@ LIMIT = 600
 
 
 def start(*arguments, devices=1):
-    environment = os.environ | {
-        "XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices}",
-        "JAX_PLATFORMS": "cpu",
-        "PYTHONPATH": os.pathsep.join(["."] + [p for p in [os.environ.get("PYTHONPATH")] if p]),
-    }
     return subprocess.Popen(
         [sys.executable, "-m", "tests.information.sharded", *map(str, arguments)],
-        env=environment,
+        env=environment_with(devices),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

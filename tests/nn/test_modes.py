@@ -1,7 +1,6 @@
 """Every way JAX differentiates, maps and places a function, blocked and not."""
 
 import functools
-import os
 import subprocess
 import sys
 
@@ -13,6 +12,8 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from lngeom import nn
 from lngeom.nn import _rows
 from lngeom.numerics import agreement
+
+from tests.devices import environment_with
 
 ROWS, WIDTH = 6, 5
 RULES = {
@@ -183,6 +184,5 @@ def test_a_sharded_input_gives_the_same_values(axis_type, name):
 @pytest.mark.skipif(jax.device_count() > 1, reason="runs itself on eight devices")
 def test_sharding_on_eight_devices():
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-k", "sharded", __file__]
-    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=8", "JAX_PLATFORMS": "cpu"}
-    done = subprocess.run(command, env=os.environ | flags, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, env=environment_with(devices=8), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
