@@ -36,13 +36,17 @@ def imported(source: str, known: set[str], package: str = "") -> set[str]:
     return found & known
 
 
-def read_graph() -> Graph:
+PATHS = {module_name(p): p for tree in TREES for p in sorted((HERE / tree).rglob("*.py"))}
+FOLDERS = ("", *sorted({name.rpartition(".")[0] for name in PATHS} - {""}))
+
+
+@pytest.fixture(scope="module")
+def whole() -> Graph:
     """Every module of the three trees → the modules of them that it imports."""
-    paths = {module_name(p): p for tree in TREES for p in sorted((HERE / tree).rglob("*.py"))}
     graph = {}
-    for name, path in paths.items():
+    for name, path in PATHS.items():
         package = name if path.name == "__init__.py" else name.rpartition(".")[0]
-        graph[name] = imported(path.read_text(encoding="utf-8"), set(paths), package) - {name}
+        graph[name] = imported(path.read_text(encoding="utf-8"), set(PATHS), package) - {name}
     return graph
 
 
@@ -80,22 +84,18 @@ def floors(graph: Graph) -> dict[str, int]:
     return found
 
 
-GRAPH = read_graph()
-FOLDERS = ("", *sorted({name.rpartition(".")[0] for name in GRAPH} - {""}))
-
-
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder or "root")
-def test_imports_run_downward_between_the_entries_of_a_folder(folder):
-    assert floors(inside(GRAPH, folder))
+def test_imports_run_downward_between_the_entries_of_a_folder(folder, whole):
+    assert floors(inside(whole, folder))
 
 
-def test_no_modules_import_each_other_in_a_circle():
-    assert floors(GRAPH)
+def test_no_modules_import_each_other_in_a_circle(whole):
+    assert floors(whole)
 
 
-def test_the_library_stands_below_the_analysis_and_both_below_the_tests():
-    assert floors(inside(GRAPH, "")) == {"lngeom": 0, "analysis": 1, "tests": 2}
-    assert {"families", "glm", "claims", "cli"} <= set(floors(inside(GRAPH, "lngeom")))
+def test_the_library_stands_below_the_analysis_and_both_below_the_tests(whole):
+    assert floors(inside(whole, "")) == {"lngeom": 0, "analysis": 1, "tests": 2}
+    assert {"families", "glm", "claims", "cli"} <= set(floors(inside(whole, "lngeom")))
 
 
 @pytest.mark.parametrize(
@@ -111,8 +111,8 @@ def test_the_library_stands_below_the_analysis_and_both_below_the_tests():
         ("tests.test_data", "tests.test_cli", "tests"),
     ],
 )
-def test_an_import_upward_is_seen(module, target, folder):
-    planted = GRAPH | {module: GRAPH[module] | {target}}
+def test_an_import_upward_is_seen(module, target, folder, whole):
+    planted = whole | {module: whole[module] | {target}}
     with pytest.raises(ValueError, match="→"):
         floors(inside(planted, folder))
 

@@ -7,7 +7,10 @@ import pytest
 from analysis.experiments import recurrent_stability as rs
 from lngeom.nn import dynamics
 
-SMALL = rs.recurrent_stability((0.5, 1.5, 3.0), steps=300, hidden=64)
+
+@pytest.fixture(scope="module")
+def small():
+    return rs.recurrent_stability((0.5, 1.5, 3.0), steps=300, hidden=64)
 
 
 @pytest.mark.parametrize("gain", [0.5, 1.0, 1.1])
@@ -26,16 +29,16 @@ def test_both_arms_have_the_same_weights():
     np.testing.assert_array_equal(standard.recurrent_weights, normalized.recurrent_weights)
 
 
-def test_layer_norm_makes_the_dynamics_insensitive_to_the_recurrent_gain():
+def test_layer_norm_makes_the_dynamics_insensitive_to_the_recurrent_gain(small):
     for name in ("hidden_norm", "lyapunov", "gradient_rate"):
-        assert SMALL.spread("layer norm", name) < 0.2 * SMALL.spread("standard", name)
+        assert small.spread("layer norm", name) < 0.2 * small.spread("standard", name)
 
 
-def test_the_standard_network_vanishes_at_small_and_explodes_at_large_gain():
-    exponents = [d.lyapunov for d in SMALL.dynamics["standard"]]
+def test_the_standard_network_vanishes_at_small_and_explodes_at_large_gain(small):
+    exponents = [d.lyapunov for d in small.dynamics["standard"]]
     assert exponents[0] < -0.3
     assert exponents[-1] > 0.1
-    assert SMALL.dynamics["standard"][0].log_gradient_norm[0] < -100
+    assert small.dynamics["standard"][0].log_gradient_norm[0] < -100
 
 
 def test_scaling_all_summed_inputs_changes_the_standard_network_alone():
