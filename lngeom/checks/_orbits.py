@@ -95,17 +95,15 @@ QUICKLY = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_pass
 
 
 @functools.cache
-def _compiled(column: Column | MatrixGroup, size: int = 0) -> Callable:
+def _draw_matrix(group: MatrixGroup, size: int) -> Callable:
     """The draw as one program: compiling each of its operations by itself takes ten times as long."""
-    if isinstance(column, MatrixGroup):
-        return jax.jit(lambda key: column.draw(key, size, jnp.float64), compiler_options=QUICKLY)
-    return jax.jit(column.draw, compiler_options=QUICKLY)
+    return jax.jit(lambda key: group.draw(key, size, jnp.float64), compiler_options=QUICKLY)
 
 
 @functools.lru_cache(maxsize=256)
 def _matrix(group: MatrixGroup, size: int, seed: int) -> np.ndarray:
     with as_elsewhere():
-        return np.asarray(_compiled(group, size)(jax.random.key(seed)))
+        return np.asarray(_draw_matrix(group, size)(jax.random.key(seed)))
 
 
 def by_matrix(group: MatrixGroup, matrix: np.ndarray) -> Move:
@@ -128,8 +126,8 @@ def draw(column: Column | MatrixGroup, data: Data, seed: int) -> Move:
         return by_matrix(column, _matrix(column, data.weights.shape[0 if column.acts_on == "units" else 1], seed))
     key, vector = jax.random.key(seed), np.ones(len(data.weights))
     with as_elsewhere():
-        params = GLMParameters(*(jnp.asarray(v, jnp.float64) for v in (data.weights, 0 * vector, vector)))
-        drawn = _compiled(column)(key, params, jnp.asarray(data.inputs, jnp.float64))
+        params = GLMParameters(*(np.asarray(v, np.float64) for v in (data.weights, 0 * vector, vector)))
+        drawn = column.draw(key, params, np.asarray(data.inputs, np.float64))
 
     def few_bits(node: Any) -> Any:
         if not isinstance(node, AffineAction):

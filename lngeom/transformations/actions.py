@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from lngeom._types import GLMParameters
+from lngeom._types import GLMParameters, is_concrete
 
 
 class AffineAction(eqx.Module):
@@ -175,9 +175,11 @@ class Column:
     def draw(self, key: PRNGKeyArray, params: GLMParameters, inputs: Float[Array, "N *T D"]) -> Transformation:
         """A random member, of the shapes of parameters and inputs and the scale of what it changes.
 
-        What acts on NumPy arrays has coefficients in NumPy.
+        Coefficients are NumPy's except while JAX traces: few programs are compiled for them.
         """
         value = params.weights if self.acts_on == "weights" else inputs
+        if is_concrete(key, value):
+            value = np.asarray(value)
         xp = np if isinstance(value, np.ndarray) else jnp
 
         def scales(shape: tuple[int, ...]) -> Any:
