@@ -1,5 +1,6 @@
 """The reference forward pass of a described stack: slow, literal, and the judge of every rewrite."""
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -107,18 +108,22 @@ def linear(part: Linear, weights: Mapping[str, Any], x: Float[Array, "N T i"]) -
 
 def norm(part: Norm, weights: Mapping[str, Any], x: Float[Array, "... d"]) -> Float[Array, "... d"]:
     """γ ⊙ n + β over the last axis."""
+    gain, bias = (None if name is None else jnp.asarray(weights[name]) for name in (part.gain, part.bias))
+    return _normalized(part.kind, part.eps, part.offset, x, gain, bias)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1, 2))
+def _normalized(kind: str, eps: float, offset: int, x: Array, gain: Array | None, bias: Array | None) -> Array:
+    """The norm as one program: a certificate compiles it once, not an operation at a time."""
     dtype, x = x.dtype, _wide(x)
-    if part.kind == "layer":
+    if kind == "layer":
         x = x - jnp.mean(x, -1, keepdims=True)
-    total = jnp.sum if part.kind == "l2" else jnp.mean
-    y = x / jnp.sqrt(total(x * x, -1, keepdims=True) + part.eps)
-    d = x.shape[-1]
-    if part.gain is not None:
-        y = y * (part.offset + jnp.asarray(weights[part.gain]).astype(y.dtype).reshape(-1, d)).reshape(
-            _last(part.gain, weights, x)
-        )
-    if part.bias is not None:
-        y = y + jnp.asarray(weights[part.bias]).astype(y.dtype).reshape(_last(part.bias, weights, x))
+    total = jnp.sum if kind == "l2" else jnp.mean
+    y = x / jnp.sqrt(total(x * x, -1, keepdims=True) + eps)
+    if gain is not None:
+        y = y * (offset + _last(gain.astype(y.dtype), x))
+    if bias is not None:
+        y = y + _last(bias.astype(y.dtype), x)
     return y.astype(dtype)
 
 
@@ -159,6 +164,7 @@ def attention(part: Attention, weights: Mapping[str, Any], x: Float[Array, "N T 
     return linear(part.output, weights, averaged)
 
 
+@functools.partial(jax.jit, static_argnums=0)
 def rotate(part: Rotary, x: Float[Array, "N T h k"]) -> Float[Array, "N T h k"]:
     """Each pair of coordinates of position t turned by t · frequency."""
     angles = np.arange(x.shape[1])[:, None] * np.array(part.frequencies)
@@ -218,11 +224,11 @@ def _heads_norm(part: Norm, attend: Attention, weights: Mapping[str, Any], x: Fl
     return norm(part, weights, x.reshape(*x.shape[:2], -1)).reshape(x.shape)
 
 
-def _last(name: str, weights: Mapping[str, Any], x: Array) -> tuple[int, ...]:
-    """Shape in which a gain or bias meets x [..., d]: one for all, or one for each head."""
-    rows = int(np.prod(weights[name].shape)) // x.shape[-1]
-    inner = (x.shape[-1],) if rows == 1 else (rows, x.shape[-1])
-    return (1,) * (x.ndim - len(inner)) + inner
+def _last(vector: Array, x: Array) -> Array:
+    """A gain or bias as it meets x [..., d]: one for all, or one for each head."""
+    vector = vector.reshape(-1, x.shape[-1])
+    inner = vector.shape if len(vector) > 1 else vector.shape[1:]
+    return vector.reshape((1,) * (x.ndim - len(inner)) + inner)
 
 
 def _wide(x: Array) -> Array:
