@@ -139,29 +139,55 @@ def attention(part: Attention, weights: Mapping[str, Any], x: Float[Array, "N T 
         q, k = _heads_norm(part.query_norm, part, weights, q), _heads_norm(part.key_norm, part, weights, k)
     if part.rotary is not None and not part.rotary_first:
         q, k = rotate(part.rotary, q), rotate(part.rotary, k)
-    q = q.reshape(N, T, part.kv_heads, part.group, part.query_width)
-    scores = _wide(jnp.einsum("nigmk,njgk->ngmij", q, k)) * part.score_scale
-    scores = scores.reshape(N, part.heads, T, T)
-    dtype = scores.dtype
-    if part.temperature is not None:
-        scores = scores * jnp.asarray(weights[part.temperature]).astype(dtype).reshape(1, -1, 1, 1)
-    if part.cap is not None:
-        scores = part.cap * jnp.tanh(scores / part.cap)
-    i, j = np.arange(T)[:, None], np.arange(T)[None]
-    if part.alibi is not None:
-        scores = scores - jnp.asarray(np.array(part.alibi)[:, None, None] * (i - j), dtype)[None]
-    if part.relative is not None:
-        scores = scores + jnp.asarray(weights[part.relative]).astype(dtype)[:, np.abs(i - j)][None]
-    seen = (i >= j) if part.causal else np.ones((T, T), bool)
-    if part.window is not None:
-        seen = seen & (np.abs(i - j) < part.window)
-    scores = jnp.where(seen[None, None], scores, -jnp.inf)
-    if part.sink is not None:
-        sink = jnp.asarray(weights[part.sink]).astype(dtype).reshape(1, -1, 1, 1)
-        scores = jnp.concatenate([scores, jnp.broadcast_to(sink, (N, part.heads, T, 1))], -1)
-    share = jax.nn.softmax(scores, -1)[..., :T].astype(v.dtype).reshape(N, part.kv_heads, part.group, T, T)
-    averaged = jnp.einsum("ngmij,njgv->nigmv", share, v).reshape(N, T, part.heads * part.value_width)
+    temperature, relative, sink = (
+        None if name is None else jnp.asarray(weights[name]) for name in (part.temperature, part.relative, part.sink)
+    )
+    averaged = _averaged(
+        q, k, v, temperature, relative, sink, part.score_scale, part.cap, part.alibi, part.causal, part.window
+    )
     return linear(part.output, weights, averaged)
+
+
+@functools.partial(jax.jit, static_argnames=("scale", "cap", "alibi", "causal", "window"))
+def _averaged(
+    q: Float[Array, "N T h k"],
+    k: Float[Array, "N T h_k k"],
+    v: Float[Array, "N T h_k v"],
+    temperature: Array | None,
+    relative: Array | None,
+    sink: Array | None,
+    scale: float,
+    cap: float | None,
+    alibi: tuple[float, ...] | None,
+    causal: bool,
+    window: int | None,
+) -> Float[Array, "N T h*v"]:
+    """Values averaged by each head, side by side: one program."""
+    N, T, heads, width = q.shape
+    kv_heads = k.shape[2]
+    group = heads // kv_heads
+    q = q.reshape(N, T, kv_heads, group, width)
+    scores = _wide(jnp.einsum("nigmk,njgk->ngmij", q, k)) * scale
+    scores = scores.reshape(N, heads, T, T)
+    dtype = scores.dtype
+    if temperature is not None:
+        scores = scores * temperature.astype(dtype).reshape(1, -1, 1, 1)
+    if cap is not None:
+        scores = cap * jnp.tanh(scores / cap)
+    i, j = np.arange(T)[:, None], np.arange(T)[None]
+    if alibi is not None:
+        scores = scores - jnp.asarray(np.array(alibi)[:, None, None] * (i - j), dtype)[None]
+    if relative is not None:
+        scores = scores + relative.astype(dtype)[:, np.abs(i - j)][None]
+    seen = (i >= j) if causal else np.ones((T, T), bool)
+    if window is not None:
+        seen = seen & (np.abs(i - j) < window)
+    scores = jnp.where(seen[None, None], scores, -jnp.inf)
+    if sink is not None:
+        column = sink.astype(dtype).reshape(1, -1, 1, 1)
+        scores = jnp.concatenate([scores, jnp.broadcast_to(column, (N, heads, T, 1))], -1)
+    share = jax.nn.softmax(scores, -1)[..., :T].astype(v.dtype).reshape(N, kv_heads, group, T, T)
+    return jnp.einsum("ngmij,njgv->nigmv", share, v).reshape(N, T, -1)
 
 
 @functools.partial(jax.jit, static_argnums=0)
