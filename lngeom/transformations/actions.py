@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from lngeom._types import GLMParameters, is_concrete
+from lngeom._types import GLMParameters, is_concrete, is_tracing
 
 
 class AffineAction(eqx.Module):
@@ -178,9 +178,8 @@ class Column:
         Coefficients are NumPy's except while JAX traces: few programs are compiled for them.
         """
         value = params.weights if self.acts_on == "weights" else inputs
-        if is_concrete(key, value):
-            value = np.asarray(value)
-        xp = np if isinstance(value, np.ndarray) else jnp
+        xp = np if is_concrete(key, value) and not is_tracing() else jnp
+        value = xp.asarray(value)
 
         def scales(shape: tuple[int, ...]) -> Any:
             return xp.asarray(positive_scale(key, shape, value.dtype))
