@@ -162,9 +162,9 @@ def _averaged(
     causal: bool,
     window: int | None,
 ) -> Float[Array, "N T h*v"]:
-    """Values averaged by each head, side by side: one program."""
+    """Values averaged by each head, side by side, as one program like `_normalized`."""
     N, T, heads, width = q.shape
-    kv_heads = k.shape[2]
+    kv_heads, value_width = v.shape[2:]
     group = heads // kv_heads
     q = q.reshape(N, T, kv_heads, group, width)
     scores = _wide(jnp.einsum("nigmk,njgk->ngmij", q, k)) * scale
@@ -187,7 +187,7 @@ def _averaged(
         column = sink.astype(dtype).reshape(1, -1, 1, 1)
         scores = jnp.concatenate([scores, jnp.broadcast_to(column, (N, heads, T, 1))], -1)
     share = jax.nn.softmax(scores, -1)[..., :T].astype(v.dtype).reshape(N, kv_heads, group, T, T)
-    return jnp.einsum("ngmij,njgv->nigmv", share, v).reshape(N, T, -1)
+    return jnp.einsum("ngmij,njgv->nigmv", share, v).reshape(N, T, heads * value_width)
 
 
 @functools.partial(jax.jit, static_argnums=0)

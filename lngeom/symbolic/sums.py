@@ -110,7 +110,7 @@ def _expand(expr: Expr) -> Expr:
     return sp.expand(expr, deep=False, power_base=False, power_exp=False, log=False, basic=False)
 
 
-@functools.lru_cache(2**14)
+@functools.lru_cache(2**14)  # steps of a proof share most of their parts
 def normal_form(expr: Expr) -> Expr:
     """The normal form: a polynomial in canonically named sums, indexed symbols and opaque powers."""
     expr = sp.sympify(expr)

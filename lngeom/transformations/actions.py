@@ -177,9 +177,9 @@ class Column:
 
         Coefficients are NumPy's except while JAX traces: few programs are compiled for them.
         """
-        value = params.weights if self.acts_on == "weights" else inputs
-        xp = np if is_concrete(key, value) and not is_tracing() else jnp
-        value = xp.asarray(value)
+        given = params.weights if self.acts_on == "weights" else inputs
+        xp = np if is_concrete(key, given) and not is_tracing() else jnp
+        value: Any = xp.asarray(given)
 
         def scales(shape: tuple[int, ...]) -> Any:
             return xp.asarray(positive_scale(key, shape, value.dtype))
