@@ -126,8 +126,11 @@ def draw(column: Column | MatrixGroup, data: Data, seed: int) -> Move:
         return by_matrix(column, _matrix(column, data.weights.shape[0 if column.acts_on == "units" else 1], seed))
     key, vector = jax.random.key(seed), np.ones(len(data.weights))
     with as_elsewhere():
-        params = GLMParameters(*(np.asarray(v, np.float64) for v in (data.weights, 0 * vector, vector)))
-        drawn = column.draw(key, params, np.asarray(data.inputs, np.float64))
+        weights, bias, gain, inputs = (
+            np.asarray(v, np.float64) for v in (data.weights, 0 * vector, vector, data.inputs)
+        )
+        params = GLMParameters(weights, bias, gain)  # type: ignore[arg-type]
+        drawn = column.draw(key, params, inputs)  # type: ignore[arg-type]
 
     def few_bits(node: Any) -> Any:
         if not isinstance(node, AffineAction):
