@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 from lngeom._types import GLMParameters, check_parameters, is_concrete, is_tracing
 from lngeom.families import AbstractFamily
 from lngeom.normalizers import AbstractNormalizer, BatchNorm
-from lngeom.normalizers.base import summed_inputs
+from lngeom.normalizers.base import computes, summed_inputs
 from lngeom.normalizers.statistics import AbstractGroupedNormalizer
 
 
@@ -61,7 +61,7 @@ class NormalizedGLM(eqx.Module):
         weights = jax.random.normal(key, (outputs, inputs), dtype) / inputs**0.5
         gain, bias = 1.0, 0.0
         if self.family.upper < jnp.inf:
-            if isinstance(self.normalizer, AbstractGroupedNormalizer):
+            if computes(self.normalizer, AbstractGroupedNormalizer):
                 bias = self.family.upper - 1.0 - (outputs / self.normalizer.group_count) ** 0.5
             else:
                 gain, bias = 0.01, self.family.upper - 2.0

@@ -28,6 +28,7 @@ from lngeom._types import GLMParameters, check_parameters
 from lngeom.families import Categorical
 from lngeom.glm import NormalizedGLM
 from lngeom.normalizers import AbstractNormalizer, BatchNorm, BatchNormEvaluation, Identity, WeightNorm
+from lngeom.normalizers.base import computes
 from lngeom.normalizers.statistics import AbstractGroupedNormalizer
 from lngeom.numerics import decide_rank
 from lngeom.stacks.description import Stack
@@ -199,7 +200,7 @@ def _predict_glm(model: NormalizedGLM, params: GLMParameters, inputs: Float[Arra
     if joint and units == 1:
         into.add("everything: a softmax of one class is constant", *_everything(into))
         return PredictedNullspace(into.basis, rows, tuple(into.directions), tuple(conditions))
-    if isinstance(model.normalizer, AbstractGroupedNormalizer):
+    if computes(model.normalizer, AbstractGroupedNormalizer):
         seen, more = _grouped(into, model.normalizer, joint, W, g, X, n)
     else:
         seen, more = _unitwise(into, model.normalizer, joint, W, g, X, n)
@@ -218,17 +219,17 @@ def _unitwise(into: Collector, normalizer: AbstractNormalizer, joint: bool, W, g
     """Identity, batch and weight norm, exact for any N; returns the most directions seen, and conditions."""
     units, features = W.shape
     offset, slope = np.zeros(units), np.zeros_like(W)  # X̃ w = σ n + offset; slope is ∂σ/∂w
-    if isinstance(normalizer, BatchNorm):
+    if computes(normalizer, BatchNorm):
         X = X - X.mean(0)
         scale = np.sqrt(np.mean((X @ W.T) ** 2, 0) + normalizer.eps)
         slope = (X @ W.T / scale).T @ X / len(X)
-    elif isinstance(normalizer, WeightNorm):
+    elif computes(normalizer, WeightNorm):
         scale = np.sqrt(np.sum(W**2, 1) + normalizer.eps)
         slope = W / scale[:, None]
-    elif isinstance(normalizer, BatchNormEvaluation):
+    elif computes(normalizer, BatchNormEvaluation):
         scale = np.sqrt(np.asarray(normalizer.variance, float) + normalizer.eps)
         offset = np.asarray(normalizer.mean, float)
-    elif isinstance(normalizer, Identity):
+    elif computes(normalizer, Identity):
         scale = np.ones(units)
     else:
         raise ValueError(

@@ -24,7 +24,8 @@ from lngeom.glm import NormalizedGLM
 from lngeom.information._problem import Problem
 from lngeom.information.reference import chi
 from lngeom.normalizers import AbstractStatisticsNormalizer
-from lngeom.normalizers.linearization import AbstractLinearization, linearize
+from lngeom.normalizers.base import keeps
+from lngeom.normalizers.linearization import AbstractLinearization, has_linearization, linearize
 
 
 class AbstractDerivative(eqx.Module):
@@ -119,7 +120,9 @@ def has_closed_form(problem: Problem) -> bool:
         return False
     if len(jax.tree.leaves(params)) != 3 or problem.inputs.ndim != 2:
         return False
-    return model.printed or linearize.dispatch(type(model.model.normalizer)) is not linearize.dispatch(object)
+    if not keeps(model.model, NormalizedGLM, "normalized", "natural_parameters"):
+        return False
+    return model.printed or has_linearization(model.model.normalizer)
 
 
 class GLMFunction(eqx.Module):

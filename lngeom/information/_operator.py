@@ -129,7 +129,8 @@ class FisherOperator(AbstractFisher):
     @light
     def singular_values(self) -> Float[Array, " k"]:
         """Singular values of the factor, descending: square roots of the eigenvalues."""
-        s = _decompositions.singular_values(self._triangular())
+        self._require_decomposition()
+        s = _decompositions.singular_values(_spectrum.triangular_factor(self))
         return s[: self.problem.samples * self.problem.rows_per_sample]  # rows of padding add zeros
 
     def rank(self) -> numerics.Rank:
@@ -467,13 +468,6 @@ class FisherOperator(AbstractFisher):
         require_agreement(self, "the matrix", lambda v: (plain @ v, v), whole)
         warn_of_structure()
         return plain
-
-    def _triangular(self) -> Float[Array, "r P"]:
-        """The factor, reduced to at most P rows, once it is clear that it fits and is that of the product."""
-        self._require_decomposition()
-        rows = _spectrum.triangular(self.problem, self.row_chunks)
-        require_agreement(self, "the factor", lambda v: (normal_product(rows, v), v))
-        return rows
 
     def _require_decomposition(self) -> None:
         alternative = "use eigenvalues(k) or spectral_density()"

@@ -8,7 +8,7 @@ import functools
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, NoReturn, Self, TypeVar, cast
+from typing import Any, Self, TypeVar, cast
 
 import equinox as eqx
 import jax
@@ -359,12 +359,7 @@ def agrees(F: AbstractFisher, route: Route, whole: AbstractFisher | None = None)
     if not is_compared(F):
         return True
     image, vector = route(probe_vector(F))
-    gap, norm = gap_and_norm(image, F.promoted_product(vector))
-    return is_rounding(F, float(gap), float(norm), whole)
-
-
-def is_rounding(F: AbstractFisher, gap: float, norm: float, whole: AbstractFisher | None = None) -> bool:
-    """Whether a gap between two products of a norm is rounding (see `agrees`)."""
+    gap, norm = (float(x) for x in gap_and_norm(image, F.promoted_product(vector)))
     if gap <= float(jnp.finfo(F.problem.dtype).eps) ** 0.5 * norm:
         return True
     eps = F.problem.precision().eps
@@ -376,17 +371,12 @@ def is_rounding(F: AbstractFisher, gap: float, norm: float, whole: AbstractFishe
 def require_agreement(F: AbstractFisher, what: str, route: Route, whole: AbstractFisher | None = None) -> None:
     """Raises a ValueError where a route that has no alternative differs from the product (see `agrees`)."""
     if not agrees(F, route, whole):
-        refuse(what)
-
-
-def refuse(what: str) -> NoReturn:
-    """Raises a ValueError: something and the products are not of one matrix."""
-    raise ValueError(
-        f"{what} and the products F @ v are not of one matrix: the function's outputs depend on how many samples "
-        "it is given, or its forward- and reverse-mode derivatives differ. Say batch_coupled=True if samples "
-        "interact; else make the function deterministic, or correct its derivative rule (check=False skips this "
-        "check)"
-    )
+        raise ValueError(
+            f"{what} and the products F @ v are not of one matrix: the function's outputs depend on how many samples "
+            "it is given, or its forward- and reverse-mode derivatives differ. Say batch_coupled=True if samples "
+            "interact; else make the function deterministic, or correct its derivative rule (check=False skips this "
+            "check)"
+        )
 
 
 def warn_of_structure() -> None:

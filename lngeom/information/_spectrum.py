@@ -22,16 +22,7 @@ from lngeom._types import is_concrete, is_tracing
 from lngeom.information._derivative import ClosedFormDerivative, Pullback, has_closed_form
 from lngeom.information._matrix import factor_rows
 from lngeom.information._problem import Problem
-from lngeom.information._products import (
-    AbstractFisher,
-    FlatProduct,
-    gap_and_norm,
-    is_compared,
-    is_rounding,
-    normal_product,
-    probe_vector,
-    refuse,
-)
+from lngeom.information._products import AbstractFisher, normal_product, require_agreement
 from lngeom.information._sharding import Placement, is_sharded, on_each_shard, sum_over_samples
 from lngeom.numerics import Rank, RankDecision, decide_rank
 
@@ -148,25 +139,17 @@ def _complement(vectors: Float[Array, "k P"], rank: int) -> Float[Array, "P c"]:
     return jnp.concatenate([vectors[rank:].T, rest], 1)
 
 
-@functools.partial(jax.jit, static_argnames="at")
-def _decomposed(
-    problem: Problem, at: Placement, product: FlatProduct | None, v: Float[Array, " P"]
-) -> tuple[Array, ...]:
-    """Singular values and vectors of the factor, what cancelled in it, and how far its Gram matrix is from F."""
-    rows = triangular(problem, at)
-    scale = cancelled(problem, at) if has_closed_form(problem) else jnp.zeros((), rows.dtype)
-    gap, norm = (scale, scale) if product is None else gap_and_norm(normal_product(rows, v), product(v))
-    return *right_singular(rows), scale, gap, norm
+def triangular_factor(F: AbstractFisher) -> Float[Array, "r P"]:
+    """The factor, reduced to at most P rows, once it is clear that it is that of the product."""
+    rows = triangular(F.problem, F.row_chunks)
+    require_agreement(F, "the factor", lambda v: (normal_product(rows, v), v))
+    return rows
 
 
 def decompose(F: AbstractFisher, rtol: float | None = None) -> Decomposition:
-    """Singular value decomposition of the factor, with a decision of its rank: one program."""
-    problem, compared = F.problem, is_compared(F)
-    product = F.flat_map if compared else None
-    s, vectors, scale, gap, norm = _decomposed(problem, F.row_chunks, product, probe_vector(F))
-    if compared and not is_rounding(F, float(gap), float(norm)):
-        refuse("the factor")
-    return Decomposition(s, vectors, rank_of(s, problem, F.row_chunks, rtol, scale), F.plan.budget)
+    """Singular value decomposition of the factor, with a decision of its rank."""
+    s, vectors = right_singular(triangular_factor(F))
+    return Decomposition(s, vectors, rank_of(s, F.problem, F.row_chunks, rtol), F.plan.budget)
 
 
 def rank_of(
@@ -174,12 +157,11 @@ def rank_of(
     problem: Problem,
     at: Placement,
     rtol: float | None = None,
-    scale: Array | None = None,
 ) -> RankDecision:
-    """The rank decision for a factor reduced to at most P rows; `scale` is what cancelled in it, where it is known."""
+    """The rank decision for a factor reduced to at most P rows."""
     traced = not is_concrete(singular_values)
     if rtol is None:
-        lost: Any = (cancelled(problem, at) if has_closed_form(problem) else 0.0) if scale is None else scale
+        lost: Any = cancelled(problem, at) if has_closed_form(problem) else 0.0
         lost = lost if traced else float(lost)
         eps = max(problem.precision(of_inputs=True).eps, float(jnp.finfo(singular_values.dtype).eps))
         size, bound = problem.size, largest_rank(problem)

@@ -61,3 +61,13 @@ class AbstractStatisticsNormalizer(AbstractNormalizer):
     def __call__(self, weights: Float[Array, "H D"], inputs: Float[Array, "N *T D"]) -> Float[Array, "N *T H"]:
         mean, scale = self.statistics(weights, inputs)
         return (summed_inputs(weights, inputs) - mean) / scale
+
+
+def keeps(value: object, kind: type, *methods: str) -> bool:
+    """Whether a value is of this class, and no subclass has replaced these methods, on which a theory of it rests."""
+    return isinstance(value, kind) and all(getattr(type(value), name) is getattr(kind, name) for name in methods)
+
+
+def computes(normalizer: AbstractNormalizer, kind: type[AbstractStatisticsNormalizer]) -> bool:
+    """Whether a normalizer computes the formula of this class: a subclass may have statistics of its own."""
+    return keeps(normalizer, kind, "statistics", "__call__")

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from lngeom._sums import over_samples
-from lngeom.normalizers.base import AbstractNormalizer, summed_inputs
+from lngeom.normalizers.base import AbstractNormalizer, computes, summed_inputs
 from lngeom.normalizers.statistics import (
     AbstractGroupedNormalizer,
     BatchNorm,
@@ -133,6 +133,12 @@ def linearize(
         NotImplementedError: if no closed form is known for this method.
     """
     raise NotImplementedError(f"no closed form is known for the derivative of {type(normalizer).__name__}")
+
+
+def has_linearization(normalizer: AbstractNormalizer) -> bool:
+    """Whether `linearize` is the derivative of this normalizer: it knows the class, whose formula stands."""
+    kind = next(c for c in type(normalizer).__mro__ if c in linearize.registry)
+    return kind is not object and computes(normalizer, kind)
 
 
 def _transposed(samples: Float[Array, "N D"]) -> Float[Array, "D N"]:

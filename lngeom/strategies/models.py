@@ -3,11 +3,12 @@
 import math
 from typing import NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from hypothesis import strategies as st
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from lngeom import families as _families, normalizers as _normalizers, transformations as _transformations
 from lngeom._types import GLMParameters
@@ -149,14 +150,20 @@ def points(
 
 def is_valid(normalizer: AbstractNormalizer, W: Array, X: Array) -> bool:
     """Whether the normalized inputs are finite and no scale is lost to rounding."""
-    n = np.asarray(normalizer(W, X))
-    if not np.isfinite(n).all() or not isinstance(normalizer, AbstractStatisticsNormalizer):
-        return bool(np.isfinite(n).all())
-    scale = np.broadcast_to(np.asarray(normalizer.statistics(W, X).scale), n.shape)
-    a = np.abs(np.asarray(summed_inputs(W, X)))
+    return bool(_normalized(normalizer, W, X)[1])
+
+
+@eqx.filter_jit
+def _normalized(normalizer: AbstractNormalizer, W: Array, X: Array) -> tuple[Float[Array, "N H"], Bool[Array, ""]]:
+    """Normalized inputs, and whether they are valid: one program, since a search asks hundreds of times."""
+    n = normalizer(W, X)
+    finite = jnp.isfinite(n).all()
+    if not isinstance(normalizer, AbstractStatisticsNormalizer):
+        return n, finite
+    scale, a = normalizer.statistics(W, X).scale, jnp.abs(summed_inputs(W, X))
     over = 0 if normalizer.couples_samples else 1
-    size = np.max(a, over, keepdims=True) if normalizer.couples_samples or normalizer.couples_units else 0 * a[:1]
-    return bool(np.all(scale > 0) and np.all(scale >= MARGIN * size))
+    size = jnp.max(a, over, keepdims=True) if normalizer.couples_samples or normalizer.couples_units else 0 * a[:1]
+    return n, finite & jnp.all((scale > 0) & (scale >= MARGIN * size))
 
 
 @st.composite
@@ -200,7 +207,7 @@ def problems(
     W, X = draw(points(norm, units=H, features=features, samples=samples, dtype=dtype))
     gain = np.array(draw(st.lists(st.sampled_from([1.0, 2.0, 0.5, -1.0]), min_size=H, max_size=H)))
     bias = draw(grids(st.just(1), st.just(H), 2))[0]
-    reach = float(np.max(np.abs(np.asarray(norm(W, X)) * gain)))
+    reach = float(np.max(np.abs(np.asarray(_normalized(norm, W, X)[0]) * gain)))
     while reach > LARGEST - 4:
         gain, reach = gain / 2, reach / 2
     if np.isfinite(law.upper):

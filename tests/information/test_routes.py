@@ -130,6 +130,57 @@ def test_a_broken_closed_form_is_seen():
     assert agreement(dense(wrong, params, X), by_definition(model, params, X)).differs
 
 
+class MeanAbsolute(lg.normalizers.RMSNorm):
+    """A user's method: a class of the library with statistics of its own."""
+
+    def statistics(self, weights, inputs):
+        a = inputs @ weights.T
+        return lg.normalizers.Statistics(0 * a[:, :1], 1 + jnp.mean(jnp.abs(a), 1, keepdims=True))
+
+
+class OtherCall(lg.normalizers.WeightNorm):
+    def __call__(self, weights, inputs):
+        return jnp.tanh(super().__call__(weights, inputs))
+
+
+class OtherModel(lg.NormalizedGLM):
+    def natural_parameters(self, params, inputs):
+        return jnp.sin(super().natural_parameters(params, inputs))
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        lg.NormalizedGLM(MeanAbsolute(), lg.families.Bernoulli()),
+        lg.NormalizedGLM(OtherCall(), lg.families.Bernoulli()),
+        OtherModel(lg.normalizers.LayerNorm(), lg.families.Bernoulli()),
+    ],
+    ids=["statistics", "call", "natural parameters"],
+)
+def test_what_a_subclass_replaces_has_no_closed_form(model):
+    _, params, X = case("layer", "bernoulli")
+    F = lg.fisher(model, params, X)
+    assert agreement(F.as_matrix(), by_definition(model, params, X), tol=1e-12).agrees
+    other = lg.fisher(model.natural_parameters, params, X, family=model.family)
+    assert agreement(F.as_matrix(), other.as_matrix(), tol=1e-12).agrees
+
+
+def test_a_printed_matrix_is_of_the_library_s_natural_parameters():
+    _, params, X = case("layer", "bernoulli")
+    model = OtherModel(lg.normalizers.LayerNorm(), lg.families.Bernoulli())
+    with pytest.raises(ValueError, match="OtherModel has natural parameters of its own"):
+        lg.fisher(model, params, X, method="printed")
+
+
+def test_no_null_space_is_predicted_of_statistics_that_a_subclass_replaced():
+    _, params, X = case("layer", "bernoulli")
+    model = lg.NormalizedGLM(MeanAbsolute(), lg.families.Bernoulli())
+    with pytest.raises(ValueError, match="no theory of the null space for MeanAbsolute"):
+        lg.predicted_nullspace(model, params, X)
+    dead = params.weights.shape[0]  # the third input is 0 for all samples; RMS norm has one direction more, its scale
+    assert lg.fisher(model, params, X).rank() == params.size - dead
+
+
 def test_paper_order_is_a_permutation_with_an_inverse():
     size = 3 * (4 + 2)
     F = np.random.default_rng(0).normal(size=(size, size))
