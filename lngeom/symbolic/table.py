@@ -9,6 +9,7 @@ import sympy as sp
 from sympy import Expr, sqrt
 from sympy.polys.rings import PolyElement
 
+from lngeom import normalizers
 from lngeom.invariance_table import Cell
 from lngeom.normalizers import AbstractNormalizer
 from lngeom.symbolic.actions import DELTA, common_factor, concretely, moved, summed
@@ -98,10 +99,13 @@ def prove_recorded(normalizer: AbstractNormalizer, transformation: Column, recor
 def _method_of(normalizer: Any) -> tuple[Method, Expr]:
     if isinstance(normalizer, Method):
         return normalizer, sp.S.Zero
-    name = normalizer if isinstance(normalizer, str) else getattr(normalizer, "__name__", type(normalizer).__name__)
-    if name not in METHODS:
+    kind = normalizer if isinstance(normalizer, str | type) else type(normalizer)
+    name = kind if isinstance(kind, str) else kind.__name__
+    namesake = name in METHODS and isinstance(kind, type) and kind is not getattr(normalizers, name)
+    if namesake or name not in METHODS:
+        full = f"{kind.__module__}.{name}" if namesake else name
         raise ValueError(
-            f"no symbolic definition of the normalizer {name!r}; known are {', '.join(METHODS)}: "
+            f"no symbolic definition of the normalizer {full!r}; known are {', '.join(METHODS)} of lngeom.normalizers: "
             "state one with lg.symbolic.method"
         )
     eps = sp.Rational(str(normalizer.eps)) if isinstance(normalizer, AbstractNormalizer) else sp.S.Zero

@@ -122,6 +122,7 @@ def test_counterexample_may_have_a_given_number_of_units(units):
         (("NoSuchNorm", "dataset_rescaling"), None, "no symbolic definition of the normalizer 'NoSuchNorm'"),
         (("LayerNorm", "no_such_column"), None, "no symbolic form of the transformation 'no_such_column'"),
         ((3, "dataset_rescaling"), None, "no symbolic definition of the normalizer 'int'"),
+        ((lg.nn.LayerNorm(4), "dataset_rescaling"), None, r"normalizer 'lngeom\.nn\.modules\.LayerNorm'"),
         (("LayerNorm", "dataset_rescaling"), 1, "LayerNorm of H = 1 is undefined"),
         (("GroupNorm", "dataset_rescaling"), 2, "GroupNorm of H = 2 is undefined"),
         (("GroupNorm", "dataset_rescaling"), 5, "positive multiple of groups = 2; got 5"),
