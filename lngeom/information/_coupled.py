@@ -313,7 +313,7 @@ def check_coupling(problem: Problem) -> None:
     streams = isinstance(problem.model, BatchCoupled)
     if problem.rows < 2 or (problem.coupled and not streams):
         return
-    outputs = math.prod(jax.eval_shape(problem.forward, problem.params).shape[1:])
+    outputs = math.prod(problem.output_shape.shape[1:])
     rows = min(FEWER if outputs > LARGE else PROBE, problem.rows)
     wide = _takes_32_bits(problem, rows)
     finite, size, *changes = jax.device_get(_probe(problem, rows, wide))

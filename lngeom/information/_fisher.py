@@ -148,7 +148,7 @@ def _given_problem(
         selected = put_on_automatic_mesh(selected)
     static = Frozen((function, family)), selected, Frozen(rest)
     problem = Problem(*static, inputs, None, None, samples=rows.pop(), coupled=bool(coupled))
-    outputs = jax.eval_shape(problem.forward, selected)
+    outputs = problem.output_shape
     return problem if mask is None else ignore_masked(replace(problem, weights=_weights(mask, outputs)))
 
 
@@ -247,7 +247,7 @@ def _scores_at(
         responses = jax.tree.map(lambda leaf: _place_rows(jnp.asarray(leaf), problem), y)
     scores = _scores(problem, key, samples, responses)
     if y is not None and is_concrete(y, problem.weights):
-        outputs = jax.eval_shape(problem.forward, problem.params)
+        outputs = problem.output_shape
         counts = None if problem.weights is None else problem.weights[: problem.samples] > 0
         problem.family.check_responses(y, (problem.samples, *outputs.shape[1:]), counts)
     return scores

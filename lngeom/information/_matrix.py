@@ -89,7 +89,7 @@ def diagonal(problem: Problem, at: Placement) -> Float[Array, " P"]:
 
 def separable_layers(problem: Problem) -> Layers | None:
     """Where parameters enter; None unless a sample's rows of J are outer products, one for each entry of a leaf."""
-    if problem.coupled or problem.scores is not None or len(jax.eval_shape(problem.forward, problem.params).shape) != 2:
+    if problem.coupled or problem.scores is not None or len(problem.output_shape.shape) != 2:
         return None
     try:
         layers = find_layers(problem)
@@ -274,7 +274,7 @@ def _in_closed_form(problem: Problem, at: Placement) -> Float[Array, "P P"]:
 def _is_closed(problem: Problem, at: Placement) -> bool:
     if problem.scores is not None or not has_closed_form(problem):
         return False
-    z = jax.eval_shape(problem.forward, problem.params)
+    z = problem.output_shape
     if not problem.model.printed and jax.eval_shape(problem.family.metric_parts, z) is None:
         return False
     return not problem.model.printed or (problem.weights is None and not is_sharded(at, problem))

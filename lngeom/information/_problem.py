@@ -83,7 +83,12 @@ class Problem(eqx.Module):
         """Rows of the factor for each sample: its outputs, or its scores."""
         if self.scores is not None:
             return self.scores.shape[1]
-        return math.prod(jax.eval_shape(self.forward, self.params).shape[1:])
+        return math.prod(self.output_shape.shape[1:])
+
+    @property
+    def output_shape(self) -> jax.ShapeDtypeStruct:
+        """Shape and dtype of the outputs, [N *T C]; the function is traced once for all problems of these shapes."""
+        return jax.eval_shape(_forward, self)
 
     @property
     def model(self) -> Any:
@@ -160,6 +165,11 @@ class Problem(eqx.Module):
     def unravel(self, vector: Float[Array, " P"]) -> PyTree:
         """The inverse of `ravel`."""
         return self.layout.unravel(vector)
+
+
+@jax.jit
+def _forward(problem: Problem) -> Float[Array, "N *T C"]:
+    return problem.forward(problem.params)
 
 
 def ignore_masked(problem: Problem) -> Problem:

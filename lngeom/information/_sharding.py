@@ -110,7 +110,7 @@ def place(problem: Problem, at: Placement) -> Problem:
     if missing and problem.coupled:
         return _put(problem, everywhere)
     if missing:
-        z = jax.eval_shape(problem.forward, problem.params)
+        z = problem.output_shape
         weights = problem.weights if problem.weights is not None else jnp.ones(z.shape[:-1], z.dtype)
         inputs, scores = jax.tree.map(lambda a: _pad(a, missing, "edge"), (problem.inputs, problem.scores))
         problem = problem.with_samples((inputs, _pad(weights, missing, "constant"), scores))

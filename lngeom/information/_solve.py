@@ -298,7 +298,7 @@ def sample_by_products(F: AbstractFisher, key: PRNGKeyArray, count: int) -> Floa
     null = known_nullspace(F) if is_concrete(problem) and not is_tracing() else None
 
     def draw(key: PRNGKeyArray) -> Float[Array, " P"]:
-        z = jax.eval_shape(problem.forward, problem.params)
+        z = problem.output_shape
         noise = jax.random.normal(key, z.shape, z.dtype)
         gradient = _transposed_factor_product(replace(problem, scores=noise[:, None]), at)
         return solve(F, gradient, 0.0, "cg", null, None, None, None, "exact")[0]

@@ -178,7 +178,7 @@ def rank_of(
 
 def largest_rank(problem: Problem) -> int:
     """Most that the rank can be: P, the rank of Λ at every position that counts, and the number of scores."""
-    z = jax.eval_shape(problem.forward, problem.params)
+    z = problem.output_shape
     positions = math.prod(z.shape[:-1])
     if problem.weights is not None:
         known = is_concrete(problem.weights) and not is_tracing()

@@ -217,7 +217,7 @@ def _with_draws(problem: Problem, key: PRNGKeyArray | None, samples: int | None)
         return problem
     if problem.scores is not None:
         raise ValueError("scores that were drawn or observed already take no further draws")
-    z = jax.eval_shape(problem.forward, problem.params)
+    z = problem.output_shape
     assert key is not None
     signs = jax.random.rademacher(key, (z.shape[0], samples, *z.shape[1:]), z.dtype)
     return replace(problem, scores=signs)
