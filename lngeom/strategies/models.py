@@ -1,5 +1,6 @@
 """Normalized models at points where they are defined, and transformations of them."""
 
+import functools
 import math
 from typing import NamedTuple
 
@@ -16,7 +17,7 @@ from lngeom.families import AbstractFamily
 from lngeom.glm import NormalizedGLM
 from lngeom.normalizers import AbstractNormalizer, AbstractStatisticsNormalizer
 from lngeom.normalizers.base import summed_inputs
-from lngeom.strategies.numbers import Size, array, entries, grids, scales, sizes
+from lngeom.strategies.numbers import Size, array, entries, grids, many, scales, sizes
 from lngeom.transformations.actions import Column, Transformation
 
 MARGIN = 0.05
@@ -24,6 +25,11 @@ MARGIN = 0.05
 
 LARGEST = 8.0
 """Natural parameters stay within ± this, so that no exponential family overflows."""
+
+
+_GAINS, _VARIANCES = st.sampled_from([1.0, 2.0, 0.5, -1.0]), st.sampled_from([1.0, 4.0, 0.25])
+_POSITIVE = st.one_of(st.integers(1, 8), st.integers(1, 127).map(lambda k: k / 16))
+_integers = functools.cache(st.integers)
 
 
 class NormalizedProblem(NamedTuple):
@@ -69,10 +75,11 @@ def normalizers(draw: st.DrawFn, *, units: int = 4, eps: float | st.SearchStrate
     if isinstance(kind, AbstractNormalizer):
         return kind
     mean = draw(grids(st.just(1), st.just(units), 2))[0]
-    variance = draw(st.lists(st.sampled_from([1.0, 4.0, 0.25]), min_size=units, max_size=units))
+    variance = draw(many(_VARIANCES, units))
     return n.BatchNormEvaluation(mean=array(mean, None), variance=array(np.array(variance), None), eps=float(value))
 
 
+@functools.cache
 def families(*, joint: bool | None = None) -> st.SearchStrategy[AbstractFamily]:
     """Every exponential family of the library; shrinks to the Gaussian.
 
@@ -205,7 +212,7 @@ def problems(
     kind = families() if family is None else family
     law = kind if isinstance(kind, AbstractFamily) else draw(kind)
     W, X = draw(points(norm, units=H, features=features, samples=samples, dtype=dtype))
-    gain = np.array(draw(st.lists(st.sampled_from([1.0, 2.0, 0.5, -1.0]), min_size=H, max_size=H)))
+    gain = np.array(draw(many(_GAINS, H)))
     bias = draw(grids(st.just(1), st.just(H), 2))[0]
     reach = float(np.max(np.abs(np.asarray(_normalized(norm, W, X)[0]) * gain)))
     while reach > LARGEST - 4:
@@ -231,20 +238,19 @@ def responses(draw: st.DrawFn, family: AbstractFamily, *, samples: int, units: i
     """
     f = _families
     if family.joint:
-        return jnp.asarray(draw(st.lists(st.integers(0, units - 1), min_size=samples, max_size=samples)))
+        return jnp.asarray(draw(many(_integers(0, units - 1), samples)))
     match family:
         case f.Gaussian():
             one = entries()
         case f.Bernoulli():
-            one = st.integers(0, 1)
+            one = _integers(0, 1)
         case f.Binomial():
-            one = st.integers(0, family.trials)
+            one = _integers(0, family.trials)
         case f.Gamma() | f.InverseGaussian():
-            one = st.one_of(st.integers(1, 8), st.integers(1, 127).map(lambda k: k / 16))
+            one = _POSITIVE
         case _:
-            one = st.integers(0, 8)
-    count = samples * units
-    values = draw(st.lists(one, min_size=count, max_size=count))
+            one = _integers(0, 8)
+    values = draw(many(one, samples * units))
     return array(np.array(values, np.float64).reshape(samples, units), None)
 
 

@@ -1,4 +1,9 @@
-"""Numbers, matrices and data sets."""
+"""Numbers, matrices and data sets.
+
+Strategies that are drawn from again and again are made once: hypothesis checks each new one.
+"""
+
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +24,7 @@ def array(values: np.ndarray, dtype: jax.typing.DTypeLike | None) -> Array:
     return jnp.asarray(values, jnp.result_type(float if dtype is None else dtype))
 
 
+@functools.cache
 def entries(*, bound: int = 4) -> st.SearchStrategy[float]:
     """Numbers in [−bound, bound]: integers first, then multiples of 1/16.
 
@@ -37,6 +43,7 @@ def entries(*, bound: int = 4) -> st.SearchStrategy[float]:
     return st.one_of(st.integers(-bound, bound).map(float), sixteenths)
 
 
+@functools.cache
 def scales(*, negative: bool = False) -> st.SearchStrategy[float]:
     """Scales δ ≠ 1 between 1/16 and 16, which shrink to 2.
 
@@ -69,10 +76,15 @@ def matrices(
 
 @st.composite
 def grids(draw: st.DrawFn, rows: st.SearchStrategy[int], columns: st.SearchStrategy[int], bound: int) -> np.ndarray:
-    """Matrices of integers up to a bound in magnitude."""
+    """Matrices of `entries` up to a bound in magnitude."""
     shape = draw(rows), draw(columns)
-    count = shape[0] * shape[1]
-    return np.array(draw(st.lists(entries(bound=bound), min_size=count, max_size=count)), np.float64).reshape(shape)
+    return np.array(draw(many(entries(bound=bound), shape[0] * shape[1])), np.float64).reshape(shape)
+
+
+@functools.cache
+def many(one: st.SearchStrategy, count: int) -> st.SearchStrategy[list]:
+    """So many values of a strategy."""
+    return st.lists(one, min_size=count, max_size=count)
 
 
 @st.composite
