@@ -1,7 +1,7 @@
 """Base classes of normalization methods."""
 
 from abc import abstractmethod
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, TypeGuard, TypeVar
 
 import equinox as eqx
 from jaxtyping import Array, Float
@@ -68,6 +68,9 @@ def keeps(value: object, kind: type, *methods: str) -> bool:
     return isinstance(value, kind) and all(getattr(type(value), name) is getattr(kind, name) for name in methods)
 
 
-def computes(normalizer: AbstractNormalizer, kind: type[AbstractStatisticsNormalizer]) -> bool:
+Known = TypeVar("Known", bound=AbstractStatisticsNormalizer)
+
+
+def computes(normalizer: AbstractNormalizer, kind: type[Known]) -> TypeGuard[Known]:
     """Whether a normalizer computes the formula of this class: a subclass may have statistics of its own."""
     return keeps(normalizer, kind, "statistics", "__call__")
