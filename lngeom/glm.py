@@ -10,8 +10,9 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 from lngeom._types import GLMParameters, check_parameters, is_concrete, is_tracing
 from lngeom.families import AbstractFamily
 from lngeom.normalizers import AbstractNormalizer, BatchNorm
-from lngeom.normalizers.base import computes, summed_inputs
+from lngeom.normalizers.base import computes, keeps, summed_inputs
 from lngeom.normalizers.statistics import AbstractGroupedNormalizer
+from lngeom.normalizers.stored import StreamedBatchNorm
 
 
 class NormalizedGLM(eqx.Module):
@@ -171,9 +172,20 @@ class NormalizedGLM(eqx.Module):
         )
 
 
+def is_affine(model: object) -> bool:
+    """Whether this is a normalized GLM with z = g ⊙ n + b: a subclass may have replaced that."""
+    return keeps(model, NormalizedGLM, "normalized", "natural_parameters")
+
+
+def require_affine(model: NormalizedGLM, what: str) -> None:
+    """Raises a ValueError where a subclass has replaced z = g ⊙ n + b, which a statement is about."""
+    if not is_affine(model):
+        raise ValueError(f"{what} is about z = g ⊙ n + b; {type(model).__name__} has natural parameters of its own")
+
+
 def _cancelled(normalizer: AbstractNormalizer, weights: Float[Array, "H D"], inputs: Float[Array, "N *T D"]) -> Array:
     """Where σ is within the rounding errors of the summed inputs that it is taken over."""
-    if not isinstance(normalizer, BatchNorm | AbstractGroupedNormalizer):
+    if not computes(normalizer, BatchNorm, StreamedBatchNorm, AbstractGroupedNormalizer):
         return jnp.zeros((*inputs.shape[:-1], len(weights)), bool)
     a = summed_inputs(weights, inputs)
     axes = tuple(range(a.ndim - 1)) if normalizer.couples_samples else (-1,)

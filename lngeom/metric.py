@@ -11,9 +11,9 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 
 from lngeom._types import GLMParameters
-from lngeom.glm import NormalizedGLM
+from lngeom.glm import NormalizedGLM, require_affine
 from lngeom.normalizers import BatchNorm, BatchNormEvaluation, Identity
-from lngeom.normalizers.base import summed_inputs
+from lngeom.normalizers.base import computes, summed_inputs
 
 Method = Literal["exact", "printed"]
 
@@ -56,11 +56,12 @@ def gain_matrix(
         The matrix $E[\mathrm{Cov}[y_i, y_j|x]\, n_i n_j]/\phi^2$.
 
     Raises:
-        ValueError: if the method is unknown.
+        ValueError: if the method is unknown, or a subclass has replaced z = g ⊙ n + b.
     """
     _check(method)
+    require_affine(model, "the metric along the gains")
     covariance = model.family.metric(model.natural_parameters(params, inputs))
-    if method == "printed" and isinstance(model.normalizer, BatchNorm | BatchNormEvaluation):
+    if method == "printed" and computes(model.normalizer, BatchNorm, BatchNormEvaluation):
         return jnp.mean(covariance, 0)
     n = model.normalized(params, inputs)
     return jnp.einsum("nij,ni,nj->ij", covariance, n, n) / len(inputs)
@@ -118,7 +119,8 @@ def magnitude(
             used with other than two units.
     """
     _check(method)
-    if not isinstance(model.normalizer, Identity) or not bool(jnp.all(params.gain == 1)):
+    require_affine(model, "Eq. 35")
+    if not computes(model.normalizer, Identity) or not bool(jnp.all(params.gain == 1)):
         raise ValueError("Eq. 35 is about the standard GLM: use normalizers.Identity() and a gain of ones")
     covariance = model.family.metric(model.natural_parameters(params, inputs))
     unit_output = summed_inputs(params.weights, inputs) / jnp.linalg.norm(params.weights, axis=1)[None, :]

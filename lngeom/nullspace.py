@@ -26,10 +26,11 @@ from jaxtyping import Array, Float, Int
 from lngeom._conditions import Condition
 from lngeom._types import GLMParameters, check_parameters
 from lngeom.families import Categorical
-from lngeom.glm import NormalizedGLM
+from lngeom.glm import NormalizedGLM, require_affine
 from lngeom.normalizers import AbstractNormalizer, BatchNorm, BatchNormEvaluation, Identity, WeightNorm
 from lngeom.normalizers.base import computes
 from lngeom.normalizers.statistics import AbstractGroupedNormalizer
+from lngeom.normalizers.stored import StreamedBatchNorm
 from lngeom.numerics import decide_rank
 from lngeom.stacks.description import Stack
 from lngeom.stacks.nullspace import StackNullspace, predict
@@ -178,6 +179,7 @@ def predicted_nullspace(
 
 def _predict_glm(model: NormalizedGLM, params: GLMParameters, inputs: Float[Array, "N D"]) -> PredictedNullspace:
     """The prediction for a normalized GLM."""
+    require_affine(model, "the predicted null space")
     check_parameters(params, inputs)
     n = np.asarray(model.normalized(params, inputs), float)
     z = model.natural_parameters(params, inputs)
@@ -219,7 +221,7 @@ def _unitwise(into: Collector, normalizer: AbstractNormalizer, joint: bool, W, g
     """Identity, batch and weight norm, exact for any N; returns the most directions seen, and conditions."""
     units, features = W.shape
     offset, slope = np.zeros(units), np.zeros_like(W)  # X̃ w = σ n + offset; slope is ∂σ/∂w
-    if computes(normalizer, BatchNorm):
+    if computes(normalizer, BatchNorm, StreamedBatchNorm):
         X = X - X.mean(0)
         scale = np.sqrt(np.mean((X @ W.T) ** 2, 0) + normalizer.eps)
         slope = (X @ W.T / scale).T @ X / len(X)

@@ -20,7 +20,7 @@ from jaxtyping import Array, Float, PyTree
 
 from lngeom._memory import available_memory, format_bytes
 from lngeom._trees import Frozen
-from lngeom.glm import NormalizedGLM
+from lngeom.glm import NormalizedGLM, is_affine
 from lngeom.information._derivative import GLMFunction
 from lngeom.information._planner import CHUNK_BYTES, STORED, derivative_bytes
 from lngeom.information._problem import Problem
@@ -116,8 +116,8 @@ class StreamedFunction(eqx.Module):
 
 def _streams_batch_norm(problem: Problem) -> bool:
     model = problem.model
-    glm = isinstance(model, GLMFunction) and not model.printed and type(model.model.normalizer) is BatchNorm
-    return glm and problem.inputs.ndim == 2
+    glm = isinstance(model, GLMFunction) and not model.printed and is_affine(model.model)
+    return glm and type(model.model.normalizer) is BatchNorm and problem.inputs.ndim == 2
 
 
 def stream(problem: Problem, chunk: int | None, memory: int | None) -> Problem:

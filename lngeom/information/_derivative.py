@@ -20,11 +20,10 @@ from lngeom._trees import Frozen, Layout
 from lngeom._types import GLMParameters
 from lngeom._vocabulary import HeadMetric, VocabularyHead
 from lngeom.families import AbstractDistribution
-from lngeom.glm import NormalizedGLM
+from lngeom.glm import NormalizedGLM, is_affine
 from lngeom.information._problem import Problem
 from lngeom.information.reference import chi
 from lngeom.normalizers import AbstractStatisticsNormalizer
-from lngeom.normalizers.base import keeps
 from lngeom.normalizers.linearization import AbstractLinearization, has_linearization, linearize
 
 
@@ -120,9 +119,7 @@ def has_closed_form(problem: Problem) -> bool:
         return False
     if len(jax.tree.leaves(params)) != 3 or problem.inputs.ndim != 2:
         return False
-    if not keeps(model.model, NormalizedGLM, "normalized", "natural_parameters"):
-        return False
-    return model.printed or has_linearization(model.model.normalizer)
+    return model.printed or (is_affine(model.model) and has_linearization(model.model.normalizer))
 
 
 class GLMFunction(eqx.Module):

@@ -30,7 +30,7 @@ from lngeom.information._sharding import (
     put_on_automatic_mesh,
     sum_over_samples,
 )
-from lngeom.normalizers.base import keeps
+from lngeom.information.reference import require_printed_form
 
 METHODS = ("exact", "printed", "monte_carlo", "empirical")
 
@@ -183,11 +183,8 @@ def _read_model(
             raise ValueError(
                 f"{type(model.normalizer).__name__} has couples_samples = {really}; got batch_coupled={coupled}"
             )
-        if method == "printed" and not keeps(model, NormalizedGLM, "normalized", "natural_parameters"):
-            raise ValueError(
-                "method='printed' is Eqs. 13 and 14, which are about a NormalizedGLM; "
-                f"{type(model).__name__} has natural parameters of its own"
-            )
+        if method == "printed":
+            require_printed_form(model)
         return GLMFunction(model, printed=method == "printed"), model.family, really
     if method == "printed":
         raise ValueError("method='printed' is Eqs. 13 and 14, which are about a NormalizedGLM")

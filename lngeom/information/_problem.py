@@ -87,7 +87,10 @@ class Problem(eqx.Module):
 
     @property
     def output_shape(self) -> jax.ShapeDtypeStruct:
-        """Shape and dtype of the outputs, [N *T C]; the function is traced once for all problems of these shapes."""
+        """Shape and dtype of the outputs, [N *T C].
+
+        The function is traced once for all problems of these shapes. State that JAX does not see must not change them.
+        """
         return jax.eval_shape(_forward, self)
 
     @property

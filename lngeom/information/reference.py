@@ -18,9 +18,9 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 
 from lngeom._types import GLMParameters, check_parameters
-from lngeom.glm import NormalizedGLM
+from lngeom.glm import NormalizedGLM, require_affine
 from lngeom.normalizers import AbstractStatisticsNormalizer, Identity
-from lngeom.normalizers.base import summed_inputs
+from lngeom.normalizers.base import computes, keeps, summed_inputs
 from lngeom.paper_order import from_paper_order
 
 
@@ -59,7 +59,8 @@ def standard_glm(
     Raises:
         ValueError: if the model normalizes or has a gain other than 1.
     """
-    if not isinstance(model.normalizer, Identity) or not bool(jnp.all(params.gain == 1)):
+    require_affine(model, "Eq. 12")
+    if not computes(model.normalizer, Identity) or not bool(jnp.all(params.gain == 1)):
         raise ValueError("Eq. 12 is about the standard GLM: use normalizers.Identity() and a gain of ones")
     return _standard_glm(model, params, inputs)
 
@@ -89,6 +90,17 @@ def chi(
     return inputs[:, None, :] - own(mean_slope) - n[:, :, None] * own(scale_slope)
 
 
+def require_printed_form(model: NormalizedGLM) -> AbstractStatisticsNormalizer:
+    """The normalizer of a model that Eq. 13 is about: n = (a − μ)/σ and z = g ⊙ n + b; else raises a ValueError."""
+    require_affine(model, "Eq. 13")
+    normalizer = model.normalizer
+    if not isinstance(normalizer, AbstractStatisticsNormalizer) or not keeps(
+        normalizer, AbstractStatisticsNormalizer, "__call__"
+    ):
+        raise ValueError(f"Eq. 13 is about methods of the form of Eq. 5; {type(normalizer).__name__} is not one")
+    return normalizer
+
+
 def as_printed(model: NormalizedGLM, params: GLMParameters, inputs: Float[Array, "N D"]) -> Float[Array, "P P"]:
     r"""Eq. 13 as printed: $\bar F_{ij} = E[\mathrm{Cov}[y_i, y_j | x] / \phi^2\; f_i f_j^\top]$.
 
@@ -105,9 +117,7 @@ def as_printed(model: NormalizedGLM, params: GLMParameters, inputs: Float[Array,
     Raises:
         ValueError: if the normalizer is not of the form of Eq. 5, or shapes do not agree.
     """
-    normalizer = model.normalizer
-    if not isinstance(normalizer, AbstractStatisticsNormalizer):
-        raise ValueError(f"Eq. 13 is about methods of the form of Eq. 5; {type(normalizer).__name__} is not one")
+    normalizer = require_printed_form(model)
     check_parameters(params, inputs)
     samples, units = len(inputs), params.units
     _, scale = normalizer.statistics(params.weights, inputs)

@@ -64,13 +64,15 @@ class AbstractStatisticsNormalizer(AbstractNormalizer):
 
 
 def keeps(value: object, kind: type, *methods: str) -> bool:
-    """Whether a value is of this class, and no subclass has replaced these methods, on which a theory of it rests."""
-    return isinstance(value, kind) and all(getattr(type(value), name) is getattr(kind, name) for name in methods)
+    """Whether a value is of this class, and neither a subclass nor a field has replaced these methods."""
+    return isinstance(value, kind) and all(
+        getattr(type(value), name) is getattr(kind, name) and name not in vars(value) for name in methods
+    )
 
 
 Known = TypeVar("Known", bound=AbstractStatisticsNormalizer)
 
 
-def computes(normalizer: AbstractNormalizer, kind: type[Known]) -> TypeGuard[Known]:
-    """Whether a normalizer computes the formula of this class: a subclass may have statistics of its own."""
-    return keeps(normalizer, kind, "statistics", "__call__")
+def computes(normalizer: AbstractNormalizer, *kinds: type[Known]) -> TypeGuard[Known]:
+    """Whether a normalizer computes the formula of one of these classes: a subclass may have statistics of its own."""
+    return any(keeps(normalizer, kind, "statistics", "__call__") for kind in kinds)

@@ -127,7 +127,7 @@ class GroupedLinearization(AbstractLinearization):
 def linearize(
     normalizer: AbstractNormalizer, weights: Float[Array, "H D"], inputs: Float[Array, "N D"], gain: Float[Array, " H"]
 ) -> AbstractLinearization:
-    """The derivative of a normalizer and its gain at W, for each sample of X.
+    """The derivative of a normalizer and its gain at W, for each sample of X, by the formula of its class.
 
     Raises:
         NotImplementedError: if no closed form is known for this method.
@@ -136,7 +136,7 @@ def linearize(
 
 
 def has_linearization(normalizer: AbstractNormalizer) -> bool:
-    """Whether `linearize` is the derivative of this normalizer: it knows the class, whose formula stands."""
+    """Whether `linearize` gives this normalizer's derivative: its class is known, and its formula is not replaced."""
     kind = next(c for c in type(normalizer).__mro__ if c in linearize.registry)
     return kind is not object and computes(normalizer, kind)
 

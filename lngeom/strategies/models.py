@@ -121,7 +121,8 @@ def points(
 
     Args:
         draw: supplied by hypothesis.
-        normalizer: the method; where it is a `GroupNorm`, H must be a multiple of its groups.
+        normalizer: the method, which JAX must be able to trace; where it is a `GroupNorm`, H must be a multiple of its
+            groups.
         units: H.
         features: D.
         samples: N, at least 2 for batch norm.
@@ -188,7 +189,7 @@ def problems(
 
     Args:
         draw: supplied by hypothesis.
-        normalizer: a normalizer, or a strategy of them; any by default.
+        normalizer: a normalizer, which JAX must be able to trace, or a strategy of them; any by default.
         family: a family, or a strategy of them; any by default.
         units: H.
         features: D.

@@ -83,7 +83,7 @@ def grids(draw: st.DrawFn, rows: st.SearchStrategy[int], columns: st.SearchStrat
 
 @functools.cache
 def many(one: st.SearchStrategy, count: int) -> st.SearchStrategy[list]:
-    """So many values of a strategy."""
+    """Lists of `count` values."""
     return st.lists(one, min_size=count, max_size=count)
 
 

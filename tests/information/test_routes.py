@@ -176,11 +176,60 @@ def test_what_a_subclass_replaces_has_no_closed_form(model):
     assert agreement(F.as_matrix(), other.as_matrix(), tol=1e-12).agrees
 
 
-def test_a_printed_matrix_is_of_the_library_s_natural_parameters():
+OTHER = OtherModel(lg.normalizers.LayerNorm(), lg.families.Bernoulli())
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (OTHER, "OtherModel has natural parameters of its own"),
+        (lg.NormalizedGLM(OtherCall(), lg.families.Bernoulli()), "OtherCall is not one"),
+        (lg.NormalizedGLM(lg.normalizers.DynamicTanh(), lg.families.Bernoulli()), "DynamicTanh is not one"),
+    ],
+    ids=["natural parameters", "call", "no statistics"],
+)
+def test_a_printed_matrix_is_of_the_form_that_the_paper_states(model, message):
     _, params, X = case("layer", "bernoulli")
-    model = OtherModel(lg.normalizers.LayerNorm(), lg.families.Bernoulli())
-    with pytest.raises(ValueError, match="OtherModel has natural parameters of its own"):
+    with pytest.raises(ValueError, match=message):
         lg.fisher(model, params, X, method="printed")
+    with pytest.raises(ValueError, match=message):
+        reference.as_printed(model, params, X)
+
+
+class Doubled(lg.normalizers.Identity):
+    def statistics(self, weights, inputs):
+        mean, scale = super().statistics(weights, inputs)
+        return lg.normalizers.Statistics(mean, 2 * scale)
+
+
+def test_statements_about_a_form_refuse_a_subclass_that_replaced_it():
+    _, params, X = case("layer", "bernoulli")
+    plain = lg.GLMParameters(params.weights, params.bias, jnp.ones(6))
+    doubled = lg.NormalizedGLM(Doubled(), lg.families.Bernoulli())
+    with pytest.raises(ValueError, match="about the standard GLM"):
+        reference.standard_glm(doubled, plain, X)
+    with pytest.raises(ValueError, match="about the standard GLM"):
+        lg.metric.magnitude(doubled, plain, X, jnp.ones(6))
+    for refused in (lg.metric.gain_matrix, lg.predicted_nullspace):
+        with pytest.raises(ValueError, match="OtherModel has natural parameters of its own"):
+            refused(OTHER, params, X)
+
+
+def test_a_subclass_is_not_streamed_as_batch_norm():
+    _, params, X = case("batch", "bernoulli")
+    model = OtherModel(lg.normalizers.BatchNorm(), lg.families.Bernoulli())
+    assert agreement(lg.fisher(model, params, X).as_matrix(), by_definition(model, params, X), tol=1e-12).agrees
+    with pytest.raises(ValueError, match="chunk"):
+        lg.fisher(model, params, X, chunk=5)
+
+
+def test_conjugate_gradients_know_the_null_space_of_streamed_batch_norm():
+    model, params, X = case("batch", "bernoulli")
+    whole, streamed = lg.fisher(model, params, X), lg.fisher(model, params, X, chunk=10)
+    g = streamed.mv(params)
+    for damping in (0.0, 1e-3):
+        x, y = (ravel_pytree(F.solve(g, damping, method=m).value)[0] for F, m in ((whole, "svd"), (streamed, "cg")))
+        assert agreement(x, y, tol=1e-6).agrees
 
 
 def test_no_null_space_is_predicted_of_statistics_that_a_subclass_replaced():
