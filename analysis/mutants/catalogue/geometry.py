@@ -146,8 +146,8 @@ MUTANTS = (
     ),
     METRIC(
         "gain-matrix-all-printed",
-        "isinstance(model.normalizer, BatchNorm | BatchNormEvaluation)",
-        "isinstance(model.normalizer, BatchNormEvaluation)",
+        "computes(model.normalizer, BatchNorm, BatchNormEvaluation)",
+        "computes(model.normalizer, BatchNormEvaluation)",
         "Eq. 32 as printed is the exact one",
         ("equation.32",),
     ),
