@@ -196,8 +196,7 @@ def ignore_masked(problem: Problem) -> Problem:
         bool(jnp.any(new != old))
         for new, old in zip(jax.tree.leaves(cleaned.inputs), jax.tree.leaves(problem.inputs), strict=True)
     ):
-        forward = jax.jit(lambda p: p.forward(p.params))  # under jit a normalized GLM does not judge its inputs
-        given, z = (forward(p) for p in (problem, cleaned))
+        given, z = _forward(problem), _forward(cleaned)  # under jit a normalized GLM does not judge its inputs
         if not problem.coupled and bool(jnp.any(~jnp.isfinite(given) & jnp.isfinite(z))):
             raise ValueError(
                 "outputs at positions that count depend on NaN or infinite inputs at masked positions: the mask must "
