@@ -77,8 +77,8 @@ def pytest_collection_finish():
 
 
 def compiles_quickly(node) -> bool:
-    """Most of a test's time is compilation; only the layers' tests look at what the optimizer makes of the code."""
-    return "tests/nn" not in node.nodeid
+    """Most of a test's time is compilation; tests marked `optimized` look at what the optimizer makes of the code."""
+    return node.get_closest_marker("optimized") is None
 
 
 @pytest.fixture(autouse=True, scope="module")

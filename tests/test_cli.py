@@ -4,6 +4,7 @@ import dataclasses
 import json
 import os
 import re
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -14,9 +15,17 @@ from typer.testing import CliRunner
 from tests.test_data import bad_files
 
 
+@pytest.fixture(scope="module")
+def prover():
+    """A process that makes the proofs of all commands: a new one takes seconds to start."""
+    with cli.Workers(1) as pool:
+        yield pool
+
+
 @pytest.fixture(autouse=True)
-def _quick(monkeypatch, tmp_path):
+def _quick(monkeypatch, tmp_path, prover):
     """Runs in an empty folder, wide enough for the tables, and leaves the compilation cache alone."""
+    monkeypatch.setattr(cli, "Workers", lambda count: nullcontext(prover))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "160")
     monkeypatch.setattr(cli, "_compile_sparingly", lambda: None)

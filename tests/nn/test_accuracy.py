@@ -15,6 +15,8 @@ from lngeom.nn import _rows
 
 from tests.nn.oracle import residual, row_norm
 
+pytestmark = pytest.mark.optimized
+
 FLOAT32 = 3e-7
 NORMS = {"layer": (nn.layer_norm, True), "rms": (nn.rms_norm, False)}
 

@@ -3,7 +3,10 @@
 import math
 import time
 
+import pytest
 from analysis.benchmarks import bench_layers as bench
+
+pytestmark = pytest.mark.optimized
 
 
 def test_workers_are_timed_in_both_modes_and_compared_with_lngeom():

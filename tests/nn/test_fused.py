@@ -10,6 +10,8 @@ from jax._src.pallas.mosaic_gpu.interpret.params import InterpretGPUParams
 from lngeom import nn
 from lngeom.nn import fused
 
+pytestmark = pytest.mark.optimized
+
 RNG = np.random.default_rng(0)
 
 

@@ -10,6 +10,8 @@ from lngeom.nn.functional import RunningStatistics
 
 from tests.nn.oracle import residual, row_norm
 
+pytestmark = pytest.mark.optimized
+
 RNG = np.random.default_rng(0)
 X = jnp.asarray(RNG.normal(size=(3, 4, 12)) * 2 + 1)
 GAIN, BIAS = (jnp.asarray(RNG.normal(size=12)) for _ in range(2))

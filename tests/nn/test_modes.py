@@ -15,6 +15,8 @@ from lngeom.numerics import agreement
 
 from tests.devices import environment_with
 
+pytestmark = pytest.mark.optimized
+
 ROWS, WIDTH = 6, 5
 RULES = {
     "layer": _rows.Rule(0.1),
