@@ -85,6 +85,11 @@ class Problem:
     results: Path | None = None
     draw: int | None = None
 
+    @property
+    def dtype(self) -> np.dtype:
+        """Of the data; asking for it does not read them."""
+        return vars(self)["inputs"].dtype
+
     def key(self, name: str) -> PRNGKeyArray:
         """A key for this purpose: it depends on the seed and the name alone."""
         return jax.random.fold_in(jax.random.key(self.seed), zlib.crc32(name.encode()))
@@ -124,8 +129,36 @@ class Problem:
     ) -> Case:
         """A random model on random inputs of shape (N, D, H), whatever the data set."""
         samples, features, units = shape
-        inputs = jax.random.normal(self.key(f"{name} inputs"), (samples, features), self.inputs.dtype)
+        inputs = jax.random.normal(self.key(f"{name} inputs"), (samples, features), self.dtype)
         return _case(self.key(name), normalizer, family, inputs, units)
+
+
+class Watched(Problem):
+    """A problem that knows whether a check used its data; what did not cannot suffer from their rounding.
+
+    Attributes:
+        read: whether the data were read, or values rounded like them.
+    """
+
+    read = False
+
+    @property
+    def inputs(self) -> Float[Array, "N D"]:  # noqa: D102
+        vars(self)["read"] = True
+        return vars(self)["inputs"]
+
+    @inputs.setter
+    def inputs(self, values: Float[Array, "N D"]) -> None:
+        vars(self)["inputs"] = values
+
+    def rounded(self, values):  # noqa: D102
+        vars(self)["read"] = True
+        return super().rounded(values)
+
+    @classmethod
+    def of(cls, problem: Problem) -> "Watched":
+        """The same problem, not read yet."""
+        return cls(problem.inputs, problem.seed, problem.units, problem.results, problem.draw)
 
 
 def _case(key, normalizer, family, inputs, units) -> Case:

@@ -4,13 +4,13 @@ import difflib
 import importlib
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lngeom.claims._rounding import weigh
 from lngeom.claims.context import Context, Read
 from lngeom.claims.erratum import Erratum
 from lngeom.claims.evidence import Evidence, Kind, NoEvidence, Role, Strength, Verdict, decide, strength_of
-from lngeom.claims.problem import Problem
+from lngeom.claims.problem import Problem, Watched
 from lngeom.claims.results import NoResults
 
 Check = Callable[[Problem], Iterable[Evidence]]
@@ -231,7 +231,7 @@ def run(
 
 
 def numbers(claim: Claim, problem: Problem) -> list[Evidence]:
-    """The numeric evidence of a claim, weighed against what rounding may do.
+    """The numeric evidence of a claim, weighed against what rounding of the data may do, where the check used them.
 
     Args:
         claim: the claim.
@@ -240,7 +240,9 @@ def numbers(claim: Claim, problem: Problem) -> list[Evidence]:
     Returns:
         Evidence.
     """
-    return list(weigh(list(_numbers(claim, problem)), claim.check, problem))
+    watched = Watched.of(problem)
+    found = list(_numbers(claim, watched))
+    return weigh(found, claim.check, problem) if watched.read else [replace(e, comparison=None) for e in found]
 
 
 def _numbers(claim: Claim, problem: Problem) -> Iterator[Evidence]:

@@ -118,6 +118,29 @@ def test_a_check_that_raises_is_undecided_and_says_why(problem):
     assert not outcome.as_recorded
 
 
+@pytest.mark.parametrize(
+    ("reads", "runs"),
+    [
+        (lambda p: p.inputs, 3),
+        (lambda p: p.case("ln"), 3),
+        (lambda p: p.rounded(ONE), 3),
+        (lambda p: None, 1),
+        (lambda p: (p.key("draws"), p.small("ln"), p.dtype), 1),
+    ],
+)
+def test_what_fails_without_the_data_is_not_made_again_on_other_last_digits(problem, reads, runs):
+    made = []
+
+    def check(p):
+        reads(p)
+        made.append(p)
+        yield NO
+
+    failing = dataclasses.replace(all_claims(id="equation.3")[0], check=check)
+    assert run(failing, problem).verdict is Verdict.REFUTED
+    assert len(made) == runs
+
+
 class WrongAxis(normalizers.LayerNorm):
     """Layer norm whose mean is taken over samples."""
 

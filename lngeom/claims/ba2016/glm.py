@@ -200,10 +200,10 @@ def of_any_function(problem: Problem) -> Iterator[Evidence]:
     keys, (cases, features, width) = jax.random.split(problem.key("network"), 5), (7, 12, 10)
     shapes = {"both": (width,), "bias": (3,), "first": (features, width), "second": (3, width)}
     params = {
-        name: jax.random.normal(key, shape, problem.inputs.dtype) / 3
+        name: jax.random.normal(key, shape, problem.dtype) / 3
         for key, (name, shape) in zip(keys[:4], shapes.items(), strict=True)
     }
-    inputs, weights = jax.random.normal(keys[4], (cases, features), problem.inputs.dtype), jnp.arange(1.0, 1.0 + cases)
+    inputs, weights = jax.random.normal(keys[4], (cases, features), problem.dtype), jnp.arange(1.0, 1.0 + cases)
     F = fisher(network, params, inputs, family=ThreeCoupled(), mask=weights, chunk=3, check=False)
     theta, unravel = ravel_pytree(params)
     stepped = jax.vmap(unravel)(np.asarray(theta) + 1e-30j * np.eye(len(theta)))

@@ -22,7 +22,7 @@ TRAINED, TESTED, SEQUENCES = 10, 30, 64
 
 def growth_rates(problem: Problem, kind, **options) -> tuple[np.ndarray, np.ndarray]:
     """Largest Lyapunov exponents and hidden norms (root mean square) of random networks, [networks gains]."""
-    dtype = problem.inputs.dtype
+    dtype = problem.dtype
 
     def one(key, gain):
         weights_key, inputs_key, tangent_key = jax.random.split(key, 3)
@@ -125,7 +125,7 @@ def stable_dynamics(problem: Problem):
 
 def tangent_growth(problem: Problem) -> Iterator[Evidence]:
     """Growth of a tangent over six steps of small networks, against a complex step of the first hidden vector."""
-    key, dtype = problem.key("tangent"), problem.inputs.dtype
+    key, dtype = problem.key("tangent"), problem.dtype
     xs, tangent = jax.random.normal(key, (6, 4), dtype), jnp.linspace(-1.0, 2.0, 8, dtype=dtype)
     step = STEP * np.asarray(tangent / jnp.linalg.norm(tangent), np.float64)
     for kind, options in ((nn.RNN, {}), (nn.LayerNormRNN, {"eps": 0.0})):
@@ -159,7 +159,7 @@ def _runs(cell, xs, length, stored) -> bool:
 )
 def bn_per_time_step(problem: Problem):
     """Both networks trained on ten steps and run on thirty, with inputs whose mean drifts."""
-    dtype = problem.inputs.dtype
+    dtype = problem.dtype
     drift = 0.15 * np.arange(TESTED, dtype=dtype)[:, None, None]
     train, test = (
         np.asarray(jax.random.normal(problem.key(name), (TESTED, SEQUENCES, 4), dtype)) + drift

@@ -30,12 +30,12 @@ STEPS, BATCH, INPUTS, HIDDEN = 12, 3, 4, 6
 
 def sequences(problem: Problem):
     """Random inputs [T B D]; more than one input, since a layer norm of scalar inputs would discard their size."""
-    return jax.random.normal(problem.key("sequences"), (STEPS, BATCH, INPUTS), problem.inputs.dtype)
+    return jax.random.normal(problem.key("sequences"), (STEPS, BATCH, INPUTS), problem.dtype)
 
 
 def cell_of(problem: Problem, kind, **options):
     """A random cell whose gains and biases are away from 1 and 0, started from a random state."""
-    dtype = problem.inputs.dtype
+    dtype = problem.dtype
     cell = kind(INPUTS, HIDDEN, key=problem.key(kind.__name__), dtype=dtype, **options)
     leaves, structure = jax.tree.flatten(eqx.filter(cell, eqx.is_array))
     keys = jax.random.split(problem.key("gains and biases"), len(leaves))
@@ -45,13 +45,13 @@ def cell_of(problem: Problem, kind, **options):
 
 def start(problem: Problem, cell):
     """A random state (h, c) of the cell; zeros would have no variance, and an undefined layer norm with ε = 0."""
-    h, c = jax.random.normal(problem.key("state"), (2, BATCH, HIDDEN), problem.inputs.dtype)
+    h, c = jax.random.normal(problem.key("state"), (2, BATCH, HIDDEN), problem.dtype)
     return LSTMState(h, c) if isinstance(cell, nn.LSTM | nn.LayerNormLSTM) else h
 
 
 def transcription(problem: Problem, cell):
     """Outputs [T B H] of a cell by the NumPy transcription of its equations."""
-    h, c = jax.random.normal(problem.key("state"), (2, BATCH, HIDDEN), problem.inputs.dtype)
+    h, c = jax.random.normal(problem.key("state"), (2, BATCH, HIDDEN), problem.dtype)
     return numpy_reference.recurrent(cell, *(np.asarray(v) for v in (sequences(problem), h, c)))
 
 

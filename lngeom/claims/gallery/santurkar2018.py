@@ -72,7 +72,7 @@ def units(problem: Problem, count: int = 10, size: int = 12) -> Units:
     """Random units and losses."""
     keys = jax.random.split(problem.key("santurkar2018.units"), 4)
     shapes = ((count, size), (count, size), (count, size), (count, size, size))
-    a, c, y, form = (jax.random.normal(k, s, problem.inputs.dtype) for k, s in zip(keys, shapes, strict=True))
+    a, c, y, form = (jax.random.normal(k, s, problem.dtype) for k, s in zip(keys, shapes, strict=True))
     return _unit(a, c, 2 * y + 1, form)
 
 
@@ -237,8 +237,8 @@ def theorem_4_1(problem: Problem):
 def readings(problem: Problem, *, literal: bool = True, draws: int = 500, size: int = 12):
     """Both sides of Theorem 4.1 for L = Σ a tanh and random activations, ∇_y L taken at y, or at z."""
     keys = jax.random.split(problem.key("santurkar2018.readings"), 3)
-    a, y = (jax.random.normal(k, (draws, size), problem.inputs.dtype) for k in keys[:2])
-    spread = jnp.exp(jax.random.normal(keys[2], (draws, 1), problem.inputs.dtype))
+    a, y = (jax.random.normal(k, (draws, size), problem.dtype) for k in keys[:2])
+    spread = jnp.exp(jax.random.normal(keys[2], (draws, 1), problem.dtype))
     y = 3 * spread * y
 
     @jax.vmap
@@ -552,7 +552,7 @@ def row_length(slope, a, n, *, centred: bool):
 def layer_norm(problem: Problem):
     """Random rows of 9 units, by automatic differentiation of the library's normalizers."""
     keys = jax.random.split(problem.key("santurkar2018.rows"), 2)
-    a, slope = (jax.random.normal(k, (20, 9), problem.inputs.dtype) for k in keys)
+    a, slope = (jax.random.normal(k, (20, 9), problem.dtype) for k in keys)
     a = a + 0.5
     for name, method, centred in (("Layer norm", LayerNorm(), True), ("RMS norm", RMSNorm(), False)):
 

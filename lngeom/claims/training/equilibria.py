@@ -93,7 +93,7 @@ def walk(problem: Problem, name: str, ratio: float):
     """
     make, rate, decay, _ = OPTIMIZERS[name]
     rest = prediction(name)
-    size = np.asarray(ratio ** (1 / rest.power) * rest.norm, problem.inputs.dtype)
+    size = np.asarray(ratio ** (1 / rest.power) * rest.norm, problem.dtype)
     return _walks(make, rate, decay, jax.random.split(problem.key(f"walk {name}"), SEEDS), size)
 
 
@@ -178,7 +178,7 @@ def tracked(problem: Problem, name: str) -> Iterator[Evidence]:
     tracker = track_geometry(
         optimizer, learning_rate=rate, weight_decay=decay, kind=kind, every=2, history=len(RECORDED), **given
     )
-    dtype = problem.inputs.dtype
+    dtype = problem.dtype
     params = {"bias": jnp.ones(3, dtype), "weights": jax.random.normal(problem.key("tracked"), (16, 16), dtype)}
     if detected:
         law, rates = detect(optax.with_extra_args_support(make(rate, 0.0)), params)

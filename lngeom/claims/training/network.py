@@ -35,7 +35,7 @@ class Network(NamedTuple):
 def network(problem: Problem) -> Network:
     """The network at the start of training."""
     keys = jax.random.split(problem.key("network"), 4)
-    width, dtype = problem.inputs.shape[1], problem.inputs.dtype
+    width, dtype = problem.inputs.shape[1], problem.dtype
     directions = jax.random.normal(keys[0], (width, FEATURES), dtype) / width**0.5
     inputs = problem.inputs[:SAMPLES] @ directions
     teacher = jax.random.normal(keys[1], (FEATURES, CLASSES), dtype)
