@@ -35,7 +35,7 @@ class Plan(NamedTuple):
         dense: the matrix.
         store: whether the derivative is kept for repeated products.
         chunk: samples at a time in products.
-        row_chunk: samples at a time where rows of the factor are needed.
+        row_chunk: samples at a time where rows of the factor are needed; more than there are where more would fit.
         batch: vectors at a time in products with many.
     """
 
@@ -58,7 +58,7 @@ class Plan(NamedTuple):
                 f"P = {self.parameters:,} parameters, {self.samples:,} samples a device, budget "
                 f"{format_bytes(self.budget)}",
                 f"products: derivative {format_bytes(self.derivative)}, {kept}; {self.batch} vectors at a time",
-                f"factor:   {format_bytes(self.factor)}, in chunks of {self.row_chunk} samples",
+                f"factor:   {format_bytes(self.factor)}, in chunks of {min(self.row_chunk, self.samples)} samples",
                 f"matrix:   {format_bytes(self.dense)}",
             ]
         )
@@ -103,26 +103,23 @@ def plan(problem: Problem, shards: int, memory: int | None, chunk: int | None) -
     """
     budget = available_memory() // 2 if memory is None else memory
     samples = -(-problem.rows // shards)
-    if problem.coupled:
-        if chunk is not None and chunk < problem.rows:
-            raise ValueError(
-                f"a coupled function cannot be divided into chunks: its samples interact; got chunk={chunk} "
-                f"for N = {problem.rows}: take its statistics with lngeom.information.BatchCoupled"
-            )
-        derivative, slope = derivative_bytes(problem, problem.rows), 0
-    else:
-        one, two = (derivative_bytes(problem, rows) for rows in (1, 2))
-        slope = max(two - one, 1)
-        derivative = one + slope * (samples - 1)
+    if problem.coupled and chunk is not None and chunk < problem.rows:
+        raise ValueError(
+            f"a coupled function cannot be divided into chunks: its samples interact; got chunk={chunk} "
+            f"for N = {problem.rows}: take its statistics with lngeom.information.BatchCoupled"
+        )
+    derivative = derivative_bytes(problem, samples)
     width = problem.dtype.itemsize
     row_bytes = problem.rows_per_sample * problem.size * width
     store = problem.coupled or (derivative <= min(STORED, budget // 4) and chunk is None)
-    if problem.coupled or store:
-        products = samples
+    if store:
+        products, working = samples, derivative
     else:
+        one, two = (derivative_bytes(problem, rows) for rows in (1, 2))
+        slope = max(two - one, 1)
         products = chunk or max(1, min(samples, min(CHUNK_BYTES, budget // 4) // (2 * slope)))
-    rows = samples if problem.coupled else chunk or max(1, min(samples, min(ROWS, budget // 4) // row_bytes))
-    working = derivative if store else slope * products
+        working = slope * products
+    rows = samples if problem.coupled else chunk or max(1, min(ROWS, budget // 4) // row_bytes)
     batch = int(max(1, min(128, BATCH // max(working, 1))))
     factor, dense = row_bytes * samples, width * problem.size**2
     result = Plan(budget, problem.size, samples, derivative, factor, dense, store, products, rows, batch)

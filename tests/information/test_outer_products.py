@@ -74,6 +74,20 @@ def test_the_cheaper_route_is_taken_and_is_right_for_a_network_of_some_width():
         F.mm(vectors.astype(jnp.float32))
 
 
+def test_samples_that_fit_at_once_are_summed_without_a_loop():
+    """A program with a loop has the derivative twice, and takes twice as long to compile."""
+
+    def loops(memory):
+        F = layer_normalized(inputs=12, units=16, outputs=6).fisher(memory=memory)
+        route = _matrix.choose_route(F.problem, F.plan.row_chunk)
+        assert route.layers is not None
+        program = jax.make_jaxpr(lambda problem: _matrix._dense(problem, F.row_chunks, route))(F.problem)
+        return str(program).count("= scan[")
+
+    assert loops(memory=None) == 0
+    assert loops(memory=2**18) == 1
+
+
 def test_many_products_of_a_function_that_uses_no_parameter_are_zero():
     F = lg.fisher(lambda p, x: x, {"a": jnp.ones(3)}, drawn(0, 9, 4), family=lg.families.Categorical())
     assert not jnp.any(F.mm(jnp.ones((3, 9))))
