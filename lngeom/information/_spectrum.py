@@ -40,10 +40,10 @@ def triangular(problem: Problem, at: Placement) -> Float[Array, "r P"]:
 
     def local(problem: Problem) -> Float[Array, "r P"]:
         rows, size = problem.rows * problem.rows_per_sample, problem.size
-        if problem.coupled or rows <= size:
+        chunk = max(at.chunk, -(-size // problem.rows_per_sample))
+        if problem.coupled or chunk >= problem.rows:
             complete = factor_rows(problem).astype(dtype)
             return triangular_rows(complete) if rows > size else complete
-        chunk = max(at.chunk, -(-size // problem.rows_per_sample))
 
         def step(carry: Float[Array, "P P"], rows: tuple) -> Float[Array, "P P"]:
             new = factor_rows(problem.with_samples(rows)).astype(dtype)
