@@ -14,7 +14,7 @@ from lngeom.numerics import agreement
 
 from tests.cases import FAMILIES, drawn, normalizers
 
-NORMALIZERS = tuple(normalizers(6, 5))
+NORMALIZERS = ("identity", "batch", "batch_evaluation", "weight", "layer", "rms", "group2", "group3")
 
 dense = eqx.filter_jit(_closed_form.dense)
 by_definition = eqx.filter_jit(reference.by_definition)
@@ -48,6 +48,10 @@ def routes(normalizer: str, family: str) -> tuple[np.ndarray, ...]:
 def definition(normalizer: str, family: str) -> np.ndarray:
     """The matrix of a case by definition."""
     return routes(normalizer, family)[1]
+
+
+def test_the_names_are_those_of_all_normalizers():
+    assert tuple(normalizers(6, 5)) == NORMALIZERS
 
 
 @pytest.mark.parametrize("family", FAMILIES)
