@@ -4,11 +4,11 @@ With squared loss the Fisher matrix of N samples is F = JᵀJ/N. Its largest eig
 The networks are random: D inputs, two hidden ReLU layers of width M, and C linear outputs.
 """
 
+import functools
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-import scipy.linalg
 import scipy.sparse.linalg
 from jaxtyping import Float
 
@@ -50,7 +50,7 @@ class Network(NamedTuple):
 
 def weights(generator: np.random.Generator, rows: int, columns: int) -> Float[np.ndarray, "r c"]:
     """He's initialization: variance 2 over the number of inputs."""
-    return generator.normal(size=(rows, columns)) * (2 / columns) ** 0.5
+    return generator.standard_normal((rows, columns)) * (2 / columns) ** 0.5
 
 
 Array = np.ndarray
@@ -72,7 +72,14 @@ def batch_norm(a: Array) -> tuple[Array, Callable[[Array], Array]]:
 
 
 def network(
-    generator: np.random.Generator, samples: int, inputs: int, width: int, *, hidden: Norm = no_norm, outputs: int = 1
+    generator: np.random.Generator,
+    samples: int,
+    inputs: int,
+    width: int,
+    *,
+    hidden: Norm = no_norm,
+    outputs: int = 1,
+    draw: Callable[[np.random.Generator, int, int], Array] = weights,
 ) -> Network:
     """A random network with its Gram matrix, by layers.
 
@@ -83,12 +90,13 @@ def network(
         width: M.
         hidden: norm of the hidden layers.
         outputs: C.
+        draw: makes a weight matrix of so many rows and columns.
 
     Returns:
         The network.
     """
-    states, pulls = [generator.normal(size=(samples, inputs))], []
-    matrices = [weights(generator, width, inputs), weights(generator, width, width), weights(generator, outputs, width)]
+    states, pulls = [generator.standard_normal((samples, inputs))], []
+    matrices = [draw(generator, *shape) for shape in ((width, inputs), (width, width), (outputs, width))]
     for matrix in matrices[:-1]:
         value, pull = hidden(states[-1] @ matrix.T)
         states.append(np.maximum(value, 0))
@@ -106,14 +114,17 @@ def network(
             gram += cotangent.reshape(len(gram), -1) @ seen.reshape(len(gram), -1).T
         else:
             flat = cotangent.transpose(1, 0, 2).reshape(len(gram), -1)
-            gram += (flat @ flat.T) * np.kron(inner, np.ones((outputs, outputs)))
+            by_sample = (flat @ flat.T).reshape(samples, outputs, samples, outputs)
+            gram += (by_sample * inner[:, None, :, None]).reshape(gram.shape)
         if layer:
             cotangent = pulls[layer - 1](cotangent @ matrices[layer])
     return Network(states[-1] @ matrices[-1].T, gram)
 
 
-def _sandwiched(found: Network, jacobian: Float[np.ndarray, "NC NC"]) -> Float[np.ndarray, "NC NC"]:
-    return jacobian @ found.gram @ jacobian.T
+@functools.lru_cache(2**8)
+def network_of(seeds: tuple[int, ...], *sizes: int, **options: Any) -> Network:
+    """The network of random numbers with these seeds. Claims look at the same networks, which are kept."""
+    return network(np.random.default_rng(seeds), *sizes, **options)
 
 
 def as_it_is(found: Network) -> Float[np.ndarray, "NC NC"]:
@@ -121,41 +132,32 @@ def as_it_is(found: Network) -> Float[np.ndarray, "NC NC"]:
     return found.gram
 
 
-def _over_samples(found: Network, matrix_of: Callable[[Array], Array]) -> Float[np.ndarray, "NC NC"]:
-    """The Gram matrix after an operation on each output over the samples, given by its Jacobian."""
-    samples, outputs = found.outputs.shape
-    jacobian = np.zeros((samples, outputs, samples, outputs))
-    for c in range(outputs):
-        jacobian[:, c, :, c] = matrix_of(found.outputs[:, c])
-    return _sandwiched(found, jacobian.reshape(samples * outputs, -1))
+def _after(found: Network, derivative: Callable[[Array], Array]) -> Float[np.ndarray, "NC NC"]:
+    """The Gram matrix after an operation on the outputs, whose derivative along changes [K N C] is given."""
+    once = derivative(found.gram.reshape(-1, *found.outputs.shape)).reshape(found.gram.shape)
+    return derivative(once.T.reshape(-1, *found.outputs.shape)).reshape(found.gram.shape)
 
 
 def centred(found: Network) -> Float[np.ndarray, "NC NC"]:
     """After subtraction of the mean over the samples from each output."""
-    return _over_samples(found, lambda f: np.eye(len(f)) - 1 / len(f))
+    return _after(found, lambda change: change - change.mean(1, keepdims=True))
 
 
 def divided(found: Network) -> Float[np.ndarray, "NC NC"]:
     """After division of each output by its standard deviation over the samples."""
-    return _over_samples(found, lambda f: (np.eye(len(f)) - np.outer(f, f - f.mean()) / f.var() / len(f)) / f.std())
+    f, sigma = found.outputs, found.outputs.std(0)
+    value = (f - f.mean(0)) / sigma
+    return _after(found, lambda change: (change - f * (change * value).mean(1, keepdims=True) / sigma) / sigma)
 
 
 def batch_normalized(found: Network) -> Float[np.ndarray, "NC NC"]:
     """After batch norm of each output."""
-
-    def jacobian(f: Array) -> Array:
-        value = (f - f.mean()) / f.std()
-        return (np.eye(len(f)) - 1 / len(f) - np.outer(value, value) / len(f)) / f.std()
-
-    return _over_samples(found, jacobian)
+    return _after(found, batch_norm(found.outputs)[1])  # its Jacobian is symmetric: the pullback is the derivative
 
 
 def layer_normalized(found: Network) -> Float[np.ndarray, "NC NC"]:
     """After layer norm across the outputs of each sample."""
-    samples, outputs = found.outputs.shape
-    _, pull = layer_norm(found.outputs)
-    rows = pull(np.broadcast_to(np.eye(outputs)[:, None, :], (outputs, samples, outputs)))
-    return _sandwiched(found, scipy.linalg.block_diag(*rows.transpose(1, 0, 2)))
+    return _after(found, layer_norm(found.outputs)[1])  # the same
 
 
 def largest(gram: Float[np.ndarray, "K K"], samples: int) -> float:
@@ -209,8 +211,8 @@ def sharpness(
 
     def one(seed: int, width: int) -> float:
         samples, inputs = setting(width)
-        generator = np.random.default_rng([problem.seed, seed, width])
-        found = network(generator, samples, inputs, width, hidden=hidden, outputs=outputs)
+        seeds = problem.seed, seed, width
+        found = network_of(seeds, samples, inputs, width, hidden=hidden, outputs=outputs, draw=weights)
         return largest(last(found), samples)
 
     return np.array([[one(seed, width) for width in widths] for seed in range(seeds)])
