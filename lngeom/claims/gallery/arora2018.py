@@ -3,6 +3,7 @@
 G̃ = ‖w‖‖∇L(w)‖ is the length of the gradient at w/‖w‖, which does not depend on ‖w‖.
 """
 
+import functools
 from typing import NamedTuple
 
 import jax
@@ -48,22 +49,23 @@ class Descent(NamedTuple):
 def descend(problem: Problem, rates: np.ndarray, *, decay: float, steps: int, goal: float = 0.0) -> Descent:
     """W⁺ = (1 − ηλ)w − η∇L(w) until G̃ is below the goal, or for so many steps."""
     w, inputs = start(problem)
-    slope = jax.grad(lambda w: loss(w, inputs, EPSILON))
+    return _descend(EPSILON, w, inputs, jnp.asarray(rates, w.dtype), decay, steps, goal)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+@functools.partial(jax.vmap, in_axes=(None, None, None, 0, None, None, None))
+def _descend(eps: float, w: Array, inputs: Array, rate: Array, decay: Array, steps: Array, goal: Array) -> Descent:
+    slope = jax.grad(lambda w: loss(w, inputs, eps))
     size = lambda w, gradient: jnp.linalg.norm(w) * jnp.linalg.norm(gradient)
 
-    @jax.jit
-    @jax.vmap
-    def run(rate):
-        def step(carry):
-            w, gradient, count = carry
-            w = (1 - rate * decay) * w - rate * gradient
-            return w, slope(w), count + 1
+    def step(carry):
+        w, gradient, count = carry
+        w = (1 - rate * decay) * w - rate * gradient
+        return w, slope(w), count + 1
 
-        going = lambda carry: (size(*carry[:2]) >= goal) & (carry[2] < steps)
-        w_last, gradient, count = jax.lax.while_loop(going, step, (w, slope(w), 0))
-        return Descent(w_last, size(w_last, gradient), count)
-
-    return run(jnp.asarray(rates, w.dtype))
+    going = lambda carry: (size(*carry[:2]) >= goal) & (carry[2] < steps)
+    w_last, gradient, count = jax.lax.while_loop(going, step, (w, slope(w), 0))
+    return Descent(w_last, size(w_last, gradient), count)
 
 
 @PAPER.claim(

@@ -200,11 +200,14 @@ def residual_params(problem: Problem, classes: int, writing: float) -> dict[str,
 def residual(params: dict[str, Any], x: Float[Array, "N H"]) -> Float[Array, "N C"]:
     """Logits: each block adds to the stream what it makes of the normalized stream."""
     affine = lambda norm, s: layer_norm(s) * norm["gain"][None, :] + norm["bias"][None, :]
-    stream = x
-    for b in range(BLOCKS):
-        read, write = params[f"read {b}"], params[f"write {b}"]
-        hidden = jax.nn.relu(affine(params[f"norm {b}"], stream) @ read["kernel"] + read["bias"][None, :])
-        stream = stream + hidden @ write["kernel"] + write["bias"][None, :]
+
+    def block(stream: Array, layers: tuple) -> tuple[Array, None]:
+        norm, read, write = layers
+        hidden = jax.nn.relu(affine(norm, stream) @ read["kernel"] + read["bias"][None, :])
+        return stream + hidden @ write["kernel"] + write["bias"][None, :], None
+
+    blocks = [tuple(params[f"{part} {b}"] for part in ("norm", "read", "write")) for b in range(BLOCKS)]
+    stream, _ = jax.lax.scan(block, x, jax.tree.map(lambda *leaves: jnp.stack(leaves), *blocks))
     return affine(params["norm"], stream) @ params["head"]["kernel"]
 
 
