@@ -59,7 +59,8 @@ class Fields:
                 rows.append(np.concatenate([v.reshape(len(v), -1) for v in row.values()]).T)
         kernel = np.eye(total)
         if rows and total:
-            _, s, right = np.linalg.svd(np.concatenate([*rows, np.zeros((total, total))]), full_matrices=False)
+            triangle = np.linalg.qr(np.concatenate([*rows, np.zeros((total, total))]), mode="r")  # the same kernel
+            _, s, right = np.linalg.svd(triangle)
             kernel = right[s <= 1e-10 * max(s[0], 1.0)]
         found, start = {}, 0
         for name, size in zip(names, sizes, strict=True):

@@ -167,7 +167,7 @@ def span(arrays: StackArrays, without: str | None = None) -> tuple[Float[np.ndar
     Returns:
         The basis, and numbers by code.
     """
-    basis, counts = np.zeros((arrays.size, 0)), Counter()
+    parts, counts = [], Counter()  # orthonormal columns, each part on the rows where it is not zero
     for family in ordered(arrays):
         if family.code == without:
             continue
@@ -175,11 +175,18 @@ def span(arrays: StackArrays, without: str | None = None) -> tuple[Float[np.ndar
         norms = np.linalg.norm(new, axis=0)
         new = new[:, norms > 0] / norms[norms > 0]
         for _ in range(2):
-            new -= basis @ (basis.T @ new)
-        left, s, _ = np.linalg.svd(new, full_matrices=False)
+            for rows, columns in parts:
+                if (shared := new[rows]).any():
+                    new[rows] = shared - columns @ (columns.T @ shared)
+        rows = np.flatnonzero(new.any(1))
+        left, s, _ = np.linalg.svd(new[rows], full_matrices=False)
         fresh = left[:, s > DEPENDENT]
-        basis = np.concatenate([basis, fresh], 1)
+        parts.append((rows, fresh))
         counts[family.code] += fresh.shape[1]
+    basis = np.zeros((arrays.size, counts.total()))
+    ends = np.cumsum([columns.shape[1] for _, columns in parts])
+    for (rows, columns), end in zip(parts, ends, strict=True):
+        basis[rows, end - columns.shape[1] : end] = columns
     return basis, counts
 
 
