@@ -185,6 +185,13 @@ def quadratic_form(source: Source, at: Placement, v: PyTree) -> Float[Array, ""]
     return _run(source, at, lambda pullback, v: pullback.squared_norm(v), v)
 
 
+@functools.partial(jax.jit, static_argnames=("at", "batch"))
+def quadratic_forms(source: Source, at: Placement, vectors: Float[Array, "P K"], batch: int) -> Float[Array, " K"]:
+    """The forms of the columns of a matrix, `batch` of them in one pass through the model."""
+    form = lambda v: quadratic_form(source, at, source.layout.unravel(v))  # noqa: E731
+    return jax.lax.map(form, vectors.T, batch_size=batch)
+
+
 class AbstractFisher(lx.AbstractLinearOperator):
     r"""Products with $F = \frac1N \sum_n J_n^\top \Lambda_n J_n$, the base of spectra, solutions and checks.
 
@@ -248,10 +255,9 @@ class AbstractFisher(lx.AbstractLinearOperator):
     @light
     def quadratic_form(self, delta: PyTree) -> Float[Array, " *K"]:
         """δᵀFδ, never negative; δ a pytree like params, ravelled [P], or columns [P K]."""
-        form = functools.partial(quadratic_form, self._source, self.chunks)
         if isinstance(delta, jax.Array) and delta.ndim == 2 and delta.shape[0] == self.in_size():
-            return jax.lax.map(lambda v: form(self.problem.unravel(v)), delta.T, batch_size=self.plan.batch)
-        return form(self.as_tangent(delta))
+            return quadratic_forms(self._source, self.chunks, delta, self.plan.batch)
+        return quadratic_form(self._source, self.chunks, self.as_tangent(delta))
 
     def transpose(self) -> Self:
         """Itself."""

@@ -114,11 +114,12 @@ def test_every_measured_direction_has_a_name(name):
     X = data(variant, sum(w.size for w in weights.values()), seed=0)
     categorical = lg.families.Categorical()
     F = lg.fisher(outputs(stack), weights, X, family=categorical, check=False)
-    described = F.nullspace().describe(stack)
+    null = F.nullspace()
+    described = null.describe(stack)
     assert described.unexplained == 0
     assert tuple(described.directions) == lg.predicted_nullspace(stack, weights).directions
     with pytest.raises(ValueError, match="dictionary of its arrays"):
-        F.nullspace().describe(replace(stack, final=Norm("rms", "another gain")))
+        null.describe(replace(stack, final=Norm("rms", "another gain")))
 
 
 @pytest.mark.parametrize("code", FAMILIES)
