@@ -141,12 +141,7 @@ class Laplace(eqx.Module):
 
     def predict(self, inputs: PyTree, key: PRNGKeyArray, samples: int = 100) -> Float[Array, "N *T C"]:
         """The mean response, averaged over draws of the outputs from N(z, J Σ Jᵀ)."""
-        z = self.apply(self.representative, inputs)
-        s, vectors = jnp.linalg.eigh(self.covariance(inputs))
-        root = vectors * jnp.sqrt(jnp.maximum(s, 0))[:, None, :]
-        noise = jax.random.normal(key, (samples, *root.shape[:2]), root.dtype)
-        draws = jnp.einsum("nij,knj->kni", root, noise).reshape(samples, *z.shape)
-        return jnp.mean(jax.vmap(lambda dz: self.family.mean(z + dz))(draws), 0)
+        return _predict(replace(self, prior_precision=1.0), jnp.asarray(self.prior_precision), inputs, key, samples)
 
     def sample(self, key: PRNGKeyArray, count: int = 1) -> PyTree:
         """Draws of parameters θ from the posterior, with one more leading axis; none moves along the gauge."""
@@ -166,6 +161,20 @@ class Laplace(eqx.Module):
     def _jacobian(self, inputs: PyTree) -> Float[Array, "R P"]:
         phi, unravel = ravel_pytree(self.representative)
         return jax.jacrev(lambda p: self.apply(unravel(p), inputs).reshape(-1))(phi)
+
+
+@eqx.filter_jit
+def _predict(
+    posterior: Laplace, prior_precision: Float[Array, ""], inputs: PyTree, key: PRNGKeyArray, samples: int
+) -> Float[Array, "N *T C"]:
+    """See `Laplace.predict`; one program for every τ."""
+    at: Any = replace(posterior, prior_precision=prior_precision)
+    z = at.apply(at.representative, inputs)
+    s, vectors = jnp.linalg.eigh(at.covariance(inputs))
+    root = vectors * jnp.sqrt(jnp.maximum(s, 0))[:, None, :]
+    noise = jax.random.normal(key, (samples, *root.shape[:2]), root.dtype)
+    draws = jnp.einsum("nij,knj->kni", root, noise).reshape(samples, *z.shape)
+    return jnp.mean(jax.vmap(lambda dz: at.family.mean(z + dz))(draws), 0)
 
 
 def laplace(
@@ -243,7 +252,7 @@ def laplace(
     def apply(representative: PyTree, inputs: PyTree) -> Array:
         return plain(jax.tree.map(jnp.multiply, representative, scales), inputs)
 
-    by_phi = fisher(apply, phi, X, family=known, check=False)
+    by_phi = fisher(apply, phi, X, family=known, check=False) if found else replace(F, checked=False)  # φ is then θ
     z = apply(phi, X)
     log_likelihood = float(jnp.sum(known.log_prob(z, y)))
     if not math.isfinite(log_likelihood):
