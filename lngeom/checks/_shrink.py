@@ -39,7 +39,7 @@ def shrink(
         moved = change.apply(data)
         if change.transformation is not None and not (is_exact(data, dtype) and is_exact(moved, dtype)):
             return 0.0
-        before, after = _compared(small, data, change, dtype)
+        before, after = _compared(small, data, change, moved, dtype)
         rows = np.max(np.abs(before), -1)
         if not np.all((rows > 0.1) & (rows < 30)):  # NaN too
             return 0.0
@@ -93,9 +93,9 @@ def _simplified(data: Data, change: Move, bad: Callable[[Data, Move], float]) ->
     return data, change
 
 
-def _compared(subject: Subject, data: Data, change: Move, dtype: Any) -> tuple[np.ndarray, np.ndarray]:
+def _compared(subject: Subject, data: Data, change: Move, moved: Data, dtype: Any) -> tuple[np.ndarray, np.ndarray]:
     """What the outputs should be after a change, and what they are."""
-    before, after = (np.asarray(subject(*d, dtype), np.float64) for d in (data, change.apply(data)))
+    before, after = (np.asarray(subject(*d, dtype), np.float64) for d in (data, moved))
     rows = slice(None) if change.rows is None else list(change.rows)
     return change.expected(before)[rows], after[rows]
 
@@ -160,7 +160,7 @@ def _simpler(move: Move) -> Iterator[Move]:
 
 def _written(subject: Subject, data: Data, change: Move, dtype: jax.typing.DTypeLike) -> Counterexample:
     moved = change.apply(data)
-    before, after = _compared(subject, data, change, dtype)
+    before, after = _compared(subject, data, change, moved, dtype)
     size = float(np.max(np.abs(before)))
     lines = ["import numpy as np", *adapted(subject), *_assigned("W", data.weights), *_assigned("X", data.inputs)]
     names = ["W", "X"]
