@@ -24,11 +24,14 @@ def _promotes():
 def reference_rank(foreign):
     """Rank of the rows √p_c (J_c − Σ p J), whose Gram matrix is the Fisher matrix of categorical outputs."""
     flat, unravel = ravel_pytree(foreign.params)
-    z = foreign.apply(foreign.params, foreign.X)
-    J = jax.jacfwd(lambda theta: foreign.apply(unravel(theta), foreign.X))(flat)
-    p = jax.nn.softmax(z)[..., None]
-    rows = jnp.sqrt(p) * (J - jnp.sum(p * J, -2, keepdims=True))
-    return int(np.linalg.matrix_rank(np.asarray(rows).reshape(-1, flat.size)))
+
+    @jax.jit
+    def factor(theta):
+        p = jax.nn.softmax(foreign.apply(foreign.params, foreign.X))[..., None]
+        J = jax.jacfwd(lambda theta: foreign.apply(unravel(theta), foreign.X))(theta)
+        return jnp.sqrt(p) * (J - jnp.sum(p * J, -2, keepdims=True))
+
+    return int(np.linalg.matrix_rank(np.asarray(factor(flat)).reshape(-1, flat.size)))
 
 
 @pytest.mark.slow

@@ -23,8 +23,7 @@ def test_predicted_directions_are_null_and_a_random_one_is_not():
 
 def test_the_directions_are_those_that_the_library_predicts():
     stack, params, _, _ = measured.problem("toy", jnp.float64, 8)
-    predicted = lg.predicted_nullspace(stack, params)
-    basis = np.linalg.qr(predicted.basis)[0]
+    basis = lg.predicted_nullspace(stack, params).basis
     for name, v in measured.directions("toy", params, 20):
         flat = ravel_pytree(v)[0]
         assert np.linalg.norm(flat - basis @ (basis.T @ flat)) < 1e-9, name
