@@ -144,6 +144,14 @@ def test_importing_pulls_in_nothing_heavy():
     subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True, env={**os.environ})
 
 
+def test_no_module_begins_with_the_import_of_the_statistics_of_scipy():
+    """It takes most of a second; few functions need it."""
+    library = [path for name, path in PATHS.items() if name.startswith("lngeom")]
+    late = re.compile(r"^(import scipy\.stats|from scipy\.stats|from scipy import .*stats)", re.MULTILINE)
+    assert late.search("import numpy\nimport scipy.stats\n")
+    assert not [path for path in library if late.search(path.read_text(encoding="utf-8"))]
+
+
 def test_importing_flips_no_global_flag():
     code = "import jax; before = dict(jax.config.values); import lngeom; assert dict(jax.config.values) == before"
     subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True, env={**os.environ})

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 
 import numpy as np
-import scipy.stats
 from jaxtyping import Float
 
 from lngeom.checks.subject import Output, deviation
@@ -46,7 +45,9 @@ def is_rounding(path: Callable[[float], Output], resolution: float) -> bool:
 
 def _smoothness(values: Float[np.ndarray, "S K"]) -> float:
     """Median over outputs of von Neumann's ratio of the ranks; 2 for independent values, 0 for a smooth curve."""
-    ranks = scipy.stats.rankdata(values, axis=0)
+    from scipy.stats import rankdata  # which takes most of a second
+
+    ranks = rankdata(values, axis=0)
     spread = np.sum(np.square(ranks - ranks.mean(0)), 0)
     moves = spread > 0
     if not np.any(moves):

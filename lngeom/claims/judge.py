@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Int
-from scipy.stats import quantile_test
 
 from lngeom.claims.comparison import SIGNIFICANCE, TrainingStatement, sign_test, steps_to
 from lngeom.claims.results import Curves
@@ -219,6 +218,8 @@ def holm(probabilities: Sequence[float]) -> list[float]:
 
 def interval(low: Float[np.ndarray, " S"], high: Float[np.ndarray, " S"]) -> tuple[float, float, float, float]:
     """Least and greatest median, and both ends of its exact interval of 95 % (14), infinite where seeds are too few."""
+    from scipy.stats import quantile_test  # which takes most of a second
+
     ends = [quantile_test(v, q=0, p=0.5).confidence_interval(0.95)[k] for k, v in enumerate((low, high))]
     lower, upper = (
         limit if math.isnan(end) else float(end) for end, limit in zip(ends, (-np.inf, np.inf), strict=True)

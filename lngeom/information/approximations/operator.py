@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import lineax as lx
 import numpy as np
-import scipy.stats
+import scipy.special
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
@@ -316,7 +316,7 @@ def jackknife(gaps: np.ndarray, sizes: np.ndarray) -> tuple[float, tuple[float, 
     n = len(gaps)
     without = 0.5 * np.log((gaps.sum() - gaps) / (sizes.sum() - sizes))
     spread = float(np.sqrt((n - 1) / n * np.sum((without - without.mean()) ** 2)))
-    ratio, reach = float(np.sqrt(gaps.sum() / sizes.sum())), spread * float(scipy.stats.t.ppf(0.975, n - 1))
+    ratio, reach = float(np.sqrt(gaps.sum() / sizes.sum())), spread * float(scipy.special.stdtrit(n - 1, 0.975))
     return ratio, (ratio * float(np.exp(-reach)), ratio * float(np.exp(reach)))
 
 
