@@ -1,5 +1,6 @@
 """Models of every kind the Fisher operator must be right for, and an obviously correct dense reference."""
 
+import math
 from collections.abc import Callable
 from functools import cache
 from typing import Any, NamedTuple
@@ -7,6 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import lngeom as lg
+import numpy as np
 from jax.flatten_util import ravel_pytree
 from lngeom.information import BatchCoupled
 
@@ -67,9 +69,17 @@ def _rms(x):
 
 
 @cache
+def _numbers(seed):
+    return np.asarray(jax.random.normal(jax.random.key(seed), (4096,)))
+
+
+@cache
 def normal(seed, *shape):
-    """Drawn by JAX, unlike `tests.cases.drawn`: some ranks lie so near rounding that tests rest on these numbers."""
-    return jax.random.normal(jax.random.key(seed), shape)
+    """Drawn by JAX, unlike `tests.cases.drawn`: some ranks lie so near rounding that tests rest on these numbers.
+
+    They are the first of many, so that one program draws all shapes.
+    """
+    return jnp.asarray(_numbers(seed)[: math.prod(shape)].reshape(shape))
 
 
 @cache
