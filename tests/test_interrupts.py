@@ -241,7 +241,7 @@ def test_a_command_ends_soon_with_one_message_and_leaves_no_rubbish(tmp_path, na
     while not working(tmp_path):
         assert process.poll() is None, process.communicate()[1]
         time.sleep(0.1)
-    time.sleep(1.5)
+    time.sleep(0.5)
     took, _, error = end(process, [number, number], group=number == signal.SIGINT)
     assert took < SOON
     assert process.returncode == 128 + number
