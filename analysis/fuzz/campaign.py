@@ -29,8 +29,9 @@ from lngeom._files import replacing
 from rich.console import Console
 from rich.progress import Progress
 
-from analysis.fuzz.compare import FAILURES, OUTCOMES, Outcome, run, settings
+from analysis.fuzz.compare import run, settings
 from analysis.fuzz.models import Case, generate
+from analysis.fuzz.outcome import FAILURES, OUTCOMES, Outcome
 from analysis.progress import timed_columns
 
 PIECE = 40

@@ -1,8 +1,6 @@
 """Generated models have one Fisher matrix by every route, or an error: a part of `python -m analysis fuzz`."""
 
 import json
-import os
-import time
 import warnings
 from types import SimpleNamespace
 
@@ -12,10 +10,13 @@ import lngeom as lg
 import numpy as np
 import pytest
 from analysis.fuzz import campaign
-from analysis.fuzz.compare import FAILURES, Outcome, Routes, compare, is_explained, run, settings
+from analysis.fuzz.compare import Routes, compare, is_explained, run, settings
 from analysis.fuzz.layers import ANYWHERE, BATCH, SEQUENCES
 from analysis.fuzz.models import EITHER, Case, generate
+from analysis.fuzz.outcome import FAILURES, Outcome
 from analysis.fuzz.reference import reference
+
+from tests.analysis.dying import dies
 
 SEEDS = range(8)
 
@@ -284,18 +285,8 @@ def test_every_word_of_the_grammar_is_spoken():
 # The command.
 
 
-def _dies(seeds, devices, reports):
-    for seed in seeds:
-        reports.send(seed)
-        if seed == 1:
-            os._exit(7)
-        if seed == 3:
-            time.sleep(60)
-        reports.send(Outcome(seed, "none"))
-
-
 def test_a_process_that_dies_or_hangs_is_a_crash_and_the_others_go_on():
-    found = {o.seed: o for o in campaign.outcomes(range(5), 1, limit=5.0, target=_dies)}
+    found = {o.seed: o for o in campaign.outcomes(range(5), 1, limit=5.0, target=dies)}
     assert sorted(found) == [0, 1, 2, 3, 4]
     assert {seed for seed, o in found.items() if o.outcome == "crash"} == {1, 3}
     assert "exit code 7" in found[1].messages["process"]
