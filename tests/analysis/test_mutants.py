@@ -84,15 +84,12 @@ def test_a_fault_is_noticed_by_a_claim_and_another_survives():
     assert (second.outcome, second.claims) == ("none", 1), second
 
 
-def test_a_test_that_fails_notices(tmp_path):
-    (tmp_path / "test_it.py").write_text("def test_one(): pass\ndef test_two(): assert 1 == 2\n")
+def test_a_test_that_fails_notices(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # these tests need none
+    failing = "import pytest\ndef test_one(): pass\n@pytest.mark.parametrize('x', ['a name'])\n"
+    (tmp_path / "test_it.py").write_text(f"{failing}def test_two(x): assert 1 == 2\n")
     (tmp_path / "test_good.py").write_text("def test_one(): pass\n")
-    found = run_tests(tmp_path, ["test_it.py"], 100)
-    assert found is not None
-    assert found[0] == "test_it.py::test_two"
-    named = "import pytest\n@pytest.mark.parametrize('x', ['a name'])\ndef test_one(x): assert False\n"
-    (tmp_path / "test_named.py").write_text(named)
-    assert run_tests(tmp_path, ["test_named.py"], 100) == ("test_named.py::test_one[a name]", "assert False")
+    assert run_tests(tmp_path, ["test_it.py"], 100) == ("test_it.py::test_two[a name]", "assert 1 == 2")
     assert run_tests(tmp_path, ["test_good.py"], 100) is None
     with pytest.raises(RuntimeError, match="exit code 4"):
         run_tests(tmp_path, ["test_missing.py"], 100)

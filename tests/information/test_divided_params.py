@@ -20,11 +20,10 @@ from jax.sharding import NamedSharding, PartitionSpec as P
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_rank_promotion", "allow")
 mesh = jax.make_mesh((4,), ("data",))
-D, C, L = 32, 8, 3
-keys = jax.random.split(jax.random.key(0), 4)
-params = {"w": jax.random.normal(keys[0], (L, D, D)) / D**0.5, "g": jnp.ones(D)}
-params["h"] = jax.random.normal(keys[1], (D, C))
-X = jax.random.normal(keys[2], (10, D))
+D, C, L = 16, 8, 3
+rng = np.random.default_rng(0)
+params = {"w": rng.normal(size=(L, D, D)) / D**0.5, "g": np.ones(D), "h": rng.normal(size=(D, C))}
+X = jnp.asarray(rng.normal(size=(10, D)))
 norm = lambda h: h / jnp.sqrt(jnp.mean(h * h, -1, keepdims=True))
 
 def apply(p, x):
@@ -33,23 +32,23 @@ def apply(p, x):
 
 specs = {"w": P(None, "data"), "g": P(), "h": P("data")}
 put = lambda tree: {k: jax.device_put(v, NamedSharding(mesh, specs[k])) for k, v in tree.items()}
-v = {k: jax.random.normal(keys[3], a.shape) for k, a in params.items()}
+distance = lambda a, b: max(float(np.max(np.abs(np.asarray(a[k]) - np.asarray(b[k])))) for k in a)
+v = {k: rng.normal(size=a.shape) for k, a in params.items()}
 family = lg.families.Categorical()
-whole = lg.fisher(apply, params, X, family=family)
+whole = lg.fisher(apply, params, X, family=family, check=False)
 expected, top = whole.mv(v), whole.eigenvalues(3)
 flat, restore = jax.flatten_util.ravel_pytree(v)
-solved = restore(jnp.linalg.solve(whole.as_matrix() + 0.1 * jnp.eye(len(flat)), flat))
+solved = restore(np.linalg.solve(np.asarray(whole.as_matrix()) + 0.1 * np.eye(len(flat)), flat))
 found = {}
 for name, options in {"chunks": {"chunk": 1, "mesh": mesh}, "alone": {"chunk": 3}}.items():
     F = lg.fisher(apply, put(params), X, family=family, **options)
     image = F.mv(put(v))
-    gap = max(float(jnp.max(jnp.abs(image[k] - expected[k]))) for k in v)
     pairs = F.eigenpairs(3)
     cg = F.solve(put(v), damping=0.1, method="cg").value
     held = jax.jit(lambda F, v: F.mv(v)).lower(F.at_problem(F.problem), F.problem.params).compile().memory_analysis()
     found[name] = {
-        "gap": gap, "eigenvalues": float(np.max(np.abs(pairs.values - top))), "residual": float(pairs.residuals.max()),
-        "solved": max(float(jnp.max(jnp.abs(cg[k] - solved[k]))) for k in v),
+        "gap": distance(image, expected), "solved": distance(cg, solved),
+        "eigenvalues": float(np.max(np.abs(pairs.values - top))), "residual": float(pairs.residuals.max()),
         "specs": all(image[k].sharding.spec == specs[k] and not image[k].is_fully_replicated for k in "wh"),
         "vectors": not pairs.vectors["w"].is_fully_replicated,
         "arguments": held.argument_size_in_bytes, "outputs": held.output_size_in_bytes, "axes": F.placement.axes,
@@ -83,7 +82,7 @@ def test_everything_is_that_of_whole_parameters_and_stays_divided(found, name):
     assert one["vectors"]
     assert one["axes"] == (["data"] if name == "chunks" else [])
     assert one["outputs"] < 1.1 * found["bytes"] / 4 + 1000
-    assert one["arguments"] < 1.1 * found["bytes"] / 2 + 10 * 32 * 8 + 2000  # a quarter of parameters and of a tangent
+    assert one["arguments"] < 1.1 * found["bytes"] / 2 + 10 * 16 * 8 + 2000  # a quarter of parameters and of a tangent
 
 
 def test_samples_and_parameters_on_two_meshes_are_refused(found):
