@@ -246,41 +246,36 @@ def test_a_checkpoint_that_cannot_be_written_or_read_is_one_clear_error(tmp_path
     assert read_header(tmp_path / "old")["step"] == 1
 
 
+LONG = {"seeds": (3, 1), "steps": 60, "every": 3}
 KILLED = """
 import sys
 from pathlib import Path
 import jax
 jax.config.update("jax_enable_x64", True)
 from analysis.experiments import loop
-from tests.analysis.test_loop import quadratic
-run = loop.train(quadratic(slow=True), seeds=(3, 1), steps=60, every=3, checkpoint=Path(sys.argv[1]),
-                     checkpoint_seconds=0.0, resume=True, progress=lambda *a: print(a[0], flush=True))
+from tests.analysis.test_loop import LONG, quadratic
+run = loop.train(quadratic(slow=True), **LONG, checkpoint=Path(sys.argv[1]), checkpoint_seconds=0.0, resume=True,
+                 progress=lambda *a: print(a[0], flush=True))
 print("end", run.curves["distance"].tobytes().hex())
 """
 
 
 def test_a_killed_process_resumes_to_the_same_bits(tmp_path):
-    environment = {**os.environ, "PYTHONPATH": "."}
-
-    def start(name):
-        return subprocess.Popen(
-            [sys.executable, "-W", "ignore", "-c", KILLED, str(tmp_path / name)],
-            stdout=subprocess.PIPE,
-            env=environment,
-        )
-
-    killed, whole = start("killed"), start("whole")
+    command = [sys.executable, "-W", "ignore", "-c", KILLED, str(tmp_path / "run")]
+    environment = os.environ | {"PYTHONPATH": "."}
+    killed = subprocess.Popen(command, stdout=subprocess.PIPE, env=environment)
     for line in killed.stdout:
         if int(line) >= 9:
             killed.send_signal(signal.SIGKILL)
             break
     killed.communicate()
-    assert 9 <= json.loads((tmp_path / "killed").read_bytes().split(b"\n")[0])["step"] < 60
-    resumed = start("killed")
-    ends = [p.communicate()[0].decode().split() for p in (resumed, whole)]
-    assert len(ends[0]) < len(ends[1]), "the resumed run repeats nothing"
-    assert ends[0][-2] == "end"
-    assert ends[0][-1] == ends[1][-1]
+    assert 9 <= json.loads((tmp_path / "run").read_bytes().split(b"\n")[0])["step"] < 60
+    resumed = subprocess.run(command, stdout=subprocess.PIPE, env=environment, text=True, check=True)
+    *steps, end, curve = resumed.stdout.split()
+    seen = []
+    whole = loop.train(quadratic(slow=True), **LONG, progress=lambda taken, *_: seen.append(taken))
+    assert len(steps) < len(seen), "the resumed run repeats nothing"
+    assert (end, curve) == ("end", whole.curves["distance"].tobytes().hex())
     assert not [p for p in Path(tmp_path).iterdir() if p.name.startswith(".") and p.stat().st_size == 0]
 
 
