@@ -53,6 +53,10 @@ def devices() -> None:
     print("largest", max(errors.values()))
 
 
+def hidden_and_head(W, x):
+    return jnp.tanh(x), W
+
+
 def on_axes(kind: str, errors: Errors) -> None:
     import lngeom as lg
 
@@ -67,7 +71,7 @@ def on_axes(kind: str, errors: Errors) -> None:
         F = lg.fisher(model, params, X, check=False)
         errors[f"{kind} {name}"] = largest_error(lg.fisher(model, params, X, mesh=mesh), F, every=True)
         errors[f"{kind} {name}, chunks"] = largest_error(lg.fisher(model, params, X, mesh=mesh, chunk=3), F)
-    head = lg.information.VocabularyHead(lambda W, x: (jnp.tanh(x), W), block=4)
+    head = lg.information.VocabularyHead(hidden_and_head, block=4)
     W = jnp.cos(jnp.arange(30.0)).reshape(10, 3)
     whole, divided = (lg.fisher(head, W, X, family=lg.families.Categorical(), mesh=m) for m in (None, mesh))
     errors[f"{kind} logits in blocks"] = error(divided.mv(W), whole.mv(W))
