@@ -222,7 +222,7 @@ def test_what_passes_is_made_once_and_weighed_only_where_rounding_is_large():
 
     def check(problem):
         made.append(problem.draw)
-        yield differ("x", ONE, TWO)
+        yield differ("x", problem.inputs, 2 * problem.inputs)
 
     outcome(check)
     assert made == [None]

@@ -1,0 +1,1 @@
+"""Measurements on an accelerator: layer norm, precision, Fisher products and matrices."""

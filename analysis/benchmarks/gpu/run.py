@@ -1,0 +1,133 @@
+"""Tasks in turn until the time is spent; what was measured is written after each."""
+
+import functools
+import importlib.metadata
+import json
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import jax
+from lngeom._files import replacing
+
+from analysis.benchmarks.gpu.fisher import matrices, precision, products, torch_products, transformer_products
+from analysis.benchmarks.gpu.layers import JAX_LAYERS, copy_rate, jax_layer, torch_layer
+from analysis.benchmarks.gpu.results import page
+from analysis.benchmarks.gpu.sizes import Sizes
+
+MARGIN = 20.0
+"""Seconds before the end of the budget after which no task begins."""
+
+PACKAGES = ("jax", "jaxlib", "numpy", "lngeom", "torch", "triton", "curvlinops-for-pytorch", "lineax")
+
+
+@dataclass
+class Run:
+    """The results so far.
+
+    Attributes:
+        sizes: what is measured.
+        path: of the JSON file.
+        deadline: on the clock `time.monotonic`.
+        rows: one a measurement.
+        skipped: tasks that were not run, or failed, with the reason.
+        complete: whether every task was reached.
+    """
+
+    sizes: Sizes
+    path: Path
+    deadline: float
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    skipped: list[dict[str, str]] = field(default_factory=list)
+    complete: bool = False
+
+    @property
+    def failed(self) -> list[dict[str, str]]:
+        """The tasks that broke, not those whose packages are missing."""
+        return [task for task in self.skipped if task["kind"] == "failed"]
+
+    def write(self) -> None:
+        """Writes the results, and the table of them."""
+        found = {"device": about_device(), "complete": self.complete, "rows": self.rows, "skipped": self.skipped}
+        with replacing(self.path) as file:
+            file.write((json.dumps(_finite(found), indent=1, allow_nan=False) + "\n").encode())
+        with replacing(self.path.with_suffix(".md")) as file:
+            file.write(page(found).encode())
+
+
+def about_device() -> dict[str, Any]:
+    """The device, and the versions of packages."""
+    device = jax.devices()[0]
+    versions = {}
+    for name in PACKAGES:
+        try:
+            versions[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return {
+        "platform": device.platform,
+        "kind": device.device_kind,
+        "compute capability": str(getattr(device, "compute_capability", "")),
+        "count": len(jax.devices()),
+        "versions": versions,
+    }
+
+
+def _finite(value: Any) -> Any:
+    """The value with null for numbers that are not finite."""
+    if isinstance(value, dict):
+        return {k: _finite(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(v) for v in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def tasks(sizes: Sizes) -> Iterator[tuple[str, Callable[[], Any]]]:
+    """All tasks, the most important first."""
+    yield "precision", precision
+
+    def layers(shapes: Any) -> Iterator[tuple[str, Callable[[], Any]]]:
+        for rows, width in shapes:
+            for dtype in sizes.dtypes:
+                at = (rows, width, dtype, sizes.seconds)
+                yield f"copy, {rows} × {width} {dtype}", functools.partial(copy_rate, *at)
+                for name in JAX_LAYERS:
+                    yield f"{name}, {rows} × {width} {dtype}", functools.partial(jax_layer, name, *at)
+                yield f"torch, {rows} × {width} {dtype}", functools.partial(torch_layer, *at, compiled=False)
+
+    yield from layers(sizes.layers[:2])
+    for precise in (None, "highest"):
+        of = precise or "default"
+        yield f"Fisher products, {of}", functools.partial(products, sizes, precise)
+        yield f"Fisher matrices, {of}", functools.partial(matrices, sizes, precise)
+    yield "Fisher by curvlinops", functools.partial(torch_products, sizes)
+    yield "transformer", functools.partial(transformer_products, sizes)
+    for rows, width in sizes.compiled:
+        for dtype in sizes.dtypes:
+            at = (rows, width, dtype, sizes.seconds)
+            yield f"torch.compile, {rows} × {width} {dtype}", functools.partial(torch_layer, *at, compiled=True)
+    yield from layers(sizes.layers[2:])
+
+
+def measure(run: Run, say: Callable[[str], None]) -> Run:
+    """Runs the tasks until the budget is spent, and writes what there is after each."""
+    for name, task in tasks(run.sizes):
+        if time.monotonic() > run.deadline - MARGIN:
+            run.skipped.append({"task": name, "kind": "budget", "reason": "the time was spent"})
+            continue
+        start = time.monotonic()
+        try:
+            for row in task():
+                run.rows.append(row)
+        except ImportError as error:
+            run.skipped.append({"task": name, "kind": "missing", "reason": str(error)})
+        except Exception as error:  # the other tasks are worth measuring
+            run.skipped.append({"task": name, "kind": "failed", "reason": f"{type(error).__name__}: {error}"[:500]})
+        say(f"{time.monotonic() - start:6.1f} s  {name}")
+        run.write()
+    run.complete = not any(task["kind"] == "budget" for task in run.skipped)
+    run.write()
+    return run
