@@ -1,6 +1,7 @@
 """Approximations equal F where they are exact, their error is measured, and a planted fault shows."""
 
 from dataclasses import replace
+from functools import cache
 
 import jax
 import jax.numpy as jnp
@@ -26,6 +27,7 @@ def layer(seed, D, H):
 X = drawn(1, 12, 3)
 
 
+@cache
 def exact_case(name):
     """Cases in which both approximations are F itself."""
     if name == "gaussian":
@@ -70,6 +72,7 @@ def test_reduce_is_exact_for_a_mean_over_positions():
     assert gap(F, F.approximate("kfac", convention="expand")) > 0.1
 
 
+@cache
 def network():
     """A sequence model with a table, positions, a norm, attention-like mixing and a head."""
     params = {

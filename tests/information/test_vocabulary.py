@@ -1,5 +1,7 @@
 """A head with many classes: products in blocks are those of the plain route, in less memory."""
 
+from functools import cache
+
 import jax
 import jax.numpy as jnp
 import lngeom as lg
@@ -13,6 +15,7 @@ CATEGORICAL = lg.families.Categorical()
 CLASSES, WIDTH, SAMPLES, POSITIONS = 37, 5, 6, 3
 
 
+@cache
 def model(bias=True, tied=False, positions=True, scale=1.0):
     """A normalized layer before a head, its parameters, and data."""
     params = {"layer": drawn(0, WIDTH, WIDTH), "head": drawn(1, CLASSES, WIDTH)}
@@ -28,12 +31,18 @@ def model(bias=True, tied=False, positions=True, scale=1.0):
     return features, params, X
 
 
+@cache
+def all_logits(features):
+    """The plain function of a model: no blocks."""
+    head = VocabularyHead(features)
+    return lambda params, X: head(params, X)
+
+
 def both(block, mask=None, **given):
     """Operators of the same matrix: in blocks, and by all logits."""
     features, params, X = model(**given)
-    head = VocabularyHead(features, block)
-    plain = lambda params, X: head(params, X)  # noqa: E731
-    return [lg.fisher(f, params, X, family=CATEGORICAL, mask=mask) for f in (head, plain)], params
+    routes = VocabularyHead(features, block), all_logits(features)
+    return [lg.fisher(f, params, X, family=CATEGORICAL, mask=mask) for f in routes], params
 
 
 def tangent(params, seed=5):
@@ -104,9 +113,8 @@ def test_logits_are_never_all_in_memory():
 
 def test_drawn_scores_are_those_of_all_logits():
     features, params, X = model()
-    head = VocabularyHead(features, 8)
     given = {"family": CATEGORICAL, "method": "monte_carlo", "key": jax.random.key(3), "samples": 2}
-    F, G = (lg.fisher(f, params, X, **given) for f in (head, lambda p, x: head(p, x)))
+    F, G = (lg.fisher(f, params, X, **given) for f in (VocabularyHead(features, 8), all_logits(features)))
     close(F.mv(tangent(params)), G.mv(tangent(params)))
 
 
