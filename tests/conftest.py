@@ -49,7 +49,8 @@ threadpool_limits(1, user_api="blas")
 MAPPINGS = 45_000
 """Mappings of memory from which compiled programs are dropped: a process may have 65,530, each program needs some.
 
-A test makes up to 1,500, a few twice as many, and the next look is ten tests later. The process ends where there are too many.
+A test makes up to 1,500, a few make twice as many, and the next look is ten tests later. The process ends where there
+are too many.
 """
 
 _tests = itertools.count()
