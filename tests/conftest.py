@@ -2,7 +2,6 @@
 
 import atexit
 import gc
-import itertools
 import os
 import signal
 import tempfile
@@ -46,29 +45,33 @@ jax.config.update("jax_numpy_dtype_promotion", "strict")
 threadpool_limits(1, user_api="blas")
 
 
-MAPPINGS = 45_000
-"""Mappings of memory from which compiled programs are dropped: a process may have 65,530, each program needs some.
+PROGRAMS = 600
+"""Programs after which all are dropped, at the next test.
 
-A test makes up to 1,500, a few make twice as many, and the next look is ten tests later. The process ends where there
-are too many.
+JAX keeps a megabyte of each of the last 2,048, and the more it keeps, the longer it takes to make the next one: a third
+longer at 1,000. Each needs some mappings of memory, too, of which a process may have 65,530.
 """
 
-_tests = itertools.count()
+_made = 0
 
 
-def _mappings() -> int:
-    """Mappings of this process; 0 where the system does not say, as only Linux limits them."""
-    try:
-        with open("/proc/self/maps", "rb") as file:
-            return sum(1 for _ in file)
-    except OSError:
-        return 0
+def _count(event: str, _: float, **__) -> None:
+    global _made
+    _made += event.endswith("backend_compile_duration")
+
+
+jax.monitoring.register_event_duration_secs_listener(_count)
+
+
+def _drop_programs() -> None:
+    global _made
+    jax.clear_caches()
+    _made = 0
 
 
 def pytest_runtest_setup(item):
-    """Every tenth test, because counting takes as long as a small test."""
-    if next(_tests) % 10 == 0 and _mappings() > MAPPINGS:
-        jax.clear_caches()
+    if _made > PROGRAMS:
+        _drop_programs()
 
 
 def pytest_collection_finish():
@@ -90,7 +93,7 @@ def _compile_quickly(request):
     """
     quickly = compiles_quickly(request.node)
     if jax.config.read("jax_disable_most_optimizations") != quickly:
-        jax.clear_caches()
+        _drop_programs()
     jax.config.update("jax_disable_most_optimizations", quickly)
     os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = str(quickly)
 

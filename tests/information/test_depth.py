@@ -16,8 +16,9 @@ OURS = Path(lngeom.__file__).parent
 """A clone may be called like the package, and hold a virtual environment: only the package's own folder counts."""
 
 
-def passed(F, monkeypatch) -> list[str]:
-    """Our files on the way from the caller to JᵀΛJ, a name for each frame, while F v is traced."""
+def passed(monkeypatch, chunk: int | None) -> list[str]:
+    """Our files on the way from the caller to JᵀΛJ, a name for each frame, while F v of a new function is traced."""
+    F = zoo.plain_network.__wrapped__().fisher(chunk=chunk)
     seen = []
     for name in ("product", "__init__"):
         inner = getattr(_derivative.Pullback, name)
@@ -28,19 +29,17 @@ def passed(F, monkeypatch) -> list[str]:
             return inner(*arguments)
 
         monkeypatch.setattr(_derivative.Pullback, name, spied)
-    jax.clear_caches()
     jax.eval_shape(F.mv, F.problem.params)
     return seen[0]
 
 
 @pytest.mark.parametrize("chunk", [None, 7])
 def test_a_product_passes_few_frames_and_files(chunk, monkeypatch):
-    F = zoo.plain_network().fisher(chunk=chunk)
-    frames = passed(F, monkeypatch)
+    frames = passed(monkeypatch, chunk)
     assert 0 < len(frames) <= FRAMES, frames
     assert len(set(frames)) <= FILES, frames
 
 
 def test_the_count_sees_what_chunks_add(monkeypatch):
-    whole, chunked = (set(passed(zoo.plain_network().fisher(chunk=chunk), monkeypatch)) for chunk in (None, 7))
+    whole, chunked = (set(passed(monkeypatch, chunk)) for chunk in (None, 7))
     assert chunked - whole == {"_sharding.py"}
