@@ -45,11 +45,12 @@ jax.config.update("jax_numpy_dtype_promotion", "strict")
 threadpool_limits(1, user_api="blas")
 
 
-PROGRAMS = 600
+PROGRAMS = 1_200
 """Programs after which all are dropped, at the next test.
 
 JAX keeps a megabyte of each of the last 2,048, and the more it keeps, the longer it takes to make the next one: a third
-longer at 1,000. Each needs some mappings of memory, too, of which a process may have 65,530.
+longer at 1,000. Claims on several data sets share up to 1,100. Each needs some mappings of memory, too, of which a
+process may have 65,530.
 """
 
 _made = 0
