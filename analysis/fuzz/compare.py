@@ -15,8 +15,8 @@ import lngeom as lg
 import numpy as np
 from lngeom.numerics import ConvergenceError
 
-from analysis.fuzz.models import EITHER, REFUSED, RIGHT, Case
-from analysis.fuzz.outcome import Outcome
+from analysis.fuzz.models import Case
+from analysis.fuzz.outcome import EITHER, REFUSED, RIGHT, Outcome
 from analysis.fuzz.reference import CLEAR, VACUOUS, Reference, reference
 
 DRAWS = 64

@@ -28,9 +28,7 @@ from analysis.fuzz.layers import (
     same,
     standardized,
 )
-
-RIGHT, EITHER, REFUSED = "right", "right or refused", "refused"
-"""What is expected of `lg.fisher`: the matrix; the matrix or an error with a remedy; an error."""
+from analysis.fuzz.outcome import EITHER, REFUSED, RIGHT
 
 LIMIT, WIDE = 60, 150
 """Parameters of a model, at most; the second for wide layers, and for many parameters and one or two samples."""

@@ -2,6 +2,9 @@
 
 from dataclasses import dataclass, field
 
+RIGHT, EITHER, REFUSED = "right", "right or refused", "refused"
+"""What is expected of `lg.fisher`: the matrix; the matrix or an error with a remedy; an error."""
+
 OUTCOMES = ("right", "refused", "undecided", "over-refused", "crash", "silent")
 """From best to worst. Over-refused: an error for a model that has a Fisher matrix; undecided: too badly conditioned."""
 
@@ -30,7 +33,7 @@ class Outcome:
     seed: int
     name: str
     outcome: str = "right"
-    expectation: str = "right"
+    expectation: str = RIGHT
     residuals: dict[str, float] = field(default_factory=dict)
     messages: dict[str, str] = field(default_factory=dict)
     warned: list[str] = field(default_factory=list)

@@ -45,7 +45,7 @@ def is_rounding(path: Callable[[float], Output], resolution: float) -> bool:
 
 def _smoothness(values: Float[np.ndarray, "S K"]) -> float:
     """Median over outputs of von Neumann's ratio of the ranks; 2 for independent values, 0 for a smooth curve."""
-    from scipy.stats import rankdata  # which takes most of a second
+    from scipy.stats import rankdata  # its import takes most of a second
 
     ranks = rankdata(values, axis=0)
     spread = np.sum(np.square(ranks - ranks.mean(0)), 0)

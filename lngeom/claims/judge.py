@@ -218,7 +218,7 @@ def holm(probabilities: Sequence[float]) -> list[float]:
 
 def interval(low: Float[np.ndarray, " S"], high: Float[np.ndarray, " S"]) -> tuple[float, float, float, float]:
     """Least and greatest median, and both ends of its exact interval of 95 % (14), infinite where seeds are too few."""
-    from scipy.stats import quantile_test  # which takes most of a second
+    from scipy.stats import quantile_test  # its import takes most of a second
 
     ends = [quantile_test(v, q=0, p=0.5).confidence_interval(0.95)[k] for k, v in enumerate((low, high))]
     lower, upper = (

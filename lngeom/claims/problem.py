@@ -1,7 +1,7 @@
 """What claims are checked on: a data set, and random models for it that depend only on a seed and a name."""
 
 import zlib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
@@ -158,7 +158,7 @@ class Watched(Problem):
     @classmethod
     def of(cls, problem: Problem) -> "Watched":
         """The same problem, not read yet."""
-        return cls(problem.inputs, problem.seed, problem.units, problem.results, problem.draw)
+        return cls(**{field.name: getattr(problem, field.name) for field in fields(problem)})
 
 
 def _case(key, normalizer, family, inputs, units) -> Case:

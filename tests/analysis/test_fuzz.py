@@ -12,8 +12,8 @@ import pytest
 from analysis.fuzz import campaign
 from analysis.fuzz.compare import Routes, compare, is_explained, run, settings
 from analysis.fuzz.layers import ANYWHERE, BATCH, SEQUENCES
-from analysis.fuzz.models import EITHER, Case, generate
-from analysis.fuzz.outcome import FAILURES, Outcome
+from analysis.fuzz.models import Case, generate
+from analysis.fuzz.outcome import EITHER, FAILURES, Outcome
 from analysis.fuzz.reference import reference
 
 from tests.analysis.dying import dies
