@@ -96,7 +96,7 @@ def _kernel(body: Any, outputs: Any, blocks: int, interpret: Any) -> Any:
         if interpret:
             return ref[index or ...].astype(jnp.float32)
         view = ref.at[index] if index else ref
-        whole = () if jax.__version_info__ >= (0, 12) else ((),)  # before, the index was an argument of its own
+        whole = () if jax.__version_info__ >= (0, 11) else ((),)  # before, the index was an argument of its own
         return mosaic_gpu.load(view, *whole, layout=layout).astype(jnp.float32)
 
     options = {"interpret": interpret} if interpret else {}
