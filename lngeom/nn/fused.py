@@ -1,10 +1,10 @@
 r"""Layer norm as one kernel for each direction, for NVIDIA GPUs from Hopper on (Pallas, Mosaic GPU).
 
-A warpgroup holds a row in registers: x is read once and y is written once. The backward kernel reads x and the
-cotangent and writes dx, with one partial sum of dγ and dβ per block, in float32. On other devices the function falls
-back to `lngeom.nn.layer_norm`, which also has forward mode.
+A warpgroup holds a row in registers, and reads the next one meanwhile: x is read once and y is written once. The
+backward kernel reads x and the cotangent and writes dx, with one partial sum of dγ and dβ per block, in float32. On
+other devices the function falls back to `lngeom.nn.layer_norm`, which also has forward mode.
 
-The tests run the kernels in interpretation and lower them for CUDA. No speed has been measured.
+The tests run the kernels in interpretation and lower them for CUDA. `analysis/BENCHMARKS.md` has their speed on an H100.
 """
 
 import math
@@ -24,8 +24,11 @@ LANES = 128
 WIDEST = 8192
 """Longest row that is held in registers: 64 single precision numbers a thread."""
 
-BLOCKS = 1056
-"""Largest number of blocks: eight for each of 132 multiprocessors."""
+MULTIPROCESSORS = 132
+"""Of an H100 or H200."""
+
+REGISTERS = 65_536
+"""Of one multiprocessor, each of 32 bits; a thread has at most 255."""
 
 
 def fused_layer_norm(
@@ -89,41 +92,63 @@ def _has_kernels() -> bool:
 def _kernel(body: Any, outputs: Any, blocks: int, interpret: Any) -> Any:
     from jax.experimental.pallas import mosaic_gpu
 
+    def spread(units: int) -> Any:
+        """Whatever its dtype, a thread gets the same entries of a row."""
+        return mosaic_gpu.Layout.WG_STRIDED((units,), vec_size=math.gcd(units // LANES, 4))
+
     def load(ref: Any, *index: Any) -> Array:
-        """A row or vector in single precision; whatever its dtype, a thread gets the same of its entries."""
-        units = ref.shape[-1]
-        layout = mosaic_gpu.Layout.WG_STRIDED((units,), vec_size=math.gcd(units // LANES, 4))
+        """A row or vector, in its own dtype."""
         if interpret:
-            return ref[index or ...].astype(jnp.float32)
+            return ref[index or ...]
         view = ref.at[index] if index else ref
         whole = () if jax.__version_info__ >= (0, 11) else ((),)  # before, the index was an argument of its own
-        return mosaic_gpu.load(view, *whole, layout=layout).astype(jnp.float32)
+        return mosaic_gpu.load(view, *whole, layout=spread(ref.shape[-1]))
+
+    def zeros(units: int) -> Array:
+        """A row of zeros in single precision."""
+        row = jnp.zeros(units, jnp.float32)
+        return row if interpret else mosaic_gpu.layout_cast(row, spread(units))
 
     options = {"interpret": interpret} if interpret else {}
-    return mosaic_gpu.kernel(partial(body, load), out_type=outputs, grid=(blocks,), grid_names=("block",), **options)
+    body = partial(body, load, zeros, blocks)
+    return mosaic_gpu.kernel(body, out_type=outputs, grid=(blocks,), grid_names=("block",), **options)
 
 
-def _blocks(rows: int) -> int:
-    """Number of blocks, each of at least one row."""
-    return min(rows, BLOCKS)
+def _blocks(rows: int, each: int) -> int:
+    """Number of blocks: `each` a multiprocessor, and each of at least one row."""
+    return min(rows, each * MULTIPROCESSORS)
 
 
-def _over_rows(count: int, step: Any, add: Any) -> Any:
-    """What `step` gives for the rows of this block, every `blocks`-th, added up; there is at least one."""
-    first, blocks = jax.lax.axis_index("block"), _blocks(count)
-    steps = (count - first + blocks - 1) // blocks
-    return jax.lax.fori_loop(1, steps, lambda k, total: add(total, step(first + k * blocks)), step(first))
+def _resident(units: int) -> int:
+    """Blocks of the backward kernel that a multiprocessor holds: a thread keeps its part of seven rows, and 32 more."""
+    return min(8, REGISTERS // (LANES * min(255, 7 * units // LANES + 32)))
+
+
+def _over_rows(rows: int, blocks: int, fetch: Any, step: Any, total: Any) -> Any:
+    """The total after `step` of each row of this block, every `blocks`-th, while the next one is fetched."""
+    first = jax.lax.axis_index("block")
+
+    def advance(k: Any, state: Any) -> Any:
+        row, (fetched, total) = first + k * blocks, state
+        following = fetch(jnp.minimum(row + blocks, rows - 1))
+        return following, step(row, fetched, total)
+
+    return jax.lax.fori_loop(0, (rows - first + blocks - 1) // blocks, advance, (fetch(first), total))[1]
+
+
+def _single(row: Array) -> Array:
+    return row.astype(jnp.float32)
 
 
 def _mean(row: Float[Array, " H"]) -> Float[Array, ""]:
     return jnp.sum(row) / row.shape[0]
 
 
-def _forward_body(load, x, gain, bias, y, *residuals, eps):
-    g, b = load(gain), load(bias)
+def _forward_body(load, _, blocks, x, gain, bias, y, *residuals, eps):
+    g, b = _single(load(gain)), _single(load(bias))
 
-    def step(row):
-        z = load(x, row)
+    def step(row, fetched, total):
+        z = _single(fetched)
         mean = _mean(z)
         z = z - mean
         z = z - _mean(z)  # the rounding of the mean
@@ -131,30 +156,30 @@ def _forward_body(load, x, gain, bias, y, *residuals, eps):
         y[row] = (z * rstd * g + b).astype(y.dtype)
         for ref, value in zip(residuals, (mean, rstd), strict=False):
             ref[row] = value
-        return 0
+        return total
 
-    _over_rows(x.shape[0], step, lambda total, _: total)
+    _over_rows(x.shape[0], blocks, lambda row: load(x, row), step, ())
 
 
-def _backward_body(load, x, gain, mean, rstd, dy, dx, dgain, dbias):
-    g, block = load(gain), jax.lax.axis_index("block")
+def _backward_body(load, zeros, blocks, x, gain, mean, rstd, dy, dx, dgain, dbias):
+    (rows, units), block, g = x.shape, jax.lax.axis_index("block"), _single(load(gain))
 
-    def step(row):
-        z = load(x, row) - mean[row]
+    def step(row, fetched, total):
+        z, d = _single(fetched[0]) - mean[row], _single(fetched[1])
         s = rstd[row]
-        n = (z - _mean(z)) * s
-        d = load(dy, row)
-        a = g * d
+        n, a = (z - _mean(z)) * s, g * d
         dx[row] = (s * (a - _mean(a) - n * _mean(n * a))).astype(dx.dtype)
-        return n * d, d
+        return total[0] + n * d, total[1] + d
 
-    dgain[block], dbias[block] = _over_rows(x.shape[0], step, lambda a, b: (a[0] + b[0], a[1] + b[1]))
+    fetch = lambda row: (load(x, row), load(dy, row))  # noqa: E731
+    dgain[block], dbias[block] = _over_rows(rows, blocks, fetch, step, (zeros(units), zeros(units)))
 
 
 def _forward(eps, interpret, rows, gain, bias, *, residuals):
     statistic = jax.ShapeDtypeStruct((rows.shape[0],), jnp.float32)
     outputs = [jax.ShapeDtypeStruct(rows.shape, rows.dtype), *([statistic] * 2 if residuals else [])]
-    return _kernel(partial(_forward_body, eps=eps), outputs, _blocks(rows.shape[0]), interpret)(rows, gain, bias)
+    blocks = _blocks(rows.shape[0], 8)
+    return _kernel(partial(_forward_body, eps=eps), outputs, blocks, interpret)(rows, gain, bias)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0, 1))
@@ -169,7 +194,7 @@ def _fused_forward(eps, interpret, rows, gain, bias):
 
 def _fused_backward(eps, interpret, residuals, dy):
     rows, gain, mean, rstd = residuals
-    blocks = _blocks(rows.shape[0])
+    blocks = _blocks(rows.shape[0], _resident(rows.shape[1]))
     partial_sums = jax.ShapeDtypeStruct((blocks, rows.shape[1]), jnp.float32)
     outputs = [jax.ShapeDtypeStruct(rows.shape, rows.dtype), partial_sums, partial_sums]
     dx, dgain, dbias = _kernel(_backward_body, outputs, blocks, interpret)(rows, gain, mean, rstd, dy)

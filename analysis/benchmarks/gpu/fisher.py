@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from typing import Any
@@ -87,24 +88,34 @@ def _direction(params: Any) -> Any:
     return jax.tree.map(lambda a: jnp.asarray(rng.standard_normal(a.shape), a.dtype), params)
 
 
-def products(sizes: Sizes, precise: str | None) -> Iterator[dict[str, Any]]:
-    """Time and error of one product of a network."""
+def _measured(
+    base: dict[str, Any], make: Callable[[], Callable], arguments: tuple, exact: Any, precise: str | None, budget: float
+) -> dict[str, Any]:
+    """A row: time until the first result is there, time of a later call, and error."""
+    with _precision(precise):
+        start = time.perf_counter()
+        call = make()
+        found = jax.block_until_ready(call(*arguments))
+        first = time.perf_counter() - start
+        took = seconds_of(lambda: call(*arguments), jax.block_until_ready, budget)
+    error = relative_error(found, exact)
+    return base | {"precision": precise or "default", "error": error, "microseconds": 1e6 * took, "first call, s": first}
+
+
+PRECISIONS = (None, "highest")
+"""JAX's default, which is TF32 on recent GPUs, and full float32."""
+
+
+def products(sizes: Sizes) -> Iterator[dict[str, Any]]:
+    """Time and error of one product of a network, by default and in full float32."""
     apply, params, X = network_parts(*sizes.product)
     params, X = jax.tree.map(lambda a: jnp.asarray(a, jnp.float32), (params, X))
     v = _direction(params)
     exact = _exact_product(apply, params, X, v)
     base = {"task": "Fisher product", "parameters": sum(a.size for a in jax.tree.leaves(params)), "samples": len(X)}
-    for name, make in PRODUCTS.items():
-        with _precision(precise):
-            product = make(apply, params, X)
-            error = relative_error(product(v), exact)
-            took = seconds_of(lambda product=product: product(v), jax.block_until_ready, sizes.seconds)
-        yield base | {
-            "implementation": name,
-            "precision": precise or "default",
-            "error": error,
-            "microseconds": 1e6 * took,
-        }
+    for precise, (name, make) in itertools.product(PRECISIONS, PRODUCTS.items()):
+        made = functools.partial(make, apply, params, X)
+        yield _measured(base | {"implementation": name}, made, (v,), exact, precise, sizes.seconds)
 
 
 def _precision(name: str | None) -> Any:
@@ -175,20 +186,18 @@ def torch_products(sizes: Sizes) -> Iterator[dict[str, Any]]:
         yield base | {"precision": "default", "error": error, "microseconds": 1e6 * took}
 
 
-def matrices(sizes: Sizes, precise: str | None) -> Iterator[dict[str, Any]]:
-    """Time and error of the matrix of a small network."""
+def matrices(sizes: Sizes) -> Iterator[dict[str, Any]]:
+    """Time and error of the matrix of a small network, by default and in full float32."""
     apply, params, X = network_parts(*sizes.dense)
     with jax.enable_x64(True):
         wide = jax.tree.map(lambda a: jnp.asarray(a, jnp.float64), (params, X))
         exact = np.asarray(_columns(apply, *wide))
     params, X = jax.tree.map(lambda a: jnp.asarray(a, jnp.float32), (params, X))
-    base = {"task": "Fisher matrix", "parameters": len(exact), "samples": len(X), "precision": precise or "default"}
-    for name, make in (("jvp–vjp", _written_matrix), ("lngeom", _lngeom_matrix)):
-        with _precision(precise):
-            run = make(apply, params, X)
-            error = relative_error(run(), exact)
-            took = seconds_of(run, jax.block_until_ready, sizes.seconds)
-        yield base | {"implementation": name, "error": error, "microseconds": 1e6 * took}
+    base = {"task": "Fisher matrix", "parameters": len(exact), "samples": len(X)}
+    ways = {"jvp–vjp": _written_matrix, "lngeom": _lngeom_matrix}
+    for precise, (name, make) in itertools.product(PRECISIONS, ways.items()):
+        made = functools.partial(make, apply, params, X)
+        yield _measured(base | {"implementation": name}, made, (), exact, precise, sizes.seconds)
 
 
 def _columns(apply: Callable, params: Any, X: Any) -> Any:
@@ -224,13 +233,10 @@ def transformer_products(sizes: Sizes) -> Iterator[dict[str, Any]]:
     exact = _exact_product(apply, params, tokens, v)
     total = sum(a.size for a in jax.tree.leaves(params))
     base = {"task": "transformer product", "parameters": total, "samples": count, "length": length}
-    for precise, (name, make) in itertools.product((None, "highest"), PRODUCTS.items()):
-        with _precision(precise):
-            product = make(apply, params, tokens)
-            error = relative_error(product(v), exact)
-            took = seconds_of(lambda product=product: product(v), jax.block_until_ready, sizes.seconds)
-        row = {"implementation": name, "precision": precise or "default", "microseconds": 1e6 * took, "error": error}
+    for precise, (name, make) in itertools.product(PRECISIONS, PRODUCTS.items()):
+        made = functools.partial(make, apply, params, tokens)
+        row = _measured(base | {"implementation": name}, made, (v,), exact, precise, sizes.seconds)
         if name == "jvp–vjp":
             plan = written_product(apply).lower(params, tokens, v).compile().memory_analysis()
             row |= {} if plan is None else {"temporary bytes": plan.temp_size_in_bytes}
-        yield base | row
+        yield row

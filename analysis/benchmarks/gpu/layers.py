@@ -11,7 +11,7 @@ from lngeom.nn import fused_layer_norm, layer_norm
 
 from analysis.benchmarks.gpu.timing import relative_error, seconds_of
 
-CHAIN = 8
+CHAIN = 4
 """Calls of a kernel in one program."""
 
 MODES = {"forward": 2, "forward and backward": 5}

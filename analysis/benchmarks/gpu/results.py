@@ -25,7 +25,7 @@ def page(found: dict[str, Any]) -> str:
             )
         lines.append("")
     if others:
-        lines += ["| task | parameters | implementation | precision | µs | error against float64 |", "|---" * 6 + "|"]
+        lines += ["| task | parameters | implementation | precision | µs | first call, s | error |", "|---" * 7 + "|"]
         for row in others:
             took = f"{row['microseconds']:.0f}" if "microseconds" in row else ""
             kind = row.get("precision", row.get("setting", ""))
@@ -35,6 +35,7 @@ def page(found: dict[str, Any]) -> str:
                 row["implementation"],
                 kind,
                 took,
+                f"{row['first call, s']:.1f}" if "first call, s" in row else "",
                 f"{row['error']:.1e}",
             )
             lines.append(f"| {' | '.join(cells)} |")

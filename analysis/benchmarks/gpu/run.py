@@ -89,31 +89,31 @@ def tasks(sizes: Sizes) -> Iterator[tuple[str, Callable[[], Any]]]:
     """All tasks, the most important first."""
     yield "precision", precision
 
-    def layers(shapes: Any) -> Iterator[tuple[str, Callable[[], Any]]]:
-        for rows, width in shapes:
-            for dtype in sizes.dtypes:
-                at = (rows, width, dtype, sizes.seconds)
-                yield f"copy, {rows} × {width} {dtype}", functools.partial(copy_rate, *at)
-                for name in JAX_LAYERS:
-                    yield f"{name}, {rows} × {width} {dtype}", functools.partial(jax_layer, name, *at)
-                yield f"torch, {rows} × {width} {dtype}", functools.partial(torch_layer, *at, compiled=False)
+    arrays = [(*shape, dtype) for dtype in sizes.dtypes for shape in sizes.layers[:2]]
+    arrays += [(*shape, dtype) for shape in sizes.layers[2:] for dtype in sizes.dtypes]
 
-    yield from layers(sizes.layers[:2])
-    for precise in (None, "highest"):
-        of = precise or "default"
-        yield f"Fisher products, {of}", functools.partial(products, sizes, precise)
-        yield f"Fisher matrices, {of}", functools.partial(matrices, sizes, precise)
-    yield "Fisher by curvlinops", functools.partial(torch_products, sizes)
-    yield "transformer", functools.partial(transformer_products, sizes)
-    for rows, width in sizes.compiled:
-        for dtype in sizes.dtypes:
+    def layers(arrays: Any) -> Iterator[tuple[str, Callable[[], Any]]]:
+        for rows, width, dtype in arrays:
             at = (rows, width, dtype, sizes.seconds)
-            yield f"torch.compile, {rows} × {width} {dtype}", functools.partial(torch_layer, *at, compiled=True)
-    yield from layers(sizes.layers[2:])
+            yield f"copy, {rows} × {width} {dtype}", functools.partial(copy_rate, *at)
+            for name in JAX_LAYERS:
+                yield f"{name}, {rows} × {width} {dtype}", functools.partial(jax_layer, name, *at)
+            yield f"torch, {rows} × {width} {dtype}", functools.partial(torch_layer, *at, compiled=False)
+
+    yield from layers(arrays[:2])
+    for rows, width in sizes.compiled:
+        at = (rows, width, sizes.dtypes[0], sizes.seconds)
+        yield f"torch.compile, {rows} × {width} {sizes.dtypes[0]}", functools.partial(torch_layer, *at, compiled=True)
+    yield "Fisher products", functools.partial(products, sizes)
+    yield "transformer", functools.partial(transformer_products, sizes)
+    yield "Fisher by curvlinops", functools.partial(torch_products, sizes)
+    yield from layers(arrays[2:4])
+    yield "Fisher matrices", functools.partial(matrices, sizes)
+    yield from layers(arrays[4:])
 
 
 def measure(run: Run, say: Callable[[str], None]) -> Run:
-    """Runs the tasks until the budget is spent, and writes what there is after each."""
+    """Runs the tasks until the budget is spent, and writes what there is after each measurement."""
     for name, task in tasks(run.sizes):
         if time.monotonic() > run.deadline - MARGIN:
             run.skipped.append({"task": name, "kind": "budget", "reason": "the time was spent"})
@@ -122,6 +122,7 @@ def measure(run: Run, say: Callable[[str], None]) -> Run:
         try:
             for row in task():
                 run.rows.append(row)
+                run.write()
         except ImportError as error:
             run.skipped.append({"task": name, "kind": "missing", "reason": str(error)})
         except Exception as error:  # the other tasks are worth measuring

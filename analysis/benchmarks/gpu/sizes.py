@@ -30,7 +30,7 @@ class Sizes:
     dtypes: tuple[str, ...] = ("bfloat16", "float32")
 
 
-_FIRST = ((16384, 4096), (16384, 1024), (4096, 512), (65536, 1024))
+_FIRST = ((16384, 4096), (65536, 1024), (16384, 8192), (65536, 512))
 _REST = tuple((r, w) for r in (4096, 16384, 65536) for w in (512, 1024, 2048, 4096, 8192) if (r, w) not in _FIRST)
 FULL = Sizes(
     (*_FIRST, *_REST),
