@@ -21,6 +21,7 @@ from rich.console import Console
 
 from analysis import curvature_quality
 from analysis.benchmarks import bench_fisher
+from analysis.benchmarks.gpu import results as gpu
 from analysis.experiments import (
     attentive_reader,
     convnet,
@@ -90,6 +91,7 @@ DRAWINGS: dict[str, Callable[[Path, Mapping[str, Any]], Any]] = {
     "bench_fisher": lambda stem, d: bench_fisher.draw_times(d["data"], stem, d["configuration"]),
     "fisher_cost": lambda stem, d: bench_fisher.draw_cost(d["data"], stem, d["configuration"]),
     "curvature_quality": lambda stem, d: curvature_quality.draw(d["data"]["rows"], stem, d["configuration"]),
+    "gpu_rates": lambda stem, d: gpu.draw(d["data"]["rows"], stem, d["configuration"]),
     "layer_audit": lambda stem, d: layer_audit.draw_data(d["data"], stem, d["configuration"]),
     "neuron_blocks": lambda stem, d: neuron_blocks.draw_data(d["data"], d["configuration"], stem),
     "recurrent_stability": lambda stem, d: recurrent_stability.draw_data(d["data"], d["configuration"], stem),

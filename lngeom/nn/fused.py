@@ -4,7 +4,8 @@ A warpgroup holds a row in registers, and reads the next one meanwhile: x is rea
 backward kernel reads x and the cotangent and writes dx, with one partial sum of dγ and dβ per block, in float32. On
 other devices the function falls back to `lngeom.nn.layer_norm`, which also has forward mode.
 
-The tests run the kernels in interpretation and lower them for CUDA. `analysis/BENCHMARKS.md` has their speed on an H100.
+The tests run the kernels in interpretation and lower them for CUDA. Their speed on an H100 stands in
+`analysis/BENCHMARKS.md`.
 """
 
 import math
@@ -26,6 +27,9 @@ WIDEST = 8192
 
 MULTIPROCESSORS = 132
 """Of an H100 or H200."""
+
+AHEAD = 4096
+"""Longest row that the backward kernel fetches ahead; registers do not hold a longer one."""
 
 REGISTERS = 65_536
 """Of one multiprocessor, each of 32 bits; a thread has at most 255."""
@@ -124,16 +128,20 @@ def _resident(units: int) -> int:
     return min(8, REGISTERS // (LANES * min(255, 7 * units // LANES + 32)))
 
 
-def _over_rows(rows: int, blocks: int, fetch: Any, step: Any, total: Any) -> Any:
-    """The total after `step` of each row of this block, every `blocks`-th, while the next one is fetched."""
+def _over_rows(rows: int, blocks: int, fetch: Any, step: Any, total: Any, ahead: bool = True) -> Any:
+    """The total after `step` of each row of this block, every `blocks`-th; if `ahead`, the next is fetched meanwhile."""
     first = jax.lax.axis_index("block")
+    count = (rows - first + blocks - 1) // blocks
+    if not ahead:
+        each = lambda k, total: step(first + k * blocks, fetch(first + k * blocks), total)  # noqa: E731
+        return jax.lax.fori_loop(0, count, each, total)
 
     def advance(k: Any, state: Any) -> Any:
         row, (fetched, total) = first + k * blocks, state
         following = fetch(jnp.minimum(row + blocks, rows - 1))
         return following, step(row, fetched, total)
 
-    return jax.lax.fori_loop(0, (rows - first + blocks - 1) // blocks, advance, (fetch(first), total))[1]
+    return jax.lax.fori_loop(0, count, advance, (fetch(first), total))[1]
 
 
 def _single(row: Array) -> Array:
@@ -172,7 +180,7 @@ def _backward_body(load, zeros, blocks, x, gain, mean, rstd, dy, dx, dgain, dbia
         return total[0] + n * d, total[1] + d
 
     fetch = lambda row: (load(x, row), load(dy, row))  # noqa: E731
-    dgain[block], dbias[block] = _over_rows(rows, blocks, fetch, step, (zeros(units), zeros(units)))
+    dgain[block], dbias[block] = _over_rows(rows, blocks, fetch, step, (zeros(units), zeros(units)), units <= AHEAD)
 
 
 def _forward(eps, interpret, rows, gain, bias, *, residuals):

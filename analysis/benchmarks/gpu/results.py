@@ -48,10 +48,10 @@ def title(rows: list[dict[str, Any]]) -> str:
     """The range of the fused kernel's rate over that of the copy, forward, in arrays that no cache holds."""
     large = [r for r in rows if r["task"] == "layer norm" and r["mode"] == "forward"]
     largest = max((r["rows"] * r["width"] for r in large), default=0)
-    rate = {(r["implementation"], r["dtype"]): r["GB/s"] for r in large if r["rows"] * r["width"] == largest}
-    shares = [
-        rate["lngeom fused", d] / rate["copy", d] for _, d in rate if {("lngeom fused", d), ("copy", d)} <= {*rate}
-    ]
+    large = [r for r in large if r["rows"] * r["width"] == largest]
+    rate = {(r["implementation"], r["rows"], r["dtype"]): r["GB/s"] for r in large}
+    copies = {at: rate[name, *at] for name, *at in rate if name == "copy" for at in [tuple(at)]}
+    shares = [rate["lngeom fused", *at] / copy for at, copy in copies.items() if ("lngeom fused", *at) in rate]
     if not shares:
         return "Layer norm on an accelerator"
     low, high = (f"{100 * share:.0f}" for share in (min(shares), max(shares)))
@@ -61,27 +61,35 @@ def title(rows: list[dict[str, Any]]) -> str:
 
 
 def draw(rows: list[dict[str, Any]], stem: Path, device: dict[str, Any]) -> list[Path]:
-    """The rates of layer norm by width."""
+    """The rates of layer norm, one line a shape."""
     from lngeom import plots
     from lngeom.plots.axes import common_legend
-    from lngeom.plots.style import STYLE
+    from lngeom.plots.style import COLOUR_OF, GUIDE
 
+    looks = {
+        "copy": {"color": GUIDE, "marker": "|", "markersize": 14},
+        "lngeom fused": {"color": COLOUR_OF["lngeom"], "marker": "o"},
+        "lngeom": {"color": COLOUR_OF["lngeom"], "marker": "o", "fillstyle": "none"},
+        "XLA": {"color": COLOUR_OF["plain JAX"], "marker": "s", "fillstyle": "none"},
+        "torch": {"color": COLOUR_OF["torch"], "marker": "^"},
+        "torch compiled (Triton)": {"color": COLOUR_OF["torch"], "marker": "^", "fillstyle": "none"},
+    }
     rows = [row for row in rows if row["task"] == "layer norm"]
-    panels = [(mode, dtype) for mode in MODES for dtype in ("bfloat16", "float32")]
-    names = list(dict.fromkeys(row["implementation"] for row in rows))
-    most = max((row["rows"] for row in rows), default=0)
-    with plots.figure(2, 2, height=4.6) as (figure, axes):
-        for axis, (mode, dtype) in zip(np.ravel(axes), panels, strict=True):
-            for name, look in zip(names, STYLE["axes.prop_cycle"], strict=False):
-                here = [r for r in rows if (r["mode"], r["dtype"], r["implementation"]) == (mode, dtype, name)]
-                line = sorted((r["width"], r["GB/s"]) for r in here if r["rows"] == most)
-                if line:
-                    axis.plot(*zip(*line, strict=True), marker="o", markersize=3, label=name, **look)
-            axis.set(xscale="log", yscale="log", xlabel="width", ylabel="GB/s", title=f"{mode}, {dtype}")
-        if names:
+    shapes = list(dict.fromkeys((row["rows"], row["width"], row["dtype"]) for row in rows))
+    with plots.figure(1, 2, height=2.2 + 0.35 * len(shapes), sharey=True) as (figure, axes):
+        for axis, mode in zip(np.ravel(axes), MODES, strict=True):
+            for name, look in looks.items():
+                here = [r for r in rows if (r["mode"], r["implementation"]) == (mode, name)]
+                lines = [shapes.index((r["rows"], r["width"], r["dtype"])) for r in here]
+                if here:
+                    axis.plot([r["GB/s"] for r in here], lines, label=name, linestyle="none", **look)
+            axis.set(xlabel="GB/s", title=mode, xlim=(0, None))
+            axis.set_yticks(range(len(shapes)), [f"{r} × {w}\n{dtype}" for r, w, dtype in shapes])
+            axis.set_ylim(max(len(shapes), 1) - 0.5, -0.5)
+        if rows:
             common_legend(figure, np.ravel(axes))
         about = (
-            f"Bytes that must be moved over the time, by width, {most} rows, on {device['kind']}: a copy is "
-            "the ceiling. Smallest times of three rounds, so there is no band."
+            f"Bytes that must be moved over the time, on {device['kind']}; further right is faster, and a copy is the "
+            "ceiling. XLA is layer norm as one writes it in JAX. Smallest times of three rounds, so there is no band."
         )
         return plots.save(figure, stem, {"rows": rows}, title=title(rows), caption=about, configuration=device)
