@@ -129,7 +129,7 @@ def _resident(units: int) -> int:
 
 
 def _over_rows(rows: int, blocks: int, fetch: Any, step: Any, total: Any, ahead: bool = True) -> Any:
-    """The total after `step` of each row of this block, every `blocks`-th; if `ahead`, the next is fetched meanwhile."""
+    """The total after `step` of each row of this block, every `blocks`-th; `ahead`, the next is fetched meanwhile."""
     first = jax.lax.axis_index("block")
     count = (rows - first + blocks - 1) // blocks
     if not ahead:
