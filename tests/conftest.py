@@ -90,10 +90,11 @@ def compiles_quickly(node) -> bool:
 def _compile_quickly(request):
     """Modules share what they compiled the same way: a program is found again by its function and shapes.
 
-    Processes that tests start compile as the tests do.
+    Most are found again in their own module, so that one begins with few of those before. Processes that tests start
+    compile as the tests do.
     """
     quickly = compiles_quickly(request.node)
-    if jax.config.read("jax_disable_most_optimizations") != quickly:
+    if _made > PROGRAMS // 4 or jax.config.read("jax_disable_most_optimizations") != quickly:
         _drop_programs()
     jax.config.update("jax_disable_most_optimizations", quickly)
     os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = str(quickly)
