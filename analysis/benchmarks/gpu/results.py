@@ -49,9 +49,9 @@ def title(rows: list[dict[str, Any]]) -> str:
     large = [r for r in rows if r["task"] == "layer norm" and r["mode"] == "forward"]
     largest = max((r["rows"] * r["width"] for r in large), default=0)
     large = [r for r in large if r["rows"] * r["width"] == largest]
-    rate = {(r["implementation"], r["rows"], r["dtype"]): r["GB/s"] for r in large}
-    copies = {at: rate[name, *at] for name, *at in rate if name == "copy" for at in [tuple(at)]}
-    shares = [rate["lngeom fused", *at] / copy for at, copy in copies.items() if ("lngeom fused", *at) in rate]
+    rate = {(r["implementation"], (r["rows"], r["width"], r["dtype"])): r["GB/s"] for r in large}
+    both = [at for name, at in rate if name == "copy" and ("lngeom fused", at) in rate]
+    shares = [rate["lngeom fused", at] / rate["copy", at] for at in both]
     if not shares:
         return "Layer norm on an accelerator"
     low, high = (f"{100 * share:.0f}" for share in (min(shares), max(shares)))
