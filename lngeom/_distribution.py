@@ -130,7 +130,7 @@ class AbstractDistribution(eqx.Module):
             what = f"labels 0 … {high}" if is_label else f"finite responses from {low:g} to {high:g}"
             raise ValueError(
                 f"{self.name} takes {what}; got {int(jnp.sum(outside))} others, such as "
-                f"{y[outside][0].item():g}: correct y, or leave such positions out with mask="
+                f"{y[outside][0].item():g}: correct y, or leave such positions out (lg.fisher: mask=)"
             )
 
     def outside(self, z: Float[Array, "*B C"]) -> Bool[Array, "*B C"]:

@@ -80,6 +80,22 @@ class Blocks(eqx.Module):
         return float(jnp.sum(jnp.log1p(scale / damping * self.operator.eigenvalues())))
 
 
+class Rescaled(eqx.Module):
+    """A function of normalized weights φ, with θ = φ · scales. Its programs are found again at other parameters.
+
+    Attributes:
+        outputs: the function of θ and inputs, a pytree.
+        scales: of each entry of the parameters.
+    """
+
+    outputs: Callable[[PyTree, PyTree], Array]
+    scales: PyTree
+
+    def __call__(self, representative: PyTree, inputs: PyTree) -> Float[Array, "N *T C"]:
+        """Natural parameters."""
+        return self.outputs(jax.tree.map(jnp.multiply, representative, self.scales), inputs)
+
+
 class Laplace(eqx.Module):
     """A Laplace approximation of the posterior, made by `lg.laplace`.
 
@@ -95,7 +111,7 @@ class Laplace(eqx.Module):
         prior_precision: τ.
     """
 
-    apply: Callable = eqx.field(static=True)
+    apply: Rescaled
     family: AbstractFamily
     representative: PyTree
     scales: PyTree
@@ -128,12 +144,7 @@ class Laplace(eqx.Module):
 
     def covariance(self, inputs: PyTree) -> Float[Array, "N R R"]:
         """Covariance of the outputs by linearization, J (N F + τI)⁻¹ Jᵀ, for each sample; R = C, or T·C."""
-
-        def one(x: PyTree) -> Float[Array, "R R"]:
-            rows = self._jacobian(jax.tree.map(lambda a: a[None], x))
-            return rows @ jax.vmap(lambda v: self._power(v, -1))(rows).T
-
-        return jax.lax.map(one, inputs, batch_size=16)
+        return _covariance(*self._alike(), inputs)
 
     def variance(self, inputs: PyTree) -> Float[Array, "N R"]:
         """Variance of each output by linearization."""
@@ -141,7 +152,7 @@ class Laplace(eqx.Module):
 
     def predict(self, inputs: PyTree, key: PRNGKeyArray, samples: int = 100) -> Float[Array, "N *T C"]:
         """The mean response, averaged over draws of the outputs from N(z, J Σ Jᵀ)."""
-        return _predict(replace(self, prior_precision=1.0), jnp.asarray(self.prior_precision), inputs, key, samples)
+        return _predict(*self._alike(), inputs, key, samples)
 
     def sample(self, key: PRNGKeyArray, count: int = 1) -> PyTree:
         """Draws of parameters θ from the posterior, with one more leading axis; none moves along the gauge."""
@@ -154,6 +165,10 @@ class Laplace(eqx.Module):
 
         return jax.vmap(draw)(jax.random.split(key, count))
 
+    def _alike(self) -> tuple["Laplace", Float[Array, ""]]:
+        """The same with numbers that are constants of a program replaced, and τ: one program for all of them."""
+        return replace(self, prior_precision=1.0, log_likelihood=0.0), jnp.asarray(self.prior_precision)
+
     def _power(self, v: Float[Array, " P"], exponent: float) -> Float[Array, " P"]:
         """The product (N F + τI)^exponent v."""
         return self.fisher.power(v, self.samples, self.prior_precision, exponent)
@@ -164,17 +179,31 @@ class Laplace(eqx.Module):
 
 
 @eqx.filter_jit
+def _log_likelihood(apply: Rescaled, family: AbstractFamily, phi: PyTree, X: PyTree, y: Array) -> Float[Array, ""]:
+    return jnp.sum(family.log_prob(apply(phi, X), y))
+
+
+@eqx.filter_jit
+def _covariance(posterior: Laplace, prior_precision: Float[Array, ""], inputs: PyTree) -> Float[Array, "N R R"]:
+    at: Any = replace(posterior, prior_precision=prior_precision)
+
+    def one(x: PyTree) -> Float[Array, "R R"]:
+        rows = at._jacobian(jax.tree.map(lambda a: a[None], x))
+        return rows @ jax.vmap(lambda v: at._power(v, -1))(rows).T
+
+    return jax.lax.map(one, inputs, batch_size=16)
+
+
+@eqx.filter_jit
 def _predict(
     posterior: Laplace, prior_precision: Float[Array, ""], inputs: PyTree, key: PRNGKeyArray, samples: int
 ) -> Float[Array, "N *T C"]:
-    """See `Laplace.predict`; one program for every τ."""
-    at: Any = replace(posterior, prior_precision=prior_precision)
-    z = at.apply(at.representative, inputs)
-    s, vectors = jnp.linalg.eigh(at.covariance(inputs))
+    z = posterior.apply(posterior.representative, inputs)
+    s, vectors = jnp.linalg.eigh(_covariance(posterior, prior_precision, inputs))
     root = vectors * jnp.sqrt(jnp.maximum(s, 0))[:, None, :]
     noise = jax.random.normal(key, (samples, *root.shape[:2]), root.dtype)
     draws = jnp.einsum("nij,knj->kni", root, noise).reshape(samples, *z.shape)
-    return jnp.mean(jax.vmap(lambda dz: at.family.mean(z + dz))(draws), 0)
+    return jnp.mean(jax.vmap(lambda dz: posterior.family.mean(z + dz))(draws), 0)
 
 
 def laplace(
@@ -219,7 +248,8 @@ def laplace(
         `variance(X)` of the outputs by linearization, `predict(X, key)` (the mean response), and `sample(key, count)`.
 
     Raises:
-        ValueError: if an argument is unknown or out of its range, or a group of weights is zero.
+        ValueError: if an argument is unknown or out of its range, responses have another shape than the outputs or lie
+            outside the support, or a group of weights is zero.
 
     Example:
         >>> import equinox as eqx, jax, lngeom as lg
@@ -244,17 +274,16 @@ def laplace(
         )
     if problem.coupled:
         raise ValueError("a posterior needs samples that do not interact: use the evaluation mode of batch norm")
-    theta, plain = problem.params, problem.outputs
-    found = _groups(plain, theta, X, groups) if gauge else {}
+    known.check_shape(y, problem.output_shape.shape)
+    known.check_responses(y, problem.output_shape.shape)
+    theta = problem.params
+    found = _groups(problem.outputs, theta, X, groups) if gauge else {}
     scales = _scales(theta, found)
     phi = jax.tree.map(jnp.divide, theta, scales)
-
-    def apply(representative: PyTree, inputs: PyTree) -> Array:
-        return plain(jax.tree.map(jnp.multiply, representative, scales), inputs)
-
+    without_data = replace(problem.with_samples((None, None, None)), params=None)
+    apply = Rescaled(without_data.outputs, scales)
     by_phi = fisher(apply, phi, X, family=known, check=False) if found else replace(F, checked=False)  # φ is then θ
-    z = apply(phi, X)
-    log_likelihood = float(jnp.sum(known.log_prob(z, y)))
+    log_likelihood = float(_log_likelihood(apply, known, phi, X, jnp.asarray(y)))
     if not math.isfinite(log_likelihood):
         raise ValueError("the log-likelihood of the data is not finite at these parameters")
     basis = _gauge(model_or_apply, params, X, F, scales, phi, found, nullspace) if gauge else None

@@ -112,6 +112,29 @@ def test_units_can_be_rescaled_one_by_one():
     assert found[0].log_evidence == pytest.approx(found[1].log_evidence, rel=1e-9)
 
 
+def test_other_parameters_have_the_same_programs():
+    traced = []
+
+    def counted(p, x):
+        traced.append(1)
+        return network(p, x)
+
+    for params in (PARAMS, PARAMS | {"w": PARAMS["w"] + 1}):
+        traced.clear()
+        found = lg.laplace(counted, params, X, Y, family=lg.families.Categorical())
+        found.covariance(NEW), found.predict(NEW, jax.random.key(0))
+    assert len(traced) == 2  # by the search for groups of weights, and to see the precision of a rank
+
+
+@pytest.mark.parametrize(
+    ("responses", "message"),
+    [(Y.at[3].set(-1), "labels 0 … 1; got 1 others, such as -1"), (Y[:5], r"y must have shape .* got \(5,\)")],
+)
+def test_bad_responses_are_named(responses, message):
+    with pytest.raises(ValueError, match=message):
+        lg.laplace(network, PARAMS, X, responses, family=lg.families.Categorical())
+
+
 def test_bad_arguments_are_named():
     for options, message in (
         ({"structure": "diag"}, "structure must be one of"),
