@@ -123,7 +123,9 @@ class AbstractDistribution(eqx.Module):
         y = jnp.asarray(y)
         is_label = self.labels and y.shape == outputs[:-1]
         low, high = (0, outputs[-1] - 1) if is_label else self.support
-        outside = ~((y >= low) & (y <= high) & jnp.isfinite(y)) | (is_label & (jnp.round(y) != y))
+        outside = ~((y >= low) & (y <= high) & jnp.isfinite(y))
+        if is_label and jnp.issubdtype(y.dtype, jnp.floating):
+            outside |= jnp.round(y) != y
         if counts is not None:
             outside &= counts.reshape(*counts.shape, *(1,) * (y.ndim - counts.ndim))
         if bool(jnp.any(outside)):

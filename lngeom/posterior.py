@@ -32,6 +32,7 @@ from lngeom._trees import leaf_paths
 from lngeom.families import AbstractFamily
 from lngeom.glm import NormalizedGLM
 from lngeom.information import FisherOperator, fisher
+from lngeom.information._problem import Problem
 from lngeom.information.approximations.operator import ApproximateFisher
 from lngeom.nullspace import predicted_nullspace
 from lngeom.training.groups import scale_invariant_groups
@@ -84,16 +85,16 @@ class Rescaled(eqx.Module):
     """A function of normalized weights φ, with θ = φ · scales. Its programs are found again at other parameters.
 
     Attributes:
-        outputs: the function of θ and inputs, a pytree.
+        problem: whose outputs they are, without samples and parameters.
         scales: of each entry of the parameters.
     """
 
-    outputs: Callable[[PyTree, PyTree], Array]
+    problem: Problem
     scales: PyTree
 
     def __call__(self, representative: PyTree, inputs: PyTree) -> Float[Array, "N *T C"]:
         """Natural parameters."""
-        return self.outputs(jax.tree.map(jnp.multiply, representative, self.scales), inputs)
+        return self.problem.outputs(jax.tree.map(jnp.multiply, representative, self.scales), inputs)
 
 
 class Laplace(eqx.Module):
@@ -274,16 +275,17 @@ def laplace(
         )
     if problem.coupled:
         raise ValueError("a posterior needs samples that do not interact: use the evaluation mode of batch norm")
-    known.check_shape(y, problem.output_shape.shape)
-    known.check_responses(y, problem.output_shape.shape)
+    outputs = problem.output_shape.shape
+    known.check_shape(y, outputs)
+    known.check_responses(y, outputs)
+    y = jnp.asarray(y) if known.labels else jnp.reshape(y, outputs)
     theta = problem.params
     found = _groups(problem.outputs, theta, X, groups) if gauge else {}
     scales = _scales(theta, found)
     phi = jax.tree.map(jnp.divide, theta, scales)
-    without_data = replace(problem.with_samples((None, None, None)), params=None)
-    apply = Rescaled(without_data.outputs, scales)
+    apply = Rescaled(replace(problem.with_samples((None, None, None)), params=None), scales)
     by_phi = fisher(apply, phi, X, family=known, check=False) if found else replace(F, checked=False)  # φ is then θ
-    log_likelihood = float(_log_likelihood(apply, known, phi, X, jnp.asarray(y)))
+    log_likelihood = float(_log_likelihood(apply, known, phi, X, y))
     if not math.isfinite(log_likelihood):
         raise ValueError("the log-likelihood of the data is not finite at these parameters")
     basis = _gauge(model_or_apply, params, X, F, scales, phi, found, nullspace) if gauge else None

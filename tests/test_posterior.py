@@ -1,5 +1,6 @@
 """Evidence and predictions do not change when weights before a norm are re-scaled, and change without the gauge."""
 
+import pickle
 from dataclasses import replace
 
 import jax
@@ -124,6 +125,23 @@ def test_other_parameters_have_the_same_programs():
         found = lg.laplace(counted, params, X, Y, family=lg.families.Categorical())
         found.covariance(NEW), found.predict(NEW, jax.random.key(0))
     assert len(traced) == 2  # by the search for groups of weights, and to see the precision of a rank
+    expected = lg.laplace(network, params, X, Y, family=lg.families.Categorical())
+    assert found.log_evidence == pytest.approx(expected.log_evidence, rel=1e-12)
+    for same in (expected, pickle.loads(pickle.dumps(expected))):
+        np.testing.assert_allclose(found.covariance(NEW), same.covariance(NEW), rtol=1e-12)
+
+
+@pytest.mark.parametrize("family", [lg.families.Bernoulli(), lg.families.Gaussian()])
+def test_responses_of_one_output_need_no_axis_and_may_be_true_or_false(family):
+    def one(p, x):
+        return x @ p["w"]
+
+    params, y = {"w": drawn(4, 3, 1)}, Y == 1
+    log_likelihood = jnp.sum(family.log_prob(one(params, X), y[:, None].astype(X.dtype)))
+    with jax.numpy_rank_promotion("allow"), jax.numpy_dtype_promotion("standard"):  # as users have it
+        for responses in (y, y[:, None], y.astype(X.dtype)):
+            found = lg.laplace(one, params, X, responses, family=family)
+            assert found.log_likelihood == pytest.approx(float(log_likelihood), rel=1e-12)
 
 
 @pytest.mark.parametrize(

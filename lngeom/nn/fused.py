@@ -1,8 +1,9 @@
 r"""Layer norm as one kernel for each direction, for NVIDIA GPUs from Hopper on (Pallas, Mosaic GPU).
 
-A warpgroup holds a row in registers, and reads the next one meanwhile: x is read once and y is written once. The
-backward kernel reads x and the cotangent and writes dx, with one partial sum of dγ and dβ per block, in float32. On
-other devices the function falls back to `lngeom.nn.layer_norm`, which also has forward mode.
+A warpgroup holds a row in registers, and fetches the next one meanwhile: x is read once and y is written once. The
+backward kernel reads x and the cotangent and writes dx, with one partial sum of dγ and dβ per block, in float32; it
+fetches ahead up to a width of `AHEAD`. On other devices the function falls back to `lngeom.nn.layer_norm`, which also
+has forward mode.
 
 The tests run the kernels in interpretation and lower them for CUDA. Their speed on an H100 stands in
 `analysis/BENCHMARKS.md`.
@@ -26,7 +27,7 @@ WIDEST = 8192
 """Longest row that is held in registers: 64 single precision numbers a thread."""
 
 MULTIPROCESSORS = 132
-"""Of an H100 or H200."""
+"""Of an H100 or H200 in SXM form. On others the kernels are right, with a number of blocks that fits less well."""
 
 AHEAD = 4096
 """Longest row that the backward kernel fetches ahead; registers do not hold a longer one."""
@@ -131,17 +132,17 @@ def _resident(units: int) -> int:
 def _over_rows(rows: int, blocks: int, fetch: Any, step: Any, total: Any, ahead: bool = True) -> Any:
     """The total after `step` of each row of this block, every `blocks`-th; `ahead`, the next is fetched meanwhile."""
     first = jax.lax.axis_index("block")
-    count = (rows - first + blocks - 1) // blocks
-    if not ahead:
-        each = lambda k, total: step(first + k * blocks, fetch(first + k * blocks), total)  # noqa: E731
-        return jax.lax.fori_loop(0, count, each, total)
 
     def advance(k: Any, state: Any) -> Any:
         row, (fetched, total) = first + k * blocks, state
-        following = fetch(jnp.minimum(row + blocks, rows - 1))
+        if ahead:
+            following = fetch(jnp.minimum(row + blocks, rows - 1))
+        else:
+            fetched, following = fetch(row), ()
         return following, step(row, fetched, total)
 
-    return jax.lax.fori_loop(0, count, advance, (fetch(first), total))[1]
+    start = fetch(first) if ahead else (), total
+    return jax.lax.fori_loop(0, (rows - first + blocks - 1) // blocks, advance, start)[1]
 
 
 def _single(row: Array) -> Array:

@@ -237,6 +237,7 @@ def transformer_products(sizes: Sizes) -> Iterator[dict[str, Any]]:
         made = functools.partial(make, apply, params, tokens)
         row = _measured(base | {"implementation": name}, made, (v,), exact, precise, sizes.seconds)
         if name == "jvp–vjp":
-            plan = written_product(apply).lower(params, tokens, v).compile().memory_analysis()
+            with _precision(precise):
+                plan = written_product(apply).lower(params, tokens, v).compile().memory_analysis()
             row |= {} if plan is None else {"temporary bytes": plan.temp_size_in_bytes}
         yield row

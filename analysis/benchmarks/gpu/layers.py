@@ -166,7 +166,7 @@ def torch_layer(rows: int, width: int, dtype: str, budget: float, compiled: bool
         return torch.nn.functional.layer_norm(x, (width,), gain, bias, 1e-5)
 
     if compiled:
-        layer = torch.compile(layer)
+        layer = torch.compile(layer, dynamic=False)  # a second shape would be compiled for any shape
 
     def both(x: Any, cotangent: Any) -> tuple:
         leaves = [v.detach().requires_grad_() for v in (x, gain, bias)]

@@ -55,9 +55,8 @@ def title(rows: list[dict[str, Any]]) -> str:
     if not shares:
         return "Layer norm on an accelerator"
     low, high = (f"{100 * share:.0f}" for share in (min(shares), max(shares)))
-    return (
-        f"Fused layer norm moves {low if low == high else f'{low} to {high}'} % of the bytes a second that a copy moves"
-    )
+    share = low if low == high else f"{low} to {high}"
+    return f"Fused layer norm, forward, moves {share} % of the bytes a second that a copy moves"
 
 
 def draw(rows: list[dict[str, Any]], stem: Path, device: dict[str, Any]) -> list[Path]:
