@@ -167,7 +167,7 @@ class Laplace(eqx.Module):
         return jax.vmap(draw)(jax.random.split(key, count))
 
     def _alike(self) -> tuple["Laplace", Float[Array, ""]]:
-        """The same with numbers that are constants of a program replaced, and τ: one program for all of them."""
+        """The posterior with one value for all numbers that a program would hold as constants, and τ as an array."""
         return replace(self, prior_precision=1.0, log_likelihood=0.0), jnp.asarray(self.prior_precision)
 
     def _power(self, v: Float[Array, " P"], exponent: float) -> Float[Array, " P"]:
