@@ -114,6 +114,7 @@ class MeasuredNullspace:
         gap: smallest kept ÷ largest dropped singular value.
         operator: whose null space it is.
         certain: whether one gap alone separates the null space from the identifiable directions.
+        largest: the largest eigenvalue of F.
     """
 
     basis: Float[Array, "P k"]
@@ -121,7 +122,8 @@ class MeasuredNullspace:
     residual: float
     gap: float
     operator: AbstractFisher
-    certain: bool = True
+    certain: bool
+    largest: float
 
     def __repr__(self) -> str:
         """Its dimension and certificate, not its arrays."""
@@ -173,7 +175,7 @@ class MeasuredNullspace:
             ValueError: if the parameters are not those of the stack.
         """
         first = () if stack is None else candidates_of_stack(stack, self.operator.problem.params)
-        return explain(self.operator, self.basis, first)
+        return explain(self, first)
 
 
 def shares(params: PyTree, basis: Array | np.ndarray) -> dict[str, float]:
@@ -185,16 +187,17 @@ def shares(params: PyTree, basis: Array | np.ndarray) -> dict[str, float]:
 def measure(F: AbstractFisher, decomposition: Decomposition) -> MeasuredNullspace:
     """The null space of an operator whose factor has been decomposed."""
     basis, decision = decomposition.null, decomposition.decision
-    largest = decomposition.singular_values[0]
+    largest = float(np.asarray(decomposition.singular_values)[0])
     residual = 0.0
-    if basis.shape[1] and float(largest) > 0:
+    if basis.shape[1] and largest > 0:
         forms = F.quadratic_form(basis.astype(F.problem.dtype))
-        residual = float(jnp.sqrt(jnp.max(forms))) / float(largest)
-    return MeasuredNullspace(basis, basis.shape[1], residual, decision.gap, F, decision.certain)
+        residual = float(np.sqrt(np.max(np.asarray(forms, np.float64)))) / largest
+    return MeasuredNullspace(basis, basis.shape[1], residual, decision.gap, F, decision.certain, largest**2)
 
 
-def explain(F: AbstractFisher, basis: jax.Array, first: Iterable[Iterable[Candidate]] = ()) -> Description:
+def explain(nullspace: MeasuredNullspace, first: Iterable[Iterable[Candidate]] = ()) -> Description:
     """Accounts for a null space, by the candidates given first and then by those of any model."""
+    F, basis = nullspace.operator, nullspace.basis
     params = F.problem.params
     values = zip(leaf_slices(params).items(), jax.tree.leaves(params), strict=True)
     leaves = [Leaf(name, np.asarray(value, np.float64), where.start) for (name, where), value in values]
@@ -223,7 +226,8 @@ def explain(F: AbstractFisher, basis: jax.Array, first: Iterable[Iterable[Candid
             directions.append(Direction(name, alike.shape[1]))
             explained = np.concatenate([explained, alike], 1)
     unexplained = null.shape[1] - sum(d.dimension for d in directions)
-    broken = tuple(direction for direction, _ in broken_symmetries(F, lambda v: v - null @ (null.T @ v)))
+    outside_null = lambda v: v - null @ (null.T @ v)  # noqa: E731
+    broken = tuple(direction for direction, _ in broken_symmetries(F, outside_null, largest=nullspace.largest))
     lie = supports(null, explained, leaf_slices(params), close) if unexplained else ()
     return Description(tuple(directions), unexplained, broken, tuple(lie))
 

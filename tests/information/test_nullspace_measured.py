@@ -134,6 +134,7 @@ def test_epsilon_breaks_the_scale_by_its_square():
         F = lg.fisher(model, params, X)
         null = F.nullspace()
         assert null.dimension == 3
+        assert null.largest == pytest.approx(float(F.eigenvalues(1)[0]), rel=1e-12)
         (broken,) = null.describe().broken
         assert broken.name == "scale of weights"
         assert abs(broken.exponent - 2) < 0.05

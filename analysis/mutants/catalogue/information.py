@@ -570,8 +570,8 @@ MUTANTS = (
     ),
     MEASURED(
         "residual-of-form",
-        "residual = float(jnp.sqrt(jnp.max(forms))) / float(largest)",
-        "residual = float(jnp.max(forms)) / float(largest)",
+        "residual = float(np.sqrt(np.max(np.asarray(forms, np.float64)))) / largest",
+        "residual = float(np.max(np.asarray(forms, np.float64))) / largest",
         "residual of the null space without its root",
     ),
     PROBLEM(
