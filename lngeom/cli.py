@@ -57,11 +57,19 @@ def _width() -> int:
 
 
 def _compile_sparingly() -> None:
-    """Compiles with few optimizations, and caches compiled programs in the user's cache folder."""
+    """Compiles with few optimizations, and keeps the programs."""
     import jax
 
     jax.config.update("jax_disable_most_optimizations", True)
+    _keep_programs()
 
+
+def _keep_programs() -> None:
+    """Keeps compiled programs for the next call in the user's cache folder, unless JAX keeps them elsewhere already."""
+    import jax
+
+    if jax.config.jax_compilation_cache_dir:
+        return
     base = os.environ.get("XDG_CACHE_HOME")
     folder = (Path(base) if base else Path.home() / ".cache") / "lngeom" / "jax"
     try:
@@ -519,6 +527,7 @@ def check(
     """Find a layer's invariances; exit 1 if they differ from the row of --like, 2 if nothing could be checked."""
     from lngeom.checks import check_invariances
 
+    _keep_programs()
     options = {"kind": kind, "units": units, "positions": positions}
     try:
         report = check_invariances(layer, like=like, dtype=dtype, training=not evaluation, seed=seed, **options)
@@ -557,6 +566,7 @@ def lint(
 
     if sarif is not None:
         _check_writable(sarif.parent, "--sarif")
+    _keep_programs()
     try:
         found = given(load(model, "a model is named as PACKAGE.MODULE:NAME, such as mypkg.models:problem"), model)
         options: dict[str, Any] = found.options

@@ -6,6 +6,7 @@ import os
 import re
 from contextlib import nullcontext
 
+import jax
 import numpy as np
 import pytest
 from lngeom import claims, cli
@@ -237,3 +238,28 @@ def test_verify_reads_results_of_experiments_and_waits_where_there_are_none(smal
     assert len(waiting) == len(report["claims"]) - len(damaged)
     assert all(c["as_recorded"] for c in waiting)
     assert set(report["summary"]["differ"]) <= set(damaged)
+
+
+@pytest.fixture
+def no_folder_of_programs():
+    """JAX as a user starts it, who keeps no compiled programs."""
+    before = jax.config.jax_compilation_cache_dir
+    jax.config.update("jax_compilation_cache_dir", None)
+    yield
+    jax.config.update("jax_compilation_cache_dir", before)
+
+
+def test_compiled_programs_stay_in_the_users_folder(no_folder_of_programs, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    cli._keep_programs()
+    assert jax.config.jax_compilation_cache_dir == str(tmp_path / "lngeom" / "jax")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "other"))
+    cli._keep_programs()
+    assert jax.config.jax_compilation_cache_dir == str(tmp_path / "lngeom" / "jax")  # as it was set before
+
+
+def test_a_folder_that_cannot_be_made_keeps_no_programs(no_folder_of_programs, tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    cli._keep_programs()
+    assert jax.config.jax_compilation_cache_dir is None

@@ -74,7 +74,8 @@ os.execv(sys.executable, [sys.executable, *sys.argv[2:]])
 
 def start(command, folder, ignored=""):
     """Starts a command to which every signal comes but the ignored one, whatever those who started the tests ignore."""
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": str(folder / "cache")}
+    cache = {"JAX_COMPILATION_CACHE_DIR": "", "XDG_CACHE_HOME": str(folder / "cache")}
+    environment = os.environ | {"PYTHONPATH": str(ROOT)} | cache
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     arguments = [sys.executable, "-c", AFRESH, ignored, *command]
     return subprocess.Popen(arguments, cwd=folder, env=environment, start_new_session=True, **pipes)
