@@ -85,7 +85,11 @@ class WeightNorm(AbstractStatisticsNormalizer):
 
 
 class AbstractGroupedNormalizer(AbstractStatisticsNormalizer):
-    """Statistics over groups of units of one sample: layer, RMS and group norm compute theirs here."""
+    """Statistics over groups of units of one sample: layer, RMS and group norm compute theirs here.
+
+    `linearization.py` has the derivative of this formula in closed form. A subclass with its own `statistics` is
+    differentiated automatically.
+    """
 
     couples_samples: ClassVar[bool] = False
     couples_units: ClassVar[bool] = True
