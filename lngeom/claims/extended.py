@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import equinox as eqx
-import jax
 import numpy as np
 from jaxtyping import Array, Float
 
@@ -79,7 +78,7 @@ def data(problem: Problem, multiple: int = 1) -> Float[np.ndarray, "N D"]:
     rows = rows[:, np.argsort(-spread, kind="stable")[:width]]
     rows = rows[np.any(rows != 0, 1)]
     if min(rows.shape) < LEAST:
-        return np.asarray(jax.random.normal(problem.key("extended inputs"), (SAMPLES, FEATURES), rows.dtype))
+        return np.asarray(problem.normal("extended inputs", SAMPLES, FEATURES))
     return rows
 
 
@@ -87,7 +86,7 @@ def point(problem: Problem, method: Method) -> Point:
     """A method with random weights on the data; the positions of a case are rows that follow one another."""
     rows = data(problem, multiple=2 if method.square else 1)  # two groups must divide the units
     units = rows.shape[1] if method.square else UNITS
-    weights = np.asarray(jax.random.normal(problem.key(f"extended {units}"), (units, rows.shape[1]), rows.dtype))
+    weights = np.asarray(problem.normal(f"extended {units}", units, rows.shape[1]))
     ones: Any = np.ones(units, rows.dtype)
     normalizer = method.make(weights, rows)
     if normalizer.needs_positions:

@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from lngeom import families, normalizers
+from lngeom._draws import first
 from lngeom._types import GLMParameters
 from lngeom.families import AbstractFamily
 from lngeom.glm import NormalizedGLM
@@ -94,6 +95,14 @@ class Problem:
         """A key for this purpose: it depends on the seed and the name alone."""
         return jax.random.fold_in(jax.random.key(self.seed), zlib.crc32(name.encode()))
 
+    def normal(self, name: str, *shape: int) -> Float[Array, "..."]:
+        """Standard normal numbers for this purpose."""
+        return first(jax.random.normal, self.key(name), shape, self.dtype)
+
+    def uniform(self, name: str, *shape: int, low: float, high: float) -> Float[Array, "..."]:
+        """Uniform numbers for this purpose."""
+        return first(jax.random.uniform, self.key(name), shape, self.dtype, low, high)
+
     def case(
         self, normalizer: str | AbstractNormalizer, family: AbstractFamily | None = None, name: str = "case"
     ) -> Case:
@@ -112,7 +121,7 @@ class Problem:
         """
         if self.draw is None:
             return values
-        change = jax.random.uniform(self.key(f"last digits {self.draw}"), values.shape, values.dtype, -1.0, 1.0)
+        change = self.uniform(f"last digits {self.draw}", *values.shape, low=-1.0, high=1.0)
         return values * (1 + UNITS * float(jnp.finfo(values.dtype).eps) * np.asarray(change))
 
     @cached_property
@@ -129,7 +138,7 @@ class Problem:
     ) -> Case:
         """A random model on random inputs of shape (N, D, H), whatever the data set."""
         samples, features, units = shape
-        inputs = jax.random.normal(self.key(f"{name} inputs"), (samples, features), self.dtype)
+        inputs = self.normal(f"{name} inputs", samples, features)
         return _case(self.key(name), normalizer, family, inputs, units)
 
 
@@ -169,7 +178,7 @@ def _case(key, normalizer, family, inputs, units) -> Case:
     if not jnp.isfinite(model.family.upper):
         params = GLMParameters(
             params.weights,
-            0.3 * jax.random.normal(bias_key, (units,), inputs.dtype),
-            jax.random.uniform(gain_key, (units,), inputs.dtype, 0.5, 1.5),
+            0.3 * first(jax.random.normal, bias_key, (units,), inputs.dtype),
+            first(jax.random.uniform, gain_key, (units,), inputs.dtype, 0.5, 1.5),
         )
     return Case(model, params, inputs)

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from lngeom._draws import first
 from lngeom._types import GLMParameters, is_concrete, is_tracing
 
 
@@ -187,15 +188,19 @@ class Column:
         def shifts(shape: tuple[int, ...]) -> Any:
             if "d" not in str(self.shift):
                 return scales(shape) * xp.std(value)
-            return xp.asarray(jax.random.normal(key, shape, value.dtype)) * xp.std(value) * 3
+            return xp.asarray(first(jax.random.normal, key, shape, value.dtype)) * xp.std(value) * 3
 
         action = self.member(value, scales, shifts, lambda rows: xp.asarray(jax.random.randint(key, (), 0, rows)))
         return Transformation(weights=action) if self.acts_on == "weights" else Transformation(inputs=action)
 
 
-@functools.partial(jax.jit, static_argnums=(1, 2))
 def positive_scale(key, shape, dtype):
     """Scales away from 1, between 0.2 and 0.6 or between 1.7 and 5, either with probability a half."""
+    return first(_positive_scale, key, shape, dtype)
+
+
+@functools.partial(jax.jit, static_argnums=(1, 2))
+def _positive_scale(key, shape, dtype):
     size = jnp.exp(jax.random.uniform(key, shape, dtype, 0.51, 1.61))
     side = jax.random.bernoulli(jax.random.fold_in(key, 1), 0.5, shape)
     return jnp.where(side, size, 1 / size)

@@ -67,7 +67,7 @@ def directions(problem: Problem, case: Case, count: int = 6):
     """Random tangents [K P], each about as long as the parameters."""
     theta, _ = ravel_pytree(case.params)
     scale = jnp.linalg.norm(theta) / theta.size**0.5
-    return scale * jax.random.normal(problem.key("directions"), (count, theta.size), theta.dtype)
+    return scale * problem.normal("directions", count, theta.size)
 
 
 def corner(matrix, case: Case, units: int = 2) -> np.ndarray:

@@ -161,10 +161,7 @@ def bn_per_time_step(problem: Problem):
     """Both networks trained on ten steps and run on thirty, with inputs whose mean drifts."""
     dtype = problem.dtype
     drift = 0.15 * np.arange(TESTED, dtype=dtype)[:, None, None]
-    train, test = (
-        np.asarray(jax.random.normal(problem.key(name), (TESTED, SEQUENCES, 4), dtype)) + drift
-        for name in ("train", "test")
-    )
+    train, test = (np.asarray(problem.normal(name, TESTED, SEQUENCES, 4)) + drift for name in ("train", "test"))
     options = {"key": problem.key("recurrent batch norm"), "dtype": dtype}
     cell, normalized = nn.RNN(4, 16, **options), nn.LayerNormRNN(4, 16, eps=0.0, **options)
     run = eqx.filter_jit(dynamics.unroll_batch_norm)

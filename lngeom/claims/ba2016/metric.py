@@ -40,7 +40,7 @@ def gain_block(case: Case):
 
 
 def _delta(problem: Problem, units: int):
-    return jax.random.normal(problem.key("delta"), (units,), problem.dtype)
+    return problem.normal("delta", units)
 
 
 @claim(

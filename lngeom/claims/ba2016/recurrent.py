@@ -30,7 +30,7 @@ STEPS, BATCH, INPUTS, HIDDEN = 12, 3, 4, 6
 
 def sequences(problem: Problem):
     """Random inputs [T B D]; more than one input, since a layer norm of scalar inputs would discard their size."""
-    return jax.random.normal(problem.key("sequences"), (STEPS, BATCH, INPUTS), problem.dtype)
+    return problem.normal("sequences", STEPS, BATCH, INPUTS)
 
 
 def cell_of(problem: Problem, kind, **options):
@@ -45,13 +45,13 @@ def cell_of(problem: Problem, kind, **options):
 
 def start(problem: Problem, cell):
     """A random state (h, c) of the cell; zeros would have no variance, and an undefined layer norm with ε = 0."""
-    h, c = jax.random.normal(problem.key("state"), (2, BATCH, HIDDEN), problem.dtype)
+    h, c = problem.normal("state", 2, BATCH, HIDDEN)
     return LSTMState(h, c) if isinstance(cell, nn.LSTM | nn.LayerNormLSTM) else h
 
 
 def transcription(problem: Problem, cell):
     """Outputs [T B H] of a cell by the NumPy transcription of its equations."""
-    h, c = jax.random.normal(problem.key("state"), (2, BATCH, HIDDEN), problem.dtype)
+    h, c = problem.normal("state", 2, BATCH, HIDDEN)
     return numpy_reference.recurrent(cell, *(np.asarray(v) for v in (sequences(problem), h, c)))
 
 
@@ -158,7 +158,7 @@ def equation_4_proof() -> Proof:
 def equation_15_16(problem: Problem):
     """The library's layer norm with ε = 0 against the definition, vector by vector."""
     z = sequences(problem).reshape(-1, INPUTS)
-    alpha, beta = jax.random.normal(problem.key("alpha"), (2, INPUTS), z.dtype)
+    alpha, beta = problem.normal("alpha", 2, INPUTS)
     values, gain, bias = (np.asarray(v, np.longdouble) for v in (z, alpha, beta))
     spread = values - values.mean(1, keepdims=True)
     defined = spread / np.sqrt((spread**2).mean(1, keepdims=True)) * gain + bias
@@ -221,7 +221,7 @@ def equation_20(problem: Problem):
     def outputs(biases):
         return nn.unroll(eqx.tree_at(where, cell, biases), x, start(problem, cell))[1]
 
-    t, s = jax.random.normal(problem.key("moved"), (2, 4 * HIDDEN), x.dtype)
+    t, s = problem.normal("moved", 2, 4 * HIDDEN)
     first, second, bias = where(cell)
     yield agree(
         "t moved from β₁ to b, s from β₂",
@@ -496,7 +496,7 @@ def no_ln_on_logits(problem: Problem):
 
     for classes, gain in ((3, 1.0), (10, 1.0), (100, 1.0), (10, 3.0)):
         bound = 1 / (1 + (classes - 1) * np.exp(-gain * classes / np.sqrt(classes - 1)))
-        drawn = np.asarray(jax.random.normal(problem.key("logits"), (2000, classes)))
+        drawn = np.asarray(problem.normal("logits", 2000, classes))
         logits = np.concatenate([np.eye(1, classes, dtype=drawn.dtype), 50 * drawn])
         found = np.asarray(normalized(logits, gain))
         what = f"{classes} classes, gain {gain:g}"

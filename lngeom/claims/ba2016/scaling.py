@@ -272,7 +272,7 @@ def factor_half(problem: Problem):
         yield agree(f"{what}: its own block, and ¼ of before", moved, diagonal / 4, role=Role.CORRECTS)
         yield agree(f"{what}: block with w_2, ½", doubled[own, other], F[own, other] / 2, role=Role.CORRECTS)
         yield agree(f"{what}: with biases and gains, ½", doubled[own, bias:], F[own, bias:] / 2, role=Role.CORRECTS)
-        direction = jax.random.normal(problem.key("direction"), (width,), F.dtype)
+        direction = problem.normal("direction", width)
         lengths = [jnp.sqrt(direction @ block @ direction) for block in (moved, diagonal)]
         yield agree(f"{what}: length ds along w_1, ½", lengths[0], lengths[1] / 2, role=Role.CORRECTS)
     for method in ("ln", "rms"):

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from fractions import Fraction
 from functools import partial
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import sympy as sp
@@ -199,7 +198,7 @@ def any_unit_rescaling(problem: Problem) -> Iterator[Evidence]:
     """A factor of its own for every unit: positive ones leave the normalized values, negative ones turn their sign."""
     for method in ("bn", "wn"):
         model, params, inputs = problem.case(method)
-        factors = jax.random.uniform(problem.key("factors"), (params.units, 1), inputs.dtype, 0.25, 4.0)
+        factors = problem.uniform("factors", params.units, 1, low=0.25, high=4.0)
 
         def scaled(by, params=params):
             return GLMParameters(by * params.weights, params.bias, params.gain)
@@ -391,12 +390,12 @@ def fixed_mean_and_variance(problem: Problem) -> Iterator[Evidence]:
     _, params, inputs = problem.small("ln")
     dtype = inputs.dtype
     units, eye = inputs @ params.weights.T, jnp.eye(params.units, dtype=dtype)
-    size = jax.random.uniform(problem.key("size"), (len(inputs), 1), dtype, 0.5, 3.0)
-    moved = size * units + jax.random.normal(problem.key("offset"), (len(inputs), 1), dtype)
+    size = problem.uniform("size", len(inputs), 1, low=0.5, high=3.0)
+    moved = size * units + problem.normal("offset", len(inputs), 1)
     layer_norm, batch_norm = NORMALIZERS["ln"], NORMALIZERS["bn"]
     yield differ("without normalization: summed inputs move", moved, units)
     yield agree("layer norm: a common offset and factor of a case", layer_norm(eye, moved), layer_norm(eye, units))
-    shift = jax.random.normal(problem.key("shift"), (1, params.inputs), dtype)
+    shift = problem.normal("shift", 1, params.inputs)
     means = [jnp.mean(layer_norm(params.weights, x), 0) for x in (inputs, inputs + shift)]
     yield differ("what is left: layer norm's means of units over the data, inputs shifted", *means)
     fixed = [batch_norm(params.weights, x) for x in (inputs, inputs + shift)]

@@ -325,7 +325,7 @@ def _conditions(case: Case, scaled: Transformation, flipped: Transformation, rat
 def equation_6(problem: Problem):
     """Scale and shift together leave the output; without δ > 0 or ε = 0 they do not."""
     case = problem.case("ln")
-    shift = jax.random.normal(problem.key("shift"), (1, case.params.inputs), case.inputs.dtype)
+    shift = problem.normal("shift", 1, case.params.inputs)
 
     def moved(delta: float) -> Transformation:
         return Transformation(weights=AffineAction(delta, shift))
@@ -480,7 +480,7 @@ def equation_6_proof() -> Proof:
 def equation_7(problem: Problem):
     """Every case gets a scale of its own; without δ > 0 or ε = 0 the output changes."""
     case = problem.case("ln")
-    scales = jax.random.uniform(problem.key("scales"), (len(case.inputs), 1), case.inputs.dtype, 0.5, 4.0)
+    scales = problem.uniform("scales", len(case.inputs), 1, low=0.5, high=4.0)
     own = Transformation(inputs=AffineAction(scales))
     yield agree("a random δ for every case", outputs(case), outputs(case, own))
     few = case.inputs[:REFERENCE_ROWS]
@@ -608,7 +608,7 @@ def feature_shifting(problem: Problem):
     """A shift of x is seen; a shift of a is not; rows of one sum make the former the latter."""
     case = problem.case("ln")
     model, params, inputs = case
-    shifts = jax.random.normal(problem.key("shifts"), (len(inputs), 1), inputs.dtype)
+    shifts = problem.normal("shifts", len(inputs), 1)
     shifted = Transformation(inputs=AffineAction(shift=shifts))
     yield differ("x → x + c𝟏 with a c for every case", outputs(case), outputs(case, shifted), role=Role.REFUTES)
     a = inputs @ params.weights.T
@@ -689,7 +689,7 @@ def prenorm_loses_weight_invariance(problem: Problem):
     """W LN(x) changes with δW and with W + 𝟏γᵀ."""
     _, params, inputs = problem.small("ln")
     z = _prenorm(params.weights, inputs, params)
-    shift = jax.random.normal(problem.key("shift"), (1, params.inputs), inputs.dtype)
+    shift = problem.normal("shift", 1, params.inputs)
     yield differ("W → 2W", z, _prenorm(2.0 * params.weights, inputs, params))
     yield differ("W → W + 𝟏γᵀ", z, _prenorm(params.weights + shift, inputs, params))
 
@@ -745,9 +745,9 @@ def prenorm_gains_row_shift(problem: Problem):
     """W LN(x) is blind to the mean and size of x, and to the row sums of W."""
     _, params, inputs = problem.small("ln")
     z = _prenorm(params.weights, inputs, params)
-    c = jax.random.normal(problem.key("c"), (len(inputs), 1), inputs.dtype)
+    c = problem.normal("c", len(inputs), 1)
     yield agree("x → δx + c𝟏", z, _prenorm(params.weights, 2.0 * inputs + c, params))
-    c = jax.random.normal(problem.key("c"), (params.units, 1), inputs.dtype)
+    c = problem.normal("c", params.units, 1)
     yield agree("w_i → w_i + c_i 1", z, _prenorm(params.weights + c, inputs, params))
 
 
@@ -786,8 +786,8 @@ def bias_before_norm(problem: Problem):
     _, params, inputs = problem.small("ln")
     layer_norm = NORMALIZERS["ln"]
     eye = jnp.eye(params.units, dtype=inputs.dtype)
-    c = jax.random.normal(problem.key("c"), (1, params.units), inputs.dtype)
-    shift = jax.random.normal(problem.key("shift"), (1, params.inputs), inputs.dtype)
+    c = problem.normal("c", 1, params.units)
+    shift = problem.normal("shift", 1, params.inputs)
 
     def n(weights, inputs, bias):
         return layer_norm(eye, inputs @ weights.T + bias)
@@ -849,7 +849,7 @@ def exception_ln(problem: Problem):
     case = problem.small("ln", shape=(60, 8, 4))
     W = np.asarray(case.params.weights)
     centred = W - np.mean(W, 0)
-    gamma = np.asarray(jax.random.normal(problem.key("gamma"), (1, 8), case.inputs.dtype))
+    gamma = np.asarray(problem.normal("gamma", 1, 8))
     seen = gamma @ centred.T @ np.linalg.pinv(centred).T
     before = outputs(case)
     yield agree("γ with PWγ = 0", before, outputs(case, Transformation(inputs=AffineAction(shift=gamma - seen))))

@@ -165,7 +165,7 @@ def eq4_proof() -> Proof:
 def path(problem: Problem, optimizer: optax.GradientTransformation, steps: int = 60, runs: int = 1):
     """Norms of v [run, step] and of the changes of v, along training of (v, g) by optax."""
     inputs = problem.small("wn", shape=(60, 6, 4)).inputs
-    starts = jax.random.normal(problem.key("salimans2016.starts"), (runs, 6), inputs.dtype)
+    starts = problem.normal("salimans2016.starts", runs, 6)
 
     def one(v):
         params = (v, jnp.asarray(1.7, v.dtype))

@@ -55,7 +55,7 @@ def backward(problem: Problem, *, mean: bool, scale: bool, gain: Float[Array, " 
     x = inputs @ params.weights.T
     gain = jnp.ones(x.shape[1], x.dtype) if gain is None else gain
     y, pull = jax.vjp(lambda x: standardized(x, mean=mean, scale=scale), x)
-    outer = jax.random.normal(problem.key("xu2019.outer"), x.shape, x.dtype)
+    outer = problem.normal("xu2019.outer", *x.shape)
     (inner,) = pull(gain[None, :] * outer)
     return Backward(outer, inner, y, jnp.std(x, 1))
 
@@ -241,7 +241,7 @@ def detach_both_proof() -> Proof:
 
 def gains(problem: Problem, units: int, dtype) -> Float[Array, " H"]:
     """Random positive gains."""
-    return jnp.exp(jax.random.normal(problem.key("xu2019.gains"), (units,), dtype))
+    return jnp.exp(problem.normal("xu2019.gains", units))
 
 
 @PAPER.claim(

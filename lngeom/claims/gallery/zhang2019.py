@@ -51,8 +51,8 @@ def row(problem: Problem, normalize):
     """Evidence for the six answers of a row of Table 1, on the data."""
     _, params, inputs = problem.case("rms")
     W, before = params.weights, normalize(params.weights, inputs)
-    shift = jax.random.normal(problem.key("zhang2019.shift"), (1, inputs.shape[1]), inputs.dtype)
-    factors = jnp.exp(jax.random.normal(problem.key("zhang2019.factors"), (len(inputs), 1), inputs.dtype))
+    shift = problem.normal("zhang2019.shift", 1, inputs.shape[1])
+    factors = jnp.exp(problem.normal("zhang2019.factors", len(inputs), 1))
     moved = {
         "weight_matrix_rescaling": (3 * W, inputs),
         "weight_matrix_recentering": (W + shift, inputs),
@@ -170,7 +170,7 @@ def estimate(a: Float[np.ndarray, "K H"], first: int) -> Float[np.ndarray, " K"]
 def prms_estimate(problem: Problem):
     """Gaussian units: the relative deviation of rms_k² is √(2/k). One large unit among the first k: no estimate."""
     draws, units, first = 4000, 512, 32
-    a = np.array(jax.random.normal(problem.key("zhang2019.units"), (draws, units), float))
+    a = np.array(problem.normal("zhang2019.units", draws, units))
     found = estimate(a, first)
     error = 1 / np.sqrt(2 * draws)  # standard error of a standard deviation, relative
     yield agree("E rms_k²", found.mean(), 1.0, tol=4 * np.sqrt(2 / first / draws))

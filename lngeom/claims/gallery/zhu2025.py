@@ -7,7 +7,6 @@ layer normalization (ELN) y = √d x/√(x² + C).
 from collections.abc import Callable
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import scipy.optimize
@@ -431,8 +430,8 @@ def no_invariance(problem: Problem):
     _, params, inputs = problem.case("ln")
     W = params.weights
     before = dynamic_tanh(W, inputs)
-    shift = jax.random.normal(problem.key("zhu2025.shift"), (1, W.shape[1]), W.dtype)
-    factors = jnp.exp(jax.random.normal(problem.key("zhu2025.factors"), (len(inputs), 1), inputs.dtype))
+    shift = problem.normal("zhu2025.shift", 1, W.shape[1])
+    factors = jnp.exp(problem.normal("zhu2025.factors", len(inputs), 1))
     moved = ((3 * W, inputs), (W + shift, inputs), (W, 3 * inputs), (W, factors * inputs))
     for column, arguments in zip(LAYER_NORM_COLUMNS, moved, strict=True):
         yield differ(column.replace("_", " "), dynamic_tanh(*arguments), before)

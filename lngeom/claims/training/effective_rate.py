@@ -94,7 +94,7 @@ def norm_doubling(problem: Problem):
         if not halves:
             yield differ(f"{name}: and ½ of it", doubled, base / 2, role=role)
     w = start["weights"]
-    update = 1e-5 * jax.random.normal(problem.key("update"), w.shape, w.dtype)
+    update = 1e-5 * problem.normal("update", *w.shape)
     angles = [
         jnp.arccos(jnp.vdot(v, v + update) / jnp.linalg.norm(v) / jnp.linalg.norm(v + update)) for v in (w, 2 * w)
     ]

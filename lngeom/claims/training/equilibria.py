@@ -179,7 +179,7 @@ def tracked(problem: Problem, name: str) -> Iterator[Evidence]:
         optimizer, learning_rate=rate, weight_decay=decay, kind=kind, every=2, history=len(RECORDED), **given
     )
     dtype = problem.dtype
-    params = {"bias": jnp.ones(3, dtype), "weights": jax.random.normal(problem.key("tracked"), (16, 16), dtype)}
+    params = {"bias": jnp.ones(3, dtype), "weights": problem.normal("tracked", 16, 16)}
     if detected:
         law, rates = detect(optax.with_extra_args_support(make(rate, 0.0)), params)
         yield agree(
@@ -189,7 +189,7 @@ def tracked(problem: Problem, name: str) -> Iterator[Evidence]:
     update = jax.jit(tracker.update)
     for step in range(9):
         w = params["weights"]
-        x = jax.random.normal(problem.key(f"tracked {step}"), w.shape, dtype)
+        x = problem.normal(f"tracked {step}", *w.shape)
         gradient = (x - jnp.vdot(x, w) * w / jnp.vdot(w, w)) / jnp.linalg.norm(w)
         with jax.numpy_dtype_promotion("standard"):
             updates, state = update({"bias": jnp.ones(3, dtype), "weights": gradient}, state, params)

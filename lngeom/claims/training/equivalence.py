@@ -492,9 +492,8 @@ def _equivalence(name: str) -> None:
         for symbol, outputs in zip(used, wrong, strict=True):
             yield differ(f"the same with {symbol} to another power of c", outputs[-1], base[-1])
         yield differ("the run moves at all", base[-1], base[0])
-        dtype = problem.dtype
-        weights = jax.random.normal(problem.key("weights of a step"), SHAPE, dtype)
-        gradients = jax.random.normal(problem.key("gradients of a step"), (3, *SHAPE), dtype)
+        weights = problem.normal("weights of a step", *SHAPE)
+        gradients = problem.normal("gradients of a step", 3, *SHAPE)
         arguments = (name, weights, gradients, (0.2, 0.3 if decay else 0.0, 0.1 if eps else 0.0))
         yield agree("three steps by optax and by the lines of the proof", by_optax(*arguments), by_lines(*arguments))
 

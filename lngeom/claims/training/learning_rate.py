@@ -175,8 +175,8 @@ def hessian_products(net: Network, vectors: Float[Array, "k H D"], method: str) 
 def hessian(problem: Problem):
     """Hessian-vector products by automatic differentiation."""
     net = network(problem)
-    gamma = jax.random.normal(problem.key("gamma"), (1, net.inputs.shape[1]), net.inputs.dtype)
-    direction = jax.random.normal(problem.key("direction"), net.params["weights"].shape, net.inputs.dtype)
+    gamma = problem.normal("gamma", 1, net.inputs.shape[1])
+    direction = problem.normal("direction", *net.params["weights"].shape)
 
     W = net.params["weights"]
     vectors = np.stack([W, np.broadcast_to(gamma, W.shape), direction])
@@ -316,7 +316,7 @@ def ln_backward(problem: Problem):
     """Automatic differentiation on the data, for a random δ; as an equality, not a bound."""
     net = network(problem)
     a = net.inputs @ net.params["weights"].T
-    delta = jax.random.normal(problem.key("delta"), a.shape, a.dtype)
+    delta = problem.normal("delta", *a.shape)
 
     def normalized(a):
         u = a - jnp.mean(a, 1, keepdims=True)

@@ -1,0 +1,35 @@
+"""Random numbers of small arrays, without a program for each shape.
+
+A number that JAX draws depends on the key and on its place alone, for keys as JAX makes them by default. So the arrays
+of all shapes begin one draw, and share its program.
+"""
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import Array, PRNGKeyArray
+
+from lngeom._types import is_concrete, is_tracing
+
+MANY = 4096
+"""Numbers that are drawn at a time; larger arrays have programs of their own."""
+
+
+def first(
+    draw: Callable[..., Array], key: PRNGKeyArray, shape: tuple[int, ...], dtype: jax.typing.DTypeLike, *more: Any
+) -> Array:
+    """What `draw(key, shape, dtype, *more)` gives, such as `jax.random.normal`."""
+    size = math.prod(shape)
+    if size > MANY or is_tracing() or not is_concrete(key):
+        return draw(key, shape, dtype, *more)
+    # device_put compiles nothing; jnp.asarray of a NumPy array compiles a program for each shape
+    return jax.device_put(np.asarray(_drawn(draw, key, dtype, more))[:size].reshape(shape))
+
+
+@functools.partial(jax.jit, static_argnums=(0, 2, 3))
+def _drawn(draw, key, dtype, more):
+    return draw(key, (MANY,), dtype, *more)
