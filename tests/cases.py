@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from functools import cache
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import lngeom as lg
@@ -100,12 +101,17 @@ def random_configuration(rng: np.random.Generator) -> Configuration:
     return Configuration(", ".join(kinds), lg.NormalizedGLM(normalizer, family), params, X)
 
 
+@eqx.filter_jit
+def _statistics(normalizer, W, X):
+    return normalizer.statistics(W, X)
+
+
 def numpy_factor(model: lg.NormalizedGLM, params: lg.GLMParameters, X: np.ndarray) -> tuple[np.ndarray, float]:
     """Rows of √Λ J for Bernoulli and categorical responses in plain NumPy, and the size of what cancelled in J."""
     W, b, g = (np.asarray(v) for v in (params.weights, params.bias, params.gain))
     units, inputs = W.shape
     normalizer = model.normalizer
-    mean, scale = (np.asarray(s) for s in normalizer.statistics(params.weights, jnp.asarray(X)))
+    mean, scale = (np.asarray(s) for s in _statistics(normalizer, params.weights, X))
     n = (X @ W.T - mean) / scale
     s = np.broadcast_to(scale, n.shape)
     J = np.zeros((len(X), units, units * (inputs + 2)))

@@ -6,6 +6,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -59,13 +60,20 @@ class Case(NamedTuple):
         """μ and σ of the normalizer, which must be of the form of Eq. 5."""
         normalizer = self.model.normalizer
         assert isinstance(normalizer, AbstractStatisticsNormalizer)
-        return normalizer.statistics(self.params.weights, self.inputs)
+        return _statistics(normalizer, self.params.weights, self.inputs)
 
     def rounding(self) -> float:
         """Largest eps Σ|w x|/σ: what rounding of the summed inputs does to (a − μ)/σ; infinite where σ is zero."""
-        sizes = jnp.abs(self.inputs) @ jnp.abs(self.params.weights).T
-        found = float(jnp.finfo(sizes.dtype).eps * jnp.max(sizes / self.statistics().scale))
+        inputs, weights = (np.abs(np.asarray(v)) for v in (self.inputs, self.params.weights))
+        with np.errstate(all="ignore"):
+            found = float(np.max(inputs @ weights.T / np.asarray(self.statistics().scale)))
+        found *= float(jnp.finfo(inputs.dtype).eps)
         return found if found == found else float("inf")
+
+
+@eqx.filter_jit
+def _statistics(normalizer: AbstractStatisticsNormalizer, weights: Array, inputs: Array) -> Statistics:
+    return normalizer.statistics(weights, inputs)
 
 
 @dataclass(frozen=True)
