@@ -3,6 +3,7 @@ r"""What a Fisher matrix needs of the distribution of a response: its density, i
 $$s = \frac{\partial \log p(y \mid z)}{\partial z}, \qquad \Lambda(z) = \mathrm{Cov}[s].$$
 """
 
+import functools
 from abc import abstractmethod
 from typing import Any, ClassVar
 
@@ -123,12 +124,8 @@ class AbstractDistribution(eqx.Module):
         y = jnp.asarray(y)
         is_label = self.labels and y.shape == outputs[:-1]
         low, high = (0, outputs[-1] - 1) if is_label else self.support
-        outside = ~((y >= low) & (y <= high) & jnp.isfinite(y))
-        if is_label and jnp.issubdtype(y.dtype, jnp.floating):
-            outside |= jnp.round(y) != y
-        if counts is not None:
-            outside &= counts.reshape(*counts.shape, *(1,) * (y.ndim - counts.ndim))
-        if bool(jnp.any(outside)):
+        outside, some = _outside(y, low, high, counts, whole=is_label and jnp.issubdtype(y.dtype, jnp.floating))
+        if some:
             what = f"labels 0 … {high}" if is_label else f"finite responses from {low:g} to {high:g}"
             raise ValueError(
                 f"{self.name} takes {what}; got {int(jnp.sum(outside))} others, such as "
@@ -147,6 +144,17 @@ class AbstractDistribution(eqx.Module):
         """Outputs inside the domain, at which `lngeom.families.check` looks."""
         steps = 0.25 * jnp.arange(12.0).reshape(4, 3)
         return steps - 1.3 if self.upper == float("inf") else self.upper - 0.3 - steps
+
+
+@functools.partial(jax.jit, static_argnames="whole")
+def _outside(y: Array, low: float, high: float, counts: Array | None, *, whole: bool) -> tuple[Array, Array]:
+    """Which responses that count are not finite, not from low to high or not whole, and whether there are any."""
+    outside = ~((y >= low) & (y <= high) & jnp.isfinite(y))
+    if whole:
+        outside |= jnp.round(y) != y
+    if counts is not None:
+        outside &= counts.reshape(*counts.shape, *(1,) * (y.ndim - counts.ndim))
+    return outside, jnp.any(outside)
 
 
 def pivoted_cholesky(matrix: Float[Array, "*B C C"]) -> Float[Array, "*B C C"]:
