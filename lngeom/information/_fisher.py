@@ -229,14 +229,9 @@ def _weights(mask: Array, outputs: jax.ShapeDtypeStruct) -> Float[Array, "N *T"]
             f"got {jnp.shape(mask)}"
         )
     weights = jnp.asarray(mask).astype(outputs.dtype)
-    if is_concrete(weights) and not _are_weights(weights):
+    if is_concrete(weights) and not bool(jnp.all((weights >= 0) & (weights < jnp.inf))):
         raise ValueError("mask must be finite and at least 0")
     return weights
-
-
-@jax.jit
-def _are_weights(values: Array) -> Array:
-    return jnp.all((values >= 0) & (values < jnp.inf))
 
 
 def _scores_at(

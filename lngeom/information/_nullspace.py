@@ -226,8 +226,7 @@ def explain(nullspace: MeasuredNullspace, first: Iterable[Iterable[Candidate]] =
             directions.append(Direction(name, alike.shape[1]))
             explained = np.concatenate([explained, alike], 1)
     unexplained = null.shape[1] - sum(d.dimension for d in directions)
-    outside_null = lambda v: v - null @ (null.T @ v)  # noqa: E731
-    broken = tuple(direction for direction, _ in broken_symmetries(F, outside_null, largest=nullspace.largest))
+    broken = tuple(b for b, _ in broken_symmetries(F, lambda v: v - null @ (null.T @ v), largest=nullspace.largest))
     lie = supports(null, explained, leaf_slices(params), close) if unexplained else ()
     return Description(tuple(directions), unexplained, broken, tuple(lie))
 

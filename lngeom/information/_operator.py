@@ -394,7 +394,8 @@ class FisherOperator(AbstractFisher):
             raise ValueError(f"method='cg' draws from an exact metric; got that of {self.method!r}: use 'svd'")
         if method == "cg" or (method is None and decomposition is None and large and exact):
             return _solve.sample_by_products(self, key, count)
-        return _solve.sample_by_decomposition(self.decompose() if decomposition is None else decomposition, key, count)
+        known = self.decompose() if decomposition is None else decomposition
+        return _solve.sample_by_decomposition(known._replace(budget=0), key, count)
 
     def approximate(
         self,

@@ -318,13 +318,9 @@ def _transposed_factor_product(problem: Problem, at: Placement) -> Float[Array, 
     return problem.ravel(sum_over_samples(term, problem, at))
 
 
+@functools.partial(jax.jit, static_argnames="count")
 def sample_by_decomposition(decomposition: Decomposition, key: PRNGKeyArray, count: int) -> Float[Array, "K P"]:
     """Draws from N(0, F⁺), one a row: V_r s⁻¹ ξ."""
-    return _sample_by_decomposition(decomposition._replace(budget=0), key, count)
-
-
-@functools.partial(jax.jit, static_argnums=2)
-def _sample_by_decomposition(decomposition: Decomposition, key: PRNGKeyArray, count: int) -> Float[Array, "K P"]:
     s, kept = decomposition.singular_values, decomposition.kept
     noise = jax.random.normal(key, (count, s.size), s.dtype)
     return jnp.where(kept[None, :], noise / jnp.where(kept, s, 1)[None, :], 0) @ decomposition.vectors
