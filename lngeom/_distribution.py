@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 
@@ -122,14 +123,17 @@ class AbstractDistribution(eqx.Module):
                 number from 0 to C−1.
         """
         y = jnp.asarray(y)
+        if jnp.issubdtype(y.dtype, jnp.integer) and y.dtype.itemsize < 4:  # limits may not fit
+            y = y.astype(jnp.int32)
         is_label = self.labels and y.shape == outputs[:-1]
         low, high = (0, outputs[-1] - 1) if is_label else self.support
         outside, some = _outside(y, low, high, counts, whole=is_label and jnp.issubdtype(y.dtype, jnp.floating))
         if some:
+            first = np.asarray(y)[np.asarray(outside)][0].item()
             what = f"labels 0 … {high}" if is_label else f"finite responses from {low:g} to {high:g}"
             raise ValueError(
                 f"{self.name} takes {what}; got {int(jnp.sum(outside))} others, such as "
-                f"{y[outside][0].item():g}: correct y, or leave such positions out (lg.fisher: mask=)"
+                f"{first:g}: correct y, or leave such positions out (lg.fisher: mask=)"
             )
 
     def outside(self, z: Float[Array, "*B C"]) -> Bool[Array, "*B C"]:

@@ -1,7 +1,7 @@
 """Random numbers of small arrays, without a program for each shape.
 
-A number that JAX draws depends on the key and on its place alone, for keys as JAX makes them by default. So the arrays
-of all shapes begin one draw, and share its program.
+A number that JAX draws depends on the key and on its place alone, with `jax_threefry_partitionable`, its default. So
+the arrays of all shapes begin one draw, and share its program.
 """
 
 import functools
@@ -19,12 +19,12 @@ MANY = 4096
 """Numbers that are drawn at a time; larger arrays have programs of their own."""
 
 
-def first(
+def draw_small(
     draw: Callable[..., Array], key: PRNGKeyArray, shape: tuple[int, ...], dtype: jax.typing.DTypeLike, *more: Any
 ) -> Array:
-    """What `draw(key, shape, dtype, *more)` gives, such as `jax.random.normal`."""
+    """What `draw(key, shape, dtype, *more)` gives, where `draw` is `jax.random.normal`, for example."""
     size = math.prod(shape)
-    if size > MANY or is_tracing() or not is_concrete(key):
+    if size > MANY or is_tracing() or not is_concrete(key) or not jax.config.jax_threefry_partitionable:
         return draw(key, shape, dtype, *more)
     # device_put compiles nothing; jnp.asarray of a NumPy array compiles a program for each shape
     return jax.device_put(np.asarray(_drawn(draw, key, dtype, more))[:size].reshape(shape))

@@ -68,17 +68,20 @@ def _keep_programs() -> None:
     """Keeps compiled programs for the next call in the user's cache folder, unless JAX keeps them elsewhere already."""
     import jax
 
-    if jax.config.jax_compilation_cache_dir:
-        return
-    base = os.environ.get("XDG_CACHE_HOME")
-    folder = (Path(base) if base else Path.home() / ".cache") / "lngeom" / "jax"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError:
-        return
-    jax.config.update("jax_compilation_cache_dir", str(folder))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+    if not jax.config.jax_compilation_cache_dir:
+        try:
+            base = os.environ.get("XDG_CACHE_HOME")
+            folder = (Path(base) if base else Path.home() / ".cache") / "lngeom" / "jax"
+            folder.mkdir(parents=True, exist_ok=True)
+        except (OSError, RuntimeError):  # the folder cannot be made, or there is no home
+            return
+        jax.config.update("jax_compilation_cache_dir", str(folder))
+    for name, value in {
+        "jax_persistent_cache_min_compile_time_secs": 0.0,
+        "jax_persistent_cache_min_entry_size_bytes": -1,
+    }.items():
+        if name.upper() not in os.environ:
+            jax.config.update(name, value)
 
 
 def _check_writable(folder: Path, option: str = "--out") -> None:

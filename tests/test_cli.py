@@ -258,6 +258,16 @@ def test_compiled_programs_stay_in_the_users_folder(no_folder_of_programs, tmp_p
     assert jax.config.jax_compilation_cache_dir == str(tmp_path / "lngeom" / "jax")  # as it was set before
 
 
+def test_without_a_home_no_programs_are_kept(no_folder_of_programs, monkeypatch):
+    def no_home():
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(cli.Path, "home", no_home)
+    cli._keep_programs()
+    assert jax.config.jax_compilation_cache_dir is None
+
+
 def test_a_folder_that_cannot_be_made_keeps_no_programs(no_folder_of_programs, tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))

@@ -159,3 +159,11 @@ def test_init_starts_inside_the_domain(name, normalizer):
 def test_dispersions_must_be_positive(family, fields):
     with pytest.raises(ValueError, match="must be positive; got"):
         family(**fields)
+
+
+@pytest.mark.parametrize(("dtype", "classes"), [(np.uint8, 300), (np.int8, 200), (np.int32, 300)])
+def test_labels_of_few_bits_are_compared_with_many_classes(dtype, classes):
+    family = lg.families.Categorical()
+    family.check_responses(np.array([0, 100, 120], dtype), (3, classes))
+    with pytest.raises(ValueError, match=r"labels 0 … 99; got 2 others, such as 100:"):
+        family.check_responses(np.array([0, 100, 120], dtype), (3, 100))

@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from lngeom import families, normalizers
-from lngeom._draws import first
+from lngeom._draws import draw_small
 from lngeom._types import GLMParameters
 from lngeom.families import AbstractFamily
 from lngeom.glm import NormalizedGLM
@@ -67,7 +67,7 @@ class Case(NamedTuple):
         inputs, weights = (np.abs(np.asarray(v)) for v in (self.inputs, self.params.weights))
         with np.errstate(all="ignore"):
             found = float(np.max(inputs @ weights.T / np.asarray(self.statistics().scale)))
-        found *= float(jnp.finfo(inputs.dtype).eps)
+        found *= float(jnp.finfo(jax.dtypes.canonicalize_dtype(inputs.dtype)).eps)
         return found if found == found else float("inf")
 
 
@@ -103,13 +103,13 @@ class Problem:
         """A key for this purpose: it depends on the seed and the name alone."""
         return jax.random.fold_in(jax.random.key(self.seed), zlib.crc32(name.encode()))
 
-    def normal(self, name: str, *shape: int) -> Float[Array, "..."]:
-        """Standard normal numbers for this purpose."""
-        return first(jax.random.normal, self.key(name), shape, self.dtype)
+    def normal(self, name: str, *shape: int, dtype: jax.typing.DTypeLike | None = None) -> Float[Array, "..."]:
+        """Standard normal numbers for this purpose, by default in the dtype of the data."""
+        return draw_small(jax.random.normal, self.key(name), shape, self.dtype if dtype is None else dtype)
 
     def uniform(self, name: str, *shape: int, low: float, high: float) -> Float[Array, "..."]:
         """Uniform numbers for this purpose."""
-        return first(jax.random.uniform, self.key(name), shape, self.dtype, low, high)
+        return draw_small(jax.random.uniform, self.key(name), shape, self.dtype, low, high)
 
     def case(
         self, normalizer: str | AbstractNormalizer, family: AbstractFamily | None = None, name: str = "case"
@@ -186,7 +186,7 @@ def _case(key, normalizer, family, inputs, units) -> Case:
     if not jnp.isfinite(model.family.upper):
         params = GLMParameters(
             params.weights,
-            0.3 * first(jax.random.normal, bias_key, (units,), inputs.dtype),
-            first(jax.random.uniform, gain_key, (units,), inputs.dtype, 0.5, 1.5),
+            0.3 * draw_small(jax.random.normal, bias_key, (units,), inputs.dtype),
+            draw_small(jax.random.uniform, gain_key, (units,), inputs.dtype, 0.5, 1.5),
         )
     return Case(model, params, inputs)

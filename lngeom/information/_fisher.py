@@ -88,7 +88,7 @@ def fisher(
         mesh: divide the samples over all axes of this mesh, for any N; samples that are sharded already stay where they
             are.
         memory: budget in bytes; by default half of what is free.
-        chunk: samples at a time; by default planned, see `F.plan`. With a number, the derivative is not kept.
+        chunk: samples at a time; planned by default (see `F.plan`).
         check: look for NaN, infinities and interacting samples, and compare matrices and factors with the product of
             one random vector when they are computed (all skipped under jit).
 

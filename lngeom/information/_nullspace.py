@@ -192,7 +192,7 @@ def measure(F: AbstractFisher, decomposition: Decomposition) -> MeasuredNullspac
     if basis.shape[1] and largest > 0:
         forms = F.quadratic_form(basis.astype(F.problem.dtype))
         residual = float(np.sqrt(np.max(np.asarray(forms, np.float64)))) / largest
-    return MeasuredNullspace(basis, basis.shape[1], residual, decision.gap, F, decision.certain, largest**2)
+    return MeasuredNullspace(basis, basis.shape[1], residual, decision.gap, F, decision.certain, largest * largest)
 
 
 def explain(nullspace: MeasuredNullspace, first: Iterable[Iterable[Candidate]] = ()) -> Description:

@@ -1,5 +1,6 @@
 """`FisherOperator`: the Fisher matrix as a linear operator, with everything one asks of it."""
 
+import operator
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -395,7 +396,7 @@ class FisherOperator(AbstractFisher):
         if method == "cg" or (method is None and decomposition is None and large and exact):
             return _solve.sample_by_products(self, key, count)
         known = self.decompose() if decomposition is None else decomposition
-        return _solve.sample_by_decomposition(known._replace(budget=0), key, count)
+        return _solve.sample_by_decomposition(known._replace(budget=0), key, operator.index(count))
 
     def approximate(
         self,

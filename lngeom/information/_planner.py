@@ -117,7 +117,7 @@ def plan(problem: Problem, shards: int, memory: int | None, chunk: int | None) -
     else:
         one, two = (derivative_bytes(problem, rows) for rows in (1, 2))
         slope = max(two - one, 1)
-        products = chunk or max(1, min(samples, min(CHUNK_BYTES, budget // 4) // (2 * slope)))  # tangents, too
+        products = chunk or max(1, min(samples, min(CHUNK_BYTES, budget // 4) // (2 * slope)))
         working = slope * products
     rows = samples if problem.coupled else chunk or max(1, min(ROWS, budget // 4) // row_bytes)
     batch = int(max(1, min(128, BATCH // max(working, 1))))

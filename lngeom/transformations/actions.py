@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from lngeom._draws import first
+from lngeom._draws import draw_small
 from lngeom._types import GLMParameters, is_concrete, is_tracing
 
 
@@ -188,7 +188,7 @@ class Column:
         def shifts(shape: tuple[int, ...]) -> Any:
             if "d" not in str(self.shift):
                 return scales(shape) * xp.std(value)
-            return xp.asarray(first(jax.random.normal, key, shape, value.dtype)) * xp.std(value) * 3
+            return xp.asarray(draw_small(jax.random.normal, key, shape, value.dtype)) * xp.std(value) * 3
 
         action = self.member(value, scales, shifts, lambda rows: xp.asarray(jax.random.randint(key, (), 0, rows)))
         return Transformation(weights=action) if self.acts_on == "weights" else Transformation(inputs=action)
@@ -196,7 +196,7 @@ class Column:
 
 def positive_scale(key, shape, dtype):
     """Scales away from 1, between 0.2 and 0.6 or between 1.7 and 5, either with probability a half."""
-    return first(_positive_scale, key, shape, dtype)
+    return draw_small(_positive_scale, key, shape, dtype)
 
 
 @functools.partial(jax.jit, static_argnums=(1, 2))

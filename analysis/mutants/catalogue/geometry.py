@@ -232,8 +232,8 @@ MUTANTS = (
     ),
     ACTIONS(
         "shift-of-zero",
-        "return xp.asarray(first(jax.random.normal, key, shape, value.dtype)) * xp.std(value) * 3",
-        "return xp.asarray(first(jax.random.normal, key, shape, value.dtype)) * 0",
+        "return xp.asarray(draw_small(jax.random.normal, key, shape, value.dtype)) * xp.std(value) * 3",
+        "return xp.asarray(draw_small(jax.random.normal, key, shape, value.dtype)) * 0",
         "shifts by zero",
         ("table1.*.*_recentering", "extended.*.dataset_recentering"),
     ),

@@ -496,7 +496,7 @@ def no_ln_on_logits(problem: Problem):
 
     for classes, gain in ((3, 1.0), (10, 1.0), (100, 1.0), (10, 3.0)):
         bound = 1 / (1 + (classes - 1) * np.exp(-gain * classes / np.sqrt(classes - 1)))
-        drawn = np.asarray(problem.normal("logits", 2000, classes))
+        drawn = np.asarray(problem.normal("logits", 2000, classes, dtype=float))
         logits = np.concatenate([np.eye(1, classes, dtype=drawn.dtype), 50 * drawn])
         found = np.asarray(normalized(logits, gain))
         what = f"{classes} classes, gain {gain:g}"

@@ -46,7 +46,7 @@ Matrix = Float[np.ndarray, "P P"]
 
 def inputs(problem: Problem, width: int) -> Float[Array, "N D"]:
     """Gaussian inputs, one a row."""
-    return problem.normal("dong2025.inputs", SAMPLES, width)
+    return problem.normal("dong2025.inputs", SAMPLES, width, dtype=float)
 
 
 def matrix(function: Any, params: Any, x: Float[Array, "N D"]) -> Matrix:
@@ -73,7 +73,7 @@ def outside(norms: Float[np.ndarray, "B B"]) -> float:
 
 def by_classes(problem: Problem, classes: int, scale: float) -> Float[np.ndarray, "C C"]:
     """Blocks of a linear model Wx, a row of W each."""
-    weights = scale * problem.normal("dong2025.linear", classes, INPUTS)
+    weights = scale * problem.normal("dong2025.linear", classes, INPUTS, dtype=float)
     F = matrix(summed_inputs, weights, inputs(problem, INPUTS))
     return block_norms(F, np.repeat(np.arange(classes), INPUTS))
 

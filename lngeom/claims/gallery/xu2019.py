@@ -239,7 +239,7 @@ def detach_both_proof() -> Proof:
     )
 
 
-def gains(problem: Problem, units: int, dtype) -> Float[Array, " H"]:
+def gains(problem: Problem, units: int) -> Float[Array, " H"]:
     """Random positive gains."""
     return jnp.exp(problem.normal("xu2019.gains", units))
 
@@ -254,7 +254,7 @@ def gains(problem: Problem, units: int, dtype) -> Float[Array, " H"]:
 )
 def with_gain(problem: Problem):
     """Log-normal gains: the bound holds for w ⊙ g, and fails for g in some of 60 cases."""
-    w = gains(problem, 9, problem.dtype)
+    w = gains(problem, 9)
     g, b, y, sigma = backward(problem, mean=True, scale=True, gain=w)
     yield agree("variance of ∂ℓ/∂x, and that of w ⊙ g reduced", jnp.var(b, 1), reduced(w[None, :] * g, y, sigma))
     ratio = np.asarray(jnp.var(b, 1) * sigma**2 / jnp.var(g, 1))

@@ -170,7 +170,7 @@ def estimate(a: Float[np.ndarray, "K H"], first: int) -> Float[np.ndarray, " K"]
 def prms_estimate(problem: Problem):
     """Gaussian units: the relative deviation of rms_k² is √(2/k). One large unit among the first k: no estimate."""
     draws, units, first = 4000, 512, 32
-    a = np.array(problem.normal("zhang2019.units", draws, units))
+    a = np.array(problem.normal("zhang2019.units", draws, units, dtype=float))
     found = estimate(a, first)
     error = 1 / np.sqrt(2 * draws)  # standard error of a standard deviation, relative
     yield agree("E rms_k²", found.mean(), 1.0, tol=4 * np.sqrt(2 / first / draws))
