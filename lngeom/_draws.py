@@ -24,7 +24,8 @@ def draw_small(
 ) -> Array:
     """What `draw(key, shape, dtype, *more)` gives, where `draw` is `jax.random.normal`, for example."""
     size = math.prod(shape)
-    if size > MANY or is_tracing() or not is_concrete(key) or not jax.config.jax_threefry_partitionable:
+    by_place = jax.config.jax_threefry_partitionable  # type: ignore[attr-defined]
+    if size > MANY or is_tracing() or not is_concrete(key) or not by_place:
         return draw(key, shape, dtype, *more)
     # device_put compiles nothing; jnp.asarray of a NumPy array compiles a program for each shape
     return jax.device_put(np.asarray(_drawn(draw, key, dtype, more))[:size].reshape(shape))

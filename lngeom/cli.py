@@ -68,7 +68,7 @@ def _keep_programs() -> None:
     """Keeps compiled programs for the next call in the user's cache folder, unless JAX keeps them elsewhere already."""
     import jax
 
-    if not jax.config.jax_compilation_cache_dir:
+    if not jax.config.jax_compilation_cache_dir:  # type: ignore[attr-defined]
         try:
             base = os.environ.get("XDG_CACHE_HOME")
             folder = (Path(base) if base else Path.home() / ".cache") / "lngeom" / "jax"

@@ -26,7 +26,7 @@ def never_held(x, *, mean, scale):
         ("detach_mean", {"standardized": always_held}),
         ("detach_scale", {"kept": xu2019.reduced}),
         ("detach_both", {"standardized": never_held}),
-        ("with_gain", {"gains": lambda problem, units, dtype: jnp.ones(units, dtype)}),
+        ("with_gain", {"gains": lambda problem, units: jnp.ones(units, problem.dtype)}),
         ("adanorm_unique", {"bound": lambda units: 2 * units**0.5}),
         ("positive", {"allowed": lambda k, units: k**2 * units / 2}),
     ],
