@@ -127,12 +127,12 @@ class AbstractDistribution(eqx.Module):
             y = y.astype(jnp.int32)
         is_label = self.labels and y.shape == outputs[:-1]
         low, high = (0, outputs[-1] - 1) if is_label else self.support
-        outside, some = _outside(y, low, high, counts, whole=is_label and jnp.issubdtype(y.dtype, jnp.floating))
+        wrong, some = _unsupported(y, low, high, counts, whole=is_label and jnp.issubdtype(y.dtype, jnp.floating))
         if some:
-            first = np.asarray(y)[np.asarray(outside)][0].item()
+            first = np.asarray(y)[np.asarray(wrong)][0].item()
             what = f"labels 0 … {high}" if is_label else f"finite responses from {low:g} to {high:g}"
             raise ValueError(
-                f"{self.name} takes {what}; got {int(jnp.sum(outside))} others, such as "
+                f"{self.name} takes {what}; got {int(jnp.sum(wrong))} others, such as "
                 f"{first:g}: correct y, or leave such positions out (lg.fisher: mask=)"
             )
 
@@ -151,14 +151,14 @@ class AbstractDistribution(eqx.Module):
 
 
 @functools.partial(jax.jit, static_argnames="whole")
-def _outside(y: Array, low: float, high: float, counts: Array | None, *, whole: bool) -> tuple[Array, Array]:
-    """Which responses that count are not finite, not from low to high or not whole, and whether there are any."""
-    outside = ~((y >= low) & (y <= high) & jnp.isfinite(y))
+def _unsupported(y: Array, low: float, high: float, counts: Array | None, *, whole: bool) -> tuple[Array, Array]:
+    """Which responses that count are not finite, outside low … high or not whole; and whether there are any."""
+    wrong = ~((y >= low) & (y <= high) & jnp.isfinite(y))
     if whole:
-        outside |= jnp.round(y) != y
+        wrong |= jnp.round(y) != y
     if counts is not None:
-        outside &= counts.reshape(*counts.shape, *(1,) * (y.ndim - counts.ndim))
-    return outside, jnp.any(outside)
+        wrong &= counts.reshape(*counts.shape, *(1,) * (y.ndim - counts.ndim))
+    return wrong, jnp.any(wrong)
 
 
 def pivoted_cholesky(matrix: Float[Array, "*B C C"]) -> Float[Array, "*B C C"]:

@@ -22,7 +22,7 @@ MANY = 4096
 def draw_small(
     draw: Callable[..., Array], key: PRNGKeyArray, shape: tuple[int, ...], dtype: jax.typing.DTypeLike, *more: Any
 ) -> Array:
-    """What `draw(key, shape, dtype, *more)` gives, where `draw` is `jax.random.normal`, for example."""
+    """The result of `draw(key, shape, dtype, *more)`; `draw` is `jax.random.normal`, for example."""
     size = math.prod(shape)
     by_place = jax.config.jax_threefry_partitionable  # type: ignore[attr-defined]
     if size > MANY or is_tracing() or not is_concrete(key) or not by_place:

@@ -65,7 +65,7 @@ def _compile_sparingly() -> None:
 
 
 def _keep_programs() -> None:
-    """Keeps compiled programs for the next call in the user's cache folder, unless JAX keeps them elsewhere already."""
+    """Keeps compiled programs for the next call: in JAX's folder if one is set, else in the user's cache folder."""
     import jax
 
     if not jax.config.jax_compilation_cache_dir:  # type: ignore[attr-defined]

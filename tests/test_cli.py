@@ -241,12 +241,23 @@ def test_verify_reads_results_of_experiments_and_waits_where_there_are_none(smal
 
 
 @pytest.fixture
-def no_folder_of_programs():
+def no_folder_of_programs(monkeypatch):
     """JAX as a user starts it, who keeps no compiled programs."""
-    before = jax.config.jax_compilation_cache_dir
+    fewest = "jax_persistent_cache_min_compile_time_secs"
+    before = {name: getattr(jax.config, name) for name in ("jax_compilation_cache_dir", fewest)}
+    monkeypatch.delenv(fewest.upper())
     jax.config.update("jax_compilation_cache_dir", None)
+    jax.config.update(fewest, 1.0)
     yield
-    jax.config.update("jax_compilation_cache_dir", before)
+    for name, value in before.items():
+        jax.config.update(name, value)
+
+
+def test_short_programs_stay_in_a_folder_that_is_set_already(no_folder_of_programs, tmp_path):
+    jax.config.update("jax_compilation_cache_dir", str(tmp_path))
+    cli._keep_programs()
+    assert jax.config.jax_compilation_cache_dir == str(tmp_path)
+    assert jax.config.jax_persistent_cache_min_compile_time_secs == 0
 
 
 def test_compiled_programs_stay_in_the_users_folder(no_folder_of_programs, tmp_path, monkeypatch):

@@ -395,7 +395,7 @@ class FisherOperator(AbstractFisher):
             raise ValueError(f"method='cg' draws from an exact metric; got that of {self.method!r}: use 'svd'")
         if method == "cg" or (method is None and decomposition is None and large and exact):
             return _solve.sample_by_products(self, key, count)
-        known = self.decompose() if decomposition is None else decomposition
+        known = self.decompose() if decomposition is None else decomposition  # whose budget may exceed 32 bits
         return _solve.sample_by_decomposition(known._replace(budget=0), key, operator.index(count))
 
     def approximate(

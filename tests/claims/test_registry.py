@@ -264,12 +264,6 @@ def test_a_problem_is_the_same_for_the_same_seed(problem):
     assert not eqx.tree_equal(problem.case("ln"), dataclasses.replace(problem, seed=2).case("ln"))
 
 
-def errata_out_of_place(registered):
-    """Ids of refuted claims without an erratum, and of claims that hold or are open with one."""
-    wanted = {Verdict.REFUTED: {True}, Verdict.CONDITIONAL: {True, False}}
-    return [c.id for c in registered if (c.erratum is not None) not in wanted.get(c.expected, {False})]
-
-
 @pytest.mark.parametrize("shape", [(), (3,), (2, 0), (7, 5, 2), (60, 100)])
 def test_drawn_numbers_are_those_of_jax(problem, shape):
     normal = jax.random.normal(problem.key("a"), shape, problem.dtype)
@@ -290,6 +284,12 @@ def test_numbers_of_other_shapes_need_no_other_program(problem):
         assert [event for event in made if event.endswith("backend_compile_duration")]
     finally:
         jax.monitoring.unregister_event_duration_listener(listener)
+
+
+def errata_out_of_place(registered):
+    """Ids of refuted claims without an erratum, and of claims that hold or are open with one."""
+    wanted = {Verdict.REFUTED: {True}, Verdict.CONDITIONAL: {True, False}}
+    return [c.id for c in registered if (c.erratum is not None) not in wanted.get(c.expected, {False})]
 
 
 def test_each_refuted_claim_says_what_it_means_for_the_paper():
