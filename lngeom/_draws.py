@@ -15,8 +15,8 @@ from jaxtyping import Array, PRNGKeyArray
 
 from lngeom._types import is_concrete, is_tracing
 
-MANY = 4096
-"""Numbers that are drawn at a time; larger arrays have programs of their own."""
+MANY = 64, 4096
+"""Numbers that are drawn at a time, the fewest that are enough; larger arrays have programs of their own."""
 
 
 def draw_small(
@@ -25,12 +25,13 @@ def draw_small(
     """The result of `draw(key, shape, dtype, *more)`; `draw` is `jax.random.normal`, for example."""
     size = math.prod(shape)
     by_place = jax.config.jax_threefry_partitionable  # type: ignore[attr-defined]
-    if size > MANY or is_tracing() or not is_concrete(key) or not by_place:
+    if size > MANY[-1] or is_tracing() or not is_concrete(key) or not by_place:
         return draw(key, shape, dtype, *more)
+    many = next(many for many in MANY if size <= many)
     # device_put compiles nothing; jnp.asarray of a NumPy array compiles a program for each shape
-    return jax.device_put(np.asarray(_drawn(draw, key, dtype, more))[:size].reshape(shape))
+    return jax.device_put(np.asarray(_drawn(draw, key, many, dtype, more))[:size].reshape(shape))
 
 
-@functools.partial(jax.jit, static_argnums=(0, 2, 3))
-def _drawn(draw, key, dtype, more):
-    return draw(key, (MANY,), dtype, *more)
+@functools.partial(jax.jit, static_argnums=(0, 2, 3, 4))
+def _drawn(draw, key, many, dtype, more):
+    return draw(key, (many,), dtype, *more)

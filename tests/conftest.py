@@ -76,9 +76,13 @@ def pytest_runtest_setup(item):
 
 
 def pytest_collection_finish():
-    """Modules stay to the end, so the garbage collector need not look at them again."""
+    """Modules stay to the end, so the garbage collector need not look at them again.
+
+    It looks at all other objects seldom: what is kept is compiled programs, which `_drop_programs` drops.
+    """
     gc.collect()
     gc.freeze()
+    gc.set_threshold(2_000, 20, 1_000)
 
 
 def compiles_quickly(node) -> bool:

@@ -2,7 +2,7 @@
 
 import zlib
 from dataclasses import dataclass, fields, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -101,7 +101,7 @@ class Problem:
 
     def key(self, name: str) -> PRNGKeyArray:
         """A key for this purpose: it depends on the seed and the name alone."""
-        return jax.random.fold_in(jax.random.key(self.seed), zlib.crc32(name.encode()))
+        return _key(self.seed, np.uint32(zlib.crc32(name.encode())))
 
     def normal(self, name: str, *shape: int, dtype: jax.typing.DTypeLike | None = None) -> Float[Array, "..."]:
         """Standard normal numbers for this purpose, by default in the dtype of the data."""
@@ -176,6 +176,11 @@ class Watched(Problem):
     def of(cls, problem: Problem) -> "Watched":
         """The same problem, not read yet."""
         return cls(**{field.name: getattr(problem, field.name) for field in fields(problem)})
+
+
+@partial(jax.jit, static_argnums=0)
+def _key(seed: int, number: np.uint32) -> PRNGKeyArray:
+    return jax.random.fold_in(jax.random.key(seed), number)
 
 
 def _case(key, normalizer, family, inputs, units) -> Case:
