@@ -41,6 +41,7 @@ from threadpoolctl import threadpool_limits
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_numpy_dtype_promotion", "strict")
+jax.config.update("jax_traceback_filtering", "off")  # or each error on its way through JAX is looked at, file by file
 
 threadpool_limits(1, user_api="blas")
 
@@ -82,7 +83,7 @@ def pytest_collection_finish():
     """
     gc.collect()
     gc.freeze()
-    gc.set_threshold(2_000, 20, 1_000)
+    gc.set_threshold(10_000, 20, 1_000)
 
 
 def compiles_quickly(node) -> bool:
