@@ -22,10 +22,13 @@ MANY = 64, 4096
 def draw_small(
     draw: Callable[..., Array], key: PRNGKeyArray, shape: tuple[int, ...], dtype: jax.typing.DTypeLike, *more: Any
 ) -> Array:
-    """The result of `draw(key, shape, dtype, *more)`; `draw` is `jax.random.normal`, for example."""
+    """The result of `draw(key, shape, dtype, *more)`; `draw` is `jax.random.normal`, for example.
+
+    Where the key was put on a device, the numbers are drawn there, by a program of their own.
+    """
     size = math.prod(shape)
     by_place = jax.config.jax_threefry_partitionable  # type: ignore[attr-defined]
-    if size > MANY[-1] or is_tracing() or not is_concrete(key) or not by_place:
+    if size > MANY[-1] or is_tracing() or not is_concrete(key) or getattr(key, "committed", False) or not by_place:
         return draw(key, shape, dtype, *more)
     many = next(many for many in MANY if size <= many)
     # device_put compiles nothing; jnp.asarray of a NumPy array compiles a program for each shape

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
+from lngeom._draws import draw_small
 from lngeom._types import GLMParameters, check_parameters, is_concrete, is_tracing
 from lngeom.families import AbstractFamily
 from lngeom.normalizers import AbstractNormalizer, BatchNorm
@@ -59,7 +60,7 @@ class NormalizedGLM(eqx.Module):
         if inputs < 1 or outputs < 1:
             raise ValueError(f"inputs and outputs must be at least 1; got inputs={inputs}, outputs={outputs}")
         dtype = jnp.result_type(float if dtype is None else dtype)
-        weights = jax.random.normal(key, (outputs, inputs), dtype) / inputs**0.5
+        weights = draw_small(jax.random.normal, key, (outputs, inputs), dtype) / inputs**0.5
         gain, bias = 1.0, 0.0
         if self.family.upper < jnp.inf:
             if computes(self.normalizer, AbstractGroupedNormalizer):

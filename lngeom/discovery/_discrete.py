@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from lngeom._draws import draw_small
 from lngeom.numerics import tolerance
 
 LIMIT = 1024
@@ -101,8 +102,8 @@ def discrete_symmetries(
     """
     dtype = jnp.result_type(float if dtype is None else dtype)
     first, second = jax.random.split(jax.random.key(0) if key is None else key)
-    W = jax.random.normal(first, (2, outputs, inputs), dtype)
-    X = jax.random.normal(second, (2, samples, inputs), dtype)
+    W = draw_small(jax.random.normal, first, (2, outputs, inputs), dtype)
+    X = draw_small(jax.random.normal, second, (2, samples, inputs), dtype)
     shape = jnp.shape(jax.eval_shape(layer, W[0], X[0]))
     if not shape or shape[-1] != outputs:
         raise ValueError(f"outputs must have H = {outputs} entries on their last axis, one a unit; got shape {shape}")

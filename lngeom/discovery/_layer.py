@@ -9,6 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from lngeom._draws import draw_small
+
 Layer = Callable[[Float[Array, "H D"], Float[Array, "N *T D"]], Float[Array, "N *T H"]]
 Part = Literal["weights", "inputs", "single input"]
 
@@ -65,8 +67,8 @@ class Examined:
         """Random (W, X), standard normal; what is held fixed stays."""
         first, second = jax.random.split(key)
         middle = () if self.positions is None else (self.positions,)
-        W = jax.random.normal(first, self.shape, self.dtype) if self.weights is None else self.weights
-        X = jax.random.normal(second, (self.samples, *middle, self.width or self.shape[1]), self.dtype)
+        W = draw_small(jax.random.normal, first, self.shape, self.dtype) if self.weights is None else self.weights
+        X = draw_small(jax.random.normal, second, (self.samples, *middle, self.width or self.shape[1]), self.dtype)
         return W, X if self.data is None else self.data
 
     def move(self, W: Array, X: Array, points: Array) -> Array:

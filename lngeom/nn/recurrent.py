@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+from lngeom._draws import draw_small
 from lngeom.nn.modules import LayerNorm
 
 State = TypeVar("State")
@@ -75,7 +76,7 @@ def _check_inputs(cell: AbstractCell, x: Array) -> None:
 
 def normal_weights(key: PRNGKeyArray, rows: int, columns: int, dtype: jax.typing.DTypeLike) -> Float[Array, "R C"]:
     """Normal weights, scaled so that summed inputs of unit inputs have variance 1."""
-    return jax.random.normal(key, (rows, columns), dtype) / math.sqrt(columns)
+    return draw_small(jax.random.normal, key, (rows, columns), dtype) / math.sqrt(columns)
 
 
 def add_vector(a: Float[Array, "*batch H"], b: Float[Array, " H"]) -> Float[Array, "*batch H"]:

@@ -19,7 +19,7 @@ def nearly_dependent(rows):
 
 ROWS = {
     "one-hot rows": lambda r: np.eye(40)[r.integers(0, 40, 300)],
-    "an offset of 1e4": lambda r: 1e4 + r.normal(size=SHAPE),
+    "an offset of 1e4": lambda r: 1e4 + r.normal(size=(240, 7)),  # the shape of the tests of the learning rate
     "an offset of 1e6": lambda r: 1e6 + r.normal(size=SHAPE),
     "an offset in one column": lambda r: r.normal(size=SHAPE) + np.array([1e6] + 5 * [0]),
     "a constant column": lambda r: np.concatenate([np.full((100, 1), 3.0), r.normal(size=(100, 5))], 1),

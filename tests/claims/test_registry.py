@@ -264,28 +264,6 @@ def test_a_problem_is_the_same_for_the_same_seed(problem):
     assert not eqx.tree_equal(problem.case("ln"), dataclasses.replace(problem, seed=2).case("ln"))
 
 
-@pytest.mark.parametrize("shape", [(), (3,), (2, 0), (7, 5, 2), (60, 100)])
-def test_drawn_numbers_are_those_of_jax(problem, shape):
-    normal = jax.random.normal(problem.key("a"), shape, problem.dtype)
-    np.testing.assert_array_equal(problem.normal("a", *shape), normal)
-    uniform = jax.random.uniform(problem.key("a"), shape, problem.dtype, -2.0, 3.0)
-    np.testing.assert_allclose(problem.uniform("a", *shape, low=-2.0, high=3.0), uniform, rtol=1e-15)
-
-
-def test_numbers_of_other_shapes_need_no_other_program(problem):
-    made = []
-    listener = lambda event, *_, **__: made.append(event)  # noqa: E731
-    problem.normal("a", 3)
-    jax.monitoring.register_event_duration_secs_listener(listener)
-    try:
-        problem.normal("b", 4, 6)
-        assert not [event for event in made if event.endswith("backend_compile_duration")]
-        jax.random.normal(problem.key("b"), (4, 6, 1, 1), problem.dtype)
-        assert [event for event in made if event.endswith("backend_compile_duration")]
-    finally:
-        jax.monitoring.unregister_event_duration_listener(listener)
-
-
 def errata_out_of_place(registered):
     """Ids of refuted claims without an erratum, and of claims that hold or are open with one."""
     wanted = {Verdict.REFUTED: {True}, Verdict.CONDITIONAL: {True, False}}

@@ -26,6 +26,8 @@ from lngeom.transformations import (
 )
 from lngeom.transformations.actions import Column
 
+from tests.claims.conftest import SHAPE
+
 TOLERANCE = 1e-12
 GROUPS, UNITS, INPUTS, SAMPLES = 2, 8, 4, 3
 DELTA = Fraction(5, 2)
@@ -214,7 +216,7 @@ FAULTS = {
 def test_a_fault_in_a_transformation_turns_its_cell(method, wrong):
     """Both in numbers and in algebra, since both read the one definition."""
     (right,) = [column for column in COLUMNS if column.name == wrong.name]
-    problem = Problem(jax.random.normal(jax.random.key(9), (20, 6)), seed=1)
+    problem = Problem(jax.random.normal(jax.random.key(9), SHAPE), seed=1)
     assert EXTENDED[method][right.name] is Cell.INVARIANT
     for column, holds in ((right, True), (wrong, False)):
         verdict = decide(list(cell_check(METHODS[method], column, Cell.INVARIANT)(problem)))

@@ -188,7 +188,8 @@ def _gradients(problem: Problem, delta_w: float = 1.0, delta_x: float = 1.0):
     def loss(shift, W, g, b):
         return jnp.sum(jnp.cos(g[None, :] * RMSNorm()(W, X) + b[None, :] + shift))
 
-    found = jax.grad(loss, (0, 1, 2, 3))(jnp.zeros((len(X), len(W))), W, params.gain, params.bias)
+    slopes = jax.jit(jax.grad(loss, (0, 1, 2, 3)))
+    found = slopes(jnp.zeros((len(X), len(W))), W, params.gain, params.bias)
     return W, X, params.gain, found
 
 

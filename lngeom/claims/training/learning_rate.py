@@ -322,8 +322,12 @@ def ln_backward(problem: Problem):
         u = a - jnp.mean(a, 1, keepdims=True)
         return u / jnp.sqrt(jnp.mean(jnp.square(u), 1, keepdims=True))
 
-    n, pull = jax.vjp(normalized, a)
-    (back,) = pull(delta)
+    @jax.jit
+    def both(a, delta):
+        n, pull = jax.vjp(normalized, a)
+        return n, *pull(delta)
+
+    n, back = both(a, delta)
     units, variance = a.shape[1], jnp.var(a, 1)
     predicted = (
         jnp.sum(jnp.square(delta), 1) - jnp.sum(delta, 1) ** 2 / units - jnp.sum(n * delta, 1) ** 2 / units
@@ -688,7 +692,7 @@ def dyt(problem: Problem):
         return jnp.mean(optax.softmax_cross_entropy_with_integer_labels(outputs, net.labels))
 
     W, alpha = net.params["weights"], jnp.asarray(0.7, net.inputs.dtype)
-    slopes = jax.grad(value, (0, 1))
+    slopes = jax.jit(jax.grad(value, (0, 1)))
     by_weights, by_alpha = slopes(W, alpha)
     yield agree("⟨W, ∂_W⟩ and α∂_α", jnp.sum(W * by_weights)[None], (alpha * by_alpha)[None])
 

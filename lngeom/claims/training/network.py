@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Int
 
+from lngeom._draws import draw_small
 from lngeom.claims.problem import NORMALIZERS, Problem
 from lngeom.normalizers import AbstractNormalizer
 
@@ -36,14 +37,15 @@ def network(problem: Problem) -> Network:
     """The network at the start of training."""
     keys = jax.random.split(problem.key("network"), 4)
     width, dtype = problem.inputs.shape[1], problem.dtype
-    directions = jax.random.normal(keys[0], (width, FEATURES), dtype) / width**0.5
+    normal = lambda key, shape: draw_small(jax.random.normal, key, shape, dtype)
+    directions = normal(keys[0], (width, FEATURES)) / width**0.5
     inputs = problem.inputs[:SAMPLES] @ directions
-    teacher = jax.random.normal(keys[1], (FEATURES, CLASSES), dtype)
+    teacher = normal(keys[1], (FEATURES, CLASSES))
     params = {
-        "weights": jax.random.normal(keys[2], (HIDDEN, FEATURES), dtype) / FEATURES**0.5,
+        "weights": normal(keys[2], (HIDDEN, FEATURES)) / FEATURES**0.5,
         "gain": jnp.ones(HIDDEN, dtype),
         "bias": jnp.zeros(HIDDEN, dtype),
-        "readout": jax.random.normal(keys[3], (CLASSES, HIDDEN), dtype) / HIDDEN**0.5,
+        "readout": normal(keys[3], (CLASSES, HIDDEN)) / HIDDEN**0.5,
     }
     return Network(params, inputs, jnp.argmax(inputs @ teacher, -1))
 
