@@ -35,7 +35,7 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 
 import jax
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from threadpoolctl import threadpool_limits
 
 jax.config.update("jax_enable_x64", True)
@@ -123,7 +123,9 @@ def pytest_xdist_make_scheduler(config, log):
     return WorkStealingScheduling(config, log)
 
 
-_COMMON = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+# To explain a failure, Hypothesis traces each line of what it runs, also for `find`.
+_PHASES = [phase for phase in Phase if phase is not Phase.explain]
+_COMMON = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow], "phases": _PHASES}
 settings.register_profile("dev", max_examples=50, derandomize=True, **_COMMON)
 settings.register_profile("ci", max_examples=200, derandomize=True, **_COMMON)
 settings.register_profile("explore", max_examples=2000, **_COMMON)

@@ -247,6 +247,7 @@ def _generators(expr: Expr) -> set[Expr]:
     return {expr}
 
 
+@functools.lru_cache(2**12)  # proofs share most of their roots, too
 def _power(base: Expr, exponent: Rational) -> Expr:
     """Base in normal form to a negative or fractional power, with squares of positive factors taken out of roots."""
     names = {g: Dummy(positive=True) if g.is_positive else Dummy(real=True) for g in _generators(base)}

@@ -229,8 +229,8 @@ MUTANTS = (
     ),
     GLM(
         "init-not-scaled",
-        "jax.random.normal(key, (outputs, inputs), dtype) / inputs**0.5",
-        "jax.random.normal(key, (outputs, inputs), dtype) / outputs**0.5",
+        "jax.random.normal, key, (outputs, inputs), dtype) / inputs**0.5",
+        "jax.random.normal, key, (outputs, inputs), dtype) / outputs**0.5",
         "first weights scaled by the number of outputs",
         ("equation.3",),
     ),

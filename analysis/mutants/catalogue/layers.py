@@ -184,8 +184,8 @@ MUTANTS = (
     ),
     RECURRENT(
         "weights-variance",
-        "jax.random.normal(key, (rows, columns), dtype) / math.sqrt(columns)",
-        "jax.random.normal(key, (rows, columns), dtype) / columns",
+        "jax.random.normal, key, (rows, columns), dtype) / math.sqrt(columns)",
+        "jax.random.normal, key, (rows, columns), dtype) / columns",
         "first weights of variance 1/D²",
         ("text.stable_dynamics", "supplement.initialization"),
         ("tests/nn/test_recurrent.py", "tests/nn/test_recurrent_stability.py"),

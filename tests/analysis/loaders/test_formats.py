@@ -234,9 +234,13 @@ def _watch(event, arguments):
         OPENED.append(str(arguments[0]))
 
 
-sys.addaudithook(_watch)
+@pytest.fixture(scope="session")
+def _watched():
+    """Watches to the end of the process: a hook cannot be taken back, and it is called for much else."""
+    sys.addaudithook(_watch)
 
 
+@pytest.mark.usefixtures("_watched")
 @pytest.mark.filterwarnings("ignore:Reading")  # a mutated header may pass for one of Python 2
 @pytest.mark.parametrize("name", FORMATS)
 def test_mutated_files_are_read_or_refused(name, tmp_path):
@@ -277,6 +281,7 @@ def test_mutated_files_are_read_or_refused(name, tmp_path):
     assert all(Path(p).resolve().is_relative_to(folder.resolve()) for p in OPENED), set(OPENED)
 
 
+@pytest.mark.usefixtures("_watched")
 def test_the_watch_sees_a_file_outside(tmp_path):
     global WATCHING
     OPENED.clear()
