@@ -28,9 +28,10 @@ def draw_small(
     """
     size = math.prod(shape)
     by_place = jax.config.jax_threefry_partitionable  # type: ignore[attr-defined]
-    if size > MANY[-1] or is_tracing() or not is_concrete(key) or getattr(key, "committed", False) or not by_place:
+    placed = not is_concrete(key) or is_tracing() or getattr(key, "committed", False)
+    many = next((many for many in MANY if size <= many), None) if isinstance(size, int | np.integer) else None
+    if placed or many is None or not by_place:
         return draw(key, shape, dtype, *more)
-    many = next(many for many in MANY if size <= many)
     # device_put compiles nothing; jnp.asarray of a NumPy array compiles a program for each shape
     return jax.device_put(np.asarray(_drawn(draw, key, many, dtype, more))[:size].reshape(shape))
 

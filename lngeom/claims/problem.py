@@ -101,7 +101,7 @@ class Problem:
 
     def key(self, name: str) -> PRNGKeyArray:
         """A key for this purpose: it depends on the seed and the name alone."""
-        return _key(self.seed, np.uint32(zlib.crc32(name.encode())))
+        return _key(int(self.seed), np.uint32(zlib.crc32(name.encode())))
 
     def normal(self, name: str, *shape: int, dtype: jax.typing.DTypeLike | None = None) -> Float[Array, "..."]:
         """Standard normal numbers for this purpose, by default in the dtype of the data."""
