@@ -1,7 +1,7 @@
 """Random numbers of small arrays, without a program for each shape.
 
 A number that JAX draws depends on the key and on its place alone, with `jax_threefry_partitionable`, its default. So
-the arrays of all shapes begin one draw, and share its program.
+a small array of any shape is the beginning of one of two draws, whose programs all of them share.
 """
 
 import functools
@@ -15,8 +15,8 @@ from jaxtyping import Array, PRNGKeyArray
 
 from lngeom._types import is_concrete, is_tracing
 
-MANY = 64, 4096
-"""Numbers that are drawn at a time, the fewest that are enough; larger arrays have programs of their own."""
+SIZES = 64, 4096
+"""Numbers that are drawn at a time: an array takes the first size that is enough, and a larger one its own program."""
 
 
 def draw_small(
@@ -26,16 +26,17 @@ def draw_small(
 
     Where the key was put on a device, the numbers are drawn there, by a program of their own.
     """
-    size = math.prod(shape)
+    count = math.prod(shape)
+    enough = [size for size in SIZES if count <= size]
+    is_integer = isinstance(count, int | np.integer)  # if not, JAX says what is wrong
     by_place = jax.config.jax_threefry_partitionable  # type: ignore[attr-defined]
-    placed = not is_concrete(key) or is_tracing() or getattr(key, "committed", False)
-    many = next((many for many in MANY if size <= many), None) if isinstance(size, int | np.integer) else None
-    if placed or many is None or not by_place:
+    here = is_concrete(key) and not is_tracing() and not getattr(key, "committed", False)
+    if not (enough and is_integer and by_place and here):
         return draw(key, shape, dtype, *more)
     # device_put compiles nothing; jnp.asarray of a NumPy array compiles a program for each shape
-    return jax.device_put(np.asarray(_drawn(draw, key, many, dtype, more))[:size].reshape(shape))
+    return jax.device_put(np.asarray(_drawn(draw, key, enough[0], dtype, more))[:count].reshape(shape))
 
 
 @functools.partial(jax.jit, static_argnums=(0, 2, 3, 4))
-def _drawn(draw, key, many, dtype, more):
-    return draw(key, (many,), dtype, *more)
+def _drawn(draw, key, size, dtype, more):
+    return draw(key, (size,), dtype, *more)

@@ -123,7 +123,7 @@ def pytest_xdist_make_scheduler(config, log):
     return WorkStealingScheduling(config, log)
 
 
-# To explain a failure, Hypothesis traces each line of what it runs, also for `find`.
+# To explain a failure, Hypothesis traces each line of what it runs, also for `find`: tests do without.
 _PHASES = [phase for phase in Phase if phase is not Phase.explain]
 _COMMON = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow], "phases": _PHASES}
 settings.register_profile("dev", max_examples=50, derandomize=True, **_COMMON)

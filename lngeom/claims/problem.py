@@ -1,5 +1,6 @@
 """What claims are checked on: a data set, and random models for it that depend only on a seed and a name."""
 
+import operator
 import zlib
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, partial
@@ -101,7 +102,7 @@ class Problem:
 
     def key(self, name: str) -> PRNGKeyArray:
         """A key for this purpose: it depends on the seed and the name alone."""
-        return _key(int(self.seed), np.uint32(zlib.crc32(name.encode())))
+        return _key(operator.index(self.seed), np.uint32(zlib.crc32(name.encode())))
 
     def normal(self, name: str, *shape: int, dtype: jax.typing.DTypeLike | None = None) -> Float[Array, "..."]:
         """Standard normal numbers for this purpose, by default in the dtype of the data."""

@@ -2,6 +2,7 @@
 
 import dataclasses
 import sys
+import zlib
 from pathlib import Path
 
 import equinox as eqx
@@ -262,6 +263,14 @@ def test_a_problem_is_the_same_for_the_same_seed(problem):
     again = dataclasses.replace(problem)
     assert eqx.tree_equal(problem.case("ln"), again.case("ln"))
     assert not eqx.tree_equal(problem.case("ln"), dataclasses.replace(problem, seed=2).case("ln"))
+
+
+def test_drawn_numbers_depend_on_the_seed_and_the_name_alone(problem):
+    key = jax.random.fold_in(jax.random.key(problem.seed), zlib.crc32(b"a"))
+    np.testing.assert_array_equal(jax.random.key_data(problem.key("a")), jax.random.key_data(key))
+    np.testing.assert_array_equal(problem.normal("a", 7, 5), jax.random.normal(key, (7, 5), problem.dtype))
+    uniform = jax.random.uniform(key, (3,), problem.dtype, -2.0, 3.0)
+    np.testing.assert_allclose(problem.uniform("a", 3, low=-2.0, high=3.0), uniform, rtol=1e-15)
 
 
 def errata_out_of_place(registered):
