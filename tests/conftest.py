@@ -106,11 +106,16 @@ def _compile_quickly(request):
 
 
 def pytest_collection_modifyitems(items):
-    """The slowest tests begin early, so that no worker waits for another at the end.
+    """Modules with slow tests begin early, so that no worker waits for another at the end.
 
-    All programs are dropped between tests that compile quickly and others, so the few others are first of all.
+    A module stays together, with its slow tests first: its tests share programs. All programs are dropped between tests
+    that compile quickly and others, so the few others are first of all.
     """
-    items.sort(key=lambda item: (compiles_quickly(item), "slow" not in item.keywords))
+    slow = {item.path for item in items if "slow" in item.keywords}
+    place = {path: index for index, path in enumerate(dict.fromkeys(item.path for item in items))}
+    items.sort(
+        key=lambda item: (compiles_quickly(item), item.path not in slow, place[item.path], "slow" not in item.keywords)
+    )
 
 
 @pytest.hookimpl(optionalhook=True)

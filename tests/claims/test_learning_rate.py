@@ -11,6 +11,8 @@ from lngeom.claims.training import equilibria, exponential
 from lngeom.claims.training.network import sgd_path
 from lngeom.training.laws import LAWS, Law
 
+from .hostile import hostile, wrong_verdicts
+
 
 @pytest.fixture(scope="module")
 def problem():
@@ -41,6 +43,11 @@ def outcome(problem, id):
 def test_claims_come_out_as_recorded(problem, id):
     found = outcome(problem, id)
     assert found.as_recorded, [(e.description, e.residual) for e in found.evidence if not e.passed]
+
+
+@pytest.mark.slow
+def test_no_claim_has_a_false_verdict_or_clashes_far_from_zero(tmp_path):
+    assert not wrong_verdicts(("learning-rate",), hostile("an offset of 1e4", tmp_path))
 
 
 def test_a_wrong_power_turns_an_equivalence(problem, monkeypatch):

@@ -105,9 +105,8 @@ def test_a_step_at_some_sizes_is_no_proof_for_all(problem, monkeypatch):
     step = fact("so it is at H = 4", "1 = 1", lambda: True, sizes="H = 4")
     partial = Proof("equation.6", "1 = 1", (equality("one", 1, 1), step))
     monkeypatch.setitem(proofs._PROVERS, "equation.3", ("holds", lambda: partial))
-    proof_of.cache_clear()
+    monkeypatch.setattr(proofs, "proof_of", proof_of.__wrapped__)  # makes it anew
     outcome = run(all_claims(id="equation.3")[0], problem, proof_evidence)
-    proof_of.cache_clear()
     assert outcome.verdict is Verdict.HOLDS
     assert outcome.strength is Strength.PROOF_AT_SIZES
     assert any("at H = 4" in e.description for e in outcome.evidence)

@@ -70,13 +70,6 @@ def test_verdict_follows_from_evidence(evidence, verdict):
     assert decide(evidence) is verdict
 
 
-@pytest.mark.slow
-def test_every_claim_comes_out_as_recorded(problem):
-    outcomes = [run(c, problem) for c in all_claims()]
-    wrong = {o.claim.id: (o.verdict, o.error, [e.description for e in o.evidence if not e.passed]) for o in outcomes}
-    assert not {k: v for k, v in wrong.items() if not next(o for o in outcomes if o.claim.id == k).as_recorded}
-
-
 def test_the_eighteen_cells_are_the_papers():
     cells = {c.id for c in all_claims("invariance") if c.source == "Table 1"}
     assert cells == {f"table1.{m}.{column}" for m, row in paper.TABLE1.items() for column in row}
