@@ -137,7 +137,7 @@ def points(
     Example:
         >>> from hypothesis import find
         >>> import lngeom as lg
-        >>> W, X = find(points(lg.normalizers.LayerNorm()), lambda point: True)
+        >>> W, X = find(points(lg.normalizers.LayerNorm(), features=1, samples=2), lambda point: True)
         >>> W.tolist(), X.tolist()
         ([[1.0], [2.0], [3.0]], [[1.0], [2.0]])
     """
@@ -202,7 +202,8 @@ def problems(
     Example:
         >>> from hypothesis import find
         >>> import lngeom as lg
-        >>> gamma = problems(normalizer=lg.normalizers.RMSNorm(), family=lg.families.Gamma(), units=3)
+        >>> sizes = {"units": 3, "features": 1, "samples": 2}
+        >>> gamma = problems(normalizer=lg.normalizers.RMSNorm(), family=lg.families.Gamma(), **sizes)
         >>> found = find(gamma, lambda problem: True)
         >>> found.params.gain.tolist(), found.params.bias.tolist()
         ([1.0, 1.0, 1.0], [-3.0, -3.0, -3.0])
