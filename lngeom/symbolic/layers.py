@@ -77,7 +77,11 @@ class Layer:
 
     def a(self, n: Index, i: Index) -> Any:
         r"""Summed input $a_{ni} = \sum_d W_{id} x_{nd}$."""
-        return self.total(lambda d: self.W(i, d) * self.X(n, d), D)
+        return self._summed_input(n, i)
+
+    @functools.cached_property
+    def _summed_input(self) -> Values:
+        return self.once(lambda n, i: self.total(lambda d: self.W(i, d) * self.X(n, d), D))
 
     def towards(self, V: Field, t: Expr) -> "Layer":
         """The layer with weights W + tV."""

@@ -38,8 +38,8 @@ REFERENCE = Source("claims", "claims/numpy_reference.py", (), ("tests/claims/tes
 MUTANTS = (
     LAYERS(
         "layer-a-transposed-sum",
-        "return self.total(lambda d: self.W(i, d) * self.X(n, d), D)",
-        "return self.total(lambda d: self.W(i, d) + self.X(n, d), D)",
+        "self.total(lambda d: self.W(i, d) * self.X(n, d), D)",
+        "self.total(lambda d: self.W(i, d) + self.X(n, d), D)",
         "summed input Σ (w + x)",
     ),
     LAYERS(
