@@ -75,12 +75,9 @@ class Layer:
         r"""The inputs $x_n$ of a case."""
         return lambda d: self.X(n, d)
 
-    def a(self, n: Index, i: Index) -> Any:
-        r"""Summed input $a_{ni} = \sum_d W_{id} x_{nd}$."""
-        return self._summed_input(n, i)
-
     @functools.cached_property
-    def _summed_input(self) -> Values:
+    def a(self) -> Values:
+        r"""Summed inputs $a_{ni} = \sum_d W_{id} x_{nd}$, a function of n and i."""
         return self.once(lambda n, i: self.total(lambda d: self.W(i, d) * self.X(n, d), D))
 
     def towards(self, V: Field, t: Expr) -> "Layer":

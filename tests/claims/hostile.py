@@ -32,7 +32,8 @@ ROWS = {
 }
 
 
-def hostile(name, folder):
+def hostile_problem(name, folder):
+    """Claims' problem on rows that are read from a file, as a user's are."""
     path = folder / "rows.npy"
     np.save(path, ROWS[name](np.random.default_rng(0)))
     return Problem(jnp.asarray(load(str(path)).inputs))
@@ -44,14 +45,19 @@ def unexpected(outcomes):
     return {o.claim.id: (o.verdict, o.reasons) for o, fine in zip(outcomes, right, strict=True) if not fine}
 
 
-def proofs_of(record):
-    """Proofs that stand for those of a claim, which take seconds to make."""
-    roles = {
-        Verdict.HOLDS: (Role.SUPPORTS,),
-        Verdict.REFUTED: (Role.REFUTES, Role.CORRECTS),
-        Verdict.CONDITIONAL: (Role.SUPPORTS, Role.FAILS_WITHOUT_CONDITION),
-    }
-    return [Evidence(Kind.PROOF, role, "proof", passed=True) for role in roles[record.expected]]
+ROLES = {
+    Verdict.HOLDS: (Role.SUPPORTS,),
+    Verdict.REFUTED: (Role.REFUTES, Role.CORRECTS),
+    Verdict.CONDITIONAL: (Role.SUPPORTS, Role.FAILS_WITHOUT_CONDITION),
+}
+"""What the proofs of a claim do, by the verdict that is recorded."""
+
+
+def beside_proofs(outcome):
+    """The verdict of the numbers beside the claim's proofs, for which others stand: they take seconds to make."""
+    roles = () if outcome.claim.why_numeric else ROLES[outcome.claim.expected]
+    proofs = (Evidence(Kind.PROOF, role, "proof", passed=True) for role in roles)
+    return decide([*outcome.evidence, *proofs])
 
 
 def wrong_verdicts(topics, given):
@@ -59,7 +65,7 @@ def wrong_verdicts(topics, given):
     outcomes = [run(c, given) for topic in topics for c in all_claims(topic)]
     wrong = unexpected(outcomes)
     for o in outcomes:
-        verdict = decide([*o.evidence, *([] if o.claim.why_numeric else proofs_of(o.claim))])
+        verdict = beside_proofs(o)
         if verdict not in {o.claim.expected, Verdict.UNDECIDED}:
             wrong[o.claim.id] = verdict, o.reasons
     return wrong

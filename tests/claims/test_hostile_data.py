@@ -3,13 +3,13 @@
 import jax
 import numpy as np
 import pytest
-from lngeom.claims import Problem, Verdict, all_claims, decide, run
+from lngeom.claims import Problem, Verdict, all_claims, run
 from lngeom.claims.evidence import Strength
 from lngeom.claims.problem import NORMALIZERS
 from lngeom.data import DataError, load
 
 from .conftest import proof
-from .hostile import ROWS, hostile, proofs_of, unexpected, wrong_verdicts
+from .hostile import ROWS, beside_proofs, hostile_problem, unexpected, wrong_verdicts
 
 SOME = (
     "table1.bn.weight_matrix_rescaling",
@@ -25,12 +25,11 @@ SOME = (
 
 @pytest.mark.parametrize("name", ROWS)
 def test_no_data_set_gives_a_false_verdict_or_a_clash(name, tmp_path):
-    given = hostile(name, tmp_path)
+    given = hostile_problem(name, tmp_path)
     outcomes = [run(all_claims(id=id)[0], given) for id in SOME]
     assert not unexpected(outcomes)
     for o in outcomes:
-        proofs = [] if o.claim.why_numeric else proofs_of(o.claim)
-        recorded = decide([*o.evidence, *proofs]) is o.claim.expected
+        recorded = beside_proofs(o) is o.claim.expected
         assert recorded or o.claim.id in UNDECIDED.get(name, ()), (o.claim.id, o.reasons)
 
 
@@ -61,11 +60,11 @@ def test_every_claim_comes_out_as_recorded_on_ordinary_data(problem):
     ],
 )
 def test_no_claim_of_a_topic_has_a_false_verdict_or_clashes(name, topics, tmp_path):
-    assert not wrong_verdicts(topics, hostile(name, tmp_path))
+    assert not wrong_verdicts(topics, hostile_problem(name, tmp_path))
 
 
 def test_one_hot_rows_decide_by_numbers(tmp_path):
-    given = hostile("one-hot rows", tmp_path)
+    given = hostile_problem("one-hot rows", tmp_path)
     for id in ("extended.ln.weight_matrix_rescaling", "extended.ln.weight_vector_rescaling"):
         found = run(all_claims(id=id)[0], given)
         assert found.verdict is Verdict.HOLDS
@@ -87,7 +86,7 @@ def test_one_hot_rows_decide_by_numbers(tmp_path):
 )
 def test_the_proof_carries_the_verdict_and_the_reason_is_given(name, id, text, tmp_path):
     record = all_claims(id=id)[0]
-    given = hostile(name, tmp_path)
+    given = hostile_problem(name, tmp_path)
     with_proof, alone = run(record, given, proof), run(record, given)
     assert with_proof.as_recorded
     assert with_proof.strength in {Strength.PROOF, Strength.COUNTEREXAMPLE}
@@ -102,7 +101,7 @@ def test_a_broken_library_clashes_on_ordinary_data_and_is_not_hidden_by_an_offse
     monkeypatch.setitem(NORMALIZERS, "bn", normalizers.BatchNorm(eps=0.5))
     record = all_claims(id="table1.bn.weight_matrix_rescaling")[0]
     assert run(record, Problem(jax.random.normal(jax.random.key(0), (60, 5))), proof).verdict is Verdict.CLASH
-    assert run(record, hostile("an offset of 1e4", tmp_path), proof).verdict is Verdict.CLASH
+    assert run(record, hostile_problem("an offset of 1e4", tmp_path), proof).verdict is Verdict.CLASH
 
 
 def test_constant_data_is_refused(tmp_path):

@@ -11,7 +11,7 @@ from lngeom.claims.training import equilibria, exponential
 from lngeom.claims.training.network import sgd_path
 from lngeom.training.laws import LAWS, Law
 
-from .hostile import hostile, wrong_verdicts
+from .hostile import hostile_problem, wrong_verdicts
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +47,7 @@ def test_claims_come_out_as_recorded(problem, id):
 
 @pytest.mark.slow
 def test_no_claim_has_a_false_verdict_or_clashes_far_from_zero(tmp_path):
-    assert not wrong_verdicts(("learning-rate",), hostile("an offset of 1e4", tmp_path))
+    assert not wrong_verdicts(("learning-rate",), hostile_problem("an offset of 1e4", tmp_path))
 
 
 def test_a_wrong_power_turns_an_equivalence(problem, monkeypatch):
