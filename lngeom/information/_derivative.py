@@ -7,6 +7,7 @@ $E[s s^\top] = \Lambda$ and the estimate is unbiased, with an error that falls a
 empirical Fisher, which is another matrix.
 """
 
+import functools
 from abc import abstractmethod
 from collections.abc import Callable
 
@@ -289,8 +290,12 @@ class BlockedPullback(eqx.Module):
         return self.metric.squared_norm(self.derivative.push(v))
 
 
+@functools.partial(jax.jit, inline=True)
 def pullback_of(problem: Problem) -> Pullback | BlockedPullback:
-    """What products are made of: logits in blocks where the function says so and no scores take Λ's place."""
+    """What products are made of: logits in blocks where the function says so and no scores take Λ's place.
+
+    It is traced once for all programs that differentiate these samples.
+    """
     blocked = isinstance(problem.model, VocabularyHead) and problem.scores is None
     return BlockedPullback(problem) if blocked else Pullback(problem)
 

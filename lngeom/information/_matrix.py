@@ -30,8 +30,9 @@ BATCH = 64
 """Rows or columns of a coupled problem's factor computed at a time."""
 
 
+@functools.partial(jax.jit, inline=True)
 def factor_rows(problem: Problem) -> Float[Array, "R P"]:
-    """Rows of the factor for the samples held here, one after the other."""
+    """Rows of the factor for the samples held here, one after the other; traced once for all programs with them."""
     return _coupled_rows(problem) if problem.coupled else _separate_rows(problem)
 
 

@@ -4,6 +4,7 @@ The one scaling convention: $F = \frac1N \sum_n \sum_t m_{nt}\, J_{nt}^\top \Lam
 samples of the sum over each sample's unmasked positions t (there is one position where outputs are [N C]).
 """
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -89,9 +90,9 @@ class Problem(eqx.Module):
     def output_shape(self) -> jax.ShapeDtypeStruct:
         """Shape and dtype of the outputs, [N *T C].
 
-        The function is traced once for all problems of these shapes. State that JAX does not see must not change them.
+        State that JAX does not see must not change them, since the function is traced once.
         """
-        return jax.eval_shape(_forward, self)
+        return jax.eval_shape(_forward, replace(self, scores=None))
 
     @property
     def model(self) -> Any:
@@ -125,8 +126,11 @@ class Problem(eqx.Module):
         return z
 
     def forward(self, params: PyTree) -> Float[Array, "N *T C"]:
-        """Natural parameters of the samples held here; harmless ones at positions of weight 0."""
-        return self.ignore(self.outputs(params, self.inputs))
+        """Natural parameters of the samples held here; harmless ones at positions of weight 0.
+
+        The function is traced once for all programs that call it with these shapes.
+        """
+        return _forward(replace(self, params=params, scores=None))
 
     def ignore(self, z: Float[Array, "N *T C"]) -> Float[Array, "N *T C"]:
         """These outputs with a value inside the family's domain at positions of weight 0, whatever is there."""
@@ -170,9 +174,9 @@ class Problem(eqx.Module):
         return self.layout.unravel(vector)
 
 
-@jax.jit
+@functools.partial(jax.jit, inline=True)
 def _forward(problem: Problem) -> Float[Array, "N *T C"]:
-    return problem.forward(problem.params)
+    return problem.ignore(problem.outputs(problem.params, problem.inputs))
 
 
 def ignore_masked(problem: Problem) -> Problem:
