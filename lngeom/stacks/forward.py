@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -99,11 +100,24 @@ def head(stack: Stack, weights: Mapping[str, Any], x: Float[Array, "N T d"]) -> 
 def linear(part: Linear, weights: Mapping[str, Any], x: Float[Array, "N T i"]) -> Float[Array, "N T o"]:
     """Wx + b."""
     pieces: Any = getattr(weights, "pieces", None)
+    bias = None if part.bias is None else _of_expert(part, weights[part.bias])
+    nameless = replace(part, weight="", bias=None, expert=None)
     if pieces is None or part != Linear(part.weight, part.bias):
-        y = _apply(part.matrix(jnp.asarray(weights[part.weight])), x)
-    else:
-        y = jnp.concatenate([_apply(jnp.asarray(rows), x) for _, rows in pieces(part.weight)], -1)
-    return y if part.bias is None else y + part.offsets(jnp.asarray(weights[part.bias]))[None, None]
+        return _mapped(nameless, _of_expert(part, weights[part.weight]), bias, x)
+    y = jnp.concatenate([_mapped(nameless, jnp.asarray(rows), None, x) for _, rows in pieces(part.weight)], -1)
+    return y if bias is None else y + nameless.offsets(bias)[None, None]
+
+
+def _of_expert(part: Linear, array: Any) -> Array:
+    array = jnp.asarray(array)
+    return array if part.expert is None else array[part.expert]
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _mapped(part: Linear, weight: Array, bias: Array | None, x: Float[Array, "N T i"]) -> Float[Array, "N T o"]:
+    """Wx + b as one program like `_normalized`, the same one for every layer with these shapes."""
+    y = jnp.einsum("nti,oi->nto", x, part.matrix(weight))
+    return y if bias is None else y + part.offsets(bias)[None, None]
 
 
 def norm(part: Norm, weights: Mapping[str, Any], x: Float[Array, "... d"]) -> Float[Array, "... d"]:
@@ -231,13 +245,14 @@ def routing(part: Mixture, weights: Mapping[str, Any], x: Float[Array, "N T d"])
 def _rows(name: str, weights: Mapping[str, Any], index: Array) -> Array:
     """Rows of a table."""
     if not hasattr(weights, "rows"):
-        return jnp.asarray(weights[name])[index]
+        return _taken(jnp.asarray(weights[name]), index)
     needed, places = np.unique(np.asarray(index), return_inverse=True)
-    return jnp.asarray(weights.rows(name, needed))[places.reshape(index.shape)]  # pyright: ignore[reportAttributeAccessIssue]
+    return _taken(jnp.asarray(weights.rows(name, needed)), places.reshape(index.shape))  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def _apply(W: Array, x: Array) -> Array:
-    return jnp.einsum("nti,oi->nto", x, W)
+@jax.jit
+def _taken(table: Array, index: Array) -> Array:
+    return table[index]
 
 
 def _read(part: Norm | None, placing: str, weights: Mapping[str, Any], x: Array) -> Array:
