@@ -286,7 +286,7 @@ def test_every_word_of_the_grammar_is_spoken():
 
 
 def test_a_process_that_dies_or_hangs_is_a_crash_and_the_others_go_on():
-    found = {o.seed: o for o in campaign.outcomes(range(5), 1, limit=5.0, target=dies)}
+    found = {o.seed: o for o in campaign.outcomes(range(5), 1, limit=3.0, target=dies)}
     assert sorted(found) == [0, 1, 2, 3, 4]
     assert {seed for seed, o in found.items() if o.outcome == "crash"} == {1, 3}
     assert "exit code 7" in found[1].messages["process"]

@@ -38,6 +38,15 @@ def free_port():
         return s.getsockname()[1]
 
 
+@pytest.fixture(scope="module", autouse=True)
+def survivor_and_victim():
+    """Two processes, one of which dies: the other waits for its heartbeat while the other tests run."""
+    port = free_port()
+    processes = [start("dies", port, index, devices=2) for index in range(2)]
+    yield processes
+    finish(processes)
+
+
 def largest(output):
     return float(output.splitlines()[-1].removeprefix("largest "))
 
@@ -59,9 +68,8 @@ def test_two_processes_give_the_result_of_one():
 
 
 @pytest.mark.slow
-def test_when_a_process_dies_the_other_ends():
-    port = free_port()
-    survivor, victim = finish([start("dies", port, index, devices=2) for index in range(2)])
+def test_when_a_process_dies_the_other_ends(survivor_and_victim):
+    survivor, victim = finish(survivor_and_victim)
     assert victim[2] == 7
     assert survivor[2] not in {0, None}
     assert "one sum" in survivor[0]
