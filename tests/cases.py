@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from functools import cache
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import lngeom as lg
@@ -32,13 +31,12 @@ def drawn(seed: int, *shape: int) -> jax.Array:
 def normalizers(units: int, inputs: int, eps: float = 0.0) -> dict[str, AbstractNormalizer]:
     """Every normalizer with a closed form, for H units and D inputs."""
     rng = np.random.default_rng(3)
-    stored = lg.normalizers.BatchNorm(max(eps, 0.1)).evaluation(
-        jnp.asarray(rng.normal(size=(units, inputs))), jnp.asarray(rng.normal(size=(9, inputs)))
-    )
+    weights, others = rng.normal(size=(units, inputs)), rng.normal(size=(9, inputs))
+    mean, variance = jax.device_put([f(others @ weights.T, 0) for f in (np.mean, np.var)])
     return {
         "identity": lg.normalizers.Identity(),
         "batch": lg.normalizers.BatchNorm(eps),
-        "batch_evaluation": stored,
+        "batch_evaluation": lg.normalizers.BatchNormEvaluation(mean, variance, max(eps, 0.1)),
         "weight": lg.normalizers.WeightNorm(eps),
         "layer": lg.normalizers.LayerNorm(eps),
         "rms": lg.normalizers.RMSNorm(eps),
@@ -101,9 +99,22 @@ def random_configuration(rng: np.random.Generator) -> Configuration:
     return Configuration(", ".join(kinds), lg.NormalizedGLM(normalizer, family), params, X)
 
 
-@eqx.filter_jit
-def _statistics(normalizer, W, X):
-    return normalizer.statistics(W, X)
+def numpy_statistics(normalizer: lg.normalizers.AbstractNormalizer, W: np.ndarray, X: np.ndarray) -> tuple:
+    """Mean and scale of Eq. 5 in plain NumPy, each one number for a sample, for a unit, or for both."""
+    a = X @ W.T
+    match normalizer:
+        case lg.normalizers.Identity():
+            return 0.0, 1.0
+        case lg.normalizers.BatchNormEvaluation():
+            return np.asarray(normalizer.mean), np.sqrt(np.asarray(normalizer.variance) + normalizer.eps)
+        case lg.normalizers.WeightNorm():
+            return 0.0, np.sqrt((W**2).sum(1) + normalizer.eps)
+        case lg.normalizers.BatchNorm():
+            return a.mean(0), np.sqrt(a.var(0) + normalizer.eps)
+    groups = a.reshape(len(a), normalizer.group_count, -1)
+    mean = groups.mean(2, keepdims=True) if normalizer.centered else 0.0
+    scale = np.sqrt(((groups - mean) ** 2).mean(2, keepdims=True) + normalizer.eps)
+    return tuple(np.broadcast_to(s, groups.shape).reshape(a.shape) for s in (mean, scale))
 
 
 def numpy_factor(model: lg.NormalizedGLM, params: lg.GLMParameters, X: np.ndarray) -> tuple[np.ndarray, float]:
@@ -111,7 +122,7 @@ def numpy_factor(model: lg.NormalizedGLM, params: lg.GLMParameters, X: np.ndarra
     W, b, g = (np.asarray(v) for v in (params.weights, params.bias, params.gain))
     units, inputs = W.shape
     normalizer = model.normalizer
-    mean, scale = (np.asarray(s) for s in _statistics(normalizer, params.weights, X))
+    mean, scale = numpy_statistics(normalizer, W, X)
     n = (X @ W.T - mean) / scale
     s = np.broadcast_to(scale, n.shape)
     J = np.zeros((len(X), units, units * (inputs + 2)))

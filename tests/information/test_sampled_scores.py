@@ -28,7 +28,7 @@ def test_monte_carlo_error_falls_as_one_over_the_root_of_the_draws(family):
     apply, params, X = linear_model(family)
     exact = np.asarray(lg.fisher(apply, params, X, family=family).as_matrix())
     key, draws = jax.random.key(0), 24 * 256
-    scores = np.asarray(sampled_scores(family, apply(params, X), key, draws))
+    scores = np.asarray(jax.jit(lambda X: sampled_scores(family, apply(params, X), key, draws))(X))
     rows = np.einsum("nd,nmc->mndc", X, scores).reshape(draws, len(X), -1)
     one_each = np.matmul(rows.transpose(0, 2, 1), rows) / len(X)  # what each draw alone estimates
     F = lg.fisher(apply, params, X, family=family, method="monte_carlo", key=key, samples=4)
