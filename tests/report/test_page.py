@@ -280,6 +280,11 @@ def test_tables_say_what_their_cells_rest_on(document):
     assert first["rows"][0]["cells"][1]["deviation"] == 0.4
 
 
+def test_the_notation_is_explained_once(text):
+    assert text.count("<strong>Notation.</strong>") == 1
+    assert "a<sub>ni</sub> = (W x<sub>n</sub>)<sub>i</sub>" in text
+
+
 @pytest.fixture(scope="module")
 def browser():
     driver = pytest.importorskip("playwright.sync_api", reason="the browser tests need the `browser` extra")

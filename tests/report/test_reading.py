@@ -214,11 +214,6 @@ def test_counterexamples_are_matrices_with_the_entries_that_differ_marked(opened
     assert ground != "rgba(0, 0, 0, 0)"
 
 
-def test_the_notation_is_explained_once(text):
-    assert text.count("<strong>Notation.</strong>") == 1
-    assert "a<sub>ni</sub> = (W x<sub>n</sub>)<sub>i</sub>" in text
-
-
 def kind(claim):
     """What decides how a claim is shown: its verdict, what it rests on, and the parts of its evidence."""
     parts = {step["part"] for evidence in claim["evidence"] for step in evidence["steps"]}
