@@ -79,7 +79,7 @@ def normal(seed, *shape):
 
     They are the first of many, so that one program draws all shapes.
     """
-    return jnp.asarray(_numbers(seed)[: math.prod(shape)].reshape(shape))
+    return jax.device_put(_numbers(seed)[: math.prod(shape)].reshape(shape))
 
 
 @cache

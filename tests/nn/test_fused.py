@@ -16,9 +16,9 @@ RNG = np.random.default_rng(0)
 
 
 def case(rows, units, dtype="float32", offset=0.0):
-    x = jnp.asarray(RNG.normal(size=(rows, units)) + offset, dtype)
-    vectors = (jnp.asarray(RNG.normal(size=units), jnp.float32) for _ in range(2))
-    return x, *vectors, jnp.asarray(RNG.normal(size=(rows, units)), dtype)
+    x = RNG.normal(size=(rows, units)) + offset
+    vectors = (RNG.normal(size=units).astype(np.float32) for _ in range(2))
+    return jax.device_put((x.astype(dtype), *vectors, RNG.normal(size=(rows, units)).astype(dtype)))
 
 
 def pullback(function, x, gain, bias, cotangent):

@@ -24,7 +24,7 @@ def _networks_promote():
 
 
 def weights(*shape):
-    return jnp.asarray(RNG.normal(size=shape) / np.sqrt(shape[0]))
+    return jax.device_put(RNG.normal(size=shape) / np.sqrt(shape[0]))
 
 
 def rms(x, gain=1.0):

@@ -232,7 +232,7 @@ def test_a_full_size_run_goes_from_files_to_a_figure_though_it_is_killed(
     for pair in (name for names in sentences.CLASSES.values() for name in names):
         if name == "skip_thoughts":
             (folder / pair).write_bytes(b"".join(f"sentence {k} of {pair}\n".encode() for k in range(12)))
-    monkeypatch.setattr(sentence_tasks.Judge.__new__, "__defaults__", (False, (0.1, 1.0), 2, (1.0,)))  # fewer fits
+    monkeypatch.setattr(sentence_tasks.Judge.__new__, "__defaults__", (False, (1.0,), 2, (1.0,)))  # fewer fits
     out = tmp_path / "out"
     options = (name, "--full", "--data", folder, "--out", out, "--seeds", "1", "--workers", "1")
     step, saved = loop.save_checkpoint, []
