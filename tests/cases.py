@@ -99,8 +99,8 @@ def random_configuration(rng: np.random.Generator) -> Configuration:
     return Configuration(", ".join(kinds), lg.NormalizedGLM(normalizer, family), params, X)
 
 
-def numpy_statistics(normalizer: lg.normalizers.AbstractNormalizer, W: np.ndarray, X: np.ndarray) -> tuple:
-    """Mean and scale of Eq. 5 in plain NumPy, each one number for a sample, for a unit, or for both."""
+def numpy_statistics(normalizer: AbstractNormalizer, W: np.ndarray, X: np.ndarray) -> tuple:
+    """Mean and scale of Eq. 5 in plain NumPy, which broadcast against summed inputs [N H]."""
     a = X @ W.T
     match normalizer:
         case lg.normalizers.Identity():

@@ -157,7 +157,7 @@ def test_workers_that_do_not_follow_their_parent_are_seen_to_outlive_it(tmp_path
     process = start(["-c", WORKERS.replace("as pool:", "as pool:\n    pool._initializer = None", 1)], tmp_path)
     process.stdout.readline()
     with pytest.raises(subprocess.TimeoutExpired):
-        end(process, [signal.SIGKILL], group=False, patience=2)
+        end(process, [signal.SIGKILL], group=False, patience=4)
 
 
 def working(folder):

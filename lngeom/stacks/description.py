@@ -67,9 +67,13 @@ class Linear:
         if self.layout not in {"oi", "io"}:
             raise ValueError(f"layout must be 'oi' or 'io'; got {self.layout!r} for {self.weight}")
 
+    def of_expert(self, array: Any) -> Any:
+        """The stored array, or this expert's part of it (a view where possible)."""
+        return array if self.expert is None else array[self.expert]
+
     def matrix(self, array: Any) -> Any:
         """W [out, in] from the stored array (NumPy or JAX; a view where possible)."""
-        stored = array if self.expert is None else array[self.expert]
+        stored = self.of_expert(array)
         if self.layout == "oi":
             found = stored.reshape(-1, int(np.prod(stored.shape[stored.ndim - self.input_axes :])))
         else:
@@ -78,12 +82,12 @@ class Linear:
 
     def offsets(self, array: Any) -> Any:
         """B [out] from the stored array of the bias."""
-        found = (array if self.expert is None else array[self.expert]).reshape(-1)
+        found = self.of_expert(array).reshape(-1)
         return found if self.rows is None else found[self.rows.indices()]
 
     def assign(self, array: np.ndarray, matrix: np.ndarray) -> None:
         """Writes `matrix` [out, in] into this map's part of a contiguous stored array."""
-        part = array if self.expert is None else array[self.expert]
+        part = self.of_expert(array)
         if self.layout == "oi":
             view = part.reshape(-1, int(np.prod(part.shape[part.ndim - self.input_axes :])))
         else:
@@ -99,7 +103,7 @@ class Linear:
     def with_offsets(self, array: np.ndarray, offsets: np.ndarray) -> np.ndarray:
         """A copy of the stored array of the bias in which this map's part is `offsets` [out]."""
         new = np.array(array, order="C")
-        view = (new if self.expert is None else new[self.expert]).reshape(-1)
+        view = self.of_expert(new).reshape(-1)
         view[slice(None) if self.rows is None else self.rows.indices()] = offsets
         return new
 

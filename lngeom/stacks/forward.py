@@ -100,17 +100,12 @@ def head(stack: Stack, weights: Mapping[str, Any], x: Float[Array, "N T d"]) -> 
 def linear(part: Linear, weights: Mapping[str, Any], x: Float[Array, "N T i"]) -> Float[Array, "N T o"]:
     """Wx + b."""
     pieces: Any = getattr(weights, "pieces", None)
-    bias = None if part.bias is None else _of_expert(part, weights[part.bias])
+    bias = None if part.bias is None else part.of_expert(jnp.asarray(weights[part.bias]))
     nameless = replace(part, weight="", bias=None, expert=None)
     if pieces is None or part != Linear(part.weight, part.bias):
-        return _mapped(nameless, _of_expert(part, weights[part.weight]), bias, x)
+        return _mapped(nameless, part.of_expert(jnp.asarray(weights[part.weight])), bias, x)
     y = jnp.concatenate([_mapped(nameless, jnp.asarray(rows), None, x) for _, rows in pieces(part.weight)], -1)
     return y if bias is None else y + nameless.offsets(bias)[None, None]
-
-
-def _of_expert(part: Linear, array: Any) -> Array:
-    array = jnp.asarray(array)
-    return array if part.expert is None else array[part.expert]
 
 
 @functools.partial(jax.jit, static_argnums=0)
