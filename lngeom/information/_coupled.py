@@ -20,6 +20,7 @@ from jaxtyping import Array, Float, PyTree
 
 from lngeom._memory import available_memory, format_bytes
 from lngeom._trees import Frozen
+from lngeom._types import is_concrete
 from lngeom.glm import NormalizedGLM, is_affine
 from lngeom.information._derivative import GLMFunction
 from lngeom.information._planner import CHUNK_BYTES, STORED, derivative_bytes
@@ -316,7 +317,10 @@ def check_coupling(problem: Problem) -> None:
     outputs = math.prod(problem.output_shape.shape[1:])
     rows = min(FEWER if outputs > LARGE else PROBE, problem.rows)
     wide = _takes_32_bits(problem, rows)
-    finite, size, *changes = jax.device_get(_probe(problem, rows, wide))
+    outcome = _probe(problem, rows, wide)
+    if not is_concrete(outcome):
+        return  # the function closes over a traced value
+    finite, size, *changes = jax.device_get(outcome)
     if not finite:
         return  # `fisher` says so when it counts bad entries
     scale = float(size)

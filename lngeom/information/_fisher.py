@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from lngeom._trees import Frozen, leaf_paths
-from lngeom._types import check_parameters, is_concrete
+from lngeom._types import check_parameters, is_concrete, is_tracing
 from lngeom._vocabulary import VocabularyHead
 from lngeom.families import AbstractDistribution, Categorical, Joined, Product
 from lngeom.glm import NormalizedGLM
@@ -119,7 +119,8 @@ def fisher(
         stored, bad = _store_and_count(problem, chunks, plan.store)
         glm = isinstance(model_or_apply, NormalizedGLM) and mask is None
         diagnose = functools.partial(model_or_apply.natural_parameters, params, X) if glm else None
-        _require_finite(problem, jax.device_get(bad), diagnose)
+        if is_concrete(bad):  # which the counts of a function that closes over a traced value are not
+            _require_finite(problem, jax.device_get(bad), diagnose)
     else:
         stored = store(problem, chunks)[0] if plan.store else None
     return FisherOperator(problem, stored, placement, plan, method, excluded, check)
@@ -229,7 +230,8 @@ def _weights(mask: Array, outputs: jax.ShapeDtypeStruct) -> Float[Array, "N *T"]
             f"got {jnp.shape(mask)}"
         )
     weights = jnp.asarray(mask).astype(outputs.dtype)
-    if is_concrete(weights) and not bool(jnp.all((weights >= 0) & (weights < jnp.inf))):
+    allowed = jnp.all((weights >= 0) & (weights < jnp.inf))
+    if is_concrete(allowed) and not bool(allowed):
         raise ValueError("mask must be finite and at least 0")
     return weights
 
@@ -244,7 +246,7 @@ def _scores_at(
     if y is not None and placement.mesh is not None and problem.is_concrete:
         responses = jax.tree.map(lambda leaf: _place_rows(jnp.asarray(leaf), problem), y)
     scores = _scores(problem, key, samples, responses)
-    if y is not None and is_concrete(y, problem.weights):
+    if y is not None and is_concrete(y, problem.weights) and not is_tracing():
         outputs = problem.output_shape
         counts = None if problem.weights is None else problem.weights[: problem.samples] > 0
         problem.family.check_responses(y, (problem.samples, *outputs.shape[1:]), counts)

@@ -18,7 +18,7 @@ from jaxtyping import Array, Float, PyTree
 
 from lngeom._programs import Precision, working_precision
 from lngeom._trees import Frozen, Layout, leaf_path
-from lngeom._types import is_concrete
+from lngeom._types import is_concrete, is_tracing
 from lngeom.families import AbstractDistribution, described
 
 
@@ -52,8 +52,11 @@ class Problem(eqx.Module):
 
     @property
     def is_concrete(self) -> bool:
-        """Whether parameters and samples are values, not tracers."""
-        return is_concrete(self.params, self.inputs)
+        """Whether parameters and samples are values, outside tracing.
+
+        A function that closes over a traced value, under vmap say, has outputs that are none all the same.
+        """
+        return is_concrete(self.params, self.inputs) and not is_tracing()
 
     @property
     def rows(self) -> int:
@@ -196,12 +199,13 @@ def ignore_masked(problem: Problem) -> Problem:
         return jnp.where(counts.reshape(shape) | jnp.isfinite(leaf), leaf, 0)
 
     cleaned = replace(problem, inputs=jax.tree.map(clean, problem.inputs))
-    if is_concrete(problem) and any(
+    if problem.is_concrete and any(
         bool(jnp.any(new != old))
         for new, old in zip(jax.tree.leaves(cleaned.inputs), jax.tree.leaves(problem.inputs), strict=True)
     ):
         given, z = _forward(problem), _forward(cleaned)  # under jit a normalized GLM does not judge its inputs
-        if not problem.coupled and bool(jnp.any(~jnp.isfinite(given) & jnp.isfinite(z))):
+        lost = jnp.any(~jnp.isfinite(given) & jnp.isfinite(z))
+        if not problem.coupled and is_concrete(lost) and bool(lost):
             raise ValueError(
                 "outputs at positions that count depend on NaN or infinite inputs at masked positions: the mask must "
                 "reach the model too (as an attention mask, say)"
@@ -214,7 +218,7 @@ def replace_masked_samples(problem: Problem) -> Problem:
 
     A problem whose samples interact, or which is traced, stays as it is.
     """
-    if problem.weights is None or problem.coupled or not is_concrete(problem):
+    if problem.weights is None or problem.coupled or not problem.is_concrete:
         return problem
     counts = jnp.any(problem.weights.reshape(problem.rows, -1) > 0, 1)
     if bool(jnp.all(counts)) or not bool(jnp.any(counts)):

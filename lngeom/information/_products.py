@@ -365,7 +365,10 @@ def agrees(F: AbstractFisher, route: Route, whole: AbstractFisher | None = None)
     if not is_compared(F):
         return True
     image, vector = route(probe_vector(F))
-    gap, norm = (float(x) for x in gap_and_norm(image, F.promoted_product(vector)))
+    distances = gap_and_norm(image, F.promoted_product(vector))
+    if not is_concrete(distances):
+        return True  # the function closes over a traced value
+    gap, norm = map(float, distances)
     if gap <= float(jnp.finfo(F.problem.dtype).eps) ** 0.5 * norm:
         return True
     eps = F.problem.precision().eps

@@ -117,6 +117,12 @@ class Method:
     irrational: bool = False
     own: bool = False
 
+    @property
+    def indices(self) -> str:
+        """Those of an output in formulas, `_{ni}` where a sample has one index and a unit has one."""
+        both = (index if isinstance(index, tuple) else (index,) for index in (self.sample, self.unit))
+        return "_{%s}" % "".join(str(part) for index in both for part in index)
+
     def square(
         self, layer: Layer, sample: Index | None = None, unit: Index | None = None, eps: Expr = sp.S.Zero
     ) -> Expr:

@@ -15,7 +15,8 @@ import itertools
 from collections.abc import Callable
 
 import sympy as sp
-from sympy import Add, Dummy, Expr, Indexed, IndexedBase, KroneckerDelta, Mul, Pow, Rational, Symbol
+from sympy import Add, Dummy, Expr, IndexedBase, KroneckerDelta, Mul, Pow, Rational, Symbol
+from sympy.core.cache import cacheit
 
 H, D, N = sp.symbols("H D N", integer=True, positive=True)
 G, M = sp.symbols("G M", integer=True, positive=True)
@@ -34,6 +35,15 @@ _LETTERS = {H: "ijkl", D: "def", N: "nml", G: "pr", M: "qrsl", T: "tsuv"}
 
 Index = Expr | tuple[Expr, ...]
 Field = Callable[..., Expr]
+
+
+class Indexed(sp.Indexed):
+    """An indexed symbol, made once for its base and indices: SymPy deduces what each new one is, and that takes long.
+
+    SymPy orders by the name of the class.
+    """
+
+    __new__ = cacheit(sp.Indexed.__new__)
 
 
 class Sum(sp.Sum):
@@ -84,7 +94,7 @@ def field(name: str, *, positive: bool = False) -> Field:
 
     def entry(*indices: Index) -> Expr:
         flat = [part for index in indices for part in (index if isinstance(index, tuple) else (index,))]
-        return base[tuple(flat)]
+        return Indexed(base, *flat)
 
     return entry
 
@@ -114,7 +124,7 @@ def _expand(expr: Expr) -> Expr:
 def normal_form(expr: Expr) -> Expr:
     """The normal form: a polynomial in canonically named sums, indexed symbols and opaque powers."""
     expr = sp.sympify(expr)
-    if expr.is_Atom or isinstance(expr, Indexed):
+    if expr.is_Atom or isinstance(expr, sp.Indexed):
         return expr
     if isinstance(expr, sp.Sum):
         body = normal_form(expr.function)

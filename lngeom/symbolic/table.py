@@ -182,14 +182,14 @@ def general_steps(method: Method, column: Column, factor: Expr, eps: Expr) -> tu
     steps = []
     summed_inputs = summed(column, before, n, unit)
     if summed_inputs is not None:
-        steps.append(equality("The summed inputs become", after.a(n, unit), summed_inputs, r"a'_{ni}"))
+        steps.append(equality("The summed inputs become", after.a(n, unit), summed_inputs, f"a'{method.indices}"))
     words = "do not change" if factor == 1 else f"change by the factor {plain(factor)}"
     squared = "does not change" if factor == 1 else f"changes by the factor {plain(factor**2)}"
     old, new = (method.fraction(layer, n, unit, eps) for layer in (before, after))
     steps += [
-        _changed(f"The centred summed inputs {words}", new[0], factor, r"(a-\mu)", "_{ni}", old[0]),
+        _changed(f"The centred summed inputs {words}", new[0], factor, r"(a-\mu)", method.indices, old[0]),
         _changed(f"The square of the scale {squared}", new[1], factor**2, r"\sigma", "^2", old[1]),
-        _changed("So their ratio stays", new[0] / sqrt(new[1]), 1, "n", "_{ni}", old[0] / sqrt(old[1])),
+        _changed("So their ratio stays", new[0] / sqrt(new[1]), 1, "n", method.indices, old[0] / sqrt(old[1])),
     ]
     return tuple(steps)
 
@@ -303,7 +303,7 @@ def _sign_correction(method: Method, column: Column) -> Proof | None:
     before, after = Layer(), moved(column, Layer())
     if not vanishes(method(after, eps=EPSILON) + method(before, eps=EPSILON)):
         return None
-    step = _changed("The sign of n changes, which g → −g undoes", method(after), -1, "n", "_{ni}", method(before))
+    step = _changed("The sign of n changes, which g → −g undoes", method(after), -1, "n", method.indices, method(before))
     return Proof(
         f"{method.name}.weight_sign_flip corrected",
         r"n(-W, X) = -n(W, X)",

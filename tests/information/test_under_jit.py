@@ -68,6 +68,19 @@ def test_samples_and_projections_trace():
         assert agreement(traced, eager, tol=1e-8).agrees
 
 
+@pytest.mark.parametrize("traced", [jax.jit, jax.vmap, lambda one: lambda s: jax.jvp(one, (s,), (s,))[0]])
+def test_a_function_may_close_over_a_traced_value(traced):
+    """Its arguments have values, its outputs have none: checks are left out, as under jit."""
+    mask = jnp.ones(30).at[3].set(0)
+
+    def matrix(scale):
+        model = lambda p, x: scale * apply(p, x)  # noqa: E731
+        return lg.fisher(model, PARAMS, X.at[3].set(jnp.nan), family=lg.families.Categorical(), mask=mask).as_matrix()
+
+    scale = jnp.full(1, 1.5) if traced is jax.vmap else jnp.asarray(1.5)
+    assert agreement(jnp.squeeze(traced(matrix)(scale)), matrix(1.5), tol=1e-12).agrees
+
+
 @pytest.mark.parametrize("name", ["rank", "nullspace"])
 def test_what_needs_values_says_so(name):
     with pytest.raises(ValueError, match=rf"{name}\(\) .* needs concrete arrays: call it outside jit"):
