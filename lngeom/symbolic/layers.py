@@ -121,7 +121,8 @@ class Method:
     def indices(self) -> str:
         """Those of an output in formulas, `_{ni}` where a sample has one index and a unit has one."""
         both = (index if isinstance(index, tuple) else (index,) for index in (self.sample, self.unit))
-        return "_{%s}" % "".join(str(part) for index in both for part in index)
+        letters = "".join(str(part) for index in both for part in index)
+        return f"_{{{letters}}}"
 
     def square(
         self, layer: Layer, sample: Index | None = None, unit: Index | None = None, eps: Expr = sp.S.Zero

@@ -303,7 +303,8 @@ def _sign_correction(method: Method, column: Column) -> Proof | None:
     before, after = Layer(), moved(column, Layer())
     if not vanishes(method(after, eps=EPSILON) + method(before, eps=EPSILON)):
         return None
-    step = _changed("The sign of n changes, which g → −g undoes", method(after), -1, "n", method.indices, method(before))
+    words = "The sign of n changes, which g → −g undoes"
+    step = _changed(words, method(after), -1, "n", method.indices, method(before))
     return Proof(
         f"{method.name}.weight_sign_flip corrected",
         r"n(-W, X) = -n(W, X)",
