@@ -125,28 +125,17 @@ class ApproximateFisher(lx.AbstractLinearOperator):
 
     def apply(self, function: Callable[[Array], Array], v: PyTree) -> PyTree:
         """The product Q f(s) Qᵀ v, of any function of the eigenvalues."""
-        layout = self._layout
-        flat = isinstance(v, jax.Array) and v.ndim == 1 and layout.leaves[0][0] != v.shape
-        tangent = layout.unravel(v) if flat else v
-        layout.check(tangent)
-        leaves = jax.tree.leaves(tangent)
-        found: dict[int, Array] = {}
-        for part in self.parts:
-            matrix = part.gather(leaves).astype(part.values.dtype)
-            found |= part.scatter(part.turn_back(function(part.values) * part.turn(matrix)))
-        result = [found[k].astype(leaf.dtype) for k, leaf in enumerate(leaves)]
-        tree = jax.tree.unflatten(layout.structure, result)
-        return ravel_pytree(tree)[0] if flat else tree
+        return _apply(self.parts, self._layout, function, v)
 
     def mv(self, vector: PyTree) -> PyTree:
         """F̂ v."""
-        return self.apply(lambda s: s, vector)
+        return _product(self.parts, self._layout, vector)
 
     def __matmul__(self, other: Any) -> Any:
         """F̂ v for a ravelled vector [P], F̂ V for a matrix [P K], or a composition with another operator."""
         if isinstance(other, lx.AbstractLinearOperator):
             return super().__matmul__(other)
-        return self.mv(other) if jnp.ndim(other) == 1 else jax.lax.map(self.mv, other.T).T
+        return self.mv(other) if jnp.ndim(other) == 1 else _products(self.parts, self._layout, other)
 
     def solve(self, gradient: PyTree, damping: float | Array = 0.0) -> Solution:
         """The minimum-norm solution of (F̂ + λI) x = g; without damping, eigenvalues of 0 up to rounding are left out.
@@ -163,19 +152,7 @@ class ApproximateFisher(lx.AbstractLinearOperator):
         """
         if is_concrete(damping) and damping < 0:
             raise ValueError(f"damping must be at least 0; got {damping}")
-        cutoff = self._cutoff
-
-        def invert(s: Array) -> Array:
-            shifted = s + jnp.asarray(damping, s.dtype)
-            kept = shifted > cutoff
-            return jnp.where(kept, 1 / jnp.where(kept, shifted, 1), 0)
-
-        rank = sum(jnp.sum(part.values + jnp.asarray(damping, part.values.dtype) > cutoff) for part in self.parts)
-        x = self.apply(invert, gradient)
-        inside = self.apply(lambda s: (s + jnp.asarray(damping, s.dtype) > cutoff).astype(s.dtype), gradient)
-        g, h = (ravel_pytree(tree)[0] for tree in (gradient, inside))
-        norm = jnp.linalg.norm(g)
-        left = jnp.where(norm > 0, jnp.linalg.norm(g - h) / jnp.where(norm > 0, norm, 1), 0)
+        x, rank, left = _solution(self.parts, self._layout, gradient, damping)
         report: Any = (int(rank), float(left)) if is_concrete(rank, left) else (rank, left)
         return Solution(x, report[0], None, 0.0, report[1], 0)
 
@@ -190,34 +167,19 @@ class ApproximateFisher(lx.AbstractLinearOperator):
             damping: λ ≥ 0.
             scale: factor of F̂, such as the number of samples.
         """
-        cutoff = self._cutoff * scale
-
-        def root(s: Array) -> Array:
-            shifted = scale * s + jnp.asarray(damping, s.dtype)
-            kept = shifted > cutoff
-            return jnp.where(kept, jax.lax.rsqrt(jnp.where(kept, shifted, 1)), 0)
-
-        noise = jax.random.normal(key, (count, self.in_size()), self._layout.dtype)
-        return jax.lax.map(lambda v: self.apply(root, v), noise)
+        return _draws(self.parts, self._layout, key, count, damping, scale)
 
     def eigenvalues(self) -> Float[Array, " P"]:
         """All eigenvalues, descending."""
-        return jnp.sort(jnp.concatenate([part.values.reshape(-1) for part in self.parts]))[::-1]
+        return _descending(self.parts)
 
     def logdet(self, damping: float | Array, scale: float = 1.0) -> Float[Array, ""]:
         """The logarithm of det(scale · F̂ + λI)."""
-        return jnp.sum(
-            jnp.stack(
-                [jnp.sum(jnp.log(scale * part.values + jnp.asarray(damping, part.values.dtype))) for part in self.parts]
-            )
-        )
+        return _logdet(self.parts, damping, scale)
 
     def diagonal(self) -> Float[Array, " P"]:
         """The diagonal."""
-        found: dict[int, Array] = {}
-        for part in self.parts:
-            found |= part.scatter(part.diagonal())
-        return jnp.concatenate([found[k].reshape(-1) for k in range(len(found))])
+        return _diagonal(self.parts)
 
     def trace(self) -> Float[Array, ""]:
         """The sum of the eigenvalues."""
@@ -294,10 +256,95 @@ class ApproximateFisher(lx.AbstractLinearOperator):
     def _layout(self) -> Layout:
         return self.of.problem.layout
 
-    @property
-    def _cutoff(self) -> Array:
-        largest = jnp.max(jnp.stack([jnp.max(part.values) for part in self.parts]))
-        return 10 * self.in_size() ** 0.5 * jnp.finfo(largest.dtype).eps * largest
+
+Parts = tuple[Part, ...]
+
+
+def _apply(parts: Parts, layout: Layout, function: Callable[[Array], Array], v: PyTree) -> PyTree:
+    """The product Q f(s) Qᵀ v of a pytree like the parameters, or of a ravelled vector."""
+    flat = isinstance(v, jax.Array) and v.ndim == 1 and layout.leaves[0][0] != v.shape
+    tangent = layout.unravel(v) if flat else v
+    layout.check(tangent)
+    leaves = jax.tree.leaves(tangent)
+    found: dict[int, Array] = {}
+    for part in parts:
+        matrix = part.gather(leaves).astype(part.values.dtype)
+        found |= part.scatter(part.turn_back(function(part.values) * part.turn(matrix)))
+    result = [found[k].astype(leaf.dtype) for k, leaf in enumerate(leaves)]
+    tree = jax.tree.unflatten(layout.structure, result)
+    return ravel_pytree(tree)[0] if flat else tree
+
+
+def _cutoff(parts: Parts, layout: Layout) -> Array:
+    """Eigenvalues up to this are 0, rounding aside."""
+    largest = jnp.max(jnp.stack([jnp.max(part.values) for part in parts]))
+    return 10 * layout.size**0.5 * jnp.finfo(largest.dtype).eps * largest
+
+
+@functools.partial(jax.jit, static_argnames="layout")
+def _product(parts: Parts, layout: Layout, v: PyTree) -> PyTree:
+    return _apply(parts, layout, lambda s: s, v)
+
+
+@functools.partial(jax.jit, static_argnames="layout")
+def _products(parts: Parts, layout: Layout, vectors: Float[Array, "P K"]) -> Float[Array, "P K"]:
+    return jax.lax.map(lambda v: _product(parts, layout, v), vectors.T).T
+
+
+@functools.partial(jax.jit, static_argnames="layout")
+def _solution(parts: Parts, layout: Layout, gradient: PyTree, damping: float | Array) -> tuple[PyTree, Array, Array]:
+    """The solution, its rank, and the part of the gradient that no eigenvalue reaches."""
+    cutoff = _cutoff(parts, layout)
+
+    def shifted(s: Array) -> Array:
+        return s + jnp.asarray(damping, s.dtype)
+
+    def invert(s: Array) -> Array:
+        kept = shifted(s) > cutoff
+        return jnp.where(kept, 1 / jnp.where(kept, shifted(s), 1), 0)
+
+    rank = sum(jnp.sum(shifted(part.values) > cutoff) for part in parts)
+    inside = _apply(parts, layout, lambda s: (shifted(s) > cutoff).astype(s.dtype), gradient)
+    g, h = (ravel_pytree(tree)[0] for tree in (gradient, inside))
+    norm = jnp.linalg.norm(g)
+    left = jnp.where(norm > 0, jnp.linalg.norm(g - h) / jnp.where(norm > 0, norm, 1), 0)
+    return _apply(parts, layout, invert, gradient), rank, left
+
+
+@functools.partial(jax.jit, static_argnames=("layout", "count"))
+def _draws(
+    parts: Parts, layout: Layout, key: PRNGKeyArray, count: int, damping: float | Array, scale: float
+) -> Float[Array, "K P"]:
+    cutoff = _cutoff(parts, layout) * scale
+
+    def root(s: Array) -> Array:
+        shifted = jnp.asarray(scale, s.dtype) * s + jnp.asarray(damping, s.dtype)
+        kept = shifted > cutoff
+        return jnp.where(kept, jax.lax.rsqrt(jnp.where(kept, shifted, 1)), 0)
+
+    noise = jax.random.normal(key, (count, layout.size), layout.dtype)
+    return jax.lax.map(lambda v: _apply(parts, layout, root, v), noise)
+
+
+@jax.jit
+def _descending(parts: Parts) -> Float[Array, " P"]:
+    return jnp.sort(jnp.concatenate([part.values.reshape(-1) for part in parts]))[::-1]
+
+
+@jax.jit
+def _logdet(parts: Parts, damping: float | Array, scale: float) -> Float[Array, ""]:
+    def one(s: Array) -> Array:
+        return jnp.sum(jnp.log(jnp.asarray(scale, s.dtype) * s + jnp.asarray(damping, s.dtype)))
+
+    return jnp.sum(jnp.stack([one(part.values) for part in parts]))
+
+
+@jax.jit
+def _diagonal(parts: Parts) -> Float[Array, " P"]:
+    found: dict[int, Array] = {}
+    for part in parts:
+        found |= part.scatter(part.diagonal())
+    return jnp.concatenate([found[k].reshape(-1) for k in range(len(found))])
 
 
 def natural_gradients(F: Any, key: PRNGKeyArray, count: int, damping: float) -> list[tuple[Array, Array]]:
