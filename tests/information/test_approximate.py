@@ -12,6 +12,7 @@ from lngeom.information.approximations.operator import ApproximateFisher, jackkn
 from lngeom.information.layers import find_layers
 
 from tests.cases import drawn
+from tests.programs import programs_made
 
 KEY = jax.random.key(0)
 
@@ -124,6 +125,24 @@ def test_every_block_of_a_sequence_model_is_what_it_says():
         assert np.linalg.norm(found[0] - block) < np.linalg.norm(found[1] - block)  # the best values in one basis
     np.testing.assert_allclose(float(blocks.trace()), float(F.trace()))
     np.testing.assert_allclose(np.asarray(F.approximate("diagonal").as_matrix()), np.diag(np.diag(exact)), atol=1e-12)
+
+
+def test_another_vector_damping_or_key_needs_no_other_program():
+    approximation = exact_case("gaussian").approximate("kfac")
+    vectors = drawn(5, approximation.in_size(), 2)
+
+    def everything(k):
+        v, damping = vectors[:, k], 0.1 * (k + 1)
+        solution = approximation.solve(v, damping)
+        draws = approximation.sample(jax.random.key(k), 2, damping)
+        return approximation @ v, approximation @ vectors, solution.value, draws, approximation.logdet(damping)
+
+    first = everything(0)
+    with programs_made() as made:
+        second = everything(1)
+    assert not made
+    for a, b in zip(first[2:], second[2:], strict=True):
+        assert not np.allclose(a, b)
 
 
 def test_products_solutions_draws_and_determinants_are_of_one_matrix():
