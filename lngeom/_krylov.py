@@ -128,6 +128,7 @@ def _extended(basis: PyTree, w: PyTree, count: Any) -> tuple[PyTree, Float[Array
     return basis, jnp.asarray(taken), left
 
 
+@functools.partial(jax.jit, static_argnames="steps")
 def tridiagonal(product: Map, start: PyTree, steps: int) -> Float[Array, "m m"]:
     """T of so many steps from a start vector; works under jit and vmap."""
     basis, _, _ = _extended(_zeros(start, steps + 1), start, 0)
@@ -153,6 +154,7 @@ class SpectralDensity(NamedTuple):
     weights: Float[Array, " K"]
 
 
+@functools.partial(jax.jit, static_argnames=("size", "dtype", "probes", "steps"))
 def lanczos_density(
     product: Map, size: int, dtype: jnp.dtype, key: PRNGKeyArray, probes: int, steps: int
 ) -> SpectralDensity:

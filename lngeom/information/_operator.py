@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from lngeom import _decompositions, _krylov, _saved, numerics
 from lngeom._trees import leaf_slices
-from lngeom._types import GLMParameters, is_concrete, is_tracing
+from lngeom._types import GLMParameters
 from lngeom.information import _matrix, _solve, _spectrum
 from lngeom.information._nullspace import MeasuredNullspace, measure
 from lngeom.information._products import (
@@ -66,7 +66,7 @@ class FisherOperator(AbstractFisher):
         )
         if order not in {None, "paper"}:
             raise ValueError(f"order must be None or 'paper'; got {order!r}")
-        if progress and is_concrete(self.problem) and self.placement.mesh is None and not self.problem.coupled:
+        if progress and self.problem.is_concrete and self.placement.mesh is None and not self.problem.coupled:
             matrix = self._in_agreement(_matrix.dense_with_progress(self.problem, self.plan.row_chunk))
         else:
             matrix = self._in_agreement(_matrix.dense(self.problem, self.row_chunks))
@@ -476,7 +476,7 @@ class FisherOperator(AbstractFisher):
         self.plan.require(self._decomposition_bytes, "a decomposition of the factor", alternative)
 
     def _require_values(self, what: str) -> None:
-        if not is_concrete(self.problem) or is_tracing():
+        if not self.problem.is_concrete:
             raise ValueError(
                 f"{what} is an integer or a basis of so many vectors, which needs concrete arrays: call it outside "
                 "jit, scan and vmap; solve, sample, singular_values and products work inside"

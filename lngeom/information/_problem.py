@@ -52,11 +52,8 @@ class Problem(eqx.Module):
 
     @property
     def is_concrete(self) -> bool:
-        """Whether parameters and samples are values, outside tracing.
-
-        A function that closes over a traced value, under vmap say, has outputs that are none all the same.
-        """
-        return is_concrete(self.params, self.inputs) and not is_tracing()
+        """Whether all arrays are values, outside tracing. The function may still close over a traced one."""
+        return is_concrete(self) and not is_tracing()
 
     @property
     def rows(self) -> int:

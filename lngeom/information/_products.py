@@ -21,7 +21,7 @@ from jax.sharding import PartitionSpec
 from jaxtyping import Array, Float, PyTree
 
 from lngeom._trees import Layout, leaf_paths
-from lngeom._types import is_concrete, is_tracing
+from lngeom._types import is_concrete
 from lngeom.information._derivative import BlockedPullback, Pullback, pullback_of
 from lngeom.information._planner import Plan
 from lngeom.information._problem import Problem
@@ -335,7 +335,7 @@ Route = Callable[[Float[Array, " P"]], tuple[Float[Array, " P"], Float[Array, " 
 
 def is_compared(F: AbstractFisher) -> bool:
     """Whether routes are compared with the product: not under jit, nor where the user said no."""
-    return F.checked and is_concrete(F.problem) and not is_tracing()
+    return F.checked and F.problem.is_concrete
 
 
 def probe_vector(F: AbstractFisher, seed: int = 0) -> Float[Array, " P"]:

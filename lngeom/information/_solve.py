@@ -16,7 +16,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from lngeom._krylov import added, conjugate_gradients, horizontal, inner
-from lngeom._types import is_concrete, is_tracing
+from lngeom._types import is_concrete
 from lngeom.information._derivative import GLMFunction, Pullback
 from lngeom.information._nullspace import BrokenDirection, broken_symmetries, scale_forms, scales
 from lngeom.information._problem import Problem
@@ -104,7 +104,7 @@ def solve_by_decomposition(
 ) -> tuple[PyTree, dict]:
     """The solution by the singular value decomposition of the factor: one program, and one more for gauge="broken"."""
     decision = decomposition.decision
-    concrete = is_concrete(F.problem, gradient, damping, decomposition) and not is_tracing()
+    concrete = F.problem.is_concrete and is_concrete(gradient, damping, decomposition)
     known = {"gap": decision.gap, "iterations": 0}
     run = lambda d, changes: _solve_by_decomposition(  # noqa: E731
         F.flat_map, d._replace(budget=0), gradient, damping, F.problem, F.chunks, changes
@@ -217,7 +217,7 @@ def solve(
     Raises:
         ValueError: if damping is negative, or the method or gauge unknown.
     """
-    concrete = is_concrete(F.problem, gradient, damping) and not is_tracing()
+    concrete = F.problem.is_concrete and is_concrete(gradient, damping)
     if is_concrete(damping) and damping < 0:
         raise ValueError(f"damping must be at least 0; got {damping}")
     if gauge not in {"exact", "broken"}:
@@ -295,7 +295,7 @@ def sample_by_products(F: AbstractFisher, key: PRNGKeyArray, count: int) -> Floa
     """Draws from N(0, F⁺), one a row, without a decomposition: F⁺ Aᵀ ξ, whose covariance is F⁺ (AᵀA) F⁺."""
     problem = F.problem
     at = F.chunks
-    null = known_nullspace(F) if is_concrete(problem) and not is_tracing() else None
+    null = known_nullspace(F) if problem.is_concrete else None
 
     def draw(key: PRNGKeyArray) -> Float[Array, " P"]:
         z = problem.output_shape

@@ -185,10 +185,21 @@ def unroll(
         )
     if state is None:
         state = cell.initial_state(*batch, dtype=inputs.dtype)
+    return _unrolled(cell, inputs, state, None if lengths is None else jnp.asarray(lengths), recompute)
+
+
+@eqx.filter_jit
+def _unrolled(
+    cell: AbstractCell[State, Projected],
+    inputs: Float[Array, "T *batch D"],
+    state: State,
+    lengths: Int[Array, "*batch"] | None,
+    recompute: bool,
+) -> tuple[State, Float[Array, "T *batch H"]]:
     padding = None
     if lengths is not None:
-        steps = jnp.arange(inputs.shape[0]).reshape(-1, *(1,) * len(batch))
-        padding = (steps >= jnp.asarray(lengths)[None])[..., None]
+        steps = jnp.arange(inputs.shape[0]).reshape(-1, *(1,) * lengths.ndim)
+        padding = (steps >= lengths[None])[..., None]
         inputs = jnp.where(padding, 0, inputs)
 
     def step(state, item):

@@ -11,6 +11,7 @@ from lngeom.numerics import agreement
 
 from tests.cases import drawn
 from tests.information import zoo
+from tests.programs import programs_made
 
 EXACT = 1e-13
 
@@ -287,6 +288,24 @@ def test_so_many_lanczos_steps_find_what_they_find():
     assert not agreement(F.eigenvalues(4, steps=5), expected, 1e-3).agrees
     with pytest.raises(ValueError, match="at least as many steps"):
         F.eigenvalues(4, steps=3)
+
+
+@pytest.mark.parametrize("name", ["spectral_density", "eigenvalues"])
+def test_other_parameters_and_another_key_need_no_other_program(name):
+    def computed(seed):
+        p, key = drawn(seed, 5, 2), jax.random.key(seed)
+        F = lg.fisher(_tanh, p, drawn(9, 20, 5), family=lg.families.Bernoulli())
+        return F.spectral_density(key).nodes if name == "spectral_density" else F.eigenvalues(2, key=key, steps=5)
+
+    first = computed(0)
+    with programs_made() as made:
+        second = computed(1)
+    assert not made
+    assert not np.allclose(first, second)
+
+
+def _tanh(p, x):
+    return jnp.tanh(x @ p)
 
 
 def test_eigenvalues_under_jit_and_vmap_are_those_of_lanczos(never_decomposed):
