@@ -303,7 +303,7 @@ def _solution(parts: Parts, layout: Layout, gradient: PyTree, damping: float | A
         kept = shifted(s) > cutoff
         return jnp.where(kept, 1 / jnp.where(kept, shifted(s), 1), 0)
 
-    rank = sum(jnp.sum(shifted(part.values) > cutoff) for part in parts)
+    rank = jnp.sum(jnp.stack([jnp.sum(shifted(part.values) > cutoff) for part in parts]))
     inside = _apply(parts, layout, lambda s: (shifted(s) > cutoff).astype(s.dtype), gradient)
     g, h = (ravel_pytree(tree)[0] for tree in (gradient, inside))
     norm = jnp.linalg.norm(g)
