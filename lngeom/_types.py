@@ -41,7 +41,7 @@ class GLMParameters(eqx.Module):
 
 
 def is_concrete(*arrays: object) -> bool:
-    """Whether every array has a concrete value, outside any tracing."""
+    """Whether every array has a value. Under jit these may, and results have none: `is_tracing` tells."""
     return not any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(arrays))
 
 

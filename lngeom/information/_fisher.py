@@ -90,7 +90,8 @@ def fisher(
         memory: budget in bytes; by default half of what is free.
         chunk: samples at a time; planned by default (see `F.plan`).
         check: look for NaN, infinities and interacting samples, and compare matrices and factors with the product of
-            one random vector when they are computed (all skipped under jit, and if the function closes over a tracer).
+            one random vector when they are computed (all skipped under jit, and where the function closes over a
+            traced value).
 
     Raises:
         ValueError: if the arguments do not fit together, values are not finite, a GLM's variance is zero, or samples
