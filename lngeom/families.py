@@ -7,6 +7,7 @@ $$\log p(y \mid z) = \frac{z y - \eta(z)}{\phi} + c(y, \phi), \qquad E[y] = \eta
 Its mean, variance and Fisher metric follow from η by automatic differentiation.
 """
 
+import functools
 from abc import abstractmethod
 from typing import Any, ClassVar
 
@@ -87,7 +88,7 @@ class AbstractFamily(AbstractDistribution):
 
     def mean(self, z: Float[Array, "*B C"]) -> Float[Array, "*B C"]:
         """E[y] = η'(z)."""
-        return jax.grad(lambda z: jnp.sum(self.log_partition(z)))(z)
+        return _mean(self, z)
 
     def variance(self, z: Float[Array, "*B C"]) -> Float[Array, "*B C"]:
         """Var[y_i] = φ ∂²η/∂z_i², the marginal variances."""
@@ -168,6 +169,12 @@ class AbstractFamily(AbstractDistribution):
         for name, value in values.items():
             if not np.all(np.asarray(value) > 0) or np.ndim(value) > 1:
                 raise ValueError(f"{name} must be positive; got {value}")
+
+
+@functools.partial(eqx.filter_jit, inline=True)
+def _mean(family: AbstractFamily, z: Array) -> Array:
+    """The derivative η'(z) as one program."""
+    return jax.grad(lambda z: jnp.sum(family.log_partition(z)))(z)
 
 
 @jax.jit

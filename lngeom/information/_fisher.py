@@ -230,11 +230,17 @@ def _weights(mask: Array, outputs: jax.ShapeDtypeStruct) -> Float[Array, "N *T"]
             f"mask must have one entry a position, shape {outputs.shape[:-1]} for outputs {outputs.shape}; "
             f"got {jnp.shape(mask)}"
         )
-    weights = jnp.asarray(mask).astype(outputs.dtype)
-    allowed = jnp.all((weights >= 0) & (weights < jnp.inf))
+    weights, allowed = _as_weights(jnp.asarray(mask), outputs.dtype)
     if is_concrete(allowed) and not bool(allowed):
         raise ValueError("mask must be finite and at least 0")
     return weights
+
+
+@functools.partial(jax.jit, static_argnames="dtype")
+def _as_weights(mask: Array, dtype: jnp.dtype) -> tuple[Float[Array, "N *T"], Array]:
+    """The weights, and whether all are finite and at least 0."""
+    weights = mask.astype(dtype)
+    return weights, jnp.all((weights >= 0) & (weights < jnp.inf))
 
 
 def _scores_at(

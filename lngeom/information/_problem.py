@@ -14,7 +14,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, Bool, Float, PyTree
 
 from lngeom._programs import Precision, working_precision
 from lngeom._trees import Frozen, Layout, leaf_path
@@ -185,21 +185,9 @@ def ignore_masked(problem: Problem) -> Problem:
     Raises:
         ValueError: if outputs at positions that count depend on such an entry.
     """
-    assert problem.weights is not None
-    counts = problem.weights > 0
-
-    def clean(leaf: Array) -> Array:
-        inexact = jnp.issubdtype(leaf.dtype, jnp.floating)
-        if not inexact or leaf.shape[: counts.ndim] != counts.shape:
-            return leaf
-        shape = counts.shape + (1,) * (leaf.ndim - counts.ndim)
-        return jnp.where(counts.reshape(shape) | jnp.isfinite(leaf), leaf, 0)
-
-    cleaned = replace(problem, inputs=jax.tree.map(clean, problem.inputs))
-    if problem.is_concrete and any(
-        bool(jnp.any(new != old))
-        for new, old in zip(jax.tree.leaves(cleaned.inputs), jax.tree.leaves(problem.inputs), strict=True)
-    ):
+    inputs, changed = _clean(problem.inputs, problem.weights)
+    cleaned = replace(problem, inputs=inputs)
+    if problem.is_concrete and bool(changed):
         given, z = _forward(problem), _forward(cleaned)  # under jit a normalized GLM does not judge its inputs
         lost = jnp.any(~jnp.isfinite(given) & jnp.isfinite(z))
         if not problem.coupled and is_concrete(lost) and bool(lost):
@@ -217,15 +205,39 @@ def replace_masked_samples(problem: Problem) -> Problem:
     """
     if problem.weights is None or problem.coupled or not problem.is_concrete:
         return problem
-    counts = jnp.any(problem.weights.reshape(problem.rows, -1) > 0, 1)
-    if bool(jnp.all(counts)) or not bool(jnp.any(counts)):
-        return problem
-    first = int(jnp.argmax(counts))
+    counts, some = _counted(problem.weights)
+    return replace(problem, inputs=_filled(problem.inputs, counts)) if bool(some) else problem
 
-    def put(leaf: Array) -> Array:
-        return jnp.where(counts.reshape(-1, *(1,) * (leaf.ndim - 1)), leaf, leaf[first : first + 1])
 
-    return replace(problem, inputs=jax.tree.map(put, problem.inputs))
+@jax.jit
+def _clean(inputs: PyTree, weights: Float[Array, "N *T"]) -> tuple[PyTree, Array]:
+    """Inputs with 0 for entries that are not finite at positions of weight 0, and whether one differs from before."""
+    counts, changed = weights > 0, []
+
+    def clean(leaf: Array) -> Array:
+        inexact = jnp.issubdtype(leaf.dtype, jnp.floating)
+        if not inexact or leaf.shape[: counts.ndim] != counts.shape:
+            return leaf
+        shape = counts.shape + (1,) * (leaf.ndim - counts.ndim)
+        cleaned = jnp.where(counts.reshape(shape) | jnp.isfinite(leaf), leaf, 0)
+        changed.append(jnp.any(cleaned != leaf))
+        return cleaned
+
+    return jax.tree.map(clean, inputs), functools.reduce(jnp.logical_or, changed, jnp.array(False))
+
+
+@jax.jit
+def _counted(weights: Float[Array, "N *T"]) -> tuple[Bool[Array, " N"], Array]:
+    """Which samples count at a position, and whether some do and some do not."""
+    counts = jnp.any(weights.reshape(len(weights), -1) > 0, 1)
+    return counts, jnp.any(counts) & ~jnp.all(counts)
+
+
+@jax.jit
+def _filled(inputs: PyTree, counts: Bool[Array, " N"]) -> PyTree:
+    """The first sample that counts in the place of those that do not."""
+    first = jnp.argmax(counts)
+    return jax.tree.map(lambda a: jnp.where(counts.reshape(-1, *(1,) * (a.ndim - 1)), a, a[first][None]), inputs)
 
 
 def _partition(tree: PyTree, selected: set[str]) -> tuple[PyTree, PyTree]:

@@ -1,5 +1,6 @@
 """Base classes of normalization methods."""
 
+import functools
 from abc import abstractmethod
 from typing import ClassVar, NamedTuple, TypeGuard, TypeVar
 
@@ -59,8 +60,14 @@ class AbstractStatisticsNormalizer(AbstractNormalizer):
         r"""The scalars $\mu$ and $\sigma$ of Eq. 5."""
 
     def __call__(self, weights: Float[Array, "H D"], inputs: Float[Array, "N *T D"]) -> Float[Array, "N *T H"]:
-        mean, scale = self.statistics(weights, inputs)
-        return (summed_inputs(weights, inputs) - mean) / scale
+        return _normalized(self, weights, inputs)
+
+
+@functools.partial(eqx.filter_jit, inline=True)
+def _normalized(normalizer: AbstractStatisticsNormalizer, weights: Array, inputs: Array) -> Array:
+    """Eq. 5 as one program."""
+    mean, scale = normalizer.statistics(weights, inputs)
+    return (summed_inputs(weights, inputs) - mean) / scale
 
 
 def keeps(value: object, kind: type, *methods: str) -> bool:

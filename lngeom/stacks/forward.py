@@ -54,8 +54,8 @@ def hidden(
     tokens = jnp.asarray(tokens)
     rows = {
         "token": tokens,
-        "position": jnp.arange(tokens.shape[1])[None],
-        "type": jnp.zeros_like(tokens) if types is None else jnp.asarray(types),
+        "position": np.arange(tokens.shape[1])[None],
+        "type": np.zeros(tokens.shape, int) if types is None else jnp.asarray(types),
     }
     x = 0
     for table in stack.tables:
@@ -91,7 +91,7 @@ def hidden(
 def head(stack: Stack, weights: Mapping[str, Any], x: Float[Array, "N T d"]) -> Float[Array, "N T V"]:
     """Logits from what `hidden` returns."""
     if (transform := stack.head.transform) is not None:
-        x = ACTIVATIONS[transform.activation](linear(transform.linear, weights, x))
+        x = _activated(transform.activation, linear(transform.linear, weights, x), None)
         x = norm(transform.norm, weights, x)
     z = linear(stack.head.linear, weights, x)
     return z if stack.head.cap is None else stack.head.cap * jnp.tanh(z / stack.head.cap)
@@ -100,11 +100,11 @@ def head(stack: Stack, weights: Mapping[str, Any], x: Float[Array, "N T d"]) -> 
 def linear(part: Linear, weights: Mapping[str, Any], x: Float[Array, "N T i"]) -> Float[Array, "N T o"]:
     """Wx + b."""
     pieces: Any = getattr(weights, "pieces", None)
-    bias = None if part.bias is None else part.of_expert(jnp.asarray(weights[part.bias]))
+    bias = None if part.bias is None else _array(part.of_expert(weights[part.bias]))
     nameless = replace(part, weight="", bias=None, expert=None)
     if pieces is None or part != Linear(part.weight, part.bias):
-        return _mapped(nameless, part.of_expert(jnp.asarray(weights[part.weight])), bias, x)
-    y = jnp.concatenate([_mapped(nameless, jnp.asarray(rows), None, x) for _, rows in pieces(part.weight)], -1)
+        return _mapped(nameless, _array(part.of_expert(weights[part.weight])), bias, x)
+    y = jnp.concatenate([_mapped(nameless, _array(rows), None, x) for _, rows in pieces(part.weight)], -1)
     return y if bias is None else y + nameless.offsets(bias)[None, None]
 
 
@@ -117,7 +117,7 @@ def _mapped(part: Linear, weight: Array, bias: Array | None, x: Float[Array, "N 
 
 def norm(part: Norm, weights: Mapping[str, Any], x: Float[Array, "... d"]) -> Float[Array, "... d"]:
     """γ ⊙ n + β over the last axis."""
-    gain, bias = (None if name is None else jnp.asarray(weights[name]) for name in (part.gain, part.bias))
+    gain, bias = (None if name is None else _array(weights[name]) for name in (part.gain, part.bias))
     return _normalized(part.kind, part.eps, part.offset, x, gain, bias)
 
 
@@ -149,7 +149,7 @@ def attention(part: Attention, weights: Mapping[str, Any], x: Float[Array, "N T 
     if part.rotary is not None and not part.rotary_first:
         q, k = rotate(part.rotary, q), rotate(part.rotary, k)
     temperature, relative, sink = (
-        None if name is None else jnp.asarray(weights[name]) for name in (part.temperature, part.relative, part.sink)
+        None if name is None else _array(weights[name]) for name in (part.temperature, part.relative, part.sink)
     )
     averaged = _averaged(
         q, k, v, temperature, relative, sink, part.score_scale, part.cap, part.alibi, part.causal, part.window
@@ -215,34 +215,54 @@ def feed_forward(
     """The network, or the sum of experts weighted by the router."""
     if isinstance(part, FeedForward):
         up = linear(part.up, weights, x)
-        activation = ACTIVATIONS[part.activation]
-        inner = activation(up) if part.gate is None else activation(linear(part.gate, weights, x)) * up
-        return linear(part.down, weights, inner)
+        gate = None if part.gate is None else linear(part.gate, weights, x)
+        return linear(part.down, weights, _activated(part.activation, up, gate))
     shares = routing(part, weights, x)
-    return sum(
-        (shares[..., e, None] * feed_forward(expert, weights, x) for e, expert in enumerate(part.experts)),
-        start=jnp.zeros_like(x),
-    )
+    y = jnp.zeros_like(x)
+    for e, expert in enumerate(part.experts):
+        y = _with_share(y, shares, e, feed_forward(expert, weights, x))
+    return y
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _activated(name: str, up: Float[Array, "N T m"], gate: Float[Array, "N T m"] | None) -> Float[Array, "N T m"]:
+    """What the output map reads, as one program like `_normalized`."""
+    return ACTIVATIONS[name](up) if gate is None else ACTIVATIONS[name](gate) * up
+
+
+@jax.jit
+def _with_share(total: Array, shares: Float[Array, "N T E"], expert: int, y: Float[Array, "N T d"]) -> Array:
+    """The sum with one expert's part, the same program for every expert."""
+    return total + shares[..., expert, None] * y
 
 
 def routing(part: Mixture, weights: Mapping[str, Any], x: Float[Array, "N T d"]) -> Float[Array, "N T E"]:
     """Weight of each expert at each position; zero for those not in use."""
-    scores = _wide(linear(part.router, weights, x))
-    shares = jax.nn.softmax(scores, -1) if part.scores == "softmax" else jax.nn.sigmoid(scores)
-    if part.top is not None:
-        chosen = jax.nn.one_hot(jax.lax.top_k(scores, part.top)[1], len(part.experts), dtype=scores.dtype).sum(-2)
-        shares = shares * chosen
-    if part.renormalize:
-        shares = shares / shares.sum(-1, keepdims=True)
-    return shares.astype(x.dtype)
+    scores = linear(part.router, weights, x)
+    return _shares(part.scores, part.top, part.renormalize, scores).astype(x.dtype)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1, 2))
+def _shares(kind: str, top: int | None, renormalize: bool, scores: Float[Array, "N T E"]) -> Float[Array, "N T E"]:
+    """Weights from the router's scores, as one program like `_normalized`."""
+    scores = _wide(scores)
+    shares = jax.nn.softmax(scores, -1) if kind == "softmax" else jax.nn.sigmoid(scores)
+    if top is not None:
+        shares = shares * jax.nn.one_hot(jax.lax.top_k(scores, top)[1], scores.shape[-1], dtype=scores.dtype).sum(-2)
+    return shares / shares.sum(-1, keepdims=True) if renormalize else shares
 
 
 def _rows(name: str, weights: Mapping[str, Any], index: Array) -> Array:
     """Rows of a table."""
     if not hasattr(weights, "rows"):
-        return _taken(jnp.asarray(weights[name]), index)
+        return _taken(_array(weights[name]), index)
     needed, places = np.unique(np.asarray(index), return_inverse=True)
-    return _taken(jnp.asarray(weights.rows(name, needed)), places.reshape(index.shape))  # pyright: ignore[reportAttributeAccessIssue]
+    return _taken(_array(weights.rows(name, needed)), places.reshape(index.shape))  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def _array(value: Any) -> Array:
+    """An array on its device: `jnp.asarray` compiles a program for each shape of NumPy's."""
+    return jax.device_put(value) if isinstance(value, np.ndarray) else jnp.asarray(value)
 
 
 @jax.jit
