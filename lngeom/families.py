@@ -31,6 +31,7 @@ from lngeom._outputs import (
     Product as Product,
     described as described,
 )
+from lngeom._trees import Frozen
 
 
 class AbstractFamily(AbstractDistribution):
@@ -88,14 +89,11 @@ class AbstractFamily(AbstractDistribution):
 
     def mean(self, z: Float[Array, "*B C"]) -> Float[Array, "*B C"]:
         """E[y] = η'(z)."""
-        return _mean(self, z)
+        return _mean(Frozen(self), z)
 
     def variance(self, z: Float[Array, "*B C"]) -> Float[Array, "*B C"]:
         """Var[y_i] = φ ∂²η/∂z_i², the marginal variances."""
-        phi = self.dispersion_along(z)
-        if self.joint:
-            return phi**2 * self.metric_diagonal(z)
-        return phi * jax.jvp(self.mean, (z,), (jnp.ones_like(z),))[1]
+        return _variance(Frozen(self), z)
 
     def points(self):  # noqa: D102
         found = super().points()
@@ -141,11 +139,7 @@ class AbstractFamily(AbstractDistribution):
 
         $D = [\eta(z') - \eta(z) - (z' - z)\, \eta'(z)] / \phi$, the Bregman divergence of η.
         """
-        gap, phi = self.log_partition(other) - self.log_partition(z), self.dispersion_along(z)
-        linear = (other - z) * self.mean(z)
-        if self.joint:
-            return (gap - jnp.sum(linear, -1)) / phi
-        return jnp.sum((gap - linear) / phi, -1)
+        return _kl(Frozen(self), z, other)
 
     def check_domain(self, z: Float[Array, "*B C"]) -> None:
         """Checks concrete natural parameters.
@@ -171,10 +165,31 @@ class AbstractFamily(AbstractDistribution):
                 raise ValueError(f"{name} must be positive; got {value}")
 
 
-@functools.partial(eqx.filter_jit, inline=True)
-def _mean(family: AbstractFamily, z: Array) -> Array:
-    """The derivative η'(z) as one program."""
-    return jax.grad(lambda z: jnp.sum(family.log_partition(z)))(z)
+# Each as one program, which programs that call it contain.
+
+
+@functools.partial(jax.jit, inline=True)
+def _mean(frozen: Frozen, z: Array) -> Array:
+    return jax.grad(lambda z: jnp.sum(frozen.thaw().log_partition(z)))(z)
+
+
+@functools.partial(jax.jit, inline=True)
+def _variance(frozen: Frozen, z: Array) -> Array:
+    family = frozen.thaw()
+    phi = family.dispersion_along(z)
+    if family.joint:
+        return phi**2 * family.metric_diagonal(z)
+    return phi * jax.jvp(family.mean, (z,), (jnp.ones_like(z),))[1]
+
+
+@functools.partial(jax.jit, inline=True)
+def _kl(frozen: Frozen, z: Array, other: Array) -> Array:
+    family = frozen.thaw()
+    gap, phi = family.log_partition(other) - family.log_partition(z), family.dispersion_along(z)
+    linear = (other - z) * family.mean(z)
+    if family.joint:
+        return (gap - jnp.sum(linear, -1)) / phi
+    return jnp.sum((gap - linear) / phi, -1)
 
 
 @jax.jit

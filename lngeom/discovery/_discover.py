@@ -192,7 +192,7 @@ class Search:
         found: Derivatives = self.differentiate(jax.random.split(key, BATCH))
         self.units_last = found.outputs.shape[-1] == self.outputs and found.outputs.ndim > 2
         self.draws += BATCH
-        return [self._constraints(*map(np.asarray, each)) for each in zip(*found, strict=True)]
+        return [self._constraints(*each) for each in zip(*map(np.asarray, found), strict=True)]
 
     def _constraints(
         self, z: Float[np.ndarray, "N ..."], v: Float[np.ndarray, "n m"], J: Float[np.ndarray, "R n m"]

@@ -109,7 +109,7 @@ class Examined:
                 f"a layer must return floating point numbers; {called} it returned {z.dtype}, "
                 "which has no derivative: give the layer before rounding or thresholding"
             )
-        bad = int(jnp.sum(~jnp.isfinite(jnp.asarray(z))))
+        bad = int(np.sum(~np.isfinite(np.asarray(z))))
         if bad:
             raise ValueError(
                 f"outputs must be finite; {called} (standard normal numbers) {bad} of {z.size} are NaN or infinite: "
@@ -153,7 +153,7 @@ class Examined:
                 mode = "reverse"
                 found = compiled[mode](keys)
             for what, value in (("outputs", found.outputs), ("derivatives", found.jacobian)):
-                if not bool(jnp.all(jnp.isfinite(value))):
+                if not np.all(np.isfinite(np.asarray(value))):
                     raise ValueError(
                         f"{what} of the layer are NaN or infinite at standard normal weights {self.shape} and inputs: "
                         "discovery needs a layer that is differentiable at almost every point"

@@ -19,8 +19,10 @@ from lngeom.information._nullspace import MeasuredNullspace, measure
 from lngeom.information._products import (
     AbstractFisher,
     agrees,
+    by_factor,
+    by_image,
+    by_matrix,
     light,
-    normal_product,
     probe_vector,
     require_agreement,
     warn_of_structure,
@@ -107,7 +109,7 @@ class FisherOperator(AbstractFisher):
         """The diagonal, without the matrix."""
         vector = probe_vector(self)
         diagonal, image = _matrix.diagonal_and_product(self.problem, self.row_chunks, vector)
-        require_agreement(self, "the diagonal", lambda _: (image, vector))
+        require_agreement(self, "the diagonal", by_image, image)
         return diagonal
 
     @light
@@ -124,7 +126,7 @@ class FisherOperator(AbstractFisher):
         """
         self.plan.require(2 * self.plan.factor, "the factor", "use singular_values(), which streams it")
         factor = _matrix.factor(self.problem, self.row_chunks)
-        require_agreement(self, "the factor", lambda v: (normal_product(factor, v), v))
+        require_agreement(self, "the factor", by_factor, factor)
         return factor
 
     @light
@@ -464,10 +466,10 @@ class FisherOperator(AbstractFisher):
 
     def _in_agreement(self, matrix: Float[Array, "P P"], whole: "FisherOperator | None" = None) -> Float[Array, "P P"]:
         """The matrix; by the plain route, with a warning, where that of the structured route is not of the product."""
-        if agrees(self, lambda v: (matrix @ v, v), whole):
+        if agrees(self, by_matrix, matrix, whole):
             return matrix
         plain = _matrix.dense(self.problem, self.row_chunks, structured=False)
-        require_agreement(self, "the matrix", lambda v: (plain @ v, v), whole)
+        require_agreement(self, "the matrix", by_matrix, plain, whole)
         warn_of_structure()
         return plain
 

@@ -329,10 +329,6 @@ def restored(kind: type, problem: Problem, keep: bool, at: Placement, plan: Plan
     return kind(problem, store(problem, at._replace(chunk=plan.chunk))[0] if keep else None, at, plan, *rest)
 
 
-Route = Callable[[Float[Array, " P"]], tuple[Float[Array, " P"], Float[Array, " P"]]]
-"""Random numbers ↦ (the image of a vector by some route, that vector)."""
-
-
 def is_compared(F: AbstractFisher) -> bool:
     """Whether routes are compared with the product: not under jit, nor where the user said no."""
     return F.checked and F.problem.is_concrete
@@ -344,28 +340,37 @@ def probe_vector(F: AbstractFisher, seed: int = 0) -> Float[Array, " P"]:
     return jnp.asarray(np.random.default_rng(seed).normal(size=size) if is_compared(F) else np.zeros(size), dtype)
 
 
-@jax.jit
-def normal_product(rows: Float[Array, "r P"], v: Float[Array, " P"]) -> Float[Array, " P"]:
-    """The product AᵀA v with a factor A."""
+def by_image(image: Float[Array, " P"], v: Float[Array, " P"]) -> Float[Array, " P"]:
+    """The image itself, computed before."""
+    return image
+
+
+def by_matrix(matrix: Float[Array, "P P"], v: Float[Array, " P"]) -> Float[Array, " P"]:
+    """The image of a vector by the matrix."""
+    return matrix @ v
+
+
+def by_factor(rows: Float[Array, "r P"], v: Float[Array, " P"]) -> Float[Array, " P"]:
+    """The image AᵀA v by a factor A."""
     return rows.T @ (rows @ v)
 
 
-@jax.jit
-def gap_and_norm(image: Float[Array, " P"], product: Float[Array, " P"]) -> tuple[Array, Array]:
-    """How far an image is from the product, and the size of that."""
-    return jnp.linalg.norm(image - product), jnp.linalg.norm(product)
+@functools.partial(jax.jit, static_argnums=0)
+def _gap_and_norm(route: Callable, found: Array, v: Array, product: Array) -> tuple[Array, Array]:
+    """How far the image of a vector by a route is from its product, and the size of that."""
+    return jnp.linalg.norm(route(found, v) - product), jnp.linalg.norm(product)
 
 
-def agrees(F: AbstractFisher, route: Route, whole: AbstractFisher | None = None) -> bool:
-    r"""Whether a route gives the image that the product gives: $|r - Fv| \le \sqrt{\text{eps}}\, |Fv|$.
+def agrees(F: AbstractFisher, route: Callable, found: Array, whole: AbstractFisher | None = None) -> bool:
+    r"""Whether what was found gives, by its route, the image that the product gives: $|r - Fv| \le \sqrt{eps}\, |Fv|$.
 
     A wrong route misses by far more, rounding stays far below. eps is that of the precision in which the model
     computes. Where F is a part of a whole, a gap of eps times the whole's product is rounding too: the part may be 0.
     """
     if not is_compared(F):
         return True
-    image, vector = route(probe_vector(F))
-    distances = gap_and_norm(image, F.promoted_product(vector))
+    vector = probe_vector(F)
+    distances = _gap_and_norm(route, found, vector, F.promoted_product(vector))
     if not is_concrete(distances):
         return True  # the function closes over a traced value
     gap, norm = map(float, distances)
@@ -377,9 +382,11 @@ def agrees(F: AbstractFisher, route: Route, whole: AbstractFisher | None = None)
     return gap <= eps * float(jnp.linalg.norm(whole.promoted_product(probe_vector(whole, 1))))
 
 
-def require_agreement(F: AbstractFisher, what: str, route: Route, whole: AbstractFisher | None = None) -> None:
+def require_agreement(
+    F: AbstractFisher, what: str, route: Callable, found: Array, whole: AbstractFisher | None = None
+) -> None:
     """Raises a ValueError where a route that has no alternative differs from the product (see `agrees`)."""
-    if not agrees(F, route, whole):
+    if not agrees(F, route, found, whole):
         raise ValueError(
             f"{what} and the products F @ v are not of one matrix: the function's outputs depend on how many samples "
             "it is given, or its forward- and reverse-mode derivatives differ. Say batch_coupled=True if samples "

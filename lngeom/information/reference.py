@@ -30,6 +30,7 @@ def jacobian(model: NormalizedGLM, params: GLMParameters, inputs: Float[Array, "
     return jax.jacfwd(lambda theta: model.natural_parameters(unravel(theta), inputs))(flat)
 
 
+@eqx.filter_jit
 def factor(model: NormalizedGLM, params: GLMParameters, inputs: Float[Array, "N D"]) -> Float[Array, "NH P"]:
     r"""Rows of $\sqrt{\Lambda/N}\, J$, so that factorᵀ·factor is the Fisher matrix."""
     J = jacobian(model, params, inputs)
@@ -38,6 +39,7 @@ def factor(model: NormalizedGLM, params: GLMParameters, inputs: Float[Array, "N 
     return rows.reshape(-1, J.shape[-1]) / len(inputs) ** 0.5
 
 
+@eqx.filter_jit
 def by_definition(model: NormalizedGLM, params: GLMParameters, inputs: Float[Array, "N D"]) -> Float[Array, "P P"]:
     r"""$F = \frac1N \sum_n J_n^\top \Lambda_n J_n$."""
     J = jacobian(model, params, inputs)
@@ -101,6 +103,7 @@ def require_printed_form(model: NormalizedGLM) -> AbstractStatisticsNormalizer:
     return normalizer
 
 
+@eqx.filter_jit
 def as_printed(model: NormalizedGLM, params: GLMParameters, inputs: Float[Array, "N D"]) -> Float[Array, "P P"]:
     r"""Eq. 13 as printed: $\bar F_{ij} = E[\mathrm{Cov}[y_i, y_j | x] / \phi^2\; f_i f_j^\top]$.
 

@@ -5,7 +5,10 @@ from abc import abstractmethod
 from typing import ClassVar, NamedTuple, TypeGuard, TypeVar
 
 import equinox as eqx
+import jax
 from jaxtyping import Array, Float
+
+from lngeom._trees import Frozen
 
 
 class Statistics(NamedTuple):
@@ -60,13 +63,13 @@ class AbstractStatisticsNormalizer(AbstractNormalizer):
         r"""The scalars $\mu$ and $\sigma$ of Eq. 5."""
 
     def __call__(self, weights: Float[Array, "H D"], inputs: Float[Array, "N *T D"]) -> Float[Array, "N *T H"]:
-        return _normalized(self, weights, inputs)
+        return _normalized(Frozen(self), weights, inputs)
 
 
-@functools.partial(eqx.filter_jit, inline=True)
-def _normalized(normalizer: AbstractStatisticsNormalizer, weights: Array, inputs: Array) -> Array:
-    """Eq. 5 as one program."""
-    mean, scale = normalizer.statistics(weights, inputs)
+@functools.partial(jax.jit, inline=True)
+def _normalized(normalizer: Frozen, weights: Array, inputs: Array) -> Array:
+    """Eq. 5 as one program, which programs that call it contain."""
+    mean, scale = normalizer.thaw().statistics(weights, inputs)
     return (summed_inputs(weights, inputs) - mean) / scale
 
 

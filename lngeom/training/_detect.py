@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jaxtyping import PyTree
 
@@ -42,12 +43,11 @@ def _state_names(state: PyTree) -> set[str]:
 
 def _tiny(params: PyTree) -> PyTree:
     """Ones of the same structure, at most two along each axis."""
-    return jax.tree.map(lambda v: jnp.ones([min(n, 2) for n in jnp.shape(v)], jnp.result_type(v)), params)
+    return jax.tree.map(lambda v: np.ones([min(n, 2) for n in jnp.shape(v)], jnp.result_type(v)), params)
 
 
-def _alternating(leaf):
-    signs = jnp.where(jnp.arange(leaf.size) % 2 == 0, 1, -1).astype(leaf.dtype)
-    return signs.reshape(leaf.shape)
+def _alternating(leaf: np.ndarray) -> np.ndarray:
+    return np.where(np.arange(leaf.size) % 2 == 0, 1, -1).astype(leaf.dtype).reshape(leaf.shape)
 
 
 def _response(
@@ -56,11 +56,13 @@ def _response(
     """Length of the first step along a gradient of signs, orthogonal to weights of ones, for each leaf."""
     ones = _tiny(params)
     signs = jax.tree.map(_alternating, ones)
-    w = jax.tree.map(lambda v: jnp.asarray(weights, v.dtype) * v, ones)
-    g = jax.tree.map(lambda v: jnp.asarray(gradient, v.dtype) * v, signs)
+    w, g = (
+        jax.device_put(jax.tree.map(lambda v, by=by: (by * v).astype(v.dtype), tree))
+        for by, tree in ((weights, ones), (gradient, signs))
+    )
     step, _ = optimizer.update(g, optimizer.init(w), w)
     pairs = zip(jax.tree.leaves(step), jax.tree.leaves(signs), strict=True)
-    return [float(jnp.sum(jnp.where(jnp.size(s) > 1, u * s, 0))) for u, s in pairs]
+    return [float(np.sum(np.asarray(u) * s)) if s.size > 1 else 0.0 for u, s in pairs]
 
 
 def _first_rates(law: str, params: PyTree, base: list[float], steeper: list[float]) -> list[float]:

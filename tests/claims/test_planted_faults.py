@@ -1,6 +1,5 @@
 """Faults planted in families, in the comparison of numbers and in exact counterexamples: each turns a claim."""
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -71,14 +70,10 @@ FAMILY_FAULTS = {
 
 @pytest.fixture
 def one_family(monkeypatch):
-    """The comparison of a single family, compiled anew."""
-
-    def only(family):
-        monkeypatch.setattr(compared, "FAMILIES", (family,))
-        traced = compared._by_library.__wrapped__
-        monkeypatch.setattr(compared, "_by_library", eqx.filter_jit(lambda given: traced(given)))
-
-    return only
+    """The comparison of a single family; compiled programs hold methods as they were, and are dropped."""
+    jax.clear_caches()
+    yield lambda family: monkeypatch.setattr(compared, "FAMILIES", (family,))
+    jax.clear_caches()
 
 
 @pytest.mark.parametrize("name", FAMILY_FAULTS)

@@ -25,9 +25,9 @@ from lngeom.claims import (
     same_integer,
     vanishes,
 )
-from lngeom.claims.ba2016 import fisher, metric as metric_claims, nullspace, scaling
+from lngeom.claims.ba2016 import metric as metric_claims, nullspace, scaling
 from lngeom.claims.problem import NORMALIZERS
-from lngeom.information import FisherOperator
+from lngeom.information import FisherOperator, reference
 from lngeom.normalizers import Statistics
 from lngeom.normalizers.base import summed_inputs
 
@@ -196,7 +196,7 @@ def test_breaking_the_reference_turns_a_cell(problem, monkeypatch):
 
 
 def test_a_printed_formula_that_were_right_would_not_be_refuted(problem, monkeypatch):
-    monkeypatch.setattr(fisher, "printed", fisher.automatic)
+    monkeypatch.setattr(reference, "as_printed", reference.by_definition)
     assert run(all_claims(id="equation.13_14.ln")[0], problem).verdict is Verdict.UNDECIDED
 
 

@@ -1,6 +1,6 @@
 """Eqs. 13 and 14: the Fisher matrix of normalized models, as printed and as it is."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import equinox as eqx
 import jax
@@ -58,10 +58,6 @@ from lngeom.symbolic.proof import (
 )
 from lngeom.symbolic.sums import D, Field, H, N, derivative, field, i, k, mean, n, total
 
-automatic: Callable[..., Array] = eqx.filter_jit(reference.by_definition)
-printed: Callable[..., Array] = eqx.filter_jit(reference.as_printed)
-factor: Callable[..., Array] = eqx.filter_jit(reference.factor)
-
 
 @eqx.filter_jit
 def projector(normalizer: AbstractNormalizer, params: GLMParameters, inputs: Array) -> Array:
@@ -87,20 +83,20 @@ def _printed_is_exact(method: str):
     def check(problem: Problem):
         """Printed, by definition, and as `lg.fisher` has it: on the data, and for a softmax."""
         case = problem.case(method)
-        exact = automatic(*case)
-        yield agree("data: printed and JᵀΛJ", printed(*case), exact)
+        exact = reference.by_definition(*case)
+        yield agree("data: printed and JᵀΛJ", reference.as_printed(*case), exact)
         yield agree("data: lg.fisher's matrix and JᵀΛJ", operator(case).as_matrix(), exact)
         case = problem.small(method, families.Categorical())
-        exact, deltas = automatic(*case), directions(problem, case)
+        exact, deltas = reference.by_definition(*case), directions(problem, case)
         kl = divergences(*case, deltas)
-        yield agree("softmax: printed and JᵀΛJ", printed(*case), exact)
+        yield agree("softmax: printed and JᵀΛJ", reference.as_printed(*case), exact)
         defined = numpy_reference.fisher(method, case.model.family, case.params, case.inputs)
-        yield agree("softmax: printed and NumPy reference", printed(*case), defined)
-        forms = jnp.einsum("kp,pq,kq->k", deltas, printed(*case), deltas)
+        yield agree("softmax: printed and NumPy reference", reference.as_printed(*case), defined)
+        forms = jnp.einsum("kp,pq,kq->k", deltas, reference.as_printed(*case), deltas)
         yield agree("softmax: printed and finite divergences", forms, kl, tol=KL_TOLERANCE)
         yield from certified("softmax", case, exact, deltas, kl)
-        as_printed = fisher(*case, method="printed", check=False)
-        yield agree("softmax: lg.fisher's products as printed and JᵀΛJ v", as_printed.mm(deltas.T), exact @ deltas.T)
+        F = fisher(*case, method="printed", check=False)
+        yield agree("softmax: lg.fisher's products as printed and JᵀΛJ v", F.mm(deltas.T), exact @ deltas.T)
         if method == "bn":
             coupled = {"family": case.model.family, "batch_coupled": True, "check": False}
             F = fisher(case.model.natural_parameters, *case[1:], **coupled)
@@ -128,7 +124,7 @@ def in_parts(problem: Problem, deltas: Array) -> Iterator[Evidence]:
         n = centred / jnp.sqrt(average(centred**2) + model.normalizer.eps)
         return n * params.gain[None] + params.bias[None]
 
-    exact, weights = automatic(model, *point), slice(0, point[0].weights.size)
+    exact, weights = reference.by_definition(model, *point), slice(0, point[0].weights.size)
     given = {"chunk": 20, "check": False}
     F = fisher(model, *point, wrt="weights", **given)
     products = F.mm(deltas[:, weights].T), exact[weights, weights] @ deltas[:, weights].T
@@ -262,12 +258,12 @@ def equation_13_14_ln(problem: Problem):
     """Printed against the definition; `lg.fisher`, missing term, rank of Π and divergences agree with it."""
     case = problem.case("ln")
     model, params, inputs = case
-    exact, as_printed = automatic(*case), printed(*case)
-    shown = {"printed (units 1, 2)": corner(as_printed, case), "exact (units 1, 2)": corner(exact, case)}
-    yield differ("data: printed and JᵀΛJ", as_printed, exact, role=Role.REFUTES, matrices=shown)
+    exact, printed = reference.by_definition(*case), reference.as_printed(*case)
+    shown = {"printed (units 1, 2)": corner(printed, case), "exact (units 1, 2)": corner(exact, case)}
+    yield differ("data: printed and JᵀΛJ", printed, exact, role=Role.REFUTES, matrices=shown)
     deltas = directions(problem, case)
     kl = divergences(*case, deltas)
-    forms = [np.sum(deltas @ F * deltas, 1) for F in (as_printed, exact)]
+    forms = [np.sum(deltas @ F * deltas, 1) for F in (printed, exact)]
     yield differ("data: printed and finite divergences", forms[0], kl, role=Role.REFUTES)
     yield agree("data: JᵀΛJ and finite divergences", forms[1], kl, tol=KL_TOLERANCE, role=Role.CORRECTS)
     yield from certified("data", case, exact, deltas, kl, role=Role.CORRECTS)
@@ -278,16 +274,16 @@ def equation_13_14_ln(problem: Problem):
     X = np.asarray(inputs)
     missing = (others[:, None] * X).T @ X / len(X)
     block = slice(0, params.inputs)
-    difference = (exact - as_printed)[block, block]
+    difference = (exact - printed)[block, block]
     yield agree("data: the missing term of the first diagonal block", missing, difference, role=Role.CORRECTS)
     rank = int(np.linalg.matrix_rank(np.asarray(projector(model.normalizer, params, inputs[:1]))))
     yield same_integer("rank of Π and H − 2", rank, params.units - 2, role=Role.CORRECTS)
     case = problem.small("ln", families.Categorical())
-    exact = automatic(*case)
+    exact = reference.by_definition(*case)
     yield agree("softmax: lg.fisher's matrix and JᵀΛJ", operator(case).as_matrix(), exact, role=Role.CORRECTS)
     defined = numpy_reference.fisher("ln", case.model.family, case.params, case.inputs)
     yield agree("softmax: JᵀΛJ and NumPy reference", exact, defined, role=Role.CORRECTS)
-    defined = int(np.linalg.matrix_rank(np.asarray(factor(*case))))
+    defined = int(np.linalg.matrix_rank(np.asarray(reference.factor(*case))))
     found = int(operator(case).rank())
     yield same_integer("softmax: lg.fisher's rank and that of √Λ J", found, defined, role=Role.CORRECTS)
     values = np.geomspace(1, 1e-16, 30)

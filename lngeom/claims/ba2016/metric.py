@@ -10,7 +10,6 @@ from sympy import Expr, KroneckerDelta, sqrt
 from lngeom import families, metric
 from lngeom._types import GLMParameters
 from lngeom.claims import Problem, Role, Verdict, agree, claim, differ, numpy_reference, proves
-from lngeom.claims.ba2016.fisher import automatic
 from lngeom.claims.ba2016.glm import (
     KL_TOLERANCE,
     LAMBDA,
@@ -23,6 +22,7 @@ from lngeom.claims.ba2016.glm import (
 from lngeom.claims.context import Context
 from lngeom.claims.erratum import Consequence, Erratum
 from lngeom.claims.problem import Case
+from lngeom.information import reference
 from lngeom.symbolic.actions import DELTA, moved
 from lngeom.symbolic.jacobian import GAIN, LAYER
 from lngeom.symbolic.layers import BATCH_NORM, LAYER_NORM, WEIGHT_NORM, Layer, Method
@@ -36,7 +36,7 @@ TOPIC = "metric"
 
 def gain_block(case: Case):
     """The gains' block of the Fisher matrix, by definition."""
-    return automatic(*case)[-case.params.units :, -case.params.units :]
+    return reference.by_definition(*case)[-case.params.units :, -case.params.units :]
 
 
 def _delta(problem: Problem, units: int):
@@ -276,7 +276,7 @@ def equation_35(problem: Problem):
         delta[[0, 2]] = 0.7, -1.1
         unit = np.asarray(params.weights) / np.linalg.norm(params.weights, axis=1, keepdims=True)
         tangent = np.concatenate([(delta[:, None] * unit).reshape(-1), np.zeros(2 * params.units, inputs.dtype)])
-        exact = metric.ds2(automatic(model, params, inputs), tangent)
+        exact = metric.ds2(reference.by_definition(model, params, inputs), tangent)
         printed = metric.magnitude(model, params, inputs, delta, method="printed")
         name = type(family).__name__
         yield differ(f"{name}: printed and F", printed, exact, role=Role.REFUTES)

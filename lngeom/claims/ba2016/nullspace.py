@@ -14,7 +14,6 @@ from sympy import Expr, KroneckerDelta, sqrt
 from lngeom import families, normalizers
 from lngeom._types import GLMParameters
 from lngeom.claims import Problem, Role, Verdict, agree, claim, differ, proves, same_integer, vanishes
-from lngeom.claims.ba2016.fisher import factor
 from lngeom.claims.ba2016.glm import operator
 from lngeom.claims.ba2016.nullspace_bound import (
     GENERIC,
@@ -616,7 +615,7 @@ def bn_evaluation(problem: Problem):
     damped = normalizers.BatchNorm(eps=0.1)
     both = (n(case.params.weights, case.inputs) for n in (damped.evaluation(case.params.weights, case.inputs), damped))
     yield agree("ε > 0: on the data whose statistics are stored both modes have the same outputs", *both)
-    moved = np.linalg.norm(np.asarray(factor(*evaluation)) @ basis)
+    moved = np.linalg.norm(np.asarray(reference.factor(*evaluation)) @ basis)
     yield agree("training's null directions do move the evaluation output", np.array([moved > 1e-2]), np.array([True]))
 
 
@@ -747,7 +746,7 @@ def completeness_proof() -> Proof:
 
 def _weights_kernel(case: Case) -> np.ndarray:
     """Orthonormal basis of the kernel of ∂z/∂W."""
-    columns = np.asarray(factor(*case))[:, : case.params.units * case.params.inputs]
+    columns = np.asarray(reference.factor(*case))[:, : case.params.units * case.params.inputs]
     _, values, right = np.linalg.svd(columns)
     return right[decide_rank(values, *columns.shape, scale=float(_scale(*case))).rank :].T
 

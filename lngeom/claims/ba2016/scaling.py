@@ -12,12 +12,11 @@ from sympy import Expr
 from lngeom import families
 from lngeom._types import GLMParameters
 from lngeom.claims import Problem, Role, Verdict, agree, claim, differ, proves
-from lngeom.claims.ba2016.fisher import automatic
 from lngeom.claims.ba2016.glm import SMALL
 from lngeom.claims.context import Context
 from lngeom.claims.erratum import Consequence, Erratum
 from lngeom.claims.problem import TITLES
-from lngeom.information import fisher
+from lngeom.information import fisher, reference
 from lngeom.symbolic.jacobian import LAYER, along
 from lngeom.symbolic.layers import BATCH_NORM, LAYER_NORM, RMS_NORM, WEIGHT_NORM, Layer, Method
 from lngeom.symbolic.proof import (
@@ -123,8 +122,8 @@ def _power_law(method: str, unit: int | None):
     def check(problem: Problem):
         """Softmax outputs, which have off-diagonal blocks to scale; on the data, the closed form of `lg.fisher`."""
         model, params, inputs = problem.small(method, families.Categorical())
-        F = automatic(model, params, inputs)
-        found = [automatic(model, scaled(params, c, unit), inputs) for c in FACTORS]
+        F = reference.by_definition(model, params, inputs)
+        found = [reference.by_definition(model, scaled(params, c, unit), inputs) for c in FACTORS]
         laws = [predicted(F, params, c, unit) for c in FACTORS]
         yield agree("softmax, by definition", jnp.stack(found), jnp.stack(laws))
         model, params, inputs = problem.case(method)
@@ -157,9 +156,9 @@ for _method in ("bn", "wn", "ln", "rms"):
 def no_power_law_ln(problem: Problem):
     """Neither the law of batch norm nor any power of c fits the unit's own block."""
     model, params, inputs = problem.small("ln")
-    F = automatic(model, params, inputs)
+    F = reference.by_definition(model, params, inputs)
     own = slice(0, params.inputs)
-    found = [automatic(model, scaled(params, c, 0), inputs) for c in FACTORS]
+    found = [reference.by_definition(model, scaled(params, c, 0), inputs) for c in FACTORS]
     yield differ("one unit scaled: F and S F S", found[0], predicted(F, params, FACTORS[0], 0))
     powers = np.array(
         [
@@ -263,7 +262,7 @@ def factor_half(problem: Problem):
     """Ratios of blocks of F before and after w_1, or all of W, is doubled; softmax outputs."""
     for method in ("bn", "wn"):
         model, params, inputs = problem.small(method, families.Categorical())
-        F, doubled = (automatic(model, p, inputs) for p in (params, scaled(params, 2.0, 0)))
+        F, doubled = (reference.by_definition(model, p, inputs) for p in (params, scaled(params, 2.0, 0)))
         width, bias = params.inputs, params.units * params.inputs
         own, other = slice(0, width), slice(width, 2 * width)
         diagonal, moved = F[own, own], doubled[own, own]
@@ -279,7 +278,7 @@ def factor_half(problem: Problem):
         model, params, inputs = problem.small(method, families.Categorical())
         all_weights = slice(0, params.units * params.inputs)
         F, all_doubled, one_doubled = (
-            automatic(model, p, inputs)[all_weights, all_weights]
+            reference.by_definition(model, p, inputs)[all_weights, all_weights]
             for p in (params, scaled(params, 2.0), scaled(params, 2.0, 0))
         )
         own = slice(0, params.inputs)
