@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from lngeom import families, metric, normalizers
+from lngeom._draws import draw_small
 from lngeom._types import GLMParameters
 from lngeom.families import AbstractFamily
 from lngeom.glm import NormalizedGLM
@@ -39,9 +40,10 @@ def _random(normalizer: AbstractNormalizer, family: AbstractFamily, shape: tuple
     weights_key, data_key, gain_key, bias_key = jax.random.split(jax.random.key(seed), 4)
     model = NormalizedGLM(normalizer, family)
     weights = model.init(weights_key, inputs=inputs, outputs=units).weights
-    gain = jax.random.uniform(gain_key, (units,), weights.dtype, 0.5, 1.5)
-    bias = 0.3 * jax.random.normal(bias_key, (units,), weights.dtype)
-    return model, GLMParameters(weights, bias, gain), jax.random.normal(data_key, (samples, inputs), weights.dtype)
+    gain = draw_small(jax.random.uniform, gain_key, (units,), weights.dtype, 0.5, 1.5)
+    bias = 0.3 * draw_small(jax.random.normal, bias_key, (units,), weights.dtype)
+    inputs = draw_small(jax.random.normal, data_key, (samples, inputs), weights.dtype)
+    return model, GLMParameters(weights, bias, gain), inputs
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray, PyTree
 
 from lngeom import _krylov
 from lngeom._decompositions import eigenvectors, right_singular, triangular_rows
+from lngeom._draws import draw_small
 from lngeom._memory import format_bytes
 from lngeom._sums import fold_chunks
 from lngeom._types import is_concrete, is_tracing
@@ -213,7 +214,7 @@ def leading_eigenvalues(
     """The largest eigenvalues by Lanczos iterations: `steps` of them, or as many as it takes (see the operator)."""
     size, problem = F.in_size(), F.problem
     key = jax.random.key(0) if key is None else key
-    start = jax.random.normal(key, (size,), problem.decomposition_dtype)
+    start = draw_small(jax.random.normal, key, (size,), problem.decomposition_dtype)
     if steps is None and is_concrete(problem, start):
         reach = float(jnp.finfo(problem.dtype).eps) ** 0.5
         further = jax.random.fold_in(key, 1)

@@ -18,10 +18,9 @@ def problem(normalizer, family, units, inputs, deficient=0, dtype=jnp.float64, s
     model = lg.NormalizedGLM(normalizer, family)
     params = model.init(keys[0], inputs=inputs, outputs=units, dtype=dtype)
     rank = inputs - deficient
-    X = jax.random.normal(keys[1], (4 * (inputs + 2) * units, rank), dtype) @ jax.random.normal(
-        keys[2], (rank, inputs), dtype
-    )
-    return model, params, X
+    shapes = (4 * (inputs + 2) * units, rank), (rank, inputs)
+    a, b = (zoo.normal_of(key, *shape, dtype=dtype) for key, shape in zip(keys[1:], shapes, strict=True))
+    return model, params, jax.device_put(a @ b)
 
 
 CORNERS = (
@@ -158,7 +157,7 @@ def test_a_plain_scale_is_not_called_broken_by_epsilon():
 @pytest.mark.parametrize("make", [zoo.layer_norm_network, zoo.plain_network, zoo.batch_norm_network])
 def test_solution_is_the_minimum_norm_one(make):
     F = make().fisher()
-    g = F @ jax.random.normal(jax.random.key(3), (F.in_size(),))
+    g = F @ zoo.normal(3, F.in_size())
     expected = np.linalg.lstsq(np.asarray(F.as_matrix()), np.asarray(g), rcond=1e-8)[0]
     # g = F r carries rounding of 1e-16 |F|; where only an eps of 1e-5 or 1e-6 keeps a direction up, F is 1e-12 |F| and
     # 4 of the 16 digits would be left. So what is below sqrt(1e-8) is left to lstsq's rcond and to the rank alike.

@@ -68,18 +68,18 @@ def _rms(x):
     return x / jnp.sqrt(jnp.mean(jnp.square(x), -1, keepdims=True) + 1e-6)
 
 
-@cache
-def _numbers(seed):
-    return np.asarray(jax.random.normal(jax.random.key(seed), (4096,)))
-
-
-@cache
-def normal(seed, *shape):
+def normal_of(key, *shape, dtype=float):
     """Drawn by JAX, unlike `tests.cases.drawn`: some ranks lie so near rounding that tests rest on these numbers.
 
     They are the first of many, so that one program draws all shapes.
     """
-    return jax.device_put(_numbers(seed)[: math.prod(shape)].reshape(shape))
+    return np.asarray(jax.random.normal(key, (4096,), dtype))[: math.prod(shape)].reshape(shape)
+
+
+@cache
+def normal(seed, *shape):
+    """The same of a seed."""
+    return jax.device_put(normal_of(jax.random.key(seed), *shape))
 
 
 @cache

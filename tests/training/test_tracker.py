@@ -12,7 +12,9 @@ import pytest
 from lngeom.training import predict_equilibrium, read_geometry, scale_invariant_groups, track_geometry, tracker
 from lngeom.training.laws import LAWS
 
-X = jax.random.normal(jax.random.key(1), (20, 3))
+from tests.cases import drawn
+
+X = drawn(1, 20, 3)
 Y = jnp.sin(X @ jnp.ones((3, 2)))
 
 
@@ -35,8 +37,7 @@ def loss(params):
 
 
 def start():
-    keys = jax.random.split(jax.random.key(0))
-    return {"weights": jax.random.normal(keys[0], (5, 3)), "readout": jax.random.normal(keys[1], (2, 5))}
+    return {"weights": drawn(2, 5, 3), "readout": drawn(3, 2, 5)}
 
 
 def run(optimizer, steps=6, params=None, value=loss):

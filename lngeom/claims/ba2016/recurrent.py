@@ -10,6 +10,7 @@ import sympy as sp
 from sympy import Expr, KroneckerDelta, sqrt
 
 from lngeom import nn
+from lngeom._draws import draw_small
 from lngeom.claims import Problem, Role, Verdict, agree, claim, differ, numpy_reference, proves, same_integer, vanishes
 from lngeom.claims.ba2016.metric import POSITIVE
 from lngeom.claims.ba2016.table1 import POSITIVE_EPSILON, scaling_assumptions
@@ -39,7 +40,7 @@ def cell_of(problem: Problem, kind, **options):
     cell = kind(INPUTS, HIDDEN, key=problem.key(kind.__name__), dtype=dtype, **options)
     leaves, structure = jax.tree.flatten(eqx.filter(cell, eqx.is_array))
     keys = jax.random.split(problem.key("gains and biases"), len(leaves))
-    moved = [v + 0.3 * jax.random.normal(k, v.shape, dtype) for v, k in zip(leaves, keys, strict=True)]
+    moved = [v + 0.3 * draw_small(jax.random.normal, k, v.shape, dtype) for v, k in zip(leaves, keys, strict=True)]
     return eqx.combine(jax.tree.unflatten(structure, moved), cell)
 
 

@@ -13,6 +13,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 
 from lngeom import families
+from lngeom._draws import draw_small
 from lngeom.claims import Paper, Problem, Read, Role, Verdict, agree, proves
 from lngeom.claims.context import Context
 from lngeom.claims.erratum import Consequence, Erratum
@@ -134,8 +135,8 @@ def layer_norm(a: Float[Array, "N H"]) -> Float[Array, "N H"]:
 def of_hidden_units(problem: Problem, classes: int) -> Matrix:
     """F of the weights before a layer norm, with a random readout into the classes."""
     keys = jax.random.split(problem.key("dong2025.hidden"), 2)
-    weights = jax.random.normal(keys[0], (UNITS, INPUTS), float)
-    readout = jax.random.normal(keys[1], (classes, UNITS), float) / UNITS**0.5
+    weights = draw_small(jax.random.normal, keys[0], (UNITS, INPUTS), float)
+    readout = draw_small(jax.random.normal, keys[1], (classes, UNITS), float) / UNITS**0.5
     return matrix(lambda W, x: layer_norm(x @ W.T) @ readout.T, weights, inputs(problem, INPUTS))
 
 
@@ -187,7 +188,7 @@ def layer_norm_proof() -> Proof:
 def residual_params(problem: Problem, classes: int, writing: float) -> dict[str, Any]:
     """Layers of a pre-norm residual network; a matrix with its bias is one layer, and so is a norm."""
     keys = iter(jax.random.split(problem.key("dong2025.residual"), 2 * BLOCKS + 1))
-    kernel = lambda rows, columns, scale: scale * jax.random.normal(next(keys), (rows, columns), float)
+    kernel = lambda rows, columns, scale: scale * draw_small(jax.random.normal, next(keys), (rows, columns), float)
     norm = {"gain": jnp.ones(UNITS), "bias": jnp.zeros(UNITS)}
     found = {"head": {"kernel": kernel(UNITS, classes, UNITS**-0.5)}, "norm": norm}
     for b in range(BLOCKS):

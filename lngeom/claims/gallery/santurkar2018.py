@@ -13,6 +13,7 @@ from jaxtyping import Array, Float
 from scipy.optimize import minimize_scalar
 from sympy import Expr
 
+from lngeom._draws import draw_small
 from lngeom.claims import Paper, Problem, Read, Role, Verdict, agree, differ, proves
 from lngeom.claims.context import Context
 from lngeom.claims.erratum import Consequence, Erratum
@@ -72,7 +73,7 @@ def units(problem: Problem, count: int = 10, size: int = 12) -> Units:
     """Random units and losses."""
     keys = jax.random.split(problem.key("santurkar2018.units"), 4)
     shapes = ((count, size), (count, size), (count, size), (count, size, size))
-    a, c, y, form = (jax.random.normal(k, s, problem.dtype) for k, s in zip(keys, shapes, strict=True))
+    a, c, y, form = (draw_small(jax.random.normal, k, s, problem.dtype) for k, s in zip(keys, shapes, strict=True))
     return _unit(a, c, 2 * y + 1, form)
 
 
@@ -237,8 +238,8 @@ def theorem_4_1(problem: Problem):
 def readings(problem: Problem, *, literal: bool = True, draws: int = 500, size: int = 12):
     """Both sides of Theorem 4.1 for L = Σ a tanh and random activations, ∇_y L taken at y, or at z."""
     keys = jax.random.split(problem.key("santurkar2018.readings"), 3)
-    a, y = (jax.random.normal(k, (draws, size), problem.dtype) for k in keys[:2])
-    spread = jnp.exp(jax.random.normal(keys[2], (draws, 1), problem.dtype))
+    a, y = (draw_small(jax.random.normal, k, (draws, size), problem.dtype) for k in keys[:2])
+    spread = jnp.exp(draw_small(jax.random.normal, keys[2], (draws, 1), problem.dtype))
     y = 3 * spread * y
 
     @jax.vmap
@@ -552,7 +553,7 @@ def row_length(slope, a, n, *, centred: bool):
 def layer_norm(problem: Problem):
     """Random rows of 9 units, by automatic differentiation of the library's normalizers."""
     keys = jax.random.split(problem.key("santurkar2018.rows"), 2)
-    a, slope = (jax.random.normal(k, (20, 9), problem.dtype) for k in keys)
+    a, slope = (draw_small(jax.random.normal, k, (20, 9), problem.dtype) for k in keys)
     a = a + 0.5
     for name, method, centred in (("Layer norm", LayerNorm(), True), ("RMS norm", RMSNorm(), False)):
 

@@ -11,6 +11,7 @@ import numpy as np
 import sympy as sp
 from jaxtyping import Float
 
+from lngeom._draws import draw_small
 from lngeom.claims import Paper, Problem, Read, Role, Verdict, agree, differ, proves, vanishes
 from lngeom.symbolic.proof import Assumption, Counterexample, Proof, Step, equality, expanded
 from lngeom.symbolic.scale_free import DECAY
@@ -94,9 +95,9 @@ def preconditioned(weights, gain, gradient):
 def preconditioner(problem: Problem):
     """The velocity of W diag γ by the product rule of automatic differentiation, and the formula."""
     keys = jax.random.split(problem.key("wang2026"), 3)
-    weights = jax.random.normal(keys[0], (OUTPUTS, WIDTH), float)
-    gain = jnp.exp(jax.random.normal(keys[1], (WIDTH,), float))
-    mixing = jax.random.normal(keys[2], (WIDTH, 3), float)
+    weights = draw_small(jax.random.normal, keys[0], (OUTPUTS, WIDTH), float)
+    gain = jnp.exp(draw_small(jax.random.normal, keys[1], (WIDTH,), float))
+    mixing = draw_small(jax.random.normal, keys[2], (WIDTH, 3), float)
 
     @jax.jit
     def velocities(weights, gain):
