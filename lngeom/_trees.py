@@ -31,6 +31,15 @@ def leaf_slices(tree: PyTree) -> dict[str, slice]:
     return {name: slice(a, b) for name, (a, b) in zip(leaf_paths(tree), itertools.pairwise(edges), strict=True)}
 
 
+def leaf_rows(tree: PyTree) -> list[tuple[dict[str, Any], slice]]:
+    """Of each leaf its path, shape and size, as a row of a table, and where it lies in the ravelled vector."""
+    shapes = (leaf.shape for leaf in jax.tree.leaves(tree))
+    return [
+        ({"leaf": name, "shape": shape, "size": math.prod(shape)}, where)
+        for (name, where), shape in zip(leaf_slices(tree).items(), shapes, strict=True)
+    ]
+
+
 class Layout(NamedTuple):
     """Structure, shapes and dtypes of a tangent: static, and so free to hash and compare.
 

@@ -18,7 +18,8 @@ from lngeom._draws import draw_small
 from lngeom._types import GLMParameters
 from lngeom.families import AbstractFamily
 from lngeom.glm import NormalizedGLM
-from lngeom.information import _closed_form, fisher, reference
+from lngeom.information import _closed_form, fisher
+from lngeom.information.reference import as_printed
 from lngeom.normalizers import AbstractNormalizer
 from lngeom.nullspace import predicted_nullspace
 from lngeom.paper_order import to_paper_order
@@ -91,9 +92,7 @@ def printed_against_exact(
         The study.
     """
     case = _random(normalizers.LayerNorm(), families.Bernoulli(), shape, 0)
-    both = [
-        np.asarray(to_paper_order(route(*case), shape[2], shape[1])) for route in (reference.as_printed, structured)
-    ]
+    both = [np.asarray(to_paper_order(route(*case), shape[2], shape[1])) for route in (as_printed, structured)]
     errors = np.array([[_errors((*sweep, units), seed) for units in widths] for seed in range(seeds)])
     return PrintedAgainstExact(
         printed=both[0],
@@ -111,9 +110,7 @@ def printed_against_exact(
 def _errors(shape: tuple[int, int, int], seed: int) -> tuple[float, float]:
     _, features, units = shape
     case = _random(normalizers.LayerNorm(), families.Bernoulli(), shape, 100 + seed)
-    false, true = (
-        np.asarray(to_paper_order(route(*case), units, features)) for route in (reference.as_printed, structured)
-    )
+    false, true = (np.asarray(to_paper_order(route(*case), units, features)) for route in (as_printed, structured))
     width = features + 2
     blocks = [slice(i * width, (i + 1) * width) for i in range(units)]
     relative = [np.linalg.norm(false[b, b] - true[b, b]) / np.linalg.norm(true[b, b]) for b in blocks]

@@ -26,6 +26,7 @@ from lngeom.information._sharding import (
     automatic_mesh,
     find_division,
     find_placement,
+    pad,
     place,
     put_on_automatic_mesh,
     sum_over_samples,
@@ -250,21 +251,16 @@ def _scores_at(
     if method not in {"monte_carlo", "empirical"}:
         return None
     responses = jax.tree.map(jnp.asarray, y)
-    if y is not None and placement.mesh is not None and problem.is_concrete:
-        responses = jax.tree.map(lambda leaf: _place_rows(jnp.asarray(leaf), problem), y)
+    if y is not None and placement.mesh is not None and problem.is_concrete:  # beside their samples, padded like them
+        where = jax.tree.leaves(problem.inputs)[0].sharding
+        missing = problem.rows - len(jax.tree.leaves(responses)[0])
+        responses = jax.tree.map(lambda leaf: jax.device_put(pad(leaf, missing, "edge"), where), responses)
     scores = _scores(problem, key, samples, responses)
     if y is not None and is_concrete(y, problem.weights) and not is_tracing():
         outputs = problem.output_shape
         counts = None if problem.weights is None else problem.weights[: problem.samples] > 0
         problem.family.check_responses(y, (problem.samples, *outputs.shape[1:]), counts)
     return scores
-
-
-def _place_rows(y: Array, problem: Problem) -> Array:
-    """Responses beside their samples, padded like them."""
-    missing = problem.rows - y.shape[0]
-    padded = jnp.concatenate([y, jnp.repeat(y[-1:], missing, 0)]) if missing else y
-    return jax.device_put(padded, jax.tree.leaves(problem.inputs)[0].sharding)
 
 
 @functools.partial(jax.jit, static_argnames="samples")

@@ -21,11 +21,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import scipy.linalg
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, Float
 
 from lngeom._subspaces import null_part, outside
 from lngeom._support import Support, supports
-from lngeom._trees import Frozen, leaf_paths, leaf_slices
+from lngeom._trees import Frozen, leaf_paths, leaf_rows, leaf_slices
 from lngeom.candidates import Candidate, Leaf, candidates, candidates_of_stack, name_with_units
 from lngeom.families import Categorical, Gaussian, Product
 from lngeom.information._coupled import at_parameters
@@ -157,12 +157,9 @@ class MeasuredNullspace:
         That number is the squared norm of the basis on the leaf; over all leaves they add up to the dimension. Plain
         dicts of numbers, as `pandas.DataFrame` takes them.
         """
-        params = self.operator.problem.params
-        shapes = [leaf.shape for leaf in jax.tree.leaves(params)]
-        return [
-            {"leaf": name, "shape": shape, "size": math.prod(shape), "null": share}
-            for (name, share), shape in zip(shares(params, self.basis).items(), shapes, strict=True)
-        ]
+        squares = np.sum(np.square(np.asarray(self.basis, np.float64)), 1)
+        rows = leaf_rows(self.operator.problem.params)
+        return [row | {"null": float(squares[where].sum())} for row, where in rows]
 
     def describe(self, stack: Stack | None = None) -> Description:
         """Names each direction in the user's own parameters, and counts what is unexplained.
@@ -176,12 +173,6 @@ class MeasuredNullspace:
         """
         first = () if stack is None else candidates_of_stack(stack, self.operator.problem.params)
         return explain(self, first)
-
-
-def shares(params: PyTree, basis: Array | np.ndarray) -> dict[str, float]:
-    """How much of orthonormal columns lies in each leaf, by path."""
-    squares = np.sum(np.square(np.asarray(basis, np.float64)), 1)
-    return {name: float(squares[where].sum()) for name, where in leaf_slices(params).items()}
 
 
 def measure(F: AbstractFisher, decomposition: Decomposition) -> MeasuredNullspace:

@@ -12,16 +12,13 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from lngeom import _decompositions, _krylov, _saved, numerics
-from lngeom._trees import leaf_slices
+from lngeom._trees import leaf_rows, leaf_slices
 from lngeom._types import GLMParameters
 from lngeom.information import _matrix, _solve, _spectrum
 from lngeom.information._nullspace import MeasuredNullspace, measure
 from lngeom.information._products import (
     AbstractFisher,
     agrees,
-    by_factor,
-    by_image,
-    by_matrix,
     light,
     probe_vector,
     require_agreement,
@@ -109,7 +106,7 @@ class FisherOperator(AbstractFisher):
         """The diagonal, without the matrix."""
         vector = probe_vector(self)
         diagonal, image = _matrix.diagonal_and_product(self.problem, self.row_chunks, vector)
-        require_agreement(self, "the diagonal", by_image, image)
+        require_agreement(self, "diagonal", image)
         return diagonal
 
     @light
@@ -126,7 +123,7 @@ class FisherOperator(AbstractFisher):
         """
         self.plan.require(2 * self.plan.factor, "the factor", "use singular_values(), which streams it")
         factor = _matrix.factor(self.problem, self.row_chunks)
-        require_agreement(self, "the factor", by_factor, factor)
+        require_agreement(self, "factor", factor)
         return factor
 
     @light
@@ -239,10 +236,12 @@ class FisherOperator(AbstractFisher):
     def spectral_density(
         self, key: PRNGKeyArray | None = None, *, probes: int = 8, steps: int = 40
     ) -> _krylov.SpectralDensity:
-        """Density of eigenvalues by stochastic Lanczos quadrature, for any P: point masses."""
-        steps = min(steps, self.in_size())
-        key = jax.random.key(0) if key is None else key
-        dtype = self.problem.decomposition_dtype
+        """Density of eigenvalues by stochastic Lanczos quadrature, for any P: point masses.
+
+        Raises:
+            ValueError: for fewer than one probe or step.
+        """
+        key, dtype = jax.random.key(0) if key is None else key, self.problem.decomposition_dtype
         return _krylov.lanczos_density(self.flat_map, self.in_size(), dtype, key, probes, steps)
 
     def by_leaf(self) -> list[dict[str, Any]]:
@@ -250,12 +249,9 @@ class FisherOperator(AbstractFisher):
 
         Plain dicts of numbers, as `pandas.DataFrame(F.by_leaf())` takes them (eager).
         """
-        diagonal, rows = np.asarray(self.diagonal(), float), []
-        for name, where in leaf_slices(self.problem.params).items():
-            part, shape = diagonal[where], self.problem.layout.leaves[len(rows)][0]
-            row = {"leaf": name, "shape": shape, "size": len(part), "trace": float(part.sum())}
-            rows.append(row | {"largest": float(part.max(initial=0))})
-        return rows
+        diagonal = np.asarray(self.diagonal(), float)
+        parts = ((row, diagonal[where]) for row, where in leaf_rows(self.problem.params))
+        return [row | {"trace": float(part.sum()), "largest": float(part.max(initial=0))} for row, part in parts]
 
     def save(self, path: Path | str, parts: Sequence[str] = ("matrix", "singular_values"), **known: Array) -> None:
         """Writes numbers with the paths of their leaves and their provenance as a .npz (eager).
@@ -354,8 +350,10 @@ class FisherOperator(AbstractFisher):
             ConvergenceError: if conjugate gradients do not reach the tolerance.
         """
         jax.eval_shape(self.as_tangent, gradient)
-        if method == "svd" or (method is None and self.in_size() <= _spectrum.SMALL):
-            decomposition = self.decompose() if decomposition is None else decomposition
+        if method is None:
+            method = "svd" if decomposition is not None or self.in_size() <= _spectrum.SMALL else "cg"
+        if method == "svd" and decomposition is None:
+            decomposition = self.decompose()
         x, report = _solve.solve(self, gradient, damping, method, nullspace, decomposition, tolerance, limit, gauge)
         return _solve.Solution(x, **report)
 
@@ -466,10 +464,10 @@ class FisherOperator(AbstractFisher):
 
     def _in_agreement(self, matrix: Float[Array, "P P"], whole: "FisherOperator | None" = None) -> Float[Array, "P P"]:
         """The matrix; by the plain route, with a warning, where that of the structured route is not of the product."""
-        if agrees(self, by_matrix, matrix, whole):
+        if agrees(self, "matrix", matrix, whole):
             return matrix
         plain = _matrix.dense(self.problem, self.row_chunks, structured=False)
-        require_agreement(self, "the matrix", by_matrix, plain, whole)
+        require_agreement(self, "matrix", plain, whole)
         warn_of_structure()
         return plain
 

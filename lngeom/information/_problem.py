@@ -14,7 +14,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Bool, Float, PyTree
+from jaxtyping import Array, Float, PyTree
 
 from lngeom._programs import Precision, working_precision
 from lngeom._trees import Frozen, Layout, leaf_path
@@ -205,39 +205,35 @@ def replace_masked_samples(problem: Problem) -> Problem:
     """
     if problem.weights is None or problem.coupled or not problem.is_concrete:
         return problem
-    counts, some = _counted(problem.weights)
-    return replace(problem, inputs=_filled(problem.inputs, counts)) if bool(some) else problem
+    inputs, some = _filled(problem.inputs, problem.weights)
+    return replace(problem, inputs=inputs) if bool(some) else problem
 
 
 @jax.jit
 def _clean(inputs: PyTree, weights: Float[Array, "N *T"]) -> tuple[PyTree, Array]:
     """Inputs with 0 for entries that are not finite at positions of weight 0, and whether one differs from before."""
-    counts, changed = weights > 0, []
+    counts = weights > 0
 
     def clean(leaf: Array) -> Array:
         inexact = jnp.issubdtype(leaf.dtype, jnp.floating)
         if not inexact or leaf.shape[: counts.ndim] != counts.shape:
             return leaf
         shape = counts.shape + (1,) * (leaf.ndim - counts.ndim)
-        cleaned = jnp.where(counts.reshape(shape) | jnp.isfinite(leaf), leaf, 0)
-        changed.append(jnp.any(cleaned != leaf))
-        return cleaned
+        return jnp.where(counts.reshape(shape) | jnp.isfinite(leaf), leaf, 0)
 
-    return jax.tree.map(clean, inputs), functools.reduce(jnp.logical_or, changed, jnp.array(False))
+    cleaned = jax.tree.map(clean, inputs)
+    pairs = zip(*map(jax.tree.leaves, (cleaned, inputs)), strict=True)
+    changed = (jnp.any(new != old) for new, old in pairs if new is not old)
+    return cleaned, functools.reduce(jnp.logical_or, changed, jnp.array(False))
 
 
 @jax.jit
-def _counted(weights: Float[Array, "N *T"]) -> tuple[Bool[Array, " N"], Array]:
-    """Which samples count at a position, and whether some do and some do not."""
+def _filled(inputs: PyTree, weights: Float[Array, "N *T"]) -> tuple[PyTree, Array]:
+    """The first sample that counts in the place of those that do not, and whether there are some of both."""
     counts = jnp.any(weights.reshape(len(weights), -1) > 0, 1)
-    return counts, jnp.any(counts) & ~jnp.all(counts)
-
-
-@jax.jit
-def _filled(inputs: PyTree, counts: Bool[Array, " N"]) -> PyTree:
-    """The first sample that counts in the place of those that do not."""
     first = jnp.argmax(counts)
-    return jax.tree.map(lambda a: jnp.where(counts.reshape(-1, *(1,) * (a.ndim - 1)), a, a[first][None]), inputs)
+    put = lambda a: jnp.where(counts.reshape(-1, *(1,) * (a.ndim - 1)), a, a[first][None])  # noqa: E731
+    return jax.tree.map(put, inputs), jnp.any(counts) & ~jnp.all(counts)
 
 
 def _partition(tree: PyTree, selected: set[str]) -> tuple[PyTree, PyTree]:

@@ -340,29 +340,22 @@ def probe_vector(F: AbstractFisher, seed: int = 0) -> Float[Array, " P"]:
     return jnp.asarray(np.random.default_rng(seed).normal(size=size) if is_compared(F) else np.zeros(size), dtype)
 
 
-def by_image(image: Float[Array, " P"], v: Float[Array, " P"]) -> Float[Array, " P"]:
-    """The image itself, computed before."""
-    return image
-
-
-def by_matrix(matrix: Float[Array, "P P"], v: Float[Array, " P"]) -> Float[Array, " P"]:
-    """The image of a vector by the matrix."""
-    return matrix @ v
-
-
-def by_factor(rows: Float[Array, "r P"], v: Float[Array, " P"]) -> Float[Array, " P"]:
-    """The image AᵀA v by a factor A."""
-    return rows.T @ (rows @ v)
+IMAGES: dict[str, Callable[[Array, Array], Array]] = {
+    "matrix": lambda matrix, v: matrix @ v,
+    "factor": lambda rows, v: rows.T @ (rows @ v),
+    "diagonal": lambda image, _: image,
+}
+"""The image of a vector by what is compared; the image itself in the place of a diagonal, by the same rows."""
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _gap_and_norm(route: Callable, found: Array, v: Array, product: Array) -> tuple[Array, Array]:
-    """How far the image of a vector by a route is from its product, and the size of that."""
-    return jnp.linalg.norm(route(found, v) - product), jnp.linalg.norm(product)
+def _gap_and_norm(what: str, found: Array, v: Array, product: Array) -> tuple[Array, Array]:
+    """How far the image is from the product, and the size of that."""
+    return jnp.linalg.norm(IMAGES[what](found, v) - product), jnp.linalg.norm(product)
 
 
-def agrees(F: AbstractFisher, route: Callable, found: Array, whole: AbstractFisher | None = None) -> bool:
-    r"""Whether what was found gives, by its route, the image that the product gives: $|r - Fv| \le \sqrt{eps}\, |Fv|$.
+def agrees(F: AbstractFisher, what: str, found: Array, whole: AbstractFisher | None = None) -> bool:
+    r"""Whether what was found gives the image r of a vector that the product gives: $|r - Fv| \le \sqrt{eps}\, |Fv|$.
 
     A wrong route misses by far more, rounding stays far below. eps is that of the precision in which the model
     computes. Where F is a part of a whole, a gap of eps times the whole's product is rounding too: the part may be 0.
@@ -370,7 +363,7 @@ def agrees(F: AbstractFisher, route: Callable, found: Array, whole: AbstractFish
     if not is_compared(F):
         return True
     vector = probe_vector(F)
-    distances = _gap_and_norm(route, found, vector, F.promoted_product(vector))
+    distances = _gap_and_norm(what, found, vector, F.promoted_product(vector))
     if not is_concrete(distances):
         return True  # the function closes over a traced value
     gap, norm = map(float, distances)
@@ -382,16 +375,14 @@ def agrees(F: AbstractFisher, route: Callable, found: Array, whole: AbstractFish
     return gap <= eps * float(jnp.linalg.norm(whole.promoted_product(probe_vector(whole, 1))))
 
 
-def require_agreement(
-    F: AbstractFisher, what: str, route: Callable, found: Array, whole: AbstractFisher | None = None
-) -> None:
+def require_agreement(F: AbstractFisher, what: str, found: Array, whole: AbstractFisher | None = None) -> None:
     """Raises a ValueError where a route that has no alternative differs from the product (see `agrees`)."""
-    if not agrees(F, route, found, whole):
+    if not agrees(F, what, found, whole):
         raise ValueError(
-            f"{what} and the products F @ v are not of one matrix: the function's outputs depend on how many samples "
-            "it is given, or its forward- and reverse-mode derivatives differ. Say batch_coupled=True if samples "
-            "interact; else make the function deterministic, or correct its derivative rule (check=False skips this "
-            "check)"
+            f"the {what} and the products F @ v are not of one matrix: the function's outputs depend on how many "
+            "samples it is given, or its forward- and reverse-mode derivatives differ. Say batch_coupled=True if "
+            "samples interact; else make the function deterministic, or correct its derivative rule (check=False skips "
+            "this check)"
         )
 
 

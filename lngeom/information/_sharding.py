@@ -112,8 +112,8 @@ def place(problem: Problem, at: Placement) -> Problem:
     if missing:
         z = problem.output_shape
         weights = problem.weights if problem.weights is not None else jnp.ones(z.shape[:-1], z.dtype)
-        inputs, scores = jax.tree.map(lambda a: _pad(a, missing, "edge"), (problem.inputs, problem.scores))
-        problem = problem.with_samples((inputs, _pad(weights, missing, "constant"), scores))
+        inputs, scores = jax.tree.map(lambda a: pad(a, missing, "edge"), (problem.inputs, problem.scores))
+        problem = problem.with_samples((inputs, pad(weights, missing, "constant"), scores))
     divided = _put(problem.per_sample, NamedSharding(at.mesh, PartitionSpec(at.axes)))
     if at.params is None:
         return _put(problem, everywhere).with_samples(divided)
@@ -121,7 +121,8 @@ def place(problem: Problem, at: Placement) -> Problem:
     return replace(rest, params=problem.params).with_samples(divided)
 
 
-def _pad(array: jax.Array, rows: int, mode: str) -> jax.Array:
+def pad(array: jax.Array, rows: int, mode: str) -> jax.Array:
+    """More rows at the end: copies of the last one for the mode "edge", else zeros."""
     last = array[-1:] if mode == "edge" else jnp.zeros_like(array[-1:])
     return jnp.concatenate([array, jnp.repeat(last, rows, 0)])
 
@@ -161,11 +162,7 @@ def sum_over_samples(term: Callable[..., PyTree], problem: Problem, at: Placemen
 
 
 def on_each_shard(
-    function: Callable[..., PyTree],
-    problem: Problem,
-    at: Placement,
-    *arguments: PyTree,
-    divided: bool = False,
+    function: Callable[..., PyTree], problem: Problem, at: Placement, *arguments: PyTree, divided: bool = False
 ) -> PyTree:
     """Runs function(problem on a shard, *arguments) on each device."""
     rows = PartitionSpec(at.axes)

@@ -22,7 +22,7 @@ from lngeom.information._nullspace import BrokenDirection, broken_symmetries, sc
 from lngeom.information._problem import Problem
 from lngeom.information._products import AbstractFisher, FlatProduct
 from lngeom.information._sharding import Placement, sum_over_samples
-from lngeom.information._spectrum import SMALL, Decomposition
+from lngeom.information._spectrum import Decomposition
 from lngeom.nullspace import predicted_nullspace
 from lngeom.numerics import ConvergenceError
 
@@ -57,9 +57,10 @@ class Solution(NamedTuple):
     converged: bool = True
 
 
-def _relative(a: Array, b: Array) -> Array:
-    norm = jnp.linalg.norm(b)
-    return jnp.where(norm > 0, jnp.linalg.norm(a) / jnp.where(norm > 0, norm, 1), 0)
+def _relative(a: PyTree, b: PyTree) -> Array:
+    """|a| / |b|, or 0 where b is 0."""
+    square = inner(b, b)
+    return jnp.sqrt(jnp.where(square > 0, inner(a, a) / jnp.where(square > 0, square, 1), 0))
 
 
 @functools.partial(jax.jit, static_argnames="at")
@@ -159,12 +160,7 @@ def _amplified(
 
 
 def solve_by_conjugate_gradients(
-    product,
-    null: Float[Array, "P k"] | None,
-    gradient: PyTree,
-    damping: float | Array,
-    tolerance: float,
-    limit: int,
+    product, null: Float[Array, "P k"] | None, gradient: PyTree, damping: float | Array, tolerance: float, limit: int
 ) -> tuple[PyTree, dict]:
     """Conjugate gradients from zero with the known null space, of ravelled vectors, projected out of every step.
 
@@ -172,17 +168,12 @@ def solve_by_conjugate_gradients(
         ConvergenceError: if the residual is not reached: the system is inconsistent or too badly conditioned. Not under
             jit, where the report says so.
     """
-
-    def relative(a: PyTree, b: PyTree) -> Array:
-        square = inner(b, b)
-        return jnp.sqrt(jnp.where(square > 0, inner(a, a) / jnp.where(square > 0, square, 1), 0))
-
     identifiable = horizontal(null, gradient)
     norm = jnp.sqrt(inner(identifiable, identifiable))
     scale = jnp.asarray(damping, norm.dtype)
     x, steps = conjugate_gradients(product, null, identifiable, scale, tolerance * norm, limit)
     image = added(product(x), scale, x)
-    residual = relative(added(horizontal(null, image), -1.0, identifiable), identifiable)
+    residual = _relative(added(horizontal(null, image), -1.0, identifiable), identifiable)
     converged = residual <= 10 * tolerance
     if is_concrete(converged) and not converged:
         raise ConvergenceError(
@@ -194,7 +185,7 @@ def solve_by_conjugate_gradients(
         "rank": None if null is None else len(null) - null.shape[1],
         "gap": None,
         "residual": residual,
-        "unidentifiable": relative(added(gradient, -1.0, identifiable), gradient),
+        "unidentifiable": _relative(added(gradient, -1.0, identifiable), gradient),
         "iterations": steps,
         "converged": converged,
     }
@@ -205,14 +196,14 @@ def solve(
     F: AbstractFisher,
     gradient: PyTree,
     damping: float | Array,
-    method: str | None,
+    method: str,
     null: Float[Array, "P k"] | None,
     decomposition: Decomposition | None,
     tolerance: float | None,
     limit: int | None,
     gauge: str,
 ) -> tuple[PyTree, dict]:
-    """Chooses the method, and solves (arguments as `FisherOperator.solve`).
+    """Solves by the method given (arguments as `FisherOperator.solve`).
 
     Raises:
         ValueError: if damping is negative, or the method or gauge unknown.
@@ -227,8 +218,6 @@ def solve(
             "gauge='broken' looks for symmetries in the values of the parameters, which do not exist yet under jit, "
             "scan or vmap: use gauge='exact' there, with damping"
         )
-    if method is None:
-        method = "svd" if decomposition is not None or F.in_size() <= SMALL else "cg"
     if method == "svd":
         assert decomposition is not None
         return solve_by_decomposition(F, decomposition, gradient, damping, gauge)
@@ -244,7 +233,11 @@ def solve(
     g = flat.astype(F.problem.decomposition_dtype)
     null = known_nullspace(F) if null is None and concrete else null
     basis = jnp.zeros((g.size, 0), g.dtype) if null is None else null.astype(g.dtype)
-    found = _nearly_null(F, basis) if concrete else []
+    found = []
+    if concrete:
+        known = np.asarray(basis, np.float64)
+        broken = broken_symmetries(F, lambda v: v - known @ (known.T @ v))
+        found = [(b, v) for b, v in broken if b.form < NEARLY_NULL]
     if found and gauge == "broken":
         along = jnp.asarray(np.stack([v for _, v in found], 1), g.dtype)
         null, found = jnp.concatenate([basis, jnp.linalg.qr(along - basis @ (basis.T @ along))[0]], 1), []
@@ -253,15 +246,6 @@ def solve(
         report = {k: v.item() if isinstance(v, jax.Array) else v for k, v in report.items()}
         report |= {"broken": _amplified(F, x, found, 4)}
     return restore(x.astype(flat.dtype)), report
-
-
-def _nearly_null(
-    F: AbstractFisher, basis: Float[Array, "P k"]
-) -> list[tuple[BrokenDirection, Float[np.ndarray, " P"]]]:
-    """Symmetries that only an ε breaks, along which F is almost zero, beside the directions of a basis."""
-    null = np.asarray(basis, np.float64)
-    found = broken_symmetries(F, lambda v: v - null @ (null.T @ v))
-    return [(b, v) for b, v in found if b.form < NEARLY_NULL]
 
 
 def known_nullspace(F: AbstractFisher) -> Float[Array, "P k"] | None:
@@ -293,14 +277,12 @@ def without(decomposition: Decomposition, extra: Float[Array, "P k"]) -> Decompo
 
 def sample_by_products(F: AbstractFisher, key: PRNGKeyArray, count: int) -> Float[Array, "K P"]:
     """Draws from N(0, F⁺), one a row, without a decomposition: F⁺ Aᵀ ξ, whose covariance is F⁺ (AᵀA) F⁺."""
-    problem = F.problem
-    at = F.chunks
-    null = known_nullspace(F) if problem.is_concrete else None
+    problem, null = F.problem, known_nullspace(F) if F.problem.is_concrete else None
 
     def draw(key: PRNGKeyArray) -> Float[Array, " P"]:
         z = problem.output_shape
         noise = jax.random.normal(key, z.shape, z.dtype)
-        gradient = _transposed_factor_product(replace(problem, scores=noise[:, None]), at)
+        gradient = _transposed_factor_product(replace(problem, scores=noise[:, None]), F.chunks)
         return solve(F, gradient, 0.0, "cg", null, None, None, None, "exact")[0]
 
     return jnp.stack([draw(k) for k in jax.random.split(key, count)])

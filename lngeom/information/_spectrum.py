@@ -23,7 +23,7 @@ from lngeom._types import is_concrete, is_tracing
 from lngeom.information._derivative import ClosedFormDerivative, Pullback, has_closed_form
 from lngeom.information._matrix import factor_rows
 from lngeom.information._problem import Problem
-from lngeom.information._products import AbstractFisher, by_factor, require_agreement
+from lngeom.information._products import AbstractFisher, require_agreement
 from lngeom.information._sharding import Placement, is_sharded, on_each_shard, sum_over_samples
 from lngeom.numerics import Rank, RankDecision, decide_rank
 
@@ -143,7 +143,7 @@ def _complement(vectors: Float[Array, "k P"], rank: int) -> Float[Array, "P c"]:
 def triangular_factor(F: AbstractFisher) -> Float[Array, "r P"]:
     """The factor, reduced to at most P rows, once it is clear that it is that of the product."""
     rows = triangular(F.problem, F.row_chunks)
-    require_agreement(F, "the factor", by_factor, rows)
+    require_agreement(F, "factor", rows)
     return rows
 
 
@@ -154,10 +154,7 @@ def decompose(F: AbstractFisher, rtol: float | None = None) -> Decomposition:
 
 
 def rank_of(
-    singular_values: Float[Array, " k"],
-    problem: Problem,
-    at: Placement,
-    rtol: float | None = None,
+    singular_values: Float[Array, " k"], problem: Problem, at: Placement, rtol: float | None = None
 ) -> RankDecision:
     """The rank decision for a factor reduced to at most P rows."""
     traced = not is_concrete(singular_values)

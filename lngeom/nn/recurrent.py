@@ -176,16 +176,15 @@ def unroll(
     if inputs.ndim < 2:
         raise ValueError(f"inputs must be [T ... D], time first; got shape {inputs.shape}")
     batch = inputs.shape[1:-1]
-    if lengths is not None and (
-        jnp.shape(lengths) != batch or not jnp.issubdtype(jnp.result_type(lengths), jnp.integer)
-    ):
+    lengths = None if lengths is None else jnp.asarray(lengths)
+    if lengths is not None and (lengths.shape != batch or not jnp.issubdtype(lengths.dtype, jnp.integer)):
         raise ValueError(
             f"lengths must be integers of shape {batch}, one for each sequence of inputs {inputs.shape}; "
-            f"got {jnp.result_type(lengths)} of shape {jnp.shape(lengths)}"
+            f"got {lengths.dtype} of shape {lengths.shape}"
         )
     if state is None:
         state = cell.initial_state(*batch, dtype=inputs.dtype)
-    return _unrolled(cell, inputs, state, None if lengths is None else jnp.asarray(lengths), recompute)
+    return _unrolled(cell, inputs, state, lengths, recompute)
 
 
 @eqx.filter_jit

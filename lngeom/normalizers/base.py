@@ -1,14 +1,10 @@
 """Base classes of normalization methods."""
 
-import functools
 from abc import abstractmethod
 from typing import ClassVar, NamedTuple, TypeGuard, TypeVar
 
 import equinox as eqx
-import jax
 from jaxtyping import Array, Float
-
-from lngeom._trees import Frozen
 
 
 class Statistics(NamedTuple):
@@ -63,14 +59,8 @@ class AbstractStatisticsNormalizer(AbstractNormalizer):
         r"""The scalars $\mu$ and $\sigma$ of Eq. 5."""
 
     def __call__(self, weights: Float[Array, "H D"], inputs: Float[Array, "N *T D"]) -> Float[Array, "N *T H"]:
-        return _normalized(Frozen(self), weights, inputs)
-
-
-@functools.partial(jax.jit, inline=True)
-def _normalized(normalizer: Frozen, weights: Array, inputs: Array) -> Array:
-    """Eq. 5 as one program, which programs that call it contain."""
-    mean, scale = normalizer.thaw().statistics(weights, inputs)
-    return (summed_inputs(weights, inputs) - mean) / scale
+        mean, scale = self.statistics(weights, inputs)
+        return (summed_inputs(weights, inputs) - mean) / scale
 
 
 def keeps(value: object, kind: type, *methods: str) -> bool:

@@ -39,8 +39,8 @@ MUTANTS = (
     ),
     FAMILIES(
         "audit-variance-dispersion",
-        "return phi * jax.jvp(self.mean, (z,), (jnp.ones_like(z),))[1]",
-        "return jax.jvp(self.mean, (z,), (jnp.ones_like(z),))[1]",
+        "return phi * jax.jvp(family.mean, (z,), (jnp.ones_like(z),))[1]",
+        "return jax.jvp(family.mean, (z,), (jnp.ones_like(z),))[1]",
         "variance without φ",
     ),
     FAMILIES(
@@ -184,17 +184,17 @@ MUTANTS = (
     ),
     FAMILIES(
         "kl-joint-reversed",
-        "gap, phi = self.log_partition(other) - self.log_partition(z), self.dispersion_along(z)\n"
-        "        linear = (other - z) * self.mean(z)",
-        "gap, phi = self.log_partition(z) - self.log_partition(other), self.dispersion_along(z)\n"
-        "        linear = (z - other) * self.mean(other)",
+        "gap, phi = family.log_partition(other) - family.log_partition(z), family.dispersion_along(z)\n"
+        "    linear = (other - z) * family.mean(z)",
+        "gap, phi = family.log_partition(z) - family.log_partition(other), family.dispersion_along(z)\n"
+        "    linear = (z - other) * family.mean(other)",
         "the divergence in the other direction",
         ("equation.8",),
     ),
     FAMILIES(
         "kl-linear-other-mean",
-        "linear = (other - z) * self.mean(z)",
-        "linear = (other - z) * self.mean(other)",
+        "linear = (other - z) * family.mean(z)",
+        "linear = (other - z) * family.mean(other)",
         "the divergence with the slope at the other end",
         ("equation.8", "equation.9"),
     ),
@@ -236,8 +236,8 @@ MUTANTS = (
     ),
     GLM(
         "glm-gain-on-bias",
-        "z = n * params.gain.reshape(shape) + params.bias.reshape(shape)",
-        "z = (n + params.bias.reshape(shape)) * params.gain.reshape(shape)",
+        "return n * gain.reshape(shape) + bias.reshape(shape)",
+        "return (n + bias.reshape(shape)) * gain.reshape(shape)",
         "gain multiplies the bias too",
         ("equation.3", "equation.13_14.ln", "equation.12"),
     ),

@@ -270,8 +270,8 @@ MUTANTS = (
     ),
     STUDIES(
         "study-order",
-        "both = [np.asarray(to_paper_order(route(*case), shape[2], shape[1])) for route in (printed, structured)]",
-        "both = [np.asarray(to_paper_order(route(*case), shape[2], shape[1])) for route in (structured, printed)]",
+        "both = [np.asarray(to_paper_order(route(*case), shape[2], shape[1])) for route in (as_printed, structured)]",
+        "both = [np.asarray(to_paper_order(route(*case), shape[2], shape[1])) for route in (structured, as_printed)]",
         "printed and exact exchanged in the figure",
     ),
     STUDIES(
