@@ -9,6 +9,7 @@ import scipy.stats as st
 from lngeom.numerics import agreement
 
 from tests.cases import FAMILIES, drawn
+from tests.programs import programs_made
 
 POSITIVE_PART = ("gamma", "inverse_gaussian", "negative_binomial")
 SCALAR = [name for name in FAMILIES if name != "categorical"]
@@ -102,6 +103,14 @@ def test_kl_is_the_expected_log_ratio(name):
     mean = jax.nn.softmax(z) if name == "categorical" else jnp.asarray(distribution(name, z).mean())
     ratio = family.log_prob(z[None], mean[None]) - family.log_prob(other[None], mean[None])
     assert float(family.kl(z, other)) == pytest.approx(float(ratio.sum()), rel=1e-12)
+
+
+@pytest.mark.parametrize("what", ["mean", "variance", "kl"])
+def test_a_moment_or_a_divergence_is_one_program(what):
+    family, z = lg.families.InverseGaussian(0.7), -(drawn(3, 3, 11) ** 2) - 0.1
+    with programs_made() as made:
+        family.kl(z, z) if what == "kl" else getattr(family, what)(z)
+    assert len(made) == 1, made
 
 
 def test_the_metric_of_classes_has_one_null_direction():

@@ -333,6 +333,12 @@ def test_eigenvalues_that_do_not_converge_say_so(never_decomposed, monkeypatch):
         F.eigenvalues(5)
 
 
+@pytest.mark.parametrize("given", [{"probes": 0}, {"steps": 0}, {"probes": -1}])
+def test_a_density_of_nothing_is_refused(given):
+    with pytest.raises(ValueError, match="at least 1 probe and 1 step; got"):
+        zoo.plain_network().fisher().spectral_density(**given)
+
+
 def test_the_spectral_density_has_mass_one_and_the_matrix_s_trace():
     F = zoo.layer_norm_network().fisher()
     density = F.spectral_density(jax.random.key(1), probes=200)

@@ -236,7 +236,7 @@ def test_padding_changes_nothing(name):
         np.testing.assert_array_equal(outputs[length:, n], 0)
         for whole, single in zip(jax.tree.leaves(final), jax.tree.leaves(alone), strict=True):
             assert gap(whole[n], single) <= 1e-14
-    gradient = jax.jit(jax.grad(lambda v: jnp.sum(nn.unroll(cell, v, lengths=lengths)[1])))(spoilt)
+    gradient = jax.jit(jax.grad(lambda v: jnp.sum(nn.unroll(cell, v, lengths=lengths.tolist())[1])))(spoilt)
     assert np.isfinite(gradient).all()
 
 
