@@ -40,7 +40,7 @@ class AbstractFamily(AbstractDistribution):
     A family of one's own defines η, c and `sample`; the rest follows from η. The rules:
 
     - `log_partition` and `log_base_measure` work elementwise. Those of a joint family (`joint = True`) reduce the last
-      axis alone. `check` finds both mistakes.
+      axis alone. `check` finds both mistakes. They are compiled, so they have no branches on values.
     - The response y of a joint family is its vector of sufficient statistics [*B C]:
       $\log p = (z^\top y - \eta(z))/\phi + c(y, \phi)$.
     - `upper` and `support` say where z and y may lie.
@@ -165,7 +165,7 @@ class AbstractFamily(AbstractDistribution):
                 raise ValueError(f"{name} must be positive; got {value}")
 
 
-# Each as one program, which programs that call it contain.
+# Each is one program. Inside another program it becomes a part of that one.
 
 
 @functools.partial(jax.jit, inline=True)

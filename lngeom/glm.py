@@ -6,7 +6,6 @@ from typing import NoReturn
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from lngeom._draws import draw_small
@@ -163,10 +162,10 @@ class NormalizedGLM(eqx.Module):
             ("inputs", inputs),
             *((k, getattr(params, k)) for k in ("weights", "bias", "gain")),
         ):
-            bad = int(np.sum(~np.isfinite(value)))
+            bad = int(jnp.sum(~jnp.isfinite(value)))
             if bad:
                 raise ValueError(f"{name} must be finite; {bad} of {value.size} entries are NaN or infinite")
-        bad = np.argwhere(undefined)
+        bad = jnp.argwhere(undefined)
         raise ValueError(
             f"{type(self.normalizer).__name__} is undefined: zero variance (or overflow) for {len(bad)} of "
             f"{undefined.size} normalized inputs, the first at (sample, unit) = {tuple(int(i) for i in bad[0])}; "

@@ -43,8 +43,8 @@ def _random(normalizer: AbstractNormalizer, family: AbstractFamily, shape: tuple
     weights = model.init(weights_key, inputs=inputs, outputs=units).weights
     gain = draw_small(jax.random.uniform, gain_key, (units,), weights.dtype, 0.5, 1.5)
     bias = 0.3 * draw_small(jax.random.normal, bias_key, (units,), weights.dtype)
-    inputs = draw_small(jax.random.normal, data_key, (samples, inputs), weights.dtype)
-    return model, GLMParameters(weights, bias, gain), inputs
+    X = draw_small(jax.random.normal, data_key, (samples, inputs), weights.dtype)
+    return model, GLMParameters(weights, bias, gain), X
 
 
 @dataclass(frozen=True)

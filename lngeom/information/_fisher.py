@@ -252,9 +252,9 @@ def _scores_at(
         return None
     responses = jax.tree.map(jnp.asarray, y)
     if y is not None and placement.mesh is not None and problem.is_concrete:  # beside their samples, padded like them
-        where = jax.tree.leaves(problem.inputs)[0].sharding
-        missing = problem.rows - len(jax.tree.leaves(responses)[0])
-        responses = jax.tree.map(lambda leaf: jax.device_put(pad(leaf, missing, "edge"), where), responses)
+        rows, where = problem.rows, jax.tree.leaves(problem.inputs)[0].sharding
+        filled = lambda leaf: leaf if len(leaf) == rows else pad(leaf, rows - len(leaf), "edge")  # noqa: E731
+        responses = jax.tree.map(lambda leaf: jax.device_put(filled(leaf), where), responses)
     scores = _scores(problem, key, samples, responses)
     if y is not None and is_concrete(y, problem.weights) and not is_tracing():
         outputs = problem.output_shape

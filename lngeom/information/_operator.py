@@ -242,7 +242,7 @@ class FisherOperator(AbstractFisher):
             ValueError: for fewer than one probe or step.
         """
         key, dtype = jax.random.key(0) if key is None else key, self.problem.decomposition_dtype
-        return _krylov.lanczos_density(self.flat_map, self.in_size(), dtype, key, probes, steps)
+        return _krylov.lanczos_density(self.flat_map, self.in_size(), dtype, key, probes, min(steps, self.in_size()))
 
     def by_leaf(self) -> list[dict[str, Any]]:
         """A row for each leaf: its path, shape and size, its part of the trace, and its largest diagonal entry.

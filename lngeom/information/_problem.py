@@ -14,7 +14,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, Bool, Float, PyTree
 
 from lngeom._programs import Precision, working_precision
 from lngeom._trees import Frozen, Layout, leaf_path
@@ -185,9 +185,12 @@ def ignore_masked(problem: Problem) -> Problem:
     Raises:
         ValueError: if outputs at positions that count depend on such an entry.
     """
-    inputs, changed = _clean(problem.inputs, problem.weights)
-    cleaned = replace(problem, inputs=inputs)
-    if problem.is_concrete and bool(changed):
+    assert problem.weights is not None
+    weights, (leaves, structure) = problem.weights, jax.tree.flatten(problem.inputs)
+    masked = lambda a: jnp.issubdtype(a.dtype, jnp.floating) and a.shape[: weights.ndim] == weights.shape  # noqa: E731
+    found = [_clean(leaf, weights) if masked(leaf) else (leaf, False) for leaf in leaves]
+    cleaned = replace(problem, inputs=jax.tree.unflatten(structure, [leaf for leaf, _ in found]))
+    if problem.is_concrete and any(bool(differs) for _, differs in found):
         given, z = _forward(problem), _forward(cleaned)  # under jit a normalized GLM does not judge its inputs
         lost = jnp.any(~jnp.isfinite(given) & jnp.isfinite(z))
         if not problem.coupled and is_concrete(lost) and bool(lost):
@@ -205,35 +208,30 @@ def replace_masked_samples(problem: Problem) -> Problem:
     """
     if problem.weights is None or problem.coupled or not problem.is_concrete:
         return problem
-    inputs, some = _filled(problem.inputs, problem.weights)
-    return replace(problem, inputs=inputs) if bool(some) else problem
+    counts, some = _counted(problem.weights)
+    return replace(problem, inputs=_filled(problem.inputs, counts)) if bool(some) else problem
 
 
 @jax.jit
-def _clean(inputs: PyTree, weights: Float[Array, "N *T"]) -> tuple[PyTree, Array]:
-    """Inputs with 0 for entries that are not finite at positions of weight 0, and whether one differs from before."""
-    counts = weights > 0
-
-    def clean(leaf: Array) -> Array:
-        inexact = jnp.issubdtype(leaf.dtype, jnp.floating)
-        if not inexact or leaf.shape[: counts.ndim] != counts.shape:
-            return leaf
-        shape = counts.shape + (1,) * (leaf.ndim - counts.ndim)
-        return jnp.where(counts.reshape(shape) | jnp.isfinite(leaf), leaf, 0)
-
-    cleaned = jax.tree.map(clean, inputs)
-    pairs = zip(*map(jax.tree.leaves, (cleaned, inputs)), strict=True)
-    changed = (jnp.any(new != old) for new, old in pairs if new is not old)
-    return cleaned, functools.reduce(jnp.logical_or, changed, jnp.array(False))
+def _clean(leaf: Float[Array, "..."], weights: Float[Array, "N *T"]) -> tuple[Array, Array]:
+    """A leaf with 0 for entries that are not finite at positions of weight 0, and whether it differs."""
+    counts = (weights > 0).reshape(*weights.shape, *(1,) * (leaf.ndim - weights.ndim))
+    cleaned = jnp.where(counts | jnp.isfinite(leaf), leaf, 0)
+    return cleaned, jnp.any(cleaned != leaf)
 
 
 @jax.jit
-def _filled(inputs: PyTree, weights: Float[Array, "N *T"]) -> tuple[PyTree, Array]:
-    """The first sample that counts in the place of those that do not, and whether there are some of both."""
+def _counted(weights: Float[Array, "N *T"]) -> tuple[Bool[Array, " N"], Array]:
+    """Which samples count at a position, and whether there are some that do and some that do not."""
     counts = jnp.any(weights.reshape(len(weights), -1) > 0, 1)
+    return counts, jnp.any(counts) & ~jnp.all(counts)
+
+
+@jax.jit
+def _filled(inputs: PyTree, counts: Bool[Array, " N"]) -> PyTree:
+    """The first sample that counts in the place of those that do not."""
     first = jnp.argmax(counts)
-    put = lambda a: jnp.where(counts.reshape(-1, *(1,) * (a.ndim - 1)), a, a[first][None])  # noqa: E731
-    return jax.tree.map(put, inputs), jnp.any(counts) & ~jnp.all(counts)
+    return jax.tree.map(lambda a: jnp.where(counts.reshape(-1, *(1,) * (a.ndim - 1)), a, a[first][None]), inputs)
 
 
 def _partition(tree: PyTree, selected: set[str]) -> tuple[PyTree, PyTree]:

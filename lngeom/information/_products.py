@@ -345,7 +345,7 @@ IMAGES: dict[str, Callable[[Array, Array], Array]] = {
     "factor": lambda rows, v: rows.T @ (rows @ v),
     "diagonal": lambda image, _: image,
 }
-"""The image of a vector by what is compared; the image itself in the place of a diagonal, by the same rows."""
+"""How a result gives the image of a vector; a diagonal comes with the image by the same rows, in its own place."""
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -355,7 +355,7 @@ def _gap_and_norm(what: str, found: Array, v: Array, product: Array) -> tuple[Ar
 
 
 def agrees(F: AbstractFisher, what: str, found: Array, whole: AbstractFisher | None = None) -> bool:
-    r"""Whether what was found gives the image r of a vector that the product gives: $|r - Fv| \le \sqrt{eps}\, |Fv|$.
+    r"""Whether a result, one of `IMAGES`, gives the image r that the product gives: $|r - Fv| \le \sqrt{eps}\, |Fv|$.
 
     A wrong route misses by far more, rounding stays far below. eps is that of the precision in which the model
     computes. Where F is a part of a whole, a gap of eps times the whole's product is rounding too: the part may be 0.
@@ -376,7 +376,7 @@ def agrees(F: AbstractFisher, what: str, found: Array, whole: AbstractFisher | N
 
 
 def require_agreement(F: AbstractFisher, what: str, found: Array, whole: AbstractFisher | None = None) -> None:
-    """Raises a ValueError where a route that has no alternative differs from the product (see `agrees`)."""
+    """Raises a ValueError where a result that has no alternative is not of the product (see `agrees`)."""
     if not agrees(F, what, found, whole):
         raise ValueError(
             f"the {what} and the products F @ v are not of one matrix: the function's outputs depend on how many "

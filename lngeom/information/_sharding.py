@@ -122,7 +122,7 @@ def place(problem: Problem, at: Placement) -> Problem:
 
 
 def pad(array: jax.Array, rows: int, mode: str) -> jax.Array:
-    """More rows at the end: copies of the last one for the mode "edge", else zeros."""
+    """The array with so many more rows: copies of its last one for the mode "edge", else zeros."""
     last = array[-1:] if mode == "edge" else jnp.zeros_like(array[-1:])
     return jnp.concatenate([array, jnp.repeat(last, rows, 0)])
 

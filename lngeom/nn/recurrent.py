@@ -10,7 +10,7 @@ gains start as ones and biases as zeros.
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
 import equinox as eqx
@@ -153,7 +153,7 @@ def unroll(
     inputs: Float[Array, "T *batch D"],
     state: State | None = None,
     *,
-    lengths: Int[Array, "*batch"] | None = None,
+    lengths: Int[Array, "*batch"] | Sequence[int] | None = None,
     recompute: bool = False,
 ) -> tuple[State, Float[Array, "T *batch H"]]:
     """Runs a cell over sequences, time first, which may be padded.

@@ -97,6 +97,18 @@ def on_axes(kind: str, errors: Errors) -> None:
             with jax.set_mesh(mesh):
                 found = jax.jit(lambda p, X, m=model: forms(lg.fisher(m, p, X), False))(params, inputs)
             errors[f"{name}, inside jit"] = max(error(found[form], value) for form, value in forms(F, False).items())
+    y = jnp.round(jnp.abs(jnp.cos(jnp.arange(200.0)))).reshape(50, 4)
+    observed = {"method": "empirical", "check": False}
+    divided_y = jax.device_put(y[:48], NamedSharding(mesh, PartitionSpec("data")))
+    for name, there, here in (
+        ("padded", lg.fisher(glm, params, X, y=y, mesh=mesh, **observed), lg.fisher(glm, params, X, y=y, **observed)),
+        (
+            "divided",
+            lg.fisher(glm, params, inputs, y=divided_y, **observed),
+            lg.fisher(glm, params, X[:48], y=y[:48], **observed),
+        ),
+    ):
+        errors[f"{kind} observed responses, {name}"] = error(there.mv(params).weights, here.mv(params).weights)
     drawn = {"method": "monte_carlo", "key": jax.random.key(5), "samples": 3}
     sampled = (c.fisher(**drawn).as_matrix() for c in (case._replace(X=divided), case))
     errors[f"{kind} monte carlo"] = error(*sampled)

@@ -238,7 +238,7 @@ def theorem_4_1(problem: Problem):
 def readings(problem: Problem, *, literal: bool = True, draws: int = 500, size: int = 12):
     """Both sides of Theorem 4.1 for L = Σ a tanh and random activations, ∇_y L taken at y, or at z."""
     keys = jax.random.split(problem.key("santurkar2018.readings"), 3)
-    a, y = (draw_small(jax.random.normal, k, (draws, size), problem.dtype) for k in keys[:2])
+    a, y = (jax.random.normal(k, (draws, size), problem.dtype) for k in keys[:2])
     spread = jnp.exp(draw_small(jax.random.normal, keys[2], (draws, 1), problem.dtype))
     y = 3 * spread * y
 
