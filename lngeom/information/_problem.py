@@ -187,8 +187,8 @@ def ignore_masked(problem: Problem) -> Problem:
     """
     assert problem.weights is not None
     weights, (leaves, structure) = problem.weights, jax.tree.flatten(problem.inputs)
-    masked = lambda a: jnp.issubdtype(a.dtype, jnp.floating) and a.shape[: weights.ndim] == weights.shape  # noqa: E731
-    found = [_clean(leaf, weights) if masked(leaf) else (leaf, False) for leaf in leaves]
+    has_mask = lambda a: jnp.issubdtype(a.dtype, jnp.floating) and a.shape[: weights.ndim] == weights.shape  # noqa: E731
+    found = [_clean(leaf, weights) if has_mask(leaf) else (leaf, False) for leaf in leaves]
     cleaned = replace(problem, inputs=jax.tree.unflatten(structure, [leaf for leaf, _ in found]))
     if problem.is_concrete and any(bool(differs) for _, differs in found):
         given, z = _forward(problem), _forward(cleaned)  # under jit a normalized GLM does not judge its inputs

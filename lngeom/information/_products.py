@@ -345,7 +345,7 @@ IMAGES: dict[str, Callable[[Array, Array], Array]] = {
     "factor": lambda rows, v: rows.T @ (rows @ v),
     "diagonal": lambda image, _: image,
 }
-"""How a result gives the image of a vector; a diagonal comes with the image by the same rows, in its own place."""
+"""How what is compared with the product gives the image of v. In a diagonal's place its rows' image is passed."""
 
 
 @functools.partial(jax.jit, static_argnums=0)

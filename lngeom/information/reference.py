@@ -1,7 +1,7 @@
 r"""The Fisher matrix of a normalized GLM, written as it is read: by definition, as printed, and from divergences.
 
-These are the slow and literal oracles of everything faster. Their values are not judged: z that is not finite, or not
-in the family's domain, gives a matrix of the same kind.
+These are the slow and literal oracles of everything faster. They judge no values: where z is not finite, as where a
+variance is zero, neither is the matrix.
 
 - *By definition*: $F = \frac1N \sum_n J_n^\top \Lambda_n J_n$ with $J_n = \partial z_n / \partial\theta$, which is
   Eq. 9 with the expectation over y in closed form. Memory grows as N H P.

@@ -56,10 +56,8 @@ def _response(
     """Length of the first step along a gradient of signs, orthogonal to weights of ones, for each leaf."""
     ones = _tiny(params)
     signs = jax.tree.map(_alternating, ones)
-    w, g = (
-        jax.device_put(jax.tree.map(lambda v, by=by: (by * v).astype(v.dtype), tree))
-        for by, tree in ((weights, ones), (gradient, signs))
-    )
+    times = lambda by, tree: jax.device_put(jax.tree.map(lambda v: (by * v).astype(v.dtype), tree))  # noqa: E731
+    w, g = times(weights, ones), times(gradient, signs)
     step, _ = optimizer.update(g, optimizer.init(w), w)
     pairs = zip(jax.tree.leaves(step), jax.tree.leaves(signs), strict=True)
     return [float(np.sum(np.asarray(u) * s)) if s.size > 1 else 0.0 for u, s in pairs]
