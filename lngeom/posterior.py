@@ -28,6 +28,7 @@ import scipy.sparse.linalg
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
+from lngeom._arguments import check_count
 from lngeom._trees import leaf_paths
 from lngeom.families import AbstractFamily
 from lngeom.glm import NormalizedGLM
@@ -152,11 +153,19 @@ class Laplace(eqx.Module):
         return jnp.diagonal(self.covariance(inputs), axis1=1, axis2=2)
 
     def predict(self, inputs: PyTree, key: PRNGKeyArray, samples: int = 100) -> Float[Array, "N *T C"]:
-        """The mean response, averaged over draws of the outputs from N(z, J Σ Jᵀ)."""
-        return _predict(*self._alike(), inputs, key, samples)
+        """The mean response, averaged over draws of the outputs from N(z, J Σ Jᵀ).
+
+        Raises:
+            ValueError: if samples is no whole number of at least 1.
+        """
+        return _predict(*self._alike(), inputs, key, check_count("samples", samples, 1, what="a number of draws"))
 
     def sample(self, key: PRNGKeyArray, count: int = 1) -> PyTree:
-        """Draws of parameters θ from the posterior, with one more leading axis; none moves along the gauge."""
+        """Draws of parameters θ from the posterior, with one more leading axis; none moves along the gauge.
+
+        Raises:
+            ValueError: if count is no whole number.
+        """
         phi, unravel = ravel_pytree(self.representative)
 
         def draw(key: PRNGKeyArray) -> PyTree:
@@ -164,7 +173,7 @@ class Laplace(eqx.Module):
             change = change - self.gauge @ (self.gauge.T @ change)
             return jax.tree.map(jnp.multiply, unravel(phi + change), self.scales)
 
-        return jax.vmap(draw)(jax.random.split(key, count))
+        return jax.vmap(draw)(jax.random.split(key, check_count("count", count, 0)))
 
     def _alike(self) -> tuple["Laplace", Float[Array, ""]]:
         """The posterior with one value for all numbers that a program would hold as constants, and τ as an array."""
@@ -380,8 +389,7 @@ def _structure(
     if structure in {"kfac", "ekfac"}:
         return Blocks(F.approximate(structure, key=key, samples=samples))
     if structure == "low_rank":
-        if not 1 <= rank < F.in_size():
-            raise ValueError(f"rank must be between 1 and P − 1 = {F.in_size() - 1}; got {rank}")
+        rank = check_count("rank", rank, 1, F.in_size() - 1, limit="P − 1")
         start = np.random.default_rng(0).standard_normal(F.in_size())
         values, vectors = scipy.sparse.linalg.eigsh(F.as_scipy(), rank, v0=start.astype(F.problem.decomposition_dtype))
         values, vectors = (jnp.asarray(a, F.problem.dtype) for a in (np.maximum(values, 0), vectors.T))

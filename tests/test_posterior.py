@@ -158,10 +158,15 @@ def test_bad_arguments_are_named():
         ({"structure": "diag"}, "structure must be one of"),
         ({"groups": {"v": None}}, "no leaf that has a posterior"),
         ({"groups": {"w": 2}}, "the axis of 'w'"),
-        ({"structure": "low_rank", "rank": 0}, "rank must be between"),
+        ({"structure": "low_rank", "rank": 0}, "rank must be a whole number between 1 and P − 1 = "),
+        ({"structure": "low_rank", "rank": 2.5}, "rank must be"),
     ):
         with pytest.raises(ValueError, match=message):
             posterior(PARAMS, **options)
+    with pytest.raises(ValueError, match="count must be a whole number, at least 0; got -1"):
+        posterior(PARAMS).sample(jax.random.key(0), -1)
+    with pytest.raises(ValueError, match="samples must be a number of draws, at least 1; got 0"):
+        posterior(PARAMS).predict(X, jax.random.key(0), 0)
     with pytest.raises(ValueError, match="prior_precision must be positive"):
         lg.laplace(network, PARAMS, X, Y, family=lg.families.Categorical(), prior_precision=0.0)
     with pytest.raises(ValueError, match="all zero"):

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
+from lngeom._arguments import check_count
 from lngeom._trees import Frozen, leaf_paths
 from lngeom._types import check_parameters, is_concrete, is_tracing
 from lngeom._vocabulary import VocabularyHead
@@ -108,6 +109,8 @@ def fisher(
     """
     function, family, coupled = _read_model(model_or_apply, family, method, params, X, batch_coupled, mask)
     _check_score_arguments(method, key, samples, y)
+    samples = samples if samples is None else check_count("samples", samples, 1, what="a number of draws")
+    chunk = chunk if chunk is None else check_count("chunk", chunk, 1, what="a number of samples")
     selected, rest, excluded = select_leaves(params, wrt)
     given = _given_problem(function, family, selected, rest, X, mask, coupled)
     if check and given.is_concrete and not isinstance(function, GLMFunction):
@@ -212,10 +215,8 @@ def _read_model(
 
 
 def _check_score_arguments(method: str, key: PRNGKeyArray | None, samples: int | None, y: PyTree) -> None:
-    if method == "monte_carlo" and (key is None or samples is None or samples < 1):
-        raise ValueError(
-            f"method='monte_carlo' needs key= and samples= of at least 1; got key={key}, samples={samples}"
-        )
+    if method == "monte_carlo" and (key is None or samples is None):
+        raise ValueError(f"method='monte_carlo' needs key= and samples=; got key={key}, samples={samples}")
     if method == "empirical" and y is None:
         raise ValueError("method='empirical' needs y=, the observed responses")
     given = {"key": key, "samples": samples} if method != "monte_carlo" else {}

@@ -1,6 +1,5 @@
 """`FisherOperator`: the Fisher matrix as a linear operator, with everything one asks of it."""
 
-import operator
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,8 +11,9 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from lngeom import _decompositions, _krylov, _saved, numerics
+from lngeom._arguments import check_count, check_nonnegative
 from lngeom._trees import leaf_rows, leaf_slices
-from lngeom._types import GLMParameters
+from lngeom._types import GLMParameters, is_concrete
 from lngeom.information import _matrix, _solve, _spectrum
 from lngeom.information._nullspace import MeasuredNullspace, measure
 from lngeom.information._products import (
@@ -140,9 +140,9 @@ class FisherOperator(AbstractFisher):
         of the model's own precision, the rank may be any in the interval, and a warning says so. A signal smaller than
         one rounding error of the largest singular value is not in the numbers, and is not counted.
         """
-        self._require_values("rank()")
-        decision = _spectrum.rank_of(self.singular_values(), self.problem, self.row_chunks)
-        return _spectrum.checked_rank(decision, self.problem)
+        s = self.singular_values()
+        self._require_values("rank()", s)
+        return _spectrum.checked_rank(_spectrum.rank_of(s, self.problem, self.row_chunks), self.problem)
 
     @light
     def effective_rank(self) -> Float[Array, ""]:
@@ -171,10 +171,8 @@ class FisherOperator(AbstractFisher):
         """
         if self.placement.params is not None and steps is None:
             return jnp.asarray(self.eigenpairs(k, key=key).values, self.problem.decomposition_dtype)
-        if not 1 <= k <= self.in_size():
-            raise ValueError(f"k must be between 1 and P = {self.in_size()}; got {k}")
-        if steps is not None and steps < k:
-            raise ValueError(f"{k} eigenvalues take at least as many steps; got {steps}")
+        k = check_count("k", k, 1, self.in_size(), limit="P")
+        steps = steps if steps is None else check_count("steps", steps, k)
         if steps is None and (k == self.in_size() or self._is_small):
             self.plan.require(self._decomposition_bytes, f"{k:,} eigenvalues", "ask for fewer")
             s = jnp.square(self.singular_values())
@@ -212,10 +210,8 @@ class FisherOperator(AbstractFisher):
             ((2, 3, 2), True)
         """
         self._require_values("eigenpairs()")
-        if not 1 <= k <= self.in_size():
-            raise ValueError(f"k must be between 1 and P = {self.in_size()}; got {k}")
-        if width is not None and width < min(k + 2, self.in_size()):
-            raise ValueError(f"{k} eigenpairs need a width of at least {k + 2}; got {width}")
+        k = check_count("k", k, 1, self.in_size(), limit="P")
+        width = width if width is None else check_count("width", width, min(k + 2, self.in_size()))
         return _spectrum.leading_eigenpairs(self, k, key, tolerance, width)
 
     def estimate_diagonal(self, key: PRNGKeyArray, probes: int = 16) -> _krylov.DiagonalEstimate:
@@ -229,8 +225,7 @@ class FisherOperator(AbstractFisher):
             ValueError: for fewer probes.
         """
         self._require_values("estimate_diagonal()")
-        if probes < 2:
-            raise ValueError(f"a standard error needs at least 2 probes; got {probes}")
+        probes = check_count("probes", probes, 2)
         return _krylov.estimate_diagonal(self.tree_map, _spectrum.wide_like(self.problem), key, probes)
 
     def spectral_density(
@@ -242,7 +237,8 @@ class FisherOperator(AbstractFisher):
             ValueError: for fewer than one probe or step.
         """
         key, dtype = jax.random.key(0) if key is None else key, self.problem.decomposition_dtype
-        return _krylov.lanczos_density(self.flat_map, self.in_size(), dtype, key, probes, min(steps, self.in_size()))
+        probes, steps = check_count("probes", probes, 1), min(check_count("steps", steps, 1), self.in_size())
+        return _krylov.lanczos_density(self.flat_map, self.in_size(), dtype, key, probes, steps)
 
     def by_leaf(self) -> list[dict[str, Any]]:
         """A row for each leaf: its path, shape and size, its part of the trace, and its largest diagonal entry.
@@ -297,6 +293,7 @@ class FisherOperator(AbstractFisher):
         Args:
             rtol: singular values up to this times the largest count as null (those that only an ε keeps up).
         """
+        check_nonnegative("rtol", 0 if rtol is None else rtol)
         self._require_decomposition()
         return _spectrum.decompose(self, rtol)
 
@@ -308,8 +305,8 @@ class FisherOperator(AbstractFisher):
         Raises:
             MemoryError: if the basis would not fit.
         """
-        self._require_values("nullspace()")
         decomposition = self.decompose()
+        self._require_values("nullspace()", decomposition.singular_values)
         _spectrum.checked_rank(decomposition.decision, self.problem)
         return measure(self, decomposition)
 
@@ -346,7 +343,7 @@ class FisherOperator(AbstractFisher):
             The solution, like the gradient given, and its report.
 
         Raises:
-            ValueError: if damping is negative, or the method or gauge unknown.
+            ValueError: if a number does not fit, or the method or gauge is unknown.
             ConvergenceError: if conjugate gradients do not reach the tolerance.
         """
         jax.eval_shape(self.as_tangent, gradient)
@@ -388,15 +385,15 @@ class FisherOperator(AbstractFisher):
             decomposition: of an earlier `decompose`, for "svd".
             method: "svd", or "cg" (exact metrics), which draws with products alone; by size where None.
         """
-        exact, large = self.problem.scores is None, self.in_size() > _spectrum.SMALL
+        count, exact = check_count("count", count, 0), self.problem.scores is None
         if method not in {None, "svd", "cg"}:
             raise ValueError(f"method must be 'svd' or 'cg'; got {method!r}")
         if method == "cg" and not exact:
             raise ValueError(f"method='cg' draws from an exact metric; got that of {self.method!r}: use 'svd'")
-        if method == "cg" or (method is None and decomposition is None and large and exact):
+        if method == "cg" or (method is None and decomposition is None and self.in_size() > _spectrum.SMALL and exact):
             return _solve.sample_by_products(self, key, count)
         known = self.decompose() if decomposition is None else decomposition  # whose budget may exceed 32 bits
-        return _solve.sample_by_decomposition(known._replace(budget=0), key, operator.index(count))
+        return _solve.sample_by_decomposition(known._replace(budget=0), key, count)
 
     def approximate(
         self,
@@ -475,8 +472,8 @@ class FisherOperator(AbstractFisher):
         alternative = "use eigenvalues(k) or spectral_density()"
         self.plan.require(self._decomposition_bytes, "a decomposition of the factor", alternative)
 
-    def _require_values(self, what: str) -> None:
-        if not self.problem.is_concrete:
+    def _require_values(self, what: str, *found: Array) -> None:
+        if not self.problem.is_concrete or not is_concrete(found):
             raise ValueError(
                 f"{what} is an integer or a basis of so many vectors, which needs concrete arrays: call it outside "
                 "jit, scan and vmap; solve, sample, singular_values and products work inside"

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Bool, PyTree
 
+from lngeom._arguments import check_count
 from lngeom._types import is_concrete
 from lngeom.training._detect import compare_rate, detect
 from lngeom.training._record import HISTORY, Geometry, GeometryState, Packed, dtype_of, record
@@ -80,10 +81,8 @@ def track_geometry(
         **({} if momentum is None else {"momentum": momentum}),
         **({} if learning_rate is None or callable(learning_rate) else {"learning_rate": learning_rate}),
     )
-    if not isinstance(history, int) or history < 0:
-        raise ValueError(f"history must be a number of records, at least 0; got {history!r}")
-    if not isinstance(every, int) or every < 1:
-        raise ValueError(f"every must be a number of steps, at least 1; got {every!r}")
+    history = check_count("history", history, 0, what="a number of records")
+    every = check_count("every", every, 1, what="a number of steps")
     if kind is not None:
         law_of(kind)
     if optimizer is None and (learning_rate is not None or kind is not None or weight_decay):

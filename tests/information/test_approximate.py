@@ -263,10 +263,18 @@ def test_bad_arguments_are_named():
         F.approximate("kfac", samples=3)
     with pytest.raises(ValueError, match="at least 2 samples"):
         lg.fisher(linear, layer(0, 3, 4), X[:1], family=lg.families.Gaussian()).approximate("kfac")
-    with pytest.raises(ValueError, match="at least 3 probes"):
+    with pytest.raises(ValueError, match="probes must be a whole number, at least 3; got 2"):
         F.approximate("kfac").measure(KEY, probes=2)
-    with pytest.raises(ValueError, match="damping must be"):
-        F.approximate("kfac").solve(jnp.ones(16), -1.0)
+    for samples in (0, 2.5):
+        with pytest.raises(ValueError, match="samples must be a number of draws"):
+            F.approximate("kfac", key=KEY, samples=samples)
+    for damping in (-1.0, jnp.nan):
+        with pytest.raises(ValueError, match="damping must be"):
+            F.approximate("kfac").solve(jnp.ones(16), damping)
+        with pytest.raises(ValueError, match="damping must be"):
+            F.approximate("kfac").sample(KEY, damping=damping)
+    with pytest.raises(ValueError, match="count must be a whole number, at least 0; got -1"):
+        F.approximate("kfac").sample(KEY, -1)
     with pytest.raises(ValueError, match="do not interact"):
         lg.fisher(lambda p, x: x @ p - jnp.mean(x @ p), jnp.ones((3, 2)), X, family=lg.families.Gaussian(),
                   batch_coupled=True).approximate("kfac")  # fmt: skip

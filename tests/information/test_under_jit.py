@@ -83,7 +83,12 @@ def test_a_function_may_close_over_a_traced_value(traced):
 
 @pytest.mark.parametrize("name", ["rank", "nullspace"])
 def test_what_needs_values_says_so(name):
-    with pytest.raises(ValueError, match=rf"{name}\(\) .* needs concrete arrays: call it outside jit"):
-        jax.jit(lambda p: getattr(operator(p), name)())(PARAMS)
+    closed = lambda scale: lg.fisher(lambda p, x: scale * apply(p, x), PARAMS, X, family=lg.families.Categorical())  # noqa: E731
+    for traced in (
+        lambda: jax.jit(lambda p: getattr(operator(p), name)())(PARAMS),
+        lambda: jax.vmap(lambda scale: getattr(closed(scale), name)())(jnp.ones(2)),
+    ):
+        with pytest.raises(ValueError, match=rf"{name}\(\) .* needs concrete arrays: call it outside jit"):
+            traced()
     with pytest.raises(ValueError, match="gauge='broken' looks for symmetries in the values"):
         jax.jit(lambda p: operator(p).solve(p, damping=0.1, gauge="broken").value)(PARAMS)

@@ -22,6 +22,7 @@ import lineax as lx
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
+from lngeom._arguments import check_count
 from lngeom._trees import leaf_paths
 from lngeom.information import _matrix
 from lngeom.information._derivative import metric
@@ -205,9 +206,10 @@ def _with_draws(problem: Problem, key: PRNGKeyArray | None, samples: int | None)
     Raises:
         ValueError: if they are needed and were not asked for, or key and samples do not go together.
     """
-    if (key is None) != (samples is None) or (samples is not None and samples < 1):
-        raise ValueError(f"draws need key= and samples= of at least 1; got key={key}, samples={samples}")
+    if (key is None) != (samples is None):
+        raise ValueError(f"draws need key= and samples=; got key={key}, samples={samples}")
     rows = problem.rows_per_sample
+    samples = samples if samples is None else check_count("samples", samples, 1, what="a number of draws")
     if samples is None:
         if rows > ROWS:
             raise ValueError(

@@ -17,6 +17,7 @@ import scipy.special
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
+from lngeom._arguments import check_count, check_nonnegative
 from lngeom._trees import Layout
 from lngeom._types import is_concrete
 from lngeom.information._products import AbstractFisher
@@ -148,10 +149,9 @@ class ApproximateFisher(lx.AbstractLinearOperator):
             The solution, like the gradient given, with the rank that was used.
 
         Raises:
-            ValueError: if damping is negative.
+            ValueError: if damping is no number of at least 0.
         """
-        if is_concrete(damping) and damping < 0:
-            raise ValueError(f"damping must be at least 0; got {damping}")
+        check_nonnegative("damping", damping)
         x, rank, left = _solution(self.parts, self._layout, gradient, damping)
         report: Any = (int(rank), float(left)) if is_concrete(rank, left) else (rank, left)
         return Solution(x, report[0], None, 0.0, report[1], 0)
@@ -166,8 +166,12 @@ class ApproximateFisher(lx.AbstractLinearOperator):
             count: how many.
             damping: λ ≥ 0.
             scale: factor of F̂, such as the number of samples.
+
+        Raises:
+            ValueError: if count is no whole number, or damping no number of at least 0.
         """
-        return _draws(self.parts, self._layout, key, count, damping, scale)
+        check_nonnegative("damping", damping)
+        return _draws(self.parts, self._layout, key, check_count("count", count, 0), damping, scale)
 
     def eigenvalues(self) -> Float[Array, " P"]:
         """All eigenvalues, descending."""
@@ -226,8 +230,7 @@ class ApproximateFisher(lx.AbstractLinearOperator):
             ValueError: for fewer than 3 probes.
             ArithmeticError: if a number is not finite, or F is zero: that is no evidence.
         """
-        if probes < 3:
-            raise ValueError(f"an interval needs at least 3 probes; got {probes}")
+        probes = check_count("probes", probes, 3)
         signs = jax.random.rademacher(key, (self.in_size(), probes), self._layout.dtype)
         exact = self.of @ signs
         gaps, sizes = (np.asarray(jnp.sum(jnp.square(m), 0), float) for m in (exact - self @ signs, exact))
