@@ -14,7 +14,7 @@ class Judge(NamedTuple):
     Attributes:
         unit: whether vectors are scaled to norm 1.
         penalties: inverse strengths C of the penalty of classification, of which each part chooses one.
-        inner: parts of the cross-validation that chooses it.
+        inner: parts of the cross-validation that chooses it, if there is a choice.
         of_pairs: likewise for relatedness, chosen by Pearson's r on the last tenth of the training pairs.
     """
 
@@ -104,8 +104,11 @@ def classification(vectors: Any, labels: Int[np.ndarray, " N"], folds: int = 10,
     from sklearn.model_selection import GridSearchCV, StratifiedKFold, cross_val_score
 
     judge = judge or Judge()
+    if len(judge.penalties) == 1:
+        model = LogisticRegression(C=judge.penalties[0], max_iter=300)
+    else:
+        model = GridSearchCV(LogisticRegression(max_iter=300), {"C": list(judge.penalties)}, cv=judge.inner)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        search = GridSearchCV(LogisticRegression(max_iter=300), {"C": list(judge.penalties)}, cv=judge.inner)
         outer = StratifiedKFold(folds, shuffle=True, random_state=0)
-        return 100 * float(np.mean(cross_val_score(search, vectors, labels, cv=outer)))
+        return 100 * float(np.mean(cross_val_score(model, vectors, labels, cv=outer)))

@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
 from jaxtyping import PyTree
@@ -250,7 +249,7 @@ def plan(
                 part,
                 decayed=any(kept) and weight_decay > 0,
                 parted=any(kept) and not all(kept),
-                norm=math.sqrt(sum(float(jnp.sum(jnp.square(leaves[k]))) for k in part.leaves)),
+                norm=math.sqrt(sum(float(np.sum(np.square(np.asarray(leaves[k], np.float64)))) for k in part.leaves)),
                 share=float(np.mean(own)) if own else math.nan,
                 law=law,
                 eta=eta,

@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Array, PyTree
 from scipy.optimize import Bounds, LinearConstraint, milp
 
+from lngeom._arguments import check_count
 from lngeom._trees import leaf_paths
 from lngeom.numerics import MARGIN
 from lngeom.training._epsilon import without_epsilon
@@ -128,8 +129,8 @@ def search(
 
     Of large sets with equally many leaves, one with the most leaves of `preferred` is taken.
     """
-    if together is not None and (isinstance(together, bool) or not isinstance(together, int) or together < 1):
-        raise ValueError(f"together must be a number of leaves, at least 1, or None for any; got {together!r}")
+    if together is not None:
+        together = check_count("together", together, 1, what="None (any) or a number of leaves")
     paths, (leaves, structure) = leaf_paths(params), jax.tree.flatten(params)
     floating = [k for k, v in enumerate(leaves) if jnp.issubdtype(jnp.result_type(v), jnp.floating)]
     if not floating:
@@ -173,7 +174,7 @@ def search(
                 f"the outputs, or their derivatives by {paths[k]}, are not finite at these parameters{at}: that is no "
                 "evidence; give parameters and inputs at which they are"
             )
-        norm, drawn_norm = (float(jnp.linalg.norm(jnp.ravel(v[j]))) for v in (trainable, directions))
+        norm, drawn_norm = (float(np.linalg.norm(np.asarray(v[j], np.float64))) for v in (trainable, directions))
         slopes[k], sizes[k] = radial, float(np.max(np.abs(other), initial=0.0)) * norm / max(drawn_norm, 1e-300)
     largest = max(sizes.values())
     seen = [k for k in slopes if sizes[k] > rounding * largest]
