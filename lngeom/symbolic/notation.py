@@ -18,7 +18,11 @@ from sympy.printing.str import StrPrinter
 from lngeom.symbolic.sums import D, H, M, N, T, displayed
 
 _MEANINGS = {
-    r"\ba_": "a_ni = (W x_n)_i",
+    r"\ba_[a-z]{1,2}\b": "a_ni = (W x_n)_i",
+    r"\ba_[a-z]{3}\b(?<!pq)": "a_nti = (W x_nt)_i at position t",
+    r"\ba_npq\b": "a_npq = (W x_n)_i of unit i, the q-th of group p",
+    r"\ba_ntpq\b": "a_ntpq = (W x_nt)_i of unit i, the q-th of group p, at position t",
+    r"\b[au]_[a-z]{2}[12]": "group 1 of the units is the query, group 2 the key",
     r"\bu_": "u = a − μ",
     "σ_": "σ² = mean u²",
     r"·": "γ·x the inner product",

@@ -1,5 +1,7 @@
 """What is shown in short is what is checked in full."""
 
+import re
+
 import pytest
 import sympy as sp
 from lngeom.symbolic.jacobian import LAYER, RADIAL, along
@@ -110,6 +112,10 @@ def test_what_is_no_product_of_vectors_is_not_shown_so(expression):
 
 def test_only_the_signs_of_a_text_are_explained():
     assert legend("σ_n = 1") == "σ² = mean u²"
+    for entry in ("a_ni", "a_nti", "a_npq", "a_ntpq"):
+        assert re.findall(r"\ba_\w+", legend(f"a'_{entry[2:]} = δ {entry}")) == [entry]
+    assert legend("a_ni² + a_n") == "a_ni = (W x_n)_i"
+    assert "group 2 the key" in legend("u_ns2·u_nt1 / σ_ns2")
     assert "LN_i(b_i; ε)" in legend("LN_i(γ·x_n)")
     assert "γ·x the inner product" in legend("LN_i(γ·x_n)")
     assert not legend("tr Π = H − 2")
