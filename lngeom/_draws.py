@@ -1,7 +1,7 @@
 """Random numbers of small arrays, without a program for each shape.
 
 A number that JAX draws depends on the key and on its place alone, with `jax_threefry_partitionable`, its default. So
-a small array of any shape is the beginning of one of two draws, whose programs all of them share.
+a small array of any shape is the beginning of one of three draws, whose programs all of them share.
 """
 
 import functools
@@ -15,7 +15,7 @@ from jaxtyping import Array, PRNGKeyArray
 
 from lngeom._types import is_concrete, is_tracing
 
-SIZES = 64, 4096
+SIZES = 64, 1024, 4096
 """Numbers that are drawn at a time: an array takes the first size that is enough, and a larger one its own program."""
 
 

@@ -30,8 +30,7 @@ def _variance(values: np.ndarray, *axes: int) -> np.ndarray:
     """Half the mean squared difference of all pairs of entries: it is the variance, and no mean is subtracted."""
     kept = [axis for axis in range(values.ndim) if axis not in {axis % values.ndim for axis in axes}]
     rows = values.transpose(*kept, *(axis % values.ndim for axis in axes)).reshape(*(values.shape[k] for k in kept), -1)
-    count = rows.shape[-1]
-    pairs = sum(((rows - np.roll(rows, shift, -1)) ** 2).sum(-1) for shift in range(1, count)) / (2 * count**2)
+    pairs = ((rows[..., :, None] - rows[..., None, :]) ** 2).sum((-2, -1)) / (2 * rows.shape[-1] ** 2)
     return np.expand_dims(pairs, tuple(axes))
 
 

@@ -286,7 +286,8 @@ def sample_by_products(F: AbstractFisher, key: PRNGKeyArray, count: int) -> Floa
         gradient = _transposed_factor_product(replace(problem, scores=noise[:, None]), F.chunks)
         return solve(F, gradient, 0.0, "cg", null, None, None, None, "exact")[0]
 
-    return jnp.stack([draw(k) for k in jax.random.split(key, count)])
+    draws = [draw(k) for k in jax.random.split(key, count)]
+    return jnp.stack(draws) if draws else jnp.zeros((0, F.in_size()), problem.dtype)
 
 
 @functools.partial(jax.jit, static_argnames="at")

@@ -147,9 +147,9 @@ def test_the_estimated_diagonal_and_what_is_refused():
     assert abs(found.trace - float(F.trace())) < 4 * found.trace_error
     assert np.allclose(found.diagonal["w"].reshape(-1), F.diagonal(), atol=0.2 * float(jnp.max(F.diagonal())))
     for call, message in (
-        (lambda: F.estimate_diagonal(jax.random.key(0), 1), "at least 2 probes; got 1"),
+        (lambda: F.estimate_diagonal(jax.random.key(0), 1), "probes must be a whole number, at least 2; got 1"),
         (lambda: F.eigenpairs(13), "between 1 and P = 12; got 13"),
-        (lambda: F.eigenpairs(3, width=4), "width of at least 5; got 4"),
+        (lambda: F.eigenpairs(3, width=4), "width must be a whole number, at least 5; got 4"),
     ):
         with pytest.raises(ValueError, match=message):
             call()

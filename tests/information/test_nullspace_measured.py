@@ -224,7 +224,7 @@ def test_damped_solution_solves_the_damped_system():
     solution = F.solve(F.problem.unravel(g), damping=0.1)
     x = F.problem.ravel(solution.value)
     assert agreement(F @ x + 0.1 * x, g, 1e-12).agrees
-    with pytest.raises(ValueError, match="damping must be at least 0"):
+    with pytest.raises(ValueError, match="damping must be a finite number, at least 0"):
         F.solve(g, damping=-1.0)
 
 
@@ -243,6 +243,7 @@ def test_horizontal_projection_and_samples_avoid_the_null_space():
     noise = jax.random.normal(jax.random.split(jax.random.key(5), 1)[0], (len(F.problem.inputs), 4))
     expected = pseudoinverse @ (F.factor().T @ noise.reshape(-1))  # F⁺ Aᵀ ξ: its covariance is F⁺ exactly
     assert agreement(one, expected, 1e-6).agrees
+    assert F.sample(jax.random.key(5), 0, method="cg").shape == (0, F.in_size())
 
 
 SOLVERS = {
