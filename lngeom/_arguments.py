@@ -4,11 +4,13 @@ import math
 import operator
 from typing import Any
 
+import numpy as np
+
 from lngeom._types import is_concrete
 
 
 def check_count(
-    name: str, value: Any, least: int, most: int | None = None, *, what: str = "a whole number", limit: str = ""
+    name: str, value: Any, least: int, most: int | None = None, *, what: str = "a whole number", bound: str = ""
 ) -> int:
     """A number of things, as an `int`.
 
@@ -18,18 +20,20 @@ def check_count(
         least: the smallest that fits.
         most: the largest.
         what: what it counts, for the message.
-        limit: what the largest is, for the message, such as "P".
+        bound: what the largest is, or the least where there is no largest, such as "P".
 
     Raises:
-        ValueError: if it is not a whole number or beyond its limits.
+        ValueError: if it is not a whole number, beyond its limits, or has no value yet.
     """
+    if not is_concrete(value):
+        raise ValueError(f"{name} must have a value when jit traces the function: close over it, or make it static")
     try:
         number = None if isinstance(value, bool) else operator.index(value)
     except TypeError:
         number = None
     if number is None or number < least or (most is not None and number > most):
-        largest = f"{limit} = {most}" if limit else most
-        limits = f", at least {least}" if most is None else f" between {least} and {largest}"
+        bound = f"{bound} = " if bound else ""
+        limits = f", at least {bound}{least}" if most is None else f" between {least} and {bound}{most}"
         raise ValueError(f"{name} must be {what}{limits}; got {value!r}")
     return number
 
@@ -43,7 +47,7 @@ def check_nonnegative(name: str, value: Any) -> None:
     if not is_concrete(value):
         return
     try:
-        number = math.nan if isinstance(value, str) else float(value)
+        number = math.nan if isinstance(value, str) or np.ndim(value) else float(value)
     except (TypeError, ValueError):
         number = math.nan
     if not 0 <= number < math.inf:

@@ -16,6 +16,7 @@ import numpy as np
 from jax.sharding import NamedSharding
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
+from lngeom._arguments import check_count, check_nonnegative
 from lngeom._decompositions import eigenvectors
 from lngeom.numerics import ConvergenceError
 
@@ -83,7 +84,7 @@ class DiagonalEstimate(NamedTuple):
 
 def estimate_diagonal(product: Map, like: PyTree, key: PRNGKeyArray, probes: int) -> DiagonalEstimate:
     """The mean of v ∘ A v over vectors v of random signs; eager."""
-    total, traces = None, []
+    total, traces, probes = None, [], check_count("probes", probes, 2)
     for k in jax.random.split(key, probes):
         v = _signs(normal_like(k, like))
         each, trace = _probed(v, product(v))
@@ -167,7 +168,11 @@ def lanczos_density(
         key: for the probe vectors, of random signs.
         probes: how many there are.
         steps: from each of them, at most P.
+
+    Raises:
+        ValueError: if probes or steps is no whole number of at least 1.
     """
+    probes, steps = check_count("probes", probes, 1), check_count("steps", steps, 1)
 
     def one(key: PRNGKeyArray) -> tuple[Array, Array]:
         start = jax.random.rademacher(key, (size,), dtype)
@@ -230,8 +235,10 @@ def leading(
         restarts: after which they are given up.
 
     Raises:
+        ValueError: if tolerance is no finite number of at least 0.
         ConvergenceError: if not all pairs converge.
     """
+    check_nonnegative("tolerance", tolerance)
     size = sum(leaf.size for leaf in jax.tree.leaves(start))
     width = min(size, 2 * count + EXTRA if width is None else width)
     basis, _, _ = _append(_zeros(start, width + 1), start, 0)

@@ -158,13 +158,13 @@ class Laplace(eqx.Module):
         Raises:
             ValueError: if samples is no whole number of at least 1.
         """
-        return _predict(*self._alike(), inputs, key, check_count("samples", samples, 1, what="a number of draws"))
+        return _predict(*self._alike(), inputs, key, check_count("samples", samples, 1, what="a whole number of draws"))
 
     def sample(self, key: PRNGKeyArray, count: int = 1) -> PyTree:
         """Draws of parameters θ from the posterior, with one more leading axis; none moves along the gauge.
 
         Raises:
-            ValueError: if count is no whole number.
+            ValueError: if count is no whole number of at least 0.
         """
         phi, unravel = ravel_pytree(self.representative)
 
@@ -389,7 +389,7 @@ def _structure(
     if structure in {"kfac", "ekfac"}:
         return Blocks(F.approximate(structure, key=key, samples=samples))
     if structure == "low_rank":
-        rank = check_count("rank", rank, 1, F.in_size() - 1, limit="P − 1")
+        rank = check_count("rank", rank, 1, F.in_size() - 1, bound="P − 1")
         start = np.random.default_rng(0).standard_normal(F.in_size())
         values, vectors = scipy.sparse.linalg.eigsh(F.as_scipy(), rank, v0=start.astype(F.problem.decomposition_dtype))
         values, vectors = (jnp.asarray(a, F.problem.dtype) for a in (np.maximum(values, 0), vectors.T))

@@ -16,12 +16,12 @@ def test_integers_of_every_library_are_counts(value):
 
 @pytest.mark.parametrize("value", [True, 2.0, "2", None, np.array([2]), 0, 4])
 def test_what_is_no_count_is_refused(value):
-    with pytest.raises(ValueError, match="k must be a number of things between 1 and P = 3; got"):
-        check_count("k", value, 1, 3, what="a number of things", limit="P")
+    with pytest.raises(ValueError, match="k must be a whole number of things between 1 and P = 3; got"):
+        check_count("k", value, 1, 3, what="a whole number of things", bound="P")
 
 
 def test_a_count_under_jit_has_no_value():
-    with pytest.raises(ValueError, match="k must be a whole number, at least 1; got"):
+    with pytest.raises(ValueError, match="k must have a value when jit traces the function"):
         jax.jit(lambda k: check_count("k", k, 1))(2)
 
 
@@ -31,7 +31,7 @@ def test_numbers_of_every_library_are_judged(value):
     jax.jit(lambda v: check_nonnegative("damping", v))(-value)  # no value yet
 
 
-@pytest.mark.parametrize("value", [-1, jnp.nan, jnp.inf, "1", None, np.ones(2), 1j])
+@pytest.mark.parametrize("value", [-1, jnp.nan, jnp.inf, "1", None, np.ones(2), jnp.ones(1), 1j])
 def test_what_is_no_number_of_at_least_0_is_refused(value):
     with pytest.raises(ValueError, match="damping must be a finite number, at least 0; got"):
         check_nonnegative("damping", value)

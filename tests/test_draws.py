@@ -10,7 +10,7 @@ from tests.programs import programs_made
 KEY = jax.random.key(3)
 
 
-@pytest.mark.parametrize("shape", [(), (3,), (2, 0), (7, 5, 2), (60, 100)])
+@pytest.mark.parametrize("shape", [(), (3,), (2, 0), (7, 5, 2), (40, 50), (60, 100)])
 def test_drawn_numbers_are_those_of_jax(shape):
     normal = draw_small(jax.random.normal, KEY, shape, float)
     np.testing.assert_array_equal(normal, jax.random.normal(KEY, shape))

@@ -165,8 +165,9 @@ def test_bad_arguments_are_named():
             posterior(PARAMS, **options)
     with pytest.raises(ValueError, match="count must be a whole number, at least 0; got -1"):
         posterior(PARAMS).sample(jax.random.key(0), -1)
-    with pytest.raises(ValueError, match="samples must be a number of draws, at least 1; got 0"):
+    with pytest.raises(ValueError, match="samples must be a whole number of draws, at least 1; got 0"):
         posterior(PARAMS).predict(X, jax.random.key(0), 0)
+    assert all(len(leaf) == 0 for leaf in jax.tree.leaves(posterior(PARAMS).sample(jax.random.key(0), 0)))
     with pytest.raises(ValueError, match="prior_precision must be positive"):
         lg.laplace(network, PARAMS, X, Y, family=lg.families.Categorical(), prior_precision=0.0)
     with pytest.raises(ValueError, match="all zero"):

@@ -45,9 +45,6 @@ def _by_library(given):
     return [of(*arguments) for arguments in given]
 
 
-_sampled = eqx.filter_jit(lambda family, key, z: family.sample(key, z))
-
-
 class Compared(NamedTuple):
     """A family by two routes.
 
@@ -75,7 +72,7 @@ class Compared(NamedTuple):
     def drawn(self, count: int = 4000) -> np.ndarray:
         """So many responses that the library draws, [count 2 3], with a fixed seed; labels as one-hot rows."""
         z = jnp.broadcast_to(jnp.asarray(self.z, float), (count, *self.z.shape))
-        y = np.asarray(_sampled(self.family, jax.random.key(0), z))
+        y = np.asarray(jax.jit(self.family.sample)(jax.random.key(0), z))
         return np.eye(z.shape[-1])[y] if self.family.labels else y
 
     def at_responses(self, values: np.ndarray) -> np.ndarray:

@@ -109,8 +109,8 @@ def fisher(
     """
     function, family, coupled = _read_model(model_or_apply, family, method, params, X, batch_coupled, mask)
     _check_score_arguments(method, key, samples, y)
-    samples = samples if samples is None else check_count("samples", samples, 1, what="a number of draws")
-    chunk = chunk if chunk is None else check_count("chunk", chunk, 1, what="a number of samples")
+    samples = samples if samples is None else check_count("samples", samples, 1, what="a whole number of draws")
+    chunk = chunk if chunk is None else check_count("chunk", chunk, 1, what="a whole number of samples")
     selected, rest, excluded = select_leaves(params, wrt)
     given = _given_problem(function, family, selected, rest, X, mask, coupled)
     if check and given.is_concrete and not isinstance(function, GLMFunction):

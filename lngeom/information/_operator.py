@@ -171,8 +171,8 @@ class FisherOperator(AbstractFisher):
         """
         if self.placement.params is not None and steps is None:
             return jnp.asarray(self.eigenpairs(k, key=key).values, self.problem.decomposition_dtype)
-        k = check_count("k", k, 1, self.in_size(), limit="P")
-        steps = steps if steps is None else check_count("steps", steps, k)
+        k = check_count("k", k, 1, self.in_size(), bound="P")
+        steps = steps if steps is None else check_count("steps", steps, k, bound="k")
         if steps is None and (k == self.in_size() or self._is_small):
             self.plan.require(self._decomposition_bytes, f"{k:,} eigenvalues", "ask for fewer")
             s = jnp.square(self.singular_values())
@@ -198,7 +198,7 @@ class FisherOperator(AbstractFisher):
             Values, vectors with one more leading axis, measured residuals |F v − θ v|, and the number of products.
 
         Raises:
-            ValueError: if k or width is out of its range.
+            ValueError: if a number does not fit.
             ConvergenceError: if the iterations do not converge.
 
         Example:
@@ -210,8 +210,10 @@ class FisherOperator(AbstractFisher):
             ((2, 3, 2), True)
         """
         self._require_values("eigenpairs()")
-        k = check_count("k", k, 1, self.in_size(), limit="P")
-        width = width if width is None else check_count("width", width, min(k + 2, self.in_size()))
+        k = check_count("k", k, 1, self.in_size(), bound="P")
+        width = (
+            width if width is None else check_count("width", width, min(k + 2, self.in_size()), bound="min(k + 2, P)")
+        )
         return _spectrum.leading_eigenpairs(self, k, key, tolerance, width)
 
     def estimate_diagonal(self, key: PRNGKeyArray, probes: int = 16) -> _krylov.DiagonalEstimate:
@@ -222,10 +224,9 @@ class FisherOperator(AbstractFisher):
             probes: products, at least 2.
 
         Raises:
-            ValueError: for fewer probes.
+            ValueError: if probes is no whole number of at least 2.
         """
         self._require_values("estimate_diagonal()")
-        probes = check_count("probes", probes, 2)
         return _krylov.estimate_diagonal(self.tree_map, _spectrum.wide_like(self.problem), key, probes)
 
     def spectral_density(
@@ -234,11 +235,10 @@ class FisherOperator(AbstractFisher):
         """Density of eigenvalues by stochastic Lanczos quadrature, for any P: point masses.
 
         Raises:
-            ValueError: for fewer than one probe or step.
+            ValueError: if probes or steps is no whole number of at least 1.
         """
         key, dtype = jax.random.key(0) if key is None else key, self.problem.decomposition_dtype
-        probes, steps = check_count("probes", probes, 1), min(check_count("steps", steps, 1), self.in_size())
-        return _krylov.lanczos_density(self.flat_map, self.in_size(), dtype, key, probes, steps)
+        return _krylov.lanczos_density(self.flat_map, self.in_size(), dtype, key, probes, min(steps, self.in_size()))
 
     def by_leaf(self) -> list[dict[str, Any]]:
         """A row for each leaf: its path, shape and size, its part of the trace, and its largest diagonal entry.
@@ -291,7 +291,7 @@ class FisherOperator(AbstractFisher):
         """Singular value decomposition of the factor, for repeated `solve` and `sample`; at least in float32.
 
         Args:
-            rtol: singular values up to this times the largest count as null (those that only an ε keeps up).
+            rtol: at least 0; singular values up to this times the largest are null (those that only an ε keeps up).
         """
         check_nonnegative("rtol", 0 if rtol is None else rtol)
         self._require_decomposition()
@@ -347,6 +347,9 @@ class FisherOperator(AbstractFisher):
             ConvergenceError: if conjugate gradients do not reach the tolerance.
         """
         jax.eval_shape(self.as_tangent, gradient)
+        check_nonnegative("damping", damping)
+        check_nonnegative("tolerance", 0 if tolerance is None else tolerance)
+        limit = limit if limit is None else check_count("limit", limit, 1, what="a whole number of iterations")
         if method is None:
             method = "svd" if decomposition is not None or self.in_size() <= _spectrum.SMALL else "cg"
         if method == "svd" and decomposition is None:
@@ -384,6 +387,9 @@ class FisherOperator(AbstractFisher):
             count: how many.
             decomposition: of an earlier `decompose`, for "svd".
             method: "svd", or "cg" (exact metrics), which draws with products alone; by size where None.
+
+        Raises:
+            ValueError: if count is no whole number of at least 0, or the method is unknown or not for this metric.
         """
         count, exact = check_count("count", count, 0), self.problem.scores is None
         if method not in {None, "svd", "cg"}:

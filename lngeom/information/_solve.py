@@ -15,7 +15,6 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
-from lngeom._arguments import check_count, check_nonnegative
 from lngeom._krylov import added, conjugate_gradients, horizontal, inner
 from lngeom._types import is_concrete
 from lngeom.information._derivative import GLMFunction, Pullback
@@ -207,11 +206,9 @@ def solve(
     """Solves by the method given (arguments as `FisherOperator.solve`).
 
     Raises:
-        ValueError: if a number does not fit, or the method or gauge is unknown.
+        ValueError: if the method or gauge is unknown.
     """
     concrete = F.problem.is_concrete and is_concrete(gradient, damping)
-    check_nonnegative("damping", damping)
-    check_nonnegative("tolerance", 0 if tolerance is None else tolerance)
     if gauge not in {"exact", "broken"}:
         raise ValueError(f"gauge must be 'exact' or 'broken'; got {gauge!r}")
     if gauge == "broken" and not concrete:
@@ -225,7 +222,7 @@ def solve(
     if method != "cg":
         raise ValueError(f"method must be 'svd' or 'cg'; got {method!r}")
     reach = F.problem.precision().eps ** 0.625 if tolerance is None else tolerance
-    limit = 10 * F.in_size() if limit is None else check_count("limit", limit, 1, what="a number of iterations")
+    limit = limit or 10 * F.in_size()
     if F.placement.params is not None and null is None:
         wide = jax.tree.map(lambda v: v.astype(F.problem.decomposition_dtype), F.as_tangent(gradient))
         x, report = solve_by_conjugate_gradients(F.tree_map, None, wide, damping, reach, limit)

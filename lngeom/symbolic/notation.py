@@ -18,11 +18,11 @@ from sympy.printing.str import StrPrinter
 from lngeom.symbolic.sums import D, H, M, N, T, displayed
 
 _MEANINGS = {
-    r"\ba_[a-z]{1,2}\b": "a_ni = (W x_n)_i",
-    r"\ba_[a-z]{3}\b(?<!pq)": "a_nti = (W x_nt)_i at position t",
-    r"\ba_npq\b": "a_npq = (W x_n)_i of unit i, the q-th of group p",
-    r"\ba_ntpq\b": "a_ntpq = (W x_nt)_i of unit i, the q-th of group p, at position t",
-    r"\b[au]_[a-z]{2}[12]": "group 1 of the units is the query, group 2 the key",
+    r"\ba_[a-z][ijkl]?(?![a-z0-9])": "a_ni = (W x_n)_i",
+    r"\ba_n[tsuv][ijklsuv](?![a-z0-9])": "a_nti = (W x_nt)_i at position t",
+    r"\ba_np[q-s]": "a_npq = (W x_n)_i of unit i, the q-th of group p",
+    r"\ba_n[tsuv]p[q-s]": "a_ntpq = (W x_nt)_i of unit i, the q-th of group p, at position t",
+    r"\b[au]_n[tsuv][12]": "a_nt1 and a_ns2 the query at position t and the key at position s",
     r"\bu_": "u = a − μ",
     "σ_": "σ² = mean u²",
     r"·": "γ·x the inner product",

@@ -214,6 +214,7 @@ def plan(
     gradient keeps its direction for many steps, such as the first ones: norms then grow faster than by a random walk.
 
     Example:
+        >>> import jax.numpy as jnp
         >>> X = jnp.array([[1.0, 2.0], [0.5, -1.0], [2.0, 0.0]])
         >>> def apply(p, x):
         ...     a = x @ p["hidden"]

@@ -91,7 +91,8 @@ def scale_invariant_groups(
         norm's denominator the invariance is approximate and is not found, unless `epsilon` is true.
 
     Raises:
-        ValueError: if the outputs or their derivatives are not finite, which is no evidence.
+        ValueError: if the outputs or their derivatives are not finite, which is no evidence, or `together` is no whole
+            number of at least 1.
 
     Example:
         >>> f = lambda p: p["w"] / jnp.linalg.norm(p["w"]) + p["b"]
@@ -130,7 +131,7 @@ def search(
     Of large sets with equally many leaves, one with the most leaves of `preferred` is taken.
     """
     if together is not None:
-        together = check_count("together", together, 1, what="None (any) or a number of leaves")
+        together = check_count("together", together, 1, what="None (any) or a whole number of leaves")
     paths, (leaves, structure) = leaf_paths(params), jax.tree.flatten(params)
     floating = [k for k, v in enumerate(leaves) if jnp.issubdtype(jnp.result_type(v), jnp.floating)]
     if not floating:

@@ -81,8 +81,8 @@ def track_geometry(
         **({} if momentum is None else {"momentum": momentum}),
         **({} if learning_rate is None or callable(learning_rate) else {"learning_rate": learning_rate}),
     )
-    history = check_count("history", history, 0, what="a number of records")
-    every = check_count("every", every, 1, what="a number of steps")
+    history = check_count("history", history, 0, what="a whole number of records")
+    every = check_count("every", every, 1, what="a whole number of steps")
     if kind is not None:
         law_of(kind)
     if optimizer is None and (learning_rate is not None or kind is not None or weight_decay):

@@ -266,7 +266,7 @@ def test_bad_arguments_are_named():
     with pytest.raises(ValueError, match="probes must be a whole number, at least 3; got 2"):
         F.approximate("kfac").measure(KEY, probes=2)
     for samples in (0, 2.5):
-        with pytest.raises(ValueError, match="samples must be a number of draws"):
+        with pytest.raises(ValueError, match="samples must be a whole number of draws"):
             F.approximate("kfac", key=KEY, samples=samples)
     for damping in (-1.0, jnp.nan):
         with pytest.raises(ValueError, match="damping must be"):
@@ -275,6 +275,11 @@ def test_bad_arguments_are_named():
             F.approximate("kfac").sample(KEY, damping=damping)
     with pytest.raises(ValueError, match="count must be a whole number, at least 0; got -1"):
         F.approximate("kfac").sample(KEY, -1)
+    with pytest.raises(ValueError, match="scale must be a finite number"):
+        F.approximate("kfac").sample(KEY, scale=jnp.nan)
+    with pytest.raises(ValueError, match="limit must be a finite number"):
+        F.approximate("kfac", limit=jnp.nan)
+    assert F.approximate("kfac").sample(KEY, 0).shape == (0, F.in_size())
     with pytest.raises(ValueError, match="do not interact"):
         lg.fisher(lambda p, x: x @ p - jnp.mean(x @ p), jnp.ones((3, 2)), X, family=lg.families.Gaussian(),
                   batch_coupled=True).approximate("kfac")  # fmt: skip

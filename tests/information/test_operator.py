@@ -336,9 +336,13 @@ def test_eigenvalues_that_do_not_converge_say_so(never_decomposed, monkeypatch):
     [
         (lambda F, key: F.eigenvalues(F.in_size() + 1), "k must be a whole number between 1 and P = 32; got 33"),
         (lambda F, key: F.eigenvalues(2.5), "k must be a whole number"),
-        (lambda F, key: F.eigenvalues(4, steps=3), "steps must be a whole number, at least 4; got 3"),
+        (lambda F, key: F.eigenvalues(4, steps=3), "steps must be a whole number, at least k = 4; got 3"),
         (lambda F, key: F.eigenpairs(0), "k must be"),
-        (lambda F, key: F.eigenpairs(2, width=3), "width must be a whole number, at least 4; got 3"),
+        (lambda F, key: F.eigenpairs(2, tolerance=jnp.nan), "tolerance must be a finite number"),
+        (
+            lambda F, key: F.eigenpairs(2, width=3),
+            r"width must be a whole number, at least min\(k \+ 2, P\) = 4; got 3",
+        ),
         (lambda F, key: F.estimate_diagonal(key, 1), "probes must be a whole number, at least 2; got 1"),
         (lambda F, key: F.spectral_density(probes=0), "probes must be"),
         (lambda F, key: F.spectral_density(steps=2.5), "steps must be"),
@@ -347,7 +351,10 @@ def test_eigenvalues_that_do_not_converge_say_so(never_decomposed, monkeypatch):
         (lambda F, key: F.solve(jnp.ones(32), jnp.nan), "damping must be a finite number, at least 0; got nan"),
         (lambda F, key: F.solve(jnp.ones(32), jnp.ones(2)), "damping must be a finite number"),
         (lambda F, key: F.solve(jnp.ones(32), 1.0, method="cg", tolerance=-1), "tolerance must be"),
-        (lambda F, key: F.solve(jnp.ones(32), 1.0, method="cg", limit=2.5), "limit must be a number of iterations"),
+        (
+            lambda F, key: F.solve(jnp.ones(32), 1.0, method="cg", limit=2.5),
+            "limit must be a whole number of iterations, at least 1; got 2.5",
+        ),
     ],
 )
 def test_numbers_that_do_not_fit_are_refused(call, message):
@@ -379,8 +386,11 @@ def test_pseudo_logdet_and_effective_rank():
     [
         ({"method": "approximate"}, "method must be one of"),
         ({"method": "monte_carlo"}, "needs key= and samples="),
-        ({"method": "monte_carlo", "key": jax.random.key(0), "samples": 2.5}, "samples must be a number of draws"),
-        ({"chunk": 0}, "chunk must be a number of samples, at least 1; got 0"),
+        (
+            {"method": "monte_carlo", "key": jax.random.key(0), "samples": 2.5},
+            "samples must be a whole number of draws",
+        ),
+        ({"chunk": 0}, "chunk must be a whole number of samples, at least 1; got 0"),
         ({"method": "empirical"}, "needs y="),
         ({"method": "printed"}, "about a NormalizedGLM"),
         ({"y": jnp.zeros(40)}, "does not use y"),

@@ -110,12 +110,21 @@ def test_what_is_no_product_of_vectors_is_not_shown_so(expression):
     assert "‖" not in plain(expression)
 
 
+@pytest.mark.parametrize(
+    ("sign", "explained"),
+    [(sign, "a_ni") for sign in ("a_ni", "a_ni²", "a_n", "a_mj", "a_ni⁻¹")]
+    + [(sign, "a_nti") for sign in ("a_nti", "a_nti²", "a_nsj", "a_nts")]
+    + [(sign, "a_npq") for sign in ("a_npq", "a_npr²")]
+    + [(sign, "a_ntpq") for sign in ("a_ntpq", "a_nspr")]
+    + [("a_nt1", "a_nt1"), ("a_ns2", "a_nt1")],
+)
+def test_summed_inputs_are_explained_by_their_indices(sign, explained):
+    assert re.findall(r"^a_\w+|; a_\w+", legend(f"‖{sign}‖ / 2")) == [explained]
+
+
 def test_only_the_signs_of_a_text_are_explained():
     assert legend("σ_n = 1") == "σ² = mean u²"
-    for entry in ("a_ni", "a_nti", "a_npq", "a_ntpq"):
-        assert re.findall(r"\ba_\w+", legend(f"a'_{entry[2:]} = δ {entry}")) == [entry]
-    assert legend("a_ni² + a_n") == "a_ni = (W x_n)_i"
-    assert "group 2 the key" in legend("u_ns2·u_nt1 / σ_ns2")
+    assert "the query at position t" in legend("u_ns2·u_nt1 / σ_ns2")
     assert "LN_i(b_i; ε)" in legend("LN_i(γ·x_n)")
     assert "γ·x the inner product" in legend("LN_i(γ·x_n)")
     assert not legend("tr Π = H − 2")

@@ -209,5 +209,7 @@ def test_what_is_no_model_is_refused():
         decay_mask(MLP, mlp, jnp.zeros_like(X))
     with pytest.raises(ValueError, match="no parameter changes the outputs at these inputs"):
         decay_mask(MLP, lambda p, x: 0.0 * x, X)
-    with pytest.raises(ValueError, match=r"together must be None \(any\) or a number of leaves, at least 1; got 0"):
+    with pytest.raises(
+        ValueError, match=r"together must be None \(any\) or a whole number of leaves, at least 1; got 0"
+    ):
         scale_invariant_groups(mlp, MLP, X, together=0)

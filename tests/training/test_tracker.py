@@ -80,7 +80,7 @@ def test_between_records_the_last_one_stands():
         assert np.allclose(getattr(some, name), getattr(each, name)[np.array([0, 0, 0, 3, 3, 3, 6])], atol=1e-16)
     assert read_geometry(state).history_steps.tolist() == [3, 6]
     assert read_geometry(state).step == 7
-    with pytest.raises(ValueError, match="every must be a number of steps, at least 1; got 0"):
+    with pytest.raises(ValueError, match="every must be a whole number of steps, at least 1; got 0"):
         track_geometry(optax.sgd(0.1), every=0)
 
 

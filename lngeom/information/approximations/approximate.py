@@ -22,7 +22,7 @@ import lineax as lx
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
-from lngeom._arguments import check_count
+from lngeom._arguments import check_count, check_nonnegative
 from lngeom._trees import leaf_paths
 from lngeom.information import _matrix
 from lngeom.information._derivative import metric
@@ -117,6 +117,7 @@ def approximate(
         raise ValueError(f"the approximation must be one of {', '.join(KINDS)}; got {kind!r}")
     if convention not in CONVENTIONS:
         raise ValueError(f"convention must be 'expand' or 'reduce'; got {convention!r}")
+    check_nonnegative("limit", limit)
     if problem.coupled or F.method == "printed":
         raise ValueError("an approximation by layers needs samples that do not interact, and the exact derivative")
     if kind == "diagonal":
@@ -209,7 +210,7 @@ def _with_draws(problem: Problem, key: PRNGKeyArray | None, samples: int | None)
     if (key is None) != (samples is None):
         raise ValueError(f"draws need key= and samples=; got key={key}, samples={samples}")
     rows = problem.rows_per_sample
-    samples = samples if samples is None else check_count("samples", samples, 1, what="a number of draws")
+    samples = samples if samples is None else check_count("samples", samples, 1, what="a whole number of draws")
     if samples is None:
         if rows > ROWS:
             raise ValueError(

@@ -149,7 +149,7 @@ class ApproximateFisher(lx.AbstractLinearOperator):
             The solution, like the gradient given, with the rank that was used.
 
         Raises:
-            ValueError: if damping is no number of at least 0.
+            ValueError: if damping is no finite number of at least 0.
         """
         check_nonnegative("damping", damping)
         x, rank, left = _solution(self.parts, self._layout, gradient, damping)
@@ -168,9 +168,10 @@ class ApproximateFisher(lx.AbstractLinearOperator):
             scale: factor of F̂, such as the number of samples.
 
         Raises:
-            ValueError: if count is no whole number, or damping no number of at least 0.
+            ValueError: if count is no whole number of at least 0, or damping or scale no finite number of at least 0.
         """
         check_nonnegative("damping", damping)
+        check_nonnegative("scale", scale)
         return _draws(self.parts, self._layout, key, check_count("count", count, 0), damping, scale)
 
     def eigenvalues(self) -> Float[Array, " P"]:
@@ -223,14 +224,14 @@ class ApproximateFisher(lx.AbstractLinearOperator):
         Args:
             key: random key.
             probes: random vectors, at least 3.
-            gradients: number of random gradients F ξ, with ξ standard normal, for the angles.
+            gradients: number of random gradients F ξ, with ξ standard normal, for the angles; at least 0.
             damping: λ of the natural gradients; by default the mean eigenvalue of F̂.
 
         Raises:
-            ValueError: for fewer than 3 probes.
+            ValueError: if probes is no whole number of at least 3, or gradients none of at least 0.
             ArithmeticError: if a number is not finite, or F is zero: that is no evidence.
         """
-        probes = check_count("probes", probes, 3)
+        probes, gradients = check_count("probes", probes, 3), check_count("gradients", gradients, 0)
         signs = jax.random.rademacher(key, (self.in_size(), probes), self._layout.dtype)
         exact = self.of @ signs
         gaps, sizes = (np.asarray(jnp.sum(jnp.square(m), 0), float) for m in (exact - self @ signs, exact))
