@@ -39,7 +39,7 @@ def check_count(
 
 
 def check_nonnegative(name: str, value: Any) -> None:
-    """Judges a finite number of at least 0. Under jit it has no value yet, and passes.
+    """Checks that a number is finite and at least 0. Under jit it has no value yet, and passes.
 
     Raises:
         ValueError: if it is no number, negative, infinite or NaN.

@@ -84,7 +84,8 @@ class DiagonalEstimate(NamedTuple):
 
 def estimate_diagonal(product: Map, like: PyTree, key: PRNGKeyArray, probes: int) -> DiagonalEstimate:
     """The mean of v ∘ A v over vectors v of random signs; eager."""
-    total, traces, probes = None, [], check_count("probes", probes, 2)
+    probes = check_count("probes", probes, 2)
+    total, traces = None, []
     for k in jax.random.split(key, probes):
         v = _signs(normal_like(k, like))
         each, trace = _probed(v, product(v))
@@ -167,12 +168,12 @@ def lanczos_density(
         dtype: of the vectors.
         key: for the probe vectors, of random signs.
         probes: how many there are.
-        steps: from each of them, at most P.
+        steps: from each of them; P where more are asked for.
 
     Raises:
         ValueError: if probes or steps is no whole number of at least 1.
     """
-    probes, steps = check_count("probes", probes, 1), check_count("steps", steps, 1)
+    probes, steps = check_count("probes", probes, 1), min(check_count("steps", steps, 1), size)
 
     def one(key: PRNGKeyArray) -> tuple[Array, Array]:
         start = jax.random.rademacher(key, (size,), dtype)
@@ -235,12 +236,13 @@ def leading(
         restarts: after which they are given up.
 
     Raises:
-        ValueError: if tolerance is no finite number of at least 0.
+        ValueError: if tolerance is no finite number of at least 0, or width too small.
         ConvergenceError: if not all pairs converge.
     """
     check_nonnegative("tolerance", tolerance)
     size = sum(leaf.size for leaf in jax.tree.leaves(start))
-    width = min(size, 2 * count + EXTRA if width is None else width)
+    width = 2 * count + EXTRA if width is None else width
+    width = min(size, check_count("width", width, min(count + 2, size), bound="min(k + 2, P)"))
     basis, _, _ = _append(_zeros(start, width + 1), start, 0)
     matrix, known, products, settled = np.zeros((width, width)), 0, 0, None
     smallest = float(jnp.finfo(jax.tree.leaves(start)[0].dtype).eps) ** (2 / 3)

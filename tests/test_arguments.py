@@ -1,4 +1,4 @@
-"""Numbers that callers give are judged once."""
+"""Numbers that callers give are checked in one place."""
 
 import jax
 import jax.numpy as jnp
@@ -26,7 +26,7 @@ def test_a_count_under_jit_has_no_value():
 
 
 @pytest.mark.parametrize("value", [0, 0.5, np.float32(1), jnp.bfloat16(2)])
-def test_numbers_of_every_library_are_judged(value):
+def test_numbers_of_every_library_are_accepted(value):
     check_nonnegative("damping", value)
     jax.jit(lambda v: check_nonnegative("damping", v))(-value)  # no value yet
 

@@ -211,9 +211,6 @@ class FisherOperator(AbstractFisher):
         """
         self._require_values("eigenpairs()")
         k = check_count("k", k, 1, self.in_size(), bound="P")
-        width = (
-            width if width is None else check_count("width", width, min(k + 2, self.in_size()), bound="min(k + 2, P)")
-        )
         return _spectrum.leading_eigenpairs(self, k, key, tolerance, width)
 
     def estimate_diagonal(self, key: PRNGKeyArray, probes: int = 16) -> _krylov.DiagonalEstimate:
@@ -238,7 +235,7 @@ class FisherOperator(AbstractFisher):
             ValueError: if probes or steps is no whole number of at least 1.
         """
         key, dtype = jax.random.key(0) if key is None else key, self.problem.decomposition_dtype
-        return _krylov.lanczos_density(self.flat_map, self.in_size(), dtype, key, probes, min(steps, self.in_size()))
+        return _krylov.lanczos_density(self.flat_map, self.in_size(), dtype, key, probes, steps)
 
     def by_leaf(self) -> list[dict[str, Any]]:
         """A row for each leaf: its path, shape and size, its part of the trace, and its largest diagonal entry.

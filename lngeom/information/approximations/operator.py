@@ -228,7 +228,7 @@ class ApproximateFisher(lx.AbstractLinearOperator):
             damping: λ of the natural gradients; by default the mean eigenvalue of F̂.
 
         Raises:
-            ValueError: if probes is no whole number of at least 3, or gradients none of at least 0.
+            ValueError: if probes or gradients is no whole number, or too small.
             ArithmeticError: if a number is not finite, or F is zero: that is no evidence.
         """
         probes, gradients = check_count("probes", probes, 3), check_count("gradients", gradients, 0)
