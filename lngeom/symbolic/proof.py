@@ -453,20 +453,21 @@ class Counterexample:
     correction: Proof | None = None
     establishes: Establishes = "refuted"
     changes: Callable[[Mapping[str, Any]], Sequence[Change]] | None = field(default=None, repr=False, compare=False)
+    _both: tuple[Expr, Expr] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self):
         object.__setattr__(self, "instance", {name: sp.sympify(v) for name, v in self.instance.items()})
-        self._check_difference()
+        object.__setattr__(self, "_both", self._checked_sides())
 
     @property
     def left(self) -> Expr:
         """Left side of the statement at the instance."""
-        return sp.sympify(self.sides(self.instance)[0])
+        return self._both[0]
 
     @property
     def right(self) -> Expr:
         """Right side of the statement at the instance."""
-        return sp.sympify(self.sides(self.instance)[1])
+        return self._both[1]
 
     @property
     def difference(self) -> Expr:
@@ -479,19 +480,22 @@ class Counterexample:
         Raises:
             ProofError: if they do not differ.
         """
-        self._check_difference()
+        self._checked_sides()
         if self.correction:
             self.correction.check()
 
-    def _check_difference(self) -> None:
+    def _checked_sides(self) -> tuple[Expr, Expr]:
+        """Both sides, computed from the instance and certified to differ."""
         if any(_inexact(value) for value in self.instance.values()):
             raise ProofError(f"{self.name}: the instance of a counterexample must be exact; got {dict(self.instance)}")
-        if not certified_nonzero(self.difference):
-            raise ProofError(f"not a counterexample to {self.name}: both sides are {self.left}")
+        left, right = map(sp.sympify, self.sides(self.instance))
+        if not certified_nonzero(left - right):
+            raise ProofError(f"not a counterexample to {self.name}: both sides are {left}")
         if self.changes:
             last = self.changes(self.instance)[-1]
-            if (self.left, self.right) not in zip(last.before, last.after, strict=True):
-                raise ProofError(f"{self.name}: {self.left} and {self.right} are no entries of what is shown")
+            if (left, right) not in zip(last.before, last.after, strict=True):
+                raise ProofError(f"{self.name}: {left} and {right} are no entries of what is shown")
+        return left, right
 
     def to_latex(self) -> str:
         """The counterexample as LaTeX."""

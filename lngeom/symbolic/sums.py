@@ -47,20 +47,21 @@ class Indexed(sp.Indexed):
 
 
 class Sum(sp.Sum):
-    """A sum over indices from 1 to a positive size, whose free symbols are looked up once: they decide most steps.
+    """A sum of real numbers over indices from 1 to a positive size.
 
-    SymPy sets brackets by the name of the class.
+    Its free symbols are looked up once: they decide most steps. SymPy sets brackets by the name of the class.
     """
+
+    is_real = is_finite = is_extended_real = True
+    # SymPy asks these of every product, and would look for answers in all terms, in vain.
+    is_zero = is_integer = is_noninteger = is_even = is_odd = is_prime = is_composite = None
+    is_rational = is_irrational = is_algebraic = is_transcendental = None
 
     @functools.cached_property
     def free_symbols(self) -> set[Symbol]:  # pyright: ignore
         """Symbols other than its indices."""
         indices = {limit[0] for limit in self.limits}
         return self.function.free_symbols - indices | {s for limit in self.limits for s in limit[2].free_symbols}
-
-    def _eval_is_zero(self) -> bool | None:
-        """Zero if every term is; there is always a term."""
-        return True if self.function.is_zero else None
 
 
 class Largest(sp.Expr):

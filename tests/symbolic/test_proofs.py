@@ -41,6 +41,16 @@ def test_a_counterexample_must_differ_and_be_exact():
         Counterexample("float", "", {"x": 0.5}, lambda v: (v["x"], sp.Integer(2)))
 
 
+def test_checking_a_counterexample_computes_its_sides_again():
+    sides = [sp.Integer(1), sp.Integer(2)]
+    found = Counterexample("numbers", "", {}, lambda _: (sides[0], sides[1]))
+    found.check()
+    sides[1] = sides[0]
+    assert (found.left, found.right) == (1, 2)
+    with pytest.raises(ProofError, match="both sides are 1"):
+        found.check()
+
+
 @pytest.mark.parametrize(
     "zero",
     [

@@ -3,7 +3,7 @@
 import pytest
 import sympy as sp
 from lngeom.symbolic.evaluation import agrees_at_small_sizes, numerical_value
-from lngeom.symbolic.sums import D, H, displayed, field, i, j, k, mean, normal_form, total, vanishes
+from lngeom.symbolic.sums import D, H, derivative, displayed, field, i, j, k, mean, normal_form, total, vanishes
 from sympy import KroneckerDelta, sqrt
 
 a, b, w = field("a"), field("b"), field("w")
@@ -93,6 +93,13 @@ def test_free_symbols_of_a_sum_are_those_of_sympy():
     for sum_ in (total(lambda l: A(i, l) * delta, H), total(lambda l: total(lambda m: A(l, m), D), H)):
         assert sum_.free_symbols == sp.Sum(sum_.function, *sum_.limits).free_symbols
         assert sum_.is_zero is None
+
+
+def test_sums_of_zeros_vanish_though_sympy_is_not_to_ask_for_their_terms():
+    zeros = total(lambda l: total(lambda m: A(l, m) * 0, D), H)
+    assert vanishes(zeros)
+    assert vanishes(derivative(lambda t: total(lambda l: (a(l) + t) ** 2 - t * (2 * a(l) + t), H)))
+    assert not vanishes(zeros + a(i))
 
 
 def test_bound_indices_get_readable_names_without_capture():

@@ -331,8 +331,8 @@ MUTANTS = (
     ),
     PROOF(
         "counterexample-unchecked",
-        "if not certified_nonzero(self.difference):",
-        "if self.difference is None:",
+        "if not certified_nonzero(left - right):",
+        "if left is None:",
         "counterexamples whose sides agree",
         ("equation.35", "text.factor_half", "equation.32"),
     ),
