@@ -47,13 +47,13 @@ class Indexed(sp.Indexed):
 
 
 class Sum(sp.Sum):
-    """A sum of real numbers over indices from 1 to a positive size.
+    """A sum over indices from 1 to a positive size, whose free symbols are looked up once: they decide most steps.
 
-    Its free symbols are looked up once: they decide most steps. SymPy sets brackets by the name of the class.
+    SymPy sets brackets by the name of the class.
     """
 
-    is_real = is_finite = is_extended_real = True
-    # SymPy asks these of every product, and would look for answers in all terms, in vain.
+    # Not known, so that SymPy does not look through all terms: it asks whether each factor of a product is zero, and
+    # these others to find out. Normal forms decide what is zero.
     is_zero = is_integer = is_noninteger = is_even = is_odd = is_prime = is_composite = None
     is_rational = is_irrational = is_algebraic = is_transcendental = None
 
@@ -62,6 +62,10 @@ class Sum(sp.Sum):
         """Symbols other than its indices."""
         indices = {limit[0] for limit in self.limits}
         return self.function.free_symbols - indices | {s for limit in self.limits for s in limit[2].free_symbols}
+
+    def _eval_is_infinite(self) -> bool | None:
+        """Not where every term is finite."""
+        return False if self.function.is_finite else None
 
 
 class Largest(sp.Expr):
