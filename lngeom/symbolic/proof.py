@@ -453,21 +453,21 @@ class Counterexample:
     correction: Proof | None = None
     establishes: Establishes = "refuted"
     changes: Callable[[Mapping[str, Any]], Sequence[Change]] | None = field(default=None, repr=False, compare=False)
-    _both: tuple[Expr, Expr] = field(init=False, repr=False, compare=False)
+    _computed: tuple[Expr, Expr] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self):
         object.__setattr__(self, "instance", {name: sp.sympify(v) for name, v in self.instance.items()})
-        object.__setattr__(self, "_both", self._checked_sides())
+        object.__setattr__(self, "_computed", self._checked_sides())
 
     @property
     def left(self) -> Expr:
         """Left side of the statement at the instance."""
-        return self._both[0]
+        return self._computed[0]
 
     @property
     def right(self) -> Expr:
         """Right side of the statement at the instance."""
-        return self._both[1]
+        return self._computed[1]
 
     @property
     def difference(self) -> Expr:

@@ -52,8 +52,8 @@ class Sum(sp.Sum):
     SymPy sets brackets by the name of the class.
     """
 
-    # Not known, so that SymPy does not look through all terms: it asks whether each factor of a product is zero, and
-    # these others to find out. Normal forms decide what is zero.
+    # SymPy asks whether each factor of a product is zero, and searches all terms of a sum for an answer. None ends the
+    # search: normal forms decide what is zero.
     is_zero = is_integer = is_noninteger = is_even = is_odd = is_prime = is_composite = None
     is_rational = is_irrational = is_algebraic = is_transcendental = None
 
@@ -64,7 +64,7 @@ class Sum(sp.Sum):
         return self.function.free_symbols - indices | {s for limit in self.limits for s in limit[2].free_symbols}
 
     def _eval_is_infinite(self) -> bool | None:
-        """Not where every term is finite."""
+        """A sum of finite terms is finite."""
         return False if self.function.is_finite else None
 
 
