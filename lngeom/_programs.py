@@ -202,6 +202,12 @@ def working_precision(
     return Precision(jnp.dtype(worst), tuple(name for name, _ in names.most_common()))
 
 
+def depends_on(program: ClosedJaxpr, argument: int) -> bool:
+    """Whether a result of a program depends on the argument of this number."""
+    marks = [k == argument for k in range(len(program.jaxpr.invars))]
+    return any(_count_results(program.jaxpr, marks, Counter()))
+
+
 def _count_results(jaxpr: Any, inputs: Sequence[bool], found: Counter) -> list[bool]:
     """Counts (operation, dtype) of results that depend on the marked inputs; returns which outputs do."""
     marked = {v for v, depends in zip(jaxpr.invars, inputs, strict=True) if depends}

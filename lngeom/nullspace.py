@@ -311,13 +311,14 @@ def _grouped(
     parts = _independent_parts(X, span)
     flat = normalizer.eps == 0
     line = flat and span.shape[1] == 1
-    seen, fewest = 0, len(X)
+    seen, fewest, coefficients = 0, len(X), []
     for k in range(groups):
         members = np.arange(k * size, (k + 1) * size)
         U = W[members] @ span
         if normalizer.centered:
             U = U - U.mean(0)
-        _add_group(into, normalizer, joint and groups == 1, members, U @ parts.coordinates.T, parts, g, X, n)
+        coefficients.append(U @ parts.coordinates.T)
+        _add_group(into, normalizer, joint and groups == 1, members, coefficients[-1], parts, g, X, n)
         scale = np.sqrt(np.mean((X @ span @ U.T) ** 2, 1, keepdims=True) + normalizer.eps)
         distinct = _distinct(X / scale)
         fewest = min(fewest, len(distinct))
@@ -335,9 +336,9 @@ def _grouped(
     return seen, [
         Condition("enough samples with distinct directions", line or fewest >= needed, f"{fewest} of {needed}"),
         Condition(
-            "a softmax over several groups sees summed inputs that span more than a line",
-            not (joint and groups > 1 and flat and len(spans(W @ span)[0].T) == 1),
-            f"the data span {span.shape[1]} dimensions",
+            "under a softmax over several groups, their variances are not proportional, nor all their signs alike",
+            not (joint and groups > 1 and _move_alike(coefficients, parts, X)),
+            "all groups can move all logits by one function of x",
         ),
         Condition(
             "a group with zero gains has at least three others",
@@ -355,6 +356,32 @@ def _grouped(
             f"eps = {normalizer.eps}",
         ),
     ]
+
+
+def _move_alike(U: list[np.ndarray], parts: "_Parts", X: Float[np.ndarray, "N D"]) -> bool:
+    """Whether all groups may move their logits by one function of x, on some part of the data.
+
+    A group moves its logits alike by l(x)/σ(x) only, l linear. Two of these are equal where the quadratic forms σ² are
+    proportional, since a form of rank two or more has no linear factor. Of rank one σ is |m(x)|, and the function a
+    sign: two are equal where the signs of all samples are.
+    """
+    t = X @ parts.columns.T
+    for part in parts.members:
+        forms = [u[:, part].T @ u[:, part] for u in U]
+        norms = [np.linalg.norm(form) for form in forms]
+        if min(norms) <= 1e-12 * max(norms):
+            return True
+        if all(
+            np.allclose(form / norm, forms[0] / norms[0], atol=1e-8) for form, norm in zip(forms, norms, strict=True)
+        ):
+            return True
+        directions = [np.linalg.svd(u[:, part]) for u in U]
+        if all(decide_rank(s, *u[:, part].shape).rank == 1 for u, (_, s, _) in zip(U, directions, strict=True)):
+            members = np.abs(t[:, part]).max(1) > 0
+            signs = [np.sign(t[members][:, part] @ right[0]) for _, _, right in directions]
+            if all(np.array_equal(sign * sign[0], signs[0] * signs[0][0]) for sign in signs):
+                return True
+    return False
 
 
 def _distinct(rows: Float[np.ndarray, "N D"]) -> np.ndarray:

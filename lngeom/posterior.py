@@ -15,7 +15,7 @@ with φ⊥ the part of φ outside the gauge's directions and $s_i$ the eigenvalu
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -33,7 +33,8 @@ from lngeom._trees import leaf_paths
 from lngeom.families import AbstractFamily
 from lngeom.glm import NormalizedGLM
 from lngeom.information import FisherOperator, fisher
-from lngeom.information._problem import Problem
+from lngeom.information._parameters import join
+from lngeom.information._problem import Problem, unused_leaves
 from lngeom.information.approximations.operator import ApproximateFisher
 from lngeom.nullspace import predicted_nullspace
 from lngeom.training.groups import scale_invariant_groups
@@ -110,6 +111,7 @@ class Laplace(eqx.Module):
         gauge: orthonormal basis of the directions that are left out, [P k].
         log_likelihood: of the data.
         samples: N.
+        excluded: paths of the leaves without a posterior.
         prior_precision: τ.
     """
 
@@ -121,6 +123,7 @@ class Laplace(eqx.Module):
     gauge: Float[Array, "P k"]
     log_likelihood: float
     samples: int
+    excluded: tuple[str, ...]
     prior_precision: float
 
     @property
@@ -163,6 +166,8 @@ class Laplace(eqx.Module):
     def sample(self, key: PRNGKeyArray, count: int = 1) -> PyTree:
         """Draws of parameters θ from the posterior, with one more leading axis; none moves along the gauge.
 
+        They are pytrees like the whole params. Arrays without a posterior are repeated for each draw.
+
         Raises:
             ValueError: if count is no whole number of at least 0.
         """
@@ -173,7 +178,14 @@ class Laplace(eqx.Module):
             change = change - self.gauge @ (self.gauge.T @ change)
             return jax.tree.map(jnp.multiply, unravel(phi + change), self.scales)
 
-        return jax.vmap(draw)(jax.random.split(key, check_count("count", count, 0)))
+        count = check_count("count", count, 0)
+        draws = jax.vmap(draw)(jax.random.split(key, count))
+
+        def repeated(leaf: Any) -> Any:
+            arrays = isinstance(leaf, jax.Array | np.ndarray | np.generic)
+            return jnp.broadcast_to(jnp.asarray(leaf), (count, *jnp.shape(leaf))) if arrays else leaf
+
+        return join(draws, jax.tree.map(repeated, self.apply.problem.fixed.thaw()))
 
     def _alike(self) -> tuple["Laplace", Float[Array, ""]]:
         """The posterior with one value for all numbers that a program would hold as constants, and τ as an array."""
@@ -226,6 +238,7 @@ def laplace(
     prior_precision: float = 1.0,
     structure: str = "exact",
     rank: int = 20,
+    wrt: str | Sequence[str] | Callable[[str, Array], bool] | None = None,
     groups: Mapping[str, int | None] | None = None,
     nullspace: Float[Array, "P k"] | None = None,
     gauge: bool = True,
@@ -236,7 +249,8 @@ def laplace(
 
     Args:
         model_or_apply: a `NormalizedGLM`, or any JAX function apply(params, X), as `lg.fisher` takes.
-        params: trained parameters; floating point leaves have a posterior.
+        params: trained parameters, as `lg.fisher` takes them: its parameters have a posterior, except leaves that the
+            outputs have no derivative by, such as unused ones. `excluded` of the result names the leaves left out.
         X: training inputs, one sample a row.
         y: training responses.
         family: of the outputs of a function.
@@ -244,6 +258,7 @@ def laplace(
         structure: of F: "exact" (a decomposition of its factor), "low_rank" (its largest eigenvalues, the others taken
             as 0), "kfac" or "ekfac" (`F.approximate`).
         rank: number of eigenvalues for "low_rank".
+        wrt: which leaves have a posterior, as in `lg.fisher`.
         groups: which leaves can be re-scaled without a change of the outputs: paths, each with the axis of the units
             that can be re-scaled one by one, or None where the leaf can as a whole. By default whole leaves are
             searched for (`lngeom.training.scale_invariant_groups`); at ε > 0 none is found.
@@ -255,7 +270,8 @@ def laplace(
 
     Returns:
         The posterior: `log_evidence`, `maximize_evidence()` (the τ of the largest evidence), `covariance(X)` and
-        `variance(X)` of the outputs by linearization, `predict(X, key)` (the mean response), and `sample(key, count)`.
+        `variance(X)` of the outputs by linearization, `predict(X, key)` (the mean response), and `sample(key, count)`
+        (draws of params; leaves left out are the same in each).
 
     Raises:
         ValueError: if an argument is unknown or out of its range, responses have another shape than the outputs or lie
@@ -276,7 +292,12 @@ def laplace(
         raise ValueError(f"structure must be one of {', '.join(STRUCTURES)}; got {structure!r}")
     if not 0 < prior_precision < math.inf:
         raise ValueError(f"prior_precision must be positive and finite; got {prior_precision}")
-    F = fisher(model_or_apply, params, X, family=family)
+    F = fisher(model_or_apply, params, X, family=family, wrt=wrt)
+    if wrt is None and (unused := unused_leaves(F.problem)):
+        used = [path for path in F.leaves if path not in unused]
+        if not used:
+            raise ValueError(f"the outputs do not depend on any parameter; these are {', '.join(F.leaves)}")
+        F = fisher(model_or_apply, params, X, family=family, wrt=used)
     problem, known = F.problem, F.problem.family
     if not isinstance(known, AbstractFamily):
         raise ValueError(
@@ -309,6 +330,7 @@ def laplace(
         empty if basis is None else basis,
         log_likelihood,
         problem.samples,
+        F.excluded,
         float(prior_precision),
     )
 

@@ -16,10 +16,10 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 from lngeom._memory import available_memory, format_bytes
-from lngeom._trees import Frozen
 from lngeom._types import is_concrete
 from lngeom.glm import NormalizedGLM, is_affine
 from lngeom.information._derivative import GLMFunction
@@ -156,13 +156,13 @@ def streamed(problem: Problem, chunk: int) -> Problem:
     problem = replace(problem, coupled=False)
     make = _streamed_function if isinstance(problem.model, BatchCoupled) else _streamed_glm
     function = make(problem, Placement(None, (), chunk))
-    return replace(problem, function=Frozen((function, problem.family)))
+    return problem.with_function(function)
 
 
 def _averaged(problem: Problem, statistics: tuple[Statistic, ...], params: PyTree) -> list[Array]:
     """What the function averages, given its first statistics."""
-    everything = eqx.combine(params, problem.fixed.thaw())
-    return _run(problem.model.apply, everything, problem.inputs, tuple(s(params) for s in statistics))[1]
+    problem.require_unchanged()
+    return _run(problem.model.apply, problem.join(params), problem.inputs, tuple(s(params) for s in statistics))[1]
 
 
 def _streamed_function(problem: Problem, at: Placement) -> StreamedFunction:
@@ -183,7 +183,7 @@ def _streamed_function(problem: Problem, at: Placement) -> StreamedFunction:
 
 
 def _streamed_glm(problem: Problem, at: Placement) -> GLMFunction:
-    model, weights = problem.model.model, eqx.combine(problem.params, problem.fixed.thaw()).weights
+    model, weights = problem.model.model, problem.join(problem.params).weights
     mean = sum_over_samples(lambda part: jnp.sum(part.inputs, 0), problem, at) / problem.samples
 
     def term(part: Problem) -> tuple[Array, Array]:
@@ -220,7 +220,7 @@ def at_parameters(problem: Problem, params: PyTree) -> Problem:
             "batch statistics cannot be computed anew for samples that were padded to divide them over devices; "
             "leave mesh= out"
         )
-    return streamed(replace(moved, function=Frozen((coupled, problem.family)), coupled=True), chunk)
+    return streamed(replace(moved.with_function(coupled), coupled=True), chunk)
 
 
 PROBE, FEWER, LARGE = 32, 8, 10_000
@@ -274,12 +274,17 @@ def _takes_32_bits(problem: Problem, rows: int) -> bool:
     return True
 
 
+STEP = 2.0**-8
+"""Relative change of the parameters by which the probe sees how large the terms of an output are."""
+
+
 @functools.partial(jax.jit, static_argnames=("rows", "wide"))
 def _probe(problem: Problem, rows: int, wide: bool) -> tuple[Array, ...]:
-    """Whether outputs are finite, their size, and by how much each probe moves those of samples that are the same.
+    """Whether outputs are finite, the size of each, and how much each probe moves those of samples that are the same.
 
     The probes: another first sample, the samples in the reverse order, each sample alone. One compiled program
-    evaluates the first three sets of samples, since another would round otherwise.
+    evaluates the first three sets of samples, since another would round otherwise. Of a sum of large terms that cancel
+    the size is that of the terms, which change with the parameters by as much.
     """
     few = _few(problem, rows, wide)
     inputs, *others = few.per_sample
@@ -291,22 +296,28 @@ def _probe(problem: Problem, rows: int, wide: bool) -> tuple[Array, ...]:
     def alone(per_sample: tuple) -> Array:
         return _masked_outputs(few.with_samples(jax.tree.map(lambda leaf: leaf[None], per_sample)))[0]
 
-    def largest(values: Array, where: Array) -> Array:
-        return jnp.max(jnp.where(jnp.isfinite(where), jnp.abs(values), 0), initial=0)
+    def largest(values: Array, where: Array) -> Float[Array, "*T C"]:
+        return jnp.max(jnp.where(jnp.isfinite(where), jnp.abs(values), 0), 0, initial=0)
 
-    def moved(after: Array, before: Array) -> Array:
+    def moved(after: Array, before: Array) -> Float[Array, "*T C"]:
         return largest(after.astype(float) - before.astype(float), before)
 
+    leaves, structure = jax.tree.flatten(few.params)
+    keys = jax.random.split(jax.random.key(0), len(leaves))
+    signs = [jax.random.rademacher(key, leaf.shape, leaf.dtype) for key, leaf in zip(keys, leaves, strict=True)]
+    turned = [leaf + jnp.asarray(STEP, leaf.dtype) * leaf * sign for leaf, sign in zip(leaves, signs, strict=True)]
+    terms = moved(_masked_outputs(replace(few, params=jax.tree.unflatten(structure, turned))), z) / STEP
+    size = jnp.maximum(largest(z, z), jnp.where(jnp.isfinite(terms), terms, 0).astype(z.dtype))
     pairs = (replaced[1:], z[1:]), (backwards[::-1], z), (jax.lax.map(alone, few.per_sample), z)
-    return jnp.all(jnp.isfinite(z)), largest(z, z), *(moved(*pair) for pair in pairs)
+    return jnp.all(jnp.isfinite(z)), size, *(moved(*pair) for pair in pairs)
 
 
 def check_coupling(problem: Problem) -> None:
     """Looks whether a sample's outputs depend on that sample alone, as they must unless samples are said to interact.
 
     One sample is replaced, the order of the samples is reversed, and samples are taken one by one: no output of an
-    unchanged sample may change by more than rounding. A function with statistics of the samples is probed with those
-    of the few.
+    unchanged sample may change by more than its own rounding. A function with statistics of the samples is probed with
+    those of the few.
 
     Raises:
         ValueError: if outputs change.
@@ -323,25 +334,28 @@ def check_coupling(problem: Problem) -> None:
     finite, size, *changes = jax.device_get(outcome)
     if not finite:
         return  # `fisher` says so when it counts bad entries
-    scale = float(size)
-    found = {
-        f"changing the first of {rows} samples moved the outputs of the others": changes[0],
-        f"reversing the order of {rows} samples moved their outputs": changes[1],
-        "outputs of a sample change when it is evaluated alone": changes[2],
-    }
     finest = min(tolerance(size.dtype), COARSEST)
-    if all(change <= finest * scale for change in found.values()):
+    if all((change <= finest * size).all() for change in changes):
         return
     rough = min(tolerance(_few(problem, rows, wide).precision(of_inputs=True).dtype), COARSEST)
-    for what, change in found.items():
-        if not change <= max(finest, rough) * scale:
-            remedy = (
-                "A BatchCoupled function must take every mean over samples with the mean it is given"
-                if streams
-                else "If that is meant, as in training-mode batch norm, say batch_coupled=True. If it comes from "
-                "dropout or other randomness, use the model's deterministic mode, or give each sample its own key in X"
-            )
-            tiny = ". Outputs as small as that may be rounding alone: where they are 0 exactly, take other parameters"
-            raise ValueError(
-                f"samples interact: {what} by {change:.2g} (of {scale:.2g}). {remedy}{tiny if scale <= finest else ''}"
-            )
+    probes = (
+        f"changing the first of {rows} samples moved the outputs of the others",
+        f"reversing the order of {rows} samples moved their outputs",
+        "outputs of a sample change when it is evaluated alone",
+    )
+    for what, change in zip(probes, changes, strict=True):
+        excess = change - max(finest, rough) * size
+        if (excess <= 0).all():
+            continue
+        worst = np.unravel_index(np.argmax(excess), excess.shape)
+        remedy = (
+            "A BatchCoupled function must take every mean over samples with the mean it is given"
+            if streams
+            else "If that is meant, as in training-mode batch norm, say batch_coupled=True. If it comes from dropout "
+            "or other randomness, use the model's deterministic mode, or give each sample its own key in X"
+        )
+        tiny = ". Outputs as small as that may be rounding alone: where they are 0 exactly, take other parameters"
+        raise ValueError(
+            f"samples interact: {what} by {change[worst]:.2g} (of {size[worst]:.2g}). {remedy}"
+            + (tiny if size[worst] <= finest else "")
+        )

@@ -270,10 +270,11 @@ class BlockedPullback(eqx.Module):
     metric: HeadMetric
 
     def __init__(self, problem: Problem):
-        head, fixed = problem.model, problem.fixed.thaw()
+        head = problem.model
+        problem.require_unchanged()
 
         def forward(params: PyTree) -> tuple:
-            h, weight, bias = head.parts(eqx.combine(params, fixed), problem.inputs)
+            h, weight, bias = head.parts(problem.join(params), problem.inputs)
             if problem.weights is not None:
                 h = jnp.where(problem.weights[..., None] > 0, h, 0)
             return h, weight, bias

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from lngeom._arguments import check_count
+from lngeom._captured import Captured, capture
 from lngeom._trees import Frozen, leaf_paths
 from lngeom._types import check_parameters, is_concrete, is_tracing
 from lngeom._vocabulary import VocabularyHead
@@ -18,9 +19,11 @@ from lngeom.families import AbstractDistribution, Categorical, Joined, Product
 from lngeom.glm import NormalizedGLM
 from lngeom.information._coupled import BatchCoupled, check_coupling, stream
 from lngeom.information._derivative import BlockedPullback, GLMFunction, Pullback, pullback_of, sampled_scores
+from lngeom.information._given import explained, read_inputs, read_mask, read_responses
 from lngeom.information._operator import FisherOperator
+from lngeom.information._parameters import join, select_leaves
 from lngeom.information._planner import plan as make_plan
-from lngeom.information._problem import Problem, ignore_masked, replace_masked_samples, select_leaves
+from lngeom.information._problem import Problem, ignore_masked, replace_masked_samples
 from lngeom.information._products import Stored, store
 from lngeom.information._sharding import (
     Placement,
@@ -67,13 +70,16 @@ def fisher(
     Args:
         model_or_apply: a `NormalizedGLM`, or any JAX function apply(params, X) → natural parameters [N], [N C] or [N *T
             C], or a pytree of such outputs, which depend for a sample on that sample alone unless `batch_coupled`. What
-            is compiled is kept by function: define one function, and pass it again.
-        params: any pytree; leaves that are not arrays are left alone.
+            it closes over is read at each call. What is compiled is kept by function: define one function, and pass it
+            again. What changes from call to call belongs in params or X, or else each change compiles anew.
+        params: any pytree. Parameters are its real floating point arrays and NumPy's scalars. Python's own numbers are
+            settings, and buffers are no parameters: collections of linen beside "params", variables of nnx that are no
+            `nnx.Param`, and `equinox.nn.State`. A variable of nnx at several places is one parameter.
         X: inputs, an array or a pytree of arrays, one sample a row.
         family: distribution of a response given its natural parameters (a GLM has its own); of several outputs a pytree
             like them, such as {"policy": lg.families.Categorical(), "value": lg.families.Gaussian()}.
         wrt: which leaves to differentiate: paths of leaves or subtrees ("layer1", "layer1.kernel"), or a predicate of
-            (path, leaf). By default every real floating point array; `F.excluded` names the arrays left out.
+            (path, leaf). By default every parameter; `F.excluded` names the numbers left out.
         batch_coupled: whether samples interact: training-mode batch norm, or dropout whose noise depends on the shape
             of X. A probe raises an error where they do and it was not said. Such a function is evaluated on all samples
             at once; one whose statistics are taken with `lngeom.information.BatchCoupled`, and a batch-normalized GLM,
@@ -97,7 +103,11 @@ def fisher(
 
     Raises:
         ValueError: if the arguments do not fit together, values are not finite, a GLM's variance is zero, or samples
-            interact and it was not said.
+            interact and it was not said. Later, if the function must be traced again and what it closes over has
+            changed since.
+
+    Warns:
+        UserWarning: if one array is several parameters.
 
     Example:
         >>> import jax, lngeom as lg
@@ -141,10 +151,7 @@ def _given_problem(
     coupled: bool | None,
 ) -> Problem:
     """The problem as the user states it."""
-    shapes = [jnp.shape(leaf) for leaf in jax.tree.leaves(X)]
-    rows = {shape[0] if shape else 0 for shape in shapes}
-    if len(rows) != 1 or 0 in rows:
-        raise ValueError(f"every leaf of X must have one row a sample, N ≥ 1; got shapes {shapes}")
+    X, samples = read_inputs(X)
     sharded = find_placement(X)[0] is not None and is_concrete(X)
     inputs = put_on_automatic_mesh(X) if sharded else jax.tree.map(jnp.asarray, X)
     divided = find_division(selected)[0] if is_concrete(selected) else None
@@ -153,10 +160,21 @@ def _given_problem(
         if mesh is not None and automatic_mesh(mesh) != automatic_mesh(divided):
             raise ValueError(f"samples and parameters must be on one mesh; got {mesh.shape} and {divided.shape}")
         selected = put_on_automatic_mesh(selected)
-    static = Frozen((function, family)), selected, Frozen(rest)
-    problem = Problem(*static, inputs, None, None, samples=rows.pop(), coupled=bool(coupled))
+    captured = _captured(function, join(selected, rest), inputs)
+    static = Frozen((function, family, captured)), selected, Frozen(rest)
+    problem = Problem(*static, inputs, None, None, samples=samples, coupled=bool(coupled))
     outputs = problem.output_shape
-    return problem if mask is None else ignore_masked(replace(problem, weights=_weights(mask, outputs)))
+    return problem if mask is None else ignore_masked(replace(problem, weights=read_mask(mask, outputs)))
+
+
+def _captured(function: Callable, params: PyTree, inputs: PyTree) -> Captured | None:
+    """What a function reads besides its arguments; our own models read nothing else."""
+    if isinstance(function, GLMFunction) and type(function.model.normalizer).__module__.startswith("lngeom."):
+        return None
+    try:
+        return capture(function, params, inputs)
+    except Exception as error:
+        raise explained(error, function, params, inputs) from error
 
 
 def _place(problem: Problem, mesh: jax.sharding.Mesh | None, X: PyTree) -> tuple[Placement, Problem]:
@@ -207,7 +225,10 @@ def _read_model(
         raise ValueError(f"a VocabularyHead gives logits: family must be lg.families.Categorical(); got {family!r}")
     if isinstance(family, AbstractDistribution):
         return model_or_apply, family, coupled
-    outputs = eqx.filter_eval_shape(model_or_apply, params, X)
+    try:
+        outputs = eqx.filter_eval_shape(lambda p, x: model_or_apply(p, x), params, X)
+    except Exception as error:
+        raise explained(error, model_or_apply, params, X) from error
     product = Product(family, outputs, 0 if mask is None else jnp.ndim(mask) - 1)
     if isinstance(model_or_apply, BatchCoupled):
         return BatchCoupled(Joined(model_or_apply.apply, product)), product, coupled
@@ -226,32 +247,13 @@ def _check_score_arguments(method: str, key: PRNGKeyArray | None, samples: int |
         raise ValueError(f"method={method!r} does not use {', '.join(unused)}")
 
 
-def _weights(mask: Array, outputs: jax.ShapeDtypeStruct) -> Float[Array, "N *T"]:
-    if jnp.shape(mask) != outputs.shape[:-1]:
-        raise ValueError(
-            f"mask must have one entry a position, shape {outputs.shape[:-1]} for outputs {outputs.shape}; "
-            f"got {jnp.shape(mask)}"
-        )
-    weights, allowed = _as_weights(jnp.asarray(mask), outputs.dtype)
-    if is_concrete(allowed) and not bool(allowed):
-        raise ValueError("mask must be finite and at least 0")
-    return weights
-
-
-@functools.partial(jax.jit, static_argnames="dtype")
-def _as_weights(mask: Array, dtype: jnp.dtype) -> tuple[Float[Array, "N *T"], Array]:
-    """The weights, and whether all are finite and at least 0."""
-    weights = mask.astype(dtype)
-    return weights, jnp.all((weights >= 0) & (weights < jnp.inf))
-
-
 def _scores_at(
     problem: Problem, placement: Placement, method: str, key: PRNGKeyArray | None, samples: int | None, y: PyTree
 ) -> Float[Array, "N m *T C"] | None:
     """Scores at drawn or observed responses; None for an exact matrix."""
     if method not in {"monte_carlo", "empirical"}:
         return None
-    responses = jax.tree.map(jnp.asarray, y)
+    responses = read_responses(y, problem.family)
     if y is not None and placement.mesh is not None and problem.is_concrete:  # beside their samples, padded like them
         rows, where = problem.rows, jax.tree.leaves(problem.inputs)[0].sharding
         filled = lambda leaf: leaf if len(leaf) == rows else pad(leaf, rows - len(leaf), "edge")  # noqa: E731
@@ -260,7 +262,7 @@ def _scores_at(
     if y is not None and is_concrete(y, problem.weights) and not is_tracing():
         outputs = problem.output_shape
         counts = None if problem.weights is None else problem.weights[: problem.samples] > 0
-        problem.family.check_responses(y, (problem.samples, *outputs.shape[1:]), counts)
+        problem.family.check_responses(read_responses(y, problem.family), (problem.samples, *outputs.shape[1:]), counts)
     return scores
 
 

@@ -14,7 +14,7 @@ import itertools
 import math
 import textwrap
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
@@ -25,7 +25,7 @@ from jaxtyping import Array, Float
 
 from lngeom._subspaces import null_part, outside
 from lngeom._support import Support, supports
-from lngeom._trees import Frozen, leaf_paths, leaf_rows, leaf_slices
+from lngeom._trees import leaf_paths, leaf_rows, leaf_slices
 from lngeom.candidates import Candidate, Leaf, candidates, candidates_of_stack, name_with_units
 from lngeom.families import Categorical, Gaussian, Product
 from lngeom.information._coupled import at_parameters
@@ -225,7 +225,7 @@ def explain(nullspace: MeasuredNullspace, first: Iterable[Iterable[Candidate]] =
 def _moving_outputs(F: AbstractFisher, columns: np.ndarray, close: float) -> np.ndarray:
     """Those of orthonormal null directions that change the outputs: the metric, not the model, hides them."""
     problem = F.problem
-    gaussian = replace(problem, function=Frozen((problem.model, Gaussian())))
+    gaussian = problem.with_family(Gaussian())
     moved = F.at_problem(gaussian)
     product = np.asarray(moved.mm(jnp.asarray(columns, problem.dtype)))
     values, vectors = np.linalg.eigh(columns.T @ product)

@@ -312,6 +312,7 @@ class FisherOperator(AbstractFisher):
         gradient: PyTree,
         damping: float | Array = 0.0,
         *,
+        null: str = "keep",
         method: str | None = None,
         nullspace: Float[Array, "P k"] | None = None,
         decomposition: _spectrum.Decomposition | None = None,
@@ -319,55 +320,79 @@ class FisherOperator(AbstractFisher):
         limit: int | None = None,
         gauge: str = "exact",
     ) -> _solve.Solution:
-        """Natural gradient: the minimum-norm solution of (F + λI) x = g on the identifiable directions.
+        """Natural gradient: the solution of (F + λI) x = g; without damping that of minimum norm, (F⁺ g).
 
         Works under jit, scan and vmap, where the report holds arrays, nothing is raised or warned of, and no null space
         is predicted.
 
         Args:
-            gradient: g, a pytree like params, or ravelled.
+            gradient: g, a pytree like params, ravelled [P], or several as columns [P K].
             damping: λ ≥ 0.
-            method: "svd" (a decomposition of the factor) or "cg" (products only, which divides a part of g along null
-                directions that it does not know by the damping); by size where None.
-            nullspace: orthonormal basis of known null directions, to be projected out by "cg"; by default those that
-                theory predicts for a normalized GLM.
+            null: what becomes of the part of g along null directions, where λ > 0: "keep" divides it by λ, as
+                (F + λI)⁻¹ does; "drop" leaves it out. Where λ = 0 it is left out.
+            method: "svd" (a decomposition of the factor) or "cg" (products only, which at λ = 0 needs a g without a
+                part along null directions that it does not know); by size where None.
+            nullspace: orthonormal basis of known null directions, for "cg"; by default those that theory predicts for a
+                normalized GLM.
             decomposition: of an earlier `decompose`, for "svd".
             tolerance: relative residual for "cg"; by default eps^0.625 of the precision in which the model computes.
             limit: most iterations of "cg"; by default 10 P.
-            gauge: "exact" projects null directions out; "broken" also the symmetries that only an ε breaks.
+            gauge: "exact", or "broken", which drops null directions and also the symmetries that only an ε breaks.
 
         Returns:
             The solution, like the gradient given, and its report.
 
         Raises:
-            ValueError: if a number does not fit, or the method or gauge is unknown.
+            ValueError: if a number does not fit, the gradient is not like the parameters, the method, gauge or null is
+                unknown, or "cg" is to drop null directions that it does not know.
             ConvergenceError: if conjugate gradients do not reach the tolerance.
+
+        Example:
+            >>> import jax.numpy as jnp, lngeom as lg
+            >>> apply = lambda p, x: x @ p["used"]
+            >>> params = {"used": jnp.ones(1), "unused": jnp.ones(1)}
+            >>> F = lg.fisher(apply, params, jnp.ones((5, 1)), family=lg.families.Gaussian())
+            >>> print(F.solve(jnp.ones(2), damping=0.1).value, F.solve(jnp.ones(2), damping=0.1, null="drop").value)
+            [10.         0.9090909] [0.        0.9090909]
         """
-        jax.eval_shape(self.as_tangent, gradient)
         check_nonnegative("damping", damping)
         check_nonnegative("tolerance", 0 if tolerance is None else tolerance)
         limit = limit if limit is None else check_count("limit", limit, 1, what="a whole number of iterations")
         if method is None:
             method = "svd" if decomposition is not None or self.in_size() <= _spectrum.SMALL else "cg"
+        kind = self.kind_of(gradient)
         if method == "svd" and decomposition is None:
             decomposition = self.decompose()
-        x, report = _solve.solve(self, gradient, damping, method, nullspace, decomposition, tolerance, limit, gauge)
-        return _solve.Solution(x, **report)
+
+        def one(g: PyTree) -> _solve.Solution:
+            x, report = _solve.solve(
+                self, g, damping, method, nullspace, decomposition, tolerance, limit, gauge, null_part=null
+            )
+            return _solve.Solution(x, **report)
+
+        if kind == "tangent":
+            return one(self.as_tangent(gradient))
+        vectors = jnp.asarray(gradient)
+        return one(vectors) if kind == "vector" else _solve.side_by_side(one, vectors)
 
     def project_horizontal(self, v: PyTree, nullspace: Float[Array, "P k"] | None = None) -> PyTree:
         """Removes the part of v along the null space (the measured one, or the one given).
 
         Args:
-            v: a pytree like params, or ravelled.
+            v: a pytree like params, ravelled [P], or several as columns [P K].
             nullspace: orthonormal basis.
+
+        Raises:
+            ValueError: if v is none of these.
         """
-        flat = self.problem.ravel(self.as_tangent(v))
+        kind = self.kind_of(v)
+        flat = self.problem.ravel(self.as_tangent(v)) if kind == "tangent" else jnp.asarray(v)
         if nullspace is None:
             wide = flat.astype(self.problem.decomposition_dtype)
             result = self.decompose().identifiable(wide).astype(flat.dtype)
         else:
             result = flat - nullspace @ (nullspace.T @ flat)
-        return result if isinstance(v, jax.Array) and v.ndim == 1 else self.problem.unravel(result)
+        return self.problem.unravel(result) if kind == "tangent" else result
 
     def sample(
         self,

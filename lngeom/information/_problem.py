@@ -6,7 +6,6 @@ samples of the sum over each sample's unmasked positions t (there is one positio
 
 import functools
 import math
-from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,17 +15,21 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, PyTree
 
-from lngeom._programs import Precision, working_precision
-from lngeom._trees import Frozen, Layout, leaf_path
+from lngeom._captured import Captured, unchanged
+from lngeom._programs import Precision, depends_on, working_precision
+from lngeom._trees import Frozen, Layout, leaf_path, leaf_paths
 from lngeom._types import is_concrete, is_tracing
 from lngeom.families import AbstractDistribution, described
+from lngeom.information._given import one_line
+from lngeom.information._parameters import join
 
 
 class Problem(eqx.Module):
     """A function of parameters and data with a family over its outputs; every leaf is an array.
 
     Attributes:
-        function: apply(params, inputs) → natural parameters [N], [N C] or [N *T C], and its family.
+        function: apply(params, inputs) → natural parameters [N], [N C] or [N *T C], its family, and what it captures
+            (None where it is made of arrays alone).
         params: the leaves to differentiate, None elsewhere.
         fixed: all the other leaves of the user's parameters.
         inputs: pytree of arrays, one sample a row.
@@ -88,10 +91,7 @@ class Problem(eqx.Module):
 
     @property
     def output_shape(self) -> jax.ShapeDtypeStruct:
-        """Shape and dtype of the outputs, [N *T C].
-
-        State that JAX does not see must not change them, since the function is traced once.
-        """
+        """Shape and dtype of the outputs, [N *T C]."""
         return jax.eval_shape(_forward, replace(self, scores=None))
 
     @property
@@ -105,9 +105,20 @@ class Problem(eqx.Module):
         Raises:
             ValueError: if the function's output is not [N], [N C] or [N *T C].
         """
-        apply, family = self.function.thaw()
-        z = apply(eqx.combine(params, self.fixed.thaw()), inputs)
+        apply, family, _ = self.function.thaw()
+        self.require_unchanged()
         rows = jax.tree.leaves(inputs)[0].shape[0]
+        few = f"; {rows} of {self.samples} samples: if the function needs all of them, say batch_coupled=True"
+        few = few if rows < self.samples else ""
+        try:
+            z = apply(self.join(params), inputs)
+        except Exception as error:
+            if not few:
+                raise
+            raise ValueError(
+                f"the function cannot be evaluated on {rows} of its {self.samples} samples. If it needs all of them, "
+                f"as a graph network does, say batch_coupled=True ({one_line(error)})"
+            ) from error
         if not eqx.is_array(z):
             raise ValueError(
                 f"the function returns {described(z)}: give a family each, in a pytree like it, such as "
@@ -116,6 +127,7 @@ class Problem(eqx.Module):
         if not z.ndim or z.shape[0] != rows:
             raise ValueError(
                 f"the function must return natural parameters [N], [N C] or [N *T C] with N = {rows}; got {z.shape}"
+                + few
             )
         if z.ndim == 1:
             if family.joint:
@@ -124,6 +136,33 @@ class Problem(eqx.Module):
         if not jnp.issubdtype(z.dtype, jnp.floating):
             raise ValueError(f"natural parameters must be real floating point; got dtype {z.dtype}")
         return z
+
+    def join(self, params: PyTree) -> PyTree:
+        """The user's whole parameters, with these in the place of the differentiated ones."""
+        return join(params, self.fixed.thaw())
+
+    def require_unchanged(self) -> None:
+        """Looks whether the function reads what it read when the problem was made, each time it is traced.
+
+        Raises:
+            ValueError: if not.
+        """
+        apply, _, captured = self.function.thaw()
+        if captured is not None and is_tracing() and not unchanged(captured, apply):
+            raise ValueError(
+                "the function is not what it was when lg.fisher was called: something that it closes over has "
+                "changed, or it is random. Call lg.fisher again after a change; give randomness a key in params or X"
+            )
+
+    def with_function(self, function: Any) -> "Problem":
+        """The same problem of another function, made of arrays and of what this one captured."""
+        _, family, captured = self.function.thaw()
+        return replace(self, function=Frozen((function, family, captured and Captured(captured, None))))
+
+    def with_family(self, family: AbstractDistribution) -> "Problem":
+        """The same problem with another family of the outputs."""
+        apply, _, captured = self.function.thaw()
+        return replace(self, function=Frozen((apply, family, captured)))
 
     def forward(self, params: PyTree) -> Float[Array, "N *T C"]:
         """Natural parameters of the samples held here; harmless ones at positions of weight 0.
@@ -155,9 +194,9 @@ class Problem(eqx.Module):
 
     def restrict(self, selected: set[str]) -> "Problem":
         """The same problem with only the leaves of these paths differentiated."""
-        everything = eqx.combine(self.params, self.fixed.thaw())
-        params, fixed = _partition(everything, selected)
-        return replace(self, params=params, fixed=Frozen(fixed))
+        keep = jax.tree_util.tree_map_with_path(lambda path, _: leaf_path(path) in selected, self.params)
+        params, others = eqx.partition(self.params, keep)
+        return replace(self, params=params, fixed=Frozen(eqx.combine(others, self.fixed.thaw())))
 
     @property
     def layout(self) -> Layout:
@@ -234,55 +273,9 @@ def _filled(inputs: PyTree, counts: Bool[Array, " N"]) -> PyTree:
     return jax.tree.map(lambda a: jnp.where(counts.reshape(-1, *(1,) * (a.ndim - 1)), a, a[first][None]), inputs)
 
 
-def _partition(tree: PyTree, selected: set[str]) -> tuple[PyTree, PyTree]:
-    mask = jax.tree_util.tree_map_with_path(lambda path, _: leaf_path(path) in selected, tree)
-    return eqx.partition(tree, mask)
-
-
-def select_leaves(
-    params: PyTree, wrt: str | Sequence[str] | Callable[[str, Array], bool] | None
-) -> tuple[PyTree, PyTree, tuple[str, ...]]:
-    """Splits parameters into the leaves to differentiate and the rest; every leaf is in exactly one.
-
-    Args:
-        params: pytree of parameters.
-        wrt: paths of leaves or of subtrees; a predicate of (path, leaf); or None for every floating point leaf.
-
-    Returns:
-        The selected leaves (None elsewhere), the others, and the paths of array leaves left out.
-
-    Raises:
-        ValueError: if a name selects nothing, or a leaf that cannot be differentiated.
-    """
-    leaves = {leaf_path(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(params)}
-    plain = bool | int | float | complex  # settings of a layer, not parameters
-    arrays = {name: leaf for name, leaf in leaves.items() if eqx.is_array_like(leaf) and not isinstance(leaf, plain)}
-    smooth = {name for name, leaf in arrays.items() if jnp.issubdtype(jnp.result_type(leaf), jnp.floating)}
-    if wrt is None:
-        chosen = set(smooth)
-        complex_leaves = [n for n, leaf in arrays.items() if jnp.issubdtype(jnp.result_type(leaf), jnp.complexfloating)]
-        if complex_leaves:
-            raise ValueError(
-                f"complex parameters are not supported: {complex_leaves}; split them into real and imaginary parts, or "
-                "name the real leaves with wrt="
-            )
-    elif callable(wrt):
-        chosen = {name for name, leaf in arrays.items() if wrt(name, leaf)}
-    else:
-        names = [wrt] if isinstance(wrt, str) else list(wrt)
-        chosen = set()
-        for name in names:
-            found = {path for path in arrays if path == name or path.startswith(f"{name}.")}
-            if not found:
-                raise ValueError(
-                    f"wrt names {name!r}, which is no leaf or subtree of params; its leaves are {sorted(leaves)}"
-                )
-            chosen |= found
-    fixed = sorted(chosen - smooth)
-    if fixed:
-        kinds = {name: str(jnp.result_type(arrays[name])) for name in fixed}
-        raise ValueError(f"cannot differentiate with respect to {kinds}: only real floating point leaves")
-    if not chosen:
-        raise ValueError(f"no floating point leaf to differentiate; the leaves of params are {sorted(leaves)}")
-    selected, rest = _partition(params, chosen)
-    return jax.tree.map(jnp.asarray, selected), rest, tuple(sorted(set(arrays) - chosen))
+def unused_leaves(problem: Problem) -> set[str]:
+    """Paths of the differentiated leaves by which the program of the outputs has no derivative."""
+    linear = jax.linearize(problem.forward, problem.params)[1]
+    program = jax.make_jaxpr(linear)(problem.params)
+    names = leaf_paths(problem.params)
+    return {name for k, name in enumerate(names) if not depends_on(program, k)}

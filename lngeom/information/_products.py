@@ -215,7 +215,9 @@ class AbstractFisher(lx.AbstractLinearOperator):
 
     @light
     def mv(self, vector: PyTree) -> PyTree:
-        """F v for a pytree v like the differentiated parameters."""
+        """F v for a pytree v like the differentiated parameters, ravelled [P], or several as columns [P K]."""
+        if isinstance(vector, jax.Array | np.ndarray) and self.kind_of(vector) != "tangent":
+            return self @ jnp.asarray(vector)
         return self._product(vector)
 
     @light
@@ -236,7 +238,7 @@ class AbstractFisher(lx.AbstractLinearOperator):
         """F v for a ravelled vector [P], F V for a matrix [P K], or a composition with another operator."""
         if isinstance(other, lx.AbstractLinearOperator):
             return super().__matmul__(other)
-        return self._flat_product(other) if jnp.ndim(other) == 1 else self.mm(other)
+        return self._flat_product(jnp.asarray(other)) if jnp.ndim(other) == 1 else self.mm(jnp.asarray(other))
 
     @property
     def flat_map(self) -> FlatProduct:
@@ -255,8 +257,8 @@ class AbstractFisher(lx.AbstractLinearOperator):
     @light
     def quadratic_form(self, delta: PyTree) -> Float[Array, " *K"]:
         """δᵀFδ, never negative; δ a pytree like params, ravelled [P], or columns [P K]."""
-        if isinstance(delta, jax.Array) and delta.ndim == 2 and delta.shape[0] == self.in_size():
-            return quadratic_forms(self._source, self.chunks, delta, self.plan.batch)
+        if self.kind_of(delta) == "columns":
+            return quadratic_forms(self._source, self.chunks, jnp.asarray(delta), self.plan.batch)
         return quadratic_form(self._source, self.chunks, self.as_tangent(delta))
 
     def transpose(self) -> Self:
@@ -284,10 +286,29 @@ class AbstractFisher(lx.AbstractLinearOperator):
         """Paths of the differentiated leaves, in the order of the columns."""
         return tuple(leaf_paths(self.problem.params))
 
+    def kind_of(self, v: PyTree) -> str:
+        """What a vector is: a "tangent" like the differentiated parameters, a "vector" [P], or "columns" [P K].
+
+        Raises:
+            ValueError: if it is none of these, or has another dtype.
+        """
+        layout = self.problem.layout
+        single = isinstance(v, jax.Array | np.ndarray)
+        if not single or (jax.tree.structure(v) == layout.structure and v.shape == layout.leaves[0][0]):
+            layout.check(v)
+            return "tangent"
+        kind = {1: "vector", 2: "columns"}.get(v.ndim)
+        if kind is None or v.shape[0] != layout.size or jnp.result_type(v) != layout.dtype:
+            raise ValueError(
+                f"expected a pytree like the differentiated params, a vector [{layout.size}] or columns "
+                f"[{layout.size}, K] of dtype {layout.dtype}, as the parameters have; got "
+                f"{jnp.result_type(v)}{list(v.shape)}"
+            )
+        return kind
+
     def as_tangent(self, v: PyTree) -> PyTree:
         """A vector, ravelled or not, as a pytree like the differentiated parameters."""
-        other = jax.tree.structure(self.problem.params) != jax.tree.structure(v)
-        tangent = self.problem.unravel(v) if other and isinstance(v, jax.Array) and v.ndim == 1 else v
+        tangent = self.problem.unravel(jnp.asarray(v)) if self.kind_of(v) == "vector" else v
         return tangent if self.placement.params is None else put_on_automatic_mesh(tangent)
 
     def __reduce__(self) -> tuple:

@@ -1,11 +1,12 @@
-r"""Natural gradients on the identifiable directions: minimum-norm solutions of $F x = g$.
+r"""Natural gradients: $(F + \lambda I)^{-1} g$, and at λ = 0 the minimum-norm solution of $F x = g$.
 
 F of a normalized model is singular by its symmetries, so $F^{-1} g$ does not exist; what does is the solution
-orthogonal to the null space. Noise along null directions must be projected out, not divided by.
+orthogonal to the null space. With damping, a part of g along null directions is divided by λ, unless it is dropped.
 """
 
 import functools
 import warnings
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -16,7 +17,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from lngeom._krylov import added, conjugate_gradients, horizontal, inner
-from lngeom._types import is_concrete
+from lngeom._types import is_concrete, is_tracing
 from lngeom.information._derivative import GLMFunction, Pullback
 from lngeom.information._nullspace import BrokenDirection, broken_symmetries, scale_forms, scales
 from lngeom.information._problem import Problem
@@ -31,14 +32,17 @@ NEARLY_NULL = 1e-6
 
 
 class Solution(NamedTuple):
-    r"""The minimum-norm solution of $(F + \lambda I) x = g$, and how far to trust it (arrays under jit).
+    r"""The solution of $(F + \lambda I) x = g$, and how far to trust it (arrays under jit).
+
+    Of several gradients [P K] the solutions are columns, and numbers that differ are arrays [K].
 
     Attributes:
-        value: x, a tangent like params.
+        value: x, like the gradient.
         rank: number of identifiable directions, or None where iterations did not determine it.
         gap: smallest kept ÷ largest dropped singular value, or None.
-        residual: |(F + λI) x − g'| / |g'|, of the identifiable part, which g' is of g.
-        unidentifiable: |g − g'| / |g|, the part of g along null directions, which was projected out.
+        residual: |(F + λI) x − g'| / |g'|, where g' is g without what was left out.
+        unidentifiable: |g − g'| / |g|, the part of g that was left out: along null directions, without damping or with
+            null="drop".
         iterations: of conjugate gradients (0 for the decomposition).
         broken: symmetries that only an ε breaks, along which most of x lies: F is almost zero there (∝ ε²), so x is
             the gradient's rounding or noise, divided by almost nothing. `gauge="broken"` projects them out. Not looked
@@ -57,13 +61,27 @@ class Solution(NamedTuple):
     converged: bool = True
 
 
+def side_by_side(one: Callable[[Array], Solution], columns: Float[Array, "P K"]) -> Solution:
+    """The solutions for the columns of a matrix, as columns; numbers that differ become arrays [K]."""
+    if not is_concrete(columns) or is_tracing() or not columns.shape[1]:
+        found = jax.lax.map(one, columns.T)
+        return found._replace(value=found.value.T)
+    each = [one(column) for column in columns.T]
+    numbers = {
+        name: np.array([getattr(x, name) for x in each])
+        for name in ("residual", "unidentifiable", "iterations", "converged")
+    }
+    broken = tuple(dict.fromkeys(b for x in each for b in x.broken))
+    return each[0]._replace(value=jnp.stack([x.value for x in each], 1), broken=broken, **numbers)
+
+
 def _relative(a: PyTree, b: PyTree) -> Array:
     """|a| / |b|, or 0 where b is 0."""
     square = inner(b, b)
     return jnp.sqrt(jnp.where(square > 0, inner(a, a) / jnp.where(square > 0, square, 1), 0))
 
 
-@functools.partial(jax.jit, static_argnames="at")
+@functools.partial(jax.jit, static_argnames=("at", "keep"))
 def _solve_by_decomposition(
     product: FlatProduct,
     decomposition: Decomposition,
@@ -71,26 +89,29 @@ def _solve_by_decomposition(
     damping: float | Array,
     problem: Problem,
     at: Placement,
+    keep: bool,
     changes: Float[Array, "K P"] | None,
 ) -> tuple[PyTree, dict, Float[Array, "K 2"] | None]:
     """X = V_r (s² + λ)⁻¹ V_rᵀ g like g, with its report, and the forms of scales that an ε may break.
 
-    Where λ is at least eps s₁², the rounding of F itself, directions that may be signal are kept: there λ bounds them.
+    With `keep` and λ > 0 the rest of g, divided by λ, is added. Where λ is at least eps s₁², the rounding of F itself,
+    directions that may be signal count: there λ bounds them.
     """
     flat, restore = ravel_pytree(gradient)
     s, vectors, decision = decomposition.singular_values, decomposition.vectors, decomposition.decision
     g, damping = flat.astype(s.dtype), jnp.asarray(damping, s.dtype)
+    whole = keep & (damping > 0)
     count = jnp.where(damping >= _bound(s), decision.most, decision.rank)
     decomposition = decomposition._replace(decision=decision._replace(rank=count))
     kept = decomposition.kept
     coefficients = jnp.where(kept, vectors @ g, 0)
     shifted = jnp.where(kept, jnp.square(s) + damping, 1)
     x, identifiable = (vectors.T @ c for c in (coefficients / shifted, coefficients))
-    report = {
-        "rank": count,
-        "residual": _relative(decomposition.identifiable(product(x) + damping * x) - identifiable, identifiable),
-        "unidentifiable": _relative(g - identifiable, g),
-    }
+    x = x + jnp.where(whole, (g - identifiable) / jnp.where(damping > 0, damping, 1), 0)
+    solved = jnp.where(whole, g, identifiable)
+    image = product(x) + damping * x
+    image = jnp.where(whole, image, decomposition.identifiable(image))
+    report = {"rank": count, "residual": _relative(image - solved, solved), "unidentifiable": _relative(g - solved, g)}
     forms = None if changes is None else jax.lax.map(lambda change: scale_forms(problem, at, change), changes)
     return restore(x.astype(flat.dtype)), report, forms
 
@@ -101,14 +122,14 @@ def _bound(s: Any) -> Any:
 
 
 def solve_by_decomposition(
-    F: AbstractFisher, decomposition: Decomposition, gradient: PyTree, damping: float | Array, gauge: str
+    F: AbstractFisher, decomposition: Decomposition, gradient: PyTree, damping: float | Array, keep: bool, gauge: str
 ) -> tuple[PyTree, dict]:
     """The solution by the singular value decomposition of the factor: one program, and one more for gauge="broken"."""
     decision = decomposition.decision
     concrete = F.problem.is_concrete and is_concrete(gradient, damping, decomposition)
     known = {"gap": decision.gap, "iterations": 0}
     run = lambda d, changes: _solve_by_decomposition(  # noqa: E731
-        F.flat_map, d._replace(budget=0), gradient, damping, F.problem, F.chunks, changes
+        F.flat_map, d._replace(budget=0), gradient, damping, F.problem, F.chunks, keep, changes
     )
     if not concrete:
         x, report, _ = run(decomposition, None)
@@ -160,9 +181,17 @@ def _amplified(
 
 
 def solve_by_conjugate_gradients(
-    product, null: Float[Array, "P k"] | None, gradient: PyTree, damping: float | Array, tolerance: float, limit: int
+    product,
+    null: Float[Array, "P k"] | None,
+    gradient: PyTree,
+    damping: float | Array,
+    keep: bool,
+    tolerance: float,
+    limit: int,
 ) -> tuple[PyTree, dict]:
     """Conjugate gradients from zero with the known null space, of ravelled vectors, projected out of every step.
+
+    With `keep` and λ > 0 the part of the gradient in that null space, divided by λ, is added.
 
     Raises:
         ConvergenceError: if the residual is not reached: the system is inconsistent or too badly conditioned. Not under
@@ -181,11 +210,15 @@ def solve_by_conjugate_gradients(
             f"{tolerance:.2g}: the gradient has a part along null directions that nullspace= does not contain, or F "
             f"is too badly conditioned; pass the null space, use {'more ' * bool(damping)}damping, or method='svd'"
         )
+    rest = added(gradient, -1.0, identifiable)
+    if keep and null is not None:
+        x = x + jnp.where(scale > 0, rest / jnp.where(scale > 0, scale, 1), 0)
+        rest = jnp.where(scale > 0, 0, rest)
     report = {
         "rank": None if null is None else len(null) - null.shape[1],
         "gap": None,
         "residual": residual,
-        "unidentifiable": _relative(added(gradient, -1.0, identifiable), gradient),
+        "unidentifiable": _relative(rest, gradient),
         "iterations": steps,
         "converged": converged,
     }
@@ -202,15 +235,20 @@ def solve(
     tolerance: float | None,
     limit: int | None,
     gauge: str,
+    null_part: str = "keep",
 ) -> tuple[PyTree, dict]:
-    """Solves by the method given (arguments as `FisherOperator.solve`).
+    """Solves by the method given (arguments as `FisherOperator.solve`; `null_part` is its `null`).
 
     Raises:
-        ValueError: if the method or gauge is unknown.
+        ValueError: if the method, gauge or null part is unknown, or null directions are to be dropped that are not
+            known.
     """
     concrete = F.problem.is_concrete and is_concrete(gradient, damping)
     if gauge not in {"exact", "broken"}:
         raise ValueError(f"gauge must be 'exact' or 'broken'; got {gauge!r}")
+    if null_part not in {"keep", "drop"}:
+        raise ValueError(f"null must be 'keep' or 'drop'; got {null_part!r}")
+    keep = null_part == "keep" and gauge == "exact"
     if gauge == "broken" and not concrete:
         raise ValueError(
             "gauge='broken' looks for symmetries in the values of the parameters, which do not exist yet under jit, "
@@ -218,18 +256,23 @@ def solve(
         )
     if method == "svd":
         assert decomposition is not None
-        return solve_by_decomposition(F, decomposition, gradient, damping, gauge)
+        return solve_by_decomposition(F, decomposition, gradient, damping, keep, gauge)
     if method != "cg":
         raise ValueError(f"method must be 'svd' or 'cg'; got {method!r}")
     reach = F.problem.precision().eps ** 0.625 if tolerance is None else tolerance
     limit = limit or 10 * F.in_size()
-    if F.placement.params is not None and null is None:
+    if F.placement.params is not None and null is None and keep:
         wide = jax.tree.map(lambda v: v.astype(F.problem.decomposition_dtype), F.as_tangent(gradient))
-        x, report = solve_by_conjugate_gradients(F.tree_map, None, wide, damping, reach, limit)
+        x, report = solve_by_conjugate_gradients(F.tree_map, None, wide, damping, True, reach, limit)
         return jax.tree.map(lambda a, v: a.astype(v.dtype), x, F.as_tangent(gradient)), report
     flat, restore = ravel_pytree(gradient)
     g = flat.astype(F.problem.decomposition_dtype)
     null = known_nullspace(F) if null is None and concrete else null
+    if null is None and null_part == "drop":
+        raise ValueError(
+            "null='drop' needs the null space, and products alone do not show it: give nullspace=, an orthonormal "
+            "basis, or method='svd'"
+        )
     basis = jnp.zeros((g.size, 0), g.dtype) if null is None else null.astype(g.dtype)
     found = []
     if concrete:
@@ -239,7 +282,7 @@ def solve(
     if found and gauge == "broken":
         along = jnp.asarray(np.stack([v for _, v in found], 1), g.dtype)
         null, found = jnp.concatenate([basis, jnp.linalg.qr(along - basis @ (basis.T @ along))[0]], 1), []
-    x, report = solve_by_conjugate_gradients(F.flat_map, null, g, damping, reach, limit)
+    x, report = solve_by_conjugate_gradients(F.flat_map, null, g, damping, keep, reach, limit)
     if concrete:
         report = {k: v.item() if isinstance(v, jax.Array) else v for k, v in report.items()}
         report |= {"broken": _amplified(F, x, found, 4)}

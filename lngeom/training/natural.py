@@ -1,6 +1,6 @@
 """`natural_gradient`: an optax transformation to natural gradients, with the predicted null space projected out."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -9,10 +9,12 @@ import optax
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, PRNGKeyArray, PyTree
 
+from lngeom._arguments import check_nonnegative
+from lngeom._trees import leaf_paths
 from lngeom._types import is_concrete, is_tracing
 from lngeom.families import AbstractFamily
 from lngeom.glm import NormalizedGLM
-from lngeom.information import fisher
+from lngeom.information import FisherOperator, fisher
 from lngeom.nullspace import predicted_nullspace
 
 
@@ -30,8 +32,9 @@ def natural_gradient(
     model_or_apply: NormalizedGLM | Callable[[PyTree, PyTree], Array],
     *,
     family: AbstractFamily | None = None,
+    wrt: str | Sequence[str] | Callable[[str, Array], bool] | None = None,
     approximation: str | None = "ekfac",
-    damping: float = 1e-3,
+    damping: float | Callable[[Array], Array] = 1e-3,
     nullspace: Callable[[PyTree, PyTree], Any] | None = None,
     key: PRNGKeyArray | None = None,
     samples: int | None = None,
@@ -49,9 +52,11 @@ def natural_gradient(
         model_or_apply: a `NormalizedGLM`, or any JAX function apply(params, X), as `lg.fisher` takes.
         family: of the outputs of a function.
         approximation: one of those of `F.approximate`; None for F itself, by conjugate gradients.
-        damping: λ > 0.
+        wrt: which leaves are trained, as in `lg.fisher`; by default its parameters. The updates of the others are 0.
+            Use it in the place of `optax.masked`, which hides the other leaves from the model.
+        damping: λ > 0, or a schedule: number of updates so far ↦ λ.
         nullspace: (params, X) ↦ null directions: orthonormal columns [P k], or what `lg.predicted_nullspace` returns.
-            By default the predicted ones of a normalized GLM (not under jit), and none of a function.
+            By default the predicted ones of a whole normalized GLM (not under jit), and none of a function.
         key: for draws of an approximation; each update has its own.
         samples: draws, as in `F.approximate`.
         convention: "expand" or "reduce", as in `F.approximate`.
@@ -60,8 +65,8 @@ def natural_gradient(
         The transformation.
 
     Raises:
-        ValueError: if damping is not positive. At `update`, if params or inputs are missing, or a null space is to be
-            predicted under jit.
+        ValueError: if damping is not positive. At `update`, if params or inputs are missing, a gradient is missing, or
+            a null space is to be predicted under jit.
 
     Example:
         >>> import lngeom as lg
@@ -75,8 +80,10 @@ def natural_gradient(
         >>> bool(jnp.abs(null.T @ ravel_pytree(updates)[0]).max() < 1e-6)
         True
     """
-    if not damping > 0:
-        raise ValueError(f"damping must be more than 0; got {damping}")
+    if not callable(damping):
+        check_nonnegative("damping", damping)
+        if not damping > 0:
+            raise ValueError(f"damping must be more than 0; got {damping}")
 
     def init(params: PyTree) -> NaturalGradientState:
         del params
@@ -96,24 +103,41 @@ def natural_gradient(
                 "natural_gradient needs the parameters and the inputs of the batch: call update(gradients, state, "
                 "params, inputs=X)"
             )
-        F = fisher(model_or_apply, params, inputs, family=family, check=False)
+        F = fisher(model_or_apply, params, inputs, family=family, wrt=wrt, check=False)
+        gradient = _trained(F, updates)
+        strength = damping(state.step) if callable(damping) else damping
         if approximation is None:
-            solution = F.solve(updates, damping, method="cg")
+            solution = F.solve(gradient, strength, method="cg")
         else:
             drawn = None if key is None else jax.random.fold_in(key, state.step)
             chosen = F.approximate(approximation, key=drawn, samples=samples, convention=convention)
-            solution = chosen.solve(updates, damping)
-        found = _known(model_or_apply, params, inputs, nullspace)
-        return _horizontal(solution.value, found), NaturalGradientState(state.step + 1)
+            solution = chosen.solve(gradient, strength)
+        found = _known(model_or_apply, params, inputs, nullspace, whole=wrt is None)
+        moved = dict(zip(F.leaves, jax.tree.leaves(_horizontal(solution.value, found)), strict=True))
+        leaves, structure = jax.tree.flatten(updates)
+        # a leaf that is not trained stays where it is
+        result = [moved.get(path, jnp.zeros_like(g)) for path, g in zip(leaf_paths(updates), leaves, strict=True)]
+        return jax.tree.unflatten(structure, result), NaturalGradientState(state.step + 1)
 
     return optax.GradientTransformationExtraArgs(init, update)  # pyright: ignore[reportArgumentType]
 
 
-def _known(model: Any, params: PyTree, inputs: PyTree, nullspace: Callable | None) -> Any:
+def _trained(F: FisherOperator, updates: PyTree) -> PyTree:
+    """The gradients of the differentiated leaves, as a tangent."""
+    given = dict(zip(leaf_paths(updates), jax.tree.leaves(updates), strict=True))
+    if missing := [path for path in F.leaves if path not in given]:
+        raise ValueError(
+            f"there are no gradients of {', '.join(missing)}; those given are of {', '.join(given) or 'nothing'}. Name "
+            "the leaves that are trained with wrt="
+        )
+    return jax.tree.unflatten(F.problem.layout.structure, [given[path] for path in F.leaves])
+
+
+def _known(model: Any, params: PyTree, inputs: PyTree, nullspace: Callable | None, whole: bool) -> Any:
     """The null directions that are known, or None."""
     if nullspace is not None:
         return nullspace(params, inputs)
-    if not isinstance(model, NormalizedGLM):
+    if not isinstance(model, NormalizedGLM) or not whole:
         return None
     if is_tracing() or not is_concrete(params, inputs):
         raise ValueError(

@@ -207,7 +207,7 @@ def gap_between(a: ApproximateFisher, b: ApproximateFisher) -> float:
 
 def test_masks_chunks_and_scores_are_respected():
     F = network()
-    apply, family = F.problem.function.thaw()
+    apply, family, _ = F.problem.function.thaw()
     tokens, params = F.problem.inputs, F.problem.params
     twice = jnp.concatenate([tokens, tokens])
     mask = jnp.concatenate([jnp.ones((11, 5)), jnp.zeros((11, 5))])

@@ -1,0 +1,170 @@
+"""What a function reads besides its arguments, seen in the program that JAX traces.
+
+Compiled programs are kept by function. A function may read more than its arguments: attributes of an object, globals,
+arrays that it closes over. `capture` traces it, so that programs are found again only where all of that is the same.
+"""
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend.core import Literal
+from jaxtyping import PyTree
+
+from lngeom._types import is_concrete
+
+CHOSEN_BY_JAX = {"precision", "ctx_mesh", "in_layouts", "out_layouts"}
+"""Parameters of operations that follow settings of JAX, by which `jax.jit` keeps programs apart itself."""
+
+
+class ByContent:
+    """An array of NumPy or JAX that is compared by its entries, as they are when this is made."""
+
+    def __init__(self, array: Any):
+        held = isinstance(array, jax.Array)  # whose entries never change
+        self.array = array if held else np.array(array)
+        self.form = (np.shape(array), str(array.dtype))
+
+    def __hash__(self) -> int:
+        """Of shape and dtype alone: entries are compared only where these are equal."""
+        return hash(self.form)
+
+    def __eq__(self, other: object) -> bool:
+        """Whether shapes, dtypes and all bits are equal."""
+        if not isinstance(other, ByContent) or self.form != other.form:
+            return False
+        return self.array is other.array or _bits(self.array) == _bits(other.array)
+
+
+def _bits(array: Any) -> bytes:
+    if isinstance(array, jax.Array) and jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
+        array = jax.random.key_data(array)
+    return np.asarray(array).tobytes()
+
+
+class Captured:
+    """The program of a function at its arguments, without their values, and the constants that it holds.
+
+    Two are equal where the same operations are applied to the same constants.
+
+    Attributes:
+        arguments: shapes and dtypes of the function and its arguments; None where a program is not traced again.
+    """
+
+    def __init__(self, signature: Any, arguments: PyTree):
+        self._signature, self._hash, self.arguments = signature, hash(signature), arguments
+
+    def __hash__(self) -> int:
+        """Computed once: a hash is taken at every call of a compiled program."""
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        """Whether both are of one program with the same constants."""
+        if self is other:
+            return True
+        return isinstance(other, Captured) and self._hash == other._hash and self._signature == other._signature
+
+    def __reduce__(self) -> tuple:
+        """Not pickled: what is restored is equal to nothing else."""
+        return Captured, (object(), None)
+
+
+def capture(function: Any, *arguments: PyTree) -> Captured:
+    """What a function reads at these arguments.
+
+    Args:
+        function: a pytree that is called, whose arrays are arguments too.
+        *arguments: arrays, or their shapes.
+    """
+    closed = _trace(function, arguments)
+    # where a mesh is set, or a constant has no value yet, tracing again says nothing
+    again = is_concrete(closed.consts) and jax.sharding.get_abstract_mesh().empty
+    shapes = jax.tree.map(_shape, (function, arguments)) if again else None
+    return Captured(_signature(closed), shapes)
+
+
+def unchanged(captured: Captured, function: Any) -> bool:
+    """Whether a function of the same structure reads what it read when it was captured."""
+    if captured.arguments is None or not jax.sharding.get_abstract_mesh().empty:
+        return True
+    was, arguments = captured.arguments
+    shapes = jax.tree.map(
+        lambda now, before: before if isinstance(before, jax.ShapeDtypeStruct) else now, function, was
+    )
+    return Captured(_signature(_trace(shapes, arguments)), None) == captured
+
+
+def _shape(leaf: Any) -> Any:
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, weak_type=leaf.weak_type) if _is_array(leaf) else leaf
+
+
+def _is_array(leaf: Any) -> bool:
+    return isinstance(leaf, jax.Array | jax.ShapeDtypeStruct)
+
+
+def _trace(function: Any, arguments: PyTree) -> Any:
+    leaves, structure = jax.tree.flatten((function, arguments))
+    arrays = [leaf for leaf in leaves if _is_array(leaf)]
+
+    def run(*given: Any) -> list:  # a new function: JAX keeps what it traced by function
+        arrays = iter(given)
+        call, values = jax.tree.unflatten(structure, [next(arrays) if _is_array(leaf) else leaf for leaf in leaves])
+        return [leaf for leaf in jax.tree.leaves(call(*values)) if isinstance(leaf, jax.Array)]
+
+    return jax.make_jaxpr(run)(*arrays)
+
+
+def _signature(closed: Any) -> tuple:
+    """A program as a value that can be compared: operations, parameters, literals and constants."""
+    jaxpr = closed.jaxpr
+    inputs = [*jaxpr.constvars, *jaxpr.invars]
+    numbers = {v: k for k, v in enumerate(inputs)}
+    rows = [tuple(map(_constant, closed.consts)), tuple(str(v.aval) for v in inputs)]
+
+    def operand(v: Any) -> Any:
+        return (str(v.aval), np.asarray(v.val).tobytes()) if isinstance(v, Literal) else numbers[v]
+
+    for equation in jaxpr.eqns:
+        operands = tuple(map(operand, equation.invars))
+        for v in equation.outvars:
+            numbers[v] = len(numbers)
+        params = tuple((name, _value(p)) for name, p in sorted(equation.params.items()) if name not in CHOSEN_BY_JAX)
+        rows.append((equation.primitive.name, operands, tuple(str(v.aval) for v in equation.outvars), params))
+    rows.append(tuple(map(operand, jaxpr.outvars)))
+    return tuple(rows)
+
+
+def _constant(value: Any) -> Any:
+    return ByContent(value) if is_concrete(value) else object()  # a traced value is equal to no other
+
+
+def _value(parameter: Any) -> Any:
+    """A parameter of an operation, as a value that can be compared."""
+    if hasattr(parameter, "eqns"):
+        return _signature(_Closed(parameter))
+    if hasattr(getattr(parameter, "jaxpr", None), "eqns"):
+        return _signature(parameter)
+    if isinstance(parameter, dict):
+        return tuple((str(key), _value(value)) for key, value in sorted(parameter.items(), key=str))
+    if isinstance(parameter, tuple | list):
+        return tuple(map(_value, parameter))
+    if isinstance(parameter, np.ndarray | np.generic | jax.Array):
+        return _constant(parameter)
+    if isinstance(parameter, float):
+        return "nan" if math.isnan(parameter) else parameter
+    if (callable(parameter) and not isinstance(parameter, type | np.dtype)) or hasattr(parameter, "call_wrapped"):
+        return type(parameter).__name__  # rules of a custom derivative, made anew at each trace
+    try:
+        hash(parameter)
+    except TypeError:
+        return repr(parameter)
+    return parameter
+
+
+class _Closed:
+    """A program without constants."""
+
+    def __init__(self, jaxpr: Any):
+        self.jaxpr, self.consts = jaxpr, ()
