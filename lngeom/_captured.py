@@ -10,9 +10,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import Literal
+from jax.extend.core import ClosedJaxpr, Literal
 from jaxtyping import PyTree
 
+from lngeom._lifting import has_narrow
 from lngeom._types import is_concrete
 
 CHOSEN_BY_JAX = {"precision", "ctx_mesh", "in_layouts", "out_layouts"}
@@ -51,10 +52,11 @@ class Captured:
 
     Attributes:
         arguments: shapes and dtypes of the function and its arguments; None where a program is not traced again.
+        narrow: whether it has floating point numbers of 16 bits.
     """
 
-    def __init__(self, signature: Any, arguments: PyTree):
-        self._signature, self._hash, self.arguments = signature, hash(signature), arguments
+    def __init__(self, signature: Any, arguments: PyTree, narrow: bool):
+        self._signature, self._hash, self.arguments, self.narrow = signature, hash(signature), arguments, narrow
 
     def __hash__(self) -> int:
         """Computed once: a hash is taken at every call of a compiled program."""
@@ -68,7 +70,11 @@ class Captured:
 
     def __reduce__(self) -> tuple:
         """Not pickled: what is restored is equal to nothing else."""
-        return Captured, (object(), None)
+        return Captured, (object(), None, self.narrow)
+
+    def of_another(self) -> "Captured":
+        """The same of a function that is made of arrays and of this one."""
+        return Captured(self, None, self.narrow)
 
 
 def capture(function: Any, *arguments: PyTree) -> Captured:
@@ -82,7 +88,7 @@ def capture(function: Any, *arguments: PyTree) -> Captured:
     # where a mesh is set, or a constant has no value yet, tracing again says nothing
     again = is_concrete(closed.consts) and jax.sharding.get_abstract_mesh().empty
     shapes = jax.tree.map(_shape, (function, arguments)) if again else None
-    return Captured(_signature(closed), shapes)
+    return Captured(_signature(closed), shapes, has_narrow(closed))
 
 
 def unchanged(captured: Captured, function: Any) -> bool:
@@ -93,11 +99,11 @@ def unchanged(captured: Captured, function: Any) -> bool:
     shapes = jax.tree.map(
         lambda now, before: before if isinstance(before, jax.ShapeDtypeStruct) else now, function, was
     )
-    return Captured(_signature(_trace(shapes, arguments)), None) == captured
+    return Captured(_signature(_trace(shapes, arguments)), None, captured.narrow) == captured
 
 
 def _shape(leaf: Any) -> Any:
-    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, weak_type=leaf.weak_type) if _is_array(leaf) else leaf
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, weak_type=getattr(leaf, "weak_type", False)) if _is_array(leaf) else leaf
 
 
 def _is_array(leaf: Any) -> bool:
@@ -142,10 +148,10 @@ def _constant(value: Any) -> Any:
 
 def _value(parameter: Any) -> Any:
     """A parameter of an operation, as a value that can be compared."""
-    if hasattr(parameter, "eqns"):
-        return _signature(_Closed(parameter))
-    if hasattr(getattr(parameter, "jaxpr", None), "eqns"):
+    if isinstance(parameter, ClosedJaxpr):
         return _signature(parameter)
+    if hasattr(parameter, "eqns"):
+        return _signature(ClosedJaxpr(parameter, ()))
     if isinstance(parameter, dict):
         return tuple((str(key), _value(value)) for key, value in sorted(parameter.items(), key=str))
     if isinstance(parameter, tuple | list):
@@ -161,10 +167,3 @@ def _value(parameter: Any) -> Any:
     except TypeError:
         return repr(parameter)
     return parameter
-
-
-class _Closed:
-    """A program without constants."""
-
-    def __init__(self, jaxpr: Any):
-        self.jaxpr, self.consts = jaxpr, ()

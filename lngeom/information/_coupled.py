@@ -246,14 +246,9 @@ def _perturbed(leaf: Array) -> Array:
     return jnp.concatenate([first.astype(leaf.dtype), leaf[1:]])
 
 
-HALF = (jnp.bfloat16, jnp.float16)
-
-
-def _few(problem: Problem, rows: int, wide: bool) -> Problem:
-    """The first samples, with statistics of these alone; 16-bit leaves in 32 bits, so that rounding hides no change."""
+def _few(problem: Problem, rows: int) -> Problem:
+    """The first samples, with statistics of these alone."""
     few = problem.with_samples(jax.tree.map(lambda leaf: leaf[:rows], problem.per_sample))
-    if wide:
-        few = jax.tree.map(lambda leaf: leaf.astype(jnp.float32) if leaf.dtype in HALF else leaf, few)
     return streamed(few, rows) if isinstance(problem.model, BatchCoupled) else few
 
 
@@ -263,30 +258,19 @@ def _masked_outputs(problem: Problem) -> Array:
     return z if problem.weights is None else jnp.where(problem.weights[..., None] > 0, z, 0)
 
 
-def _takes_32_bits(problem: Problem, rows: int) -> bool:
-    """Whether there are 16-bit leaves, and the function takes them in 32 bits."""
-    if not any(leaf.dtype in HALF for leaf in jax.tree.leaves(problem)):
-        return False
-    try:
-        jax.eval_shape(lambda p: _masked_outputs(_few(p, rows, wide=True)), problem)
-    except Exception:  # whatever the user's function raises where it takes 16 bits only
-        return False
-    return True
-
-
 STEP = 2.0**-8
 """Relative change of the parameters by which the probe sees how large the terms of an output are."""
 
 
-@functools.partial(jax.jit, static_argnames=("rows", "wide"))
-def _probe(problem: Problem, rows: int, wide: bool) -> tuple[Array, ...]:
+@functools.partial(jax.jit, static_argnames="rows")
+def _probe(problem: Problem, rows: int) -> tuple[Array, ...]:
     """Whether outputs are finite, the size of each, and how much each probe moves those of samples that are the same.
 
     The probes: another first sample, the samples in the reverse order, each sample alone. One compiled program
     evaluates the first three sets of samples, since another would round otherwise. Of a sum of large terms that cancel
     the size is that of the terms, which change with the parameters by as much.
     """
-    few = _few(problem, rows, wide)
+    few = _few(problem, rows)
     inputs, *others = few.per_sample
     replaced = jax.tree.map(_perturbed, inputs), *others
     backwards = jax.tree.map(lambda leaf: leaf[::-1], few.per_sample)
@@ -327,8 +311,7 @@ def check_coupling(problem: Problem) -> None:
         return
     outputs = math.prod(problem.output_shape.shape[1:])
     rows = min(FEWER if outputs > LARGE else PROBE, problem.rows)
-    wide = _takes_32_bits(problem, rows)
-    outcome = _probe(problem, rows, wide)
+    outcome = _probe(problem, rows)
     if not is_concrete(outcome):
         return  # the function closes over a traced value
     finite, size, *changes = jax.device_get(outcome)
@@ -337,7 +320,7 @@ def check_coupling(problem: Problem) -> None:
     finest = min(tolerance(size.dtype), COARSEST)
     if all((change <= finest * size).all() for change in changes):
         return
-    rough = min(tolerance(_few(problem, rows, wide).precision(of_inputs=True).dtype), COARSEST)
+    rough = min(tolerance(_few(problem, rows).precision(of_inputs=True).dtype), COARSEST)
     probes = (
         f"changing the first of {rows} samples moved the outputs of the others",
         f"reversing the order of {rows} samples moved their outputs",

@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
+from lngeom._lifting import in_32_bits
 from lngeom._programs import has_reverse_rule_only
 from lngeom._trees import Frozen, Layout
 from lngeom._types import GLMParameters
@@ -118,7 +119,7 @@ def has_closed_form(problem: Problem) -> bool:
     model, params = problem.model, problem.params
     if not isinstance(model, GLMFunction) or not isinstance(params, GLMParameters):
         return False
-    if len(jax.tree.leaves(params)) != 3 or problem.inputs.ndim != 2:
+    if len(jax.tree.leaves(params)) != 3 or problem.inputs.ndim != 2 or problem.is_narrow:
         return False
     return model.printed or (is_affine(model.model) and has_linearization(model.model.normalizer))
 
@@ -279,7 +280,7 @@ class BlockedPullback(eqx.Module):
                 h = jnp.where(problem.weights[..., None] > 0, h, 0)
             return h, weight, bias
 
-        self.derivative = _traced(problem, forward)
+        self.derivative = _traced(problem, in_32_bits(forward) if problem.is_narrow else forward)
         self.metric = HeadMetric(self.derivative.outputs, problem.weights, problem.samples, head.block)
 
     def product(self, v: PyTree) -> PyTree:

@@ -15,7 +15,8 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, PyTree
 
-from lngeom._captured import Captured, unchanged
+from lngeom._captured import unchanged
+from lngeom._lifting import in_32_bits, is_narrow
 from lngeom._programs import Precision, depends_on, working_precision
 from lngeom._trees import Frozen, Layout, leaf_path, leaf_paths
 from lngeom._types import is_concrete, is_tracing
@@ -57,6 +58,12 @@ class Problem(eqx.Module):
     def is_concrete(self) -> bool:
         """Whether all arrays are values, outside tracing. The function may still close over a traced one."""
         return is_concrete(self) and not is_tracing()
+
+    @property
+    def is_narrow(self) -> bool:
+        """Whether the function computes with numbers of 16 bits: then it is computed, and summed, in 32."""
+        captured = self.function.thaw()[2]
+        return any(is_narrow(leaf.dtype) for leaf in jax.tree.leaves(self)) if captured is None else captured.narrow
 
     @property
     def rows(self) -> int:
@@ -107,6 +114,7 @@ class Problem(eqx.Module):
         """
         apply, family, _ = self.function.thaw()
         self.require_unchanged()
+        apply = in_32_bits(apply) if self.is_narrow else apply
         rows = jax.tree.leaves(inputs)[0].shape[0]
         few = f"; {rows} of {self.samples} samples: if the function needs all of them, say batch_coupled=True"
         few = few if rows < self.samples else ""
@@ -157,7 +165,7 @@ class Problem(eqx.Module):
     def with_function(self, function: Any) -> "Problem":
         """The same problem of another function, made of arrays and of what this one captured."""
         _, family, captured = self.function.thaw()
-        return replace(self, function=Frozen((function, family, captured and Captured(captured, None))))
+        return replace(self, function=Frozen((function, family, captured and captured.of_another())))
 
     def with_family(self, family: AbstractDistribution) -> "Problem":
         """The same problem with another family of the outputs."""

@@ -5,6 +5,7 @@ chunk by chunk.
 """
 
 import functools
+import itertools
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
@@ -33,6 +34,7 @@ from lngeom.information._sharding import (
     put_on_automatic_mesh,
     sum_over_samples,
 )
+from lngeom.numerics import MARGIN
 
 
 class Stored(eqx.Module):
@@ -369,31 +371,37 @@ IMAGES: dict[str, Callable[[Array, Array], Array]] = {
 """How what is compared with the product gives the image of v. In a diagonal's place its rows' image is passed."""
 
 
-@functools.partial(jax.jit, static_argnums=0)
-def _gap_and_norm(what: str, found: Array, v: Array, product: Array) -> tuple[Array, Array]:
-    """How far the image is from the product, and the size of that."""
-    return jnp.linalg.norm(IMAGES[what](found, v) - product), jnp.linalg.norm(product)
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _gaps_and_norms(what: str, edges: tuple[int, ...], found: Array, v: Array, product: Array) -> tuple[Array, Array]:
+    """How far the image is from the product, and the size of that, for each leaf."""
+    gap = IMAGES[what](found, v) - product
+    each = lambda a: jnp.stack([jnp.linalg.norm(a[i:j]) for i, j in itertools.pairwise(edges)])  # noqa: E731
+    return each(gap), each(product)
 
 
 def agrees(F: AbstractFisher, what: str, found: Array, whole: AbstractFisher | None = None) -> bool:
     r"""Whether a result, one of `IMAGES`, gives the image r that the product gives: $|r - Fv| \le \sqrt{eps}\, |Fv|$.
 
-    A wrong route misses by far more, rounding stays far below. eps is that of the precision in which the model
-    computes. Where F is a part of a whole, a gap of eps times the whole's product is rounding too: the part may be 0.
+    In each leaf by itself, so that none hides another of a smaller scale. A wrong route misses by far more, rounding
+    stays far below. eps is that of the precision in which the model computes. A gap of `MARGIN` eps times the whole
+    product is rounding too: a leaf may be 0. Where F is a part of a larger matrix, the whole is that.
     """
     if not is_compared(F):
         return True
     vector = probe_vector(F)
-    distances = _gap_and_norm(what, found, vector, F.promoted_product(vector))
+    edges = tuple(F.problem.layout.edges)
+    distances = _gaps_and_norms(what, edges, found, vector, F.promoted_product(vector))
     if not is_concrete(distances):
         return True  # the function closes over a traced value
-    gap, norm = map(float, distances)
-    if gap <= float(jnp.finfo(F.problem.dtype).eps) ** 0.5 * norm:
+    gaps, norms = (np.asarray(d, float) for d in distances)
+    if (gaps <= float(jnp.finfo(F.problem.dtype).eps) ** 0.5 * norms).all():
         return True
     eps = F.problem.precision().eps
-    if gap <= eps**0.5 * norm or whole is None:
-        return gap <= eps**0.5 * norm
-    return gap <= eps * float(jnp.linalg.norm(whole.promoted_product(probe_vector(whole, 1))))
+    if whole is not None:
+        total = float(jnp.linalg.norm(whole.promoted_product(probe_vector(whole, 1))))
+    else:
+        total = float(np.linalg.norm(norms))
+    return bool((gaps <= np.maximum(eps**0.5 * norms, min(MARGIN * eps, eps**0.5) * total)).all())
 
 
 def require_agreement(F: AbstractFisher, what: str, found: Array, whole: AbstractFisher | None = None) -> None:

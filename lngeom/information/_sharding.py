@@ -15,6 +15,7 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from jaxtyping import PyTree
 
+from lngeom._lifting import widened
 from lngeom._sums import fold_chunks
 from lngeom._types import is_concrete
 from lngeom.information._problem import Problem
@@ -135,12 +136,13 @@ def _put(tree: PyTree, sharding: NamedSharding) -> PyTree:
 
 
 def sum_over_chunks(term: Callable[[PyTree], PyTree], rows: PyTree, chunk: int) -> PyTree:
-    """Σ of term(rows of a chunk)."""
+    """Σ of term(rows of a chunk); terms of 16 bits are added in 32."""
     if chunk >= len(jax.tree.leaves(rows)[0]):
         return term(rows)
     shapes = jax.eval_shape(term, jax.tree.map(lambda a: a[:1], rows))
-    zero = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
-    return fold_chunks(lambda carry, part: jax.tree.map(jnp.add, carry, term(part)), zero, rows, chunk)
+    zero = widened(jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes))
+    total = fold_chunks(lambda carry, part: jax.tree.map(jnp.add, carry, widened(term(part))), zero, rows, chunk)
+    return jax.tree.map(lambda s, value: value.astype(s.dtype), shapes, total)
 
 
 def sum_over_samples(term: Callable[..., PyTree], problem: Problem, at: Placement, *arguments: PyTree) -> PyTree:

@@ -23,7 +23,7 @@ def test_every_leaf_is_accounted_for():
     }
     F = lg.fisher(lambda p, x: case.apply(p["net"], x), params, case.X, family=case.family)
     assert F.leaves == ("net.0", "net.1", "net.2", "net.3")
-    assert F.excluded == ("count", "key")
+    assert F.excluded == ("count", "key", "slope")  # every number that is no parameter
     assert agreement(F.as_matrix(), zoo.dense_reference(case), 1e-13).agrees
     assert F.mv(F.problem.params)["count"] is None
 
