@@ -8,6 +8,7 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr, Literal
@@ -49,16 +50,17 @@ def in_32_bits(function: Callable[..., PyTree]) -> Callable[..., PyTree]:
     Operations with a derivative rule of their own, such as `jax.nn.relu`, are computed as they are.
 
     Args:
-        function: of pytrees of arrays.
+        function: of pytrees; it returns arrays.
 
     Returns:
         The function, which returns 32 bits where it returned 16. It takes what it took.
     """
 
     def run(*arguments: PyTree) -> PyTree:
-        closed, shape = jax.make_jaxpr(function, return_shape=True)(*arguments)
-        found = _evaluate(closed, [jnp.asarray(leaf) for leaf in jax.tree.leaves(arguments)])
-        return jax.tree.unflatten(jax.tree.structure(shape), found)
+        arrays, others = eqx.partition(arguments, eqx.is_array)
+        of_arrays = lambda arrays: function(*eqx.combine(arrays, others))  # noqa: E731
+        closed, shape = jax.make_jaxpr(of_arrays, return_shape=True)(arrays)
+        return jax.tree.unflatten(jax.tree.structure(shape), _evaluate(closed, jax.tree.leaves(arrays)))
 
     return run
 

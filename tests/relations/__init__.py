@@ -1,0 +1,1 @@
+"""Relations that hold for every model, whoever wrote it: hypothesis draws the model, the data and the way in."""

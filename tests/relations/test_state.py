@@ -1,0 +1,172 @@
+"""What a function closes over is read at each call; what is left out is left out by every name for it."""
+
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import lngeom as lg
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+from lngeom import _captured
+
+from tests.relations.models import FAMILIES, ROWS, C, N, cases, plain
+from tests.relations.relation import assert_close, assert_same_matrix, fails, relation
+
+SCALE = 1.0
+
+
+def by_global(f):
+    def set_(value):
+        global SCALE
+        SCALE = value
+
+    return lambda p, x: f(p, x) * SCALE, set_
+
+
+def by_attribute(f):
+    holder = SimpleNamespace(scale=jnp.ones(()))
+    return lambda p, x: f(p, x) * holder.scale, lambda value: setattr(holder, "scale", jnp.asarray(value))
+
+
+def by_method(f):
+    class Trainer:
+        scale = 1.0
+
+        def apply(self, p, x):
+            return f(p, x) * self.scale
+
+    trainer = Trainer()
+    return trainer.apply, lambda value: setattr(trainer, "scale", value)
+
+
+def by_dictionary(f):
+    settings = {"scale": np.float64(1.0)}
+    return lambda p, x: f(p, x) * settings["scale"], lambda value: settings.update(scale=np.float64(value))
+
+
+def by_array_in_place(f):
+    scale = np.ones(C)
+    return lambda p, x: f(p, x) * scale[None], lambda value: scale.__setitem__(slice(None), value)
+
+
+def by_list(f):
+    layers = [1.0]
+
+    def apply(p, x):
+        z = f(p, x)
+        for factor in layers:
+            z = z * factor
+        return z
+
+    return apply, lambda value: layers.__setitem__(slice(None), [value])
+
+
+def by_default(f):
+    def apply(p, x, scale=[1.0]):  # noqa: B006
+        return f(p, x) * scale[0]
+
+    return apply, lambda value: apply.__defaults__[0].__setitem__(0, value)
+
+
+def by_inner_jit(f):
+    holder = SimpleNamespace(scale=1.0)
+
+    def apply(p, x):
+        return jax.jit(lambda z: z * holder.scale)(f(p, x))
+
+    return apply, lambda value: setattr(holder, "scale", value)
+
+
+HOLDERS = [by_global, by_attribute, by_method, by_dictionary, by_array_in_place, by_list, by_default, by_inner_jit]
+QUADRATIC = cases(ROWS, FAMILIES[:1])
+
+
+@relation(case=QUADRATIC, holder=st.sampled_from(HOLDERS), value=st.sampled_from([2.0, 0.5, -3.0]), thorough=100)
+def test_after_a_change_the_matrix_is_that_of_a_fresh_function(case, holder, value):
+    apply, change = holder(case.model.apply)
+    change(1.0)
+    assert_same_matrix(case.fisher(apply).as_matrix(), plain(case))
+    change(value)
+    assert_same_matrix(case.fisher(apply).as_matrix(), value**2 * plain(case))
+    assert_close(case.fisher(apply).trace(), value**2 * np.trace(plain(case)))
+    change(1.0)
+    assert_same_matrix(case.fisher(apply).as_matrix(), plain(case))
+
+
+@relation(case=QUADRATIC, holder=st.sampled_from(HOLDERS), thorough=30)
+def test_after_a_change_the_posterior_is_that_of_a_fresh_function(case, holder):
+    apply, change = holder(case.model.apply)
+    y = np.zeros((N, C))
+    evidence = lambda f: lg.laplace(f, case.params, case.X, y, family=case.family).log_evidence  # noqa: E731
+    change(1.0)
+    before = evidence(apply)
+    change(2.0)
+    assert_close(evidence(apply), evidence(lambda p, x: 2 * case.model.apply(p, x)))
+    assert evidence(apply) != before
+
+
+@relation(case=QUADRATIC, holder=st.sampled_from(HOLDERS), dropped=st.booleans(), thorough=40)
+def test_an_operator_made_before_a_change_is_that_of_before_or_refuses(case, holder, dropped):
+    apply, change = holder(case.model.apply)
+    change(1.0)
+    F = case.fisher(apply, chunk=5)
+    change(2.0)
+    if dropped:
+        jax.clear_caches()  # so that all programs are traced again
+    for ask in (lambda: F.as_matrix(), lambda: F.mm(jnp.eye(F.in_size()))):
+        try:
+            found = ask()
+        except ValueError as error:
+            assert "is not what it was when lg.fisher was called" in str(error)  # noqa: PT017
+        else:
+            assert_same_matrix(found, plain(case))
+    change(1.0)
+    assert_same_matrix(case.fisher(apply, chunk=5).as_matrix(), plain(case))
+
+
+@relation(case=cases(), data=st.data(), thorough=80)
+def test_stopped_is_zero_and_left_out_is_the_rest(case, data):
+    names = sorted(case.params)
+    out = data.draw(st.sampled_from(names))
+    apply = case.model.apply
+    stopped = case.fisher(lambda p, x: apply(p | {out: jax.lax.stop_gradient(p[out])}, x))
+    where = np.concatenate([np.full(case.params[name].size, name != out) for name in names])
+    kept = plain(case)[np.ix_(where, where)]
+    matrix = np.asarray(stopped.as_matrix())
+    assert not matrix[~where].any()
+    assert_same_matrix(matrix[np.ix_(where, where)], kept)
+    if len(names) == 1:
+        return
+    rest = [name for name in names if name != out]
+    named = case.fisher(wrt=rest)
+    assert named.excluded == (out,)
+    assert_same_matrix(named.as_matrix(), kept)
+    fixed = case.params[out]
+    closed = case.fisher(lambda p, x: apply(p | {out: fixed}, x), {name: case.params[name] for name in rest})
+    assert_same_matrix(closed.as_matrix(), kept)
+
+
+class TestEachRelationNoticesAFault:
+    def test_by_identity(self, monkeypatch):
+        monkeypatch.setattr(_captured, "_signature", lambda closed: 0)
+        fails(test_after_a_change_the_matrix_is_that_of_a_fresh_function)
+        fails(test_after_a_change_the_posterior_is_that_of_a_fresh_function)
+
+    def test_constants(self, monkeypatch):
+        monkeypatch.setattr(_captured.ByContent, "__eq__", lambda self, other: True)
+        fails(test_after_a_change_the_matrix_is_that_of_a_fresh_function, holder=st.just(by_array_in_place))
+
+    def test_late(self, monkeypatch):
+        from lngeom.information import _problem
+
+        monkeypatch.setattr(_problem, "unchanged", lambda captured, function: True)
+        fails(test_an_operator_made_before_a_change_is_that_of_before_or_refuses)
+
+    def test_left_out(self, monkeypatch):
+        from lngeom.information import _fisher
+
+        original = _fisher.select_leaves
+        monkeypatch.setattr(_fisher, "select_leaves", lambda params, wrt: original(params, None))
+        with pytest.raises(AssertionError):
+            test_stopped_is_zero_and_left_out_is_the_rest()
