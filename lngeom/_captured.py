@@ -103,7 +103,11 @@ def unchanged(captured: Captured, function: Any) -> bool:
 
 
 def _shape(leaf: Any) -> Any:
-    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, weak_type=getattr(leaf, "weak_type", False)) if _is_array(leaf) else leaf
+    return (
+        jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, weak_type=getattr(leaf, "weak_type", False))
+        if _is_array(leaf)
+        else leaf
+    )
 
 
 def _is_array(leaf: Any) -> bool:

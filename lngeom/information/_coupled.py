@@ -262,13 +262,26 @@ STEP = 2.0**-8
 """Relative change of the parameters by which the probe sees how large the terms of an output are."""
 
 
+def _size_of_terms(size: Float[Array, "*T C"], change: Float[Array, "*T C"], tol: float) -> Float[Array, "*T C"]:
+    """The size of the terms whose sum is an output: its rounding is relative to these.
+
+    Args:
+        size: of each output.
+        change: of each output where each parameter changes by the relative `STEP`, up or down. Where large terms cancel
+            this is large.
+        tol: size of an output, relative to the largest, that may be rounding. It is if it changes entirely.
+    """
+    terms = jnp.maximum(size, jnp.where(jnp.isfinite(change), change, 0) / STEP)
+    rounding = (change >= size / 4) & (size <= tol * jnp.max(size))
+    return jnp.where(rounding, jnp.max(size), terms)
+
+
 @functools.partial(jax.jit, static_argnames="rows")
 def _probe(problem: Problem, rows: int) -> tuple[Array, ...]:
     """Whether outputs are finite, the size of each, and how much each probe moves those of samples that are the same.
 
     The probes: another first sample, the samples in the reverse order, each sample alone. One compiled program
-    evaluates the first three sets of samples, since another would round otherwise. Of a sum of large terms that cancel
-    the size is that of the terms, which change with the parameters by as much.
+    evaluates the first three sets of samples, since another would round otherwise.
     """
     few = _few(problem, rows)
     inputs, *others = few.per_sample
@@ -290,8 +303,8 @@ def _probe(problem: Problem, rows: int) -> tuple[Array, ...]:
     keys = jax.random.split(jax.random.key(0), len(leaves))
     signs = [jax.random.rademacher(key, leaf.shape, leaf.dtype) for key, leaf in zip(keys, leaves, strict=True)]
     turned = [leaf + jnp.asarray(STEP, leaf.dtype) * leaf * sign for leaf, sign in zip(leaves, signs, strict=True)]
-    terms = moved(_masked_outputs(replace(few, params=jax.tree.unflatten(structure, turned))), z) / STEP
-    size = jnp.maximum(largest(z, z), jnp.where(jnp.isfinite(terms), terms, 0).astype(z.dtype))
+    change = moved(_masked_outputs(replace(few, params=jax.tree.unflatten(structure, turned))), z)
+    size = _size_of_terms(largest(z, z).astype(change.dtype), change, tolerance(z.dtype)).astype(z.dtype)
     pairs = (replaced[1:], z[1:]), (backwards[::-1], z), (jax.lax.map(alone, few.per_sample), z)
     return jnp.all(jnp.isfinite(z)), size, *(moved(*pair) for pair in pairs)
 
