@@ -136,5 +136,6 @@ _PHASES = [phase for phase in Phase if phase is not Phase.explain]
 _COMMON = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow], "phases": _PHASES}
 settings.register_profile("dev", max_examples=50, derandomize=True, **_COMMON)
 settings.register_profile("ci", max_examples=200, derandomize=True, **_COMMON)
+settings.register_profile("thorough", derandomize=True, **_COMMON)  # relations say how many draws
 settings.register_profile("explore", max_examples=2000, **_COMMON)
 settings.load_profile("ci" if os.environ.get("CI") else "dev")

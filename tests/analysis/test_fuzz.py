@@ -1,6 +1,5 @@
 """Generated models have one Fisher matrix by every route, or an error: a part of `python -m analysis fuzz`."""
 
-import json
 import warnings
 from types import SimpleNamespace
 
@@ -9,14 +8,11 @@ import jax.numpy as jnp
 import lngeom as lg
 import numpy as np
 import pytest
-from analysis.fuzz import campaign
 from analysis.fuzz.compare import Routes, compare, is_explained, run, settings
 from analysis.fuzz.layers import ANYWHERE, BATCH, SEQUENCES
 from analysis.fuzz.models import Case, generate
 from analysis.fuzz.outcome import EITHER, FAILURES, Outcome
 from analysis.fuzz.reference import reference
-
-from tests.analysis.dying import dies
 
 SEEDS = range(4)
 
@@ -59,25 +55,31 @@ ONCE_REFUSED = {381: "a block that is zero", 550: "Dirichlet, masked", 825: "mea
 """Seeds of models that were refused although they have a Fisher matrix."""
 
 
+def examine(seed):
+    with settings():
+        case = generate(seed)
+    return run(case)
+
+
 def explained(outcome):
     return f"{outcome.name}: {outcome.messages}"
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_generated_model_has_one_fisher_matrix_or_an_error(seed):
-    outcome = campaign.examine(seed)
+    outcome = examine(seed)
     assert outcome.outcome not in FAILURES, explained(outcome)
 
 
 @pytest.mark.parametrize("seed", FOUND, ids=lambda seed: f"{seed} {FOUND[seed]}")
 def test_a_seed_that_found_something_finds_nothing_now(seed):
-    outcome = campaign.examine(seed)
+    outcome = examine(seed)
     assert outcome.outcome not in FAILURES, explained(outcome)
 
 
 @pytest.mark.parametrize("seed", ONCE_REFUSED, ids=lambda seed: f"{seed} {ONCE_REFUSED[seed]}")
 def test_a_model_that_was_refused_without_reason_is_right(seed):
-    outcome = campaign.examine(seed)
+    outcome = examine(seed)
     assert outcome.outcome == "right", explained(outcome)
 
 
@@ -280,25 +282,3 @@ def test_every_word_of_the_grammar_is_spoken():
     assert own | {"Gaussian", "Bernoulli", "Poisson", "Gamma", "Categorical"} <= families
     assert {case.dtype for case in cases} == {"float64", "float32", "bfloat16", "float16"}
     assert {case.expectation for case in cases} == {"right", "right or refused", "refused"}
-
-
-# The command.
-
-
-def test_a_process_that_dies_or_hangs_is_a_crash_and_the_others_go_on():
-    found = {o.seed: o for o in campaign.outcomes(range(5), 1, limit=3.0, target=dies)}
-    assert sorted(found) == [0, 1, 2, 3, 4]
-    assert {seed for seed, o in found.items() if o.outcome == "crash"} == {1, 3}
-    assert "exit code 7" in found[1].messages["process"]
-    assert "no answer" in found[3].messages["process"]
-
-
-def test_results_are_written_as_json(tmp_path):
-    bad = Outcome(4, "bad", residuals={"matrix": float("inf"), "product": 0.1})
-    bad.worsen("silent", "matrix", "differs")
-    campaign.write([bad, Outcome(3, "good", residuals={"product": 0.2})], {"models": 2}, tmp_path / "new" / "fuzz.json")
-    read = json.loads((tmp_path / "new" / "fuzz.json").read_text())
-    assert read["summary"]["outcomes"]["silent"] == 1
-    assert read["summary"]["routes"]["product"] == {"compared": 2, "worst": 0.2, "seed": 3}
-    assert [case["seed"] for case in read["cases"]] == [3, 4]
-    assert read["cases"][1]["residuals"]["matrix"] == "inf"

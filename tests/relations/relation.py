@@ -1,6 +1,8 @@
 """What a relation is: a function of drawn arguments that asserts something, run by hypothesis, and seen failing."""
 
 import functools
+import os
+from collections import Counter
 from collections.abc import Callable
 from contextlib import contextmanager
 from typing import Any
@@ -11,21 +13,26 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis.strategies import SearchStrategy
 
-QUICK = {"explore": 1.0, "ci": 0.25, "dev": 0.1}
-"""Share of the thorough number of draws by profile."""
+QUICK = 2
+"""Draws of a relation in the quick tier."""
+
+DRAWN: Counter[str] = Counter()
+"""Draws so far, by test."""
 
 
 def relation(thorough: int = 40, **strategies: SearchStrategy) -> Callable[[Callable], Callable]:
-    """Makes a test of a relation: it runs on a few draws, on `thorough` many with the profile "explore"."""
+    """Makes a test of a relation: it runs on `QUICK` draws, on `thorough` many with the profile of that name."""
 
     def decorate(statement: Callable[..., None]) -> Callable:
         @functools.wraps(statement)
         def as_drawn(**drawn: Any) -> None:
+            DRAWN[statement.__name__] += 1
             with as_users_have_it():
                 statement(**drawn)
 
-        count = max(2, round(thorough * QUICK.get(settings.get_current_profile_name(), 1.0)))
-        test = settings(max_examples=count)(given(**strategies)(as_drawn))
+        many = round(float(os.environ.get("RELATIONS_TIMES", "1")) * thorough)
+        count = max(QUICK, many) if settings.get_current_profile_name() == "thorough" else QUICK
+        test: Any = pytest.mark.relation(settings(max_examples=count)(given(**strategies)(as_drawn)))
         test.statement, test.strategies = as_drawn, strategies
         return test
 

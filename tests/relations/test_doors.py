@@ -241,6 +241,7 @@ def test_buffers_are_left_out_and_named(case, held):
     assert_same_matrix(F.as_matrix(), plain(case))
 
 
+@pytest.mark.thorough
 class TestEachRelationNoticesAFault:
     """One edit of the library for each relation."""
 

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import lngeom as lg
 import numpy as np
+import pytest
 from hypothesis import strategies as st
 from lngeom.information import _problem, _sharding
 from lngeom.numerics import tolerance
@@ -93,6 +94,7 @@ def test_mixed_precision_has_the_rank_of_the_model(case):
     assert_close(narrow, wider, bound(jnp.bfloat16))
 
 
+@pytest.mark.thorough
 class TestEachRelationNoticesAFault:
     def test_summed_as_written(self, monkeypatch):
         monkeypatch.setattr(_problem, "in_32_bits", lambda function: function)

@@ -182,6 +182,7 @@ def test_a_predicted_null_space_that_is_exact_is_the_measured_one(seed, groups, 
         assert predicted.dimension in range(F.in_size() - rank.interval[1], measured + 1)
 
 
+@pytest.mark.thorough
 class TestEachRelationNoticesAFault:
     def test_rows(self, monkeypatch):
         from lngeom.information import _derivative

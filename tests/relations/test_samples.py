@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import lngeom as lg
 import numpy as np
+import pytest
 from hypothesis import strategies as st
 from lngeom.information import _given, _problem
 
@@ -115,6 +116,7 @@ def test_weights_times_a_constant_scale_the_matrix(case):
         assert_close(case.fisher(mask=np.full(N, factor)) @ jnp.asarray(v), factor * plain(case) @ v)
 
 
+@pytest.mark.thorough
 class TestEachRelationNoticesAFault:
     def test_weights_as_a_mask(self, monkeypatch):
         from lngeom.information import _fisher

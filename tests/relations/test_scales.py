@@ -99,6 +99,7 @@ def test_variances_divide_the_matrix(case, factor):
     assert_same_matrix(case.fisher(family=lg.families.Gaussian(jnp.asarray(phi))).as_matrix(), each)
 
 
+@pytest.mark.thorough
 class TestEachRelationNoticesAFault:
     def test_tolerance_of_the_largest(self, monkeypatch):
         monkeypatch.setattr(_coupled, "_size_of_terms", lambda size, change, tol: jnp.full_like(size, jnp.max(size)))

@@ -104,6 +104,7 @@ def test_the_probe_of_any_number_of_samples_lets_a_function_pass(case, rows):
         assert_same_matrix(case.fisher().as_matrix(), plain(case))
 
 
+@pytest.mark.thorough
 class TestEachRelationNoticesAFault:
     @pytest.mark.parametrize("kept", [True, False])
     def test_null_directions(self, kept, monkeypatch):

@@ -147,6 +147,7 @@ def test_stopped_is_zero_and_left_out_is_the_rest(case, data):
     assert_same_matrix(closed.as_matrix(), kept)
 
 
+@pytest.mark.thorough
 class TestEachRelationNoticesAFault:
     def test_by_identity(self, monkeypatch):
         monkeypatch.setattr(_captured, "_signature", lambda closed: 0)
