@@ -25,12 +25,14 @@ class AbstractDistribution(eqx.Module):
         joint: whether the C outputs parameterize one response instead of C independent ones.
         labels: whether a response may be a label 0 … C−1.
         support: smallest and largest entry of a response.
+        least_outputs: fewest outputs C that carry information.
     """
 
     upper: ClassVar[float] = float("inf")
     joint: ClassVar[bool] = True
     labels: ClassVar[bool] = False
     support: ClassVar[tuple[float, float]] = (-float("inf"), float("inf"))
+    least_outputs: ClassVar[int] = 1
 
     @property
     def name(self) -> str:
@@ -139,6 +141,22 @@ class AbstractDistribution(eqx.Module):
     def outside(self, z: Float[Array, "*B C"]) -> Bool[Array, "*B C"]:
         """Which outputs are not allowed."""
         return z >= self.upper
+
+    def check_count(self, outputs: int) -> None:
+        """Checks the number of outputs C of a function.
+
+        Raises:
+            ValueError: if there are fewer than `least_outputs`.
+        """
+        if outputs < self.least_outputs:
+            raise ValueError(
+                f"{self.name} needs at least {self.least_outputs} outputs, since its response to {outputs} is always "
+                "the same: for one logit of two classes use lg.families.Bernoulli()"
+            )
+
+    def mistaken(self, z: Float[Array, "*B C"]) -> Bool[Array, "*B"]:
+        """Which rows of outputs look like something else than what the family expects."""
+        return jnp.zeros(z.shape[:-1], bool)
 
     def atoms(self, outputs: int) -> Array | None:
         """All values of one response, of C outputs, where they are few; else None."""

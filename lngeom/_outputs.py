@@ -1,5 +1,6 @@
 """Distributions of outputs that are no natural parameters: variances that are outputs, mixtures, several heads."""
 
+import functools
 import itertools
 import math
 from collections.abc import Callable
@@ -337,6 +338,17 @@ class Product(AbstractDistribution):
 
     def outside(self, z):
         return self._each("outside", z)
+
+    def check_count(self, outputs):
+        for part, shape in zip(self.parts, self.shapes, strict=True):
+            part.check_count(shape[-1])
+
+    def mistaken(self, z):
+        rows = [
+            jnp.all(p.mistaken(v).reshape(*z.shape[:-1], -1), -1)
+            for p, v in zip(self.parts, self.split(z), strict=True)
+        ]
+        return functools.reduce(jnp.logical_or, rows)
 
     def metric_product(self, z, v):
         return self._each("metric_product", z, self.split(v))

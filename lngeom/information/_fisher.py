@@ -1,6 +1,8 @@
 """`fisher`: the one door to Fisher matrices, of a normalized GLM or of any function."""
 
 import functools
+import math
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -164,6 +166,8 @@ def _given_problem(
     static = Frozen((function, family, captured)), selected, Frozen(rest)
     problem = Problem(*static, inputs, None, None, samples=samples, coupled=bool(coupled))
     outputs = problem.output_shape
+    if not isinstance(function, GLMFunction):
+        family.check_count(outputs.shape[-1])
     return problem if mask is None else ignore_masked(replace(problem, weights=read_mask(mask, outputs)))
 
 
@@ -299,6 +303,7 @@ def _bad_entries(part: Problem, pullback: Pullback | BlockedPullback) -> tuple[d
     bad = {
         "outputs": _nonfinite(z),
         "cancelled": _count_cancelled(part),
+        "mistaken": sum(_mistaken(part, leaf) for leaf in jax.tree.leaves(z)[:1]),
         "outside": sum(jnp.sum(part.family.outside(leaf)) for leaf in jax.tree.leaves(z)),
         "metric": _nonfinite(metric),
     }
@@ -306,6 +311,12 @@ def _bad_entries(part: Problem, pullback: Pullback | BlockedPullback) -> tuple[d
         tangents = pullback.derivative.push(jax.tree.map(jnp.ones_like, part.params))
         bad["tangents"] = _nonfinite(tangents)
     return bad, pullback.derivative.pull(jax.tree.map(jnp.ones_like, z))
+
+
+def _mistaken(part: Problem, z: Array) -> Array:
+    """Number of positions that count where outputs look like something else than the family expects."""
+    found = part.family.mistaken(z)
+    return jnp.sum(found if part.weights is None else found & (part.weights > 0))
 
 
 def _require_finite(problem: Problem, bad: dict[str, Any], diagnose: Callable[[], object] | None) -> None:
@@ -325,6 +336,15 @@ def _require_finite(problem: Problem, bad: dict[str, Any], diagnose: Callable[[]
             "eps > 0 (check=False skips this check)"
         )
     _require_none("natural parameters z", bad["outputs"])
+    positions = problem.samples * math.prod(problem.output_shape.shape[1:-1])
+    counted = positions if problem.weights is None else int(jnp.sum(problem.weights > 0))
+    if bad["mistaken"] and bad["mistaken"] == counted > 1:
+        warnings.warn(
+            f"all {counted} rows of outputs are probabilities, between 0 and 1 with a sum of 1, and "
+            f"{problem.family.name} takes logits: the softmax is applied twice. Leave it out of the model, or return "
+            "the logarithms",
+            stacklevel=3,
+        )
     if bad["outside"]:
         raise ValueError(
             f"{problem.family.name} needs natural parameters z < {problem.family.upper:g}; {bad['outside']} are not"
