@@ -1,153 +1,508 @@
-"""Detection of an optax optimizer's law and first learning rate, from its state and its response to gradients."""
+"""An optimizer's law of motion, leaf by leaf, found by what it does to small weights.
 
+Weights are ones. Gradients are alternating signs times a number x_t of each step, so that ⟨w, ∇⟩ = 0 and every entry
+moves alike: a response along the signs is that to gradients, one along the ones is weight decay. A law is a recursion
+of numbers x_t ↦ u_t. It holds where it gives the responses to a sequence x_t, in units of those to a constant gradient,
+so that the schedule of the rate cancels. Its memory β is fitted.
+"""
+
+import functools
 import math
-import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import scipy.optimize
 from jaxtyping import PyTree
 
-from lngeom.training.groups import Groups
+from lngeom._programs import inner_programs
 from lngeom.training.laws import LAWS
 
-FACTOR = 5.0
-"""Ratio between the given rate and the optimizer's own that causes a warning. It is above that of Nesterov momentum,
-whose first step is 1 + β times the rate."""
+STEPS = np.array([1.0, -2.0, 0.0, 0.5, 1.0, -1.0, 0.25, 2.0])
+"""The sequence x_t; its zero shows memory, and its length optimizers that adapt only after some steps."""
 
-_GROWTH = {"sgd": 2.0, "momentum": 2.0, "adamw": 1.0, "lion": 1.0}
-"""Laws whose first step is −η∇ or −η sign(∇), with the factor of the step for a gradient of twice the size."""
+SIZES = (1.0, 1e-3)
+"""Sizes of gradients: an optimizer that clips is linear below its limit alone."""
 
-_BY_STATE = {
-    "MuonState": "muon",  # first: the rest of its parameters has Adam's state
-    "ScaleByAdamState": "adamw",
-    "ScaleByLionState": "lion",
-    "ScaleByRmsState": "rmsprop",
-}
+LARGE = 1e6
+"""A size of gradients that every clipping limits."""
 
+AGREES = 1e-2
+"""Relative difference up to which a response is that of a law, and a setting the one that was given."""
 
-def _state_names(state: PyTree) -> set[str]:
-    """Names of the types of all named tuples in a state."""
-    found = set()
+SIGNS = 0.05
+"""β₂ below which an average of squared gradients is a sign."""
 
-    def visit(node) -> bool:
-        if isinstance(node, tuple) and hasattr(node, "_fields"):
-            found.add(type(node).__name__)
-        return False
+SHRINKS = 0.8
+"""Most by which a schedule lowers the rate from one step to the next at the start."""
 
-    jax.tree.leaves(state, is_leaf=visit)
-    return found
+MANY = 20
+"""Leaves above which an optimizer is compiled."""
+
+LONGEST = 64
+"""Most gradients that are accumulated for one step, and most steps of a warm-up that do nothing."""
 
 
-def _tiny(params: PyTree) -> PyTree:
-    """Ones of the same structure, at most two along each axis."""
-    return jax.tree.map(lambda v: np.ones([min(n, 2) for n in jnp.shape(v)], jnp.result_type(v)), params)
+@dataclass(frozen=True)
+class Motion:
+    """How an optimizer moves a leaf. None stands for unknown.
 
-
-def _alternating(leaf: np.ndarray) -> np.ndarray:
-    return np.where(np.arange(leaf.size) % 2 == 0, 1, -1).astype(leaf.dtype).reshape(leaf.shape)
-
-
-def _response(
-    optimizer: optax.GradientTransformationExtraArgs, params: PyTree, weights: float, gradient: float
-) -> list[float]:
-    """Length of the first step along a gradient of signs, orthogonal to weights of ones, for each leaf."""
-    ones = _tiny(params)
-    signs = jax.tree.map(_alternating, ones)
-    times = lambda by, tree: jax.device_put(jax.tree.map(lambda v: (by * v).astype(v.dtype), tree))  # noqa: E731
-    w, g = times(weights, ones), times(gradient, signs)
-    step, _ = optimizer.update(g, optimizer.init(w), w)
-    pairs = zip(jax.tree.leaves(step), jax.tree.leaves(signs), strict=True)
-    return [float(np.sum(np.asarray(u) * s)) if s.size > 1 else 0.0 for u, s in pairs]
-
-
-def _first_rates(law: str, params: PyTree, base: list[float], steeper: list[float]) -> list[float]:
-    """η of the first step for each leaf, where that is −η∇ or −η sign(∇); NaN elsewhere."""
-    growth = _GROWTH.get(law)
-    sizes = [leaf.size for leaf in jax.tree.leaves(_tiny(params))]
-    return [
-        -b / size if b and round(s / b, 1) == growth else math.nan
-        for b, s, size in zip(base, steeper, sizes, strict=True)
-    ]
-
-
-def compare_rate(given: float | Callable, rates: list[float], groups: Groups) -> None:
-    """Warns where the tracker's learning rate is far from that of the optimizer's first step.
-
-    Args:
-        given: the tracker's rate, or its schedule.
-        rates: rates of the optimizer, from `detect`.
-        groups: the tracked groups.
-
-    Warns:
-        UserWarning: if the given rate is `FACTOR` times too large or too small for a group.
+    Attributes:
+        law: one of `LAWS`, or "" where the leaf never moves.
+        rate: η of the first step that moves it; of lars ηκ.
+        first: the number of that step.
+        period: gradients that are accumulated for a step.
+        decay: λ as the law has it: beside the step and multiplied by η, or in the gradient.
+        memory: β of momentum, β₁ of adamw and lion.
+        b2: β₂.
+        clips: whether larger gradients are limited.
+        remark: why no equilibrium is predicted, or "".
+        recursion: the law of one entry, where it is known.
+        betas: its β's.
     """
+
+    law: str
+    rate: float | None = None
+    first: int = 0
+    period: int = 1
+    decay: float | None = 0.0
+    memory: float = 0.0
+    b2: float | None = None
+    clips: bool = False
+    remark: str = ""
+    recursion: "Recursion | None" = None
+    betas: tuple[float, ...] = ()
+
+
+def _momentum(x: np.ndarray, beta: float, ahead: bool = False) -> np.ndarray:
+    m = np.array([sum(beta ** (t - s) * x[s] for s in range(t + 1)) for t in range(len(x))])
+    return x + beta * m if ahead else m
+
+
+def _adam(x: np.ndarray, b1: float, b2: float) -> np.ndarray:
+    m, v, found = 0.0, 0.0, []
+    for t, value in enumerate(x, 1):
+        m, v = b1 * m + (1 - b1) * value, b2 * v + (1 - b2) * value**2
+        found.append(m / (1 - b1**t) / math.sqrt(max(v / (1 - b2**t), 1e-300)))
+    return np.array(found)
+
+
+def _rmsprop(x: np.ndarray, b2: float) -> np.ndarray:
+    v, found = 0.0, []
+    for value in x:
+        v = b2 * v + (1 - b2) * value**2
+        found.append(value / math.sqrt(max(v, 1e-300)))
+    return np.array(found)
+
+
+def _lion(x: np.ndarray, b1: float, b2: float) -> np.ndarray:
+    m, found = 0.0, []
+    for value in x:
+        found.append(np.sign(b1 * m + (1 - b1) * value))
+        m = b2 * m + (1 - b2) * value
+    return np.array(found)
+
+
+@dataclass(frozen=True)
+class Recursion:
+    """A law of one entry.
+
+    Attributes:
+        law: its name.
+        of: x and the β's ↦ u.
+        starts: values of the β's from which a fit begins.
+        power: of the size of the gradient.
+        remark: why no equilibrium is predicted, or "".
+    """
+
+    law: str
+    of: Callable[..., np.ndarray]
+    starts: tuple[tuple[float, ...], ...]
+    power: float
+    remark: str = ""
+
+
+RECURSIONS = (
+    Recursion("sgd", lambda x: x, ((),), 2.0),
+    Recursion("momentum", _momentum, ((0.9,), (0.5,)), 2.0),
+    Recursion(
+        "momentum",
+        functools.partial(_momentum, ahead=True),
+        ((0.9,), (0.5,)),
+        2.0,
+        "no equilibrium of Nesterov momentum is known in closed form",
+    ),
+    Recursion("rmsprop", _rmsprop, ((0.9,), (0.99,)), 1.0),
+    Recursion("adamw", _adam, ((0.9, 0.999), (0.9, 0.95), (0.0, 0.99), (0.5, 0.5)), 1.0),
+)
+
+
+class Probe:
+    """Runs an optimizer on small weights.
+
+    Attributes:
+        optimizer: the optimizer.
+        update: its update, compiled where it has loops or branches.
+        weights: ones, few along each axis.
+        signs: the pattern of gradients.
+        uneven: another, with entries of different sizes where there are more than two.
+        first: the first step that moves something.
+        period: gradients that are accumulated for a step.
+    """
+
+    def __init__(self, optimizer: optax.GradientTransformationExtraArgs, params: PyTree):
+        self.optimizer = optimizer
+        self.weights = jax.tree.map(_small, params)
+        self.signs = jax.tree.map(lambda w: _pattern(w, (1, -1)), self.weights)
+        self.uneven = jax.tree.map(lambda w: _pattern(w, (1, -1, 3, -3)), self.weights)
+
+        program = jax.make_jaxpr(optimizer.update)(self.signs, optimizer.init(self.weights), self.weights)
+        loops = any(inner_programs(e) and e.primitive.name not in {"jit", "pjit"} for e in program.jaxpr.eqns)
+        many = len(jax.tree.leaves(params)) > MANY
+        self.update = jax.jit(optimizer.update) if loops or many else optimizer.update  # loops compile at each call
+        self.first, self.period = self._find_steps()
+
+    def steps(self, x: Sequence[float] | np.ndarray, weight: float = 1.0, pattern: PyTree = None) -> list[list]:
+        """Updates of each leaf at each step, for gradients x_t times a pattern."""
+        w, pattern = _times(weight, self.weights), self.signs if pattern is None else pattern
+        state, found = self.optimizer.init(w), []
+        for value in x:
+            g = _times(value, pattern)
+            for _ in range(self.period):
+                step, state = self.update(g, state, w)
+            found.append([np.asarray(u) for u in jax.tree.leaves(step)])
+        return found
+
+    def run(self, x: Sequence[float] | np.ndarray, weight: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
+        """Responses [steps leaves] along the signs and along the weights, from the first step that moves something."""
+        steps = self.steps(led(x, self.first), weight)
+        along = [[_mean(*pair) for pair in zip(s, jax.tree.leaves(self.signs), strict=True)] for s in steps]
+        radial = [[_mean(*pair) for pair in zip(s, jax.tree.leaves(self.weights), strict=True)] for s in steps]
+        return np.array(along)[self.first :], np.array(radial)[self.first :]
+
+    def _find_steps(self) -> tuple[int, int]:
+        state, moved = self.optimizer.init(self.weights), []
+        for k in range(2 * LONGEST):
+            step, state = self.update(self.signs, state, self.weights)
+            if any(np.any(np.asarray(u)) for u in jax.tree.leaves(step)):
+                moved.append(k)
+            if len(moved) == 2:
+                break
+        if len(moved) < 2:
+            raise NoStep("the optimizer takes no step at the gradients tried")
+        period = moved[1] - moved[0]
+        return (moved[0] + 1) // period - 1, period
+
+
+def accumulated(optimizer: optax.GradientTransformationExtraArgs, params: PyTree) -> int:
+    """How many gradients an optimizer accumulates for a step; 1 where it cannot be probed."""
     try:
-        with jax.ensure_compile_time_eval():
-            rate = float(given(jnp.zeros((), jnp.int32)) if callable(given) else given)
-    except (TypeError, jax.errors.ConcretizationTypeError):  # traced, as under a `vmap` over rates
-        return
-    for name, members in groups:
-        for own in (rates[k] for k in members if rates):
-            if rate > 0 and own > 0 and not 1 / FACTOR < rate / own < FACTOR:
-                warnings.warn(
-                    f"track_geometry was given the learning rate {rate:.3g}, but the first update of {name!r} by its "
-                    f"optimizer has the rate {own:.3g}: the effective learning rate and the equilibrium that are "
-                    "recorded would be wrong by that factor. Give learning_rate= what the optimizer was given, its "
-                    "schedule if it has one",
-                    stacklevel=3,
-                )
-                return
+        with jax.enable_x64(True), jax.ensure_compile_time_eval(), jax.numpy_dtype_promotion("standard"):
+            return Probe(optimizer, params).period
+    except Exception:  # whatever an optimizer raises that needs more than gradients
+        return 1
 
 
-def detect(optimizer: optax.GradientTransformationExtraArgs, params: PyTree) -> tuple[str, list[float]]:
-    """Finds the law of an optimizer from its state and from its first step at twice the gradient and twice the weights.
+def led(x: Sequence[float] | np.ndarray, steps: int) -> np.ndarray:
+    """A sequence that begins with more of its first value, at steps that do not move anything yet."""
+    return np.concatenate([np.full(steps, np.asarray(x, float)[0]), np.asarray(x, float)])
+
+
+class NoStep(ValueError):
+    """An optimizer does not move its weights."""
+
+
+def _small(leaf: Any) -> Any:
+    dtype = jnp.result_type(leaf)
+    if jnp.issubdtype(dtype, jnp.floating):  # as many bits as there are, so that rounding hides no memory
+        dtype = jnp.dtype(float)
+    shape = [min(n, 2) for n in jnp.shape(leaf)]
+    if shape and math.prod(shape) < 4:  # enough entries for gradients of two sizes
+        longest = int(np.argmax(jnp.shape(leaf)))
+        shape[longest] = 4 if jnp.shape(leaf)[longest] >= 4 else shape[longest]
+    return jnp.ones(shape, dtype)
+
+
+def _pattern(leaf: Any, values: tuple[int, ...]) -> Any:
+    return jnp.asarray(np.resize(values, leaf.size).reshape(leaf.shape)).astype(leaf.dtype)
+
+
+def _times(by: Any, tree: PyTree) -> PyTree:
+    return jax.tree.map(lambda v: (by * v).astype(v.dtype), tree)
+
+
+def _mean(u: np.ndarray, pattern: Any) -> float:
+    """The coefficient of a pattern in an update. One number cannot tell weights and gradients apart."""
+    pattern = np.asarray(pattern)
+    return float(np.real(np.mean(u * pattern))) if pattern.size > 1 else math.nan
+
+
+@dataclass(frozen=True)
+class Responses:
+    """What an optimizer does to one leaf at one size of gradients.
+
+    Attributes:
+        constant: responses to a constant gradient.
+        varied: responses to `STEPS`.
+        twice: the last one to a gradient of twice the size.
+        larger: the last one at weights of twice the size.
+        radial: the first response along the weights.
+        still: responses along the weights to no gradient.
+        still_of_larger: the first of these at weights of twice the size.
+    """
+
+    constant: np.ndarray
+    varied: np.ndarray
+    twice: float
+    larger: float
+    radial: float
+    still: np.ndarray
+    still_of_larger: float
+
+
+def detect(
+    optimizer: optax.GradientTransformationExtraArgs, params: PyTree, b1: float | None = None, b2: float | None = None
+) -> list[Motion | str]:
+    """Finds how an optimizer moves each leaf.
 
     Args:
         optimizer: the optimizer.
         params: the parameters. Only their structure and numbers of axes are used.
+        b1: β₁ of lion, which signs alone do not tell.
+        b2: β₂ of lion.
 
     Returns:
-        The law, one of `LAWS`, and the learning rate of the first step for each leaf. The law is "adaptive" where only
-        the effective learning rate can be known. Adam with weight decay in the gradient ("adam_l2") looks like "adamw".
-        Rates are known for SGD, momentum, Adam and Lion. An unknown rate is NaN, or the list is empty.
+        A motion for each leaf, or what is not known of it (see `require`). Its law is "adaptive" where only the
+        effective learning rate can be known.
 
     Raises:
-        ValueError: if the law cannot be found.
+        ValueError: if the optimizer cannot be probed, or takes no step.
     """
-    advice = f"give its law with kind=, one of {', '.join(LAWS)}"
-    with jax.ensure_compile_time_eval(), jax.numpy_dtype_promotion("standard"):
-        start = jax.eval_shape(optimizer.init, params)
-        names = _state_names(start)
-        known = next((law for state, law in _BY_STATE.items() if state in names), None)
-        if known == "muon":
-            return known, []
+    betas = (0.9 if b1 is None else b1, 0.99 if b2 is None else b2)
+    with jax.enable_x64(True), jax.ensure_compile_time_eval(), jax.numpy_dtype_promotion("standard"):
         try:
-            responses = [_response(optimizer, params, *at) for at in ((1, 1), (1, 2), (2, 1))]
-            base, steeper, larger = map(sum, responses)
+            probe = Probe(optimizer, params)
+            motions = _motions(probe, betas)
+        except NoStep as error:
+            raise ValueError(f"{error}, so that its law is unseen; {ADVICE}") from error
         except Exception as error:
-            raise ValueError(f"the optimizer cannot be probed ({type(error).__name__}: {error}); {advice}") from error
-    if not abs(base) > 0:
-        if known:
-            return known, []
-        raise ValueError(f"the optimizer takes no step at its first learning rate, so that its law is unseen; {advice}")
-    momentum = "TraceState" in names
-    by_gradient, by_weights = round(steeper / base, 1), round(larger / base, 1)
-    match by_gradient, by_weights:
-        case 2.0, 1.0 if not known:
-            law = "momentum" if momentum else "sgd"
-        case 1.0, 1.0 if not momentum:
-            law = known or "adaptive"
-        case 1.0, 1.0 if known == "rmsprop":
-            law = "adaptive"  # with momentum, its equilibrium is another
-        case 1.0, 2.0:
-            law = "lamb" if known else "lars"
-        case _:
-            raise ValueError(
-                f"unknown optimizer: its first step is multiplied by {by_gradient:g} for a gradient of twice the size, "
-                f"and by {by_weights:g} for weights of twice the size; {advice}"
+            raise ValueError(f"the optimizer cannot be probed ({type(error).__name__}: {error}); {ADVICE}") from error
+    return motions
+
+
+ADVICE = f"give its law with kind=, one of {', '.join(LAWS)}"
+
+
+def require(motion: Motion | str, path: str) -> Motion:
+    """The motion of a leaf.
+
+    Raises:
+        ValueError: if its step is no known power of the sizes of gradient and weights.
+    """
+    if isinstance(motion, str):
+        raise ValueError(f"unknown optimizer: its first step of {path!r} {motion}; {ADVICE}")
+    return motion
+
+
+def _motions(probe: Probe, betas: tuple[float, float]) -> list[Any]:
+    """The motion of each leaf, or a sentence on what is not known of it."""
+    leaves = jax.tree.leaves(probe.weights)
+    still, still_of_larger = probe.run(np.zeros(2))[1], probe.run(np.zeros(1), weight=2.0)[1]
+    shown: list[list[Responses]] = [[] for _ in leaves]
+    for size in SIZES:
+        if size != SIZES[0] and all(m.recursion for m in _read_all(probe, leaves, shown) if isinstance(m, Motion)):
+            break
+        constant, _ = probe.run(size * np.ones(len(STEPS)))
+        varied, radial = probe.run(size * STEPS)
+        ones = np.ones(len(STEPS))
+        twice, larger = probe.run(2 * size * ones)[0][-1:], probe.run(size * ones, weight=2.0)[0][-1:]
+        for k, found in enumerate(shown):
+            rows = (
+                constant[:, k],
+                varied[:, k],
+                twice[0, k],
+                larger[0, k],
+                radial[0, k],
+                still[:, k],
+                still_of_larger[0, k],
             )
-    averages = law == "sgd" and any(leaf.ndim for leaf in jax.tree.leaves(start))  # it remembers gradients
-    return law, [] if averages or "EmaState" in names else _first_rates(law, params, *responses[:2])
+            found.append(Responses(*rows))
+    read = [_read_all(probe, leaves, [[r[n]] for r in shown], n) for n in range(len(shown[0]))]
+    chosen = [
+        _best(list(options), responses) for options, responses in zip(zip(*read, strict=True), shown, strict=True)
+    ]
+    return [_look_again(probe, k, motion, betas) for k, motion in enumerate(chosen)]
+
+
+def _read_all(probe: Probe, leaves: list, shown: list[list[Responses]], size: int = 0) -> list[Any]:
+    """What is read of each leaf at one size of gradients."""
+    single = Motion("", remark="it is a single number")
+    return [
+        single if leaf.size == 1 else _read(responses[0], SIZES[size], probe.first)
+        for leaf, responses in zip(leaves, shown, strict=True)
+    ]
+
+
+def _best(options: list, shown: list[Responses]) -> Any:
+    """What was read at the first size; at a smaller one where the first is that with its gradients limited."""
+    first, *smaller = options
+    for motion in smaller:
+        linear = isinstance(motion, Motion) and motion.recursion is not None and motion.recursion.power == 2.0
+        if linear and isinstance(first, Motion) and first.recursion is None and _is_limited(motion, shown[0]):
+            return motion
+    return first
+
+
+def _is_limited(motion: Motion, shown: Responses) -> bool:
+    """Whether responses to gradients of size 1 are those of a linear law to gradients that are cut at some size."""
+    assert motion.recursion is not None
+    assert motion.rate is not None
+    of = motion.recursion.of
+    limit = abs(shown.constant[0] / motion.rate / of(led([1.0], motion.first), *motion.betas)[-1])
+    cut = of(led(np.clip(STEPS, -limit, limit), motion.first), *motion.betas)[motion.first :]
+    ones = of(led(np.full(len(STEPS), limit), motion.first), *motion.betas)[motion.first :]
+    expected = shown.constant * cut / ones
+    return bool(np.max(np.abs(expected - shown.varied)) <= AGREES * np.max(np.abs(shown.varied)))
+
+
+def _read(shown: Responses, size: float, start: int) -> Any:
+    """The law of a leaf and its decay, from responses at one size of gradients that begin with step `start`."""
+    base, last = shown.constant[0], shown.constant[-1]
+    if not np.any(shown.constant) and not np.any(shown.varied):
+        return Motion("", rate=0.0, remark="the optimizer does not move it")
+    if not base or not last:
+        return "is zero, where others move"
+    by_gradient, by_weights = float(shown.twice / last), float(shown.larger / last)
+    powers = round(by_gradient, 1), round(by_weights, 1)
+    if powers not in {(2.0, 1.0), (1.0, 1.0), (1.0, 2.0)}:
+        return (
+            f"is multiplied by {by_gradient:g} for a gradient of twice the size, and by {by_weights:g} for weights of "
+            "twice the size"
+        )
+    ratio = shown.varied / np.where(shown.constant == 0, 1, shown.constant)
+    if powers == (1.0, 2.0):
+        memory = np.max(np.abs(ratio - np.sign(STEPS))) > AGREES
+        remark = "no equilibrium of a trust ratio with memory is known in closed form" if memory else ""
+        decay = 0.0 if abs(shown.radial) < 1e-12 else float(size * shown.radial / base)
+        return Motion("lars", rate=float(np.hypot(base, shown.radial)), decay=decay, remark=remark)
+    for recursion in RECURSIONS:
+        if recursion.power == powers[0] and (betas := _fit(recursion, ratio, start)) is not None:
+            ones = recursion.of(np.ones(start + 2), *betas)[start:]
+            if recursion.power == 2.0 and shown.constant[1] / base < SHRINKS * ones[1] / ones[0]:
+                continue  # the size of its average does not grow as that of momentum
+            motion = Motion(
+                recursion.law,
+                float(-base / ones[0] / (size if recursion.power == 2.0 else 1)),
+                start,
+                memory=betas[0] if recursion.law in {"momentum", "adamw"} else 0.0,
+                b2=betas[-1] if recursion.law in {"adamw", "rmsprop"} else None,
+                remark=recursion.remark,
+                recursion=recursion,
+                betas=betas,
+            )
+            return _with_decay(motion, shown)
+    if powers[0] == 2.0:
+        return Motion("momentum", decay=None, remark="no equilibrium is known of its memory in closed form")
+    return _with_decay(Motion("adaptive", remark="the equilibrium depends on the particular adaptive optimizer"), shown)
+
+
+def _fit(recursion: Recursion, ratio: np.ndarray, start: int) -> tuple[float, ...] | None:
+    """The values of β with which a recursion gives the responses, if there are such."""
+    varied, constant = led(STEPS, start), np.ones(start + len(STEPS))
+
+    def gap(betas: np.ndarray) -> np.ndarray:
+        return (recursion.of(varied, *betas) / recursion.of(constant, *betas))[start:] - ratio
+
+    for guess in recursion.starts:
+        betas = np.array(guess)
+        if guess:
+            bounds = (np.zeros(len(guess)), np.full(len(guess), 1 - 1e-9))
+            betas = scipy.optimize.least_squares(gap, betas, bounds=bounds, xtol=1e-15, ftol=1e-15, gtol=1e-15).x
+        averages = recursion.power == 2.0 or SIGNS < betas[-1] < 1 - 1e-6
+        if averages and np.max(np.abs(gap(betas))) <= AGREES * max(1.0, float(np.max(np.abs(ratio)))):
+            return tuple(float(b) for b in betas)
+    return None
+
+
+def _with_decay(motion: Motion, shown: Responses) -> Motion:
+    """The motion with its weight decay, which shows where there is no gradient."""
+    first, second = shown.still
+    if not first:
+        return replace(motion, decay=0.0)
+    if motion.law in {"sgd", "momentum"}:
+        assert motion.rate is not None
+        decay = float(-first / motion.rate)
+        beside = motion.law == "momentum" and abs(second / first - 1) < AGREES * motion.memory
+        # beside the buffer it is not accumulated: as much in the long run as less of it in the gradient
+        return replace(motion, decay=decay * (1 - motion.memory) if beside else decay)
+    if abs(shown.still_of_larger / first - 1) < AGREES and abs(first) > 0.5 * abs(shown.constant[0]):
+        remark = "no equilibrium is known in closed form where weight decay is in the moments"
+        return replace(motion, law="adam_l2", decay=None, remark=remark)
+    growth = shown.constant[1] / shown.constant[0]
+    changes = abs(growth - 1)
+    if motion.law == "adamw" and changes > 1e-6 and abs(second / first - growth) > 0.1 * changes:
+        motion = replace(motion, remark="its weight decay is not multiplied by the learning rate, which changes")
+    return replace(motion, decay=None if motion.rate is None else float(-first / motion.rate))
+
+
+def _look_again(probe: Probe, k: int, motion: Any, betas: tuple[float, float]) -> Any:
+    """What needs steps of its own: trust ratios, signs, orthogonal updates, limits of the gradient."""
+    if not isinstance(motion, Motion) or not motion.law:
+        return motion
+    motion = replace(motion, first=probe.first, period=probe.period)
+    if motion.law == "lars" and _is_even(probe, k):
+        remark = "no equilibrium of an adaptive step times the size of the weights is known"
+        return replace(motion, law="lamb", rate=None, decay=None, remark=remark)
+    if motion.law == "adaptive":
+        if (signs := _signs(probe, k, betas)) is not None:
+            rate, (b1, b2) = signs
+            decay = float(-probe.run(np.zeros(1))[1][0, k] / rate)
+            return replace(motion, law="lion", rate=rate, memory=b1, b2=b2, decay=decay, remark="")
+        if _is_orthogonal(probe, k):
+            return replace(motion, law="muon", remark="no equilibrium of orthogonalized momentum is known")
+    if motion.law in {"sgd", "momentum"} and motion.rate is not None:
+        large, small = (probe.run(size * np.ones(1))[0][0, k] / size for size in (LARGE, SIZES[-1]))
+        return replace(motion, clips=bool(abs(large / small - 1) > AGREES))
+    return motion
+
+
+def _is_even(probe: Probe, k: int) -> bool:
+    """Whether a first step has entries of nearly one size for gradients of several, as that of lamb."""
+    step = np.abs(probe.steps(np.ones(probe.first + 1), pattern=probe.uneven)[-1][k])
+    return step.size > 2 and float(np.ptp(step)) < 0.5 * float(np.max(step))
+
+
+def _signs(probe: Probe, k: int, betas: tuple[float, float]) -> tuple[float, tuple[float, float]] | None:
+    """Where updates are signs of a moving average with these β, or of gradients: η and the β's."""
+    if not _is_even(probe, k):
+        return None
+    b1, b2 = betas
+    turn = b1 * (1 - b2) / (1 - b1) if b1 < 1 else 0.0  # the gradient that turns the sign of the second step
+    for values in (betas, (0.0, 0.0)):
+        agree, rate = True, None
+        for x in ((1, -0.97 * turn), (1, -1.03 * turn), (1, 0, -0.997 * b2 * turn), (1, 0, -1.003 * b2 * turn)):
+            along = probe.run(np.array(x, float))[0][:, k]
+            expected = _lion(np.array(x, float), *values)
+            rate = float(-along[0])
+            sizes = np.abs(along) / rate if rate else along
+            agree &= (
+                bool(rate) and bool(np.allclose(-along / rate, expected, atol=AGREES)) and bool(np.all(sizes < 1.01))
+            )
+        if agree and rate:
+            return rate, values
+    return None
+
+
+def _is_orthogonal(probe: Probe, k: int) -> bool:
+    """Whether updates of a matrix have two singular values of nearly one size, where gradients have not."""
+    leaf = jax.tree.leaves(probe.weights)[k]
+    if leaf.shape != (2, 2):
+        return False
+    skewed = jax.tree.map(lambda w: _pattern(w, (4, 1, 1, 1)), probe.weights)
+    step = probe.steps(np.ones(probe.first + 1), pattern=skewed)[-1][k]
+    s = np.linalg.svd(np.real(step), compute_uv=False)
+    return bool(s[1] > 0.5 * s[0])

@@ -1,5 +1,8 @@
 r"""A record of the tracker, and its computation from weights, update and gradients."""
 
+import sys
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import equinox as eqx
@@ -8,7 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from lngeom.training.equilibrium import at_rest
+from lngeom.training._settings import Moves
+from lngeom.training.equilibrium import at_rest, largest_product
 from lngeom.training.groups import Groups
 from lngeom.training.laws import LAWS
 
@@ -39,6 +43,8 @@ class Geometry(eqx.Module):
         diverged_at: first recorded step whose update was not finite, or −1.
         history: norm, angle, effective learning rate and radial residual of the last K records, oldest first, [K G].
         history_steps: the numbers of their steps, −1 where there is none yet.
+        offset: the number of the first step that is recorded: the last of those that accumulate its gradient.
+        remarks: for each group why no equilibrium is predicted, or "".
     """
 
     names: tuple[str, ...] = eqx.field(static=True)
@@ -56,6 +62,13 @@ class Geometry(eqx.Module):
     diverged_at: Int[Array, ""]
     history: dict[str, Float[Array, "K G"]] | None = None
     history_steps: Int[Array, " K"] | None = None
+    offset: int = eqx.field(static=True, default=0)
+    remarks: tuple[str, ...] = eqx.field(static=True, default=())
+
+    @property
+    def records(self) -> Any:
+        """How many steps have been recorded."""
+        return jnp.maximum(0, -(-(self.step - self.offset) // self.every))
 
     @property
     def scale_invariant(self) -> Bool[Array, " G"]:
@@ -79,8 +92,9 @@ class Geometry(eqx.Module):
         if self.norm.ndim == 2:
             return np.asarray(self.step) - 1, {name: np.asarray(getattr(self, name)) for name in names}
         if self.history is None or self.history_steps is None:
-            steps = np.array([(int(self.step) - 1) // self.every * self.every])[: int(self.step)]
-            return steps, {name: np.asarray(getattr(self, name))[None][: int(self.step)] for name in names}
+            taken = min(1, int(self.records))
+            steps = np.array([(int(self.records) - 1) * self.every + self.offset])[:taken]
+            return steps, {name: np.asarray(getattr(self, name))[None][:taken] for name in names}
         steps = np.asarray(self.history_steps)
         taken = steps >= 0
         found = {name: np.asarray(self.history[name])[taken] for name in HISTORY}
@@ -177,7 +191,8 @@ class GeometryState(eqx.Module):
         groups: the leaves of each group.
         sizes: number of weights of each.
         every: steps from one record to the next.
-        optimizer: name of the optimizer's law, or "" for a link.
+        moves: how each group moves; nothing for a link.
+        offset: the number of the first step that is recorded.
     """
 
     inner: Any
@@ -185,7 +200,13 @@ class GeometryState(eqx.Module):
     groups: Groups = eqx.field(static=True)
     sizes: tuple[int, ...] = eqx.field(static=True)
     every: int = eqx.field(static=True)
-    optimizer: str = eqx.field(static=True)
+    moves: tuple[Moves, ...] = eqx.field(static=True)
+    offset: int = eqx.field(static=True)
+
+    @property
+    def optimizer(self) -> str:
+        """Name of the optimizer's law; several are joined, and a link has none."""
+        return ", ".join(sorted({move.law or "none" for move in self.moves}))
 
     @property
     def geometry(self) -> Geometry:
@@ -200,6 +221,8 @@ class GeometryState(eqx.Module):
             diverged_at=packed.counts[..., 1],
             history=None if kept is None else {name: kept[..., k, :] for k, name in enumerate(HISTORY)},
             history_steps=packed.history_steps,
+            offset=self.offset,
+            remarks=tuple(move.remark for move in self.moves),
             **{name: packed.numbers[..., k, :] for k, name in enumerate(_NUMBERS)},
         )
 
@@ -216,10 +239,29 @@ def _inner_products(a: list[Array], b: list[Array], groups: Groups, dtype) -> Fl
     )
 
 
-def record(state: GeometryState, params, updates, gradients, settings) -> Geometry:
-    """The record after a step, from ‖w‖, ⟨w, u⟩, ‖u‖, ⟨w, ∇⟩ and ‖∇‖ of each group."""
+def _moved(w: Array, u: Array) -> Array:
+    """The change of a leaf as it is stored: of 16 bits, a small update is lost, as in `optax.apply_updates`."""
+    if not jnp.issubdtype(w.dtype, jnp.floating) or (bits := jnp.finfo(w.dtype)).bits >= 32:
+        return u
+    wide = w.astype(jnp.float32)
+    return jax.lax.reduce_precision(wide + u.astype(jnp.float32), bits.nexp, bits.nmant) - wide
+
+
+def record(state: GeometryState, params, updates, gradients, rate, decay, unclipped) -> Geometry:
+    """The record after a step, from ‖w‖, ⟨w, u⟩, ‖u‖, ⟨w, ∇⟩ and ‖∇‖ of each group.
+
+    Args:
+        state: before the step.
+        params: before the step.
+        updates: of the step.
+        gradients: of the step; None for a link.
+        rate: η that was given, or None.
+        decay: λ that was given.
+        unclipped: whether the law of each group holds at these gradients [G]; None if all do.
+    """
     old, groups = state.geometry, state.groups
-    w, u = jax.tree.leaves(params), jax.tree.leaves(updates)
+    w = jax.tree.leaves(params)
+    u = [_moved(*pair) for pair in zip(w, jax.tree.leaves(updates), strict=True)]
     dtype = old.norm.dtype
     ww, wu, uu = (_inner_products(*pair, groups, dtype) for pair in ((w, w), (w, u), (u, u)))
     norm = jnp.sqrt(ww)
@@ -227,7 +269,6 @@ def record(state: GeometryState, params, updates, gradients, settings) -> Geomet
     angle = jnp.arctan2(jnp.sqrt(jnp.maximum(uu - jnp.square(along), 0)), norm + along)
     broken = ~jnp.all(jnp.isfinite(uu))
     diverged_at = jnp.where((old.diverged_at < 0) & broken, old.step, old.diverged_at)
-    rate, decay, beta, b2, trust = settings
     unknown = jnp.full_like(norm, jnp.nan)
     values = {"norm": norm, "angle": angle, "effective_learning_rate": unknown, "radial_residual": unknown}
     spread, scale, eq_angle, eq_norm = old.radial_spread, old.gradient_scale, unknown, unknown
@@ -240,17 +281,23 @@ def record(state: GeometryState, params, updates, gradients, settings) -> Geomet
         weight = (1 - MEMORY) / (1 - MEMORY ** (count + 1))
 
         def running(mean, value):
-            return jnp.sqrt(jnp.square(mean) + weight * (jnp.square(value) - jnp.square(mean)))
+            after = jnp.sqrt(jnp.square(mean) + weight * (jnp.square(value) - jnp.square(mean)))
+            return jnp.where(jnp.isfinite(value), after, mean)  # one bad gradient does not stay
 
         spread, scale = running(old.radial_spread, residual), running(old.gradient_scale, size)
         values["radial_residual"] = residual
         if rate is not None:
             eta = jnp.asarray(rate, dtype)
-            values["effective_learning_rate"] = eta / norm ** LAWS[state.optimizer].rate
-            eq_angle, eq_norm = _equilibrium(state, eta, decay, beta, b2, trust, scale)
+            effective = eta * _each(state, lambda m: m.rate, dtype) / norm ** _each(state, _power, dtype)
+            eq_angle, eq_norm = _equilibrium(state, eta, decay, scale)
+            if unclipped is not None:
+                effective, eq_angle, eq_norm = (
+                    jnp.where(unclipped, v, jnp.nan) for v in (effective, eq_angle, eq_norm)
+                )
+            values["effective_learning_rate"] = effective
     history, steps = old.history, old.history_steps
     if history is not None and steps is not None:
-        place = (old.step // old.every) % steps.shape[0]
+        place = ((old.step - old.offset) // old.every) % steps.shape[0]
         history = {name: ring.at[place].set(values[name]) for name, ring in history.items()}
         steps = steps.at[place].set(old.step)
     return Geometry(
@@ -265,18 +312,55 @@ def record(state: GeometryState, params, updates, gradients, settings) -> Geomet
         diverged_at=diverged_at,
         history=history,
         history_steps=steps,
+        offset=old.offset,
+        remarks=old.remarks,
         **values,
     )
 
 
-def _equilibrium(state: GeometryState, eta, decay, beta, b2, trust, scale):
-    """`predict_equilibrium` in traced form, with the measured size of the gradient."""
-    unknown = jnp.full_like(scale, jnp.nan)
-    sizes = jnp.asarray(state.geometry.sizes, scale.dtype)
-    if not isinstance(decay, int | float) or decay <= 0:
-        return unknown, unknown
-    found = at_rest(state.optimizer, eta, decay, beta, b2, scale, sizes, trust, jnp)
-    if found is None:
-        return unknown, unknown
-    angle, norm, *_ = found
-    return jnp.broadcast_to(angle, scale.shape), jnp.broadcast_to(norm, scale.shape)
+def _each(state: GeometryState, of: Callable[[Moves], float], dtype) -> Float[Array, " G"]:
+    return jnp.asarray(np.array([of(move) for move in state.moves]), dtype)
+
+
+def _power(move: Moves) -> float:
+    """Power of the norm in the effective learning rate; NaN where the group has no law, unless it never moves."""
+    return LAWS[move.law].rate if move.law else (0.0 if move.rate == 0 else np.nan)
+
+
+def _equilibrium(state: GeometryState, eta, decay, scale):
+    """`predict_equilibrium` in traced form, with the measured size of the gradient; NaN where it does not apply."""
+    angle = norm = jnp.full_like(scale, jnp.nan)
+    sizes = jnp.asarray(state.sizes, scale.dtype)
+    for move in set(state.moves):
+        if not move.law or move.decay is None or (isinstance(decay, int | float) and not decay > 0):
+            continue
+        own_rate, own_decay = eta * move.rate, jnp.asarray(decay, scale.dtype) * move.decay
+        found = at_rest(move.law, own_rate, own_decay, move.memory, move.b2, scale, sizes, move.trust, jnp)
+        if found is None:
+            continue
+        product = own_rate * own_decay
+        applies = (own_decay > 0) & (own_rate > 0) & (product <= largest_product(move.law, move.memory, move.b2))
+        chosen = jnp.asarray([m == move for m in state.moves]) & applies
+        angle, norm = (
+            jnp.where(chosen, jnp.broadcast_to(v, scale.shape), kept)
+            for v, kept in zip(found[:2], (angle, norm), strict=True)
+        )
+    return angle, norm
+
+
+def register_with_flax() -> None:
+    """Lets `flax.serialization` write and read the state of a tracker, where it is imported."""
+    serialization: Any = sys.modules.get("flax.serialization")
+    if serialization is None or GeometryState in getattr(serialization, "_STATE_DICT_REGISTRY", {GeometryState: None}):
+        return
+
+    def to_dict(state: GeometryState) -> dict[str, Any]:
+        packed = {str(k): leaf for k, leaf in enumerate(jax.tree.leaves(state.packed))}
+        return {"inner": serialization.to_state_dict(state.inner), "packed": packed}
+
+    def from_dict(target: GeometryState, found: dict[str, Any]) -> GeometryState:
+        leaves, structure = jax.tree.flatten(target.packed)
+        packed = jax.tree.unflatten(structure, [found["packed"][str(k)] for k in range(len(leaves))])
+        return replace(target, inner=serialization.from_state_dict(target.inner, found["inner"]), packed=packed)
+
+    serialization.register_serialization_state(GeometryState, to_dict, from_dict)

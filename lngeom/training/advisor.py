@@ -3,6 +3,7 @@
 import io
 import math
 import warnings
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -15,9 +16,10 @@ from rich.console import Console
 from rich.table import Table
 
 from lngeom._trees import leaf_paths
-from lngeom.training._detect import detect
+from lngeom.training._detect import detect, require
 from lngeom.training._epsilon import denominators
 from lngeom.training._record import Geometry
+from lngeom.training._settings import UNDECAYED, Moves, Said
 from lngeom.training.decay import RATE, REGULARIZER, Part, check_model, parts
 from lngeom.training.equilibrium import predict_equilibrium
 from lngeom.training.equivalence import equivalent_schedule
@@ -173,12 +175,12 @@ def plan(
     *args: Any,
     optimizer: optax.GradientTransformation | str,
     learning_rate: float | Callable,
-    weight_decay: float = 0.0,
+    weight_decay: float | Callable = 0.0,
     mask: PyTree | None = None,
     step: int = 0,
     momentum: float | None = None,
     b2: float | None = None,
-    trust_coefficient: float = 1.0,
+    trust_coefficient: float | None = None,
     gradient_scale: float | Mapping[str, float] | Geometry | None = None,
 ) -> Plan:
     r"""Says what weight decay does to each parameter, and where the norms and angles per step will settle.
@@ -194,10 +196,13 @@ def plan(
         *args: inputs, such as a batch.
         optimizer: an optax optimizer, or the name of its law, one of `LAWS`.
         learning_rate: η, a number or a schedule.
-        weight_decay: λ, decoupled or in the gradient as usual for the law (see `predict_equilibrium`).
-        mask: which parameters decay, a tree of booleans like `params`; all by default.
-        step: where the schedule is read.
-        momentum: β of momentum (needed for it), or β₁ of adamw and lion (0.9 by default).
+        weight_decay: λ, a number or a schedule; decoupled or in the gradient as usual for the law (see
+            `predict_equilibrium`).
+        mask: which parameters decay, a tree of booleans like `params`; by default those that an optax optimizer
+            decays, or all.
+        step: where the schedules are read.
+        momentum: β of momentum (needed for its name), or β₁ of adamw and lion (0.9 by default); of an optax optimizer
+            it is found.
         b2: β₂ (by default 0.999 of adamw, 0.99 of lion and 0.9 of rmsprop).
         trust_coefficient: κ of lars.
         gradient_scale: root mean square of ‖w‖‖∇‖, for the norms of sgd, momentum and lars: a number, numbers by name
@@ -225,17 +230,20 @@ def plan(
         [('hidden', 'rate', 0.173), ('gain', 'regularizer', nan)]
     """
     check_model(apply, params)
-    law = _law(optimizer, params)
-    if law == "momentum" and momentum is None:
+    given = {"momentum": momentum, "b2": b2, "trust_coefficient": trust_coefficient}
+    given = {name: value for name, value in given.items() if value is not None}
+    check_settings(weight_decay=weight_decay, **given)
+    said = Said(learning_rate, weight_decay, momentum, b2, trust_coefficient)
+    moves = _moves(optimizer, params, said)
+    if isinstance(optimizer, str) and optimizer == "momentum" and momentum is None:
         raise ValueError("the equilibrium under momentum depends on it: give momentum=")
-    settings = {"trust_coefficient": trust_coefficient, "weight_decay": weight_decay}
-    settings |= {name: value for name, value in (("momentum", momentum), ("b2", b2)) if value is not None}
-    check_settings(**settings)
+    law = _common(moves, params)
+    decay = float(weight_decay(step)) if callable(weight_decay) else float(weight_decay)
     eta = float(learning_rate(step)) if callable(learning_rate) else float(learning_rate)
     if not 0 < eta < math.inf:
         where = f" at step {step} of the schedule: choose another with step=" if callable(learning_rate) else ""
         raise ValueError(f"the learning rate must be positive and finite; got {eta}{where}")
-    decays = _decays(params, mask)
+    decays = _decays(params, mask, moves)
     found = parts(
         apply, params, *args, decayed=frozenset(k for k, kept in enumerate(decays) if kept and mask is not None)
     )
@@ -245,43 +253,57 @@ def plan(
     for part in found:
         kept = [decays[k] for k in part.leaves]
         own = [row.share for row in norms if part.name in row.of]
+        alike = {moves[k] for k in part.leaves}
+        move = alike.pop() if len(alike) == 1 else Moves("", decay=None, remark="its leaves move by different laws")
         rows.append(
             _row(
                 part,
-                decayed=any(kept) and weight_decay > 0,
+                decayed=any(kept) and decay > 0,
                 parted=any(kept) and not all(kept),
                 norm=math.sqrt(sum(float(np.sum(np.square(np.asarray(leaves[k], np.float64)))) for k in part.leaves)),
                 share=float(np.mean(own)) if own else math.nan,
-                law=law,
+                move=move,
                 eta=eta,
+                decay=decay,
                 scale=_scale_of(part, gradient_scale),
-                settings=settings,
             )
         )
-    return Plan(law, eta, weight_decay, tuple(rows), norms, _equivalences(law, eta, weight_decay, momentum, b2))
+    return Plan(law, eta, decay, tuple(rows), norms, _equivalences(law, eta, decay, momentum, b2))
 
 
-def _law(optimizer: Any, params: PyTree) -> str:
+def _moves(optimizer: Any, params: PyTree, said: Said) -> list[Moves]:
+    """How each leaf moves."""
+    paths = leaf_paths(params)
     if isinstance(optimizer, str):
         law_of(optimizer)
-        return optimizer
+        return [said.of_kind(optimizer)] * len(paths)
     if not hasattr(optimizer, "update"):
         raise ValueError(
             f"optimizer must be an optax optimizer or one of {', '.join(LAWS)}; got a {type(optimizer).__name__}"
         )
     try:
-        return detect(optax.with_extra_args_support(optimizer), params)[0]
+        motions = detect(optax.with_extra_args_support(optimizer), params, said.momentum, said.b2)
+        known = [require(motion, path) for motion, path in zip(motions, paths, strict=True)]
     except ValueError as error:
         raise ValueError(str(error).replace("with kind=", "as optimizer=")) from error
+    return said.beside(tuple((path, (k,)) for k, path in enumerate(paths)), known)
 
 
-def _decays(params: PyTree, mask: PyTree | None) -> list[bool]:
+def _common(moves: list[Moves], params: PyTree) -> str:
+    """The law of most parameters."""
+    sizes: Counter[str] = Counter()
+    for move, leaf in zip(moves, jax.tree.leaves(params), strict=True):
+        sizes[move.law] += int(np.size(leaf)) if move.law else 0
+    return sizes.most_common(1)[0][0] or "adaptive"
+
+
+def _decays(params: PyTree, mask: PyTree | None, moves: list[Moves]) -> list[bool]:
     """Whether each leaf decays."""
     if callable(mask):
         mask = mask(params)
     structure = jax.tree.structure(params)
     if mask is None:
-        return [True] * structure.num_leaves
+        return [move.remark != UNDECAYED for move in moves]
     if jax.tree.structure(mask) != structure:
         raise ValueError(
             f"mask must be a tree of booleans like the parameters, with the leaves {', '.join(leaf_paths(params))}; "
@@ -300,27 +322,31 @@ def _scale_of(part: Part, given: Any) -> float | None:
     return None if scale is None else float(scale)
 
 
-def _row(part: Part, *, decayed, parted, norm, share, law, eta, scale, settings) -> PlanRow:
+def _row(part: Part, *, decayed, parted, norm, share, move: Moves, eta, decay, scale) -> PlanRow:
     rest_norm = rest_angle = half_life = effective = math.nan
     acts, remark = part.acts, ""
     if acts == RATE:
-        effective = eta / norm ** LAWS[law].rate if norm > 0 else math.nan
+        if move.law:
+            effective = eta * move.rate / norm ** LAWS[move.law].rate if norm > 0 else math.nan
         if parted:
             acts = REGULARIZER
             remark = "scale-invariant only together, but the mask decays only some of these parameters"
         elif not decayed:
             remark = "without weight decay the norm only grows, and there is no equilibrium"
+        elif move.decay is None:
+            remark = move.remark
         else:
-            given = {"gradient_scale": 1.0 if scale is None else scale, "size": part.size, **settings}
+            settings = {"momentum": move.memory, "b2": move.b2, "trust_coefficient": move.trust}
+            settings |= {"gradient_scale": 1.0 if scale is None else scale, "size": part.size}
             try:
                 with warnings.catch_warnings(record=True) as told:
                     warnings.simplefilter("always")
-                    rest = predict_equilibrium(law, eta, given.pop("weight_decay"), **given)
+                    rest = predict_equilibrium(move.law, eta * move.rate, decay * move.decay, **settings)
             except ValueError as error:
                 remark = str(error)
             else:
                 rest_angle, half_life = rest.angle, rest.half_life
-                unknown = scale is None and law in _BY_GRADIENT
+                unknown = scale is None and move.law in _BY_GRADIENT
                 rest_norm = math.nan if unknown else rest.norm
                 remark = str(told[0].message) if told else "if gradients are independent over time"
                 remark += "; the norm at rest needs gradient_scale=" if unknown else ""

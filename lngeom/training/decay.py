@@ -1,5 +1,6 @@
 """What weight decay does to each parameter, and masks that say so."""
 
+import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -88,7 +89,8 @@ def decay_mask(params: PyTree, apply: Callable[..., PyTree], *args: Any, acts: s
         acts: "rate" or "regularizer".
 
     Returns:
-        A tree like `params` of Python's booleans, for `optax.adamw(mask=...)` or `optax.masked`.
+        A tree like `params` of Python's booleans, for `optax.adamw(mask=...)` or `optax.masked`. Of a state or module
+        of nnx it is the tree of its bare values (`nnx.pure`), as `nnx.Optimizer` hands them to optax.
 
     Raises:
         ValueError: if `acts` is neither, `params` and `apply` are exchanged, the outputs or their derivatives are not
@@ -111,7 +113,9 @@ def decay_mask(params: PyTree, apply: Callable[..., PyTree], *args: Any, acts: s
     check_model(apply, params)
     chosen = {k for part in parts(apply, params, *args) if part.acts == acts for k in part.leaves}
     structure = jax.tree.structure(params)
-    return jax.tree.unflatten(structure, [k in chosen for k in range(structure.num_leaves)])
+    mask = jax.tree.unflatten(structure, [k in chosen for k in range(structure.num_leaves)])
+    nnx: Any = sys.modules.get("flax.nnx")
+    return nnx.pure(mask) if nnx is not None and isinstance(params, nnx.State | nnx.Module) else mask
 
 
 def check_model(apply: Any, params: Any) -> None:

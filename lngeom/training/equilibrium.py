@@ -42,6 +42,21 @@ SLOW = 0.1
 """Largest ηλ, in units of an optimizer's slowest 1 − β, for which its prediction is right to about 5 %."""
 
 
+def largest_product(optimizer: str, momentum: float, b2: float) -> float:
+    """The largest ηλ for which norm and angle of a prediction are right to about 5 %, in simulations.
+
+    Averages of squared gradients may turn as slowly as the weights; those of gradients must turn ten times as fast.
+    """
+    forget = 1 - b2
+    return {
+        "momentum": SLOW * (1 - momentum),
+        "lion": SLOW * forget,
+        "adamw": 1.5 * forget,
+        "adam": 1.5 * forget,
+        "rmsprop": 1.5 * forget,
+    }.get(optimizer, 1.0)
+
+
 def lagging_half_life(product: float, b2: float) -> float:
     r"""Steps in which a small excess a of ‖w‖² halves where an average of squared gradients lags behind.
 

@@ -21,7 +21,7 @@ class EquivalentSchedule:
     Attributes:
         optimizer: name of the optimizer.
         learning_rate: η of every step: a number, or a schedule of the step count.
-        weight_decay: λ.
+        weight_decay: λ, a number or a schedule.
         weight_scale: factor on the initial scale-invariant weights.
         momentum: β, or β₁; None where the optimizer has none.
         b2: β₂; None where it has none.
@@ -32,7 +32,7 @@ class EquivalentSchedule:
 
     optimizer: str
     learning_rate: float | Schedule
-    weight_decay: float
+    weight_decay: float | Schedule
     weight_scale: float
     momentum: float | None
     b2: float | None
@@ -54,7 +54,7 @@ _NOT_EXPONENTIAL = {
 def equivalent_schedule(
     optimizer: str,
     learning_rate: float | Schedule,
-    weight_decay: float = 0.0,
+    weight_decay: float | Schedule = 0.0,
     *,
     scale: float | None = None,
     without_weight_decay: bool = False,
@@ -89,7 +89,7 @@ def equivalent_schedule(
     Args:
         optimizer: one of `LAWS`.
         learning_rate: η, a number or an optax schedule.
-        weight_decay: λ.
+        weight_decay: λ, a number or, with `scale`, a schedule.
         scale: c > 0.
         without_weight_decay: convert to exponential learning rates instead.
         momentum: β of momentum and muon, β₁ of the Adam family and lion.
@@ -131,13 +131,17 @@ def equivalent_schedule(
         return EquivalentSchedule(
             optimizer,
             _times(scale**law.rate, learning_rate),
-            scale**law.decay * weight_decay,
+            _times(scale**law.decay, weight_decay),
             scale,
             momentum,
             b2,
             scale**law.eps * eps,
             0.0,
             lambda count: jnp.full_like(jnp.asarray(count, float), scale),
+        )
+    if callable(weight_decay):
+        raise ValueError(
+            "without_weight_decay=True needs a constant weight_decay; got a schedule, which scale=c alone converts"
         )
     return _exponential(optimizer, learning_rate, weight_decay, momentum, b2, eps, bias_correction, nesterov)
 

@@ -12,6 +12,7 @@ from jaxtyping import Array, PyTree
 from scipy.optimize import Bounds, LinearConstraint, milp
 
 from lngeom._arguments import check_count
+from lngeom._lifting import in_32_bits, widened
 from lngeom._trees import leaf_paths
 from lngeom.numerics import MARGIN
 from lngeom.training._epsilon import without_epsilon
@@ -133,10 +134,13 @@ def search(
     if together is not None:
         together = check_count("together", together, 1, what="None (any) or a whole number of leaves")
     paths, (leaves, structure) = leaf_paths(params), jax.tree.flatten(params)
+    given = [jnp.result_type(v) for v in leaves]
     floating = [k for k, v in enumerate(leaves) if jnp.issubdtype(jnp.result_type(v), jnp.floating)]
     if not floating:
         return Search((), (), ())
     rng = np.random.default_rng(0)
+
+    leaves = [widened(jnp.asarray(v)) if k in set(floating) else v for k, v in enumerate(leaves)]
 
     def drawn(leaf: Any) -> Array:
         return jnp.asarray(rng.standard_normal(jnp.shape(leaf)), jnp.result_type(leaf))
@@ -148,12 +152,13 @@ def search(
     def outputs(trainable):
         full = list(leaves)
         for k, value in zip(floating, trainable, strict=True):
-            full[k] = value
+            full[k] = value.astype(given[k])
         return jnp.concatenate(
             [jnp.ravel(v) for v in jax.tree.leaves(apply(jax.tree.unflatten(structure, full), *args))]
         )
 
-    function = without_epsilon(outputs) if epsilon else outputs
+    exact = in_32_bits(outputs)  # rounding to 16 bits would hide, or feign, a derivative of zero
+    function = without_epsilon(exact) if epsilon else exact
 
     @jax.jit
     def slope(at, switch, along):  # numbers that are not closed over are no constants, which XLA would compute with

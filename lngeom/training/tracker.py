@@ -12,9 +12,11 @@ import optax
 from jaxtyping import Array, Bool, PyTree
 
 from lngeom._arguments import check_count
+from lngeom._trees import leaf_paths
 from lngeom._types import is_concrete
-from lngeom.training._detect import compare_rate, detect
-from lngeom.training._record import HISTORY, Geometry, GeometryState, Packed, dtype_of, record
+from lngeom.training._detect import AGREES, Motion, accumulated, detect, require
+from lngeom.training._record import HISTORY, Geometry, GeometryState, Packed, dtype_of, record, register_with_flax
+from lngeom.training._settings import Moves, Said
 from lngeom.training.groups import Selector, resolve_groups
 from lngeom.training.laws import check_settings, law_of
 
@@ -23,12 +25,12 @@ def track_geometry(
     optimizer: optax.GradientTransformation | None = None,
     *,
     learning_rate: float | Callable | None = None,
-    weight_decay: float = 0.0,
+    weight_decay: float | Callable = 0.0,
     groups: Selector | None = None,
     kind: str | None = None,
     momentum: float | None = None,
-    b2: float = 0.99,
-    trust_coefficient: float = 1.0,
+    b2: float | None = None,
+    trust_coefficient: float | None = None,
     every: int = 50,
     history: int = 0,
 ) -> optax.GradientTransformationExtraArgs:
@@ -40,19 +42,23 @@ def track_geometry(
     Args:
         optimizer: any optax optimizer.
         learning_rate: learning rate of the optimizer, a number or a schedule. Needed for the effective learning rate.
-            `init` compares it with the first step of SGD, momentum, Adam and Lion. It does not compare later steps of a
-            schedule, other optimizers, or optimizers with a given `kind`.
-        weight_decay: weight decay of the optimizer. Needed for the predicted equilibrium.
+            `init` compares it, and the numbers below, with what the optimizer does to small weights, leaf by leaf.
+            Where they differ, a warning says so, and what the optimizer does is taken. Nothing is compared with a given
+            `kind`.
+        weight_decay: weight decay of the optimizer, a number or a schedule. Needed for the predicted equilibrium.
         groups: the scale-invariant groups: patterns of paths, a mapping from names to patterns, a predicate of path and
             leaf, or the result of `scale_invariant_groups`. By default every leaf of two or more axes is a group.
-        kind: the optimizer's law, one of `LAWS`. By default it is found from the optimizer's state and its response to
-            gradients.
-        momentum: β of momentum, or β₁ of adamw and lion (0.9 by default); for the predicted equilibrium.
-        b2: β₂ of lion.
+        kind: the optimizer's law, one of `LAWS`. By default it is found from the optimizer's response to gradients,
+            leaf by leaf; "adaptive" where only the effective learning rate is known. An equilibrium is NaN where no
+            formula applies; `remarks` of the record says why.
+        momentum: β of momentum, or β₁ of adamw and lion (0.9 by default for lion); for the predicted equilibrium.
+        b2: β₂ of lion, 0.99 by default.
         trust_coefficient: trust coefficient of lars.
-        every: steps from one record to the next, the first included. A record reads weights, gradients and updates
-            once more, and can take as long as half a step of training. Between records the overhead for SGD and Adam is
-            0 to 4 % of a step (`analysis/BENCHMARKS.md`). Lion also copies its weights and momentum. Under `vmap` a
+        every: steps from one record to the next, the first included. Where gradients are accumulated, as by
+            `optax.MultiSteps`, the next step that moves the weights is recorded. A record reads weights, gradients and
+            updates once more, and can take as long as half a step of training. Between records the overhead for SGD and
+            Adam is 0 to 4 % of a step (`analysis/BENCHMARKS.md`). Lion also copies its weights and momentum. Under
+            `vmap` a
             record is computed when it is due for any of the batch.
         history: number K of the last records to keep; 0 keeps only the last one.
 
@@ -64,7 +70,7 @@ def track_geometry(
             found or a pattern matches no leaf. At `update`, if params are missing.
 
     Warns:
-        UserWarning: at `init`, if the learning rate is five times larger or smaller than the optimizer's own.
+        UserWarning: at `init`, if a number that was given is not what the optimizer does.
 
     Example:
         >>> opt = track_geometry(optax.sgd(0.1), learning_rate=0.1)
@@ -74,13 +80,9 @@ def track_geometry(
         >>> round(float(read_geometry(state).effective_learning_rate[0]), 6)
         0.025
     """
-    check_settings(
-        weight_decay=weight_decay,
-        b2=b2,
-        trust_coefficient=trust_coefficient,
-        **({} if momentum is None else {"momentum": momentum}),
-        **({} if learning_rate is None or callable(learning_rate) else {"learning_rate": learning_rate}),
-    )
+    numbers = {"momentum": momentum, "trust_coefficient": trust_coefficient, "b2": b2}
+    numbers |= {"weight_decay": weight_decay, "learning_rate": learning_rate}
+    check_settings(**{name: value for name, value in numbers.items() if value is not None})
     history = check_count("history", history, 0, what="a whole number of records")
     every = check_count("every", every, 1, what="a whole number of steps")
     if kind is not None:
@@ -91,21 +93,31 @@ def track_geometry(
             "kind: wrap the optimizer instead, track_geometry(optimizer, learning_rate=...)"
         )
     wrapped = None if optimizer is None else optax.with_extra_args_support(optimizer)
+    said = Said(learning_rate, weight_decay, momentum, b2, trust_coefficient)
 
     def init(params: PyTree) -> GeometryState:
+        register_with_flax()
         found = resolve_groups(params, groups)
-        law, rates = (kind or "", []) if kind or wrapped is None else detect(wrapped, params)
-        if learning_rate is not None:
-            compare_rate(learning_rate, rates, found)
-        if law == "momentum" and weight_decay and momentum is None:
-            raise ValueError("the equilibrium under momentum and weight decay depends on it: give momentum=")
+        if wrapped is None:
+            moves: list[Moves] = []
+        elif kind is not None:
+            if kind == "momentum" and weight_decay and momentum is None:
+                raise ValueError("the equilibrium under momentum and weight decay depends on it: give momentum=")
+            moves = [replace(said.of_kind(kind), period=accumulated(wrapped, params))] * len(found)
+        else:
+            paths, motions = leaf_paths(params), detect(wrapped, params, momentum, b2)
+            tracked = {k for _, members in found for k in members}
+            known = [require(m, paths[k]) if k in tracked else Motion("") for k, m in enumerate(motions)]
+            moves = said.beside(found, known)
+        period = max((move.period for move in moves), default=1)
         leaves = jax.tree.leaves(params)
         sizes = tuple(sum(jnp.size(leaves[k]) for k in members) for _, members in found)
         unknown = jnp.full(len(found), jnp.nan, dtype_of(leaves, found))
+        rest = -(-every // period) * period, period - 1
         geometry = Geometry(
             names=tuple(name for name, _ in found),
             sizes=sizes,
-            every=every,
+            every=rest[0],
             step=jnp.zeros((), jnp.int32),
             norm=unknown,
             angle=unknown,
@@ -120,26 +132,30 @@ def track_geometry(
             history_steps=jnp.full(history, -1, jnp.int32) if history else None,
         )
         inner = None if wrapped is None else wrapped.init(params)
-        return GeometryState(inner, Packed(geometry), found, sizes, every, law)
+        return GeometryState(inner, Packed(geometry), found, sizes, rest[0], tuple(moves), rest[1])
 
     def update(updates: PyTree, state: GeometryState, params: PyTree | None = None, **extra: Any):
         if params is None:
             raise ValueError("track_geometry needs the parameters: call update(gradients, state, params)")
         old = state.geometry
+        period = state.offset + 1
 
         def step(given: PyTree) -> tuple[PyTree, Any]:
             return wrapped.update(given, state.inner, params, **extra) if wrapped else (given, None)
 
         def recorded(following: PyTree) -> Packed:
-            rate = learning_rate(old.step) if callable(learning_rate) else learning_rate
-            settings = (rate, weight_decay, 0.9 if momentum is None else momentum, b2, trust_coefficient)
-            return Packed(record(state, params, following, updates if wrapped else None, settings))
+            taken = old.step // period if period > 1 else old.step
+            rate, decay = (v(taken) if callable(v) else v for v in (learning_rate, weight_decay))
+            unclipped = None
+            if any(move.clips for move in state.moves):
+                unclipped = is_linear(state, step, updates, following)
+            return Packed(record(state, params, following, updates if wrapped else None, rate, decay, unclipped))
 
-        if every == 1:
+        if state.every == 1:
             following, inner = step(updates)
             packed = recorded(following)
         else:
-            due = old.step % every == 0
+            due = old.step % state.every == state.offset
 
             def record_where_due() -> Packed:
                 # of a step of its own, so that no other step has to keep what only a record reads
@@ -152,6 +168,24 @@ def track_geometry(
         return following, replace(state, inner=inner, packed=packed)
 
     return optax.GradientTransformationExtraArgs(init, update)  # pyright: ignore[reportArgumentType]
+
+
+def is_linear(state: GeometryState, step: Callable, gradients: PyTree, following: PyTree) -> Bool[Array, " G"]:
+    """Whether each group's update is linear in the gradient up to the one at hand, so that nothing limits it."""
+
+    def at(by: float) -> list[Array]:
+        return jax.tree.leaves(step(jax.tree.map(lambda g: (by * g).astype(g.dtype), gradients))[0])
+
+    half, none = at(0.5), at(0.0)
+    found = []
+    for _, members in state.groups:
+        gap = size = jnp.zeros(())
+        for k in members:
+            whole, part, rest = (jax.tree.leaves(u)[k].astype(float) for u in (following, half, none))
+            gap = gap + jnp.sum(jnp.square(whole - 2 * part + rest))
+            size = size + jnp.sum(jnp.square(whole - rest))
+        found.append(gap <= AGREES**2 * size)
+    return jnp.stack(found)
 
 
 @jax.custom_batching.custom_vmap
@@ -213,8 +247,7 @@ def read_geometry(state: Any) -> Geometry:
     )
     geometry = replace(found[0], packed=arrays).geometry
     if geometry.history is not None and geometry.step.ndim == 0:
-        records = -(-geometry.step // geometry.every)
-        shift = -(records % geometry.history_steps.shape[0])
+        shift = -(geometry.records % geometry.history_steps.shape[0])
         geometry = eqx.tree_at(
             lambda g: (g.history, g.history_steps),
             geometry,
