@@ -430,7 +430,9 @@ def _fit(recursion: Recursion, ratio: np.ndarray, start: int) -> tuple[float, ..
 
 def _with_decay(motion: Motion, shown: Responses) -> Motion:
     """The motion with its weight decay, which shows where there is no gradient."""
-    first, second = shown.still
+    first, second, of_larger = *shown.still, shown.still_of_larger
+    if not math.isfinite(first):  # no gradient divided by no size: what a gradient leaves along the weights
+        first, second, of_larger = shown.radial, shown.radial, 2 * shown.radial
     if not first:
         return replace(motion, decay=0.0)
     if motion.law in {"sgd", "momentum"}:
@@ -439,7 +441,7 @@ def _with_decay(motion: Motion, shown: Responses) -> Motion:
         beside = motion.law == "momentum" and abs(second / first - 1) < AGREES * motion.memory
         # beside the buffer it is not accumulated: as much in the long run as less of it in the gradient
         return replace(motion, decay=decay * (1 - motion.memory) if beside else decay)
-    if abs(shown.still_of_larger / first - 1) < AGREES and abs(first) > 0.5 * abs(shown.constant[0]):
+    if abs(of_larger / first - 1) < AGREES and abs(first) > 0.5 * abs(shown.constant[0]):
         remark = "no equilibrium is known in closed form where weight decay is in the moments"
         return replace(motion, law="adam_l2", decay=None, remark=remark)
     growth = shown.constant[1] / shown.constant[0]

@@ -86,7 +86,16 @@ class Said:
                 warnings.warn(message, stacklevel=4)
             told.add(what)
 
-        return [self._beside(name, [motions[k] for k in members], tell) for name, members in groups]
+        found = [self._beside(name, [motions[k] for k in members], tell) for name, members in groups]
+        undecayed = [move.remark == UNDECAYED for move in found]
+        if undecayed and all(undecayed):
+            names = ", ".join(name for name, _ in groups)
+            tell(
+                "none",
+                f"a weight decay was given, but the optimizer decays none of {names[:70]}: "
+                "no equilibrium is predicted. Decay that is part of the loss is not seen",
+            )
+        return found
 
     def _beside(self, name: str, motions: list[Motion], tell: Callable[[str, str], None]) -> Moves:
         first = motions[0]

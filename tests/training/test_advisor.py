@@ -37,7 +37,8 @@ def planned(optimizer="sgd", rate=0.1, decay=0.01, **settings):
 
 
 def test_a_plan_says_what_decay_does_and_where_the_norm_will_rest():
-    found = {row["name"]: row for row in planned(optax.sgd(0.1), gradient_scale={"w": 2.0}).rows}
+    decayed = optax.chain(optax.add_decayed_weights(0.01), optax.sgd(0.1))
+    found = {row["name"]: row for row in planned(decayed, gradient_scale={"w": 2.0}).rows}
     rest = predict_equilibrium("sgd", 0.1, 0.01, gradient_scale=2.0)
     row = found["w"]
     assert (row["acts"], row["decayed"], row["size"]) == ("rate", True, 24)
@@ -47,6 +48,9 @@ def test_a_plan_says_what_decay_does_and_where_the_norm_will_rest():
     assert row["effective_learning_rate"] == pytest.approx(0.1 / np.linalg.norm(PARAMS["w"]) ** 2)
     assert {found[name]["acts"] for name in ("g", "out")} == {"regularizer"}
     assert math.isnan(found["out"]["equilibrium_angle"])
+    with pytest.warns(UserWarning, match="decays none of"):
+        without = planned(optax.sgd(0.1)).parameters[0]
+    assert (without.decayed, math.isnan(without.equilibrium_angle)) == (False, True)
 
 
 @pytest.mark.parametrize("name", LAWS)
@@ -134,7 +138,8 @@ def test_masks_schedules_and_records_are_read():
     assert planned(rate=schedule, step=10).learning_rate == pytest.approx(0.1)
     with pytest.raises(ValueError, match=r"got 0.0 at step 0 of the schedule: choose another with step="):
         planned(rate=schedule)
-    tracker = track_geometry(optax.sgd(0.1), learning_rate=0.1, weight_decay=0.01, groups="w")
+    decayed = optax.chain(optax.add_decayed_weights(0.01), optax.sgd(0.1))
+    tracker = track_geometry(decayed, learning_rate=0.1, weight_decay=0.01, groups="w")
     _, state = tracker.update(PARAMS, tracker.init(PARAMS), PARAMS)
     record = state.geometry
     found = planned(gradient_scale=record).parameters[0]

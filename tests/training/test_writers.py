@@ -26,7 +26,8 @@ PARAMS = {"w": jnp.asarray(np.random.default_rng(1).normal(size=(3, 5))), "out":
 
 
 def recorded(steps=4, history=3, params=PARAMS):
-    tracker = track_geometry(optax.sgd(0.1), learning_rate=0.1, weight_decay=0.01, groups="w", every=1, history=history)
+    decayed = optax.chain(optax.add_decayed_weights(0.01), optax.sgd(0.1))
+    tracker = track_geometry(decayed, learning_rate=0.1, weight_decay=0.01, groups="w", every=1, history=history)
     state = tracker.init(params)
     for _ in range(steps):
         gradient = jax.grad(lambda p: jnp.sum(jnp.sin(apply(p, X))))(params)

@@ -15,8 +15,8 @@ SAMPLING = ("equation.9", "equation.11")
 MUTANTS = (
     FAMILIES(
         "audit-negative-binomial-partition",
-        "return -self.successes * jnp.log(-jnp.expm1(z))",
-        "return -jnp.log(-jnp.expm1(z))",
+        "return -self.successes * _log_complement(z)",
+        "return -_log_complement(z)",
         "η of the negative binomial without r",
     ),
     FAMILIES(
@@ -33,14 +33,14 @@ MUTANTS = (
     ),
     FAMILIES(
         "audit-kl-dispersion",
-        "return jnp.sum((gap - linear) / phi, -1)",
-        "return jnp.sum(gap - linear, -1)",
+        "integral, family.bregman(z, other)) / phi",
+        "integral, family.bregman(z, other))",
         "KL without φ",
     ),
     FAMILIES(
         "audit-variance-dispersion",
-        "return phi * jax.jvp(family.mean, (z,), (jnp.ones_like(z),))[1]",
-        "return jax.jvp(family.mean, (z,), (jnp.ones_like(z),))[1]",
+        "return family.dispersion_along(z) * family.curvature(z)",
+        "return family.curvature(z)",
         "variance without φ",
     ),
     FAMILIES(
@@ -134,8 +134,8 @@ MUTANTS = (
     ),
     FAMILIES(
         "categorical-variance",
-        "return q * (1 - q)",
-        "return q",
+        "return jax.nn.softmax(z, -1) * _others(z)",
+        "return jax.nn.softmax(z, -1)",
         "variance of a class without − q²",
         ("equation.11", "text.prediction_error_only", "nullspace.softmax_ln"),
     ),
@@ -184,17 +184,15 @@ MUTANTS = (
     ),
     FAMILIES(
         "kl-joint-reversed",
-        "gap, phi = family.log_partition(other) - family.log_partition(z), family.dispersion_along(z)\n"
-        "    linear = (other - z) * family.mean(z)",
-        "gap, phi = family.log_partition(z) - family.log_partition(other), family.dispersion_along(z)\n"
-        "    linear = (z - other) * family.mean(other)",
+        "return _excess(z, other) - _excess(z, z) - linear",
+        "return _excess(z, z) - _excess(z, other) + linear",
         "the divergence in the other direction",
         ("equation.8",),
     ),
     FAMILIES(
         "kl-linear-other-mean",
-        "linear = (other - z) * family.mean(z)",
-        "linear = (other - z) * family.mean(other)",
+        "linear = (other - z) * self.mean(z)",
+        "linear = (other - z) * self.mean(other)",
         "the divergence with the slope at the other end",
         ("equation.8", "equation.9"),
     ),

@@ -264,16 +264,16 @@ MUTANTS = (
     ),
     SCORE(
         "audit-score-dispersion",
-        "return (y.reshape(z.shape).astype(z.dtype) - self.mean(z)) / self.dispersion_along(z)",
-        "return y.reshape(z.shape).astype(z.dtype) - self.mean(z)",
+        "return self.residual(z, y.reshape(z.shape).astype(z.dtype)) / self.dispersion_along(z)",
+        "return self.residual(z, y.reshape(z.shape).astype(z.dtype))",
         "score without φ",
         ("equation.9", "equation.8"),
         ("tests/information/test_sampled_scores.py", "tests/information/test_operator.py"),
     ),
     SCORE(
         "score-sign",
-        "return (y.reshape(z.shape).astype(z.dtype) - self.mean(z)) / self.dispersion_along(z)",
-        "return (y.reshape(z.shape).astype(z.dtype) + self.mean(z)) / self.dispersion_along(z)",
+        "return y - self.mean(z)",
+        "return y + self.mean(z)",
         "score y + E[y]",
         ("equation.9",),
         ("tests/information/test_sampled_scores.py",),
@@ -404,8 +404,8 @@ MUTANTS = (
     ),
     SOLVE(
         "unidentifiable-part",
-        '"unidentifiable": _relative(g - identifiable, g),',
-        '"unidentifiable": _relative(identifiable, g),',
+        '"unidentifiable": _relative(g - solved, g)}',
+        '"unidentifiable": _relative(solved, g)}',
         "report: the identifiable part for the other",
     ),
     SOLVE(

@@ -181,10 +181,10 @@ def tracked(problem: Problem, name: str) -> Iterator[Evidence]:
     dtype = problem.dtype
     params = {"bias": jnp.ones(3, dtype), "weights": problem.normal("tracked", 16, 16)}
     if detected:
-        law, rates = detect(optax.with_extra_args_support(make(rate, 0.0)), params)
-        yield agree(
-            "law and rate found from first steps", np.array([law == name, *rates]), np.array([True, rate, rate])
-        )
+        whole = optax.with_extra_args_support(optimizer)
+        found = detect(whole, params, given.get("momentum"), given.get("b2"))[1]  # after that of the bias
+        measured = np.array([found.law == name, found.rate, found.decay], float)
+        yield agree("law, rate and decay found from first steps", measured, np.array([True, rate, decay]))
     state, path = tracker.init(params), []
     update = jax.jit(tracker.update)
     for step in range(9):
