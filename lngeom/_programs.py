@@ -15,6 +15,9 @@ CALLS = {"jit", "pjit", "checkpoint", "remat", "remat2"}
 
 SUMS = ("add", "add_any")
 
+CASTS = {"convert_element_type", "reduce_precision", "copy_p", "name", "sharding_constraint"}
+"""Operations that leave every number where it is and, rounding aside, as it is."""
+
 VIEWS: dict[str, Callable[..., np.ndarray]] = {
     "copy": lambda view: view,
     "reshape": lambda view, new_sizes, **_: np.reshape(view, new_sizes, copy=False),
@@ -57,7 +60,7 @@ def has_reverse_rule_only(program: Any) -> bool:
 def written_out(program: ClosedJaxpr, arguments: Iterable[Any]) -> ClosedJaxpr:
     """The program with the operations of those that it only runs as its own; it is traced with these arguments.
 
-    Operations without results, as of `jax.debug.print`, are left out.
+    Operations without results, as of `jax.debug.print`, are left out, and so are barriers to the compiler.
     """
     return jax.make_jaxpr(lambda *a: _write_out(program.jaxpr, program.consts, a))(*arguments)
 
@@ -71,6 +74,8 @@ def _write_out(jaxpr: Any, consts: Any, arguments: Any) -> list:
         inner = equation.params.get("jaxpr") if equation.primitive.name in CALLS else None
         if inner is not None:
             results = _write_out(getattr(inner, "jaxpr", inner), getattr(inner, "consts", ()), operands)
+        elif equation.primitive.name == "optimization_barrier":
+            results = operands
         else:
             results = bind(equation, operands)
         values.update(zip(equation.outvars, results, strict=True))

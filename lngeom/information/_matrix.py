@@ -104,7 +104,8 @@ def _is_separable(entry: Entry) -> bool:
     """Whether it enters a sample once, as a kernel, or as a gain or bias whose entries are in order; no table does."""
     axes = [k for k in entry.place.order if entry.place.sizes[k] > 1]
     ordered = axes == sorted(axes)
-    return len(entry.rows) == 1 and (entry.kind == "kernel" or (entry.kind in {"gain", "bias"} and ordered))
+    alone = len(entry.rows) == entry.inner == 1 and len(entry.place.matrix) == 2
+    return alone and (entry.kind == "kernel" or (entry.kind in {"gain", "bias"} and ordered))
 
 
 class OuterProducts(eqx.Module):

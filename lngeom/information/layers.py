@@ -1,9 +1,12 @@
 r"""The layers of any JAX function: where each leaf of the parameters enters, with its inputs and the signals there.
 
-The program of the derivative says where a leaf enters. A kernel multiplies a known input as a matrix, a table is read
-at known rows, a gain is multiplied entry by entry, and a bias is added. All of a sample's positions share them. The
-sums in which they end are the points at which they enter; what enters at one point is one layer. The program is traced
-at two numbers of samples, which tells the samples' axis from all others.
+The program of the derivative says where a leaf enters. A kernel multiplies a known input as a matrix or is convolved
+with it, a table is read at known rows, a gain is multiplied entry by entry, and a bias is added. All of a sample's
+positions share them. The sums in which they end are the points at which they enter; what enters at one point is one
+layer. The program is traced at two numbers of samples, which tells the samples' axis from all others.
+
+A convolution is a kernel too: its input at a position is the patch of entries that the window covers there
+(arXiv:1602.01407).
 """
 
 import math
@@ -17,11 +20,11 @@ from jax.extend.core import ClosedJaxpr, Literal
 from jaxtyping import Array, Float
 
 from lngeom._programs import (
+    CASTS,
     SUMS,
     VIEWS,
     bind,
     growing_axes,
-    has_reverse_rule_only,
     keeps_rows,
     signature,
     strided,
@@ -34,30 +37,51 @@ from lngeom.information._problem import Problem
 WIDEST_TABLE = 8192
 """Rows of a table up to which its input is written as one of so many units."""
 
+FEW, MORE = 2, 3
+"""Numbers of samples at which the program is traced: what differs tells the axis of samples."""
+
 
 class Rearrangement(NamedTuple):
-    """How a leaf becomes a matrix [D H]: its axes as they are in memory, the order of those, and the sizes.
+    """How a leaf becomes a matrix [D H], or G of them: its axes as they are in memory, the order of those, and sizes.
 
     Attributes:
         shape: of the leaf.
         sizes: of the axes of the view.
         order: the axes of the view from the largest stride to the smallest.
-        matrix: D and H.
+        matrix: D and H; G, D and H where the leaf is G matrices, each with inputs and outputs of its own.
     """
 
     shape: tuple[int, ...]
     sizes: tuple[int, ...]
     order: tuple[int, ...]
-    matrix: tuple[int, int]
+    matrix: tuple[int, ...]
 
-    def to_matrix(self, leaf: Array) -> Float[Array, "D H"]:
+    def to_matrix(self, leaf: Array) -> Float[Array, "*G D H"]:
         """The leaf as a matrix."""
         found = leaf.reshape([self.sizes[k] for k in self.order])
         return found.transpose(np.argsort(self.order).tolist()).reshape(self.matrix)
 
-    def to_leaf(self, matrix: Float[Array, "D H"]) -> Array:
+    def to_leaf(self, matrix: Float[Array, "*G D H"]) -> Array:
         """The inverse."""
         return matrix.reshape(self.sizes).transpose(self.order).reshape(self.shape)
+
+
+class Window(NamedTuple):
+    """What a convolution does beside multiplying (names as of `jax.lax.conv_general_dilated`)."""
+
+    filter_shape: tuple[int, ...]
+    window_strides: tuple[int, ...]
+    padding: tuple[tuple[int, int], ...]
+    lhs_dilation: tuple[int, ...]
+    rhs_dilation: tuple[int, ...]
+    dimension_numbers: Any
+
+    def patches(self, inputs: Array) -> Array:
+        """The entries that the window covers at each position, in the place of channels: channels first, then offsets.
+
+        All numbers are those of the inputs: each is multiplied by 1 and added to zeros.
+        """
+        return jax.lax.conv_general_dilated_patches(inputs, **self._asdict(), precision=jax.lax.Precision.HIGHEST)
 
 
 class Entry(NamedTuple):
@@ -67,21 +91,39 @@ class Entry(NamedTuple):
         leaf: its number.
         kind: "kernel", "table", "gain" or "bias".
         point: number of the sum it ends in.
-        source: number of the variable it is multiplied by or read at, or None.
-        source_rows: axes of that variable: samples, then positions; of a gain, once it has the shape of the point.
-        features: axes of that variable with which a kernel is contracted.
         rows: axes of the point: samples, then the positions that share the leaf.
+        columns: axes of the point along which the leaf's outputs lie.
         place: how the leaf becomes a matrix [D H]; D = 1 for a gain and a bias.
+        source: number of the variable it is multiplied by or read at, or None.
+        source_rows: axes of that variable, or of its patches: samples, then positions; of a gain, once it has the
+            shape of what it is multiplied to.
+        features: axes of that variable with which a kernel is contracted, after those of separate groups.
+        product: number of the variable that is the product.
+        window: of a convolution.
+        inner: positions that share the axis of samples, [N P] as one axis; 1 where it has samples alone.
     """
 
     leaf: int
     kind: str
     point: int
-    source: int | None
-    source_rows: tuple[int, ...]
-    features: tuple[int, ...]
     rows: tuple[int, ...]
+    columns: tuple[int, ...]
     place: Rearrangement
+    source: int | None = None
+    source_rows: tuple[int, ...] = ()
+    features: tuple[int, ...] = ()
+    product: int | None = None
+    window: Window | None = None
+    inner: int = 1
+
+    def split(self, array: Array, rows: tuple[int, ...], columns: tuple[int, ...]) -> Float[Array, "N P *G H"]:
+        """The array with samples first, then positions, then its columns as one axis or, of G groups, as two."""
+        rest = [k for k in range(array.ndim) if k not in {*rows, *columns}]  # all of one entry
+        sizes = [array.shape[k] for k in rows]
+        groups = self.place.matrix[:-2]
+        width = math.prod(array.shape[k] for k in columns) // math.prod(groups)
+        shape = (sizes[0] // self.inner, self.inner * math.prod(sizes[1:]), *groups, width)
+        return array.transpose([*rows, *columns, *rest]).reshape(shape)
 
 
 class Layers(NamedTuple):
@@ -91,21 +133,30 @@ class Layers(NamedTuple):
         entries: all of them that are known.
         points: numbers of the variables, the sums in which entries end.
         unknown: numbers of the leaves that enter in a way that is not known; some may have entries, too.
+        reasons: for each of these, what is not known.
         in_order: whether rows of all points are samples in the order of the outputs, as far as operations tell.
+        held: numbers that the inputs and signals of all entries have for one sample.
         program: signature, by which the same program is known again at another number of samples.
     """
 
     entries: tuple[Entry, ...]
     points: tuple[int, ...]
     unknown: tuple[int, ...]
+    reasons: tuple[str, ...]
     in_order: bool
+    held: int
     program: tuple
 
     def entering_once(self, leaves: int) -> "Layers":
         """The same with entries of those leaves alone that enter once; all others, of so many leaves, are unknown."""
         seen = [entry.leaf for entry in self.entries]
-        unknown = tuple(k for k in range(leaves) if k in self.unknown or seen.count(k) != 1)
-        return self._replace(entries=tuple(e for e in self.entries if e.leaf not in unknown), unknown=unknown)
+        reasons = dict(zip(self.unknown, self.reasons, strict=True))
+        for k in range(leaves):
+            if k not in reasons and seen.count(k) != 1:
+                reasons[k] = f"it enters at {seen.count(k)} places" if k in seen else "no output depends on it"
+        kept = tuple(e for e in self.entries if e.leaf not in reasons)
+        unknown = tuple(sorted(reasons))
+        return self._replace(entries=kept, unknown=unknown, reasons=tuple(reasons[k] for k in unknown))
 
 
 class Irregular(ValueError):
@@ -117,11 +168,6 @@ def _linear_program(problem: Problem) -> tuple[ClosedJaxpr, list, Array]:
     z, linear = jax.linearize(problem.forward, problem.params)
     residuals, tree = jax.tree.flatten(linear)
     closed = jax.make_jaxpr(lambda r, v: jax.tree.unflatten(tree, r)(v))(residuals, problem.params)
-    if has_reverse_rule_only(closed):
-        raise Irregular(
-            "the layers of a function are read from its forward derivative, and this one has a custom reverse rule "
-            "alone: define it by jax.custom_jvp, or without a custom rule"
-        )
     return written_out(closed, [*residuals, *jax.tree.leaves(problem.params)]), residuals, z
 
 
@@ -133,14 +179,14 @@ def find_layers(problem: Problem, limit: float = math.inf) -> Layers:
         limit: entries of a bias beyond which it counts as a table of positions.
 
     Raises:
-        Irregular: if the function has a reverse rule alone, or its program depends on how many samples there are.
+        Irregular: if the function's program depends on how many samples there are.
     """
     found, abstract = [], jax.eval_shape(lambda p: p, problem)
 
     def resized(leaf: jax.ShapeDtypeStruct, rows: int) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct((rows, *leaf.shape[1:]), leaf.dtype, weak_type=leaf.weak_type)
 
-    for rows in (2, 3):  # what differs tells the axis of samples
+    for rows in (FEW, MORE):
         few = jax.tree.map(lambda leaf, n=rows: resized(leaf, n), abstract.per_sample)
         jax.eval_shape(lambda p: found.append(_linear_program(p)[:2]), abstract.with_samples(few))
     (few, residuals), (more, others) = found
@@ -161,6 +207,7 @@ class _Reader:
         axes: for each variable, the axes that grow with the number of samples.
         leaves: for each variable that is a rearranged leaf, its number and a view with its strides.
         known: variables that do not depend on the tangent.
+        reasons: for each leaf that enters in a way that is not known, what that is.
     """
 
     def __init__(self, few: Any, more: Any, residuals: int, leaves: list, limit: float):
@@ -173,9 +220,10 @@ class _Reader:
         self.uses = uses(few)
         self.points: list[Any] = []
         self.entries: list[Entry] = []
+        self.reasons: dict[int, str] = {}
 
     def layers(self) -> Layers:
-        unknown, in_order = set(), True
+        in_order = True
         for equation in self.jaxpr.eqns:
             in_order = in_order and keeps_rows(equation, self.axes)
             operands = [k for k, v in enumerate(equation.invars) if not isinstance(v, Literal) and v in self.leaves]
@@ -183,22 +231,44 @@ class _Reader:
                 if all(isinstance(v, Literal) or v in self.known for v in equation.invars):
                     self.known.update(equation.outvars)
                 continue
+            name = equation.primitive.name
             try:
                 if len(operands) > 1:
-                    raise _Unknown
+                    raise _Unknown(f"it meets another leaf in {name}")
                 self._read(equation, operands[0])
-            except (_Unknown, ValueError, TypeError):
-                unknown |= {self.leaves[equation.invars[k]][0] for k in operands}
-        unknown |= {self.leaves[v][0] for v in self.jaxpr.outvars if not isinstance(v, Literal) and v in self.leaves}
-        points = tuple(self.numbers[v] for v in self.points)
-        return Layers(tuple(self.entries), points, tuple(sorted(unknown)), in_order, signature(self.jaxpr))
+            except (_Unknown, ValueError, TypeError) as error:
+                reason = str(error) if isinstance(error, _Unknown) and error.args else f"it enters through {name}"
+                for k in operands:
+                    self.reasons.setdefault(self.leaves[equation.invars[k]][0], reason)
+        for v in self.jaxpr.outvars:
+            if not isinstance(v, Literal) and v in self.leaves:
+                self.reasons.setdefault(self.leaves[v][0], "it is an output itself")
+        merged = [] if in_order else [entry for entry in self.entries if entry.inner > 1]
+        for entry in merged:
+            self.reasons.setdefault(entry.leaf, "samples and positions share an axis, in another order than the outputs")
+        entries = tuple(entry for entry in self.entries if entry not in merged)
+        unknown = tuple(sorted(self.reasons))
+        return Layers(
+            entries,
+            tuple(self.numbers[v] for v in self.points),
+            unknown,
+            tuple(self.reasons[k] for k in unknown),
+            in_order,
+            sum(map(self._held, entries)),
+            signature(self.jaxpr),
+        )
+
+    def _held(self, entry: Entry) -> int:
+        """Numbers that an entry's inputs and signals have for one sample."""
+        shape, (*groups, D, H) = self.points[entry.point].aval.shape, entry.place.matrix
+        positions = math.prod(shape[k] for k in entry.rows) // FEW
+        return positions * math.prod(groups) * (D + H)
 
     def _read(self, equation: Any, operand: int) -> None:
         name, out = equation.primitive.name, equation.outvars[0]
         leaf, view = self.leaves[equation.invars[operand]]
-        unchanged = name == "convert_element_type" and out.aval.dtype == equation.invars[operand].aval.dtype
-        if unchanged or name in VIEWS:
-            view = view if unchanged else VIEWS[name](view, **equation.params)
+        if name in CASTS or name in VIEWS:
+            view = view if name in CASTS else VIEWS[name](view, **equation.params)
             if not self.axes[out]:
                 self.leaves[out] = (leaf, view)
                 return
@@ -212,6 +282,8 @@ class _Reader:
             self._entrywise(leaf, np.broadcast_to(view, out.aval.shape), None, out)
         elif name == "dot_general":
             self._kernel(leaf, view, equation, operand)
+        elif name == "conv_general_dilated" and operand == 1:
+            self._convolution(leaf, view, equation)
         elif name == "gather" and operand == 0:
             self._table(leaf, view, equation)
         else:
@@ -226,33 +298,54 @@ class _Reader:
             raise _Unknown
         if source is None and not shared and len(units) > 1 and math.prod(self.shapes[leaf]) > self.limit:
             *positions, unit = units  # a table of positions, each read once
-            rows = (axis, *positions)
-            place = self._place(leaf, view, [axis], positions, [unit])
-            self.entries.append(Entry(leaf, "table", self._point(out), None, (), (), rows, place))
+            place = self._place(leaf, view, [axis], [], positions, [unit])
+            self._enter(leaf, "table", out, (axis, *positions), (unit,), place)
+            if self.entries[-1].inner > 1:
+                raise _Unknown
             return
         rows = (axis, *shared)
-        kind = "bias" if source is None else "gain"
-        place = self._place(leaf, view, [axis, *shared], [], units)
-        number = None if source is None else self.numbers[source]
-        self.entries.append(Entry(leaf, kind, self._point(out), number, rows, (), rows, place))
+        place = self._place(leaf, view, [axis, *shared], [], [], units)
+        if source is None:
+            self._enter(leaf, "bias", out, rows, tuple(units), place)
+        else:
+            self._enter(leaf, "gain", out, rows, tuple(units), place, source, rows, tuple(units))
 
     def _kernel(self, leaf: int, view: np.ndarray, equation: Any, operand: int) -> None:
         (contracted, batch), x = equation.params["dimension_numbers"], equation.invars[1 - operand]
         mine, theirs = contracted[operand], contracted[1 - operand]
-        out = equation.outvars[0]
-        if isinstance(x, Literal) or x not in self.known or any(batch) or len(self.axes[x]) != 1:
+        groups, their_groups = batch[operand], batch[1 - operand]
+        if isinstance(x, Literal) or x not in self.known or len(self.axes[x]) != 1:
             raise _Unknown
         (axis,) = self.axes[x]
-        free = [k for k in range(x.aval.ndim) if k not in theirs]
+        free = [k for k in range(x.aval.ndim) if k not in theirs and k not in their_groups]
         if axis not in free:
             raise _Unknown
-        rest = [k for k in range(view.ndim) if k not in mine]
-        before = 0 if operand == 1 else len(rest)  # where the axes of x stand in the result
+        rest = [k for k in range(view.ndim) if k not in mine and k not in groups]
+        # axes of the result: of both, then of the first factor, then of the second
+        x_first, rest_first = (len(rest), 0) if operand == 0 else (0, len(free))
         ordered = [axis, *(k for k in free if k != axis)]
-        rows = tuple(before + free.index(k) for k in ordered)
-        place = self._place(leaf, view, [], mine, rest)
-        point, source = self._point(out), self.numbers[x]
-        self.entries.append(Entry(leaf, "kernel", point, source, tuple(ordered), tuple(theirs), rows, place))
+        rows = tuple(len(groups) + x_first + free.index(k) for k in ordered)
+        columns = (*range(len(groups)), *(len(groups) + rest_first + k for k in range(len(rest))))
+        place = self._place(leaf, view, [], groups, mine, rest)
+        features = (*their_groups, *theirs)
+        self._enter(leaf, "kernel", equation.outvars[0], rows, columns, place, x, tuple(ordered), features)
+
+    def _convolution(self, leaf: int, view: np.ndarray, equation: Any) -> None:
+        params, x = equation.params, equation.invars[0]
+        (batch, _, *_), (out, into, *offsets), (rows, column, *positions) = params["dimension_numbers"]
+        if isinstance(x, Literal) or x not in self.known or self.axes[x] != (batch,) or params["batch_group_count"] > 1:
+            raise _Unknown
+        count, shape = params["feature_group_count"], view.shape
+        view = view.transpose(out, into, *offsets)
+        groups = [0] if count > 1 else []
+        if groups:  # outputs of one group follow each other
+            view = view.reshape(count, -1, *view.shape[1:], copy=False)
+        first = range(len(groups) + 1, view.ndim)
+        place = self._place(leaf, view, [], groups, first, [len(groups)])
+        given = {name: params[name] for name in Window._fields if name in params}
+        window = Window(tuple(shape[k] for k in offsets), **given)
+        rows = (rows, *positions)
+        self._enter(leaf, "kernel", equation.outvars[0], rows, (column,), place, x, rows, (column,), window)
 
     def _table(self, leaf: int, view: np.ndarray, equation: Any) -> None:
         indices, out, numbers = equation.invars[1], equation.outvars[0], equation.params["dimension_numbers"]
@@ -263,42 +356,109 @@ class _Reader:
             and tuple(numbers.collapsed_slice_dims) == tuple(numbers.start_index_map) == (0,)
             and equation.params["slice_sizes"] == (1, view.shape[1])
         )
-        if not plain or indices not in self.known or len(self.axes[out]) != 1 or len(view) > WIDEST_TABLE:
+        if not plain or indices not in self.known or len(self.axes[out]) != 1:
             raise _Unknown
+        if len(view) > WIDEST_TABLE:
+            raise _Unknown(f"it is a table of more than {WIDEST_TABLE:,} rows")
         (axis,) = self.axes[out]
         rows = (axis, *(k for k in range(last) if k != axis))
-        place = self._place(leaf, view, [], [0], [1])
-        self.entries.append(Entry(leaf, "table", self._point(out), self.numbers[indices], rows, (), rows, place))
+        self._enter(leaf, "table", out, rows, (last,), self._place(leaf, view, [], [], [0], [1]), indices, rows)
+
+    def _enter(
+        self,
+        leaf: int,
+        kind: str,
+        product: Any,
+        rows: tuple[int, ...],
+        columns: tuple[int, ...],
+        place: Rearrangement,
+        source: Any = None,
+        source_rows: tuple[int, ...] = (),
+        features: tuple[int, ...] = (),
+        window: Window | None = None,
+    ) -> None:
+        """Adds an entry; its rows and columns are axes of the product, and become those of its point."""
+        inner = self._inner(product)
+        last, axes = self._followed(product)
+        if last not in self.points:
+            self.points.append(last)
+        point, moved = self.points.index(last), lambda old: tuple(axes[k] for k in old if k in axes)
+        number = None if source is None else self.numbers[source]
+        where = (number, source_rows, features, self.numbers[product], window, inner)
+        self.entries.append(Entry(leaf, kind, point, moved(rows), moved(columns), place, *where))
 
     def _place(
-        self, leaf: int, view: np.ndarray, shared: Sequence[int], first: Sequence[int], then: Sequence[int]
+        self,
+        leaf: int,
+        view: np.ndarray,
+        shared: Sequence[int],
+        groups: Sequence[int],
+        first: Sequence[int],
+        then: Sequence[int],
     ) -> Rearrangement:
-        """How the leaf becomes a matrix of its axes `first` by its axes `then`."""
-        view = view.transpose([*shared, *first, *then])[(0,) * len(shared)]
+        """How the leaf becomes matrices of its axes `first` by its axes `then`, one for each entry of `groups`."""
+        view = view.transpose([*shared, *groups, *first, *then])[(0,) * len(shared)]
         strides = [s if n > 1 else 0 for s, n in zip(view.strides, view.shape, strict=True)]
         order = sorted(range(view.ndim), key=lambda k: -strides[k])
         expected, ordered = 1, [k for k in order if view.shape[k] > 1]
         for k in reversed(ordered):
             if strides[k] != expected:
-                raise _Unknown
+                raise _Unknown("a part of it enters")
             expected *= view.shape[k]
         if expected != math.prod(self.shapes[leaf]):
-            raise _Unknown
-        sizes = tuple(view.shape)
-        D = math.prod(sizes[: len(first)])
-        return Rearrangement(self.shapes[leaf], sizes, tuple(order), (D, math.prod(sizes) // D))
+            raise _Unknown("a part of it enters")
+        sizes, edge = tuple(view.shape), len(groups) + len(first)
+        G, D, H = (math.prod(part) for part in (sizes[: len(groups)], sizes[len(groups) : edge], sizes[edge:]))
+        return Rearrangement(self.shapes[leaf], sizes, tuple(order), (G, D, H) if G > 1 else (D, H))
 
-    def _point(self, variable: Any) -> int:
-        """Number of the sum a variable ends in: the outputs have one derivative with respect to all its terms."""
-        last, shape = variable, variable.aval.shape
+    def _followed(self, variable: Any) -> tuple[Any, dict[int, int]]:
+        """The sum a variable ends in, and where its axes are there; those of one entry may be nowhere.
+
+        The outputs have one derivative with respect to all terms of a sum, rearranged or cast as they may be.
+        """
+        shape = variable.aval.shape
+        start = view = strided([variable], [shape])[variable][1]
+        last, axes = variable, {k: k for k in range(len(shape))}
         while len(self.uses.get(last, [])) == 1 and last not in self.jaxpr.outvars:
             (user,) = self.uses[last]
-            if user.primitive.name not in SUMS or user.outvars[0].aval.shape != shape:
+            name, out = user.primitive.name, user.outvars[0]
+            if name in VIEWS:
+                try:
+                    view = VIEWS[name](view, **user.params)
+                except ValueError:
+                    break
+            elif name not in SUMS and name not in CASTS:
                 break
-            (last,) = user.outvars
-        if last not in self.points:
-            self.points.append(last)
-        return self.points.index(last)
+            if math.prod(out.aval.shape) != math.prod(shape):  # it is repeated, or broadcast in a sum
+                break
+            found = {(s, n): k for k, (s, n) in enumerate(zip(view.strides, view.shape, strict=True)) if n > 1}
+            wide = [k for k, n in enumerate(shape) if n > 1]
+            if any((start.strides[k], shape[k]) not in found for k in wide):  # axes are joined or divided
+                break
+            axes = {k: found[start.strides[k], shape[k]] for k in wide}
+            last = out
+        return last, axes
+
+    def _inner(self, variable: Any) -> int:
+        """How many positions share the axis of samples, which must come first: [N P] as one axis."""
+        (axis,) = self.axes[variable]
+        size = variable.aval.shape[axis]
+        if size == FEW:
+            return 1
+        seen = [variable]
+        for v in seen:
+            for user in self.uses.get(v, []):
+                for out in user.outvars:
+                    if len(self.axes[out]) != 1 or out in seen:
+                        continue
+                    (k,), shape = self.axes[out], out.aval.shape
+                    if shape[k] == size:
+                        seen.append(out)
+                    elif user.primitive.name == "reshape" and shape[k] == FEW:
+                        if math.prod(shape[:k]) != math.prod(v.aval.shape[: self.axes[v][0]]):
+                            raise _Unknown("positions and samples share an axis, positions first")
+                        return size // FEW
+        raise _Unknown("samples share an axis with positions")
 
 
 class Evaluated(NamedTuple):
@@ -307,7 +467,7 @@ class Evaluated(NamedTuple):
     Attributes:
         outputs: z.
         sources: by entry: x [N P D] of a kernel, and of a table ([1 P D] of positions), x [N P H] of a gain, None of a
-            bias.
+            bias. Of G groups, [N P G D].
         pull: cotangent of z ↦ by point, the derivative by what enters there.
         entries: the layers' entries.
     """
@@ -317,17 +477,10 @@ class Evaluated(NamedTuple):
     pull: Any
     entries: tuple[Entry, ...]
 
-    def signals(self, cotangent: Array) -> list[Float[Array, "N P H"]]:
+    def signals(self, cotangent: Array) -> list[Float[Array, "N P *G H"]]:
         """Of each entry, the derivative by what it adds, at each position that shares it."""
         found = self.pull(cotangent)
-        return [_split(found[entry.point], entry.rows) for entry in self.entries]
-
-
-def _split(array: Array, rows: tuple[int, ...], columns: tuple[int, ...] | None = None) -> Float[Array, "N P H"]:
-    """Rows first, samples before positions, and what is left as one axis."""
-    rest = [k for k in range(array.ndim) if k not in rows] if columns is None else list(columns)
-    sizes = [array.shape[k] for k in rows]
-    return array.transpose([*rows, *rest]).reshape(sizes[0], math.prod(sizes[1:]), -1)
+        return [entry.split(found[entry.point], entry.rows, entry.columns) for entry in self.entries]
 
 
 def evaluate(problem: Problem, layers: Layers) -> Evaluated:
@@ -340,46 +493,68 @@ def evaluate(problem: Problem, layers: Layers) -> Evaluated:
     jaxpr = closed.jaxpr
     if signature(jaxpr) != layers.program:
         raise Irregular(
-            f"the function's program at {problem.rows} samples is another than at 2 and 3: its layers cannot be read"
+            f"the function's program at {problem.rows} samples is another than at {FEW} and {MORE}: its layers cannot "
+            "be read"
         )
     everything = variables(jaxpr)
     points = [everything[k] for k in layers.points]
     start = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*closed.consts, *residuals], strict=False))
-    known = _run(jaxpr, start)
-    tangent = {v: jnp.zeros(v.aval.shape, v.aval.dtype) for v in jaxpr.invars[len(residuals) :]}
+    known = _known_values(jaxpr, start)
 
     def after(values: list[Array]) -> Array:
-        return _run(jaxpr, known | tangent, dict(zip(points, values, strict=True)))[jaxpr.outvars[0]]
+        return _value_after(jaxpr, known, dict(zip(points, values, strict=True)))
 
     transposed = jax.linear_transpose(after, [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in points])
     values = (None if entry.source is None else known[everything[entry.source]] for entry in layers.entries)
-    shapes = (points[entry.point].aval.shape for entry in layers.entries)
+    shapes = (None if e.product is None else everything[e.product].aval.shape for e in layers.entries)
     sources = tuple(map(_source, layers.entries, values, shapes))
     return Evaluated(z, sources, lambda cotangent: transposed(cotangent)[0], layers.entries)
 
 
-def _run(jaxpr: Any, start: dict, added: dict | None = None) -> dict:
-    """Values of all variables that depend on what is given alone; something may be added to some of them."""
-    values, added = dict(start), added or {}
+def _known_values(jaxpr: Any, start: dict) -> dict:
+    """Values of all variables that depend on what is given alone."""
+    values = dict(start)
     for equation in jaxpr.eqns:
         operands = [v.val if isinstance(v, Literal) else values.get(v) for v in equation.invars]
-        if equation.outvars[0] not in values and all(v is not None for v in operands):
+        if all(v is not None for v in operands):
             values.update(zip(equation.outvars, bind(equation, operands), strict=True))
-            out = equation.outvars[0]
-            if out in added:
-                values[out] = values[out] + added[out]
     return values
 
 
-def _source(entry: Entry, value: Array | None, shape: tuple[int, ...]) -> Array | None:
-    """x of an entry, from the value of the variable it is multiplied by or read at, and the shape of its point."""
-    count = entry.place.matrix[0]
+def _value_after(jaxpr: Any, known: dict, added: dict) -> Array:
+    """The tangent of the outputs where these are the only ones that are added: all before them are zero."""
+    values = dict(known)
+
+    def value(v: Any) -> Any:
+        if isinstance(v, Literal):
+            return v.val
+        zeros = np.zeros if v.aval.dtype == jax.dtypes.float0 else jnp.zeros
+        return values[v] if v in values else zeros(v.aval.shape, v.aval.dtype)
+
+    for equation in jaxpr.eqns:
+        if equation.outvars[0] in known:
+            continue
+        if any(not isinstance(v, Literal) and v in values and v not in known for v in equation.invars):
+            values.update(zip(equation.outvars, bind(equation, list(map(value, equation.invars))), strict=True))
+        out = equation.outvars[0]
+        if out in added:
+            values[out] = values[out] + added[out] if out in values else added[out]
+    return value(jaxpr.outvars[0])
+
+
+def _source(entry: Entry, value: Array | None, shape: tuple[int, ...] | None) -> Array | None:
+    """x of an entry, from the value of the variable it is multiplied by or read at, and the shape of the product."""
+    count = entry.place.matrix[-2]
     if value is None:  # a bias; of a table each position reads its own row
         return None if entry.kind == "bias" else jnp.eye(count)[None]
     if entry.kind == "kernel":
-        return _split(value, entry.source_rows, entry.features)
+        return entry.split(value if entry.window is None else entry.window.patches(value), *_axes(entry))
     if entry.kind == "gain":
-        return _split(jnp.broadcast_to(value, shape), entry.source_rows)
-    indices = value[..., 0]
-    ordered = indices.transpose(entry.source_rows).reshape(indices.shape[entry.source_rows[0]], -1)
-    return jax.nn.one_hot(ordered, count)  # rows beyond the table are zeros, as a gather drops them
+        assert shape is not None
+        return entry.split(jnp.broadcast_to(value, shape), *_axes(entry))
+    indices = entry.split(value[..., 0], entry.source_rows, ())[..., 0]
+    return jax.nn.one_hot(indices, count)  # rows beyond the table are zeros, as a gather drops them
+
+
+def _axes(entry: Entry) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    return entry.source_rows, entry.features

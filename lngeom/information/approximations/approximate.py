@@ -7,6 +7,8 @@ $g_{nr} = \sum_p x_{np} \otimes m_{npr}$ over the positions p that share it, wit
   (arXiv:2311.00636): *expand* takes positions as samples, $A = \frac{1}{NP} \sum_{np} x x^\top$,
   $B = \frac1N \sum_{npr} m m^\top$; *reduce* takes means and sums first, $A = \frac1N \sum_n \bar x \bar x^\top$,
   $B = \frac1N \sum_{nr} (\sum_p m)(\sum_p m)^\top$.
+- A convolution is a layer whose inputs are the patches that its window covers, one at each position: KFC
+  (arXiv:1602.01407) is *expand*. In groups it has one Kronecker product for each.
 - EKFAC (arXiv:1806.03884) keeps KFAC's eigenvectors, and takes the exact diagonal in their basis.
 - Gains and biases without a kernel, as of norms, have their exact block, all of one sum together.
 """
@@ -77,11 +79,13 @@ def group(layers: Layers) -> tuple[Group, ...]:
 
 def _share(kernel: Entry, bias: Entry) -> bool:
     """Whether a bias is one more row of a kernel: both are shared by the same positions."""
-    return (
-        kernel.kind == "kernel"
-        and set(kernel.rows) == set(bias.rows)
-        and kernel.place.matrix[1] == bias.place.matrix[1]
-    )
+    same = set(kernel.rows) == set(bias.rows) and kernel.columns == bias.columns and kernel.inner == bias.inner
+    return kernel.kind == "kernel" and same
+
+
+def _as_row(bias: Rearrangement, kernel: Rearrangement) -> Rearrangement:
+    """A bias as one more row of the matrix, or matrices, of a kernel."""
+    return bias._replace(matrix=(*kernel.matrix[:-2], 1, kernel.matrix[-1]))
 
 
 class Sums(NamedTuple):
@@ -93,8 +97,8 @@ class Sums(NamedTuple):
         count: rows in the first.
     """
 
-    inputs: Float[Array, "D D"]
-    signals: Float[Array, "H H"]
+    inputs: Float[Array, "*G D D"]
+    signals: Float[Array, "*G H H"]
     count: Float[Array, ""]
 
 
@@ -143,9 +147,10 @@ def approximate(
             parts.append(_block_part(total, [layers.entries[i] for i in found.entries], F))
             continue
         (a, left), (b, right) = bases[k]
-        product = jnp.maximum(a, 0)[:, None] * jnp.maximum(b, 0)[None, :]
+        product = jnp.maximum(a, 0)[..., :, None] * jnp.maximum(b, 0)[..., None, :]
         s = product if values is None else values[k]
-        places = tuple((layers.entries[i].leaf, layers.entries[i].place) for i in found.entries)
+        kernel, *bias = (layers.entries[i] for i in found.entries)
+        places = ((kernel.leaf, kernel.place), *((b.leaf, _as_row(b.place, kernel.place)) for b in bias))
         parts.append(Part(left, right, s, places, _name(F, places), "kronecker"))
     sizes = [leaf.size for leaf in jax.tree.leaves(problem.params)]
     parts += [_exact_part(F, [leaf]) for leaf in apart if 0 < sizes[leaf] <= limit]
@@ -275,7 +280,7 @@ def _even_chunks(F: AbstractFisher) -> Placement:
     return at._replace(chunk=chunk)
 
 
-def _counted(part: Problem, x: Float[Array, "N P D"]) -> Float[Array, "N P"]:
+def _counted(part: Problem, x: Float[Array, "N P *G D"]) -> Float[Array, "N P"]:
     """1 for the positions of an input that count, 0 for those that a mask leaves out."""
     shape, weights = x.shape[:2], part.weights
     if weights is None:
@@ -286,11 +291,11 @@ def _counted(part: Problem, x: Float[Array, "N P D"]) -> Float[Array, "N P"]:
     return counts.astype(x.dtype)
 
 
-def _inputs(found: Evaluated, members: tuple[int, ...], rows: int, dtype: Any) -> Float[Array, "N P D"]:
+def _inputs(found: Evaluated, members: tuple[int, ...], rows: int, dtype: Any) -> Float[Array, "N P *G D"]:
     """x of a Kronecker group, with a one more where there is a bias."""
     x: Any = found.sources[members[0]]
     x = jnp.broadcast_to(x, (rows, *x.shape[1:])).astype(dtype)
-    return x if len(members) == 1 else jnp.concatenate([x, jnp.ones((*x.shape[:2], 1), dtype)], 2)
+    return x if len(members) == 1 else jnp.concatenate([x, jnp.ones((*x.shape[:-1], 1), dtype)], -1)
 
 
 def _einsum(formula: str, *arrays: Array) -> Array:
@@ -325,7 +330,7 @@ def _first_sums(
                     continue
                 m = signals[g.entries[0]].astype(dtype)
                 m = jnp.sum(m, 1, keepdims=True) if convention == "reduce" else m
-                sums.append(_einsum("nph,npk->hk", m, m))
+                sums.append(_einsum("np...h,np...k->...hk", m, m))
             return sums
 
         sums = _sum_over_rows(_roots(part, signs, found.outputs), one_row)
@@ -336,13 +341,13 @@ def _first_sums(
                 continue
             x = _inputs(found, g.entries, part.rows, dtype)
             counts = _counted(part, x)
+            along = lambda a, x=x: a.reshape(*a.shape, *(1,) * (x.ndim - 2))  # noqa: E731
             if convention == "reduce":
-                x = jnp.sum(x * counts[..., None], 1, keepdims=True) / jnp.maximum(
-                    jnp.sum(counts, 1, keepdims=True)[..., None], 1
-                )
+                all_counts = jnp.maximum(jnp.sum(counts, 1, keepdims=True), 1)
+                x = jnp.sum(x * along(counts), 1, keepdims=True) / along(all_counts)
                 counts = jnp.max(counts, 1, keepdims=True)
-            x = x * counts[..., None]
-            result.append(Sums(_einsum("npd,npe->de", x, x), total, jnp.sum(counts)))
+            x = x * along(counts)
+            result.append(Sums(_einsum("np...d,np...e->...de", x, x), total, jnp.sum(counts)))
         return result
 
     return sum_over_samples(term, problem, at)
@@ -359,14 +364,14 @@ def _bases(groups: tuple[Group, ...], sums: list[Any]) -> dict[int, tuple]:
 @functools.partial(jax.jit, static_argnames=("at", "layers", "groups", "signs"))
 def _second_sums(
     problem: Problem, at: Placement, layers: Layers, groups: tuple[Group, ...], bases: dict[int, tuple], signs: bool
-) -> dict[int, Float[Array, "D H"]]:
+) -> dict[int, Float[Array, "*G D H"]]:
     """EKFAC's diagonal: the mean squares of gradients in the basis of eigenvectors."""
     dtype = problem.decomposition_dtype
 
     def term(part: Problem, bases: dict[int, tuple]) -> dict[int, Array]:
         found = evaluate(replace(part, scores=None), layers)
         turned = {
-            k: _einsum("npd,de->npe", _inputs(found, groups[k].entries, part.rows, dtype), left)
+            k: _einsum("np...d,...de->np...e", _inputs(found, groups[k].entries, part.rows, dtype), left)
             for k, ((_, left), _) in bases.items()
         }
 
@@ -374,8 +379,8 @@ def _second_sums(
             signals = found.signals(cotangent)
             result = {}
             for k, (_, (_, right)) in bases.items():
-                m = _einsum("nph,hk->npk", signals[groups[k].entries[0]].astype(dtype), right)
-                result[k] = jnp.sum(jnp.square(_einsum("npd,nph->ndh", turned[k], m)), 0)
+                m = _einsum("np...h,...hk->np...k", signals[groups[k].entries[0]].astype(dtype), right)
+                result[k] = jnp.sum(jnp.square(_einsum("np...d,np...h->n...dh", turned[k], m)), 0)
             return result
 
         return _sum_over_rows(_roots(part, signs, found.outputs), one_row)

@@ -31,47 +31,47 @@ class Part(eqx.Module):
     Attributes:
         left: [D D] orthogonal, or None for the identity.
         right: [H H] orthogonal, or None.
-        values: s, [D H].
+        values: s, [D H]; each of the three has one more leading axis for G groups, which are blocks of their own.
         places: of each leaf its number, and how it becomes rows of the matrix [D H] (columns where D = 1).
         name: paths of the leaves.
         kind: "kronecker", "block" or "diagonal".
     """
 
-    left: Float[Array, "D D"] | None
-    right: Float[Array, "H H"] | None
-    values: Float[Array, "D H"]
+    left: Float[Array, "*G D D"] | None
+    right: Float[Array, "*G H H"] | None
+    values: Float[Array, "*G D H"]
     places: tuple[tuple[int, Rearrangement], ...] = eqx.field(static=True)
     name: str = eqx.field(static=True)
     kind: str = eqx.field(static=True)
 
     @property
     def _axis(self) -> int:
-        return 0 if self.kind == "kronecker" else 1
+        return -2 if self.kind == "kronecker" else -1
 
-    def gather(self, leaves: list[Array]) -> Float[Array, "D H"]:
+    def gather(self, leaves: list[Array]) -> Float[Array, "*G D H"]:
         """The leaves as one matrix."""
         return jnp.concatenate([place.to_matrix(leaves[leaf]) for leaf, place in self.places], self._axis)
 
-    def scatter(self, matrix: Float[Array, "D H"]) -> dict[int, Array]:
+    def scatter(self, matrix: Float[Array, "*G D H"]) -> dict[int, Array]:
         """The matrix as leaves."""
         sizes = [place.matrix[self._axis] for _, place in self.places]
         parts = jnp.split(matrix, np.cumsum(sizes)[:-1].tolist(), self._axis)
         return {leaf: place.to_leaf(part) for (leaf, place), part in zip(self.places, parts, strict=True)}
 
-    def turn(self, matrix: Float[Array, "D H"]) -> Float[Array, "D H"]:
+    def turn(self, matrix: Float[Array, "*G D H"]) -> Float[Array, "*G D H"]:
         """Qᵀ v."""
-        matrix = matrix if self.left is None else _multiply(self.left.T, matrix)
+        matrix = matrix if self.left is None else _multiply(self.left.mT, matrix)
         return matrix if self.right is None else _multiply(matrix, self.right)
 
-    def turn_back(self, matrix: Float[Array, "D H"]) -> Float[Array, "D H"]:
+    def turn_back(self, matrix: Float[Array, "*G D H"]) -> Float[Array, "*G D H"]:
         """Q c."""
         matrix = matrix if self.left is None else _multiply(self.left, matrix)
-        return matrix if self.right is None else _multiply(matrix, self.right.T)
+        return matrix if self.right is None else _multiply(matrix, self.right.mT)
 
-    def diagonal(self) -> Float[Array, "D H"]:
+    def diagonal(self) -> Float[Array, "*G D H"]:
         """The diagonal of the block."""
         found = self.values if self.left is None else _multiply(jnp.square(self.left), self.values)
-        return found if self.right is None else _multiply(found, jnp.square(self.right).T)
+        return found if self.right is None else _multiply(found, jnp.square(self.right).mT)
 
 
 def _multiply(a: Array, b: Array) -> Array:
