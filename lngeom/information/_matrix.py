@@ -70,24 +70,6 @@ def factor(problem: Problem, at: Placement) -> Float[Array, "NR P"]:
     return factor_rows(problem)
 
 
-@functools.partial(jax.jit, static_argnames="at")
-def diagonal_and_product(
-    problem: Problem, at: Placement, vector: Float[Array, " P"]
-) -> tuple[Float[Array, " P"], Float[Array, " P"]]:
-    """The diagonal of F, squared norms of the factor's columns without the matrix, and F v by the same rows."""
-
-    def of(part: Problem, vector: Float[Array, " P"]) -> tuple[Float[Array, " P"], Float[Array, " P"]]:
-        rows = factor_rows(part)
-        return jnp.sum(jnp.square(rows), 0), (rows @ vector) @ rows
-
-    return sum_over_samples(of, problem, at, vector)
-
-
-def diagonal(problem: Problem, at: Placement) -> Float[Array, " P"]:
-    """The diagonal of F."""
-    return diagonal_and_product(problem, at, jnp.zeros(problem.size, problem.decomposition_dtype))[0]
-
-
 def separable_layers(problem: Problem) -> Layers | None:
     """Where parameters enter; None unless a sample's rows of J are outer products, one for each entry of a leaf."""
     if problem.coupled or problem.scores is not None or len(problem.output_shape.shape) != 2:

@@ -30,7 +30,7 @@ from lngeom.candidates import Candidate, Leaf, candidates, candidates_of_stack, 
 from lngeom.families import Categorical, Gaussian, Product
 from lngeom.information._coupled import at_parameters
 from lngeom.information._derivative import GLMFunction
-from lngeom.information._matrix import diagonal
+from lngeom.information._diagonal import diagonal
 from lngeom.information._problem import Problem
 from lngeom.information._products import AbstractFisher, quadratic_form
 from lngeom.information._sharding import Placement

@@ -14,7 +14,7 @@ from lngeom import _decompositions, _krylov, _saved, numerics
 from lngeom._arguments import check_count, check_nonnegative
 from lngeom._trees import leaf_rows, leaf_slices
 from lngeom._types import GLMParameters, is_concrete
-from lngeom.information import _matrix, _solve, _spectrum
+from lngeom.information import _diagonal, _matrix, _solve, _spectrum
 from lngeom.information._nullspace import MeasuredNullspace, measure
 from lngeom.information._products import (
     AbstractFisher,
@@ -105,7 +105,7 @@ class FisherOperator(AbstractFisher):
     def diagonal(self) -> Float[Array, " P"]:
         """The diagonal, without the matrix."""
         vector = probe_vector(self)
-        diagonal, image = _matrix.diagonal_and_product(self.problem, self.row_chunks, vector)
+        diagonal, image = _diagonal.diagonal_and_product(self.problem, self.row_chunks, vector)
         require_agreement(self, "diagonal", image)
         return diagonal
 

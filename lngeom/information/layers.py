@@ -37,6 +37,9 @@ from lngeom.information._problem import Problem
 WIDEST_TABLE = 8192
 """Rows of a table up to which its input is written as one of so many units."""
 
+UNUSED = "no output depends on it"
+"""The reason for a leaf that does not enter at all: its part of F is 0."""
+
 FEW, MORE = 2, 3
 """Numbers of samples at which the program is traced: what differs tells the axis of samples."""
 
@@ -135,7 +138,8 @@ class Layers(NamedTuple):
         unknown: numbers of the leaves that enter in a way that is not known; some may have entries, too.
         reasons: for each of these, what is not known.
         in_order: whether rows of all points are samples in the order of the outputs, as far as operations tell.
-        held: numbers that the inputs and signals of all entries have for one sample.
+        inputs: numbers that the inputs of all entries have for one sample.
+        signals: numbers that their signals have for one sample and row.
         program: signature, by which the same program is known again at another number of samples.
     """
 
@@ -144,7 +148,8 @@ class Layers(NamedTuple):
     unknown: tuple[int, ...]
     reasons: tuple[str, ...]
     in_order: bool
-    held: int
+    inputs: int
+    signals: int
     program: tuple
 
     def entering_once(self, leaves: int) -> "Layers":
@@ -153,7 +158,7 @@ class Layers(NamedTuple):
         reasons = dict(zip(self.unknown, self.reasons, strict=True))
         for k in range(leaves):
             if k not in reasons and seen.count(k) != 1:
-                reasons[k] = f"it enters at {seen.count(k)} places" if k in seen else "no output depends on it"
+                reasons[k] = f"it enters at {seen.count(k)} places" if k in seen else UNUSED
         kept = tuple(e for e in self.entries if e.leaf not in reasons)
         unknown = tuple(sorted(reasons))
         return self._replace(entries=kept, unknown=unknown, reasons=tuple(reasons[k] for k in unknown))
@@ -254,15 +259,15 @@ class _Reader:
             unknown,
             tuple(self.reasons[k] for k in unknown),
             in_order,
-            sum(map(self._held, entries)),
+            sum(self._positions(entry) * math.prod(entry.place.matrix[:-1]) for entry in entries),
+            sum(self._positions(entry) * math.prod(entry.place.matrix) // entry.place.matrix[-2] for entry in entries),
             signature(self.jaxpr),
         )
 
-    def _held(self, entry: Entry) -> int:
-        """Numbers that an entry's inputs and signals have for one sample."""
-        shape, (*groups, D, H) = self.points[entry.point].aval.shape, entry.place.matrix
-        positions = math.prod(shape[k] for k in entry.rows) // FEW
-        return positions * math.prod(groups) * (D + H)
+    def _positions(self, entry: Entry) -> int:
+        """Number of the positions of a sample that share the leaf."""
+        shape = self.points[entry.point].aval.shape
+        return math.prod(shape[k] for k in entry.rows) // FEW
 
     def _read(self, equation: Any, operand: int) -> None:
         name, out = equation.primitive.name, equation.outvars[0]

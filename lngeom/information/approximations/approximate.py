@@ -14,6 +14,7 @@ $g_{nr} = \sum_p x_{np} \otimes m_{npr}$ over the positions p that share it, wit
 """
 
 import functools
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -26,13 +27,14 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from lngeom._arguments import check_count, check_nonnegative
 from lngeom._trees import leaf_paths
-from lngeom.information import _matrix
+from lngeom.information import _diagonal, _matrix
 from lngeom.information._derivative import metric
+from lngeom.information._planner import ROWS as CHUNK_BYTES
 from lngeom.information._problem import Problem
 from lngeom.information._products import AbstractFisher
 from lngeom.information._sharding import Placement, sum_over_samples
 from lngeom.information.approximations.operator import ApproximateFisher, Part
-from lngeom.information.layers import Entry, Evaluated, Layers, Rearrangement, evaluate, find_layers
+from lngeom.information.layers import UNUSED, Entry, Evaluated, Layers, Rearrangement, evaluate, find_layers
 
 KINDS = ("kfac", "ekfac", "blocks", "diagonal")
 CONVENTIONS = ("expand", "reduce")
@@ -134,10 +136,11 @@ def approximate(
         members += [[leaf] for leaf in layers.unknown]
         return ApproximateFisher(tuple(_exact_part(F, found) for found in members), F, kind, convention)
     large = [g for g in groups if g.kind == "block" and _size(g, layers) > limit]
-    apart = [layers.entries[k].leaf for g in large for k in g.entries] + list(layers.unknown)
+    apart = dict(zip(layers.unknown, layers.reasons, strict=True))
+    apart |= {layers.entries[k].leaf: "it is a gain or bias without a kernel" for g in large for k in g.entries}
     groups = tuple(g for g in groups if g not in large)
     drawn, signs = _with_draws(problem, key, samples), samples is not None
-    at = _even_chunks(F)
+    at = _even_chunks(F, layers.inputs + layers.signals + problem.size)
     sums = _first_sums(drawn, at, layers, groups, convention, signs)
     bases = _bases(groups, sums)
     values = _second_sums(drawn, at, layers, groups, bases, signs) if kind == "ekfac" else None
@@ -154,8 +157,24 @@ def approximate(
         parts.append(Part(left, right, s, places, _name(F, places), "kronecker"))
     sizes = [leaf.size for leaf in jax.tree.leaves(problem.params)]
     parts += [_exact_part(F, [leaf]) for leaf in apart if 0 < sizes[leaf] <= limit]
-    parts += _diagonal_parts(F, [leaf for leaf in apart if not 0 < sizes[leaf] <= limit])
+    diagonal = [leaf for leaf in apart if not 0 < sizes[leaf] <= limit]
+    parts += _diagonal_parts(F, diagonal)
+    _warn_of_diagonals(F, kind, limit, {k: apart[k] for k in diagonal if sizes[k] and apart[k] != UNUSED})
     return ApproximateFisher(tuple(parts), F, kind, convention)
+
+
+def _warn_of_diagonals(F: AbstractFisher, kind: str, limit: int, reasons: dict[int, str]) -> None:
+    """One warning that names the leaves of which the diagonal alone is kept, each with its reason."""
+    if not reasons:
+        return
+    paths = leaf_paths(F.problem.params)
+    named = "; ".join(f"{paths[k]} {list(F.problem.layout.leaves[k][0])}: {why}" for k, why in reasons.items())
+    warnings.warn(
+        f"{kind!r} has no Kronecker product for {len(reasons)} of {len(paths)} leaves, and keeps the diagonal of F "
+        f"alone there ({named}); their exact blocks need limit= of their number of entries, now {limit:,}",
+        RuntimeWarning,
+        stacklevel=4,
+    )
 
 
 def _size(found: Group, layers: Layers) -> int:
@@ -177,7 +196,7 @@ def _diagonal_parts(F: AbstractFisher, leaves: list[int]) -> tuple[Part, ...]:
         return ()
     paths = leaf_paths(F.problem.params)
     restricted = F.problem.restrict({paths[leaf] for leaf in leaves})
-    diagonal = restricted.unravel(_matrix.diagonal(restricted, F.row_chunks))
+    diagonal = restricted.unravel(_diagonal.diagonal(restricted, F.row_chunks))
     parts = []
     for leaf, values in zip(sorted(leaves), jax.tree.leaves(diagonal), strict=True):
         places = ((leaf, _vector(values.shape)),)
@@ -267,17 +286,15 @@ def _sum_over_rows(roots: _Roots, term: Callable[[Array], PyTree]) -> PyTree:
     return jax.lax.scan(step, zero, jnp.arange(roots.count))[0]
 
 
-def _even_chunks(F: AbstractFisher) -> Placement:
-    """Chunks none of which has one sample alone, whose program has other operations."""
+def _even_chunks(F: AbstractFisher, held: int) -> Placement:
+    """Chunks that fit, with so many numbers a sample; none has one sample alone, whose program has other operations."""
     at, rows = F.chunks, F.problem.rows
     shards = 1 if at.mesh is None else at.mesh.size
     rows = rows // shards
     if rows < 2:
         raise ValueError(f"layers are read from at least 2 samples (on each device); got {rows}")
-    chunk = max(2, min(at.chunk, rows))
-    while rows % chunk == 1:
-        chunk += 1
-    return at._replace(chunk=chunk)
+    most = min(CHUNK_BYTES, F.plan.budget // 4) // (held * F.problem.decomposition_dtype.itemsize)
+    return at._replace(chunk=_diagonal.even_chunk(min(at.chunk, most), rows))
 
 
 def _counted(part: Problem, x: Float[Array, "N P *G D"]) -> Float[Array, "N P"]:

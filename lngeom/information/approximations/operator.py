@@ -23,6 +23,11 @@ from lngeom._types import is_concrete
 from lngeom.information._products import AbstractFisher
 from lngeom.information._solve import Solution
 from lngeom.information.layers import Rearrangement
+from lngeom.numerics import ConvergenceError
+
+
+NULL = ("keep", "drop")
+"""What becomes of null directions where there is damping."""
 
 
 class Part(eqx.Module):
@@ -138,28 +143,32 @@ class ApproximateFisher(lx.AbstractLinearOperator):
             return super().__matmul__(other)
         return self.mv(other) if jnp.ndim(other) == 1 else _products(self.parts, self._layout, other)
 
-    def solve(self, gradient: PyTree, damping: float | Array = 0.0) -> Solution:
-        """The minimum-norm solution of (F̂ + λI) x = g; without damping, eigenvalues of 0 up to rounding are left out.
+    def solve(self, gradient: PyTree, damping: float | Array = 0.0, *, null: str = "keep") -> Solution:
+        """The solution (F̂ + λI)⁻¹ g; without damping the minimum-norm solution F̂⁺ g.
 
         Args:
             gradient: g, a pytree like params, or ravelled.
             damping: λ ≥ 0.
+            null: what becomes of the part of g along eigenvectors of eigenvalue 0, up to rounding, where λ > 0: "keep"
+                divides it by λ, "drop" leaves it out. Without damping it is always left out.
 
         Returns:
-            The solution, like the gradient given, with the rank that was used.
+            The solution, like the gradient given, with the number of directions in which it may lie.
 
         Raises:
-            ValueError: if damping is no finite number of at least 0.
+            ValueError: if damping is no finite number of at least 0, or null another word.
         """
         check_nonnegative("damping", damping)
-        x, rank, left = _solution(self.parts, self._layout, gradient, damping)
+        if null not in NULL:
+            raise ValueError(f"null must be {' or '.join(map(repr, NULL))}; got {null!r}")
+        x, rank, left = _solution(self.parts, self._layout, gradient, damping, null)
         report: Any = (int(rank), float(left)) if is_concrete(rank, left) else (rank, left)
         return Solution(x, report[0], None, 0.0, report[1], 0)
 
     def sample(
         self, key: PRNGKeyArray, count: int = 1, damping: float | Array = 0.0, scale: float = 1.0
     ) -> Float[Array, "K P"]:
-        """Draws from N(0, (scale · F̂ + λI)⁺), one a row.
+        """Draws from N(0, (scale · F̂ + λI)⁻¹), one a row; without damping from N(0, (scale · F̂)⁺).
 
         Args:
             key: random key.
@@ -229,6 +238,7 @@ class ApproximateFisher(lx.AbstractLinearOperator):
 
         Raises:
             ValueError: if probes or gradients is no whole number, or too small.
+            ConvergenceError: if the natural gradients of F do not converge in the precision of the model.
             ArithmeticError: if a number is not finite, or F is zero: that is no evidence.
         """
         probes, gradients = check_count("probes", probes, 3), check_count("gradients", gradients, 0)
@@ -295,20 +305,21 @@ def _products(parts: Parts, layout: Layout, vectors: Float[Array, "P K"]) -> Flo
     return jax.lax.map(lambda v: _product(parts, layout, v), vectors.T).T
 
 
-@functools.partial(jax.jit, static_argnames="layout")
-def _solution(parts: Parts, layout: Layout, gradient: PyTree, damping: float | Array) -> tuple[PyTree, Array, Array]:
-    """The solution, its rank, and the part of the gradient that no eigenvalue reaches."""
+@functools.partial(jax.jit, static_argnames=("layout", "null"))
+def _solution(
+    parts: Parts, layout: Layout, gradient: PyTree, damping: float | Array, null: str
+) -> tuple[PyTree, Array, Array]:
+    """The solution, the number of directions used, and the part of the gradient that is outside them."""
     cutoff = _cutoff(parts, layout)
 
-    def shifted(s: Array) -> Array:
-        return s + jnp.asarray(damping, s.dtype)
+    def used(s: Array) -> Array:
+        return (s > cutoff) | ((jnp.asarray(damping) > 0) & (null == "keep"))
 
     def invert(s: Array) -> Array:
-        kept = shifted(s) > cutoff
-        return jnp.where(kept, 1 / jnp.where(kept, shifted(s), 1), 0)
+        return jnp.where(used(s), 1 / jnp.where(used(s), s + jnp.asarray(damping, s.dtype), 1), 0)
 
-    rank = jnp.sum(jnp.stack([jnp.sum(shifted(part.values) > cutoff) for part in parts]))
-    inside = _apply(parts, layout, lambda s: (shifted(s) > cutoff).astype(s.dtype), gradient)
+    rank = jnp.sum(jnp.stack([jnp.sum(used(part.values)) for part in parts]))
+    inside = _apply(parts, layout, lambda s: used(s).astype(s.dtype), gradient)
     g, h = (ravel_pytree(tree)[0] for tree in (gradient, inside))
     norm = jnp.linalg.norm(g)
     left = jnp.where(norm > 0, jnp.linalg.norm(g - h) / jnp.where(norm > 0, norm, 1), 0)
@@ -319,11 +330,11 @@ def _solution(parts: Parts, layout: Layout, gradient: PyTree, damping: float | A
 def _draws(
     parts: Parts, layout: Layout, key: PRNGKeyArray, count: int, damping: float | Array, scale: float
 ) -> Float[Array, "K P"]:
-    cutoff = _cutoff(parts, layout) * scale
+    cutoff = _cutoff(parts, layout)
 
     def root(s: Array) -> Array:
         shifted = jnp.asarray(scale, s.dtype) * s + jnp.asarray(damping, s.dtype)
-        kept = shifted > cutoff
+        kept = (shifted > 0) & ((s > cutoff) | (jnp.asarray(damping) > 0))
         return jnp.where(kept, jax.lax.rsqrt(jnp.where(kept, shifted, 1)), 0)
 
     noise = jax.random.normal(key, (count, layout.size), layout.dtype)
@@ -352,11 +363,26 @@ def _diagonal(parts: Parts) -> Float[Array, " P"]:
 
 
 def natural_gradients(F: Any, key: PRNGKeyArray, count: int, damping: float) -> list[tuple[Array, Array]]:
-    """Random gradients g = F ξ, and their natural gradients (F + λI)⁻¹g by conjugate gradients."""
+    """Random gradients g = F ξ, and their natural gradients (F + λI)⁻¹g by conjugate gradients.
+
+    Their residuals are at most 1e-4 |g|, or one rounding error of the precision in which the model computes.
+
+    Raises:
+        ConvergenceError: if the iterations stop before.
+    """
     dtype, found = F.problem.dtype, []
+    precision = F.problem.precision()
+    tolerance = max(1e-4, precision.eps)
     for k in jax.random.split(key, count):
         g = F @ jax.random.normal(k, (F.in_size(),), dtype)
-        found.append((g, F.solve(g, damping, method="cg", tolerance=1e-4).value))
+        try:
+            found.append((g, F.solve(g, damping, method="cg", tolerance=tolerance).value))
+        except ConvergenceError as error:
+            raise ConvergenceError(
+                f"the natural gradients of F at damping {damping:.2g}, with which those of the approximation are "
+                f"compared, did not converge in the model's precision, {precision.dtype}: take a larger damping=, or "
+                "gradients=0 for the error in the Frobenius norm alone"
+            ) from error
     return found
 
 

@@ -1,0 +1,157 @@
+r"""The diagonal of F, without the matrix and, where layers can be read, without rows of the factor.
+
+A kernel's part of row r of sample n is $\sum_p x_{np} \otimes m_{npr}$ over the positions p that share it: inputs x of
+the layer, and derivatives m of the outputs by what it adds. Its diagonal is the sum of the squares,
+$\sum_{nr} (\sum_p x_{np} m_{npr})^2$; of one position $\sum_n x_n^2 \otimes \sum_r m_{nr}^2$, one matrix product. Rows
+are formed of the other leaves alone.
+"""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from lngeom._trees import leaf_paths
+from lngeom.information._derivative import GLMFunction, metric
+from lngeom.information._matrix import factor_rows
+from lngeom.information._problem import Problem
+from lngeom.information._sharding import Placement, sum_over_samples
+from lngeom.information.layers import Entry, Irregular, Layers, evaluate, find_layers
+
+Both = tuple[Float[Array, " P"], Float[Array, " P"]]
+
+
+@functools.partial(jax.jit, static_argnames=("at", "structured"))
+def diagonal_and_product(
+    problem: Problem, at: Placement, vector: Float[Array, " P"], structured: bool = True
+) -> Both:
+    """The diagonal of F, and F v from the same numbers; by the factor's rows alone unless `structured`."""
+    layers = readable_layers(problem, at) if structured else None
+    try:
+        found = _summed(problem, at, vector, layers)
+    except Irregular:  # the program at this number of samples is another
+        found = _summed(problem, at, vector, None)
+    return found[0].astype(problem.dtype), found[1]
+
+
+def diagonal(problem: Problem, at: Placement) -> Float[Array, " P"]:
+    """The diagonal of F."""
+    return diagonal_and_product(problem, at, jnp.zeros(problem.size, problem.decomposition_dtype))[0]
+
+
+def even_chunk(chunk: int, rows: int) -> int:
+    """A chunk of about this many of so many samples, so that none has one alone, whose program has other operations."""
+    chunk = max(2, min(chunk, rows))
+    while rows % chunk == 1:
+        chunk += 1
+    return chunk
+
+
+def readable_layers(problem: Problem, at: Placement) -> Layers | None:
+    """The layers of the leaves that enter once; None where rows are needed for all."""
+    printed = isinstance(problem.model, GLMFunction) and problem.model.printed
+    if problem.coupled or printed or at.params is not None or problem.rows // at.shards < 2:
+        return None
+    try:
+        layers = find_layers(problem).entering_once(len(problem.layout.leaves))
+    except Irregular:
+        return None
+    return layers if layers.in_order and layers.entries else None
+
+
+def _summed(problem: Problem, at: Placement, vector: Float[Array, " P"], layers: Layers | None) -> Both:
+    if layers is None:
+        return sum_over_samples(_by_rows, problem, at, vector)
+    chunk = at.chunk * problem.rows_per_sample * problem.size // _held(problem, layers)
+    at = at._replace(chunk=even_chunk(chunk, problem.rows // at.shards))
+    return sum_over_samples(lambda part, v: _by_layers(part, v, layers), problem, at, vector)
+
+
+def _held(problem: Problem, layers: Layers) -> int:
+    """Numbers held for one sample: inputs, a row of all leaves, and for each row the signals and the other leaves."""
+    others = sum(int(np.prod(problem.layout.leaves[k][0])) for k in layers.unknown)
+    return layers.inputs + problem.size + problem.rows_per_sample * (layers.signals + others)
+
+
+def _by_rows(part: Problem, vector: Float[Array, " P"]) -> Both:
+    rows = factor_rows(part).astype(vector.dtype)
+    return jnp.sum(jnp.square(rows), 0), (rows @ vector) @ rows
+
+
+def _by_layers(part: Problem, vector: Float[Array, " P"], layers: Layers) -> Both:
+    """Both sums over some samples, leaf by leaf."""
+    dtype, found = vector.dtype, evaluate(part, layers)
+    at = metric(part, found.outputs)
+    shape = jax.eval_shape(at.sqrt_product, found.outputs).shape
+
+    def signals(basis: Float[Array, "*R"]) -> list[Array]:
+        return found.signals(at.transposed_sqrt(jnp.broadcast_to(basis[None], shape)))
+
+    count = part.rows_per_sample
+    basis = jnp.eye(count, dtype=found.outputs.dtype).reshape(count, *shape[1:])
+    wide = lambda a: None if a is None else a.astype(dtype)  # noqa: E731
+    m = [wide(array) for array in jax.vmap(signals)(basis)]  # of each entry, [R N P *G H]
+    x = [wide(array) for array in found.sources]
+    pieces = [vector[a:b] for a, b in zip(part.layout.edges, part.layout.edges[1:], strict=False)]
+    given = [e.place.to_matrix(pieces[e.leaf].reshape(e.place.shape)) for e in layers.entries]
+    pairs = list(zip(layers.entries, x, m, strict=True))
+    images = [_image(*pair, v) for pair, v in zip(pairs, given, strict=True)]  # each [R N]
+    rows, names = None, leaf_paths(part.params)
+    if layers.unknown:
+        rows = factor_rows(part.restrict({names[k] for k in layers.unknown})).astype(dtype)
+        rest = jnp.concatenate([pieces[k] for k in layers.unknown])
+        images.append((rows @ rest).reshape(-1, count).T)
+    u = functools.reduce(jnp.add, images)
+    leaves: dict[int, tuple[Array, Array]] = {}
+    for entry, x, m in pairs:
+        both = _squares(entry, x, m), _adjoint(entry, x, _einsum("rn,rn...->n...", u, m))
+        leaves[entry.leaf] = tuple(entry.place.to_leaf(a).reshape(-1) for a in both)
+    if rows is not None:
+        both, start = (jnp.sum(jnp.square(rows), 0), u.T.reshape(-1) @ rows), 0
+        for k in layers.unknown:
+            end = start + pieces[k].size
+            leaves[k] = both[0][start:end], both[1][start:end]
+            start = end
+    return tuple(jnp.concatenate([leaves[k][i] for k in range(len(pieces))]) for i in (0, 1))
+
+
+def _einsum(formula: str, *arrays: Array) -> Array:
+    return jnp.einsum(formula, *arrays, precision=jax.lax.Precision.HIGHEST)
+
+
+def _squares(entry: Entry, x: Array | None, m: Float[Array, "R N P *G H"]) -> Float[Array, "*G D H"]:
+    """The sum of squares of an entry's parts of all rows."""
+    if entry.kind in {"bias", "gain"}:
+        return jnp.sum(jnp.square(jnp.sum(m if x is None else m * x, 2)), (0, 1))[None]
+    assert x is not None
+    if entry.kind == "table":  # of the positions that read one row, each meets the sum over all of them
+        together = _einsum("npd,nqd->npq", x, x)
+        met = jnp.sum(m * _einsum("npq,rnqh->rnph", jnp.broadcast_to(together, (m.shape[1], *together.shape[1:])), m), 0)
+        return _einsum("npd,nph->dh", jnp.broadcast_to(x, (m.shape[1], *x.shape[1:])), met)
+    if x.shape[1] == 1:
+        return _einsum("n...d,n...h->...dh", jnp.square(x[:, 0]), jnp.sum(jnp.square(m[:, :, 0]), 0))
+
+    def add(total: Array, row: Float[Array, "N P *G H"]) -> tuple[Array, None]:
+        return total + jnp.sum(jnp.square(_einsum("np...d,np...h->n...dh", x, row)), 0), None
+
+    return jax.lax.scan(add, jnp.zeros(entry.place.matrix, m.dtype), m)[0]
+
+
+def _image(entry: Entry, x: Array | None, m: Float[Array, "R N P *G H"], v: Float[Array, "*G D H"]) -> Float[Array, "R N"]:
+    """The product of an entry's parts of all rows with a matrix."""
+    if entry.kind in {"bias", "gain"}:
+        added = jnp.broadcast_to(v[0], m.shape[1:]) if x is None else x * v[0]
+    else:
+        added = jnp.broadcast_to(_einsum("np...d,...dh->np...h", x, v), m.shape[1:])
+    return jnp.sum(m * added, tuple(range(2, m.ndim)))
+
+
+def _adjoint(entry: Entry, x: Array | None, m: Float[Array, "N P *G H"]) -> Float[Array, "*G D H"]:
+    """The sum of an entry's parts of rows, for signals that are summed over rows."""
+    if entry.kind in {"bias", "gain"}:
+        return jnp.sum(m if x is None else m * x, (0, 1))[None]
+    assert x is not None
+    return _einsum("np...d,np...h->...dh", jnp.broadcast_to(x, (len(m), *x.shape[1:])), m)
