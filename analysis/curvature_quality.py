@@ -27,7 +27,7 @@ import numpy as np
 import optax
 from lngeom import plots
 from lngeom._files import check_writable, replacing
-from lngeom.information.approximations.approximate import group
+from lngeom.information.approximations.approximate import group, together
 from lngeom.information.approximations.operator import ApproximateFisher, Part, jackknife, natural_gradients
 from lngeom.information.layers import find_layers
 
@@ -97,8 +97,8 @@ def diagonal_norms(approximation: ApproximateFisher) -> ApproximateFisher:
 def block_error(F: lg.FisherOperator, key: Any, probes: int) -> dict[str, Any]:
     """The error of the exact blocks by layer, from products alone: each block is F between two projections."""
     problem = F.problem
-    layers = find_layers(problem, 2048).entering_once(len(problem.layout.leaves))
-    members = [[layers.entries[k].leaf for k in g.entries] for g in group(layers)] + [[k] for k in layers.unknown]
+    layers = find_layers(problem, 2048).readable(problem)
+    members = together(layers, group(layers))
     edges = problem.layout.edges
     owner = np.zeros(F.in_size(), int)
     for number, leaves in enumerate(members):

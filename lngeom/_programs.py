@@ -57,29 +57,47 @@ def has_reverse_rule_only(program: Any) -> bool:
     )
 
 
-def written_out(program: ClosedJaxpr, arguments: Iterable[Any]) -> ClosedJaxpr:
+def written_out(program: ClosedJaxpr, arguments: Iterable[Any], unrolled: int = 0) -> ClosedJaxpr:
     """The program with the operations of those that it only runs as its own; it is traced with these arguments.
+
+    A loop of a fixed number of steps, up to `unrolled` of them, is written out step by step.
 
     Operations without results, as of `jax.debug.print`, are left out, and so are barriers to the compiler.
     """
-    return jax.make_jaxpr(lambda *a: _write_out(program.jaxpr, program.consts, a))(*arguments)
+    return jax.make_jaxpr(lambda *a: _write_out(program.jaxpr, program.consts, a, unrolled))(*arguments)
 
 
-def _write_out(jaxpr: Any, consts: Any, arguments: Any) -> list:
+def _write_out(jaxpr: Any, consts: Any, arguments: Any, unrolled: int) -> list:
     values = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*consts, *arguments], strict=True))
     for equation in jaxpr.eqns:
         if not equation.outvars:
             continue
         operands = [v.val if isinstance(v, Literal) else values[v] for v in equation.invars]
-        inner = equation.params.get("jaxpr") if equation.primitive.name in CALLS else None
-        if inner is not None:
-            results = _write_out(getattr(inner, "jaxpr", inner), getattr(inner, "consts", ()), operands)
-        elif equation.primitive.name == "optimization_barrier":
+        name, inner = equation.primitive.name, equation.params.get("jaxpr")
+        if name in CALLS and inner is not None:
+            results = _write_out(getattr(inner, "jaxpr", inner), getattr(inner, "consts", ()), operands, unrolled)
+        elif name == "scan" and equation.params["length"] <= unrolled:
+            results = _write_out_steps(equation.params, operands, unrolled)
+        elif name == "optimization_barrier":
             results = operands
         else:
             results = bind(equation, operands)
         values.update(zip(equation.outvars, results, strict=True))
     return [v.val if isinstance(v, Literal) else values[v] for v in jaxpr.outvars]
+
+
+def _write_out_steps(scan: dict[str, Any], operands: list, unrolled: int) -> list:
+    """The results of a scan with these parameters, from the operations of all its steps."""
+    first, last = scan["num_consts"], scan["num_consts"] + scan["num_carry"]
+    shared, carry, rows = operands[:first], operands[first:last], operands[last:]
+    steps, found = range(scan["length"]), {}
+    for k in reversed(steps) if scan["reverse"] else steps:
+        step = [jax.lax.index_in_dim(array, k, keepdims=False) for array in rows]
+        inner = scan["jaxpr"]
+        results = _write_out(inner.jaxpr, inner.consts, [*shared, *carry, *step], unrolled)
+        carry, found[k] = results[: len(carry)], results[len(carry) :]
+    stacked = [jnp.stack(parts) for parts in zip(*(found[k] for k in steps), strict=True)]
+    return [*carry, *stacked]
 
 
 def bind(equation: Any, operands: list) -> list:

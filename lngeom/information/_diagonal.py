@@ -7,7 +7,7 @@ are formed of the other leaves alone.
 """
 
 import functools
-from typing import Any
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -16,18 +16,17 @@ from jaxtyping import Array, Float
 
 from lngeom._trees import leaf_paths
 from lngeom.information._derivative import GLMFunction, metric
+from lngeom.information._layer_values import evaluate, joined
 from lngeom.information._matrix import factor_rows
 from lngeom.information._problem import Problem
 from lngeom.information._sharding import Placement, sum_over_samples
-from lngeom.information.layers import Entry, Irregular, Layers, evaluate, find_layers
+from lngeom.information.layers import Entry, Irregular, Layers, find_layers
 
 Both = tuple[Float[Array, " P"], Float[Array, " P"]]
 
 
 @functools.partial(jax.jit, static_argnames=("at", "structured"))
-def diagonal_and_product(
-    problem: Problem, at: Placement, vector: Float[Array, " P"], structured: bool = True
-) -> Both:
+def diagonal_and_product(problem: Problem, at: Placement, vector: Float[Array, " P"], structured: bool = True) -> Both:
     """The diagonal of F, and F v from the same numbers; by the factor's rows alone unless `structured`."""
     layers = readable_layers(problem, at) if structured else None
     try:
@@ -51,12 +50,12 @@ def even_chunk(chunk: int, rows: int) -> int:
 
 
 def readable_layers(problem: Problem, at: Placement) -> Layers | None:
-    """The layers of the leaves that enter once; None where rows are needed for all."""
+    """The layers of the leaves that can be read; None where rows are needed for all."""
     printed = isinstance(problem.model, GLMFunction) and problem.model.printed
     if problem.coupled or printed or at.params is not None or problem.rows // at.shards < 2:
         return None
     try:
-        layers = find_layers(problem).entering_once(len(problem.layout.leaves))
+        layers = find_layers(problem).readable(problem)
     except Irregular:
         return None
     return layers if layers.in_order and layers.entries else None
@@ -93,29 +92,31 @@ def _by_layers(part: Problem, vector: Float[Array, " P"], layers: Layers) -> Bot
     count = part.rows_per_sample
     basis = jnp.eye(count, dtype=found.outputs.dtype).reshape(count, *shape[1:])
     wide = lambda a: None if a is None else a.astype(dtype)  # noqa: E731
-    m = [wide(array) for array in jax.vmap(signals)(basis)]  # of each entry, [R N P *G H]
-    x = [wide(array) for array in found.sources]
-    pieces = [vector[a:b] for a, b in zip(part.layout.edges, part.layout.edges[1:], strict=False)]
-    given = [e.place.to_matrix(pieces[e.leaf].reshape(e.place.shape)) for e in layers.entries]
-    pairs = list(zip(layers.entries, x, m, strict=True))
-    images = [_image(*pair, v) for pair, v in zip(pairs, given, strict=True)]  # each [R N]
-    rows, names = None, leaf_paths(part.params)
+    signals_of = jax.vmap(signals)(basis)  # of each entry, [R N P *G H]
+    edges = part.layout.edges
+    flat = [vector[a:b] for a, b in itertools.pairwise(edges)]
+    pieces = [(layers.entries[members[0]], members) for _, members in sorted(layers.by_piece().items())]
+    inputs = [wide(joined([found.sources[k] for k in members], part.rows)) for _, members in pieces]
+    m = [wide(jnp.concatenate([signals_of[k] for k in members], 2)) for _, members in pieces]
+    terms = [(entry, *both) for (entry, _), *both in zip(pieces, inputs, m, strict=True)]
+    images = [_image(entry, x, m, entry.place.to_matrix(flat[entry.leaf])) for entry, x, m in terms]  # each [R N]
+    rows = None
     if layers.unknown:
+        names = leaf_paths(part.params)
         rows = factor_rows(part.restrict({names[k] for k in layers.unknown})).astype(dtype)
-        rest = jnp.concatenate([pieces[k] for k in layers.unknown])
-        images.append((rows @ rest).reshape(-1, count).T)
+        images.append((rows @ jnp.concatenate([flat[k] for k in layers.unknown])).reshape(-1, count).T)
     u = functools.reduce(jnp.add, images)
-    leaves: dict[int, tuple[Array, Array]] = {}
-    for entry, x, m in pairs:
+    leaves: list[list[tuple[Array, Array]]] = [[] for _ in flat]
+    for entry, x, m in terms:
         both = _squares(entry, x, m), _adjoint(entry, x, _einsum("rn,rn...->n...", u, m))
-        leaves[entry.leaf] = tuple(entry.place.to_leaf(a).reshape(-1) for a in both)
+        leaves[entry.leaf].append(tuple(map(entry.place.to_piece, both)))
     if rows is not None:
-        both, start = (jnp.sum(jnp.square(rows), 0), u.T.reshape(-1) @ rows), 0
-        for k in layers.unknown:
-            end = start + pieces[k].size
-            leaves[k] = both[0][start:end], both[1][start:end]
-            start = end
-    return tuple(jnp.concatenate([leaves[k][i] for k in range(len(pieces))]) for i in (0, 1))
+        sums = jnp.sum(jnp.square(rows), 0), u.T.reshape(-1) @ rows
+        ends = np.cumsum([0, *(flat[k].size for k in layers.unknown)]).tolist()
+        for k, (a, b) in zip(layers.unknown, itertools.pairwise(ends), strict=True):
+            leaves[k].append((sums[0][a:b], sums[1][a:b]))
+    first, second = zip(*itertools.chain(*leaves), strict=True)
+    return jnp.concatenate(first), jnp.concatenate(second)
 
 
 def _einsum(formula: str, *arrays: Array) -> Array:
@@ -125,12 +126,11 @@ def _einsum(formula: str, *arrays: Array) -> Array:
 def _squares(entry: Entry, x: Array | None, m: Float[Array, "R N P *G H"]) -> Float[Array, "*G D H"]:
     """The sum of squares of an entry's parts of all rows."""
     if entry.kind in {"bias", "gain"}:
-        return jnp.sum(jnp.square(jnp.sum(m if x is None else m * x, 2)), (0, 1))[None]
+        return jnp.sum(jnp.square(jnp.sum(m if x is None else m * x[None], 2)), (0, 1))[None]
     assert x is not None
     if entry.kind == "table":  # of the positions that read one row, each meets the sum over all of them
         together = _einsum("npd,nqd->npq", x, x)
-        met = jnp.sum(m * _einsum("npq,rnqh->rnph", jnp.broadcast_to(together, (m.shape[1], *together.shape[1:])), m), 0)
-        return _einsum("npd,nph->dh", jnp.broadcast_to(x, (m.shape[1], *x.shape[1:])), met)
+        return _einsum("npd,nph->dh", x, jnp.sum(m * _einsum("npq,rnqh->rnph", together, m), 0))
     if x.shape[1] == 1:
         return _einsum("n...d,n...h->...dh", jnp.square(x[:, 0]), jnp.sum(jnp.square(m[:, :, 0]), 0))
 
@@ -140,13 +140,15 @@ def _squares(entry: Entry, x: Array | None, m: Float[Array, "R N P *G H"]) -> Fl
     return jax.lax.scan(add, jnp.zeros(entry.place.matrix, m.dtype), m)[0]
 
 
-def _image(entry: Entry, x: Array | None, m: Float[Array, "R N P *G H"], v: Float[Array, "*G D H"]) -> Float[Array, "R N"]:
+def _image(
+    entry: Entry, x: Array | None, m: Float[Array, "R N P *G H"], v: Float[Array, "*G D H"]
+) -> Float[Array, "R N"]:
     """The product of an entry's parts of all rows with a matrix."""
     if entry.kind in {"bias", "gain"}:
-        added = jnp.broadcast_to(v[0], m.shape[1:]) if x is None else x * v[0]
+        added = jnp.broadcast_to(v[None], m.shape[1:]) if x is None else x * v[None]
     else:
-        added = jnp.broadcast_to(_einsum("np...d,...dh->np...h", x, v), m.shape[1:])
-    return jnp.sum(m * added, tuple(range(2, m.ndim)))
+        added = _einsum("np...d,...dh->np...h", x, v)
+    return jnp.sum(m * added[None], tuple(range(2, m.ndim)))
 
 
 def _adjoint(entry: Entry, x: Array | None, m: Float[Array, "N P *G H"]) -> Float[Array, "*G D H"]:
@@ -154,4 +156,4 @@ def _adjoint(entry: Entry, x: Array | None, m: Float[Array, "N P *G H"]) -> Floa
     if entry.kind in {"bias", "gain"}:
         return jnp.sum(m if x is None else m * x, (0, 1))[None]
     assert x is not None
-    return _einsum("np...d,np...h->...dh", jnp.broadcast_to(x, (len(m), *x.shape[1:])), m)
+    return _einsum("np...d,np...h->...dh", x, m)

@@ -22,9 +22,10 @@ from lngeom._sums import over_samples
 from lngeom._trees import Layout
 from lngeom.information import _closed_form, reference
 from lngeom.information._derivative import Pullback, has_closed_form, metric
+from lngeom.information._layer_values import evaluate
 from lngeom.information._problem import Problem
 from lngeom.information._sharding import Placement, is_sharded, on_each_shard, sum_over_samples
-from lngeom.information.layers import Entry, Irregular, Layers, Rearrangement, evaluate, find_layers
+from lngeom.information.layers import Entry, Irregular, Layers, Rearrangement, find_layers
 
 BATCH = 64
 """Rows or columns of a coupled problem's factor computed at a time."""
@@ -86,7 +87,8 @@ def _is_separable(entry: Entry) -> bool:
     """Whether it enters a sample once, as a kernel, or as a gain or bias whose entries are in order; no table does."""
     axes = [k for k in entry.place.order if entry.place.sizes[k] > 1]
     ordered = axes == sorted(axes)
-    alone = len(entry.rows) == entry.inner == 1 and len(entry.place.matrix) == 2
+    whole = (entry.place.start, entry.place.stop) == (0, math.prod(entry.place.shape))
+    alone = whole and len(entry.rows) == entry.inner == 1 and len(entry.place.matrix) == 2
     return alone and (entry.kind == "kernel" or (entry.kind in {"gain", "bias"} and ordered))
 
 

@@ -434,9 +434,11 @@ class FisherOperator(AbstractFisher):
     ) -> ApproximateFisher:
         """A structured approximation, block-diagonal by layers, with products, solve, sample and a measured error.
 
-        Layers are read from the program of the derivative. A layer with a kernel has a Kronecker product; gains and
-        biases of norms have their exact block. A leaf that enters in another way, such as under a scan or in two
-        places, has its exact block, or its diagonal where it has more than `limit` entries.
+        Layers are read from the program of the derivative, through casts, views and loops of up to 32 steps. A layer
+        with a kernel, a convolution included, has a Kronecker product (in groups one for each); gains and biases of
+        norms have their exact block. A kernel that is used at several places has its exact block, or beyond `limit`
+        entries one Kronecker product over all of them. A leaf that enters in another way has its exact block, or its
+        diagonal where it has more than `limit` entries: one warning names these leaves, with the reasons.
 
         Args:
             kind: "kfac" (arXiv:1503.05671), "ekfac" (arXiv:1806.03884), "blocks" (the exact block of each layer) or

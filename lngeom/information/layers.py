@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import ClosedJaxpr, Literal
 from jaxtyping import Array, Float
@@ -23,8 +22,8 @@ from lngeom._programs import (
     CASTS,
     SUMS,
     VIEWS,
-    bind,
     growing_axes,
+    inner_programs,
     keeps_rows,
     signature,
     strided,
@@ -52,21 +51,28 @@ class Rearrangement(NamedTuple):
         sizes: of the axes of the view.
         order: the axes of the view from the largest stride to the smallest.
         matrix: D and H; G, D and H where the leaf is G matrices, each with inputs and outputs of its own.
+        start: position of the first entry in the ravelled leaf, where a part of it is the matrix.
     """
 
     shape: tuple[int, ...]
     sizes: tuple[int, ...]
     order: tuple[int, ...]
     matrix: tuple[int, ...]
+    start: int = 0
+
+    @property
+    def stop(self) -> int:
+        """Position after the last entry."""
+        return self.start + math.prod(self.sizes)
 
     def to_matrix(self, leaf: Array) -> Float[Array, "*G D H"]:
-        """The leaf as a matrix."""
-        found = leaf.reshape([self.sizes[k] for k in self.order])
+        """The leaf, or the part of it, as a matrix."""
+        found = leaf.reshape(-1)[self.start : self.stop].reshape([self.sizes[k] for k in self.order])
         return found.transpose(np.argsort(self.order).tolist()).reshape(self.matrix)
 
-    def to_leaf(self, matrix: Float[Array, "*G D H"]) -> Array:
-        """The inverse."""
-        return matrix.reshape(self.sizes).transpose(self.order).reshape(self.shape)
+    def to_piece(self, matrix: Float[Array, "*G D H"]) -> Float[Array, " p"]:
+        """The matrix as a piece of the ravelled leaf, from `start` to `stop`."""
+        return matrix.reshape(self.sizes).transpose(self.order).reshape(-1)
 
 
 class Window(NamedTuple):
@@ -104,6 +110,7 @@ class Entry(NamedTuple):
         product: number of the variable that is the product.
         window: of a convolution.
         inner: positions that share the axis of samples, [N P] as one axis; 1 where it has samples alone.
+        factors: by which the leaf was multiplied before; numbers of variables as int.
     """
 
     leaf: int
@@ -118,6 +125,7 @@ class Entry(NamedTuple):
     product: int | None = None
     window: Window | None = None
     inner: int = 1
+    factors: tuple[float | int, ...] = ()
 
     def split(self, array: Array, rows: tuple[int, ...], columns: tuple[int, ...]) -> Float[Array, "N P *G H"]:
         """The array with samples first, then positions, then its columns as one axis or, of G groups, as two."""
@@ -141,6 +149,7 @@ class Layers(NamedTuple):
         inputs: numbers that the inputs of all entries have for one sample.
         signals: numbers that their signals have for one sample and row.
         program: signature, by which the same program is known again at another number of samples.
+        unrolled: steps up to which loops were written out.
     """
 
     entries: tuple[Entry, ...]
@@ -151,37 +160,64 @@ class Layers(NamedTuple):
     inputs: int
     signals: int
     program: tuple
+    unrolled: int
 
-    def entering_once(self, leaves: int) -> "Layers":
-        """The same with entries of those leaves alone that enter once; all others, of so many leaves, are unknown."""
-        seen = [entry.leaf for entry in self.entries]
+    def by_piece(self) -> dict[tuple[int, int], tuple[int, ...]]:
+        """For each piece of a leaf, by leaf and start, the numbers of its entries: places where it is used."""
+        found: dict[tuple[int, int], tuple[int, ...]] = {}
+        for k, entry in enumerate(self.entries):
+            piece = entry.leaf, entry.place.start
+            found[piece] = (*found.get(piece, ()), k)
+        return found
+
+    def readable(self, problem: Problem) -> "Layers":
+        """The same with entries of those leaves alone all of whose pieces are used in one way; others are unknown.
+
+        A piece that enters at several places, always as the same matrix, has the positions of all of them.
+        """
         reasons = dict(zip(self.unknown, self.reasons, strict=True))
-        for k in range(leaves):
-            if k not in reasons and seen.count(k) != 1:
-                reasons[k] = f"it enters at {seen.count(k)} places" if k in seen else UNUSED
-        kept = tuple(e for e in self.entries if e.leaf not in reasons)
+        pieces = sorted(self.by_piece().items())
+        for k, (shape, _) in enumerate(problem.layout.leaves):
+            mine = [[self.entries[i] for i in members] for (leaf, _), members in pieces if leaf == k]
+            ends = [0, *(uses[0].place.stop for uses in mine)]
+            if not mine:
+                reasons.setdefault(k, UNUSED)
+            elif any(len({(use.kind, use.place, use.window) for use in uses}) > 1 for uses in mine):
+                reasons.setdefault(k, f"it enters in different ways at {max(map(len, mine))} places")
+            elif [uses[0].place.start for uses in mine] != ends[:-1] or ends[-1] != math.prod(shape):
+                reasons.setdefault(k, "some parts of it enter, and others do not or in several ways")
+        return self.without(reasons)
+
+    def without(self, reasons: dict[int, str]) -> "Layers":
+        """The same where the leaves that are named, with reasons, are unknown."""
+        reasons = reasons | dict(zip(self.unknown, self.reasons, strict=True))
         unknown = tuple(sorted(reasons))
-        return self._replace(entries=kept, unknown=unknown, reasons=tuple(reasons[k] for k in unknown))
+        entries = tuple(entry for entry in self.entries if entry.leaf not in reasons)
+        return self._replace(entries=entries, unknown=unknown, reasons=tuple(reasons[k] for k in unknown))
 
 
 class Irregular(ValueError):
     """The layers of a function cannot be read."""
 
 
-def _linear_program(problem: Problem) -> tuple[ClosedJaxpr, list, Array]:
-    """The program of (residuals, tangent) ↦ Jv with its inner programs written out, the residuals' values, and z."""
+def linear_program(problem: Problem, unrolled: int) -> tuple[ClosedJaxpr, list, Array]:
+    """The program of (residuals, tangent) ↦ Jv with its inner programs written out, the residuals' values, and z.
+
+    Loops of up to so many steps are written out, too.
+    """
     z, linear = jax.linearize(problem.forward, problem.params)
     residuals, tree = jax.tree.flatten(linear)
     closed = jax.make_jaxpr(lambda r, v: jax.tree.unflatten(tree, r)(v))(residuals, problem.params)
-    return written_out(closed, [*residuals, *jax.tree.leaves(problem.params)]), residuals, z
+    return written_out(closed, [*residuals, *jax.tree.leaves(problem.params)], unrolled), residuals, z
 
 
-def find_layers(problem: Problem, limit: float = math.inf) -> Layers:
+def find_layers(problem: Problem, limit: float = math.inf, unrolled: int = 0) -> Layers:
     """Where parameters enter, from shapes alone.
 
     Args:
         problem: whose function it is.
         limit: entries of a bias beyond which it counts as a table of positions.
+        unrolled: steps up to which loops are written out, so that what enters in them is read.
 
     Raises:
         Irregular: if the function's program depends on how many samples there are.
@@ -193,11 +229,21 @@ def find_layers(problem: Problem, limit: float = math.inf) -> Layers:
 
     for rows in (FEW, MORE):
         few = jax.tree.map(lambda leaf, n=rows: resized(leaf, n), abstract.per_sample)
-        jax.eval_shape(lambda p: found.append(_linear_program(p)[:2]), abstract.with_samples(few))
+        jax.eval_shape(lambda p: found.append(linear_program(p, unrolled)[:2]), abstract.with_samples(few))
     (few, residuals), (more, others) = found
     if (len(residuals), signature(few.jaxpr)) != (len(others), signature(more.jaxpr)):
         raise Irregular("the function's program depends on how many samples it is given: its layers cannot be read")
-    return _Reader(few.jaxpr, more.jaxpr, len(residuals), jax.tree.leaves(problem.params), limit).layers()
+    reader = _Reader(few.jaxpr, more.jaxpr, len(residuals), jax.tree.leaves(problem.params), limit)
+    return reader.layers()._replace(unrolled=unrolled)
+
+
+def _rearranged(name: str, view: np.ndarray, params: dict) -> np.ndarray:
+    return view if name in CASTS else VIEWS[name](view, **params)
+
+
+def _sliced(view: np.ndarray, start_indices: Any, limit_indices: Any, strides: Any) -> np.ndarray:
+    steps = [1] * view.ndim if strides is None else strides
+    return view[tuple(map(slice, start_indices, limit_indices, steps))]
 
 
 class _Unknown(Exception):
@@ -213,6 +259,7 @@ class _Reader:
         leaves: for each variable that is a rearranged leaf, its number and a view with its strides.
         known: variables that do not depend on the tangent.
         reasons: for each leaf that enters in a way that is not known, what that is.
+        factors: for each variable that is a multiple of a rearranged leaf, the factors.
     """
 
     def __init__(self, few: Any, more: Any, residuals: int, leaves: list, limit: float):
@@ -222,10 +269,12 @@ class _Reader:
         self.axes = growing_axes(variables(few), variables(more))
         self.known = {*few.constvars, *few.invars[:residuals]}
         self.leaves = strided(few.invars[residuals:], self.shapes)
+        self.first = {k: view.__array_interface__["data"][0] for k, view in self.leaves.values()}
         self.uses = uses(few)
         self.points: list[Any] = []
         self.entries: list[Entry] = []
         self.reasons: dict[int, str] = {}
+        self.factors: dict[Any, tuple[float | int, ...]] = {}
 
     def layers(self) -> Layers:
         in_order = True
@@ -236,11 +285,15 @@ class _Reader:
                 if all(isinstance(v, Literal) or v in self.known for v in equation.invars):
                     self.known.update(equation.outvars)
                 continue
-            name = equation.primitive.name
+            name, before = equation.primitive.name, len(self.entries)
             try:
+                if inner_programs(equation):
+                    steps = equation.params.get("length")
+                    raise _Unknown(f"it enters in {name}" + (f" of {steps} steps" if steps else ""))
                 if len(operands) > 1:
                     raise _Unknown(f"it meets another leaf in {name}")
-                self._read(equation, operands[0])
+                factors = self._read(equation, operands[0])
+                self.entries[before:] = [entry._replace(factors=factors) for entry in self.entries[before:]]
             except (_Unknown, ValueError, TypeError) as error:
                 reason = str(error) if isinstance(error, _Unknown) and error.args else f"it enters through {name}"
                 for k in operands:
@@ -250,7 +303,9 @@ class _Reader:
                 self.reasons.setdefault(self.leaves[v][0], "it is an output itself")
         merged = [] if in_order else [entry for entry in self.entries if entry.inner > 1]
         for entry in merged:
-            self.reasons.setdefault(entry.leaf, "samples and positions share an axis, in another order than the outputs")
+            self.reasons.setdefault(
+                entry.leaf, "samples and positions share an axis, in another order than the outputs"
+            )
         entries = tuple(entry for entry in self.entries if entry not in merged)
         unknown = tuple(sorted(self.reasons))
         return Layers(
@@ -262,6 +317,7 @@ class _Reader:
             sum(self._positions(entry) * math.prod(entry.place.matrix[:-1]) for entry in entries),
             sum(self._positions(entry) * math.prod(entry.place.matrix) // entry.place.matrix[-2] for entry in entries),
             signature(self.jaxpr),
+            0,
         )
 
     def _positions(self, entry: Entry) -> int:
@@ -269,21 +325,26 @@ class _Reader:
         shape = self.points[entry.point].aval.shape
         return math.prod(shape[k] for k in entry.rows) // FEW
 
-    def _read(self, equation: Any, operand: int) -> None:
+    def _read(self, equation: Any, operand: int) -> tuple[float | int, ...]:
+        """Adds what an equation says of a leaf; returns the factors with which the leaf is multiplied after it."""
         name, out = equation.primitive.name, equation.outvars[0]
         leaf, view = self.leaves[equation.invars[operand]]
-        if name in CASTS or name in VIEWS:
-            view = view if name in CASTS else VIEWS[name](view, **equation.params)
+        factors = (*self.factors.get(equation.invars[operand], ()), *self._multiples(equation, operand))
+        if len(factors) > len(self.factors.get(equation.invars[operand], ())) and not self.axes[out]:
+            self.leaves[out], self.factors[out] = (leaf, view), factors
+            return factors
+        if name in CASTS or name in VIEWS or name == "slice":
+            view = _sliced(view, **equation.params) if name == "slice" else _rearranged(name, view, equation.params)
             if not self.axes[out]:
-                self.leaves[out] = (leaf, view)
-                return
+                self.leaves[out], self.factors[out] = (leaf, view), factors
+                return factors
             self._entrywise(leaf, view, None, out)
         elif name == "mul":
             other = equation.invars[1 - operand]
             if isinstance(other, Literal) or other not in self.known or self.axes[other] != self.axes[out]:
                 raise _Unknown
             self._entrywise(leaf, np.broadcast_to(view, out.aval.shape), other, out)
-        elif name in SUMS:
+        elif name in (*SUMS, "sub"):
             self._entrywise(leaf, np.broadcast_to(view, out.aval.shape), None, out)
         elif name == "dot_general":
             self._kernel(leaf, view, equation, operand)
@@ -293,6 +354,18 @@ class _Reader:
             self._table(leaf, view, equation)
         else:
             raise _Unknown
+        return factors
+
+    def _multiples(self, equation: Any, operand: int) -> list[float | int]:
+        """The factor by which an operation multiplies a leaf; none, or one number."""
+        name, others = equation.primitive.name, [v for k, v in enumerate(equation.invars) if k != operand]
+        if name == "neg" or (name == "sub" and operand == 1):
+            return [-1.0]
+        if name not in {"mul", "div"} or len(others) != 1 or others[0].aval.shape != ():
+            return []
+        if isinstance(others[0], Literal):
+            return [float(others[0].val) if name == "mul" else 1 / float(others[0].val)]
+        return [self.numbers[others[0]]] if name == "mul" and others[0] in self.known else []
 
     def _entrywise(self, leaf: int, view: np.ndarray, source: Any, out: Any) -> None:
         (axis,) = self.axes[out]
@@ -403,6 +476,7 @@ class _Reader:
     ) -> Rearrangement:
         """How the leaf becomes matrices of its axes `first` by its axes `then`, one for each entry of `groups`."""
         view = view.transpose([*shared, *groups, *first, *then])[(0,) * len(shared)]
+        start = view.__array_interface__["data"][0] - self.first[leaf]
         strides = [s if n > 1 else 0 for s, n in zip(view.strides, view.shape, strict=True)]
         order = sorted(range(view.ndim), key=lambda k: -strides[k])
         expected, ordered = 1, [k for k in order if view.shape[k] > 1]
@@ -410,11 +484,9 @@ class _Reader:
             if strides[k] != expected:
                 raise _Unknown("a part of it enters")
             expected *= view.shape[k]
-        if expected != math.prod(self.shapes[leaf]):
-            raise _Unknown("a part of it enters")
         sizes, edge = tuple(view.shape), len(groups) + len(first)
         G, D, H = (math.prod(part) for part in (sizes[: len(groups)], sizes[len(groups) : edge], sizes[edge:]))
-        return Rearrangement(self.shapes[leaf], sizes, tuple(order), (G, D, H) if G > 1 else (D, H))
+        return Rearrangement(self.shapes[leaf], sizes, tuple(order), (G, D, H) if G > 1 else (D, H), start)
 
     def _followed(self, variable: Any) -> tuple[Any, dict[int, int]]:
         """The sum a variable ends in, and where its axes are there; those of one entry may be nowhere.
@@ -427,12 +499,12 @@ class _Reader:
         while len(self.uses.get(last, [])) == 1 and last not in self.jaxpr.outvars:
             (user,) = self.uses[last]
             name, out = user.primitive.name, user.outvars[0]
-            if name in VIEWS:
-                try:
-                    view = VIEWS[name](view, **user.params)
-                except ValueError:
-                    break
-            elif name not in SUMS and name not in CASTS:
+            subtracted = name == "sub" and user.invars[0] is last
+            if name not in (*VIEWS, *CASTS, *SUMS) and not subtracted:
+                break
+            try:
+                view = view if name in SUMS or subtracted else _rearranged(name, view, user.params)
+            except ValueError:  # no view has these entries
                 break
             if math.prod(out.aval.shape) != math.prod(shape):  # it is repeated, or broadcast in a sum
                 break
@@ -464,102 +536,3 @@ class _Reader:
                             raise _Unknown("positions and samples share an axis, positions first")
                         return size // FEW
         raise _Unknown("samples share an axis with positions")
-
-
-class Evaluated(NamedTuple):
-    """The layers at some samples.
-
-    Attributes:
-        outputs: z.
-        sources: by entry: x [N P D] of a kernel, and of a table ([1 P D] of positions), x [N P H] of a gain, None of a
-            bias. Of G groups, [N P G D].
-        pull: cotangent of z ↦ by point, the derivative by what enters there.
-        entries: the layers' entries.
-    """
-
-    outputs: Array
-    sources: tuple[Array | None, ...]
-    pull: Any
-    entries: tuple[Entry, ...]
-
-    def signals(self, cotangent: Array) -> list[Float[Array, "N P *G H"]]:
-        """Of each entry, the derivative by what it adds, at each position that shares it."""
-        found = self.pull(cotangent)
-        return [entry.split(found[entry.point], entry.rows, entry.columns) for entry in self.entries]
-
-
-def evaluate(problem: Problem, layers: Layers) -> Evaluated:
-    """The layers' inputs at the samples held here, and the transposed derivative.
-
-    Raises:
-        Irregular: if the function's program at this number of samples is another.
-    """
-    closed, residuals, z = _linear_program(problem)
-    jaxpr = closed.jaxpr
-    if signature(jaxpr) != layers.program:
-        raise Irregular(
-            f"the function's program at {problem.rows} samples is another than at {FEW} and {MORE}: its layers cannot "
-            "be read"
-        )
-    everything = variables(jaxpr)
-    points = [everything[k] for k in layers.points]
-    start = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*closed.consts, *residuals], strict=False))
-    known = _known_values(jaxpr, start)
-
-    def after(values: list[Array]) -> Array:
-        return _value_after(jaxpr, known, dict(zip(points, values, strict=True)))
-
-    transposed = jax.linear_transpose(after, [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in points])
-    values = (None if entry.source is None else known[everything[entry.source]] for entry in layers.entries)
-    shapes = (None if e.product is None else everything[e.product].aval.shape for e in layers.entries)
-    sources = tuple(map(_source, layers.entries, values, shapes))
-    return Evaluated(z, sources, lambda cotangent: transposed(cotangent)[0], layers.entries)
-
-
-def _known_values(jaxpr: Any, start: dict) -> dict:
-    """Values of all variables that depend on what is given alone."""
-    values = dict(start)
-    for equation in jaxpr.eqns:
-        operands = [v.val if isinstance(v, Literal) else values.get(v) for v in equation.invars]
-        if all(v is not None for v in operands):
-            values.update(zip(equation.outvars, bind(equation, operands), strict=True))
-    return values
-
-
-def _value_after(jaxpr: Any, known: dict, added: dict) -> Array:
-    """The tangent of the outputs where these are the only ones that are added: all before them are zero."""
-    values = dict(known)
-
-    def value(v: Any) -> Any:
-        if isinstance(v, Literal):
-            return v.val
-        zeros = np.zeros if v.aval.dtype == jax.dtypes.float0 else jnp.zeros
-        return values[v] if v in values else zeros(v.aval.shape, v.aval.dtype)
-
-    for equation in jaxpr.eqns:
-        if equation.outvars[0] in known:
-            continue
-        if any(not isinstance(v, Literal) and v in values and v not in known for v in equation.invars):
-            values.update(zip(equation.outvars, bind(equation, list(map(value, equation.invars))), strict=True))
-        out = equation.outvars[0]
-        if out in added:
-            values[out] = values[out] + added[out] if out in values else added[out]
-    return value(jaxpr.outvars[0])
-
-
-def _source(entry: Entry, value: Array | None, shape: tuple[int, ...] | None) -> Array | None:
-    """x of an entry, from the value of the variable it is multiplied by or read at, and the shape of the product."""
-    count = entry.place.matrix[-2]
-    if value is None:  # a bias; of a table each position reads its own row
-        return None if entry.kind == "bias" else jnp.eye(count)[None]
-    if entry.kind == "kernel":
-        return entry.split(value if entry.window is None else entry.window.patches(value), *_axes(entry))
-    if entry.kind == "gain":
-        assert shape is not None
-        return entry.split(jnp.broadcast_to(value, shape), *_axes(entry))
-    indices = entry.split(value[..., 0], entry.source_rows, ())[..., 0]
-    return jax.nn.one_hot(indices, count)  # rows beyond the table are zeros, as a gather drops them
-
-
-def _axes(entry: Entry) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    return entry.source_rows, entry.features

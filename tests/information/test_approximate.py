@@ -220,8 +220,12 @@ def test_masks_chunks_and_scores_are_respected():
     drawn = lg.fisher(apply, params, tokens, family=family, method="monte_carlo", key=KEY, samples=3)
     np.testing.assert_allclose(float(drawn.approximate("blocks").trace()), float(drawn.trace()))
     np.testing.assert_allclose(
-        np.trace(np.asarray(drawn.approximate("ekfac", limit=1).as_matrix())), float(drawn.trace()), rtol=1e-6
+        np.trace(np.asarray(drawn.approximate("ekfac").as_matrix())), float(drawn.trace()), rtol=1e-6
     )
+    with pytest.warns(RuntimeWarning, match=r"gain \[4\]: it is a gain or bias without a kernel; shift") as warned:
+        coarse = drawn.approximate("ekfac", limit=1)
+    assert len(warned) == 1
+    np.testing.assert_allclose(np.trace(np.asarray(coarse.as_matrix())), float(drawn.trace()), rtol=1e-6)
 
 
 def test_a_gain_of_an_input_that_is_broadcast_and_a_leaf_without_entries_have_parts():
@@ -237,9 +241,11 @@ def test_leaves_that_enter_elsewhere_are_exact_or_diagonal():
     f = lambda p, x: jnp.tanh(x @ p["tied"]) @ p["tied"].T @ p["w"]  # noqa: E731
     params = {"tied": jnp.ones((3, 2)) + jnp.arange(6.0).reshape(3, 2), "w": jnp.ones((3, 2))}
     F = lg.fisher(f, params, X, family=lg.families.Gaussian())
-    assert find_layers(F.problem, 100).entering_once(2).unknown == (0,)
+    layers = find_layers(F.problem, 100).readable(F.problem)
+    assert (layers.unknown, layers.reasons) == ((0,), ("it enters in different ways at 2 places",))
     assert [p.kind for p in F.approximate("kfac").parts] == ["kronecker", "block"]
-    assert [p.kind for p in F.approximate("kfac", limit=1).parts] == ["kronecker", "diagonal"]
+    with pytest.warns(RuntimeWarning, match=r"1 of 2 leaves.*\(tied \[3, 2\]: it enters in different ways"):
+        assert [p.kind for p in F.approximate("kfac", limit=1).parts] == ["kronecker", "diagonal"]
     np.testing.assert_allclose(np.asarray(F.approximate("kfac").as_matrix())[:6, :6], F.as_matrix()[:6, :6], atol=1e-10)
 
 

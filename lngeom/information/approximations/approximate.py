@@ -11,9 +11,12 @@ $g_{nr} = \sum_p x_{np} \otimes m_{npr}$ over the positions p that share it, wit
   (arXiv:1602.01407) is *expand*. In groups it has one Kronecker product for each.
 - EKFAC (arXiv:1806.03884) keeps KFAC's eigenvectors, and takes the exact diagonal in their basis.
 - Gains and biases without a kernel, as of norms, have their exact block, all of one sum together.
+- A kernel that is used at several places, such as the steps of a loop, has its exact block; beyond `limit` entries it
+  has one Kronecker product over the positions of all places.
 """
 
 import functools
+import math
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
@@ -29,18 +32,22 @@ from lngeom._arguments import check_count, check_nonnegative
 from lngeom._trees import leaf_paths
 from lngeom.information import _diagonal, _matrix
 from lngeom.information._derivative import metric
+from lngeom.information._layer_values import Evaluated, evaluate, joined
 from lngeom.information._planner import ROWS as CHUNK_BYTES
 from lngeom.information._problem import Problem
 from lngeom.information._products import AbstractFisher
 from lngeom.information._sharding import Placement, sum_over_samples
 from lngeom.information.approximations.operator import ApproximateFisher, Part
-from lngeom.information.layers import UNUSED, Entry, Evaluated, Layers, Rearrangement, evaluate, find_layers
+from lngeom.information.layers import UNUSED, Layers, Rearrangement, find_layers
 
 KINDS = ("kfac", "ekfac", "blocks", "diagonal")
 CONVENTIONS = ("expand", "reduce")
 
 EXACT = 2048
 """Parameters up to which a block is exact, where no Kronecker product is asked for."""
+
+STEPS = 32
+"""Steps of a loop up to which it is written out, so that the layers in it are read: XLA compiles each of them."""
 
 ROWS = 512
 """Rows of the factor for each sample up to which all of them are used; beyond, draws have to be asked for."""
@@ -51,38 +58,41 @@ class Group(NamedTuple):
 
     Attributes:
         kind: "kronecker" or "block".
-        entries: their numbers; of a Kronecker product the kernel, and a bias or none.
+        members: for each leaf, or piece of one, the numbers of its entries: one for each place where it is used. Of a
+            Kronecker product the kernel comes first, then a bias or none.
     """
 
     kind: str
-    entries: tuple[int, ...]
+    members: tuple[tuple[int, ...], ...]
 
 
 def group(layers: Layers) -> tuple[Group, ...]:
-    """A kernel or table with the bias of its sum is one group, and so are all gains and biases of another sum."""
-    points: dict[int, list[int]] = {}
-    for k, entry in enumerate(layers.entries):
-        points.setdefault(entry.point, []).append(k)
+    """A kernel or table with the bias of its sums is one group, and so are all gains and biases of other sums."""
+    points: dict[tuple[int, ...], list[tuple[int, ...]]] = {}
+    for members in layers.by_piece().values():
+        members = tuple(sorted(members, key=lambda k: layers.entries[k].point))
+        points.setdefault(tuple(layers.entries[k].point for k in members), []).append(members)
     found = []
-    for members in points.values():
-        kernels = [k for k in members if layers.entries[k].kind in {"kernel", "table"}]
-        others = [k for k in members if k not in kernels]
-        bias = [k for k in others if layers.entries[k].kind == "bias"]
-        joined = len(kernels) == 1 == len(bias) and _share(layers.entries[kernels[0]], layers.entries[bias[0]])
-        if joined:
+    for together in points.values():
+        kind = {members: layers.entries[members[0]].kind for members in together}
+        kernels = [m for m in together if kind[m] in {"kernel", "table"}]
+        others = [m for m in together if m not in kernels]
+        bias = [m for m in others if kind[m] == "bias"]
+        if len(kernels) == 1 == len(bias) and _share(layers, kernels[0], bias[0]):
             found.append(Group("kronecker", (kernels[0], bias[0])))
             others.remove(bias[0])
         else:
-            found += [Group("kronecker", (k,)) for k in kernels]
+            found += [Group("kronecker", (m,)) for m in kernels]
         if others:
             found.append(Group("block", tuple(others)))
     return tuple(found)
 
 
-def _share(kernel: Entry, bias: Entry) -> bool:
-    """Whether a bias is one more row of a kernel: both are shared by the same positions."""
-    same = set(kernel.rows) == set(bias.rows) and kernel.columns == bias.columns and kernel.inner == bias.inner
-    return kernel.kind == "kernel" and same
+def _share(layers: Layers, kernel: tuple[int, ...], bias: tuple[int, ...]) -> bool:
+    """Whether a bias is one more row of a kernel: wherever they are used, the same positions share both."""
+    pairs = [(layers.entries[a], layers.entries[b]) for a, b in zip(kernel, bias, strict=True)]
+    same = lambda a, b: (a.columns, a.inner, a.factors) == (b.columns, b.inner, b.factors)  # noqa: E731
+    return all(a.kind == "kernel" and set(a.rows) == set(b.rows) and same(a, b) for a, b in pairs)
 
 
 def _as_row(bias: Rearrangement, kernel: Rearrangement) -> Rearrangement:
@@ -129,16 +139,17 @@ def approximate(
     if kind == "diagonal":
         everything = list(range(len(problem.layout.leaves)))
         return ApproximateFisher(_diagonal_parts(F, everything), F, kind, convention)
-    layers = find_layers(replace(problem, scores=None), limit).entering_once(len(problem.layout.leaves))
+    layers = find_layers(replace(problem, scores=None), limit, STEPS).readable(problem)
     groups = group(layers)
     if kind == "blocks":
-        members = [[layers.entries[k].leaf for k in found.entries] for found in groups]
-        members += [[leaf] for leaf in layers.unknown]
+        members = together(layers, groups)
         return ApproximateFisher(tuple(_exact_part(F, found) for found in members), F, kind, convention)
-    large = [g for g in groups if g.kind == "block" and _size(g, layers) > limit]
-    apart = dict(zip(layers.unknown, layers.reasons, strict=True))
-    apart |= {layers.entries[k].leaf: "it is a gain or bias without a kernel" for g in large for k in g.entries}
-    groups = tuple(g for g in groups if g not in large)
+    small = [g for g in groups if _is_shared(g) and _size(g, layers) <= limit]
+    layers = layers.without({_leaf(layers, m): "it is used at several places" for g in small for m in g.members})
+    groups = group(layers)
+    while large := [g for g in groups if g.kind == "block" and _size(g, layers) > limit]:
+        layers = layers.without({_leaf(layers, m): "it is a gain or bias without a kernel" for m in large[0].members})
+        groups = group(layers)
     drawn, signs = _with_draws(problem, key, samples), samples is not None
     at = _even_chunks(F, layers.inputs + layers.signals + problem.size)
     sums = _first_sums(drawn, at, layers, groups, convention, signs)
@@ -147,15 +158,17 @@ def approximate(
     parts = []
     for k, (found, total) in enumerate(zip(groups, sums, strict=True)):
         if found.kind == "block":
-            parts.append(_block_part(total, [layers.entries[i] for i in found.entries], F))
+            places = tuple((_leaf(layers, m), layers.entries[m[0]].place) for m in found.members)
+            parts.append(_decomposed(total, F, places))
             continue
         (a, left), (b, right) = bases[k]
         product = jnp.maximum(a, 0)[..., :, None] * jnp.maximum(b, 0)[..., None, :]
         s = product if values is None else values[k]
-        kernel, *bias = (layers.entries[i] for i in found.entries)
+        kernel, *bias = (layers.entries[m[0]] for m in found.members)
         places = ((kernel.leaf, kernel.place), *((b.leaf, _as_row(b.place, kernel.place)) for b in bias))
         parts.append(Part(left, right, s, places, _name(F, places), "kronecker"))
     sizes = [leaf.size for leaf in jax.tree.leaves(problem.params)]
+    apart = dict(zip(layers.unknown, layers.reasons, strict=True))
     parts += [_exact_part(F, [leaf]) for leaf in apart if 0 < sizes[leaf] <= limit]
     diagonal = [leaf for leaf in apart if not 0 < sizes[leaf] <= limit]
     parts += _diagonal_parts(F, diagonal)
@@ -173,16 +186,46 @@ def _warn_of_diagonals(F: AbstractFisher, kind: str, limit: int, reasons: dict[i
         f"{kind!r} has no Kronecker product for {len(reasons)} of {len(paths)} leaves, and keeps the diagonal of F "
         f"alone there ({named}); their exact blocks need limit= of their number of entries, now {limit:,}",
         RuntimeWarning,
-        stacklevel=4,
+        stacklevel=5,
     )
 
 
+def _leaf(layers: Layers, members: tuple[int, ...]) -> int:
+    return layers.entries[members[0]].leaf
+
+
+def _is_shared(found: Group) -> bool:
+    """Whether its kernel is used at several places, so that a Kronecker product leaves out what is between them."""
+    return found.kind == "kronecker" and len(found.members[0]) > 1
+
+
 def _size(found: Group, layers: Layers) -> int:
-    return sum(int(np.prod(layers.entries[k].place.matrix)) for k in found.entries)
+    return sum(math.prod(layers.entries[members[0]].place.matrix) for members in found.members)
+
+
+def together(layers: Layers, groups: tuple[Group, ...]) -> list[list[int]]:
+    """All leaves, those with pieces in one group together."""
+    found: list[set[int]] = [{leaf} for leaf in layers.unknown]
+    for g in groups:
+        mine = {_leaf(layers, members) for members in g.members}
+        met = [other for other in found if other & mine]
+        found = [other for other in found if other not in met] + [mine.union(*met)]
+    return [sorted(leaves) for leaves in found]
 
 
 def _name(F: AbstractFisher, places: tuple) -> str:
-    return " + ".join(leaf_paths(F.problem.params)[leaf] for leaf, _ in places)
+    paths = leaf_paths(F.problem.params)
+    return " + ".join(paths[leaf] + _part_of(place) for leaf, place in places)
+
+
+def _part_of(place: Rearrangement) -> str:
+    """Which part of a leaf it is, in words: nothing for all of it."""
+    size, whole = place.stop - place.start, math.prod(place.shape)
+    if size == whole:
+        return ""
+    step = whole // place.shape[0]
+    rows = f"{place.start // step}" if size == step else f"{place.start // step}:{place.stop // step}"
+    return f"[{rows}]" if place.start % step == 0 == size % step else f".ravel()[{place.start}:{place.stop}]"
 
 
 def _vector(shape: tuple[int, ...]) -> Rearrangement:
@@ -212,10 +255,6 @@ def _exact_part(F: AbstractFisher, leaves: list[int]) -> Part:
     F.plan.require(bytes_needed, f"the exact block of {', '.join(paths[k] for k in leaves)}", "use 'ekfac'")
     matrix = _matrix.dense(restricted, F.row_chunks)
     return _decomposed(matrix, F, tuple((k, _vector(F.problem.layout.leaves[k][0])) for k in leaves))
-
-
-def _block_part(total: Float[Array, "p p"], entries: list[Entry], F: AbstractFisher) -> Part:
-    return _decomposed(total, F, tuple((entry.leaf, entry.place) for entry in entries))
 
 
 def _decomposed(matrix: Float[Array, "p p"], F: AbstractFisher, places: tuple) -> Part:
@@ -308,24 +347,30 @@ def _counted(part: Problem, x: Float[Array, "N P *G D"]) -> Float[Array, "N P"]:
     return counts.astype(x.dtype)
 
 
-def _inputs(found: Evaluated, members: tuple[int, ...], rows: int, dtype: Any) -> Float[Array, "N P *G D"]:
+def _inputs(found: Evaluated, members: tuple, rows: int, dtype: Any) -> Float[Array, "N P *G D"]:
     """x of a Kronecker group, with a one more where there is a bias."""
-    x: Any = found.sources[members[0]]
-    x = jnp.broadcast_to(x, (rows, *x.shape[1:])).astype(dtype)
+    x: Any = joined([found.sources[k] for k in members[0]], rows)
+    x = x.astype(dtype)
     return x if len(members) == 1 else jnp.concatenate([x, jnp.ones((*x.shape[:-1], 1), dtype)], -1)
+
+
+def _signals(signals: list[Array], members: tuple, dtype: Any) -> Float[Array, "N P *G H"]:
+    """m of a Kronecker group."""
+    return jnp.concatenate([signals[k].astype(dtype) for k in members[0]], 1)
 
 
 def _einsum(formula: str, *arrays: Array) -> Array:
     return jnp.einsum(formula, *arrays, precision=jax.lax.Precision.HIGHEST)
 
 
-def _gradient(found: Evaluated, signals: list[Array], members: tuple[int, ...], dtype: Any) -> Float[Array, "N p"]:
+def _gradient(found: Evaluated, signals: list[Array], members: tuple, dtype: Any) -> Float[Array, "N p"]:
     """g of all gains and biases of a group, side by side."""
-    parts = []
-    for k in members:
+
+    def one(k: int) -> Float[Array, "N H"]:
         m, x = signals[k].astype(dtype), found.sources[k]
-        parts.append(jnp.sum(m if x is None else m * x.astype(dtype), 1))
-    return jnp.concatenate(parts, 1)
+        return jnp.sum(m if x is None else m * x.astype(dtype), 1)
+
+    return jnp.concatenate([functools.reduce(jnp.add, map(one, uses)) for uses in members], 1)
 
 
 @functools.partial(jax.jit, static_argnames=("at", "layers", "groups", "convention", "signs"))
@@ -342,10 +387,10 @@ def _first_sums(
             signals, sums = found.signals(cotangent), []
             for g in groups:
                 if g.kind == "block":
-                    rows = _gradient(found, signals, g.entries, dtype)
+                    rows = _gradient(found, signals, g.members, dtype)
                     sums.append(_einsum("np,nq->pq", rows, rows))
                     continue
-                m = signals[g.entries[0]].astype(dtype)
+                m = _signals(signals, g.members, dtype)
                 m = jnp.sum(m, 1, keepdims=True) if convention == "reduce" else m
                 sums.append(_einsum("np...h,np...k->...hk", m, m))
             return sums
@@ -356,7 +401,7 @@ def _first_sums(
             if g.kind == "block":
                 result.append(total)
                 continue
-            x = _inputs(found, g.entries, part.rows, dtype)
+            x = _inputs(found, g.members, part.rows, dtype)
             counts = _counted(part, x)
             along = lambda a, x=x: a.reshape(*a.shape, *(1,) * (x.ndim - 2))  # noqa: E731
             if convention == "reduce":
@@ -388,7 +433,7 @@ def _second_sums(
     def term(part: Problem, bases: dict[int, tuple]) -> dict[int, Array]:
         found = evaluate(replace(part, scores=None), layers)
         turned = {
-            k: _einsum("np...d,...de->np...e", _inputs(found, groups[k].entries, part.rows, dtype), left)
+            k: _einsum("np...d,...de->np...e", _inputs(found, groups[k].members, part.rows, dtype), left)
             for k, ((_, left), _) in bases.items()
         }
 
@@ -396,7 +441,7 @@ def _second_sums(
             signals = found.signals(cotangent)
             result = {}
             for k, (_, (_, right)) in bases.items():
-                m = _einsum("np...h,...hk->np...k", signals[groups[k].entries[0]].astype(dtype), right)
+                m = _einsum("np...h,...hk->np...k", _signals(signals, groups[k].members, dtype), right)
                 result[k] = jnp.sum(jnp.square(_einsum("np...d,np...h->n...dh", turned[k], m)), 0)
             return result
 

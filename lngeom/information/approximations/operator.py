@@ -25,7 +25,6 @@ from lngeom.information._solve import Solution
 from lngeom.information.layers import Rearrangement
 from lngeom.numerics import ConvergenceError
 
-
 NULL = ("keep", "drop")
 """What becomes of null directions where there is damping."""
 
@@ -57,11 +56,12 @@ class Part(eqx.Module):
         """The leaves as one matrix."""
         return jnp.concatenate([place.to_matrix(leaves[leaf]) for leaf, place in self.places], self._axis)
 
-    def scatter(self, matrix: Float[Array, "*G D H"]) -> dict[int, Array]:
-        """The matrix as leaves."""
+    def scatter(self, matrix: Float[Array, "*G D H"]) -> dict[tuple[int, int], Array]:
+        """The matrix as pieces of ravelled leaves, by leaf and start."""
         sizes = [place.matrix[self._axis] for _, place in self.places]
         parts = jnp.split(matrix, np.cumsum(sizes)[:-1].tolist(), self._axis)
-        return {leaf: place.to_leaf(part) for (leaf, place), part in zip(self.places, parts, strict=True)}
+        pairs = zip(self.places, parts, strict=True)
+        return {(leaf, place.start): place.to_piece(part) for (leaf, place), part in pairs}
 
     def turn(self, matrix: Float[Array, "*G D H"]) -> Float[Array, "*G D H"]:
         """Qᵀ v."""
@@ -280,11 +280,14 @@ def _apply(parts: Parts, layout: Layout, function: Callable[[Array], Array], v: 
     tangent = layout.unravel(v) if flat else v
     layout.check(tangent)
     leaves = jax.tree.leaves(tangent)
-    found: dict[int, Array] = {}
+    found: dict[tuple[int, int], Array] = {}
     for part in parts:
         matrix = part.gather(leaves).astype(part.values.dtype)
         found |= part.scatter(part.turn_back(function(part.values) * part.turn(matrix)))
-    result = [found[k].astype(leaf.dtype) for k, leaf in enumerate(leaves)]
+    result = []
+    for k, leaf in enumerate(leaves):
+        pieces = [found[piece] for piece in sorted(found) if piece[0] == k]
+        result.append(jnp.concatenate(pieces).reshape(leaf.shape).astype(leaf.dtype))
     tree = jax.tree.unflatten(layout.structure, result)
     return ravel_pytree(tree)[0] if flat else tree
 
@@ -356,10 +359,10 @@ def _logdet(parts: Parts, damping: float | Array, scale: float) -> Float[Array, 
 
 @jax.jit
 def _diagonal(parts: Parts) -> Float[Array, " P"]:
-    found: dict[int, Array] = {}
+    found: dict[tuple[int, int], Array] = {}
     for part in parts:
         found |= part.scatter(part.diagonal())
-    return jnp.concatenate([found[k].reshape(-1) for k in range(len(found))])
+    return jnp.concatenate([found[piece] for piece in sorted(found)])
 
 
 def natural_gradients(F: Any, key: PRNGKeyArray, count: int, damping: float) -> list[tuple[Array, Array]]:
