@@ -21,7 +21,7 @@ from lngeom._arguments import check_count, check_nonnegative
 from lngeom._trees import Layout
 from lngeom._types import is_concrete
 from lngeom.information._products import AbstractFisher
-from lngeom.information._solve import Solution
+from lngeom.information._solve import Solution, side_by_side
 from lngeom.information.layers import Rearrangement
 from lngeom.numerics import ConvergenceError
 
@@ -134,26 +134,29 @@ class ApproximateFisher(lx.AbstractLinearOperator):
         return _apply(self.parts, self._layout, function, v)
 
     def mv(self, vector: PyTree) -> PyTree:
-        """F̂ v."""
+        """F̂ v, for v as `FisherOperator.mv` takes it."""
+        if isinstance(vector, jax.Array | np.ndarray) and self.of.kind_of(vector) != "tangent":
+            return self @ jnp.asarray(vector)
         return _product(self.parts, self._layout, vector)
 
     def __matmul__(self, other: Any) -> Any:
         """F̂ v for a ravelled vector [P], F̂ V for a matrix [P K], or a composition with another operator."""
         if isinstance(other, lx.AbstractLinearOperator):
             return super().__matmul__(other)
-        return self.mv(other) if jnp.ndim(other) == 1 else _products(self.parts, self._layout, other)
+        function = _product if jnp.ndim(other) == 1 else _products
+        return function(self.parts, self._layout, jnp.asarray(other))
 
     def solve(self, gradient: PyTree, damping: float | Array = 0.0, *, null: str = "keep") -> Solution:
         """The solution (F̂ + λI)⁻¹ g; without damping the minimum-norm solution F̂⁺ g.
 
         Args:
-            gradient: g, a pytree like params, or ravelled.
+            gradient: g, a pytree like params, ravelled [P], or several as columns [P K].
             damping: λ ≥ 0.
             null: what becomes of the part of g along eigenvectors of eigenvalue 0, up to rounding, where λ > 0: "keep"
                 divides it by λ, "drop" leaves it out. Without damping it is always left out.
 
         Returns:
-            The solution, like the gradient given, with the number of directions in which it may lie.
+            The solution, like the gradient given; its rank is the number of eigenvalues that are not 0.
 
         Raises:
             ValueError: if damping is no finite number of at least 0, or null another word.
@@ -161,6 +164,8 @@ class ApproximateFisher(lx.AbstractLinearOperator):
         check_nonnegative("damping", damping)
         if null not in NULL:
             raise ValueError(f"null must be {' or '.join(map(repr, NULL))}; got {null!r}")
+        if self.of.kind_of(gradient) == "columns":
+            return side_by_side(lambda g: self.solve(g, damping, null=null), jnp.asarray(gradient))
         x, rank, left = _solution(self.parts, self._layout, gradient, damping, null)
         report: Any = (int(rank), float(left)) if is_concrete(rank, left) else (rank, left)
         return Solution(x, report[0], None, 0.0, report[1], 0)
@@ -312,7 +317,7 @@ def _products(parts: Parts, layout: Layout, vectors: Float[Array, "P K"]) -> Flo
 def _solution(
     parts: Parts, layout: Layout, gradient: PyTree, damping: float | Array, null: str
 ) -> tuple[PyTree, Array, Array]:
-    """The solution, the number of directions used, and the part of the gradient that is outside them."""
+    """The solution, the number of eigenvalues that are not 0, and the part of the gradient that is left out."""
     cutoff = _cutoff(parts, layout)
 
     def used(s: Array) -> Array:
@@ -321,7 +326,7 @@ def _solution(
     def invert(s: Array) -> Array:
         return jnp.where(used(s), 1 / jnp.where(used(s), s + jnp.asarray(damping, s.dtype), 1), 0)
 
-    rank = jnp.sum(jnp.stack([jnp.sum(used(part.values)) for part in parts]))
+    rank = jnp.sum(jnp.stack([jnp.sum(part.values > cutoff) for part in parts]))
     inside = _apply(parts, layout, lambda s: used(s).astype(s.dtype), gradient)
     g, h = (ravel_pytree(tree)[0] for tree in (gradient, inside))
     norm = jnp.linalg.norm(g)
