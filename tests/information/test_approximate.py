@@ -2,7 +2,10 @@
 
 from dataclasses import replace
 from functools import cache
+from typing import Any
 
+import equinox as eqx
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import lngeom as lg
@@ -247,6 +250,144 @@ def test_leaves_that_enter_elsewhere_are_exact_or_diagonal():
     with pytest.warns(RuntimeWarning, match=r"1 of 2 leaves.*\(tied \[3, 2\]: it enters in different ways"):
         assert [p.kind for p in F.approximate("kfac", limit=1).parts] == ["kronecker", "diagonal"]
     np.testing.assert_allclose(np.asarray(F.approximate("kfac").as_matrix())[:6, :6], F.as_matrix()[:6, :6], atol=1e-10)
+
+
+class Narrow(nn.Module):
+    dtype: Any
+    convolutional: bool = False
+
+    @nn.compact
+    def __call__(self, x):
+        if self.convolutional:
+            x = nn.relu(nn.Conv(4, (3, 3), dtype=self.dtype)(x)).reshape(len(x), -1)
+        x = nn.relu(nn.Dense(6, dtype=self.dtype)(x))
+        return nn.Dense(3, dtype=self.dtype)(x).astype(jnp.float32)
+
+
+@pytest.mark.parametrize("convolutional", [False, True])
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+def test_computing_in_fewer_bits_leaves_kronecker_products(dtype, convolutional):
+    inputs = drawn(0, 8, 4, 4, 2).astype(jnp.float32) if convolutional else X.astype(jnp.float32)
+    found = {}
+    with jax.numpy_rank_promotion("allow"):
+        params = Narrow(jnp.float32, convolutional).init(KEY, inputs)
+        for compute in (jnp.float32, dtype):
+            network = Narrow(compute, convolutional)
+            F = lg.fisher(network.apply, params, inputs, family=lg.families.Categorical())
+            approximation = F.approximate("ekfac")
+            found[compute] = {part.name for part in approximation.parts}, float(approximation.trace())
+            assert {part.kind for part in approximation.parts} == {"kronecker"}
+            assert 0 < approximation.error.frobenius < 1
+            assert 0 < approximation.error.angle < 90
+    (names, trace), (others, close) = found.values()
+    assert names == others
+    assert close == pytest.approx(trace, rel=8 * float(jnp.finfo(dtype).eps))
+
+
+def test_layers_of_equinox_have_kronecker_products():
+    k = jax.random.split(KEY, 3)
+    layers = eqx.nn.Sequential(
+        [
+            eqx.nn.Conv2d(1, 4, 3, key=k[0]),
+            eqx.nn.Lambda(jax.nn.relu),
+            eqx.nn.Conv2d(4, 6, 2, groups=2, stride=2, padding=1, key=k[1]),
+            eqx.nn.Lambda(jnp.ravel),
+            eqx.nn.Linear(24, 3, key=k[2]),
+        ]
+    )
+    params, rest = eqx.partition(layers, eqx.is_array)
+    f = lambda p, x: jax.vmap(eqx.combine(p, rest))(x)  # noqa: E731
+    with jax.numpy_rank_promotion("allow"):
+        F = lg.fisher(f, params, drawn(0, 7, 1, 5, 5), family=lg.families.Categorical())
+        found = F.approximate("ekfac")
+        assert [part.name for part in found.parts] == [f"layers.{n}.weight + layers.{n}.bias" for n in (0, 2, 4)]
+        assert {part.kind for part in found.parts} == {"kronecker"}
+        assert found.parts[1].values.shape == (2, 9, 3)  # two groups of 2 · 2 · 2 inputs and a bias
+        np.testing.assert_allclose(found.trace(), np.trace(np.asarray(F.as_matrix())), rtol=1e-6)
+
+
+def test_the_factors_of_a_convolution_are_those_of_its_patches():
+    """KFC: the mean over samples and positions of patches, and sums over positions of signals."""
+    images, w = drawn(0, 6, 4, 4, 2), drawn(1, 3, 3, 2, 2)
+
+    def f(p, x):
+        z = jax.lax.conv_general_dilated(x, p, (1, 1), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+        return jnp.tanh(z).reshape(len(x), -1) @ jnp.ones((8, 1))
+
+    F = lg.fisher(f, w, images, family=lg.families.Gaussian())
+    windows = [images[:, i : i + 3, j : j + 3].reshape(6, -1) for i in (0, 1) for j in (0, 1)]
+    x = jnp.stack(windows, 1)
+    m = 1 - jnp.tanh(x @ w.reshape(18, 2)) ** 2
+    A = jnp.einsum("npd,npe->de", x, x) / 24
+    B = jnp.einsum("nph,npk->hk", m, m) / 6
+    np.testing.assert_allclose(F.approximate("kfac").as_matrix(), jnp.kron(A, B), atol=1e-12)
+    A, B = (jnp.einsum("nd,ne->de", a, a) / 6 for a in (x.mean(1), m.sum(1)))
+    np.testing.assert_allclose(F.approximate("kfac", convention="reduce").as_matrix(), jnp.kron(A, B), atol=1e-12)
+
+
+def test_a_kernel_used_at_several_places_is_exact_or_has_the_positions_of_all():
+    sequences, params = drawn(0, 9, 2, 3), {"w": drawn(1, 3, 4), "out": drawn(2, 8, 2)}
+    together = lambda p, x: jnp.tanh(x @ p["w"]).reshape(-1, 8) @ p["out"]  # noqa: E731
+    apart = lambda p, x: jnp.concatenate([jnp.tanh(x[:, k] @ p["w"]) for k in (0, 1)], 1) @ p["out"]  # noqa: E731
+    one, two = (lg.fisher(f, params, sequences, family=lg.families.Categorical()) for f in (together, apart))
+    np.testing.assert_allclose(one.as_matrix(), two.as_matrix(), atol=1e-12)
+    for kind in ("kfac", "ekfac"):
+        found = two.approximate(kind, limit=11)
+        assert {part.kind for part in found.parts} == {"kronecker"}
+        np.testing.assert_allclose(found.as_matrix(), one.approximate(kind).as_matrix(), atol=1e-10)
+    exact = two.approximate("kfac")
+    assert {part.name: part.kind for part in exact.parts} == {"out": "kronecker", "w": "block"}
+    np.testing.assert_allclose(exact.as_matrix()[16:, 16:], two.as_matrix()[16:, 16:], atol=1e-10)
+
+
+def test_one_warning_names_the_leaves_that_keep_their_diagonal_and_the_reasons():
+    def f(p, x):
+        h = jax.lax.fori_loop(0, 40, lambda _, h: jnp.tanh(h @ p["loop"]), x)
+        return h @ p["out"] * jnp.sort(p["sorted"])[0] + 0 * x[:, :2]
+
+    params = {"loop": drawn(0, 3, 3), "out": drawn(1, 3, 2), "sorted": drawn(2, 12), "unused": jnp.ones(20)}
+    F = lg.fisher(f, params, X, family=lg.families.Gaussian())
+    with pytest.warns(RuntimeWarning, match="no Kronecker product for 2 of 4 leaves") as seen:
+        found = F.approximate("kfac", limit=8)
+    (message,) = [str(w.message) for w in seen]
+    assert "loop [3, 3]: it enters in scan of 40 steps" in message
+    assert "sorted [12]: it enters" in message
+    assert "unused" not in message
+    assert {part.name for part in found.parts if part.kind == "diagonal"} == {"loop", "sorted", "unused"}
+    np.testing.assert_allclose(found.diagonal()[:9], np.diagonal(F.as_matrix())[:9], atol=1e-12)
+    assert {part.kind for part in F.approximate("kfac", limit=20).parts} == {"kronecker", "block"}  # and no warning
+
+
+def test_damping_has_one_meaning_at_every_size():
+    F = lg.fisher(
+        lambda p, x: x @ p["w"], {"unused": jnp.ones(2), "w": jnp.ones((3, 2))}, X, family=lg.families.Gaussian()
+    )
+    approximation, g = F.approximate("kfac"), jnp.arange(1.0, 9.0)
+    for damping in (1e-20, 1e-8, 1.0):
+        kept, dropped = (approximation.solve(g, damping, null=null) for null in ("keep", "drop"))
+        np.testing.assert_allclose(kept.value[:2], g[:2] / damping, rtol=1e-12)
+        np.testing.assert_allclose(dropped.value[:2], 0)
+        np.testing.assert_allclose(kept.value[2:], dropped.value[2:])
+        if damping == 1.0:
+            np.testing.assert_allclose(kept.value, F.solve(g, damping).value, rtol=1e-9)
+        assert (kept.unidentifiable, kept.rank) == (0, 6)
+        assert dropped.unidentifiable == pytest.approx(float(jnp.linalg.norm(g[:2]) / jnp.linalg.norm(g)))
+    draws = approximation.sample(KEY, 4000, damping=1e-8)
+    np.testing.assert_allclose(np.var(np.asarray(draws)[:, :2], 0), 1e8, rtol=0.1)
+    with pytest.raises(ValueError, match="null must be 'keep' or 'drop'; got 'lose'"):
+        approximation.solve(g, 1.0, null="lose")
+
+
+def test_natural_gradients_that_do_not_converge_are_one_sentence(monkeypatch):
+    F = exact_case("gaussian")
+
+    def stop(*_, **__):
+        raise lg.numerics.ConvergenceError("stopped")
+
+    monkeypatch.setattr(type(F), "solve", stop)
+    with pytest.raises(lg.numerics.ConvergenceError, match="in the model's precision, float64: take a larger damping="):
+        F.approximate("kfac").measure(KEY)
+    assert F.approximate("kfac").measure(KEY, gradients=0).frobenius < 1e-12
 
 
 def test_a_normalized_model_has_exact_gains_and_biases():

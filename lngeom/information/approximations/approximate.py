@@ -436,16 +436,20 @@ def _second_sums(
             k: _einsum("np...d,...de->np...e", _inputs(found, groups[k].members, part.rows, dtype), left)
             for k, ((_, left), _) in bases.items()
         }
+        alone = lambda k: turned[k].shape[1] == 1  # of one position, rows are summed before inputs are met  # noqa: E731
 
         def one_row(cotangent: Array) -> dict[int, Array]:
             signals = found.signals(cotangent)
             result = {}
             for k, (_, (_, right)) in bases.items():
                 m = _einsum("np...h,...hk->np...k", _signals(signals, groups[k].members, dtype), right)
-                result[k] = jnp.sum(jnp.square(_einsum("np...d,np...h->n...dh", turned[k], m)), 0)
+                rows = m if alone(k) else _einsum("np...d,np...h->n...dh", turned[k], m)
+                result[k] = jnp.square(rows[:, 0]) if alone(k) else jnp.sum(jnp.square(rows), 0)
             return result
 
-        return _sum_over_rows(_roots(part, signs, found.outputs), one_row)
+        sums = _sum_over_rows(_roots(part, signs, found.outputs), one_row)
+        squares = lambda x, m: _einsum("n...d,n...h->...dh", jnp.square(x[:, 0]), m)  # noqa: E731
+        return {k: squares(turned[k], total) if alone(k) else total for k, total in sums.items()}
 
     return sum_over_samples(term, problem, at, bases)
 

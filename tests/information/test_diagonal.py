@@ -1,0 +1,127 @@
+"""The exact diagonal: read from layers where it can be, without rows, and equal to the sums of squares of rows."""
+
+from dataclasses import replace
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import lngeom as lg
+import numpy as np
+import pytest
+from lngeom.information import _diagonal
+
+from tests.cases import drawn
+from tests.information import zoo
+
+
+class ConvolutionalNetwork(nn.Module):
+    @nn.compact
+    def __call__(self, x):
+        x = nn.tanh(nn.Conv(4, (3, 3), strides=(2, 1), param_dtype=jnp.float64)(x))
+        x = nn.tanh(nn.Conv(4, (2, 2), feature_group_count=2, param_dtype=jnp.float64)(x))
+        return nn.Dense(3, param_dtype=jnp.float64)(x.reshape(len(x), -1))
+
+
+def convolutional(**options):
+    X, network = drawn(0, 7, 4, 4, 2), ConvolutionalNetwork()
+    with jax.numpy_rank_promotion("allow"):
+        params = network.init(jax.random.key(0), X)
+        return lg.fisher(network.apply, params, X, family=lg.families.Categorical(), **options)
+
+
+def deep(**options):
+    """A network with a norm, a loop over two layers, and a head."""
+
+    def apply(p, x):
+        h = jnp.tanh(x @ p["in"] + p["bias"][None])
+        h = h / jnp.sqrt(jnp.mean(jnp.square(h), 1, keepdims=True) + 1e-3) * p["gain"][None]
+        h = jax.lax.scan(lambda h, w: (jnp.tanh(h @ w), None), h, p["loop"])[0]
+        return h @ p["out"]
+
+    params = {"in": drawn(0, 3, 4), "bias": drawn(1, 4), "gain": drawn(2, 4), "loop": drawn(3, 2, 4, 4)}
+    return lg.fisher(
+        apply, params | {"out": drawn(4, 4, 3)}, drawn(5, 9, 3), family=lg.families.Categorical(), **options
+    )
+
+
+def by_rows(F):
+    return np.sum(np.square(np.asarray(F.factor())), 0)
+
+
+@pytest.mark.parametrize("make", [zoo.plain_network, convolutional], ids=["dense", "convolutional"])
+def test_no_row_is_formed_where_every_leaf_is_read(make, monkeypatch):
+    F = make().fisher() if make is zoo.plain_network else make()
+    expected = by_rows(F)
+
+    def refuse(problem):
+        raise AssertionError("rows are formed")
+
+    monkeypatch.setattr(_diagonal, "factor_rows", refuse)
+    jax.clear_caches()
+    with jax.numpy_rank_promotion("allow"):
+        found = F.diagonal()
+    np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-14)
+    jax.clear_caches()
+
+
+def test_rows_are_formed_of_the_leaves_that_are_not_read_alone(monkeypatch):
+    F, formed, before = deep(), [], _diagonal.factor_rows
+
+    def spied(problem):
+        formed.append(problem.size)
+        return before(problem)
+
+    monkeypatch.setattr(_diagonal, "factor_rows", spied)
+    np.testing.assert_allclose(F.diagonal(), by_rows(F), rtol=1e-10)
+    assert set(formed) == {2 * 4 * 4}
+
+
+@pytest.mark.parametrize("options", [{"chunk": 2}, {"chunk": 1}, {"chunk": 4}, {"memory": 2**14}])
+def test_chunks_of_any_size_add_up(options):
+    np.testing.assert_allclose(deep(**options).diagonal(), by_rows(deep()), rtol=1e-10)
+
+
+def test_one_sample_and_samples_that_interact_have_rows():
+    F = deep()
+    apply, params, X = F.problem.model, F.problem.params, F.problem.inputs
+    for F in (
+        lg.fisher(apply, params, X[:1], family=lg.families.Categorical()),
+        lg.fisher(apply, params, X, family=lg.families.Categorical(), batch_coupled=True),
+    ):
+        assert _diagonal.readable_layers(F.problem, F.row_chunks) is None
+        np.testing.assert_allclose(F.diagonal(), by_rows(F), rtol=1e-10)
+
+
+def test_a_program_of_another_number_of_samples_has_rows():
+    def apply(p, x):
+        return x @ p if len(x) < 5 else jnp.negative(x @ -p)
+
+    F = lg.fisher(apply, drawn(0, 4, 3), drawn(1, 9, 4), family=lg.families.Gaussian())
+    np.testing.assert_allclose(F.diagonal(), by_rows(F), rtol=1e-10)
+
+
+def test_outputs_in_another_order_than_the_samples_have_rows():
+    apply = lambda p, x: (x[::-1] @ p["w"])[::-1] + x @ p["u"]  # noqa: E731
+    params = {"w": drawn(1, 4, 3), "u": drawn(2, 4, 3)}
+    F = lg.fisher(apply, params, drawn(3, 11, 4), family=lg.families.Categorical(), mask=jnp.arange(11.0), check=False)
+    assert _diagonal.readable_layers(F.problem, F.row_chunks) is None
+    np.testing.assert_allclose(F.diagonal(), by_rows(F), rtol=1e-10)
+
+
+def test_left_out_leaves_stay_out_and_leaves_of_16_bits_are_summed_in_32():
+    F = deep(wrt=["in", "loop"])
+    np.testing.assert_allclose(F.diagonal(), by_rows(F), rtol=1e-10)
+    x, w = (a.astype(jnp.bfloat16) for a in (drawn(1, 600, 3), drawn(0, 3, 2)))
+    F = lg.fisher(lambda p, x: x @ p, w, jnp.ones_like(x), family=lg.families.Gaussian())
+    np.testing.assert_allclose(np.asarray(F.diagonal(), float), 1.0, atol=0.01)  # terms of 1/600 would end at 0.5
+
+
+def test_the_product_of_the_same_numbers_is_that_of_the_matrix():
+    F = deep()
+    v = drawn(8, F.in_size())
+    diagonal, image = _diagonal.diagonal_and_product(F.problem, F.row_chunks, v)
+    np.testing.assert_allclose(image, F @ v, rtol=1e-9)
+    rows = _diagonal.diagonal_and_product(F.problem, F.row_chunks, v, structured=False)
+    np.testing.assert_allclose(diagonal, rows[0], rtol=1e-10)
+    np.testing.assert_allclose(image, rows[1], rtol=1e-9)
+    assert not np.allclose(_diagonal.diagonal(replace(F.problem, samples=10), F.row_chunks), diagonal)
