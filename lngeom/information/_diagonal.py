@@ -91,14 +91,15 @@ def _by_layers(part: Problem, vector: Float[Array, " P"], layers: Layers) -> Bot
 
     count = part.rows_per_sample
     basis = jnp.eye(count, dtype=found.outputs.dtype).reshape(count, *shape[1:])
-    wide = lambda a: None if a is None else a.astype(dtype)  # noqa: E731
     signals_of = jax.vmap(signals)(basis)  # of each entry, [R N P *G H]
     edges = part.layout.edges
     flat = [vector[a:b] for a, b in itertools.pairwise(edges)]
     pieces = [(layers.entries[members[0]], members) for _, members in sorted(layers.by_piece().items())]
-    inputs = [wide(joined([found.sources[k] for k in members], part.rows)) for _, members in pieces]
-    m = [wide(jnp.concatenate([signals_of[k] for k in members], 2)) for _, members in pieces]
-    terms = [(entry, *both) for (entry, _), *both in zip(pieces, inputs, m, strict=True)]
+    terms = []
+    for entry, members in pieces:
+        x = joined([found.sources[k] for k in members], part.rows)
+        m = jnp.concatenate([signals_of[k].astype(dtype) for k in members], 2)
+        terms.append((entry, None if x is None else x.astype(dtype), m))
     images = [_image(entry, x, m, entry.place.to_matrix(flat[entry.leaf])) for entry, x, m in terms]  # each [R N]
     rows = None
     if layers.unknown:
@@ -109,7 +110,7 @@ def _by_layers(part: Problem, vector: Float[Array, " P"], layers: Layers) -> Bot
     leaves: list[list[tuple[Array, Array]]] = [[] for _ in flat]
     for entry, x, m in terms:
         both = _squares(entry, x, m), _adjoint(entry, x, _einsum("rn,rn...->n...", u, m))
-        leaves[entry.leaf].append(tuple(map(entry.place.to_piece, both)))
+        leaves[entry.leaf].append((entry.place.to_piece(both[0]), entry.place.to_piece(both[1])))
     if rows is not None:
         sums = jnp.sum(jnp.square(rows), 0), u.T.reshape(-1) @ rows
         ends = np.cumsum([0, *(flat[k].size for k in layers.unknown)]).tolist()
@@ -147,6 +148,7 @@ def _image(
     if entry.kind in {"bias", "gain"}:
         added = jnp.broadcast_to(v[None], m.shape[1:]) if x is None else x * v[None]
     else:
+        assert x is not None
         added = _einsum("np...d,...dh->np...h", x, v)
     return jnp.sum(m * added[None], tuple(range(2, m.ndim)))
 

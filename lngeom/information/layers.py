@@ -495,7 +495,8 @@ class _Reader:
         """
         shape = variable.aval.shape
         start = view = strided([variable], [shape])[variable][1]
-        last, axes = variable, {k: k for k in range(len(shape))}
+        wide = [k for k, n in enumerate(shape) if n > 1]
+        last, axes = variable, {k: k for k in wide}
         while len(self.uses.get(last, [])) == 1 and last not in self.jaxpr.outvars:
             (user,) = self.uses[last]
             name, out = user.primitive.name, user.outvars[0]
@@ -509,7 +510,6 @@ class _Reader:
             if math.prod(out.aval.shape) != math.prod(shape):  # it is repeated, or broadcast in a sum
                 break
             found = {(s, n): k for k, (s, n) in enumerate(zip(view.strides, view.shape, strict=True)) if n > 1}
-            wide = [k for k, n in enumerate(shape) if n > 1]
             if any((start.strides[k], shape[k]) not in found for k in wide):  # axes are joined or divided
                 break
             axes = {k: found[start.strides[k], shape[k]] for k in wide}
