@@ -32,7 +32,7 @@ def main() -> None:
     if not (HERE / "tests" / "relations").is_dir():
         parser.error("the relations are in tests/relations of a clone; run the command from a clone")
     try:
-        check_writable(options.out)
+        check_writable(options.out.parent)
     except OSError as error:
         parser.error(str(error))
     environment = os.environ | {"RELATIONS_TIMES": str(options.times), "RELATIONS_OUT": str(options.out.resolve())}

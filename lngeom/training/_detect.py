@@ -40,6 +40,9 @@ SIGNS = 0.05
 SHRINKS = 0.8
 """Most by which a schedule lowers the rate from one step to the next at the start."""
 
+LONG = 16
+"""Most entries of small weights along each axis."""
+
 MANY = 20
 """Leaves above which an optimizer is compiled."""
 
@@ -63,6 +66,7 @@ class Motion:
         remark: why no equilibrium is predicted, or "".
         recursion: the law of one entry, where it is known.
         betas: its β's.
+        course: rates of the first steps, in units of the first, where they are known.
     """
 
     law: str
@@ -76,6 +80,7 @@ class Motion:
     remark: str = ""
     recursion: "Recursion | None" = None
     betas: tuple[float, ...] = ()
+    course: tuple[float, ...] = ()
 
 
 def _momentum(x: np.ndarray, beta: float, ahead: bool = False) -> np.ndarray:
@@ -220,11 +225,7 @@ def _small(leaf: Any) -> Any:
     dtype = jnp.result_type(leaf)
     if jnp.issubdtype(dtype, jnp.floating):  # as many bits as there are, so that rounding hides no memory
         dtype = jnp.dtype(float)
-    shape = [min(n, 2) for n in jnp.shape(leaf)]
-    if shape and math.prod(shape) < 4:  # enough entries for gradients of two sizes
-        longest = int(np.argmax(jnp.shape(leaf)))
-        shape[longest] = 4 if jnp.shape(leaf)[longest] >= 4 else shape[longest]
-    return jnp.ones(shape, dtype)
+    return jnp.ones([2 * (min(n, LONG) // 2) or 1 for n in jnp.shape(leaf)], dtype)  # even, so that signs cancel
 
 
 def _pattern(leaf: Any, values: tuple[int, ...]) -> Any:
@@ -351,22 +352,24 @@ def _best(options: list, shown: list[Responses]) -> Any:
     """What was read at the first size; at a smaller one where the first is that with its gradients limited."""
     first, *smaller = options
     for motion in smaller:
-        linear = isinstance(motion, Motion) and motion.recursion is not None and motion.recursion.power == 2.0
-        if linear and isinstance(first, Motion) and first.recursion is None and _is_limited(motion, shown[0]):
+        closed = isinstance(motion, Motion) and motion.recursion is not None
+        if closed and isinstance(first, Motion) and first.recursion is None and _is_limited(motion, shown[0]):
             return motion
     return first
 
 
 def _is_limited(motion: Motion, shown: Responses) -> bool:
-    """Whether responses to gradients of size 1 are those of a linear law to gradients that are cut at some size."""
+    """Whether responses to gradients of size 1 are those of a law to gradients that are cut at some size."""
     assert motion.recursion is not None
-    assert motion.rate is not None
-    of = motion.recursion.of
-    limit = abs(shown.constant[0] / motion.rate / of(led([1.0], motion.first), *motion.betas)[-1])
-    cut = of(led(np.clip(STEPS, -limit, limit), motion.first), *motion.betas)[motion.first :]
-    ones = of(led(np.full(len(STEPS), limit), motion.first), *motion.betas)[motion.first :]
-    expected = shown.constant * cut / ones
-    return bool(np.max(np.abs(expected - shown.varied)) <= AGREES * np.max(np.abs(shown.varied)))
+    ratio = shown.varied / shown.constant
+
+    def gap(limit: float) -> float:
+        assert motion.recursion is not None
+        cut, ones = np.clip(STEPS, -limit, limit), np.full(len(STEPS), min(limit, 1.0))
+        varied, constant = (motion.recursion.of(led(x, motion.first), *motion.betas) for x in (cut, ones))
+        return float(np.max(np.abs((varied / constant)[motion.first :] - ratio)))
+
+    return min(map(gap, np.geomspace(0.1, 2, 100))) <= AGREES * max(1.0, float(np.max(np.abs(ratio))))
 
 
 def _read(shown: Responses, size: float, start: int) -> Any:
@@ -374,7 +377,7 @@ def _read(shown: Responses, size: float, start: int) -> Any:
     base, last = shown.constant[0], shown.constant[-1]
     if not np.any(shown.constant) and not np.any(shown.varied):
         return Motion("", rate=0.0, remark="the optimizer does not move it")
-    if not base or not last:
+    if not last:
         return "is zero, where others move"
     by_gradient, by_weights = float(shown.twice / last), float(shown.larger / last)
     powers = round(by_gradient, 1), round(by_weights, 1)
@@ -385,14 +388,21 @@ def _read(shown: Responses, size: float, start: int) -> Any:
         )
     ratio = shown.varied / np.where(shown.constant == 0, 1, shown.constant)
     if powers == (1.0, 2.0):
-        memory = np.max(np.abs(ratio - np.sign(STEPS))) > AGREES
-        remark = "no equilibrium of a trust ratio with memory is known in closed form" if memory else ""
+        if not base:
+            return Motion("lars", decay=None, remark="its first step is not that of a trust ratio")
         decay = 0.0 if abs(shown.radial) < 1e-12 else float(size * shown.radial / base)
-        return Motion("lars", rate=float(np.hypot(base, shown.radial)), decay=decay, remark=remark)
+        rate, remark = float(np.hypot(base, shown.radial)), ""
+        shares = STEPS / np.hypot(STEPS, decay / size) * np.hypot(1.0, decay / size)
+        if np.max(np.abs(ratio - shares)) > AGREES:
+            remark = "no equilibrium of a trust ratio with memory is known in closed form"
+        elif decay and abs(shown.still[0] / -rate - 1) > AGREES:
+            remark = "its weight decay is not inside of the trust ratio"
+        return Motion("lars", rate=rate, decay=decay, remark=remark)
     for recursion in RECURSIONS:
-        if recursion.power == powers[0] and (betas := _fit(recursion, ratio, start)) is not None:
-            ones = recursion.of(np.ones(start + 2), *betas)[start:]
-            if recursion.power == 2.0 and shown.constant[1] / base < SHRINKS * ones[1] / ones[0]:
+        if base and recursion.power == powers[0] and (betas := _fit(recursion, ratio, start)) is not None:
+            ones = recursion.of(np.ones(start + len(STEPS)), *betas)[start:]
+            course = shown.constant / base / (ones / ones[0])
+            if recursion.power == 2.0 and course[1] < SHRINKS:
                 continue  # the size of its average does not grow as that of momentum
             motion = Motion(
                 recursion.law,
@@ -403,6 +413,7 @@ def _read(shown: Responses, size: float, start: int) -> Any:
                 remark=recursion.remark,
                 recursion=recursion,
                 betas=betas,
+                course=tuple(float(c) for c in course),
             )
             return _with_decay(motion, shown)
     if powers[0] == 2.0:
@@ -502,9 +513,12 @@ def _signs(probe: Probe, k: int, betas: tuple[float, float]) -> tuple[float, tup
 def _is_orthogonal(probe: Probe, k: int) -> bool:
     """Whether updates of a matrix have two singular values of nearly one size, where gradients have not."""
     leaf = jax.tree.leaves(probe.weights)[k]
-    if leaf.shape != (2, 2):
+    if leaf.ndim != 2 or min(leaf.shape) < 2:
         return False
-    skewed = jax.tree.map(lambda w: _pattern(w, (4, 1, 1, 1)), probe.weights)
-    step = probe.steps(np.ones(probe.first + 1), pattern=skewed)[-1][k]
+
+    def pattern(w: Any) -> Any:  # of two very different singular values; its signs have one
+        return (jnp.eye(*w.shape) + 1).astype(w.dtype) if w.ndim == 2 else w
+
+    step = probe.steps(np.ones(probe.first + 1), pattern=jax.tree.map(pattern, probe.weights))[-1][k]
     s = np.linalg.svd(np.real(step), compute_uv=False)
-    return bool(s[1] > 0.5 * s[0])
+    return bool(s[-1] > 0.5 * s[0])

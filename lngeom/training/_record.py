@@ -243,8 +243,9 @@ def _moved(w: Array, u: Array) -> Array:
     """The change of a leaf as it is stored: of 16 bits, a small update is lost, as in `optax.apply_updates`."""
     if not jnp.issubdtype(w.dtype, jnp.floating) or (bits := jnp.finfo(w.dtype)).bits >= 32:
         return u
-    wide = w.astype(jnp.float32)
-    return jax.lax.reduce_precision(wide + u.astype(jnp.float32), bits.nexp, bits.nmant) - wide
+    stored = lambda v, as_: jax.lax.reduce_precision(v.astype(jnp.float32), as_.nexp, as_.nmant)  # noqa: E731
+    u = stored(u, jnp.finfo(u.dtype)) if jnp.finfo(u.dtype).bits < 32 else u.astype(jnp.float32)
+    return stored(w.astype(jnp.float32) + u, bits) - w.astype(jnp.float32)
 
 
 def record(state: GeometryState, params, updates, gradients, rate, decay, unclipped) -> Geometry:

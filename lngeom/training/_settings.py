@@ -151,6 +151,16 @@ class Said:
             return None, UNDECAYED
         if any(not _same(m.decay, first.decay) for m in motions):
             return None, "its leaves decay by different amounts"
+        said_course = [_at(self.learning_rate, first.first + t) for t in range(len(first.course))]
+        if (
+            said_course
+            and all(said_course)
+            and not all(
+                _same(found, value / said_course[0])
+                for found, value in zip(first.course, said_course, strict=True)  # type: ignore
+            )
+        ):
+            return None, "its learning rate changes from step to step in another way than the one that was given"
         if first.period > 1 and first.law in {"sgd", "momentum", "lars"}:
             return None, "the size of an accumulated gradient is not seen"
         factor = _factor(first.decay, said)

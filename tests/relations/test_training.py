@@ -1,0 +1,295 @@
+"""What a tracker records and a plan predicts is what the optimizer does, however it is put together."""
+
+import flax.serialization
+import jax
+import jax.numpy as jnp
+import lngeom as lg
+import numpy as np
+import optax
+import pytest
+from analysis.optimizer_laws import RIGHT, examine, optimizers
+from flax import linen
+from hypothesis import strategies as st
+from lngeom.training import _detect, _record, _settings, groups, read_geometry, track_geometry, tracker
+from lngeom.training.laws import LAWS
+
+from tests.relations.relation import assert_close, fails, relation
+
+SEEDS = st.integers(0, 999)
+MAKERS = {
+    "sgd": lambda rate, decay: optax.chain(optax.add_decayed_weights(decay), optax.sgd(rate)),
+    "momentum": lambda rate, decay: optax.chain(optax.add_decayed_weights(decay), optax.sgd(rate, momentum=0.9)),
+    "adamw": lambda rate, decay: optax.adamw(rate, weight_decay=decay),
+    "rmsprop": lambda rate, decay: optax.chain(
+        optax.scale_by_rms(), optax.add_decayed_weights(decay), optax.scale(-rate)
+    ),
+    "lion": lambda rate, decay: optax.lion(rate, weight_decay=decay),
+}
+NAMES = st.sampled_from(sorted(MAKERS))
+RATE, DECAY = 0.02, 0.05
+
+
+def start(seed):
+    rng = np.random.default_rng(seed)
+    return {k: jnp.asarray(rng.normal(size=(4, 3))) for k in ("a", "b")}
+
+
+def gradients(seed, steps=6):
+    """Gradients at right angles to the weights that they are taken at."""
+    noise = np.random.default_rng([seed, 1]).normal(size=(steps, 2, 4, 3))
+
+    def at(params, t):
+        def one(w, g):
+            return (g - w * jnp.vdot(w, g) / jnp.vdot(w, w)) / jnp.linalg.norm(w)
+
+        return {k: one(params[k], jnp.asarray(noise[t, j])) for j, k in enumerate(sorted(params))}
+
+    return at
+
+
+def walk(optimizer, seed, steps=6, repeat=1, params=None):
+    """The weights after each step, and the state; each gradient is given as often as is said."""
+    params = start(seed) if params is None else params
+    state, path, of = optimizer.init(params), [params], gradients(seed, steps)
+    update = jax.jit(optimizer.update)
+    for t in range(steps):
+        g = of(params, t)
+        for _ in range(repeat):
+            updates, state = update(g, state, params)
+            params = optax.apply_updates(params, updates)
+        path.append(params)
+    return path, state
+
+
+def angle(a, b):
+    a, b = (np.asarray(v, np.float64).reshape(-1) for v in (a, b))
+    return 2 * np.arcsin(np.linalg.norm(a / np.linalg.norm(a) - b / np.linalg.norm(b)) / 2)
+
+
+@relation(name=NAMES, seed=SEEDS, thorough=30)
+def test_a_record_is_that_of_the_weights_before_and_after(name, seed):
+    plain = MAKERS[name](RATE, DECAY)
+    wrapped = track_geometry(plain, learning_rate=RATE, every=1)
+    path, state = walk(wrapped, seed)
+    untouched, _ = walk(plain, seed)
+    link = walk(optax.chain(plain, track_geometry(every=1)), seed)[1]
+    records = read_geometry(state), read_geometry(link)
+    for j, k in enumerate(("a", "b")):
+        assert np.array_equal(path[-1][k], untouched[-1][k])
+        for record in records:
+            assert_close(record.norm[j], np.linalg.norm(path[-2][k]))
+            assert_close(record.angle[j], angle(path[-2][k], path[-1][k]), 1e-7)
+
+
+@relation(name=NAMES, seed=SEEDS, accumulated=st.integers(2, 4), every=st.integers(1, 5), thorough=30)
+def test_accumulated_batches_are_one_batch(name, seed, accumulated, every):
+    one = MAKERS[name](RATE, DECAY)
+    many = optax.MultiSteps(one, accumulated).gradient_transformation()
+    settings = {"learning_rate": RATE, "weight_decay": DECAY, "every": every * accumulated, "history": 4}
+    path, state = walk(track_geometry(many, **settings), seed, steps=12, repeat=accumulated)
+    settings["every"] = every
+    expected, single = walk(track_geometry(one, **settings), seed, steps=12)
+    assert_close(path[-1]["a"], expected[-1]["a"], 1e-7)
+    a, b = read_geometry(state), read_geometry(single)
+    kept = min(4, -(-12 // every))
+    assert_close(a.history["angle"][-kept:], b.history["angle"][-kept:], 1e-5)
+    assert_close(a.effective_learning_rate, b.effective_learning_rate, 1e-7)
+
+
+@relation(
+    name=st.sampled_from(["adamw", "lion", "rmsprop"]), seed=SEEDS, factor=st.sampled_from([1e-2, 10.0]), thorough=20
+)
+def test_the_size_of_the_loss_does_not_matter_to_adaptive_optimizers(name, seed, factor):
+    make = lambda: optax.chain(optax.scale(factor), MAKERS[name](RATE, DECAY))  # noqa: E731
+    settings = {"learning_rate": RATE, "weight_decay": DECAY, "every": 1}
+    path, state = walk(track_geometry(make(), **settings), seed)
+    expected, plain = walk(track_geometry(MAKERS[name](RATE, DECAY), **settings), seed)
+    found, other = read_geometry(state), read_geometry(plain)
+    assert state.optimizer == plain.optimizer == name
+    assert_close(found.equilibrium_norm, other.equilibrium_norm, 1e-3)
+    assert_close(path[-1]["a"], expected[-1]["a"], 1e-3)
+
+
+@relation(name=NAMES, seed=SEEDS, how=st.sampled_from(["masked", "frozen", "own rate"]), thorough=40)
+def test_each_leaf_has_its_own_settings(name, seed, how):
+    both = {"learning_rate": RATE, "weight_decay": DECAY, "every": 1}
+    make = MAKERS[name]
+    if how == "masked":
+        optimizer = optax.multi_transform({"x": make(RATE, DECAY), "y": make(RATE, 0.0)}, {"a": "x", "b": "y"})
+    elif how == "frozen":
+        optimizer = optax.multi_transform({"x": make(RATE, DECAY), "y": optax.set_to_zero()}, {"a": "x", "b": "y"})
+    else:
+        optimizer = optax.multi_transform({"x": make(RATE, DECAY), "y": make(RATE / 4, DECAY)}, {"a": "x", "b": "y"})
+    if how == "own rate":
+        with pytest.warns(UserWarning, match="learning rate"):
+            tracked = read_geometry(walk(track_geometry(optimizer, **both), seed, 1)[1])
+    else:
+        tracked = read_geometry(walk(track_geometry(optimizer, **both), seed, 1)[1])
+    alone = read_geometry(walk(track_geometry(make(RATE, DECAY), groups="a", **both), seed, 1)[1])
+    assert_close(tracked.equilibrium_norm[0], alone.equilibrium_norm[0], 1e-5)
+    power = LAWS[name].rate
+    rate = {"masked": RATE, "frozen": 0.0, "own rate": RATE / 4}[how]
+    assert_close(tracked.effective_learning_rate[1], rate / np.linalg.norm(start(seed)["b"]) ** power, 1e-4)
+    if how != "own rate":
+        assert np.isnan(tracked.equilibrium_norm[1])
+        assert tracked.remarks[1]
+
+
+@relation(seed=SEEDS, size=st.sampled_from([1e-4, 1.0, 1e4]), limit=st.sampled_from([1e-2, 1.0]), thorough=30)
+def test_a_clipped_gradient_has_no_law_and_one_below_the_limit_has(seed, size, limit):
+    optimizer = optax.chain(optax.clip_by_global_norm(limit), optax.sgd(RATE))
+    tracked = track_geometry(optimizer, learning_rate=RATE, every=1)
+    params = start(seed)
+    g = gradients(seed)(params, 0)
+    norm = np.sqrt(sum(float(jnp.sum(v**2)) for v in g.values()))
+    g = jax.tree.map(lambda v: size * v / norm, g)
+    _, state = tracked.update(g, tracked.init(params), params)
+    assert state.optimizer == "sgd"
+    found = np.asarray(state.geometry.effective_learning_rate)
+    if size < limit:
+        assert_close(found[0], RATE / np.linalg.norm(params["a"]) ** 2)
+    elif size > limit:
+        assert np.isnan(found).all()
+
+
+@relation(name=NAMES, seed=SEEDS, thorough=20)
+def test_a_state_that_is_written_and_read_goes_on_the_same(name, seed):
+    tracked = track_geometry(MAKERS[name](RATE, DECAY), learning_rate=RATE, every=2, history=3)
+    _, state = walk(tracked, seed, 3)
+    read = flax.serialization.from_bytes(tracked.init(start(seed)), flax.serialization.to_bytes(state))
+    assert jax.tree.structure(read) == jax.tree.structure(state)
+    for a, b in zip(jax.tree.leaves(read), jax.tree.leaves(state), strict=True):
+        assert np.array_equal(a, b, equal_nan=True)
+
+
+@relation(seed=SEEDS, bad=st.sampled_from([np.nan, np.inf]), thorough=20)
+def test_one_bad_gradient_does_not_stay_in_the_means(seed, bad):
+    tracked = track_geometry(optax.apply_if_finite(optax.sgd(RATE), 5), kind="sgd", learning_rate=RATE, every=1)
+    params, of = start(seed), gradients(seed)
+    state = tracked.init(params)
+    for t in range(4):
+        g = of(params, t)
+        g = jax.tree.map(lambda v, t=t: v * bad if t == 1 else v, g)
+        updates, state = tracked.update(g, state, params)
+        params = optax.apply_updates(params, updates)
+    assert np.isfinite(state.geometry.gradient_scale).all()
+    assert np.isfinite(state.geometry.radial_spread).all()
+
+
+@relation(seed=SEEDS, dtype=st.sampled_from([jnp.bfloat16, jnp.float16]), thorough=20)
+def test_an_angle_is_of_the_weights_as_stored(seed, dtype):
+    params = jax.tree.map(lambda v: v.astype(dtype), start(seed))
+    for rate in (1e-5, 1e-1):
+        tracked = track_geometry(optax.sgd(rate), kind="sgd", learning_rate=rate, every=1)
+        g = jax.tree.map(lambda v: v.astype(dtype), gradients(seed)(start(seed), 0))
+        updates, state = jax.jit(tracked.update)(g, tracked.init(params), params)
+        after = optax.apply_updates(params, updates)
+        for j, k in enumerate(("a", "b")):
+            expected = angle(params[k].astype(jnp.float32), after[k].astype(jnp.float32))
+            assert abs(float(state.geometry.angle[j]) - expected) <= 1e-3 * expected + 1e-6
+
+
+class Normed(linen.Module):
+    dtype: object
+
+    @linen.compact
+    def __call__(self, x):
+        x = linen.LayerNorm(dtype=self.dtype)(linen.Dense(8, use_bias=False, dtype=self.dtype)(x))
+        return linen.Dense(3, dtype=self.dtype)(linen.relu(x))
+
+
+@relation(seed=SEEDS, dtype=st.sampled_from([jnp.bfloat16, jnp.float16]), all_=st.booleans(), thorough=20)
+def test_masks_of_decay_do_not_depend_on_the_precision(seed, dtype, all_):
+    X = jnp.asarray(np.random.default_rng(seed).normal(size=(16, 4)), jnp.float32)
+    masks = []
+    for kind in (jnp.float32, dtype):
+        model = Normed(kind)
+        params = model.init(jax.random.key(seed), X)["params"]
+        params = jax.tree.map(lambda v, kind=kind: v.astype(kind) if all_ else v, params)
+        masks.append(lg.training.decay_mask(params, lambda p, x, model=model: model.apply({"params": p}, x), X))
+    assert masks[0] == masks[1]
+    assert masks[0]["Dense_0"]["kernel"]
+    assert not masks[0]["Dense_1"]["kernel"]
+
+
+@relation(decay=st.sampled_from([0.02, 0.1]), seed=SEEDS, thorough=20)
+def test_what_is_said_wrong_is_corrected(decay, seed):
+    """The equilibrium is that of what the optimizer does, whatever is said of it, and a warning says so."""
+    right = track_geometry(MAKERS["momentum"](RATE, decay), learning_rate=RATE, weight_decay=decay, every=1)
+    wrong = track_geometry(MAKERS["momentum"](RATE, decay), learning_rate=2 * RATE, weight_decay=3 * decay, every=1)
+    expected = read_geometry(walk(right, seed, 1)[1])
+    with pytest.warns(UserWarning, match="was given"):
+        found = read_geometry(walk(wrong, seed, 1)[1])
+    assert_close(found.effective_learning_rate, expected.effective_learning_rate, 1e-5)
+    assert np.allclose(found.equilibrium_norm, expected.equilibrium_norm, rtol=1e-4, equal_nan=True)
+
+
+EVERY = dict(optimizers())
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", EVERY)
+def test_every_optimizer_of_optax_has_a_right_prediction_or_none(name):
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        found = examine(name, EVERY[name](), 4000)
+    assert found.law
+    assert not found.error > RIGHT, found
+
+
+@pytest.mark.thorough
+class TestEachRelationNoticesAFault:
+    def test_angles(self, monkeypatch):
+        monkeypatch.setattr(_record, "_moved", lambda w, u: 2 * u)
+        fails(test_a_record_is_that_of_the_weights_before_and_after)
+
+    def test_periods(self, monkeypatch):
+        monkeypatch.setattr(_detect.Probe, "_find_steps", lambda self: (0, 1))
+        fails(test_accumulated_batches_are_one_batch)
+
+    def test_one_setting_for_all(self, monkeypatch):
+        original = _settings.Said._beside
+
+        def first_alone(self, name, motions, tell):
+            first_alone.kept = getattr(first_alone, "kept", None) or original(self, name, motions, tell)
+            return first_alone.kept
+
+        monkeypatch.setattr(_settings.Said, "_beside", first_alone)
+        fails(test_each_leaf_has_its_own_settings, how=st.just("frozen"))
+
+    def test_clipping(self, monkeypatch):
+        monkeypatch.setattr(tracker, "is_linear", lambda *a: jnp.ones(2, bool))
+        fails(test_a_clipped_gradient_has_no_law_and_one_below_the_limit_has)
+
+    def test_means(self, monkeypatch):
+        original = jnp.isfinite
+        monkeypatch.setattr(_record.jnp, "isfinite", lambda v: jnp.ones_like(v, bool))
+        fails(test_one_bad_gradient_does_not_stay_in_the_means)
+        monkeypatch.setattr(_record.jnp, "isfinite", original)
+
+    def test_storage(self, monkeypatch):
+        monkeypatch.setattr(_record, "_moved", lambda w, u: u)
+        fails(test_an_angle_is_of_the_weights_as_stored, draws=20)
+
+    def test_precision(self, monkeypatch):
+        monkeypatch.setattr(groups, "in_32_bits", lambda function: function)
+        fails(test_masks_of_decay_do_not_depend_on_the_precision, all_=st.just(True), dtype=st.just(jnp.bfloat16))
+
+    def test_what_was_said(self, monkeypatch):
+        monkeypatch.setattr(_settings, "_factor", lambda found, said: 1.0)
+        fails(test_what_is_said_wrong_is_corrected)
+
+    def test_serialization(self, monkeypatch):
+        registry = flax.serialization._STATE_DICT_REGISTRY
+        write, read = registry[_record.GeometryState]
+        swapped = lambda target, found: read(target, found | {"packed": {k: v * 0 for k, v in found["packed"].items()}})  # noqa: E731
+        monkeypatch.setitem(registry, _record.GeometryState, (write, swapped))
+        fails(test_a_state_that_is_written_and_read_goes_on_the_same)
+
+    def test_sizes_of_gradients(self, monkeypatch):
+        original = _detect._adam
+        faulty = tuple(
+            r if r.law != "adamw" else _detect.Recursion("adamw", lambda x, a, b: x * original(x, a, b), r.starts, 1.0)
+            for r in _detect.RECURSIONS
+        )
+        monkeypatch.setattr(_detect, "RECURSIONS", faulty)
+        fails(test_the_size_of_the_loss_does_not_matter_to_adaptive_optimizers, name=st.just("adamw"))
