@@ -202,6 +202,7 @@ def test_the_diagonal_is_that_of_the_matrix(case):
     assert_close(case.fisher().diagonal(), np.diagonal(plain(case)))
 
 
+@pytest.mark.thorough
 @relation(case=cases(EVERYTHING, FAMILIES[:3]), chunk=st.integers(1, N), draws=st.booleans(), thorough=80)
 def test_the_diagonal_is_that_of_the_rows(case, chunk, draws):
     more = {"method": "monte_carlo", "key": jax.random.key(0), "samples": 2} if draws else {}
@@ -215,6 +216,7 @@ def cast(tree, dtype):
     return jax.tree.map(lambda a: a.astype(dtype) if jnp.issubdtype(a.dtype, jnp.floating) else a, tree)
 
 
+@pytest.mark.thorough
 @relation(case=cases(LAYERED, FAMILIES[:3]), dtype=st.sampled_from(["bfloat16", "float16", "float32"]), thorough=80)
 def test_casts_round_factors_and_no_more(case, dtype):
     dtype, outside = jnp.dtype(dtype), jnp.float64 if dtype == "float32" else jnp.float32
@@ -262,6 +264,7 @@ def test_another_form_of_the_function_has_the_same_factors(case, form):
     assert_same_matrix(other.as_matrix(), plain_one.as_matrix())
 
 
+@pytest.mark.thorough
 @relation(case=cases(EVERYTHING), kind=KINDS, seed=SEEDS, times=st.integers(1, 2), thorough=60)
 def test_order_and_repetition_of_samples_do_not_matter(case, kind, seed, times):
     order = np.random.default_rng(seed).permutation(np.tile(np.arange(N), times))
@@ -269,12 +272,14 @@ def test_order_and_repetition_of_samples_do_not_matter(case, kind, seed, times):
     assert_same_matrix(found, case.fisher().approximate(kind).as_matrix(), 1e-7)
 
 
+@pytest.mark.thorough
 @relation(case=cases(EVERYTHING), kind=KINDS, chunk=st.integers(1, N + 1), thorough=80)
 def test_chunks_add_up(case, kind, chunk):
     found = case.fisher(chunk=chunk).approximate(kind).as_matrix()
     assert_same_matrix(found, case.fisher().approximate(kind).as_matrix(), 1e-7)
 
 
+@pytest.mark.thorough
 @relation(case=cases(EVERYTHING), limit=st.sampled_from([0, 10, 2048]), thorough=60)
 def test_one_warning_names_each_leaf_of_which_only_the_diagonal_is_kept(case, limit):
     apply = lambda p, x: case.model.apply(p, x) * jnp.sort(p["t"])[0]  # noqa: E731
