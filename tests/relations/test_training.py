@@ -194,7 +194,8 @@ class Normed(linen.Module):
 
     @linen.compact
     def __call__(self, x):
-        x = linen.LayerNorm(dtype=self.dtype)(linen.Dense(8, use_bias=False, dtype=self.dtype)(x))
+        x = linen.LayerNorm(dtype=self.dtype)(linen.Dense(16, use_bias=False, dtype=self.dtype)(x))
+        x = linen.RMSNorm(dtype=self.dtype)(linen.Dense(16, use_bias=False, dtype=self.dtype)(linen.relu(x)))
         return linen.Dense(3, dtype=self.dtype)(linen.relu(x))
 
 
@@ -208,8 +209,7 @@ def test_masks_of_decay_do_not_depend_on_the_precision(seed, dtype, all_):
         params = jax.tree.map(lambda v, kind=kind: v.astype(kind) if all_ else v, params)
         masks.append(lg.training.decay_mask(params, lambda p, x, model=model: model.apply({"params": p}, x), X))
     assert masks[0] == masks[1]
-    assert masks[0]["Dense_0"]["kernel"]
-    assert not masks[0]["Dense_1"]["kernel"]
+    assert [masks[0][f"Dense_{k}"]["kernel"] for k in range(3)] == [True, True, False]
 
 
 @relation(decay=st.sampled_from([0.02, 0.1]), seed=SEEDS, thorough=20)
@@ -272,7 +272,7 @@ class TestEachRelationNoticesAFault:
 
     def test_precision(self, monkeypatch):
         monkeypatch.setattr(groups, "in_32_bits", lambda function: function)
-        fails(test_masks_of_decay_do_not_depend_on_the_precision, all_=st.just(True), dtype=st.just(jnp.bfloat16))
+        fails(test_masks_of_decay_do_not_depend_on_the_precision, draws=40, dtype=st.just(jnp.bfloat16))
 
     def test_what_was_said(self, monkeypatch):
         monkeypatch.setattr(_settings, "_factor", lambda found, said: 1.0)
