@@ -88,7 +88,7 @@ def optimizers() -> Iterator[tuple[str, Callable[[], optax.GradientTransformatio
         lambda: optax.MultiSteps(optax.adamw(RATE, weight_decay=DECAY), 4).gradient_transformation(),
     )
     yield "rate injected", lambda: optax.inject_hyperparams(optax.adamw)(learning_rate=RATE, weight_decay=DECAY)
-    yield "lars without momentum", lambda: optax.lars(RATE, weight_decay=DECAY, trust_coefficient=1.0, momentum=0.0)
+    yield "lars without momentum", lambda: optax.lars(RATE, weight_decay=DECAY, trust_coefficient=10.0, momentum=0.0)
 
 
 def _returns(make: Callable) -> str:
@@ -126,7 +126,7 @@ def examine(name: str, optimizer: optax.GradientTransformation, steps: int) -> F
             return Found(name, "refused", (np.nan,) * 2, (np.nan,) * 2, str(error).splitlines()[0][:160])
         record = lg.training.read_geometry(state)
     last = slice(-max(1, steps // 5), None)
-    moved = angle[last][angle[last] > 0]  # between steps, gradients are accumulated
+    moved = angle[last][angle[last] > 1e-3 * np.max(angle[last])]  # between steps, gradients are accumulated
     simulated = float(np.mean(norm[last])), float(np.sqrt(np.mean(moved**2))) if moved.size else 0.0
     predicted = float(record.equilibrium_norm[0]), float(record.equilibrium_angle[0])
     return Found(name, state.optimizer, (predicted[0], simulated[0]), (predicted[1], simulated[1]), record.remarks[0])

@@ -19,7 +19,7 @@ from lngeom._programs import inner_programs
 NARROW = tuple(map(jnp.dtype, (jnp.bfloat16, jnp.float16)))
 
 OPAQUE = {
-    *("custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr"),  # their rules are made for these dtypes
+    *("custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr"),  # whose rules are made for their dtypes
     *("bitcast_convert_type", "pallas_call", "ffi_call", "pure_callback", "io_callback", "shard_map"),
 }
 """Operations that run as they are, between conversions."""
@@ -47,7 +47,7 @@ def widened(tree: PyTree) -> PyTree:
 def in_32_bits(function: Callable[..., PyTree]) -> Callable[..., PyTree]:
     """The same function, computed in 32 bits where it computes in 16: also casts inside give 32 bits.
 
-    Operations with a derivative rule of their own, such as `jax.nn.relu`, are computed as they are.
+    Operations with a reverse rule of their own are computed as they are.
 
     Args:
         function: of pytrees; it returns arrays.
@@ -74,7 +74,9 @@ def _evaluate(closed: Any, arguments: Sequence[Any]) -> list:
 
     for equation in closed.jaxpr.eqns:
         operands = [value(v) for v in equation.invars]
-        if equation.primitive.name in OPAQUE:
+        if (own := _with_rule(equation, operands)) is not None:
+            results = own
+        elif equation.primitive.name in OPAQUE:
             given = [v.aval for v in equation.invars]
             operands = [
                 o.astype(aval.dtype) if is_narrow(getattr(aval, "dtype", None)) else o
@@ -85,6 +87,32 @@ def _evaluate(closed: Any, arguments: Sequence[Any]) -> list:
             results = _bind(equation, operands, {name: _wide(p) for name, p in equation.params.items()})
         values |= dict(zip(equation.outvars, results, strict=True))
     return [value(v) for v in closed.jaxpr.outvars]
+
+
+def _with_rule(equation: Any, operands: list) -> list | None:
+    """The results of a function with a forward rule of its own, both in 32 bits; None where that cannot be read."""
+    if equation.primitive.name != "custom_jvp_call":
+        return None
+    call, rule, constants = (equation.params.get(name) for name in ("call_jaxpr", "jvp_jaxpr_fun", "num_consts"))
+    floating = all(jnp.issubdtype(jnp.result_type(o), jnp.floating) for o in operands)
+    try:
+        jaxpr, consts, zeros = rule.call_wrapped(*[False] * (len(operands) - constants))  # type: ignore[union-attr]
+        moved = ClosedJaxpr(jaxpr, consts)
+    except (AttributeError, TypeError, ValueError):
+        return None
+    if not floating or any(zeros):
+        return None
+
+    @jax.custom_jvp
+    def run(*values: Any) -> list:
+        return _evaluate(call, values)
+
+    @run.defjvp
+    def _(primals: tuple, tangents: tuple) -> tuple[list, list]:
+        found = _evaluate(moved, [*primals[constants:], *tangents[constants:]])
+        return found[: len(found) // 2], found[len(found) // 2 :]
+
+    return run(*operands)
 
 
 def _bind(equation: Any, operands: list, params: dict[str, Any]) -> list:

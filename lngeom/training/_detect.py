@@ -154,7 +154,7 @@ class Probe:
         update: its update, compiled where it has loops or branches.
         weights: ones, few along each axis.
         signs: the pattern of gradients.
-        uneven: another, with entries of different sizes where there are more than two.
+        uneven: gradients without a pattern, of sizes from 1 to 2.
         first: the first step that moves something.
         period: gradients that are accumulated for a step.
     """
@@ -163,7 +163,7 @@ class Probe:
         self.optimizer = optimizer
         self.weights = jax.tree.map(_small, params)
         self.signs = jax.tree.map(lambda w: _pattern(w, (1, -1)), self.weights)
-        self.uneven = jax.tree.map(lambda w: _pattern(w, (1, -1, 3, -3)), self.weights)
+        self.uneven = jax.tree.map(_without_pattern, self.weights)
 
         program = jax.make_jaxpr(optimizer.update)(self.signs, optimizer.init(self.weights), self.weights)
         loops = any(inner_programs(e) and e.primitive.name not in {"jit", "pjit"} for e in program.jaxpr.eqns)
@@ -230,6 +230,11 @@ def _small(leaf: Any) -> Any:
 
 def _pattern(leaf: Any, values: tuple[int, ...]) -> Any:
     return jnp.asarray(np.resize(values, leaf.size).reshape(leaf.shape)).astype(leaf.dtype)
+
+
+def _without_pattern(leaf: Any) -> Any:
+    values = np.random.default_rng(0).permutation(np.linspace(1, 2, leaf.size)) * np.resize((1, -1), leaf.size)
+    return jnp.asarray(values.reshape(leaf.shape)).astype(leaf.dtype)
 
 
 def _times(by: Any, tree: PyTree) -> PyTree:
@@ -361,15 +366,17 @@ def _best(options: list, shown: list[Responses]) -> Any:
 def _is_limited(motion: Motion, shown: Responses) -> bool:
     """Whether responses to gradients of size 1 are those of a law to gradients that are cut at some size."""
     assert motion.recursion is not None
-    ratio = shown.varied / shown.constant
+    assert motion.rate is not None
 
-    def gap(limit: float) -> float:
+    def of(x: np.ndarray) -> np.ndarray:
         assert motion.recursion is not None
-        cut, ones = np.clip(STEPS, -limit, limit), np.full(len(STEPS), min(limit, 1.0))
-        varied, constant = (motion.recursion.of(led(x, motion.first), *motion.betas) for x in (cut, ones))
-        return float(np.max(np.abs((varied / constant)[motion.first :] - ratio)))
+        return motion.recursion.of(led(x, motion.first), *motion.betas)[motion.first :]
 
-    return min(map(gap, np.geomspace(0.1, 2, 100))) <= AGREES * max(1.0, float(np.max(np.abs(ratio))))
+    # a law that is independent of sizes is tried with all gradients cut alike
+    linear = motion.recursion.power == 2.0
+    limit = abs(shown.constant[0]) / motion.rate / abs(of(np.ones(1))[0]) if linear else 0.2
+    expected = of(np.clip(STEPS, -limit, limit)) / of(np.full(len(STEPS), min(limit, 1.0)))
+    return bool(np.max(np.abs(expected - shown.varied / shown.constant)) <= 1e-3)
 
 
 def _read(shown: Responses, size: float, start: int) -> Any:
@@ -392,7 +399,7 @@ def _read(shown: Responses, size: float, start: int) -> Any:
             return Motion("lars", decay=None, remark="its first step is not that of a trust ratio")
         decay = 0.0 if abs(shown.radial) < 1e-12 else float(size * shown.radial / base)
         rate, remark = float(np.hypot(base, shown.radial)), ""
-        shares = STEPS / np.hypot(STEPS, decay / size) * np.hypot(1.0, decay / size)
+        shares = STEPS / np.maximum(np.hypot(STEPS, decay / size), 1e-300) * np.hypot(1.0, decay / size)
         if np.max(np.abs(ratio - shares)) > AGREES:
             remark = "no equilibrium of a trust ratio with memory is known in closed form"
         elif decay and abs(shown.still[0] / -rate - 1) > AGREES:
@@ -467,6 +474,10 @@ def _look_again(probe: Probe, k: int, motion: Any, betas: tuple[float, float]) -
     if not isinstance(motion, Motion) or not motion.law:
         return motion
     motion = replace(motion, first=probe.first, period=probe.period)
+    many = jax.tree.leaves(probe.weights)[k].size > 2  # of two entries all steps look alike
+    alike = {"sgd": _is_along, "momentum": _is_along, "adamw": _is_even, "rmsprop": _is_even}.get(motion.law)
+    if many and motion.recursion is not None and alike is not None and not alike(probe, k):
+        return replace(motion, law="adaptive", rate=None, decay=None, remark="its entries do not move by themselves")
     if motion.law == "lars" and _is_even(probe, k):
         remark = "no equilibrium of an adaptive step times the size of the weights is known"
         return replace(motion, law="lamb", rate=None, decay=None, remark=remark)
@@ -483,10 +494,24 @@ def _look_again(probe: Probe, k: int, motion: Any, betas: tuple[float, float]) -
     return motion
 
 
+def _first_step(probe: Probe, k: int) -> tuple[np.ndarray, np.ndarray]:
+    """The first update of a leaf along a gradient without a pattern, and that gradient."""
+    step = probe.steps(np.ones(probe.first + 1), pattern=probe.uneven)[-1][k]
+    return np.real(step), np.real(np.asarray(jax.tree.leaves(probe.uneven)[k]))
+
+
 def _is_even(probe: Probe, k: int) -> bool:
-    """Whether a first step has entries of nearly one size for gradients of several, as that of lamb."""
-    step = np.abs(probe.steps(np.ones(probe.first + 1), pattern=probe.uneven)[-1][k])
-    return step.size > 2 and float(np.ptp(step)) < 0.5 * float(np.max(step))
+    """Whether a first step has entries of one size for gradients of all sizes, beside decay along weights of ones."""
+    step = _first_step(probe, k)[0]
+    sizes = np.abs(step - np.mean(step))
+    return sizes.size > 2 and float(np.ptp(sizes)) < 0.1 * float(np.max(sizes))
+
+
+def _is_along(probe: Probe, k: int) -> bool:
+    """Whether a first step is along the gradient, beside decay along weights of ones."""
+    step, gradient = (v - np.mean(v) for v in _first_step(probe, k))
+    norms = float(np.linalg.norm(step) * np.linalg.norm(gradient))
+    return norms > 0 and abs(float(np.sum(step * gradient))) > 0.999 * norms
 
 
 def _signs(probe: Probe, k: int, betas: tuple[float, float]) -> tuple[float, tuple[float, float]] | None:

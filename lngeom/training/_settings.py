@@ -11,6 +11,9 @@ import jax.numpy as jnp
 from lngeom.training._detect import AGREES, Motion
 from lngeom.training.groups import Groups
 
+FAR = 50.0
+"""Ratio of rates from which an optimizer does not have the one that was given, but finds its own."""
+
 UNDECAYED = "the optimizer does not decay it"
 
 
@@ -103,6 +106,10 @@ class Said:
         if not alike or any(not _same(m.rate, first.rate) for m in motions):
             return Moves("", decay=None, remark="its leaves move by different laws or rates")
         said = _at(self.learning_rate, first.first)
+        if first.law != "lars" and first.rate and said and not 1 / FAR < first.rate / said < FAR:
+            remark = f"its first rate is {first.rate:.3g}, far from the {said:.3g} that was given: it may adapt"
+            tell("rate", f"the optimizer moves {name!r} by another law than was given: {remark}")
+            return Moves("", decay=None, remark=remark)
         rate = trust = 1.0
         if first.law == "lars":
             trust = _factor(first.rate, said)
