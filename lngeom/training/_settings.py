@@ -158,15 +158,7 @@ class Said:
             return None, UNDECAYED
         if any(not _same(m.decay, first.decay) for m in motions):
             return None, "its leaves decay by different amounts"
-        said_course = [_at(self.learning_rate, first.first + t) for t in range(len(first.course))]
-        if (
-            said_course
-            and all(said_course)
-            and not all(
-                _same(found, value / said_course[0])
-                for found, value in zip(first.course, said_course, strict=True)  # type: ignore
-            )
-        ):
+        if self._changes_otherwise(first):
             return None, "its learning rate changes from step to step in another way than the one that was given"
         if first.period > 1 and first.law in {"sgd", "momentum", "lars"}:
             return None, "the size of an accumulated gradient is not seen"
@@ -174,6 +166,13 @@ class Said:
         if factor != 1.0:
             tell("decay", _differs("weight_decay", said, name, first.decay))
         return factor, ""
+
+    def _changes_otherwise(self, motion: Motion) -> bool:
+        """Whether the rates of the first steps are in other proportions than those that were given."""
+        rates = [_at(self.learning_rate, motion.first + t) or 0.0 for t in range(len(motion.course))]
+        if not rates or not all(rates):
+            return False
+        return not all(_same(found, rate / rates[0]) for found, rate in zip(motion.course, rates, strict=True))
 
 
 def _differs(what: str, said: Any, name: str, found: Any) -> str:
@@ -189,7 +188,8 @@ def _at(value: Any, step: int) -> float | None:
         return None
     try:
         with jax.ensure_compile_time_eval():
-            return float(value(jnp.asarray(step, jnp.int32)) if callable(value) else value)
+            found: Any = value(jnp.asarray(step, jnp.int32)) if callable(value) else value
+            return float(found)
     except (TypeError, jax.errors.ConcretizationTypeError):
         return None
 

@@ -336,7 +336,7 @@ def _row(part: Part, *, decayed, parted, norm, share, move: Moves, eta, decay, s
         elif move.decay is None:
             remark = move.remark
         else:
-            settings = {"momentum": move.memory, "b2": move.b2, "trust_coefficient": move.trust}
+            settings: dict[str, Any] = {"momentum": move.memory, "b2": move.b2, "trust_coefficient": move.trust}
             settings |= {"gradient_scale": 1.0 if scale is None else scale, "size": part.size}
             try:
                 with warnings.catch_warnings(record=True) as told:

@@ -14,6 +14,7 @@ from scipy.optimize import Bounds, LinearConstraint, milp
 from lngeom._arguments import check_count
 from lngeom._lifting import in_32_bits, widened
 from lngeom._trees import leaf_paths
+from lngeom.information._parameters import buffers
 from lngeom.numerics import MARGIN
 from lngeom.training._epsilon import without_epsilon
 
@@ -27,7 +28,8 @@ def resolve_groups(params: PyTree, groups: Selector | None) -> Groups:
 
     Args:
         params: the parameters.
-        groups: None makes a group of every floating point leaf of two or more axes. Patterns ("*.kernel", with the
+        groups: None makes a group of every floating point leaf of two or more axes that is no buffer, such as running
+            statistics of linen or nnx. Patterns ("*.kernel", with the
             wildcards of file names) or a predicate of path and leaf make a group of every leaf that matches. A mapping
             from names to patterns makes groups of leaves with a common scale.
 
@@ -52,8 +54,11 @@ def resolve_groups(params: PyTree, groups: Selector | None) -> Groups:
         resolved = tuple((name, tuple(matching(patterns))) for name, patterns in groups.items())
     else:
         if groups is None:
+            out = buffers(params)
             chosen = [
-                k for k, v in enumerate(leaves) if jnp.ndim(v) >= 2 and jnp.issubdtype(jnp.result_type(v), jnp.floating)
+                k
+                for k, v in enumerate(leaves)
+                if jnp.ndim(v) >= 2 and jnp.issubdtype(jnp.result_type(v), jnp.floating) and paths[k] not in out
             ]
         elif callable(groups):
             chosen = [k for k, (path, leaf) in enumerate(zip(paths, leaves, strict=True)) if groups(path, leaf)]

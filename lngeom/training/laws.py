@@ -6,6 +6,7 @@ cW, with η multiplied by $c^p$, is c times its step from W. Then its effective 
 
 import difflib
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ def law_of(optimizer: str) -> Law:
     return LAWS[optimizer]
 
 
-def check_settings(**values: float) -> None:
+def check_settings(**values: Any) -> None:
     """Checks hyperparameters that are numbers (schedules and traced values pass).
 
     Args:

@@ -21,9 +21,14 @@ right_kl, right_variance, right_product = AbstractFamily.kl, AbstractFamily.vari
 
 FAMILY_FAULTS = {
     "η of the negative binomial, of one success": (
-        "equation.11",
+        "equation.10_wording",
         NEGATIVE_BINOMIAL,
         (families.NegativeBinomial, ETA, lambda self, z: -jnp.log(-jnp.expm1(z))),
+    ),
+    "η′ of the negative binomial, of one success": (
+        "equation.11",
+        NEGATIVE_BINOMIAL,
+        (families.NegativeBinomial, "mean", lambda self, z: jnp.exp(z) / -jnp.expm1(z)),
     ),
     "η of the negative binomial, its sum": (
         "equation.10_wording",
@@ -31,9 +36,14 @@ FAMILY_FAULTS = {
         (families.NegativeBinomial, ETA, lambda self, z: self.successes * jnp.log(-jnp.expm1(z))),
     ),
     "η of the inverse Gaussian without 2": (
-        "equation.11",
+        "equation.10_wording",
         INVERSE_GAUSSIAN,
         (families.InverseGaussian, ETA, lambda self, z: -jnp.sqrt(-z)),
+    ),
+    "η″ of the inverse Gaussian without 2": (
+        "equation.11",
+        INVERSE_GAUSSIAN,
+        (families.InverseGaussian, "curvature", lambda self, z: (-z) ** -1.5),
     ),
     "variance without φ": (
         "equation.11",

@@ -17,6 +17,12 @@ MATRIX = Source(
     ("equation.9", "equation.13_14.bn", "equation.13_14.ln", "equation.12", "dynamics.fisher_trained"),
     ("tests/information/test_outer_products.py", *ROUTES),
 )
+DIAGONAL = Source(
+    "information",
+    "information/_diagonal.py",
+    ("equation.9", "equation.13_14.bn", "equation.13_14.ln", "equation.12", "dynamics.fisher_trained"),
+    ("tests/information/test_outer_products.py", *ROUTES),
+)
 SPECTRUM = Source(
     "information",
     "information/_spectrum.py",
@@ -316,10 +322,10 @@ MUTANTS = (
         "return upper + jnp.triu(upper).T",
         "diagonal counted twice",
     ),
-    MATRIX(
+    DIAGONAL(
         "diagonal-not-squared",
-        "jnp.sum(jnp.square(rows), 0)",
-        "jnp.sum(jnp.abs(rows), 0)",
+        "return jnp.sum(jnp.square(rows), 0), (rows @ vector) @ rows",
+        "return jnp.sum(jnp.abs(rows), 0), (rows @ vector) @ rows",
         "diagonal by absolute values",
         ("equation.9", "equation.12", "text.riemannian"),
         SOLVE_TESTS,

@@ -189,10 +189,10 @@ def residual_params(problem: Problem, classes: int, writing: float) -> dict[str,
     """Layers of a pre-norm residual network; a matrix with its bias is one layer, and so is a norm."""
     keys = iter(jax.random.split(problem.key("dong2025.residual"), 2 * BLOCKS + 1))
     kernel = lambda rows, columns, scale: scale * draw_small(jax.random.normal, next(keys), (rows, columns), float)
-    norm = {"gain": jnp.ones(UNITS), "bias": jnp.zeros(UNITS)}
-    found = {"head": {"kernel": kernel(UNITS, classes, UNITS**-0.5)}, "norm": norm}
+    norm = lambda: {"gain": jnp.ones(UNITS), "bias": jnp.zeros(UNITS)}  # of arrays of its own
+    found = {"head": {"kernel": kernel(UNITS, classes, UNITS**-0.5)}, "norm": norm()}
     for b in range(BLOCKS):
-        found[f"norm {b}"] = norm
+        found[f"norm {b}"] = norm()
         found[f"read {b}"] = {"kernel": kernel(UNITS, 2 * UNITS, UNITS**-0.5), "bias": jnp.zeros(2 * UNITS)}
         found[f"write {b}"] = {"kernel": kernel(2 * UNITS, UNITS, writing), "bias": jnp.zeros(UNITS)}
     return found
