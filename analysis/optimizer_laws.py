@@ -106,7 +106,7 @@ def simulate(optimizer: optax.GradientTransformation, steps: int, seed: int = 0)
         g = jax.random.normal(key, w.shape, w.dtype)
         g = (g - w * jnp.vdot(w, g) / jnp.vdot(w, w)) / jnp.linalg.norm(w) / SIZE
         updates, state = tracker.update({"w": g}, state, params)
-        after = optax.apply_updates(params, updates)
+        after: Any = optax.apply_updates(params, updates)
         turn = after["w"] / jnp.linalg.norm(after["w"]) - w / jnp.linalg.norm(w)
         return (after, state), (jnp.linalg.norm(after["w"]), 2 * jnp.arcsin(jnp.linalg.norm(turn) / 2))
 
@@ -123,7 +123,7 @@ def examine(name: str, optimizer: optax.GradientTransformation, steps: int) -> F
         try:
             state, norm, angle = simulate(optimizer, steps)
         except Exception as error:  # of optimizers that need more than gradients, or of no known law
-            return Found(name, "refused", (np.nan,) * 2, (np.nan,) * 2, str(error).splitlines()[0][:160])
+            return Found(name, "refused", (np.nan, np.nan), (np.nan, np.nan), str(error).splitlines()[0][:160])
         record = lg.training.read_geometry(state)
     last = slice(-max(1, steps // 5), None)
     moved = angle[last][angle[last] > 1e-3 * np.max(angle[last])]  # between steps, gradients are accumulated

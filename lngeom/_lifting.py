@@ -70,7 +70,10 @@ def _evaluate(closed: Any, arguments: Sequence[Any]) -> list:
     values |= dict(zip(closed.jaxpr.constvars, widened([jnp.asarray(c) for c in closed.consts]), strict=True))
 
     def value(v: Any) -> Any:
-        return widened(jnp.asarray(v.val, v.aval.dtype)) if isinstance(v, Literal) else values[v]
+        if not isinstance(v, Literal):
+            return values[v]
+        shape: Any = v.aval
+        return widened(jnp.asarray(v.val, shape.dtype))
 
     for equation in closed.jaxpr.eqns:
         operands = [value(v) for v in equation.invars]
