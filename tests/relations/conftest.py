@@ -10,13 +10,12 @@ import pytest
 from tests.relations.relation import DRAWN
 
 
-@pytest.fixture(autouse=True)
-def _count_draws(request):
-    name = request.node.name
-    before = DRAWN[name]
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_call(item):
+    before = DRAWN[item.name]
     yield
-    if DRAWN[name] > before:
-        request.node.user_properties.append(("draws", DRAWN[name] - before))
+    if DRAWN[item.name] > before:
+        item.user_properties.append(("draws", DRAWN[item.name] - before))
 
 
 def pytest_terminal_summary(terminalreporter):
