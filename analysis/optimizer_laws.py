@@ -27,12 +27,8 @@ RATE, DECAY, SIZE, STEPS = 1e-2, 0.1, 16, 10_000
 RIGHT = 0.05
 """Relative error up to which a prediction is right."""
 
-NEEDS = {
-    **dict.fromkeys(("lbfgs", "polyak_sgd"), "the value of the loss"),
-    **dict.fromkeys(("noisy_sgd", "dpsgd"), "a key"),
-    "optimistic_gradient_descent": "",
-}
-"""What some optimizers need beside gradients, so that no law is looked for."""
+OMITTED = {"lbfgs", "polyak_sgd", "noisy_sgd", "dpsgd"}
+"""Optimizers that need the value of the loss, or a key, beside gradients."""
 
 
 class Found(NamedTuple):
@@ -69,7 +65,7 @@ def optimizers() -> Iterator[tuple[str, Callable[[], optax.GradientTransformatio
     for module in (optax, optax.contrib):
         for name in sorted(dir(module)):
             make = getattr(module, name)
-            if not inspect.isfunction(make) or name.startswith(("_", "scale_by", "inject")) or name in NEEDS:
+            if not inspect.isfunction(make) or name.startswith(("_", "scale_by", "inject")) or name in OMITTED:
                 continue
             arguments = inspect.signature(make).parameters
             if next(iter(arguments), "") != "learning_rate" or "GradientTransformation" not in _returns(make):

@@ -1,4 +1,4 @@
-"""What became of a case; a process that reports it needs nothing else."""
+"""What became of a case."""
 
 from dataclasses import dataclass, field
 

@@ -6,9 +6,8 @@ of numbers x_t ↦ u_t. It holds where it gives the responses to a sequence x_t,
 so that the schedule of the rate cancels. Its memory β is fitted.
 """
 
-import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,6 +19,7 @@ import scipy.optimize
 from jaxtyping import PyTree
 
 from lngeom._programs import inner_programs
+from lngeom.training._recursions import RECURSIONS, Recursion, lion
 from lngeom.training.laws import LAWS
 
 STEPS = np.array([1.0, -2.0, 0.0, 0.5, 1.0, -1.0, 0.25, 2.0])
@@ -78,72 +78,9 @@ class Motion:
     b2: float | None = None
     clips: bool = False
     remark: str = ""
-    recursion: "Recursion | None" = None
+    recursion: Recursion | None = None
     betas: tuple[float, ...] = ()
     course: tuple[float, ...] = ()
-
-
-def _momentum(x: np.ndarray, beta: float, ahead: bool = False) -> np.ndarray:
-    m = np.array([sum(beta ** (t - s) * x[s] for s in range(t + 1)) for t in range(len(x))])
-    return x + beta * m if ahead else m
-
-
-def _adam(x: np.ndarray, b1: float, b2: float) -> np.ndarray:
-    m, v, found = 0.0, 0.0, []
-    for t, value in enumerate(x, 1):
-        m, v = b1 * m + (1 - b1) * value, b2 * v + (1 - b2) * value**2
-        found.append(m / (1 - b1**t) / math.sqrt(max(v / (1 - b2**t), 1e-300)))
-    return np.array(found)
-
-
-def _rmsprop(x: np.ndarray, b2: float) -> np.ndarray:
-    v, found = 0.0, []
-    for value in x:
-        v = b2 * v + (1 - b2) * value**2
-        found.append(value / math.sqrt(max(v, 1e-300)))
-    return np.array(found)
-
-
-def _lion(x: np.ndarray, b1: float, b2: float) -> np.ndarray:
-    m, found = 0.0, []
-    for value in x:
-        found.append(np.sign(b1 * m + (1 - b1) * value))
-        m = b2 * m + (1 - b2) * value
-    return np.array(found)
-
-
-@dataclass(frozen=True)
-class Recursion:
-    """A law of one entry.
-
-    Attributes:
-        law: its name.
-        of: x and the β's ↦ u.
-        starts: values of the β's from which a fit begins.
-        power: of the size of the gradient.
-        remark: why no equilibrium is predicted, or "".
-    """
-
-    law: str
-    of: Callable[..., np.ndarray]
-    starts: tuple[tuple[float, ...], ...]
-    power: float
-    remark: str = ""
-
-
-RECURSIONS = (
-    Recursion("sgd", lambda x: x, ((),), 2.0),
-    Recursion("momentum", _momentum, ((0.9,), (0.5,)), 2.0),
-    Recursion(
-        "momentum",
-        functools.partial(_momentum, ahead=True),
-        ((0.9,), (0.5,)),
-        2.0,
-        "no equilibrium of Nesterov momentum is known in closed form",
-    ),
-    Recursion("rmsprop", _rmsprop, ((0.9,), (0.99,)), 1.0),
-    Recursion("adamw", _adam, ((0.9, 0.999), (0.9, 0.95), (0.0, 0.99), (0.5, 0.5)), 1.0),
-)
 
 
 class Probe:
@@ -164,7 +101,6 @@ class Probe:
         self.weights = jax.tree.map(_small, params)
         self.signs = jax.tree.map(lambda w: _pattern(w, (1, -1)), self.weights)
         self.uneven = jax.tree.map(_without_pattern, self.weights)
-
         program = jax.make_jaxpr(optimizer.update)(self.signs, optimizer.init(self.weights), self.weights)
         loops = any(inner_programs(e) and e.primitive.name not in {"jit", "pjit"} for e in program.jaxpr.eqns)
         many = len(jax.tree.leaves(params)) > MANY
@@ -319,12 +255,12 @@ def _motions(probe: Probe, betas: tuple[float, float]) -> list[Any]:
     leaves = jax.tree.leaves(probe.weights)
     still, still_of_larger = probe.run(np.zeros(2))[1], probe.run(np.zeros(1), weight=2.0)[1]
     shown: list[list[Responses]] = [[] for _ in leaves]
+    ones = np.ones(len(STEPS))
     for size in SIZES:
         if size != SIZES[0] and all(m.recursion for m in _read_all(probe, leaves, shown) if isinstance(m, Motion)):
             break
-        constant, _ = probe.run(size * np.ones(len(STEPS)))
+        constant, _ = probe.run(size * ones)
         varied, radial = probe.run(size * STEPS)
-        ones = np.ones(len(STEPS))
         twice, larger = probe.run(2 * size * ones)[0][-1:], probe.run(size * ones, weight=2.0)[0][-1:]
         for k, found in enumerate(shown):
             rows = (
@@ -524,7 +460,7 @@ def _signs(probe: Probe, k: int, betas: tuple[float, float]) -> tuple[float, tup
         agree, rate = True, None
         for x in ((1, -0.97 * turn), (1, -1.03 * turn), (1, 0, -0.997 * b2 * turn), (1, 0, -1.003 * b2 * turn)):
             along = probe.run(np.array(x, float))[0][:, k]
-            expected = _lion(np.array(x, float), *values)
+            expected = lion(np.array(x, float), *values)
             rate = float(-along[0])
             sizes = np.abs(along) / rate if rate else along
             agree &= (

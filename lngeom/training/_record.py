@@ -352,7 +352,7 @@ def _equilibrium(state: GeometryState, eta, decay, scale):
 def register_with_flax() -> None:
     """Lets `flax.serialization` write and read the state of a tracker, where it is imported."""
     serialization: Any = sys.modules.get("flax.serialization")
-    if serialization is None or GeometryState in getattr(serialization, "_STATE_DICT_REGISTRY", {GeometryState: None}):
+    if serialization is None:
         return
 
     def to_dict(state: GeometryState) -> dict[str, Any]:
@@ -364,4 +364,4 @@ def register_with_flax() -> None:
         packed = jax.tree.unflatten(structure, [found["packed"][str(k)] for k in range(len(leaves))])
         return replace(target, inner=serialization.from_state_dict(target.inner, found["inner"]), packed=packed)
 
-    serialization.register_serialization_state(GeometryState, to_dict, from_dict)
+    serialization.register_serialization_state(GeometryState, to_dict, from_dict, override=True)

@@ -121,7 +121,7 @@ class Said:
             if rate != 1.0:
                 tell(
                     "rate",
-                    f"track_geometry was given the learning rate {said:.3g}, but the first update of {name!r} by its "
+                    f"lngeom was given the learning rate {said:.3g}, but the first update of {name!r} by its "
                     f"optimizer has the rate {first.rate:.3g}, which is taken as its factor from there on. Give "
                     "learning_rate= what the optimizer was given, its schedule if it has one",
                 )

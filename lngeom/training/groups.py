@@ -29,9 +29,9 @@ def resolve_groups(params: PyTree, groups: Selector | None) -> Groups:
     Args:
         params: the parameters.
         groups: None makes a group of every floating point leaf of two or more axes that is no buffer, such as running
-            statistics of linen or nnx. Patterns ("*.kernel", with the
-            wildcards of file names) or a predicate of path and leaf make a group of every leaf that matches. A mapping
-            from names to patterns makes groups of leaves with a common scale.
+            statistics of linen or nnx. Patterns ("*.kernel", with the wildcards of file names) or a predicate of path
+            and leaf make a group of every leaf that matches. A mapping from names to patterns makes groups of leaves
+            with a common scale.
 
     Returns:
         The groups.

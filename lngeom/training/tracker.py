@@ -58,8 +58,7 @@ def track_geometry(
             `optax.MultiSteps`, the next step that moves the weights is recorded. A record reads weights, gradients and
             updates once more, and can take as long as half a step of training. Between records the overhead for SGD and
             Adam is 0 to 4 % of a step (`analysis/BENCHMARKS.md`). Lion also copies its weights and momentum. Under
-            `vmap` a
-            record is computed when it is due for any of the batch.
+            `vmap` a record is computed when it is due for any of the batch.
         history: number K of the last records to keep; 0 keeps only the last one.
 
     Returns:

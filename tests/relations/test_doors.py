@@ -1,6 +1,5 @@
 """The same model by another way in has the same Fisher matrix."""
 
-import dataclasses
 import functools
 from typing import Any
 
@@ -81,11 +80,6 @@ FORMS = [name for name in vars(Callables) if not name.startswith("_")]
 @relation(case=cases(), form=st.sampled_from(FORMS), thorough=120)
 def test_a_function_in_any_form_has_one_matrix(case, form):
     assert_same_matrix(case.fisher(getattr(Callables, form)(case.model.apply)).as_matrix(), plain(case))
-
-
-@dataclasses.dataclass
-class Settings:
-    eps: float = 0.1
 
 
 class Holder(eqx.Module):

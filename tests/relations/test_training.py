@@ -1,5 +1,7 @@
 """What a tracker records and a plan predicts is what the optimizer does, however it is put together."""
 
+import dataclasses
+
 import flax.serialization
 import jax
 import jax.numpy as jnp
@@ -10,7 +12,7 @@ import pytest
 from analysis.optimizer_laws import RIGHT, examine, optimizers
 from flax import linen
 from hypothesis import strategies as st
-from lngeom.training import _detect, _record, _settings, groups, read_geometry, track_geometry, tracker
+from lngeom.training import _detect, _record, _recursions, _settings, groups, read_geometry, track_geometry, tracker
 from lngeom.training.laws import LAWS
 
 from tests.relations.relation import assert_close, fails, relation
@@ -279,17 +281,12 @@ class TestEachRelationNoticesAFault:
         fails(test_what_is_said_wrong_is_corrected)
 
     def test_serialization(self, monkeypatch):
-        registry = flax.serialization._STATE_DICT_REGISTRY
-        write, read = registry[_record.GeometryState]
-        swapped = lambda target, found: read(target, found | {"packed": {k: v * 0 for k, v in found["packed"].items()}})  # noqa: E731
-        monkeypatch.setitem(registry, _record.GeometryState, (write, swapped))
+        original = _record.replace
+        monkeypatch.setattr(_record, "replace", lambda state, inner, packed: original(state, inner=inner))
         fails(test_a_state_that_is_written_and_read_goes_on_the_same)
 
     def test_sizes_of_gradients(self, monkeypatch):
-        original = _detect._adam
-        faulty = tuple(
-            r if r.law != "adamw" else _detect.Recursion("adamw", lambda x, a, b: x * original(x, a, b), r.starts, 1.0)
-            for r in _detect.RECURSIONS
-        )
+        times_x = lambda x, b1, b2: x * _recursions.adam(x, b1, b2)  # noqa: E731
+        faulty = tuple(dataclasses.replace(r, of=times_x) if r.law == "adamw" else r for r in _recursions.RECURSIONS)
         monkeypatch.setattr(_detect, "RECURSIONS", faulty)
         fails(test_the_size_of_the_loss_does_not_matter_to_adaptive_optimizers, name=st.just("adamw"))

@@ -15,6 +15,7 @@ EQUILIBRIUM = Source("training", "training/equilibrium.py", (), ("tests/training
 TRACKED = ("dynamics.equilibrium.sgd", "dynamics.equilibrium.lion", "dynamics.equilibrium.lars")
 RECORD = Source("training", "training/_record.py", TRACKED, ("tests/training/test_tracker.py",))
 TRACKER = Source("training", "training/tracker.py", TRACKED, ("tests/training/test_tracker.py",))
+RECURSIONS = Source("training", "training/_recursions.py", TRACKED, ("tests/training/test_tracker.py",))
 DETECT = Source("training", "training/_detect.py", TRACKED, ("tests/training/test_tracker.py",))
 GROUPS = Source(
     "training",
@@ -280,7 +281,7 @@ MUTANTS = (
         "shift = geometry.records % geometry.history_steps.shape[0]",
         "history rolled the other way",
     ),
-    DETECT(
+    RECURSIONS(
         "detect-momentum",
         'Recursion("sgd", lambda x: x, ((),), 2.0)',
         'Recursion("momentum", lambda x: x, ((),), 2.0)',
