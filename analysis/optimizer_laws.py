@@ -112,12 +112,12 @@ def simulate(optimizer: optax.GradientTransformation, steps: int, seed: int = 0)
     return state, np.asarray(norm), np.asarray(angle)
 
 
-def examine(name: str, optimizer: optax.GradientTransformation, steps: int) -> Found:
+def examine(name: str, make: Callable[[], optax.GradientTransformation], steps: int) -> Found:
     """The law of an optimizer, and its predictions beside the simulation."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+        warnings.simplefilter("ignore")  # of optimizers that are deprecated, and of what was not said of them
         try:
-            state, norm, angle = simulate(optimizer, steps)
+            state, norm, angle = simulate(make(), steps)
         except Exception as error:  # of optimizers that need more than gradients, or of no known law
             return Found(name, "refused", (np.nan, np.nan), (np.nan, np.nan), str(error).splitlines()[0][:160])
         record = lg.training.read_geometry(state)
@@ -162,7 +162,7 @@ def main() -> None:
         everything = list(optimizers())
         task = bar.add_task("optimizers", total=len(everything))
         for name, make in everything:
-            rows.append(examine(name, make(), options.steps))
+            rows.append(examine(name, make, options.steps))
             bar.update(task, advance=1, description=name)
     with replacing(options.out) as file:
         file.write(table(rows, options.steps).encode())

@@ -233,7 +233,7 @@ EVERY = dict(optimizers())
 @pytest.mark.parametrize("name", EVERY)
 def test_every_optimizer_of_optax_has_a_right_prediction_or_none(name):
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
-        found = examine(name, EVERY[name](), 6000)
+        found = examine(name, EVERY[name], 6000)
     assert found.law
     assert not found.error > RIGHT, found
 
