@@ -7,7 +7,8 @@ so that the schedule of the rate cancels. Its memory β is fitted.
 """
 
 import math
-from collections.abc import Sequence
+import warnings
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,7 +19,8 @@ import optax
 import scipy.optimize
 from jaxtyping import PyTree
 
-from lngeom._programs import inner_programs
+from lngeom._trees import leaf_paths
+from lngeom.training._probe import NoStep, Probe, Start, at_once, led
 from lngeom.training._recursions import RECURSIONS, Recursion, lion
 from lngeom.training.laws import LAWS
 
@@ -37,17 +39,11 @@ AGREES = 1e-2
 SIGNS = 0.05
 """β₂ below which an average of squared gradients is a sign."""
 
+TURNS = (1e-4, 1e4)
+"""Sizes of a gradient between which the sign of an average is seen to turn."""
+
 SHRINKS = 0.8
 """Most by which a schedule lowers the rate from one step to the next at the start."""
-
-LONG = 16
-"""Most entries of small weights along each axis."""
-
-MANY = 20
-"""Leaves above which an optimizer is compiled."""
-
-LONGEST = 64
-"""Most gradients that are accumulated for one step, and most steps of a warm-up that do nothing."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +63,8 @@ class Motion:
         recursion: the law of one entry, where it is known.
         betas: its β's.
         course: rates of the first steps, in units of the first, where they are known.
+        start: the first responses; None for a single number.
+        counts: in the optimizer's state before the first step that moves something.
     """
 
     law: str
@@ -81,110 +79,41 @@ class Motion:
     recursion: Recursion | None = None
     betas: tuple[float, ...] = ()
     course: tuple[float, ...] = ()
+    start: Start | None = None
+    counts: tuple[int, ...] = ()
 
 
-class Probe:
-    """Runs an optimizer on small weights.
+def first_steps(
+    optimizer: optax.GradientTransformationExtraArgs, params: PyTree, law: str, leaves: Collection[int]
+) -> list[Motion]:
+    """The motion of each leaf by a law that is given to some of them, as far as first steps show it.
 
-    Attributes:
-        optimizer: the optimizer.
-        update: its update, compiled where it has loops or branches.
-        weights: ones, few along each axis.
-        signs: the pattern of gradients.
-        uneven: gradients without a pattern, of sizes from 1 to 2.
-        first: the first step that moves something.
-        period: gradients that are accumulated for a step.
+    Warns:
+        UserWarning: if a first step is another power of the size of the gradient.
     """
-
-    def __init__(self, optimizer: optax.GradientTransformationExtraArgs, params: PyTree):
-        self.optimizer = optimizer
-        self.weights = jax.tree.map(_small, params)
-        self.signs = jax.tree.map(lambda w: _pattern(w, (1, -1)), self.weights)
-        self.uneven = jax.tree.map(_without_pattern, self.weights)
-        program = jax.make_jaxpr(optimizer.update)(self.signs, optimizer.init(self.weights), self.weights)
-        loops = any(inner_programs(e) and e.primitive.name not in {"jit", "pjit"} for e in program.jaxpr.eqns)
-        many = len(jax.tree.leaves(params)) > MANY
-        self.update = jax.jit(optimizer.update) if loops or many else optimizer.update  # loops compile at each call
-        self.first, self.period = self._find_steps()
-
-    def steps(self, x: Sequence[float] | np.ndarray, weight: float = 1.0, pattern: PyTree = None) -> list[list]:
-        """Updates of each leaf at each step, for gradients x_t times a pattern."""
-        w, pattern = _times(weight, self.weights), self.signs if pattern is None else pattern
-        state, found = self.optimizer.init(w), []
-        for value in x:
-            g = _times(value, pattern)
-            for _ in range(self.period):
-                step, state = self.update(g, state, w)
-            found.append([np.asarray(u) for u in jax.tree.leaves(step)])
-        return found
-
-    def run(self, x: Sequence[float] | np.ndarray, weight: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
-        """Responses [steps leaves] along the signs and along the weights, from the first step that moves something."""
-        steps = self.steps(led(x, self.first), weight)
-        along = [[_mean(*pair) for pair in zip(s, jax.tree.leaves(self.signs), strict=True)] for s in steps]
-        radial = [[_mean(*pair) for pair in zip(s, jax.tree.leaves(self.weights), strict=True)] for s in steps]
-        return np.array(along)[self.first :], np.array(radial)[self.first :]
-
-    def _find_steps(self) -> tuple[int, int]:
-        state, moved = self.optimizer.init(self.weights), []
-        for k in range(2 * LONGEST):
-            step, state = self.update(self.signs, state, self.weights)
-            if any(np.any(np.asarray(u)) for u in jax.tree.leaves(step)):
-                moved.append(k)
-            if len(moved) == 2:
-                break
-        if len(moved) < 2:
-            raise NoStep("the optimizer takes no step at the gradients tried")
-        period = moved[1] - moved[0]
-        return (moved[0] + 1) // period - 1, period
-
-
-def accumulated(optimizer: optax.GradientTransformationExtraArgs, params: PyTree) -> int:
-    """How many gradients an optimizer accumulates for a step; 1 where it cannot be probed."""
+    paths = leaf_paths(params)
     try:
-        with jax.enable_x64(True), jax.ensure_compile_time_eval(), jax.numpy_dtype_promotion("standard"):
-            return Probe(optimizer, params).period
+        with at_once():
+            probe = Probe(optimizer, params)
+            starts = probe.starts()
+            powers = [probe.run([2 * size])[0][0] / probe.run([size])[0][0] for size in SIZES]
     except Exception:  # whatever an optimizer raises that needs more than gradients
-        return 1
-
-
-def led(x: Sequence[float] | np.ndarray, steps: int) -> np.ndarray:
-    """A sequence that begins with more of its first value, at steps that do not move anything yet."""
-    return np.concatenate([np.full(steps, np.asarray(x, float)[0]), np.asarray(x, float)])
-
-
-class NoStep(ValueError):
-    """An optimizer does not move its weights."""
-
-
-def _small(leaf: Any) -> Any:
-    dtype = jnp.result_type(leaf)
-    if jnp.issubdtype(dtype, jnp.floating):  # as many bits as there are, so that rounding hides no memory
-        dtype = jnp.dtype(float)
-    return jnp.ones([2 * (min(n, LONG) // 2) or 1 for n in jnp.shape(leaf)], dtype)  # even, so that signs cancel
-
-
-def _pattern(leaf: Any, values: tuple[int, ...]) -> Any:
-    return jnp.asarray(np.resize(values, leaf.size).reshape(leaf.shape)).astype(leaf.dtype)
-
-
-def _without_pattern(leaf: Any) -> Any:
-    values = np.random.default_rng(0).permutation(np.linspace(1, 2, leaf.size)) * np.resize((1, -1), leaf.size)
-    return jnp.asarray(values.reshape(leaf.shape)).astype(leaf.dtype)
-
-
-def _times(by: Any, tree: PyTree) -> PyTree:
-    return jax.tree.map(lambda v: (by * v).astype(v.dtype), tree)
-
-
-def _mean(u: np.ndarray, pattern: Any) -> float:
-    """The coefficient of a pattern in an update. One number cannot tell weights and gradients apart."""
-    pattern = np.asarray(pattern)
-    return float(np.real(np.mean(u * pattern))) if pattern.size > 1 else math.nan
+        return [Motion(law)] * len(paths)
+    expected = 2.0 if LAWS[law].rate == 2 else 1.0
+    for k, (path, start, *found) in enumerate(zip(paths, starts, *powers, strict=True)):
+        if k in leaves and start is not None and all(abs(p - expected) > 0.1 for p in found):
+            warnings.warn(
+                f"kind={law!r} was given, whose step is multiplied by {expected:g} for a gradient of twice the size, "
+                f"but the first step of {path!r} is multiplied by {found[0]:.3g}: rates and equilibria of {law} mean "
+                "nothing for it. Leave kind out, so that the law is found, or give another",
+                stacklevel=4,
+            )
+            return [Motion(law)] * len(paths)
+    return [Motion(law, None, probe.first, probe.period, start=start, counts=probe.counts) for start in starts]
 
 
 @dataclass(frozen=True)
-class Responses:
+class Shown:
     """What an optimizer does to one leaf at one size of gradients.
 
     Attributes:
@@ -206,16 +135,12 @@ class Responses:
     still_of_larger: float
 
 
-def detect(
-    optimizer: optax.GradientTransformationExtraArgs, params: PyTree, b1: float | None = None, b2: float | None = None
-) -> list[Motion | str]:
+def detect(optimizer: optax.GradientTransformationExtraArgs, params: PyTree) -> list[Motion | str]:
     """Finds how an optimizer moves each leaf.
 
     Args:
         optimizer: the optimizer.
         params: the parameters. Only their structure and numbers of axes are used.
-        b1: β₁ of lion, which signs alone do not tell.
-        b2: β₂ of lion.
 
     Returns:
         A motion for each leaf, or what is not known of it (see `require`). Its law is "adaptive" where only the
@@ -224,11 +149,10 @@ def detect(
     Raises:
         ValueError: if the optimizer cannot be probed, or takes no step.
     """
-    betas = (0.9 if b1 is None else b1, 0.99 if b2 is None else b2)
-    with jax.enable_x64(True), jax.ensure_compile_time_eval(), jax.numpy_dtype_promotion("standard"):
+    with at_once():
         try:
             probe = Probe(optimizer, params)
-            motions = _motions(probe, betas)
+            motions = _motions(probe)
         except NoStep as error:
             raise ValueError(f"{error}, so that its law is unseen; {ADVICE}") from error
         except Exception as error:
@@ -250,11 +174,11 @@ def require(motion: Motion | str, path: str) -> Motion:
     return motion
 
 
-def _motions(probe: Probe, betas: tuple[float, float]) -> list[Any]:
+def _motions(probe: Probe) -> list[Any]:
     """The motion of each leaf, or a sentence on what is not known of it."""
     leaves = jax.tree.leaves(probe.weights)
     still, still_of_larger = probe.run(np.zeros(2))[1], probe.run(np.zeros(1), weight=2.0)[1]
-    shown: list[list[Responses]] = [[] for _ in leaves]
+    shown: list[list[Shown]] = [[] for _ in leaves]
     ones = np.ones(len(STEPS))
     for size in SIZES:
         if size != SIZES[0] and all(m.recursion for m in _read_all(probe, leaves, shown) if isinstance(m, Motion)):
@@ -272,15 +196,19 @@ def _motions(probe: Probe, betas: tuple[float, float]) -> list[Any]:
                 still[:, k],
                 still_of_larger[0, k],
             )
-            found.append(Responses(*rows))
+            found.append(Shown(*rows))
     read = [_read_all(probe, leaves, [[r[n]] for r in shown], n) for n in range(len(shown[0]))]
     chosen = [
         _best(list(options), responses) for options, responses in zip(zip(*read, strict=True), shown, strict=True)
     ]
-    return [_look_again(probe, k, motion, betas) for k, motion in enumerate(chosen)]
+    looked = [_look_again(probe, k, motion) for k, motion in enumerate(chosen)]
+    return [
+        replace(motion, start=start, counts=probe.counts) if isinstance(motion, Motion) and motion.law else motion
+        for motion, start in zip(looked, probe.starts(), strict=True)
+    ]
 
 
-def _read_all(probe: Probe, leaves: list, shown: list[list[Responses]], size: int = 0) -> list[Any]:
+def _read_all(probe: Probe, leaves: list, shown: list[list[Shown]], size: int = 0) -> list[Any]:
     """What is read of each leaf at one size of gradients."""
     single = Motion("", remark="it is a single number")
     return [
@@ -289,7 +217,7 @@ def _read_all(probe: Probe, leaves: list, shown: list[list[Responses]], size: in
     ]
 
 
-def _best(options: list, shown: list[Responses]) -> Any:
+def _best(options: list, shown: list[Shown]) -> Any:
     """What was read at the first size; at a smaller one where the first is that with its gradients limited."""
     first, *smaller = options
     for motion in smaller:
@@ -299,7 +227,7 @@ def _best(options: list, shown: list[Responses]) -> Any:
     return first
 
 
-def _is_limited(motion: Motion, shown: Responses) -> bool:
+def _is_limited(motion: Motion, shown: Shown) -> bool:
     """Whether responses to gradients of size 1 are those of a law to gradients that are cut at some size."""
     assert motion.recursion is not None
     assert motion.rate is not None
@@ -315,7 +243,7 @@ def _is_limited(motion: Motion, shown: Responses) -> bool:
     return bool(np.max(np.abs(expected - shown.varied / shown.constant)) <= 1e-3)
 
 
-def _read(shown: Responses, size: float, start: int) -> Any:
+def _read(shown: Shown, size: float, start: int) -> Any:
     """The law of a leaf and its decay, from responses at one size of gradients that begin with step `start`."""
     base, last = shown.constant[0], shown.constant[-1]
     if not np.any(shown.constant) and not np.any(shown.varied):
@@ -382,7 +310,7 @@ def _fit(recursion: Recursion, ratio: np.ndarray, start: int) -> tuple[float, ..
     return None
 
 
-def _with_decay(motion: Motion, shown: Responses) -> Motion:
+def _with_decay(motion: Motion, shown: Shown) -> Motion:
     """The motion with its weight decay, which shows where there is no gradient."""
     first, second, of_larger = *shown.still, shown.still_of_larger
     if not math.isfinite(first):  # no gradient divided by no size: what a gradient leaves along the weights
@@ -405,7 +333,7 @@ def _with_decay(motion: Motion, shown: Responses) -> Motion:
     return replace(motion, decay=None if motion.rate is None else float(-first / motion.rate))
 
 
-def _look_again(probe: Probe, k: int, motion: Any, betas: tuple[float, float]) -> Any:
+def _look_again(probe: Probe, k: int, motion: Any) -> Any:
     """What needs steps of its own: trust ratios, signs, orthogonal updates, limits of the gradient."""
     if not isinstance(motion, Motion) or not motion.law:
         return motion
@@ -418,10 +346,11 @@ def _look_again(probe: Probe, k: int, motion: Any, betas: tuple[float, float]) -
         remark = "no equilibrium of an adaptive step times the size of the weights is known"
         return replace(motion, law="lamb", rate=None, decay=None, remark=remark)
     if motion.law == "adaptive":
-        if (signs := _signs(probe, k, betas)) is not None:
+        if (signs := _signs(probe, k)) is not None:
             rate, (b1, b2) = signs
             decay = float(-probe.run(np.zeros(1))[1][0, k] / rate)
-            return replace(motion, law="lion", rate=rate, memory=b1, b2=b2, decay=decay, remark="")
+            course = tuple(float(u / -rate) for u in probe.run(np.ones(len(STEPS)))[0][:, k])
+            return replace(motion, law="lion", rate=rate, memory=b1, b2=b2, decay=decay, course=course, remark="")
         if _is_orthogonal(probe, k):
             return replace(motion, law="muon", remark="no equilibrium of orthogonalized momentum is known")
     if motion.law in {"sgd", "momentum"} and motion.rate is not None:
@@ -450,25 +379,41 @@ def _is_along(probe: Probe, k: int) -> bool:
     return norms > 0 and abs(float(np.sum(step * gradient))) > 0.999 * norms
 
 
-def _signs(probe: Probe, k: int, betas: tuple[float, float]) -> tuple[float, tuple[float, float]] | None:
-    """Where updates are signs of a moving average with these β, or of gradients: η and the β's."""
+def _signs(probe: Probe, k: int) -> tuple[float, tuple[float, float]] | None:
+    """Where updates are signs of a moving average, or of gradients: η and the β's."""
     if not _is_even(probe, k):
         return None
-    b1, b2 = betas
-    turn = b1 * (1 - b2) / (1 - b1) if b1 < 1 else 0.0  # the gradient that turns the sign of the second step
-    for values in (betas, (0.0, 0.0)):
-        agree, rate = True, None
-        for x in ((1, -0.97 * turn), (1, -1.03 * turn), (1, 0, -0.997 * b2 * turn), (1, 0, -1.003 * b2 * turn)):
+    sizes = np.abs(probe.run(np.ones(3))[0][:, k])  # a schedule changes them, but not the gradients
+
+    def rate_with(b1: float, b2: float) -> float | None:
+        """η, where signs turn at the gradients that these β tell, and not at somewhat smaller ones."""
+        turn = b1 * (1 - b2 ** (probe.first + 1)) / (1 - b1)
+        turned = (1, -0.97 * turn), (1, -1.03 * turn), (1, 0, -0.997 * b2 * turn), (1, 0, -1.003 * b2 * turn)
+        for x in ((1, 3, 0.2), *turned):  # the first shows whether sizes matter
             along = probe.run(np.array(x, float))[0][:, k]
-            expected = lion(np.array(x, float), *values)
-            rate = float(-along[0])
-            sizes = np.abs(along) / rate if rate else along
-            agree &= (
-                bool(rate) and bool(np.allclose(-along / rate, expected, atol=AGREES)) and bool(np.all(sizes < 1.01))
-            )
-        if agree and rate:
+            expected = sizes[: len(x)] * lion(led(x, probe.first), b1, b2)[probe.first :]
+            if not np.allclose(-along, expected, rtol=AGREES):
+                return None
+        return float(-along[0])
+
+    for values in ((0.9, 0.99), (0.0, 0.0)):  # the usual ones, so that they need not be looked for
+        if rate := rate_with(*values):
             return rate, values
-    return None
+
+    def turns(lead: tuple[float, ...]) -> float:
+        """The size of a gradient against the average of those before it at which the sign turns."""
+        low, high = math.log(TURNS[0]), math.log(TURNS[1])
+        while high - low > 1e-7:
+            middle = (low + high) / 2
+            turned = probe.run([*lead, -math.exp(middle)])[0][-1, k] > 0
+            low, high = (low, middle) if turned else (middle, high)
+        return math.exp(low)
+
+    first = turns((1.0,))
+    b2 = turns((1.0, 0.0)) / first
+    b1 = first / (first + 1 - b2 ** (probe.first + 1))
+    rate = rate_with(b1, b2) if 0 < b2 < 1 else None
+    return (rate, (round(b1, 6), round(b2, 6))) if rate else None
 
 
 def _is_orthogonal(probe: Probe, k: int) -> bool:

@@ -9,9 +9,10 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
-from lngeom.training._settings import Moves
+from lngeom.training._present import Present
+from lngeom.training._settings import Begun, Moves
 from lngeom.training.equilibrium import at_rest, largest_product
 from lngeom.training.groups import Groups
 from lngeom.training.laws import LAWS
@@ -193,6 +194,7 @@ class GeometryState(eqx.Module):
         every: steps from one record to the next.
         moves: how each group moves; nothing for a link.
         offset: the number of the first step that is recorded.
+        begun: what each group's later steps are compared with.
     """
 
     inner: Any
@@ -202,6 +204,7 @@ class GeometryState(eqx.Module):
     every: int = eqx.field(static=True)
     moves: tuple[Moves, ...] = eqx.field(static=True)
     offset: int = eqx.field(static=True)
+    begun: tuple[Begun, ...] = eqx.field(static=True)
 
     @property
     def optimizer(self) -> str:
@@ -243,12 +246,27 @@ def _moved(w: Array, u: Array) -> Array:
     """The change of a leaf as it is stored: of 16 bits, a small update is lost, as in `optax.apply_updates`."""
     if not jnp.issubdtype(w.dtype, jnp.floating) or (bits := jnp.finfo(w.dtype)).bits >= 32:
         return u
-    stored = lambda v, as_: jax.lax.reduce_precision(v.astype(jnp.float32), as_.nexp, as_.nmant)  # noqa: E731
-    u = stored(u, jnp.finfo(u.dtype)) if jnp.finfo(u.dtype).bits < 32 else u.astype(jnp.float32)
-    return stored(w.astype(jnp.float32) + u, bits) - w.astype(jnp.float32)
+    u = _stored(u, jnp.finfo(u.dtype)) if jnp.finfo(u.dtype).bits < 32 else u.astype(jnp.float32)
+    return _stored(w.astype(jnp.float32) + u, bits) - w.astype(jnp.float32)
 
 
-def record(state: GeometryState, params, updates, gradients, rate, decay, unclipped) -> Geometry:
+def _stored(v: Array, as_: Any) -> Array:
+    """Values rounded to 16 bits, in float32. XLA drops two casts that cancel, and its rounding drops subnormals."""
+    v = v.astype(jnp.float32)
+    rounded = jax.lax.reduce_precision(v, as_.nexp, as_.nmant)
+    if as_.nexp == jnp.finfo(jnp.float32).nexp:
+        return rounded
+    spacing = float(as_.smallest_subnormal)
+    return jnp.where(jnp.abs(v) < float(as_.smallest_normal), jnp.round(v / spacing) * spacing, rounded)
+
+
+def record(
+    state: GeometryState,
+    params: PyTree,
+    updates: PyTree,
+    gradients: PyTree,
+    present: Callable[[Float[Array, " G"]], Present] | None,
+) -> Geometry:
     """The record after a step, from ‖w‖, ⟨w, u⟩, ‖u‖, ⟨w, ∇⟩ and ‖∇‖ of each group.
 
     Args:
@@ -256,9 +274,7 @@ def record(state: GeometryState, params, updates, gradients, rate, decay, unclip
         params: before the step.
         updates: of the step.
         gradients: of the step; None for a link.
-        rate: η that was given, or None.
-        decay: λ that was given.
-        unclipped: whether the law of each group holds at these gradients [G]; None if all do.
+        present: from sizes of entries of each group's gradients to how the groups move; None where no rate was given.
     """
     old, groups = state.geometry, state.groups
     w = jax.tree.leaves(params)
@@ -287,14 +303,12 @@ def record(state: GeometryState, params, updates, gradients, rate, decay, unclip
 
         spread, scale = running(old.radial_spread, residual), running(old.gradient_scale, size)
         values["radial_residual"] = residual
-        if rate is not None:
-            eta = jnp.asarray(rate, dtype)
-            effective = eta * _each(state, lambda m: m.rate, dtype) / norm ** _each(state, _power, dtype)
-            eq_angle, eq_norm = _equilibrium(state, eta, decay, scale)
-            if unclipped is not None:
-                effective, eq_angle, eq_norm = (
-                    jnp.where(unclipped, v, jnp.nan) for v in (effective, eq_angle, eq_norm)
-                )
+        if present is not None:
+            now = present(scale / norm / jnp.sqrt(jnp.asarray(state.sizes, dtype)))
+            effective = now.rate / norm ** jnp.asarray([_power(move) for move in state.moves], dtype)
+            effective, eq_angle, eq_norm = (
+                jnp.where(now.holds, v, jnp.nan) for v in (effective, *_equilibrium(state, now, scale))
+            )
             values["effective_learning_rate"] = effective
     history, steps = old.history, old.history_steps
     if history is not None and steps is not None:
@@ -319,28 +333,23 @@ def record(state: GeometryState, params, updates, gradients, rate, decay, unclip
     )
 
 
-def _each(state: GeometryState, of: Callable[[Moves], float], dtype) -> Float[Array, " G"]:
-    return jnp.asarray(np.array([of(move) for move in state.moves]), dtype)
-
-
 def _power(move: Moves) -> float:
     """Power of the norm in the effective learning rate; NaN where the group has no law, unless it never moves."""
     return LAWS[move.law].rate if move.law else (0.0 if move.rate == 0 else np.nan)
 
 
-def _equilibrium(state: GeometryState, eta, decay, scale):
+def _equilibrium(state: GeometryState, now: Present, scale: Float[Array, " G"]) -> tuple[Array, Array]:
     """`predict_equilibrium` in traced form, with the measured size of the gradient; NaN where it does not apply."""
     angle = norm = jnp.full_like(scale, jnp.nan)
     sizes = jnp.asarray(state.sizes, scale.dtype)
     for move in set(state.moves):
-        if not move.law or move.decay is None or (isinstance(decay, int | float) and not decay > 0):
+        if not move.law or move.decay is None:
             continue
-        own_rate, own_decay = eta * move.rate, jnp.asarray(decay, scale.dtype) * move.decay
-        found = at_rest(move.law, own_rate, own_decay, move.memory, move.b2, scale, sizes, move.trust, jnp)
+        found = at_rest(move.law, now.rate, now.decay, move.memory, move.b2, scale, sizes, move.trust, jnp)
         if found is None:
             continue
-        product = own_rate * own_decay
-        applies = (own_decay > 0) & (own_rate > 0) & (product <= largest_product(move.law, move.memory, move.b2))
+        product = now.rate * now.decay
+        applies = (now.decay > 0) & (now.rate > 0) & (product <= largest_product(move.law, move.memory, move.b2))
         chosen = jnp.asarray([m == move for m in state.moves]) & applies
         angle, norm = (
             jnp.where(chosen, jnp.broadcast_to(v, scale.shape), kept)

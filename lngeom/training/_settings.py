@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from lngeom.training._detect import AGREES, Motion
+from lngeom.training._probe import Start
 from lngeom.training.groups import Groups
 
 FAR = 50.0
@@ -44,6 +45,33 @@ class Moves:
     remark: str = ""
 
 
+FREE = {"sgd", "momentum", "rmsprop", "lion", "lars"}
+"""Laws in which the number of a step matters only for schedules."""
+
+
+@dataclass(frozen=True)
+class Begun:
+    """How a group moves at the first step that moves something.
+
+    Attributes:
+        starts: responses of each leaf; None for single numbers. Nothing where they are not known.
+        counts: in the state before that step.
+        first: number of that step.
+        rate: what was said of the rate, as the group has it; None where that is not a number.
+        decay: likewise.
+        closed: whether the law is in closed form, so that its rates are read from responses at any count.
+        varies: whether what was said of rate and decay are schedules.
+    """
+
+    starts: tuple[Start | None, ...] = ()
+    counts: tuple[int, ...] = ()
+    first: int = 0
+    rate: float | None = None
+    decay: float | None = None
+    closed: bool = False
+    varies: tuple[bool, bool] = (False, False)
+
+
 @dataclass(frozen=True)
 class Said:
     """What users say of their optimizer; None where they say nothing.
@@ -70,6 +98,28 @@ class Said:
             memory=0.9 if self.momentum is None else self.momentum,
             b2=default if self.b2 is None else self.b2,
             trust=1.0 if self.trust_coefficient is None else self.trust_coefficient,
+        )
+
+    def begun(self, move: Moves, motions: Sequence[Motion], found: bool) -> Begun:
+        """What a group's later steps are compared with.
+
+        Args:
+            move: the numbers of the group.
+            motions: of its leaves.
+            found: whether its law was found, and not given.
+        """
+        first = motions[0].first
+        rate, decay = _at(self.learning_rate, first), _at(self.weight_decay, first)
+        rate = None if rate is None else rate * move.rate
+        closed = move.law in FREE or (found and move.law == "adamw" and motions[0].rate is not None)
+        return Begun(
+            starts=tuple(m.start for m in motions) if any(m.start for m in motions) else (),
+            counts=motions[0].counts,
+            first=first,
+            rate=rate,
+            decay=None if decay is None or move.decay is None else decay * move.decay,
+            closed=closed and rate is not None,
+            varies=(callable(self.learning_rate), callable(self.weight_decay)),
         )
 
     def beside(self, groups: Groups, motions: Sequence[Motion]) -> list[Moves]:
@@ -128,9 +178,11 @@ class Said:
         else:
             rate = 0.0
         memory = first.memory
-        known = first.law in {"momentum", "adamw"} and first.rate is not None
+        known = first.law in {"momentum", "adamw", "lion"} and first.rate is not None
         if known and self.momentum is not None and not _same(memory, self.momentum):
             tell("memory", _differs("momentum", self.momentum, name, memory))
+        if first.b2 is not None and self.b2 is not None and not _same(1 - first.b2, 1 - self.b2):
+            tell("b2", _differs("b2", self.b2, name, first.b2))
         decay, remark = self._decay(name, motions, first, tell)
         return Moves(
             first.law,

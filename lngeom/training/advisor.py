@@ -282,7 +282,7 @@ def _moves(optimizer: Any, params: PyTree, said: Said) -> list[Moves]:
             f"optimizer must be an optax optimizer or one of {', '.join(LAWS)}; got a {type(optimizer).__name__}"
         )
     try:
-        motions = detect(optax.with_extra_args_support(optimizer), params, said.momentum, said.b2)
+        motions = detect(optax.with_extra_args_support(optimizer), params)
         known = [require(motion, path) for motion, path in zip(motions, paths, strict=True)]
     except ValueError as error:
         raise ValueError(str(error).replace("with kind=", "as optimizer=")) from error

@@ -1,5 +1,6 @@
 r"""`track_geometry`: an optax transformation that records how scale-invariant weights move."""
 
+import math
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
@@ -9,14 +10,15 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Bool, PyTree
+from jaxtyping import Array, Bool, Float, PyTree
 
 from lngeom._arguments import check_count
 from lngeom._trees import leaf_paths
 from lngeom._types import is_concrete
-from lngeom.training._detect import AGREES, Motion, accumulated, detect, require
+from lngeom.training._detect import AGREES, Motion, detect, first_steps, require
+from lngeom.training._present import Present, at_present
 from lngeom.training._record import HISTORY, Geometry, GeometryState, Packed, dtype_of, record, register_with_flax
-from lngeom.training._settings import Moves, Said
+from lngeom.training._settings import Said
 from lngeom.training.groups import Selector, resolve_groups
 from lngeom.training.laws import check_settings, law_of
 
@@ -43,16 +45,17 @@ def track_geometry(
         optimizer: any optax optimizer.
         learning_rate: learning rate of the optimizer, a number or a schedule. Needed for the effective learning rate.
             `init` compares it, and the numbers below, with what the optimizer does to small weights, leaf by leaf.
-            Where they differ, a warning says so, and what the optimizer does is taken. Nothing is compared with a given
-            `kind`.
+            Where they differ, a warning says so, and what the optimizer does is taken. A record compares them again,
+            with the numbers in the optimizer's state: a rate that is changed there is taken.
         weight_decay: weight decay of the optimizer, a number or a schedule. Needed for the predicted equilibrium.
         groups: the scale-invariant groups: patterns of paths, a mapping from names to patterns, a predicate of path and
             leaf, or the result of `scale_invariant_groups`. By default every leaf of two or more axes is a group.
         kind: the optimizer's law, one of `LAWS`. By default it is found from the optimizer's response to gradients,
-            leaf by leaf; "adaptive" where only the effective learning rate is known. An equilibrium is NaN where no
-            formula applies; `remarks` of the record says why.
-        momentum: β of momentum, or β₁ of adamw and lion (0.9 by default for lion); for the predicted equilibrium.
-        b2: β₂ of lion, 0.99 by default.
+            leaf by leaf; "adaptive" where only the effective learning rate is known. Of a law that is given, only the
+            power of the gradient's size is compared with the optimizer. Rates and equilibria are NaN where no formula
+            applies; `remarks` of the record says why.
+        momentum: β of momentum, or β₁ of adamw and lion (0.9 by default), where `kind` is given; else it is found.
+        b2: β₂ likewise (by default 0.999 of adamw, 0.99 of lion and 0.9 of rmsprop).
         trust_coefficient: trust coefficient of lars.
         every: steps from one record to the next, the first included. Where gradients are accumulated, as by
             `optax.MultiSteps`, the next step that moves the weights is recorded. A record reads weights, gradients and
@@ -69,7 +72,7 @@ def track_geometry(
             found or a pattern matches no leaf. At `update`, if params are missing.
 
     Warns:
-        UserWarning: at `init`, if a number that was given is not what the optimizer does.
+        UserWarning: at `init`, if a number or law that was given is not what the optimizer does.
 
     Example:
         >>> opt = track_geometry(optax.sgd(0.1), learning_rate=0.1)
@@ -98,16 +101,22 @@ def track_geometry(
         register_with_flax()
         found = resolve_groups(params, groups)
         if wrapped is None:
-            moves: list[Moves] = []
+            moves, known = [], []
         elif kind is not None:
             if kind == "momentum" and weight_decay and momentum is None:
                 raise ValueError("the equilibrium under momentum and weight decay depends on it: give momentum=")
-            moves = [replace(said.of_kind(kind), period=accumulated(wrapped, params))] * len(found)
+            known = first_steps(wrapped, params, kind, {k for _, members in found for k in members})
+            moves = [replace(said.of_kind(kind), period=known[members[0]].period) for _, members in found]
         else:
-            paths, motions = leaf_paths(params), detect(wrapped, params, momentum, b2)
+            paths, motions = leaf_paths(params), detect(wrapped, params)
             tracked = {k for _, members in found for k in members}
             known = [require(m, paths[k]) if k in tracked else Motion("") for k, m in enumerate(motions)]
             moves = said.beside(found, known)
+        begun = tuple(
+            said.begun(move, [known[k] for k in members], kind is None)
+            for move, (_, members) in zip(moves, found if moves else (), strict=True)
+            if learning_rate is not None
+        )
         period = max((move.period for move in moves), default=1)
         leaves = jax.tree.leaves(params)
         sizes = tuple(sum(jnp.size(leaves[k]) for k in members) for _, members in found)
@@ -131,7 +140,7 @@ def track_geometry(
             history_steps=jnp.full(history, -1, jnp.int32) if history else None,
         )
         inner = None if wrapped is None else wrapped.init(params)
-        return GeometryState(inner, Packed(geometry), found, sizes, rest[0], tuple(moves), rest[1])
+        return GeometryState(inner, Packed(geometry), found, sizes, rest[0], tuple(moves), rest[1], begun)
 
     def update(updates: PyTree, state: GeometryState, params: PyTree | None = None, **extra: Any):
         if params is None:
@@ -145,10 +154,21 @@ def track_geometry(
         def recorded(following: PyTree) -> Packed:
             taken = old.step // period if period > 1 else old.step
             rate, decay = (v(taken) if callable(v) else v for v in (learning_rate, weight_decay))
-            unclipped = None
-            if any(move.clips for move in state.moves):
-                unclipped = is_linear(state, step, updates, following)
-            return Packed(record(state, params, following, updates if wrapped else None, rate, decay, unclipped))
+            if wrapped is None:
+                return Packed(record(state, params, following, None, None))
+
+            given: optax.GradientTransformationExtraArgs = wrapped
+
+            def present(sizes: Float[Array, " G"]) -> Present:
+                said = rate, decay
+                found = at_present(
+                    given, params, state.inner, extra, state.groups, state.moves, state.begun, taken, said, sizes
+                )
+                if any(move.clips for move in state.moves):
+                    found = found._replace(holds=found.holds & is_linear(state, step, updates, following))
+                return found
+
+            return Packed(record(state, params, following, updates, None if rate is None else present))
 
         if state.every == 1:
             following, inner = step(updates)
@@ -254,7 +274,26 @@ def read_geometry(state: Any) -> Geometry:
         )
     if is_concrete(geometry.step):
         _warn(geometry)
+        geometry = replace(geometry, remarks=_remarks(found[0], geometry))
     return geometry
+
+
+def _remarks(state: GeometryState, geometry: Geometry) -> tuple[str, ...]:
+    """The remarks, with those on the last step."""
+    if not state.begun or not jnp.all(geometry.records > 0):
+        return geometry.remarks
+    rates = jnp.reshape(geometry.effective_learning_rate, (-1, len(geometry.names)))[-1].tolist()
+    return tuple(
+        OTHERWISE if move.law and math.isnan(rate) else move.remark
+        for move, rate in zip(state.moves, rates, strict=True)
+    )
+
+
+OTHERWISE = (
+    "the last step is not that of its law: its gradient is limited, ε or another constant outweighs it, or numbers in "
+    "the optimizer's state have changed"
+)
+"""A remark on a step that no law describes."""
 
 
 def _warn(geometry: Geometry) -> None:

@@ -12,7 +12,17 @@ import pytest
 from analysis.optimizer_laws import RIGHT, examine, optimizers
 from flax import linen
 from hypothesis import strategies as st
-from lngeom.training import _detect, _record, _recursions, _settings, groups, read_geometry, track_geometry, tracker
+from lngeom.training import (
+    _detect,
+    _present,
+    _record,
+    _recursions,
+    _settings,
+    groups,
+    read_geometry,
+    track_geometry,
+    tracker,
+)
 from lngeom.training.laws import LAWS
 
 from tests.relations.relation import assert_close, fails, relation
@@ -226,6 +236,81 @@ def test_what_is_said_wrong_is_corrected(decay, seed):
     assert np.allclose(found.equilibrium_norm, expected.equilibrium_norm, rtol=1e-4, equal_nan=True)
 
 
+def change(state, name, by):
+    """The state of a tracker, with a hyperparameter changed in that of its optimizer."""
+    hyper = state.inner.hyperparams
+    return dataclasses.replace(state, inner=state.inner._replace(hyperparams=hyper | {name: by * hyper[name]}))
+
+
+INJECTED = {
+    "sgd": lambda rate: optax.inject_hyperparams(optax.sgd)(learning_rate=rate),
+    "momentum": lambda rate: optax.inject_hyperparams(optax.sgd)(learning_rate=rate, momentum=0.9),
+    "adamw": lambda rate: optax.inject_hyperparams(optax.adamw)(learning_rate=rate, weight_decay=DECAY),
+    "lion": lambda rate: optax.inject_hyperparams(optax.lion)(learning_rate=rate, weight_decay=DECAY),
+    "adabelief": lambda rate: optax.inject_hyperparams(optax.adabelief)(learning_rate=rate),
+    "lamb": lambda rate: optax.inject_hyperparams(optax.lamb)(learning_rate=rate),
+}
+POWERS = {"sgd": 2, "momentum": 2, "lamb": 0}
+
+
+@relation(
+    name=st.sampled_from(sorted(INJECTED)),
+    by=st.sampled_from([0.1, 0.5, 3.0]),
+    at=st.integers(1, 5),
+    given=st.booleans(),
+    seed=SEEDS,
+    thorough=30,
+)
+def test_a_rate_that_is_changed_in_the_state_is_recorded(name, by, at, given, seed):
+    decay = {"weight_decay": DECAY} if name in {"adamw", "lion"} else {}
+    kind = {"kind": name} if given and name in LAWS else {}
+    if name == "momentum":
+        decay["momentum"] = 0.9
+    tracked = track_geometry(INJECTED[name](RATE), learning_rate=RATE, every=1, **kind, **decay)
+    _, state = walk(tracked, seed, at)
+    before = read_geometry(state)
+    params = start(seed)
+    _, state = tracked.update(gradients(seed)(params, 0), change(state, "learning_rate", by), params)
+    after = read_geometry(state)
+    norms = np.array([np.linalg.norm(params[k]) for k in "ab"])
+    assert_close(after.effective_learning_rate, by * RATE / norms ** POWERS.get(name, 1), 2e-4)
+    if name in {"adamw", "lion"}:
+        assert_close(after.equilibrium_norm, np.sqrt(by) * before.equilibrium_norm, 1e-2)
+
+
+@relation(name=st.sampled_from(["sgd", "momentum", "adamw", "lion"]), seed=SEEDS, thorough=12)
+def test_a_schedule_of_which_nothing_is_said_is_recorded(name, seed):
+    drops = optax.piecewise_constant_schedule(RATE, {12: 0.1})
+    tracked = track_geometry(MAKERS[name](drops, DECAY), learning_rate=RATE, weight_decay=DECAY, every=1)
+    _, state = walk(tracked, seed, 15)
+    found = read_geometry(state)
+    assert_close(found.effective_learning_rate * found.norm ** LAWS[name].rate, [RATE / 10] * 2, 2e-4)
+
+
+@relation(name=st.sampled_from(["adamw", "rmsprop"]), size=st.sampled_from([1e-12, 1e-3]), seed=SEEDS, thorough=12)
+def test_a_step_that_epsilon_outweighs_has_no_law(name, size, seed):
+    tracked = track_geometry(MAKERS[name](RATE, DECAY), learning_rate=RATE, weight_decay=DECAY, every=1)
+    params = start(seed)
+    state = tracked.init(params)
+    for t in range(3):
+        g = jax.tree.map(lambda v: size * v, gradients(seed)(params, t))
+        _, state = tracked.update(g, state, params)
+    found = read_geometry(state)
+    assert np.isnan(found.effective_learning_rate).all() == (size < 1e-9)
+    assert np.isnan(found.equilibrium_norm).all() == (size < 1e-9)
+    assert all(("ε" in remark) == (size < 1e-9) for remark in found.remarks)
+
+
+@relation(b1=st.sampled_from([0.6, 0.9, 0.95]), b2=st.sampled_from([0.9, 0.98, 0.999]), warm=st.booleans(), thorough=10)
+def test_the_memory_of_lion_is_found(b1, b2, warm):
+    rate = optax.linear_schedule(0.0, RATE, 10) if warm else RATE
+    optimizer = optax.lion(rate, b1=b1, b2=b2, weight_decay=DECAY)
+    (move, _) = track_geometry(optimizer, learning_rate=rate, weight_decay=DECAY).init(start(0)).moves
+    assert move.law == "lion"
+    assert_close(move.memory, b1, 1e-4)
+    assert_close(1 - move.b2, 1 - b2, 1e-2)
+
+
 EVERY = dict(optimizers())
 
 
@@ -257,6 +342,24 @@ class TestEachRelationNoticesAFault:
 
         monkeypatch.setattr(_settings.Said, "_beside", first_alone)
         fails(test_each_leaf_has_its_own_settings, how=st.just("frozen"))
+
+    def test_changed_rates(self, monkeypatch):
+        monkeypatch.setattr(_present, "with_numbers", lambda state, of, kind: state)
+        fails(test_a_rate_that_is_changed_in_the_state_is_recorded)
+
+    def test_schedules(self, monkeypatch):
+        original = _present.with_numbers
+        faulty = lambda state, of, kind: state if kind is jnp.integer else original(state, of, kind)  # noqa: E731
+        monkeypatch.setattr(_present, "with_numbers", faulty)
+        fails(test_a_schedule_of_which_nothing_is_said_is_recorded)
+
+    def test_epsilon(self, monkeypatch):
+        monkeypatch.setattr(_present, "OUTWEIGHS", 2.0)
+        fails(test_a_step_that_epsilon_outweighs_has_no_law, size=st.just(1e-12))
+
+    def test_signs(self, monkeypatch):
+        monkeypatch.setattr(_detect, "TURNS", (1e-4, 1e-2))
+        fails(test_the_memory_of_lion_is_found, draws=4, b1=st.just(0.95), b2=st.just(0.9))
 
     def test_clipping(self, monkeypatch):
         monkeypatch.setattr(tracker, "is_linear", lambda *a: jnp.ones(2, bool))

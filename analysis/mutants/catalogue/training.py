@@ -229,7 +229,7 @@ MUTANTS = (
     ),
     RECORD(
         "record-rate-power",
-        "/ norm ** _each(state, _power, dtype)",
+        "/ norm ** jnp.asarray([_power(move) for move in state.moves], dtype)",
         "/ norm**2",
         "effective learning rate η/‖w‖² for every optimizer",
     ),
@@ -247,8 +247,8 @@ MUTANTS = (
     ),
     RECORD(
         "record-traced-sgd",
-        "at_rest(move.law, own_rate, own_decay, move.memory, move.b2, scale, sizes, move.trust, jnp)",
-        "at_rest(move.law, own_rate, own_decay, move.memory, move.b2, 2 * scale, sizes, move.trust, jnp)",
+        "at_rest(move.law, now.rate, now.decay, move.memory, move.b2, scale, sizes, move.trust, jnp)",
+        "at_rest(move.law, now.rate, now.decay, move.memory, move.b2, 2 * scale, sizes, move.trust, jnp)",
         "tracker: the predicted norm of twice the gradient",
     ),
     RECORD(
@@ -265,8 +265,8 @@ MUTANTS = (
     ),
     TRACKER(
         "tracker-updates-recorded",
-        "record(state, params, following, updates if wrapped else None, rate, decay, unclipped)",
-        "record(state, params, following, following if wrapped else None, rate, decay, unclipped)",
+        "record(state, params, following, updates, None if rate is None else present)",
+        "record(state, params, following, following, None if rate is None else present)",
         "updates recorded as gradients",
     ),
     TRACKER(

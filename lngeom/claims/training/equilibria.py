@@ -182,7 +182,7 @@ def tracked(problem: Problem, name: str) -> Iterator[Evidence]:
     params = {"bias": jnp.ones(3, dtype), "weights": problem.normal("tracked", 16, 16)}
     if detected:
         whole = optax.with_extra_args_support(optimizer)
-        found = detect(whole, params, given.get("momentum"), given.get("b2"))[1]  # after that of the bias
+        found = detect(whole, params)[1]  # after that of the bias
         measured = np.array([found.law == name, found.rate, found.decay], float)
         yield agree("law, rate and decay found from first steps", measured, np.array([True, rate, decay]))
     state, path = tracker.init(params), []
