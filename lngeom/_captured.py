@@ -5,6 +5,7 @@ arrays that it closes over. `capture` traces it, so that programs are found agai
 """
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -127,47 +128,67 @@ def _trace(function: Any, arguments: PyTree) -> Any:
 
 
 def _signature(closed: Any) -> tuple:
+    return _Signature().of(closed.jaxpr, closed.consts)
+
+
+class _Signature:
     """A program as a value that can be compared: operations, parameters, literals and constants."""
-    jaxpr = closed.jaxpr
-    inputs = [*jaxpr.constvars, *jaxpr.invars]
-    numbers = {v: k for k, v in enumerate(inputs)}
-    rows = [tuple(map(_constant, closed.consts)), tuple(str(v.aval) for v in inputs)]
 
-    def operand(v: Any) -> Any:
-        return (str(v.aval), np.asarray(v.val).tobytes()) if isinstance(v, Literal) else numbers[v]
+    def __init__(self):
+        self._inner: dict[int, tuple] = {}  # JAX keeps programs such as that of a mean, and uses them again
 
-    for equation in jaxpr.eqns:
-        operands = tuple(map(operand, equation.invars))
-        for v in equation.outvars:
-            numbers[v] = len(numbers)
-        params = tuple((name, _value(p)) for name, p in sorted(equation.params.items()) if name not in CHOSEN_BY_JAX)
-        rows.append((equation.primitive.name, operands, tuple(str(v.aval) for v in equation.outvars), params))
-    rows.append(tuple(map(operand, jaxpr.outvars)))
-    return tuple(rows)
+    def of(self, jaxpr: Any, consts: Sequence[Any] = ()) -> tuple:
+        inputs = [*jaxpr.constvars, *jaxpr.invars]
+        numbers = {v: k for k, v in enumerate(inputs)}
+        rows = [tuple(map(_constant, consts)), tuple(_form(v.aval) for v in inputs)]
+
+        def operand(v: Any) -> Any:
+            return (_form(v.aval), np.asarray(v.val).tobytes()) if isinstance(v, Literal) else numbers[v]
+
+        for equation in jaxpr.eqns:
+            operands = tuple(map(operand, equation.invars))
+            for v in equation.outvars:
+                numbers[v] = len(numbers)
+            params = tuple(
+                (name, self._value(p)) for name, p in sorted(equation.params.items()) if name not in CHOSEN_BY_JAX
+            )
+            rows.append((equation.primitive.name, operands, tuple(_form(v.aval) for v in equation.outvars), params))
+        rows.append(tuple(map(operand, jaxpr.outvars)))
+        return tuple(rows)
+
+    def _of_inner(self, program: Any) -> tuple:
+        if id(program) not in self._inner:
+            closed = isinstance(program, ClosedJaxpr)
+            self._inner[id(program)] = self.of(program.jaxpr, program.consts) if closed else self.of(program)
+        return self._inner[id(program)]
+
+    def _value(self, parameter: Any) -> Any:
+        """A parameter of an operation, as a value that can be compared."""
+        if isinstance(parameter, ClosedJaxpr) or hasattr(parameter, "eqns"):
+            return self._of_inner(parameter)
+        if isinstance(parameter, dict):
+            return tuple((str(key), self._value(value)) for key, value in sorted(parameter.items(), key=str))
+        if isinstance(parameter, tuple | list):
+            return tuple(map(self._value, parameter))
+        if isinstance(parameter, np.ndarray | np.generic | jax.Array):
+            return _constant(parameter)
+        if isinstance(parameter, float):
+            return "nan" if math.isnan(parameter) else parameter
+        if (callable(parameter) and not isinstance(parameter, type | np.dtype)) or hasattr(parameter, "call_wrapped"):
+            return type(parameter).__name__  # rules of a custom derivative, made anew at each trace
+        try:
+            hash(parameter)
+        except TypeError:
+            return repr(parameter)
+        return parameter
+
+
+def _form(aval: Any) -> Any:
+    """Shape, dtype and weakness of an array; what else there is, such as references, by its text."""
+    if hasattr(aval, "weak_type"):
+        return type(aval).__name__, aval.shape, aval.dtype, aval.weak_type
+    return str(aval)
 
 
 def _constant(value: Any) -> Any:
     return ByContent(value) if is_concrete(value) else object()  # a traced value is equal to no other
-
-
-def _value(parameter: Any) -> Any:
-    """A parameter of an operation, as a value that can be compared."""
-    if isinstance(parameter, ClosedJaxpr):
-        return _signature(parameter)
-    if hasattr(parameter, "eqns"):
-        return _signature(ClosedJaxpr(parameter, ()))
-    if isinstance(parameter, dict):
-        return tuple((str(key), _value(value)) for key, value in sorted(parameter.items(), key=str))
-    if isinstance(parameter, tuple | list):
-        return tuple(map(_value, parameter))
-    if isinstance(parameter, np.ndarray | np.generic | jax.Array):
-        return _constant(parameter)
-    if isinstance(parameter, float):
-        return "nan" if math.isnan(parameter) else parameter
-    if (callable(parameter) and not isinstance(parameter, type | np.dtype)) or hasattr(parameter, "call_wrapped"):
-        return type(parameter).__name__  # rules of a custom derivative, made anew at each trace
-    try:
-        hash(parameter)
-    except TypeError:
-        return repr(parameter)
-    return parameter

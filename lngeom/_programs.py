@@ -40,8 +40,8 @@ EXACT = {*VIEWS, "convert_element_type", "slice"}
 
 
 def inner_programs(equation: Any) -> list[Any]:
-    """The programs inside an operation, such as the body of a scan."""
-    values = jax.tree.leaves(list(equation.params.values()), is_leaf=_is_program)
+    """The programs inside an operation, such as the body of a scan or the branches of a cond."""
+    values = [v for p in equation.params.values() for v in (p if isinstance(p, tuple | list) else (p,))]
     return [getattr(value, "jaxpr", value) for value in values if _is_program(value)]
 
 
