@@ -33,6 +33,7 @@ def _by_library(given):
         root = jax.vmap(family.metric_sqrt_product, (None, 1), 1)(z, jnp.broadcast_to(jnp.eye(3), (2, 3, 3)))
         return {
             "log_prob": family.log_prob(z, y),
+            "equation 10": families.AbstractFamily.log_prob(family, z, y),
             "log_partition": family.log_partition(z) - family.log_partition(other),
             "mean": family.mean(z),
             "variance": family.variance(z),

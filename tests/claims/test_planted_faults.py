@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import sympy as sp
+from jax.scipy.special import gammaln
 from lngeom import families, numerics
 from lngeom.claims import Verdict, all_claims, compared, decide, run
 from lngeom.claims.ba2016 import fisher, hidden_dynamics, metric, nullspace
@@ -69,6 +70,21 @@ FAMILY_FAULTS = {
             "log_base_measure",
             lambda self, y: families.Gamma.right(self, y) + jnp.log(y),
         ),
+    ),
+    "base measure of Bernoulli, e^−y": (
+        "equation.10_wording",
+        families.Bernoulli(),
+        (families.Bernoulli, "log_base_measure", lambda self, y: -jnp.asarray(y)),
+    ),
+    "base measure of the binomial without n!": (
+        "equation.10_wording",
+        families.Binomial(5),
+        (families.Binomial, "log_base_measure", lambda self, y: -gammaln(y + 1.0) - gammaln(self.trials - y + 1.0)),
+    ),
+    "base measure of classes, 1/C": (
+        "equation.10_wording",
+        families.Categorical(),
+        (families.Categorical, "log_base_measure", lambda self, y: jnp.full(y.shape, -jnp.log(3.0) / 3)),
     ),
     "softmax by a sum": (
         "equation.11",

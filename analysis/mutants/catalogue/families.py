@@ -82,6 +82,12 @@ MUTANTS = (
         ("equation.12", "equation.11", "equation.9"),
     ),
     FAMILIES(
+        "bernoulli-base",
+        "def log_base_measure(self, y):  # noqa: D102\n        return jnp.zeros_like(y)",
+        "def log_base_measure(self, y):  # noqa: D102\n        return -jnp.asarray(y)",
+        "base measure of Bernoulli: e^−y for 1",
+    ),
+    FAMILIES(
         "bernoulli-sample",
         "jax.random.bernoulli(key, jax.nn.sigmoid(z)).astype",
         "jax.random.bernoulli(key, jax.nn.sigmoid(-z)).astype",
@@ -131,6 +137,12 @@ MUTANTS = (
         "odds = jnp.exp(z)",
         "negative binomial draws: p for its odds",
         SAMPLING,
+    ),
+    FAMILIES(
+        "categorical-base",
+        "return jnp.zeros(y.shape)",
+        "return jnp.full(y.shape, -1.0)",
+        "base measure of classes: e^−1 for 1",
     ),
     FAMILIES(
         "categorical-variance",

@@ -687,7 +687,8 @@ def equation_10_wording(problem: Problem):
         )
     for at in compared():
         density = at.at_responses(at.distribution.log_density(at.z.astype(np.longdouble)))
-        yield agree(f"{at.name}: Eq. 10 and its density", at.library["log_prob"], density, role=Role.CORRECTS)
+        yield agree(f"{at.name}: Eq. 10 and its density", at.library["equation 10"], density, role=Role.CORRECTS)
+        yield agree(f"{at.name}: log p and its density", at.library["log_prob"], density, role=Role.CORRECTS)
         cumulant = at.distribution.log_partition(at.z, at.other)
         what = f"{at.name}: η(z) − η(z′) and φ log E[exp((z − z′)y/φ)]"
         yield agree(what, at.library["log_partition"], cumulant, role=Role.CORRECTS)
