@@ -8,6 +8,7 @@ FAMILIES = Source(
     ("equation.11", "equation.8", "equation.9", "equation.10_wording"),
     ("tests/test_families.py", "tests/test_glm.py"),
 )
+FAMILY = Source("families", "_family.py", FAMILIES.claims, FAMILIES.tests)
 DISTRIBUTION = Source("families", "_distribution.py", ("equation.9",), ("tests/test_families.py",))
 GLM = Source("glm", "glm.py", ("equation.3", "equation.8", "fisher"), ("tests/test_glm.py",))
 SAMPLING = ("equation.9", "equation.11")
@@ -25,19 +26,19 @@ MUTANTS = (
         "return -jnp.sqrt(-z)",
         "η of the inverse Gaussian without its 2",
     ),
-    FAMILIES(
+    FAMILY(
         "audit-metric-dispersion",
         "return jax.jvp(self.mean, (z,), (v,))[1] / self.dispersion_along(z)",
         "return jax.jvp(self.mean, (z,), (v,))[1]",
         "Λ without φ",
     ),
-    FAMILIES(
+    FAMILY(
         "audit-kl-dispersion",
         "integral, family.bregman(z, other)) / phi",
         "integral, family.bregman(z, other))",
         "KL without φ",
     ),
-    FAMILIES(
+    FAMILY(
         "audit-variance-dispersion",
         "return family.dispersion_along(z) * family.curvature(z)",
         "return family.curvature(z)",
@@ -201,14 +202,14 @@ MUTANTS = (
         "the divergence in the other direction",
         ("equation.8",),
     ),
-    FAMILIES(
+    FAMILY(
         "kl-linear-other-mean",
         "linear = (other - z) * self.mean(z)",
         "linear = (other - z) * self.mean(other)",
         "the divergence with the slope at the other end",
         ("equation.8", "equation.9"),
     ),
-    FAMILIES(
+    FAMILY(
         "log-prob-dispersion",
         "return (z * y - self.log_partition(z)) / phi + self.log_base_measure(y)",
         "return z * y - self.log_partition(z) + self.log_base_measure(y)",

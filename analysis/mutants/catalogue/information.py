@@ -10,7 +10,7 @@ SOLVE_TESTS = ("tests/information/test_operator.py", "tests/information/test_rou
 LINEARIZATION = Source("information", "normalizers/linearization.py", EXACT, ROUTES)
 CLOSED = Source("information", "information/_closed_form.py", EXACT, ROUTES)
 DERIVATIVE = Source("information", "information/_derivative.py", EXACT, ROUTES)
-SCORE = Source("information", "families.py", EXACT, ROUTES)
+SCORE = Source("information", "_family.py", EXACT, ROUTES)
 MATRIX = Source(
     "information",
     "information/_matrix.py",
