@@ -185,6 +185,14 @@ def test_log_probabilities_are_exact(point):
     assert_exact(found, exact.log_p(at, y), dtype, terms)
 
 
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("z", [-0.3, -0.69, -0.88, -1.0007, -1.005, -1.0119, -1.2499, -1.2501, -3.0])
+def test_the_log_partition_of_failures_has_no_place_where_digits_are_lost(dtype, z):
+    z = jnp.linspace(z - 1e-3, z + 1e-3, 50, dtype=dtype)
+    for at, found in zip(z, lg.families.NegativeBinomial(1.0).log_partition(z), strict=True):
+        assert_exact(found, -ctx.log1p(-ctx.exp(ctx.mpf(float(at)))), dtype, ulps=3)
+
+
 @relation(
     point=points(dtypes=st.sampled_from(["float64", "float32"])), step=st.floats(-9, 1), up=st.booleans(), thorough=300
 )
