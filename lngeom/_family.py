@@ -2,6 +2,7 @@
 
 import functools
 from abc import abstractmethod
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import equinox as eqx
@@ -12,6 +13,7 @@ from jaxtyping import Array, Float
 
 from lngeom._distribution import AbstractDistribution
 from lngeom._trees import Frozen
+from lngeom._types import is_concrete
 
 
 class AbstractFamily(AbstractDistribution):
@@ -92,14 +94,27 @@ class AbstractFamily(AbstractDistribution):
 
     def dispersion_along(self, z: Float[Array, "*B C"]) -> float | Float[Array, "*B C"]:
         """φ in a shape that multiplies z."""
-        phi: Any = self.dispersion
-        if jnp.ndim(phi) == 0:
-            return phi
-        if phi.shape != z.shape[-1:]:
+        return self.along("dispersion", z)
+
+    def along(self, name: str, z: Float[Array, "*B C"]) -> float | Float[Array, "*B C"]:
+        """A setting that is a number, or a vector of one for each output, in a shape and dtype that multiply z.
+
+        Args:
+            name: of the attribute.
+            z: outputs, or responses of their shape.
+
+        Raises:
+            ValueError: if the vector has another length than the outputs.
+        """
+        value: Any = getattr(self, name)
+        if isinstance(value, int | float):
+            return float(value)
+        value = jnp.asarray(value, z.dtype if jnp.issubdtype(z.dtype, jnp.floating) else float)
+        if value.ndim and value.shape != z.shape[-1:]:
             raise ValueError(
-                f"{self.name} has a dispersion of shape {phi.shape}, one for each output; got outputs {z.shape}"
+                f"{self.name} has a {name} of shape {value.shape}, one for each output; got outputs {z.shape}"
             )
-        return phi.astype(z.dtype).reshape(*(1,) * (z.ndim - 1), -1)
+        return value.reshape(*(1,) * (z.ndim - 1), -1) if value.ndim else value
 
     def metric_product(self, z: Float[Array, "*B C"], v: Float[Array, "*B C"]) -> Float[Array, "*B C"]:
         r"""Λ(z) v, with $\Lambda = \mathrm{Cov}[y]/\phi^2 = \nabla^2 \eta / \phi$ the Fisher metric of z."""
@@ -109,7 +124,7 @@ class AbstractFamily(AbstractDistribution):
 
     def log_prob(self, z: Float[Array, "*B C"], y: Array) -> Float[Array, "*B C"]:
         """Log p(y | z) (Eq. 10), one value per response. For a joint family c may return one value per row or entry."""
-        phi = self.dispersion_along(z)
+        phi, y = self.dispersion_along(z), jnp.asarray(y).astype(z.dtype)
         if not self.joint:
             return (z * y - self.log_partition(z)) / phi + self.log_base_measure(y)
         base = self.log_base_measure(y)
@@ -164,10 +179,33 @@ class AbstractFamily(AbstractDistribution):
                 "lower the bias, or start from NormalizedGLM.init, which is inside the domain"
             )
 
-    def _check_positive(self, **values: float | Array) -> None:
-        for name, value in values.items():
-            if not np.all(np.asarray(value) > 0) or np.ndim(value) > 1:
-                raise ValueError(f"{name} must be positive; got {value}")
+
+def positive(name: str) -> Callable[[Any], Any]:
+    """The converter of a field: a positive number, or a vector of one for each output.
+
+    Args:
+        name: of the field, for the message.
+
+    Returns:
+        A function of what is given. It makes numbers of NumPy those of Python, which take the dtype of an array beside
+        them. Traced values have no value yet and stay as they are, as arrays of JAX do.
+    """
+
+    def converted(value: Any) -> Any:
+        if not is_concrete(value):
+            return value
+        try:
+            numbers = np.asarray(value)
+        except ValueError:  # rows of several lengths
+            numbers = np.asarray(None)
+        real = jnp.issubdtype(numbers.dtype, jnp.integer) or jnp.issubdtype(numbers.dtype, jnp.floating)
+        if not real or numbers.ndim > 1 or not numbers.size or not np.all((numbers > 0) & np.isfinite(numbers)):
+            raise ValueError(f"{name} must be positive and finite, a number or one for each output; got {value!r}")
+        if isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jnp.floating):
+            return value
+        return jnp.asarray(numbers, float) if numbers.ndim else float(numbers)
+
+    return converted
 
 
 # Each is one program. Inside another program it becomes a part of that one.

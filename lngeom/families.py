@@ -9,7 +9,7 @@ Its mean, variance and Fisher metric follow from η by automatic differentiation
 these with automatic derivatives, and over the whole range with 50 digits.
 """
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -18,11 +18,12 @@ import numpy as np
 from jax.scipy.special import gammaln
 from jaxtyping import Array, Float
 
+from lngeom._arguments import check_count
 from lngeom._distribution import (
     AbstractDistribution as AbstractDistribution,
     pivoted_cholesky as pivoted_cholesky,
 )
-from lngeom._family import AbstractFamily as AbstractFamily
+from lngeom._family import AbstractFamily as AbstractFamily, positive
 from lngeom._family_checks import check as check
 from lngeom._outputs import (
     HeteroscedasticGaussian as HeteroscedasticGaussian,
@@ -32,11 +33,15 @@ from lngeom._outputs import (
     Product as Product,
     described as described,
 )
+from lngeom._types import is_concrete
 
 
-def _dispersion(value: float | Float[Array, " C"]) -> float | Float[Array, " C"]:
-    """φ as given, or an array of one for each output."""
-    return value if np.ndim(value) == 0 else jnp.asarray(value, float)
+def _whole(value: Any) -> int:
+    """A number of trials, whatever type its whole number has."""
+    if is_concrete(value) and np.ndim(value) == 0 and not isinstance(value, str | bool):
+        number = np.asarray(value).item()
+        value = int(number) if isinstance(number, float) and number.is_integer() else number
+    return check_count("trials", value, 1)
 
 
 class Gaussian(AbstractFamily):
@@ -46,10 +51,7 @@ class Gaussian(AbstractFamily):
         dispersion: the variance φ, or one for each output.
     """
 
-    dispersion: float | Float[Array, " C"] = eqx.field(default=1.0, converter=_dispersion)
-
-    def __check_init__(self):
-        self._check_positive(dispersion=self.dispersion)
+    dispersion: float | Float[Array, " C"] = eqx.field(default=1.0, converter=positive("dispersion"))
 
     def log_partition(self, z):  # noqa: D102
         return 0.5 * jnp.square(z)
@@ -130,15 +132,12 @@ class Binomial(AbstractFamily):
         trials: n, at least 1.
     """
 
-    trials: int = 10
+    trials: int = eqx.field(default=10, converter=_whole)
     dispersion: ClassVar[float] = 1.0
 
     @property
     def support(self):  # noqa: D102
         return 0.0, float(self.trials)
-
-    def __check_init__(self):
-        self._check_positive(trials=self.trials)
 
     def log_partition(self, z):  # noqa: D102
         return self.trials * jax.nn.softplus(z)
@@ -196,12 +195,9 @@ class Gamma(AbstractFamily):
         dispersion: φ, the inverse of the shape, or one for each output.
     """
 
-    dispersion: float | Float[Array, " C"] = eqx.field(default=1.0, converter=_dispersion)
+    dispersion: float | Float[Array, " C"] = eqx.field(default=1.0, converter=positive("dispersion"))
     upper: ClassVar[float] = 0.0
     support: ClassVar[tuple[float, float]] = (0.0, float("inf"))
-
-    def __check_init__(self):
-        self._check_positive(dispersion=self.dispersion)
 
     def log_partition(self, z):  # noqa: D102
         return -jnp.log(-z)
@@ -231,12 +227,9 @@ class InverseGaussian(AbstractFamily):
         dispersion: φ, the inverse of the shape, or one for each output.
     """
 
-    dispersion: float | Float[Array, " C"] = eqx.field(default=1.0, converter=_dispersion)
+    dispersion: float | Float[Array, " C"] = eqx.field(default=1.0, converter=positive("dispersion"))
     upper: ClassVar[float] = 0.0
     support: ClassVar[tuple[float, float]] = (0.0, float("inf"))
-
-    def __check_init__(self):
-        self._check_positive(dispersion=self.dispersion)
 
     def log_partition(self, z):  # noqa: D102
         return -jnp.sqrt(-2 * z)
@@ -261,7 +254,7 @@ class InverseGaussian(AbstractFamily):
 
 
 def _log_complement(z: Array) -> Array:
-    """log(1 − e^z) of z < 0. XLA's log1p(x) loses two digits in float64 near x = −0.4, and is taken above −0.29 alone."""
+    """log(1 − e^z) of z < 0. XLA's log1p(x) loses two digits in float64 near x = −0.4: it is used above −0.29 alone."""
     small = z < -1.25
     return jnp.where(small, jnp.log1p(-jnp.exp(jnp.where(small, z, -2))), jnp.log(-jnp.expm1(jnp.where(small, -1, z))))
 
@@ -270,33 +263,34 @@ class NegativeBinomial(AbstractFamily):
     r"""Number of failures before r successes; $z = \log p < 0$ with p the chance of failure, $\eta = -r\log(1 - e^z)$.
 
     Attributes:
-        successes: r > 0, not necessarily whole.
+        successes: r > 0, not necessarily whole, or one for each output.
     """
 
-    successes: float = 3.0
+    successes: float | Float[Array, " C"] = eqx.field(default=3.0, converter=positive("successes"))
     dispersion: ClassVar[float] = 1.0
     upper: ClassVar[float] = 0.0
     support: ClassVar[tuple[float, float]] = (0.0, float("inf"))
 
-    def __check_init__(self):
-        self._check_positive(successes=self.successes)
+    def _successes(self, z: Array) -> float | Array:
+        return self.along("successes", z)
 
     def log_partition(self, z):  # noqa: D102
-        return -self.successes * _log_complement(z)
+        return -self._successes(z) * _log_complement(z)
 
     def mean(self, z):  # noqa: D102
-        return self.successes * jnp.exp(z) / -jnp.expm1(z)
+        return self._successes(z) * jnp.exp(z) / -jnp.expm1(z)
 
     def curvature(self, z):  # noqa: D102
-        return self.successes * jnp.exp(z) / jnp.square(jnp.expm1(z))
+        return self._successes(z) * jnp.exp(z) / jnp.square(jnp.expm1(z))
 
     def log_base_measure(self, y):  # noqa: D102
-        return gammaln(y + self.successes) - gammaln(self.successes) - gammaln(y + 1.0)
+        r = self._successes(y)
+        return gammaln(y + r) - gammaln(r) - gammaln(y + 1.0)
 
     def sample(self, key, z):  # noqa: D102
         rate_key, count_key = jax.random.split(key)
         odds = jnp.exp(z) / -jnp.expm1(z)
-        rate = jax.random.gamma(rate_key, self.successes, z.shape, z.dtype) * odds
+        rate = jax.random.gamma(rate_key, self._successes(z), z.shape, z.dtype) * odds
         return jax.random.poisson(count_key, rate).astype(z.dtype)
 
 

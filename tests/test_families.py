@@ -156,18 +156,63 @@ def test_init_starts_inside_the_domain(name, normalizer):
         model.natural_parameters(outside, X)
 
 
+SETTINGS = [
+    (lg.families.Gaussian, "dispersion"),
+    (lg.families.Gamma, "dispersion"),
+    (lg.families.InverseGaussian, "dispersion"),
+    (lg.families.NegativeBinomial, "successes"),
+]
+
+
+@pytest.mark.parametrize(("family", "name"), SETTINGS)
 @pytest.mark.parametrize(
-    ("family", "fields"),
-    [
-        (lg.families.Gaussian, {"dispersion": 0.0}),
-        (lg.families.Gamma, {"dispersion": -1.0}),
-        (lg.families.Binomial, {"trials": 0}),
-        (lg.families.NegativeBinomial, {"successes": float("nan")}),
-    ],
+    "value", [0.0, -1.0, np.nan, np.inf, [1.0, np.inf], [], [[1.0]], [[1.0], [1.0, 2.0]], "1", None, True, 1 + 1j]
 )
-def test_dispersions_must_be_positive(family, fields):
-    with pytest.raises(ValueError, match="must be positive; got"):
-        family(**fields)
+def test_settings_must_be_positive_and_finite(family, name, value):
+    with pytest.raises(ValueError, match=f"{name} must be positive and finite, a number or one for each output; got"):
+        family(**{name: value})
+
+
+@pytest.mark.parametrize("value", [0, -3, 2.5, np.float32(2.5), np.nan, np.inf, True, "7", None, [3], np.array([3, 4])])
+def test_trials_must_be_a_whole_number(value):
+    with pytest.raises(ValueError, match="trials must be a whole number, at least 1; got"):
+        lg.families.Binomial(value)
+
+
+@pytest.mark.parametrize("value", [7, 7.0, np.int8(7), np.float32(7), jnp.array(7), np.array(7.0)])
+def test_a_number_means_the_same_whatever_its_type(value):
+    z = jnp.array([[0.5, -2.0]], jnp.float32)
+    y = jnp.ones_like(z)
+    assert lg.families.Binomial(value) == lg.families.Binomial(7)
+    np.testing.assert_array_equal(lg.families.Binomial(value).log_prob(z, y), lg.families.Binomial(7).log_prob(z, y))
+    for family, name in SETTINGS:
+        found, known = family(**{name: value}), family(**{name: 7.0})
+        at = -jnp.abs(z)
+        for numbers in (lambda f, at=at: f.variance(at), lambda f, at=at: f.log_prob(at, y)):
+            assert numbers(found).dtype == jnp.float32
+            np.testing.assert_allclose(numbers(found), numbers(known), rtol=1e-5)
+
+
+@pytest.mark.parametrize(("family", "name"), SETTINGS)
+def test_each_output_may_have_its_own_setting(family, name):
+    z, y = -jnp.array([[0.5, 1.0, 2.0]]), np.array([[1, 2, 3]], np.uint8)
+    values = [0.5, 1.25, 2.0]
+    together = family(**{name: values})
+    alone = [family(**{name: value}) for value in values]
+    columns = [slice(i, i + 1) for i in range(3)]
+    for what in ("variance", "mean", "metric_diagonal"):
+        expected = jnp.concatenate([getattr(f, what)(z[:, i]) for f, i in zip(alone, columns, strict=True)], -1)
+        assert agreement(getattr(together, what)(z), expected).agrees
+    expected = jnp.concatenate([f.log_prob(z[:, i], y[:, i]) for f, i in zip(alone, columns, strict=True)], -1)
+    assert agreement(together.log_prob(z, y), expected).agrees
+    with pytest.raises(ValueError, match=rf"{name} of shape \(3,\), one for each output; got outputs \(1, 2\)"):
+        together.variance(z[:, :2])
+
+
+def test_a_setting_may_be_traced():
+    z, y = jnp.array([[-0.5]]), jnp.array([[2.0]])
+    slope = jax.jit(jax.grad(lambda phi: lg.families.Gaussian(phi).log_prob(z, y)[0, 0]))(2.0)
+    assert float(slope) == pytest.approx(0.5 * (2.5**2 / 2 - 1) / 2)
 
 
 @pytest.mark.parametrize(("dtype", "classes"), [(np.uint8, 300), (np.int8, 200), (np.int32, 300)])

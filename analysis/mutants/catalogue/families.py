@@ -16,7 +16,7 @@ SAMPLING = ("equation.9", "equation.11")
 MUTANTS = (
     FAMILIES(
         "audit-negative-binomial-partition",
-        "return -self.successes * _log_complement(z)",
+        "return -self._successes(z) * _log_complement(z)",
         "return -_log_complement(z)",
         "η of the negative binomial without r",
     ),
