@@ -4,6 +4,7 @@ $$s = \frac{\partial \log p(y \mid z)}{\partial z}, \qquad \Lambda(z) = \mathrm{
 """
 
 import functools
+import math
 from abc import abstractmethod
 from typing import Any, ClassVar
 
@@ -25,6 +26,8 @@ class AbstractDistribution(eqx.Module):
         joint: whether the C outputs parameterize one response instead of C independent ones.
         labels: whether a response may be a label 0 … C−1.
         support: smallest and largest entry of a response.
+        whole: whether responses are whole numbers.
+        open_support: whether responses are larger than the smallest of `support`.
         least_outputs: fewest outputs C that carry information.
     """
 
@@ -32,6 +35,8 @@ class AbstractDistribution(eqx.Module):
     joint: ClassVar[bool] = True
     labels: ClassVar[bool] = False
     support: ClassVar[tuple[float, float]] = (-float("inf"), float("inf"))
+    whole: ClassVar[bool] = False
+    open_support: ClassVar[bool] = False
     least_outputs: ClassVar[int] = 1
 
     @property
@@ -121,21 +126,31 @@ class AbstractDistribution(eqx.Module):
             counts: [*B], whether a response counts; None if all do.
 
         Raises:
-            ValueError: if a response that counts is not finite or lies outside the support, or a label is not a whole
-                number from 0 to C−1.
+            ValueError: if a response that counts is not finite or lies outside the support, a count is not whole, or a
+                label is not a whole number from 0 to C−1.
         """
         y = jnp.asarray(y)
-        if jnp.issubdtype(y.dtype, jnp.integer) and y.dtype.itemsize < 4:  # limits may not fit
+        if y.dtype == bool or (jnp.issubdtype(y.dtype, jnp.integer) and y.dtype.itemsize < 4):  # limits may not fit
             y = y.astype(jnp.int32)
         is_label = self.labels and y.shape == outputs[:-1]
         low, high = (0, outputs[-1] - 1) if is_label else self.support
-        wrong, some = _unsupported(y, low, high, counts, whole=is_label and jnp.issubdtype(y.dtype, jnp.floating))
+        above = self.open_support and not is_label
+        limits: Any = low, high
+        if jnp.issubdtype(y.dtype, jnp.integer):  # as floats they may be rounded
+            info = jnp.iinfo(y.dtype)
+            rounded = math.floor if above else math.ceil
+            limits = np.array([rounded(max(low, info.min)), math.floor(min(high, info.max))], y.dtype)
+        whole = (is_label or self.whole) and jnp.issubdtype(y.dtype, jnp.floating)
+        wrong, some = _unsupported(y, *limits, counts, whole=whole, above=above)
         if some:
             first = np.asarray(y)[np.asarray(wrong)][0].item()
-            what = f"labels 0 … {high}" if is_label else f"finite responses from {low:g} to {high:g}"
+            example = f"{first:g}" if isinstance(first, float) else first
+            what = f"labels 0 … {high}" if is_label else f"finite responses {'above' if above else 'from'} {low:g}"
+            what += f" to {high:.12g}" if not is_label and high < float("inf") else ""
+            what += ", whole numbers" if self.whole and not is_label else ""
             raise ValueError(
-                f"{self.name} takes {what}; got {int(jnp.sum(wrong))} others, such as "
-                f"{first:g}: correct y, or leave such positions out (lg.fisher: mask=)"
+                f"{self.name} takes {what}; got {int(jnp.sum(wrong))} others, such as {example}: correct y, "
+                "or leave such positions out (lg.fisher: mask=)"
             )
 
     def outside(self, z: Float[Array, "*B C"]) -> Bool[Array, "*B C"]:
@@ -168,10 +183,12 @@ class AbstractDistribution(eqx.Module):
         return steps - 1.3 if self.upper == float("inf") else self.upper - 0.3 - steps
 
 
-@functools.partial(jax.jit, static_argnames="whole")
-def _unsupported(y: Array, low: float, high: float, counts: Array | None, *, whole: bool) -> tuple[Array, Array]:
+@functools.partial(jax.jit, static_argnames=("whole", "above"))
+def _unsupported(
+    y: Array, low: float, high: float, counts: Array | None, *, whole: bool, above: bool
+) -> tuple[Array, Array]:
     """Which responses that count are not finite, outside low … high or not whole; and whether there are any."""
-    wrong = ~((y >= low) & (y <= high) & jnp.isfinite(y))
+    wrong = ~((y > low if above else y >= low) & (y <= high) & jnp.isfinite(y))
     if whole:
         wrong |= jnp.round(y) != y
     if counts is not None:

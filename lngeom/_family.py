@@ -26,7 +26,9 @@ class AbstractFamily(AbstractDistribution):
       axis alone. `check` finds both mistakes. They are compiled, so they have no branches on values.
     - The response y of a joint family is its vector of sufficient statistics [*B C]:
       $\log p = (z^\top y - \eta(z))/\phi + c(y, \phi)$.
-    - `upper` and `support` say where z and y may lie.
+    - `upper` and `support` say where z and y may lie, `whole` that y is a count, `open_support` that y is not the
+      smallest of `support`. Responses elsewhere are refused where they are given (`check_responses`). The formulas of
+      `log_prob` and `score` may be evaluated there, as a quasi-likelihood does.
     - `metric_rank` is less than C where Λ is singular for every z, as that of a softmax is.
     - `metric_sqrt_product` in closed form makes ranks of a joint family certain; it is optional.
 

@@ -91,7 +91,10 @@ def _logistic_bregman(z: Array, other: Array) -> Array:
 
 
 class Bernoulli(AbstractFamily):
-    r"""Bernoulli with log-odds z: $\eta(z) = \log(1 + e^z)$, $\eta'' = s(z)\, s(-z)$ with the logistic function s."""
+    r"""Bernoulli with log-odds z: $\eta(z) = \log(1 + e^z)$, $\eta'' = s(z)\, s(-z)$ with the logistic function s.
+
+    A response is 0 or 1, or a probability between them, whose `log_prob` is the mean of both (a soft label).
+    """
 
     dispersion: ClassVar[float] = 1.0
     support: ClassVar[tuple[float, float]] = (0.0, 1.0)
@@ -128,12 +131,15 @@ class Bernoulli(AbstractFamily):
 class Binomial(AbstractFamily):
     r"""Number of successes in n trials, log-odds z: $\eta(z) = n \log(1 + e^z)$.
 
+    A response is a whole number 0 … n. A share of successes is refused: multiply it by n.
+
     Attributes:
         trials: n, at least 1.
     """
 
     trials: int = eqx.field(default=10, converter=_whole)
     dispersion: ClassVar[float] = 1.0
+    whole: ClassVar[bool] = True
 
     @property
     def support(self):  # noqa: D102
@@ -170,9 +176,14 @@ class Binomial(AbstractFamily):
 
 
 class Poisson(AbstractFamily):
-    r"""Poisson with log-rate z: $\eta(z) = e^z$."""
+    r"""Poisson with log-rate z: $\eta(z) = e^z$.
+
+    A response is a whole number from 0. Other responses of a quasi-likelihood are refused, since the density is none of
+    theirs.
+    """
 
     dispersion: ClassVar[float] = 1.0
+    whole: ClassVar[bool] = True
     support: ClassVar[tuple[float, float]] = (0.0, float("inf"))
 
     def log_partition(self, z):  # noqa: D102
@@ -189,7 +200,7 @@ class Poisson(AbstractFamily):
 
 
 class Gamma(AbstractFamily):
-    r"""Gamma with mean −1/z and shape 1/φ: $\eta(z) = -\log(-z)$, z < 0.
+    r"""Gamma with mean −1/z and shape 1/φ: $\eta(z) = -\log(-z)$, z < 0. A response is larger than 0.
 
     Attributes:
         dispersion: φ, the inverse of the shape, or one for each output.
@@ -198,6 +209,7 @@ class Gamma(AbstractFamily):
     dispersion: float | Float[Array, " C"] = eqx.field(default=1.0, converter=positive("dispersion"))
     upper: ClassVar[float] = 0.0
     support: ClassVar[tuple[float, float]] = (0.0, float("inf"))
+    open_support: ClassVar[bool] = True
 
     def log_partition(self, z):  # noqa: D102
         return -jnp.log(-z)
@@ -213,15 +225,19 @@ class Gamma(AbstractFamily):
 
     def log_base_measure(self, y):  # noqa: D102
         shape = 1 / self.dispersion_along(y)
-        return shape * jnp.log(shape * y) - jnp.log(y) - gammaln(shape)
+        return shape * (jnp.log(shape) + jnp.log(y)) - jnp.log(y) - gammaln(shape)
 
-    def sample(self, key, z):  # noqa: D102
+    def sample(self, key, z):
+        """Draws; one below the smallest number of the dtype is that number, since 0 is no response."""
         shape = 1 / self.dispersion_along(z)
-        return jax.random.gamma(key, shape, z.shape, z.dtype) / (-z * shape)
+        y = jax.random.gamma(key, shape, z.shape, z.dtype) / (-z * shape)
+        return jnp.maximum(y, jnp.finfo(z.dtype).tiny)
 
 
 class InverseGaussian(AbstractFamily):
     r"""Inverse Gaussian with mean $(-2z)^{-1/2}$ and shape 1/φ: $\eta(z) = -\sqrt{-2z}$, z < 0.
+
+    A response is larger than 0.
 
     Attributes:
         dispersion: φ, the inverse of the shape, or one for each output.
@@ -230,6 +246,7 @@ class InverseGaussian(AbstractFamily):
     dispersion: float | Float[Array, " C"] = eqx.field(default=1.0, converter=positive("dispersion"))
     upper: ClassVar[float] = 0.0
     support: ClassVar[tuple[float, float]] = (0.0, float("inf"))
+    open_support: ClassVar[bool] = True
 
     def log_partition(self, z):  # noqa: D102
         return -jnp.sqrt(-2 * z)
@@ -246,7 +263,7 @@ class InverseGaussian(AbstractFamily):
 
     def log_base_measure(self, y):  # noqa: D102
         phi = self.dispersion_along(y)
-        return -0.5 * jnp.log(2 * jnp.pi * phi * y**3) - 0.5 / (phi * y)
+        return -0.5 * (jnp.log(2 * jnp.pi * phi) + 3 * jnp.log(y)) - 0.5 / (phi * y)
 
     def sample(self, key, z):  # noqa: D102
         phi = self.dispersion_along(z)
@@ -262,12 +279,15 @@ def _log_complement(z: Array) -> Array:
 class NegativeBinomial(AbstractFamily):
     r"""Number of failures before r successes; $z = \log p < 0$ with p the chance of failure, $\eta = -r\log(1 - e^z)$.
 
+    A response is a whole number from 0.
+
     Attributes:
         successes: r > 0, not necessarily whole, or one for each output.
     """
 
     successes: float | Float[Array, " C"] = eqx.field(default=3.0, converter=positive("successes"))
     dispersion: ClassVar[float] = 1.0
+    whole: ClassVar[bool] = True
     upper: ClassVar[float] = 0.0
     support: ClassVar[tuple[float, float]] = (0.0, float("inf"))
 

@@ -46,7 +46,7 @@ MUTANTS = (
     ),
     FAMILIES(
         "audit-gamma-base",
-        "return shape * jnp.log(shape * y) - jnp.log(y) - gammaln(shape)",
+        "return shape * (jnp.log(shape) + jnp.log(y)) - jnp.log(y) - gammaln(shape)",
         "return shape * jnp.log(y) - jnp.log(y) - gammaln(shape)",
         "base measure of the gamma family without its shape",
     ),
@@ -128,8 +128,8 @@ MUTANTS = (
     ),
     FAMILIES(
         "inverse-gaussian-base",
-        "jnp.log(2 * jnp.pi * phi * y**3)",
-        "jnp.log(2 * jnp.pi * phi * y**2)",
+        "3 * jnp.log(y)",
+        "2 * jnp.log(y)",
         "base measure of the inverse Gaussian: y² for y³",
     ),
     FAMILIES(
