@@ -18,6 +18,7 @@ import numpy as np
 from jax.scipy.special import gammaln
 from jaxtyping import Array, Float
 
+from lngeom import _sampling
 from lngeom._arguments import check_count
 from lngeom._distribution import (
     AbstractDistribution as AbstractDistribution,
@@ -69,6 +70,7 @@ class Gaussian(AbstractFamily):
         phi = self.dispersion_along(y)
         return -0.5 * (jnp.square(y) / phi + jnp.log(2 * jnp.pi * phi))
 
+    @_sampling.widened
     def sample(self, key, z):  # noqa: D102
         return z + self.dispersion_along(z) ** 0.5 * jax.random.normal(key, z.shape, z.dtype)
 
@@ -121,8 +123,10 @@ class Bernoulli(AbstractFamily):
     def log_base_measure(self, y):  # noqa: D102
         return jnp.zeros_like(y)
 
-    def sample(self, key, z):  # noqa: D102
-        return jax.random.bernoulli(key, jax.nn.sigmoid(z)).astype(z.dtype)
+    @_sampling.widened
+    def sample(self, key, z):
+        """Draws whether the less likely result happens, which has all digits of its chance."""
+        return (_sampling.happens(key, jax.nn.sigmoid(-jnp.abs(z))) ^ (z > 0)).astype(z.dtype)
 
     def atoms(self, outputs):  # noqa: D102
         return jnp.arange(2.0)
@@ -168,8 +172,11 @@ class Binomial(AbstractFamily):
     def log_base_measure(self, y):  # noqa: D102
         return gammaln(self.trials + 1.0) - gammaln(y + 1.0) - gammaln(self.trials - y + 1.0)
 
-    def sample(self, key, z):  # noqa: D102
-        return jax.random.binomial(key, float(self.trials), jax.nn.sigmoid(z), dtype=z.dtype)
+    @_sampling.widened
+    def sample(self, key, z):
+        """Draws the number of the less likely results."""
+        rare = _sampling.binomial(key, self.trials, -jnp.abs(z))
+        return jnp.where(z > 0, self.trials - rare, rare)
 
     def atoms(self, outputs):  # noqa: D102
         return jnp.arange(self.trials + 1.0)
@@ -195,8 +202,9 @@ class Poisson(AbstractFamily):
     def log_base_measure(self, y):  # noqa: D102
         return -gammaln(y + 1.0)
 
+    @_sampling.widened
     def sample(self, key, z):  # noqa: D102
-        return jax.random.poisson(key, jnp.exp(z)).astype(z.dtype)
+        return _sampling.poisson(key, z)
 
 
 class Gamma(AbstractFamily):
@@ -227,6 +235,7 @@ class Gamma(AbstractFamily):
         shape = 1 / self.dispersion_along(y)
         return shape * (jnp.log(shape) + jnp.log(y)) - jnp.log(y) - gammaln(shape)
 
+    @_sampling.widened
     def sample(self, key, z):
         """Draws; one below the smallest number of the dtype is that number, since 0 is no response."""
         shape = 1 / self.dispersion_along(z)
@@ -265,9 +274,9 @@ class InverseGaussian(AbstractFamily):
         phi = self.dispersion_along(y)
         return -0.5 * (jnp.log(2 * jnp.pi * phi) + 3 * jnp.log(y)) - 0.5 / (phi * y)
 
+    @_sampling.widened
     def sample(self, key, z):  # noqa: D102
-        phi = self.dispersion_along(z)
-        return jax.random.wald(key, self.mean(z) * phi, dtype=z.dtype) / phi
+        return _sampling.wald(key, self.mean(z), self.dispersion_along(z))
 
 
 def _log_complement(z: Array) -> Array:
@@ -307,11 +316,13 @@ class NegativeBinomial(AbstractFamily):
         r = self._successes(y)
         return gammaln(y + r) - gammaln(r) - gammaln(y + 1.0)
 
+    @_sampling.widened
     def sample(self, key, z):  # noqa: D102
         rate_key, count_key = jax.random.split(key)
-        odds = jnp.exp(z) / -jnp.expm1(z)
-        rate = jax.random.gamma(rate_key, self._successes(z), z.shape, z.dtype) * odds
-        return jax.random.poisson(count_key, rate).astype(z.dtype)
+        log_odds = z - _log_complement(z)
+        return _sampling.poisson(
+            count_key, jax.random.loggamma(rate_key, self._successes(z), z.shape, z.dtype) + log_odds
+        )
 
 
 class Categorical(AbstractFamily):
@@ -394,8 +405,9 @@ class Categorical(AbstractFamily):
             return jnp.sum(log_q * y, -1)
         return jnp.take_along_axis(log_q, jnp.asarray(y)[..., None], -1)[..., 0]
 
+    @_sampling.widened
     def sample(self, key, z):  # noqa: D102
-        return jax.random.categorical(key, z, -1)
+        return jax.random.categorical(key, z, -1, mode="high" if z.dtype == jnp.float32 else "low")
 
     def atoms(self, outputs):  # noqa: D102
         return jnp.arange(outputs)

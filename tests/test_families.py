@@ -288,3 +288,60 @@ def test_densities_of_tiny_and_huge_responses_are_finite(y):
     phi = 1 / min(y, 1.0)
     found = lg.families.InverseGaussian(phi).log_prob(jnp.float32([-0.5]), jnp.float32([y]))
     assert float(found[0]) == pytest.approx(st.invgauss(phi, scale=1 / phi).logpdf(y), rel=1e-5)
+
+
+f = lg.families
+DRAWN = [
+    (f.Bernoulli(), -7.0, jnp.bfloat16, st.bernoulli(1 / (1 + np.exp(7)))),
+    (f.Bernoulli(), 7.0, jnp.float16, st.bernoulli(1 / (1 + np.exp(-7)))),
+    (f.Binomial(3), -8.0, jnp.bfloat16, st.binom(3, 1 / (1 + np.exp(8)))),
+    (f.Poisson(), -5.0, jnp.bfloat16, st.poisson(np.exp(-5))),
+    (f.Poisson(), -2.75, jnp.float32, st.poisson(np.exp(-2.75))),
+    (f.Poisson(), 18.0, jnp.float32, st.poisson(np.exp(18.0))),
+    (f.Poisson(), 23.0, jnp.float32, st.poisson(np.exp(23.0))),
+    (f.Binomial(10**8), -9.0, jnp.float32, st.binom(10**8, 1 / (1 + np.exp(9)))),
+    (f.Binomial(10**8), -3.0, jnp.float32, st.binom(10**8, 1 / (1 + np.exp(3)))),
+    (f.NegativeBinomial(0.5), -6.0, jnp.float32, st.nbinom(0.5, -np.expm1(-6))),
+    (f.NegativeBinomial(2.5), -(2.0**-20), jnp.float32, st.nbinom(2.5, -np.expm1(-(2.0**-20)))),
+    (f.InverseGaussian(1.0), -(2.0**-33), jnp.float32, st.invgauss(2.0**16)),
+    (f.InverseGaussian(100.0), -0.5, jnp.float32, st.invgauss(100.0, scale=0.01)),
+]
+
+
+@pytest.mark.parametrize(("family", "z", "dtype", "known"), DRAWN, ids=lambda v: getattr(v, "name", str(v)[:9]))
+def test_draws_have_the_distribution_also_of_rare_outcomes_and_huge_means(family, z, dtype, known):
+    """Up to five standard errors of the share of draws below each of several quantiles."""
+    count = 200_000
+    y = np.asarray(jax.jit(family.sample)(jax.random.key(3), jnp.full((count,), z, dtype)), float)
+    below = np.unique(known.ppf([1e-4, 0.01, 0.1, 0.3, 0.5, 0.7, 0.9, 0.99, 0.9999]))
+    share = known.cdf(below)
+    error = np.sqrt(share * (1 - share) / count) + 1 / count
+    assert np.all(np.abs(np.mean(y[:, None] <= below, 0) - share) <= 5 * error)
+
+
+def test_a_rare_class_is_drawn_in_16_bits():
+    z = jnp.broadcast_to(jnp.array([0.0, -9.0, 0.5], jnp.bfloat16), (400_000, 3))
+    labels = np.asarray(f.Categorical().sample(jax.random.key(0), z))
+    expected = len(z) * float(f.Categorical().mean(z[0].astype(float))[1])
+    assert abs(np.sum(labels == 1) - expected) <= 5 * expected**0.5
+
+
+def test_a_draw_of_an_inverse_gaussian_of_huge_mean_is_a_response():
+    for z, dtype in ((-5e-13, jnp.float32), (-5e-31, jnp.float64)):
+        at = jnp.full((100_000,), z, dtype)
+        y = f.InverseGaussian(1.0).sample(jax.random.key(0), at)
+        f.InverseGaussian(1.0).check_responses(y, at.shape)
+        assert float(jnp.median(1 / y)) == pytest.approx(st.chi2(1).median(), rel=0.02)  # of Lévy, its limit
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("family", [f.Bernoulli(), f.Poisson(), f.Binomial(1)], ids=lambda family: family.name)
+@pytest.mark.parametrize("sign", [-1, 1])
+def test_outcomes_below_the_resolution_of_float32_happen_as_often_as_they_should(family, sign):
+    """17 million draws of a chance e^-17, sixteen times."""
+    z = jnp.full((2**24,), 17.0 * (sign if family.support[1] == 1 else -1), jnp.float32)
+    usual = 1.0 if float(z[0]) > 0 else 0.0
+    count = jax.jit(lambda key: jnp.sum(family.sample(key, z) != usual))
+    found = sum(int(count(key)) for key in jax.random.split(jax.random.key(1), 16))
+    expected = 2**28 * np.exp(-17)
+    assert abs(found - expected) <= 3.5 * expected**0.5

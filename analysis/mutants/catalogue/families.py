@@ -90,8 +90,8 @@ MUTANTS = (
     ),
     FAMILIES(
         "bernoulli-sample",
-        "jax.random.bernoulli(key, jax.nn.sigmoid(z)).astype",
-        "jax.random.bernoulli(key, jax.nn.sigmoid(-z)).astype",
+        "^ (z > 0)).astype",
+        "^ (z < 0)).astype",
         "Bernoulli draws of the other outcome",
         SAMPLING,
     ),
@@ -134,8 +134,8 @@ MUTANTS = (
     ),
     FAMILIES(
         "negative-binomial-rate",
-        "odds = jnp.exp(z) / -jnp.expm1(z)",
-        "odds = jnp.exp(z)",
+        "log_odds = z - _log_complement(z)",
+        "log_odds = z",
         "negative binomial draws: p for its odds",
         SAMPLING,
     ),
