@@ -45,16 +45,20 @@ class AbstractFamily(AbstractDistribution):
         ...     support = (0.0, float("inf"))
         ...     def log_partition(self, z):
         ...         return -jnp.log(-jnp.expm1(z))
+        ...     def mean(self, z):  # the automatic derivative of expm1 cancels for z far below 0
+        ...         return jnp.exp(z) / -jnp.expm1(z)
         ...     def log_base_measure(self, y):
         ...         return jnp.zeros_like(y)
         ...     def sample(self, key, z):
         ...         uniform = jax.random.uniform(key, z.shape, z.dtype, 1e-7, 1)
         ...         return jnp.floor(jnp.log(uniform) / z)
         >>> print(*lg.families.check(Geometric()), sep=", ")
-        shapes, mean and variance, score, metric, normalization, draws
+        shapes, mean and variance, score, metric, normalization, draws, digits
         >>> class Shifted(Geometric):
         ...     def log_partition(self, z):
         ...         return -jnp.log(-jnp.expm1(z)) + z
+        ...     def mean(self, z):
+        ...         return 1 / -jnp.expm1(z)
         >>> lg.families.check(Shifted())
         Traceback (most recent call last):
         ...

@@ -15,6 +15,12 @@ DEVIATIONS = 6.0
 FEW = 64
 """Different values among the draws up to which they may be all values of a response."""
 
+FACTORS = (0.03, 0.3, 1.0, 3.0, 6.0, 9.0, 12.0, 15.0, 18.0, 21.0, 30.0, 45.0, 60.0, 90.0)
+"""Multiples of z at which means and variances must keep their digits."""
+
+LOST = 3e-4
+"""Relative error of a number in float32 that has lost half of its digits."""
+
 NODES = 2001
 """Of an integral, by the double exponential substitution."""
 
@@ -26,7 +32,9 @@ def check(
 
     Compared are the gradient of the density with the score, mean and variance with $\eta'$ and $\phi\eta''$, roots and
     parts of Λ with Λ, sums of the density with 1, and the score of draws with mean 0 and covariance Λ. The density of a
-    response of several numbers is compared with that at other outputs, not with 1.
+    response of several numbers is compared with that at other outputs, not with 1. The mean and the diagonal of Λ of an
+    `AbstractFamily` in float32 are compared with those in float64, up to 90 times as far from 0 and of both signs,
+    where automatic derivatives may overflow or cancel.
 
     Args:
         family: an `AbstractFamily`, or another distribution with a metric.
@@ -43,7 +51,7 @@ def check(
     Example:
         >>> import lngeom as lg
         >>> lg.families.check(lg.families.Poisson())
-        ('shapes', 'mean and variance', 'score', 'metric', 'normalization', 'draws')
+        ('shapes', 'mean and variance', 'score', 'metric', 'normalization', 'draws', 'digits')
     """
     at: Array = family.points() if z is None else jnp.asarray(z, float)
     many = jnp.broadcast_to(at[None], (draws, *at.shape))
@@ -62,9 +70,11 @@ def check(
             raise Fault(f"sample draws outside the support: {error}") from error
         done = (*done, _check_normalization(family, at, y, found))
         _check_draws(family, found)
+        if has_partition := hasattr(family, "log_partition"):
+            _check_digits(family, at)
     except Fault as fault:
         raise ValueError(f"{family.name}: {fault}") from fault.__cause__
-    return (*done, "draws")
+    return (*done, "draws", "digits") if has_partition else (*done, "draws")
 
 
 class Fault(Exception):
@@ -162,6 +172,40 @@ def _check_numbers(family: Any, z: Array, found: dict[str, Any], close: float) -
     if said < fewest or (said > most and z.dtype == jnp.float64):  # in float32 small eigenvalues are lost
         raise Fault(f"metric_rank({z.shape[-1]}) is {said}; Λ has rank {most if said > most else fewest}")
     return done
+
+
+def _check_digits(family: Any, z: Array) -> None:
+    """The mean and the diagonal of Λ in float32 are those in float64, also at z closer to 0 and further from it."""
+    single = np.asarray(z, np.float32)
+    factors = [sign * factor for sign in (1, -1) for factor in FACTORS]
+    if family.upper < float("inf"):
+        factors = [1e-4, *FACTORS]  # close to the limit, if that is 0
+    at = np.concatenate([np.float32(factor) * single for factor in factors])
+    at = at[np.all(np.abs(at) < 80, -1)]  # beyond, the exponential is outside the range of float32
+    at = at[~np.any(np.asarray(family.outside(jnp.asarray(at))), -1)]
+    remedies = {
+        "mean": ("the mean η'", "define mean"),
+        "metric_diagonal": ("the diagonal of Λ", "define metric_product" if family.joint else "define curvature"),
+    }
+    for name in remedies:
+        compute = jax.jit(lambda z, name=name: getattr(family, name)(z))
+        with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
+            found, known = (np.asarray(compute(jnp.asarray(at, dtype)), float) for dtype in (np.float32, np.float64))
+        size = np.abs(known)
+        seen = ~((size < 1e-30) | (size > 1e30))  # a NaN in float64 is seen too
+        if family.joint:  # beside the largest of its row
+            seen &= ~(size < 1e-6 * np.max(size, -1, keepdims=True))
+        lost = seen & ~(np.abs(found - known) <= LOST * size)
+        if not np.any(lost):
+            continue
+        where = np.broadcast_to(at, lost.shape)[lost] if not family.joint else at[np.any(lost, -1)]
+        first = tuple(np.argwhere(lost)[np.argmin(np.max(np.abs(at), -1)[np.argwhere(lost)[:, 0]])])
+        what, remedy = remedies[name]
+        raise Fault(
+            f"{what} loses its digits in float32 from z = {where.min():.3g} to {where.max():.3g}: {found[first]:.4g} "
+            f"instead of {known[first]:.4g} at z = {np.array2string(at[first[0]], precision=3)}; log_partition or its "
+            f"derivatives overflow or cancel there: {remedy}, or log_partition, in a form that does not"
+        )
 
 
 def _check_normalization(family: Any, z: Array, y: Any, found: dict[str, Any]) -> str:

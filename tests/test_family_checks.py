@@ -18,7 +18,9 @@ OTHERS = {
 
 @pytest.mark.parametrize("name", [*FAMILIES, *OTHERS])
 def test_families_of_the_library_pass(name):
-    assert families.check((FAMILIES | OTHERS)[name])[-1] == "draws"
+    family = (FAMILIES | OTHERS)[name]
+    last = "digits" if isinstance(family, families.AbstractFamily) else "draws"
+    assert families.check(family)[-1] == last
 
 
 class Unnormalized(families.Gaussian):
@@ -86,6 +88,35 @@ class WrongDensity(families.MultivariateGaussian):
         return super().log_prob(z, y) + jnp.sum(z, -1)
 
 
+class Naive(families.Bernoulli):
+    """log(1 + e^z) as it is written: e^z overflows, 1 + e^z rounds to 1, and derivatives are automatic."""
+
+    mean, curvature = families.AbstractFamily.mean, families.AbstractFamily.curvature
+
+    def log_partition(self, z):
+        return jnp.log(1 + jnp.exp(z))
+
+
+class NoCurvature(families.Bernoulli):
+    """s(z) (1 − s(z)), which is 0 for confident z > 0."""
+
+    def curvature(self, z):
+        return jax.nn.sigmoid(z) * (1 - jax.nn.sigmoid(z))
+
+
+class NearZero(families.NegativeBinomial):
+    """1 − e^z, which is 0 near z = 0."""
+
+    def mean(self, z):
+        return self.successes * jnp.exp(z) / (1 - jnp.exp(z))
+
+
+class NaiveClasses(families.Categorical):
+    def metric_diagonal(self, z):
+        q = jax.nn.softmax(z, -1)
+        return q - q**2
+
+
 FAULTS = [
     (Unnormalized(2.0), r"probabilities sum to 3\.545 at z = .*, not to 1: correct log_base_measure or log_partition"),
     (WrongSpread(2.0), r"and the mean product of scores .*: sample draws from another density"),
@@ -99,6 +130,10 @@ FAULTS = [
     (WrongScore(), "score is not the gradient of log_prob"),
     (Outside(), "sample draws outside the support: Outside takes finite responses from 0 to 0.5; got"),
     (WrongMetric(), r"Λ\[2, 2\] is .*, and the mean product of scores .*, like the curvature of log_prob: correct"),
+    (Naive(), r"the diagonal of Λ loses its digits in float32 from z = .* to .*: .* instead of .* at z = .*curvature"),
+    (NoCurvature(), r"the diagonal of Λ loses its digits in float32 from z = 10.8 to 36: .*: define curvature"),
+    (NearZero(), r"the mean η' loses its digits in float32 from z = -5.5e-05 to -3e-05: .*: define mean"),
+    (NaiveClasses(), r"the diagonal of Λ loses its digits in float32 .*: define metric_product"),
     (WrongDensity([[1.0, 0.0], [0.0, 2.0]]), r"the mean of p\(y \| 0\.97 z\)/p\(y \| z\) over draws at z is .*, not 1"),
 ]
 
