@@ -3,6 +3,9 @@
 Runs `tests/relations` with hypothesis: each relation on its own number of draws, times `--times`. What fails is shrunk
 and shown by pytest. At the end comes a table: relations, draws, failures.
 
+With `--faults` a fault of the library is planted by each test of a fault, and all relations of its file run under it.
+The table then says which of them notice it.
+
 Exit status 0: every relation held; 1: one failed; 2: the arguments do not fit.
 """
 
@@ -25,6 +28,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, help="other draws; without it they are the same in each run")
     parser.add_argument("--workers", type=int, default=max(1, (os.cpu_count() or 2) // 2), help="parallel processes")
     parser.add_argument("--out", type=Path, default=Path("figures/relations.json"), help="file of the results")
+    parser.add_argument("--faults", action="store_true", help="plant each fault, and say which relations notice it")
     options = parser.parse_args()
     for name in ("times", "workers"):
         if not getattr(options, name) > 0:
@@ -39,6 +43,10 @@ def main() -> None:
     command = [sys.executable, "-m", "pytest", "tests/relations", "-m", "relation", "--hypothesis-profile=thorough"]
     command += ["-n", str(options.workers), *(["-k", options.only] if options.only else [])]
     command += [] if options.seed is None else [f"--hypothesis-seed={options.seed}"]
+    if options.faults:
+        environment["RELATIONS_FAULTS"] = "1"
+        only = f"Fault and ({options.only})" if options.only else "Fault"
+        command = [sys.executable, "-m", "pytest", "tests/relations", "-m", "thorough", "-k", only]
     sys.exit(min(1, subprocess.run(command, cwd=HERE, env=environment, check=False).returncode))
 
 

@@ -7,7 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.relations.faults import Table
 from tests.relations.relation import DRAWN
+
+
+def pytest_configure(config):
+    if os.environ.get("RELATIONS_FAULTS"):
+        config.pluginmanager.register(Table())
 
 
 @pytest.hookimpl(hookwrapper=True)

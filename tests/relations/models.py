@@ -1,7 +1,7 @@
 """Small models of many kinds, each a function as users write it."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -135,11 +135,12 @@ def cases(draw, models=MODELS, families=FAMILIES, samples: int = N, dtype: Any =
 def plain(case: Case, params: Any = None) -> np.ndarray:
     """F by its definition: J by jax.jacfwd, Λ as the Hessian of the log-partition."""
     params = case.params if params is None else params
-    return np.asarray(_plain(case.model.apply, case.family, params, case.X))
+    return np.asarray(_compiled(case.model.apply, case.family)(params, case.X))
 
 
-def _plain(apply, family, params, X):
-    return _compiled(apply, family)(params, X)
+def plain_of(case: Case, apply: Callable[[Any, Any], Any], **changes: Any) -> np.ndarray:
+    """F by its definition, of another function at the data of a case, or with other values."""
+    return plain(replace(case, model=replace(case.model, apply=apply), **changes))
 
 
 _programs: dict = {}

@@ -1,6 +1,7 @@
 """What a relation is: a function of drawn arguments that asserts something, run by hypothesis, and seen failing."""
 
 import functools
+import itertools
 import os
 from collections import Counter
 from collections.abc import Callable
@@ -13,34 +14,47 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis.strategies import SearchStrategy
 
-QUICK = 2
-"""Draws of a relation in the quick tier."""
-
 DRAWN: Counter[str] = Counter()
 """Draws so far, by test."""
 
 
-def relation(thorough: int = 40, **strategies: SearchStrategy) -> Callable[[Callable], Callable]:
-    """Makes a test of a relation: it runs on `QUICK` draws, on `thorough` many with the profile of that name."""
+def relation(thorough: int = 40, quick: int = 1, **strategies: SearchStrategy) -> Callable[[Callable], Callable]:
+    """Makes a test of a relation: it runs on `quick` draws, on `thorough` many with the profile of that name.
+
+    The quick draws leave out the simplest, with which hypothesis begins, since all relations have it in common. None
+    makes the test a thorough one.
+    """
 
     def decorate(statement: Callable[..., None]) -> Callable:
+        many = round(float(os.environ.get("RELATIONS_TIMES", "1")) * thorough)
+        left_out = settings.get_current_profile_name() != "thorough"
+        calls = itertools.count()
+
         @functools.wraps(statement)
         def as_drawn(**drawn: Any) -> None:
             DRAWN[statement.__name__] += 1
             with as_users_have_it():
                 statement(**drawn)
 
-        many = round(float(os.environ.get("RELATIONS_TIMES", "1")) * thorough)
-        count = max(QUICK, many) if settings.get_current_profile_name() == "thorough" else QUICK
-        test: Any = pytest.mark.relation(settings(max_examples=count)(given(**strategies)(as_drawn)))
+        @functools.wraps(statement)
+        def but_the_simplest(**drawn: Any) -> None:
+            if next(calls) > 0 or not left_out:
+                as_drawn(**drawn)
+
+        count = max(1, quick) + 1 if left_out else max(1, many)
+        test: Any = pytest.mark.relation(settings(max_examples=count)(given(**strategies)(but_the_simplest)))
         test.statement, test.strategies = as_drawn, strategies
-        return test
+        return test if quick else pytest.mark.thorough(test)
 
     return decorate
 
 
-def fails(test: Callable, draws: int = 12, **only: SearchStrategy) -> None:
-    """Asserts that a relation fails on some draw: what a planted fault must bring about. `only` narrows the draws."""
+NOTICED = (AssertionError, ValueError, Warning, pytest.fail.Exception)
+"""Errors by which a relation notices a fault. Others say that the fault broke something else."""
+
+
+def draw(test: Callable, draws: int = 12, **only: SearchStrategy) -> None:
+    """Runs a relation on a few draws, up to the first that fails. `only` narrows them."""
     quiet = {
         "max_examples": draws,
         "database": None,
@@ -50,8 +64,13 @@ def fails(test: Callable, draws: int = 12, **only: SearchStrategy) -> None:
         "report_multiple_bugs": False,
         "print_blob": False,
     }
-    with pytest.raises((AssertionError, ValueError, Warning, pytest.fail.Exception)):
-        settings(**quiet)(given(**(test.strategies | only))(test.statement))()
+    settings(**quiet)(given(**(test.strategies | only))(test.statement))()
+
+
+def fails(test: Callable, draws: int = 12, **only: SearchStrategy) -> None:
+    """Asserts that a relation fails on some draw: what a planted fault must bring about. `only` narrows the draws."""
+    with pytest.raises(NOTICED):
+        draw(test, draws, **only)
 
 
 @contextmanager

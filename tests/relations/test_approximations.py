@@ -186,7 +186,7 @@ def test_reduce_is_exact_for_one_layer_before_a_mean_over_positions(case):
     assert_same_matrix(case.fisher().approximate("kfac", convention="reduce").as_matrix(), plain(case))
 
 
-@relation(case=cases(LAYERED), thorough=80)
+@relation(case=cases(LAYERED), thorough=80, quick=0)
 def test_corrected_eigenvalues_keep_the_trace_and_are_the_best_in_their_basis(case):
     matrix, F = plain(case), case.fisher()
     ekfac, kfac = F.approximate("ekfac"), F.approximate("kfac")
@@ -202,8 +202,7 @@ def test_the_diagonal_is_that_of_the_matrix(case):
     assert_close(case.fisher().diagonal(), np.diagonal(plain(case)))
 
 
-@pytest.mark.thorough
-@relation(case=cases(EVERYTHING, FAMILIES[:3]), chunk=st.integers(1, N), draws=st.booleans(), thorough=80)
+@relation(case=cases(EVERYTHING, FAMILIES[:3]), chunk=st.integers(1, N), draws=st.booleans(), thorough=80, quick=0)
 def test_the_diagonal_is_that_of_the_rows(case, chunk, draws):
     more = {"method": "monte_carlo", "key": jax.random.key(0), "samples": 2} if draws else {}
     mask = None if case.model.name in {"residual"} else np.arange(N) % 3
@@ -216,8 +215,9 @@ def cast(tree, dtype):
     return jax.tree.map(lambda a: a.astype(dtype) if jnp.issubdtype(a.dtype, jnp.floating) else a, tree)
 
 
-@pytest.mark.thorough
-@relation(case=cases(LAYERED, FAMILIES[:3]), dtype=st.sampled_from(["bfloat16", "float16", "float32"]), thorough=80)
+@relation(
+    case=cases(LAYERED, FAMILIES[:3]), dtype=st.sampled_from(["bfloat16", "float16", "float32"]), thorough=80, quick=0
+)
 def test_casts_round_factors_and_no_more(case, dtype):
     dtype, outside = jnp.dtype(dtype), jnp.float64 if dtype == "float32" else jnp.float32
     apply = lambda p, x: case.model.apply(cast(p, dtype), cast(x, dtype)).astype(outside)  # noqa: E731
@@ -264,23 +264,20 @@ def test_another_form_of_the_function_has_the_same_factors(case, form):
     assert_same_matrix(other.as_matrix(), plain_one.as_matrix())
 
 
-@pytest.mark.thorough
-@relation(case=cases(EVERYTHING), kind=KINDS, seed=SEEDS, times=st.integers(1, 2), thorough=60)
+@relation(case=cases(EVERYTHING), kind=KINDS, seed=SEEDS, times=st.integers(1, 2), thorough=60, quick=0)
 def test_order_and_repetition_of_samples_do_not_matter(case, kind, seed, times):
     order = np.random.default_rng(seed).permutation(np.tile(np.arange(N), times))
     found = case.fisher(X=case.X[order]).approximate(kind).as_matrix()
     assert_same_matrix(found, case.fisher().approximate(kind).as_matrix(), 1e-7)
 
 
-@pytest.mark.thorough
-@relation(case=cases(EVERYTHING), kind=KINDS, chunk=st.integers(1, N + 1), thorough=80)
+@relation(case=cases(EVERYTHING), kind=KINDS, chunk=st.integers(1, N + 1), thorough=80, quick=0)
 def test_chunks_add_up(case, kind, chunk):
     found = case.fisher(chunk=chunk).approximate(kind).as_matrix()
     assert_same_matrix(found, case.fisher().approximate(kind).as_matrix(), 1e-7)
 
 
-@pytest.mark.thorough
-@relation(case=cases(EVERYTHING), limit=st.sampled_from([0, 10, 2048]), thorough=60)
+@relation(case=cases(EVERYTHING), limit=st.sampled_from([0, 10, 2048]), thorough=60, quick=0)
 def test_one_warning_names_each_leaf_of_which_only_the_diagonal_is_kept(case, limit):
     apply = lambda p, x: case.model.apply(p, x) * jnp.sort(p["t"])[0]  # noqa: E731
     F = case.fisher(apply, case.params | {"t": jnp.arange(1.0, 12.0)})
@@ -296,12 +293,12 @@ def test_one_warning_names_each_leaf_of_which_only_the_diagonal_is_kept(case, li
 
 @pytest.mark.thorough
 class TestEachRelationNoticesAFault:
-    def test_a_wrong_direction_of_turning(self, monkeypatch):
-        back = operator.Part.turn
+    def test_a_diagonal_in_another_basis(self, monkeypatch):
         monkeypatch.setattr(operator.Part, "diagonal", lambda part: part.values)
         fails(test_it_is_one_positive_semidefinite_operator)
-        monkeypatch.undo()
-        monkeypatch.setattr(operator.Part, "turn_back", back)
+
+    def test_a_wrong_direction_of_turning(self, monkeypatch):
+        monkeypatch.setattr(operator.Part, "turn_back", operator.Part.turn)
         jax.clear_caches()
         fails(test_it_is_one_positive_semidefinite_operator)
         jax.clear_caches()
@@ -329,7 +326,9 @@ class TestEachRelationNoticesAFault:
         monkeypatch.setattr(kronecker, "_counted", lambda part, x: 2 * jnp.ones(x.shape[:2], x.dtype))
         jax.clear_caches()
         fails(test_one_linear_layer_of_gaussian_outputs_is_exact)
-        monkeypatch.undo()
+        jax.clear_caches()
+
+    def test_no_sum_over_positions(self, monkeypatch):
         before = kronecker._first_sums
         monkeypatch.setattr(kronecker, "_first_sums", lambda *a: before(*a[:4], "expand", a[5]))
         jax.clear_caches()
@@ -341,6 +340,9 @@ class TestEachRelationNoticesAFault:
         turned = lambda *a: {k: v[..., ::-1, :] for k, v in before(*a).items()}  # noqa: E731
         monkeypatch.setattr(kronecker, "_second_sums", turned)
         fails(test_corrected_eigenvalues_keep_the_trace_and_are_the_best_in_their_basis)
+
+    def test_eigenvalues_of_another_sum(self, monkeypatch):
+        before = kronecker._second_sums
         monkeypatch.setattr(kronecker, "_second_sums", lambda *a: {k: 2 * v for k, v in before(*a).items()})
         fails(test_corrected_eigenvalues_keep_the_trace_and_are_the_best_in_their_basis)
 

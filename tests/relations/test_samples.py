@@ -124,6 +124,11 @@ class TestEachRelationNoticesAFault:
         original = _given.read_mask
         monkeypatch.setattr(_fisher, "read_mask", lambda mask, z: jnp.minimum(original(mask, z), 1))
         fails(test_a_weight_of_two_is_a_sample_twice)
+
+    def test_no_mask(self, monkeypatch):
+        from lngeom.information import _fisher
+
+        original = _given.read_mask
         monkeypatch.setattr(_fisher, "read_mask", lambda mask, z: jnp.ones_like(original(mask, z)))
         fails(test_masked_positions_are_removed)
         fails(test_weights_times_a_constant_scale_the_matrix)

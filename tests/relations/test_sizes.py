@@ -75,7 +75,7 @@ def test_chunks_of_any_size_add_up(case, chunk):
     assert_close(F @ jnp.asarray(v), plain(case) @ v)
 
 
-@relation(case=cases(), stored=st.booleans(), bytes_=st.sampled_from([1, 2**9, 2**12]), thorough=60)
+@relation(case=cases(), stored=st.booleans(), bytes_=st.sampled_from([1, 2**9, 2**12]), thorough=60, quick=0)
 def test_plans_of_any_size_add_up(case, stored, bytes_):
     with ExitStack() as changed:
         for name, value in {"STORED": 2**30 * stored, "CHUNK_BYTES": bytes_, "ROWS": bytes_, "BATCH": bytes_}.items():
@@ -88,7 +88,7 @@ def test_plans_of_any_size_add_up(case, stored, bytes_):
     assert_close(F.diagonal(), np.diagonal(plain(case)))
 
 
-@relation(case=cases(MODELS[:4]), k=st.integers(1, 4), thorough=40)
+@relation(case=cases(MODELS[:4]), k=st.integers(1, 4), thorough=40, quick=0)
 def test_leading_eigenvalues_are_those_of_the_matrix(case, k):
     F = case.fisher()
     expected = np.linalg.eigvalsh(plain(case))[::-1][:k]
