@@ -125,6 +125,17 @@ class TestEachRelationNoticesAFault:
         monkeypatch.setattr(_fisher, "read_mask", lambda mask, z: jnp.minimum(original(mask, z), 1))
         fails(test_a_weight_of_two_is_a_sample_twice)
 
+    def test_weights_of_samples_divided_among_positions(self, monkeypatch):
+        from lngeom.information import _fisher
+
+        original = _given.read_mask
+
+        def divided(mask, z):
+            return original(mask, z) / (z.shape[1] if np.ndim(mask) == 1 and len(z.shape) > 2 else 1)
+
+        monkeypatch.setattr(_fisher, "read_mask", divided)
+        fails(test_a_weight_of_a_sample_is_that_of_its_positions)
+
     def test_no_mask(self, monkeypatch):
         from lngeom.information import _fisher
 

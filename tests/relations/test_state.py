@@ -125,6 +125,49 @@ def test_an_operator_made_before_a_change_is_that_of_before_or_refuses(case, hol
     assert_same_matrix(case.fisher(apply, chunk=5).as_matrix(), plain(case))
 
 
+def by_forward_rule(f):
+    holder = SimpleNamespace(scale=1.0)
+
+    @jax.custom_jvp
+    def scaled(z):
+        return z
+
+    scaled.defjvp(lambda z, dz: (z[0], holder.scale * dz[0]))
+    return lambda p, x: scaled(f(p, x)), lambda value: setattr(holder, "scale", value)
+
+
+def by_reverse_rule(f):
+    holder = SimpleNamespace(scale=1.0)
+
+    @jax.custom_vjp
+    def scaled(z):
+        return z
+
+    scaled.defvjp(lambda z: (z, None), lambda _, dz: (holder.scale * dz,))
+    return lambda p, x: scaled(f(p, x)), lambda value: setattr(holder, "scale", value)
+
+
+def by_callback(f):
+    holder = SimpleNamespace(function=np.asarray)
+
+    def apply(p, x):
+        return f(p, jax.pure_callback(holder.function, x, x, vmap_method="broadcast_all"))
+
+    return apply, lambda value: setattr(holder, "function", lambda x: value * np.asarray(x))
+
+
+@pytest.mark.xfail(strict=True, reason="rules of derivatives and callbacks are not in the program that is compared")
+@pytest.mark.parametrize("holder", [by_forward_rule, by_reverse_rule, by_callback])
+def test_state_of_rules_and_callbacks_is_read_at_each_call(holder):
+    """The inputs of a linear function, or its derivative, are scaled: the trace is scaled by the square."""
+    X, params = jnp.asarray(np.random.default_rng(0).normal(size=(N, C))), jnp.ones((C, C))
+    apply, change = holder(lambda p, x: x @ p)
+    change(1.0)
+    before = lg.fisher(apply, params, X, family=FAMILIES[0]).trace()
+    change(3.0)
+    assert_close(lg.fisher(apply, params, X, family=FAMILIES[0]).trace(), 9 * before)
+
+
 @relation(case=cases(), data=st.data(), thorough=80)
 def test_stopped_is_zero_and_left_out_is_the_rest(case, data):
     names = sorted(case.params)
