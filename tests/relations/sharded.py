@@ -1,4 +1,4 @@
-"""Run as a program with several devices: relations of samples divided over them, `python -m tests.relations.sharded`."""
+"""Run as a program with several devices: `python -m tests.relations.sharded DRAWS`, samples divided over them."""
 
 import jax
 import jax.numpy as jnp

@@ -93,7 +93,7 @@ def test_blocks_are_those_of_the_matrix(case, data):
     assert_close(F.block(i, j), plain(case)[rows, columns], 1e-7)
 
 
-@relation(case=cases(MODELS[:5]), thorough=30)
+@relation(case=cases(MODELS[:5]), thorough=30, quick=0)
 def test_another_library_reads_the_same_operator(case):
     F = case.fisher()
     v = vectors(F)
