@@ -4,8 +4,11 @@ Compiled programs are kept by function. A function may read more than its argume
 arrays that it closes over. `capture` traces it, so that programs are found again only where all of that is the same.
 """
 
+import functools
 import math
-from collections.abc import Sequence
+import os
+import types
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -15,10 +18,15 @@ from jax.extend.core import ClosedJaxpr, Literal
 from jaxtyping import PyTree
 
 from lngeom._lifting import has_narrow
+from lngeom._programs import inner_programs
 from lngeom._types import is_concrete
 
 CHOSEN_BY_JAX = {"precision", "ctx_mesh", "in_layouts", "out_layouts"}
 """Parameters of operations that follow settings of JAX, by which `jax.jit` keeps programs apart itself."""
+
+
+CALLBACKS = {"pure_callback", "io_callback"}
+"""Operations that call a function of Python. What it reads when it runs, it reads anew each time."""
 
 
 class ByContent:
@@ -42,7 +50,8 @@ class ByContent:
 
 def _bits(array: Any) -> bytes:
     if isinstance(array, jax.Array) and jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
-        array = jax.random.key_data(array)
+        with jax.ensure_compile_time_eval():
+            array = jax.random.key_data(array)
     return np.asarray(array).tobytes()
 
 
@@ -89,7 +98,7 @@ def capture(function: Any, *arguments: PyTree) -> Captured:
     # where a mesh is set, or a constant has no value yet, tracing again says nothing
     again = is_concrete(closed.consts) and jax.sharding.get_abstract_mesh().empty
     shapes = jax.tree.map(_shape, (function, arguments)) if again else None
-    return Captured(_signature(closed), shapes, has_narrow(closed))
+    return Captured(_signature(closed, function, arguments), shapes, has_narrow(closed))
 
 
 def unchanged(captured: Captured, function: Any) -> bool:
@@ -100,7 +109,8 @@ def unchanged(captured: Captured, function: Any) -> bool:
     shapes = jax.tree.map(
         lambda now, before: before if isinstance(before, jax.ShapeDtypeStruct) else now, function, was
     )
-    return Captured(_signature(_trace(shapes, arguments)), None, captured.narrow) == captured
+    found = _signature(_trace(shapes, arguments), shapes, arguments)
+    return Captured(found, None, captured.narrow) == captured
 
 
 def _shape(leaf: Any) -> Any:
@@ -115,7 +125,8 @@ def _is_array(leaf: Any) -> bool:
     return isinstance(leaf, jax.Array | jax.ShapeDtypeStruct)
 
 
-def _trace(function: Any, arguments: PyTree) -> Any:
+def _trace(function: Any, arguments: PyTree, derive: Callable[..., Any] = lambda f: f) -> Any:
+    """The program of a function, or of what is derived from it as a function of arrays."""
     leaves, structure = jax.tree.flatten((function, arguments))
     arrays = [leaf for leaf in leaves if _is_array(leaf)]
 
@@ -124,11 +135,49 @@ def _trace(function: Any, arguments: PyTree) -> Any:
         call, values = jax.tree.unflatten(structure, [next(arrays) if _is_array(leaf) else leaf for leaf in leaves])
         return [leaf for leaf in jax.tree.leaves(call(*values)) if isinstance(leaf, jax.Array)]
 
-    return jax.make_jaxpr(run)(*arrays)
+    return jax.make_jaxpr(derive(run))(*arrays)
 
 
-def _signature(closed: Any) -> tuple:
-    return _Signature().of(closed.jaxpr, closed.consts)
+def _gradient(run: Callable[..., list]) -> Callable[..., list]:
+    """A derivative, in which rules that users define are programs too."""
+
+    def smooth(value: Any) -> bool:
+        return jnp.issubdtype(jnp.result_type(value), jnp.floating)
+
+    def derived(*given: Any) -> Any:
+        def of(*floats: Any) -> list:
+            found = iter(floats)
+            return [v for v in run(*(next(found) if smooth(v) else v for v in given)) if smooth(v)]
+
+        outputs, pull = jax.vjp(of, *(v for v in given if smooth(v)))
+        return pull(outputs)
+
+    return derived
+
+
+def _signature(closed: Any, function: Any, arguments: PyTree) -> tuple:
+    """The program of a function as a value that can be compared, and that of a derivative where it has own rules."""
+    found = (_Signature().of(closed.jaxpr, closed.consts),)
+    if not _has_own_rules(closed.jaxpr):
+        return found
+    try:
+        derived = _trace(function, arguments, _gradient)
+    except Exception:  # of a function that has no derivative, which is told where one is taken
+        return found
+    return (*found, _Signature().of(derived.jaxpr, derived.consts))
+
+
+def _has_own_rules(jaxpr: Any) -> bool:
+    """Whether a program has rules of derivatives that are not JAX's own."""
+    for equation in jaxpr.eqns:
+        if equation.primitive.name.startswith(("custom_jvp", "custom_vjp")):
+            programs = inner_programs(equation)
+            written = str(getattr(getattr(programs[0], "debug_info", None), "func_src_info", "")) if programs else ""
+            if os.path.dirname(jax.__file__) not in written:
+                return True
+        if any(map(_has_own_rules, inner_programs(equation))):
+            return True
+    return False
 
 
 class _Signature:
@@ -149,9 +198,8 @@ class _Signature:
             operands = tuple(map(operand, equation.invars))
             for v in equation.outvars:
                 numbers[v] = len(numbers)
-            params = tuple(
-                (name, self._value(p)) for name, p in sorted(equation.params.items()) if name not in CHOSEN_BY_JAX
-            )
+            value = _called if equation.primitive.name in CALLBACKS else self._value
+            params = tuple((name, value(p)) for name, p in sorted(equation.params.items()) if name not in CHOSEN_BY_JAX)
             rows.append((equation.primitive.name, operands, tuple(_form(v.aval) for v in equation.outvars), params))
         rows.append(tuple(map(operand, jaxpr.outvars)))
         return tuple(rows)
@@ -175,12 +223,43 @@ class _Signature:
         if isinstance(parameter, float):
             return "nan" if math.isnan(parameter) else parameter
         if (callable(parameter) and not isinstance(parameter, type | np.dtype)) or hasattr(parameter, "call_wrapped"):
-            return type(parameter).__name__  # rules of a custom derivative, made anew at each trace
+            return type(parameter).__name__  # rules of a custom derivative, which the program of a derivative shows
         try:
             hash(parameter)
         except TypeError:
             return repr(parameter)
         return parameter
+
+
+def _called(parameter: Any) -> Any:
+    """A parameter of a callback: functions are compared by their code and what they close over."""
+    parameter = getattr(parameter, "callback_func", parameter)
+    while isinstance(parameter, functools.partial):
+        parameter = parameter.func
+    if not isinstance(parameter, types.FunctionType):
+        return _Same(parameter)
+    cells = [cell.cell_contents for cell in parameter.__closure__ or ()]
+    return parameter.__code__, tuple(_called(v) if callable(v) else _Same(v) for v in cells)
+
+
+class _Same:
+    """An object that is compared by identity, and else by its own equality."""
+
+    def __init__(self, value: Any):
+        self.value = value
+
+    def __hash__(self) -> int:
+        """Of the type alone."""
+        return hash(type(self.value))
+
+    def __eq__(self, other: object) -> bool:
+        """Whether both are the same."""
+        if not isinstance(other, _Same):
+            return False
+        try:
+            return self.value is other.value or bool(np.all(self.value == other.value))
+        except Exception:  # whatever an equality of users raises
+            return False
 
 
 def _form(aval: Any) -> Any:

@@ -209,7 +209,7 @@ def positive(name: str) -> Callable[[Any], Any]:
             raise ValueError(f"{name} must be positive and finite, a number or one for each output; got {value!r}")
         if isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jnp.floating):
             return value
-        return jnp.asarray(numbers, float) if numbers.ndim else float(numbers)
+        return jnp.array(numbers, float) if numbers.ndim else float(numbers)  # a copy, which stays as it is
 
     return converted
 
