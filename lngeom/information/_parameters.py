@@ -47,7 +47,8 @@ def select_leaves(params: PyTree, wrt: str | Sequence[str] | Callable[[str, Arra
 
     Real floating point arrays of JAX and NumPy, and NumPy's scalars, are parameters. Python's own numbers are
     settings, as in equinox: they are left out, and can be named with `wrt`. Left out are also buffers: collections of
-    linen beside "params", variables of nnx that are no `nnx.Param`, and `equinox.nn.State`.
+    linen beside "params", the state of an optimizer in a training state, variables of nnx that are no `nnx.Param`, and
+    `equinox.nn.State`.
 
     One variable of nnx at several places is one parameter.
 
@@ -135,18 +136,30 @@ def buffers(params: PyTree) -> set[str]:
     nnx: Any = sys.modules.get("flax.nnx")
     if nnx is not None:
         found |= _under(params, lambda node: isinstance(node, nnx.Variable) and not isinstance(node, nnx.Param))
-    collections = isinstance(params, Mapping) and all(isinstance(value, Mapping) for value in params.values())
-    if collections and "params" in params:
-        found |= {path for path in leaf_paths(params) if not path.startswith("params.")}
+    for path, node in _nodes(params, lambda node: isinstance(node, Mapping) and "params" in node):
+        whole = all(isinstance(value, Mapping) for value in node.values())
+        beside = {name for name in node if name != "params" and (whole or name in COLLECTIONS)}
+        found |= {leaf_path((*path, *at)) for at, _ in _leaves_with_path(node) if leaf_path(at[:1]) in beside}
+    found |= {path for path in leaf_paths(params) if "batch_stats" in path.split(".")}
+    for path, node in _nodes(params, lambda node: hasattr(node, "opt_state") and hasattr(node, "params")):
+        found |= {leaf_path((*path, *at)) for at, _ in _leaves_with_path(node) if leaf_path(at[:1]) == "opt_state"}
     return found
+
+
+COLLECTIONS = {"cache", "intermediates", "losses", "metrics", "perturbations", "spectral_stats"}
+"""Usual names of linen's collections beside "params", where something else stands beside them too."""
+
+_leaves_with_path = jax.tree_util.tree_leaves_with_path
+
+
+def _nodes(tree: PyTree, is_node: Callable[[Any], bool]) -> list[tuple[tuple, Any]]:
+    """The outermost nodes of a kind, with their paths."""
+    return [(path, node) for path, node in jax.tree.leaves_with_path(tree, is_leaf=is_node) if is_node(node)]
 
 
 def _under(tree: PyTree, is_node: Callable[[Any], bool]) -> set[str]:
     """Paths of the leaves of all nodes of a kind."""
-    nodes = [(path, node) for path, node in jax.tree.leaves_with_path(tree, is_leaf=is_node) if is_node(node)]
-    return {
-        leaf_path((*path, *inner)) for path, node in nodes for inner, _ in jax.tree_util.tree_leaves_with_path(node)
-    }
+    return {leaf_path((*path, *inner)) for path, node in _nodes(tree, is_node) for inner, _ in _leaves_with_path(node)}
 
 
 def _same_variables(params: PyTree) -> list[list[int]]:

@@ -317,20 +317,23 @@ def _with_decay(motion: Motion, shown: Shown) -> Motion:
         first, second, of_larger = shown.radial, shown.radial, 2 * shown.radial
     if not first:
         return replace(motion, decay=0.0)
-    if motion.law in {"sgd", "momentum"}:
-        assert motion.rate is not None
-        decay = float(-first / motion.rate)
-        beside = motion.law == "momentum" and abs(second / first - 1) < AGREES * motion.memory
-        # beside the buffer it is not accumulated: as much in the long run as less of it in the gradient
-        return replace(motion, decay=decay * (1 - motion.memory) if beside else decay)
-    if abs(of_larger / first - 1) < AGREES and abs(first) > 0.5 * abs(shown.constant[0]):
+    in_moments = abs(of_larger / first - 1) < AGREES and abs(first) > 0.5 * abs(shown.constant[0])
+    if in_moments and motion.law not in {"sgd", "momentum"}:
         remark = "no equilibrium is known in closed form where weight decay is in the moments"
         return replace(motion, law="adam_l2", decay=None, remark=remark)
-    growth = shown.constant[1] / shown.constant[0]
+    if abs(of_larger / first - 2) > AGREES:
+        return replace(motion, decay=None, remark="its weight decay is not in proportion to the weights")
+    if motion.rate is None:
+        return replace(motion, decay=None)
+    decay, growth = float(-first / motion.rate), motion.course[1]
     changes = abs(growth - 1)
-    if motion.law == "adamw" and changes > 1e-6 and abs(second / first - growth) > 0.1 * changes:
-        motion = replace(motion, remark="its weight decay is not multiplied by the learning rate, which changes")
-    return replace(motion, decay=None if motion.rate is None else float(-first / motion.rate))
+    close = AGREES if changes <= 1e-6 else min(AGREES, 0.1 * changes)
+    coupled = abs(second / first - growth - motion.memory) <= close if motion.law == "momentum" else False
+    if not coupled and abs(second / first - growth) > close:
+        motion = replace(motion, remark="its weight decay changes in another way than its learning rate")
+    # beside the buffer it is not accumulated: as much in the long run as less of it in the gradient
+    beside = motion.law == "momentum" and not coupled
+    return replace(motion, decay=decay * (1 - motion.memory) if beside else decay)
 
 
 def _look_again(probe: Probe, k: int, motion: Any) -> Any:

@@ -84,8 +84,9 @@ def at_present(
         changed = [new != old for new, old in zip(hyper, numbers(fresh, jnp.floating), strict=True)]
         return Present(rates, decays, none & ~jnp.any(jnp.array(changed)))
     g, k = np.array([row[:2] for row in seen]).T
-    laws = _Laws([moves[n] for n in g], [begun[n] for n in g], [row[2] for row in seen])
-    count = jnp.minimum(jnp.max(jnp.array(now, taken.dtype)), taken) if now else taken  # without steps left out
+    laws = _Laws([moves[n] for n in g], [begun[n] for n in g], [row[2] for row in seen], dtype)
+    top = jnp.max(jnp.array(now, taken.dtype)) if now else taken
+    count = jnp.minimum(top, taken).astype(dtype)  # of adam; it lags behind where steps were left out
     ones = jnp.ones(len(jax.tree.leaves(params)), dtype)
     real = ones.at[k].set(sizes[g] * laws.as_average(count))
 
@@ -121,14 +122,14 @@ class _Laws:
     """Laws of leaves, by leaf.
 
     Attributes:
-        moves: how each moves.
         begun: how each moved at first.
     """
 
-    def __init__(self, moves: list[Moves], begun: list[Begun], starts: list[Start]):
-        self.moves, self.begun = moves, begun
-        self._along, self._pull, self._second = np.array([(s.along, s.pull, s.second) for s in starts]).T
-        self._memory, self._b2 = np.array([(m.memory, m.b2) for m in moves]).T
+    def __init__(self, moves: list[Moves], begun: list[Begun], starts: list[Start], dtype: Any):
+        self.begun = begun
+        self._along, self._pull, self._second = jnp.array([(s.along, s.pull, s.second) for s in starts], dtype).T
+        rows = [(m.memory, m.b2, m.period, b.first) for m, b in zip(moves, begun, strict=True)]
+        self._memory, self._b2, self._period, self._first = jnp.array(rows, dtype).T
         self._law = np.array([m.law for m in moves])
         self._closed = np.array([b.closed for b in begun])
 
@@ -137,7 +138,7 @@ class _Laws:
         forget = 1 - self._b2
         whole = jnp.where(np.isin(self._law, ["adam", "adamw"]), 1 - self._b2 ** (count + 1.0), 1.0)
         size = jnp.where(np.isin(self._law, AVERAGES), jnp.sqrt(whole / forget), 1.0)
-        return size * np.array([m.period for m in self.moves])
+        return size * self._period
 
     def compare(self, found: Float[Array, "3 3 L"], count: Any) -> tuple[Array, Array, Bool[Array, " L"]]:
         """Responses in units of those at first: along the gradient and along the weights, and whether the law holds.
@@ -148,13 +149,13 @@ class _Laws:
         """
         along, pull, second = jnp.where(self._closed, found[0], found[2])
         stands = along == 0
-        corrected = self._correction(count) / self._correction(np.array([b.first for b in self.begun]))
+        corrected = self._correction(count) / self._correction(self._first)
         ratio = along / self._along / corrected
         lars = self._law == "lars"
         ratio = jnp.where(lars, ratio * jnp.sqrt((1 + pull**2) / (1 + self._pull**2)), ratio)
-        fall = pull / np.where(self._pull, self._pull, 1.0) * corrected
-        fall = jnp.where(stands | (self._pull == 0), 1.0, fall)
-        holds = stands | (jnp.abs(second - self._second) <= AGREES * np.maximum(1.0, np.abs(self._second)))
+        fixed = stands | (self._pull == 0)
+        fall = jnp.where(fixed, 1.0, pull / jnp.where(fixed, 1.0, self._pull) * corrected)
+        holds = stands | (jnp.abs(second - self._second) <= AGREES * jnp.maximum(1.0, jnp.abs(self._second)))
         kept = found[1, 0] / found[0, 0]
         averaged = np.isin(self._law, AVERAGES)
         return ratio, fall, holds & (~averaged | (found[0, 0] == 0) | (jnp.abs(kept - 1) <= OUTWEIGHS))

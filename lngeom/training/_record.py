@@ -243,9 +243,11 @@ def _inner_products(a: list[Array], b: list[Array], groups: Groups, dtype) -> Fl
 
 
 def _moved(w: Array, u: Array) -> Array:
-    """The change of a leaf as it is stored: of 16 bits, a small update is lost, as in `optax.apply_updates`."""
-    if not jnp.issubdtype(w.dtype, jnp.floating) or (bits := jnp.finfo(w.dtype)).bits >= 32:
+    """The change of a leaf as it is stored: what is small beside a weight is lost, as in `optax.apply_updates`."""
+    if not jnp.issubdtype(w.dtype, jnp.floating) or not jnp.issubdtype(u.dtype, jnp.floating):
         return u
+    if (bits := jnp.finfo(w.dtype)).bits >= 32:
+        return (w + u.astype(w.dtype)) - w
     u = _stored(u, jnp.finfo(u.dtype)) if jnp.finfo(u.dtype).bits < 32 else u.astype(jnp.float32)
     return _stored(w.astype(jnp.float32) + u, bits) - w.astype(jnp.float32)
 
@@ -370,7 +372,14 @@ def register_with_flax() -> None:
 
     def from_dict(target: GeometryState, found: dict[str, Any]) -> GeometryState:
         leaves, structure = jax.tree.flatten(target.packed)
-        packed = jax.tree.unflatten(structure, [found["packed"][str(k)] for k in range(len(leaves))])
+        arrays = [jnp.asarray(found["packed"][str(k)]) for k in range(len(leaves))]
+        shapes = [[jnp.shape(leaf) for leaf in of] for of in (leaves, arrays)]
+        if shapes[0] != shapes[1] or len(found["packed"]) != len(leaves):
+            raise ValueError(
+                f"the state was written by another tracker: its arrays have the shapes {shapes[1]}, where {shapes[0]} "
+                "are expected. Make the tracker with the groups and the history that it had"
+            )
+        packed = jax.tree.unflatten(structure, arrays)
         return replace(target, inner=serialization.from_state_dict(target.inner, found["inner"]), packed=packed)
 
     serialization.register_serialization_state(GeometryState, to_dict, from_dict, override=True)

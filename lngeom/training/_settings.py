@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from lngeom.training._detect import AGREES, Motion
 from lngeom.training._probe import Start
+from lngeom.training.equilibrium import is_short
 from lngeom.training.groups import Groups
 
 FAR = 50.0
@@ -210,6 +211,8 @@ class Said:
             return None, UNDECAYED
         if any(not _same(m.decay, first.decay) for m in motions):
             return None, "its leaves decay by different amounts"
+        if first.b2 is not None and is_short(first.law, first.b2):
+            return None, f"its squared gradients are averaged over a few steps only (b2 is {first.b2:.3g})"
         if self._changes_otherwise(first):
             return None, "its learning rate changes from step to step in another way than the one that was given"
         if first.period > 1 and first.law in {"sgd", "momentum", "lars"}:

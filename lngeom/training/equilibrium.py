@@ -42,11 +42,24 @@ SLOW = 0.1
 """Largest ηλ, in units of an optimizer's slowest 1 − β, for which its prediction is right to about 5 %."""
 
 
+SHORT = 0.9
+"""Least β₂ of averages of squared gradients for which a prediction is right to about 5 %, in simulations."""
+
+
+def is_short(optimizer: str, b2: float) -> bool:
+    """Whether squared gradients are averaged over so few steps that an average depends on the last one."""
+    signs = optimizer == "rmsprop" and b2 == 0
+    return optimizer in {"adam", "adamw", "rmsprop"} and b2 < SHORT and not signs
+
+
 def largest_product(optimizer: str, momentum: float, b2: float) -> float:
     """The largest ηλ for which norm and angle of a prediction are right to about 5 %, in simulations.
 
     Averages of squared gradients may turn as slowly as the weights; those of gradients must turn ten times as fast.
+    None is right where squared gradients are averaged over a few steps only.
     """
+    if is_short(optimizer, b2):
+        return 0.0
     forget = 1 - b2
     return {
         "momentum": SLOW * (1 - momentum),
@@ -246,6 +259,13 @@ def predict_equilibrium(
         warnings.warn(
             f"the equilibrium of {optimizer} is predicted for learning_rate · weight_decay far below 1 − β = "
             f"{slowest:.3g}; here it is {product:.3g}, and the prediction may be wrong by more than 5 %",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+    if is_short(optimizer, b2):
+        warnings.warn(
+            f"the equilibrium of {optimizer} is predicted for b2 of {SHORT} and more; with {b2:.3g} an average of "
+            "squared gradients depends on the last one, and the prediction may be wrong by more than 5 %",
             RuntimeWarning,
             stacklevel=2,
         )

@@ -257,3 +257,20 @@ class TestEachRelationNoticesAFault:
     def test_buffers(self, monkeypatch):
         monkeypatch.setattr(_parameters, "buffers", lambda params: set())
         fails(test_buffers_are_left_out_and_named)
+
+
+@pytest.mark.parametrize(
+    "beside",
+    [
+        lambda params, mean: {"params": params, "batch_stats": {"mean": mean}},
+        lambda params, mean: {"params": params, "batch_stats": {"mean": mean}, "step": jnp.array(3.0)},
+        lambda params, mean: {"params": params, "cache": {"mean": mean}, "losses": None, "step": 3},
+        lambda params, mean: {"encoder": {"params": params, "batch_stats": mean}},
+        lambda params, mean: [{"params": params}, {"batch_stats": {"mean": mean}}],
+    ],
+)
+def test_collections_of_linen_are_no_parameters(beside):
+    params, mean = {"w": jnp.ones((3, 2))}, jnp.ones(3)
+    found = _parameters.buffers(beside(params, mean))
+    assert len(found) == 1
+    assert not any(path.endswith("params.w") for path in found)

@@ -25,7 +25,7 @@ from lngeom.training import (
 )
 from lngeom.training.laws import LAWS
 
-from tests.relations.relation import assert_close, fails, relation
+from tests.relations.relation import as_users_have_it, assert_close, fails, relation
 
 SEEDS = st.integers(0, 999)
 MAKERS = {
@@ -188,17 +188,18 @@ def test_one_bad_gradient_does_not_stay_in_the_means(seed, bad):
     assert np.isfinite(state.geometry.radial_spread).all()
 
 
-@relation(seed=SEEDS, dtype=st.sampled_from([jnp.bfloat16, jnp.float16]), thorough=20)
+@relation(seed=SEEDS, dtype=st.sampled_from([jnp.bfloat16, jnp.float16, jnp.float32]), thorough=20)
 def test_an_angle_is_of_the_weights_as_stored(seed, dtype):
-    params = jax.tree.map(lambda v: v.astype(dtype), start(seed))
+    large = 1e6 if dtype == jnp.float32 else 1.0
+    params = jax.tree.map(lambda v: (large * v).astype(dtype), start(seed))
     for rate in (1e-5, 1e-1):
         tracked = track_geometry(optax.sgd(rate), kind="sgd", learning_rate=rate, every=1)
         g = jax.tree.map(lambda v: v.astype(dtype), gradients(seed)(start(seed), 0))
         updates, state = jax.jit(tracked.update)(g, tracked.init(params), params)
         after = optax.apply_updates(params, updates)
         for j, k in enumerate(("a", "b")):
-            expected = angle(params[k].astype(jnp.float32), after[k].astype(jnp.float32))
-            assert abs(float(state.geometry.angle[j]) - expected) <= 1e-3 * expected + 1e-6
+            expected = angle(np.asarray(params[k], float), np.asarray(after[k], float))
+            assert abs(float(state.geometry.angle[j]) - expected) <= 1e-3 * expected + (1e-6 if large == 1 else 1e-12)
 
 
 class Normed(linen.Module):
@@ -309,6 +310,47 @@ def test_the_memory_of_lion_is_found(b1, b2, warm):
     assert move.law == "lion"
     assert_close(move.memory, b1, 1e-4)
     assert_close(1 - move.b2, 1 - b2, 1e-2)
+
+
+def decayed_by(pull):
+    """Weight decay that is some function of weights and count, beside sgd."""
+    return optax.GradientTransformation(
+        lambda params: jnp.zeros((), jnp.int32),
+        lambda u, count, params: (
+            jax.tree.map(lambda u, p: u - RATE * DECAY * pull(p, count), u, params),
+            count + 1,
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "remark"),
+    [
+        (optax.chain(optax.sgd(RATE), decayed_by(lambda p, _: p)), ""),
+        (optax.chain(optax.sgd(RATE), decayed_by(lambda p, _: jnp.sign(p))), "in proportion"),
+        (optax.chain(optax.sgd(RATE), decayed_by(lambda p, _: p / jnp.linalg.norm(p))), "in proportion"),
+        (optax.chain(optax.sgd(RATE), decayed_by(lambda p, t: p * jnp.where(t % 10 == 0, 10.0, 0.0))), "another way"),
+        (optax.adamw(RATE, b2=0.8, weight_decay=DECAY), "a few steps"),
+        (optax.adamw(RATE, eps_root=1e-3, weight_decay=DECAY), "not that of its law"),
+    ],
+)
+def test_an_equilibrium_is_predicted_only_where_its_formula_applies(optimizer, remark):
+    tracked = track_geometry(optimizer, learning_rate=RATE, weight_decay=DECAY, every=1)
+    params = start(0)
+    g = jax.tree.map(lambda v: 0.1 * v, gradients(0)(params, 0))
+    with as_users_have_it():
+        found = read_geometry(tracked.update(g, tracked.init(params), params)[1])
+    assert np.isnan(found.equilibrium_norm).all() == bool(remark)
+    assert all(remark in text for text in found.remarks)
+
+
+def test_a_state_of_another_tracker_is_refused():
+    states = [track_geometry(optax.sgd(RATE), learning_rate=RATE, history=k).init(start(0)) for k in (2, 3)]
+    with pytest.raises(ValueError, match=r"written by another tracker: .* history"):
+        flax.serialization.from_bytes(states[0], flax.serialization.to_bytes(states[1]))
+    read = flax.serialization.from_bytes(states[0], flax.serialization.to_bytes(states[0]))
+    tracked = track_geometry(optax.sgd(RATE), learning_rate=RATE, history=2)
+    tracked.update(gradients(0)(start(0), 0), read, start(0))
 
 
 EVERY = dict(optimizers())
