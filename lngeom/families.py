@@ -403,7 +403,9 @@ class Categorical(AbstractFamily):
         log_q = _relative_to_largest(z, z) - _excess(z, z)[..., None]
         if jnp.shape(y) == z.shape:
             return jnp.sum(log_q * y, -1)
-        return jnp.take_along_axis(log_q, jnp.asarray(y)[..., None], -1)[..., 0]
+        labels = jnp.asarray(y)
+        found = jnp.take_along_axis(log_q, labels[..., None].astype(jnp.int32), -1)[..., 0]
+        return jnp.where(jnp.round(labels) == labels, found, jnp.nan)
 
     @_sampling.widened
     def sample(self, key, z):  # noqa: D102

@@ -27,6 +27,7 @@ def read_inputs(X: PyTree) -> tuple[PyTree, int]:
     strange = [type(leaf).__name__ for leaf in leaves if not hasattr(leaf, "shape") and not np.isscalar(leaf)]
     if strange:
         raise ValueError(f"{ROWS}; got {', '.join(strange)}")
+    require_numbers("X", leaves)
     shapes = [jnp.shape(leaf) for leaf in leaves]
     rows = {shape[0] if shape else 0 for shape in shapes}
     if len(rows) != 1 or 0 in rows:
@@ -34,6 +35,20 @@ def read_inputs(X: PyTree) -> tuple[PyTree, int]:
         remedy = {True: ": a list of numbers or rows must become an array, and batches must be concatenated"}
         raise ValueError(f"{ROWS}; got shapes {_few(shapes)}{remedy.get(many, '')}")
     return X, rows.pop()
+
+
+def require_numbers(what: str, leaves: list) -> None:
+    """Refuses arrays of NumPy that are no arrays of JAX.
+
+    Raises:
+        ValueError: if there is one of text, of objects, of times or of long doubles.
+    """
+    for leaf in leaves:
+        dtype = leaf.dtype if isinstance(leaf, np.ndarray | np.generic) else None
+        if dtype is not None and (dtype.kind in "OSUMm" or dtype == np.longdouble or dtype == np.clongdouble):
+            raise ValueError(
+                f"{what} must hold numbers that JAX knows; got dtype {dtype}: convert it, as by astype(float)"
+            )
 
 
 def read_responses(y: PyTree, family: AbstractDistribution) -> PyTree:
@@ -52,6 +67,7 @@ def read_mask(mask: Any, outputs: jax.ShapeDtypeStruct) -> Float[Array, "N *T"]:
     Raises:
         ValueError: if the shape is another, or a weight is negative or not finite.
     """
+    require_numbers("mask", [mask])
     shape = jnp.shape(mask)
     if shape not in {outputs.shape[:-1], outputs.shape[:1]}:
         raise ValueError(

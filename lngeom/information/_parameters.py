@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import Array, PyTree
 
 from lngeom._trees import leaf_path, leaf_paths
+from lngeom.information._given import require_numbers
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,8 @@ def select_leaves(params: PyTree, wrt: str | Sequence[str] | Callable[[str, Arra
     """
     paths, leaves = leaf_paths(params), jax.tree.leaves(params)
     numbers = {name: leaf for name, leaf in zip(paths, leaves, strict=True) if _is_number(leaf)}
+    for name, leaf in numbers.items():
+        require_numbers(f"the leaf {name!r} of params", [leaf])
     smooth = {name for name, leaf in numbers.items() if jnp.issubdtype(jnp.result_type(leaf), jnp.floating)}
     chosen = _chosen(numbers, smooth, params, wrt, paths)
     if fixed := sorted(chosen - smooth):

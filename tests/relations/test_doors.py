@@ -6,6 +6,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import lngeom as lg
 import numpy as np
 import pytest
 from flax import linen, nnx
@@ -274,3 +275,30 @@ def test_collections_of_linen_are_no_parameters(beside):
     found = _parameters.buffers(beside(params, mean))
     assert len(found) == 1
     assert not any(path.endswith("params.w") for path in found)
+
+
+@pytest.mark.parametrize(
+    ("what", "how"),
+    [
+        ("the leaf 'w' of params", lambda fisher, params, X: fisher({"w": np.asarray(params["w"], np.longdouble)}, X)),
+        ("X must hold", lambda fisher, params, X: fisher(params, np.asarray(X, object))),
+        ("mask must hold", lambda fisher, params, X: fisher(params, X, mask=np.array(["yes"] * len(X)))),
+    ],
+)
+def test_numbers_that_jax_does_not_know_are_refused(what, how):
+    X, params = jnp.ones((3, 2)), {"w": jnp.ones((2, 2))}
+    fisher = functools.partial(lg.fisher, lambda p, x: x @ p["w"], family=lg.families.Gaussian())
+    with pytest.raises(ValueError, match=f"{what}.* dtype"):
+        how(fisher, params, X)
+
+
+def test_labels_may_be_whole_floats():
+    rng = np.random.default_rng(0)
+    X, params, labels = jnp.asarray(rng.normal(size=(6, 3))), jnp.asarray(rng.normal(size=(3, 3))), np.arange(6) % 3
+    posteriors = [
+        lg.laplace(lambda p, x: x @ p, params, X, y, family=lg.families.Categorical(), prior_precision=1.0)
+        for y in (labels, labels.astype(float))
+    ]
+    assert float(posteriors[0].log_evidence) == float(posteriors[1].log_evidence)
+    with pytest.raises(ValueError, match="labels"):
+        lg.laplace(lambda p, x: x @ p, params, X, labels + 0.5, family=lg.families.Categorical())
