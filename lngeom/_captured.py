@@ -5,6 +5,7 @@ arrays that it closes over. `capture` traces it, so that programs are found agai
 """
 
 import functools
+import hashlib
 import math
 import os
 import types
@@ -30,22 +31,22 @@ CALLBACKS = {"pure_callback", "io_callback"}
 
 
 class ByContent:
-    """An array of NumPy or JAX that is compared by its entries, as they are when this is made."""
+    """An array of NumPy or JAX that is compared by its entries, as they are when this is made.
+
+    They are kept as a digest: an array of JAX may share the memory of one of NumPy, which changes in place.
+    """
 
     def __init__(self, array: Any):
-        held = isinstance(array, jax.Array)  # whose entries never change
-        self.array = array if held else np.array(array)
-        self.form = (np.shape(array), str(array.dtype))
+        self._form = (np.shape(array), str(array.dtype))
+        self._digest = hashlib.blake2b(_bits(array)).digest()
 
     def __hash__(self) -> int:
-        """Of shape and dtype alone: entries are compared only where these are equal."""
-        return hash(self.form)
+        """Of shape, dtype and all bits."""
+        return hash((self._form, self._digest))
 
     def __eq__(self, other: object) -> bool:
         """Whether shapes, dtypes and all bits are equal."""
-        if not isinstance(other, ByContent) or self.form != other.form:
-            return False
-        return self.array is other.array or _bits(self.array) == _bits(other.array)
+        return isinstance(other, ByContent) and (self._form, self._digest) == (other._form, other._digest)
 
 
 def _bits(array: Any) -> bytes:

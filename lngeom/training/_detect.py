@@ -327,7 +327,8 @@ def _with_decay(motion: Motion, shown: Shown) -> Motion:
         return replace(motion, decay=None)
     decay, growth = float(-first / motion.rate), motion.course[1]
     changes = abs(growth - 1)
-    close = AGREES if changes <= 1e-6 else min(AGREES, 0.1 * changes)
+    seen = 1e-6 if motion.law == "adamw" else 1e-3  # of others, ε changes first steps too
+    close = min(AGREES, 0.1 * changes) if changes > seen else AGREES
     coupled = abs(second / first - growth - motion.memory) <= close if motion.law == "momentum" else False
     if not coupled and abs(second / first - growth) > close:
         motion = replace(motion, remark="its weight decay changes in another way than its learning rate")

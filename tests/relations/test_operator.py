@@ -57,6 +57,7 @@ def test_every_kind_of_vector_gives_its_own_kind(case, seed):
         assert_close(ravel_pytree(F.mv(back))[0], ravel_pytree(F.mv(v))[0], 1e-6)
 
 
+@pytest.mark.filterwarnings("ignore:.*a symmetry that only eps breaks:RuntimeWarning")
 @relation(case=cases(MODELS[:4]), seed=SEEDS, thorough=40)
 def test_inside_jit_and_vmap_it_is_what_it_is_outside(case, seed):
     F = case.fisher()
@@ -74,6 +75,7 @@ def test_inside_jit_and_vmap_it_is_what_it_is_outside(case, seed):
     assert_close(solved, F.solve(V[:, 0], 0.1).value, 1e-6)
 
 
+@pytest.mark.filterwarnings("ignore:.*a symmetry that only eps breaks:RuntimeWarning")
 @relation(case=cases(), damping=st.sampled_from([1e-2, 1.0]), method=st.sampled_from(["svd", "cg"]), thorough=60)
 def test_a_solution_multiplied_is_what_was_solved_for(case, damping, method):
     F = case.fisher()

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import strategies as st
+from hypothesis import assume, strategies as st
 from lngeom.information import _coupled, _planner, _sharding, _solve, _spectrum
 
 from tests.relations.models import MODELS, ROWS, N, cases, plain
@@ -60,10 +60,11 @@ def test_null_directions_are_dropped_by_name_alone(case, damping):
     values, vectors = np.linalg.eigh(np.asarray(F.as_matrix()))
     rank = int(F.rank())
     null, kept = vectors[:, :-rank], vectors[:, -rank:]
+    assume(values[-rank] > 1e-9 * values[-1])  # else rounding mixes both parts by 1e-16 over their distance
     dropped = F.solve(jnp.asarray(g), damping, null="drop")
     expected = kept @ ((kept.T @ g) / (values[-rank:] + damping))
     assert_close(dropped.value, expected, 1e-6)
-    products = F.solve(jnp.asarray(g), damping, null="drop", method="cg", nullspace=jnp.asarray(null), tolerance=1e-12)
+    products = F.solve(jnp.asarray(g), damping, null="drop", method="cg", nullspace=jnp.asarray(null), tolerance=1e-9)
     assert_close(products.value, expected, 1e-6)
 
 

@@ -87,7 +87,8 @@ def test_a_record_is_that_of_the_weights_before_and_after(name, seed):
     link = walk(optax.chain(plain, track_geometry(every=1)), seed)[1]
     records = read_geometry(state), read_geometry(link)
     for j, k in enumerate(("a", "b")):
-        assert np.array_equal(path[-1][k], untouched[-1][k])
+        # two programs: XLA may contract a product and a sum in one of them
+        assert_close(path[-1][k], untouched[-1][k], 1e-14)
         for record in records:
             assert_close(record.norm[j], np.linalg.norm(path[-2][k]))
             assert_close(record.angle[j], angle(path[-2][k], path[-1][k]), 1e-7)
@@ -288,9 +289,15 @@ def test_a_schedule_of_which_nothing_is_said_is_recorded(name, seed):
     assert_close(found.effective_learning_rate * found.norm ** LAWS[name].rate, [RATE / 10] * 2, 2e-4)
 
 
-@relation(name=st.sampled_from(["adamw", "rmsprop"]), size=st.sampled_from([1e-12, 1e-3]), seed=SEEDS, thorough=12)
+OF_EPSILON = {
+    "adamw": optax.adamw(RATE, weight_decay=DECAY),
+    "rmsprop": optax.chain(optax.scale_by_rms(), optax.add_decayed_weights(DECAY), optax.scale(-RATE)),
+}
+
+
+@relation(name=st.sampled_from(sorted(OF_EPSILON)), size=st.sampled_from([1e-12, 1.0]), seed=SEEDS, thorough=12)
 def test_a_step_that_epsilon_outweighs_has_no_law(name, size, seed):
-    tracked = track_geometry(MAKERS[name](RATE, DECAY), learning_rate=RATE, weight_decay=DECAY, every=1)
+    tracked = track_geometry(OF_EPSILON[name], learning_rate=RATE, weight_decay=DECAY, every=1)
     params = start(seed)
     state = tracked.init(params)
     for t in range(3):
