@@ -33,7 +33,7 @@ MAKERS = {
     "momentum": lambda rate, decay: optax.chain(optax.add_decayed_weights(decay), optax.sgd(rate, momentum=0.9)),
     "adamw": lambda rate, decay: optax.adamw(rate, weight_decay=decay),
     "rmsprop": lambda rate, decay: optax.chain(
-        optax.scale_by_rms(), optax.add_decayed_weights(decay), optax.scale(-rate)
+        optax.scale_by_rms(eps=1e-16), optax.add_decayed_weights(decay), optax.scale(-rate)
     ),
     "lion": lambda rate, decay: optax.lion(rate, weight_decay=decay),
 }
