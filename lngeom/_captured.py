@@ -25,7 +25,6 @@ from lngeom._types import is_concrete
 CHOSEN_BY_JAX = {"precision", "ctx_mesh", "in_layouts", "out_layouts"}
 """Parameters of operations that follow settings of JAX, by which `jax.jit` keeps programs apart itself."""
 
-
 CALLBACKS = {"pure_callback", "io_callback"}
 """Operations that call a function of Python. What it reads when it runs, it reads anew each time."""
 
@@ -235,8 +234,9 @@ class _Signature:
 def _called(parameter: Any) -> Any:
     """A parameter of a callback: functions are compared by their code and what they close over."""
     parameter = getattr(parameter, "callback_func", parameter)
-    while isinstance(parameter, functools.partial):
-        parameter = parameter.func
+    if isinstance(parameter, functools.partial):
+        held = (*parameter.args, *parameter.keywords.values())
+        return _called(parameter.func), tuple(map(_Same, held)), tuple(parameter.keywords)
     if not isinstance(parameter, types.FunctionType):
         return _Same(parameter)
     cells = [cell.cell_contents for cell in parameter.__closure__ or ()]

@@ -66,12 +66,12 @@ def at_present(
         closed form, and of others while what was said is constant.
     """
     dtype = sizes.dtype
-    none = jnp.ones(len(moves), bool)
+    all_hold = jnp.ones(len(moves), bool)
     rates = said[0] * _all_as([move.rate for move in moves], dtype)
     decays = said[1] * _all_as([jnp.nan if move.decay is None else move.decay for move in moves], dtype)
     hyper, now = numbers(state, jnp.floating), numbers(state, jnp.integer)
     if not hyper and not now and not any(move.law in AVERAGES for move in moves):
-        return Present(rates, decays, none)
+        return Present(rates, decays, all_hold)
     weights = jax.tree.map(small, params)
     fresh = optimizer.init(weights)
     seen = [
@@ -82,7 +82,7 @@ def at_present(
     ]
     if not seen:
         changed = [new != old for new, old in zip(hyper, numbers(fresh, jnp.floating), strict=True)]
-        return Present(rates, decays, none & ~jnp.any(jnp.array(changed)))
+        return Present(rates, decays, all_hold & ~jnp.any(jnp.array(changed)))
     g, k = np.array([row[:2] for row in seen]).T
     laws = _Laws([moves[n] for n in g], [begun[n] for n in g], [row[2] for row in seen], dtype)
     top = jnp.max(jnp.array(now, taken.dtype)) if now else taken
@@ -96,7 +96,8 @@ def at_present(
         found = respond(lambda g, s, w: optimizer.update(g, s, w, **extra), weights, held, list(sizes))
         return jnp.stack([_all_as(of, dtype) for of in found])
 
-    first = [jnp.asarray(c, n.dtype) for c, n in zip(begun[0].counts, now, strict=True)]
+    at_first = laws.begun[0].counts  # the same of all groups that move
+    first = [jnp.asarray(c, n.dtype) for c, n in zip(at_first, now, strict=True)]
     runs = jax.tree.map(lambda *v: jnp.stack(v), (now, ones), (now, real), (first, ones))
     found = jax.lax.map(at, runs)[:, :, k]
     ratio, fall, holds = laws.compare(found, count)
@@ -111,7 +112,7 @@ def at_present(
         given = np.array([m.varies[n] and not m.closed for m in laws.begun])
         holds &= ~given | jnp.isnan(value[g]) | same | (jnp.abs(by - 1) <= AGREES)
         told.append(value.at[g].set(jnp.where(same | given, value[g], tells)))
-    return Present(told[0], told[1], none.at[g].min(holds))
+    return Present(told[0], told[1], all_hold.at[g].min(holds))
 
 
 def _all_as(values: list[Any], dtype: Any) -> Array:

@@ -1,5 +1,6 @@
 """What a function closes over is read at each call; what is left out is left out by every name for it."""
 
+import functools
 from types import SimpleNamespace
 
 import jax
@@ -170,6 +171,18 @@ def test_state_of_rules_and_callbacks_is_read_at_each_call(holder):
     change(1.0)
     before = lg.fisher(apply, params, X, family=FAMILIES[0]).trace()
     change(3.0)
+    assert_close(lg.fisher(apply, params, X, family=FAMILIES[0]).trace(), 9 * before)
+
+
+def test_what_a_callback_is_partial_of_is_read_at_each_call():
+    X, params, holder = jnp.ones((N, C)), jnp.ones((C, C)), SimpleNamespace(factor=1.0)
+
+    def apply(p, x):
+        times = functools.partial(lambda by, v: by * np.asarray(v), holder.factor)
+        return jax.pure_callback(times, x, x, vmap_method="broadcast_all") @ p
+
+    before = lg.fisher(apply, params, X, family=FAMILIES[0]).trace()
+    holder.factor = 3.0
     assert_close(lg.fisher(apply, params, X, family=FAMILIES[0]).trace(), 9 * before)
 
 

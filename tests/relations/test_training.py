@@ -351,6 +351,14 @@ def test_an_equilibrium_is_predicted_only_where_its_formula_applies(optimizer, r
     assert all(remark in text for text in found.remarks)
 
 
+def test_the_first_group_may_stand_still():
+    frozen = optax.masked(optax.set_to_zero(), {"a": True, "b": False})
+    tracked = track_geometry(optax.chain(optax.adamw(RATE), frozen), learning_rate=RATE, every=1)
+    with as_users_have_it():
+        found = read_geometry(tracked.update(gradients(0)(start(0), 0), tracked.init(start(0)), start(0))[1])
+    assert_close(found.effective_learning_rate[1], RATE / np.linalg.norm(start(0)["b"]), 1e-5)
+
+
 def test_a_state_of_another_tracker_is_refused():
     states = [track_geometry(optax.sgd(RATE), learning_rate=RATE, history=k).init(start(0)) for k in (2, 3)]
     with pytest.raises(ValueError, match=r"written by another tracker: .* history"):
