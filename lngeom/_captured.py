@@ -239,8 +239,9 @@ def _called(parameter: Any) -> Any:
         return _called(parameter.func), tuple(map(_Same, held)), tuple(parameter.keywords)
     if not isinstance(parameter, types.FunctionType):
         return _Same(parameter)
-    cells = [cell.cell_contents for cell in parameter.__closure__ or ()]
-    return parameter.__code__, tuple(_called(v) if callable(v) else _Same(v) for v in cells)
+    held = [cell.cell_contents for cell in parameter.__closure__ or ()]
+    held += [*(parameter.__defaults__ or ()), *(parameter.__kwdefaults__ or {}).values()]
+    return parameter.__code__, tuple(_called(v) if callable(v) else _Same(v) for v in held)
 
 
 class _Same:

@@ -174,12 +174,19 @@ def test_state_of_rules_and_callbacks_is_read_at_each_call(holder):
     assert_close(lg.fisher(apply, params, X, family=FAMILIES[0]).trace(), 9 * before)
 
 
-def test_what_a_callback_is_partial_of_is_read_at_each_call():
+@pytest.mark.parametrize(
+    "bound",
+    [
+        lambda factor: functools.partial(lambda by, v: by * np.asarray(v), factor),
+        lambda factor: lambda v, by=factor: by * np.asarray(v),
+        lambda factor: lambda v: factor * np.asarray(v),
+    ],
+)
+def test_what_a_callback_is_bound_to_is_read_at_each_call(bound):
     X, params, holder = jnp.ones((N, C)), jnp.ones((C, C)), SimpleNamespace(factor=1.0)
 
     def apply(p, x):
-        times = functools.partial(lambda by, v: by * np.asarray(v), holder.factor)
-        return jax.pure_callback(times, x, x, vmap_method="broadcast_all") @ p
+        return jax.pure_callback(bound(holder.factor), x, x, vmap_method="broadcast_all") @ p
 
     before = lg.fisher(apply, params, X, family=FAMILIES[0]).trace()
     holder.factor = 3.0
