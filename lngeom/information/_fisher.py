@@ -296,7 +296,7 @@ def _store_and_count(problem: Problem, at: Placement, keep: bool) -> tuple[Store
 
 
 def _bad_entries(part: Problem, pullback: Pullback | BlockedPullback) -> tuple[dict[str, Array], PyTree]:
-    """Numbers of bad entries in z and Λ, and Jᵀ1, which is not finite where J is not."""
+    """Numbers of bad entries in z and Λ, and Jᵀ1/N, which is not finite where J is not; a sum may leave 16 bits."""
     z = pullback.derivative.outputs
     one = jax.tree.map(lambda leaf: jnp.ones_like(leaf).at[..., 0].set(2), z)
     metric = pullback.metric.product(one) if part.scores is None else part.scores
@@ -310,7 +310,7 @@ def _bad_entries(part: Problem, pullback: Pullback | BlockedPullback) -> tuple[d
     if part.weights is not None:  # at the positions that count: the others are constants
         tangents = pullback.derivative.push(jax.tree.map(jnp.ones_like, part.params))
         bad["tangents"] = _nonfinite(tangents)
-    return bad, pullback.derivative.pull(jax.tree.map(jnp.ones_like, z))
+    return bad, pullback.derivative.pull(jax.tree.map(lambda leaf: jnp.full_like(leaf, 1 / part.samples), z))
 
 
 def _mistaken(part: Problem, z: Array) -> Array:

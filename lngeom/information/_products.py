@@ -358,9 +358,13 @@ def is_compared(F: AbstractFisher) -> bool:
 
 
 def probe_vector(F: AbstractFisher, seed: int = 0) -> Float[Array, " P"]:
-    """The random numbers on which two routes are compared, zeros where they are not; XLA would compile each size."""
-    size, dtype = F.in_size(), F.problem.decomposition_dtype
-    return jnp.asarray(np.random.default_rng(seed).normal(size=size) if is_compared(F) else np.zeros(size), dtype)
+    """The random numbers on which two routes are compared, zeros where they are not; XLA would compile each size.
+
+    They are numbers of the parameters' dtype, so that both routes see the same.
+    """
+    size = F.in_size()
+    vector = np.random.default_rng(seed).normal(size=size) if is_compared(F) else np.zeros(size)
+    return jnp.asarray(vector, F.problem.dtype).astype(F.problem.decomposition_dtype)
 
 
 IMAGES: dict[str, Callable[[Array, Array], Array]] = {
@@ -374,7 +378,7 @@ IMAGES: dict[str, Callable[[Array, Array], Array]] = {
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def _gaps_and_norms(what: str, edges: tuple[int, ...], found: Array, v: Array, product: Array) -> tuple[Array, Array]:
     """How far the image is from the product, and the size of that, for each leaf."""
-    gap = IMAGES[what](found, v) - product
+    gap = IMAGES[what](found.astype(v.dtype), v) - product
     each = lambda a: jnp.stack([jnp.linalg.norm(a[i:j]) for i, j in itertools.pairwise(edges)])  # noqa: E731
     return each(gap), each(product)
 
@@ -383,8 +387,12 @@ def agrees(F: AbstractFisher, what: str, found: Array, whole: AbstractFisher | N
     r"""Whether a result, one of `IMAGES`, gives the image r that the product gives: $|r - Fv| \le \sqrt{eps}\, |Fv|$.
 
     In each leaf by itself, so that none hides another of a smaller scale. A wrong route misses by far more, rounding
-    stays far below. eps is that of the precision in which the model computes. A gap of `MARGIN` eps times the whole
-    product is rounding too: a leaf may be 0. Where F is a part of a larger matrix, the whole is that.
+    stays far below. eps is that of the precision in which the model computes. A gap of `MARGIN` eps times |F| |v| is
+    rounding too, since v may be almost null or a leaf 0, and so is one of numbers too small to have all digits. Where F
+    is a part of a larger matrix, |F| is the norm of that.
+
+    Raises:
+        ValueError: if numbers are beyond the largest of the parameters' dtype.
     """
     if not is_compared(F):
         return True
@@ -394,14 +402,27 @@ def agrees(F: AbstractFisher, what: str, found: Array, whole: AbstractFisher | N
     if not is_concrete(distances):
         return True  # the function closes over a traced value
     gaps, norms = (np.asarray(d, float) for d in distances)
-    if (gaps <= float(jnp.finfo(F.problem.dtype).eps) ** 0.5 * norms).all():
+    dtype = jnp.finfo(F.problem.dtype)
+    if (gaps <= float(dtype.eps) ** 0.5 * norms).all() and np.isfinite(norms).all():
         return True
     eps = F.problem.precision().eps
-    if whole is not None:
-        total = float(jnp.linalg.norm(whole.promoted_product(probe_vector(whole, 1))))
-    else:
-        total = float(np.linalg.norm(norms))
-    return bool((gaps <= np.maximum(eps**0.5 * norms, min(MARGIN * eps, eps**0.5) * total)).all())
+    total = _scale(F if whole is None else whole)
+    if not np.isfinite([*norms, total]).all():
+        raise ValueError(
+            f"products F @ v are beyond the largest number of {dtype.dtype}, {float(dtype.max):.3g}, the dtype of the "
+            "parameters: cast them to one of a wider range, or scale the outputs (check=False skips this check)"
+        )
+    rounding = min(MARGIN * eps, eps**0.5) * total + float(dtype.tiny) * F.in_size() ** 0.5
+    return bool((gaps <= np.maximum(eps**0.5 * norms, rounding)).all())
+
+
+def _scale(F: AbstractFisher) -> float:
+    """An estimate of |F| |v| for the probe v, by one step of power iteration; a random |Fv| may be far smaller."""
+    v = probe_vector(F, 1)
+    w = F.promoted_product(v)
+    length = jnp.linalg.norm(w)
+    again = F.promoted_product(w / jnp.where(length > 0, length, 1))
+    return float(jnp.linalg.norm(again) * jnp.linalg.norm(v))
 
 
 def require_agreement(F: AbstractFisher, what: str, found: Array, whole: AbstractFisher | None = None) -> None:

@@ -235,3 +235,31 @@ def test_responses_at_masked_positions_may_be_anything():
         mask=jnp.array([1, 1, 0]),
     )
     assert jnp.all(jnp.isfinite(F.as_matrix()))
+
+
+def _half(scale, family):
+    """A linear model in float16 whose outputs are multiplied by exp(s)."""
+    params = {"s": jnp.array(scale, jnp.float16), "w": normal(3, 3, 2).astype(jnp.float16)}
+    inputs = normal(4, 12, 3).astype(jnp.float16)
+    return lg.fisher(lambda p, x: jnp.exp(p["s"]) * (x @ p["w"]), params, inputs, family=family)
+
+
+@pytest.mark.parametrize("scale", np.linspace(2, 6, 9))
+def test_rounding_to_16_bits_is_no_other_matrix(scale):
+    for family in (lg.families.Bernoulli(), lg.families.Categorical()):
+        F = _half(scale, family)
+        assert jnp.isfinite(F.as_matrix()).all()
+        assert jnp.isfinite(F.trace())
+
+
+def test_a_matrix_beyond_the_largest_number_is_refused():
+    F = _half(8.0, lg.families.Gaussian())
+    for result in (F.as_matrix, F.diagonal, F.factor, F.singular_values):
+        with pytest.raises(ValueError, match=r"beyond the largest number of float16, 6\.55e"):
+            result()
+
+
+def test_a_sum_of_derivatives_beyond_the_largest_number_is_no_infinite_derivative():
+    inputs = jnp.full((40_000, 2), 3.0, jnp.float16)
+    F = lg.fisher(lambda p, x: x @ p, jnp.ones((2, 1), jnp.float16), inputs, family=lg.families.Gaussian())
+    assert float(F.trace()) == pytest.approx(18, rel=2e-3)

@@ -17,6 +17,9 @@ from hypothesis.strategies import SearchStrategy
 DRAWN: Counter[str] = Counter()
 """Draws so far, by test."""
 
+KEPT = 32
+"""Draws whose programs are kept: Linux gives a process 65,530 mappings of memory, a model takes up to 2,000."""
+
 
 def relation(thorough: int = 40, quick: int = 1, **strategies: SearchStrategy) -> Callable[[Callable], Callable]:
     """Makes a test of a relation: it runs on `quick` draws, on `thorough` many with the profile of that name.
@@ -33,6 +36,8 @@ def relation(thorough: int = 40, quick: int = 1, **strategies: SearchStrategy) -
         @functools.wraps(statement)
         def as_drawn(**drawn: Any) -> None:
             DRAWN[statement.__name__] += 1
+            if DRAWN.total() % KEPT == 0:
+                jax.clear_caches()
             with as_users_have_it():
                 statement(**drawn)
 

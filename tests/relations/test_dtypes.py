@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import lngeom as lg
 import numpy as np
 import pytest
-from hypothesis import strategies as st
+from hypothesis import assume, strategies as st
 from lngeom.information import _problem, _sharding
 from lngeom.numerics import tolerance
 
@@ -35,8 +35,9 @@ def rounded(case, dtype):
 @relation(case=cases(families=FAMILIES[:3]), dtype=st.sampled_from(sorted(DTYPES)), thorough=120)
 def test_fewer_bits_round_the_matrix(case, dtype):
     dtype = DTYPES[dtype]
-    F = case.fisher(params=cast(case.params, dtype), X=cast(case.X, dtype))
     expected = plain(rounded(case, dtype))
+    assume(np.abs(expected).sum() < float(jnp.finfo(dtype).max))  # a larger one is refused: tests/information
+    F = case.fisher(params=cast(case.params, dtype), X=cast(case.X, dtype))
     assert F.as_matrix().dtype == dtype
     assert_same_matrix(F.as_matrix(), expected, bound(dtype))
     v = np.ones(len(expected))

@@ -110,7 +110,11 @@ def test_accumulated_batches_are_one_batch(name, seed, accumulated, every):
 
 
 @relation(
-    name=st.sampled_from(["adamw", "lion", "rmsprop"]), seed=SEEDS, factor=st.sampled_from([1e-2, 10.0]), thorough=20
+    name=st.sampled_from(["adamw", "lion", "rmsprop"]),
+    seed=SEEDS,
+    factor=st.sampled_from([1e-2, 10.0]),
+    thorough=20,
+    quick=0,
 )
 def test_the_size_of_the_loss_does_not_matter_to_adaptive_optimizers(name, seed, factor):
     make = lambda: optax.chain(optax.scale(factor), MAKERS[name](RATE, DECAY))  # noqa: E731
@@ -123,7 +127,7 @@ def test_the_size_of_the_loss_does_not_matter_to_adaptive_optimizers(name, seed,
     assert_close(path[-1]["a"], expected[-1]["a"], 1e-3)
 
 
-@relation(name=NAMES, seed=SEEDS, how=st.sampled_from(["masked", "frozen", "own rate"]), thorough=40)
+@relation(name=NAMES, seed=SEEDS, how=st.sampled_from(["masked", "frozen", "own rate"]), thorough=40, quick=0)
 def test_each_leaf_has_its_own_settings(name, seed, how):
     both = {"learning_rate": RATE, "weight_decay": DECAY, "every": 1}
     make = MAKERS[name]
