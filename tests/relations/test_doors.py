@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from flax import linen, nnx
 from hypothesis import strategies as st
-from lngeom.information import _parameters
+from lngeom._trees import leaf_paths
+from lngeom.information import _parameters, _problem
 
 from tests.relations.models import MODELS, ROWS, cases, plain, plain_of
 from tests.relations.relation import assert_same_matrix, fails, relation
@@ -69,6 +70,10 @@ class Callables:
     @staticmethod
     def mapped(f):
         return lambda p, x: jax.vmap(lambda row: f(p, row[None])[0])(x)
+
+    @staticmethod
+    def scanned(f):
+        return lambda p, x: jax.lax.map(lambda row: f(p, row[None])[0], x)
 
     @staticmethod
     def tree_partial(f):
@@ -171,22 +176,6 @@ def test_a_network_in_any_framework_has_one_matrix(case, framework):
     assert_same_matrix(case.fisher(apply, params).as_matrix(), expected)
 
 
-@relation(case=cases(MODELS[5:6]), thorough=30)
-def test_scanned_layers_are_the_layers_one_by_one(case):
-    def scanned(p, x):
-        h, _ = jax.lax.scan(lambda h, r: (h + jnp.tanh(h @ r), None), x @ p["w"], p["r"])
-        return h @ p["v"]
-
-    def looped(p, x):
-        h = x @ p["w"]
-        for r in p["r"]:
-            h = h + jnp.tanh(h @ r)
-        return h @ p["v"]
-
-    params = case.params | {"r": jnp.stack([case.params["r"], case.params["r"].T])}
-    assert_same_matrix(case.fisher(scanned, params).as_matrix(), plain_of(case, looped, params=params))
-
-
 class Tied(nnx.Module):
     def __init__(self, first, other):
         self.a, self.b = nnx.Param(first), nnx.Param(other)
@@ -238,6 +227,24 @@ def test_buffers_are_left_out_and_named(case, held):
 @pytest.mark.thorough
 class TestEachRelationNoticesAFault:
     """One edit of the library for each relation."""
+
+    def test_a_change_seen_by_code_alone(self, monkeypatch):
+        monkeypatch.setattr(_problem, "unchanged", lambda captured, function: hasattr(function, "__code__"))
+        jax.clear_caches()
+        fails(test_a_function_in_any_form_has_one_matrix, draws=30)
+
+    def test_text_is_a_number(self, monkeypatch):
+        original = _parameters._is_number
+        number = lambda leaf: original(leaf) or isinstance(leaf, str)  # noqa: E731
+        monkeypatch.setattr(_parameters, "_is_number", number)
+        monkeypatch.setattr(_parameters, "require_numbers", lambda what, leaves: np.asarray(leaves, float))
+        fails(test_parameters_in_any_container_have_one_matrix, draws=30)
+
+    def test_names_of_a_framework(self, monkeypatch):
+        original = _parameters.buffers
+        kernels = lambda params: {path for path in leaf_paths(params) if path.endswith("kernel")}  # noqa: E731
+        monkeypatch.setattr(_parameters, "buffers", lambda params: original(params) | kernels(params))
+        fails(test_a_network_in_any_framework_has_one_matrix, draws=30)
 
     def test_settings(self, monkeypatch):
         monkeypatch.setattr(_parameters, "_is_setting", lambda leaf: isinstance(leaf, float))

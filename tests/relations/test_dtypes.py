@@ -6,7 +6,9 @@ import lngeom as lg
 import numpy as np
 import pytest
 from hypothesis import assume, strategies as st
-from lngeom.information import _problem, _sharding
+from lngeom._lifting import widened
+from lngeom._trees import leaf_paths
+from lngeom.information import _matrix, _parameters, _problem, _sharding
 from lngeom.numerics import tolerance
 
 from tests.relations.models import FAMILIES, MODELS, ROWS, cases, plain
@@ -75,7 +77,7 @@ def test_sums_over_many_samples_are_not_lost_in_16_bits(seed, dtype, chunk):
     """A sum of ones in bfloat16 ends at 256, in float16 at 2048, if it is taken as it is written."""
     rng, dtype = np.random.default_rng(seed), DTYPES[dtype]
     X = jnp.asarray(rng.normal(size=(100_000, 3)), dtype)
-    params = {"w": jnp.asarray(rng.normal(size=(3, 3)), dtype), "b": jnp.zeros(3, dtype)}
+    params = {"w": jnp.asarray(rng.normal(size=(3, 3)), dtype), "b": jnp.zeros(3, dtype), "e": jnp.zeros((2, 3), dtype)}
     F = lg.fisher(many, params, X, family=lg.families.Gaussian(), chunk=chunk)
     exact = lg.fisher(many, cast(params, jnp.float64), cast(X, jnp.float64), family=lg.families.Gaussian())
     assert_same_matrix(F.as_matrix(), exact.as_matrix(), bound(dtype))
@@ -84,7 +86,7 @@ def test_sums_over_many_samples_are_not_lost_in_16_bits(seed, dtype, chunk):
 
 
 def many(p, x):
-    return jnp.tanh(x @ p["w"] + p["b"])
+    return jnp.tanh(x @ p["w"] + p["b"]) + p["e"][(x[:, 0] > 0).astype(int)]
 
 
 @relation(case=cases(MODELS[1:4], FAMILIES[:1]), thorough=30, quick=0)
@@ -102,6 +104,28 @@ class TestEachRelationNoticesAFault:
         jax.clear_caches()
         fails(test_sums_over_many_samples_are_not_lost_in_16_bits, chunk=st.none())
         jax.clear_caches()
+
+    def test_computed_as_written(self, monkeypatch):
+        monkeypatch.setattr(_problem, "in_32_bits", lambda function: function)
+        jax.clear_caches()
+        fails(test_computing_in_16_bits_rounds_the_matrix, draws=80)
+        jax.clear_caches()
+
+    def test_a_matrix_in_32_bits(self, monkeypatch):
+        original = _matrix.dense
+        monkeypatch.setattr(_matrix, "dense", lambda problem, at: widened(original(problem, at)))
+        fails(test_fewer_bits_round_the_matrix, dtype=st.just("float16"))
+
+    def test_leaves_of_the_widest_dtype_alone(self, monkeypatch):
+        original = _parameters.buffers
+
+        def narrower(params):
+            leaves = dict(zip(leaf_paths(params), jax.tree.leaves(params), strict=True))
+            most = max(jnp.finfo(leaf.dtype).bits for leaf in leaves.values())
+            return {path for path, leaf in leaves.items() if jnp.finfo(leaf.dtype).bits < most} | original(params)
+
+        monkeypatch.setattr(_parameters, "buffers", narrower)
+        fails(test_leaves_of_different_dtypes_round_the_matrix)
 
     def test_chunks_in_16_bits(self, monkeypatch):
         monkeypatch.setattr(_sharding, "widened", lambda tree: tree)

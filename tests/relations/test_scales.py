@@ -6,7 +6,8 @@ import lngeom as lg
 import numpy as np
 import pytest
 from hypothesis import strategies as st
-from lngeom.information import _coupled, _diagonal
+from lngeom import _family, _outputs
+from lngeom.information import _coupled, _diagonal, _matrix
 
 from tests.relations.models import FAMILIES, ROWS, C, cases, plain, plain_of
 from tests.relations.relation import assert_close, assert_same_matrix, fails, relation
@@ -119,3 +120,30 @@ class TestEachRelationNoticesAFault:
 
         monkeypatch.setattr(_diagonal, "diagonal_and_product", wrong)
         fails(test_a_scaled_head_scales_its_own_part_alone, scale=st.just(1e6))
+
+    def test_small_entries_are_zero(self, monkeypatch):
+        original = _matrix.dense
+
+        def wrong(problem, at, **options):
+            matrix = original(problem, at, **options)
+            return jnp.where(jnp.abs(matrix) > 1e-9 * jnp.max(jnp.abs(matrix)), matrix, 0)
+
+        monkeypatch.setattr(_matrix, "dense", wrong)
+        fails(test_parameters_in_other_units_have_the_matrix_in_those_units, scale=st.just(1e6))
+
+    def test_one_family_for_all_outputs(self, monkeypatch):
+        def wrong(self, name, z, *values):
+            found = [getattr(self.parts[0], name)(*rest) for rest in zip(self.split(z), *values, strict=True)]
+            return jnp.concatenate([value.reshape(*z.shape[:-1], -1) for value in found], -1)
+
+        monkeypatch.setattr(_outputs.Product, "_each", wrong)
+        jax.clear_caches()
+        fails(test_several_outputs_add_their_matrices)
+        jax.clear_caches()
+
+    def test_one_variance_for_all_outputs(self, monkeypatch):
+        mean = lambda self, z: jnp.mean(self.along("dispersion", z))  # noqa: E731
+        monkeypatch.setattr(_family.AbstractFamily, "dispersion_along", mean)
+        jax.clear_caches()
+        fails(test_variances_divide_the_matrix)
+        jax.clear_caches()
