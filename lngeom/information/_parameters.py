@@ -182,10 +182,11 @@ def _same_variables(params: PyTree) -> list[list[int]]:
 
 
 def _warn_of_shared_arrays(chosen: Mapping[str, Any]) -> None:
-    places: dict[int, list[str]] = {}
+    places: dict[Any, list[str]] = {}
     for name, leaf in chosen.items():
         if isinstance(leaf, jax.Array | np.ndarray) and leaf.size:
-            places.setdefault(id(leaf), []).append(name)
+            memory = id(leaf) if isinstance(leaf, jax.Array) else (leaf.ctypes.data, leaf.nbytes)  # a view of it, too
+            places.setdefault(memory, []).append(name)
     for names in places.values():
         if len(names) > 1:
             warnings.warn(

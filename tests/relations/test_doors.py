@@ -80,6 +80,7 @@ class Callables:
         return jax.tree_util.Partial(lambda factor, p, x: f(p, x) * factor, jnp.ones(()))
 
 
+GAUSSIAN = lg.families.Gaussian()
 FORMS = [name for name in vars(Callables) if not name.startswith("_")]
 
 
@@ -297,6 +298,14 @@ def test_numbers_that_jax_does_not_know_are_refused(what, how):
     fisher = functools.partial(lg.fisher, lambda p, x: x @ p["w"], family=lg.families.Gaussian())
     with pytest.raises(ValueError, match=f"{what}.* dtype"):
         how(fisher, params, X)
+
+
+def test_views_of_one_memory_are_said():
+    table, inputs = np.ones((3, 3)), np.ones((2, 3))
+    with pytest.warns(UserWarning, match="one, two are one array"):
+        lg.fisher(lambda p, x: x @ p["one"] @ p["two"], {"one": table, "two": table.T}, inputs, family=GAUSSIAN)
+    halves = {"one": table[:1], "two": table[1:2]}  # of one array, with nothing in common
+    assert lg.fisher(lambda p, x: x @ (p["one"] - p["two"]).T, halves, inputs, family=GAUSSIAN).in_size() == 6
 
 
 def test_labels_may_be_whole_floats():
