@@ -97,6 +97,11 @@ def head(stack: Stack, weights: Mapping[str, Any], x: Float[Array, "N T d"]) -> 
     return z if stack.head.cap is None else stack.head.cap * jnp.tanh(z / stack.head.cap)
 
 
+def side(stack: Stack, weights: Mapping[str, Any], x: Float[Array, "N T d"]) -> tuple[Float[Array, "N T o"], ...]:
+    """Outputs of the maps beside the head, from what `hidden` returns."""
+    return tuple(linear(part, weights, x) for part in stack.side)
+
+
 def linear(part: Linear, weights: Mapping[str, Any], x: Float[Array, "N T i"]) -> Float[Array, "N T o"]:
     """Wx + b."""
     pieces: Any = getattr(weights, "pieces", None)
