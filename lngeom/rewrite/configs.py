@@ -384,11 +384,10 @@ def _checked(name: str, value: Any, entry: Any) -> Any:
     kind = entry.kind if isinstance(entry, Maybe) else type(entry)
     if value is None and isinstance(entry, Maybe):
         return None
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    right = {
-        int: number and isinstance(value, int),
-        float: number and math.isfinite(value),
-    }.get(kind, isinstance(value, kind))
+    if kind is float:
+        right = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    else:
+        right = isinstance(value, kind) and isinstance(value, bool) == (kind is bool)
     if not right:
         shown = "null" if value is None else repr(value)
         raise ValueError(f"option {name!r} must be {_KINDS[kind]}{' or null' * isinstance(entry, Maybe)}; got {shown}")

@@ -140,17 +140,15 @@ def _llama_like(
 
 def _sizes(options: Options) -> tuple[int, int, int]:
     """Width of the stream, heads, blocks."""
-    d, n = options.positive(*(("n_embd", "n_head") if options.kind in {"gpt2", "gptj"} else _width_and_heads(options)))
+    names = ("n_embd", "n_head") if options.kind in {"gpt2", "gptj"} else ("hidden_size", "num_attention_heads")
+    names = ("hidden_size", "n_head") if options.kind == "bloom" else names
+    d, n = options.positive(*names)
     layers = options.first("num_hidden_layers", "n_layer")
     if layers < 0:
         raise ValueError(f"the number of layers must not be negative; got {layers}")
     if options.first("head_dim") is None and d % n:
-        raise ValueError(f"{n} heads must divide the width {d}")
+        raise ValueError(f"{names[1]} = {n} must divide {names[0]} = {d}")
     return d, n, layers
-
-
-def _width_and_heads(options: Options) -> tuple[str, str]:
-    return "hidden_size", "n_head" if options.kind == "bloom" else "num_attention_heads"
 
 
 def _rms(options: Options, offset: Any = 0) -> Callable[[str], Norm]:
@@ -244,7 +242,7 @@ def mixtral(options: Options) -> Stack:
             found.append(FeedForward(up, down, gate, activation))
         return Mixture(Linear(f"{at}gate.weight"), tuple(found), top=top)
 
-    return _llama_like(options, norm=_rms(options), sliding=lambda i: True, theta=1e6, gated=mixture)
+    return _llama_like(options, norm=_rms(options), gated=mixture)
 
 
 def _layer_norm(options: Options, option: str) -> Callable[[str], Norm]:
@@ -519,7 +517,8 @@ def check_sizes(options: Options, stack: Stack, weights: Mapping[str, Any]) -> N
         option = rows[table.index]
         wanted.append((table.weight, 0, options.first(*option) + table.offset, " or ".join(option)))
     for block in stack.blocks:
-        for network in getattr(block.feed_forward, "experts", (block.feed_forward,)):
+        branch = block.feed_forward
+        for network in branch.experts if isinstance(branch, Mixture) else (branch,):
             size = options.first(*inner)
             axis = 0 if network.up.layout == "oi" else 1
             wanted.append((network.up.weight, axis, 4 * d if size is None else size, "the width of hidden layers"))

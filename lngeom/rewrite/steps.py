@@ -226,7 +226,7 @@ class FoldNorms(AbstractStep):
                 Obstacle(
                     str(reader),
                     f"it reads {norm.path}, and shares its matrix with {shared}",
-                    "Untie first." if reader.path == "head.linear" else "Give each its own matrix first.",
+                    "Untie first (untie)." if reader.path == "head.linear" else "Give each its own matrix first.",
                 )
                 for reader in space.readers
                 if (shared := shared_with(stack, reader)) is not None
@@ -326,7 +326,7 @@ class CentreReaders(AbstractStep):
             if not _constant(gain(draft, n.part, d)) or np.any(bias(draft, n.part, d))
         ]
         found += [
-            Obstacle(str(r), f"it shares its matrix with {s}", "Untie first.")
+            Obstacle(str(r), f"it shares its matrix with {s}", "Untie first (untie).")
             for n in self.targets(stack)
             for r in stack.output_space(n).readers
             if isinstance(r.part, Linear) and (s := shared_with(stack, r))
