@@ -249,7 +249,10 @@ def probe_tokens(
 def running_dtype(stack: Stack, draft: Draft) -> np.dtype:
     """The dtype in which the model runs: as stored, or as it is loaded where that is less precise."""
     stored, loaded = draft.dtype(stack.tables[0].weight), getattr(draft.source, "dtype", None)
-    return stored if loaded is None or jnp.promote_types(stored, loaded) == loaded else loaded
+    if loaded is None:
+        return stored
+    a, b = jnp.finfo(stored), jnp.finfo(loaded)
+    return stored if b.eps <= a.eps and b.max >= a.max else loaded
 
 
 def not_finite(names: Collection[str], weights: Rounded) -> list[str]:

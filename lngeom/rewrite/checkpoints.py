@@ -179,7 +179,7 @@ def _write(
 ) -> dict[str, int]:
     """Writes arrays, config and other files, and returns a checksum of each array."""
     source, config = check_saved(stack, draft, before, untouched)
-    contents = {name: name for name in source.files} | {name: name for name in stack.arrays}
+    contents = {name: name for name in source.files} | source.second | {name: name for name in stack.arrays}
     contents |= {second: first for second, first in second_names(stack).items() if second in contents or not stack.tied}
     if stack.tied and stack.head.untied not in stack.arrays:
         contents.pop(stack.head.untied, None)

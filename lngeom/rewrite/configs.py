@@ -250,7 +250,8 @@ IGNORED = (
     *("n_ctx", "n_special", "predict_special_tokens", "unk_index"),  # OpenAI's GPT-2
     *("directionality", "pooler_*"),  # Google's BERT (bert-base-chinese, bert-base-multilingual)
     *("max_sequence_length", "is_llama_config", "rope_interleaved"),  # LLaMA 1, SmolLM
-    *("sliding_window_size", "hidden_activation", "hidden_act"),  # Gemma's files; the family's table says which is read
+    *("sliding_window_size", "hidden_activation", "hidden_act"),  # Gemma's files; a table says which is read
+    *("rope_theta", "partial_rotary_factor", "is_decoder", "scale_attn_weights"),  # a table says who reads them
     *("unsloth_*", "transformers.js_config", "use_mrope", "model_max_length", "tokenizer_model_max_length"),
 )
 """Options without effect on the function in use. What a family's table names is read nevertheless."""
@@ -356,6 +357,10 @@ class Options:
         for name in ignore:
             if name in self._table or name in READ:
                 raise ValueError(f"option {name!r} changes what the transformers package loads, and cannot be ignored")
+            if name not in self.config:
+                near = difflib.get_close_matches(name, self.config, 1)
+                guess = f" (did you mean {near[0]!r}?)" if near else ""
+                raise ValueError(f"config.json has no option {name!r} to ignore{guess}")
         for name, value in self.config.items():
             if name in READ and value is not None and (name, value) != ("is_causal", True):
                 quantized = name in {"quantization_config", "compression_config"}
@@ -425,10 +430,9 @@ def rotary(options: Options, width: int, **form: Any) -> Rotary:
     if options.kind != "gpt_neox" and share != 1:
         raise ValueError(f"option 'partial_rotary_factor' = {share!r} is not covered (covered: 1)")
     coordinates = int(width * share)
-    if base <= 0 or not 0 <= coordinates <= width or coordinates % 2:
+    if not 0 <= coordinates <= width or coordinates % 2:
         raise ValueError(
-            f"rotary positions must turn an even number of the {width} coordinates of a head, with a positive "
-            f"rope_theta; got {coordinates} coordinates and {base:g}"
+            f"rotary positions must turn an even number of the {width} coordinates of a head; got {coordinates}"
         )
     angles = [base ** (-2 * i / coordinates) for i in range(coordinates // 2)]
     if kind == "linear":

@@ -25,10 +25,8 @@ import numpy as np
 
 from lngeom.rewrite.configs import matches
 from lngeom.rewrite.layouts import (
-    BEHIND,
-    BUFFERS,
-    FAMILIES,
     RMS_MARK,
+    behind,
     check_sizes,
     options_and_stack,
     second_names,
@@ -181,7 +179,7 @@ def check_folder(folder: Path) -> None:
     if not folder.is_dir():
         if folder.is_file():
             raise ValueError(f"{folder} is a file: give the folder of a checkpoint, with config.json")
-        if re.fullmatch(r"[\w.-]+(/[\w.-]+)?", str(folder)):
+        if re.fullmatch(r"(https?:/huggingface\.co/|hf:/)?[\w.-]+(/[\w.-]+)?", str(folder)):
             raise ValueError(
                 f"there is no folder {str(folder)!r}. If it is the id of a model on the Hugging Face hub, download it "
                 f"first (hf download {folder} --local-dir FOLDER) and give that folder"
@@ -347,7 +345,9 @@ def described(weights: Checkpoint) -> Stack:
         for stored, first in second_names(stack).items():
             if stored in weights.stored and (options.get("tie_word_embeddings") or first in weights.stored):
                 weights.second[stored] = first
-        stack = replace(_as_tied(stack, weights), side=sides(weights))
+        if stack.tied and stack.tables[0].weight not in weights.stored and stack.head.untied in weights.stored:
+            weights.second[stack.head.untied] = stack.tables[0].weight
+        stack = replace(_as_tied(stack, weights), side=sides(options.kind, weights))
         stack.check(weights)
         check_sizes(options, stack, weights)
     except (TypeError, KeyError, IndexError, AttributeError, ArithmeticError) as error:
@@ -355,7 +355,7 @@ def described(weights: Checkpoint) -> Stack:
             f"{weights.folder} has a config.json that does not describe its arrays ({type(error).__name__}: {error})"
         ) from error
     known = {*stack.arrays, stack.head.untied}
-    extra = [name for name in weights if name not in known and not matches(name, (*BUFFERS, *BEHIND))]
+    extra = [name for name in weights if name not in known and not matches(name, behind(options.kind))]
     if extra:
         raise ValueError(
             f"{weights.folder} holds {extra[0]!r} ({len(extra)} in all), which the layout of "
@@ -416,7 +416,5 @@ def _check_floats(stack: Stack, weights: Checkpoint) -> None:
 def uncovered(stack: Stack, weights: Checkpoint, untouched: Iterable[str] = ()) -> list[str]:
     """Stored arrays that a description by hand does not name, and nobody says that they have no part in it."""
     known = {*stack.arrays, *weights.second}
-    family = weights.config.get("model_type")
-    family = family.removeprefix(RMS_MARK) if isinstance(family, str) else ""
-    allowed = (*BUFFERS, *untouched, *(BEHIND if family in FAMILIES else ()))
+    allowed = (*behind(str(weights.config.get("model_type")).removeprefix(RMS_MARK)), *untouched)
     return [name for name in weights.stored if name not in known and not matches(name, allowed)]

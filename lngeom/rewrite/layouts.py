@@ -5,7 +5,7 @@ a config is read, known to be without effect on the function, or refused by name
 """
 
 import math
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping, Sized
 from dataclasses import replace
 from typing import Any
 
@@ -28,6 +28,10 @@ from lngeom.stacks.description import (
 
 RMS_MARK = "lngeom_rms_"
 """What `model_type` begins with where RMSNorms stand in place of the family's LayerNorms. No other library knows it."""
+
+
+LARGEST = 1 << 24
+"""Widths and numbers of experts above this are mistakes."""
 
 
 def _prefix(options: Options, prefix: str, probe: str) -> str:
@@ -146,6 +150,10 @@ def _sizes(options: Options) -> tuple[int, int, int]:
     layers = options.first("num_hidden_layers", "n_layer")
     if layers < 0:
         raise ValueError(f"the number of layers must not be negative; got {layers}")
+    if isinstance(options.names, Sized) and layers > len(options.names):
+        raise ValueError(f"config.json says {layers} layers, and the folder holds {len(options.names)} arrays")
+    if max(d, options.first("head_dim") or 0, options.first("num_local_experts") or 0) > LARGEST:
+        raise ValueError(f"config.json says a width, or a number of experts, above {LARGEST}")
     if options.first("head_dim") is None and d % n:
         raise ValueError(f"{names[1]} = {n} must divide {names[0]} = {d}")
     return d, n, layers
@@ -447,19 +455,25 @@ BUFFERS = (
 """Arrays that the package computes by itself, and does not load."""
 
 SIDE = (
-    *("bert.pooler.dense", "score", "classifier", "qa_outputs"),  # models/*/modeling_*.py, modeling_layers.py
+    *("score", "classifier", "qa_outputs"),  # modeling_layers.py, models/*/modeling_*.py
     *("multiple_choice_head.summary", "v_head.summary"),  # GPT-2's second head; TRL's value head
 )
-"""Linear maps beside the head: each reads what the head (BERT: the layer before it) reads."""
+"""Linear maps beside the head: each reads what the head reads."""
 
-BEHIND = ("cls.seq_relationship.*",)
-"""Arrays that only what is beside the head reads."""
+BERT_SIDE, BERT_BEHIND = "bert.pooler.dense", "cls.seq_relationship.*"
+"""What reads the same as the layer before BERT's head; and what only that is read by."""
 
 
-def sides(names: Container[str]) -> tuple[Linear, ...]:
+def sides(kind: str, names: Container[str]) -> tuple[Linear, ...]:
     """Linear maps beside the head, of those that are stored."""
-    found = (name for name in SIDE if f"{name}.weight" in names)
+    candidates = (BERT_SIDE,) if kind == "bert" else SIDE
+    found = (name for name in candidates if f"{name}.weight" in names)
     return tuple(Linear(f"{name}.weight", f"{name}.bias" if f"{name}.bias" in names else None) for name in found)
+
+
+def behind(kind: str) -> tuple[str, ...]:
+    """Patterns of arrays that the function of the described maps does not depend on."""
+    return (*BUFFERS, BERT_BEHIND) if kind == "bert" else BUFFERS
 
 
 def second_names(stack: Stack) -> dict[str, str]:
