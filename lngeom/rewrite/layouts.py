@@ -349,7 +349,7 @@ def opt(options: Options) -> Stack:
         options.only(option, value)
     options.only("word_embed_proj_dim", None, d)
     activation = options.activation("activation_function")
-    at = "model.decoder." if "model.decoder.embed_tokens.weight" in options.names else "decoder."
+    at = "model.decoder." if "model.decoder.embed_positions.weight" in options.names else "decoder."
 
     def norm(name: str) -> Norm:
         return Norm("layer", f"{name}.weight", f"{name}.bias", eps=1e-5)
