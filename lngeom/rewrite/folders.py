@@ -186,10 +186,15 @@ def check_folder(folder: Path) -> None:
             )
         raise ValueError(f"there is no folder {str(folder)!r}: give the folder of a checkpoint")
     for name in sorted(path.name for path in folder.iterdir()):
-        if name.startswith("adapter_"):
+        if re.fullmatch(r"adapter_(config\.json|model\..*)", name):
             raise ValueError(
                 f"{folder} holds an adapter ({name}), which is applied when the folder is loaded: merge the adapter "
                 "first (PeftModel.merge_and_unload), or move it away"
+            )
+        if re.fullmatch(r"shard-\d{5}-model-\d{5}-of-\d{5}\.safetensors", name):
+            raise ValueError(
+                f"{folder} holds a distributed checkpoint ({name}), which comes before other files: load it and save it "
+                "as one model first"
             )
         if name == "modules.json":
             raise ValueError(

@@ -876,8 +876,8 @@ class ScaleStream(AbstractStep):
 
     def obstacles(self, stack: Stack, draft: Draft) -> list[Obstacle]:
         """Factors that are not positive, readers that see the scale, an ε that stays."""
-        if not self.factor > 0:
-            return [Obstacle("factor", f"c must be positive; got {self.factor}", "")]
+        if not 0 < self.factor < np.inf:
+            return [Obstacle("factor", f"c must be positive and finite; got {self.factor}", "")]
         found = []
         for space in _streams(stack):
             found += [

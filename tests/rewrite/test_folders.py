@@ -287,6 +287,7 @@ def test_adapters_and_models_of_hidden_states_are_refused(tmp_path):
         ("adapter_config.json", "merge the adapter first"),
         ("adapter_model.safetensors", "merge the adapter first"),
         ("modules.json", "sentence-transformers"),
+        ("shard-00000-model-00001-of-00002.safetensors", "distributed checkpoint"),
     ):
         (old / name).write_text("{}")
         result = lngeom(old, "--do", "untie,fold", "--out", tmp_path / "new")
