@@ -130,7 +130,7 @@ def check_saved(
             "source=, the folder that they came from"
         )
     source = draft.source
-    if before is None or not _by_hand(before, source):
+    if before is None or before == _family(source):
         return source, new_config(stack, source.config, draft)
     if left := uncovered(before, source, untouched):
         raise ValueError(
@@ -145,12 +145,12 @@ def check_saved(
     return source, dict(source.config) | {"tie_word_embeddings": stack.tied}
 
 
-def _by_hand(before: Stack, source: Checkpoint) -> bool:
-    """Whether a description is not that of the family that the config names."""
+def _family(source: Checkpoint) -> Stack | None:
+    """The description that the family of the config has; None if there is none."""
     try:
-        return load(source.folder, ignore=source.ignore)[0] != before
+        return load(source.folder, ignore=source.ignore)[0]
     except ValueError:
-        return True
+        return None
 
 
 def _source(rewritten: Rewritten, folder: Path) -> Checkpoint:
@@ -208,6 +208,8 @@ def _object(value: Any) -> dict[str, Any]:
 def _check(rewritten: Rewritten, target: Path, sums: Mapping[str, int]) -> Certificate:
     """Reads a written folder again, runs it, and compares it with the original, read again in the same way.
 
+    A folder of a known family is read as that family, a description by hand notwithstanding.
+
     Returns:
         The certificate with the difference.
 
@@ -215,11 +217,11 @@ def _check(rewritten: Rewritten, target: Path, sums: Mapping[str, int]) -> Certi
         ValueError: if what is read is not what was certified.
     """
     source: Any = rewritten.draft.source
-    by_hand = _by_hand(rewritten.before, source)
-    before = load(source.folder, rewritten.before if by_hand else None, ignore=source.ignore)
-    after = load(target, rewritten.stack if by_hand else None, ignore=source.ignore)
-    if (before[0], after[0]) != (rewritten.before, rewritten.stack):
-        raise ValueError(f"nothing was written: {source.folder} was read as another model when it was read again")
+    family = _family(source)
+    before = load(source.folder, rewritten.before if family is None else None, ignore=source.ignore)
+    after = load(target, rewritten.stack if family is None else None, ignore=source.ignore)
+    if family == rewritten.before and after[0] != rewritten.stack:
+        raise ValueError("nothing was written: the new folder was read as another model when it was read again")
     for name, found in sums.items():
         if _sum(after[1].stored[name].raw()) != found:
             raise ValueError(f"nothing was written: {name!r} was not read from the disk as it was written")

@@ -193,7 +193,7 @@ def check_folder(folder: Path) -> None:
             )
         if re.fullmatch(r"shard-\d{5}-model-\d{5}-of-\d{5}\.safetensors", name):
             raise ValueError(
-                f"{folder} holds a distributed checkpoint ({name}), which comes before other files: load it and save it "
+                f"{folder} holds a distributed checkpoint ({name}), which comes before other files: load and save it "
                 "as one model first"
             )
         if name == "modules.json":

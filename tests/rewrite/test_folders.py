@@ -437,6 +437,18 @@ def test_a_description_by_hand_says_norms_and_arrays_that_its_config_cannot(tmp_
     np.testing.assert_array_equal(stored_by_hand(tmp_path / "new", found.stack)["vision.tower"], np.ones(3))
 
 
+def test_a_description_by_hand_of_a_known_family_is_held_against_the_family(tmp_path):
+    """Without the cap of the logits, centring the head would be exact."""
+    stack, weights = rw.load(checkpoint(tmp_path / "old", "gemma2"))
+    wrong = replace(stack, head=replace(stack.head, cap=None))
+    found = rw.apply(wrong, weights, [rw.Untie(), rw.CentreHead()])
+    assert found.certificate.passed
+    with pytest.raises(ValueError, match="the written folder is not the original model"):
+        rw.save(found, tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+    rw.save(rw.apply(wrong, weights, [rw.Untie(), rw.RotateValues()]), tmp_path / "new")
+
+
 def stored_by_hand(folder, stack):
     return {name: np.asarray(array) for name, array in rw.load(folder, stack)[1].items()}
 
