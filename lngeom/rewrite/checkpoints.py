@@ -47,7 +47,7 @@ def save(
     rewritten: Rewritten,
     folder: str | Path,
     *,
-    source: str | Path | None = None,
+    source: str | Path | Checkpoint | None = None,
     untouched: Iterable[str] = (),
 ) -> Certificate:
     """Writes a rewritten checkpoint to a new folder, array by array, and checks what was written.
@@ -61,8 +61,8 @@ def save(
     Args:
         rewritten: what `apply` made of a checkpoint.
         folder: a folder that does not exist, or is empty.
-        source: the folder that the arrays came from, if they were not read by `load`. Their names are those in its
-            files.
+        source: the folder that the arrays came from, or what `load` read from it, if the arrays are in memory. Their
+            names are those in its files.
         untouched: patterns of stored arrays that a description by hand does not name, and that neither read nor write
             the stream. They are copied.
 
@@ -77,7 +77,7 @@ def save(
     if not rewritten.certificate.passed:
         raise ValueError(f"nothing was written: the certificate failed\n{rewritten.certificate}")
     if source is not None:
-        rewritten = replace(rewritten, draft=rewritten.draft.on(_source(rewritten, Path(source))))
+        rewritten = replace(rewritten, draft=rewritten.draft.on(_source(rewritten, source)))
     untouched = tuple(untouched)
     with _files.replacing_folder(Path(folder)) as target:
         sums = _write(rewritten.stack, rewritten.draft, rewritten.before, target, untouched)
@@ -153,19 +153,27 @@ def _family(source: Checkpoint) -> Stack | None:
         return None
 
 
-def _source(rewritten: Rewritten, folder: Path) -> Checkpoint:
+def _source(rewritten: Rewritten, given: str | Path | Checkpoint) -> Checkpoint:
     """The checkpoint that arrays in memory came from.
 
     Raises:
         ValueError: naming an array that differs.
     """
-    source, given = Checkpoint(folder), rewritten.draft.source
+    source = given if isinstance(given, Checkpoint) else _opened(Path(given))
     rewritten.before.check(source)
     for name in rewritten.before.arrays:
-        stored, held = np.asarray(source[name]), np.asarray(given[name])
+        stored, held = np.asarray(source[name]), np.asarray(rewritten.draft.source[name])
         if stored.shape != held.shape or not np.array_equal(stored.astype(np.float64), held.astype(np.float64)):
-            raise ValueError(f"{name!r} in memory is not the array of {folder}: read the arrays from there")
+            raise ValueError(f"{name!r} in memory is not the array of {source.folder}: read the arrays from there")
     return source
+
+
+def _opened(folder: Path) -> Checkpoint:
+    """The arrays of a folder, by the names of its family where that is known."""
+    try:
+        return load(folder)[1]
+    except ValueError:
+        return Checkpoint(folder)
 
 
 def draft_home(stack: Stack, source: Checkpoint) -> str:

@@ -244,6 +244,7 @@ IGNORED = (
     *("router_aux_loss_coef", "router_jitter_noise", "pretraining_tp", "summary_*"),
     # How the same numbers are computed.
     *("slow_but_exact", "use_flash_attention_2", "experts_implementation", "reorder_and_upcast_attn", "_attn_*"),
+    *("_flash_attn_*", "use_flash_attn", "attn_impl"),
     *("attn_implementation", "_experts_implementation*", "cache_implementation", "attention_softmax_in_fp32"),
     *("masked_softmax_fusion", "bias_dropout_fusion", "skip_bias_add*", "offset_alibi", "seq_length"),
     # Written by others, read by no code of these families.
