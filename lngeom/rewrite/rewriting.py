@@ -18,6 +18,7 @@ from lngeom.rewrite.certificate import (
     compare,
     difference,
     everything,
+    not_finite,
     outputs,
     probe_tokens,
 )
@@ -75,7 +76,8 @@ class Plan:
         """
         reasons = tuple((step.word, step.identity) for step in self.steps)
         original = Draft(self.draft.source)
-        return certify((self.before, original), (self.stack, self.draft), reasons, self.tokens, self.moves_logits)
+        with np.errstate(all="ignore"):  # the certificate names what is not finite
+            return certify((self.before, original), (self.stack, self.draft), reasons, self.tokens, self.moves_logits)
 
     def rewritten(self, certificate: Certificate) -> "Rewritten":
         """The rewritten model. Arrays of files are computed when they are read."""
@@ -145,7 +147,9 @@ def plan(
     tokens = _tokens(stack, draft, probes, seed, exclude)
     before = stack
     for i, step in enumerate(steps):
-        if obstacles := step.obstacles(stack, draft):
+        with np.errstate(all="ignore"):
+            obstacles = step.obstacles(stack, draft)
+        if obstacles:
             trial = draft.copy()
             try:
                 with np.errstate(all="ignore"):
@@ -154,9 +158,10 @@ def plan(
                 moved = found.residual(any(s.moves_logits for s in steps[: i + 1]))
             except (ValueError, ZeroDivisionError, np.linalg.LinAlgError):
                 moved = float("nan")
-            raise Refused(step.word, obstacles, moved)
+            raise Refused(step.word, obstacles, moved, not_finite(before.arrays, Rounded(original)))
         draft = draft.copy()
-        stack = step.run(stack, draft)
+        with np.errstate(all="ignore"):  # certificates name what is not finite
+            stack = step.run(stack, draft)
     return Plan(tuple(steps), before, stack, draft, tokens)
 
 

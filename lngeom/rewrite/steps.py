@@ -57,7 +57,9 @@ class Refused(ValueError):
             made on this model when it was applied all the same; NaN where it could not be applied.
     """
 
-    def __init__(self, step: str, obstacles: list[Obstacle], difference: float = float("nan")) -> None:
+    def __init__(
+        self, step: str, obstacles: list[Obstacle], difference: float = float("nan"), faults: Sequence[str] = ()
+    ) -> None:
         self.obstacles, self.difference = obstacles, difference
         first, others = obstacles[0], len(obstacles) - 1
         measured = f"Applied all the same, it changes this model's outputs by {difference:.1e} of the largest."
@@ -67,7 +69,17 @@ class Refused(ValueError):
             measured = f"{measured[:-1]}; with other weights it changes more."
         where = first.site + (f" and at {others} other place{'s' * (others > 1)}" if others else "")
         super().__init__(
-            " ".join(filter(None, (f"{step} refused at {where}: {first.reason}.", first.remedy, measured)))
+            " ".join(
+                filter(
+                    None,
+                    (
+                        f"{step} refused at {where}: {first.reason}.",
+                        first.remedy,
+                        measured,
+                        f"Note that {faults[0]}." if faults else "",
+                    ),
+                )
+            )
         )
 
 

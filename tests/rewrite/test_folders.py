@@ -226,9 +226,10 @@ def test_numbers_that_are_not_finite_are_named(name, place, value, words, tmp_pa
     array = arrays_of(old)[name].copy()
     array[place] = value
     with_arrays(old, **{name: array})
-    with np.errstate(all="ignore"):
-        certificate = rw.apply(*rw.load(old), [rw.RotateValues()]).certificate
-        result = lngeom(old, "--do", "rotate-values", "--out", tmp_path / "new")
+    certificate = rw.apply(*rw.load(old), [rw.RotateValues()]).certificate
+    result = lngeom(old, "--do", "rotate-values", "--out", tmp_path / "new")
+    with pytest.raises(rw.Refused, match=f"Note that {words}"):
+        rw.apply(*rw.load(old), [rw.Rotate()])
     assert not certificate.passed
     assert words.replace("\\", "") in str(certificate)
     assert result.exit_code == 1
