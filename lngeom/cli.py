@@ -708,12 +708,20 @@ def rewrite(
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print plan and certificate as JSON.")] = False,
     seed: Seed = 0,
+    ignore: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="An option of config.json that no code reads. Repeat it for several.",
+            metavar="KEY",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
     """Rewrite a transformer without changing its function; exit 0 if certified, 1 if not, 2 if a step is refused."""
     from json import dumps
 
-    from lngeom.rewrite import Rewritten, checkpoints, load, save
-    from lngeom.rewrite.certificate import Rounded
+    from lngeom.rewrite import checkpoints, load, save
+    from lngeom.rewrite.layouts import RMS_MARK
     from lngeom.rewrite.rewriting import plan
     from lngeom.rewrite.steps import parse
 
@@ -722,9 +730,9 @@ def rewrite(
         steps, kind = parse(do, seed), None
         if out is not None:
             checkpoints.check_target(out)
-        found = plan(*load(folder), steps, seed=seed)
+        found = plan(*load(folder, ignore=ignore or ()), steps, seed=seed)
         if out is not None:
-            kind = checkpoints.check_saved(found.stack, found.draft)[1]["model_type"]
+            kind = checkpoints.check_saved(found.stack, found.draft, found.before)[1]["model_type"]
         if not json:
             sys.stdout.write(f"{found.describe()}\n")
             sys.stdout.flush()
@@ -733,11 +741,11 @@ def rewrite(
             certificate = found.certify()
             if out is not None and certificate.passed:
                 watch("writing")
-                save(Rewritten(found.stack, Rounded(found.draft), certificate, found.draft), out)
+                certificate = save(found.rewritten(certificate), out)
     except (ValueError, OSError) as error:
         _fail(str(error))
     written = None if out is None or not certificate.passed else str(out)
-    marked = kind is not None and kind.startswith(checkpoints.RMS_MARK)
+    marked = kind is not None and kind.startswith(RMS_MARK)
     if json:
         document = {"plan": found.to_json(), "certificate": certificate.to_json(), "written": written}
         sys.stdout.write(dumps(document, indent=2, ensure_ascii=False) + "\n")
@@ -745,7 +753,7 @@ def rewrite(
         note = ", with RMSNorms in place of LayerNorms: lngeom alone loads it" if marked else ""
         sys.stdout.write(f"{certificate}\n" + ("" if written is None else f"Written: {written}{note}\n"))
     if not certificate.passed:
-        _tell("the certificate failed; nothing was written")
+        _tell("; ".join(["the certificate failed", *certificate.faults[:1], "nothing was written"]))
         raise typer.Exit(1)
 
 

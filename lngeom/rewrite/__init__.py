@@ -2,8 +2,9 @@
 
 from lngeom.rewrite.canonical import canonical as canonical
 from lngeom.rewrite.certificate import Certificate as Certificate
-from lngeom.rewrite.checkpoints import load as load, save as save
+from lngeom.rewrite.checkpoints import save as save
 from lngeom.rewrite.equivalent import equivalent as equivalent
+from lngeom.rewrite.folders import load as load
 from lngeom.rewrite.rewriting import (
     Rewritten as Rewritten,
     apply as apply,

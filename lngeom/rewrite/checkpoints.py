@@ -1,228 +1,91 @@
-"""Checkpoint folders: config.json and .safetensors files, read and written array by array.
+"""Writing rewritten checkpoints, and checking what was written.
 
-A .safetensors file is the length of a header (8 bytes, little endian), the header as JSON (names, dtypes, shapes and
-byte ranges), and the raw arrays. The library `safetensors` holds all arrays of a file in memory when it writes one, and
-its NumPy interface knows no bfloat16; therefore both are read and written here.
+A folder is written array by array under a temporary name. Then it is read again by the rules of `folders`, run, and
+compared with the original, read again in the same way. Only then it gets its name.
 """
 
 import json
 import math
 import shutil
-from collections.abc import Iterator, Mapping
+import zlib
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from lngeom import _files
+from lngeom.rewrite.certificate import (
+    Certificate,
+    Rounded,
+    compare,
+    everything,
+    not_finite,
+    running_dtype,
+)
+from lngeom.rewrite.configs import matches
 from lngeom.rewrite.draft import Draft
-from lngeom.rewrite.layouts import IRRELEVANT, RMS_MARK, copies, describe, matches
+from lngeom.rewrite.folders import (
+    DTYPES,
+    INDEX,
+    SINGLE,
+    Checkpoint as Checkpoint,
+    load as load,
+    read_json,
+    uncovered,
+)
+from lngeom.rewrite.layouts import FAMILIES, RMS_MARK, describe, second_names
 from lngeom.rewrite.rewriting import Rewritten
 from lngeom.stacks.description import Stack
-
-DTYPES = {
-    "F64": np.dtype(np.float64),
-    "F32": np.dtype(np.float32),
-    "F16": np.dtype(np.float16),
-    "BF16": np.dtype(ml_dtypes.bfloat16),
-    "F8_E4M3": np.dtype(ml_dtypes.float8_e4m3fn),
-    "F8_E5M2": np.dtype(ml_dtypes.float8_e5m2),
-    "I64": np.dtype(np.int64),
-    "I32": np.dtype(np.int32),
-    "I16": np.dtype(np.int16),
-    "I8": np.dtype(np.int8),
-    "U8": np.dtype(np.uint8),
-    "BOOL": np.dtype(np.bool_),
-}
-"""Dtypes by their names in headers."""
-
-INDEX = "model.safetensors.index.json"
-SINGLE = "model.safetensors"
 
 OTHER_WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.pth", "*.h5", "*.msgpack", "*.gguf", "*.onnx", "*.index.json")
 """Files that hold the old arrays, and are not copied."""
 
 
-class FileArray:
-    """An array in a file, read when it is indexed or converted.
-
-    Attributes:
-        shape: its shape.
-        dtype: its dtype.
-    """
-
-    def __init__(self, path: Path, dtype: np.dtype, shape: tuple[int, ...], offset: int) -> None:
-        self.shape, self.dtype = shape, dtype
-        self._path, self._offset = path, offset
-
-    @property
-    def ndim(self) -> int:
-        """Number of axes."""
-        return len(self.shape)
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        found = self._read(0, math.prod(self.shape)).reshape(self.shape)
-        return found if dtype is None else found.astype(dtype, copy=False)
-
-    def __getitem__(self, index: Any) -> np.ndarray:
-        """Rows along the first axis: a slice of consecutive ones, or an array of positions; else of the whole array."""
-        row = math.prod(self.shape[1:])
-        if isinstance(index, slice) and index.step in (None, 1) and self.shape:
-            start, stop, _ = index.indices(self.shape[0])
-            count = max(0, stop - start)
-            return self._read(start * row, count * row).reshape(count, *self.shape[1:])
-        if isinstance(index, np.ndarray) and index.ndim == 1 and index.dtype.kind in "iu" and self.shape:
-            found = np.empty((len(index), *self.shape[1:]), self.dtype)
-            for place, position in enumerate(index):
-                found[place] = self._read(int(position) * row, row).reshape(self.shape[1:])
-            return found
-        return np.asarray(self)[index]
-
-    def _read(self, start: int, count: int) -> np.ndarray:
-        with self._path.open("rb") as file:
-            found = np.fromfile(file, self.dtype, count, offset=self._offset + start * self.dtype.itemsize)
-        if found.size != count:
-            raise ValueError(f"{self._path} ends before its arrays do: copy or download it again")
-        return found
-
-
-class Checkpoint(Mapping[str, FileArray]):
-    """The arrays of a checkpoint folder by name, read when they are used.
-
-    Attributes:
-        folder: the folder.
-        config: its config.json.
-        files: name of the file that holds each array.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.config: dict[str, Any] = read_json(folder / "config.json")
-        self.files: dict[str, str] = {}
-        self.metadata: dict[str, dict[str, str]] = {}
-        self._arrays: dict[str, FileArray] = {}
-        if (folder / INDEX).is_file():
-            names = sorted(set(read_json(folder / INDEX)["weight_map"].values()))
-        elif (folder / SINGLE).is_file():
-            names = [SINGLE]
-        else:
-            raise ValueError(f"{folder} must hold {SINGLE} or {INDEX}; other formats must be converted first")
-        for name in names:
-            arrays, self.metadata[name] = read_header(folder / name)
-            for array in arrays:
-                if array in self.files:
-                    raise ValueError(f"array {array!r} is in {self.files[array]} and in {name} of {folder}")
-                self.files[array] = name
-            self._arrays |= arrays
-
-    def __getitem__(self, name: str) -> FileArray:
-        return self._arrays[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._arrays)
-
-    def __len__(self) -> int:
-        return len(self._arrays)
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """An object in a JSON file.
-
-    Raises:
-        ValueError: if there is no such file, or no object in it.
-    """
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ValueError(f"{path} cannot be read ({error.strerror}): give the folder of a checkpoint") from error
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is not JSON: {error}") from error
-    if not isinstance(found, dict):
-        raise ValueError(f"{path} must hold a JSON object; it holds {type(found).__name__}")
-    return found
-
-
-def read_header(path: Path) -> tuple[dict[str, FileArray], dict[str, str]]:
-    """The arrays of a .safetensors file, unread, and its metadata.
-
-    Raises:
-        ValueError: if the file is not of this format, or shorter than its header says.
-    """
-    try:
-        size = path.stat().st_size
-        with path.open("rb") as file:
-            length = int.from_bytes(file.read(8), "little")
-            if not 0 < length <= min(size - 8, 100 << 20):
-                raise ValueError(f"{path} is no .safetensors file: its header would have {length} bytes")
-            header = json.loads(file.read(length))
-    except OSError as error:
-        raise ValueError(f"{path} cannot be read: {error.strerror}") from error
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is no .safetensors file: its header is not JSON") from error
-    arrays = {}
-    metadata = header.pop("__metadata__", {})
-    for name, entry in header.items():
-        if entry["dtype"] not in DTYPES:
-            raise ValueError(f"{name!r} of {path} has dtype {entry['dtype']}, which is not covered")
-        dtype, shape, (start, stop) = DTYPES[entry["dtype"]], tuple(entry["shape"]), entry["data_offsets"]
-        if stop - start != dtype.itemsize * math.prod(shape) or 8 + length + stop > size:
-            raise ValueError(
-                f"{name!r} of {path} has {stop - start} bytes where {shape} of {dtype} and the file differ"
-            )
-        arrays[name] = FileArray(path, dtype, shape, 8 + length + start)
-    return arrays, metadata
-
-
-def load(folder: str | Path) -> tuple[Stack, Checkpoint]:
-    """The description of a checkpoint folder, and its arrays.
-
-    Args:
-        folder: holds config.json and model.safetensors, or several files with their index.
-
-    Returns:
-        The stack, and the arrays by their names on disk. They are read when they are used: `np.asarray` of one reads it
-        whole, and an index reads rows.
-
-    Raises:
-        ValueError: naming an architecture, an option or an array that is not covered, or what is wrong with a file.
-    """
-    weights = Checkpoint(Path(folder))
-    stack = describe(weights.config, weights)
-    stack.check(weights)
-    known = {*stack.arrays, *copies(stack)}
-    extra = [name for name in weights if name not in known and not matches(name, IRRELEVANT)]
-    if extra:
-        raise ValueError(
-            f"{folder} holds {extra[0]!r} ({len(extra)} in all), which the layout of "
-            f"{weights.config['model_type']!r} does not know: it may read or write the stream. "
-            "Describe it by hand (lg.Stack)"
-        )
-    return stack, weights
-
-
-def save(rewritten: Rewritten, folder: str | Path) -> None:
-    """Writes a rewritten checkpoint to a new folder, array by array.
+def save(
+    rewritten: Rewritten,
+    folder: str | Path,
+    *,
+    source: str | Path | Checkpoint | None = None,
+    untouched: Iterable[str] = (),
+) -> Certificate:
+    """Writes a rewritten checkpoint to a new folder, array by array, and checks what was written.
 
     The folder gets the arrays in as many files as before, a config that fits, and copies of the other files (tokenizer
-    and so on). It is written under a temporary name and renamed at the end: if writing stops, there is no folder.
+    and so on). It is written under a temporary name, read again, run and compared with the original, and renamed at the
+    end: if anything stops or fails, there is no folder.
+
+    A model described by hand is saved with the config of its source, in which only `tie_word_embeddings` may change.
 
     Args:
-        rewritten: what `apply` made of a loaded checkpoint.
+        rewritten: what `apply` made of a checkpoint.
         folder: a folder that does not exist, or is empty.
+        source: the folder that the arrays came from, or what `load` read from it, if the arrays are in memory. Their
+            names are those in its files.
+        untouched: patterns of stored arrays that a description by hand does not name, and that neither read nor write
+            the stream. They are copied.
+
+    Returns:
+        The certificate, with the difference of the folder.
 
     Raises:
-        ValueError: if the certificate failed, the model was not loaded from a folder, or no config of its family
-            describes it.
+        ValueError: if the certificate failed, arrays are not those of a folder or not covered, no config describes the
+            model, or what was written is not what was certified.
         OSError: if the folder exists with files in it, or cannot be written.
     """
     if not rewritten.certificate.passed:
         raise ValueError(f"nothing was written: the certificate failed\n{rewritten.certificate}")
-    write(rewritten.stack, rewritten.draft, Path(folder))
+    if source is not None:
+        rewritten = replace(rewritten, draft=rewritten.draft.on(_source(rewritten, source)))
+    untouched = tuple(untouched)
+    with _files.replacing_folder(Path(folder)) as target:
+        sums = _write(rewritten.stack, rewritten.draft, rewritten.before, target, untouched)
+        return _check(rewritten, target, sums)
 
 
 def write(stack: Stack, draft: Draft, folder: Path) -> None:
-    """As `save`, without a certificate.
+    """As `save`, without a certificate and without reading again.
 
     Args:
         stack: description of the rewritten model.
@@ -232,27 +95,8 @@ def write(stack: Stack, draft: Draft, folder: Path) -> None:
     Raises:
         ValueError: if the arrays are not those of a checkpoint, or no config describes the model.
     """
-    source, config = check_saved(stack, draft)
-    dropped = set(copies(describe(source.config, source))) - set(stack.arrays)
-    files = {name: file for name, file in source.files.items() if name not in dropped}
-    last = source.files[draft_home(stack, source)]
-    files |= {name: last for name in draft if name not in source and name in stack.arrays}
     with _files.replacing_folder(folder) as target:
-        for file in dict.fromkeys(files.values()):
-            names = [name for name, home in files.items() if home == file]
-            write_arrays(target / file, draft, names, source.metadata[file])
-        if (source.folder / INDEX).is_file():
-            total = sum(math.prod(draft.shape(n)) * draft.dtype(n).itemsize for n in files)
-            index = read_json(source.folder / INDEX)
-            index |= {
-                "metadata": index.get("metadata", {}) | {"total_size": total},
-                "weight_map": dict(sorted(files.items())),
-            }
-            write_json(target / INDEX, index)
-        write_json(target / "config.json", config)
-        for path in sorted(source.folder.iterdir()):
-            if path.is_file() and path.name != "config.json" and not matches(path.name, OTHER_WEIGHTS):
-                shutil.copyfile(path, target / path.name)
+        _write(stack, draft, None, target, ())
 
 
 def check_target(folder: Path) -> None:
@@ -265,25 +109,145 @@ def check_target(folder: Path) -> None:
     _files.check_writable(folder.absolute().parent)
 
 
-def check_saved(stack: Stack, draft: Draft) -> tuple[Checkpoint, dict[str, Any]]:
+def check_saved(
+    stack: Stack, draft: Draft, before: Stack | None = None, untouched: Iterable[str] = ()
+) -> tuple[Checkpoint, dict[str, Any]]:
     """The checkpoint that a model came from, and the config that describes it now.
 
+    Args:
+        stack: the description.
+        draft: the arrays.
+        before: description of the original; None: it is that of its family.
+        untouched: see `save`.
+
     Raises:
-        ValueError: if the arrays are not those of a checkpoint, or no config describes the model.
+        ValueError: if the arrays are not those of a checkpoint, stored ones are not covered, or no config describes the
+            model.
     """
     if not isinstance(draft.source, Checkpoint):
-        raise ValueError("only a model that came from lg.rewrite.load can be saved: its config says how")
-    return draft.source, new_config(stack, draft.source.config, draft)
+        raise ValueError(
+            "only a model that came from lg.rewrite.load can be saved: its config says how. For arrays in memory, give "
+            "source=, the folder that they came from"
+        )
+    source = draft.source
+    if before is None or before == _family(source):
+        return source, new_config(stack, source.config, draft)
+    if left := uncovered(before, source, untouched):
+        raise ValueError(
+            f"{source.folder} holds {left[0]!r} ({len(left)} in all), which the description does not name: it may read "
+            f"or write the stream. Describe it, or say that it does neither (untouched=[{left[0]!r}])"
+        )
+    if replace(stack, head=before.head) != before or replace(stack.head, linear=before.head.linear) != before.head:
+        raise ValueError(
+            f"a model described by hand is saved with its config (model_type {source.config.get('model_type')!r}), "
+            "which still has the old norms and ε: leave out the steps rms and scale"
+        )
+    return source, dict(source.config) | {"tie_word_embeddings": stack.tied}
+
+
+def _family(source: Checkpoint) -> Stack | None:
+    """The description that the family of the config has; None if there is none."""
+    try:
+        return load(source.folder, ignore=source.ignore)[0]
+    except ValueError:
+        return None
+
+
+def _source(rewritten: Rewritten, given: str | Path | Checkpoint) -> Checkpoint:
+    """The checkpoint that arrays in memory came from.
+
+    Raises:
+        ValueError: naming an array that differs.
+    """
+    source = given if isinstance(given, Checkpoint) else _opened(Path(given))
+    rewritten.before.check(source)
+    for name in rewritten.before.arrays:
+        stored, held = np.asarray(source[name]), np.asarray(rewritten.draft.source[name])
+        if stored.shape != held.shape or not np.array_equal(stored.astype(np.float64), held.astype(np.float64)):
+            raise ValueError(f"{name!r} in memory is not the array of {source.folder}: read the arrays from there")
+    return source
+
+
+def _opened(folder: Path) -> Checkpoint:
+    """The arrays of a folder, by the names of its family where that is known."""
+    try:
+        return load(folder)[1]
+    except ValueError:
+        return Checkpoint(folder)
 
 
 def draft_home(stack: Stack, source: Checkpoint) -> str:
     """An array beside which a new head is written."""
     final = None if stack.final is None else stack.final.gain
-    return final if final is not None and final in source else stack.tables[0].weight
+    return final if final is not None and final in source.files else next(n for n in stack.arrays if n in source.files)
+
+
+def _write(
+    stack: Stack, draft: Draft, before: Stack | None, target: Path, untouched: tuple[str, ...]
+) -> dict[str, int]:
+    """Writes arrays, config and other files, and returns a checksum of each array."""
+    source, config = check_saved(stack, draft, before, untouched)
+    contents = {name: name for name in source.files} | source.second | {name: name for name in stack.arrays}
+    contents |= {second: first for second, first in second_names(stack).items() if second in contents or not stack.tied}
+    if stack.tied and stack.head.untied not in stack.arrays:
+        contents.pop(stack.head.untied, None)
+    files = {name: file for name, file in source.files.items() if name in contents}
+    files |= dict.fromkeys((name for name in contents if name not in files), source.files[draft_home(stack, source)])
+    sums: dict[str, int] = {}
+    for file in dict.fromkeys(files.values()):
+        here = {name: contents[name] for name, home in files.items() if home == file}
+        sums |= write_arrays(target / file, draft, here, source)
+    if SINGLE not in files.values():
+        total = sum(math.prod(draft.shape(n)) * draft.dtype(n).itemsize for n in map(contents.__getitem__, files))
+        index = read_json(source.folder / INDEX)
+        index |= {"metadata": _object(index.get("metadata")) | {"total_size": total}}
+        write_json(target / INDEX, index | {"weight_map": dict(sorted(files.items()))})
+    write_json(target / "config.json", config)
+    for path in sorted(source.folder.iterdir()):
+        if path.is_file() and path.name != "config.json" and not matches(path.name, OTHER_WEIGHTS):
+            shutil.copyfile(path, target / path.name)
+    return sums
+
+
+def _object(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _check(rewritten: Rewritten, target: Path, sums: Mapping[str, int]) -> Certificate:
+    """Reads a written folder again, runs it, and compares it with the original, read again in the same way.
+
+    A folder of a known family is read as that family, a description by hand notwithstanding.
+
+    Returns:
+        The certificate with the difference.
+
+    Raises:
+        ValueError: if what is read is not what was certified.
+    """
+    source: Any = rewritten.draft.source
+    family = _family(source)
+    before = load(source.folder, rewritten.before if family is None else None, ignore=source.ignore)
+    after = load(target, rewritten.stack if family is None else None, ignore=source.ignore)
+    if family == rewritten.before and after[0] != rewritten.stack:
+        raise ValueError("nothing was written: the new folder was read as another model when it was read again")
+    for name, found in sums.items():
+        if _sum(after[1].stored[name].raw()) != found:
+            raise ValueError(f"nothing was written: {name!r} was not read from the disk as it was written")
+    drafts = [(stack, Draft(weights)) for stack, weights in (before, after)]
+    dtype = running_dtype(*drafts[1])
+    reference = everything(before[0], drafts[0][1].copy(), rewritten.tokens)  # a copy keeps no array
+    original, found = (
+        compare(reference, everything(stack, Rounded(draft.copy(), dtype), rewritten.tokens)) for stack, draft in drafts
+    )
+    faults = tuple(not_finite(after[0].arrays, Rounded(drafts[1][1].copy(), dtype)))
+    certificate = replace(rewritten.certificate, original=original, folder=found, faults=faults)
+    if not certificate.passed:
+        raise ValueError(f"nothing was written: the written folder is not the original model\n{certificate}")
+    return certificate
 
 
 def new_config(stack: Stack, old: Mapping[str, Any], draft: Draft) -> dict[str, Any]:
-    """The config that describes a rewritten model.
+    """The config that describes a rewritten model of a known family.
 
     Args:
         stack: the description.
@@ -297,21 +261,23 @@ def new_config(stack: Stack, old: Mapping[str, Any], draft: Draft) -> dict[str, 
         ValueError: if no config of the family has this description.
     """
     names = {*draft.source, *draft}
+    ignore = getattr(draft.source, "ignore", ())
     config = dict(old) | {"tie_word_embeddings": stack.tied}
     candidates = [config]
     if len(epsilons := {site.part.eps for site in stack.norms}) == 1:
         eps = epsilons.pop()
         candidates += [config | {option: eps} for option in ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon")]
-    marked = {"model_type": f"{RMS_MARK}{str(old['model_type']).removeprefix(RMS_MARK)}", "architectures": []}
-    for candidate in [*candidates, *(candidate | marked for candidate in candidates)]:
+    kind = str(old.get("model_type")).removeprefix(RMS_MARK)
+    marked = {"model_type": f"{RMS_MARK}{kind}", "architectures": []}
+    for candidate in [*candidates, *(candidate | marked for candidate in candidates)] if kind in FAMILIES else ():
         try:
-            if describe(candidate, names) == stack:
+            if describe(candidate, names, ignore) == replace(stack, side=()):
                 return candidate
         except ValueError:
             continue
     raise ValueError(
-        f"no config of model_type {old['model_type']!r} describes the rewritten model: leave out the steps that change "
-        "norms or ε of single layers"
+        f"no config of model_type {old.get('model_type')!r} describes the rewritten model: leave out the steps that "
+        "change norms or ε of single layers"
     )
 
 
@@ -320,21 +286,52 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
     path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
-def write_arrays(path: Path, draft: Draft, names: list[str], metadata: Mapping[str, str]) -> None:
-    """Writes arrays to a .safetensors file, one after the other."""
+def write_arrays(path: Path, draft: Draft, contents: Mapping[str, str], source: Checkpoint) -> dict[str, int]:
+    """Writes arrays to a .safetensors file, one after the other.
+
+    Args:
+        path: the file.
+        draft: the arrays.
+        contents: by the name in the file, the name of the array.
+        source: the checkpoint, for arrays that are not part of the description, and the metadata of its files.
+
+    Returns:
+        A checksum of each array.
+    """
     words = {dtype: word for word, dtype in DTYPES.items()}
-    header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
+    metadata = source.metadata.get(path.name)
+    header: dict[str, Any] = {"__metadata__": metadata} if metadata else {}
     position = 0
-    for name in names:
-        size = draft.dtype(name).itemsize * math.prod(draft.shape(name))
-        entry = {"dtype": words[draft.dtype(name)], "shape": list(draft.shape(name))}
-        header[name] = {**entry, "data_offsets": [position, position + size]}
+    for name, content in contents.items():
+        kept = _kept(content, draft, source)
+        dtype, shape = (kept.dtype, kept.shape) if kept is not None else (draft.dtype(content), draft.shape(content))
+        size = dtype.itemsize * math.prod(shape)
+        header[name] = {"dtype": words[dtype], "shape": list(shape), "data_offsets": [position, position + size]}
         position += size
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
+    sums = {}
     with path.open("wb") as file:
         file.write(len(text).to_bytes(8, "little") + text)
-        for name in names:
-            for piece in draft.rounded(name):
-                np.ascontiguousarray(piece).tofile(file)
+        for name, content in contents.items():
+            kept = _kept(content, draft, source)
+            pieces = draft.rounded(content) if kept is None else kept.raw()
+            sums[name] = 0
+            for piece in pieces:
+                raw = piece if isinstance(piece, bytes) else np.ascontiguousarray(piece).tobytes()
+                file.write(raw)
+                sums[name] = zlib.crc32(raw, sums[name])
         file.flush()
+    return sums
+
+
+def _kept(name: str, draft: Draft, source: Checkpoint) -> Any:
+    """The stored array where no step knows it; None elsewhere."""
+    return None if name in draft else source.stored[name]
+
+
+def _sum(pieces: Iterable[bytes]) -> int:
+    found = 0
+    for piece in pieces:
+        found = zlib.crc32(piece, found)
+    return found

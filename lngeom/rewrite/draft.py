@@ -80,6 +80,12 @@ class Draft(Mapping[str, np.ndarray]):
         new._set, new._labels = dict(self._set), dict(self._labels)
         return new
 
+    def on(self, source: Mapping[str, Any]) -> "Draft":
+        """A draft with the same changes of other stored arrays."""
+        new = self.copy()
+        new.source = source
+        return new
+
     def without(self, name: str) -> "Draft":
         """A draft in which one array is as stored."""
         new = self.copy()
@@ -139,7 +145,10 @@ class Draft(Mapping[str, np.ndarray]):
         """The array in the dtype in which it is stored, some rows at a time; bit for bit as stored if unchanged."""
         if self.changed(name):
             dtype = self.dtype(name)
-            yield from (piece.astype(dtype) for _, piece in self.pieces(name))
+            for _, piece in self.pieces(name):
+                with np.errstate(over="ignore", invalid="ignore"):  # certificates name what is not finite
+                    stored = piece.astype(dtype)
+                yield stored
         else:
             stored = self._stored(name)
             yield from (np.asarray(stored[index]) for index in _slabs(stored.shape))

@@ -4,12 +4,12 @@ One function a family. Roles are stated here for each family; the same name has 
 a config is read, known to be without effect on the function, or refused by name.
 """
 
-import fnmatch
 import math
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping, Sized
 from dataclasses import replace
 from typing import Any
 
+from lngeom.rewrite.configs import Options, rotary
 from lngeom.stacks.description import (
     Attention,
     Block,
@@ -29,154 +29,9 @@ from lngeom.stacks.description import (
 RMS_MARK = "lngeom_rms_"
 """What `model_type` begins with where RMSNorms stand in place of the family's LayerNorms. No other library knows it."""
 
-IGNORED = (
-    *("_name_or_path", "architectures", "model_type", "dtype", "torch_dtype", "transformers_version", "*_token_id"),
-    *("use_cache", "*dropout*", "*pdrop", "initializer_range", "init_std", "layerdrop", "gradient_checkpointing"),
-    *(
-        "id2label",
-        "label2id",
-        "num_labels",
-        "problem_type",
-        "task_specific_params",
-        "n_ctx",
-        "summary_*",
-        "return_dict",
-    ),
-    *("output_hidden_states", "output_attentions", "output_router_logits", "router_aux_loss_coef", "prefix"),
-    *("router_jitter_noise", "pretraining_tp", "slow_but_exact", "use_flash_attention_2", "experts_implementation"),
-    *("max_position_embeddings", "n_positions", "tokenizer_class", "seq_length"),
-    *("is_encoder_decoder", "is_decoder", "scale_attn_weights", "reorder_and_upcast_attn", "vocab_size", "_attn_*"),
-    *("attn_implementation", "cache_implementation", "n_embed", "offset_alibi", "attention_softmax_in_fp32"),
-    *("masked_softmax_fusion", "skip_bias_add*", "unk_index", "type_vocab_size"),
-)
-"""Options without effect on the function in use (those that have one are read before)."""
 
-ACTIVATIONS = {
-    "silu": "silu",
-    "swish": "silu",
-    "gelu": "gelu",
-    "gelu_new": "gelu_tanh",
-    "gelu_pytorch_tanh": "gelu_tanh",
-    "relu": "relu",
-    "relu2": "relu2",
-    "quick_gelu": "quick_gelu",
-    "linear": "identity",
-}
-"""Names of activations in configs."""
-
-
-class Options:
-    """The options of a config; each is asked for once.
-
-    Args:
-        config: the config.
-        names: names of the arrays on disk.
-    """
-
-    def __init__(self, config: Mapping[str, Any], names: Container[str]) -> None:
-        self._config, self.names, self._used = config, names, set()
-
-    def get(self, *aliases: str, default: Any = None) -> Any:
-        """The first of these options that is set; the default where none is."""
-        self._used |= set(aliases)
-        return next((v for a in aliases if (v := self._config.get(a)) is not None), default)
-
-    def need(self, *aliases: str) -> Any:
-        """An option that must be there.
-
-        Raises:
-            ValueError: if it is not.
-        """
-        if (found := self.get(*aliases)) is None:
-            raise ValueError(f"config.json must have {' or '.join(map(repr, aliases))}; it has neither")
-        return found
-
-    def only(self, option: str, *allowed: Any) -> None:
-        """Refuses other values of an option.
-
-        Raises:
-            ValueError: naming the option and its value.
-        """
-        found = self._config.get(option)
-        self._used.add(option)
-        if found is not None and found not in allowed:
-            raise ValueError(f"option {option!r} = {found!r} is not covered (covered: {', '.join(map(repr, allowed))})")
-
-    def activation(self, *aliases: str, default: str | None = None) -> Any:
-        """The activation.
-
-        Raises:
-            ValueError: if its name is unknown.
-        """
-        name = self.get(*aliases, default=default)
-        if name not in ACTIVATIONS:
-            raise ValueError(f"option {aliases[0]!r} = {name!r} is not covered (covered: {', '.join(ACTIVATIONS)})")
-        return ACTIVATIONS[name]
-
-    def finish(self) -> None:
-        """Refuses options that nobody read.
-
-        Raises:
-            ValueError: naming the first one.
-        """
-        for name, value in self._config.items():
-            known = name in self._used or matches(name, IGNORED)
-            if not known and value not in (None, False, [], {}):
-                raise ValueError(
-                    f"option {name!r} = {value!r} of model_type {self._config.get('model_type')!r} is unknown: "
-                    "describe the model by hand (lg.Stack)"
-                )
-
-
-def rotary(options: Options, width: int, *, theta: float = 10000.0, part: float = 1.0, **form: Any) -> Rotary:
-    """Rotary positions of a config.
-
-    Args:
-        options: the config.
-        width: width of a head.
-        theta: base where the config has none.
-        part: part of the coordinates that turn, where the config has none.
-        **form: further fields of `Rotary`.
-
-    Returns:
-        The description.
-
-    Raises:
-        ValueError: naming a scheme that is not covered.
-    """
-    found = dict(options.get("rope_parameters", default={}))
-    scaling = options.get("rope_scaling", default={})
-    found |= {k: v for k, v in scaling.items() if v is not None}
-    top = {
-        "rope_theta": options.get("rope_theta", "rotary_emb_base", default=theta),
-        "partial_rotary_factor": options.get("partial_rotary_factor", "rotary_pct", default=part),
-    }
-    found = top | found
-    kind = found.pop("rope_type", found.pop("type", "default"))
-    found.pop("type", None)
-    base, share = found.pop("rope_theta"), found.pop("partial_rotary_factor")
-    coordinates = int(width * share)
-    angles = [base ** (-2 * i / coordinates) for i in range(coordinates // 2)]
-    if kind == "linear":
-        factor = found.pop("factor")
-        angles = [a / factor for a in angles]
-    elif kind == "llama3":
-        factor, low, high = found.pop("factor"), found.pop("low_freq_factor"), found.pop("high_freq_factor")
-        length = found.pop("original_max_position_embeddings")
-        angles = [_llama3(a, factor, low, high, length) for a in angles]
-    elif kind != "default":
-        raise ValueError(f"rotary positions of type {kind!r} are not covered (covered: default, linear, llama3)")
-    if found:
-        name, value = next(iter(found.items()))
-        raise ValueError(f"rotary option {name!r} = {value!r} is not covered for type {kind!r}")
-    return Rotary(tuple(angles), **form)
-
-
-def _llama3(angle: float, factor: float, low: float, high: float, length: float) -> float:
-    """Slow angles divided by `factor`, fast ones kept, and a linear passage between (Llama 3.1)."""
-    turns = length * angle / (2 * math.pi)  # turns within the original context
-    keep = min(1.0, max(0.0, (turns - low) / (high - low)))
-    return angle * (keep + (1 - keep) / factor)
+LARGEST = 1 << 24
+"""Widths and numbers of experts above this are mistakes."""
 
 
 def _prefix(options: Options, prefix: str, probe: str) -> str:
@@ -185,11 +40,19 @@ def _prefix(options: Options, prefix: str, probe: str) -> str:
 
 
 def _windows(options: Options, layers: int, default: Callable[[int], bool]) -> list[int | None]:
-    """The sliding window of each block, or None."""
+    """The sliding window of each block, or None, where `layer_types` says which blocks have one."""
     window, kinds = options.get("sliding_window"), options.get("layer_types")
-    if kinds is not None and (unknown := set(kinds) - {"full_attention", "sliding_attention"}):
-        raise ValueError(f"option 'layer_types' has {sorted(unknown)[0]!r}, which is not covered")
-    sliding = [default(i) if kinds is None else kinds[i] == "sliding_attention" for i in range(layers)]
+    if options.first("use_sliding_window") is False:
+        window = None
+    if kinds is None:
+        kinds = ["sliding_attention" if default(i) else "full_attention" for i in range(layers)]
+    if len(kinds) != layers:
+        raise ValueError(f"option 'layer_types' must have an entry for each of {layers} layers; it has {len(kinds)}")
+    if unknown := [kind for kind in kinds if kind not in ("full_attention", "sliding_attention")]:
+        raise ValueError(f"option 'layer_types' has {unknown[0]!r}, which is not covered")
+    sliding = [kind == "sliding_attention" for kind in kinds]
+    if any(sliding) and window is None:
+        raise ValueError("option 'layer_types' has 'sliding_attention', and no sliding_window is in use")
     return [window if s else None for s in sliding]
 
 
@@ -204,13 +67,11 @@ def _llama_like(
         None,
     ),
     placing: Any = "pre",
-    tied: bool = False,
     heads_norm: str | None = None,
     qkv_bias: bool | None = None,
-    sliding: Callable[[int], bool] = lambda i: False,
+    sliding: Callable[[int], bool] | None = None,
     scale: float = 1.0,
     score_scale: float | None = None,
-    theta: float = 10000.0,
     gated: Callable[[str], FeedForward | Mixture] | None = None,
 ) -> Stack:
     """What the families after Llama share: rotary positions, gated networks, and the names.
@@ -220,27 +81,28 @@ def _llama_like(
         norm: makes a norm from its name.
         norms: names of the reading norms and the writing norms of both branches.
         placing: as of `Block`.
-        tied: whether the head is tied where the config does not say.
         heads_norm: "head" or "all" where queries and keys have norms.
         qkv_bias: whether q, k and v have biases; None: as `attention_bias` says, with an output bias.
-        sliding: which blocks have a sliding window where the config does not say.
+        sliding: which blocks have a sliding window where `layer_types` does not say; None: `layer_types` is not read,
+            and all blocks have the window that the family may have.
         scale: factor of the table of tokens.
         score_scale: factor of the scores.
-        theta: base of the rotary frequencies where the config has none.
         gated: makes the second branch from its prefix; None: the gated network.
 
     Returns:
         The description.
     """
-    d, n, layers = options.need("hidden_size"), options.need("num_attention_heads"), options.need("num_hidden_layers")
-    n_k = options.get("num_key_value_heads", default=n)
-    width = options.get("head_dim", default=d // n)
-    every = options.get("attention_bias", default=False)
-    turn = rotary(options, width, theta=theta)
-    windows = _windows(options, layers, sliding)
-    activation = options.activation("hidden_activation", "hidden_act", default="silu")
-    options.get("intermediate_size")
-    mlp_bias = options.get("mlp_bias", default=False)
+    d, n, layers = _sizes(options)
+    n_k = n if options.get("num_key_value_heads") is None else options.get("num_key_value_heads")
+    width = d // n if options.get("head_dim") is None else options.get("head_dim")
+    options.positive("num_key_value_heads", "head_dim")
+    every = options.get("attention_bias")
+    turn = rotary(options, width)
+    windows = [options.first("sliding_window")] * layers if sliding is None else _windows(options, layers, sliding)
+    if any(window is not None and window < 1 for window in windows):
+        raise ValueError(f"option 'sliding_window' must be positive; got {options.get('sliding_window')}")
+    activation = options.activation("hidden_act" if options.kind != "gemma2" else "hidden_activation")
+    mlp_bias = bool(options.first("mlp_bias"))
     at = _prefix(options, "model.", "embed_tokens.weight")
 
     def linear(name: str, has_bias: bool) -> Linear:
@@ -269,19 +131,36 @@ def _llama_like(
             query_norm=norm(f"{prefix}self_attn.q_norm") if heads_norm else None,
             key_norm=norm(f"{prefix}self_attn.k_norm") if heads_norm else None,
             norm_over="all" if heads_norm == "all" else "head",
-            cap=options.get("attn_logit_softcapping"),
+            cap=options.first("attn_logit_softcapping"),
             window=windows[i],
         )
         n1, n2, m1, m2 = (None if name is None else norm(prefix + name) for name in norms)
         blocks.append(Block(attention, (gated or network)(prefix), placing, n1, n2, m1, m2))
     first = f"{at}embed_tokens.weight"
-    is_tied = options.get("tie_word_embeddings", default=tied)
-    head = Head(Linear(first if is_tied else "lm_head.weight"), options.get("final_logit_softcapping"))
+    tied = options.get("tie_word_embeddings")
+    head = Head(Linear(first if tied else "lm_head.weight"), options.first("final_logit_softcapping"))
     return Stack((Table(first, scale=scale),), tuple(blocks), head, norm(f"{at}norm"))
 
 
-def _rms(options: Options, default: float = 1e-6, offset: Any = 0) -> Callable[[str], Norm]:
-    eps = options.get("rms_norm_eps", default=default)
+def _sizes(options: Options) -> tuple[int, int, int]:
+    """Width of the stream, heads, blocks."""
+    names = ("n_embd", "n_head") if options.kind in {"gpt2", "gptj"} else ("hidden_size", "num_attention_heads")
+    names = ("hidden_size", "n_head") if options.kind == "bloom" else names
+    d, n = options.positive(*names)
+    layers = options.first("num_hidden_layers", "n_layer")
+    if layers < 0:
+        raise ValueError(f"the number of layers must not be negative; got {layers}")
+    if isinstance(options.names, Sized) and layers > len(options.names):
+        raise ValueError(f"config.json says {layers} layers, and the folder holds {len(options.names)} arrays")
+    if max(d, options.first("head_dim") or 0, options.first("num_local_experts") or 0) > LARGEST:
+        raise ValueError(f"config.json says a width, or a number of experts, above {LARGEST}")
+    if options.first("head_dim") is None and d % n:
+        raise ValueError(f"{names[1]} = {n} must divide {names[0]} = {d}")
+    return d, n, layers
+
+
+def _rms(options: Options, offset: Any = 0) -> Callable[[str], Norm]:
+    eps = options.get("rms_norm_eps")
     return lambda name: Norm("rms", f"{name}.weight", offset=offset, eps=eps)
 
 
@@ -291,36 +170,40 @@ def llama(options: Options) -> Stack:
 
 
 def mistral(options: Options) -> Stack:
-    """Mistral."""
-    return _llama_like(options, norm=_rms(options), sliding=lambda i: True)
+    """Mistral: one window for all blocks, whatever `layer_types` says."""
+    return _llama_like(options, norm=_rms(options))
+
+
+def _last_blocks(options: Options) -> Callable[[int], bool]:
+    """Blocks from `max_window_layers` on, where windows are in use (Qwen)."""
+    used = options.get("use_sliding_window") and options.get("sliding_window") is not None
+    return lambda i: used and i >= options.get("max_window_layers")
 
 
 def qwen2(options: Options) -> Stack:
     """Qwen 2 and 2.5: biases of q, k, v."""
-    slides = options.get("use_sliding_window", default=False)
-    first = options.get("max_window_layers", default=28)
-    return _llama_like(options, norm=_rms(options), qkv_bias=True, sliding=lambda i: slides and i >= first)
+    return _llama_like(options, norm=_rms(options), qkv_bias=True, sliding=_last_blocks(options))
 
 
 def qwen3(options: Options) -> Stack:
     """Qwen 3: norms of queries and keys, by head."""
-    slides = options.get("use_sliding_window", default=False)
-    first = options.get("max_window_layers", default=28)
-    if options.get("head_dim") is None:
-        raise ValueError("config.json of model_type 'qwen3' must have 'head_dim'; it has none")
-    return _llama_like(options, norm=_rms(options), heads_norm="head", sliding=lambda i: slides and i >= first)
+    return _llama_like(options, norm=_rms(options), heads_norm="head", sliding=_last_blocks(options))
 
 
 def gemma(options: Options) -> Stack:
-    """Gemma: gains 1 + w, table times √d, tied."""
-    options.only("use_bidirectional_attention", False)
-    scale = math.sqrt(options.need("hidden_size"))
-    return _llama_like(options, norm=_rms(options, offset=1), tied=True, scale=scale)
+    """Gemma: gains 1 + w, table times √d, tied. Its first files say "gelu" and mean the tanh approximation."""
+    options.only("use_bidirectional_attention", None, False)
+    stack = _llama_like(options, norm=_rms(options, offset=1), scale=math.sqrt(options.get("hidden_size")))
+    if options.get("hidden_act") != "gelu":
+        return stack
+    tanh = (replace(b, feed_forward=replace(b.feed_forward, activation="gelu_tanh")) for b in stack.blocks)
+    return replace(stack, blocks=tuple(tanh))
 
 
 def gemma2(options: Options) -> Stack:
     """Gemma 2: `pre_feedforward_layernorm` reads, `post_*_layernorm` write."""
-    options.only("use_bidirectional_attention", False)
+    options.only("use_bidirectional_attention", None, False)
+    options.positive("query_pre_attn_scalar", "attn_logit_softcapping", "final_logit_softcapping")
     return _llama_like(
         options,
         norm=_rms(options, offset=1),
@@ -331,10 +214,9 @@ def gemma2(options: Options) -> Stack:
             "post_feedforward_layernorm",
         ),
         placing="sandwich",
-        tied=True,
         sliding=lambda i: i % 2 == 0,
-        scale=math.sqrt(options.need("hidden_size")),
-        score_scale=options.get("query_pre_attn_scalar", default=256) ** -0.5,
+        scale=math.sqrt(options.get("hidden_size")),
+        score_scale=options.get("query_pre_attn_scalar") ** -0.5,
     )
 
 
@@ -348,7 +230,7 @@ def olmo2(options: Options) -> Stack:
     """OLMo 2: both norms write, and nothing normalizes what the branches read."""
     return _llama_like(
         options,
-        norm=_rms(options, default=1e-5),
+        norm=_rms(options),
         norms=(None, None, "post_attention_layernorm", "post_feedforward_layernorm"),
         placing="outer",
         heads_norm="all",
@@ -357,8 +239,8 @@ def olmo2(options: Options) -> Stack:
 
 def mixtral(options: Options) -> Stack:
     """Mixtral: the router and every expert read the norm's output; w1 is the gate, w3 the linear factor."""
-    experts, top = options.need("num_local_experts"), options.get("num_experts_per_tok", default=2)
-    activation = options.activation("hidden_act", default="silu")
+    experts, top = options.positive("num_local_experts", "num_experts_per_tok")
+    activation = options.activation("hidden_act")
 
     def mixture(prefix: str) -> Mixture:
         at = f"{prefix}block_sparse_moe."
@@ -368,11 +250,11 @@ def mixtral(options: Options) -> Stack:
             found.append(FeedForward(up, down, gate, activation))
         return Mixture(Linear(f"{at}gate.weight"), tuple(found), top=top)
 
-    return _llama_like(options, norm=_rms(options, default=1e-5), sliding=lambda i: True, theta=1e6, gated=mixture)
+    return _llama_like(options, norm=_rms(options), gated=mixture)
 
 
-def _layer_norm(options: Options, option: str, default: float) -> Callable[[str], Norm]:
-    eps = options.get(option, default=default)
+def _layer_norm(options: Options, option: str) -> Callable[[str], Norm]:
+    eps = options.get(option)
 
     def norm(name: str) -> Norm:
         old = f"{name}.gamma" in options.names  # BERT's first files
@@ -391,10 +273,9 @@ def gpt2(options: Options) -> Stack:
     options.only("scale_attn_by_inverse_layer_idx", False)
     options.only("add_cross_attention", False)
     options.only("scale_attn_weights", True)
-    d, n, layers = options.need("n_embd", "hidden_size"), options.need("n_head"), options.need("n_layer")
-    options.get("n_inner")
-    activation = options.activation("activation_function", default="gelu_new")
-    norm, at = _layer_norm(options, "layer_norm_epsilon", 1e-5), _prefix(options, "transformer.", "wte.weight")
+    d, n, layers = _sizes(options)
+    activation = options.activation("activation_function")
+    norm, at = _layer_norm(options, "layer_norm_epsilon"), _prefix(options, "transformer.", "wte.weight")
     blocks = []
     for i in range(layers):
         prefix = f"{at}h.{i}."
@@ -404,20 +285,19 @@ def gpt2(options: Options) -> Stack:
         network = FeedForward(up, down, None, activation)
         blocks.append(Block(attention, network, "pre", norm(f"{prefix}ln_1"), norm(f"{prefix}ln_2")))
     tables = (Table(f"{at}wte.weight"), Table(f"{at}wpe.weight", "position"))
-    tied = options.get("tie_word_embeddings", default=True)
+    tied = options.get("tie_word_embeddings")
     head = Head(Linear(f"{at}wte.weight" if tied else "lm_head.weight"))
     return Stack(tables, tuple(blocks), head, norm(f"{at}ln_f"))
 
 
 def gpt_neox(options: Options) -> Stack:
     """GPT-NeoX and Pythia: parallel blocks with two norms, rows [head, (q, k, v), width] in one matrix."""
-    d, n, layers = options.need("hidden_size"), options.need("num_attention_heads"), options.need("num_hidden_layers")
-    width, parallel = d // n, options.get("use_parallel_residual", default=True)
+    d, n, layers = _sizes(options)
+    width, parallel = d // n, options.get("use_parallel_residual")
     options.only("attention_bias", True)
-    options.get("intermediate_size")
-    turn = rotary(options, width, part=0.25)
-    activation = options.activation("hidden_act", default="gelu")
-    norm, at = _layer_norm(options, "layer_norm_eps", 1e-5), _prefix(options, "gpt_neox.", "embed_in.weight")
+    turn = rotary(options, width)
+    activation = options.activation("hidden_act")
+    norm, at = _layer_norm(options, "layer_norm_eps"), _prefix(options, "gpt_neox.", "embed_in.weight")
     blocks = []
     for i in range(layers):
         prefix = f"{at}layers.{i}."
@@ -428,20 +308,23 @@ def gpt_neox(options: Options) -> Stack:
         norms = (norm(f"{prefix}input_layernorm"), norm(f"{prefix}post_attention_layernorm"))
         blocks.append(Block(attention, FeedForward(up, down, None, activation), "pre", *norms, parallel=parallel))
     first = f"{at}embed_in.weight"
-    tied = options.get("tie_word_embeddings", default=False)
-    head = Head(Linear(first if tied else "embed_out.weight"), untied="embed_out.weight")
+    tied = options.get("tie_word_embeddings")
+    own = "embed_out.weight" if "embed_out.weight" in options.names else "lm_head.weight"  # two names of one array
+    own = own if own in options.names else "embed_out.weight"
+    head = Head(Linear(first if tied else own), untied=own)
     return Stack((Table(first),), tuple(blocks), head, norm(f"{at}final_layer_norm"))
 
 
 def gptj(options: Options) -> Stack:
     """GPT-J: parallel blocks with one norm, adjacent rotary pairs, a head with a bias."""
-    d, n, layers = options.need("n_embd"), options.need("n_head"), options.need("n_layer")
-    turned = options.get("rotary_dim", default=d // n)
-    options.get("n_inner")
+    d, n, layers = _sizes(options)
+    (turned,) = options.positive("rotary_dim")
+    if turned % 2 or turned > d // n:
+        raise ValueError(f"option 'rotary_dim' must be even and at most {d // n}, the width of a head; got {turned}")
     options.only("rotary", True)
     turn = Rotary(tuple(10000.0 ** (-2 * i / turned) for i in range(turned // 2)), pairing="adjacent")
-    activation = options.activation("activation_function", default="gelu_new")
-    norm, at = _layer_norm(options, "layer_norm_epsilon", 1e-5), _prefix(options, "transformer.", "wte.weight")
+    activation = options.activation("activation_function")
+    norm, at = _layer_norm(options, "layer_norm_epsilon"), _prefix(options, "transformer.", "wte.weight")
     blocks = []
     for i in range(layers):
         prefix = f"{at}h.{i}."
@@ -449,25 +332,24 @@ def gptj(options: Options) -> Stack:
         attention = Attention(q, k, v, out, n, n, d // n, d // n, rotary=turn)
         network = FeedForward(_biased(f"{prefix}mlp.fc_in"), _biased(f"{prefix}mlp.fc_out"), None, activation)
         blocks.append(Block(attention, network, "pre", norm(f"{prefix}ln_1"), parallel=True))
-    tied = options.get("tie_word_embeddings", default=False)
+    tied = options.get("tie_word_embeddings")
     head = Head(Linear(f"{at}wte.weight" if tied else "lm_head.weight", "lm_head.bias"))
     return Stack((Table(f"{at}wte.weight"),), tuple(blocks), head, norm(f"{at}ln_f"))
 
 
 def opt(options: Options) -> Stack:
     """OPT: `final_layer_norm` of a layer reads the MLP; positions begin at row 2; tied."""
-    d, n, layers = options.need("hidden_size"), options.need("num_attention_heads"), options.need("num_hidden_layers")
+    d, n, layers = _sizes(options)
     for option, value in (
         ("do_layer_norm_before", True),
-        ("word_embed_proj_dim", d),
         ("enable_bias", True),
         ("layer_norm_elementwise_affine", True),
         ("_remove_final_layer_norm", False),
     ):
         options.only(option, value)
-    options.get("ffn_dim")
-    activation = options.activation("activation_function", default="relu")
-    at = "model.decoder." if "model.decoder.embed_tokens.weight" in options.names else "decoder."
+    options.only("word_embed_proj_dim", None, d)
+    activation = options.activation("activation_function")
+    at = "model.decoder." if "model.decoder.embed_positions.weight" in options.names else "decoder."
 
     def norm(name: str) -> Norm:
         return Norm("layer", f"{name}.weight", f"{name}.bias", eps=1e-5)
@@ -482,20 +364,26 @@ def opt(options: Options) -> Stack:
         blocks.append(Block(attention, network, "pre", *norms))
     first = f"{at}embed_tokens.weight"
     tables = (Table(first), Table(f"{at}embed_positions.weight", "position", offset=2))
-    tied = options.get("tie_word_embeddings", default=True)
+    tied = options.get("tie_word_embeddings")
     head = Head(Linear(first if tied else "lm_head.weight"))
     return Stack(tables, tuple(blocks), head, norm(f"{at}final_layer_norm"))
 
 
+BERT_BIASES = ("cls.predictions.decoder.bias", "cls.predictions.bias")
+"""The bias of BERT's head: the name of the array that is added, and the name under which most files hold it.
+
+The `transformers` package ties the two where `tie_word_embeddings` is true; otherwise the second has no effect.
+"""
+
+
 def bert(options: Options) -> Stack:
     """BERT with its masked-language head: post-norm, no causal mask, a layer before the tied head."""
-    d, n, layers = options.need("hidden_size"), options.need("num_attention_heads"), options.need("num_hidden_layers")
+    d, n, layers = _sizes(options)
     options.only("position_embedding_type", "absolute")
     options.only("add_cross_attention", False)
     options.only("is_decoder", False)
-    options.get("intermediate_size")
-    activation = options.activation("hidden_act", default="gelu")
-    norm = _layer_norm(options, "layer_norm_eps", 1e-12)
+    activation = options.activation("hidden_act")
+    norm = _layer_norm(options, "layer_norm_eps")
     blocks = []
     for i in range(layers):
         prefix = f"bert.encoder.layer.{i}."
@@ -510,19 +398,19 @@ def bert(options: Options) -> Stack:
     at, top = "bert.embeddings.", "cls.predictions."
     word, position, kind = (f"{at}{name}_embeddings.weight" for name in ("word", "position", "token_type"))
     tables = (Table(word), Table(position, "position"), Table(kind, "type"))
-    tied = options.get("tie_word_embeddings", default=True)
+    tied = options.get("tie_word_embeddings")
     untied = f"{top}decoder.weight"
     transform = Transform(_biased(f"{top}transform.dense"), norm(f"{top}transform.LayerNorm"), activation)
-    head = Head(Linear(tables[0].weight if tied else untied, f"{top}bias"), transform=transform, untied=untied)
+    head = Head(Linear(tables[0].weight if tied else untied, BERT_BIASES[0]), transform=transform, untied=untied)
     return Stack(tables, tuple(blocks), head, embedding_norm=norm(f"{at}LayerNorm"))
 
 
 def bloom(options: Options) -> Stack:
     """BLOOM: ALiBi, a norm after the table, rows [head, (q, k, v), width] in one matrix, tied."""
-    d, n = options.need("hidden_size", "n_embed"), options.need("n_head", "num_attention_heads")
-    layers, width = options.need("n_layer", "num_hidden_layers"), d // n
+    d, n, layers = _sizes(options)
+    width = d // n
     options.only("apply_residual_connection_post_layernorm", False)
-    norm = _layer_norm(options, "layer_norm_epsilon", 1e-5)
+    norm = _layer_norm(options, "layer_norm_epsilon")
     at = _prefix(options, "transformer.", "word_embeddings.weight")
     blocks = []
     for i in range(layers):
@@ -537,7 +425,7 @@ def bloom(options: Options) -> Stack:
         norms = (norm(f"{prefix}input_layernorm"), norm(f"{prefix}post_attention_layernorm"))
         blocks.append(Block(attention, FeedForward(up, down, None, "gelu_tanh"), "pre", *norms))
     first = f"{at}word_embeddings.weight"
-    tied = options.get("tie_word_embeddings", default=True)
+    tied = options.get("tie_word_embeddings")
     head = Head(Linear(first if tied else "lm_head.weight"))
     tables = (Table(first),)
     return Stack(tables, tuple(blocks), head, norm(f"{at}ln_f"), norm(f"{at}word_embeddings_layernorm"))
@@ -560,31 +448,46 @@ FAMILIES: dict[str, Callable[[Options], Stack]] = {
 }
 """Families by `model_type`."""
 
-IRRELEVANT = (
+BUFFERS = (
     *("*.rotary_emb.inv_freq", "*.attn.bias", "*.attn.masked_bias", "*.attention.bias", "*.attention.masked_bias"),
-    *("*.attention.rotary_emb.*", "*.embeddings.position_ids", "bert.pooler.*", "cls.seq_relationship.*"),
+    *("*.attention.rotary_emb.*", "*embeddings.position_ids"),
 )
-"""Arrays that the logits do not depend on: buffers, and heads for other tasks."""
+"""Arrays that the package computes by itself, and does not load."""
+
+SIDE = (
+    *("score", "classifier", "qa_outputs"),  # modeling_layers.py, models/*/modeling_*.py
+    *("multiple_choice_head.summary", "v_head.summary"),  # GPT-2's second head; TRL's value head
+)
+"""Linear maps beside the head: each reads what the head reads."""
+
+BERT_SIDE, BERT_BEHIND = "bert.pooler.dense", "cls.seq_relationship.*"
+"""What reads the same as the layer before BERT's head; and what only that is read by."""
 
 
-def matches(name: str, patterns: tuple[str, ...]) -> bool:
-    """Whether a name fits one of the patterns."""
-    return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+def sides(kind: str, names: Container[str]) -> tuple[Linear, ...]:
+    """Linear maps beside the head, of those that are stored."""
+    candidates = (BERT_SIDE,) if kind == "bert" else SIDE
+    found = (name for name in candidates if f"{name}.weight" in names)
+    return tuple(Linear(f"{name}.weight", f"{name}.bias" if f"{name}.bias" in names else None) for name in found)
 
 
-def copies(stack: Stack) -> tuple[str, ...]:
-    """Arrays that some files hold again though they are other arrays: the matrix of a tied head, and its bias."""
-    found = (stack.head.untied,) if stack.tied else ()
-    bias = stack.head.linear.bias
-    return (*found, *(("cls.predictions.decoder.bias",) if bias == "cls.predictions.bias" else ()))
+def behind(kind: str) -> tuple[str, ...]:
+    """Patterns of arrays that the function of the described maps does not depend on."""
+    return (*BUFFERS, BERT_BEHIND) if kind == "bert" else BUFFERS
 
 
-def describe(config: Mapping[str, Any], names: Container[str]) -> Stack:
+def second_names(stack: Stack) -> dict[str, str]:
+    """Second names of arrays, as the files of a family hold them, with the first."""
+    return {BERT_BIASES[1]: BERT_BIASES[0]} if stack.head.linear.bias == BERT_BIASES[0] else {}
+
+
+def describe(config: Mapping[str, Any], names: Container[str], ignore: Iterable[str] = ()) -> Stack:
     """The description of a checkpoint.
 
     Args:
         config: its config.json.
         names: names of its arrays.
+        ignore: options of the config that have no effect.
 
     Returns:
         The description.
@@ -592,17 +495,53 @@ def describe(config: Mapping[str, Any], names: Container[str]) -> Stack:
     Raises:
         ValueError: naming an architecture or an option that is not covered.
     """
+    return options_and_stack(config, names, ignore)[1]
+
+
+def options_and_stack(
+    config: Mapping[str, Any], names: Container[str], ignore: Iterable[str] = ()
+) -> tuple[Options, Stack]:
+    """As `describe`, with the options that were read."""
     kind = config.get("model_type")
     marked = isinstance(kind, str) and kind.startswith(RMS_MARK)
-    family = FAMILIES.get(kind.removeprefix(RMS_MARK) if isinstance(kind, str) else "")
+    kind = kind.removeprefix(RMS_MARK) if isinstance(kind, str) else ""
+    family = FAMILIES.get(kind)
     if family is None:
         raise ValueError(
-            f"model_type {kind!r} is not covered (covered: {', '.join(FAMILIES)}): describe it by hand (lg.Stack)"
+            f"model_type {config.get('model_type')!r} is not covered (covered: {', '.join(FAMILIES)}): describe it by "
+            "hand (lg.Stack)"
         )
-    options = Options(config, names)
+    options = Options(kind, config, names)
+    options.check(ignore)
     stack = family(options)
-    options.finish()
-    return with_rms(stack) if marked else stack
+    return options, with_rms(stack) if marked else stack
+
+
+def check_sizes(options: Options, stack: Stack, weights: Mapping[str, Any]) -> None:
+    """Checks that arrays have the sizes of the config; the package loads no others.
+
+    Raises:
+        ValueError: naming an option and an array that differ.
+    """
+    d = options.first("hidden_size", "n_embd")
+    positions, inner = ("max_position_embeddings", "n_positions"), ("intermediate_size", "n_inner", "ffn_dim")
+    rows = {"token": ("vocab_size",), "position": positions, "type": ("type_vocab_size",)}
+    wanted = [(stack.tables[0].weight, 1, d, "the width of the stream")]
+    for table in stack.tables:
+        option = rows[table.index]
+        wanted.append((table.weight, 0, options.first(*option) + table.offset, " or ".join(option)))
+    for block in stack.blocks:
+        branch = block.feed_forward
+        for network in branch.experts if isinstance(branch, Mixture) else (branch,):
+            size = options.first(*inner)
+            axis = 0 if network.up.layout == "oi" else 1
+            wanted.append((network.up.weight, axis, 4 * d if size is None else size, "the width of hidden layers"))
+    for name, axis, size, what in wanted:
+        if weights[name].shape[axis] != size:
+            raise ValueError(
+                f"{name!r} has shape {tuple(weights[name].shape)}, and config.json says {size} ({what}, axis {axis}): "
+                "the config is that of another model, or lacks an option"
+            )
 
 
 def with_rms(stack: Stack) -> Stack:

@@ -1,7 +1,7 @@
 """Applying steps to a model: the plan, the refusals and the certificate."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,8 +9,19 @@ import jax
 import numpy as np
 from jaxtyping import Int
 
-from lngeom.numerics import tolerance
-from lngeom.rewrite.certificate import Certificate, Difference, Rounded, certify, difference, outputs, probe_tokens
+from lngeom import numerics
+from lngeom.rewrite.certificate import (
+    Certificate,
+    Difference,
+    Rounded,
+    certify,
+    compare,
+    difference,
+    everything,
+    not_finite,
+    outputs,
+    probe_tokens,
+)
 from lngeom.rewrite.draft import Draft
 from lngeom.rewrite.steps import AbstractStep, Refused
 from lngeom.stacks.description import Stack
@@ -65,7 +76,15 @@ class Plan:
         """
         reasons = tuple((step.word, step.identity) for step in self.steps)
         original = Draft(self.draft.source)
-        return certify((self.before, original), (self.stack, self.draft), reasons, self.tokens, self.moves_logits)
+        with np.errstate(all="ignore"):  # the certificate names what is not finite
+            return certify((self.before, original), (self.stack, self.draft), reasons, self.tokens, self.moves_logits)
+
+    def rewritten(self, certificate: Certificate) -> "Rewritten":
+        """The rewritten model. Arrays of files are computed when they are read."""
+        lazy: Mapping[str, np.ndarray] = Rounded(self.draft)
+        if all(isinstance(array, np.ndarray | jax.Array) for array in self.draft.source.values()):
+            lazy = dict(lazy)
+        return Rewritten(self.stack, lazy, certificate, self.draft, self.before, self.tokens)
 
 
 @dataclass(frozen=True)
@@ -77,12 +96,16 @@ class Rewritten:
         weights: its arrays by name, as stored. Arrays of files are computed when they are read.
         certificate: the evidence that its function is that of the original.
         draft: the same arrays in float64, before rounding, and where they come from.
+        before: description of the original.
+        tokens: the probes.
     """
 
     stack: Stack
     weights: Mapping[str, np.ndarray]
     certificate: Certificate
     draft: Draft
+    before: Stack
+    tokens: Int[np.ndarray, "N T"]
 
 
 def plan(
@@ -92,6 +115,7 @@ def plan(
     *,
     probes: tuple[int, int] | Int[np.ndarray, "N T"] = PROBES,
     seed: int = 0,
+    exclude: Collection[int] = (),
 ) -> Plan:
     """Checks the preconditions of each step in turn, and records the changes.
 
@@ -101,6 +125,8 @@ def plan(
         steps: steps, in order.
         probes: numbers of sequences and of positions, or token ids.
         seed: of random probes.
+        exclude: token ids that random probes leave out, such as that of padding. The padding of a checkpoint's config
+            is always left out.
 
     Returns:
         The plan.
@@ -118,22 +144,47 @@ def plan(
         )
     stack.check(weights)
     original = draft = Draft(weights)
-    tokens = probe_tokens(stack, draft, probes, seed) if isinstance(probes, tuple) else np.asarray(probes)
+    tokens = _tokens(stack, draft, probes, seed, exclude)
     before = stack
     for i, step in enumerate(steps):
-        if obstacles := step.obstacles(stack, draft):
+        with np.errstate(all="ignore"):
+            obstacles = step.obstacles(stack, draft)
+        if obstacles:
             trial = draft.copy()
             try:
                 with np.errstate(all="ignore"):
                     changed = step.run(stack, trial)
-                    found = difference(outputs(before, original, tokens), outputs(changed, trial, tokens))
+                    found = compare(everything(before, original, tokens), everything(changed, trial, tokens))
                 moved = found.residual(any(s.moves_logits for s in steps[: i + 1]))
             except (ValueError, ZeroDivisionError, np.linalg.LinAlgError):
                 moved = float("nan")
-            raise Refused(type(step).__name__, obstacles, moved)
+            raise Refused(step.word, obstacles, moved, not_finite(before.arrays, Rounded(original)))
         draft = draft.copy()
-        stack = step.run(stack, draft)
+        with np.errstate(all="ignore"):  # certificates name what is not finite
+            stack = step.run(stack, draft)
     return Plan(tuple(steps), before, stack, draft, tokens)
+
+
+def _tokens(
+    stack: Stack,
+    draft: Draft,
+    probes: tuple[int, int] | Int[np.ndarray, "N T"],
+    seed: int,
+    exclude: Collection[int],
+) -> Int[np.ndarray, "N T"]:
+    """The probes.
+
+    Raises:
+        ValueError: if they are no token ids of the model.
+    """
+    if isinstance(probes, tuple):
+        return probe_tokens(stack, draft, probes, seed, exclude)
+    tokens, rows = np.asarray(probes), draft.shape(stack.tables[0].weight)[0]
+    if tokens.ndim != 2 or tokens.dtype.kind not in "iu" or not tokens.size:
+        raise ValueError(f"probes must be token ids [N, T]; got {tokens.dtype} of shape {tokens.shape}")
+    if tokens.min() < 0 or tokens.max() >= rows:
+        raise ValueError(f"probes must be ids from 0 to {rows - 1}; got {tokens.min()} to {tokens.max()}")
+    return tokens
 
 
 def check_description(
@@ -143,10 +194,15 @@ def check_description(
     *,
     probes: tuple[int, int] | Int[np.ndarray, "N T"] = PROBES,
     seed: int = 0,
+    exclude: Collection[int] = (),
+    tolerance: float | None = None,
 ) -> Difference:
     """Checks a description that was written by hand against the model that it describes.
 
     A certificate compares a rewritten model with its own description. It cannot see that the description is wrong.
+
+    Many models compute norms, rotary angles and softmax in float32 whatever their dtype. Therefore the description is
+    also run in float32, and a difference from the model of ten times its own rounding is allowed.
 
     Args:
         stack: the description.
@@ -154,20 +210,32 @@ def check_description(
         model: the model itself, from token ids to logits [N, T, V].
         probes: numbers of sequences and of positions, or token ids.
         seed: of random probes.
+        exclude: token ids that random probes leave out, such as that of padding. The padding of a checkpoint's config
+            is always left out.
+        tolerance: largest difference of logits that is allowed, relative to the largest logit; None: ten times the
+            rounding of float32, measured on this model, or the tolerance of the dtype of arrays or logits where that is
+            larger.
 
     Returns:
         How far the logits of description and model are apart.
 
     Raises:
-        ValueError: if they differ by more than rounding in the dtype of the arrays or of the logits.
+        ValueError: if they differ by more, or the model does not give logits [N, T, V].
     """
     stack.check(weights)
     draft = Draft(weights)
-    tokens = probe_tokens(stack, draft, probes, seed) if isinstance(probes, tuple) else np.asarray(probes)
-    theirs = np.asarray(model(tokens))
-    dtypes = (draft.dtype(stack.tables[0].weight), theirs.dtype)
-    allowed = max(tolerance(dtype) for dtype in dtypes)
-    found = difference(theirs.astype(np.float64), outputs(stack, draft, tokens))
+    tokens = _tokens(stack, draft, probes, seed, exclude)
+    theirs, ours = np.asarray(model(tokens)), outputs(stack, draft, tokens)
+    if theirs.shape != ours.shape:
+        raise ValueError(f"the model must give logits of shape {ours.shape}; it gives {theirs.shape}")
+    allowed = tolerance
+    if allowed is None:
+        stored = draft.dtype(stack.tables[0].weight)
+        single = outputs(stack, Rounded(draft.copy(), np.dtype(np.float32)), tokens)
+        allowed = max(
+            10 * difference(ours, single).relative, *(numerics.tolerance(dtype) for dtype in (stored, theirs.dtype))
+        )
+    found = difference(theirs.astype(np.float64), ours)
     if not found.relative <= allowed:
         raise ValueError(
             f"the description is not that of the model: logits of {tokens.shape[0]} × {tokens.shape[1]} probe tokens "
@@ -183,6 +251,7 @@ def apply(
     *,
     probes: tuple[int, int] | Int[np.ndarray, "N T"] = PROBES,
     seed: int = 0,
+    exclude: Collection[int] = (),
 ) -> Rewritten:
     """Rewrites a model without changing its function, and certifies it.
 
@@ -194,6 +263,8 @@ def apply(
         steps: steps, in order; a usual order is untie, fold, centre, exchange norms, rotate.
         probes: numbers of sequences and of positions, or token ids.
         seed: of random probes.
+        exclude: token ids that random probes leave out, such as that of padding. The padding of a checkpoint's config
+            is always left out.
 
     Returns:
         The new description, arrays and certificate. See `Certificate.passed`.
@@ -214,8 +285,5 @@ def apply(
     >>> out.certificate.passed, out.weights["g1"]
     (True, array([1., 1., 1., 1.]))
     """
-    found = plan(stack, weights, steps, probes=probes, seed=seed)
-    lazy: Mapping[str, np.ndarray] = Rounded(found.draft)
-    if all(isinstance(weights[name], np.ndarray | jax.Array) for name in weights):
-        lazy = dict(lazy)
-    return Rewritten(found.stack, lazy, found.certify(), found.draft)
+    found = plan(stack, weights, steps, probes=probes, seed=seed, exclude=exclude)
+    return found.rewritten(found.certify())

@@ -5,8 +5,9 @@ description where that fails, and changes the arrays and the description. Formul
 $P = I - 11^\top/d$.
 """
 
+import difflib
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any, ClassVar, NamedTuple
@@ -56,7 +57,9 @@ class Refused(ValueError):
             made on this model when it was applied all the same; NaN where it could not be applied.
     """
 
-    def __init__(self, step: str, obstacles: list[Obstacle], difference: float = float("nan")) -> None:
+    def __init__(
+        self, step: str, obstacles: list[Obstacle], difference: float = float("nan"), faults: Sequence[str] = ()
+    ) -> None:
         self.obstacles, self.difference = obstacles, difference
         first, others = obstacles[0], len(obstacles) - 1
         measured = f"Applied all the same, it changes this model's outputs by {difference:.1e} of the largest."
@@ -66,7 +69,17 @@ class Refused(ValueError):
             measured = f"{measured[:-1]}; with other weights it changes more."
         where = first.site + (f" and at {others} other place{'s' * (others > 1)}" if others else "")
         super().__init__(
-            " ".join(filter(None, (f"{step} refused at {where}: {first.reason}.", first.remedy, measured)))
+            " ".join(
+                filter(
+                    None,
+                    (
+                        f"{step} refused at {where}: {first.reason}.",
+                        first.remedy,
+                        measured,
+                        f"Note that {faults[0]}." if faults else "",
+                    ),
+                )
+            )
         )
 
 
@@ -200,7 +213,7 @@ class FoldNorms(AbstractStep):
             for norm, projection in self._of_heads(stack)
         ]
         if self.only and not self.targets(stack) and not found:
-            found.append(Obstacle(", ".join(self.only), "no norm has such a path", _paths(stack.norms)))
+            found.append(_no_such_path(self.only, stack.norms))
         for norm in self.targets(stack):
             space = stack.output_space(norm)
             others = [w for w in space.writers if w != norm] + [r for r in space.readers if isinstance(r.part, Norm)]
@@ -225,7 +238,7 @@ class FoldNorms(AbstractStep):
                 Obstacle(
                     str(reader),
                     f"it reads {norm.path}, and shares its matrix with {shared}",
-                    "Untie first." if reader.path == "head.linear" else "Give each its own matrix first.",
+                    "Untie first (untie)." if reader.path == "head.linear" else "Give each its own matrix first.",
                 )
                 for reader in space.readers
                 if (shared := shared_with(stack, reader)) is not None
@@ -318,19 +331,21 @@ class CentreReaders(AbstractStep):
     def obstacles(self, stack: Stack, draft: Draft) -> list[Obstacle]:
         """Gains or biases that are left, and norms that do not centre."""
         d = width(stack, draft)
-        remedy = "Fold it first (FoldNorms); a bias that is left then carries the offset of readers without one."
+        remedy = "Fold it first (fold); a bias that is left then carries the offset of readers without one."
         found = [
             Obstacle(str(n), "its gain is not constant or its bias not zero", remedy)
             for n in self.targets(stack)
             if not _constant(gain(draft, n.part, d)) or np.any(bias(draft, n.part, d))
         ]
         found += [
-            Obstacle(str(r), f"it shares its matrix with {s}", "Untie first.")
+            Obstacle(str(r), f"it shares its matrix with {s}", "Untie first (untie).")
             for n in self.targets(stack)
             for r in stack.output_space(n).readers
             if isinstance(r.part, Linear) and (s := shared_with(stack, r))
         ]
-        if not self.targets(stack):
+        if self.only and not any(chosen(n, self.only) for n in stack.norms):
+            found.append(_no_such_path(self.only, stack.norms))
+        elif not self.targets(stack):
             first = stack.norms[0] if stack.norms else "the stack"
             found.append(
                 Obstacle(str(first), "it does not centre its input", "Only readers of LayerNorm can be centred.")
@@ -374,7 +389,7 @@ class CentreWriters(AbstractStep):
         found = []
         for space, writer in self.targets(stack):
             if (shared := shared_with(stack, writer)) is not None:
-                found.append(Obstacle(str(writer), f"it shares its array with {shared}", "Untie first (Untie)."))
+                found.append(Obstacle(str(writer), f"it shares its array with {shared}", "Untie first (untie)."))
             for reader in space.readers_after(writer):
                 if not (isinstance(reader.part, Norm) and reader.part.centres):
                     what = "an RMSNorm, which" if isinstance(reader.part, Norm) else "a linear map, which"
@@ -387,9 +402,8 @@ class CentreWriters(AbstractStep):
                     )
                     break
         if not self.targets(stack):
-            found.append(
-                Obstacle(", ".join(self.only), "no table or linear writer has such a path", "See Stack.spaces.")
-            )
+            writers = [w for s in stack.spaces for w in s.writers if isinstance(w.part, Linear | Table)]
+            found.append(_no_such_path(self.only, writers, "no table or linear writer has such a path"))
         return found
 
     def run(self, stack: Stack, draft: Draft) -> Stack:
@@ -423,7 +437,7 @@ class ToRMSNorm(AbstractStep):
 
     def obstacles(self, stack: Stack, draft: Draft) -> list[Obstacle]:
         """Writers whose mean is not zero."""
-        found = []
+        found = [] if self.targets(stack) or not self.only else [_no_such_path(self.only, stack.norms)]
         means: dict[str, float] = {}
         for norm in self.targets(stack):
             for writer in stack.input_space(norm).writers_before(norm):
@@ -433,7 +447,7 @@ class ToRMSNorm(AbstractStep):
                     remedy = (
                         "A norm that writes to the stream cannot be centred."
                         if isinstance(writer.part, Norm)
-                        else "Centre the writers first (CentreWriters)."
+                        else "Centre the writers first (centre)."
                     )
                     found.append(Obstacle(str(writer), f"{norm.path} reads its mean, which is not zero", remedy))
         return found
@@ -513,11 +527,11 @@ class Rotate(AbstractStep):
             if not _constant(gain(draft, norm.part, d)):
                 writes = stack.output_space(norm).residual
                 head = stack.tied and any(r.path == "head.linear" for r in stack.output_space(norm).readers)
-                remedy = "Fold it first (FoldNorms)."
+                remedy = "Fold it first (fold)."
                 if writes:
                     remedy = "A norm that writes to the stream cannot be folded: this stack has no such rotation."
                 elif head:
-                    remedy = "Untie the head, then fold (Untie, FoldNorms)."
+                    remedy = "Untie the head, then fold (untie, fold)."
                 found.append(Obstacle(str(norm), "its gain is not constant, and does not commute with Q", remedy))
         if self.matrix is not None:
             Q = self.orthogonal(stack, draft)
@@ -527,7 +541,7 @@ class Rotate(AbstractStep):
                     Obstacle(
                         str(n),
                         "a LayerNorm needs Q1 = 1",
-                        "Centre the writers and exchange it (CentreWriters, ToRMSNorm).",
+                        "Centre the writers and exchange it (centre, rms).",
                     )
                     for n in norms
                     if n.part.kind == "layer"
@@ -749,7 +763,7 @@ class DropKeyBias(AbstractStep):
                 (a.cap is not None, "the scores have a cap"),
                 (a.sink is not None, "the softmax has a sink"),
             ]
-            remedy = "Keep it, or drop it on the other coordinates only (unrotated_only=True)."
+            remedy = "Keep it, or drop it on the other coordinates only (drop-key-bias=unrotated)."
             found += [Obstacle(f"{path}.key ({a.key.bias})", why, remedy) for fails, why in reasons if fails]
         return found
 
@@ -808,7 +822,7 @@ class CentreHead(AbstractStep):
         if stack.head.cap is not None:
             found.append(Obstacle(head, "the cap of the logits sees the number that is added", "Leave the head."))
         if stack.tied:
-            found.append(Obstacle(head, "it is also the table of tokens", "Untie first (Untie)."))
+            found.append(Obstacle(head, "it is also the table of tokens", "Untie first (untie)."))
         return found
 
     def run(self, stack: Stack, draft: Draft) -> Stack:
@@ -874,12 +888,12 @@ class ScaleStream(AbstractStep):
 
     def obstacles(self, stack: Stack, draft: Draft) -> list[Obstacle]:
         """Factors that are not positive, readers that see the scale, an ε that stays."""
-        if not self.factor > 0:
-            return [Obstacle("factor", f"c must be positive; got {self.factor}", "")]
+        if not 0 < self.factor < np.inf:
+            return [Obstacle("factor", f"c must be positive and finite; got {self.factor}", "")]
         found = []
         for space in _streams(stack):
             found += [
-                Obstacle(str(w), f"it shares its array with {s}", "Untie first (Untie).")
+                Obstacle(str(w), f"it shares its array with {s}", "Untie first (untie).")
                 for w in space.writers
                 if isinstance(w.part, Table | Linear) and (s := shared_with(stack, w))
             ]
@@ -933,7 +947,7 @@ class ShiftTables(AbstractStep):
     def obstacles(self, stack: Stack, draft: Draft) -> list[Obstacle]:
         """A tied head behind a cap (without one, the softmax ignores the shift of a tied head)."""
         if stack.tied:
-            return [Obstacle(str(stack.tables[0].weight), "it is also the head", "Untie first (Untie).")]
+            return [Obstacle(str(stack.tables[0].weight), "it is also the head", "Untie first (untie).")]
         return []
 
     def run(self, stack: Stack, draft: Draft) -> Stack:
@@ -949,8 +963,17 @@ class ShiftTables(AbstractStep):
         return stack
 
 
-def _paths(sites: tuple[Site, ...]) -> str:
-    return f"Paths are {', '.join(s.path for s in sites[:4])}, ..."
+def _no_such_path(only: tuple[str, ...], sites: Sequence[Site], reason: str = "no norm has such a path") -> Obstacle:
+    """Patterns that fit no path, and the paths that there are."""
+    paths = [s.path for s in sites]
+    near = did_you_mean(only[0], paths)
+    return Obstacle(", ".join(only), f"{reason}{near}", f"Paths are {', '.join(paths[:4])}, ...")
+
+
+def did_you_mean(word: str, words: Iterable[str]) -> str:
+    """The word that is nearest to a wrong one, as a question in brackets; "" if none is near."""
+    near = difflib.get_close_matches(word, list(words), 1)
+    return f" (did you mean {near[0]!r}?)" if near else ""
 
 
 STEPS: dict[str, type[AbstractStep]] = {kind.word: kind for kind in AbstractStep.__subclasses__()}
@@ -978,7 +1001,7 @@ def parse(text: str, seed: int = 0) -> list[AbstractStep]:
     for item in filter(None, (item.strip() for item in text.split(","))):
         word, _, value = item.partition("=")
         if word not in STEPS:
-            raise ValueError(f"no step {word!r}; there are {', '.join(STEPS)}")
+            raise ValueError(f"no step {word!r}{did_you_mean(word, STEPS)}; there are {', '.join(STEPS)}")
         kind: Any = STEPS[word]
         if kind is ScaleStream:
             try:

@@ -18,6 +18,8 @@ def require_covered(stack: Stack, shapes: Mapping[str, tuple[int, ...]]) -> None
             _check_attention(path, part, shapes)
         elif isinstance(part, FeedForward) and part.gate is None and part.activation == "identity":
             _refuse(f"{path}: a network without a nonlinearity")
+    if stack.side:
+        _refuse(f"a map beside the head ({stack.side[0].weight})")
     placings = {b.placing for b in stack.blocks}
     if len(placings) > 1:
         _refuse(f"blocks of several placings ({', '.join(sorted(placings))})")

@@ -9,6 +9,7 @@ A linear map is $y = Wx + b$ with W [out, in]. d is the width of the stream, n a
 key/value heads, k and v their widths, f the number of hidden units.
 """
 
+import difflib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cached_property
@@ -489,6 +490,8 @@ class Stack:
         final: norm before the head, or None (post-norm stacks).
         head: map to logits.
         embedding_norm: norm of the sum of the tables (BLOOM, BERT), or None.
+        side: linear maps beside the head (poolers, second heads). They read what the head reads, or what the layer
+            before it reads. Logits do not depend on them; a rewrite keeps their outputs too.
 
     Raises:
         ValueError: if the first table is not that of the tokens, or blocks of post-norm and others are mixed.
@@ -499,6 +502,7 @@ class Stack:
     head: Head
     final: Norm | None = None
     embedding_norm: Norm | None = None
+    side: tuple[Linear, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.tables or [t.index for t in self.tables].count("token") != 1 or self.tables[0].index != "token":
@@ -561,7 +565,11 @@ class Stack:
         """
         missing = [name for name in self.arrays if name not in weights]
         if missing:
-            raise ValueError(f"the description names {missing[0]!r} ({len(missing)} in all), which the weights lack")
+            near = difflib.get_close_matches(missing[0], list(weights), 1)
+            guess = f" (did you mean {near[0]!r}?)" if near else ""
+            raise ValueError(
+                f"the description names {missing[0]!r} ({len(missing)} in all), which the weights lack{guess}"
+            )
         d = weights[self.tables[0].weight].shape[-1]
         widths = {d}
         for site in self.linears:
@@ -726,12 +734,14 @@ def _spaces(stack: Stack) -> Iterator[Space]:
         found.inner("head.transform", [Site("head.transform.activation", transform.activation)], [norm])
         found.inner(norm.path, [norm], [last])
         last = Site("head.transform.linear", transform.linear)
+    ends = [last, *(Site(f"side.{i}", part) for i, part in enumerate(stack.side))]
     if stack.final is not None:
         norm = Site("final", stack.final)
         found.read(norm)
-        found.inner(norm.path, [norm], [last])
+        found.inner(norm.path, [norm], ends)
     else:
-        found.read(last)
+        for site in ends:
+            found.read(site)
     post = any(b.placing == "post" for b in stack.blocks)
     for i, events in enumerate(found.streams):
         name = f"stream.{i}" if post else ("stream" if i == len(found.streams) - 1 else "embedding")

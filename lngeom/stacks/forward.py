@@ -97,6 +97,11 @@ def head(stack: Stack, weights: Mapping[str, Any], x: Float[Array, "N T d"]) -> 
     return z if stack.head.cap is None else stack.head.cap * jnp.tanh(z / stack.head.cap)
 
 
+def side(stack: Stack, weights: Mapping[str, Any], x: Float[Array, "N T d"]) -> tuple[Float[Array, "N T o"], ...]:
+    """Outputs of the maps beside the head, from what `hidden` returns."""
+    return tuple(linear(part, weights, x) for part in stack.side)
+
+
 def linear(part: Linear, weights: Mapping[str, Any], x: Float[Array, "N T i"]) -> Float[Array, "N T o"]:
     """Wx + b."""
     pieces: Any = getattr(weights, "pieces", None)
@@ -204,7 +209,7 @@ def rotate(part: Rotary, x: Float[Array, "N T h k"]) -> Float[Array, "N T h k"]:
     """Each pair of coordinates of position t turned by t · frequency."""
     angles = np.arange(x.shape[1])[:, None] * np.array(part.frequencies)
     cos, sin = (jnp.asarray(part.factor * f(angles), x.dtype)[None, :, None] for f in (np.cos, np.sin))
-    first, second = (np.array([pair[side] for pair in part.pairs]) for side in (0, 1))
+    first, second = (np.array([pair[which] for pair in part.pairs], int) for which in (0, 1))
     a, b = x[..., first], x[..., second]
     return x.at[..., first].set(a * cos - b * sin).at[..., second].set(b * cos + a * sin)
 

@@ -67,40 +67,57 @@ def model_class(kind: str):
     return getattr(transformers, CLASSES.get(kind, type(config).__name__.replace("Config", "ForCausalLM")))
 
 
-def save_random(kind: str, config: dict, folder: Path, dtype: str = "float64") -> None:
-    """A folder as the package writes it, with random weights, gains and biases."""
+def named_class(kind: str, name: str | None):
+    return model_class(kind) if name is None else getattr(package(), name)
+
+
+def save_random(
+    kind: str, config: dict, folder: Path, dtype: str = "float64", *, name: str | None = None, shards: bool = False
+) -> None:
+    """A folder as the package writes it, with random weights, gains and biases; of another class than usual by name."""
     import torch
 
     transformers = package()
     made = transformers.AutoConfig.for_model(kind, **config)
     with float64():
-        model = model_class(kind)(made).double()
+        model = named_class(kind, name)(made).double()
         draw = torch.Generator().manual_seed(1)
         with torch.no_grad():
             for name, value in model.named_parameters():
                 one = value.ndim == 1 and "weight" in name and not kind.startswith("gemma")
                 scale = 0.4 if value.ndim > 1 else 0.5
                 value.copy_(scale * torch.randn(value.shape, generator=draw, dtype=torch.float64) + float(one))
-    model.to(getattr(torch, dtype)).save_pretrained(folder)
+    model.to(getattr(torch, dtype)).save_pretrained(folder, **({"max_shard_size": "9KB"} if shards else {}))
 
 
 def logits(kind: str, folder: Path, tokens: np.ndarray, dtype: str = "float64") -> np.ndarray:
     """Logits of a folder; every name must be in it, and no other."""
+    return all_outputs(kind, folder, tokens, dtype)[0]
+
+
+BESIDE = ("prediction_logits", "seq_relationship_logits", "mc_logits")
+
+
+def all_outputs(
+    kind: str, folder: Path, tokens: np.ndarray, dtype: str = "float64", *, name: str | None = None, spare: tuple = ()
+) -> list[np.ndarray]:
+    """Logits of a folder, and those of other heads; every name must be in it, and no other but `spare`."""
     import torch
     from transformers.activations import ACT2FN
 
     options = {"experts_implementation": "eager"} if kind == "mixtral" else {}
     with float64() if dtype == "float64" else contextlib.nullcontext():
-        model, report = model_class(kind).from_pretrained(
+        model, report = named_class(kind, name).from_pretrained(
             folder, dtype=getattr(torch, dtype), attn_implementation="eager", output_loading_info=True, **options
         )
         assert not report["missing_keys"], report
-        assert not report["unexpected_keys"], report
+        assert set(report["unexpected_keys"]) <= set(spare), report
         assert not report["mismatched_keys"], report
         if kind == "bloom":  # its own tanh form has a constant of eight digits
             for block in model.transformer.h:
                 block.mlp.gelu_impl = ACT2FN["gelu_pytorch_tanh"]
         ids = torch.tensor(tokens)
         with torch.no_grad():
-            found = model.eval()(input_ids=ids, attention_mask=torch.ones_like(ids)).logits
-    return found.double().numpy()
+            found = model.eval()(input_ids=ids, attention_mask=torch.ones_like(ids))
+    every = [found.get("logits"), *(found.get(other) for other in BESIDE)]
+    return [values.double().numpy() for values in every if values is not None]

@@ -208,7 +208,7 @@ def test_the_command_prints_the_plan_then_the_certificate(tmp_path):
 
 @pytest.mark.parametrize(
     ("steps", "words"),
-    [("fold", "Untie"), ("untie,rotate", "FoldNorms"), ("melt", "no step 'melt'"), ("untie,centre", "RMSNorm")],
+    [("fold", "fold refused"), ("untie,rotate", "(fold)"), ("melt", "no step 'melt'"), ("untie,centre", "RMSNorm")],
 )
 def test_the_command_exits_2_where_a_step_is_refused(steps, words, tmp_path):
     result = lngeom(checkpoint(tmp_path / "old", "gemma"), "--do", steps, "--out", tmp_path / "new")

@@ -1,11 +1,13 @@
 """The client: folders of the public `transformers` package, rewritten and loaded back by it."""
 
+import json
+
 import numpy as np
 import pytest
 from lngeom import rewrite as rw
 from lngeom.rewrite.certificate import outputs
 
-from tests.rewrite.zoo import CONFIGS
+from tests.rewrite.zoo import CONFIGS, write_file
 
 pytestmark = [pytest.mark.peers, pytest.mark.filterwarnings("ignore")]
 
@@ -77,3 +79,96 @@ def test_in_low_precision_it_is_as_near_as_the_original(kind, dtype, tmp_path):
     before = relative(exact, hf.logits(kind, tmp_path / "old", TOKENS, dtype))
     after = relative(exact, hf.logits(kind, tmp_path / "new", TOKENS, dtype))
     assert after < 4 * before
+
+
+def another_head(folder, table, head):
+    arrays = stored(folder)
+    write_file(folder / "model.safetensors", arrays | {head: 0.5 - arrays[table]})
+
+
+def equal_heads(folder, table, head):
+    arrays = stored(folder)
+    write_file(folder / "model.safetensors", arrays | {head: arrays[table]})
+
+
+def head_alone(folder, table, head):
+    write_file(folder / "model.safetensors", {head if n == table else n: a for n, a in stored(folder).items()})
+
+
+def other_shards(folder, table, head):
+    """An index, and a shard of other numbers, beside the one file."""
+    name = "model-00001-of-00001.safetensors"
+    write_file(folder / name, {n: a + 1 for n, a in stored(folder).items()})
+    index = {"metadata": {"total_size": 0}, "weight_map": dict.fromkeys(stored(folder), name)}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+
+
+def other_formats(folder, table, head):
+    (folder / "pytorch_model.bin").write_bytes(b"old arrays")
+    (folder / "model.fp16.safetensors").write_bytes(b"a variant")
+
+
+def incomplete_index(folder, table, head):
+    """An index that names the shard, and not all of its arrays."""
+    (folder / "model.safetensors").rename(folder / "model-00001-of-00001.safetensors")
+    index = {"metadata": {}, "weight_map": {table: "model-00001-of-00001.safetensors"}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+
+
+def config_without(*names):
+    def change(folder, table, head):
+        config = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps({k: v for k, v in config.items() if k not in names}))
+
+    return change
+
+
+def other_names(folder, table, head):
+    """Without the prefix of the base model, or with the names of BERT's first norms, or with today's name of a head."""
+    words = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta", "embed_out.": "lm_head."}
+    arrays = {}
+    for name, array in stored(folder).items():
+        new = name.removeprefix("transformer.").removeprefix("gpt_neox.")
+        for old, word in words.items():
+            new = new.replace(old, word)
+        arrays[new] = array
+    write_file(folder / "model.safetensors", arrays)
+
+
+ODD = {f.__name__: f for f in (another_head, equal_heads, head_alone, other_shards, other_formats, incomplete_index)}
+ODD |= {"no_tie_key": config_without("tie_word_embeddings"), "other_names": other_names}
+TABLES = {
+    "gpt2": ("transformer.wte.weight", "lm_head.weight"),
+    "bert": ("bert.embeddings.word_embeddings.weight", "cls.predictions.decoder.weight"),
+    "gpt_neox": ("gpt_neox.embed_in.weight", "embed_out.weight"),
+    "opt": ("model.decoder.embed_tokens.weight", "lm_head.weight"),
+    "bloom": ("transformer.word_embeddings.weight", "lm_head.weight"),
+    "qwen3": ("model.embed_tokens.weight", "lm_head.weight"),
+    "mixtral": ("model.embed_tokens.weight", "lm_head.weight"),
+}
+
+
+def stored(folder):
+    return {name: np.asarray(array) for name, array in rw.load(folder)[1].stored.items()}
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("odd", ODD)
+@pytest.mark.parametrize("kind", TABLES)
+def test_an_odd_folder_is_read_as_the_package_reads_it_or_refused(kind, odd, tied, tmp_path):
+    hf = pytest.importorskip("tests.rewrite.hf")
+    hf.save_random(kind, CONFIGS[kind] | {"tie_word_embeddings": tied}, tmp_path / "old")
+    table, head = TABLES[kind]
+    ODD[odd](tmp_path / "old", table, head)
+    try:
+        stack, weights = rw.load(tmp_path / "old")
+    except ValueError:
+        if (odd, tied) not in {("head_alone", False), ("no_tie_key", True), ("no_tie_key", False)}:
+            raise
+        return
+    spare = ("embed_out.weight", "lm_head.weight") if odd == "no_tie_key" else ()
+    theirs = hf.all_outputs(kind, tmp_path / "old", TOKENS, spare=spare)[0]
+    assert relative(theirs, outputs(stack, weights, TOKENS)) < 1e-12
+    steps = [rw.Untie(), rw.MergeValueBias()] if kind in {"gpt2", "bert", "opt"} else [rw.Untie(), rw.RotateValues()]
+    rw.save(rw.apply(stack, weights, steps), tmp_path / "new")
+    assert relative(theirs, hf.all_outputs(kind, tmp_path / "new", TOKENS, spare=spare)[0]) < 1e-12

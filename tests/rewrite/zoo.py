@@ -59,6 +59,9 @@ def stack_of(kind: str, **options: Any) -> Stack:
     return describe({"model_type": kind, **CONFIGS[kind], **options}, Everything(kind))
 
 
+BARE = ("wte", "embed_in", "embed_tokens", "word_emb")
+
+
 class Everything:
     """Names that a file of this family has: all but those of a base model saved without its prefix."""
 
@@ -66,7 +69,7 @@ class Everything:
         self.kind = kind
 
     def __contains__(self, name: str) -> bool:
-        return "." in name and not name.endswith("gamma") and not name.startswith(("wte", "embed_", "word_emb"))
+        return "." in name and not name.endswith("gamma") and not name.startswith(BARE)
 
 
 def random_weights(kind: str, stack: Stack, dtype: Any = np.float64, seed: int = 1) -> dict[str, np.ndarray]:

@@ -1,0 +1,262 @@
+"""Options are read as the `transformers` package reads them: absent, null, by a second name, or unknown."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+from lngeom import rewrite as rw
+from lngeom.rewrite.certificate import outputs
+from lngeom.rewrite.configs import DEFAULTS, IGNORED, Alias, Maybe, matches
+from lngeom.rewrite.layouts import describe
+
+from tests.rewrite.test_checkpoints import lngeom
+from tests.rewrite.zoo import CONFIGS, Everything, checkpoint
+
+TOKENS = np.random.default_rng(3).integers(2, 23, (3, 9))
+
+
+def described(kind, config):
+    return describe({"model_type": kind, **config}, Everything(kind))
+
+
+@pytest.mark.parametrize(
+    ("kind", "option", "read"),
+    [
+        ("gemma2", "final_logit_softcapping", lambda s: s.head.cap == 30),
+        ("gemma2", "attn_logit_softcapping", lambda s: s.blocks[0].attention.cap == 50),
+        ("gemma2", "sliding_window", lambda s: [b.attention.window for b in s.blocks] == [4096, None]),
+        ("gemma2", "head_dim", lambda s: s.blocks[0].attention.query_width == 256),
+        ("gemma2", "hidden_activation", lambda s: s.blocks[0].feed_forward.activation == "gelu_tanh"),
+        ("gemma", "num_key_value_heads", lambda s: s.blocks[0].attention.kv_heads == 16),
+        ("mistral", "sliding_window", lambda s: s.blocks[1].attention.window == 4096),
+        ("mixtral", "num_key_value_heads", lambda s: s.blocks[1].attention.kv_heads == 8),
+        ("qwen3", "head_dim", lambda s: s.blocks[1].attention.query_width == 128),
+        ("gptj", "rotary_dim", lambda s: s.blocks[1].attention.rotary.coordinates == 64),
+    ],
+)  # fmt: skip
+def test_an_absent_option_has_the_default_of_its_family(kind, option, read):
+    config = {name: value for name, value in CONFIGS[kind].items() if name != option}
+    if option == "num_key_value_heads":
+        config |= {"num_attention_heads": 16, "hidden_size": 64, "head_dim": 4}
+    if option == "rotary_dim":
+        config |= {"n_embd": 256}
+    assert read(described(kind, config))
+
+
+def test_null_is_not_absent():
+    assert described("gemma2", CONFIGS["gemma2"] | {"final_logit_softcapping": None}).head.cap is None
+    assert described("mistral", CONFIGS["mistral"] | {"sliding_window": None}).blocks[0].attention.window is None
+    for kind, option in (("gptj", "rotary_dim"), ("mistral", "num_key_value_heads"), ("llama", "rms_norm_eps")):
+        with pytest.raises(ValueError, match=f"{option}.*null"):
+            described(kind, CONFIGS[kind] | {option: None})
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "words"),
+    [
+        ("llama", {"num_hidden_layers": "2"}, "'num_hidden_layers' must be an integer; got '2'"),
+        ("llama", {"num_hidden_layers": True}, "'num_hidden_layers' must be an integer; got True"),
+        ("llama", {"rms_norm_eps": "1e-6"}, "'rms_norm_eps' must be a number"),
+        ("llama", {"tie_word_embeddings": 1}, "'tie_word_embeddings' must be true or false"),
+        ("llama", {"num_attention_heads": 0}, "must be positive"),
+        ("llama", {"num_key_value_heads": 3}, "3 key/value heads must divide 4"),
+        ("llama", {"rope_scaling": "linear"}, "'rope_scaling' must be an object or null"),
+        ("llama", {"rope_scaling": {"type": "linear"}}, "'factor' must be a positive number; got None"),
+        ("llama", {"rope_scaling": {"type": "linear", "factor": 0}}, "'factor' must be a positive number; got 0"),
+        ("llama", {"rope_scaling": {"rope_type": ["linear"]}}, "rotary positions of type"),
+        ("llama", {"hidden_act": ["silu"]}, "'hidden_act' must be a text"),
+        ("llama", {"is_causal": False}, "'is_causal' is not covered"),
+        ("llama", {"transformers_weights": "other.safetensors"}, "'transformers_weights' is not covered"),
+        ("llama", {"partial_rotary_factor": 0.5}, "'partial_rotary_factor' = 0.5 is not covered"),
+        ("llama", {"rms_norm_epsilon": 1e-3}, "did you mean 'rms_norm_eps'"),
+        ("qwen2", {"layer_types": ["full_attention"]}, "an entry for each of 2 layers"),
+        ("qwen2", {"layer_types": ["sliding_attention"] * 2}, "no sliding_window is in use"),
+        ("mistral", {"sliding_window": 0}, "'sliding_window' must be positive"),
+        ("gpt2", {"num_hidden_layers": 3}, "'n_layer' = 2 and 'num_hidden_layers' = 3 are two names"),
+        ("gptj", {"rotary_dim": 3}, "'rotary_dim' must be even"),
+        ("llama", {"quantization_config": {"bits": 4}}, "rewrite first, quantize afterwards"),
+    ],
+)
+def test_malformed_options_are_named(kind, options, words):
+    with pytest.raises(ValueError, match=words.replace("(", r"\(")):
+        described(kind, CONFIGS[kind] | options)
+
+
+def test_rope_scaling_replaces_rope_parameters():
+    linear = {"rope_type": "linear", "factor": 4.0}
+    config = CONFIGS["llama"] | {"rope_theta": 100.0}
+    one = described("llama", config | {"rope_scaling": linear, "rope_parameters": {"rope_theta": 7.0}})
+    assert one == described("llama", config | {"rope_parameters": linear})
+    assert one.blocks[0].attention.rotary.frequencies[1] == 100.0**-0.5 / 4
+
+
+def test_the_window_of_mistral_holds_for_every_layer_whatever_layer_types_says():
+    config = CONFIGS["mistral"] | {"layer_types": ["full_attention"] * 2}
+    with pytest.raises(ValueError, match="layer_types"):
+        described("mistral", config)
+    found = describe({"model_type": "mistral", **config}, Everything("mistral"), ["layer_types"])
+    assert [b.attention.window for b in found.blocks] == [3, 3]
+
+
+def test_gelu_of_gemma_means_its_tanh_approximation():
+    assert described("gemma", CONFIGS["gemma"] | {"hidden_act": "gelu"}) == described("gemma", CONFIGS["gemma"])
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        ("llama", {"unsloth_fixed": True, "unsloth_version": "2025.3", "is_llama_config": True}),
+        ("llama", {"max_sequence_length": 2048, "neftune_noise_alpha": 5, "rope_interleaved": False}),
+        ("llama", {"temperature": 0.6, "top_p": 0.9, "max_length": 4096, "_attn_implementation_autoset": True}),
+        ("gemma", {"hidden_activation": "gelu"}),
+        ("bert", {"pooler_fc_size": 768, "pooler_type": "first_token_transform", "directionality": "bidi"}),
+        ("gpt2", {"_num_labels": 1, "n_special": 0, "predict_special_tokens": True, "finetuning_task": "x"}),
+        ("gptj", {"scale_attn_weights": True, "summary_type": "cls_index", "gradient_checkpointing": False}),
+        ("bloom", {"n_inner": None, "bias_dropout_fusion": True, "skip_bias_add_qkv": False, "unk_token_id": 0}),
+        ("gpt_neox", {"rope_theta": 5.0, "partial_rotary_factor": 1.0}),
+    ],
+)
+def test_options_that_no_code_reads_have_no_effect(kind, options):
+    assert described(kind, CONFIGS[kind] | options) == described(kind, CONFIGS[kind])
+
+
+def test_unknown_options_are_ignored_by_name_and_no_others(tmp_path):
+    old = checkpoint(tmp_path / "old", "llama")
+    config = json.loads((old / "config.json").read_text())
+    (old / "config.json").write_text(json.dumps(config | {"my_note": "x"}))
+    with pytest.raises(ValueError, match="--ignore my_note"):
+        rw.load(old)
+    assert rw.load(old, ignore=["my_note"])[0] == described("llama", CONFIGS["llama"])
+    for option in ("rms_norm_eps", "is_causal", "quantization_config"):
+        with pytest.raises(ValueError, match=f"{option}.*cannot be ignored"):
+            rw.load(old, ignore=["my_note", option])
+    with pytest.raises(ValueError, match=r"has no option 'mynote' to ignore.*did you mean 'my_note'"):
+        rw.load(old, ignore=["mynote"])
+    command = (old, "--do", "fold,rotate", "--out", tmp_path / "new")
+    assert lngeom(*command).exit_code == 2
+    result = lngeom(*command, "--ignore", "my_note")
+    assert result.exit_code == 0, result.output
+    assert json.loads((tmp_path / "new" / "config.json").read_text())["my_note"] == "x"
+
+
+def test_sizes_that_the_arrays_do_not_have_are_named(tmp_path):
+    for i, (kind, options) in enumerate(
+        [
+            ("llama", {"vocab_size": 24}),
+            ("llama", {"intermediate_size": 21}),
+            ("gpt2", {"n_positions": 13}),
+            ("bert", {"type_vocab_size": 3}),
+        ]
+    ):
+        old = checkpoint(tmp_path / str(i), kind)
+        config = json.loads((old / "config.json").read_text())
+        (old / "config.json").write_text(json.dumps(config | options))
+        with pytest.raises(ValueError, match="config is that of another model"):
+            rw.load(old)
+
+
+# What the package's own classes say.
+
+
+def configuration(kind):
+    hf = pytest.importorskip("tests.rewrite.hf")
+    return type(hf.package().AutoConfig.for_model(kind))
+
+
+@pytest.mark.peers
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", DEFAULTS)
+def test_the_table_is_that_of_the_package(kind):
+    made = configuration(kind)
+    fields = {field.name: field for field in dataclasses.fields(made)}
+    for name, entry in DEFAULTS[kind].items():
+        if isinstance(entry, Alias):
+            assert entry.name in DEFAULTS[kind]
+        elif name in fields and name != "rope_parameters":
+            default = entry.default if isinstance(entry, Maybe) else entry
+            assert fields[name].default == default, name
+    assert made.default_theta == DEFAULTS[kind].get("rope_theta", DEFAULTS[kind].get("rotary_emb_base", 10000.0))
+    unread = [name for name in fields if name not in DEFAULTS[kind] and not matches(name, IGNORED)]
+    assert not unread
+
+
+@pytest.mark.peers
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", DEFAULTS)
+def test_each_option_left_out_has_the_package_s_default(kind):
+    made = configuration(kind)
+    full = made().to_dict()
+    reference = described(kind, full)
+    for name in set(full) - {"model_type"}:
+        assert described(kind, {k: v for k, v in full.items() if k != name}) == reference, name
+
+
+@pytest.mark.peers
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", DEFAULTS)
+def test_each_option_of_a_small_model_left_out_or_null_is_read_as_the_package_reads_it(kind):
+    made = configuration(kind)
+    small = CONFIGS[kind]
+    for name in {**small, **DEFAULTS[kind]}:
+        for config in ({k: v for k, v in small.items() if k != name}, small | {name: None}):
+            try:
+                theirs = described(kind, made(**config).to_dict())
+            except Exception:  # the package refuses it, or we refuse what it makes of it
+                continue
+            try:
+                ours = described(kind, config)
+            except ValueError as error:
+                if "null" not in str(error) and "must divide" not in str(error):
+                    raise
+                continue
+            assert ours == theirs, (name, config.get(name, "absent"))
+
+
+OTHER = {
+    str: ["gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "silu", "quick_gelu", "relu2"],
+    bool: [False, True],
+    float: [0.03, 4.0],
+    int: [1, 2, 4],
+    list: [["full_attention", "sliding_attention"]],
+    dict: [
+        {"rope_type": "linear", "factor": 3.0},
+        {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0},
+        {"rope_type": "default", "rope_theta": 50.0},
+        {"type": "linear", "factor": 3.0, "rope_theta": 50.0},
+    ],
+}
+SIZES = {"vocab_size", "num_hidden_layers", "n_layer"}
+
+
+@pytest.mark.peers
+@pytest.mark.thorough
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", DEFAULTS)
+def test_each_option_of_another_value_is_read_as_the_package_reads_it_or_refused(kind, tmp_path):
+    hf = pytest.importorskip("tests.rewrite.hf")
+    read, refused = 0, []
+    for name, entry in DEFAULTS[kind].items():
+        if isinstance(entry, Alias) or name in SIZES:
+            continue
+        for value in OTHER[entry.kind if isinstance(entry, Maybe) else type(entry)]:
+            extra = {"use_sliding_window": True, "sliding_window": 2} if name == "layer_types" else {}
+            folder = tmp_path / f"{name}-{read}-{len(refused)}"
+            try:
+                hf.save_random(kind, {**CONFIGS[kind], **extra, name: value}, folder)
+                theirs = hf.logits(kind, folder, TOKENS)
+            except Exception:  # the package refuses it
+                continue
+            config = json.loads((folder / "config.json").read_text())  # as it was given, not as it was normalized
+            dropped = {"rope_parameters"} if name.startswith(("rope", "rotary", "partial")) else set()
+            given = {k: v for k, v in config.items() if k not in dropped} | {**CONFIGS[kind], **extra, name: value}
+            (folder / "config.json").write_text(json.dumps(given))
+            try:
+                found = outputs(*rw.load(folder), TOKENS)
+            except ValueError as error:
+                refused.append(f"{name} = {value}: {error}")
+                continue
+            assert np.abs(found - theirs).max() < 1e-12 * np.abs(theirs).max(), (name, value)
+            read += 1
+    print(f"{kind}: {read} read, {len(refused)} refused", *refused, sep="\n  ")
+    assert read > 5

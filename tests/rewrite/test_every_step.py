@@ -1,0 +1,92 @@
+"""Every step and combination that the command offers, on every family, loaded back by the `transformers` package."""
+
+import json
+from collections import Counter
+
+import numpy as np
+import pytest
+from lngeom import rewrite as rw
+from lngeom.rewrite.steps import STEPS, parse
+
+from tests.rewrite.zoo import CONFIGS
+
+pytestmark = [pytest.mark.peers, pytest.mark.thorough, pytest.mark.filterwarnings("ignore")]
+
+TOKENS = np.random.default_rng(3).integers(2, 23, (3, 7))
+LOADABLE = [word for word in STEPS if word not in {"scale", "rms"}]  # transformers loads no exchanged norms
+WORDS = [*LOADABLE, "scale=2", "balance=power-of-two", "drop-key-bias=unrotated"]
+BEFORE = ["", "untie,", "untie,fold,", "untie,fold,centre,rotate,"]
+LONG = 12  # random sequences of steps a model
+
+BIASES = {"attention_bias": True}
+MODELS: list[tuple[str, dict, str | None, bool]] = [
+    *((kind, {"tie_word_embeddings": tied}, None, tied) for kind in CONFIGS for tied in (False, True)),
+    *((kind, {**BIASES, "tie_word_embeddings": False}, None, False) for kind in ("llama", "gemma", "olmo2", "qwen3")),
+    ("llama", {"mlp_bias": True, "tie_word_embeddings": True}, None, True),
+    ("gpt_neox", {"use_parallel_residual": False, "hidden_act": "relu"}, None, True),
+    ("bert", {}, "BertForPreTraining", False),
+    ("bert", {"tie_word_embeddings": False}, "BertForPreTraining", True),
+    ("gpt2", {}, "GPT2DoubleHeadsModel", True),
+    ("qwen3", {"pad_token_id": 0}, "Qwen3ForSequenceClassification", False),
+    ("gemma", {"pad_token_id": 0}, "GemmaForTokenClassification", True),
+]
+
+
+def plans(seed: int) -> list[str]:
+    """Every step alone and after others, and random sequences."""
+    draw = np.random.default_rng(seed)
+    long = [",".join(draw.choice(WORDS, size=draw.integers(3, 7), replace=False)) for _ in range(LONG)]
+    return [*dict.fromkeys([f"{before}{word}" for before in BEFORE for word in WORDS] + long)]
+
+
+def moved(a: np.ndarray, b: np.ndarray, logits_move: bool) -> float:
+    if logits_move:
+        a, b = (x - x.max(-1, keepdims=True) for x in (a, b))
+        a, b = (x - np.log(np.exp(x).sum(-1, keepdims=True)) for x in (a, b))
+    return float(np.abs(a - b).max() / np.abs(a).max())
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "name", "shards"), MODELS, ids=[f"{k}-{n or '-'.join(o)}-{s}" for k, o, n, s in MODELS]
+)
+def test_what_is_certified_is_what_the_package_loads(kind, options, name, shards, tmp_path, record_property):
+    hf = pytest.importorskip("tests.rewrite.hf")
+    hf.save_random(kind, CONFIGS[kind] | options, tmp_path / "old", name=name, shards=shards)
+    assert (tmp_path / "old" / "model.safetensors.index.json").is_file() == shards
+    stack, weights = rw.load(tmp_path / "old")
+    spare = () if name in {None, "BertForPreTraining", "GPT2DoubleHeadsModel"} else ("lm_head.weight",)
+    theirs = hf.all_outputs(kind, tmp_path / "old", TOKENS, name=name)
+    counts = Counter()
+    worst = 0.0
+    for i, text in enumerate(plans(len(kind))):
+        steps = parse(text)
+        try:
+            found = rw.apply(stack, weights, steps)
+        except rw.Refused:
+            counts["refused"] += 1
+            continue
+        target = tmp_path / f"new{i}"
+        if not found.certificate.passed:
+            counts["no certificate"] += 1
+            continue
+        try:
+            certificate = rw.save(found, target)
+        except ValueError as error:
+            if "no config of model_type" not in str(error):
+                raise
+            counts["no config"] += 1
+            continue
+        assert certificate.folder is not None
+        ours = hf.all_outputs(kind, target, TOKENS, name=name, spare=spare)
+        logits_move = any(step.moves_logits for step in steps) and name not in {
+            "Qwen3ForSequenceClassification",
+            "GemmaForTokenClassification",
+        }
+        apart = [moved(a, b, logits_move and j == 0) for j, (a, b) in enumerate(zip(theirs, ours, strict=True))]
+        assert max(apart) < 1e-12, (text, apart)
+        worst = max(worst, *apart)
+        counts["certified"] += 1
+    record_property("counts", json.dumps(counts))
+    print(f"{kind} {name or options} {'shards' if shards else 'one file'}: {dict(counts)}, worst {worst:.1e}")
+    assert counts["certified"] > 5
+    assert not counts["no certificate"]
