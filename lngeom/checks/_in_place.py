@@ -163,9 +163,14 @@ def _noted(placed: Placed) -> str:
         said.append("a further step follows the normalized values")
     if not placed.measured and not placed.formula:
         said.append("no parameter shows the axis of its units: that of its library's convention")
+    if placed.refused:
+        said.append(f"it cannot be called on its inputs in this mode: {placed.refused}")
     lost = placed.lost
     if lost > max(VISIBLE, 16 * float(jnp.finfo(layer.inputs.dtype).eps)):
-        said.append(f"in {layer.inputs.dtype} outputs are up to {min(lost, 9.99):.1%} from those in {placed.dtype}")
+        said.append(
+            f"in {layer.inputs.dtype} outputs are up to {min(lost, 9.99):.1%} from those in {placed.dtype}, on its "
+            "inputs and others near them"
+        )
     return "; ".join([*said, *_running(placed)])
 
 

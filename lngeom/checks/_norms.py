@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lngeom.checks.placed import Placed, place
+from lngeom.checks.placed import Placed, behaves, place
 from lngeom.checks.recorded import Layer
 from lngeom.checks.recorded.layer import floating
 
@@ -68,6 +68,8 @@ def _judged(layer: Layer, training: bool) -> Candidate | None:
         if layer.named:
             return Candidate(layer)
         try:
+            if not behaves(layer, training):
+                return None
             placed = place(layer, training)
             return Candidate(layer, "", placed) if placed.normalizes else None
         except Exception:  # it cannot be called again; what it returned is looked at
@@ -94,16 +96,16 @@ def _fixed(layer: Layer) -> tuple[int, ...] | None:
     outputs = np.asarray(outputs[:64], np.float64)
     if outputs.ndim < 2 or not np.all(np.isfinite(outputs)) or not np.any(outputs):
         return None
-    inner = [a for a in range(1, outputs.ndim) if outputs.shape[a] > 1]
-    for count in range(1, len(inner) + 1):
-        for axes in itertools.combinations(inner, count):
-            if not _even(outputs, axes):
-                continue
-            given = np.asarray(inputs[:64], np.float64)
-            varies = np.ptp(outputs**2, axes).max() > 0.1 * np.mean(outputs**2)
-            if varies and not (given.ndim == outputs.ndim and _even(given, axes)):
-                return axes
-    return None
+    axes = _evened(outputs)
+    varies = axes is not None and np.ptp(outputs**2, axes).max() > 0.1 * np.mean(outputs**2)
+    return axes if varies and _evened(np.asarray(inputs[:64], np.float64)) is None else None
+
+
+def _evened(values: np.ndarray) -> tuple[int, ...] | None:
+    """The fewest axes over which mean squares are the same everywhere."""
+    inner = [a for a in range(1, values.ndim) if values.shape[a] > 1]
+    subsets = (axes for count in range(1, len(inner) + 1) for axes in itertools.combinations(inner, count))
+    return next((axes for axes in subsets if _even(values, axes)), None)
 
 
 def _even(values: np.ndarray, axes: tuple[int, ...]) -> bool:

@@ -1,8 +1,10 @@
 """Every norm of a model, checked in its place with its own weights and in the mode in which the model runs it."""
 
+import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,7 @@ from lngeom.checks._invariances import invariances
 from lngeom.checks._norms import candidates
 from lngeom.checks._orbits import Data
 from lngeom.checks._weights import of_weights
+from lngeom.checks.findings import Result
 from lngeom.checks.placed import Placed
 from lngeom.checks.recorded import MIXES, Layer, layers_of
 from lngeom.checks.reports import ModelReport, NormReport
@@ -119,10 +122,10 @@ def weights_of(layer: Layer) -> tuple[str, np.ndarray] | None:
 
 def _pair(before: Layer, placed: Placed, norm: NormReport) -> list[NormReport]:
     """The linear layer before a norm, and the norm, as one function of weights and inputs."""
-    found = weights_of(before)
-    if found is None or placed.axes != (placed.layer.inputs.ndim - 1,) or before.inputs.ndim != len(placed.shape):
+    matrix = weights_of(before)
+    if matrix is None or placed.axes != (placed.layer.inputs.ndim - 1,) or before.inputs.ndim != len(placed.shape):
         return []
-    name, value = found
+    name, value = matrix
     transposed = before.framework not in {"torch", "equinox"}
     weights = np.asarray(value.T if transposed else value, np.float64)
     if weights.shape != (placed.units, before.inputs.shape[-1]):
@@ -133,16 +136,16 @@ def _pair(before: Layer, placed: Placed, norm: NormReport) -> list[NormReport]:
     flat = (shape[0], *([-1] if len(shape) > 2 else []), shape[-1])
     data = Data(sizes[0] * rng.normal(size=weights.shape), sizes[1] * rng.normal(size=shape).reshape(flat))
 
-    def outputs(data: Data, scale: float) -> np.ndarray:
+    def outputs(data: Data, scale: float, others: Mapping[str, np.ndarray] = MappingProxyType({})) -> np.ndarray:
         given = data.inputs.reshape(shape)
-        own = {name: data.weights.T if transposed else data.weights}
+        own = {name: data.weights.T if transposed else data.weights, **others}
         summed = before.run(given, dtype=placed.dtype, training=placed.training, parameters=own)
         return placed.rows(placed.run(scale * np.asarray(summed, np.float64)))
 
     path, kind = f"{before.path} → {norm.path}", f"{before.kind} → {norm.kind}"
     bare = replace(norm, path=path, kind=kind, differences=(), findings=(), eps_share=math.nan, note="")
-    try:
-        results = invariances(
+    def results(outputs: Callable[[Data, float], np.ndarray]) -> tuple[Result, ...]:
+        return invariances(
             outputs,
             data,
             groups=placed.group_count,
@@ -151,9 +154,19 @@ def _pair(before: Layer, placed: Placed, norm: NormReport) -> list[NormReport]:
             damped=lambda: None,
             saturates=not placed.normalizes,
         )
+
+    biases = {k: np.zeros_like(v) for k, v in before.parameters.items() if v.ndim == 1}
+    try:
+        found = results(outputs)
+        lost = differing(found, norm.like)
+        without = differing(results(functools.partial(outputs, others=biases)), norm.like) if lost and biases else lost
     except Exception as error:  # any error of a layer is a result
-        return [replace(bare, results=(), note=f"could not be checked: {type(error).__name__}: {error}".splitlines()[0])]
-    lost = differing(results, norm.like)
-    titles = ", ".join(r.title for r in results if r.name in lost)
-    note = f"a bias, gain or ε keeps these from holding: {titles}" if lost else ""
-    return [replace(bare, results=results, eps_share=norm.eps_share, note=note)]
+        text = f"{type(error).__name__}: {error}".splitlines()[0]
+        return [replace(bare, results=(), note=f"could not be checked: {text}")]
+    titles = {r.name: r.title for r in found}
+    said = []
+    if kept := [titles[name] for name in lost if name not in without]:
+        said.append(f"the bias of {before.path or before.kind} keeps these from holding: {', '.join(kept)}")
+    if kept := [titles[name] for name in lost if name in without]:
+        said.append(f"these do not hold for the two together: {', '.join(kept)}")
+    return [replace(bare, results=found, eps_share=norm.eps_share, note="; ".join(said))]

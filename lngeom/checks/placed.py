@@ -9,8 +9,9 @@ whose spread is not above the rounding of the inputs.
 A change counts as a difference if it is above `tolerance`, which follows from the digits with which the layer computes.
 """
 
+import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -36,7 +37,7 @@ PROBES = 6
 FAR = 2.0**20
 """Scale of inputs at which no ε matters."""
 
-LARGEST = 1_000_000
+LARGEST = 200_000
 """Numbers of the inputs that are looked at, unless one sample has more."""
 
 ROWS = {"ln", "rms", "gn", "gn_spatial", "in", "bn", "ln_pooled"}
@@ -123,7 +124,7 @@ class Placed:
     @cached_property
     def probes(self) -> np.ndarray:
         """Inputs of ordinary numbers."""
-        return 0.5 + np.random.default_rng(0).normal(size=(PROBES, *self.shape))
+        return _ordinary(PROBES, self.shape)
 
     @cached_property
     def size(self) -> float:
@@ -226,7 +227,9 @@ class Placed:
             "bn": [Sets(tuple(a for a in long if a not in units))],
         }.get(declared or "", [])
         if declared == "gn" and len(self.axes) == 1 and self.promised_groups:
-            sets = [Sets(positions, self.axes[0], self.promised_groups)]
+            groups = self.promised_groups
+            inner = {1: Sets((*positions, *units)), self.units: Sets(positions)}
+            sets = [inner.get(groups, Sets(positions, self.axes[0], groups))] if self.units % groups == 0 else []
         sets = [s for s in sets if s.axes or s.split is not None]
         return [Formula(s) if declared == "rms" else Formula(s, s, True) for s in sets]
 
@@ -270,7 +273,8 @@ class Placed:
             factor = np.divide(sets.mean(full * found), power, out=np.zeros_like(power), where=power > 0)
             apart = np.max(np.abs(found - factor * full))
             slack = max(10 * self.tolerance, 1e-6)
-            if not apart <= slack * np.max(np.abs(outputs)) or np.any(factor > 1 + slack) or np.any(factor < -slack):
+            floor = 1e3 * self.unit * (np.max(np.abs(full)) + np.max(np.abs(bias)))
+            if not apart <= slack * np.max(np.abs(outputs)) + floor or np.any(factor > 1 + slack) or np.any(factor < -slack):
                 return False
         return True
 
@@ -283,7 +287,7 @@ class Placed:
             count = int(np.prod([self.shape[a] for a in long], initial=1))
             count = count // sets.parts if sets.split in long else count
             return Coupling(sets.over(0), any(sets.over(a) for a in self.positions), count)
-        start = self.rows(self.far * self.probe)
+        start = self.ordinary
         return self._coupled(start, self(start))
 
     def evaluation_leak(self) -> float:
@@ -301,7 +305,7 @@ class Placed:
             moved[place] += (1 if moved[place] >= np.mean(start) else -1) * spread
             after = self(moved)
             scale = max(np.max(np.abs(before)), np.max(np.abs(after)), 1e-300)
-            changed = ~(np.abs(after - before) <= max(1e-6, self.tolerance) * scale)
+            changed = ~(np.abs(after - before) <= max(1e-6, 4 * self.unit) * scale)
             sample, unit = place[0], place[-1]
             samples = np.delete(changed, sample, 0).any()
             here = changed[sample].reshape(-1, changed.shape[-1])
@@ -397,7 +401,7 @@ class Placed:
     def shares(self) -> np.ndarray:
         """Share of ε in the denominator, 1 − (g n)²/(g n∞)², at each value of the inputs whose set has a spread."""
         inputs, sets = self.own, None if self.formula is None else self.formula.scale
-        if sets is None or not self.normalizes:
+        if sets is None or not self.normalizes or self.refused:
             return np.zeros(0)
         near, far = ((self.run(s * inputs) - self.run(-s * inputs)) / 2 for s in (1.0, self.far / self.size))
         with np.errstate(all="ignore"):
@@ -410,6 +414,15 @@ class Placed:
         inputs = self.layer.inputs
         count = max(SAMPLES, LARGEST // max(inputs[:1].size, 1))
         return np.asarray(inputs[:count], np.float64)
+
+    @cached_property
+    def refused(self) -> str:
+        """Why it cannot be called on its own inputs in this mode, as a batch norm in training on one sample."""
+        try:
+            self.run(self.own)
+        except Exception as error:
+            return f"{type(error).__name__}: {error}".splitlines()[0]
+        return ""
 
     @cached_property
     def spread(self) -> np.ndarray:
@@ -435,14 +448,24 @@ class Placed:
     def lost(self) -> float:
         """Largest error of outputs in the dtype of the inputs against float64, relative to the outputs.
 
-        Values of sets without a spread are left out.
+        It is measured on the inputs, and on others that differ from them by part of the spread of their sets: an error
+        of rounding can vanish by chance. Values of sets without a spread are left out.
         """
-        inputs = self.own
-        exact = self.run(inputs)
-        native = np.asarray(
-            self.layer.run(inputs.astype(self.layer.inputs.dtype), training=self.training, parameters=self.changed),
-            np.float64,
-        )
+        return 0.0 if self.refused else max(self._error(inputs) for inputs in (self.own, *self._nearby()))
+
+    def _nearby(self) -> Iterator[np.ndarray]:
+        if self.formula is None or not self.formula.usual:
+            return
+        sets, inputs = self.formula.scale, self.own
+        with np.errstate(all="ignore"):
+            spread = np.sqrt(sets.mean((inputs - sets.mean(inputs)) ** 2))
+        for seed in range(2):
+            yield inputs + 0.3 * spread * np.random.default_rng(seed).normal(size=inputs.shape)
+
+    def _error(self, inputs: np.ndarray) -> float:
+        dtype = self.layer.inputs.dtype
+        given = inputs.astype(dtype)
+        exact, native = self.run(given), self.run(given, dtype=None)
         kept = self.spread & np.isfinite(exact)
         if not kept.any():
             return 0.0
@@ -450,7 +473,7 @@ class Placed:
 
     def apart(self) -> float | None:
         """Change of outputs between training and evaluation mode, relative to them; None without running statistics."""
-        if not self.running:
+        if not self.running or self.refused:
             return None
         return deviation(*(self.run(self.own, training=mode) for mode in (True, False)))
 
@@ -478,6 +501,29 @@ class Placed:
     def group_count(self) -> int:
         """Groups for the columns of groups: its own, or those of the table."""
         return self.groups if self.expected in {"gn", "gn_spatial"} and self.groups > 1 else GROUPS
+
+
+@functools.lru_cache(maxsize=8)
+def _ordinary(count: int, shape: tuple[int, ...]) -> np.ndarray:
+    found = 0.5 + np.random.default_rng(0).normal(size=(count, *shape))
+    found.setflags(write=False)
+    return found
+
+
+def behaves(layer: Layer, training: bool = True) -> bool:
+    """Whether outputs of a layer stay where large inputs are doubled: one without that is no norm.
+
+    Args:
+        layer: the layer.
+        training: whether to look at it in training mode.
+
+    Returns:
+        Whether they stay.
+    """
+    shape, dtype = _shape(layer, training)
+    probe = _ordinary(PROBES, shape)[0]
+    once, twice = (layer.run(s * FAR * probe, dtype=dtype, training=training) for s in (1, 2))
+    return deviation(once, twice) <= TOLERANCES[UNITS[1]] or not np.all(np.isfinite(np.asarray(once, np.float64)))
 
 
 def place(layer: Layer, training: bool = True) -> Placed:
@@ -555,9 +601,8 @@ def _shape(layer: Layer, training: bool) -> tuple[tuple[int, ...], str]:
     problem: Exception | None = None
     for dtype in dict.fromkeys(("float64", "float32", native)):
         for shape in dict.fromkeys(shapes):
-            probe = 0.5 + np.random.default_rng(0).normal(size=shape)
             try:
-                outputs = layer.run(probe, dtype=dtype, training=training)
+                outputs = layer.run(_ordinary(PROBES, shape)[0], dtype=dtype, training=training)
             except Exception as error:
                 problem = problem or error
                 continue

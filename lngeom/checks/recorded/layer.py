@@ -14,8 +14,8 @@ from lngeom.checks.subject import as_elsewhere
 Arrays = dict[str, np.ndarray]
 """Arrays by name."""
 
-ARRAY = "an array"
-"""Stands for an array among the leaves of arguments."""
+ARRAY, KEY = "an array", "a random key"
+"""Stand for an array and for a random key among the leaves of arguments."""
 
 _NORM = re.compile(r"norm", re.IGNORECASE)
 _SHORT = re.compile(r"(^|_)(norm|ln|bn|gn)_?(\d+|_\w+)?$")
@@ -37,16 +37,18 @@ class Given(NamedTuple):
 
     Attributes:
         structure: of (positional arguments, arguments by name).
-        leaves: what is no array; `ARRAY` stands for an array.
+        leaves: what is no array; `ARRAY` stands for an array, and `KEY` for a random key.
     """
 
     structure: Any
     leaves: tuple[Any, ...]
 
     def filled(self, arrays: tuple[Any, ...]) -> tuple[tuple, dict[str, Any]]:
-        """The arguments with other arrays."""
+        """The arguments with other arrays, and one random key."""
         rest = iter(arrays)
-        whole = [next(rest) if leaf is ARRAY else leaf for leaf in self.leaves]
+        whole = [
+            next(rest) if leaf is ARRAY else jax.random.key(0) if leaf is KEY else leaf for leaf in self.leaves
+        ]
         return jax.tree.unflatten(self.structure, whole)
 
 
@@ -54,7 +56,8 @@ def given(args: tuple, kwargs: Mapping[str, Any]) -> tuple[Given, tuple[Any, ...
     """Arguments of a call, and the arrays among them."""
     leaves, structure = jax.tree.flatten((tuple(args), dict(kwargs)))
     arrays = tuple(leaf for leaf in leaves if is_plain(leaf))
-    return Given(structure, tuple(ARRAY if is_plain(leaf) else leaf for leaf in leaves)), arrays
+    rest = tuple(ARRAY if is_plain(leaf) else KEY if _is_key(leaf) else leaf for leaf in leaves)
+    return Given(structure, rest), arrays
 
 
 @dataclass(frozen=True)

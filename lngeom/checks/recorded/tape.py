@@ -1,6 +1,5 @@
 """What went through the layers of a model in one call, and layers made of it."""
 
-import functools
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
@@ -203,18 +202,19 @@ def of_jax(
 
         return jax.jit(run, compiler_options=QUICKLY)
 
-    @functools.cache
+    programs: dict[tuple[int, bool], tuple[Given, Callable]] = {}
+
     def program(arguments: Given, training: bool) -> Callable:
-        return shared((own, structure, arguments, training), lambda: compiled(arguments, training))
+        key = id(arguments), training
+        if key not in programs:  # with the arguments, so that no others have their identity
+            made = shared((own, structure, arguments, training), lambda: compiled(arguments, training))
+            programs[key] = arguments, made
+        return programs[key][1]
 
     def apply(arguments, arrays, weights, statistics, training):
         values = {**weights, **statistics}
         whole = [values.get(name, value) for name, (_, value) in zip(names, leaves, strict=True)]
-        try:
-            run = program(arguments, training)
-        except TypeError:  # an argument that cannot be hashed
-            run = compiled(arguments, training)
-        outputs, after = run(whole, arrays)
+        outputs, after = program(arguments, training)(whole, arrays)
         return tuple(map(np.asarray, outputs)), {**statistics, **{k: np.asarray(v) for k, v in after.items()}}
 
     return parameters, {k: v for k, v in known.items() if k not in parameters}, apply
