@@ -123,7 +123,7 @@ def divisions(shape: Sequence[int]) -> Iterator[Sets]:
             if split == 0:
                 kept = [tuple(a for a in others if a != unit) for unit in others] or [()]
             else:
-                kept = [(), tuple(others)] if others else [()]
+                kept = [(), tuple(others), (0, *others)] if len(others) else [(), (0,)]
             for part, whole in itertools.product(parts, dict.fromkeys(kept)):
                 yield Sets(whole, split, part, strided)
 
@@ -218,7 +218,8 @@ def follows(
 ) -> Formula | None:
     """The formula of the n of which outputs are a function, value by value: a norm with a further step after it.
 
-    Outputs stay where x is replaced by n, and those of other places where two values of a set change places.
+    Outputs stay where x is replaced by n, and those of one place of each set where the other values of the set are
+    replaced by others of the same mean and scale.
 
     Args:
         function: the layer, on inputs so large that no ε matters.
@@ -235,28 +236,33 @@ def follows(
     whole = [sets for sets in divisions(shape) if sets.split is None]
     usual = [f for sets in whole for f in (Formula(sets, sets, True), Formula(sets))]
     for formula in (*first, *usual):
-        if not np.max(np.abs(function(formula.normalized(inputs)) - outputs)) <= size:
+        n = formula.normalized(inputs)
+        if not np.max(np.abs(function(n) - outputs)) <= size:
             continue
-        labels = formula.scale.mean(np.arange(inputs.size, dtype=float).reshape(shape))
-        (places,) = np.nonzero((labels == labels.flat[0]).ravel())
-        if all(_symmetric(function, inputs, outputs, (places[0], places[k]), size) for k in (-1, len(places) // 2)):
+        if all(np.max(np.abs(function(v) - outputs)[kept], initial=0.0) <= size for v, kept in _replaced(formula, n)):
             return formula
     return None
 
 
-def _symmetric(
-    function: Callable[[np.ndarray], np.ndarray],
-    inputs: np.ndarray,
-    outputs: np.ndarray,
-    pair: tuple[int, int],
-    size: float,
-) -> bool:
-    """Whether outputs of other places stay where two values change places."""
-    moved = inputs.copy().ravel()
-    moved[list(pair)] = moved[list(pair[::-1])]
-    change = np.abs(function(moved.reshape(inputs.shape)) - outputs).ravel()
-    change[list(pair)] = 0
-    return bool(np.max(change) <= size)
+def _replaced(formula: Formula, n: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Other normalized values with one value of each set kept, and where these are."""
+    labels = formula.scale.mean(np.arange(n.size, dtype=float).reshape(n.shape)).ravel()
+    members = [np.flatnonzero(labels == label) for label in np.unique(labels)]
+    rng = np.random.default_rng(5)
+    for place in (0, -1):
+        moved, kept = n.copy().ravel(), np.zeros(n.size, bool)
+        for own in members:
+            if len(own) < 4:
+                continue
+            one, rest = own[place], np.delete(own, place)
+            value, drawn = moved[one], rng.normal(size=len(rest))
+            shift = -value / len(rest) if formula.centred else 0.0
+            drawn -= drawn.mean() if formula.centred else 0.0
+            square = len(own) - value**2 - len(rest) * shift**2
+            if square > 0:
+                moved[rest] = shift + drawn * np.sqrt(square / np.sum(drawn**2))
+                kept[one] = True
+        yield moved.reshape(n.shape), kept.reshape(n.shape)
 
 
 def padded(formula: Formula, values: np.ndarray, axis: int, length: int) -> Iterator[np.ndarray]:

@@ -1,7 +1,8 @@
 """Transformations of weights and inputs on a layer in its place: on probes, at ordinary size and where no ε matters."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -10,6 +11,7 @@ from lngeom.checks._orbits import Data, draw
 from lngeom.checks.findings import Result, Verdict
 from lngeom.checks.subject import deviation
 from lngeom.checks.suite import BATCH
+from lngeom.transformations.actions import Column
 from lngeom.transformations.columns import extended
 
 DRAWS = 2
@@ -19,6 +21,7 @@ FEATURES = 8
 """Inputs of the layer before, from which probes are made."""
 
 FLIP = "weight_sign_flip"
+"""Name of the column of signs."""
 
 Outputs = Callable[[Data, float], np.ndarray]
 """Outputs for W and X, with summed inputs times a number."""
@@ -56,8 +59,6 @@ def invariances(
     Returns:
         The results.
     """
-    whole = len(data.weights) % groups == 0 and 1 < groups < len(data.weights)
-    columns = [c for c in extended(groups) if not c.compares_first and (whole or "group" not in c.name)]
     start = {scale: outputs(data, scale) for scale in scales}
 
     def change(moved: Data, scale: float) -> float:
@@ -70,9 +71,8 @@ def invariances(
         return _falls(lambda s: max(change(m, s) for m in moved), scales, tolerance) if known is None else known
 
     results = []
-    for column in columns:
+    for column, moved in moves(data, groups):
         bare = Result(column.name, column.title, column.formula, Verdict.UNKNOWN, math.inf, tolerance)
-        moved = [draw(column, data, seed).apply(data) for seed in range(DRAWS)]
         near, far = (max(change(m, s) for m in moved) for s in scales)
         if not math.isfinite(near) and not math.isfinite(far):
             results.append(replace(bare, note="outputs are not finite, which is no evidence"))
@@ -87,6 +87,27 @@ def invariances(
             verdict = Verdict.NOT
         results.append(replace(bare, verdict=verdict, deviation=near))
     return (*results, _batch(outputs, data, scales[0], tolerance))
+
+
+_MOVED: OrderedDict[Hashable, list[tuple[Column, list[Data]]]] = OrderedDict()
+KEPT, SMALL = 8, 50_000
+"""Sets of moved data that are kept, and the largest number of weights and inputs of which they are."""
+
+
+def moves(data: Data, groups: int) -> list[tuple[Column, list[Data]]]:
+    """Every transformation with what it makes of the data; norms of one shape share them."""
+    key = groups, *((v.shape, v.tobytes()) for v in data)
+    if key in _MOVED:
+        return _MOVED[key]
+    whole = len(data.weights) % groups == 0 and 1 < groups < len(data.weights)
+    columns = [c for c in extended(groups) if not c.compares_first and (whole or "group" not in c.name)]
+    large = sum(v.size for v in data) > SMALL
+    found = [(c, [draw(c, data, seed).apply(data) for seed in range(1 if large else DRAWS)]) for c in columns]
+    if not large:
+        _MOVED[key] = found
+        while len(_MOVED) > KEPT:
+            _MOVED.popitem(last=False)
+    return found
 
 
 def _flips(outputs: Outputs, data: Data, scale: float, tolerance: float) -> bool:

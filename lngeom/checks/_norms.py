@@ -63,7 +63,9 @@ def candidates(layers: Sequence[Layer], training: bool, asked: Collection[str] =
 
 def _judged(layer: Layer, training: bool) -> Candidate | None:
     if not layer.calls:
-        return Candidate(layer, "it is not called in the forward pass on X") if layer.named and layer.childless else None
+        return (
+            Candidate(layer, "it is not called in the forward pass on X") if layer.named and layer.childless else None
+        )
     if layer.same_shape and (layer.childless or layer.named):
         if layer.named:
             return Candidate(layer)

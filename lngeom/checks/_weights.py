@@ -92,7 +92,11 @@ def _direction(layer: Layer) -> tuple[str, str]:
         if name is None:
             raise ValueError(f"{METHODS[layer.normalized].title} of another array than its weight")
         if (dim := _dim(layer.module)) not in {0, None}:
-            raise ValueError(f"its weight norm is over all axes but {dim}, which are not the units" if dim >= 0 else "its weight norm is over all axes")
+            raise ValueError(
+                f"its weight norm is over all axes but {dim}, which are not the units"
+                if dim >= 0
+                else "its weight norm is over all axes"
+            )
         return name, layer.normalized
     matrices = [k for k, v in layer.parameters.items() if v.ndim > 1 and k.rsplit(".", 1)[-1] != "g"]  # equinox: [H 1]
     if kind is None or len(matrices) != 1:

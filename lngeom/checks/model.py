@@ -134,16 +134,17 @@ def _pair(before: Layer, placed: Placed, norm: NormReport) -> list[NormReport]:
     sizes = [float(np.sqrt(np.nanmean(np.asarray(v, np.float64) ** 2))) or 1.0 for v in (weights, before.inputs)]
     shape = (*placed.shape[:-1], weights.shape[1])
     flat = (shape[0], *([-1] if len(shape) > 2 else []), shape[-1])
-    data = Data(sizes[0] * rng.normal(size=weights.shape), sizes[1] * rng.normal(size=shape).reshape(flat))
+    data = Data(rng.normal(size=weights.shape), rng.normal(size=shape).reshape(flat))
 
     def outputs(data: Data, scale: float, others: Mapping[str, np.ndarray] = MappingProxyType({})) -> np.ndarray:
-        given = data.inputs.reshape(shape)
-        own = {name: data.weights.T if transposed else data.weights, **others}
+        given = sizes[1] * data.inputs.reshape(shape)
+        own = {name: sizes[0] * (data.weights.T if transposed else data.weights), **others}
         summed = before.run(given, dtype=placed.dtype, training=placed.training, parameters=own)
         return placed.rows(placed.run(scale * np.asarray(summed, np.float64)))
 
     path, kind = f"{before.path} → {norm.path}", f"{before.kind} → {norm.kind}"
     bare = replace(norm, path=path, kind=kind, differences=(), findings=(), eps_share=math.nan, note="")
+
     def results(outputs: Callable[[Data, float], np.ndarray]) -> tuple[Result, ...]:
         return invariances(
             outputs,

@@ -2,8 +2,8 @@ r"""A norm in its place in a model: the layout of its units, its formula, and it
 
 All of it is measured on the layer as a function. Invariances and the formula are measured on probes: numbers without
 special values, of the shape of the layer's inputs. They are scaled by `far` where no ε should matter, and by `size`
-where it should matter as much as for the layer's own inputs. Padding, dead units or offsets of the inputs therefore give
-no verdict. Only what depends on the inputs (the share of ε, lost digits) is measured on them, without sets of values
+where it should matter as much as for the layer's own inputs. Padding, dead units or offsets of the inputs therefore
+give no verdict. Only what depends on the inputs (the share of ε, lost digits) is measured on them, without sets of values
 whose spread is not above the rounding of the inputs.
 
 A change counts as a difference if it is above `tolerance`, which follows from the digits with which the layer computes.
@@ -37,7 +37,7 @@ PROBES = 6
 FAR = 2.0**20
 """Scale of inputs at which no ε matters."""
 
-LARGEST = 200_000
+LARGEST = 50_000
 """Numbers of the inputs that are looked at, unless one sample has more."""
 
 ROWS = {"ln", "rms", "gn", "gn_spatial", "in", "bn", "ln_pooled"}
@@ -49,8 +49,11 @@ UNITS = (2.0**-52, 2.0**-23, 2.0**-8)
 TOLERANCES = dict(zip(UNITS, (1e-7, 1e-3, 0.2), strict=True))
 """Change of outputs, relative to their size, that counts as a difference, by the rounding of the computation."""
 
+UNSTEADY = 1e-5
+"""Change of outputs, relative to them, from which two calls with the same inputs differ."""
+
 FILLS = (None, (0.0, 1.0), (1.0, 1.0), (0.0, 0.0))
-"""Values in place of further inputs, with fractions and without: their own first, then those that leave a norm alone."""
+"""Values for further inputs, with fractions and without: their own first, then those that leave a norm alone."""
 
 
 class Coupling(NamedTuple):
@@ -155,6 +158,12 @@ class Placed:
     def outputs(self) -> np.ndarray:
         """Outputs for probes at `far`."""
         return np.stack([self.run(self.far * x) for x in self.probes])
+
+    @cached_property
+    def unsteady(self) -> float:
+        """Change of outputs between two calls with the same inputs; 0 where it is that of rounding."""
+        change = deviation(self.outputs[0], self.run(self.far * self.probe))
+        return change if UNSTEADY < change < math.inf else 0.0
 
     @cached_property
     def unit(self) -> float:
@@ -274,7 +283,11 @@ class Placed:
             apart = np.max(np.abs(found - factor * full))
             slack = max(10 * self.tolerance, 1e-6)
             floor = 1e3 * self.unit * (np.max(np.abs(full)) + np.max(np.abs(bias)))
-            if not apart <= slack * np.max(np.abs(outputs)) + floor or np.any(factor > 1 + slack) or np.any(factor < -slack):
+            if (
+                not apart <= slack * np.max(np.abs(outputs)) + floor
+                or np.any(factor > 1 + slack)
+                or np.any(factor < -slack)
+            ):
                 return False
         return True
 
@@ -295,7 +308,7 @@ class Placed:
         start = self.ordinary
         other = np.concatenate([start[:1], 3 * start[1:][::-1] + self.size])
         before, after = (self(rows, training=False)[:1] for rows in (start, other))
-        return deviation(before, after)
+        return deviation(before, after) if np.all(np.isfinite((before, after))) else 0.0
 
     def _coupled(self, start: np.ndarray, before: np.ndarray) -> Coupling:
         spread = float(np.std(start)) or 1.0
@@ -366,9 +379,13 @@ class Placed:
         if self.affine and declared in {"bn", "in"} and (self.layer.statistics or not self.training):
             return "bn_evaluation"
         whole = self.formula is not None and self.formula.scale.split is None
-        if declared == "ln" and (row == "ln_pooled" or (row in {"gn", "gn_spatial"} and (whole or self.promised_groups))):
+        if declared == "ln" and (
+            row == "ln_pooled" or (row in {"gn", "gn_spatial"} and (whole or self.promised_groups))
+        ):
             return row
         if declared == "gn":
+            if self.promised_groups == 1 and row in {"ln", "ln_pooled"}:
+                return row
             return row if row in {"in", "gn", "gn_spatial"} else ("gn_spatial" if self.positions else "gn")
         return declared
 
@@ -410,8 +427,13 @@ class Placed:
 
     @cached_property
     def own(self) -> np.ndarray:
-        """The layer's inputs, as far as they are no more than `LARGEST`, in float64."""
+        """The layer's inputs in float64; of many, the first samples, at positions evenly apart."""
         inputs = self.layer.inputs
+        pools = self.formula is None or any(self.formula.scale.over(a) for a in self.positions)
+        if not pools and not self.layer.several and self.shape[1:] != inputs.shape[1:]:
+            while inputs[:SAMPLES].size > LARGEST and (long := max(inputs.shape[a] for a in self.positions)) > SIDE:
+                halved = {a for a in self.positions if inputs.shape[a] == long}
+                inputs = inputs[tuple(slice(None, None, 2 if a in halved else 1) for a in range(inputs.ndim))]
         count = max(SAMPLES, LARGEST // max(inputs[:1].size, 1))
         return np.asarray(inputs[:count], np.float64)
 
@@ -556,12 +578,13 @@ def place(layer: Layer, training: bool = True) -> Placed:
         for slot in layer.call.places:
             try:
                 placed = _placed(replace(layer, fill=fill, place=slot), training)
-                if placed.formula is not None:
+                if placed.fitted is not None and placed.damped:
                     return placed
+                better = found is None or (found.formula is None and placed.formula is not None)
             except Exception as error:
                 problem = error
                 continue
-            found = found or placed
+            found = placed if better else found
     if found is None:
         raise ValueError(f"{type(problem).__name__}: {problem}".splitlines()[0]) from problem
     return found

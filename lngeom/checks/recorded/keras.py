@@ -22,14 +22,16 @@ def layers(parts: tuple, args: tuple, kwargs: dict) -> list[Layer]:
     model, tape, found = parts[0], Tape(), {}
     inside: set[int] = set()
     _watched(model, args, kwargs, False, functools.partial(_recorded, tape, found, inside))
-    before = [(v, np.asarray(keras.ops.convert_to_numpy(v))) for v in model.variables]
+    with as_elsewhere():
+        before = [(v, np.array(keras.ops.convert_to_numpy(v))) for v in model.variables]
     try:
         _watched(model, args, kwargs, True, lambda layer, *rest: tape.in_training(id(layer), *rest))
     except Exception:  # the arguments of evaluation are kept
         tape.training.clear()
     finally:
-        for variable, value in before:
-            variable.assign(value)
+        with as_elsewhere():
+            for variable, value in before:
+                variable.assign(value)
     parts_of = {id(layer): layer for layer in [model, *model._flatten_layers()]}
 
     def make(key, seen):

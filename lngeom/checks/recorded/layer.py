@@ -46,9 +46,7 @@ class Given(NamedTuple):
     def filled(self, arrays: tuple[Any, ...]) -> tuple[tuple, dict[str, Any]]:
         """The arguments with other arrays, and one random key."""
         rest = iter(arrays)
-        whole = [
-            next(rest) if leaf is ARRAY else jax.random.key(0) if leaf is KEY else leaf for leaf in self.leaves
-        ]
+        whole = [next(rest) if leaf is ARRAY else jax.random.key(0) if leaf is KEY else leaf for leaf in self.leaves]
         return jax.tree.unflatten(self.structure, whole)
 
 
@@ -184,6 +182,8 @@ class Layer:
     @property
     def declared(self) -> str | None:
         """Row of the invariance table that the name of its class promises; None where it names none."""
+        if not _NORM.search(self.kind):
+            return None
         name = self.kind.lower().replace("_", "")
         return next((row for word, row in _DECLARED if word in name), None)
 

@@ -13,6 +13,7 @@ import numpy as np
 from lngeom._trees import leaf_path
 from lngeom.checks._orbits import QUICKLY
 from lngeom.checks.recorded.layer import Apply, Arrays, Call, Given, Layer, floating, given, is_plain
+from lngeom.checks.subject import as_elsewhere
 
 Made = tuple[Arrays, Arrays, Apply]
 """Parameters of a layer, its statistics, and the layer as a function."""
@@ -110,7 +111,8 @@ class Tape:
             path, framework, module, childless, function = made
             problem = ""
             try:
-                parameters, statistics, apply = function()
+                with as_elsewhere():
+                    parameters, statistics, apply = function()
             except Exception as error:
                 problem = f"{type(error).__name__}: {error}".splitlines()[0]
                 parameters, statistics, apply = {}, {}, _cannot
@@ -119,8 +121,18 @@ class Tape:
             kind = type(module).__name__
             found.append(
                 Layer(
-                    path, kind, framework, module, calls, order, parameters, statistics, apply, childless,
-                    problem=problem, normalized=normalized(key),
+                    path,
+                    kind,
+                    framework,
+                    module,
+                    calls,
+                    order,
+                    parameters,
+                    statistics,
+                    apply,
+                    childless,
+                    problem=problem,
+                    normalized=normalized(key),
                 )
             )
         return found

@@ -39,9 +39,11 @@ def layers(parts: tuple, args: tuple, kwargs: dict) -> list[Layer]:
     handles = [part.register_forward_hook(after, with_kwargs=True) for part in hooked]
     handles += [part.register_forward_pre_hook(before, with_kwargs=True) for part in hooked]
     try:
-        if not model.training:
-            model.train()
-        training = {id(part): part.training for part in model.modules()}
+        model.train()
+        found = {part: part.training for part in model.modules()}
+        if at_hand[model]:  # parts that were put in evaluation mode one by one run in it
+            found = {part: mode and at_hand[part] for part, mode in found.items()}
+        training = {id(part): mode for part, mode in found.items()}
         model.eval()
         modes = {True: training, False: {id(part): part.training for part in model.modules()}}
         with torch.no_grad():
