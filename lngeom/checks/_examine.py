@@ -218,5 +218,5 @@ def _rounding_note(curve: Curve, dtype: np.dtype) -> str:
         return "the deviation grows as κ²u, κ = offset/spread: the variance is taken as E[a²] − E[a]²"
     if len(seen) < 3 or squared:
         return ""
-    slope = np.polyfit(*np.log(np.transpose(seen)), 1)[0]
+    slope = np.polyfit([math.log(k) for k, _ in seen], [math.log(d) for _, d in seen], 1)[0]
     return "the deviation grows as κu, κ = offset/spread: the mean is rounded once" if slope < 1.5 else ""

@@ -11,7 +11,8 @@ import numpy as np
 from lngeom.checks._formula import Formula, Sets, fit, padded
 from lngeom.checks._invariances import FLIP, invariances, probe_data
 from lngeom.checks.findings import Finding, Result, Verdict
-from lngeom.checks.placed import ROWS, Placed, place
+from lngeom.checks.placed import ROWS, Placed
+from lngeom.checks.placing import place
 from lngeom.checks.recorded import Layer
 from lngeom.checks.reports import NormReport
 from lngeom.checks.rows import row
@@ -22,7 +23,7 @@ VISIBLE = 1e-3
 
 ALLOWED = {"ln": {"ln", "ln_pooled"}, "rms": {"rms", "ln", "ln_pooled"}, "gn": {"gn", "gn_spatial", "in"}}
 ALLOWED["gn_spatial"] = ALLOWED["gn"]
-"""Rows of formulas that a row allows; others allow themselves only. More invariances than those of a row are allowed."""
+"""Rows of formulas that a row allows; others allow themselves only. More invariance than the row's is allowed."""
 
 SEVERAL, CALLS = 4, 32
 """Calls of different kinds that are examined, and calls whose inputs are looked at."""

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lngeom.checks.placed import Placed, behaves, place
+from lngeom.checks.placed import Placed
+from lngeom.checks.placing import behaves, place
 from lngeom.checks.recorded import Layer
 from lngeom.checks.recorded.layer import floating
 

@@ -91,7 +91,8 @@ def _direction(layer: Layer) -> tuple[str, str]:
         name = next((n for n in DIRECTIONS[layer.normalized] if n in layer.parameters), None)
         if name is None:
             raise ValueError(f"{METHODS[layer.normalized].title} of another array than its weight")
-        if (dim := _dim(layer.module)) not in {0, None}:
+        dim = _dim(layer.module)
+        if dim is not None and dim != 0:
             raise ValueError(
                 f"its weight norm is over all axes but {dim}, which are not the units"
                 if dim >= 0

@@ -10,7 +10,7 @@ from lngeom._trees import leaf_path
 from lngeom.checks._in_place import CALLS
 from lngeom.checks._norms import candidates
 from lngeom.checks.model import consumers, producer
-from lngeom.checks.placed import place
+from lngeom.checks.placing import place
 from lngeom.checks.recorded import Layer, layers_of
 from lngeom.linting.case import Case, Decays
 from lngeom.linting.report import LintFinding, LintReport
