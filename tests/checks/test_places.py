@@ -300,8 +300,15 @@ def test_modes_of_torch_and_keras_are_those_that_run():
     assert (evaluated[""].like, evaluated.differs) == ("bn_evaluation", False), str(evaluated)
     assert lg.check_model(tracked, normal(6, 4, 5))[""].like == "in"
 
-    inputs = keras.Input((8,))
-    model = keras.Model(inputs, keras.layers.BatchNormalization(name="norm")(inputs, training=False))
-    found = lg.check_model(model, normal(9, 8))
-    (norm,) = [n for n in found.norms if n.path.endswith("norm")]
-    assert (norm.like, found.differs) == ("bn_evaluation", False), str(found)
+    class Model(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.norm = keras.layers.BatchNormalization(name="norm")
+
+        def call(self, x, training=None):
+            return self.norm(x, training=False)
+
+    for model in (Model(), keras.Sequential([keras.layers.BatchNormalization(name="norm", trainable=False)])):
+        found = lg.check_model(model, normal(9, 8))
+        (norm,) = [n for n in found.norms if n.path.endswith("norm")]
+        assert (norm.like, found.differs) == ("bn_evaluation", False), str(found)
