@@ -361,7 +361,9 @@ def batch_norm(*, update=0.1, power=0.5, evaluation="running", trained=False):
             if not self.use_running_average:
                 for variable, old, new in zip((self.mean, self.var), stored, batch, strict=True):
                     variable[...] = ((1 - update) * old + update * new).astype(old.dtype)
-            return (x - m[None]) / (v[None] + 1e-5) ** (power if running else 0.5) * self.scale[...].astype(x.dtype)
+            return (
+                (x - m[None]) / (v[None] + 1e-5) ** (power if running else 0.5) * self.scale[...].astype(x.dtype)[None]
+            )
 
     return BatchNorm(), normal(9, 8, offset=3.0, scale=2.0)
 
