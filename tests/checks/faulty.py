@@ -75,15 +75,15 @@ def model(name, said="", rule=""):
     return register
 
 
-def mean(x, axis=-1):
+def mean(x, axis: Any = -1):
     return x.mean(axis, keepdims=True)
 
 
-def std(x, axis=-1, ddof=0, eps=1e-5):
+def std(x, axis: Any = -1, ddof=0, eps=1e-5):
     return jnp.sqrt(x.var(axis, keepdims=True, ddof=ddof) + eps)
 
 
-def rms(x, axis=-1, eps=1e-6):
+def rms(x, axis: Any = -1, eps=1e-6):
     return jnp.sqrt(jnp.square(x).mean(axis, keepdims=True) + eps)
 
 
