@@ -35,10 +35,7 @@ SMALL = 1e-2
 STEEP = (math.inf, 16.0, 12.0, 10.0, 8.0, 6.0, 5.0, 4.0)
 """Powers to try where changes vanish too soon to measure theirs."""
 
-BIAS = (
-    "a constant added before the normalization (a bias?), or to a denominator that can vanish, does not scale with "
-    "the data"
-)
+BIAS = "a constant added before the normalization, or to a denominator that can vanish, does not scale with the data"
 ELEMENTWISE = "every output depends on its own summed input alone and tends to a limit: nothing is normalized"
 
 

@@ -23,6 +23,9 @@ from lngeom.checks.subject import Output, Subject, computes_in_float64, deviatio
 DRAWS = 3
 """Members of a column's group that are tried."""
 
+ONE_PASS = 64.0
+"""Deviation in units of κu above which a mean that is rounded does not explain it: E[a²] − E[a]² loses κ²u."""
+
 ORDINARY = 10
 """Octaves of scale, up and down, within which no power of ordinary data overflows or underflows."""
 
@@ -209,10 +212,11 @@ def _rounding_note(curve: Curve, dtype: np.dtype) -> str:
         return "; ".join(notes)
     unit = float(jnp.finfo(dtype).eps) / 2
     points = zip(curve.conditions, curve.deviations, strict=True)
-    seen = [(math.log(k), math.log(d)) for k, d in points if 20 * unit < d < 0.3]
-    if len(seen) < 3:
-        return ""
-    slope = np.polyfit([k for k, _ in seen], [d for _, d in seen], 1)[0]
-    if slope > 1.5:
+    seen = [(k, d) for k, d in points if 20 * unit < d < 0.3]
+    squared = [k for k, d in seen if d > ONE_PASS * k * unit]
+    if len(squared) >= 2:
         return "the deviation grows as κ²u, κ = offset/spread: the variance is taken as E[a²] − E[a]²"
-    return "the deviation grows as κu, κ = offset/spread: the mean is rounded once"
+    if len(seen) < 3 or squared:
+        return ""
+    slope = np.polyfit([math.log(k) for k, _ in seen], [math.log(d) for _, d in seen], 1)[0]
+    return "the deviation grows as κu, κ = offset/spread: the mean is rounded once" if slope < 1.5 else ""

@@ -127,4 +127,4 @@ def _degenerate(subject: Subject, data: Data, dtype: Any) -> Iterator[Finding]:
                 f"X = np.array({small.astype(int).tolist()}, float)",
                 f'assert np.isfinite(layer(W, X, "{np.dtype(dtype).name}").astype(float)).all()',
             ]
-            yield Finding("not finite at zero variance", f"{title} gives NaN or infinity: no ε?", "\n".join(code))
+            yield Finding("not finite at zero variance", f"{title} gives NaN or infinity", "\n".join(code))

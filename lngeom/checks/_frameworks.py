@@ -141,6 +141,8 @@ def torch_tensor(array: np.ndarray) -> Any:
     """A tensor of its own with the array's values and dtype (NumPy's bfloat16 too)."""
     import torch
 
+    if array.dtype.name in {"float64", "float32", "float16"}:
+        return torch.from_numpy(np.array(array))
     dtype = getattr(torch, array.dtype.name)
     return torch.tensor(array.astype(np.float64), dtype=torch.float64).to(dtype)
 

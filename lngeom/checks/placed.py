@@ -1,40 +1,67 @@
-r"""A norm in its place in a model: the layout of its units, what its statistics are taken over, and its share of ε.
+r"""A norm in its place in a model: the layout of its units, its formula, and its share of ε.
 
-All of it is measured on the layer as a function. One value of a parameter that belongs to a unit moves the outputs of
-that unit alone, which shows the axis of the units. One value of the inputs moves the outputs that share its statistics.
+All of it is measured on the layer as a function. Invariances and the formula are measured on probes: numbers without
+special values, of the shape of the layer's inputs. They are scaled by `far` where no ε should matter, and by `size`
+where it should matter as much as for the layer's own inputs. Padding, dead units or offsets of the inputs therefore
+give no verdict. Only what depends on the inputs (the share of ε, lost digits) is measured on them, without sets of
+values whose spread is not above the rounding of the inputs.
+
+A change counts as a difference if it is above `tolerance`, which follows from the digits with which the layer computes.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+import functools
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from lngeom.checks._orbits import Data
+from lngeom.checks._formula import Fitted, Formula, Sets, explain, fitted, follows
 from lngeom.checks.recorded import Layer
-from lngeom.checks.subject import Subject, deviation
-from lngeom.normalizers import BatchNorm, GroupNorm, InstanceNorm, LayerNorm, RMSNorm
+from lngeom.checks.subject import deviation
 from lngeom.normalizers.methods import GROUPS
-from lngeom.normalizers.spatial import PooledLayerNorm, SpatialGroupNorm
 
 SAMPLES, SIDE = 6, 2
 """Samples, and positions along each axis, on which a norm is examined."""
 
+WIDE = 48
+"""Positions where the axis of positions may be that of the units."""
+
+PROBES = 6
+"""Inputs to which gains and biases are fitted."""
+
 FAR = 2.0**20
 """Scale of inputs at which no ε matters."""
 
-ROWS = {
-    "ln": LayerNorm,
-    "rms": RMSNorm,
-    "gn": GroupNorm,
-    "gn_spatial": SpatialGroupNorm,
-    "in": InstanceNorm,
-    "bn": BatchNorm,
-    "ln_pooled": PooledLayerNorm,
-}
-"""Rows of the invariance table that a layer of summed inputs may be, with their formulas."""
+LARGEST = 50_000
+"""Numbers of the inputs that are looked at, unless one sample has more."""
+
+ROWS = {"ln", "rms", "gn", "gn_spatial", "in", "bn", "ln_pooled"}
+"""Rows of the invariance table that a layer of summed inputs may be."""
+
+UNITS = (2.0**-52, 2.0**-23, 2.0**-8)
+"""Roundings with which a layer may compute: those of float64, float32 and bfloat16."""
+
+TOLERANCES = dict(zip(UNITS, (1e-7, 1e-3, 0.2), strict=True))
+"""Change of outputs, relative to their size, that counts as a difference, by the rounding of the computation."""
+
+UNSTEADY = 1e-5
+"""Change of outputs, relative to them, from which two calls with the same inputs differ."""
+
+FILLS = (None, (0.0, 1.0), (1.0, 1.0), (0.0, 0.0))
+"""Values for further inputs, with fractions and without: their own first, then those that leave a norm alone."""
+
+
+@functools.lru_cache(maxsize=8)
+def ordinary(count: int, shape: tuple[int, ...]) -> np.ndarray:
+    """Numbers without special values, as many arrays of a shape."""
+    found = 0.5 + np.random.default_rng(0).normal(size=(count, *shape))
+    found.setflags(write=False)
+    return found
 
 
 class Coupling(NamedTuple):
@@ -60,12 +87,18 @@ class Placed:
         axes: axes of its inputs that are units, in order; the first axis is that of samples.
         measured: whether a parameter showed the axes; otherwise they are the convention of its library.
         training: whether it is examined in training mode.
+        shape: shape of the probes, in the layout of the inputs.
+        dtype: the widest in which it runs.
+        changed: values of parameters in place of its own, where those hide all else.
     """
 
     layer: Layer
     axes: tuple[int, ...]
     measured: bool
-    training: bool = True
+    training: bool
+    shape: tuple[int, ...]
+    dtype: str = "float64"
+    changed: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     @property
     def positions(self) -> tuple[int, ...]:
@@ -84,54 +117,216 @@ class Placed:
         shape = [len(rows), *(like.shape[i] for i in order[1:])]
         return np.transpose(rows.reshape(shape), np.argsort(order))
 
-    @cached_property
-    def small(self) -> np.ndarray:
-        """Few samples and positions of the inputs, in their layout, in float64; more where the layer requires them."""
-        inputs = np.asarray(self.layer.inputs, np.float64)
-        fewer = inputs[:SAMPLES]
-        side = 2 * SIDE if len(self.positions) == 1 else SIDE
-        cropped = fewer[tuple(slice(side) if i in self.positions else slice(None) for i in range(fewer.ndim))]
-        for given in (cropped, fewer):
-            try:
-                if self.layer.run(given, dtype="float64", training=self.training).shape == given.shape:
-                    return given
-            except Exception:
-                continue
-        return inputs
+    def run(self, inputs: np.ndarray, **options: Any) -> np.ndarray:
+        """Outputs in the layout of the inputs, as float64; by default in its widest dtype and in the mode that runs."""
+        options = {"training": self.training, "dtype": self.dtype} | options
+        options["parameters"] = {**self.changed, **options.get("parameters", {})}
+        return np.asarray(self.layer.run(inputs, **options), np.float64)
 
-    def __call__(self, rows: Float[np.ndarray, "N *T H"], dtype: Any = "float64", **options: Any) -> np.ndarray:
-        """Outputs of the layer, in rows, for inputs in rows with the positions of `small`."""
-        options = {"training": self.training} | options
-        inputs = self.back(rows, self.small)
-        return self.rows(self.layer.run(inputs, dtype=dtype, **options))
+    def __call__(self, rows: Float[np.ndarray, "N *T H"], **options: Any) -> np.ndarray:
+        """Outputs of the layer, in rows, for inputs in rows with the positions of the probes."""
+        return self.rows(self.run(self.back(rows, self.probe), **options))
+
+    @property
+    def probe(self) -> np.ndarray:
+        """The first probe, in the layout of the inputs."""
+        return self.probes[0]
+
+    @cached_property
+    def probes(self) -> np.ndarray:
+        """Inputs of ordinary numbers."""
+        return ordinary(PROBES, self.shape)
+
+    @cached_property
+    def size(self) -> float:
+        """Root mean square of the layer's inputs, as far as they are finite; 1 where they are all zero."""
+        values = np.asarray(self.layer.inputs, np.float64)
+        values = values[np.isfinite(values)]
+        return float(np.sqrt(np.mean(np.square(values)))) if np.any(values) else 1.0
+
+    @cached_property
+    def far(self) -> float:
+        """The largest scale, up to `FAR`, at which outputs are finite."""
+        for octaves in (20, 10, 5):
+            if np.all(np.isfinite(self.run(2.0**octaves * self.probe))):
+                return 2.0**octaves
+        return 1.0
+
+    @cached_property
+    def ordinary(self) -> np.ndarray:
+        """Probes, in rows, of the size of the layer's inputs."""
+        return self.size * self.rows(self.probe)
 
     @cached_property
     def units(self) -> int:
         """H."""
-        return self.rows(self.small).shape[-1]
+        return self.rows(self.probe).shape[-1]
+
+    @cached_property
+    def outputs(self) -> np.ndarray:
+        """Outputs for probes at `far`."""
+        return np.stack([self.run(self.far * x) for x in self.probes])
+
+    @cached_property
+    def unsteady(self) -> float:
+        """Change of outputs between two calls with the same inputs; 0 where it is that of rounding."""
+        change = deviation(self.outputs[0], self.run(self.far * self.probe))
+        return change if UNSTEADY < change < math.inf else 0.0
+
+    @cached_property
+    def unit(self) -> float:
+        """Rounding of the layer's own computation: the finest at which its outputs follow its inputs smoothly."""
+        base, start = self.far * self.probe, self.outputs[0]
+        if self.dtype == "float64" and not np.any(start - start.mean()):
+            return UNITS[0]
+        direction = np.random.default_rng(1).uniform(-1, 1, self.shape) * np.max(np.abs(base))
+        for unit, steps in zip(UNITS, ((2.0**-32, 2.0**-12), (2.0**-12, 2.0**-7)), strict=False):
+            if unit == UNITS[0] and self.dtype != "float64":
+                continue
+            slopes = [(self.run(base + h * direction) - start) / h for h in steps]
+            largest = np.max(np.abs(slopes), initial=0.0)
+            if np.all(np.abs(slopes[0] - slopes[1]) <= 0.05 * largest):
+                return unit
+        return UNITS[2]
+
+    @property
+    def tolerance(self) -> float:
+        """Change of outputs, relative to their size, that is a difference and no rounding."""
+        return TOLERANCES[self.unit]
+
+    @cached_property
+    def constant(self) -> bool:
+        """Whether its outputs do not depend on its inputs."""
+        near = [self.run(self.size * x) for x in self.probes[:2]]
+        return bool(deviation(*self.outputs[:2]) <= self.tolerance and deviation(*near) <= self.tolerance)
+
+    @cached_property
+    def normalizes(self) -> bool:
+        """Whether large inputs can be doubled without a change of outputs that do move with the inputs.
+
+        Functions that saturate do not move where they are invariant.
+        """
+        if self.constant or not np.all(np.isfinite(self.outputs)):
+            return False
+        base, start = self.far * self.probe, self.outputs[0]
+        doubled = self.run(2 * base)
+        if not deviation(start, doubled) <= max(self.tolerance, 1e-6):
+            return False
+        nearby = self.run(base + 0.02 * self.far * np.random.default_rng(2).normal(size=self.shape))
+        moved = np.abs(nearby - start) > 1e-4 * np.max(np.abs(start - start.mean()))
+        return bool(np.mean(moved) > 0.2)
+
+    @cached_property
+    def fitted(self) -> Fitted | None:
+        """The formula that gives its outputs, up to a gain and a bias of each place.
+
+        For a layer that normalizes nothing it is that of a map of each value by itself, where it is one.
+        """
+        if self.constant or not np.all(np.isfinite(self.outputs)):
+            return None
+        tolerance = max(10 * self.tolerance, 1e-6)
+        if self.normalizes:
+            return explain(self.probes, self.outputs, tolerance, self.unit, self._likely)
+        near = np.stack([self.run(self.size * x) for x in self.probes])
+        found = fitted(None, self.size * self.probes, near, self.unit)
+        return found if np.max(found.off) <= tolerance else None
+
+    @property
+    def _likely(self) -> list[Formula]:
+        """Formulas that the name of its class promises."""
+        long = [a for a in range(len(self.shape)) if self.shape[a] > 1]
+        units, positions = (tuple(a for a in long if a in axes) for axes in (self.axes, self.positions))
+        declared = self.layer.declared
+        sets = {
+            "ln": [Sets(units), Sets((*positions, *units))],
+            "rms": [Sets(units)],
+            "in": [Sets(positions)],
+            "bn": [Sets(tuple(a for a in long if a not in units))],
+        }.get(declared or "", [])
+        if declared == "gn" and len(self.axes) == 1 and self.promised_groups:
+            groups = self.promised_groups
+            inner = {1: Sets((*positions, *units)), self.units: Sets(positions)}
+            sets = [inner.get(groups, Sets(positions, self.axes[0], groups))] if self.units % groups == 0 else []
+        sets = [s for s in sets if s.axes or s.split is not None]
+        return [Formula(s) if declared == "rms" else Formula(s, s, True) for s in sets]
+
+    @cached_property
+    def promised_groups(self) -> int | None:
+        """Number of groups that an attribute of the layer promises."""
+        for name in ("num_groups", "groups", "n_groups", "ngroups"):
+            value = getattr(self.layer.module, name, None)
+            if isinstance(value, int) and not isinstance(value, bool) and value:
+                return value if value > 0 else self.units
+        value = getattr(self.layer.module, "group_size", None)
+        whole = isinstance(value, int) and value > 0 and self.units % value == 0
+        return self.units // value if whole else None  # type: ignore[operator]
+
+    @cached_property
+    def formula(self) -> Formula | None:
+        """Its formula, where it normalizes by one: up to a gain and a bias, or up to a step that follows the norm."""
+        if self.fitted is not None or not self.normalizes:
+            return None if self.fitted is None else self.fitted.formula
+        tolerance = max(10 * self.tolerance, 1e-6)
+        return follows(lambda x: self.run(self.far * x), self.shape, tolerance, self._likely)
+
+    @property
+    def affine(self) -> bool:
+        """Whether each output is an affine function of its own input: nothing is normalized."""
+        return self.fitted is not None and self.fitted.formula is None
+
+    @cached_property
+    def damped(self) -> bool:
+        r"""Whether outputs for inputs of ordinary size are those of its formula, each set times one factor up to 1.
+
+        An ε does that. A constant that is added before the norm does not.
+        """
+        if self.fitted is None or self.fitted.formula is None:
+            return False
+        gain, bias, sets = self.fitted.gain, self.fitted.bias, self.fitted.formula.scale
+        for x in self.probes[:3]:
+            outputs = self.run(self.size * x)
+            full, found = gain * self.fitted.formula.normalized(x), outputs - bias
+            power = sets.mean(full**2)
+            factor = np.divide(sets.mean(full * found), power, out=np.zeros_like(power), where=power > 0)
+            apart = np.max(np.abs(found - factor * full))
+            slack = max(10 * self.tolerance, 1e-6)
+            floor = 1e3 * self.unit * (np.max(np.abs(full)) + np.max(np.abs(bias)))
+            if (
+                not apart <= slack * np.max(np.abs(outputs)) + floor
+                or np.any(factor > 1 + slack)
+                or np.any(factor < -slack)
+            ):
+                return False
+        return True
 
     @cached_property
     def coupling(self) -> Coupling:
         """What moves with one value of the inputs."""
-        start = self.rows(self.small)
-        return self._coupled(start, self(start), lambda rows: self(rows))
+        if self.formula is not None and self.formula.usual:
+            sets = self.formula.scale
+            long = [a for a in self.axes if self.shape[a] > 1 and sets.over(a)]
+            count = int(np.prod([self.shape[a] for a in long], initial=1))
+            count = count // sets.parts if sets.split in long else count
+            return Coupling(sets.over(0), any(sets.over(a) for a in self.positions), count)
+        start = self.ordinary
+        return self._coupled(start, self(start))
 
     def evaluation_leak(self) -> float:
         """Largest change of a sample's outputs in evaluation mode when other samples are replaced."""
-        start = self.rows(self.small)
-        other = np.concatenate([start[:1], 3 * start[1:][::-1] + 1])
+        start = self.ordinary
+        other = np.concatenate([start[:1], 3 * start[1:][::-1] + self.size])
         before, after = (self(rows, training=False)[:1] for rows in (start, other))
-        return deviation(before, after)
+        return deviation(before, after) if np.all(np.isfinite((before, after))) else 0.0
 
-    def _coupled(self, start: np.ndarray, before: np.ndarray, function: Any) -> Coupling:
+    def _coupled(self, start: np.ndarray, before: np.ndarray) -> Coupling:
         spread = float(np.std(start)) or 1.0
         found = Coupling(False, False, 1)
-        for place in self._places(start):
+        for place in ((0,) * start.ndim, tuple(n - 1 for n in start.shape)):
             moved = start.copy()
             moved[place] += (1 if moved[place] >= np.mean(start) else -1) * spread
-            after = function(moved)
+            after = self(moved)
             scale = max(np.max(np.abs(before)), np.max(np.abs(after)), 1e-300)
-            changed = ~(np.abs(after - before) <= 1e-6 * scale)
+            changed = ~(np.abs(after - before) <= max(1e-6, 4 * self.unit) * scale)
             sample, unit = place[0], place[-1]
             samples = np.delete(changed, sample, 0).any()
             here = changed[sample].reshape(-1, changed.shape[-1])
@@ -143,11 +338,6 @@ class Placed:
             )
         return found
 
-    @staticmethod
-    def _places(start: np.ndarray) -> list[tuple[int, ...]]:
-        last = tuple(n - 1 for n in start.shape)
-        return [(0,) * start.ndim, last]
-
     @cached_property
     def groups(self) -> int:
         """Number of groups of units, where they divide the units."""
@@ -157,178 +347,187 @@ class Placed:
     @cached_property
     def centred(self) -> bool:
         """Whether a constant added to all values that share statistics leaves the outputs."""
-        start = self.rows(self.small)
-        return deviation(self(start), self(start + float(np.std(start)))) <= 1e-6
+        if self.formula is not None:
+            return self.formula.centred
+        rows = self.rows(self.far * self.probe)
+        return deviation(self(rows), self(rows + self.far)) <= max(1e-6, self.tolerance)
 
     @cached_property
     def row(self) -> str | None:
-        """Row of the invariance table that its statistics are those of; None where there is none."""
-        samples, positions, size = self.coupling
-        if samples:
-            return "bn" if size == 1 or self.units == 1 else None
-        if size == 1 and not positions:
-            return "ln" if self.units == 1 and self.centred else "bn_evaluation"
-        if positions:
-            whole = "ln_pooled" if self.groups == 1 else "gn_spatial"
-            return ("in" if size == 1 else whole) if self.centred else None
-        if size < self.units:
-            return "gn" if self.centred else None
-        return "ln" if self.centred else "rms"
+        """Row of the invariance table that its formula is; None where it is none."""
+        if self.affine:
+            return "bn_evaluation"
+        formula = self.formula
+        if formula is None or not formula.usual:
+            return None
+        sets, centred = formula.scale, formula.centred
+        long = [a for a in self.axes if self.shape[a] > 1]
+        units = [a for a in long if sets.over(a)]
+        positions = [a for a in self.positions if self.shape[a] > 1]
+        pooled = [a for a in positions if sets.over(a)]
+        if len(pooled) not in {0, len(positions)} or (sets.split is not None and sets.split in positions):
+            return None
+        if sets.over(0):
+            return "bn" if centred and not units and len(pooled) == len(positions) else None
+        if not units:
+            return "in" if centred and pooled else None
+        if all(a in sets.axes for a in long):
+            return ("ln_pooled" if centred else None) if pooled else ("ln" if centred else "rms")
+        return ("gn_spatial" if pooled else "gn") if centred else (None if pooled else "rms")
 
     @cached_property
     def expected(self) -> str | None:
-        """Row that the name of its class promises for these inputs; that of its statistics where it promises none."""
-        declared = self.layer.declared
-        if declared == "ln" and self.row == "ln_pooled":
-            return self.row
+        """Row that the name of its class promises for these inputs; that of its formula where it promises none.
+
+        Statistics over parts of the units that are whole axes, such as heads, are those of a group norm.
+        """
+        declared, row = self.layer.declared, self.row
+        if declared is None:
+            return None if self.affine else row
+        if self.affine and declared in {"bn", "in"} and (self.layer.statistics or not self.training):
+            return "bn_evaluation"
+        whole = self.formula is not None and self.formula.scale.split is None
+        if declared == "ln" and (
+            row == "ln_pooled" or (row in {"gn", "gn_spatial"} and (whole or self.promised_groups))
+        ):
+            return row
         if declared == "gn":
-            return "gn_spatial" if self.positions else "gn"
-        return declared or self.row
-
-    def reference(self, row: str, data: Data) -> np.ndarray | None:
-        """Normalized values by the formula of a row, without ε, gain and bias; None where it has none of this kind."""
-        if row not in ROWS:
-            return None
-        grouped = row in {"gn", "gn_spatial"}
-        normalizer = ROWS[row](groups=self.groups) if grouped else ROWS[row]()
-        import jax.numpy as jnp
-
-        from lngeom.checks.subject import as_elsewhere
-
-        with as_elsewhere():
-            return np.asarray(normalizer(*(jnp.asarray(v, jnp.float64) for v in data)))
-
-    @cached_property
-    def data(self) -> Data:
-        """The inputs of `small` as a product X Wᵀ; an orthogonal factor keeps both from being special."""
-        rows = self.rows(self.small)
-        flat = rows.reshape(-1, rows.shape[-1])
-        size = min(flat.shape)
-        factor = np.linalg.qr(np.random.default_rng(0).normal(size=(size, size)))[0]
-        if flat.shape[1] == size:
-            return Data(factor, rows @ factor)
-        return Data(flat.T @ factor, factor.reshape(*rows.shape[:-1], size))
-
-    def subject(self) -> Subject:
-        """The layer as a function of summed inputs, for the suite of checks."""
-        place = self.layer.path or self.layer.kind
-        rows = self.rows(self.small)
-
-        def function(summed: np.ndarray) -> np.ndarray:
-            return self(summed, dtype=summed.dtype)
-
-        return Subject(
-            place,
-            function,
-            takes_weights=False,
-            units=self.units,
-            positions=rows.shape[1] if rows.ndim == 3 else None,
-            groups=self.groups if self.expected in {"gn", "gn_spatial"} else GROUPS,
-            eps=self.layer.eps,
-        )
+            if self.promised_groups == 1 and row in {"ln", "ln_pooled"}:
+                return row
+            return row if row in {"in", "gn", "gn_spatial"} else ("gn_spatial" if self.positions else "gn")
+        return declared
 
     def odd(self, rows: np.ndarray, **options: Any) -> np.ndarray:
         """Outputs without what does not change its sign with the inputs, such as a bias: g·n."""
         return (self(rows, **options) - self(-rows, **options)) / 2
 
     @cached_property
-    def normalized(self) -> np.ndarray:
-        """Its own normalized values n far from ε, for the inputs of `small`: outputs without bias, per unit of gain.
+    def per_gain(self) -> np.ndarray | None:
+        """Change of outputs, for probes at `far`, with 1 more of the parameter that multiplies them.
 
-        The gain is the parameter that multiplies the odd part of the outputs; the change with it is n, whatever else
-        the layer adds to it, such as 1.
+        It is n, whatever else the layer adds to the parameter, such as 1; None where no parameter does that.
         """
-        rows = FAR * self.rows(self.small)
+        rows = self.rows(self.far * self.probe)
         base = self.odd(rows)
         for name, value in self.layer.parameters.items():
-            moved = self.odd(rows, parameters={name: value + np.asarray(1, value.dtype)})
+            start = np.asarray(self.changed.get(name, value), np.float64)
+            moved = self.odd(rows, parameters={name: start + 1})
             change = moved - base
-            if np.max(np.abs(change)) > 1e-6 * np.max(np.abs(base)):
+            if np.max(np.abs(change)) > 1e-6 * max(np.max(np.abs(base)), 1e-300):
                 return change
-        return base
+        return None
+
+    @cached_property
+    def normalized(self) -> np.ndarray:
+        """Its own normalized values for the first probe at `far`, in rows: outputs without bias, per unit of gain."""
+        return self.odd(self.rows(self.far * self.probe)) if self.per_gain is None else self.per_gain
 
     @cached_property
     def shares(self) -> np.ndarray:
-        """Share of ε in the denominator, 1 − (g n)²/(g n∞)², of each set of values with common statistics."""
-        full = replace(self)
-        full.__dict__["small"] = np.asarray(self.layer.inputs, np.float64)
-        rows = self.rows(full.small)
-        near, far = full.odd(rows), full.odd(FAR * rows)
-        if rows.ndim == 2:
-            near, far = near[:, None], far[:, None]
-        near, far = (v.reshape(*v.shape[:2], self.groups, -1) for v in (near, far))
-        samples, positions, size = self.coupling
-        over = (*((0,) if samples else ()), *((1,) if positions else ()), *((3,) if size > 1 else ()))
+        """Share of ε in the denominator, 1 − (g n)²/(g n∞)², at each value of the inputs whose set has a spread."""
+        inputs, sets = self.own, None if self.formula is None else self.formula.scale
+        if sets is None or not self.normalizes or self.refused:
+            return np.zeros(0)
+        near, far = ((self.run(s * inputs) - self.run(-s * inputs)) / 2 for s in (1.0, self.far / self.size))
         with np.errstate(all="ignore"):
-            found = 1 - np.sum(near**2, over) / np.sum(far**2, over)
-        return found[np.isfinite(found)]
+            found = 1 - sets.mean(near**2) / sets.mean(far**2)
+        return found[np.isfinite(found) & self.spread]
+
+    @cached_property
+    def own(self) -> np.ndarray:
+        """The layer's inputs in float64; of many, the first samples, at positions evenly apart."""
+        inputs = self.layer.inputs
+        pools = self.formula is None or any(self.formula.scale.over(a) for a in self.positions)
+        if not pools and not self.layer.several and self.shape[1:] != inputs.shape[1:]:
+            while inputs[:SAMPLES].size > LARGEST and (long := max(inputs.shape[a] for a in self.positions)) > SIDE:
+                halved = {a for a in self.positions if inputs.shape[a] == long}
+                inputs = inputs[tuple(slice(None, None, 2 if a in halved else 1) for a in range(inputs.ndim))]
+        count = max(SAMPLES, LARGEST // max(inputs[:1].size, 1))
+        return np.asarray(inputs[:count], np.float64)
+
+    @cached_property
+    def refused(self) -> str:
+        """Why it cannot be called on its own inputs in this mode, as a batch norm in training on one sample."""
+        try:
+            self.run(self.own)
+        except Exception as error:
+            return f"{type(error).__name__}: {error}".splitlines()[0]
+        return ""
+
+    @cached_property
+    def spread(self) -> np.ndarray:
+        """Whether each of these inputs is in a set whose values differ by more than the rounding of the inputs."""
+        inputs = self.own
+        finite = np.isfinite(inputs)
+        if self.formula is None:
+            return finite
+        with np.errstate(all="ignore"):
+            sets = self.formula.scale
+            around = inputs - sets.mean(inputs) if self.formula.central else inputs
+            size = np.sqrt(sets.mean(around**2))
+            offset = np.sqrt(sets.mean(inputs**2))
+        smallest = float(jnp.finfo(self.layer.inputs.dtype).tiny)
+        return finite & (size > 32 * float(jnp.finfo(self.layer.inputs.dtype).eps) * offset) & (size > smallest)
 
     @property
     def share(self) -> float:
         """Median share of ε; NaN where it has no denominator of the data, or none was finite."""
-        known = self.row not in {None, "bn_evaluation"} and self.shares.size
-        return max(float(np.median(self.shares)), 0.0) if known else float("nan")
+        return max(float(np.median(self.shares)), 0.0) if self.shares.size else math.nan
 
+    @cached_property
+    def lost(self) -> float:
+        """Largest error of outputs in the dtype of the inputs against float64, relative to the outputs.
 
-def place(layer: Layer, training: bool = True) -> Placed:
-    """Finds the axes of the units of a norm.
+        It is measured on the inputs, and on others that differ from them by part of the spread of their sets: an error
+        of rounding can vanish by chance. Values of sets without a spread are left out.
+        """
+        return 0.0 if self.refused else max(self._error(inputs) for inputs in (self.own, *self._nearby()))
 
-    Args:
-        layer: the norm.
-        training: whether to examine it in training mode.
+    def _nearby(self) -> Iterator[np.ndarray]:
+        if self.formula is None or not self.formula.usual:
+            return
+        sets, inputs = self.formula.scale, self.own
+        with np.errstate(all="ignore"):
+            spread = np.sqrt(sets.mean((inputs - sets.mean(inputs)) ** 2))
+        for seed in range(2):
+            yield inputs + 0.3 * spread * np.random.default_rng(seed).normal(size=inputs.shape)
 
-    Returns:
-        The norm in its place.
+    def _error(self, inputs: np.ndarray) -> float:
+        dtype = self.layer.inputs.dtype
+        given = inputs.astype(dtype)
+        exact, native = self.run(given), self.run(given, dtype=None)
+        kept = self.spread & np.isfinite(exact)
+        if not kept.any():
+            return 0.0
+        return deviation(np.where(kept, exact, 0), np.where(kept, native, 0))
 
-    Raises:
-        ValueError: if its inputs have no axis of samples, or it cannot be called on them again.
-    """
-    if layer.inputs.ndim < 2:
-        raise ValueError(f"its inputs have shape {list(layer.inputs.shape)}: give X with one sample a row")
-    inputs = np.asarray(layer.inputs[:SAMPLES], np.float64)
-    try:
-        start = layer.run(inputs, dtype="float64", training=training)
-    except Exception as error:
-        raise ValueError(f"{type(error).__name__}: {error}".splitlines()[0]) from error
-    if start.shape != inputs.shape:
-        raise ValueError(f"inputs {list(inputs.shape)} give outputs {list(start.shape)}: units cannot be matched")
-    found = _axes(layer, inputs, start, training)
-    return Placed(layer, found or _conventional(layer), found is not None, training)
+    def apart(self) -> float | None:
+        """Change of outputs between training and evaluation mode, relative to them; None without running statistics."""
+        if not self.running or self.refused:
+            return None
+        return deviation(*(self.run(self.own, training=mode) for mode in (True, False)))
 
+    @property
+    def running(self) -> dict[str, np.ndarray]:
+        """Running statistics: one value a unit."""
+        found = self.layer.statistics.items()
+        return {k: v for k, v in found if jnp.issubdtype(v.dtype, jnp.floating) and v.size == self.units}
 
-def _axes(layer: Layer, inputs: np.ndarray, start: np.ndarray, training: bool) -> tuple[int, ...] | None:
-    """Axes along which one value of a parameter reaches only one place."""
-    for name, value in _per_unit(layer.parameters).items():
-        moved = value.astype(np.float64).copy()
-        moved.reshape(-1)[0] += 1.0
-        after = layer.run(inputs, dtype="float64", training=training, parameters={name: moved})
-        changed = ~(np.abs(after - start) <= 1e-9 * max(np.max(np.abs(start)), 1e-300))
-        if not changed.any():
-            continue
-        axes = tuple(
-            i
-            for i in range(1, inputs.ndim)
-            if changed.any(tuple(j for j in range(inputs.ndim) if j != i)).sum() == 1 and inputs.shape[i] > 1
-        )
-        if axes and int(np.prod([inputs.shape[i] for i in axes])) == value.size:
-            return axes
-    return None
+    @cached_property
+    def updated(self) -> bool:
+        """Whether a step in training mode moves its running statistics."""
+        inputs = self.size * (3 * self.probe + 1)
+        after = self.layer.step(inputs, self.layer.statistics, dtype=self.dtype, training=True)[1]
+        return any(not np.array_equal(after[k], np.asarray(v, after[k].dtype)) for k, v in self.running.items())
 
+    def elsewhere(self, layer: Layer) -> "Placed":
+        """The same norm at another call; what does not depend on the inputs is not measured again."""
+        other = replace(self, layer=replace(layer, fill=self.layer.fill, place=self.layer.place))
+        kept = {"probes", "far", "outputs", "unit", "constant", "normalizes", "fitted", "formula", "row", "coupling"}
+        other.__dict__.update({k: v for k, v in self.__dict__.items() if k in kept})
+        return other
 
-def _per_unit(parameters: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Parameters of several values, biases first: their change shows where nothing else does."""
-    several = {k: v for k, v in parameters.items() if v.size > 1}
-    return dict(sorted(several.items(), key=lambda item: "b" not in item[0][:4] and "offset" not in item[0]))
-
-
-def _conventional(layer: Layer) -> tuple[int, ...]:
-    """The axes of the units by the convention of its library."""
-    ndim = layer.inputs.ndim
-    shape = getattr(layer.module, "normalized_shape", None) or getattr(layer.module, "shape", None)
-    if layer.declared in {"ln", "rms"} and isinstance(shape, tuple) and len(shape) < ndim:
-        return tuple(range(ndim - len(shape), ndim))
-    axis = getattr(layer.module, "axis", None)
-    if isinstance(axis, int) and layer.framework == "keras":
-        return (axis % ndim,)
-    first = layer.framework in {"torch", "equinox"} and layer.declared in {"bn", "in", "gn"}
-    return (1,) if first else (ndim - 1,)
+    @property
+    def group_count(self) -> int:
+        """Groups for the columns of groups: its own, or those of the table."""
+        return self.groups if self.expected in {"gn", "gn_spatial"} and self.groups > 1 else GROUPS

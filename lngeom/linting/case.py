@@ -4,10 +4,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
-import jax.numpy as jnp
 import numpy as np
 
-from lngeom.checks.placed import FAR, ROWS, Placed
+from lngeom.checks.placed import ROWS, Placed
 from lngeom.checks.recorded import Layer
 
 Decays = Callable[[Layer, str], bool]
@@ -39,13 +38,18 @@ class Case:
 
     @cached_property
     def normalizes(self) -> bool:
-        """Whether its outputs have a denominator of the data in this mode."""
-        return self.norm.coupling != (False, False, 1)
+        """Whether an output depends on more than its own input in this mode, or is that of a norm."""
+        return self.norm.normalizes or self.norm.coupling != (False, False, 1)
+
+    @property
+    def rows(self) -> np.ndarray:
+        """Ordinary numbers of the size of its inputs, [N *T H]."""
+        return self.norm.ordinary
 
     @cached_property
-    def rows(self) -> np.ndarray:
-        """The inputs on which it is examined, [N *T H]."""
-        return self.norm.rows(self.norm.small)
+    def far(self) -> np.ndarray:
+        """Ordinary numbers so large that no ε matters, [N *T H]."""
+        return self.norm.rows(self.norm.far * self.norm.probe)
 
     @cached_property
     def outputs(self) -> np.ndarray:
@@ -54,32 +58,19 @@ class Case:
 
     @cached_property
     def native(self) -> np.ndarray:
-        """The inputs on which it is examined, in their layout and dtype."""
-        return self.norm.small.astype(self.layer.inputs.dtype)
-
-    @cached_property
-    def statistics(self) -> dict[str, np.ndarray]:
-        """Running statistics: one value a unit."""
-        found = self.layer.statistics.items()
-        return {k: v for k, v in found if jnp.issubdtype(v.dtype, jnp.floating) and v.size == self.norm.units}
+        """The inputs that reach it, in their layout and dtype."""
+        inputs = self.norm.size * self.norm.probe if self.norm.refused else self.norm.own
+        return inputs.astype(self.layer.inputs.dtype)
 
     @property
     def promised(self) -> bool:
         """Whether the name of its class promises statistics of the data."""
         return self.layer.declared in ROWS
 
-    def per_set(self, values: np.ndarray, reduce: Callable = np.mean) -> tuple[np.ndarray, int]:
-        """Values reduced over each set with common statistics, and the size of a set."""
-        split = values if values.ndim == 3 else values[:, None]
-        split = split.reshape(*split.shape[:2], self.norm.groups, -1)
-        samples, positions, units = self.norm.coupling
-        over = (*((0,) if samples else ()), *((1,) if positions else ()), *((3,) if units > 1 else ()))
-        return reduce(split, over), int(np.prod([split.shape[i] for i in over]))
-
     @cached_property
     def gains(self) -> np.ndarray:
-        """Size of the gain of each unit; NaN where its normalized values vanish."""
-        far = self.norm.odd(FAR * self.rows)
-        over = tuple(range(far.ndim - 1))
-        with np.errstate(all="ignore"):
-            return np.sqrt(np.mean(far**2, over) / np.mean(self.norm.normalized**2, over))
+        """Largest size of the gain of each unit; NaN where it is not known."""
+        if self.norm.fitted is None:
+            return np.full(self.norm.units, np.nan)
+        found = self.norm.rows(np.abs(self.norm.fitted.gain))
+        return np.max(found, tuple(range(found.ndim - 1)))

@@ -1,13 +1,16 @@
 """Runs the rules over the norms of a model."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import jax
 
 from lngeom._trees import leaf_path
+from lngeom.checks._in_place import CALLS
+from lngeom.checks._norms import candidates
 from lngeom.checks.model import consumers, producer
-from lngeom.checks.placed import Placed, place
+from lngeom.checks.placing import place
 from lngeom.checks.recorded import Layer, layers_of
 from lngeom.linting.case import Case, Decays
 from lngeom.linting.report import LintFinding, LintReport
@@ -52,33 +55,44 @@ def lint(
     if unknown := sorted(set(rules or ()) - set(RULES)):
         raise ValueError(f"no rule {', '.join(unknown)}; the rules are {', '.join(RULES)}")
     layers = layers_of(model, X)
-    norms = [layer for layer in layers if layer.is_norm]
+    known = candidates(layers, training)
+    norms = [c.layer for c in known if not c.problem]
     twins: list[Layer | None] = [None] * len(norms)
     if export is not None:
-        twins = [layer for layer in layers_of(export, X) if layer.is_norm]
+        twins = [c.layer for c in candidates(layers_of(export, X), training) if not c.problem]
         if len(twins) != len(norms):
             raise ValueError(f"export has {len(twins)} norms and the model {len(norms)}: give models of the same norms")
     decays = None if decay is None else _decays(decay)
-    findings, unchecked, shares = [], [], {}
+    chosen = [RULES[name] for name in rules or RULES]
+    findings, shares = [], {}
+    unchecked = [(c.layer.path, "", c.problem) for c in known if c.problem]
     for layer, twin in zip(norms, twins, strict=True):
         try:
-            placed = place(layer, training)
-            exported: Placed | None = place(twin, training) if twin else None
-            shares[layer.path] = placed.share
+            first = place(layer, training)
+            if first.unsteady:
+                raise ValueError(f"called twice, its outputs differ by {first.unsteady:.1e}")
+            exported = place(twin, training) if twin else None
+            case = Case(first, producer(layer, layers), tuple(consumers(layer, layers)), decays, exported)
+            others = [(i, Case(first.elsewhere(call))) for i, call in list(enumerate(layer.each_call()))[1:CALLS]]
+            found = [s for s in (first.share, *(c.norm.share for _, c in others)) if not math.isnan(s)]
+            shares[layer.path] = max(found, default=math.nan)
         except Exception as error:
             unchecked.append((layer.path, "", f"{error}".splitlines()[0]))
             continue
-        case = Case(placed, producer(layer, layers), tuple(consumers(layer, layers)), decays, exported)
-        for name in rules or RULES:
+        for one in chosen:
             try:
-                found = RULES[name].look(case)
+                said = one.look(case)
+                for i, other in others if one.of_inputs and not said else ():
+                    if said := one.look(other):
+                        said = f"in call {i + 1} of {len(layer.calls)}, {said}"
+                        break
             except Exception as error:  # any error of a layer is a result
-                unchecked.append((layer.path, name, f"{type(error).__name__}: {error}".splitlines()[0]))
+                unchecked.append((layer.path, one.id, f"{type(error).__name__}: {error}".splitlines()[0]))
                 continue
-            if found:
-                findings.append(LintFinding(name, layer.path, layer.kind, found))
-    first = model[0] if isinstance(model, tuple) else model
-    return LintReport(type(first).__name__, tuple(findings), shares, tuple(unchecked))
+            if said:
+                findings.append(LintFinding(one.id, layer.path, layer.kind, said))
+    first_of = model[0] if isinstance(model, tuple) else model
+    return LintReport(type(first_of).__name__, tuple(findings), shares, tuple(unchecked))
 
 
 def _decays(decay: Any) -> Decays:

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 import jax.numpy as jnp
 import numpy as np
 
-from lngeom.checks.placed import FAR
 from lngeom.checks.recorded import Layer
 from lngeom.checks.subject import deviation
 from lngeom.linting.case import Case
@@ -25,7 +24,7 @@ VISIBLE = 1e-3
 UNMOVED = 1e-6
 """Relative change of outputs in float64 below which a change had no effect; some layers compute in float32 inside."""
 
-OFFSET = 256.0
+OFFSET = 2048.0
 """Offset, in standard deviations, at which a variance taken as E[a²] − E[a]² shows in float32."""
 
 MISROUNDED = 0.1
@@ -47,25 +46,30 @@ class Rule:
         reason: why it is a mistake.
         remedy: what to do.
         look: measures its consequence on a norm; None where there is none.
+        of_inputs: whether the consequence depends on the inputs that reach the norm, and with them on the call.
     """
 
     id: str
     reason: str
     remedy: str
     look: Callable[[Case], str | None]
+    of_inputs: bool = False
 
 
 RULES: dict[str, Rule] = {}
 """Every rule by its id."""
 
 
-def rule(id: str, reason: str, remedy: str) -> Callable[[Callable[[Case], str | None]], Callable[[Case], str | None]]:
+def rule(
+    id: str, reason: str, remedy: str, *, of_inputs: bool = False
+) -> Callable[[Callable[[Case], str | None]], Callable[[Case], str | None]]:
     """Registers a function as a rule.
 
     Args:
         id: name of the rule.
         reason: why it is a mistake.
         remedy: what to do.
+        of_inputs: whether the consequence depends on the inputs that reach the norm.
 
     Returns:
         The decorator.
@@ -77,7 +81,7 @@ def rule(id: str, reason: str, remedy: str) -> Callable[[Callable[[Case], str | 
         raise ValueError(f"rule {id!r} exists; ids are unique")
 
     def register(look: Callable[[Case], str | None]) -> Callable[[Case], str | None]:
-        RULES[id] = Rule(id, reason, remedy, look)
+        RULES[id] = Rule(id, reason, remedy, look, of_inputs)
         return look
 
     return register
@@ -87,14 +91,15 @@ def rule(id: str, reason: str, remedy: str) -> Callable[[Callable[[Case], str | 
     "epsilon-lost",
     "ε keeps the denominator from zero where all values are equal, as in padding. In a short dtype a small ε is zero.",
     "Add ε in float32, or take one that the dtype can hold: at least 1e-5 for float16.",
+    of_inputs=True,
 )
 def epsilon_lost(case: Case) -> str | None:
     """Outputs where all values are equal, in the dtype of the activations."""
     if not case.normalizes:
         return None
     for words, value in (("zeros", 0.0), ("the same value throughout", 1.0)):
-        outputs = case.layer.run(np.full_like(case.native, value), training=case.norm.training)
-        bad = float(np.mean(~np.isfinite(outputs.astype(np.float64))))
+        outputs = case.norm.run(np.full_like(case.native, value), dtype=None)
+        bad = float(np.mean(~np.isfinite(outputs)))
         if bad:
             return f"inputs of {words}, in {case.native.dtype}: {bad:.0%} of the outputs are NaN or infinite"
     return None
@@ -104,6 +109,7 @@ def epsilon_lost(case: Case) -> str | None:
     "epsilon-large",
     "An ε near the variance of the activations damps the outputs: they are not normalized.",
     "Take a smaller ε, or scale the activations up before the norm.",
+    of_inputs=True,
 )
 def epsilon_large(case: Case) -> str | None:
     """The share of ε in σ² + ε, from outputs on the activations and on 2²⁰ times them."""
@@ -117,30 +123,30 @@ def epsilon_large(case: Case) -> str | None:
     "cancellation",
     "A variance taken as E[a²] − E[a]² loses digits as the square of mean over standard deviation.",
     "Subtract the mean before squaring: E[(a − E[a])²]; in flax use_fast_variance=False.",
+    of_inputs=True,
 )
 def cancellation(case: Case) -> str | None:
     """The error against float64, where it also grows as κ²u on exact inputs of a large offset."""
     if not case.normalizes or not case.norm.centred:
         return None
-    exact = case.layer.run(case.native, dtype="float64", training=case.norm.training)
-    lost = deviation(case.layer.run(case.native, training=case.norm.training).astype(np.float64), exact)
+    lost = case.norm.lost
     if not lost > max(VISIBLE, 16 * float(jnp.finfo(case.native.dtype).eps)) or not _one_pass(case):
         return None
-    sizes = case.per_set(case.rows)[0], case.per_set(case.rows, np.std)[0]
-    with np.errstate(all="ignore"):
-        ratio = np.nanmax(np.abs(sizes[0]) / sizes[1])
     measured = "NaN or infinity" if math.isinf(lost) else f"an error of {lost:.1%} of the outputs"
+    if case.norm.formula is None:
+        return f"on these activations this gives {measured} in {case.native.dtype}"
+    sets, inputs = case.norm.formula.scale, case.norm.own
+    mean = sets.mean(inputs)
+    with np.errstate(all="ignore"):
+        ratios = np.abs(mean) / np.sqrt(sets.mean((inputs - mean) ** 2))
+    ratio = np.max(ratios[case.norm.spread & np.isfinite(ratios)], initial=0.0)
     return f"mean/σ is up to {ratio:.0f} on these activations, which gives {measured} in {case.native.dtype}"
 
 
 def _one_pass(case: Case) -> bool:
     """Whether the error of outputs in float32 at a large offset is that of E[a²] − E[a]²; inputs are exact."""
-    grid = np.random.default_rng(0).integers(-32, 33, case.rows.shape) / 16
-    offset = case.norm.back(grid + OFFSET, case.norm.small)
-    exact, single = (
-        np.asarray(case.layer.run(offset, dtype=d, training=case.norm.training), np.float64)
-        for d in ("float64", "float32")
-    )
+    offset = OFFSET + np.random.default_rng(0).integers(-128, 129, case.norm.shape) / 64
+    exact, single = (case.norm.run(offset, dtype=d) for d in (case.norm.dtype, "float32"))
     return deviation(single, exact) > 20 * OFFSET * float(jnp.finfo("float32").eps) / 2
 
 
@@ -148,16 +154,17 @@ def _one_pass(case: Case) -> bool:
     "low-precision",
     "Statistics or the gain in a short dtype round more than once: every further step costs digits.",
     "Compute the norm in float32, gain and bias included, and round the result once.",
+    of_inputs=True,
 )
 def low_precision(case: Case) -> str | None:
     """How many outputs are not the nearest number of their dtype to the outputs in float64."""
     dtype = case.native.dtype
     if jnp.finfo(dtype).nmant > 10:
         return None
-    outputs = case.layer.run(case.native, training=case.norm.training)
+    outputs = case.layer.run(case.native, training=case.norm.training, parameters=case.norm.changed)
     if outputs.dtype != dtype or not np.all(np.isfinite(outputs.astype(np.float64))):
         return None
-    exact = case.layer.run(case.native, dtype="float64", training=case.norm.training)
+    exact = case.norm.run(case.native)
     nearest = exact.astype(dtype)
     wrong = float(np.mean(outputs != nearest))
     if wrong <= MISROUNDED:
@@ -233,9 +240,10 @@ def wrong_axis(case: Case) -> str | None:
 
 def _across(case: Case) -> float:
     """Change of outputs at other places of a sample when its first position changes."""
-    moved = np.array(case.norm.small)
-    moved[:, 0] = 2 * moved[:, 0] + np.std(moved)
-    before, after = (case.layer.run(v, dtype="float64", training=case.norm.training) for v in (case.norm.small, moved))
+    start = case.norm.size * case.norm.probe
+    moved = start.copy()
+    moved[:, 0] = 2 * moved[:, 0] + case.norm.size
+    before, after = (case.norm.run(v) for v in (start, moved))
     return deviation(before[:, 1:], after[:, 1:])
 
 
@@ -259,9 +267,11 @@ def sample_leak(case: Case) -> str | None:
 )
 def ddof(case: Case) -> str | None:
     """The mean square of normalized values over each set of m: 1, or 1 − 1/m with ddof = 1."""
-    if not case.normalizes:
+    if not case.normalizes or case.norm.formula is None:
         return None
-    squares, count = case.per_set(case.norm.normalized**2)
+    sets = case.norm.formula.scale
+    squares = sets.mean(case.norm.back(case.norm.normalized, case.norm.probe) ** 2)
+    count = sets.size(case.norm.shape)
     known = squares[np.isfinite(squares) & (squares > 0)]
     found = float(np.median(known)) if known.size else 1.0
     if count < 2 or abs(found - (1 - 1 / count)) > 0.05 / count:
@@ -279,7 +289,7 @@ def not_scale_invariant(case: Case) -> str | None:
     """The change of outputs when inputs that are so large that no ε matters are doubled."""
     if not (case.promised and case.normalizes):
         return None
-    far, double = (case.norm.odd(s * FAR * case.rows) for s in (1, 2))
+    far, double = (case.norm.odd(s * case.far) for s in (1, 2))
     change = deviation(far, double)
     return f"doubling large inputs changes the outputs by {min(change, 1):.0%}" if change > VISIBLE else None
 
@@ -314,12 +324,9 @@ def decay_on_scale_invariant_weights(case: Case) -> str | None:
     before = case.before
     if case.decays is None or before is None or not any(case.decays(before, name) for name in _weights(before)):
         return None
-    inputs = np.asarray(before.inputs[: len(case.norm.small)], np.float64)
+    inputs = np.asarray(before.inputs[: len(case.norm.own)], np.float64)
     half = {k: np.asarray(v, np.float64) / 2 for k, v in before.parameters.items()}
-    first, second = (
-        case.layer.run(before.run(inputs, dtype="float64", parameters=p), dtype="float64", training=case.norm.training)
-        for p in (None, half)
-    )
+    first, second = (case.norm.run(before.run(inputs, dtype=case.norm.dtype, parameters=p)) for p in (None, half))
     change = deviation(first, second)
     if change > 0.01:
         return None
@@ -338,7 +345,7 @@ def _weights(layer: Layer) -> list[str]:
 )
 def dead_gain(case: Case) -> str | None:
     """Units whose gain, from outputs over normalized values, is zero next to the largest."""
-    if np.any(case.rows) and not np.any(case.norm.odd(FAR * case.rows)):
+    if case.norm.changed or (case.promised and case.norm.constant and not np.any(case.norm.odd(case.far))):
         return f"all {case.norm.units} units have a gain of 0: outputs do not depend on inputs"
     if not case.normalizes or not np.any(np.isfinite(case.gains)):
         return None
@@ -357,16 +364,16 @@ def redundant_bias(case: Case) -> str | None:
     before = case.before
     if before is None:
         return None
-    inputs = np.asarray(before.inputs[: len(case.norm.small)], np.float64)
+    inputs = np.random.default_rng(1).normal(size=before.inputs[: len(case.norm.own)].shape)
     rng = np.random.default_rng(0)
     for name, value in before.parameters.items():
         if value.ndim != 1 or value.size < 2:
             continue
-        summed = before.run(inputs, dtype="float64")
+        summed = before.run(inputs, dtype=case.norm.dtype)
         moved = before.run(
-            inputs, dtype="float64", parameters={name: value + np.std(summed) * rng.normal(size=value.shape)}
+            inputs, dtype=case.norm.dtype, parameters={name: value + np.std(summed) * rng.normal(size=value.shape)}
         )
-        first, second = (case.layer.run(a, dtype="float64", training=case.norm.training) for a in (summed, moved))
+        first, second = (case.norm.run(a) for a in (summed, moved))
         change = deviation(first, second)
         if change <= UNMOVED and deviation(summed, moved) > 0.01:
             last = name.rsplit(".", 1)[-1]
@@ -394,10 +401,8 @@ def epsilon_differs(case: Case) -> str | None:
         words = f"ε has a share of {shares[0]:.1e} here and {shares[1]:.1e} in the export"
     if not differ:
         return None
-    tiny = case.rows * (1e-3 / (float(np.std(case.rows)) or 1.0))
-    inputs = case.norm.back(tiny, case.norm.small)
-    first = case.layer.run(inputs, dtype="float64", training=case.norm.training)
-    second = other.layer.run(inputs, dtype="float64", training=case.norm.training)
+    inputs = 1e-3 * case.norm.probe
+    first, second = case.norm.run(inputs), other.run(inputs)
     return f"{words}: for inputs with σ = 1e-3 outputs differ by {deviation(first, second):.1%}"
 
 
@@ -408,18 +413,20 @@ def epsilon_differs(case: Case) -> str | None:
 )
 def running_statistics(case: Case) -> str | None:
     """Whether a step of training moves the running statistics, and how far evaluation is from training."""
-    known = case.statistics
-    if not known or not case.norm.coupling.samples:
+    known, norm = case.norm.running, case.norm
+    if not known:
         return None
-    inputs = case.norm.back(case.rows + 3 * np.std(case.rows), case.norm.small)
-    after = case.layer.step(inputs, case.layer.statistics, dtype="float64", training=True)[1]
-    still = all(np.array_equal(after[k], v) for k, v in known.items())
+    apart = norm.apart() or 0.0
     initial = all(np.all(v == v.flat[0]) and v.flat[0] in {0, 1} for v in known.values())
     trained = any(np.ptp(v) > 0 for v in case.layer.parameters.values() if v.size > 1)
-    if not still and not (initial and trained):
+    if apart <= UNMOVED and not norm.updated:
+        if not (initial and norm.affine):
+            return None
+        return "the norm uses them in training too, where no step moves them, and they are those of the start, 0 and 1"
+    if norm.updated and not (initial and trained):
         return None
-    words = "one step of training leaves them" if still else "they are those of the start, 0 and 1, while gains are not"
-    apart = deviation(case.outputs, case.norm(case.rows, training=False))
+    words = "they are those of the start, 0 and 1, while gains are not"
+    words = words if norm.updated else "one step of training leaves them"
     return f"{words}; evaluation differs from training by {min(apart, 9.99):.0%} of the outputs"
 
 
@@ -430,16 +437,15 @@ def running_statistics(case: Case) -> str | None:
 )
 def momentum(case: Case) -> str | None:
     """The weight of a new batch in the running statistics, from three steps."""
-    if not case.statistics or not case.norm.coupling.samples:
-        return None
-    if getattr(case.layer.module, "momentum", 0.0) is None:  # a plain average over all batches
+    norm = case.norm
+    if not norm.running or getattr(case.layer.module, "momentum", 0.0) is None:  # None: an average over all batches
         return None
     steps = [case.layer.statistics]
     for shift in (0.0, 1.0, 1.0):
-        inputs = case.norm.back(case.rows + shift * 3 * np.std(case.rows), case.norm.small)
-        steps.append(case.layer.step(inputs, steps[-1], dtype="float64", training=True)[1])
+        inputs = norm.size * (norm.probe + 3 * shift)
+        steps.append(case.layer.step(inputs, steps[-1], dtype=norm.dtype, training=True)[1])
     weights = []
-    for name in case.statistics:
+    for name in norm.running:
         first, second = (np.max(np.abs(steps[i + 1][name] - steps[i][name])) for i in (1, 2))
         if first > 0:
             weights.append(1 - second / first)

@@ -103,7 +103,7 @@ def test_data_may_be_rows_a_dict_or_a_tuple():
 def test_axes_of_units_are_measured_and_inputs_come_from_the_pass():
     import equinox as eqx
     import jax
-    from lngeom.checks.placed import place
+    from lngeom.checks.placing import place
     from lngeom.checks.recorded import layers_of
 
     class Model(eqx.Module):

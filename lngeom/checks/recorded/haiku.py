@@ -6,7 +6,7 @@ import jax
 
 from lngeom.checks._frameworks import mode, with_state
 from lngeom.checks.recorded.layer import Layer
-from lngeom.checks.recorded.tape import Tape, of_jax
+from lngeom.checks.recorded.tape import Made, Tape, of_jax
 from lngeom.checks.subject import as_elsewhere
 
 
@@ -28,20 +28,26 @@ def layers(parts: tuple, args: tuple, kwargs: dict) -> list[Layer]:
         transformed.apply(params, state, jax.random.key(0), *args, **kwargs)
 
     def make(key, seen):
-        module = found[key]
-        own = lambda tree: {k: v for k, v in tree.items() if k == key or k.startswith(f"{key}/")}  # noqa: E731
         inside = any(k != key and k.startswith(f"{key}/") and "/~/" not in k.removeprefix(key) for k in found)
-
-        def call(tree, inputs, training):
-            run = hk.transform_with_state(lambda a: module(a, **mode(type(module).__call__, training)))
-            outputs, after = run.apply(tree["params"], tree["state"], None, inputs)
-            return outputs, {"params": tree["params"], "state": after}
-
-        tree = {"params": own(params), "state": own(state)}
-        made = of_jax(tree, lambda name: name.startswith("params"), call)
-        return seen.layer(key, "haiku", module, made, childless=not inside)
+        return key, "haiku", found[key], not inside, lambda: _made(found[key], key, params, state)
 
     return tape.layers(make)
+
+
+def _made(module: Any, key: str, params: Any, state: Any) -> Made:
+    import haiku as hk
+
+    def call(tree, args, kwargs, training):
+        # the mode is an argument of the user's function, which was given already: it is chosen at the module
+        chosen = mode(type(module).__call__, training)
+        named = dict(zip(list(chosen), args[1:], strict=False))
+        args, kwargs = args[: len(args) - len(named)], {**kwargs, **chosen}
+        run = hk.transform_with_state(lambda *a, **k: module(*a, **k))
+        outputs, after = run.apply(tree["params"], tree["state"], None, *args, **kwargs)
+        return outputs, {"params": tree["params"], "state": after}
+
+    own = lambda tree: {k: v for k, v in tree.items() if k == key or k.startswith(f"{key}/")}  # noqa: E731
+    return of_jax({"params": own(params), "state": own(state)}, lambda name: name.startswith("params"), call)
 
 
 def _transformed(parts: tuple, args: tuple, kwargs: dict) -> tuple[Any, Any, Any]:

@@ -1,6 +1,7 @@
 """The layers of a Keras 3 model in one call."""
 
 import functools
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -9,8 +10,8 @@ import numpy as np
 
 from lngeom.checks._frameworks import mode
 from lngeom.checks._orbits import QUICKLY
-from lngeom.checks.recorded.layer import Layer, floating, is_array
-from lngeom.checks.recorded.tape import Tape
+from lngeom.checks.recorded.layer import Layer, floating, given, is_plain
+from lngeom.checks.recorded.tape import Made, Tape, shared
 from lngeom.checks.subject import as_elsewhere
 
 
@@ -18,72 +19,115 @@ def layers(parts: tuple, args: tuple, kwargs: dict) -> list[Layer]:
     """The layers of a model."""
     import keras
 
-    model, tape, found, depth = parts[0], Tape(), {}, []
-    original = keras.Layer.__call__
+    model, tape, found = parts[0], Tape(), {}
     inside: set[int] = set()
+    _watched(model, args, kwargs, False, functools.partial(_recorded, tape, found, inside))
+    with as_elsewhere():
+        before = [(v, np.array(keras.ops.convert_to_numpy(v))) for v in model.variables]
+    try:
+        _watched(model, args, kwargs, True, lambda layer, *rest: tape.in_training(id(layer), *rest))
+    except Exception:  # the arguments of evaluation are kept
+        tape.training.clear()
+    finally:
+        with as_elsewhere():
+            for variable, value in before:
+                variable.assign(value)
+    parts_of = {id(layer): layer for layer in [model, *model._flatten_layers()]}
+
+    def make(key, seen):
+        layer = parts_of.get(key) or found[key]
+        shape = next((t.arrays[0][0].shape for t in seen.calls if t.arrays and t.arrays[0]), None)
+        return layer.path or layer.name, "keras", layer, key not in inside, lambda: _made(layer, shape)
+
+    return tape.layers(make, parts_of)
+
+
+def _watched(model: Any, args: tuple, kwargs: dict, training: bool, record: Callable) -> None:
+    """Calls a model while the calls of its layers are recorded."""
+    import keras
+
+    original = keras.Layer.__call__
 
     def watched(self, *given, **options):
-        inside.update(depth)
-        depth.append(id(self))
-        try:
-            outputs = original(self, *given, **options)
-        finally:
-            depth.pop()
-        value = given[0] if given else None
-        if value is not None and is_array(value) and is_array(outputs) and not isinstance(outputs, keras.KerasTensor):
-            found[id(self)] = self
-            record = tape.into(id(self), value.ndim)
-            for array, sink in ((value, record.inputs), (outputs, record.outputs)):
-                sink.append(np.asarray(keras.ops.convert_to_numpy(array)))
-        return outputs
+        return record(self, lambda *a, **k: original(self, *a, **k), given, options)
 
     keras.Layer.__call__ = watched
     try:
         with as_elsewhere():
-            model(*args, **mode(model.call, False), **kwargs)
+            model(*args, **(mode(model.call, training) | kwargs))
     finally:
         keras.Layer.__call__ = original
 
-    def make(key, seen):
-        layer = found[key]
-        names = [[v.path.removeprefix(f"{layer.path}/") for v in group] for group in _variables(layer)]
-        values = [[np.asarray(keras.ops.convert_to_numpy(v)) for v in group] for group in _variables(layer)]
-        parameters, statistics = (
-            {k: v for k, v in zip(n, group, strict=True) if floating(v)} for n, group in zip(names, values, strict=True)
-        )
 
-        @functools.cache
-        def twin(dtype: str) -> Any:
-            if dtype == "float64" and layer.compute_dtype != dtype:
-                copied = type(layer).from_config(layer.get_config() | {"dtype": dtype})
-                copied.build(seen.inputs[0].shape)
-                return copied
-            return layer
+def _recorded(
+    tape: Tape, found: dict, inside: set[int], layer: Any, function: Callable, args: tuple, kwargs: dict
+) -> Any:
+    import keras
 
-        @functools.cache
-        def program(dtype: str, training: bool) -> Callable:
+    convert = lambda v: np.asarray(keras.ops.convert_to_numpy(v))  # noqa: E731
+    arrays = given(args, kwargs)[1]
+    depth = getattr(tape, "depth", [])
+    tape.depth = depth  # type: ignore[attr-defined]
+    inside.update(depth)
+    if any(isinstance(a, keras.KerasTensor) for a in arrays):
+        return function(*args, **kwargs)
+    found[id(layer)] = layer
+    taped, _ = tape.enter(id(layer), args, kwargs, [[convert(a)] for a in arrays])
+    depth.append(id(layer))
+    try:
+        outputs = function(*args, **kwargs)
+    finally:
+        depth.pop()
+    taped.outputs = [[convert(v)] for v in jax.tree.leaves(outputs) if is_plain(v)]
+    return outputs
+
+
+def _made(layer: Any, shape: tuple[int, ...] | None) -> Made:
+    import keras
+
+    names = [[v.path.removeprefix(f"{layer.path}/") for v in group] for group in _variables(layer)]
+    values = [[np.asarray(keras.ops.convert_to_numpy(v)) for v in group] for group in _variables(layer)]
+    parameters, statistics = (
+        {k: v for k, v in zip(n, group, strict=True) if floating(v)} for n, group in zip(names, values, strict=True)
+    )
+    config = {k: v for k, v in layer.get_config().items() if k != "name"}
+    kind = (type(layer), json.dumps(config, default=repr, sort_keys=True), shape, layer.trainable)
+
+    @functools.cache
+    def twin(dtype: str) -> Any:
+        if dtype == "float64" and layer.compute_dtype != dtype:
+            copied = type(layer).from_config(layer.get_config() | {"dtype": dtype})
+            copied.build(shape)
+            return copied
+        return layer
+
+    def program(dtype: str, arguments: Any, training: bool) -> Callable:
+        def make():
             copied = twin(dtype)
-            options = mode(copied.call, training)
 
-            def run(trained, others, inputs):
-                return copied.stateless_call(trained, others, inputs, **options)
+            def run(trained, others, arrays):
+                args, kwargs = arguments.filled(arrays)
+                options = mode(copied.call, training) | kwargs
+                if "training" not in mode(copied.call, training):
+                    options.pop("training", None)  # a layer may be given the mode though it has one only
+                return copied.stateless_call(trained, others, *args, **options)
 
             return jax.jit(run, compiler_options=QUICKLY) if keras.backend.backend() == "jax" else run
 
-        def apply(inputs, given, stored, training):
-            filled = [
-                [known.get(k, v) for k, v in zip(n, group, strict=True)]
-                for n, group, known in zip(names, values, (given, stored), strict=True)
-            ]
-            outputs, after = program(inputs.dtype.name, training)(*filled, inputs)
-            convert = lambda v: np.asarray(keras.ops.convert_to_numpy(v))  # noqa: E731
-            fresh = {k: convert(v) for k, v in zip(names[1], after, strict=True) if k in stored}
-            return convert(outputs), {**stored, **fresh}
+        return shared((kind, dtype, arguments, training), make)
 
-        made = parameters, statistics, apply
-        return seen.layer(layer.path or layer.name, "keras", layer, made, childless=key not in inside)
+    def apply(arguments, arrays, weights, stored, training):
+        filled = [
+            [known.get(k, v) for k, v in zip(n, group, strict=True)]
+            for n, group, known in zip(names, values, (weights, stored), strict=True)
+        ]
+        dtype = next((a.dtype.name for a in arrays if floating(a)), "float32")
+        outputs, after = program(dtype, arguments, training)(*filled, arrays)
+        convert = lambda v: np.asarray(keras.ops.convert_to_numpy(v))  # noqa: E731
+        fresh = {k: convert(v) for k, v in zip(names[1], after, strict=True) if k in stored}
+        return tuple(convert(v) for v in jax.tree.leaves(outputs) if is_plain(v)), {**stored, **fresh}
 
-    return tape.layers(make)
+    return parameters, statistics, apply
 
 
 def _variables(layer: Any) -> tuple[list, list]:

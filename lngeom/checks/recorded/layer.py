@@ -1,10 +1,11 @@
 """A layer of a model with its weights, and what went through it."""
 
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -13,8 +14,8 @@ from lngeom.checks.subject import as_elsewhere
 Arrays = dict[str, np.ndarray]
 """Arrays by name."""
 
-Apply = Callable[[np.ndarray, Arrays, Arrays, bool], tuple[np.ndarray, Arrays]]
-"""A layer: (inputs, parameters, statistics, training) → outputs and new statistics, in the dtype of the inputs."""
+ARRAY, KEY = "an array", "a random key"
+"""Stand for an array and for a random key among the leaves of arguments."""
 
 _NORM = re.compile(r"norm", re.IGNORECASE)
 _SHORT = re.compile(r"(^|_)(norm|ln|bn|gn)_?(\d+|_\w+)?$")
@@ -27,8 +28,70 @@ _DECLARED = (
     ("rms", "rms"),
     ("layer", "ln"),
 )
-MIXES = re.compile(r"^_?(linear|dense|conv|einsum|embed)", re.IGNORECASE)
+MIXES = re.compile(r"^_?(linear|dense|conv|einsum|embed)(?!.*norm)", re.IGNORECASE)
 """Names of classes whose layers mix units by weights."""
+
+
+class Given(NamedTuple):
+    """Arguments of a call, arrays apart from all else.
+
+    Attributes:
+        structure: of (positional arguments, arguments by name).
+        leaves: what is no array; `ARRAY` stands for an array, and `KEY` for a random key.
+    """
+
+    structure: Any
+    leaves: tuple[Any, ...]
+
+    def filled(self, arrays: tuple[Any, ...]) -> tuple[tuple, dict[str, Any]]:
+        """The arguments with other arrays, and one random key."""
+        rest = iter(arrays)
+        whole = [next(rest) if leaf is ARRAY else jax.random.key(0) if leaf is KEY else leaf for leaf in self.leaves]
+        return jax.tree.unflatten(self.structure, whole)
+
+
+def given(args: tuple, kwargs: Mapping[str, Any]) -> tuple[Given, tuple[Any, ...]]:
+    """Arguments of a call, and the arrays among them."""
+    leaves, structure = jax.tree.flatten((tuple(args), dict(kwargs)))
+    arrays = tuple(leaf for leaf in leaves if is_plain(leaf))
+    rest = tuple(ARRAY if is_plain(leaf) else KEY if _is_key(leaf) else leaf for leaf in leaves)
+    return Given(structure, rest), arrays
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of a layer.
+
+    Attributes:
+        given: its arguments in evaluation mode.
+        training: those in training mode, where the model was seen in it.
+        arrays: arrays among its arguments.
+        outputs: arrays among what it returned.
+    """
+
+    given: Given
+    training: Given | None
+    arrays: tuple[np.ndarray, ...]
+    outputs: tuple[np.ndarray, ...]
+
+    @property
+    def examined(self) -> tuple[int, int]:
+        """Places of the input and of the output that are examined: the first two of one shape."""
+        for j, output in enumerate(self.outputs):
+            for i, array in enumerate(self.arrays):
+                if floating(array) and floating(output) and array.ndim > 1 and array.shape == output.shape:
+                    return i, j
+        return next((i for i, a in enumerate(self.arrays) if floating(a)), 0), 0
+
+    @property
+    def places(self) -> list[int]:
+        """Places of the outputs of the shape of the examined input."""
+        shape = self.arrays[self.examined[0]].shape
+        return [j for j, o in enumerate(self.outputs) if floating(o) and o.shape == shape]
+
+
+Apply = Callable[[Given, tuple[np.ndarray, ...], Arrays, Arrays, bool], tuple[tuple[np.ndarray, ...], Arrays]]
+"""A layer: (arguments, their arrays, parameters, statistics, training) → arrays of its outputs and new statistics."""
 
 
 @dataclass(frozen=True)
@@ -40,48 +103,94 @@ class Layer:
         kind: name of its class.
         framework: the library it belongs to.
         module: the object.
-        inputs: its inputs in the first call.
-        outputs: its outputs in the first call.
-        calls: how many times it was called.
+        calls: its calls in one forward pass; none where the pass did not reach it.
         order: place of its first call.
         parameters: its trainable arrays.
         statistics: its other arrays, such as running means.
         apply: the layer as a function.
         childless: whether it has no layers inside.
+        at: the call that is looked at.
+        fill: values in place of its other inputs: of those with fractions, and of the others; None for its own.
+        place: place of the output that is examined; None for the first of the shape of its input.
+        problem: why it cannot be called again; empty where it can.
+        normalized: the row of its weights, where a hook or parametrization of its library normalizes them.
     """
 
     path: str
     kind: str
     framework: str
     module: Any
-    inputs: np.ndarray
-    outputs: np.ndarray
-    calls: int
+    calls: tuple[Call, ...]
     order: int
     parameters: Arrays
     statistics: Arrays
     apply: Apply
     childless: bool = True
+    at: int = 0
+    fill: tuple[float, float] | None = None
+    place: int | None = None
+    problem: str = ""
+    normalized: str | None = None
 
     @property
-    def is_norm(self) -> bool:
-        """Whether it normalizes, by the name of its class or its place."""
-        if not self.childless or MIXES.match(self.kind) or self.inputs.shape != self.outputs.shape:
-            return False
-        if self.normalizes_weights:
+    def call(self) -> Call:
+        """The call that is looked at."""
+        return self.calls[self.at]
+
+    @property
+    def inputs(self) -> np.ndarray:
+        """The input that is examined."""
+        return self.call.arrays[self.call.examined[0]]
+
+    @property
+    def outputs(self) -> np.ndarray:
+        """The output that is examined."""
+        return self.call.outputs[self.slot]
+
+    @property
+    def slot(self) -> int:
+        """Place of the output that is examined."""
+        return self.call.examined[1] if self.place is None else self.place
+
+    @property
+    def several(self) -> bool:
+        """Whether it has further arrays as inputs."""
+        return len(self.call.arrays) > 1
+
+    def each_call(self) -> Iterator["Layer"]:
+        """The layer at each of its calls that has arrays."""
+        yield from (replace(self, at=i) for i, call in enumerate(self.calls) if call.arrays and call.outputs)
+
+    @property
+    def same_shape(self) -> bool:
+        """Whether an output has the shape of an input."""
+        seen = bool(self.calls) and bool(self.call.arrays) and bool(self.call.outputs)
+        return seen and self.inputs.shape == self.outputs.shape and floating(self.inputs) and floating(self.outputs)
+
+    @property
+    def named(self) -> bool:
+        """Whether the name of its class or of its place is that of a norm."""
+        if self.normalizes_weights or MIXES.match(self.kind):
             return False
         return bool(_NORM.search(self.kind) or _SHORT.search(self.path.rsplit(".", 1)[-1].rsplit("/", 1)[-1]))
 
     @property
+    def is_norm(self) -> bool:
+        """Whether it is a norm by name, has no layers inside, and outputs of the shape of its inputs."""
+        return self.named and self.childless and self.same_shape
+
+    @property
     def declared(self) -> str | None:
         """Row of the invariance table that the name of its class promises; None where it names none."""
+        if not _NORM.search(self.kind):
+            return None
         name = self.kind.lower().replace("_", "")
         return next((row for word, row in _DECLARED if word in name), None)
 
     @property
     def normalizes_weights(self) -> bool:
-        """Whether it normalizes the weights of a layer, by the name of its class."""
-        return bool(_NORM.search(self.kind)) and self.declared in {"wn", "sn"}
+        """Whether it normalizes the weights of a layer, by the name of its class or by what its library does there."""
+        return self.normalized is not None or (bool(_NORM.search(self.kind)) and self.declared in {"wn", "sn"})
 
     @property
     def eps(self) -> float | None:
@@ -106,7 +215,7 @@ class Layer:
             inputs: in the layout of `self.inputs`.
             dtype: in which inputs, parameters and statistics are given; by default, that of the inputs, with
                 parameters as they are.
-            training: the mode, where there are two.
+            training: the mode, where there are two and the model does not choose.
             parameters: values in place of its own.
 
         Returns:
@@ -134,20 +243,49 @@ class Layer:
 
         Returns:
             Both.
+
+        Raises:
+            ValueError: if the layer cannot be called again.
         """
-        given = {**self.parameters, **(parameters or {})}
+        if self.problem:
+            raise ValueError(self.problem)
+        known = {**self.parameters, **(parameters or {})}
         if dtype is not None:
             inputs = inputs.astype(jnp.dtype(dtype))
-            given = {k: np.asarray(v).astype(jnp.dtype(dtype)) for k, v in given.items()}
+            known = {k: np.asarray(v).astype(jnp.dtype(dtype)) for k, v in known.items()}
             statistics = {k: v.astype(jnp.dtype(dtype)) if floating(v) else v for k, v in statistics.items()}
+        arguments = (self.call.training if training else None) or self.call.given
         with as_elsewhere():
-            outputs, after = self.apply(inputs, given, statistics, training)
-        return np.asarray(outputs), after
+            outputs, after = self.apply(arguments, self._arrays(inputs), known, statistics, training)
+        return np.asarray(outputs[self.slot]), after
+
+    def _arrays(self, inputs: np.ndarray) -> tuple[np.ndarray, ...]:
+        """Arrays of the arguments with other inputs; the others have as many samples."""
+        own, count = self.call.examined[0], len(self.inputs)
+
+        def other(value: np.ndarray) -> np.ndarray:
+            value = value[: len(inputs)] if value.ndim and len(value) == count else value
+            if self.fill is not None:
+                value = np.full_like(value, self.fill[0] if floating(value) else self.fill[1])
+            return value.astype(inputs.dtype) if floating(value) else value
+
+        return tuple(inputs if i == own else other(v) for i, v in enumerate(self.call.arrays))
 
 
 def is_array(value: Any) -> bool:
     """Whether a value is an array of any library."""
     return hasattr(value, "dtype") and hasattr(value, "ndim")
+
+
+def is_plain(value: Any) -> bool:
+    """Whether a value is an array of numbers, and not of random keys."""
+    if not is_array(value):
+        return False
+    return not (isinstance(value.dtype, np.dtype) and value.dtype == object) and not _is_key(value)
+
+
+def _is_key(value: Any) -> bool:
+    return isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jax.dtypes.extended)
 
 
 def floating(value: Any) -> bool:

@@ -1,5 +1,6 @@
 """The layers of a flax.linen model in one call."""
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -7,8 +8,11 @@ import jax.numpy as jnp
 
 from lngeom.checks._frameworks import mode
 from lngeom.checks.recorded.layer import Layer
-from lngeom.checks.recorded.tape import Tape, of_jax
+from lngeom.checks.recorded.tape import Made, Tape, of_jax
 from lngeom.checks.subject import as_elsewhere
+
+RNGS = ("params", "dropout", "default")
+"""Names of random keys that a pass in training mode is given."""
 
 
 def layers(parts: tuple, args: tuple, kwargs: dict) -> list[Layer]:
@@ -16,41 +20,62 @@ def layers(parts: tuple, args: tuple, kwargs: dict) -> list[Layer]:
     from flax import linen
 
     module, variables = _initialized(parts, args, kwargs)
-    tape, found = Tape(), {}
+    tape, found, trained = Tape(), {}, {}
 
-    def intercept(function, given, options, context):
-        if context.method_name != "__call__":
-            return function(*given, **options)
-        key = context.module.path
-        found.setdefault(key, (context.module.clone(parent=None, name=None), context.module.variables))
-        return tape.call(key, function, given, options)
+    def watch(record: Callable, into: dict) -> Callable:
+        def intercept(function, given, options, context):
+            if context.method_name != "__call__":
+                return function(*given, **options)
+            key = context.module.path
+            into.setdefault(key, (context.module.clone(parent=None, name=None), context.module.variables))
+            return record(key, function, given, options)
+
+        return intercept
 
     options = mode(type(module).__call__, False)
-    with as_elsewhere(), linen.intercept_methods(intercept):
+    with as_elsewhere(), linen.intercept_methods(watch(tape.call, found)):
         module.apply(variables, *args, **_needed(module, options), **kwargs, mutable=False)
+    options = _needed(module, mode(type(module).__call__, True))
+    rngs = {name: jax.random.key(0) for name in RNGS}
+    try:
+        with as_elsewhere(), linen.intercept_methods(watch(tape.in_training, trained)):
+            module.apply(variables, *args, **options, **kwargs, mutable=True, rngs=rngs)
+    except Exception:  # it needs other random keys, say: norms are then told their mode
+        tape.training.clear()
+        trained.clear()
 
     def make(key, seen):
-        copy, arrays = found[key]
         inside = any(other != key and other[: len(key)] == key for other in found)
-        wide = copy.clone(dtype=None) if getattr(copy, "dtype", None) is not None else copy
-
-        def call(tree, inputs, training):
-            module = wide if inputs.dtype == jnp.float64 else copy
-            options = mode(type(module).__call__, training)
-            name = next(iter(options), "")
-            if name and getattr(module, name, None) is not None:
-                module = module.clone(**{name: None}) if training else module
-                options = options if training else {}
-            mutable = [k for k in tree if k != "params"]
-            if not mutable:
-                return module.apply(tree, inputs, **options), None
-            outputs, after = module.apply(tree, inputs, mutable=mutable, **options)
-            return outputs, {**tree, **after}
-
-        made = of_jax(dict(arrays), lambda name: name.startswith("params"), call)
-        return seen.layer("/".join(key), "linen", copy, made, childless=not inside)
+        copies = {False: found[key][0], True: trained[key][0] if key in trained else None}
+        return "/".join(key), "linen", found[key][0], not inside, lambda: _made(copies, found[key][1])
 
     return tape.layers(make)
+
+
+def _made(copies: dict[bool, Any], variables: Any) -> Made:
+    def call(tree, args, kwargs, training):
+        module = copies[training]
+        if module is None:
+            module, kwargs = _told(copies[False], kwargs)
+        if next(iter(jax.tree.leaves((args, kwargs)))).dtype == jnp.float64 and getattr(module, "dtype", None):
+            module = module.clone(dtype=None)
+        mutable = [k for k in tree if k != "params"]
+        rngs = {name: jax.random.key(0) for name in RNGS}
+        if not mutable:
+            return module.apply(tree, *args, rngs=rngs, **kwargs), None
+        outputs, after = module.apply(tree, *args, mutable=mutable, rngs=rngs, **kwargs)
+        return outputs, {**tree, **after}
+
+    return of_jax(dict(variables), lambda name: name.startswith("params"), call, ("linen", *copies.values()))
+
+
+def _told(module: Any, kwargs: dict) -> tuple[Any, dict]:
+    """A module that is in evaluation mode, and its arguments, for training mode."""
+    options = mode(type(module).__call__, True)
+    name = next(iter(options), "")
+    if name and getattr(module, name, None) is not None:
+        module = module.clone(**{name: None})
+    return module, {**kwargs, **options}
 
 
 def _needed(module: Any, options: dict[str, bool]) -> dict[str, bool]:

@@ -1,7 +1,7 @@
 """What went through the layers of a model in one call, and layers made of it."""
 
-import functools
-from collections.abc import Callable
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,7 +12,27 @@ import numpy as np
 
 from lngeom._trees import leaf_path
 from lngeom.checks._orbits import QUICKLY
-from lngeom.checks.recorded.layer import Apply, Arrays, Layer, floating, is_array
+from lngeom.checks.recorded.layer import Apply, Arrays, Call, Given, Layer, floating, given, is_plain
+from lngeom.checks.subject import as_elsewhere
+
+Made = tuple[Arrays, Arrays, Apply]
+"""Parameters of a layer, its statistics, and the layer as a function."""
+
+
+@dataclass
+class _Taped:
+    """A call while it is recorded; each list has the value of one array, once it is known."""
+
+    given: Given
+    arrays: list[list[np.ndarray]]
+    outputs: list[list[np.ndarray]]
+
+    def calls(self, training: Given | None) -> Iterable[Call]:
+        """The calls, of which a loop of JAX makes several."""
+        values = [*self.arrays, *self.outputs]
+        for i in range(min(map(len, values), default=0)):
+            arrays = tuple(v[i] for v in self.arrays)
+            yield Call(self.given, training, arrays, tuple(v[i] for v in self.outputs))
 
 
 @dataclass
@@ -20,34 +40,14 @@ class Seen:
     """What one layer was given, and gave.
 
     Attributes:
-        inputs: its first input in each call.
-        outputs: its first output in each call.
+        calls: its calls.
         order: place of its first call.
-        ndim: axes of its input inside of the model, where samples may be mapped.
+        ndim: axes of its first input inside of the model, where samples may be mapped.
     """
 
-    inputs: list[np.ndarray] = field(default_factory=list)
-    outputs: list[np.ndarray] = field(default_factory=list)
+    calls: list[_Taped] = field(default_factory=list)
     order: int = -1
     ndim: int = 0
-
-    def layer(
-        self, path: str, framework: str, module: Any, made: tuple[Arrays, Arrays, Apply], *, childless: bool = True
-    ) -> Layer:
-        """The layer that was seen.
-
-        Args:
-            path: its place in the model.
-            framework: the library it belongs to.
-            module: the object.
-            made: its parameters, its statistics, and the layer as a function.
-            childless: whether it has no layers inside.
-
-        Returns:
-            The layer.
-        """
-        seen = (self.inputs[0], self.outputs[0], len(self.inputs), self.order)
-        return Layer(path, type(module).__name__, framework, module, *seen, *made, childless)
 
 
 class Tape:
@@ -56,32 +56,95 @@ class Tape:
     def __init__(self):
         self.seen: dict[Any, Seen] = {}
         self.count = 0
+        self.training: dict[Any, list[Given]] = {}
 
-    def into(self, key: Any, ndim: int) -> Seen:
-        """The record of a layer, which its first call opens."""
+    def enter(self, key: Any, args: tuple, kwargs: dict, sinks: list | None = None) -> tuple[_Taped, tuple]:
+        """Opens the record of a call, and gives the arrays among its arguments."""
         record = self.seen.setdefault(key, Seen())
+        arguments, arrays = given(args, kwargs)
         if record.order < 0:
-            record.order, record.ndim = self.count, ndim
-            self.count += 1
-        return record
+            record.order, self.count = self.count, self.count + 1
+            record.ndim = next((jnp.ndim(a) for a in arrays), 0)
+        taped = _Taped(arguments, sinks if sinks is not None else [[] for _ in arrays], [])
+        record.calls.append(taped)
+        return taped, arrays
 
     def call(self, key: Any, function: Callable, args: tuple, kwargs: dict) -> Any:
-        """Calls a layer of JAX and records its first input and its output, also where they are traced."""
-        if not args or not is_array(args[0]):
-            return function(*args, **kwargs)
-        record = self.into(key, jnp.ndim(args[0]))
-        outputs = function(_tap(args[0], record.inputs), *args[1:], **kwargs)
-        first = outputs[0] if isinstance(outputs, tuple) else outputs
-        if not is_array(first):
-            return outputs
-        tapped = _tap(first, record.outputs)
-        return (tapped, *outputs[1:]) if isinstance(outputs, tuple) else tapped
+        """Calls a layer of JAX and records its arrays, also where they are traced."""
+        taped, arrays = self.enter(key, args, kwargs)
+        tapped = tuple(_tap(a, sink) for a, sink in zip(arrays, taped.arrays, strict=True))
+        args, kwargs = taped.given.filled(tapped)
+        outputs = function(*args, **kwargs)
+        leaves, structure = jax.tree.flatten(outputs)
+        taped.outputs = [[] for leaf in leaves if is_plain(leaf)]
+        sinks = iter(taped.outputs)
+        return jax.tree.unflatten(structure, [_tap(v, next(sinks)) if is_plain(v) else v for v in leaves])
 
-    def layers(self, make: Callable[[Any, Seen], Layer | None]) -> list[Layer]:
-        """The layers whose outputs were arrays, in the order of their first calls; `make` may leave one out."""
+    def in_training(self, key: Any, function: Callable, args: tuple, kwargs: dict) -> Any:
+        """Calls a layer in a pass in training mode, of which only the arguments that are no arrays are kept."""
+        self.training.setdefault(key, []).append(given(args, kwargs)[0])
+        return function(*args, **kwargs)
+
+    def layers(
+        self,
+        make: Callable[[Any, Seen], tuple[str, str, Any, bool, Callable[[], Made]] | None],
+        unseen: Iterable[Any] = (),
+        normalized: Callable[[Any], str | None] = lambda key: None,
+    ) -> list[Layer]:
+        """The layers in the order of their first calls.
+
+        Args:
+            make: (key, what was seen) → path, library, module, whether it has no layers inside, and how its function is
+                made; None to leave it out.
+            unseen: keys of layers, among which some may not have been called.
+            normalized: row of the weights that the library normalizes in a layer, by its key.
+
+        Returns:
+            The layers; the last ones are those that were not called. One whose function cannot be made says why.
+        """
         ordered = sorted(self.seen.items(), key=lambda item: item[1].order)
-        found = [make(key, seen) for key, seen in ordered if seen.outputs]
-        return [layer for layer in found if layer is not None]
+        found = []
+        for key, seen in [*ordered, *((key, Seen()) for key in unseen if key not in self.seen)]:
+            made = make(key, seen)
+            if made is None:
+                continue
+            path, framework, module, childless, function = made
+            problem = ""
+            try:
+                with as_elsewhere():
+                    parameters, statistics, apply = function()
+            except Exception as error:
+                problem = f"{type(error).__name__}: {error}".splitlines()[0]
+                parameters, statistics, apply = {}, {}, _cannot
+            calls = tuple(call for i, taped in enumerate(seen.calls) for call in taped.calls(self._training(key, i)))
+            order = seen.order if seen.calls else self.count
+            kind = type(module).__name__
+            found.append(
+                Layer(
+                    path,
+                    kind,
+                    framework,
+                    module,
+                    calls,
+                    order,
+                    parameters,
+                    statistics,
+                    apply,
+                    childless,
+                    problem=problem,
+                    normalized=normalized(key),
+                )
+            )
+        return found
+
+    def _training(self, key: Any, i: int) -> Given | None:
+        seen, own = self.training.get(key, []), self.seen[key].calls[i].given
+        fits = i < len(seen) and seen[i].structure == own.structure
+        return seen[i] if fits else None
+
+
+def _cannot(*_: Any) -> Any:
+    raise ValueError("it cannot be called again")
 
 
 def _tap(value: Any, sink: list[np.ndarray]) -> Any:
@@ -97,43 +160,73 @@ def _tap(value: Any, sink: list[np.ndarray]) -> Any:
     return jax.pure_callback(keep, jax.ShapeDtypeStruct(value.shape, value.dtype), value, vmap_method="broadcast_all")
 
 
-def _plain(value: Any) -> bool:
-    """Whether a value is an array of numbers, and not of random keys."""
-    return hasattr(value, "dtype") and not jnp.issubdtype(value.dtype, jax.dtypes.extended)
+_PROGRAMS: OrderedDict[Hashable, Callable] = OrderedDict()
+KEPT = 64
+"""Programs that are kept: layers of one kind share theirs."""
+
+
+def shared(key: Hashable, make: Callable[[], Callable]) -> Callable:
+    """The program of a key, which is made once; that of a key which cannot be hashed is not kept."""
+    try:
+        found = _PROGRAMS.get(key)
+    except TypeError:
+        return make()
+    if found is None:
+        found = _PROGRAMS[key] = make()
+        while len(_PROGRAMS) > KEPT:
+            _PROGRAMS.popitem(last=False)
+    return found
 
 
 def of_jax(
-    tree: Any, is_parameter: Callable[[str], bool], call: Callable[[Any, Any, bool], tuple[Any, Any]]
-) -> tuple[Arrays, Arrays, Apply]:
+    tree: Any,
+    is_parameter: Callable[[str], bool],
+    call: Callable[[Any, tuple, dict, bool], tuple[Any, Any]],
+    kind: Hashable = None,
+) -> Made:
     """Parameters, statistics and the function of a layer whose arrays are a pytree.
 
     Args:
         tree: the arrays.
         is_parameter: whether an array is trained, by its path.
-        call: (tree, inputs, training) → outputs, and the tree after the call or None.
+        call: (tree, positional arguments, arguments by name, training) → outputs, and the tree after the call or None.
+        kind: what layers of one kind have in common: with the same arrays they are the same function. None for a layer
+            that shares with no other.
 
     Returns:
         The three.
     """
     leaves, structure = jax.tree.flatten_with_path(tree)
-    names = [leaf_path(path) for path, _ in leaves]
-    known = {name: np.asarray(value) for name, (_, value) in zip(names, leaves, strict=True) if _plain(value)}
+    names = tuple(leaf_path(path) for path, _ in leaves)
+    known = {name: np.asarray(value) for name, (_, value) in zip(names, leaves, strict=True) if is_plain(value)}
     parameters = {k: v for k, v in known.items() if is_parameter(k) and floating(v)}
+    own = object() if kind is None else kind
 
-    @functools.cache
-    def program(training: bool) -> Callable:
-        def run(values, inputs):
-            whole = [values.get(name, value) for name, (_, value) in zip(names, leaves, strict=True)]
-            outputs, after = call(jax.tree.unflatten(structure, whole), inputs, training)
+    def compiled(arguments: Given, training: bool) -> Callable:
+        def run(values, arrays):
+            args, kwargs = arguments.filled(arrays)
+            outputs, after = call(jax.tree.unflatten(structure, values), args, kwargs, training)
+            found = tuple(leaf for leaf in jax.tree.leaves(outputs) if is_plain(leaf))
             if after is None:
-                return outputs, {}
-            found = {leaf_path(path): value for path, value in jax.tree.leaves_with_path(after)}
-            return outputs, {k: v for k, v in found.items() if k in known and k not in parameters}
+                return found, {}
+            moved = {leaf_path(path): value for path, value in jax.tree.leaves_with_path(after)}
+            return found, {k: v for k, v in moved.items() if k in known and k not in parameters}
 
         return jax.jit(run, compiler_options=QUICKLY)
 
-    def apply(inputs, given, statistics, training):
-        outputs, after = program(training)({**given, **statistics}, inputs)
-        return np.asarray(outputs), {**statistics, **{k: np.asarray(v) for k, v in after.items()}}
+    programs: dict[tuple[int, bool], tuple[Given, Callable]] = {}
+
+    def program(arguments: Given, training: bool) -> Callable:
+        key = id(arguments), training
+        if key not in programs:  # with the arguments, so that no others have their identity
+            made = shared((own, structure, arguments, training), lambda: compiled(arguments, training))
+            programs[key] = arguments, made
+        return programs[key][1]
+
+    def apply(arguments, arrays, weights, statistics, training):
+        values = {**weights, **statistics}
+        whole = [values.get(name, value) for name, (_, value) in zip(names, leaves, strict=True)]
+        outputs, after = program(arguments, training)(whole, arrays)
+        return tuple(map(np.asarray, outputs)), {**statistics, **{k: np.asarray(v) for k, v in after.items()}}
 
     return parameters, {k: v for k, v in known.items() if k not in parameters}, apply

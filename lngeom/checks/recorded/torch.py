@@ -5,11 +5,15 @@ import functools
 from collections.abc import Mapping
 from typing import Any
 
+import jax
 import numpy as np
 
 from lngeom.checks._frameworks import from_torch, torch_tensor
-from lngeom.checks.recorded.layer import Apply, Arrays, Layer, floating
-from lngeom.checks.recorded.tape import Tape
+from lngeom.checks.recorded.layer import Layer, floating, given, is_plain
+from lngeom.checks.recorded.tape import Made, Tape
+
+Modes = dict[bool, dict[int, bool]]
+"""Whether each module is in training mode, by its identity: where the model is in evaluation mode, and in training."""
 
 
 def layers(parts: tuple, args: tuple, kwargs: dict) -> list[Layer]:
@@ -20,49 +24,56 @@ def layers(parts: tuple, args: tuple, kwargs: dict) -> list[Layer]:
     inputs, named = _tensors(args, kwargs, model)
     tape, names = Tape(), {id(part): name for name, part in model.named_modules()}
     modules = dict(model.named_modules())
+    open_calls: dict[int, list] = {}
 
-    def hook(part, given, options, outputs):
-        value = given[0] if given else next(iter(options.values()), None)
-        if isinstance(value, torch.Tensor) and isinstance(outputs, torch.Tensor):
-            record = tape.into(names[id(part)], value.ndim)
-            record.inputs.append(from_torch(before.pop(id(part), value)))
-            record.outputs.append(from_torch(outputs))
+    def before(part, arguments, options):
+        sinks = [[from_torch(a)] for a in given(arguments, options)[1]]
+        open_calls.setdefault(id(part), []).append(tape.enter(names[id(part)], arguments, options, sinks)[0])
 
-    before: dict[int, Any] = {}
+    def after(part, arguments, options, outputs):
+        taped = open_calls[id(part)].pop()
+        taped.outputs = [[from_torch(v)] for v in jax.tree.leaves(outputs) if is_plain(v)]
 
-    def keep(part, given, options):
-        value = given[0] if given else next(iter(options.values()), None)
-        if isinstance(value, torch.Tensor):
-            before[id(part)] = value.clone()
-
-    modes = {part: part.training for part in model.modules()}
-    handles = [part.register_forward_hook(hook, with_kwargs=True) for part in model.modules()]
-    handles += [part.register_forward_pre_hook(keep, with_kwargs=True) for part in model.modules()]
+    hooked = [part for part in model.modules() if not isinstance(part, torch.jit.ScriptModule)]
+    at_hand = {part: part.training for part in model.modules()}
+    handles = [part.register_forward_hook(after, with_kwargs=True) for part in hooked]
+    handles += [part.register_forward_pre_hook(before, with_kwargs=True) for part in hooked]
     try:
+        model.train()
+        found = {part: part.training for part in model.modules()}
+        if at_hand[model]:  # parts that were put in evaluation mode one by one run in it
+            found = {part: mode and at_hand[part] for part, mode in found.items()}
+        training = {id(part): mode for part, mode in found.items()}
         model.eval()
+        modes = {True: training, False: {id(part): part.training for part in model.modules()}}
         with torch.no_grad():
             model(*inputs, **named)
     finally:
         for handle in handles:
             handle.remove()
-        for part, training in modes.items():
-            part.training = training
+        for part, mode in at_hand.items():
+            part.training = mode
 
     def make(key, seen):
         part = modules[key]
         if "parametrizations" in key.split("."):
             return None  # what a layer does to its weights is part of that layer
-        childless = not any(True for _ in part.children()) or _is_parametrized(part)
-        return seen.layer(key, "torch", part, _of_torch(part), childless=childless)
+        childless = not any(name != "parametrizations" for name, _ in part.named_children())
+        return key, "torch", part, childless, lambda: _of_torch(part, modes)
 
-    return tape.layers(make)
-
-
-def _is_parametrized(part: Any) -> bool:
-    return hasattr(part, "parametrizations")
+    return tape.layers(make, modules, lambda key: normalized_weights(modules[key]))
 
 
-def _of_torch(part: Any) -> tuple[Arrays, Arrays, Apply]:
+def normalized_weights(part: Any) -> str | None:
+    """Row of the weights that weight norm or spectral norm of torch normalizes, as hook or parametrization."""
+    known = {"WeightNorm": "wn", "_WeightNorm": "wn", "SpectralNorm": "sn", "_SpectralNorm": "sn"}
+    wrapped = getattr(part, "parametrizations", {})
+    found = [*part._forward_pre_hooks.values(), *(p for name in wrapped for p in wrapped[name])]
+    of_torch = [type(f).__name__ for f in found if type(f).__module__.startswith("torch.nn.utils")]
+    return next((known[name] for name in of_torch if name in known), None)
+
+
+def _of_torch(part: Any, modes: Modes) -> Made:
     import torch
 
     parameters = {k: from_torch(v) for k, v in part.named_parameters()}
@@ -70,24 +81,31 @@ def _of_torch(part: Any) -> tuple[Arrays, Arrays, Apply]:
 
     @functools.cache
     def twin(training: bool) -> Any:
-        copied = copy.deepcopy(part).train(training)
-        copied._forward_hooks.clear()
-        copied._forward_pre_hooks.clear()
+        copied = copy.deepcopy(part)
+        for own, other in zip(part.modules(), copied.modules(), strict=True):
+            other.training = modes[training][id(own)]
         return copied
 
-    def apply(inputs, given, stored, training):
-        module = twin(training)
-        tensors = {k: torch_tensor(np.asarray(v)) for k, v in (given | stored).items()}
+    def apply(arguments, arrays, weights, stored, training):
+        tensors = {k: torch_tensor(np.asarray(v)) for k, v in (weights | stored).items()}
+        args, options = arguments.filled(tuple(map(_tensor, arrays)))
         threads = torch.get_num_threads()
         try:
             torch.set_num_threads(1)  # inputs are small, and threads wait for each other where the machine is busy
             with torch.no_grad():
-                outputs = torch.func.functional_call(module, tensors, (torch_tensor(inputs),))
+                outputs = torch.func.functional_call(twin(training), tensors, args, options)
         finally:
             torch.set_num_threads(threads)
-        return from_torch(outputs), {k: from_torch(tensors[k]) for k in stored}
+        found = tuple(from_torch(v) for v in jax.tree.leaves(outputs) if is_plain(v))
+        return found, {k: from_torch(tensors[k]) for k in stored}
 
     return parameters, statistics, apply
+
+
+def _tensor(array: np.ndarray) -> Any:
+    import torch
+
+    return torch_tensor(array) if floating(array) else torch.tensor(np.asarray(array))
 
 
 def _tensors(args: tuple, kwargs: dict, model: Any) -> tuple[tuple, dict]:

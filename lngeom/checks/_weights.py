@@ -1,0 +1,121 @@
+"""Layers that normalize their weights, as functions of the unnormalized weights and of inputs."""
+
+import math
+from typing import Any
+
+import numpy as np
+
+from lngeom.checks._in_place import differing
+from lngeom.checks._invariances import invariances
+from lngeom.checks._orbits import Data
+from lngeom.checks.placed import FAR, TOLERANCES, UNITS
+from lngeom.checks.recorded import Layer
+from lngeom.checks.reports import NormReport
+from lngeom.normalizers import METHODS
+
+MATRICES = (
+    "it normalizes weights, and has no matrix or kernel of its own, or several; check the function of weights and "
+    "inputs with lg.check_invariances(lambda W, X: ...)"
+)
+"""Why a norm of weights was left out."""
+
+KEEPS = {"weight_matrix_rescaling", "weight_vector_rescaling"}
+"""Columns that are compared: the gain is fixed, so that signs and others follow from it."""
+
+DIRECTIONS = {
+    "wn": ("parametrizations.weight.original1", "weight_v"),
+    "sn": ("parametrizations.weight.original", "weight_orig"),
+}
+"""Names of the unnormalized weights in torch."""
+
+SAMPLES = 6
+
+
+def of_weights(layer: Layer, like: str | None = None) -> NormReport:
+    """The report of a layer that normalizes its weights; an error is its note."""
+    kind = layer.kind.removeprefix("Parametrized")
+    bare = NormReport(layer.path, kind, calls=len(layer.calls))
+    try:
+        return _examined(layer, bare, like)
+    except Exception as error:
+        text = f"{error}" if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+        return NormReport(layer.path, kind, note=f"could not be checked: {text}".splitlines()[0])
+
+
+def _examined(layer: Layer, bare: NormReport, like: str | None) -> NormReport:
+    if not layer.calls:
+        raise ValueError("it is not called in the forward pass on X")
+    direction, expected = _direction(layer)
+    expected = like or expected
+    value = np.asarray(layer.parameters[direction], np.float64)
+    bias = {k: np.zeros_like(v) for k, v in layer.parameters.items() if k.rsplit(".", 1)[-1] == "bias"}
+    last = layer.framework not in {"torch", "equinox"}  # units are the last axis of the weights, and of outputs
+    units = value.shape[-1] if last else value.shape[0]
+    patch = value.shape[:-1] if last else value.shape[1:]
+    axis = len(patch) if last else 1
+    inner = axis - 1  # place of the channels in a patch
+    repeats = layer.inputs.shape[-1 if last else 1] // patch[inner] if value.ndim > 2 else 1
+    rng = np.random.default_rng(0)
+    size = float(np.sqrt(np.mean(value**2))) or 1.0
+    data = Data(size * rng.normal(size=(units, int(np.prod(patch)))), 0.4 + rng.normal(size=(SAMPLES, np.prod(patch))))
+    training = layer.framework == "keras"  # there, weights are normalized in training alone
+    dtype = _dtype(layer, training)
+
+    def outputs(data: Data, scale: float) -> np.ndarray:
+        W = scale * data.weights
+        own = {direction: (W.T if last else W).reshape(value.shape), **bias}
+        inputs = np.repeat(data.inputs.reshape(len(data.inputs), *patch)[:, None], repeats, 1)
+        inputs = np.concatenate(list(np.moveaxis(inputs, 1, 0)), axis)  # every group of channels is given the same
+        found = np.asarray(layer.run(inputs, dtype=dtype, training=training, parameters=own), np.float64)
+        found = np.moveaxis(found, -1, 1) if last else found
+        found = found[(slice(None), slice(None), *(n // 2 for n in found.shape[2:]))]
+        if found.shape != (len(inputs), units):
+            raise ValueError(f"weights {list(value.shape)} give outputs {list(found.shape)}: units cannot be matched")
+        return found
+
+    tolerance = TOLERANCES[UNITS[0] if dtype == "float64" else UNITS[1]]
+    results = invariances(
+        outputs, data, groups=2, tolerance=tolerance, scales=(1.0, FAR), damped=lambda: None, saturates=False
+    )
+    wrong = tuple(name for name in differing(results, expected) if name in KEEPS)
+    kind = f"{bare.kind}, {METHODS[expected].title}"
+    return NormReport(
+        bare.path, kind, units, (0,), "weights", expected, results, wrong, (), math.nan, calls=len(layer.calls)
+    )
+
+
+def _direction(layer: Layer) -> tuple[str, str]:
+    """Name of the weights that a layer normalizes, and the row of the table."""
+    kind = layer.normalized or layer.declared
+    if layer.framework == "torch" and layer.normalized is not None:
+        name = next((n for n in DIRECTIONS[layer.normalized] if n in layer.parameters), None)
+        if name is None:
+            raise ValueError(f"{METHODS[layer.normalized].title} of another array than its weight")
+        dim = _dim(layer.module)
+        if dim is not None and dim != 0:
+            raise ValueError(
+                f"its weight norm is over all axes but {dim}, which are not the units"
+                if dim >= 0
+                else "its weight norm is over all axes"
+            )
+        return name, layer.normalized
+    matrices = [k for k, v in layer.parameters.items() if v.ndim > 1 and k.rsplit(".", 1)[-1] != "g"]  # equinox: [H 1]
+    if kind is None or len(matrices) != 1:
+        raise ValueError(MATRICES)
+    return matrices[0], kind
+
+
+def _dim(module: Any) -> int | None:
+    """The axis of the weights that weight norm of torch keeps; None for spectral norm."""
+    wrapped = getattr(module, "parametrizations", {})
+    found = [*module._forward_pre_hooks.values(), *(p for name in wrapped for p in wrapped[name])]
+    return next((f.dim for f in found if type(f).__name__ in {"WeightNorm", "_WeightNorm"}), None)
+
+
+def _dtype(layer: Layer, training: bool) -> str:
+    """The widest dtype in which a layer runs."""
+    try:
+        layer.run(layer.inputs[:1], dtype="float64", training=training)
+    except Exception:
+        return "float32"
+    return "float64"

@@ -1,0 +1,136 @@
+"""The report of the norms of a model, as data and as text."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from lngeom.checks.findings import Finding, Result, Verdict
+from lngeom.normalizers import METHODS
+
+HOLD = {Verdict.INVARIANT, Verdict.UP_TO_EPS, Verdict.FLIPS}
+"""Verdicts of transformations under which outputs stay, up to ε or sign."""
+
+
+@dataclass(frozen=True)
+class NormReport:
+    """One norm of a model, or one layer with the norm that follows it.
+
+    Attributes:
+        path: its place in the model.
+        kind: name of its class; "A → B" for a layer and the norm after it.
+        units: H; 0 where nothing could be checked.
+        axis: axes of its inputs that are units.
+        statistics: what its statistics are taken over.
+        like: the expected row of the invariance table; None where there is none.
+        results: one for each transformation.
+        differences: names of the transformations under which it differs from the row.
+        findings: other defects.
+        eps_share: median share of ε in σ² + ε on the inputs that reach it, the largest of its calls; NaN where it has
+            no such denominator.
+        note: why nothing could be checked, or what else was measured.
+        calls: number of its calls in the forward pass.
+    """
+
+    path: str
+    kind: str
+    units: int = 0
+    axis: tuple[int, ...] = ()
+    statistics: str = ""
+    like: str | None = None
+    results: tuple[Result, ...] = ()
+    differences: tuple[str, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    eps_share: float = math.nan
+    note: str = ""
+    calls: int = 1
+
+    @property
+    def holds(self) -> tuple[str, ...]:
+        """Names of the transformations under which its outputs stay, up to ε and the sign."""
+        return tuple(r.name for r in self.results if r.verdict in HOLD)
+
+    @property
+    def checked(self) -> bool:
+        """Whether any transformation has a verdict."""
+        return any(r.verdict is not Verdict.UNKNOWN for r in self.results)
+
+
+@dataclass(frozen=True)
+class ModelReport:
+    """The report of `check_model`.
+
+    Attributes:
+        model: its name.
+        norms: one for each norm, and for each layer with the norm that follows it.
+    """
+
+    model: str
+    norms: tuple[NormReport, ...]
+
+    def __getitem__(self, path: str) -> NormReport:
+        found = [n for n in self.norms if n.path == path]
+        if not found:
+            raise KeyError(f"no norm {path!r}; there are {', '.join(n.path for n in self.norms)}")
+        return found[0]
+
+    @property
+    def differs(self) -> bool:
+        """Whether a norm differs from its row, or has another defect."""
+        return any(n.differences or n.findings for n in self.norms)
+
+    @property
+    def unchecked(self) -> tuple[NormReport, ...]:
+        """The norms of which nothing could be checked."""
+        return tuple(n for n in self.norms if not n.checked)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The table as a list of dicts, such as `pandas.DataFrame` takes."""
+        return [
+            {
+                "path": n.path or "(model)",
+                "kind": n.kind,
+                "units": n.units or None,
+                "axis": ", ".join(map(str, n.axis)),
+                "statistics": n.statistics,
+                "holds": list(n.holds),
+                "row": n.like,
+                "differs": list(n.differences),
+                "findings": [f.name for f in n.findings],
+                "calls": n.calls,
+                "eps_share": None if math.isnan(n.eps_share) else n.eps_share,
+                "note": n.note,
+            }
+            for n in self.norms
+        ]
+
+    def __str__(self) -> str:
+        return self.to_text()
+
+    def to_text(self) -> str:
+        """One table; below it, what differs and what could not be checked."""
+        if not self.norms:
+            return f"{self.model}: no norm was found."
+        lines = [("path", "kind", "units", "axis", "statistics over", "invariances", "ε share")]
+        for n, line in zip(self.norms, self.rows(), strict=True):
+            title = METHODS[n.like].title if n.like in METHODS else "no row"
+            compared = f"differs from {title}" if n.differences else f"{len(n.holds)} hold, as {title}"
+            share = "" if math.isnan(n.eps_share) else f"{n.eps_share:.1e}"
+            shown = compared if n.checked and n.like else f"{len(n.holds)} hold" if n.checked else "not checked"
+            lines.append((line["path"], n.kind, str(n.units or ""), line["axis"], n.statistics, shown, share))
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        table = ["  ".join(c.ljust(w) for c, w in zip(cells, widths, strict=True)).rstrip() for cells in lines]
+        table.insert(1, "─" * (sum(widths) + 2 * len(widths) - 2))
+        left = len(self.unchecked)
+        counted = f"{len(self.norms) - left} checked in place{f', {left} not checked' if left else ''}"
+        return "\n".join([f"{self.model}: {counted}.", "", *table, *self._below()])
+
+    def _below(self) -> Iterator[str]:
+        for n in self.norms:
+            place = n.path or "(model)"
+            if n.differences:
+                verdicts = ", ".join(f"{r.title}: {r.verdict.value}" for r in n.results if r.name in n.differences)
+                yield f"  {place} differs: {verdicts}"
+            yield from (f"  {place}: {f.name}: {f.message}" for f in n.findings)
+            if n.note:
+                yield f"  {place}: {n.note}"
