@@ -1,6 +1,7 @@
 """Generated models have one Fisher matrix by every route, or an error: a part of `python -m analysis fuzz`."""
 
 import warnings
+from dataclasses import replace
 from types import SimpleNamespace
 
 import jax
@@ -8,6 +9,7 @@ import jax.numpy as jnp
 import lngeom as lg
 import numpy as np
 import pytest
+from analysis.fuzz import compare as fuzz
 from analysis.fuzz.compare import Routes, compare, is_explained, run, settings
 from analysis.fuzz.layers import ANYWHERE, BATCH, SEQUENCES
 from analysis.fuzz.models import Case, generate
@@ -196,6 +198,15 @@ def test_not_a_number_is_a_silent_difference(compared):
     case, F, ref = compared
     found = outcome_of(case, Faulty(F, {"diagonal": lambda F: lambda: F.diagonal() * jnp.nan}), ref)
     assert found.messages["diagonal"].startswith("silent: differs by not finite")
+
+
+def test_a_reference_that_is_not_a_number_decides_nothing(monkeypatch):
+    """As that of a maximum whose entries a compiled program computes twice, with other roundings: 0/0."""
+    with settings():
+        case = generate(0)
+    nothing = replace(reference(case), tolerance=float("nan"))
+    monkeypatch.setattr(fuzz, "reference", lambda case, drawn: nothing)
+    assert run(case).outcome == "undecided"
 
 
 def test_an_error_of_another_library_is_a_crash_and_one_of_ours_is_not(compared):
