@@ -15,8 +15,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn, get_args
 
-from lngeom._files import check_writable
-from lngeom._interrupts import on_stop, stoppable
+from lngeom._core.files import check_writable
+from lngeom.cli.interrupts import on_stop, stoppable
 from lngeom.plots import style
 from rich.console import Console
 from rich.table import Table

@@ -26,7 +26,7 @@ import lngeom as lg
 import numpy as np
 import optax
 from lngeom import plots
-from lngeom._files import check_writable, replacing
+from lngeom._core.files import check_writable, replacing
 from lngeom.information.approximations.approximate import group, together
 from lngeom.information.approximations.operator import ApproximateFisher, Part, jackknife, natural_gradients
 from lngeom.information.layers import find_layers

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from lngeom import plots, studies
-from lngeom._files import check_writable
-from lngeom.cli import app
-from lngeom.plots import geometry
+from lngeom import plots
+from lngeom._core.files import check_writable
+from lngeom.cli.commands import app
+from lngeom.plots import geometry, studies
 from lngeom.plots.style import options
 from rich.console import Console
 

@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 import lngeom as lg
 import numpy as np
-from lngeom._files import check_writable, replacing
+from lngeom._core.files import check_writable, replacing
 from rich import box
 from rich.console import Console
 from rich.table import Table

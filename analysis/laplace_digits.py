@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import lngeom as lg
 import numpy as np
 import optax
-from lngeom._files import check_writable, replacing
+from lngeom._core.files import check_writable, replacing
 from sklearn.datasets import load_digits
 
 TRAINING = 1000

@@ -1,7 +1,7 @@
 r"""Exact curvature of a GPT-2-shaped transformer on this machine: `python -m analysis large_transformer`.
 
-A pre-norm transformer with learned positions and a tied head, as `lngeom.stacks` describes it, at random weights with
-ε = 0. For 256 tokens it measures
+A pre-norm transformer with learned positions and a tied head, as `lngeom.transformers` describes it, at random weights
+with ε = 0. For 256 tokens it measures
 
 - one exact product F v: seconds, and the peak memory, in multiples of the bytes of the parameters (goal, in float32: at
   most 4). It counts parameters, tangent, and what the process takes beyond what it held before the product, once
@@ -34,10 +34,10 @@ import jax.numpy as jnp
 import lngeom as lg
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
-from lngeom._files import check_writable, replacing
+from lngeom._core.files import check_writable, replacing
 from lngeom.information import VocabularyHead
-from lngeom.stacks import hidden, logits
-from lngeom.stacks.families import FAMILIES
+from lngeom.transformers import hidden, logits
+from lngeom.transformers.families import FAMILIES
 
 from analysis.transformer_models import Variant, build, random_weights
 

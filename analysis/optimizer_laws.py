@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import lngeom as lg
 import numpy as np
 import optax
-from lngeom._files import check_writable, replacing
+from lngeom._core.files import check_writable, replacing
 from rich.console import Console
 from rich.progress import Progress
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from lngeom.stacks import (
+from lngeom.transformers import (
     Attention,
     Block,
     FeedForward,

@@ -20,9 +20,9 @@ import jax.numpy as jnp
 import lngeom as lg
 import numpy as np
 from jaxtyping import Array
-from lngeom._files import check_writable, replacing
-from lngeom.stacks import Stack, logits
-from lngeom.stacks.families import FAMILIES
+from lngeom._core.files import check_writable, replacing
+from lngeom.transformers import Stack, logits
+from lngeom.transformers.families import FAMILIES
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table

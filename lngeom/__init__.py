@@ -3,33 +3,36 @@
 The public names, all imported lazily. What else a module defines may change.
 
 - `lngeom`, what most programs need: `FisherOperator`, `GLMParameters`, `NormalizedGLM`, `check_invariances`,
-  `check_model`, `Stack`, `discover_symmetries`, `fisher`, `from_paper_order`, `laplace`, `lint`, `predicted_nullspace`,
-  `to_paper_order`.
-- `lngeom.normalizers`, normalization methods, maps (W, X) ↦ n: `METHODS`, `AbstractNormalizer`,
+  `check_model`, `Stack`, `discover_symmetries`, `fisher`, `from_paper_order`, `laplace`, `lint`,
+  `predicted_nullspace`, `to_paper_order`.
+- `lngeom.methods`, normalization methods, maps (W, X) ↦ n: `METHODS`, `AbstractNormalizer`,
   `AbstractStatisticsNormalizer`, `BatchNorm`, `BatchNormEvaluation`, `BiasedLayerNorm`, `CosineNorm`, `DynamicTanh`,
   `GroupNorm`, `Identity`, `InstanceNorm`, `LayerNorm`, `PearsonCorrelation`, `PooledLayerNorm`,
   `PowerNormEvaluation`, `PreBatchNorm`, `PreLayerNorm`, `PreRMSNorm`, `QueryKeyLayerNorm`, `QueryKeyNorm`, `RMSNorm`,
   `ResidualLayerNorm`, `ScaleNorm`, `SpatialGroupNorm`, `SpectralNorm`, `Statistics`, `WeightNorm`,
   `WeightStandardization`, `WeightStandardizedGroupNorm`.
-- `lngeom.transformations`, columns of the invariance tables: `BATCH_INDEPENDENCE`, `DATASET_RECENTERING`,
+- `lngeom.methods.transformations`, columns of the invariance tables: `BATCH_INDEPENDENCE`, `DATASET_RECENTERING`,
   `DATASET_RESCALING`, `EXTENDED`, `INPUT_RESCALING`, `SINGLE_CASE_CONSTANT_SHIFT`, `SINGLE_CASE_RECENTERING`,
   `SINGLE_CASE_RESCALING`, `TABLE1`, `WEIGHT_GROUP_RECENTERING`, `WEIGHT_GROUP_RESCALING`,
   `WEIGHT_MATRIX_RECENTERING`, `WEIGHT_MATRIX_RESCALING`, `WEIGHT_SIGN_FLIP`, `WEIGHT_VECTOR_CONSTANT_SHIFT`,
   `WEIGHT_VECTOR_RESCALING`.
-- `lngeom.information`, Fisher matrices: `BatchCoupled`, `ConvergenceError`, `FisherOperator`,
-  `VocabularyHead`, `fisher`.
-- `lngeom.checks`, which invariances a layer has: `adapt`, `check_invariances`, `check_model`,
-  `generate_checks`, `parametrize_with_invariances`.
-- `lngeom.linting`, known mistakes around the norms of a model: `lint`.
-- `lngeom.discovery`, symmetries nobody named: `discover_symmetries`, `discrete_symmetries`.
-- `lngeom.strategies`, hypothesis strategies: `data_sets`, `families`, `layer_inputs`, `matrices`, `normalizers`,
-  `points`, `problems`, `scales`, `transformations`.
-- `lngeom.stacks`, descriptions of transformers: `Attention`, `Block`, `FeedForward`, `Head`, `Linear`, `Mixture`,
-  `Norm`, `Rotary`, `Rows`, `Stack`, `Table`, `Transform`, `hidden`, `logits`.
-- `lngeom.rewrite`, exact rewrites of transformers: `Balance`, `CentreHead`, `CentreReaders`, `CentreRouter`,
-  `CentreWriters`, `Certificate`, `DropKeyBias`, `FoldNorms`, `MergeParallelBias`, `MergeValueBias`, `Refused`,
-  `Rewritten`, `Rotate`, `RotateValues`, `ScaleStream`, `ShiftTables`, `ToRMSNorm`, `Untie`, `apply`, `canonical`,
-  `check_description`, `equivalent`, `load`, `save`.
+- `lngeom.families`, distributions of outputs: `AbstractDistribution`, `AbstractFamily`, `Bernoulli`, `Binomial`,
+  `Categorical`, `Gamma`, `Gaussian`, `HeteroscedasticGaussian`, `InverseGaussian`, `Mixture`, `MultivariateGaussian`,
+  `NegativeBinomial`, `Poisson`, `Product`, `check`.
+- `lngeom.information`, Fisher matrices: `BatchCoupled`, `ConvergenceError`, `FisherOperator`, `VocabularyHead`,
+  `fisher`.
+- `lngeom.checks`, which invariances a layer has: `adapt`, `check_invariances`, `check_model`, `generate_checks`,
+  `parametrize_with_invariances`.
+- `lngeom.checks.linting`, known mistakes around the norms of a model: `lint`.
+- `lngeom.checks.discovery`, symmetries nobody named: `discover_symmetries`, `discrete_symmetries`.
+- `lngeom.checks.strategies`, hypothesis strategies: `data_sets`, `families`, `layer_inputs`, `matrices`,
+  `normalizers`, `points`, `problems`, `scales`, `transformations`.
+- `lngeom.transformers`, descriptions of transformers: `Attention`, `Block`, `FeedForward`, `Head`, `Linear`,
+  `Mixture`, `Norm`, `Rotary`, `Rows`, `Stack`, `Table`, `Transform`, `hidden`, `logits`.
+- `lngeom.transformers.rewrite`, exact rewrites of transformers: `Balance`, `CentreHead`, `CentreReaders`,
+  `CentreRouter`, `CentreWriters`, `Certificate`, `DropKeyBias`, `FoldNorms`, `MergeParallelBias`, `MergeValueBias`,
+  `Refused`, `Rewritten`, `Rotate`, `RotateValues`, `ScaleStream`, `ShiftTables`, `ToRMSNorm`, `Untie`, `apply`,
+  `canonical`, `check_description`, `equivalent`, `load`, `save`.
 - `lngeom.nn`, layers and recurrent cells: `GRU`, `LSTM`, `RNN`, `BatchNorm`, `GroupNorm`, `LayerNorm`,
   `LayerNormGRU`, `LayerNormLSTM`, `LayerNormRNN`, `RMSNorm`, `WeightNorm`, `batch_norm`, `convert_layer_norm`,
   `fused_layer_norm`, `group_norm`, `layer_norm`, `rms_norm`, `unroll`, `weight_norm`.
@@ -42,10 +45,13 @@ The public names, all imported lazily. What else a module defines may change.
 - `lngeom.report`, verdicts as JSON and a page: `write`.
 - `lngeom.plots`, figures in one style: `COLOURS`, `figure`, `invariance_table`, `save`, `spectrum`, `training`.
 
-Plain modules: `lngeom.families` (exponential families), `lngeom.metric` (Eqs. 32–35), `lngeom.information.reference`
-(the literal Fisher matrix), `lngeom.conventions` (factors of other libraries), `lngeom.numerics` (tolerances).
+Plain modules: `lngeom.information.metric` (Eqs. 32–35), `lngeom.information.reference` (the literal Fisher matrix),
+`lngeom.information.conventions` (factors of other libraries), `lngeom._core.numerics` (tolerances).
 
-`LayerNorm`, `BatchNorm`, `GroupNorm`, `RMSNorm` and `WeightNorm` are maps (W, X) ↦ n in `lngeom.normalizers`, and
+Shorter names after `import lngeom as lg`: `lg.normalizers` (of `lngeom.methods`), `lg.transformations`, `lg.metric`,
+`lg.rewrite`, `lg.discovery`, `lg.strategies`, `lg.conventions`, `lg.numerics`.
+
+`LayerNorm`, `BatchNorm`, `GroupNorm`, `RMSNorm` and `WeightNorm` are maps (W, X) ↦ n in `lngeom.methods`, and
 layers with parameters of their own in `lngeom.nn`.
 """
 
@@ -53,65 +59,53 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from lngeom import (
-        families as families,
-        metric as metric,
-        normalizers as normalizers,
-        transformations as transformations,
-    )
-    from lngeom._types import GLMParameters as GLMParameters
+    from lngeom import families as families, methods as methods
+    from lngeom._core.types import GLMParameters as GLMParameters
     from lngeom.checks import check_invariances as check_invariances, check_model as check_model
-    from lngeom.discovery import discover_symmetries as discover_symmetries
-    from lngeom.glm import NormalizedGLM as NormalizedGLM
-    from lngeom.information import FisherOperator as FisherOperator, fisher as fisher
-    from lngeom.linting import lint as lint
-    from lngeom.nullspace import predicted_nullspace as predicted_nullspace
-    from lngeom.paper_order import from_paper_order as from_paper_order, to_paper_order as to_paper_order
-    from lngeom.posterior import laplace as laplace
-    from lngeom.stacks import Stack as Stack
+    from lngeom.checks.discovery import discover_symmetries as discover_symmetries
+    from lngeom.checks.linting import lint as lint
+    from lngeom.information import FisherOperator as FisherOperator, fisher as fisher, metric as metric
+    from lngeom.information.glm import NormalizedGLM as NormalizedGLM
+    from lngeom.information.orders import from_paper_order as from_paper_order, to_paper_order as to_paper_order
+    from lngeom.information.posterior import laplace as laplace
+    from lngeom.information.predicted import predicted_nullspace as predicted_nullspace
+    from lngeom.methods import transformations as transformations
+    from lngeom.transformers import Stack as Stack, rewrite as rewrite
+
+    normalizers = methods
 
 __version__ = "0.1.0"
 
-_MODULES = (
-    *(
-        "checks",
-        "claims",
-        "conventions",
-        "discovery",
-        "families",
-        "information",
-        "linting",
-        "metric",
-        "nn",
-        "normalizers",
-    ),
-    *(
-        "numerics",
-        "plots",
-        "report",
-        "rewrite",
-        "stacks",
-        "strategies",
-        "studies",
-        "symbolic",
-        "training",
-        "transformations",
-    ),
+_PACKAGES = (
+    *("checks", "claims", "cli", "families", "information", "methods", "nn", "papers", "plots", "report"),
+    *("symbolic", "training", "transformers"),
 )
+_SHORT = {
+    "conventions": "information.conventions",
+    "discovery": "checks.discovery",
+    "metric": "information.metric",
+    "normalizers": "methods",
+    "numerics": "_core.numerics",
+    "rewrite": "transformers.rewrite",
+    "strategies": "checks.strategies",
+    "transformations": "methods.transformations",
+}
+"""Shorter names of modules, for those who write `lg.rewrite.load`."""
+
 _NAMES = {
-    "GLMParameters": "_types",
-    "NormalizedGLM": "glm",
+    "GLMParameters": "_core.types",
+    "NormalizedGLM": "information.glm",
     "FisherOperator": "information",
     "fisher": "information",
-    "laplace": "posterior",
-    "lint": "linting",
-    "from_paper_order": "paper_order",
-    "to_paper_order": "paper_order",
-    "predicted_nullspace": "nullspace",
-    "Stack": "stacks",
+    "laplace": "information.posterior",
+    "lint": "checks.linting",
+    "from_paper_order": "information.orders",
+    "to_paper_order": "information.orders",
+    "predicted_nullspace": "information.predicted",
+    "Stack": "transformers",
     "check_invariances": "checks",
     "check_model": "checks",
-    "discover_symmetries": "discovery",
+    "discover_symmetries": "checks.discovery",
 }
 
 __all__ = [
@@ -133,8 +127,8 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Imports subpackages, and the functions they give to the top, when they are first asked for."""
-    if name in _MODULES:
-        return importlib.import_module(f"lngeom.{name}")
+    if name in _PACKAGES or name in _SHORT:
+        return importlib.import_module(f"lngeom.{_SHORT.get(name, name)}")
     if name not in _NAMES:
         raise AttributeError(f"module 'lngeom' has no attribute {name!r}")
     globals()[name] = value = getattr(importlib.import_module(f"lngeom.{_NAMES[name]}"), name)
@@ -143,4 +137,4 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     """Every public name, including those that are imported lazily."""
-    return sorted({*(n for n in globals() if not n.startswith("_")), *_MODULES, *_NAMES})
+    return sorted({*(n for n in globals() if not n.startswith("_")), *_PACKAGES, *_SHORT, *_NAMES})

@@ -2,13 +2,13 @@
 
 import sys
 
-from lngeom._interrupts import stoppable
+from lngeom.cli.interrupts import stoppable
 
 
 def main() -> None:
     """Entry point of the command."""
     with stoppable(" ".join(["lngeom", *sys.argv[1:2]])):
-        from lngeom import cli
+        from lngeom.cli import commands as cli
 
         cli.main()
 

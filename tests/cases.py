@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import lngeom as lg
 import numpy as np
 from lngeom.families import AbstractFamily
-from lngeom.normalizers import AbstractNormalizer
+from lngeom.methods import AbstractNormalizer
 
 FAMILIES = {
     "gaussian": lg.families.Gaussian(2.0),

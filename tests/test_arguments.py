@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from lngeom._arguments import check_count, check_nonnegative
+from lngeom._core.arguments import check_count, check_nonnegative
 
 
 @pytest.mark.parametrize("value", [3, np.int8(3), np.array(3), jnp.array(3)])

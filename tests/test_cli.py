@@ -9,8 +9,9 @@ from contextlib import nullcontext
 import jax
 import numpy as np
 import pytest
-from lngeom import claims, cli
+from lngeom import claims
 from lngeom.claims import Verdict, agree
+from lngeom.cli import commands as cli
 from typer.testing import CliRunner
 
 from tests.test_data import bad_files

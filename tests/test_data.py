@@ -2,8 +2,8 @@ import gzip
 
 import numpy as np
 import pytest
-from lngeom import data
-from lngeom.data import DataError, load
+from lngeom.claims import data
+from lngeom.claims.data import DataError, load
 
 RNG = np.random.default_rng(0)
 

@@ -5,8 +5,9 @@ import jax.numpy as jnp
 import lngeom as lg
 import numpy as np
 import pytest
-from lngeom import discovery, paper
-from lngeom.discovery import _discover
+from lngeom.checks import discovery
+from lngeom.checks.discovery import _discover
+from lngeom.claims import paper
 
 from tests.cases import drawn
 

@@ -3,7 +3,7 @@
 import jax
 import numpy as np
 import pytest
-from lngeom._draws import draw_small
+from lngeom._core.draws import draw_small
 
 from tests.programs import programs_made
 

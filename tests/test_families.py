@@ -6,7 +6,7 @@ import lngeom as lg
 import numpy as np
 import pytest
 import scipy.stats as st
-from lngeom.numerics import agreement
+from lngeom._core.numerics import agreement
 
 from tests.cases import FAMILIES, drawn
 from tests.programs import programs_made

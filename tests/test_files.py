@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from lngeom import _files
+from lngeom._core import files as _files
 
 
 def test_a_file_is_replaced_whole_and_told(tmp_path):

@@ -5,9 +5,9 @@ import jax.numpy as jnp
 import lngeom as lg
 import numpy as np
 import pytest
-from lngeom import cli
-from lngeom._fisher_summary import Summary, summarize
+from lngeom.cli import commands as cli
 from lngeom.information import _spectrum
+from lngeom.information.summary import Summary, summarize
 from typer.testing import CliRunner
 
 MODULE = """

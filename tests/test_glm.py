@@ -5,10 +5,10 @@ import jax.numpy as jnp
 import lngeom as lg
 import numpy as np
 import pytest
+from lngeom._core.numerics import agreement
 from lngeom.claims import numpy_reference
-from lngeom.numerics import agreement
-from lngeom.transformations import TABLE1, WEIGHT_SIGN_FLIP
-from lngeom.transformations.actions import AffineAction, Transformation
+from lngeom.methods.transformations import TABLE1, WEIGHT_SIGN_FLIP
+from lngeom.methods.transformations.actions import AffineAction, Transformation
 
 from tests.cases import FAMILIES, drawn, normalizers
 

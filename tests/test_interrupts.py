@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from lngeom import cli
-from lngeom._interrupts import Workers
+from lngeom.cli import commands as cli
+from lngeom.cli.interrupts import Workers
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
 
@@ -21,8 +21,8 @@ SOON = 5.0  # 2 s and the wait for a core that other tests use
 STUCK = """
 import hashlib
 from pathlib import Path
-from lngeom import _files
-from lngeom._interrupts import Workers, on_stop, stoppable
+from lngeom._core import files as _files
+from lngeom.cli.interrupts import Workers, on_stop, stoppable
 
 def for_ever():  # one call, which neither returns to Python nor holds its lock
     hashlib.pbkdf2_hmac("sha256", b"", b"", 2**31 - 1)
@@ -39,7 +39,7 @@ with stoppable("the work"):
 
 SWALLOWS = """
 import time
-from lngeom._interrupts import on_stop, stoppable
+from lngeom.cli.interrupts import on_stop, stoppable
 
 with stoppable("the work"):
     on_stop(lambda: "All is kept.")
@@ -53,7 +53,7 @@ with stoppable("the work"):
 
 WORKERS = """
 import hashlib
-from lngeom._interrupts import Workers, stoppable
+from lngeom.cli.interrupts import Workers, stoppable
 
 with stoppable("the work"), Workers(2) as pool:
     jobs = [pool.submit(hashlib.pbkdf2_hmac, "sha256", b"", b"", 2**31 - 1) for _ in range(2)]

@@ -2,9 +2,8 @@ import jax
 import jax.numpy as jnp
 import lngeom as lg
 import pytest
-from lngeom import metric
-from lngeom.information import reference
-from lngeom.numerics import agreement
+from lngeom._core.numerics import agreement
+from lngeom.information import metric, reference
 
 from tests.cases import drawn
 

@@ -1,7 +1,7 @@
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from lngeom.numerics import agreement, decide_rank, tolerance
+from lngeom._core.numerics import agreement, decide_rank, tolerance
 
 
 def test_equal_arrays_agree_and_different_ones_differ():

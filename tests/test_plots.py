@@ -8,9 +8,9 @@ import lngeom as lg
 import matplotlib
 import numpy as np
 import pytest
-from lngeom import GLMParameters, NormalizedGLM, families, normalizers, plots, studies
+from lngeom import GLMParameters, NormalizedGLM, families, methods as normalizers, plots
 from lngeom.information import reference
-from lngeom.plots import geometry
+from lngeom.plots import geometry, studies
 from lngeom.plots.axes import log_scale, number, span
 from lngeom.plots.style import options
 

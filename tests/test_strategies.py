@@ -5,9 +5,9 @@ import lngeom as lg
 import numpy as np
 import pytest
 from hypothesis import find, given, settings, strategies as st
-from lngeom import strategies
-from lngeom.numerics import agreement
-from lngeom.strategies.models import LARGEST, is_valid
+from lngeom._core.numerics import agreement
+from lngeom.checks import strategies
+from lngeom.checks.strategies.models import LARGEST, is_valid
 
 FIND = settings(max_examples=500, database=None, derandomize=True)
 

@@ -5,7 +5,7 @@ import lngeom as lg
 import optax
 import pytest
 from flax import nnx
-from lngeom.training.groups import resolve_groups
+from lngeom.information.groups import resolve_groups
 
 PARAMS = {"layers": [{"kernel": jnp.eye(2), "bias": jnp.ones(2)}]}
 

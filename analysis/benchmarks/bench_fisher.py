@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import lngeom as lg
 import numpy as np
 from lngeom import plots
-from lngeom._files import check_writable
+from lngeom._core.files import check_writable
 from lngeom.plots import style
 from lngeom.plots.axes import common_legend, guide, span
 from lngeom.plots.style import COLOUR_OF

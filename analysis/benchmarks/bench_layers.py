@@ -214,7 +214,7 @@ def _start(name: str, rows: int, width: int, malloc: str, core: int) -> subproce
     }
     command = [sys.executable, "-m", "analysis.benchmarks.bench_layers", "--work", name, "--sizes", f"{rows}x{width}"]
     command += ["--core", str(core)]
-    from lngeom._interrupts import start  # here alone: a worker that measures another library imports no JAX
+    from lngeom.cli.interrupts import start  # here alone: a worker that measures another library imports no JAX
 
     return start(
         command,
@@ -320,7 +320,7 @@ def main() -> None:
     if options.work:
         del sys.argv[1:]  # tokamax reads them too, and refuses those it does not know
         return _work(options.work, *sizes[0], options.core)
-    from lngeom._files import check_writable, replacing
+    from lngeom._core.files import check_writable, replacing
 
     check_writable(options.out.parent)
     report = benchmark(sizes, tuple(options.malloc), options.rounds)

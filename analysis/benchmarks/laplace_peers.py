@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import lngeom as lg
 import numpy as np
-from lngeom._files import check_writable, replacing
+from lngeom._core.files import check_writable, replacing
 from sklearn.datasets import load_digits
 
 from analysis.laplace_digits import TRAINING, network, scores, trained

@@ -23,7 +23,7 @@ BLOCK = 1 << 22
 CHILD = """
 import json, resource, sys, time
 from lngeom import rewrite as rw
-from lngeom.rewrite import steps
+from lngeom.transformers.rewrite import steps
 def peak():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 import jax.numpy as jnp

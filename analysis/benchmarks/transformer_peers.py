@@ -30,7 +30,7 @@ import jax
 import jax.numpy as jnp
 import lngeom as lg
 import numpy as np
-from lngeom._files import check_writable, replacing
+from lngeom._core.files import check_writable, replacing
 
 from analysis.large_transformer import SIZES, forget_peak, in_blocks, memory, problem
 

@@ -8,7 +8,7 @@ from typing import Any, BinaryIO, TypeVar
 import equinox as eqx
 import jax
 import numpy as np
-from lngeom._files import replacing
+from lngeom._core.files import replacing
 
 FORMAT = "lngeom.checkpoint/1"
 

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 from lngeom import plots
-from lngeom._files import check_writable
+from lngeom._core.files import check_writable
 from lngeom.plots import style
 from lngeom.plots.axes import common_legend, log_scale, number
 from lngeom.plots.style import COLOUR_OF, GUIDE

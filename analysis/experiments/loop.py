@@ -19,7 +19,7 @@ import numpy as np
 import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, Int, PRNGKeyArray
-from lngeom._files import check_writable
+from lngeom._core.files import check_writable
 
 from analysis.experiments.checkpoint import load_checkpoint, read_header, save_checkpoint
 

@@ -19,7 +19,7 @@ import optax
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 from lngeom import plots
-from lngeom.normalizers import AbstractNormalizer
+from lngeom.methods import AbstractNormalizer
 from lngeom.plots.axes import common_legend, span
 from lngeom.plots.style import COLOUR_OF, DASHES, MARKERS
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from lngeom._files import replacing
+from lngeom._core.files import replacing
 from lngeom.claims import all_claims, judge
 from lngeom.claims.comparison import TrainingStatement
 from lngeom.claims.results import Curves, digest

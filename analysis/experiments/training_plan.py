@@ -53,7 +53,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from lngeom import training
-from lngeom._files import check_writable
+from lngeom._core.files import check_writable
 from lngeom.plots import figure, save
 from lngeom.plots.style import COLOUR_OF, GUIDE
 from lngeom.training.advisor import Plan, PlanRow

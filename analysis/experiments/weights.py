@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
-from lngeom._files import replacing
+from lngeom._core.files import replacing
 
 from analysis.experiments.experiment import Experiment
 from analysis.experiments.loop import Weights, read_identity, read_weights

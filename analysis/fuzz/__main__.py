@@ -15,7 +15,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from lngeom._files import check_writable
+from lngeom._core.files import check_writable
 
 HERE = Path(__file__).parents[2]
 

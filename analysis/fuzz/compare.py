@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import lngeom as lg
 import numpy as np
-from lngeom.numerics import ConvergenceError
+from lngeom._core.numerics import ConvergenceError
 
 from analysis.fuzz.models import Case
 from analysis.fuzz.outcome import EITHER, REFUSED, RIGHT, Outcome

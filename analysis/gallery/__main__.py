@@ -5,8 +5,8 @@ import importlib
 from pathlib import Path
 
 import jax
-from lngeom._files import check_writable
-from lngeom.claims.gallery import PAPERS
+from lngeom._core.files import check_writable
+from lngeom.papers.gallery import PAPERS
 from lngeom.plots.style import options
 from rich.console import Console
 from rich.progress import Progress

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import lngeom as lg
 from lngeom.claims import Problem
-from lngeom.claims.gallery.arora2018 import GOAL, RATES, times
+from lngeom.papers.gallery.arora2018 import GOAL, RATES, times
 from lngeom.plots import style
 
 from analysis.gallery import series_colour

@@ -5,7 +5,7 @@ from pathlib import Path
 import jax.numpy as jnp
 import lngeom as lg
 from lngeom.claims import Problem
-from lngeom.claims.gallery.brody2023 import COUNT, WIDE, share_unselectable
+from lngeom.papers.gallery.brody2023 import COUNT, WIDE, share_unselectable
 from lngeom.plots import style
 
 HEADS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 31, 32)

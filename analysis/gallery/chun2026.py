@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import lngeom as lg
 import numpy as np
 from lngeom.claims import Problem
-from lngeom.claims.gallery.chun2026 import OUTPUTS, WIDTH, coefficient, draw_inputs, gain_and_bias, layer_norm, rms_norm
+from lngeom.papers.gallery.chun2026 import OUTPUTS, WIDTH, coefficient, draw_inputs, gain_and_bias, layer_norm, rms_norm
 
 from analysis.gallery import series_colour
 

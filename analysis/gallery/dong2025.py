@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import lngeom as lg
 import numpy as np
 from lngeom.claims import Problem
-from lngeom.claims.gallery.dong2025 import (
+from lngeom.papers.gallery.dong2025 import (
     INPUTS,
     UNITS,
     across_layers,

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import lngeom as lg
 import numpy as np
 from lngeom.claims import Problem
-from lngeom.claims.gallery.jiang2023 import WAYS, trajectories
+from lngeom.papers.gallery.jiang2023 import WAYS, trajectories
 from lngeom.plots import style
 
 

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import lngeom as lg
 import numpy as np
 from lngeom.claims import Problem
-from lngeom.claims.gallery.joudaki2023 import (
+from lngeom.papers.gallery.joudaki2023 import (
     DEPTH,
     NETS,
     WIDTH,

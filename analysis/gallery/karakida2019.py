@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import lngeom as lg
 import numpy as np
 from lngeom.claims import Problem
-from lngeom.claims.gallery.karakida2019 import (
+from lngeom.papers.gallery.karakida2019 import (
     MANY,
     WIDTHS,
     as_it_is,

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import lngeom as lg
 import numpy as np
-from lngeom.claims.gallery.salimans2016 import condition, covariances
+from lngeom.papers.gallery.salimans2016 import condition, covariances
 from lngeom.plots import style
 
 from analysis.gallery import series_colour

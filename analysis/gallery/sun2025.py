@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import lngeom as lg
 import numpy as np
 from lngeom.claims import Problem
-from lngeom.claims.gallery.sun2025 import DEPTH, exponent, variances
+from lngeom.papers.gallery.sun2025 import DEPTH, exponent, variances
 from lngeom.plots import style
 
 from analysis.gallery import series_colour

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import lngeom as lg
 import numpy as np
-from lngeom.claims.gallery.vanlaarhoven2017 import DECAYS, POWERS, stationary
+from lngeom.papers.gallery.vanlaarhoven2017 import DECAYS, POWERS, stationary
 from lngeom.plots.style import OPTIMIZERS
 
 COLOUR_OF = dict(zip(POWERS, (OPTIMIZERS["SGD"], OPTIMIZERS["momentum"], OPTIMIZERS["Adam"]), strict=True))

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import lngeom as lg
 import numpy as np
 from lngeom.claims import Problem
-from lngeom.claims.gallery.wang2026 import flow
+from lngeom.papers.gallery.wang2026 import flow
 from lngeom.plots import style
 
 from analysis.gallery import series_colour

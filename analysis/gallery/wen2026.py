@@ -4,7 +4,7 @@ from pathlib import Path
 
 import lngeom as lg
 import numpy as np
-from lngeom.claims.gallery.wen2026 import cosine, walk
+from lngeom.papers.gallery.wen2026 import cosine, walk
 from lngeom.plots import style
 
 from analysis.gallery import series_colour

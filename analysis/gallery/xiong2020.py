@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import lngeom as lg
 import numpy as np
 from lngeom.claims import Problem
-from lngeom.claims.gallery.xiong2020 import NETS, PRINTED, WIDTH, gradients
+from lngeom.papers.gallery.xiong2020 import NETS, PRINTED, WIDTH, gradients
 from lngeom.plots import style
 
 LAYERS = 32

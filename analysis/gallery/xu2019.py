@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import lngeom as lg
 import numpy as np
 from lngeom.claims import Problem
-from lngeom.claims.gallery.xu2019 import backward
+from lngeom.papers.gallery.xu2019 import backward
 from lngeom.plots import style
 
 from analysis.gallery import series_colour

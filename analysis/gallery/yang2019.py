@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import lngeom as lg
 import numpy as np
 from lngeom.claims import Problem
-from lngeom.claims.gallery.yang2019 import dual_growth, linear, linear_rate, rates, relu
+from lngeom.papers.gallery.yang2019 import dual_growth, linear, linear_rate, rates, relu
 from lngeom.plots import style
 
 SIZES = (6, 8, 12, 16, 24, 32, 48)

@@ -5,7 +5,7 @@ from pathlib import Path
 import jax
 import lngeom as lg
 import numpy as np
-from lngeom.claims.gallery.zhang2019 import estimate
+from lngeom.papers.gallery.zhang2019 import estimate
 from lngeom.plots import style
 
 from analysis.gallery import series_colour

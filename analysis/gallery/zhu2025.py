@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import lngeom as lg
 import numpy as np
 from lngeom.claims import Problem
-from lngeom.claims.gallery.zhu2025 import best_fit, inverse_root, layer_norm, tokens
+from lngeom.papers.gallery.zhu2025 import best_fit, inverse_root, layer_norm, tokens
 
 from analysis.gallery import series_colour
 

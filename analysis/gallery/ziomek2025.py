@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import lngeom as lg
 import numpy as np
 from lngeom.claims import Problem
-from lngeom.claims.gallery.ziomek2025 import directions, random_weights, variances, weakest_path
+from lngeom.papers.gallery.ziomek2025 import directions, random_weights, variances, weakest_path
 from lngeom.plots import style
 
 SHAPES = ((8, 5), (6, 5), (5, 5), (8, 12))

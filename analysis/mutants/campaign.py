@@ -20,9 +20,9 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import lngeom
-from lngeom._files import check_writable, replacing
-from lngeom._interrupts import on_stop
+from lngeom._core.files import check_writable, replacing
 from lngeom.claims import all_claims
+from lngeom.cli.interrupts import on_stop
 from rich.console import Console
 from rich.progress import Progress
 

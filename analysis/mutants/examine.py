@@ -16,7 +16,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
-from lngeom._interrupts import start
+from lngeom.cli.interrupts import start
 
 from analysis.mutants.judge import differs
 from analysis.mutants.mutant import Mutant

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from lngeom._files import replacing
+from lngeom._core.files import replacing
 
 from analysis.mutants.examine import Result
 from analysis.mutants.mutant import AREAS, Mutant

@@ -11,9 +11,9 @@ from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
 
-from lngeom._files import check_writable
-from lngeom._interrupts import on_stop
+from lngeom._core.files import check_writable
 from lngeom.claims.results import FOLDER
+from lngeom.cli.interrupts import on_stop
 from rich.console import Console
 
 from analysis import experiments as package

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from lngeom._files import replacing
+from lngeom._core.files import replacing
 from lngeom.claims import judge
 from lngeom.claims.results import FOLDER, Curved, Kept, NoResults, digest, read_protocol
 

@@ -11,7 +11,7 @@ from zipfile import BadZipFile
 
 import jax
 import numpy as np
-from lngeom._files import replacing
+from lngeom._core.files import replacing
 from lngeom.claims import judge
 from lngeom.claims.results import Curved, Curves
 

@@ -6,15 +6,15 @@ from functools import cache
 
 import lngeom
 
-MODULES = ("families", "metric", "information.reference", "conventions", "numerics")
+MODULES = ("information.metric", "information.reference", "information.conventions", "_core.numerics")
 """Public modules without a list of names."""
 
 
 @cache
 def public_names() -> dict[str, tuple[str, ...]]:
     """Public package → the names that it exports."""
-    packages = [f"lngeom.{m.name}" for m in pkgutil.iter_modules(lngeom.__path__) if m.ispkg and m.name[0] != "_"]
-    packages += ["lngeom.strategies"]
+    found = (m.name for m in pkgutil.walk_packages(lngeom.__path__, "lngeom.") if m.ispkg)
+    packages = [name for name in found if hasattr(importlib.import_module(name), "__all__")]
     return {name: tuple(importlib.import_module(name).__all__) for name in ("lngeom", *sorted(set(packages)))}
 
 

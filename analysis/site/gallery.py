@@ -4,7 +4,7 @@ import json
 from html import escape
 from pathlib import Path
 
-from lngeom import studies
+from lngeom.plots import studies
 
 PROGRAMS = {"lr_": "learning_rate", "fisher_cost": "bench_fisher", "gpu_": "gpu"}
 """Beginning of a figure's name → the program that draws it, where that has another name."""

@@ -14,8 +14,8 @@ from pathlib import Path
 import jax
 import lngeom as lg
 import numpy as np
-from lngeom import plots, rewrite as rw
-from lngeom.stacks import Attention, Block, FeedForward, Head, Linear, Norm, Table, hidden
+from lngeom import plots
+from lngeom.transformers import Attention, Block, FeedForward, Head, Linear, Norm, Table, hidden, rewrite as rw
 
 D, HEADS, INNER, VOCABULARY, POSITIONS, LAYERS = 64, 4, 128, 50, 12, 2
 STEPS = [rw.Untie(), rw.FoldNorms(), rw.CentreWriters(), rw.ToRMSNorm(), rw.Rotate(seed=0)]

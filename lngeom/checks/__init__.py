@@ -1,4 +1,7 @@
-"""Checks of a layer's invariances, their precision, and the scales at which they hold."""
+"""What a layer or a model really does: its invariances and their precision, lint, symmetries nobody named.
+
+It may import `_core`, `families`, `information`, `methods`, `nn`.
+"""
 
 from lngeom.checks.adapters import adapt
 from lngeom.checks.model import check_model

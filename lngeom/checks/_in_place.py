@@ -16,7 +16,7 @@ from lngeom.checks.placing import place
 from lngeom.checks.recorded import Layer
 from lngeom.checks.reports import NormReport
 from lngeom.checks.rows import row
-from lngeom.normalizers import METHODS
+from lngeom.methods import METHODS
 
 VISIBLE = 1e-3
 """Error of outputs in their own dtype, relative to them, from which it is reported."""

@@ -11,8 +11,8 @@ from lngeom.checks._orbits import Data, draw
 from lngeom.checks.findings import Result, Verdict
 from lngeom.checks.subject import deviation
 from lngeom.checks.suite import BATCH
-from lngeom.transformations.actions import Column
-from lngeom.transformations.columns import extended
+from lngeom.methods.transformations.actions import Column
+from lngeom.methods.transformations.columns import extended
 
 DRAWS = 2
 """Members of a column's group that are tried."""

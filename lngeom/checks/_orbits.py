@@ -14,10 +14,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from lngeom._types import GLMParameters
+from lngeom._core.types import GLMParameters
 from lngeom.checks.subject import UNITS, Subject, as_elsewhere
-from lngeom.transformations.actions import AffineAction, Column, Transformation
-from lngeom.transformations.matrices import MatrixGroup
+from lngeom.methods.transformations.actions import AffineAction, Column, Transformation
+from lngeom.methods.transformations.matrices import MatrixGroup
 
 LARGEST = 58
 """Scales run from 3·2^-58 to 3·2^58, about 1e-17 to 1e18."""

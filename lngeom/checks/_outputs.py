@@ -24,7 +24,7 @@ from lngeom.checks._orbits import QUICKLY, Data, example
 from lngeom.checks.findings import Finding, Result, Verdict
 from lngeom.checks.rows import NAMES, Row
 from lngeom.checks.subject import Output, Subject, as_elsewhere, deviation
-from lngeom.normalizers import METHODS
+from lngeom.methods import METHODS
 
 ALIKE = 1e-3
 """Largest difference, relative to the outputs, at which outputs count as those of the row."""

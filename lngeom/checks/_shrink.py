@@ -11,8 +11,8 @@ import numpy as np
 from lngeom.checks._orbits import Data, Move, by, by_matrix, draw, example, is_exact, orbit
 from lngeom.checks.findings import Counterexample, Result, Verdict
 from lngeom.checks.subject import Subject, deviation, layer_tolerance
-from lngeom.transformations.actions import AffineAction, Column
-from lngeom.transformations.matrices import MatrixGroup
+from lngeom.methods.transformations.actions import AffineAction, Column
+from lngeom.methods.transformations.matrices import MatrixGroup
 
 ROWS = 6
 """Rows of W that are not zero, for a layer of many units."""

@@ -11,7 +11,7 @@ from lngeom.checks._orbits import Data
 from lngeom.checks.placed import FAR, TOLERANCES, UNITS
 from lngeom.checks.recorded import Layer
 from lngeom.checks.reports import NormReport
-from lngeom.normalizers import METHODS
+from lngeom.methods import METHODS
 
 MATRICES = (
     "it normalizes weights, and has no matrix or kernel of its own, or several; check the function of weights and "

@@ -15,7 +15,7 @@ import numpy as np
 
 from lngeom.checks import _frameworks
 from lngeom.checks.subject import UNITS, Subject, as_elsewhere, cast, required_arguments
-from lngeom.normalizers import AbstractNormalizer
+from lngeom.methods import AbstractNormalizer
 
 KINDS = {"weights": 2, "summed": 1}
 """Kinds of functions and their number of arguments: "weights" is (W, X) → outputs, "summed" is a → normalized a."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lngeom.checks.findings import Finding, Result, Verdict
-from lngeom.normalizers import METHODS
+from lngeom.methods import METHODS
 
 HOLD = {Verdict.INVARIANT, Verdict.UP_TO_EPS, Verdict.FLIPS}
 """Verdicts of transformations under which outputs stay, up to ε or sign."""

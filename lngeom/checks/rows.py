@@ -6,11 +6,11 @@ from typing import NamedTuple
 import jax.numpy as jnp
 
 from lngeom.checks.subject import Subject, as_elsewhere
-from lngeom.invariance_table import EQUIVARIANCE, EXTENDED
-from lngeom.normalizers import METHODS
-from lngeom.transformations.actions import Column
-from lngeom.transformations.columns import extended
-from lngeom.transformations.matrices import BASIS_CHANGES, EQUIVARIANCES, MatrixGroup
+from lngeom.methods import METHODS
+from lngeom.methods.table import EQUIVARIANCE, EXTENDED
+from lngeom.methods.transformations.actions import Column
+from lngeom.methods.transformations.columns import extended
+from lngeom.methods.transformations.matrices import BASIS_CHANGES, EQUIVARIANCES, MatrixGroup
 
 NAMES = {method.alias: method.name for method in METHODS.values() if method.alias}
 """Further names of rows, by normalizer."""

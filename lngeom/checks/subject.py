@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from lngeom.numerics import agreement, tolerance
+from lngeom._core.numerics import agreement, tolerance
 
 Output = Float[np.ndarray, "N *T H"]
 

@@ -1,6 +1,8 @@
-"""Claims of papers, each with its numeric check and, where there is one, its proof: `all_claims`, `run`.
+"""The engine of the audit: statements with their numeric checks, proofs and verdicts.
 
-The claims stand in one folder a paper, one file a topic; they are loaded when they are first asked for.
+The claims themselves stand in `papers`. They are loaded when they are first asked for.
+
+It may import `_core`, `families`, `information`, `methods`, `symbolic`.
 """
 
 from lngeom.claims.context import Read

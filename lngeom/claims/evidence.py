@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from lngeom.numerics import Agreement, agreement, tolerance
+from lngeom._core.numerics import Agreement, agreement, tolerance
 
 
 class Verdict(StrEnum):

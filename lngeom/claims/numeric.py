@@ -9,11 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 from threadpoolctl import threadpool_limits
 
+from lngeom.claims.data import load
 from lngeom.claims.evidence import Evidence
 from lngeom.claims.papers import find
 from lngeom.claims.problem import Problem
 from lngeom.claims.registry import all_claims, numbers
-from lngeom.data import load
 
 
 @functools.lru_cache(1)
@@ -26,7 +26,7 @@ def numeric_evidence(id: str, data: str, seed: int, results: Path | None = None,
 
     Args:
         id: the claim's id.
-        data: name or path of the data set, as `lngeom.data.load` takes it.
+        data: name or path of the data set, as `lngeom.claims.data.load` takes it.
         seed: of the random parameters.
         results: folder of the experiments' results.
         paper: what the claim's paper is found by (`lngeom.claims.papers.find`).

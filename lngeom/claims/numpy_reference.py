@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import ArrayLike
 
-from lngeom._types import GLMParameters
+from lngeom._core.types import GLMParameters
 from lngeom.claims.distributions import STEP, distribution
 from lngeom.families import AbstractFamily
 

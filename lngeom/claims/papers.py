@@ -19,9 +19,10 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
 
-from lngeom import paper
-from lngeom.claims import gallery
+from lngeom.claims import paper
 from lngeom.claims.registry import BA2016, Claim, all_claims, claim
+
+gallery = importlib.import_module("lngeom.papers.gallery")  # names of the modules: the papers stand on top of `claims`
 
 GROUP = "lngeom.papers"
 """The group of entry points under which a distribution announces the modules of its papers."""

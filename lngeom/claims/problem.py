@@ -13,12 +13,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from lngeom import families, normalizers
-from lngeom._draws import draw_small
-from lngeom._types import GLMParameters
+from lngeom import families, methods as normalizers
+from lngeom._core.draws import draw_small
+from lngeom._core.types import GLMParameters
 from lngeom.families import AbstractFamily
-from lngeom.glm import NormalizedGLM
-from lngeom.normalizers import AbstractNormalizer, AbstractStatisticsNormalizer, Statistics
+from lngeom.information.glm import NormalizedGLM
+from lngeom.methods import AbstractNormalizer, AbstractStatisticsNormalizer, Statistics
 
 NORMALIZERS: dict[str, AbstractNormalizer] = {
     "bn": normalizers.BatchNorm(),

@@ -78,6 +78,12 @@ def provable() -> tuple[str, ...]:
     return tuple(_PROVERS)
 
 
+def prover_of(claim_id: str) -> Prover | None:
+    """The function that makes the proof or exact refutation of a claim; None where there is none."""
+    load()
+    return _PROVERS[claim_id][1] if claim_id in _PROVERS else None
+
+
 def proof_evidence(id: str, *, steps: bool = True, paper: str = "") -> tuple[Evidence, ...]:
     """Makes, and so checks, the proof or exact refutation of a claim.
 

@@ -99,7 +99,7 @@ class Outcome:
 _CLAIMS: dict[str, Claim] = {}
 
 FOLDERS = ("ba2016", "training", "experiments", "extended")
-"""Where claims stand under `lngeom.claims`, in the order they are listed: a folder a paper, a file a topic."""
+"""Where claims stand under `lngeom.papers`, in the order they are listed: a folder a paper, a file a topic."""
 
 ON_REQUEST = frozenset({"extended", "learning-rate", "experiments"})
 """Topics that an audit takes in only when they are asked for: they go beyond the paper's text, train networks,
@@ -109,7 +109,7 @@ or read the results of experiments."""
 def load() -> None:
     """Imports the claims, which registers them and their proofs."""
     for folder in FOLDERS:
-        importlib.import_module(f"lngeom.claims.{folder}")
+        importlib.import_module(f"lngeom.papers.{folder}")
 
 
 def register(claim: Claim) -> Claim:

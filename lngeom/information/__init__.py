@@ -1,9 +1,12 @@
-"""Fisher information of normalized models, and of any JAX function: matrices, products, null spaces."""
+"""Fisher information of normalized models, and of any JAX function: matrices, products, null spaces.
 
-from lngeom._vocabulary import VocabularyHead
+It may import `_core`, `families`, `methods`, `transformers`.
+"""
+
+from lngeom._core.numerics import ConvergenceError
 from lngeom.information._coupled import BatchCoupled
 from lngeom.information._fisher import fisher
 from lngeom.information._operator import FisherOperator
-from lngeom.numerics import ConvergenceError
+from lngeom.information._vocabulary import VocabularyHead
 
 __all__ = ["BatchCoupled", "ConvergenceError", "FisherOperator", "VocabularyHead", "fisher"]

@@ -1,7 +1,7 @@
 r"""The exact Fisher matrix of a normalized GLM in closed form.
 
 A layer-normalized sample's weight block is the Kronecker product $\sigma^{-2}\, \Pi D_g \Lambda D_g \Pi \otimes x
-x^\top$ of two symmetric matrices, with the projector Π of `lngeom.normalizers.linearization`. The sum of those costs
+x^\top$ of two symmetric matrices, with the projector Π of `lngeom.methods.linearization`. The sum of those costs
 one matrix product of shapes [H(H+1)/2 N] and [N D(D+1)/2], where JᵀΛJ costs N H (HD)².
 """
 
@@ -10,12 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from lngeom._sums import over_samples
-from lngeom._types import GLMParameters
-from lngeom.glm import NormalizedGLM
+from lngeom._core.sums import over_samples
+from lngeom._core.types import GLMParameters
 from lngeom.information._sharding import sum_over_chunks
-from lngeom.normalizers.linearization import GroupedLinearization, UnitwiseLinearization, linearize
-from lngeom.paper_order import from_paper_order
+from lngeom.information.glm import NormalizedGLM
+from lngeom.information.orders import from_paper_order
+from lngeom.methods.linearization import GroupedLinearization, UnitwiseLinearization, linearize
 
 CHUNK = 512
 """Most samples summed at a time: fewer add to the sum too often, and the factors of more leave the cache."""

@@ -19,16 +19,16 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from lngeom._memory import available_memory, format_bytes
-from lngeom._types import is_concrete
-from lngeom.glm import NormalizedGLM, is_affine
+from lngeom._core.memory import available_memory, format_bytes
+from lngeom._core.numerics import tolerance
+from lngeom._core.types import is_concrete
 from lngeom.information._derivative import GLMFunction
 from lngeom.information._planner import CHUNK_BYTES, STORED, derivative_bytes
 from lngeom.information._problem import Problem
 from lngeom.information._sharding import Placement, sum_over_samples
-from lngeom.normalizers import BatchNorm
-from lngeom.normalizers.stored import StreamedBatchNorm
-from lngeom.numerics import tolerance
+from lngeom.information.glm import NormalizedGLM, is_affine
+from lngeom.methods import BatchNorm
+from lngeom.methods.stored import StreamedBatchNorm
 
 
 class BatchCoupled(eqx.Module):

@@ -16,17 +16,17 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
-from lngeom._lifting import in_32_bits
-from lngeom._programs import has_reverse_rule_only
-from lngeom._trees import Frozen, Layout
-from lngeom._types import GLMParameters
-from lngeom._vocabulary import HeadMetric, VocabularyHead
+from lngeom._core.lifting import in_32_bits
+from lngeom._core.programs import has_reverse_rule_only
+from lngeom._core.trees import Frozen, Layout
+from lngeom._core.types import GLMParameters
 from lngeom.families import AbstractDistribution
-from lngeom.glm import NormalizedGLM, is_affine
 from lngeom.information._problem import Problem
+from lngeom.information._vocabulary import HeadMetric, VocabularyHead
+from lngeom.information.glm import NormalizedGLM, is_affine
 from lngeom.information.reference import chi
-from lngeom.normalizers import AbstractStatisticsNormalizer
-from lngeom.normalizers.linearization import AbstractLinearization, has_linearization, linearize
+from lngeom.methods import AbstractStatisticsNormalizer
+from lngeom.methods.linearization import AbstractLinearization, has_linearization, linearize
 
 
 class AbstractDerivative(eqx.Module):

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from lngeom._trees import leaf_paths
+from lngeom._core.trees import leaf_paths
 from lngeom.information._derivative import GLMFunction, metric
 from lngeom.information._layer_values import evaluate, joined
 from lngeom.information._matrix import factor_rows

@@ -12,13 +12,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
-from lngeom._arguments import check_count
-from lngeom._captured import Captured, capture
-from lngeom._trees import Frozen, leaf_paths
-from lngeom._types import check_parameters, is_concrete, is_tracing
-from lngeom._vocabulary import VocabularyHead
+from lngeom._core.arguments import check_count
+from lngeom._core.trees import Frozen, leaf_paths
+from lngeom._core.types import check_parameters, is_concrete, is_tracing
 from lngeom.families import AbstractDistribution, Categorical, Joined, Product
-from lngeom.glm import NormalizedGLM
+from lngeom.information._captured import Captured, capture
 from lngeom.information._coupled import BatchCoupled, check_coupling, stream
 from lngeom.information._derivative import BlockedPullback, GLMFunction, Pullback, pullback_of, sampled_scores
 from lngeom.information._given import explained, read_inputs, read_mask, read_responses
@@ -37,6 +35,8 @@ from lngeom.information._sharding import (
     put_on_automatic_mesh,
     sum_over_samples,
 )
+from lngeom.information._vocabulary import VocabularyHead
+from lngeom.information.glm import NormalizedGLM
 from lngeom.information.reference import require_printed_form
 
 METHODS = ("exact", "printed", "monte_carlo", "empirical")

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from lngeom._types import is_concrete
+from lngeom._core.types import is_concrete
 from lngeom.families import AbstractDistribution, Product, described
 
 ROWS = "X must be an array, or a pytree of arrays, with one row a sample, N ≥ 1"

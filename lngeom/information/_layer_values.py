@@ -10,7 +10,7 @@ import numpy as np
 from jax.extend.core import Literal
 from jaxtyping import Array, Float
 
-from lngeom._programs import bind, signature, variables
+from lngeom._core.programs import bind, signature, variables
 from lngeom.information._problem import Problem
 from lngeom.information.layers import FEW, MORE, Entry, Irregular, Layers, linear_program
 

@@ -18,8 +18,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from lngeom._sums import over_samples
-from lngeom._trees import Layout
+from lngeom._core.sums import over_samples
+from lngeom._core.trees import Layout
 from lngeom.information import _closed_form, reference
 from lngeom.information._derivative import Pullback, has_closed_form, metric
 from lngeom.information._layer_values import evaluate

@@ -1,7 +1,7 @@
 r"""The null space of a Fisher matrix as measured: a basis, a certificate, and names for its directions.
 
-Of each candidate (`lngeom.candidates`) the part in the null space is counted and set aside, the simplest first; the
-rest is unexplained.
+Of each candidate (`lngeom.information.candidates`) the part in the null space is counted and set aside, the simplest
+first; the rest is unexplained.
 
 A symmetry that only an ε in a normalizer breaks is found by the law of its form. To scale the weights before a
 normalizer by δ acts as ε → ε/δ². The form along the logarithm of that scale is
@@ -23,10 +23,9 @@ import numpy as np
 import scipy.linalg
 from jaxtyping import Array, Float
 
-from lngeom._subspaces import null_part, outside
-from lngeom._support import Support, supports
-from lngeom._trees import leaf_paths, leaf_rows, leaf_slices
-from lngeom.candidates import Candidate, Leaf, candidates, candidates_of_stack, name_with_units
+from lngeom._core.subspaces import null_part, outside
+from lngeom._core.support import Support, supports
+from lngeom._core.trees import leaf_paths, leaf_rows, leaf_slices
 from lngeom.families import Categorical, Gaussian, Product
 from lngeom.information._coupled import at_parameters
 from lngeom.information._derivative import GLMFunction
@@ -35,8 +34,9 @@ from lngeom.information._problem import Problem
 from lngeom.information._products import AbstractFisher, quadratic_form
 from lngeom.information._sharding import Placement
 from lngeom.information._spectrum import Decomposition, leading_eigenvalues
-from lngeom.normalizers.statistics import AbstractGroupedNormalizer
-from lngeom.stacks.description import Stack
+from lngeom.information.candidates import Candidate, Leaf, candidates, candidates_of_stack, name_with_units
+from lngeom.methods.statistics import AbstractGroupedNormalizer
+from lngeom.transformers.description import Stack
 
 LANCZOS = 30
 """Iterations for the largest eigenvalue, as a scale."""

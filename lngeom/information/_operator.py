@@ -10,11 +10,11 @@ import lineax as lx
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
-from lngeom import _decompositions, _krylov, _saved, numerics
-from lngeom._arguments import check_count, check_nonnegative
-from lngeom._trees import leaf_rows, leaf_slices
-from lngeom._types import GLMParameters, is_concrete
-from lngeom.information import _diagonal, _matrix, _solve, _spectrum
+from lngeom._core import decompositions as _decompositions, numerics
+from lngeom._core.arguments import check_count, check_nonnegative
+from lngeom._core.trees import leaf_rows, leaf_slices
+from lngeom._core.types import GLMParameters, is_concrete
+from lngeom.information import _diagonal, _krylov, _matrix, _saved, _solve, _spectrum
 from lngeom.information._nullspace import MeasuredNullspace, measure
 from lngeom.information._products import (
     AbstractFisher,
@@ -26,7 +26,7 @@ from lngeom.information._products import (
 )
 from lngeom.information.approximations.approximate import EXACT, approximate
 from lngeom.information.approximations.operator import ApproximateFisher
-from lngeom.paper_order import to_paper_order
+from lngeom.information.orders import to_paper_order
 
 
 class FisherOperator(AbstractFisher):

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PyTree
 
-from lngeom._trees import leaf_path, leaf_paths
+from lngeom._core.trees import leaf_path, leaf_paths
 from lngeom.information._given import require_numbers
 
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from lngeom._memory import available_memory, format_bytes
+from lngeom._core.memory import available_memory, format_bytes
 from lngeom.information._derivative import pullback_of
 from lngeom.information._problem import Problem
 

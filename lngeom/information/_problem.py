@@ -15,12 +15,12 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, PyTree
 
-from lngeom._captured import unchanged
-from lngeom._lifting import in_32_bits, is_narrow
-from lngeom._programs import Precision, depends_on, working_precision
-from lngeom._trees import Frozen, Layout, leaf_path, leaf_paths
-from lngeom._types import is_concrete, is_tracing
+from lngeom._core.lifting import in_32_bits, is_narrow
+from lngeom._core.programs import Precision, depends_on, working_precision
+from lngeom._core.trees import Frozen, Layout, leaf_path, leaf_paths
+from lngeom._core.types import is_concrete, is_tracing
 from lngeom.families import AbstractDistribution, described
+from lngeom.information._captured import unchanged
 from lngeom.information._given import one_line
 from lngeom.information._parameters import join
 

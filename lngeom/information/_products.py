@@ -21,8 +21,9 @@ from jax.flatten_util import ravel_pytree
 from jax.sharding import PartitionSpec
 from jaxtyping import Array, Float, PyTree
 
-from lngeom._trees import Layout, leaf_paths
-from lngeom._types import is_concrete
+from lngeom._core.numerics import MARGIN
+from lngeom._core.trees import Layout, leaf_paths
+from lngeom._core.types import is_concrete
 from lngeom.information._derivative import BlockedPullback, Pullback, pullback_of
 from lngeom.information._planner import Plan
 from lngeom.information._problem import Problem
@@ -34,7 +35,6 @@ from lngeom.information._sharding import (
     put_on_automatic_mesh,
     sum_over_samples,
 )
-from lngeom.numerics import MARGIN
 
 
 class Stored(eqx.Module):

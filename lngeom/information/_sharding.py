@@ -15,9 +15,9 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from jaxtyping import PyTree
 
-from lngeom._lifting import widened
-from lngeom._sums import fold_chunks
-from lngeom._types import is_concrete
+from lngeom._core.lifting import widened
+from lngeom._core.sums import fold_chunks
+from lngeom._core.types import is_concrete
 from lngeom.information._problem import Problem
 
 

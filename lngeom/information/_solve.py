@@ -16,16 +16,16 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
-from lngeom._krylov import added, conjugate_gradients, horizontal, inner
-from lngeom._types import is_concrete, is_tracing
+from lngeom._core.numerics import ConvergenceError
+from lngeom._core.types import is_concrete, is_tracing
 from lngeom.information._derivative import GLMFunction, Pullback
+from lngeom.information._krylov import added, conjugate_gradients, horizontal, inner
 from lngeom.information._nullspace import BrokenDirection, broken_symmetries, scale_forms, scales
 from lngeom.information._problem import Problem
 from lngeom.information._products import AbstractFisher, FlatProduct
 from lngeom.information._sharding import Placement, sum_over_samples
 from lngeom.information._spectrum import Decomposition
-from lngeom.nullspace import predicted_nullspace
-from lngeom.numerics import ConvergenceError
+from lngeom.information.predicted import predicted_nullspace
 
 NEARLY_NULL = 1e-6
 """A symmetry broken by an ε matters to a solution if its form is below this, relative to the largest eigenvalue."""

@@ -14,18 +14,18 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, PRNGKeyArray, PyTree
 
-from lngeom import _krylov
-from lngeom._decompositions import eigenvectors, right_singular, triangular_rows
-from lngeom._draws import draw_small
-from lngeom._memory import format_bytes
-from lngeom._sums import fold_chunks
-from lngeom._types import is_concrete, is_tracing
+from lngeom._core.decompositions import eigenvectors, right_singular, triangular_rows
+from lngeom._core.draws import draw_small
+from lngeom._core.memory import format_bytes
+from lngeom._core.numerics import Rank, RankDecision, decide_rank
+from lngeom._core.sums import fold_chunks
+from lngeom._core.types import is_concrete, is_tracing
+from lngeom.information import _krylov
 from lngeom.information._derivative import ClosedFormDerivative, Pullback, has_closed_form
 from lngeom.information._matrix import factor_rows
 from lngeom.information._problem import Problem
 from lngeom.information._products import AbstractFisher, require_agreement
 from lngeom.information._sharding import Placement, is_sharded, on_each_shard, sum_over_samples
-from lngeom.numerics import Rank, RankDecision, decide_rank
 
 SMALL = 3000
 """Rows or columns of a factor up to which its full decomposition is the quickest way."""

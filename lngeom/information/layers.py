@@ -18,7 +18,7 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr, Literal
 from jaxtyping import Array, Float
 
-from lngeom._programs import (
+from lngeom._core.programs import (
     CASTS,
     SUMS,
     VIEWS,

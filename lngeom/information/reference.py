@@ -8,7 +8,7 @@ variance is zero, neither is the matrix.
 - *As printed*: Eqs. 12, 13 and 14 of the paper, right or wrong.
 - *From divergences*: Eqs. 8 and 9 without derivatives.
 
-Matrices are in the order of `jax.flatten_util.ravel_pytree`, [W row by row, b, g]; `lngeom.paper_order`
+Matrices are in the order of `jax.flatten_util.ravel_pytree`, [W row by row, b, g]; `lngeom.information.orders`
 holds the paper's.
 """
 
@@ -18,11 +18,11 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 
-from lngeom._types import GLMParameters, check_parameters
-from lngeom.glm import NormalizedGLM, require_affine
-from lngeom.normalizers import AbstractStatisticsNormalizer, Identity
-from lngeom.normalizers.base import computes, keeps, summed_inputs
-from lngeom.paper_order import from_paper_order
+from lngeom._core.types import GLMParameters, check_parameters
+from lngeom.information.glm import NormalizedGLM, require_affine
+from lngeom.information.orders import from_paper_order
+from lngeom.methods import AbstractStatisticsNormalizer, Identity
+from lngeom.methods.base import computes, keeps, summed_inputs
 
 
 def jacobian(model: NormalizedGLM, params: GLMParameters, inputs: Float[Array, "N D"]) -> Float[Array, "N H P"]:

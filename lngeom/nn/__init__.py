@@ -1,4 +1,7 @@
-"""Normalization layers that keep Table 1 in floating point, and the paper's recurrent cells."""
+"""Normalization layers that keep Table 1 in floating point, and the paper's recurrent cells.
+
+It may import `_core`.
+"""
 
 from lngeom.nn.functional import batch_norm, group_norm, layer_norm, rms_norm, weight_norm
 from lngeom.nn.fused import fused_layer_norm

@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from lngeom._draws import draw_small
+from lngeom._core.draws import draw_small
 from lngeom.nn.modules import LayerNorm
 
 State = TypeVar("State")

@@ -1,4 +1,7 @@
-"""Figures of results. Only this package imports matplotlib. It computes nothing; `spectrum` asks an operator."""
+"""Figures of results. Only this package imports matplotlib. It computes nothing; `spectrum` asks an operator.
+
+It may import `_core`, `claims`, `families`, `information`, `methods`, `training`.
+"""
 
 from lngeom.plots.invariance import invariance_table
 from lngeom.plots.runs import training

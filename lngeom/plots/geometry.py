@@ -1,4 +1,4 @@
-"""Figures of Fisher matrices and metrics; each takes a study of `lngeom.studies` and writes it.
+"""Figures of Fisher matrices and metrics; each takes a study of `lngeom.plots.studies` and writes it.
 
 What a title says is computed from the study. Lines of an equation as printed are dashed, with hollow markers.
 """

@@ -7,7 +7,7 @@ from typing import Any
 
 from matplotlib.patches import Rectangle
 
-from lngeom.paper import TABLE1
+from lngeom.claims.paper import TABLE1
 from lngeom.plots.axes import number
 from lngeom.plots.style import ANSWERS, GUIDE, INK, figure, save
 

@@ -17,7 +17,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from lngeom import __version__
-from lngeom._files import replacing
+from lngeom._core.files import replacing
 
 WIDTHS = {"column": 3.6, "page": 7.2}
 """Inches: one column, or the page."""

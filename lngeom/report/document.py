@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 
 from lngeom import __version__
-from lngeom._files import replacing
+from lngeom._core.files import replacing
 from lngeom.claims import Paper, Read, Verdict
-from lngeom.claims.ba2016.coverage import STATEMENTS, coverage
+from lngeom.claims.data import Dataset
 from lngeom.claims.evidence import Evidence, Strength
 from lngeom.claims.papers import LAYER_NORMALIZATION
 from lngeom.claims.registry import BA2016, Claim, Outcome
-from lngeom.data import Dataset
+from lngeom.papers.ba2016.coverage import STATEMENTS, coverage
 from lngeom.report.tables import tables
 
 SCHEMA = "lngeom.report/1"

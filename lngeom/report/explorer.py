@@ -8,18 +8,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from lngeom import __version__, families, paper
-from lngeom._types import GLMParameters
+from lngeom import __version__, families
+from lngeom._core.types import GLMParameters
+from lngeom.claims import paper
 from lngeom.claims.problem import NORMALIZERS, TITLES
-from lngeom.glm import NormalizedGLM
 from lngeom.information import fisher
+from lngeom.information.glm import NormalizedGLM
+from lngeom.information.orders import to_paper_order
+from lngeom.information.predicted import predicted_nullspace
 from lngeom.information.reference import as_printed
-from lngeom.nullspace import predicted_nullspace
-from lngeom.paper_order import to_paper_order
+from lngeom.methods.transformations import TABLE1
+from lngeom.methods.transformations.actions import Column
 from lngeom.report.templating import environment
 from lngeom.training.equilibrium import predict_equilibrium
-from lngeom.transformations import TABLE1
-from lngeom.transformations.actions import Column
 
 SHAPE = 8, 4, 40
 """The largest H, D and N of the page; smaller layers are its first units, inputs and cases."""

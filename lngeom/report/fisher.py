@@ -3,7 +3,7 @@
 from rich.table import Table
 from rich.text import Text
 
-from lngeom._fisher_summary import Summary
+from lngeom.information.summary import Summary
 
 
 def fisher(summary: Summary) -> Table:

@@ -3,13 +3,12 @@
 from collections.abc import Sequence
 from typing import Any
 
-from lngeom import invariance_table, transformations
 from lngeom.claims import Role
 from lngeom.claims.evidence import Kind
+from lngeom.claims.paper import TABLE1
 from lngeom.claims.problem import TITLES
 from lngeom.claims.registry import Outcome
-from lngeom.normalizers import METHODS
-from lngeom.paper import TABLE1
+from lngeom.methods import METHODS, table as invariance_table, transformations
 
 TABLES = {"table1": ("Table 1", TABLE1), "extended": ("Extended table", invariance_table.EXTENDED)}
 """First part of the claims' ids → title, and rows of columns."""

@@ -10,16 +10,16 @@ from rich.table import Table
 from rich.text import Text
 
 from lngeom.claims import Paper, Verdict
-from lngeom.claims.ba2016.coverage import coverage
+from lngeom.claims.data import Dataset
 from lngeom.claims.evidence import Kind, Strength
+from lngeom.claims.paper import TABLE1
 from lngeom.claims.problem import TITLES
 from lngeom.claims.registry import BA2016, Claim, Outcome
-from lngeom.data import Dataset
-from lngeom.invariance_table import EQUIVARIANCE, EXTENDED, Cell
-from lngeom.normalizers import METHODS
-from lngeom.paper import TABLE1
-from lngeom.transformations import EXTENDED as EXTENDED_COLUMNS, TABLE1 as COLUMNS
-from lngeom.transformations.matrices import BASIS_CHANGES, EQUIVARIANCES
+from lngeom.methods import METHODS
+from lngeom.methods.table import EQUIVARIANCE, EXTENDED, Cell
+from lngeom.methods.transformations import EXTENDED as EXTENDED_COLUMNS, TABLE1 as COLUMNS
+from lngeom.methods.transformations.matrices import BASIS_CHANGES, EQUIVARIANCES
+from lngeom.papers.ba2016.coverage import coverage
 
 STYLES = {
     Verdict.HOLDS: "green",

@@ -1,4 +1,7 @@
-"""Proofs and exact counterexamples by computer algebra: what is settled for all sizes, without rounding."""
+"""Proofs and exact counterexamples by computer algebra: what is settled for all sizes, without rounding.
+
+It may import `methods`.
+"""
 
 from lngeom.symbolic.own import method
 from lngeom.symbolic.proof import Counterexample, Proof, equality

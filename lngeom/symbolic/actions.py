@@ -7,9 +7,9 @@ import numpy as np
 import sympy as sp
 from sympy import Expr, KroneckerDelta
 
+from lngeom.methods.transformations.actions import Column
 from lngeom.symbolic.layers import Layer, Matrix, Method
 from lngeom.symbolic.sums import D, Field, Index, field, n as this, total
-from lngeom.transformations.actions import Column
 
 DELTA = sp.Symbol("delta", positive=True)
 SCALE, SHIFT, CONSTANT = field("delta", positive=True), field("gamma"), field("c")

@@ -8,11 +8,11 @@ from typing import Any
 import sympy as sp
 from sympy import Expr
 
+from lngeom.methods.transformations.actions import Column
 from lngeom.symbolic.actions import concretely
 from lngeom.symbolic.layers import Method
 from lngeom.symbolic.notation import from_latex
 from lngeom.symbolic.proof import Change, Counterexample, Proof, ProofError, certified_nonzero
-from lngeom.transformations.actions import Column
 
 ANOTHER_SCALE = Fraction(2)
 SEARCH_WEIGHT = 9

@@ -9,9 +9,11 @@ import sympy as sp
 from sympy import Expr, sqrt
 from sympy.polys.rings import PolyElement
 
-from lngeom import normalizers
-from lngeom.invariance_table import Cell
-from lngeom.normalizers import AbstractNormalizer
+from lngeom import methods as normalizers
+from lngeom.methods import AbstractNormalizer
+from lngeom.methods.table import Cell
+from lngeom.methods.transformations import EXTENDED
+from lngeom.methods.transformations.actions import Column
 from lngeom.symbolic.actions import DELTA, common_factor, concretely, moved, summed
 from lngeom.symbolic.evaluation import agrees_at_small_sizes
 from lngeom.symbolic.layers import EPSILON, METHODS, Layer, Method
@@ -28,8 +30,6 @@ from lngeom.symbolic.search import (
     equal,
 )
 from lngeom.symbolic.sums import normal_form, vanishes
-from lngeom.transformations import EXTENDED
-from lngeom.transformations.actions import Column
 
 
 def prove(
@@ -121,7 +121,7 @@ def _column_of(transformation: Column | str) -> Column:
     if transformation not in known:
         raise ValueError(
             f"no symbolic form of the transformation {transformation!r}; known are {', '.join(known)}: "
-            "state one in lngeom/transformations/columns.py"
+            "state one in lngeom/methods/transformations/columns.py"
         )
     return known[transformation]
 

@@ -19,7 +19,7 @@ import optax
 import scipy.optimize
 from jaxtyping import PyTree
 
-from lngeom._trees import leaf_paths
+from lngeom._core.trees import leaf_paths
 from lngeom.training._probe import NoStep, Probe, Start, at_once, led
 from lngeom.training._recursions import RECURSIONS, Recursion, lion
 from lngeom.training.laws import LAWS

@@ -9,10 +9,10 @@ import numpy as np
 import optax
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
+from lngeom.information.groups import Groups
 from lngeom.training._detect import AGREES
 from lngeom.training._probe import Start, numbers, respond, small, with_numbers
 from lngeom.training._settings import Begun, Moves
-from lngeom.training.groups import Groups
 
 OUTWEIGHS = 0.05
 """Largest part of a step that ε may take away before a law without ε does not hold."""

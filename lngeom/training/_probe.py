@@ -15,7 +15,7 @@ import numpy as np
 import optax
 from jaxtyping import Array, PyTree
 
-from lngeom._programs import inner_programs
+from lngeom._core.programs import inner_programs
 
 LONG = 16
 """Most entries of small weights along each axis."""

@@ -11,10 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
+from lngeom.information.groups import Groups
 from lngeom.training._present import Present
 from lngeom.training._settings import Begun, Moves
 from lngeom.training.equilibrium import at_rest, largest_product
-from lngeom.training.groups import Groups
 from lngeom.training.laws import LAWS
 
 MEMORY = 0.99

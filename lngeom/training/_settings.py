@@ -8,10 +8,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from lngeom.information.groups import Groups
 from lngeom.training._detect import AGREES, Motion
 from lngeom.training._probe import Start
 from lngeom.training.equilibrium import is_short
-from lngeom.training.groups import Groups
 
 FAR = 50.0
 """Ratio of rates from which an optimizer does not have the one that was given, but finds its own."""

@@ -15,9 +15,9 @@ from jaxtyping import PyTree
 from rich.console import Console
 from rich.table import Table
 
-from lngeom._trees import leaf_paths
+from lngeom._core.trees import leaf_paths
+from lngeom.information._epsilon import denominators
 from lngeom.training._detect import detect, require
-from lngeom.training._epsilon import denominators
 from lngeom.training._record import Geometry
 from lngeom.training._settings import UNDECAYED, Moves, Said
 from lngeom.training.decay import RATE, REGULARIZER, Part, check_model, parts

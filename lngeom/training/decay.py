@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import PyTree
 
-from lngeom._trees import leaf_paths
-from lngeom.training.groups import search
+from lngeom._core.trees import leaf_paths
+from lngeom.information.groups import search
 
 RATE, REGULARIZER, IDLE = "rate", "regularizer", "none"
 """What decay does: it sets the effective learning rate, it changes the function, or it does neither."""

@@ -9,13 +9,13 @@ import optax
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, PRNGKeyArray, PyTree
 
-from lngeom._arguments import check_nonnegative
-from lngeom._trees import leaf_paths
-from lngeom._types import is_concrete, is_tracing
+from lngeom._core.arguments import check_nonnegative
+from lngeom._core.trees import leaf_paths
+from lngeom._core.types import is_concrete, is_tracing
 from lngeom.families import AbstractFamily
-from lngeom.glm import NormalizedGLM
 from lngeom.information import FisherOperator, fisher
-from lngeom.nullspace import predicted_nullspace
+from lngeom.information.glm import NormalizedGLM
+from lngeom.information.predicted import predicted_nullspace
 
 
 class NaturalGradientState(NamedTuple):

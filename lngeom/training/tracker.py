@@ -12,14 +12,14 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Bool, Float, PyTree
 
-from lngeom._arguments import check_count
-from lngeom._trees import leaf_paths
-from lngeom._types import is_concrete
+from lngeom._core.arguments import check_count
+from lngeom._core.trees import leaf_paths
+from lngeom._core.types import is_concrete
+from lngeom.information.groups import Selector, resolve_groups
 from lngeom.training._detect import AGREES, Motion, detect, first_steps, require
 from lngeom.training._present import Present, at_present
 from lngeom.training._record import HISTORY, Geometry, GeometryState, Packed, dtype_of, record, register_with_flax
 from lngeom.training._settings import Said
-from lngeom.training.groups import Selector, resolve_groups
 from lngeom.training.laws import check_settings, law_of
 
 

@@ -10,7 +10,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from lngeom._files import check_writable, replacing
+from lngeom._core.files import check_writable, replacing
 from lngeom.training._record import Geometry
 
 CLIENTS = ("tensorboardX", "torch.utils.tensorboard")

@@ -34,7 +34,7 @@ from analysis.experiments.networks import glorot, parameters, rows
 from analysis.experiments.optimizers import clip_each, reference_adam
 from lngeom import nn
 from lngeom.claims.comparison import TrainingStatement
-from lngeom.claims.experiments import RECORDS
+from lngeom.papers.experiments import RECORDS
 from scipy import stats
 
 NAMES = sorted(name for name, found in discover().items() if found.experiment)

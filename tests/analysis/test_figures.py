@@ -15,8 +15,8 @@ from analysis.__main__ import main as analysis_main
 from analysis.benchmarks import bench_fisher
 from analysis.experiments import drawing, layer_audit, neuron_blocks, recurrent_stability
 from analysis.experiments.learning_rate import __main__ as learning_rate, figures as lr
-from lngeom import plots, studies
-from lngeom.plots import geometry, invariance, style
+from lngeom import plots
+from lngeom.plots import geometry, invariance, studies, style
 from lngeom.plots.axes import ZERO
 from lngeom.plots.style import COLOUR_OF, method_of
 from matplotlib.image import imread
@@ -422,7 +422,7 @@ def test_captions_can_be_left_out_of_the_pictures(tmp_path, monkeypatch):
 
 
 def test_the_command_line_leaves_captions_out(tmp_path, monkeypatch):
-    from lngeom.cli import app
+    from lngeom.cli.commands import app
     from typer.testing import CliRunner
 
     (tmp_path / "report.json").write_text(json.dumps({"tables": [document("table1")["table"]]}))

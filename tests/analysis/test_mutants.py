@@ -19,7 +19,7 @@ ROOT = Path(lngeom.__file__).resolve().parents[1]
 
 def mutant(fragment="return 0.5 * delta @ gain_matrix(", replacement="return delta @ gain_matrix(", **more):
     fields = {"claims": ("equation.33",), "tests": ()} | more
-    return Mutant("planted", "metric", "metric.py", fragment, replacement, "without ½", **fields)
+    return Mutant("planted", "metric", "information/metric.py", fragment, replacement, "without ½", **fields)
 
 
 def result(id, outcome, by="", how=""):
@@ -56,7 +56,7 @@ def test_somebody_is_asked_about_every_fault():
 )
 def test_a_mutant_that_does_not_fit_is_refused(planted, message):
     with pytest.raises(ValueError, match=message):
-        planted.apply((ROOT / "lngeom/metric.py").read_text(encoding="utf-8"))
+        planted.apply((ROOT / "lngeom/information/metric.py").read_text(encoding="utf-8"))
 
 
 def test_patterns_of_claims():

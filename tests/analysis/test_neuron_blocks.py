@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from analysis.experiments import neuron_blocks
 from analysis.experiments.neuron_blocks import block_diagonal
-from lngeom.numerics import agreement
+from lngeom._core.numerics import agreement
 
 from tests.information import zoo
 

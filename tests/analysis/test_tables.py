@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from analysis.experiments import loop, order_embeddings, running, skip_thoughts, table2, table3, variants, weights
 from analysis.experiments.loaders import assemble
-from lngeom.data import DataError
+from lngeom.claims.data import DataError
 
 from tests.analysis.loaders import formats
 from tests.analysis.tasks import made_once

@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 import lngeom as lg
 import pytest
-from lngeom import cli
 from lngeom.checks.findings import Verdict
+from lngeom.cli import commands as cli
 from typer.testing import CliRunner
 
 from tests.checks import broken
@@ -58,7 +58,7 @@ def lngeom(*args):
 
 
 def test_check_exits_0_when_it_ran_and_1_when_the_layer_differs():
-    same = lngeom("lngeom.normalizers:LayerNorm", "--like", "layer")
+    same = lngeom("lngeom.methods:LayerNorm", "--like", "layer")
     assert same.exit_code == 0, same.output
     assert ": as layer, " in same.output
     different = lngeom("tests.checks.broken:leakage_of_one_row", "--like", "layer")
@@ -73,7 +73,7 @@ def test_check_exits_0_when_it_ran_and_1_when_the_layer_differs():
         (["no.such.module:Layer"], "cannot import no.such.module"),
         (["lngeom.nn:LayerNrm"], "lngeom.nn has no LayerNrm; it has LayerNorm"),
         (["lngeom.nn.LayerNorm"], "PACKAGE.MODULE:NAME"),
-        (["lngeom.paper:TITLE"], "cannot adapt a str"),
+        (["lngeom.claims.paper:TITLE"], "cannot adapt a str"),
         (["tests.checks.broken:needs_three"], "needs 3 arguments"),
         (["lngeom.nn:LayerNormLSTM"], "has no known value"),
         (["lngeom.nn:LayerNorm", "--like", "lyer"], "no row 'lyer'"),

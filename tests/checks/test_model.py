@@ -170,7 +170,7 @@ def test_a_norm_of_weights_that_cannot_be_checked_is_named():
 
 def test_shifts_of_small_inputs_are_not_rounded_to_zero():
     from lngeom.checks._orbits import Data, draw
-    from lngeom.transformations.columns import SINGLE_CASE_CONSTANT_SHIFT
+    from lngeom.methods.transformations.columns import SINGLE_CASE_CONSTANT_SHIFT
 
     data = Data(np.eye(3), 1e-3 * normal(4, 3).astype(float))
     for seed in range(3):

@@ -6,9 +6,9 @@ import jax.numpy as jnp
 import lngeom as lg
 import numpy as np
 import pytest
-from lngeom import cli
 from lngeom.checks._outputs import fit
 from lngeom.checks.findings import Verdict
+from lngeom.cli import commands as cli
 from typer.testing import CliRunner
 
 RNG = np.random.default_rng(0)

@@ -6,7 +6,7 @@ import lngeom as lg
 import numpy as np
 import pytest
 from lngeom.checks.findings import Verdict
-from lngeom.paper import TABLE1
+from lngeom.claims.paper import TABLE1
 
 from tests.checks import broken
 

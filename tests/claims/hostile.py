@@ -3,8 +3,8 @@
 import jax.numpy as jnp
 import numpy as np
 from lngeom.claims import Problem, Role, Verdict, all_claims, decide, run
+from lngeom.claims.data import load
 from lngeom.claims.evidence import Evidence, Kind
-from lngeom.data import load
 
 from .conftest import SHAPE
 

@@ -8,9 +8,9 @@ import re
 import numpy as np
 import pytest
 from lngeom.claims import Verdict, all_claims
+from lngeom.claims.data import Dataset
 from lngeom.claims.evidence import Strength
 from lngeom.claims.registry import Outcome
-from lngeom.data import Dataset
 from lngeom.report import terminal
 from lngeom.report.document import document, dumps
 from lngeom.report.page import page

@@ -7,11 +7,11 @@ import re
 import numpy as np
 import pytest
 from lngeom.claims import all_claims
-from lngeom.claims.ba2016 import coverage as pages
-from lngeom.claims.ba2016.coverage import STATEMENTS, Statement, coverage
+from lngeom.claims.data import Dataset
 from lngeom.claims.evidence import Strength
 from lngeom.claims.registry import Outcome
-from lngeom.data import Dataset
+from lngeom.papers.ba2016 import coverage as pages
+from lngeom.papers.ba2016.coverage import STATEMENTS, Statement, coverage
 from lngeom.report import terminal
 from lngeom.report.document import document, dumps
 from lngeom.report.page import page

@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 from lngeom.claims import Verdict, all_claims, decide, run
-from lngeom.claims.training import equilibria
+from lngeom.papers.training import equilibria
 from lngeom.training import equilibrium, predict_equilibrium
 
 

@@ -6,8 +6,8 @@ import jax
 import numpy as np
 import pytest
 from lngeom.claims import Problem, Verdict, agree, all_claims, run
-from lngeom.claims.training import equivalence
-from lngeom.claims.training.equivalence import (
+from lngeom.papers.training import equivalence
+from lngeom.papers.training.equivalence import (
     BETA1,
     CORRECTION1,
     OPTIMIZERS,

@@ -1,8 +1,8 @@
 """Weight decay as a growing learning rate: another rate, memory or state is refused by the proofs."""
 
 import pytest
-from lngeom.claims.training.equivalence import BETA1, BETA2
-from lngeom.claims.training.exponential import (
+from lngeom.papers.training.equivalence import BETA1, BETA2
+from lngeom.papers.training.exponential import (
     ALPHA,
     SCALE,
     adamw_steps,

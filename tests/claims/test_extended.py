@@ -7,23 +7,16 @@ import jax.numpy as jnp
 import lngeom as lg
 import numpy as np
 import pytest
-from lngeom.claims import Problem, Verdict, all_claims, decide, extended as claims, run
-from lngeom.claims.extended import cell, cell_check, data, defined, matrix_check, point
+from lngeom.claims import Problem, Verdict, all_claims, decide, run
 from lngeom.claims.proofs import provable
-from lngeom.invariance_table import COLUMNS, EQUIVARIANCE, EXTENDED, MATRIX_GROUPS, Cell
-from lngeom.normalizers import (
-    METHODS,
-    DynamicTanh,
-    RMSNorm,
-    ScaleNorm,
-    SpectralNorm,
-    Statistics,
-    WeightStandardization,
-)
+from lngeom.methods import METHODS, DynamicTanh, RMSNorm, ScaleNorm, SpectralNorm, Statistics, WeightStandardization
+from lngeom.methods.table import COLUMNS, EQUIVARIANCE, EXTENDED, MATRIX_GROUPS, Cell
+from lngeom.methods.transformations import matrices
+from lngeom.methods.transformations.columns import extended
+from lngeom.methods.transformations.matrices import BASIS_CHANGES, EQUIVARIANCES, group_permutations
+from lngeom.papers import extended as claims
+from lngeom.papers.extended import cell, cell_check, data, defined, matrix_check, point
 from lngeom.symbolic.proof import ProofError
-from lngeom.transformations import matrices
-from lngeom.transformations.columns import extended
-from lngeom.transformations.matrices import BASIS_CHANGES, EQUIVARIANCES, group_permutations
 
 
 def test_the_record_names_every_method_column_and_group():

@@ -4,9 +4,9 @@ import jax
 import numpy as np
 import pytest
 from lngeom.claims import Problem, Verdict, all_claims, run
+from lngeom.claims.data import DataError, load
 from lngeom.claims.evidence import Strength
 from lngeom.claims.problem import NORMALIZERS
-from lngeom.data import DataError, load
 
 from .conftest import proof
 from .hostile import ROWS, beside_proofs, hostile_problem, unexpected, wrong_verdicts
@@ -96,7 +96,7 @@ def test_the_proof_carries_the_verdict_and_the_reason_is_given(name, id, text, t
 
 
 def test_a_broken_library_clashes_on_ordinary_data_and_is_not_hidden_by_an_offset(tmp_path, monkeypatch):
-    from lngeom import normalizers
+    from lngeom import methods as normalizers
 
     monkeypatch.setitem(NORMALIZERS, "bn", normalizers.BatchNorm(eps=0.5))
     record = all_claims(id="table1.bn.weight_matrix_rescaling")[0]

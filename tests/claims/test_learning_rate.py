@@ -4,11 +4,11 @@ import dataclasses
 
 import jax
 import pytest
-from lngeom import normalizers
+from lngeom import methods as normalizers
 from lngeom.claims import Problem, Verdict, all_claims, run
 from lngeom.claims.problem import NORMALIZERS
-from lngeom.claims.training import equilibria, exponential
-from lngeom.claims.training.network import sgd_path
+from lngeom.papers.training import equilibria, exponential
+from lngeom.papers.training.network import sgd_path
 from lngeom.training.laws import LAWS, Law
 
 from .hostile import hostile_problem, wrong_verdicts

@@ -5,9 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from lngeom.claims import Problem
+from lngeom.claims.data import load
 from lngeom.claims.numeric import numeric_evidence
 from lngeom.claims.registry import BA2016, all_claims, numbers
-from lngeom.data import load
 
 
 def test_evidence_is_the_same_with_arrays_of_numpy():

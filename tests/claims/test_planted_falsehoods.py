@@ -5,9 +5,10 @@ import random
 
 import pytest
 import sympy as sp
-from lngeom.claims.ba2016 import nullspace_bound as bound
-from lngeom.claims.ba2016.fisher import chi, own_rows, weight_blocks
-from lngeom.claims.ba2016.glm import (
+from lngeom.methods.transformations import DATASET_RECENTERING, SINGLE_CASE_RESCALING, WEIGHT_MATRIX_RESCALING
+from lngeom.papers.ba2016 import nullspace_bound as bound
+from lngeom.papers.ba2016.fisher import chi, own_rows, weight_blocks
+from lngeom.papers.ba2016.glm import (
     JACOBIAN,
     LAMBDA,
     OUTCOME,
@@ -19,11 +20,11 @@ from lngeom.claims.ba2016.glm import (
     score,
     score_steps,
 )
-from lngeom.claims.ba2016.metric import gain_form
-from lngeom.claims.ba2016.nullspace import layer_norm_dimension
-from lngeom.claims.ba2016.statements import BIAS, along_ray, plain
-from lngeom.claims.ba2016.table1 import half_way, scaled_epsilon_steps
-from lngeom.claims.training.learning_rate import EPS
+from lngeom.papers.ba2016.metric import gain_form
+from lngeom.papers.ba2016.nullspace import layer_norm_dimension
+from lngeom.papers.ba2016.statements import BIAS, along_ray, plain
+from lngeom.papers.ba2016.table1 import half_way, scaled_epsilon_steps
+from lngeom.papers.training.learning_rate import EPS
 from lngeom.symbolic import Counterexample, Proof, prove
 from lngeom.symbolic.actions import DELTA, moved as moved_by
 from lngeom.symbolic.jacobian import (
@@ -53,7 +54,6 @@ from lngeom.symbolic.scale_free import (
 )
 from lngeom.symbolic.sums import D, H, KroneckerDelta, N, d, field, i, k, mean, n, total
 from lngeom.symbolic.table import expansion, general_steps
-from lngeom.transformations import DATASET_RECENTERING, SINGLE_CASE_RESCALING, WEIGHT_MATRIX_RESCALING
 from sympy import sqrt
 
 V = field("V")

@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 import sympy as sp
 from jax.scipy.special import gammaln
-from lngeom import families, numerics
+from lngeom import families
+from lngeom._core import numerics
 from lngeom.claims import Verdict, all_claims, compared, decide, run
-from lngeom.claims.ba2016 import fisher, hidden_dynamics, metric, nullspace
 from lngeom.claims.proofs import proof_of
 from lngeom.families import AbstractFamily
 from lngeom.nn import dynamics
+from lngeom.papers.ba2016 import fisher, hidden_dynamics, metric, nullspace
 from lngeom.symbolic import jacobian, modular
 from lngeom.symbolic.proof import ProofError
 

@@ -10,13 +10,13 @@ from lngeom.claims.evidence import Kind, Strength
 from lngeom.claims.papers import home
 from lngeom.claims.proofs import proof_evidence, proof_of, provable
 from lngeom.claims.registry import BA2016
-from lngeom.invariance_table import Cell
-from lngeom.normalizers import BatchNorm, LayerNorm
+from lngeom.methods import BatchNorm, LayerNorm
+from lngeom.methods.table import Cell
+from lngeom.methods.transformations import DATASET_RECENTERING, DATASET_RESCALING
 from lngeom.symbolic import Counterexample, Proof
 from lngeom.symbolic.notation import from_latex
 from lngeom.symbolic.proof import ProofError, equality, fact
 from lngeom.symbolic.table import prove_recorded
-from lngeom.transformations import DATASET_RECENTERING, DATASET_RESCALING
 
 from tests.readable import unreadable
 

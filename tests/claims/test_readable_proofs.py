@@ -8,7 +8,7 @@ import sympy as sp
 from lngeom.claims.papers import home
 from lngeom.claims.proofs import proof_evidence, proof_of, provable
 from lngeom.claims.registry import BA2016
-from lngeom.invariance_table import EXTENDED
+from lngeom.methods.table import EXTENDED
 from lngeom.symbolic import Counterexample, Proof
 from lngeom.symbolic.jacobian import LAYER
 from lngeom.symbolic.layers import LAYER_NORM

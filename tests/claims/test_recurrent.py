@@ -6,9 +6,9 @@ import jax.numpy as jnp
 import pytest
 from lngeom import nn
 from lngeom.claims import Verdict, all_claims, run
-from lngeom.claims.ba2016 import recurrent
-from lngeom.claims.ba2016.recurrent import HIDDEN, gru_is_defined
 from lngeom.nn import dynamics
+from lngeom.papers.ba2016 import recurrent
+from lngeom.papers.ba2016.recurrent import HIDDEN, gru_is_defined
 from lngeom.symbolic.proof import ProofError
 
 UNROLL = dynamics.unroll_batch_norm

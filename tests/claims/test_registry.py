@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from lngeom import claims, normalizers, paper
+from lngeom import methods as normalizers, papers
 from lngeom.claims import (
     Problem,
     Role,
@@ -21,15 +21,16 @@ from lngeom.claims import (
     decide,
     differ,
     numpy_reference,
+    paper,
     run,
     same_integer,
     vanishes,
 )
-from lngeom.claims.ba2016 import metric as metric_claims, nullspace, scaling
 from lngeom.claims.problem import NORMALIZERS
 from lngeom.information import FisherOperator, reference
-from lngeom.normalizers import Statistics
-from lngeom.normalizers.base import summed_inputs
+from lngeom.methods import Statistics
+from lngeom.methods.base import summed_inputs
+from lngeom.papers.ba2016 import metric as metric_claims, nullspace, scaling
 
 ONE, TWO = np.ones(3), 2 * np.ones(3)
 YES, NO = agree("same", ONE, ONE), agree("same", ONE, TWO)
@@ -90,9 +91,9 @@ def test_ids_are_unique_and_corrections_in_place():
 
 def test_every_page_with_claims_is_loaded():
     all_claims()
-    root = Path(claims.__file__).parent
+    root = Path(papers.__file__).parent
     pages = [p for p in root.rglob("[!_]*.py") if "@claim(" in p.read_text() or "register(" in p.read_text()]
-    names = {"lngeom.claims." + ".".join(p.relative_to(root).with_suffix("").parts) for p in pages}
+    names = {"lngeom.papers." + ".".join(p.relative_to(root).with_suffix("").parts) for p in pages}
     assert len(names) > 12
     assert names <= set(sys.modules)
 

@@ -2,10 +2,10 @@
 
 import pytest
 import sympy as sp
-from lngeom.claims.ba2016 import scaling
-from lngeom.claims.ba2016.fisher import weight_blocks
-from lngeom.claims.ba2016.glm import SMALL
-from lngeom.claims.ba2016.scaling import first_row_times, no_power_law, own_entry, quarter
+from lngeom.papers.ba2016 import scaling
+from lngeom.papers.ba2016.fisher import weight_blocks
+from lngeom.papers.ba2016.glm import SMALL
+from lngeom.papers.ba2016.scaling import first_row_times, no_power_law, own_entry, quarter
 from lngeom.symbolic.layers import BATCH_NORM, LAYER_NORM, RMS_NORM, WEIGHT_NORM
 from lngeom.symbolic.proof import ProofError, matrix
 

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 import sklearn.datasets
 import sympy as sp
-from lngeom import normalizers
+from lngeom import methods as normalizers
 from lngeom.claims import Verdict, all_claims, numpy_reference, run
-from lngeom.claims.ba2016 import sentences
 from lngeom.claims.problem import NORMALIZERS
 from lngeom.information.reference import by_definition
-from lngeom.normalizers import Statistics
+from lngeom.methods import Statistics
+from lngeom.papers.ba2016 import sentences
 from lngeom.symbolic.actions import SCALE
 from lngeom.symbolic.jacobian import LAYER, along
 from lngeom.symbolic.layers import LAYER_NORM, WEIGHT_NORM, Layer

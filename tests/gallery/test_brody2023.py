@@ -2,8 +2,8 @@
 
 import jax.numpy as jnp
 import pytest
-from lngeom.claims.gallery.brody2023 import WIDE, WIDTH, gains, keys, layer_norm
-from lngeom.normalizers import RMSNorm
+from lngeom.methods import RMSNorm
+from lngeom.papers.gallery.brody2023 import WIDE, WIDTH, gains, keys, layer_norm
 
 from tests.gallery.faults import assert_turns
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from lngeom import families
-from lngeom.claims.gallery import chun2026
+from lngeom.papers.gallery import chun2026
 
 from tests.gallery.faults import assert_turns, problem
 

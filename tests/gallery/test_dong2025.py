@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-from lngeom.claims.gallery import dong2025
-from lngeom.claims.gallery.dong2025 import block_norms, outside
+from lngeom.papers.gallery import dong2025
+from lngeom.papers.gallery.dong2025 import block_norms, outside
 
 from tests.gallery.faults import assert_turns
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 from lngeom.claims import Problem
-from lngeom.claims.gallery import jiang2023
-from lngeom.claims.gallery.jiang2023 import EPS, WAYS, centred, dropout_masks, with_constant_gain
+from lngeom.papers.gallery import jiang2023
+from lngeom.papers.gallery.jiang2023 import EPS, WAYS, centred, dropout_masks, with_constant_gain
 
 from tests.gallery.faults import assert_turns
 

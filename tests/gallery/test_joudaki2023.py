@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from lngeom.claims.gallery import joudaki2023
+from lngeom.papers.gallery import joudaki2023
 
 from tests.gallery.faults import assert_turns
 

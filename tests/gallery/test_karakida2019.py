@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from lngeom.claims.gallery import karakida2019
+from lngeom.papers.gallery import karakida2019
 
 from tests.gallery.faults import assert_turns
 

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from lngeom.cli import app
+from lngeom.cli.commands import app
 from lngeom.report import newpaper
 from typer.testing import CliRunner
 
@@ -16,7 +16,7 @@ SMALL = ("a,b,c,d", *(f"{k % 7},{(k * k) % 11},{(3 * k) % 5},{(k**3) % 13}" for 
 
 
 LISTS = """
-from lngeom.cli import app
+from lngeom.cli.commands import app
 app(["papers"], standalone_mode=False)
 print("=====")
 app(["verify", "--paper", "roe2028", "--list"])

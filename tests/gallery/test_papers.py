@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 from lngeom.claims import Verdict, run
-from lngeom.claims.gallery import PAPERS
 from lngeom.claims.papers import PaperError, find, home, ids
 from lngeom.claims.proofs import proof_evidence, proof_of
 from lngeom.claims.registry import claim
+from lngeom.papers.gallery import PAPERS
 
 from tests.gallery.faults import claim_of, known, problem
 from tests.readable import unreadable

@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from lngeom.claims.gallery import salimans2016
+from lngeom.papers.gallery import salimans2016
 
 from tests.gallery.faults import assert_turns
 

@@ -2,8 +2,8 @@
 
 import jax.numpy as jnp
 import pytest
-from lngeom.claims.gallery import santurkar2018
-from lngeom.claims.gallery.santurkar2018 import GAMMA, normalized
+from lngeom.papers.gallery import santurkar2018
+from lngeom.papers.gallery.santurkar2018 import GAMMA, normalized
 
 from tests.gallery.faults import assert_turns
 

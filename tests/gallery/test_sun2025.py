@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from lngeom.claims.gallery import sun2025
+from lngeom.papers.gallery import sun2025
 
 from tests.gallery.faults import assert_turns, problem
 

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from lngeom.claims.gallery import vanlaarhoven2017
+from lngeom.papers.gallery import vanlaarhoven2017
 
 from tests.gallery.faults import assert_turns
 

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from lngeom.claims.gallery import wen2026
+from lngeom.papers.gallery import wen2026
 
 from tests.gallery.faults import assert_turns
 

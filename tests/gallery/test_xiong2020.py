@@ -5,9 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from lngeom.claims import Problem
-from lngeom.claims.gallery import xiong2020
-from lngeom.claims.gallery.xiong2020 import backward, sublayer
-from lngeom.normalizers import RMSNorm
+from lngeom.methods import RMSNorm
+from lngeom.papers.gallery import xiong2020
+from lngeom.papers.gallery.xiong2020 import backward, sublayer
 
 from tests.gallery.faults import assert_turns
 

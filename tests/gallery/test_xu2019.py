@@ -2,7 +2,7 @@
 
 import jax.numpy as jnp
 import pytest
-from lngeom.claims.gallery import xu2019
+from lngeom.papers.gallery import xu2019
 
 from tests.gallery.faults import assert_turns
 

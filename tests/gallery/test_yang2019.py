@@ -4,10 +4,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from lngeom.claims.gallery import yang2019
-from lngeom.claims.gallery.pullbacks import standardized
-from lngeom.claims.gallery.yang2019 import dual_law, unit_jacobian
-from lngeom.normalizers import BatchNorm
+from lngeom.methods import BatchNorm
+from lngeom.papers.gallery import yang2019
+from lngeom.papers.gallery.pullbacks import standardized
+from lngeom.papers.gallery.yang2019 import dual_law, unit_jacobian
 
 from tests.gallery.faults import assert_turns
 

@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from lngeom.normalizers import RMSNorm
+from lngeom.methods import RMSNorm
 
 from tests.gallery.faults import assert_turns
 

@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from lngeom.claims.gallery import zhu2025
+from lngeom.papers.gallery import zhu2025
 
 from tests.gallery.faults import assert_turns
 

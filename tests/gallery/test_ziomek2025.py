@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from lngeom.claims import Problem
-from lngeom.claims.gallery import ziomek2025
-from lngeom.claims.gallery.ziomek2025 import LAST, NONE, SKIP, directions, random_weights
+from lngeom.papers.gallery import ziomek2025
+from lngeom.papers.gallery.ziomek2025 import LAST, NONE, SKIP, directions, random_weights
 
 from tests.gallery.faults import assert_turns
 

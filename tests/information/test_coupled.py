@@ -4,8 +4,8 @@ import jax
 import jax.numpy as jnp
 import lngeom as lg
 import pytest
+from lngeom._core.numerics import agreement
 from lngeom.information import BatchCoupled, reference
-from lngeom.numerics import agreement
 
 from tests.cases import drawn
 from tests.information import zoo

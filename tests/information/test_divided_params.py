@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import lngeom as lg
 import numpy as np
 import pytest
-from lngeom import _krylov
-from lngeom.numerics import ConvergenceError
+from lngeom._core.numerics import ConvergenceError
+from lngeom.information import _krylov
 
 from tests.devices import environment_with
 

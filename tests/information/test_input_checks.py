@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import lngeom as lg
 import numpy as np
 import pytest
-from lngeom.numerics import agreement
+from lngeom._core.numerics import agreement
 
 from tests.cases import drawn
 from tests.information import zoo

@@ -6,7 +6,7 @@ import lngeom as lg
 import numpy as np
 import pytest
 from hypothesis import assume, given, settings, strategies as st
-from lngeom.numerics import decide_rank
+from lngeom._core.numerics import decide_rank
 
 from tests.cases import drawn, numpy_factor, random_configuration
 

@@ -7,7 +7,7 @@ import lngeom as lg
 import numpy as np
 import pytest
 from lngeom import GLMParameters
-from lngeom.numerics import agreement
+from lngeom._core.numerics import agreement
 
 from tests.information import zoo
 

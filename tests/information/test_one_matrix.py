@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from jax.flatten_util import ravel_pytree
 from jax.scipy.special import gammaln
+from lngeom._core.numerics import agreement
 from lngeom.information import _matrix, _products
-from lngeom.numerics import agreement
 
 from . import zoo
 from .zoo import Case, normal

@@ -6,8 +6,8 @@ import lngeom as lg
 import numpy as np
 import pytest
 from jax.flatten_util import ravel_pytree
+from lngeom._core.numerics import agreement
 from lngeom.information import _products, _spectrum, reference
-from lngeom.numerics import agreement
 
 from tests.cases import drawn
 from tests.information import zoo

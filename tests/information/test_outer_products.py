@@ -7,10 +7,10 @@ import jax
 import jax.numpy as jnp
 import lngeom as lg
 import pytest
+from lngeom._core.numerics import agreement
 from lngeom.information import _matrix
 from lngeom.information._matrix import separable_layers
 from lngeom.information.layers import Irregular
-from lngeom.numerics import agreement
 
 from tests.cases import drawn
 from tests.information import zoo

@@ -8,7 +8,7 @@ import lngeom as lg
 import numpy as np
 import pytest
 from jax.flatten_util import ravel_pytree
-from lngeom.numerics import agreement
+from lngeom._core.numerics import agreement
 
 from . import zoo
 from .test_one_matrix import assert_one_matrix

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import lngeom as lg
 import numpy as np
 import pytest
-from lngeom.conventions import scaling
-from lngeom.numerics import agreement
+from lngeom._core.numerics import agreement
+from lngeom.information.conventions import scaling
 
 N, D, C = 12, 3, 2
 
@@ -22,7 +22,7 @@ def test_an_unknown_convention_is_explained():
 
 
 def test_every_convention_says_what_it_rests_on():
-    from lngeom.conventions import CONVENTIONS
+    from lngeom.information.conventions import CONVENTIONS
 
     tested = Path(__file__).read_text()
     assert len({(c.library, c.loss) for c in CONVENTIONS}) == len(CONVENTIONS)

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import lngeom as lg
 import numpy as np
 import pytest
-from lngeom.numerics import decide_rank
+from lngeom._core.numerics import decide_rank
 
 from . import zoo
 from .zoo import normal

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import lngeom as lg
 import numpy as np
 import pytest
-from lngeom._support import supports
+from lngeom._core.support import supports
 
 from .zoo import normal
 

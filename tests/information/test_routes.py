@@ -9,8 +9,8 @@ import lngeom as lg
 import numpy as np
 import pytest
 from jax.flatten_util import ravel_pytree
+from lngeom._core.numerics import agreement
 from lngeom.information import _closed_form, reference
-from lngeom.numerics import agreement
 
 from tests.cases import FAMILIES, drawn, normalizers
 

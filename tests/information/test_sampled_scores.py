@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import lngeom as lg
 import numpy as np
 import pytest
+from lngeom._core.numerics import agreement
 from lngeom.information._derivative import sampled_scores
-from lngeom.numerics import agreement
 
 from tests.cases import drawn
 from tests.information import zoo

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import lngeom as lg
 import pytest
-from lngeom.numerics import agreement
+from lngeom._core.numerics import agreement
 
 from .zoo import normal
 

@@ -4,7 +4,7 @@ import json
 import sys
 
 import pytest
-from lngeom import cli
+from lngeom.cli import commands as cli
 from typer.testing import CliRunner
 
 SOURCE = """

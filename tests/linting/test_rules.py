@@ -6,7 +6,7 @@ import warnings
 import lngeom as lg
 import numpy as np
 import pytest
-from lngeom.linting.rules import RULES
+from lngeom.checks.linting.rules import RULES
 
 from tests.linting.bugs import BUGS, PLANTED, normal
 

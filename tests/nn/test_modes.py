@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from lngeom import nn
+from lngeom._core.numerics import agreement
 from lngeom.nn import _rows
-from lngeom.numerics import agreement
 
 from tests.devices import environment_with
 

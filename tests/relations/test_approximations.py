@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import strategies as st
-from lngeom import _programs
+from lngeom._core import programs as _programs
 from lngeom.information import _diagonal, layers
 from lngeom.information.approximations import approximate as kronecker, operator
 

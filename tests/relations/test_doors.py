@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from flax import linen, nnx
 from hypothesis import strategies as st
-from lngeom._trees import leaf_paths
+from lngeom._core.trees import leaf_paths
 from lngeom.information import _parameters, _problem
 
 from tests.relations.models import MODELS, ROWS, cases, plain, plain_of

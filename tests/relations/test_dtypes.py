@@ -6,10 +6,10 @@ import lngeom as lg
 import numpy as np
 import pytest
 from hypothesis import assume, strategies as st
-from lngeom._lifting import widened
-from lngeom._trees import leaf_paths
+from lngeom._core.lifting import widened
+from lngeom._core.numerics import tolerance
+from lngeom._core.trees import leaf_paths
 from lngeom.information import _matrix, _parameters, _problem, _sharding
-from lngeom.numerics import tolerance
 
 from tests.relations.models import FAMILIES, MODELS, ROWS, cases, plain
 from tests.relations.relation import assert_close, assert_same_matrix, fails, relation, wide

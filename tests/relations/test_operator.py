@@ -221,7 +221,7 @@ class TestEachRelationNoticesAFault:
         fails(test_blocks_are_those_of_the_matrix, draws=40)
 
     def test_samples_of_a_posterior(self, monkeypatch):
-        from lngeom import posterior
+        from lngeom.information import posterior
 
         original = posterior.Eigenpairs.power
         monkeypatch.setattr(
@@ -239,7 +239,7 @@ class TestEachRelationNoticesAFault:
         fails(test_a_natural_gradient_of_some_leaves_moves_these_alone)
 
     def test_groups_that_move_alike(self, monkeypatch):
-        from lngeom import nullspace
+        from lngeom.information import predicted as nullspace
 
         monkeypatch.setattr(nullspace, "_move_alike", lambda *a: False)
         fails(

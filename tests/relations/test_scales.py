@@ -6,7 +6,7 @@ import lngeom as lg
 import numpy as np
 import pytest
 from hypothesis import strategies as st
-from lngeom import _family, _outputs
+from lngeom.families import _family, _outputs
 from lngeom.information import _coupled, _diagonal, _matrix
 
 from tests.relations.models import FAMILIES, ROWS, C, cases, plain, plain_of

@@ -9,7 +9,7 @@ import lngeom as lg
 import numpy as np
 import pytest
 from hypothesis import strategies as st
-from lngeom import _captured
+from lngeom.information import _captured
 
 from tests.relations.models import FAMILIES, ROWS, C, N, cases, plain
 from tests.relations.relation import assert_close, assert_same_matrix, fails, relation

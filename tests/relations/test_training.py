@@ -12,17 +12,8 @@ import pytest
 from analysis.optimizer_laws import RIGHT, examine, optimizers
 from flax import linen
 from hypothesis import strategies as st
-from lngeom.training import (
-    _detect,
-    _present,
-    _record,
-    _recursions,
-    _settings,
-    groups,
-    read_geometry,
-    track_geometry,
-    tracker,
-)
+from lngeom.information import groups
+from lngeom.training import _detect, _present, _record, _recursions, _settings, read_geometry, track_geometry, tracker
 from lngeom.training.laws import LAWS
 
 from tests.relations.relation import as_users_have_it, assert_close, fails, relation

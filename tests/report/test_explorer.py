@@ -11,9 +11,10 @@ import jax
 import lngeom as lg
 import numpy as np
 import pytest
-from lngeom import cli, paper
+from lngeom.claims import paper
 from lngeom.claims.proofs import provable
 from lngeom.claims.registry import all_claims
+from lngeom.cli import commands as cli
 from lngeom.report import explorer, templating
 from lngeom.report.page import page as build_report
 from typer.testing import CliRunner

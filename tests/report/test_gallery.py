@@ -4,9 +4,9 @@ import re
 import shutil
 
 import pytest
+from lngeom.claims.data import load
 from lngeom.claims.papers import find
 from lngeom.claims.registry import recorded
-from lngeom.data import load
 from lngeom.report import gallery, terminal
 from lngeom.report.document import document
 

@@ -13,10 +13,10 @@ import time
 import numpy as np
 import pytest
 from lngeom.claims import Role, Verdict
+from lngeom.claims.data import Dataset
 from lngeom.claims.erratum import Consequence, Erratum
 from lngeom.claims.evidence import Evidence, Kind, strength_of
 from lngeom.claims.registry import Claim, Outcome
-from lngeom.data import Dataset
 from lngeom.report import terminal
 from lngeom.report.document import document as build_document, dumps
 from lngeom.report.marks import heat_map, residual_bar

@@ -5,9 +5,9 @@ import json
 import pytest
 from lngeom.claims import Role, Verdict, all_claims
 from lngeom.claims.evidence import Kind, strength_of
+from lngeom.claims.paper import TABLE1
 from lngeom.claims.proofs import proof_evidence
 from lngeom.claims.registry import Outcome
-from lngeom.paper import TABLE1
 from lngeom.report.document import document as build_document, dumps
 from lngeom.report.page import page as build_page
 

@@ -4,11 +4,11 @@ import io
 import re
 
 import pytest
-from lngeom import cli
 from lngeom.checks.findings import Curve, Finding, Report, Result, Verdict as Behaviour
 from lngeom.claims import Verdict, all_claims
 from lngeom.claims.evidence import Evidence, Kind, Role, Strength
 from lngeom.claims.registry import Outcome
+from lngeom.cli import commands as cli
 from lngeom.report import terminal
 from rich.console import Console
 

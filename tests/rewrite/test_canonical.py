@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import scipy.integrate
 from analysis.transformer_models import BARE, LLAMA, RMS, Variant, build, random_weights
-from lngeom.rewrite.canonical import Form, canonical
-from lngeom.rewrite.equivalent import equivalent
-from lngeom.stacks import Linear, Mixture, logits
-from lngeom.stacks.arrays import StackArrays
-from lngeom.stacks.nullspace import ordered
+from lngeom.transformers import Linear, Mixture, logits
+from lngeom.transformers.arrays import StackArrays
+from lngeom.transformers.nullspace import ordered
+from lngeom.transformers.rewrite.canonical import Form, canonical
+from lngeom.transformers.rewrite.equivalent import equivalent
 
 VARIANTS = {
     "Llama, groups": Variant(**LLAMA, heads=4, kv_heads=2, vocabulary=9),

@@ -9,10 +9,11 @@ import sys
 import ml_dtypes
 import numpy as np
 import pytest
-from lngeom import cli, rewrite as rw
-from lngeom.rewrite import checkpoints
-from lngeom.rewrite.certificate import outputs
-from lngeom.rewrite.draft import Draft
+from lngeom.cli import commands as cli
+from lngeom.transformers import rewrite as rw
+from lngeom.transformers.rewrite import checkpoints
+from lngeom.transformers.rewrite.certificate import outputs
+from lngeom.transformers.rewrite.draft import Draft
 from typer.testing import CliRunner
 
 from tests.rewrite.test_steps import TOKENS
@@ -151,7 +152,7 @@ def test_an_error_while_writing_leaves_nothing(tmp_path, monkeypatch):
 STALLED = """
 import sys, time
 from lngeom import rewrite as rw
-from lngeom.rewrite.draft import Draft
+from lngeom.transformers.rewrite.draft import Draft
 found = rw.apply(*rw.load(sys.argv[1]), [rw.FoldNorms()])
 rounded, calls = Draft.rounded, []
 def slow(self, name):
@@ -161,7 +162,7 @@ def slow(self, name):
         time.sleep(60)
     return rounded(self, name)
 Draft.rounded = slow
-from lngeom._interrupts import stoppable
+from lngeom.cli.interrupts import stoppable
 with stoppable("lngeom rewrite"):
     rw.save(found, sys.argv[2])
 """

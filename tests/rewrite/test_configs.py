@@ -5,10 +5,10 @@ import json
 
 import numpy as np
 import pytest
-from lngeom import rewrite as rw
-from lngeom.rewrite.certificate import outputs
-from lngeom.rewrite.configs import DEFAULTS, IGNORED, Alias, Maybe, matches
-from lngeom.rewrite.layouts import describe
+from lngeom.transformers import rewrite as rw
+from lngeom.transformers.rewrite.certificate import outputs
+from lngeom.transformers.rewrite.configs import DEFAULTS, IGNORED, Alias, Maybe, matches
+from lngeom.transformers.rewrite.layouts import describe
 
 from tests.rewrite.test_checkpoints import lngeom
 from tests.rewrite.zoo import CONFIGS, Everything, checkpoint

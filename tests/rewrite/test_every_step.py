@@ -5,8 +5,8 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from lngeom import rewrite as rw
-from lngeom.rewrite.steps import STEPS, parse
+from lngeom.transformers import rewrite as rw
+from lngeom.transformers.rewrite.steps import STEPS, parse
 
 from tests.rewrite.zoo import CONFIGS
 

@@ -7,11 +7,10 @@ from dataclasses import replace
 import ml_dtypes
 import numpy as np
 import pytest
-from lngeom import rewrite as rw
-from lngeom.rewrite import checkpoints
-from lngeom.rewrite.certificate import everything, outputs
-from lngeom.rewrite.draft import Draft
-from lngeom.stacks import Attention, Block, FeedForward, Head, Linear, Norm, Rotary, Stack, Table
+from lngeom.transformers import Attention, Block, FeedForward, Head, Linear, Norm, Rotary, Stack, Table, rewrite as rw
+from lngeom.transformers.rewrite import checkpoints
+from lngeom.transformers.rewrite.certificate import everything, outputs
+from lngeom.transformers.rewrite.draft import Draft
 
 from tests.rewrite.test_checkpoints import lngeom
 from tests.rewrite.zoo import checkpoint, write_file

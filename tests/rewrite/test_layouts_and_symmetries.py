@@ -3,8 +3,8 @@
 import lngeom as lg
 import numpy as np
 import pytest
-from lngeom import rewrite as rw
-from lngeom.rewrite.equivalent import equivalent
+from lngeom.transformers import rewrite as rw
+from lngeom.transformers.rewrite.equivalent import equivalent
 
 from tests.rewrite import zoo
 

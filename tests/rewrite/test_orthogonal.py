@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from lngeom.rewrite.orthogonal import Orthogonal, hadamard_factors
+from lngeom.transformers.rewrite.orthogonal import Orthogonal, hadamard_factors
 
 
 @pytest.mark.parametrize("fix_ones", [False, True])

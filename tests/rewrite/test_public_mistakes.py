@@ -5,12 +5,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from lngeom import rewrite as rw
-from lngeom.rewrite.certificate import difference, outputs
-from lngeom.rewrite.draft import Draft
-from lngeom.rewrite.layouts import describe
-from lngeom.stacks import Rows
-from lngeom.stacks.description import exchange_norms
+from lngeom.transformers import Rows, rewrite as rw
+from lngeom.transformers.description import exchange_norms
+from lngeom.transformers.rewrite.certificate import difference, outputs
+from lngeom.transformers.rewrite.draft import Draft
+from lngeom.transformers.rewrite.layouts import describe
 
 from tests.rewrite.test_steps import TOKENS, certificate_of, model
 from tests.rewrite.zoo import CONFIGS, Everything, checkpoint

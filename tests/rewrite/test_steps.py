@@ -6,12 +6,11 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
-from lngeom import rewrite as rw
-from lngeom.rewrite.certificate import certify, outputs
-from lngeom.rewrite.draft import Draft
-from lngeom.rewrite.rewriting import plan
-from lngeom.stacks import Attention, FeedForward, Linear, Mixture, Rows
-from lngeom.stacks.description import exchange_norms
+from lngeom.transformers import Attention, FeedForward, Linear, Mixture, Rows, rewrite as rw
+from lngeom.transformers.description import exchange_norms
+from lngeom.transformers.rewrite.certificate import certify, outputs
+from lngeom.transformers.rewrite.draft import Draft
+from lngeom.transformers.rewrite.rewriting import plan
 
 from tests.rewrite.zoo import random_weights, stack_of
 from tests.stacks.test_forward import D, F, K, Made, N

@@ -4,8 +4,8 @@ import json
 
 import numpy as np
 import pytest
-from lngeom import rewrite as rw
-from lngeom.rewrite.certificate import outputs
+from lngeom.transformers import rewrite as rw
+from lngeom.transformers.rewrite.certificate import outputs
 
 from tests.rewrite.zoo import CONFIGS, write_file
 

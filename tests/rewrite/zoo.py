@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from lngeom.rewrite.checkpoints import DTYPES
-from lngeom.rewrite.layouts import describe
-from lngeom.stacks import Linear, Stack
+from lngeom.transformers import Linear, Stack
+from lngeom.transformers.rewrite.checkpoints import DTYPES
+from lngeom.transformers.rewrite.layouts import describe
 
 SMALL = {"vocab_size": 23, "hidden_size": 16, "intermediate_size": 20, "num_hidden_layers": 2, "num_attention_heads": 4}
 GROUPED = {**SMALL, "num_key_value_heads": 2}

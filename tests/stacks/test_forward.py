@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from lngeom.stacks import (
+from lngeom.transformers import (
     Attention,
     Block,
     FeedForward,

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from analysis.transformer_models import CHECKED, FURTHER, LLAMA, Variant, build, random_weights
 from analysis.transformer_nullspaces import agrees, data, main, measure, outputs
-from lngeom.stacks import Attention, Block, FeedForward, Head, Linear, Norm, Rotary, Stack, Table, nullspace
-from lngeom.stacks.arrays import StackArrays
-from lngeom.stacks.counts import count_symmetries
-from lngeom.stacks.families import FAMILIES
-from lngeom.stacks.symmetries import symmetries
+from lngeom.transformers import Attention, Block, FeedForward, Head, Linear, Norm, Rotary, Stack, Table, nullspace
+from lngeom.transformers.arrays import StackArrays
+from lngeom.transformers.counts import count_symmetries
+from lngeom.transformers.families import FAMILIES
+from lngeom.transformers.symmetries import symmetries
 
 VARIANTS = CHECKED | FURTHER
 MEASURED = (

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import sympy as sp
 from hypothesis import given, strategies as st
-from lngeom.claims.ba2016.fisher import chi
-from lngeom.numerics import agreement
+from lngeom._core.numerics import agreement
+from lngeom.papers.ba2016.fisher import chi
 from lngeom.symbolic import layers, sums
 from lngeom.symbolic.evaluation import compiled
 from lngeom.symbolic.jacobian import LAYER, along

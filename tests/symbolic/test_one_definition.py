@@ -11,20 +11,20 @@ import numpy as np
 import pytest
 import sympy as sp
 from lngeom.claims import Problem, Verdict, decide
-from lngeom.claims.extended import cell_check
-from lngeom.invariance_table import EXTENDED, Cell
-from lngeom.normalizers import METHODS
-from lngeom.symbolic import layers, prove, sums
-from lngeom.symbolic.actions import concretely, moved
-from lngeom.symbolic.jacobian import LAYER
-from lngeom.symbolic.table import settled
-from lngeom.transformations import (
+from lngeom.methods import METHODS
+from lngeom.methods.table import EXTENDED, Cell
+from lngeom.methods.transformations import (
     DATASET_RECENTERING,
     EXTENDED as COLUMNS,
     WEIGHT_MATRIX_RECENTERING,
     WEIGHT_MATRIX_RESCALING,
 )
-from lngeom.transformations.actions import Column
+from lngeom.methods.transformations.actions import Column
+from lngeom.papers.extended import cell_check
+from lngeom.symbolic import layers, prove, sums
+from lngeom.symbolic.actions import concretely, moved
+from lngeom.symbolic.jacobian import LAYER
+from lngeom.symbolic.table import settled
 
 from tests.claims.conftest import SHAPE
 

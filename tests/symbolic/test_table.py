@@ -5,13 +5,13 @@ import lngeom as lg
 import pytest
 import sympy as sp
 from lngeom.claims.proofs import proof_of
-from lngeom.invariance_table import EXTENDED, Cell
+from lngeom.methods.table import EXTENDED, Cell
+from lngeom.methods.transformations import WEIGHT_MATRIX_RESCALING, WEIGHT_SIGN_FLIP, WEIGHT_VECTOR_RESCALING
 from lngeom.symbolic import Counterexample, Proof, prove
 from lngeom.symbolic.layers import METHODS, Layer
 from lngeom.symbolic.search import small_integers
 from lngeom.symbolic.sums import vanishes
 from lngeom.symbolic.table import expansion, settled
-from lngeom.transformations import WEIGHT_MATRIX_RESCALING, WEIGHT_SIGN_FLIP, WEIGHT_VECTOR_RESCALING
 
 from tests.readable import unreadable
 

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from lngeom.information._epsilon import denominators, without_epsilon
 from lngeom.training import decay_mask, scale_invariant_groups
-from lngeom.training._epsilon import denominators, without_epsilon
 
 RNG = np.random.default_rng(0)
 X = jnp.asarray(RNG.normal(size=(6, 4)))

@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 
 import jax
-from lngeom._files import check_writable
+from lngeom._core.files import check_writable
 
 from analysis.benchmarks.gpu.results import draw
 from analysis.benchmarks.gpu.run import Run, about_device, measure

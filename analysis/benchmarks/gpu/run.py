@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
-from lngeom._files import replacing
+from lngeom._core.files import replacing
 
 from analysis.benchmarks.gpu.fisher import matrices, precision, products, torch_products, transformer_products
 from analysis.benchmarks.gpu.layers import JAX_LAYERS, copy_rate, jax_layer, torch_layer

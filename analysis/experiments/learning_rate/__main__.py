@@ -15,8 +15,8 @@ from typing import Any
 
 import jax
 import numpy as np
-from lngeom._files import check_writable, replacing
-from lngeom._interrupts import on_stop
+from lngeom._core.files import check_writable, replacing
+from lngeom.cli.interrupts import on_stop
 from lngeom.plots import style
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from lngeom import plots
-from lngeom.claims.training import equilibria
-from lngeom.claims.training.equivalence import TITLES
+from lngeom.papers.training import equilibria
+from lngeom.papers.training.equivalence import TITLES
 from lngeom.plots.axes import common_legend, guide, log_scale, number, plain_ticks, span
 from lngeom.plots.style import COLOUR_OF, DASHES, GUIDE, INK, MARKERS, VARIANT
 

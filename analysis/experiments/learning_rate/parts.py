@@ -14,9 +14,9 @@ import optax
 from lngeom import families, fisher, nn, training
 from lngeom.claims import Problem
 from lngeom.claims.problem import NORMALIZERS
-from lngeom.claims.training import equilibria, network
-from lngeom.claims.training.equivalence import TITLES, scaled_runs
-from lngeom.claims.training.exponential import EXPONENTIAL, EXPONENTIAL_ADAPTIVE, exponential_runs
+from lngeom.papers.training import equilibria, network
+from lngeom.papers.training.equivalence import TITLES, scaled_runs
+from lngeom.papers.training.exponential import EXPONENTIAL, EXPONENTIAL_ADAPTIVE, exponential_runs
 from lngeom.training import track_geometry
 
 from analysis.experiments.datasets import bundled_digits

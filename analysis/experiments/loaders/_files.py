@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
-from lngeom.data import CORRUPT, DataError
+from lngeom.claims.data import CORRUPT, DataError
 
 MAX_LINE = 1 << 20
 """Characters of one line of text; longer ones are refused."""

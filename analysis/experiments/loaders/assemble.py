@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Int
-from lngeom.data import DataError
+from lngeom.claims.data import DataError
 
 from analysis.experiments.datasets import Binarized, Captioned, Digits, Lines, Questions, Streamed, Triples
 from analysis.experiments.loaders import captions, corpus, images, pens, questions, reviews, sentences, strokes

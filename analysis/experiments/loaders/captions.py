@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float
-from lngeom.data import DataError
+from lngeom.claims.data import DataError
 
 from analysis.experiments.loaders._files import array, find, lines, opened
 

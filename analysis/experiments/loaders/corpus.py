@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Int
-from lngeom._files import check_writable, replacing
-from lngeom.data import DataError
+from lngeom._core.files import check_writable, replacing
+from lngeom.claims.data import DataError
 
 from analysis.experiments.loaders._files import lines
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 from jaxtyping import UInt8
-from lngeom.data import DataError
+from lngeom.claims.data import DataError
 
 from analysis.experiments.datasets import Digits
 from analysis.experiments.loaders._files import arrays, find, lines, opened

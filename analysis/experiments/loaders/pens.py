@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 from jaxtyping import Float, Int
-from lngeom.data import DataError
+from lngeom.claims.data import DataError
 
 from analysis.experiments.loaders._files import find, lines
 

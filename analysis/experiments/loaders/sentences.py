@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from lngeom.data import DataError
+from lngeom.claims.data import DataError
 
 from analysis.experiments.loaders._files import find, lines
 

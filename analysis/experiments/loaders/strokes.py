@@ -10,7 +10,7 @@ import numpy as np
 from defusedxml.common import DefusedXmlException
 from defusedxml.ElementTree import fromstring
 from jaxtyping import Float
-from lngeom.data import DataError
+from lngeom.claims.data import DataError
 
 from analysis.experiments.loaders._files import inside, lines, opened
 

@@ -6,7 +6,7 @@ from typing import BinaryIO
 
 import numpy as np
 from jaxtyping import Float
-from lngeom.data import DataError
+from lngeom.claims.data import DataError
 
 from analysis.experiments.loaders._files import opened
 

@@ -4,13 +4,13 @@ from analysis.mutants.mutant import Source
 
 FAMILIES = Source(
     "families",
-    "families.py",
+    "families/exponential.py",
     ("equation.11", "equation.8", "equation.9", "equation.10_wording"),
     ("tests/test_families.py", "tests/test_glm.py"),
 )
-FAMILY = Source("families", "_family.py", FAMILIES.claims, FAMILIES.tests)
-DISTRIBUTION = Source("families", "_distribution.py", ("equation.9",), ("tests/test_families.py",))
-GLM = Source("glm", "glm.py", ("equation.3", "equation.8", "fisher"), ("tests/test_glm.py",))
+FAMILY = Source("families", "families/_family.py", FAMILIES.claims, FAMILIES.tests)
+DISTRIBUTION = Source("families", "families/_distribution.py", ("equation.9",), ("tests/test_families.py",))
+GLM = Source("glm", "information/glm.py", ("equation.3", "equation.8", "fisher"), ("tests/test_glm.py",))
 SAMPLING = ("equation.9", "equation.11")
 
 MUTANTS = (

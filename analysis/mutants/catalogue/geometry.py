@@ -4,21 +4,21 @@ from analysis.mutants.mutant import Source
 
 NULLSPACE = Source(
     "nullspace",
-    "nullspace.py",
+    "information/predicted.py",
     ("nullspace",),
     ("tests/information/test_nullspace.py", "tests/information/test_ranks.py"),
 )
-METRIC = Source("metric", "metric.py", ("metric",), ("tests/test_metric.py",))
+METRIC = Source("metric", "information/metric.py", ("metric",), ("tests/test_metric.py",))
 TRANSFORMATIONS = ("tests/symbolic/test_one_definition.py", "tests/claims/test_extended.py")
 ACTIONS = Source(
     "transformations",
-    "transformations/actions.py",
+    "methods/transformations/actions.py",
     ("invariance",),
     ("tests/test_glm.py", *TRANSFORMATIONS),
     proofs=False,
 )
-COLUMNS = Source("transformations", "transformations/columns.py", ("invariance",), TRANSFORMATIONS)
-MATRICES = Source("transformations", "transformations/matrices.py", (), TRANSFORMATIONS)
+COLUMNS = Source("transformations", "methods/transformations/columns.py", ("invariance",), TRANSFORMATIONS)
+MATRICES = Source("transformations", "methods/transformations/matrices.py", (), TRANSFORMATIONS)
 
 MUTANTS = (
     NULLSPACE(

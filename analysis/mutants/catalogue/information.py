@@ -7,10 +7,10 @@ EXACT = ("equation.13_14.*", "equation.9", "scaling.*")
 RANKS = ("equation.9", "nullspace.ln", "nullspace.softmax_ln", "equation.13_14.ln", "text.riemannian")
 SOLVE_TESTS = ("tests/information/test_operator.py", "tests/information/test_routes.py")
 
-LINEARIZATION = Source("information", "normalizers/linearization.py", EXACT, ROUTES)
+LINEARIZATION = Source("information", "methods/linearization.py", EXACT, ROUTES)
 CLOSED = Source("information", "information/_closed_form.py", EXACT, ROUTES)
 DERIVATIVE = Source("information", "information/_derivative.py", EXACT, ROUTES)
-SCORE = Source("information", "_family.py", EXACT, ROUTES)
+SCORE = Source("information", "families/_family.py", EXACT, ROUTES)
 MATRIX = Source(
     "information",
     "information/_matrix.py",
@@ -29,34 +29,32 @@ SPECTRUM = Source(
     RANKS,
     ("tests/information/test_ranks.py", "tests/information/test_operator.py"),
 )
-ENTROPY = Source("information", "numerics.py")
+ENTROPY = Source("information", "_core/numerics.py")
 SOLVE = Source(
     "information",
     "information/_solve.py",
     ("equation.9", "dynamics.equivalence.natural_gradient"),
     ("tests/information/test_nullspace_measured.py", *SOLVE_TESTS),
 )
-KRYLOV = Source("information", "_krylov.py", SOLVE.claims, SOLVE.tests)
+KRYLOV = Source("information", "information/_krylov.py", SOLVE.claims, SOLVE.tests)
 OPERATOR = Source(
     "information", "information/_operator.py", ("equation.9", "equation.12", "equation.13_14.*"), SOLVE_TESTS
 )
 REFERENCE = Source("information", "information/reference.py", EXACT, ROUTES)
-ORDER = Source("information", "paper_order.py", EXACT, ROUTES)
+ORDER = Source("information", "information/orders.py", EXACT, ROUTES)
 COUPLED = Source(
     "information", "information/_coupled.py", ("equation.13_14.bn",), ("tests/information/test_coupled.py",)
 )
-STREAMED = Source(
-    "information", "normalizers/stored.py", ("equation.13_14.bn",), ("tests/information/test_coupled.py",)
-)
+STREAMED = Source("information", "methods/stored.py", ("equation.13_14.bn",), ("tests/information/test_coupled.py",))
 SHARDING = Source("information", "information/_sharding.py", EXACT, ("tests/information/test_scale_out.py", *ROUTES))
-SUMS = Source("information", "_sums.py", EXACT, ("tests/information/test_scale_out.py", *ROUTES))
+SUMS = Source("information", "_core/sums.py", EXACT, ("tests/information/test_scale_out.py", *ROUTES))
 MEASURED = Source(
     "information",
     "information/_nullspace.py",
     ("nullspace.ln_eps", "text.riemannian", "nullspace.ln"),
     ("tests/information/test_nullspace_measured.py", "tests/information/test_nullspace.py"),
 )
-SUBSPACES = Source("information", "_subspaces.py", MEASURED.claims, MEASURED.tests)
+SUBSPACES = Source("information", "_core/subspaces.py", MEASURED.claims, MEASURED.tests)
 PROBLEM = Source("information", "information/_problem.py", EXACT, ROUTES)
 
 MUTANTS = (

@@ -14,9 +14,12 @@ DYNAMICS = Source(
     "nn", "nn/dynamics.py", ("text.stable_dynamics", "text.bn_per_time_step"), ("tests/nn/test_recurrent.py",)
 )
 NUMERICS = Source(
-    "numerics", "numerics.py", ("nullspace", "fisher"), ("tests/test_numerics.py", "tests/information/test_ranks.py")
+    "numerics",
+    "_core/numerics.py",
+    ("nullspace", "fisher"),
+    ("tests/test_numerics.py", "tests/information/test_ranks.py"),
 )
-STUDIES = Source("studies", "studies.py", (), ("tests/test_plots.py",))
+STUDIES = Source("studies", "plots/studies.py", (), ("tests/test_plots.py",))
 
 MUTANTS = (
     FUNCTIONAL(

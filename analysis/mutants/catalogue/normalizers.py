@@ -3,13 +3,13 @@
 from analysis.mutants.mutant import Source
 
 TESTS = ("tests/symbolic/test_one_definition.py", "tests/test_glm.py")
-STATISTICS = Source("normalizers", "normalizers/statistics.py", ("invariance",), TESTS)
-BASE = Source("normalizers", "normalizers/base.py", ("invariance",), TESTS)
-WEIGHTS = Source("normalizers", "normalizers/weights.py", (), TESTS)
-STORED = Source("normalizers", "normalizers/stored.py", (), TESTS)
-SPATIAL = Source("normalizers", "normalizers/spatial.py", (), TESTS)
-INPUTS = Source("normalizers", "normalizers/inputs.py", (), TESTS)
-METHODS = Source("normalizers", "normalizers/methods.py", (), ("tests/claims/test_extended.py",))
+STATISTICS = Source("normalizers", "methods/statistics.py", ("invariance",), TESTS)
+BASE = Source("normalizers", "methods/base.py", ("invariance",), TESTS)
+WEIGHTS = Source("normalizers", "methods/weights.py", (), TESTS)
+STORED = Source("normalizers", "methods/stored.py", (), TESTS)
+SPATIAL = Source("normalizers", "methods/spatial.py", (), TESTS)
+INPUTS = Source("normalizers", "methods/inputs.py", (), TESTS)
+METHODS = Source("normalizers", "methods/named.py", (), ("tests/claims/test_extended.py",))
 
 BN = ("equation.13_14.bn", "table1.bn.*", "nullspace.bn", "extended.bn.*")
 LN = ("equation.3", "equation.13_14.ln", "equation.6", "nullspace.ln", "extended.ln.*")

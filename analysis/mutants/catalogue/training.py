@@ -19,7 +19,7 @@ RECURSIONS = Source("training", "training/_recursions.py", TRACKED, ("tests/trai
 DETECT = Source("training", "training/_detect.py", TRACKED, ("tests/training/test_tracker.py",))
 GROUPS = Source(
     "training",
-    "training/groups.py",
+    "information/groups.py",
     ("dynamics.orthogonality", "dynamics.equilibrium.sgd"),
     ("tests/training/test_groups.py",),
 )

@@ -8,9 +8,7 @@ import numpy as np
 
 from lngeom.checks.adapters import framework_of
 from lngeom.checks.recorded import equinox, haiku, keras, linen, nnx, torch
-from lngeom.checks.recorded.layer import MIXES, Layer, is_array
-
-__all__ = ["MIXES", "Layer", "layers_of"]
+from lngeom.checks.recorded.layer import MIXES as MIXES, Layer as Layer, is_array
 
 READERS = {
     "torch": torch.layers,

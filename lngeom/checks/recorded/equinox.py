@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from lngeom._trees import leaf_path
+from lngeom._core.trees import leaf_path
 from lngeom.checks.recorded.layer import Layer, is_plain
 from lngeom.checks.recorded.tape import Made, Seen, Tape, of_jax
 from lngeom.checks.subject import as_elsewhere

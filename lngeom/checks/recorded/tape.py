@@ -10,7 +10,7 @@ import jax.core
 import jax.numpy as jnp
 import numpy as np
 
-from lngeom._trees import leaf_path
+from lngeom._core.trees import leaf_path
 from lngeom.checks._orbits import QUICKLY
 from lngeom.checks.recorded.layer import Apply, Arrays, Call, Given, Layer, floating, given, is_plain
 from lngeom.checks.subject import as_elsewhere

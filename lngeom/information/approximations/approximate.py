@@ -28,8 +28,8 @@ import lineax as lx
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
-from lngeom._arguments import check_count, check_nonnegative
-from lngeom._trees import leaf_paths
+from lngeom._core.arguments import check_count, check_nonnegative
+from lngeom._core.trees import leaf_paths
 from lngeom.information import _diagonal, _matrix
 from lngeom.information._derivative import metric
 from lngeom.information._layer_values import Evaluated, evaluate, joined

@@ -17,13 +17,13 @@ import scipy.special
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
-from lngeom._arguments import check_count, check_nonnegative
-from lngeom._trees import Layout
-from lngeom._types import is_concrete
+from lngeom._core.arguments import check_count, check_nonnegative
+from lngeom._core.numerics import ConvergenceError
+from lngeom._core.trees import Layout
+from lngeom._core.types import is_concrete
 from lngeom.information._products import AbstractFisher
 from lngeom.information._solve import Solution, side_by_side
 from lngeom.information.layers import Rearrangement
-from lngeom.numerics import ConvergenceError
 
 NULL = ("keep", "drop")
 """What becomes of null directions where there is damping."""

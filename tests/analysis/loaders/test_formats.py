@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from analysis.experiments.loaders import captions, corpus, images, pens, questions, reviews, sentences, strokes, vectors
-from lngeom.data import DataError
+from lngeom.claims.data import DataError
 
 from tests.analysis.loaders import formats
 from tests.analysis.loaders.formats import FORMATS

@@ -17,7 +17,7 @@ from analysis.experiments.loaders import sentences
 from analysis.experiments.loaders.assemble import padded, vocabulary
 from analysis.experiments.results import read
 from analysis.experiments.variants import AUTHORS, with_variant
-from lngeom.data import DataError
+from lngeom.claims.data import DataError
 
 from tests.analysis.loaders import formats
 from tests.analysis.tasks import made_once

@@ -1,0 +1,141 @@
+"""A function with its 16-bit floating point numbers in 32 bits.
+
+Sums over many samples are lost in 16 bits: in bfloat16 a sum of ones ends at 256. A compiled program may sum as it is
+written, and so may the derivative of a model.
+"""
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax.extend.core import ClosedJaxpr, Literal
+from jaxtyping import PyTree
+
+from lngeom._core.programs import inner_programs
+
+NARROW = tuple(map(jnp.dtype, (jnp.bfloat16, jnp.float16)))
+
+OPAQUE = {
+    *("custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr"),  # whose rules are made for their dtypes
+    *("bitcast_convert_type", "pallas_call", "ffi_call", "pure_callback", "io_callback", "shard_map"),
+}
+"""Operations that run as they are, between conversions."""
+
+
+def is_narrow(dtype: Any) -> bool:
+    """Whether numbers of a dtype have 16 bits."""
+    return dtype in NARROW
+
+
+def has_narrow(program: Any) -> bool:
+    """Whether a program computes with numbers of 16 bits."""
+    jaxpr = getattr(program, "jaxpr", program)
+    values = itertools.chain(jaxpr.invars, jaxpr.constvars, *(equation.outvars for equation in jaxpr.eqns))
+    return any(is_narrow(getattr(v.aval, "dtype", None)) for v in values) or any(
+        has_narrow(inner) for equation in jaxpr.eqns for inner in inner_programs(equation)
+    )
+
+
+def widened(tree: PyTree) -> PyTree:
+    """Arrays of 16 bits in 32 bits."""
+    return jax.tree.map(lambda leaf: leaf.astype(jnp.float32) if is_narrow(leaf.dtype) else leaf, tree)
+
+
+def in_32_bits(function: Callable[..., PyTree]) -> Callable[..., PyTree]:
+    """The same function, computed in 32 bits where it computes in 16: also casts inside give 32 bits.
+
+    Operations with a reverse rule of their own are computed as they are.
+
+    Args:
+        function: of pytrees; it returns arrays.
+
+    Returns:
+        The function, which returns 32 bits where it returned 16. It takes what it took.
+    """
+
+    def run(*arguments: PyTree) -> PyTree:
+        arrays, others = eqx.partition(arguments, eqx.is_array)
+        of_arrays = lambda arrays: function(*eqx.combine(arrays, others))  # noqa: E731
+        closed, shape = jax.make_jaxpr(of_arrays, return_shape=True)(arrays)
+        return jax.tree.unflatten(jax.tree.structure(shape), _evaluate(closed, jax.tree.leaves(arrays)))
+
+    return run
+
+
+def _evaluate(closed: Any, arguments: Sequence[Any]) -> list:
+    values = dict(zip(closed.jaxpr.invars, widened(list(arguments)), strict=True))
+    values |= dict(zip(closed.jaxpr.constvars, widened([jnp.asarray(c) for c in closed.consts]), strict=True))
+
+    def value(v: Any) -> Any:
+        if not isinstance(v, Literal):
+            return values[v]
+        shape: Any = v.aval
+        return widened(jnp.asarray(v.val, shape.dtype))
+
+    for equation in closed.jaxpr.eqns:
+        operands = [value(v) for v in equation.invars]
+        if (own := _with_rule(equation, operands)) is not None:
+            results = own
+        elif equation.primitive.name in OPAQUE:
+            given = [v.aval for v in equation.invars]
+            operands = [
+                o.astype(aval.dtype) if is_narrow(getattr(aval, "dtype", None)) else o
+                for o, aval in zip(operands, given, strict=True)
+            ]
+            results = widened(_bind(equation, operands, equation.params))
+        else:
+            results = _bind(equation, operands, {name: _wide(p) for name, p in equation.params.items()})
+        values |= dict(zip(equation.outvars, results, strict=True))
+    return [value(v) for v in closed.jaxpr.outvars]
+
+
+def _with_rule(equation: Any, operands: list) -> list | None:
+    """The results of a function with a forward rule of its own, both in 32 bits; None where that cannot be read."""
+    if equation.primitive.name != "custom_jvp_call":
+        return None
+    call, rule, constants = (equation.params.get(name) for name in ("call_jaxpr", "jvp_jaxpr_fun", "num_consts"))
+    floating = all(jnp.issubdtype(jnp.result_type(o), jnp.floating) for o in operands)
+    try:
+        jaxpr, consts, zeros = rule.call_wrapped(*[False] * (len(operands) - constants))  # type: ignore[union-attr]
+        moved = ClosedJaxpr(jaxpr, consts)
+    except (AttributeError, TypeError, ValueError):
+        return None
+    if not floating or any(zeros):
+        return None
+
+    @jax.custom_jvp
+    def run(*values: Any) -> list:
+        return _evaluate(call, values)
+
+    @run.defjvp
+    def _(primals: tuple, tangents: tuple) -> tuple[list, list]:
+        found = _evaluate(moved, [*primals[constants:], *tangents[constants:]])
+        return found[: len(found) // 2], found[len(found) // 2 :]
+
+    return run(*operands)
+
+
+def _bind(equation: Any, operands: list, params: dict[str, Any]) -> list:
+    found = equation.primitive.bind(*operands, **equation.primitive.get_bind_params(params))
+    return list(found) if equation.primitive.multiple_results else [found]
+
+
+def _wide(parameter: Any) -> Any:
+    """A parameter of an operation, with dtypes and programs of 16 bits in 32."""
+    if isinstance(parameter, tuple | list):
+        return type(parameter)(map(_wide, parameter)) if not hasattr(parameter, "_fields") else parameter
+    if isinstance(parameter, ClosedJaxpr):
+        shapes = [
+            jax.ShapeDtypeStruct(a.shape, jnp.float32 if is_narrow(a.dtype) else a.dtype, weak_type=a.weak_type)
+            for a in (v.aval for v in parameter.jaxpr.invars)
+        ]
+        return jax.make_jaxpr(lambda *a: _evaluate(parameter, a))(*shapes)
+    if hasattr(parameter, "eqns"):  # a program without constants
+        return _wide(ClosedJaxpr(parameter, ())).jaxpr
+    try:
+        return jnp.dtype(jnp.float32) if is_narrow(parameter) else parameter
+    except TypeError:  # compared with a dtype, it says no
+        return parameter

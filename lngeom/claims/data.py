@@ -1,0 +1,259 @@
+"""Data sets for an audit: scikit-learn's digits or a user's file, checked before the computation."""
+
+import csv
+import gzip
+import hashlib
+import importlib.util
+import io
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, cast
+
+import numpy as np
+from jaxtyping import Float
+
+from lngeom._core.files import CORRUPT
+
+BUNDLED = "digits"
+MAX_SAMPLES = 2048
+MAX_FEATURES = 96
+MIN_SAMPLES = 3
+MIN_FEATURES = 2
+LARGE_OFFSET = 1e3
+"""Ratio of a column's mean to its spread from which the notes warn of cancellation."""
+
+
+class DataError(ValueError):
+    """The data cannot be used. The message gives the expected and the actual form, and a remedy."""
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Inputs of an audit.
+
+    Attributes:
+        name: "digits" or the file's name.
+        inputs: X, scaled so that its entries have a mean square of one.
+        shape: shape before anything was dropped.
+        fingerprint: SHA-256 of the original numbers.
+        rank: dimension of the span of the rows.
+        notes: changes to the data, and their special properties.
+    """
+
+    name: str
+    inputs: Float[np.ndarray, "N D"]
+    shape: tuple[int, int]
+    fingerprint: str
+    rank: int
+    notes: tuple[str, ...]
+
+    @property
+    def bundled(self) -> bool:
+        """Whether the data set is the default one. A file has a suffix, and so another name."""
+        return self.name == BUNDLED
+
+
+def load(source: str = BUNDLED, seed: int = 0) -> Dataset:
+    """Loads a data set and prepares it for an audit.
+
+    Rows of zeros are dropped, since layer norm is undefined there. At most 2048 rows are drawn. More than 96 columns
+    are rotated onto 96 random directions. The notes list these changes.
+
+    Args:
+        source: "digits" for scikit-learn's digits (1797 images, 64 pixels), or the path of a file (see `read`).
+        seed: seed of the drawn rows and directions.
+
+    Returns:
+        The data set.
+
+    Raises:
+        DataError: if the file cannot be read as a numeric matrix with at least 3 rows and 2 columns, all finite.
+    """
+    if source == BUNDLED:
+        name, raw = BUNDLED, _digits()
+    else:
+        name, raw = Path(source).name, read(Path(source))
+    matrix = _checked(raw, name)
+    return _prepared(name, matrix, np.random.default_rng(seed))
+
+
+def _digits() -> np.ndarray:
+    """The images of scikit-learn's digits: from the file in its package, since importing it takes a second."""
+    package = importlib.util.find_spec("sklearn")
+    path = package and package.origin and Path(package.origin).parent / "datasets" / "data" / "digits.csv.gz"
+    if path and path.is_file():
+        return np.loadtxt(path, delimiter=",")[:, :-1]
+    from sklearn.datasets import load_digits
+
+    return np.asarray(load_digits(return_X_y=True)[0])
+
+
+def read(path: Path) -> np.ndarray:
+    """The array in a file, unchanged.
+
+    Args:
+        path: path of a .npy, of a .npz with one array or one named X, or of a .csv or .tsv, with commas, semicolons or
+            tabs between the columns and maybe a header; each may be compressed (.csv.gz).
+
+    Returns:
+        The array.
+
+    Raises:
+        DataError: if the file is missing or has another format.
+    """
+    readers = {".npz": _read_npz, ".npy": _read_npy, ".csv": _read_text, ".tsv": _read_text}
+    packed = path.suffix.lower() == ".gz"
+    suffix = (path.with_suffix("") if packed else path).suffix.lower()
+    if suffix not in readers:
+        what = "".join(path.suffixes[-1 - packed :]) or "a file without a suffix"
+        raise DataError(f"{path}: cannot read {what}; expected .npz, .npy, .csv or .tsv, or one of these with .gz")
+    if not path.is_file():
+        raise DataError(f"{path}: no such file")
+    if path.stat().st_size == 0:
+        raise DataError(f"{path}: the file is empty")
+    try:
+        with gzip.open(path, "rb") if packed else path.open("rb") as file:
+            return readers[suffix](path, cast(BinaryIO, file))
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error}") from error
+
+
+def _read_npy(path: Path, file: BinaryIO) -> np.ndarray:
+    try:
+        return np.load(file, allow_pickle=False)
+    except CORRUPT as error:
+        raise DataError(f"{path}: not a NumPy array of numbers ({error}); pickled objects are never loaded") from error
+
+
+def _read_npz(path: Path, file: BinaryIO) -> np.ndarray:
+    try:
+        with np.load(file, allow_pickle=False) as archive:
+            names = list(archive.files)
+            chosen = next((k for k in ("X", "x", "inputs", "data", "x_train") if k in names), None)
+            if chosen is None and len(names) == 1:
+                chosen = names[0]
+            if chosen is None:
+                raise DataError(f"{path}: holds the arrays {names}; name the one to use X (or leave only one)")
+            return archive[chosen]
+    except CORRUPT as error:
+        if isinstance(error, DataError):
+            raise
+        raise DataError(
+            f"{path}: not an archive of NumPy arrays ({error}); pickled objects are never loaded"
+        ) from error
+
+
+def _read_text(path: Path, file: BinaryIO) -> np.ndarray:
+    """Numbers in columns; a first row of names is left out."""
+    try:
+        text = file.read().decode("utf-8-sig")
+        first = next((line for line in text.splitlines() if line.strip()), "")
+        delimiter = next((mark for mark in (";", "\t") if mark in first), ",")
+        found = list(enumerate(csv.reader(io.StringIO(text, newline=""), delimiter=delimiter), 1))
+    except (UnicodeDecodeError, csv.Error, EOFError, zlib.error) as error:
+        raise DataError(f"{path}: not a text file of numbers in columns ({error})") from error
+    rows = [(line, [field.strip() for field in fields]) for line, fields in found if any(map(str.strip, fields))]
+    text_columns = _text_columns([fields for _, fields in rows[1:]])
+    names = rows[0][1] if rows and _are_names(rows[0][1], text_columns) else None
+    rows = rows if names is None else rows[1:]
+    if not rows:
+        raise DataError(f"{path}: no rows of numbers")
+    width = len(rows[0][1])
+    for line, fields in rows:
+        if len(fields) != width:
+            raise DataError(f"{path}, line {line}: {len(fields)} columns, where the first row has {width}")
+    if text_columns and len(text_columns) < width:
+        column = min(text_columns)
+        called = f"column {column + 1}" + (f" ({names[column]!r})" if names and column < len(names) else "")
+        raise DataError(
+            f"{path}: {called} holds text in every row, such as {rows[0][1][column]!r}: a label is no input; leave the "
+            "column out"
+        )
+    for line, fields in rows:
+        for column, value in enumerate(fields, 1):
+            if not _is_number(value):
+                what = f"{value!r} is not a number" if value else "the cell is empty"
+                decimal = ": write decimals with a point" if _is_number(value.replace(",", ".", 1)) else ""
+                raise DataError(f"{path}, line {line}, column {column}: {what}{decimal}")
+    return np.array([[float(value) for value in fields] for _, fields in rows])
+
+
+def _text_columns(rows: list[list[str]]) -> set[int]:
+    """Columns in which no row has a number."""
+    width = min(map(len, rows), default=0)
+    return {k for k in range(width) if not any(_is_number(fields[k]) for fields in rows) and any(f[k] for f in rows)}
+
+
+def _are_names(fields: list[str], text_columns: set[int]) -> bool:
+    """Whether the first row holds the names of the columns, not numbers beside the text of labels."""
+    texts = [k for k, value in enumerate(fields) if not _is_number(value.replace(",", ".", 1))]
+    return len(texts) == len(fields) or any(k not in text_columns for k in texts)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _checked(raw: np.ndarray, name: str) -> Float[np.ndarray, "N D"]:
+    if raw.dtype.kind not in "fiub":
+        raise DataError(f"{name}: expected real numbers; got dtype {raw.dtype}")
+    if raw.ndim != 2:
+        raise DataError(
+            f"{name}: expected a matrix, one sample a row; got {raw.ndim} axes, shape {raw.shape}: reshape it"
+        )
+    if raw.shape[0] < MIN_SAMPLES or raw.shape[1] < MIN_FEATURES:
+        raise DataError(
+            f"{name}: expected at least {MIN_SAMPLES} rows and {MIN_FEATURES} columns; got {raw.shape[0]} and "
+            f"{raw.shape[1]}"
+        )
+    matrix = raw.astype(np.float64)
+    bad = int(np.sum(~np.isfinite(matrix)))
+    if bad:
+        row, column = np.argwhere(~np.isfinite(matrix))[0]
+        raise DataError(
+            f"{name}: {bad} entries are NaN or infinite, the first in row {row + 1}, column {column + 1}; "
+            f"drop or fill them"
+        )
+    return matrix
+
+
+def _prepared(name: str, matrix: np.ndarray, rng: np.random.Generator) -> Dataset:
+    shape = matrix.shape
+    fingerprint = hashlib.sha256(np.ascontiguousarray(matrix).tobytes() + repr(shape).encode()).hexdigest()
+    notes = []
+    constant = int(np.sum(np.ptp(matrix, axis=0) == 0))
+    zero = int(np.sum(np.all(matrix == 0, axis=0)))
+    if constant:
+        notes.append(f"{constant} of {shape[1]} columns are constant ({zero} of them zero)")
+    largest = np.abs(matrix).max()
+    matrix = matrix / largest if largest > 0 else matrix
+    spread = matrix.std(0)
+    offset = float(np.max(np.abs(matrix.mean(0)[spread > 0]) / spread[spread > 0], initial=0.0))
+    if offset > LARGE_OFFSET:
+        notes.append(
+            f"a column's mean is {offset:.0e} times its spread: subtracting it loses as many digits; "
+            "standardize the columns for stronger evidence"
+        )
+    empty = ~np.any(matrix, axis=1)
+    if empty.any():
+        notes.append(f"{int(empty.sum())} rows of zeros are left out: layer norm is undefined there")
+        matrix = matrix[~empty]
+    if len(matrix) > MAX_SAMPLES:
+        matrix = matrix[np.sort(rng.choice(len(matrix), MAX_SAMPLES, replace=False))]
+        notes.append(f"{MAX_SAMPLES} of {shape[0]} rows drawn at random")
+    if shape[1] > MAX_FEATURES:
+        rotation, _ = np.linalg.qr(rng.normal(size=(shape[1], MAX_FEATURES)))
+        matrix = matrix @ rotation
+        notes.append(f"{shape[1]} columns rotated onto {MAX_FEATURES} random directions")
+    if len(matrix) < MIN_SAMPLES or np.all(np.ptp(matrix, axis=0) <= 1e-12 * np.abs(matrix).max(initial=0.0)):
+        raise DataError(f"{name}: all rows are alike or zero; batch norm is undefined on such data")
+    matrix = matrix / np.sqrt(np.mean(matrix**2))
+    rank = int(np.linalg.matrix_rank(matrix))
+    if rank < matrix.shape[1]:
+        notes.append(f"the rows span {rank} of {matrix.shape[1]} dimensions: weights in the rest are null directions")
+    return Dataset(name, matrix, (shape[0], shape[1]), fingerprint, rank, tuple(notes))

@@ -1,0 +1,4 @@
+"""The `lngeom` command. It alone prints and exits.
+
+It may import every package.
+"""

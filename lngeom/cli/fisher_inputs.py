@@ -1,0 +1,151 @@
+"""The model, parameters and inputs that a name on the command line stands for."""
+
+import inspect
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import PyTree
+
+from lngeom._core.files import CORRUPT
+from lngeom.claims.data import DataError, read
+from lngeom.information.glm import NormalizedGLM
+
+CONTRACT = """
+    def problem():                  # lngeom fisher yourmodule:problem --family categorical
+        return apply, params, X     # apply(params, X) gives natural parameters [N C]; X has one sample a row
+A fourth item, such as {"mask": mask}, holds further arguments of lg.fisher. --epsilon sets an argument eps of problem.
+Or name apply itself, with --params FILE.npz (one array per leaf, "layer1.kernel") and --data FILE.npy."""
+"""Objects that a user may name, shown in errors."""
+
+
+class Given(NamedTuple):
+    """Arguments of `fisher`.
+
+    Attributes:
+        model_or_apply: the model.
+        params: its parameters.
+        X: inputs.
+        arguments: by name.
+    """
+
+    model_or_apply: Any
+    params: PyTree
+    X: PyTree
+    arguments: dict[str, Any]
+
+
+def from_object(
+    found: Any,
+    name: str,
+    *,
+    params: Path | None = None,
+    data: Path | None = None,
+    eps: float | None = None,
+    dtype: jax.typing.DTypeLike | None = None,
+) -> Given:
+    """Converts the object that a user has named to arguments of `fisher`.
+
+    Args:
+        found: a function without arguments that returns (apply, params, X) or (apply, params, X, arguments); such a
+            tuple; or apply itself.
+        name: name of the object in errors.
+        params: file of parameters, for apply itself.
+        data: file of inputs, for apply itself.
+        eps: value of the function's argument eps.
+        dtype: dtype of floating point arrays.
+
+    Returns:
+        The arguments.
+
+    Raises:
+        ValueError: if the object is none of these, or a file cannot be read. The message shows a correct form.
+    """
+    needed = _required(found)
+    if needed == 2 and not isinstance(found, NormalizedGLM):
+        if params is None or data is None:
+            raise ValueError(f"{name} takes (params, X): give --params and --data, or name a function:{CONTRACT}")
+        if eps is not None:
+            raise ValueError(f"{name} has no argument eps to set with --epsilon:{CONTRACT}")
+        found = (found, _read_params(params), read(data))
+    elif params is not None or data is not None:
+        raise ValueError(f"{name} brings its own parameters and inputs; --params and --data are for apply(params, X)")
+    if needed == 0:
+        found = _call(found, name, eps)
+    elif eps is not None:
+        raise ValueError(f"{name} has no argument eps to set with --epsilon:{CONTRACT}")
+    if not isinstance(found, tuple | list) or len(found) not in {3, 4} or not _is_model(found[0]):
+        raise ValueError(f"{name} must give (apply, params, X); got {_in_words(found)}. Write:{CONTRACT}")
+    model, own, X, arguments = (*found, {})[:4]
+    if not isinstance(arguments, dict) or not all(isinstance(key, str) for key in arguments):
+        raise ValueError(f"the fourth item of {name} must be a dict of arguments of lg.fisher; got {arguments!r}")
+    return Given(model, _cast(own, dtype), _cast(X, dtype), dict(arguments))
+
+
+def _is_model(value: Any) -> bool:
+    return isinstance(value, NormalizedGLM) or (callable(value) and not isinstance(value, type))
+
+
+def _in_words(value: Any) -> str:
+    if isinstance(value, tuple | list):
+        return f"a {type(value).__name__} of {len(value)}: {', '.join(type(v).__name__ for v in value)}"
+    return f"a {type(value).__name__}"
+
+
+def _required(found: Any) -> int | None:
+    """Number of required arguments of a function; None for other objects."""
+    if not callable(found) or isinstance(found, type):
+        return None
+    try:
+        parameters = inspect.signature(found).parameters.values()
+    except (TypeError, ValueError):
+        return 2
+    variadic = {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}
+    return sum(p.default is inspect.Parameter.empty and p.kind not in variadic for p in parameters)
+
+
+def _call(function: Any, name: str, eps: float | None) -> Any:
+    options = {} if eps is None else {"eps": eps}
+    if options and "eps" not in inspect.signature(function).parameters:
+        raise ValueError(f"{name} has no argument eps to set with --epsilon:{CONTRACT}")
+    try:
+        return function(**options)
+    except Exception as error:
+        raise ValueError(f"{name}() raised {type(error).__name__}: {error}") from error
+
+
+def _read_params(path: Path) -> PyTree:
+    """Arrays of an archive as nested dicts, by the dots in their names."""
+    if path.suffix != ".npz":
+        raise DataError(f"{path}: parameters must be a .npz, one array a leaf")
+    try:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+            arrays = {name: archive[name] for name in archive.files}
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error}") from error
+    except CORRUPT as error:
+        raise DataError(f"{path}: not an archive of arrays ({error})") from error
+    tree: dict[str, Any] = {}
+    for name, value in arrays.items():
+        *folders, last = name.split(".")
+        node = tree
+        for folder in folders:
+            node = node.setdefault(folder, {})
+            if not isinstance(node, dict):
+                raise DataError(f"{path}: {name!r} is inside another array of the archive")
+        if last in node:
+            raise DataError(f"{path}: {name!r} holds other arrays of the archive")
+        node[last] = value
+    return tree
+
+
+def _cast(tree: PyTree, dtype: jax.typing.DTypeLike | None) -> PyTree:
+    def leaf(value: Any) -> Any:
+        if not isinstance(value, np.ndarray | jax.Array):
+            return value
+        floating = jnp.issubdtype(value.dtype, jnp.floating) and dtype is not None
+        return jnp.asarray(value, dtype) if floating else jnp.asarray(value)
+
+    return jax.tree.map(leaf, tree)

@@ -1,0 +1,421 @@
+r"""Laplace approximations of the posterior that do not depend on the scale of weights before a norm.
+
+Weights w before a norm with ε = 0 can be re-scaled without a change of the function. An isotropic prior on them can
+not: it breaks the evidence, and the variance of predictions (arXiv:2206.08900). Here the prior lives on one
+representative of each orbit, in whose coordinates everything is computed: $\phi = w \sqrt{d} / |w|$, d entries of root
+mean square 1, as draws from the prior have them at τ = 1. Then re-scaled weights have the same φ, and the same
+posterior.
+
+With F the mean Fisher matrix by φ and N samples, the posterior is $N(\phi, (N F + \tau I)^{-1})$. Along null directions
+of the gauge it is the prior itself, which cancels in the evidence; draws leave these directions out.
+
+$$\log Z = \sum_n \log p(y_n \mid x_n) - \frac\tau2 |\phi_\perp|^2 + \frac12 \sum_i \log \frac{\tau}{N s_i + \tau}$$
+
+with φ⊥ the part of φ outside the gauge's directions and $s_i$ the eigenvalues of F.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import scipy.optimize
+import scipy.sparse.linalg
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Float, PRNGKeyArray, PyTree
+
+from lngeom._core.arguments import check_count
+from lngeom._core.trees import leaf_paths
+from lngeom.families import AbstractFamily
+from lngeom.information import FisherOperator, fisher
+from lngeom.information._parameters import join
+from lngeom.information._problem import Problem, unused_leaves
+from lngeom.information.approximations.operator import ApproximateFisher
+from lngeom.information.glm import NormalizedGLM
+from lngeom.information.groups import scale_invariant_groups
+from lngeom.information.predicted import predicted_nullspace
+
+STRUCTURES = ("exact", "low_rank", "kfac", "ekfac")
+
+
+class Eigenpairs(eqx.Module):
+    """F as Vᵀ diag(s) V, and 0 on all that V leaves out.
+
+    Attributes:
+        values: s, [k].
+        vectors: V, one a row, [k P].
+    """
+
+    values: Float[Array, " k"]
+    vectors: Float[Array, "k P"]
+
+    def power(self, v: Float[Array, " P"], scale: float, damping: float, exponent: float) -> Float[Array, " P"]:
+        """The product (scale · F + damping · I)^exponent v."""
+        coefficients = self.vectors @ v
+        rest = damping**exponent
+        factors = (scale * self.values + damping) ** exponent - rest
+        return rest * v + self.vectors.T @ (factors * coefficients)
+
+    def log_ratio(self, scale: float, damping: float) -> float:
+        """The sum of log((scale · s + damping) / damping)."""
+        return float(jnp.sum(jnp.log1p(scale / damping * self.values)))
+
+
+class Blocks(eqx.Module):
+    """F by an approximation of `F.approximate`.
+
+    Attributes:
+        operator: the approximation.
+    """
+
+    operator: ApproximateFisher
+
+    def power(self, v: Float[Array, " P"], scale: float, damping: float, exponent: float) -> Float[Array, " P"]:
+        """The product (scale · F + damping · I)^exponent v."""
+        return self.operator.apply(lambda s: (scale * s + damping) ** exponent, v)
+
+    def log_ratio(self, scale: float, damping: float) -> float:
+        """The sum of log((scale · s + damping) / damping)."""
+        return float(jnp.sum(jnp.log1p(scale / damping * self.operator.eigenvalues())))
+
+
+class Rescaled(eqx.Module):
+    """A function of normalized weights φ, with θ = φ · scales. Its programs are found again at other parameters.
+
+    Attributes:
+        problem: whose outputs they are, without samples and parameters.
+        scales: of each entry of the parameters.
+    """
+
+    problem: Problem
+    scales: PyTree
+
+    def __call__(self, representative: PyTree, inputs: PyTree) -> Float[Array, "N *T C"]:
+        """Natural parameters."""
+        return self.problem.outputs(jax.tree.map(jnp.multiply, representative, self.scales), inputs)
+
+
+class Laplace(eqx.Module):
+    """A Laplace approximation of the posterior, made by `lg.laplace`.
+
+    Attributes:
+        apply: (φ, X) → natural parameters, [N *T C].
+        family: of the outputs.
+        representative: φ, a pytree like the differentiated parameters.
+        scales: of each entry of the parameters, θ / φ.
+        fisher: F by φ, or its approximation.
+        gauge: orthonormal basis of the directions that are left out, [P k].
+        log_likelihood: of the data.
+        samples: N.
+        excluded: paths of the leaves without a posterior.
+        prior_precision: τ.
+    """
+
+    apply: Rescaled
+    family: AbstractFamily
+    representative: PyTree
+    scales: PyTree
+    fisher: Eigenpairs | Blocks
+    gauge: Float[Array, "P k"]
+    log_likelihood: float
+    samples: int
+    excluded: tuple[str, ...]
+    prior_precision: float
+
+    @property
+    def log_evidence(self) -> float:
+        """The logarithm of the marginal likelihood, log Z."""
+        phi = ravel_pytree(self.representative)[0]
+        horizontal = phi - self.gauge @ (self.gauge.T @ phi)
+        tau = self.prior_precision
+        energy = tau / 2 * float(jnp.sum(jnp.square(horizontal)))
+        return self.log_likelihood - energy - self.fisher.log_ratio(self.samples, tau) / 2
+
+    def maximize_evidence(self, low: float = 1e-6, high: float = 1e6) -> "Laplace":
+        """The same with the prior precision of the largest evidence between two bounds.
+
+        Raises:
+            ValueError: unless 0 < low < high.
+        """
+        if not 0 < low < high:
+            raise ValueError(f"the bounds must be 0 < low < high; got {low}, {high}")
+        loss = lambda t: -replace(self, prior_precision=math.exp(t)).log_evidence  # noqa: E731
+        found: Any = scipy.optimize.minimize_scalar(loss, bounds=(math.log(low), math.log(high)), method="bounded")
+        return replace(self, prior_precision=math.exp(found.x))
+
+    def covariance(self, inputs: PyTree) -> Float[Array, "N R R"]:
+        """Covariance of the outputs by linearization, J (N F + τI)⁻¹ Jᵀ, for each sample; R = C, or T·C."""
+        return _covariance(*self._alike(), inputs)
+
+    def variance(self, inputs: PyTree) -> Float[Array, "N R"]:
+        """Variance of each output by linearization."""
+        return jnp.diagonal(self.covariance(inputs), axis1=1, axis2=2)
+
+    def predict(self, inputs: PyTree, key: PRNGKeyArray, samples: int = 100) -> Float[Array, "N *T C"]:
+        """The mean response, averaged over draws of the outputs from N(z, J Σ Jᵀ).
+
+        Raises:
+            ValueError: if samples is no whole number of at least 1.
+        """
+        return _predict(*self._alike(), inputs, key, check_count("samples", samples, 1, what="a whole number of draws"))
+
+    def sample(self, key: PRNGKeyArray, count: int = 1) -> PyTree:
+        """Draws of parameters θ from the posterior, with one more leading axis; none moves along the gauge.
+
+        They are pytrees like the whole params. Arrays without a posterior are repeated for each draw.
+
+        Raises:
+            ValueError: if count is no whole number of at least 0.
+        """
+        phi, unravel = ravel_pytree(self.representative)
+
+        def draw(key: PRNGKeyArray) -> PyTree:
+            change = self._power(jax.random.normal(key, phi.shape, phi.dtype), -0.5)
+            change = change - self.gauge @ (self.gauge.T @ change)
+            return jax.tree.map(jnp.multiply, unravel(phi + change), self.scales)
+
+        count = check_count("count", count, 0)
+        draws = jax.vmap(draw)(jax.random.split(key, count))
+
+        def repeated(leaf: Any) -> Any:
+            arrays = isinstance(leaf, jax.Array | np.ndarray | np.generic)
+            return jnp.broadcast_to(jnp.asarray(leaf), (count, *jnp.shape(leaf))) if arrays else leaf
+
+        return join(draws, jax.tree.map(repeated, self.apply.problem.fixed.thaw()))
+
+    def _alike(self) -> tuple["Laplace", Float[Array, ""]]:
+        """The posterior with one value for all numbers that a program would hold as constants, and τ as an array."""
+        return replace(self, prior_precision=1.0, log_likelihood=0.0), jnp.asarray(self.prior_precision)
+
+    def _power(self, v: Float[Array, " P"], exponent: float) -> Float[Array, " P"]:
+        """The product (N F + τI)^exponent v."""
+        return self.fisher.power(v, self.samples, self.prior_precision, exponent)
+
+    def _jacobian(self, inputs: PyTree) -> Float[Array, "R P"]:
+        phi, unravel = ravel_pytree(self.representative)
+        return jax.jacrev(lambda p: self.apply(unravel(p), inputs).reshape(-1))(phi)
+
+
+@eqx.filter_jit
+def _log_likelihood(apply: Rescaled, family: AbstractFamily, phi: PyTree, X: PyTree, y: Array) -> Float[Array, ""]:
+    return jnp.sum(family.log_prob(apply(phi, X), y))
+
+
+@eqx.filter_jit
+def _covariance(posterior: Laplace, prior_precision: Float[Array, ""], inputs: PyTree) -> Float[Array, "N R R"]:
+    at: Any = replace(posterior, prior_precision=prior_precision)
+
+    def one(x: PyTree) -> Float[Array, "R R"]:
+        rows = at._jacobian(jax.tree.map(lambda a: a[None], x))
+        return rows @ jax.vmap(lambda v: at._power(v, -1))(rows).T
+
+    return jax.lax.map(one, inputs, batch_size=16)
+
+
+@eqx.filter_jit
+def _predict(
+    posterior: Laplace, prior_precision: Float[Array, ""], inputs: PyTree, key: PRNGKeyArray, samples: int
+) -> Float[Array, "N *T C"]:
+    z = posterior.apply(posterior.representative, inputs)
+    s, vectors = jnp.linalg.eigh(_covariance(posterior, prior_precision, inputs))
+    root = vectors * jnp.sqrt(jnp.maximum(s, 0))[:, None, :]
+    noise = jax.random.normal(key, (samples, *root.shape[:2]), root.dtype)
+    draws = jnp.einsum("nij,knj->kni", root, noise).reshape(samples, *z.shape)
+    return jnp.mean(jax.vmap(lambda dz: posterior.family.mean(z + dz))(draws), 0)
+
+
+def laplace(
+    model_or_apply: NormalizedGLM | Callable[[PyTree, PyTree], Array],
+    params: PyTree,
+    X: PyTree,
+    y: Array,
+    *,
+    family: AbstractFamily | None = None,
+    prior_precision: float = 1.0,
+    structure: str = "exact",
+    rank: int = 20,
+    wrt: str | Sequence[str] | Callable[[str, Array], bool] | None = None,
+    groups: Mapping[str, int | None] | None = None,
+    nullspace: Float[Array, "P k"] | None = None,
+    gauge: bool = True,
+    key: PRNGKeyArray | None = None,
+    samples: int | None = None,
+) -> Laplace:
+    r"""A Laplace approximation of the posterior of a trained model, with its gauge taken out.
+
+    Args:
+        model_or_apply: a `NormalizedGLM`, or any JAX function apply(params, X), as `lg.fisher` takes.
+        params: trained parameters, as `lg.fisher` takes them: its parameters have a posterior, except leaves that the
+            outputs have no derivative by, such as unused ones. `excluded` of the result names the leaves left out.
+        X: training inputs, one sample a row.
+        y: training responses.
+        family: of the outputs of a function.
+        prior_precision: τ, of the normalized weights φ; `maximize_evidence` finds one.
+        structure: of F: "exact" (a decomposition of its factor), "low_rank" (its largest eigenvalues, the others taken
+            as 0), "kfac" or "ekfac" (`F.approximate`).
+        rank: number of eigenvalues for "low_rank".
+        wrt: which leaves have a posterior, as in `lg.fisher`.
+        groups: which leaves can be re-scaled without a change of the outputs: paths, each with the axis of the units
+            that can be re-scaled one by one, or None where the leaf can as a whole. By default whole leaves are
+            searched for (`lngeom.training.scale_invariant_groups`); at ε > 0 none is found.
+        nullspace: orthonormal basis [P k] of more null directions of F at params; by default those that theory
+            predicts for a normalized GLM.
+        gauge: whether the gauge is taken out; False is the usual Laplace approximation, with a prior on params.
+        key: for draws of an approximation.
+        samples: draws, as in `F.approximate`.
+
+    Returns:
+        The posterior: `log_evidence`, `maximize_evidence()` (the τ of the largest evidence), `covariance(X)` and
+        `variance(X)` of the outputs by linearization, `predict(X, key)` (the mean response), and `sample(key, count)`
+        (draws of params; leaves left out are the same in each).
+
+    Raises:
+        ValueError: if an argument is unknown or out of its range, responses have another shape than the outputs or lie
+            outside the support, or a group of weights is zero.
+
+    Example:
+        >>> import equinox as eqx, jax, lngeom as lg
+        >>> X = jax.random.normal(jax.random.key(0), (40, 3))
+        >>> y = (X[:, 0] > 0).astype(int)
+        >>> mlp = eqx.nn.MLP(3, 2, 4, 1, key=jax.random.key(1))  # train it first
+        >>> apply = lambda m, x: jax.vmap(m)(x)
+        >>> posterior = lg.laplace(apply, mlp, X, y, family=lg.families.Categorical())
+        >>> posterior = posterior.maximize_evidence()
+        >>> posterior.predict(X[:5], jax.random.key(2)).shape, posterior.covariance(X[:5]).shape
+        ((5, 2), (5, 2, 2))
+    """
+    if structure not in STRUCTURES:
+        raise ValueError(f"structure must be one of {', '.join(STRUCTURES)}; got {structure!r}")
+    if not 0 < prior_precision < math.inf:
+        raise ValueError(f"prior_precision must be positive and finite; got {prior_precision}")
+    F = fisher(model_or_apply, params, X, family=family, wrt=wrt)
+    if wrt is None and (unused := unused_leaves(F.problem)):
+        used = [path for path in F.leaves if path not in unused]
+        if not used:
+            raise ValueError(f"the outputs do not depend on any parameter; these are {', '.join(F.leaves)}")
+        F = fisher(model_or_apply, params, X, family=family, wrt=used)
+    problem, known = F.problem, F.problem.family
+    if not isinstance(known, AbstractFamily):
+        raise ValueError(
+            f"a posterior needs natural parameters of one output, such as those of Categorical(); got {known.name}"
+        )
+    if problem.coupled:
+        raise ValueError("a posterior needs samples that do not interact: use the evaluation mode of batch norm")
+    outputs = problem.output_shape.shape
+    known.check_shape(y, outputs)
+    known.check_responses(y, outputs)
+    y = jnp.asarray(y) if known.labels else jnp.reshape(y, outputs)
+    theta = problem.params
+    found = _groups(problem.outputs, theta, X, groups) if gauge else {}
+    scales = _scales(theta, found)
+    phi = jax.tree.map(jnp.divide, theta, scales)
+    apply = Rescaled(replace(problem.with_samples((None, None, None)), params=None), scales)
+    by_phi = fisher(apply, phi, X, family=known, check=False) if found else replace(F, checked=False)  # φ is then θ
+    log_likelihood = float(_log_likelihood(apply, known, phi, X, y))
+    if not math.isfinite(log_likelihood):
+        raise ValueError("the log-likelihood of the data is not finite at these parameters")
+    basis = _gauge(model_or_apply, params, X, F, scales, phi, found, nullspace) if gauge else None
+    empty = jnp.zeros((F.in_size(), 0), F.problem.dtype)
+    chosen = _structure(by_phi, structure, rank, key, samples)
+    return Laplace(
+        apply,
+        known,
+        phi,
+        scales,
+        chosen,
+        empty if basis is None else basis,
+        log_likelihood,
+        problem.samples,
+        F.excluded,
+        float(prior_precision),
+    )
+
+
+def _groups(
+    apply: Callable, theta: PyTree, X: PyTree, groups: Mapping[str, int | None] | None
+) -> Mapping[str, int | None]:
+    if groups is None:
+        return {path: None for (path,) in scale_invariant_groups(apply, theta, X, together=1).values()}
+    known = dict(zip(leaf_paths(theta), jax.tree.leaves(theta), strict=True))
+    for path, axis in groups.items():
+        if path not in known:
+            raise ValueError(f"groups names {path!r}, which is no leaf that has a posterior; these are {list(known)}")
+        if axis is not None and not -known[path].ndim <= axis < known[path].ndim:
+            raise ValueError(f"groups: the axis of {path!r} must be one of {known[path].ndim}; got {axis}")
+    return groups
+
+
+def _scales(theta: PyTree, groups: Mapping[str, int | None]) -> PyTree:
+    """Root mean square of the group of each entry, 1 for entries of no group."""
+    leaves, structure = jax.tree.flatten(theta)
+    found = []
+    for path, leaf in zip(leaf_paths(theta), leaves, strict=True):
+        scale = jnp.ones_like(leaf)
+        if path in groups:
+            axis = groups[path]
+            others = None if axis is None else tuple(k for k in range(leaf.ndim) if k != axis % leaf.ndim)
+            scale = jnp.broadcast_to(jnp.sqrt(jnp.mean(jnp.square(leaf), others, keepdims=True)), leaf.shape)
+            if not bool(jnp.all((scale > 0) & jnp.isfinite(scale))):
+                raise ValueError(f"{path} has weights that are all zero, or not finite: they have no scale to remove")
+        found.append(scale)
+    return jax.tree.unflatten(structure, found)
+
+
+def _gauge(
+    model: Any,
+    params: PyTree,
+    X: PyTree,
+    F: FisherOperator,
+    scales: PyTree,
+    phi: PyTree,
+    groups: Mapping[str, int | None],
+    nullspace: Float[Array, "P k"] | None,
+) -> Float[Array, "P k"]:
+    """Orthonormal basis, by φ, of the radial directions and of the null directions that are known."""
+    paths, leaves = leaf_paths(phi), jax.tree.leaves(phi)
+    edges = np.cumsum([0, *(leaf.size for leaf in leaves)])
+    columns = []
+    for path, leaf, start in zip(paths, leaves, edges, strict=False):
+        if path not in groups:
+            continue
+        axis, values = groups[path], np.asarray(leaf, float)
+        labels = np.zeros(leaf.shape, int)
+        if axis is not None:
+            shape = [-1 if k == axis % leaf.ndim else 1 for k in range(leaf.ndim)]
+            labels = np.broadcast_to(np.arange(leaf.shape[axis]).reshape(shape), leaf.shape)
+        for label in np.unique(labels):
+            column = np.zeros(edges[-1])
+            column[start : start + leaf.size] = np.where(labels == label, values, 0).ravel()
+            columns.append(column)
+    if nullspace is None and isinstance(model, NormalizedGLM):
+        try:
+            nullspace = jnp.asarray(predicted_nullspace(model, params, X).basis)
+        except ValueError:  # no theory for this normalizer
+            nullspace = None
+    flat = np.asarray(ravel_pytree(scales)[0], float)
+    if nullspace is not None:
+        columns += list((np.asarray(nullspace, float) / flat[:, None]).T)
+    if not columns:
+        return jnp.zeros((edges[-1], 0), F.problem.dtype)
+    left, s, _ = np.linalg.svd(np.stack([c / np.linalg.norm(c) for c in columns], 1), full_matrices=False)
+    return jnp.asarray(left[:, s > 1e-8 * s[0]], F.problem.dtype)
+
+
+def _structure(
+    F: FisherOperator, structure: str, rank: int, key: PRNGKeyArray | None, samples: int | None
+) -> Eigenpairs | Blocks:
+    if structure in {"kfac", "ekfac"}:
+        return Blocks(F.approximate(structure, key=key, samples=samples))
+    if structure == "low_rank":
+        rank = check_count("rank", rank, 1, F.in_size() - 1, bound="P − 1")
+        start = np.random.default_rng(0).standard_normal(F.in_size())
+        values, vectors = scipy.sparse.linalg.eigsh(F.as_scipy(), rank, v0=start.astype(F.problem.decomposition_dtype))
+        values, vectors = (jnp.asarray(a, F.problem.dtype) for a in (np.maximum(values, 0), vectors.T))
+        return Eigenpairs(values, vectors)
+    found = F.decompose()
+    s = jnp.where(found.kept, jnp.square(found.singular_values), 0)
+    return Eigenpairs(*(a.astype(F.problem.dtype) for a in (s, found.vectors)))

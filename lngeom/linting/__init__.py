@@ -1,5 +1,0 @@
-"""Known mistakes around norms, found in a model by what they do to its activations."""
-
-from lngeom.linting.engine import lint
-
-__all__ = ["lint"]

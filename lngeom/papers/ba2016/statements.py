@@ -1,0 +1,516 @@
+"""Statements of Sections 1, 3 and 4 in words, made precise enough to check."""
+
+import functools
+import itertools
+from collections.abc import Callable, Iterator
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import sympy as sp
+from sympy import Expr, KroneckerDelta, sqrt
+
+from lngeom.claims import Problem, Role, Verdict, agree, claim, differ, proves
+from lngeom.claims.context import Context
+from lngeom.claims.evidence import Evidence, Kind
+from lngeom.methods import BatchNorm
+from lngeom.symbolic.jacobian import GAIN, LAYER, SIGMA
+from lngeom.symbolic.layers import (
+    BATCH_NORM,
+    BATCH_NORM_EVALUATION,
+    EPSILON,
+    LAYER_NORM,
+    STORED_MEAN,
+    STORED_VARIANCE,
+    WEIGHT_NORM,
+    Layer,
+    Method,
+)
+from lngeom.symbolic.proof import Assumption, Counterexample, Proof, Step, changed, equality, fact, matrix, refutation
+from lngeom.symbolic.sums import D, Field, H, N, field, i, j, k, m, mean, n, total
+
+TOPIC = "statements"
+
+
+@claim(
+    "statements.no_dependence_between_cases",
+    topic=TOPIC,
+    source="Section 1",
+    statement="Layer norm does not introduce any new dependencies between training cases.",
+    expected=Verdict.HOLDS,
+)
+def no_dependence_between_cases(problem: Problem):
+    """Half of the cases are replaced; the others' outputs stay under layer norm and change under batch norm."""
+    half = len(problem.inputs) // 2
+    for method, compare in (("ln", agree), ("bn", differ)):
+        model, params, inputs = problem.case(method)
+        other = inputs.at[half:].multiply(-1.7)
+        before, after = (model.natural_parameters(params, x)[:half] for x in (inputs, other))
+        yield compare(f"{method}: outputs of the cases that stayed", before, after)
+
+
+def _other_cases_replaced() -> Layer:
+    """The layer in which every case but case n is moved arbitrarily."""
+    U = field("U")
+    return Layer(LAYER.W, lambda s, d: LAYER.X(s, d) + (1 - KroneckerDelta(s, n)) * U(s, d))
+
+
+@proves("statements.no_dependence_between_cases")
+def no_dependence_between_cases_proof() -> Proof:
+    """The output for a case does not change when the other cases do; batch norm's does."""
+    depends = changed(
+        "statements.no_dependence_between_cases for batch norm",
+        r"n_1 \text{ depends on } x_1 \text{ alone}",
+        "Batch norm of the first case before (left) and after (right) the third case changes.",
+        lambda v: BATCH_NORM.exactly(v["W"], v["X"]),
+        lambda v: BATCH_NORM.exactly(v["W"], v["X'"]),
+        {"W": matrix([[1]]), "X": matrix([[0], [1], [2]]), "X'": matrix([[0], [1], [5]])},
+    )
+    return Proof(
+        "statements.no_dependence_between_cases",
+        r"x_m \mapsto x_m + u_m\ \forall m \neq n \Rightarrow n_n \text{ stays}",
+        (
+            equality(
+                "Case n keeps its output",
+                LAYER_NORM(_other_cases_replaced(), eps=EPSILON),
+                LAYER_NORM(LAYER, eps=EPSILON),
+                r"n'_{ni}",
+            ),
+            refutation("Batch norm does not have this property", depends),
+        ),
+    )
+
+
+@claim(
+    "statements.same_at_train_and_test",
+    topic=TOPIC,
+    source="Section 1; Abstract",
+    statement="Layer norm performs exactly the same computation at training and test times.",
+    expected=Verdict.HOLDS,
+)
+def same_at_train_and_test(problem: Problem):
+    """A test case computed alone and within a training batch; batch norm needs stored statistics, which differ."""
+    model, params, inputs = problem.case("ln")
+    in_batch = model.natural_parameters(params, inputs)[-1:]
+    yield agree("layer norm: a case in the batch and alone", in_batch, model.natural_parameters(params, inputs[-1:]))
+    half = len(inputs) // 2
+    batch_norm = BatchNorm()
+    stored = batch_norm.evaluation(params.weights, inputs[:half])
+    yield differ(
+        "batch norm: training on the second half, and statistics stored on the first",
+        batch_norm(params.weights, inputs[half:]),
+        stored(params.weights, inputs[half:]),
+    )
+
+
+@proves("statements.same_at_train_and_test")
+def same_at_train_and_test_proof() -> Proof:
+    """Layer norm is one function of (W, x); batch norm in training differs from stored statistics."""
+    differs = changed(
+        "statements.same_at_train_and_test for batch norm",
+        r"\text{batch norm of a batch} = \text{batch norm with statistics of the training data}",
+        "Batch norm of x₁ in the batch x₁, x₂, x₃ (left) and with statistics 1 and 1 stored in training (right).",
+        lambda v: BATCH_NORM.exactly(v["W"], v["X"]),
+        lambda v: sp.ImmutableMatrix([[(v["W"] * v["X"].T)[0] - 1]]),
+        {"W": matrix([[1]]), "X": matrix([[0], [1], [2]])},
+    )
+    alone = lambda v: LAYER_NORM.exactly(v[0], [list(v[1].row(0))])
+    W, X = matrix([[1, 0], [0, 1], [1, 1]]), matrix([[1, 2], [3, 1], [0, 5]])
+    return Proof(
+        "statements.same_at_train_and_test",
+        r"\mathrm{LN}(W, x)\text{ has no state: the batch around }x\text{ (training) or none (test) changes nothing}",
+        (
+            equality(
+                "Any other batch around x gives the same",
+                LAYER_NORM(_other_cases_replaced(), eps=EPSILON),
+                LAYER_NORM(LAYER, eps=EPSILON),
+                r"n'_{ni}",
+            ),
+            fact(
+                "A batch of three and the case alone agree exactly",
+                r"\mathrm{LN}(W, X)_1 = \mathrm{LN}(W, x_1)",
+                lambda: LAYER_NORM.exactly(W, X).row(0) == alone((W, X)).row(0),
+            ),
+            refutation("Batch norm computes two different functions", differs),
+        ),
+    )
+
+
+@claim(
+    "statements.batch_size_one",
+    topic=TOPIC,
+    source="Section 3",
+    statement="Layer norm imposes no constraint on the size of a mini-batch and works with batch size 1.",
+    expected=Verdict.HOLDS,
+)
+def batch_size_one(problem: Problem):
+    """Every case as a batch of its own gives what the whole batch gives; batch norm of one case is undefined."""
+    model, params, inputs = problem.case("ln")
+    few = inputs[:64]
+    alone = jax.jit(jax.vmap(lambda x: model.natural_parameters(params, x[None])[0]))(few)
+    yield agree("layer norm: batches of one and one batch", alone, model.natural_parameters(params, inputs)[:64])
+    scale = BatchNorm().statistics(params.weights, inputs[:1]).scale
+    yield Evidence(
+        Kind.COUNTEREXAMPLE,
+        Role.SUPPORTS,
+        "batch norm of one case divides by zero: its largest σ",
+        passed=bool(jnp.max(scale) == 0),
+        contradicts=bool(jnp.min(scale) > 0),
+        residual=float(jnp.max(scale)),
+        tolerance=0.0,
+        samples=scale.size,
+    )
+
+
+@proves("statements.batch_size_one")
+def batch_size_one_proof() -> Proof:
+    """Layer norm is defined for a batch of one; batch norm of one case is 0/0."""
+    W, X = matrix([[1, 0], [0, 1], [1, 1]]), matrix([[1, 2]])
+    a = sp.Symbol("a", real=True)
+    return Proof(
+        "statements.batch_size_one",
+        r"N = 1:\ \sigma_{LN}^2 > 0 \text{ at some } (W, x),\quad \sigma_{BN} = 0 \text{ at all}",
+        (
+            fact(
+                "Layer norm of one case has an exact value with positive variance",
+                r"\sigma_{LN}^2 = \tfrac23",
+                lambda: LAYER_NORM.rows(W.tolist(), X.tolist(), sp.S.Zero)[0][0][1] == sp.Rational(2, 3),
+            ),
+            fact(
+                "Batch norm of one case is 0/0, whatever its summed input a is",
+                r"N = 1:\ \sigma_{BN}^2 = 0",
+                lambda: BATCH_NORM.rows([[a]], [[sp.S.One]], sp.S.Zero) == [[(0, 0)]],
+            ),
+        ),
+    )
+
+
+@claim(
+    "statements.shared_statistics",
+    topic=TOPIC,
+    source="Section 3",
+    statement="All units of a layer share the same μ and σ, but different training cases have different ones.",
+    expected=Verdict.HOLDS,
+)
+def shared_statistics(problem: Problem):
+    """One line n = (a − μ)/σ fits all units of a case; its slope and offset differ between cases."""
+    model, params, inputs = problem.case("ln")
+    a, n = inputs @ params.weights.T, model.normalized(params, inputs)
+    centred = a - jnp.mean(a, 1, keepdims=True)
+    slope = jnp.sum(n * centred, 1, keepdims=True) / jnp.sum(jnp.square(centred), 1, keepdims=True)
+    yield agree("one affine map for all units of a case", n, slope * centred)
+    yield differ("σ of different cases", jnp.broadcast_to(slope[:1], slope.shape), slope)
+
+
+@proves("statements.shared_statistics")
+def shared_statistics_proof() -> Proof:
+    """All units of a case share μ and σ; different cases have different ones."""
+    average = lambda unit: LAYER.a(n, unit) - LAYER_NORM.numerator(LAYER, n, unit)
+    W, X = matrix([[1, 0], [0, 1], [1, 1]]), matrix([[1, 2], [3, 1]])
+    statistics = lambda v: sp.ImmutableMatrix(
+        [[row[0][1]] for row in LAYER_NORM.rows(v["W"].tolist(), v["X"].tolist(), sp.S.Zero)]
+    )
+    differ = Counterexample(
+        "statements.shared_statistics across cases",
+        r"\sigma^2(x_1) = \sigma^2(x_2)",
+        {"W": W, "X": X},
+        lambda v: (statistics(v)[0], statistics(v)[1]),
+        "σ² of the first (left) and second (right) case.",
+    )
+    batch = lambda v: BATCH_NORM.rows(v["W"].tolist(), v["X"].tolist(), sp.S.Zero)[0]
+    per_unit = Counterexample(
+        "statements.shared_statistics for batch norm",
+        r"\sigma_1^2 = \sigma_2^2",
+        {"W": W, "X": X},
+        lambda v: (batch(v)[0][1], batch(v)[1][1]),
+        "Batch norm's σ² of the first (left) and second (right) unit.",
+    )
+    return Proof(
+        "statements.shared_statistics",
+        r"\mu_{ni} = \mu_{nj},\ \sigma_{ni} = \sigma_{nj},\quad \sigma_{n} \neq \sigma_{m} \text{ in general}",
+        (
+            equality("Units i and j share the mean", average(i), average(j), r"\mu_{nj}"),
+            equality("and the scale", LAYER_NORM.square(LAYER, n, i), LAYER_NORM.square(LAYER, n, j), r"\sigma_{nj}^2"),
+            refutation("Two cases with different scales", differ),
+            equality(
+                "Batch norm: cases n and m share the scale",
+                BATCH_NORM.square(LAYER, n, k),
+                BATCH_NORM.square(LAYER, m, k),
+                r"\sigma_k^2(x_n)",
+            ),
+            refutation("but units do not", per_unit),
+        ),
+    )
+
+
+@claim(
+    "statements.bn_wn_reparameterize",
+    topic=TOPIC,
+    source="Section 4",
+    statement=(
+        "Weight norm, and batch norm with expected statistics, are a different parameterization of the original "
+        "network."
+    ),
+    expected=Verdict.HOLDS,
+)
+def bn_wn_reparameterize(problem: Problem):
+    """A network without normalization with w_i′ = g_i w_i/σ_i and b_i′ = b_i − g_i μ_i/σ_i computes the same."""
+    for method in ("wn", "bn"):
+        model, params, inputs = case = problem.case(method)
+        mean, scale = (s[0] for s in case.statistics())
+        slope = params.gain / scale
+        plain = inputs @ (slope[:, None] * params.weights).T + (params.bias - slope * mean)[None, :]
+        yield agree(f"{method}: against the plain network", model.natural_parameters(params, inputs), plain)
+
+
+BIAS = field("b")
+
+
+def plain(method: Method, slope: Expr, offset: Expr, gain: Expr, bias: Expr) -> tuple[Step, Step, Step]:
+    """A normalized unit is a plain one of w' = slope·w, b' = offset, free of the case; gain and bias give Wx back.
+
+    Args:
+        method: the normalization method.
+        slope: what the plain network multiplies w by.
+        offset: its bias.
+        gain: the gain at which the normalized unit is the plain one of weights w, without bias.
+        bias: the bias at which it is.
+
+    Returns:
+        Three steps.
+    """
+    network = total(lambda d: slope * LAYER.W(i, d) * LAYER.X(n, d), D) + offset
+
+    def of_unit_alone() -> bool:
+        return n not in slope.free_symbols | offset.free_symbols
+
+    return (
+        equality(
+            f"{method.name}: g n + b is a plain unit",
+            GAIN(i) * method(LAYER, eps=EPSILON) + BIAS(i),
+            network,
+            r"z_{ni}",
+        ),
+        fact(
+            f"{method.name}: its weights and bias are the same for every case", r"\partial_n(w', b') = 0", of_unit_alone
+        ),
+        equality(
+            f"{method.name}: every plain unit is one",
+            gain * method(LAYER, eps=EPSILON) + bias,
+            LAYER.a(n, i),
+            r"g_i n_{ni} + b_i",
+        ),
+    )
+
+
+@proves("statements.bn_wn_reparameterize")
+def bn_wn_reparameterize_proof() -> Proof:
+    """Weight norm, and batch norm with fixed statistics, compute what a plain network of other weights does."""
+    average = mean(lambda m: LAYER.a(m, i), N)
+    statistics = (
+        (WEIGHT_NORM, sp.S.Zero, sqrt(WEIGHT_NORM.square(LAYER, eps=EPSILON))),
+        (BATCH_NORM, average, sqrt(BATCH_NORM.square(LAYER, eps=EPSILON))),
+        (BATCH_NORM_EVALUATION, STORED_MEAN(i), sqrt(STORED_VARIANCE(i) + EPSILON)),
+    )
+    batch = changed(
+        "statements.bn_wn_reparameterize with batch statistics",
+        r"z_1 \text{ is a function of } x_1",
+        "Batch norm of the same first case in the first batch (left) and in another (right).",
+        lambda v: BATCH_NORM.exactly(v["W"], v["X"]),
+        lambda v: BATCH_NORM.exactly(v["W"], v["X'"]),
+        {"W": matrix([[1]]), "X": matrix([[0], [1], [2]]), "X'": matrix([[0], [1], [5]])},
+    )
+    return Proof(
+        "statements.bn_wn_reparameterize",
+        r"g_i n_i + b_i = w_i'^\top x + b_i',\quad w_i' = g_iw_i/\sigma_i,\ b_i' = b_i - g_i\mu_i/\sigma_i",
+        tuple(
+            step
+            for method, mu, sigma in statistics
+            for step in plain(method, GAIN(i) / sigma, BIAS(i) - GAIN(i) * mu / sigma, sigma, mu)
+        ),
+        (Assumption("statistics of the data, not of a mini-batch", r"\mu_i, \sigma_i \text{ fixed}", batch), SIGMA),
+    )
+
+
+@claim(
+    "statements.ln_not_reparameterization",
+    topic=TOPIC,
+    source="Section 4",
+    statement="Layer norm is not a re-parameterization of the original network.",
+    expected=Verdict.HOLDS,
+)
+def ln_not_reparameterization(problem: Problem):
+    """z(x) is not affine in x, as every parameterization of the original layer is: second differences do not vanish."""
+    model, params, inputs = problem.small("ln")
+    x, y = np.split(np.asarray(inputs), 2)
+    z = functools.partial(jax.jit(model.natural_parameters), params)
+    middle, ends = z((x + y) / 2), (z(x) + z(y)) / 2
+    yield differ("output at midpoints and midpoints of outputs", middle, ends)
+
+
+def midpoint(eps: int) -> Counterexample:
+    """Three units, two inputs: layer norm at a midpoint is not the midpoint of layer norms."""
+    normalized = lambda v, x: LAYER_NORM.exactly(v["W"], x, v[r"\epsilon"])
+    return changed(
+        f"statements.ln_not_reparameterization as if it were affine, ε = {eps}",
+        r"z\left(\tfrac{x + y}2\right) = \tfrac12 z(x) + \tfrac12 z(y)",
+        "The mean of n of the first unit at both ends (left), and n at the midpoint (right).",
+        lambda v: (normalized(v, v["x"]) + normalized(v, v["y"])) / 2,
+        lambda v: normalized(v, (v["x"] + v["y"]) / 2),
+        {"W": matrix([[1, 0], [0, 1], [0, 0]]), "x": matrix([[2, 0]]), "y": matrix([[0, 2]]), r"\epsilon": eps},
+    )
+
+
+def along_ray(output: Field) -> tuple[Expr, Expr]:
+    """f(x) − f(−x), and f(2x) − f(x), of an output as a function of the inputs' factor."""
+    return output(1) - output(-1), output(2) - output(1)
+
+
+@proves("statements.ln_not_reparameterization")
+def ln_not_reparameterization_proof() -> Proof:
+    """Layer norm's output is not affine in x, at any weights at which it is defined, as every plain network's is."""
+    A, B = field("A"), field("B")
+    affine = along_ray(lambda c: total(lambda d: A(i, d) * c * LAYER.X(n, d), D) + B(i))
+    scaled = lambda c: Layer(LAYER.W, lambda s, d: c * LAYER.X(s, d))
+    normalized = along_ray(lambda c: GAIN(i) * LAYER_NORM(scaled(c)) + BIAS(i))
+    return Proof(
+        "statements.ln_not_reparameterization",
+        r"g_i \neq 0 \Rightarrow \nexists A, B:\ g \odot \mathrm{LN}(Wx) + b = Ax + B\ \forall x",
+        (
+            equality("For an affine f: f(x) − f(−x) = 2 (f(2x) − f(x))", affine[0], 2 * affine[1], "f(x) - f(-x)"),
+            equality("Layer norm does not see a factor: z(2x) − z(x) = 0", normalized[1], 0),
+            equality("but it sees a sign: z(x) − z(−x) = 2 g n", normalized[0], 2 * GAIN(i) * LAYER_NORM(LAYER)),
+            equality(
+                "and n is not zero in every unit, for its mean square is one",
+                mean(lambda l: LAYER_NORM(LAYER, n, l) ** 2, H),
+                1,
+            ),
+            refutation("An exact instance", midpoint(0)),
+            refutation("and one with ε = 1", midpoint(1)),
+        ),
+        (SIGMA, Assumption("gains are not zero", r"g_i \neq 0")),
+    )
+
+
+ACTIVATIONS = {"linear": lambda a: a, "tanh": np.tanh, "ReLU": lambda a: np.maximum(a, 0.0)}
+MAP = tuple(itertools.product((0.0, 1.0, 2.0), (1.0, 4.0), (1, 3)))
+"""Mean of standard normal inputs, gain of the random weights, and number of layers below the changes."""
+
+
+def _changes(problem: Problem, activation: Callable, x: np.ndarray, gain: float, depth: int, units: int = 128):
+    """Changes Δh of a layer's output between random cases, and the changes Δa = W Δh they cause in the next layer."""
+    generator = np.random.default_rng(problem.seed)
+    h = x
+    for _ in range(depth):
+        h = activation(gain * h @ (generator.normal(size=(units, h.shape[1])) / h.shape[1] ** 0.5).T)
+    change = h[1::2] - h[: len(h) // 2 * 2 : 2]
+    return change, change @ (generator.normal(size=(units, units)) / units**0.5).T
+
+
+def _squared_correlation(changes: np.ndarray) -> float:
+    """Mean squared correlation between the changes of different units."""
+    correlation = np.corrcoef(changes, rowvar=False)
+    return float(np.mean(np.square(correlation[np.triu_indices(len(correlation), 1)])))
+
+
+def _correlations(problem: Problem, x: np.ndarray, gain: float, depth: int) -> tuple[list[float], list[float]]:
+    """Mean squared correlation for each activation, and tr C²/(tr C)² with C = Cov(Δh)."""
+    found, predicted = [], []
+    for activation in ACTIVATIONS.values():
+        change, caused = _changes(problem, activation, x, gain, depth)
+        covariance = np.cov(change, rowvar=False)
+        found.append(_squared_correlation(caused))
+        predicted.append(float(np.sum(covariance**2) / np.trace(covariance) ** 2))
+    return found, predicted
+
+
+@claim(
+    "statements.correlated_changes",
+    topic=TOPIC,
+    source="Section 3",
+    statement=(
+        "Changes in the output of one layer tend to cause highly correlated changes in the summed inputs to the next "
+        "layer, especially with ReLU units."
+    ),
+    assumptions=(
+        "as far as the output moves in few directions: with random weights the mean squared correlation is tr C²/(tr "
+        "C)², C = Cov(Δh)",
+        "with ReLU more than with tanh where tanh saturates (inputs of large mean, large weights); less for centred "
+        "inputs and weights of gain 1",
+    ),
+    context=Context(
+        sentence=(
+            "Notice that changes in the output of one layer will tend to cause highly correlated changes in the summed "
+            "inputs to the next layer, especially with ReLU units whose outputs can change by a lot."
+        ),
+        before=(
+            "We now consider the layer normalization method which is designed to overcome the drawbacks of batch "
+            "normalization."
+        ),
+        after=(
+            "This suggests the ‘‘covariate shift’’ problem can be reduced by fixing the mean and the variance of the "
+            "summed inputs within each layer."
+        ),
+        reading=(
+            "“Tend to” speaks of typical networks, and “especially” of those whose ReLU outputs change more than "
+            "outputs of other units."
+        ),
+        verdict=(
+            "Changes are correlated as far as outputs move in few directions. ReLU units raise the correlation where "
+            "tanh units saturate, and lower it for centred inputs and weights of gain 1."
+        ),
+        otherwise="For every network it is refuted by centred inputs and weights of gain 1.",
+    ),
+    expected=Verdict.CONDITIONAL,
+    why_numeric="A statement about typical random networks: its terms ('tend to', 'highly') have no algebraic form.",
+)
+def correlated_changes(problem: Problem):
+    """Squared correlations for linear, tanh and ReLU units over a map of input mean, gain and depth."""
+    normal = np.random.default_rng(problem.seed).normal(size=(2000, 16))
+    table = {point: _correlations(problem, point[0] + normal, *point[1:]) for point in MAP}
+    found, predicted = (np.array([row[k] for row in table.values()]) for k in range(2))
+    rows = np.concatenate([np.array(MAP), found], 1)
+    yield agree(
+        f"mean squared correlation and tr C²/(tr C)², at {len(MAP)} points",
+        found,
+        predicted,
+        tol=0.2,
+        matrices={"input mean, gain, depth; correlation with linear, tanh, ReLU units": rows},
+    )
+    # these two points were chosen with the map in view: one on either side of the condition
+    for text, point, role in (
+        ("inputs of mean 2, gain 4, one layer: ReLU above tanh", (2.0, 4.0, 1), Role.SUPPORTS),
+        ("centred inputs, gain 1, one layer: ReLU below tanh", (0.0, 1.0, 1), Role.FAILS_WITHOUT_CONDITION),
+    ):
+        _, tanh, relu = table[point][0]
+        larger, smaller = (relu, tanh) if role is Role.SUPPORTS else (tanh, relu)
+        yield Evidence(
+            Kind.COUNTEREXAMPLE,
+            role,
+            f"{text} ({relu:.3f} and {tanh:.3f})",
+            passed=smaller < 0.95 * larger,
+            residual=1 - smaller / larger,
+            tolerance=0.05,
+            samples=2000,
+        )
+    yield from _on_the_data(problem)
+
+
+def _on_the_data(problem: Problem) -> Iterator[Evidence]:
+    """The same identity on the data, at gain 1 and 4, one layer and three."""
+    order = np.random.default_rng(problem.seed).permutation(len(problem.inputs))[:2000]
+    x, points = np.asarray(problem.inputs)[order], tuple(itertools.product((1.0, 4.0), (1, 3)))
+    if len(x) < 500:
+        return
+    with np.errstate(all="ignore"):
+        pairs = [_correlations(problem, x, *point) for point in points]
+    found, predicted = (np.array([pair[k] for pair in pairs]) for k in range(2))
+    yield agree(
+        "on the data: mean squared correlation and tr C²/(tr C)²",
+        found,
+        predicted,
+        tol=0.2,
+        matrices={
+            "gain, depth; correlation with linear, tanh, ReLU units": np.concatenate([np.array(points), found], 1)
+        },
+    )

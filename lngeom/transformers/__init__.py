@@ -1,0 +1,37 @@
+"""Transformers: descriptions, forward pass, symmetries, null spaces, and exact rewrites (`rewrite`).
+
+It may import `_core`.
+"""
+
+from lngeom.transformers.description import (
+    Attention as Attention,
+    Block as Block,
+    FeedForward as FeedForward,
+    Head as Head,
+    Linear as Linear,
+    Mixture as Mixture,
+    Norm as Norm,
+    Rotary as Rotary,
+    Rows as Rows,
+    Stack as Stack,
+    Table as Table,
+    Transform as Transform,
+)
+from lngeom.transformers.forward import hidden as hidden, logits as logits
+
+__all__ = [
+    "Attention",
+    "Block",
+    "FeedForward",
+    "Head",
+    "Linear",
+    "Mixture",
+    "Norm",
+    "Rotary",
+    "Rows",
+    "Stack",
+    "Table",
+    "Transform",
+    "hidden",
+    "logits",
+]

@@ -1,0 +1,297 @@
+"""The reference forward pass of a described stack: slow, literal, and the judge of every rewrite."""
+
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from lngeom.transformers.description import Attention, FeedForward, Linear, Mixture, Norm, Rotary, Stack
+
+ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
+    "relu": jax.nn.relu,
+    "relu2": lambda x: jax.nn.relu(x) ** 2,
+    "gelu": lambda x: jax.nn.gelu(x, approximate=False),
+    "gelu_tanh": lambda x: jax.nn.gelu(x, approximate=True),
+    "quick_gelu": lambda x: x * jax.nn.sigmoid(1.702 * x),
+    "silu": jax.nn.silu,
+    "tanh": jnp.tanh,
+    "identity": lambda x: x,
+}
+"""Activations by their names in descriptions."""
+
+
+def logits(
+    stack: Stack, weights: Mapping[str, Any], tokens: Int[Array, "N T"], types: Int[Array, "N T"] | None = None
+) -> Float[Array, "N T V"]:
+    """Logits of a stack at every position.
+
+    Positions are 0 … T − 1, and no position is masked but by causality. Arrays keep their dtype. In dtypes below
+    float32, statistics of norms, scores and router weights are computed in float32. float64 needs
+    `jax.enable_x64(True)`.
+
+    Args:
+        stack: the description.
+        weights: arrays by name. A mapping with methods `rows(name, index)` and `pieces(name)` is asked for rows of
+            tables and matrices, some at a time, instead of whole arrays.
+        tokens: token ids.
+        types: rows of the table of types; None: 0.
+
+    Returns:
+        The logits.
+    """
+    return head(stack, weights, hidden(stack, weights, tokens, types))
+
+
+def hidden(
+    stack: Stack, weights: Mapping[str, Any], tokens: Int[Array, "N T"], types: Int[Array, "N T"] | None = None
+) -> Float[Array, "N T d"]:
+    """What the head reads: the output of the final norm, or of the last block where there is none."""
+    tokens = jnp.asarray(tokens)
+    rows = {
+        "token": tokens,
+        "position": np.arange(tokens.shape[1])[None],
+        "type": np.zeros(tokens.shape, int) if types is None else jnp.asarray(types),
+    }
+    x = 0
+    for table in stack.tables:
+        found = _rows(table.weight, weights, rows[table.index] + table.offset)
+        x = x + (found if table.scale == 1 else found * jnp.asarray(table.scale, found.dtype))
+    x = jnp.asarray(x)
+    if stack.embedding_norm is not None:
+        x = norm(stack.embedding_norm, weights, x)
+    for block in stack.blocks:
+
+        def attend(x: Array, block=block) -> Array:
+            y = attention(block.attention, weights, _read(block.attention_norm, block.placing, weights, x))
+            return y if block.attention_writing_norm is None else norm(block.attention_writing_norm, weights, y)
+
+        def feed(x: Array, block=block) -> Array:
+            before = block.attention_norm if block.shared_norm else block.feed_forward_norm
+            y = feed_forward(block.feed_forward, weights, _read(before, block.placing, weights, x))
+            return y if block.feed_forward_writing_norm is None else norm(block.feed_forward_writing_norm, weights, y)
+
+        if block.placing == "post":
+            assert block.attention_norm is not None
+            assert block.feed_forward_norm is not None
+            x = norm(block.attention_norm, weights, x + attend(x))
+            x = norm(block.feed_forward_norm, weights, x + feed(x))
+        elif block.parallel:
+            x = x + (attend(x) + feed(x))
+        else:
+            x = x + attend(x)
+            x = x + feed(x)
+    return x if stack.final is None else norm(stack.final, weights, x)
+
+
+def head(stack: Stack, weights: Mapping[str, Any], x: Float[Array, "N T d"]) -> Float[Array, "N T V"]:
+    """Logits from what `hidden` returns."""
+    if (transform := stack.head.transform) is not None:
+        x = _activated(transform.activation, linear(transform.linear, weights, x), None)
+        x = norm(transform.norm, weights, x)
+    z = linear(stack.head.linear, weights, x)
+    return z if stack.head.cap is None else stack.head.cap * jnp.tanh(z / stack.head.cap)
+
+
+def side(stack: Stack, weights: Mapping[str, Any], x: Float[Array, "N T d"]) -> tuple[Float[Array, "N T o"], ...]:
+    """Outputs of the maps beside the head, from what `hidden` returns."""
+    return tuple(linear(part, weights, x) for part in stack.side)
+
+
+def linear(part: Linear, weights: Mapping[str, Any], x: Float[Array, "N T i"]) -> Float[Array, "N T o"]:
+    """Wx + b."""
+    pieces: Any = getattr(weights, "pieces", None)
+    bias = None if part.bias is None else _array(part.of_expert(weights[part.bias]))
+    nameless = replace(part, weight="", bias=None, expert=None)
+    if pieces is None or part != Linear(part.weight, part.bias):
+        return _mapped(nameless, _array(part.of_expert(weights[part.weight])), bias, x)
+    y = jnp.concatenate([_mapped(nameless, _array(rows), None, x) for _, rows in pieces(part.weight)], -1)
+    return y if bias is None else y + nameless.offsets(bias)[None, None]
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _mapped(part: Linear, weight: Array, bias: Array | None, x: Float[Array, "N T i"]) -> Float[Array, "N T o"]:
+    """Wx + b as one program like `_normalized`, the same one for every layer with these shapes."""
+    y = jnp.einsum("nti,oi->nto", x, part.matrix(weight))
+    return y if bias is None else y + part.offsets(bias)[None, None]
+
+
+def norm(part: Norm, weights: Mapping[str, Any], x: Float[Array, "... d"]) -> Float[Array, "... d"]:
+    """γ ⊙ n + β over the last axis."""
+    gain, bias = (None if name is None else _array(weights[name]) for name in (part.gain, part.bias))
+    return _normalized(part.kind, part.eps, part.offset, x, gain, bias)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1, 2))
+def _normalized(kind: str, eps: float, offset: int, x: Array, gain: Array | None, bias: Array | None) -> Array:
+    """The norm as one program: a certificate compiles it once, not an operation at a time."""
+    dtype, x = x.dtype, _wide(x)
+    if kind == "layer":
+        x = x - jnp.mean(x, -1, keepdims=True)
+    total = jnp.sum if kind == "l2" else jnp.mean
+    y = x / jnp.sqrt(total(x * x, -1, keepdims=True) + eps)
+    if gain is not None:
+        y = y * (offset + _last(gain.astype(y.dtype), x))
+    if bias is not None:
+        y = y + _last(bias.astype(y.dtype), x)
+    return y.astype(dtype)
+
+
+def attention(part: Attention, weights: Mapping[str, Any], x: Float[Array, "N T d"]) -> Float[Array, "N T d"]:
+    """Sum over heads of averaged values, and the output map."""
+    N, T, _ = x.shape
+    q = linear(part.query, weights, x).reshape(N, T, part.heads, part.query_width)
+    k = linear(part.key, weights, x).reshape(N, T, part.kv_heads, part.query_width)
+    v = linear(part.value, weights, x).reshape(N, T, part.kv_heads, part.value_width)
+    if part.rotary is not None and part.rotary_first:
+        q, k = rotate(part.rotary, q), rotate(part.rotary, k)
+    if part.query_norm is not None and part.key_norm is not None:
+        q, k = _heads_norm(part.query_norm, part, weights, q), _heads_norm(part.key_norm, part, weights, k)
+    if part.rotary is not None and not part.rotary_first:
+        q, k = rotate(part.rotary, q), rotate(part.rotary, k)
+    temperature, relative, sink = (
+        None if name is None else _array(weights[name]) for name in (part.temperature, part.relative, part.sink)
+    )
+    averaged = _averaged(
+        q, k, v, temperature, relative, sink, part.score_scale, part.cap, part.alibi, part.causal, part.window
+    )
+    return linear(part.output, weights, averaged)
+
+
+@functools.partial(jax.jit, static_argnames=("scale", "cap", "alibi", "causal", "window"))
+def _averaged(
+    q: Float[Array, "N T h k"],
+    k: Float[Array, "N T h_k k"],
+    v: Float[Array, "N T h_k v"],
+    temperature: Array | None,
+    relative: Array | None,
+    sink: Array | None,
+    scale: float,
+    cap: float | None,
+    alibi: tuple[float, ...] | None,
+    causal: bool,
+    window: int | None,
+) -> Float[Array, "N T h*v"]:
+    """Values averaged by each head, side by side, as one program like `_normalized`."""
+    N, T, heads, width = q.shape
+    kv_heads, value_width = v.shape[2:]
+    group = heads // kv_heads
+    q = q.reshape(N, T, kv_heads, group, width)
+    scores = _wide(jnp.einsum("nigmk,njgk->ngmij", q, k)) * scale
+    scores = scores.reshape(N, heads, T, T)
+    dtype = scores.dtype
+    if temperature is not None:
+        scores = scores * temperature.astype(dtype).reshape(1, -1, 1, 1)
+    if cap is not None:
+        scores = cap * jnp.tanh(scores / cap)
+    i, j = np.arange(T)[:, None], np.arange(T)[None]
+    if alibi is not None:
+        scores = scores - jnp.asarray(np.array(alibi)[:, None, None] * (i - j), dtype)[None]
+    if relative is not None:
+        scores = scores + relative.astype(dtype)[:, np.abs(i - j)][None]
+    seen = (i >= j) if causal else np.ones((T, T), bool)
+    if window is not None:
+        seen = seen & (np.abs(i - j) < window)
+    scores = jnp.where(seen[None, None], scores, -jnp.inf)
+    if sink is not None:
+        column = sink.astype(dtype).reshape(1, -1, 1, 1)
+        scores = jnp.concatenate([scores, jnp.broadcast_to(column, (N, heads, T, 1))], -1)
+    share = jax.nn.softmax(scores, -1)[..., :T].astype(v.dtype).reshape(N, kv_heads, group, T, T)
+    return jnp.einsum("ngmij,njgv->nigmv", share, v).reshape(N, T, heads * value_width)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def rotate(part: Rotary, x: Float[Array, "N T h k"]) -> Float[Array, "N T h k"]:
+    """Each pair of coordinates of position t turned by t · frequency."""
+    angles = np.arange(x.shape[1])[:, None] * np.array(part.frequencies)
+    cos, sin = (jnp.asarray(part.factor * f(angles), x.dtype)[None, :, None] for f in (np.cos, np.sin))
+    first, second = (np.array([pair[which] for pair in part.pairs], int) for which in (0, 1))
+    a, b = x[..., first], x[..., second]
+    return x.at[..., first].set(a * cos - b * sin).at[..., second].set(b * cos + a * sin)
+
+
+def feed_forward(
+    part: FeedForward | Mixture, weights: Mapping[str, Any], x: Float[Array, "N T d"]
+) -> Float[Array, "N T d"]:
+    """The network, or the sum of experts weighted by the router."""
+    if isinstance(part, FeedForward):
+        up = linear(part.up, weights, x)
+        gate = None if part.gate is None else linear(part.gate, weights, x)
+        return linear(part.down, weights, _activated(part.activation, up, gate))
+    shares = routing(part, weights, x)
+    y = jnp.zeros_like(x)
+    for e, expert in enumerate(part.experts):
+        y = _with_share(y, shares, e, feed_forward(expert, weights, x))
+    return y
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _activated(name: str, up: Float[Array, "N T m"], gate: Float[Array, "N T m"] | None) -> Float[Array, "N T m"]:
+    """What the output map reads, as one program like `_normalized`."""
+    return ACTIVATIONS[name](up) if gate is None else ACTIVATIONS[name](gate) * up
+
+
+@jax.jit
+def _with_share(total: Array, shares: Float[Array, "N T E"], expert: int, y: Float[Array, "N T d"]) -> Array:
+    """The sum with one expert's part, the same program for every expert."""
+    return total + shares[..., expert, None] * y
+
+
+def routing(part: Mixture, weights: Mapping[str, Any], x: Float[Array, "N T d"]) -> Float[Array, "N T E"]:
+    """Weight of each expert at each position; zero for those not in use."""
+    scores = linear(part.router, weights, x)
+    return _shares(part.scores, part.top, part.renormalize, scores).astype(x.dtype)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1, 2))
+def _shares(kind: str, top: int | None, renormalize: bool, scores: Float[Array, "N T E"]) -> Float[Array, "N T E"]:
+    """Weights from the router's scores, as one program like `_normalized`."""
+    scores = _wide(scores)
+    shares = jax.nn.softmax(scores, -1) if kind == "softmax" else jax.nn.sigmoid(scores)
+    if top is not None:
+        shares = shares * jax.nn.one_hot(jax.lax.top_k(scores, top)[1], scores.shape[-1], dtype=scores.dtype).sum(-2)
+    return shares / shares.sum(-1, keepdims=True) if renormalize else shares
+
+
+def _rows(name: str, weights: Mapping[str, Any], index: Array) -> Array:
+    """Rows of a table."""
+    if not hasattr(weights, "rows"):
+        return _taken(_array(weights[name]), index)
+    needed, places = np.unique(np.asarray(index), return_inverse=True)
+    return _taken(_array(weights.rows(name, needed)), places.reshape(index.shape))  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def _array(value: Any) -> Array:
+    """An array on its device: `jnp.asarray` compiles a program for each shape of NumPy's."""
+    return jax.device_put(value) if isinstance(value, np.ndarray) else jnp.asarray(value)
+
+
+@jax.jit
+def _taken(table: Array, index: Array) -> Array:
+    return table[index]
+
+
+def _read(part: Norm | None, placing: str, weights: Mapping[str, Any], x: Array) -> Array:
+    return x if part is None or placing == "post" else norm(part, weights, x)
+
+
+def _heads_norm(part: Norm, attend: Attention, weights: Mapping[str, Any], x: Float[Array, "N T h k"]) -> Array:
+    if attend.norm_over == "head":
+        return norm(part, weights, x)
+    return norm(part, weights, x.reshape(*x.shape[:2], -1)).reshape(x.shape)
+
+
+def _last(vector: Array, x: Array) -> Array:
+    """A gain or bias as it meets x [..., d]: one for all, or one for each head."""
+    vector = vector.reshape(-1, x.shape[-1])
+    inner = vector.shape if len(vector) > 1 else vector.shape[1:]
+    return vector.reshape((1,) * (x.ndim - len(inner)) + inner)
+
+
+def _wide(x: Array) -> Array:
+    """In float32 at least."""
+    return x if x.dtype.itemsize >= 4 else x.astype(jnp.float32)

@@ -1,0 +1,472 @@
+"""Options of `config.json` as the `transformers` package reads them: defaults, types, and options without effect.
+
+The tables hold what its configuration classes hold (`models/*/configuration_*.py`, version 5.23). An absent option has
+the default of its family. A null is another value: it is allowed where a table says `Maybe`.
+"""
+
+import difflib
+import fnmatch
+import math
+from collections.abc import Container, Iterable, Mapping
+from typing import Any, NamedTuple
+
+from lngeom.transformers.description import Rotary
+
+
+class Maybe(NamedTuple):
+    """An option that may be null.
+
+    Attributes:
+        kind: its type where it is not null.
+        default: its value where it is absent.
+    """
+
+    kind: type
+    default: Any = None
+
+
+class Alias(NamedTuple):
+    """A second name of an option.
+
+    Attributes:
+        name: the first name.
+    """
+
+    name: str
+
+
+_LLAMA_LIKE = {
+    "num_attention_heads": 32,
+    "num_hidden_layers": 32,
+    "hidden_act": "silu",
+    "rms_norm_eps": 1e-6,
+    "tie_word_embeddings": False,
+    "head_dim": Maybe(int),
+    "attention_bias": False,
+    "rope_parameters": Maybe(dict),
+    "rope_scaling": Maybe(dict),
+    "rope_theta": 10000.0,
+    "partial_rotary_factor": 1.0,
+}
+_QWEN = {
+    **_LLAMA_LIKE,
+    "vocab_size": 151936,
+    "hidden_size": 4096,
+    "intermediate_size": 22016,
+    "num_key_value_heads": Maybe(int, 32),
+    "max_position_embeddings": 32768,
+    "use_sliding_window": False,
+    "sliding_window": Maybe(int, 4096),
+    "max_window_layers": 28,
+    "layer_types": Maybe(list),
+}
+_OLMO = {
+    **_LLAMA_LIKE,
+    "vocab_size": 50304,
+    "hidden_size": 4096,
+    "intermediate_size": 11008,
+    "num_key_value_heads": Maybe(int),
+    "max_position_embeddings": 2048,
+}
+_MISTRAL = {
+    **_LLAMA_LIKE,
+    "vocab_size": 32000,
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "num_key_value_heads": 8,
+    "max_position_embeddings": 131072,
+    "sliding_window": Maybe(int, 4096),
+}
+_GEMMA = {
+    **_LLAMA_LIKE,
+    "vocab_size": 256000,
+    "head_dim": 256,
+    "max_position_embeddings": 8192,
+    "tie_word_embeddings": True,
+    "use_bidirectional_attention": Maybe(bool),
+}
+_GPT = {
+    "hidden_size": Alias("n_embd"),
+    "num_attention_heads": Alias("n_head"),
+    "num_hidden_layers": Alias("n_layer"),
+    "max_position_embeddings": Alias("n_positions"),
+    "n_inner": Maybe(int),
+    "activation_function": "gelu_new",
+    "layer_norm_epsilon": 1e-5,
+}
+
+DEFAULTS: dict[str, dict[str, Any]] = {
+    "llama": {**_OLMO, "vocab_size": 32000, "mlp_bias": False},
+    "mistral": _MISTRAL,
+    "mixtral": {
+        **_MISTRAL,
+        "rms_norm_eps": 1e-5,
+        "sliding_window": Maybe(int),
+        "rope_theta": 1000000.0,
+        "num_local_experts": 8,
+        "num_experts_per_tok": 2,
+    },
+    "qwen2": _QWEN,
+    "qwen3": {**_QWEN, "head_dim": 128},
+    "gemma": {
+        **_GEMMA,
+        "hidden_size": 3072,
+        "intermediate_size": 24576,
+        "num_hidden_layers": 28,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 16,
+        "hidden_act": "gelu_pytorch_tanh",
+    },
+    "gemma2": {
+        **{name: value for name, value in _GEMMA.items() if name != "hidden_act"},
+        "hidden_size": 2304,
+        "intermediate_size": 9216,
+        "num_hidden_layers": 26,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "hidden_activation": "gelu_pytorch_tanh",
+        "query_pre_attn_scalar": 256,
+        "sliding_window": Maybe(int, 4096),
+        "layer_types": Maybe(list),
+        "final_logit_softcapping": Maybe(float, 30.0),
+        "attn_logit_softcapping": Maybe(float, 50.0),
+    },
+    "olmo": {**{name: value for name, value in _OLMO.items() if name != "rms_norm_eps"}, "clip_qkv": Maybe(float)},
+    "olmo2": {**_OLMO, "rms_norm_eps": 1e-5},
+    "gpt2": {
+        **_GPT,
+        "vocab_size": 50257,
+        "n_positions": 1024,
+        "n_embd": 768,
+        "n_layer": 12,
+        "n_head": 12,
+        "tie_word_embeddings": True,
+        "scale_attn_weights": True,
+        "scale_attn_by_inverse_layer_idx": False,
+        "add_cross_attention": False,
+    },
+    "gpt_neox": {
+        "vocab_size": 50432,
+        "hidden_size": 6144,
+        "num_hidden_layers": 44,
+        "num_attention_heads": 64,
+        "intermediate_size": 24576,
+        "hidden_act": "gelu",
+        "max_position_embeddings": 2048,
+        "layer_norm_eps": 1e-5,
+        "tie_word_embeddings": False,
+        "use_parallel_residual": True,
+        "attention_bias": True,
+        "rope_parameters": Maybe(dict),
+        "rope_scaling": Maybe(dict),
+        "rotary_emb_base": 10000.0,
+        "rotary_pct": 0.25,
+    },
+    "gptj": {
+        **_GPT,
+        "vocab_size": 50400,
+        "n_positions": 2048,
+        "n_embd": 4096,
+        "n_layer": 28,
+        "n_head": 16,
+        "rotary_dim": 64,
+        "tie_word_embeddings": False,
+        "rotary": True,
+    },
+    "opt": {
+        "vocab_size": 50272,
+        "hidden_size": 768,
+        "num_hidden_layers": 12,
+        "ffn_dim": 3072,
+        "max_position_embeddings": 2048,
+        "num_attention_heads": 12,
+        "activation_function": "relu",
+        "tie_word_embeddings": True,
+        "do_layer_norm_before": True,
+        "word_embed_proj_dim": Maybe(int),
+        "enable_bias": True,
+        "layer_norm_elementwise_affine": True,
+        "_remove_final_layer_norm": False,
+    },
+    "bert": {
+        "vocab_size": 30522,
+        "hidden_size": 768,
+        "num_hidden_layers": 12,
+        "num_attention_heads": 12,
+        "intermediate_size": 3072,
+        "hidden_act": "gelu",
+        "max_position_embeddings": 512,
+        "type_vocab_size": 2,
+        "layer_norm_eps": 1e-12,
+        "tie_word_embeddings": True,
+        "position_embedding_type": "absolute",
+        "is_decoder": False,
+        "add_cross_attention": False,
+    },
+    "bloom": {
+        "vocab_size": 250880,
+        "hidden_size": 64,
+        "n_layer": 2,
+        "n_head": 8,
+        "n_embed": Alias("hidden_size"),
+        "num_hidden_layers": Alias("n_layer"),
+        "num_attention_heads": Alias("n_head"),
+        "layer_norm_epsilon": 1e-5,
+        "apply_residual_connection_post_layernorm": False,
+        "tie_word_embeddings": True,
+    },
+}
+"""Options that have an effect, by family, with their defaults."""
+
+READ = (
+    *("is_causal", "attention_chunk_size"),  # masking_utils.py
+    *("transformers_weights", "quantization_config", "compression_config"),  # modeling_utils.py, quantizers/auto.py
+    *("per_layer_config", "fusion_config", "text_config"),  # configuration_utils.py, fusion_mapping.py
+    *("original_max_position_embeddings",),  # modeling_rope_utils.py
+)
+"""Options that code for all families reads. A value other than null is refused."""
+
+IGNORED = (
+    # Names, versions, ids of tokens: PreTrainedConfig, and what tokenizers and generation read.
+    *("_name_or_path", "name_or_path", "_commit_hash", "architectures", "model_type", "dtype", "torch_dtype"),
+    *("transformers_version", "*_token_id", "tokenizer_class", "prefix", "task_specific_params", "use_cache"),
+    *("id2label", "label2id", "num_labels", "_num_labels", "problem_type", "finetuning_task", "return_dict"),
+    *("output_hidden_states", "output_attentions", "output_router_logits", "is_encoder_decoder", "torchscript"),
+    *("tie_encoder_decoder", "tf_legacy_loss", "use_bfloat16", "chunk_size_feed_forward", "output_past"),
+    # Parameters of generation, which PreTrainedConfig.__post_init__ drops (GenerationConfig).
+    *("assistant_*", "bad_words_ids", "*suppress_tokens", "diversity_penalty", "do_sample", "early_stopping"),
+    *("encoder_no_repeat_ngram_size", "encoder_repetition_penalty", "*_cutoff", "exponential_decay_length_penalty"),
+    *("length_penalty", "max_length", "min_length", "no_repeat_ngram_size", "num_assistant_tokens*", "num_beam*"),
+    *("num_return_sequences", "output_scores", "remove_invalid_values", "repetition_penalty", "target_lookbehind"),
+    *("return_dict_in_generate", "temperature", "top_k", "top_p", "typical_p", "max_new_tokens"),
+    # Training only.
+    *("*dropout*", "*pdrop", "initializer_range", "init_std", "layerdrop", "gradient_checkpointing", "neftune_*"),
+    *("router_aux_loss_coef", "router_jitter_noise", "pretraining_tp", "summary_*"),
+    # How the same numbers are computed.
+    *("slow_but_exact", "use_flash_attention_2", "experts_implementation", "reorder_and_upcast_attn", "_attn_*"),
+    *("_flash_attn_*", "use_flash_attn", "attn_impl"),
+    *("attn_implementation", "_experts_implementation*", "cache_implementation", "attention_softmax_in_fp32"),
+    *("masked_softmax_fusion", "bias_dropout_fusion", "skip_bias_add*", "offset_alibi", "seq_length"),
+    # Written by others, read by no code of these families.
+    *("n_ctx", "n_special", "predict_special_tokens", "unk_index"),  # OpenAI's GPT-2
+    *("directionality", "pooler_*"),  # Google's BERT (bert-base-chinese, bert-base-multilingual)
+    *("max_sequence_length", "is_llama_config", "rope_interleaved"),  # LLaMA 1, SmolLM
+    *("sliding_window_size", "hidden_activation", "hidden_act"),  # Gemma's files; a table says which is read
+    *("rope_theta", "partial_rotary_factor", "is_decoder", "scale_attn_weights"),  # a table says who reads them
+    *("unsloth_*", "transformers.js_config", "use_mrope", "model_max_length", "tokenizer_model_max_length"),
+)
+"""Options without effect on the function in use. What a family's table names is read nevertheless."""
+
+ACTIVATIONS = {
+    "silu": "silu",
+    "swish": "silu",
+    "gelu": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "relu": "relu",
+    "relu2": "relu2",
+    "quick_gelu": "quick_gelu",
+    "linear": "identity",
+}
+"""Names of activations in configs."""
+
+_KINDS = {int: "an integer", float: "a number", bool: "true or false", str: "a text", dict: "an object", list: "a list"}
+
+
+class Options:
+    """The options of a config.
+
+    Args:
+        kind: the family.
+        config: the config.
+        names: names of the arrays on disk.
+
+    Raises:
+        ValueError: naming an option of another type than that of the family, or two names of one option that differ.
+    """
+
+    def __init__(self, kind: str, config: Mapping[str, Any], names: Container[str]) -> None:
+        self.kind, self.config, self.names = kind, config, names
+        self._table = DEFAULTS[kind]
+        self._values: dict[str, Any] = {}
+        for name, entry in self._table.items():
+            if not isinstance(entry, Alias):
+                self._values[name] = _checked(name, config[name], entry) if name in config else _default(entry)
+        for name, entry in self._table.items():
+            if isinstance(entry, Alias) and config.get(name) is not None:
+                value = _checked(name, config[name], self._table[entry.name])
+                if entry.name in config and self._values[entry.name] != value:
+                    raise ValueError(
+                        f"options {entry.name!r} = {self._values[entry.name]!r} and {name!r} = {value!r} are two names "
+                        "of one option: keep one"
+                    )
+                self._values[entry.name] = value
+
+    def get(self, name: str) -> Any:
+        """The value of an option."""
+        return self._values[name]
+
+    def given(self, name: str) -> bool:
+        """Whether the config has the option."""
+        return name in self.config
+
+    def first(self, *names: str) -> Any:
+        """The value of the one of these options that the family has; None if it has none of them."""
+        return next((self._values[name] for name in names if name in self._values), None)
+
+    def positive(self, *names: str) -> list[int]:
+        """Options that must be positive.
+
+        Raises:
+            ValueError: naming one that is not.
+        """
+        for name in names:
+            if self.get(name) is not None and self.get(name) <= 0:
+                raise ValueError(f"option {name!r} must be positive; got {self.get(name)!r}")
+        return [self.get(name) for name in names]
+
+    def only(self, name: str, *allowed: Any) -> None:
+        """Refuses other values of an option.
+
+        Raises:
+            ValueError: naming the option and its value.
+        """
+        if (found := self.get(name)) not in allowed:
+            raise ValueError(f"option {name!r} = {found!r} is not covered (covered: {', '.join(map(repr, allowed))})")
+
+    def activation(self, name: str) -> Any:
+        """The activation.
+
+        Raises:
+            ValueError: if its name is unknown.
+        """
+        found = self.get(name)
+        if found not in ACTIVATIONS:
+            raise ValueError(f"option {name!r} = {found!r} is not covered (covered: {', '.join(ACTIVATIONS)})")
+        return ACTIVATIONS[found]
+
+    def check(self, ignore: Iterable[str] = ()) -> None:
+        """Refuses options that are not known.
+
+        Args:
+            ignore: options that the user says have no effect.
+
+        Raises:
+            ValueError: naming the first one, or an option to ignore that has an effect.
+        """
+        ignore = tuple(ignore)
+        for name in ignore:
+            if name in self._table or name in READ:
+                raise ValueError(f"option {name!r} changes what the transformers package loads, and cannot be ignored")
+            if name not in self.config:
+                near = difflib.get_close_matches(name, self.config, 1)
+                guess = f" (did you mean {near[0]!r}?)" if near else ""
+                raise ValueError(f"config.json has no option {name!r} to ignore{guess}")
+        for name, value in self.config.items():
+            if name in READ and value is not None and (name, value) != ("is_causal", True):
+                quantized = name in {"quantization_config", "compression_config"}
+                remedy = "a quantized checkpoint cannot be rewritten: rewrite first, quantize afterwards"
+                raise ValueError(f"option {name!r} is not covered" + (f": {remedy}" if quantized else f": {value!r}"))
+            known = name in self._table or matches(name, IGNORED) or name in ignore
+            if not known and value not in (None, False, [], {}):
+                near = difflib.get_close_matches(name, self._table, 1, 0.8)
+                guess = f" (did you mean {near[0]!r}?)" if near else ""
+                raise ValueError(
+                    f"option {name!r} = {value!r} of model_type {self.config.get('model_type')!r} is unknown{guess}. "
+                    f"If no code reads it, ignore it (--ignore {name}); else describe the model by hand (lg.Stack)"
+                )
+
+
+def _default(entry: Any) -> Any:
+    return entry.default if isinstance(entry, Maybe) else entry
+
+
+def _checked(name: str, value: Any, entry: Any) -> Any:
+    """The value of an option, of the type of its entry in the table.
+
+    Raises:
+        ValueError: if it has another type.
+    """
+    kind = entry.kind if isinstance(entry, Maybe) else type(entry)
+    if value is None and isinstance(entry, Maybe):
+        return None
+    if kind is float:
+        right = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    else:
+        right = isinstance(value, kind) and isinstance(value, bool) == (kind is bool)
+    if not right:
+        shown = "null" if value is None else repr(value)
+        raise ValueError(f"option {name!r} must be {_KINDS[kind]}{' or null' * isinstance(entry, Maybe)}; got {shown}")
+    return value
+
+
+def matches(name: str, patterns: Iterable[str]) -> bool:
+    """Whether a name fits one of the patterns."""
+    return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def rotary(options: Options, width: int, **form: Any) -> Rotary:
+    """Rotary positions of a config.
+
+    `rope_scaling`, where it is not empty, replaces `rope_parameters`. The base and the part of the coordinates that
+    turn are read there, else beside it.
+
+    Args:
+        options: the config.
+        width: width of a head.
+        **form: further fields of `Rotary`.
+
+    Returns:
+        The description.
+
+    Raises:
+        ValueError: naming a scheme that is not covered, or a value that is missing.
+    """
+    found = dict(options.get("rope_scaling") or options.get("rope_parameters") or {})
+    part_name = "rotary_pct" if options.kind == "gpt_neox" else "partial_rotary_factor"
+    base = _number(found, "rope_theta", options.first("rope_theta", "rotary_emb_base"))
+    share = _number(found, "partial_rotary_factor", options.get(part_name))
+    kind = found.pop("type", "default")
+    kind = found.pop("rope_type", kind)
+    if options.kind != "gpt_neox" and share != 1:
+        raise ValueError(f"option 'partial_rotary_factor' = {share!r} is not covered (covered: 1)")
+    coordinates = int(width * share)
+    if not 0 <= coordinates <= width or coordinates % 2:
+        raise ValueError(
+            f"rotary positions must turn an even number of the {width} coordinates of a head; got {coordinates}"
+        )
+    angles = [base ** (-2 * i / coordinates) for i in range(coordinates // 2)]
+    if kind == "linear":
+        factor = _number(found, "factor")
+        angles = [a / factor for a in angles]
+    elif kind == "llama3":
+        factor, low, high = (_number(found, name) for name in ("factor", "low_freq_factor", "high_freq_factor"))
+        length = _number(found, "original_max_position_embeddings", options.get("max_position_embeddings"))
+        if high == low:
+            raise ValueError("rotary options 'low_freq_factor' and 'high_freq_factor' must differ")
+        angles = [_llama3(a, factor, low, high, length) for a in angles]
+    elif kind != "default":
+        raise ValueError(f"rotary positions of type {kind!r} are not covered (covered: default, linear, llama3)")
+    if found:
+        name, value = next(iter(found.items()))
+        raise ValueError(f"rotary option {name!r} = {value!r} is not covered for type {kind!r}")
+    return Rotary(tuple(angles), **form)
+
+
+def _number(found: dict[str, Any], name: str, default: float | None = None) -> float:
+    """A positive number of a rotary scheme, taken out of it.
+
+    Raises:
+        ValueError: if it is missing, or no positive number.
+    """
+    value = found.pop(name, default)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+        raise ValueError(f"rotary option {name!r} must be a positive number; got {value!r}")
+    return value
+
+
+def _llama3(angle: float, factor: float, low: float, high: float, length: float) -> float:
+    """Slow angles divided by `factor`, fast ones kept, and a linear passage between (Llama 3.1)."""
+    turns = length * angle / (2 * math.pi)  # turns within the original context
+    keep = min(1.0, max(0.0, (turns - low) / (high - low)))
+    return angle * (keep + (1 - keep) / factor)
