@@ -153,7 +153,7 @@ def claim(id: str, **fields) -> Callable[[Check], Check]:
 def _folder(claim: Claim) -> int:
     """The position of a claim's folder in `FOLDERS`; claims from elsewhere come last."""
     parts = claim.check.__module__.split(".")
-    return FOLDERS.index(parts[2]) if parts[:2] == ["lngeom", "claims"] and parts[2] in FOLDERS else len(FOLDERS)
+    return FOLDERS.index(parts[2]) if parts[:2] == ["lngeom", "papers"] and parts[2] in FOLDERS else len(FOLDERS)
 
 
 def all_claims(topic: str | None = None, id: str | None = None, paper: str = BA2016) -> list[Claim]:
