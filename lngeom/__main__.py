@@ -1,5 +1,6 @@
 """The `lngeom` command, and `python -m lngeom`. A signal ends it with one message, during its imports too."""
 
+import io
 import sys
 
 from lngeom.cli.interrupts import stoppable
@@ -7,6 +8,9 @@ from lngeom.cli.interrupts import stoppable
 
 def main() -> None:
     """Entry point of the command."""
+    for stream in (sys.stdout, sys.stderr):  # a terminal that lacks a sign shows another in its place
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
     with stoppable(" ".join(["lngeom", *sys.argv[1:2]])):
         from lngeom.cli import commands as cli
 

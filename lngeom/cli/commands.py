@@ -752,6 +752,8 @@ def rewrite(
     else:
         note = ", with RMSNorms in place of LayerNorms: lngeom alone loads it" if marked else ""
         sys.stdout.write(f"{certificate}\n" + ("" if written is None else f"Written: {written}{note}\n"))
+        if written is not None and (left := checkpoints.left_out(found.draft.source)):
+            sys.stdout.write(f"Not copied: {', '.join(left)}\n")
     if not certificate.passed:
         _tell("; ".join(["the certificate failed", *certificate.faults[:1], "nothing was written"]))
         raise typer.Exit(1)

@@ -8,6 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from lngeom.transformers import Attention, Block, FeedForward, Head, Linear, Norm, Rotary, Stack, Table, rewrite as rw
+from lngeom.transformers.description import exchange_norms
 from lngeom.transformers.rewrite import checkpoints
 from lngeom.transformers.rewrite.certificate import everything, outputs
 from lngeom.transformers.rewrite.draft import Draft
@@ -506,3 +507,111 @@ def test_a_description_is_held_against_float32_rounding_and_a_wrong_epsilon_is_f
     assert rw.check_description(stack, weights, lambda t: outputs(other, weights, t), tolerance=0.1).relative < 0.1
     with pytest.raises(ValueError, match="must give logits of shape"):
         rw.check_description(stack, weights, lambda t: outputs(stack, weights, t)[:, -1])
+
+
+# What a fresh pair of eyes found.
+
+
+def test_an_unknown_option_does_not_free_a_description_by_hand_from_its_family(tmp_path):
+    """A Gemma multiplies by 1 + gain; the description is a Llama's."""
+    old = with_config(checkpoint(tmp_path / "gemma", "gemma"), odd=1)
+    by_hand = replace(rw.load(old, ignore=["odd"])[0])
+    layers = {n.path: replace(n.part, offset=0) for n in by_hand.norms}
+    wrong = exchange_norms(by_hand, layers)
+    with pytest.raises(ValueError, match="nothing was written"):
+        rw.save(rw.apply(*rw.load(old, wrong), [rw.Untie(), rw.FoldNorms()]), tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("factor", [1e19, 1e-22])
+def test_a_float64_model_whose_norms_overflow_in_float32_is_not_written(factor, tmp_path):
+    """The package computes RMS norms in float32, whatever the dtype."""
+    found = rw.apply(*rw.load(checkpoint(tmp_path / "old", "llama")), [rw.ScaleStream(factor)])
+    with pytest.raises(ValueError, match="run in float32, in which the transformers package"):
+        rw.save(found, tmp_path / "new")
+    assert rw.save(rw.apply(*rw.load(tmp_path / "old"), [rw.ScaleStream(4.0)]), tmp_path / "new").passed
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "gpt_neox", "bloom"])
+def test_old_names_of_norms_are_those_of_bert_alone(kind, tmp_path):
+    old = checkpoint(tmp_path / "old", kind)
+    renamed = {
+        (name[:-6] + "gamma" if name.endswith("weight") else name[:-4] + "beta")
+        if "ln_1." in name or "input_layernorm." in name
+        else name: array
+        for name, array in arrays_of(old).items()
+    }
+    write_file(old / "model.safetensors", renamed)
+    with pytest.raises(ValueError, match="which the weights lack"):
+        rw.load(old)
+
+
+def test_the_dtype_that_is_loaded_stays_where_no_config_names_it(tmp_path):
+    old = checkpoint(tmp_path / "old", "gpt2")
+    config = json.loads((old / "config.json").read_text())
+    (old / "config.json").write_text(json.dumps({k: v for k, v in config.items() if k not in {"dtype", "torch_dtype"}}))
+    arrays = {name: array.astype(ml_dtypes.bfloat16) for name, array in arrays_of(old).items()}
+    first = "transformer.h.0.attn.c_attn.bias"
+    write_file(
+        old / "model.safetensors",
+        {first: arrays[first].astype(np.float32)} | arrays | {first: arrays[first].astype(np.float32)},
+    )
+    stack, weights = rw.load(old)
+    assert weights.dtype == np.float32
+    rw.save(rw.apply(stack, weights, [rw.Untie(), rw.FoldNorms()]), tmp_path / "new")
+    assert rw.load(tmp_path / "new")[1].dtype == np.float32
+    assert json.loads((tmp_path / "new" / "config.json").read_text())["dtype"] == "float32"
+
+
+def test_the_dtype_of_an_index_counts(tmp_path):
+    old = checkpoint(tmp_path / "old", "llama", files=2)
+    config = json.loads((old / "config.json").read_text())
+    (old / "config.json").write_text(json.dumps({k: v for k, v in config.items() if k not in {"dtype", "torch_dtype"}}))
+    index = json.loads((old / "model.safetensors.index.json").read_text())
+    (old / "model.safetensors.index.json").write_text(json.dumps(index | {"metadata": {"dtype": "float16"}}))
+    stack, weights = rw.load(old)
+    assert weights.dtype == np.float16
+    assert not rw.apply(stack, weights, [rw.ScaleStream(1e6)]).certificate.passed
+
+
+def test_folders_are_copied_and_what_is_not_is_named(tmp_path):
+    old = checkpoint(tmp_path / "old", "gpt2")
+    (old / "additional_chat_templates").mkdir()
+    (old / "additional_chat_templates" / "rag.jinja").write_text("{{ x }}")
+    (old / "vocab.pt").write_bytes(b"x")
+    (old / "merges.txt").symlink_to(tmp_path / "nowhere")
+    result = lngeom(str(old), "--do", "untie,fold", "--out", str(tmp_path / "new"))
+    assert result.exit_code == 0, result.output
+    assert "Not copied: merges.txt, vocab.pt" in result.output
+    assert (tmp_path / "new" / "additional_chat_templates" / "rag.jinja").read_text() == "{{ x }}"
+
+
+def test_a_second_head_in_a_file_of_its_own_is_refused(tmp_path):
+    old = checkpoint(tmp_path / "old", "gpt2")
+    write_file(old / "value_head.safetensors", {"v_head.summary.weight": np.ones((1, 8))})
+    with pytest.raises(ValueError, match="a second head that reads the hidden states"):
+        rw.load(old)
+
+
+@pytest.mark.parametrize("change", [lambda b: b[:-1], lambda b: np.append(b, b[:1]), lambda b: b[:0]])
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        ("gpt2", "transformer.h.0.mlp.c_fc.bias"),
+        ("bloom", "transformer.h.0.mlp.dense_4h_to_h.bias"),
+        ("bloom", "transformer.h.0.self_attention.query_key_value.bias"),
+        ("opt", "model.decoder.layers.0.fc2.bias"),
+    ],
+)
+def test_biases_of_other_sizes_are_one_sentence(kind, name, change, tmp_path):
+    old = checkpoint(tmp_path / "old", kind)
+    with_arrays(old, **{name: change(arrays_of(old)[name])})
+    with pytest.raises(ValueError, match=r"do not fit together|does not describe its arrays"):
+        rw.load(old)
+
+
+@pytest.mark.parametrize("eps", [10**400, -(10**400)])
+def test_an_integer_beyond_the_largest_number_is_one_sentence(eps, tmp_path):
+    old = with_config(checkpoint(tmp_path / "old", "llama"), rms_norm_eps=eps)
+    with pytest.raises(ValueError, match="rms_norm_eps"):
+        rw.load(old)

@@ -18,10 +18,11 @@ import numpy as np
 from lngeom._core import files as _files
 from lngeom.transformers.description import Stack
 from lngeom.transformers.rewrite.certificate import Certificate, Rounded, compare, everything, not_finite, running_dtype
-from lngeom.transformers.rewrite.configs import matches
+from lngeom.transformers.rewrite.configs import matches, unknown
 from lngeom.transformers.rewrite.draft import Draft
 from lngeom.transformers.rewrite.folders import (
     DTYPES,
+    FLOATS,
     INDEX,
     SINGLE,
     Checkpoint as Checkpoint,
@@ -34,6 +35,9 @@ from lngeom.transformers.rewrite.rewriting import Rewritten
 
 OTHER_WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.pth", "*.h5", "*.msgpack", "*.gguf", "*.onnx", "*.index.json")
 """Files that hold the old arrays, and are not copied."""
+
+TOOLS = (".git", ".cache")
+"""Folders that belong to the place of a checkpoint, and are not copied."""
 
 
 def save(
@@ -139,11 +143,19 @@ def check_saved(
 
 
 def _family(source: Checkpoint) -> Stack | None:
-    """The description that the family of the config has; None if there is none."""
+    """The description that the family of the config has; None if there is none.
+
+    Options that are not known make no difference: they cannot free a description by hand from its family.
+    """
     try:
-        return load(source.folder, ignore=source.ignore)[0]
+        return load(source.folder, ignore=_ignoring(source))[0]
     except ValueError:
         return None
+
+
+def _ignoring(source: Checkpoint) -> tuple[str, ...]:
+    kind = str(source.config.get("model_type")).removeprefix(RMS_MARK)
+    return (*source.ignore, *(name for name in unknown(source.config, kind) if name not in source.ignore))
 
 
 def _source(rewritten: Rewritten, given: str | Path | Checkpoint) -> Checkpoint:
@@ -195,11 +207,30 @@ def _write(
         index = read_json(source.folder / INDEX)
         index |= {"metadata": _object(index.get("metadata")) | {"total_size": total}}
         write_json(target / INDEX, index | {"weight_map": dict(sorted(files.items()))})
+    several = len({array.dtype for array in source.stored.values() if array.dtype.name in FLOATS}) > 1
+    if several and not source.config.get("dtype") and not source.config.get("torch_dtype") and source.dtype is not None:
+        config |= {"dtype": source.dtype.name}  # else that of the first array, which may be another one now
     write_json(target / "config.json", config)
+    left = left_out(source)
     for path in sorted(source.folder.iterdir()):
-        if path.is_file() and path.name != "config.json" and not matches(path.name, OTHER_WEIGHTS):
+        if path.name in left or path.name in {"config.json", INDEX, *source.metadata}:
+            continue
+        if path.is_dir():
+            shutil.copytree(path, target / path.name)
+        else:
             shutil.copyfile(path, target / path.name)
     return sums
+
+
+def left_out(source: Checkpoint) -> tuple[str, ...]:
+    """Files and folders of a checkpoint that are not copied: other weights, links to nothing, what a tool keeps."""
+    read = {"config.json", INDEX, *source.metadata}
+    return tuple(
+        path.name
+        for path in sorted(source.folder.iterdir())
+        if path.name not in read
+        and (matches(path.name, OTHER_WEIGHTS) or path.name in TOOLS or not (path.is_file() or path.is_dir()))
+    )
 
 
 def _object(value: Any) -> dict[str, Any]:
@@ -219,8 +250,9 @@ def _check(rewritten: Rewritten, target: Path, sums: Mapping[str, int]) -> Certi
     """
     source: Any = rewritten.draft.source
     family = _family(source)
-    before = load(source.folder, rewritten.before if family is None else None, ignore=source.ignore)
-    after = load(target, rewritten.stack if family is None else None, ignore=source.ignore)
+    ignore = source.ignore if family is None else _ignoring(source)
+    before = load(source.folder, rewritten.before if family is None else None, ignore=ignore)
+    after = load(target, rewritten.stack if family is None else None, ignore=ignore)
     if family == rewritten.before and after[0] != rewritten.stack:
         raise ValueError("nothing was written: the new folder was read as another model when it was read again")
     for name, found in sums.items():
@@ -233,10 +265,31 @@ def _check(rewritten: Rewritten, target: Path, sums: Mapping[str, int]) -> Certi
         compare(reference, everything(stack, Rounded(draft.copy(), dtype), rewritten.tokens)) for stack, draft in drafts
     )
     faults = tuple(not_finite(after[0].arrays, Rounded(drafts[1][1].copy(), dtype)))
+    if dtype == np.float64:
+        faults += _faults_in_32_bits(rewritten, drafts, reference)
     certificate = replace(rewritten.certificate, original=original, folder=found, faults=faults)
     if not certificate.passed:
         raise ValueError(f"nothing was written: the written folder is not the original model\n{certificate}")
     return certificate
+
+
+def _faults_in_32_bits(
+    rewritten: Rewritten, drafts: list[tuple[Stack, Draft]], reference: tuple[np.ndarray, ...]
+) -> tuple[str, ...]:
+    """What is wrong in float32: the package computes norms, rotary positions and softmaxes of float64 models in it."""
+    single = np.dtype(np.float32)
+    apart = [
+        compare(reference, everything(stack, Rounded(draft.copy(), single), rewritten.tokens)).residual(
+            rewritten.certificate.moves_logits
+        )
+        for stack, draft in drafts
+    ]
+    if apart[1] <= 10 * apart[0]:
+        return ()
+    return (
+        f"run in float32, in which the transformers package computes norms of float64 models too, the folder differs "
+        f"by {apart[1]:.1e}, the original by {apart[0]:.1e}",
+    )
 
 
 def new_config(stack: Stack, old: Mapping[str, Any], draft: Draft) -> dict[str, Any]:

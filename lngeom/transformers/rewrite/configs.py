@@ -7,6 +7,7 @@ the default of its family. A null is another value: it is allowed where a table 
 import difflib
 import fnmatch
 import math
+import sys
 from collections.abc import Container, Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -362,19 +363,26 @@ class Options:
                 near = difflib.get_close_matches(name, self.config, 1)
                 guess = f" (did you mean {near[0]!r}?)" if near else ""
                 raise ValueError(f"config.json has no option {name!r} to ignore{guess}")
+        strange = unknown(self.config, self.kind)
         for name, value in self.config.items():
             if name in READ and value is not None and (name, value) != ("is_causal", True):
                 quantized = name in {"quantization_config", "compression_config"}
                 remedy = "a quantized checkpoint cannot be rewritten: rewrite first, quantize afterwards"
                 raise ValueError(f"option {name!r} is not covered" + (f": {remedy}" if quantized else f": {value!r}"))
-            known = name in self._table or matches(name, IGNORED) or name in ignore
-            if not known and value not in (None, False, [], {}):
+            if name in strange and name not in ignore:
                 near = difflib.get_close_matches(name, self._table, 1, 0.8)
                 guess = f" (did you mean {near[0]!r}?)" if near else ""
                 raise ValueError(
                     f"option {name!r} = {value!r} of model_type {self.config.get('model_type')!r} is unknown{guess}. "
                     f"If no code reads it, ignore it (--ignore {name}); else describe the model by hand (lg.Stack)"
                 )
+
+
+def unknown(config: Mapping[str, Any], kind: str) -> list[str]:
+    """Options with a value that neither the family's table nor the list of those without effect has."""
+    known = (*DEFAULTS.get(kind, ()), *READ)
+    given = (name for name, value in config.items() if value not in (None, False, [], {}))
+    return [name for name in given if name not in known and not matches(name, IGNORED)]
 
 
 def _default(entry: Any) -> Any:
@@ -391,7 +399,7 @@ def _checked(name: str, value: Any, entry: Any) -> Any:
     if value is None and isinstance(entry, Maybe):
         return None
     if kind is float:
-        right = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        right = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
     else:
         right = isinstance(value, kind) and isinstance(value, bool) == (kind is bool)
     if not right:

@@ -81,7 +81,7 @@ def equivalent(a: Model, b: Model, *, seed: int = 0) -> Equivalence:
     allowed = stored / max(gap, 1e-300)
     apart = {path: float(np.linalg.norm(v - w)) for (path, v), (_, w) in zip(*map(_parts, forms), strict=True)}
     size = np.sqrt(sum(np.linalg.norm(v) ** 2 for _, v in _parts(forms[0])))
-    distance = float(np.linalg.norm(list(apart.values())) / size)
+    distance = float(max(np.linalg.norm(list(apart.values())) / size, _farthest_row(*forms)))
     change = _probe(a, b, seed)
     if change > max(stored, 1e-9):
         verdict = "different"
@@ -122,6 +122,16 @@ def _parts(form: Form) -> list[tuple[str, np.ndarray]]:
                 if name is not None:
                     found.append((f"{path} {name}", form.values[name]))
     return found
+
+
+def _farthest_row(a: Form, b: Form) -> float:
+    """Largest distance of two rows of a table, in units of its mean row: probes see few tokens and positions."""
+    found = [0.0]
+    for (_, x), (_, y) in zip(walk(a.stack), walk(b.stack), strict=True):
+        if isinstance(x, Table) and isinstance(y, Table):
+            v, w = a.values[x.weight][x.offset :] * x.scale, b.values[y.weight][y.offset :] * y.scale
+            found.append(float(np.linalg.norm(v - w, axis=1).max() / np.sqrt(np.mean(np.sum(v**2, 1)))))
+    return max(found)
 
 
 def _match(a: Form, b: Form) -> None:

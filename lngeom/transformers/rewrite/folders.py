@@ -20,10 +20,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 
-from lngeom.transformers.description import Stack
+from lngeom.transformers.description import Linear, Stack, walk
+from lngeom.transformers.forward import head, hidden, side
 from lngeom.transformers.rewrite.configs import matches
 from lngeom.transformers.rewrite.layouts import RMS_MARK, behind, check_sizes, options_and_stack, second_names, sides
 
@@ -112,6 +115,7 @@ class Checkpoint(Mapping[str, FileArray]):
         metadata: metadata of each file.
         ignore: options of the config that the user says have no effect.
         second: names in files of arrays that have another name here.
+        index_dtype: the dtype that the index of several files names, or None.
 
     Raises:
         ValueError: naming what is wrong with the folder or a file, or an adapter.
@@ -125,6 +129,7 @@ class Checkpoint(Mapping[str, FileArray]):
         self.metadata: dict[str, dict[str, str]] = {}
         self.second: dict[str, str] = {}
         self.stored: dict[str, FileArray] = {}
+        self.index_dtype = _index_dtype(folder)
         for name in _weight_files(folder):
             arrays, self.metadata[name] = read_header(folder / name)
             for array in arrays:
@@ -150,8 +155,8 @@ class Checkpoint(Mapping[str, FileArray]):
 
     @property
     def dtype(self) -> np.dtype | None:
-        """The dtype that the package gives to all arrays: that of the config, else of the first array of numbers."""
-        named = self.config.get("dtype") or self.config.get("torch_dtype")
+        """The dtype that the package gives to all arrays: of the config, of the index, or of the first array."""
+        named = self.config.get("dtype") or self.config.get("torch_dtype") or self.index_dtype
         if isinstance(named, str) and named.removeprefix("torch.") in FLOATS:
             return FLOATS[named.removeprefix("torch.")]
         return next((a.dtype for a in self.stored.values() if a.dtype.name in FLOATS), None)
@@ -189,6 +194,11 @@ def check_folder(folder: Path) -> None:
                 f"{folder} holds a distributed checkpoint ({name}), which comes before other files: load and save it "
                 "as one model first"
             )
+        if re.fullmatch(r"(value_head|medusa\w*)\.(safetensors|bin|pt)", name):
+            raise ValueError(
+                f"{folder} holds {name}, a second head that reads the hidden states: it is no part of the model's "
+                "files, and would no longer fit. Move it away if nothing reads it"
+            )
         if name == "modules.json":
             raise ValueError(
                 f"{folder} holds modules.json: sentence-transformers reads the hidden states of this model, and "
@@ -218,6 +228,14 @@ def _weight_files(folder: Path) -> list[str]:
             "again"
         )
     return files
+
+
+def _index_dtype(folder: Path) -> Any:
+    """The dtype in the metadata of the index, where there is one."""
+    if (folder / SINGLE).is_file() or not (folder / INDEX).is_file():
+        return None
+    metadata = read_json(folder / INDEX).get("metadata")
+    return metadata.get("dtype") if isinstance(metadata, dict) else None
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -348,6 +366,7 @@ def described(weights: Checkpoint) -> Stack:
         stack = replace(_as_tied(stack, weights), side=sides(options.kind, weights))
         stack.check(weights)
         check_sizes(options, stack, weights)
+        _check_shapes(stack, weights)
     except (TypeError, KeyError, IndexError, AttributeError, ArithmeticError) as error:
         raise ValueError(
             f"{weights.folder} has a config.json that does not describe its arrays ({type(error).__name__}: {error})"
@@ -395,6 +414,36 @@ def _check_architecture(weights: Checkpoint) -> None:
                 f"config.json says architectures [{name!r}], whose outputs are hidden states; rewrites keep logits "
                 "only (if the model is used for its logits: --ignore architectures)"
             )
+
+
+def _check_shapes(stack: Stack, weights: Checkpoint) -> None:
+    """Runs the model on shapes alone.
+
+    Raises:
+        ValueError: if the shapes of the arrays do not fit together.
+    """
+    for _, part in walk(stack):
+        if isinstance(part, Linear) and part.bias is not None and weights[part.weight].ndim == 2:
+            rows = weights[part.weight].shape[0 if part.layout == "oi" else 1]
+            if weights[part.bias].shape != (rows,):
+                raise ValueError(
+                    f"the arrays of {weights.folder} do not fit together: {part.weight!r} has {rows} outputs, and "
+                    f"{part.bias!r} has shape {weights[part.bias].shape}"
+                )
+    shapes = {name: jax.ShapeDtypeStruct(weights[name].shape, jnp.float32) for name in stack.arrays}
+
+    def run(arrays: dict[str, Any]) -> list[Any]:
+        x = hidden(stack, arrays, np.zeros((1, 1), int))
+        return [head(stack, arrays, x), *side(stack, arrays, x)]
+
+    try:
+        with jax.numpy_dtype_promotion("standard"):
+            jax.eval_shape(run, shapes)
+    except (TypeError, ValueError, IndexError) as error:
+        raise ValueError(
+            f"the arrays of {weights.folder} do not fit together: {str(error).splitlines()[0]}. A weight or bias has "
+            "another shape than the config says"
+        ) from error
 
 
 def _check_floats(stack: Stack, weights: Checkpoint) -> None:

@@ -257,7 +257,7 @@ def _layer_norm(options: Options, option: str) -> Callable[[str], Norm]:
     eps = options.get(option)
 
     def norm(name: str) -> Norm:
-        old = f"{name}.gamma" in options.names  # BERT's first files
+        old = options.kind == "bert" and f"{name}.gamma" in options.names  # its first files; no other class renames
         gain, bias = ("gamma", "beta") if old else ("weight", "bias")
         return Norm("layer", f"{name}.{gain}", f"{name}.{bias}", eps=eps)
 
