@@ -48,8 +48,8 @@ The public names, all imported lazily. What else a module defines may change.
 Plain modules: `lngeom.information.metric` (Eqs. 32–35), `lngeom.information.reference` (the literal Fisher matrix),
 `lngeom.information.conventions` (factors of other libraries), `lngeom._core.numerics` (tolerances).
 
-Shorter names after `import lngeom as lg`: `lg.normalizers` (of `lngeom.methods`), `lg.transformations`, `lg.metric`,
-`lg.rewrite`, `lg.discovery`, `lg.strategies`, `lg.conventions`, `lg.numerics`.
+Shorter names of modules: `lngeom.normalizers` (of `lngeom.methods`), `stacks` (of `lngeom.transformers`),
+`transformations`, `metric`, `rewrite`, `linting`, `discovery`, `strategies`, `conventions` and `numerics`.
 
 `LayerNorm`, `BatchNorm`, `GroupNorm`, `RMSNorm` and `WeightNorm` are maps (W, X) ↦ n in `lngeom.methods`, and
 layers with parameters of their own in `lngeom.nn`.
@@ -57,6 +57,8 @@ layers with parameters of their own in `lngeom.nn`.
 
 import importlib
 from typing import TYPE_CHECKING, Any
+
+from lngeom._core.short import install
 
 if TYPE_CHECKING:
     from lngeom import families as families, methods as methods
@@ -83,14 +85,18 @@ _PACKAGES = (
 _SHORT = {
     "conventions": "information.conventions",
     "discovery": "checks.discovery",
+    "linting": "checks.linting",
     "metric": "information.metric",
     "normalizers": "methods",
     "numerics": "_core.numerics",
     "rewrite": "transformers.rewrite",
+    "stacks": "transformers",
     "strategies": "checks.strategies",
     "transformations": "methods.transformations",
 }
-"""Shorter names of modules, for those who write `lg.rewrite.load`."""
+"""Shorter names of modules, as attributes (`lg.rewrite.load`) and in import statements."""
+
+install(_SHORT, "lngeom")
 
 _NAMES = {
     "GLMParameters": "_core.types",

@@ -184,6 +184,19 @@ def test_importing_flips_no_global_flag():
     subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True, env={**os.environ})
 
 
+def test_short_names_are_the_modules_themselves():
+    code = (
+        "import lngeom.rewrite.layouts, lngeom.stacks, pickle; from lngeom.normalizers import LayerNorm; "
+        "from lngeom.transformers.rewrite import layouts; import lngeom.transformers, lngeom.methods as methods; "
+        "assert lngeom.rewrite.layouts is layouts and lngeom.stacks is lngeom.transformers; "
+        "assert LayerNorm is methods.LayerNorm and layouts.__spec__.name == layouts.__name__; "
+        "assert pickle.loads(pickle.dumps(LayerNorm())) == LayerNorm()"
+    )
+    subprocess.run([sys.executable, "-W", "error", "-c", code], check=True, env={**os.environ})
+    with pytest.raises(ModuleNotFoundError, match=r"lngeom\.rewrite\.nothing"):
+        importlib.import_module("lngeom.rewrite.nothing")
+
+
 def surface() -> dict[str, list[str]]:
     """Public names by package, as the reference lists them."""
     entries = re.split(r"\n(?=- `lngeom|\n)", lngeom.__doc__ or "")
