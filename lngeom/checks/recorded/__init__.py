@@ -9,6 +9,7 @@ import numpy as np
 from lngeom.checks.adapters import framework_of
 from lngeom.checks.recorded import equinox, haiku, keras, linen, nnx, torch
 from lngeom.checks.recorded.layer import MIXES as MIXES, Layer as Layer, is_array
+from lngeom.checks.subject import same_draws
 
 READERS = {
     "torch": torch.layers,
@@ -40,7 +41,8 @@ def layers_of(model: Any, X: Any) -> list[Layer]:
     framework, parts = _framework_of(model)
     args, kwargs = _arguments(X, parts[0], framework)
     try:
-        return READERS[framework](parts, args, kwargs)
+        with same_draws():
+            return READERS[framework](parts, args, kwargs)
     except Exception as error:
         shapes = ", ".join(f"{a.dtype}{list(a.shape)}" for a in (*args, *kwargs.values()) if is_array(a))
         text = f"{type(error).__name__}: {error}".splitlines()[0]

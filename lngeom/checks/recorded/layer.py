@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from lngeom.checks.subject import as_elsewhere
+from lngeom.checks.subject import as_elsewhere, same_draws
 
 Arrays = dict[str, np.ndarray]
 """Arrays by name."""
@@ -255,7 +255,7 @@ class Layer:
             known = {k: np.asarray(v).astype(jnp.dtype(dtype)) for k, v in known.items()}
             statistics = {k: v.astype(jnp.dtype(dtype)) if floating(v) else v for k, v in statistics.items()}
         arguments = (self.call.training if training else None) or self.call.given
-        with as_elsewhere():
+        with as_elsewhere(), same_draws():
             outputs, after = self.apply(arguments, self._arrays(inputs), known, statistics, training)
         return np.asarray(outputs[self.slot]), after
 
