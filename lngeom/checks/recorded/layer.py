@@ -269,7 +269,15 @@ class Layer:
                 value = np.full_like(value, self.fill[0] if floating(value) else self.fill[1])
             return value.astype(inputs.dtype) if floating(value) else value
 
-        return tuple(inputs if i == own else other(v) for i, v in enumerate(self.call.arrays))
+        return tuple(_ordered(inputs, v) if i == own else other(v) for i, v in enumerate(self.call.arrays))
+
+
+def _ordered(values: np.ndarray, like: np.ndarray) -> np.ndarray:
+    """Values without gaps in memory, their axes there in the order of those of another array, as views need it."""
+    if values.ndim != like.ndim or any(s <= 0 and n > 1 for s, n in zip(like.strides, like.shape, strict=True)):
+        return np.ascontiguousarray(values)
+    axes = sorted(range(like.ndim), key=lambda a: -like.strides[a])
+    return np.ascontiguousarray(values.transpose(axes)).transpose(np.argsort(axes))
 
 
 def is_array(value: Any) -> bool:
