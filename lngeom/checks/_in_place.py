@@ -171,7 +171,9 @@ def _noted(placed: Placed) -> str:
     if placed.refused:
         said.append(f"it cannot be called on its inputs in this mode: {placed.refused}")
     lost = placed.lost
-    if lost > max(VISIBLE, 16 * float(jnp.finfo(layer.inputs.dtype).eps)):
+    if placed.follows_dtype:
+        said.append(f"its ε follows the dtype: its share is that in {layer.inputs.dtype}, not in {placed.dtype}")
+    elif lost > max(VISIBLE, 16 * float(jnp.finfo(layer.inputs.dtype).eps)):
         said.append(
             f"in {layer.inputs.dtype} outputs are up to {min(lost, 9.99):.1%} from those in {placed.dtype}, on its "
             "inputs and others near them"
