@@ -375,11 +375,18 @@ class Placed:
             return ("ln_pooled" if centred else None) if pooled else ("ln" if centred else "rms")
         return ("gn_spatial" if pooled else "gn") if centred else (None if pooled else "rms")
 
+    @property
+    def uncentred(self) -> bool:
+        """Whether its class is called a layer norm and it is an RMS norm, as by design in T5."""
+        whole = self.formula is not None and all(self.formula.scale.over(a) for a in self.axes if self.shape[a] > 1)
+        return self.layer.declared == "ln" and self.row == "rms" and whole and self.groups == 1
+
     @cached_property
     def expected(self) -> str | None:
         """Row that the name of its class promises for these inputs; that of its formula where it promises none.
 
-        Statistics over parts of the units that are whole axes, such as heads, are those of a group norm.
+        Statistics over parts of the units that are whole axes, such as heads, are those of a group norm. A layer that is
+        called a layer norm and is an RMS norm is judged as one.
         """
         declared, row = self.layer.declared, self.row
         if declared is None:
@@ -391,6 +398,8 @@ class Placed:
             row == "ln_pooled" or (row in {"gn", "gn_spatial"} and (whole or self.promised_groups))
         ):
             return row
+        if self.uncentred:
+            return "rms"
         if declared == "gn":
             if self.promised_groups == 1 and row in {"ln", "ln_pooled"}:
                 return row

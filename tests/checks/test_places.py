@@ -314,6 +314,26 @@ def test_modes_of_torch_and_keras_are_those_that_run():
         assert (norm.like, found.differs) == ("bn_evaluation", False), str(found)
 
 
+@pytest.mark.parametrize("kind", ["T5LayerNorm", "LayerNorm"])
+@pytest.mark.parametrize("shape", [(6, 8), (6, 5, 8)])
+def test_an_rms_norm_that_is_called_a_layer_norm_is_judged_as_one_and_told_so(kind, shape):
+    model = module(kind, lambda self, x: rms(x) * gain(self, x))
+    (norm,) = lg.check_model(model, normal(*shape)).norms
+    assert (norm.like, norm.differences, norm.findings) == ("rms", (), ())
+    assert norm.note == f"its class is called {kind}; it is RMSNorm: no mean is subtracted"
+    (asked,) = lg.check_model(model, normal(*shape), like={"": "ln"}).norms
+    assert asked.differences == ("weight_matrix_recentering",)
+    assert "is called" not in asked.note
+
+
+def test_a_layer_norm_of_parts_without_a_mean_still_differs():
+    def halves(self, x):
+        return rms(x.reshape(-1, 2, 4)).reshape(x.shape) * gain(self, x)
+
+    (norm,) = lg.check_model(module("LayerNorm", halves), normal(6, 8)).norms
+    assert (norm.like, bool(norm.findings), norm.note) == ("ln", True, "")
+
+
 class Viewed:
     """Group norms of torch whose views need the memory order of their inputs."""
 
