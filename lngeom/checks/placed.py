@@ -385,8 +385,8 @@ class Placed:
     def expected(self) -> str | None:
         """Row that the name of its class promises for these inputs; that of its formula where it promises none.
 
-        Statistics over parts of the units that are whole axes, such as heads, are those of a group norm. A layer that is
-        called a layer norm and is an RMS norm is judged as one.
+        Statistics over parts of the units that are whole axes, such as heads, are those of a group norm. An RMS norm
+        that is called a layer norm is judged as an RMS norm.
         """
         declared, row = self.layer.declared, self.row
         if declared is None:

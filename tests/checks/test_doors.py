@@ -6,6 +6,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import lngeom as lg
+import numpy as np
 import pytest
 from lngeom.checks.findings import Verdict
 from lngeom.cli import commands as cli
@@ -124,3 +125,31 @@ def test_dtypes_and_flags_of_jax_are_left_alone():
     before = dict(jax.config.values)
     lg.check_invariances(EXACT, dtype="bfloat16")
     assert dict(jax.config.values) == before
+
+
+@pytest.mark.peers
+@pytest.mark.filterwarnings("ignore")
+def test_compiled_modules_of_torch_are_read_through_and_those_of_jit_are_refused():
+    import torch
+    from torch import nn
+
+    model = nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8), nn.RMSNorm(8))
+    X = np.random.default_rng(0).normal(size=(6, 8)).astype(np.float32)
+    plain = {n.path for n in lg.check_model(model, X).norms}
+    compiled = torch.compile(model, backend="eager")
+    report = lg.check_model(compiled, X)
+    assert {n.path for n in report.norms} == plain
+    assert not report.unchecked
+    decayed = torch.optim.AdamW(compiled.parameters(), weight_decay=0.1)
+    assert {f.path for f in lg.lint(compiled, X, decay=decayed).findings if "decay" in f.rule} >= {"1", "2"}
+    nested = nn.Sequential(torch.compile(model, backend="eager"), nn.LayerNorm(8))
+    assert {"0.1", "0.2", "1"} <= {n.path for n in lg.check_model(nested, X).norms if n.checked}
+
+    for scripted in (torch.jit.script(model), torch.jit.trace(model, torch.tensor(X))):
+        for call in (lg.check_model, lg.lint):
+            with pytest.raises(ValueError, match=r"^a module of torch\.jit hides the calls of its layers: give the"):
+                call(scripted, X)
+    partly = lg.check_model(nn.Sequential(torch.jit.script(model), nn.LayerNorm(8)), X)
+    assert [n.path for n in partly.norms if n.checked] == ["1"]
+    assert {n.path for n in partly.unchecked} == {"0.1", "0.2"}
+    assert all("torch.jit hides" in n.note for n in partly.unchecked)

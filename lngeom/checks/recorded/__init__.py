@@ -39,6 +39,8 @@ def layers_of(model: Any, X: Any) -> list[Layer]:
         ValueError: if the model is of none of these libraries, or the forward pass fails.
     """
     framework, parts = _framework_of(model)
+    if framework == "torch" and (text := torch.refused(parts[0])):
+        raise ValueError(text)
     args, kwargs = _arguments(X, parts[0], framework)
     try:
         with same_draws():

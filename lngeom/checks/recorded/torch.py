@@ -15,12 +15,16 @@ from lngeom.checks.recorded.tape import Made, Tape
 Modes = dict[bool, dict[int, bool]]
 """Whether each module is in training mode, by its identity: where the model is in evaluation mode, and in training."""
 
+COMPILED = "_orig_mod"
+"""Attribute of the module that torch.compile made a compiled one of."""
+
 
 def layers(parts: tuple, args: tuple, kwargs: dict) -> list[Layer]:
     """The layers of a module, which stays as it was: a copy of it is called."""
     import torch
 
-    model, copied = parts[0], copy_of(parts[0])
+    model = getattr(parts[0], COMPILED, parts[0])
+    copied = copy_of(model)
     inputs, named = _tensors(args, kwargs, model)
     tape, names = Tape(), {id(part): name for name, part in copied.named_modules()}
     open_calls: dict[int, list] = {}
@@ -45,13 +49,13 @@ def layers(parts: tuple, args: tuple, kwargs: dict) -> list[Layer]:
     evaluation = [part.training for part in copied.modules()]
     modes: Modes = {True: {}, False: {}}
     for some in (copied, model):
-        for part, *both in zip(some.modules(), training, evaluation, strict=True):
+        for part, *both in zip(_parts(some).values(), training, evaluation, strict=True):
             modes[True][id(part)], modes[False][id(part)] = both
     with torch.no_grad():
         copied(*inputs, **named)
     for handle in handles:
         handle.remove()
-    modules = dict(model.named_modules())
+    modules = _parts(model)
     modules |= {key: part for key, part in copied.named_modules() if _lazy(modules[key])}
 
     def make(key, seen):
@@ -64,15 +68,37 @@ def layers(parts: tuple, args: tuple, kwargs: dict) -> list[Layer]:
     return tape.layers(make, modules, lambda key: normalized_weights(modules[key]))
 
 
+def refused(model: Any) -> str:
+    """Why the layers of a module cannot be read; empty where they can."""
+    import torch
+
+    if isinstance(model, torch.jit.ScriptModule):
+        return "a module of torch.jit hides the calls of its layers: give the module before torch.jit.script or trace"
+    return ""
+
+
+def _parts(model: Any) -> dict[str, Any]:
+    """The modules of a model by their paths, without what torch.compile wraps around them."""
+    return {_plain(k): v for k, v in model.named_modules() if not hasattr(v, COMPILED)}
+
+
+def _plain(path: str) -> str:
+    """A path without the names that torch.compile adds."""
+    return ".".join(name for name in path.split(".") if name != COMPILED)
+
+
 def copy_of(model: Any) -> Any:
-    """A copy of a module, with its hooks. What cannot be copied, such as a lock, the two have in common."""
+    """A copy of a module, with its hooks, and without what torch.compile wraps around its parts.
+
+    What cannot be copied, such as a lock, the two have in common.
+    """
     memo: dict[int, Any] = {}
     values = [v for part in model.modules() for k, v in vars(part).items() if k != "_modules"]
     for tensor in _inside(values):
         if not tensor.is_leaf:
             memo[id(tensor)] = tensor.detach().clone()
     try:
-        return copy.deepcopy(model, dict(memo))
+        return _deep(model, dict(memo))
     except Exception:
         for value in values:
             for inner in value.values() if isinstance(value, dict) else (value,):
@@ -81,10 +107,17 @@ def copy_of(model: Any) -> Any:
                 except Exception:
                     memo[id(inner)] = inner
     try:
-        return copy.deepcopy(model, memo)
+        return _deep(model, memo)
     except Exception as error:
         text = f"{type(error).__name__}: {error}".splitlines()[0]
         raise ValueError(f"copy.deepcopy fails on the model, and a copy is what is called: {text}") from error
+
+
+def _deep(model: Any, memo: dict[int, Any]) -> Any:
+    for part in reversed(list(model.modules())):
+        if hasattr(part, COMPILED):
+            memo[id(part)] = copy.deepcopy(getattr(part, COMPILED), memo)
+    return copy.deepcopy(model, memo)
 
 
 def _inside(value: Any) -> Iterator[Any]:
@@ -117,13 +150,15 @@ def normalized_weights(part: Any) -> str | None:
 def _of_torch(part: Any, modes: Modes) -> Made:
     import torch
 
-    parameters = {k: from_torch(v) for k, v in part.named_parameters()}
-    statistics = {k: from_torch(v) for k, v in part.named_buffers()}
+    if text := refused(part):
+        raise ValueError(text)
+    parameters = {_plain(k): from_torch(v) for k, v in part.named_parameters()}
+    statistics = {_plain(k): from_torch(v) for k, v in part.named_buffers()}
 
     @functools.cache
     def twin(training: bool) -> Any:
         copied = copy_of(part)
-        for own, other in zip(part.modules(), copied.modules(), strict=True):
+        for own, other in zip(_parts(part).values(), copied.modules(), strict=True):
             other.training = modes[training][id(own)]
         return copied
 
