@@ -153,3 +153,76 @@ def test_compiled_modules_of_torch_are_read_through_and_those_of_jit_are_refused
     assert [n.path for n in partly.norms if n.checked] == ["1"]
     assert {n.path for n in partly.unchecked} == {"0.1", "0.2"}
     assert all("torch.jit hides" in n.note for n in partly.unchecked)
+
+
+class Stateful(eqx.Module):
+    """A batch norm behind a linear layer; what `__call__` names its state is up to the model."""
+
+    linear: eqx.nn.Linear
+    norm: eqx.nn.BatchNorm
+
+    def __init__(self):
+        self.linear = eqx.nn.Linear(6, 6, key=jax.random.key(0))
+        self.norm = eqx.nn.BatchNorm(6, "batch", mode="batch")
+
+    def __call__(self, x, st):
+        return self.norm(self.linear(x), st)
+
+
+class Keyed(Stateful):
+    def __call__(self, x, s, *, key):
+        return self.norm(self.linear(x), s)
+
+
+class Defaulted(Stateful):
+    def __call__(self, x, training=True, state=None):
+        return self.norm(self.linear(x), state=state)
+
+
+class Annotated(Stateful):
+    def __call__(self, memory: eqx.nn.State, x):
+        return self.norm(self.linear(x), memory)
+
+
+class ByName(Stateful):
+    def __call__(self, x, *, memory):
+        return self.norm(self.linear(x), memory)
+
+
+class Wrapped(Stateful):
+    def __call__(self, *args):
+        return self.norm(self.linear(args[0]), args[1])
+
+
+@pytest.mark.parametrize("kind", [Stateful, Keyed, Defaulted, Annotated, ByName, Wrapped])
+def test_the_state_of_an_equinox_model_may_have_any_name(kind):
+    X = np.random.default_rng(0).normal(size=(8, 6)).astype(np.float32)
+    model, state = eqx.nn.make_with_state(kind)()
+    report = lg.check_model((model, state), X)
+    assert (report["norm"].like, report["norm"].checked, report.differs) == ("bn", True, False), str(report)
+
+
+def test_an_equinox_model_without_its_state_is_refused():
+    model, _ = eqx.nn.make_with_state(Stateful)()
+    with pytest.raises(ValueError, match=r"give \(model, state\)"):
+        lg.check_model(model, np.ones((8, 6), np.float32))
+
+
+class Counted(eqx.Module):
+    """A norm of one's own with a state of its own."""
+
+    count: eqx.nn.StateIndex
+
+    def __init__(self):
+        self.count = eqx.nn.StateIndex(jnp.zeros(()))
+
+    def __call__(self, x, memory):
+        memory = memory.set(self.count, memory.get(self.count) + 1)
+        return x / jnp.sqrt(jnp.mean(x**2) + 1e-6), memory
+
+
+def test_a_norm_of_ones_own_may_have_a_state():
+    model, state = eqx.nn.make_with_state(Counted)()
+    report = lg.check_model((model, state), np.random.default_rng(0).normal(size=(8, 6)).astype(np.float32))
+    assert [(n.like, n.checked) for n in report.norms] == [("rms", True)], str(report)
+    assert model(jnp.ones(6), state)[1].get(model.count) == 1  # the state can still be used
