@@ -226,3 +226,55 @@ def test_a_norm_of_ones_own_may_have_a_state():
     report = lg.check_model((model, state), np.random.default_rng(0).normal(size=(8, 6)).astype(np.float32))
     assert [(n.like, n.checked) for n in report.norms] == [("rms", True)], str(report)
     assert model(jnp.ones(6), state)[1].get(model.count) == 1  # the state can still be used
+
+
+def raising(error):
+    class Raising(eqx.Module):
+        norm: eqx.nn.LayerNorm
+
+        def __call__(self, x):
+            raise error
+
+    return Raising(eqx.nn.LayerNorm(6))
+
+
+@pytest.mark.parametrize("call", [lg.check_model, lg.lint])
+def test_what_is_said_of_x_has_to_do_with_the_error(call):
+    X = np.ones((8, 6), np.float32)
+    with pytest.raises(ValueError, match=r"failed: RuntimeError: no licence$"):
+        call(raising(RuntimeError("no licence.")), X)
+    with pytest.raises(ValueError, match=r"failed: KeyError: 'weights'$"):
+        call(raising(KeyError("weights")), X)
+    norm = eqx.nn.Sequential([eqx.nn.Linear(6, 6, key=jax.random.key(0)), eqx.nn.LayerNorm(6)])
+    with pytest.raises(ValueError, match=r"[^.]\. X has one sample a row; an equinox model takes one sample"):
+        call(norm, X[:, :5])
+    for shape in [(0, 6), (8, 0)]:
+        with pytest.raises(
+            ValueError, match=rf"^X must have values, at least one sample; got .* \[{shape[0]}, {shape[1]}"
+        ):
+            call(norm, np.ones(shape, np.float32))
+    for wrong in (np.nan, np.inf):
+        X[1, 2:4] = wrong
+        with pytest.raises(ValueError, match=r"^X must be finite; 2 of its 48 values, \[8, 6\], are NaN or infinite$"):
+            call(norm, X)
+
+
+@pytest.mark.peers
+def test_tensors_that_are_not_finite_are_refused_and_masks_that_are_added_are_not():
+    import torch
+    from torch import nn
+
+    class Masked(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm = nn.LayerNorm(8)
+
+        def forward(self, x, mask):
+            return self.norm(torch.softmax(mask, -1) @ x)
+
+    X, mask = torch.randn(5, 8, generator=torch.Generator().manual_seed(0)), torch.zeros(5, 5)
+    mask[:, 3:] = -torch.inf
+    assert lg.check_model(Masked(), (X, mask)).norms
+    X[0, 0] = torch.nan
+    with pytest.raises(ValueError, match=r"^X must be finite; 1 of its 40 values"):
+        lg.check_model(Masked(), {"x": X, "mask": mask})
