@@ -9,6 +9,7 @@ import lngeom as lg
 import numpy as np
 import pytest
 from lngeom.checks.findings import Verdict
+from lngeom.checks.recorded import tape
 from lngeom.cli import commands as cli
 from typer.testing import CliRunner
 
@@ -278,3 +279,28 @@ def test_tensors_that_are_not_finite_are_refused_and_masks_that_are_added_are_no
     X[0, 0] = torch.nan
     with pytest.raises(ValueError, match=r"^X must be finite; 1 of its 40 values"):
         lg.check_model(Masked(), {"x": X, "mask": mask})
+
+
+class Twice(eqx.Module):
+    first: eqx.nn.BatchNorm
+    second: eqx.nn.BatchNorm
+
+    def __init__(self):
+        self.first, self.second = (eqx.nn.BatchNorm(6, "batch", mode="batch") for _ in range(2))
+
+    def __call__(self, x, state):
+        x, state = self.first(x, state)
+        return self.second(3 * x + 1, state)
+
+
+def test_stateful_layers_of_equinox_share_their_programs(monkeypatch):
+    compiled, jit = [], jax.jit
+    monkeypatch.setattr(tape.jax, "jit", lambda *args, **options: compiled.append(1) or jit(*args, **options))
+    model, state = eqx.nn.make_with_state(Twice)()
+    X = np.random.default_rng(0).normal(size=(8, 6)).astype(np.float32)
+    first = lg.check_model((model, state), X)
+    assert [n.like for n in first.norms if n.checked] == ["bn", "bn"], str(first)
+    assert len(compiled) <= 2  # the two norms in training mode and in evaluation mode
+    other, state = eqx.nn.make_with_state(Twice)()
+    assert [n.like for n in lg.check_model((other, state), X).norms] == ["bn", "bn"]
+    assert len(compiled) <= 2

@@ -1,5 +1,6 @@
 """The layers of a equinox model in one call."""
 
+import copy
 import dataclasses
 import inspect
 from collections.abc import Mapping
@@ -131,8 +132,8 @@ def _made(module: Any, seen: Seen, state: Any, place: Place | None) -> Made:
     import equinox as eqx
 
     index = lambda node: isinstance(node, eqx.nn.StateIndex)  # noqa: E731
+    module, substate = (module, None) if place is None else _renamed(module, state.substate(module))
     arrays, rest = eqx.partition(module, eqx.is_inexact_array, is_leaf=index)
-    substate = None if place is None else state.substate(module)
     tree = {"module": arrays} | ({} if substate is None else {"state": substate})
 
     def call(tree, args, kwargs, training):
@@ -153,9 +154,27 @@ def _made(module: Any, seen: Seen, state: Any, place: Place | None) -> Made:
             run = jax.vmap(run, axis_name="batch")
         return run(*mapped), None
 
-    shape = jax.tree.structure(rest), tuple(jax.tree.leaves(rest)), seen.ndim
-    kind = ("equinox", shape) if substate is None else None
+    kind = "equinox", jax.tree.structure(rest), tuple(jax.tree.leaves(rest)), seen.ndim, place
     return of_jax(tree, lambda name: name.startswith("module"), call, kind)
+
+
+def _renamed(module: Any, state: Any) -> tuple[Any, Any]:
+    """A module and its state with places for names of what is in it, so that modules of one kind share programs."""
+    import equinox as eqx
+
+    values, markers = state.tree_flatten()
+    names = {marker: str(i) for i, marker in enumerate(markers)}
+
+    def rename(node: Any) -> Any:
+        if not isinstance(node, eqx.nn.StateIndex):
+            return node
+        renamed = copy.copy(node)
+        object.__setattr__(renamed, "marker", names[node.marker])
+        return renamed
+
+    index = lambda node: isinstance(node, eqx.nn.StateIndex)  # noqa: E731
+    module = jax.tree.map(rename, eqx.nn.delete_init_state(module), is_leaf=index)
+    return module, eqx.nn.State.tree_unflatten(tuple(names.values()), values)
 
 
 def _callable_inside(module: Any) -> bool:
