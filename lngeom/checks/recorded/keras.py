@@ -121,13 +121,18 @@ def _made(layer: Any, shape: tuple[int, ...] | None) -> Made:
         {k: v for k, v in zip(n, group, strict=True) if floating(v)} for n, group in zip(names, values, strict=True)
     )
     config = {k: v for k, v in layer.get_config().items() if k != "name"}
-    kind = (type(layer), json.dumps(config, default=repr, sort_keys=True), shape, layer.trainable)
+    adapts = hasattr(layer, "finalize_state")  # it computes with what it made of its statistics when it was adapted
+    adapted = tuple(v.tobytes() for v in values[1]) if adapts else ()
+    kind = (type(layer), json.dumps(config, default=repr, sort_keys=True), shape, layer.trainable, adapted)
 
     @functools.cache
     def twin(dtype: str) -> Any:
         if dtype == "float64" and layer.compute_dtype != dtype:
             copied = type(layer).from_config(layer.get_config() | {"dtype": dtype})
             copied.build(shape)
+            if adapts:
+                copied.set_weights(layer.get_weights())
+                copied.finalize_state()
             return copied
         return layer
 
