@@ -144,7 +144,7 @@ def torch_tensor(array: np.ndarray) -> Any:
     if array.dtype.name in {"float64", "float32", "float16"}:
         return torch.from_numpy(np.array(array))
     dtype = getattr(torch, array.dtype.name)
-    return torch.tensor(array.astype(np.float64), dtype=torch.float64).to(dtype)
+    return torch.from_numpy(np.array(array, np.float64)).to(dtype)
 
 
 def from_torch(tensor: Any) -> np.ndarray:

@@ -57,7 +57,9 @@ def examined(layer: Layer, training: bool, like: str | None = None) -> tuple[Nor
             if _kind(other) in known or len(known) >= SEVERAL:
                 again = first.elsewhere(other)
                 findings = (*reports[0].findings, *_own(again)) if reports[0].findings == () else reports[0].findings
-                reports.append(replace(reports[0], eps_share=again.share, findings=findings, note=_noted(again)))
+                reports.append(
+                    replace(reports[0], eps_share=again.share, findings=findings, note=_noted(again, reports[0].like))
+                )
             else:
                 known.add(_kind(other))
                 reports.append(_report(place(other, training), bare, like))
@@ -104,7 +106,7 @@ def _report(placed: Placed, bare: NormReport, like: str | None) -> NormReport:
         differences=wrong,
         findings=findings,
         eps_share=placed.share,
-        note=_noted(placed),
+        note=_noted(placed, expected),
     )
 
 
@@ -150,7 +152,7 @@ def _over(placed: Placed) -> str:
     return ", ".join(filter(None, over)) or "nothing"
 
 
-def _noted(placed: Placed) -> str:
+def _noted(placed: Placed, expected: str | None) -> str:
     """What was measured beside invariances."""
     layer, said = placed.layer, []
     if layer.place not in {None, layer.call.examined[1]}:
@@ -170,8 +172,12 @@ def _noted(placed: Placed) -> str:
         said.append("no parameter shows the axis of its units: that of its library's convention")
     if placed.refused:
         said.append(f"it cannot be called on its inputs in this mode: {placed.refused}")
+    if placed.uncentred and expected == "rms":
+        said.append(f"its class is called {layer.kind}; it is {METHODS['rms'].title}: no mean is subtracted")
     lost = placed.lost
-    if lost > max(VISIBLE, 16 * float(jnp.finfo(layer.inputs.dtype).eps)):
+    if placed.follows_dtype:
+        said.append(f"its ε follows the dtype: its share is that in {layer.inputs.dtype}, not in {placed.dtype}")
+    elif lost > max(VISIBLE, 16 * float(jnp.finfo(layer.inputs.dtype).eps)):
         said.append(
             f"in {layer.inputs.dtype} outputs are up to {min(lost, 9.99):.1%} from those in {placed.dtype}, on its "
             "inputs and others near them"

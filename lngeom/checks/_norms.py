@@ -64,9 +64,8 @@ def candidates(layers: Sequence[Layer], training: bool, asked: Collection[str] =
 
 def _judged(layer: Layer, training: bool) -> Candidate | None:
     if not layer.calls:
-        return (
-            Candidate(layer, "it is not called in the forward pass on X") if layer.named and layer.childless else None
-        )
+        reason = layer.problem or "it is not called in the forward pass on X"
+        return Candidate(layer, reason) if layer.named and layer.childless else None
     if layer.same_shape and (layer.childless or layer.named):
         if layer.named:
             return Candidate(layer)

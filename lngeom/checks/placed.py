@@ -375,11 +375,18 @@ class Placed:
             return ("ln_pooled" if centred else None) if pooled else ("ln" if centred else "rms")
         return ("gn_spatial" if pooled else "gn") if centred else (None if pooled else "rms")
 
+    @property
+    def uncentred(self) -> bool:
+        """Whether its class is called a layer norm and it is an RMS norm, as by design in T5."""
+        whole = self.formula is not None and all(self.formula.scale.over(a) for a in self.axes if self.shape[a] > 1)
+        return self.layer.declared == "ln" and self.row == "rms" and whole and self.groups == 1
+
     @cached_property
     def expected(self) -> str | None:
         """Row that the name of its class promises for these inputs; that of its formula where it promises none.
 
-        Statistics over parts of the units that are whole axes, such as heads, are those of a group norm.
+        Statistics over parts of the units that are whole axes, such as heads, are those of a group norm. An RMS norm
+        that is called a layer norm is judged as an RMS norm.
         """
         declared, row = self.layer.declared, self.row
         if declared is None:
@@ -391,6 +398,8 @@ class Placed:
             row == "ln_pooled" or (row in {"gn", "gn_spatial"} and (whole or self.promised_groups))
         ):
             return row
+        if self.uncentred:
+            return "rms"
         if declared == "gn":
             if self.promised_groups == 1 and row in {"ln", "ln_pooled"}:
                 return row
@@ -422,16 +431,57 @@ class Placed:
         """Its own normalized values for the first probe at `far`, in rows: outputs without bias, per unit of gain."""
         return self.odd(self.rows(self.far * self.probe)) if self.per_gain is None else self.per_gain
 
-    @cached_property
+    @property
     def shares(self) -> np.ndarray:
         """Share of ε in the denominator, 1 − (g n)²/(g n∞)², at each value of the inputs whose set has a spread."""
+        return self._shares[0]
+
+    @property
+    def follows_dtype(self) -> bool:
+        """Whether its ε is another one in the dtype of the inputs than in its widest dtype."""
+        return self._shares[1]
+
+    @cached_property
+    def _shares(self) -> tuple[np.ndarray, bool]:
+        """The shares, and whether they are another in the dtype of the inputs.
+
+        There they are taken where they are apart by more than the rounding of a variance, (1 + κ²)u.
+        """
         inputs, sets = self.own, None if self.formula is None else self.formula.scale
         if sets is None or not self.normalizes or self.refused:
-            return np.zeros(0)
-        near, far = ((self.run(s * inputs) - self.run(-s * inputs)) / 2 for s in (1.0, self.far / self.size))
+            return np.zeros(0), False
+        far = self.far / self.size
+        full = sets.mean(self._odd_part(far * inputs) ** 2)
+
+        def share(**options: Any) -> np.ndarray:
+            with np.errstate(all="ignore"):
+                return 1 - sets.mean(self._odd_part(inputs, **options) ** 2) / full
+
+        wide = share()
+        kept = np.isfinite(wide) & self.spread
+        if self.changed:  # its own parameters hide all else
+            return wide[kept], False
+        native = share(dtype=None)
+        size, offset = self._moments
         with np.errstate(all="ignore"):
-            found = 1 - sets.mean(near**2) / sets.mean(far**2)
-        return found[np.isfinite(found) & self.spread]
+            rounding = 8 * float(jnp.finfo(self.layer.inputs.dtype).eps) * (1 + (offset / size) ** 2)
+            apart = (
+                kept & (np.abs(native - wide) > rounding) & (native >= 0)
+            )  # a variance that is lost gives less than 0
+        return np.where(apart, native, wide)[kept], bool(apart.any())
+
+    def _odd_part(self, inputs: np.ndarray, **options: Any) -> np.ndarray:
+        if "dtype" in options:
+            inputs = inputs.astype(self.layer.inputs.dtype)
+        return (self.run(inputs, **options) - self.run(-inputs, **options)) / 2
+
+    @cached_property
+    def _moments(self) -> tuple[np.ndarray, np.ndarray]:
+        """Root mean squares of each set of the inputs, about its centre and about zero."""
+        inputs, sets = self.own, self.formula.scale  # type: ignore[union-attr]
+        with np.errstate(all="ignore"):
+            around = inputs - sets.mean(inputs) if self.formula.central else inputs  # type: ignore[union-attr]
+            return np.sqrt(sets.mean(around**2)), np.sqrt(sets.mean(inputs**2))
 
     @cached_property
     def own(self) -> np.ndarray:
@@ -461,11 +511,7 @@ class Placed:
         finite = np.isfinite(inputs)
         if self.formula is None:
             return finite
-        with np.errstate(all="ignore"):
-            sets = self.formula.scale
-            around = inputs - sets.mean(inputs) if self.formula.central else inputs
-            size = np.sqrt(sets.mean(around**2))
-            offset = np.sqrt(sets.mean(inputs**2))
+        size, offset = self._moments
         smallest = float(jnp.finfo(self.layer.inputs.dtype).tiny)
         return finite & (size > 32 * float(jnp.finfo(self.layer.inputs.dtype).eps) * offset) & (size > smallest)
 

@@ -2,9 +2,11 @@
 
 import inspect
 import math
+import random
+import sys
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -33,6 +35,20 @@ def as_elsewhere() -> Iterator[None]:
     ):
         warnings.simplefilter("ignore")
         yield
+
+
+@contextmanager
+def same_draws() -> Iterator[None]:
+    """The global random generators of Python, NumPy and torch, which are afterwards as they were."""
+    own, numpys = random.getstate(), np.random.get_state()  # noqa: NPY002 - that of models of users
+    torch = sys.modules.get("torch")
+    devices = range(torch.cuda.device_count()) if torch and torch.cuda.is_initialized() else ()
+    try:
+        with torch.random.fork_rng(devices) if torch else nullcontext():
+            yield
+    finally:
+        random.setstate(own)
+        np.random.set_state(numpys)  # noqa: NPY002
 
 
 def deviation(before: Output, after: Output) -> float:

@@ -312,3 +312,68 @@ def test_modes_of_torch_and_keras_are_those_that_run():
         found = lg.check_model(model, normal(9, 8))
         (norm,) = [n for n in found.norms if n.path.endswith("norm")]
         assert (norm.like, found.differs) == ("bn_evaluation", False), str(found)
+
+
+@pytest.mark.parametrize("kind", ["T5LayerNorm", "LayerNorm"])
+@pytest.mark.parametrize("shape", [(6, 8), (6, 5, 8)])
+def test_an_rms_norm_that_is_called_a_layer_norm_is_judged_as_one_and_told_so(kind, shape):
+    model = module(kind, lambda self, x: rms(x) * gain(self, x))
+    (norm,) = lg.check_model(model, normal(*shape)).norms
+    assert (norm.like, norm.differences, norm.findings) == ("rms", (), ())
+    assert norm.note == f"its class is called {kind}; it is RMSNorm: no mean is subtracted"
+    (asked,) = lg.check_model(model, normal(*shape), like={"": "ln"}).norms
+    assert asked.differences == ("weight_matrix_recentering",)
+    assert "is called" not in asked.note
+
+
+def test_a_layer_norm_of_parts_without_a_mean_still_differs():
+    def halves(self, x):
+        return rms(x.reshape(-1, 2, 4)).reshape(x.shape) * gain(self, x)
+
+    (norm,) = lg.check_model(module("LayerNorm", halves), normal(6, 8)).norms
+    assert (norm.like, bool(norm.findings), norm.note) == ("ln", True, "")
+
+
+class Viewed:
+    """Group norms of torch whose views need the memory order of their inputs."""
+
+    @staticmethod
+    def model(view):
+        import torch
+        from torch import nn
+
+        class GroupNorm(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.weight = nn.Parameter(torch.linspace(0.5, 1.5, 8))
+
+            def forward(self, x):
+                grouped = view(x)
+                centred = grouped - grouped.mean(-1, keepdim=True)
+                spread = grouped.var(-1, unbiased=False, keepdim=True)
+                whole = (centred / torch.sqrt(spread + 1e-5)).reshape(*x.shape[:2], -1)
+                return whole.reshape(x.shape) * self.weight.view(1, 8, 1, 1)
+
+        return nn.Sequential(nn.Identity(), GroupNorm())
+
+
+@pytest.mark.peers
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_probes_have_the_memory_order_of_the_inputs(dtype):
+    import torch
+
+    X = torch.tensor(normal(5, 8, 4, 4))
+    last = X.contiguous(memory_format=torch.channels_last)
+
+    def flat(x):
+        return x.view(x.shape[0], 2, -1)
+
+    def last_flat(x):  # only a view where channels are last in memory
+        pixels = x.permute(0, 2, 3, 1).view(len(x), -1, 8)
+        return pixels.transpose(1, 2).reshape(len(x), 2, -1)
+
+    for view, inputs in ((flat, X), (last_flat, last)):
+        model = Viewed.model(view).to(getattr(torch, dtype))
+        report = lg.check_model(model, inputs)
+        assert checked(report) == ["1"], str(report)
+        assert (report["1"].like, report["1"].differences, report["1"].findings) == ("gn_spatial", (), ())

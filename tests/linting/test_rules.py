@@ -223,3 +223,27 @@ def test_bad_input_is_named():
         lg.lint(norm, X, export=eqx.nn.Identity())
     with pytest.raises(ValueError, match="decay must be"):
         lg.lint(norm, X, decay=3)
+
+
+@pytest.mark.peers
+@pytest.mark.parametrize(("scale", "large"), [(1e-4, True), (1.0, False)])
+@pytest.mark.parametrize("own", [False, True], ids=["torch", "own"])
+def test_an_epsilon_that_follows_the_dtype_is_measured_in_the_dtype_that_runs(scale, large, own):
+    import torch
+    from torch import nn
+
+    class Centred(nn.Module):
+        def forward(self, x):
+            c = x - x.mean(-1, keepdim=True)
+            return c * torch.rsqrt(c.square().mean(-1, keepdim=True) + torch.finfo(x.dtype).eps)
+
+    norm = Centred() if own else nn.RMSNorm(32)
+    X = (np.random.default_rng(0).normal(size=(16, 32)) * scale).astype(np.float32)
+    report = lg.lint(norm, X)
+    assert [f.rule for f in report.findings] == (["epsilon-large"] if large else [])
+    squares = (X - X.mean(1, keepdims=True) if own else X).astype(np.float64) ** 2
+    eps = float(np.finfo(np.float32).eps)
+    expected = np.median(eps / (squares.mean(1) + eps))
+    assert abs(report.eps_shares[""] - expected) < 1e-5
+    note = lg.check_model(norm, X).norms[0].note
+    assert ("its ε follows the dtype" in note, "outputs are up to" in note) == (large, False)

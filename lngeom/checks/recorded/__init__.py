@@ -1,14 +1,18 @@
 """The layers of a model as they stand in it: their own weights, and the inputs that reach them in one forward pass."""
 
 import inspect
+import re
 from collections.abc import Mapping
 from typing import Any
 
+import jax
 import numpy as np
 
+from lngeom.checks._frameworks import from_torch
 from lngeom.checks.adapters import framework_of
 from lngeom.checks.recorded import equinox, haiku, keras, linen, nnx, torch
-from lngeom.checks.recorded.layer import MIXES as MIXES, Layer as Layer, is_array
+from lngeom.checks.recorded.layer import MIXES as MIXES, Layer as Layer, floating, is_array, is_plain
+from lngeom.checks.subject import same_draws
 
 READERS = {
     "torch": torch.layers,
@@ -38,16 +42,40 @@ def layers_of(model: Any, X: Any) -> list[Layer]:
         ValueError: if the model is of none of these libraries, or the forward pass fails.
     """
     framework, parts = _framework_of(model)
+    if framework == "torch" and (text := torch.refused(parts[0])):
+        raise ValueError(text)
     args, kwargs = _arguments(X, parts[0], framework)
+    _usable([a for a in jax.tree.leaves((args, kwargs)) if is_plain(a)])
     try:
-        return READERS[framework](parts, args, kwargs)
+        with same_draws():
+            return READERS[framework](parts, args, kwargs)
     except Exception as error:
         shapes = ", ".join(f"{a.dtype}{list(a.shape)}" for a in (*args, *kwargs.values()) if is_array(a))
-        text = f"{type(error).__name__}: {error}".splitlines()[0]
+        text = f"{type(error).__name__}: {error}".splitlines()[0].rstrip(". ")
+        hint = ""
+        if _OF_SHAPES.search(f"{error}"):
+            mapped = "; an equinox model takes one sample and is mapped over rows" if framework == "equinox" else ""
+            hint = f". X has one sample a row{mapped}"
         raise ValueError(
-            f"one forward pass of {type(next(iter(parts))).__name__} on X ({shapes}) failed: {text}. X has one sample "
-            f"a row{'; an equinox model takes one sample and is mapped over rows' if framework == 'equinox' else ''}"
+            f"one forward pass of {type(next(iter(parts))).__name__} on X ({shapes}) failed: {text}{hint}"
         ) from error
+
+
+_OF_SHAPES = re.compile(r"shape|\b(in_)?dim|dimension|size of tensor|\bsizes?\b|broadcast|channels|features|rank", re.I)
+"""Words of errors that may come of the shape of X."""
+
+
+def _usable(arrays: list[Any]) -> None:
+    """Refuses inputs without values, and values that are no numbers; −∞ stands in masks that are added."""
+    for array in arrays:
+        shape = list(array.shape)
+        if 0 in shape:
+            raise ValueError(f"X must have values, at least one sample; got an array of shape {shape}")
+        values = from_torch(array) if hasattr(array, "detach") else np.asarray(array)
+        if floating(values):
+            wrong = int(np.sum(~(np.isfinite(np.asarray(values, np.float64)) | np.isneginf(values))))
+            if wrong:
+                raise ValueError(f"X must be finite; {wrong} of its {values.size} values, {shape}, are NaN or infinite")
 
 
 SUPPORTED = (

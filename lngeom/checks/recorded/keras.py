@@ -2,7 +2,8 @@
 
 import functools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import jax
@@ -16,22 +17,16 @@ from lngeom.checks.subject import as_elsewhere
 
 
 def layers(parts: tuple, args: tuple, kwargs: dict) -> list[Layer]:
-    """The layers of a model."""
-    import keras
-
+    """The layers of a model, which stays as it was, save that its first call builds it."""
     model, tape, found = parts[0], Tape(), {}
     inside: set[int] = set()
-    _watched(model, args, kwargs, False, functools.partial(_recorded, tape, found, inside))
-    with as_elsewhere():
-        before = [(v, np.array(keras.ops.convert_to_numpy(v))) for v in model.variables]
-    try:
-        _watched(model, args, kwargs, True, lambda layer, *rest: tape.in_training(id(layer), *rest))
-    except Exception:  # the arguments of evaluation are kept
-        tape.training.clear()
-    finally:
-        with as_elsewhere():
-            for variable, value in before:
-                variable.assign(value)
+    with as_elsewhere(), _as_it_was(model):
+        _watched(model, args, kwargs, False, functools.partial(_recorded, tape, found, inside))
+    with as_elsewhere(), _as_it_was(model):  # what the first call built is kept
+        try:
+            _watched(model, args, kwargs, True, lambda layer, *rest: tape.in_training(id(layer), *rest))
+        except Exception:  # the arguments of evaluation are kept
+            tape.training.clear()
     parts_of = {id(layer): layer for layer in [model, *model._flatten_layers()]}
 
     def make(key, seen):
@@ -40,6 +35,41 @@ def layers(parts: tuple, args: tuple, kwargs: dict) -> list[Layer]:
         return layer.path or layer.name, "keras", layer, key not in inside, lambda: _made(layer, shape)
 
     return tape.layers(make, parts_of)
+
+
+@contextmanager
+def _as_it_was(model: Any) -> Iterator[None]:
+    """A model whose variables and attributes are afterwards what they were."""
+    import keras
+
+    variables = [(v, np.array(keras.ops.convert_to_numpy(v))) for v in model.variables]
+    try:
+        with _same_attributes(model):
+            yield
+    finally:
+        for variable, value in variables:
+            variable.assign(value)
+
+
+@contextmanager
+def _same_attributes(model: Any) -> Iterator[None]:
+    """A model whose built layers have afterwards the attributes that they had."""
+    layers = [layer for layer in [model, *model._flatten_layers()] if layer.built]
+    attributes = [(layer, {k: (v, _contents(v)) for k, v in vars(layer).items()}) for layer in layers]
+    try:
+        yield
+    finally:
+        for layer, before in attributes:
+            for name in vars(layer).keys() - before.keys():
+                object.__delattr__(layer, name)
+            for name, (value, contents) in before.items():
+                object.__setattr__(layer, name, value)
+                if contents is not None and len(value) != len(contents):
+                    value[:] = contents
+
+
+def _contents(value: Any) -> list | None:
+    return list(value) if isinstance(value, list) else None
 
 
 def _watched(model: Any, args: tuple, kwargs: dict, training: bool, record: Callable) -> None:
@@ -91,13 +121,18 @@ def _made(layer: Any, shape: tuple[int, ...] | None) -> Made:
         {k: v for k, v in zip(n, group, strict=True) if floating(v)} for n, group in zip(names, values, strict=True)
     )
     config = {k: v for k, v in layer.get_config().items() if k != "name"}
-    kind = (type(layer), json.dumps(config, default=repr, sort_keys=True), shape, layer.trainable)
+    adapts = hasattr(layer, "finalize_state")  # it computes with what it made of its statistics when it was adapted
+    adapted = tuple(v.tobytes() for v in values[1]) if adapts else ()
+    kind = (type(layer), json.dumps(config, default=repr, sort_keys=True), shape, layer.trainable, adapted)
 
     @functools.cache
     def twin(dtype: str) -> Any:
         if dtype == "float64" and layer.compute_dtype != dtype:
             copied = type(layer).from_config(layer.get_config() | {"dtype": dtype})
             copied.build(shape)
+            if adapts:
+                copied.set_weights(layer.get_weights())
+                copied.finalize_state()
             return copied
         return layer
 
@@ -110,7 +145,8 @@ def _made(layer: Any, shape: tuple[int, ...] | None) -> Made:
                 options = mode(copied.call, training) | kwargs
                 if "training" not in mode(copied.call, training):
                     options.pop("training", None)  # a layer may be given the mode though it has one only
-                return copied.stateless_call(trained, others, *args, **options)
+                with _same_attributes(copied):
+                    return copied.stateless_call(trained, others, *args, **options)
 
             return jax.jit(run, compiler_options=QUICKLY) if keras.backend.backend() == "jax" else run
 

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from lngeom.checks.subject import as_elsewhere
+from lngeom.checks.subject import as_elsewhere, same_draws
 
 Arrays = dict[str, np.ndarray]
 """Arrays by name."""
@@ -255,7 +255,7 @@ class Layer:
             known = {k: np.asarray(v).astype(jnp.dtype(dtype)) for k, v in known.items()}
             statistics = {k: v.astype(jnp.dtype(dtype)) if floating(v) else v for k, v in statistics.items()}
         arguments = (self.call.training if training else None) or self.call.given
-        with as_elsewhere():
+        with as_elsewhere(), same_draws():
             outputs, after = self.apply(arguments, self._arrays(inputs), known, statistics, training)
         return np.asarray(outputs[self.slot]), after
 
@@ -269,7 +269,15 @@ class Layer:
                 value = np.full_like(value, self.fill[0] if floating(value) else self.fill[1])
             return value.astype(inputs.dtype) if floating(value) else value
 
-        return tuple(inputs if i == own else other(v) for i, v in enumerate(self.call.arrays))
+        return tuple(_ordered(inputs, v) if i == own else other(v) for i, v in enumerate(self.call.arrays))
+
+
+def _ordered(values: np.ndarray, like: np.ndarray) -> np.ndarray:
+    """Values without gaps in memory, their axes there in the order of those of another array, as views need it."""
+    if values.ndim != like.ndim or any(s <= 0 and n > 1 for s, n in zip(like.strides, like.shape, strict=True)):
+        return np.ascontiguousarray(values)
+    axes = sorted(range(like.ndim), key=lambda a: -like.strides[a])
+    return np.ascontiguousarray(values.transpose(axes)).transpose(np.argsort(axes))
 
 
 def is_array(value: Any) -> bool:

@@ -118,7 +118,8 @@ class Tape:
                 parameters, statistics, apply = {}, {}, _cannot
             calls = tuple(call for i, taped in enumerate(seen.calls) for call in taped.calls(self._training(key, i)))
             order = seen.order if seen.calls else self.count
-            kind = type(module).__name__
+            kind = getattr(module, "original_name", None)  # that of a module which torch.jit compiled
+            kind = kind if isinstance(kind, str) else type(module).__name__
             found.append(
                 Layer(
                     path,

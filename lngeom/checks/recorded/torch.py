@@ -2,7 +2,7 @@
 
 import copy
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax
@@ -15,15 +15,18 @@ from lngeom.checks.recorded.tape import Made, Tape
 Modes = dict[bool, dict[int, bool]]
 """Whether each module is in training mode, by its identity: where the model is in evaluation mode, and in training."""
 
+COMPILED = "_orig_mod"
+"""Attribute of the module that torch.compile made a compiled one of."""
+
 
 def layers(parts: tuple, args: tuple, kwargs: dict) -> list[Layer]:
-    """The layers of a module, which stays as it was."""
+    """The layers of a module, which stays as it was: a copy of it is called."""
     import torch
 
-    model = parts[0]
+    model = getattr(parts[0], COMPILED, parts[0])
+    copied = copy_of(model)
     inputs, named = _tensors(args, kwargs, model)
-    tape, names = Tape(), {id(part): name for name, part in model.named_modules()}
-    modules = dict(model.named_modules())
+    tape, names = Tape(), {id(part): name for name, part in copied.named_modules()}
     open_calls: dict[int, list] = {}
 
     def before(part, arguments, options):
@@ -34,25 +37,26 @@ def layers(parts: tuple, args: tuple, kwargs: dict) -> list[Layer]:
         taped = open_calls[id(part)].pop()
         taped.outputs = [[from_torch(v)] for v in jax.tree.leaves(outputs) if is_plain(v)]
 
-    hooked = [part for part in model.modules() if not isinstance(part, torch.jit.ScriptModule)]
-    at_hand = {part: part.training for part in model.modules()}
+    hooked = [part for part in copied.modules() if not isinstance(part, torch.jit.ScriptModule)]
+    at_hand = [part.training for part in copied.modules()]
     handles = [part.register_forward_hook(after, with_kwargs=True) for part in hooked]
     handles += [part.register_forward_pre_hook(before, with_kwargs=True) for part in hooked]
-    try:
-        model.train()
-        found = {part: part.training for part in model.modules()}
-        if at_hand[model]:  # parts that were put in evaluation mode one by one run in it
-            found = {part: mode and at_hand[part] for part, mode in found.items()}
-        training = {id(part): mode for part, mode in found.items()}
-        model.eval()
-        modes = {True: training, False: {id(part): part.training for part in model.modules()}}
-        with torch.no_grad():
-            model(*inputs, **named)
-    finally:
-        for handle in handles:
-            handle.remove()
-        for part, mode in at_hand.items():
-            part.training = mode
+    copied.train()
+    training = [part.training for part in copied.modules()]
+    if copied.training and at_hand[0]:  # parts that were put in evaluation mode one by one run in it
+        training = [mode and own for mode, own in zip(training, at_hand, strict=True)]
+    copied.eval()
+    evaluation = [part.training for part in copied.modules()]
+    modes: Modes = {True: {}, False: {}}
+    for some in (copied, model):
+        for part, *both in zip(_parts(some).values(), training, evaluation, strict=True):
+            modes[True][id(part)], modes[False][id(part)] = both
+    with torch.no_grad():
+        copied(*inputs, **named)
+    for handle in handles:
+        handle.remove()
+    modules = _parts(model)
+    modules |= {key: part for key, part in copied.named_modules() if _lazy(modules[key])}
 
     def make(key, seen):
         part = modules[key]
@@ -62,6 +66,76 @@ def layers(parts: tuple, args: tuple, kwargs: dict) -> list[Layer]:
         return key, "torch", part, childless, lambda: _of_torch(part, modes)
 
     return tape.layers(make, modules, lambda key: normalized_weights(modules[key]))
+
+
+def refused(model: Any) -> str:
+    """Why the layers of a module cannot be read; empty where they can."""
+    import torch
+
+    if isinstance(model, torch.jit.ScriptModule):
+        return "a module of torch.jit hides the calls of its layers: give the module before torch.jit.script or trace"
+    return ""
+
+
+def _parts(model: Any) -> dict[str, Any]:
+    """The modules of a model by their paths, without what torch.compile wraps around them."""
+    return {_plain(k): v for k, v in model.named_modules() if not hasattr(v, COMPILED)}
+
+
+def _plain(path: str) -> str:
+    """A path without the names that torch.compile adds."""
+    return ".".join(name for name in path.split(".") if name != COMPILED)
+
+
+def copy_of(model: Any) -> Any:
+    """A copy of a module, with its hooks, and without what torch.compile wraps around its parts.
+
+    What cannot be copied, such as a lock, the two have in common.
+    """
+    memo: dict[int, Any] = {}
+    values = [v for part in model.modules() for k, v in vars(part).items() if k != "_modules"]
+    for tensor in _inside(values):
+        if not tensor.is_leaf:
+            memo[id(tensor)] = tensor.detach().clone()
+    try:
+        return _deep(model, dict(memo))
+    except Exception:
+        for value in values:
+            for inner in value.values() if isinstance(value, dict) else (value,):
+                try:
+                    copy.deepcopy(inner, memo | {id(part): part for part in model.modules()})
+                except Exception:
+                    memo[id(inner)] = inner
+    try:
+        return _deep(model, memo)
+    except Exception as error:
+        text = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise ValueError(f"copy.deepcopy fails on the model, and a copy is what is called: {text}") from error
+
+
+def _deep(model: Any, memo: dict[int, Any]) -> Any:
+    for part in reversed(list(model.modules())):
+        if hasattr(part, COMPILED):
+            memo[id(part)] = copy.deepcopy(getattr(part, COMPILED), memo)
+    return copy.deepcopy(model, memo)
+
+
+def _inside(value: Any) -> Iterator[Any]:
+    """Tensors in dicts, lists and tuples."""
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, dict | list | tuple):
+        for inner in value.values() if isinstance(value, dict) else value:
+            yield from _inside(inner)
+
+
+def _lazy(part: Any) -> bool:
+    """Whether arrays of a module are made at its first call."""
+    from torch.nn.parameter import is_lazy
+
+    return any(map(is_lazy, (*part.parameters(), *part.buffers())))
 
 
 def normalized_weights(part: Any) -> str | None:
@@ -76,13 +150,15 @@ def normalized_weights(part: Any) -> str | None:
 def _of_torch(part: Any, modes: Modes) -> Made:
     import torch
 
-    parameters = {k: from_torch(v) for k, v in part.named_parameters()}
-    statistics = {k: from_torch(v) for k, v in part.named_buffers()}
+    if text := refused(part):
+        raise ValueError(text)
+    parameters = {_plain(k): from_torch(v) for k, v in part.named_parameters()}
+    statistics = {_plain(k): from_torch(v) for k, v in part.named_buffers()}
 
     @functools.cache
     def twin(training: bool) -> Any:
-        copied = copy.deepcopy(part)
-        for own, other in zip(part.modules(), copied.modules(), strict=True):
+        copied = copy_of(part)
+        for own, other in zip(_parts(part).values(), copied.modules(), strict=True):
             other.training = modes[training][id(own)]
         return copied
 
@@ -119,6 +195,6 @@ def _tensors(args: tuple, kwargs: dict, model: Any) -> tuple[tuple, dict]:
         if not isinstance(value, torch.Tensor):
             array = np.asarray(value)
             value = torch.tensor(array.astype(np.float64) if floating(array) else array)
-        return value.to(dtype) if value.is_floating_point() else value
+        return (value.to(dtype) if value.is_floating_point() else value).detach().clone()
 
     return tuple(map(tensor, args)), {k: tensor(v) for k, v in kwargs.items()}
