@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 from lngeom import families
-from lngeom.families import _family
+from lngeom.families import _family, exponential
 
 from tests.relations.relation import assert_close, fails, relation, wide
 
@@ -318,13 +318,13 @@ class TestEachRelationNoticesAFault:
 
     def test_second_derivatives_of_softplus(self, monkeypatch):
         naive = lambda z: jax.nn.sigmoid(z) * (1 - jax.nn.sigmoid(z))  # noqa: E731
-        monkeypatch.setattr(families, "_logistic_curvature", naive)
+        monkeypatch.setattr(exponential, "_logistic_curvature", naive)
         fails(test_moments_are_exact, point=points(("bernoulli",)), draws=60)
         fails(test_a_logit_and_its_negative_have_the_same_information, draws=60)
 
     def test_residuals(self, monkeypatch):
         monkeypatch.setattr(
-            families, "_logistic_residual", lambda z, y, failures: y - (y + failures) * jax.nn.sigmoid(z)
+            exponential, "_logistic_residual", lambda z, y, failures: y - (y + failures) * jax.nn.sigmoid(z)
         )
         fails(test_scores_are_exact, point=points(("bernoulli",)), draws=60)
 
@@ -340,7 +340,7 @@ class TestEachRelationNoticesAFault:
         fails(test_divergences_of_softmaxes_are_exact, draws=60)
 
     def test_one_less_a_confident_probability(self, monkeypatch):
-        monkeypatch.setattr(families, "_others", lambda z: 1 - jax.nn.softmax(z, -1))
+        monkeypatch.setattr(exponential, "_others", lambda z: 1 - jax.nn.softmax(z, -1))
         fails(test_a_softmax_is_exact, draws=60)
 
     def test_a_root_of_something_else(self, monkeypatch):
