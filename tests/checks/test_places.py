@@ -192,7 +192,7 @@ def test_more_invariance_than_the_row_is_no_difference():
 
 def test_like_and_include():
     mixed = Net(module("LayerNorm", lambda self, x: rms(x) * gain(self, x)), lambda n, x: n(x))
-    assert lg.check_model(mixed, normal(6, 8)).differs
+    assert lg.check_model(mixed, normal(6, 8), like={"norm": "ln"}).differs  # by its name alone it is one with a note
     found = lg.check_model(mixed, normal(6, 8), like={"norm": "rms"})
     assert (found["norm"].like, found.differs) == ("rms", False)
     plain = nnx.Sequential(module("Layer", lambda self, x: x * gain(self, x)))
