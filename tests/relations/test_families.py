@@ -10,7 +10,6 @@ import mpmath
 import numpy as np
 import pytest
 from hypothesis import strategies as st
-from lngeom import families
 from lngeom.families import _family, exponential
 
 from tests.relations.relation import assert_close, fails, relation, wide
