@@ -752,7 +752,9 @@ def rewrite(
     else:
         note = ", with RMSNorms in place of LayerNorms: lngeom alone loads it" if marked else ""
         sys.stdout.write(f"{certificate}\n" + ("" if written is None else f"Written: {written}{note}\n"))
-        if written is not None and (left := checkpoints.left_out(found.draft.source)):
+        source = found.draft.source
+        left = checkpoints.left_out(source) if written and isinstance(source, checkpoints.Checkpoint) else ()
+        if left:
             sys.stdout.write(f"Not copied: {', '.join(left)}\n")
     if not certificate.passed:
         _tell("; ".join(["the certificate failed", *certificate.faults[:1], "nothing was written"]))

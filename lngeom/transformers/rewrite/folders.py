@@ -433,7 +433,7 @@ def _check_shapes(stack: Stack, weights: Checkpoint) -> None:
     shapes = {name: jax.ShapeDtypeStruct(weights[name].shape, jnp.float32) for name in stack.arrays}
 
     def run(arrays: dict[str, Any]) -> list[Any]:
-        x = hidden(stack, arrays, np.zeros((1, 1), int))
+        x = hidden(stack, arrays, jnp.zeros((1, 1), int))
         return [head(stack, arrays, x), *side(stack, arrays, x)]
 
     try:
