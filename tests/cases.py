@@ -25,7 +25,8 @@ FAMILIES = {
 @cache
 def drawn(seed: int, *shape: int) -> jax.Array:
     """Standard normal numbers, drawn by NumPy: XLA takes 0.1 s to compile a generator for each shape."""
-    return jax.device_put(np.random.default_rng(seed).normal(size=shape))
+    with jax.ensure_compile_time_eval():  # kept for later calls, it must be no value of a program that is being traced
+        return jax.device_put(np.random.default_rng(seed).normal(size=shape))
 
 
 def normalizers(units: int, inputs: int, eps: float = 0.0) -> dict[str, AbstractNormalizer]:
