@@ -91,7 +91,7 @@ def test_pages_are_accessible_and_fit_a_phone(site, browser, scheme):
     context = browser.new_context(color_scheme=scheme, viewport={"width": 360, "height": 800})
     window = context.new_page()
     rules = {"rules": {"landmark-unique": {"enabled": False}}}  # the theme's script adds navigation without a name
-    for name in ("index.html", "claims/index.html", "figures/index.html", "api/normalizers.html"):
+    for name in ("index.html", "claims/index.html", "figures/index.html", "api/methods.html"):
         window.goto((site / name).as_uri())
         found = axe.run(window, options=rules)
         assert found.violations_count == 0, found.generate_report()
@@ -132,7 +132,7 @@ def test_every_public_name_has_an_entry(site):
 @pytest.mark.slow
 def test_examples_are_code_and_constructors_are_shown(site):
     assert [name for name, page in pages(site).items() if '<details class="example"' in page] == []
-    text = re.sub(r"<[^>]+>", "", (site / "api" / "normalizers.html").read_text(encoding="utf-8"))
+    text = re.sub(r"<[^>]+>", "", (site / "api" / "methods.html").read_text(encoding="utf-8"))
     assert re.search(r"GroupNorm\(\s*groups: int", html.unescape(text))
     operator = re.sub(r"<[^>]+>", "", (site / "api" / "information.html").read_text(encoding="utf-8"))
     assert "FisherOperator(" not in operator  # made by `fisher`, not by users
