@@ -23,7 +23,7 @@ from jaxtyping import Float
 from lngeom.checks._formula import Fitted, Formula, Sets, explain, fitted, follows
 from lngeom.checks.recorded import Layer
 from lngeom.checks.subject import deviation
-from lngeom.methods.named import GROUPS
+from lngeom.methods.page import GROUPS
 
 SAMPLES, SIDE = 6, 2
 """Samples, and positions along each axis, on which a norm is examined."""

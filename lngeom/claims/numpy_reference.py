@@ -1,7 +1,7 @@
-"""Methods, recurrent cells and the Fisher matrix in NumPy: a second route that shares no code with the library.
+"""Methods, recurrent cells and the Fisher matrix in NumPy: a second route, which shares no formula with the first.
 
-It is written straight from the paper's equations, and from the papers of the other methods. It works in the machine's
-long double (80 bits on x86-64), so that its rounding errors are not the library's either.
+Methods are read from their index formulas; the rest is written straight from the paper's equations. It works in the
+machine's long double (80 bits on x86-64), so that its rounding errors are not the library's either.
 """
 
 import numpy as np
@@ -11,41 +11,13 @@ from numpy.typing import ArrayLike
 from lngeom._core.types import GLMParameters
 from lngeom.claims.distributions import STEP, distribution
 from lngeom.families import AbstractFamily
-
-GROUPS, EPSILON, SLOPE = 2, 0.5, 0.5
-"""Settings of the extended table: groups, ε of the row with ε > 0, α of dynamic tanh."""
+from lngeom.methods import METHODS, Identity, readings
 
 
 def _wide(values: ArrayLike) -> np.ndarray:
     """In long double; complex numbers, for complex steps, in two of them."""
     values = np.asarray(values)
     return values.astype(np.clongdouble if np.iscomplexobj(values) else np.longdouble)
-
-
-def _mean(values: np.ndarray, *axes: int) -> np.ndarray:
-    return values.sum(axes, keepdims=True) / np.prod([values.shape[axis] for axis in axes])
-
-
-def _variance(values: np.ndarray, *axes: int) -> np.ndarray:
-    """Half the mean squared difference of all pairs of entries: it is the variance, and no mean is subtracted."""
-    kept = [axis for axis in range(values.ndim) if axis not in {axis % values.ndim for axis in axes}]
-    rows = values.transpose(*kept, *(axis % values.ndim for axis in axes)).reshape(*(values.shape[k] for k in kept), -1)
-    pairs = ((rows[..., :, None] - rows[..., None, :]) ** 2).sum((-2, -1)) / (2 * rows.shape[-1] ** 2)
-    return np.expand_dims(pairs, tuple(axes))
-
-
-def _standardized(values: np.ndarray, *axes: int, eps: float = 0.0) -> np.ndarray:
-    return (values - _mean(values, *axes)) / np.sqrt(_variance(values, *axes) + eps)
-
-
-def _by_groups(values: np.ndarray, *axes: int) -> np.ndarray:
-    """Each group of consecutive units standardized by itself, over these axes too."""
-    return np.concatenate([_standardized(part, *axes, -1) for part in np.split(values, GROUPS, -1)], -1)
-
-
-def _dot(rows: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """Inner products of all rows of one with all rows of the other, on the last two axes."""
-    return (rows[..., :, None, :] * others[..., None, :, :]).sum(-1)
 
 
 def normalized(method: str, weights: ArrayLike, inputs: ArrayLike) -> np.ndarray:
@@ -65,69 +37,10 @@ def normalized(method: str, weights: ArrayLike, inputs: ArrayLike) -> np.ndarray
         ValueError: if there is no such method.
     """
     W, x = _wide(weights), _wide(inputs)
-    units, width = W.shape
-    a = _dot(x, W)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        match method:
-            case "identity":
-                return a
-            case "bn":
-                return _standardized(a, 0)
-            case "bn_evaluation":
-                second = (a**2).sum(0) / len(x)
-                first = a.sum(0) / len(x)
-                return (a - first) / np.sqrt(second - first**2)
-            case "wn":
-                return a / np.sqrt(_dot(W, W).diagonal())
-            case "ln":
-                return _standardized(a, -1)
-            case "ln_pooled":
-                return _standardized(a, 1, 2)
-            case "ln_eps":
-                return _standardized(a, -1, eps=EPSILON)
-            case "ln_biased":
-                return _standardized(a + [3 * unit / (units - 1) - 1 for unit in range(units)], -1)
-            case "rms":
-                return a / np.sqrt(_mean(a**2, -1))
-            case "scale":
-                return a / np.sqrt((a**2).sum(-1, keepdims=True))
-            case "gn":
-                return _by_groups(a)
-            case "gn_spatial":
-                return _by_groups(a, 1)
-            case "in":
-                return _standardized(a, 1)
-            case "ws":
-                return _dot(x, _standardized(W, 1))
-            case "ws_gn":
-                return _by_groups(_dot(x, _standardized(W, 1)))
-            case "sn":
-                return a / np.sqrt(np.linalg.eigvalsh((W @ W.T).astype(float))[-1])
-            case "cosine":
-                return a / np.sqrt((W**2).sum(1) * (x**2).sum(1, keepdims=True))
-            case "pcc":
-                covariance = (_dot(x, W) - _mean(x, 1) * W.sum(1)) / width
-                return covariance / np.sqrt(_variance(x, 1) * _variance(W, 1).T)
-            case "qk_l2":
-                queries, keys = (part / np.sqrt((part**2).sum(-1, keepdims=True)) for part in np.split(a, 2, -1))
-                return _dot(queries, keys)
-            case "qk_ln":
-                queries, keys = (_standardized(part, -1) for part in np.split(a, 2, -1))
-                return _dot(queries, keys) * 2 / units
-            case "dyt":
-                return 1 - 2 / (1 + np.exp(2 * SLOPE * a))
-            case "pn":
-                return a / np.sqrt((a**2).sum(0) / len(x))
-            case "pre_ln":
-                return _dot(_standardized(x, 1), W)
-            case "pre_rms":
-                return a / np.sqrt(_mean(x**2, 1))
-            case "pre_bn":
-                return _dot(_standardized(x, 0), W)
-            case "residual_ln":
-                return x + _standardized(a, -1)
-            case _:
-                raise ValueError(f"no reference for {method!r}")
+    if method not in ("identity", *METHODS):
+        raise ValueError(f"no reference for {method!r}")
+    settings = Identity() if method == "identity" else METHODS[method].make(W.real.astype(float), x.real.astype(float))
+    return readings.normalized(settings, W, x)
 
 
 def natural_parameters(method: str, params: GLMParameters, inputs: ArrayLike) -> np.ndarray:

@@ -15,7 +15,8 @@ from lngeom._core.types import GLMParameters
 from lngeom.information._sharding import sum_over_chunks
 from lngeom.information.glm import NormalizedGLM
 from lngeom.information.orders import from_paper_order
-from lngeom.methods.linearization import GroupedLinearization, UnitwiseLinearization, linearize
+from lngeom.methods.layer import GroupedLinearization
+from lngeom.methods.linearization import UnitwiseLinearization, linearize
 
 CHUNK = 512
 """Most samples summed at a time: fewer add to the sum too often, and the factors of more leave the cache."""

@@ -28,7 +28,7 @@ from lngeom.information._problem import Problem
 from lngeom.information._sharding import Placement, sum_over_samples
 from lngeom.information.glm import NormalizedGLM, is_affine
 from lngeom.methods import BatchNorm
-from lngeom.methods.stored import StreamedBatchNorm
+from lngeom.methods.batch import StreamedBatchNorm
 
 
 class BatchCoupled(eqx.Module):

@@ -35,7 +35,7 @@ from lngeom.information._products import AbstractFisher, quadratic_form
 from lngeom.information._sharding import Placement
 from lngeom.information._spectrum import Decomposition, leading_eigenvalues
 from lngeom.information.candidates import Candidate, Leaf, candidates, candidates_of_stack, name_with_units
-from lngeom.methods.statistics import AbstractGroupedNormalizer
+from lngeom.methods.layer import AbstractGroupedNormalizer
 from lngeom.transformers.description import Stack
 
 LANCZOS = 30

@@ -13,8 +13,8 @@ from lngeom._core.types import GLMParameters, check_parameters, is_concrete, is_
 from lngeom.families import AbstractFamily
 from lngeom.methods import AbstractNormalizer, BatchNorm
 from lngeom.methods.base import computes, keeps, summed_inputs
-from lngeom.methods.statistics import AbstractGroupedNormalizer
-from lngeom.methods.stored import StreamedBatchNorm
+from lngeom.methods.batch import StreamedBatchNorm
+from lngeom.methods.layer import AbstractGroupedNormalizer
 
 
 class NormalizedGLM(eqx.Module):

@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, overload
 
+import jax
 import numpy as np
 import scipy.linalg
 import scipy.sparse
@@ -28,10 +29,12 @@ from lngeom._core.numerics import decide_rank
 from lngeom._core.types import GLMParameters, check_parameters
 from lngeom.families import Categorical
 from lngeom.information.glm import NormalizedGLM, require_affine
-from lngeom.methods import AbstractNormalizer, BatchNorm, BatchNormEvaluation, Identity, WeightNorm
-from lngeom.methods.base import computes
-from lngeom.methods.statistics import AbstractGroupedNormalizer
-from lngeom.methods.stored import StreamedBatchNorm
+from lngeom.methods import AbstractNormalizer, BatchNorm
+from lngeom.methods.base import computes, entry_of
+from lngeom.methods.batch import StreamedBatchNorm
+from lngeom.methods.layer import AbstractGroupedNormalizer
+from lngeom.methods.linearization import UNITS
+from lngeom.methods.readings import square
 from lngeom.transformers.description import Stack
 from lngeom.transformers.nullspace import StackNullspace, predict
 
@@ -218,26 +221,9 @@ def _everything(into: Collector) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def _unitwise(into: Collector, normalizer: AbstractNormalizer, joint: bool, W, g, X, n) -> tuple[int, list[Condition]]:
-    """Identity, batch and weight norm, exact for any N; returns the most directions seen, and conditions."""
+    """Methods of one unit at a time, exact for any N; returns the most directions seen, and conditions."""
     units, features = W.shape
-    offset, slope = np.zeros(units), np.zeros_like(W)  # X̃ w = σ n + offset; slope is ∂σ/∂w
-    if computes(normalizer, BatchNorm, StreamedBatchNorm):
-        X = X - X.mean(0)
-        scale = np.sqrt(np.mean((X @ W.T) ** 2, 0) + normalizer.eps)
-        slope = (X @ W.T / scale).T @ X / len(X)
-    elif computes(normalizer, WeightNorm):
-        scale = np.sqrt(np.sum(W**2, 1) + normalizer.eps)
-        slope = W / scale[:, None]
-    elif computes(normalizer, BatchNormEvaluation):
-        scale = np.sqrt(np.asarray(normalizer.variance, float) + normalizer.eps)
-        offset = np.asarray(normalizer.mean, float)
-    elif computes(normalizer, Identity):
-        scale = np.ones(units)
-    else:
-        raise ValueError(
-            f"no theory of the null space for {type(normalizer).__name__}; measure it with "
-            f"lngeom.fisher(...).nullspace()"
-        )
+    X, scale, slope, offset = _units(normalizer, W, X)
     extended, kernel = spans(np.concatenate([X, np.ones((len(X), 1))], 1))
     eye = np.eye(units)
 
@@ -273,6 +259,26 @@ def _unitwise(into: Collector, normalizer: AbstractNormalizer, joint: bool, W, g
         _shared_functions(into, compensated, extended, g, zero, W, scale, offset)
     seen = len(X) * (units - joint)
     return seen, [Condition("at most one gain is zero", not (joint and len(zero) > 1), f"{len(zero)} zero gains")]
+
+
+def _units(normalizer: AbstractNormalizer, W: np.ndarray, X: np.ndarray) -> tuple[np.ndarray, ...]:
+    """X̃, scales σ [H], slopes ∂σ/∂w [H D] and offsets c [H], in float64: those of its page in `lngeom.methods`.
+
+    Raises:
+        ValueError: if the method is not unit by unit, so that there is no theory of its null space here.
+    """
+    if isinstance(normalizer, StreamedBatchNorm):
+        normalizer = BatchNorm(normalizer.eps)
+    formula = entry_of(normalizer, UNITS)
+    if formula is None:
+        raise ValueError(
+            f"no theory of the null space for {type(normalizer).__name__}; measure it with "
+            f"lngeom.fisher(...).nullspace()"
+        )
+    plain = jax.tree.map(lambda leaf: np.asarray(leaf, float), normalizer)
+    scale = np.broadcast_to(np.sqrt(square(plain, W, X)), len(W))
+    inputs, slope, offset = formula(plain, W, X, scale, lambda a, b: a.T @ b)
+    return inputs, scale, np.broadcast_to(slope, W.shape), np.broadcast_to(offset, len(W))
 
 
 def _shared_functions(into, compensated, extended, g, zero, W, scale, offset) -> None:

@@ -11,33 +11,20 @@ It may import `_core`.
 """
 
 from lngeom.methods.base import AbstractNormalizer, AbstractStatisticsNormalizer, Statistics
-from lngeom.methods.inputs import (
-    PreBatchNorm,
-    PreLayerNorm,
-    PreRMSNorm,
-    QueryKeyLayerNorm,
-    QueryKeyNorm,
-    ResidualLayerNorm,
-)
-from lngeom.methods.named import METHODS
+from lngeom.methods.batch import BatchNorm, BatchNormEvaluation, PowerNormEvaluation
+from lngeom.methods.composed import ResidualLayerNorm, WeightStandardizedGroupNorm
+from lngeom.methods.inputs import PreBatchNorm, PreLayerNorm, PreRMSNorm
+from lngeom.methods.layer import BiasedLayerNorm, GroupNorm, LayerNorm, RMSNorm, ScaleNorm
+from lngeom.methods.page import METHODS
+from lngeom.methods.pointwise import DynamicTanh, Identity
+from lngeom.methods.query_key import QueryKeyLayerNorm, QueryKeyNorm
 from lngeom.methods.spatial import InstanceNorm, PooledLayerNorm, SpatialGroupNorm
-from lngeom.methods.statistics import (
-    BatchNorm,
-    BatchNormEvaluation,
-    GroupNorm,
-    Identity,
-    LayerNorm,
-    RMSNorm,
-    ScaleNorm,
-    WeightNorm,
-)
-from lngeom.methods.stored import BiasedLayerNorm, DynamicTanh, PowerNormEvaluation
-from lngeom.methods.weights import (
+from lngeom.methods.weight import (
     CosineNorm,
     PearsonCorrelation,
     SpectralNorm,
+    WeightNorm,
     WeightStandardization,
-    WeightStandardizedGroupNorm,
 )
 
 __all__ = [

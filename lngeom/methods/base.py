@@ -1,6 +1,7 @@
 """Base classes of normalization methods."""
 
 from abc import abstractmethod
+from collections.abc import Mapping
 from typing import ClassVar, NamedTuple, TypeGuard, TypeVar
 
 import equinox as eqx
@@ -66,13 +67,20 @@ class AbstractStatisticsNormalizer(AbstractNormalizer):
 def keeps(value: object, kind: type, *methods: str) -> bool:
     """Whether a value is of this class, and neither a subclass nor a field has replaced these methods."""
     return isinstance(value, kind) and all(
-        getattr(type(value), name) is getattr(kind, name) and name not in vars(value) for name in methods
+        getattr(type(value), name, None) is getattr(kind, name, None) and name not in vars(value) for name in methods
     )
 
 
-Known = TypeVar("Known", bound=AbstractStatisticsNormalizer)
+Known = TypeVar("Known", bound=AbstractNormalizer)
+Entry = TypeVar("Entry")
 
 
 def computes(normalizer: AbstractNormalizer, *kinds: type[Known]) -> TypeGuard[Known]:
     """Whether a normalizer computes the formula of one of these classes: a subclass may have statistics of its own."""
     return any(keeps(normalizer, kind, "statistics", "__call__") for kind in kinds)
+
+
+def entry_of(normalizer: AbstractNormalizer, registry: Mapping[type[AbstractNormalizer], Entry]) -> Entry | None:
+    """What a registry holds of the class whose formula a normalizer computes; None where it holds nothing."""
+    kind = next((c for c in type(normalizer).__mro__ if c in registry), None)
+    return registry[kind] if kind is not None and computes(normalizer, kind) else None

@@ -1,18 +1,39 @@
-"""Methods of transformers: they normalize the input before the weights, or add it back after the norm."""
+"""Methods that normalize the input before the weights, as blocks of transformers do."""
 
 from typing import ClassVar
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from lngeom.methods.base import AbstractNormalizer, check_positions, summed_inputs
-from lngeom.methods.statistics import BatchNorm, LayerNorm, RMSNorm, ScaleNorm
+from lngeom.methods.base import AbstractNormalizer, summed_inputs
+from lngeom.methods.batch import BatchNorm
+from lngeom.methods.formulas import D, N, centred, dot, ratio, standardized
+from lngeom.methods.layer import LayerNorm, RMSNorm
+from lngeom.methods.page import indexed, row
 
 
 def _of_inputs(norm: AbstractNormalizer, inputs: Float[Array, "N *T D"]) -> Float[Array, "N *T D"]:
     return norm(jnp.eye(inputs.shape[-1], dtype=inputs.dtype), inputs)
 
 
+def _layer_normalized(L, n, i, eps):
+    case = centred(L, L.case(n), D)
+    return dot(L, L.row(i), case, D), L.mean(lambda d: case(d) ** 2, D) + eps
+
+
+@row(
+    "pre_ln",
+    "pre-LN, W·LN(x)",
+    invariant=(
+        "dataset_rescaling",
+        "single_case_rescaling",
+        "single_case_constant_shift",
+        "weight_vector_constant_shift",
+    ),
+    equivariant="unit_rotations",
+    basis="input_rotations_fixing_one",
+)
+@indexed(_layer_normalized, smallest=(1, 3, 1))
 class PreLayerNorm(AbstractNormalizer):
     r"""Layer norm before the weights, $n = W\,\mathrm{LN}(x)$: moments over the D entries of x."""
 
@@ -24,6 +45,14 @@ class PreLayerNorm(AbstractNormalizer):
         return summed_inputs(weights, _of_inputs(LayerNorm(self.eps), inputs))
 
 
+@row(
+    "pre_rms",
+    "pre-RMS",
+    invariant=("dataset_rescaling", "single_case_rescaling"),
+    equivariant="unit_rotations",
+    basis="input_rotations",
+)
+@indexed(lambda L, n, i, eps: (L.a(n, i), L.mean(lambda d: L.X(n, d) ** 2, D) + eps))
 class PreRMSNorm(AbstractNormalizer):
     r"""RMS norm before the weights, $n = W\,\mathrm{RMS}(x)$."""
 
@@ -35,6 +64,17 @@ class PreRMSNorm(AbstractNormalizer):
         return summed_inputs(weights, _of_inputs(RMSNorm(self.eps), inputs))
 
 
+def _batch_normalized(L, n, i, eps):
+    return L.total(lambda d: L.W(i, d) * ratio(L, standardized(L, lambda m: L.X(m, d), N, n, eps)), D), 1
+
+
+@row(
+    "pre_bn",
+    "pre-BN",
+    invariant=("dataset_rescaling", "dataset_recentering", "input_rescaling"),
+    equivariant="unit_rotations",
+)
+@indexed(_batch_normalized, smallest=(1, 2, 3), irrational=True)
 class PreBatchNorm(AbstractNormalizer):
     r"""Batch norm before the weights, $n = W\,\mathrm{BN}(x)$: moments of every input over the data set."""
 
@@ -44,54 +84,3 @@ class PreBatchNorm(AbstractNormalizer):
 
     def __call__(self, weights, inputs):
         return summed_inputs(weights, _of_inputs(BatchNorm(self.eps), inputs))
-
-
-class ResidualLayerNorm(AbstractNormalizer):
-    r"""A residual block whose branch is layer-normalized, $n = x + \mathrm{LN}(Wx)$, for H = D."""
-
-    eps: float = 0.0
-    couples_samples: ClassVar[bool] = False
-    couples_units: ClassVar[bool] = True
-
-    def __call__(self, weights, inputs):
-        if weights.shape[0] != weights.shape[1]:
-            raise ValueError(f"a residual block needs as many units as inputs, H = D; got weights {weights.shape}")
-        return inputs + LayerNorm(self.eps)(weights, inputs)
-
-
-class AbstractQueryKeyNorm(AbstractNormalizer):
-    r"""Attention logits of normalized queries and keys of one head: [N T D] to [N T T].
-
-    The first half of the rows of W are $W_q$, the second half $W_k$; the logit of positions (t, s) is the inner
-    product of the normalized $W_q x_t$ and $W_k x_s$.
-    """
-
-    couples_samples: ClassVar[bool] = False
-    couples_units: ClassVar[bool] = True
-    needs_positions: ClassVar[bool] = True
-    outputs_are_units: ClassVar[bool] = False
-
-    def _logits(self, norm: AbstractNormalizer, weights, inputs) -> Float[Array, "N T T"]:
-        check_positions(type(self).__name__, inputs)
-        if weights.shape[0] % 2:
-            raise ValueError(f"weights hold W_q above W_k: their rows must be even in number; got {weights.shape[0]}")
-        queries, keys = (norm(half, inputs) for half in jnp.split(weights, 2))
-        return queries @ jnp.swapaxes(keys, 1, 2)
-
-
-class QueryKeyNorm(AbstractQueryKeyNorm):
-    r"""Query-key normalization (arXiv 2010.04245): cosines of queries and keys, each divided by its length."""
-
-    eps: float = 0.0
-
-    def __call__(self, weights, inputs):
-        return self._logits(ScaleNorm(self.eps), weights, inputs)
-
-
-class QueryKeyLayerNorm(AbstractQueryKeyNorm):
-    r"""Query-key normalization by layer norm (arXiv 2302.05442), with unit gain, divided by the width of the head."""
-
-    eps: float = 0.0
-
-    def __call__(self, weights, inputs):
-        return self._logits(LayerNorm(self.eps), weights, inputs) / (weights.shape[0] // 2)

@@ -5,6 +5,9 @@ from typing import ClassVar
 import jax.numpy as jnp
 
 from lngeom.methods.base import AbstractStatisticsNormalizer, Statistics, check_positions, summed_inputs
+from lngeom.methods.formulas import H, M, T, pooled, standardized
+from lngeom.methods.layer import SCALES
+from lngeom.methods.page import GROUPS, indexed, row
 
 
 def _moments(values, axes, eps) -> Statistics:
@@ -12,6 +15,18 @@ def _moments(values, axes, eps) -> Statistics:
     return Statistics(mean, jnp.sqrt(jnp.mean(jnp.square(values - mean), axes, keepdims=True) + eps))
 
 
+@row(
+    "ln_pooled",
+    "LN over C×H×W",
+    invariant=SCALES,
+    equivariant="unit_rotations_fixing_one",
+    basis="input_basis_changes",
+)
+@indexed(
+    lambda L, n, i, eps: pooled(L, lambda u, j: L.a((n[0], u), j), H, (n[1], i), eps),
+    smallest=(2, 2, 1),
+    positions=2,
+)
 class PooledLayerNorm(AbstractStatisticsNormalizer):
     r"""Layer norm over all positions and units of a sample at once (C × H × W of an image): [N T D] to [N T H]."""
 
@@ -25,6 +40,22 @@ class PooledLayerNorm(AbstractStatisticsNormalizer):
         return _moments(summed_inputs(weights, inputs), (1, 2), self.eps)
 
 
+@row(
+    "in",
+    "InstanceNorm",
+    alias="instance",
+    invariant=(
+        *SCALES,
+        "weight_vector_rescaling",
+        "weight_group_rescaling",
+        "dataset_recentering",
+        "single_case_recentering",
+        "single_case_constant_shift",
+    ),
+    equivariant="unit_permutations",
+    basis="input_basis_changes",
+)
+@indexed(lambda L, n, i, eps: standardized(L, lambda u: L.a((n[0], u), i), T, n[1], eps), positions=3)
 class InstanceNorm(AbstractStatisticsNormalizer):
     r"""Instance normalization (arXiv 1607.08022): moments over the positions of a sample, for each unit."""
 
@@ -38,6 +69,21 @@ class InstanceNorm(AbstractStatisticsNormalizer):
         return _moments(summed_inputs(weights, inputs), (1,), self.eps)
 
 
+@row(
+    "gn_spatial",
+    "GroupNorm, spatial",
+    lambda weights, inputs: SpatialGroupNorm(groups=GROUPS),
+    invariant=(*SCALES, "weight_group_rescaling"),
+    equivariant="group_permutations",
+    basis="input_basis_changes",
+)
+@indexed(
+    lambda L, n, i, eps: pooled(L, lambda u, k: L.a((n[0], u), (i[0], k)), M, (n[1], i[1]), eps),
+    grouped=True,
+    smallest=(2, 2, 1),
+    groups=GROUPS,
+    positions=2,
+)
 class SpatialGroupNorm(AbstractStatisticsNormalizer):
     r"""Group normalization of images (arXiv 1803.08494): moments over positions and the units of a group.
 

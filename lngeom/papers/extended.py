@@ -13,7 +13,7 @@ from lngeom.claims import Problem, Role, Verdict, agree, claim, differ, numpy_re
 from lngeom.claims.evidence import Evidence
 from lngeom.claims.registry import Claim, register
 from lngeom.methods import METHODS, AbstractNormalizer, LayerNorm
-from lngeom.methods.named import GROUPS, Method
+from lngeom.methods.page import GROUPS, Method
 from lngeom.methods.table import EQUIVARIANCE, EXTENDED, Cell
 from lngeom.methods.transformations.actions import Column, Transformation
 from lngeom.methods.transformations.columns import extended

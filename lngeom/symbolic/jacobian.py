@@ -12,8 +12,8 @@ from sympy import Expr
 
 from lngeom.symbolic.actions import SHIFT
 from lngeom.symbolic.layers import Layer, Method
-from lngeom.symbolic.modular import PRIME, FieldLayer, Row, jacobian_rows, random_layer, rank
-from lngeom.symbolic.proof import Assumption, ProofError, Step, equality, fact
+from lngeom.symbolic.modular import PRIME, jacobian_rows, random_layer, rank
+from lngeom.symbolic.proof import Assumption, Step, equality, fact
 from lngeom.symbolic.sums import D, Field, derivative, e, field, n, total
 
 LAYER = Layer()
@@ -59,53 +59,64 @@ def rows_alone(scale: Field) -> Field:
     return lambda i, d: scale(i) * LAYER.W(i, d)
 
 
-def rank_step(name: str, cases: Sequence[tuple[tuple[int, ...], int]], *, softmax: bool = False) -> Step:
+def rank_step(
+    method: Method,
+    cases: Sequence[tuple[tuple[int, ...], int]],
+    *,
+    softmax: bool = False,
+    eps: int = 0,
+    fixed: tuple[int, ...] = (),
+) -> Step:
     """The step that the null space has these dimensions, at these sizes (H, D), for almost all W, g and x.
 
     It confirms what steps for all sizes show.
 
     Args:
-        name: kind of layer, as in `jacobian_rows`.
+        method: the method.
         cases: sizes and the dimension expected.
         softmax: whether outputs feed a softmax, which does not see a common shift of z.
+        eps: ε.
+        fixed: numbers that the last inputs are, in every case.
 
     Returns:
         The step.
     """
 
     def verify() -> bool:
-        return all(nullity(name, sizes, softmax=softmax) == expected for sizes, expected in cases)
+        given = {"softmax": softmax, "eps": eps, "fixed": fixed}
+        return all(nullity(method, sizes, **given) == expected for sizes, expected in cases)
 
     listed = ", ".join(str(sizes[:2]) for sizes, _ in cases)
     latex = r"\dim\ker F = " + ",\\ ".join(str(expected) for _, expected in cases)
     return fact(f"The exact rank modulo {PRIME} confirms it at (H, D) = {listed}", latex, verify)
 
 
-def nullity(name: str, sizes: tuple[int, ...], *, softmax: bool = False, seed: int = 2016) -> int:
+def nullity(
+    method: Method,
+    sizes: tuple[int, ...],
+    *,
+    softmax: bool = False,
+    eps: int = 0,
+    fixed: tuple[int, ...] = (),
+    seed: int = 2016,
+) -> int:
     """H(D + 2) minus the exact rank of the Jacobian at a random point of a prime field.
 
-    Raises:
-        ProofError: if the Jacobian does not vanish along the null directions that are known: it is that of no layer.
+    Args:
+        method: the method.
+        sizes: (H, D).
+        softmax: whether outputs feed a softmax.
+        eps: ε.
+        fixed: numbers that the last inputs are, in every case.
+        seed: of the point.
+
+    Returns:
+        The dimension of the null space there.
     """
     H, D = sizes[:2]
-    draw = random.Random(f"{name}{sizes}{seed}")
-    layer = random_layer(name, H, D, cases=D + 2 + (D * (D + 5)) // 2 + 4, draw=draw)
-    rows = jacobian_rows(name, layer, softmax=softmax)
-    for direction in _known_directions(name, layer):
-        if any(sum(a * b for a, b in zip(row, direction, strict=False)) % PRIME for row in rows):
-            raise ProofError(f"{name}, (H, D) = {sizes}: the modular Jacobian moves along a direction that is null")
-    return H * (D + 2) - rank(rows)
-
-
-def _known_directions(name: str, layer: FieldLayer) -> list[Row]:
-    """Changes of W alone that leave all outputs: every row by itself, or W and shifts."""
-    W, (H, D) = layer.weights, (len(layer.weights), len(layer.weights[0]))
-    if name == "WeightNorm" or (name.startswith("BatchNorm") and name != "BatchNormEvaluation"):
-        return [[v * (j == i) for j in range(H) for v in W[j]] for i in range(H)]
-    scale = [[v for row in W for v in row]] if name.startswith(("LayerNorm", "RMSNorm", "GroupNorm")) else []
-    shifts = [[int(d == e) for _ in range(H) for d in range(D)] for e in range(D)]
-    centred = name.startswith(("LayerNorm", "GroupNorm"))
-    return (scale if not name.endswith("eps") else []) + (shifts if centred else [])
+    draw = random.Random(f"{method.name}{sizes}{seed}")
+    layer = random_layer(method, H, D, cases=D + 2 + (D * (D + 5)) // 2 + 4, draw=draw, eps=eps, fixed=fixed)
+    return H * (D + 2) - rank(jacobian_rows(layer, softmax=softmax))
 
 
 def with_product(rows: Field, direction: Field, value: Expr) -> Field:

@@ -1,180 +1,220 @@
-"""Exact ranks of Jacobians: the layer and its derivative over a prime field, where square roots are looked up."""
+"""Exact ranks of Jacobians: index formulas over a prime field, with derivatives.
+
+The field is that of Gaussian integers a + bi modulo a prime that is 3 modulo 4, in which every integer has a square
+root. A number carries its derivatives in some directions along its last axis: the first entry is its value.
+"""
 
 import random
 from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from jaxtyping import Complex128, Int
+
+from lngeom.methods.formulas import IndexFormula
+from lngeom.methods.readings import Arithmetic, Arrays
 
 PRIME = 1_000_003
-"""A prime that is 3 modulo 4, so that a square's root is its (PRIME + 1) / 4-th power."""
+"""A prime that is 3 modulo 4. Sums of 4,000 products are exact in floats of 64 bits."""
 
-Row = list[int]
+Numbers = Complex128[np.ndarray, "..."]
+
+
+class NoRootError(ArithmeticError):
+    """A number has no square root in the field."""
+
+
+def reduced(values: Numbers) -> Numbers:
+    """Real and imaginary parts modulo PRIME."""
+    return np.mod(values.real, PRIME) + 1j * np.mod(values.imag, PRIME)
+
+
+def _power(values: Int[np.ndarray, "..."], exponent: int) -> Int[np.ndarray, "..."]:
+    result, square = np.ones_like(values), values % PRIME
+    while exponent:
+        if exponent & 1:
+            result = result * square % PRIME
+        square, exponent = square * square % PRIME, exponent >> 1
+    return result
+
+
+def inverse(values: Numbers) -> Numbers:
+    """1/z, the conjugate over the norm.
+
+    Raises:
+        ZeroDivisionError: if a value is zero.
+    """
+    z = reduced(np.asarray(values, complex))
+    norm = np.mod(z.real**2 + z.imag**2, PRIME).astype(np.int64)
+    if not norm.all():
+        raise ZeroDivisionError("zero has no inverse")
+    return reduced(np.conj(z) * _power(norm, PRIME - 2))
+
+
+def square_root(values: Numbers) -> Numbers:
+    """A root of integers: r^((p + 1)/4) where that is one, and i times it otherwise, as −r is a square then.
+
+    Raises:
+        NoRootError: if a value is no integer.
+    """
+    z = reduced(np.asarray(values, complex))
+    if z.imag.any():
+        raise NoRootError("only integers have a root here: the formula takes a root of what holds one")
+    integers = z.real.astype(np.int64)
+    roots = _power(integers, (PRIME + 1) // 4)
+    return np.where(roots * roots % PRIME == integers, roots, 1j * roots)
+
+
+class PrimeField(Arithmetic):
+    """The arithmetic of such numbers: their last axis holds the value and its derivatives."""
+
+    extra: ClassVar[int] = 1
+
+    def number(self, value: Any) -> Numbers:
+        """An integer or a number of the field, without derivatives."""
+        return np.asarray(value, complex)[..., None]
+
+    def add(self, a: Numbers, b: Numbers) -> Numbers:
+        """a + b; a constant has one entry, its value, and is taken to have derivatives 0."""
+        a, b = _alike(a, b)
+        return reduced(a + b)
+
+    def multiply(self, a: Numbers, b: Numbers) -> Numbers:
+        """(ab, a b' + a' b)."""
+        a, b = _alike(a, b)
+        product = reduced(a[..., :1] * b)
+        return np.concatenate([product[..., :1], reduced(product[..., 1:] + a[..., 1:] * b[..., :1])], -1)
+
+    def divide(self, a: Numbers, b: Numbers) -> Numbers:
+        """a · (1/b, −b'/b²)."""
+        one = inverse(b[..., :1])
+        slope = reduced(-reduced(one * one) * b[..., 1:])
+        return self.multiply(a, np.concatenate([one, slope], -1))
+
+    def root(self, a: Numbers) -> Numbers:
+        """(√a, a'/(2√a))."""
+        value = square_root(a[..., :1])
+        return np.concatenate([value, reduced(a[..., 1:] * inverse(2 * value))], -1)
+
+    def total(self, a: Numbers, axis: int) -> Numbers:
+        """The sum over an axis."""
+        return reduced(a.sum(axis))
+
+    def inner(self, a: Numbers, b: Numbers) -> Numbers:
+        """Inner products over the last axis but one of both."""
+        a = a.reshape(*a.shape[:-2], *(1,) * (b.ndim - 2), *a.shape[-2:])
+        return self.total(self.multiply(a, b), -2)
+
+    def absolute(self, a: Numbers) -> Numbers:
+        """None: a prime field has no order."""
+        raise NoRootError("a prime field has no absolute values")
+
+    def tanh(self, a: Numbers) -> Numbers:
+        """None: a prime field has sums, products and roots alone."""
+        raise NoRootError("a prime field has no hyperbolic tangent")
+
+    def largest_squared_singular_value(self, W: Numbers) -> Numbers:
+        """None: a prime field has no order."""
+        raise NoRootError("a prime field has no largest singular value")
+
+
+def _alike(a: Numbers, b: Numbers) -> tuple[Numbers, Numbers]:
+    """Both with as many derivatives."""
+    count = max(a.shape[-1], b.shape[-1])
+    grown = lambda v: np.concatenate([v, np.zeros((*v.shape[:-1], count - v.shape[-1]))], -1)
+    return tuple(v if v.shape[-1] == count else grown(v) for v in (a, b))  # pyright: ignore
 
 
 @dataclass(frozen=True)
 class FieldLayer:
-    """Weights [H D], inputs [N D] and gain [H] over the prime field, with the roots σ of what is to be a square.
+    """A layer over the prime field.
 
     Attributes:
-        weights: W.
-        inputs: X, one case a row.
-        gain: g.
-        scales: σ of each case and unit [N H].
-        means: μ of each case and unit [N H].
+        formula: of the method.
+        weights: W, [H D].
+        inputs: X, [N D].
+        gain: g, [H].
+        seed: of stored parameters, which are random.
+        eps: ε.
     """
 
-    weights: list[Row]
-    inputs: list[Row]
-    gain: Row
-    scales: list[Row]
-    means: list[Row]
+    formula: IndexFormula
+    weights: Int[np.ndarray, "H D"]
+    inputs: Int[np.ndarray, "N D"]
+    gain: Int[np.ndarray, " H"]
+    seed: int = 0
+    eps: int = 0
+
+    def stored(self, name: str) -> Numbers:
+        """A stored parameter of each unit, a constant."""
+        draw = random.Random(f"{name} {self.seed}")
+        return PrimeField().number([draw.randrange(1, PRIME) for _ in self.weights])
 
 
-def inverse(value: int) -> int:
-    """1/value modulo PRIME."""
-    return pow(value, -1, PRIME)
-
-
-def square_root(value: int) -> int | None:
-    """A root of a non-zero square modulo PRIME; None otherwise."""
-    root = pow(value, (PRIME + 1) // 4, PRIME)
-    return root if value % PRIME and root * root % PRIME == value % PRIME else None
-
-
-def _dot(u: Row, v: Row) -> int:
-    return sum(a * b for a, b in zip(u, v, strict=True)) % PRIME
-
-
-def _moments(values: Row, centered: bool = True) -> tuple[int, int]:
-    share = inverse(len(values))
-    average = sum(values) * share % PRIME if centered else 0
-    return average, sum((v - average) ** 2 for v in values) * share % PRIME
-
-
-EPS = 5
-
-
-def _groups(name: str, units: int) -> list[range]:
-    size = units // 2 if name == "GroupNorm" else units
-    return [range(start, start + size) for start in range(0, units, size)]
-
-
-def random_layer(name: str, units: int, inputs: int, cases: int, draw: random.Random) -> FieldLayer:
-    """A random layer whose variances are all squares in the field.
+def random_layer(
+    formula: IndexFormula,
+    units: int,
+    inputs: int,
+    cases: int,
+    draw: random.Random,
+    *,
+    eps: int = 0,
+    fixed: tuple[int, ...] = (),
+) -> FieldLayer:
+    """A random layer over the field.
 
     Args:
-        name: class name of the normalizer; "LayerNorm with eps", "LayerNorm of data zero in two inputs",
-            "BatchNorm of data constant in one input".
+        formula: of the method.
         units: H.
         inputs: D.
         cases: N.
         draw: source of random numbers.
+        eps: ε.
+        fixed: numbers that the last inputs are, in every case.
 
     Returns:
         The layer.
     """
-    entry = lambda: draw.randrange(1, PRIME)
-    W = [[entry() for _ in range(inputs)] for _ in range(units)]
-    X: list[Row] = []
-    means, scales = [], []
-    if name.startswith(("LayerNorm", "RMSNorm", "GroupNorm")):
-        while len(X) < cases:
-            x = [entry() for _ in range(inputs)]
-            if name.endswith("zero in two inputs"):
-                x[-2:] = 0, 0
-            a = [_dot(w, x) for w in W]
-            mu, sigma = [0] * units, [0] * units
-            for group in _groups(name, units):
-                average, variance = _moments([a[i] for i in group], name != "RMSNorm")
-                root = square_root(variance + (EPS if name.endswith("eps") else 0))
-                for i in group:
-                    mu[i], sigma[i] = average, root or 0
-            if all(sigma):
-                X, means, scales = [*X, x], [*means, mu], [*scales, sigma]
-    else:
-        X = [[entry() for _ in range(inputs)] for _ in range(cases)]
-        if name.endswith("constant in one input"):
-            X = [[*x[:-1], 7] for x in X]
-        mu, sigma = [], []
-        for i in range(units):
-            while True:
-                w = [entry() for _ in range(inputs)]
-                average, square = _row_statistics(name, w, X, draw)
-                root = square_root(square)
-                if root:
-                    break
-            W[i], mu, sigma = w, [*mu, average], [*sigma, root]
-        means, scales = [mu] * cases, [sigma] * cases
-    return FieldLayer(W, X, [entry() for _ in range(units)], scales, means)
+    matrix = lambda rows, columns: np.array([[draw.randrange(1, PRIME) for _ in range(columns)] for _ in range(rows)])
+    W, X, g = matrix(units, inputs), matrix(cases, inputs), matrix(1, units)[0]
+    if fixed:
+        X[:, -len(fixed) :] = fixed
+    return FieldLayer(formula, W, X, g, draw.randrange(PRIME), eps)
 
 
-def _row_statistics(name: str, w: Row, X: list[Row], draw: random.Random) -> tuple[int, int]:
-    if name.startswith("BatchNorm") and name != "BatchNormEvaluation":
-        return _moments([_dot(w, x) for x in X])
-    if name == "WeightNorm":
-        return 0, _dot(w, w)
-    if name == "BatchNormEvaluation":
-        return draw.randrange(PRIME), draw.randrange(1, PRIME)
-    return 0, 1
+def jacobian_rows(layer: FieldLayer, *, softmax: bool = False) -> Complex128[np.ndarray, "R P"]:
+    """Rows ∂z_ni/∂(W, b, g) of every case and unit; for a softmax, of z less its last unit.
+
+    Raises:
+        ZeroDivisionError: if a σ is zero.
+        NoRootError: if the formula needs what the field does not have.
+    """
+    field = PrimeField()
+    H, D = layer.weights.shape
+    moving = np.concatenate([layer.weights[..., None], np.eye(H * D).reshape(H, D, H * D)], -1).astype(complex)
+    arrays = Arrays(moving, field.number(layer.inputs), layer.formula, layer.stored, field)
+    n = arrays.outputs(layer.eps)
+    by_weights = reduced(layer.gain[None, :, None] * n[..., 1:])
+    by_bias = np.broadcast_to(np.eye(H), (len(n), H, H))
+    by_gain = n[..., :1] * np.eye(H)
+    rows = np.concatenate([by_weights, by_bias, by_gain], -1)
+    if softmax:
+        rows = reduced(rows[:, :-1] - rows[:, -1:])
+    return rows.reshape(-1, H * (D + 2))
 
 
-def jacobian_rows(name: str, layer: FieldLayer, *, softmax: bool = False) -> list[Row]:
-    """Rows ∂z_ni/∂(W, b, g) of every case and unit; for a softmax, of z less its last unit."""
-    H, D, cases = len(layer.weights), len(layer.inputs[0]), len(layer.inputs)
-    blocks = []
-    for c in range(cases):
-        x, sigma, mu = layer.inputs[c], layer.scales[c], layer.means[c]
-        n = [(_dot(w, x) - m) * inverse(s) % PRIME for w, m, s in zip(layer.weights, mu, sigma, strict=True)]
-        rows = []
-        for i in range(H):
-            scale = layer.gain[i] * inverse(sigma[i]) % PRIME
-            by_weights = [[0] * D for _ in range(H)]
-            if name.startswith(("LayerNorm", "RMSNorm", "GroupNorm")):
-                (group,) = [g for g in _groups(name, H) if i in g]
-                share, centered = inverse(len(group)), name != "RMSNorm"
-                for j in group:
-                    factor = scale * ((i == j) - (centered + n[i] * n[j]) * share)
-                    by_weights[j] = [factor * v % PRIME for v in x]
-            else:
-                by_weights[i] = [scale * v % PRIME for v in _chi(name, layer, c, i, n[i])]
-            by_bias = [int(i == j) for j in range(H)]
-            by_gain = [n[i] * (i == j) for j in range(H)]
-            rows.append([v for block in by_weights for v in block] + by_bias + by_gain)
-        if softmax:
-            rows = [[(a - b) % PRIME for a, b in zip(row, rows[-1], strict=True)] for row in rows[:-1]]
-        blocks += rows
-    return blocks
-
-
-def _chi(name: str, layer: FieldLayer, case: int, unit: int, n: int) -> Row:
-    """χ of Eq. 14: x − ∂μ/∂w − n ∂σ/∂w."""
-    x, w, sigma = layer.inputs[case], layer.weights[unit], layer.scales[case][unit]
-    if name == "WeightNorm":
-        return [v - n * u * inverse(sigma) for v, u in zip(x, w, strict=True)]
-    if name.startswith("BatchNorm") and name != "BatchNormEvaluation":
-        share = inverse(len(layer.inputs))
-        average = [sum(column) * share % PRIME for column in zip(*layer.inputs, strict=True)]
-        outputs = [(_dot(w, z) - layer.means[0][unit]) * inverse(sigma) for z in layer.inputs]
-        slope = [
-            sum(o * (z[d] - average[d]) for o, z in zip(outputs, layer.inputs, strict=True)) * share
-            for d in range(len(x))
-        ]
-        return [(v - m - n * s) % PRIME for v, m, s in zip(x, average, slope, strict=True)]
-    return list(x)
-
-
-def rank(rows: list[Row]) -> int:
-    """Rank over the prime field, by elimination."""
-    rows = [[v % PRIME for v in row] for row in rows]
-    found, columns = 0, len(rows[0])
-    for column in range(columns):
-        pivot = next((r for r in range(found, len(rows)) if rows[r][column]), None)
-        if pivot is None:
+def rank(rows: Any) -> int:
+    """Rank over the field, by elimination."""
+    rows = reduced(np.array(rows, complex))
+    found = 0
+    for column in range(rows.shape[1]):
+        below = np.flatnonzero(rows[found:, column])
+        if not len(below):
             continue
-        rows[found], rows[pivot] = rows[pivot], rows[found]
-        scale = inverse(rows[found][column])
-        top = [v * scale % PRIME for v in rows[found]]
-        for r in range(found + 1, len(rows)):
-            if rows[r][column]:
-                factor = rows[r][column]
-                rows[r] = [(a - factor * b) % PRIME for a, b in zip(rows[r], top, strict=True)]
+        rows[[found, found + below[0]]] = rows[[found + below[0], found]]
+        top = reduced(rows[found] * inverse(rows[found, column]))
+        rows[found + 1 :] = reduced(rows[found + 1 :] - reduced(rows[found + 1 :, column, None] * top))
         found += 1
+        if found == len(rows):
+            break
     return found

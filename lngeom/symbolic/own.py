@@ -113,7 +113,7 @@ class Entries:
         sizes = self.layer.sizes
 
         def largest(body: Callable[[Any], Any], size: Expr) -> Any:
-            return sp.Max(*map(body, range(1, sizes[size] + 1))) if sizes else Largest.over(body, size)
+            return sp.Max(*map(body, range(1, sizes[str(size)] + 1))) if sizes else Largest.over(body, size)
 
         return self._reduced(axis, largest)
 
@@ -219,7 +219,7 @@ def method(formula: str | Callable[..., Any], name: str = "") -> Method:
         return keep(_Once((id(L), eps), (L, eps))).entry(n, i, None), sp.S.One
 
     smallest = (3, 2, 3 if not isinstance(formula, str) or "samples" in formula else 1)
-    return Method(name or written, fraction, smallest=smallest, irrational=True, own=True)
+    return Method(fraction, name=name or written, smallest=smallest, irrational=True, own=True)
 
 
 class _Once(tuple):

@@ -9,14 +9,13 @@ import sympy as sp
 from sympy import Expr, sqrt
 from sympy.polys.rings import PolyElement
 
-from lngeom import methods as normalizers
 from lngeom.methods import AbstractNormalizer
-from lngeom.methods.table import Cell
+from lngeom.methods.page import FORMULAS, Cell
 from lngeom.methods.transformations import EXTENDED
 from lngeom.methods.transformations.actions import Column
 from lngeom.symbolic.actions import DELTA, common_factor, concretely, moved, summed
 from lngeom.symbolic.evaluation import agrees_at_small_sizes
-from lngeom.symbolic.layers import EPSILON, METHODS, Layer, Method
+from lngeom.symbolic.layers import EPSILON, Layer, Method, read
 from lngeom.symbolic.notation import plain
 from lngeom.symbolic.proof import Assumption, Counterexample, Proof, ProofError, Step, equality, fact
 from lngeom.symbolic.search import (
@@ -99,18 +98,20 @@ def prove_recorded(normalizer: AbstractNormalizer, transformation: Column, recor
 def _method_of(normalizer: Any) -> tuple[Method, Expr]:
     if isinstance(normalizer, Method):
         return normalizer, sp.S.Zero
+    known = {kind.__name__: kind for kind in FORMULAS}
     kind = normalizer if isinstance(normalizer, str | type) else type(normalizer)
-    name = kind if isinstance(kind, str) else kind.__name__
-    namesake = name in METHODS and isinstance(kind, type) and kind is not getattr(normalizers, name)
-    if namesake or name not in METHODS:
-        full = f"{kind.__module__}.{name}" if namesake else name
+    if isinstance(kind, str):
+        kind = known.get(kind, kind)
+    if isinstance(kind, str) or kind not in FORMULAS:
+        name = kind if isinstance(kind, str) else kind.__name__
+        full = f"{kind.__module__}.{name}" if isinstance(kind, type) and name in known else name
         raise ValueError(
-            f"no symbolic definition of the normalizer {full!r}; known are {', '.join(METHODS)} of lngeom.normalizers: "
+            f"no symbolic definition of the normalizer {full!r}; known are {', '.join(known)} of lngeom.normalizers: "
             "state one with lg.symbolic.method"
         )
     eps = sp.Rational(str(normalizer.eps)) if isinstance(normalizer, AbstractNormalizer) else sp.S.Zero
     groups = getattr(normalizer, "groups", None)
-    method = METHODS[name]
+    method = read(kind, FORMULAS[kind])
     return (replace(method, groups=groups, blocks=groups) if isinstance(groups, int) else method), eps
 
 

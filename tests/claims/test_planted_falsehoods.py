@@ -3,6 +3,7 @@
 import dataclasses
 import random
 
+import numpy as np
 import pytest
 import sympy as sp
 from lngeom.methods.transformations import DATASET_RECENTERING, SINGLE_CASE_RESCALING, WEIGHT_MATRIX_RESCALING
@@ -40,7 +41,18 @@ from lngeom.symbolic.jacobian import (
     with_product,
 )
 from lngeom.symbolic.layers import BATCH_NORM, EPSILON, LAYER_NORM, METHODS, RMS_NORM, WEIGHT_NORM, Layer
-from lngeom.symbolic.modular import PRIME, inverse, jacobian_rows, random_layer, rank, square_root
+from lngeom.symbolic.modular import (
+    PRIME,
+    FieldLayer,
+    NoRootError,
+    PrimeField,
+    inverse,
+    jacobian_rows,
+    random_layer,
+    rank,
+    reduced,
+    square_root,
+)
 from lngeom.symbolic.proof import ProofError, equality, expanded, fact
 from lngeom.symbolic.scale_free import (
     RATE,
@@ -99,8 +111,8 @@ FALSE_STEPS = {
     "null space: shifts of RMS norm": lambda: null_step("", RMS_NORM, SHIFTS),
     "null space: W without its gain, unnormalized": lambda: null_step("", METHODS["Identity"], RADIAL),
     "null space: W with ε": lambda: equality("", along(LAYER_NORM, RADIAL, EPS), 0),
-    "null space: a dimension too many": lambda: rank_step("LayerNorm", [((4, 2), layer_norm_dimension(4, 2) + 1)]),
-    "null space: a dimension too few": lambda: rank_step("BatchNorm", [((2, 2), 1)]),
+    "null space: a dimension too many": lambda: rank_step(LAYER_NORM, [((4, 2), layer_norm_dimension(4, 2) + 1)]),
+    "null space: a dimension too few": lambda: rank_step(BATCH_NORM, [((2, 2), 1)]),
     "null space, bound: the biases forgotten": lambda: equality(
         "", GROUP.sigma**3 * GROUP.moved(), bound.cubic(i), short=GROUP.names("u", "v", "q", "s")
     ),
@@ -180,7 +192,7 @@ FALSE_STEPS = {
         WEIGHT_NORM(Layer(LAYER.W, with_product(LAYER.X, v, sp.S.Zero))),
     ),
     "exceptions: one row less of unseen directions": lambda: rank_step(
-        "LayerNorm of data zero in two inputs", [((4, 4), layer_norm_dimension(4, 2) + 2 * 3)]
+        LAYER_NORM, [((4, 4), layer_norm_dimension(4, 2) + 2 * 3)], fixed=(0, 0)
     ),
     "statements: layer norm's weights the same for every case": lambda: plain(
         LAYER_NORM, GAIN(i) / sqrt(LAYER_NORM.square(LAYER)), BIAS(i), sp.S.One, sp.S.Zero
@@ -259,19 +271,55 @@ def test_rank_of_known_matrices():
 
 
 def test_field_arithmetic():
-    assert all(inverse(value) * value % PRIME == 1 for value in (2, 17, PRIME - 1))
-    roots = [square_root(value) for value in range(1, 200)]
-    assert all(root is None or root * root % PRIME == value for value, root in enumerate(roots, 1))
-    assert 60 < sum(root is not None for root in roots) < 140
+    values = np.array([2, 17, PRIME - 1, 5 + 3j])
+    assert (reduced(inverse(values) * values) == 1).all()
+    integers = np.arange(1, 200)
+    roots = square_root(integers)
+    assert (reduced(roots * roots) == integers).all()
+    assert 60 < np.count_nonzero(roots.imag) < 140
+    with pytest.raises(ZeroDivisionError):
+        inverse(np.array([1, PRIME]))
+    with pytest.raises(NoRootError):
+        square_root(np.array([1j]))
+
+
+def test_derivatives_over_the_field_obey_the_rules_of_calculus():
+    """Of ab/b − a and √a √a − a, value and derivatives are 0."""
+    field, draw = PrimeField(), np.random.default_rng(0)
+    a, b = draw.integers(1, PRIME, (2, 7, 4)).astype(complex)
+    assert (field.divide(field.multiply(a, b), b) == a).all()
+    assert (field.multiply(field.root(a), field.root(a)) == a).all()
+
+
+def test_derivatives_over_the_field_are_those_of_exact_arithmetic():
+    """Of layer norm's output, at an integer point: ∂n/∂W times σ³, a polynomial, by a difference of symbols."""
+    W, X = [[1, 2], [3, 5], [7, 4]], [[1, 2]]
+    layer = FieldLayer(LAYER_NORM, np.array(W), np.array(X), np.ones(3, int))
+    rows = jacobian_rows(layer)[:, :6]
+    t = sp.Symbol("t")
+    sigma = square_root(np.array([int(9 * LAYER_NORM.rows(W, X, 0)[0][0][1])]))  # 3σ
+    for entry in range(6):
+        moved = [[v + t * (2 * r + c == entry) for c, v in enumerate(row)] for r, row in enumerate(W)]
+        for (numerator, square), found in zip(LAYER_NORM.rows(moved, X, 0)[0], rows[:, entry], strict=True):
+            slope = sp.diff(numerator, t) * square - numerator * sp.diff(square, t) / 2
+            cubed = 27 * sp.Rational(slope.subs(t, 0))  # 27 σ³ dn
+            exact = int(cubed.p) * pow(int(cubed.q), -1, PRIME) % PRIME
+            assert reduced(np.array([found * reduced(sigma**2)[0]]) * sigma) == exact
 
 
 def test_modular_jacobian_annihilates_the_radial_direction_and_not_another():
-    layer = random_layer("LayerNorm", 4, 3, cases=5, draw=random.Random(0))
-    rows = jacobian_rows("LayerNorm", layer)
-    radial = [value for row in layer.weights for value in row] + [0] * 8
-    assert all(sum(a * b for a, b in zip(row, radial, strict=True)) % PRIME == 0 for row in rows)
-    assert any(sum(row[:3]) % PRIME for row in rows)
+    layer = random_layer(LAYER_NORM, 4, 3, cases=5, draw=random.Random(0))
+    rows = jacobian_rows(layer)
+    radial = reduced(rows[:, :12] * layer.weights.ravel())
+    assert (reduced(radial.sum(1)) == 0).all()
+    assert reduced(rows[:, :3].sum(1)).any()
+
+
+@pytest.mark.parametrize("name", ["DynamicTanh", "SpectralNorm", "WeightStandardizedGroupNorm"])
+def test_a_method_without_a_reading_over_the_field_is_refused(name):
+    with pytest.raises(NoRootError, match=r"prime field|root"):
+        nullity(METHODS[name], (4, 2))
 
 
 def test_nullity_does_not_depend_on_the_draw():
-    assert {nullity("LayerNorm", (4, 2), seed=seed) for seed in range(5)} == {layer_norm_dimension(4, 2)}
+    assert {nullity(LAYER_NORM, (4, 2), seed=seed) for seed in range(5)} == {layer_norm_dimension(4, 2)}

@@ -14,6 +14,7 @@ from lngeom.families import AbstractFamily
 from lngeom.nn import dynamics
 from lngeom.papers.ba2016 import fisher, hidden_dynamics, metric, nullspace
 from lngeom.symbolic import jacobian, modular
+from lngeom.symbolic.layers import METHODS
 from lngeom.symbolic.proof import ProofError
 
 NEGATIVE_BINOMIAL, INVERSE_GAUSSIAN = families.NegativeBinomial(2.5), families.InverseGaussian(0.4)
@@ -213,11 +214,9 @@ def test_draws_of_another_variance_turn_a_claim(problem, monkeypatch):
     assert not found.as_recorded
 
 
-@pytest.mark.parametrize("name", ["BatchNorm", "WeightNorm"])
-def test_a_modular_jacobian_of_the_right_rank_along_wrong_directions_is_refused(monkeypatch, name):
-    assert jacobian.nullity(name, (2, 2)) == 2
-    right = modular._chi
-    more = lambda name, layer, *at: [v + m for v, m in zip(right(name, layer, *at), layer.inputs[0], strict=True)]  # noqa: E731
-    monkeypatch.setattr(modular, "_chi", more)
-    with pytest.raises(ProofError, match="along a direction that is null"):
-        jacobian.nullity(name, (2, 2))
+@pytest.mark.parametrize(("method", "dimension"), [("BatchNorm", 2), ("WeightNorm", 2), ("LayerNorm", 3)])
+def test_a_quotient_over_the_prime_field_without_the_slope_of_its_divisor_is_seen(monkeypatch, method, dimension):
+    step = jacobian.rank_step(METHODS[method], [((2 if dimension == 2 else 4, 2), dimension)])
+    assert step.verify()
+    monkeypatch.setattr(modular.PrimeField, "divide", lambda self, a, b: self.multiply(a, modular.inverse(b[..., :1])))
+    assert not step.verify()

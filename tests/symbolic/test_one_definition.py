@@ -65,7 +65,7 @@ def by_library(method: layers.Method, W, X, eps: float) -> np.ndarray:
 
 def by_algebra(method: layers.Method, W, X, eps: Fraction) -> np.ndarray:
     rows = method.rows(W, X, eps)
-    return np.array([[float(method.outer(sp.sympify(a) / sp.sqrt(sp.sympify(s)))) for a, s in row] for row in rows])
+    return np.array([[float(method.applied(sp.sympify(a) / sp.sqrt(sp.sympify(s)))) for a, s in row] for row in rows])
 
 
 def disagreement(method: layers.Method, column: Column | None, eps: Fraction) -> float:

@@ -30,7 +30,8 @@ from lngeom.claims.evidence import Evidence
 from lngeom.claims.problem import TITLES
 from lngeom.information import BatchCoupled, fisher, reference
 from lngeom.methods import AbstractNormalizer, BatchNorm
-from lngeom.methods.linearization import GroupedLinearization, linearize
+from lngeom.methods.layer import GroupedLinearization
+from lngeom.methods.linearization import linearize
 from lngeom.papers.ba2016.glm import (
     KL_TOLERANCE,
     LAMBDA,

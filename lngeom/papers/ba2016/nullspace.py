@@ -270,7 +270,7 @@ def layer_norm_proof() -> Proof:
                     lambda D: D + 1,
                     centred=True,
                 ),
-                rank_step("LayerNorm", dimensions(layer_norm_dimension)),
+                rank_step(LAYER_NORM, dimensions(layer_norm_dimension)),
             ),
         ),
         (SPAN, TWO_DIRECTIONS, GENERIC),
@@ -300,7 +300,7 @@ def rms_norm_proof() -> Proof:
                 dimension_step(
                     r"\dim\ker F = 1 + H - \min(H, \tfrac{r(r+1)}{2})", rms_norm_dimension, lambda D: 1, centred=False
                 ),
-                rank_step("RMSNorm", dimensions(rms_norm_dimension)),
+                rank_step(RMS_NORM, dimensions(rms_norm_dimension)),
             ),
         ),
         (SPAN, TWO_DIRECTIONS, GENERIC),
@@ -345,7 +345,7 @@ def group_norm_proof() -> Proof:
                     lambda D: D + 1,
                     centred=True,
                 ),
-                rank_step("GroupNorm", cases),
+                rank_step(GROUP_NORM, cases),
             ),
         ),
         (SPAN, TWO_DIRECTIONS, GENERIC),
@@ -369,8 +369,8 @@ def batch_norm_proof() -> Proof:
         (
             null_step("Each row by itself is null", BATCH_NORM, rows_alone(field("s")), moving=r"\mathrm{diag}(s)W"),
             *every_row_steps(BATCH_NORM),
-            rank_step("BatchNorm", [((2, 2), 2), ((3, 3), 3), ((4, 2), 4)]),
-            rank_step("BatchNorm of data constant in one input", [((2, 3), 4), ((3, 4), 6)]),
+            rank_step(BATCH_NORM, [((2, 2), 2), ((3, 3), 3), ((4, 2), 4)]),
+            rank_step(BATCH_NORM, [((2, 3), 4), ((3, 4), 6)], fixed=(7,)),
         ),
         (SAMPLES,),
     )
@@ -393,7 +393,7 @@ def weight_norm_proof() -> Proof:
         (
             null_step("Each row by itself is null", WEIGHT_NORM, rows_alone(field("s")), moving=r"\mathrm{diag}(s)W"),
             *every_row_steps(WEIGHT_NORM),
-            rank_step("WeightNorm", [((1, 3), 1), ((2, 2), 2), ((3, 3), 3)]),
+            rank_step(WEIGHT_NORM, [((1, 3), 1), ((2, 2), 2), ((3, 3), 3)]),
         ),
         (SPAN,),
     )
@@ -424,7 +424,7 @@ def _gain_absorbs(name: str, method: Method, stored_mean: Expr | int) -> Proof:
                 moving=r"\mathrm{diag}(s)W",
             ),
             *every_row_steps(method, stored_mean),
-            rank_step(method.name, [((1, 3), 1), ((2, 2), 2), ((3, 3), 3)]),
+            rank_step(method, [((1, 3), 1), ((2, 2), 2), ((3, 3), 3)]),
         ),
         (SPAN,),
     )
@@ -482,7 +482,7 @@ def softmax_layer_norm_proof() -> Proof:
                 centred=True,
                 softmax=True,
             ),
-            rank_step("LayerNorm", dimensions(softmax_layer_norm_dimension), softmax=True),
+            rank_step(LAYER_NORM, dimensions(softmax_layer_norm_dimension), softmax=True),
         ),
         (SPAN, TWO_DIRECTIONS, GENERIC),
     )
@@ -515,7 +515,7 @@ def softmax_rms_norm_proof() -> Proof:
                 centred=False,
                 softmax=True,
             ),
-            rank_step("RMSNorm", dimensions(softmax_rms_norm_dimension), softmax=True),
+            rank_step(RMS_NORM, dimensions(softmax_rms_norm_dimension), softmax=True),
         ),
         (SPAN, TWO_DIRECTIONS, GENERIC),
     )
@@ -589,7 +589,7 @@ def layer_norm_eps_proof() -> Proof:
                 centred=False,
             ),
             *every_row_steps(BATCH_NORM, eps=EPSILON),
-            rank_step("LayerNorm with eps", [((3, 2), 2), ((4, 2), 2), ((4, 3), 3), ((5, 3), 3)]),
+            rank_step(LAYER_NORM, [((3, 2), 2), ((4, 2), 2), ((4, 3), 3), ((5, 3), 3)], eps=5),
         ),
         (SPAN_WITH_EPS, Assumption("two inputs or more", r"D \geq 2"), GENERIC),
     )
@@ -668,8 +668,8 @@ def weight_rank_step() -> Step:
 
     def verify() -> bool:
         def weight_nullity(H: int, D: int) -> int:
-            layer = random_layer("LayerNorm", H, D, cases=2 * D + D * D, draw=random.Random(H * D))
-            return H * D - rank([row[: H * D] for row in jacobian_rows("LayerNorm", layer)])
+            layer = random_layer(LAYER_NORM, H, D, cases=2 * D + D * D, draw=random.Random(H * D))
+            return H * D - rank(jacobian_rows(layer)[:, : H * D])
 
         return all(weight_nullity(H, D) == D + 1 for H, D in sizes)
 
@@ -814,7 +814,7 @@ def rank_deficient_data_proof() -> Proof:
                 0,
                 r"dz_{ni}",
             ),
-            rank_step("LayerNorm of data zero in two inputs", [(size, dimension(*size)) for size in sizes]),
+            rank_step(LAYER_NORM, [(size, dimension(*size)) for size in sizes], fixed=(0, 0)),
         ),
         (
             Assumption(

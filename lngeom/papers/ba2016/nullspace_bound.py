@@ -19,8 +19,8 @@ from sympy import Expr, sqrt
 
 from lngeom.symbolic.actions import SHIFT
 from lngeom.symbolic.jacobian import GAIN, LAYER, along
-from lngeom.symbolic.layers import BATCH_NORM, EPSILON, GROUP_NORM, RMS_NORM, Layer, Method
-from lngeom.symbolic.modular import inverse, rank
+from lngeom.symbolic.layers import BATCH_NORM, EPSILON, RMS_NORM, Layer, Method
+from lngeom.symbolic.modular import PRIME, rank
 from lngeom.symbolic.proof import Assumption, Names, Proof, Step, equality, fact
 from lngeom.symbolic.sums import D, Field, H, M, N, derivative, field, mean, n, p, total
 
@@ -61,7 +61,7 @@ class Grouped:
 
     def mean(self, body: Callable[[Any], Expr]) -> Expr:
         """The mean over the units of one group."""
-        return mean(lambda j: body((p, j)), M) if self.method is GROUP_NORM else mean(body, H)
+        return mean(lambda j: body((p, j)), M) if self.method.grouped else mean(body, H)
 
     def centred(self, rows: Field) -> Field:
         """Rows minus their mean over the group, where the method subtracts it."""
@@ -356,7 +356,7 @@ def equations_rank(rows: Sequence[Sequence[Fraction]], *, linear: bool, form: bo
     if form:
         everything = [sum(row[a] for row in rows) for a in range(r)]
         table += [_forms([int(k == a) for k in range(r)], everything) for a in range(r)]
-    return rank([[x.numerator * inverse(x.denominator) for x in map(Fraction, row)] for row in table])
+    return rank([[x.numerator * pow(x.denominator, -1, PRIME) for x in map(Fraction, row)] for row in table])
 
 
 def _all_pairs_leave_no_combination() -> bool:

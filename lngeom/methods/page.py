@@ -1,0 +1,139 @@
+"""The registry of methods: what stands on a method's page besides its JAX formula.
+
+`indexed` gives a class its index formula, `row` a row of the extended invariance table. Claims, proofs, references and
+tables go through `FORMULAS` and `METHODS`.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, TypeVar
+
+from jaxtyping import Array, Float
+
+from lngeom.methods.base import AbstractNormalizer
+from lngeom.methods.formulas import IndexFormula
+from lngeom.methods.transformations.columns import BATCH_INDEPENDENCE, EXTENDED, WEIGHT_SIGN_FLIP
+from lngeom.methods.transformations.matrices import BASIS_CHANGES, EQUIVARIANCES, MatrixGroup
+
+GROUPS = 2
+"""Number of groups of the rows with groups."""
+
+
+class Cell(StrEnum):
+    """Effect on the output: none, a change, or a change of sign only (which g → −g repairs)."""
+
+    INVARIANT = "I"
+    CHANGED = "no"
+    SIGN = "±"
+
+
+@dataclass(frozen=True)
+class Method:
+    """A row of the extended table.
+
+    Attributes:
+        name: identifier, as in claim ids.
+        title: in words.
+        kind: class of the method.
+        make: constructs the method. Stored statistics, if any, are those of these weights and inputs.
+        cells: column → effect on the output, by the names of `transformations.EXTENDED`.
+        equivariance: group of matrices → I where f(QW, X) = Q f(W, X), or f(WA⁻¹, Ax) = f(W, x), by name. Outputs that
+            are no units have the second only.
+        groups: number of groups of consecutive units for the group columns. For queries and keys they are not the two
+            halves, since a scale of each half changes nothing.
+        square: whether W must have as many rows as columns.
+        alias: another name of the row.
+    """
+
+    name: str
+    title: str
+    kind: type[AbstractNormalizer]
+    make: Callable[[Float[Array, "H D"], Float[Array, "N *T D"]], AbstractNormalizer]
+    cells: Mapping[str, Cell]
+    equivariance: Mapping[str, Cell]
+    groups: int = GROUPS
+    square: bool = False
+    alias: str = ""
+
+
+METHODS: dict[str, Method] = {}
+"""Rows of the extended table, by name."""
+
+FORMULAS: dict[type[AbstractNormalizer], IndexFormula] = {}
+"""Index formulas, by class."""
+
+Kind = TypeVar("Kind", bound=type[AbstractNormalizer])
+
+
+def indexed(fraction: Callable[[Any, Any, Any, Any], Any], **kwargs: Any) -> Callable[[Kind], Kind]:
+    """Gives a class its index formula; the arguments are those of `IndexFormula`."""
+
+    def register(kind: Kind) -> Kind:
+        FORMULAS[kind] = IndexFormula(fraction, **kwargs)
+        return kind
+
+    return register
+
+
+def row(
+    name: str,
+    title: str,
+    make: Callable[[Array, Array], AbstractNormalizer] | None = None,
+    *,
+    invariant: tuple[str, ...] = (),
+    odd: bool = True,
+    equivariant: str = "",
+    basis: str = "",
+    **kwargs: Any,
+) -> Callable[[Kind], Kind]:
+    """Gives a class a row of the extended table.
+
+    The row is recorded, never computed: the claims of the topic "extended" check every cell by numbers and algebra.
+    Conditions: ε = 0 unless the row says otherwise, δ > 0, unit gain, and nonzero statistics.
+
+    Args:
+        name: identifier, as in claim ids.
+        title: in words.
+        make: constructs the method from weights and inputs; the class without arguments where None.
+        invariant: names of the columns that leave the output as it is. Independence of the batch is what the class
+            declares: it couples no samples.
+        odd: whether W → −W changes only the sign of the output.
+        equivariant: the largest group of `EQUIVARIANCES` under which f(QW, X) = Q f(W, X), by name; "" for none.
+        basis: the largest group of `BASIS_CHANGES` under which f(WA⁻¹, Ax) = f(W, x), by name; "" for none.
+        **kwargs: the other attributes of `Method`.
+
+    Returns:
+        A decorator of the class.
+
+    Raises:
+        ValueError: if a row has that name already, or the table has no such column or group.
+    """
+    columns = [column.name for column in EXTENDED]
+    if unknown := set(invariant) - set(columns):
+        raise ValueError(f"row {name!r}: no columns {sorted(unknown)} in the table; there are {', '.join(columns)}")
+
+    def register(kind: Kind) -> Kind:
+        if name in METHODS:
+            raise ValueError(f"method {name!r} is already in the table; names are unique")
+        cells = dict.fromkeys(columns, Cell.CHANGED)
+        if odd:
+            cells[WEIGHT_SIGN_FLIP.name] = Cell.SIGN
+        if not kind.couples_samples:
+            cells[BATCH_INDEPENDENCE.name] = Cell.INVARIANT
+        cells |= dict.fromkeys(invariant, Cell.INVARIANT)
+        units = _up_to(equivariant, EQUIVARIANCES) if kind.outputs_are_units else {}
+        groups = units | _up_to(basis, BASIS_CHANGES)
+        METHODS[name] = Method(name, title, kind, make or (lambda weights, inputs: kind()), cells, groups, **kwargs)
+        return kind
+
+    return register
+
+
+def _up_to(largest: str, groups: tuple[MatrixGroup, ...]) -> dict[str, Cell]:
+    """Cells of groups of matrices, each a subgroup of the next: invariant up to the largest."""
+    names = [group.name for group in groups]
+    if largest and largest not in names:
+        raise ValueError(f"no group of matrices {largest!r} in the table; there are {', '.join(names)}")
+    count = names.index(largest) + 1 if largest else 0
+    return {name: Cell.INVARIANT if place < count else Cell.CHANGED for place, name in enumerate(names)}

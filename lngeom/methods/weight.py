@@ -1,0 +1,170 @@
+"""Methods that normalize the weights, or weights and inputs, instead of the summed inputs."""
+
+from typing import ClassVar
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from lngeom.methods.base import AbstractNormalizer, AbstractStatisticsNormalizer, Statistics, summed_inputs
+from lngeom.methods.formulas import D, centred, dot
+from lngeom.methods.linearization import Units, unit_by_unit
+from lngeom.methods.page import indexed, row
+
+
+def _centered(rows: Float[Array, "... D"]) -> Float[Array, "... D"]:
+    return rows - jnp.mean(rows, -1, keepdims=True)
+
+
+def _squared_norms(rows: Float[Array, "... D"]) -> Float[Array, "..."]:
+    return jnp.sum(jnp.square(rows), -1)
+
+
+def _per_unit(values: Float[Array, " H"], inputs: Float[Array, "N *T D"]) -> Float[Array, "..."]:
+    """Values of each unit, shaped to broadcast against summed inputs."""
+    return values.reshape((1,) * (inputs.ndim - 1) + (-1,))
+
+
+@row(
+    "wn",
+    "WN",
+    alias="weight",
+    invariant=("weight_matrix_rescaling", "weight_vector_rescaling", "weight_group_rescaling"),
+    equivariant="unit_permutations",
+    basis="input_rotations",
+)
+@indexed(lambda L, n, i, eps: (L.a(n, i), dot(L, L.row(i), L.row(i), D) + eps))
+class WeightNorm(AbstractStatisticsNormalizer):
+    r"""Weight normalization: $\mu = 0$, $\sigma_i = \sqrt{\|w_i\|^2 + \epsilon}$ (text after Eq. 5)."""
+
+    eps: float = 0.0
+    couples_samples: ClassVar[bool] = False
+    couples_units: ClassVar[bool] = False
+
+    def statistics(self, weights, inputs):
+        scale = _per_unit(jnp.sqrt(_squared_norms(weights) + self.eps), inputs)
+        return Statistics(jnp.zeros_like(scale), scale)
+
+
+@unit_by_unit(WeightNorm)
+def _(normalizer, weights, inputs, scale, total) -> Units:
+    return Units(inputs, weights / scale[:, None])
+
+
+def standardized_weights(L, n, i, eps):
+    """The index formula of weight standardization."""
+    row = centred(L, L.row(i), D)
+    return dot(L, row, L.case(n), D), L.mean(lambda d: row(d) ** 2, D) + eps
+
+
+@row(
+    "ws",
+    "Weight standardization",
+    invariant=(
+        "weight_matrix_rescaling",
+        "weight_vector_rescaling",
+        "weight_group_rescaling",
+        "weight_vector_constant_shift",
+        "single_case_constant_shift",
+    ),
+    equivariant="unit_permutations",
+    basis="input_rotations_fixing_one",
+)
+@indexed(standardized_weights, smallest=(1, 3, 1))
+class WeightStandardization(AbstractNormalizer):
+    r"""Weight standardization (arXiv 1903.10520): $n_i = (w_i - \bar w_i 1)^\top x / s_i$.
+
+    Mean and variance $s_i^2 = \frac1D \sum_d (w_{id} - \bar w_i)^2 + \epsilon$ are those of a row's entries.
+    """
+
+    eps: float = 0.0
+    couples_samples: ClassVar[bool] = False
+    couples_units: ClassVar[bool] = False
+
+    def standardized(self, weights: Float[Array, "H D"]) -> Float[Array, "H D"]:
+        """Weights whose rows have mean 0 and mean square 1."""
+        rows = _centered(weights)
+        return rows / jnp.sqrt(jnp.mean(jnp.square(rows), -1, keepdims=True) + self.eps)
+
+    def __call__(self, weights, inputs):
+        return summed_inputs(self.standardized(weights), inputs)
+
+
+@row(
+    "sn",
+    "Spectral norm",
+    alias="spectral",
+    invariant=("weight_matrix_rescaling",),
+    equivariant="unit_rotations",
+    basis="input_rotations",
+)
+@indexed(
+    lambda L, n, i, eps: (L.a(n, i), L.largest_squared_singular_value() + eps), smallest=(2, 2, 1), irrational=True
+)
+class SpectralNorm(AbstractStatisticsNormalizer):
+    r"""Spectral normalization (arXiv 1802.05957), exact: $\mu = 0$, $\sigma^2 = \sigma_{\max}(W)^2 + \epsilon$."""
+
+    eps: float = 0.0
+    couples_samples: ClassVar[bool] = False
+    couples_units: ClassVar[bool] = True
+
+    def statistics(self, weights, inputs):
+        largest = jnp.linalg.norm(weights, 2)
+        scale = jnp.sqrt(jnp.square(largest) + self.eps).reshape((1,) * inputs.ndim)
+        return Statistics(jnp.zeros_like(scale), scale)
+
+
+def _cosine(L, w, x, eps):
+    return dot(L, w, x, D), dot(L, w, w, D) * dot(L, x, x, D) + eps
+
+
+@row(
+    "cosine",
+    "Cosine",
+    invariant=(
+        "weight_matrix_rescaling",
+        "weight_vector_rescaling",
+        "weight_group_rescaling",
+        "dataset_rescaling",
+        "single_case_rescaling",
+    ),
+    equivariant="unit_permutations",
+    basis="input_rotations",
+)
+@indexed(lambda L, n, i, eps: _cosine(L, L.row(i), L.case(n), eps))
+class CosineNorm(AbstractNormalizer):
+    r"""Cosine normalization (arXiv 1702.05870): $n_i = w_i^\top x / \sqrt{\|w_i\|^2 \|x\|^2 + \epsilon}$."""
+
+    eps: float = 0.0
+    couples_samples: ClassVar[bool] = False
+    couples_units: ClassVar[bool] = False
+
+    def __call__(self, weights, inputs):
+        square = _per_unit(_squared_norms(weights), inputs) * _squared_norms(inputs)[..., None]
+        return summed_inputs(weights, inputs) / jnp.sqrt(square + self.eps)
+
+
+@row(
+    "pcc",
+    "PCC (centred cosine)",
+    invariant=(
+        "weight_matrix_rescaling",
+        "weight_vector_rescaling",
+        "weight_group_rescaling",
+        "weight_vector_constant_shift",
+        "dataset_rescaling",
+        "single_case_rescaling",
+        "single_case_constant_shift",
+    ),
+    equivariant="unit_permutations",
+    basis="input_rotations_fixing_one",
+)
+@indexed(lambda L, n, i, eps: _cosine(L, centred(L, L.row(i), D), centred(L, L.case(n), D), eps), smallest=(1, 3, 1))
+class PearsonCorrelation(AbstractNormalizer):
+    r"""Centred cosine normalization (arXiv 1702.05870): the correlation of $w_i$ and x over D entries."""
+
+    eps: float = 0.0
+    couples_samples: ClassVar[bool] = False
+    couples_units: ClassVar[bool] = False
+
+    def __call__(self, weights, inputs):
+        return CosineNorm(self.eps)(_centered(weights), _centered(inputs))
