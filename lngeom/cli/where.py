@@ -58,13 +58,9 @@ def _proofs() -> dict[str, Any]:
 
 
 def _methods() -> dict[str, Any]:
-    import jax.numpy as jnp
-
     from lngeom.methods import METHODS
 
-    square = jnp.eye(4)
-    classes = {name: type(method.make(square, square)) for name, method in METHODS.items()}
-    return classes | {method.alias: classes[name] for name, method in METHODS.items() if method.alias}
+    return {name: method.kind for method in METHODS.values() for name in (method.name, method.alias) if name}
 
 
 def _steps() -> dict[str, Any]:
