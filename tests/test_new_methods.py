@@ -27,7 +27,7 @@ for kind, name in ((L1LayerNorm, "l1"), (L1WeightNorm, "l1_weight")):
     variance = np.asarray(model.family.variance(model.natural_parameters(params, X))).ravel()
     defined = (J.T * variance) @ J / 40
     problem = Problem(X, seed=1)
-    claims = [claim for claim in all_claims() if claim.id.startswith(f"extended.{name}.")]
+    claims = [claim for claim in all_claims("all") if claim.id.startswith(f"extended.{name}.")]
     cells = lg.normalizers.METHODS[name].cells
     try:
         predicted = lg.predicted_nullspace(model, params, X).dimension
@@ -71,5 +71,6 @@ def test_a_page_is_all_that_a_weight_norm_of_another_kind_needs(answers):
     found = answers["l1_weight"]
     assert found["error"] < 1e-14
     assert found["null"] == found["predicted"] == 6
+    assert found["claims"] == 21
     assert found["as recorded"]
     assert found["checked"]
