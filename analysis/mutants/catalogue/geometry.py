@@ -57,8 +57,8 @@ MUTANTS = (
     ),
     NULLSPACE(
         "predicted-slope-bn",
-        "slope = (X @ W.T / scale).T @ X / len(X)",
-        "slope = (X @ W.T / scale).T @ X / (len(X) - 1)",
+        "lambda a, b: a.T @ b)",
+        "lambda a, b: a.T @ b * len(X) / (len(X) - 1))",
         "slope of the deviation with N − 1",
         ("nullspace.bn", "nullspace.rank_deficient_data"),
     ),

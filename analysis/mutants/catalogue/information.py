@@ -7,6 +7,9 @@ EXACT = ("equation.13_14.*", "equation.9", "scaling.*")
 RANKS = ("equation.9", "nullspace.ln", "nullspace.softmax_ln", "equation.13_14.ln", "text.riemannian")
 SOLVE_TESTS = ("tests/information/test_operator.py", "tests/information/test_routes.py")
 
+LAYER = Source("information", "methods/layer.py", EXACT, ROUTES)
+BATCH = Source("information", "methods/batch.py", EXACT, ROUTES)
+WEIGHT = Source("information", "methods/weight.py", EXACT, ROUTES)
 LINEARIZATION = Source("information", "methods/linearization.py", EXACT, ROUTES)
 CLOSED = Source("information", "information/_closed_form.py", EXACT, ROUTES)
 DERIVATIVE = Source("information", "information/_derivative.py", EXACT, ROUTES)
@@ -45,7 +48,7 @@ ORDER = Source("information", "information/orders.py", EXACT, ROUTES)
 COUPLED = Source(
     "information", "information/_coupled.py", ("equation.13_14.bn",), ("tests/information/test_coupled.py",)
 )
-STREAMED = Source("information", "methods/stored.py", ("equation.13_14.bn",), ("tests/information/test_coupled.py",))
+STREAMED = Source("information", "methods/batch.py", ("equation.13_14.bn",), ("tests/information/test_coupled.py",))
 SHARDING = Source("information", "information/_sharding.py", EXACT, ("tests/information/test_scale_out.py", *ROUTES))
 SUMS = Source("information", "_core/sums.py", EXACT, ("tests/information/test_scale_out.py", *ROUTES))
 MEASURED = Source(
@@ -70,66 +73,66 @@ MUTANTS = (
         "cotangent)",
         "pull of batch and weight norm without the radial part",
     ),
-    LINEARIZATION(
+    WEIGHT(
         "weight-norm-slope",
-        "lambda scale: weights / scale.T)",
-        "lambda scale: weights)",
+        "return Units(inputs, weights / scale[:, None])",
+        "return Units(inputs, weights)",
         "slope of the length without 1/‖w‖",
         ("equation.13_14.wn", "scaling.*.wn"),
     ),
-    LINEARIZATION(
+    BATCH(
         "batch-norm-slope-n",
-        "over_samples(centered @ weights.T / scale, centered) / len(inputs)",
-        "over_samples(centered @ weights.T / scale, centered) / (len(inputs) - 1)",
+        "total(centered @ weights.T / scale, centered) / len(inputs)",
+        "total(centered @ weights.T / scale, centered) / (len(inputs) - 1)",
         "slope of the deviation with N − 1",
         ("equation.13_14.bn", "scaling.*.bn"),
     ),
-    LINEARIZATION(
+    BATCH(
         "batch-norm-slope-raw",
-        "over_samples(centered @ weights.T / scale, centered)",
-        "over_samples(inputs @ weights.T / scale, inputs)",
+        "total(centered @ weights.T / scale, centered)",
+        "total(inputs @ weights.T / scale, inputs)",
         "slope of the deviation by raw second moments",
         ("equation.13_14.bn", "scaling.*.bn"),
     ),
-    LINEARIZATION(
+    BATCH(
         "batch-norm-inputs-raw",
-        "return unitwise(normalizer, weights, inputs, gain, mean, slope)",
-        "return unitwise(normalizer, weights, inputs, gain, 0 * mean, slope)",
+        "return Units(centered, total",
+        "return Units(inputs, total",
         "batch norm's own mean does not move",
         ("equation.13_14.bn", "scaling.*.bn"),
     ),
-    LINEARIZATION(
+    LAYER(
         "grouped-push-scale",
         "return self.gain[None, :] * ((value - self._along_normalized(self.normalized, value)) * self.inverse_scale)",
         "return self.gain[None, :] * (value * self.inverse_scale)",
         "push of layer norm without − nnᵀ/H",
     ),
-    LINEARIZATION(
+    LAYER(
         "grouped-push-not-centred",
         "value = self.inputs @ self.center(weights).T",
         "value = self.inputs @ weights.T",
         "push of layer norm without − 11ᵀ/H",
     ),
-    LINEARIZATION(
+    LAYER(
         "grouped-pull-gain",
         "along = self._along_normalized(self.scaled, cotangent)",
         "along = self._along_normalized(self.normalized, cotangent)",
         "pull of layer norm: gain left out of the part along n",
     ),
-    LINEARIZATION(
+    LAYER(
         "grouped-pull-not-centred",
-        "return self.center(_sum_of_products(self.transposed, projected))",
-        "return _sum_of_products(self.transposed, projected)",
+        "return self.center(sum_of_products(self.transposed, projected))",
+        "return sum_of_products(self.transposed, projected)",
         "pull of layer norm without − 11ᵀ/H",
     ),
-    LINEARIZATION(
+    LAYER(
         "grouped-mean-of-groups",
         "return (n * jnp.mean(scaled * value, 2, keepdims=True))",
         "return (n * jnp.mean(scaled * value, (1, 2), keepdims=True))",
         "part along n over all groups",
         ("nullspace.gn",),
     ),
-    LINEARIZATION(
+    LAYER(
         "grouped-project-sign",
         "return value - self._along_normalized(self.normalized, value)",
         "return value + self._along_normalized(self.normalized, value)",

@@ -3,13 +3,16 @@
 from analysis.mutants.mutant import Source
 
 TESTS = ("tests/symbolic/test_one_definition.py", "tests/test_glm.py")
-STATISTICS = Source("normalizers", "methods/statistics.py", ("invariance",), TESTS)
 BASE = Source("normalizers", "methods/base.py", ("invariance",), TESTS)
-WEIGHTS = Source("normalizers", "methods/weights.py", (), TESTS)
-STORED = Source("normalizers", "methods/stored.py", (), TESTS)
+BATCH = Source("normalizers", "methods/batch.py", ("invariance",), TESTS)
+LAYER = Source("normalizers", "methods/layer.py", ("invariance",), TESTS)
+WEIGHT = Source("normalizers", "methods/weight.py", (), TESTS)
+POINTWISE = Source("normalizers", "methods/pointwise.py", (), TESTS)
 SPATIAL = Source("normalizers", "methods/spatial.py", (), TESTS)
 INPUTS = Source("normalizers", "methods/inputs.py", (), TESTS)
-METHODS = Source("normalizers", "methods/named.py", (), ("tests/claims/test_extended.py",))
+QUERY_KEY = Source("normalizers", "methods/query_key.py", (), TESTS)
+COMPOSED = Source("normalizers", "methods/composed.py", (), TESTS)
+ROW = Source("normalizers", "methods/layer.py", (), ("tests/claims/test_extended.py",))
 
 BN = ("equation.13_14.bn", "table1.bn.*", "nullspace.bn", "extended.bn.*")
 LN = ("equation.3", "equation.13_14.ln", "equation.6", "nullspace.ln", "extended.ln.*")
@@ -26,91 +29,91 @@ MUTANTS = (
         "the mean subtracted after the division",
         LN + BN,
     ),
-    STATISTICS(
+    BATCH(
         "bn-second-moment",
         "jnp.mean(jnp.square(a - mean), axes, keepdims=True)",
         "jnp.mean(jnp.square(a), axes, keepdims=True)",
         "batch norm: second moment for the variance",
         BN,
     ),
-    STATISTICS(
+    BATCH(
         "bn-unbiased",
         "jnp.mean(jnp.square(a - mean), axes, keepdims=True)",
         "jnp.var(a, axes, keepdims=True, ddof=1)",
         "batch norm: N − 1 for N",
         BN,
     ),
-    STATISTICS(
+    BATCH(
         "bn-eps-outside",
         "jnp.sqrt(variance + self.eps))\n\n    def evaluation",
         "jnp.sqrt(variance) + self.eps)\n\n    def evaluation",
         "batch norm: ε outside the root",
         ("nullspace.ln_eps", "equation.7"),
     ),
-    STATISTICS(
+    BATCH(
         "bn-one-sample-axis",
         "axes = tuple(range(a.ndim - 1))",
         "axes = (0,)",
         "batch norm: positions left out of the moments",
         ("extended.bn.*",),
     ),
-    STATISTICS(
+    BATCH(
         "bn-evaluation-eps-twice",
         "variance = jnp.square(scale) - self.eps",
         "variance = jnp.square(scale)",
         "stored variance with ε in it",
         ("nullspace.bn_evaluation", "statements.same_at_train_and_test", "extended.bn_evaluation.*"),
     ),
-    STATISTICS(
+    BATCH(
         "bn-evaluation-scale",
         "variance = jnp.square(scale) - self.eps",
         "variance = scale",
         "stored standard deviation in the place of the variance",
         ("nullspace.bn_evaluation", "statements.same_at_train_and_test", "extended.bn_evaluation.*"),
     ),
-    STATISTICS(
+    BATCH(
         "bn-evaluation-no-mean",
         "Statistics(self.mean.reshape(shape), jnp.sqrt(self",
         "Statistics(0 * self.mean.reshape(shape), jnp.sqrt(self",
         "stored mean ignored",
         ("nullspace.bn_evaluation", "statements.same_at_train_and_test", "extended.bn_evaluation.*"),
     ),
-    STATISTICS(
+    WEIGHT(
         "wn-columns",
-        "jnp.sum(jnp.square(weights), 1) + self.eps).reshape(shape)",
-        "jnp.sum(jnp.square(weights)) + 0 * weights[:, 0] + self.eps).reshape(shape)",
+        "jnp.sqrt(_squared_norms(weights) + self.eps), inputs)",
+        "jnp.sqrt(jnp.sum(jnp.square(weights)) + 0 * weights[:, 0] + self.eps), inputs)",
         "weight norm: the norm of all of W",
         WN,
     ),
-    STATISTICS(
+    WEIGHT(
         "wn-mean-square",
-        "jnp.sum(jnp.square(weights), 1) + self.eps",
-        "jnp.mean(jnp.square(weights), 1) + self.eps",
+        "jnp.sqrt(_squared_norms(weights) + self.eps), inputs)",
+        "jnp.sqrt(jnp.mean(jnp.square(weights), 1) + self.eps), inputs)",
         "weight norm: mean of squares for the sum",
         WN,
     ),
-    STATISTICS(
+    WEIGHT(
         "wn-absolute",
-        "jnp.sqrt(jnp.sum(jnp.square(weights), 1) + self.eps)",
-        "(jnp.sum(jnp.abs(weights), 1) + self.eps)",
+        "jnp.sqrt(_squared_norms(weights) + self.eps), inputs)",
+        "jnp.sum(jnp.abs(weights), 1) + self.eps, inputs)",
         "weight norm: sum of absolute values",
         WN,
     ),
-    STATISTICS(
+    LAYER(
         "grouped-second-moment",
         "jnp.mean(jnp.square(grouped - mean), -1, keepdims=True) + self.eps",
         "jnp.mean(jnp.square(grouped), -1, keepdims=True) + self.eps",
         "layer norm: second moment for the variance",
         LN,
     ),
-    STATISTICS(
+    LAYER(
         "grouped-unbiased",
         "jnp.mean(jnp.square(grouped - mean), -1, keepdims=True) + self.eps",
         "jnp.sum(jnp.square(grouped - mean), -1, keepdims=True) / max(size - 1, 1) + self.eps",
         "layer norm: H − 1 for H",
         LN,
     ),
-    STATISTICS(
+    LAYER(
         "audit-rms-by-sum",
         "scale = jnp.sqrt(jnp.mean(jnp.square(grouped - mean), -1, keepdims=True) + self.eps)",
         "total = jnp.mean if self.centered else jnp.sum\n"
@@ -118,119 +121,119 @@ MUTANTS = (
         "RMS norm by the sum of squares",
         RMS,
     ),
-    STATISTICS(
+    LAYER(
         "grouped-mean-absolute",
         "jnp.sqrt(jnp.mean(jnp.square(grouped - mean), -1, keepdims=True) + self.eps)",
         "(jnp.mean(jnp.abs(grouped - mean), -1, keepdims=True) + self.eps)",
         "layer norm: mean absolute deviation",
         LN,
     ),
-    STATISTICS(
+    LAYER(
         "grouped-eps-outside",
         "jnp.mean(jnp.square(grouped - mean), -1, keepdims=True) + self.eps)",
         "jnp.mean(jnp.square(grouped - mean), -1, keepdims=True)) + self.eps",
         "layer norm: ε outside the root",
         ("equation.7", "dynamics.epsilon", "nullspace.ln_eps", "extended.ln_eps.*"),
     ),
-    STATISTICS(
+    LAYER(
         "grouped-eps-ignored",
         "-1, keepdims=True) + self.eps)\n        if self.group_count",
         "-1, keepdims=True))\n        if self.group_count",
         "layer norm: ε ignored",
         ("equation.7", "nullspace.ln_eps", "dynamics.epsilon", "extended.ln_eps.*"),
     ),
-    STATISTICS(
+    LAYER(
         "grouped-interleaved",
         "grouped = a.reshape(*a.shape[:-1], self.group_count, size)",
         "grouped = jnp.swapaxes(a.reshape(*a.shape[:-1], size, self.group_count), -1, -2)",
         "group norm: groups of every G-th unit",
         ("nullspace.gn", "extended.gn.*"),
     ),
-    STATISTICS(
+    LAYER(
         "grouped-mean-of-layer",
         "mean = jnp.mean(grouped, -1, keepdims=True) if",
         "mean = jnp.mean(grouped, (-2, -1), keepdims=True) if",
         "group norm: the mean of all groups",
         ("nullspace.gn", "extended.gn.*"),
     ),
-    STATISTICS(
+    LAYER(
         "rms-centered",
         "eps: float = 0.0\n    centered: ClassVar[bool] = False",
         "eps: float = 0.0\n    centered: ClassVar[bool] = True",
         "RMS norm subtracts the mean",
         RMS,
     ),
-    STATISTICS(
+    LAYER(
         "scale-norm-mean",
         "jnp.sqrt(jnp.sum(jnp.square(a), -1, keepdims=True) + self.eps)",
         "jnp.sqrt(jnp.mean(jnp.square(a), -1, keepdims=True) + self.eps)",
         "ScaleNorm: RMS for the length",
         ("extended.scale.*", "extended.qk_l2.*"),
     ),
-    WEIGHTS(
+    WEIGHT(
         "audit-spectral-frobenius",
         "jnp.linalg.norm(weights, 2)",
         "jnp.linalg.norm(weights)",
         "spectral norm: Frobenius norm",
         ("extended.sn.*",),
     ),
-    WEIGHTS(
+    WEIGHT(
         "spectral-smallest",
         "jnp.linalg.norm(weights, 2)",
         "jnp.linalg.norm(weights, -2)",
         "spectral norm: the smallest singular value",
         ("extended.sn.*",),
     ),
-    WEIGHTS(
+    WEIGHT(
         "audit-ws-sum",
         "return rows / jnp.sqrt(jnp.mean(jnp.square(rows)",
         "return rows / jnp.sqrt(jnp.sum(jnp.square(rows)",
         "weight standardization without 1/D",
         ("extended.ws.*", "extended.ws_gn.*"),
     ),
-    WEIGHTS(
+    WEIGHT(
         "ws-not-centred",
         "rows = _centered(weights)\n",
         "rows = weights\n",
         "weight standardization without the mean",
         ("extended.ws.*", "extended.ws_gn.*"),
     ),
-    WEIGHTS(
+    COMPOSED(
         "ws-gn-not-standardized",
         "eps=self.eps)(standardized, inputs)",
         "eps=self.eps)(weights, inputs)",
         "WS + GN: the raw weights",
         ("extended.ws_gn.*",),
     ),
-    WEIGHTS(
+    WEIGHT(
         "cosine-weights-only",
         "_per_unit(_squared_norms(weights), inputs) * _squared_norms(inputs)[..., None]",
         "_per_unit(_squared_norms(weights), inputs) * jnp.mean(_squared_norms(inputs))",
         "cosine: one length for all inputs",
         ("extended.cosine.*", "extended.pcc.*"),
     ),
-    WEIGHTS(
+    WEIGHT(
         "pcc-inputs-raw",
         "(_centered(weights), _centered(inputs))",
         "(_centered(weights), inputs)",
         "correlation: inputs not centred",
         ("extended.pcc.*",),
     ),
-    STORED(
+    POINTWISE(
         "audit-dyt-alpha",
         "jnp.tanh(self.alpha * summed_inputs(weights, inputs))",
         "jnp.tanh(summed_inputs(weights, inputs))",
         "DyT ignores α",
         ("dynamics.dyt", "extended.dyt.*"),
     ),
-    STORED(
+    BATCH(
         "power-variance",
         "jnp.sqrt(self.mean_square + self.eps)",
         "(self.mean_square + self.eps)",
         "PowerNorm: the mean square for its root",
         ("extended.pn.*",),
     ),
-    STORED(
+    LAYER(
         "biased-sign",
         "summed_inputs(weights, inputs) + self.bias",
         "summed_inputs(weights, inputs) - self.bias",
@@ -272,59 +275,59 @@ MUTANTS = (
         "pre-LN without the mean",
         ("text.prenorm_gains_row_shift", "extended.pre_ln.*"),
     ),
-    INPUTS(
+    COMPOSED(
         "residual-twice",
         "return inputs + LayerNorm(self.eps)(weights, inputs)",
         "return 2 * inputs + LayerNorm(self.eps)(weights, inputs)",
         "the residual added twice",
         ("extended.residual_ln.*", "extended.exception.residual_sign"),
     ),
-    INPUTS(
+    COMPOSED(
         "residual-inside",
         "return inputs + LayerNorm(self.eps)(weights, inputs)",
         "return LayerNorm(self.eps)(weights + jnp.eye(len(weights), dtype=weights.dtype), inputs)",
         "the residual inside the norm",
         ("extended.residual_ln.*", "extended.exception.residual_sign"),
     ),
-    INPUTS(
+    QUERY_KEY(
         "query-key-raw-keys",
         "queries, keys = (norm(half, inputs) for half in jnp.split(weights, 2))",
         "queries, keys = norm(jnp.split(weights, 2)[0], inputs), summed_inputs(jnp.split(weights, 2)[1], inputs)",
         "query-key norm: keys not normalized",
         ("extended.qk_l2.*", "extended.qk_ln.*"),
     ),
-    INPUTS(
+    QUERY_KEY(
         "query-key-transposed",
         "queries @ jnp.swapaxes(keys, 1, 2)",
         "keys @ jnp.swapaxes(queries, 1, 2)",
         "logits transposed: keys against queries",
         ("extended.qk_l2.*", "extended.qk_ln.*"),
     ),
-    INPUTS(
+    QUERY_KEY(
         "query-key-width",
         "/ (weights.shape[0] // 2)",
         "/ weights.shape[0]",
         "query-key layer norm: divided by twice the width",
         ("extended.qk_ln.*",),
     ),
-    METHODS(
+    ROW(
         "table-cell-ln",
-        '_method("II.I.I ±......I III. III", "ln"',
-        '_method("I..I.I ±......I III. III", "ln"',
+        'invariant=(*SCALES, "weight_matrix_recentering"),',
+        "invariant=SCALES,",
         "recorded: layer norm is not invariant to W + 1γᵀ",
         ("extended.ln.weight_matrix_recentering",),
     ),
-    METHODS(
+    ROW(
         "table-cell-rms",
-        '_method("I..I.I ±......I IIII III", "rms"',
-        '_method("I..I.I ±......I III. III", "rms"',
+        '@row("rms", "RMSNorm", invariant=SCALES, equivariant="unit_rotations",',
+        '@row("rms", "RMSNorm", invariant=SCALES, equivariant="unit_rotations_fixing_one",',
         "recorded: RMS norm is not equivariant to O(H)",
         ("extended.rms.unit_rotations",),
     ),
-    METHODS(
+    BATCH(
         "mean-squares-root",
-        "return jnp.mean(jnp.square(a).reshape",
-        "return jnp.mean(jnp.abs(a).reshape",
+        "mean_square=jnp.mean(jnp.square(a).reshape",
+        "mean_square=jnp.mean(jnp.abs(a).reshape",
         "PowerNorm's stored mean squares by absolute values",
         ("extended.pn.*",),
     ),

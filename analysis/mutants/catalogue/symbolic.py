@@ -7,6 +7,13 @@ CELLS = ("table1.ln.*", "table1.bn.*", "extended.ln.*_re*", "extended.bn.*_re*")
 """Cells of the tables for layer and batch norm: re-scaling and re-centering."""
 
 LAYERS = Source("symbolic", "symbolic/layers.py", CELLS, ("tests/symbolic/test_one_definition.py", *TESTS), proofs=True)
+FORMULAS = Source("symbolic", "methods/formulas.py", LAYERS.claims, LAYERS.tests, proofs=True)
+LAYER = Source("symbolic", "methods/layer.py", LAYERS.claims, LAYERS.tests, proofs=True)
+WEIGHT = Source("symbolic", "methods/weight.py", LAYERS.claims, LAYERS.tests, proofs=True)
+COMPOSED = Source("symbolic", "methods/composed.py", LAYERS.claims, LAYERS.tests, proofs=True)
+QUERY_KEY = Source("symbolic", "methods/query_key.py", LAYERS.claims, LAYERS.tests, proofs=True)
+INPUTS = Source("symbolic", "methods/inputs.py", LAYERS.claims, LAYERS.tests, proofs=True)
+READINGS = Source("symbolic", "methods/readings.py", LAYERS.claims, LAYERS.tests, proofs=True)
 SUMS = Source("symbolic", "symbolic/sums.py", ("invariance",), ("tests/symbolic/test_sums.py", *TESTS), proofs=True)
 MODULAR = Source(
     "symbolic",
@@ -48,45 +55,45 @@ MUTANTS = (
         "return self.total(body, size)",
         "mean is a sum",
     ),
-    LAYERS(
+    FORMULAS(
         "standardized-eps-twice",
-        "return centred(at), L.mean(lambda k: centred(k) ** 2, size) + eps",
-        "return centred(at), L.mean(lambda k: centred(k) ** 2, size) + 2 * eps",
+        "return deviation(at), L.mean(lambda k: deviation(k) ** 2, size) + eps",
+        "return deviation(at), L.mean(lambda k: deviation(k) ** 2, size) + 2 * eps",
         "ε twice in the variance",
         ("nullspace.ln_eps", "equation.7", "dynamics.epsilon"),
     ),
-    LAYERS(
+    FORMULAS(
         "standardized-second-moment",
-        "return centred(at), L.mean(lambda k: centred(k) ** 2, size) + eps",
-        "return centred(at), L.mean(lambda k: values(k) ** 2, size) + eps",
+        "return deviation(at), L.mean(lambda k: deviation(k) ** 2, size) + eps",
+        "return deviation(at), L.mean(lambda k: values(k) ** 2, size) + eps",
         "second moment for the variance",
         ("table1.ln.*", "table1.bn.*"),
     ),
-    LAYERS(
+    FORMULAS(
         "layer-norm-sum",
-        "return centred(at), L.mean(lambda k: centred(k) ** 2, size) + eps",
-        "return centred(at), L.total(lambda k: centred(k) ** 2, size) + eps",
+        "return deviation(at), L.mean(lambda k: deviation(k) ** 2, size) + eps",
+        "return deviation(at), L.total(lambda k: deviation(k) ** 2, size) + eps",
         "sum of squares for the variance",
         ("equation.13_14.ln", "equation.13_14.bn", "dynamics.ln_backward"),
     ),
-    LAYERS(
+    WEIGHT(
         "weight-norm-one-norm",
-        "(L.a(n, i), _dot(L, L.row(i), L.row(i), D) + eps))\nLAYER_NORM",
-        "(L.a(n, i), L.mean(lambda d: L.row(i)(d) ** 2, D) + eps))\nLAYER_NORM",
+        "(L.a(n, i), dot(L, L.row(i), L.row(i), D) + eps))",
+        "(L.a(n, i), L.mean(lambda d: L.row(i)(d) ** 2, D) + eps))",
         "weight norm with the mean of squares",
         ("table1.wn.*", "equation.13_14.wn", "nullspace.wn"),
     ),
-    LAYERS(
+    LAYER(
         "rms-centred",
-        '"RMSNorm",\n    lambda L, n, i, eps: (L.a(n, i),',
-        '"RMSNorm",\n    lambda L, n, i, eps: (L.a(n, i) - L.mean(lambda j: L.a(n, j), H),',
+        "(L.a(n, i), L.mean(lambda j: L.a(n, j) ** 2, H) + eps)",
+        "(L.a(n, i) - L.mean(lambda j: L.a(n, j), H), L.mean(lambda j: L.a(n, j) ** 2, H) + eps)",
         "RMS norm subtracts the mean",
         ("extended.rms.*", "nullspace.rms"),
     ),
-    LAYERS(
+    LAYER(
         "group-norm-all-units",
-        "lambda L, n, i, eps: _standardized(L, lambda k: L.a(n, (i[0], k)), M, i[1], eps),",
-        "lambda L, n, i, eps: _standardized(L, lambda k: L.a(n, (1, k)), M, i[1], eps),",
+        "lambda k: values(L, n, (i[0], k), eps), M, i[1], eps)",
+        "lambda k: values(L, n, (1, k), eps), M, i[1], eps)",
         "group norm: statistics of the first group for all",
         ("nullspace.gn", "extended.gn.*"),
     ),
@@ -97,38 +104,38 @@ MUTANTS = (
         "largest singular value with 2 det for 4 det",
         ("extended.sn.*",),
     ),
-    LAYERS(
+    WEIGHT(
         "cosine-length",
-        "_dot(L, w, w, D) * _dot(L, x, x, D) + eps",
-        "_dot(L, w, w, D) + _dot(L, x, x, D) + eps",
+        "dot(L, w, w, D) * dot(L, x, x, D) + eps",
+        "dot(L, w, w, D) + dot(L, x, x, D) + eps",
         "cosine: lengths added",
         ("extended.cosine.*", "extended.pcc.*"),
     ),
-    LAYERS(
+    FORMULAS(
         "pooled-position-only",
         "average = L.mean(lambda u: L.mean(lambda v: values(u, v), size), T)",
         "average = L.mean(lambda v: values(at[0], v), size)",
         "pooled mean of one position",
         ("extended.ln_pooled.*", "extended.gn_spatial.*"),
     ),
-    LAYERS(
+    COMPOSED(
         "residual-sign",
-        "(L.X(n, i) + _ratio(LAYER_NORM.fraction(L, n, i, eps)), 1)",
-        "(L.X(n, i) - _ratio(LAYER_NORM.fraction(L, n, i, eps)), 1)",
+        "(L.X(n, i) + ratio(L, layer_norm(L, n, i, eps)), 1)",
+        "(L.X(n, i) - ratio(L, layer_norm(L, n, i, eps)), 1)",
         "x − LN(Wx)",
         ("extended.residual_ln.*", "extended.exception.residual_sign"),
     ),
-    LAYERS(
+    QUERY_KEY(
         "query-key-same-position",
-        "key = centred(L, lambda k: L.a((n[0], s), (2, k)), M)",
-        "key = centred(L, lambda k: L.a(n, (2, k)), M)",
+        "key = prepared(L, lambda k: L.a((n[0], s), (2, k)), M)",
+        "key = prepared(L, lambda k: L.a(n, (2, k)), M)",
         "logits of a position with itself",
         ("extended.qk_l2.*", "extended.qk_ln.*"),
     ),
-    LAYERS(
+    INPUTS(
         "pre-bn-over-inputs",
-        "_standardized(L, lambda m: L.X(m, d), N, n, eps)), D),",
-        "(L.X(n, d), L.mean(lambda m: L.X(m, d) ** 2, N) + eps)), D),",
+        "standardized(L, lambda m: L.X(m, d), N, n, eps)), D), 1",
+        "(L.X(n, d), L.mean(lambda m: L.X(m, d) ** 2, N) + eps)), D), 1",
         "pre-BN without the mean",
         ("extended.pre_bn.*",),
     ),
@@ -188,64 +195,42 @@ MUTANTS = (
         ("equation.12", "equation.13_14.ln", "equation.35"),
     ),
     MODULAR(
-        "audit-modular-bn",
-        "return [(v - m - n * s) % PRIME for v, m, s in zip(x, average, slope, strict=True)]",
-        "return [(v - n * s) % PRIME for v, m, s in zip(x, average, slope, strict=True)]",
-        "modular Jacobian of batch norm without the mean",
-        ("nullspace.bn",),
+        "modular-quotient",
+        "slope = reduced(-reduced(one * one) * b[..., 1:])",
+        "slope = reduced(reduced(one * one) * b[..., 1:])",
+        "prime field: quotient rule with a plus",
+        ("nullspace.ln", "nullspace.bn"),
     ),
     MODULAR(
-        "audit-modular-identity",
-        "    return list(x)\n\n\ndef rank",
-        "    return [n * v for v in x]\n\n\ndef rank",
-        "modular Jacobian of no normalization times n",
-        ("nullspace.identity", "nullspace.bn_evaluation"),
+        "modular-root-slope",
+        "a[..., 1:] * inverse(2 * value)",
+        "a[..., 1:] * inverse(value)",
+        "prime field: slope of a root without 1/2",
+        ("nullspace.ln", "nullspace.bn"),
     ),
     MODULAR(
-        "modular-layer-norm",
-        "factor = scale * ((i == j) - (centered + n[i] * n[j]) * share)",
-        "factor = scale * ((i == j) - n[i] * n[j] * share)",
-        "modular Jacobian of layer norm without 1/H",
-        ("nullspace.ln", "nullspace.completeness"),
-    ),
-    MODULAR(
-        "modular-layer-norm-sign",
-        "factor = scale * ((i == j) - (centered + n[i] * n[j]) * share)",
-        "factor = scale * ((i == j) + (centered + n[i] * n[j]) * share)",
-        "modular Jacobian of layer norm with I + …",
-        ("nullspace.ln", "nullspace.completeness"),
+        "modular-product-rule",
+        "reduced(product[..., 1:] + a[..., 1:] * b[..., :1])",
+        "product[..., 1:]",
+        "prime field: a b' for (a b)'",
+        ("nullspace.ln", "nullspace.bn"),
     ),
     MODULAR(
         "modular-gain-missing",
-        "by_gain = [n[i] * (i == j) for j in range(H)]",
-        "by_gain = [0 * n[i] * (i == j) for j in range(H)]",
+        "by_gain = n[..., :1] * np.eye(H)",
+        "by_gain = 0 * n[..., :1] * np.eye(H)",
         "modular Jacobian without gains",
     ),
     MODULAR(
-        "modular-weight-norm",
-        "return [v - n * u * inverse(sigma) for v, u in zip(x, w, strict=True)]",
-        "return [v - n * u for v, u in zip(x, w, strict=True)]",
-        "modular Jacobian of weight norm without 1/‖w‖",
-        ("nullspace.wn",),
-    ),
-    MODULAR(
         "modular-rank-pivot",
-        "for r in range(found + 1, len(rows)):",
-        "for r in range(found + 2, len(rows)):",
+        "rows[found + 1 :] = reduced(rows[found + 1 :] - reduced(rows[found + 1 :, column, None] * top))",
+        "rows[found + 2 :] = reduced(rows[found + 2 :] - reduced(rows[found + 2 :, column, None] * top))",
         "elimination leaves out the row below the pivot",
     ),
     MODULAR(
-        "modular-softmax",
-        "for a, b in zip(row, rows[-1], strict=True)] for row in rows[:-1]]",
-        "for a, b in zip(row, rows[-1], strict=True)] for row in rows]",
-        "softmax keeps a row of zeros",
-        ("nullspace.softmax_ln",),
-        equivalent="a row of zeros adds nothing to the rank",
-    ),
-    MODULAR(
         "modular-eps-ignored",
-        'square_root(variance + (EPS if name.endswith("eps") else 0))',
-        "square_root(variance)",
+        "arrays.outputs(layer.eps)",
+        "arrays.outputs(0)",
         "modular layer norm with ε is without it",
         ("nullspace.ln_eps",),
     ),
@@ -469,18 +454,18 @@ MUTANTS = (
         "SIGNIFICANCE = 0.5",
         "sign test at 50 %",
     ),
-    REFERENCE(
-        "reference-ln-unbiased",
-        '            case "ln":\n                return _standardized(a, -1)',
-        '            case "ln":\n                return _standardized(a, -1) * np.sqrt(1 - 1 / units)',
-        "NumPy reference of layer norm with H − 1",
+    READINGS(
+        "reading-mean-unbiased",
+        "return self.total(body, size) / self.size(size)",
+        "return self.total(body, size) / (self.size(size) - (size == 'H'))",
+        "readings over floats: means of units with H − 1",
         ("equation.3", "table1.ln.*"),
     ),
-    REFERENCE(
-        "reference-bn-other-axis",
-        '            case "bn":\n                return _standardized(a, 0)',
-        '            case "bn":\n                return _standardized(a, 1)',
-        "NumPy reference of batch norm: over units",
-        ("equation.3", "table1.bn.*"),
+    READINGS(
+        "reading-first-place",
+        "chosen = tuple(place - 1",
+        "chosen = tuple(place - 2",
+        "readings over floats: keys for queries",
+        ("extended.qk_l2.*", "extended.qk_ln.*"),
     ),
 )
