@@ -45,6 +45,7 @@ def generator(A=None, c=None, size=H * D):
     return np.concatenate([A, (np.zeros(size) if c is None else c)[:, None]], 1)
 
 
+@pytest.mark.thorough
 def test_dimensions_are_those_of_theory_and_sure(algebras):
     assert {name: a.dimension for name, a in algebras.items()} == DIMENSIONS
     for algebra in algebras.values():
@@ -68,6 +69,7 @@ def test_generators_are_named(algebras):
     }
 
 
+@pytest.mark.thorough
 def test_table_1_is_found_without_being_assumed(algebras):
     for method, cells in paper.TABLE1.items():
         weights = algebras[method]
@@ -155,6 +157,7 @@ def test_inputs_of_pre_norm_and_of_positions():
     assert named(at_positions) == {"scale of each position": 2}
 
 
+@pytest.mark.thorough
 def test_fixed_weights_and_data_have_symmetries_of_their_own():
     W = drawn(1, 3, 5)
     at = lg.discover_symmetries(lg.normalizers.LayerNorm(), wrt="inputs", weights=W)
@@ -229,6 +232,7 @@ def test_too_few_constraints_are_noticed_by_fresh_points():
     assert max(np.linalg.norm(rows @ basis, 2) for rows in search.fresh()) > 1e-3
 
 
+@pytest.mark.thorough
 def test_symmetries_of_several_weights_are_found_and_named():
     def gauge(p, x):
         return jnp.tanh(x @ p["query"] @ p["key"].T)

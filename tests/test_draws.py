@@ -5,8 +5,6 @@ import numpy as np
 import pytest
 from lngeom._core.draws import draw_small
 
-from tests.programs import programs_made
-
 KEY = jax.random.key(3)
 
 
@@ -23,13 +21,3 @@ def test_numbers_lie_where_the_key_was_put():
         found, expected = draw_small(jax.random.normal, key, (3,), float), jax.random.normal(key, (3,))
         np.testing.assert_array_equal(found, expected)
         assert found.committed == expected.committed == key.committed
-
-
-def test_numbers_of_other_shapes_need_no_other_program():
-    draw_small(jax.random.normal, KEY, (3,), float)
-    with programs_made() as made:
-        draw_small(jax.random.normal, KEY, (4, 6), float)
-    assert not made
-    with programs_made() as made:
-        jax.random.normal(KEY, (4, 6, 1, 1))
-    assert made

@@ -16,6 +16,7 @@ OTHERS = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", [*FAMILIES, *OTHERS])
 def test_families_of_the_library_pass(name):
     family = (FAMILIES | OTHERS)[name]
@@ -138,6 +139,7 @@ FAULTS = [
 ]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("family", "sentence"), FAULTS, ids=lambda value: getattr(value, "name", ""))
 def test_a_planted_fault_is_named_in_one_sentence(family, sentence):
     with pytest.raises(ValueError, match=sentence) as caught:

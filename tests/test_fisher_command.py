@@ -72,6 +72,7 @@ def test_a_normalized_glm_on_data_has_the_predicted_null_space():
     assert places == sorted(places)
 
 
+@pytest.mark.thorough
 def test_a_nullity_that_is_not_the_predicted_one_exits_1(monkeypatch):
     monkeypatch.setattr(Summary, "as_predicted", property(lambda self: False))
     result = run("--glm", "--data", "small.npy", "--outputs", "3")
@@ -95,12 +96,14 @@ def test_a_named_model_is_what_fisher_makes_of_it(tmp_path):
     assert not list((tmp_path / "new").glob(".*"))
 
 
+@pytest.mark.thorough
 def test_epsilon_reaches_the_model_and_breaks_its_scale():
     exact, broken = (run("m:problem", "--family", "gaussian", *more) for more in ((), ("--epsilon", "1e-3")))
     assert "broken by eps" in broken.output
     assert "broken by eps" not in exact.output
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("more", "expected"),
     [
@@ -118,6 +121,7 @@ def test_options_reach_the_operator(more, expected):
     assert expected in result.output
 
 
+@pytest.mark.thorough
 def test_a_function_with_files_a_mask_and_interacting_samples(tmp_path):
     np.savez("params.npz", **{"first.kernel": np.ones((4, 2)), "last": np.ones((2, 3))})
     result = run("m:net", "--family", "gaussian", "--params", "params.npz", "--data", "small.npy")
@@ -183,6 +187,7 @@ def test_eigenvalues_that_do_not_converge_are_one_error_with_the_option_to_chang
     assert "(here: --top)" in " ".join(result.output.split())
 
 
+@pytest.mark.thorough
 def test_a_summary_is_of_the_operator_it_is_given():
     model = lg.NormalizedGLM(lg.normalizers.LayerNorm(), lg.families.Bernoulli())
     params = model.init(jax.random.key(0), inputs=3, outputs=4)

@@ -110,6 +110,7 @@ def test_transformations_form_a_group(column):
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", FAMILIES)
 def test_kl_and_log_prob_have_their_shapes(name):
     model = lg.NormalizedGLM(lg.normalizers.LayerNorm(), FAMILIES[name])

@@ -211,6 +211,7 @@ def test_a_command_that_is_still_importing_ends_with_one_message(tmp_path):
     assert "Traceback" not in error
 
 
+@pytest.mark.thorough
 def test_a_killed_worker_is_one_error_and_no_verdict(tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
     np.save("small.npy", np.random.default_rng(0).normal(size=(40, 4)))
@@ -232,7 +233,7 @@ COMMANDS = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("name", "verb", "number"),
     [*((name, "interrupted", signal.SIGINT) for name in COMMANDS), ("lngeom verify", "terminated", signal.SIGTERM)],

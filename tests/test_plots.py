@@ -97,6 +97,7 @@ def test_the_printed_matrix_has_no_null_space_and_the_exact_one_has(tmp_path):
     assert json.loads(geometry.printed_against_exact(study, tmp_path / "f")[2].read_text())["data"]["nullity"] == 4
 
 
+@pytest.mark.thorough
 def test_gains_do_not_feel_the_scale_of_the_inputs_and_magnitudes_do(tmp_path):
     study = studies.line_elements((40, 3, 4), scales=(1.0, 2.0))
     gaussian, logistic, softmax = study.values.values()
@@ -111,6 +112,7 @@ def test_gains_do_not_feel_the_scale_of_the_inputs_and_magnitudes_do(tmp_path):
     assert geometry.line_elements(study, tmp_path / "f")[0].exists()
 
 
+@pytest.mark.thorough
 def test_spectra_fall_to_zero_where_the_null_space_is_predicted(tmp_path):
     study = studies.spectra((40, 3, 4))
     for name, values in study.eigenvalues.items():

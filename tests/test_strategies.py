@@ -15,6 +15,7 @@ FIND = settings(max_examples=500, database=None, derandomize=True)
 SIZES = {"units": 4, "features": 2, "samples": 3}
 
 
+@pytest.mark.thorough
 @settings(max_examples=60)
 @given(strategies.problems(**SIZES))
 def test_every_problem_is_valid(problem):
@@ -62,6 +63,7 @@ def test_layer_inputs_have_a_variance_after_rounding(a):
     assert bool(jnp.all(jnp.ptp(a, 1) > 0))
 
 
+@pytest.mark.thorough
 @settings(max_examples=60)
 @given(
     strategies.problems(normalizer=lg.normalizers.LayerNorm(), family=lg.families.Gaussian(), **SIZES).flatmap(

@@ -13,7 +13,7 @@ def _promotes():
         yield
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_approximations_are_measured_trained_and_not():
     name = "pre, layer norm"
     written = []

@@ -34,7 +34,7 @@ def reference_rank(foreign):
     return int(np.linalg.matrix_rank(np.asarray(factor(flat)).reshape(-1, flat.size)))
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.parametrize(("make", "sizes", "norms"), SMALL)
 def test_a_foreign_model_is_checked_linted_and_has_the_rank_of_a_dense_reference(make, sizes, norms):
     found = foreign_models.run(make, **sizes)

@@ -31,7 +31,7 @@ def run(tmp_path, seconds=600.0, name="gpu_toy.json"):
     return Run(TOY, tmp_path / name, time.monotonic() + seconds)
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of the other libraries
 def test_every_task_runs_at_toy_size_and_is_right(tmp_path):
     found = measure(run(tmp_path), lambda _: None)

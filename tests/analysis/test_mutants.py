@@ -75,7 +75,7 @@ def test_what_counts_as_noticed():
     assert not differs(failed, failed)
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_a_fault_is_noticed_by_a_claim_and_another_survives():
     noticed, survives = mutant(), mutant(replacement="return 0.5 * 1 * delta @ gain_matrix(")
     found = {r.fingerprint: r for r in campaign.results([noticed, survives])}

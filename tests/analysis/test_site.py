@@ -78,13 +78,13 @@ def requests(site: Path) -> list[str]:
     return found + [name for name, page in pages(site).items() if 'class="mermaid"' in page]
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_no_page_asks_another_host_for_anything(site, tmp_path):
     assert requests(site) == []
     assert (site / "assets" / "iframe-worker.js").is_file()
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_pages_are_accessible_and_fit_a_phone(site, browser, scheme):
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="needs the `browser` extra").Axe()
@@ -116,7 +116,7 @@ def test_a_planted_request_is_seen(planted, tmp_path):
     assert requests(tmp_path)
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_every_public_name_has_an_entry(site):
     from analysis.site.api import public_names
 
@@ -129,7 +129,7 @@ def test_every_public_name_has_an_entry(site):
     assert [i for i in ids if i.startswith("lngeom.") and re.search(r"\._[a-z]\w*$", i)] == []  # internals are hidden
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_examples_are_code_and_constructors_are_shown(site):
     assert [name for name, page in pages(site).items() if '<details class="example"' in page] == []
     text = re.sub(r"<[^>]+>", "", (site / "api" / "methods.html").read_text(encoding="utf-8"))
@@ -138,7 +138,7 @@ def test_examples_are_code_and_constructors_are_shown(site):
     assert "FisherOperator(" not in operator  # made by `fisher`, not by users
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_every_tutorial_shows_its_code_its_output_and_a_figure(site):
     files = sorted(ROOT.glob("analysis/tutorials/[a-z]*.py"))
     assert files
@@ -174,7 +174,7 @@ def test_a_tutorial_is_run_in_a_process_of_its_own(tmp_path, monkeypatch):
             tutorials.run(written, tmp_path)
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_no_latex_is_left_in_the_text(site):
     found = {name: LATEX.findall(visible(page)) for name, page in pages(site).items()}
     assert {name: seen for name, seen in found.items() if seen} == {}
@@ -187,7 +187,7 @@ def test_planted_latex_is_seen():
     assert not LATEX.search(visible(r"<body><code>\mu $x$</code> costs $5</body>"))
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_every_claim_is_an_anchor_and_links_lead_to_it(site):
     for id, page in claims.page_of().items():
         assert f'id="{id}"' in (site / page).read_text(encoding="utf-8"), id
@@ -251,7 +251,7 @@ def test_formulas_become_mathml_and_claims_become_links():
     )
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_the_first_page_prints_what_it_says():
     page = ROOT / "analysis" / "site" / "pages" / "index.md"
     said = io.StringIO()

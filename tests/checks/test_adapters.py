@@ -69,6 +69,7 @@ def test_a_class_is_built_and_applied(layer, method):
     is_applied(layer, method)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("layer", ["flax.linen:LayerNorm", "flax.nnx:BatchNorm", "equinox.nn:LayerNorm"])
 def test_a_layer_of_another_package_is_like_its_row(layer):
     differs_from_no_cell(layer, "batch" if "Batch" in layer else "layer")

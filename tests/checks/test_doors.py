@@ -59,6 +59,7 @@ def lngeom(*args):
     return CliRunner().invoke(cli.app, ["check", *args])
 
 
+@pytest.mark.thorough
 def test_check_exits_0_when_it_ran_and_1_when_the_layer_differs():
     same = lngeom("lngeom.methods:LayerNorm", "--like", "layer")
     assert same.exit_code == 0, same.output

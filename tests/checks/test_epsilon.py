@@ -84,6 +84,7 @@ def result(layer, name=SCALING, dtype="float32"):
     return Suite(lg.checks.adapt(layer, kind="summed"), dtype).result(name)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", EPSILONS)
 @pytest.mark.parametrize("column", [SCALING, "single_case_rescaling"])
 def test_an_epsilon_in_any_form_is_recognized_and_its_power_is_found(name, column):
@@ -100,6 +101,7 @@ def test_an_epsilon_in_any_form_is_recognized_and_its_power_is_found(name, colum
         assert max(abs(d - p) for m, d, p in pairs if m < 1) < 1e-3
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", OTHERS)
 @pytest.mark.parametrize("column", [SCALING, "single_case_rescaling"])
 def test_what_is_no_epsilon_does_not_pass_for_one(name, column):

@@ -24,7 +24,7 @@ def torch_model():
     return model
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.peers
 def test_every_norm_of_a_torch_model_is_as_its_row_with_trained_gains_and_biases():
     model = torch_model()
@@ -67,7 +67,7 @@ class Wrong:
         return LayerNorm(jnp.linspace(0.5, 1.5, 6))
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_a_layer_norm_over_samples_differs_from_its_row():
     report = lg.check_model(Wrong.model(), normal(5, 6))
     norm = report[""]
@@ -135,7 +135,7 @@ def test_bad_input_is_named():
     assert "no norm was found" in str(report)
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_norms_of_weights_are_checked_in_flax_and_equinox():
     import equinox as eqx
     import jax

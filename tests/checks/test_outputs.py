@@ -68,6 +68,7 @@ def test_gain_bias_and_an_ordinary_eps_are_no_differences(layer, like):
     assert f": as {like}, " in str(found)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("layer", "like", "said"),
     [
@@ -102,6 +103,7 @@ class OneSize(eqx.Module):
         return self.gain * layer_norm(a, ddof=self.ddof)
 
 
+@pytest.mark.thorough
 def test_a_layer_of_one_size_is_suspected_by_its_gain():
     assert not beside(OneSize(), units=8).differs
     (found,) = beside(OneSize(1), units=8).output_differences

@@ -173,6 +173,7 @@ def test_a_call_that_sets_the_mode_decides_it():
     assert (evaluated[""].like, evaluated.differs) == ("bn_evaluation", False)
 
 
+@pytest.mark.thorough
 def test_more_invariance_than_the_row_is_no_difference():
     X = normal(6, 5, 8)
     each = lg.check_model(nnx.GroupNorm(8, num_groups=8, rngs=nnx.Rngs(0)), X)
@@ -228,6 +229,7 @@ def test_an_activation_after_the_norm_is_no_defect():
     assert "a further step follows" in report[""].note
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("units", [4, 8, 16])
 def test_a_variance_in_two_passes_is_not_said_to_be_of_one(units):
     def one_pass(a):

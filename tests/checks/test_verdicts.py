@@ -10,6 +10,9 @@ from lngeom.claims.paper import TABLE1
 
 from tests.checks import broken
 
+pytestmark = pytest.mark.thorough
+
+
 SCALINGS = ("weight_matrix_rescaling", "dataset_rescaling", "single_case_rescaling")
 
 

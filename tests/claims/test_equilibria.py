@@ -45,6 +45,7 @@ FAULTS = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_planted_fault_turns_an_equilibrium(problem, monkeypatch, fault):
     """In place of random gradients, a walk that settles as it should."""

@@ -68,6 +68,7 @@ def test_a_wrong_power_in_a_law_is_refused_by_the_proof(name, hyperparameter):
         assert not stands(STEPS[name], law)
 
 
+@pytest.mark.thorough
 def test_a_proof_of_a_wrong_law_cannot_be_made():
     for name, law in (("lars", Law(0, -2, 0)), ("adam", Law(1, 0, -1, decoupled=True))):
         with pytest.raises(ProofError):

@@ -11,6 +11,9 @@ from lngeom.claims.problem import NORMALIZERS
 from .conftest import proof
 from .hostile import ROWS, beside_proofs, hostile_problem, unexpected, wrong_verdicts
 
+pytestmark = pytest.mark.thorough
+
+
 SOME = (
     "table1.bn.weight_matrix_rescaling",
     "text.feature_shifting",
@@ -41,7 +44,6 @@ UNDECIDED = {
 """Claims that rest on numbers alone, whose difference is too small on the data to be a witness."""
 
 
-@pytest.mark.slow
 def test_every_claim_comes_out_as_recorded_on_ordinary_data(problem):
     """Here, because the hostile data below have the same shape, and find the programs."""
     outcomes = [run(c, problem) for topic in (None, "extended") for c in all_claims(topic)]
@@ -49,7 +51,6 @@ def test_every_claim_comes_out_as_recorded_on_ordinary_data(problem):
     assert not {o.claim.id: (o.verdict, o.error, failed[o.claim.id]) for o in outcomes if not o.as_recorded}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "topics"),
     [
@@ -76,12 +77,10 @@ def test_one_hot_rows_decide_by_numbers(tmp_path):
     ("name", "id", "text"),
     [
         ("an offset of 1e6", "table1.bn.weight_matrix_rescaling", "rounding alone may cause"),
-        pytest.param("an offset of 1e6", "nullspace.ln", "too small to be told from rounding", marks=pytest.mark.slow),
+        pytest.param("an offset of 1e6", "nullspace.ln", "too small to be told from rounding"),
         ("an offset of 1e4", "table1.ln.dataset_recentering", "too small to count"),
         ("two different rows", "extended.in.weight_matrix_rescaling", "are NaN or infinite"),
-        pytest.param(
-            "a nearly dependent column", "nullspace.wn", "too small to be told from rounding", marks=pytest.mark.slow
-        ),
+        pytest.param("a nearly dependent column", "nullspace.wn", "too small to be told from rounding"),
     ],
 )
 def test_the_proof_carries_the_verdict_and_the_reason_is_given(name, id, text, tmp_path):

@@ -45,7 +45,7 @@ def test_claims_come_out_as_recorded(problem, id):
     assert found.as_recorded, [(e.description, e.residual) for e in found.evidence if not e.passed]
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_no_claim_has_a_false_verdict_or_clashes_far_from_zero(tmp_path):
     assert not wrong_verdicts(("learning-rate",), hostile_problem("an offset of 1e4", tmp_path))
 
@@ -57,12 +57,14 @@ def test_a_wrong_power_turns_an_equivalence(problem, monkeypatch):
     assert outcome(problem, "dynamics.equivalence.lars").verdict is Verdict.REFUTED
 
 
+@pytest.mark.thorough
 def test_a_wrong_prediction_turns_an_equilibrium(problem, monkeypatch):
     make, rate, decay, settings = equilibria.OPTIMIZERS["normalized_gd"]
     monkeypatch.setitem(equilibria.OPTIMIZERS, "normalized_gd", (lambda r, d: make(1.1 * r, d), rate, decay, settings))
     assert not outcome(problem, "dynamics.equilibrium.normalized_gd").as_recorded
 
 
+@pytest.mark.thorough
 def test_a_norm_that_sees_the_scale_turns_orthogonality(problem, monkeypatch):
     monkeypatch.setitem(NORMALIZERS, "rms", normalizers.RMSNorm(eps=0.5))
     sgd_path.clear_cache()

@@ -10,6 +10,7 @@ from lngeom.claims.numeric import numeric_evidence
 from lngeom.claims.registry import BA2016, all_claims, numbers
 
 
+@pytest.mark.thorough
 def test_evidence_is_the_same_with_arrays_of_numpy():
     (claim,) = all_claims(id="equation.8")
     with jax.enable_x64(True):

@@ -68,6 +68,9 @@ from lngeom.symbolic.sums import D, H, KroneckerDelta, N, d, field, i, k, mean, 
 from lngeom.symbolic.table import expansion, general_steps
 from sympy import sqrt
 
+pytestmark = pytest.mark.thorough
+
+
 V = field("V")
 w, v = field("w"), field("v")
 gamma = field("gamma")

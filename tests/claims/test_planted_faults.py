@@ -17,6 +17,9 @@ from lngeom.symbolic import jacobian, modular
 from lngeom.symbolic.layers import METHODS
 from lngeom.symbolic.proof import ProofError
 
+pytestmark = pytest.mark.thorough
+
+
 NEGATIVE_BINOMIAL, INVERSE_GAUSSIAN = families.NegativeBinomial(2.5), families.InverseGaussian(0.4)
 GAMMA = families.Gamma(0.6)
 ETA = "log_partition"

@@ -51,6 +51,7 @@ REFUTED = {
 READ = [id for id in provable() if not id.startswith("extended.") and home(id) == BA2016]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("claim_id", READ)
 def test_evidence_stands_renders_and_is_of_its_kind(claim_id):
     evidence = proof_of(claim_id)

@@ -244,6 +244,7 @@ def test_a_wrong_gain_metric_turns_its_claims(problem, monkeypatch):
         assert not run(all_claims(id=id)[0], problem).as_recorded
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("shape", [(5, 3), (40, 90)])
 def test_small_and_flat_data_sets_come_out_as_recorded(shape):
     small = Problem(jax.random.normal(jax.random.key(2), shape), seed=3)

@@ -13,6 +13,7 @@ from tests.information import zoo
 CASE = zoo.batch_norm_network()
 
 
+@pytest.mark.thorough
 def test_interacting_samples_are_found_out():
     with pytest.raises(ValueError, match="say batch_coupled=True"):
         CASE.fisher(batch_coupled=None)
@@ -30,6 +31,7 @@ def test_naive_chunks_of_a_coupled_function_would_be_wrong():
     assert agreement(naive, zoo.dense_reference(CASE)).differs
 
 
+@pytest.mark.thorough
 def test_chunks_of_a_coupled_function_with_known_statistics_are_right():
     case = zoo.batch_coupled_network()
     exact = zoo.dense_reference(case)
@@ -52,6 +54,7 @@ def test_statistics_taken_past_the_mean_are_found_out():
         case.fisher(batch_coupled=False)
 
 
+@pytest.mark.thorough
 def test_a_batch_normalized_glm_is_divided_into_chunks_where_it_does_not_fit():
     model = lg.NormalizedGLM(lg.normalizers.BatchNorm(0.1), lg.families.Bernoulli())
     params = model.init(jax.random.key(0), inputs=3, outputs=4)

@@ -48,6 +48,7 @@ def by_rows(F):
     return np.sum(np.square(np.asarray(F.factor())), 0)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("make", [zoo.plain_network, convolutional], ids=["dense", "convolutional"])
 def test_no_row_is_formed_where_every_leaf_is_read(make, monkeypatch):
     F = make().fisher() if make is zoo.plain_network else make()
@@ -64,6 +65,7 @@ def test_no_row_is_formed_where_every_leaf_is_read(make, monkeypatch):
     jax.clear_caches()
 
 
+@pytest.mark.thorough
 def test_rows_are_formed_of_the_leaves_that_are_not_read_alone(monkeypatch):
     F, formed, before = deep(), [], _diagonal.factor_rows
 
@@ -76,11 +78,13 @@ def test_rows_are_formed_of_the_leaves_that_are_not_read_alone(monkeypatch):
     assert set(formed) == {2 * 4 * 4}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("options", [{"chunk": 2}, {"chunk": 1}, {"chunk": 4}, {"memory": 2**14}])
 def test_chunks_of_any_size_add_up(options):
     np.testing.assert_allclose(deep(**options).diagonal(), by_rows(deep()), rtol=1e-10)
 
 
+@pytest.mark.thorough
 def test_one_sample_and_samples_that_interact_have_rows():
     F = deep()
     apply, params, X = F.problem.model, F.problem.params, F.problem.inputs
@@ -108,6 +112,7 @@ def test_outputs_in_another_order_than_the_samples_have_rows():
     np.testing.assert_allclose(F.diagonal(), by_rows(F), rtol=1e-10)
 
 
+@pytest.mark.thorough
 def test_left_out_leaves_stay_out_and_leaves_of_16_bits_are_summed_in_32():
     F = deep(wrt=["in", "loop"])
     np.testing.assert_allclose(F.diagonal(), by_rows(F), rtol=1e-10)
@@ -116,6 +121,7 @@ def test_left_out_leaves_stay_out_and_leaves_of_16_bits_are_summed_in_32():
     np.testing.assert_allclose(np.asarray(F.diagonal(), float), 1.0, atol=0.01)  # terms of 1/600 would end at 0.5
 
 
+@pytest.mark.thorough
 def test_the_product_of_the_same_numbers_is_that_of_the_matrix():
     F = deep()
     v = drawn(8, F.in_size())

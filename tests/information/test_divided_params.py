@@ -127,6 +127,7 @@ def test_small_eigenvalues_beside_a_large_one_are_right():
     assert np.allclose(found.values, values[:6], rtol=2e-3)
 
 
+@pytest.mark.thorough
 def test_small_ranks_and_dimensions_end():
     for values in ([3.0, 0.0, 0.0, 0.0], [0.0] * 40, [2.0, 1.0, *[0.0] * 60]):
         _, product, start = _problem(values)

@@ -12,6 +12,7 @@ from tests.cases import drawn
 from tests.information import zoo
 
 
+@pytest.mark.thorough
 def test_every_leaf_is_accounted_for():
     case = zoo.plain_network()
     params = {
@@ -28,6 +29,7 @@ def test_every_leaf_is_accounted_for():
     assert F.mv(F.problem.params)["count"] is None
 
 
+@pytest.mark.thorough
 def test_wrt_selects_subtrees_leaves_and_by_predicate():
     case = zoo.layer_norm_network()
     M = zoo.dense_reference(case)
@@ -52,6 +54,7 @@ def test_wrt_refuses_leaves_that_cannot_be_differentiated():
     assert lg.fisher(apply, params, X, family=lg.families.Gaussian(), wrt="w").excluded == ("count", "z")
 
 
+@pytest.mark.thorough
 def test_equinox_and_flax_models_in_one_line():
     import flax.linen as nn
 
@@ -148,6 +151,7 @@ def test_the_plan_predicts_what_is_allocated():
     assert f"P = {F.in_size()}" in F.plan.describe()
 
 
+@pytest.mark.thorough
 def test_a_matrix_that_does_not_fit_is_refused_with_its_size_and_the_alternative():
     F = zoo.layer_norm_network().fisher(memory=40_000)
     with pytest.raises(MemoryError, match=r"57 × 57 matrix .* would need 76.1 KiB.*use products"):
@@ -158,6 +162,7 @@ def test_a_matrix_that_does_not_fit_is_refused_with_its_size_and_the_alternative
     assert agreement(F.diagonal(), jnp.diagonal(zoo.dense_reference(zoo.layer_norm_network())), 1e-13).agrees
 
 
+@pytest.mark.thorough
 def test_masked_positions_may_hold_nan():
     case = zoo.transformer_block()
     embed = lambda p, x: jnp.tanh(x @ p["query"]) @ p["logits"]  # noqa: E731
@@ -208,6 +213,7 @@ def guarded(p, x):
     return tokens(p, jnp.where(jnp.any(x != 0, -1, keepdims=True), x, 1.0))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("apply", [guarded, jax.checkpoint(guarded)])
 @pytest.mark.parametrize("chunk", [None, 2])
 def test_masked_positions_at_which_the_model_is_finite_do_not_matter(apply, chunk):
@@ -218,6 +224,7 @@ def test_masked_positions_at_which_the_model_is_finite_do_not_matter(apply, chun
     assert agreement(F @ v, M @ v, 1e-13).agrees
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("apply", [tokens, jax.checkpoint(tokens), _scanned, reverse_only])
 def test_a_model_that_is_not_finite_at_masked_positions_is_refused_with_the_remedy(apply):
     case, _ = padded(apply)

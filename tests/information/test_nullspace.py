@@ -4,7 +4,6 @@ import jax
 import jax.numpy as jnp
 import lngeom as lg
 import numpy as np
-import pytest
 from hypothesis import assume, given, settings, strategies as st
 from lngeom._core.numerics import decide_rank
 
@@ -40,7 +39,6 @@ def disagreement(case, model=None) -> str | None:
     return f"{case.name}: predicted {predicted.dimension}, measured {nullity}, moved {moved:.1e} {failing}"
 
 
-@pytest.mark.slow
 @settings(max_examples=250)
 @given(st.integers(0, 2**32 - 1))
 def test_predicted_dimension_is_measured_in_every_regime(seed):

@@ -32,6 +32,7 @@ CORNERS = (
 )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("normalizer", "family", "units", "inputs", "deficient"), CORNERS)
 def test_the_measured_null_space_is_the_predicted_one(normalizer, family, units, inputs, deficient):
     """In the library's own numbers; `test_nullspace` does the same by NumPy for any configuration."""
@@ -83,6 +84,7 @@ def test_layer_norm_directions_are_named():
     assert description.unexplained == 0
 
 
+@pytest.mark.thorough
 def test_batch_norm_and_softmax_directions_are_named():
     scales = lg.fisher(*problem(lg.normalizers.BatchNorm(), lg.families.Bernoulli(), 4, 3)).nullspace().describe()
     assert sum(d.dimension for d in scales.directions if d.name.startswith("scale of")) == 4
@@ -126,6 +128,7 @@ def radial_form(model, params, X):
     return jnp.mean(jnp.sum(jnp.square(model.normalizer.eps / variance) * gn * metric, 1))
 
 
+@pytest.mark.thorough
 def test_epsilon_breaks_the_scale_by_its_square():
     forms = []
     for eps in (1e-5, 2e-5):
@@ -154,6 +157,7 @@ def test_a_plain_scale_is_not_called_broken_by_epsilon():
     assert lg.fisher(model, params, X).nullspace().describe().broken == ()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("make", [zoo.layer_norm_network, zoo.plain_network, zoo.batch_norm_network])
 def test_solution_is_the_minimum_norm_one(make):
     F = make().fisher()
@@ -188,6 +192,7 @@ def test_noise_along_null_directions_is_projected_out_and_reported():
         generic.solve(noisy, method="cg")
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("error")
 def test_a_solution_along_what_only_epsilon_keeps_up_is_reported_and_can_be_projected_out():
     model, params, X = problem(lg.normalizers.LayerNorm(eps=1e-4), lg.families.Bernoulli(), 4, 2)
@@ -228,6 +233,7 @@ def test_damped_solution_solves_the_damped_system():
         F.solve(g, damping=-1.0)
 
 
+@pytest.mark.thorough
 def test_horizontal_projection_and_samples_avoid_the_null_space():
     F = lg.fisher(*problem(lg.normalizers.RMSNorm(), lg.families.Bernoulli(), 4, 3))
     decomposition = F.decompose()
@@ -294,6 +300,7 @@ def test_every_lineax_solver_is_tested_or_needs_another_kind_of_operator(singula
             lx.linear_solve(F, F.problem.unravel(g), UNSUITED[name])
 
 
+@pytest.mark.thorough
 def test_lineax_knows_what_the_operator_is():
     F = zoo.plain_network().fisher()
     M = zoo.dense_reference(zoo.plain_network())

@@ -49,12 +49,14 @@ def test_an_error_about_outputs_of_the_size_of_rounding_says_so(size, may_be_rou
     assert ("may be rounding alone" in str(raised.value)) == may_be_rounding
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("apply", [_dropout, _position, _number, _centred])
 def test_outputs_that_depend_on_other_rows_have_one_matrix_once_that_is_said(apply):
     case = Case("coupled", apply, PARAMS, X, lg.families.Categorical(), coupled=True)
     assert_one_matrix(case.fisher(), zoo.dense_reference(case))
 
 
+@pytest.mark.thorough
 def test_noise_with_a_key_for_each_sample_is_a_function_of_the_sample():
     def apply(p, x):
         kept = jax.vmap(lambda key: jax.random.bernoulli(key, 0.8, (6,)))(x["key"])
@@ -151,6 +153,7 @@ def assert_one_matrix(F, reference):
     assert np.max(np.abs(reference @ np.asarray(F.nullspace().basis)), initial=0) < 1e-12
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("family", JOINT, ids=lambda f: type(f).__name__)
 def test_every_route_of_a_joint_family_is_the_definition(family):
     case = _joint_case(family)
@@ -244,6 +247,7 @@ def _half(scale, family):
     return lg.fisher(lambda p, x: jnp.exp(p["s"]) * (x @ p["w"]), params, inputs, family=family)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("scale", np.linspace(2, 6, 9))
 def test_rounding_to_16_bits_is_no_other_matrix(scale):
     for family in (lg.families.Bernoulli(), lg.families.Categorical()):

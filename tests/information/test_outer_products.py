@@ -47,6 +47,7 @@ def layer_normalized(inputs=4, units=6, outputs=3):
     return zoo.Case("layer-normalized", apply, params, drawn(5, 11, inputs), lg.families.Categorical())
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("make", [tied, equinox_network, layer_normalized], ids=lambda make: make.__name__)
 def test_outer_products_give_the_matrix_and_its_products(make):
     F = make().fisher()
@@ -63,6 +64,7 @@ def test_outer_products_give_the_matrix_and_its_products(make):
     assert agreement(gram(doubled.gram_parts()), reference, 1e-12).differs
 
 
+@pytest.mark.thorough
 def test_the_cheaper_route_is_taken_and_is_right_for_a_network_of_some_width():
     F = layer_normalized(inputs=12, units=16, outputs=6).fisher()
     assert _matrix.choose_route(F.problem, 21).layers is not None

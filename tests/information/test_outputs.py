@@ -66,6 +66,7 @@ def unlike_heads(p, x):
     return (z[:, :2], z[:, 1:3]), [z, jnp.sin(z[:, 2:])]
 
 
+@pytest.mark.thorough
 def test_every_route_of_a_dict_of_outputs_is_the_sum_of_the_definitions_of_each():
     family = {"policy": families.Categorical(), "value": families.Gaussian(0.5)}
     policy = Case("", lambda p, x: heads(p, x)["policy"], PARAMS, X, family["policy"])
@@ -96,6 +97,7 @@ def test_every_route_of_a_dict_of_outputs_is_the_sum_of_the_definitions_of_each(
         lg.fisher(heads, PARAMS, X, family=family, method="empirical", y=y["value"])
 
 
+@pytest.mark.thorough
 def test_every_route_of_unlike_distributions_is_the_sum_of_the_definitions_of_each():
     scales = jnp.array([0.5, 2.0])
     family = (
@@ -116,6 +118,7 @@ def test_every_route_of_unlike_distributions_is_the_sum_of_the_definitions_of_ea
     assert_one_matrix(lg.fisher(unlike_heads, PARAMS, X, family=family), reference)
 
 
+@pytest.mark.thorough
 def test_images_and_outputs_with_positions_share_a_mask():
     def image(p, x):
         z = jnp.tanh(x @ p["a"]) @ p["b"]
@@ -147,6 +150,7 @@ def test_outputs_and_families_that_do_not_fit_are_named():
         lg.fisher(heads, PARAMS, X, family={"policy": "categorical", "value": families.Gaussian()})
 
 
+@pytest.mark.thorough
 def test_a_mixture_without_closed_form_is_refused_with_the_alternative_and_estimated():
     family = families.Mixture(families.HeteroscedasticGaussian(), 1)
     apply = lambda p, x: x @ p["a"][:, :3]  # noqa: E731

@@ -29,6 +29,7 @@ def _fisher(dtype, apply=_network, samples=60, **kwargs):
     return lg.fisher(apply, params, X, family=lg.families.Categorical(), **kwargs)
 
 
+@pytest.mark.thorough
 def test_the_rank_in_float32_is_that_in_float64():
     wide, narrow = _fisher(jnp.float64).rank(), _fisher(jnp.float32).rank()
     assert wide == narrow
@@ -82,6 +83,7 @@ def test_ranks_never_exceed_what_the_outputs_allow(dtype):
     assert rank.interval[0] <= rank <= rank.interval[1]
 
 
+@pytest.mark.thorough
 def test_masked_positions_do_not_add_to_the_bound():
     case = zoo.transformer_block()
     assert case.fisher().rank() <= int(jnp.sum(case.mask)) * 4
@@ -141,6 +143,7 @@ def test_a_traced_decision_is_the_concrete_one():
         assert tuple(map(float, traced)) == pytest.approx(tuple(map(float, decide_rank(s, 10, 10))))
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore:the rank may be:RuntimeWarning")
 def test_sixteen_bits_are_promoted_for_decompositions():
     F = _fisher(jnp.bfloat16)
@@ -163,6 +166,7 @@ def _wide(memory=None):
     return lg.fisher(apply, params, normal(2, 4, 50), family=lg.families.Gaussian(), memory=memory)
 
 
+@pytest.mark.thorough
 def test_a_factor_of_few_rows_needs_nothing_of_the_size_of_the_matrix():
     F = _wide(memory=2**24)  # the matrix alone takes 2⁶·10⁶ bytes
     assert F.plan.dense > F.plan.budget

@@ -31,6 +31,7 @@ def F():
     return operator()
 
 
+@pytest.mark.thorough
 def test_a_file_holds_the_numbers_their_leaves_and_their_origin(F, tmp_path):
     F.save(tmp_path / "new" / "f.npz", ["matrix", "factor", "singular_values", "nullspace"])
     found = lg.FisherOperator.load(tmp_path / "new" / "f.npz")
@@ -119,6 +120,7 @@ def test_null_directions_are_divided_by_the_fewest_leaves():
     assert sum(s.dimension for s in supports(rng.normal(size=(18, 0)), null[:, :0], leaves, 1e-6)) == 0
 
 
+@pytest.mark.thorough
 def test_a_figure_of_an_operator_carries_its_numbers(F, tmp_path, monkeypatch):
     paths = lg.plots.spectrum(F, tmp_path / "f")
     data = json.loads(paths[2].read_text())["data"]

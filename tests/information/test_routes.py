@@ -58,6 +58,7 @@ def test_the_names_are_those_of_all_normalizers():
     assert tuple(normalizers(6, 5)) == NORMALIZERS
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("normalizer", NORMALIZERS)
 def test_closed_form_is_the_definition(normalizer, family):
@@ -232,6 +233,7 @@ def test_a_subclass_is_not_streamed_as_batch_norm():
         lg.fisher(model, params, X, chunk=5)
 
 
+@pytest.mark.thorough
 def test_conjugate_gradients_know_the_null_space_of_streamed_batch_norm():
     model, params, X = case("batch", "bernoulli")
     whole, streamed = lg.fisher(model, params, X), lg.fisher(model, params, X, chunk=10)

@@ -23,6 +23,7 @@ def linear_model(family, seed=0):
     return lambda p, x: x @ p, params, X
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("family", zoo.FAMILIES, ids=lambda f: type(f).__name__)
 def test_monte_carlo_error_falls_as_one_over_the_root_of_the_draws(family):
     apply, params, X = linear_model(family)
@@ -44,6 +45,7 @@ def test_monte_carlo_error_falls_as_one_over_the_root_of_the_draws(family):
     assert abs(np.polyfit(np.log(counts), np.log(biased), 1)[0] + 0.5) > 0.1
 
 
+@pytest.mark.thorough
 def test_standard_error_is_the_spread_of_estimates():
     case = zoo.layer_norm_network()
     exact = case.fisher().as_matrix()
@@ -62,6 +64,7 @@ def test_keys_make_estimates_reproducible():
     assert not bool(jnp.allclose(draw(1), draw(2)))
 
 
+@pytest.mark.thorough
 def test_empirical_fisher_is_the_outer_product_of_gradients():
     case = zoo.layer_norm_network()
     y = jax.random.randint(jax.random.key(7), (40,), 0, 3)

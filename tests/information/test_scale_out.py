@@ -51,14 +51,14 @@ def largest(output):
     return float(output.splitlines()[-1].removeprefix("largest "))
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_eight_devices_give_the_result_of_one():
     ((output, errors, code),) = finish([start("devices", devices=8)])
     assert code == 0, errors
     assert largest(output) < EXACT, output
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_two_processes_give_the_result_of_one():
     port = free_port()
     results = finish([start("process", port, index, devices=2) for index in range(2)])
@@ -67,7 +67,7 @@ def test_two_processes_give_the_result_of_one():
         assert largest(output) < EXACT
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_when_a_process_dies_the_other_ends(survivor_and_victim):
     survivor, victim = finish(survivor_and_victim)
     assert victim[2] == 7

@@ -25,6 +25,7 @@ def operator(p):
     return lg.fisher(apply, p, X, family=lg.families.Categorical())
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("method", ["svd", "cg", None])
 def test_solve_traces_and_agrees_with_the_eager_one(method):
     def solution(p):

@@ -54,6 +54,7 @@ def close(one, other, bound=1e-12):
         assert float(jnp.linalg.norm(a - b)) <= bound * float(jnp.linalg.norm(b))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("block", [1, 8, 37, 100])
 @pytest.mark.parametrize("given", [{}, {"bias": False, "tied": True}, {"positions": False}])
 def test_products_in_blocks_are_those_of_all_logits(block, given):
@@ -66,6 +67,7 @@ def test_products_in_blocks_are_those_of_all_logits(block, given):
         assert blocked.rank() == plain.rank()
 
 
+@pytest.mark.thorough
 def test_positions_that_do_not_count_do_not_count():
     mask = jnp.arange(SAMPLES * POSITIONS).reshape(SAMPLES, POSITIONS) % 4 / 2
     (blocked, plain), params = both(8, mask)
@@ -82,6 +84,7 @@ def test_chunks_and_recomputed_derivatives_give_the_same():
     close(parts.mv(tangent(params)), whole.mv(tangent(params)))
 
 
+@pytest.mark.thorough
 def test_eigenvalues_and_solutions_need_products_alone():
     (blocked, plain), params = both(8)
     close(blocked.eigenpairs(3).values, plain.eigenpairs(3).values, 1e-8)

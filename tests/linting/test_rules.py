@@ -119,7 +119,7 @@ STOCK = (torch_stock, keras_stock, nnx_stock, linen_stock, equinox_stock, haiku_
 STOCK_NORMS = {"torch": 8, "keras": 4, "nnx": 5, "linen": 5, "equinox": 4, "haiku": 5}
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "stock",
     [

@@ -270,7 +270,7 @@ def test_residual_sees_a_wrong_number():
     assert residual(np.array([1.0, np.nan]), np.array([1.0, 2.0])) == float("inf")
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.skipif(
     "xla_cpu_use_fusion_emitters" not in os.environ.get("XLA_FLAGS", ""), reason="is XLA's default here"
 )

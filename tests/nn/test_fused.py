@@ -39,6 +39,7 @@ def _few_blocks(monkeypatch):
 interpreted = partial(nn.fused_layer_norm, interpret=InterpretGPUParams())
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("rows", "units"), [(1, 128), (2, 256), (7, 384)])
 @pytest.mark.parametrize(("offset", "ahead"), [(0.0, 0), (1e5, fused.AHEAD)])
 def test_values_and_gradients_are_those_of_float64(monkeypatch, rows, units, offset, ahead):

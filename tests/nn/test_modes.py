@@ -98,6 +98,7 @@ def test_every_mode_agrees_with_elementary_operations(mode, name, block):
         assert np.max(np.abs(np.asarray(a) - e)) <= 1e-11 * max(np.max(np.abs(e)), 1e-3)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("samples", [1, WIDTH], ids=["often in two passes", "in one pass"])
 @pytest.mark.parametrize("mode", MODES)
 def test_every_mode_agrees_where_statistics_are_taken_about_a_pivot(mode, samples, monkeypatch):

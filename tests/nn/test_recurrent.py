@@ -10,9 +10,6 @@ import pytest
 from lngeom import nn
 from lngeom.nn.dynamics import gradient_growth, hidden_dynamics
 
-from tests.cases import drawn
-from tests.programs import programs_made
-
 D, H, STEPS, EPS = 3, 5, 7, 1e-2
 
 
@@ -199,6 +196,7 @@ def test_cell_follows_its_equations_step_by_step(name):
     assert gap(outputs, transcribed(name, cell, xs, wrong=True)[0]) > 1e-9
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", CELLS)
 def test_unrolled_gradients_agree_with_finite_differences_of_the_transcription(name):
     cell, xs = randomized(name), inputs()
@@ -310,15 +308,3 @@ def test_bad_input_gets_one_clear_error(name):
     call, message = BAD[name]
     with pytest.raises(ValueError, match=message):
         call(nn.RNN(D, H, key=jax.random.key(0)))
-
-
-def test_other_weights_and_sequences_need_no_other_program():
-    def hidden(seed):
-        key = jax.random.key(seed)
-        return nn.unroll(nn.LayerNormRNN(D, H, key=key, dtype=float), drawn(seed, STEPS, 2, D))[1]
-
-    first = hidden(0)
-    with programs_made() as made:
-        second = hidden(1)
-    assert not made
-    assert not np.allclose(first, second)

@@ -10,7 +10,7 @@ from tests.devices import environment_with
 
 
 @pytest.mark.relation
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.thorough
 def test_samples_on_several_devices_have_the_matrix_of_one():
     draws = 30 if settings.get_current_profile_name() == "thorough" else 5

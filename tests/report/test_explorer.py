@@ -43,6 +43,7 @@ def run(monkeypatch, tmp_path, *args):
     return CliRunner().invoke(cli.app, ["explore", *args])
 
 
+@pytest.mark.thorough
 def test_the_command_writes_one_small_file_and_opens_it_if_asked(monkeypatch, tmp_path, page):
     seen = []
     monkeypatch.setattr(webbrowser, "open", lambda address: seen.append(address) or True)

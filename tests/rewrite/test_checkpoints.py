@@ -74,6 +74,7 @@ def test_rows_are_read_alone(tmp_path):
     assert array.ndim == 2
 
 
+@pytest.mark.thorough
 def test_rmsnorms_in_a_layernorm_family_are_saved_under_a_name_that_no_other_library_loads(tmp_path):
     old = checkpoint(tmp_path / "old", "gpt2")
     steps = [rw.Untie(), rw.FoldNorms(), rw.CentreWriters(), rw.ToRMSNorm(), rw.Rotate()]

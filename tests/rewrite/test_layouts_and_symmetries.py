@@ -17,6 +17,7 @@ REWRITES = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", zoo.CONFIGS)
 def test_the_symmetries_of_published_layouts_are_those_of_the_formulas(kind):
     stack = zoo.stack_of(kind)

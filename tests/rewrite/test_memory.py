@@ -4,7 +4,7 @@ import pytest
 from analysis.benchmarks.rewrite_large import measure
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_memory_does_not_grow_with_the_checkpoint(tmp_path):
     (tmp_path / "small").mkdir()
     (tmp_path / "large").mkdir()

@@ -51,14 +51,14 @@ def test_the_rank_of_the_tangent_vectors_is_the_closed_formula(name):
     assert VARIANTS[name][1] in {None, counts.total()}
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", MEASURED, scope="module")
 def test_the_predicted_null_space_is_the_measured_one(name):
     result = measure(VARIANTS[name][0], seed=2)
     assert agrees(result), result
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.parametrize("fault", ["left out", "wrong sign"])
 def test_a_planted_fault_makes_the_measured_null_space_differ(fault, monkeypatch):
     def faulty(arrays):
@@ -80,7 +80,7 @@ def test_a_planted_fault_makes_the_measured_null_space_differ(fault, monkeypatch
     assert (result["outside"] > 0.1) == (fault == "wrong sign")
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_the_command_writes_its_results_and_can_be_resumed(tmp_path, monkeypatch, capsys):
     arguments = ["x", "--only", "post-LN, one block", "--seeds", "1", "--out", str(tmp_path), "--resume"]
     monkeypatch.setattr("sys.argv", arguments)
@@ -107,7 +107,7 @@ def test_a_prediction_that_is_off_by_one_direction_does_not_agree():
         assert not agrees(result | fault), fault
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", NAMED, scope="module")
 def test_every_measured_direction_has_a_name(name):
     variant = VARIANTS[name][0]

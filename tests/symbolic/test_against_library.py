@@ -100,6 +100,7 @@ def own_slopes(name):
     return compiled(lambda n, i: chi(method, sums.field("V"), i).subs(sums.n, n), (N, H), SIZES)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["BatchNorm", "WeightNorm", "LayerNorm"])
 @given(data=st.data(), V=directions)
 def test_chi_of_equation_14_is_the_own_row_derivative(name, data, V):

@@ -25,6 +25,7 @@ def test_every_symbolic_method_is_in_the_table():
     assert names | {"Identity"} == set(METHODS)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("method", "column", "cell"), CELLS, ids=lambda v: str(v))
 def test_cell_is_settled_as_recorded(method, column, cell):
     result = proof_of(f"extended.{method}.{column}")
@@ -45,6 +46,7 @@ def test_without_a_normalizer_only_the_sign_is_repaired(column):
     assert settled(result) is (Cell.SIGN if column == "weight_sign_flip" else Cell.CHANGED)
 
 
+@pytest.mark.thorough
 def test_table_1_has_the_evidence_that_is_registered():
     for row in ("bn", "wn", "ln"):
         for column in COLUMNS[:6]:

@@ -60,6 +60,7 @@ def far(a, b):
     return float(np.max(np.abs(a[-1] - b[-1]))) > 1e-5
 
 
+@pytest.mark.thorough
 def test_a_growing_rate_is_a_weight_decay():
     rate, growth = 0.05, 1.01
     growing = lambda t: rate * growth ** jnp.asarray(t, float)  # noqa: E731

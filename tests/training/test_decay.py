@@ -133,6 +133,7 @@ def test_the_mask_is_the_one_made_by_hand(name):
     assert other == opposite
 
 
+@pytest.mark.thorough
 def test_decay_where_the_mask_is_true_leaves_the_function_and_elsewhere_does_not():
     for params, apply, inputs, mask in ARCHITECTURES.values():
         exact = without_epsilon(lambda p, apply=apply, inputs=inputs: apply(p, inputs))

@@ -107,6 +107,7 @@ def test_sharded_parameters_stay_sharded_and_give_the_same_record():
     assert found.parameters[0].norm == pytest.approx(np.linalg.norm(PARAMS["w"]))
 
 
+@pytest.mark.thorough
 def test_an_orbax_checkpoint_resumes_the_record(tmp_path):
     checkpoint = pytest.importorskip("orbax.checkpoint")
     tracked = track_geometry(optax.sgd(0.1, momentum=0.9), learning_rate=0.1, groups="w", every=1, history=3)

@@ -41,6 +41,7 @@ def noisy(size=1e-3):
     return unravel(flat + size * null()[:, 0])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("approximation", ["ekfac", None])
 def test_the_null_space_is_projected_out(approximation):
     found = step(noisy(), approximation=approximation)

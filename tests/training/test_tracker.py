@@ -116,6 +116,7 @@ def test_updates_are_the_same_to_the_bit(dtype):
     assert plain.tobytes() == found.tobytes()
 
 
+@pytest.mark.thorough
 def test_seeds_side_by_side_record_when_due_and_only_then():
     """Each in its own rhythm, and a step where none is due computes no record: the `cond` is not made a select."""
     tracked = track_geometry(optax.adam(1e-2), learning_rate=1e-2, groups="weights", every=3, history=2)
@@ -192,6 +193,7 @@ def test_it_finds_the_law_of_an_optimizer(name, optimizer):
 WARMED = optax.warmup_cosine_decay_schedule(1e-4, 1e-2, 10, 100)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("optimizer", "rate"),
     [
@@ -220,6 +222,7 @@ def test_a_rate_ten_times_off_the_optimizers_own_is_told_and_the_right_one_is_no
         assert len(told) == 1
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "optimizer",
     [
@@ -333,6 +336,7 @@ def test_predicted_equilibria_are_those_of_the_table():
         assert np.allclose(found.effective_learning_rate[0], 0.1 / float(found.norm[0]) ** LAWS[kind].rate)
 
 
+@pytest.mark.thorough
 def test_it_works_in_a_loop_of_flax_and_in_one_of_equinox():
     nnx = pytest.importorskip("flax.nnx")
     model = nnx.Linear(3, 2, rngs=nnx.Rngs(0))
@@ -355,6 +359,7 @@ def test_it_works_in_a_loop_of_flax_and_in_one_of_equinox():
         assert read_geometry(state).step == 1
 
 
+@pytest.mark.thorough
 def test_a_figure_of_the_geometry_carries_its_data(tmp_path):
     decayed = optax.chain(optax.add_decayed_weights(0.1), optax.sgd(0.1))
     tracked = track_geometry(decayed, learning_rate=0.1, weight_decay=0.1, groups="weights", every=1, history=4)

@@ -62,6 +62,7 @@ class Run:
         self.logged.append((step, values))
 
 
+@pytest.mark.thorough
 def test_a_csv_has_a_row_for_each_step_and_group(tmp_path):
     record = recorded()
     assert write_record(record, tmp_path / "new" / "run.csv") == 3
@@ -188,6 +189,7 @@ def test_a_line_says_where_the_weights_are_and_go():
         record.line("v")
 
 
+@pytest.mark.thorough
 def test_a_figure_shows_predictions_and_shares_of_epsilon(tmp_path):
     found = plan(PARAMS, apply, X, optimizer="sgd", learning_rate=0.1, weight_decay=0.01, gradient_scale=0.5)
     record = recorded()

@@ -1,0 +1,12 @@
+"""Tests of experiments, benchmarks, planted faults and the site: the thorough tier."""
+
+from pathlib import Path
+
+import pytest
+
+
+def pytest_collection_modifyitems(items):
+    """Every test of this folder is thorough."""
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.thorough)
