@@ -13,6 +13,7 @@ from jaxtyping import Array, Float
 from lngeom.claims import Paper, Problem, Read, Role, Verdict, agree, differ, proves, same_integer, vanishes
 from lngeom.methods import LayerNorm, RMSNorm
 from lngeom.papers.gallery.inequalities import at_least
+from lngeom.papers.lab import layer_norm
 from lngeom.symbolic.jacobian import LAYER
 from lngeom.symbolic.layers import LAYER_NORM
 from lngeom.symbolic.proof import Assumption, Counterexample, Proof, equality, matrix
@@ -122,12 +123,6 @@ def uniform_proof() -> Proof:
             ),
         ),
     )
-
-
-def layer_norm(x: Float[np.ndarray, "N d"]) -> Float[np.ndarray, "N d"]:
-    """Layer norm of keys."""
-    u = x - x.mean(1, keepdims=True)
-    return u / np.sqrt(np.mean(u**2, 1, keepdims=True))
 
 
 def unselectable(keys: Float[np.ndarray, "N d"]) -> int:

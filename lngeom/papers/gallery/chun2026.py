@@ -13,6 +13,7 @@ from lngeom import families
 from lngeom.claims import Paper, Problem, Read, Role, Verdict, agree, differ, proves, same_integer
 from lngeom.families import AbstractFamily
 from lngeom.information import fisher
+from lngeom.papers.lab import layer_norm, rms_norm
 from lngeom.symbolic.jacobian import GAIN, LAYER
 from lngeom.symbolic.layers import LAYER_NORM
 from lngeom.symbolic.proof import Assumption, Counterexample, Proof, Step, equality, fact, matrix
@@ -40,16 +41,6 @@ Points = Float[np.ndarray, "N d"]
 def draw_inputs(problem: Problem) -> Points:
     """Gaussian states, one a row."""
     return np.random.default_rng(problem.seed).standard_normal((SAMPLES, WIDTH)) + 0.5
-
-
-def layer_norm(x: Points) -> Points:
-    """Centred rows of mean square 1."""
-    return rms_norm(x - x.mean(1, keepdims=True))
-
-
-def rms_norm(x: Points) -> Points:
-    """Rows of mean square 1."""
-    return x / np.sqrt(np.mean(x**2, 1, keepdims=True))
 
 
 def with_bias(x: Points) -> Points:

@@ -12,6 +12,7 @@ import sympy as sp
 from jaxtyping import Float
 
 from lngeom.claims import Paper, Problem, Read, Role, Verdict, agree, differ, proves, vanishes
+from lngeom.papers.lab import layer_norm, rms_norm
 from lngeom.symbolic.proof import Assumption, Counterexample, Proof, Step, equality, expanded, fact, matrix
 from lngeom.symbolic.sums import H, field, mean
 
@@ -34,16 +35,6 @@ def isometry(X: Float[np.ndarray, "S n d"]) -> Float[np.ndarray, " S"]:
     tokens = X.shape[1]
     _, logarithm = np.linalg.slogdet(M)
     return np.exp(logarithm / tokens) / (np.trace(M, axis1=1, axis2=2) / tokens)
-
-
-def rms_norm(x: Float[np.ndarray, "... d"]) -> Float[np.ndarray, "... d"]:
-    """Rows of mean square 1."""
-    return x / np.sqrt(np.mean(x**2, -1, keepdims=True))
-
-
-def layer_norm(x: Float[np.ndarray, "... d"]) -> Float[np.ndarray, "... d"]:
-    """Centred rows of mean square 1."""
-    return rms_norm(x - x.mean(-1, keepdims=True))
 
 
 def gain_bound(lengths: Float[np.ndarray, "S n"]) -> Float[np.ndarray, " S"]:

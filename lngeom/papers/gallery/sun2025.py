@@ -10,6 +10,7 @@ from jaxtyping import Float
 from lngeom.claims import Paper, Problem, Read, Role, Verdict, agree, differ, proves, vanishes
 from lngeom.claims.context import Context
 from lngeom.claims.erratum import Consequence, Erratum
+from lngeom.papers.lab import layer_norm as standardized
 from lngeom.symbolic.jacobian import LAYER, along
 from lngeom.symbolic.layers import LAYER_NORM, Layer
 from lngeom.symbolic.proof import Assumption, Counterexample, Proof, Step, equality, expanded, fact
@@ -39,12 +40,6 @@ INDEPENDENT = Assumption(
     "Assumption 3.1: weights of mean 0, independent of the states and of one size in all layers",
     r"E\,f_l = 0,\ E\,|f_l|^2/d = c^2",
 )
-
-
-def standardized(x: Float[np.ndarray, "... d"]) -> Float[np.ndarray, "... d"]:
-    """Layer norm of each token; complex numbers are steps of a derivative."""
-    u = x - x.mean(-1, keepdims=True)
-    return u / np.sqrt(np.mean(u**2, -1, keepdims=True))
 
 
 def jacobian(function: Callable, x: Float[np.ndarray, " d"]) -> Float[np.ndarray, "k d"]:

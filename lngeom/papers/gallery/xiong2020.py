@@ -19,6 +19,7 @@ from lngeom.claims.evidence import Evidence
 from lngeom.methods import AbstractNormalizer, LayerNorm, RMSNorm
 from lngeom.papers.gallery.inequalities import at_least, at_most
 from lngeom.papers.gallery.pullbacks import standardized, unchanged
+from lngeom.papers.lab import layer_norm as normalized
 from lngeom.symbolic.jacobian import LAYER, along
 from lngeom.symbolic.layers import LAYER_NORM, RMS_NORM, Layer
 from lngeom.symbolic.proof import Assumption, Counterexample, Proof, Step, equality, expanded
@@ -111,12 +112,6 @@ def sublayer(x: Float[np.ndarray, "K d"], generator: np.random.Generator) -> Flo
     first, second = generator.normal(0.0, width**-0.5, (2, rows, width, width))
     inner = relu(np.einsum("kij,kj->ki", first, x))
     return x + np.einsum("kij,kj->ki", second, inner)
-
-
-def normalized(x: Float[np.ndarray, "... d"]) -> Float[np.ndarray, "... d"]:
-    """Layer norm over the last axis."""
-    u = x - x.mean(-1, keepdims=True)
-    return u / np.sqrt(np.mean(u**2, -1, keepdims=True))
 
 
 @PAPER.claim(

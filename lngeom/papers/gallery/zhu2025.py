@@ -18,6 +18,7 @@ from sympy import KroneckerDelta
 from lngeom.claims import Paper, Problem, Read, Role, Verdict, agree, differ, proves
 from lngeom.claims.context import Context
 from lngeom.methods import DynamicTanh
+from lngeom.papers.lab import layer_norm, rms_norm
 from lngeom.symbolic.jacobian import LAYER
 from lngeom.symbolic.layers import LAYER_NORM, Layer
 from lngeom.symbolic.proof import Assumption, Proof, equality, expanded, fact, jointly, refutation
@@ -35,16 +36,6 @@ PAPER = Paper(
 )
 DYT, ELN = "arXiv 2503.10622", "arXiv 2503.21708"
 Tokens = Float[np.ndarray, "T d"]
-
-
-def layer_norm(x: Tokens) -> Tokens:
-    """Layer norm of each token."""
-    return rms_norm(x - x.mean(-1, keepdims=True))
-
-
-def rms_norm(x: Tokens) -> Tokens:
-    """RMSNorm of each token."""
-    return x / np.sqrt(np.mean(x**2, -1, keepdims=True))
 
 
 def plotted_together(x: Tokens) -> Tokens:
