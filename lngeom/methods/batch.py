@@ -54,8 +54,8 @@ class BatchNorm(AbstractStatisticsNormalizer):
 
 @unit_by_unit(BatchNorm)
 def _(normalizer, weights, inputs, scale, total) -> Units:
-    centered = inputs - inputs.mean(0)
-    return Units(centered, total(centered @ weights.T / scale, centered) / len(inputs))  # slope Cov(x) w_i / σ_i
+    centered = inputs - inputs.mean(0, keepdims=True)
+    return Units(centered, total(centered @ weights.T / scale[None, :], centered) / len(inputs))  # slope Cov(x) w_i / σ_i
 
 
 def _stored_mean(L, i):
@@ -171,4 +171,4 @@ class StreamedBatchNorm(BatchNorm):
 
 @unit_by_unit(StreamedBatchNorm)
 def _(normalizer, weights, inputs, scale, total) -> Units:
-    return Units(inputs - normalizer.input_mean, normalizer.slope)
+    return Units(inputs - normalizer.input_mean[None, :], normalizer.slope)
