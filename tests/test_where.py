@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from lngeom.cli.commands import app
-from lngeom.cli.where import find
+from lngeom.cli.commands.where import find
 from typer.testing import CliRunner
 
 HERE = Path(__file__).parents[1]

@@ -1,4 +1,4 @@
-"""`lngeom where ID`: the file and the line at which a claim, a proof, a method, a step or a rule is written."""
+"""Print the file and line at which a claim, its proof, a method, a step, a rule or a public name is written."""
 
 import difflib
 import functools
@@ -6,9 +6,27 @@ import importlib
 import inspect
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
+
+import typer
+from rich.console import Console
 
 import lngeom
+from lngeom.cli.console import refusing
+
+
+def run(
+    name: Annotated[
+        str,
+        typer.Argument(
+            help="Id of a claim, method or lint rule, the word of a rewriting step, or a public name.", metavar="ID"
+        ),
+    ],
+) -> None:
+    with refusing(ValueError):
+        found = find(name)
+    for place in found:
+        Console().print(f"{place.file}:{place.line}  {place.what}", highlight=False, markup=False, soft_wrap=True)
 
 
 class Place(NamedTuple):
