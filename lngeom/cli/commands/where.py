@@ -2,9 +2,9 @@
 
 import difflib
 import functools
-import importlib
 import inspect
-from collections.abc import Callable
+import re
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -13,13 +13,16 @@ from rich.console import Console
 
 import lngeom
 from lngeom.cli.console import refusing
+from lngeom.cli.names import KINDS, Exported, Named
 
 
 def run(
     name: Annotated[
         str,
         typer.Argument(
-            help="Id of a claim, method or lint rule, the word of a rewriting step, or a public name.", metavar="ID"
+            help="Id of a claim or the beginning of several (table1.ln), a method by any of its names, a lint rule, "
+            "the word of a rewriting step, a command, or a public name.",
+            metavar="ID",
         ),
     ],
 ) -> None:
@@ -47,80 +50,58 @@ def find(name: str) -> list[Place]:
     """Places of a name.
 
     Args:
-        name: id of a claim ("equation.13_14.ln"), of a method ("ln"), of a rule of `lngeom lint`, the word of a step of
-            `lngeom rewrite`, or a public name ("LayerNorm", "fisher").
+        name: id of a claim ("equation.13_14.ln"), the beginning of several ("equation.13") or a pattern ("table1.*"); a
+            method by any of its names ("ln", "layer", "LayerNorm", "Layer norm"); a rule of `lngeom lint`; the word of
+            a step of `lngeom rewrite`; a command; a module; or a public name ("fisher", "FisherOperator.solve").
 
     Raises:
         ValueError: if nothing has this name; the message shows names near it.
     """
-    known = {kind: named() for kind, named in KINDS.items()}
-    found = [_place(f"{kind} {name}", objects[name]) for kind, objects in known.items() if name in objects]
-    if not found:
-        near = difflib.get_close_matches(name, {n for objects in known.values() for n in objects}, 5, 0.5)
-        hint = f"near it: {', '.join(near)}" if near else "`lngeom verify --list --topic all` lists claims"
-        raise ValueError(f"nothing is called {name!r}; {hint}")
-    return list(dict.fromkeys(found))
+    bare = re.sub(r"^(lg|lngeom)[.]", "", name)
+    known = [(kind, own, value) for kind, named in (KINDS | {"command": _commands}).items() for own, value in named()]
+    for agrees in (
+        lambda own: fnmatchcase(own, bare),
+        lambda own: _plain(own) == _plain(bare) or fnmatchcase(own, f"{bare}[._]*"),
+    ):
+        if found := [_place(f"{kind} {own}", value) for kind, own, value in known if agrees(own)]:
+            return list(dict.fromkeys(found))
+    near = difflib.get_close_matches(bare, {own for _, own, _ in known}, 5)
+    hint = f"did you mean {', '.join(near)}?" if near else "`lngeom verify --list --topic all` lists claims"
+    raise ValueError(f"nothing is called {name!r}; {hint}")
 
 
-def _claims() -> dict[str, Any]:
-    from lngeom.claims import papers, registry
+def _commands() -> Named:
+    from lngeom.cli import commands
 
-    claims = [*registry.all_claims("all"), *(c for id in papers.ids() for c in papers.find(id).claims)]
-    return {claim.id: claim.check for claim in claims}
-
-
-def _proofs() -> dict[str, Any]:
-    from lngeom.claims import proofs
-
-    return {id: proofs.prover_of(id) for id in proofs.provable()}
+    return ((name.replace("_", "-"), getattr(commands, name)) for name in commands.NAMES)
 
 
-def _methods() -> dict[str, Any]:
-    import jax.numpy as jnp
-
-    from lngeom.methods import METHODS
-
-    square = jnp.eye(4)
-    classes = {name: type(method.make(square, square)) for name, method in METHODS.items()}
-    return classes | {method.alias: classes[name] for name, method in METHODS.items() if method.alias}
-
-
-def _steps() -> dict[str, Any]:
-    from lngeom.transformers.rewrite.steps import STEPS
-
-    return dict(STEPS)
-
-
-def _rules() -> dict[str, Any]:
-    from lngeom.checks.linting.rules import RULES
-
-    return {id: rule.look for id, rule in RULES.items()}
-
-
-def _public() -> dict[str, Any]:
-    modules = [lngeom, *(importlib.import_module(f"lngeom.{package}") for package in PACKAGES)]
-    names = {name: getattr(module, name) for module in reversed(modules) for name in module.__all__}
-    return {name: value for name, value in names.items() if inspect.isclass(value) or callable(value)}
-
-
-PACKAGES = ("methods", "families", "information", "checks", "nn", "transformers", "training", "claims", "symbolic")
-"""Packages whose public names are found."""
-
-KINDS: dict[str, Callable[[], dict[str, Any]]] = {
-    "claim": _claims,
-    "proof": _proofs,
-    "method": _methods,
-    "step": _steps,
-    "rule": _rules,
-    "name": _public,
-}
-"""Kinds of names, and how all of one kind are found."""
+def _plain(name: str) -> str:
+    """A name without what its spellings differ in: "RMSNorm", "rms_norm" and "RMS norm" are one."""
+    return re.sub(r"[\s_-]", "", name).lower()
 
 
 def _place(what: str, value: Any) -> Place:
+    if isinstance(value, Exported):
+        return _assignment(what, value)
     while isinstance(value, functools.partial):
         value = value.func
     value = inspect.unwrap(getattr(value, "__func__", value))
     file, (_, line) = Path(inspect.getsourcefile(value) or ""), inspect.getsourcelines(value)
+    return Place(what, _relative(file), max(line, 1))  # the line of a module is 0
+
+
+def _assignment(what: str, exported: Exported) -> Place:
+    """The line `NAME = …` or `def NAME` in a module, or in the modules of a package."""
+    file = Path(exported.module.__file__ or "")
+    begins = re.compile(rf"(def {exported.name}\b|{exported.name}\b[^=(]*=)")
+    for path in (file, *sorted(file.parent.glob("*.py"))):
+        for line, text in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+            if begins.match(text):
+                return Place(what, _relative(path), line)
+    raise ValueError(f"{what} is assigned nowhere in {file.parent}")
+
+
+def _relative(file: Path) -> Path:
     root = Path(lngeom.__file__).parents[1]
-    return Place(what, file.relative_to(root) if file.is_relative_to(root) else file, line)
+    return file.relative_to(root) if file.is_relative_to(root) else file
