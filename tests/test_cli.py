@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from lngeom import claims
 from lngeom.claims import Verdict, agree
-from lngeom.cli import programs, workers
+from lngeom.cli import programs, running, workers
 from lngeom.cli.commands import app
 from typer.testing import CliRunner
 
@@ -31,7 +31,7 @@ def _quick(monkeypatch, tmp_path, prover):
     monkeypatch.setattr(workers, "Workers", lambda count: nullcontext(prover))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "160")
-    monkeypatch.setattr(cli, "_compile_sparingly", lambda: None)
+    monkeypatch.setattr(programs, "compile_sparingly", lambda: None)
 
 
 def lngeom(*args):
@@ -166,7 +166,7 @@ def test_bad_options_exit_2(args, message):
 
 def test_a_folder_that_cannot_be_written_is_told_before_the_work(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
-    monkeypatch.setattr(cli, "_run", lambda *a, **k: pytest.fail("worked before it checked"))
+    monkeypatch.setattr(running, "run", lambda *a, **k: pytest.fail("worked before it checked"))
     result = lngeom("verify", "--out", "file/report")
     assert result.exit_code == 2
     assert "cannot write to --out" in result.output

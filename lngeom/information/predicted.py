@@ -19,8 +19,7 @@ from dataclasses import dataclass
 from typing import Any, overload
 
 import numpy as np
-import scipy.linalg
-import scipy.sparse
+import scipy
 from jaxtyping import Array, Float, Int
 
 from lngeom._core.conditions import Condition
