@@ -11,7 +11,5 @@ Data = Annotated[
         help="'digits', or a .npz, .npy, .csv or .tsv file (or .gz): one sample a row.", metavar="digits|FILE"
     ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print the report as JSON instead of text.")]
-Evaluation = Annotated[
-    bool, typer.Option("--evaluation", help="Examine norms in evaluation mode instead of training mode.")
-]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+Evaluation = Annotated[bool, typer.Option("--evaluation", help="Examine evaluation mode instead of training mode.")]
