@@ -26,7 +26,8 @@ from lngeom.cli.interrupts import stoppable
 def for_ever():  # one call, which neither returns to Python nor holds its lock
     hashlib.pbkdf2_hmac("sha256", b"", b"", 2**31 - 1)
 
-with stoppable("the work"):
+with stoppable("the work"), _files.temporary_folder(Path()) as folder:
+    (folder / "part").touch()
     with _files.replacing(Path("first")) as file:
         file.write(b"whole")
     with _files.replacing(Path("second")) as file:
