@@ -12,9 +12,9 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
     with stoppable(" ".join(["lngeom", *sys.argv[1:2]])):
-        from lngeom.cli import commands as cli
+        from lngeom.cli import commands
 
-        cli.main()
+        commands.main()
 
 
 if __name__ == "__main__":

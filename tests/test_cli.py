@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from lngeom import claims
 from lngeom.claims import Verdict, agree
-from lngeom.cli import commands as cli
+from lngeom.cli import programs, running, workers
+from lngeom.cli.commands import app
 from typer.testing import CliRunner
 
 from tests.test_data import bad_files
@@ -20,21 +21,21 @@ from tests.test_data import bad_files
 @pytest.fixture(scope="module")
 def prover():
     """A process that makes the proofs of all commands: a new one takes seconds to start."""
-    with cli.Workers(1) as pool:
+    with workers.Workers(1) as pool:
         yield pool
 
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch, tmp_path, prover):
     """Runs in an empty folder, wide enough for the tables, and leaves the compilation cache alone."""
-    monkeypatch.setattr(cli, "Workers", lambda count: nullcontext(prover))
+    monkeypatch.setattr(workers, "Workers", lambda count: nullcontext(prover))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "160")
-    monkeypatch.setattr(cli, "_compile_sparingly", lambda: None)
+    monkeypatch.setattr(programs, "compile_sparingly", lambda: None)
 
 
 def lngeom(*args):
-    return CliRunner().invoke(cli.app, list(args))
+    return CliRunner().invoke(app, list(args))
 
 
 @pytest.fixture
@@ -165,7 +166,7 @@ def test_bad_options_exit_2(args, message):
 
 def test_a_folder_that_cannot_be_written_is_told_before_the_work(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
-    monkeypatch.setattr(cli, "_run", lambda *a, **k: pytest.fail("worked before it checked"))
+    monkeypatch.setattr(running, "run", lambda *a, **k: pytest.fail("worked before it checked"))
     result = lngeom("verify", "--out", "file/report")
     assert result.exit_code == 2
     assert "cannot write to --out" in result.output
@@ -256,17 +257,17 @@ def no_folder_of_programs(monkeypatch):
 
 def test_short_programs_stay_in_a_folder_that_is_set_already(no_folder_of_programs, tmp_path):
     jax.config.update("jax_compilation_cache_dir", str(tmp_path))
-    cli._keep_programs()
+    programs.keep_programs()
     assert jax.config.jax_compilation_cache_dir == str(tmp_path)
     assert jax.config.jax_persistent_cache_min_compile_time_secs == 0
 
 
 def test_compiled_programs_stay_in_the_users_folder(no_folder_of_programs, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    cli._keep_programs()
+    programs.keep_programs()
     assert jax.config.jax_compilation_cache_dir == str(tmp_path / "lngeom" / "jax")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "other"))
-    cli._keep_programs()
+    programs.keep_programs()
     assert jax.config.jax_compilation_cache_dir == str(tmp_path / "lngeom" / "jax")  # as it was set before
 
 
@@ -275,13 +276,13 @@ def test_without_a_home_no_programs_are_kept(no_folder_of_programs, monkeypatch)
         raise RuntimeError("Could not determine home directory.")
 
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    monkeypatch.setattr(cli.Path, "home", no_home)
-    cli._keep_programs()
+    monkeypatch.setattr(programs.Path, "home", no_home)
+    programs.keep_programs()
     assert jax.config.jax_compilation_cache_dir is None
 
 
 def test_a_folder_that_cannot_be_made_keeps_no_programs(no_folder_of_programs, tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    cli._keep_programs()
+    programs.keep_programs()
     assert jax.config.jax_compilation_cache_dir is None

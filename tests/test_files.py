@@ -1,5 +1,6 @@
 """Files are whole or not there, whatever happens while they are written."""
 
+import threading
 from pathlib import Path
 
 import pytest
@@ -73,4 +74,17 @@ def test_an_error_leaves_no_folder(tmp_path, error):
     with pytest.raises(error):
         half()
     assert not list(tmp_path.iterdir())
+    assert not _files.unfinished()
+
+
+def test_a_temporary_folder_is_gone_after_its_block_and_after_an_abandoned_one(tmp_path, monkeypatch):
+    with _files.temporary_folder(tmp_path) as folder:
+        (folder / "part").write_text("a part")
+    assert not list(tmp_path.iterdir())
+    monkeypatch.setattr(_files, "_lock", threading.Lock())
+    with _files.temporary_folder(tmp_path) as folder:
+        (folder / "part").write_text("a part")
+        _files.abandon()
+        assert not folder.exists()
+        _files._lock.release()  # the process does not end here
     assert not _files.unfinished()

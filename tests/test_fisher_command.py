@@ -5,7 +5,8 @@ import jax.numpy as jnp
 import lngeom as lg
 import numpy as np
 import pytest
-from lngeom.cli import commands as cli
+from lngeom.cli import programs
+from lngeom.cli.commands import app
 from lngeom.information import _spectrum
 from lngeom.information.summary import Summary, summarize
 from typer.testing import CliRunner
@@ -47,7 +48,7 @@ def _folder(monkeypatch, tmp_path):
     """Runs beside a module of models, and leaves the compilation cache alone."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "160")
-    monkeypatch.setattr(cli, "_compile_sparingly", lambda: None)
+    monkeypatch.setattr(programs, "compile_sparingly", lambda: None)
     (tmp_path / "models_of_this_test.py").write_text(MODULE)
     rng = np.random.default_rng(0)
     np.save("small.npy", rng.normal(size=(40, 4)))
@@ -55,7 +56,7 @@ def _folder(monkeypatch, tmp_path):
 
 def run(*args):
     args = [a.replace("m:", "models_of_this_test:") if a.startswith("m:") else a for a in args]
-    return CliRunner().invoke(cli.app, ["fisher", *args])
+    return CliRunner().invoke(app, ["fisher", *args])
 
 
 def test_a_normalized_glm_on_data_has_the_predicted_null_space():

@@ -171,12 +171,30 @@ def test_importing_pulls_in_nothing_heavy():
     subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True, env={**os.environ})
 
 
-def test_no_module_begins_with_the_import_of_the_statistics_of_scipy():
-    """It takes most of a second; few functions need it."""
-    library = [path for name, path in PATHS.items() if name.startswith("lngeom")]
-    late = re.compile(r"^(import scipy\.stats|from scipy\.stats|from scipy import .*stats)", re.MULTILINE)
-    assert late.search("import numpy\nimport scipy.stats\n")
-    assert not [path for path in library if late.search(path.read_text(encoding="utf-8"))]
+UNUSED = "sympy matplotlib scipy.linalg scipy.sparse scipy.optimize scipy.special scipy.stats optax hypothesis flax"
+UNUSED += " sklearn typer rich jinja2 lngeom.transformers lngeom.claims lngeom.checks lngeom.symbolic lngeom.training"
+
+
+def test_a_first_fisher_matrix_loads_only_what_it_uses():
+    code = (
+        "import sys, jax, jax.numpy as jnp, lngeom as lg; "
+        "apply = lambda params, X: jax.nn.standardize(X @ params['W'].T); "
+        "F = lg.fisher(apply, {'W': jnp.eye(3)}, jnp.arange(12.0).reshape(4, 3) ** 2, family=lg.families.Bernoulli()); "
+        "assert F.as_matrix().shape == (9, 9); "
+        f"found = set({UNUSED!r}.split()) & set(sys.modules); assert not found, found"
+    )
+    subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True, env={**os.environ})
+
+
+def test_no_module_begins_with_the_import_of_a_part_of_scipy():
+    """`import scipy` loads a part when it is first used. All claims use several, but never its statistics."""
+    library = {name: path.read_text(encoding="utf-8") for name, path in PATHS.items() if name.startswith("lngeom")}
+    part = re.compile(r"^(import scipy\.|from scipy)", re.MULTILINE)
+    statistics = re.compile(r"^(import scipy\.stats|from scipy\.stats|from scipy import .*stats)", re.MULTILINE)
+    assert part.search("import numpy\nimport scipy.linalg\n")
+    assert statistics.search("import numpy\nimport scipy.stats\n")
+    assert not [name for name, text in library.items() if statistics.search(text)]
+    assert not [name for name, text in library.items() if part.search(text) and not name.startswith("lngeom.papers")]
 
 
 def test_importing_flips_no_global_flag():

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from lngeom.cli import commands as cli
-from lngeom.cli.interrupts import Workers
+from lngeom.cli import commands as cli, programs, workers
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
 
@@ -22,12 +21,13 @@ STUCK = """
 import hashlib
 from pathlib import Path
 from lngeom._core import files as _files
-from lngeom.cli.interrupts import Workers, on_stop, stoppable
+from lngeom.cli.interrupts import stoppable
 
 def for_ever():  # one call, which neither returns to Python nor holds its lock
     hashlib.pbkdf2_hmac("sha256", b"", b"", 2**31 - 1)
 
-with stoppable("the work"):
+with stoppable("the work"), _files.temporary_folder(Path()) as folder:
+    (folder / "part").touch()
     with _files.replacing(Path("first")) as file:
         file.write(b"whole")
     with _files.replacing(Path("second")) as file:
@@ -53,7 +53,8 @@ with stoppable("the work"):
 
 WORKERS = """
 import hashlib
-from lngeom.cli.interrupts import Workers, stoppable
+from lngeom.cli.interrupts import stoppable
+from lngeom.cli.workers import Workers
 
 with stoppable("the work"), Workers(2) as pool:
     jobs = [pool.submit(hashlib.pbkdf2_hmac, "sha256", b"", b"", 2**31 - 1) for _ in range(2)]
@@ -186,7 +187,7 @@ def test_what_the_system_refuses_is_one_error(monkeypatch, capfd):
     assert capfd.readouterr().err == "error: [Errno 28] No space left: 'out/a.svg'\n"
 
 
-class Dying(Workers):
+class Dying(workers.Workers):
     """Workers that are killed at their first proof."""
 
     def submit(self, fn, /, *args, **kwargs):
@@ -215,8 +216,8 @@ def test_a_command_that_is_still_importing_ends_with_one_message(tmp_path):
 def test_a_killed_worker_is_one_error_and_no_verdict(tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
     np.save("small.npy", np.random.default_rng(0).normal(size=(40, 4)))
-    monkeypatch.setattr(cli, "_compile_sparingly", lambda: None)
-    monkeypatch.setattr(cli, "Workers", Dying)
+    monkeypatch.setattr(programs, "compile_sparingly", lambda: None)
+    monkeypatch.setattr(workers, "Workers", Dying)
     monkeypatch.setattr(sys, "argv", ["lngeom", "verify", "--claim", "equation.33", "--data", "small.npy"])
     with pytest.raises(SystemExit) as ended:
         cli.main()

@@ -14,7 +14,7 @@ from tests.new_methods import L1LayerNorm, L1WeightNorm
 import lngeom as lg
 from lngeom.claims import Problem, all_claims, run
 from lngeom.claims.proofs import proof_of
-from lngeom.cli.where import find
+from lngeom.cli.commands.where import find
 
 X = jax.random.normal(jax.random.key(0), (40, 5))
 answers = {}

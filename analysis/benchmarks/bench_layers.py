@@ -222,6 +222,7 @@ def _start(name: str, rows: int, width: int, malloc: str, core: int) -> subproce
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
+        start_new_session=True,  # Ctrl-C reaches this process alone, which ends its workers
     )
 
 

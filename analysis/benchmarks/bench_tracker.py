@@ -31,7 +31,7 @@ import numpy as np
 import optax
 from lngeom import nn
 from lngeom._core.files import check_writable, replacing
-from lngeom.cli.interrupts import Workers
+from lngeom.cli.workers import Workers
 from lngeom.training import track_geometry
 
 NETWORKS = {"large": (784, 1000, 1000, 10), "small": (64, 256, 256, 10)}

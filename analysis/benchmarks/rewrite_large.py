@@ -7,15 +7,14 @@ sizes, seconds, and the largest resident memory of the process that rewrites.
 import argparse
 import json
 import math
-import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 
 import ml_dtypes
 import numpy as np
+from lngeom._core.files import temporary_folder
 
 BLOCK = 1 << 22
 """Entries of the random block that the file repeats."""
@@ -124,12 +123,9 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, help="folder with space for twice that; a temporary one by default")
     parser.add_argument("--do", default="untie,fold,rotate", help="steps")
     options = parser.parse_args()
-    folder = Path(tempfile.mkdtemp(dir=options.folder))
     start = time.perf_counter()
-    try:
+    with temporary_folder(options.folder) as folder:
         found = measure(folder, options.gib, options.do)
-    finally:
-        shutil.rmtree(folder)
     found["total_seconds"] = time.perf_counter() - start
     print(json.dumps(found))
 

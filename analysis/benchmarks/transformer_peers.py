@@ -20,7 +20,6 @@ import os
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -30,7 +29,7 @@ import jax
 import jax.numpy as jnp
 import lngeom as lg
 import numpy as np
-from lngeom._core.files import check_writable, replacing
+from lngeom._core.files import check_writable, replacing, temporary_folder
 
 from analysis.large_transformer import SIZES, forget_peak, in_blocks, memory, problem
 
@@ -232,8 +231,8 @@ def main() -> None:
         if name not in contenders:
             print(f"{name}: not installed, left out", flush=True)
     results: dict[str, Any] = {}
-    with tempfile.TemporaryDirectory() as folder:
-        reference = Path(folder) / "reference.npz"
+    with temporary_folder() as folder:
+        reference = folder / "reference.npz"
         found = references(options.size, options.tokens)
         np.savez(reference, GGN=found["GGN"], Hessian=found["Hessian"])
         for name in contenders:

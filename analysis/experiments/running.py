@@ -120,7 +120,7 @@ def run(
 def on_threads(
     train: Callable[[str], Trained], names: Iterable[str], workers: int, stopped: threading.Event
 ) -> dict[str, Trained]:
-    """What `train` gives for each name; if one fails, or the user interrupts, it tells the others by `stopped`."""
+    """What `train` gives for each name; if one fails, it tells the others by `stopped`."""
     with ThreadPoolExecutor(workers) as pool:
         waiting = {name: pool.submit(train, name) for name in names}
         try:

@@ -16,11 +16,10 @@ from collections.abc import Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import closing
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import lngeom
-from lngeom._core.files import check_writable, replacing
+from lngeom._core.files import check_writable, replacing, temporary_folder
 from lngeom.claims import all_claims
 from lngeom.cli.interrupts import on_stop
 from rich.console import Console
@@ -77,12 +76,12 @@ def results(
     claims = {mutant.id: matching(mutant.claims, known) for mutant in mutants}
     console = console or Console(stderr=True, quiet=True)
     log = lambda text: console.print(text, style="yellow", markup=False, highlight=False)  # noqa: E731
-    with TemporaryDirectory(prefix="mutants", ignore_cleanup_errors=True) as folder:
+    with temporary_folder() as folder:
         if "JAX_COMPILATION_CACHE_DIR" not in os.environ:  # programs without the fault are compiled once
-            os.environ["JAX_COMPILATION_CACHE_DIR"] = str(Path(folder) / "compiled")
+            os.environ["JAX_COMPILATION_CACHE_DIR"] = str(folder / "compiled")
         os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
         os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
-        original = Path(folder) / "original"
+        original = folder / "original"
         snapshot(ROOT, original)
         baseline = Baseline(original, limit)
         pool = ThreadPoolExecutor(workers)

@@ -93,6 +93,27 @@ def replacing_folder(folder: Path) -> Iterator[Path]:
             _unfinished.discard(temporary)
 
 
+@contextmanager
+def temporary_folder(parent: Path | None = None) -> Iterator[Path]:
+    """Makes a folder that is removed when the block ends, and when `stoppable` ends the process.
+
+    Args:
+        parent: where; the system's folder for temporary files by default.
+
+    Yields:
+        The folder.
+    """
+    with _lock:
+        folder = Path(tempfile.mkdtemp(dir=parent))
+        _unfinished.add(folder)
+    try:
+        yield folder
+    finally:
+        with _lock:
+            shutil.rmtree(folder, ignore_errors=True)
+            _unfinished.discard(folder)
+
+
 def check_new_folder(folder: Path) -> None:
     """Checks that a folder can be made without replacing anything.
 
@@ -116,7 +137,7 @@ def unfinished() -> frozenset[Path]:
 def abandon() -> None:
     """Removes the temporary files of every thread; `replacing` waits for ever afterwards. The process must then end."""
     _lock.acquire(timeout=0.5)  # held for a rename at most
-    for path in _unfinished:
+    for path in tuple(_unfinished):
         with suppress(OSError):
             shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import scipy.linalg
+import scipy
 from jaxtyping import Float
 
 LARGEST = 600

@@ -64,18 +64,16 @@ def from_object(
         ValueError: if the object is none of these, or a file cannot be read. The message shows a correct form.
     """
     needed = _required(found)
+    if eps is not None and not (needed == 0 and "eps" in inspect.signature(found).parameters):
+        raise ValueError(f"{name} has no argument eps to set with --epsilon:{CONTRACT}")
     if needed == 2 and not isinstance(found, NormalizedGLM):
         if params is None or data is None:
             raise ValueError(f"{name} takes (params, X): give --params and --data, or name a function:{CONTRACT}")
-        if eps is not None:
-            raise ValueError(f"{name} has no argument eps to set with --epsilon:{CONTRACT}")
         found = (found, _read_params(params), read(data))
     elif params is not None or data is not None:
         raise ValueError(f"{name} brings its own parameters and inputs; --params and --data are for apply(params, X)")
     if needed == 0:
-        found = _call(found, name, eps)
-    elif eps is not None:
-        raise ValueError(f"{name} has no argument eps to set with --epsilon:{CONTRACT}")
+        found = _call(found, name, {} if eps is None else {"eps": eps})
     if not isinstance(found, tuple | list) or len(found) not in {3, 4} or not _is_model(found[0]):
         raise ValueError(f"{name} must give (apply, params, X); got {_in_words(found)}. Write:{CONTRACT}")
     model, own, X, arguments = (*found, {})[:4]
@@ -106,10 +104,7 @@ def _required(found: Any) -> int | None:
     return sum(p.default is inspect.Parameter.empty and p.kind not in variadic for p in parameters)
 
 
-def _call(function: Any, name: str, eps: float | None) -> Any:
-    options = {} if eps is None else {"eps": eps}
-    if options and "eps" not in inspect.signature(function).parameters:
-        raise ValueError(f"{name} has no argument eps to set with --epsilon:{CONTRACT}")
+def _call(function: Any, name: str, options: dict[str, float]) -> Any:
     try:
         return function(**options)
     except Exception as error:

@@ -15,12 +15,12 @@ import math
 import textwrap
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import scipy.linalg
+import scipy
 from jaxtyping import Array, Float
 
 from lngeom._core.subspaces import null_part, outside
@@ -36,7 +36,9 @@ from lngeom.information._sharding import Placement
 from lngeom.information._spectrum import Decomposition, leading_eigenvalues
 from lngeom.information.candidates import Candidate, Leaf, candidates, candidates_of_stack, name_with_units
 from lngeom.methods.layer import AbstractGroupedNormalizer
-from lngeom.transformers.description import Stack
+
+if TYPE_CHECKING:  # models that are no transformers do without
+    from lngeom.transformers.description import Stack
 
 LANCZOS = 30
 """Iterations for the largest eigenvalue, as a scale."""
@@ -161,7 +163,7 @@ class MeasuredNullspace:
         rows = leaf_rows(self.operator.problem.params)
         return [row | {"null": float(squares[where].sum())} for row, where in rows]
 
-    def describe(self, stack: Stack | None = None) -> Description:
+    def describe(self, stack: "Stack | None" = None) -> Description:
         """Names each direction in the user's own parameters, and counts what is unexplained.
 
         Args:

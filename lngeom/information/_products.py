@@ -9,14 +9,13 @@ import itertools
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import lineax as lx
 import numpy as np
-import scipy.sparse.linalg
 from jax.flatten_util import ravel_pytree
 from jax.sharding import PartitionSpec
 from jaxtyping import Array, Float, PyTree
@@ -35,6 +34,9 @@ from lngeom.information._sharding import (
     put_on_automatic_mesh,
     sum_over_samples,
 )
+
+if TYPE_CHECKING:
+    from scipy.sparse.linalg import LinearOperator
 
 
 class Stored(eqx.Module):
@@ -275,12 +277,14 @@ class AbstractFisher(lx.AbstractLinearOperator):
         """The same as `in_structure`."""
         return self.in_structure()
 
-    def as_scipy(self) -> scipy.sparse.linalg.LinearOperator:
+    def as_scipy(self) -> "LinearOperator":
         """A `scipy.sparse.linalg.LinearOperator` on ravelled NumPy vectors."""
+        from scipy.sparse.linalg import LinearOperator
+
         dtype = self.problem.decomposition_dtype
         apply = lambda x: jax.device_get(self.promoted_product(jnp.asarray(x, dtype)))  # noqa: E731
         one = lambda x: apply(x.reshape(-1))  # noqa: E731
-        make: Any = scipy.sparse.linalg.LinearOperator
+        make: Any = LinearOperator
         return make((self.in_size(),) * 2, one, one, apply, dtype, apply)
 
     @property

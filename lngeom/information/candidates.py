@@ -8,15 +8,13 @@ import itertools
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
 
-from lngeom.transformers.arrays import StackArrays
-from lngeom.transformers.description import Stack
-from lngeom.transformers.families import FAMILIES
-from lngeom.transformers.symmetries import symmetries
+if TYPE_CHECKING:  # models that are no transformers do without
+    from lngeom.transformers.description import Stack
 
 MIXING = 24
 """Longest shared axis for which changes of basis are tried: they span 2·length² directions."""
@@ -69,7 +67,7 @@ class _Subspaces:
         return self.embed(leaf, np.moveaxis(np.einsum("...i,kij->k...j", moved, generators), -1, axis + 1))
 
 
-def candidates_of_stack(stack: Stack, params: Any) -> Iterator[list[Candidate]]:
+def candidates_of_stack(stack: "Stack", params: Any) -> Iterator[list[Candidate]]:
     """The symmetries of a described transformer, family by family.
 
     Args:
@@ -82,6 +80,10 @@ def candidates_of_stack(stack: Stack, params: Any) -> Iterator[list[Candidate]]:
     Raises:
         ValueError: if the parameters are not those of the stack.
     """
+    from lngeom.transformers.arrays import StackArrays
+    from lngeom.transformers.families import FAMILIES
+    from lngeom.transformers.symmetries import symmetries
+
     if not isinstance(params, Mapping) or set(params) != set(stack.arrays):
         raise ValueError(
             f"parameters described by a stack are a dictionary of its arrays, all differentiated: {stack.arrays[:3]} …"

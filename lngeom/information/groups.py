@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import scipy
 from jaxtyping import Array, PyTree
-from scipy.optimize import Bounds, LinearConstraint, milp
 
 from lngeom._core.arguments import check_count
 from lngeom._core.lifting import in_32_bits, widened
@@ -230,13 +230,13 @@ def _disjoint_sets(
     numbers = np.array([jnp.size(leaves[k]) for k in slopes])
     liked = np.array([k in preferred for k in slopes]) / (2 * len(slopes))
     costs = 1e6 * (1 - liked - 1e-4 * numbers / np.sum(numbers) + 1e-7 * np.arange(len(slopes)) / len(slopes))
-    some = LinearConstraint(np.ones((1, len(slopes))), 1, np.inf)
+    some = scipy.optimize.LinearConstraint(np.ones((1, len(slopes))), 1, np.inf)
     while free:
-        solved = milp(
+        solved = scipy.optimize.milp(
             costs,
             integrality=np.ones(len(slopes)),
-            bounds=Bounds(np.zeros(len(slopes)), np.array([float(k in free) for k in slopes])),  # pyright: ignore
-            constraints=[LinearConstraint(rows, -rounding, rounding), some],
+            bounds=scipy.optimize.Bounds(0, np.array([float(k in free) for k in slopes])),  # pyright: ignore
+            constraints=[scipy.optimize.LinearConstraint(rows, -rounding, rounding), some],
             options={"mip_rel_gap": 0.0},
         )
         if not solved.success:

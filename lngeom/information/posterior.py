@@ -23,8 +23,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import scipy.optimize
-import scipy.sparse.linalg
+import scipy
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
@@ -411,9 +410,11 @@ def _structure(
     if structure in {"kfac", "ekfac"}:
         return Blocks(F.approximate(structure, key=key, samples=samples))
     if structure == "low_rank":
+        from scipy.sparse.linalg import eigsh
+
         rank = check_count("rank", rank, 1, F.in_size() - 1, bound="P − 1")
         start = np.random.default_rng(0).standard_normal(F.in_size())
-        values, vectors = scipy.sparse.linalg.eigsh(F.as_scipy(), rank, v0=start.astype(F.problem.decomposition_dtype))
+        values, vectors = eigsh(F.as_scipy(), rank, v0=start.astype(F.problem.decomposition_dtype))
         values, vectors = (jnp.asarray(a, F.problem.dtype) for a in (np.maximum(values, 0), vectors.T))
         return Eigenpairs(values, vectors)
     found = F.decompose()

@@ -16,12 +16,11 @@ has rank one on a part and ε = 0 the normalized values are signs there, and (c)
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import jax
 import numpy as np
-import scipy.linalg
-import scipy.sparse
+import scipy
 from jaxtyping import Array, Float, Int
 
 from lngeom._core.conditions import Condition
@@ -35,8 +34,10 @@ from lngeom.methods.batch import StreamedBatchNorm
 from lngeom.methods.layer import AbstractGroupedNormalizer
 from lngeom.methods.linearization import UNITS
 from lngeom.methods.readings import square
-from lngeom.transformers.description import Stack
-from lngeom.transformers.nullspace import StackNullspace, predict
+
+if TYPE_CHECKING:  # models that are no transformers do without
+    from lngeom.transformers.description import Stack
+    from lngeom.transformers.nullspace import StackNullspace
 
 
 @dataclass(frozen=True, repr=False)
@@ -127,21 +128,21 @@ def predicted_nullspace(
 
 @overload
 def predicted_nullspace(
-    model: Stack,
+    model: "Stack",
     params: Mapping[str, Any],
     inputs: Int[Array, "N T"] | None = None,
     *,
     types: Int[Array, "N T"] | None = None,
-) -> StackNullspace: ...
+) -> "StackNullspace": ...
 
 
 def predicted_nullspace(
-    model: NormalizedGLM | Stack,
+    model: "NormalizedGLM | Stack",
     params: Any,
     inputs: Array | None = None,
     *,
     types: Array | None = None,
-) -> PredictedNullspace | StackNullspace:
+) -> "PredictedNullspace | StackNullspace":
     """Predicts the null space of the exact Fisher matrix from theory, without computing the matrix.
 
     For a stack the null space is that under a softmax of the logits at every position. Its dimension is the rank of
@@ -173,8 +174,12 @@ def predicted_nullspace(
             1  scale of W
             7  in all
     """
-    if isinstance(model, Stack):
-        return predict(model, params, inputs, types)
+    if not isinstance(model, NormalizedGLM):
+        from lngeom.transformers.description import Stack
+        from lngeom.transformers.nullspace import predict
+
+        if isinstance(model, Stack):
+            return predict(model, params, inputs, types)
     if inputs is None:
         raise ValueError("the null space of a GLM depends on the inputs; give X, one sample a row")
     return _predict_glm(model, params, inputs)

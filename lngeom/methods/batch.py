@@ -55,7 +55,9 @@ class BatchNorm(AbstractStatisticsNormalizer):
 @unit_by_unit(BatchNorm)
 def _(normalizer, weights, inputs, scale, total) -> Units:
     centered = inputs - inputs.mean(0, keepdims=True)
-    return Units(centered, total(centered @ weights.T / scale[None, :], centered) / len(inputs))  # slope Cov(x) w_i / σ_i
+    return Units(
+        centered, total(centered @ weights.T / scale[None, :], centered) / len(inputs)
+    )  # slope Cov(x) w_i / σ_i
 
 
 def _stored_mean(L, i):

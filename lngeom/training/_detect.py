@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-import scipy.optimize
+import scipy
 from jaxtyping import PyTree
 
 from lngeom._core.trees import leaf_paths

@@ -5,7 +5,7 @@ import warnings
 from dataclasses import dataclass
 from typing import Any
 
-import scipy.optimize
+import scipy
 
 from lngeom.training.laws import check_settings, law_of
 

@@ -10,7 +10,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import scipy.sparse.linalg
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Int
 
@@ -214,6 +213,8 @@ def require_gains(stack: Stack, weights: Mapping[str, Any]) -> None:
 
 def _project(arrays: StackArrays, vector: Float[np.ndarray, " P"], tolerance: float) -> Float[np.ndarray, " P"]:
     """B c for the c that brings B c nearest to v, B the tangent vectors."""
+    from scipy.sparse.linalg import LinearOperator, lsmr
+
     families = [f for f in ordered(arrays) if f.count]
     sizes = np.cumsum([0, *(f.count for f in families)])
 
@@ -231,10 +232,10 @@ def _project(arrays: StackArrays, vector: Float[np.ndarray, " P"], tolerance: fl
 
     with jax.enable_x64(True):
         transpose = jax.jit(jax.linear_transpose(multiply, jax.ShapeDtypeStruct((int(sizes[-1]),), jnp.float64)))
-        make: Any = scipy.sparse.linalg.LinearOperator
+        make: Any = LinearOperator
         size = arrays.size, int(sizes[-1])
         operator = make(size, matvec=multiply, rmatvec=lambda u: transpose(u)[0], dtype=np.float64)
-        c, stop, *_ = scipy.sparse.linalg.lsmr(operator, vector, atol=tolerance, btol=tolerance, maxiter=5 * size[1])
+        c, stop, *_ = lsmr(operator, vector, atol=tolerance, btol=tolerance, maxiter=5 * size[1])
         if stop == ITERATIONS_SPENT:
             raise ConvergenceError(f"least squares did not reach {tolerance:.1e} in {5 * size[1]:,} steps")
         return np.asarray(multiply(jnp.asarray(c)))

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from lngeom.checks.findings import Verdict
 from lngeom.checks.recorded import tape
-from lngeom.cli import commands as cli
+from lngeom.cli.commands import app
 from typer.testing import CliRunner
 
 from tests.checks import broken
@@ -56,7 +56,7 @@ def test_an_expected_failure_must_name_a_check():
 
 
 def lngeom(*args):
-    return CliRunner().invoke(cli.app, ["check", *args])
+    return CliRunner().invoke(app, ["check", *args])
 
 
 @pytest.mark.thorough

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from lngeom.checks._outputs import fit
 from lngeom.checks.findings import Verdict
-from lngeom.cli import commands as cli
+from lngeom.cli.commands import app
 from typer.testing import CliRunner
 
 RNG = np.random.default_rng(0)
@@ -146,7 +146,7 @@ def test_the_generator_checks_the_outputs_too():
 
 
 def lngeom(*args):
-    return CliRunner().invoke(cli.app, ["check", *args])
+    return CliRunner().invoke(app, ["check", *args])
 
 
 def test_check_exits_1_where_outputs_differ_and_2_where_nothing_could_be_checked():

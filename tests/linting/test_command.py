@@ -4,7 +4,7 @@ import json
 import sys
 
 import pytest
-from lngeom.cli import commands as cli
+from lngeom.cli.commands import app
 from typer.testing import CliRunner
 
 SOURCE = """
@@ -47,7 +47,7 @@ def _folder(monkeypatch, tmp_path):
 
 
 def lngeom(*args):
-    return CliRunner().invoke(cli.app, ["lint", *args])
+    return CliRunner().invoke(app, ["lint", *args])
 
 
 def test_it_exits_1_with_findings_and_writes_sarif_with_the_place(tmp_path):

@@ -14,7 +14,8 @@ import pytest
 from lngeom.claims import paper
 from lngeom.claims.proofs import provable
 from lngeom.claims.registry import all_claims
-from lngeom.cli import commands as cli
+from lngeom.cli import programs
+from lngeom.cli.commands import app
 from lngeom.report import explorer, templating
 from lngeom.report.page import page as build_report
 from typer.testing import CliRunner
@@ -39,8 +40,8 @@ def given():
 
 def run(monkeypatch, tmp_path, *args):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(cli, "_compile_sparingly", lambda: None)
-    return CliRunner().invoke(cli.app, ["explore", *args])
+    monkeypatch.setattr(programs, "compile_sparingly", lambda: None)
+    return CliRunner().invoke(app, ["explore", *args])
 
 
 @pytest.mark.thorough

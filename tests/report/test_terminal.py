@@ -8,7 +8,8 @@ from lngeom.checks.findings import Curve, Finding, Report, Result, Verdict as Be
 from lngeom.claims import Verdict, all_claims
 from lngeom.claims.evidence import Evidence, Kind, Role, Strength
 from lngeom.claims.registry import Outcome
-from lngeom.cli import commands as cli
+from lngeom.cli import running
+from lngeom.cli.commands import table
 from lngeom.report import terminal
 from rich.console import Console
 
@@ -58,7 +59,7 @@ def test_no_number_of_the_extended_table_is_broken(extended, width):
 
 
 def test_a_row_of_the_extended_table_is_printed_when_its_cells_are_known(extended, monkeypatch, capsys):
-    """Before the next row is checked; in the order of the claims that `_run` is given."""
+    """Before the next row is checked; in the order of the claims that `run` is given."""
     monkeypatch.setenv("COLUMNS", "80")
     known = {o.claim.id: o for o in extended}
     printed = []
@@ -69,8 +70,8 @@ def test_a_row_of_the_extended_table_is_printed_when_its_cells_are_known(extende
             printed.append(capsys.readouterr().out)
         return None, []
 
-    monkeypatch.setattr(cli, "_run", feed)
-    cli._run_extended("digits", 0, None)
+    monkeypatch.setattr(running, "run", feed)
+    table.run_extended("digits", 0, None)
     first = len(terminal.grids(80)[0].claims("bn"))
     before, now = "".join(printed[: first - 1]), printed[first - 1]
     assert "δW" in before

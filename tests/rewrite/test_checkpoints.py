@@ -9,7 +9,8 @@ import sys
 import ml_dtypes
 import numpy as np
 import pytest
-from lngeom.cli import commands as cli
+from lngeom.cli import programs
+from lngeom.cli.commands import app
 from lngeom.transformers import rewrite as rw
 from lngeom.transformers.rewrite import checkpoints
 from lngeom.transformers.rewrite.certificate import outputs
@@ -22,11 +23,11 @@ from tests.rewrite.zoo import CONFIGS, checkpoint, write_file
 
 @pytest.fixture(autouse=True)
 def _leave_the_cache(monkeypatch):
-    monkeypatch.setattr(cli, "_compile_sparingly", lambda: None)
+    monkeypatch.setattr(programs, "compile_sparingly", lambda: None)
 
 
 def lngeom(*args):
-    return CliRunner().invoke(cli.app, ["rewrite", *map(str, args)])
+    return CliRunner().invoke(app, ["rewrite", *map(str, args)])
 
 
 def files(folder):

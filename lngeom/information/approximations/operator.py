@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import lineax as lx
 import numpy as np
-import scipy.special
+import scipy
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 

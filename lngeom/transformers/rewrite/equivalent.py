@@ -7,7 +7,7 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy.optimize import linear_sum_assignment
+import scipy
 
 from lngeom._core.numerics import tolerance
 from lngeom.transformers.description import Attention, FeedForward, Linear, Mixture, Norm, Stack, Table, walk
@@ -178,7 +178,7 @@ def _units(form: Form, part: FeedForward) -> np.ndarray:
 def _nearest(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     """The order of the rows of the second that lies nearest to the first."""
     squares = np.sum(first**2, 1)[:, None] + np.sum(second**2, 1)[None] - 2 * first @ second.T
-    return linear_sum_assignment(squares)[1]
+    return scipy.optimize.linear_sum_assignment(squares)[1]
 
 
 def _probe(a: Model, b: Model, seed: int) -> float:

@@ -7,7 +7,7 @@ powers of two with one of Paley's of size q + 1 or 2(q + 1), q a prime (Paley, 1
 from functools import cache
 
 import numpy as np
-import scipy.linalg
+import scipy
 
 
 @cache

@@ -1,0 +1,34 @@
+"""The commands: a module each. Its docstring is the help, the signature of its `run` the options."""
+
+import importlib
+import sys
+
+import typer
+
+from lngeom.cli.console import tell
+
+NAMES = (
+    *("verify", "papers", "new_paper", "table", "figures", "explore", "prove", "check", "lint", "fisher", "rewrite"),
+    *("where", "version"),
+)
+"""Modules of the commands, in the order of the help."""
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    help="The geometry of normalization layers: an audit of Layer Normalization (2016).",
+    pretty_exceptions_enable=False,
+)
+
+for _name in NAMES:
+    _module = importlib.import_module(f"lngeom.cli.commands.{_name}")
+    app.command(_name.replace("_", "-"), help=_module.__doc__)(_module.run)
+
+
+def main() -> None:
+    """Runs the command, within `lngeom.__main__`."""
+    try:
+        app()
+    except OSError as error:
+        tell(str(error))
+        sys.exit(2)

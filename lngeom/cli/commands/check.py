@@ -1,0 +1,39 @@
+"""Find a layer's invariances; exit 1 if they differ from the row of --like, 2 if nothing could be checked."""
+
+import sys
+from typing import Annotated
+
+import typer
+
+from lngeom.cli import programs
+from lngeom.cli.console import fail, refusing, width
+from lngeom.cli.options import Evaluation, Seed
+
+
+def run(
+    layer: Annotated[
+        str, typer.Argument(help="The layer, such as flax.nnx:LayerNorm or mypkg.layers:MyNorm.", metavar="MODULE:NAME")
+    ],
+    dtype: Annotated[str, typer.Option(help="float64, float32, bfloat16 or float16.")] = "float32",
+    like: Annotated[
+        str | None, typer.Option(help="Compare with this row of the invariance table, such as layer.")
+    ] = None,
+    evaluation: Evaluation = False,
+    kind: Annotated[
+        str | None, typer.Option(help="Signature of a function: 'weights' for (W, X) → y, 'summed' for a → y.")
+    ] = None,
+    units: Annotated[int | None, typer.Option(help="Number of units, if the layer requires one.", min=2)] = None,
+    positions: Annotated[int | None, typer.Option(help="Number of positions T, for inputs [N T D].", min=2)] = None,
+    seed: Seed = 0,
+) -> None:
+    from lngeom.checks import check_invariances
+
+    programs.keep_programs()
+    options = {"kind": kind, "units": units, "positions": positions}
+    with refusing(ValueError):
+        report = check_invariances(layer, like=like, dtype=dtype, training=not evaluation, seed=seed, **options)
+    if report.unchecked:
+        fail(f"nothing of {report.layer} could be checked: {report.unchecked}")
+    sys.stdout.write(f"{report.to_text(width())}\n")
+    if report.differs:
+        raise typer.Exit(1)

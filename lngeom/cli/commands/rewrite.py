@@ -1,0 +1,80 @@
+"""Rewrite a transformer without changing its function; exit 0 if certified, 1 if not, 2 if a step is refused."""
+
+import sys
+from json import dumps
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from lngeom.cli import programs
+from lngeom.cli.console import refusing, stages, tell
+from lngeom.cli.options import Json, Seed
+
+
+def run(
+    folder: Annotated[
+        Path,
+        typer.Argument(help="A checkpoint: config.json and .safetensors files.", metavar="FOLDER", show_default=False),
+    ],
+    do: Annotated[
+        str,
+        typer.Option(
+            help="Steps in order, such as untie,fold,rotate or untie,fold,centre,rms,rotate. Others: rotate-values, "
+            "balance (balance=power-of-two), merge-value-bias, drop-key-bias (drop-key-bias=unrotated), "
+            "merge-parallel-bias, centre-readers, centre-head, centre-router, shift-tables, scale=FACTOR. fold, centre "
+            "and rms take a pattern of paths, such as fold=blocks.*.attention_norm.",
+            metavar="STEPS",
+        ),
+    ],
+    out: Annotated[
+        Path | None, typer.Option(help="The new folder. Without it, nothing is written.", show_default=False)
+    ] = None,
+    json: Json = False,
+    seed: Seed = 0,
+    ignore: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="An option of config.json that no code reads. Repeat it for several.",
+            metavar="KEY",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
+    from lngeom.transformers.rewrite import checkpoints, load, save
+    from lngeom.transformers.rewrite.layouts import RMS_MARK
+    from lngeom.transformers.rewrite.rewriting import plan
+    from lngeom.transformers.rewrite.steps import parse
+
+    programs.compile_sparingly()
+    with refusing(ValueError, OSError):
+        steps, kind = parse(do, seed), None
+        if out is not None:
+            checkpoints.check_target(out)
+        found = plan(*load(folder, ignore=ignore or ()), steps, seed=seed)
+        if out is not None:
+            kind = checkpoints.check_saved(found.stack, found.draft, found.before)[1]["model_type"]
+        if not json:
+            sys.stdout.write(f"{found.describe()}\n")
+            sys.stdout.flush()
+        with stages() as watch:
+            watch("certificate")
+            certificate = found.certify()
+            if out is not None and certificate.passed:
+                watch("writing")
+                certificate = save(found.rewritten(certificate), out)
+    written = None if out is None or not certificate.passed else str(out)
+    marked = kind is not None and kind.startswith(RMS_MARK)
+    if json:
+        document = {"plan": found.to_json(), "certificate": certificate.to_json(), "written": written}
+        sys.stdout.write(dumps(document, indent=2, ensure_ascii=False) + "\n")
+    else:
+        note = ", with RMSNorms in place of LayerNorms: lngeom alone loads it" if marked else ""
+        sys.stdout.write(f"{certificate}\n" + ("" if written is None else f"Written: {written}{note}\n"))
+        source = found.draft.source
+        left = checkpoints.left_out(source) if written and isinstance(source, checkpoints.Checkpoint) else ()
+        if left:
+            sys.stdout.write(f"Not copied: {', '.join(left)}\n")
+    if not certificate.passed:
+        tell("; ".join(["the certificate failed", *certificate.faults[:1], "nothing was written"]))
+        raise typer.Exit(1)
