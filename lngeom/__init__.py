@@ -6,16 +6,11 @@ The public names, all imported lazily. What else a module defines may change.
   `check_model`, `Stack`, `discover_symmetries`, `fisher`, `from_paper_order`, `laplace`, `lint`,
   `predicted_nullspace`, `to_paper_order`.
 - `lngeom.methods`, normalization methods, maps (W, X) ↦ n: `METHODS`, `AbstractNormalizer`,
-  `AbstractStatisticsNormalizer`, `BatchNorm`, `BatchNormEvaluation`, `BiasedLayerNorm`, `CosineNorm`, `DynamicTanh`,
-  `GroupNorm`, `Identity`, `InstanceNorm`, `LayerNorm`, `PearsonCorrelation`, `PooledLayerNorm`,
-  `PowerNormEvaluation`, `PreBatchNorm`, `PreLayerNorm`, `PreRMSNorm`, `QueryKeyLayerNorm`, `QueryKeyNorm`, `RMSNorm`,
-  `ResidualLayerNorm`, `ScaleNorm`, `SpatialGroupNorm`, `SpectralNorm`, `Statistics`, `WeightNorm`,
-  `WeightStandardization`, `WeightStandardizedGroupNorm`.
-- `lngeom.methods.transformations`, columns of the invariance tables: `BATCH_INDEPENDENCE`, `DATASET_RECENTERING`,
-  `DATASET_RESCALING`, `EXTENDED`, `INPUT_RESCALING`, `SINGLE_CASE_CONSTANT_SHIFT`, `SINGLE_CASE_RECENTERING`,
-  `SINGLE_CASE_RESCALING`, `TABLE1`, `WEIGHT_GROUP_RECENTERING`, `WEIGHT_GROUP_RESCALING`,
-  `WEIGHT_MATRIX_RECENTERING`, `WEIGHT_MATRIX_RESCALING`, `WEIGHT_SIGN_FLIP`, `WEIGHT_VECTOR_CONSTANT_SHIFT`,
-  `WEIGHT_VECTOR_RESCALING`.
+  `AbstractStatisticsNormalizer`, `BatchNorm`, `BatchNormEvaluation`, `GroupNorm`, `Identity`, `LayerNorm`, `RMSNorm`,
+  `Statistics`, `WeightNorm`. Others by their rows in the extended table, as in lg.normalizers["qk_l2"].
+- `lngeom.methods.transformations`, columns of the invariance tables: `DATASET_RECENTERING`, `DATASET_RESCALING`,
+  `EXTENDED`, `SINGLE_CASE_RESCALING`, `TABLE1`, `WEIGHT_MATRIX_RECENTERING`, `WEIGHT_MATRIX_RESCALING`,
+  `WEIGHT_VECTOR_RESCALING`. Others by name, as in lg.transformations["weight_sign_flip"].
 - `lngeom.families`, distributions of outputs: `AbstractDistribution`, `AbstractFamily`, `Bernoulli`, `Binomial`,
   `Categorical`, `Gamma`, `Gaussian`, `HeteroscedasticGaussian`, `InverseGaussian`, `Mixture`, `MultivariateGaussian`,
   `NegativeBinomial`, `Poisson`, `Product`, `check`.

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from lngeom._core.numerics import agreement
 from lngeom.claims import numpy_reference
-from lngeom.methods.transformations import TABLE1, WEIGHT_SIGN_FLIP
+from lngeom.methods.transformations import TABLE1
 from lngeom.methods.transformations.actions import AffineAction, Transformation
+from lngeom.methods.transformations.columns import WEIGHT_SIGN_FLIP
 
 from tests.cases import FAMILIES, drawn, normalizers
 

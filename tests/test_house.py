@@ -243,6 +243,16 @@ def test_names_are_few_and_have_one_meaning():
     several = {name for name, found in meanings.items() if len(found) > 1}
     layers = {"BatchNorm", "GroupNorm", "LayerNorm", "RMSNorm", "WeightNorm"}  # a map, and a layer
     assert several == {*layers, "save", "Mixture"}  # a figure and a checkpoint; of distributions and of experts
-    # 118 of what stood before transformers; then parts of a description, steps, curvature, a plan for training, checks
-    # of models, families of several outputs; then the 15 names of `families`, which was a module without a list
-    assert sum(map(len, meanings.values())) <= 190
+    assert sum(map(len, meanings.values())) <= 165
+
+
+def test_methods_and_transformations_are_found_by_name():
+    from lngeom import methods, transformations  # modules that can be subscripted
+
+    assert methods["qk_l2"]().needs_positions
+    assert methods["layer"] is methods["ln"] is methods.LayerNorm
+    assert transformations["weight_matrix_rescaling"] is transformations.WEIGHT_MATRIX_RESCALING
+    with pytest.raises(KeyError, match="no method 'qk_l3': did you mean qk_l2"):
+        methods["qk_l3"]
+    with pytest.raises(KeyError, match="no transformation 'weight_flip': did you mean weight_sign_flip"):
+        transformations["weight_flip"]

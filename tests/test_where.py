@@ -59,7 +59,7 @@ def test_a_pattern_leads_to_the_claims_of_a_table():
 
 
 def test_a_map_and_a_layer_of_one_name_are_both_found():
-    assert {str(p.file) for p in find("LayerNorm")} == {"lngeom/methods/statistics.py", "lngeom/nn/modules.py"}
+    assert {str(p.file) for p in find("LayerNorm")} == {"lngeom/methods/layer.py", "lngeom/nn/modules.py"}
 
 
 @pytest.mark.parametrize("kind", KINDS)

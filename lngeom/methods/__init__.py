@@ -6,26 +6,19 @@ $$n_i = \frac{a_i - \mu_i}{\sigma_i}, \qquad z_i = g_i n_i + b_i,$$
 
 and differ only in the statistics $\mu$ and $\sigma$. They subclass `AbstractStatisticsNormalizer` and define these
 statistics. A method of another form subclasses `AbstractNormalizer` directly.
+`lg.normalizers["qk_l2"]` is the class of a row of the extended table; each module here is the page of a few.
 
 It may import `_core`.
 """
 
+from lngeom._core.named import subscripted
+from lngeom.methods import composed as composed, inputs as inputs, query_key as query_key, spatial as spatial
 from lngeom.methods.base import AbstractNormalizer, AbstractStatisticsNormalizer, Statistics
-from lngeom.methods.batch import BatchNorm, BatchNormEvaluation, PowerNormEvaluation
-from lngeom.methods.composed import ResidualLayerNorm, WeightStandardizedGroupNorm
-from lngeom.methods.inputs import PreBatchNorm, PreLayerNorm, PreRMSNorm
-from lngeom.methods.layer import BiasedLayerNorm, GroupNorm, LayerNorm, RMSNorm, ScaleNorm
-from lngeom.methods.page import METHODS
-from lngeom.methods.pointwise import DynamicTanh, Identity
-from lngeom.methods.query_key import QueryKeyLayerNorm, QueryKeyNorm
-from lngeom.methods.spatial import InstanceNorm, PooledLayerNorm, SpatialGroupNorm
-from lngeom.methods.weight import (
-    CosineNorm,
-    PearsonCorrelation,
-    SpectralNorm,
-    WeightNorm,
-    WeightStandardization,
-)
+from lngeom.methods.batch import BatchNorm, BatchNormEvaluation
+from lngeom.methods.layer import GroupNorm, LayerNorm, RMSNorm
+from lngeom.methods.page import KINDS, METHODS
+from lngeom.methods.pointwise import Identity
+from lngeom.methods.weight import WeightNorm
 
 __all__ = [
     "METHODS",
@@ -33,28 +26,12 @@ __all__ = [
     "AbstractStatisticsNormalizer",
     "BatchNorm",
     "BatchNormEvaluation",
-    "BiasedLayerNorm",
-    "CosineNorm",
-    "DynamicTanh",
     "GroupNorm",
     "Identity",
-    "InstanceNorm",
     "LayerNorm",
-    "PearsonCorrelation",
-    "PooledLayerNorm",
-    "PowerNormEvaluation",
-    "PreBatchNorm",
-    "PreLayerNorm",
-    "PreRMSNorm",
-    "QueryKeyLayerNorm",
-    "QueryKeyNorm",
     "RMSNorm",
-    "ResidualLayerNorm",
-    "ScaleNorm",
-    "SpatialGroupNorm",
-    "SpectralNorm",
     "Statistics",
     "WeightNorm",
-    "WeightStandardization",
-    "WeightStandardizedGroupNorm",
 ]
+
+subscripted(__name__, KINDS, "method")

@@ -60,6 +60,9 @@ class Method:
 METHODS: dict[str, Method] = {}
 """Rows of the extended table, by name."""
 
+KINDS: dict[str, type[AbstractNormalizer]] = {}
+"""Classes by the names of their rows, where the row is that of the class without arguments but groups."""
+
 FORMULAS: dict[type[AbstractNormalizer], IndexFormula] = {}
 """Index formulas, by class."""
 
@@ -125,6 +128,8 @@ def row(
         units = _up_to(equivariant, EQUIVARIANCES) if kind.outputs_are_units else {}
         groups = units | _up_to(basis, BASIS_CHANGES)
         METHODS[name] = Method(name, title, kind, make or (lambda weights, inputs: kind()), cells, groups, **kwargs)
+        if kind not in KINDS.values():
+            KINDS.update({label: kind for label in (name, METHODS[name].alias) if label})
         return kind
 
     return register

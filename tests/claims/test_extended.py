@@ -9,11 +9,15 @@ import numpy as np
 import pytest
 from lngeom.claims import Problem, Verdict, all_claims, decide, run
 from lngeom.claims.proofs import provable
-from lngeom.methods import METHODS, DynamicTanh, RMSNorm, ScaleNorm, SpectralNorm, Statistics, WeightStandardization
+from lngeom.methods import METHODS, RMSNorm, Statistics
+from lngeom.methods.batch import PowerNormEvaluation
+from lngeom.methods.layer import BiasedLayerNorm, ScaleNorm
+from lngeom.methods.pointwise import DynamicTanh
 from lngeom.methods.table import COLUMNS, EQUIVARIANCE, EXTENDED, MATRIX_GROUPS, Cell
 from lngeom.methods.transformations import matrices
 from lngeom.methods.transformations.columns import extended
 from lngeom.methods.transformations.matrices import BASIS_CHANGES, EQUIVARIANCES, group_permutations
+from lngeom.methods.weight import SpectralNorm, WeightStandardization
 from lngeom.papers import extended as claims
 from lngeom.papers.extended import cell, cell_check, data, defined, matrix_check, point
 from lngeom.symbolic.proof import ProofError
@@ -108,13 +112,13 @@ def test_columns_say_what_they_act_on():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda W, X: lg.normalizers.InstanceNorm()(W, X), r"InstanceNorm runs over positions.*\[N T D\]"),
-        (lambda W, X: lg.normalizers.QueryKeyNorm()(W, X), r"QueryKeyNorm runs over positions"),
-        (lambda W, X: lg.normalizers.QueryKeyNorm()(W, X[:, None]), r"rows must be even in number; got 3"),
-        (lambda W, X: lg.normalizers.SpatialGroupNorm(groups=2)(W, X[:, None]), r"multiple of groups = 2; got H = 3"),
-        (lambda W, X: lg.normalizers.ResidualLayerNorm()(W, X), r"H = D; got weights \(3, 2\)"),
-        (lambda W, X: lg.normalizers.BiasedLayerNorm(bias=X[0])(W, X), r"shape \[H\] = \(3,\); got \(2,\)"),
-        (lambda W, X: lg.normalizers.PowerNormEvaluation(mean_square=X[0])(W, X), r"shape \[H\] = \(3,\)"),
+        (lambda W, X: METHODS["in"].kind()(W, X), r"InstanceNorm runs over positions.*\[N T D\]"),
+        (lambda W, X: METHODS["qk_l2"].kind()(W, X), r"QueryKeyNorm runs over positions"),
+        (lambda W, X: METHODS["qk_l2"].kind()(W, X[:, None]), r"rows must be even in number; got 3"),
+        (lambda W, X: METHODS["gn_spatial"].make(W, X)(W, X[:, None]), r"multiple of groups = 2; got H = 3"),
+        (lambda W, X: METHODS["residual_ln"].kind()(W, X), r"H = D; got weights \(3, 2\)"),
+        (lambda W, X: BiasedLayerNorm(bias=X[0])(W, X), r"shape \[H\] = \(3,\); got \(2,\)"),
+        (lambda W, X: PowerNormEvaluation(mean_square=X[0])(W, X), r"shape \[H\] = \(3,\)"),
         (lambda W, X: group_permutations(2).draw(jax.random.key(0), 3, W.dtype), r"multiple of groups = 2; got H = 3"),
     ],
 )

@@ -11,6 +11,7 @@ import pytest
 from jax.flatten_util import ravel_pytree
 from lngeom._core.numerics import agreement
 from lngeom.information import _closed_form, reference
+from lngeom.methods import METHODS
 
 from tests.cases import FAMILIES, drawn, normalizers
 
@@ -192,7 +193,7 @@ def test_what_a_subclass_replaces_has_no_closed_form(model):
     [
         (OTHER, "OtherModel has natural parameters of its own"),
         (lg.NormalizedGLM(OtherCall(), lg.families.Bernoulli()), "OtherCall is not one"),
-        (lg.NormalizedGLM(lg.normalizers.DynamicTanh(), lg.families.Bernoulli()), "DynamicTanh is not one"),
+        (lg.NormalizedGLM(METHODS["dyt"].kind(), lg.families.Bernoulli()), "DynamicTanh is not one"),
     ],
     ids=["natural parameters", "call", "no statistics"],
 )

@@ -12,6 +12,7 @@ import pytest
 import sympy as sp
 from lngeom.claims import Problem, Verdict, decide
 from lngeom.methods import METHODS
+from lngeom.methods.page import FORMULAS
 from lngeom.methods.table import EXTENDED, Cell
 from lngeom.methods.transformations import (
     DATASET_RECENTERING,
@@ -38,7 +39,7 @@ def numeric(name: str, eps: float) -> lg.normalizers.AbstractNormalizer:
     """The library's method whose stored parameters are the number of the unit, as in exact arithmetic."""
     stored = jnp.arange(1.0, UNITS + 1)
     given = {"mean": stored, "variance": stored, "mean_square": stored, "bias": stored, "groups": GROUPS, "alpha": 1.0}
-    method = getattr(lg.normalizers, name)
+    (method,) = [kind for kind in FORMULAS if kind.__name__ == name]
     return method(eps=eps, **{k: v for k, v in given.items() if k in {f.name for f in dataclasses.fields(method)}})
 
 

@@ -3,6 +3,7 @@
 import lngeom as lg
 import pytest
 import sympy as sp
+from lngeom.methods.transformations import columns
 from lngeom.symbolic import Counterexample, Proof, method, prove, sums
 from lngeom.symbolic.proof import ProofError
 
@@ -11,8 +12,8 @@ COLUMNS = [
     lg.transformations.WEIGHT_MATRIX_RECENTERING,
     lg.transformations.WEIGHT_VECTOR_RESCALING,
     lg.transformations.SINGLE_CASE_RESCALING,
-    lg.transformations.WEIGHT_SIGN_FLIP,
-    lg.transformations.BATCH_INDEPENDENCE,
+    columns.WEIGHT_SIGN_FLIP,
+    columns.BATCH_INDEPENDENCE,
 ]
 
 

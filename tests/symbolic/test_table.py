@@ -6,7 +6,8 @@ import pytest
 import sympy as sp
 from lngeom.claims.proofs import proof_of
 from lngeom.methods.table import EXTENDED, Cell
-from lngeom.methods.transformations import WEIGHT_MATRIX_RESCALING, WEIGHT_SIGN_FLIP, WEIGHT_VECTOR_RESCALING
+from lngeom.methods.transformations import WEIGHT_MATRIX_RESCALING, WEIGHT_VECTOR_RESCALING
+from lngeom.methods.transformations.columns import WEIGHT_SIGN_FLIP
 from lngeom.symbolic import Counterexample, Proof, prove
 from lngeom.symbolic.layers import METHODS, Layer
 from lngeom.symbolic.search import small_integers
@@ -15,7 +16,7 @@ from lngeom.symbolic.table import expansion, settled
 
 from tests.readable import unreadable
 
-COLUMNS = [column.name for column in (*lg.transformations.TABLE1, lg.transformations.WEIGHT_SIGN_FLIP)]
+COLUMNS = [column.name for column in (*lg.transformations.TABLE1, WEIGHT_SIGN_FLIP)]
 CELLS = [(method, column, cell) for method, row in EXTENDED.items() for column, cell in row.items()]
 
 

@@ -33,7 +33,8 @@ from lngeom.claims.paper import TABLE1
 from lngeom.claims.problem import NORMALIZERS, TITLES, Case
 from lngeom.claims.registry import Claim, register
 from lngeom.methods.table import Cell
-from lngeom.methods.transformations import (
+from lngeom.methods.transformations.actions import AffineAction, Column, Transformation
+from lngeom.methods.transformations.columns import (
     DATASET_RECENTERING,
     DATASET_RESCALING,
     SINGLE_CASE_CONSTANT_SHIFT,
@@ -43,7 +44,6 @@ from lngeom.methods.transformations import (
     WEIGHT_MATRIX_RESCALING,
     WEIGHT_VECTOR_CONSTANT_SHIFT,
 )
-from lngeom.methods.transformations.actions import AffineAction, Column, Transformation
 from lngeom.symbolic.actions import DELTA, SCALE, SHIFT
 from lngeom.symbolic.jacobian import LAYER, SIGMA, product_steps, with_product
 from lngeom.symbolic.layers import BATCH_NORM, EPSILON, LAYER_NORM, PRE_LAYER_NORM, WEIGHT_NORM, Layer, Method

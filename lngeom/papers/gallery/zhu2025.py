@@ -17,7 +17,7 @@ from sympy import KroneckerDelta
 
 from lngeom.claims import Paper, Problem, Read, Role, Verdict, agree, differ, proves
 from lngeom.claims.context import Context
-from lngeom.methods import DynamicTanh
+from lngeom.methods.pointwise import DynamicTanh
 from lngeom.papers.lab import layer_norm, rms_norm
 from lngeom.symbolic.jacobian import LAYER
 from lngeom.symbolic.layers import LAYER_NORM, Layer
