@@ -252,7 +252,7 @@ def test_methods_and_transformations_are_found_by_name():
     assert methods["qk_l2"]().needs_positions
     assert methods["layer"] is methods["ln"] is methods.LayerNorm
     assert transformations["weight_matrix_rescaling"] is transformations.WEIGHT_MATRIX_RESCALING
-    with pytest.raises(KeyError, match="no method 'qk_l3': did you mean qk_l2"):
+    with pytest.raises(KeyError, match="no method 'qk_l3': did you mean qk_ln, qk_l2"):
         methods["qk_l3"]
     with pytest.raises(KeyError, match="no transformation 'weight_flip': did you mean weight_sign_flip"):
         transformations["weight_flip"]

@@ -283,7 +283,7 @@ def _units(normalizer: AbstractNormalizer, W: np.ndarray, X: np.ndarray) -> tupl
     plain = jax.tree.map(lambda leaf: np.asarray(leaf, float), normalizer)
     scale = np.broadcast_to(np.sqrt(square(plain, W, X)), len(W))
     inputs, slope, offset = formula(plain, W, X, scale, lambda a, b: a.T @ b)
-    return inputs, scale, np.broadcast_to(slope, W.shape), np.broadcast_to(offset, len(W))
+    return np.asarray(inputs), scale, np.broadcast_to(slope, W.shape), np.broadcast_to(offset, len(W))
 
 
 def _shared_functions(into, compensated, extended, g, zero, W, scale, offset) -> None:

@@ -55,9 +55,8 @@ class BatchNorm(AbstractStatisticsNormalizer):
 @unit_by_unit(BatchNorm)
 def _(normalizer, weights, inputs, scale, total) -> Units:
     centered = inputs - inputs.mean(0, keepdims=True)
-    return Units(
-        centered, total(centered @ weights.T / scale[None, :], centered) / len(inputs)
-    )  # slope Cov(x) w_i / σ_i
+    # the slope Cov(x) w_i / σ_i
+    return Units(centered, total(centered @ weights.T / scale[None, :], centered) / len(inputs))
 
 
 def _stored_mean(L, i):
@@ -68,10 +67,15 @@ def _stored_mean_square(L, i):
     return L.mean(lambda m: L.a(m, i) ** 2, N)
 
 
+def _moments(weights: Float[Array, "H D"], inputs: Float[Array, "N *T D"]) -> dict[str, Array]:
+    stored = BatchNorm().evaluation(weights, inputs)
+    return {"mean": stored.mean, "variance": stored.variance}
+
+
 @row(
     "bn_evaluation",
     "BN, evaluation",
-    lambda weights, inputs: BatchNorm().evaluation(weights, inputs),
+    _moments,
     odd=False,
     basis="input_basis_changes",
 )
@@ -112,12 +116,12 @@ def _(normalizer, weights, inputs, scale, total) -> Units:
     return Units(inputs, offset=normalizer.mean)
 
 
-def _frozen(weights: Float[Array, "H D"], inputs: Float[Array, "N *T D"]) -> "PowerNormEvaluation":
+def _mean_square(weights: Float[Array, "H D"], inputs: Float[Array, "N *T D"]) -> dict[str, Array]:
     a = summed_inputs(weights, inputs)
-    return PowerNormEvaluation(mean_square=jnp.mean(jnp.square(a).reshape(-1, a.shape[-1]), 0))
+    return {"mean_square": jnp.mean(jnp.square(a).reshape(-1, a.shape[-1]), 0)}
 
 
-@row("pn", "PowerNorm, frozen", _frozen, alias="power", basis="input_basis_changes")
+@row("pn", "PowerNorm, frozen", _mean_square, alias="power", basis="input_basis_changes")
 @indexed(
     lambda L, n, i, eps: (L.a(n, i), L.stored("mean_square", i) + eps),
     statistics=(("mean_square", _stored_mean_square),),

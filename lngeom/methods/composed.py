@@ -12,7 +12,7 @@ from lngeom.methods.weight import WeightStandardization, standardized_weights
 @row(
     "ws_gn",
     "WS + GN",
-    lambda weights, inputs: WeightStandardizedGroupNorm(groups=GROUPS),
+    lambda weights, inputs: {"groups": GROUPS},
     invariant=(
         "weight_matrix_rescaling",
         "weight_vector_rescaling",

@@ -33,9 +33,11 @@ class Readable(Protocol):
 
     def row(self, i: Any) -> Values:
         """The weights of a unit, a function of d."""
+        ...
 
     def case(self, n: Any) -> Values:
         """The inputs of a sample, a function of d."""
+        ...
 
     def total(self, body: Values, size: Any) -> Any:
         """The sum of a body over an index that runs from 1 to a size."""
@@ -51,6 +53,7 @@ class Readable(Protocol):
 
     def once(self, values: Values) -> Values:
         """The same values, each computed once."""
+        ...
 
     def root(self, value: Any) -> Any:
         """The square root."""

@@ -111,7 +111,7 @@ def layer_norm(L, n, i, eps):
 @row(
     "ln_eps",
     "LN, ε > 0",
-    lambda weights, inputs: LayerNorm(eps=0.5),
+    lambda weights, inputs: {"eps": 0.5},
     invariant=("weight_matrix_recentering",),
     equivariant="unit_rotations_fixing_one",
     basis="input_basis_changes",
@@ -148,7 +148,7 @@ def _ramp(weights: Float[Array, "H D"]) -> Float[Array, " H"]:
 @row(
     "ln_biased",
     "LN with a bias before it",
-    lambda weights, inputs: BiasedLayerNorm(bias=_ramp(weights)),
+    lambda weights, inputs: {"bias": _ramp(weights)},
     invariant=("weight_matrix_recentering",),
     odd=False,
     basis="input_basis_changes",
@@ -213,7 +213,7 @@ def group_norm(values):
 @row(
     "gn",
     "GroupNorm, fully connected",
-    lambda weights, inputs: GroupNorm(groups=GROUPS),
+    lambda weights, inputs: {"groups": GROUPS},
     alias="group",
     invariant=(*SCALES, "weight_matrix_recentering", "weight_group_rescaling", "weight_group_recentering"),
     equivariant="group_permutations",

@@ -82,7 +82,7 @@ def indexed(fraction: Callable[[Any, Any, Any, Any], Any], **kwargs: Any) -> Cal
 def row(
     name: str,
     title: str,
-    make: Callable[[Array, Array], AbstractNormalizer] | None = None,
+    given: Callable[[Array, Array], Mapping[str, Any]] = lambda weights, inputs: {},
     *,
     invariant: tuple[str, ...] = (),
     odd: bool = True,
@@ -98,7 +98,7 @@ def row(
     Args:
         name: identifier, as in claim ids.
         title: in words.
-        make: constructs the method from weights and inputs; the class without arguments where None.
+        given: the arguments of the class, from weights and inputs.
         invariant: names of the columns that leave the output as it is. Independence of the batch is what the class
             declares: it couples no samples.
         odd: whether W → −W changes only the sign of the output.
@@ -126,8 +126,13 @@ def row(
             cells[BATCH_INDEPENDENCE.name] = Cell.INVARIANT
         cells |= dict.fromkeys(invariant, Cell.INVARIANT)
         units = _up_to(equivariant, EQUIVARIANCES) if kind.outputs_are_units else {}
+        construct: Any = kind
+
+        def make(weights: Array, inputs: Array) -> AbstractNormalizer:
+            return construct(**given(weights, inputs))
+
         groups = units | _up_to(basis, BASIS_CHANGES)
-        METHODS[name] = Method(name, title, kind, make or (lambda weights, inputs: kind()), cells, groups, **kwargs)
+        METHODS[name] = Method(name, title, kind, make, cells, groups, **kwargs)
         if kind not in KINDS.values():
             KINDS.update({label: kind for label in (name, METHODS[name].alias) if label})
         return kind

@@ -125,11 +125,11 @@ class Named:
 
     def total(self, axis: Any) -> "Named":
         """The sum over an axis."""
-        rest = (name for name in self.axes if name != axis)
+        rest = [name for name in self.axes if name != axis]
         return Named(self.arithmetic.total(self.data, self.axes.index(axis)), rest, self.arithmetic)
 
 
-def _none(name: str) -> np.ndarray:
+def _none(name: str, each: bool) -> np.ndarray:
     raise ValueError(f"no stored parameter {name!r} was given")
 
 
@@ -141,7 +141,7 @@ class Arrays:
         weights: W, [H D].
         inputs: X, [N D], or [N T D] where the formula runs over positions.
         formula: whose indices the axes are.
-        parameters: the stored parameters by their names.
+        parameters: (name, whether each unit has one) to a stored parameter.
         arithmetic: of the entries.
         fresh: numbers for the names of new axes.
     """
@@ -149,7 +149,7 @@ class Arrays:
     weights: np.ndarray
     inputs: np.ndarray
     formula: IndexFormula
-    parameters: Callable[[str], np.ndarray] = _none
+    parameters: Callable[[str, bool], np.ndarray] = _none
     arithmetic: Arithmetic = FLOATS
     fresh: Iterator[int] = field(default_factory=count)
 
@@ -217,7 +217,7 @@ class Arrays:
 
     def stored(self, name: str, i: Any) -> Any:
         """A stored parameter of a unit, or one for all."""
-        return Named(self.parameters(name), () if i is None else (i,), self.arithmetic)
+        return Named(self.parameters(name, i is not None), () if i is None else (i,), self.arithmetic)
 
     def root(self, value: Any) -> Named:
         """The square root."""
@@ -231,8 +231,8 @@ class Arrays:
     def fraction(self, eps: Any = 0) -> tuple[Named, Named]:
         """Numerator and square of all samples and units."""
         sample, unit = self.axes
-        place = [axes if len(axes) > 1 else axes[0] for axes in (sample, unit)]
-        parts = self.formula.fraction(self, *place, eps)
+        n, i = (axes if axes[1:] else axes[0] for axes in (sample, unit))
+        parts = self.formula.fraction(self, n, i, eps)
         numerator, square = (part if isinstance(part, Named) else self.constant(part) for part in parts)
         return numerator, square
 
@@ -268,7 +268,7 @@ def square(
     normalizer: AbstractNormalizer, weights: Float[np.ndarray, "H D"], inputs: Float[np.ndarray, "N D"]
 ) -> Float[np.ndarray, " H"]:
     """σ² of every unit, for a method whose σ is the same for all samples."""
-    layer = Arrays(weights, inputs, formula_of(normalizer), lambda name: np.asarray(getattr(normalizer, name)))
+    layer = Arrays(weights, inputs, formula_of(normalizer), lambda name, each: np.asarray(getattr(normalizer, name)))
     return layer.fraction(normalizer.eps)[1].aligned("i")
 
 
@@ -292,7 +292,7 @@ def normalized(
     rows = inputs if formula.positions > 1 else inputs.reshape(-1, inputs.shape[-1])
     statistics = dict(formula.statistics)
 
-    def parameter(name: str) -> np.ndarray:
+    def parameter(name: str, each: bool) -> np.ndarray:
         if name not in statistics:
             return np.asarray(getattr(normalizer, name))
         return statistics[name](Arrays(weights, rows, formula), "i").aligned("i")

@@ -72,7 +72,7 @@ class InstanceNorm(AbstractStatisticsNormalizer):
 @row(
     "gn_spatial",
     "GroupNorm, spatial",
-    lambda weights, inputs: SpatialGroupNorm(groups=GROUPS),
+    lambda weights, inputs: {"groups": GROUPS},
     invariant=(*SCALES, "weight_group_rescaling"),
     equivariant="group_permutations",
     basis="input_basis_changes",

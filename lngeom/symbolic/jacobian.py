@@ -7,13 +7,15 @@ point: a minor that is not zero modulo a prime is not zero.
 import random
 from collections.abc import Sequence
 
+import numpy as np
 import sympy as sp
 from sympy import Expr
 
+from lngeom.methods.page import METHODS as ROWS, Cell
 from lngeom.symbolic.actions import SHIFT
 from lngeom.symbolic.layers import Layer, Method
-from lngeom.symbolic.modular import PRIME, jacobian_rows, random_layer, rank
-from lngeom.symbolic.proof import Assumption, Step, equality, fact
+from lngeom.symbolic.modular import PRIME, FieldLayer, jacobian_rows, random_layer, rank, reduced
+from lngeom.symbolic.proof import Assumption, ProofError, Step, equality, fact
 from lngeom.symbolic.sums import D, Field, derivative, e, field, n, total
 
 LAYER = Layer()
@@ -112,11 +114,40 @@ def nullity(
 
     Returns:
         The dimension of the null space there.
+
+    Raises:
+        ProofError: if the Jacobian does not vanish along the directions of the invariances that the table records.
     """
     H, D = sizes[:2]
     draw = random.Random(f"{method.name}{sizes}{seed}")
     layer = random_layer(method, H, D, cases=D + 2 + (D * (D + 5)) // 2 + 4, draw=draw, eps=eps, fixed=fixed)
-    return H * (D + 2) - rank(jacobian_rows(layer, softmax=softmax))
+    rows = jacobian_rows(layer, softmax=softmax)
+    for direction in _recorded_directions(method, layer):
+        if _moves(rows, direction):
+            raise ProofError(f"{method.name}, (H, D) = {sizes}: the Jacobian moves along a direction that is null")
+    return H * (D + 2) - rank(rows)
+
+
+def _moves(rows: np.ndarray, direction: np.ndarray) -> bool:
+    """Whether outputs move when W moves in a direction."""
+    return bool(reduced(reduced(rows[:, : direction.size] * direction.ravel()).sum(1)).any())
+
+
+def _recorded_directions(method: Method, layer: FieldLayer) -> list[np.ndarray]:
+    """Changes of W along the orbits of what the method's row records: scales where ε = 0, and shifts."""
+    row = next((row for row in ROWS.values() if row.kind.__name__ == method.name), None)
+    if row is None:
+        return []
+    W, (H, D) = layer.weights, layer.weights.shape
+    invariant = {name for name, cell in row.cells.items() if cell is Cell.INVARIANT}
+    found = []
+    if "weight_matrix_rescaling" in invariant and layer.eps == 0:
+        found.append(W)
+    if "weight_vector_rescaling" in invariant and layer.eps == 0:
+        found += [W * e[:, None] for e in np.eye(H, dtype=int)]
+    if "weight_matrix_recentering" in invariant:
+        found += [np.ones((H, 1), int) * e for e in np.eye(D, dtype=int)]
+    return found
 
 
 def with_product(rows: Field, direction: Field, value: Expr) -> Field:

@@ -145,10 +145,11 @@ class FieldLayer:
     seed: int = 0
     eps: int = 0
 
-    def stored(self, name: str) -> Numbers:
-        """A stored parameter of each unit, a constant."""
+    def stored(self, name: str, each: bool) -> Numbers:
+        """A stored parameter, a constant, of each unit or of all."""
         draw = random.Random(f"{name} {self.seed}")
-        return PrimeField().number([draw.randrange(1, PRIME) for _ in self.weights])
+        values = [draw.randrange(1, PRIME) for _ in self.weights]
+        return PrimeField().number(values if each else values[0])
 
 
 def random_layer(

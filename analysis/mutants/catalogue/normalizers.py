@@ -326,8 +326,8 @@ MUTANTS = (
     ),
     BATCH(
         "mean-squares-root",
-        "mean_square=jnp.mean(jnp.square(a).reshape",
-        "mean_square=jnp.mean(jnp.abs(a).reshape",
+        '"mean_square": jnp.mean(jnp.square(a).reshape',
+        '"mean_square": jnp.mean(jnp.abs(a).reshape',
         "PowerNorm's stored mean squares by absolute values",
         ("extended.pn.*",),
     ),
