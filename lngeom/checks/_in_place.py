@@ -32,13 +32,16 @@ MOST_UNITS = 256
 """Units that are moved one by one to see which statistics they enter."""
 
 
-def examined(layer: Layer, training: bool, like: str | None = None) -> tuple[NormReport, Placed | None]:
+def examined(
+    layer: Layer, training: bool, like: str | None = None, *, asked: bool = False
+) -> tuple[NormReport, Placed | None]:
     """The report of a norm at the worst of its calls; an error of the layer is its note.
 
     Args:
         layer: the norm.
         training: whether to examine it in training mode, where the model has one for it.
         like: the row to compare it with; by default that which its class promises.
+        asked: whether it is examined even if it is no norm of the table.
 
     Returns:
         The report, and the norm in its place at its first call; None where nothing could be checked.
@@ -46,7 +49,7 @@ def examined(layer: Layer, training: bool, like: str | None = None) -> tuple[Nor
     bare = NormReport(layer.path, layer.kind, calls=len(layer.calls))
     try:
         first = place(layer, training)
-        reports = [_report(first, bare, like)]
+        reports = [_report(first, bare, like, asked)]
     except Exception as error:  # any error of a layer is a result
         text = f"{error}" if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
         return replace(bare, note=f"could not be checked: {text}".splitlines()[0]), None
@@ -62,7 +65,7 @@ def examined(layer: Layer, training: bool, like: str | None = None) -> tuple[Nor
                 )
             else:
                 known.add(_kind(other))
-                reports.append(_report(place(other, training), bare, like))
+                reports.append(_report(place(other, training), bare, like, asked))
         except Exception as error:
             reports.append(replace(bare, note=f"call could not be checked: {error}".splitlines()[0]))
     if len(reports) == 1:
@@ -86,10 +89,12 @@ def _badness(report: NormReport) -> tuple[bool, bool, bool, float]:
     return bool(report.differences), bool(report.findings), "outputs are up to" in report.note, share
 
 
-def _report(placed: Placed, bare: NormReport, like: str | None) -> NormReport:
+def _report(placed: Placed, bare: NormReport, like: str | None, asked: bool) -> NormReport:
     if placed.unsteady:
         said = f"called twice, its outputs differ by {placed.unsteady:.1e}: no more can be told"
         return replace(bare, units=placed.units, axis=placed.axes, findings=(Finding("not deterministic", said),))
+    if placed.outside and like is None and not asked:
+        return replace(bare, note=f"not examined: {placed.outside}")
     expected = like or placed.expected
     results = results_of(placed)
     wrong = differing(results, expected)
@@ -166,7 +171,7 @@ def _noted(placed: Placed, expected: str | None) -> str:
         said.append("its outputs do not depend on its inputs")
     elif placed.affine and layer.declared is None:
         said.append("each output is an affine function of its own input: nothing is normalized")
-    elif placed.normalizes and placed.fitted is None and placed.formula is not None:
+    elif placed.normalizes and placed.stepped:
         said.append("a further step follows the normalized values")
     if not placed.measured and not placed.formula:
         said.append("no parameter shows the axis of its units: that of its library's convention")
@@ -189,8 +194,10 @@ def _running(placed: Placed) -> Iterator[str]:
     """How running statistics are used, and how far they are from the data."""
     if not placed.running:
         return
+    if fixed := placed.layer.fixed:
+        yield f"the model has {fixed.by} and with it one mode, {'training' if fixed.training else 'evaluation'}"
     try:
-        if placed.training and placed.affine:
+        if placed.training and placed.affine and (placed.layer.fixed is None or placed.layer.fixed.training):
             yield "its running statistics are used in training mode too" + (
                 "" if placed.updated else ", and no step of training moves them"
             )

@@ -85,7 +85,7 @@ def check_model(
             note = f"could not be checked: {candidate.problem}"
             found.append(NormReport(layer.path, layer.kind, note=note, calls=len(layer.calls)))
         else:
-            norm, placed = examined(layer, training, rows.get(layer.path))
+            norm, placed = examined(layer, training, rows.get(layer.path), asked=layer.path in include)
             found.append(norm)
             before = producer(layer, layers) if placed else None
             if placed and before and norm.checked:

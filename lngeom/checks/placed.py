@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from lngeom.checks._formula import Fitted, Formula, Sets, explain, fitted, follows
+from lngeom.checks._formula import Fitted, Formula, Sets, explain, fit, fitted, follows
 from lngeom.checks.recorded import Layer
 from lngeom.checks.subject import deviation
 from lngeom.methods.named import GROUPS
@@ -269,6 +269,14 @@ class Placed:
         tolerance = max(10 * self.tolerance, 1e-6)
         return follows(lambda x: self.run(self.far * x), self.shape, tolerance, self._likely)
 
+    @cached_property
+    def stepped(self) -> bool:
+        """Whether a further step follows its normalized values, such as a rectifier."""
+        if self.fitted is not None or self.formula is None:
+            return False
+        n = np.stack([self.formula.normalized(x) for x in self.probes])
+        return bool(np.max(fit(n, self.outputs, self.unit).off) > max(100 * self.tolerance, 1e-4))
+
     @property
     def affine(self) -> bool:
         """Whether each output is an affine function of its own input: nothing is normalized."""
@@ -380,6 +388,15 @@ class Placed:
         """Whether its class is called a layer norm and it is an RMS norm, as by design in T5."""
         whole = self.formula is not None and all(self.formula.scale.over(a) for a in self.axes if self.shape[a] > 1)
         return self.layer.declared == "ln" and self.row == "rms" and whole and self.groups == 1
+
+    @property
+    def outside(self) -> str:
+        """Why it is outside of the table, though it may be called a norm; empty where it is not."""
+        if self.layer.declared is not None or self.normalizes or self.affine or self.constant:
+            return ""
+        base = self.far * self.probe
+        change = deviation(self.outputs[0], self.run(2 * base))
+        return f"no row of the table: outputs change by {min(change, 1):.0%} where large inputs are doubled"
 
     @cached_property
     def expected(self) -> str | None:
@@ -548,8 +565,8 @@ class Placed:
         return deviation(np.where(kept, exact, 0), np.where(kept, native, 0))
 
     def apart(self) -> float | None:
-        """Change of outputs between training and evaluation mode, relative to them; None without running statistics."""
-        if not self.running or self.refused:
+        """Change of outputs between training and evaluation mode, relative to them; None without both."""
+        if not self.running or self.refused or self.layer.fixed is not None:
             return None
         return deviation(*(self.run(self.own, training=mode) for mode in (True, False)))
 

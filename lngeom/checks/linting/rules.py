@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import jax.numpy as jnp
 import numpy as np
 
+from lngeom.checks._formula import fit
 from lngeom.checks.linting.case import Case
 from lngeom.checks.recorded import Layer
 from lngeom.checks.subject import deviation
@@ -180,22 +181,46 @@ def low_precision(case: Case) -> str | None:
     "Apply gain and bias to the normalized values.",
 )
 def affine_before_statistics(case: Case) -> str | None:
-    """The units that move with one value of a gain or bias: one where it follows the statistics."""
-    if not case.normalizes:
+    """What one value of a gain or bias does: outputs stay an affine function of the normalized values if it follows."""
+    norm = case.norm
+    if not case.normalizes or norm.stepped:  # a further step hides what follows
         return None
+    formula = norm.formula
+    n = norm.outputs if formula is None else np.stack([formula.normalized(x) for x in norm.probes])
     for name, value in case.layer.parameters.items():
-        if value.size != case.norm.units or value.size < 2:
+        if value.size < 2:
             continue
-        moved = np.asarray(value, np.float64).copy()
-        moved.reshape(-1)[0] += 1
-        change = np.abs(case.norm(case.rows, parameters={name: moved}) - case.outputs)
-        units = np.sum(np.max(change, tuple(range(change.ndim - 1))) > 1e-4 * np.max(np.abs(case.outputs)))
+        start = np.asarray(norm.changed.get(name, value), np.float64)
         last = name.rsplit(".", 1)[-1]
-        if units > 1:
-            return f"one value of {last} changed by 1 moves the outputs of {units} of {case.norm.units} units"
-        if units == 0 and np.any(case.rows[..., 0]):
-            return f"one value of {last} changed by 1 moves no output"
+        moves = {f"by {by:g}": _with_first(start, float(start.flat[0]) + by) for by in (1.0, norm.far)}
+        after = {
+            words: np.stack([norm.run(norm.far * x, parameters={name: moved}) for x in norm.probes])
+            for words, moved in moves.items()
+        }
+        size = np.max(np.abs(norm.outputs))
+        for words, outputs in after.items():
+            change = np.abs(outputs - norm.outputs)
+            if not np.max(change) > 1e-4 * size or not np.all(np.isfinite(outputs)):
+                continue
+            if np.max(fit(n, outputs, norm.unit).off) <= max(100 * norm.tolerance, 1e-5):
+                break
+            units = np.max(norm.rows(np.max(change, 0)), tuple(range(case.rows.ndim - 1))) > 1e-4 * size
+            return (
+                f"one value of {last} changed {words} moves the outputs of {np.sum(units)} of {norm.units} units, by "
+                "no gain or bias of each"
+            )
+        else:
+            lost = norm.run(norm.far * norm.probe, parameters={name: _with_first(start, math.nan)})
+            if all(np.all(np.isfinite(v)) for v in after.values()) and np.any(np.isnan(lost)):  # it enters, and is lost
+                return f"one value of {last} changed by {norm.far:g} moves no output, though outputs are computed of it"
     return None
+
+
+def _with_first(values: np.ndarray, first: float) -> np.ndarray:
+    """Values with another first one."""
+    moved = values.copy()
+    moved.reshape(-1)[0] = first
+    return moved
 
 
 def _channel(layer: Layer, ndim: int) -> int:
@@ -254,6 +279,9 @@ def _across(case: Case) -> float:
 )
 def sample_leak(case: Case) -> str | None:
     """The change of a sample's outputs in evaluation mode when the other samples are replaced."""
+    fixed = case.layer.fixed
+    if fixed is not None and fixed.training:
+        return None
     leak = case.norm.evaluation_leak()
     if not leak > UNMOVED:
         return None
@@ -413,8 +441,8 @@ def epsilon_differs(case: Case) -> str | None:
 )
 def running_statistics(case: Case) -> str | None:
     """Whether a step of training moves the running statistics, and how far evaluation is from training."""
-    known, norm = case.norm.running, case.norm
-    if not known:
+    known, norm, fixed = case.norm.running, case.norm, case.layer.fixed
+    if not known or (fixed is not None and not (fixed.training and norm.affine)):
         return None
     apart = norm.apart() or 0.0
     initial = all(np.all(v == v.flat[0]) and v.flat[0] in {0, 1} for v in known.values())
@@ -437,8 +465,10 @@ def running_statistics(case: Case) -> str | None:
 )
 def momentum(case: Case) -> str | None:
     """The weight of a new batch in the running statistics, from three steps."""
-    norm = case.norm
-    if not norm.running or getattr(case.layer.module, "momentum", 0.0) is None:  # None: an average over all batches
+    norm, fixed = case.norm, case.layer.fixed
+    if not norm.running or (fixed is not None and not fixed.training):
+        return None
+    if getattr(case.layer.module, "momentum", 0.0) is None:  # an average over all batches
         return None
     steps = [case.layer.statistics]
     for shift in (0.0, 1.0, 1.0):

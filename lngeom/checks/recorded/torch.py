@@ -5,11 +5,10 @@ import functools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import jax
 import numpy as np
 
 from lngeom.checks._frameworks import from_torch, torch_tensor
-from lngeom.checks.recorded.layer import Layer, floating, given, is_plain
+from lngeom.checks.recorded.layer import Layer, arrays_in, floating, given
 from lngeom.checks.recorded.tape import Made, Tape
 
 Modes = dict[bool, dict[int, bool]]
@@ -35,7 +34,7 @@ def layers(parts: tuple, args: tuple, kwargs: dict) -> list[Layer]:
 
     def after(part, arguments, options, outputs):
         taped = open_calls[id(part)].pop()
-        taped.outputs = [[from_torch(v)] for v in jax.tree.leaves(outputs) if is_plain(v)]
+        taped.outputs = [[from_torch(v)] for v in arrays_in(outputs)]
 
     hooked = [part for part in copied.modules() if not isinstance(part, torch.jit.ScriptModule)]
     at_hand = [part.training for part in copied.modules()]
@@ -172,7 +171,7 @@ def _of_torch(part: Any, modes: Modes) -> Made:
                 outputs = torch.func.functional_call(twin(training), tensors, args, options)
         finally:
             torch.set_num_threads(threads)
-        found = tuple(from_torch(v) for v in jax.tree.leaves(outputs) if is_plain(v))
+        found = tuple(map(from_torch, arrays_in(outputs)))
         return found, {k: from_torch(tensors[k]) for k in stored}
 
     return parameters, statistics, apply
