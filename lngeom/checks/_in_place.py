@@ -10,6 +10,7 @@ import numpy as np
 
 from lngeom.checks._formula import Formula, Sets, fit, padded
 from lngeom.checks._invariances import FLIP, invariances, probe_data
+from lngeom.checks._reach import listed
 from lngeom.checks.findings import Finding, Result, Verdict
 from lngeom.checks.placed import ROWS, Placed
 from lngeom.checks.placing import place
@@ -177,6 +178,14 @@ def _noted(placed: Placed, expected: str | None) -> str:
         said.append("no parameter shows the axis of its units: that of its library's convention")
     if placed.refused:
         said.append(f"it cannot be called on its inputs in this mode: {placed.refused}")
+    if placed.pools and placed.axes != (len(placed.shape) - 1,):
+        said.append(
+            f"its statistics are over axes {', '.join(map(str, sorted(placed.formula.scale.axes)))}, positions too"
+        )
+    if placed.normalizes and expected is None:
+        found = placed.formula
+        found = "outputs are those of no norm over axes" if found is None else found.said(placed.shape)
+        said.append(f"no row of the table: {found}")
     if placed.uncentred and expected == "rms":
         said.append(f"its class is called {layer.kind}; it is {METHODS['rms'].title}: no mean is subtracted")
     lost = placed.lost
@@ -245,6 +254,9 @@ def _statistics(placed: Placed, expected: str | None, *, asked: bool) -> Iterato
         return
     promised = placed.promised_groups
     sets = formula.scale
+    if placed.pools and not asked and placed.axes == (len(placed.shape) - 1,):  # units last: positions are samples
+        yield Finding("statistics", f"{formula.said(placed.shape)}; gains are along axis {placed.axes[0]} alone")
+        return
     groups = expected in {"gn", "gn_spatial"} and placed.layer.declared == "gn"
     inner = sets.split is not None and sets.split != 0
     fits = placed.row in ALLOWED.get(expected, {expected}) and formula.usual
@@ -307,12 +319,13 @@ def _parts(placed: Placed) -> str:
     lonely = [int(u) for u in units if not reach[:, u].any()]
     words = []
     if 0 < len(alone) < len(units):
-        words.append(f"units {_listed(alone, units)} of {count} do not enter the statistics of others")
+        words.append(f"units {listed(alone, units)} of {count} do not enter the statistics of others")
     if 0 < len(lonely) < len(units):
-        words.append(f"units {_listed(lonely, units)} of {count} do not move with others")
+        words.append(f"units {listed(lonely, units)} of {count} do not move with others")
     if words:
         return "; ".join(words)
-    return "no division of an axis explains them"
+    where = placed.reach.said() if placed.reach is not None else ""
+    return "no division of an axis explains them" + (f"; {where}" if where else "")
 
 
 def _left_out(placed: Placed) -> str:
@@ -323,16 +336,8 @@ def _left_out(placed: Placed) -> str:
     doubled = np.max(np.abs(twice - start), over) > 10 * placed.tolerance * np.max(np.abs(start), over)
     if not 0 < doubled.sum() < doubled.size:
         return ""
-    units = _listed([int(u) for u in np.flatnonzero(doubled)], np.arange(doubled.size))
+    units = listed([int(u) for u in np.flatnonzero(doubled)], np.arange(doubled.size))
     return f"units {units} of {doubled.size} change where all inputs are doubled: they are not normalized"
-
-
-def _listed(found: Sequence[int], tried: np.ndarray) -> str:
-    """Units as one range where they are neighbours among those that were tried."""
-    places = np.nonzero(np.isin(tried, found))[0]
-    if len(places) > 1 and np.all(np.diff(places) == 1):
-        return f"{found[0]} to {found[-1]}"
-    return ", ".join(map(str, found[:8])) + (", …" if len(found) > 8 else "")
 
 
 def _as_padded(placed: Placed, axis: int, length: int) -> bool:

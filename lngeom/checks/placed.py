@@ -20,7 +20,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from lngeom.checks._formula import Fitted, Formula, Sets, explain, fit, fitted, follows
+from lngeom.checks._formula import Fitted, Formula, Sets, explain, fit, fitted, follows, formulas
+from lngeom.checks._reach import Reach, reach_of
 from lngeom.checks.recorded import Layer
 from lngeom.checks.subject import deviation
 from lngeom.methods.named import GROUPS
@@ -90,6 +91,7 @@ class Placed:
         shape: shape of the probes, in the layout of the inputs.
         dtype: the widest in which it runs.
         changed: values of parameters in place of its own, where those hide all else.
+        reached: where outputs move with one value, for probes of the shape of its own inputs.
     """
 
     layer: Layer
@@ -99,6 +101,7 @@ class Placed:
     shape: tuple[int, ...]
     dtype: str = "float64"
     changed: Mapping[str, np.ndarray] = field(default_factory=dict)
+    reached: Reach | None = None
 
     @property
     def positions(self) -> tuple[int, ...]:
@@ -226,7 +229,9 @@ class Placed:
             return None
         tolerance = max(10 * self.tolerance, 1e-6)
         if self.normalizes:
-            return explain(self.probes, self.outputs, tolerance, self.unit, self._likely)
+            large = int(np.prod(self.shape)) > LARGEST  # of large arrays, only what single values reached is tried
+            tried = self._likely if large else formulas(self.shape, self._likely)
+            return explain(self.probes, self.outputs, tolerance, self.unit, tried)
         near = np.stack([self.run(self.size * x) for x in self.probes])
         found = fitted(None, self.size * self.probes, near, self.unit)
         return found if np.max(found.off) <= tolerance else None
@@ -248,7 +253,32 @@ class Placed:
             inner = {1: Sets((*positions, *units)), self.units: Sets(positions)}
             sets = [inner.get(groups, Sets(positions, self.axes[0], groups))] if self.units % groups == 0 else []
         sets = [s for s in sets if s.axes or s.split is not None]
-        return [Formula(s) if declared == "rms" else Formula(s, s, True) for s in sets]
+        found = [Formula(s) if declared == "rms" else Formula(s, s, True) for s in sets]
+        reached = None if self.reached is None else self.reached.sets(self.axes)
+        return found if reached is None else [*found, Formula(reached, reached, True), Formula(reached)]
+
+    @cached_property
+    def reach(self) -> Reach | None:
+        """Where outputs move with one value of inputs of the shape of its own, which may be larger than the probes."""
+        inputs = self.layer.inputs
+        if (
+            self.reached is not None
+            or self.layer.several
+            or self.unit == UNITS[2]
+            or self.shape[1:] == inputs.shape[1:]
+        ):
+            return self.reached
+        count = min(SAMPLES, len(inputs), max(2, LARGEST // max(inputs[:1].size, 1)))
+        return reach_of(lambda x: self.run(self.far * x), (count, *inputs.shape[1:]))
+
+    @property
+    def in_part(self) -> bool:
+        """Whether at the shape of its own inputs its statistics are over other places than at that of the probes."""
+        if self.reach is None or not self.normalizes or self.shape[1:] == self.reach.shape[1:]:
+            return False
+        if self.formula is None:
+            return True
+        return self.formula.usual and not self.reach.follows(self.formula.scale, self.shape)
 
     @cached_property
     def promised_groups(self) -> int | None:
@@ -373,7 +403,7 @@ class Placed:
         units = [a for a in long if sets.over(a)]
         positions = [a for a in self.positions if self.shape[a] > 1]
         pooled = [a for a in positions if sets.over(a)]
-        if len(pooled) not in {0, len(positions)} or (sets.split is not None and sets.split in positions):
+        if sets.tiles or len(pooled) not in {0, len(positions)} or (sets.split is not None and sets.split in positions):
             return None
         if sets.over(0):
             return "bn" if centred and not units and len(pooled) == len(positions) else None
@@ -382,6 +412,14 @@ class Placed:
         if all(a in sets.axes for a in long):
             return ("ln_pooled" if centred else None) if pooled else ("ln" if centred else "rms")
         return ("gn_spatial" if pooled else "gn") if centred else (None if pooled else "rms")
+
+    @property
+    def pools(self) -> bool:
+        """Whether its class is called a layer norm and its statistics are over positions, which have no gains."""
+        named = set(getattr(self.layer.module, "reduction_axes", None) or ()) if self.layer.declared == "ln" else set()
+        ndim = len(self.shape)
+        asked = {a % ndim for a in named} >= set(self.positions) or "glob" in self.layer.kind.lower()
+        return self.layer.declared == "ln" and self.row == "ln_pooled" and self.measured and not asked
 
     @property
     def uncentred(self) -> bool:
