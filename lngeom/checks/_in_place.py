@@ -10,7 +10,9 @@ import numpy as np
 
 from lngeom.checks._formula import Formula, Sets, fit, padded
 from lngeom.checks._invariances import FLIP, invariances, probe_data
+from lngeom.checks._masks import findings as ignored_masks
 from lngeom.checks._reach import listed
+from lngeom.checks._running import Update, findings as evaluation_of, said as moved_by, update_of
 from lngeom.checks.findings import Finding, Result, Verdict
 from lngeom.checks.placed import ROWS, Placed
 from lngeom.checks.placing import place
@@ -101,7 +103,10 @@ def _report(placed: Placed, bare: NormReport, like: str | None, asked: bool) -> 
     wrong = differing(results, expected)
     if placed.fitted is None and placed.formula is not None:  # a step after the norm, as a rectifier, has no sign
         wrong = tuple(name for name in wrong if name != FLIP)
-    findings = (*_own(placed), *_defects(placed), *_statistics(placed, expected, asked=like is not None))
+    update = _update(placed)
+    moving = () if update is None else evaluation_of(placed, update)
+    statistics = _statistics(placed, expected, asked=like is not None)
+    findings = (*_own(placed), *_defects(placed), *statistics, *moving, *_masked(placed))
     return replace(
         bare,
         units=placed.units,
@@ -112,7 +117,7 @@ def _report(placed: Placed, bare: NormReport, like: str | None, asked: bool) -> 
         differences=wrong,
         findings=findings,
         eps_share=placed.share,
-        note=_noted(placed, expected),
+        note=_noted(placed, expected, update),
     )
 
 
@@ -158,7 +163,7 @@ def _over(placed: Placed) -> str:
     return ", ".join(filter(None, over)) or "nothing"
 
 
-def _noted(placed: Placed, expected: str | None) -> str:
+def _noted(placed: Placed, expected: str | None, update: Update | None = None) -> str:
     """What was measured beside invariances."""
     layer, said = placed.layer, []
     if layer.place not in {None, layer.call.examined[1]}:
@@ -182,7 +187,9 @@ def _noted(placed: Placed, expected: str | None) -> str:
         said.append(
             f"its statistics are over axes {', '.join(map(str, sorted(placed.formula.scale.axes)))}, positions too"
         )
-    if placed.normalizes and expected is None:
+    if placed.blends:
+        said.append("no row of the table: in training its outputs depend on its running statistics and on the batch")
+    elif placed.normalizes and expected is None:
         found = placed.formula
         found = "outputs are those of no norm over axes" if found is None else found.said(placed.shape)
         said.append(f"no row of the table: {found}")
@@ -196,16 +203,34 @@ def _noted(placed: Placed, expected: str | None) -> str:
             f"in {layer.inputs.dtype} outputs are up to {min(lost, 9.99):.1%} from those in {placed.dtype}, on its "
             "inputs and others near them"
         )
-    return "; ".join([*said, *_running(placed)])
+    return "; ".join([*said, *_running(placed, update)])
 
 
-def _running(placed: Placed) -> Iterator[str]:
+def _masked(placed: Placed) -> tuple[Finding, ...]:
+    """Masks that are ignored; none where the layer does not run with its own."""
+    try:
+        return tuple(ignored_masks(placed)) if placed.layer.several else ()
+    except Exception:  # place has found other values with which it runs
+        return ()
+
+
+def _update(placed: Placed) -> Update | None:
+    """How a step moves its running statistics; None where that is no average, or it fails."""
+    try:
+        return update_of(placed)
+    except Exception:  # what fails is said where running statistics are looked at
+        return None
+
+
+def _running(placed: Placed, update: Update | None) -> Iterator[str]:
     """How running statistics are used, and how far they are from the data."""
     if not placed.running:
         return
     if fixed := placed.layer.fixed:
         yield f"the model has {fixed.by} and with it one mode, {'training' if fixed.training else 'evaluation'}"
     try:
+        if update is not None:
+            yield moved_by(placed, update)
         if placed.training and placed.affine and (placed.layer.fixed is None or placed.layer.fixed.training):
             yield "its running statistics are used in training mode too" + (
                 "" if placed.updated else ", and no step of training moves them"

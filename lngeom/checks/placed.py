@@ -416,9 +416,9 @@ class Placed:
     @property
     def pools(self) -> bool:
         """Whether its class is called a layer norm and its statistics are over positions, which have no gains."""
-        named = set(getattr(self.layer.module, "reduction_axes", None) or ()) if self.layer.declared == "ln" else set()
-        ndim = len(self.shape)
-        asked = {a % ndim for a in named} >= set(self.positions) or "glob" in self.layer.kind.lower()
+        named = getattr(self.layer.module, "reduction_axes", ())
+        named = {a % len(self.shape) for a in ((named,) if isinstance(named, int) else named or ())}
+        asked = named >= set(self.positions) or "glob" in self.layer.kind.lower()
         return self.layer.declared == "ln" and self.row == "ln_pooled" and self.measured and not asked
 
     @property
@@ -437,6 +437,16 @@ class Placed:
         return f"no row of the table: outputs change by {min(change, 1):.0%} where large inputs are doubled"
 
     @cached_property
+    def blends(self) -> bool:
+        """Whether outputs in training mode depend on running statistics and on the batch, as with a moving average."""
+        if not (self.training and self.running) or self.affine or self.constant:
+            return False
+        inputs, stored = self.far * self.probe, self.layer.statistics
+        other = stored | {k: v + np.asarray(np.abs(v).max() + self.far, v.dtype) for k, v in self.running.items()}
+        pair = [self.layer.step(inputs, s, dtype=self.dtype, training=True)[0] for s in (stored, other)]
+        return deviation(*(np.asarray(v, np.float64) for v in pair)) > max(self.tolerance, 1e-6)
+
+    @cached_property
     def expected(self) -> str | None:
         """Row that the name of its class promises for these inputs; that of its formula where it promises none.
 
@@ -444,6 +454,8 @@ class Placed:
         that is called a layer norm is judged as an RMS norm.
         """
         declared, row = self.layer.declared, self.row
+        if self.blends:
+            return None
         if declared is None:
             return None if self.affine else row
         if self.affine and declared in {"bn", "in"} and (self.layer.statistics or not self.training):

@@ -6,7 +6,7 @@ consequence in words, or None. A rule of one's own is added with `rule`.
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import jax.numpy as jnp
 import numpy as np
@@ -192,7 +192,7 @@ def affine_before_statistics(case: Case) -> str | None:
             continue
         start = np.asarray(norm.changed.get(name, value), np.float64)
         last = name.rsplit(".", 1)[-1]
-        moves = {f"by {by:g}": _with_first(start, float(start.flat[0]) + by) for by in (1.0, norm.far)}
+        moves = {f"by {by:.1g}": _with_first(start, float(start.flat[0]) + by) for by in (1.0, norm.far)}
         after = {
             words: np.stack([norm.run(norm.far * x, parameters={name: moved}) for x in norm.probes])
             for words, moved in moves.items()
@@ -212,7 +212,9 @@ def affine_before_statistics(case: Case) -> str | None:
         else:
             lost = norm.run(norm.far * norm.probe, parameters={name: _with_first(start, math.nan)})
             if all(np.all(np.isfinite(v)) for v in after.values()) and np.any(np.isnan(lost)):  # it enters, and is lost
-                return f"one value of {last} changed by {norm.far:g} moves no output, though outputs are computed of it"
+                return (
+                    f"one value of {last} changed by {norm.far:.1g} moves no output, though outputs are computed of it"
+                )
     return None
 
 
@@ -221,6 +223,24 @@ def _with_first(values: np.ndarray, first: float) -> np.ndarray:
     moved = values.copy()
     moved.reshape(-1)[0] = first
     return moved
+
+
+@rule(
+    "unused-parameter",
+    "A gain or bias on which no output depends has no gradient: it stays as it was, and counts as a parameter.",
+    "Apply it to the normalized values, or leave it out.",
+)
+def unused_parameter(case: Case) -> str | None:
+    """Outputs of every call with NaN in place of a parameter, where they are those with the parameter."""
+    calls = [replace(call, fill=case.layer.fill) for call in case.layer.each_call()]
+    for name, value in case.layer.parameters.items():
+        lost = {name: np.full(value.shape, math.nan)}
+        pairs = (
+            [call.run(call.inputs, training=case.norm.training, parameters=p) for p in (None, lost)] for call in calls
+        )
+        if all(np.array_equal(*pair, equal_nan=True) for pair in pairs):
+            return f"with NaN in place of {name.rsplit('.', 1)[-1]}, outputs are what they were"
+    return None
 
 
 def _channel(layer: Layer, ndim: int) -> int:
