@@ -9,6 +9,7 @@ import numpy as np
 from lngeom.checks.placed import Placed
 from lngeom.checks.placing import behaves, place
 from lngeom.checks.recorded import Layer
+from lngeom.checks.recorded.functions import Function
 from lngeom.checks.recorded.layer import floating
 
 FIXED = 1e-3
@@ -46,7 +47,10 @@ def candidates(layers: Sequence[Layer], training: bool, asked: Collection[str] =
         The layers; those that normalize weights are not among them.
     """
     found: dict[str, Candidate] = {}
-    for layer in sorted(layers, key=lambda k: -_depth(k.path)):
+    for layer in sorted(layers, key=lambda k: (isinstance(k.module, Function), -_depth(k.path))):
+        above = found.get(layer.module.owner) if isinstance(layer.module, Function) else None
+        if above is not None and not above.problem:  # the function is how that norm computes
+            continue
         if layer.normalizes_weights:
             found[layer.path] = Candidate(layer, "normalizes weights")
             continue

@@ -559,7 +559,7 @@ class Placed:
             while inputs[:SAMPLES].size > LARGEST and (long := max(inputs.shape[a] for a in self.positions)) > SIDE:
                 halved = {a for a in self.positions if inputs.shape[a] == long}
                 inputs = inputs[tuple(slice(None, None, 2 if a in halved else 1) for a in range(inputs.ndim))]
-        count = max(SAMPLES, LARGEST // max(inputs[:1].size, 1))
+        count = max(2, LARGEST // max(inputs[:1].size, 1))
         return np.asarray(inputs[:count], np.float64)
 
     @cached_property

@@ -164,6 +164,28 @@ def test_a_batch_norm_that_is_frozen_in_training_is_compared_with_the_row_of_eva
     assert {f.rule for f in lg.lint(*frozen_linen(stored)).findings} == (set() if stored else {"running-statistics"})
 
 
+@pytest.mark.parametrize("name", ["train", "training", "is_training", "use_running_average", "deterministic"])
+@pytest.mark.parametrize("trains", [True, False])
+def test_a_linen_model_whose_mode_is_an_attribute_is_examined_in_that_mode(name, trains):
+    value = trains if "train" in name else not trains
+
+    def call(self, x):
+        x = linen.BatchNorm(use_running_average=not trains, name="norm")(linen.Dense(8, use_bias=False)(x))
+        return linen.Dropout(0.5, deterministic=not trains)(x)
+
+    kind = type("Model", (linen.Module,), {"__annotations__": {name: bool}, "__call__": linen.compact(call)})
+    model, X = kind(**{name: value}), normal(9, 5)
+    variables = model.init({"params": jax.random.key(0), "dropout": jax.random.key(1)}, X)
+    for given in (model, (model, variables)):
+        report = lg.check_model(given, X)
+        assert report["norm"].like == ("bn" if trains else "bn_evaluation")
+        assert not report.differs, str(report)
+        mode = "training" if trains else "evaluation"
+        assert f"the model has {name}={value} and with it one mode, {mode}" in report["norm"].note
+        assert "used in training mode too" not in report["norm"].note
+        assert not lg.lint(given, X).findings  # of the other mode nothing was seen
+
+
 def test_a_call_that_sets_the_mode_decides_it():
     norm = nnx.BatchNorm(8, rngs=nnx.Rngs(0))
     report = lg.check_model(Net(norm, lambda n, x: n(x, use_running_average=True)), normal(9, 8))

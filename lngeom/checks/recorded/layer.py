@@ -27,7 +27,7 @@ _DECLARED = (
     ("instance", "in"),
     ("group", "gn"),
     ("batch", "bn"),
-    ("rms", "rms"),
+    ("(?<!no)rms", "rms"),  # not that of LayerNormSimple
     ("layer", "ln"),
 )
 MIXES = re.compile(r"^_?(linear|dense|conv|einsum|embed)(?!.*norm)", re.IGNORECASE)
@@ -201,7 +201,7 @@ class Layer:
         if not _NORM.search(self.kind):
             return None
         name = self.kind.lower().replace("_", "")
-        return next((row for word, row in _DECLARED if word in name), None)
+        return next((row for word, row in _DECLARED if re.search(word, name)), None)
 
     @property
     def normalizes_weights(self) -> bool:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from lngeom.checks._frameworks import from_torch, torch_tensor
+from lngeom.checks.recorded.functions import Functions, Key
 from lngeom.checks.recorded.layer import Layer, arrays_in, floating, given
 from lngeom.checks.recorded.tape import Made, Tape
 
@@ -27,6 +28,9 @@ def layers(parts: tuple, args: tuple, kwargs: dict) -> list[Layer]:
     inputs, named = _tensors(args, kwargs, model)
     tape, names = Tape(), {id(part): name for name, part in copied.named_modules()}
     open_calls: dict[int, list] = {}
+    own = dict(model.named_parameters())
+    kept = {id(v): own[_plain(k)] for k, v in copied.named_parameters() if _plain(k) in own}
+    functions = Functions(tape, names, kept)
 
     def before(part, arguments, options):
         sinks = [[from_torch(a)] for a in given(arguments, options)[1]]
@@ -50,21 +54,25 @@ def layers(parts: tuple, args: tuple, kwargs: dict) -> list[Layer]:
     for some in (copied, model):
         for part, *both in zip(_parts(some).values(), training, evaluation, strict=True):
             modes[True][id(part)], modes[False][id(part)] = both
-    with torch.no_grad():
+    with torch.no_grad(), functions.watched(copied, functions.evaluate):
         copied(*inputs, **named)
     for handle in handles:
         handle.remove()
+    if functions.have_modes:
+        functions.see_training(copied, training, inputs, named)
     modules = _parts(model)
     modules |= {key: part for key, part in copied.named_modules() if _lazy(modules[key])}
 
     def make(key, seen):
+        if isinstance(key, Key):
+            return functions.made(key)
         part = modules[key]
         if "parametrizations" in key.split("."):
             return None  # what a layer does to its weights is part of that layer
         childless = not any(name != "parametrizations" for name, _ in part.named_children())
         return key, "torch", part, childless, lambda: _of_torch(part, modes)
 
-    return tape.layers(make, modules, lambda key: normalized_weights(modules[key]))
+    return tape.layers(make, modules, lambda key: None if isinstance(key, Key) else normalized_weights(modules[key]))
 
 
 def refused(model: Any) -> str:
