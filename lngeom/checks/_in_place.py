@@ -183,7 +183,7 @@ def _noted(placed: Placed, expected: str | None, update: Update | None = None) -
         said.append("no parameter shows the axis of its units: that of its library's convention")
     if placed.refused:
         said.append(f"it cannot be called on its inputs in this mode: {placed.refused}")
-    if placed.pools and placed.axes != (len(placed.shape) - 1,):
+    if placed.pools and placed.formula is not None and placed.axes != (len(placed.shape) - 1,):
         said.append(
             f"its statistics are over axes {', '.join(map(str, sorted(placed.formula.scale.axes)))}, positions too"
         )

@@ -41,8 +41,9 @@ class Reach(NamedTuple):
                 parts.append((axis, number, True))
             else:
                 return None
-        own = next((p for p in parts if p[0] in units), (None, 1, False))
-        return Sets(tuple(whole), *own, tiles=tuple(p for p in parts if p != own)) if whole or parts else None
+        own = [p for p in parts if p[0] in units][:1]
+        sets = Sets(tuple(whole), *own[0]) if own else Sets(tuple(whole))
+        return sets._replace(tiles=tuple(p for p in parts if p not in own)) if whole or parts else None
 
     def follows(self, sets: Sets, probed: Sequence[int]) -> bool:
         """Whether the division of values of smaller inputs is that at this shape, along axes that are longer here."""
@@ -68,7 +69,7 @@ class Reach(NamedTuple):
         return f"the first value of inputs {list(self.shape)} enters outputs {' and '.join(words)}" if words else ""
 
 
-def listed(found: Sequence[int], tried: Sequence[int]) -> str:
+def listed(found: Sequence[int], tried: Sequence[int] | np.ndarray) -> str:
     """Numbers as one range where they are neighbours among those that were tried."""
     places = np.nonzero(np.isin(tried, found))[0]
     if len(places) > 1 and np.all(np.diff(places) == 1):

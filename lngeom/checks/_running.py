@@ -11,8 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from lngeom.checks._probed import UNITS
 from lngeom.checks.findings import Finding
-from lngeom.checks.placed import UNITS, Placed
+from lngeom.checks.placed import Placed
 
 COUNT = 1_000_000
 """Number of steps in counters, where a correction for the first steps is none."""

@@ -5,7 +5,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from lngeom.checks.placed import FAR, FILLS, PROBES, SAMPLES, SIDE, TOLERANCES, UNITS, WIDE, Placed, ordinary
+from lngeom.checks._probed import FAR, FILLS, PROBES, SAMPLES, SIDE, TOLERANCES, UNITS, WIDE, ordinary
+from lngeom.checks.placed import Placed
 from lngeom.checks.recorded import Layer
 from lngeom.checks.subject import deviation
 

@@ -17,7 +17,7 @@ def rms(x, axis=-1):
     return x / jnp.sqrt(jnp.square(x).mean(axis, keepdims=True) + 1e-6)
 
 
-def layer_norm(x, axis=-1):
+def layer_norm(x, axis: int | tuple[int, ...] = -1):
     return (x - x.mean(axis, keepdims=True)) / jnp.sqrt(x.var(axis, keepdims=True) + 1e-5)
 
 

@@ -84,7 +84,8 @@ def trained_linen(steps):
     model, key = linen.BatchNorm(), jax.random.key(0)
     variables = model.init(key, X, use_running_average=False)
     for _ in range(steps):
-        variables |= model.apply(variables, X, use_running_average=False, mutable=["batch_stats"])[1]
+        after = model.apply(variables, X, use_running_average=False, mutable=["batch_stats"])[1]
+        variables = {**variables, **after}
     return (model, variables), X
 
 
@@ -93,7 +94,7 @@ def trained_equinox(steps, mode):
     model, state = eqx.nn.make_with_state(eqx.nn.BatchNorm)(8, "batch", mode=mode, dtype=jnp.float32)
     run = jax.vmap(model, axis_name="batch", in_axes=(0, None), out_axes=(0, None))
     for _ in range(steps):
-        state = run(X, state)[1]
+        state = run(jnp.asarray(X), state)[1]
     return (model, state), X
 
 

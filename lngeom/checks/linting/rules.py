@@ -5,13 +5,12 @@ consequence in words, or None. A rule of one's own is added with `rule`.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import jax.numpy as jnp
 import numpy as np
 
-from lngeom.checks._formula import fit
 from lngeom.checks.linting.case import Case
 from lngeom.checks.recorded import Layer
 from lngeom.checks.subject import deviation
@@ -181,41 +180,41 @@ def low_precision(case: Case) -> str | None:
     "Apply gain and bias to the normalized values.",
 )
 def affine_before_statistics(case: Case) -> str | None:
-    """What one value of a gain or bias does: outputs stay an affine function of the normalized values if it follows."""
+    """What one value of a gain or bias does: it moves the outputs of other units as its unit's input does, or none."""
     norm = case.norm
     if not case.normalizes or norm.stepped:  # a further step hides what follows
         return None
-    formula = norm.formula
-    n = norm.outputs if formula is None else np.stack([formula.normalized(x) for x in norm.probes])
-    for name, value in case.layer.parameters.items():
-        if value.size < 2:
+    rows = norm.rows(norm.far * norm.probe)
+    start = norm(rows)
+    size = np.max(np.abs(start))
+    values = {k: np.asarray(norm.changed.get(k, v), np.float64) for k, v in case.layer.parameters.items()}
+    firsts = [float(v.flat[0]) for v in values.values() if v.size == norm.units]
+    for name, value in values.items():
+        if value.size != norm.units or value.size < 2:
             continue
-        start = np.asarray(norm.changed.get(name, value), np.float64)
-        last = name.rsplit(".", 1)[-1]
-        moves = {f"by {by:.1g}": _with_first(start, float(start.flat[0]) + by) for by in (1.0, norm.far)}
-        after = {
-            words: np.stack([norm.run(norm.far * x, parameters={name: moved}) for x in norm.probes])
-            for words, moved in moves.items()
-        }
-        size = np.max(np.abs(norm.outputs))
-        for words, outputs in after.items():
-            change = np.abs(outputs - norm.outputs)
-            if not np.max(change) > 1e-4 * size or not np.all(np.isfinite(outputs)):
-                continue
-            if np.max(fit(n, outputs, norm.unit).off) <= max(100 * norm.tolerance, 1e-5):
-                break
-            units = np.max(norm.rows(np.max(change, 0)), tuple(range(case.rows.ndim - 1))) > 1e-4 * size
-            return (
-                f"one value of {last} changed {words} moves the outputs of {np.sum(units)} of {norm.units} units, by "
-                "no gain or bias of each"
-            )
-        else:
-            lost = norm.run(norm.far * norm.probe, parameters={name: _with_first(start, math.nan)})
-            if all(np.all(np.isfinite(v)) for v in after.values()) and np.any(np.isnan(lost)):  # it enters, and is lost
-                return (
-                    f"one value of {last} changed by {norm.far:.1g} moves no output, though outputs are computed of it"
-                )
+        last, lost = name.rsplit(".", 1)[-1], norm(rows, parameters={name: _with_first(value, math.nan)})
+        moved = []
+        for by in (1.0, norm.far):
+            after = norm(rows, parameters={name: _with_first(value, float(value.flat[0]) + by)})
+            change = np.max(np.abs(after - start), tuple(range(start.ndim - 1)))
+            moved.append(bool(np.any(change > 1e-4 * size)) or not np.all(np.isfinite(after)))
+            units = int(np.sum(change > 1e-4 * size))
+            if units > 1 and any(
+                deviation(norm(inputs), after) <= max(10 * norm.tolerance, 1e-5)
+                for inputs in _with_first_unit(rows, float(value.flat[0]), by, firsts)
+            ):
+                return f"one value of {last} changed by {by:.1g} moves the outputs of {units} of {norm.units} units"
+        if not any(moved) and np.any(np.isnan(lost)):  # it enters, and is lost
+            return f"one value of {last} changed by {norm.far:.1g} moves no output, though outputs are computed of it"
     return None
+
+
+def _with_first_unit(rows: np.ndarray, value: float, by: float, gains: Sequence[float]) -> Iterator[np.ndarray]:
+    """Inputs whose first unit is as if a gain before, or a bias before after one of some gains, were larger."""
+    factors = [(v + by) / v for v in (value, 1 + value) if v]
+    yield from (rows * np.append(factor, np.ones(rows.shape[-1] - 1)) for factor in factors)
+    shifts = dict.fromkeys(by / gain for gain in (1.0, *gains) if gain)
+    yield from (rows + np.append(shift, np.zeros(rows.shape[-1] - 1)) for shift in shifts)
 
 
 def _with_first(values: np.ndarray, first: float) -> np.ndarray:
