@@ -47,7 +47,7 @@ def candidates(layers: Sequence[Layer], training: bool, asked: Collection[str] =
         The layers; those that normalize weights are not among them.
     """
     found: dict[str, Candidate] = {}
-    for layer in sorted(layers, key=lambda k: (isinstance(k.module, Function), -_depth(k.path))):
+    for layer in sorted(layers, key=lambda k: (isinstance(k.module, Function), -_depth(k.path), not k.childless)):
         above = found.get(layer.module.owner) if isinstance(layer.module, Function) else None
         if above is not None and not above.problem:  # the function is how that norm computes
             continue
@@ -68,7 +68,7 @@ def candidates(layers: Sequence[Layer], training: bool, asked: Collection[str] =
 
 def _passes_on(layer: Layer, found: Collection[Candidate]) -> bool:
     """Whether what a layer with layers inside returns is what an examined norm returned."""
-    if layer.childless or not layer.same_shape:
+    if layer.childless or not layer.calls or not layer.call.outputs:
         return False
     norms = [c.layer for c in found if not c.problem and c.layer.calls and c.layer.call.outputs]
     return any(np.array_equal(layer.outputs, norm.outputs, equal_nan=True) for norm in norms)

@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+from typing import Any
 
 import lngeom as lg
 import numpy as np
@@ -11,7 +12,7 @@ from flax import nnx
 from tests.checks.test_places import checked, gain, module, normal, rms
 
 
-def net(forward, **parameters):
+def net(forward, **parameters) -> Any:
     """A torch model with a linear layer, and parameters and buffers of eight values."""
     import torch
     from torch import nn

@@ -399,3 +399,14 @@ def test_probes_have_the_memory_order_of_the_inputs(dtype):
         report = lg.check_model(model, inputs)
         assert checked(report) == ["1"], str(report)
         assert (report["1"].like, report["1"].differences, report["1"].findings) == ("gn_spatial", (), ())
+
+
+@pytest.mark.peers
+def test_a_model_that_ends_in_an_examined_norm_is_not_listed_beside_it():
+    import keras
+
+    inputs = keras.Input((6, 6, 3))
+    norm = keras.layers.LayerNormalization(axis=[1, 2, 3], name="norm")
+    model = keras.Model(inputs, norm(keras.layers.Conv2D(8, 3)(inputs)))
+    report = lg.check_model(model, normal(5, 6, 6, 3))
+    assert [n.path for n in report.norms] == ["norm"]
