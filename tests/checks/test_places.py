@@ -406,7 +406,7 @@ def test_a_model_that_ends_in_an_examined_norm_is_not_listed_beside_it():
     import keras
 
     inputs = keras.Input((6, 6, 3))
-    norm = keras.layers.LayerNormalization(axis=[1, 2, 3], name="norm")
+    norm = keras.layers.LayerNormalization(axis=[1, 2, 3], name="norm")  # type: ignore[arg-type]
     model = keras.Model(inputs, norm(keras.layers.Conv2D(8, 3)(inputs)))
     report = lg.check_model(model, normal(5, 6, 6, 3))
     assert [n.path for n in report.norms] == ["norm"]

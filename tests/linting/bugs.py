@@ -43,7 +43,7 @@ def normal(*shape, scale=1.0, offset=0.0):
     return np.random.default_rng(0).normal(size=shape) * scale + offset
 
 
-def torch_norm(formula, units=8, name="LayerNorm", bias=True):
+def torch_norm(formula, units=8, name="LayerNorm", bias=True) -> Any:
     """A torch module that applies a formula f(x, weight, bias), with gains and biases that are not trivial."""
     import torch
 
