@@ -8,7 +8,7 @@ more input decide.
 """
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -25,41 +25,52 @@ class Sets(NamedTuple):
         split: axis of which parts are in one set; None where there is none.
         parts: number of its parts.
         strided: whether a part has every `parts`-th value; otherwise it has consecutive ones.
+        tiles: further axes of which parts are in one set: (axis, number of parts, whether they are strided).
     """
 
     axes: tuple[int, ...]
     split: int | None = None
     parts: int = 1
     strided: bool = False
+    tiles: tuple[tuple[int, int, bool], ...] = ()
 
     def mean(self, values: np.ndarray) -> np.ndarray:
         """Mean of each set, in the place of each of its values."""
-        if self.split is None:
-            return np.broadcast_to(values.mean(self.axes, keepdims=True), values.shape)
-        size = values.shape[self.split]
-        inner = (size // self.parts, self.parts) if self.strided else (self.parts, size // self.parts)
-        shape = (*values.shape[: self.split], *inner, *values.shape[self.split + 1 :])
-        pooled = self.split + (not self.strided)
-        axes = tuple(a + (a > self.split) for a in self.axes)
-        divided = values.reshape(shape)
-        return np.broadcast_to(divided.mean((*axes, pooled), keepdims=True), shape).reshape(values.shape)
+        shape: list[int] = []
+        pooled: list[int] = []
+        for axis, size in enumerate(values.shape):
+            parts, strided = self.divided.get(axis, (1, False))
+            if axis in self.divided or axis in self.axes:
+                pooled.append(len(shape) + (axis in self.divided and not strided))
+            shape += [size // parts, parts] if strided else [parts, size // parts] if axis in self.divided else [size]
+        found = values.reshape(shape).mean(tuple(pooled), keepdims=True)
+        return np.broadcast_to(found, shape).reshape(values.shape)
+
+    @property
+    def divided(self) -> dict[int, tuple[int, bool]]:
+        """Number of parts, and whether they are strided, by axis of which parts are in one set."""
+        units = {} if self.split is None else {self.split: (self.parts, self.strided)}
+        return units | {axis: (parts, strided) for axis, parts, strided in self.tiles}
 
     def over(self, axis: int) -> bool:
         """Whether a set has several values along an axis."""
-        return axis in self.axes or axis == self.split
+        return axis in self.axes or axis in self.divided
 
     def size(self, shape: Sequence[int]) -> int:
         """Number of values in a set."""
         whole = int(np.prod([shape[a] for a in self.axes], initial=1))
-        return whole * (shape[self.split] // self.parts if self.split is not None else 1)
+        return whole * int(np.prod([shape[a] // parts for a, (parts, _) in self.divided.items()], initial=1))
 
     def said(self, shape: Sequence[int]) -> str:
         """The sets in words."""
-        words = [] if not self.axes else [f"ax{'e' if len(self.axes) > 1 else 'i'}s {', '.join(map(str, self.axes))}"]
-        if self.split is not None:
-            size = shape[self.split] // self.parts
-            how = f"every {self.parts}th place" if self.strided else f"{size} neighbours"
-            words.append(f"{how} of axis {self.split}")
+        words = (
+            []
+            if not self.axes
+            else [f"ax{'e' if len(self.axes) > 1 else 'i'}s {', '.join(map(str, sorted(self.axes)))}"]
+        )
+        for axis, (parts, strided) in self.divided.items():
+            how = f"every {parts}th place" if strided else f"{shape[axis] // parts} neighbours"
+            words.append(f"{how} of axis {axis}")
         return " and ".join(words)
 
 
@@ -189,7 +200,7 @@ def fit(n: np.ndarray, outputs: np.ndarray, unit: float) -> Fitted:
 
 
 def explain(
-    inputs: np.ndarray, outputs: np.ndarray, tolerance: float, unit: float, first: Sequence[Formula] = ()
+    inputs: np.ndarray, outputs: np.ndarray, tolerance: float, unit: float, tried: Iterable[Formula]
 ) -> Fitted | None:
     """The formula that gives the outputs, up to a gain and a bias of each place.
 
@@ -198,13 +209,13 @@ def explain(
         outputs: y, of the same shape.
         tolerance: largest difference, relative to how far outputs move.
         unit: rounding of the layer's computation.
-        first: formulas to try before the others.
+        tried: formulas to try, in this order.
 
     Returns:
         The fit of the first formula that does; None where none does.
     """
     few = slice(0, 3)  # a formula that fails on three inputs is dropped before it is tried on all
-    for formula in formulas(inputs.shape[1:], first):
+    for formula in tried:
         if np.max(fitted(formula, inputs[few], outputs[few], unit).off) > tolerance:
             continue
         found = fitted(formula, inputs, outputs, unit)

@@ -21,20 +21,22 @@ def _by_dtype(make: Callable[[Any], Callable]) -> Callable:
     return lambda a: made(a.dtype)(a)
 
 
+MODES = {
+    "use_running_average": False,
+    "is_training": True,
+    "is_train": True,
+    "training": True,
+    "train": True,
+    "deterministic": False,
+    "inference": False,
+}
+"""Usual names of arguments and attributes that select the mode, with their values in training mode."""
+
+
 def mode(call: Callable, training: bool) -> dict[str, bool]:
     """The keyword argument that selects the mode, under its usual names."""
     names = inspect.signature(call).parameters
-    for name, value in (
-        ("use_running_average", not training),
-        ("is_training", training),
-        ("training", training),
-        ("train", training),
-        ("deterministic", not training),
-        ("inference", not training),
-    ):
-        if name in names:
-            return {name: value}
-    return {}
+    return next(({name: value == training} for name, value in MODES.items() if name in names), {})
 
 
 def linen(module: Any, shape: tuple[int, ...], training: bool) -> Callable:

@@ -10,6 +10,9 @@ import numpy as np
 
 from lngeom.checks._formula import Formula, Sets, fit, padded
 from lngeom.checks._invariances import FLIP, invariances, probe_data
+from lngeom.checks._masks import findings as ignored_masks
+from lngeom.checks._reach import listed
+from lngeom.checks._running import Update, findings as evaluation_of, said as moved_by, update_of
 from lngeom.checks.findings import Finding, Result, Verdict
 from lngeom.checks.placed import ROWS, Placed
 from lngeom.checks.placing import place
@@ -32,13 +35,16 @@ MOST_UNITS = 256
 """Units that are moved one by one to see which statistics they enter."""
 
 
-def examined(layer: Layer, training: bool, like: str | None = None) -> tuple[NormReport, Placed | None]:
+def examined(
+    layer: Layer, training: bool, like: str | None = None, *, asked: bool = False
+) -> tuple[NormReport, Placed | None]:
     """The report of a norm at the worst of its calls; an error of the layer is its note.
 
     Args:
         layer: the norm.
         training: whether to examine it in training mode, where the model has one for it.
         like: the row to compare it with; by default that which its class promises.
+        asked: whether it is examined even if it is no norm of the table.
 
     Returns:
         The report, and the norm in its place at its first call; None where nothing could be checked.
@@ -46,7 +52,7 @@ def examined(layer: Layer, training: bool, like: str | None = None) -> tuple[Nor
     bare = NormReport(layer.path, layer.kind, calls=len(layer.calls))
     try:
         first = place(layer, training)
-        reports = [_report(first, bare, like)]
+        reports = [_report(first, bare, like, asked)]
     except Exception as error:  # any error of a layer is a result
         text = f"{error}" if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
         return replace(bare, note=f"could not be checked: {text}".splitlines()[0]), None
@@ -62,7 +68,7 @@ def examined(layer: Layer, training: bool, like: str | None = None) -> tuple[Nor
                 )
             else:
                 known.add(_kind(other))
-                reports.append(_report(place(other, training), bare, like))
+                reports.append(_report(place(other, training), bare, like, asked))
         except Exception as error:
             reports.append(replace(bare, note=f"call could not be checked: {error}".splitlines()[0]))
     if len(reports) == 1:
@@ -86,16 +92,21 @@ def _badness(report: NormReport) -> tuple[bool, bool, bool, float]:
     return bool(report.differences), bool(report.findings), "outputs are up to" in report.note, share
 
 
-def _report(placed: Placed, bare: NormReport, like: str | None) -> NormReport:
+def _report(placed: Placed, bare: NormReport, like: str | None, asked: bool) -> NormReport:
     if placed.unsteady:
         said = f"called twice, its outputs differ by {placed.unsteady:.1e}: no more can be told"
         return replace(bare, units=placed.units, axis=placed.axes, findings=(Finding("not deterministic", said),))
+    if placed.outside and like is None and not asked:
+        return replace(bare, note=f"not examined: {placed.outside}")
     expected = like or placed.expected
     results = results_of(placed)
     wrong = differing(results, expected)
     if placed.fitted is None and placed.formula is not None:  # a step after the norm, as a rectifier, has no sign
         wrong = tuple(name for name in wrong if name != FLIP)
-    findings = (*_own(placed), *_defects(placed), *_statistics(placed, expected, asked=like is not None))
+    update = _update(placed)
+    moving = () if update is None else evaluation_of(placed, update)
+    statistics = _statistics(placed, expected, asked=like is not None)
+    findings = (*_own(placed), *_defects(placed), *statistics, *moving, *_masked(placed))
     return replace(
         bare,
         units=placed.units,
@@ -106,7 +117,7 @@ def _report(placed: Placed, bare: NormReport, like: str | None) -> NormReport:
         differences=wrong,
         findings=findings,
         eps_share=placed.share,
-        note=_noted(placed, expected),
+        note=_noted(placed, expected, update),
     )
 
 
@@ -152,7 +163,7 @@ def _over(placed: Placed) -> str:
     return ", ".join(filter(None, over)) or "nothing"
 
 
-def _noted(placed: Placed, expected: str | None) -> str:
+def _noted(placed: Placed, expected: str | None, update: Update | None = None) -> str:
     """What was measured beside invariances."""
     layer, said = placed.layer, []
     if layer.place not in {None, layer.call.examined[1]}:
@@ -166,12 +177,22 @@ def _noted(placed: Placed, expected: str | None) -> str:
         said.append("its outputs do not depend on its inputs")
     elif placed.affine and layer.declared is None:
         said.append("each output is an affine function of its own input: nothing is normalized")
-    elif placed.normalizes and placed.fitted is None and placed.formula is not None:
+    elif placed.normalizes and placed.stepped:
         said.append("a further step follows the normalized values")
     if not placed.measured and not placed.formula:
         said.append("no parameter shows the axis of its units: that of its library's convention")
     if placed.refused:
         said.append(f"it cannot be called on its inputs in this mode: {placed.refused}")
+    if placed.pools and placed.formula is not None and placed.axes != (len(placed.shape) - 1,):
+        said.append(
+            f"its statistics are over axes {', '.join(map(str, sorted(placed.formula.scale.axes)))}, positions too"
+        )
+    if placed.blends:
+        said.append("no row of the table: in training its outputs depend on its running statistics and on the batch")
+    elif placed.normalizes and expected is None:
+        found = placed.formula
+        found = "outputs are those of no norm over axes" if found is None else found.said(placed.shape)
+        said.append(f"no row of the table: {found}")
     if placed.uncentred and expected == "rms":
         said.append(f"its class is called {layer.kind}; it is {METHODS['rms'].title}: no mean is subtracted")
     lost = placed.lost
@@ -182,15 +203,35 @@ def _noted(placed: Placed, expected: str | None) -> str:
             f"in {layer.inputs.dtype} outputs are up to {min(lost, 9.99):.1%} from those in {placed.dtype}, on its "
             "inputs and others near them"
         )
-    return "; ".join([*said, *_running(placed)])
+    return "; ".join([*said, *_running(placed, update)])
 
 
-def _running(placed: Placed) -> Iterator[str]:
+def _masked(placed: Placed) -> tuple[Finding, ...]:
+    """Masks that are ignored; none where the layer does not run with its own."""
+    try:
+        return tuple(ignored_masks(placed)) if placed.layer.several else ()
+    except Exception:  # place has found other values with which it runs
+        return ()
+
+
+def _update(placed: Placed) -> Update | None:
+    """How a step moves its running statistics; None where that is no average, or it fails."""
+    try:
+        return update_of(placed)
+    except Exception:  # what fails is said where running statistics are looked at
+        return None
+
+
+def _running(placed: Placed, update: Update | None) -> Iterator[str]:
     """How running statistics are used, and how far they are from the data."""
     if not placed.running:
         return
+    if fixed := placed.layer.fixed:
+        yield f"the model has {fixed.by} and with it one mode, {'training' if fixed.training else 'evaluation'}"
     try:
-        if placed.training and placed.affine:
+        if update is not None:
+            yield moved_by(placed, update)
+        if placed.training and placed.affine and (placed.layer.fixed is None or placed.layer.fixed.training):
             yield "its running statistics are used in training mode too" + (
                 "" if placed.updated else ", and no step of training moves them"
             )
@@ -238,6 +279,9 @@ def _statistics(placed: Placed, expected: str | None, *, asked: bool) -> Iterato
         return
     promised = placed.promised_groups
     sets = formula.scale
+    if placed.pools and not asked and placed.axes == (len(placed.shape) - 1,):  # units last: positions are samples
+        yield Finding("statistics", f"{formula.said(placed.shape)}; gains are along axis {placed.axes[0]} alone")
+        return
     groups = expected in {"gn", "gn_spatial"} and placed.layer.declared == "gn"
     inner = sets.split is not None and sets.split != 0
     fits = placed.row in ALLOWED.get(expected, {expected}) and formula.usual
@@ -300,12 +344,13 @@ def _parts(placed: Placed) -> str:
     lonely = [int(u) for u in units if not reach[:, u].any()]
     words = []
     if 0 < len(alone) < len(units):
-        words.append(f"units {_listed(alone, units)} of {count} do not enter the statistics of others")
+        words.append(f"units {listed(alone, units)} of {count} do not enter the statistics of others")
     if 0 < len(lonely) < len(units):
-        words.append(f"units {_listed(lonely, units)} of {count} do not move with others")
+        words.append(f"units {listed(lonely, units)} of {count} do not move with others")
     if words:
         return "; ".join(words)
-    return "no division of an axis explains them"
+    where = placed.reach.said() if placed.reach is not None else ""
+    return "no division of an axis explains them" + (f"; {where}" if where else "")
 
 
 def _left_out(placed: Placed) -> str:
@@ -316,16 +361,8 @@ def _left_out(placed: Placed) -> str:
     doubled = np.max(np.abs(twice - start), over) > 10 * placed.tolerance * np.max(np.abs(start), over)
     if not 0 < doubled.sum() < doubled.size:
         return ""
-    units = _listed([int(u) for u in np.flatnonzero(doubled)], np.arange(doubled.size))
+    units = listed([int(u) for u in np.flatnonzero(doubled)], np.arange(doubled.size))
     return f"units {units} of {doubled.size} change where all inputs are doubled: they are not normalized"
-
-
-def _listed(found: Sequence[int], tried: np.ndarray) -> str:
-    """Units as one range where they are neighbours among those that were tried."""
-    places = np.nonzero(np.isin(tried, found))[0]
-    if len(places) > 1 and np.all(np.diff(places) == 1):
-        return f"{found[0]} to {found[-1]}"
-    return ", ".join(map(str, found[:8])) + (", …" if len(found) > 8 else "")
 
 
 def _as_padded(placed: Placed, axis: int, length: int) -> bool:

@@ -9,6 +9,7 @@ import numpy as np
 from lngeom.checks.placed import Placed
 from lngeom.checks.placing import behaves, place
 from lngeom.checks.recorded import Layer
+from lngeom.checks.recorded.functions import Function
 from lngeom.checks.recorded.layer import floating
 
 FIXED = 1e-3
@@ -46,7 +47,10 @@ def candidates(layers: Sequence[Layer], training: bool, asked: Collection[str] =
         The layers; those that normalize weights are not among them.
     """
     found: dict[str, Candidate] = {}
-    for layer in sorted(layers, key=lambda k: -_depth(k.path)):
+    for layer in sorted(layers, key=lambda k: (isinstance(k.module, Function), -_depth(k.path), not k.childless)):
+        above = found.get(layer.module.owner) if isinstance(layer.module, Function) else None
+        if above is not None and not above.problem:  # the function is how that norm computes
+            continue
         if layer.normalizes_weights:
             found[layer.path] = Candidate(layer, "normalizes weights")
             continue
@@ -56,10 +60,18 @@ def candidates(layers: Sequence[Layer], training: bool, asked: Collection[str] =
         if not layer.childless and any(_inside(other, layer.path) for other in found):
             continue
         candidate = _judged(layer, training)
-        if candidate is not None:
+        if candidate is not None and not (candidate.problem and _passes_on(layer, found.values())):
             found[layer.path] = candidate
     ordered = [found[layer.path] for layer in layers if layer.path in found]
     return [c for c in ordered if not c.layer.normalizes_weights]
+
+
+def _passes_on(layer: Layer, found: Collection[Candidate]) -> bool:
+    """Whether what a layer with layers inside returns is what an examined norm returned."""
+    if layer.childless or not layer.calls or not layer.call.outputs:
+        return False
+    norms = [c.layer for c in found if not c.problem and c.layer.calls and c.layer.call.outputs]
+    return any(np.array_equal(layer.outputs, norm.outputs, equal_nan=True) for norm in norms)
 
 
 def _judged(layer: Layer, training: bool) -> Candidate | None:

@@ -8,7 +8,7 @@ import numpy as np
 from lngeom.checks._in_place import differing
 from lngeom.checks._invariances import invariances
 from lngeom.checks._orbits import Data
-from lngeom.checks.placed import FAR, TOLERANCES, UNITS
+from lngeom.checks._probed import FAR, TOLERANCES, UNITS
 from lngeom.checks.recorded import Layer
 from lngeom.checks.reports import NormReport
 from lngeom.methods import METHODS

@@ -41,6 +41,10 @@ def check_model(
     the note of the norm says.
     Layers with weight norm or spectral norm are examined as functions of weights and inputs, and so is a linear layer
     together with the norm that follows it.
+    A norm that is a function is a row of its own in torch (such as `layer_norm()`, at the module in whose forward pass
+    it is called). In JAX and Keras a function in a forward pass is not seen. One step of training shows how running
+    statistics move; where they are those to which one batch moves them, evaluation must be training. A linen model
+    whose attribute fixes the mode is examined in that mode.
     An invariance beyond those of a row is no difference. What could be a norm and was not examined is listed with the
     reason.
 
@@ -85,7 +89,7 @@ def check_model(
             note = f"could not be checked: {candidate.problem}"
             found.append(NormReport(layer.path, layer.kind, note=note, calls=len(layer.calls)))
         else:
-            norm, placed = examined(layer, training, rows.get(layer.path))
+            norm, placed = examined(layer, training, rows.get(layer.path), asked=layer.path in include)
             found.append(norm)
             before = producer(layer, layers) if placed else None
             if placed and before and norm.checked:

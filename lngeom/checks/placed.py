@@ -9,59 +9,24 @@ values whose spread is not above the rounding of the inputs.
 A change counts as a difference if it is above `tolerance`, which follows from the digits with which the layer computes.
 """
 
-import functools
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float
 
-from lngeom.checks._formula import Fitted, Formula, Sets, explain, fitted, follows
+from lngeom.checks._formula import Fitted, Formula, Sets, explain, fit, fitted, follows, formulas
+from lngeom.checks._probed import LARGEST, SAMPLES, SIDE, UNITS, Probed
+from lngeom.checks._reach import Reach, reach_of
 from lngeom.checks.recorded import Layer
 from lngeom.checks.subject import deviation
 from lngeom.methods.page import GROUPS
 
-SAMPLES, SIDE = 6, 2
-"""Samples, and positions along each axis, on which a norm is examined."""
-
-WIDE = 48
-"""Positions where the axis of positions may be that of the units."""
-
-PROBES = 6
-"""Inputs to which gains and biases are fitted."""
-
-FAR = 2.0**20
-"""Scale of inputs at which no ε matters."""
-
-LARGEST = 50_000
-"""Numbers of the inputs that are looked at, unless one sample has more."""
-
 ROWS = {"ln", "rms", "gn", "gn_spatial", "in", "bn", "ln_pooled"}
 """Rows of the invariance table that a layer of summed inputs may be."""
-
-UNITS = (2.0**-52, 2.0**-23, 2.0**-8)
-"""Roundings with which a layer may compute: those of float64, float32 and bfloat16."""
-
-TOLERANCES = dict(zip(UNITS, (1e-7, 1e-3, 0.2), strict=True))
-"""Change of outputs, relative to their size, that counts as a difference, by the rounding of the computation."""
-
-UNSTEADY = 1e-5
-"""Change of outputs, relative to them, from which two calls with the same inputs differ."""
-
-FILLS = (None, (0.0, 1.0), (1.0, 1.0), (0.0, 0.0))
-"""Values for further inputs, with fractions and without: their own first, then those that leave a norm alone."""
-
-
-@functools.lru_cache(maxsize=8)
-def ordinary(count: int, shape: tuple[int, ...]) -> np.ndarray:
-    """Numbers without special values, as many arrays of a shape."""
-    found = 0.5 + np.random.default_rng(0).normal(size=(count, *shape))
-    found.setflags(write=False)
-    return found
 
 
 class Coupling(NamedTuple):
@@ -79,142 +44,8 @@ class Coupling(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Placed:
-    """A norm in its place.
-
-    Attributes:
-        layer: the layer.
-        axes: axes of its inputs that are units, in order; the first axis is that of samples.
-        measured: whether a parameter showed the axes; otherwise they are the convention of its library.
-        training: whether it is examined in training mode.
-        shape: shape of the probes, in the layout of the inputs.
-        dtype: the widest in which it runs.
-        changed: values of parameters in place of its own, where those hide all else.
-    """
-
-    layer: Layer
-    axes: tuple[int, ...]
-    measured: bool
-    training: bool
-    shape: tuple[int, ...]
-    dtype: str = "float64"
-    changed: Mapping[str, np.ndarray] = field(default_factory=dict)
-
-    @property
-    def positions(self) -> tuple[int, ...]:
-        """Axes that are neither samples nor units."""
-        return tuple(i for i in range(1, self.layer.inputs.ndim) if i not in self.axes)
-
-    def rows(self, array: np.ndarray) -> Float[np.ndarray, "N *T H"]:
-        """An array in the layout of the inputs with units last, and positions, where there are any, in one axis."""
-        moved = np.transpose(array, (0, *self.positions, *self.axes))
-        shape = (len(array), *([-1] if self.positions else []), int(np.prod([array.shape[i] for i in self.axes])))
-        return moved.reshape(shape)
-
-    def back(self, rows: Float[np.ndarray, "N *T H"], like: np.ndarray) -> np.ndarray:
-        """The inverse of `rows`, for positions and units as in `like`."""
-        order = (0, *self.positions, *self.axes)
-        shape = [len(rows), *(like.shape[i] for i in order[1:])]
-        return np.transpose(rows.reshape(shape), np.argsort(order))
-
-    def run(self, inputs: np.ndarray, **options: Any) -> np.ndarray:
-        """Outputs in the layout of the inputs, as float64; by default in its widest dtype and in the mode that runs."""
-        options = {"training": self.training, "dtype": self.dtype} | options
-        options["parameters"] = {**self.changed, **options.get("parameters", {})}
-        return np.asarray(self.layer.run(inputs, **options), np.float64)
-
-    def __call__(self, rows: Float[np.ndarray, "N *T H"], **options: Any) -> np.ndarray:
-        """Outputs of the layer, in rows, for inputs in rows with the positions of the probes."""
-        return self.rows(self.run(self.back(rows, self.probe), **options))
-
-    @property
-    def probe(self) -> np.ndarray:
-        """The first probe, in the layout of the inputs."""
-        return self.probes[0]
-
-    @cached_property
-    def probes(self) -> np.ndarray:
-        """Inputs of ordinary numbers."""
-        return ordinary(PROBES, self.shape)
-
-    @cached_property
-    def size(self) -> float:
-        """Root mean square of the layer's inputs, as far as they are finite; 1 where they are all zero."""
-        values = np.asarray(self.layer.inputs, np.float64)
-        values = values[np.isfinite(values)]
-        return float(np.sqrt(np.mean(np.square(values)))) if np.any(values) else 1.0
-
-    @cached_property
-    def far(self) -> float:
-        """The largest scale, up to `FAR`, at which outputs are finite."""
-        for octaves in (20, 10, 5):
-            if np.all(np.isfinite(self.run(2.0**octaves * self.probe))):
-                return 2.0**octaves
-        return 1.0
-
-    @cached_property
-    def ordinary(self) -> np.ndarray:
-        """Probes, in rows, of the size of the layer's inputs."""
-        return self.size * self.rows(self.probe)
-
-    @cached_property
-    def units(self) -> int:
-        """H."""
-        return self.rows(self.probe).shape[-1]
-
-    @cached_property
-    def outputs(self) -> np.ndarray:
-        """Outputs for probes at `far`."""
-        return np.stack([self.run(self.far * x) for x in self.probes])
-
-    @cached_property
-    def unsteady(self) -> float:
-        """Change of outputs between two calls with the same inputs; 0 where it is that of rounding."""
-        change = deviation(self.outputs[0], self.run(self.far * self.probe))
-        return change if UNSTEADY < change < math.inf else 0.0
-
-    @cached_property
-    def unit(self) -> float:
-        """Rounding of the layer's own computation: the finest at which its outputs follow its inputs smoothly."""
-        base, start = self.far * self.probe, self.outputs[0]
-        if self.dtype == "float64" and not np.any(start - start.mean()):
-            return UNITS[0]
-        direction = np.random.default_rng(1).uniform(-1, 1, self.shape) * np.max(np.abs(base))
-        for unit, steps in zip(UNITS, ((2.0**-32, 2.0**-12), (2.0**-12, 2.0**-7)), strict=False):
-            if unit == UNITS[0] and self.dtype != "float64":
-                continue
-            slopes = [(self.run(base + h * direction) - start) / h for h in steps]
-            largest = np.max(np.abs(slopes), initial=0.0)
-            if np.all(np.abs(slopes[0] - slopes[1]) <= 0.05 * largest):
-                return unit
-        return UNITS[2]
-
-    @property
-    def tolerance(self) -> float:
-        """Change of outputs, relative to their size, that is a difference and no rounding."""
-        return TOLERANCES[self.unit]
-
-    @cached_property
-    def constant(self) -> bool:
-        """Whether its outputs do not depend on its inputs."""
-        near = [self.run(self.size * x) for x in self.probes[:2]]
-        return bool(deviation(*self.outputs[:2]) <= self.tolerance and deviation(*near) <= self.tolerance)
-
-    @cached_property
-    def normalizes(self) -> bool:
-        """Whether large inputs can be doubled without a change of outputs that do move with the inputs.
-
-        Functions that saturate do not move where they are invariant.
-        """
-        if self.constant or not np.all(np.isfinite(self.outputs)):
-            return False
-        base, start = self.far * self.probe, self.outputs[0]
-        doubled = self.run(2 * base)
-        if not deviation(start, doubled) <= max(self.tolerance, 1e-6):
-            return False
-        nearby = self.run(base + 0.02 * self.far * np.random.default_rng(2).normal(size=self.shape))
-        moved = np.abs(nearby - start) > 1e-4 * np.max(np.abs(start - start.mean()))
-        return bool(np.mean(moved) > 0.2)
+class Placed(Probed):
+    """A norm in its place; its attributes are those of `Probed`."""
 
     @cached_property
     def fitted(self) -> Fitted | None:
@@ -226,7 +57,9 @@ class Placed:
             return None
         tolerance = max(10 * self.tolerance, 1e-6)
         if self.normalizes:
-            return explain(self.probes, self.outputs, tolerance, self.unit, self._likely)
+            large = int(np.prod(self.shape)) > LARGEST  # of large arrays, only what single values reached is tried
+            tried = self._likely if large else formulas(self.shape, self._likely)
+            return explain(self.probes, self.outputs, tolerance, self.unit, tried)
         near = np.stack([self.run(self.size * x) for x in self.probes])
         found = fitted(None, self.size * self.probes, near, self.unit)
         return found if np.max(found.off) <= tolerance else None
@@ -248,7 +81,32 @@ class Placed:
             inner = {1: Sets((*positions, *units)), self.units: Sets(positions)}
             sets = [inner.get(groups, Sets(positions, self.axes[0], groups))] if self.units % groups == 0 else []
         sets = [s for s in sets if s.axes or s.split is not None]
-        return [Formula(s) if declared == "rms" else Formula(s, s, True) for s in sets]
+        found = [Formula(s) if declared == "rms" else Formula(s, s, True) for s in sets]
+        reached = None if self.reached is None else self.reached.sets(self.axes)
+        return found if reached is None else [*found, Formula(reached, reached, True), Formula(reached)]
+
+    @cached_property
+    def reach(self) -> Reach | None:
+        """Where outputs move with one value of inputs of the shape of its own, which may be larger than the probes."""
+        inputs = self.layer.inputs
+        if (
+            self.reached is not None
+            or self.layer.several
+            or self.unit == UNITS[2]
+            or self.shape[1:] == inputs.shape[1:]
+        ):
+            return self.reached
+        count = min(SAMPLES, len(inputs), max(2, LARGEST // max(inputs[:1].size, 1)))
+        return reach_of(lambda x: self.run(self.far * x), (count, *inputs.shape[1:]))
+
+    @property
+    def in_part(self) -> bool:
+        """Whether at the shape of its own inputs its statistics are over other places than at that of the probes."""
+        if self.reach is None or not self.normalizes or self.shape[1:] == self.reach.shape[1:]:
+            return False
+        if self.formula is None:
+            return True
+        return self.formula.usual and not self.reach.follows(self.formula.scale, self.shape)
 
     @cached_property
     def promised_groups(self) -> int | None:
@@ -268,6 +126,14 @@ class Placed:
             return None if self.fitted is None else self.fitted.formula
         tolerance = max(10 * self.tolerance, 1e-6)
         return follows(lambda x: self.run(self.far * x), self.shape, tolerance, self._likely)
+
+    @cached_property
+    def stepped(self) -> bool:
+        """Whether a further step follows its normalized values, such as a rectifier."""
+        if self.fitted is not None or self.formula is None:
+            return False
+        n = np.stack([self.formula.normalized(x) for x in self.probes])
+        return bool(np.max(fit(n, self.outputs, self.unit).off) > max(100 * self.tolerance, 1e-4))
 
     @property
     def affine(self) -> bool:
@@ -365,7 +231,7 @@ class Placed:
         units = [a for a in long if sets.over(a)]
         positions = [a for a in self.positions if self.shape[a] > 1]
         pooled = [a for a in positions if sets.over(a)]
-        if len(pooled) not in {0, len(positions)} or (sets.split is not None and sets.split in positions):
+        if sets.tiles or len(pooled) not in {0, len(positions)} or (sets.split is not None and sets.split in positions):
             return None
         if sets.over(0):
             return "bn" if centred and not units and len(pooled) == len(positions) else None
@@ -376,10 +242,39 @@ class Placed:
         return ("gn_spatial" if pooled else "gn") if centred else (None if pooled else "rms")
 
     @property
+    def pools(self) -> bool:
+        """Whether its class is called a layer norm and its statistics are over positions, which have no gains."""
+        named = getattr(self.layer.module, "reduction_axes", ())
+        named = {a % len(self.shape) for a in ((named,) if isinstance(named, int) else named or ())}
+        asked = named >= set(self.positions) or "glob" in self.layer.kind.lower()
+        return self.layer.declared == "ln" and self.row == "ln_pooled" and self.measured and not asked
+
+    @property
     def uncentred(self) -> bool:
         """Whether its class is called a layer norm and it is an RMS norm, as by design in T5."""
         whole = self.formula is not None and all(self.formula.scale.over(a) for a in self.axes if self.shape[a] > 1)
         return self.layer.declared == "ln" and self.row == "rms" and whole and self.groups == 1
+
+    @property
+    def outside(self) -> str:
+        """Why it is outside of the table, though it may be called a norm; empty where it is not."""
+        if self.layer.declared is not None or self.normalizes or self.affine or self.constant:
+            return ""
+        base = self.far * self.probe
+        change = deviation(self.outputs[0], self.run(2 * base))
+        if change <= max(self.tolerance, 1e-6):
+            return "no row of the table: its outputs hardly move with large inputs"
+        return f"no row of the table: outputs change by {min(change, 1):.0%} where large inputs are doubled"
+
+    @cached_property
+    def blends(self) -> bool:
+        """Whether outputs in training mode depend on running statistics and on the batch, as with a moving average."""
+        if not (self.training and self.running) or self.affine or self.constant:
+            return False
+        inputs, stored = self.far * self.probe, self.layer.statistics
+        other = stored | {k: v + np.asarray(np.abs(v).max() + self.far, v.dtype) for k, v in self.running.items()}
+        pair = [self.layer.step(inputs, s, dtype=self.dtype, training=True)[0] for s in (stored, other)]
+        return deviation(*(np.asarray(v, np.float64) for v in pair)) > max(self.tolerance, 1e-6)
 
     @cached_property
     def expected(self) -> str | None:
@@ -389,6 +284,8 @@ class Placed:
         that is called a layer norm is judged as an RMS norm.
         """
         declared, row = self.layer.declared, self.row
+        if self.blends:
+            return None
         if declared is None:
             return None if self.affine else row
         if self.affine and declared in {"bn", "in"} and (self.layer.statistics or not self.training):
@@ -492,7 +389,7 @@ class Placed:
             while inputs[:SAMPLES].size > LARGEST and (long := max(inputs.shape[a] for a in self.positions)) > SIDE:
                 halved = {a for a in self.positions if inputs.shape[a] == long}
                 inputs = inputs[tuple(slice(None, None, 2 if a in halved else 1) for a in range(inputs.ndim))]
-        count = max(SAMPLES, LARGEST // max(inputs[:1].size, 1))
+        count = max(2, LARGEST // max(inputs[:1].size, 1))
         return np.asarray(inputs[:count], np.float64)
 
     @cached_property
@@ -548,23 +445,10 @@ class Placed:
         return deviation(np.where(kept, exact, 0), np.where(kept, native, 0))
 
     def apart(self) -> float | None:
-        """Change of outputs between training and evaluation mode, relative to them; None without running statistics."""
-        if not self.running or self.refused:
+        """Change of outputs between training and evaluation mode, relative to them; None without both."""
+        if not self.running or self.refused or self.layer.fixed is not None:
             return None
         return deviation(*(self.run(self.own, training=mode) for mode in (True, False)))
-
-    @property
-    def running(self) -> dict[str, np.ndarray]:
-        """Running statistics: one value a unit."""
-        found = self.layer.statistics.items()
-        return {k: v for k, v in found if jnp.issubdtype(v.dtype, jnp.floating) and v.size == self.units}
-
-    @cached_property
-    def updated(self) -> bool:
-        """Whether a step in training mode moves its running statistics."""
-        inputs = self.size * (3 * self.probe + 1)
-        after = self.layer.step(inputs, self.layer.statistics, dtype=self.dtype, training=True)[1]
-        return any(not np.array_equal(after[k], np.asarray(v, after[k].dtype)) for k, v in self.running.items())
 
     def elsewhere(self, layer: Layer) -> "Placed":
         """The same norm at another call; what does not depend on the inputs is not measured again."""

@@ -5,7 +5,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from lngeom.checks.placed import FAR, FILLS, PROBES, SAMPLES, SIDE, TOLERANCES, UNITS, WIDE, Placed, ordinary
+from lngeom.checks._probed import FAR, FILLS, PROBES, SAMPLES, SIDE, TOLERANCES, UNITS, WIDE, ordinary
+from lngeom.checks.placed import Placed
 from lngeom.checks.recorded import Layer
 from lngeom.checks.subject import deviation
 
@@ -82,7 +83,10 @@ def _placed(layer: Layer, training: bool) -> Placed:
     if found is None and placed.layer.declared in {"ln", "rms", None} and placed.formula is not None:
         own = tuple(a for a in placed.formula.scale.axes if a > 0)
         if own and placed.formula.scale.split is None and not placed.formula.scale.over(0) and own != placed.axes:
-            return replace(placed, axes=own)
+            placed = replace(placed, axes=own)
+    if placed.in_part and placed.reach is not None:
+        larger = replace(placed, shape=placed.reach.shape, reached=placed.reach)
+        return larger if larger.formula is not None or placed.formula is not None else placed
     return placed
 
 

@@ -110,7 +110,9 @@ class ModelReport:
     def to_text(self) -> str:
         """One table; below it, what differs and what could not be checked."""
         if not self.norms:
-            return f"{self.model}: no norm was found."
+            return (
+                f"{self.model}: no norm was found. Of norms that are functions, those of torch.nn.functional are seen."
+            )
         lines = [("path", "kind", "units", "axis", "statistics over", "invariances", "ε share")]
         for n, line in zip(self.norms, self.rows(), strict=True):
             title = METHODS[n.like].title if n.like in METHODS else "no row"

@@ -17,7 +17,7 @@ def rms(x, axis=-1):
     return x / jnp.sqrt(jnp.square(x).mean(axis, keepdims=True) + 1e-6)
 
 
-def layer_norm(x, axis=-1):
+def layer_norm(x, axis: int | tuple[int, ...] = -1):
     return (x - x.mean(axis, keepdims=True)) / jnp.sqrt(x.var(axis, keepdims=True) + 1e-5)
 
 
@@ -162,6 +162,28 @@ def test_a_batch_norm_that_is_frozen_in_training_is_compared_with_the_row_of_eva
     assert not report.differs
     assert "no step of training moves them" in report["BatchNorm_0"].note
     assert {f.rule for f in lg.lint(*frozen_linen(stored)).findings} == (set() if stored else {"running-statistics"})
+
+
+@pytest.mark.parametrize("name", ["train", "training", "is_training", "use_running_average", "deterministic"])
+@pytest.mark.parametrize("trains", [True, False])
+def test_a_linen_model_whose_mode_is_an_attribute_is_examined_in_that_mode(name, trains):
+    value = trains if "train" in name else not trains
+
+    def call(self, x):
+        x = linen.BatchNorm(use_running_average=not trains, name="norm")(linen.Dense(8, use_bias=False)(x))
+        return linen.Dropout(0.5, deterministic=not trains)(x)
+
+    kind = type("Model", (linen.Module,), {"__annotations__": {name: bool}, "__call__": linen.compact(call)})
+    model, X = kind(**{name: value}), normal(9, 5)
+    variables = model.init({"params": jax.random.key(0), "dropout": jax.random.key(1)}, X)
+    for given in (model, (model, variables)):
+        report = lg.check_model(given, X)
+        assert report["norm"].like == ("bn" if trains else "bn_evaluation")
+        assert not report.differs, str(report)
+        mode = "training" if trains else "evaluation"
+        assert f"the model has {name}={value} and with it one mode, {mode}" in report["norm"].note
+        assert "used in training mode too" not in report["norm"].note
+        assert not lg.lint(given, X).findings  # of the other mode nothing was seen
 
 
 def test_a_call_that_sets_the_mode_decides_it():
@@ -379,3 +401,14 @@ def test_probes_have_the_memory_order_of_the_inputs(dtype):
         report = lg.check_model(model, inputs)
         assert checked(report) == ["1"], str(report)
         assert (report["1"].like, report["1"].differences, report["1"].findings) == ("gn_spatial", (), ())
+
+
+@pytest.mark.peers
+def test_a_model_that_ends_in_an_examined_norm_is_not_listed_beside_it():
+    import keras
+
+    inputs = keras.Input((6, 6, 3))
+    norm = keras.layers.LayerNormalization(axis=[1, 2, 3], name="norm")  # type: ignore[arg-type]
+    model = keras.Model(inputs, norm(keras.layers.Conv2D(8, 3)(inputs)))
+    report = lg.check_model(model, normal(5, 6, 6, 3))
+    assert [n.path for n in report.norms] == ["norm"]

@@ -43,7 +43,7 @@ def normal(*shape, scale=1.0, offset=0.0):
     return np.random.default_rng(0).normal(size=shape) * scale + offset
 
 
-def torch_norm(formula, units=8, name="LayerNorm", bias=True):
+def torch_norm(formula, units=8, name="LayerNorm", bias=True) -> Any:
     """A torch module that applies a formula f(x, weight, bias), with gains and biases that are not trivial."""
     import torch
 
@@ -383,3 +383,21 @@ def one_dead_unit(mended):
 
     gain = jnp.ones(8).at[3].set(1.0 if mended else 1e-6)
     return eqx.tree_at(lambda m: m.weight, eqx.nn.LayerNorm(8), gain), normal(6, 8).astype(np.float32), {}
+
+
+@planted("unused-parameter")
+def bias_left_out(mended):
+    return torch_norm(lambda x, w, b: layer_norm(x, w, b if mended else 0.0)), normal(6, 8), {}
+
+
+@planted("affine-before-statistics")
+def bias_before_statistics(mended):
+    return torch_norm(lambda x, w, b: layer_norm(x, w, b) if mended else layer_norm(x + b, w, 0.0)), normal(6, 8), {}
+
+
+@planted("affine-before-statistics")
+def gain_before_batch_statistics(mended):
+    def formula(x, w, b):
+        return layer_norm(x, w, b, axis=0) if mended else layer_norm(x * w, 1.0, b, axis=0)
+
+    return torch_norm(formula, name="BatchNorm"), normal(6, 8), {"rules": ["affine-before-statistics"]}

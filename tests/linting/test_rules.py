@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from lngeom.checks.linting.rules import RULES
 
-from tests.linting.bugs import BUGS, PLANTED, normal
+from tests.linting.bugs import BUGS, PLANTED, layer_norm, normal, torch_norm
 
 PEERS = {"torch", "keras", "haiku"}
 
@@ -247,3 +247,54 @@ def test_an_epsilon_that_follows_the_dtype_is_measured_in_the_dtype_that_runs(sc
     assert abs(report.eps_shares[""] - expected) < 1e-5
     note = lg.check_model(norm, X).norms[0].note
     assert ("its ε follows the dtype" in note, "outputs are up to" in note) == (large, False)
+
+
+@pytest.mark.peers
+@pytest.mark.parametrize(
+    ("formula", "shapes"),
+    [
+        (lambda x, w, b: layer_norm(x, 1.0, b) * w, {}),
+        (lambda x, w, b: layer_norm(x, w / w.mean(), b), {}),
+        (lambda x, w, b: layer_norm(x, b + 2, w), {}),
+        (lambda x, w, b: layer_norm(x, w.repeat_interleave(4)[None], b), {"weight": 2}),
+        (lambda x, w, b: layer_norm(x, w.softmax(0)[0], b), {"weight": 2}),
+        (lambda x, w, b: layer_norm(x, w.softmax(0)[0], b) + w.softmax(0)[1] * layer_norm(x, 1.0, 0.0, axis=0), {}),
+    ],
+    ids=["in another order", "of mean 1", "swapped", "of groups", "a weight of a mixture", "two norms"],
+)
+def test_gains_that_follow_the_statistics_are_not_said_to_be_before_them(formula, shapes):
+    import torch
+
+    norm = torch_norm(formula)
+    for name, size in shapes.items():
+        setattr(norm, name, torch.nn.Parameter(torch.linspace(0.5, 1.5, size)))
+    found = lg.lint(torch.nn.Sequential(norm), normal(6, 8), rules=["affine-before-statistics", "unused-parameter"])
+    assert found.findings == (), str(found)
+
+
+@pytest.mark.peers
+def test_a_gain_of_zero_in_the_place_of_the_bias_is_named_as_that():
+    import torch
+    import torch.nn.functional as F
+
+    norm = torch_norm(lambda x, w, b: F.layer_norm(x, (8,), b, w))
+    torch.nn.init.zeros_(norm.bias)
+    model = torch.nn.Sequential(norm)
+    assert {f.rule for f in lg.lint(model, normal(6, 8)).findings} == {"dead-gain"}
+    report = lg.check_model(model, normal(6, 8))
+    assert (report["0"].checked, report.differs) == (True, False), str(report)
+    assert "examined with 1 more of bias" in report["0"].note
+
+
+def test_a_mode_that_no_pass_has_shown_gives_no_finding():
+    from flax import linen
+
+    class Model(linen.Module):
+        train: bool
+
+        @linen.compact
+        def __call__(self, x):
+            return linen.BatchNorm(use_running_average=not self.train)(x)
+
+    for train in (True, False):
+        assert lg.lint(Model(train), normal(9, 5).astype(np.float32)).findings == ()

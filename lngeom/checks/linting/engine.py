@@ -71,6 +71,8 @@ def lint(
             first = place(layer, training)
             if first.unsteady:
                 raise ValueError(f"called twice, its outputs differ by {first.unsteady:.1e}")
+            if first.outside:
+                raise ValueError(first.outside)
             exported = place(twin, training) if twin else None
             case = Case(first, producer(layer, layers), tuple(consumers(layer, layers)), decays, exported)
             others = [(i, Case(first.elsewhere(call))) for i, call in list(enumerate(layer.each_call()))[1:CALLS]]

@@ -5,8 +5,8 @@ consequence in words, or None. A rule of one's own is added with `rule`.
 """
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import jax.numpy as jnp
 import numpy as np
@@ -180,21 +180,65 @@ def low_precision(case: Case) -> str | None:
     "Apply gain and bias to the normalized values.",
 )
 def affine_before_statistics(case: Case) -> str | None:
-    """The units that move with one value of a gain or bias: one where it follows the statistics."""
-    if not case.normalizes:
+    """What one value of a gain or bias does: it moves the outputs of other units as its unit's input does, or none."""
+    norm = case.norm
+    if not case.normalizes or norm.stepped:  # a further step hides what follows
         return None
-    for name, value in case.layer.parameters.items():
-        if value.size != case.norm.units or value.size < 2:
+    rows = norm.rows(norm.far * norm.probe)
+    start = norm(rows)
+    size = np.max(np.abs(start))
+    values = {k: np.asarray(norm.changed.get(k, v), np.float64) for k, v in case.layer.parameters.items()}
+    firsts = [float(v.flat[0]) for v in values.values() if v.size == norm.units]
+    for name, value in values.items():
+        if value.size != norm.units or value.size < 2:
             continue
-        moved = np.asarray(value, np.float64).copy()
-        moved.reshape(-1)[0] += 1
-        change = np.abs(case.norm(case.rows, parameters={name: moved}) - case.outputs)
-        units = np.sum(np.max(change, tuple(range(change.ndim - 1))) > 1e-4 * np.max(np.abs(case.outputs)))
-        last = name.rsplit(".", 1)[-1]
-        if units > 1:
-            return f"one value of {last} changed by 1 moves the outputs of {units} of {case.norm.units} units"
-        if units == 0 and np.any(case.rows[..., 0]):
-            return f"one value of {last} changed by 1 moves no output"
+        last, lost = name.rsplit(".", 1)[-1], norm(rows, parameters={name: _with_first(value, math.nan)})
+        moved = []
+        for by in (1.0, norm.far):
+            after = norm(rows, parameters={name: _with_first(value, float(value.flat[0]) + by)})
+            change = np.max(np.abs(after - start), tuple(range(start.ndim - 1)))
+            moved.append(bool(np.any(change > 1e-4 * size)) or not np.all(np.isfinite(after)))
+            units = int(np.sum(change > 1e-4 * size))
+            if units > 1 and any(
+                deviation(norm(inputs), after) <= max(10 * norm.tolerance, 1e-5)
+                for inputs in _with_first_unit(rows, float(value.flat[0]), by, firsts)
+            ):
+                return f"one value of {last} changed by {by:.1g} moves the outputs of {units} of {norm.units} units"
+        if not any(moved) and np.any(np.isnan(lost)):  # it enters, and is lost
+            return f"one value of {last} changed by {norm.far:.1g} moves no output, though outputs are computed of it"
+    return None
+
+
+def _with_first_unit(rows: np.ndarray, value: float, by: float, gains: Sequence[float]) -> Iterator[np.ndarray]:
+    """Inputs whose first unit is as if a gain before, or a bias before after one of some gains, were larger."""
+    factors = [(v + by) / v for v in (value, 1 + value) if v]
+    yield from (rows * np.append(factor, np.ones(rows.shape[-1] - 1)) for factor in factors)
+    shifts = dict.fromkeys(by / gain for gain in (1.0, *gains) if gain)
+    yield from (rows + np.append(shift, np.zeros(rows.shape[-1] - 1)) for shift in shifts)
+
+
+def _with_first(values: np.ndarray, first: float) -> np.ndarray:
+    """Values with another first one."""
+    moved = values.copy()
+    moved.reshape(-1)[0] = first
+    return moved
+
+
+@rule(
+    "unused-parameter",
+    "A gain or bias on which no output depends has no gradient: it stays as it was, and counts as a parameter.",
+    "Apply it to the normalized values, or leave it out.",
+)
+def unused_parameter(case: Case) -> str | None:
+    """Outputs of every call with NaN in place of a parameter, where they are those with the parameter."""
+    calls = [replace(call, fill=case.layer.fill) for call in case.layer.each_call()]
+    for name, value in case.layer.parameters.items():
+        lost = {name: np.full(value.shape, math.nan)}
+        pairs = (
+            [call.run(call.inputs, training=case.norm.training, parameters=p) for p in (None, lost)] for call in calls
+        )
+        if all(np.array_equal(*pair, equal_nan=True) for pair in pairs):
+            return f"with NaN in place of {name.rsplit('.', 1)[-1]}, outputs are what they were"
     return None
 
 
@@ -254,6 +298,9 @@ def _across(case: Case) -> float:
 )
 def sample_leak(case: Case) -> str | None:
     """The change of a sample's outputs in evaluation mode when the other samples are replaced."""
+    fixed = case.layer.fixed
+    if fixed is not None and fixed.training:
+        return None
     leak = case.norm.evaluation_leak()
     if not leak > UNMOVED:
         return None
@@ -413,8 +460,8 @@ def epsilon_differs(case: Case) -> str | None:
 )
 def running_statistics(case: Case) -> str | None:
     """Whether a step of training moves the running statistics, and how far evaluation is from training."""
-    known, norm = case.norm.running, case.norm
-    if not known:
+    known, norm, fixed = case.norm.running, case.norm, case.layer.fixed
+    if not known or (fixed is not None and not (fixed.training and norm.affine)):
         return None
     apart = norm.apart() or 0.0
     initial = all(np.all(v == v.flat[0]) and v.flat[0] in {0, 1} for v in known.values())
@@ -437,8 +484,10 @@ def running_statistics(case: Case) -> str | None:
 )
 def momentum(case: Case) -> str | None:
     """The weight of a new batch in the running statistics, from three steps."""
-    norm = case.norm
-    if not norm.running or getattr(case.layer.module, "momentum", 0.0) is None:  # None: an average over all batches
+    norm, fixed = case.norm, case.layer.fixed
+    if not norm.running or (fixed is not None and not fixed.training):
+        return None
+    if getattr(case.layer.module, "momentum", 0.0) is None:  # an average over all batches
         return None
     steps = [case.layer.statistics]
     for shift in (0.0, 1.0, 1.0):

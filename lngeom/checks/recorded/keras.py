@@ -11,7 +11,7 @@ import numpy as np
 
 from lngeom.checks._frameworks import mode
 from lngeom.checks._orbits import QUICKLY
-from lngeom.checks.recorded.layer import Layer, floating, given, is_plain
+from lngeom.checks.recorded.layer import Layer, arrays_in, floating, given
 from lngeom.checks.recorded.tape import Made, Tape, shared
 from lngeom.checks.subject import as_elsewhere
 
@@ -108,7 +108,7 @@ def _recorded(
         outputs = function(*args, **kwargs)
     finally:
         depth.pop()
-    taped.outputs = [[convert(v)] for v in jax.tree.leaves(outputs) if is_plain(v)]
+    taped.outputs = [[convert(v)] for v in arrays_in(outputs)]
     return outputs
 
 
@@ -161,7 +161,7 @@ def _made(layer: Any, shape: tuple[int, ...] | None) -> Made:
         outputs, after = program(dtype, arguments, training)(*filled, arrays)
         convert = lambda v: np.asarray(keras.ops.convert_to_numpy(v))  # noqa: E731
         fresh = {k: convert(v) for k, v in zip(names[1], after, strict=True) if k in stored}
-        return tuple(convert(v) for v in jax.tree.leaves(outputs) if is_plain(v)), {**stored, **fresh}
+        return tuple(map(convert, arrays_in(outputs))), {**stored, **fresh}
 
     return parameters, statistics, apply
 

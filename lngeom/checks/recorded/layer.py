@@ -1,7 +1,9 @@
 """A layer of a model with its weights, and what went through it."""
 
+import copy
+import dataclasses
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -25,7 +27,7 @@ _DECLARED = (
     ("instance", "in"),
     ("group", "gn"),
     ("batch", "bn"),
-    ("rms", "rms"),
+    ("(?<!no)rms", "rms"),  # not that of LayerNormSimple
     ("layer", "ln"),
 )
 MIXES = re.compile(r"^_?(linear|dense|conv|einsum|embed)(?!.*norm)", re.IGNORECASE)
@@ -56,6 +58,18 @@ def given(args: tuple, kwargs: Mapping[str, Any]) -> tuple[Given, tuple[Any, ...
     arrays = tuple(leaf for leaf in leaves if is_plain(leaf))
     rest = tuple(ARRAY if is_plain(leaf) else KEY if _is_key(leaf) else leaf for leaf in leaves)
     return Given(structure, rest), arrays
+
+
+class Fixed(NamedTuple):
+    """The one mode of a model that cannot be called in the other.
+
+    Attributes:
+        training: whether it is that of training.
+        by: what fixes it, such as "train=True".
+    """
+
+    training: bool
+    by: str
 
 
 @dataclass(frozen=True)
@@ -114,6 +128,7 @@ class Layer:
         place: place of the output that is examined; None for the first of the shape of its input.
         problem: why it cannot be called again; empty where it can.
         normalized: the row of its weights, where a hook or parametrization of its library normalizes them.
+        fixed: the one mode in which the model was seen, where it has no other.
     """
 
     path: str
@@ -131,6 +146,7 @@ class Layer:
     place: int | None = None
     problem: str = ""
     normalized: str | None = None
+    fixed: Fixed | None = None
 
     @property
     def call(self) -> Call:
@@ -185,7 +201,7 @@ class Layer:
         if not _NORM.search(self.kind):
             return None
         name = self.kind.lower().replace("_", "")
-        return next((row for word, row in _DECLARED if word in name), None)
+        return next((row for word, row in _DECLARED if re.search(word, name)), None)
 
     @property
     def normalizes_weights(self) -> bool:
@@ -250,7 +266,9 @@ class Layer:
         if self.problem:
             raise ValueError(self.problem)
         known = {**self.parameters, **(parameters or {})}
-        if dtype is not None:
+        if dtype is None:  # values in place of its own are given as its own are stored
+            known = {k: np.asarray(v).astype(self.parameters[k].dtype) for k, v in known.items()}
+        else:
             inputs = inputs.astype(jnp.dtype(dtype))
             known = {k: np.asarray(v).astype(jnp.dtype(dtype)) for k, v in known.items()}
             statistics = {k: v.astype(jnp.dtype(dtype)) if floating(v) else v for k, v in statistics.items()}
@@ -290,6 +308,35 @@ def is_plain(value: Any) -> bool:
     if not is_array(value):
         return False
     return not (isinstance(value.dtype, np.dtype) and value.dtype == object) and not _is_key(value)
+
+
+def held(function: Callable[[Any], Any], value: Any) -> Any:
+    """A value with a function applied to every array in it, also in dataclasses and dicts that JAX takes for leaves."""
+
+    def leaf(inner: Any) -> Any:
+        if is_plain(inner):
+            return function(inner)
+        if isinstance(inner, MutableMapping):  # before dataclasses: the ModelOutput of transformers is both
+            copied = copy.copy(inner)
+            for key, one in inner.items():
+                copied[key] = held(function, one)
+            return copied
+        if dataclasses.is_dataclass(inner) and not isinstance(inner, type):
+            copied = copy.copy(inner)
+            for field in dataclasses.fields(inner):
+                if hasattr(inner, field.name):
+                    object.__setattr__(copied, field.name, held(function, getattr(inner, field.name)))
+            return copied
+        return inner
+
+    return jax.tree.map(leaf, value)
+
+
+def arrays_in(value: Any) -> list[Any]:
+    """The arrays in what a layer returned, in order."""
+    found: list[Any] = []
+    held(lambda array: found.append(array) or array, value)
+    return found
 
 
 def _is_key(value: Any) -> bool:

@@ -6,8 +6,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from lngeom.checks._frameworks import mode
-from lngeom.checks.recorded.layer import Layer
+from lngeom.checks._frameworks import MODES, mode
+from lngeom.checks.recorded.layer import Fixed, Layer
 from lngeom.checks.recorded.tape import Made, Tape, of_jax
 from lngeom.checks.subject import as_elsewhere
 
@@ -21,6 +21,8 @@ def layers(parts: tuple, args: tuple, kwargs: dict) -> list[Layer]:
 
     module, variables = _initialized(parts, args, kwargs)
     tape, found, trained = Tape(), {}, {}
+    rngs = {name: jax.random.key(0) for name in RNGS}
+    stored = [name for name in variables if name != "params"]  # a model whose attribute fixes training updates them
 
     def watch(record: Callable, into: dict) -> Callable:
         def intercept(function, given, options, context):
@@ -34,9 +36,8 @@ def layers(parts: tuple, args: tuple, kwargs: dict) -> list[Layer]:
 
     options = mode(type(module).__call__, False)
     with as_elsewhere(), linen.intercept_methods(watch(tape.call, found)):
-        module.apply(variables, *args, **_needed(module, options), **kwargs, mutable=False)
+        module.apply(variables, *args, **_needed(module, options), **kwargs, mutable=stored, rngs=rngs)
     options = _needed(module, mode(type(module).__call__, True))
-    rngs = {name: jax.random.key(0) for name in RNGS}
     try:
         with as_elsewhere(), linen.intercept_methods(watch(tape.in_training, trained)):
             module.apply(variables, *args, **options, **kwargs, mutable=True, rngs=rngs)
@@ -49,7 +50,16 @@ def layers(parts: tuple, args: tuple, kwargs: dict) -> list[Layer]:
         copies = {False: found[key][0], True: trained[key][0] if key in trained else None}
         return "/".join(key), "linen", found[key][0], not inside, lambda: _made(copies, found[key][1])
 
-    return tape.layers(make)
+    return tape.layers(make, fixed=_fixed(module))
+
+
+def _fixed(module: Any) -> Fixed | None:
+    """The one mode of a model, where an attribute chooses it and no argument does."""
+    if _needed(module, mode(type(module).__call__, True)):
+        return None
+    chosen = {name: getattr(module, name, None) for name in MODES}
+    name = next((name for name, value in chosen.items() if isinstance(value, bool)), None)
+    return None if name is None else Fixed(chosen[name] == MODES[name], f"{name}={chosen[name]}")
 
 
 def _made(copies: dict[bool, Any], variables: Any) -> Made:

@@ -12,7 +12,19 @@ import numpy as np
 
 from lngeom._core.trees import leaf_path
 from lngeom.checks._orbits import QUICKLY
-from lngeom.checks.recorded.layer import Apply, Arrays, Call, Given, Layer, floating, given, is_plain
+from lngeom.checks.recorded.layer import (
+    Apply,
+    Arrays,
+    Call,
+    Fixed,
+    Given,
+    Layer,
+    arrays_in,
+    floating,
+    given,
+    held,
+    is_plain,
+)
 from lngeom.checks.subject import as_elsewhere
 
 Made = tuple[Arrays, Arrays, Apply]
@@ -75,10 +87,9 @@ class Tape:
         tapped = tuple(_tap(a, sink) for a, sink in zip(arrays, taped.arrays, strict=True))
         args, kwargs = taped.given.filled(tapped)
         outputs = function(*args, **kwargs)
-        leaves, structure = jax.tree.flatten(outputs)
-        taped.outputs = [[] for leaf in leaves if is_plain(leaf)]
+        taped.outputs = [[] for _ in arrays_in(outputs)]
         sinks = iter(taped.outputs)
-        return jax.tree.unflatten(structure, [_tap(v, next(sinks)) if is_plain(v) else v for v in leaves])
+        return held(lambda array: _tap(array, next(sinks)), outputs)
 
     def in_training(self, key: Any, function: Callable, args: tuple, kwargs: dict) -> Any:
         """Calls a layer in a pass in training mode, of which only the arguments that are no arrays are kept."""
@@ -90,6 +101,7 @@ class Tape:
         make: Callable[[Any, Seen], tuple[str, str, Any, bool, Callable[[], Made]] | None],
         unseen: Iterable[Any] = (),
         normalized: Callable[[Any], str | None] = lambda key: None,
+        fixed: Fixed | None = None,
     ) -> list[Layer]:
         """The layers in the order of their first calls.
 
@@ -98,6 +110,7 @@ class Tape:
                 made; None to leave it out.
             unseen: keys of layers, among which some may not have been called.
             normalized: row of the weights that the library normalizes in a layer, by its key.
+            fixed: the one mode of the model, where it has no other.
 
         Returns:
             The layers; the last ones are those that were not called. One whose function cannot be made says why.
@@ -134,6 +147,7 @@ class Tape:
                     childless,
                     problem=problem,
                     normalized=normalized(key),
+                    fixed=fixed,
                 )
             )
         return found
@@ -207,7 +221,7 @@ def of_jax(
         def run(values, arrays):
             args, kwargs = arguments.filled(arrays)
             outputs, after = call(jax.tree.unflatten(structure, values), args, kwargs, training)
-            found = tuple(leaf for leaf in jax.tree.leaves(outputs) if is_plain(leaf))
+            found = tuple(arrays_in(outputs))
             if after is None:
                 return found, {}
             moved = {leaf_path(path): value for path, value in jax.tree.leaves_with_path(after)}

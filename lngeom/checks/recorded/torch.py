@@ -5,11 +5,11 @@ import functools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import jax
 import numpy as np
 
 from lngeom.checks._frameworks import from_torch, torch_tensor
-from lngeom.checks.recorded.layer import Layer, floating, given, is_plain
+from lngeom.checks.recorded.functions import Functions, Key
+from lngeom.checks.recorded.layer import Layer, arrays_in, floating, given
 from lngeom.checks.recorded.tape import Made, Tape
 
 Modes = dict[bool, dict[int, bool]]
@@ -28,6 +28,9 @@ def layers(parts: tuple, args: tuple, kwargs: dict) -> list[Layer]:
     inputs, named = _tensors(args, kwargs, model)
     tape, names = Tape(), {id(part): name for name, part in copied.named_modules()}
     open_calls: dict[int, list] = {}
+    own = dict(model.named_parameters())
+    kept = {id(v): own[_plain(k)] for k, v in copied.named_parameters() if _plain(k) in own}
+    functions = Functions(tape, names, kept)
 
     def before(part, arguments, options):
         sinks = [[from_torch(a)] for a in given(arguments, options)[1]]
@@ -35,7 +38,7 @@ def layers(parts: tuple, args: tuple, kwargs: dict) -> list[Layer]:
 
     def after(part, arguments, options, outputs):
         taped = open_calls[id(part)].pop()
-        taped.outputs = [[from_torch(v)] for v in jax.tree.leaves(outputs) if is_plain(v)]
+        taped.outputs = [[from_torch(v)] for v in arrays_in(outputs)]
 
     hooked = [part for part in copied.modules() if not isinstance(part, torch.jit.ScriptModule)]
     at_hand = [part.training for part in copied.modules()]
@@ -51,21 +54,25 @@ def layers(parts: tuple, args: tuple, kwargs: dict) -> list[Layer]:
     for some in (copied, model):
         for part, *both in zip(_parts(some).values(), training, evaluation, strict=True):
             modes[True][id(part)], modes[False][id(part)] = both
-    with torch.no_grad():
+    with torch.no_grad(), functions.watched(copied, functions.evaluate):
         copied(*inputs, **named)
     for handle in handles:
         handle.remove()
+    if functions.have_modes:
+        functions.see_training(copied, training, inputs, named)
     modules = _parts(model)
     modules |= {key: part for key, part in copied.named_modules() if _lazy(modules[key])}
 
     def make(key, seen):
+        if isinstance(key, Key):
+            return functions.made(key)
         part = modules[key]
         if "parametrizations" in key.split("."):
             return None  # what a layer does to its weights is part of that layer
         childless = not any(name != "parametrizations" for name, _ in part.named_children())
         return key, "torch", part, childless, lambda: _of_torch(part, modes)
 
-    return tape.layers(make, modules, lambda key: normalized_weights(modules[key]))
+    return tape.layers(make, modules, lambda key: None if isinstance(key, Key) else normalized_weights(modules[key]))
 
 
 def refused(model: Any) -> str:
@@ -172,7 +179,7 @@ def _of_torch(part: Any, modes: Modes) -> Made:
                 outputs = torch.func.functional_call(twin(training), tensors, args, options)
         finally:
             torch.set_num_threads(threads)
-        found = tuple(from_torch(v) for v in jax.tree.leaves(outputs) if is_plain(v))
+        found = tuple(map(from_torch, arrays_in(outputs)))
         return found, {k: from_torch(tensors[k]) for k in stored}
 
     return parameters, statistics, apply
