@@ -290,6 +290,10 @@ def gpt2(options: Options) -> Stack:
     return Stack(tables, tuple(blocks), head, norm(f"{at}ln_f"))
 
 
+NEOX_HEADS = ("embed_out.weight", "lm_head.weight")
+"""The head of GPT-NeoX: its name in most files, and in memory. The `transformers` package takes both as one."""
+
+
 def gpt_neox(options: Options) -> Stack:
     """GPT-NeoX and Pythia: parallel blocks with two norms, rows [head, (q, k, v), width] in one matrix."""
     d, n, layers = _sizes(options)
@@ -309,8 +313,7 @@ def gpt_neox(options: Options) -> Stack:
         blocks.append(Block(attention, FeedForward(up, down, None, activation), "pre", *norms, parallel=parallel))
     first = f"{at}embed_in.weight"
     tied = options.get("tie_word_embeddings")
-    own = "embed_out.weight" if "embed_out.weight" in options.names else "lm_head.weight"  # two names of one array
-    own = own if own in options.names else "embed_out.weight"
+    own = next((name for name in NEOX_HEADS if name in options.names), NEOX_HEADS[0])
     head = Head(Linear(first if tied else own), untied=own)
     return Stack((Table(first),), tuple(blocks), head, norm(f"{at}final_layer_norm"))
 
@@ -465,9 +468,15 @@ BERT_SIDE, BERT_BEHIND = "bert.pooler.dense", "cls.seq_relationship.*"
 
 
 def sides(kind: str, names: Container[str]) -> tuple[Linear, ...]:
-    """Linear maps beside the head, of those that are stored."""
+    """Linear maps beside the head, of those that are stored.
+
+    Raises:
+        ValueError: naming a bias that the package would start at zero.
+    """
     candidates = (BERT_SIDE,) if kind == "bert" else SIDE
-    found = (name for name in candidates if f"{name}.weight" in names)
+    found = [name for name in candidates if f"{name}.weight" in names]
+    if lacking := [name for name in found if name != "score" and f"{name}.bias" not in names]:
+        raise ValueError(f"the folder lacks '{lacking[0]}.bias', and holds '{lacking[0]}.weight'")
     return tuple(Linear(f"{name}.weight", f"{name}.bias" if f"{name}.bias" in names else None) for name in found)
 
 
@@ -477,8 +486,9 @@ def behind(kind: str) -> tuple[str, ...]:
 
 
 def second_names(stack: Stack) -> dict[str, str]:
-    """Second names of arrays, as the files of a family hold them, with the first."""
-    return {BERT_BIASES[1]: BERT_BIASES[0]} if stack.head.linear.bias == BERT_BIASES[0] else {}
+    """Second names of arrays, as the files of a family may hold them, with the first."""
+    found = {BERT_BIASES[1]: BERT_BIASES[0]} if stack.head.linear.bias == BERT_BIASES[0] else {}
+    return found | ({NEOX_HEADS[1]: NEOX_HEADS[0]} if stack.head.untied == NEOX_HEADS[0] else {})
 
 
 def describe(config: Mapping[str, Any], names: Container[str], ignore: Iterable[str] = ()) -> Stack:
@@ -523,19 +533,28 @@ def check_sizes(options: Options, stack: Stack, weights: Mapping[str, Any]) -> N
     Raises:
         ValueError: naming an option and an array that differ.
     """
-    d = options.first("hidden_size", "n_embd")
+    d, head = options.first("hidden_size", "n_embd"), stack.head.linear
     positions, inner = ("max_position_embeddings", "n_positions"), ("intermediate_size", "n_inner", "ffn_dim")
     rows = {"token": ("vocab_size",), "position": positions, "type": ("type_vocab_size",)}
     wanted = [(stack.tables[0].weight, 1, d, "the width of the stream")]
     for table in stack.tables:
         option = rows[table.index]
         wanted.append((table.weight, 0, options.first(*option) + table.offset, " or ".join(option)))
+    spare = (name for name in (stack.head.untied, *second_names(stack)) if name in weights)
+    for name in filter(None, (head.weight, head.bias, *spare)):
+        wanted.append((name, 0, options.get("vocab_size"), "vocab_size"))
     for block in stack.blocks:
         branch = block.feed_forward
         for network in branch.experts if isinstance(branch, Mixture) else (branch,):
             size = options.first(*inner)
             axis = 0 if network.up.layout == "oi" else 1
             wanted.append((network.up.weight, axis, 4 * d if size is None else size, "the width of hidden layers"))
+    for side in stack.side if options.kind == "bert" else ():
+        wanted.append((side.weight, 0, d, "the width of the stream"))
+    for site in stack.linears:
+        for name, axes in ((site.part.weight, 2), (site.part.bias, 1)):
+            if name is not None and len(weights[name].shape) != axes:
+                raise ValueError(f"{name!r} must have {axes} axes; it has shape {tuple(weights[name].shape)}")
     for name, axis, size, what in wanted:
         if weights[name].shape[axis] != size:
             raise ValueError(
