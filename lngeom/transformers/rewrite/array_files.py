@@ -8,7 +8,7 @@ arrays that overlap, bytes that belong to no array, metadata that are no texts.
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -36,6 +36,20 @@ FLOATS = {dtype.name: dtype for dtype in DTYPES.values() if dtype.name in {"floa
 
 PIECE = 1 << 24
 """Entries that are compared at a time."""
+
+
+def check_floats(names: Iterable[str], weights: Mapping[str, Any]) -> None:
+    """Refuses arrays of other dtypes than those of weights.
+
+    Raises:
+        ValueError: naming the first.
+    """
+    for name in names:
+        if weights[name].dtype.name not in FLOATS:
+            raise ValueError(
+                f"{name!r} holds {weights[name].dtype.name}, and weights are {', '.join(FLOATS)}: a quantized model "
+                "cannot be rewritten; rewrite first, quantize afterwards"
+            )
 
 
 class FileArray:

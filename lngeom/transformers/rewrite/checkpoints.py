@@ -17,6 +17,7 @@ import numpy as np
 
 from lngeom._core import files as _files
 from lngeom.transformers.description import Stack
+from lngeom.transformers.parts import shown
 from lngeom.transformers.rewrite.array_files import DTYPES, FLOATS, read_json
 from lngeom.transformers.rewrite.certificate import Certificate, Rounded, compare, everything, not_finite, running_dtype
 from lngeom.transformers.rewrite.configs import matches, unknown
@@ -25,6 +26,7 @@ from lngeom.transformers.rewrite.folders import (
     INDEX,
     SINGLE,
     Checkpoint as Checkpoint,
+    as_folder,
     load as load,
     uncovered,
 )
@@ -65,16 +67,22 @@ def save(
         The certificate, with the difference of the folder.
 
     Raises:
+        TypeError: if an argument has another type.
         ValueError: if the certificate failed, arrays are not those of a folder or not covered, no config describes the
             model, or what was written is not what was certified.
         OSError: if the folder exists with files in it, or cannot be written.
     """
+    if not isinstance(rewritten, Rewritten):
+        raise TypeError(f"what is saved must come from lg.rewrite.apply; got {shown(rewritten)}")
+    if isinstance(untouched, str):
+        raise TypeError(f"untouched must be a list of patterns; got the text {untouched!r}")
+    target_folder = as_folder(folder)
     if not rewritten.certificate.passed:
         raise ValueError(f"nothing was written: the certificate failed\n{rewritten.certificate}")
     if source is not None:
         rewritten = replace(rewritten, draft=rewritten.draft.on(_source(rewritten, source)))
     untouched = tuple(untouched)
-    with _files.replacing_folder(Path(folder)) as target:
+    with _files.replacing_folder(target_folder) as target:
         sums = _write(rewritten.stack, rewritten.draft, rewritten.before, target, untouched)
         return _check(rewritten, target, sums)
 
@@ -100,6 +108,7 @@ def check_target(folder: Path) -> None:
     Raises:
         OSError: if it exists with files in it, or cannot be written.
     """
+    folder = _files.behind_links(folder)
     _files.check_new_folder(folder)
     _files.check_writable(folder.absolute().parent)
 
@@ -162,7 +171,7 @@ def _source(rewritten: Rewritten, given: str | Path | Checkpoint) -> Checkpoint:
     Raises:
         ValueError: naming an array that differs.
     """
-    source = given if isinstance(given, Checkpoint) else _opened(Path(given))
+    source = given if isinstance(given, Checkpoint) else _opened(as_folder(given))
     rewritten.before.check(source)
     for name in rewritten.before.arrays:
         stored, held = np.asarray(source[name]), np.asarray(rewritten.draft.source[name])
@@ -195,7 +204,8 @@ def _write(
         if second in contents or (first == stack.head.linear.bias and not stack.tied):
             contents[second] = first
     if stack.tied:
-        contents = {name: content for name, content in contents.items() if content != stack.head.untied}
+        spare = stack.head.untied
+        contents = {name: content for name, content in contents.items() if spare not in {name, content}}
     files = {name: file for name, file in source.files.items() if name in contents}
     files |= dict.fromkeys((name for name in contents if name not in files), source.files[draft_home(stack, source)])
     sums: dict[str, int] = {}
@@ -207,7 +217,7 @@ def _write(
         index |= {"metadata": _totals(index["metadata"], stack, draft, contents)}
         write_json(target / INDEX, index | {"weight_map": dict(sorted(files.items()))})
     several = len({array.dtype for array in source.stored.values() if array.dtype.name in FLOATS}) > 1
-    if several and not source.config.get("dtype") and not source.config.get("torch_dtype") and source.dtype is not None:
+    if several and source.config.get("dtype", source.config.get("torch_dtype")) is None and source.dtype is not None:
         config |= {"dtype": source.dtype.name}  # else that of the first array, which may be another one now
     write_json(target / "config.json", config)
     left = left_out(source)

@@ -9,6 +9,7 @@ The rules are those of its `from_pretrained` (version 5.23, `modeling_utils.py`)
 """
 
 import math
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -21,7 +22,8 @@ import numpy as np
 
 from lngeom.transformers.description import Linear, Stack, walk
 from lngeom.transformers.forward import head, hidden, side
-from lngeom.transformers.rewrite.array_files import FLOATS, PIECE, FileArray, read_header, read_json
+from lngeom.transformers.parts import shown
+from lngeom.transformers.rewrite.array_files import FLOATS, PIECE, FileArray, check_floats, read_header, read_json
 from lngeom.transformers.rewrite.configs import matches
 from lngeom.transformers.rewrite.layouts import (
     NEOX_HEADS,
@@ -62,6 +64,9 @@ class Checkpoint(Mapping[str, FileArray]):
         self.second: dict[str, str] = {}
         self.stored: dict[str, FileArray] = {}
         self.index_dtype = _index_dtype(folder)
+        for named in (self.config.get("dtype"), self.config.get("torch_dtype"), self.index_dtype):
+            if named is not None and (not isinstance(named, str) or named not in FLOATS):
+                raise ValueError(f"{folder} says dtype {named!r}, which is not covered (covered: {', '.join(FLOATS)})")
         for name in _weight_files(folder):
             arrays, self.metadata[name] = read_header(folder / name)
             for array in arrays:
@@ -88,9 +93,9 @@ class Checkpoint(Mapping[str, FileArray]):
     @property
     def dtype(self) -> np.dtype | None:
         """The dtype that the package gives to all arrays: of the config, of the index, or of the first array."""
-        named = self.config.get("dtype") or self.config.get("torch_dtype") or self.index_dtype
-        if isinstance(named, str) and named.removeprefix("torch.") in FLOATS:
-            return FLOATS[named.removeprefix("torch.")]
+        named = self.config.get("dtype", self.config.get("torch_dtype")) or self.index_dtype
+        if named is not None:
+            return FLOATS[named]
         return next((a.dtype for a in self.stored.values() if a.dtype.name in FLOATS), None)
 
     @property
@@ -178,6 +183,17 @@ def _index_dtype(folder: Path) -> Any:
     return metadata.get("dtype") if isinstance(metadata, dict) else None
 
 
+def as_folder(given: Any) -> Path:
+    """The path of a folder.
+
+    Raises:
+        TypeError: if it is no path.
+    """
+    if isinstance(given, str | os.PathLike) and isinstance(os.fspath(given), str):
+        return Path(given)
+    raise TypeError(f"a folder must be a path as text or Path; got {shown(given)}")
+
+
 def load(folder: str | Path, stack: Stack | None = None, *, ignore: Iterable[str] = ()) -> tuple[Stack, Checkpoint]:
     """The description of a checkpoint folder, and its arrays.
 
@@ -191,14 +207,19 @@ def load(folder: str | Path, stack: Stack | None = None, *, ignore: Iterable[str
         whole, and an index reads rows.
 
     Raises:
+        TypeError: if an argument has another type.
         ValueError: naming an architecture, an option or an array that is not covered, or what is wrong with a file.
     """
-    weights = Checkpoint(Path(folder), ignore)
+    if stack is not None and not isinstance(stack, Stack):
+        raise TypeError(f"a description must be a Stack (lg.Stack); got {shown(stack)}")
+    if isinstance(ignore, str):
+        raise TypeError(f"ignore must be a list of options; got the text {ignore!r} (did you mean [{ignore!r}]?)")
+    weights = Checkpoint(as_folder(folder), ignore)
     if stack is not None:
         stack.check(weights)
     else:
         stack = described(weights)
-    _check_floats(stack, weights)
+    check_floats(stack.arrays, weights)
     return stack, weights
 
 
@@ -316,20 +337,6 @@ def _check_shapes(stack: Stack, weights: Checkpoint) -> None:
             f"the arrays of {weights.folder} do not fit together: {str(error).splitlines()[0]}. A weight or bias has "
             "another shape than the config says"
         ) from error
-
-
-def _check_floats(stack: Stack, weights: Checkpoint) -> None:
-    """Refuses arrays of other dtypes than those of weights.
-
-    Raises:
-        ValueError: naming the first.
-    """
-    for name in stack.arrays:
-        if weights[name].dtype.name not in FLOATS:
-            raise ValueError(
-                f"{name!r} of {weights.folder} holds {weights[name].dtype.name}: a quantized checkpoint cannot be "
-                "rewritten; rewrite first, quantize afterwards"
-            )
 
 
 def uncovered(stack: Stack, weights: Checkpoint, untouched: Iterable[str] = ()) -> list[str]:

@@ -95,7 +95,6 @@ def _llama_like(
     d, n, layers = _sizes(options)
     n_k = n if options.get("num_key_value_heads") is None else options.get("num_key_value_heads")
     width = d // n if options.get("head_dim") is None else options.get("head_dim")
-    options.positive("num_key_value_heads", "head_dim")
     every = options.get("attention_bias")
     turn = rotary(options, width)
     windows = [options.first("sliding_window")] * layers if sliding is None else _windows(options, layers, sliding)
@@ -146,10 +145,8 @@ def _sizes(options: Options) -> tuple[int, int, int]:
     """Width of the stream, heads, blocks."""
     names = ("n_embd", "n_head") if options.kind in {"gpt2", "gptj"} else ("hidden_size", "num_attention_heads")
     names = ("hidden_size", "n_head") if options.kind == "bloom" else names
-    d, n = options.positive(*names)
+    d, n = map(options.get, names)
     layers = options.first("num_hidden_layers", "n_layer")
-    if layers < 0:
-        raise ValueError(f"the number of layers must not be negative; got {layers}")
     if isinstance(options.names, Sized) and layers > len(options.names):
         raise ValueError(f"config.json says {layers} layers, and the folder holds {len(options.names)} arrays")
     if max(d, options.first("head_dim") or 0, options.first("num_local_experts") or 0) > LARGEST:
@@ -203,7 +200,6 @@ def gemma(options: Options) -> Stack:
 def gemma2(options: Options) -> Stack:
     """Gemma 2: `pre_feedforward_layernorm` reads, `post_*_layernorm` write."""
     options.only("use_bidirectional_attention", None, False)
-    options.positive("query_pre_attn_scalar", "attn_logit_softcapping", "final_logit_softcapping")
     return _llama_like(
         options,
         norm=_rms(options, offset=1),
@@ -239,7 +235,7 @@ def olmo2(options: Options) -> Stack:
 
 def mixtral(options: Options) -> Stack:
     """Mixtral: the router and every expert read the norm's output; w1 is the gate, w3 the linear factor."""
-    experts, top = options.positive("num_local_experts", "num_experts_per_tok")
+    experts, top = options.get("num_local_experts"), options.get("num_experts_per_tok")
     activation = options.activation("hidden_act")
 
     def mixture(prefix: str) -> Mixture:
@@ -321,7 +317,7 @@ def gpt_neox(options: Options) -> Stack:
 def gptj(options: Options) -> Stack:
     """GPT-J: parallel blocks with one norm, adjacent rotary pairs, a head with a bias."""
     d, n, layers = _sizes(options)
-    (turned,) = options.positive("rotary_dim")
+    turned = options.get("rotary_dim")
     if turned % 2 or turned > d // n:
         raise ValueError(f"option 'rotary_dim' must be even and at most {d // n}, the width of a head; got {turned}")
     options.only("rotary", True)

@@ -11,6 +11,8 @@ from jaxtyping import Int
 
 from lngeom._core import numerics
 from lngeom.transformers.description import Stack
+from lngeom.transformers.parts import shown
+from lngeom.transformers.rewrite.array_files import check_floats
 from lngeom.transformers.rewrite.certificate import (
     Certificate,
     Difference,
@@ -24,7 +26,7 @@ from lngeom.transformers.rewrite.certificate import (
     probe_tokens,
 )
 from lngeom.transformers.rewrite.draft import Draft
-from lngeom.transformers.rewrite.steps import AbstractStep, Refused
+from lngeom.transformers.rewrite.steps import AbstractStep, Refused, check_steps
 
 PROBES = (4, 16)
 """Sequences and positions of the default probes."""
@@ -134,15 +136,13 @@ def plan(
     Raises:
         Refused: if a step would change the function. The message has the part at fault, the reason, the difference
             measured on this model, and the remedy.
+        TypeError: if steps are no steps, or arrays no arrays.
         ValueError: if the arrays do not fit the description, or there is no description.
     """
-    if not isinstance(stack, Stack):
-        raise ValueError(
-            f"a rewrite needs the description of a model (lg.Stack); got {type(stack).__name__}. A function does not "
-            "say which of its arrays read and write the stream: describe it, and hold the description against the "
-            "function with lg.rewrite.check_description"
-        )
+    _check_stack(stack)
+    steps = check_steps(steps)
     stack.check(weights)
+    check_floats(stack.arrays, weights)
     original = draft = Draft(weights)
     tokens = _tokens(stack, draft, probes, seed, exclude)
     before = stack
@@ -163,6 +163,20 @@ def plan(
         with np.errstate(all="ignore"):  # certificates name what is not finite
             stack = step.run(stack, draft)
     return Plan(tuple(steps), before, stack, draft, tokens)
+
+
+def _check_stack(stack: Any) -> None:
+    """Refuses what is no description.
+
+    Raises:
+        ValueError: naming what it is.
+    """
+    if not isinstance(stack, Stack):
+        raise ValueError(
+            f"a rewrite needs the description of a model (lg.Stack); got {shown(stack)}. A function does not "
+            "say which of its arrays read and write the stream: describe it, and hold the description against the "
+            "function with lg.rewrite.check_description"
+        )
 
 
 def _tokens(
@@ -220,9 +234,14 @@ def check_description(
         How far the logits of description and model are apart.
 
     Raises:
+        TypeError: if the model cannot be called, or arrays are no arrays.
         ValueError: if they differ by more, or the model does not give logits [N, T, V].
     """
+    _check_stack(stack)
+    if not callable(model):
+        raise TypeError(f"the model must be a function from token ids to logits; got {shown(model)}")
     stack.check(weights)
+    check_floats(stack.arrays, weights)
     draft = Draft(weights)
     tokens = _tokens(stack, draft, probes, seed, exclude)
     theirs, ours = np.asarray(model(tokens)), outputs(stack, draft, tokens)
@@ -271,6 +290,7 @@ def apply(
 
     Raises:
         Refused: if a step would change the function.
+        TypeError: if steps are no steps, or arrays no arrays.
         ValueError: if the arrays do not fit the description.
 
     >>> from lngeom import rewrite as rw

@@ -7,7 +7,7 @@ $P = I - 11^\top/d$.
 
 import difflib
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any, ClassVar, NamedTuple
@@ -27,6 +27,7 @@ from lngeom.transformers.description import (
     Table,
     exchange_norms,
 )
+from lngeom.transformers.parts import shown
 from lngeom.transformers.rewrite.draft import Draft
 from lngeom.transformers.rewrite.orthogonal import Orthogonal
 
@@ -978,6 +979,35 @@ def did_you_mean(word: str, words: Iterable[str]) -> str:
 
 STEPS: dict[str, type[AbstractStep]] = {kind.word: kind for kind in AbstractStep.__subclasses__()}
 """Steps by their names in the command line."""
+
+
+def check_steps(steps: Any) -> tuple[AbstractStep, ...]:
+    """Steps, as a tuple.
+
+    Raises:
+        TypeError: naming what is no step.
+    """
+    if isinstance(steps, str):
+        raise TypeError(f"steps must be a list of steps, such as [{_calls(steps)}]; got the text {steps!r}")
+    if isinstance(steps, AbstractStep):
+        raise TypeError(f"steps must be a list of steps; got one step (did you mean [{steps!r}]?)")
+    if isinstance(steps, Mapping) or not isinstance(steps, Iterable):
+        raise TypeError(f"steps must be a list of steps, such as [rw.FoldNorms()]; got {shown(steps)}")
+    found = tuple(steps)
+    for step in found:
+        if isinstance(step, str):
+            raise TypeError(f"a step must be an object, such as {_calls(step)}; got the text {step!r}")
+        if not isinstance(step, AbstractStep):
+            raise TypeError(f"a step must be an object, such as rw.FoldNorms(); got {shown(step)}")
+    return found
+
+
+def _calls(text: str) -> str:
+    """What makes the steps that a text may mean."""
+    names = {word: f"rw.{kind.__name__}()" for word, kind in STEPS.items()}
+    names |= {kind.__name__: f"rw.{kind.__name__}()" for kind in STEPS.values()}
+    near = [difflib.get_close_matches(word.strip().partition("=")[0], names, 1) for word in text.split(",")]
+    return ", ".join(names[found[0]] for found in near if found) or "rw.FoldNorms()"
 
 
 def parse(text: str, seed: int = 0) -> list[AbstractStep]:
