@@ -1,4 +1,4 @@
-"""A command whose output nobody reads any longer, or whose output cannot be written, ends with a status and no trace."""
+"""A command whose output nobody reads any longer, or cannot be written, ends with a status and no trace."""
 
 import os
 import subprocess

@@ -587,20 +587,33 @@ class Stack(Part):
                 raise ValueError(f"table {table.weight!r} must have rows of {d}; got {weights[table.weight].shape}")
 
 
+def check_stack(stack: Any) -> None:
+    """Refuses what is no description.
+
+    Raises:
+        TypeError: naming what it is.
+    """
+    if not isinstance(stack, Stack):
+        raise TypeError(f"a model must be described (lg.Stack); got {shown(stack)}")
+
+
 def _check_array(name: str, value: Any) -> None:
     """Refuses what is no array of numbers.
 
     Raises:
         TypeError: naming the array, and how to make it one.
     """
-    if isinstance(getattr(value, "dtype", None), np.dtype) and value.dtype.kind not in "OSUTMm":
+    numbers = isinstance(getattr(value, "dtype", None), np.dtype) and value.dtype.kind not in "OSUTMmc"
+    if numbers and not isinstance(value, np.ma.MaskedArray):
         return
     found, remedy = shown(value), "make it one with np.asarray"
     if type(value).__module__.startswith("torch"):
         remedy = "convert it with tensor.detach().numpy(), bfloat16 by way of tensor.float()"
-    elif isinstance(value, np.ndarray):
-        found, remedy = f"an array of dtype {value.dtype}", "give it a dtype of numbers"
-    raise TypeError(f"{name!r} must be a NumPy or JAX array of numbers; got {found}: {remedy}")
+    elif isinstance(value, np.ma.MaskedArray):
+        remedy = "give what is masked a value with filled()"
+    elif isinstance(getattr(value, "dtype", None), np.dtype):
+        found, remedy = f"an array of dtype {value.dtype}", "give it a dtype of real numbers"
+    raise TypeError(f"{name!r} must be a NumPy or JAX array of real numbers; got {found}: {remedy}")
 
 
 def walk(part: Any, path: str = "") -> Iterator[tuple[str, Any]]:

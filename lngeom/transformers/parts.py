@@ -23,7 +23,7 @@ class Part:
             value, where = getattr(self, name), f"{name} of a {type(self).__name__}"
             if get_origin(kind) is Literal:
                 if not any(type(value) is type(each) and value == each for each in get_args(kind)):
-                    raise ValueError(f"{where} must be {' or '.join(map(repr, get_args(kind)))}; got {shown(value)}")
+                    raise ValueError(f"{where} must be one of {', '.join(map(repr, get_args(kind)))}; got {shown(value)}")
             elif not _is(value, kind):
                 raise TypeError(f"{where} must be {_words(kind)}; got {shown(value)}")
             for number in value if isinstance(value, tuple) else (value,):
@@ -43,6 +43,8 @@ def _types(part: type) -> dict[str, Any]:
 
 def _is(value: Any, kind: Any) -> bool:
     """Whether a value has a declared type."""
+    if kind is Any:
+        return True
     if get_origin(kind) is tuple:
         return isinstance(value, tuple) and all(_is(each, get_args(kind)[0]) for each in value)
     if get_args(kind):
@@ -55,10 +57,10 @@ def _is(value: Any, kind: Any) -> bool:
 def _words(kind: Any) -> str:
     """A declared type in words."""
     if get_origin(kind) is tuple:
-        return f"a tuple, each of it {_words(get_args(kind)[0])}"
+        return f"a tuple, each entry {_words(get_args(kind)[0])}"
     if get_args(kind):
         return " or ".join(_words(each) for each in get_args(kind))
-    known = {int: "an integer", float: "a number", str: "the name of an array", bool: "True or False", NoneType: "None"}
+    known = {int: "an integer", float: "a number", str: "a text", bool: "True or False", NoneType: "None"}
     return known.get(kind, f"a {kind.__name__}")
 
 
@@ -68,4 +70,4 @@ def shown(value: Any) -> str:
         return f"the class {value.__name__} (did you mean {value.__name__}(...)?)"
     if isinstance(value, str | int | float | NoneType):
         return repr(value)
-    return f"a {type(value).__name__}"
+    return f"{'an' if type(value).__name__[0] in 'aeiouAEIOU' else 'a'} {type(value).__name__}"

@@ -45,6 +45,8 @@ def check_floats(names: Iterable[str], weights: Mapping[str, Any]) -> None:
         ValueError: naming the first.
     """
     for name in names:
+        if not weights[name].dtype.isnative:
+            raise ValueError(f"{name!r} has bytes in another order than this machine: convert it with astype")
         if weights[name].dtype.name not in FLOATS:
             raise ValueError(
                 f"{name!r} holds {weights[name].dtype.name}, and weights are {', '.join(FLOATS)}: a quantized model "

@@ -27,6 +27,7 @@ from lngeom.transformers.rewrite.folders import (
     SINGLE,
     Checkpoint as Checkpoint,
     as_folder,
+    as_texts,
     load as load,
     uncovered,
 )
@@ -74,14 +75,12 @@ def save(
     """
     if not isinstance(rewritten, Rewritten):
         raise TypeError(f"what is saved must come from lg.rewrite.apply; got {shown(rewritten)}")
-    if isinstance(untouched, str):
-        raise TypeError(f"untouched must be a list of patterns; got the text {untouched!r}")
+    untouched = as_texts("untouched", untouched)
     target_folder = as_folder(folder)
     if not rewritten.certificate.passed:
         raise ValueError(f"nothing was written: the certificate failed\n{rewritten.certificate}")
     if source is not None:
         rewritten = replace(rewritten, draft=rewritten.draft.on(_source(rewritten, source)))
-    untouched = tuple(untouched)
     with _files.replacing_folder(target_folder) as target:
         sums = _write(rewritten.stack, rewritten.draft, rewritten.before, target, untouched)
         return _check(rewritten, target, sums)

@@ -451,13 +451,17 @@ def _checked(name: str, value: Any, entry: Any) -> Any:
     if not right:
         shown = "null" if value is None else repr(value)
         raise ValueError(f"option {name!r} must be {_KINDS[kind]}{' or null' * isinstance(entry, Maybe)}; got {shown}")
-    if kind is float and isinstance(value, int) and name not in UNDECLARED:
+    if kind not in {int, float}:
+        return value
+    if kind is float and isinstance(value, int) and not matches(name, UNDECLARED):
         raise ValueError(
             f"option {name!r} must be written as {value}.0, not {value!r}: the transformers package loads no integer"
         )
-    zero = matches(name, FROM_ZERO)
-    if kind in {int, float} and not matches(name, SIGNED) and (value < 0 or (value == 0 and not zero)):
-        raise ValueError(f"option {name!r} must {'not be negative' if zero else 'be positive'}; got {value!r}")
+    least = -math.inf if matches(name, SIGNED) else 0
+    if value < least or (value == least and not matches(name, FROM_ZERO)):
+        raise ValueError(
+            f"option {name!r} must {'not be negative' if matches(name, FROM_ZERO) else 'be positive'}; got {value!r}"
+        )
     return value
 
 

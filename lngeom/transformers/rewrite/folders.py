@@ -194,6 +194,20 @@ def as_folder(given: Any) -> Path:
     raise TypeError(f"a folder must be a path as text or Path; got {shown(given)}")
 
 
+def as_texts(name: str, given: Any) -> tuple[str, ...]:
+    """An argument that is a list of texts, and not one text.
+
+    Raises:
+        TypeError: naming the argument.
+    """
+    if isinstance(given, str):
+        raise TypeError(f"{name} must be a list of texts; got the text {given!r} (did you mean [{given!r}]?)")
+    found = tuple(given) if isinstance(given, Iterable) else (given,)
+    if wrong := [each for each in found if not isinstance(each, str)]:
+        raise TypeError(f"{name} must be a list of texts; got {shown(wrong[0])}")
+    return found
+
+
 def load(folder: str | Path, stack: Stack | None = None, *, ignore: Iterable[str] = ()) -> tuple[Stack, Checkpoint]:
     """The description of a checkpoint folder, and its arrays.
 
@@ -212,9 +226,7 @@ def load(folder: str | Path, stack: Stack | None = None, *, ignore: Iterable[str
     """
     if stack is not None and not isinstance(stack, Stack):
         raise TypeError(f"a description must be a Stack (lg.Stack); got {shown(stack)}")
-    if isinstance(ignore, str):
-        raise TypeError(f"ignore must be a list of options; got the text {ignore!r} (did you mean [{ignore!r}]?)")
-    weights = Checkpoint(as_folder(folder), ignore)
+    weights = Checkpoint(as_folder(folder), as_texts("ignore", ignore))
     if stack is not None:
         stack.check(weights)
     else:
@@ -239,6 +251,12 @@ def described(weights: Checkpoint) -> Stack:
         if stack.tied and stack.tables[0].weight not in weights.stored and stack.head.untied in weights.stored:
             weights.second[stack.head.untied] = stack.tables[0].weight
         stack = replace(_as_tied(stack, weights), side=sides(options.kind, weights))
+        if stack.side and stack.head.linear.weight not in weights:
+            other = stack.side[0].weight
+            raise ValueError(
+                f"{weights.folder} holds {other!r} and no {stack.head.linear.weight!r}: it is a model without logits of "
+                f"tokens. Describe it by hand (lg.Stack), with Head(Linear({other!r}))"
+            )
         stack.check(weights)
         check_sizes(options, stack, weights)
         _check_shapes(stack, weights)

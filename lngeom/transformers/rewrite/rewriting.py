@@ -1,7 +1,7 @@
 """Applying steps to a model: the plan, the refusals and the certificate."""
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Int
 
 from lngeom._core import numerics
+from lngeom._core.arguments import check_count, check_nonnegative
 from lngeom.transformers.description import Stack
 from lngeom.transformers.parts import shown
 from lngeom.transformers.rewrite.array_files import check_floats
@@ -189,9 +190,19 @@ def _tokens(
     """The probes.
 
     Raises:
+        TypeError: if what is excluded is no list.
         ValueError: if they are no token ids of the model.
     """
-    if isinstance(probes, tuple):
+    check_count("seed", seed, 0)
+    if isinstance(exclude, str) or not isinstance(exclude, Iterable):
+        raise TypeError(f"exclude must be a list of token ids; got {shown(exclude)}")
+    for token in (exclude := tuple(exclude)):
+        check_count("a token id to exclude", token, 0)
+    if isinstance(probes, tuple) and all(np.ndim(size) == 0 for size in probes):
+        if len(probes) != 2:
+            raise ValueError(f"probes must be two numbers, of sequences and of positions; got {probes}")
+        for size in probes:
+            check_count("a number of probes", size, 1)
         return probe_tokens(stack, draft, probes, seed, exclude)
     tokens, rows = np.asarray(probes), draft.shape(stack.tables[0].weight)[0]
     if tokens.ndim != 2 or tokens.dtype.kind not in "iu" or not tokens.size:
@@ -238,6 +249,8 @@ def check_description(
         ValueError: if they differ by more, or the model does not give logits [N, T, V].
     """
     _check_stack(stack)
+    if tolerance is not None:
+        check_nonnegative("tolerance", tolerance)
     if not callable(model):
         raise TypeError(f"the model must be a function from token ids to logits; got {shown(model)}")
     stack.check(weights)
