@@ -20,10 +20,12 @@ class Part:
 
     def __post_init__(self) -> None:
         for name, kind in _types(type(self)).items():
-            value, where = getattr(self, name), f"{name} of a {type(self).__name__}"
+            value, where = getattr(self, name), f"{name} of {_article(type(self).__name__)}"
             if get_origin(kind) is Literal:
                 if not any(type(value) is type(each) and value == each for each in get_args(kind)):
-                    raise ValueError(f"{where} must be one of {', '.join(map(repr, get_args(kind)))}; got {shown(value)}")
+                    raise ValueError(
+                        f"{where} must be one of {', '.join(map(repr, get_args(kind)))}; got {shown(value)}"
+                    )
             elif not _is(value, kind):
                 raise TypeError(f"{where} must be {_words(kind)}; got {shown(value)}")
             for number in value if isinstance(value, tuple) else (value,):
@@ -61,7 +63,7 @@ def _words(kind: Any) -> str:
     if get_args(kind):
         return " or ".join(_words(each) for each in get_args(kind))
     known = {int: "an integer", float: "a number", str: "a text", bool: "True or False", NoneType: "None"}
-    return known.get(kind, f"a {kind.__name__}")
+    return known.get(kind, _article(kind.__name__))
 
 
 def shown(value: Any) -> str:
@@ -70,4 +72,8 @@ def shown(value: Any) -> str:
         return f"the class {value.__name__} (did you mean {value.__name__}(...)?)"
     if isinstance(value, str | int | float | NoneType):
         return repr(value)
-    return f"{'an' if type(value).__name__[0] in 'aeiouAEIOU' else 'a'} {type(value).__name__}"
+    return _article(type(value).__name__)
+
+
+def _article(word: str) -> str:
+    return f"{'an' if word[0] in 'aeiouAEIOU' else 'a'} {word}"

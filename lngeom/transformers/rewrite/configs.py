@@ -265,6 +265,9 @@ FROM_ZERO = (
 )
 """Numbers that may be zero. All others must be positive."""
 
+UP_TO_ONE = ("initializer_range", "*dropout", "*dropout_prob", "*pdrop")
+"""Numbers that must be at most one."""
+
 PADDED = tuple(kind for kind in DEFAULTS if kind not in {"gpt2", "gpt_neox", "gptj", "bloom"})
 """Families whose tables of tokens have the row `pad_token_id`."""
 
@@ -462,6 +465,8 @@ def _checked(name: str, value: Any, entry: Any) -> Any:
         raise ValueError(
             f"option {name!r} must {'not be negative' if matches(name, FROM_ZERO) else 'be positive'}; got {value!r}"
         )
+    if value > 1 and matches(name, UP_TO_ONE):
+        raise ValueError(f"option {name!r} must be at most 1; got {value!r}")
     return value
 
 

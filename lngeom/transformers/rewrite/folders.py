@@ -254,8 +254,8 @@ def described(weights: Checkpoint) -> Stack:
         if stack.side and stack.head.linear.weight not in weights:
             other = stack.side[0].weight
             raise ValueError(
-                f"{weights.folder} holds {other!r} and no {stack.head.linear.weight!r}: it is a model without logits of "
-                f"tokens. Describe it by hand (lg.Stack), with Head(Linear({other!r}))"
+                f"{weights.folder} holds {other!r} and no {stack.head.linear.weight!r}: it is a model without logits "
+                f"of tokens. Describe it by hand (lg.Stack), with Head(Linear({other!r}))"
             )
         stack.check(weights)
         check_sizes(options, stack, weights)
