@@ -454,7 +454,7 @@ def _checked(name: str, value: Any, entry: Any) -> Any:
     if not right:
         shown = "null" if value is None else repr(value)
         raise ValueError(f"option {name!r} must be {_KINDS[kind]}{' or null' * isinstance(entry, Maybe)}; got {shown}")
-    if kind not in {int, float}:
+    if kind not in {int, float} or not isinstance(value, int | float):
         return value
     if kind is float and isinstance(value, int) and not matches(name, UNDECLARED):
         raise ValueError(
