@@ -4,6 +4,7 @@ import io
 import sys
 
 from lngeom.cli.interrupts import stoppable
+from lngeom.cli.pipes import closable
 
 
 def main() -> None:
@@ -11,7 +12,7 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):  # a terminal that lacks a sign shows another in its place
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
-    with stoppable(" ".join(["lngeom", *sys.argv[1:2]])):
+    with stoppable(" ".join(["lngeom", *sys.argv[1:2]])), closable():
         from lngeom.cli import commands
 
         commands.main()

@@ -76,6 +76,7 @@ def replacing_folder(folder: Path) -> Iterator[Path]:
     Raises:
         OSError: if the folder exists with files in it, or cannot be made.
     """
+    folder = behind_links(folder)
     check_new_folder(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
     temporary = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}")
@@ -112,6 +113,20 @@ def temporary_folder(parent: Path | None = None) -> Iterator[Path]:
         with _lock:
             shutil.rmtree(folder, ignore_errors=True)
             _unfinished.discard(folder)
+
+
+def behind_links(folder: Path) -> Path:
+    """The folder that a link, or a name such as `.`, leads to. A folder cannot be renamed to either.
+
+    Raises:
+        OSError: if links lead to each other.
+    """
+    if not folder.is_symlink() and folder.name not in {"", ".."}:
+        return folder
+    try:
+        return folder.resolve()
+    except RuntimeError as error:
+        raise OSError(f"{folder} is a link that leads back to itself") from error
 
 
 def check_new_folder(folder: Path) -> None:

@@ -13,21 +13,18 @@ import difflib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cached_property
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
+
+from lngeom.transformers.parts import Part, shown
 
 Activation = Literal["relu", "relu2", "gelu", "gelu_tanh", "quick_gelu", "silu", "tanh", "identity"]
 NormKind = Literal["layer", "rms", "l2"]
 
 
-def _check(name: str, value: Any, kind: Any) -> None:
-    if value not in get_args(kind):
-        raise ValueError(f"{name} must be one of {', '.join(map(repr, get_args(kind)))}; got {value!r}")
-
-
 @dataclass(frozen=True)
-class Rows:
+class Rows(Part):
     """Output rows of a fused matrix: `count` runs of `length` rows, the first at `start`, `stride` apart.
 
     >>> Rows(start=4, length=2, count=2, stride=12).indices()
@@ -39,13 +36,15 @@ class Rows:
     count: int = 1
     stride: int = 0
 
+    positive, not_negative = ("length", "count"), ("start", "stride")
+
     def indices(self) -> np.ndarray:
         """Positions of the rows, in order."""
         return (self.start + self.stride * np.arange(self.count)[:, None] + np.arange(self.length)).reshape(-1)
 
 
 @dataclass(frozen=True)
-class Linear:
+class Linear(Part):
     """A linear map y = Wx + b by the names of its arrays.
 
     Attributes:
@@ -64,9 +63,7 @@ class Linear:
     expert: int | None = None
     input_axes: int = 1
 
-    def __post_init__(self) -> None:
-        if self.layout not in {"oi", "io"}:
-            raise ValueError(f"layout must be 'oi' or 'io'; got {self.layout!r} for {self.weight}")
+    positive, not_negative = ("input_axes",), ("expert",)
 
     def of_expert(self, array: Any) -> Any:
         """The stored array, or this expert's part of it (a view where possible)."""
@@ -110,7 +107,7 @@ class Linear:
 
 
 @dataclass(frozen=True)
-class Norm:
+class Norm(Part):
     r"""A norm: γ ⊙ n + β with $n = (x - \bar x)/\sqrt{\mathrm{var} + \varepsilon}$ and its relatives.
 
     Attributes:
@@ -127,12 +124,7 @@ class Norm:
     offset: Literal[0, 1] = 0
     eps: float = 0.0
 
-    def __post_init__(self) -> None:
-        _check("kind of a norm", self.kind, NormKind)
-        if self.offset not in {0, 1}:
-            raise ValueError(
-                f"offset must be 0 (the array is the gain) or 1 (the gain is 1 + array); got {self.offset}"
-            )
+    not_negative = ("eps",)
 
     @property
     def centres(self) -> bool:
@@ -141,7 +133,7 @@ class Norm:
 
 
 @dataclass(frozen=True)
-class Rotary:
+class Rotary(Part):
     """Rotary positions: pairs of coordinates of queries and keys turn by position × frequency.
 
     Attributes:
@@ -154,9 +146,7 @@ class Rotary:
     pairing: Literal["half", "adjacent"] = "half"
     factor: float = 1.0
 
-    def __post_init__(self) -> None:
-        if self.pairing not in {"half", "adjacent"}:
-            raise ValueError(f"pairing must be 'half' or 'adjacent'; got {self.pairing!r}")
+    positive = ("factor",)
 
     @property
     def coordinates(self) -> int:
@@ -171,7 +161,7 @@ class Rotary:
 
 
 @dataclass(frozen=True)
-class Attention:
+class Attention(Part):
     r"""Attention with n query heads and n_k key/value heads; head h reads group h // (n / n_k).
 
     Scores are scale · q·k, after the norms of q and k and after rotary positions. Then come the cap
@@ -223,7 +213,10 @@ class Attention:
     causal: bool = True
     window: int | None = None
 
+    positive = ("heads", "kv_heads", "query_width", "value_width", "cap", "window")
+
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.heads % self.kv_heads:
             raise ValueError(f"{self.kv_heads} key/value heads must divide {self.heads} query heads")
         if self.rotary is not None and self.rotary.coordinates > self.query_width:
@@ -232,8 +225,6 @@ class Attention:
             raise ValueError("queries and keys must both have a norm, or neither")
         if self.alibi is not None and len(self.alibi) != self.heads:
             raise ValueError(f"ALiBi needs one slope for each of {self.heads} heads; got {len(self.alibi)}")
-        if self.norm_over not in {"head", "all"}:
-            raise ValueError(f"norm_over must be 'head' or 'all'; got {self.norm_over!r}")
 
     @property
     def group(self) -> int:
@@ -255,7 +246,7 @@ class Attention:
 
 
 @dataclass(frozen=True)
-class FeedForward:
+class FeedForward(Part):
     """down(a(up x)), or down(a(gate x) ⊙ up x) where there is a gate.
 
     Attributes:
@@ -270,9 +261,6 @@ class FeedForward:
     gate: Linear | None = None
     activation: Activation = "gelu"
 
-    def __post_init__(self) -> None:
-        _check("activation", self.activation, Activation)
-
     def readers(self) -> tuple[tuple[str, Linear], ...]:
         """Linear maps that read its input, with their names."""
         return (("up", self.up), *([("gate", self.gate)] if self.gate is not None else []))
@@ -283,7 +271,7 @@ class FeedForward:
 
 
 @dataclass(frozen=True)
-class Mixture:
+class Mixture(Part):
     """A mixture of experts: a sum of experts, weighted by a router.
 
     Attributes:
@@ -301,8 +289,7 @@ class Mixture:
     renormalize: bool = True
 
     def __post_init__(self) -> None:
-        if self.scores not in {"softmax", "sigmoid"}:
-            raise ValueError(f"scores of a router must be 'softmax' or 'sigmoid'; got {self.scores!r}")
+        super().__post_init__()
         if self.top is not None and not 1 <= self.top <= len(self.experts):
             raise ValueError(f"top must be 1 to {len(self.experts)}, the number of experts; got {self.top}")
 
@@ -317,7 +304,7 @@ class Mixture:
 
 
 @dataclass(frozen=True)
-class Block:
+class Block(Part):
     """Attention and feed-forward network on the stream, and where the norms stand.
 
     Placing: "pre": reading norms; "sandwich": reading and writing norms; "outer": writing norms only, the branches read
@@ -344,12 +331,11 @@ class Block:
     parallel: bool = False
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         shared = self.parallel and self.feed_forward_norm is None
         reading = (self.attention_norm is not None, self.feed_forward_norm is not None or shared)
         writing = (self.attention_writing_norm is not None, self.feed_forward_writing_norm is not None)
         wanted = {"pre": (1, 0), "sandwich": (1, 1), "outer": (0, 1), "post": (1, 0)}
-        if self.placing not in wanted:
-            raise ValueError(f"placing must be one of {', '.join(wanted)}; got {self.placing!r}")
         reads, writes = wanted[self.placing]
         if (self.placing == "post" or not reads) and self.parallel:
             raise ValueError(f"a parallel block has reading norms; placing is {self.placing!r}")
@@ -366,7 +352,7 @@ class Block:
 
 
 @dataclass(frozen=True)
-class Table:
+class Table(Part):
     """A table whose rows are added to the stream.
 
     Attributes:
@@ -381,13 +367,16 @@ class Table:
     offset: int = 0
     scale: float = 1.0
 
+    not_negative = ("offset",)
+
     def __post_init__(self) -> None:
-        if self.index not in {"token", "position", "type"}:
-            raise ValueError(f"index of a table must be 'token', 'position' or 'type'; got {self.index!r}")
+        super().__post_init__()
+        if self.scale == 0:
+            raise ValueError(f"scale of the table {self.weight!r} must not be 0")
 
 
 @dataclass(frozen=True)
-class Transform:
+class Transform(Part):
     """A layer between the last block and the head, norm(a(Wx + b)), as of BERT.
 
     Attributes:
@@ -402,7 +391,7 @@ class Transform:
 
 
 @dataclass(frozen=True)
-class Head:
+class Head(Part):
     """The map from the last norm's output to logits.
 
     Attributes:
@@ -416,6 +405,8 @@ class Head:
     cap: float | None = None
     transform: Transform | None = None
     untied: str = "lm_head.weight"
+
+    positive = ("cap",)
 
 
 @dataclass(frozen=True)
@@ -481,7 +472,7 @@ class Space:
 
 
 @dataclass(frozen=True)
-class Stack:
+class Stack(Part):
     """A transformer: tables, blocks, final norm, head.
 
     Attributes:
@@ -505,6 +496,7 @@ class Stack:
     side: tuple[Linear, ...] = ()
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not self.tables or [t.index for t in self.tables].count("token") != 1 or self.tables[0].index != "token":
             raise ValueError("tables must begin with the one table that has index 'token'")
         if len({b.placing == "post" for b in self.blocks}) > 1:
@@ -561,8 +553,11 @@ class Stack:
             weights: arrays by name.
 
         Raises:
+            TypeError: if they are no mapping, or one of them is no array of numbers.
             ValueError: naming the first array that is missing or has another shape.
         """
+        if not isinstance(weights, Mapping):
+            raise TypeError(f"arrays must be a dict from their names to arrays; got {shown(weights)}")
         missing = [name for name in self.arrays if name not in weights]
         if missing:
             near = difflib.get_close_matches(missing[0], list(weights), 1)
@@ -570,6 +565,10 @@ class Stack:
             raise ValueError(
                 f"the description names {missing[0]!r} ({len(missing)} in all), which the weights lack{guess}"
             )
+        for name in self.arrays:
+            _check_array(name, weights[name])
+        if not len(weights[self.tables[0].weight].shape):
+            raise ValueError(f"table {self.tables[0].weight!r} must have rows; it is a single number")
         d = weights[self.tables[0].weight].shape[-1]
         widths = {d}
         for site in self.linears:
@@ -586,6 +585,35 @@ class Stack:
         for table in self.tables:
             if weights[table.weight].ndim != 2 or weights[table.weight].shape[1] not in widths:
                 raise ValueError(f"table {table.weight!r} must have rows of {d}; got {weights[table.weight].shape}")
+
+
+def check_stack(stack: Any) -> None:
+    """Refuses what is no description.
+
+    Raises:
+        TypeError: naming what it is.
+    """
+    if not isinstance(stack, Stack):
+        raise TypeError(f"a model must be described (lg.Stack); got {shown(stack)}")
+
+
+def _check_array(name: str, value: Any) -> None:
+    """Refuses what is no array of numbers.
+
+    Raises:
+        TypeError: naming the array, and how to make it one.
+    """
+    numbers = isinstance(getattr(value, "dtype", None), np.dtype) and value.dtype.kind not in "OSUTMmc"
+    if numbers and not isinstance(value, np.ma.MaskedArray):
+        return
+    found, remedy = shown(value), "make it one with np.asarray"
+    if type(value).__module__.startswith("torch"):
+        remedy = "convert it with tensor.detach().numpy(), bfloat16 by way of tensor.float()"
+    elif isinstance(value, np.ma.MaskedArray):
+        remedy = "give what is masked a value with filled()"
+    elif isinstance(getattr(value, "dtype", None), np.dtype):
+        found, remedy = f"an array of dtype {value.dtype}", "give it a dtype of real numbers"
+    raise TypeError(f"{name!r} must be a NumPy or JAX array of real numbers; got {found}: {remedy}")
 
 
 def walk(part: Any, path: str = "") -> Iterator[tuple[str, Any]]:

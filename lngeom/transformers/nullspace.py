@@ -125,12 +125,12 @@ def predict(
     stack: Stack, weights: Mapping[str, Any], tokens: Int[Array, "N T"] | None, types: Int[Array, "N T"] | None
 ) -> StackNullspace:
     """See `lngeom.predicted_nullspace`."""
+    stack.check(weights)
     shapes = {name: tuple(weights[name].shape) for name in weights}
     if unknown := sorted(set(shapes) - set(stack.arrays)):
         raise ValueError(
             f"the weights hold {unknown[0]!r} ({len(unknown)} in all), which the description does not name"
         )
-    stack.check(weights)
     require_covered(stack, shapes)
     expected = count_symmetries(stack, shapes)
     size = sum(math.prod(s) for s in shapes.values())

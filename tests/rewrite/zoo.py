@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 from lngeom.transformers import Linear, Stack
-from lngeom.transformers.rewrite.checkpoints import DTYPES
+from lngeom.transformers.rewrite.array_files import DTYPES
 from lngeom.transformers.rewrite.layouts import describe
 
 SMALL = {"vocab_size": 23, "hidden_size": 16, "intermediate_size": 20, "num_hidden_layers": 2, "num_attention_heads": 4}

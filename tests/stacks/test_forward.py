@@ -217,7 +217,7 @@ def test_descriptions_that_contradict_themselves_are_refused():
     made = Made()
     block, a = made.block(), made.attention()
     for make, words in (
-        (lambda: replace(block, placing="middle"), "placing must be one of"),
+        (lambda: replace(block, placing="middle"), "placing of a Block must be one of"),
         (lambda: replace(block, placing="outer"), "needs 0 of attention_norm"),
         (lambda: replace(block, feed_forward_norm=None), "needs 2 of attention_norm"),
         (lambda: replace(block, placing="post", parallel=True), "parallel"),
@@ -226,7 +226,7 @@ def test_descriptions_that_contradict_themselves_are_refused():
         (lambda: replace(a, query_norm=Norm("rms")), "both have a norm"),
         (lambda: replace(a, alibi=(1.0,)), "one slope"),
         (lambda: replace(a, norm_over="row"), "norm_over"),
-        (lambda: Norm("batch"), "kind of a norm"),  # pyright: ignore[reportArgumentType]
+        (lambda: Norm("batch"), "kind of a Norm"),  # pyright: ignore[reportArgumentType]
         (lambda: Norm("rms", offset=2), "offset"),  # pyright: ignore[reportArgumentType]
         (lambda: Linear("a", layout="ab"), "layout"),  # pyright: ignore[reportArgumentType]
         (lambda: Rotary((1.0,), "third"), "pairing"),  # pyright: ignore[reportArgumentType]

@@ -15,7 +15,7 @@ from jaxtyping import Float
 
 from lngeom.transformers.arrays import StackArrays
 from lngeom.transformers.coverage import require_covered
-from lngeom.transformers.description import Attention, Block, FeedForward, Linear, Mixture, Norm, Stack
+from lngeom.transformers.description import Attention, Block, FeedForward, Linear, Mixture, Norm, Stack, check_stack
 from lngeom.transformers.fields import can_turn_freely, centring, complement
 from lngeom.transformers.readings import (
     Reader,
@@ -68,6 +68,7 @@ def canonical(stack: Stack, weights: Mapping[str, Any]) -> Canonical:
         The canonical form, and how well it is conditioned.
 
     Raises:
+        TypeError: if there is no description, or arrays are no arrays.
         ValueError: for other stacks, naming what is not covered.
     """
     form = Form(stack, weights)
@@ -120,6 +121,7 @@ class Form(StackArrays):
     """
 
     def __init__(self, stack: Stack, weights: Mapping[str, Any]):
+        check_stack(stack)
         stack.check(weights)
         require_canonical(stack, {name: tuple(np.shape(weights[name])) for name in weights})
         super().__init__(stack, weights)

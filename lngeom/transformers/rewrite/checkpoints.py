@@ -17,20 +17,21 @@ import numpy as np
 
 from lngeom._core import files as _files
 from lngeom.transformers.description import Stack
+from lngeom.transformers.parts import shown
+from lngeom.transformers.rewrite.array_files import DTYPES, FLOATS, read_json
 from lngeom.transformers.rewrite.certificate import Certificate, Rounded, compare, everything, not_finite, running_dtype
 from lngeom.transformers.rewrite.configs import matches, unknown
 from lngeom.transformers.rewrite.draft import Draft
 from lngeom.transformers.rewrite.folders import (
-    DTYPES,
-    FLOATS,
     INDEX,
     SINGLE,
     Checkpoint as Checkpoint,
+    as_folder,
+    as_texts,
     load as load,
-    read_json,
     uncovered,
 )
-from lngeom.transformers.rewrite.layouts import FAMILIES, RMS_MARK, describe, second_names
+from lngeom.transformers.rewrite.layouts import BERT_BIASES, BUFFERS, FAMILIES, RMS_MARK, describe, second_names
 from lngeom.transformers.rewrite.rewriting import Rewritten
 
 OTHER_WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.pth", "*.h5", "*.msgpack", "*.gguf", "*.onnx", "*.index.json")
@@ -67,16 +68,20 @@ def save(
         The certificate, with the difference of the folder.
 
     Raises:
+        TypeError: if an argument has another type.
         ValueError: if the certificate failed, arrays are not those of a folder or not covered, no config describes the
             model, or what was written is not what was certified.
         OSError: if the folder exists with files in it, or cannot be written.
     """
+    if not isinstance(rewritten, Rewritten):
+        raise TypeError(f"what is saved must come from lg.rewrite.apply; got {shown(rewritten)}")
+    untouched = as_texts("untouched", untouched)
+    target_folder = as_folder(folder)
     if not rewritten.certificate.passed:
         raise ValueError(f"nothing was written: the certificate failed\n{rewritten.certificate}")
     if source is not None:
         rewritten = replace(rewritten, draft=rewritten.draft.on(_source(rewritten, source)))
-    untouched = tuple(untouched)
-    with _files.replacing_folder(Path(folder)) as target:
+    with _files.replacing_folder(target_folder) as target:
         sums = _write(rewritten.stack, rewritten.draft, rewritten.before, target, untouched)
         return _check(rewritten, target, sums)
 
@@ -102,6 +107,7 @@ def check_target(folder: Path) -> None:
     Raises:
         OSError: if it exists with files in it, or cannot be written.
     """
+    folder = _files.behind_links(folder)
     _files.check_new_folder(folder)
     _files.check_writable(folder.absolute().parent)
 
@@ -164,7 +170,7 @@ def _source(rewritten: Rewritten, given: str | Path | Checkpoint) -> Checkpoint:
     Raises:
         ValueError: naming an array that differs.
     """
-    source = given if isinstance(given, Checkpoint) else _opened(Path(given))
+    source = given if isinstance(given, Checkpoint) else _opened(as_folder(given))
     rewritten.before.check(source)
     for name in rewritten.before.arrays:
         stored, held = np.asarray(source[name]), np.asarray(rewritten.draft.source[name])
@@ -193,9 +199,12 @@ def _write(
     """Writes arrays, config and other files, and returns a checksum of each array."""
     source, config = check_saved(stack, draft, before, untouched)
     contents = {name: name for name in source.files} | source.second | {name: name for name in stack.arrays}
-    contents |= {second: first for second, first in second_names(stack).items() if second in contents or not stack.tied}
-    if stack.tied and stack.head.untied not in stack.arrays:
-        contents.pop(stack.head.untied, None)
+    for second, first in second_names(stack).items():
+        if second in contents or (first == stack.head.linear.bias and not stack.tied):
+            contents[second] = first
+    if stack.tied:
+        spare = stack.head.untied
+        contents = {name: content for name, content in contents.items() if spare not in {name, content}}
     files = {name: file for name, file in source.files.items() if name in contents}
     files |= dict.fromkeys((name for name in contents if name not in files), source.files[draft_home(stack, source)])
     sums: dict[str, int] = {}
@@ -203,12 +212,11 @@ def _write(
         here = {name: contents[name] for name, home in files.items() if home == file}
         sums |= write_arrays(target / file, draft, here, source)
     if SINGLE not in files.values():
-        total = sum(math.prod(draft.shape(n)) * draft.dtype(n).itemsize for n in map(contents.__getitem__, files))
         index = read_json(source.folder / INDEX)
-        index |= {"metadata": _object(index.get("metadata")) | {"total_size": total}}
+        index |= {"metadata": _totals(index["metadata"], stack, draft, contents)}
         write_json(target / INDEX, index | {"weight_map": dict(sorted(files.items()))})
     several = len({array.dtype for array in source.stored.values() if array.dtype.name in FLOATS}) > 1
-    if several and not source.config.get("dtype") and not source.config.get("torch_dtype") and source.dtype is not None:
+    if several and source.config.get("dtype", source.config.get("torch_dtype")) is None and source.dtype is not None:
         config |= {"dtype": source.dtype.name}  # else that of the first array, which may be another one now
     write_json(target / "config.json", config)
     left = left_out(source)
@@ -222,6 +230,25 @@ def _write(
     return sums
 
 
+def _totals(old: Mapping[str, Any], stack: Stack, draft: Draft, contents: Mapping[str, str]) -> dict[str, Any]:
+    """The metadata of an index, with what they say of all arrays together: bytes, and parameters if they say so.
+
+    Args:
+        old: the metadata of the original.
+        stack: the description.
+        draft: the arrays.
+        contents: by the name in the files, the name of the array. The `transformers` package counts two names as one
+            parameter, but the biases of an untied BERT.
+    """
+    sizes = {name: math.prod(draft.shape(content)) for name, content in contents.items()}
+    new = dict(old) | {"total_size": sum(sizes[name] * draft.dtype(array).itemsize for name, array in contents.items())}
+    if "total_parameters" in old:
+        apart = () if stack.tied else BERT_BIASES
+        counted = {array if name not in apart else name: sizes[name] for name, array in contents.items()}
+        new["total_parameters"] = sum(size for name, size in counted.items() if not matches(name, BUFFERS))
+    return new
+
+
 def left_out(source: Checkpoint) -> tuple[str, ...]:
     """Files and folders of a checkpoint that are not copied: other weights, links to nothing, what a tool keeps."""
     read = {"config.json", INDEX, *source.metadata}
@@ -231,10 +258,6 @@ def left_out(source: Checkpoint) -> tuple[str, ...]:
         if path.name not in read
         and (matches(path.name, OTHER_WEIGHTS) or path.name in TOOLS or not (path.is_file() or path.is_dir()))
     )
-
-
-def _object(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
 
 
 def _check(rewritten: Rewritten, target: Path, sums: Mapping[str, int]) -> Certificate:
@@ -253,7 +276,7 @@ def _check(rewritten: Rewritten, target: Path, sums: Mapping[str, int]) -> Certi
     ignore = source.ignore if family is None else _ignoring(source)
     before = load(source.folder, rewritten.before if family is None else None, ignore=ignore)
     after = load(target, rewritten.stack if family is None else None, ignore=ignore)
-    if family == rewritten.before and after[0] != rewritten.stack:
+    if family == rewritten.before and _without_spare_name(after[0]) != _without_spare_name(rewritten.stack):
         raise ValueError("nothing was written: the new folder was read as another model when it was read again")
     for name, found in sums.items():
         if _sum(after[1].stored[name].raw()) != found:
@@ -271,6 +294,11 @@ def _check(rewritten: Rewritten, target: Path, sums: Mapping[str, int]) -> Certi
     if not certificate.passed:
         raise ValueError(f"nothing was written: the written folder is not the original model\n{certificate}")
     return certificate
+
+
+def _without_spare_name(stack: Stack) -> Stack:
+    """The stack without the name that a tied head would get: which of two it is, an unused array may have said."""
+    return replace(stack, head=replace(stack.head, untied="")) if stack.tied else stack
 
 
 def _faults_in_32_bits(

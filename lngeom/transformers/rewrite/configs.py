@@ -219,6 +219,58 @@ DEFAULTS: dict[str, dict[str, Any]] = {
 }
 """Options that have an effect, by family, with their defaults."""
 
+TYPED: dict[str, Any] = {
+    "initializer_range": 0.02,
+    "router_aux_loss_coef": Maybe(float),
+    "router_jitter_noise": Maybe(float),
+    "*dropout": Maybe(float),
+    "*dropout_prob": Maybe(float),
+    "*pdrop": Maybe(float),
+    "layerdrop": Maybe(float),
+    "use_cache": True,
+    "output_hidden_states": Maybe(bool),
+    "output_attentions": Maybe(bool),
+    "output_router_logits": Maybe(bool),
+    "slow_but_exact": Maybe(bool),
+    "reorder_and_upcast_attn": Maybe(bool),
+    "summary_use_proj": Maybe(bool),
+    "summary_proj_to_labels": Maybe(bool),
+    "pretraining_tp": Maybe(int),
+    "chunk_size_feed_forward": Maybe(int),
+    "pad_token_id": Maybe(int),
+    "bos_token_id": Maybe(int),
+    "eos_token_id": Maybe(int),
+    "id2label": Maybe(dict),
+    "label2id": Maybe(dict),
+}
+"""Options without effect that have a type all the same: the package loads no config in which they have another."""
+
+UNDECLARED = (
+    "rope_theta",
+    "rotary_emb_base",
+    "partial_rotary_factor",
+    "rotary_pct",
+    "*dropout*",
+    "*pdrop",
+    "layerdrop",
+)
+"""Numbers that may be integers. Where the package's classes declare a float, they refuse 1."""
+
+SIGNED = ("sliding_window", "*_token_id", "pretraining_tp")
+"""Numbers of any sign: windows may be out of use."""
+
+FROM_ZERO = (
+    *("num_hidden_layers", "n_layer", "max_window_layers", "*eps", "*epsilon", "clip_qkv", "chunk_size_feed_forward"),
+    *("initializer_range", "router_*", "*dropout*", "*pdrop", "layerdrop"),
+)
+"""Numbers that may be zero. All others must be positive."""
+
+UP_TO_ONE = ("initializer_range", "*dropout", "*dropout_prob", "*pdrop")
+"""Numbers that must be at most one."""
+
+PADDED = tuple(kind for kind in DEFAULTS if kind not in {"gpt2", "gpt_neox", "gptj", "bloom"})
+"""Families whose tables of tokens have the row `pad_token_id`."""
+
 READ = (
     *("is_causal", "attention_chunk_size"),  # masking_utils.py
     *("transformers_weights", "quantization_config", "compression_config"),  # modeling_utils.py, quantizers/auto.py
@@ -294,7 +346,7 @@ class Options:
             if not isinstance(entry, Alias):
                 self._values[name] = _checked(name, config[name], entry) if name in config else _default(entry)
         for name, entry in self._table.items():
-            if isinstance(entry, Alias) and config.get(name) is not None:
+            if isinstance(entry, Alias) and name in config and (name, config[name]) != ("n_embed", None):
                 value = _checked(name, config[name], self._table[entry.name])
                 if entry.name in config and self._values[entry.name] != value:
                     raise ValueError(
@@ -302,6 +354,14 @@ class Options:
                         "of one option: keep one"
                     )
                 self._values[entry.name] = value
+        for name, value in config.items():
+            for pattern in TYPED if name not in self._table else ():
+                if fnmatch.fnmatchcase(name, pattern):
+                    for each in value if name == "eos_token_id" and isinstance(value, list) else [value]:
+                        _checked(name, each, TYPED[pattern])
+        padding, rows = config.get("pad_token_id"), self._values["vocab_size"]
+        if kind in PADDED and padding is not None and not -rows <= padding < rows:
+            raise ValueError(f"option 'pad_token_id' = {padding} is no row of the {rows} that 'vocab_size' says")
 
     def get(self, name: str) -> Any:
         """The value of an option."""
@@ -314,17 +374,6 @@ class Options:
     def first(self, *names: str) -> Any:
         """The value of the one of these options that the family has; None if it has none of them."""
         return next((self._values[name] for name in names if name in self._values), None)
-
-    def positive(self, *names: str) -> list[int]:
-        """Options that must be positive.
-
-        Raises:
-            ValueError: naming one that is not.
-        """
-        for name in names:
-            if self.get(name) is not None and self.get(name) <= 0:
-                raise ValueError(f"option {name!r} must be positive; got {self.get(name)!r}")
-        return [self.get(name) for name in names]
 
     def only(self, name: str, *allowed: Any) -> None:
         """Refuses other values of an option.
@@ -393,7 +442,7 @@ def _checked(name: str, value: Any, entry: Any) -> Any:
     """The value of an option, of the type of its entry in the table.
 
     Raises:
-        ValueError: if it has another type.
+        ValueError: if it has another type, or is a number without meaning.
     """
     kind = entry.kind if isinstance(entry, Maybe) else type(entry)
     if value is None and isinstance(entry, Maybe):
@@ -405,12 +454,29 @@ def _checked(name: str, value: Any, entry: Any) -> Any:
     if not right:
         shown = "null" if value is None else repr(value)
         raise ValueError(f"option {name!r} must be {_KINDS[kind]}{' or null' * isinstance(entry, Maybe)}; got {shown}")
+    if kind not in {int, float} or not isinstance(value, int | float):
+        return value
+    if kind is float and isinstance(value, int) and not matches(name, UNDECLARED):
+        raise ValueError(
+            f"option {name!r} must be written as {value}.0, not {value!r}: the transformers package loads no integer"
+        )
+    least = -math.inf if matches(name, SIGNED) else 0
+    if value < least or (value == least and not matches(name, FROM_ZERO)):
+        raise ValueError(
+            f"option {name!r} must {'not be negative' if matches(name, FROM_ZERO) else 'be positive'}; got {value!r}"
+        )
+    if value > 1 and matches(name, UP_TO_ONE):
+        raise ValueError(f"option {name!r} must be at most 1; got {value!r}")
     return value
 
 
 def matches(name: str, patterns: Iterable[str]) -> bool:
     """Whether a name fits one of the patterns."""
     return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+
+
+LARGEST_ANGLE = 1e3
+"""Radians a position. Published models turn by 1 at most."""
 
 
 def rotary(options: Options, width: int, **form: Any) -> Rotary:
@@ -450,11 +516,16 @@ def rotary(options: Options, width: int, **form: Any) -> Rotary:
     elif kind == "llama3":
         factor, low, high = (_number(found, name) for name in ("factor", "low_freq_factor", "high_freq_factor"))
         length = _number(found, "original_max_position_embeddings", options.get("max_position_embeddings"))
-        if high == low:
-            raise ValueError("rotary options 'low_freq_factor' and 'high_freq_factor' must differ")
+        if high <= low:
+            raise ValueError(f"rotary option 'high_freq_factor' must be above 'low_freq_factor'; got {high} and {low}")
         angles = [_llama3(a, factor, low, high, length) for a in angles]
     elif kind != "default":
         raise ValueError(f"rotary positions of type {kind!r} are not covered (covered: default, linear, llama3)")
+    if max(angles, default=0) > LARGEST_ANGLE:
+        raise ValueError(
+            f"rotary positions turn by up to {max(angles):.1e} a position, which rounding spoils: 'rope_theta' or "
+            "'factor' is too small"
+        )
     if found:
         name, value = next(iter(found.items()))
         raise ValueError(f"rotary option {name!r} = {value!r} is not covered for type {kind!r}")

@@ -10,9 +10,21 @@ import numpy as np
 import scipy
 
 from lngeom._core.numerics import tolerance
-from lngeom.transformers.description import Attention, FeedForward, Linear, Mixture, Norm, Stack, Table, walk
+from lngeom.transformers.description import (
+    Attention,
+    FeedForward,
+    Linear,
+    Mixture,
+    Norm,
+    Stack,
+    Table,
+    check_stack,
+    walk,
+)
 from lngeom.transformers.forward import logits
+from lngeom.transformers.parts import shown
 from lngeom.transformers.readings import output_heads
+from lngeom.transformers.rewrite.array_files import check_floats
 from lngeom.transformers.rewrite.canonical import Form
 
 Model = tuple[Stack, Mapping[str, Any]]
@@ -66,8 +78,15 @@ def equivalent(a: Model, b: Model, *, seed: int = 0) -> Equivalence:
         The verdict, the distance without gauge freedom, and the evidence.
 
     Raises:
+        TypeError: if a model is no pair of a description and arrays.
         ValueError: if the descriptions have other parts or sizes, or have no canonical form.
     """
+    for model in (a, b):
+        if not isinstance(model, tuple) or len(model) != 2:
+            raise TypeError(f"a model must be a pair of description and arrays, as lg.rewrite.load; got {shown(model)}")
+        check_stack(model[0])
+        model[0].check(model[1])
+        check_floats(model[0].arrays, model[1])
     if _skeleton(a[0]) != _skeleton(b[0]):
         raise ValueError("the descriptions differ in more than names and layouts; canonical forms are for one of both")
     forms = Form(*a), Form(*b)

@@ -6,14 +6,10 @@ The rules are those of its `from_pretrained` (version 5.23, `modeling_utils.py`)
 - A config that ties the head means one matrix if one is stored or both are equal. Two different ones stay two.
 - Arrays that are not stored are drawn at random. Here they are refused.
 - An adapter in the folder is applied. Here it is refused.
-
-A .safetensors file is the length of a header (8 bytes, little endian), the header as JSON (names, dtypes, shapes and
-byte ranges), and the raw arrays. The library `safetensors` holds all arrays of a file in memory when it writes one, and
-its NumPy interface knows no bfloat16; therefore both are read and written here.
 """
 
-import json
 import math
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -22,87 +18,25 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import ml_dtypes
 import numpy as np
 
 from lngeom.transformers.description import Linear, Stack, walk
 from lngeom.transformers.forward import head, hidden, side
+from lngeom.transformers.parts import shown
+from lngeom.transformers.rewrite.array_files import FLOATS, PIECE, FileArray, check_floats, read_header, read_json
 from lngeom.transformers.rewrite.configs import matches
-from lngeom.transformers.rewrite.layouts import RMS_MARK, behind, check_sizes, options_and_stack, second_names, sides
-
-DTYPES = {
-    "F64": np.dtype(np.float64),
-    "F32": np.dtype(np.float32),
-    "F16": np.dtype(np.float16),
-    "BF16": np.dtype(ml_dtypes.bfloat16),
-    "F8_E4M3": np.dtype(ml_dtypes.float8_e4m3fn),
-    "F8_E5M2": np.dtype(ml_dtypes.float8_e5m2),
-    "I64": np.dtype(np.int64),
-    "I32": np.dtype(np.int32),
-    "I16": np.dtype(np.int16),
-    "I8": np.dtype(np.int8),
-    "U8": np.dtype(np.uint8),
-    "BOOL": np.dtype(np.bool_),
-}
-"""Dtypes by their names in headers."""
-
-FLOATS = {dtype.name: dtype for dtype in DTYPES.values() if dtype.name in {"float64", "float32", "float16", "bfloat16"}}
-"""Dtypes that weights may have, by name."""
+from lngeom.transformers.rewrite.layouts import (
+    NEOX_HEADS,
+    RMS_MARK,
+    behind,
+    check_sizes,
+    options_and_stack,
+    second_names,
+    sides,
+)
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
-
-PIECE = 1 << 24
-"""Entries that are compared at a time."""
-
-
-class FileArray:
-    """An array in a file, read when it is indexed or converted.
-
-    Attributes:
-        shape: its shape.
-        dtype: its dtype.
-    """
-
-    def __init__(self, path: Path, dtype: np.dtype, shape: tuple[int, ...], offset: int) -> None:
-        self.shape, self.dtype = shape, dtype
-        self._path, self._offset = path, offset
-
-    @property
-    def ndim(self) -> int:
-        """Number of axes."""
-        return len(self.shape)
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        found = self._read(0, math.prod(self.shape)).reshape(self.shape)
-        return found if dtype is None else found.astype(dtype, copy=False)
-
-    def __getitem__(self, index: Any) -> np.ndarray:
-        """Rows along the first axis: a slice of consecutive ones, or an array of positions; else of the whole array."""
-        row = math.prod(self.shape[1:])
-        if isinstance(index, slice) and index.step in (None, 1) and self.shape:
-            start, stop, _ = index.indices(self.shape[0])
-            count = max(0, stop - start)
-            return self._read(start * row, count * row).reshape(count, *self.shape[1:])
-        if isinstance(index, np.ndarray) and index.ndim == 1 and index.dtype.kind in "iu" and self.shape:
-            found = np.empty((len(index), *self.shape[1:]), self.dtype)
-            for place, position in enumerate(index):
-                found[place] = self._read(int(position) * row, row).reshape(self.shape[1:])
-            return found
-        return np.asarray(self)[index]
-
-    def raw(self) -> Iterator[bytes]:
-        """The stored bytes, some at a time."""
-        size = math.prod(self.shape)
-        for start in range(0, size, PIECE):
-            yield self._read(start, min(PIECE, size - start)).tobytes()
-
-    def _read(self, start: int, count: int) -> np.ndarray:
-        with self._path.open("rb") as file:
-            found = np.fromfile(file, self.dtype, count, offset=self._offset + start * self.dtype.itemsize)
-        if found.size != count:
-            raise ValueError(f"{self._path} ends before its arrays do: copy or download it again")
-        return found
 
 
 class Checkpoint(Mapping[str, FileArray]):
@@ -130,6 +64,9 @@ class Checkpoint(Mapping[str, FileArray]):
         self.second: dict[str, str] = {}
         self.stored: dict[str, FileArray] = {}
         self.index_dtype = _index_dtype(folder)
+        for named in (self.config.get("dtype"), self.config.get("torch_dtype"), self.index_dtype):
+            if named is not None and (not isinstance(named, str) or named not in FLOATS):
+                raise ValueError(f"{folder} says dtype {named!r}, which is not covered (covered: {', '.join(FLOATS)})")
         for name in _weight_files(folder):
             arrays, self.metadata[name] = read_header(folder / name)
             for array in arrays:
@@ -156,9 +93,9 @@ class Checkpoint(Mapping[str, FileArray]):
     @property
     def dtype(self) -> np.dtype | None:
         """The dtype that the package gives to all arrays: of the config, of the index, or of the first array."""
-        named = self.config.get("dtype") or self.config.get("torch_dtype") or self.index_dtype
-        if isinstance(named, str) and named.removeprefix("torch.") in FLOATS:
-            return FLOATS[named.removeprefix("torch.")]
+        named = self.config.get("dtype", self.config.get("torch_dtype")) or self.index_dtype
+        if named is not None:
+            return FLOATS[named]
         return next((a.dtype for a in self.stored.values() if a.dtype.name in FLOATS), None)
 
     @property
@@ -216,12 +153,20 @@ def _weight_files(folder: Path) -> list[str]:
         return [SINGLE]
     if not (folder / INDEX).is_file():
         raise ValueError(f"{folder} must hold {SINGLE} or {INDEX}; other formats must be converted first")
-    where = read_json(folder / INDEX).get("weight_map")
+    index = read_json(folder / INDEX)
+    where = index.get("weight_map")
     if not isinstance(where, dict) or not where or not all(isinstance(file, str) for file in where.values()):
         raise ValueError(f"{folder / INDEX} must have a 'weight_map', from names of arrays to names of files")
+    if not isinstance(index.get("metadata"), dict):
+        raise ValueError(
+            f"{folder / INDEX} must have an object 'metadata', which may be empty: the transformers package loads no "
+            "index without it"
+        )
     files = sorted(set(where.values()))
     if outside := [file for file in files if Path(file).name != file]:
-        raise ValueError(f"{folder / INDEX} names {outside[0]!r}, which is not in its folder")
+        raise ValueError(f"{folder / INDEX} names {outside[0]!r}: files must be named as they stand beside the index")
+    if others := [file for file in files if not file.endswith(".safetensors")]:
+        raise ValueError(f"{folder / INDEX} names {others[0]!r}: convert it to .safetensors first")
     if absent := [file for file in files if not (folder / file).is_file()]:
         raise ValueError(
             f"{folder} lacks {absent[0]} ({len(absent)} of {len(files)} files): the checkpoint is partial; download it "
@@ -238,91 +183,29 @@ def _index_dtype(folder: Path) -> Any:
     return metadata.get("dtype") if isinstance(metadata, dict) else None
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """An object in a JSON file.
+def as_folder(given: Any) -> Path:
+    """The path of a folder.
 
     Raises:
-        ValueError: if there is no such file, or no object in it.
+        TypeError: if it is no path.
     """
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ValueError(f"{path} cannot be read ({error.strerror}): give the folder of a checkpoint") from error
-    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ValueError(f"{path} is not JSON: {error}") from error
-    if not isinstance(found, dict):
-        raise ValueError(f"{path} must hold a JSON object; it holds {type(found).__name__}")
+    if isinstance(given, str | os.PathLike) and isinstance(os.fspath(given), str):
+        return Path(given)
+    raise TypeError(f"a folder must be a path as text or Path; got {shown(given)}")
+
+
+def as_texts(name: str, given: Any) -> tuple[str, ...]:
+    """An argument that is a list of texts, and not one text.
+
+    Raises:
+        TypeError: naming the argument.
+    """
+    if isinstance(given, str):
+        raise TypeError(f"{name} must be a list of texts; got the text {given!r} (did you mean [{given!r}]?)")
+    found = tuple(given) if isinstance(given, Iterable) else (given,)
+    if wrong := [each for each in found if not isinstance(each, str)]:
+        raise TypeError(f"{name} must be a list of texts; got {shown(wrong[0])}")
     return found
-
-
-def read_header(path: Path) -> tuple[dict[str, FileArray], dict[str, str]]:
-    """The arrays of a .safetensors file, unread, and its metadata.
-
-    Raises:
-        ValueError: if the file is not of this format, or shorter than its header says.
-    """
-    try:
-        size = path.stat().st_size
-        with path.open("rb") as file:
-            length = int.from_bytes(file.read(8), "little")
-            if not 0 < length <= min(size - 8, 100 << 20):
-                raise ValueError(f"{path} is no .safetensors file: its header would have {length} bytes")
-            header = json.loads(file.read(length), object_pairs_hook=_unique)
-    except OSError as error:
-        raise ValueError(f"{path} cannot be read: {error.strerror}") from error
-    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ValueError(f"{path} is no .safetensors file: its header is not JSON") from error
-    except _TwiceError as error:
-        raise ValueError(f"{path} is no .safetensors file: its header has {error} twice") from error
-    if not isinstance(header, dict):
-        raise ValueError(f"{path} is no .safetensors file: its header is no object")
-    metadata = header.pop("__metadata__", {})
-    if not isinstance(metadata, dict):
-        raise ValueError(f"{path} is no .safetensors file: its metadata is no object")
-    arrays = {}
-    for name, entry in header.items():
-        word, shape, (start, stop) = _entry(path, name, entry)
-        if word not in DTYPES:
-            raise ValueError(f"{name!r} of {path} has dtype {word}, which is not covered")
-        dtype = DTYPES[word]
-        if stop - start != dtype.itemsize * math.prod(shape) or 8 + length + stop > size:
-            raise ValueError(
-                f"{name!r} of {path} has {stop - start} bytes where {shape} of {dtype} and the file differ"
-            )
-        arrays[name] = FileArray(path, dtype, shape, 8 + length + start)
-    return arrays, metadata
-
-
-class _TwiceError(ValueError):
-    pass
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for name, value in pairs:
-        if name in found:
-            raise _TwiceError(repr(name))
-        found[name] = value
-    return found
-
-
-def _entry(path: Path, name: str, entry: Any) -> tuple[str, tuple[int, ...], tuple[int, int]]:
-    """Dtype, shape and byte range of an array.
-
-    Raises:
-        ValueError: if the entry does not have them.
-    """
-    found = entry if isinstance(entry, dict) else {}
-    word, shape, where = found.get("dtype"), found.get("shape"), found.get("data_offsets")
-
-    def sizes(value: Any) -> bool:
-        return isinstance(value, list) and all(isinstance(v, int) and not isinstance(v, bool) and v >= 0 for v in value)
-
-    if not isinstance(word, str) or not sizes(shape) or not sizes(where) or len(where or ()) != 2:
-        raise ValueError(f"{path} is no .safetensors file: the entry of {name!r} lacks dtype, shape or data_offsets")
-    assert isinstance(shape, list)
-    assert isinstance(where, list)
-    return word, tuple(shape), (where[0], where[1])
 
 
 def load(folder: str | Path, stack: Stack | None = None, *, ignore: Iterable[str] = ()) -> tuple[Stack, Checkpoint]:
@@ -338,14 +221,17 @@ def load(folder: str | Path, stack: Stack | None = None, *, ignore: Iterable[str
         whole, and an index reads rows.
 
     Raises:
+        TypeError: if an argument has another type.
         ValueError: naming an architecture, an option or an array that is not covered, or what is wrong with a file.
     """
-    weights = Checkpoint(Path(folder), ignore)
+    if stack is not None and not isinstance(stack, Stack):
+        raise TypeError(f"a description must be a Stack (lg.Stack); got {shown(stack)}")
+    weights = Checkpoint(as_folder(folder), as_texts("ignore", ignore))
     if stack is not None:
         stack.check(weights)
     else:
         stack = described(weights)
-    _check_floats(stack, weights)
+    check_floats(stack.arrays, weights)
     return stack, weights
 
 
@@ -360,10 +246,17 @@ def described(weights: Checkpoint) -> Stack:
         options, stack = options_and_stack(weights.config, weights, weights.ignore)
         for stored, first in second_names(stack).items():
             if stored in weights.stored and (options.get("tie_word_embeddings") or first in weights.stored):
+                _check_second(weights, stored, first)
                 weights.second[stored] = first
         if stack.tied and stack.tables[0].weight not in weights.stored and stack.head.untied in weights.stored:
             weights.second[stack.head.untied] = stack.tables[0].weight
         stack = replace(_as_tied(stack, weights), side=sides(options.kind, weights))
+        if stack.side and stack.head.linear.weight not in weights:
+            other = stack.side[0].weight
+            raise ValueError(
+                f"{weights.folder} holds {other!r} and no {stack.head.linear.weight!r}: it is a model without logits "
+                f"of tokens. Describe it by hand (lg.Stack), with Head(Linear({other!r}))"
+            )
         stack.check(weights)
         check_sizes(options, stack, weights)
         _check_shapes(stack, weights)
@@ -380,6 +273,24 @@ def described(weights: Checkpoint) -> Stack:
             "Describe it by hand (lg.Stack)"
         )
     return stack
+
+
+def _check_second(weights: Checkpoint, stored: str, first: str) -> None:
+    """Checks that two names may hold one array.
+
+    BERT's biases may differ: the package then leaves the second alone.
+
+    Raises:
+        ValueError: if they cannot.
+    """
+    if first not in weights.stored:
+        return
+    one, other = weights.stored[first], weights.stored[stored]
+    if one.shape != other.shape or (stored in NEOX_HEADS and not _equal(one, other, weights)):
+        raise ValueError(
+            f"{weights.folder} holds {first!r} and {stored!r}, two names of one array, which differ: keep the one that "
+            "was meant"
+        )
 
 
 def _as_tied(stack: Stack, weights: Checkpoint) -> Stack:
@@ -444,20 +355,6 @@ def _check_shapes(stack: Stack, weights: Checkpoint) -> None:
             f"the arrays of {weights.folder} do not fit together: {str(error).splitlines()[0]}. A weight or bias has "
             "another shape than the config says"
         ) from error
-
-
-def _check_floats(stack: Stack, weights: Checkpoint) -> None:
-    """Refuses arrays of other dtypes than those of weights.
-
-    Raises:
-        ValueError: naming the first.
-    """
-    for name in stack.arrays:
-        if weights[name].dtype.name not in FLOATS:
-            raise ValueError(
-                f"{name!r} of {weights.folder} holds {weights[name].dtype.name}: a quantized checkpoint cannot be "
-                "rewritten; rewrite first, quantize afterwards"
-            )
 
 
 def uncovered(stack: Stack, weights: Checkpoint, untouched: Iterable[str] = ()) -> list[str]:

@@ -95,7 +95,6 @@ def _llama_like(
     d, n, layers = _sizes(options)
     n_k = n if options.get("num_key_value_heads") is None else options.get("num_key_value_heads")
     width = d // n if options.get("head_dim") is None else options.get("head_dim")
-    options.positive("num_key_value_heads", "head_dim")
     every = options.get("attention_bias")
     turn = rotary(options, width)
     windows = [options.first("sliding_window")] * layers if sliding is None else _windows(options, layers, sliding)
@@ -146,10 +145,8 @@ def _sizes(options: Options) -> tuple[int, int, int]:
     """Width of the stream, heads, blocks."""
     names = ("n_embd", "n_head") if options.kind in {"gpt2", "gptj"} else ("hidden_size", "num_attention_heads")
     names = ("hidden_size", "n_head") if options.kind == "bloom" else names
-    d, n = options.positive(*names)
+    d, n = map(options.get, names)
     layers = options.first("num_hidden_layers", "n_layer")
-    if layers < 0:
-        raise ValueError(f"the number of layers must not be negative; got {layers}")
     if isinstance(options.names, Sized) and layers > len(options.names):
         raise ValueError(f"config.json says {layers} layers, and the folder holds {len(options.names)} arrays")
     if max(d, options.first("head_dim") or 0, options.first("num_local_experts") or 0) > LARGEST:
@@ -203,7 +200,6 @@ def gemma(options: Options) -> Stack:
 def gemma2(options: Options) -> Stack:
     """Gemma 2: `pre_feedforward_layernorm` reads, `post_*_layernorm` write."""
     options.only("use_bidirectional_attention", None, False)
-    options.positive("query_pre_attn_scalar", "attn_logit_softcapping", "final_logit_softcapping")
     return _llama_like(
         options,
         norm=_rms(options, offset=1),
@@ -239,7 +235,7 @@ def olmo2(options: Options) -> Stack:
 
 def mixtral(options: Options) -> Stack:
     """Mixtral: the router and every expert read the norm's output; w1 is the gate, w3 the linear factor."""
-    experts, top = options.positive("num_local_experts", "num_experts_per_tok")
+    experts, top = options.get("num_local_experts"), options.get("num_experts_per_tok")
     activation = options.activation("hidden_act")
 
     def mixture(prefix: str) -> Mixture:
@@ -290,6 +286,10 @@ def gpt2(options: Options) -> Stack:
     return Stack(tables, tuple(blocks), head, norm(f"{at}ln_f"))
 
 
+NEOX_HEADS = ("embed_out.weight", "lm_head.weight")
+"""The head of GPT-NeoX: its name in most files, and in memory. The `transformers` package takes both as one."""
+
+
 def gpt_neox(options: Options) -> Stack:
     """GPT-NeoX and Pythia: parallel blocks with two norms, rows [head, (q, k, v), width] in one matrix."""
     d, n, layers = _sizes(options)
@@ -309,8 +309,7 @@ def gpt_neox(options: Options) -> Stack:
         blocks.append(Block(attention, FeedForward(up, down, None, activation), "pre", *norms, parallel=parallel))
     first = f"{at}embed_in.weight"
     tied = options.get("tie_word_embeddings")
-    own = "embed_out.weight" if "embed_out.weight" in options.names else "lm_head.weight"  # two names of one array
-    own = own if own in options.names else "embed_out.weight"
+    own = next((name for name in NEOX_HEADS if name in options.names), NEOX_HEADS[0])
     head = Head(Linear(first if tied else own), untied=own)
     return Stack((Table(first),), tuple(blocks), head, norm(f"{at}final_layer_norm"))
 
@@ -318,7 +317,7 @@ def gpt_neox(options: Options) -> Stack:
 def gptj(options: Options) -> Stack:
     """GPT-J: parallel blocks with one norm, adjacent rotary pairs, a head with a bias."""
     d, n, layers = _sizes(options)
-    (turned,) = options.positive("rotary_dim")
+    turned = options.get("rotary_dim")
     if turned % 2 or turned > d // n:
         raise ValueError(f"option 'rotary_dim' must be even and at most {d // n}, the width of a head; got {turned}")
     options.only("rotary", True)
@@ -465,9 +464,15 @@ BERT_SIDE, BERT_BEHIND = "bert.pooler.dense", "cls.seq_relationship.*"
 
 
 def sides(kind: str, names: Container[str]) -> tuple[Linear, ...]:
-    """Linear maps beside the head, of those that are stored."""
+    """Linear maps beside the head, of those that are stored.
+
+    Raises:
+        ValueError: naming a bias that the package would start at zero.
+    """
     candidates = (BERT_SIDE,) if kind == "bert" else SIDE
-    found = (name for name in candidates if f"{name}.weight" in names)
+    found = [name for name in candidates if f"{name}.weight" in names]
+    if lacking := [name for name in found if name != "score" and f"{name}.bias" not in names]:
+        raise ValueError(f"the folder lacks '{lacking[0]}.bias', and holds '{lacking[0]}.weight'")
     return tuple(Linear(f"{name}.weight", f"{name}.bias" if f"{name}.bias" in names else None) for name in found)
 
 
@@ -477,8 +482,9 @@ def behind(kind: str) -> tuple[str, ...]:
 
 
 def second_names(stack: Stack) -> dict[str, str]:
-    """Second names of arrays, as the files of a family hold them, with the first."""
-    return {BERT_BIASES[1]: BERT_BIASES[0]} if stack.head.linear.bias == BERT_BIASES[0] else {}
+    """Second names of arrays, as the files of a family may hold them, with the first."""
+    found = {BERT_BIASES[1]: BERT_BIASES[0]} if stack.head.linear.bias == BERT_BIASES[0] else {}
+    return found | ({NEOX_HEADS[1]: NEOX_HEADS[0]} if stack.head.untied == NEOX_HEADS[0] else {})
 
 
 def describe(config: Mapping[str, Any], names: Container[str], ignore: Iterable[str] = ()) -> Stack:
@@ -523,19 +529,28 @@ def check_sizes(options: Options, stack: Stack, weights: Mapping[str, Any]) -> N
     Raises:
         ValueError: naming an option and an array that differ.
     """
-    d = options.first("hidden_size", "n_embd")
+    d, head = options.first("hidden_size", "n_embd"), stack.head.linear
     positions, inner = ("max_position_embeddings", "n_positions"), ("intermediate_size", "n_inner", "ffn_dim")
     rows = {"token": ("vocab_size",), "position": positions, "type": ("type_vocab_size",)}
     wanted = [(stack.tables[0].weight, 1, d, "the width of the stream")]
     for table in stack.tables:
         option = rows[table.index]
         wanted.append((table.weight, 0, options.first(*option) + table.offset, " or ".join(option)))
+    spare = (name for name in (stack.head.untied, *second_names(stack)) if name in weights)
+    for name in filter(None, (head.weight, head.bias, *spare)):
+        wanted.append((name, 0, options.get("vocab_size"), "vocab_size"))
     for block in stack.blocks:
         branch = block.feed_forward
         for network in branch.experts if isinstance(branch, Mixture) else (branch,):
             size = options.first(*inner)
             axis = 0 if network.up.layout == "oi" else 1
             wanted.append((network.up.weight, axis, 4 * d if size is None else size, "the width of hidden layers"))
+    for side in stack.side if options.kind == "bert" else ():
+        wanted.append((side.weight, 0, d, "the width of the stream"))
+    for site in stack.linears:
+        for name, axes in ((site.part.weight, 2), (site.part.bias, 1)):
+            if name is not None and len(weights[name].shape) != axes:
+                raise ValueError(f"{name!r} must have {axes} axes; it has shape {tuple(weights[name].shape)}")
     for name, axis, size, what in wanted:
         if weights[name].shape[axis] != size:
             raise ValueError(

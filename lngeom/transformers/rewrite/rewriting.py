@@ -1,7 +1,7 @@
 """Applying steps to a model: the plan, the refusals and the certificate."""
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +10,10 @@ import numpy as np
 from jaxtyping import Int
 
 from lngeom._core import numerics
+from lngeom._core.arguments import check_count, check_nonnegative
 from lngeom.transformers.description import Stack
+from lngeom.transformers.parts import shown
+from lngeom.transformers.rewrite.array_files import check_floats
 from lngeom.transformers.rewrite.certificate import (
     Certificate,
     Difference,
@@ -24,7 +27,7 @@ from lngeom.transformers.rewrite.certificate import (
     probe_tokens,
 )
 from lngeom.transformers.rewrite.draft import Draft
-from lngeom.transformers.rewrite.steps import AbstractStep, Refused
+from lngeom.transformers.rewrite.steps import AbstractStep, Refused, check_steps
 
 PROBES = (4, 16)
 """Sequences and positions of the default probes."""
@@ -134,15 +137,13 @@ def plan(
     Raises:
         Refused: if a step would change the function. The message has the part at fault, the reason, the difference
             measured on this model, and the remedy.
+        TypeError: if steps are no steps, or arrays no arrays.
         ValueError: if the arrays do not fit the description, or there is no description.
     """
-    if not isinstance(stack, Stack):
-        raise ValueError(
-            f"a rewrite needs the description of a model (lg.Stack); got {type(stack).__name__}. A function does not "
-            "say which of its arrays read and write the stream: describe it, and hold the description against the "
-            "function with lg.rewrite.check_description"
-        )
+    _check_stack(stack)
+    steps = check_steps(steps)
     stack.check(weights)
+    check_floats(stack.arrays, weights)
     original = draft = Draft(weights)
     tokens = _tokens(stack, draft, probes, seed, exclude)
     before = stack
@@ -165,6 +166,20 @@ def plan(
     return Plan(tuple(steps), before, stack, draft, tokens)
 
 
+def _check_stack(stack: Any) -> None:
+    """Refuses what is no description.
+
+    Raises:
+        ValueError: naming what it is.
+    """
+    if not isinstance(stack, Stack):
+        raise ValueError(
+            f"a rewrite needs the description of a model (lg.Stack); got {shown(stack)}. A function does not "
+            "say which of its arrays read and write the stream: describe it, and hold the description against the "
+            "function with lg.rewrite.check_description"
+        )
+
+
 def _tokens(
     stack: Stack,
     draft: Draft,
@@ -175,9 +190,19 @@ def _tokens(
     """The probes.
 
     Raises:
+        TypeError: if what is excluded is no list.
         ValueError: if they are no token ids of the model.
     """
-    if isinstance(probes, tuple):
+    check_count("seed", seed, 0)
+    if isinstance(exclude, str) or not isinstance(exclude, Iterable):
+        raise TypeError(f"exclude must be a list of token ids; got {shown(exclude)}")
+    for token in (exclude := tuple(exclude)):
+        check_count("a token id to exclude", token, 0)
+    if isinstance(probes, tuple) and all(np.ndim(size) == 0 for size in probes):
+        if len(probes) != 2:
+            raise ValueError(f"probes must be two numbers, of sequences and of positions; got {probes}")
+        for size in probes:
+            check_count("a number of probes", size, 1)
         return probe_tokens(stack, draft, probes, seed, exclude)
     tokens, rows = np.asarray(probes), draft.shape(stack.tables[0].weight)[0]
     if tokens.ndim != 2 or tokens.dtype.kind not in "iu" or not tokens.size:
@@ -220,9 +245,16 @@ def check_description(
         How far the logits of description and model are apart.
 
     Raises:
+        TypeError: if the model cannot be called, or arrays are no arrays.
         ValueError: if they differ by more, or the model does not give logits [N, T, V].
     """
+    _check_stack(stack)
+    if tolerance is not None:
+        check_nonnegative("tolerance", tolerance)
+    if not callable(model):
+        raise TypeError(f"the model must be a function from token ids to logits; got {shown(model)}")
     stack.check(weights)
+    check_floats(stack.arrays, weights)
     draft = Draft(weights)
     tokens = _tokens(stack, draft, probes, seed, exclude)
     theirs, ours = np.asarray(model(tokens)), outputs(stack, draft, tokens)
@@ -271,6 +303,7 @@ def apply(
 
     Raises:
         Refused: if a step would change the function.
+        TypeError: if steps are no steps, or arrays no arrays.
         ValueError: if the arrays do not fit the description.
 
     >>> from lngeom import rewrite as rw

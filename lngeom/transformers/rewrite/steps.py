@@ -7,11 +7,12 @@ $P = I - 11^\top/d$.
 
 import difflib
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any, ClassVar, NamedTuple
 
+import jax
 import numpy as np
 
 from lngeom._core.numerics import WITNESS
@@ -27,6 +28,7 @@ from lngeom.transformers.description import (
     Table,
     exchange_norms,
 )
+from lngeom.transformers.parts import Part, shown
 from lngeom.transformers.rewrite.draft import Draft
 from lngeom.transformers.rewrite.orthogonal import Orthogonal
 
@@ -83,7 +85,7 @@ class Refused(ValueError):
         )
 
 
-class AbstractStep(ABC):
+class AbstractStep(Part, ABC):
     """A rewrite.
 
     Attributes:
@@ -495,8 +497,9 @@ class Rotate(AbstractStep):
     """
 
     seed: int = 0
-    matrix: np.ndarray | None = None
+    matrix: np.ndarray | jax.Array | None = None
     hadamard: bool = True
+    not_negative = ("seed",)
     word = "rotate"
     identity = "an RMSNorm without gain commutes with orthogonal Q (a LayerNorm if Q1 = 1): W Qᵀ n(Q x) = W n(x)"
 
@@ -516,7 +519,8 @@ class Rotate(AbstractStep):
     def orthogonal(self, stack: Stack, draft: Draft) -> Orthogonal:
         """Q."""
         fix = any(n.part.kind == "layer" for n in self.reached(stack)[1])
-        return Orthogonal(width(stack, draft), self.seed, fix_ones=fix, matrix=self.matrix, hadamard=self.hadamard)
+        matrix = None if self.matrix is None else np.asarray(self.matrix)
+        return Orthogonal(width(stack, draft), self.seed, fix_ones=fix, matrix=matrix, hadamard=self.hadamard)
 
     def obstacles(self, stack: Stack, draft: Draft) -> list[Obstacle]:
         """Gains that do not commute with Q, tied heads behind them, LayerNorms where Q1 ≠ 1."""
@@ -699,6 +703,7 @@ class RotateValues(AbstractStep):
 
     seed: int = 0
     hadamard: bool = True
+    not_negative = ("seed",)
     word = "rotate-values"
     identity = "the attention average of R v is R times that of v, for any R"
 
@@ -980,6 +985,35 @@ STEPS: dict[str, type[AbstractStep]] = {kind.word: kind for kind in AbstractStep
 """Steps by their names in the command line."""
 
 
+def check_steps(steps: Any) -> tuple[AbstractStep, ...]:
+    """Steps, as a tuple.
+
+    Raises:
+        TypeError: naming what is no step.
+    """
+    if isinstance(steps, str):
+        raise TypeError(f"steps must be a list of steps, such as [{_calls(steps)}]; got the text {steps!r}")
+    if isinstance(steps, AbstractStep):
+        raise TypeError(f"steps must be a list of steps; got one step (did you mean [{steps!r}]?)")
+    if isinstance(steps, Mapping) or not isinstance(steps, Iterable):
+        raise TypeError(f"steps must be a list of steps, such as [rw.FoldNorms()]; got {shown(steps)}")
+    found = tuple(steps)
+    for step in found:
+        if isinstance(step, str):
+            raise TypeError(f"a step must be an object, such as {_calls(step)}; got the text {step!r}")
+        if not isinstance(step, AbstractStep):
+            raise TypeError(f"a step must be an object, such as rw.FoldNorms(); got {shown(step)}")
+    return found
+
+
+def _calls(text: str) -> str:
+    """What makes the steps that a text may mean."""
+    names = {word: f"rw.{kind.__name__}()" for word, kind in STEPS.items()}
+    names |= {kind.__name__: f"rw.{kind.__name__}()" for kind in STEPS.values()}
+    near = [difflib.get_close_matches(word.strip().partition("=")[0], names, 1) for word in text.split(",")]
+    return ", ".join(names[found[0]] for found in near if found) or "rw.FoldNorms()"
+
+
 def parse(text: str, seed: int = 0) -> list[AbstractStep]:
     """Steps from their names, as in the command line.
 
@@ -992,11 +1026,14 @@ def parse(text: str, seed: int = 0) -> list[AbstractStep]:
         The steps.
 
     Raises:
+        TypeError: if it is no text.
         ValueError: naming a step or a value that there is not.
 
     >>> parse("untie,fold=blocks.*.attention_norm,rotate", seed=3)
     [Untie(), FoldNorms(only=('blocks.*.attention_norm',)), Rotate(seed=3, matrix=None, hadamard=True)]
     """
+    if not isinstance(text, str):
+        raise TypeError(f"steps must be a text, such as 'untie,fold,rotate'; got {shown(text)}")
     found: list[AbstractStep] = []
     for item in filter(None, (item.strip() for item in text.split(","))):
         word, _, value = item.partition("=")
