@@ -15,10 +15,11 @@ import jax
 import lngeom as lg
 import numpy as np
 from lngeom import plots
+from lngeom.rewrite import steps as do
 from lngeom.transformers import Attention, Block, FeedForward, Head, Linear, Norm, Table, hidden, rewrite as rw
 
 D, HEADS, INNER, VOCABULARY, POSITIONS, LAYERS = 64, 4, 128, 50, 12, 2
-STEPS = [rw.Untie(), rw.FoldNorms(), rw.CentreWriters(), rw.ToRMSNorm(), rw.Rotate(seed=0)]
+STEPS = [do.Untie(), do.FoldNorms(), do.CentreWriters(), do.ToRMSNorm(), do.Rotate(seed=0)]
 
 
 def norm(name: str) -> Norm:
@@ -63,10 +64,10 @@ def weights(stack: lg.Stack) -> dict[str, np.ndarray]:
 def refusals(stack: lg.Stack, arrays: dict[str, np.ndarray]) -> dict[str, float]:
     """Steps out of order, and how far they would move the logits, relative to the largest."""
     cases = {
-        "fold into the tied table": [rw.FoldNorms()],
-        "RMSNorm before centring": [rw.Untie(), rw.FoldNorms(), rw.ToRMSNorm()],
-        "rotate with the gains": [rw.Untie(), rw.CentreWriters(), rw.ToRMSNorm(), rw.Rotate(seed=0)],
-        "balance units of a GELU": [rw.Balance()],
+        "fold into the tied table": [do.FoldNorms()],
+        "RMSNorm before centring": [do.Untie(), do.FoldNorms(), do.ToRMSNorm()],
+        "rotate with the gains": [do.Untie(), do.CentreWriters(), do.ToRMSNorm(), do.Rotate(seed=0)],
+        "balance units of a GELU": [do.Balance()],
     }
     found = {}
     for name, steps in cases.items():

@@ -7,6 +7,7 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
+from lngeom.rewrite import steps as do
 from lngeom.transformers import Attention, Block, FeedForward, Head, Linear, Norm, Rotary, Stack, Table, rewrite as rw
 from lngeom.transformers.rewrite.layouts import describe
 
@@ -42,8 +43,8 @@ MAP = Linear("a")
         (lambda: Rotary((1.0, float("nan"))), "frequencies of a Rotary must be finite"),
         (lambda: Table("E", scale=0.0), "must not be 0"),
         (lambda: Linear("a", layout="io "), "layout of a Linear must be one of 'oi', 'io'"),
-        (lambda: rw.Rotate(seed=-1), "seed of a Rotate must not be negative"),
-        (lambda: rw.ScaleStream(float("nan")), "factor of a ScaleStream must be finite"),
+        (lambda: do.Rotate(seed=-1), "seed of a Rotate must not be negative"),
+        (lambda: do.ScaleStream(float("nan")), "factor of a ScaleStream must be finite"),
     ],
 )
 def test_numbers_without_meaning_are_refused(make, words):
@@ -66,7 +67,7 @@ def test_numbers_without_meaning_are_refused(make, words):
         ),
         (lambda: Stack([Table("E")], (), Head(MAP)), "tables of a Stack must be a tuple"),
         (lambda: Linear(None), "weight of a Linear must be a text; got None"),
-        (lambda: rw.FoldNorms(only="final"), "only of a FoldNorms must be a tuple, each entry a text; got 'final'"),
+        (lambda: do.FoldNorms(only="final"), "only of a FoldNorms must be a tuple, each entry a text; got 'final'"),
     ],
 )
 def test_fields_of_another_type_are_refused(make, words):
@@ -77,14 +78,14 @@ def test_fields_of_another_type_are_refused(make, words):
 @pytest.mark.parametrize(
     ("steps", "words"),
     [
-        ("fold", r"such as \[rw.FoldNorms\(\)\]; got the text 'fold'"),
-        ("untie,rotat", r"such as \[rw.Untie\(\), rw.Rotate\(\)\]"),
-        (rw.FoldNorms, r"got the class FoldNorms \(did you mean FoldNorms\(...\)\?\)"),
-        (rw.FoldNorms(), r"did you mean \[FoldNorms"),
+        ("fold", r"such as \[do.FoldNorms\(\)\]; got the text 'fold'"),
+        ("untie,rotat", r"such as \[do.Untie\(\), do.Rotate\(\)\]"),
+        (do.FoldNorms, r"got the class FoldNorms \(did you mean FoldNorms\(...\)\?\)"),
+        (do.FoldNorms(), r"did you mean \[FoldNorms"),
         (None, "must be a list of steps, such as .*; got None"),
         ([None], "a step must be an object, such as .*; got None"),
-        (["foldd"], r"such as rw.FoldNorms\(\); got the text 'foldd'"),
-        ([rw.Untie], r"did you mean Untie\(...\)"),
+        (["foldd"], r"such as do.FoldNorms\(\); got the text 'foldd'"),
+        ([do.Untie], r"did you mean Untie\(...\)"),
     ],
 )
 def test_what_is_no_list_of_steps_is_told_so(steps, words):
@@ -109,7 +110,7 @@ def test_what_is_no_list_of_steps_is_told_so(steps, words):
 def test_what_is_no_array_is_told_so(change, words):
     wrong = {name: change(array) for name, array in WEIGHTS.items()}
     for call in (
-        lambda: rw.apply(STACK, wrong, [rw.FoldNorms()]),
+        lambda: rw.apply(STACK, wrong, [do.FoldNorms()]),
         lambda: rw.canonical(STACK, wrong),
         lambda: rw.equivalent((STACK, wrong), (STACK, WEIGHTS)),
         lambda: rw.check_description(STACK, wrong, lambda tokens: tokens),
@@ -123,7 +124,7 @@ def test_tensors_are_told_how_to_convert_them():
     torch = pytest.importorskip("torch")
     for dtype in (torch.float64, torch.bfloat16):
         with pytest.raises(TypeError, match=r"'E' must be .* array .*; got a Tensor: convert it with tensor.detach"):
-            rw.apply(STACK, {n: torch.tensor(a, dtype=dtype) for n, a in WEIGHTS.items()}, [rw.FoldNorms()])
+            rw.apply(STACK, {n: torch.tensor(a, dtype=dtype) for n, a in WEIGHTS.items()}, [do.FoldNorms()])
 
 
 @pytest.mark.parametrize("dtype", [int, bool, ">f8", np.longdouble])
@@ -131,12 +132,12 @@ def test_arrays_that_are_no_weights_are_refused(dtype):
     if np.dtype(dtype) == np.float64 and np.dtype(dtype).isnative:
         pytest.skip("long double is double here")
     with pytest.raises(ValueError, match="'E'"):
-        rw.apply(STACK, {n: a.astype(dtype) for n, a in WEIGHTS.items()}, [rw.FoldNorms()])
+        rw.apply(STACK, {n: a.astype(dtype) for n, a in WEIGHTS.items()}, [do.FoldNorms()])
 
 
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float32])
 def test_arrays_of_less_precision_are_rewritten(dtype):
-    assert rw.apply(STACK, {n: a.astype(dtype) for n, a in WEIGHTS.items()}, [rw.FoldNorms()]).certificate.passed
+    assert rw.apply(STACK, {n: a.astype(dtype) for n, a in WEIGHTS.items()}, [do.FoldNorms()]).certificate.passed
 
 
 def test_what_is_no_description_no_mapping_or_no_pair_is_told_so():
@@ -149,7 +150,7 @@ def test_what_is_no_description_no_mapping_or_no_pair_is_told_so():
         rw.equivalent(STACK, STACK)
     for weights in (None, [WEIGHTS], "x"):
         with pytest.raises(TypeError, match="arrays must be a dict"):
-            rw.apply(STACK, weights, [rw.FoldNorms()])
+            rw.apply(STACK, weights, [do.FoldNorms()])
 
 
 @pytest.mark.parametrize(
@@ -167,7 +168,7 @@ def test_what_is_no_description_no_mapping_or_no_pair_is_told_so():
 )
 def test_numbers_of_a_rewrite_that_do_not_fit_are_named(options, kind):
     with pytest.raises(kind, match=r"seed|exclude|probes"):
-        rw.apply(STACK, WEIGHTS, [rw.FoldNorms()], **options)
+        rw.apply(STACK, WEIGHTS, [do.FoldNorms()], **options)
 
 
 def test_folders_are_paths(tmp_path):
@@ -178,7 +179,7 @@ def test_folders_are_paths(tmp_path):
         with pytest.raises(TypeError, match="a folder must be a path as text or Path"):
             rw.load(given)
         with pytest.raises(TypeError, match="a folder must be a path as text or Path"):
-            rw.save(rw.apply(stack, weights, [rw.FoldNorms()]), given)
+            rw.save(rw.apply(stack, weights, [do.FoldNorms()]), given)
     with pytest.raises(TypeError, match=r"ignore must be a list of texts.*did you mean \['x'\]"):
         rw.load(old, ignore="x")
     with pytest.raises(TypeError, match=r"must come from lg.rewrite.apply"):

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from lngeom.cli import programs
 from lngeom.cli.commands import app
+from lngeom.rewrite import steps as do
 from lngeom.transformers import rewrite as rw
 from lngeom.transformers.rewrite import checkpoints
 from lngeom.transformers.rewrite.certificate import outputs
@@ -51,7 +52,7 @@ def test_a_folder_that_nothing_changed_comes_back_byte_for_byte(kind, tmp_path):
 @pytest.mark.parametrize("count", [1, 3])
 def test_what_was_saved_is_what_was_certified(dtype, count, tmp_path):
     old = checkpoint(tmp_path / "old", "gemma", dtype, files=count)
-    found = rw.apply(*rw.load(old), [rw.Untie(), rw.FoldNorms(), rw.Rotate()])
+    found = rw.apply(*rw.load(old), [do.Untie(), do.FoldNorms(), do.Rotate()])
     assert found.certificate.passed, found.certificate
     rw.save(found, tmp_path / "new")
     stack, weights = rw.load(tmp_path / "new")
@@ -78,7 +79,7 @@ def test_rows_are_read_alone(tmp_path):
 @pytest.mark.thorough
 def test_rmsnorms_in_a_layernorm_family_are_saved_under_a_name_that_no_other_library_loads(tmp_path):
     old = checkpoint(tmp_path / "old", "gpt2")
-    steps = [rw.Untie(), rw.FoldNorms(), rw.CentreWriters(), rw.ToRMSNorm(), rw.Rotate()]
+    steps = [do.Untie(), do.FoldNorms(), do.CentreWriters(), do.ToRMSNorm(), do.Rotate()]
     found = rw.apply(*rw.load(old), steps)
     rw.save(found, tmp_path / "new")
     assert json.loads((tmp_path / "new" / "config.json").read_text())["model_type"] == "lngeom_rms_gpt2"
@@ -96,7 +97,7 @@ def test_the_command_says_that_only_lngeom_loads_them(tmp_path):
 
 def test_a_scaled_epsilon_is_in_the_config(tmp_path):
     old = checkpoint(tmp_path / "old", "llama")
-    found = rw.apply(*rw.load(old), [rw.ScaleStream(2.0)])
+    found = rw.apply(*rw.load(old), [do.ScaleStream(2.0)])
     rw.save(found, tmp_path / "new")
     assert json.loads((tmp_path / "new" / "config.json").read_text())["rms_norm_eps"] == 4e-6
     assert rw.load(tmp_path / "new")[0] == found.stack
@@ -104,7 +105,7 @@ def test_a_scaled_epsilon_is_in_the_config(tmp_path):
 
 def test_a_description_that_no_config_has_is_not_written(tmp_path):
     old = checkpoint(tmp_path / "old", "gpt2")
-    steps = [rw.Untie(), rw.CentreWriters(), rw.ToRMSNorm(only=("final",))]
+    steps = [do.Untie(), do.CentreWriters(), do.ToRMSNorm(only=("final",))]
     found = rw.apply(*rw.load(old), steps)
     with pytest.raises(ValueError, match="no config of model_type 'gpt2'"):
         rw.save(found, tmp_path / "new")
@@ -116,7 +117,7 @@ def test_a_failed_certificate_is_not_written(tmp_path):
     head = np.asarray(rw.load(old)[1]["lm_head.weight"])
     arrays = {n: np.asarray(a) for n, a in rw.load(old)[1].items()} | {"lm_head.weight": 0 * head}
     write_file(old / "model.safetensors", arrays)
-    found = rw.apply(*rw.load(old), [rw.FoldNorms()])
+    found = rw.apply(*rw.load(old), [do.FoldNorms()])
     with pytest.raises(ValueError, match="certificate failed"):
         rw.save(found, tmp_path / "new")
     result = lngeom(old, "--do", "fold", "--out", tmp_path / "new")
@@ -126,7 +127,7 @@ def test_a_failed_certificate_is_not_written(tmp_path):
 
 def test_arrays_in_memory_say_that_they_have_no_config(tmp_path):
     stack, weights = rw.load(checkpoint(tmp_path / "old", "llama"))
-    found = rw.apply(stack, {n: np.asarray(a) for n, a in weights.items()}, [rw.FoldNorms()])
+    found = rw.apply(stack, {n: np.asarray(a) for n, a in weights.items()}, [do.FoldNorms()])
     assert isinstance(found.weights, dict)
     with pytest.raises(ValueError, match=r"lg\.rewrite\.load"):
         rw.save(found, tmp_path / "new")
@@ -135,7 +136,7 @@ def test_arrays_in_memory_say_that_they_have_no_config(tmp_path):
 def test_an_error_while_writing_leaves_nothing(tmp_path, monkeypatch):
     old = checkpoint(tmp_path / "old", "llama", files=2)
     before = files(old)
-    found = rw.apply(*rw.load(old), [rw.FoldNorms()])
+    found = rw.apply(*rw.load(old), [do.FoldNorms()])
     rounded, calls = Draft.rounded, []
 
     def full(self, name):
@@ -155,7 +156,7 @@ STALLED = """
 import sys, time
 from lngeom import rewrite as rw
 from lngeom.transformers.rewrite.draft import Draft
-found = rw.apply(*rw.load(sys.argv[1]), [rw.FoldNorms()])
+found = rw.apply(*rw.load(sys.argv[1]), [do.FoldNorms()])
 rounded, calls = Draft.rounded, []
 def slow(self, name):
     calls.append(name)
@@ -268,7 +269,7 @@ def test_a_second_copy_of_a_tied_head_is_replaced(tmp_path):
     write_file(old / "model.safetensors", arrays | {"lm_head.weight": arrays["transformer.wte.weight"]})
     stack, weights = rw.load(old)
     assert stack.tied
-    found = rw.apply(stack, weights, [rw.Untie(), rw.FoldNorms()])
+    found = rw.apply(stack, weights, [do.Untie(), do.FoldNorms()])
     assert found.certificate.passed
     rw.save(found, tmp_path / "new")
     new = rw.load(tmp_path / "new")[1]

@@ -7,6 +7,7 @@ from dataclasses import replace
 import ml_dtypes
 import numpy as np
 import pytest
+from lngeom.rewrite import steps as do
 from lngeom.transformers import Attention, Block, FeedForward, Head, Linear, Norm, Rotary, Stack, Table, rewrite as rw
 from lngeom.transformers.description import exchange_norms
 from lngeom.transformers.rewrite import checkpoints
@@ -44,7 +45,7 @@ def with_config(folder, **options):
 # Two names of one array, and one name for two.
 
 
-@pytest.mark.parametrize("steps", [[rw.Untie()], [rw.Untie(), rw.CentreHead()]])
+@pytest.mark.parametrize("steps", [[do.Untie()], [do.Untie(), do.CentreHead()]])
 def test_both_names_of_bert_s_head_bias_are_written(steps, tmp_path):
     old = checkpoint(tmp_path / "old", "bert")
     arrays = arrays_of(old)
@@ -62,7 +63,7 @@ def test_the_bias_that_bert_adds_is_that_of_the_decoder(tmp_path):
     reference = outputs(*rw.load(old), TOKENS)
     with_arrays(old, **{BERT[1]: np.full(23, 7.0)})
     np.testing.assert_array_equal(outputs(*rw.load(old), TOKENS), reference)
-    rw.save(rw.apply(*rw.load(old), [rw.Untie()]), tmp_path / "new")
+    rw.save(rw.apply(*rw.load(old), [do.Untie()]), tmp_path / "new")
     np.testing.assert_array_equal(outputs(*rw.load(tmp_path / "new"), TOKENS), reference)
 
 
@@ -85,7 +86,7 @@ def test_a_head_that_differs_from_the_table_is_not_tied_whatever_the_config_says
     with_arrays(old, **{"lm_head.weight": head})
     stack, weights = rw.load(old)
     assert not stack.tied
-    found = rw.apply(stack, weights, [rw.FoldNorms()])
+    found = rw.apply(stack, weights, [do.FoldNorms()])
     rw.save(found, tmp_path / "new")
     assert not json.loads((tmp_path / "new" / "config.json").read_text())["tie_word_embeddings"]
     again = outputs(*rw.load(tmp_path / "new"), TOKENS)
@@ -98,7 +99,7 @@ def test_a_head_that_differs_below_the_dtype_that_is_loaded_is_tied(tmp_path):
     assert rw.load(old)[0].tied
 
 
-@pytest.mark.parametrize("steps", [[rw.RotateValues()], [rw.Untie(), rw.FoldNorms()]])
+@pytest.mark.parametrize("steps", [[do.RotateValues()], [do.Untie(), do.FoldNorms()]])
 def test_a_tied_table_may_be_stored_under_the_name_of_the_head(steps, tmp_path):
     old = checkpoint(tmp_path / "old", "qwen3")
     reference = outputs(*rw.load(old), TOKENS)
@@ -119,14 +120,14 @@ def test_one_file_comes_before_an_index(tmp_path):
     other["model.norm.weight"] = other["model.norm.weight"] + 1
     write_file(old / "model.safetensors", other)
     np.testing.assert_array_equal(arrays_of(old)["model.norm.weight"], other["model.norm.weight"])
-    rw.save(rw.apply(*rw.load(old), [rw.FoldNorms()]), tmp_path / "new")
+    rw.save(rw.apply(*rw.load(old), [do.FoldNorms()]), tmp_path / "new")
     names = {path.name for path in (tmp_path / "new").iterdir()}
     assert names == {"model.safetensors", "config.json", "tokenizer.json"}
 
 
 def test_what_does_not_come_back_from_the_disk_is_not_kept(tmp_path, monkeypatch):
     old = checkpoint(tmp_path / "old", "llama")
-    found = rw.apply(*rw.load(old), [rw.FoldNorms(), rw.Rotate()])
+    found = rw.apply(*rw.load(old), [do.FoldNorms(), do.Rotate()])
     rounded = Draft.rounded
 
     def last_bit(self, name):
@@ -150,7 +151,7 @@ def test_what_does_not_come_back_from_the_disk_is_not_kept(tmp_path, monkeypatch
 
 def test_a_config_that_says_something_else_is_not_kept(tmp_path, monkeypatch):
     old = checkpoint(tmp_path / "old", "gemma")
-    found = rw.apply(*rw.load(old), [rw.Untie(), rw.FoldNorms()])
+    found = rw.apply(*rw.load(old), [do.Untie(), do.FoldNorms()])
     monkeypatch.setattr(checkpoints, "new_config", lambda stack, old, draft: dict(old) | {"rms_norm_eps": 1e-3})
     with pytest.raises(ValueError, match="nothing was written"):
         rw.save(found, tmp_path / "new")
@@ -159,7 +160,7 @@ def test_a_config_that_says_something_else_is_not_kept(tmp_path, monkeypatch):
 
 def test_the_certificate_has_the_difference_of_the_folder(tmp_path):
     old = checkpoint(tmp_path / "old", "llama", np.float32)
-    found = rw.apply(*rw.load(old), [rw.FoldNorms()])
+    found = rw.apply(*rw.load(old), [do.FoldNorms()])
     assert found.certificate.folder is None
     certificate = rw.save(found, tmp_path / "new")
     assert certificate.folder == certificate.rounded
@@ -176,7 +177,7 @@ BESIDE = {
     "qwen3": {"score.weight": (2, 16)},
     "opt": {"v_head.summary.weight": (1, 16), "v_head.summary.bias": (1,)},
 }
-LAST = {"bert": rw.FoldNorms(only=("blocks.1.feed_forward_norm",))}
+LAST = {"bert": do.FoldNorms(only=("blocks.1.feed_forward_norm",))}
 
 
 @pytest.mark.parametrize("kind", BESIDE)
@@ -184,7 +185,7 @@ def test_maps_beside_the_head_are_rewritten_with_it(kind, tmp_path):
     draw = np.random.default_rng(0)
     extra = {name: draw.normal(size=shape) for name, shape in BESIDE[kind].items()}
     old = with_arrays(checkpoint(tmp_path / "old", kind), **extra)
-    steps = [rw.Untie(), LAST.get(kind, rw.FoldNorms())]
+    steps = [do.Untie(), LAST.get(kind, do.FoldNorms())]
     rw.save(rw.apply(*rw.load(old), steps), tmp_path / "new")
     before, after = (everything(*rw.load(f), TOKENS) for f in (old, tmp_path / "new"))
     assert len(before) == 2
@@ -197,7 +198,7 @@ def test_maps_beside_the_head_are_rewritten_with_it(kind, tmp_path):
 def test_a_second_head_left_behind_fails_the_certificate(tmp_path):
     extra = {"score.weight": np.random.default_rng(0).normal(size=(2, 16))}
     stack, weights = rw.load(with_arrays(checkpoint(tmp_path / "old", "qwen3"), **extra))
-    found = rw.rewriting.plan(stack, weights, [rw.Untie(), rw.FoldNorms()])
+    found = rw.rewriting.plan(stack, weights, [do.Untie(), do.FoldNorms()])
     forgotten = rw.rewriting.Plan(found.steps, stack, found.stack, found.draft.without("score.weight"), found.tokens)
     certificate = forgotten.certify()
     assert certificate.exact.relative < 1e-12
@@ -226,10 +227,10 @@ def test_numbers_that_are_not_finite_are_named(name, place, value, words, tmp_pa
     array = arrays_of(old)[name].copy()
     array[place] = value
     with_arrays(old, **{name: array})
-    certificate = rw.apply(*rw.load(old), [rw.RotateValues()]).certificate
+    certificate = rw.apply(*rw.load(old), [do.RotateValues()]).certificate
     result = lngeom(old, "--do", "rotate-values", "--out", tmp_path / "new")
     with pytest.raises(rw.Refused, match=f"Note that {words}"):
-        rw.apply(*rw.load(old), [rw.Rotate()])
+        rw.apply(*rw.load(old), [do.Rotate()])
     assert not certificate.passed
     assert words.replace("\\", "") in str(certificate)
     assert result.exit_code == 1
@@ -246,14 +247,14 @@ def overflowing(dtype):
     return Stack((Table("E"),), (block,), Head(Linear("U")), Norm("rms", "g3")), weights
 
 
-@pytest.mark.parametrize("step", [rw.FoldNorms(), rw.ScaleStream(1e5)])
+@pytest.mark.parametrize("step", [do.FoldNorms(), do.ScaleStream(1e5)])
 def test_an_overflow_of_the_stored_dtype_is_named(step):
     stack, weights = overflowing(np.float16)
     weights["up"] *= 400
     weights["g2"] *= 600
     found = rw.apply(stack, weights, [step])
     assert not found.certificate.passed
-    name = "up" if isinstance(step, rw.FoldNorms) else "E"
+    name = "up" if isinstance(step, do.FoldNorms) else "E"
     assert f"{name} holds infinity in row" in str(found.certificate)
     assert "after the rewrite, in float16" in str(found.certificate)
 
@@ -261,7 +262,7 @@ def test_an_overflow_of_the_stored_dtype_is_named(step):
 def test_outputs_that_overflow_before_and_after_pass_nothing():
     stack, weights = overflowing(np.float16)
     weights["U"] *= 30000
-    certificate = rw.apply(stack, weights, [rw.RotateValues()]).certificate
+    certificate = rw.apply(stack, weights, [do.RotateValues()]).certificate
     assert not certificate.passed
     assert "outputs of the original, run in float16, are not finite" in str(certificate)
 
@@ -271,12 +272,12 @@ def test_a_model_runs_in_the_dtype_that_the_package_gives_it(tmp_path):
     old = with_config(checkpoint(tmp_path / "old", "llama", np.float32), dtype="float16")
     gain = arrays_of(old)["model.layers.0.input_layernorm.weight"]
     with_arrays(old, **{"model.layers.0.input_layernorm.weight": gain * 0 + 60000.0})
-    certificate = rw.apply(*rw.load(old), [rw.FoldNorms(only=("blocks.0.attention_norm",))]).certificate
+    certificate = rw.apply(*rw.load(old), [do.FoldNorms(only=("blocks.0.attention_norm",))]).certificate
     assert certificate.dtype == "float16"
     assert "holds infinity" in str(certificate)
     assert not certificate.passed
     wide = with_config(checkpoint(tmp_path / "wide", "llama", ml_dtypes.bfloat16), torch_dtype="float32")
-    assert rw.apply(*rw.load(wide), [rw.FoldNorms()]).certificate.dtype == "bfloat16"
+    assert rw.apply(*rw.load(wide), [do.FoldNorms()]).certificate.dtype == "bfloat16"
 
 
 # What changes the model when it is loaded, and bad input.
@@ -405,7 +406,7 @@ def by_hand(folder):
 def test_a_description_by_hand_is_saved_with_the_config_of_its_source(tmp_path):
     stack, arrays = by_hand(tmp_path / "old")
     stack, weights = rw.load(tmp_path / "old", stack)
-    found = rw.apply(stack, weights, [rw.FoldNorms(), rw.CentreWriters(), rw.Rotate()])
+    found = rw.apply(stack, weights, [do.FoldNorms(), do.CentreWriters(), do.Rotate()])
     assert rw.save(found, tmp_path / "new").passed
     config = json.loads((tmp_path / "old" / "config.json").read_text())
     assert json.loads((tmp_path / "new" / "config.json").read_text()) == config
@@ -415,11 +416,11 @@ def test_a_description_by_hand_is_saved_with_the_config_of_its_source(tmp_path):
 
 def test_arrays_in_memory_are_saved_beside_their_source(tmp_path):
     stack, arrays = by_hand(tmp_path / "old")
-    found = rw.apply(stack, arrays, [rw.FoldNorms()])
+    found = rw.apply(stack, arrays, [do.FoldNorms()])
     with pytest.raises(ValueError, match="source="):
         rw.save(found, tmp_path / "new")
     assert rw.save(found, tmp_path / "new", source=tmp_path / "old").passed
-    other = rw.apply(stack, arrays | {"q.bias": arrays["q.bias"] + 1}, [rw.FoldNorms()])
+    other = rw.apply(stack, arrays | {"q.bias": arrays["q.bias"] + 1}, [do.FoldNorms()])
     with pytest.raises(ValueError, match=r"'q\.bias' in memory is not the array"):
         rw.save(other, tmp_path / "third", source=tmp_path / "old")
 
@@ -428,7 +429,7 @@ def test_arrays_in_memory_are_saved_beside_their_source(tmp_path):
 def test_arrays_of_a_known_family_in_memory_are_saved_too(kind, tmp_path):
     old = checkpoint(tmp_path / "old", kind, np.float32)
     stack, weights = rw.load(old)
-    found = rw.apply(stack, {n: np.asarray(a) for n, a in weights.items()}, [rw.Untie(), rw.RotateValues()])
+    found = rw.apply(stack, {n: np.asarray(a) for n, a in weights.items()}, [do.Untie(), do.RotateValues()])
     for target, source in (("new", old), ("third", weights)):
         assert rw.save(found, tmp_path / target, source=source).passed
     assert rw.load(tmp_path / "new")[0] == found.stack
@@ -436,12 +437,12 @@ def test_arrays_of_a_known_family_in_memory_are_saved_too(kind, tmp_path):
 
 def test_a_description_by_hand_says_norms_and_arrays_that_its_config_cannot(tmp_path):
     stack, arrays = by_hand(tmp_path / "old")
-    for steps in ([rw.FoldNorms(), rw.CentreWriters(), rw.ToRMSNorm()], [rw.ScaleStream(2.0)]):
+    for steps in ([do.FoldNorms(), do.CentreWriters(), do.ToRMSNorm()], [do.ScaleStream(2.0)]):
         found = rw.apply(*rw.load(tmp_path / "old", stack), steps)
         with pytest.raises(ValueError, match="leave out the steps rms and scale"):
             rw.save(found, tmp_path / "new")
     write_file(tmp_path / "old" / "model.safetensors", arrays | {"vision.tower": np.ones(3)})
-    found = rw.apply(*rw.load(tmp_path / "old", stack), [rw.FoldNorms()])
+    found = rw.apply(*rw.load(tmp_path / "old", stack), [do.FoldNorms()])
     with pytest.raises(ValueError, match=r"vision\.tower.*untouched"):
         rw.save(found, tmp_path / "new")
     rw.save(found, tmp_path / "new", untouched=["vision.*"])
@@ -452,12 +453,12 @@ def test_a_description_by_hand_of_a_known_family_is_held_against_the_family(tmp_
     """Without the cap of the logits, centring the head would be exact."""
     stack, weights = rw.load(checkpoint(tmp_path / "old", "gemma2"))
     wrong = replace(stack, head=replace(stack.head, cap=None))
-    found = rw.apply(wrong, weights, [rw.Untie(), rw.CentreHead()])
+    found = rw.apply(wrong, weights, [do.Untie(), do.CentreHead()])
     assert found.certificate.passed
     with pytest.raises(ValueError, match="the written folder is not the original model"):
         rw.save(found, tmp_path / "new")
     assert not (tmp_path / "new").exists()
-    rw.save(rw.apply(wrong, weights, [rw.Untie(), rw.RotateValues()]), tmp_path / "new")
+    rw.save(rw.apply(wrong, weights, [do.Untie(), do.RotateValues()]), tmp_path / "new")
 
 
 def stored_by_hand(folder, stack):
@@ -470,7 +471,7 @@ def test_names_that_a_description_misses_by_little_are_suggested(tmp_path):
         rw.apply(stack, {("embedd.weight" if n == "embed.weight" else n): a for n, a in arrays.items()}, [])
     with pytest.raises(ValueError, match="did you mean 'rotate'"):
         rw.steps.parse("fold,rotat")
-    for step in (rw.FoldNorms, rw.ToRMSNorm, rw.CentreReaders):
+    for step in (do.FoldNorms, do.ToRMSNorm, do.CentreReaders):
         with pytest.raises(rw.Refused, match=r"did you mean 'blocks\.0\.attention_norm'"):
             rw.apply(stack, arrays, [step(only=("block.0.attention_norms",))])
 
@@ -488,9 +489,9 @@ def test_probes_leave_out_padding(tmp_path):
     rw.check_description(*rw.load(tmp_path / "old", stack), model, probes=(40, 10))
     assert set(np.unique(seen[1])) == set(range(11)) - {3}
     with pytest.raises(ValueError, match="no probes"):
-        rw.apply(stack, arrays, [rw.FoldNorms()], exclude=range(11))
+        rw.apply(stack, arrays, [do.FoldNorms()], exclude=range(11))
     with pytest.raises(ValueError, match="ids from 0 to 10"):
-        rw.apply(stack, arrays, [rw.FoldNorms()], probes=np.array([[11]]))
+        rw.apply(stack, arrays, [do.FoldNorms()], probes=np.array([[11]]))
 
 
 def test_a_description_is_held_against_float32_rounding_and_a_wrong_epsilon_is_found():
@@ -519,17 +520,17 @@ def test_an_unknown_option_does_not_free_a_description_by_hand_from_its_family(t
     layers = {n.path: replace(n.part, offset=0) for n in by_hand.norms}
     wrong = exchange_norms(by_hand, layers)
     with pytest.raises(ValueError, match="nothing was written"):
-        rw.save(rw.apply(*rw.load(old, wrong), [rw.Untie(), rw.FoldNorms()]), tmp_path / "new")
+        rw.save(rw.apply(*rw.load(old, wrong), [do.Untie(), do.FoldNorms()]), tmp_path / "new")
     assert not (tmp_path / "new").exists()
 
 
 @pytest.mark.parametrize("factor", [1e19, 1e-22])
 def test_a_float64_model_whose_norms_overflow_in_float32_is_not_written(factor, tmp_path):
     """The package computes RMS norms in float32, whatever the dtype."""
-    found = rw.apply(*rw.load(checkpoint(tmp_path / "old", "llama")), [rw.ScaleStream(factor)])
+    found = rw.apply(*rw.load(checkpoint(tmp_path / "old", "llama")), [do.ScaleStream(factor)])
     with pytest.raises(ValueError, match="run in float32, in which the transformers package"):
         rw.save(found, tmp_path / "new")
-    assert rw.save(rw.apply(*rw.load(tmp_path / "old"), [rw.ScaleStream(4.0)]), tmp_path / "new").passed
+    assert rw.save(rw.apply(*rw.load(tmp_path / "old"), [do.ScaleStream(4.0)]), tmp_path / "new").passed
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "gpt_neox", "bloom"])
@@ -556,7 +557,7 @@ def test_the_dtype_that_is_loaded_stays_where_no_config_names_it(tmp_path):
     write_file(old / "model.safetensors", {first: arrays[first].astype(np.float32)} | others)
     stack, weights = rw.load(old)
     assert weights.dtype == np.float32
-    rw.save(rw.apply(stack, weights, [rw.Untie(), rw.FoldNorms()]), tmp_path / "new")
+    rw.save(rw.apply(stack, weights, [do.Untie(), do.FoldNorms()]), tmp_path / "new")
     assert rw.load(tmp_path / "new")[1].dtype == np.float32
     assert json.loads((tmp_path / "new" / "config.json").read_text())["dtype"] == "float32"
 
@@ -569,7 +570,7 @@ def test_the_dtype_of_an_index_counts(tmp_path):
     (old / "model.safetensors.index.json").write_text(json.dumps(index | {"metadata": {"dtype": "float16"}}))
     stack, weights = rw.load(old)
     assert weights.dtype == np.float16
-    assert not rw.apply(stack, weights, [rw.ScaleStream(1e6)]).certificate.passed
+    assert not rw.apply(stack, weights, [do.ScaleStream(1e6)]).certificate.passed
 
 
 def test_folders_are_copied_and_what_is_not_is_named(tmp_path):

@@ -3,17 +3,18 @@
 import lngeom as lg
 import numpy as np
 import pytest
+from lngeom.rewrite import steps as do
 from lngeom.transformers import rewrite as rw
 from lngeom.transformers.rewrite.equivalent import equivalent
 
 from tests.rewrite import zoo
 
 REWRITES = {
-    "llama": [rw.FoldNorms(), rw.Rotate(seed=0), rw.Balance()],
-    "mixtral": [rw.FoldNorms(), rw.Rotate(seed=1), rw.CentreRouter()],
-    "gpt_neox": [rw.FoldNorms(), rw.CentreWriters(), rw.MergeValueBias(), rw.CentreHead()],
-    "olmo": [rw.CentreReaders(), rw.CentreWriters(), rw.Balance()],
-    "gptj": [rw.FoldNorms(), rw.CentreWriters()],
+    "llama": [do.FoldNorms(), do.Rotate(seed=0), do.Balance()],
+    "mixtral": [do.FoldNorms(), do.Rotate(seed=1), do.CentreRouter()],
+    "gpt_neox": [do.FoldNorms(), do.CentreWriters(), do.MergeValueBias(), do.CentreHead()],
+    "olmo": [do.CentreReaders(), do.CentreWriters(), do.Balance()],
+    "gptj": [do.FoldNorms(), do.CentreWriters()],
 }
 
 
@@ -42,8 +43,8 @@ def test_a_tied_model_is_compared_once_it_is_untied():
     with pytest.raises(ValueError, match="untie first"):
         equivalent((stack, weights), (stack, weights))
     models = [
-        rw.apply(stack, weights, [rw.Untie(), *steps])
-        for steps in ([], [rw.FoldNorms(), rw.CentreWriters(), rw.DropKeyBias()])
+        rw.apply(stack, weights, [do.Untie(), *steps])
+        for steps in ([], [do.FoldNorms(), do.CentreWriters(), do.DropKeyBias()])
     ]
     found = equivalent(*((m.stack, dict(m.weights)) for m in models))
     assert found.verdict == "equivalent", found

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from lngeom.rewrite import steps as do
 from lngeom.transformers import Head, Linear, rewrite as rw
 from lngeom.transformers.rewrite.array_files import read_header
 from lngeom.transformers.rewrite.certificate import outputs
@@ -153,7 +154,7 @@ def test_an_index_says_what_was_written(kind, extra, tmp_path):
         where = json.loads((old / INDEX).read_text())["weight_map"]
     count = sum(array.size for array in arrays.values()) - extra
     (old / INDEX).write_text(json.dumps({"metadata": {"total_parameters": 7, "total_size": 7}, "weight_map": where}))
-    for steps, new in (([rw.RotateValues()], count), ([rw.Untie()], count + 23 * 16 + extra)):
+    for steps, new in (([do.RotateValues()], count), ([do.Untie()], count + 23 * 16 + extra)):
         target = tmp_path / steps[0].word
         rw.save(rw.apply(*rw.load(old), steps), target)
         found = json.loads((target / INDEX).read_text())["metadata"]
@@ -171,7 +172,7 @@ def header_arrays(file):
 
 @pytest.mark.parametrize("tied", [False, True])
 @pytest.mark.parametrize("stored", [("lm_head.weight",), ("embed_out.weight",), ("lm_head.weight", "embed_out.weight")])
-@pytest.mark.parametrize("steps", [[rw.RotateValues()], [rw.Untie(), rw.FoldNorms(), rw.CentreHead()]])
+@pytest.mark.parametrize("steps", [[do.RotateValues()], [do.Untie(), do.FoldNorms(), do.CentreHead()]])
 def test_both_names_of_the_head_of_gpt_neox_are_read_and_written(tied, stored, steps, tmp_path):
     old = checkpoint(tmp_path / "old", "gpt_neox", tie_word_embeddings=tied)
     arrays = arrays_of(old)
@@ -206,7 +207,7 @@ def test_a_folder_without_logits_says_so_and_is_rewritten_by_hand(tmp_path):
     with pytest.raises(ValueError, match=r"holds 'score.weight' and no 'lm_head.weight'.*Head\(Linear\('score.weight'"):
         rw.load(old)
     mine = replace(stack, head=Head(Linear("score.weight")))
-    found = rw.apply(*rw.load(old, mine), [rw.FoldNorms(), rw.Rotate()])
+    found = rw.apply(*rw.load(old, mine), [do.FoldNorms(), do.Rotate()])
     assert rw.save(found, tmp_path / "new").passed
     again = outputs(*rw.load(tmp_path / "new", mine), TOKENS)
     np.testing.assert_allclose(again, outputs(*rw.load(old, mine), TOKENS), atol=1e-12)
@@ -217,7 +218,7 @@ def test_a_link_to_an_empty_folder_or_to_none_is_followed(target, tmp_path):
     old = checkpoint(tmp_path / "old", "llama")
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to(target)
-    rw.save(rw.apply(*rw.load(old), [rw.FoldNorms()]), tmp_path / "link")
+    rw.save(rw.apply(*rw.load(old), [do.FoldNorms()]), tmp_path / "link")
     assert (tmp_path / "link").is_symlink()
     assert (tmp_path / target / "config.json").is_file()
 

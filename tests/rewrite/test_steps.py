@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
+from lngeom.rewrite import steps as do
 from lngeom.transformers import Attention, FeedForward, Linear, Mixture, Rows, rewrite as rw
 from lngeom.transformers.description import exchange_norms
 from lngeom.transformers.rewrite.certificate import certify, outputs
@@ -24,21 +25,21 @@ def model(kind, dtype=np.float64, **options):
 
 
 EXACT = {
-    "llama": [rw.FoldNorms(), rw.Rotate(), rw.Balance(), rw.RotateValues()],
-    "qwen2": [rw.RotateValues(seed=3, hadamard=False), rw.FoldNorms(), rw.Rotate(seed=1)],
-    "gemma": [rw.Untie(), rw.FoldNorms(), rw.Rotate(hadamard=False), rw.Balance()],
-    "gemma2": [rw.Untie(), rw.FoldNorms(), rw.Balance()],
-    "olmo": [rw.CentreReaders(), rw.CentreWriters(), rw.ToRMSNorm(), rw.Rotate(), rw.ScaleStream(0.5)],
-    "olmo2": [rw.FoldNorms(), rw.Balance(), rw.CentreHead()],
-    "mixtral": [rw.FoldNorms(), rw.CentreRouter(), rw.Rotate(seed=5), rw.Balance(power_of_two=True)],
-    "gpt2": [rw.Untie(), rw.FoldNorms(), rw.CentreWriters(), rw.ToRMSNorm(), rw.Rotate(), rw.ShiftTables()],
-    "gpt_neox": [rw.RotateValues(), rw.FoldNorms(), rw.MergeValueBias(), rw.MergeParallelBias(), rw.Rotate()],
-    "gptj": [rw.FoldNorms(), rw.CentreWriters(), rw.ToRMSNorm(), rw.Rotate(), rw.CentreHead()],
-    "opt": [rw.MergeValueBias(), rw.DropKeyBias(), rw.Balance(), rw.Untie(), rw.FoldNorms(), rw.Rotate()],
-    "bloom": [rw.Untie(), rw.FoldNorms(), rw.MergeValueBias(), rw.DropKeyBias()],
+    "llama": [do.FoldNorms(), do.Rotate(), do.Balance(), do.RotateValues()],
+    "qwen2": [do.RotateValues(seed=3, hadamard=False), do.FoldNorms(), do.Rotate(seed=1)],
+    "gemma": [do.Untie(), do.FoldNorms(), do.Rotate(hadamard=False), do.Balance()],
+    "gemma2": [do.Untie(), do.FoldNorms(), do.Balance()],
+    "olmo": [do.CentreReaders(), do.CentreWriters(), do.ToRMSNorm(), do.Rotate(), do.ScaleStream(0.5)],
+    "olmo2": [do.FoldNorms(), do.Balance(), do.CentreHead()],
+    "mixtral": [do.FoldNorms(), do.CentreRouter(), do.Rotate(seed=5), do.Balance(power_of_two=True)],
+    "gpt2": [do.Untie(), do.FoldNorms(), do.CentreWriters(), do.ToRMSNorm(), do.Rotate(), do.ShiftTables()],
+    "gpt_neox": [do.RotateValues(), do.FoldNorms(), do.MergeValueBias(), do.MergeParallelBias(), do.Rotate()],
+    "gptj": [do.FoldNorms(), do.CentreWriters(), do.ToRMSNorm(), do.Rotate(), do.CentreHead()],
+    "opt": [do.MergeValueBias(), do.DropKeyBias(), do.Balance(), do.Untie(), do.FoldNorms(), do.Rotate()],
+    "bloom": [do.Untie(), do.FoldNorms(), do.MergeValueBias(), do.DropKeyBias()],
     "bert": [
-        *(rw.FoldNorms(only=("blocks.1.feed_forward_norm",)), rw.MergeValueBias(), rw.DropKeyBias()),
-        rw.CentreWriters(only=("blocks.*",)),
+        *(do.FoldNorms(only=("blocks.1.feed_forward_norm",)), do.MergeValueBias(), do.DropKeyBias()),
+        do.CentreWriters(only=("blocks.*",)),
     ],
 }
 
@@ -58,62 +59,62 @@ def test_the_function_stays(kind):
 
 
 REFUSED = [
-    ("llama, rotated with its gains", "llama", {}, [], rw.Rotate(), "blocks.0.attention_norm", "(fold)"),
-    ("llama, centred before RMSNorm", "llama", {}, [], rw.CentreWriters(), "RMSNorm", "LayerNorms alone"),
-    ("gemma, tied", "gemma", {}, [], rw.FoldNorms(), "head.linear", "untie"),
-    ("llama, tied", "llama", {"tie_word_embeddings": True}, [], rw.FoldNorms(), "tables.0", "untie"),
-    ("gpt2, tied", "gpt2", {}, [], rw.FoldNorms(), "transformer.wte.weight", "untie"),
-    ("gpt2, centred while tied", "gpt2", {}, [], rw.CentreWriters(), "tables.0", "untie"),
-    ("gpt2, rms uncentred", "gpt2", {}, [rw.Untie()], rw.ToRMSNorm(), "tables.0", "(centre)"),
+    ("llama, rotated with its gains", "llama", {}, [], do.Rotate(), "blocks.0.attention_norm", "(fold)"),
+    ("llama, centred before RMSNorm", "llama", {}, [], do.CentreWriters(), "RMSNorm", "LayerNorms alone"),
+    ("gemma, tied", "gemma", {}, [], do.FoldNorms(), "head.linear", "untie"),
+    ("llama, tied", "llama", {"tie_word_embeddings": True}, [], do.FoldNorms(), "tables.0", "untie"),
+    ("gpt2, tied", "gpt2", {}, [], do.FoldNorms(), "transformer.wte.weight", "untie"),
+    ("gpt2, centred while tied", "gpt2", {}, [], do.CentreWriters(), "tables.0", "untie"),
+    ("gpt2, rms uncentred", "gpt2", {}, [do.Untie()], do.ToRMSNorm(), "tables.0", "(centre)"),
     (
         *("gpt2, position table uncentred", "gpt2", {}),
-        *([rw.Untie(), rw.CentreWriters(only=("tables.0", "blocks.*"))], rw.ToRMSNorm(), "tables.1", "(centre)"),
+        *([do.Untie(), do.CentreWriters(only=("tables.0", "blocks.*"))], do.ToRMSNorm(), "tables.1", "(centre)"),
     ),
     (
         *("gpt2, one writer uncentred", "gpt2", {}),
-        [rw.Untie(), rw.CentreWriters(only=("tables.*", "blocks.0.*", "blocks.1.attention.*"))],
-        *(rw.ToRMSNorm(), "blocks.1.feed_forward.down", "(centre)"),
+        [do.Untie(), do.CentreWriters(only=("tables.*", "blocks.0.*", "blocks.1.attention.*"))],
+        *(do.ToRMSNorm(), "blocks.1.feed_forward.down", "(centre)"),
     ),
     (
-        *("bloom, embedding norm", "bloom", {}, [rw.Untie(), rw.CentreWriters()]),
-        *(rw.ToRMSNorm(), "embedding_norm", "cannot be centred"),
+        *("bloom, embedding norm", "bloom", {}, [do.Untie(), do.CentreWriters()]),
+        *(do.ToRMSNorm(), "embedding_norm", "cannot be centred"),
     ),
-    ("bert, post-norm", "bert", {}, [], rw.FoldNorms(), "residual stream", "Leave this norm"),
+    ("bert, post-norm", "bert", {}, [], do.FoldNorms(), "residual stream", "Leave this norm"),
     (
         *("gemma2, writing norms", "gemma2", {}, []),
-        *(rw.FoldNorms(only=("*writing_norm",)), "attention_writing_norm", "Leave this norm"),
+        *(do.FoldNorms(only=("*writing_norm",)), "attention_writing_norm", "Leave this norm"),
     ),
-    ("olmo2, writing norms", "olmo2", {}, [], rw.FoldNorms(only=("*writing_norm",)), "post_attention", "Leave"),
+    ("olmo2, writing norms", "olmo2", {}, [], do.FoldNorms(only=("*writing_norm",)), "post_attention", "Leave"),
     (
-        *("gemma2, rotated", "gemma2", {}, [rw.Untie(), rw.FoldNorms()], rw.Rotate()),
+        *("gemma2, rotated", "gemma2", {}, [do.Untie(), do.FoldNorms()], do.Rotate()),
         *("attention_writing_norm", "no such rotation"),
     ),
     (
         *("qwen3, gains of queries", "qwen3", {"tie_word_embeddings": False}, []),
-        *(rw.FoldNorms(only=("*.query_norm",)), "q_norm", "Leave the norms"),
+        *(do.FoldNorms(only=("*.query_norm",)), "q_norm", "Leave the norms"),
     ),
-    ("gpt2, balanced", "gpt2", {}, [], rw.Balance(), "gelu_tanh", "Only ReLU"),
-    ("qwen2, no output bias", "qwen2", {}, [], rw.MergeValueBias(), "o_proj", "Leave b_V"),
-    ("qwen2, rotary key bias", "qwen2", {}, [], rw.DropKeyBias(), "rotary positions", "drop-key-bias=unrotated"),
+    ("gpt2, balanced", "gpt2", {}, [], do.Balance(), "gelu_tanh", "Only ReLU"),
+    ("qwen2, no output bias", "qwen2", {}, [], do.MergeValueBias(), "o_proj", "Leave b_V"),
+    ("qwen2, rotary key bias", "qwen2", {}, [], do.DropKeyBias(), "rotary positions", "drop-key-bias=unrotated"),
     (
         "pythia, all of the key bias",
         "gpt_neox",
         {},
         [],
-        rw.DropKeyBias(),
+        do.DropKeyBias(),
         "rotary positions",
         "drop-key-bias=unrotated",
     ),
-    ("gemma2, capped head", "gemma2", {}, [rw.Untie()], rw.CentreHead(), "cap of the logits", "Leave the head"),
-    ("llama, ε ignored", "llama", {"rms_norm_eps": 0.1}, [], rw.ScaleStream(0.1, scale_epsilon=False), "ε = 0.1", "c²"),
+    ("gemma2, capped head", "gemma2", {}, [do.Untie()], do.CentreHead(), "cap of the logits", "Leave the head"),
+    ("llama, ε ignored", "llama", {"rms_norm_eps": 0.1}, [], do.ScaleStream(0.1, scale_epsilon=False), "ε = 0.1", "c²"),
     (
         *("olmo, LayerNorm and any Q", "olmo", {}, []),
-        rw.Rotate(matrix=np.linalg.qr(np.random.default_rng(0).normal(size=(16, 16)))[0]),
+        do.Rotate(matrix=np.linalg.qr(np.random.default_rng(0).normal(size=(16, 16)))[0]),
         *("Q1 = 1", "(centre, rms)"),
     ),
-    ("gpt2, readers centred unfolded", "gpt2", {}, [], rw.CentreReaders(), "ln_1", "(fold)"),
-    ("gpt2, no parallel block", "gpt2", {}, [], rw.MergeParallelBias(), "blocks.0", "not added"),
-    ("bloom, scaled while tied", "bloom", {}, [], rw.FoldNorms(), "head.linear", "untie"),
+    ("gpt2, readers centred unfolded", "gpt2", {}, [], do.CentreReaders(), "ln_1", "(fold)"),
+    ("gpt2, no parallel block", "gpt2", {}, [], do.MergeParallelBias(), "blocks.0", "not added"),
+    ("bloom, scaled while tied", "bloom", {}, [], do.FoldNorms(), "head.linear", "untie"),
 ]
 
 
@@ -127,22 +128,22 @@ def test_a_step_that_would_change_the_function_is_refused(kind, options, before,
     assert site in message
     assert remedy in message
     assert message.startswith(f"{step.word} refused at ")
-    assert not any(kind.__name__ in message for kind in (rw.FoldNorms, rw.CentreWriters, rw.ToRMSNorm))
-    if type(step) is not rw.MergeParallelBias:
+    assert not any(kind.__name__ in message for kind in (do.FoldNorms, do.CentreWriters, do.ToRMSNorm))
+    if type(step) is not do.MergeParallelBias:
         assert caught.value.difference > 1e-3, message
         assert f"{caught.value.difference:.1e}" in message
 
 
 def test_the_unrotated_half_of_a_key_bias_is_void():
     stack, weights = model("gpt_neox")
-    found = rw.apply(stack, weights, [rw.DropKeyBias(unrotated_only=True)])
+    found = rw.apply(stack, weights, [do.DropKeyBias(unrotated_only=True)])
     assert found.certificate.passed
     assert found.certificate.changed
 
 
 def test_rotation_of_a_layer_norm_stack_fixes_the_ones():
     stack, weights = model("gpt2")
-    found = rw.apply(stack, weights, [rw.Untie(), rw.FoldNorms(), rw.Rotate(seed=2)])
+    found = rw.apply(stack, weights, [do.Untie(), do.FoldNorms(), do.Rotate(seed=2)])
     assert found.certificate.passed
     assert all(n.part.kind == "layer" for n in found.stack.norms)
     before, after = (w["transformer.wpe.weight"] for w in (weights, found.weights))
@@ -154,7 +155,7 @@ def test_equal_gains_commute_with_rotations_even_where_they_cannot_be_folded():
     stack, weights = model("gemma2")
     for site in stack.norms:
         weights[site.part.gain] = np.full(16, 0.25)
-    found = rw.apply(stack, weights, [rw.Rotate()])
+    found = rw.apply(stack, weights, [do.Rotate()])
     assert found.certificate.passed
     assert found.stack.tied
 
@@ -164,7 +165,7 @@ def test_equal_gains_commute_with_rotations_even_where_they_cannot_be_folded():
 def test_scaling_units_by_powers_of_two_is_exact_bit_for_bit(kind, dtype):
     stack, weights = model(kind, dtype)
     weights = {n: 37 * w if "down" in n or "fc2" in n else w for n, w in weights.items()}
-    found = rw.apply(stack, weights, [rw.Balance(power_of_two=True)])
+    found = rw.apply(stack, weights, [do.Balance(power_of_two=True)])
     assert found.certificate.passed
     before, after = (outputs(stack, w, TOKENS) for w in (weights, found.weights))
     assert (before == after).all()
@@ -173,14 +174,14 @@ def test_scaling_units_by_powers_of_two_is_exact_bit_for_bit(kind, dtype):
 
 def test_balanced_units_have_equal_norms_on_both_sides():
     stack, weights = model("opt")
-    found = rw.apply(stack, weights, [rw.Balance()])
+    found = rw.apply(stack, weights, [do.Balance()])
     up, b, down = (found.weights[f"model.decoder.layers.0.{n}"] for n in ("fc1.weight", "fc1.bias", "fc2.weight"))
     np.testing.assert_allclose((up**2).sum(1) + b**2, (down**2).sum(0), rtol=1e-12)
 
 
 def test_balancing_squared_relu_makes_the_sum_of_squares_smallest():
     stack, weights = model("opt", activation_function="relu2")
-    found = rw.apply(stack, weights, [rw.Balance()])
+    found = rw.apply(stack, weights, [do.Balance()])
     assert found.certificate.passed
     up, b, down = (found.weights[f"model.decoder.layers.0.{n}"] for n in ("fc1.weight", "fc1.bias", "fc2.weight"))
     into, out = (up**2).sum(1) + b**2, (down**2).sum(0)
@@ -200,7 +201,7 @@ def certificate_of(kind, steps, spoil=None, exchange=None):
     return certify((stack, Draft(weights)), (after, draft), (), TOKENS, made.moves_logits)
 
 
-FOLD = [rw.FoldNorms()]
+FOLD = [do.FoldNorms()]
 
 
 def test_a_forgotten_reader_fails_the_certificate():
@@ -220,7 +221,7 @@ def test_an_epsilon_of_its_own_fails_the_certificate():
 
 
 def test_a_bias_that_does_not_rotate_fails_the_certificate():
-    steps = [rw.Untie(), rw.FoldNorms(), rw.CentreWriters(), rw.ToRMSNorm(), rw.Rotate()]
+    steps = [do.Untie(), do.FoldNorms(), do.CentreWriters(), do.ToRMSNorm(), do.Rotate()]
     unrotated = rw.apply(*model("gpt2"), steps[:-1]).weights["transformer.ln_f.bias"]
     assert np.any(unrotated)
     assert certificate_of("gpt2", steps).passed
@@ -245,10 +246,10 @@ def test_arrays_that_do_not_fit_the_description_are_named():
     stack, weights = model("gpt2")
     turned = weights | {"transformer.h.0.attn.c_attn.weight": weights["transformer.h.0.attn.c_attn.weight"].T}
     with pytest.raises(ValueError, match="c_attn"):
-        rw.apply(stack, turned, [rw.Untie()])
+        rw.apply(stack, turned, [do.Untie()])
     missing = {k: v for k, v in weights.items() if k != "transformer.ln_f.bias"}
     with pytest.raises(ValueError, match=r"transformer\.ln_f\.bias"):
-        rw.apply(stack, missing, [rw.Untie()])
+        rw.apply(stack, missing, [do.Untie()])
 
 
 def test_biases_stay_where_a_sink_takes_part_of_the_attention():
@@ -256,7 +257,7 @@ def test_biases_stay_where_a_sink_takes_part_of_the_attention():
     sink = made.array(N)
     stack = made.stack(made.block(attention=made.attention(sink=sink)))
     stack = replace(stack, blocks=(replace(stack.blocks[0], attention=with_value_bias(stack, made)),))
-    for step in (rw.MergeValueBias(), rw.DropKeyBias()):
+    for step in (do.MergeValueBias(), do.DropKeyBias()):
         with pytest.raises(rw.Refused, match=r"sink") as caught:
             rw.apply(stack, made.weights, [step])
         assert caught.value.difference > 1e-3
@@ -269,7 +270,7 @@ def with_value_bias(stack, made):
 
 def test_arrays_of_jax_are_rewritten_too():
     stack, weights = model("llama")
-    found = rw.apply(stack, {name: jnp.asarray(w, jnp.bfloat16) for name, w in weights.items()}, [*FOLD, rw.Rotate()])
+    found = rw.apply(stack, {name: jnp.asarray(w, jnp.bfloat16) for name, w in weights.items()}, [*FOLD, do.Rotate()])
     assert found.certificate.passed
     assert found.certificate.dtype == "bfloat16"
     assert isinstance(found.weights, dict)
@@ -284,24 +285,24 @@ def test_a_bias_that_nothing_can_take_is_refused():
     made = Made()
     attention = Attention(*(made.linear(N * K, D, bias=False) for _ in range(3)), made.linear(D, N * K), N, N, K, K)
     stack, weights = made.stack(made.block(attention=attention, kind="rms")), made.weights
-    found = rw.apply(stack, weights, [rw.FoldNorms()])
+    found = rw.apply(stack, weights, [do.FoldNorms()])
     assert found.certificate.passed
     kept = stack.blocks[0].attention_norm
     np.testing.assert_allclose(found.weights[kept.bias], weights[kept.bias] / weights[kept.gain])
     weights[kept.gain][1] = 0.0
     with pytest.raises(rw.Refused, match="bias of zeros"):
-        rw.apply(stack, weights, [rw.FoldNorms()])
+        rw.apply(stack, weights, [do.FoldNorms()])
 
 
 def test_a_path_that_no_norm_has_is_refused():
     with pytest.raises(rw.Refused, match="no norm has such a path"):
-        rw.apply(*model("llama"), [rw.FoldNorms(only=("layers.*",))])
+        rw.apply(*model("llama"), [do.FoldNorms(only=("layers.*",))])
 
 
 def test_only_orthogonal_matrices_of_the_right_size_rotate():
     for matrix, words in ((np.eye(5), "16 × 16"), (2 * np.eye(16), "orthogonal")):
         with pytest.raises(ValueError, match=words):
-            rw.apply(*model("llama"), [rw.FoldNorms(), rw.Rotate(matrix=matrix)])
+            rw.apply(*model("llama"), [do.FoldNorms(), do.Rotate(matrix=matrix)])
 
 
 @pytest.mark.parametrize("text", ["foldy", "", "rotate=3", "scale", "scale=x", "untie=all"])
@@ -315,7 +316,7 @@ def test_a_gain_that_two_norms_share_is_not_folded():
     one, other = stack.norms[:2]
     shared = exchange_norms(stack, {other.path: replace(other.part, gain=one.part.gain)})
     with pytest.raises(rw.Refused, match="shares") as caught:
-        rw.apply(shared, weights, [rw.FoldNorms()])
+        rw.apply(shared, weights, [do.FoldNorms()])
     assert caught.value.difference > 1e-3
 
 
@@ -346,16 +347,16 @@ def fused(seed=0):
 @pytest.mark.parametrize(
     "steps",
     [
-        [rw.Balance(), rw.RotateValues(), rw.MergeValueBias(), rw.DropKeyBias(), rw.CentreRouter(), rw.CentreHead()],
-        [rw.FoldNorms(), rw.CentreWriters(), rw.ScaleStream(0.3), rw.ShiftTables()],
+        [do.Balance(), do.RotateValues(), do.MergeValueBias(), do.DropKeyBias(), do.CentreRouter(), do.CentreHead()],
+        [do.FoldNorms(), do.CentreWriters(), do.ScaleStream(0.3), do.ShiftTables()],
     ],
 )
 def test_fused_arrays_and_stacked_experts_are_rewritten(steps):
     stack, weights = fused()
-    if any(isinstance(step, rw.Balance) for step in steps):
+    if any(isinstance(step, do.Balance) for step in steps):
         gated = replace(stack, blocks=stack.blocks[:1])
         assert rw.apply(gated, weights, steps).certificate.passed
-        stack, steps = stack, [step for step in steps if not isinstance(step, rw.Balance)]
+        stack, steps = stack, [step for step in steps if not isinstance(step, do.Balance)]
     found = rw.apply(stack, weights, steps)
     assert found.certificate.passed, found.certificate
 
@@ -363,7 +364,7 @@ def test_fused_arrays_and_stacked_experts_are_rewritten(steps):
 def test_fused_arrays_are_rotated():
     stack, weights = fused()
     stack = replace(stack, blocks=stack.blocks[:2])
-    steps = [rw.FoldNorms(), rw.CentreWriters(), rw.ToRMSNorm(), rw.Rotate()]
+    steps = [do.FoldNorms(), do.CentreWriters(), do.ToRMSNorm(), do.Rotate()]
     found = rw.apply(stack, weights, steps)
     assert found.certificate.passed, found.certificate
 
@@ -373,10 +374,10 @@ def test_the_stream_is_scaled_wherever_the_norms_stand(placing):
     made = Made()
     options = {"final": None} if placing == "post" else {}
     stack = made.stack(made.block(placing), made.block(placing), embedding_norm=made.norm(), **options)
-    found = rw.apply(stack, made.weights, [rw.ScaleStream(3.0)])
+    found = rw.apply(stack, made.weights, [do.ScaleStream(3.0)])
     assert found.certificate.passed, found.certificate
     with pytest.raises(rw.Refused, match=r"ε = 0\.1"):
-        rw.apply(stack, made.weights, [rw.ScaleStream(3.0, scale_epsilon=False)])
+        rw.apply(stack, made.weights, [do.ScaleStream(3.0, scale_epsilon=False)])
 
 
 def test_a_description_is_held_against_the_model_itself():

@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from lngeom.rewrite import steps as do
 from lngeom.transformers import rewrite as rw
 from lngeom.transformers.rewrite.certificate import outputs
 
@@ -12,20 +13,20 @@ from tests.rewrite.zoo import CONFIGS, write_file
 pytestmark = [pytest.mark.peers, pytest.mark.filterwarnings("ignore")]
 
 TOKENS = np.random.default_rng(3).integers(2, 23, (5, 9))
-PLAIN = [rw.Untie(), rw.FoldNorms(), rw.Rotate(seed=0)]
+PLAIN = [do.Untie(), do.FoldNorms(), do.Rotate(seed=0)]
 STEPS: dict[str, list[rw.steps.AbstractStep]] = {
-    **{kind: [*PLAIN, rw.Balance()] for kind in ("llama", "mistral", "qwen2", "qwen3")},
-    "gemma": [*PLAIN, rw.Balance()],
-    "gemma2": [rw.Untie(), rw.FoldNorms(), rw.Balance()],
-    "olmo": [rw.CentreWriters(), rw.Rotate(seed=0), rw.Balance()],
-    "olmo2": [rw.FoldNorms(), rw.Balance()],
-    "mixtral": [*PLAIN, rw.Balance(), rw.CentreRouter()],
-    "gpt2": [rw.Untie(), rw.FoldNorms(), rw.CentreWriters(), rw.Rotate(seed=0), rw.MergeValueBias(), rw.DropKeyBias()],
-    "gpt_neox": [rw.FoldNorms(), rw.CentreWriters(), rw.Rotate(seed=0), rw.MergeParallelBias()],
-    "gptj": [rw.FoldNorms(), rw.CentreWriters(), rw.Rotate(seed=0)],
-    "opt": [rw.Untie(), rw.FoldNorms(), rw.CentreWriters(), rw.Rotate(seed=0), rw.Balance(), rw.DropKeyBias()],
-    "bert": [rw.FoldNorms(only=("blocks.1.feed_forward_norm",)), rw.MergeValueBias(), rw.DropKeyBias()],
-    "bloom": [rw.Untie(), rw.FoldNorms(), rw.MergeValueBias(), rw.DropKeyBias()],
+    **{kind: [*PLAIN, do.Balance()] for kind in ("llama", "mistral", "qwen2", "qwen3")},
+    "gemma": [*PLAIN, do.Balance()],
+    "gemma2": [do.Untie(), do.FoldNorms(), do.Balance()],
+    "olmo": [do.CentreWriters(), do.Rotate(seed=0), do.Balance()],
+    "olmo2": [do.FoldNorms(), do.Balance()],
+    "mixtral": [*PLAIN, do.Balance(), do.CentreRouter()],
+    "gpt2": [do.Untie(), do.FoldNorms(), do.CentreWriters(), do.Rotate(seed=0), do.MergeValueBias(), do.DropKeyBias()],
+    "gpt_neox": [do.FoldNorms(), do.CentreWriters(), do.Rotate(seed=0), do.MergeParallelBias()],
+    "gptj": [do.FoldNorms(), do.CentreWriters(), do.Rotate(seed=0)],
+    "opt": [do.Untie(), do.FoldNorms(), do.CentreWriters(), do.Rotate(seed=0), do.Balance(), do.DropKeyBias()],
+    "bert": [do.FoldNorms(only=("blocks.1.feed_forward_norm",)), do.MergeValueBias(), do.DropKeyBias()],
+    "bloom": [do.Untie(), do.FoldNorms(), do.MergeValueBias(), do.DropKeyBias()],
 }
 
 
@@ -169,6 +170,6 @@ def test_an_odd_folder_is_read_as_the_package_reads_it_or_refused(kind, odd, tie
     spare = ("embed_out.weight", "lm_head.weight") if odd == "no_tie_key" else ()
     theirs = hf.all_outputs(kind, tmp_path / "old", TOKENS, spare=spare)[0]
     assert relative(theirs, outputs(stack, weights, TOKENS)) < 1e-12
-    steps = [rw.Untie(), rw.MergeValueBias()] if kind in {"gpt2", "bert", "opt"} else [rw.Untie(), rw.RotateValues()]
+    steps = [do.Untie(), do.MergeValueBias()] if kind in {"gpt2", "bert", "opt"} else [do.Untie(), do.RotateValues()]
     rw.save(rw.apply(stack, weights, steps), tmp_path / "new")
     assert relative(theirs, hf.all_outputs(kind, tmp_path / "new", TOKENS, spare=spare)[0]) < 1e-12

@@ -1,5 +1,6 @@
-"""Exact rewrites of transformers, each with a certificate."""
+"""Exact rewrites of transformers, each with a certificate; the steps are in `steps`."""
 
+from lngeom.transformers.rewrite import steps as steps
 from lngeom.transformers.rewrite.canonical import canonical as canonical
 from lngeom.transformers.rewrite.certificate import Certificate as Certificate
 from lngeom.transformers.rewrite.checkpoints import save as save
@@ -10,48 +11,17 @@ from lngeom.transformers.rewrite.rewriting import (
     apply as apply,
     check_description as check_description,
 )
-from lngeom.transformers.rewrite.steps import (
-    Balance as Balance,
-    CentreHead as CentreHead,
-    CentreReaders as CentreReaders,
-    CentreRouter as CentreRouter,
-    CentreWriters as CentreWriters,
-    DropKeyBias as DropKeyBias,
-    FoldNorms as FoldNorms,
-    MergeParallelBias as MergeParallelBias,
-    MergeValueBias as MergeValueBias,
-    Refused as Refused,
-    Rotate as Rotate,
-    RotateValues as RotateValues,
-    ScaleStream as ScaleStream,
-    ShiftTables as ShiftTables,
-    ToRMSNorm as ToRMSNorm,
-    Untie as Untie,
-)
+from lngeom.transformers.rewrite.steps import Refused as Refused
 
 __all__ = [
-    "Balance",
-    "CentreHead",
-    "CentreReaders",
-    "CentreRouter",
-    "CentreWriters",
     "Certificate",
-    "DropKeyBias",
-    "FoldNorms",
-    "MergeParallelBias",
-    "MergeValueBias",
     "Refused",
     "Rewritten",
-    "Rotate",
-    "RotateValues",
-    "ScaleStream",
-    "ShiftTables",
-    "ToRMSNorm",
-    "Untie",
     "apply",
     "canonical",
     "check_description",
     "equivalent",
     "load",
     "save",
+    "steps",
 ]
