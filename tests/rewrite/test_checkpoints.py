@@ -156,7 +156,7 @@ STALLED = """
 import sys, time
 from lngeom import rewrite as rw
 from lngeom.transformers.rewrite.draft import Draft
-found = rw.apply(*rw.load(sys.argv[1]), [do.FoldNorms()])
+found = rw.apply(*rw.load(sys.argv[1]), [rw.steps.FoldNorms()])
 rounded, calls = Draft.rounded, []
 def slow(self, name):
     calls.append(name)
