@@ -33,7 +33,7 @@ from lngeom._core.trees import leaf_paths
 from lngeom.information import _diagonal, _matrix
 from lngeom.information._derivative import metric
 from lngeom.information._layer_values import Evaluated, evaluate, joined
-from lngeom.information._planner import ROWS as CHUNK_BYTES
+from lngeom.information._planner import even_chunk, samples_in_rows
 from lngeom.information._problem import Problem
 from lngeom.information._products import AbstractFisher
 from lngeom.information._sharding import Placement, sum_over_samples
@@ -49,7 +49,7 @@ EXACT = 2048
 STEPS = 32
 """Steps of a loop up to which it is written out, so that the layers in it are read: XLA compiles each of them."""
 
-ROWS = 512
+MOST_ROWS = 512
 """Rows of the factor for each sample up to which all of them are used; beyond, draws have to be asked for."""
 
 
@@ -275,10 +275,10 @@ def _with_draws(problem: Problem, key: PRNGKeyArray | None, samples: int | None)
     rows = problem.rows_per_sample
     samples = samples if samples is None else check_count("samples", samples, 1, what="a whole number of draws")
     if samples is None:
-        if rows > ROWS:
+        if rows > MOST_ROWS:
             raise ValueError(
-                f"each sample has {rows:,} rows of the factor, more than {ROWS}: give key= and samples= (1 to 10 are "
-                "usual), so that they are summed at random signs instead"
+                f"each sample has {rows:,} rows of the factor, more than {MOST_ROWS}: give key= and samples= (1 to 10 "
+                "are usual), so that they are summed at random signs instead"
             )
         return problem
     if problem.scores is not None:
@@ -327,13 +327,12 @@ def _sum_over_rows(roots: _Roots, term: Callable[[Array], PyTree]) -> PyTree:
 
 def _even_chunks(F: AbstractFisher, held: int) -> Placement:
     """Chunks that fit, with so many numbers a sample; none has one sample alone, whose program has other operations."""
-    at, rows = F.chunks, F.problem.rows
-    shards = 1 if at.mesh is None else at.mesh.size
-    rows = rows // shards
-    if rows < 2:
-        raise ValueError(f"layers are read from at least 2 samples (on each device); got {rows}")
-    most = min(CHUNK_BYTES, F.plan.budget // 4) // (held * F.problem.decomposition_dtype.itemsize)
-    return at._replace(chunk=_diagonal.even_chunk(min(at.chunk, most), rows))
+    at = F.chunks
+    samples = F.problem.rows // (1 if at.mesh is None else at.mesh.size)
+    if samples < 2:
+        raise ValueError(f"layers are read from at least 2 samples (on each device); got {samples}")
+    chunk = samples_in_rows(held * F.problem.decomposition_dtype.itemsize, F.plan.budget, at.chunk)
+    return at._replace(chunk=even_chunk(chunk, samples))
 
 
 def _counted(part: Problem, x: Float[Array, "N P *G D"]) -> Float[Array, "N P"]:
