@@ -119,8 +119,8 @@ def explained(error: Exception, apply: Callable, params: PyTree, X: PyTree) -> E
     shapes = [jnp.shape(leaf) for leaf in jax.tree.leaves(X)]
     if isinstance(X, list | tuple) and len({shape[1:] for shape in shapes}) == 1:
         return ValueError(
-            f"apply failed at X, a {type(X).__name__} of {len(shapes)} arrays of shapes {_few(shapes)}. {EXPECTED_INPUTS}: "
-            f"if these are batches, concatenate them ({one_line(error)})"
+            f"apply failed at X, a {type(X).__name__} of {len(shapes)} arrays of shapes {_few(shapes)}. "
+            f"{EXPECTED_INPUTS}: if these are batches, concatenate them ({one_line(error)})"
         )
     error.add_note(
         f"(raised by apply(params, X) as lg.fisher called it, with params {described(params)} and X {described(X)})"

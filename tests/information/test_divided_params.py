@@ -16,6 +16,7 @@ from tests.devices import environment_with
 
 PROGRAM = """
 import json, jax, jax.flatten_util, jax.numpy as jnp, numpy as np, lngeom as lg
+from lngeom.information._products import at_problem
 from jax.sharding import NamedSharding, PartitionSpec as P
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_rank_promotion", "allow")
@@ -45,7 +46,7 @@ for name, options in {"chunks": {"chunk": 1, "mesh": mesh}, "alone": {"chunk": 3
     image = F.mv(put(v))
     pairs = F.eigenpairs(3)
     cg = F.solve(put(v), damping=0.1, method="cg").value
-    held = jax.jit(lambda F, v: F.mv(v)).lower(F.at_problem(F.problem), F.problem.params).compile().memory_analysis()
+    held = jax.jit(lambda F, v: F.mv(v)).lower(at_problem(F, F.problem), F.problem.params).compile().memory_analysis()
     found[name] = {
         "gap": distance(image, expected), "solved": distance(cg, solved),
         "eigenvalues": float(np.max(np.abs(pairs.values - top))), "residual": float(pairs.residuals.max()),

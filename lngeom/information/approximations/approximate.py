@@ -35,7 +35,7 @@ from lngeom.information._derivative import metric
 from lngeom.information._layer_values import Evaluated, evaluate, joined
 from lngeom.information._planner import even_chunk, samples_in_rows
 from lngeom.information._problem import Problem
-from lngeom.information._products import AbstractFisher
+from lngeom.information._products import AbstractFisher, product_chunks, row_chunks
 from lngeom.information._sharding import Placement, sum_over_samples
 from lngeom.information.approximations.operator import ApproximateFisher, Part
 from lngeom.information.layers import UNUSED, Layers, Rearrangement, find_layers
@@ -239,7 +239,7 @@ def _diagonal_parts(F: AbstractFisher, leaves: list[int]) -> tuple[Part, ...]:
         return ()
     paths = leaf_paths(F.problem.params)
     restricted = F.problem.restrict({paths[leaf] for leaf in leaves})
-    diagonal = restricted.unravel(_diagonal.diagonal(restricted, F.row_chunks))
+    diagonal = restricted.unravel(_diagonal.diagonal(restricted, row_chunks(F)))
     parts = []
     for leaf, values in zip(sorted(leaves), jax.tree.leaves(diagonal), strict=True):
         places = ((leaf, _vector(values.shape)),)
@@ -253,7 +253,7 @@ def _exact_part(F: AbstractFisher, leaves: list[int]) -> Part:
     restricted = F.problem.restrict({paths[leaf] for leaf in leaves})
     bytes_needed = 4 * restricted.size**2 * restricted.dtype.itemsize
     F.plan.require(bytes_needed, f"the exact block of {', '.join(paths[k] for k in leaves)}", "use 'ekfac'")
-    matrix = _matrix.dense(restricted, F.row_chunks)
+    matrix = _matrix.dense(restricted, row_chunks(F))
     return _decomposed(matrix, F, tuple((k, _vector(F.problem.layout.leaves[k][0])) for k in leaves))
 
 
@@ -327,7 +327,7 @@ def _sum_over_rows(roots: _Roots, term: Callable[[Array], PyTree]) -> PyTree:
 
 def _even_chunks(F: AbstractFisher, held: int) -> Placement:
     """Chunks that fit, with so many numbers a sample; none has one sample alone, whose program has other operations."""
-    at = F.chunks
+    at = product_chunks(F)
     samples = F.problem.rows // (1 if at.mesh is None else at.mesh.size)
     if samples < 2:
         raise ValueError(f"layers are read from at least 2 samples (on each device); got {samples}")
