@@ -10,8 +10,8 @@ A size is always the number of things that fit: `fitting(bytes of each, bytes to
 | samples, in covariances of predictions | `ROW_BYTES` | a sample's rows, twice | their number |
 | vectors, in products with many | `VECTOR_BYTES` | the derivative of a chunk | `VECTORS` |
 
-Of the first two no more than a quarter of what may be used is taken. What has no bytes of its own that are known
-before it runs has a number: `COUPLED_VECTORS` and `CLASSES`.
+Of the first two no more than a quarter of what may be used is taken. Where bytes say nothing there is a number:
+`COUPLED_VECTORS`, `CLASSES` and `ASSEMBLED`.
 """
 
 from collections.abc import Callable
@@ -35,7 +35,7 @@ VECTORS = 128
 """Most vectors of one pass."""
 
 COUPLED_VECTORS = 64
-"""Rows or columns at a time of the factor of samples that interact, each by a pass over all samples."""
+"""Rows or columns at a time of the factor of samples that interact: one at a time takes six times as long."""
 
 CLASSES = 4096
 """Classes of a vocabulary whose logits are computed at a time, where the user says nothing else."""
