@@ -17,7 +17,7 @@ from lngeom.information._products import AbstractFisher, promoted_product
 
 def is_compared(F: AbstractFisher) -> bool:
     """Whether routes are compared with the product: not under jit, nor where the user said no."""
-    return F.checked and F.problem.is_concrete
+    return F._checked and F.problem.is_concrete
 
 
 def probe_vector(F: AbstractFisher, seed: int = 0) -> Float[Array, " P"]:

@@ -159,6 +159,7 @@ def _read_model(
     coupled: bool | None,
     mask: Array | None,
 ) -> Model:
+    """The function and its family; several outputs joined in one array."""
     if method not in DEFINITIONS:
         raise ValueError(f"method must be one of {', '.join(DEFINITIONS)}; got {method!r}")
     if isinstance(model_or_apply, NormalizedGLM):
@@ -187,6 +188,7 @@ def _read_glm(
     X: PyTree,
     coupled: bool | None,
 ) -> Model:
+    """A normalized GLM, which has its own family and knows whether it couples samples."""
     if family is not None and family != model.family:
         raise ValueError(f"a NormalizedGLM has its own family, {model.family}; got family={family}")
     check_parameters(params, X)
@@ -229,6 +231,7 @@ class Responses(NamedTuple):
 
 
 def _read_responses(method: str, key: PRNGKeyArray | None, samples: int | None, y: PyTree) -> Responses | None:
+    """What the method needs, and nothing that it does not use."""
     if method == "monte_carlo" and (key is None or samples is None):
         raise ValueError(f"method='monte_carlo' needs key= and samples=; got key={key}, samples={samples}")
     if method == "empirical" and y is None:

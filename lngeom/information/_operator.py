@@ -67,7 +67,7 @@ class FisherOperator(AbstractFisher):
         )
         if order not in {None, "paper"}:
             raise ValueError(f"order must be None or 'paper'; got {order!r}")
-        if progress and self.problem.is_concrete and self.placement.mesh is None and not self.problem.coupled:
+        if progress and self.problem.is_concrete and self._placement.mesh is None and not self.problem.coupled:
             matrix = self._in_agreement(_matrix.dense_with_progress(self.problem, self.plan.row_chunk))
         else:
             matrix = self._in_agreement(_matrix.dense(self.problem, row_chunks(self)))
@@ -171,7 +171,7 @@ class FisherOperator(AbstractFisher):
             ValueError: if k is not between 1 and P, or there are fewer steps.
             ConvergenceError: if the iterations do not converge.
         """
-        if self.placement.params is not None and steps is None:
+        if self._placement.params is not None and steps is None:
             return jnp.asarray(self.eigenpairs(k, key=key).values, self.problem.decomposition_dtype)
         k = check_count("k", k, 1, self.in_size(), bound="P")
         steps = steps if steps is None else check_count("steps", steps, k, bound="k")

@@ -195,21 +195,18 @@ class AbstractFisher(lx.AbstractLinearOperator):
 
     Attributes:
         problem: function, parameters and data.
-        stored: derivative kept for repeated products, or None.
-        placement: devices the samples lie on.
         plan: predicted sizes and chosen chunks; `plan.describe()` prints them.
         method: "exact", "printed", "monte_carlo" or "empirical".
         excluded: array leaves of params which are not differentiated.
-        checked: whether matrices and factors are compared with the product of one random vector (not under jit).
     """
 
     problem: Problem
-    stored: Stored | None
-    placement: Placement = eqx.field(static=True)
+    _stored: Stored | None  # derivative kept for repeated products
+    _placement: Placement = eqx.field(static=True)  # devices the samples lie on
     plan: Plan = eqx.field(static=True)
     method: str = eqx.field(static=True)
     excluded: tuple[str, ...] = eqx.field(static=True)
-    checked: bool = eqx.field(static=True, default=True)
+    _checked: bool = eqx.field(static=True, default=True)  # whether other routes are compared with products
 
     @light
     def mv(self, vector: PyTree) -> PyTree:
@@ -272,14 +269,14 @@ class AbstractFisher(lx.AbstractLinearOperator):
 
     def __reduce__(self) -> tuple:
         """What pickles: the problem, its samples on one device; a stored derivative is computed again."""
-        at = self.placement._replace(mesh=None, axes=())
-        rest = (at, self.plan, self.method, self.excluded, self.checked)
-        return restored, (type(self), self.problem, self.stored is not None, *rest)
+        at = self._placement._replace(mesh=None, axes=())
+        rest = (at, self.plan, self.method, self.excluded, self._checked)
+        return restored, (type(self), self.problem, self._stored is not None, *rest)
 
     @functools.cached_property
     def _product(self) -> Callable[[PyTree], PyTree]:
         of = compiled(product, source_of(self), product_chunks(self))
-        return of if self.placement.params is None else lambda v: of(put_on_automatic_mesh(v))
+        return of if self._placement.params is None else lambda v: of(put_on_automatic_mesh(v))
 
     @functools.cached_property
     def _flat_product(self) -> Callable[[Float[Array, " P"]], Float[Array, " P"]]:
@@ -288,17 +285,17 @@ class AbstractFisher(lx.AbstractLinearOperator):
 
 def product_chunks(F: AbstractFisher) -> Placement:
     """Where the samples are, and how many are taken at a time in products."""
-    return F.placement._replace(chunk=F.plan.chunk)
+    return F._placement._replace(chunk=F.plan.chunk)
 
 
 def row_chunks(F: AbstractFisher) -> Placement:
     """The same where rows of the factor are formed."""
-    return F.placement._replace(chunk=F.plan.row_chunk)
+    return F._placement._replace(chunk=F.plan.row_chunk)
 
 
 def source_of(F: AbstractFisher) -> Source:
     """What its products are computed from."""
-    return F.problem if F.stored is None else F.stored
+    return F.problem if F._stored is None else F._stored
 
 
 def flat_map(F: AbstractFisher) -> FlatProduct:
@@ -319,7 +316,7 @@ def promoted_product(F: AbstractFisher, v: Float[Array, " P"]) -> Float[Array, "
 def as_tangent(F: AbstractFisher, v: PyTree) -> PyTree:
     """A vector, ravelled or not, as a pytree like the differentiated parameters."""
     tangent = F.problem.unravel(jnp.asarray(v)) if F.problem.layout.kind_of(v) == "vector" else v
-    return tangent if F.placement.params is None else put_on_automatic_mesh(tangent)
+    return tangent if F._placement.params is None else put_on_automatic_mesh(tangent)
 
 
 Fisher = TypeVar("Fisher", bound=AbstractFisher)
@@ -327,7 +324,12 @@ Fisher = TypeVar("Fisher", bound=AbstractFisher)
 
 def at_problem(F: Fisher, problem: Problem) -> Fisher:
     """The operator of a changed problem of the same shapes, with no derivative stored."""
-    return replace(F, problem=problem, stored=None)
+    return replace(F, problem=problem, _stored=None)
+
+
+def unchecked(F: Fisher) -> Fisher:
+    """The operator without comparisons of its routes."""
+    return replace(F, _checked=False)
 
 
 def restored(kind: type, problem: Problem, keep: bool, at: Placement, plan: Plan, *rest: Any) -> AbstractFisher:

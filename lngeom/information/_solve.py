@@ -261,7 +261,7 @@ def solve(
         raise ValueError(f"method must be 'svd' or 'cg'; got {method!r}")
     reach = F.problem.precision().eps ** 0.625 if tolerance is None else tolerance
     limit = limit or 10 * F.in_size()
-    if F.placement.params is not None and null is None and keep:
+    if F._placement.params is not None and null is None and keep:
         wide = jax.tree.map(lambda v: v.astype(F.problem.decomposition_dtype), as_tangent(F, gradient))
         x, report = solve_by_conjugate_gradients(tree_map(F), None, wide, damping, True, reach, limit)
         return jax.tree.map(lambda a, v: a.astype(v.dtype), x, as_tangent(F, gradient)), report

@@ -42,6 +42,7 @@ def triangular(problem: Problem, at: Placement) -> Float[Array, "r P"]:
 
     def local(problem: Problem) -> Float[Array, "r P"]:
         rows, size = problem.rows * problem.rows_per_sample, problem.size
+        # at least P rows at a time: a decomposition of the P rows before them is added to each
         chunk = max(at.chunk, -(-size // problem.rows_per_sample))
         if problem.coupled or chunk >= problem.rows:
             complete = factor_rows(problem).astype(dtype)

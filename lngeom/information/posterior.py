@@ -35,6 +35,7 @@ from lngeom.information import FisherOperator, fisher
 from lngeom.information._parameters import join
 from lngeom.information._planner import ROW_BYTES, fitting
 from lngeom.information._problem import Problem, unused_leaves
+from lngeom.information._products import unchecked
 from lngeom.information.approximations.operator import ApproximateFisher
 from lngeom.information.glm import NormalizedGLM
 from lngeom.information.groups import scale_invariant_groups
@@ -318,7 +319,7 @@ def laplace(
     scales = _scales(theta, found)
     phi = jax.tree.map(jnp.divide, theta, scales)
     apply = Rescaled(replace(problem.with_samples((None, None, None)), params=None), scales)
-    by_phi = fisher(apply, phi, X, family=known, check=False) if found else replace(F, checked=False)  # φ is then θ
+    by_phi = fisher(apply, phi, X, family=known, check=False) if found else unchecked(F)  # φ is then θ
     log_likelihood = float(_log_likelihood(apply, known, phi, X, y))
     if not math.isfinite(log_likelihood):
         raise ValueError("the log-likelihood of the data is not finite at these parameters")

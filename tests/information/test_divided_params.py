@@ -52,7 +52,7 @@ for name, options in {"chunks": {"chunk": 1, "mesh": mesh}, "alone": {"chunk": 3
         "eigenvalues": float(np.max(np.abs(pairs.values - top))), "residual": float(pairs.residuals.max()),
         "specs": all(image[k].sharding.spec == specs[k] and not image[k].is_fully_replicated for k in "wh"),
         "vectors": not pairs.vectors["w"].is_fully_replicated,
-        "arguments": held.argument_size_in_bytes, "outputs": held.output_size_in_bytes, "axes": F.placement.axes,
+        "arguments": held.argument_size_in_bytes, "outputs": held.output_size_in_bytes, "axes": F._placement.axes,
     }
 found["bytes"] = sum(a.nbytes for a in params.values())
 try:
