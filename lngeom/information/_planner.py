@@ -7,7 +7,7 @@ A size is always the number of things that fit: `fitting(bytes of each, bytes to
 | samples, in products | `CHUNK_BYTES` | a sample's derivative, twice | N |
 | samples, where rows of the factor are formed | `ROW_BYTES` | a sample's rows, or its inputs and signals of layers | |
 | samples, in the closed form of a normalized GLM | `ROW_BYTES` | a sample's packed factors | `PACKED` |
-| samples, in covariances of predictions | `ROW_BYTES` | a sample's rows, twice | their number |
+| samples, in covariances of predictions | `ROW_BYTES` | a sample's rows, twice | `PREDICTED` |
 | vectors, in products with many | `VECTOR_BYTES` | the derivative of a chunk | `VECTORS` |
 
 Of the first two no more than a quarter of what may be used is taken. Where bytes say nothing there is a number:
@@ -42,6 +42,9 @@ CLASSES = 4096
 
 PACKED = 512
 """Most samples at a time in a closed form: fewer add to the sum too often, and the factors of more leave the cache."""
+
+PREDICTED = 16
+"""Most samples at a time in covariances of predictions, for each of which values inside the model are held too."""
 
 ASSEMBLED = 2**14
 """Samples at least between two assemblies of the matrix in closed form, which then do not cost much."""

@@ -33,7 +33,7 @@ from lngeom._core.trees import leaf_paths
 from lngeom.families import AbstractFamily
 from lngeom.information import FisherOperator, fisher
 from lngeom.information._parameters import join
-from lngeom.information._planner import ROW_BYTES, fitting
+from lngeom.information._planner import PREDICTED, ROW_BYTES, fitting
 from lngeom.information._problem import Problem, unused_leaves
 from lngeom.information._products import unchecked
 from lngeom.information.approximations.operator import ApproximateFisher
@@ -215,10 +215,9 @@ def _covariance(posterior: Laplace, prior_precision: Float[Array, ""], inputs: P
         rows = at._jacobian(jax.tree.map(lambda a: a[None], x))
         return rows @ jax.vmap(lambda v: at._power(v, -1))(rows).T
 
-    samples, phi = len(jax.tree.leaves(inputs)[0]), at.representative
-    outputs = math.prod(jax.eval_shape(at.apply, phi, inputs).shape[1:])
-    rows = outputs * sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(phi))
-    return jax.lax.map(one, inputs, batch_size=fitting(2 * rows, ROW_BYTES, samples))
+    outputs = math.prod(jax.eval_shape(at.apply, at.representative, inputs).shape[1:])
+    rows = outputs * sum(leaf.nbytes for leaf in jax.tree.leaves(at.representative))
+    return jax.lax.map(one, inputs, batch_size=fitting(2 * rows, ROW_BYTES, PREDICTED))
 
 
 @eqx.filter_jit
