@@ -131,7 +131,7 @@ class _LightMethod:
 
 
 def light(method: Method) -> Method:
-    """Has a method bound as a `Partial`, a pytree too, which `jit` takes; to bind as equinox does takes longer."""
+    """Binds as `tree_util.Partial`, for faster dispatch: to bind as equinox does takes as long as a small product."""
     return cast(Method, _LightMethod(method))
 
 
