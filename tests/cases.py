@@ -1,12 +1,15 @@
-"""The zoo of models, and a NumPy Jacobian that shares no code with the library."""
+"""The zoo of models, the definition of the Fisher matrix, and a NumPy Jacobian without code of the library."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import lngeom as lg
 import numpy as np
+from jax.flatten_util import ravel_pytree
 from lngeom.families import AbstractFamily
 from lngeom.methods import AbstractNormalizer
 
@@ -27,6 +30,34 @@ def drawn(seed: int, *shape: int) -> jax.Array:
     """Standard normal numbers, drawn by NumPy: XLA takes 0.1 s to compile a generator for each shape."""
     with jax.ensure_compile_time_eval():  # kept for later calls, it must be no value of a program that is being traced
         return jax.device_put(np.random.default_rng(seed).normal(size=shape))
+
+
+def definition(apply: Callable[[Any, Any], jax.Array], metric: Callable[[jax.Array], jax.Array]) -> Callable:
+    r"""The mean over samples of $J^\top \Lambda J$, summed over positions with weights: (params, X, weights) ↦ [P P].
+
+    J is written out by `jax.jacfwd`, and `metric` gives Λ [C C] at the outputs z [C] of one position.
+    """
+
+    @jax.jit
+    def matrix(params: Any, X: Any, weights: Any = None) -> jax.Array:
+        flat, unravel = ravel_pytree(params)
+        z = apply(params, X)
+        classes = 1 if z.ndim == 1 else z.shape[-1]
+        J = jax.jacfwd(lambda theta: apply(unravel(theta), X))(flat).reshape(-1, classes, flat.size)
+        weights = jnp.ones(len(J), z.dtype) if weights is None else weights.reshape(-1).astype(z.dtype)
+        return jnp.einsum("n,nip,nij,njq->pq", weights, J, jax.vmap(metric)(z.reshape(-1, classes)), J) / len(z)
+
+    return matrix
+
+
+def metric_of(family: Any) -> Callable[[jax.Array], jax.Array]:
+    """Λ of a family: the Hessian of its log-partition over its dispersion."""
+    return lambda z: jax.hessian(lambda z: jnp.sum(family.log_partition(z)))(z) / family.dispersion
+
+
+def metric_of_divergence(divergence: Callable[[jax.Array, jax.Array], jax.Array]) -> Callable[[jax.Array], jax.Array]:
+    r"""Λ as the Hessian of $z' \mapsto D(p_z \| p_{z'})$ at z."""
+    return lambda z: jax.hessian(lambda other: divergence(z, other))(z)
 
 
 def normalizers(units: int, inputs: int, eps: float = 0.0) -> dict[str, AbstractNormalizer]:

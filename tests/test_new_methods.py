@@ -10,6 +10,7 @@ ASK = """
 import json
 import jax, jax.numpy as jnp, numpy as np
 jax.config.update("jax_enable_x64", True)
+from tests.cases import definition, metric_of
 from tests.new_methods import L1LayerNorm, L1WeightNorm
 import lngeom as lg
 from lngeom.claims import Problem, all_claims, run
@@ -22,10 +23,7 @@ for kind, name in ((L1LayerNorm, "l1"), (L1WeightNorm, "l1_weight")):
     model = lg.NormalizedGLM(kind(), lg.families.Bernoulli())
     params = model.init(jax.random.key(1), inputs=5, outputs=6)
     F = lg.fisher(model, params, X)
-    J = jax.jacobian(lambda p: model.natural_parameters(p, X).ravel())(params)
-    J = np.concatenate([leaf.reshape(240, -1) for leaf in jax.tree.leaves(J)], 1)
-    variance = np.asarray(model.family.variance(model.natural_parameters(params, X))).ravel()
-    defined = (J.T * variance) @ J / 40
+    defined = np.asarray(definition(model.natural_parameters, metric_of(model.family))(params, X))
     problem = Problem(X, seed=1)
     claims = [claim for claim in all_claims("all") if claim.id.startswith(f"extended.{name}.")]
     cells = lg.normalizers.METHODS[name].cells

@@ -58,7 +58,7 @@ def has_reverse_rule_only(program: Any) -> bool:
 
 
 def written_out(program: ClosedJaxpr, arguments: Iterable[Any], unrolled: int = 0) -> ClosedJaxpr:
-    """The program with the operations of those that it only runs as its own; it is traced with these arguments.
+    """Inlines calls (jit, remat) into one program, traced with these arguments.
 
     A loop of a fixed number of steps, up to `unrolled` of them, is written out step by step.
 

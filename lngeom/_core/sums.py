@@ -29,11 +29,9 @@ def over_samples(a: Float[Array, "N P"], b: Float[Array, "N Q"]) -> Float[Array,
 def fold_chunks(step: Callable, carry: PyTree, rows: PyTree, chunk: int) -> PyTree:
     """Folds step(carry, rows of a chunk) over chunks of arrays: a scan, then one shorter chunk for the rest."""
     count = len(jax.tree.leaves(rows)[0])
-    chunk = min(chunk, count)
+    if chunk >= count:
+        return step(carry, rows)
     full, rest = divmod(count, chunk)
-    if full == 1:
-        full, rest = (0, count) if not rest else (full, rest)
-    if full:
-        head = jax.tree.map(lambda a: a[: full * chunk].reshape(full, chunk, *a.shape[1:]), rows)
-        carry, _ = jax.lax.scan(lambda c, part: (step(c, part), None), carry, head)
+    head = jax.tree.map(lambda a: a[: full * chunk].reshape(full, chunk, *a.shape[1:]), rows)
+    carry, _ = jax.lax.scan(lambda c, part: (step(c, part), None), carry, head)
     return step(carry, jax.tree.map(lambda a: a[full * chunk :], rows)) if rest else carry

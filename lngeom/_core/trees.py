@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 
@@ -82,6 +83,25 @@ class Layout(NamedTuple):
                 f"{vector.dtype}{list(vector.shape)}"
             )
         return jax.tree.unflatten(self.structure, _divide(vector, self))
+
+    def kind_of(self, v: PyTree) -> str:
+        """What a vector is: a "tangent" like the differentiated parameters, a "vector" [P], or "columns" [P K].
+
+        Raises:
+            ValueError: if it is none of these, or has another dtype.
+        """
+        single = isinstance(v, jax.Array | np.ndarray)
+        if not single or (jax.tree.structure(v) == self.structure and v.shape == self.leaves[0][0]):
+            self.check(v)
+            return "tangent"
+        kind = {1: "vector", 2: "columns"}.get(v.ndim)
+        if kind is None or v.shape[0] != self.size or jnp.result_type(v) != self.dtype:
+            raise ValueError(
+                f"expected a pytree like the differentiated params, a vector [{self.size}] or columns "
+                f"[{self.size}, K] of dtype {self.dtype}, as the parameters have; got "
+                f"{jnp.result_type(v)}{list(v.shape)}"
+            )
+        return kind
 
     def check(self, tangent: PyTree) -> None:
         """Checks the structure, shapes and dtypes of a tangent.

@@ -12,24 +12,19 @@ from jaxtyping import Array, Float
 
 from lngeom._core.sums import over_samples
 from lngeom._core.types import GLMParameters
+from lngeom.information._planner import PACKED, ROW_BYTES, fitting
 from lngeom.information._sharding import sum_over_chunks
 from lngeom.information.glm import NormalizedGLM
 from lngeom.information.orders import from_paper_order
 from lngeom.methods.layer import GroupedLinearization
 from lngeom.methods.linearization import UnitwiseLinearization, linearize
 
-CHUNK = 512
-"""Most samples summed at a time: fewer add to the sum too often, and the factors of more leave the cache."""
-
-BYTES = 2**27
-"""Of packed factors at a time, where units or inputs are so many that CHUNK samples would take more."""
-
 
 def dense(
     model: NormalizedGLM,
     params: GLMParameters,
     inputs: Float[Array, "N D"],
-    chunk: int = CHUNK,
+    chunk: int = PACKED,
     weights: Float[Array, " N"] | None = None,
     samples: int | None = None,
 ) -> Float[Array, "P P"]:
@@ -59,8 +54,8 @@ def dense(
         diagonal = diagonal * weights[:, None]
         outer = None if outer is None else outer * jnp.sqrt(weights)[:, None]
     held = (params.units + params.inputs) ** 2
-    chunk = max(1, min(chunk, BYTES // (held * inputs.dtype.itemsize)))
-    chunk = -(-len(inputs) // -(-len(inputs) // chunk))  # chunks of nearly one size
+    most = fitting(held * inputs.dtype.itemsize, ROW_BYTES, chunk)
+    chunk = -(-len(inputs) // -(-len(inputs) // most))  # chunks of nearly one size
     samples = len(inputs) if samples is None else samples
     if isinstance(at, GroupedLinearization):
         return _dense_grouped(at, params, diagonal, outer, chunk, samples)

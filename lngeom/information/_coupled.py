@@ -19,11 +19,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from lngeom._core.memory import available_memory, format_bytes
+from lngeom._core.memory import format_bytes
 from lngeom._core.numerics import tolerance
 from lngeom._core.types import is_concrete
-from lngeom.information._derivative import GLMFunction
-from lngeom.information._planner import CHUNK_BYTES, STORED, derivative_bytes
+from lngeom.information._derivative import GLMFunction, derivative_bytes
+from lngeom.information._planner import budget_of, samples_in_products, stores
 from lngeom.information._problem import Problem
 from lngeom.information._sharding import Placement, sum_over_samples
 from lngeom.information.glm import NormalizedGLM, is_affine
@@ -130,8 +130,8 @@ def stream(problem: Problem, chunk: int | None, memory: int | None) -> Problem:
     named = isinstance(problem.model, BatchCoupled)
     if not problem.coupled or not (named or _streams_batch_norm(problem)):
         return problem
-    budget = available_memory() // 2 if memory is None else memory
-    if chunk is None and derivative_bytes(problem, problem.rows) <= min(STORED, budget // 4):
+    budget = budget_of(memory)
+    if chunk is None and stores(derivative_bytes(problem, problem.rows), budget):
         return problem
     width, outputs = problem.dtype.itemsize, 1
     if named:
@@ -144,10 +144,10 @@ def stream(problem: Problem, chunk: int | None, memory: int | None) -> Problem:
                 f"need {format_bytes(needed)}, more than half the budget of {format_bytes(budget)}: name fewer leaves "
                 "with wrt=, use fewer samples without chunk=, or raise the budget with lg.fisher(..., memory=bytes)"
             )
-    if chunk is None:
-        slope = derivative_bytes(problem, 2) - derivative_bytes(problem, 1)
-        chunk = min(problem.rows, max(1, min(CHUNK_BYTES, budget // 8) // max(1, outputs * slope)))
-    return streamed(problem, chunk)
+    if chunk is not None:
+        return streamed(problem, chunk)
+    each = outputs * (derivative_bytes(problem, 2) - derivative_bytes(problem, 1))
+    return streamed(problem, samples_in_products(each, budget, problem.rows))
 
 
 @functools.partial(jax.jit, static_argnames="chunk")

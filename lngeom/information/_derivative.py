@@ -8,12 +8,14 @@ empirical Fisher, which is another matrix.
 """
 
 import functools
+import math
 from abc import abstractmethod
 from collections.abc import Callable
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from lngeom._core.lifting import in_32_bits
@@ -300,6 +302,13 @@ def pullback_of(problem: Problem) -> Pullback | BlockedPullback:
     """
     blocked = isinstance(problem.model, VocabularyHead) and problem.scores is None
     return BlockedPullback(problem) if blocked else Pullback(problem)
+
+
+def derivative_bytes(problem: Problem, rows: int) -> int:
+    """Bytes of the derivative of this many samples, from shapes alone."""
+    shapes = jax.tree.map(lambda a: jax.ShapeDtypeStruct((rows, *a.shape[1:]), a.dtype), problem.per_sample)
+    kept = jax.eval_shape(pullback_of, problem.with_samples(shapes))
+    return sum(math.prod(leaf.shape) * np.dtype(leaf.dtype).itemsize for leaf in jax.tree.leaves(kept))
 
 
 def sampled_scores(

@@ -18,6 +18,7 @@ from lngeom._core.trees import leaf_paths
 from lngeom.information._derivative import GLMFunction, metric
 from lngeom.information._layer_values import evaluate, joined
 from lngeom.information._matrix import factor_rows
+from lngeom.information._planner import even_chunk, fitting
 from lngeom.information._problem import Problem
 from lngeom.information._sharding import Placement, sum_over_samples
 from lngeom.information.layers import Entry, Irregular, Layers, find_layers
@@ -41,14 +42,6 @@ def diagonal(problem: Problem, at: Placement) -> Float[Array, " P"]:
     return diagonal_and_product(problem, at, jnp.zeros(problem.size, problem.decomposition_dtype))[0]
 
 
-def even_chunk(chunk: int, rows: int) -> int:
-    """A chunk of about this many of so many samples, so that none has one alone, whose program has other operations."""
-    chunk = max(2, min(chunk, rows))
-    while rows % chunk == 1:
-        chunk += 1
-    return chunk
-
-
 def readable_layers(problem: Problem, at: Placement) -> Layers | None:
     """The layers of the leaves that can be read; None where rows are needed for all."""
     printed = isinstance(problem.model, GLMFunction) and problem.model.printed
@@ -64,9 +57,9 @@ def readable_layers(problem: Problem, at: Placement) -> Layers | None:
 def _summed(problem: Problem, at: Placement, vector: Float[Array, " P"], layers: Layers | None) -> Both:
     if layers is None:
         return sum_over_samples(_by_rows, problem, at, vector)
-    chunk = at.chunk * problem.rows_per_sample * problem.size // _held(problem, layers)
-    at = at._replace(chunk=even_chunk(chunk, problem.rows // at.shards))
-    return sum_over_samples(lambda part, v: _by_layers(part, v, layers), problem, at, vector)
+    chunk = fitting(_held(problem, layers), at.chunk * problem.rows_per_sample * problem.size)
+    even = at._replace(chunk=even_chunk(chunk, problem.rows // at.shards))
+    return sum_over_samples(lambda part, v: _by_layers(part, v, layers), problem, even, vector)
 
 
 def _held(problem: Problem, layers: Layers) -> int:

@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, PyTree
 from lngeom._core.types import is_concrete
 from lngeom.families import AbstractDistribution, Product, described
 
-ROWS = "X must be an array, or a pytree of arrays, with one row a sample, N ≥ 1"
+EXPECTED_INPUTS = "X must be an array, or a pytree of arrays, with one row a sample, N ≥ 1"
 
 
 def read_inputs(X: PyTree) -> tuple[PyTree, int]:
@@ -22,18 +22,18 @@ def read_inputs(X: PyTree) -> tuple[PyTree, int]:
         ValueError: if they are no arrays of one number of rows.
     """
     if isinstance(X, Iterator):
-        raise ValueError(f"{ROWS}; got a {type(X).__name__}: concatenate its batches into one array")
+        raise ValueError(f"{EXPECTED_INPUTS}; got a {type(X).__name__}: concatenate its batches into one array")
     leaves = jax.tree.leaves(X)
     strange = [type(leaf).__name__ for leaf in leaves if not hasattr(leaf, "shape") and not np.isscalar(leaf)]
     if strange:
-        raise ValueError(f"{ROWS}; got {', '.join(strange)}")
+        raise ValueError(f"{EXPECTED_INPUTS}; got {', '.join(strange)}")
     require_numbers("X", leaves)
     shapes = [jnp.shape(leaf) for leaf in leaves]
     rows = {shape[0] if shape else 0 for shape in shapes}
     if len(rows) != 1 or 0 in rows:
         many = isinstance(X, list | tuple) and len({shape[1:] for shape in shapes}) == 1 and len(shapes) > 1
         remedy = {True: ": a list of numbers or rows must become an array, and batches must be concatenated"}
-        raise ValueError(f"{ROWS}; got shapes {_few(shapes)}{remedy.get(many, '')}")
+        raise ValueError(f"{EXPECTED_INPUTS}; got shapes {_few(shapes)}{remedy.get(many, '')}")
     return X, rows.pop()
 
 
@@ -119,8 +119,8 @@ def explained(error: Exception, apply: Callable, params: PyTree, X: PyTree) -> E
     shapes = [jnp.shape(leaf) for leaf in jax.tree.leaves(X)]
     if isinstance(X, list | tuple) and len({shape[1:] for shape in shapes}) == 1:
         return ValueError(
-            f"apply failed at X, a {type(X).__name__} of {len(shapes)} arrays of shapes {_few(shapes)}. {ROWS}: if "
-            f"these are batches, concatenate them ({one_line(error)})"
+            f"apply failed at X, a {type(X).__name__} of {len(shapes)} arrays of shapes {_few(shapes)}. "
+            f"{EXPECTED_INPUTS}: if these are batches, concatenate them ({one_line(error)})"
         )
     error.add_note(
         f"(raised by apply(params, X) as lg.fisher called it, with params {described(params)} and X {described(X)})"

@@ -23,12 +23,10 @@ from lngeom._core.trees import Layout
 from lngeom.information import _closed_form, reference
 from lngeom.information._derivative import Pullback, has_closed_form, metric
 from lngeom.information._layer_values import evaluate
+from lngeom.information._planner import ASSEMBLED, COUPLED_VECTORS, fitting
 from lngeom.information._problem import Problem
 from lngeom.information._sharding import Placement, is_sharded, on_each_shard, sum_over_samples
 from lngeom.information.layers import Entry, Irregular, Layers, Rearrangement, find_layers
-
-BATCH = 64
-"""Rows or columns of a coupled problem's factor computed at a time."""
 
 
 @functools.partial(jax.jit, inline=True)
@@ -55,12 +53,12 @@ def _coupled_rows(problem: Problem) -> Float[Array, "R P"]:
             y = jnp.zeros(total, pullback.metric.outputs.dtype).at[k].set(1)
             return problem.ravel(pullback.transposed_root(y))
 
-        return jax.lax.map(row, jnp.arange(total), batch_size=min(BATCH, total))
+        return jax.lax.map(row, jnp.arange(total), batch_size=min(COUPLED_VECTORS, total))
 
     def column(k: Array) -> Float[Array, " R"]:
         return pullback.root(problem.unravel(jnp.zeros(problem.size, problem.dtype).at[k].set(1))).reshape(-1)
 
-    return jax.lax.map(column, jnp.arange(problem.size), batch_size=min(BATCH, problem.size)).T
+    return jax.lax.map(column, jnp.arange(problem.size), batch_size=min(COUPLED_VECTORS, problem.size)).T
 
 
 @functools.partial(jax.jit, static_argnames="at")
@@ -224,10 +222,13 @@ def _packed(square: Float[Array, "N K K"]) -> Float[Array, "N K(K+1)/2"]:
 BLOCKS = 8
 """Block rows of a symmetric product: 8 save 7/16 of the work and each is still a large matrix product."""
 
+COLUMNS = 64
+"""Columns of a block row at least."""
+
 
 def upper_gram(rows: Float[Array, "R P"]) -> tuple[Float[Array, "p q"], ...]:
     """Block rows of rowsᵀ·rows, each from its diagonal block to the right."""
-    blocks = max(1, min(BLOCKS, rows.shape[1] // 64))
+    blocks = fitting(COLUMNS, rows.shape[1], BLOCKS)
     edges = [rows.shape[1] * k // blocks for k in range(blocks + 1)]
     return tuple(over_samples(rows[:, a:b], rows[:, a:]) for a, b in itertools.pairwise(edges))
 
@@ -240,10 +241,6 @@ def symmetric(blocks: tuple[Float[Array, "p q"], ...]) -> Float[Array, "P P"]:
     return upper + jnp.triu(upper, 1).T
 
 
-CLOSED = 2**14
-"""Samples at a time of the closed form, at least: assembling the matrix after each chunk must not cost much."""
-
-
 def _in_closed_form(problem: Problem, at: Placement) -> Float[Array, "P P"]:
     """Sums the parts of the mean that lie on each device, and in chunks where samples do not interact."""
     function = problem.model
@@ -253,7 +250,7 @@ def _in_closed_form(problem: Problem, at: Placement) -> Float[Array, "P P"]:
     def term(part: Problem) -> Float[Array, "P P"]:
         return _closed_form.dense(function.model, part.params, part.inputs, weights=part.weights, samples=part.samples)
 
-    chunk = problem.rows if problem.coupled else max(at.chunk, CLOSED)
+    chunk = problem.rows if problem.coupled else max(at.chunk, ASSEMBLED)
     return sum_over_samples(term, problem, at._replace(chunk=chunk))
 
 
@@ -301,7 +298,7 @@ def choose_route(problem: Problem, chunk: int) -> Route:
         work, held = gram_work(layers, problem.rows_per_sample)
         rows = problem.rows_per_sample * problem.size
         if work + OVERHEAD * held < rows * (problem.size // 2 + OVERHEAD):
-            return Route(layers, max(1, chunk * rows // (rows + held)))
+            return Route(layers, fitting(rows + held, chunk * rows))
     return Route(None, chunk)
 
 

@@ -31,7 +31,7 @@ from lngeom.information._coupled import at_parameters
 from lngeom.information._derivative import GLMFunction
 from lngeom.information._diagonal import diagonal
 from lngeom.information._problem import Problem
-from lngeom.information._products import AbstractFisher, quadratic_form
+from lngeom.information._products import AbstractFisher, at_problem, product_chunks, quadratic_form, row_chunks
 from lngeom.information._sharding import Placement
 from lngeom.information._spectrum import Decomposition, leading_eigenvalues
 from lngeom.information.candidates import Candidate, Leaf, candidates, candidates_of_stack, name_with_units
@@ -198,7 +198,7 @@ def explain(nullspace: MeasuredNullspace, first: Iterable[Iterable[Candidate]] =
     close = float(jnp.finfo(F.problem.dtype).eps) ** 0.4
     explained = np.zeros((len(null), 0))
     directions = []
-    general = candidates(leaves, null, np.asarray(diagonal(F.problem, F.row_chunks)))
+    general = candidates(leaves, null, np.asarray(diagonal(F.problem, row_chunks(F))))
     for tier in itertools.chain(first, general):
         if explained.shape[1] == null.shape[1]:
             break
@@ -228,10 +228,10 @@ def _moving_outputs(F: AbstractFisher, columns: np.ndarray, close: float) -> np.
     """Those of orthonormal null directions that change the outputs: the metric, not the model, hides them."""
     problem = F.problem
     gaussian = problem.with_family(Gaussian())
-    moved = F.at_problem(gaussian)
+    moved = at_problem(F, gaussian)
     product = np.asarray(moved.mm(jnp.asarray(columns, problem.dtype)))
     values, vectors = np.linalg.eigh(columns.T @ product)
-    return columns @ vectors[:, values > close * float(jnp.sum(diagonal(moved.problem, moved.row_chunks)))]
+    return columns @ vectors[:, values > close * float(jnp.sum(diagonal(moved.problem, row_chunks(moved))))]
 
 
 def _new(
@@ -260,7 +260,9 @@ def broken_symmetries(
         if not norm or np.linalg.norm(identifiable(unit)) < close:
             continue
         change = jnp.asarray(direction, problem.dtype)
-        first, second = np.asarray(scale_forms(problem, F.chunks, change) if forms is None else forms[k], float)
+        first, second = np.asarray(
+            scale_forms(problem, product_chunks(F), change) if forms is None else forms[k], float
+        )
         if not first > 0 or not second > 0:
             continue
         exponent = math.log2(first / second) / 2

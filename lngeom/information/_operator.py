@@ -15,14 +15,16 @@ from lngeom._core.arguments import check_count, check_nonnegative
 from lngeom._core.trees import leaf_rows, leaf_slices
 from lngeom._core.types import GLMParameters, is_concrete
 from lngeom.information import _diagonal, _krylov, _matrix, _saved, _solve, _spectrum
+from lngeom.information._agreement import agrees, probe_vector, require_agreement, warn_of_structure
 from lngeom.information._nullspace import MeasuredNullspace, measure
 from lngeom.information._products import (
     AbstractFisher,
-    agrees,
+    as_tangent,
+    at_problem,
+    flat_map,
     light,
-    probe_vector,
-    require_agreement,
-    warn_of_structure,
+    row_chunks,
+    tree_map,
 )
 from lngeom.information.approximations.approximate import EXACT, approximate
 from lngeom.information.approximations.operator import ApproximateFisher
@@ -65,10 +67,10 @@ class FisherOperator(AbstractFisher):
         )
         if order not in {None, "paper"}:
             raise ValueError(f"order must be None or 'paper'; got {order!r}")
-        if progress and self.problem.is_concrete and self.placement.mesh is None and not self.problem.coupled:
+        if progress and self.problem.is_concrete and self._placement.mesh is None and not self.problem.coupled:
             matrix = self._in_agreement(_matrix.dense_with_progress(self.problem, self.plan.row_chunk))
         else:
-            matrix = self._in_agreement(_matrix.dense(self.problem, self.row_chunks))
+            matrix = self._in_agreement(_matrix.dense(self.problem, row_chunks(self)))
         if order is None:
             return matrix
         params = self._glm_parameters("order='paper'")
@@ -92,8 +94,8 @@ class FisherOperator(AbstractFisher):
                 return jnp.zeros((0, 0), self.problem.dtype)
             self.plan.require(3 * part.size**2 * part.dtype.itemsize, "these blocks", "use products (mv, mm)")
             where = leaf_slices(part.params)
-            matrix = _matrix.dense(part, self.row_chunks)
-            return self.at_problem(part)._in_agreement(matrix, whole=self)[where[i], where[j]]
+            matrix = _matrix.dense(part, row_chunks(self))
+            return at_problem(self, part)._in_agreement(matrix, whole=self)[where[i], where[j]]
         params = self._glm_parameters("a block of units")
         width = params.inputs + 2
         if not (isinstance(i, int) and isinstance(j, int) and max(i, j) < params.units and min(i, j) >= -params.units):
@@ -105,7 +107,7 @@ class FisherOperator(AbstractFisher):
     def diagonal(self) -> Float[Array, " P"]:
         """The diagonal, without the matrix."""
         vector = probe_vector(self)
-        diagonal, image = _diagonal.diagonal_and_product(self.problem, self.row_chunks, vector)
+        diagonal, image = _diagonal.diagonal_and_product(self.problem, row_chunks(self), vector)
         require_agreement(self, "diagonal", image)
         return diagonal
 
@@ -122,7 +124,7 @@ class FisherOperator(AbstractFisher):
             MemoryError: if it would not fit.
         """
         self.plan.require(2 * self.plan.factor, "the factor", "use singular_values(), which streams it")
-        factor = _matrix.factor(self.problem, self.row_chunks)
+        factor = _matrix.factor(self.problem, row_chunks(self))
         require_agreement(self, "factor", factor)
         return factor
 
@@ -142,7 +144,7 @@ class FisherOperator(AbstractFisher):
         """
         s = self.singular_values()
         self._require_values("rank()", s)
-        return _spectrum.checked_rank(_spectrum.rank_of(s, self.problem, self.row_chunks), self.problem)
+        return _spectrum.checked_rank(_spectrum.rank_of(s, self.problem, row_chunks(self)), self.problem)
 
     @light
     def effective_rank(self) -> Float[Array, ""]:
@@ -152,7 +154,7 @@ class FisherOperator(AbstractFisher):
     def pseudo_logdet(self) -> Float[Array, ""]:
         """Sum of the logarithms of the nonzero eigenvalues."""
         s = self.singular_values()
-        kept = jnp.arange(s.size) < _spectrum.rank_of(s, self.problem, self.row_chunks).rank
+        kept = jnp.arange(s.size) < _spectrum.rank_of(s, self.problem, row_chunks(self)).rank
         return 2 * jnp.sum(jnp.where(kept, jnp.log(jnp.where(kept, s, 1)), 0))
 
     def eigenvalues(self, k: int, *, key: PRNGKeyArray | None = None, steps: int | None = None) -> Float[Array, " k"]:
@@ -169,7 +171,7 @@ class FisherOperator(AbstractFisher):
             ValueError: if k is not between 1 and P, or there are fewer steps.
             ConvergenceError: if the iterations do not converge.
         """
-        if self.placement.params is not None and steps is None:
+        if self._placement.params is not None and steps is None:
             return jnp.asarray(self.eigenpairs(k, key=key).values, self.problem.decomposition_dtype)
         k = check_count("k", k, 1, self.in_size(), bound="P")
         steps = steps if steps is None else check_count("steps", steps, k, bound="k")
@@ -224,7 +226,7 @@ class FisherOperator(AbstractFisher):
             ValueError: if probes is no whole number of at least 2.
         """
         self._require_values("estimate_diagonal()")
-        return _krylov.estimate_diagonal(self.tree_map, _spectrum.wide_like(self.problem), key, probes)
+        return _krylov.estimate_diagonal(tree_map(self), _spectrum.wide_like(self.problem), key, probes)
 
     def spectral_density(
         self, key: PRNGKeyArray | None = None, *, probes: int = 8, steps: int = 40
@@ -235,7 +237,7 @@ class FisherOperator(AbstractFisher):
             ValueError: if probes or steps is no whole number of at least 1.
         """
         key, dtype = jax.random.key(0) if key is None else key, self.problem.decomposition_dtype
-        return _krylov.lanczos_density(self.flat_map, self.in_size(), dtype, key, probes, steps)
+        return _krylov.lanczos_density(flat_map(self), self.in_size(), dtype, key, probes, steps)
 
     def by_leaf(self) -> list[dict[str, Any]]:
         """A row for each leaf: its path, shape and size, its part of the trace, and its largest diagonal entry.
@@ -361,7 +363,7 @@ class FisherOperator(AbstractFisher):
         limit = limit if limit is None else check_count("limit", limit, 1, what="a whole number of iterations")
         if method is None:
             method = "svd" if decomposition is not None or self.in_size() <= _spectrum.SMALL else "cg"
-        kind = self.kind_of(gradient)
+        kind = self.problem.layout.kind_of(gradient)
         if method == "svd" and decomposition is None:
             decomposition = self.decompose()
 
@@ -372,7 +374,7 @@ class FisherOperator(AbstractFisher):
             return _solve.Solution(x, **report)
 
         if kind == "tangent":
-            return one(self.as_tangent(gradient))
+            return one(as_tangent(self, gradient))
         vectors = jnp.asarray(gradient)
         return one(vectors) if kind == "vector" else _solve.side_by_side(one, vectors)
 
@@ -386,8 +388,8 @@ class FisherOperator(AbstractFisher):
         Raises:
             ValueError: if v is none of these.
         """
-        kind = self.kind_of(v)
-        flat = self.problem.ravel(self.as_tangent(v)) if kind == "tangent" else jnp.asarray(v)
+        kind = self.problem.layout.kind_of(v)
+        flat = self.problem.ravel(as_tangent(self, v)) if kind == "tangent" else jnp.asarray(v)
         if nullspace is None:
             wide = flat.astype(self.problem.decomposition_dtype)
             result = self.decompose().identifiable(wide).astype(flat.dtype)
@@ -485,7 +487,7 @@ class FisherOperator(AbstractFisher):
         statistic = FisherOperator.as_matrix if statistic is None else statistic
 
         def one(draw: Array) -> PyTree:
-            return statistic(self.at_problem(self.problem.with_samples((inputs, weights, draw[:, None]))))
+            return statistic(at_problem(self, self.problem.with_samples((inputs, weights, draw[:, None]))))
 
         values = jax.lax.map(one, jnp.moveaxis(scores, 1, 0))
         return jax.tree.map(lambda v: jnp.std(v, 0, ddof=1) / scores.shape[1] ** 0.5, values)
@@ -494,7 +496,7 @@ class FisherOperator(AbstractFisher):
         """The matrix; by the plain route, with a warning, where that of the structured route is not of the product."""
         if agrees(self, "matrix", matrix, whole):
             return matrix
-        plain = _matrix.dense(self.problem, self.row_chunks, structured=False)
+        plain = _matrix.dense(self.problem, row_chunks(self), structured=False)
         require_agreement(self, "matrix", plain, whole)
         warn_of_structure()
         return plain

@@ -5,8 +5,6 @@ chunk by chunk.
 """
 
 import functools
-import itertools
-import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
@@ -20,9 +18,7 @@ from jax.flatten_util import ravel_pytree
 from jax.sharding import PartitionSpec
 from jaxtyping import Array, Float, PyTree
 
-from lngeom._core.numerics import MARGIN
 from lngeom._core.trees import Layout, leaf_paths
-from lngeom._core.types import is_concrete
 from lngeom.information._derivative import BlockedPullback, Pullback, pullback_of
 from lngeom.information._planner import Plan
 from lngeom.information._problem import Problem
@@ -137,7 +133,7 @@ class _LightMethod:
 
 
 def light(method: Method) -> Method:
-    """Has a method bound as a `Partial`, a pytree too, which `jit` takes; to bind as equinox does takes longer."""
+    """Binds as `tree_util.Partial`, for faster dispatch: to bind as equinox does takes as long as a small product."""
     return cast(Method, _LightMethod(method))
 
 
@@ -201,26 +197,23 @@ class AbstractFisher(lx.AbstractLinearOperator):
 
     Attributes:
         problem: function, parameters and data.
-        stored: derivative kept for repeated products, or None.
-        placement: devices the samples lie on.
         plan: predicted sizes and chosen chunks; `plan.describe()` prints them.
         method: "exact", "printed", "monte_carlo" or "empirical".
         excluded: array leaves of params which are not differentiated.
-        checked: whether matrices and factors are compared with the product of one random vector (not under jit).
     """
 
     problem: Problem
-    stored: Stored | None
-    placement: Placement = eqx.field(static=True)
+    _stored: Stored | None  # derivative kept for repeated products
+    _placement: Placement = eqx.field(static=True)  # devices the samples lie on
     plan: Plan = eqx.field(static=True)
     method: str = eqx.field(static=True)
     excluded: tuple[str, ...] = eqx.field(static=True)
-    checked: bool = eqx.field(static=True, default=True)
+    _checked: bool = eqx.field(static=True, default=True)  # whether other routes are compared with products
 
     @light
     def mv(self, vector: PyTree) -> PyTree:
         """F v for a pytree v like the differentiated parameters, ravelled [P], or several as columns [P K]."""
-        if isinstance(vector, jax.Array | np.ndarray) and self.kind_of(vector) != "tangent":
+        if isinstance(vector, jax.Array | np.ndarray) and self.problem.layout.kind_of(vector) != "tangent":
             return self @ jnp.asarray(vector)
         return self._product(vector)
 
@@ -236,7 +229,7 @@ class AbstractFisher(lx.AbstractLinearOperator):
         """
         if jnp.ndim(vectors) != 2 or vectors.shape[0] != self.in_size():
             raise ValueError(f"mm takes a matrix [P K] with P = {self.in_size()} rows; got shape {jnp.shape(vectors)}")
-        return products(self._source, self.chunks, vectors, self.plan.batch)
+        return products(source_of(self), product_chunks(self), vectors, self.plan.batch)
 
     def __matmul__(self, other: Any) -> Any:
         """F v for a ravelled vector [P], F V for a matrix [P K], or a composition with another operator."""
@@ -244,26 +237,12 @@ class AbstractFisher(lx.AbstractLinearOperator):
             return super().__matmul__(other)
         return self._flat_product(jnp.asarray(other)) if jnp.ndim(other) == 1 else self.mm(jnp.asarray(other))
 
-    @property
-    def flat_map(self) -> FlatProduct:
-        """Products with ravelled vectors, for programs that hold them."""
-        return FlatProduct(self._source, self.chunks, self.problem.dtype)
-
-    @property
-    def tree_map(self) -> TreeProduct:
-        """Products with pytrees, for iterations whose vectors are divided over devices as the parameters are."""
-        return TreeProduct(self._source, self.chunks)
-
-    def promoted_product(self, v: Float[Array, " P"]) -> Float[Array, " P"]:
-        """F v of a ravelled vector in the dtype of decompositions."""
-        return (self @ v.astype(self.problem.dtype)).astype(v.dtype)
-
     @light
     def quadratic_form(self, delta: PyTree) -> Float[Array, " *K"]:
         """δᵀFδ, never negative; δ a pytree like params, ravelled [P], or columns [P K]."""
-        if self.kind_of(delta) == "columns":
-            return quadratic_forms(self._source, self.chunks, jnp.asarray(delta), self.plan.batch)
-        return quadratic_form(self._source, self.chunks, self.as_tangent(delta))
+        if self.problem.layout.kind_of(delta) == "columns":
+            return quadratic_forms(source_of(self), product_chunks(self), jnp.asarray(delta), self.plan.batch)
+        return quadratic_form(source_of(self), product_chunks(self), as_tangent(self, delta))
 
     def transpose(self) -> Self:
         """Itself."""
@@ -282,7 +261,7 @@ class AbstractFisher(lx.AbstractLinearOperator):
         from scipy.sparse.linalg import LinearOperator
 
         dtype = self.problem.decomposition_dtype
-        apply = lambda x: jax.device_get(self.promoted_product(jnp.asarray(x, dtype)))  # noqa: E731
+        apply = lambda x: jax.device_get(promoted_product(self, jnp.asarray(x, dtype)))  # noqa: E731
         one = lambda x: apply(x.reshape(-1))  # noqa: E731
         make: Any = LinearOperator
         return make((self.in_size(),) * 2, one, one, apply, dtype, apply)
@@ -292,159 +271,71 @@ class AbstractFisher(lx.AbstractLinearOperator):
         """Paths of the differentiated leaves, in the order of the columns."""
         return tuple(leaf_paths(self.problem.params))
 
-    def kind_of(self, v: PyTree) -> str:
-        """What a vector is: a "tangent" like the differentiated parameters, a "vector" [P], or "columns" [P K].
-
-        Raises:
-            ValueError: if it is none of these, or has another dtype.
-        """
-        layout = self.problem.layout
-        single = isinstance(v, jax.Array | np.ndarray)
-        if not single or (jax.tree.structure(v) == layout.structure and v.shape == layout.leaves[0][0]):
-            layout.check(v)
-            return "tangent"
-        kind = {1: "vector", 2: "columns"}.get(v.ndim)
-        if kind is None or v.shape[0] != layout.size or jnp.result_type(v) != layout.dtype:
-            raise ValueError(
-                f"expected a pytree like the differentiated params, a vector [{layout.size}] or columns "
-                f"[{layout.size}, K] of dtype {layout.dtype}, as the parameters have; got "
-                f"{jnp.result_type(v)}{list(v.shape)}"
-            )
-        return kind
-
-    def as_tangent(self, v: PyTree) -> PyTree:
-        """A vector, ravelled or not, as a pytree like the differentiated parameters."""
-        tangent = self.problem.unravel(jnp.asarray(v)) if self.kind_of(v) == "vector" else v
-        return tangent if self.placement.params is None else put_on_automatic_mesh(tangent)
-
     def __reduce__(self) -> tuple:
         """What pickles: the problem, its samples on one device; a stored derivative is computed again."""
-        at = self.placement._replace(mesh=None, axes=())
-        rest = (at, self.plan, self.method, self.excluded, self.checked)
-        return restored, (type(self), self.problem, self.stored is not None, *rest)
-
-    def at_problem(self, problem: Problem) -> Self:
-        """The operator of a changed problem of the same shapes, with no derivative stored."""
-        return replace(self, problem=problem, stored=None)
-
-    @property
-    def chunks(self) -> Placement:
-        """Where the samples are, and how many are taken at a time in products."""
-        return self.placement._replace(chunk=self.plan.chunk)
-
-    @property
-    def row_chunks(self) -> Placement:
-        """The same where rows of the factor are formed."""
-        return self.placement._replace(chunk=self.plan.row_chunk)
-
-    @property
-    def _source(self) -> Source:
-        return self.problem if self.stored is None else self.stored
+        at = self._placement._replace(mesh=None, axes=())
+        rest = (at, self.plan, self.method, self.excluded, self._checked)
+        return restored, (type(self), self.problem, self._stored is not None, *rest)
 
     @functools.cached_property
     def _product(self) -> Callable[[PyTree], PyTree]:
-        of = compiled(product, self._source, self.chunks)
-        return of if self.placement.params is None else lambda v: of(put_on_automatic_mesh(v))
+        of = compiled(product, source_of(self), product_chunks(self))
+        return of if self._placement.params is None else lambda v: of(put_on_automatic_mesh(v))
 
     @functools.cached_property
     def _flat_product(self) -> Callable[[Float[Array, " P"]], Float[Array, " P"]]:
-        return compiled(flat_product, self._source, self.chunks)
+        return compiled(flat_product, source_of(self), product_chunks(self))
+
+
+def product_chunks(F: AbstractFisher) -> Placement:
+    """Where the samples are, and how many are taken at a time in products."""
+    return F._placement._replace(chunk=F.plan.chunk)
+
+
+def row_chunks(F: AbstractFisher) -> Placement:
+    """The same where rows of the factor are formed."""
+    return F._placement._replace(chunk=F.plan.row_chunk)
+
+
+def source_of(F: AbstractFisher) -> Source:
+    """What its products are computed from."""
+    return F.problem if F._stored is None else F._stored
+
+
+def flat_map(F: AbstractFisher) -> FlatProduct:
+    """Products with ravelled vectors, for programs that hold them."""
+    return FlatProduct(source_of(F), product_chunks(F), F.problem.dtype)
+
+
+def tree_map(F: AbstractFisher) -> TreeProduct:
+    """Products with pytrees, for iterations whose vectors are divided over devices as the parameters are."""
+    return TreeProduct(source_of(F), product_chunks(F))
+
+
+def promoted_product(F: AbstractFisher, v: Float[Array, " P"]) -> Float[Array, " P"]:
+    """F v of a ravelled vector in the dtype of decompositions."""
+    return (F @ v.astype(F.problem.dtype)).astype(v.dtype)
+
+
+def as_tangent(F: AbstractFisher, v: PyTree) -> PyTree:
+    """A vector, ravelled or not, as a pytree like the differentiated parameters."""
+    tangent = F.problem.unravel(jnp.asarray(v)) if F.problem.layout.kind_of(v) == "vector" else v
+    return tangent if F._placement.params is None else put_on_automatic_mesh(tangent)
+
+
+Fisher = TypeVar("Fisher", bound=AbstractFisher)
+
+
+def at_problem(F: Fisher, problem: Problem) -> Fisher:
+    """The operator of a changed problem of the same shapes, with no derivative stored."""
+    return replace(F, problem=problem, _stored=None)
+
+
+def unchecked(F: Fisher) -> Fisher:
+    """The operator without comparisons of its routes."""
+    return replace(F, _checked=False)
 
 
 def restored(kind: type, problem: Problem, keep: bool, at: Placement, plan: Plan, *rest: Any) -> AbstractFisher:
     """An operator that was pickled."""
     return kind(problem, store(problem, at._replace(chunk=plan.chunk))[0] if keep else None, at, plan, *rest)
-
-
-def is_compared(F: AbstractFisher) -> bool:
-    """Whether routes are compared with the product: not under jit, nor where the user said no."""
-    return F.checked and F.problem.is_concrete
-
-
-def probe_vector(F: AbstractFisher, seed: int = 0) -> Float[Array, " P"]:
-    """The random numbers on which two routes are compared, zeros where they are not; XLA would compile each size.
-
-    They are numbers of the parameters' dtype, so that both routes see the same.
-    """
-    size = F.in_size()
-    vector = np.random.default_rng(seed).normal(size=size) if is_compared(F) else np.zeros(size)
-    return jnp.asarray(vector, F.problem.dtype).astype(F.problem.decomposition_dtype)
-
-
-IMAGES: dict[str, Callable[[Array, Array], Array]] = {
-    "matrix": lambda matrix, v: matrix @ v,
-    "factor": lambda rows, v: rows.T @ (rows @ v),
-    "diagonal": lambda image, _: image,
-}
-"""How what is compared with the product gives the image of v. In a diagonal's place its rows' image is passed."""
-
-
-@functools.partial(jax.jit, static_argnums=(0, 1))
-def _gaps_and_norms(what: str, edges: tuple[int, ...], found: Array, v: Array, product: Array) -> tuple[Array, Array]:
-    """How far the image is from the product, and the size of that, for each leaf."""
-    gap = IMAGES[what](found.astype(v.dtype), v) - product
-    each = lambda a: jnp.stack([jnp.linalg.norm(a[i:j]) for i, j in itertools.pairwise(edges)])  # noqa: E731
-    return each(gap), each(product)
-
-
-def agrees(F: AbstractFisher, what: str, found: Array, whole: AbstractFisher | None = None) -> bool:
-    r"""Whether a result, one of `IMAGES`, gives the image r that the product gives: $|r - Fv| \le \sqrt{eps}\, |Fv|$.
-
-    In each leaf by itself, so that none hides another of a smaller scale. A wrong route misses by far more, rounding
-    stays far below. eps is that of the precision in which the model computes. A gap of `MARGIN` eps times |F| |v| is
-    rounding too, since v may be almost null or a leaf 0, and so is one of numbers too small to have all digits. Where F
-    is a part of a larger matrix, |F| is the norm of that.
-
-    Raises:
-        ValueError: if numbers are beyond the largest of the parameters' dtype.
-    """
-    if not is_compared(F):
-        return True
-    vector = probe_vector(F)
-    edges = tuple(F.problem.layout.edges)
-    distances = _gaps_and_norms(what, edges, found, vector, F.promoted_product(vector))
-    if not is_concrete(distances):
-        return True  # the function closes over a traced value
-    gaps, norms = (np.asarray(d, float) for d in distances)
-    dtype = jnp.finfo(F.problem.dtype)
-    if (gaps <= float(dtype.eps) ** 0.5 * norms).all() and np.isfinite(norms).all():
-        return True
-    eps = F.problem.precision().eps
-    total = _scale(F if whole is None else whole)
-    if not np.isfinite([*norms, total]).all():
-        raise ValueError(
-            f"products F @ v are beyond the largest number of {dtype.dtype}, {float(dtype.max):.3g}, the dtype of the "
-            "parameters: cast them to one of a wider range, or scale the outputs (check=False skips this check)"
-        )
-    rounding = min(MARGIN * eps, eps**0.5) * total + float(dtype.tiny) * F.in_size() ** 0.5
-    return bool((gaps <= np.maximum(eps**0.5 * norms, rounding)).all())
-
-
-def _scale(F: AbstractFisher) -> float:
-    """An estimate of |F| |v| for the probe v, by one step of power iteration; a random |Fv| may be far smaller."""
-    v = probe_vector(F, 1)
-    w = F.promoted_product(v)
-    length = jnp.linalg.norm(w)
-    again = F.promoted_product(w / jnp.where(length > 0, length, 1))
-    return float(jnp.linalg.norm(again) * jnp.linalg.norm(v))
-
-
-def require_agreement(F: AbstractFisher, what: str, found: Array, whole: AbstractFisher | None = None) -> None:
-    """Raises a ValueError where a result that has no alternative is not of the product (see `agrees`)."""
-    if not agrees(F, what, found, whole):
-        raise ValueError(
-            f"the {what} and the products F @ v are not of one matrix: the function's outputs depend on how many "
-            "samples it is given, or its forward- and reverse-mode derivatives differ. Say batch_coupled=True if "
-            "samples interact; else make the function deterministic, or correct its derivative rule (check=False skips "
-            "this check)"
-        )
-
-
-def warn_of_structure() -> None:
-    """Warns that a structured route was given up."""
-    warnings.warn(
-        "the matrix read off the structure of the program differs from the products F @ v: the plain route is used "
-        "instead, which is slower; please report this model",
-        RuntimeWarning,
-        stacklevel=5,
-    )

@@ -22,7 +22,7 @@ from lngeom.information._derivative import GLMFunction, Pullback
 from lngeom.information._krylov import added, conjugate_gradients, horizontal, inner
 from lngeom.information._nullspace import BrokenDirection, broken_symmetries, scale_forms, scales
 from lngeom.information._problem import Problem
-from lngeom.information._products import AbstractFisher, FlatProduct
+from lngeom.information._products import AbstractFisher, FlatProduct, as_tangent, flat_map, product_chunks, tree_map
 from lngeom.information._sharding import Placement, sum_over_samples
 from lngeom.information._spectrum import Decomposition
 from lngeom.information.predicted import predicted_nullspace
@@ -129,7 +129,7 @@ def solve_by_decomposition(
     concrete = F.problem.is_concrete and is_concrete(gradient, damping, decomposition)
     known = {"gap": decision.gap, "iterations": 0}
     run = lambda d, changes: _solve_by_decomposition(  # noqa: E731
-        F.flat_map, d._replace(budget=0), gradient, damping, F.problem, F.chunks, keep, changes
+        flat_map(F), d._replace(budget=0), gradient, damping, F.problem, product_chunks(F), keep, changes
     )
     if not concrete:
         x, report, _ = run(decomposition, None)
@@ -261,10 +261,10 @@ def solve(
         raise ValueError(f"method must be 'svd' or 'cg'; got {method!r}")
     reach = F.problem.precision().eps ** 0.625 if tolerance is None else tolerance
     limit = limit or 10 * F.in_size()
-    if F.placement.params is not None and null is None and keep:
-        wide = jax.tree.map(lambda v: v.astype(F.problem.decomposition_dtype), F.as_tangent(gradient))
-        x, report = solve_by_conjugate_gradients(F.tree_map, None, wide, damping, True, reach, limit)
-        return jax.tree.map(lambda a, v: a.astype(v.dtype), x, F.as_tangent(gradient)), report
+    if F._placement.params is not None and null is None and keep:
+        wide = jax.tree.map(lambda v: v.astype(F.problem.decomposition_dtype), as_tangent(F, gradient))
+        x, report = solve_by_conjugate_gradients(tree_map(F), None, wide, damping, True, reach, limit)
+        return jax.tree.map(lambda a, v: a.astype(v.dtype), x, as_tangent(F, gradient)), report
     flat, restore = ravel_pytree(gradient)
     g = flat.astype(F.problem.decomposition_dtype)
     null = known_nullspace(F) if null is None and concrete else null
@@ -282,7 +282,7 @@ def solve(
     if found and gauge == "broken":
         along = jnp.asarray(np.stack([v for _, v in found], 1), g.dtype)
         null, found = jnp.concatenate([basis, jnp.linalg.qr(along - basis @ (basis.T @ along))[0]], 1), []
-    x, report = solve_by_conjugate_gradients(F.flat_map, null, g, damping, keep, reach, limit)
+    x, report = solve_by_conjugate_gradients(flat_map(F), null, g, damping, keep, reach, limit)
     if concrete:
         report = {k: v.item() if isinstance(v, jax.Array) else v for k, v in report.items()}
         report |= {"broken": _amplified(F, x, found, 4)}
@@ -323,7 +323,7 @@ def sample_by_products(F: AbstractFisher, key: PRNGKeyArray, count: int) -> Floa
     def draw(key: PRNGKeyArray) -> Float[Array, " P"]:
         z = problem.output_shape
         noise = jax.random.normal(key, z.shape, z.dtype)
-        gradient = _transposed_factor_product(replace(problem, scores=noise[:, None]), F.chunks)
+        gradient = _transposed_factor_product(replace(problem, scores=noise[:, None]), product_chunks(F))
         return solve(F, gradient, 0.0, "cg", null, None, None, None, "exact")[0]
 
     draws = [draw(k) for k in jax.random.split(key, count)]

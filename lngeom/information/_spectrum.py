@@ -21,10 +21,11 @@ from lngeom._core.numerics import Rank, RankDecision, decide_rank
 from lngeom._core.sums import fold_chunks
 from lngeom._core.types import is_concrete, is_tracing
 from lngeom.information import _krylov
+from lngeom.information._agreement import require_agreement
 from lngeom.information._derivative import ClosedFormDerivative, Pullback, has_closed_form
 from lngeom.information._matrix import factor_rows
 from lngeom.information._problem import Problem
-from lngeom.information._products import AbstractFisher, require_agreement
+from lngeom.information._products import AbstractFisher, flat_map, row_chunks, tree_map
 from lngeom.information._sharding import Placement, is_sharded, on_each_shard, sum_over_samples
 
 SMALL = 3000
@@ -41,6 +42,7 @@ def triangular(problem: Problem, at: Placement) -> Float[Array, "r P"]:
 
     def local(problem: Problem) -> Float[Array, "r P"]:
         rows, size = problem.rows * problem.rows_per_sample, problem.size
+        # at least P rows at a time: a decomposition of the P rows before them is added to each
         chunk = max(at.chunk, -(-size // problem.rows_per_sample))
         if problem.coupled or chunk >= problem.rows:
             complete = factor_rows(problem).astype(dtype)
@@ -142,7 +144,7 @@ def _complement(vectors: Float[Array, "k P"], rank: int) -> Float[Array, "P c"]:
 
 def triangular_factor(F: AbstractFisher) -> Float[Array, "r P"]:
     """The factor, reduced to at most P rows, once it is clear that it is that of the product."""
-    rows = triangular(F.problem, F.row_chunks)
+    rows = triangular(F.problem, row_chunks(F))
     require_agreement(F, "factor", rows)
     return rows
 
@@ -150,7 +152,7 @@ def triangular_factor(F: AbstractFisher) -> Float[Array, "r P"]:
 def decompose(F: AbstractFisher, rtol: float | None = None) -> Decomposition:
     """Singular value decomposition of the factor, with a decision of its rank."""
     s, vectors = right_singular(triangular_factor(F))
-    return Decomposition(s, vectors, rank_of(s, F.problem, F.row_chunks, rtol), F.plan.budget)
+    return Decomposition(s, vectors, rank_of(s, F.problem, row_chunks(F), rtol), F.plan.budget)
 
 
 def rank_of(
@@ -215,9 +217,9 @@ def leading_eigenvalues(
     if steps is None and is_concrete(problem, start):
         reach = float(jnp.finfo(problem.dtype).eps) ** 0.5
         further = jax.random.fold_in(key, 1)
-        found = _krylov.leading(F.flat_map, start, count, key=further, tolerance=reach, restarts=RESTARTS)
+        found = _krylov.leading(flat_map(F), start, count, key=further, tolerance=reach, restarts=RESTARTS)
         return jnp.asarray(found.values, start.dtype)
-    matrix = _krylov.tridiagonal(F.flat_map, start, min(size, steps or 2 * count + 20))
+    matrix = _krylov.tridiagonal(flat_map(F), start, min(size, steps or 2 * count + 20))
     return eigenvectors(matrix)[0][::-1][:count]
 
 
@@ -234,4 +236,4 @@ def leading_eigenpairs(
     first, further = jax.random.split(jax.random.key(0) if key is None else key)
     reach = float(jnp.finfo(F.problem.dtype).eps) ** 0.5 if tolerance is None else tolerance
     start = _krylov.normal_like(first, wide_like(F.problem))
-    return _krylov.leading(F.tree_map, start, count, key=further, tolerance=reach, width=width)
+    return _krylov.leading(tree_map(F), start, count, key=further, tolerance=reach, width=width)

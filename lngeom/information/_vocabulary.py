@@ -14,6 +14,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PyTree
 
+from lngeom.information._planner import CLASSES
+
 Head = tuple[Array, Array] | tuple[Array, Array, Array]
 """Features and the head: (h, W) or (h, W, b)."""
 
@@ -40,7 +42,7 @@ class VocabularyHead(eqx.Module):
     """
 
     features: Callable[..., Head]
-    block: int = eqx.field(static=True, default=4096)
+    block: int = eqx.field(static=True, default=CLASSES)
 
     def __check_init__(self) -> None:
         if self.block < 1:

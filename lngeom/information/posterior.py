@@ -32,7 +32,9 @@ from lngeom._core.trees import leaf_paths
 from lngeom.families import AbstractFamily
 from lngeom.information import FisherOperator, fisher
 from lngeom.information._parameters import join
+from lngeom.information._planner import PREDICTED, ROW_BYTES, fitting
 from lngeom.information._problem import Problem, unused_leaves
+from lngeom.information._products import unchecked
 from lngeom.information.approximations.operator import ApproximateFisher
 from lngeom.information.glm import NormalizedGLM
 from lngeom.information.groups import scale_invariant_groups
@@ -212,7 +214,9 @@ def _covariance(posterior: Laplace, prior_precision: Float[Array, ""], inputs: P
         rows = at._jacobian(jax.tree.map(lambda a: a[None], x))
         return rows @ jax.vmap(lambda v: at._power(v, -1))(rows).T
 
-    return jax.lax.map(one, inputs, batch_size=16)
+    outputs = math.prod(jax.eval_shape(at.apply, at.representative, inputs).shape[1:])
+    rows = outputs * sum(leaf.nbytes for leaf in jax.tree.leaves(at.representative))
+    return jax.lax.map(one, inputs, batch_size=fitting(2 * rows, ROW_BYTES, PREDICTED))
 
 
 @eqx.filter_jit
@@ -313,7 +317,7 @@ def laplace(
     scales = _scales(theta, found)
     phi = jax.tree.map(jnp.divide, theta, scales)
     apply = Rescaled(replace(problem.with_samples((None, None, None)), params=None), scales)
-    by_phi = fisher(apply, phi, X, family=known, check=False) if found else replace(F, checked=False)  # φ is then θ
+    by_phi = fisher(apply, phi, X, family=known, check=False) if found else unchecked(F)  # φ is then θ
     log_likelihood = float(_log_likelihood(apply, known, phi, X, y))
     if not math.isfinite(log_likelihood):
         raise ValueError("the log-likelihood of the data is not finite at these parameters")

@@ -9,6 +9,7 @@ import lngeom as lg
 import numpy as np
 import pytest
 from lngeom.information import _diagonal
+from lngeom.information._products import row_chunks
 
 from tests.cases import drawn
 from tests.information import zoo
@@ -92,7 +93,7 @@ def test_one_sample_and_samples_that_interact_have_rows():
         lg.fisher(apply, params, X[:1], family=lg.families.Categorical()),
         lg.fisher(apply, params, X, family=lg.families.Categorical(), batch_coupled=True),
     ):
-        assert _diagonal.readable_layers(F.problem, F.row_chunks) is None
+        assert _diagonal.readable_layers(F.problem, row_chunks(F)) is None
         np.testing.assert_allclose(F.diagonal(), by_rows(F), rtol=1e-10)
 
 
@@ -108,7 +109,7 @@ def test_outputs_in_another_order_than_the_samples_have_rows():
     apply = lambda p, x: (x[::-1] @ p["w"])[::-1] + x @ p["u"]  # noqa: E731
     params = {"w": drawn(1, 4, 3), "u": drawn(2, 4, 3)}
     F = lg.fisher(apply, params, drawn(3, 11, 4), family=lg.families.Categorical(), mask=jnp.arange(11.0), check=False)
-    assert _diagonal.readable_layers(F.problem, F.row_chunks) is None
+    assert _diagonal.readable_layers(F.problem, row_chunks(F)) is None
     np.testing.assert_allclose(F.diagonal(), by_rows(F), rtol=1e-10)
 
 
@@ -125,9 +126,9 @@ def test_left_out_leaves_stay_out_and_leaves_of_16_bits_are_summed_in_32():
 def test_the_product_of_the_same_numbers_is_that_of_the_matrix():
     F = deep()
     v = drawn(8, F.in_size())
-    diagonal, image = _diagonal.diagonal_and_product(F.problem, F.row_chunks, v)
+    diagonal, image = _diagonal.diagonal_and_product(F.problem, row_chunks(F), v)
     np.testing.assert_allclose(image, F @ v, rtol=1e-9)
-    rows = _diagonal.diagonal_and_product(F.problem, F.row_chunks, v, structured=False)
+    rows = _diagonal.diagonal_and_product(F.problem, row_chunks(F), v, structured=False)
     np.testing.assert_allclose(diagonal, rows[0], rtol=1e-10)
     np.testing.assert_allclose(image, rows[1], rtol=1e-9)
-    assert not np.allclose(_diagonal.diagonal(replace(F.problem, samples=10), F.row_chunks), diagonal)
+    assert not np.allclose(_diagonal.diagonal(replace(F.problem, samples=10), row_chunks(F)), diagonal)

@@ -16,6 +16,7 @@ from tests.devices import environment_with
 
 PROGRAM = """
 import json, jax, jax.flatten_util, jax.numpy as jnp, numpy as np, lngeom as lg
+from lngeom.information._products import at_problem
 from jax.sharding import NamedSharding, PartitionSpec as P
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_rank_promotion", "allow")
@@ -45,13 +46,13 @@ for name, options in {"chunks": {"chunk": 1, "mesh": mesh}, "alone": {"chunk": 3
     image = F.mv(put(v))
     pairs = F.eigenpairs(3)
     cg = F.solve(put(v), damping=0.1, method="cg").value
-    held = jax.jit(lambda F, v: F.mv(v)).lower(F.at_problem(F.problem), F.problem.params).compile().memory_analysis()
+    held = jax.jit(lambda F, v: F.mv(v)).lower(at_problem(F, F.problem), F.problem.params).compile().memory_analysis()
     found[name] = {
         "gap": distance(image, expected), "solved": distance(cg, solved),
         "eigenvalues": float(np.max(np.abs(pairs.values - top))), "residual": float(pairs.residuals.max()),
         "specs": all(image[k].sharding.spec == specs[k] and not image[k].is_fully_replicated for k in "wh"),
         "vectors": not pairs.vectors["w"].is_fully_replicated,
-        "arguments": held.argument_size_in_bytes, "outputs": held.output_size_in_bytes, "axes": F.placement.axes,
+        "arguments": held.argument_size_in_bytes, "outputs": held.output_size_in_bytes, "axes": F._placement.axes,
     }
 found["bytes"] = sum(a.nbytes for a in params.values())
 try:

@@ -144,7 +144,7 @@ def test_saturated_softmax_stays_finite_and_right(dtype, logit):
 
 def test_the_plan_predicts_what_is_allocated():
     F = zoo.layer_norm_network().fisher()
-    stored = sum(leaf.nbytes for leaf in jax.tree.leaves(F.stored.pullback))
+    stored = sum(leaf.nbytes for leaf in jax.tree.leaves(F._stored.pullback))
     assert F.plan.derivative == stored
     assert F.plan.dense == F.as_matrix().nbytes
     assert F.plan.factor == F.factor().nbytes

@@ -197,6 +197,21 @@ def test_a_matrix_unlike_the_products_gives_way_to_the_plain_route(monkeypatch):
     assert not agreement(case.fisher(check=False).as_matrix(), reference).agrees  # the fault is there
 
 
+@pytest.mark.parametrize("method", ["factor", "singular_values", "rank"])
+def test_a_function_of_the_number_of_samples_that_no_probe_meets_is_refused(method):
+    """Probes evaluate 32 samples and one; this function is another one on more than 40, of which there are 100."""
+
+    def apply(p, x):
+        return jnp.tanh(x @ p) * (2.0 if len(x) > 40 else 1.0)
+
+    case = Case("by size", apply, normal(0, 3, 2), normal(1, 100, 3), lg.families.Gaussian())
+    with pytest.raises(ValueError, match="the factor and the products F @ v are not of one matrix"):
+        getattr(case.fisher(), method)()
+    F = case.fisher(check=False)
+    rows, vector = F.factor(), jnp.ones(F.in_size())
+    assert not agreement(rows.T @ (rows @ vector), F @ vector).agrees  # nothing else sees the fault
+
+
 @pytest.mark.parametrize("method", ["factor", "singular_values", "decompose", "diagonal"])
 def test_a_route_without_alternative_that_differs_is_refused(monkeypatch, method):
     case = zoo.plain_network.__wrapped__()  # a new function: of the other one the right product is compiled

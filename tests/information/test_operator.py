@@ -117,7 +117,7 @@ def test_printed_fisher_is_equation_13(normalizer):
 def test_chunks_change_nothing(chunk):
     case = zoo.layer_norm_network()
     F = case.fisher(chunk=chunk)
-    assert F.stored is None
+    assert F._stored is None
     assert_main_forms_are(F, zoo.dense_reference(case))
     assert agreement(F.singular_values(), case.fisher().singular_values(), EXACT).agrees
 
@@ -208,7 +208,7 @@ def test_methods_are_functions_that_jit_takes(name):
 def test_many_vectors_one_by_one_are_as_many_products(count):
     F = zoo.layer_norm_network().fisher()
     vectors = drawn(2, F.in_size(), count)
-    found = _products.products(F.stored, F.placement, vectors, 1)
+    found = _products.products(F._stored, F._placement, vectors, 1)
     assert found.shape == vectors.shape
     if count:
         assert agreement(found, F.as_matrix() @ vectors, EXACT).agrees

@@ -10,6 +10,7 @@ import pytest
 from lngeom._core.numerics import agreement
 from lngeom.information import _matrix
 from lngeom.information._matrix import separable_layers
+from lngeom.information._products import row_chunks
 from lngeom.information.layers import Irregular
 
 from tests.cases import drawn
@@ -55,7 +56,7 @@ def test_outer_products_give_the_matrix_and_its_products(make):
     assert layers is not None
     reference = F.factor().T @ F.factor()
     route = _matrix.Route(layers, chunk=4)
-    build = jax.jit(lambda problem: _matrix._dense(problem, F.row_chunks, route))
+    build = jax.jit(lambda problem: _matrix._dense(problem, row_chunks(F), route))
     assert agreement(build(F.problem), reference, 1e-12).agrees
     factor = jax.jit(_matrix.outer_products, static_argnums=1)(F.problem, layers)
     gram = jax.jit(lambda parts: _matrix.gram(layers, F.problem.layout, parts))
@@ -83,7 +84,7 @@ def test_samples_that_fit_at_once_are_summed_without_a_loop():
         F = layer_normalized(inputs=12, units=16, outputs=6).fisher(memory=memory)
         route = _matrix.choose_route(F.problem, F.plan.row_chunk)
         assert route.layers is not None
-        program = jax.make_jaxpr(lambda problem: _matrix._dense(problem, F.row_chunks, route))(F.problem)
+        program = jax.make_jaxpr(lambda problem: _matrix._dense(problem, row_chunks(F), route))(F.problem)
         return str(program).count("= scan[")
 
     assert loops(memory=None) == 0
@@ -115,7 +116,7 @@ def forced(F, chunk=4):
     """The matrix by outer products, whatever is cheaper."""
     layers = separable_layers(F.problem)
     assert layers is not None
-    return jax.jit(lambda problem: _matrix._dense(problem, F.row_chunks, _matrix.Route(layers, chunk)))(F.problem)
+    return jax.jit(lambda problem: _matrix._dense(problem, row_chunks(F), _matrix.Route(layers, chunk)))(F.problem)
 
 
 SCALES = jnp.linspace(0.5, 3, 16)[None]

@@ -10,6 +10,8 @@ import pytest
 from jax.flatten_util import ravel_pytree
 from lngeom._core.numerics import agreement
 
+from tests.cases import definition, metric_of_divergence
+
 from . import zoo
 from .test_one_matrix import assert_one_matrix
 from .zoo import Case, normal
@@ -21,18 +23,7 @@ X = normal(2, 9, 3)
 
 
 def by_divergence(apply, params, X, divergence, weights=None):
-    r"""The mean of JᵀΛJ, with Λ the Hessian of $z' \mapsto D(p_z \| p_{z'})$ at z for one position."""
-
-    @jax.jit
-    def compute(params, X, weights):
-        flat, unravel = ravel_pytree(params)
-        z = apply(params, X)
-        J = jax.jacfwd(lambda theta: apply(unravel(theta), X))(flat).reshape(-1, z.shape[-1], flat.size)
-        metric = jax.vmap(lambda z: jax.hessian(lambda other: divergence(z, other))(z))(z.reshape(-1, z.shape[-1]))
-        weights = jnp.ones(len(J)) if weights is None else weights.reshape(-1).astype(float)
-        return jnp.einsum("n,nip,nij,njq->pq", weights, J, metric, J) / len(z)
-
-    return compute(params, X, weights)
+    return definition(apply, metric_of_divergence(divergence))(params, X, weights)
 
 
 def softmax_divergence(z, other):

@@ -9,8 +9,9 @@ import jax
 import jax.numpy as jnp
 import lngeom as lg
 import numpy as np
-from jax.flatten_util import ravel_pytree
 from lngeom.information import BatchCoupled
+
+from tests.cases import definition, metric_of
 
 FAMILIES = (
     lg.families.Gaussian(0.7),
@@ -39,22 +40,8 @@ class Case(NamedTuple):
 
 
 def dense_reference(case: Case) -> jax.Array:
-    """The mean of JᵀΛJ summed over unmasked positions, with Λ the Hessian of the log-partition."""
-
-    @jax.jit
-    def compute(params, X, mask):
-        flat, unravel = ravel_pytree(params)
-        z = case.apply(params, X)
-        J = jax.jacfwd(lambda theta: case.apply(unravel(theta), X))(flat)
-        if z.ndim == 1:
-            z, J = z[:, None], J[:, None]
-        samples, classes = z.shape[0], z.shape[-1]
-        weights = jnp.ones(z.shape[:-1]) if mask is None else mask.astype(z.dtype)
-        J, z, weights = J.reshape(-1, classes, flat.size), z.reshape(-1, classes), weights.reshape(-1)
-        metric = jax.vmap(jax.hessian(lambda z: jnp.sum(case.family.log_partition(z))))(z) / case.family.dispersion
-        return jnp.einsum("n,nip,nij,njq->pq", weights, J, metric, J) / samples
-
-    return compute(case.params, case.X, case.mask)
+    """The matrix of a case by its definition."""
+    return definition(case.apply, metric_of(case.family))(case.params, case.X, case.mask)
 
 
 def _normalize(x, gain, bias, eps=1e-6):

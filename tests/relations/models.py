@@ -10,6 +10,8 @@ import lngeom as lg
 import numpy as np
 from hypothesis import strategies as st
 
+from tests.cases import definition, metric_of
+
 D, H, C = 3, 4, 3
 """Inputs, hidden units and classes."""
 
@@ -132,31 +134,17 @@ def cases(draw, models=MODELS, families=FAMILIES, samples: int = N, dtype: Any =
     return Case(model, {k: jnp.asarray(v) for k, v in params.items()}, jnp.asarray(X), family)
 
 
+_programs: dict = {}
+
+
 def plain(case: Case, params: Any = None) -> np.ndarray:
-    """F by its definition: J by jax.jacfwd, Λ as the Hessian of the log-partition."""
-    params = case.params if params is None else params
-    return np.asarray(_compiled(case.model.apply, case.family)(params, case.X))
+    """F by its definition, whose program is kept by function and family."""
+    key = case.model.apply, repr(case.family)
+    if key not in _programs:
+        _programs[key] = definition(case.model.apply, metric_of(case.family))
+    return np.asarray(_programs[key](case.params if params is None else params, case.X))
 
 
 def plain_of(case: Case, apply: Callable[[Any, Any], Any], **changes: Any) -> np.ndarray:
     """F by its definition, of another function at the data of a case, or with other values."""
     return plain(replace(case, model=replace(case.model, apply=apply), **changes))
-
-
-_programs: dict = {}
-
-
-def _compiled(apply, family):
-    key = apply, repr(family)
-    if key not in _programs:
-
-        def compute(params, X):
-            flat, unravel = jax.flatten_util.ravel_pytree(params)
-            z = apply(params, X)
-            J = jax.jacfwd(lambda theta: apply(unravel(theta), X))(flat).reshape(-1, z.shape[-1], flat.size)
-            z = z.reshape(-1, z.shape[-1])
-            metric = jax.vmap(jax.hessian(lambda z: jnp.sum(family.log_partition(z))))(z) / family.dispersion
-            return jnp.einsum("nip,nij,njq->pq", J, metric, J) / X.shape[0]
-
-        _programs[key] = jax.jit(compute)
-    return _programs[key]

@@ -79,7 +79,8 @@ def test_chunks_of_any_size_add_up(case, chunk):
 @relation(case=cases(), stored=st.booleans(), bytes_=st.sampled_from([1, 2**9, 2**12]), thorough=60, quick=0)
 def test_plans_of_any_size_add_up(case, stored, bytes_):
     with ExitStack() as changed:
-        for name, value in {"STORED": 2**30 * stored, "CHUNK_BYTES": bytes_, "ROWS": bytes_, "BATCH": bytes_}.items():
+        names = "CHUNK_BYTES", "ROW_BYTES", "VECTOR_BYTES"
+        for name, value in {"STORED_BYTES": 2**30 * stored, **dict.fromkeys(names, bytes_)}.items():
             changed.enter_context(at(_planner, name, value))
         F = case.fisher()
     assert F.plan.store == stored

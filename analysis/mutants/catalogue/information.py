@@ -215,8 +215,8 @@ MUTANTS = (
     ),
     CLOSED(
         "chunk-sizes",
-        "chunk = -(-len(inputs) // -(-len(inputs) // chunk))  # chunks of nearly one size",
-        "chunk = max(1, chunk - 1)",
+        "chunk = -(-len(inputs) // -(-len(inputs) // most))  # chunks of nearly one size",
+        "chunk = max(1, most - 1)",
         "chunks of a size less one",
         equivalent="the sum does not depend on the size of its chunks",
     ),

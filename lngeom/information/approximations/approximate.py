@@ -33,9 +33,9 @@ from lngeom._core.trees import leaf_paths
 from lngeom.information import _diagonal, _matrix
 from lngeom.information._derivative import metric
 from lngeom.information._layer_values import Evaluated, evaluate, joined
-from lngeom.information._planner import ROWS as CHUNK_BYTES
+from lngeom.information._planner import even_chunk, samples_in_rows
 from lngeom.information._problem import Problem
-from lngeom.information._products import AbstractFisher
+from lngeom.information._products import AbstractFisher, product_chunks, row_chunks
 from lngeom.information._sharding import Placement, sum_over_samples
 from lngeom.information.approximations.operator import ApproximateFisher, Part
 from lngeom.information.layers import UNUSED, Layers, Rearrangement, find_layers
@@ -49,7 +49,7 @@ EXACT = 2048
 STEPS = 32
 """Steps of a loop up to which it is written out, so that the layers in it are read: XLA compiles each of them."""
 
-ROWS = 512
+MOST_ROWS = 512
 """Rows of the factor for each sample up to which all of them are used; beyond, draws have to be asked for."""
 
 
@@ -239,7 +239,7 @@ def _diagonal_parts(F: AbstractFisher, leaves: list[int]) -> tuple[Part, ...]:
         return ()
     paths = leaf_paths(F.problem.params)
     restricted = F.problem.restrict({paths[leaf] for leaf in leaves})
-    diagonal = restricted.unravel(_diagonal.diagonal(restricted, F.row_chunks))
+    diagonal = restricted.unravel(_diagonal.diagonal(restricted, row_chunks(F)))
     parts = []
     for leaf, values in zip(sorted(leaves), jax.tree.leaves(diagonal), strict=True):
         places = ((leaf, _vector(values.shape)),)
@@ -253,7 +253,7 @@ def _exact_part(F: AbstractFisher, leaves: list[int]) -> Part:
     restricted = F.problem.restrict({paths[leaf] for leaf in leaves})
     bytes_needed = 4 * restricted.size**2 * restricted.dtype.itemsize
     F.plan.require(bytes_needed, f"the exact block of {', '.join(paths[k] for k in leaves)}", "use 'ekfac'")
-    matrix = _matrix.dense(restricted, F.row_chunks)
+    matrix = _matrix.dense(restricted, row_chunks(F))
     return _decomposed(matrix, F, tuple((k, _vector(F.problem.layout.leaves[k][0])) for k in leaves))
 
 
@@ -275,10 +275,10 @@ def _with_draws(problem: Problem, key: PRNGKeyArray | None, samples: int | None)
     rows = problem.rows_per_sample
     samples = samples if samples is None else check_count("samples", samples, 1, what="a whole number of draws")
     if samples is None:
-        if rows > ROWS:
+        if rows > MOST_ROWS:
             raise ValueError(
-                f"each sample has {rows:,} rows of the factor, more than {ROWS}: give key= and samples= (1 to 10 are "
-                "usual), so that they are summed at random signs instead"
+                f"each sample has {rows:,} rows of the factor, more than {MOST_ROWS}: give key= and samples= (1 to 10 "
+                "are usual), so that they are summed at random signs instead"
             )
         return problem
     if problem.scores is not None:
@@ -327,13 +327,12 @@ def _sum_over_rows(roots: _Roots, term: Callable[[Array], PyTree]) -> PyTree:
 
 def _even_chunks(F: AbstractFisher, held: int) -> Placement:
     """Chunks that fit, with so many numbers a sample; none has one sample alone, whose program has other operations."""
-    at, rows = F.chunks, F.problem.rows
-    shards = 1 if at.mesh is None else at.mesh.size
-    rows = rows // shards
-    if rows < 2:
-        raise ValueError(f"layers are read from at least 2 samples (on each device); got {rows}")
-    most = min(CHUNK_BYTES, F.plan.budget // 4) // (held * F.problem.decomposition_dtype.itemsize)
-    return at._replace(chunk=_diagonal.even_chunk(min(at.chunk, most), rows))
+    at = product_chunks(F)
+    samples = F.problem.rows // (1 if at.mesh is None else at.mesh.size)
+    if samples < 2:
+        raise ValueError(f"layers are read from at least 2 samples (on each device); got {samples}")
+    chunk = samples_in_rows(held * F.problem.decomposition_dtype.itemsize, F.plan.budget, at.chunk)
+    return at._replace(chunk=even_chunk(chunk, samples))
 
 
 def _counted(part: Problem, x: Float[Array, "N P *G D"]) -> Float[Array, "N P"]:

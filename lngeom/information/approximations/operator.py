@@ -135,7 +135,7 @@ class ApproximateFisher(lx.AbstractLinearOperator):
 
     def mv(self, vector: PyTree) -> PyTree:
         """F̂ v, for v as `FisherOperator.mv` takes it."""
-        if isinstance(vector, jax.Array | np.ndarray) and self.of.kind_of(vector) != "tangent":
+        if isinstance(vector, jax.Array | np.ndarray) and self.of.problem.layout.kind_of(vector) != "tangent":
             return self @ jnp.asarray(vector)
         return _product(self.parts, self._layout, vector)
 
@@ -164,7 +164,7 @@ class ApproximateFisher(lx.AbstractLinearOperator):
         check_nonnegative("damping", damping)
         if null not in NULL:
             raise ValueError(f"null must be {' or '.join(map(repr, NULL))}; got {null!r}")
-        if self.of.kind_of(gradient) == "columns":
+        if self.of.problem.layout.kind_of(gradient) == "columns":
             return side_by_side(lambda g: self.solve(g, damping, null=null), jnp.asarray(gradient))
         x, rank, left = _solution(self.parts, self._layout, gradient, damping, null)
         report: Any = (int(rank), float(left)) if is_concrete(rank, left) else (rank, left)
