@@ -65,6 +65,9 @@ def _public() -> Named:
     for package, module in (("", lngeom), *_modules()):
         for name in getattr(module, "__all__", ()):
             value = getattr(module, name)
+            if inspect.ismodule(value):
+                yield f"{package}.{name}", value
+                continue
             code = getattr(value, "__code__", None)
             if not callable(value) or (code and not Path(code.co_filename).is_file()):  # a decorator has compiled it
                 value = Exported(name, module)

@@ -11,8 +11,19 @@ statistics. A method of another form subclasses `AbstractNormalizer` directly.
 It may import `_core`.
 """
 
+# The order of these pages is that of the table's rows.
+# isort: off
+from lngeom.methods import batch as batch
+from lngeom.methods import weight as weight
+from lngeom.methods import layer as layer
+from lngeom.methods import spatial as spatial
+from lngeom.methods import composed as composed
+from lngeom.methods import query_key as query_key
+from lngeom.methods import pointwise as pointwise
+from lngeom.methods import inputs as inputs
+# isort: on
+
 from lngeom._core.named import subscripted
-from lngeom.methods import composed as composed, inputs as inputs, query_key as query_key, spatial as spatial
 from lngeom.methods.base import AbstractNormalizer, AbstractStatisticsNormalizer, Statistics
 from lngeom.methods.batch import BatchNorm, BatchNormEvaluation
 from lngeom.methods.layer import GroupNorm, LayerNorm, RMSNorm

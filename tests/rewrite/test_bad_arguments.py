@@ -78,13 +78,13 @@ def test_fields_of_another_type_are_refused(make, words):
 @pytest.mark.parametrize(
     ("steps", "words"),
     [
-        ("fold", r"such as \[do.FoldNorms\(\)\]; got the text 'fold'"),
-        ("untie,rotat", r"such as \[do.Untie\(\), do.Rotate\(\)\]"),
+        ("fold", r"such as \[rw.steps.FoldNorms\(\)\]; got the text 'fold'"),
+        ("untie,rotat", r"such as \[rw.steps.Untie\(\), rw.steps.Rotate\(\)\]"),
         (do.FoldNorms, r"got the class FoldNorms \(did you mean FoldNorms\(...\)\?\)"),
         (do.FoldNorms(), r"did you mean \[FoldNorms"),
         (None, "must be a list of steps, such as .*; got None"),
         ([None], "a step must be an object, such as .*; got None"),
-        (["foldd"], r"such as do.FoldNorms\(\); got the text 'foldd'"),
+        (["foldd"], r"such as rw.steps.FoldNorms\(\); got the text 'foldd'"),
         ([do.Untie], r"did you mean Untie\(...\)"),
     ],
 )

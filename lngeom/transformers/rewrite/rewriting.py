@@ -314,7 +314,7 @@ def apply(
     >>> draw = np.random.default_rng(0)
     >>> weights = {name: draw.normal(size=(4, 4)) for name in ("q", "k", "v", "o", "up", "down", "E", "U")}
     >>> weights |= {name: draw.uniform(1, 2, 4) for name in ("g1", "g2", "g3")}
-    >>> out = rw.apply(stack, weights, [do.FoldNorms(), do.Rotate(seed=0)])
+    >>> out = rw.apply(stack, weights, [rw.steps.FoldNorms(), rw.steps.Rotate(seed=0)])
     >>> out.certificate.passed, out.weights["g1"]
     (True, array([1., 1., 1., 1.]))
     """

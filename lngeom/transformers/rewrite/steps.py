@@ -996,22 +996,22 @@ def check_steps(steps: Any) -> tuple[AbstractStep, ...]:
     if isinstance(steps, AbstractStep):
         raise TypeError(f"steps must be a list of steps; got one step (did you mean [{steps!r}]?)")
     if isinstance(steps, Mapping) or not isinstance(steps, Iterable):
-        raise TypeError(f"steps must be a list of steps, such as [do.FoldNorms()]; got {shown(steps)}")
+        raise TypeError(f"steps must be a list of steps, such as [rw.steps.FoldNorms()]; got {shown(steps)}")
     found = tuple(steps)
     for step in found:
         if isinstance(step, str):
             raise TypeError(f"a step must be an object, such as {_calls(step)}; got the text {step!r}")
         if not isinstance(step, AbstractStep):
-            raise TypeError(f"a step must be an object, such as do.FoldNorms(); got {shown(step)}")
+            raise TypeError(f"a step must be an object, such as rw.steps.FoldNorms(); got {shown(step)}")
     return found
 
 
 def _calls(text: str) -> str:
     """What makes the steps that a text may mean."""
-    names = {word: f"rw.{kind.__name__}()" for word, kind in STEPS.items()}
-    names |= {kind.__name__: f"rw.{kind.__name__}()" for kind in STEPS.values()}
+    names = {word: f"rw.steps.{kind.__name__}()" for word, kind in STEPS.items()}
+    names |= {kind.__name__: f"rw.steps.{kind.__name__}()" for kind in STEPS.values()}
     near = [difflib.get_close_matches(word.strip().partition("=")[0], names, 1) for word in text.split(",")]
-    return ", ".join(names[found[0]] for found in near if found) or "do.FoldNorms()"
+    return ", ".join(names[found[0]] for found in near if found) or "rw.steps.FoldNorms()"
 
 
 def parse(text: str, seed: int = 0) -> list[AbstractStep]:
