@@ -93,9 +93,10 @@ def require_agreement(F: AbstractFisher, what: str, found: Array, whole: Abstrac
     if not agrees(F, what, found, whole):
         raise ValueError(
             f"the {what} and the products F @ v are not of one matrix: the function's outputs depend on how many "
-            "samples it is given, or its forward- and reverse-mode derivatives differ. Say batch_coupled=True if "
-            "samples interact; else make the function deterministic, or correct its derivative rule (check=False skips "
-            "this check)"
+            "samples it is given, its forward- and reverse-mode derivatives differ, or it takes a maximum that two "
+            "programs round differently. Say batch_coupled=True if samples interact; else make the function "
+            "deterministic, correct its derivative rule, or take the maximum by jnp.argmax and jnp.take_along_axis "
+            "(check=False skips this check)"
         )
 
 
