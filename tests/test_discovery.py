@@ -55,6 +55,7 @@ def test_dimensions_are_those_of_theory_and_sure(algebras):
         assert algebra.describe().left_over == 0
 
 
+@pytest.mark.thorough
 def test_generators_are_named(algebras):
     assert named(algebras["bn"]) == named(algebras["wn"]) == {"scale of each row": H}
     assert named(algebras["rms"]) == {"scale, W ↦ δW": 1}

@@ -52,6 +52,7 @@ def test_an_unknown_width_is_refused():
         pass
 
 
+@pytest.mark.thorough
 def test_block_scaling_has_slopes_of_minus_two_minus_one_and_zero(tmp_path):
     study = studies.block_scaling((40, 3, 4), factors=(0.5, 2.0))
     for title in ("batch norm, one unit", "layer norm, all of W"):

@@ -62,6 +62,7 @@ def test_without_a_gauge_it_is_the_usual_laplace_approximation():
     np.testing.assert_allclose(found.covariance(NEW), J @ np.linalg.inv(H) @ J.transpose(0, 2, 1), rtol=1e-6)
 
 
+@pytest.mark.thorough
 def test_a_rank_of_all_identifiable_directions_is_exact():
     exact, low = posterior(PARAMS), posterior(PARAMS, structure="low_rank", rank=19)
     assert exact.log_evidence == pytest.approx(low.log_evidence, rel=1e-7)

@@ -83,6 +83,7 @@ def test_layer_norm_follows_table_1_under_every_transformation(drawn):
         assert agreement(model.normalized(moved, data), model.normalized(params, X), 1e-9).agrees
 
 
+@pytest.mark.thorough
 def test_a_planted_bug_shrinks_to_a_readable_example():
     def is_wrong(problem):
         """An implementation that divides by the variance, and takes |g| for the gain."""

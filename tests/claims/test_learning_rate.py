@@ -25,6 +25,7 @@ def outcome(problem, id):
     return found
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "id",
     [

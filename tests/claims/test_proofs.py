@@ -123,6 +123,7 @@ def test_few_claims_rest_on_numbers_alone():
     assert sum(bool(c.why_numeric) for c in all_claims()) <= 9
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("id", "strength"),
     [

@@ -92,6 +92,7 @@ def same_summed_inputs(spread, **options):
     return layer, lg.GLMParameters(weights, jnp.zeros(3), jnp.ones(3)), jnp.ones((4, 1))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("spread", [0, 1])
 @pytest.mark.parametrize("method", ["exact", "printed"])
 def test_a_variance_of_zero_is_named_and_what_to_do(spread, method):

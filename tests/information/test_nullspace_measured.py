@@ -175,6 +175,7 @@ def test_solution_is_the_minimum_norm_one(make):
     assert agreement(by_products.value, expected, 1e-6).agrees
 
 
+@pytest.mark.thorough
 def test_noise_along_null_directions_is_projected_out_and_reported():
     F = lg.fisher(*problem(lg.normalizers.LayerNorm(), lg.families.Bernoulli(), 6, 3))
     null = F.nullspace().basis

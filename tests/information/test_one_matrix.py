@@ -271,6 +271,7 @@ def test_rounding_to_16_bits_is_no_other_matrix(scale):
         assert jnp.isfinite(F.trace())
 
 
+@pytest.mark.thorough
 def test_a_matrix_beyond_the_largest_number_is_refused():
     F = _half(8.0, lg.families.Gaussian())
     for result in (F.as_matrix, F.diagonal, F.factor, F.singular_values):

@@ -142,6 +142,7 @@ def test_function_with_a_reverse_rule_only():
     assert_main_forms_are(case.fisher(chunk=8), reference)
 
 
+@pytest.mark.thorough
 def test_blocks_are_slices_of_the_matrix():
     case = zoo.layer_norm_network()
     F = case.fisher()
@@ -250,6 +251,7 @@ def test_results_have_the_parameters_dtype(dtype):
     assert {r.dtype for r in results} == {jnp.dtype(dtype)}
 
 
+@pytest.mark.thorough
 def test_a_progress_bar_changes_nothing_and_shows_on_a_terminal_alone(capsys, monkeypatch):
     F = zoo.layer_norm_network().fisher(chunk=7)
     assert agreement(F.as_matrix(progress=True), F.as_matrix(), EXACT).agrees

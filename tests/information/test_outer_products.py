@@ -77,6 +77,7 @@ def test_the_cheaper_route_is_taken_and_is_right_for_a_network_of_some_width():
         F.mm(vectors.astype(jnp.float32))
 
 
+@pytest.mark.thorough
 def test_samples_that_fit_at_once_are_summed_without_a_loop():
     """A program with a loop has the derivative twice, and takes twice as long to compile."""
 

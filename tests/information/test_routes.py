@@ -114,6 +114,7 @@ def test_printed_chi_of_layer_norm_is_its_closed_form():
     assert agreement(reference.chi(model.normalizer, params.weights, X), closed).agrees
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("normalizer", ["layer", "batch"])
 def test_finite_divergences_see_the_same_metric(normalizer, family):
@@ -125,6 +126,7 @@ def test_finite_divergences_see_the_same_metric(normalizer, family):
         assert agreement(found, delta @ exact @ delta, tol=1e-6).agrees
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("normalizer", ["layer", "rms", "group2", "weight"])
 def test_products_of_the_operator_are_the_definition(normalizer, family):

@@ -57,6 +57,7 @@ def test_standard_error_is_the_spread_of_estimates():
         case.fisher().standard_error()
 
 
+@pytest.mark.thorough
 def test_keys_make_estimates_reproducible():
     case = zoo.plain_network()
     draw = lambda seed: case.fisher(method="monte_carlo", key=jax.random.key(seed), samples=3).as_matrix()  # noqa: E731

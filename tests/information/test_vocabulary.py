@@ -75,6 +75,7 @@ def test_positions_that_do_not_count_do_not_count():
     close(blocked.quadratic_form(tangent(params)), plain.quadratic_form(tangent(params)))
 
 
+@pytest.mark.thorough
 def test_chunks_and_recomputed_derivatives_give_the_same():
     features, params, X = model()
     whole = lg.fisher(VocabularyHead(features, 8), params, X, family=CATEGORICAL)

@@ -52,6 +52,7 @@ def test_values_and_gradients_are_those_of_float64(monkeypatch, rows, units, off
         assert error(a, b) < 1e-6, name
 
 
+@pytest.mark.thorough
 def test_an_error_of_a_thousandth_would_be_seen(monkeypatch):
     monkeypatch.setattr(fused, "_mean", lambda row: 1.001 * jnp.sum(row) / row.shape[0])
     x, *rest = case(2, 128)

@@ -155,6 +155,7 @@ def test_flags_that_are_numpy_s_can_be_written():
     assert written["claims"][0]["evidence"][0]["contradicts"] is False
 
 
+@pytest.mark.thorough
 def test_the_page_gives_the_reasons_and_is_loud_about_a_clash(text):
     page = html.unescape(build_page(json.loads(dumps(build_document(troubled(), OWN, 0)))))
     assert "no evidence: rounding alone may cause 1e-08" in page

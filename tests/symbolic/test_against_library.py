@@ -58,6 +58,7 @@ def _point(data, normalizer):
     return np.asarray(W), np.asarray(X)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", NORMALIZERS)
 @given(data=st.data(), eps=eps_values)
 def test_general_definition_is_the_library_s(name, data, eps):
