@@ -246,7 +246,7 @@ class Arrays:
         inner = data.shape[len(sample) + len(unit) :]
         sizes = {"n": "N", "t": "T", "s": "T", "i": "H", "p": "G", "q": "M"}
         rows, units = ([self.size(sizes[axis]) for axis in axes] for axes in self.axes)
-        return np.broadcast_to(data, (*rows, *units, *inner)).reshape(*rows, -1, *inner)
+        return np.array(np.broadcast_to(data, (*rows, *units, *inner))).reshape(*rows, -1, *inner)
 
 
 def formula_of(normalizer: AbstractNormalizer) -> IndexFormula:
