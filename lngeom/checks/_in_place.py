@@ -5,7 +5,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 
 from lngeom.checks._formula import Formula, Sets, fit, padded
@@ -198,7 +197,7 @@ def _noted(placed: Placed, expected: str | None, update: Update | None = None) -
     lost = placed.lost
     if placed.follows_dtype:
         said.append(f"its ε follows the dtype: its share is that in {layer.inputs.dtype}, not in {placed.dtype}")
-    elif lost > max(VISIBLE, 16 * float(jnp.finfo(layer.inputs.dtype).eps)):
+    elif lost > max(VISIBLE, 16 * placed.short):
         said.append(
             f"in {layer.inputs.dtype} outputs are up to {min(lost, 9.99):.1%} from those in {placed.dtype}, on its "
             "inputs and others near them"

@@ -120,6 +120,27 @@ class Placed(Probed):
         return self.units // value if whole else None  # type: ignore[operator]
 
     @cached_property
+    def promised_size(self) -> int | None:
+        """Number of values in a set of the statistics that its class promises, for the probes."""
+        units, positions = (int(np.prod([self.shape[a] for a in axes])) for axes in (self.axes, self.positions))
+        groups = self.promised_groups or 0
+        by_group = units // groups * positions if groups and units % groups == 0 else None
+        known = {"ln": units, "rms": units, "in": positions, "bn": self.shape[0] * positions, "gn": by_group}
+        return known.get(self.layer.declared or "")
+
+    @cached_property
+    def few(self) -> int:
+        """Size of its sets, where they are so small that outputs are constants or signs; 0 where they are not.
+
+        One value without its mean is 0, one without is divided by its size, and two without their mean are ±1.
+        """
+        size, largest = self.promised_size, 1 if self.layer.declared == "rms" else 2
+        if size is None or size > largest or self.normalizes or not np.all(np.isfinite(self.outputs)):
+            return 0
+        stays = deviation(self.outputs[0], self.run(2 * self.far * self.probe)) <= max(self.tolerance, 1e-6)
+        return size if stays or self.constant else 0
+
+    @cached_property
     def formula(self) -> Formula | None:
         """Its formula, where it normalizes by one: up to a gain and a bias, or up to a step that follows the norm."""
         if self.fitted is not None or not self.normalizes:
@@ -416,6 +437,11 @@ class Placed(Probed):
     def share(self) -> float:
         """Median share of ε; NaN where it has no denominator of the data, or none was finite."""
         return max(float(np.median(self.shares)), 0.0) if self.shares.size else math.nan
+
+    @property
+    def short(self) -> float:
+        """Rounding of the inputs or of the outputs, as the layer runs in the model, the coarser of the two."""
+        return max(float(jnp.finfo(v.dtype).eps) for v in (self.layer.inputs, self.layer.outputs))
 
     @cached_property
     def lost(self) -> float:

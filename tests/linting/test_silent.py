@@ -1,0 +1,75 @@
+"""Models without the mistake that a rule could take for it."""
+
+import jax.numpy as jnp
+import lngeom as lg
+import numpy as np
+import pytest
+
+from tests.linting.bugs import normal
+
+single = lambda *shape, **k: normal(*shape, **k).astype(np.float32)  # noqa: E731
+
+
+def rules(report):
+    assert report.unchecked == (), str(report)
+    return [f.rule for f in report.findings]
+
+
+@pytest.mark.peers
+def test_the_axis_of_channels_is_not_read_from_the_name_of_a_class():
+    import torch
+    from torch import nn
+
+    class Conv1D(nn.Module):  # the linear layer of GPT-2
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.randn(8, 4))
+
+        def forward(self, x):
+            return x @ self.weight
+
+    class LinearAttention(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.q = nn.Conv2d(4, 4, 1)
+
+        def forward(self, x):
+            return self.q(x) * x.softmax(-1)
+
+    class DenseBlock(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.c = nn.Conv2d(4, 4, 3, padding=1)
+
+        def forward(self, x):
+            return x + self.c(x)
+
+    assert rules(lg.lint(nn.Sequential(nn.LayerNorm(8), Conv1D()), normal(3, 5, 8))) == []
+    only = {"rules": ["wrong-axis"]}
+    assert rules(lg.lint(nn.Sequential(nn.GroupNorm(1, 4), LinearAttention()), normal(4, 4, 7, 9), **only)) == []
+    assert rules(lg.lint(nn.Sequential(DenseBlock(), nn.BatchNorm2d(4)), normal(4, 4, 7, 9), **only)) == []
+
+
+@pytest.mark.parametrize("kind", ["LayerNorm", "GroupNorm", "BatchNorm"])
+def test_the_rounding_of_short_outputs_is_no_cancellation(kind):
+    from flax import linen
+
+    options = {"LayerNorm": {}, "GroupNorm": {"num_groups": 2}, "BatchNorm": {"use_running_average": False}}[kind]
+    norm, X = getattr(linen, kind)(dtype=jnp.bfloat16, **options), single(4, 5, 8)
+    assert rules(lg.lint(norm, X, rules=["cancellation"])) == []
+    assert "outputs are up to" not in lg.check_model(norm, X).norms[0].note
+
+
+def test_cancellation_shows_in_short_outputs_where_it_is_more_than_their_rounding():
+    from flax import linen
+
+    norm, X = linen.LayerNorm(dtype=jnp.bfloat16), single(6, 8, scale=0.5, offset=1449.0)
+    found = lg.lint(norm, X, rules=["cancellation"])
+    assert rules(found) == ["cancellation"]
+
+
+@pytest.mark.peers
+def test_a_norm_of_one_value_has_no_dead_gain():
+    from torch import nn
+
+    assert rules(lg.lint(nn.Sequential(nn.Linear(6, 1), nn.LayerNorm(1)), normal(9, 6), rules=["dead-gain"])) == []
