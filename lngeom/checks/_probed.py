@@ -115,7 +115,7 @@ class Probed:
     @cached_property
     def size(self) -> float:
         """Root mean square of the layer's inputs, as far as they are finite; 1 where they are all zero."""
-        values = np.asarray(self.layer.inputs, np.float64)
+        values = np.asarray(self.layer.reaching(self.training), np.float64)
         values = values[np.isfinite(values)]
         return float(np.sqrt(np.mean(np.square(values)))) if np.any(values) else 1.0
 

@@ -403,8 +403,8 @@ class Placed(Probed):
 
     @cached_property
     def own(self) -> np.ndarray:
-        """The layer's inputs in float64; of many, the first samples, at positions evenly apart."""
-        inputs = self.layer.inputs
+        """The layer's inputs in this mode, in float64; of many, the first samples, at positions evenly apart."""
+        inputs = self.layer.reaching(self.training)
         pools = self.formula is None or any(self.formula.scale.over(a) for a in self.positions)
         if not pools and not self.layer.several and self.shape[1:] != inputs.shape[1:]:
             while inputs[:SAMPLES].size > LARGEST and (long := max(inputs.shape[a] for a in self.positions)) > SIDE:

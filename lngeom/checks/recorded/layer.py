@@ -81,12 +81,14 @@ class Call:
         training: those in training mode, where the model was seen in it.
         arrays: arrays among its arguments.
         outputs: arrays among what it returned.
+        trained: arrays among its arguments in training mode; None where the model was not seen in it.
     """
 
     given: Given
     training: Given | None
     arrays: tuple[np.ndarray, ...]
     outputs: tuple[np.ndarray, ...]
+    trained: tuple[np.ndarray, ...] | None = None
 
     @property
     def examined(self) -> tuple[int, int]:
@@ -157,6 +159,11 @@ class Layer:
     def inputs(self) -> np.ndarray:
         """The input that is examined."""
         return self.call.arrays[self.call.examined[0]]
+
+    def reaching(self, training: bool) -> np.ndarray:
+        """The input that is examined, as it is in a mode; that of evaluation where no other was seen."""
+        trained = self.call.trained if training else None
+        return self.inputs if trained is None else trained[self.call.examined[0]]
 
     @property
     def outputs(self) -> np.ndarray:

@@ -9,7 +9,7 @@ import numpy as np
 
 from lngeom.checks._frameworks import from_torch, torch_tensor
 from lngeom.checks.recorded.functions import Functions, Key
-from lngeom.checks.recorded.layer import Layer, arrays_in, floating, given
+from lngeom.checks.recorded.layer import Layer, arrays_in, floating, given as arrays_given
 from lngeom.checks.recorded.tape import Made, Tape
 
 Modes = dict[bool, dict[int, bool]]
@@ -33,7 +33,7 @@ def layers(parts: tuple, args: tuple, kwargs: dict) -> list[Layer]:
     functions = Functions(tape, names, kept)
 
     def before(part, arguments, options):
-        sinks = [[from_torch(a)] for a in given(arguments, options)[1]]
+        sinks = [[from_torch(a)] for a in arrays_given(arguments, options)[1]]
         open_calls.setdefault(id(part), []).append(tape.enter(names[id(part)], arguments, options, sinks)[0])
 
     def after(part, arguments, options, outputs):
@@ -58,8 +58,7 @@ def layers(parts: tuple, args: tuple, kwargs: dict) -> list[Layer]:
         copied(*inputs, **named)
     for handle in handles:
         handle.remove()
-    if functions.have_modes:
-        functions.see_training(copied, training, inputs, named)
+    _see_training(copied, hooked, training, functions, (inputs, named))
     modules = _parts(model)
     modules |= {key: part for key, part in copied.named_modules() if _lazy(modules[key])}
 
@@ -73,6 +72,19 @@ def layers(parts: tuple, args: tuple, kwargs: dict) -> list[Layer]:
         return key, "torch", part, childless, lambda: _of_torch(part, modes)
 
     return tape.layers(make, modules, lambda key: None if isinstance(key, Key) else normalized_weights(modules[key]))
+
+
+def _see_training(model: Any, hooked: list, modes: list[bool], functions: Functions, given: tuple[tuple, dict]) -> None:
+    """Runs a model in training mode for what its layers are given there; its buffers stay."""
+
+    def before(part, arguments, options):
+        sinks = [[from_torch(a)] for a in arrays_given(arguments, options)[1]]
+        functions.tape.enter_training(functions.names[id(part)], arguments, options, sinks)
+
+    handles = [part.register_forward_pre_hook(before, with_kwargs=True) for part in hooked]
+    functions.see_training(model, modes, *given)
+    for handle in handles:
+        handle.remove()
 
 
 def refused(model: Any) -> str:
