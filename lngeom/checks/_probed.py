@@ -2,7 +2,7 @@
 
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -49,6 +49,29 @@ def ordinary(count: int, shape: tuple[int, ...]) -> np.ndarray:
     found = 0.5 + np.random.default_rng(0).normal(size=(count, *shape))
     found.setflags(write=False)
     return found
+
+
+def rounding_of(run: Callable[[np.ndarray], np.ndarray], base: np.ndarray, start: np.ndarray, dtype: str) -> float:
+    """Rounding of a computation: the finest of `UNITS` at which its outputs follow its inputs smoothly.
+
+    Args:
+        run: the computation.
+        base: inputs.
+        start: outputs for them.
+        dtype: in which it is run.
+
+    Returns:
+        The rounding, relative to the outputs.
+    """
+    direction = np.random.default_rng(1).uniform(-1, 1, base.shape) * np.max(np.abs(base))
+    for unit, steps in zip(UNITS, ((2.0**-32, 2.0**-12), (2.0**-12, 2.0**-7)), strict=False):
+        if unit == UNITS[0] and dtype != "float64":
+            continue
+        slopes = [(run(base + h * direction) - start) / h for h in steps]
+        largest = np.max(np.abs(slopes), initial=0.0)
+        if np.all(np.abs(slopes[0] - slopes[1]) <= 0.05 * largest):
+            return unit
+    return UNITS[2]
 
 
 @dataclass(frozen=True)
@@ -151,18 +174,10 @@ class Probed:
     @cached_property
     def unit(self) -> float:
         """Rounding of the layer's own computation: the finest at which its outputs follow its inputs smoothly."""
-        base, start = self.far * self.probe, self.outputs[0]
+        start = self.outputs[0]
         if self.dtype == "float64" and not np.any(start - start.mean()):
             return UNITS[0]
-        direction = np.random.default_rng(1).uniform(-1, 1, self.shape) * np.max(np.abs(base))
-        for unit, steps in zip(UNITS, ((2.0**-32, 2.0**-12), (2.0**-12, 2.0**-7)), strict=False):
-            if unit == UNITS[0] and self.dtype != "float64":
-                continue
-            slopes = [(self.run(base + h * direction) - start) / h for h in steps]
-            largest = np.max(np.abs(slopes), initial=0.0)
-            if np.all(np.abs(slopes[0] - slopes[1]) <= 0.05 * largest):
-                return unit
-        return UNITS[2]
+        return rounding_of(self.run, self.far * self.probe, start, self.dtype)
 
     @property
     def tolerance(self) -> float:
