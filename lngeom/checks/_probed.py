@@ -213,8 +213,13 @@ class Probed:
         return {k: v for k, v in found if jnp.issubdtype(v.dtype, jnp.floating) and v.size == self.units}
 
     @cached_property
-    def updated(self) -> bool:
-        """Whether a step in training mode moves its running statistics."""
+    def moving(self) -> dict[str, np.ndarray]:
+        """Running statistics that a step in training mode moves; other arrays may be fixed gains or masks."""
         inputs = self.size * (3 * self.probe + 1)
         after = self.layer.step(inputs, self.layer.statistics, dtype=self.dtype, training=True)[1]
-        return any(not np.array_equal(after[k], np.asarray(v, after[k].dtype)) for k, v in self.running.items())
+        return {k: v for k, v in self.running.items() if not np.array_equal(after[k], np.asarray(v, after[k].dtype))}
+
+    @property
+    def updated(self) -> bool:
+        """Whether a step in training mode moves its running statistics."""
+        return bool(self.moving)

@@ -57,7 +57,7 @@ def update_of(placed: Placed) -> Update | None:
         return placed.layer.step(batch, stored, dtype=placed.dtype, training=True, parameters=placed.changed)[1]
 
     first = step(placed.layer.statistics)  # what is done once, at the first step of all, is behind
-    shifts = {k: np.abs(v).max() + placed.far for k, v in first.items() if k in placed.running}
+    shifts = {k: np.abs(v).max() + placed.far for k, v in first.items() if k in placed.moving}
     other = first | {k: first[k] + shift for k, shift in shifts.items()}
     here, there = step(first), step(other)
     weights, targets = {}, {}

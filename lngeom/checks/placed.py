@@ -290,10 +290,10 @@ class Placed(Probed):
     @cached_property
     def blends(self) -> bool:
         """Whether outputs in training mode depend on running statistics and on the batch, as with a moving average."""
-        if not (self.training and self.running) or self.affine or self.constant:
+        if not (self.training and self.running and self.moving) or self.affine or self.constant:
             return False
         inputs, stored = self.far * self.probe, self.layer.statistics
-        other = stored | {k: v + np.asarray(np.abs(v).max() + self.far, v.dtype) for k, v in self.running.items()}
+        other = stored | {k: v + np.asarray(np.abs(v).max() + self.far, v.dtype) for k, v in self.moving.items()}
         pair = [self.layer.step(inputs, s, dtype=self.dtype, training=True)[0] for s in (stored, other)]
         return deviation(*(np.asarray(v, np.float64) for v in pair)) > max(self.tolerance, 1e-6)
 
