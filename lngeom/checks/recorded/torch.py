@@ -60,7 +60,6 @@ def layers(parts: tuple, args: tuple, kwargs: dict) -> list[Layer]:
         handle.remove()
     _see_training(copied, hooked, training, functions, (inputs, named))
     modules = _parts(model)
-    modules |= {key: part for key, part in copied.named_modules() if _lazy(modules[key])}
 
     def make(key, seen):
         if isinstance(key, Key):
@@ -90,9 +89,17 @@ def _see_training(model: Any, hooked: list, modes: list[bool], functions: Functi
 def refused(model: Any) -> str:
     """Why the layers of a module cannot be read; empty where they can."""
     import torch
+    from torch.nn.parameter import is_lazy
 
     if isinstance(model, torch.jit.ScriptModule):
         return "a module of torch.jit hides the calls of its layers: give the module before torch.jit.script or trace"
+    if hasattr(model, "modules"):
+        for path, part in _parts(model).items():
+            if any(map(is_lazy, (*part.parameters(recurse=False), *part.buffers(recurse=False)))):
+                return (
+                    f"{path or 'the model'} ({type(part).__name__}) has parameters without a shape: materialize them "
+                    "with one forward pass, model(X), before the check"
+                )
     return ""
 
 
@@ -148,13 +155,6 @@ def _inside(value: Any) -> Iterator[Any]:
     elif isinstance(value, dict | list | tuple):
         for inner in value.values() if isinstance(value, dict) else value:
             yield from _inside(inner)
-
-
-def _lazy(part: Any) -> bool:
-    """Whether arrays of a module are made at its first call."""
-    from torch.nn.parameter import is_lazy
-
-    return any(map(is_lazy, (*part.parameters(), *part.buffers())))
 
 
 def normalized_weights(part: Any) -> str | None:
