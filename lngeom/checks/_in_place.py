@@ -192,6 +192,9 @@ def _noted(placed: Placed, expected: str | None, update: Update | None = None) -
         found = placed.formula
         found = "outputs are those of no norm over axes" if found is None else found.said(placed.shape)
         said.append(f"no row of the table: {found}")
+    if expected in ROWS and placed.row == expected and placed.formula is not None and _of_gain(placed):
+        words = _factor(placed, METHODS[expected].title, placed.formula)
+        said += [f"{words}: the factor belongs to the gain"] if words else []
     if placed.uncentred and expected == "rms":
         said.append(f"its class is called {layer.kind}; it is {METHODS['rms'].title}: no mean is subtracted")
     lost = placed.lost
@@ -292,30 +295,44 @@ def _statistics(placed: Placed, expected: str | None, *, asked: bool) -> Iterato
         place = f"{title}{f', {promised} groups' if promised else ''}"
         yield Finding("statistics", f"{formula.said(placed.shape)}, which is not {place}")
         return
-    yield from _factor(placed, title, formula)
+    words = _factor(placed, title, formula)
+    if words and not _of_gain(placed):
+        yield Finding("factor", words)
 
 
-def _factor(placed: Placed, title: str, formula: Formula) -> Iterator[Finding]:
-    """A factor beside the row's formula, where the gain is known."""
+def _of_gain(placed: Placed) -> bool:
+    """Whether a factor belongs to the gain: that is one for all units, or its class promises no formula.
+
+    Gains of 1, or of 0 beside which 1 is added, are none that were chosen.
+    """
+    value = None if placed.gain is None else placed.gain[0]
+    if value is None:
+        return False
+    return placed.layer.declared is None or value.size == 1 or (not np.ptp(value) and value.flat[0] not in {0, 1})
+
+
+def _factor(placed: Placed, title: str, formula: Formula) -> str:
+    """A factor beside the row's formula, where the gain is known; empty where there is none."""
     if placed.fitted is None:
-        return
+        return ""
     n = placed.rows(formula.normalized(placed.probe))
     size = float(np.sum(n**2))
     count = formula.scale.size(placed.shape)
-    if placed.per_gain is not None:
-        change, slack = placed.per_gain, max(1e-4, 10 * placed.tolerance)
+    if placed.gain is not None:
+        change, slack = placed.gain[1], max(1e-4, 10 * placed.tolerance)
         factor = float(np.sum(change * n)) / size
         if abs(np.max(np.abs(change - factor * n))) > slack * np.max(np.abs(change)):
-            return
+            return ""
     elif not placed.layer.parameters and np.ptp(placed.fitted.gain) <= 1e-4 * np.max(np.abs(placed.fitted.gain)):
         factor, slack = float(placed.fitted.gain.mean()), max(1e-4, 10 * placed.tolerance)
         if abs(factor**2 - (1 - 1 / count)) > 1e-3 / count:
-            return
+            return ""
     else:
-        return
-    if abs(factor - 1) > slack:
-        divisor = f" = √(1 − 1/{count})" if count > 1 and abs(factor**2 - (1 - 1 / count)) <= 1e-3 / count else ""
-        yield Finding("factor", f"per unit of gain, outputs are {factor:.5g}{divisor} times those of {title}")
+        return ""
+    if abs(factor - 1) <= slack:
+        return ""
+    divisor = f" = √(1 − 1/{count})" if count > 1 and abs(factor**2 - (1 - 1 / count)) <= 1e-3 / count else ""
+    return f"per unit of gain, outputs are {factor:.5g}{divisor} times those of {title}"
 
 
 def _parts(placed: Placed) -> str:

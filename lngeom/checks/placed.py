@@ -329,25 +329,26 @@ class Placed(Probed):
         return (self(rows, **options) - self(-rows, **options)) / 2
 
     @cached_property
-    def per_gain(self) -> np.ndarray | None:
-        """Change of outputs, for probes at `far`, with 1 more of the parameter that multiplies them.
+    def gain(self) -> tuple[np.ndarray, np.ndarray] | None:
+        """The parameter that multiplies outputs, and their change for probes at `far` with 1 more of it.
 
-        It is n, whatever else the layer adds to the parameter, such as 1; None where no parameter does that.
+        The change is n, whatever else the layer adds to the parameter, such as 1. None where no parameter does that,
+        or outputs are no affine function of it, as where it is the logarithm of a gain.
         """
         rows = self.rows(self.far * self.probe)
         base = self.odd(rows)
         for name, value in self.layer.parameters.items():
             start = np.asarray(self.changed.get(name, value), np.float64)
-            moved = self.odd(rows, parameters={name: start + 1})
-            change = moved - base
+            change, twice = (self.odd(rows, parameters={name: start + by}) - base for by in (1, 2))
             if np.max(np.abs(change)) > 1e-6 * max(np.max(np.abs(base)), 1e-300):
-                return change
+                affine = deviation(twice, 2 * change) <= max(1e-4, 10 * self.tolerance)
+                return (start, change) if affine else None
         return None
 
     @cached_property
     def normalized(self) -> np.ndarray:
         """Its own normalized values for the first probe at `far`, in rows: outputs without bias, per unit of gain."""
-        return self.odd(self.rows(self.far * self.probe)) if self.per_gain is None else self.per_gain
+        return self.odd(self.rows(self.far * self.probe)) if self.gain is None else self.gain[1]
 
     @property
     def shares(self) -> np.ndarray:

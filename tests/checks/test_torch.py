@@ -33,3 +33,43 @@ def test_a_mask_of_gains_is_no_running_statistic(kind, how):
     assert (report.differences, report.findings) == ((), ())
     assert "no row" not in report.note
     assert ("a step of training moves running_mean 0.1 of the way" in report.note) == (kind != "LayerNorm")
+
+
+@pytest.mark.parametrize("kind", ["one gain", "equal gains", "softplus of gains"])
+def test_a_factor_of_the_gain_is_no_defect(kind):
+    import torch
+    from torch import nn
+
+    class ScaleNorm(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.g = nn.Parameter(torch.full((8,) if kind == "equal gains" else (), 8**0.5))
+
+        def forward(self, x):
+            return self.g * x / x.norm(dim=-1, keepdim=True).clamp(min=1e-5)
+
+    class Softplus(nn.Module):
+        def forward(self, w):
+            return nn.functional.softplus(w)
+
+    norm = ScaleNorm()
+    if kind == "softplus of gains":
+        norm = nn.BatchNorm1d(8)
+        nn.utils.parametrize.register_parametrization(norm, "weight", Softplus())
+    report = lg.check_model(norm, normal(9, 8))
+    assert not report.differs, str(report)
+    said = "per unit of gain, outputs are 0.35355 times those of RMSNorm: the factor belongs to the gain"
+    assert (said in report[""].note) == (kind != "softplus of gains")
+
+
+def test_an_average_over_all_batches_is_said_to_be_one():
+    import torch
+    from torch import nn
+
+    norm = nn.BatchNorm1d(8, momentum=None)
+    for _ in range(2):
+        note = lg.check_model(norm, normal(16, 8))[""].note
+        assert "step t of training moves running_mean 1/t of the way to the mean of the batch" in note
+        assert "variance of the batch over m − 1, an average over all batches" in note
+        for _ in range(9):
+            norm(torch.tensor(normal(16, 8)))

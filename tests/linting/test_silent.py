@@ -73,3 +73,32 @@ def test_a_norm_of_one_value_has_no_dead_gain():
     from torch import nn
 
     assert rules(lg.lint(nn.Sequential(nn.Linear(6, 1), nn.LayerNorm(1)), normal(9, 6), rules=["dead-gain"])) == []
+
+
+@pytest.mark.peers
+def test_modulation_by_another_input_is_no_ddof():
+    import torch
+    from torch import nn
+
+    class AdaRMSNorm(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.m = nn.Linear(4, 8)
+
+        def forward(self, x, c):
+            return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * (1 + self.m(c)[:, None])
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.n = AdaRMSNorm()
+
+        def forward(self, x, c):
+            return self.n(x, c)
+
+    found = 0
+    for seed in range(40):
+        torch.manual_seed(seed)
+        X = (torch.randn(4, 5, 8), torch.randn(4, 4))
+        found += bool(lg.lint(Model(), X, rules=["ddof"]).findings)
+    assert found == 0

@@ -31,6 +31,9 @@ OFFSET = 2048.0
 MISROUNDED = 0.1
 """Share of outputs that are not the nearest number of a short dtype, from which digits are lost inside the layer."""
 
+COINCIDENCE = 5e-3
+"""Largest distance of mean squares from 1 − 1/m, relative to 1/m, at which they are those of ddof = 1."""
+
 DEAD = 1e-3
 """Gain, relative to the largest, at which a unit counts as dead."""
 
@@ -308,15 +311,15 @@ def sample_leak(case: Case) -> str | None:
     "Divide by the number of values: unbiased=False, correction=0, ddof=0.",
 )
 def ddof(case: Case) -> str | None:
-    """The mean square of normalized values over each set of m: 1, or 1 − 1/m with ddof = 1."""
+    """The mean square of normalized values over each set of m: 1, or 1 − 1/m of all sets with ddof = 1."""
     if not case.normalizes or case.norm.formula is None:
         return None
     sets = case.norm.formula.scale
     squares = sets.mean(case.norm.back(case.norm.normalized, case.norm.probe) ** 2)
     count = sets.size(case.norm.shape)
-    known = squares[np.isfinite(squares) & (squares > 0)]
+    known = squares[np.isfinite(squares) & (squares > 0)]  # 0 where a gain is 0
     found = float(np.median(known)) if known.size else 1.0
-    if count < 2 or abs(found - (1 - 1 / count)) > 0.05 / count:
+    if count < 2 or not known.size or np.max(np.abs(known - (1 - 1 / count))) > COINCIDENCE / count:
         return None
     smaller = 1 - math.sqrt(found)
     return f"normalized values have mean square {found:.4g} = 1 − 1/{count}: outputs are {smaller:.1%} smaller"
