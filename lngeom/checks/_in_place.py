@@ -99,6 +99,8 @@ def _report(placed: Placed, bare: NormReport, like: str | None, asked: bool) -> 
         return replace(bare, note=f"not examined: {placed.outside}")
     expected = like or placed.expected
     results = results_of(placed)
+    if placed.few:  # a change of sign, or of what is rounding alone, is no evidence
+        results = tuple(_undecided(r) for r in results)
     wrong = differing(results, expected)
     if placed.fitted is None and placed.formula is not None:  # a step after the norm, as a rectifier, has no sign
         wrong = tuple(name for name in wrong if name != FLIP)
@@ -118,6 +120,13 @@ def _report(placed: Placed, bare: NormReport, like: str | None, asked: bool) -> 
         eps_share=placed.share,
         note=_noted(placed, expected, update),
     )
+
+
+def _undecided(result: Result) -> Result:
+    """The result, where it is that of outputs which are constants or signs."""
+    if result.verdict is not Verdict.NOT:
+        return result
+    return replace(result, verdict=Verdict.UNKNOWN, note="outputs are constants or signs, which is no evidence")
 
 
 def results_of(placed: Placed) -> tuple[Result, ...]:
@@ -153,6 +162,10 @@ def differing(results: Sequence[Result], expected: str | None) -> tuple[str, ...
 
 def _over(placed: Placed) -> str:
     """What its statistics are taken over, in words."""
+    if placed.few:
+        own = {"in": ("positions",), "bn": ("positions" if placed.positions else "", "samples")}
+        whole = {"gn": (f"units in {placed.promised_groups} groups", "positions" if placed.positions else "")}
+        return ", ".join(filter(None, (own | whole).get(placed.layer.declared or "", ("units",))))
     if placed.constant or not (placed.normalizes or placed.coupling != (False, False, 1)):
         return "nothing"
     over = ["units" if placed.coupling.units > 1 else "", "positions" if placed.coupling.positions else ""]
@@ -172,6 +185,10 @@ def _noted(placed: Placed, expected: str | None, update: Update | None = None) -
     if placed.changed:
         name = next(iter(placed.changed)).rsplit(".", 1)[-1]
         said.append(f"its outputs do not depend on its inputs; examined with 1 more of {name}")
+    elif placed.few:
+        constant = placed.few == 1 and placed.layer.declared != "rms"
+        what = "one value: outputs are constants" if constant else f"{placed.few} value{'s' if placed.few > 1 else ''}: outputs are signs"
+        said.append(f"its statistics are over sets of {what} up to gain, bias and ε")
     elif placed.constant:
         said.append("its outputs do not depend on its inputs")
     elif placed.affine and layer.declared is None:
@@ -200,7 +217,7 @@ def _noted(placed: Placed, expected: str | None, update: Update | None = None) -
     lost = placed.lost
     if placed.follows_dtype:
         said.append(f"its ε follows the dtype: its share is that in {layer.inputs.dtype}, not in {placed.dtype}")
-    elif lost > max(VISIBLE, 16 * placed.short):
+    elif lost > max(VISIBLE, 16 * placed.short) and not placed.few:
         said.append(
             f"in {layer.inputs.dtype} outputs are up to {min(lost, 9.99):.1%} from those in {placed.dtype}, on its "
             "inputs and others near them"
@@ -270,7 +287,7 @@ def _defects(placed: Placed) -> Iterator[Finding]:
 
 def _statistics(placed: Placed, expected: str | None, *, asked: bool) -> Iterator[Finding]:
     """Statistics over other values than the row's, and another factor."""
-    if expected in ROWS and not placed.normalizes and (words := _left_out(placed)):
+    if expected in ROWS and not (placed.normalizes or placed.few) and (words := _left_out(placed)):
         yield Finding("statistics", words)
     if expected not in ROWS or not placed.normalizes:
         return
