@@ -23,6 +23,7 @@ from lngeom.checks.rows import NAMES, row
 __all__ = ["ModelReport", "NormReport", "check_model", "consumers", "producer"]
 
 
+@np.errstate(all="ignore")  # what is not finite is a result
 def check_model(
     model: Any,
     X: Any,

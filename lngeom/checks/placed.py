@@ -391,6 +391,9 @@ class Placed(Probed):
             apart = (
                 kept & (np.abs(native - wide) > rounding) & (native >= 0)
             )  # a variance that is lost gives less than 0
+        eps = self.layer.default_eps
+        if eps is not None:  # a share below the rounding of outputs cannot be measured in this dtype
+            return (eps / (size**2 + eps))[kept], bool(apart.any())
         return np.where(apart, native, wide)[kept], bool(apart.any())
 
     def _odd_part(self, inputs: np.ndarray, **options: Any) -> np.ndarray:

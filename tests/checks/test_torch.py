@@ -73,3 +73,24 @@ def test_an_average_over_all_batches_is_said_to_be_one():
         assert "variance of the batch over m − 1, an average over all batches" in note
         for _ in range(9):
             norm(torch.tensor(normal(16, 8)))
+
+
+@pytest.mark.parametrize("function", [False, True], ids=["module", "function"])
+@pytest.mark.parametrize("scale", [1.0, 1e-2, 1e-4])
+def test_the_share_of_a_default_epsilon_is_that_of_the_dtype_that_runs(function, scale):
+    import torch
+    from torch import nn
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.mix = nn.Identity()
+
+        def forward(self, x):
+            return nn.functional.rms_norm(self.mix(x), (8,))
+
+    X = scale * normal(9, 8)
+    report = lg.check_model(Model() if function else nn.RMSNorm(8), X)
+    eps = torch.finfo(torch.float32).eps
+    expected = np.median(eps / (np.square(X.astype(np.float64)).mean(1) + eps))
+    assert report["rms_norm()" if function else ""].eps_share == pytest.approx(expected, rel=1e-4)
