@@ -222,6 +222,10 @@ def _noted(placed: Placed, expected: str | None, update: Update | None = None) -
             f"in {layer.inputs.dtype} outputs are up to {min(lost, 9.99):.1%} from those in {placed.dtype}, on its "
             "inputs and others near them"
         )
+    if placed.shortened:
+        said.append(
+            f"it computes in a shorter dtype than {layer.inputs.dtype}: its outputs are rounded by {placed.shortened:.1e}"
+        )
     return "; ".join([*said, *_running(placed, update)])
 
 

@@ -144,9 +144,12 @@ class Probed:
 
     @cached_property
     def far(self) -> float:
-        """The largest scale, up to `FAR`, at which outputs are finite."""
+        """The largest scale, up to `FAR`, at which outputs are finite, and no overflow inside makes them constant."""
+        near = self.run(self.probe)
         for octaves in (20, 10, 5):
-            if np.all(np.isfinite(self.run(2.0**octaves * self.probe))):
+            outputs = self.run(2.0**octaves * self.probe)
+            lost = not np.any(np.ptp(outputs, 0)) and np.any(np.ptp(near, 0))
+            if np.all(np.isfinite(outputs)) and not lost:
                 return 2.0**octaves
         return 1.0
 
@@ -178,6 +181,26 @@ class Probed:
         if self.dtype == "float64" and not np.any(start - start.mean()):
             return UNITS[0]
         return rounding_of(self.run, self.far * self.probe, start, self.dtype)
+
+    @cached_property
+    def shortened(self) -> float:
+        """Rounding of a computation in a shorter dtype than those of its inputs and outputs; 0 where there is none.
+
+        It shows in most second differences of outputs along a line, which vanish for smooth functions but at kinks.
+        """
+        if self.unit != UNITS[2] or not self.normalizes:
+            return 0.0
+        base = self.size * self.probe
+        direction = np.random.default_rng(1).uniform(-1, 1, self.shape) * np.max(np.abs(base))
+        known = max(float(jnp.finfo(v.dtype).eps) for v in (self.layer.inputs, self.layer.outputs))
+        for step in (2.0**-12, 2.0**-9):  # at which float16 and bfloat16 round
+            first, middle, last = (self.run(base + h * direction) for h in (0, step, 2 * step))
+            size = np.sqrt(np.mean(np.square(middle)))
+            bends = np.abs(first - 2 * middle + last)[np.abs(middle) > size / 10]
+            rounding = float(np.median(bends)) / size if size else 0.0
+            if rounding > max(step / 2, 4 * known):
+                return rounding
+        return 0.0
 
     @property
     def tolerance(self) -> float:

@@ -110,7 +110,31 @@ def test_numpy_warns_of_nothing():
 
     with warnings.catch_warnings():
         warnings.simplefilter("error", RuntimeWarning)
-        half = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8)).half()
-        for check in (lg.lint, lg.check_model):
-            check(half, normal(4, 3, 9, 9))
-            check(nn.Sequential(nn.LayerNorm(6), nn.BatchNorm1d(6)), np.ones((5, 6)))
+        half = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.GroupNorm(2, 8)).half()
+        one = nn.Sequential(nn.Conv2d(3, 8, 1), nn.BatchNorm2d(8))
+        for model, X in ((half, normal(4, 3, 9, 9)), (one, normal(16, 3, 1, 1))):
+            assert lg.lint(model, X).unchecked == ()
+            assert not any("RuntimeWarning" in n.note or "could not" in n.note for n in lg.check_model(model, X).norms)
+
+
+@pytest.mark.peers
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+@pytest.mark.parametrize("what", ["statistics", "all"])
+def test_statistics_in_a_shorter_dtype_than_that_of_the_inputs_are_lost_digits(dtype, what):
+    import torch
+    from torch import nn
+
+    class Norm(nn.LayerNorm):
+        def forward(self, x):
+            h = x.to(getattr(torch, dtype))
+            n = (h - h.mean(-1, keepdim=True)) * torch.rsqrt(h.var(-1, keepdim=True, unbiased=False) + 1e-5)
+            if what == "all":
+                n = n.relu()
+            return n.float() * self.weight + self.bias
+
+    Norm.__name__ = "LayerNorm"
+    short = dtype != "float32"
+    assert rules(lg.lint(Norm(8), normal(16, 8))) == (["low-precision"] if short else [])
+    report = lg.check_model(Norm(8), normal(16, 8))[""]
+    assert ("it computes in a shorter dtype than float32" in report.note) == short, report.note
+    assert report.differences == ()

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 import jax.numpy as jnp
 import numpy as np
 
+from lngeom.checks._probed import UNITS
 from lngeom.checks.linting.case import Case
 from lngeom.checks.linting.channels import channels_of
 from lngeom.checks.recorded import Layer
@@ -163,6 +164,8 @@ def _one_pass(case: Case) -> bool:
 def low_precision(case: Case) -> str | None:
     """How many outputs are not the nearest number of their dtype to the outputs in float64."""
     dtype = case.native.dtype
+    if case.norm.shortened:
+        return f"outputs in {dtype} are rounded by {case.norm.shortened:.1e}: the norm computes in a shorter dtype"
     if jnp.finfo(dtype).nmant > 10:
         return None
     outputs = case.layer.run(case.native, training=case.norm.training, parameters=case.norm.changed)
@@ -208,7 +211,7 @@ def affine_before_statistics(case: Case) -> str | None:
                 for inputs in _with_first_unit(rows, float(value.flat[0]), by, firsts)
             ):
                 return f"one value of {last} changed by {by:.1g} moves the outputs of {units} of {norm.units} units"
-        if not any(moved) and np.any(np.isnan(lost)):  # it enters, and is lost
+        if not any(moved) and np.any(np.isnan(lost)) and norm.unit != UNITS[2]:  # it enters, and not rounding loses it
             return f"one value of {last} changed by {norm.far:.1g} moves no output, though outputs are computed of it"
     return None
 
