@@ -94,3 +94,32 @@ def test_the_share_of_a_default_epsilon_is_that_of_the_dtype_that_runs(function,
     eps = torch.finfo(torch.float32).eps
     expected = np.median(eps / (np.square(X.astype(np.float64)).mean(1) + eps))
     assert report["rms_norm()" if function else ""].eps_share == pytest.approx(expected, rel=1e-4)
+
+
+def test_parameters_that_follow_the_first_batch_are_not_checked_before_it():
+    import torch
+    from torch import nn
+
+    class ActNorm(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.loc, self.scale = nn.Parameter(torch.zeros(8)), nn.Parameter(torch.ones(8))
+            self.register_buffer("initialized", torch.tensor(0))
+
+        def forward(self, x):
+            if self.training and not self.initialized:
+                self.loc.data, self.scale.data = -x.mean(0), 1 / x.std(0)
+                self.initialized.fill_(1)
+            return (x + self.loc) * self.scale
+
+    model, X = nn.Sequential(nn.Linear(6, 8), ActNorm()), normal(14, 6)
+    said = "a call in training mode sets its parameters from the data: call the model in that mode once"
+    report = lg.check_model(model, X)["1"]
+    assert not report.checked
+    assert report.note.startswith(f"could not be checked: {said}")
+    found = lg.lint(model, X)
+    assert found.findings == ()
+    assert [(path, why.startswith(said)) for path, _, why in found.unchecked] == [("1", True)]
+    assert not model[1].initialized
+    model(torch.tensor(X))
+    assert lg.lint(model, X).findings == ()

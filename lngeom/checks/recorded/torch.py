@@ -191,6 +191,13 @@ def _of_torch(part: Any, modes: Modes) -> Made:
                 outputs = torch.func.functional_call(twin(training), tensors, args, options)
         finally:
             torch.set_num_threads(threads)
+        if training:
+            own = {k: np.asarray(v) for k, v in weights.items()}
+            if any(not np.array_equal(from_torch(tensors[k]), v, equal_nan=True) for k, v in own.items()):
+                raise ValueError(
+                    "a call in training mode sets its parameters from the data: call the model in that mode once, so "
+                    "that they are set"
+                )
         found = tuple(map(from_torch, arrays_in(outputs)))
         return found, {k: from_torch(tensors[k]) for k in stored}
 
