@@ -187,7 +187,11 @@ def _noted(placed: Placed, expected: str | None, update: Update | None = None) -
         said.append(f"its outputs do not depend on its inputs; examined with 1 more of {name}")
     elif placed.few:
         constant = placed.few == 1 and placed.layer.declared != "rms"
-        what = "one value: outputs are constants" if constant else f"{placed.few} value{'s' if placed.few > 1 else ''}: outputs are signs"
+        what = (
+            "one value: outputs are constants"
+            if constant
+            else f"{placed.few} value{'s' if placed.few > 1 else ''}: outputs are signs"
+        )
         said.append(f"its statistics are over sets of {what} up to gain, bias and ε")
     elif placed.constant:
         said.append("its outputs do not depend on its inputs")
@@ -224,7 +228,7 @@ def _noted(placed: Placed, expected: str | None, update: Update | None = None) -
         )
     if placed.shortened:
         said.append(
-            f"it computes in a shorter dtype than {layer.inputs.dtype}: its outputs are rounded by {placed.shortened:.1e}"
+            f"it computes in a shorter dtype than {layer.inputs.dtype}: outputs are rounded by {placed.shortened:.1e}"
         )
     return "; ".join([*said, *_running(placed, update)])
 

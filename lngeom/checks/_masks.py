@@ -41,8 +41,8 @@ def findings(placed: Placed) -> Iterator[Finding]:
             if changes[side] > DEPENDS:
                 yield Finding(
                     "mask",
-                    f"outputs where {name} is {1 - side} change by {min(changes[side], 9.99):.0%} with inputs where it is "
-                    f"{side}, and those where it is {side} are zero: they are masked, and the statistics are over both",
+                    f"outputs where {name} is {1 - side} change by {min(changes[side], 9.99):.0%} with inputs where it "
+                    f"is {side}, and those where it is {side} are zero: it is masked, but in the statistics",
                 )
         elif min(changes) > DEPENDS:
             yield Finding(

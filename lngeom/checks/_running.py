@@ -76,7 +76,9 @@ def update_of(placed: Placed) -> Update | None:
     stays = all(np.max(np.abs(after[k] - v)) <= SLACK * np.max(np.abs(v)) for k, v in targets.items())
     steps = [int(v) + 1 for k, v in first.items() if k in counts and v.ndim == 0]  # the step that is measured
     cumulative = len(steps) == 1 and all(abs(w * steps[0] - 1) <= SLACK * steps[0] for w in weights.values())
-    return Update(batch, weights, targets, stored, stays, cumulative and getattr(placed.layer.module, "momentum", 0) is None)
+    return Update(
+        batch, weights, targets, stored, stays, cumulative and getattr(placed.layer.module, "momentum", 0) is None
+    )
 
 
 def said(placed: Placed, update: Update) -> str:

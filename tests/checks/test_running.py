@@ -70,9 +70,8 @@ def test_statistics_that_are_summed_are_a_finding():
 
 def test_the_weight_of_a_batch_and_the_divisor_of_the_variance_are_measured():
     biased = lg.check_model(batch_norm(weight=0.9), normal(9, 8))[""]
-    assert (
-        "mean 0.9 of the way to the mean of the batch, var 0.9 of the way to the variance of the batch over m"
-        in (biased.note)
+    assert "mean 0.9 of the way to the mean of the batch, var 0.9 of the way to the variance of the batch over m" in (
+        biased.note
     )
     unbiased = lg.check_model(batch_norm(lambda mean, var, square: (mean, var * 6 / 5)), normal(9, 8))[""]
     assert "over m − 1" in unbiased.note

@@ -47,9 +47,9 @@ def test_the_axis_of_channels_is_not_read_from_the_name_of_a_class():
             return x + self.c(x)
 
     assert rules(lg.lint(nn.Sequential(nn.LayerNorm(8), Conv1D()), normal(3, 5, 8))) == []
-    only = {"rules": ["wrong-axis"]}
-    assert rules(lg.lint(nn.Sequential(nn.GroupNorm(1, 4), LinearAttention()), normal(4, 4, 7, 9), **only)) == []
-    assert rules(lg.lint(nn.Sequential(DenseBlock(), nn.BatchNorm2d(4)), normal(4, 4, 7, 9), **only)) == []
+    only = ["wrong-axis"]
+    assert rules(lg.lint(nn.Sequential(nn.GroupNorm(1, 4), LinearAttention()), normal(4, 4, 7, 9), rules=only)) == []
+    assert rules(lg.lint(nn.Sequential(DenseBlock(), nn.BatchNorm2d(4)), normal(4, 4, 7, 9), rules=only)) == []
 
 
 @pytest.mark.parametrize("kind", ["LayerNorm", "GroupNorm", "BatchNorm"])

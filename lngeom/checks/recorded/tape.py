@@ -101,9 +101,7 @@ class Tape:
         args, kwargs = taped.given.filled(tapped)
         return function(*args, **kwargs)
 
-    def enter_training(
-        self, key: Any, args: tuple, kwargs: dict, sinks: list | None = None
-    ) -> tuple[_Taped, tuple]:
+    def enter_training(self, key: Any, args: tuple, kwargs: dict, sinks: list | None = None) -> tuple[_Taped, tuple]:
         """Records the arguments of a call in training mode, and gives the arrays among them."""
         arguments, arrays = given(args, kwargs)
         taped = _Taped(arguments, sinks if sinks is not None else [[] for _ in arrays], [])
