@@ -2,6 +2,7 @@
 
 import random
 import threading
+from typing import Any
 
 import lngeom as lg
 import numpy as np
@@ -78,7 +79,11 @@ def test_lazy_modules_are_refused_and_stay_lazy_and_hooks_run():
             check(model, X)
     assert isinstance(model[0].weight, nn.parameter.UninitializedParameter)
     model(torch.tensor(X))
-    handle = list(model.children())[1].register_forward_hook(lambda part, given, outputs: 2 * outputs)
+
+    def double(part: Any, given: Any, outputs: Any) -> Any:
+        return 2 * outputs
+
+    handle = model[1].register_forward_hook(double)
     report = lg.check_model(model, X)
     assert (report["1"].kind, report["1"].checked) == ("BatchNorm1d", True)
     assert "factor" in {f.name for f in report["1"].findings}  # the hook ran on the copy too
