@@ -5,7 +5,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 
 from lngeom.checks._formula import Formula, Sets, fit, padded
@@ -100,6 +99,8 @@ def _report(placed: Placed, bare: NormReport, like: str | None, asked: bool) -> 
         return replace(bare, note=f"not examined: {placed.outside}")
     expected = like or placed.expected
     results = results_of(placed)
+    if placed.few:  # a change of sign, or of what is rounding alone, is no evidence
+        results = tuple(_undecided(r) for r in results)
     wrong = differing(results, expected)
     if placed.fitted is None and placed.formula is not None:  # a step after the norm, as a rectifier, has no sign
         wrong = tuple(name for name in wrong if name != FLIP)
@@ -119,6 +120,13 @@ def _report(placed: Placed, bare: NormReport, like: str | None, asked: bool) -> 
         eps_share=placed.share,
         note=_noted(placed, expected, update),
     )
+
+
+def _undecided(result: Result) -> Result:
+    """The result, where it is that of outputs which are constants or signs."""
+    if result.verdict is not Verdict.NOT:
+        return result
+    return replace(result, verdict=Verdict.UNKNOWN, note="outputs are constants or signs, which is no evidence")
 
 
 def results_of(placed: Placed) -> tuple[Result, ...]:
@@ -154,6 +162,10 @@ def differing(results: Sequence[Result], expected: str | None) -> tuple[str, ...
 
 def _over(placed: Placed) -> str:
     """What its statistics are taken over, in words."""
+    if placed.few:
+        own = {"in": ("positions",), "bn": ("positions" if placed.positions else "", "samples")}
+        whole = {"gn": (f"units in {placed.promised_groups} groups", "positions" if placed.positions else "")}
+        return ", ".join(filter(None, (own | whole).get(placed.layer.declared or "", ("units",))))
     if placed.constant or not (placed.normalizes or placed.coupling != (False, False, 1)):
         return "nothing"
     over = ["units" if placed.coupling.units > 1 else "", "positions" if placed.coupling.positions else ""]
@@ -173,6 +185,14 @@ def _noted(placed: Placed, expected: str | None, update: Update | None = None) -
     if placed.changed:
         name = next(iter(placed.changed)).rsplit(".", 1)[-1]
         said.append(f"its outputs do not depend on its inputs; examined with 1 more of {name}")
+    elif placed.few:
+        constant = placed.few == 1 and placed.layer.declared != "rms"
+        what = (
+            "one value: outputs are constants"
+            if constant
+            else f"{placed.few} value{'s' if placed.few > 1 else ''}: outputs are signs"
+        )
+        said.append(f"its statistics are over sets of {what} up to gain, bias and ε")
     elif placed.constant:
         said.append("its outputs do not depend on its inputs")
     elif placed.affine and layer.declared is None:
@@ -193,15 +213,22 @@ def _noted(placed: Placed, expected: str | None, update: Update | None = None) -
         found = placed.formula
         found = "outputs are those of no norm over axes" if found is None else found.said(placed.shape)
         said.append(f"no row of the table: {found}")
+    if expected in ROWS and placed.row == expected and placed.formula is not None and _of_gain(placed):
+        words = _factor(placed, METHODS[expected].title, placed.formula)
+        said += [f"{words}: the factor belongs to the gain"] if words else []
     if placed.uncentred and expected == "rms":
         said.append(f"its class is called {layer.kind}; it is {METHODS['rms'].title}: no mean is subtracted")
     lost = placed.lost
     if placed.follows_dtype:
         said.append(f"its ε follows the dtype: its share is that in {layer.inputs.dtype}, not in {placed.dtype}")
-    elif lost > max(VISIBLE, 16 * float(jnp.finfo(layer.inputs.dtype).eps)):
+    elif lost > max(VISIBLE, 16 * placed.short) and not placed.few:
         said.append(
             f"in {layer.inputs.dtype} outputs are up to {min(lost, 9.99):.1%} from those in {placed.dtype}, on its "
             "inputs and others near them"
+        )
+    if placed.shortened:
+        said.append(
+            f"it computes in a shorter dtype than {layer.inputs.dtype}: outputs are rounded by {placed.shortened:.1e}"
         )
     return "; ".join([*said, *_running(placed, update)])
 
@@ -268,7 +295,7 @@ def _defects(placed: Placed) -> Iterator[Finding]:
 
 def _statistics(placed: Placed, expected: str | None, *, asked: bool) -> Iterator[Finding]:
     """Statistics over other values than the row's, and another factor."""
-    if expected in ROWS and not placed.normalizes and (words := _left_out(placed)):
+    if expected in ROWS and not (placed.normalizes or placed.few) and (words := _left_out(placed)):
         yield Finding("statistics", words)
     if expected not in ROWS or not placed.normalizes:
         return
@@ -293,30 +320,44 @@ def _statistics(placed: Placed, expected: str | None, *, asked: bool) -> Iterato
         place = f"{title}{f', {promised} groups' if promised else ''}"
         yield Finding("statistics", f"{formula.said(placed.shape)}, which is not {place}")
         return
-    yield from _factor(placed, title, formula)
+    words = _factor(placed, title, formula)
+    if words and not _of_gain(placed):
+        yield Finding("factor", words)
 
 
-def _factor(placed: Placed, title: str, formula: Formula) -> Iterator[Finding]:
-    """A factor beside the row's formula, where the gain is known."""
+def _of_gain(placed: Placed) -> bool:
+    """Whether a factor belongs to the gain: that is one for all units, or its class promises no formula.
+
+    Gains of 1, or of 0 beside which 1 is added, are none that were chosen.
+    """
+    value = None if placed.gain is None else placed.gain[0]
+    if value is None:
+        return False
+    return placed.layer.declared is None or value.size == 1 or (not np.ptp(value) and value.flat[0] not in {0, 1})
+
+
+def _factor(placed: Placed, title: str, formula: Formula) -> str:
+    """A factor beside the row's formula, where the gain is known; empty where there is none."""
     if placed.fitted is None:
-        return
+        return ""
     n = placed.rows(formula.normalized(placed.probe))
     size = float(np.sum(n**2))
     count = formula.scale.size(placed.shape)
-    if placed.per_gain is not None:
-        change, slack = placed.per_gain, max(1e-4, 10 * placed.tolerance)
+    if placed.gain is not None:
+        change, slack = placed.gain[1], max(1e-4, 10 * placed.tolerance)
         factor = float(np.sum(change * n)) / size
         if abs(np.max(np.abs(change - factor * n))) > slack * np.max(np.abs(change)):
-            return
+            return ""
     elif not placed.layer.parameters and np.ptp(placed.fitted.gain) <= 1e-4 * np.max(np.abs(placed.fitted.gain)):
         factor, slack = float(placed.fitted.gain.mean()), max(1e-4, 10 * placed.tolerance)
         if abs(factor**2 - (1 - 1 / count)) > 1e-3 / count:
-            return
+            return ""
     else:
-        return
-    if abs(factor - 1) > slack:
-        divisor = f" = √(1 − 1/{count})" if count > 1 and abs(factor**2 - (1 - 1 / count)) <= 1e-3 / count else ""
-        yield Finding("factor", f"per unit of gain, outputs are {factor:.5g}{divisor} times those of {title}")
+        return ""
+    if abs(factor - 1) <= slack:
+        return ""
+    divisor = f" = √(1 − 1/{count})" if count > 1 and abs(factor**2 - (1 - 1 / count)) <= 1e-3 / count else ""
+    return f"per unit of gain, outputs are {factor:.5g}{divisor} times those of {title}"
 
 
 def _parts(placed: Placed) -> str:

@@ -31,11 +31,20 @@ def findings(placed: Placed) -> Iterator[Finding]:
         def run(values: np.ndarray) -> np.ndarray:
             return np.asarray(layer.run(values, dtype=placed.dtype, training=placed.training), np.float64)
 
-        start, changes = run(inputs), []
+        start, changes, silent = run(inputs), [], []
         for side in (False, True):
             moved = run(np.where(mask == side, 3 * inputs + placed.size * noise, inputs))
             changes.append(deviation(start[mask != side], moved[mask != side]))
-        if min(changes) > DEPENDS:
+            silent.append(not np.any(moved[mask == side] - start[mask == side]) and not np.any(start[mask == side]))
+        if silent[0] != silent[1]:  # outputs there are zero: it is the side that is masked
+            side = silent.index(True)
+            if changes[side] > DEPENDS:
+                yield Finding(
+                    "mask",
+                    f"outputs where {name} is {1 - side} change by {min(changes[side], 9.99):.0%} with inputs where it "
+                    f"is {side}, and those where it is {side} are zero: it is masked, but in the statistics",
+                )
+        elif min(changes) > DEPENDS:
             yield Finding(
                 "mask",
                 f"outputs where {name} is 1 change by {min(changes[0], 9.99):.0%} with inputs where it is 0, and those "

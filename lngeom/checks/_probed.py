@@ -2,7 +2,7 @@
 
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -49,6 +49,29 @@ def ordinary(count: int, shape: tuple[int, ...]) -> np.ndarray:
     found = 0.5 + np.random.default_rng(0).normal(size=(count, *shape))
     found.setflags(write=False)
     return found
+
+
+def rounding_of(run: Callable[[np.ndarray], np.ndarray], base: np.ndarray, start: np.ndarray, dtype: str) -> float:
+    """Rounding of a computation: the finest of `UNITS` at which its outputs follow its inputs smoothly.
+
+    Args:
+        run: the computation.
+        base: inputs.
+        start: outputs for them.
+        dtype: in which it is run.
+
+    Returns:
+        The rounding, relative to the outputs.
+    """
+    direction = np.random.default_rng(1).uniform(-1, 1, base.shape) * np.max(np.abs(base))
+    for unit, steps in zip(UNITS, ((2.0**-32, 2.0**-12), (2.0**-12, 2.0**-7)), strict=False):
+        if unit == UNITS[0] and dtype != "float64":
+            continue
+        slopes = [(run(base + h * direction) - start) / h for h in steps]
+        largest = np.max(np.abs(slopes), initial=0.0)
+        if np.all(np.abs(slopes[0] - slopes[1]) <= 0.05 * largest):
+            return unit
+    return UNITS[2]
 
 
 @dataclass(frozen=True)
@@ -115,15 +138,18 @@ class Probed:
     @cached_property
     def size(self) -> float:
         """Root mean square of the layer's inputs, as far as they are finite; 1 where they are all zero."""
-        values = np.asarray(self.layer.inputs, np.float64)
+        values = np.asarray(self.layer.reaching(self.training), np.float64)
         values = values[np.isfinite(values)]
         return float(np.sqrt(np.mean(np.square(values)))) if np.any(values) else 1.0
 
     @cached_property
     def far(self) -> float:
-        """The largest scale, up to `FAR`, at which outputs are finite."""
+        """The largest scale, up to `FAR`, at which outputs are finite, and no overflow inside makes them constant."""
+        near = self.run(self.probe)
         for octaves in (20, 10, 5):
-            if np.all(np.isfinite(self.run(2.0**octaves * self.probe))):
+            outputs = self.run(2.0**octaves * self.probe)
+            lost = not np.any(np.ptp(outputs, 0)) and np.any(np.ptp(near, 0))
+            if np.all(np.isfinite(outputs)) and not lost:
                 return 2.0**octaves
         return 1.0
 
@@ -151,18 +177,30 @@ class Probed:
     @cached_property
     def unit(self) -> float:
         """Rounding of the layer's own computation: the finest at which its outputs follow its inputs smoothly."""
-        base, start = self.far * self.probe, self.outputs[0]
+        start = self.outputs[0]
         if self.dtype == "float64" and not np.any(start - start.mean()):
             return UNITS[0]
+        return rounding_of(self.run, self.far * self.probe, start, self.dtype)
+
+    @cached_property
+    def shortened(self) -> float:
+        """Rounding of a computation in a shorter dtype than those of its inputs and outputs; 0 where there is none.
+
+        It shows in most second differences of outputs along a line, which vanish for smooth functions but at kinks.
+        """
+        if self.unit != UNITS[2] or not self.normalizes:
+            return 0.0
+        base = self.size * self.probe
         direction = np.random.default_rng(1).uniform(-1, 1, self.shape) * np.max(np.abs(base))
-        for unit, steps in zip(UNITS, ((2.0**-32, 2.0**-12), (2.0**-12, 2.0**-7)), strict=False):
-            if unit == UNITS[0] and self.dtype != "float64":
-                continue
-            slopes = [(self.run(base + h * direction) - start) / h for h in steps]
-            largest = np.max(np.abs(slopes), initial=0.0)
-            if np.all(np.abs(slopes[0] - slopes[1]) <= 0.05 * largest):
-                return unit
-        return UNITS[2]
+        known = max(float(jnp.finfo(v.dtype).eps) for v in (self.layer.inputs, self.layer.outputs))
+        for step in (2.0**-12, 2.0**-9):  # at which float16 and bfloat16 round
+            first, middle, last = (self.run(base + h * direction) for h in (0, step, 2 * step))
+            size = np.sqrt(np.mean(np.square(middle)))
+            bends = np.abs(first - 2 * middle + last)[np.abs(middle) > size / 10]
+            rounding = float(np.median(bends)) / size if size else 0.0
+            if rounding > max(step / 2, 4 * known):
+                return rounding
+        return 0.0
 
     @property
     def tolerance(self) -> float:
@@ -198,8 +236,13 @@ class Probed:
         return {k: v for k, v in found if jnp.issubdtype(v.dtype, jnp.floating) and v.size == self.units}
 
     @cached_property
-    def updated(self) -> bool:
-        """Whether a step in training mode moves its running statistics."""
+    def moving(self) -> dict[str, np.ndarray]:
+        """Running statistics that a step in training mode moves; other arrays may be fixed gains or masks."""
         inputs = self.size * (3 * self.probe + 1)
         after = self.layer.step(inputs, self.layer.statistics, dtype=self.dtype, training=True)[1]
-        return any(not np.array_equal(after[k], np.asarray(v, after[k].dtype)) for k, v in self.running.items())
+        return {k: v for k, v in self.running.items() if not np.array_equal(after[k], np.asarray(v, after[k].dtype))}
+
+    @property
+    def updated(self) -> bool:
+        """Whether a step in training mode moves its running statistics."""
+        return bool(self.moving)

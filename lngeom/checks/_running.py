@@ -36,6 +36,7 @@ class Update:
         targets: s of each statistic.
         stored: all statistics of the layer, with r = s.
         stays: whether a step leaves these as they are.
+        cumulative: whether step t moves them by 1/t, so that they are averages over all batches.
     """
 
     batch: np.ndarray
@@ -43,6 +44,7 @@ class Update:
     targets: dict[str, np.ndarray]
     stored: dict[str, np.ndarray]
     stays: bool
+    cumulative: bool = False
 
 
 def update_of(placed: Placed) -> Update | None:
@@ -57,7 +59,7 @@ def update_of(placed: Placed) -> Update | None:
         return placed.layer.step(batch, stored, dtype=placed.dtype, training=True, parameters=placed.changed)[1]
 
     first = step(placed.layer.statistics)  # what is done once, at the first step of all, is behind
-    shifts = {k: np.abs(v).max() + placed.far for k, v in first.items() if k in placed.running}
+    shifts = {k: np.abs(v).max() + placed.far for k, v in first.items() if k in placed.moving}
     other = first | {k: first[k] + shift for k, shift in shifts.items()}
     here, there = step(first), step(other)
     weights, targets = {}, {}
@@ -72,7 +74,11 @@ def update_of(placed: Placed) -> Update | None:
     stored = first | counts | targets
     after = step(stored)
     stays = all(np.max(np.abs(after[k] - v)) <= SLACK * np.max(np.abs(v)) for k, v in targets.items())
-    return Update(batch, weights, targets, stored, stays)
+    steps = [int(v) + 1 for k, v in first.items() if k in counts and v.ndim == 0]  # the step that is measured
+    cumulative = len(steps) == 1 and all(abs(w * steps[0] - 1) <= SLACK * steps[0] for w in weights.values())
+    return Update(
+        batch, weights, targets, stored, stays, cumulative and getattr(placed.layer.module, "momentum", 0) is None
+    )
 
 
 def said(placed: Placed, update: Update) -> str:
@@ -84,10 +90,12 @@ def said(placed: Placed, update: Update) -> str:
         apart = {title: float(np.max(np.abs(value - v)) / np.max(np.abs(v))) for title, v in known}
         title = min(apart, key=lambda t: apart[t])
         target = f"the {title}" if apart[title] <= 1e-2 else "no mean or variance of the batch"
-        words.append(f"{name} {w:.3g} of the way to {target}")
+        words.append(f"{name} {'1/t' if update.cumulative else f'{w:.3g}'} of the way to {target}")
     momentum = getattr(placed.layer.module, "momentum", None)
     attribute = f" (its attribute momentum is {momentum:g})" if isinstance(momentum, float) else ""
-    return f"a step of training moves {', '.join(words)}{attribute}"
+    step = "step t of training" if update.cumulative else "a step of training"
+    attribute = ", an average over all batches" if update.cumulative else attribute
+    return f"{step} moves {', '.join(words)}{attribute}"
 
 
 def _statistics(placed: Placed, batch: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
@@ -95,9 +103,9 @@ def _statistics(placed: Placed, batch: np.ndarray) -> Iterator[tuple[str, np.nda
     rows = placed.rows(batch).reshape(-1, placed.units)
     variance, m = rows.var(0), len(rows)
     yield "mean of the batch", rows.mean(0)
-    yield f"variance of the batch over m = {m}", variance
+    yield "variance of the batch over m", variance
     if m > 1:
-        yield f"variance of the batch over m − 1 = {m - 1}", variance * m / (m - 1)
+        yield "variance of the batch over m − 1", variance * m / (m - 1)
         yield "standard deviation of the batch over m − 1", np.sqrt(variance * m / (m - 1))
     yield "standard deviation of the batch", np.sqrt(variance)
     yield "mean square of the batch", np.square(rows).mean(0)
@@ -105,9 +113,9 @@ def _statistics(placed: Placed, batch: np.ndarray) -> Iterator[tuple[str, np.nda
     if placed.positions:
         own = placed.rows(batch)
         each, count = own.var(1).mean(0), own.shape[1]
-        yield f"mean variance of a sample over m = {count}", each
+        yield "mean variance of a sample over m", each
         if count > 1:
-            yield f"mean variance of a sample over m − 1 = {count - 1}", each * count / (count - 1)
+            yield "mean variance of a sample over m − 1", each * count / (count - 1)
     with np.errstate(all="ignore"):
         yield "inverse standard deviation of the batch", 1 / np.sqrt(variance)
 

@@ -8,7 +8,7 @@ import numpy as np
 from lngeom.checks._in_place import differing
 from lngeom.checks._invariances import invariances
 from lngeom.checks._orbits import Data
-from lngeom.checks._probed import FAR, TOLERANCES, UNITS
+from lngeom.checks._probed import FAR, TOLERANCES, rounding_of
 from lngeom.checks.recorded import Layer
 from lngeom.checks.reports import NormReport
 from lngeom.methods import METHODS
@@ -73,7 +73,8 @@ def _examined(layer: Layer, bare: NormReport, like: str | None) -> NormReport:
             raise ValueError(f"weights {list(value.shape)} give outputs {list(found.shape)}: units cannot be matched")
         return found
 
-    tolerance = TOLERANCES[UNITS[0] if dtype == "float64" else UNITS[1]]
+    unit = rounding_of(lambda W: outputs(Data(W, data.inputs), 1.0), data.weights, outputs(data, 1.0), dtype)
+    tolerance = TOLERANCES[unit]
     results = invariances(
         outputs, data, groups=2, tolerance=tolerance, scales=(1.0, FAR), damped=lambda: None, saturates=False
     )

@@ -23,6 +23,7 @@ from lngeom.checks.rows import NAMES, row
 __all__ = ["ModelReport", "NormReport", "check_model", "consumers", "producer"]
 
 
+@np.errstate(all="ignore")  # what is not finite is a result
 def check_model(
     model: Any,
     X: Any,
@@ -36,9 +37,9 @@ def check_model(
     One forward pass on X in evaluation mode records every call of every layer, and one in training mode how the model
     calls its layers there. A layer is a norm if its name says so, or if its outputs stay where large inputs are doubled
     and yet move with them. Each norm is examined as a function, on ordinary numbers of the shape of its inputs: its
-    invariances, and the axes over which its mean and its scale are taken. On its own inputs the share of ε and lost
-    digits are measured; of several calls the worst is shown. Further inputs stay as they were, or are zeros or ones, as
-    the note of the norm says.
+    invariances, and the axes over which its mean and its scale are taken. On its own inputs in that mode
+    the share of ε and lost digits are measured; of several calls the worst is shown. Further inputs stay as they were,
+    or are zeros or ones, as the note of the norm says.
     Layers with weight norm or spectral norm are examined as functions of weights and inputs, and so is a linear layer
     together with the norm that follows it.
     A norm that is a function is a row of its own in torch (such as `layer_norm()`, at the module in whose forward pass

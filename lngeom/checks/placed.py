@@ -120,6 +120,31 @@ class Placed(Probed):
         return self.units // value if whole else None  # type: ignore[operator]
 
     @cached_property
+    def promised_size(self) -> int | None:
+        """Number of values in a set of the statistics that its class promises, for the probes."""
+        units, positions = (int(np.prod([self.shape[a] for a in axes])) for axes in (self.axes, self.positions))
+        groups = self.promised_groups or 0
+        by_group = units // groups * positions if groups and units % groups == 0 else None
+        known = {"ln": units, "rms": units, "in": positions, "bn": self.shape[0] * positions, "gn": by_group}
+        return known.get(self.layer.declared or "")
+
+    @cached_property
+    def few(self) -> int:
+        """Size of its sets, where they are so small that outputs are constants or signs; 0 where they are not.
+
+        One value without its mean is 0, one without is divided by its size, and two without their mean are ±1.
+        """
+        size, largest = self.promised_size, 1 if self.layer.declared == "rms" else 2
+        if size is None or size > largest or self.normalizes or not np.all(np.isfinite(self.outputs)):
+            return 0
+        base = self.far * self.probe
+        if size == 1 and self.layer.declared != "rms":  # 0 up to rounding, divided by √ε
+            rest = np.max(np.abs(self.run(base) - self.run(-base)))
+            return int(rest <= 1e6 * float(jnp.finfo(self.dtype).eps) * np.max(np.abs(base)))
+        stays = deviation(self.outputs[0], self.run(2 * base)) <= max(self.tolerance, 1e-6)
+        return size if stays or self.constant else 0
+
+    @cached_property
     def formula(self) -> Formula | None:
         """Its formula, where it normalizes by one: up to a gain and a bias, or up to a step that follows the norm."""
         if self.fitted is not None or not self.normalizes:
@@ -269,10 +294,10 @@ class Placed(Probed):
     @cached_property
     def blends(self) -> bool:
         """Whether outputs in training mode depend on running statistics and on the batch, as with a moving average."""
-        if not (self.training and self.running) or self.affine or self.constant:
+        if not (self.training and self.running and self.moving) or self.affine or self.constant:
             return False
         inputs, stored = self.far * self.probe, self.layer.statistics
-        other = stored | {k: v + np.asarray(np.abs(v).max() + self.far, v.dtype) for k, v in self.running.items()}
+        other = stored | {k: v + np.asarray(np.abs(v).max() + self.far, v.dtype) for k, v in self.moving.items()}
         pair = [self.layer.step(inputs, s, dtype=self.dtype, training=True)[0] for s in (stored, other)]
         return deviation(*(np.asarray(v, np.float64) for v in pair)) > max(self.tolerance, 1e-6)
 
@@ -308,25 +333,26 @@ class Placed(Probed):
         return (self(rows, **options) - self(-rows, **options)) / 2
 
     @cached_property
-    def per_gain(self) -> np.ndarray | None:
-        """Change of outputs, for probes at `far`, with 1 more of the parameter that multiplies them.
+    def gain(self) -> tuple[np.ndarray, np.ndarray] | None:
+        """The parameter that multiplies outputs, and their change for probes at `far` with 1 more of it.
 
-        It is n, whatever else the layer adds to the parameter, such as 1; None where no parameter does that.
+        The change is n, whatever else the layer adds to the parameter, such as 1. None where no parameter does that,
+        or outputs are no affine function of it, as where it is the logarithm of a gain.
         """
         rows = self.rows(self.far * self.probe)
         base = self.odd(rows)
         for name, value in self.layer.parameters.items():
             start = np.asarray(self.changed.get(name, value), np.float64)
-            moved = self.odd(rows, parameters={name: start + 1})
-            change = moved - base
+            change, twice = (self.odd(rows, parameters={name: start + by}) - base for by in (1, 2))
             if np.max(np.abs(change)) > 1e-6 * max(np.max(np.abs(base)), 1e-300):
-                return change
+                affine = deviation(twice, 2 * change) <= max(1e-4, 10 * self.tolerance)
+                return (start, change) if affine else None
         return None
 
     @cached_property
     def normalized(self) -> np.ndarray:
         """Its own normalized values for the first probe at `far`, in rows: outputs without bias, per unit of gain."""
-        return self.odd(self.rows(self.far * self.probe)) if self.per_gain is None else self.per_gain
+        return self.odd(self.rows(self.far * self.probe)) if self.gain is None else self.gain[1]
 
     @property
     def shares(self) -> np.ndarray:
@@ -365,6 +391,9 @@ class Placed(Probed):
             apart = (
                 kept & (np.abs(native - wide) > rounding) & (native >= 0)
             )  # a variance that is lost gives less than 0
+        eps = self.layer.default_eps
+        if eps is not None:  # a share below the rounding of outputs cannot be measured in this dtype
+            return (eps / (size**2 + eps))[kept], bool(apart.any())
         return np.where(apart, native, wide)[kept], bool(apart.any())
 
     def _odd_part(self, inputs: np.ndarray, **options: Any) -> np.ndarray:
@@ -382,8 +411,8 @@ class Placed(Probed):
 
     @cached_property
     def own(self) -> np.ndarray:
-        """The layer's inputs in float64; of many, the first samples, at positions evenly apart."""
-        inputs = self.layer.inputs
+        """The layer's inputs in this mode, in float64; of many, the first samples, at positions evenly apart."""
+        inputs = self.layer.reaching(self.training)
         pools = self.formula is None or any(self.formula.scale.over(a) for a in self.positions)
         if not pools and not self.layer.several and self.shape[1:] != inputs.shape[1:]:
             while inputs[:SAMPLES].size > LARGEST and (long := max(inputs.shape[a] for a in self.positions)) > SIDE:
@@ -416,6 +445,11 @@ class Placed(Probed):
     def share(self) -> float:
         """Median share of ε; NaN where it has no denominator of the data, or none was finite."""
         return max(float(np.median(self.shares)), 0.0) if self.shares.size else math.nan
+
+    @property
+    def short(self) -> float:
+        """Rounding of the inputs or of the outputs, as the layer runs in the model, the coarser of the two."""
+        return max(float(jnp.finfo(v.dtype).eps) for v in (self.layer.inputs, self.layer.outputs))
 
     @cached_property
     def lost(self) -> float:

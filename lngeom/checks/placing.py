@@ -65,8 +65,13 @@ def place(layer: Layer, training: bool = True) -> Placed:
                 continue
             found = placed if better else found
     if found is None:
-        raise ValueError(f"{type(problem).__name__}: {problem}".splitlines()[0]) from problem
+        raise ValueError(_said(problem)) from problem
     return found
+
+
+def _said(error: Exception | None) -> str:
+    """The first line of an error, with its kind where that tells more than the text."""
+    return (f"{error}" if isinstance(error, ValueError) else f"{type(error).__name__}: {error}").splitlines()[0]
 
 
 def _placed(layer: Layer, training: bool) -> Placed:
@@ -113,7 +118,7 @@ def _shape(layer: Layer, training: bool) -> tuple[tuple[int, ...], str]:
                 continue
             if outputs.shape == shape:
                 return shape, dtype
-    raise ValueError(f"{type(problem).__name__}: {problem}".splitlines()[0]) from problem
+    raise ValueError(_said(problem)) from problem
 
 
 def _axes(placed: Placed) -> tuple[int, ...] | None:

@@ -89,3 +89,16 @@ def test_labels_of_samples_are_no_mask():
     norm = type("ConditionalBatchNorm", (Conditional,), {})()
     report = lg.check_model(Model(norm), (normal(9, 8), np.array([0, 1, 0, 1, 1, 0, 0, 1, 1])))
     assert report["norm"].findings == (), str(report)
+
+
+@pytest.mark.parametrize("ok", [False, True])
+def test_a_mask_that_multiplies_outputs_alone_is_a_finding(ok):
+    class Zeroed(Norm):
+        def __call__(self, x, mask):
+            return super().__call__(x, mask) * mask[..., None].astype(x.dtype)
+
+    norm = type("MaskedBatchNorm", (Zeroed,), {})(STATISTICS["where it is true" if ok else "all"])
+    report = lg.check_model(Model(norm), (X, MASK))
+    assert [f.name for f in report["norm"].findings] == ([] if ok else ["mask"]), str(report)
+    if not ok:
+        assert "those where it is 0 are zero: it is masked, but in the statistics" in report["norm"].findings[0].message

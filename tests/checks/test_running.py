@@ -70,12 +70,11 @@ def test_statistics_that_are_summed_are_a_finding():
 
 def test_the_weight_of_a_batch_and_the_divisor_of_the_variance_are_measured():
     biased = lg.check_model(batch_norm(weight=0.9), normal(9, 8))[""]
-    assert (
-        "mean 0.9 of the way to the mean of the batch, var 0.9 of the way to the variance of the batch over m = 6"
-        in (biased.note)
+    assert "mean 0.9 of the way to the mean of the batch, var 0.9 of the way to the variance of the batch over m" in (
+        biased.note
     )
     unbiased = lg.check_model(batch_norm(lambda mean, var, square: (mean, var * 6 / 5)), normal(9, 8))[""]
-    assert "over m − 1 = 5" in unbiased.note
+    assert "over m − 1" in unbiased.note
     assert (biased.findings, unbiased.findings) == ((), ())
 
 
@@ -127,13 +126,13 @@ def test_stock_batch_norms_of_torch_and_keras_give_no_finding(steps):
             norm(torch.tensor(X + i))
         report = lg.check_model(norm, X)
         assert not report.differs, str(report)
-        assert "over m − 1 = " in report[""].note
+        assert "over m − 1" in report[""].note
     model = keras.Sequential([keras.layers.BatchNormalization(name="norm")])
     for _ in range(steps):
         model(X, training=True)
     report = lg.check_model(model, X)
     assert not report.differs, str(report)
-    assert "variance of the batch over m = " in report.norms[-1].note
+    assert "variance of the batch over m" in report.norms[-1].note
 
 
 def test_a_history_with_other_data_is_a_note_and_no_finding():

@@ -2,6 +2,7 @@
 
 import random
 import threading
+from typing import Any
 
 import lngeom as lg
 import numpy as np
@@ -68,15 +69,22 @@ def test_the_old_weight_norm_of_torch_can_be_copied(recwarn):
     recwarn.clear()
 
 
-def test_lazy_modules_stay_lazy_and_hooks_run():
+def test_lazy_modules_are_refused_and_stay_lazy_and_hooks_run():
     import torch
     from torch import nn
 
-    model = nn.Sequential(nn.LazyLinear(8), nn.LazyBatchNorm1d())
-    handle = model[1].register_forward_hook(lambda part, given, outputs: 2 * outputs)
-    report = lg.check_model(model, normal(6, 5))
+    model, X = nn.Sequential(nn.LazyLinear(8), nn.LazyBatchNorm1d()), normal(6, 5)
+    for check in (lg.check_model, lg.lint):
+        with pytest.raises(ValueError, match=r"0 \(LazyLinear\) has parameters without a shape: materialize them"):
+            check(model, X)
     assert isinstance(model[0].weight, nn.parameter.UninitializedParameter)
-    assert isinstance(model[1], nn.LazyBatchNorm1d)
+    model(torch.tensor(X))
+
+    def double(part: Any, given: Any, outputs: Any) -> Any:
+        return 2 * outputs
+
+    handle = model[1].register_forward_hook(double)
+    report = lg.check_model(model, X)
     assert (report["1"].kind, report["1"].checked) == ("BatchNorm1d", True)
     assert "factor" in {f.name for f in report["1"].findings}  # the hook ran on the copy too
     assert len(model[1]._forward_hooks) == 1

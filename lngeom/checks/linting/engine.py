@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
+import numpy as np
 
 from lngeom._core.trees import leaf_path
 from lngeom.checks._in_place import CALLS
@@ -17,6 +18,7 @@ from lngeom.checks.placing import place
 from lngeom.checks.recorded import Layer, layers_of
 
 
+@np.errstate(all="ignore")  # what is not finite is a result
 def lint(
     model: Any,
     X: Any,

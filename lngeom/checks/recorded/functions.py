@@ -129,17 +129,13 @@ class Functions:
         taped.outputs = [[from_torch(outputs)]]
         return outputs
 
-    @property
-    def have_modes(self) -> bool:
-        """Whether any of them is told the mode."""
-        return any({"training", "use_input_stats"} & set(arguments) for _, arguments in self.found.values())
-
     def see_training(self, model: Any, modes: list[bool], args: tuple, kwargs: dict) -> None:
-        """Runs a model in training mode for what its functions are told there; its buffers stay."""
+        """Runs a model in training mode for what its functions are given there; its buffers stay."""
         import torch
 
         def record(key, function, arguments):
             self.training.setdefault(key, arguments)
+            self.tape.enter_training(key, (arguments["input"],), {}, [[from_torch(arguments["input"])]])
             return _called(function, arguments)
 
         before = [(v, v.clone()) for v in model.buffers()]
@@ -150,6 +146,7 @@ class Functions:
                 model(*args, **kwargs)
         except Exception:  # the arguments of evaluation are kept
             self.training.clear()
+            self.tape.training.clear()
         finally:
             for value, own in before:
                 value.copy_(own)

@@ -24,7 +24,7 @@ def layers(parts: tuple, args: tuple, kwargs: dict) -> list[Layer]:
         _watched(model, args, kwargs, False, functools.partial(_recorded, tape, found, inside))
     with as_elsewhere(), _as_it_was(model):  # what the first call built is kept
         try:
-            _watched(model, args, kwargs, True, lambda layer, *rest: tape.in_training(id(layer), *rest))
+            _watched(model, args, kwargs, True, functools.partial(_trained, tape))
         except Exception:  # the arguments of evaluation are kept
             tape.training.clear()
     parts_of = {id(layer): layer for layer in [model, *model._flatten_layers()]}
@@ -110,6 +110,15 @@ def _recorded(
         depth.pop()
     taped.outputs = [[convert(v)] for v in arrays_in(outputs)]
     return outputs
+
+
+def _trained(tape: Tape, layer: Any, function: Callable, args: tuple, kwargs: dict) -> Any:
+    import keras
+
+    arrays = given(args, kwargs)[1]
+    if not any(isinstance(a, keras.KerasTensor) for a in arrays):
+        tape.enter_training(id(layer), args, kwargs, [[np.asarray(keras.ops.convert_to_numpy(a))] for a in arrays])
+    return function(*args, **kwargs)
 
 
 def _made(layer: Any, shape: tuple[int, ...] | None) -> Made:

@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import functools
 import re
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, replace
@@ -81,12 +82,14 @@ class Call:
         training: those in training mode, where the model was seen in it.
         arrays: arrays among its arguments.
         outputs: arrays among what it returned.
+        trained: arrays among its arguments in training mode; None where the model was not seen in it.
     """
 
     given: Given
     training: Given | None
     arrays: tuple[np.ndarray, ...]
     outputs: tuple[np.ndarray, ...]
+    trained: tuple[np.ndarray, ...] | None = None
 
     @property
     def examined(self) -> tuple[int, int]:
@@ -158,6 +161,11 @@ class Layer:
         """The input that is examined."""
         return self.call.arrays[self.call.examined[0]]
 
+    def reaching(self, training: bool) -> np.ndarray:
+        """The input that is examined, as it is in a mode; that of evaluation where no other was seen."""
+        trained = self.call.trained if training else None
+        return self.inputs if trained is None else trained[self.call.examined[0]]
+
     @property
     def outputs(self) -> np.ndarray:
         """The output that is examined."""
@@ -216,6 +224,15 @@ class Layer:
             if isinstance(value, float | int):
                 return float(value)
         return None
+
+    @property
+    def default_eps(self) -> float | None:
+        """ε of an RMS norm of torch that is given none: the machine epsilon of the dtype in which it computes."""
+        names = {c.__name__ for c in type(self.module).__mro__ if c.__module__.startswith("torch.nn")}
+        function = getattr(self.module, "original_name", None) == "rms_norm"
+        if self.framework != "torch" or not ("RMSNorm" in names or function) or self.eps is not None:
+            return None
+        return torch_rms_eps(self.inputs.dtype.name)
 
     def run(
         self,
@@ -288,6 +305,18 @@ class Layer:
             return value.astype(inputs.dtype) if floating(value) else value
 
         return tuple(_ordered(inputs, v) if i == own else other(v) for i, v in enumerate(self.call.arrays))
+
+
+@functools.cache
+def torch_rms_eps(dtype: str) -> float:
+    """The default ε of torch's RMS norm in a dtype: that of the dtype, or of float32 for shorter ones."""
+    import torch
+
+    own = {name: float(jnp.finfo(name).eps) for name in (dtype, "float32")}
+    tiny = torch.full((1,), own[dtype] ** 0.5, dtype=getattr(torch, dtype))
+    square = float(tiny.double()) ** 2
+    found = square / float(torch.nn.functional.rms_norm(tiny, (1,)).double()) ** 2 - square
+    return min(own.values(), key=lambda eps: abs(found - eps))
 
 
 def _ordered(values: np.ndarray, like: np.ndarray) -> np.ndarray:

@@ -39,12 +39,15 @@ class _Taped:
     arrays: list[list[np.ndarray]]
     outputs: list[list[np.ndarray]]
 
-    def calls(self, training: Given | None) -> Iterable[Call]:
-        """The calls, of which a loop of JAX makes several."""
+    def calls(self, training: "_Taped | None") -> Iterable[Call]:
+        """The calls, of which a loop of JAX makes several, with what the call was given in training mode."""
         values = [*self.arrays, *self.outputs]
         for i in range(min(map(len, values), default=0)):
             arrays = tuple(v[i] for v in self.arrays)
-            yield Call(self.given, training, arrays, tuple(v[i] for v in self.outputs))
+            trained = tuple(v[i] for v in training.arrays if i < len(v)) if training else ()
+            alike = [(a.shape, a.dtype) for a in trained] == [(a.shape, a.dtype) for a in arrays]
+            given = training.given if training else None
+            yield Call(self.given, given, arrays, tuple(v[i] for v in self.outputs), trained if alike else None)
 
 
 @dataclass
@@ -68,7 +71,7 @@ class Tape:
     def __init__(self):
         self.seen: dict[Any, Seen] = {}
         self.count = 0
-        self.training: dict[Any, list[Given]] = {}
+        self.training: dict[Any, list[_Taped]] = {}
 
     def enter(self, key: Any, args: tuple, kwargs: dict, sinks: list | None = None) -> tuple[_Taped, tuple]:
         """Opens the record of a call, and gives the arrays among its arguments."""
@@ -92,9 +95,18 @@ class Tape:
         return held(lambda array: _tap(array, next(sinks)), outputs)
 
     def in_training(self, key: Any, function: Callable, args: tuple, kwargs: dict) -> Any:
-        """Calls a layer in a pass in training mode, of which only the arguments that are no arrays are kept."""
-        self.training.setdefault(key, []).append(given(args, kwargs)[0])
+        """Calls a layer of JAX in a pass in training mode, of which the arguments are kept."""
+        taped, arrays = self.enter_training(key, args, kwargs)
+        tapped = tuple(_tap(a, sink) for a, sink in zip(arrays, taped.arrays, strict=True))
+        args, kwargs = taped.given.filled(tapped)
         return function(*args, **kwargs)
+
+    def enter_training(self, key: Any, args: tuple, kwargs: dict, sinks: list | None = None) -> tuple[_Taped, tuple]:
+        """Records the arguments of a call in training mode, and gives the arrays among them."""
+        arguments, arrays = given(args, kwargs)
+        taped = _Taped(arguments, sinks if sinks is not None else [[] for _ in arrays], [])
+        self.training.setdefault(key, []).append(taped)
+        return taped, arrays
 
     def layers(
         self,
@@ -152,9 +164,9 @@ class Tape:
             )
         return found
 
-    def _training(self, key: Any, i: int) -> Given | None:
+    def _training(self, key: Any, i: int) -> _Taped | None:
         seen, own = self.training.get(key, []), self.seen[key].calls[i].given
-        fits = i < len(seen) and seen[i].structure == own.structure
+        fits = i < len(seen) and seen[i].given.structure == own.structure
         return seen[i] if fits else None
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from lngeom.checks._frameworks import from_torch, torch_tensor
 from lngeom.checks.recorded.functions import Functions, Key
-from lngeom.checks.recorded.layer import Layer, arrays_in, floating, given
+from lngeom.checks.recorded.layer import Layer, arrays_in, floating, given as arrays_given
 from lngeom.checks.recorded.tape import Made, Tape
 
 Modes = dict[bool, dict[int, bool]]
@@ -33,7 +33,7 @@ def layers(parts: tuple, args: tuple, kwargs: dict) -> list[Layer]:
     functions = Functions(tape, names, kept)
 
     def before(part, arguments, options):
-        sinks = [[from_torch(a)] for a in given(arguments, options)[1]]
+        sinks = [[from_torch(a)] for a in arrays_given(arguments, options)[1]]
         open_calls.setdefault(id(part), []).append(tape.enter(names[id(part)], arguments, options, sinks)[0])
 
     def after(part, arguments, options, outputs):
@@ -58,10 +58,8 @@ def layers(parts: tuple, args: tuple, kwargs: dict) -> list[Layer]:
         copied(*inputs, **named)
     for handle in handles:
         handle.remove()
-    if functions.have_modes:
-        functions.see_training(copied, training, inputs, named)
+    _see_training(copied, hooked, training, functions, (inputs, named))
     modules = _parts(model)
-    modules |= {key: part for key, part in copied.named_modules() if _lazy(modules[key])}
 
     def make(key, seen):
         if isinstance(key, Key):
@@ -75,12 +73,33 @@ def layers(parts: tuple, args: tuple, kwargs: dict) -> list[Layer]:
     return tape.layers(make, modules, lambda key: None if isinstance(key, Key) else normalized_weights(modules[key]))
 
 
+def _see_training(model: Any, hooked: list, modes: list[bool], functions: Functions, given: tuple[tuple, dict]) -> None:
+    """Runs a model in training mode for what its layers are given there; its buffers stay."""
+
+    def before(part, arguments, options):
+        sinks = [[from_torch(a)] for a in arrays_given(arguments, options)[1]]
+        functions.tape.enter_training(functions.names[id(part)], arguments, options, sinks)
+
+    handles = [part.register_forward_pre_hook(before, with_kwargs=True) for part in hooked]
+    functions.see_training(model, modes, *given)
+    for handle in handles:
+        handle.remove()
+
+
 def refused(model: Any) -> str:
     """Why the layers of a module cannot be read; empty where they can."""
     import torch
+    from torch.nn.parameter import is_lazy
 
     if isinstance(model, torch.jit.ScriptModule):
         return "a module of torch.jit hides the calls of its layers: give the module before torch.jit.script or trace"
+    if hasattr(model, "modules"):
+        for path, part in _parts(model).items():
+            if any(map(is_lazy, (*part.parameters(recurse=False), *part.buffers(recurse=False)))):
+                return (
+                    f"{path or 'the model'} ({type(part).__name__}) has parameters without a shape: materialize them "
+                    "with one forward pass, model(X), before the check"
+                )
     return ""
 
 
@@ -138,13 +157,6 @@ def _inside(value: Any) -> Iterator[Any]:
             yield from _inside(inner)
 
 
-def _lazy(part: Any) -> bool:
-    """Whether arrays of a module are made at its first call."""
-    from torch.nn.parameter import is_lazy
-
-    return any(map(is_lazy, (*part.parameters(), *part.buffers())))
-
-
 def normalized_weights(part: Any) -> str | None:
     """Row of the weights that weight norm or spectral norm of torch normalizes, as hook or parametrization."""
     known = {"WeightNorm": "wn", "_WeightNorm": "wn", "SpectralNorm": "sn", "_SpectralNorm": "sn"}
@@ -179,6 +191,13 @@ def _of_torch(part: Any, modes: Modes) -> Made:
                 outputs = torch.func.functional_call(twin(training), tensors, args, options)
         finally:
             torch.set_num_threads(threads)
+        if training:
+            own = {k: np.asarray(v) for k, v in weights.items()}
+            if any(not np.array_equal(from_torch(tensors[k]), v, equal_nan=True) for k, v in own.items()):
+                raise ValueError(
+                    "a call in training mode sets its parameters from the data: call the model in that mode once, so "
+                    "that they are set"
+                )
         found = tuple(map(from_torch, arrays_in(outputs)))
         return found, {k: from_torch(tensors[k]) for k in stored}
 
