@@ -9,20 +9,14 @@ from jaxtyping import Array, Float
 from lngeom.methods.base import AbstractStatisticsNormalizer, Statistics, summed_inputs
 from lngeom.methods.formulas import N, standardized
 from lngeom.methods.linearization import Units, unit_by_unit
-from lngeom.methods.page import indexed, row
+from lngeom.methods.page import ROW_SCALES, indexed, row
 
 
 @row(
     "bn",
     "BN, training",
     alias="batch",
-    invariant=(
-        "weight_matrix_rescaling",
-        "weight_vector_rescaling",
-        "weight_group_rescaling",
-        "dataset_rescaling",
-        "dataset_recentering",
-    ),
+    invariant=(*ROW_SCALES, "dataset_rescaling", "dataset_recentering"),
     equivariant="unit_permutations",
     basis="input_basis_changes",
 )

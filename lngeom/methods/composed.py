@@ -5,7 +5,7 @@ from typing import ClassVar
 from lngeom.methods.base import AbstractNormalizer
 from lngeom.methods.formulas import ratio
 from lngeom.methods.layer import GroupNorm, LayerNorm, group_norm, layer_norm
-from lngeom.methods.page import GROUPS, indexed, row
+from lngeom.methods.page import CASE_SCALES, GROUPS, ROW_SCALES, indexed, row
 from lngeom.methods.weight import WeightStandardization, standardized_weights
 
 
@@ -13,15 +13,7 @@ from lngeom.methods.weight import WeightStandardization, standardized_weights
     "ws_gn",
     "WS + GN",
     lambda weights, inputs: {"groups": GROUPS},
-    invariant=(
-        "weight_matrix_rescaling",
-        "weight_vector_rescaling",
-        "weight_group_rescaling",
-        "weight_vector_constant_shift",
-        "dataset_rescaling",
-        "single_case_rescaling",
-        "single_case_constant_shift",
-    ),
+    invariant=(*ROW_SCALES, "weight_vector_constant_shift", *CASE_SCALES, "single_case_constant_shift"),
     equivariant="group_permutations",
     basis="input_rotations_fixing_one",
 )

@@ -13,7 +13,6 @@ from typing import Any, Literal, Protocol
 
 Values = Callable[..., Any]
 Pair = tuple[Any, Any]
-Size = Literal["H", "D", "N", "G", "M", "T"]
 
 H, D, N, G, M, T = ("H", "D", "N", "G", "M", "T")
 """Sizes: units, inputs, samples, groups of units, units of a group, positions of a sample."""
@@ -29,7 +28,7 @@ class Readable(Protocol):
         """The input of a sample, or of a pair (sample, position)."""
 
     def a(self, n: Any, i: Any) -> Any:
-        r"""The summed input $\\sum_d W_{id} x_{nd}$."""
+        r"""The summed input $\sum_d W_{id} x_{nd}$."""
 
     def row(self, i: Any) -> Values:
         """The weights of a unit, a function of d."""

@@ -9,7 +9,7 @@ from lngeom.methods.base import AbstractNormalizer, summed_inputs
 from lngeom.methods.batch import BatchNorm
 from lngeom.methods.formulas import D, N, centred, dot, ratio, standardized
 from lngeom.methods.layer import LayerNorm, RMSNorm
-from lngeom.methods.page import indexed, row
+from lngeom.methods.page import CASE_SCALES, indexed, row
 
 
 def _of_inputs(norm: AbstractNormalizer, inputs: Float[Array, "N *T D"]) -> Float[Array, "N *T D"]:
@@ -24,12 +24,7 @@ def _layer_normalized(L, n, i, eps):
 @row(
     "pre_ln",
     "pre-LN, W·LN(x)",
-    invariant=(
-        "dataset_rescaling",
-        "single_case_rescaling",
-        "single_case_constant_shift",
-        "weight_vector_constant_shift",
-    ),
+    invariant=(*CASE_SCALES, "single_case_constant_shift", "weight_vector_constant_shift"),
     equivariant="unit_rotations",
     basis="input_rotations_fixing_one",
 )
@@ -48,7 +43,7 @@ class PreLayerNorm(AbstractNormalizer):
 @row(
     "pre_rms",
     "pre-RMS",
-    invariant=("dataset_rescaling", "single_case_rescaling"),
+    invariant=CASE_SCALES,
     equivariant="unit_rotations",
     basis="input_rotations",
 )

@@ -10,9 +10,9 @@ from jaxtyping import Array, Float
 from lngeom.methods.base import AbstractNormalizer, AbstractStatisticsNormalizer, Statistics, summed_inputs
 from lngeom.methods.formulas import H, M, standardized
 from lngeom.methods.linearization import AbstractLinearization, linearize, sum_of_products, transposed
-from lngeom.methods.page import GROUPS, indexed, row
+from lngeom.methods.page import CASE_SCALES, GROUPS, indexed, row
 
-SCALES = ("weight_matrix_rescaling", "dataset_rescaling", "single_case_rescaling")
+SCALES = ("weight_matrix_rescaling", *CASE_SCALES)
 
 
 class AbstractGroupedNormalizer(AbstractStatisticsNormalizer):

@@ -19,6 +19,12 @@ from lngeom.methods.transformations.matrices import BASIS_CHANGES, EQUIVARIANCES
 GROUPS = 2
 """Number of groups of the rows with groups."""
 
+CASE_SCALES = ("dataset_rescaling", "single_case_rescaling")
+"""Columns of methods that no factor of a case changes."""
+
+ROW_SCALES = ("weight_matrix_rescaling", "weight_vector_rescaling", "weight_group_rescaling")
+"""Columns of methods that no factor of a weight vector changes."""
+
 
 class Cell(StrEnum):
     """Effect on the output: none, a change, or a change of sign only (which g → −g repairs)."""
@@ -61,7 +67,7 @@ METHODS: dict[str, Method] = {}
 """Rows of the extended table, by name."""
 
 KINDS: dict[str, type[AbstractNormalizer]] = {}
-"""Classes by the names of their rows, where the row is that of the class without arguments but groups."""
+"""Classes by name and alias of the first row of each."""
 
 FORMULAS: dict[type[AbstractNormalizer], IndexFormula] = {}
 """Index formulas, by class."""

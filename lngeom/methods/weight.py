@@ -8,7 +8,7 @@ from jaxtyping import Array, Float
 from lngeom.methods.base import AbstractNormalizer, AbstractStatisticsNormalizer, Statistics, summed_inputs
 from lngeom.methods.formulas import D, centred, dot
 from lngeom.methods.linearization import Units, unit_by_unit
-from lngeom.methods.page import indexed, row
+from lngeom.methods.page import CASE_SCALES, ROW_SCALES, indexed, row
 
 
 def _centered(rows: Float[Array, "... D"]) -> Float[Array, "... D"]:
@@ -28,7 +28,7 @@ def _per_unit(values: Float[Array, " H"], inputs: Float[Array, "N *T D"]) -> Flo
     "wn",
     "WN",
     alias="weight",
-    invariant=("weight_matrix_rescaling", "weight_vector_rescaling", "weight_group_rescaling"),
+    invariant=ROW_SCALES,
     equivariant="unit_permutations",
     basis="input_rotations",
 )
@@ -59,13 +59,7 @@ def standardized_weights(L, n, i, eps):
 @row(
     "ws",
     "Weight standardization",
-    invariant=(
-        "weight_matrix_rescaling",
-        "weight_vector_rescaling",
-        "weight_group_rescaling",
-        "weight_vector_constant_shift",
-        "single_case_constant_shift",
-    ),
+    invariant=(*ROW_SCALES, "weight_vector_constant_shift", "single_case_constant_shift"),
     equivariant="unit_permutations",
     basis="input_rotations_fixing_one",
 )
@@ -120,13 +114,7 @@ def _cosine(L, w, x, eps):
 @row(
     "cosine",
     "Cosine",
-    invariant=(
-        "weight_matrix_rescaling",
-        "weight_vector_rescaling",
-        "weight_group_rescaling",
-        "dataset_rescaling",
-        "single_case_rescaling",
-    ),
+    invariant=(*ROW_SCALES, *CASE_SCALES),
     equivariant="unit_permutations",
     basis="input_rotations",
 )
@@ -146,15 +134,7 @@ class CosineNorm(AbstractNormalizer):
 @row(
     "pcc",
     "PCC (centred cosine)",
-    invariant=(
-        "weight_matrix_rescaling",
-        "weight_vector_rescaling",
-        "weight_group_rescaling",
-        "weight_vector_constant_shift",
-        "dataset_rescaling",
-        "single_case_rescaling",
-        "single_case_constant_shift",
-    ),
+    invariant=(*ROW_SCALES, "weight_vector_constant_shift", *CASE_SCALES, "single_case_constant_shift"),
     equivariant="unit_permutations",
     basis="input_rotations_fixing_one",
 )

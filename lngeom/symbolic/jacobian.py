@@ -1,6 +1,6 @@
 """The layer of the proofs: how its outputs move with its weights, and the exact rank of its Jacobian.
 
-The rank over a prime field, at a point where its square roots exist, is a lower bound of the rank at almost every real
+The rank over a prime field with its square roots is a lower bound of the rank at almost every real
 point: a minor that is not zero modulo a prime is not zero.
 """
 

@@ -15,13 +15,13 @@ from lngeom.methods.formulas import IndexFormula
 from lngeom.methods.readings import Arithmetic, Arrays
 
 PRIME = 1_000_003
-"""A prime that is 3 modulo 4. Sums of 4,000 products are exact in floats of 64 bits."""
+"""A prime that is 3 modulo 4, so small that products of two numbers are exact in floats of 64 bits."""
 
 Numbers = Complex128[np.ndarray, "..."]
 
 
-class NoRootError(ArithmeticError):
-    """A number has no square root in the field."""
+class NotInFieldError(ArithmeticError):
+    """A formula needs what the field does not have."""
 
 
 def reduced(values: Numbers) -> Numbers:
@@ -55,11 +55,11 @@ def square_root(values: Numbers) -> Numbers:
     """A root of integers: r^((p + 1)/4) where that is one, and i times it otherwise, as −r is a square then.
 
     Raises:
-        NoRootError: if a value is no integer.
+        NotInFieldError: if a value is no integer.
     """
     z = reduced(np.asarray(values, complex))
     if z.imag.any():
-        raise NoRootError("only integers have a root here: the formula takes a root of what holds one")
+        raise NotInFieldError("only integers have a root here: the formula takes a root of what holds one")
     integers = z.real.astype(np.int64)
     roots = _power(integers, (PRIME + 1) // 4)
     return np.where(roots * roots % PRIME == integers, roots, 1j * roots)
@@ -107,15 +107,15 @@ class PrimeField(Arithmetic):
 
     def absolute(self, a: Numbers) -> Numbers:
         """None: a prime field has no order."""
-        raise NoRootError("a prime field has no absolute values")
+        raise NotInFieldError("a prime field has no absolute values")
 
     def tanh(self, a: Numbers) -> Numbers:
         """None: a prime field has sums, products and roots alone."""
-        raise NoRootError("a prime field has no hyperbolic tangent")
+        raise NotInFieldError("a prime field has no hyperbolic tangent")
 
     def largest_squared_singular_value(self, W: Numbers) -> Numbers:
         """None: a prime field has no order."""
-        raise NoRootError("a prime field has no largest singular value")
+        raise NotInFieldError("a prime field has no largest singular value")
 
 
 def _alike(a: Numbers, b: Numbers) -> tuple[Numbers, Numbers]:
@@ -188,7 +188,7 @@ def jacobian_rows(layer: FieldLayer, *, softmax: bool = False) -> Complex128[np.
 
     Raises:
         ZeroDivisionError: if a σ is zero.
-        NoRootError: if the formula needs what the field does not have.
+        NotInFieldError: if the formula needs what the field does not have.
     """
     field = PrimeField()
     H, D = layer.weights.shape

@@ -44,7 +44,7 @@ from lngeom.symbolic.layers import BATCH_NORM, EPSILON, LAYER_NORM, METHODS, RMS
 from lngeom.symbolic.modular import (
     PRIME,
     FieldLayer,
-    NoRootError,
+    NotInFieldError,
     PrimeField,
     inverse,
     jacobian_rows,
@@ -282,7 +282,7 @@ def test_field_arithmetic():
     assert 60 < np.count_nonzero(roots.imag) < 140
     with pytest.raises(ZeroDivisionError):
         inverse(np.array([1, PRIME]))
-    with pytest.raises(NoRootError):
+    with pytest.raises(NotInFieldError):
         square_root(np.array([1j]))
 
 
@@ -321,7 +321,7 @@ def test_modular_jacobian_annihilates_the_radial_direction_and_not_another():
 
 @pytest.mark.parametrize("name", ["DynamicTanh", "SpectralNorm", "WeightStandardizedGroupNorm"])
 def test_a_method_without_a_reading_over_the_field_is_refused(name):
-    with pytest.raises(NoRootError, match=r"prime field|root"):
+    with pytest.raises(NotInFieldError, match=r"prime field|root"):
         nullity(METHODS[name], (4, 3))
 
 
