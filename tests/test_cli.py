@@ -51,7 +51,7 @@ def test_verify_writes_a_report_and_exits_0(small, tmp_path):
     assert "equation.32" in result.output
     assert "E[Cov[y|x]/φ²]" in result.output.replace("\n", "")
     report = json.loads((tmp_path / "here/there/report.json").read_text())
-    assert report["schema"] == "lngeom.report/1"
+    assert report["schema"] == "lngeom.report/2"
     assert report["data"]["shape"] == [40, 4]
     assert len(report["data"]["sha256"]) == 64
     assert report["summary"]["as_recorded"] == report["summary"]["claims"] == len(report["claims"])

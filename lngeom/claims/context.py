@@ -1,7 +1,9 @@
-"""A sentence of a paper in its context, how a claim reads it, and where it was read."""
+"""A sentence of a paper in its context, how it can be read, and where it was read."""
 
 from dataclasses import dataclass
 from enum import StrEnum
+
+from lngeom.claims.evidence import Verdict
 
 
 class Read(StrEnum):
@@ -15,8 +17,21 @@ class Read(StrEnum):
 
 
 @dataclass(frozen=True)
+class Reading:
+    """One way in which the words of a paper can be read: an interpretation, not a special case.
+
+    Attributes:
+        says: what the words mean under it.
+        verdict: on the sentence under this reading.
+    """
+
+    says: str
+    verdict: Verdict
+
+
+@dataclass(frozen=True)
 class Context:
-    """Literal quotations around a claim, with the charitable reading that its verdict is about.
+    """Literal quotations around a claim, and the readings that the words allow.
 
     Mathematics is in Unicode, "…" marks omissions, and square brackets enclose the paper's citations, or words that are
     not the paper's.
@@ -25,14 +40,12 @@ class Context:
         sentence: the sentence that the claim is about.
         before: what the paper says before it.
         after: what it says after it.
-        reading: the reading most favourable to the paper.
-        verdict: why the verdict stands under that reading.
-        otherwise: the verdict under another reading; empty where the verdict does not depend on the reading.
+        readings: the one most favourable to the paper first. A claim is refuted only if it fails under each of them.
+        verdict: why the verdict stands.
     """
 
     sentence: str
     before: str
     after: str
-    reading: str
+    readings: tuple[Reading, ...]
     verdict: str
-    otherwise: str = ""

@@ -13,12 +13,16 @@ from lngeom._core.numerics import Agreement, agreement, tolerance
 class Verdict(StrEnum):
     """What the evidence says of a statement.
 
-    A clash is no answer about the statement: a number contradicts what is proved, so that one of them is wrong.
+    A slip is wrong as printed, and what its authors mean is clear and right. An experiment at another setting than the
+    paper's refutes nothing: its result is not reproduced here. A clash is no answer about the statement: a number
+    contradicts what is proved or stated, so that the proof, the record or the code is wrong.
     """
 
     HOLDS = "holds"
     CONDITIONAL = "conditional"
     REFUTED = "refuted"
+    SLIP = "slip"
+    NOT_REPRODUCED = "not reproduced"
     UNDECIDED = "undecided"
     CLASH = "clash"
 
@@ -64,6 +68,7 @@ class Role(StrEnum):
     SUPPORTS = "supports"
     FAILS_WITHOUT_CONDITION = "fails without the condition"
     REFUTES = "refutes as printed"
+    MISPRINT = "shows a slip in the print"
     CORRECTS = "supports the correction"
 
 
@@ -292,15 +297,17 @@ def strength_of(verdict: Verdict, evidence: Sequence[Evidence]) -> Strength:
         Its strength: that of the proofs and exact counterexamples that have the verdict's role, where there are any;
         that of a conditional claim is its proof's under the condition. A correction's proof does not count.
     """
-    role = Role.REFUTES if verdict is Verdict.REFUTED else Role.SUPPORTS
-    by_number = verdict is Verdict.REFUTED and any(e.contradicts for e in evidence)
-    found = {e.reach for e in evidence if e.kind is Kind.PROOF and e.passed and e.role is role and not by_number}
+    role = _ROLE.get(verdict, Role.SUPPORTS)
+    found = {e.reach for e in evidence if e.kind is Kind.PROOF and e.passed and e.role is role}
     for reach, strength in _STRENGTH.items():
         if reach in found:
             return strength
     experiment = any(e.kind is Kind.EXPERIMENT for e in evidence)
     return Strength.EXPERIMENT if experiment else Strength.NUMERIC
 
+
+_ROLE = {Verdict.REFUTED: Role.REFUTES, Verdict.SLIP: Role.MISPRINT}
+"""The role of the evidence that a verdict rests on, where it is not support."""
 
 # The first that is found counts: a proof for some sizes only limits the verdict, whatever stands beside it.
 _STRENGTH = {
@@ -315,11 +322,14 @@ def decide(evidence: Sequence[Evidence]) -> Verdict:
 
     1. A number that contradicts a proof is a clash, whatever else was found: the opposite of its role beside a proof
        of that role, or a refutation beside a proof of the statement. A number never overrides a proof.
-    2. A number that shows the opposite of what should support the statement refutes it, where no proof supports it.
+    2. A number that shows the opposite of what should support the statement is a clash too, where no proof supports
+       it: an error of the code looks the same as a false statement. An experiment that shows the opposite is not
+       reproduced here.
     3. Numbers that are no evidence speak neither for nor against. Where a proof has their role they are set aside, and
        the proof carries the verdict alone. Where none has, the verdict is undecided.
-    4. All that is left must pass. Refuted then takes a refutation *and* a correction, with no support; conditional
-       takes support under the condition *and* a failure without it. Anything missing or in between is undecided.
+    4. All that is left must pass. Refuted then takes a refutation *and* a correction, with no support; a slip takes a
+       misprint *and* a correction, likewise; conditional takes support under the condition *and* a failure without it.
+       Anything missing or in between is undecided.
 
     The exit code of `lngeom verify` follows the verdicts: 0 where all are the recorded ones. So a proof without
     numbers counts on the user's own data. On the data that comes with lngeom all numbers must be evidence.
@@ -334,18 +344,20 @@ def decide(evidence: Sequence[Evidence]) -> Verdict:
     numbers = [e for e in evidence if e.kind is not Kind.PROOF]
     if any(e.contradicts and e.role in proved for e in numbers):
         return Verdict.CLASH
-    if Role.SUPPORTS in proved and any(e.passed and e.role is Role.REFUTES for e in numbers):
+    if Role.SUPPORTS in proved and any(e.passed and e.role in {Role.REFUTES, Role.MISPRINT} for e in numbers):
         return Verdict.CLASH
-    if any(e.contradicts and e.role is Role.SUPPORTS for e in numbers):
-        return Verdict.REFUTED
+    opposite = {e.kind for e in numbers if e.contradicts and e.role is Role.SUPPORTS}
+    if opposite:
+        return Verdict.NOT_REPRODUCED if opposite == {Kind.EXPERIMENT} else Verdict.CLASH
     if any(e.no_evidence and e.role not in proved for e in numbers):
         return Verdict.UNDECIDED
     left = [e for e in evidence if not e.no_evidence]
     if not all(e.passed for e in left):
         return Verdict.UNDECIDED
     roles = {e.role for e in left}
-    if Role.REFUTES in roles:
-        return Verdict.REFUTED if Role.CORRECTS in roles and Role.SUPPORTS not in roles else Verdict.UNDECIDED
+    for false, verdict in ((Role.REFUTES, Verdict.REFUTED), (Role.MISPRINT, Verdict.SLIP)):
+        if false in roles:
+            return verdict if Role.CORRECTS in roles and Role.SUPPORTS not in roles else Verdict.UNDECIDED
     if Role.SUPPORTS in roles:
         return Verdict.CONDITIONAL if Role.FAILS_WITHOUT_CONDITION in roles else Verdict.HOLDS
     return Verdict.UNDECIDED

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 LEMMA = "lemma."
 """How names of lemmas begin, which are no claims."""
 _PROVERS: dict[str, tuple[Establishes, Prover]] = {}
+_FALSE = {"refuted": Role.REFUTES, "slip": Role.MISPRINT}
+"""What a counterexample shows, by the verdict that it establishes."""
 
 
 def proves(claim_id: str, establishes: Establishes = "holds") -> Callable[[Prover], Prover]:
@@ -65,7 +67,7 @@ def proof_of(claim_id: str) -> Proof | Counterexample | None:
         return None
     establishes, prover = _PROVERS[claim_id]
     found = establishing(prover(), establishes)
-    if establishes == "refuted" and not (isinstance(found, Counterexample) and found.correction):
+    if establishes in _FALSE and not (isinstance(found, Counterexample) and found.correction):
         raise ProofError(f"{claim_id}: a refutation needs an exact counterexample and a proof of the correction")
     if establishes == "conditional" and not any(a.when_dropped for a in getattr(found, "assumptions", ())):
         raise ProofError(f"{claim_id}: a conditional proof needs a counterexample for a dropped assumption")
@@ -108,10 +110,10 @@ def proof_evidence(id: str, *, steps: bool = True, paper: str = "") -> tuple[Evi
         return ()
     if isinstance(found, Proof):
         return (_proof(found, Role.SUPPORTS, steps), *_lemmas(found, steps), *_dropped(found))
-    role = Role.REFUTES if found.establishes == "refuted" else Role.SUPPORTS
+    role = _FALSE.get(found.establishes, Role.SUPPORTS)
     evidence = [_counterexample(found, "exact counterexample", role)]
     if found.correction:
-        evidence.append(_proof(found.correction, Role.CORRECTS if role is Role.REFUTES else Role.SUPPORTS, steps))
+        evidence.append(_proof(found.correction, Role.SUPPORTS if role is Role.SUPPORTS else Role.CORRECTS, steps))
     return tuple(evidence)
 
 

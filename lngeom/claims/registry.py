@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from lngeom.claims._rounding import weigh
 from lngeom.claims.context import Context, Read
-from lngeom.claims.erratum import Erratum
+from lngeom.claims.erratum import Consequence, Erratum
 from lngeom.claims.evidence import Evidence, Kind, NoEvidence, Role, Strength, Verdict, decide, strength_of
 from lngeom.claims.problem import Problem, Watched
 from lngeom.claims.results import NoResults
@@ -31,12 +31,13 @@ class Claim:
         formula: the same as LaTeX, where a formula says it better.
         assumptions: under which it is claimed, or under which it is true.
         expected: the recorded verdict.
-        correction: what is true instead; given exactly where the recorded verdict is "refuted".
+        correction: what is true instead, or what was found; given exactly where the recorded verdict is "refuted",
+            "slip" or "not reproduced".
         why_numeric: why the claim rests on numbers alone, where no proof of it is registered.
-        context: the paper's sentence with its surroundings, and how it is read; given where a sentence of the paper is
-            refuted or conditional.
-        erratum: what it means for the paper; given where the recorded verdict is "refuted", and where a condition
-            mends an error.
+        context: the paper's sentence with its surroundings, and how it can be read; given where a sentence of the paper
+            does not simply hold.
+        erratum: what it means for the paper; given where the recorded verdict is "refuted" or "slip", and where a
+            condition mends an error.
         paper: id of the paper it is about.
         read: where the statement was read.
         check: yields evidence; without any the verdict is undecided.
@@ -122,14 +123,48 @@ def register(claim: Claim) -> Claim:
         The same claim.
 
     Raises:
-        ValueError: if the id is taken, or a correction is missing or out of place.
+        ValueError: if the id is taken, or the record is not fair (`unfair`).
     """
     if claim.id in _CLAIMS:
         raise ValueError(f"claim id {claim.id!r} is already registered; ids are permanent and unique")
-    if (claim.expected is Verdict.REFUTED) != bool(claim.correction):
-        raise ValueError(f"claim {claim.id!r}: a correction is needed exactly where the verdict is 'refuted'")
+    if reason := unfair(claim):
+        raise ValueError(f"claim {claim.id!r}: {reason}")
     _CLAIMS[claim.id] = claim
     return claim
+
+
+def unfair(claim: Claim) -> str:
+    """Which rule of fairness the record of a claim breaks; empty where it breaks none.
+
+    1. A verdict against a statement comes with what is true instead.
+    2. A statement whose own words were not read is never refuted.
+    3. A refuted statement fails under every reading that its context lists. A statement that holds, or holds under a
+       condition, does so under the most favourable one.
+    4. A slip of notation is a verdict, and no other verdict calls an error one.
+
+    Args:
+        claim: the claim.
+
+    Returns:
+        One sentence.
+    """
+    verdict = claim.expected
+    against = verdict in {Verdict.REFUTED, Verdict.SLIP, Verdict.NOT_REPRODUCED}
+    if against != bool(claim.correction):
+        return "a correction is needed exactly where the verdict is 'refuted', 'slip' or 'not reproduced'"
+    if verdict is Verdict.REFUTED and claim.read not in {Read.PAPER, Read.OWN}:
+        return f"it was read {claim.read.value}, so it cannot be refuted: read the paper's own words, or call it open"
+    readings = [r.verdict for r in claim.context.readings] if claim.context else []
+    if verdict is Verdict.REFUTED and any(v is not Verdict.REFUTED for v in readings):
+        return (
+            "it is refuted, but not under every reading of its context: a fair reading that holds makes it conditional"
+        )
+    if verdict in {Verdict.HOLDS, Verdict.CONDITIONAL} and readings and readings[0] not in {Verdict.HOLDS, verdict}:
+        return f"it is recorded as {verdict.value!r}, but the first reading of its context is {readings[0].value!r}"
+    notation = claim.erratum is not None and claim.erratum.consequence is Consequence.NOTATION
+    if claim.erratum is not None and notation != (verdict is Verdict.SLIP):
+        return "a slip of notation has the verdict 'slip', and no other error has"
+    return ""
 
 
 def claim(id: str, **fields) -> Callable[[Check], Check]:

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 
 from lngeom.claims import judge
 from lngeom.claims.comparison import SIGNIFICANCE
-from lngeom.claims.context import Context
-from lngeom.claims.erratum import Consequence, Erratum
+from lngeom.claims.context import Context, Reading
 from lngeom.claims.evidence import Evidence, Kind, Role, Verdict
 from lngeom.claims.problem import Problem
 from lngeom.claims.registry import Claim, register
@@ -52,7 +51,7 @@ def _evidence(claim: str, experiment: str, problem: Problem) -> Iterator[Evidenc
         )
 
 
-_H, _R, _U = Verdict.HOLDS, Verdict.REFUTED, Verdict.UNDECIDED
+_H, _N, _U = Verdict.HOLDS, Verdict.NOT_REPRODUCED, Verdict.UNDECIDED
 
 _SIXTY_BEFORE = "We plot R@1, R@5 and R@10 for the image retrieval task."
 _SIXTY = (
@@ -75,9 +74,8 @@ class Record:
         source: where in the paper.
         text: what is claimed.
         expected: the recorded verdict.
-        correction: what was found instead, where it is refuted.
-        context: the paper's sentence and how it is read, where it is refuted.
-        erratum: what it means for the paper, where it is refuted.
+        correction: what was found instead, where the paper's result is not reproduced.
+        context: the paper's sentence and how it is read, where the paper's result is not reproduced.
     """
 
     id: str
@@ -87,7 +85,6 @@ class Record:
     expected: Verdict
     correction: str = ""
     context: Context | None = None
-    erratum: Erratum | None = None
 
 
 RECORDS = (
@@ -110,12 +107,9 @@ RECORDS = (
         "rows_of_digits",
         "beyond Section 7",
         "The speed-up does not depend on how the weights start.",
-        _R,
+        _N,
         "With normal weights of variance 1/D, and both arms at their best rates, layer norm takes as many steps "
         "(median ratio 1).",
-        erratum=Erratum(
-            Consequence.CONCLUSION, "On the small task no speed-up is left where weights start scaled to their inputs."
-        ),
     ),
     Record(
         "order_embeddings",
@@ -129,20 +123,22 @@ RECORDS = (
         "order_embeddings",
         "Section 6.1",
         "Best model in 60 % of the time.",
-        _R,
+        _N,
         "On the small task the median ratio of steps is 0.84 (95 % interval 0.68 to 1.3), both at their best rates.",
         Context(
             sentence=_SIXTY,
             before=_SIXTY_BEFORE,
             after=_SIXTY_AFTER,
-            reading="The sentence is about MS COCO and the authors' code, with both models at one learning rate.",
-            verdict=(
-                "This setting is not repeated here. Refuted is the same ratio on a small generated task, with each "
-                "model at its own best rate."
+            readings=(
+                Reading(
+                    "The sentence is about MS COCO and the authors' code, with both models at one learning rate.",
+                    Verdict.NOT_REPRODUCED,
+                ),
             ),
-        ),
-        Erratum(
-            Consequence.SENTENCE, "On the small task the baseline, at its own best rate, needs about as many steps."
+            verdict=(
+                "This setting is not repeated here. Not reproduced is the same ratio on a small generated task, with "
+                "each model at its own best rate."
+            ),
         ),
     ),
     Record(
@@ -150,20 +146,24 @@ RECORDS = (
         "order_embeddings",
         "Eqs. 26–28",
         "So it is without the biases that the authors' code keeps inside the norms, which the equations do not have.",
-        _R,
+        _N,
         "Without them the median ratio of steps is 1.5 on the small task (95 % interval 0.97 to 2.6), both at their "
         "best rates.",
         Context(
             sentence=_SIXTY,
             before=_SIXTY_BEFORE,
             after=_SIXTY_AFTER,
-            reading="The sentence is about the authors' code, which keeps biases inside the norms.",
+            readings=(
+                Reading(
+                    "The sentence is about the authors' code, which keeps biases inside the norms.",
+                    Verdict.NOT_REPRODUCED,
+                ),
+            ),
             verdict=(
                 "With these biases the ratio is 0.68 to 1.3 on the small task, without them 0.97 to 2.6: the "
                 "equations, which have none, are not faster than the baseline there."
             ),
         ),
-        Erratum(Consequence.SENTENCE, "Eqs. 26–28 lack the biases that the authors' code keeps inside the norms."),
     ),
     Record(
         "order_embeddings.adam",
@@ -184,7 +184,7 @@ RECORDS = (
         "attentive_reader",
         "Section 6.2",
         "Trains faster and better than both variants of recurrent batch norm.",
-        _R,
+        _N,
         "On the small task the median ratio of steps to batch norm everywhere is 4.3 (95 % interval 2.3 to 15), both "
         "at their best rates. Against BN-LSTM the speeds are undecided, and so is which of them ends better.",
         Context(
@@ -197,13 +197,17 @@ RECORDS = (
                 "In Cooijmans et al. [2016], it is argued that the scale parameter in BN must be carefully chosen and "
                 "is set to 0.1 in their experiments."
             ),
-            reading="The sentence is about the CNN corpus, the published curves of batch norm and the authors' code.",
+            readings=(
+                Reading(
+                    "The sentence is about the CNN corpus, the published curves of batch norm and the authors' code.",
+                    Verdict.NOT_REPRODUCED,
+                ),
+            ),
             verdict=(
-                'This setting is not repeated here. Refuted is "trains faster" against batch norm everywhere on a '
-                "small generated task, with batch norm evaluated by statistics of its present weights."
+                'This setting is not repeated here. Not reproduced is "trains faster" against batch norm everywhere '
+                "on a small generated task, with batch norm evaluated by statistics of its present weights."
             ),
         ),
-        Erratum(Consequence.SENTENCE, "On the small task batch norm everywhere, at its own best rate, is faster."),
     ),
     Record(
         "attentive_reader.gain",
@@ -245,7 +249,7 @@ RECORDS = (
         "draw",
         "Section 6.4",
         "Converges almost twice as fast.",
-        _R,
+        _N,
         "On the small task the median ratio of steps is 1.1 (95 % interval 0.64 to 1.4), both at their best rates. "
         "Both still improve at the end of 4800 steps.",
         Context(
@@ -258,14 +262,16 @@ RECORDS = (
                 "After 200 epoches, the baseline model converges to a variational log likelihood of 82.36 nats on the "
                 "test data and the layer normalized model obtains 82.09 nats."
             ),
-            reading="The sentence is about 28 × 28 images and 64 glimpses, with both models at one learning rate.",
-            verdict=(
-                "This setting is not repeated here. Refuted is a ratio of at most 0.6 on 8 × 8 digits with 8 glimpses, "
-                "with each model at its own best rate."
+            readings=(
+                Reading(
+                    "The sentence is about 28 × 28 images and 64 glimpses, with both models at one learning rate.",
+                    Verdict.NOT_REPRODUCED,
+                ),
             ),
-        ),
-        Erratum(
-            Consequence.SENTENCE, "On the small task the baseline, at its own best rate, needs about as many steps."
+            verdict=(
+                "This setting is not repeated here. Not reproduced is a ratio of at most 0.6 on 8 × 8 digits with 8 "
+                "glimpses, with each model at its own best rate."
+            ),
         ),
     ),
     Record(
@@ -280,7 +286,7 @@ RECORDS = (
         "handwriting",
         "Section 6.5",
         "Comparable likelihood, much faster.",
-        _R,
+        _N,
         "On the small task the median ratio of steps is 1 (95 % interval 0.93 to 3.3), both at their best rates. "
         "Whether the likelihoods are comparable is undecided.",
         Context(
@@ -293,14 +299,15 @@ RECORDS = (
                 "stable hidden dynamics."
             ),
             after="In addition to RNNs, we investigated layer normalization in feed-forward networks.",
-            reading="The sentence is about IAM-OnDB, with both networks at one learning rate.",
-            verdict=(
-                'This setting is not repeated here. Refuted is "much faster" on a small generated task, with each '
-                "network at its own best rate."
+            readings=(
+                Reading(
+                    "The sentence is about IAM-OnDB, with both networks at one learning rate.", Verdict.NOT_REPRODUCED
+                ),
             ),
-        ),
-        Erratum(
-            Consequence.SENTENCE, "On the small task the baseline, at its own best rate, needs about as many steps."
+            verdict=(
+                'This setting is not repeated here. Not reproduced is "much faster" on a small generated task, with '
+                "each network at its own best rate."
+            ),
         ),
     ),
     Record(
@@ -315,9 +322,8 @@ RECORDS = (
         "mnist",
         "beyond Section 6.6",
         "At batch 128, faster than batch norm that leaves the logits alone, as layer norm does.",
-        _R,
+        _N,
         "Batch norm on the hidden layers is faster: the logits cause most of the deficit in Figure 6.",
-        erratum=Erratum(Consequence.CONCLUSION, "Batch norm that leaves the logits alone is faster on the small task."),
     ),
     Record(
         "mnist.hidden_batch_norm_4",
@@ -384,7 +390,6 @@ def _register() -> None:
                 ),
                 correction=record.correction,
                 context=record.context,
-                erratum=record.erratum,
                 why_numeric="it is about training",
                 check=check,
             )

@@ -22,7 +22,7 @@ from lngeom.claims.registry import BA2016, Claim, Outcome
 from lngeom.papers.ba2016.coverage import STATEMENTS, coverage
 from lngeom.report.tables import tables
 
-SCHEMA = "lngeom.report/1"
+SCHEMA = "lngeom.report/2"
 PACKAGES = ("jax", "jaxlib", "numpy", "scipy", "equinox", "sympy", "scikit-learn")
 
 

@@ -43,11 +43,10 @@ def errors(claims: Sequence[Record]) -> dict[str, list[Record]]:
         claims: records of the document.
 
     Returns:
-        Consequence → refuted or conditional claims that have an erratum, the gravest first; without those that only a
-        small experiment refutes, and without a consequence that no error has.
+        Consequence → claims that have an erratum and whose verdict is "refuted", "slip" or "conditional", the gravest
+        first; without a consequence that no error has.
     """
-    found = [c for c in claims if "erratum" in c and c["verdict"] in {"refuted", "conditional"}]
-    found = [c for c in found if c["strength"] != "experiment"]
+    found = [c for c in claims if "erratum" in c and c["verdict"] in {"refuted", "slip", "conditional"}]
     ranked = {rank.value: [c for c in found if c["erratum"]["consequence"] == rank] for rank in Consequence}
     return {rank: these for rank, these in ranked.items() if these}
 

@@ -7,7 +7,12 @@ from typing import Any
 
 from markupsafe import Markup
 
-SYMBOLS = {"holds": "✓", "conditional": "◐", "refuted": "✗", "undecided": "?", "clash": "⚠"}
+SYMBOLS = {"holds": "✓", "conditional": "◐", "refuted": "✗"} | {
+    "slip": "✎",
+    "not reproduced": "≁",
+    "undecided": "?",
+    "clash": "⚠",
+}
 """The mark of each verdict."""
 
 LOWEST, HIGHEST = -18.0, 2.0

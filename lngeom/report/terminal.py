@@ -25,6 +25,8 @@ STYLES = {
     Verdict.HOLDS: "green",
     Verdict.CONDITIONAL: "yellow",
     Verdict.REFUTED: "red",
+    Verdict.SLIP: "yellow",
+    Verdict.NOT_REPRODUCED: "magenta",
     Verdict.UNDECIDED: "magenta",
     Verdict.CLASH: "bold white on red",
 }
@@ -46,6 +48,19 @@ def verdict(outcome: Outcome) -> Text:
         text += f"\n(recorded: {outcome.claim.expected.value})"
     return Text(text, style=STYLES[outcome.verdict] + ("" if outcome.as_recorded else " reverse"))
 
+
+SETTLED = {Verdict.HOLDS, Verdict.CONDITIONAL, Verdict.REFUTED, Verdict.SLIP}
+"""The verdicts that answer whether a statement is true."""
+
+
+def counted(verdict: Verdict, count: int) -> str:
+    """A verdict as the word beside a count: "2 hold", "3 slips", "1 refuted"."""
+    plural = {Verdict.HOLDS: "hold", Verdict.SLIP: "slips"}
+    return plural.get(verdict, verdict.value) if count != 1 else verdict.value
+
+
+ALWAYS = {Verdict.HOLDS, Verdict.CONDITIONAL, Verdict.REFUTED, Verdict.UNDECIDED}
+"""The verdicts that are counted even where no claim has them."""
 
 NARROW = 70
 """Columns of a terminal below which a claim has one cell for all that is said of it beside its statement."""
@@ -112,7 +127,7 @@ def summary(outcomes: Sequence[Outcome]) -> Table:
     table.add_column("all", justify="right")
     for kind in Verdict:
         found = [o for o in outcomes if o.verdict is kind]
-        if kind is Verdict.CLASH and not found:
+        if not found and kind not in ALWAYS:
             continue
         counts = [sum(o.strength is s for o in found) for s in shown]
         table.add_row(Text(kind.value, style=STYLES[kind]), *(str(c or "") for c in counts), str(len(found)))
@@ -122,9 +137,8 @@ def summary(outcomes: Sequence[Outcome]) -> Table:
 def overview(outcomes: Sequence[Outcome]) -> Iterator[Text | Table]:
     """What was found, in few lines: counts, Table 1, and a line for each claim that does not simply hold."""
     found = Counter(o.verdict for o in outcomes)
-    parts = [f"{found[v]} {'hold' if v is Verdict.HOLDS else v.value}" for v in Verdict if found[v]]
-    settled = [o for o in outcomes if o.verdict in {Verdict.HOLDS, Verdict.CONDITIONAL, Verdict.REFUTED}]
-    exact = sum(o.strength.exact for o in settled)
+    parts = [f"{found[v]} {counted(v, found[v])}" for v in Verdict if found[v]]
+    exact = sum(o.strength.exact for o in outcomes if o.verdict in SETTLED)
     yield Text(f"{len(outcomes)} claims: {', '.join(parts)}; {exact} proved or exact", style="bold")
     if _of_2016(outcomes) and len(outcomes) > 1:
         yield Text(str(coverage()).split(";")[0], style="dim")
@@ -147,9 +161,11 @@ def overview(outcomes: Sequence[Outcome]) -> Iterator[Text | Table]:
 
 
 TITLES_OF_VERDICTS = {
-    Verdict.CLASH: "A number contradicts a proof",
-    Verdict.REFUTED: "Refuted as printed",
+    Verdict.CLASH: "A number contradicts a proof or a statement",
+    Verdict.REFUTED: "Refuted under every reading",
+    Verdict.SLIP: "Slips of notation: wrong as printed, clear and right as meant",
     Verdict.CONDITIONAL: "True under a condition",
+    Verdict.NOT_REPRODUCED: "Not reproduced at the small size",
     Verdict.UNDECIDED: "Undecided",
 }
 
@@ -173,9 +189,8 @@ def _small_table1(by_id: Mapping[str, Outcome]) -> Table:
 
 
 def errata(outcomes: Sequence[Outcome]) -> Table | None:
-    """Refuted statements with their corrections, without those that only a small experiment refutes."""
-    refuted = [o for o in outcomes if o.verdict is Verdict.REFUTED and o.strength is not Strength.EXPERIMENT]
-    false = [o.claim for o in refuted if o.claim.correction]
+    """Refuted statements and slips of notation with their corrections."""
+    false = [o.claim for o in outcomes if o.verdict in {Verdict.REFUTED, Verdict.SLIP} and o.claim.correction]
     if not false:
         return None
     table = Table(title="False as printed", show_lines=True, expand=True)
@@ -201,20 +216,16 @@ def numbers_alone(outcomes: Sequence[Outcome]) -> Table | None:
 
 
 def context(outcomes: Sequence[Outcome]) -> Panel | None:
-    """The paper's sentence, in bold in its context, and how it is read; only where a single claim was checked."""
+    """The paper's sentence, in bold in its context, and how it can be read; only where a single claim was checked."""
     if len(outcomes) != 1 or outcomes[0].claim.context is None:
         return None
     found = outcomes[0].claim.context
     text = Text(f"{found.before} " if found.before else "")
     text.append(found.sentence, style="bold").append(f" {found.after}" if found.after else "")
-    readings = (
-        ("Charitable reading", found.reading),
-        ("Verdict under it", found.verdict),
-        ("Read otherwise", found.otherwise),
-    )
-    for heading, reading in readings:
-        if reading:
-            text.append(f"\n\n{heading}: ", style="dim").append(reading)
+    for reading in found.readings:
+        text.append("\n\nReading: ", style="dim").append(f"{reading.says} ")
+        text.append(reading.verdict.value, style=STYLES[reading.verdict])
+    text.append("\n\nWhy: ", style="dim").append(found.verdict)
     return Panel(text, title="The paper says", title_align="left")
 
 
@@ -239,14 +250,14 @@ def papers_table(papers: Sequence[tuple[Paper, Sequence[Outcome]]], *, findings:
 
 
 def clashes(outcomes: Sequence[Outcome]) -> Panel | None:
-    """Numbers that contradict a proof. No audit should have any."""
+    """Numbers that contradict a proof or what a statement says. No audit should have any."""
     found = [o for o in outcomes if o.verdict is Verdict.CLASH]
     if not found:
         return None
     lines = [f"{o.claim.id}\n  " + "\n  ".join(o.reasons) for o in found]
     text = (
-        "A number contradicts a proof. One of them is wrong, and it is lngeom that is at fault, not the paper: please "
-        "report the data set and the seed.\n\n"
+        "A number contradicts a proof, or a statement that is recorded to be true. The number, the proof or the record "
+        "is wrong, and all three are lngeom's: please report the data set and the seed.\n\n"
     )
     title = f"CLASH in {len(found)} claim{'' if len(found) == 1 else 's'}"
     return Panel(Text(text + "\n".join(lines)), title=title, border_style="bold red")
@@ -274,7 +285,7 @@ def problems(outcomes: Sequence[Outcome], dataset: Dataset) -> list[str]:
         Lines that name the claims.
     """
     found = {
-        "CLASH, a number contradicts a proof": [o for o in outcomes if o.verdict is Verdict.CLASH],
+        "CLASH, a number contradicts a proof or a recorded statement": [o for o in outcomes if o.verdict is Verdict.CLASH],
         "verdicts that differ from the record": [o for o in outcomes if not o.as_recorded],
         "numbers that are no evidence": [o for o in outcomes if o.silent and dataset.bundled],
     }

@@ -16,7 +16,7 @@ from lngeom.symbolic import notation, sums
 from lngeom.symbolic.evaluation import agrees_at_small_sizes
 from lngeom.symbolic.notation import from_latex, legend, shown
 
-Establishes = Literal["holds", "conditional", "refuted"]
+Establishes = Literal["holds", "conditional", "refuted", "slip"]
 Names = Mapping[str, Expr | Callable[..., Expr]]
 """What names stand for: a part of a formula, or a family of parts by its indices."""
 LINE = 74

@@ -24,7 +24,7 @@ from lngeom.claims import (
     proves,
     same_integer,
 )
-from lngeom.claims.context import Context
+from lngeom.claims.context import Context, Reading
 from lngeom.claims.erratum import Consequence, Erratum
 from lngeom.claims.evidence import Evidence
 from lngeom.claims.problem import TITLES
@@ -237,15 +237,19 @@ def equation_13_14_wn_proof() -> Proof:
             "[Eqs. 13, 14] … Notice that, comparing to standard GLM, the block F̄_ij along the weight vector w_i "
             "direction is scaled by the gain parameters and the normalization scalar σ_i."
         ),
-        reading=(
-            "The derivatives of μ_i and σ_i in Eq. 14 are those of layer norm, and the blocks F̄_ij are meant for "
-            "layer norm too: the next pages use them for it."
+        readings=(
+            Reading(
+                "The derivatives of μ_i and σ_i in Eq. 14 are those of layer norm, and the blocks F̄_ij are meant for "
+                "layer norm too: the next pages use them for it.",
+                Verdict.REFUTED,
+            ),
+            Reading("They are a block-diagonal approximation of it.", Verdict.REFUTED),
         ),
         verdict=(
             "The printed matrix lacks the derivatives of z_k by w_i for k ≠ i. Its diagonal blocks differ from the "
-            "Fisher matrix too, so it is not a block-diagonal approximation of it either."
+            "Fisher matrix too, so it is not a block-diagonal approximation of it either. For batch norm and weight "
+            "norm the equations hold (equation.13_14.bn, equation.13_14.wn)."
         ),
-        otherwise="If only batch norm and weight norm are meant, it holds (equation.13_14.bn, equation.13_14.wn).",
     ),
     erratum=Erratum(Consequence.CONCLUSION, "Eqs. 13 and 14 are not the Fisher matrix of layer norm."),
     expected=Verdict.REFUTED,

@@ -31,7 +31,7 @@ from lngeom.claims import (
     vanishes,
 )
 from lngeom.claims.compared import compared
-from lngeom.claims.context import Context
+from lngeom.claims.context import Context, Reading
 from lngeom.claims.erratum import Consequence, Erratum
 from lngeom.claims.evidence import Evidence
 from lngeom.claims.problem import TITLES, Case
@@ -226,15 +226,12 @@ def of_any_function(problem: Problem) -> Iterator[Evidence]:
     "equation.8",
     topic=TOPIC,
     source="Eq. 8",
-    statement=(
-        "ds² = D_KL[P(y|x; θ) ‖ P(y|x; θ + δ)] ≈ ½ δᵀFδ, with the expectation over x that F has and the left side "
-        "lacks."
-    ),
+    statement="ds² = D_KL[P(y|x; θ) ‖ P(y|x; θ + δ)] ≈ ½ δᵀFδ, for each x as it is printed.",
     formula=(
         r"ds^2 = D_{\mathrm{KL}}[P(y|\mathbf x;\theta)\,\|\,P(y|\mathbf x;\theta+\delta)] \approx "
         r"\tfrac12\delta^\top F\delta"
     ),
-    assumptions=("expectation over x on both sides", "δ → 0; the remainder is O(‖δ‖³)"),
+    assumptions=("δ → 0, as the text says",),
     context=Context(
         sentence=(
             "The Riemannian metric under KL was previously studied [Amari, 1998] and was shown to be well approximated "
@@ -245,15 +242,18 @@ def of_any_function(problem: Problem) -> Iterator[Evidence]:
             "direction."
         ),
         after="[Eqs. 8, 9] where, δ is a small change to the parameters.",
-        reading="The divergence on the left has the expectation over x that Eq. 9 has.",
-        verdict=(
-            "The approximation holds to second order. Eq. 8 does not print the expectation on its left side, which "
-            "makes it a condition."
+        readings=(
+            Reading("The divergence on the left has the expectation over x that Eq. 9 has.", Verdict.HOLDS),
+            Reading("As printed, for one x: F is a mean over x, and the left side is not.", Verdict.REFUTED),
         ),
-        otherwise="As printed, for one x, it is refuted: F is a mean over x.",
+        verdict=(
+            "The approximation holds to second order, with a remainder of O(‖δ‖³). Eq. 8 does not print the "
+            "expectation on its left side."
+        ),
     ),
     erratum=Erratum(Consequence.NOTATION, "Eq. 8 lacks the expectation over x on its left side."),
-    expected=Verdict.CONDITIONAL,
+    expected=Verdict.SLIP,
+    correction="E_x D_KL[P(y|x; θ) ‖ P(y|x; θ + δ)] = ½ δᵀFδ + O(‖δ‖³), the mean over x on both sides.",
 )
 def equation_8(problem: Problem):
     """Finite divergences against ½ δᵀFδ, the order of the remainder, and a single x."""
@@ -262,7 +262,7 @@ def equation_8(problem: Problem):
     F = operator(case)
     forms = F.quadratic_form(deltas.T)
     found = divergences(*case, deltas)
-    yield agree("finite divergences and δᵀFδ, mean over x", found, forms, tol=KL_TOLERANCE)
+    yield agree("finite divergences and δᵀFδ, mean over x", found, forms, tol=KL_TOLERANCE, role=Role.CORRECTS)
     _, unravel = ravel_pytree(case.params)
     theta = ravel_pytree(case.params)[0]
     steps = np.array([0.02, 0.01, 0.005])
@@ -270,25 +270,39 @@ def equation_8(problem: Problem):
     remainder = np.array([abs(float(kl(h)) - 0.5 * h**2 * float(forms[0])) for h in steps])
     slope = np.polyfit(np.log(steps), np.log(remainder), 1)[0]
     yield agree(
-        "remainder falls as ‖δ‖³", np.array([slope]), np.array([3.0]), tol=0.1, curves={"remainder": (steps, remainder)}
+        "remainder falls as ‖δ‖³",
+        np.array([slope]),
+        np.array([3.0]),
+        tol=0.1,
+        role=Role.CORRECTS,
+        curves={"remainder": (steps, remainder)},
     )
     single = divergences(case.model, case.params, case.inputs[:1], deltas)
-    yield differ("a single x instead of the mean", single, forms, role=Role.FAILS_WITHOUT_CONDITION)
+    yield differ("a single x instead of the mean", single, forms, role=Role.MISPRINT)
     for what, metric in (("operator", F), ("matrix", F.as_matrix())):
         yield agree(
             f"lg.metric.ds2 of the {what}, and half the finite divergences",
             ds2(metric, deltas[0]),
             found[0] / 2,
             tol=KL_TOLERANCE,
+            role=Role.CORRECTS,
         )
     other = unravel(theta + 0.3 * deltas[0])
     p, q = (np.asarray(jax.nn.sigmoid(case.model.natural_parameters(at, case.inputs))) for at in (case.params, other))
     summed = np.mean(np.sum(p * np.log(p / q) + (1 - p) * np.log((1 - p) / (1 - q)), 1))
     yield agree(
-        "a finite change: D_KL of the model, and Σ p log(p/p′)", case.model.kl(case.params, other, case.inputs), summed
+        "a finite change: D_KL of the model, and Σ p log(p/p′)",
+        case.model.kl(case.params, other, case.inputs),
+        summed,
+        role=Role.CORRECTS,
     )
     for at in compared():
-        yield agree(f"{at.name}: D_KL and Σ p log(p/p′)", at.library["kl"], at.distribution.kl(at.z, at.other))
+        yield agree(
+            f"{at.name}: D_KL and Σ p log(p/p′)",
+            at.library["kl"],
+            at.distribution.kl(at.z, at.other),
+            role=Role.CORRECTS,
+        )
 
 
 class eta(Function):
@@ -357,8 +371,8 @@ def normal_moment(power: int) -> Expr:
     return sp.integrate(u**power * sp.exp(-(u**2) / 2) / sqrt(2 * sp.pi), (u, -sp.oo, sp.oo))
 
 
-@proves("equation.8", "conditional")
-def equation_8_proof() -> Proof:
+@proves("equation.8", "slip")
+def equation_8_proof() -> Counterexample:
     """The divergence is half the quadratic form of the metric, to second order, on average over x."""
     t = sp.Symbol("t", real=True)
     z = Function("z")(t)
@@ -377,16 +391,8 @@ def equation_8_proof() -> Proof:
         "Poisson outputs at z = 0, one unit away: the divergence (left) and half the quadratic form (right).",
     )
     moved_by = lambda x, change: gaussian_divergence(sp.S.Zero, sp.sympify(change * x))
-    one_case = Counterexample(
-        "equation.8 at one case",
-        r"D_{KL}[P(y\mid x;\theta)\,\|\,P(y\mid x;\theta+\delta)] = "
-        r"\tfrac12\delta^\top F\delta \text{ with F a mean over x}",
-        {"X": matrix([[1], [2]]), r"\delta": 1},
-        lambda v: (moved_by(v["X"][0], v[r"\delta"]), sum(moved_by(x, v[r"\delta"]) for x in v["X"]) / 2),
-        "Gaussian outputs, z = wx, where Eq. 8 has no remainder: the case x = 1 (left), the mean over cases (right).",
-    )
-    return Proof(
-        "equation.8",
+    correct = Proof(
+        "equation.8 corrected",
         r"E_x D_{KL}[P_\theta \| P_{\theta+\delta}] = \tfrac12\delta^\top F\delta + O(|\delta|^3)",
         (
             expanded(
@@ -397,11 +403,18 @@ def equation_8_proof() -> Proof:
                 r"D''(0) = \eta''(z)\,\dot z^2/\phi",
                 slopes[2] - eta(start, 2) * velocity**2 / PHI,
             ),
+            refutation("To second order only", cubic),
         ),
-        (
-            Assumption("to second order", r"O(|\delta|^3)\text{ neglected}", cubic),
-            Assumption("both sides averaged over x", r"E_{x\sim P(x)}", one_case),
-        ),
+        (Assumption("both sides averaged over x", r"E_{x\sim P(x)}"),),
+    )
+    return Counterexample(
+        "equation.8",
+        r"D_{KL}[P(y\mid x;\theta)\,\|\,P(y\mid x;\theta+\delta)] = "
+        r"\tfrac12\delta^\top F\delta \text{ with F a mean over x}",
+        {"X": matrix([[1], [2]]), r"\delta": 1},
+        lambda v: (moved_by(v["X"][0], v[r"\delta"]), sum(moved_by(x, v[r"\delta"]) for x in v["X"]) / 2),
+        "Gaussian outputs, z = wx, where Eq. 8 has no remainder: the case x = 1 (left), the mean over cases (right).",
+        correct,
     )
 
 
@@ -554,15 +567,21 @@ def equation_9_proof() -> Proof:
             "The curvature of a Riemannian manifold is entirely captured by its Riemannian metric, whose quadratic "
             "form is denoted as ds²."
         ),
-        reading=(
-            "The points of the manifold are input–output relations, as the paragraph says: parameters with equal "
-            "outputs are one point."
+        readings=(
+            Reading(
+                "The points of the manifold are input–output relations, as the paragraph says: parameters with equal "
+                "outputs are one point.",
+                Verdict.HOLDS,
+            ),
+            Reading(
+                "For the parameters themselves it is refuted for layer norm: F is singular along vec(W).",
+                Verdict.REFUTED,
+            ),
         ),
         verdict=(
             "On these points F is positive definite, and the statement holds. The condition is needed because the "
             "sentence says “parameter space”."
         ),
-        otherwise="For the parameters themselves it is refuted for layer norm: F is singular along vec(W).",
     ),
     erratum=Erratum(
         Consequence.CONCLUSION, "The metric is degenerate on the parameters: along some directions no output moves."
@@ -663,14 +682,14 @@ def riemannian_proof() -> Proof:
             "summed inputs a as the following: [Eqs. 10, 11]"
         ),
         after="φ is a constant that scales the output variance.",
-        reading="Eq. 10 is right, and only the name of c is in question.",
+        readings=(Reading("Eq. 10 is right, and only the name of c is in question.", Verdict.SLIP),),
         verdict=(
             "The logarithm of the partition function depends on the parameters. In Eq. 10 that function is η; c(y, φ) "
             "does not depend on them."
         ),
     ),
     erratum=Erratum(Consequence.NOTATION, "The log-partition function of Eq. 10 is η, not c."),
-    expected=Verdict.REFUTED,
+    expected=Verdict.SLIP,
     correction="η(·) is the log-partition function; c(y, φ) is the logarithm of the base measure.",
 )
 def equation_10_wording(problem: Problem):
@@ -681,7 +700,7 @@ def equation_10_wording(problem: Problem):
         base = np.asarray(jax.jit(family.log_base_measure)(support))
         partition = scipy.special.logsumexp(z[:, None] * support[None, :] + base[None, :], 1)
         name = type(family).__name__
-        yield differ(f"{name}: log Σ_y exp(zy + c) and c", partition, base[:8], role=Role.REFUTES)
+        yield differ(f"{name}: log Σ_y exp(zy + c) and c", partition, base[:8], role=Role.MISPRINT)
         yield agree(
             f"{name}: log Σ_y exp(zy + c) and η(z)", partition, jax.jit(family.log_partition)(z), role=Role.CORRECTS
         )
@@ -699,7 +718,7 @@ def bernoulli_partition(z: Expr) -> Expr:
     return sp.log(1 + sp.exp(z))
 
 
-@proves("equation.10_wording", "refuted")
+@proves("equation.10_wording", "slip")
 def equation_10_wording_proof() -> Counterexample:
     """η is the log-partition function; c is the log base measure."""
     z, y = sp.Symbol("z", real=True), sp.Symbol("y", integer=True, nonnegative=True)
@@ -751,11 +770,16 @@ def equation_10_wording_proof() -> Counterexample:
             "exponential family using a weight vector w and bias scalar b. … [Eqs. 10, 11]"
         ),
         after="φ is a constant that scales the output variance.",
-        reading="f is the canonical transfer function η′, which Eq. 10 implies since a + b is its natural parameter.",
+        readings=(
+            Reading(
+                "f is the canonical transfer function η′, which Eq. 10 implies since a + b is its natural parameter.",
+                Verdict.HOLDS,
+            ),
+            Reading("For a non-linearity other than η′, such as ReLU in Section 3, it is refuted.", Verdict.REFUTED),
+        ),
         verdict=(
             "Both moments are exact. The condition is needed because the text calls f the analog of any non-linearity."
         ),
-        otherwise="For a non-linearity other than η′, such as ReLU in Section 3, it is refuted.",
     ),
     expected=Verdict.CONDITIONAL,
 )

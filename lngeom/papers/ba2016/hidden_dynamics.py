@@ -9,7 +9,7 @@ import numpy as np
 
 from lngeom import nn
 from lngeom.claims import Problem, Role, Verdict, agree, claim, differ, numpy_reference, same_integer
-from lngeom.claims.context import Context
+from lngeom.claims.context import Context, Reading
 from lngeom.claims.distributions import STEP
 from lngeom.claims.evidence import Evidence, Kind
 from lngeom.nn import dynamics
@@ -73,15 +73,21 @@ def _smaller(description: str, ratio: float, bound: float, **more) -> Evidence:
             "units to either grow or shrink at every time-step, leading to exploding or vanishing gradients."
         ),
         after="",
-        reading=(
-            "Dynamics are stable if rates of growth and sizes of hidden vectors depend little on the size of the "
-            "recurrent weights."
+        readings=(
+            Reading(
+                "Dynamics are stable if rates of growth and sizes of hidden vectors depend little on the size of the "
+                "recurrent weights.",
+                Verdict.HOLDS,
+            ),
+            Reading(
+                "If “stable” means that tangents and gradients do not grow, it is refuted: at gain 3 they grow.",
+                Verdict.REFUTED,
+            ),
         ),
         verdict=(
             "Over gains from 0.5 to 3 both ranges are less than a fifth of those of the standard network. The "
             "condition is this meaning of “stable”."
         ),
-        otherwise="If “stable” means that tangents and gradients do not grow, it is refuted: at gain 3 they grow.",
     ),
     expected=Verdict.CONDITIONAL,
     why_numeric="A statement about typical networks, measured on random ones.",

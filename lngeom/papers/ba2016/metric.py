@@ -10,9 +10,9 @@ from sympy import Expr, KroneckerDelta, sqrt
 from lngeom import families
 from lngeom._core.types import GLMParameters
 from lngeom.claims import Problem, Role, Verdict, agree, claim, differ, numpy_reference, proves
-from lngeom.claims.context import Context
+from lngeom.claims.context import Context, Reading
 from lngeom.claims.erratum import Consequence, Erratum
-from lngeom.claims.problem import Case
+from lngeom.claims.problem import TITLES, Case
 from lngeom.information import metric, reference
 from lngeom.methods.transformations import DATASET_RESCALING, WEIGHT_MATRIX_RESCALING
 from lngeom.papers.ba2016.glm import (
@@ -56,14 +56,18 @@ def _delta(problem: Problem, units: int):
             "depends only on the magnitude of the prediction error."
         ),
         after="[Eq. 32] Under layer normalization: [Eq. 33]",
-        reading=(
-            "Batch norm's normalized inputs have mean square one over the data, so that they leave the expectation."
+        readings=(
+            Reading(
+                "Batch norm's normalized inputs have mean square one over the data, so that they leave the "
+                "expectation.",
+                Verdict.REFUTED,
+            ),
         ),
         verdict=(
             "They leave it only where the responses' variance is uncorrelated with their square. This is not so for "
-            "logistic and Poisson responses, and the section is about the exponential family."
+            "logistic and Poisson responses, and the section is about the exponential family. It is so for Gaussian "
+            "responses, for which the equation is right."
         ),
-        otherwise="For Gaussian responses alone it holds.",
     ),
     erratum=Erratum(
         Consequence.CONCLUSION, "Eq. 32 omits the normalized inputs n_i n_j from batch norm's metric along the gains."
@@ -253,15 +257,19 @@ def equation_34_proof() -> Proof:
             "[Eq. 35] The batch normalized and layer normalized models are therefore more robust to the scaling of the "
             "input and its parameters than the standard model."
         ),
-        reading="Both weight vectors change at once, as on the left side of Eq. 35.",
-        verdict=(
-            "The left side is then a sum of four terms and the right side is one of them. For independent GLMs, as in "
-            "Section 5.2.2, the printed term is zero and the left side is not."
+        readings=(
+            Reading("The right side is one entry (i, j) of a sum over all pairs of units.", Verdict.HOLDS),
+            Reading("As printed, both weight vectors change at once and one term is left.", Verdict.REFUTED),
         ),
-        otherwise="If the right side is meant as one entry (i, j) of the sum, that entry is right.",
+        verdict=(
+            "The left side is a sum of four terms and the right side is one of them, which is right. For independent "
+            "GLMs, as in Section 5.2.2, the printed term is zero and the left side is not. No conclusion rests on it."
+        ),
     ),
-    erratum=Erratum(Consequence.CONCLUSION, "Eq. 35 keeps one of four terms of the standard model's metric."),
-    expected=Verdict.REFUTED,
+    erratum=Erratum(
+        Consequence.NOTATION, "Eq. 35 prints one entry of the standard model's metric in place of their sum."
+    ),
+    expected=Verdict.SLIP,
     correction=(
         "The left side is the sum of four such terms, over (p, q) in {i, j}²; for independent responses the printed "
         "one is zero."
@@ -279,7 +287,7 @@ def equation_35(problem: Problem):
         exact = metric.ds2(reference.by_definition(model, params, inputs), tangent)
         printed = metric.magnitude(model, params, inputs, delta, method="printed")
         name = type(family).__name__
-        yield differ(f"{name}: printed and F", printed, exact, role=Role.REFUTES)
+        yield differ(f"{name}: printed and F", printed, exact, role=Role.MISPRINT)
         covariance = numpy_reference.covariance("identity", family, params, inputs)[:, 0, 2]
         outputs = np.asarray(inputs @ unit.T)
         one_term = 0.5 * float(delta[0] * delta[2]) * np.mean(covariance * outputs[:, 0] * outputs[:, 2])
@@ -315,7 +323,7 @@ def two_units(values) -> tuple[Expr, Expr]:
     return divergence, C[0, 1] * first * second / 2
 
 
-@proves("equation.35", "refuted")
+@proves("equation.35", "slip")
 def equation_35_proof() -> Counterexample:
     """The quadratic form has four terms; the printed right side is one cross term."""
     C, h = field("C"), field(r"\delta")
@@ -345,7 +353,7 @@ def equation_35_proof() -> Counterexample:
     ) / (2 * PHI**2)
     correct = Proof(
         "equation.35 corrected",
-        r"\frac{1}{2\phi^2}\sum_{p,q}\delta_{gp}\delta_{gq}E\left[\mathrm{Cov}_{pq}\frac{a_pa_q}{\|w_p\|\|w_q\|}\right]",
+        "\\frac{1}{2\\phi^2}\\sum_{p,q}\\delta_{gp}\\delta_{gq}E\\left[\\mathrm{Cov}_{pq}\\frac{a_pa_q}{\\|w_p\\|\\|w_q\\|}\\right]",
         (
             equality(
                 "Along δ w/‖w‖ the summed input moves by v = δ a/‖w‖",
@@ -393,6 +401,11 @@ def equation_35_proof() -> Counterexample:
         "For batch and layer normalized models the metric along the gains depends only on the magnitude of the "
         "prediction error."
     ),
+    assumptions=(
+        "ε = 0",
+        "“depends only” denies a dependence on the size of inputs and weights; the metric also has the factors n_i n_j "
+        "of Eq. 33, which drop out for batch norm with independent Gaussian responses",
+    ),
     context=Context(
         sentence=(
             "We show that Riemannian metric along the magnitude of the incoming weights for the standard GLM is scaled "
@@ -407,71 +420,83 @@ def equation_35_proof() -> Counterexample:
             "Learning the magnitude of incoming weights in the normalized model is therefore, more robust to the "
             "scaling of the input and its parameters than in the standard model."
         ),
-        reading="The prediction error is the covariance of the responses under the model, as in Eqs. 32 and 33.",
+        readings=(
+            Reading(
+                "“Depends only” denies the dependence that the same sentence finds in the standard GLM: on the norm of "
+                "the input. The prediction error is the covariance of the responses, as in Eqs. 32 and 33.",
+                Verdict.HOLDS,
+            ),
+            Reading("Nothing else at all enters the metric.", Verdict.REFUTED),
+        ),
         verdict=(
-            "The metric also has the factors n_i n_j, which Eq. 33 prints: models with equal covariances have "
-            "different metrics."
-        ),
-        otherwise=(
-            "If “depends only” denies a dependence on the size of inputs and weights, it holds for batch and layer "
-            "norm (text.robust_to_scaling)."
+            "The metric does not change when inputs or weights are scaled. The condition is needed because it also has "
+            "the factors n_i n_j, which Eq. 33 prints: models with equal covariances have different metrics."
         ),
     ),
-    erratum=Erratum(
-        Consequence.SENTENCE,
-        "The metric along the gains depends on the model's variance and on n, not on the prediction error.",
-    ),
-    expected=Verdict.REFUTED,
-    correction=(
-        "It is the model's variance (not its error) times n_i n_j: E[Λ_ij n_i n_j]. It does not change when W or X is "
-        "scaled, and for layer norm its trace is at most H · max λ."
-    ),
+    expected=Verdict.CONDITIONAL,
 )
 def prediction_error_only(problem: Problem):
-    """Two layer-normalized Gaussian models with equal prediction variance, and different metrics along the gains."""
+    """The metric is E[Λ_ij n_i n_j] at every scale; with equal variances it still differs with n under layer norm."""
+    for method in ("bn", "ln"):
+        model, params, inputs = case = problem.case(method)
+        larger = GLMParameters(3.0 * params.weights, params.bias, params.gain)
+        scaled = metric.gain_matrix(model, larger, 10.0 * inputs)
+        yield agree(f"{TITLES[method]}: X → 10 X and W → 3 W", metric.gain_matrix(*case), scaled)
+    gaussian = problem.case("bn", families.Gaussian(2.0))
+    exact = np.full(gaussian.params.units, 1 / 2.0)
+    yield agree("batch norm, Gaussian responses: the metric is 1/φ", jnp.diag(gain_block(gaussian)), exact)
     first, second = (problem.case("ln", families.Gaussian(), name=name) for name in ("first", "second"))
     blocks = [jnp.diag(metric.gain_matrix(*case)) for case in (first, second)]
-    yield differ("equal variances, different weights: gains' diagonal", *blocks, role=Role.REFUTES)
-    yield agree("E[Λ_ij n_i n_j] and F", jnp.diag(gain_block(first)), blocks[0], role=Role.CORRECTS)
+    yield differ("equal variances, different weights: gains' diagonal", *blocks, role=Role.FAILS_WITHOUT_CONDITION)
+    yield agree("E[Λ_ij n_i n_j] and F", jnp.diag(gain_block(first)), blocks[0])
     yield agree(
         "trace against its bound H · max λ (attained for Gaussian)",
         jnp.sum(blocks[0]),
         float(len(blocks[0])),
-        role=Role.CORRECTS,
     )
 
 
-@proves("text.prediction_error_only", "refuted")
-def prediction_error_only_proof() -> Counterexample:
+@proves("text.prediction_error_only", "conditional")
+def prediction_error_only_proof() -> Proof:
     """Along the gains the metric is the outputs' variance times n_i n_j, not the variance alone."""
     top = sp.Symbol("L", positive=True)
     output = lambda l: LAYER_NORM(LAYER, n, l)
     trace = total(lambda l: LAMBDA(l) * output(l) ** 2, H)
-    correct = Proof(
-        "text.prediction_error_only corrected",
+    by_inputs, by_weights = (moved(column, LAYER) for column in (DATASET_RESCALING, WEIGHT_MATRIX_RESCALING))
+
+    def first(W: str, values) -> Expr:
+        n = LAYER_NORM.exactly(values[W], values["x"])[0]
+        return 2 * gaussian_divergence(n, 2 * n)  # from g = 1 to g = 2
+
+    nothing_else = Counterexample(
+        "text.prediction_error_only, and nothing else",
+        r"ds^2 \text{ depends on } \mathrm{Cov}[y\mid x] \text{ alone}",
+        {"W": matrix([[1], [1], [-2]]), "W'": matrix([[2], [-1], [-1]]), "x": matrix([[1]])},
+        lambda v: (first("W", v), first("W'", v)),
+        "Layer norm, Gaussian outputs of variance 1 in both: 2 ds²/δ² along the first gain at W (left), W' (right).",
+    )
+    return Proof(
+        "text.prediction_error_only",
         r"ds^2 = \tfrac12\delta_g^\top E[\Lambda_{ij}n_in_j]\delta_g,\quad \mathrm{tr}\,F_{gg} \leq H\max\lambda",
         (
             *gain_form(LAYER_NORM),
+            *(
+                equality(f"{method.name}: n stays when inputs or weights are scaled", method(layer), method(LAYER))
+                for method in (BATCH_NORM, LAYER_NORM)
+                for layer in (by_inputs, by_weights)
+            ),
+            equality("Batch norm: n² has mean one over the data", mean(lambda m: BATCH_NORM(LAYER, m, i) ** 2, N), 1),
             equality(
                 "H L − tr F_gg is a sum of (L − λ) n² ≥ 0, for L = max λ",
                 H * top - trace,
                 total(lambda l: (top - LAMBDA(l)) * output(l) ** 2, H),
             ),
         ),
-        (POSITIVE,),
-    )
-
-    def first(W: str, values) -> Expr:
-        n = LAYER_NORM.exactly(values[W], values["x"])[0]
-        return 2 * gaussian_divergence(n, 2 * n)  # from g = 1 to g = 2
-
-    return Counterexample(
-        "text.prediction_error_only",
-        r"ds^2 \text{ depends on } \mathrm{Cov}[y\mid x] \text{ alone}",
-        {"W": matrix([[1], [1], [-2]]), "W'": matrix([[2], [-1], [-1]]), "x": matrix([[1]])},
-        lambda v: (first("W", v), first("W'", v)),
-        "Layer norm, Gaussian outputs of variance 1 in both: 2 ds²/δ² along the first gain at W (left), W' (right).",
-        correct,
+        (
+            POSITIVE,
+            Assumption("positive factors", r"\delta > 0"),
+            Assumption("on the sizes of X and W nothing depends; on n it does", r"n_i n_j", nothing_else),
+        ),
     )
 
 
@@ -485,6 +510,8 @@ def prediction_error_only_proof() -> Counterexample:
     ),
     assumptions=(
         "ε = 0",
+        "as to the input: not where δ²λ(δa) = λ(a), as for gamma responses without a bias, whose standard model is as "
+        "robust",
         "as to the parameters: the responses' variance depends on their mean, as for logistic ones; for Gaussian ones "
         "the standard model is as robust",
     ),
@@ -498,15 +525,18 @@ def prediction_error_only_proof() -> Counterexample:
             "on the magnitude of the prediction error."
         ),
         after="See Appendix for detailed derivations.",
-        reading=(
-            "The normalized model is batch or layer norm, and the comparison is between metrics along magnitudes when "
-            "X or W is multiplied by a number."
+        readings=(
+            Reading(
+                "The normalized model is batch or layer norm, and the comparison is between metrics along magnitudes "
+                "when X or W is multiplied by a number.",
+                Verdict.HOLDS,
+            ),
+            Reading("“More robust” includes “as robust”.", Verdict.HOLDS),
         ),
         verdict=(
-            "For the input it holds in every family. For the parameters the standard model must see the scale of W at "
-            "all, which a Gaussian one does not."
+            "The metric along the gains does not see either scale. The conditions are needed because some standard "
+            "models are as robust: gamma responses without a bias to the scale of the input, Gaussian ones to W's."
         ),
-        otherwise="If “more robust” includes equal robustness, it holds without this condition.",
     ),
     expected=Verdict.CONDITIONAL,
 )
@@ -535,6 +565,21 @@ def robust_to_scaling(problem: Problem):
         magnitude(gaussian, 1.0, 10.0),
         role=Role.FAILS_WITHOUT_CONDITION,
     )
+    yield agree(
+        "standard gamma model without a bias: X → 10 X changes nothing",
+        *(_gamma_magnitude(problem, factor) for factor in (1.0, 10.0)),
+        role=Role.FAILS_WITHOUT_CONDITION,
+    )
+
+
+def _gamma_magnitude(problem: Problem, factor: float) -> float:
+    """ds² along the magnitudes of a gamma model without a bias, its data mirrored so that z = Wx < 0."""
+    model, params, inputs = problem.small("identity", families.Gamma(0.5))
+    units = params.units
+    weights = -jnp.abs(params.weights)
+    positive = factor * (0.1 + jnp.abs(inputs))
+    params = GLMParameters(weights, jnp.zeros_like(params.bias), jnp.ones_like(params.gain))
+    return metric.magnitude(model, params, positive, _delta(problem, units))
 
 
 def along_magnitude(w, x) -> Expr:
@@ -577,6 +622,14 @@ def robust_to_scaling_proof() -> Proof:
         "λ a²/‖w‖² with λ = e^a in the standard model, at 2W (left) and W (right).",
     )
     steps.append(refutation("Where the variance follows the mean, the standard model sees a scale of W", poisson))
+    gamma = lambda v, scale: scale**2 * v["x"] ** 2 / (scale * v["w"] * v["x"]) ** 2  # λ = 1/z², for w > 0
+    as_robust = Counterexample(
+        "text.robust_to_scaling, input, gamma outputs without a bias",
+        r"\lambda a^2/\|w\|^2 \text{ at } 2X \neq \text{ at } X",
+        {"w": -1, "x": 1},
+        lambda v: (sp.Integer(gamma(v, 2) == gamma(v, 1)), sp.S.Zero),
+        "Whether the standard model's metric is the same at 2X and at X: 1 for yes (left), where 0 was stated (right).",
+    )
     unchanged = Counterexample(
         "text.robust_to_scaling, parameters, Gaussian outputs",
         r"a^2/\|w\|^2 \text{ at } 2W \neq \text{ at } W",
@@ -592,6 +645,9 @@ def robust_to_scaling_proof() -> Proof:
         (
             Assumption("positive factor", r"\delta > 0"),
             POSITIVE,
+            Assumption(
+                "as to the input: unless δ²λ(δa) = λ(a)", r"\delta^2\lambda(\delta a) \neq \lambda(a)", as_robust
+            ),
             Assumption("as to the parameters: the variance follows the mean", r"\lambda = \lambda(z)", unchanged),
         ),
     )

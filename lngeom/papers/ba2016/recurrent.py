@@ -12,7 +12,7 @@ from sympy import Expr, KroneckerDelta, sqrt
 from lngeom import nn
 from lngeom._core.draws import draw_small
 from lngeom.claims import Problem, Role, Verdict, agree, claim, differ, numpy_reference, proves, same_integer, vanishes
-from lngeom.claims.context import Context
+from lngeom.claims.context import Context, Reading
 from lngeom.claims.erratum import Consequence, Erratum
 from lngeom.methods.transformations import WEIGHT_MATRIX_RESCALING
 from lngeom.nn.gated import LSTMState
@@ -78,12 +78,17 @@ def run(problem: Problem, cell):
             "units to either grow or shrink at every time-step, leading to exploding or vanishing gradients."
         ),
         after="",
-        reading="A re-scaling is by one positive factor for all summed inputs of a step, and ε is zero as in Eq. 4.",
+        readings=(
+            Reading(
+                "A re-scaling is by one positive factor for all summed inputs of a step, and ε is zero as in Eq. 4.",
+                Verdict.HOLDS,
+            ),
+            Reading("For a factor of any sign it is refuted: a negative one changes the output.", Verdict.REFUTED),
+        ),
         verdict=(
             "The invariance is exact. It is conditional because the sentence does not say that the factor is positive "
             "and Eq. 4 has no ε."
         ),
-        otherwise="For a factor of any sign it is refuted: a negative one changes the output.",
     ),
     expected=Verdict.CONDITIONAL,
 )
@@ -281,17 +286,20 @@ def equation_20_proof() -> Proof:
         sentence="These experiments utilize a variant of gated recurrent unit which is defined as follows:",
         before="",
         after="[Eqs. 23–25] Layer normalization is applied as follows: [Eqs. 26–28]",
-        reading=(
-            "W_x stands for two matrices, one of the gates and one of the candidate, and products of vectors are "
-            "element-wise."
+        readings=(
+            Reading(
+                "W_x stands for two matrices, one of the gates and one of the candidate, and products of vectors are "
+                "element-wise.",
+                Verdict.SLIP,
+            ),
         ),
         verdict=(
-            "With this reading the equations are the cell, and the correction states it. Refuted is the notation "
-            "alone: one W_x cannot have H and 2H rows."
+            "With this reading the equations are the cell, and the correction states it. The notation alone is wrong: "
+            "one W_x cannot have H and 2H rows."
         ),
     ),
     erratum=Erratum(Consequence.NOTATION, "In the GRU's equations W_x stands for two matrices, and two ⊙ are missing."),
-    expected=Verdict.REFUTED,
+    expected=Verdict.SLIP,
     correction=(
         "The gates need a matrix of 2H rows and the candidate one of H rows: two matrices. Two ⊙ are missing in Eqs. "
         "25 and 28: (1 − σ(z)) ⊙ h + σ(z) ⊙ ĥ."
@@ -306,11 +314,11 @@ def equation_23_28(problem: Problem):
         "numbers of rows of one W_x, of those up to 4H, at which Eqs. 23 to 25 are defined",
         len(one),
         0,
-        role=Role.REFUTES,
+        role=Role.MISPRINT,
     )
     yield same_integer("pairs of rows at which they are, with two matrices", len(two), 1, role=Role.CORRECTS)
     yield same_integer(
-        "without ⊙, read as products of vectors", int(gru_is_defined(*two[0], star=False)), 0, role=Role.REFUTES
+        "without ⊙, read as products of vectors", int(gru_is_defined(*two[0], star=False)), 0, role=Role.MISPRINT
     )
     for what, kind, options in (("GRU", nn.GRU, {}), ("layer-normalized GRU", nn.LayerNormGRU, {"eps": 0.0})):
         cell = cell_of(problem, kind, **options)
@@ -355,10 +363,7 @@ def gru_is_defined(gates: int, candidate: int, hidden: int = HIDDEN, star: bool 
     "supplement.initialization",
     topic=TOPIC,
     source="Supplement, after Eqs. 22, 28, 31",
-    statement="Each α is initialized to a vector of zeros and each β to a vector of ones: biases 0 and gains 1.",
-    assumptions=(
-        "α is the additive and β the multiplicative parameter, as the sentence before says; in Eq. 15 α multiplies",
-    ),
+    statement="Each α is initialized to a vector of zeros and each β to one of ones, in Eqs. 15 to 22.",
     context=Context(
         sentence="Each α_i is initialized to a vector of zeros and each β_i is initialized to a vector of ones.",
         before="where α_i, β_i are the additive and multiplicative parameters, respectively.",
@@ -366,17 +371,25 @@ def gru_is_defined(gates: int, candidate: int, hidden: int = HIDDEN, star: bool 
             "[Section 6:] Unless otherwise noted, the default initialization of layer normalization is to set the "
             "adaptive gains to 1 and the biases to 0 in the experiments."
         ),
-        reading=(
-            "α is the additive and β the multiplicative parameter, as the sentence before says: biases 0 and gains 1."
+        readings=(
+            Reading(
+                "α is the additive and β the multiplicative parameter, as the sentence before says: biases 0 and "
+                "gains 1.",
+                Verdict.HOLDS,
+            ),
+            Reading(
+                "α multiplies and β is added, as Eq. 15 prints them: gains 0 give no gradient of the weights.",
+                Verdict.REFUTED,
+            ),
         ),
         verdict=(
-            "The sentence holds and agrees with Section 6. The condition is needed because Eq. 15 gives α the gains "
-            "and β the biases."
+            "What is meant is clear and agrees with Section 6: biases 0 and gains 1. Eq. 15 gives α the gains and β "
+            "the biases."
         ),
-        otherwise="With the names of Eq. 15 it is refuted: gains 0 give no gradient of the weights.",
     ),
     erratum=Erratum(Consequence.NOTATION, "The initial values of α and β are swapped with respect to Eq. 15."),
-    expected=Verdict.CONDITIONAL,
+    expected=Verdict.SLIP,
+    correction="Biases start at 0 and gains at 1: with the names of Eq. 15, α at ones and β at zeros.",
 )
 def supplement_initialization(problem: Problem):
     """The LSTM of Eqs. 20–22 started by the sentence, and with Eq. 15's names, under which it cannot learn."""
@@ -402,22 +415,26 @@ def supplement_initialization(problem: Problem):
 
     swapped, meant = started(0.0, 1.0), started(1.0, 0.0)
     usual = nn.LayerNormLSTM(INPUTS, HIDDEN, key=problem.key("lstm"), eps=0.0, dtype=dtype)
-    yield agree("α adds, β multiplies: the start of Section 6", run(problem, meant), run(problem, usual))
+    yield agree(
+        "α adds, β multiplies: the start of Section 6", run(problem, meant), run(problem, usual), role=Role.CORRECTS
+    )
     found = gradient(meant)
     sizes = jnp.array([jnp.max(jnp.abs(found.recurrent_weights)), jnp.max(jnp.abs(found.input_weights))])
-    yield differ("and the gradient of the weights is not zero", sizes, 0 * sizes)
-    without = Role.FAILS_WITHOUT_CONDITION
+    yield differ("and the gradient of the weights is not zero", sizes, 0 * sizes, role=Role.CORRECTS)
     hidden, constant = run(problem, swapped), 1 / (1 + np.exp(-2.0)) * np.tanh(1.0)
     yield agree(
-        "α multiplies, β adds: every hidden unit and 0.6708", hidden, np.full(hidden.shape, constant), role=without
+        "α multiplies, β adds: every hidden unit and 0.6708",
+        hidden,
+        np.full(hidden.shape, constant),
+        role=Role.MISPRINT,
     )
     found = gradient(swapped)
     weights = jnp.concatenate([found.recurrent_weights.reshape(-1), found.input_weights.reshape(-1)])
-    yield vanishes("and the gradient of the weights", weights, scale=1.0, role=without)
+    yield vanishes("and the gradient of the weights", weights, scale=1.0, role=Role.MISPRINT)
 
 
-@proves("supplement.initialization", "conditional")
-def supplement_initialization_proof() -> Proof:
+@proves("supplement.initialization", "slip")
+def supplement_initialization_proof() -> Counterexample:
     """Gain one and bias zero standardize; with Eq. 15's names the cell ignores its input and its weights."""
     V, gain = field("V"), field("g")
     gated = lambda a, b: lambda t: a * LAYER_NORM(LAYER.towards(V, t)) + b
@@ -432,15 +449,8 @@ def supplement_initialization_proof() -> Proof:
         normal = LAYER_NORM.exactly(values["W"], values["x"])
         return logistic(2 * literal[0]) * sp.tanh(literal[0]), logistic(2 * normal[0]) * sp.tanh(normal[0])
 
-    swapped = Counterexample(
-        "supplement.initialization with the names of Eq. 15",
-        r"\alpha = 0, \beta = 1 \text{ is the initialization of Eq. 15 by gains one and biases zero}",
-        {"W": matrix([[3], [1], [-1], [-3]]), "x": matrix([[1]]), r"\alpha": 0, r"\beta": 1},
-        outputs,
-        "σ(2 LN) tanh(LN) of the first unit: by Eq. 15 σ(2) tanh(1) (left), with gain one and bias zero (right).",
-    )
-    return Proof(
-        "supplement.initialization",
+    correct = Proof(
+        "supplement.initialization corrected",
         r"\text{gain } 1,\ \text{bias } 0:\ \mathrm{LN} \text{ standardizes};\quad \text{gain } 0,\ \text{bias } 1:\ "
         r"h = \sigma(2)\tanh(1),\ \partial h/\partial W = 0",
         (
@@ -462,10 +472,15 @@ def supplement_initialization_proof() -> Proof:
                 r"\mathrm{LN} + \mathrm{LN}",
             ),
         ),
-        (
-            POSITIVE,
-            Assumption("α adds and β multiplies", r"\mathrm{LN}(z) = \beta \odot n + \alpha", swapped),
-        ),
+        (POSITIVE, Assumption("α adds and β multiplies", r"\mathrm{LN}(z) = \beta \odot n + \alpha")),
+    )
+    return Counterexample(
+        "supplement.initialization",
+        r"\alpha = 0, \beta = 1 \text{ is the initialization of Eq. 15 by gains one and biases zero}",
+        {"W": matrix([[3], [1], [-1], [-3]]), "x": matrix([[1]]), r"\alpha": 0, r"\beta": 1},
+        outputs,
+        "σ(2 LN) tanh(LN) of the first unit: by Eq. 15 σ(2) tanh(1) (left), with gain one and bias zero (right).",
+        correct,
     )
 
 

@@ -12,7 +12,7 @@ from sympy import Expr
 from lngeom import families
 from lngeom._core.types import GLMParameters
 from lngeom.claims import Problem, Role, Verdict, agree, claim, differ, proves
-from lngeom.claims.context import Context
+from lngeom.claims.context import Context, Reading
 from lngeom.claims.erratum import Consequence, Erratum
 from lngeom.claims.problem import TITLES
 from lngeom.information import fisher, reference
@@ -239,14 +239,17 @@ def no_power_law_ln_proof() -> Proof:
             "As a result, for the same parameter update in the normalized model, the norm of the weight vector "
             "effectively controls the learning rate for the weight vector."
         ),
-        reading=(
-            "The curvature is the quadratic form ds², as in Section 5.2.1: “The curvature of a Riemannian manifold is "
-            "entirely captured by its Riemannian metric, whose quadratic form is denoted as ds²”."
+        readings=(
+            Reading(
+                "The curvature is the quadratic form ds², as in Section 5.2.1: “The curvature of a Riemannian "
+                "manifold is entirely captured by its Riemannian metric, whose quadratic form is denoted as ds²”.",
+                Verdict.REFUTED,
+            ),
+            Reading("The curvature is the printed block F̄_ii of the Fisher matrix.", Verdict.REFUTED),
         ),
-        verdict="The factor is ¼, because σ_i enters the form of w_i twice.",
-        otherwise=(
-            "If the curvature is the length ds, or a block of w_i with another parameter, the factor is ½ and the "
-            "sentence holds."
+        verdict=(
+            "The factor is ¼, because σ_i enters the form of w_i twice. The factor is ½ for blocks between w_i and "
+            "other parameters and for the length ds, and neither is a curvature along w_i."
         ),
     ),
     erratum=Erratum(Consequence.CONCLUSION, "Weights of twice the norm have ¼ of the curvature, not ½."),

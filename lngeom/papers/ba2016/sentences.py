@@ -14,7 +14,7 @@ from sympy import KroneckerDelta, sqrt
 from lngeom import families
 from lngeom._core.types import GLMParameters
 from lngeom.claims import Problem, Role, Verdict, agree, claim, differ, numpy_reference, proves
-from lngeom.claims.context import Context
+from lngeom.claims.context import Context, Reading
 from lngeom.claims.evidence import Evidence, Kind
 from lngeom.claims.problem import NORMALIZERS, TITLES
 from lngeom.families import AbstractFamily
@@ -65,12 +65,20 @@ def changes_of_gradient(problem: Problem, correlated: bool) -> Float[np.ndarray,
         after=(
             "Batch normalization [Ioffe and Szegedy, 2015] was proposed to reduce such undesirable ‘‘covariate shift’’."
         ),
-        reading="Correlated changes move the gradient further in one direction than independent changes of equal size.",
+        readings=(
+            Reading(
+                "Correlated changes move the gradient further in one direction than independent changes of equal size.",
+                Verdict.HOLDS,
+            ),
+            Reading(
+                "By the sum of squares of the gradient's change, “especially” is refuted: correlation has no effect.",
+                Verdict.REFUTED,
+            ),
+        ),
         verdict=(
             "It holds: the gradient is linear in the outputs, and correlated changes add up in one direction. The "
             "condition is needed because the sentence gives no measure of dependence."
         ),
-        otherwise="By the sum of squares of the gradient's change, “especially” is refuted: correlation has no effect.",
     ),
     expected=Verdict.CONDITIONAL,
 )
@@ -185,12 +193,17 @@ def gradients_follow_outputs_proof() -> Proof:
             "To be precise, under batch and weight normalization, if the weight vector is scaled by δ, the two scalar "
             "μ and σ will also be scaled by δ."
         ),
-        reading="A re-scaling is by a positive factor, and ε is zero as in Eq. 2.",
+        readings=(
+            Reading("A re-scaling is by a positive factor, and ε is zero as in Eq. 2.", Verdict.HOLDS),
+            Reading(
+                "With “any” for factors of both signs it is refuted: a negative one changes the sign of the output.",
+                Verdict.REFUTED,
+            ),
+        ),
         verdict=(
             "The sentence holds. The condition is needed because it says “any”, and the next sentence scales σ by δ, "
             "where |δ| is right."
         ),
-        otherwise="With “any” for factors of both signs it is refuted: a negative one changes the sign of the output.",
     ),
     expected=Verdict.CONDITIONAL,
 )
@@ -248,22 +261,28 @@ def any_unit_rescaling_proof() -> Proof:
     ),
     context=Context(
         sentence=(
-            "Notice that, comparing to standard GLM, the block F̄_ij along the weight vector w_i direction is scaled by "
-            "the gain parameters and the normalization scalar σ_i."
+            "Notice that, comparing to standard GLM, the block F̄_ij along the weight vector w_i direction is scaled "
+            "by the gain parameters and the normalization scalar σ_i."
         ),
         before="[Eqs. 13, 14] Implicit learning rate reduction through the growth of the weight vector:",
         after=(
             "If the norm of the weight vector w_i grows twice as large, even though the model's output remains the "
             "same, the Fisher information matrix will be different."
         ),
-        reading="The block has the factor g_i g_j that Eq. 13 prints, at a given covariance of the responses.",
+        readings=(
+            Reading(
+                "The block has the factor g_i g_j that Eq. 13 prints, at a given covariance of the responses.",
+                Verdict.HOLDS,
+            ),
+            Reading(
+                "If the gains change and the covariance with them, as for logistic responses, it is refuted for all "
+                "three methods.",
+                Verdict.REFUTED,
+            ),
+        ),
         verdict=(
             "It holds for batch and weight norm. The condition is needed because the section is about layer norm too, "
             "whose block of w_i has the gains of all units."
-        ),
-        otherwise=(
-            "If the gains change and the covariance with them, as for logistic responses, it is refuted for all three "
-            "methods."
         ),
     ),
     expected=Verdict.CONDITIONAL,
@@ -376,12 +395,18 @@ def gains_scale_blocks_proof() -> Proof:
             "inputs to the next layer, especially with ReLU units whose outputs can change by a lot."
         ),
         after="We, thus, compute the layer normalization statistics over all the hidden units in the same layer …",
-        reading="“Reduced” means that the common part of the changes, which the sentence before speaks of, is removed.",
-        verdict="A common offset and a common positive factor of a case are removed exactly, so it holds.",
-        otherwise=(
-            "If every covariate shift were to be removed, a shift of the layer's inputs would refute it: the mean of a "
-            "single unit over the data, which batch norm fixes, still moves."
+        readings=(
+            Reading(
+                "“Reduced” means that the common part of the changes, which the sentence before speaks of, is removed.",
+                Verdict.HOLDS,
+            ),
+            Reading(
+                "If every covariate shift were to be removed, a shift of the layer's inputs would refute it: the mean "
+                "of a single unit over the data, which batch norm fixes, still moves.",
+                Verdict.REFUTED,
+            ),
         ),
+        verdict="A common offset and a common positive factor of a case are removed exactly, so it holds.",
     ),
     expected=Verdict.HOLDS,
 )
@@ -470,12 +495,20 @@ def _step_factors(problem: Problem, unit, gain: float) -> tuple[np.ndarray, np.n
             "In a layer normalized RNN, the normalization terms make it invariant to re-scaling all of the summed "
             "inputs to a layer, …"
         ),
-        reading="A “tendency” is what large and small recurrent weights do to units that do not saturate.",
+        readings=(
+            Reading(
+                "A “tendency” is what large and small recurrent weights do to units that do not saturate.",
+                Verdict.HOLDS,
+            ),
+            Reading(
+                "For saturating units it is refuted: gradients grow or vanish while the magnitude stays.",
+                Verdict.REFUTED,
+            ),
+        ),
         verdict=(
             "It holds for linear units (proved for W_hh = ρQ) and for ReLU (by numbers). The condition is needed "
             "because the standard unit of the paper's experiments, tanh, keeps the magnitude at a level."
         ),
-        otherwise="For saturating units it is refuted: gradients grow or vanish while the magnitude stays.",
     ),
     expected=Verdict.CONDITIONAL,
 )
@@ -587,13 +620,21 @@ def _moments_at_edge_and_inside(images: Float[np.ndarray, "N P P"], padding: str
         ),
         before="However, the assumption of similar contributions is no longer true for convolutional neural networks.",
         after="We think further research is needed to make layer normalization work well in ConvNets.",
-        reading="“Rarely” compares with units inside the image; the images are digits on an empty ground.",
+        readings=(
+            Reading(
+                "“Rarely” compares with units inside the image; the images are digits on an empty ground.",
+                Verdict.HOLDS,
+            ),
+            Reading(
+                "For images of every kind it is refuted by the same digits at random places of a torus.",
+                Verdict.REFUTED,
+            ),
+        ),
         verdict=(
             "It holds on scikit-learn's digits, with zeros around them: at seed 0, units at the boundary are active "
             "0.75 times as often as the rest and have 0.31 times its variance. “Rarely” says more than that. The "
             "condition is needed because it rests on the images and the padding, not on the convolution."
         ),
-        otherwise="For images of every kind it is refuted by the same digits at random places of a torus.",
     ),
     expected=Verdict.CONDITIONAL,
     why_numeric="It is about images: where they are empty has no algebraic form.",

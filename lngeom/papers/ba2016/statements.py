@@ -11,7 +11,7 @@ import sympy as sp
 from sympy import Expr, KroneckerDelta, sqrt
 
 from lngeom.claims import Problem, Role, Verdict, agree, claim, differ, proves
-from lngeom.claims.context import Context
+from lngeom.claims.context import Context, Reading
 from lngeom.claims.evidence import Evidence, Kind
 from lngeom.methods import BatchNorm
 from lngeom.symbolic.jacobian import GAIN, LAYER, SIGMA
@@ -451,15 +451,18 @@ def _correlations(problem: Problem, x: np.ndarray, gain: float, depth: int) -> t
             "This suggests the ‘‘covariate shift’’ problem can be reduced by fixing the mean and the variance of the "
             "summed inputs within each layer."
         ),
-        reading=(
-            "“Tend to” speaks of typical networks, and “especially” of those whose ReLU outputs change more than "
-            "outputs of other units."
+        readings=(
+            Reading(
+                "“Tend to” speaks of typical networks, and “especially” of those whose ReLU outputs change more than "
+                "outputs of other units.",
+                Verdict.HOLDS,
+            ),
+            Reading("For every network it is refuted by centred inputs and weights of gain 1.", Verdict.REFUTED),
         ),
         verdict=(
             "Changes are correlated as far as outputs move in few directions. ReLU units raise the correlation where "
             "tanh units saturate, and lower it for centred inputs and weights of gain 1."
         ),
-        otherwise="For every network it is refuted by centred inputs and weights of gain 1.",
     ),
     expected=Verdict.CONDITIONAL,
     why_numeric="A statement about typical random networks: its terms ('tend to', 'highly') have no algebraic form.",

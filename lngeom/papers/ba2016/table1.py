@@ -26,7 +26,7 @@ from lngeom.claims import (
     same_integer,
     vanishes,
 )
-from lngeom.claims.context import Context
+from lngeom.claims.context import Context, Reading
 from lngeom.claims.erratum import Consequence, Erratum
 from lngeom.claims.evidence import Evidence
 from lngeom.claims.paper import TABLE1
@@ -70,14 +70,20 @@ CELLS = Context(
     sentence="Table 1: Invariance properties under the normalization methods.",
     before="",
     after="Table 1 highlights the following invariance results for three normalization methods.",
-    reading="A cell names a transformation. A re-scaling is by a positive factor, and Eqs. 2 and 3 have no ε.",
+    readings=(
+        Reading(
+            "A cell names a transformation. A re-scaling is by a positive factor, and Eqs. 2 and 3 have no ε.",
+            Verdict.HOLDS,
+        ),
+        Reading(
+            "With a factor of any sign, “Invariant” to a re-scaling would be conditional as in Eqs. 6 and 7: a "
+            "negative factor changes the sign of the normalized values.",
+            Verdict.REFUTED,
+        ),
+    ),
     verdict=(
         "These are the table's own assumptions, so a cell that is right under them holds. Eqs. 6 and 7 are "
         "conditional because they print the factor δ as a free variable."
-    ),
-    otherwise=(
-        "With a factor of any sign, “Invariant” to a re-scaling would be conditional as in Eqs. 6 and 7: a negative "
-        "factor changes the sign of the normalized values."
     ),
 )
 DRAWS = 3
@@ -231,12 +237,15 @@ def equation_3_proof() -> Proof:
         ),
         before="They also learn an adaptive bias b and gain g for each neuron after the normalization. [Eq. 5]",
         after="In weight normalization, μ is 0, and σ = ‖w‖₂.",
-        reading=(
-            "The two equations together give the two methods; no order is meant, since the sentence has no "
-            "“respectively”."
+        readings=(
+            Reading(
+                "The two equations together give the two methods; no order is meant, since the sentence has no "
+                "“respectively”.",
+                Verdict.HOLDS,
+            ),
+            Reading("In order, it is refuted: each method would have the other's statistics.", Verdict.REFUTED),
         ),
         verdict="The sentence holds: layer norm is Eq. 3, and batch norm is Eq. 2.",
-        otherwise="In order, it is refuted: each method would have the other's statistics.",
     ),
     expected=Verdict.HOLDS,
 )
@@ -311,14 +320,20 @@ def _conditions(case: Case, scaled: Transformation, flipped: Transformation, rat
             "[Eq. 6] Notice that if normalization is only applied to the input before the weights, the model will not "
             "be invariant to re-scaling and re-centering of the weights."
         ),
-        reading=(
-            "A scaling factor is positive, ε is zero as in Eq. 3, and the summed inputs of a case are not all equal."
+        readings=(
+            Reading(
+                "A scaling factor is positive, ε is zero as in Eq. 3, and the summed inputs of a case are not all "
+                "equal.",
+                Verdict.HOLDS,
+            ),
+            Reading(
+                "For a δ of any sign it is refuted: δ < 0 changes the sign of the normalized values.", Verdict.REFUTED
+            ),
         ),
         verdict=(
             "The equation holds. It is conditional, unlike the cells of Table 1, because it prints δ as a free "
             "variable. A cell of the table names a re-scaling and has no δ."
         ),
-        otherwise="For a δ of any sign it is refuted: δ < 0 changes the sign of the normalized values.",
     ),
     expected=Verdict.CONDITIONAL,
 )
@@ -462,17 +477,21 @@ def equation_6_proof() -> Proof:
             "Similar to the re-centering of the weight matrix in layer normalization, we can also show that batch "
             "normalization is invariant to re-centering of the dataset."
         ),
-        reading=(
-            "A re-scaling is by a positive factor, ε is zero as in Eq. 3, and the summed inputs of a case are not all "
-            "equal."
+        readings=(
+            Reading(
+                "A re-scaling is by a positive factor, ε is zero as in Eq. 3, and the summed inputs of a case are not "
+                "all equal.",
+                Verdict.HOLDS,
+            ),
+            Reading(
+                "For a δ of any sign it is refuted: the scale of δx is |δ|σ, and δ < 0 changes the sign of the "
+                "normalized values.",
+                Verdict.REFUTED,
+            ),
         ),
         verdict=(
             "The equation holds. It is conditional, unlike the cells of Table 1, because it prints δ as a free "
             "variable and δσ as the new scale. A cell of the table names a re-scaling and has no δ."
-        ),
-        otherwise=(
-            "For a δ of any sign it is refuted: the scale of δx is |δ|σ, and δ < 0 changes the sign of the normalized "
-            "values."
         ),
     ),
     expected=Verdict.CONDITIONAL,
@@ -524,12 +543,14 @@ def equation_7_proof() -> Proof:
         ),
         before="Data re-scaling and re-centering:",
         after="Furthermore, layer normalization is invariant to re-scaling of individual training cases, …",
-        reading=(
-            "“All the normalization methods” are the three that the section and Table 1 compare: batch, weight and "
-            "layer norm."
+        readings=(
+            Reading(
+                "“All the normalization methods” are the three that the section and Table 1 compare: batch, weight and "
+                "layer norm.",
+                Verdict.REFUTED,
+            ),
         ),
         verdict="Weight norm is not invariant, and Table 1 has “No” in this cell. Batch norm and layer norm are.",
-        otherwise="If only the methods that Table 1 marks as invariant are meant, it holds and repeats the table.",
     ),
     erratum=Erratum(
         Consequence.SENTENCE, "Weight norm is not invariant to re-scaling the dataset; Table 1 says so itself."
@@ -575,6 +596,10 @@ def all_methods_dataset_rescaling_proof() -> Counterexample:
     topic=TOPIC,
     source="Section 7",
     statement="Layer norm is invariant to per training-case feature shifting.",
+    assumptions=(
+        "the features are the summed inputs of a case, a → a + c𝟏; a shift of its inputs, x → x + c𝟏, needs rows of W "
+        "with one sum",
+    ),
     context=Context(
         sentence="We showed that layer normalization is invariant to per training-case feature shifting and scaling.",
         before=(
@@ -585,24 +610,22 @@ def all_methods_dataset_rescaling_proof() -> Counterexample:
             "Empirically, we showed that recurrent neural networks benefit the most from the proposed method "
             "especially for long sequences and small mini-batches."
         ),
-        reading=(
-            "A feature is an input of the layer, and a shift adds the same number to all features of one case: x → x + "
-            "c𝟏."
+        readings=(
+            Reading(
+                "The features are the summed inputs of a case, which layer norm normalizes: a → a + c𝟏.",
+                Verdict.HOLDS,
+            ),
+            Reading(
+                "The features are the inputs of the layer, as in the paper's “feature vectors” x: x → x + c𝟏.",
+                Verdict.REFUTED,
+            ),
         ),
         verdict=(
-            "Even this shift changes the output, unless all rows of W have the same sum. The scaling holds "
-            "(equation.7)."
+            "A shift of the summed inputs leaves the output. The condition is needed because a shift of the inputs "
+            "changes it, unless all rows of W have the same sum. The scaling holds (equation.7)."
         ),
-        otherwise="If the features are the summed inputs, a → a + c𝟏, it holds.",
     ),
-    erratum=Erratum(
-        Consequence.SENTENCE, "Layer norm is invariant to a shift of the summed inputs, not to a shift of the features."
-    ),
-    expected=Verdict.REFUTED,
-    correction=(
-        "It is true of the summed inputs, a → a + c𝟏. It is not true of the input, x → x + c𝟏, unless W𝟏 is a multiple "
-        "of 𝟏 (all rows of W have the same sum)."
-    ),
+    expected=Verdict.CONDITIONAL,
 )
 def feature_shifting(problem: Problem):
     """A shift of x is seen; a shift of a is not; rows of one sum make the former the latter."""
@@ -610,12 +633,14 @@ def feature_shifting(problem: Problem):
     model, params, inputs = case
     shifts = problem.normal("shifts", len(inputs), 1)
     shifted = Transformation(inputs=AffineAction(shift=shifts))
-    yield differ("x → x + c𝟏 with a c for every case", outputs(case), outputs(case, shifted), role=Role.REFUTES)
+    yield differ(
+        "x → x + c𝟏 with a c for every case", outputs(case), outputs(case, shifted), role=Role.FAILS_WITHOUT_CONDITION
+    )
     a = inputs @ params.weights.T
     eye = jnp.eye(params.units, dtype=a.dtype)
     of_a, of_shifted = (Case(model, GLMParameters(eye, params.bias, params.gain), value) for value in (a, a + shifts))
     rounding = max(of_a.rounding(), of_shifted.rounding())  # where σ ≪ |c|, the shift itself loses digits
-    yield agree("a → a + c𝟏", outputs(of_a), outputs(of_shifted), rounding=rounding, role=Role.CORRECTS)
+    yield agree("a → a + c𝟏", outputs(of_a), outputs(of_shifted), rounding=rounding)
     row_sums = jnp.sum(params.weights, 1, keepdims=True)
     equal = GLMParameters(params.weights - (row_sums - 1.0) / params.inputs, params.bias, params.gain)
     level = Case(model, equal, inputs)
@@ -624,12 +649,11 @@ def feature_shifting(problem: Problem):
         outputs(level),
         outputs(level, shifted),
         rounding=level._replace(inputs=inputs + shifts).rounding(),
-        role=Role.CORRECTS,
     )
 
 
-@proves("text.feature_shifting", "refuted")
-def feature_shifting_proof() -> Counterexample:
+@proves("text.feature_shifting", "conditional")
+def feature_shifting_proof() -> Proof:
     """Layer norm ignores a shift of the summed inputs, not of the features."""
     c, s = sp.symbols("c s", real=True)
     tilted = lambda i, d: LAYER.W(i, d) + (s - total(lambda e: LAYER.W(i, e), D)) / D
@@ -637,8 +661,9 @@ def feature_shifting_proof() -> Counterexample:
     any_moved = Layer(LAYER.W, lambda n, d: LAYER.X(n, d) + c)
     row_sum = lambda i: total(lambda d: LAYER.W(i, d), D)
     biased = lambda j: LAYER.a(n, j) + c
-    correct = Proof(
-        "text.feature_shifting corrected",
+    of_inputs = counterexample("text.feature_shifting of the inputs", LAYER_NORM, SINGLE_CASE_CONSTANT_SHIFT)
+    return Proof(
+        "text.feature_shifting",
         r"n(a + c\mathbf{1}) = n(a);\quad "
         r"n(x + c\mathbf{1}_D) = n(x) \text{ if } W\mathbf{1}_D \in \mathrm{span}(\mathbf{1}_H)",
         (
@@ -663,9 +688,8 @@ def feature_shifting_proof() -> Counterexample:
                 {"n(V, x)": LAYER_NORM(same_row_sums)},
             ),
         ),
-        (SIGMA,),
+        (SIGMA, Assumption("features are summed inputs", r"a \mapsto a + c\mathbf{1}", of_inputs)),
     )
-    return counterexample("text.feature_shifting", LAYER_NORM, SINGLE_CASE_CONSTANT_SHIFT, correction=correct)
 
 
 def _prenorm(weights, inputs, params):

@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from lngeom.claims import Paper, Problem, Read, Role, Verdict, agree, differ, proves, same_integer, vanishes
-from lngeom.claims.context import Context
+from lngeom.claims.context import Context, Reading
 from lngeom.papers.gallery.scale_invariant import loss, start
 from lngeom.papers.training.learning_rate import sgd_norm_growth_proof
 from lngeom.symbolic.jacobian import LAYER
@@ -199,7 +199,7 @@ def times(problem: Problem, decay: float) -> np.ndarray:
         before="Here theoretical support is provided for one of its conjectured properties, namely, the ability to "
         "allow gradient descent to succeed with less tuning of learning rates.",
         after="A similar result with convergence rate T^(−1/4) is also shown for stochastic gradient descent.",
-        reading="Gradient descent is plain: it has no weight decay.",
+        readings=(Reading("Gradient descent is plain: it has no weight decay.", Verdict.HOLDS),),
         verdict="Then it holds. The constant in the rate depends on η, and with weight decay, as in practice, the "
         "gradient on the sphere does not stay small.",
     ),

@@ -9,7 +9,7 @@ from jaxtyping import Array, Float
 from sympy import Expr, KroneckerDelta
 
 from lngeom.claims import Paper, Problem, Read, Role, Verdict, agree, differ, proves, same_integer, vanishes
-from lngeom.claims.context import Context
+from lngeom.claims.context import Context, Reading
 from lngeom.methods import BatchNorm, WeightNorm
 from lngeom.papers.training.learning_rate import momentum_norm_growth_proof
 from lngeom.symbolic.jacobian import LAYER
@@ -242,7 +242,9 @@ def falls(norms: Float[Array, "R T"]) -> int:
         before="… Δv is necessarily orthogonal to the current weight vector w since we project away from it when "
         "calculating ∇_v L …",
         after="…",
-        reading="The updates are steps along the gradient, or along an average of gradients.",
+        readings=(
+            Reading("The updates are steps along the gradient, or along an average of gradients.", Verdict.HOLDS),
+        ),
         verdict="Then it holds. A step of Adam is not orthogonal to v, and its first, along the sign of the gradient, "
         "can shorten v.",
     ),

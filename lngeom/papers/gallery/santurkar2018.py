@@ -15,7 +15,7 @@ from sympy import Expr
 
 from lngeom._core.draws import draw_small
 from lngeom.claims import Paper, Problem, Read, Role, Verdict, agree, differ, proves
-from lngeom.claims.context import Context
+from lngeom.claims.context import Context, Reading
 from lngeom.claims.erratum import Consequence, Erratum
 from lngeom.methods import LayerNorm, RMSNorm
 from lngeom.symbolic.proof import Assumption, Counterexample, Proof, Step, equality, expanded, matrix
@@ -382,8 +382,13 @@ def corrected(found: Worst):
         before="For a BatchNorm network with loss L̂ and an identical non-BN network (with identical loss L), if "
         "g_j = max_{‖X‖≤λ} ‖∇_W L‖², ĝ_j = max_{‖X‖≤λ} ‖∇_W L̂‖²",
         after="…",
-        reading="The same gradient arrives, and the mean, σ and ŷ are those of the given activations while X varies. g "
-        "may stand for the norm without its square.",
+        readings=(
+            Reading(
+                "The same gradient arrives, and the mean, σ and ŷ are those of the given activations while X varies. g "
+                "may stand for the norm without its square.",
+                Verdict.SLIP,
+            ),
+        ),
         verdict="With g² a small gradient makes the right side negative. With the norm in place of its square, so that "
         "g² is λ²‖∇_y L‖², the last term is m times too large: it fails wherever the gradient has mean 0 and is not "
         "orthogonal to ŷ. The bound is right with g, λ² and 1/m, so the conclusion of the theorem stands.",
@@ -394,7 +399,7 @@ def corrected(found: Worst):
         "equality.",
     ),
     read=Read.NOTES,
-    expected=Verdict.REFUTED,
+    expected=Verdict.SLIP,
     correction="ĝ = (γ²/σ²)(g − λ²mμ_g² − (λ²/m)⟨∇_y L, ŷ⟩²) at fixed statistics: the bound on the weights' gradient "
     "improves by the same two projections as in Theorem 4.1.",
 )
@@ -409,11 +414,11 @@ def theorem_4_4(problem: Problem):
         f"largest excess of ĝ over the printed right side, relative to ĝ: {int(violated.sum())} of 500 draws",
         ratio,
         0.0,
-        role=Role.REFUTES,
+        role=Role.MISPRINT,
     )
     right = found.factor * (found.plain - subtracted)
     excess = np.max(np.maximum(found.normal - right, 0) / found.normal)
-    yield differ("the same with g for g²: the norm in place of its square", excess, 0.0, role=Role.REFUTES)
+    yield differ("the same with g for g²: the norm in place of its square", excess, 0.0, role=Role.MISPRINT)
     yield agree(
         "ĝ and the corrected right side, relative",
         corrected(found) / found.normal,
@@ -423,7 +428,7 @@ def theorem_4_4(problem: Problem):
     )
 
 
-@proves("santurkar2018.theorem_4_4", "refuted")
+@proves("santurkar2018.theorem_4_4", "slip")
 def theorem_4_4_proof() -> Counterexample:
     """At a small gradient the right side is negative."""
     radius, size = sp.Symbol("lambda", positive=True), N

@@ -8,7 +8,7 @@ import sympy as sp
 from jaxtyping import Float
 
 from lngeom.claims import Paper, Problem, Read, Role, Verdict, agree, differ, proves, vanishes
-from lngeom.claims.context import Context
+from lngeom.claims.context import Context, Reading
 from lngeom.claims.erratum import Consequence, Erratum
 from lngeom.papers.lab import layer_norm as standardized
 from lngeom.symbolic.jacobian import LAYER, along
@@ -160,12 +160,15 @@ EXPONENTIAL = Context(
     "and therefore barely contributes to the training.",
     after="To resolve this training pitfall, we propose LayerNorm Scaling (LNS), which scales the variance of output "
     "of the layer normalization inversely by the square root of its depth.",
-    reading="The variance of the states of a Pre-LN stack at initialization, or with weights of bounded norm, grows "
-    "like e^{cL}, the upper bound of Lemma 3.2.",
+    readings=(
+        Reading(
+            "The variance of the states of a Pre-LN stack at initialization, or with weights of bounded norm, grows "
+            "like e^{cL}, the upper bound of Lemma 3.2.",
+            Verdict.REFUTED,
+        ),
+    ),
     verdict="A branch sees normalized inputs, so its norm is bounded whatever the depth, and a sum of L bounded terms "
     "has at most L² times their square. The conclusion that σ grows, so that deep blocks tend to the identity, stands.",
-    otherwise="As a bound, Θ(L) ≤ σ² ≤ e^{Θ(L)} is true. If the norms of weights grow exponentially with depth, so "
-    "does σ.",
 )
 
 
@@ -381,9 +384,10 @@ def squeeze_steps() -> tuple[Step, ...]:
         before="[Lemma 3.2 puts σ_l² between Θ(L) and e^{Θ(L)}; Eq. 10 treats the upper end.]",
         sentence="[Eq. 11: for σ_l² of order l the bound of the gradient is Θ(L).]",
         after="[The appendix inserts A/l for A/σ_l.]",
-        reading="σ_l² = l, as in the lower end of Lemma 3.2, with A and B positive constants.",
+        readings=(
+            Reading("σ_l² = l, as in the lower end of Lemma 3.2, with A and B positive constants.", Verdict.REFUTED),
+        ),
         verdict="Σ A/√l = 2A√L, so the product grows faster than every power of L.",
-        otherwise="If σ_l = l, which is a quadratic variance, and A = 1, the product is Θ(L).",
     ),
     erratum=Erratum(
         Consequence.SENTENCE, "For a variance linear in depth the bound of the gradient is exp(2A√L), not Θ(L)."
@@ -447,10 +451,14 @@ LAYERNORM_SCALING = "[LayerNorm scaling multiplies the output of the norm in lay
         before=LAYERNORM_SCALING,
         sentence="[Lemma 4.1: Θ(L) ≤ σ_L² ≤ Θ(L^{2−ϵ}).]",
         after="",
-        reading="The lower bound is meant of every stack that meets Assumption 3.1: independent weights of mean 0 and "
-        "of one size.",
+        readings=(
+            Reading(
+                "The lower bound is meant of every stack that meets Assumption 3.1: independent weights of mean 0 and "
+                "of one size.",
+                Verdict.REFUTED,
+            ),
+        ),
         verdict="Under that very assumption variances add, and Σ c²/l = c² log L.",
-        otherwise="The upper bound is true.",
     ),
     erratum=Erratum(
         Consequence.SENTENCE, "With LayerNorm scaling the variance is between log L and L: better than claimed."
@@ -534,10 +542,8 @@ def printed_factor(l):
         before=LAYERNORM_SCALING,
         sentence="[Theorem 4.2: for σ_l² of order l^{2−ϵ} the bound (15) is ω(1), and for σ_l² of order l it is Θ(L).]",
         after="",
-        reading="σ_l² is l^{2−ϵ} or l, and A, B are positive constants.",
+        readings=(Reading("σ_l² is l^{2−ϵ} or l, and A, B are positive constants.", Verdict.REFUTED),),
         verdict="Σ l^{−1−(2−ϵ)/2} and Σ l^{−3/2} converge, and so do the products.",
-        otherwise="With one factor 1/√l in place of 1/l, and A = 1, the second statement holds. The first then needs "
-        "ϵ ≥ 1.",
     ),
     erratum=Erratum(
         Consequence.SENTENCE,

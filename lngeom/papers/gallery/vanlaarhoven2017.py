@@ -12,7 +12,7 @@ from jaxtyping import Array, Float
 from sympy import Expr
 
 from lngeom.claims import Paper, Problem, Read, Role, Verdict, agree, differ, proves, vanishes
-from lngeom.claims.context import Context
+from lngeom.claims.context import Context, Reading
 from lngeom.papers.ba2016.scaling import by_methods
 from lngeom.papers.gallery.scale_invariant import loss, outputs, start
 from lngeom.symbolic.jacobian import LAYER
@@ -130,7 +130,7 @@ EPSILON = 0.0
         sentence="And the parameter λ has no impact on the optimum, since the weights can be scaled to compensate.",
         before="The function y is exactly the same, regardless of the scale of the weights.",
         after="…",
-        reading="The optimum is that of the computed function, not of the weights.",
+        readings=(Reading("The optimum is that of the computed function, not of the weights.", Verdict.HOLDS),),
         verdict="For ε = 0 the infimum is that of L for every λ, but no weights attain it. With ε > 0, as in practice, "
         "a minimizer exists, and its function depends on λ.",
     ),

@@ -14,7 +14,7 @@ from jaxtyping import Float
 from sympy import Expr
 
 from lngeom.claims import Paper, Problem, Read, Role, Verdict, agree, differ, proves, vanishes
-from lngeom.claims.context import Context
+from lngeom.claims.context import Context, Reading
 from lngeom.claims.erratum import Consequence, Erratum
 from lngeom.papers.gallery.vanlaarhoven2017 import tangent_gradient
 from lngeom.papers.training.equilibria import filtered
@@ -153,7 +153,7 @@ def final_norm(seed: int, scale: float, *, adam: bool, steps: int = 1500, size: 
         "decay.",
         after="Through this mechanism, the weight decay then decides the angular learning rate, i.e. how fast the "
         "direction of the weight matrix changes.",
-        reading="The training is with AdamW or Muon, the base optimizers of the paper.",
+        readings=(Reading("The training is with AdamW or Muon, the base optimizers of the paper.", Verdict.HOLDS),),
         verdict="For them it holds. Under SGD the norm goes as the root of the size of the gradients.",
     ),
     read=Read.ABSTRACT,
@@ -248,16 +248,16 @@ def norm_proof() -> Proof:
         sentence="… less than the raw update norm …",
         before="[The update and the weights have the product ⟨u, W⟩ = −(ηβ/(1 − αβ))U².]",
         after="…",
-        reading="The growth is what a step adds to α²‖W‖², and the raw update norm is η²U².",
+        readings=(Reading("The growth is what a step adds to α²‖W‖², and the raw update norm is η²U².", Verdict.SLIP),),
         verdict="The product is as stated, and negative. Since the step subtracts ηu, the growth is "
         "η²U² − 2αη⟨u, W⟩, which is more than η²U² for every β > 0.",
     ),
     erratum=Erratum(
-        Consequence.SENTENCE,
+        Consequence.NOTATION,
         "Momentum makes the norm grow by (1 + αβ)/(1 − αβ) times the squared update, which is more than it, not less.",
     ),
     read=Read.NOTES,
-    expected=Verdict.REFUTED,
+    expected=Verdict.SLIP,
     correction="The formula for ⟨u, W⟩ holds; the norm grows by η²U²(1 + αβ)/(1 − αβ), which is more than η²U².",
 )
 def correlation(problem: Problem):
@@ -265,7 +265,7 @@ def correlation(problem: Problem):
     for strength, beta in SETTINGS[:2]:
         alpha, found, at = 1 - strength, walk(problem.seed, strength, beta), f"ηλ = {strength}, β = {beta}"
         growth = found.growth / found.update
-        yield differ(f"{at}: growth over η²U², and 1", max(growth, 1.0), 1.0, role=Role.REFUTES)
+        yield differ(f"{at}: growth over η²U², and 1", max(growth, 1.0), 1.0, role=Role.MISPRINT)
         stated = 1 - 2 * alpha * product(alpha, beta)
         # of a product of two normal numbers whose correlation is r, over its mean: √((1 + r²)/r² N)
         r = product(alpha, beta) / math.sqrt(norm_square(alpha, beta))
@@ -275,7 +275,7 @@ def correlation(problem: Problem):
         yield agree(f"{at}: ⟨u, W⟩/ηU²", found.product / found.update, product(alpha, beta), tol=error, role=role)
 
 
-@proves("wen2026.correlation", "refuted")
+@proves("wen2026.correlation", "slip")
 def correlation_proof() -> Counterexample:
     """The product is negative, and it is subtracted."""
     growth = RATE**2 * SQUARE - 2 * ALPHA * RATE * PRODUCT

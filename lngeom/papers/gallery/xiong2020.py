@@ -13,7 +13,7 @@ import sympy as sp
 from jaxtyping import Array, Float
 
 from lngeom.claims import Paper, Problem, Role, Verdict, agree, proves, vanishes
-from lngeom.claims.context import Context
+from lngeom.claims.context import Context, Reading
 from lngeom.claims.erratum import Consequence, Erratum
 from lngeom.claims.evidence import Evidence
 from lngeom.methods import AbstractNormalizer, LayerNorm, RMSNorm
@@ -229,9 +229,8 @@ def jacobian_of(norm: AbstractNormalizer) -> Callable[[Float[Array, " d"]], Floa
         sentence="[‖J_LN(x)‖₂ = O(√d/‖x‖₂) for x ∈ R^d.]",
         before="…",
         after="…",
-        reading="The constant does not depend on x.",
+        readings=(Reading("The constant does not depend on x.", Verdict.REFUTED),),
         verdict="‖x‖/‖Px‖ has no bound: it is large for vectors with nearly equal entries.",
-        otherwise="For the random states of the paper's setting, where ‖Px‖ and ‖x‖ are close, it holds.",
     ),
 )
 def lemma_3(problem: Problem):
@@ -414,7 +413,11 @@ PRINTED = float(np.log(2 / 3) / 2)
         sentence="[The gradient of layer l contains a factor (2/3)^((L−l)/2).]",
         before="[The appendix calls the analysis “preliminary”, and the main text the decay “likely”.]",
         after="…",
-        reading="Expected squared norms of gradients at initialization, in the paper's own setting.",
+        readings=(
+            Reading(
+                "Expected squared norms of gradients at initialization, in the paper's own setting.", Verdict.REFUTED
+            ),
+        ),
         verdict="The residual path and the branch together have the factor 3/2 by the same argument as in Lemma 2.",
     ),
 )

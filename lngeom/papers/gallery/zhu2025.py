@@ -16,7 +16,7 @@ from jaxtyping import Float
 from sympy import KroneckerDelta
 
 from lngeom.claims import Paper, Problem, Read, Role, Verdict, agree, differ, proves
-from lngeom.claims.context import Context
+from lngeom.claims.context import Context, Reading
 from lngeom.methods.pointwise import DynamicTanh
 from lngeom.papers.lab import layer_norm, rms_norm
 from lngeom.symbolic.jacobian import LAYER
@@ -128,7 +128,12 @@ def scales_without_condition(x: Tokens) -> Tokens:
         "tanh-like, S-shaped input-output mappings.",
         after="By incorporating DyT, Transformers without normalization can match or exceed the performance of their "
         "normalized counterparts, mostly without hyperparameter tuning.",
-        reading="The mapping is the cloud of all entries of many tokens, output against input, and its mean curve.",
+        readings=(
+            Reading(
+                "The mapping is the cloud of all entries of many tokens, output against input, and its mean curve.",
+                Verdict.HOLDS,
+            ),
+        ),
         verdict="For tokens of different scale the mean curve bends exactly as σ varies with |x|. For tokens of one "
         "mean and scale it is a line.",
     ),
@@ -355,7 +360,12 @@ def error_ratio(x: Tokens, y: Tokens) -> float:
         "Elementwise Layer Normalization (ELN).",
         sentence="We demonstrate that ELN resembles Layer Normalization more accurately than DyT does.",
         after="",
-        reading="Each curve has its best parameter and gain, and the mean squared error is compared on random tokens.",
+        readings=(
+            Reading(
+                "Each curve has its best parameter and gain, and the mean squared error is compared on random tokens.",
+                Verdict.HOLDS,
+            ),
+        ),
         verdict="ELN is closer by 0 to 2 % for tokens of different scale, and by half for an outlier unit with its own "
         "C. With one C for all units an outlier unit makes DyT the closer one.",
     ),

@@ -9,7 +9,7 @@ import optax
 
 from lngeom import families
 from lngeom.claims import Problem, Role, Verdict, agree, claim, differ, vanishes
-from lngeom.claims.context import Context
+from lngeom.claims.context import Context, Reading
 from lngeom.claims.problem import NORMALIZERS, TITLES
 from lngeom.information import fisher
 from lngeom.papers.ba2016.glm import of_any_function
@@ -54,12 +54,17 @@ INVARIANT = ("bn", "wn", "ln", "rms")
             "large."
         ),
         after="During learning, it is harder to change the orientation of the weight vector with large norm.",
-        reading="The update of the parameters is the same at both norms, as the sentence says.",
+        readings=(
+            Reading("The update of the parameters is the same at both norms, as the sentence says.", Verdict.HOLDS),
+            Reading(
+                "If the gradient step is meant, whose gradient is halved too, the angle falls to ¼ and ½ is refuted.",
+                Verdict.REFUTED,
+            ),
+        ),
         verdict=(
             "Weights twice as long then turn by half the angle, to first order. Optimizers whose update has a fixed "
             "size, as Adam's, keep the condition."
         ),
-        otherwise="If the gradient step is meant, whose gradient is halved too, the angle falls to ¼ and ½ is refuted.",
     ),
     expected=Verdict.CONDITIONAL,
     why_numeric="Angles over steps of optax's own optimizers.",
@@ -216,9 +221,14 @@ def _learn_magnitude(net: Network, targets, factor: float, rate: float, method: 
             "on the magnitude of the prediction error."
         ),
         after="See Appendix for detailed derivations.",
-        reading="The normalized model is batch or layer norm, which the sentence before names.",
+        readings=(
+            Reading("The normalized model is batch or layer norm, which the sentence before names.", Verdict.HOLDS),
+            Reading(
+                "With weight norm among the normalized models it is refuted: its gains see the scale of the input.",
+                Verdict.REFUTED,
+            ),
+        ),
         verdict="Their gains follow the same path on inputs of any scale, and the standard magnitudes do not.",
-        otherwise="With weight norm among the normalized models it is refuted: its gains see the scale of the input.",
     ),
     expected=Verdict.CONDITIONAL,
     why_numeric="Eqs. 32–35, which are proved, say it of the metric; here gradient descent is followed.",
@@ -260,13 +270,20 @@ def gain_magnitude(problem: Problem):
         ),
         before="During learning, it is harder to change the orientation of the weight vector with large norm.",
         after="",
-        reading="The norm grows during training, and the effective learning rate of the direction falls with it.",
+        readings=(
+            Reading(
+                "The norm grows during training, and the effective learning rate of the direction falls with it.",
+                Verdict.HOLDS,
+            ),
+            Reading(
+                "For every optimizer it is refuted: with weight decay the effective learning rate does not keep "
+                "falling.",
+                Verdict.REFUTED,
+            ),
+        ),
         verdict=(
             "It holds for SGD and momentum without weight decay. Weight decay and Adam may shorten the weights, which "
             "the sentence does not exclude."
-        ),
-        otherwise=(
-            "For every optimizer it is refuted: with weight decay the effective learning rate does not keep falling."
         ),
     ),
     expected=Verdict.CONDITIONAL,
