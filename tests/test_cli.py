@@ -104,7 +104,7 @@ def test_a_number_against_a_proof_is_a_clash_and_exits_1(small, monkeypatch, tmp
     result = lngeom("verify", "--data", small, "--claim", "equation.6", "--out", "out")
     assert result.exit_code == 1
     assert "CLASH in 1 claim" in result.output
-    assert "CLASH, a number contradicts a proof: equation.6" in result.output
+    assert "CLASH, a number contradicts a proof or a recorded statement: equation.6" in result.output
     assert "REFUTED" not in result.output
     report = json.loads((tmp_path / "out/report.json").read_text())
     assert report["claims"][0]["verdict"] == "clash"

@@ -284,8 +284,9 @@ def problems(outcomes: Sequence[Outcome], dataset: Dataset) -> list[str]:
     Returns:
         Lines that name the claims.
     """
+    clashing = [o for o in outcomes if o.verdict is Verdict.CLASH]
     found = {
-        "CLASH, a number contradicts a proof or a recorded statement": [o for o in outcomes if o.verdict is Verdict.CLASH],
+        "CLASH, a number contradicts a proof or a recorded statement": clashing,
         "verdicts that differ from the record": [o for o in outcomes if not o.as_recorded],
         "numbers that are no evidence": [o for o in outcomes if o.silent and dataset.bundled],
     }

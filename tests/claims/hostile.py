@@ -48,6 +48,7 @@ def unexpected(outcomes):
 ROLES = {
     Verdict.HOLDS: (Role.SUPPORTS,),
     Verdict.REFUTED: (Role.REFUTES, Role.CORRECTS),
+    Verdict.SLIP: (Role.MISPRINT, Role.CORRECTS),
     Verdict.CONDITIONAL: (Role.SUPPORTS, Role.FAILS_WITHOUT_CONDITION),
 }
 """What the proofs of a claim do, by the verdict that is recorded."""

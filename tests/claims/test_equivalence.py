@@ -180,10 +180,10 @@ def outcome(problem, name):
 )
 def test_a_wrong_law_turns_the_claim_by_numbers_alone(problem, monkeypatch, name, law):
     monkeypatch.setitem(LAWS, name, law)
-    assert outcome(problem, name).verdict is Verdict.REFUTED
+    assert outcome(problem, name).verdict is Verdict.CLASH
 
 
 def test_another_step_than_optaxs_turns_the_claim(problem, monkeypatch):
     name, lines = PLANTED["LARS: trust ratio of ‖g‖ + λ‖w‖"]
     monkeypatch.setitem(STEPS, name, lines())
-    assert outcome(problem, name).verdict is Verdict.REFUTED
+    assert outcome(problem, name).verdict is Verdict.CLASH

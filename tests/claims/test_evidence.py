@@ -125,14 +125,14 @@ def roles(*which):
         # A refutation says what is true instead.
         (roles(Role.REFUTES), Verdict.UNDECIDED),
         # A number against a proof is a clash, whatever else was found.
-        ([NO], Verdict.REFUTED),
+        ([NO], Verdict.CLASH),
         ([NO, *roles(Role.SUPPORTS)], Verdict.CLASH),
         ([NO, NAN, YES, *roles(Role.SUPPORTS)], Verdict.CLASH),
         ([YES, dataclasses.replace(NO, role=Role.CORRECTS), *roles(Role.CORRECTS)], Verdict.CLASH),
         ([differ("false", ONE, TWO, role=Role.REFUTES), *roles(Role.SUPPORTS)], Verdict.CLASH),
-        ([NO, dataclasses.replace(PROOFS[Role.SUPPORTS], passed=False)], Verdict.REFUTED),
-        ([NO, *roles(Role.FAILS_WITHOUT_CONDITION)], Verdict.REFUTED),
-        ([NO, NAN], Verdict.REFUTED),
+        ([NO, dataclasses.replace(PROOFS[Role.SUPPORTS], passed=False)], Verdict.CLASH),
+        ([NO, *roles(Role.FAILS_WITHOUT_CONDITION)], Verdict.CLASH),
+        ([NO, NAN], Verdict.CLASH),
         # A failure that rounding does not explain is not hidden by a proof.
         ([agree("nearly", ONE, ONE + 1e-6), *roles(Role.SUPPORTS)], Verdict.UNDECIDED),
         ([YES, dataclasses.replace(PROOFS[Role.SUPPORTS], passed=False)], Verdict.UNDECIDED),
@@ -155,7 +155,7 @@ def outcome(check, *proofs, expected=Verdict.HOLDS):
 
 def test_a_refutation_by_a_number_does_not_call_itself_proved():
     by_number = outcome(lambda p: [NO], PROOFS[Role.FAILS_WITHOUT_CONDITION])
-    assert (by_number.verdict, by_number.strength) == (Verdict.REFUTED, Strength.NUMERIC)
+    assert (by_number.verdict, by_number.strength) == (Verdict.CLASH, Strength.NUMERIC)
     unchecked = outcome(lambda p: [YES], dataclasses.replace(PROOFS[Role.SUPPORTS], passed=False))
     assert (unchecked.verdict, unchecked.strength) == (Verdict.UNDECIDED, Strength.NUMERIC)
 
@@ -205,7 +205,7 @@ def test_rounding_is_told_from_error_by_other_last_digits():
     assert not wrong.evidence[0].no_evidence
     assert wrong.evidence[0].rounding < 1e-12
     assert outcome(opposite_check, PROOFS[Role.SUPPORTS]).verdict is Verdict.CLASH
-    assert outcome(opposite_check).verdict is Verdict.REFUTED
+    assert outcome(opposite_check).verdict is Verdict.CLASH
 
 
 def test_a_check_that_takes_another_course_at_other_last_digits_says_nothing():

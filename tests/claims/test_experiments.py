@@ -66,7 +66,7 @@ def test_results_decide(problem):
     (evidence,) = outcome.evidence
     assert "10 of 10 fresh seeds for, 0 against; learning rates 0.003 and 0.003; generated data" in evidence.description
     write(problem.results, SLOW, FAST)
-    assert run(CLAIM, problem).verdict is Verdict.REFUTED
+    assert run(CLAIM, problem).verdict is Verdict.NOT_REPRODUCED
     write(problem.results, FAST, SLOW, seeds=4)
     few = run(CLAIM, problem)
     assert few.verdict is Verdict.UNDECIDED
@@ -79,7 +79,7 @@ def test_what_the_report_says_of_itself_is_not_believed(problem):
     report = json.loads(path.read_text())
     report["statements"][0] |= {"verdict": "SUPPORTED", "p, corrected": 0.0, "wins": 10, "losses": 0}
     path.write_text(json.dumps(report))
-    assert run(CLAIM, problem).verdict is Verdict.REFUTED
+    assert run(CLAIM, problem).verdict is Verdict.NOT_REPRODUCED
 
 
 @pytest.mark.parametrize("name", ["curves.npz", "config.json"])

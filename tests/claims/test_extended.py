@@ -39,7 +39,7 @@ def test_every_cell_is_proved_or_says_why_not():
 
 def turned(wrong):
     """A difference refutes a recorded invariance; that none is seen refutes nothing, and supports nothing."""
-    return Verdict.UNDECIDED if wrong is Cell.CHANGED else Verdict.REFUTED
+    return Verdict.UNDECIDED if wrong is Cell.CHANGED else Verdict.CLASH
 
 
 @pytest.mark.parametrize(

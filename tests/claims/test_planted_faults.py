@@ -159,7 +159,7 @@ def test_a_null_space_too_large_from_five_inputs_on_turns_its_claim(problem, mon
     right = nullspace.layer_norm_dimension
     monkeypatch.setattr(nullspace, "layer_norm_dimension", lambda H, D: right(H, D) + 7 * (D >= 5))
     record = all_claims(id="nullspace.ln")[0]
-    assert run(record, problem).verdict is Verdict.REFUTED
+    assert run(record, problem).verdict is Verdict.CLASH
     with pytest.raises(ProofError, match="does not hold"):
         proof_of.__wrapped__("nullspace.ln")
 
@@ -204,7 +204,7 @@ def test_growth_of_tangents_that_is_halved_is_seen(problem, monkeypatch):
     assert decide(list(hidden_dynamics.tangent_growth(problem))) is Verdict.HOLDS
     halved = lambda *given: right(*given)._replace(growth=right(*given).growth / 2)  # noqa: E731
     monkeypatch.setattr(dynamics, "hidden_dynamics", halved)
-    assert decide(list(hidden_dynamics.tangent_growth(problem))) is Verdict.REFUTED
+    assert decide(list(hidden_dynamics.tangent_growth(problem))) is Verdict.CLASH
 
 
 def test_draws_of_another_variance_turn_a_claim(problem, monkeypatch):

@@ -35,7 +35,7 @@ def without_a_limit(cell, xs, stored=None):
 @pytest.mark.parametrize("broken", [without_recurrent_weights, without_a_limit])
 def test_broken_recurrent_batch_norm_turns_its_claim(problem, monkeypatch, broken):
     monkeypatch.setattr(dynamics, "unroll_batch_norm", broken)
-    assert verdict(problem, "text.bn_per_time_step") is Verdict.REFUTED
+    assert verdict(problem, "text.bn_per_time_step") is Verdict.CLASH
 
 
 def test_the_gated_unit_is_defined_at_one_pair_of_sizes():
@@ -48,13 +48,13 @@ def test_the_gated_unit_is_defined_at_one_pair_of_sizes():
 
 def test_equations_that_broadcast_turn_the_claim(problem, monkeypatch):
     monkeypatch.setattr(recurrent, "gru_is_defined", lambda *sizes, star=True: True)
-    assert verdict(problem, "equation.23_28") is not Verdict.REFUTED
+    assert verdict(problem, "equation.23_28") is not Verdict.SLIP
 
 
 def test_logits_that_are_normalized_to_more_turn_the_cap(problem, monkeypatch):
     right = nn.layer_norm
     monkeypatch.setattr(nn, "layer_norm", lambda *arguments, **options: 1.1 * right(*arguments, **options))
-    assert verdict(problem, "experiments.no_ln_on_logits") is Verdict.REFUTED
+    assert verdict(problem, "experiments.no_ln_on_logits") is Verdict.CLASH
 
 
 def test_a_wrong_exponent_of_the_cap_is_refused(monkeypatch):

@@ -1,6 +1,7 @@
 """The registry itself: verdicts from evidence, and claims that turn when what they rest on is broken."""
 
 import dataclasses
+import re
 import sys
 import zlib
 from pathlib import Path
@@ -26,7 +27,12 @@ from lngeom.claims import (
     same_integer,
     vanishes,
 )
+from lngeom.claims.context import Context, Read, Reading
+from lngeom.claims.erratum import Consequence, Erratum
+from lngeom.claims.evidence import Kind
+from lngeom.claims.papers import find, ids
 from lngeom.claims.problem import NORMALIZERS
+from lngeom.claims.registry import Claim, register, unfair
 from lngeom.information import FisherOperator, reference
 from lngeom.methods import Statistics
 from lngeom.methods.base import summed_inputs
@@ -34,6 +40,7 @@ from lngeom.papers.ba2016 import metric as metric_claims, nullspace, scaling
 
 ONE, TWO = np.ones(3), 2 * np.ones(3)
 YES, NO = agree("same", ONE, ONE), agree("same", ONE, TWO)
+MEANT = agree("as meant", ONE, ONE, role=Role.CORRECTS)
 
 
 @pytest.mark.parametrize(
@@ -41,8 +48,8 @@ YES, NO = agree("same", ONE, ONE), agree("same", ONE, TWO)
     [
         ([], Verdict.UNDECIDED),
         ([YES], Verdict.HOLDS),
-        ([NO], Verdict.REFUTED),
-        ([YES, NO], Verdict.REFUTED),
+        ([NO], Verdict.CLASH),
+        ([YES, NO], Verdict.CLASH),
         ([agree("nearly", ONE, ONE + 1e-6)], Verdict.UNDECIDED),
         ([agree("zeros", 0 * ONE, 0 * ONE)], Verdict.UNDECIDED),
         ([YES, agree("nothing", ONE[:0], ONE[:0])], Verdict.UNDECIDED),
@@ -51,6 +58,12 @@ YES, NO = agree("same", ONE, ONE), agree("same", ONE, TWO)
         ([differ("breaks", ONE, TWO, role=Role.FAILS_WITHOUT_CONDITION)], Verdict.UNDECIDED),
         ([differ("false", ONE, TWO, role=Role.REFUTES)], Verdict.UNDECIDED),
         ([differ("false", ONE, TWO, role=Role.REFUTES), agree("true", ONE, ONE, role=Role.CORRECTS)], Verdict.REFUTED),
+        ([differ("false", ONE, TWO, role=Role.MISPRINT), agree("true", ONE, ONE, role=Role.CORRECTS)], Verdict.SLIP),
+        ([differ("false", ONE, TWO, role=Role.MISPRINT)], Verdict.UNDECIDED),
+        ([YES, differ("false", ONE, TWO, role=Role.MISPRINT), MEANT], Verdict.UNDECIDED),
+        ([dataclasses.replace(YES, kind=Kind.EXPERIMENT)], Verdict.HOLDS),
+        ([dataclasses.replace(NO, kind=Kind.EXPERIMENT)], Verdict.NOT_REPRODUCED),
+        ([NO, dataclasses.replace(NO, kind=Kind.EXPERIMENT)], Verdict.CLASH),
         (
             [differ("false", ONE, TWO, role=Role.REFUTES), agree("true", ONE, TWO, role=Role.CORRECTS)],
             Verdict.UNDECIDED,
@@ -60,9 +73,9 @@ YES, NO = agree("same", ONE, ONE), agree("same", ONE, TWO)
             Verdict.UNDECIDED,
         ),
         ([same_integer("count", 3, 3)], Verdict.HOLDS),
-        ([same_integer("count", 3, 4)], Verdict.REFUTED),
+        ([same_integer("count", 3, 4)], Verdict.CLASH),
         ([vanishes("zero", 1e-17 * ONE, scale=1.0)], Verdict.HOLDS),
-        ([vanishes("not zero", ONE, scale=1.0)], Verdict.REFUTED),
+        ([vanishes("not zero", ONE, scale=1.0)], Verdict.CLASH),
         ([vanishes("no scale", 0 * ONE, scale=0.0)], Verdict.UNDECIDED),
         ([vanishes("nan", np.nan * ONE, scale=1.0)], Verdict.UNDECIDED),
     ],
@@ -77,9 +90,46 @@ def test_the_eighteen_cells_are_the_papers():
     assert len(cells) == 18
 
 
-def test_refuted_claims_are_the_ones_with_a_correction():
-    for c in all_claims():
-        assert (c.expected is Verdict.REFUTED) == bool(c.correction)
+def records(**changes):
+    """A refuted record that is fair, with changes."""
+    readings = (Reading("as it stands", Verdict.REFUTED), Reading("in another way", Verdict.REFUTED))
+    context = Context("A sentence.", "", "", readings, "why")
+    given = {"correction": "true is", "context": context, "erratum": Erratum(Consequence.SENTENCE, "wrong")} | changes
+    return Claim("test.id", **{"topic": "t", "source": "s", "statement": "…", "expected": Verdict.REFUTED} | given)
+
+
+HOLDS_IN_A_WAY = dataclasses.replace(
+    records().context, readings=(Reading("as it stands", Verdict.REFUTED), Reading("fairly", Verdict.HOLDS))
+)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"correction": ""}, "a correction is needed exactly where"),
+        ({"expected": Verdict.HOLDS, "erratum": None}, "a correction is needed exactly where"),
+        ({"expected": Verdict.SLIP, "correction": ""}, "a correction is needed exactly where"),
+        ({"expected": Verdict.NOT_REPRODUCED, "correction": ""}, "a correction is needed exactly where"),
+        ({"read": Read.ABSTRACT}, "in the paper's abstract only, so it cannot be refuted"),
+        ({"read": Read.NOTES}, "so it cannot be refuted"),
+        ({"read": Read.NOWHERE}, "so it cannot be refuted"),
+        ({"context": HOLDS_IN_A_WAY}, "not under every reading of its context"),
+        ({"expected": Verdict.CONDITIONAL, "correction": ""}, "the first reading of its context is 'refuted'"),
+        ({"erratum": Erratum(Consequence.NOTATION, "slip")}, "a slip of notation has the verdict 'slip'"),
+        ({"expected": Verdict.SLIP}, "a slip of notation has the verdict 'slip'"),
+    ],
+)
+def test_an_unfair_record_is_refused(changes, reason):
+    with pytest.raises(ValueError, match=re.escape(reason)):
+        register(records(**changes))
+    assert unfair(records()) == ""
+
+
+@pytest.mark.thorough
+def test_every_record_is_fair():
+    for paper_id in ids():
+        find(paper_id)
+        assert [c.id for c in all_claims("all", paper=paper_id) if unfair(c)] == []
 
 
 def test_ids_are_unique_and_corrections_in_place():
@@ -132,7 +182,7 @@ def test_what_fails_without_the_data_is_not_made_again_on_other_last_digits(prob
         yield NO
 
     failing = dataclasses.replace(all_claims(id="equation.3")[0], check=check)
-    assert run(failing, problem).verdict is Verdict.REFUTED
+    assert run(failing, problem).verdict is Verdict.CLASH
     assert len(made) == runs
 
 
@@ -218,7 +268,7 @@ def test_one_null_direction_too_many_turns_its_claim(problem, monkeypatch):
         "predicted_nullspace",
         lambda *case: dataclasses.replace(right(*case), dimension=right(*case).dimension + 1),
     )
-    assert run(all_claims(id="nullspace.ln")[0], problem).verdict is Verdict.REFUTED
+    assert run(all_claims(id="nullspace.ln")[0], problem).verdict is Verdict.CLASH
 
 
 def test_a_wrong_direction_of_the_right_dimension_turns_its_claim(problem, monkeypatch):
@@ -228,13 +278,13 @@ def test_a_wrong_direction_of_the_right_dimension_turns_its_claim(problem, monke
         "predicted_nullspace",
         lambda *case: dataclasses.replace(right(*case), basis=np.roll(right(*case).basis, 1, 0)),
     )
-    assert run(all_claims(id="nullspace.ln")[0], problem).verdict is Verdict.REFUTED
+    assert run(all_claims(id="nullspace.ln")[0], problem).verdict is Verdict.CLASH
 
 
 def test_the_wrong_power_turns_the_scaling_law(problem, monkeypatch):
     right = scaling.predicted
     monkeypatch.setattr(scaling, "predicted", lambda F, p, c, unit=None: right(F, p, c**0.5, unit))
-    assert run(all_claims(id="scaling.matrix.ln")[0], problem).verdict is Verdict.REFUTED
+    assert run(all_claims(id="scaling.matrix.ln")[0], problem).verdict is Verdict.CLASH
 
 
 def test_a_wrong_gain_metric_turns_its_claims(problem, monkeypatch):
@@ -269,8 +319,8 @@ def test_drawn_numbers_depend_on_the_seed_and_the_name_alone(problem):
 
 
 def errata_out_of_place(registered):
-    """Ids of refuted claims without an erratum, and of claims that hold or are open with one."""
-    wanted = {Verdict.REFUTED: {True}, Verdict.CONDITIONAL: {True, False}}
+    """Ids of refuted claims and slips without an erratum, and of claims that hold or are open with one."""
+    wanted = {Verdict.REFUTED: {True}, Verdict.SLIP: {True}, Verdict.CONDITIONAL: {True, False}}
     return [c.id for c in registered if (c.erratum is not None) not in wanted.get(c.expected, {False})]
 
 

@@ -13,7 +13,7 @@ def test_values_within_a_bound_pass_and_those_beyond_it_show_the_opposite(compar
     assert not beyond.passed
     assert beyond.contradicts
     assert decide([compare("x", inside, 2.0)]) is Verdict.HOLDS
-    assert decide([beyond]) is Verdict.REFUTED
+    assert decide([beyond]) is Verdict.CLASH
 
 
 def test_each_value_may_have_a_bound_of_its_own():

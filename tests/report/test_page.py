@@ -160,7 +160,7 @@ def test_the_page_gives_the_reasons_and_is_loud_about_a_clash(text):
     page = html.unescape(build_page(json.loads(dumps(build_document(troubled(), OWN, 0)))))
     assert "no evidence: rounding alone may cause 1e-08" in page
     assert "no evidence: 12 of 300 entries are NaN or infinite" in page
-    assert "Clash: a number contradicts a proof." in page
+    assert "Clash: a number contradicts a proof or a recorded statement." in page
     assert "number against proof" in page
     assert "shows the opposite" in page
     assert "no evidence: compared nothing" in page
@@ -209,7 +209,9 @@ def test_a_proof_alone_is_enough_on_data_of_the_user_s_own_and_not_on_the_digits
     digits = dataclasses.replace(OWN, name="digits")
     assert terminal.problems(alone, digits)[0].startswith("numbers that are no evidence: table1.ln.dataset_rescaling")
     assert terminal.notices(alone, digits) == []
-    assert "CLASH, a number contradicts a proof: equation.1" in terminal.problems(troubled(), OWN)
+    assert "CLASH, a number contradicts a proof or a recorded statement: equation.1" in terminal.problems(
+        troubled(), OWN
+    )
 
 
 def test_hostile_text_stays_text(text):

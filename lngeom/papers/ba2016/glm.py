@@ -50,6 +50,7 @@ from lngeom.symbolic.proof import (
     expanded,
     fact,
     matrix,
+    refutation,
 )
 from lngeom.symbolic.sums import D, Field, H, N, d, derivative, e, field, i, n, total
 

@@ -245,7 +245,7 @@ def no_power_law_ln_proof() -> Proof:
                 "manifold is entirely captured by its Riemannian metric, whose quadratic form is denoted as ds²”.",
                 Verdict.REFUTED,
             ),
-            Reading("The curvature is the printed block F̄_ii of the Fisher matrix.", Verdict.REFUTED),
+            Reading("The curvature is the diagonal block of the Fisher matrix that Eq. 13 prints.", Verdict.REFUTED),
         ),
         verdict=(
             "The factor is ¼, because σ_i enters the form of w_i twice. The factor is ½ for blocks between w_i and "
