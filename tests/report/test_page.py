@@ -161,7 +161,7 @@ def test_the_page_gives_the_reasons_and_is_loud_about_a_clash(text):
     assert "no evidence: rounding alone may cause 1e-08" in page
     assert "no evidence: 12 of 300 entries are NaN or infinite" in page
     assert "Clash: a number contradicts a proof or a recorded statement." in page
-    assert "number against proof" in page
+    assert "a number against it" in page
     assert "shows the opposite" in page
     assert "no evidence: compared nothing" in page
     assert "Clash: a number" not in text
