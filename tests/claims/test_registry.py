@@ -98,8 +98,8 @@ def records(**changes):
     return Claim("test.id", **{"topic": "t", "source": "s", "statement": "…", "expected": Verdict.REFUTED} | given)
 
 
-HOLDS_IN_A_WAY = dataclasses.replace(
-    records().context, readings=(Reading("as it stands", Verdict.REFUTED), Reading("fairly", Verdict.HOLDS))
+HOLDS_IN_A_WAY = Context(
+    "A sentence.", "", "", (Reading("as it stands", Verdict.REFUTED), Reading("fairly", Verdict.HOLDS)), "why"
 )
 
 
@@ -222,7 +222,7 @@ class Centred(normalizers.RMSNorm):
     [
         ("ln", WrongAxis(), "table1.ln.weight_matrix_recentering"),
         ("ln", WrongAxis(), "equation.6"),
-        ("ln", WrongAxis(), "statements.no_dependence_between_cases"),
+        ("ln", WrongAxis(), "statements.one_case"),
         ("ln", normalizers.LayerNorm(eps=0.5), "table1.ln.dataset_rescaling"),
         ("bn", Frozen(), "table1.bn.weight_vector_rescaling"),
         ("bn", Frozen(), "table1.bn.dataset_rescaling"),

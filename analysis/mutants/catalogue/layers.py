@@ -3,10 +3,10 @@
 from analysis.mutants.mutant import Source
 
 FUNCTIONAL = Source(
-    "nn", "nn/functional.py", ("equation.15_16", "recurrent"), ("tests/nn/test_layers.py", "tests/nn/test_modes.py")
+    "nn", "nn/functional.py", ("supplement.cells", "recurrent"), ("tests/nn/test_layers.py", "tests/nn/test_modes.py")
 )
 ROWS = Source(
-    "nn", "nn/_rows.py", ("equation.15_16", "equation.4"), ("tests/nn/test_layers.py", "tests/nn/test_accuracy.py")
+    "nn", "nn/_rows.py", ("supplement.cells", "equation.4"), ("tests/nn/test_layers.py", "tests/nn/test_accuracy.py")
 )
 GATED = Source("nn", "nn/gated.py", ("recurrent",), ("tests/nn/test_recurrent.py",))
 RECURRENT = Source("nn", "nn/recurrent.py", ("recurrent",), ("tests/nn/test_recurrent.py",))
@@ -46,7 +46,7 @@ MUTANTS = (
         "momentum * r + (1 - momentum) * s, running, batch)",
         "(1 - momentum) * r + momentum * s, running, batch)",
         "stored statistics: weights exchanged",
-        ("text.bn_per_time_step", "statements.same_at_train_and_test"),
+        ("text.bn_per_time_step", "statements.one_case"),
     ),
     FUNCTIONAL(
         "batch-norm-biased",
@@ -127,28 +127,28 @@ MUTANTS = (
         "f, i, o, g = jnp.split(gates, 4, -1)",
         "i, f, o, g = jnp.split(gates, 4, -1)",
         "LSTM: gates in the order i, f, o, g",
-        ("equation.17_19",),
+        ("supplement.cells",),
     ),
     GATED(
         "lstm-output-raw",
         "return LSTMState(sigmoid(o) * jnp.tanh(c), c)",
         "return LSTMState(sigmoid(o) * c, c)",
         "LSTM: output without tanh",
-        ("equation.17_19",),
+        ("supplement.cells",),
     ),
     GATED(
         "ln-lstm-carried",
         "normalized if self.carry_normalized_cell else c)",
         "c if self.carry_normalized_cell else normalized)",
         "LN-LSTM carries the normalized cell",
-        ("equation.21_22", "equation.29_31"),
+        ("supplement.cells",),
     ),
     GATED(
         "ln-lstm-one-norm",
         "recurrent = self.recurrent_norm(recurrent)\n",
         "recurrent = self.recurrent_norm(recurrent + projected) - projected\n",
         "LN-LSTM: the norm of the sum",
-        ("equation.21_22", "equation.20"),
+        ("supplement.cells", "equation.20"),
     ),
     GATED(
         "gru-update",

@@ -78,13 +78,13 @@ STATEMENTS: tuple[Statement, ...] = (
         ),
         (
             "the effect of batch normalization is dependent on the mini-batch size",
-            ("statements.batch_size_one", "statements.same_at_train_and_test"),
+            ("statements.one_case",),
         ),
         ("it is not obvious how to apply it to recurrent neural networks", ("text.bn_per_time_step",)),
         (
             "Unlike batch normalization, layer normalization performs exactly the same computation at training and "
             "test times.",
-            ("statements.same_at_train_and_test",),
+            ("statements.one_case",),
         ),
         (
             "It is also straightforward to apply to recurrent neural networks by computing the normalization "
@@ -125,7 +125,7 @@ STATEMENTS: tuple[Statement, ...] = (
         (
             "The normalization standardizes each summed input using its mean and its standard deviation across the "
             "training data.",
-            ("text.references_swapped",),
+            ("equation.3",),
         ),
         (
             "Feedforward neural networks trained using batch normalization converge faster even with simple SGD.",
@@ -137,7 +137,7 @@ STATEMENTS: tuple[Statement, ...] = (
         ),
         (
             "batch normalization requires running averages of the summed input statistics",
-            ("statements.same_at_train_and_test",),
+            ("statements.one_case",),
         ),
         (
             "In feed-forward networks with fixed depth, it is straightforward to store the statistics separately for "
@@ -153,11 +153,11 @@ STATEMENTS: tuple[Statement, ...] = (
         (
             "[batch normalization] cannot be applied to online learning tasks or to extremely large distributed models "
             "where the minibatches have to be small",
-            ("statements.batch_size_one",),
+            ("statements.one_case",),
         ),
         (
             "the normalization does not introduce any new dependencies between training cases",
-            ("statements.no_dependence_between_cases",),
+            ("statements.one_case",),
         ),
         (
             "layer normalization works well for RNNs and improves both the training time and the generalization "
@@ -185,7 +185,7 @@ STATEMENTS: tuple[Statement, ...] = (
         (
             "the batch normalization method rescales the summed inputs according to their variances under the "
             "distribution of the data",
-            ("text.references_swapped",),
+            ("equation.3",),
         ),
         (
             "It is typically impractical to compute the expectations in Eq. (2) exactly, since it would require "
@@ -194,7 +194,7 @@ STATEMENTS: tuple[Statement, ...] = (
         ),
         (
             "This puts constraints on the size of a mini-batch and it is hard to apply to recurrent neural networks.",
-            ("statements.batch_size_one", "text.bn_per_time_step"),
+            ("statements.one_case", "text.bn_per_time_step"),
         ),
     ),
     *_section(
@@ -222,7 +222,7 @@ STATEMENTS: tuple[Statement, ...] = (
         (
             "layer normalization does not impose any constraint on the size of a mini-batch and it can be used in the "
             "pure online regime with batch size 1",
-            ("statements.batch_size_one",),
+            ("statements.one_case",),
         ),
     ),
     *_section(
@@ -304,11 +304,11 @@ STATEMENTS: tuple[Statement, ...] = (
         (
             "these methods can be summarized as normalizing the summed inputs a_i to a neuron through the two scalars "
             "μ and σ [Eq. 5]",
-            ("equation.3", "text.references_swapped", "statements.bn_wn_reparameterize"),
+            ("equation.3", "statements.bn_wn_reparameterize"),
         ),
         (
             "for layer normalization and batch normalization, μ and σ is computed according to Eq. 2 and 3",
-            ("text.references_swapped",),
+            ("equation.3",),
         ),
         (
             "Table 1: Invariance properties under the normalization methods.",
@@ -647,11 +647,11 @@ STATEMENTS: tuple[Statement, ...] = (
     ),
     *_section(
         "Supplement",
-        ("[Eqs. 15, 16]", ("equation.15_16",)),
-        ("The basic LSTM equations used for these experiment are given by: [Eqs. 17–19]", ("equation.17_19",)),
+        ("[Eqs. 15, 16]", ("supplement.cells",)),
+        ("The basic LSTM equations used for these experiment are given by: [Eqs. 17–19]", ("supplement.cells",)),
         (
             "The version that incorporates layer normalization is modified as follows: [Eqs. 20–22]",
-            ("equation.20", "equation.21_22"),
+            ("equation.20", "supplement.cells"),
         ),
         (
             "Each α_i is initialized to a vector of zeros and each β_i is initialized to a vector of ones.",
@@ -667,7 +667,7 @@ STATEMENTS: tuple[Statement, ...] = (
         ),
         (
             "The layer norm is only applied to the output of the LSTM hidden states in this experiment: [Eqs. 29–31]",
-            ("equation.29_31",),
+            ("supplement.cells",),
         ),
         (
             "α is initialized to a vector of zeros and β is initialized to a vector of ones",

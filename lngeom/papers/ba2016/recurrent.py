@@ -12,7 +12,7 @@ from sympy import Expr, KroneckerDelta, sqrt
 from lngeom import nn
 from lngeom._core.draws import draw_small
 from lngeom.claims import Problem, Role, Verdict, agree, claim, differ, numpy_reference, proves, same_integer, vanishes
-from lngeom.claims.context import Context, Reading
+from lngeom.claims.context import Context, Read, Reading
 from lngeom.claims.erratum import Consequence, Erratum
 from lngeom.methods.transformations import WEIGHT_MATRIX_RESCALING
 from lngeom.nn.gated import LSTMState
@@ -21,7 +21,7 @@ from lngeom.papers.ba2016.table1 import POSITIVE_EPSILON, scaling_assumptions
 from lngeom.symbolic.actions import DELTA
 from lngeom.symbolic.jacobian import LAYER
 from lngeom.symbolic.layers import LAYER_NORM, Layer
-from lngeom.symbolic.proof import Assumption, Counterexample, Proof, equality, expanded, fact, matrix
+from lngeom.symbolic.proof import Assumption, Counterexample, Proof, equality, expanded, fact, matrix, refutation
 from lngeom.symbolic.scale_free import scaled_layer
 from lngeom.symbolic.sums import D, Field, H, derivative, field, i, mean, n, total
 
@@ -152,17 +152,21 @@ def equation_4_proof() -> Proof:
 
 
 @claim(
-    "equation.15_16",
+    "supplement.cells",
     topic=TOPIC,
-    source="Eqs. 15, 16",
-    statement="LN(z; α, β) = (z − μ)/σ ⊙ α + β with the mean and standard deviation of the vector's own entries.",
+    source="Eqs. 15–22, 29–31",
+    statement=(
+        "The supplement's cells are defined as the library computes them: LN with gain and bias (15, 16), the LSTM "
+        "(17–19), the layer-normalized LSTM, which carries the raw cell (20–22), and DRAW's, which normalizes the cell "
+        "on its way to the output and nothing else (29–31)."
+    ),
     formula=r"\mathrm{LN}(\mathbf z;\alpha,\beta) = \frac{\mathbf z-\mu}{\sigma}\odot\alpha+\beta",
     assumptions=("σ > 0",),
     expected=Verdict.HOLDS,
     why_numeric="A definition: what can be checked is that the library computes it.",
 )
-def equation_15_16(problem: Problem):
-    """The library's layer norm with ε = 0 against the definition, vector by vector."""
+def supplement_cells(problem: Problem):
+    """The library's layer norm against its definition, its cells against a NumPy transcription over twelve steps."""
     z = sequences(problem).reshape(-1, INPUTS)
     alpha, beta = problem.normal("alpha", 2, INPUTS)
     values, gain, bias = (np.asarray(v, np.longdouble) for v in (z, alpha, beta))
@@ -171,39 +175,13 @@ def equation_15_16(problem: Problem):
     yield agree("layer_norm and the definition", nn.layer_norm(z, alpha, beta, eps=0.0), defined, tol=1e-12)
     identity = nn.layer_norm(z, jnp.ones(INPUTS, z.dtype), jnp.zeros(INPUTS, z.dtype), eps=0.0)
     yield vanishes("mean with gain 1 and bias 0", jnp.mean(identity, 1), scale=1.0)
-
-
-def _transcribed(id: str, source: str, statement: str, *cells: tuple[str, type, dict]):
-    @claim(
-        id,
-        topic=TOPIC,
-        source=source,
-        statement=statement,
-        expected=Verdict.HOLDS,
-        why_numeric="A definition: what can be checked is that the library computes it.",
-    )
-    def check(problem: Problem):
-        """The library's cells against a NumPy transcription of the equations, over twelve steps."""
-        for what, kind, options in cells:
-            cell = cell_of(problem, kind, **options)
-            yield agree(f"{what}: scan and transcription", run(problem, cell), transcription(problem, cell), tol=1e-11)
-
-    return check
-
-
-_transcribed("equation.17_19", "Eqs. 17–19", "The long short-term memory, as given.", ("LSTM", nn.LSTM, {}))
-_transcribed(
-    "equation.21_22",
-    "Eqs. 20–22",
-    "The layer-normalized LSTM carries the raw cell; the cell's layer norm feeds the output alone.",
-    ("layer-normalized LSTM", nn.LayerNormLSTM, {"eps": 0.0}),
-)
-_transcribed(
-    "equation.29_31",
-    "Eqs. 29–31",
-    "For DRAW, layer norm is applied to the cell on its way to the output, and nowhere else.",
-    ("LSTM with normalized output", nn.LayerNormLSTM, {"eps": 0.0, "output_only": True}),
-)
+    for what, kind, options in (
+        ("LSTM", nn.LSTM, {}),
+        ("layer-normalized LSTM", nn.LayerNormLSTM, {"eps": 0.0}),
+        ("LSTM with normalized output", nn.LayerNormLSTM, {"eps": 0.0, "output_only": True}),
+    ):
+        cell = cell_of(problem, kind, **options)
+        yield agree(f"{what}: scan and transcription", run(problem, cell), transcription(problem, cell), tol=1e-11)
 
 
 @claim(
@@ -274,6 +252,59 @@ def equation_20_proof() -> Proof:
             ),
         ),
         (POSITIVE, Assumption("positive factor", r"\delta > 0")),
+    )
+
+
+@claim(
+    "recurrent.separate_scales",
+    topic=TOPIC,
+    source="beyond Eq. 20",
+    statement=(
+        "The layer-normalized LSTM, whose two products have norms of their own, ignores the scale of W_h alone and of "
+        "W_x alone. The layer-normalized RNN of Eq. 4, with one norm for their sum, ignores only a common scale."
+    ),
+    formula=r"\mathrm{LN}(cW_hh) + \mathrm{LN}(dW_xx) = \mathrm{LN}(W_hh) + \mathrm{LN}(W_xx)",
+    assumptions=("factors c, d > 0", "ε = 0", "σ > 0"),
+    read=Read.OWN,
+    expected=Verdict.HOLDS,
+)
+def separate_scales(problem: Problem):
+    """Hidden vectors of twelve steps with W_h, W_x or both multiplied by a factor."""
+    lstm, rnn = cell_of(problem, nn.LayerNormLSTM, eps=0.0), cell_of(problem, nn.LayerNormRNN, eps=0.0)
+
+    def scaled(cell, recurrent: float, inputs: float):
+        weights = recurrent * cell.recurrent_weights, inputs * cell.input_weights
+        return run(problem, eqx.tree_at(lambda c: (c.recurrent_weights, c.input_weights), cell, weights))
+
+    before = run(problem, lstm)
+    yield agree("LSTM: W_h → 7 W_h", before, scaled(lstm, 7.0, 1.0))
+    yield agree("LSTM: W_x → W_x/5", before, scaled(lstm, 1.0, 0.2))
+    yield differ("RNN of Eq. 4: W_h → 7 W_h", run(problem, rnn), scaled(rnn, 7.0, 1.0))
+    yield agree("RNN of Eq. 4: both times 7", run(problem, rnn), scaled(rnn, 7.0, 7.0))
+
+
+@proves("recurrent.separate_scales")
+def separate_scales_proof() -> Proof:
+    """Each norm ignores the scale of its own product; one norm of the sum does not."""
+    alone = Layer(lambda l, d: DELTA * LAYER.W(l, d), LAYER.X)
+    first = lambda v, c: LAYER_NORM.exactly(c * v["W"] + v["V"], v["x"])[0]
+    one_norm = Counterexample(
+        "recurrent.separate_scales with one norm",
+        r"\mathrm{LN}(cW_hh + W_xx) = \mathrm{LN}(W_hh + W_xx)",
+        {"W": matrix([[1], [0], [0]]), "V": matrix([[0], [1], [0]]), "x": matrix([[1]])},
+        lambda v: (first(v, 1), first(v, 7)),
+        "First unit of LN(W_h h + W_x x) at h = x = 1 (left), with W_h → 7 W_h (right).",
+    )
+    return Proof(
+        "recurrent.separate_scales",
+        r"\mathrm{LN}(cW_hh) = \mathrm{LN}(W_hh),\quad \mathrm{LN}(cW_hh + W_xx) \neq \mathrm{LN}(W_hh + W_xx)",
+        (
+            equality(
+                "A norm ignores the scale of its product", LAYER_NORM(alone), LAYER_NORM(LAYER), r"\mathrm{LN}(cWh)"
+            ),
+            refutation("and one norm of the sum sees the scale of one of them", one_norm),
+        ),
+        (POSITIVE, Assumption("positive factor", r"c > 0")),
     )
 
 

@@ -32,68 +32,34 @@ from lngeom.symbolic.sums import D, Field, H, N, field, i, j, k, m, mean, n, tot
 TOPIC = "statements"
 
 
-@claim(
-    "statements.no_dependence_between_cases",
-    topic=TOPIC,
-    source="Section 1",
-    statement="Layer norm does not introduce any new dependencies between training cases.",
-    expected=Verdict.HOLDS,
-)
-def no_dependence_between_cases(problem: Problem):
-    """Half of the cases are replaced; the others' outputs stay under layer norm and change under batch norm."""
-    half = len(problem.inputs) // 2
-    for method, compare in (("ln", agree), ("bn", differ)):
-        model, params, inputs = problem.case(method)
-        other = inputs.at[half:].multiply(-1.7)
-        before, after = (model.natural_parameters(params, x)[:half] for x in (inputs, other))
-        yield compare(f"{method}: outputs of the cases that stayed", before, after)
-
-
 def _other_cases_replaced() -> Layer:
     """The layer in which every case but case n is moved arbitrarily."""
     U = field("U")
     return Layer(LAYER.W, lambda s, d: LAYER.X(s, d) + (1 - KroneckerDelta(s, n)) * U(s, d))
 
 
-@proves("statements.no_dependence_between_cases")
-def no_dependence_between_cases_proof() -> Proof:
-    """The output for a case does not change when the other cases do; batch norm's does."""
-    depends = changed(
-        "statements.no_dependence_between_cases for batch norm",
-        r"n_1 \text{ depends on } x_1 \text{ alone}",
-        "Batch norm of the first case before (left) and after (right) the third case changes.",
-        lambda v: BATCH_NORM.exactly(v["W"], v["X"]),
-        lambda v: BATCH_NORM.exactly(v["W"], v["X'"]),
-        {"W": matrix([[1]]), "X": matrix([[0], [1], [2]]), "X'": matrix([[0], [1], [5]])},
-    )
-    return Proof(
-        "statements.no_dependence_between_cases",
-        r"x_m \mapsto x_m + u_m\ \forall m \neq n \Rightarrow n_n \text{ stays}",
-        (
-            equality(
-                "Case n keeps its output",
-                LAYER_NORM(_other_cases_replaced(), eps=EPSILON),
-                LAYER_NORM(LAYER, eps=EPSILON),
-                r"n'_{ni}",
-            ),
-            refutation("Batch norm does not have this property", depends),
-        ),
-    )
-
-
 @claim(
-    "statements.same_at_train_and_test",
+    "statements.one_case",
     topic=TOPIC,
-    source="Section 1; Abstract",
-    statement="Layer norm performs exactly the same computation at training and test times.",
+    source="Abstract; Sections 1, 3",
+    statement=(
+        "Layer norm is a function of one case: it introduces no dependencies between training cases, performs the same "
+        "computation at training and test times, and works with batch size 1."
+    ),
     expected=Verdict.HOLDS,
 )
-def same_at_train_and_test(problem: Problem):
-    """A test case computed alone and within a training batch; batch norm needs stored statistics, which differ."""
+def one_case(problem: Problem):
+    """Other cases are replaced; a case is computed alone and in a batch. Batch norm does not have these properties."""
+    half = len(problem.inputs) // 2
+    for method, compare in (("ln", agree), ("bn", differ)):
+        model, params, inputs = problem.case(method)
+        other = inputs.at[half:].multiply(-1.7)
+        before, after = (model.natural_parameters(params, x)[:half] for x in (inputs, other))
+        yield compare(f"{method}: outputs of the cases that stayed, the others replaced", before, after)
     model, params, inputs = problem.case("ln")
-    in_batch = model.natural_parameters(params, inputs)[-1:]
-    yield agree("layer norm: a case in the batch and alone", in_batch, model.natural_parameters(params, inputs[-1:]))
-    half = len(inputs) // 2
+    few = inputs[:64]
+    alone = jax.jit(jax.vmap(lambda x: model.natural_parameters(params, x[None])[0]))(few)
+    yield agree("layer norm: batches of one and one batch", alone, model.natural_parameters(params, inputs)[:64])
     batch_norm = BatchNorm()
     stored = batch_norm.evaluation(params.weights, inputs[:half])
     yield differ(
@@ -101,55 +67,7 @@ def same_at_train_and_test(problem: Problem):
         batch_norm(params.weights, inputs[half:]),
         stored(params.weights, inputs[half:]),
     )
-
-
-@proves("statements.same_at_train_and_test")
-def same_at_train_and_test_proof() -> Proof:
-    """Layer norm is one function of (W, x); batch norm in training differs from stored statistics."""
-    differs = changed(
-        "statements.same_at_train_and_test for batch norm",
-        r"\text{batch norm of a batch} = \text{batch norm with statistics of the training data}",
-        "Batch norm of x₁ in the batch x₁, x₂, x₃ (left) and with statistics 1 and 1 stored in training (right).",
-        lambda v: BATCH_NORM.exactly(v["W"], v["X"]),
-        lambda v: sp.ImmutableMatrix([[(v["W"] * v["X"].T)[0] - 1]]),
-        {"W": matrix([[1]]), "X": matrix([[0], [1], [2]])},
-    )
-    alone = lambda v: LAYER_NORM.exactly(v[0], [list(v[1].row(0))])
-    W, X = matrix([[1, 0], [0, 1], [1, 1]]), matrix([[1, 2], [3, 1], [0, 5]])
-    return Proof(
-        "statements.same_at_train_and_test",
-        r"\mathrm{LN}(W, x)\text{ has no state: the batch around }x\text{ (training) or none (test) changes nothing}",
-        (
-            equality(
-                "Any other batch around x gives the same",
-                LAYER_NORM(_other_cases_replaced(), eps=EPSILON),
-                LAYER_NORM(LAYER, eps=EPSILON),
-                r"n'_{ni}",
-            ),
-            fact(
-                "A batch of three and the case alone agree exactly",
-                r"\mathrm{LN}(W, X)_1 = \mathrm{LN}(W, x_1)",
-                lambda: LAYER_NORM.exactly(W, X).row(0) == alone((W, X)).row(0),
-            ),
-            refutation("Batch norm computes two different functions", differs),
-        ),
-    )
-
-
-@claim(
-    "statements.batch_size_one",
-    topic=TOPIC,
-    source="Section 3",
-    statement="Layer norm imposes no constraint on the size of a mini-batch and works with batch size 1.",
-    expected=Verdict.HOLDS,
-)
-def batch_size_one(problem: Problem):
-    """Every case as a batch of its own gives what the whole batch gives; batch norm of one case is undefined."""
-    model, params, inputs = problem.case("ln")
-    few = inputs[:64]
-    alone = jax.jit(jax.vmap(lambda x: model.natural_parameters(params, x[None])[0]))(few)
-    yield agree("layer norm: batches of one and one batch", alone, model.natural_parameters(params, inputs)[:64])
-    scale = BatchNorm().statistics(params.weights, inputs[:1]).scale
+    scale = batch_norm.statistics(params.weights, inputs[:1]).scale
     yield Evidence(
         Kind.COUNTEREXAMPLE,
         Role.SUPPORTS,
@@ -162,20 +80,44 @@ def batch_size_one(problem: Problem):
     )
 
 
-@proves("statements.batch_size_one")
-def batch_size_one_proof() -> Proof:
-    """Layer norm is defined for a batch of one; batch norm of one case is 0/0."""
-    W, X = matrix([[1, 0], [0, 1], [1, 1]]), matrix([[1, 2]])
+@proves("statements.one_case")
+def one_case_proof() -> Proof:
+    """The output for a case does not change when the other cases do; batch norm's does, and is 0/0 for one case."""
+    depends = changed(
+        "statements.one_case for batch norm",
+        r"n_1 \text{ depends on } x_1 \text{ alone}",
+        "Batch norm of the first case before (left) and after (right) the third case changes.",
+        lambda v: BATCH_NORM.exactly(v["W"], v["X"]),
+        lambda v: BATCH_NORM.exactly(v["W"], v["X'"]),
+        {"W": matrix([[1]]), "X": matrix([[0], [1], [2]]), "X'": matrix([[0], [1], [5]])},
+    )
+    differs = changed(
+        "statements.one_case for batch norm at test time",
+        r"\text{batch norm of a batch} = \text{batch norm with statistics of the training data}",
+        "Batch norm of x₁ in the batch x₁, x₂, x₃ (left) and with statistics 1 and 1 stored in training (right).",
+        lambda v: BATCH_NORM.exactly(v["W"], v["X"]),
+        lambda v: sp.ImmutableMatrix([[(v["W"] * v["X"].T)[0] - 1]]),
+        {"W": matrix([[1]]), "X": matrix([[0], [1], [2]])},
+    )
+    W, X = matrix([[1, 0], [0, 1], [1, 1]]), matrix([[1, 2], [3, 1], [0, 5]])
     a = sp.Symbol("a", real=True)
     return Proof(
-        "statements.batch_size_one",
-        r"N = 1:\ \sigma_{LN}^2 > 0 \text{ at some } (W, x),\quad \sigma_{BN} = 0 \text{ at all}",
+        "statements.one_case",
+        r"x_m \mapsto x_m + u_m\ \forall m \neq n \Rightarrow n_n \text{ stays};\quad N = 1 \text{ is allowed}",
         (
-            fact(
-                "Layer norm of one case has an exact value with positive variance",
-                r"\sigma_{LN}^2 = \tfrac23",
-                lambda: LAYER_NORM.rows(W.tolist(), X.tolist(), sp.S.Zero)[0][0][1] == sp.Rational(2, 3),
+            equality(
+                "Case n keeps its output, whatever the batch around it is: there is no state",
+                LAYER_NORM(_other_cases_replaced(), eps=EPSILON),
+                LAYER_NORM(LAYER, eps=EPSILON),
+                r"n'_{ni}",
             ),
+            fact(
+                "A batch of three and the case alone agree exactly",
+                r"\mathrm{LN}(W, X)_1 = \mathrm{LN}(W, x_1)",
+                lambda: LAYER_NORM.exactly(W, X).row(0) == LAYER_NORM.exactly(W, [list(X.row(0))]).row(0),
+            ),
+            refutation("Batch norm of a case depends on the others", depends),
+            refutation("and computes another function at test time", differs),
             fact(
                 "Batch norm of one case is 0/0, whatever its summed input a is",
                 r"N = 1:\ \sigma_{BN}^2 = 0",

@@ -153,22 +153,27 @@ _register_table()
 @claim(
     "equation.3",
     topic=TOPIC,
-    source="Eq. 3",
-    statement="Layer norm's μ and σ are the mean and standard deviation of one case's summed inputs over the H units.",
+    source="Eqs. 2, 3; Section 5.1",
+    statement=(
+        "Layer norm's μ and σ (Eq. 3) are the mean and standard deviation of one case's summed inputs over the H "
+        "units, batch norm's (Eq. 2) those of one unit's over the cases."
+    ),
     formula=r"\mu = \tfrac1H\sum_i a_i,\quad \sigma = \sqrt{\tfrac1H\sum_i (a_i-\mu)^2}",
     assumptions=("H ≥ 2", "σ > 0"),
     expected=Verdict.HOLDS,
 )
 def equation_3(problem: Problem):
     """Normalized values have mean 0 and mean square 1 within each case; H = 2 leaves only signs."""
-    model, params, inputs = case = problem.case("ln")
+    model, params, inputs = problem.case("ln")
     n = model.normalized(params, inputs)
     yield vanishes("mean over units of the normalized values", jnp.mean(n, 1), scale=1.0)
     yield agree("their mean square is 1", jnp.mean(jnp.square(n), 1), jnp.ones(len(n), n.dtype))
     few = inputs[:REFERENCE_ROWS]
-    yield agree(
-        "library and NumPy reference", outputs(case)[: len(few)], numpy_reference.natural_parameters("ln", params, few)
-    )
+    by_equation = {k: numpy_reference.natural_parameters(k, params, few) for k in ("ln", "bn")}
+    for method, other in (("ln", "bn"), ("bn", "ln")):
+        found = problem.case(method).model.natural_parameters(params, few)
+        yield agree(f"{TITLES[method]}: library and NumPy reference", found, by_equation[method])
+        yield differ(f"{TITLES[method]} is not {TITLES[other].lower()}", found, by_equation[other])
     two = problem.small("ln", shape=(60, 5, 2))
     signs = two.model.normalized(two.params, two.inputs)
     yield agree("for H = 2 every normalized value is −1 or 1", jnp.abs(signs), jnp.ones_like(signs))
@@ -198,7 +203,7 @@ def standardizes(method: Method, size: sp.Expr) -> tuple[Step, Step]:
 
 @proves("equation.3")
 def equation_3_proof() -> Proof:
-    """Layer norm's μ and σ standardize the units of each case."""
+    """Layer norm's μ and σ standardize the units of each case, batch norm's the cases of each unit."""
 
     def one_unit() -> bool:
         a = sp.Symbol("a", real=True)
@@ -209,62 +214,8 @@ def equation_3_proof() -> Proof:
         (pairs,) = LAYER_NORM.rows([[a], [b]], [[sp.S.One]], sp.S.Zero)
         return all(sp.expand(numerator**2 - square) == 0 for numerator, square in pairs)
 
-    return Proof(
-        "equation.3",
-        r"\tfrac1H\sum_i n_i = 0,\quad \tfrac1H\sum_i n_i^2 = 1,\quad n_i = (a_i - \mu)/\sigma",
-        (
-            *standardizes(LAYER_NORM, H),
-            equality(
-                "σ² is the mean of squares less the square of the mean",
-                LAYER_NORM.square(LAYER),
-                mean(lambda j: LAYER.a(n, j) ** 2, H) - mean(lambda j: LAYER.a(n, j), H) ** 2,
-            ),
-            fact("One unit: σ is always zero, n is 0/0", r"H = 1:\ a - \mu = \sigma = 0", one_unit),
-            fact("Two units: n is a sign, it keeps no magnitude", r"H = 2:\ n_i^2 = 1", two_units),
-        ),
-        (SIGMA,),
-    )
-
-
-@claim(
-    "text.references_swapped",
-    topic=TOPIC,
-    source="Section 5.1, after Eq. 5",
-    statement="For layer norm and batch norm, μ and σ are computed according to Eqs. 2 and 3.",
-    context=Context(
-        sentence=(
-            "Note that for layer normalization and batch normalization, μ and σ is computed according to Eq. 2 and 3."
-        ),
-        before="They also learn an adaptive bias b and gain g for each neuron after the normalization. [Eq. 5]",
-        after="In weight normalization, μ is 0, and σ = ‖w‖₂.",
-        readings=(
-            Reading(
-                "The two equations together give the two methods; no order is meant, since the sentence has no "
-                "“respectively”.",
-                Verdict.HOLDS,
-            ),
-            Reading("In order, it is refuted: each method would have the other's statistics.", Verdict.REFUTED),
-        ),
-        verdict="The sentence holds: layer norm is Eq. 3, and batch norm is Eq. 2.",
-    ),
-    expected=Verdict.HOLDS,
-)
-def references_swapped(problem: Problem):
-    """Layer norm has the statistics of Eq. 3 and not those of Eq. 2, batch norm those of Eq. 2 and not of Eq. 3."""
-    params, inputs = problem.case("ln").params, problem.inputs[:REFERENCE_ROWS]
-    by_library = {k: problem.case(k).model.natural_parameters(params, inputs) for k in ("ln", "bn")}
-    equation_2, equation_3 = (numpy_reference.natural_parameters(k, params, inputs) for k in ("bn", "ln"))
-    yield agree("layer norm against statistics by Eq. 3", by_library["ln"], equation_3)
-    yield agree("batch norm against statistics by Eq. 2", by_library["bn"], equation_2)
-    yield differ("layer norm is not that of Eq. 2", by_library["ln"], equation_2)
-    yield differ("batch norm is not that of Eq. 3", by_library["bn"], equation_3)
-
-
-@proves("text.references_swapped")
-def references_swapped_proof() -> Proof:
-    """Layer norm standardizes over units, batch norm over cases; these are not the same."""
-    in_order = changed(
-        "text.references_swapped, read in order",
+    two_equations = changed(
+        "equation.3 by the other equation",
         r"\text{Eqs. 2 and 3 give the same statistics}",
         "The normalized first unit of the first case by Eq. 2 (left) and by Eq. 3 (right).",
         lambda v: BATCH_NORM.exactly(v["W"], v["X"]),
@@ -273,12 +224,19 @@ def references_swapped_proof() -> Proof:
         names=(r"n\text{ by Eq. 2}", r"n\text{ by Eq. 3}"),
     )
     return Proof(
-        "text.references_swapped",
-        r"\text{layer norm is Eq. 3, batch norm is Eq. 2}",
+        "equation.3",
+        r"\tfrac1H\sum_i n_i = 0,\quad \tfrac1H\sum_i n_i^2 = 1,\quad n_i = (a_i - \mu)/\sigma",
         (
             *standardizes(LAYER_NORM, H),
             *standardizes(BATCH_NORM, N),
-            refutation("Eqs. 2 and 3 are not the same", in_order),
+            refutation("Eqs. 2 and 3 are not the same", two_equations),
+            equality(
+                "σ² is the mean of squares less the square of the mean",
+                LAYER_NORM.square(LAYER),
+                mean(lambda j: LAYER.a(n, j) ** 2, H) - mean(lambda j: LAYER.a(n, j), H) ** 2,
+            ),
+            fact("One unit: σ is always zero, n is 0/0", r"H = 1:\ a - \mu = \sigma = 0", one_unit),
+            fact("Two units: n is a sign, it keeps no magnitude", r"H = 2:\ n_i^2 = 1", two_units),
         ),
         (SIGMA,),
     )
