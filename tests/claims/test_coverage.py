@@ -62,7 +62,10 @@ def test_counts_follow_the_list(monkeypatch):
     assert whole.statements == whole.treated + whole.not_testable == len(STATEMENTS)
     assert re.match(rf"{whole.treated} of {whole.statements} statements of the paper are treated", str(whole))
     monkeypatch.setattr(pages, "STATEMENTS", (*STATEMENTS, Statement("Section 1", "x", why_not="y")))
-    assert coverage() == (whole.statements + 1, whole.treated, whole.not_testable + 1)
+    assert coverage() == whole._replace(statements=whole.statements + 1, not_testable=whole.not_testable + 1)
+    only_on_request = Statement("Section 1", "y", ("experiments.draw",))
+    monkeypatch.setattr(pages, "STATEMENTS", (*STATEMENTS, only_on_request))
+    assert coverage().on_request == whole.on_request + 1
 
 
 def test_sections_are_in_the_order_of_the_paper():
@@ -78,7 +81,7 @@ def test_it_is_in_the_document_on_the_page_and_in_the_terminal():
     data = Dataset(inputs=np.ones((4, 2)), name="own.npy", shape=(4, 2), rank=1, fingerprint="0" * 64, notes=())
     written = json.loads(dumps(document(outcomes, data, 0)))
     found = written["coverage"]
-    assert [found[name] for name in ("statements", "treated", "not_testable")] == list(coverage())
+    assert [found[name] for name in ("statements", "treated", "on_request", "not_testable")] == list(coverage())
     assert [(s["section"], s["text"], tuple(s["claims"]), s["why_not"]) for s in found["list"]] == list(STATEMENTS)
     shown = page(written)
     assert str(coverage()) in shown

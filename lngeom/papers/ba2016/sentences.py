@@ -250,6 +250,75 @@ def any_unit_rescaling_proof() -> Proof:
 
 
 @claim(
+    "statements.gain_is_magnitude",
+    topic=TOPIC,
+    source="Section 5.2.2, learning the magnitude of incoming weights; Appendix",
+    statement=(
+        "In normalized models the magnitude of the incoming weights of a unit is explicitly parameterized by its gain: "
+        "the norm of w_i has no effect of its own."
+    ),
+    formula=r"w_i \mapsto c_iw_i,\ c_i > 0 \Rightarrow z = g \odot n(W, x) + b \text{ stays}",
+    assumptions=(
+        "batch or weight norm; under layer norm only the norm of the whole W has no effect, and the ratios of its "
+        "rows' norms have one",
+        "ε = 0",
+    ),
+    context=Context(
+        sentence=(
+            "In normalized models, the magnitude of the incoming weights is explicitly parameterized by the gain "
+            "parameters."
+        ),
+        before="Learning the magnitude of incoming weights:",
+        after="We compare how the model output changes between updating the gain parameters in the normalized GLM …",
+        readings=(
+            Reading(
+                "The normalized models are those whose weight vectors have no scale: batch and weight norm.",
+                Verdict.HOLDS,
+            ),
+            Reading("Layer norm is one of them, unit by unit.", Verdict.REFUTED),
+        ),
+        verdict=(
+            "Under batch and weight norm the gain alone sets the size of z_i. The condition is needed because the "
+            "section goes on to layer norm, where a longer w_i changes the outputs of all units."
+        ),
+    ),
+    expected=Verdict.CONDITIONAL,
+)
+def gain_is_magnitude(problem: Problem) -> Iterator[Evidence]:
+    """Positive factors, one for each row of W: batch and weight norm keep the output, layer norm does not."""
+    for method in ("bn", "wn", "ln"):
+        model, params, inputs = problem.case(method)
+        factors = problem.uniform("row factors", params.units, 1, low=0.25, high=4.0)
+        longer = GLMParameters(factors * params.weights, params.bias, params.gain)
+        before, after = (model.natural_parameters(p, inputs) for p in (params, longer))
+        what = f"{TITLES[method]}: every row times its own factor"
+        if method == "ln":
+            yield differ(what, before, after, role=Role.FAILS_WITHOUT_CONDITION)
+            whole = GLMParameters(3.0 * params.weights, params.bias, params.gain)
+            yield agree(f"{TITLES[method]}: W times 3", before, model.natural_parameters(whole, inputs))
+        else:
+            yield agree(what, before, after)
+
+
+@proves("statements.gain_is_magnitude", "conditional")
+def gain_is_magnitude_proof() -> Proof:
+    """Factors of rows drop out of batch and weight norm, and not of layer norm."""
+    rows = Layer(lambda l, d: SCALE(l) * LAYER.W(l, d), LAYER.X)
+    of_layer_norm = counterexample(
+        "statements.gain_is_magnitude for layer norm", LAYER_NORM, WEIGHT_VECTOR_RESCALING, delta=Fraction(2)
+    )
+    return Proof(
+        "statements.gain_is_magnitude",
+        r"n(\mathrm{diag}(c)W, x) = n(W, x)",
+        tuple(
+            equality(f"{method.name}: factors of rows drop out", method(rows), method(LAYER), r"n'_{ni}")
+            for method in (BATCH_NORM, WEIGHT_NORM)
+        ),
+        (Assumption("batch or weight norm", r"\sigma_i \text{ of } w_i \text{ alone}", of_layer_norm), SIGMA),
+    )
+
+
+@claim(
     "statements.gains_scale_blocks",
     topic=TOPIC,
     source="Section 5.2.2, after Eq. 14",

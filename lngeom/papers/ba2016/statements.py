@@ -127,6 +127,64 @@ def one_case_proof() -> Proof:
     )
 
 
+SIZES = (4, 8, 16, 32, 64)
+
+
+@claim(
+    "statements.batch_size",
+    topic=TOPIC,
+    source="Abstract; Section 1",
+    statement=(
+        "The effect of batch normalization depends on the size of the mini-batch: over random batches the spread of "
+        "its output for one case falls like N^(−1/2). Layer norm's output does not depend on the batch."
+    ),
+    expected=Verdict.HOLDS,
+)
+def batch_size(problem: Problem):
+    """The outputs of one case in 400 random batches of each size, drawn from the data with replacement."""
+    inputs = problem.case("bn").inputs
+    generator = np.random.default_rng([problem.seed, len(inputs)])
+    drawn = {size: generator.integers(0, len(inputs), (400, size - 1)) for size in SIZES}
+
+    def outputs(method: str, rows: np.ndarray) -> np.ndarray:
+        model, params, _ = problem.case(method)
+        batches = jnp.concatenate([jnp.broadcast_to(inputs[:1], (len(rows), 1, inputs.shape[1])), inputs[rows]], 1)
+        return np.asarray(jax.jit(jax.vmap(lambda x: model.normalized(params, x)[0]))(batches))
+
+    spreads = np.array([np.median(outputs("bn", rows).std(0)) for rows in drawn.values()])
+    slope = np.polyfit(np.log(SIZES), np.log(spreads), 1)[0]
+    curve = {"spread of batch norm's output against N": (np.asarray(SIZES, float), spreads)}
+    yield agree("batch norm: exponent of N in the spread, and −1/2", slope, -0.5, tol=0.4, curves=curve)
+    found = outputs("ln", drawn[SIZES[0]])
+    yield agree("layer norm: one case in all batches", found, np.broadcast_to(found[:1], found.shape))
+
+
+@proves("statements.batch_size")
+def batch_size_proof() -> Proof:
+    """The same case in a batch of two and of three; layer norm keeps its output whatever the batch is."""
+    sizes = changed(
+        "statements.batch_size for batch norm",
+        r"n_1 \text{ in a batch of two} = n_1 \text{ in a batch of three}",
+        "Batch norm of the first case in the batch 0, 1 (left) and in the batch 0, 1, 5 (right).",
+        lambda v: BATCH_NORM.exactly(v["W"], v["X"]),
+        lambda v: BATCH_NORM.exactly(v["W"], v["X'"]),
+        {"W": matrix([[1]]), "X": matrix([[0], [1]]), "X'": matrix([[0], [1], [5]])},
+    )
+    return Proof(
+        "statements.batch_size",
+        r"n_{1}(x_1, x_2) \neq n_1(x_1, x_2, x_3) \text{ for batch norm, } = \text{ for layer norm}",
+        (
+            refutation("Batch norm of a case depends on the size of the batch", sizes),
+            equality(
+                "Layer norm of a case does not depend on the rest of the batch",
+                LAYER_NORM(_other_cases_replaced(), eps=EPSILON),
+                LAYER_NORM(LAYER, eps=EPSILON),
+                r"n'_{ni}",
+            ),
+        ),
+    )
+
+
 @claim(
     "statements.shared_statistics",
     topic=TOPIC,
@@ -375,8 +433,8 @@ def _correlations(problem: Problem, x: np.ndarray, gain: float, depth: int) -> t
         "layer, especially with ReLU units."
     ),
     assumptions=(
-        "as far as the output moves in few directions: with random weights the mean squared correlation is tr C²/(tr "
-        "C)², C = Cov(Δh)",
+        "as far as the output moves in few directions: with random weights the mean squared correlation is about "
+        "tr C²/(tr C)², C = Cov(Δh)",
         "with ReLU more than with tanh where tanh saturates (inputs of large mean, large weights); less for centred "
         "inputs and weights of gain 1",
     ),
