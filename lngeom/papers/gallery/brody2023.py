@@ -25,7 +25,7 @@ PAPER = Paper(
     ("Shaked Brody", "Uri Alon", "Eran Yahav"),
     2023,
     "2305.02582",
-    "Layer norm makes every key selectable, but heads narrower than d − 1 bring unselectable keys back.",
+    "Layer norm makes every key selectable, but heads narrower than d − 1 can bring unselectable keys back.",
 )
 COUNT, WIDTH, WIDE = 60, 8, 32
 """Number of keys; dimension of the keys; and of those that heads project."""
