@@ -225,7 +225,7 @@ def predict_equilibrium(
             its angle was 32 % larger, and the norm of adamw 5 % smaller.
 
     Source: van Laarhoven 2017 (arXiv 1706.05350), Kosson et al. 2024 (arXiv 2305.17212); for adamw at any ηλ the claims
-    `wen2026.angle` and `wen2026.norm`. Not to be used for weights whose scale changes the loss: track the radial
+    `wen2026.exact_angle` and `wen2026.norm`. Not to be used for weights whose scale changes the loss: track the radial
     residual with `track_geometry`.
 
     Example:

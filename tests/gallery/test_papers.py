@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from lngeom.claims import Verdict, run
+from lngeom.claims import Read, Verdict, run
 from lngeom.claims.papers import PaperError, find, home, ids
 from lngeom.claims.proofs import proof_evidence, proof_of
 from lngeom.claims.registry import claim
@@ -40,6 +40,9 @@ def test_each_paper_is_complete(id):
         if c.expected in {Verdict.REFUTED, Verdict.SLIP}:
             assert c.erratum, c.id
             assert c.context, c.id
+        assert c.read is not Read.NOWHERE, c.id
+        if c.read is Read.OWN:
+            assert c.context is None, f"{c.id} is lngeom's own, and so reads no sentence of the paper"
 
 
 @pytest.mark.parametrize("id", PAPERS)

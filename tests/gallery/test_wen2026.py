@@ -8,7 +8,7 @@ from lngeom.papers.gallery import wen2026
 
 from tests.gallery.faults import assert_turns
 
-NORM = wen2026.norm_square
+NORM, PRINTED = wen2026.norm_square, wen2026.printed
 
 
 def approximate(alpha, beta):
@@ -27,7 +27,8 @@ def not_normalized(W, update, rate):
         ("depends_only", {"ratio_of": lambda m, v: m}),
         ("norm", {"norm_square": lambda alpha, beta: NORM(alpha, beta**2)}),
         ("correlation", {"product": lambda alpha, beta: beta / (1 - alpha * beta)}),
-        ("angle", {"cosine": approximate}),
+        ("angle", {"printed": lambda alpha, beta: PRINTED(alpha, beta) * (1 + alpha * beta) / 2}),
+        ("exact_angle", {"cosine": approximate}),
         ("adam_update", {"adam_square": lambda b1: 1 - b1}),
         ("muon_update", {"muon_scale": lambda outputs, inputs: 1.0}),
         ("step", {"hyperball_step": not_normalized}),

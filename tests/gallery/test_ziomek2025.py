@@ -15,7 +15,8 @@ from tests.gallery.faults import assert_turns
     ("id", "patches"),
     [
         ("unbounded", {"NONE": "input"}),
-        ("bounded", {"INJECTIVE": ziomek2025.SINGULAR}),
+        ("bounded", {"NORMED": (NONE,)}),
+        ("finite_width", {"INJECTIVE": ziomek2025.SINGULAR}),
         ("outputs", {"LAST": SKIP}),
         ("regression", {"LAST": NONE}),
         ("skip", {"SKIP": LAST}),

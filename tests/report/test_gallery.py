@@ -67,4 +67,4 @@ def test_the_terminal_lists_counts_and_findings():
     paper = find("zhang2019")
     table = terminal.papers_table([(paper, [recorded(c) for c in paper.claims])], findings=True)
     assert table.title == "1 paper, 8 claims"
-    assert [next(iter(c.cells)) for c in table.columns[:3]] == ["zhang2019", "6", "2"]
+    assert [next(iter(c.cells)) for c in table.columns[:3]] == ["zhang2019", "7", "1"]

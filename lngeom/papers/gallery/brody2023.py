@@ -25,7 +25,7 @@ PAPER = Paper(
     ("Shaked Brody", "Uri Alon", "Eran Yahav"),
     2023,
     "2305.02582",
-    "Layer norm makes every key selectable, but heads narrower than d − 1 bring unselectable keys back.",
+    "Layer norm makes every key selectable, but heads narrower than d − 1 can bring unselectable keys back.",
 )
 COUNT, WIDTH, WIDE = 60, 8, 32
 """Number of keys; dimension of the keys; and of those that heads project."""
@@ -264,6 +264,8 @@ def heads(problem: Problem):
     """Random projections of keys of 8 dimensions to 7, and of 32 to few."""
     enough = unselectable(projected(problem, WIDTH - 1, WIDTH))
     yield same_integer("unselectable keys, d = 8, head of 7", enough, 0)
+    few = unselectable(projected(problem, WIDE // 2))
+    yield same_integer("unselectable keys, d = 32, head of 16: narrow heads need not have any", few, 0)
     role = Role.FAILS_WITHOUT_CONDITION
     two, four = share_unselectable(problem, (2, 4))
     yield at_least("share of unselectable keys, d = 32, head of 2", two, 0.5, role)

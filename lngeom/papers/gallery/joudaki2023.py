@@ -116,10 +116,10 @@ def not_centred(rows: Float[np.ndarray, "S n d"]) -> Float[np.ndarray, "S n d"]:
 
 @PAPER.claim(
     "joudaki2023.centring",
-    source="theorem on normalization, read for all of layer norm",
+    source="beyond the paper, whose theorem is on scaling",
     statement="Layer norm, centring and scaling, never lowers the isometry.",
     assumptions=("the rows have mean 0; scaling alone never lowers it",),
-    read=Read.NOWHERE,
+    read=Read.OWN,
     expected=Verdict.CONDITIONAL,
 )
 def centring(problem: Problem):
@@ -420,10 +420,10 @@ def rms_proof() -> Proof:
 
 @PAPER.claim(
     "joudaki2023.linear",
-    source="β₀ = 1",
+    source="the definition of β₀ in the authors' code (README), at c₁² = Σ_{k≥1} c_k²",
     statement="Without an activation normalization gives no bias towards the identity: κ(ρ) = ρ.",
     assumptions=("wide layers",),
-    read=Read.NOWHERE,
+    read=Read.NOTES,
     expected=Verdict.HOLDS,
 )
 def without_activation(problem: Problem):

@@ -284,11 +284,11 @@ def last_bn(problem: Problem):
 
 @PAPER.claim(
     "karakida2019.mean_only",
-    source="text",
+    source="recalled in Section 3 of the authors' arXiv 1910.05992; division alone is lngeom's",
     statement="Of batch normalization in the last layer it is the mean subtraction that decreases the sharpness; "
     "division by the standard deviation alone does not.",
     assumptions=("N = D = M",),
-    read=Read.NOWHERE,
+    read=Read.NOTES,
     expected=Verdict.HOLDS,
     why_numeric=WHY,
 )

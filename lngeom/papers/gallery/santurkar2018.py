@@ -383,15 +383,14 @@ def corrected(found: Worst):
         "g_j = max_{‖X‖≤λ} ‖∇_W L‖², ĝ_j = max_{‖X‖≤λ} ‖∇_W L̂‖²",
         after="…",
         readings=(
-            Reading(
-                "The same gradient arrives, and the mean, σ and ŷ are those of the given activations while X varies. g "
-                "may stand for the norm without its square.",
-                Verdict.SLIP,
-            ),
+            Reading("The bound on the weights improves by the two projections of Theorem 4.1.", Verdict.HOLDS),
+            Reading("g and ĝ are the squared norms that the theorem defines.", Verdict.SLIP),
+            Reading("g stands for the norm without its square.", Verdict.SLIP),
         ),
-        verdict="With g² a small gradient makes the right side negative. With the norm in place of its square, so that "
-        "g² is λ²‖∇_y L‖², the last term is m times too large: it fails wherever the gradient has mean 0 and is not "
-        "orthogonal to ŷ. The bound is right with g, λ² and 1/m, so the conclusion of the theorem stands.",
+        verdict="It was read in transcriptions, and these may err. With g² a small gradient makes the right side "
+        "negative. With the norm in place of its square, so that g² is λ²‖∇_y L‖², the last term is m times too large: "
+        "it fails wherever the gradient has mean 0 and is not orthogonal to ŷ. The bound is right with g, λ² and 1/m, "
+        "at the mean, σ and ŷ of the given activations while X varies; so the conclusion of the theorem stands.",
     ),
     erratum=Erratum(
         Consequence.NOTATION,

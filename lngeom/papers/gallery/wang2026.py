@@ -239,14 +239,11 @@ def start() -> float:
 
 @PAPER.claim(
     "wang2026.at_least_one",
-    source="Theorem 2.2",
+    source="beyond the paper, whose Theorem 2.2 was not read",
     statement="The smallest eigenvalue of the preconditioner is γ_j², and at least 1 during training.",
     formula=r"\lambda_{\min}(P_j) = \gamma_j^2 \geq 1",
-    assumptions=(
-        "γ(0) = 1, and columns of W that are not smaller than at the start; W(0) = 0 ensures it",
-        "m ≥ 2",
-    ),
-    read=Read.NOTES,
+    assumptions=("γ(0) = 1 and W(0) = 0: then γ_j² = 1 + ‖W_:j‖²", "m ≥ 2"),
+    read=Read.OWN,
     expected=Verdict.CONDITIONAL,
 )
 def at_least_one(problem: Problem):
@@ -285,8 +282,8 @@ def at_least_one_proof() -> Proof:
         ),
         (
             Assumption(
-                "no column of W is smaller than at the start",
-                r"\|W_{:j}\| \geq \|W_{:j}(0)\|",
+                "gradient flow starts at W = 0",
+                r"W(0) = 0",
                 Counterexample(
                     "the bound without it",
                     r"\lim_t \gamma^2 \geq 1",

@@ -13,12 +13,12 @@ import sympy as sp
 from jaxtyping import Float
 from sympy import Expr
 
-from lngeom.claims import Paper, Problem, Read, Role, Verdict, agree, differ, proves, vanishes
+from lngeom.claims import Paper, Problem, Read, Verdict, agree, differ, proves, vanishes
 from lngeom.claims.context import Context, Reading
-from lngeom.claims.erratum import Consequence, Erratum
+from lngeom.papers.gallery.inequalities import at_least, at_most
 from lngeom.papers.gallery.vanlaarhoven2017 import tangent_gradient
 from lngeom.papers.training.equilibria import filtered
-from lngeom.symbolic.proof import Assumption, Counterexample, Proof, Step, equality, expanded, fact
+from lngeom.symbolic.proof import Assumption, Counterexample, Proof, Step, equality, expanded, fact, refutation
 from lngeom.symbolic.scale_free import RATE, dot, minus, squared_tangent
 from lngeom.symbolic.sums import field
 
@@ -28,10 +28,10 @@ PAPER = Paper(
     ("Kaiyue Wen", "Xingyu Dang", "Kaifeng Lyu", "Tengyu Ma", "Percy Liang"),
     2026,
     "2606.16899",
-    "The angle of a step of AdamW at equilibrium has the exact law cos θ = (α + β₁)/(1 + αβ₁), and momentum makes the "
-    "norm grow by more than the updates, not by less.",
+    "The angle of a step of AdamW at equilibrium has the exact law cos θ = (α + β₁)/(1 + αβ₁), whose sine is the "
+    "authors' formula for the length of the step.",
 )
-NOTE = "companion note on weight decay"
+NOTE = "Part 2 of the first author's blog posts, weight decay theory"
 SETTINGS = ((0.01, 0.9), (0.1, 0.9), (0.1, 0.5), (0.25, 0.5))
 """Pairs of ηλ and β at which the model is simulated."""
 SIZE = 20_000
@@ -145,7 +145,7 @@ def final_norm(seed: int, scale: float, *, adam: bool, steps: int = 1500, size: 
     source="abstract",
     statement="Training with weight decay leads to an equilibrium weight norm that only depends on the training "
     "hyperparameters.",
-    assumptions=("updates of fixed norm, as those of Adam, Muon and Lion; not those of SGD",),
+    assumptions=("the base optimizers of the paper, Adam and Muon, whose updates have a fixed norm",),
     context=Context(
         sentence="This method is motivated by prior theory showing that training with weight decay leads to an "
         "equilibrium weight norm that only depends on the training hyperparameters.",
@@ -157,19 +157,17 @@ def final_norm(seed: int, scale: float, *, adam: bool, steps: int = 1500, size: 
         verdict="For them it holds. Under SGD the norm goes as the root of the size of the gradients.",
     ),
     read=Read.ABSTRACT,
-    expected=Verdict.CONDITIONAL,
+    expected=Verdict.HOLDS,
 )
 def depends_only(problem: Problem):
     """Random walks with gradients ten times as large."""
     small, large = (final_norm(problem.seed, scale, adam=True) for scale in (1.0, 10.0))
     yield agree("AdamW: norm with gradients × 10 and × 1", large, small, tol=1e-9)
     small, large = (final_norm(problem.seed, scale, adam=False) for scale in (1.0, 10.0))
-    role = Role.FAILS_WITHOUT_CONDITION
-    yield differ("SGD: norm with gradients × 10 and × 1", large, small, role=role)
-    yield agree("SGD: their ratio and √10", large / small, math.sqrt(10), tol=1e-3, role=role)
+    yield agree("SGD, which is none of them: ratio of the norms, and √10", large / small, math.sqrt(10), tol=1e-3)
 
 
-@proves("wen2026.depends_only", "conditional")
+@proves("wen2026.depends_only")
 def depends_only_proof() -> Proof:
     """A factor of all gradients cancels in m/√v; in SGD's equilibrium it stays."""
     m, a, v = sp.symbols("m a v", positive=True)
@@ -203,8 +201,9 @@ def depends_only_proof() -> Proof:
                 r"s^2 = \eta G^2/(\lambda(2-\eta\lambda))",
                 (1 - (1 - RATE * decay) ** 2) * square - RATE**2 * G**2,
             ),
+            refutation("so under SGD the norm depends on the gradients", by_sgd),
         ),
-        (Assumption("the update is a ratio of moments", r"\Delta W = -\eta\,m/\sqrt v - \eta\lambda W", by_sgd),),
+        (Assumption("the update is a ratio of moments", r"\Delta W = -\eta\,m/\sqrt v - \eta\lambda W"),),
     )
 
 
@@ -242,53 +241,48 @@ def norm_proof() -> Proof:
 @PAPER.claim(
     "wen2026.correlation",
     source=NOTE,
-    statement="⟨u, W⟩ = −(ηβ/(1 − αβ))U², so that the norm grows by less than the raw update norm.",
-    formula=r"E\|W^+\|^2 - \alpha^2E\|W\|^2 < \eta^2U^2",
+    statement="At equilibrium ⟨u, W⟩ = −(ηβ/(1 − αβ))U², so that a step adds (η² − 2αηγ)U² to α²‖W‖², with "
+    "γ = −ηβ/(1 − αβ): the squared update times (1 + αβ)/(1 − αβ).",
+    formula=r"E\|W^+\|^2 - \alpha^2E\|W\|^2 = \eta^2U^2\,\frac{1+\alpha\beta}{1-\alpha\beta}",
+    assumptions=("independent normal gradients",),
     context=Context(
-        sentence="… less than the raw update norm …",
-        before="[The update and the weights have the product ⟨u, W⟩ = −(ηβ/(1 − αβ))U².]",
-        after="…",
-        readings=(Reading("The growth is what a step adds to α²‖W‖², and the raw update norm is η²U².", Verdict.SLIP),),
-        verdict="The product is as stated, and negative. Since the step subtracts ηu, the growth is "
-        "η²U² − 2αη⟨u, W⟩, which is more than η²U² for every β > 0.",
-    ),
-    erratum=Erratum(
-        Consequence.NOTATION,
-        "Momentum makes the norm grow by (1 + αβ)/(1 − αβ) times the squared update, which is more than it, not less.",
+        before="Substituting our approximations for ‖u_t‖_F and ⟨W_t, u_t⟩, we obtain a closed 1-D system: r²_{t+1} ≈ "
+        "α²r²_t + (η² − 2αηγ)U². (⋆)",
+        sentence="Interpretation: The term (η² − 2αηγ)U² represents the effective amount of norm increase at each "
+        "step. It is less than the raw update norm times learning rate (i.e. η²U²) because the update u_t is "
+        "anti-correlated with W_t (due to momentum), which dampens the expansion.",
+        after="At equilibrium, the expected norm stabilizes …",
+        readings=(
+            Reading("The claim is the system (⋆) with γ ≈ −ηβ₁/(1 − αβ₁), which is computed with.", Verdict.HOLDS),
+        ),
+        verdict="The formulas hold, and the norm that follows from them. The interpretation beside them, in a blog "
+        "post and not in the paper, has the sign reversed: γ is negative and is subtracted, so that momentum makes the "
+        "norm grow by more than the raw update.",
     ),
     read=Read.NOTES,
-    expected=Verdict.SLIP,
-    correction="The formula for ⟨u, W⟩ holds; the norm grows by η²U²(1 + αβ)/(1 − αβ), which is more than η²U².",
+    expected=Verdict.HOLDS,
 )
 def correlation(problem: Problem):
-    """Simulated with 20 000 weights: growth and product, within 4 standard errors."""
+    """Simulated with 20 000 weights: growth and product, within 4 standard errors; the growth is above η²U²."""
     for strength, beta in SETTINGS[:2]:
         alpha, found, at = 1 - strength, walk(problem.seed, strength, beta), f"ηλ = {strength}, β = {beta}"
         growth = found.growth / found.update
-        yield differ(f"{at}: growth over η²U², and 1", max(growth, 1.0), 1.0, role=Role.MISPRINT)
         stated = 1 - 2 * alpha * product(alpha, beta)
         # of a product of two normal numbers whose correlation is r, over its mean: √((1 + r²)/r² N)
         r = product(alpha, beta) / math.sqrt(norm_square(alpha, beta))
         error = 4 * math.sqrt((1 + r**2) / r**2 / SIZE)
-        role = Role.CORRECTS
-        yield agree(f"{at}: growth over η²U²", growth, stated, tol=error, role=role)
-        yield agree(f"{at}: ⟨u, W⟩/ηU²", found.product / found.update, product(alpha, beta), tol=error, role=role)
+        yield agree(f"{at}: ⟨u, W⟩/ηU²", found.product / found.update, product(alpha, beta), tol=error)
+        yield agree(f"{at}: growth over η²U²", growth, stated, tol=error)
+        yield at_least(f"{at}: growth over η²U²", growth, 1.0)
 
 
-@proves("wen2026.correlation", "slip")
-def correlation_proof() -> Counterexample:
+@proves("wen2026.correlation")
+def correlation_proof() -> Proof:
     """The product is negative, and it is subtracted."""
     growth = RATE**2 * SQUARE - 2 * ALPHA * RATE * PRODUCT
     factor = (1 + ALPHA * BETA) / (1 - ALPHA * BETA)
-    excess = sp.cancel(factor - 1)
-
-    def sides(values) -> tuple[Expr, Expr]:
-        at = {ALPHA: values[r"\alpha"], BETA: values[r"\beta"], RATE: values[r"\eta"], NOISE: values["V"]}
-        own, raw = growth.subs(at), (RATE**2 * SQUARE).subs(at)
-        return sp.Max(own, raw), raw
-
-    correct = Proof(
-        "wen2026.correlation corrected",
+    return Proof(
+        "wen2026.correlation",
         r"E\|W^+\|^2 - \alpha^2E\|W\|^2 = \eta^2U^2\,\frac{1+\alpha\beta}{1-\alpha\beta} > \eta^2U^2",
         (
             *moment_steps(),
@@ -300,94 +294,102 @@ def correlation_proof() -> Counterexample:
             expanded(
                 "whose factor exceeds 1",
                 r"\frac{1+\alpha\beta}{1-\alpha\beta} - 1 = \frac{2\alpha\beta}{1-\alpha\beta} > 0",
-                excess - 2 * ALPHA * BETA / (1 - ALPHA * BETA),
+                sp.cancel(factor - 1) - 2 * ALPHA * BETA / (1 - ALPHA * BETA),
             ),
         ),
         (STATIONARY,),
-    )
-    return Counterexample(
-        "wen2026.correlation",
-        r"\max(E\|W^+\|^2 - \alpha^2E\|W\|^2, \eta^2U^2) = \eta^2U^2",
-        {r"\alpha": sp.Rational(9, 10), r"\beta": sp.Rational(1, 2), r"\eta": 1, "V": 3},
-        sides,
-        "The larger of the growth and η²U² (left), and η²U² (right).",
-        correct,
     )
 
 
 @PAPER.claim(
     "wen2026.angle",
     source=NOTE,
-    statement="At equilibrium ‖Ŵ⁺ − Ŵ‖ = √((1 − α²)(1 − β²))/(1 + αβ).",
-    formula=r"\|\hat W^+ - \hat W\| = \frac{\sqrt{(1-\alpha^2)(1-\beta^2)}}{1+\alpha\beta}",
-    assumptions=(
-        "small angles θ, with a relative error θ²/8: the right side is sin θ, and exactly cos θ = (α + β)/(1 + αβ)",
-    ),
+    statement="At equilibrium ‖Ŵ⁺ − Ŵ‖ ≈ √((1 − α²)(1 − β²))/(1 + αβ).",
+    formula=r"\|\hat W^+ - \hat W\| \approx \frac{\sqrt{(1-\alpha^2)(1-\beta^2)}}{1+\alpha\beta}",
+    assumptions=("independent normal gradients", "≈ is up to a relative error of θ²/8, for a step by the angle θ"),
     read=Read.NOTES,
-    expected=Verdict.CONDITIONAL,
+    expected=Verdict.HOLDS,
 )
 def angle(problem: Problem):
-    """The exact law by simulation and by the covariance; the note's formula at a small and at a large angle."""
+    """The note's formula against the simulated chord, at four settings."""
     for strength, beta in SETTINGS:
         alpha, at = 1 - strength, f"ηλ = {strength}, β = {beta}"
-        stated = cosine(alpha, beta)
-        error = 4 * (1 - stated**2) / math.sqrt(SIZE)
         found = walk(problem.seed, strength, beta).cosine
-        yield agree(f"{at}: cos θ, simulated", found, stated, tol=error)
-        yield agree(f"{at}: cos θ by its covariance", filtered(1.0, strength, momentum=beta, inside=0.0)[1], stated)
-    chord = lambda alpha, beta: math.sqrt(2 * (1 - cosine(alpha, beta)))
-    yield agree(
-        "ηλ = 0.001, β = 0.9: the note's formula and the chord", printed(0.999, 0.9), chord(0.999, 0.9), tol=1e-4
-    )
-    strength, beta = SETTINGS[-1]
-    found = math.sqrt(2 * (1 - walk(problem.seed, strength, beta).cosine))
-    role = Role.FAILS_WITHOUT_CONDITION
-    yield differ(f"ηλ = {strength}, β = {beta}: simulated chord", found, printed(1 - strength, beta), role=role)
+        theta, error = math.acos(found), 4 * (1 - found**2) / math.sqrt(SIZE) / (2 * (1 - found))
+        what = f"{at}: relative error of the formula, θ = {theta:.2f}"
+        yield at_most(what, abs(printed(alpha, beta) / math.sqrt(2 * (1 - found)) - 1), theta**2 / 8 + error)
 
 
-@proves("wen2026.angle", "conditional")
+@proves("wen2026.angle")
 def angle_proof() -> Proof:
-    """The correlation of W⁺ and W, from the second moments."""
-    law = (ALPHA + BETA) / (1 + ALPHA * BETA)
-    sine_square = (1 - ALPHA**2) * (1 - BETA**2) / (1 + ALPHA * BETA) ** 2
+    """The formula is the sine of the exact angle."""
     theta = sp.Symbol("theta", positive=True)
-
-    def sides(values) -> tuple[Expr, Expr]:
-        at = {ALPHA: values[r"\alpha"], BETA: values[r"\beta"]}
-        return (2 * (1 - law)).subs(at), sine_square.subs(at)
-
-    large = Counterexample(
-        "wen2026.angle at a large angle",
-        r"\|\hat W^+ - \hat W\|^2 = (1-\alpha^2)(1-\beta^2)/(1+\alpha\beta)^2",
-        {r"\alpha": sp.Rational(3, 4), r"\beta": sp.Rational(1, 2)},
-        sides,
-        "The exact squared chord (left) and the note's (right).",
-    )
     return Proof(
         "wen2026.angle",
-        r"\cos\theta = \frac{\alpha+\beta}{1+\alpha\beta}",
+        r"\frac{\sin\theta}{2\sin(\theta/2)} = \cos\frac\theta2 \geq 1 - \frac{\theta^2}{8}",
         (
-            *moment_steps(),
+            *cosine_steps(),
             expanded(
-                "E⟨W⁺, W⟩ = αE‖W‖² − ηp, over E‖W‖²",
-                r"\cos\theta = \frac{\alpha+\beta}{1+\alpha\beta}",
-                ALPHA - RATE * PRODUCT / NORM - law,
-            ),
-            expanded(
-                "The note's formula is the sine",
+                "The formula is the sine",
                 r"1 - \cos^2\theta = \frac{(1-\alpha^2)(1-\beta^2)}{(1+\alpha\beta)^2}",
-                1 - law**2 - sine_square,
+                1 - LAW**2 - (1 - ALPHA**2) * (1 - BETA**2) / (1 + ALPHA * BETA) ** 2,
             ),
             fact(
-                "which is the chord 2 sin(θ/2) up to a factor 1 − θ²/8 + …",
-                r"\frac{\sin\theta}{2\sin(\theta/2)} = \cos\frac\theta2 = 1 - \frac{\theta^2}{8} + O(\theta^4)",
+                "which is cos(θ/2) of the chord 2 sin(θ/2), and 1 − cos(θ/2) = 2 sin²(θ/4) is at most θ²/8",
+                r"\sin\theta = 2\sin\tfrac\theta2\cos\tfrac\theta2,\quad 1 - \cos\tfrac\theta2 = "
+                r"2\sin^2\tfrac\theta4",
                 lambda: (
                     sp.expand_trig(sp.sin(2 * theta)) - 2 * sp.sin(theta) * sp.cos(theta) == 0
-                    and sp.series(sp.cos(theta / 2), theta, 0, 4).removeO() == 1 - theta**2 / 8
+                    and sp.simplify(1 - sp.cos(2 * theta) - 2 * sp.sin(theta) ** 2) == 0
+                    and 2 * (theta / 4) ** 2 == theta**2 / 8
                 ),
             ),
         ),
-        (STATIONARY, Assumption("the angle is small", r"\theta \ll 1", large)),
+        (STATIONARY,),
+    )
+
+
+LAW = (ALPHA + BETA) / (1 + ALPHA * BETA)
+
+
+def cosine_steps() -> tuple[Step, ...]:
+    """The correlation of W⁺ and W, from the second moments."""
+    return (
+        *moment_steps(),
+        expanded(
+            "E⟨W⁺, W⟩ = αE‖W‖² − ηp, over E‖W‖²",
+            r"\cos\theta = \frac{\alpha+\beta}{1+\alpha\beta}",
+            ALPHA - RATE * PRODUCT / NORM - LAW,
+        ),
+    )
+
+
+@PAPER.claim(
+    "wen2026.exact_angle",
+    source="beyond the paper",
+    statement="At equilibrium a step turns the weights by the angle θ with cos θ = (α + β)/(1 + αβ), at every ηλ.",
+    formula=r"\cos\theta = \frac{\alpha+\beta}{1+\alpha\beta}",
+    assumptions=("independent normal gradients",),
+    read=Read.OWN,
+    expected=Verdict.HOLDS,
+)
+def exact_angle(problem: Problem):
+    """By simulation and by the covariance of the linear recursion; the note's formula is another number."""
+    for strength, beta in SETTINGS:
+        alpha, at = 1 - strength, f"ηλ = {strength}, β = {beta}"
+        stated = cosine(alpha, beta)
+        found = walk(problem.seed, strength, beta).cosine
+        yield agree(f"{at}: cos θ, simulated", found, stated, tol=4 * (1 - stated**2) / math.sqrt(SIZE))
+        yield agree(f"{at}: cos θ by its covariance", filtered(1.0, strength, momentum=beta, inside=0.0)[1], stated)
+    chord = math.sqrt(2 * (1 - cosine(0.75, 0.5)))
+    yield differ("ηλ = 0.25, β = 0.5: the exact chord and the note's formula", chord, printed(0.75, 0.5))
+
+
+@proves("wen2026.exact_angle")
+def exact_angle_proof() -> Proof:
+    """By the equations of the stationary second moments."""
+    return Proof(
+        "wen2026.exact_angle", r"\cos\theta = \frac{\alpha+\beta}{1+\alpha\beta}", cosine_steps(), (STATIONARY,)
     )
 
 
@@ -413,10 +415,13 @@ def adam_square(b1: float) -> float:
 @PAPER.claim(
     "wen2026.adam_update",
     source=NOTE,
-    statement="The updates of Adam have the squared norm U² = d(1 − β₁)/(1 + β₁).",
-    assumptions=("β₂ → 1; at β₂ = 0.95 it is some per cent less",),
+    statement="The updates of Adam have the squared norm U² ≈ d(1 − β₁)/(1 + β₁).",
+    assumptions=(
+        "“the denominator in AdamW converges to the variance of the gradient”: exact for β₂ → 1, and some per cent "
+        "less at β₂ = 0.95",
+    ),
     read=Read.NOTES,
-    expected=Verdict.CONDITIONAL,
+    expected=Verdict.HOLDS,
     why_numeric="a mean of ratios of filtered noise, by simulation; the limit β₂ = 1 is a geometric sum",
 )
 def adam_update(problem: Problem):
@@ -427,8 +432,8 @@ def adam_update(problem: Problem):
         m = b1 * m + (1 - b1) * rng.standard_normal(SIZE)
     yield agree("v = 1: U²/d, standard error 1 %", np.mean(m**2), adam_square(b1), tol=4 * math.sqrt(2 / SIZE))
     yield agree("β₂ = 0.997: U² over that", adam_ratio(problem.seed, b1, 0.997), 1.0, tol=0.01)
-    found, role = adam_ratio(problem.seed, b1, 0.95), Role.FAILS_WITHOUT_CONDITION
-    yield differ(f"β₂ = 0.95: U² over that, {found:.3f}", found, 1.0, role=role)
+    found = adam_ratio(problem.seed, b1, 0.95)
+    yield agree(f"β₂ = 0.95: U² over that, {found:.3f}", found, 1.0, tol=0.05)
 
 
 def muon_scale(outputs: int, inputs: int) -> float:

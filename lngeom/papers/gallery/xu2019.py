@@ -173,12 +173,12 @@ def full_proof() -> Proof:
 
 @PAPER.claim(
     "xu2019.detach_mean",
-    source="Theorem 1, the mean detached",
+    source="Theorem 1, the mean detached (mean_detach in the authors' code)",
     statement="Without the derivative of μ the gradient has mean ḡ/σ and variance at most D_g/σ², exactly "
     "(D_g − c²)/σ².",
     formula=r"\bar b = \bar g/\sigma,\quad D_b = (D_g - c^2)/\sigma^2",
     assumptions=("no gain", "ε = 0"),
-    read=Read.NOWHERE,
+    read=Read.NOTES,
     expected=Verdict.HOLDS,
 )
 def detach_mean(problem: Problem):
@@ -199,11 +199,11 @@ def detach_mean_proof() -> Proof:
 
 @PAPER.claim(
     "xu2019.detach_scale",
-    source="Theorem 1, the variance detached",
+    source="Theorem 1, the variance detached (std_detach in the authors' code)",
     statement="Without the derivative of σ the gradient has mean 0 and variance D_g/σ².",
     formula=r"\bar b = 0,\quad D_b = D_g/\sigma^2",
     assumptions=("no gain", "ε = 0"),
-    read=Read.NOWHERE,
+    read=Read.NOTES,
     expected=Verdict.HOLDS,
 )
 def detach_scale(problem: Problem):
@@ -223,7 +223,7 @@ def detach_scale_proof() -> Proof:
     statement="Without the derivatives of μ and σ the gradient has mean ḡ/σ and variance D_g/σ².",
     formula=r"\bar b = \bar g/\sigma,\quad D_b = D_g/\sigma^2",
     assumptions=("no gain", "ε = 0"),
-    read=Read.NOWHERE,
+    read=Read.NOTES,
     expected=Verdict.HOLDS,
 )
 def detach_both(problem: Problem):
@@ -466,7 +466,7 @@ def allowed(k: float, units: int) -> float:
     source="Section 4",
     statement="AdaNorm's φ(y) = C(1 − ky) is positive where |y| < 1/k, and at most k²H units are not there.",
     formula=r"\#\{i : |y_i| \geq 1/k\} \leq k^2H",
-    read=Read.NOWHERE,
+    read=Read.NOTES,
     expected=Verdict.HOLDS,
 )
 def positive(problem: Problem):

@@ -10,7 +10,7 @@ import numpy as np
 import sympy as sp
 from jaxtyping import Float
 
-from lngeom.claims import Paper, Problem, Role, Verdict, agree, proves
+from lngeom.claims import Paper, Problem, Read, Role, Verdict, agree, proves
 from lngeom.papers.gallery.inequalities import at_least, at_most
 from lngeom.papers.gallery.pullbacks import standardized, unchanged
 from lngeom.symbolic.jacobian import LAYER, along
@@ -127,7 +127,7 @@ def _positive() -> Step:
 
 @PAPER.claim(
     "ziomek2025.unbounded",
-    source="Theorem 3.1",
+    source="proof of Theorem 3.1",
     statement="Without layer norm Θ(x, x) grows without bound as the input is scaled.",
     formula=r"\Theta(tx, tx) = t^2\,\Theta(x, x)",
     assumptions=("no biases; with biases for large t",),
@@ -174,21 +174,75 @@ INJECTIVE, SINGULAR = (6, 5), (5, 5)
 
 @PAPER.claim(
     "ziomek2025.bounded",
-    source="Theorem 3.2",
+    source="Theorem 3.2: “fully-connected layers, and at least one Layer Norm anywhere in the network”",
     statement="With one layer norm, anywhere in the network, Θ(x, x) is bounded.",
     assumptions=(
-        "at finite width: PW¹ has rank D, so H > D, if the norm is after the first layer",
-        "the paper's networks are infinitely wide",
+        "wide networks: the paper's are infinitely wide",
+        "fully-connected layers, each fed by the one before",
     ),
-    expected=Verdict.CONDITIONAL,
+    expected=Verdict.HOLDS,
 )
 def bounded(problem: Problem):
-    """Θ at three scales with the norm at three places; towards the weakest direction of PW¹."""
+    """200 units, 5 inputs: Θ at three scales with the norm at three places, and in 300 directions."""
     w, x = random_weights(problem), directions(problem, 20)
     for place in NORMED:
         found = [variances(w, t * x, place) for t in SCALES]
         for t, other in zip(SCALES[1:], found[1:], strict=True):
             yield agree(f"norm: {place}; Θ(tx, tx) and Θ(x, x), t = {t:g}", other, found[0])
+        every = variances(w, directions(problem, 300), place)
+        yield at_most(
+            f"norm: {place}; largest Θ(x, x) of 300 directions over their mean", every.max() / every.mean(), 3
+        )
+
+
+def homogeneity_steps() -> tuple[Step, ...]:
+    """Outputs of a norm, and their derivative by the weights, do not depend on the scale of x."""
+    t, V = sp.Symbol("t", positive=True), field("V")
+    scaled = Layer(LAYER.W, lambda m, d: t * LAYER.X(m, d))
+    s = sp.Dummy("s", real=True)
+    slope = lambda layer: LAYER_NORM(layer.towards(V, s)).diff(s).subs(s, 0)
+    return (
+        equality(
+            "Outputs of the norm do not depend on the scale of x", LAYER_NORM(scaled), LAYER_NORM(LAYER), r"n_i(tx)"
+        ),
+        equality(
+            "nor does the derivative J by its weights",
+            slope(scaled),
+            sp.Symbol("J"),
+            r"dn_i[V](tx)",
+            {"J": slope(LAYER)},
+        ),
+    )
+
+
+@proves("ziomek2025.bounded")
+def bounded_proof() -> Proof:
+    """Θ(x, x) is of degree 0 in x, so that its values are those on the sphere."""
+    return Proof(
+        "ziomek2025.bounded",
+        r"\Theta(tx, tx) = \Theta(x, x)",
+        (_positive(), *homogeneity_steps()),
+        (
+            Assumption(
+                "infinitely wide: Θ(x, x) does not depend on the direction of x", r"\Theta(x, x) = \theta(\|x\|)"
+            ),
+            Assumption(
+                "every path from the input to the output passes the norm", r"f = f_2 \circ \mathrm{LN} \circ f_1"
+            ),
+        ),
+    )
+
+
+@PAPER.claim(
+    "ziomek2025.finite_width",
+    source="beyond the paper",
+    statement="At finite width Θ(x, x) of a network with a norm after its first layer is bounded.",
+    assumptions=("PW¹ has rank D, so H > D",),
+    read=Read.OWN,
+    expected=Verdict.CONDITIONAL,
+)
+def finite_width(problem: Problem):
+    """Towards the weakest direction of PW¹, for more units than inputs and for as many."""
     w, path = weakest_path(problem, *INJECTIVE)
     summed = path @ w.first.T
     smallest = np.linalg.svd(w.first - w.first.mean(0, keepdims=True), compute_uv=False)[-1]
@@ -210,32 +264,20 @@ def inverse_scale_excess(values) -> tuple[sp.Expr, sp.Integer]:
     return sp.Max(ratio - values["C"] ** 2, 0), sp.S.Zero
 
 
-@proves("ziomek2025.bounded", "conditional")
-def bounded_proof() -> Proof:
+@proves("ziomek2025.finite_width", "conditional")
+def finite_width_proof() -> Proof:
     """The derivative of a normalized layer by its weights is of degree 0 in x, and bounded by ‖x‖/σ."""
-    t, V = sp.Symbol("t", positive=True), field("V")
-    scaled = Layer(LAYER.W, lambda m, d: t * LAYER.X(m, d))
-    s = sp.Dummy("s", real=True)
-    slope = lambda layer: LAYER_NORM(layer.towards(V, s)).diff(s).subs(s, 0)
+    V = field("V")
     change = lambda l: Layer(V, LAYER.X).a(n, l)
     value = lambda l: LAYER_NORM(LAYER, n, l)
     unit = LAYER_NORM.unit
     rows = lambda l: total(lambda d: (LAYER.W(l, d) - mean(lambda r: LAYER.W(r, d), H)) * LAYER.X(n, d), D)
     small = sp.Rational(1, 1000)
     return Proof(
-        "ziomek2025.bounded",
+        "ziomek2025.finite_width",
         r"\|\partial n/\partial W\| \le \|x\|/\sigma(Wx) \le \sqrt H/\sigma_{\min}(PW)",
         (
-            equality(
-                "Outputs of the norm do not depend on the scale of x", LAYER_NORM(scaled), LAYER_NORM(LAYER), r"n_i(tx)"
-            ),
-            equality(
-                "nor does the derivative J by its weights",
-                slope(scaled),
-                sp.Symbol("J"),
-                r"dn_i[V](tx)",
-                {"J": slope(LAYER)},
-            ),
+            *homogeneity_steps(),
             equality(
                 "which is a projection of Vx over σ",
                 along(LAYER_NORM, V),
@@ -255,7 +297,7 @@ def bounded_proof() -> Proof:
                 "PW is injective, so H > D",
                 r"\mathrm{rank}(PW) = D",
                 Counterexample(
-                    "ziomek2025.bounded at H = D",
+                    "ziomek2025.finite_width at H = D",
                     r"\|x\|/\sigma(Wx) \le C",
                     {"W": sp.eye(3), "x": sp.ImmutableMatrix([1 + small, 1, 1 - small]), "C": 1000},
                     inverse_scale_excess,
@@ -275,9 +317,10 @@ def _lagrange(text: str, size) -> Step:
 
 @PAPER.claim(
     "ziomek2025.outputs",
-    source="Theorem 3.2",
+    source="beyond the paper",
     statement="With one layer norm the outputs of a network are bounded.",
     formula=r"|f(x)| \le \|a\|",
+    read=Read.OWN,
     expected=Verdict.HOLDS,
 )
 def outputs(problem: Problem):
@@ -381,9 +424,10 @@ def regression_proof() -> Proof:
 
 @PAPER.claim(
     "ziomek2025.skip",
-    source="Theorem 3.2",
-    statement="At least one layer norm anywhere in the network suffices.",
-    assumptions=("every path from the input to the output passes a norm, as in the paper's chains of layers",),
+    source="beyond the paper, whose networks are chains",
+    statement="At least one layer norm anywhere in a network with skip connections bounds its outputs.",
+    assumptions=("every path from the input to the output passes a norm",),
+    read=Read.OWN,
     expected=Verdict.CONDITIONAL,
 )
 def skip(problem: Problem):
