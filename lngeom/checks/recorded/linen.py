@@ -4,7 +4,9 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.core
 import jax.numpy as jnp
+import numpy as np
 
 from lngeom.checks._frameworks import MODES, mode
 from lngeom.checks.recorded.layer import Fixed, Layer
@@ -29,7 +31,8 @@ def layers(parts: tuple, args: tuple, kwargs: dict) -> list[Layer]:
             if context.method_name != "__call__":
                 return function(*given, **options)
             key = context.module.path
-            into.setdefault(key, (context.module.clone(parent=None, name=None), context.module.variables))
+            if key not in into or not _steps(into[key][1]):  # a scan is traced for shapes alone at first
+                into[key] = context.module.clone(parent=None, name=None), _known(context.module.variables)
             return record(key, function, given, options)
 
         return intercept
@@ -46,11 +49,50 @@ def layers(parts: tuple, args: tuple, kwargs: dict) -> list[Layer]:
         trained.clear()
 
     def make(key, seen):
-        inside = any(other != key and other[: len(key)] == key for other in found)
-        copies = {False: found[key][0], True: trained[key][0] if key in trained else None}
-        return "/".join(key), "linen", found[key][0], not inside, lambda: _made(copies, found[key][1])
+        place, step = key
+        module, sinks = found[place]
+        inside = any(other != place and other[: len(place)] == place for other in found)
+        copies = {False: module, True: trained[place][0] if place in trained else None}
+        path = "/".join(place) + ("" if step is None else f"[{step}]")
+        return path, "linen", module, not inside, lambda: _made(copies, _variables(sinks, step))
 
+    tape.split(lambda place: _steps(found[place][1]))
     return tape.layers(make, fixed=_fixed(module))
+
+
+def _known(variables: Any) -> Any:
+    """A list for each array of a module, with its values once they are known: one, or one for each step of a scan."""
+
+    def sink(value):
+        values: list[np.ndarray] = []
+        if isinstance(value, jax.core.Tracer):  # inside of scan, remat or jit
+            jax.debug.callback(lambda v: values.append(np.array(v)), value)
+        else:
+            values.append(np.asarray(value))
+        return values
+
+    return jax.tree.map(sink, dict(variables))
+
+
+def _is_sink(value: Any) -> bool:
+    return isinstance(value, list)
+
+
+def _steps(sinks: Any) -> int:
+    """How many values the arrays of a module have: those of the steps of a scan."""
+    jax.effects_barrier()
+    return max(map(len, jax.tree.leaves(sinks, is_leaf=_is_sink)), default=1)
+
+
+def _variables(sinks: Any, step: int | None) -> Any:
+    """The variables of a module, in one step of a scan."""
+
+    def value(sink):
+        if not sink:
+            raise ValueError("the values of its weights are not known: the model maps or compiles it; check it alone")
+        return sink[0 if step is None or len(sink) == 1 else step]
+
+    return jax.tree.map(value, sinks, is_leaf=_is_sink)
 
 
 def _fixed(module: Any) -> Fixed | None:

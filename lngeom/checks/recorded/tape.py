@@ -39,6 +39,14 @@ class _Taped:
     arrays: list[list[np.ndarray]]
     outputs: list[list[np.ndarray]]
 
+    def at(self, step: int | None, count: int) -> "_Taped":
+        """The call in one of so many steps of a loop; all of it for None."""
+        if step is None:
+            return self
+        if any(len(values) != count for values in (*self.arrays, *self.outputs)):
+            raise ValueError(f"a layer inside of a loop has weights for {count} steps, and was called otherwise")
+        return _Taped(self.given, [[v[step]] for v in self.arrays], [[v[step]] for v in self.outputs])
+
     def calls(self, training: "_Taped | None") -> Iterable[Call]:
         """The calls, of which a loop of JAX makes several, with what the call was given in training mode."""
         values = [*self.arrays, *self.outputs]
@@ -107,6 +115,26 @@ class Tape:
         taped = _Taped(arguments, sinks if sinks is not None else [[] for _ in arrays], [])
         self.training.setdefault(key, []).append(taped)
         return taped, arrays
+
+    def split(self, steps: Callable[[Any], int]) -> None:
+        """Gives each step of a loop, which has weights of its own, a record of its own, by (key, step).
+
+        Args:
+            steps: key → number of steps whose weights differ; 1 for a layer with the same weights in all calls, whose
+                step is None.
+
+        Raises:
+            ValueError: if a call has another number of values than there are steps.
+        """
+        seen, training = self.seen, self.training
+        self.seen, self.training = {}, {}
+        for key, record in seen.items():
+            count = steps(key)
+            for step in range(count) if count > 1 else [None]:
+                calls = [taped.at(step, count) for taped in record.calls if any(taped.arrays)]
+                self.seen[key, step] = Seen(calls, record.order, record.ndim)
+                if key in training:
+                    self.training[key, step] = [taped.at(step, count) for taped in training[key] if any(taped.arrays)]
 
     def layers(
         self,
