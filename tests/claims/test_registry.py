@@ -238,6 +238,7 @@ def test_breaking_a_normalizer_turns_its_claims(problem, monkeypatch, method, br
     monkeypatch.setitem(NORMALIZERS, method, broken)
     outcome = run(all_claims(id=id)[0], problem)
     assert not outcome.as_recorded, [(e.description, e.residual) for e in outcome.evidence]
+    assert outcome.verdict is not Verdict.REFUTED, "a bug of the library is no refutation of the paper"
 
 
 def test_breaking_the_reference_turns_a_cell(problem, monkeypatch):
