@@ -35,6 +35,14 @@ DAMPING = 0.3
 
 Vector = Float[np.ndarray, " P"]
 
+_DEAD = "no output depends on the parameters here: there is nothing to compare with"
+_STILL = "the run does not move"
+_NO_NORM = {
+    "antisymmetric": "A = Dξ is antisymmetric: gθ is as long as θ, and no norm is conserved",
+    "not constant": "A = Dξ depends on θ: no quadratic Q has the gradient ξ",
+    "other": "A = Dξ is not symmetric: no Q has the gradient ξ",
+}
+
 
 @dataclass(frozen=True)
 class Consequence:
@@ -228,8 +236,10 @@ class Measured:
             there = self.fisher_at(self.acting(g, self.theta))
             for v in self._random():
                 pulled = self.acting.pull(g, self.theta, there.mv(self.acting.push(g, self.theta, v)))
-                found.append(agreement(flat(pulled), flat(self.F.mv(v)), self.limit))
-        return Consequence("fisher", "F(gθ) = Dg⁻ᵀ F(θ) Dg⁻¹", _measured(_worst(found)), _DEAD * (not found[0].scale))
+                image = flat(self.F.mv(v))
+                gap, size = (float(np.max(np.abs(a))) for a in (flat(pulled) - image, image))
+                found.append(self._compared(gap, size, 0.0))
+        return Consequence("fisher", "F(gθ) = Dg⁻ᵀ F(θ) Dg⁻¹", *_reported(found))
 
     def gradient(self) -> Consequence:
         """Dgᵀ ∇L(gθ) = ∇L(θ), on the scale of the scores of single samples, which may cancel."""
@@ -240,7 +250,7 @@ class Measured:
             there = self.loss.gradient(self.acting(g, self.theta))
             gap = float(np.max(np.abs(flat(self.acting.pull(g, self.theta, there)) - slope)))
             found.append(self._compared(gap, max(float(np.max(np.abs(slope))), spread), 0.0))
-        return Consequence("gradient", "Dgᵀ ∇L(gθ) = ∇L(θ)", _measured(_worst(found)), _DEAD * (not found[0].count))
+        return Consequence("gradient", "Dgᵀ ∇L(gθ) = ∇L(θ)", *_reported(found))
 
     def null(self, generators: Sequence[PyTree]) -> Consequence:
         """√(ξᵀFξ) of each generator."""
@@ -272,10 +282,7 @@ class Measured:
         return self._of_generators("hessian", "∇²L ξθ = −(Dξ)ᵀ ∇L", found)
 
     def _of_generators(self, name: str, formula: str, found: Sequence[Agreement]) -> Consequence:
-        if not found:
-            return Consequence(name, formula, None, "every generator is zero at θ")
-        worst = _worst(found)
-        return Consequence(name, formula, _measured(worst), _DEAD * (not worst.count))
+        return Consequence(name, formula, *(_reported(found) if found else (None, "every generator is zero at θ")))
 
     def norm(self, directions: Sequence[Array], steps: int) -> Consequence:
         """What gradient flow conserves, and how far SGD goes from it: where A = Dξ is symmetric and constant."""
@@ -301,11 +308,11 @@ class Measured:
             return Consequence("norm", formula, None, _NO_NORM[kinds.pop() if len(kinds) == 1 else "other"])
         if kinds == {"zero"}:
             note = "conserved by gradient flow, and by every step of SGD"
-            return Consequence("norm", "Q(θ⁺) = Q(θ), Q = ⟨ξ, θ⟩", _measured(_worst(found)), note)
+            return Consequence("norm", "Q(θ⁺) = Q(θ), Q = ⟨ξ, θ⟩", *_reported(found, note, "ξ is zero at θ"))
         scale = self._is_projector(directions[0])
         grew = f"; ‖Aθ‖² grew by {changes[0][1] / changes[0][0] - 1:.2%} in {steps} SGD steps" if scale else ""
         note = f"flow conserves Q = ½⟨θ, Aθ⟩, A = Dξ{grew}"
-        return Consequence("norm", formula, _measured(_worst(found)), note)
+        return Consequence("norm", formula, *_reported(found, note, "ξ is zero at θ"))
 
     def _derivative(self, e: Array, at: PyTree, v: PyTree) -> PyTree:
         """(Dξ) v at a point."""
@@ -353,7 +360,8 @@ class Measured:
             note = "Dg is orthogonal: the same rate" * orthogonal
             found.append(Consequence(name, formulas[name], self._apart(g, *pair), note))
         pair = self._natural(_same, _same, self.theta), self._natural(push, pull, self._moved(g))
-        compared = self._apart(g, *pair) if pair[0] and pair[1] else None
+        first, second = pair
+        compared = self._apart(g, first, second) if first and second else None
         note = "" if compared else _DEAD
         return [*found, Consequence("natural_gradient", formulas["natural_gradient"], compared, note)]
 
@@ -379,7 +387,7 @@ class Measured:
         """Whether Dg is the same near θ."""
         other = near(self.theta, self.key)
         images = [[flat(self.acting.push(g, at, v)) for v in self._random()] for at in (self.theta, other)]
-        return agreement(*map(np.stack, images), self.limit).agrees
+        return agreement(*map(np.stack, images), self.limit).agrees  # pyright: ignore[reportCallIssue]
 
     def _descent(self, steps: int) -> "_Descent | None":
         """Plain SGD from θ; None where the gradient is zero."""
@@ -396,9 +404,8 @@ class Measured:
         with jax.numpy_dtype_promotion("standard"):  # optax's Adam raises a float to an integer count
             state = extended.init(start)
             for _ in range(steps):
-                updates, state = extended.update(
-                    self.loss.gradient(path[-1]), state, path[-1], inputs=self.F.problem.inputs
-                )
+                slope, given = self.loss.gradient(path[-1]), {"inputs": self.F.problem.inputs}
+                updates, state = extended.update(slope, state, path[-1], **given)
                 path.append(jax.tree.map(lambda p, u: (p + u).astype(p.dtype), path[-1], updates))
         return path
 
@@ -428,7 +435,7 @@ class Measured:
             moved = max(float(np.max(np.abs(of(p) - of(other[0])))) for p in other)
             gap = max(float(np.max(np.abs(of(q) - mapped(p)))) for p, q in zip(run, other, strict=True))
             found.append(self._compared(gap, moved, 0.0))
-        return _worst([one for one in found if one.count] or found)
+        return _reported(found)[0] or found[0]
 
 
 class _Descent(NamedTuple):
@@ -439,21 +446,14 @@ class _Descent(NamedTuple):
     rate: float
 
 
-_DEAD = "no output depends on the parameters here: there is nothing to compare with"
-_STILL = "the run does not move"
-_NO_NORM = {
-    "antisymmetric": "A = Dξ is antisymmetric: gθ is as long as θ, and no norm is conserved",
-    "not constant": "A = Dξ depends on θ: no quadratic Q has the gradient ξ",
-    "other": "A = Dξ is not symmetric: no Q has the gradient ξ",
-}
-
-
 def _same(v: PyTree) -> PyTree:
     return v
 
 
-def _measured(found: Agreement) -> Agreement | None:
-    return found if found.count else None
+def _reported(found: Sequence[Agreement], note: str = "", why: str = _DEAD) -> tuple[Agreement | None, str]:
+    """The worst of those that could be measured, with a note; None and the reason where none could."""
+    able = [one for one in found if one.count]
+    return (_worst(able), note) if able else (None, why)
 
 
 def _largest_eigenvalue(F: FisherOperator, v: PyTree) -> float:

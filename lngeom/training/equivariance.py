@@ -62,9 +62,9 @@ class Equivariance:
 
     @property
     def holds(self) -> bool:
-        """Whether outputs are invariant, and every consequence that was measured holds (an optimizer is none)."""
+        """Whether outputs are invariant, and what was measured holds: something, and all of it but an optimizer."""
         followed = [c for c in self.consequences if c.name != "optimizer" and c.found is not None]
-        return self.invariant and all(c.holds for c in followed)
+        return self.invariant and bool(followed) and all(c.holds for c in followed)
 
     def __getitem__(self, name: str) -> Consequence:
         """A consequence by its name."""
@@ -80,7 +80,7 @@ class Equivariance:
             f"f(gθ) = f(θ) at {len(self.elements)} elements g, on {self.samples:,} samples:",
         ]
         if not self.invariant:
-            verdict = "no" if self.invariance.differs else "not shown, above rounding and below a clear difference"
+            verdict = "no" if self.invariance.differs else "not shown: more than rounding, less than a clear difference"
             where = "; it holds at θ itself, not near it" if self.here.agrees else ""
             lines[-1] += f" deviation {self.invariance.residual:.1e}"
             return "\n".join([*lines, f"  {verdict}{where}", "nothing follows"])
@@ -203,7 +203,7 @@ def equivariance(
     return replace(result, generators=generators, null_directions=rank(generators), consequences=tuple(found))
 
 
-def _read_optimizer(optimizer: Any) -> Callable[[Any], optax.GradientTransformation] | None:
+def _read_optimizer(optimizer: Any) -> Any:
     """The function g ↦ optimizer.
 
     Raises:

@@ -193,7 +193,7 @@ MUTANTS = (
         "(weight, weight * n, weight * n * n)]",
         "(weight, weight * n, weight * n)]",
         "closed form: n for n² between gains",
-        ("equation.33", "equation.13_14.ln", "scaling.matrix.ln"),
+        ("equation.33", "equation.13_14.ln", "scaling.matrix"),
     ),
     CLOSED(
         "dense-unitwise-covariance",
