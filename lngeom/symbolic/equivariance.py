@@ -245,12 +245,14 @@ class Symmetry:
 
     Attributes:
         text: the action, in words.
+        latex: of gW.
         family: gW, of g and W.
         element: any g.
         curve: elements near the identity, of t: the identity at t = 0.
     """
 
     text: str
+    latex: str
     family: Callable[[Field, Field], Field]
     element: Field
     curve: Callable[[Expr], Field]
@@ -278,9 +280,9 @@ def _shifted(shift: Field, W: Field) -> Field:
 
 
 _FACTORS, _RATES = field("c", positive=True), field("s")
-SCALING = Symmetry("W → cW", _scaled, lambda l: WEIGHT_FACTOR, lambda t: lambda l: 1 + t)
-ROWS = Symmetry("w_i → c_i w_i", _scaled, _FACTORS, lambda t: lambda l: 1 + t * _RATES(l))
-SHIFT = Symmetry("W → W + 𝟏γᵀ", _shifted, GAMMA, lambda t: lambda d: t * GAMMA(d))
+SCALING = Symmetry("W → cW", "cW", _scaled, lambda l: WEIGHT_FACTOR, lambda t: lambda l: 1 + t)
+ROWS = Symmetry("w_i → c_i w_i", r"\mathrm{diag}(c)W", _scaled, _FACTORS, lambda t: lambda l: 1 + t * _RATES(l))
+SHIFT = Symmetry("W → W + 𝟏γᵀ", r"W + \mathbf{1}\gamma^\top", _shifted, GAMMA, lambda t: lambda d: t * GAMMA(d))
 
 
 def generator_step(symmetry: Symmetry, generator: Field) -> Step:
@@ -297,11 +299,11 @@ def tangent_step(symmetry: Symmetry, V: Field, image: Field) -> Step:
 
 def invariance(symmetry: Symmetry, *methods: Method) -> Step:
     """The step that outputs of methods do not change, at any W: the theorem's hypothesis."""
-    output = Symbol("n_{ni}")
+    output, moved = Symbol("n_{ni}"), rf"n_{{ni}}({symmetry.latex})"
     names = ", ".join(SHORT.get(method.name, method.name) for method in methods)
     text = f"{names}: {symmetry.text} keeps outputs"
     short = lambda method: {output.name: method(LAYER)}
-    return jointly(text, [equality(text, m(symmetry.layer), output, "n'_{ni}", short(m)) for m in methods])
+    return jointly(text, [equality(text, m(symmetry.layer), output, moved, short(m)) for m in methods])
 
 
 def follows(consequence: str, what: str = "so, by the equivariance theorem") -> Step:

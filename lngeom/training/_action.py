@@ -18,6 +18,8 @@ from lngeom.information._problem import Problem
 DRAWN = 4
 """Elements that are drawn where none are given."""
 
+Map = Callable[[PyTree], PyTree]
+
 MOST_GENERATORS = 32
 """Generators that are taken one by one; of more, as many random combinations are."""
 
@@ -63,13 +65,11 @@ class Action:
                 )
         return jax.tree.unflatten(jax.tree.structure(params), found)
 
-    def push(self, g: Any, params: PyTree, v: PyTree) -> PyTree:
-        """Dg v, the derivative of gθ by θ in a direction."""
-        return jax.jvp(lambda p: self(g, p), (params,), (v,))[1]
-
-    def pull(self, g: Any, params: PyTree, u: PyTree) -> PyTree:
-        """Dgᵀ u."""
-        return jax.vjp(lambda p: self(g, p), params)[1](u)[0]
+    def derivative(self, g: Any, params: PyTree) -> tuple[Map, Map]:
+        """Dg, the derivative of gθ by θ, and Dgᵀ, as maps of tangents."""
+        push = jax.linearize(lambda p: self(g, p), params)[1]
+        pull = jax.linear_transpose(push, params)
+        return jax.jit(push), jax.jit(lambda u: pull(u)[0])
 
     def generator(self, direction: Array, params: PyTree) -> PyTree:
         """ξθ, the derivative of gθ by g at g₀ in a direction."""

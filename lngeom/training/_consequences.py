@@ -19,7 +19,7 @@ from lngeom.information import FisherOperator
 from lngeom.information._given import read_responses
 from lngeom.information._problem import Problem
 from lngeom.information._products import at_problem
-from lngeom.training._action import Action
+from lngeom.training._action import Action, Map
 
 PROBES = 3
 """Random directions on which linear maps are compared."""
@@ -233,11 +233,10 @@ class Measured:
         """Dgᵀ F(gθ) Dg v = F(θ) v."""
         found = []
         for g in self.elements:
-            there = self.fisher_at(self.acting(g, self.theta))
+            there, (push, pull) = self.fisher_at(self._moved(g)), self.acting.derivative(g, self.theta)
             for v in self._random():
-                pulled = self.acting.pull(g, self.theta, there.mv(self.acting.push(g, self.theta, v)))
                 image = flat(self.F.mv(v))
-                gap, size = (float(np.max(np.abs(a))) for a in (flat(pulled) - image, image))
+                gap, size = (float(np.max(np.abs(a))) for a in (flat(pull(there.mv(push(v)))) - image, image))
                 found.append(self._compared(gap, size, 0.0))
         return Consequence("fisher", "F(gθ) = Dg⁻ᵀ F(θ) Dg⁻¹", *_reported(found))
 
@@ -247,8 +246,8 @@ class Measured:
         spread = max(self._size(v)[0] for v in self._random(1)) / self.F.in_size() ** 0.5
         found = []
         for g in self.elements:
-            there = self.loss.gradient(self.acting(g, self.theta))
-            gap = float(np.max(np.abs(flat(self.acting.pull(g, self.theta, there)) - slope)))
+            _, pull = self.acting.derivative(g, self.theta)
+            gap = float(np.max(np.abs(flat(pull(self.loss.gradient(self._moved(g)))) - slope)))
             found.append(self._compared(gap, max(float(np.max(np.abs(slope))), spread), 0.0))
         return Consequence("gradient", "Dgᵀ ∇L(gθ) = ∇L(θ)", *_reported(found))
 
@@ -350,7 +349,7 @@ class Measured:
         why = _STILL if run is None else "" if self._is_affine(g) else "gθ is not affine in θ: steps are not mapped"
         if run is None or why:
             return [Consequence(name, formula, None, why) for name, formula in formulas.items()]
-        push, pull = self._maps(g)
+        push, pull = self.acting.derivative(g, self.theta)
         metric = optax.stateless(lambda updates, params: push(pull(updates)))
         _, v, _ = self._random()
         orthogonal = agreement(flat(push(pull(v))), flat(v), self.limit).agrees
@@ -379,14 +378,10 @@ class Measured:
     def _moved(self, g: Any) -> PyTree:
         return self.acting(g, self.theta)
 
-    def _maps(self, g: Any) -> tuple[Callable[[PyTree], PyTree], Callable[[PyTree], PyTree]]:
-        """Dg and Dgᵀ at θ."""
-        return lambda v: self.acting.push(g, self.theta, v), lambda u: self.acting.pull(g, self.theta, u)
-
     def _is_affine(self, g: Any) -> bool:
         """Whether Dg is the same near θ."""
-        other = near(self.theta, self.key)
-        images = [[flat(self.acting.push(g, at, v)) for v in self._random()] for at in (self.theta, other)]
+        pushes = [self.acting.derivative(g, at)[0] for at in (self.theta, near(self.theta, self.key))]
+        images = [[flat(push(v)) for v in self._random()] for push in pushes]
         return agreement(*map(np.stack, images), self.limit).agrees  # pyright: ignore[reportCallIssue]
 
     def _descent(self, steps: int) -> "_Descent | None":
@@ -409,7 +404,7 @@ class Measured:
                 path.append(jax.tree.map(lambda p, u: (p + u).astype(p.dtype), path[-1], updates))
         return path
 
-    def _natural(self, push: Callable, pull: Callable, start: PyTree) -> list[PyTree] | None:
+    def _natural(self, push: Map, pull: Map, start: PyTree) -> list[PyTree] | None:
         """Three steps Dg s with (Dgᵀ F Dg + ρI) s = Dgᵀ∇L: natural gradient with damping ρ Dg⁻ᵀDg⁻¹."""
         largest = _largest_eigenvalue(self.F, self._random(1)[0])
         if not largest > 0:
