@@ -20,9 +20,6 @@ DRAWN = 4
 
 Map = Callable[[PyTree], PyTree]
 
-MOST_GENERATORS = 32
-"""Generators that are taken one by one; of more, as many random combinations are."""
-
 
 @dataclass(frozen=True)
 class Action:
@@ -76,14 +73,14 @@ class Action:
         assert self.identity is not None
         return jax.jvp(lambda g: self(g, params), (self.identity,), (direction,))[1]
 
-    def directions(self, key: PRNGKeyArray) -> list[Array]:
-        """Directions of g at g₀, whose generators span all; of many, random combinations."""
+    def directions(self, key: PRNGKeyArray, most: int) -> list[Array]:
+        """Directions of g at g₀, whose generators span all; of more than `most`, so many random combinations."""
         if self.identity is None:
             return []
         size, shape, dtype = self.identity.size, self.identity.shape, self.identity.dtype
-        if size <= MOST_GENERATORS:
+        if size <= most:
             return list(jnp.eye(size, dtype=dtype).reshape(size, *shape))
-        return list(jax.random.normal(key, (MOST_GENERATORS, *shape), dtype))
+        return list(jax.random.normal(key, (most, *shape), dtype))
 
     def require_identity(self, params: PyTree) -> None:
         """Refuses an action that moves the parameters at g₀.

@@ -24,8 +24,8 @@ from lngeom.training._consequences import Consequence, Loss, Measured, invarianc
 COLUMN = 48
 """Where the deviations begin, in the table."""
 
-MOST_HESSIANS = 8
-"""Generators along which second derivatives are taken."""
+MOST_GENERATORS, MOST_HESSIANS = 32, 8
+"""Generators that are taken one by one, and those along which second derivatives are; of more, random combinations."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,8 @@ class Equivariance:
         parameters: number of scalar parameters P.
         samples: number of samples N.
         group: what g is, in words.
-        generators: ξθ of each direction of g, like the differentiated parameters; none of a finite group.
+        generators: ξθ of each direction of g, like the differentiated parameters; of more than 32, so many random
+            combinations; none of a finite group.
         null_directions: rank of the generators: F has at least as many null directions. 0 where outputs are not
             invariant.
         consequences: what follows, in order; empty where outputs are not invariant.
@@ -160,7 +161,8 @@ def equivariance(
 
     Raises:
         ValueError: if the action changes shapes, dtypes or the pytree, is not finite, is not the identity at g₀, or
-            changes what is no parameter; if identity and elements do not fit; and where `lg.fisher` raises.
+            changes what is no parameter; if identity and elements do not fit, or it is called under jit; and where
+            `lg.fisher` raises.
 
     Example:
         >>> import jax, lngeom as lg
@@ -179,22 +181,25 @@ def equivariance(
     own = _read_optimizer(optimizer)
     F = fisher(apply, params, X, family=family, batch_coupled=batch_coupled)
     problem, theta = F.problem, F.problem.params
+    if not problem.is_concrete:
+        raise ValueError("equivariance measures values, which do not exist yet under jit: call it outside jit and vmap")
     keys = iter(jax.random.split(jax.random.key(0) if key is None else key, 5))
     unit = read_identity(identity, problem.dtype)
     chosen = read_elements(elements, unit, next(keys))
     acting = Action(action, problem, unit)
     acting.require_identity(theta)
+    loss = Loss.of(problem, y, next(keys))
     limit = MARGIN * float(problem.precision().eps) if tol is None else float(tol)
     here, everywhere = invariance(acting, chosen, limit, next(keys))
     result = Equivariance(everywhere, here, tuple(chosen), problem.size, problem.samples, _group(unit))
     if not result.invariant:
         return result
-    measured = Measured(F, acting, chosen, Loss.of(problem, y, next(keys)), limit, next(keys))
-    directions = acting.directions(next(keys))
+    measured = Measured(F, acting, chosen, loss, limit, next(keys))
+    directions = acting.directions(draw := next(keys), MOST_GENERATORS)
     generators = tuple(acting.generator(e, theta) for e in directions)
     found = [measured.fisher(), measured.gradient()]
     if directions:
-        few = directions[:MOST_HESSIANS]
+        few = acting.directions(draw, MOST_HESSIANS)
         found += [measured.null(generators), measured.orthogonality(generators)]
         found += [measured.hessian(few), measured.norm(few, steps)]
     found += measured.runs(steps)

@@ -257,6 +257,21 @@ def test_what_is_no_parameter_must_stay():
             assert lg.equivariance(apply, action, params, X, family=GAUSSIAN, identity=1.0).parameters == 12
 
 
+def test_under_jit_there_are_no_values():
+    with pytest.raises(ValueError, match="call it outside jit"):
+        jax.jit(lambda theta: lg.equivariance(GLM["ln"], scale, theta, X, identity=1.0).invariant)(THETA)
+
+
+def test_of_many_directions_random_combinations_are_taken():
+    """Each of the 3 · 12 shifts of inputs by their outputs' units is a direction; the rank is that of the orbit."""
+    wide = GLM["ln"].init(jax.random.key(0), inputs=3, outputs=12)
+    action = lambda g, p: with_weights(p, p.weights + jnp.mean(g, 0, keepdims=True))  # noqa: E731
+    found = lg.equivariance(GLM["ln"], action, wide, X, identity=np.zeros((12, 3)))
+    assert len(found.generators) == 32
+    assert found.null_directions == 3
+    assert found.holds
+
+
 def test_an_error_of_the_action_says_where_it_came_from():
     with pytest.raises(AttributeError) as raised:
         lg.equivariance(GLM["ln"], lambda g, p: p.missing, THETA, X, identity=1.0)
