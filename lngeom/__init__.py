@@ -3,7 +3,7 @@
 The public names, all imported lazily. What else a module defines may change.
 
 - `lngeom`, what most programs need: `FisherOperator`, `GLMParameters`, `NormalizedGLM`, `check_invariances`,
-  `check_model`, `Stack`, `discover_symmetries`, `fisher`, `from_paper_order`, `laplace`, `lint`,
+  `check_model`, `Stack`, `discover_symmetries`, `equivariance`, `fisher`, `from_paper_order`, `laplace`, `lint`,
   `predicted_nullspace`, `to_paper_order`.
 - `lngeom.methods`, normalization methods, maps (W, X) ↦ n: `METHODS`, `AbstractNormalizer`,
   `AbstractStatisticsNormalizer`, `BatchNorm`, `BatchNormEvaluation`, `GroupNorm`, `Identity`, `LayerNorm`, `RMSNorm`,
@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from lngeom.information.posterior import laplace as laplace
     from lngeom.information.predicted import predicted_nullspace as predicted_nullspace
     from lngeom.methods import transformations as transformations
+    from lngeom.training.equivariance import equivariance as equivariance
     from lngeom.transformers import Stack as Stack, rewrite as rewrite
 
     normalizers = methods
@@ -105,6 +106,7 @@ _NAMES = {
     "check_invariances": "checks",
     "check_model": "checks",
     "discover_symmetries": "checks.discovery",
+    "equivariance": "training.equivariance",
 }
 
 __all__ = [
@@ -115,6 +117,7 @@ __all__ = [
     "check_invariances",
     "check_model",
     "discover_symmetries",
+    "equivariance",
     "fisher",
     "from_paper_order",
     "laplace",

@@ -351,8 +351,8 @@ class Proof:
 
     @property
     def lemmas(self) -> tuple["Proof", ...]:
-        """The proofs that it cites."""
-        return tuple(step.lemma for step in self.steps if step.lemma)
+        """The proofs that it cites, each once."""
+        return tuple({step.lemma.name: step.lemma for step in self.steps if step.lemma}.values())
 
     def to_latex(self) -> str:
         """The proof as LaTeX: statement, assumptions, then steps."""

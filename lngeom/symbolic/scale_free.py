@@ -1,36 +1,30 @@
 """Losses that do not see the scale of the weights: their gradients, and steps along them.
 
-A loss is an arbitrary function of the outputs. So its derivative in a direction V is zero where every output's is.
-Scale invariance is used as an identity between outputs. What follows for gradients and Hessians is the chain rule,
-applied to an arbitrary smooth function.
+The equivariance theorem for W → cW: outputs, and so a loss, do not change.
 """
 
 import sympy as sp
-from sympy import Expr, Function
+from sympy import Expr
 
-from lngeom.symbolic.jacobian import LAYER, RADIAL, along, null_step
+from lngeom.symbolic.equivariance import (
+    RATE as RATE,
+    ROWS,
+    SCALING,
+    SHORT as SHORT,
+    WEIGHT_FACTOR as WEIGHT_FACTOR,
+    block_step,
+    follows,
+    generator_step,
+    invariance,
+    smooth as smooth,
+)
+from lngeom.symbolic.jacobian import LAYER
 from lngeom.symbolic.layers import BATCH_NORM, LAYER_NORM, RMS_NORM, WEIGHT_NORM, Layer, Method
-from lngeom.symbolic.proof import Assumption, Step, equality, expanded
-from lngeom.symbolic.sums import D, Field, derivative, field, total
+from lngeom.symbolic.proof import Assumption, Step, equality
+from lngeom.symbolic.sums import D, Field, H, field, total
 
-
-class smooth(Function):
-    """A partial derivative ∂ᵃ_s ∂ᵇ_r F(s, r) of an arbitrary smooth function, as smooth(s, r, a, b)."""
-
-    nargs = 4
-
-    def fdiff(self, argindex: int = 1) -> Expr:
-        """The next derivative by one of the first two arguments."""
-        orders = list(self.args)
-        orders[argindex + 1] += 1
-        return smooth(*orders)
-
-
-WEIGHT_FACTOR = sp.Symbol("c", positive=True)
-"""What the weights are multiplied by."""
 INVARIANT_METHODS = (BATCH_NORM, WEIGHT_NORM, LAYER_NORM, RMS_NORM)
-SHORT = {"BatchNorm": "BN", "WeightNorm": "WN", "LayerNorm": "LN", "RMSNorm": "RMS"}
-RATE, BETA, DECAY = sp.symbols("eta beta lambda", positive=True)
+BETA, DECAY = sp.symbols("beta lambda", positive=True)
 SCALE_FREE = Assumption("the loss depends on W through a normalizer with ε = 0, σ > 0", r"L(cW) = L(W),\ c > 0")
 
 
@@ -39,50 +33,35 @@ def scaled_layer(c: Expr = WEIGHT_FACTOR) -> Layer:
     return Layer(lambda l, d: c * LAYER.W(l, d), LAYER.X)
 
 
-def matrix_scaling(method: Method) -> tuple[Step, ...]:
-    """All of W → cW: outputs stay, derivatives with respect to W are divided by c, those to b and g stay."""
-    V = field("V")
-    at_scaled = derivative(lambda t: method(scaled_layer().towards(V, t)))
-    J, output = along(method, V), sp.Symbol("n_{ni}")
-    short = {"J": J}
-    return (
-        equality("W → cW keeps outputs", method(scaled_layer()), output, "n'_{ni}", {output.name: method(LAYER)}),
-        equality("J = dn is divided by c", at_scaled, J / WEIGHT_FACTOR, r"J(cW)", short),
-        equality("so blocks ww are divided by c²", at_scaled**2, J**2 / WEIGHT_FACTOR**2, r"J(cW)^2", short),
-        equality(
-            "and wb, wg by c",
-            at_scaled * method(scaled_layer()),
-            J * output / WEIGHT_FACTOR,
-            r"J(cW)\,n'_{ni}",
-            {**short, output.name: method(LAYER)},
-        ),
-    )
+def matrix_scaling(*methods: Method) -> tuple[Step, ...]:
+    """All of W → cW: outputs stay, and so blocks ww of F are divided by c², wb and wg by c."""
+    text = "so with Dg = c on W blocks ww at cW are c⁻² times those at W, wb and wg c⁻¹"
+    return invariance(SCALING, *methods), block_step(text, SCALING)
 
 
-def radial_steps() -> list[Step]:
-    """The derivative along W is zero, for every method that ignores the scale of W."""
-    text = "no output moves along W, so ⟨W, ∇L⟩ = 0"
-    return [null_step(f"{m.name}: {text}", m, RADIAL, moving="W", of=SHORT[m.name]) for m in INVARIANT_METHODS]
+def unit_scaling(*methods: Method) -> tuple[Step, ...]:
+    """Each w_i → c_i w_i: outputs stay, and so the block ij of F is divided by c_i c_j."""
+    text = "so with Dg = c_i on w_i block ij at cW is c_i⁻¹c_j⁻¹ times that at W, wb and wg c_i⁻¹"
+    return invariance(ROWS, *methods), block_step(text, ROWS, single=True)
+
+
+def radial_steps(consequence: str = "orthogonality") -> tuple[Step, ...]:
+    """The derivative along ξW = W is zero, for every method that ignores the scale of W."""
+    return invariance(SCALING, *INVARIANT_METHODS), generator_step(SCALING, LAYER.W), follows(consequence)
 
 
 def gradient_scaling() -> tuple[Step, ...]:
-    """∇L(cW) = ∇L(W)/c, from n(cW + tV) = n(W + (t/c)V)."""
-    V, t = field("V"), sp.Symbol("t", real=True)
-    s, c = sp.Symbol("s", real=True), WEIGHT_FACTOR
-    at_scaled = smooth(s / c, 0, 0, 0).diff(s).subs(s, 0)
+    """∇L(cW) = ∇L(W)/c, since Dg = c."""
+    P, V = field("P"), field("V")
+    inner = lambda A, B: total(lambda l: total(lambda d: A(l, d) * B(l, d), D), H)
     return (
-        *(
-            equality(
-                f"{m.name}: n(cW + tV) = n(W + (t/c)V)",
-                m(scaled_layer().towards(V, t)),
-                m(LAYER.towards(V, t / WEIGHT_FACTOR)),
-            )
-            for m in INVARIANT_METHODS
-        ),
-        expanded(
-            "so L(cW + sV) = f(s/c), whose slope is f'(0)/c",
-            r"\nabla L(cW) = c^{-1}\nabla L(W)",
-            at_scaled - smooth(0, 0, 1, 0) / c,
+        invariance(SCALING, *INVARIANT_METHODS),
+        follows("gradient"),
+        equality(
+            "where Dgᵀ = c, so ∇L(cW) = ∇L(W)/c",
+            inner(P, SCALING.acts(V)),
+            inner(lambda l, d: WEIGHT_FACTOR * P(l, d), V),
+            r"\langle P, Dg\,V\rangle",
         ),
     )
 

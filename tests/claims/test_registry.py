@@ -285,7 +285,7 @@ def test_a_wrong_direction_of_the_right_dimension_turns_its_claim(problem, monke
 def test_the_wrong_power_turns_the_scaling_law(problem, monkeypatch):
     right = scaling.predicted
     monkeypatch.setattr(scaling, "predicted", lambda F, p, c, unit=None: right(F, p, c**0.5, unit))
-    assert run(all_claims(id="scaling.matrix.ln")[0], problem).verdict is Verdict.CLASH
+    assert run(all_claims(id="scaling.matrix")[0], problem).verdict is Verdict.CLASH
 
 
 def test_a_wrong_gain_metric_turns_its_claims(problem, monkeypatch):

@@ -186,7 +186,7 @@ MUTANTS = (
         "q = jax.nn.softmax(z, -1)\n        return q, q",
         "q = jax.nn.softmax(z, -1)\n        return q, q**2",
         "parts of Λ of classes: q² for q",
-        ("equation.13_14.ln", "scaling.matrix.ln"),
+        ("equation.13_14.ln", "scaling.matrix"),
     ),
     FAMILIES(
         "relative-to-smallest",

@@ -17,7 +17,7 @@ ROW = Source("normalizers", "methods/layer.py", (), ("tests/claims/test_extended
 BN = ("equation.13_14.bn", "table1.bn.*", "nullspace.bn", "extended.bn.*")
 LN = ("equation.3", "equation.13_14.ln", "equation.6", "nullspace.ln", "extended.ln.*")
 WN = ("equation.13_14.wn", "table1.wn.*", "nullspace.wn", "extended.wn.*")
-RMS = ("nullspace.rms", "scaling.matrix.rms", "dynamics.orthogonality", "extended.rms.*")
+RMS = ("nullspace.rms", "scaling.matrix", "dynamics.orthogonality", "extended.rms.*")
 
 MUTANTS = (
     BASE("base-no-mean", "inputs) - mean) / scale", "inputs)) / scale", "Eq. 5 without its mean", LN + BN),

@@ -17,8 +17,8 @@ from lngeom.claims.erratum import Consequence, Erratum
 from lngeom.claims.problem import TITLES
 from lngeom.information import fisher, reference
 from lngeom.papers.ba2016.glm import SMALL
-from lngeom.symbolic.jacobian import LAYER, along
-from lngeom.symbolic.layers import BATCH_NORM, LAYER_NORM, RMS_NORM, WEIGHT_NORM, Layer, Method
+from lngeom.symbolic.equivariance import NAME as EQUIVARIANCE, follows, theorem
+from lngeom.symbolic.layers import BATCH_NORM, LAYER_NORM, RMS_NORM, WEIGHT_NORM, Method
 from lngeom.symbolic.proof import (
     Assumption,
     Counterexample,
@@ -26,11 +26,9 @@ from lngeom.symbolic.proof import (
     Step,
     at,
     changed,
-    confirmed,
     equality,
     expanded,
     fact,
-    jointly,
     matrix,
     refutation,
     together,
@@ -46,10 +44,12 @@ from lngeom.symbolic.scale_free import (
     perpendicular,
     radial_steps,
     squared_tangent,
+    unit_scaling,
 )
-from lngeom.symbolic.sums import derivative, field, i, j, n
+from lngeom.symbolic.sums import field
 
 TOPIC = "scaling"
+proves(EQUIVARIANCE)(theorem)
 FACTORS = (2.0, 0.3)
 METHODS = {"bn": BATCH_NORM, "wn": WEIGHT_NORM, "ln": LAYER_NORM, "rms": RMS_NORM}
 POSITIVE = Assumption("positive factor and scale", r"c > 0,\ \sigma > 0,\ \epsilon = 0")
@@ -73,46 +73,17 @@ def predicted(F, params: GLMParameters, factor: float, unit: int | None = None):
     return s[:, None] * F * s[None, :]
 
 
-def unit_scaling(method: Method) -> tuple[Step, ...]:
-    """w_i → c_i w_i: the derivative of unit i is divided by c_i."""
-    c, V = field("c", positive=True), field("V")
-    layer = Layer(lambda l, d: c(l) * LAYER.W(l, d), LAYER.X)
-    at_scaled = lambda l: derivative(lambda t: method(layer.towards(V, t), n, l))
-    J = lambda l: along(method, V, unit=l)
-    J_i, J_j = J(i), J(j)
-    output = lambda l: sp.Symbol(f"n_{{n{l}}}")
-    own, both = {"J_i": J_i}, {"J_i": J_i, "J_j": J_j}
-    return (
-        equality("w_i → c_i w_i keeps outputs", method(layer), output(i), "n'_{ni}", {output(i).name: method(LAYER)}),
-        equality("J_i = dn_i is divided by c_i", at_scaled(i), J_i / c(i), r"J_i(cW)", own),
-        equality(
-            "so block ij has c_i⁻¹ c_j⁻¹",
-            at_scaled(i) * at_scaled(j),
-            J_i * J_j / (c(i) * c(j)),
-            r"J_i(cW)\,J_j(cW)",
-            both,
-        ),
-        equality(
-            "and wb, wg have c_i⁻¹",
-            at_scaled(i) * method(layer, n, j),
-            J_i * output(j) / c(i),
-            r"J_i(cW)\,n'_{nj}",
-            {**own, output(j).name: method(LAYER, n, j)},
-        ),
-    )
-
-
-def _power_law(method: str, unit: int | None):
-    id = f"scaling.{'matrix' if unit is None else 'unit'}.{method}"
-    which = "the weights of one unit" if unit is not None else "all of W"
+def _power_law(id: str, methods: tuple[str, ...], unit: int | None, formula: str):
+    """Registers the law of F for one row of W, or for all of W, and its proof: the equivariance theorem."""
+    which = "all of W" if unit is None else "the weights of one unit"
+    listed = ", ".join(TITLES[method] for method in methods)
 
     @claim(
         id,
         topic=TOPIC,
         source="Section 5.2.2",
         statement=(
-            f"{TITLES[method]}: multiplying {which} by c multiplies their own block of F by c⁻², their blocks "
-            f"with anything "
+            f"{listed}: multiplying {which} by c multiplies their own block of F by c⁻², their blocks with anything "
             "else by c⁻¹, and leaves the rest as it is."
         ),
         formula=r"F(cw) = S F(w) S,\quad S = c^{-1} \text{ on } w,\ 1 \text{ elsewhere}",
@@ -121,29 +92,28 @@ def _power_law(method: str, unit: int | None):
     )
     def check(problem: Problem):
         """Softmax outputs, which have off-diagonal blocks to scale; on the data, the closed form of `lg.fisher`."""
-        model, params, inputs = problem.small(method, families.Categorical())
-        F = reference.by_definition(model, params, inputs)
-        found = [reference.by_definition(model, scaled(params, c, unit), inputs) for c in FACTORS]
-        laws = [predicted(F, params, c, unit) for c in FACTORS]
-        yield agree("softmax, by definition", jnp.stack(found), jnp.stack(laws))
-        model, params, inputs = problem.case(method)
-        F = fisher(model, params, inputs, check=False).as_matrix()
-        found = fisher(model, scaled(params, FACTORS[0], unit), inputs, check=False).as_matrix()
-        yield agree("data, closed form", found, predicted(F, params, FACTORS[0], unit))
+        for method in methods:
+            model, params, inputs = problem.small(method, families.Categorical())
+            F = reference.by_definition(model, params, inputs)
+            found = [reference.by_definition(model, scaled(params, c, unit), inputs) for c in FACTORS]
+            laws = [predicted(F, params, c, unit) for c in FACTORS]
+            yield agree(f"{TITLES[method]}, softmax, by definition", jnp.stack(found), jnp.stack(laws))
+            model, params, inputs = problem.case(method)
+            F = fisher(model, params, inputs, check=False).as_matrix()
+            found = fisher(model, scaled(params, FACTORS[0], unit), inputs, check=False).as_matrix()
+            yield agree(f"{TITLES[method]}, data, closed form", found, predicted(F, params, FACTORS[0], unit))
 
     @proves(id)
     def proof() -> Proof:
-        """The Jacobian at cW."""
-        statement, steps = (MATRIX, matrix_scaling) if unit is None else (UNIT, unit_scaling)
-        return Proof(id, statement, steps(METHODS[method]), (POSITIVE,))
+        """Outputs stay, so F(θ) = DgᵀF(gθ)Dg."""
+        kept, blocks = (unit_scaling if unit is not None else matrix_scaling)(*(METHODS[m] for m in methods))
+        return Proof(id, formula, (kept, follows("fisher"), blocks), (POSITIVE,))
 
     return check, proof
 
 
-for _method in ("bn", "wn"):
-    _power_law(_method, 0)
-for _method in ("bn", "wn", "ln", "rms"):
-    _power_law(_method, None)
+_power_law("scaling.unit", ("bn", "wn"), 0, UNIT)
+_power_law("scaling.matrix", ("bn", "wn", "ln", "rms"), None, MATRIX)
 
 
 @claim(
@@ -297,14 +267,10 @@ def factor_half(problem: Problem):
             )
 
 
-def by_methods(methods: tuple[Method, ...], scaling: Callable[[Method], tuple[Step, ...]]) -> Step:
-    """The step of several methods, which reads the same for all: outputs stay, so their derivative is divided by c.
-
-    What follows for the blocks of the Fisher matrix is checked beside it.
-    """
-    names = ", ".join(SHORT[method.name] for method in methods)
-    kept, divided, own, mixed = (jointly(steps[0].text, steps) for steps in zip(*map(scaling, methods), strict=True))
-    return confirmed(together(f"{names}: {kept.text}, so {divided.text}", kept, divided), own, mixed)
+def by_methods(methods: tuple[Method, ...], scaling: Callable[..., tuple[Step, ...]]) -> Step:
+    """A scaling of several methods in one step: outputs stay, and what follows for blocks of the Fisher matrix."""
+    kept, blocks = scaling(*methods)
+    return together(f"{kept.text}, {blocks.text}", kept, blocks)
 
 
 def quarter(one_row: tuple[Method, ...] = (BATCH_NORM, WEIGHT_NORM)) -> Proof:
@@ -325,6 +291,7 @@ def quarter(one_row: tuple[Method, ...] = (BATCH_NORM, WEIGHT_NORM)) -> Proof:
         r"w_i \mapsto 2w_i \text{ (batch, weight norm)},\ W \mapsto 2W \text{ (layer, RMS norm)}:\quad "
         r"F_{w_iw_i} \mapsto \tfrac14 F_{w_iw_i}",
         (
+            follows("fisher", "Where outputs stay"),
             by_methods(one_row, unit_scaling),
             by_methods((LAYER_NORM, RMS_NORM), matrix_scaling),
             expanded(
@@ -408,7 +375,7 @@ def norm_controls_learning_rate_proof() -> Proof:
         r"\theta = c^{-2}\eta\|\nabla L\|/\|w\| + O(\eta^3)",
         (
             *radial_steps(),
-            *gradient_scaling(),
+            *gradient_scaling()[1:],
             equality(
                 "For a gradient orthogonal to w, the tangent of the angle is η‖∇L‖/‖w‖",
                 squared_tangent(w, gradient, RATE),

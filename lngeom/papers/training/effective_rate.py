@@ -8,7 +8,7 @@ import numpy as np
 import optax
 
 from lngeom import families
-from lngeom.claims import Problem, Role, Verdict, agree, claim, differ, vanishes
+from lngeom.claims import Problem, Role, Verdict, agree, claim, differ, proves, vanishes
 from lngeom.claims.context import Context, Reading
 from lngeom.claims.problem import NORMALIZERS, TITLES
 from lngeom.information import fisher
@@ -24,6 +24,9 @@ from lngeom.papers.training.network import (
     sgd_path,
     train,
 )
+from lngeom.symbolic.equivariance import follows
+from lngeom.symbolic.proof import Proof
+from lngeom.symbolic.scale_free import INVARIANT_METHODS, SCALE_FREE, matrix_scaling
 from lngeom.training import read_geometry, track_geometry
 
 TOPIC = "learning-rate"
@@ -135,7 +138,6 @@ def _at(run, step: int):
     ),
     assumptions=("ε = 0",),
     expected=Verdict.HOLDS,
-    why_numeric="Proved for the model of one layer (scaling.matrix.*); a network with a readout is checked by numbers.",
 )
 def fisher_trained(problem: Problem):
     """The Fisher matrix of all parameters after 60 steps, at W and at 3W."""
@@ -149,6 +151,18 @@ def fisher_trained(problem: Problem):
         yield agree(f"{TITLES[method]}: weights with the rest, 1/3", larger[own, rest], F[own, rest] / 3)
         yield agree(f"{TITLES[method]}: the rest", larger[rest, rest], F[rest, rest])
     yield from of_any_function(problem)
+
+
+@proves("dynamics.fisher_trained")
+def fisher_trained_proof() -> Proof:
+    """Outputs of the network stay, since it reads its weights through n alone, at trained weights as at any."""
+    kept, blocks = matrix_scaling(*INVARIANT_METHODS)
+    return Proof(
+        "dynamics.fisher_trained",
+        r"W \mapsto cW:\ ww\ c^{-2},\quad w\text{ with the rest } c^{-1},\quad \text{the rest } c^0",
+        (kept, follows("fisher", "so, for any function of n"), blocks),
+        (SCALE_FREE,),
+    )
 
 
 @claim(

@@ -590,7 +590,7 @@ def natural_gradient_proof(law: Law | None = None) -> Proof:
         rf"\rho \to c^{{{law.eps}}}\rho:\quad W_t \to cW_t",
         (
             *gradient_scaling(),
-            *matrix_scaling(LAYER_NORM),
+            *matrix_scaling(LAYER_NORM)[1:],
             equality(
                 "If s solves (F + ρI)s = ∇L then cs solves the scaled system, whose right side is ∇L/c",
                 damped(WEIGHT_FACTOR**-2, WEIGHT_FACTOR**law.eps * damping, lambda j: WEIGHT_FACTOR * s(j)),

@@ -27,9 +27,29 @@ from lngeom.papers.training.network import (
     sgd_path,
     train,
 )
-from lngeom.symbolic.jacobian import GAIN, LAYER, RADIAL, SHIFTS, along, null_step, rows_alone
+from lngeom.symbolic.equivariance import (
+    ROWS,
+    SCALING,
+    SHIFT,
+    follows,
+    generator_step,
+    invariance,
+    smooth,
+    tangent_step,
+)
+from lngeom.symbolic.jacobian import GAIN, LAYER, RADIAL, SHIFTS, along, rows_alone
 from lngeom.symbolic.layers import BATCH_NORM, LAYER_NORM, WEIGHT_NORM, Layer, Method
-from lngeom.symbolic.proof import Assumption, Counterexample, Proof, equality, expanded, fact, matrix, refutation
+from lngeom.symbolic.proof import (
+    Assumption,
+    Counterexample,
+    Proof,
+    equality,
+    expanded,
+    fact,
+    matrix,
+    refutation,
+    together,
+)
 from lngeom.symbolic.scale_free import (
     BETA,
     DECAY,
@@ -42,14 +62,15 @@ from lngeom.symbolic.scale_free import (
     minus,
     perpendicular,
     radial_steps,
-    scaled_layer,
-    smooth,
 )
 from lngeom.symbolic.sums import Field, H, d, derivative, field, i, mean, n, total
 from lngeom.training import scale_invariant_groups
 
 TOPIC = "learning-rate"
 INVARIANT = ("bn", "wn", "ln", "rms")
+SYMMETRIES = (SCALING, *INVARIANT_METHODS), (ROWS, BATCH_NORM, WEIGHT_NORM), (SHIFT, LAYER_NORM)
+"""Actions, and the methods whose outputs they keep."""
+
 SECTION = "Section 5.2.2, implicit learning rate reduction"
 
 
@@ -113,7 +134,6 @@ def _moves(name: str, statement: str, text: str, method: Method, W, V, X) -> Cou
 @proves("dynamics.orthogonality")
 def orthogonality_proof() -> Proof:
     """⟨W, ∇L⟩ = 0; row by row for batch and weight norm; 1ᵀ∇L = 0 for layer norm. And where not."""
-    own = rows_alone(field("s"))
     row = _moves(
         "dynamics.orthogonality of layer norm by rows",
         r"\langle w_1, \nabla_{w_1}L\rangle = 0",
@@ -137,14 +157,14 @@ def orthogonality_proof() -> Proof:
         r"\langle W,\nabla_WL\rangle = 0;\quad "
         r"\langle w_i,\nabla_{w_i}L\rangle = 0\ (BN, WN);\quad \mathbf{1}^\top\nabla_WL = 0\ (LN)",
         (
-            *radial_steps(),
-            null_step("Batch norm: nor along any row by itself", BATCH_NORM, own, moving=r"\mathrm{diag}(s)W", of="BN"),
-            null_step(
-                "Weight norm: nor along any row by itself", WEIGHT_NORM, own, moving=r"\mathrm{diag}(s)W", of="WN"
+            *(invariance(*pair) for pair in SYMMETRIES),
+            together(
+                "The generators ξW are W, diag(s)W and 𝟏γᵀ",
+                generator_step(SCALING, RADIAL),
+                generator_step(ROWS, rows_alone(field("s"))),
+                generator_step(SHIFT, SHIFTS),
             ),
-            null_step(
-                "Layer norm: nor along any shift 𝟏γᵀ", LAYER_NORM, SHIFTS, moving=r"\mathbf{1}\gamma^\top", of="LN"
-            ),
+            follows("orthogonality"),
             refutation("Layer norm does move along a single row", row),
             refutation("Batch norm does move along a shift", shift),
         ),
@@ -219,33 +239,24 @@ def _hessian_by_expansion() -> bool:
 def hessian_proof() -> Proof:
     """H(W)·W = −∇L, H(cW) = c⁻²H(W); for layer norm H·(𝟏γᵀ) = 0."""
     V, s, r, c = field("V"), *sp.symbols("s r", real=True), WEIGHT_FACTOR
-    U = field("U")
-    two = [
-        (m(scaled_layer().towards(V, s).towards(U, r)), m(LAYER.towards(V, s / c).towards(U, r / c)))
-        for m in (LAYER_NORM, WEIGHT_NORM)
-    ]
     mixed = smooth(s / c, r / c, 0, 0).diff(s, r).subs({s: 0, r: 0}) - smooth(0, 0, 1, 1) / c**2
-    slope = smooth(0, 0, 1, 0)
     return Proof(
         "dynamics.hessian",
         r"\nabla^2L(W)\cdot W = -\nabla L,\quad \nabla^2L(cW) = c^{-2}\nabla^2L(W),\quad "
         r"\nabla^2L\cdot(\mathbf{1}\gamma^\top) = 0\ (LN)",
         (
-            *gradient_scaling(),
-            expanded(
-                "Differentiating ∇L(cW) = ∇L(W)/c by c at 1",
-                r"\nabla^2L(W)\cdot W = -\nabla L(W)",
-                (slope / c).diff(c).subs(c, 1) + slope,
+            invariance(SCALING, *INVARIANT_METHODS),
+            invariance(SHIFT, LAYER_NORM),
+            follows("hessian"),
+            together(
+                "where (Dξ)V = V for the scale, and 0 for the shift",
+                tangent_step(SCALING, V, V),
+                tangent_step(SHIFT, V, lambda l, d: sp.S.Zero),
             ),
-            equality("Two directions scale alike (layer norm)", *two[0]),
-            equality("(and weight norm)", *two[1]),
             expanded(
-                "so the mixed second derivative of F(s/c, r/c) has c⁻²", r"\nabla^2L(cW) = c^{-2}\nabla^2L(W)", mixed
-            ),
-            equality(
-                "Layer norm: a shift is not seen together with any direction, so it is a null vector of the Hessian",
-                LAYER_NORM(LAYER.towards(V, s).towards(SHIFTS, r)),
-                LAYER_NORM(LAYER.towards(V, s)),
+                "L(cW + sV + rU) = L(W + (s/c)V + (r/c)U), so second derivatives are divided by c²",
+                r"\nabla^2L(cW) = c^{-2}\nabla^2L(W)",
+                mixed,
             ),
             fact(
                 "The same at three units and two inputs, a quadratic loss, all second derivatives",
@@ -573,9 +584,8 @@ def ln_row_mean_proof() -> Proof:
         r"m = \mathbf{1}^\top W/H:\quad m_{t+1} = m_t \text{ (SGD, momentum)},\quad "
         r"m_{t+1} = (1-\eta\lambda)m_t \text{ (weight decay)}",
         (
-            null_step(
-                "Layer norm's gradient has rows that sum to zero", LAYER_NORM, SHIFTS, moving=r"\mathbf{1}\gamma^\top"
-            ),
+            invariance(SHIFT, LAYER_NORM),
+            follows("orthogonality", "so rows of its gradient sum to zero, since ξW = 𝟏γᵀ for any γ"),
             equality("An arbitrary matrix less its mean row is such a gradient", row_mean(gradient), 0),
             equality(
                 "A step with momentum conserves the mean row",
@@ -756,7 +766,6 @@ def moved_logits(net: Network, direction: Parameters, method: str) -> Float[Arra
     formula=r"J\cdot W = 0 \Rightarrow \theta^\top G\theta = \theta_{rest}^\top G\,\theta_{rest}",
     assumptions=("ε = 0",),
     expected=Verdict.HOLDS,
-    why_numeric="Follows from dynamics.orthogonality, which is proved.",
 )
 def ggn_readout(problem: Problem):
     """Forward derivatives of the outputs along all of θ, along W, and along the rest."""
@@ -767,6 +776,21 @@ def ggn_readout(problem: Problem):
         whole, weights, rest = (np.asarray(moved_logits(net, v, method)) for v in directions)
         yield vanishes(f"{TITLES[method]}: J·W", weights, scale=float(np.max(np.abs(whole))))
         yield agree(f"{TITLES[method]}: J·θ and J·(the rest)", whole, rest)
+
+
+@proves("dynamics.ggn_readout")
+def ggn_readout_proof() -> Proof:
+    """J·W = 0, as the network reads its weights through n alone."""
+    u, v = sp.symbols("u v", real=True)
+    return Proof(
+        "dynamics.ggn_readout",
+        r"J\cdot W = 0 \Rightarrow \theta^\top G\theta = \theta_{rest}^\top G\,\theta_{rest}",
+        (
+            *radial_steps("null"),
+            expanded("and the rest remains of J·θ", r"J\theta = J\theta_{rest}", (u + v - v) ** 2 - u**2),
+        ),
+        (SCALE_FREE,),
+    )
 
 
 @claim(
