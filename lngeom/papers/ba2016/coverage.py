@@ -444,18 +444,14 @@ STATEMENTS: tuple[Statement, ...] = (
         (
             "the block F̄_ij along the weight vector w_i direction is scaled by the gain parameters and the "
             "normalization scalar σ_i",
-            ("statements.gains_scale_blocks", "scaling.unit.bn", "scaling.unit.wn"),
+            ("statements.gains_scale_blocks", "scaling.unit"),
         ),
         (
             "If the norm of the weight vector w_i grows twice as large, even though the model's output remains the "
             "same, the Fisher information matrix will be different.",
             (
-                "scaling.unit.bn",
-                "scaling.unit.wn",
-                "scaling.matrix.bn",
-                "scaling.matrix.wn",
-                "scaling.matrix.ln",
-                "scaling.matrix.rms",
+                "scaling.unit",
+                "scaling.matrix",
                 "scaling.no_power_law.ln",
             ),
         ),
