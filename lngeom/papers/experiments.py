@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from lngeom.claims import judge
 from lngeom.claims.comparison import SIGNIFICANCE
-from lngeom.claims.context import Context, Reading
+from lngeom.claims.context import Context, Read, Reading
 from lngeom.claims.evidence import Evidence, Kind, Role, Verdict
 from lngeom.claims.problem import Problem
 from lngeom.claims.registry import Claim, register
@@ -383,6 +383,7 @@ def _register() -> None:
                 topic=TOPIC,
                 source=record.source,
                 statement=record.text,
+                read=Read.OWN if record.source.startswith("beyond") else Read.PAPER,
                 expected=record.expected,
                 assumptions=(
                     "at the small size, each arm at its own best learning rate, on ten fresh seeds "

@@ -10,6 +10,7 @@ from jaxtyping import Array, Float
 
 from lngeom._core.types import GLMParameters
 from lngeom.claims import Problem, Role, Verdict, agree, claim, differ, numpy_reference, proves
+from lngeom.claims.context import Read
 from lngeom.claims.evidence import Evidence
 from lngeom.claims.registry import Claim, register
 from lngeom.methods import METHODS, AbstractNormalizer, LayerNorm
@@ -211,6 +212,7 @@ def _register_table() -> None:
                     statement=f"{method.title} {SAYS[recorded]} {column.title.lower()}.",
                     formula=column.formula,
                     assumptions=CONDITIONS if recorded is not Cell.CHANGED else (),
+                    read=Read.OWN,
                     expected=Verdict.HOLDS,
                     check=cell_check(method, column, recorded),
                 )
@@ -234,6 +236,7 @@ def _register_matrices() -> None:
                     statement=f"{method.title} {says} {kind} under {group.title}.",
                     formula=group.formula,
                     assumptions=CONDITIONS if row[group.name] is Cell.INVARIANT else (),
+                    read=Read.OWN,
                     expected=Verdict.HOLDS,
                     why_numeric=WHY_NUMERIC,
                     check=matrix_check(method, group, row[group.name]),
@@ -251,6 +254,7 @@ _register_matrices()
     source="Table 1, extended",
     statement="Layer norm is invariant to X + γ exactly where PWγ = 0: where all units see the shift alike.",
     formula=r"\mathrm{LN}(W(x + \gamma)) = \mathrm{LN}(Wx)\ \forall x \iff PW\gamma = 0",
+    read=Read.OWN,
     expected=Verdict.CONDITIONAL,
     why_numeric="the proof is that of table1.exception.ln_dataset_recentering",
 )
@@ -274,6 +278,7 @@ def ln_dataset_recentering(problem: Problem):
     source="Table 1, extended",
     statement="Logits of normalized queries and keys ignore the sign of W = (W_q, W_k), but not that of W_q alone.",
     formula=r"\hat q \cdot \hat k\,(-W_q, -W_k) = \hat q \cdot \hat k\,(W_q, W_k) = -\hat q \cdot \hat k\,(-W_q, W_k)",
+    read=Read.OWN,
     expected=Verdict.CONDITIONAL,
     why_numeric="that of W is proved in the cells of qk_l2 and qk_ln; a sign of W_q alone is no column",
 )
@@ -295,6 +300,7 @@ def query_key_sign(problem: Problem):
     topic=TOPIC,
     source="Table 1, extended",
     statement="Logits of normalized queries and keys ignore a scale of W_q and another of W_k, but not one of a unit.",
+    read=Read.OWN,
     expected=Verdict.CONDITIONAL,
     why_numeric="two groups, of the queries and of the keys, are not the groups of the table's column",
 )
@@ -316,6 +322,7 @@ def query_key_scales(problem: Problem):
     source="Table 1, extended",
     statement="A residual block x + g⊙LN(Wx) + b is repaired after W → −W by g → −g: its gain is that of the norm.",
     formula=r"x + (-g)\odot\mathrm{LN}(-Wx) + b = x + g\odot\mathrm{LN}(Wx) + b",
+    read=Read.OWN,
     expected=Verdict.HOLDS,
     why_numeric="it is the cell extended.ln.weight_sign_flip with x added to both sides",
 )

@@ -26,10 +26,6 @@ SCHEMA = "lngeom.report/2"
 PACKAGES = ("jax", "jaxlib", "numpy", "scipy", "equinox", "sympy", "scikit-learn")
 
 
-_TREATING = frozenset(id for statement in STATEMENTS for id in statement.claims)
-"""Ids of the claims that treat a statement of the paper; the others are additions to it."""
-
-
 def document(
     outcomes: Sequence[Outcome], dataset: Dataset, seed: int, paper: Paper = LAYER_NORMALIZATION
 ) -> dict[str, Any]:
@@ -84,8 +80,7 @@ def _coverage() -> dict[str, Any]:
 
 def _origin(claim: Claim) -> str:
     """Whether the statement is the paper's or added."""
-    from_paper = claim.id in _TREATING if claim.paper == BA2016 else claim.read is not Read.OWN
-    return "paper" if from_paper else "added"
+    return "added" if claim.read is Read.OWN else "paper"
 
 
 def _repository() -> str:

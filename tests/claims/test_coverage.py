@@ -7,6 +7,7 @@ import re
 import numpy as np
 import pytest
 from lngeom.claims import all_claims
+from lngeom.claims.context import Read
 from lngeom.claims.data import Dataset
 from lngeom.claims.evidence import Strength
 from lngeom.claims.registry import Outcome
@@ -16,13 +17,6 @@ from lngeom.report import terminal
 from lngeom.report.document import document, dumps
 from lngeom.report.page import page
 from rich.console import Console
-
-NOT_A_STATEMENT = {
-    "not in the paper": "a statement of this audit",
-    "unstated": "a condition that the paper leaves out",
-    "exception": "a case that Table 1 leaves out",
-}
-"""What the source of a claim says where it treats no statement of the paper, and why."""
 
 
 def faults(statements):
@@ -34,9 +28,11 @@ def faults(statements):
     texts = [(s.section, s.text) for s in statements]
     yield from (f"{text} stands twice" for text in set(texts) if texts.count(text) > 1)
     named = {id for s in statements for id in s.claims}
-    for c in all_claims():
-        if c.id not in named and not any(mark in c.source for mark in NOT_A_STATEMENT):
+    for c in all_claims("all"):
+        if c.id not in named and c.read is not Read.OWN:
             yield f"{c.id} is about the paper, and no statement names it"
+        if c.id in named and c.read is Read.OWN:
+            yield f"{c.id} is a claim of ours, and a statement of the paper names it"
 
 
 def test_statements_and_claims_name_each_other():
@@ -51,6 +47,7 @@ def test_statements_and_claims_name_each_other():
         ((*STATEMENTS, Statement("Section 1", "x", ("equation.36",))), "names no claim"),
         ((*STATEMENTS, STATEMENTS[0]), "stands twice"),
         (tuple(s for s in STATEMENTS if "equation.12" not in s.claims), "equation.12 is about the paper"),
+        ((*STATEMENTS, Statement("Section 1", "x", ("dynamics.epsilon",))), "dynamics.epsilon is a claim of ours"),
     ],
 )
 def test_a_planted_fault_is_found(planted, found):

@@ -33,7 +33,9 @@ CONDITIONAL = {
     "text.prediction_error_only",
     "statements.gradients_follow_outputs",
     "statements.any_unit_rescaling",
+    "statements.gain_is_magnitude",
     "statements.gains_scale_blocks",
+    "text.norm_controls_learning_rate",
     "statements.recurrent_grow_or_shrink",
 }
 REFUTED = {

@@ -481,9 +481,12 @@ def prediction_error_only_proof() -> Proof:
         (
             *gain_form(LAYER_NORM),
             *(
-                equality(f"{method.name}: n stays when inputs or weights are scaled", method(layer), method(LAYER))
+                equality(f"{method.name}: n stays when {what} are scaled", method(layer), method(LAYER), name)
                 for method in (BATCH_NORM, LAYER_NORM)
-                for layer in (by_inputs, by_weights)
+                for layer, what, name in (
+                    (by_inputs, "inputs", r"n(W, \delta X)"),
+                    (by_weights, "weights", r"n(\delta W, X)"),
+                )
             ),
             equality("Batch norm: n² has mean one over the data", mean(lambda m: BATCH_NORM(LAYER, m, i) ** 2, N), 1),
             equality(

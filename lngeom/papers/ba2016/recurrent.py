@@ -298,9 +298,7 @@ def separate_scales_proof() -> Proof:
         "recurrent.separate_scales",
         r"\mathrm{LN}(cW_hh) = \mathrm{LN}(W_hh),\quad \mathrm{LN}(cW_hh + W_xx) \neq \mathrm{LN}(W_hh + W_xx)",
         (
-            equality(
-                "A norm ignores the scale of its product", LAYER_NORM(alone), LAYER_NORM(LAYER), r"\mathrm{LN}(cWh)"
-            ),
+            equality("A norm ignores the scale of its product", LAYER_NORM(alone), LAYER_NORM(LAYER), r"n'_{ni}"),
             refutation("and one norm of the sum sees the scale of one of them", one_norm),
         ),
         (POSITIVE, Assumption("positive factor", r"c > 0")),

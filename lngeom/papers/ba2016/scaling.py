@@ -331,38 +331,70 @@ def factor_half_proof() -> Counterexample:
     topic=TOPIC,
     source="Section 5.2.2, implicit learning rate reduction",
     statement=(
-        "The norm of the weights controls the learning rate: at a larger norm the same learning rate turns them less."
+        "The norm of a weight vector controls its learning rate: at a larger norm the same learning rate turns it less."
     ),
     formula=r"\theta \approx \eta\,\|\nabla\|/\|w\| \propto \|w\|^{-2}",
-    assumptions=("η small", "ε = 0"),
-    expected=Verdict.HOLDS,
+    assumptions=(
+        "the weight vector is a row of W under batch or weight norm, and all of W under layer or RMS norm; a single "
+        "row of these has no such law, since its norm changes the output",
+        "η small",
+        "ε = 0",
+    ),
+    context=Context(
+        sentence=(
+            "As a result, for the same parameter update in the normalized model, the norm of the weight vector "
+            "effectively controls the learning rate for the weight vector."
+        ),
+        before=(
+            "The curvature along the w_i direction will change by a factor of ½ because the σ_i will also be twice as "
+            "large."
+        ),
+        after="During learning, it is harder to change the orientation of the weight vector with large norm.",
+        readings=(
+            Reading("The weight vector is one whose norm does not change the output.", Verdict.HOLDS),
+            Reading("It is a single w_i under layer norm too.", Verdict.REFUTED),
+        ),
+        verdict=(
+            "A step turns a weight vector at c times the norm by c⁻² of the angle, wherever the output does not see "
+            "the norm. The condition is needed because under layer norm it sees the norm of a single w_i."
+        ),
+    ),
+    expected=Verdict.CONDITIONAL,
 )
 def norm_controls_learning_rate(problem: Problem):
-    """The angle of one SGD step against ‖W‖, over a factor of 32: a slope of −2 in the logarithms."""
-    model, params, inputs = problem.case("ln")
-    y = model.sample(problem.key("responses"), params, inputs)
-    factors = 2.0 ** np.arange(-2, 4)
-    rate = 1e-4
+    """The angle of one SGD step over norms apart by a factor of 32: of all of W, and of its first row alone."""
+    factors, rate = 2.0 ** np.arange(-2, 4), 1e-4
+    for method, row in (("ln", False), ("bn", True), ("wn", True), ("ln", True)):
+        model, params, inputs = problem.case(method)
+        y = model.sample(problem.key("responses"), params, inputs)
+        part = np.s_[:1] if row else np.s_[:]
 
-    @eqx.filter_jit
-    def angle(factor):
-        def loss(weights):
-            return -jnp.mean(model.log_prob(GLMParameters(weights, params.bias, params.gain), inputs, y))
+        @eqx.filter_jit
+        def angle(factor, model=model, params=params, inputs=inputs, y=y, part=part):
+            def loss(weights):
+                return -jnp.mean(model.log_prob(GLMParameters(weights, params.bias, params.gain), inputs, y))
 
-        weights = factor * params.weights
-        gradient = jax.grad(loss)(weights)
-        moved = weights - rate * gradient
-        sine = jnp.linalg.norm(moved - weights * jnp.sum(moved * weights) / jnp.sum(jnp.square(weights)))
-        return jnp.arcsin(sine / jnp.linalg.norm(moved))
+            weights = params.weights.at[part].multiply(factor)
+            before, gradient = weights[part], jax.grad(loss)(weights)[part]
+            moved = before - rate * gradient
+            sine = jnp.linalg.norm(moved - before * jnp.sum(moved * before) / jnp.sum(jnp.square(before)))
+            return jnp.arcsin(sine / jnp.linalg.norm(moved))
 
-    angles = np.array([angle(f) for f in factors])
-    curve = {"angle of one step against ‖W‖": (factors, angles)}
-    yield agree("angle · c² is constant", angles * factors**2, np.full(len(angles), angles[2]), tol=1e-3, curves=curve)
+        angles = np.array([angle(f) for f in factors])
+        what = f"{TITLES[method]}, {'the first row' if row else 'all of W'}: angle · c²"
+        curve = {f"{what}, against c": (factors, angles * factors**2)}
+        both = angles * factors**2, np.full(len(angles), angles[2])
+        if method == "ln" and row:
+            yield differ(f"{what} is not constant", *both, role=Role.FAILS_WITHOUT_CONDITION, curves=curve)
+        else:
+            yield agree(f"{what} is constant", *both, tol=1e-3, curves=curve)
 
 
-@proves("text.norm_controls_learning_rate")
+@proves("text.norm_controls_learning_rate", "conditional")
 def norm_controls_learning_rate_proof() -> Proof:
     """At c times the norm the tangent of a step's angle is c⁻² times as large, and so is the angle to first order."""
+    from lngeom.symbolic.table import prove
+
     w, v = field("w"), field("v")
     gradient = perpendicular(v, w)
     larger, weaker = (lambda d: WEIGHT_FACTOR * w(d)), (lambda d: gradient(d) / WEIGHT_FACTOR)
@@ -402,5 +434,12 @@ def norm_controls_learning_rate_proof() -> Proof:
                 lambda: sp.cancel(turned.diff(WEIGHT_FACTOR) - growth) == 0 and growth.is_negative is True,
             ),
         ),
-        (SCALE_FREE,),
+        (
+            SCALE_FREE,
+            Assumption(
+                "the weight vector's norm does not change the output",
+                r"L(cw) = L(w)",
+                prove("LayerNorm", "weight_vector_rescaling"),  # pyright: ignore
+            ),
+        ),
     )

@@ -26,7 +26,7 @@ from lngeom.claims import (
     same_integer,
     vanishes,
 )
-from lngeom.claims.context import Context, Reading
+from lngeom.claims.context import Context, Read, Reading
 from lngeom.claims.erratum import Consequence, Erratum
 from lngeom.claims.evidence import Evidence
 from lngeom.claims.paper import TABLE1
@@ -716,6 +716,7 @@ def prenorm_loses_weight_invariance_proof() -> Proof:
         "Normalizing the input instead gains other invariances: x → δx + c𝟏 for every case, and w_i → w_i + c_i 𝟏."
     ),
     assumptions=("δ > 0", "ε = 0", "unit gain inside the norm"),
+    read=Read.OWN,
     expected=Verdict.HOLDS,
 )
 def prenorm_gains_row_shift(problem: Problem):
@@ -756,6 +757,7 @@ def prenorm_gains_row_shift_proof() -> Proof:
         "need not."
     ),
     assumptions=("no bias before the norm",),
+    read=Read.OWN,
     expected=Verdict.CONDITIONAL,
 )
 def bias_before_norm(problem: Problem):
@@ -819,6 +821,7 @@ def bias_before_norm_proof() -> Proof:
     topic=TOPIC,
     source="Table 1 (exception)",
     statement="Layer norm is invariant to x → x + γ exactly for those γ with PWγ = 0, P = I − 𝟏𝟏ᵀ/H.",
+    read=Read.OWN,
     expected=Verdict.HOLDS,
 )
 def exception_ln(problem: Problem):
@@ -905,6 +908,7 @@ def exception_ln_proof() -> Proof:
     topic=TOPIC,
     source="Table 1 (exception)",
     statement="Batch norm is invariant to W → W + 𝟏γᵀ where γᵀx is constant on the data (as for a constant pixel).",
+    read=Read.OWN,
     expected=Verdict.HOLDS,
 )
 def exception_bn(problem: Problem):

@@ -9,7 +9,7 @@ import optax
 
 from lngeom import families
 from lngeom.claims import Problem, Role, Verdict, agree, claim, differ, proves, vanishes
-from lngeom.claims.context import Context, Reading
+from lngeom.claims.context import Context, Read, Reading
 from lngeom.claims.problem import NORMALIZERS, TITLES
 from lngeom.information import fisher
 from lngeom.papers.ba2016.glm import of_any_function
@@ -137,6 +137,7 @@ def _at(run, step: int):
         "weights by c⁻², weights with the rest by c⁻¹, the rest unchanged."
     ),
     assumptions=("ε = 0",),
+    read=Read.OWN,
     expected=Verdict.HOLDS,
 )
 def fisher_trained(problem: Problem):
@@ -174,6 +175,7 @@ def fisher_trained_proof() -> Proof:
         "the scale of the inputs; without normalization, and under weight norm, it is not."
     ),
     assumptions=("ε = 0",),
+    read=Read.OWN,
     expected=Verdict.HOLDS,
     why_numeric="Follows from table1's rescaling of the data set, which is proved; the spectra are measured.",
 )
@@ -276,7 +278,12 @@ def gain_magnitude(problem: Problem):
         "learning rate falls, and with it the angle that a gradient of given size turns them by."
     ),
     formula=r"\eta/\|w_t\|^2 = \eta/(\|w_0\|^2 + \eta^2\textstyle\sum_{s<t}\|\nabla_s\|^2)",
-    assumptions=("no weight decay", "SGD or momentum; not Adam, whose steps may shorten the weights"),
+    assumptions=(
+        "no weight decay",
+        "SGD or momentum; not Adam, whose steps may shorten the weights",
+        "the weight vector is a row of W under batch or weight norm, and all of W under layer or RMS norm: under these "
+        "the norms of single rows fall in many steps",
+    ),
     context=Context(
         sentence=(
             "The normalization methods, therefore, have an implicit “early stopping” effect on the weight vectors and "
@@ -333,6 +340,20 @@ def implicit_early_stopping(problem: Problem):
     )
     yield vanishes("it never rises", jnp.maximum(jnp.diff(rates), 0), scale=float(rates[0]))
     yield differ("it falls, to less than half", jnp.minimum(2 * rates[-1:], rates[:1]), rates[:1])
+    shares = {}
+    for method in ("bn", "wn", "ln"):
+        path = sgd_path(net, 0.3, method)
+        norms = [np.linalg.norm(p["weights"], axis=2) for p in (path.params, path.after)]
+        shares[method] = float(np.mean(norms[1] < norms[0] * (1 - 1e-12)))
+    yield vanishes(
+        "batch and weight norm: share of row-steps at which a row gets shorter", [shares["bn"], shares["wn"]], scale=1.0
+    )
+    yield differ(
+        f"layer norm: {shares['ln']:.0%} of row-steps shorten a row",
+        shares["ln"],
+        0.0,
+        role=Role.FAILS_WITHOUT_CONDITION,
+    )
     heavy, _ = effective(optax.sgd(rate / 10, momentum=0.9), rate / 10, momentum=0.9)
     yield vanishes("momentum: it never rises", jnp.maximum(jnp.diff(heavy), 0), scale=float(heavy[0]))
     decayed, _ = effective(optax.chain(optax.add_decayed_weights(decay), optax.sgd(rate)), weight_decay=decay)
@@ -356,6 +377,7 @@ def implicit_early_stopping(problem: Problem):
     ),
     formula=r"\frac{\eta}{\|w\|^2}\,\lambda_1(\nabla^2L(\hat w)) \gtrsim 2",
     assumptions=("the whole data set as one batch", "theory has 2 in the limit ηλ → 0; 2.5 to 5.7 were seen"),
+    read=Read.OWN,
     expected=Verdict.HOLDS,
     why_numeric="Known as a measurement; the theory is of its limit.",
 )

@@ -10,6 +10,7 @@ import numpy as np
 import optax
 
 from lngeom.claims import Problem, Verdict, agree, claim, differ, vanishes
+from lngeom.claims.context import Read
 from lngeom.claims.evidence import Evidence
 from lngeom.training import predict_equilibrium, read_geometry, track_geometry
 from lngeom.training._detect import detect
@@ -260,6 +261,7 @@ def _equilibrium(name: str) -> None:
             f"angle of a step, {ANGLES[name]}, settle where predicted, and relax to it at the predicted rate."
         ),
         assumptions=("gradients independent over time",) + (() if name in EXACT else (f"ηλ ≪ {MEMORIES[name]}",)),
+        read=Read.OWN,
         expected=Verdict.HOLDS,
         why_numeric="A stationary mean over a random walk: averages over seeds and steps.",
     )

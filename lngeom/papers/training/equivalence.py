@@ -24,6 +24,7 @@ from sympy import Expr, sqrt
 
 from lngeom import families
 from lngeom.claims import Problem, Verdict, agree, claim, differ, proves
+from lngeom.claims.context import Read
 from lngeom.information import FisherOperator, fisher
 from lngeom.papers.training.network import Network, compiled_gradient, logits, loss, network, partitioned, scaled, train
 from lngeom.symbolic.evaluation import compiled
@@ -483,6 +484,7 @@ def _equivalence(name: str) -> None:
             "ε = 0 in the norm",
             *((AS_IN_OPTAX[name],) if name in AS_IN_OPTAX else ()),
         ),
+        read=Read.OWN,
         expected=Verdict.HOLDS,
     )
     def check(problem: Problem):
@@ -536,6 +538,7 @@ def _natural_steps(net: Network, setting) -> Float[Array, "t N C"]:
     ),
     formula=r"W_0 \to cW_0,\ \rho \to c^{-2}\rho \Rightarrow W_t \to cW_t",
     assumptions=("the loss ignores the scale of W", "ε = 0 in the norm"),
+    read=Read.OWN,
     expected=Verdict.HOLDS,
 )
 def natural_gradient(problem: Problem):

@@ -15,6 +15,7 @@ import sympy as sp
 from sympy import Expr, sqrt
 
 from lngeom.claims import Problem, Verdict, agree, claim, differ, proves
+from lngeom.claims.context import Read
 from lngeom.papers.training.equivalence import BETA1, BETA2, CORRECTION1, CORRECTION2, muon, norm, normalized_gd, sgd
 from lngeom.papers.training.network import Network, Parameters, logits, network, partitioned, train
 from lngeom.symbolic.proof import Assumption, Proof, Step, equality, expanded
@@ -129,6 +130,7 @@ def _exponential_evidence(problem: Problem, cases):
     ),
     formula=r"\tilde\eta_t = \eta\,\alpha^{-2t-1},\quad \alpha = 1-\eta\lambda",
     assumptions=("the loss ignores the scale of W", "λη ≤ (1−√β)²"),
+    read=Read.OWN,
     expected=Verdict.HOLDS,
 )
 def exponential_learning_rate(problem: Problem):
@@ -153,6 +155,7 @@ def exponential_learning_rate(problem: Problem):
     ),
     formula=r"\beta_1 \to \beta_1\alpha,\ \beta_2 \to \beta_2\alpha^2,\ \tilde\eta_t \propto \eta\,\alpha^{-t-1}",
     assumptions=("the loss ignores the scale of W", "ε = 0", "Muon without Nesterov's look-ahead"),
+    read=Read.OWN,
     expected=Verdict.HOLDS,
 )
 def exponential_adamw(problem: Problem):

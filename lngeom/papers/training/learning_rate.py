@@ -14,6 +14,7 @@ from sympy import Expr, sqrt
 from lngeom import methods as normalizers
 from lngeom._core.numerics import tolerance
 from lngeom.claims import Problem, Verdict, agree, claim, differ, proves, same_integer, vanishes
+from lngeom.claims.context import Read
 from lngeom.claims.problem import NORMALIZERS, TITLES
 from lngeom.papers.training.network import (
     Network,
@@ -84,6 +85,7 @@ SECTION = "Section 5.2.2, implicit learning rate reduction"
     ),
     formula=r"\langle W,\nabla_WL\rangle = 0",
     assumptions=("ε = 0",),
+    read=Read.OWN,
     expected=Verdict.HOLDS,
 )
 def orthogonality(problem: Problem):
@@ -190,6 +192,7 @@ def hessian_products(net: Network, vectors: Float[Array, "k H D"], method: str) 
     ),
     formula=r"\nabla^2L\cdot W = -\nabla L,\quad \nabla^2L(cW) = c^{-2}\nabla^2L(W)",
     assumptions=("ε = 0",),
+    read=Read.OWN,
     expected=Verdict.HOLDS,
 )
 def hessian(problem: Problem):
@@ -274,6 +277,7 @@ def hessian_proof() -> Proof:
     source=SECTION,
     statement="For any ε the radial part of the gradient is that of ε: ⟨W, ∇L⟩ = −2ε ∂L/∂ε.",
     formula=r"\langle W,\nabla_WL\rangle = -2\epsilon\,\partial L/\partial\epsilon",
+    read=Read.OWN,
     expected=Verdict.HOLDS,
 )
 def epsilon(problem: Problem):
@@ -321,6 +325,7 @@ def epsilon_proof() -> Proof:
     statement="The length of layer norm's backward pass is known: a projection of δ = g ⊙ ∂L/∂z, over σ.",
     formula=r"\|\partial L/\partial a\|^2 = \sigma^{-2}(\|\delta\|^2 - (1^\top\delta)^2/H - (n^\top\delta)^2/H)",
     assumptions=("ε = 0", "σ > 0"),
+    read=Read.OWN,
     expected=Verdict.HOLDS,
 )
 def ln_backward(problem: Problem):
@@ -470,6 +475,7 @@ def sgd_norm_growth_proof() -> Proof:
     statement="Momentum makes the norm grow faster: by η²‖p‖² and twice the discounted buffers of the past.",
     formula=r"\|w_{t+1}\|^2 = \|w_t\|^2 + \eta^2\|p_t\|^2 + 2\eta^2\sum_{k<t}\beta^{t-k}\|p_k\|^2",
     assumptions=("ε = 0", "no weight decay", "the buffer starts at zero"),
+    read=Read.OWN,
     expected=Verdict.HOLDS,
 )
 def momentum_norm_growth(problem: Problem):
@@ -543,6 +549,7 @@ def momentum_norm_growth_proof() -> Proof:
         "and is not conserved by Adam."
     ),
     formula=r"m = 1^\top W/H:\quad m_{t+1} = m_t",
+    read=Read.OWN,
     expected=Verdict.HOLDS,
 )
 def ln_row_mean(problem: Problem):
@@ -691,6 +698,7 @@ def angle_proof() -> Proof:
         "‖W‖² − α²."
     ),
     formula=r"\langle W,\partial_WL\rangle = \alpha\,\partial_\alpha L",
+    read=Read.OWN,
     expected=Verdict.HOLDS,
 )
 def dyt(problem: Problem):
@@ -765,6 +773,7 @@ def moved_logits(net: Network, direction: Parameters, method: str) -> Float[Arra
     ),
     formula=r"J\cdot W = 0 \Rightarrow \theta^\top G\theta = \theta_{rest}^\top G\,\theta_{rest}",
     assumptions=("ε = 0",),
+    read=Read.OWN,
     expected=Verdict.HOLDS,
 )
 def ggn_readout(problem: Problem):
@@ -800,6 +809,7 @@ def ggn_readout_proof() -> Proof:
     statement="One coordinate of layer norm is a saturating function of its own summed input against the others.",
     formula=r"n_k = \sqrt{H-1}\,x/\sqrt{Hs_{-k}^2 + x^2},\quad x = a_k - \mathrm{mean}_{-k}",
     assumptions=("ε = 0",),
+    read=Read.OWN,
     expected=Verdict.HOLDS,
     why_numeric="A line of algebra, checked on the data for every unit.",
 )
