@@ -20,14 +20,14 @@ STACKS = {
 
 
 def draw(out: Path) -> None:
-    """Draws the four stacks and the printed exponential."""
+    """Draws the four stacks, and the order of the upper bound of Lemma 3.2."""
     problem = Problem(jnp.ones((1, 1)))  # for its seed
     l = np.arange(1, DEPTH + 1)
     found = {name: variances(problem, **options).mean(0)[1:] for name, options in STACKS.items()}
     with lg.plots.figure(width="column") as (figure, axes):
         axis = axes[0, 0]
         early = l[:18]
-        axis.plot(early, np.exp(early - 1.0) * 2, color=style.GUIDE, linestyle=":", label="exponential, as printed")
+        axis.plot(early, np.exp(early - 1.0) * 2, color=style.GUIDE, linestyle=":", label="eˡ, the order of the upper bound")
         dashes = ("-", "--", "-.", ":")
         for k, (name, variance) in enumerate(found.items()):
             axis.plot(l, variance, color=series_colour(k), linestyle=dashes[k], label=name)

@@ -1,4 +1,4 @@
-"""Xiong et al. (2020): norms of gradients by layer, Post-LN and Pre-LN, measured and printed."""
+"""Xiong et al. (2020): norms of gradients by layer, Post-LN and Pre-LN, measured, and the share of the norms."""
 
 from pathlib import Path
 
@@ -24,9 +24,9 @@ def draw(out: Path) -> None:
     with lg.plots.figure(width="column") as (figure, axes):
         axis = axes[0, 0]
         for (name, found), look in zip(values.items(), style.STYLE["axes.prop_cycle"], strict=False):
-            axis.semilogy(layers, found, label=f"{name}, measured", **look)
+            axis.semilogy(layers, found, label=name, **look)
         axis.semilogy(
-            layers, np.exp(PRINTED * (LAYERS - layers)), color=style.GUIDE, linestyle=":", label="Post-LN, printed"
+            layers, np.exp(PRINTED * (LAYERS - layers)), color=style.GUIDE, linestyle=":", label="√(2/3) a layer: the norms alone"
         )
         axis.set(xlabel="layer", ylabel="norm of the gradient by W²")
         axis.legend()
@@ -35,6 +35,6 @@ def draw(out: Path) -> None:
             out / "xiong2020",
             {"layers": layers, "norms": values},
             caption=f"Root mean square over {NETS} random networks of width {WIDTH} with 8 tokens, relative to the "
-            "last layer of Post-LN. Printed: a factor √(2/3) a layer.",
+            "last layer of Post-LN. Dotted: the factor √(2/3) of the norms of a layer, without its residual path.",
             title="Gradients of Post-LN do not decay towards the input",
         )
