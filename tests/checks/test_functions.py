@@ -62,6 +62,27 @@ def test_functional_norms_are_rows_at_the_module_in_which_they_are_called():
 
 
 @pytest.mark.peers
+def test_normalize_is_a_norm_wherever_it_is_called():
+    import torch
+    import torch.nn.functional as F
+    from torch import nn
+
+    class RMSNorm(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.gain = nn.Parameter(torch.full((8,), 1.5))
+
+        def forward(self, x):
+            return F.normalize(x, dim=-1) * 8**0.5 * self.gain
+
+    cosine = net(lambda self, x: F.linear(F.normalize(x, dim=-1), self.mix.weight.T))
+    report = lg.check_model(nn.Sequential(cosine, nn.Linear(5, 8), RMSNorm()), normal(9, 5))
+    found = {n.path: n.like for n in report.norms if "→" not in n.path}
+    assert found == {"0.normalize()": "rms", "2": "rms"}
+    assert not report.differs, str(report)
+
+
+@pytest.mark.peers
 def test_a_functional_norm_within_a_norm_is_not_listed_twice():
     import torch.nn.functional as F
     from torch import nn

@@ -15,6 +15,7 @@ _AFFINE, _STORED = ("weight", "bias"), ("running_mean", "running_var")
 _NAMES = {
     "layer_norm": ("input", "normalized_shape", *_AFFINE, "eps"),
     "group_norm": ("input", "num_groups", *_AFFINE, "eps"),
+    "normalize": ("input", "p", "dim", "eps"),
     "rms_norm": ("input", "normalized_shape", "weight", "eps"),
     "batch_norm": ("input", *_AFFINE, *_STORED, "training", "momentum", "eps", "cudnn_enabled"),
     "instance_norm": ("input", *_AFFINE, *_STORED, "use_input_stats", "momentum", "eps", "cudnn_enabled"),
