@@ -27,7 +27,8 @@ def draw(out: Path) -> None:
     with lg.plots.figure(width="column") as (figure, axes):
         axis = axes[0, 0]
         early = l[:18]
-        axis.plot(early, np.exp(early - 1.0) * 2, color=style.GUIDE, linestyle=":", label="eˡ, the order of the upper bound")
+        bound = {"color": style.GUIDE, "linestyle": ":", "label": "eˡ, the order of the upper bound"}
+        axis.plot(early, np.exp(early - 1.0) * 2, **bound)
         dashes = ("-", "--", "-.", ":")
         for k, (name, variance) in enumerate(found.items()):
             axis.plot(l, variance, color=series_colour(k), linestyle=dashes[k], label=name)

@@ -25,9 +25,8 @@ def draw(out: Path) -> None:
         axis = axes[0, 0]
         for (name, found), look in zip(values.items(), style.STYLE["axes.prop_cycle"], strict=False):
             axis.semilogy(layers, found, label=name, **look)
-        axis.semilogy(
-            layers, np.exp(PRINTED * (LAYERS - layers)), color=style.GUIDE, linestyle=":", label="√(2/3) a layer: the norms alone"
-        )
+        share = {"color": style.GUIDE, "linestyle": ":", "label": "√(2/3) a layer: the norms alone"}
+        axis.semilogy(layers, np.exp(PRINTED * (LAYERS - layers)), **share)
         axis.set(xlabel="layer", ylabel="norm of the gradient by W²")
         axis.legend()
         lg.plots.save(
