@@ -15,6 +15,7 @@ from lngeom import families, methods as normalizers
 from lngeom._core.numerics import RankDecision, decide_rank
 from lngeom._core.types import GLMParameters
 from lngeom.claims import Problem, Role, Verdict, agree, claim, differ, proves, same_integer, vanishes
+from lngeom.claims.context import Read
 from lngeom.claims.evidence import Evidence
 from lngeom.claims.problem import TITLES, Case
 from lngeom.information import reference
@@ -187,7 +188,7 @@ def _nullspace_claim(
 
     @claim(
         id, topic=TOPIC, source="Section 5.2 (not in the paper)", statement=statement,
-        formula=rf"\dim\ker F = {formula}", assumptions=assumptions, expected=Verdict.HOLDS,
+        formula=rf"\dim\ker F = {formula}", assumptions=assumptions, read=Read.OWN, expected=Verdict.HOLDS,
     )  # fmt: skip
     def check(problem: Problem):
         *first, last = cases(problem)
@@ -633,6 +634,7 @@ def layer_norm_eps_proof() -> Proof:
 @claim(
     "nullspace.bn_evaluation",
     topic=TOPIC,
+    read=Read.OWN,
     source="Section 5.2 (not in the paper)",
     statement=(
         "Batch norm with stored statistics has a null space of dimension H(D − r + 1), r the rank of Cov x, as in "
@@ -664,6 +666,7 @@ def bn_evaluation_proof() -> Proof:
 @claim(
     "nullspace.completeness",
     topic=TOPIC,
+    read=Read.OWN,
     source="Eq. 6 (not in the paper)",
     statement=(
         "Eq. 6 lists all continuous weight symmetries of layer norm: the weights' part of the null space has the "
@@ -824,6 +827,7 @@ def singular(case: Case, zero_gains: int = 0, weights: int | None = None) -> Cas
 @claim(
     "nullspace.zero_gains",
     topic=TOPIC,
+    read=Read.OWN,
     source="Section 5.2 (not in the paper)",
     statement=(
         "Zero gains, and weights of rank one, lower the rank of F. Each zero gain takes D − 1 from that of batch and "
@@ -908,6 +912,7 @@ def zero_gains_proof() -> Proof:
 @claim(
     "nullspace.rank_deficient_data",
     topic=TOPIC,
+    read=Read.OWN,
     source="Section 5.2 (not in the paper)",
     statement=(
         "On data of rank r < D (constant-zero pixels), every row of W also has D − r null directions that no datum "
