@@ -77,6 +77,7 @@ from lngeom.symbolic.proof import (
     confirmed,
     equality,
     fact,
+    jointly,
     matrix,
     together,
 )
@@ -333,7 +334,7 @@ def group_norm_proof() -> Proof:
             cited(f"{DIRECTIONS} within each group", null_directions(GROUP_NORM, "gn")),
             cited(EQUATIONS, independent_equations(centred=True)),
             confirmed(
-                dimension_step(LN, "each group of H units"),
+                dimension_step(LN, "Each group, of H units"),
                 rank_step(GROUP_NORM, cases),
             ),
         ),
@@ -464,7 +465,8 @@ def softmax_units_proof() -> Proof:
         (
             *_softmax_shift(),
             *(step for method in (BATCH_NORM, WEIGHT_NORM, IDENTITY) for step in every_row_steps(method)[:1]),
-            *(common_function_step(method) for method in (BATCH_NORM, WEIGHT_NORM, IDENTITY)),
+            common_function_step(BATCH_NORM),
+            jointly("Weight norm and none, likewise", [common_function_step(m) for m in (WEIGHT_NORM, IDENTITY)]),
             fact(
                 "So each unit moves by the affine functions on the data, r + 1 with the constant, and a softmax does "
                 "not see one that all units share",
@@ -476,7 +478,11 @@ def softmax_units_proof() -> Proof:
                     for r in range(1, D + 1)
                 ),
             ),
-            *(rank_step(method, ranks, softmax=True) for method in (BATCH_NORM, WEIGHT_NORM, IDENTITY)),
+            fact(
+                "The exact rank of the Jacobian confirms it at (H, D) = (3, 3), (4, 2), (5, 4) for all three",
+                r"\dim\ker F = 7,\ 7,\ 10",
+                lambda: all(rank_step(m, ranks, softmax=True).verify() for m in (BATCH_NORM, WEIGHT_NORM, IDENTITY)),
+            ),
             rank_step(WEIGHT_NORM, [((3, 3), 6 + 3)], softmax=True, fixed=(7,)),
         ),
         (Assumption("one softmax, gains are not zero", r"\ker\Lambda = \mathbf{1},\ g_i \neq 0,\ \sigma > 0"),),
@@ -771,13 +777,13 @@ def completeness_proof() -> Proof:
                 equality("Lagrange's identity", length * norm - product**2, minors, short=letters),
             ),
             equality(
-                "So u_j m_k = u_k m_j for all x. The sum over j with u_j says q m_k = s u_k, q = |u|²/H, s = uᵀm/H",
+                "So u_j m_k = u_k m_j. Summed with u_j: q m_k = s u_k, q = |u|²/H, s = uᵀm/H",
                 mean(lambda j: u(j) * (u(j) * m(k) - u(k) * m(j)), H),
                 sp.Symbol("q") * m_(k) - sp.Symbol("s") * u_(k),
                 r"\operatorname{mean}_j u_j(u_jm_k - u_km_j)",
                 {"q": mean(lambda j: u(j) ** 2, H), "s": mean(lambda j: u(j) * m(j), H), **letters},
             ),
-            cited("As rank PW ≥ 2, m_k = λ u_k with one number λ, s = λ q, for all units", proportional()),
+            cited("As rank PW ≥ 2, m = λu, s = λq", proportional()),
             confirmed(
                 null_step(
                     "P(dW − λW) = 0 means dW = λW + 𝟏γᵀ, and all of these are null",
@@ -788,7 +794,7 @@ def completeness_proof() -> Proof:
                 weight_rank_step(),
             ),
         ),
-        (SPAN, Assumption("two independent directions", r"\mathrm{rank}\,PW \geq 2", dropped)),
+        (SPAN, Assumption("two directions", r"\mathrm{rank}\,PW \geq 2", dropped)),
     )
 
 
@@ -871,7 +877,7 @@ def zero_gains_proof() -> Proof:
         return all(nullity(zeros) == cell.dimension(H, D, zero_gains=zeros) for zeros in range(H + 1))
 
     sizes = ((4, 3), (5, 2), (5, 3))
-    latex = r"\dim\ker F = \text{as the theorem counts}"
+    latex = r"\mathrm{rank}\,J = H(D + 2) - \dim\ker F"
     return Proof(
         "nullspace.zero_gains",
         r"g_k = 0:\ dW_k = cPW_k + l_k,\ dg_k = db_k = 0",

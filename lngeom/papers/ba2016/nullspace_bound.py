@@ -533,7 +533,7 @@ def dimension_step(cell: Cell, of: str = "") -> Step:
 
     Args:
         cell: of the theorem.
-        of: the method, in a proof about several.
+        of: what it is about, in a proof about several.
 
     Returns:
         The step.
@@ -545,8 +545,8 @@ def dimension_step(cell: Cell, of: str = "") -> Step:
         others = lambda D: cell.centred * D + (not cell.eps) + cell.softmax
         return all(cell.dimension(H, D) == others(D) + unknowns - min(unknowns, equations) for D in inputs)
 
-    latex = (rf"\text{{{of}: }}" if of else "") + rf"\dim\ker F = {cell.latex}"
-    return fact("So the dimension is", latex, lambda: all(stated(*size) for size in _sizes(cell.centred)))
+    text = f"{of}: so the dimension is" if of else "So the dimension is"
+    return fact(text, rf"\dim\ker F = {cell.latex}", lambda: all(stated(*size) for size in _sizes(cell.centred)))
 
 
 def common_function_step(method: Method) -> Step:
