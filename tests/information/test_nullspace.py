@@ -4,6 +4,7 @@ import collections
 import itertools
 import random
 import re
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -132,7 +133,7 @@ def compare_with_exact_ranks(units, inputs) -> int:
         for method in FIELD[coupling][: 1 if eps else None]:
             grid = itertools.product(units, inputs, (0, 1), range(max(units) + 1), (None, 1))
             for H, D, missing, zero_gains, weights in grid:
-                given = {"data": D - missing, "zero_gains": zero_gains, "weights": weights}
+                given: dict[str, Any] = {"data": D - missing, "zero_gains": zero_gains, "weights": weights}
                 if zero_gains > H or (coupling == "unit by unit" and weights):
                     continue
                 try:

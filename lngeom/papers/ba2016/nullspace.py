@@ -449,7 +449,6 @@ _nullspace_claim(
     lambda p: [
         *_shapes(p, "bn", SOFTMAX_UNITS.dimension, ((5, 4),), families.Categorical()),
         *_shapes(p, "wn", SOFTMAX_UNITS.dimension, ((5, 4),), families.Categorical()),
-        *_shapes(p, "identity", SOFTMAX_UNITS.dimension, ((5, 4),), families.Categorical()),
     ],
     (ONE_SOFTMAX, *ONE_BY_ONE),
 )
@@ -536,7 +535,7 @@ def softmax_layer_norm_proof() -> Proof:
             rank_step(LAYER_NORM, dimensions(SOFTMAX_LN), softmax=True),
             every_direction_with_eps_step(LAYER_NORM),
             dimension_step(SOFTMAX_LN_EPS, "ε > 0"),
-            rank_step(LAYER_NORM, dimensions(SOFTMAX_LN_EPS, SIZES[:7]), softmax=True, eps=5),
+            rank_step(LAYER_NORM, dimensions(SOFTMAX_LN_EPS, SIZES[2:6]), softmax=True, eps=5),
         ),
         (SOFTMAX, TWO_DIRECTIONS, GENERIC_GAINS),
     )
@@ -570,7 +569,7 @@ def softmax_rms_norm_proof() -> Proof:
             rank_step(RMS_NORM, dimensions(SOFTMAX_RMS), softmax=True),
             every_direction_with_eps_step(RMS_NORM),
             dimension_step(SOFTMAX_RMS_EPS, "ε > 0"),
-            rank_step(RMS_NORM, dimensions(SOFTMAX_RMS_EPS, SIZES[:7]), softmax=True, eps=5),
+            rank_step(RMS_NORM, dimensions(SOFTMAX_RMS_EPS, SIZES[2:6]), softmax=True, eps=5),
         ),
         (SOFTMAX, TWO_DIRECTIONS, GENERIC_GAINS),
     )
@@ -601,7 +600,7 @@ _nullspace_claim(
     LN_EPS.latex,
     lambda p: [
         *_with_data(p, normalizers.LayerNorm(eps=0.1), LN_EPS.dimension, ((12, 2),)),
-        *_shapes(p, normalizers.RMSNorm(eps=0.1), RMS_EPS.dimension, ((6, 4), (12, 2))),
+        *_shapes(p, normalizers.RMSNorm(eps=0.1), RMS_EPS.dimension, ((6, 4),)),
     ],
     (INDEPENDENT, OPEN_SET, "H ≥ 3, D ≥ 2, almost all W", ALL_GAINS, "ε > 0"),
     more=_named_with_eps,
@@ -876,7 +875,7 @@ def zero_gains_proof() -> Proof:
 
         return all(nullity(zeros) == cell.dimension(H, D, zero_gains=zeros) for zeros in range(H + 1))
 
-    sizes = ((4, 3), (5, 2), (5, 3))
+    sizes = ((4, 3), (5, 2))
     latex = r"\mathrm{rank}\,J = H(D + 2) - \dim\ker F"
     return Proof(
         "nullspace.zero_gains",
@@ -904,7 +903,7 @@ def zero_gains_proof() -> Proof:
                 f"The exact rank of the Jacobian confirms the numbers at (H, D) = {sizes} for 0 … H zero gains",
                 latex,
                 lambda: all(confirmed_at(method, cell, *size) for cell, method, *_ in RANKS.values() for size in sizes),
-                sizes="layer and RMS norm with zero gains: (H, D) = (4, 3), (5, 2), (5, 3)",
+                sizes="layer and RMS norm with zero gains: (H, D) = (4, 3), (5, 2)",
             ),
         ),
         (
