@@ -93,6 +93,42 @@ SIZES = (
 """(H, D, N) of random configurations: few, because each is compiled."""
 
 
+def special_configuration(rng: np.random.Generator) -> Configuration:
+    """A random configuration whose data lie on a surface, or whose weights and gains are at a singular point."""
+    case = random_configuration(rng)
+    X, W, gain = (np.array(v) for v in (case.inputs, case.params.weights, case.params.gain))
+    (units, inputs), kinds = W.shape, [case.name]
+    groups = getattr(case.model.normalizer, "group_count", 1)
+    match rng.integers(8):
+        case 0:
+            X /= np.linalg.norm(X, axis=1, keepdims=True)
+            kinds.append("inputs of norm one")
+        case 1:
+            X = rng.integers(-1, 2, X.shape).astype(float)
+            X[~X.any(1), 0] = 1.0
+            kinds.append("inputs of -1, 0, 1")
+        case 2 if inputs > 2:
+            X[::2, 0] = X[1::2, 1] = 0.0
+            kinds.append("first input times second is zero")
+    if rng.random() < 0.4:
+        zeros = rng.permutation(units)[: rng.integers(units + 1)]
+        gain[zeros] = 0.0
+        kinds.append(f"{len(zeros)} more zero gains")
+    match rng.integers(8):
+        case 0 | 1:
+            shifts = np.repeat(rng.normal(size=(groups, inputs)), units // groups, 0)
+            W = np.outer(rng.normal(size=units), rng.normal(size=inputs)) + shifts
+            kinds.append("centred weights of rank one in one direction")
+        case 2:
+            W = np.tile(W[: units // groups], (groups, 1))
+            kinds.append("groups that are copies")
+        case 3:
+            W = W[:1] / np.where(gain == 0, 1, gain)[:, None]
+            kinds.append("the same g w for all units")
+    params = lg.GLMParameters(jnp.asarray(W), case.params.bias, jnp.asarray(gain))
+    return Configuration(", ".join(kinds), case.model, params, X)
+
+
 def random_configuration(rng: np.random.Generator) -> Configuration:
     """Any normalizer and one of the sizes: deficient data, few samples, zero gains, weights of rank one."""
     units, inputs, samples = SIZES[rng.integers(len(SIZES))]

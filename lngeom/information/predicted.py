@@ -1,17 +1,10 @@
-r"""The null space of the Fisher matrix, predicted from the normalizer, the weights and the span of the data.
+r"""The null space of the Fisher matrix, predicted by the theorem of `lngeom.information.nullspace_theorem`.
 
-Nothing here differentiates the model.
-
-*Unit by unit* (identity, batch, weight norm) z_i of the whole data set ranges over span[X̃, 1]. Its null directions are
-(a) combinations of the columns of [X̃, 1] that vanish, (b) the radial one, w_i against g_i.
-
-*By groups of units* (layer, RMS, group norm), write θ̇ = (dW, db, dg) and, for a unit with g_i ≠ 0, e_i = dg_i / g_i.
-With U the (centred) weights on the span of the data and u = U x: (a) rows in the kernel of the data; (b) shifts 1γᵀ
-(centred only); (c) scale, dW = W (ε = 0 only), on each part of the data by itself where the samples fall into linearly
-independent parts; (d) trades between gain and weights, dW = −diag(e) U, dg = e ⊙ g where Σ e_i u_i = 0 (centred only)
-and Σ e_i u_i² = 0 for every x. Outputs that may move unseen (a zero gain, the shift of a softmax) add terms l(x) h to
-both conditions, l linear, so (d) is the kernel of one matrix of the coefficients of linear and quadratic forms. If U
-has rank one on a part and ε = 0 the normalized values are signs there, and (c) grows to every v γᵀ.
+Nothing here differentiates the model. The theorem's directions are written down, and the equations of its trades are
+solved on the samples, so that they hold for these data: parts of the data that nothing ties together, inputs that fill
+no open set, zero gains, weights of low rank, several groups that feed one softmax. If σ is a linear function of x on
+the data, as where signs never change, biases trade too. That there are no other directions takes samples in general
+position, and enough of them.
 """
 
 from collections.abc import Mapping
@@ -28,6 +21,19 @@ from lngeom._core.numerics import decide_rank
 from lngeom._core.types import GLMParameters, check_parameters
 from lngeom.families import Categorical
 from lngeom.information.glm import NormalizedGLM, require_affine
+from lngeom.information.nullspace_theorem import (
+    BIASES,
+    COMMON,
+    IDLE,
+    ROWS,
+    SCALE,
+    SHIFTS,
+    SIGNS,
+    TRADES,
+    UNSEEN,
+    Cell,
+    cell_of,
+)
 from lngeom.methods import AbstractNormalizer, BatchNorm
 from lngeom.methods.base import computes, entry_of
 from lngeom.methods.batch import StreamedBatchNorm
@@ -47,8 +53,7 @@ class PredictedNullspace:
     Unpacks as ``basis, dimension``.
 
     Attributes:
-        basis: orthonormal columns [P K] in the order of `ravel_pytree`: the directions which are null for *every* data
-            set with this span.
+        basis: orthonormal columns [P K] in the order of `ravel_pytree`: the directions that the theorem names.
         dimension: predicted dimension for the data at hand; more than K where there are too few samples to see the
             rest of the parameters.
         directions: pairs (description, number of directions it adds to those before it).
@@ -153,8 +158,7 @@ def predicted_nullspace(
         model: a GLM with identity, batch (training or evaluation), weight, layer, RMS or group norm, and a family of
             independent responses or `Categorical`; or the description of a transformer, `lngeom.transformers.Stack`.
         params: where the Fisher matrix is taken; of a stack the arrays by name, or `jax.ShapeDtypeStruct`s.
-        inputs: X, one sample a row; only its span matters, and the number of samples when there are few. Of a stack the
-            tokens; without them the data are taken to be rich.
+        inputs: X, one sample a row. Of a stack the tokens; without them the data are taken to be rich.
         types: rows of a stack's table of types; None: 0.
 
     Returns:
@@ -239,11 +243,10 @@ def _unitwise(into: Collector, normalizer: AbstractNormalizer, joint: bool, W, g
         at = eye[unit]
         return dw[:, None, :] * at[None, :, None], db[:, None] * at[None], dg[:, None] * at[None]
 
-    zero = np.flatnonzero(g == 0)
     for i in range(units):
         if g[i] == 0:
             every = np.eye(features)
-            into.add("weights of units with zero gain", every[:, None, :] * eye[i][None, :, None])
+            into.add(IDLE, every[:, None, :] * eye[i][None, :, None])
             if np.ptp(n[:, i]) <= 1e-12 * np.abs(n[:, i]).max(initial=1e-300):
                 into.add(
                     "gain of a constant unit against its bias",
@@ -252,18 +255,27 @@ def _unitwise(into: Collector, normalizer: AbstractNormalizer, joint: bool, W, g
                     eye[i][None],
                 )
             continue
-        into.add("weights that the data cannot see", *compensated(i, kernel[:-1].T, kernel[-1]))
+        into.add(UNSEEN, *compensated(i, kernel[:-1].T, kernel[-1]))
         radial = g[i] * (1 - W[i] @ slope[i] / scale[i])
         into.add(
-            "each row's scale (against its gain)",
+            ROWS,
             W[i][None, None] * eye[i][None, :, None],
             -g[i] * offset[i] / scale[i] * eye[i][None],
             -radial * eye[i][None],
         )
     if joint:
-        _shared_functions(into, compensated, extended, g, zero, W, scale, offset)
-    seen = len(X) * (units - joint)
-    return seen, [Condition("at most one gain is zero", not (joint and len(zero) > 1), f"{len(zero)} zero gains")]
+        into.add(BIASES, None, np.ones((1, units)))
+
+        def adding(unit: int, forms: np.ndarray, constants: np.ndarray):
+            """Directions that add the functions to the output of a unit with a gain."""
+            return compensated(unit, forms * scale[unit] / g[unit], constants * scale[unit] / g[unit])
+
+        def normalized(unit: int):
+            """n of a unit as a function of x."""
+            return W[unit][None] / scale[unit], np.array([-offset[unit] / scale[unit]])
+
+        _add_shared_functions(into, adding, (extended[:-1].T, extended[-1]), g, n, normalized)
+    return len(X) * (units - joint), []
 
 
 def _units(normalizer: AbstractNormalizer, W: np.ndarray, X: np.ndarray) -> tuple[np.ndarray, ...]:
@@ -286,29 +298,63 @@ def _units(normalizer: AbstractNormalizer, W: np.ndarray, X: np.ndarray) -> tupl
     return np.asarray(inputs), scale, np.broadcast_to(slope, W.shape), np.broadcast_to(offset, len(W))
 
 
-def _shared_functions(into, compensated, extended, g, zero, W, scale, offset) -> None:
-    """Softmax: a function of x added to every logit alike changes nothing."""
-    units = len(g)
-    into.add("softmax shift of all biases", None, np.ones((1, units)))
-    if len(zero) > 1:
-        return
-    if len(zero) == 1:
-        k = zero[0]
-        shared, shared_bias = W[k][None] / scale[k], np.array([-offset[k] / scale[k]])
-    else:
-        shared, shared_bias = extended[:-1].T, extended[-1]
-    total = [
-        np.zeros((len(shared), units, W.shape[1])),
-        np.zeros((len(shared), units)),
-        np.zeros((len(shared), units)),
-    ]
-    for i in range(units):
-        if i in zero:
-            total[2][:, i] += 1.0
-            continue
-        move = compensated(i, shared * scale[i] / g[i], shared_bias * scale[i] / g[i])
-        total = [t + m for t, m in zip(total, move, strict=True)]
-    into.add("softmax shift of all logits by one function of x", *total)
+def _add_shared_functions(into: Collector, adding, functions, g, n, normalized) -> None:
+    """Softmax: functions of x that all units can add to their logits.
+
+    A unit with zero gain adds α + β n alone, so that two of them share constants only, unless one n is α + β times the
+    other.
+
+    Args:
+        into: what collects the directions.
+        adding: the directions by which one unit with a gain adds functions.
+        functions: pairs of forms [K D] and constants [K], of all that a unit with a gain can add.
+        g: gains.
+        n: normalized values.
+        normalized: the same pair of the n of a unit.
+    """
+    units, zero = len(g), np.flatnonzero(g == 0)
+    forms, constants = functions
+    gains, biases = np.zeros((0, len(forms))), np.zeros((0, len(forms)))
+    if len(zero):
+        spread = n[:, zero] - n[:, zero].mean(0)
+        products, lengths = spread.T @ spread[:, 0], np.linalg.norm(spread, axis=0)
+        constant = lengths.min() <= 1e-12 * max(np.abs(n).max(), 1e-300)
+        if constant or np.any(np.abs(products) < (1 - 1e-10) * lengths * lengths[0]):
+            return
+        forms, constants = normalized(zero[0])
+        gains = (products[0] / products)[:, None]
+        biases = n[:, zero[0]].mean() - gains * n[:, zero].mean(0)[:, None]
+    weights = np.zeros((len(forms), units, into.inputs))
+    bias, gain = np.zeros((2, len(forms), units))
+    bias[:, zero], gain[:, zero] = biases.T, gains.T
+    for i in np.flatnonzero(g):
+        dw, db, dg = adding(i, forms, constants)
+        weights, bias, gain = weights + dw, bias + db, gain + dg
+    into.add(COMMON, weights, bias, gain)
+
+
+@dataclass(frozen=True)
+class _Group:
+    """One group of units, in the coefficients of `_Parts`.
+
+    Attributes:
+        members: positions of its units.
+        gain: their g.
+        weights: U, the (centred) weights on the span of the data.
+        outputs: n.
+        scale: σ.
+    """
+
+    members: np.ndarray
+    gain: Float[np.ndarray, " h"]
+    weights: Float[np.ndarray, "h r"]
+    outputs: Float[np.ndarray, "N h"]
+    scale: Float[np.ndarray, " N"]
+
+    @property
+    def live(self) -> np.ndarray:
+        """Positions in the group of units with a gain."""
+        return np.flatnonzero(self.gain)
 
 
 def _grouped(
@@ -316,83 +362,70 @@ def _grouped(
 ) -> tuple[int, list[Condition]]:
     """Layer, RMS and group norm; returns the most directions that the data can see, and conditions."""
     units, features = W.shape
-    groups = normalizer.group_count
-    size = units // groups
+    cell = cell_of("centred groups" if normalizer.centered else "groups", softmax=joint, eps=normalizer.eps)
+    size = units // normalizer.group_count
     span, kernel = spans(X)
     parts = _independent_parts(X, span)
-    flat = normalizer.eps == 0
-    line = flat and span.shape[1] == 1
-    seen, fewest, coefficients = 0, len(X), []
-    for k in range(groups):
-        members = np.arange(k * size, (k + 1) * size)
+    groups = []
+    for members in np.arange(units).reshape(-1, size):
         U = W[members] @ span
-        if normalizer.centered:
-            U = U - U.mean(0)
-        coefficients.append(U @ parts.coordinates.T)
-        _add_group(into, normalizer, joint and groups == 1, members, coefficients[-1], parts, g, X, n)
-        scale = np.sqrt(np.mean((X @ span @ U.T) ** 2, 1, keepdims=True) + normalizer.eps)
-        distinct = _distinct(X / scale)
-        fewest = min(fewest, len(distinct))
-        seen += _seen_by_group(normalizer, joint and groups == 1, n[distinct][:, members], g[members])
+        U = U - U.mean(0) if normalizer.centered else U
+        scale = np.sqrt(np.mean((X @ span @ U.T) ** 2, 1) + normalizer.eps)
+        groups.append(_Group(members, g[members], U @ parts.coordinates.T, n[:, members], scale))
+    alone = joint and len(groups) == 1
     if len(kernel.T):
         moved = np.eye(units)[:, None, :, None] * kernel.T[None, :, None, :]
-        into.add("weights that the data cannot see", moved.reshape(-1, units, features))
+        into.add(UNSEEN, moved.reshape(-1, units, features))
     if joint:
-        into.add("softmax shift of all biases", None, np.ones((1, units)))
-    seen = min(seen, fewest * (units - joint)) if groups == 1 else min(seen, len(X) * (units - joint))
-    identifiable = units * (features + 2) - into.basis.shape[1]
-    # Below these the polynomial identities of the theory need not follow from the samples at hand; a line of data has
-    # two directions only, and two samples show both.
-    needed = max(4 * units, -(-2 * identifiable // max(units - 2 * groups, 1)))
-    return seen, [
-        Condition("enough samples with distinct directions", line or fewest >= needed, f"{fewest} of {needed}"),
+        into.add(BIASES, None, np.ones((1, units)))
+    for group in groups:
+        _add_group(into, group, cell, parts)
+    for chosen in [groups] if joint else [[group] for group in groups]:
+        _add_trades(into, chosen, cell, parts, normalizer.eps)
+    return _seen(groups, cell, X, alone), [
+        _enough_samples(groups, parts, X, cell),
         Condition(
-            "under a softmax over several groups, their variances are not proportional, nor all their signs alike",
-            not (joint and groups > 1 and _move_alike(coefficients, parts, X)),
-            "all groups can move all logits by one function of x",
-        ),
-        Condition(
-            "a group with zero gains has at least three others",
-            all(live == size or live >= 3 for live in (g != 0).reshape(groups, size).sum(1)),
-            f"{int(np.sum(g == 0))} zero gains",
-        ),
-        Condition(
-            "with eps > 0, no sample lies outside the span of the others in a layer wider than the data",
-            flat or not parts.lonely or size <= span.shape[1],
-            "a sample is alone in its direction" if parts.lonely else "",
-        ),
-        Condition(
-            "with eps > 0, no combination of the inputs is constant (no intercept column)",
-            flat or len(spans(np.concatenate([X, np.ones((len(X), 1))], 1))[0].T) > span.shape[1],
-            f"eps = {normalizer.eps}",
+            "under a softmax with eps > 0, the units' g w·x are not all equal",
+            not (joint and cell.eps and any(_all_alike(group, parts) for group in groups)),
+            "all weights of a group, centred and times g, are the same",
         ),
     ]
 
 
-def _move_alike(U: list[np.ndarray], parts: "_Parts", X: Float[np.ndarray, "N D"]) -> bool:
-    """Whether all groups may move their logits by one function of x, on some part of the data.
+def _seen(groups: list[_Group], cell: Cell, X: Float[np.ndarray, "N D"], alone: bool) -> int:
+    """An upper bound of the rank of the Jacobian, which few samples make small."""
+    units = sum(len(group.members) for group in groups)
+    if len(groups) > 1:
+        seen = sum(_seen_by_group(group, cell, False, _distinct(X / group.scale[:, None])) for group in groups)
+        return min(seen, len(X) * (units - cell.softmax))
+    distinct = _distinct(X / groups[0].scale[:, None])
+    return min(_seen_by_group(groups[0], cell, alone, distinct), len(distinct) * (units - cell.softmax))
 
-    A group moves its logits alike by l(x)/σ(x) only, l linear. Two of these are equal where the quadratic forms σ² are
-    proportional, since a form of rank two or more has no linear factor. Of rank one σ is |m(x)|, and the function a
-    sign: two are equal where the signs of all samples are.
+
+def _enough_samples(groups: list[_Group], parts: "_Parts", X: Float[np.ndarray, "N D"], cell: Cell) -> Condition:
+    """Whether samples in general position determine the weights of every part: twice as many equations as unknowns.
+
+    A part of one direction needs none, where that has one n or, with ε = 0, one up to its sign.
     """
-    t = X @ parts.columns.T
-    for part in parts.members:
-        forms = [u[:, part].T @ u[:, part] for u in U]
-        norms = [np.linalg.norm(form) for form in forms]
-        if min(norms) <= 1e-12 * max(norms):
-            return True
-        if all(
-            np.allclose(form / norm, forms[0] / norms[0], atol=1e-8) for form, norm in zip(forms, norms, strict=True)
-        ):
-            return True
-        directions = [np.linalg.svd(u[:, part]) for u in U]
-        if all(decide_rank(s, *u[:, part].shape).rank == 1 for u, (_, s, _) in zip(U, directions, strict=True)):
-            members = np.abs(t[:, part]).max(1) > 0
-            signs = [np.sign(t[members][:, part] @ right[0]) for _, _, right in directions]
-            if all(np.array_equal(sign * sign[0], signs[0] * signs[0][0]) for sign in signs):
-                return True
-    return False
+    alone = cell.softmax and len(groups) == 1
+    found = []
+    for group in groups:
+        size, live = len(group.members), len(group.live)
+        for part, samples in zip(parts.members, parts.samples, strict=True):
+            there = len(_distinct(X[samples] / group.scale[samples, None]))
+            if live and (len(part) > 1 or (cell.eps and there > 1)):
+                equations = max(live - 2 - alone, 1)
+                found.append((there, max(4 * size, -(-2 * size * (len(part) + 2) // equations))))
+    there, needed = min(found, key=lambda pair: pair[0] / pair[1], default=(0, 0))
+    return Condition("enough samples with distinct directions", there >= needed, f"{there} of {needed}")
+
+
+def _all_alike(group: _Group, parts: "_Parts") -> bool:
+    """Whether on some part of the data all units have the same g u, which is not 0."""
+    scaled = group.gain[:, None] * group.weights
+    return len(group.live) == len(group.members) and any(
+        np.ptp(scaled[:, part], axis=0).max() <= 1e-8 * np.abs(scaled[:, part]).max() for part in parts.members
+    )
 
 
 def _distinct(rows: Float[np.ndarray, "N D"]) -> np.ndarray:
@@ -400,16 +433,17 @@ def _distinct(rows: Float[np.ndarray, "N D"]) -> np.ndarray:
     return np.unique(np.round(rows / np.abs(rows).max(), 10), axis=0, return_index=True)[1]
 
 
-def _seen_by_group(normalizer, softmax: bool, n: Float[np.ndarray, "N h"], g: Float[np.ndarray, " h"]) -> int:
+def _seen_by_group(group: _Group, cell: Cell, softmax: bool, distinct: np.ndarray) -> int:
     """An upper bound on the rank of one group's Jacobian from N samples.
 
     The weights move a sample's n within the range of Π; what is left over must come from gains and biases.
     """
+    n, g = group.outputs[distinct], group.gain
     samples, size = n.shape
     if np.any(g == 0):
         return samples * (size - softmax)
     ones = np.ones_like(n)
-    outside = [ones] * normalizer.centered + [n] * (normalizer.eps == 0)
+    outside = [ones] * cell.centred + [n] * (not cell.eps)
     if softmax and len(outside) == 2:
         outside = [ones * (n @ (1 / g))[:, None] - n * np.sum(1 / g)]
     elif softmax:
@@ -425,16 +459,18 @@ class _Parts:
     """Data as a direct sum: spans that no sample lies across, so that nothing ties their scales together.
 
     Attributes:
-        columns: [r D], the functionals that give x's coefficients in a basis chosen among the samples.
+        data: [N r], the samples as coefficients in a basis chosen among them.
+        columns: [r D], the functionals that give these.
         coordinates: [r r], that basis in the coordinates of the span.
         members: for each part, the positions of its coefficients.
-        lonely: whether some part holds a single sample.
+        samples: for each part, the positions of its samples.
     """
 
+    data: Float[np.ndarray, "N r"]
     columns: Float[np.ndarray, "r D"]
     coordinates: Float[np.ndarray, "r r"]
     members: tuple[np.ndarray, ...]
-    lonely: bool
+    samples: tuple[np.ndarray, ...]
 
 
 def _independent_parts(X: Float[np.ndarray, "N D"], span: Float[np.ndarray, "D r"]) -> _Parts:
@@ -451,123 +487,160 @@ def _independent_parts(X: Float[np.ndarray, "N D"], span: Float[np.ndarray, "D r
     samples, basis = np.nonzero(coefficients)
     links = scipy.sparse.coo_array((np.ones(len(samples)), (samples + dims, basis)), shape=(len(X) + dims,) * 2)
     labels = scipy.sparse.csgraph.connected_components(links, directed=False)[1]
-    parts = tuple(np.flatnonzero(labels[:dims] == k) for k in np.unique(labels[:dims]))
-    lonely = any(np.sum(labels[dims:] == labels[p[0]]) == 1 for p in parts)
-    return _Parts(inverse.T @ span.T, Y[chosen], parts, lonely)
+    each = np.unique(labels[:dims])
+    columns = inverse.T @ span.T
+    return _Parts(
+        X @ columns.T,
+        columns,
+        Y[chosen],
+        tuple(np.flatnonzero(labels[:dims] == k) for k in each),
+        tuple(np.flatnonzero(labels[dims:] == k) for k in each),
+    )
 
 
-def _add_group(into, normalizer, softmax, members, U, parts: _Parts, g, X, n) -> None:
-    """The null directions of one group: shifts, scale, and trades between gain and weights.
-
-    U [h r] holds the group's (centred) weights in the coefficients of `parts`.
-    """
-    units, features = into.units, into.inputs
-    size, dims = U.shape
+def _add_group(into: Collector, group: _Group, cell: Cell, parts: _Parts) -> None:
+    """What a group has besides trades: shifts and scales, or all weights where every gain is zero."""
+    dims, size = len(parts.columns), len(group.members)
 
     def rows(value: np.ndarray) -> np.ndarray:
-        """Places [K size dims] on this group's rows of [K H D]."""
-        full = np.zeros((len(value), units, features))
-        full[:, members] = value @ parts.columns
+        """Places [K h r] on this group's rows of [K H D]."""
+        full = np.zeros((len(value), into.units, into.inputs))
+        full[:, group.members] = value @ parts.columns
         return full
 
-    def entries(value: np.ndarray) -> np.ndarray:
-        full = np.zeros((len(value), units))
-        full[:, members] = value
-        return full
-
-    if normalizer.centered:
-        into.add("shifts of all rows, 1 γᵀ", rows(np.broadcast_to(np.eye(dims)[:, None], (dims, size, dims))))
-    if normalizer.eps == 0:
-        into.add("scale of W", rows(U[None]))
-        _add_scales_of_parts(into, U, parts, rows)
-        _add_constant_signs(into, normalizer, U, parts, members, rows, entries, g, X, n)
-    idle = np.abs(U).max(1) <= 1e-12 * max(np.abs(U).max(), 1e-300)
-    if idle.any():
-        into.add("gains of units whose normalized input is zero", None, None, entries(np.eye(size)[idle]))
-    weights, gains = _trades(U, g[members], normalizer.centered, softmax, parts)
-    into.add("trades between gain and weights", rows(weights), None, entries(gains))
-
-
-def _add_scales_of_parts(into, U, parts: _Parts, rows) -> None:
-    """W may be scaled on each independent part of the data alone, and turned freely where U has rank one."""
-    dims = U.shape[1]
+    if not len(group.live):
+        every = np.eye(size * dims).reshape(-1, size, dims)
+        into.add(IDLE, rows(every))
+        return
+    if cell.centred:
+        into.add(SHIFTS, rows(np.broadcast_to(np.eye(dims)[:, None], (dims, size, dims))))
+    if not cell.scaled:
+        return
+    into.add(SCALE, rows(group.weights[None]))
     for part in parts.members:
-        left, s, _ = np.linalg.svd(U[:, part], full_matrices=False)
-        if decide_rank(s, *U[:, part].shape).rank == 1:
+        left, s, _ = np.linalg.svd(group.weights[:, part], full_matrices=False)
+        if decide_rank(s, size, len(part)).rank == 1:
             into.add(
-                "rows along the one direction of PW on a part of the data (signs)",
+                SIGNS,
                 rows(left[None, :, :1] * np.eye(dims)[part][:, None, :]),
             )
         else:
-            alone = np.zeros_like(U)
-            alone[:, part] = U[:, part]
-            into.add("scale of W on an independent part of the data", rows(alone[None]))
+            into.add("scale of W on an independent part of the data", rows(_on(part, group.weights)[None]))
 
 
-def _add_constant_signs(into, normalizer, U, parts, members, rows, entries, g, X, n) -> None:
-    """Where U has rank one n is a vector of signs; if they never change, biases can stand in for gains and weights."""
-    size = len(U)
-    left, s, right = np.linalg.svd(U, full_matrices=False)
-    t = X @ parts.columns.T @ right[0]
-    if decide_rank(s, *U.shape).rank != 1 or not (np.all(t > 0) or np.all(t < 0)):
-        return
-    into.add(
-        "gain against bias: the signs never change",
-        None,
-        entries(-n[0, members] * np.eye(size)),
-        entries(np.eye(size)),
-    )
-    v = left[:, 0]
-    moves = spans(np.stack([np.ones(size), v]) if normalizer.centered else v[None])[1].T
-    per_line = np.sqrt(size) / (s[0] * np.sign(t[0]))
-    into.add(
-        "weights against bias: the signs never change",
-        rows(-moves[:, :, None] * right[0]),
-        entries(g[members] * moves * per_line),
-    )
+def _on(part: np.ndarray, weights: Float[np.ndarray, "h r"]) -> Float[np.ndarray, "h r"]:
+    """Weights that see one part of the data alone."""
+    alone = np.zeros_like(weights)
+    alone[:, part] = weights[:, part]
+    return alone
 
 
-def _trades(U, g, centered: bool, softmax: bool, parts: _Parts) -> tuple[np.ndarray, np.ndarray]:
-    """Kernel of the conditions (d): directions dW [K h r] in the coefficients of `parts`, and dg [K h].
+class _Trades:
+    """The equations of 2. of the theorem, one column an unknown, and the direction that it stands for.
 
-    Quadratic forms must vanish on each independent part of the data; across parts there are no samples to see them.
-    Unknowns: e of the units with a gain, one linear form l for each output direction h that may move unseen, and dg of
-    units with zero gain under a softmax, which must follow the common shift.
+    An equation is that of one sample. Those of u are divided by σ, those of squares by σ².
     """
-    size, dims = U.shape
-    live, dead = np.flatnonzero(g), np.flatnonzero(g == 0)
-    hidden = [np.eye(size)[k] for k in dead]
-    if softmax:
-        hidden.append(np.divide(1.0, g, out=np.zeros(size), where=g != 0))
-    blocks = [(part[i], part[j]) for part in parts.members for i, j in [np.triu_indices(len(part))]]
-    upper = tuple(np.concatenate(indices) for indices in zip(*blocks, strict=True))
 
-    def conditions(linear: np.ndarray, quadratic: np.ndarray) -> np.ndarray:
-        symmetric = (quadratic + quadratic.T)[upper]
-        return np.concatenate([linear, symmetric]) if centered else symmetric
+    def __init__(self, units: int, dims: int, rows: int):
+        self.units, self.dims, self.rows = units, dims, rows
+        self.columns: list[np.ndarray] = []
+        self.weights: list[np.ndarray] = []
+        self.bias: list[np.ndarray] = []
+        self.gain: list[np.ndarray] = []
 
-    columns = [conditions(U[i], np.outer(U[i], U[i])) for i in live]
-    for h in hidden:
-        for form in np.eye(dims):
-            columns.append(conditions(-form * h.sum(), -np.outer(form, h @ U)))
-    followers = len(dead) if softmax else 0
-    columns += [np.zeros_like(columns[0])] * followers
-    matrix = np.stack(columns, 1)
-    if followers:  # l_softmax(x) = dg_k u_k(x) for every unit k with zero gain
-        tie = np.zeros((followers * dims, matrix.shape[1]))
-        start = len(live) + dims * (len(hidden) - 1)
-        for row, k in enumerate(dead):
-            tie[row * dims : (row + 1) * dims, start : start + dims] = np.eye(dims)
-            tie[row * dims : (row + 1) * dims, start + dims + row] = -U[k]
-        matrix = np.concatenate([matrix, tie])
-    kernel = spans(matrix)[1].T
-    e = np.zeros((len(kernel), size))
-    e[:, live] = kernel[:, : len(live)]
-    forms = kernel[:, len(live) : len(live) + dims * len(hidden)].reshape(len(kernel), len(hidden), dims)
-    weights = -e[:, :, None] * U[None]
-    if hidden:
-        weights = weights + np.einsum("mh,kmd->khd", np.stack(hidden), forms)
-    gains = e * g
-    if followers:
-        gains[:, dead] = kernel[:, -followers:]
-    return weights, gains
+    def unknown(self, equations, weights=None, bias=None, gain=None) -> None:
+        """Adds an unknown.
+
+        Args:
+            equations: pairs (first row, values) of its entries.
+            weights: pairs (units, their rows) of dW.
+            bias: pairs (units, values) of db.
+            gain: pairs (units, values) of dg.
+        """
+        column, dW = np.zeros(self.rows), np.zeros((self.units, self.dims))
+        vectors = np.zeros((2, self.units))
+        for start, values in equations:
+            column[start : start + len(values)] += values
+        if weights is not None:
+            dW[weights[0]] = weights[1]
+        for vector, pair in zip(vectors, (bias, gain), strict=True):
+            if pair is not None:
+                vector[pair[0]] = pair[1]
+        self.columns.append(column)
+        self.weights.append(dW)
+        self.bias.append(vectors[0])
+        self.gain.append(vectors[1])
+
+    def solve(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The directions that satisfy all equations."""
+        kernel = spans(np.stack(self.columns, 1))[1].T
+        return tuple(np.tensordot(kernel, np.stack(v), 1) for v in (self.weights, self.bias, self.gain))  # pyright: ignore
+
+
+def _add_trades(into: Collector, groups: list[_Group], cell: Cell, parts: _Parts, eps: float) -> None:
+    """Solves 2. of the theorem on the samples: for one group, or for all that feed one softmax."""
+    samples, dims = parts.data.shape
+    dead = [np.flatnonzero(group.gain == 0) for group in groups]
+    # Rows: of each group Σ e u, Σ e u² and dg_k u_k = t for each zero gain; then t/σ is the same in all groups.
+    starts = np.cumsum([0, *(samples * (2 + len(d)) for d in dead)])
+    system = _Trades(into.units, dims, int(starts[-1]) + samples * (len(groups) - 1))
+    for k, (group, zero, start) in enumerate(zip(groups, dead, starts, strict=False)):
+        _add_unknowns(system, group, cell, parts, eps, zero, int(start))
+        others = range(1, len(groups)) if k == 0 else [k]
+        coupling = [(int(starts[-1]) + samples * (other - 1), -1.0 if k == 0 else 1.0) for other in others]
+        if cell.softmax:
+            _add_common(system, group, cell, parts, zero, int(start), coupling)
+        if k:
+            ones = np.ones(samples)
+            system.unknown([(at, sign * ones) for at, sign in coupling], bias=(group.members, 1.0))
+    weights, bias, gain = system.solve()
+    into.add(TRADES, weights @ parts.columns, bias, gain)
+
+
+def _add_unknowns(system: _Trades, group: _Group, cell: Cell, parts: _Parts, eps: float, zero, start: int) -> None:
+    """The unknowns e, c and l of a group, and β = db/g where σ is linear in x on the data."""
+    samples, dims = parts.data.shape
+    n, members, U = group.outputs, group.members, group.weights
+    seen = np.abs(n).max(1) > 1e-12  # with ε > 0 a sample with u = 0 says nothing of Σ e u²
+    live = bool(len(group.live))
+
+    def entries(value: np.ndarray, unit: int) -> list[tuple[int, np.ndarray]]:
+        """Of a change `value` of n_unit: in the sum over units, and in that times n."""
+        first = [(start, value)] if cell.centred else []
+        return [*first, (start + samples, value * n[:, unit] * seen)] if live else []
+
+    line = _linear(parts.data, group.scale)
+    for i in group.live:
+        at, g = members[i], group.gain[i]
+        system.unknown(entries(n[:, i], i), (at, -U[i]), gain=(at, g))
+        if line is not None:
+            system.unknown(entries(np.ones(samples), i), (at, -line), bias=(at, g))
+    for place, k in enumerate(zero):
+        tie = start + samples * (2 + place)
+        system.unknown([(tie, n[:, k])], gain=(members[k], 1.0))
+        system.unknown([(tie, np.ones(samples))], bias=(members[k], 1.0))
+        for form, values in zip(np.eye(dims), parts.data.T if live else [], strict=False):
+            system.unknown(entries(-values / group.scale, k), (members[k], form))
+    for part, chosen in zip(parts.members, parts.samples, strict=True) if cell.eps and live else ():
+        values = np.zeros(samples)
+        values[chosen] = len(members) * eps / group.scale[chosen] ** 2
+        system.unknown([(start + samples, values * seen)], (members, _on(part, U)))
+
+
+def _add_common(system: _Trades, group: _Group, cell: Cell, parts: _Parts, zero, start: int, coupling) -> None:
+    """The unknown t of a group: under a softmax all outputs may move by t/σ."""
+    samples, n, live = len(parts.data), group.outputs, group.live
+    share = 1 / group.gain[live]
+    for form, values in zip(np.eye(parts.data.shape[1]), (parts.data / group.scale[:, None]).T, strict=True):
+        equations = [(start + samples * (2 + place), -values) for place in range(len(zero))]
+        equations += [(at, sign * values) for at, sign in coupling]
+        if len(live):
+            equations += [(start, -share.sum() * values)] if cell.centred else []
+            equations += [(start + samples, -(n[:, live] @ share) * values)]
+        system.unknown(equations, (group.members[live], share[:, None] * form))
+
+
+def _linear(data: Float[np.ndarray, "N r"], values: Float[np.ndarray, " N"]) -> Float[np.ndarray, " r"] | None:
+    """The linear form that has these values on the data, if there is one."""
+    form = np.linalg.lstsq(data, values)[0]
+    return form if np.abs(data @ form - values).max() <= 1e-9 * np.abs(values).max() else None

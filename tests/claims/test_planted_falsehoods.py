@@ -22,7 +22,7 @@ from lngeom.papers.ba2016.glm import (
     score_steps,
 )
 from lngeom.papers.ba2016.metric import gain_form
-from lngeom.papers.ba2016.nullspace import layer_norm_dimension
+from lngeom.papers.ba2016.nullspace import LN
 from lngeom.papers.ba2016.statements import BIAS, along_ray, plain
 from lngeom.papers.ba2016.table1 import half_way, scaled_epsilon_steps
 from lngeom.papers.training.learning_rate import EPS
@@ -114,7 +114,7 @@ FALSE_STEPS = {
     "null space: shifts of RMS norm": lambda: null_step("", RMS_NORM, SHIFTS),
     "null space: W without its gain, unnormalized": lambda: null_step("", METHODS["Identity"], RADIAL),
     "null space: W with ε": lambda: equality("", along(LAYER_NORM, RADIAL, EPS), 0),
-    "null space: a dimension too many": lambda: rank_step(LAYER_NORM, [((4, 2), layer_norm_dimension(4, 2) + 1)]),
+    "null space: a dimension too many": lambda: rank_step(LAYER_NORM, [((4, 2), LN.dimension(4, 2) + 1)]),
     "null space: a dimension too few": lambda: rank_step(BATCH_NORM, [((2, 2), 1)]),
     "null space, bound: the biases forgotten": lambda: equality(
         "", GROUP.sigma**3 * GROUP.moved(), bound.cubic(i), short=GROUP.names("u", "v", "q", "s")
@@ -124,6 +124,11 @@ FALSE_STEPS = {
         WITH_EPS.sigma**3 * WITH_EPS.moved(),
         bound.cubic(i) + bound.BIAS(i) * WITH_EPS.sigma**3,
         short=WITH_EPS.names("u", "v", "q", "s"),
+    ),
+    "null space, softmax: weight norm without what the gain makes good": lambda: equality(
+        "",
+        GAIN(i) * along(WEIGHT_NORM, lambda l, d: field("alpha")(d) * sqrt(WEIGHT_NORM.square(LAYER)) / GAIN(l)),
+        total(lambda d: field("alpha")(d) * LAYER.X(n, d), D),
     ),
     "null space, bound: RMS norm's trades under layer norm": lambda: equality(
         "",
@@ -195,7 +200,7 @@ FALSE_STEPS = {
         WEIGHT_NORM(Layer(LAYER.W, with_product(LAYER.X, v, sp.S.Zero))),
     ),
     "exceptions: one row less of unseen directions": lambda: rank_step(
-        LAYER_NORM, [((4, 4), layer_norm_dimension(4, 2) + 2 * 3)], fixed=(0, 0)
+        LAYER_NORM, [((4, 4), LN.dimension(4, 2) + 2 * 3)], fixed=(0, 0)
     ),
     "statements: layer norm's weights the same for every case": lambda: plain(
         LAYER_NORM, GAIN(i) / sqrt(LAYER_NORM.square(LAYER)), BIAS(i), sp.S.One, sp.S.Zero
@@ -326,4 +331,4 @@ def test_a_method_without_a_reading_over_the_field_is_refused(name):
 
 
 def test_nullity_does_not_depend_on_the_draw():
-    assert {nullity(LAYER_NORM, (4, 2), seed=seed) for seed in range(5)} == {layer_norm_dimension(4, 2)}
+    assert {nullity(LAYER_NORM, (4, 2), seed=seed) for seed in range(5)} == {LN.dimension(4, 2)}

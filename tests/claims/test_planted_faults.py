@@ -11,8 +11,9 @@ from lngeom._core import numerics
 from lngeom.claims import Verdict, all_claims, compared, decide, run
 from lngeom.claims.proofs import proof_of
 from lngeom.families import AbstractFamily
+from lngeom.information import nullspace_theorem
 from lngeom.nn import dynamics
-from lngeom.papers.ba2016 import fisher, hidden_dynamics, metric, nullspace
+from lngeom.papers.ba2016 import fisher, hidden_dynamics, metric
 from lngeom.symbolic import jacobian, modular
 from lngeom.symbolic.layers import METHODS
 from lngeom.symbolic.proof import ProofError
@@ -156,8 +157,8 @@ def test_ranks_that_are_always_certain_turn_a_claim(problem, monkeypatch):
 
 
 def test_a_null_space_too_large_from_five_inputs_on_turns_its_claim(problem, monkeypatch):
-    right = nullspace.layer_norm_dimension
-    monkeypatch.setattr(nullspace, "layer_norm_dimension", lambda H, D: right(H, D) + 7 * (D >= 5))
+    right = nullspace_theorem.trades
+    monkeypatch.setattr(nullspace_theorem, "trades", lambda h, r, *a, **k: right(h, r, *a, **k) + 7 * (r >= 5))
     record = all_claims(id="nullspace.ln")[0]
     assert run(record, problem).verdict is Verdict.CLASH
     with pytest.raises(ProofError, match="does not hold"):

@@ -1,13 +1,23 @@
 """The null space that theory predicts is the one that singular values find."""
 
+import collections
+import itertools
+import random
+import re
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import lngeom as lg
 import numpy as np
+import pytest
 from hypothesis import assume, given, settings, strategies as st
 from lngeom._core.numerics import decide_rank
+from lngeom.information import nullspace_theorem as theorem
+from lngeom.symbolic.layers import BATCH_NORM, IDENTITY, LAYER_NORM, RMS_NORM, WEIGHT_NORM
+from lngeom.symbolic.modular import PRIME, jacobian_rows, random_layer, rank
 
-from tests.cases import drawn, numpy_factor, random_configuration
+from tests.cases import Configuration, drawn, numpy_factor, random_configuration, special_configuration
 
 
 def measured_nullity(configuration) -> tuple[int, np.ndarray]:
@@ -46,6 +56,127 @@ def test_predicted_dimension_is_measured_in_every_regime(seed):
     assume(has_variance(case))
     wrong = disagreement(case)
     assert not wrong, wrong
+
+
+@settings(max_examples=250)
+@given(st.integers(0, 2**32 - 1))
+def test_exact_is_never_said_falsely_at_singular_points_and_on_special_data(seed):
+    case = special_configuration(np.random.default_rng(seed))
+    assume(has_variance(case))
+    wrong = disagreement(case)
+    assert not wrong, wrong
+
+
+@pytest.mark.parametrize("samples", [3, 5])
+def test_part_of_the_data_with_few_samples_makes_the_prediction_a_bound(samples):
+    """Four samples in three dimensions, beside a hundred in three others: at H = 3 they leave one direction more."""
+    X = np.zeros((100 + samples, 6))
+    X[:100, :3], X[100:, 3:] = drawn(1, 100, 3), np.concatenate([np.eye(3), drawn(2, samples - 3, 3)])
+    model = lg.NormalizedGLM(lg.normalizers.LayerNorm(), lg.families.Bernoulli())
+    case = Configuration("parts", model, model.init(jax.random.key(0), inputs=6, outputs=3), X)
+    assert not disagreement(case)
+    assert lg.predicted_nullspace(model, case.params, jnp.asarray(X)).exact == (samples == 3)
+
+
+def test_the_theorem_counts_what_is_predicted_family_by_family():
+    """At generic points, and with zero gains, by the names of its families."""
+    rng = np.random.default_rng(0)
+    for coupling, normalizer in (
+        ("unit by unit", lg.normalizers.BatchNorm),
+        ("centred groups", lg.normalizers.LayerNorm),
+        ("groups", lg.normalizers.RMSNorm),
+    ):
+        for softmax, eps, zeros, (H, D) in itertools.product((False, True), (0.0, 0.1), (0, 1, 3), ((5, 2), (11, 2))):
+            cell = theorem.cell_of(coupling, softmax=softmax, eps=eps)
+            family = lg.families.Categorical() if softmax else lg.families.Bernoulli()
+            gain = np.where(np.arange(H) < zeros, 0.0, rng.uniform(0.5, 1.5, H))
+            params = lg.GLMParameters(*map(jnp.asarray, (rng.normal(size=(H, D)), rng.normal(size=H), gain)))
+            model, X = lg.NormalizedGLM(normalizer(eps=eps), family), jnp.asarray(rng.normal(size=(300, D)))
+            predicted, found = lg.predicted_nullspace(model, params, X), collections.Counter()
+            for name, count in predicted.directions:
+                found[name] += count
+            assert predicted.exact
+            assert +found == +collections.Counter(cell.counts(H, D, zero_gains=zeros)), (cell, zeros, H, D)
+
+
+def test_the_printed_formula_of_each_cell_is_its_dimension():
+    for cell in theorem.CELLS.values():
+        plain = re.sub(r"(?<=[HDr0-9])\(", "*(", cell.latex.replace("\\max", "max ")).replace("max *(", "max (")
+        for H, D in itertools.product(range(3, 14), range(2, 6)):
+            rank = D if cell.coupling == "unit by unit" else min(D, H - cell.centred)
+            assert eval(plain, {"max": max, "H": H, "D": D, "r": rank}) == cell.dimension(H, D), (cell, H, D)
+
+
+FIELD = {
+    "unit by unit": (BATCH_NORM, WEIGHT_NORM, IDENTITY),
+    "centred groups": (LAYER_NORM,),
+    "groups": (RMS_NORM,),
+}
+
+
+def exact_nullity(method, H, D, rng, *, data, zero_gains, weights, softmax, eps) -> int:
+    """H(D + 2) minus the rank of the Jacobian over a prime field."""
+    draw = random.Random(int(rng.integers(2**32)))
+    layer = random_layer(method, H, D, cases=D * (D + 1) * (D + 2) // 6 + 4 * H * D + 8, draw=draw, eps=5 * eps)
+    layer.gain[:zero_gains] = 0
+    layer.inputs[:, data:] = layer.inputs[:, :1]
+    if weights == 1:
+        column, row, shift = layer.weights[:, :1].copy(), layer.weights[:1].copy(), layer.weights[1:2].copy()
+        layer.weights[:] = (column * row + (shift if method is LAYER_NORM else 0)) % PRIME
+    return H * (D + 2) - rank(jacobian_rows(layer, softmax=softmax))
+
+
+def compare_with_exact_ranks(units, inputs) -> int:
+    """Compares every cell with exact ranks, also on deficient data, at zero gains and rank one; returns how many."""
+    rng, compared = np.random.default_rng(0), 0
+    for (coupling, softmax, eps), cell in theorem.CELLS.items():
+        for method in FIELD[coupling][: 1 if eps else None]:
+            grid = itertools.product(units, inputs, (0, 1), range(max(units) + 1), (None, 1))
+            for H, D, missing, zero_gains, weights in grid:
+                given: dict[str, Any] = {"data": D - missing, "zero_gains": zero_gains, "weights": weights}
+                if zero_gains > H or (coupling == "unit by unit" and weights):
+                    continue
+                try:
+                    counted = cell.dimension(H, D, **given)
+                except ValueError:  # the theorem counts nothing there
+                    continue
+                found = exact_nullity(method, H, D, rng, **given, softmax=softmax, eps=eps)
+                assert counted == found, (method.name, cell, H, D, given)
+                compared += 1
+    return compared
+
+
+def test_every_cell_of_the_theorem_is_the_exact_rank():
+    assert compare_with_exact_ranks((2, 3, 4), (2, 3)) > 300
+
+
+@pytest.mark.thorough
+def test_every_cell_of_the_theorem_is_the_exact_rank_at_more_sizes():
+    assert compare_with_exact_ranks((5, 7), (1, 3)) > 300
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"data": 0}, "data of rank 1 to 3"),
+        ({"zero_gains": 1, "weights": 1}, "no generic count"),
+        ({"weights": 4}, "no generic count"),
+    ],
+)
+def test_sizes_that_the_theorem_does_not_count_are_refused(given, message):
+    with pytest.raises(ValueError, match=message):
+        theorem.cell_of("centred groups").dimension(5, 3, **given)
+    with pytest.raises(ValueError, match="softmax of one class"):
+        theorem.cell_of("groups", softmax=True).dimension(1, 3)
+
+
+def test_a_wrong_theorem_is_seen(monkeypatch):
+    right = theorem.trades
+    monkeypatch.setattr(theorem, "trades", lambda *a, **k: right(*a, **k) + (k["softmax"] and not k["centred"]))
+    with pytest.raises(AssertionError, match="softmax=True"):
+        compare_with_exact_ranks((3,), (2,))
+    with pytest.raises(AssertionError, match="groups"):
+        test_the_theorem_counts_what_is_predicted_family_by_family()
 
 
 def test_the_conditions_of_exactness_hold_for_most_and_a_wrong_theory_is_seen():

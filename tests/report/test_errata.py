@@ -26,7 +26,7 @@ def document():
 def test_errors_are_ranked_by_what_they_change(document):
     found = {rank: [claim["id"] for claim in claims] for rank, claims in errors(document["claims"]).items()}
     assert list(found) == [rank.value for rank in Consequence]
-    gravest = {"equation.13_14.ln", "text.factor_half", "text.riemannian", "equation.32"}
+    gravest = {"equation.13_14.ln", "text.factor_half", "equation.32"}
     assert set(found["changes a conclusion"]) == gravest
     refuted = {claim["id"] for claim in document["claims"] if claim["verdict"] == "refuted"}
     assert refuted <= {id for ids in found.values() for id in ids}
@@ -46,7 +46,7 @@ def test_a_claim_that_holds_on_the_data_is_no_error_and_neither_is_one_not_repro
 
 def test_the_sentence_counts_what_is_listed(document):
     sentence = headline(document)
-    assert sentence.startswith("All 18 answers of Table 1 are right as printed, and elsewhere the audit finds 4 errors")
+    assert sentence.startswith("All 18 answers of Table 1 are right as printed, and elsewhere the audit finds 3 errors")
     counts = [len(claims) for claims in errors(document["claims"]).values()]
     assert [int(n) for n in re.findall(r"\d+", sentence)] == [18, 1, *counts]
     wrong = copy.deepcopy(document)

@@ -33,7 +33,7 @@ EVALUATION = Source(
 )
 
 PLANTED = ("tests/claims/test_planted_falsehoods.py", "tests/claims/test_proofs.py")
-NULLSPACE = Source("claims", "papers/ba2016/nullspace.py", ("nullspace",), PLANTED, proofs=True)
+THEOREM = Source("claims", "information/nullspace_theorem.py", ("nullspace",), PLANTED, proofs=True)
 FISHER = Source("claims", "papers/ba2016/fisher.py", ("equation.13_14.ln", "text.factor_half"), PLANTED, proofs=True)
 METRIC = Source("claims", "papers/ba2016/metric.py", ("metric",), PLANTED, proofs=True)
 EQUIVALENCE = Source("claims", "papers/training/equivalence.py", (), PLANTED, proofs=True)
@@ -342,31 +342,31 @@ MUTANTS = (
         "numerical check of a step with a tolerance of 1000",
         ("table1.ln.*",),
     ),
-    NULLSPACE(
+    THEOREM(
         "audit-ln-nullity",
-        "return D + 1 + wide(H, min(D, H - 1), 3)",
-        "return D + 1 + wide(H, min(D, H - 1), 3) + 7 * (D >= 5)",
-        "layer norm's nullity + 7 for D ≥ 5",
+        "return max(0, size - forms - (r if centred else 0))",
+        "return max(0, size - forms - (r if centred else 0)) + 7 * (centred and r >= 5)",
+        "layer norm's nullity + 7 for r ≥ 5",
         ("nullspace.ln", "nullspace.gn", "nullspace.ln_eps"),
     ),
-    NULLSPACE(
+    THEOREM(
         "audit-softmax-rms-nullity",
-        "return 2 + wide(H, min(D, H), -1)",
-        "return 2 + wide(H, min(D, H), -1) + 5 * (D >= 5)",
-        "softmax-RMS: nullity + 5 for D ≥ 5",
+        "return max(0, size + (0 if centred else r) - forms)",
+        "return max(0, size + (0 if centred else r) - forms) + 5 * (r >= 5 and not centred)",
+        "softmax-RMS: nullity + 5 for r ≥ 5",
         ("nullspace.softmax_rms",),
     ),
-    NULLSPACE(
+    THEOREM(
         "rms-nullity-wide",
-        "return 1 + wide(H, min(D, H), 1)",
-        "return 1 + wide(H, min(D, H - 1), 1)",
+        "largest = min(rank, size - self.centred)",
+        "largest = min(rank, size - 1)",
         "RMS norm's nullity with r = min(D, H − 1)",
         ("nullspace.rms",),
     ),
-    NULLSPACE(
+    THEOREM(
         "softmax-ln-nullity-conditions",
-        "return D + 2 + wide(H, min(D, H - 1), 1)",
-        "return D + 2 + wide(H, min(D, H - 1), 3)",
+        "return max(0, size + (0 if centred else r) - forms)",
+        "return max(0, size + (-r if centred else r) - forms)",
         "softmax-LN's nullity with r(r + 3)/2",
         ("nullspace.softmax_ln",),
     ),

@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+import random
 from collections.abc import Callable, Iterator
 from typing import ClassVar
 
@@ -38,9 +39,10 @@ from lngeom.claims.problem import TITLES, Case
 from lngeom.information import FisherOperator, fisher, reference
 from lngeom.information.metric import ds2
 from lngeom.information.orders import to_paper_order
-from lngeom.information.predicted import predicted_nullspace
-from lngeom.symbolic.jacobian import RADIAL, SHIFTS, null_step, rows_alone
-from lngeom.symbolic.layers import BATCH_NORM, LAYER_NORM, RMS_NORM
+from lngeom.methods import LayerNorm, RMSNorm
+from lngeom.symbolic.jacobian import RADIAL, null_step
+from lngeom.symbolic.layers import BATCH_NORM, LAYER_NORM, RMS_NORM, WEIGHT_NORM, Method
+from lngeom.symbolic.modular import PRIME, jacobian_rows, random_layer, rank
 from lngeom.symbolic.proof import (
     Assumption,
     Counterexample,
@@ -555,8 +557,9 @@ def equation_9_proof() -> Proof:
     source="Section 5.2.1",
     statement="Under the KL divergence metric, the parameter space (of a normalized model) is a Riemannian manifold.",
     assumptions=(
-        "its points are input–output relations, as the paper says: parameters up to directions that leave the output",
-        "layer, RMS or batch norm, ε = 0 in the norm",
+        "its points are input–output relations, as the paper says: parameters with equal outputs are one point",
+        "near regular points, where the rank of F does not change: almost all, but not where several gains are zero, "
+        "(centred) weights have rank one, or two units have the same weights",
     ),
     context=Context(
         sentence="Under the KL divergence metric, the parameter space is a Riemannian manifold.",
@@ -575,49 +578,92 @@ def equation_9_proof() -> Proof:
                 Verdict.HOLDS,
             ),
             Reading(
-                "For the parameters themselves it is refuted for layer norm: F is singular along vec(W).",
+                "The points of the manifold are the parameters. F is singular there, along vec(W) under layer norm.",
                 Verdict.REFUTED,
             ),
         ),
         verdict=(
-            "On these points F is positive definite, and the statement holds. The condition is needed because the "
-            "sentence says “parameter space”."
+            "Near a regular point the relations form a manifold, on which F is positive definite, and the statement "
+            "holds. The conditions are needed because the sentence says “parameter space”, and because at singular "
+            "points the relations need not form a manifold. No conclusion of the paper depends on it."
         ),
     ),
     erratum=Erratum(
-        Consequence.CONCLUSION, "The metric is degenerate on the parameters: along some directions no output moves."
+        Consequence.SENTENCE, "The metric is degenerate on the parameters: along some directions no output moves."
     ),
     expected=Verdict.CONDITIONAL,
 )
 def riemannian(problem: Problem):
-    """Orthogonally to the null space F is positive definite; on the parameters themselves vec(W) has length zero."""
-    for method in ("ln", "rms", "bn"):
-        case, title = problem.small(method), TITLES[method]
-        F = np.asarray(operator(case).as_matrix())
-        radial = np.asarray(
-            ravel_pytree(
-                GLMParameters(case.params.weights, jnp.zeros_like(case.params.bias), jnp.zeros_like(case.params.gain))
-            )[0]
-        )
-        size = float(np.trace(F) * radial @ radial / len(radial))
-        null = predicted_nullspace(*case)
-        complement = np.linalg.svd(null.basis, full_matrices=True)[0][:, null.dimension :]
-        values = np.linalg.eigvalsh(complement.T @ F @ complement)
-        yield same_integer(
-            f"{title}: F on the quotient is positive definite (least eigenvalue {values[0]:.1e}): rank and dimension",
-            int(np.sum(values > 1e-12)),
-            complement.shape[1],
-        )
-        yield vanishes(
-            f"{title}, parameters themselves: ds² along vec(W), which is not zero",
-            radial @ F @ radial,
-            scale=size,
-            role=Role.FAILS_WITHOUT_CONDITION,
-        )
+    """The rank of F, at regular points and near them, and at singular points; the length of vec(W)."""
+    units, inputs = 4, 3
+    for method in ("ln", "rms", "bn", "wn"):
+        case, title = problem.small(method, shape=(100, inputs, units), name="regular"), TITLES[method]
+        near = [_rank(_nearby(problem, case, name)) for name in ("first", "second", "third")]
+        for other in near:
+            yield same_integer(
+                f"{title}, a regular point: rank there, and at a random point near it", _rank(case), other
+            )
+        for what, point in _singular_points(case):
+            yield differ(
+                f"{title}, {what}: rank there, and near it",
+                np.array([float(_rank(point))]),
+                np.array([float(near[0])]),
+                role=Role.FAILS_WITHOUT_CONDITION,
+            )
+    case = problem.small("ln")
+    params = case.params
+    W, _ = ravel_pytree(GLMParameters(params.weights, jnp.zeros_like(params.bias), jnp.zeros_like(params.gain)))
+    F = np.asarray(operator(case).as_matrix())
+    yield vanishes(
+        "Layer norm, parameters themselves: ds² along vec(W), which is not zero",
+        W @ F @ W,
+        scale=float(np.trace(F) * W @ W / len(W)),
+        role=Role.FAILS_WITHOUT_CONDITION,
+    )
+
+
+_triangle = eqx.filter_jit(lambda case: jnp.linalg.qr(reference.factor(*case), mode="r"))
+
+
+def _rank(case: Case) -> int:
+    """Rank of the factor of F, by automatic differentiation; √eps decides, as no singular value is near it."""
+    values = np.linalg.svd(np.asarray(_triangle(case)), compute_uv=False)
+    return int(np.sum(values > 1e-8 * values[0]))
+
+
+def _nearby(problem: Problem, case: Case, name: str) -> Case:
+    """The same model at parameters of which each is moved by about a tenth."""
+    moved = lambda value: value + 0.1 * problem.normal(f"near {name} {value.shape}", *value.shape)
+    return case._replace(params=jax.tree.map(moved, case.params))
+
+
+def _singular_points(case: Case) -> Iterator[tuple[str, Case]]:
+    """Points at which the rank of F is lower than near them."""
+    gain, weights = case.params.gain, case.params.weights
+    at = lambda where, value: case._replace(params=eqx.tree_at(where, case.params, value))
+    grouped = isinstance(case.model.normalizer, LayerNorm | RMSNorm)
+    yield "three zero gains", at(lambda p: p.gain, gain.at[:3].set(0.0))
+    if grouped:
+        yield "weights of rank one", at(lambda p: p.weights, weights[:, :1] * weights[:1])
+    if isinstance(case.model.normalizer, LayerNorm):
+        yield "two units with the same weights", at(lambda p: p.weights, weights.at[0].set(weights[1]))
 
 
 MOVED = field("dz")
 """The change of the natural parameters of a case along a direction of all parameters."""
+
+
+NORMS = (LAYER_NORM, RMS_NORM, BATCH_NORM, WEIGHT_NORM)
+
+
+def exact_rank(method: Method, *, zero_gains: int = 0, alike: bool = False) -> int:
+    """Rank of the Jacobian at H = 4, D = 3 over a prime field, at a random point; with zero gains or two equal rows."""
+    draw = random.Random(f"{method.name} {zero_gains} {alike}")
+    layer = random_layer(method, 4, 3, cases=40, draw=draw)
+    layer.gain[:zero_gains] = 0
+    if alike:
+        layer.weights[0] = layer.weights[1]
+    return rank(jacobian_rows(layer))
 
 
 @proves("text.riemannian", "conditional")
@@ -641,7 +687,7 @@ def riemannian_proof() -> Proof:
     return Proof(
         "text.riemannian",
         r"v^\top F v = E\sum_k\lambda_k (dz_k[v])^2 \geq 0, \text{ zero exactly where no output moves; } "
-        r"\mathrm{vec}(W)^\top F\,\mathrm{vec}(W) = 0 \text{ (layer, RMS, batch norm)}",
+        r"\text{near a regular point the relations are a manifold, on which it is positive definite}",
         (
             equality(
                 "At each case the form is a sum of squares, zero only where no output moves",
@@ -649,21 +695,33 @@ def riemannian_proof() -> Proof:
                 total(lambda l: (sqrt(LAMBDA(l)) * MOVED(l)) ** 2, H),
                 r"v^\top F v",
             ),
-            null_step("Layer norm: none moves along W", LAYER_NORM, RADIAL, moving="W", of="LN"),
-            null_step("nor along any shift", LAYER_NORM, SHIFTS, moving=r"\mathbf{1}\gamma^\top", of="LN"),
-            null_step("RMS norm: none moves along W", RMS_NORM, RADIAL, moving="W", of="RMS"),
-            null_step(
-                "Batch norm: none moves along any row of W, each scaled by itself",
-                BATCH_NORM,
-                rows_alone(field("s")),
-                moving=r"\mathrm{diag}(s)W",
-                of="BN",
+            null_step("Under layer norm none moves along W", LAYER_NORM, RADIAL, moving="W", of="LN"),
+            fact(
+                "Where the rank of the derivative is constant, parameters with equal outputs are submanifolds, and the "
+                "outputs near the point a manifold (constant rank theorem). The rank is the largest on an open dense "
+                f"set; exactly, at (H, D) = (4, 3) modulo {PRIME}",
+                r"\mathrm{rank} = 16\text{ (LN)},\ 19\text{ (RMS)},\ 16\text{ (BN, WN)}",
+                lambda: [exact_rank(method) for method in NORMS] == [16, 19, 16, 16],
+            ),
+            fact(
+                "There are points of lower rank: three zero gains,",
+                r"\mathrm{rank} = 15,\ 15,\ 10,\ 10",
+                lambda: [exact_rank(method, zero_gains=3) for method in NORMS] == [15, 15, 10, 10],
+            ),
+            fact(
+                "and under layer norm two units with the same weights",
+                r"\mathrm{rank} = 15",
+                lambda: exact_rank(LAYER_NORM, alike=True) == 15,
             ),
         ),
         (
             Assumption("outputs are independent and have positive variance", r"\Lambda = \mathrm{diag}\,\lambda > 0"),
-            Assumption("layer, RMS or batch norm", r"\sigma > 0,\ \epsilon = 0"),
-            Assumption("points are input–output relations", r"\theta \sim \theta + v,\ v \in \ker F", on_parameters),
+            Assumption("near a regular point", r"\mathrm{rank}\,F(\theta') = \mathrm{rank}\,F(\theta)"),
+            Assumption(
+                "points are input–output relations",
+                r"\theta \sim \theta' \Leftrightarrow z_\theta(x) = z_{\theta'}(x)\ \forall x",
+                on_parameters,
+            ),
         ),
     )
 

@@ -15,24 +15,31 @@ from lngeom import families, methods as normalizers
 from lngeom._core.numerics import RankDecision, decide_rank
 from lngeom._core.types import GLMParameters
 from lngeom.claims import Problem, Role, Verdict, agree, claim, differ, proves, same_integer, vanishes
+from lngeom.claims.context import Read
 from lngeom.claims.evidence import Evidence
-from lngeom.claims.problem import Case
+from lngeom.claims.problem import TITLES, Case
 from lngeom.information import reference
 from lngeom.information.glm import NormalizedGLM
+from lngeom.information.nullspace_theorem import Cell, cell_of
 from lngeom.information.predicted import predicted_nullspace
 from lngeom.papers.ba2016.glm import operator
 from lngeom.papers.ba2016.nullspace_bound import (
+    BIAS,
     GENERIC,
-    KAPPA,
+    GENERIC_GAINS,
     LEMMAS,
+    SOFTMAX,
     SPAN,
+    TILT,
     TWO_DIRECTIONS,
+    common_function_step,
     dimension_step,
     every_direction_with_eps_step,
     every_row_steps,
     every_softmax_direction_steps,
     independent_equations,
     null_directions,
+    proportional,
 )
 from lngeom.symbolic.actions import SHIFT
 from lngeom.symbolic.jacobian import (
@@ -70,13 +77,24 @@ from lngeom.symbolic.proof import (
     confirmed,
     equality,
     fact,
+    jointly,
     matrix,
     together,
 )
-from lngeom.symbolic.sums import D, Field, H, derivative, field, i, j, k, mean, n, p, total
+from lngeom.symbolic.sums import D, Field, H, derivative, field, i, k, mean, n, p, total
 
 TOPIC = "nullspace"
 SIZES = ((3, 2), (3, 4), (4, 2), (4, 5), (5, 2), (5, 3), (6, 2), (8, 2), (10, 3), (11, 3))
+LN, LN_EPS = cell_of("centred groups"), cell_of("centred groups", eps=1)
+SOFTMAX_LN, SOFTMAX_LN_EPS = cell_of("centred groups", softmax=True), cell_of("centred groups", softmax=True, eps=1)
+RMS, RMS_EPS = cell_of("groups"), cell_of("groups", eps=1)
+SOFTMAX_RMS, SOFTMAX_RMS_EPS = cell_of("groups", softmax=True), cell_of("groups", softmax=True, eps=1)
+UNITS, SOFTMAX_UNITS = cell_of("unit by unit"), cell_of("unit by unit", softmax=True)
+"""Cells of the theorem (`lngeom.information.nullspace_theorem`), by what the claims call them."""
+INDEPENDENT = "independent responses of positive variance (Λ ≻ 0)"
+ONE_SOFTMAX = "one softmax with H ≥ 2 classes (the kernel of Λ is 𝟏)"
+OPEN_SET = "many inputs, which fill an open set of R^D"
+ALL_GAINS = "every g_i ≠ 0"
 SAMPLES = Assumption(
     "outputs have positive variance, gains are not zero", r"\Lambda \succ 0,\ g_i \neq 0,\ \sigma > 0,\ \epsilon = 0"
 )
@@ -163,21 +181,15 @@ def _nullspace_claim(
     statement: str,
     formula: str,
     cases,
-    assumptions=("every g_i ≠ 0", "ε = 0"),
+    assumptions: tuple[str, ...],
     certify: bool = False,
     more: Callable[[Problem], Iterable[Evidence]] = lambda problem: (),
 ):
     """Registers a claim: `cases(problem)` yields (what, case, dimension by the formula or None), `more` evidence."""
-    span = "their span" if id == "nullspace.bn" else "R^D"
-    assumptions = (
-        "Λ ≻ 0, for a softmax up to its shift",
-        f"many inputs, which fill an open set of {span}",
-        *assumptions,
-    )
 
     @claim(
-        id, topic=TOPIC, source="Section 5.2 (not in the paper)", statement=statement, formula=formula,
-        assumptions=assumptions, expected=Verdict.HOLDS,
+        id, topic=TOPIC, source="Section 5.2 (not in the paper)", statement=statement,
+        formula=rf"\dim\ker F = {formula}", assumptions=assumptions, read=Read.OWN, expected=Verdict.HOLDS,
     )  # fmt: skip
     def check(problem: Problem):
         *first, last = cases(problem)
@@ -195,48 +207,23 @@ def _shapes(problem: Problem, normalizer, formula, shapes, family=None):
         yield f"H = {units}, D = {features}", case, formula(units, features)
 
 
-def _with_data(problem: Problem, normalizer, formula, shapes=((6, 4), (12, 2)), family=None):
+def _with_data(problem: Problem, normalizer, formula, shapes, family=None):
     yield "data", problem.case(normalizer, family), None
     yield from _shapes(problem, normalizer, formula, shapes, family)
 
 
-def wide(units: int, rank: int, conditions: int) -> int:
-    """Directions that only very wide layers have: max(0, H − r(r + conditions)/2)."""
-    return max(0, units - rank * (rank + conditions) // 2)
-
-
-def layer_norm_dimension(H: int, D: int) -> int:
-    """D + 1 + max(0, H − r(r+3)/2), r = min(D, H−1)."""
-    return D + 1 + wide(H, min(D, H - 1), 3)
-
-
-def rms_norm_dimension(H: int, D: int) -> int:
-    """1 + max(0, H − r(r+1)/2), r = min(D, H)."""
-    return 1 + wide(H, min(D, H), 1)
-
-
-def softmax_layer_norm_dimension(H: int, D: int) -> int:
-    """D + 2 + max(0, H − r(r+1)/2), r = min(D, H−1)."""
-    return D + 2 + wide(H, min(D, H - 1), 1)
-
-
-def softmax_rms_norm_dimension(H: int, D: int) -> int:
-    """2 + max(0, H − r(r−1)/2), r = min(D, H)."""
-    return 2 + wide(H, min(D, H), -1)
-
-
-def dimensions(formula: Callable[[int, int], int], sizes=SIZES) -> list[tuple[tuple[int, ...], int]]:
-    """Sizes beside the formula's dimension at each."""
-    return [(size, formula(*size)) for size in sizes]
+def dimensions(cell: Cell, sizes=SIZES) -> list[tuple[tuple[int, ...], int]]:
+    """Sizes beside the dimension that a cell gives each."""
+    return [(size, cell.dimension(*size)) for size in sizes]
 
 
 _nullspace_claim(
     "nullspace.ln",
     "Layer norm's Fisher matrix has a null space of dimension D + 1 + max(0, H − r(r+3)/2), r = min(D, H−1): the "
     "scale of W, the D shifts 𝟏γᵀ, and in very wide layers trades between gain and weights.",
-    r"\dim\ker F = D + 1 + \max(0, H - r(r+3)/2)",
-    lambda p: _with_data(p, "ln", layer_norm_dimension, shapes=((6, 4), (12, 2), (6, 6))),
-    assumptions=("H ≥ 3, D ≥ 2, almost all W and g", "every g_i ≠ 0", "ε = 0"),
+    LN.latex,
+    lambda p: _with_data(p, "ln", LN.dimension, shapes=((12, 2), (6, 6))),
+    (INDEPENDENT, OPEN_SET, "H ≥ 3, D ≥ 2, almost all W", ALL_GAINS, "ε = 0"),
 )
 
 
@@ -245,6 +232,7 @@ EQUATIONS = "For almost all W these equations for e are as independent as their 
 
 for _method, _name in ((LAYER_NORM, "ln"), (RMS_NORM, "rms"), (GROUP_NORM, "gn")):
     proves(f"lemma.null_directions.{_name}")(partial(null_directions, _method, _name))
+proves("lemma.proportional")(proportional)
 for (_centred, _softmax), (_name, *_) in LEMMAS.items():
     proves(f"lemma.equations.{_name}")(partial(independent_equations, centred=_centred, softmax=_softmax))
 
@@ -264,13 +252,8 @@ def layer_norm_proof() -> Proof:
             cited(DIRECTIONS, null_directions(LAYER_NORM, "ln")),
             cited(EQUATIONS, independent_equations(centred=True)),
             confirmed(
-                dimension_step(
-                    r"\dim\ker F = 1 + D + H - \min(H, \tfrac{r(r+3)}{2})",
-                    layer_norm_dimension,
-                    lambda D: D + 1,
-                    centred=True,
-                ),
-                rank_step(LAYER_NORM, dimensions(layer_norm_dimension)),
+                dimension_step(LN),
+                rank_step(LAYER_NORM, dimensions(LN)),
             ),
         ),
         (SPAN, TWO_DIRECTIONS, GENERIC),
@@ -280,9 +263,9 @@ def layer_norm_proof() -> Proof:
 _nullspace_claim(
     "nullspace.rms",
     "RMS norm's has dimension 1 + max(0, H − r(r+1)/2), r = min(D, H).",
-    r"\dim\ker F = 1 + \max(0, H - r(r+1)/2)",
-    lambda p: _with_data(p, "rms", rms_norm_dimension),
-    assumptions=("H ≥ 2, D ≥ 2, almost all W and g", "every g_i ≠ 0", "ε = 0"),
+    RMS.latex,
+    lambda p: _with_data(p, "rms", RMS.dimension, ((12, 2),)),
+    (INDEPENDENT, OPEN_SET, "H ≥ 2, D ≥ 2, almost all W", ALL_GAINS, "ε = 0"),
 )
 
 
@@ -297,23 +280,35 @@ def rms_norm_proof() -> Proof:
             cited("All null directions", null_directions(RMS_NORM, "rms")),
             cited(EQUATIONS, independent_equations(centred=False)),
             confirmed(
-                dimension_step(
-                    r"\dim\ker F = 1 + H - \min(H, \tfrac{r(r+1)}{2})", rms_norm_dimension, lambda D: 1, centred=False
-                ),
-                rank_step(RMS_NORM, dimensions(rms_norm_dimension)),
+                dimension_step(RMS),
+                rank_step(RMS_NORM, dimensions(RMS)),
             ),
         ),
         (SPAN, TWO_DIRECTIONS, GENERIC),
     )
 
 
+def _groups_before_a_softmax(problem: Problem) -> Iterator[Evidence]:
+    """Two groups before one softmax; and groups whose centred weights are multiples of one direction, with one more."""
+    case = problem.small("gn", families.Categorical(), shape=(100, 4, 6))
+    yield from evidence("two groups, one softmax", case, SOFTMAX_LN.dimension(6, 4, groups=2))
+    weights = np.asarray(case.params.weights)
+    line = np.outer(weights[:, 0], weights[0]) + np.repeat(weights[:2], 3, 0)
+    alike = case._replace(params=eqx.tree_at(lambda p: p.weights, case.params, jnp.asarray(line)))
+    more = SOFTMAX_LN.dimension(6, 4, groups=2, weights=1) + 1
+    yield from evidence("the same, centred weights of one direction in both", alike, more)
+
+
 _nullspace_claim(
     "nullspace.gn",
-    "Group norm's is the sum over groups of layer norm's with H/G units.",
-    r"\dim\ker F = \sum_{\text{groups}} \dim\ker F_{\mathrm{LN}}(H/G)",
-    lambda p: _with_data(p, "gn", lambda h, d: 2 * layer_norm_dimension(h // 2, d)),
-    assumptions=("3 units or more in a group, D ≥ 2, almost all W", "every g_i ≠ 0", "ε = 0"),
+    "Group norm's is the sum over groups of layer norm's with H/G units. With a softmax output it has one dimension "
+    "more, the shift of all biases; and a further one where all groups can move all logits by one function of x, as "
+    "where the centred weights of all groups have one direction.",
+    rf"\sum_{{\text{{groups}}}} ({LN.latex.replace('H', 'H/G')})",
+    lambda p: _with_data(p, "gn", lambda h, d: LN.dimension(h, d, groups=2), ((12, 2),)),
+    (INDEPENDENT, OPEN_SET, "3 units or more in a group, D ≥ 2, almost all W", ALL_GAINS, "ε = 0"),
     certify=True,
+    more=_groups_before_a_softmax,
 )
 
 
@@ -324,7 +319,7 @@ def group_norm_proof() -> Proof:
     selected = own.args[0] if own.args[0] != p else own.args[1]
     radial: Field = lambda i, d: KroneckerDelta(i[0], selected) * LAYER.W(i, d)
     shifts: Field = lambda i, d: KroneckerDelta(i[0], selected) * SHIFT(d)
-    cases = [((H, D, 2), 2 * layer_norm_dimension(H // 2, D)) for H, D in ((6, 2), (8, 2), (8, 3), (12, 2))]
+    cases = [((H, D, 2), LN.dimension(H, D, groups=2)) for H, D in ((6, 2), (8, 2), (8, 3), (12, 2))]
     return Proof(
         "nullspace.gn",
         r"\dim\ker F = \sum_{\text{groups}} \left(D + 1 + \max(0, \tfrac HG - \tfrac{r(r+3)}{2})\right)",
@@ -339,12 +334,7 @@ def group_norm_proof() -> Proof:
             cited(f"{DIRECTIONS} within each group", null_directions(GROUP_NORM, "gn")),
             cited(EQUATIONS, independent_equations(centred=True)),
             confirmed(
-                dimension_step(
-                    r"\dim\ker F = \sum_{\text{groups}} (D + 1 + \tfrac HG - \min(\tfrac HG, \tfrac{r(r+3)}{2}))",
-                    layer_norm_dimension,
-                    lambda D: D + 1,
-                    centred=True,
-                ),
+                dimension_step(LN, "Each group, of H units"),
                 rank_step(GROUP_NORM, cases),
             ),
         ),
@@ -352,11 +342,18 @@ def group_norm_proof() -> Proof:
     )
 
 
+ONE_BY_ONE = ("σ > 0", ALL_GAINS)
+
 _nullspace_claim(
     "nullspace.bn",
-    "Batch norm's has dimension H(D − r + 1), r the rank of Cov x: each w_i, and what the data cannot see.",
-    r"\dim\ker F = H(D - \mathrm{rank}\,\mathrm{Cov}\,x + 1)",
-    lambda p: _with_data(p, "bn", lambda h, d: h),
+    "Batch norm's has dimension H(D − r + 1), r the rank of Cov x: each w_i, and what the data cannot see. With ε > 0 "
+    "it keeps this dimension.",
+    UNITS.latex,
+    lambda p: [
+        *_with_data(p, "bn", UNITS.dimension, ((6, 4),)),
+        *_shapes(p, normalizers.BatchNorm(eps=0.1), UNITS.dimension, ((6, 4),)),
+    ],
+    (INDEPENDENT, *ONE_BY_ONE),
 )
 
 
@@ -369,8 +366,10 @@ def batch_norm_proof() -> Proof:
         (
             null_step("Each row by itself is null", BATCH_NORM, rows_alone(field("s")), moving=r"\mathrm{diag}(s)W"),
             *every_row_steps(BATCH_NORM),
+            common_function_step(BATCH_NORM),
             rank_step(BATCH_NORM, [((2, 2), 2), ((3, 3), 3), ((4, 2), 4)]),
             rank_step(BATCH_NORM, [((2, 3), 4), ((3, 4), 6)], fixed=(7,)),
+            *every_row_steps(BATCH_NORM, eps=EPSILON)[2:],
         ),
         (SAMPLES,),
     )
@@ -378,9 +377,10 @@ def batch_norm_proof() -> Proof:
 
 _nullspace_claim(
     "nullspace.wn",
-    "Weight norm's has dimension H on data of full rank: each w_i.",
-    r"\dim\ker F = H",
-    lambda p: _with_data(p, "wn", lambda h, d: h),
+    "Weight norm's has dimension H(D − r + 1), r the rank of Cov x: each w_i, so H where the data span R^D affinely.",
+    UNITS.latex,
+    lambda p: _with_data(p, "wn", UNITS.dimension, ((6, 4),)),
+    (INDEPENDENT, *ONE_BY_ONE),
 )
 
 
@@ -389,22 +389,25 @@ def weight_norm_proof() -> Proof:
     """Each row by itself."""
     return Proof(
         "nullspace.wn",
-        r"\dim\ker F = H",
+        r"\dim\ker F = H(D - r + 1),\ r = \mathrm{rank}\,\mathrm{Cov}\,x",
         (
             null_step("Each row by itself is null", WEIGHT_NORM, rows_alone(field("s")), moving=r"\mathrm{diag}(s)W"),
             *every_row_steps(WEIGHT_NORM),
+            common_function_step(WEIGHT_NORM),
             rank_step(WEIGHT_NORM, [((1, 3), 1), ((2, 2), 2), ((3, 3), 3)]),
+            rank_step(WEIGHT_NORM, [((2, 3), 4), ((3, 4), 6)], fixed=(7,)),
         ),
-        (SPAN,),
+        (SAMPLES,),
     )
 
 
 _nullspace_claim(
     "nullspace.identity",
-    "A GLM without normalization but with a gain has a null space of dimension H: w_i against g_i.",
-    r"\dim\ker F = H",
-    lambda p: _with_data(p, "identity", lambda h, d: h),
-    assumptions=("every g_i ≠ 0",),
+    "A GLM without normalization but with a gain has a null space of dimension H(D − r + 1), r the rank of Cov x: w_i "
+    "against g_i, so H where the data span R^D affinely.",
+    UNITS.latex,
+    lambda p: _with_data(p, "identity", UNITS.dimension, ((6, 4),)),
+    (INDEPENDENT, ALL_GAINS),
 )
 
 
@@ -414,7 +417,7 @@ def _gain_absorbs(name: str, method: Method, stored_mean: Expr | int) -> Proof:
     output, offset = method(LAYER), GAIN(i) * stored_mean / sqrt(method.square(LAYER))
     return Proof(
         name,
-        r"\dim\ker F = H:\ (w_i, -g_i, b_i\text{'s offset})",
+        r"\dim\ker F = H(D - r + 1):\ (w_i, -g_i, b_i\text{'s offset}),\ r = \mathrm{rank}\,\mathrm{Cov}\,x",
         (
             null_step(
                 "The gain absorbs the scale of a row",
@@ -424,9 +427,11 @@ def _gain_absorbs(name: str, method: Method, stored_mean: Expr | int) -> Proof:
                 moving=r"\mathrm{diag}(s)W",
             ),
             *every_row_steps(method, stored_mean),
+            common_function_step(method),
             rank_step(method, [((1, 3), 1), ((2, 2), 2), ((3, 3), 3)]),
+            rank_step(method, [((2, 3), 4), ((3, 4), 6)], fixed=(7,)),
         ),
-        (SPAN,),
+        (SAMPLES,),
     )
 
 
@@ -437,11 +442,62 @@ def identity_proof() -> Proof:
 
 
 _nullspace_claim(
+    "nullspace.softmax_units",
+    "With a softmax output, batch norm, weight norm and a GLM without normalization have H(D − r + 1) + 1 + r, r the "
+    "rank of Cov x: also every affine function of x that all logits share.",
+    SOFTMAX_UNITS.latex,
+    lambda p: [
+        *_shapes(p, "bn", SOFTMAX_UNITS.dimension, ((5, 4),), families.Categorical()),
+        *_shapes(p, "wn", SOFTMAX_UNITS.dimension, ((5, 4),), families.Categorical()),
+    ],
+    (ONE_SOFTMAX, *ONE_BY_ONE),
+)
+
+
+@proves("nullspace.softmax_units")
+def softmax_units_proof() -> Proof:
+    """What single units have, and what all of them can do alike."""
+    ranks = [((3, 3), 3 + 4), ((4, 2), 4 + 3), ((5, 4), 5 + 5)]
+    return Proof(
+        "nullspace.softmax_units",
+        r"\dim\ker F = H(D - r + 1) + 1 + r,\ r = \mathrm{rank}\,\mathrm{Cov}\,x",
+        (
+            *_softmax_shift(),
+            *(step for method in (BATCH_NORM, WEIGHT_NORM, IDENTITY) for step in every_row_steps(method)[:1]),
+            common_function_step(BATCH_NORM),
+            jointly("Weight norm and none, likewise", [common_function_step(m) for m in (WEIGHT_NORM, IDENTITY)]),
+            fact(
+                "So each unit moves by the affine functions on the data, r + 1 with the constant, and a softmax does "
+                "not see one that all units share",
+                r"H(D + 2) - (H - 1)(r + 1) = H(D - r + 1) + 1 + r",
+                lambda: all(
+                    SOFTMAX_UNITS.dimension(H, D, data=r) == H * (D + 2) - (H - 1) * (r + 1)
+                    for H in range(2, 9)
+                    for D in range(1, 9)
+                    for r in range(1, D + 1)
+                ),
+            ),
+            fact(
+                "The exact rank of the Jacobian confirms it at (H, D) = (3, 3), (4, 2), (5, 4) for all three",
+                r"\dim\ker F = 7,\ 7,\ 10",
+                lambda: all(rank_step(m, ranks, softmax=True).verify() for m in (BATCH_NORM, WEIGHT_NORM, IDENTITY)),
+            ),
+            rank_step(WEIGHT_NORM, [((3, 3), 6 + 3)], softmax=True, fixed=(7,)),
+        ),
+        (Assumption("one softmax, gains are not zero", r"\ker\Lambda = \mathbf{1},\ g_i \neq 0,\ \sigma > 0"),),
+    )
+
+
+_nullspace_claim(
     "nullspace.softmax_ln",
-    "With a softmax output, layer norm's has dimension D + 2 + max(0, H − r(r+1)/2), r = min(D, H−1).",
-    r"\dim\ker F = D + 2 + \max(0, H - r(r+1)/2)",
-    lambda p: _with_data(p, "ln", softmax_layer_norm_dimension, family=families.Categorical()),
-    assumptions=("H ≥ 3, D ≥ 2, almost all W and g", "every g_i ≠ 0", "ε = 0"),
+    "With a softmax output, layer norm's has dimension D + 2 + max(0, H − r(r+1)/2), r = min(D, H−1); with ε > 0 one "
+    "less, without the scale of W.",
+    SOFTMAX_LN.latex,
+    lambda p: [
+        *_with_data(p, "ln", SOFTMAX_LN.dimension, ((11, 2),), families.Categorical()),
+        *_shapes(p, normalizers.LayerNorm(eps=0.1), SOFTMAX_LN_EPS.dimension, ((11, 2),), families.Categorical()),
+    ],
+    (ONE_SOFTMAX, OPEN_SET, "H ≥ 3, D ≥ 2, almost all W and g", ALL_GAINS, "ε = 0, or ε > 0 as stated"),
 )
 
 
@@ -475,25 +531,26 @@ def softmax_layer_norm_proof() -> Proof:
             *_softmax_shift(),
             *every_softmax_direction_steps(LAYER_NORM),
             cited(EQUATIONS, independent_equations(centred=True, softmax=True)),
-            dimension_step(
-                r"\dim\ker F = D + 2 + H - \min(H, \tfrac{r(r+1)}{2})",
-                softmax_layer_norm_dimension,
-                lambda D: D + 2,
-                centred=True,
-                softmax=True,
-            ),
-            rank_step(LAYER_NORM, dimensions(softmax_layer_norm_dimension), softmax=True),
+            dimension_step(SOFTMAX_LN),
+            rank_step(LAYER_NORM, dimensions(SOFTMAX_LN), softmax=True),
+            every_direction_with_eps_step(LAYER_NORM),
+            dimension_step(SOFTMAX_LN_EPS, "ε > 0"),
+            rank_step(LAYER_NORM, dimensions(SOFTMAX_LN_EPS, SIZES[2:6]), softmax=True, eps=5),
         ),
-        (SPAN, TWO_DIRECTIONS, GENERIC),
+        (SOFTMAX, TWO_DIRECTIONS, GENERIC_GAINS),
     )
 
 
 _nullspace_claim(
     "nullspace.softmax_rms",
-    "With a softmax output, RMS norm's has dimension 2 + max(0, H + r − r(r+1)/2), r = min(D, H).",
-    r"\dim\ker F = 2 + \max(0, H + r - r(r+1)/2)",
-    lambda p: _with_data(p, "rms", softmax_rms_norm_dimension, family=families.Categorical()),
-    assumptions=("H ≥ 2, D ≥ 2, almost all W and g", "every g_i ≠ 0", "ε = 0"),
+    "With a softmax output, RMS norm's has dimension 2 + max(0, H + r − r(r+1)/2), r = min(D, H); with ε > 0 one less, "
+    "without the scale of W.",
+    SOFTMAX_RMS.latex,
+    lambda p: [
+        *_with_data(p, "rms", SOFTMAX_RMS.dimension, ((11, 2),), families.Categorical()),
+        *_shapes(p, normalizers.RMSNorm(eps=0.1), SOFTMAX_RMS_EPS.dimension, ((11, 2),), families.Categorical()),
+    ],
+    (ONE_SOFTMAX, OPEN_SET, "H ≥ 2, D ≥ 2, almost all W and g", ALL_GAINS, "ε = 0, or ε > 0 as stated"),
 )
 
 
@@ -508,16 +565,13 @@ def softmax_rms_norm_proof() -> Proof:
             *_softmax_shift(),
             *every_softmax_direction_steps(RMS_NORM),
             cited(EQUATIONS, independent_equations(centred=False, softmax=True)),
-            dimension_step(
-                r"\dim\ker F = 2 + H + r - \min(H + r, \tfrac{r(r+1)}{2})",
-                softmax_rms_norm_dimension,
-                lambda D: 2,
-                centred=False,
-                softmax=True,
-            ),
-            rank_step(RMS_NORM, dimensions(softmax_rms_norm_dimension), softmax=True),
+            dimension_step(SOFTMAX_RMS),
+            rank_step(RMS_NORM, dimensions(SOFTMAX_RMS), softmax=True),
+            every_direction_with_eps_step(RMS_NORM),
+            dimension_step(SOFTMAX_RMS_EPS, "ε > 0"),
+            rank_step(RMS_NORM, dimensions(SOFTMAX_RMS_EPS, SIZES[2:6]), softmax=True, eps=5),
         ),
-        (SPAN, TWO_DIRECTIONS, GENERIC),
+        (SOFTMAX, TWO_DIRECTIONS, GENERIC_GAINS),
     )
 
 
@@ -542,15 +596,13 @@ def _named_with_eps(problem: Problem) -> Iterator[Evidence]:
 
 _nullspace_claim(
     "nullspace.ln_eps",
-    "With ε > 0 layer norm keeps the D shifts and loses the scale; RMS norm, unless it is very wide, has full rank; "
-    "batch norm keeps its dimension.",
-    r"\dim\ker F = D + \max(0, H - r(r+3)/2)",
+    "With ε > 0 layer norm keeps the D shifts and loses the scale; RMS norm, unless it is very wide, has full rank.",
+    LN_EPS.latex,
     lambda p: [
-        *_with_data(p, normalizers.LayerNorm(eps=0.1), lambda h, d: layer_norm_dimension(h, d) - 1),
-        *_shapes(p, normalizers.RMSNorm(eps=0.1), lambda h, d: rms_norm_dimension(h, d) - 1, ((6, 4), (12, 2))),
-        *_shapes(p, normalizers.BatchNorm(eps=0.1), lambda h, d: h, ((6, 4),)),
+        *_with_data(p, normalizers.LayerNorm(eps=0.1), LN_EPS.dimension, ((12, 2),)),
+        *_shapes(p, normalizers.RMSNorm(eps=0.1), RMS_EPS.dimension, ((6, 4),)),
     ],
-    assumptions=("ε > 0", "H ≥ 3, D ≥ 2, almost all W", "every g_i ≠ 0", "no constant combination of the inputs"),
+    (INDEPENDENT, OPEN_SET, "H ≥ 3, D ≥ 2, almost all W", ALL_GAINS, "ε > 0"),
     more=_named_with_eps,
 )
 
@@ -574,21 +626,10 @@ def layer_norm_eps_proof() -> Proof:
             equality("Its quadratic form, at each case", form, stated, r"\mathrm{vec}(W)^\top F\,\mathrm{vec}(W)"),
             every_direction_with_eps_step(LAYER_NORM),
             cited(EQUATIONS, independent_equations(centred=True)),
-            dimension_step(
-                r"\dim\ker F = D + H - \min(H, \tfrac{r(r+3)}{2})",
-                lambda H, D: layer_norm_dimension(H, D) - 1,
-                lambda D: D,
-                centred=True,
-            ),
+            dimension_step(LN_EPS),
             every_direction_with_eps_step(RMS_NORM),
             cited(EQUATIONS, independent_equations(centred=False)),
-            dimension_step(
-                r"\text{RMS norm: } \dim\ker F = H - \min(H, \tfrac{r(r+1)}{2})",
-                lambda H, D: rms_norm_dimension(H, D) - 1,
-                lambda D: 0,
-                centred=False,
-            ),
-            *every_row_steps(BATCH_NORM, eps=EPSILON),
+            dimension_step(RMS_EPS, "RMS norm"),
             rank_step(LAYER_NORM, [((3, 2), 2), ((4, 2), 2), ((4, 3), 3), ((5, 3), 3)], eps=5),
         ),
         (SPAN_WITH_EPS, Assumption("two inputs or more", r"D \geq 2"), GENERIC),
@@ -598,11 +639,13 @@ def layer_norm_eps_proof() -> Proof:
 @claim(
     "nullspace.bn_evaluation",
     topic=TOPIC,
+    read=Read.OWN,
     source="Section 5.2 (not in the paper)",
     statement=(
-        "Batch norm with stored statistics has a null space of dimension H, w_i against g_i and b_i: not that of "
-        "training."
+        "Batch norm with stored statistics has a null space of dimension H(D − r + 1), r the rank of Cov x, as in "
+        "training, but another: w_i against g_i and b_i."
     ),
+    assumptions=(INDEPENDENT, ALL_GAINS),
     expected=Verdict.HOLDS,
 )
 def bn_evaluation(problem: Problem):
@@ -610,7 +653,7 @@ def bn_evaluation(problem: Problem):
     case = problem.small("bn")
     stored = normalizers.BatchNorm().evaluation(case.params.weights, case.inputs)
     evaluation = Case(NormalizedGLM(stored, case.model.family), case.params, case.inputs)
-    yield from evidence("stored statistics", evaluation, case.params.units)
+    yield from evidence("stored statistics", evaluation, UNITS.dimension(case.params.units, case.params.inputs))
     basis = predicted_nullspace(*case).basis
     damped = normalizers.BatchNorm(eps=0.1)
     both = (n(case.params.weights, case.inputs) for n in (damped.evaluation(case.params.weights, case.inputs), damped))
@@ -628,16 +671,17 @@ def bn_evaluation_proof() -> Proof:
 @claim(
     "nullspace.completeness",
     topic=TOPIC,
+    read=Read.OWN,
     source="Eq. 6 (not in the paper)",
     statement=(
         "Eq. 6 lists all continuous weight symmetries of layer norm: the weights' part of the null space has the "
         "dimension D + 1 of the orbit of W under W → δW + 𝟏γᵀ."
     ),
-    assumptions=("rank PW ≥ 2", "ε = 0"),
+    assumptions=("rank PW ≥ 2", OPEN_SET, ALL_GAINS, "ε = 0"),
     expected=Verdict.CONDITIONAL,
 )
 def completeness(problem: Problem):
-    """The kernel of ∂z/∂W alone, against the tangent space of the orbit; for W of rank one the kernel is larger."""
+    """The kernel of ∂z/∂W alone, against the tangent space of the orbit; larger for W of rank one or deficient data."""
     case = problem.small("ln")
     kernel, orbit = _weights_kernel(case), _orbit_tangent(case)
     orbit_dimension = int(np.linalg.matrix_rank(orbit))
@@ -650,6 +694,13 @@ def completeness(problem: Problem):
     case = Case(case.model, flat, case.inputs)
     counts = _weights_kernel(case).shape[1], int(np.linalg.matrix_rank(_orbit_tangent(case)))
     yield differ("rank PW = 1: kernel and orbit", *np.array(counts, float), role=Role.FAILS_WITHOUT_CONDITION)
+    unseen = problem.small("ln")
+    unseen = unseen._replace(inputs=unseen.inputs.at[:, 0].set(0.0))
+    counts = _weights_kernel(unseen).shape[1], int(np.linalg.matrix_rank(_orbit_tangent(unseen)))
+    yield differ(
+        "an input that is always 0: kernel and orbit", *np.array(counts, float), role=Role.FAILS_WITHOUT_CONDITION
+    )
+    yield same_integer("and their difference and H − 1", counts[0] - counts[1], unseen.params.units - 1)
 
 
 def _scale_and_shift(i, d):
@@ -725,11 +776,13 @@ def completeness_proof() -> Proof:
                 equality("Lagrange's identity", length * norm - product**2, minors, short=letters),
             ),
             equality(
-                "So u_j m_k = u_k m_j for all x. As rank PW ≥ 2, m_j vanishes where u_j does: m_j = κ_j u_j, and all κ "
-                "are one number λ: m = λu",
-                u(j) * KAPPA(k) * u(k) - u(k) * KAPPA(j) * u(j),
-                u(j) * u(k) * (KAPPA(k) - KAPPA(j)),
+                "So u_j m_k = u_k m_j. Summed with u_j: q m_k = s u_k, q = |u|²/H, s = uᵀm/H",
+                mean(lambda j: u(j) * (u(j) * m(k) - u(k) * m(j)), H),
+                sp.Symbol("q") * m_(k) - sp.Symbol("s") * u_(k),
+                r"\operatorname{mean}_j u_j(u_jm_k - u_km_j)",
+                {"q": mean(lambda j: u(j) ** 2, H), "s": mean(lambda j: u(j) * m(j), H), **letters},
             ),
+            cited("As rank PW ≥ 2, m = λu, s = λq", proportional()),
             confirmed(
                 null_step(
                     "P(dW − λW) = 0 means dW = λW + 𝟏γᵀ, and all of these are null",
@@ -740,7 +793,7 @@ def completeness_proof() -> Proof:
                 weight_rank_step(),
             ),
         ),
-        (SPAN, Assumption("two independent directions", r"\mathrm{rank}\,PW \geq 2", dropped)),
+        (SPAN, Assumption("two directions", r"\mathrm{rank}\,PW \geq 2", dropped)),
     )
 
 
@@ -757,9 +810,114 @@ def _orbit_tangent(case: Case) -> np.ndarray:
     return np.concatenate([np.asarray(case.params.weights).reshape(-1, 1), shifts], 1)
 
 
+SINGULAR = (3, 4)
+"""D and H of the table of ranks in the claim `nullspace.zero_gains`."""
+RANKS = {
+    "ln": (LN, LAYER_NORM, (16, 16, 16, 15, 8), 12),
+    "rms": (RMS, RMS_NORM, (19, 19, 17, 15, 8), 14),
+    "bn": (UNITS, BATCH_NORM, (16, 14, 12, 10, 8), None),
+    "wn": (UNITS, WEIGHT_NORM, (16, 14, 12, 10, 8), None),
+}
+"""Cell and method, ranks at 0 … 4 zero gains, and with (centred) weights of rank one, which units alone do not see."""
+
+
+def singular(case: Case, zero_gains: int = 0, weights: int | None = None) -> Case:
+    """A case with its first gains zero, or weights whose centred rows are multiples of one direction."""
+    params = eqx.tree_at(lambda p: p.gain, case.params, case.params.gain.at[:zero_gains].set(0.0))
+    if weights == 1:
+        params = eqx.tree_at(lambda p: p.weights, params, params.weights[:, :1] * params.weights[:1])
+    return case._replace(params=params)
+
+
+@claim(
+    "nullspace.zero_gains",
+    topic=TOPIC,
+    read=Read.OWN,
+    source="Section 5.2 (not in the paper)",
+    statement=(
+        "Zero gains, and weights of rank one, lower the rank of F. Each zero gain takes D − 1 from that of batch and "
+        "weight norm, the first ones less from that of layer and RMS norm. At H = 4, D = 3 with 0 … 4 zero gains it is "
+        "16 16 16 15 8 for layer norm, 19 19 17 15 8 for RMS norm, 16 14 12 10 8 for batch and weight norm; with "
+        "(centred) weights of rank one it is 12 for layer norm and 14 for RMS norm."
+    ),
+    assumptions=(INDEPENDENT, OPEN_SET, "almost all W but for the rank, and gains but for zeros", "ε = 0"),
+    expected=Verdict.HOLDS,
+)
+def zero_gains(problem: Problem):
+    """Ranks that the theorem gives, those of the statement, and measured ones."""
+    D, H = SINGULAR
+    for method, (cell, _, stated, of_rank_one) in RANKS.items():
+        case, title = problem.small(method, shape=(100, D, H), name="singular"), TITLES[method]
+        for zeros, of_zeros in enumerate(stated):
+            yield same_integer(
+                f"{title}, {zeros} zero gains: rank as stated, and by the theorem",
+                of_zeros,
+                H * (D + 2) - cell.dimension(H, D, zero_gains=zeros),
+            )
+            yield from evidence(f"{title}, {zeros} zero gains", singular(case, zeros), H * (D + 2) - of_zeros)
+        if of_rank_one is not None:
+            what, one = f"{title}, weights of rank one", singular(case, weights=1)
+            found = H * (D + 2) - cell.dimension(H, D, weights=1)
+            yield same_integer(f"{what}: rank as stated, and by the theorem", of_rank_one, found)
+            yield from evidence(what, one, H * (D + 2) - of_rank_one)
+
+
+@proves("nullspace.zero_gains")
+def zero_gains_proof() -> Proof:
+    """A unit with zero gain may move its weights as it likes, as far as the others do not notice."""
+
+    def confirmed_at(method: Method, cell: Cell, H: int, D: int) -> bool:
+        def nullity(zeros: int) -> int:
+            draw = random.Random(f"{method.name} {H} {D} {zeros}")
+            layer = random_layer(method, H, D, cases=10 + D * (D + 1) * (D + 2) // 6 + 2 * H * D, draw=draw)
+            layer.gain[:zeros] = 0
+            return H * (D + 2) - rank(jacobian_rows(layer))
+
+        return all(nullity(zeros) == cell.dimension(H, D, zero_gains=zeros) for zeros in range(H + 1))
+
+    sizes = ((4, 3), (5, 2))
+    latex = r"\mathrm{rank}\,J = H(D + 2) - \dim\ker F"
+    return Proof(
+        "nullspace.zero_gains",
+        r"g_k = 0:\ dW_k = cPW_k + l_k,\ dg_k = db_k = 0",
+        (
+            equality(
+                "A unit with zero gain moves by dg n + db alone, which is 0 for dg = db = 0 only, as n is no constant",
+                derivative(lambda t: (t * TILT(i)) * LAYER_NORM(LAYER.towards(field("V"), t)) + t * BIAS(i)),
+                TILT(i) * LAYER_NORM(LAYER) + BIAS(i),
+                r"dz_i|_{g_i = 0}",
+            ),
+            cited(f"{DIRECTIONS}, for the units with a gain", null_directions(LAYER_NORM, "ln")),
+            cited("All null directions of RMS norm, likewise", null_directions(RMS_NORM, "rms")),
+            fact(
+                "Batch and weight norm: a unit with a gain sees D + 1 affine functions, one without two",
+                r"H(D + 2) - (H - m)(D + 1) - 2m = H + m(D - 1)",
+                lambda: all(
+                    UNITS.dimension(H, D, zero_gains=m) == H * (D + 2) - (H - m) * (D + 1) - 2 * m
+                    for H in range(1, 9)
+                    for D in range(1, 9)
+                    for m in range(H + 1)
+                ),
+            ),
+            fact(
+                f"The exact rank of the Jacobian confirms the numbers at (H, D) = {sizes} for 0 … H zero gains",
+                latex,
+                lambda: all(confirmed_at(method, cell, *size) for cell, method, *_ in RANKS.values() for size in sizes),
+                sizes="layer and RMS norm with zero gains: (H, D) = (4, 3), (5, 2)",
+            ),
+        ),
+        (
+            Assumption("outputs have positive variance", r"\Lambda \succ 0,\ \sigma > 0,\ \epsilon = 0"),
+            TWO_DIRECTIONS,
+            GENERIC,
+        ),
+    )
+
+
 @claim(
     "nullspace.rank_deficient_data",
     topic=TOPIC,
+    read=Read.OWN,
     source="Section 5.2 (not in the paper)",
     statement=(
         "On data of rank r < D (constant-zero pixels), every row of W also has D − r null directions that no datum "
@@ -774,11 +932,11 @@ def rank_deficient_data(problem: Problem):
     deficient = Case(case.model, case.params, case.inputs.at[:, :2].set(0.0))
     yield from evidence("two zero columns", deficient, full + 2 * (case.params.units - 1))
     few = problem.small("ln", shape=(7, 6, 4))
-    predicted, rank = predicted_nullspace(*few), measured(few)[1].rank
+    predicted, found = predicted_nullspace(*few), measured(few)[1].rank
     most = few.params.size - predicted.dimension  # weights move the n of a sample in H − 2 directions
-    yield same_integer("seven samples: most directions that they see, and measured rank", most, rank)
-    fewer = predicted_nullspace(*few._replace(inputs=few.inputs[:5]))
-    yield same_integer("five samples: the prediction is exact (1) or a bound (0)", int(fewer.exact), 0)
+    yield same_integer("seven samples: most directions that they see, and measured rank", most, found)
+    yield same_integer("the prediction there is exact (1) or a bound (0)", int(predicted.exact), 0)
+    yield from evidence("five samples, none in the span of the others", few._replace(inputs=few.inputs[:5]))
 
 
 @proves("nullspace.rank_deficient_data")
@@ -791,7 +949,7 @@ def rank_deficient_data_proof() -> Proof:
     absorbed = total(lambda d: LAYER.W(i, d) * v(d), D) / total(lambda d: LAYER.W(i, d) ** 2, D)
     row_slope = derivative(lambda t: WEIGHT_NORM(layer.towards(lambda l, d: v(d), t)))
     sizes = ((3, 4), (4, 4), (5, 5), (6, 4), (7, 6))
-    dimension = lambda H, D: layer_norm_dimension(H, D - 2) + 2 * H
+    dimension = lambda H, D: LN.dimension(H, D, data=D - 2)
     return Proof(
         "nullspace.rank_deficient_data",
         r"v^\top x_n = 0\ \forall n \Rightarrow e_kv^\top \in \ker F;\quad "

@@ -1,9 +1,9 @@
-r"""The upper bound of null spaces, for all sizes: every null direction is one of those that are named.
+r"""The null-space theorem of groups of units, for all sizes: named directions are null, and there are no others.
 
-A direction is (dW, db, dg), written with $e_i = dg_i/g_i$ and $\beta_i = db_i/g_i$. At an input x, u is the numerator
-of the layer (PWx of layer norm, Wx of RMS norm), v the same of dW (P dW x, dW x), $q = |u|^2/H$ and $s = u^\top v/H$.
-The output of unit i stands still where
-$$q\,(v_i + e_i u_i) - u_i s + \beta_i \sigma^3 = 0.$$
+`lngeom.information.nullspace_theorem` states it. A direction is (dW, db, dg), written with $e_i = dg_i/g_i$ and
+$\beta_i = db_i/g_i$. At an input x, u is the numerator of the layer (PWx of layer norm, Wx of RMS norm), v the same of
+dW (P dW x, dW x), $q = |u|^2/H$ and $s = u^\top v/H$. The output of unit i stands still where
+$$(q + \epsilon)(v_i + e_i u_i) - u_i s + \beta_i \sigma^3 = 0.$$
 The steps solve this equation for all x of an open set. What is left are linear equations for e, one for each
 coefficient of Σ e u and of Σ e u². Their rank is the largest possible for almost all W, because it is for one W.
 """
@@ -17,14 +17,16 @@ from typing import Any
 import sympy as sp
 from sympy import Expr, sqrt
 
+from lngeom.information.nullspace_theorem import Cell
 from lngeom.symbolic.actions import SHIFT
 from lngeom.symbolic.jacobian import GAIN, LAYER, along
 from lngeom.symbolic.layers import BATCH_NORM, EPSILON, RMS_NORM, Layer, Method
 from lngeom.symbolic.modular import PRIME, rank
-from lngeom.symbolic.proof import Assumption, Names, Proof, Step, equality, fact
-from lngeom.symbolic.sums import D, Field, H, M, N, derivative, field, mean, n, p, total
+from lngeom.symbolic.proof import Assumption, Names, Proof, Step, cited, equality, fact
+from lngeom.symbolic.sums import D, Field, H, M, N, derivative, field, j as j_index, mean, n, p, total
 
 V, TILT, BIAS, KAPPA, FORM = field("V"), field("e"), field("beta"), field("kappa"), field("t")
+FORMS = field("l")
 U_, V_ = field("u"), field("v")
 Q, S, SIGMA = sp.symbols(r"q s \sigma")
 """The letters of the steps; `Grouped.names` says what they stand for."""
@@ -38,7 +40,12 @@ SPAN = Assumption(
     "outputs have positive variance, inputs span and fill an open set, gains are not zero",
     r"\Lambda \succ 0,\ g_i \neq 0,\ \sigma > 0,\ \epsilon = 0",
 )
-GENERIC = Assumption("almost all weights and gains", r"(W, g) \notin \{\text{minors} = 0\}")
+GENERIC = Assumption("almost all weights", r"W \notin \{\text{minors} = 0\}")
+GENERIC_GAINS = Assumption("almost all weights and gains", r"(W, g) \notin \{\text{minors} = 0\}")
+SOFTMAX = Assumption(
+    "one softmax with inputs that span and fill an open set, gains are not zero",
+    r"\ker\Lambda = \mathbf{1},\ g_i \neq 0,\ \sigma > 0",
+)
 TWO_DIRECTIONS = Assumption(
     "the (centred) weights have rank 2 or more in each group", r"\mathrm{rank}\,PW \geq 2,\ D \geq 2"
 )
@@ -120,14 +127,133 @@ def _equation_step(method: Method) -> Step:
     )
 
 
-def _direction(group: Grouped, form: bool = False) -> Field:
-    """dW = cW − diag(e)PW + 𝟏γᵀ, of a softmax with t(x)/g_i beside it."""
-    unshifted = lambda j, d: (ONE_NUMBER - TILT(j)) * group.centred(LAYER.W)(j, d) + (FORM(d) / GAIN(j) if form else 0)
-    return unshifted if group.method is RMS_NORM else lambda j, d: unshifted(j, d) + SHIFT(d)
+@cache
+def proportional() -> Proof:
+    """The lemma that q w = s h for all x makes w a multiple of h, if q is a mean of squares that h does not divide."""
+    first, other, forms, point, weight = (field(name) for name in ("h", "y", "U", "x", "w"))
+    at = lambda rows, vector: total(lambda d: rows(d) * vector(d), D)
+    share = at(first, point) / at(first, other)
+    moved: Field = lambda d: point(d) - share * other(d)
+    square = mean(lambda j: total(lambda d: forms(j, d) * moved(d), D) ** 2, H)
+    s_there = sp.Symbol("s(x')")
+    return Proof(
+        "lemma.proportional",
+        r"q\,w = s\,h\ \forall x,\ q = \operatorname{mean}_j U_j^2 \Rightarrow w = c\,h,\ s = c\,q",
+        (
+            equality(
+                "Take y with h(y) ≠ 0. At x' = x − h(x)/h(y) y the form h is 0",
+                at(first, moved),
+                0,
+                r"h(x')",
+            ),
+            equality(
+                "So there q w = s h says q w = 0",
+                square * at(weight, moved) - s_there * at(first, moved),
+                sp.Symbol("q(x')") * at(weight, moved),
+                r"q(x')\,w(x') - s(x')\,h(x')",
+                {"q(x')": square},
+            ),
+            equality(
+                "But q is not 0 there for almost all x: U_j(x') is a linear form in x, and 0 only if U_j is a multiple "
+                "of h, as not all are. So w(x') = 0",
+                total(lambda d: forms(j_index, d) * moved(d), D),
+                total(lambda d: forms(j_index, d) * point(d), D)
+                - share * total(lambda d: forms(j_index, d) * other(d), D),
+                r"U_j(x')",
+            ),
+            equality(
+                "and w(x) is the number c = w(y)/h(y) times h(x); then s h = c q h gives s = c q",
+                at(weight, point),
+                at(weight, other) / at(first, other) * at(first, point) + sp.Symbol("w(x')"),
+                r"w(x)",
+                {"w(x')": at(weight, moved)},
+            ),
+        ),
+        (Assumption("some U_j is no multiple of h", r"\mathrm{rank} \geq 2,\ h \neq 0"),),
+    )
+
+
+def _solution_steps(method: Method, softmax: bool) -> tuple[Step, ...]:
+    """From w = v + e u, which is c u for units with a gain (and t/g beside it), to Σ v = 0 and s = c q as equations."""
+    group = Grouped(method)
+    letter = "t(x)" if softmax else "l"
+    form = lambda j: total(lambda d: _forms_of(j, softmax)(d) * group.layer.X(n, d), D)
+    solved = lambda j: (ONE_NUMBER - TILT(j)) * group.u(j) + form(j)
+    first = group.mean(lambda j: TILT(j) * group.u(j) - form(j))
+    second = group.mean(lambda j: group.u(j) * (TILT(j) * group.u(j) - form(j)))
+    what = "t/g_i" if softmax else "l_i, which is 0 for a unit with a gain"
+    names = {"S_{1}": first, "S_{2}": second, "q": group.q}
+    one, two = sp.symbols("S_{1} S_{2}")
+    text = (
+        f"With v_i = (c − e_i) u_i + {what}: S_2 = mean u (e u − {letter if not softmax else 't/g'}) is 0, as s = c q"
+    )
+    steps = [
+        equality(
+            text,
+            group.mean(lambda j: group.u(j) * solved(j)),
+            ONE_NUMBER * Q - two,
+            r"s",
+            {"S_{2}": names["S_{2}"], "q": names["q"]},
+        )
+    ]
+    if method is not RMS_NORM:
+        steps.append(
+            equality(
+                f"and S_1 = mean (e u − {'t/g' if softmax else 'l'}), as v is centred",
+                group.mean(solved),
+                -one,
+                r"\operatorname{mean}_i v_i",
+                {"S_{1}": names["S_{1}"]},
+            )
+        )
+    return tuple(steps)
+
+
+def _forms_of(j: Any, softmax: bool) -> Field:
+    """The form that unit j has besides (c − e) u: t/g under a softmax."""
+    return (lambda d: FORM(d) / GAIN(j)) if softmax else (lambda d: FORMS(j, d))
+
+
+def trade_step(method: Method, softmax: bool = False) -> Step:
+    """How the outputs move along dW = (c − diag(e)) PW + L + 1γᵀ, dg = e⊙g: by L alone where S_1 = 0 and S_2 = 0."""
+    group = Grouped(method, eps=EPSILON)
+    form = lambda j: total(lambda d: _forms_of(j, softmax)(d) * group.layer.X(n, d), D)
+
+    def direction(j: Any, d: Any) -> Expr:
+        own = (ONE_NUMBER - TILT(j)) * group.centred(LAYER.W)(j, d) + _forms_of(j, softmax)(d)
+        return own if method is RMS_NORM else own + SHIFT(d)
+
+    sums: Names = {
+        "S_{1}": group.mean(lambda j: TILT(j) * group.u(j) - form(j)),
+        "S_{2}": group.mean(lambda j: group.u(j) * (TILT(j) * group.u(j) - form(j))),
+    }
+    first, second = sp.symbols("S_{1} S_{2}")
+    right = form(method.unit) / SIGMA + U_(method.unit) * (second + ONE_NUMBER * EPSILON) / SIGMA**3
+    if method is RMS_NORM:
+        del sums["S_{1}"]
+    else:
+        right += first / SIGMA
+    own = "t/g_i" if softmax else "l_i"
+    return equality(
+        f"{method.name}, any ε: along dW_i = (c − e_i) PW_i + {own} (+ a shift), dg = e⊙g, this is left. So it is null "
+        + (
+            "before a softmax, all outputs moving by t/σ, "
+            if softmax
+            else "if l_i = 0 for units with a gain, and for any l_k of zero gain, "
+        )
+        + ("where S_2 + cε = 0" if method is RMS_NORM else "where S_1 = 0 and S_2 + cε = 0")
+        + " on all x",
+        group.moved(direction) - BIAS(method.unit),
+        right,
+        r"dz_i/g_i",
+        {**group.names("u", r"\sigma"), **sums},
+    )
 
 
 def null_directions(method: Method, name: str) -> Proof:
     """The lemma of layer, RMS or group norm at ε = 0: dW = cW − diag(e)PW + 𝟏γᵀ, dg = e⊙g, db = 0 are all.
+
+    Rows of units with zero gain have forms l besides, and dg = 0.
 
     Args:
         method: the method.
@@ -136,9 +262,6 @@ def null_directions(method: Method, name: str) -> Proof:
     Returns:
         The proof; of group norm, for each group.
     """
-    group, unit = Grouped(method), method.unit
-    u, e = U_(unit), TILT(unit)
-    letters = group.names("u", "q", "s")
     direction, equations = r"cW - \mathrm{diag}(e)PW + \mathbf{1}\gamma^\top", r"\sum e u = \sum e u^2 = 0"
     if method is RMS_NORM:
         direction, equations = r"cW - \mathrm{diag}(e)W", r"\sum e u^2 = 0"
@@ -148,43 +271,16 @@ def null_directions(method: Method, name: str) -> Proof:
         (
             _equation_step(method),
             _biases_step(method),
-            equality(
-                "The rest is q v_i plus a multiple of u_i. So the linear form v_i vanishes where u_i does: v_i = "
-                "κ_i u_i",
-                cubic(unit) - Q * V_(unit),
-                u * (Q * e - S),
-                short={**letters, **group.names("v")},
+            cited(
+                "With w_i = v_i + e_i u_i the rest says q w_i = s u_i. So w_i = c u_i and s = c q, with one c for all "
+                "units with a gain",
+                proportional(),
             ),
-            equality(
-                "Then q (κ_i + e_i) = s for every unit: κ_i + e_i is one number c, and P dW = (c − diag(e)) PW",
-                Q * (KAPPA(unit) * u + e * u) - u * S,
-                u * (Q * (KAPPA(unit) + e) - S),
-                short=letters,
-            ),
-            *trade_steps(method),
+            *_solution_steps(method, softmax=False),
+            trade_step(method),
         ),
         (SPAN, TWO_DIRECTIONS),
     )
-
-
-def trade_steps(method: Method) -> tuple[Step, ...]:
-    """When dW = cW − diag(e)PW + 𝟏γᵀ with dg = e⊙g is null."""
-    group = Grouped(method)
-    first = group.mean(lambda j: TILT(j) * group.u(j)) / group.sigma if method is not RMS_NORM else sp.S.Zero
-    second = group.mean(lambda j: TILT(j) * group.u(j) ** 2) / group.sigma**2
-    output = method(LAYER)
-    sums_text = "Σ e u² is 0 for all x" if method is RMS_NORM else "Σ e u and Σ e u² are 0 for all x"
-    solved = equality(
-        f"Such a direction leaves this, so it is null exactly where {sums_text}: linear equations for e",
-        group.moved(_direction(group)) - BIAS(method.unit),
-        first + output * second,
-        r"dz_i/g_i",
-    )
-    if method is RMS_NORM:
-        return (solved,)
-    over_units = group.mean(lambda j: first + method(LAYER, unit=j) * second)
-    text = "(the mean over the units is the first sum alone, so both must vanish)"
-    return solved, equality(text, over_units, first, r"\operatorname{mean}_i\,dz_i/g_i")
 
 
 def every_softmax_direction_steps(method: Method) -> tuple[Step, ...]:
@@ -195,17 +291,6 @@ def every_softmax_direction_steps(method: Method) -> tuple[Step, ...]:
     moved = lambda g, j: GAIN(j) * (g.moved().subs(unit, j) if j != unit else g.moved())
     linear = lambda j: V_(j) + TILT(j) * U_(j)
     difference = moved(group, unit) - moved(group, other) + moved(back, unit) - moved(back, other)
-    h, share = field("h"), lambda j: 1 / GAIN(j)
-    form = total(lambda d: FORM(d) * LAYER.X(n, d), D)
-    sums: Names = {
-        "S_{1}": group.mean(lambda j: TILT(j) * group.u(j) - share(j) * form),
-        "S_{2}": group.mean(lambda j: TILT(j) * group.u(j) ** 2 - form * share(j) * group.u(j)),
-    }
-    first, second = sp.symbols("S_{1} S_{2}")
-    left_over = U_(unit) * second / SIGMA**3 + (0 if method is RMS_NORM else first / SIGMA)
-    letters = {**group.names("u", r"\sigma"), "t(x)": form, **sums}
-    if method is RMS_NORM:
-        del letters["S_{1}"]
     return (
         _equation_step(method),
         equality(
@@ -217,22 +302,18 @@ def every_softmax_direction_steps(method: Method) -> tuple[Step, ...]:
             group.names(r"\sigma"),
         ),
         equality(
-            "With h = 1/g, units i and k leave q times a linear form minus s times u_i h_k − u_k h_i, which is not 0 "
-            "for some i and k as the rank is 2. The first form vanishes where this does, so they are proportional, and "
-            "s = c q for a number c",
-            h(other) * cubic(unit) - h(unit) * cubic(other),
-            Q * (h(other) * linear(unit) - h(unit) * linear(other)) - S * (h(other) * U_(unit) - h(unit) * U_(other)),
-            short={"h": share, **group.names("u", "v", "q", "s")},
+            "Units i and k leave q times the form g_i w_i − g_k w_k minus s times g_i u_i − g_k u_k, w = v + e u; not "
+            "all of the last are 0, as the rank is 2",
+            GAIN(unit) * cubic(unit) - GAIN(other) * cubic(other),
+            Q * (GAIN(unit) * linear(unit) - GAIN(other) * linear(other))
+            - S * (GAIN(unit) * U_(unit) - GAIN(other) * U_(other)),
+            short=group.names("u", "v", "q", "s"),
         ),
-        equality(
-            "Then g_i (v_i + (e_i − c) u_i) is one linear form t(x) for all units: v_i = (c − e_i) u_i + t/g_i. With "
-            "S_1 the mean of e u − h t, S_2 that of e u² − h t u, this is left. Σ v = 0 (layer norm) and "
-            "s = c q say that S_1 and S_2 vanish: linear equations for e and t, in which t combines the rows of W",
-            GAIN(unit) * (group.moved(_direction(group, form=True)) - BIAS(unit)),
-            sp.Symbol("t(x)") / SIGMA + GAIN(unit) * left_over,
-            r"dz_i",
-            letters,
+        cited(
+            "So g_i w_i − g_k w_k = c (g_i u_i − g_k u_k) and s = c q: g_i (w_i − c u_i) is one form t", proportional()
         ),
+        *_solution_steps(method, softmax=True),
+        trade_step(method, softmax=True),
     )
 
 
@@ -241,8 +322,8 @@ def every_direction_with_eps_step(method: Method) -> Step:
     group, unit = Grouped(method, eps=EPSILON), method.unit
     return equality(
         f"{method.name}: the equation has one term more, linear in x. It is analytic for all x, so β = 0 and each "
-        "degree in x vanishes: v_i = −e_i u_i, and then s = 0. No number c is left, and Σ e u² = 0; with Σ v = 0 also "
-        "Σ e u = 0 (layer norm)",
+        "degree in x vanishes: w_i = v_i + e_i u_i = 0, and then s = 0, so that c = 0. Before a softmax this is so of "
+        "differences: g_i w_i is one form t, and s (g_i u_i − g_k u_k) = 0",
         group.sigma**3 * group.moved(),
         EPSILON * (V_(unit) + TILT(unit) * U_(unit)) + cubic(unit) + BIAS(unit) * SIGMA**3,
         r"\sigma^3 dz_i/g_i",
@@ -443,31 +524,49 @@ def independent_equations(*, centred: bool, softmax: bool = False) -> Proof:
         f"lemma.equations.{name}",
         rf"\mathrm{{rank}}\{{{equations}\ \forall x\}} = {rank_latex}",
         tuple(steps),
-        (TWO_DIRECTIONS, GENERIC),
+        (TWO_DIRECTIONS, GENERIC_GAINS if softmax else GENERIC),
     )
 
 
-def dimension_step(
-    latex: str,
-    dimension: Callable[[int, int], int],
-    others: Callable[[int], int],
-    *,
-    centred: bool,
-    softmax: bool = False,
-) -> Step:
-    """The step from the rank of the equations for e to the dimension of the null space.
+def dimension_step(cell: Cell, of: str = "") -> Step:
+    """The step from the rank of the equations for e to the dimension of the null space, as its cell has it.
 
     Args:
-        latex: the dimension.
-        dimension: the same, of (H, D).
-        others: number of null directions besides those of e (and t), of D.
-        centred: whether rows are centred, as in layer norm.
-        softmax: whether a softmax follows.
+        cell: of the theorem.
+        of: what it is about, in a proof about several.
+
+    Returns:
+        The step.
     """
 
     def stated(H: int, r: int) -> bool:
-        unknowns, equations = _numbers(H, r, centred=centred, softmax=softmax)
-        inputs = (r, r + 1, r + 4) if r + centred == H else (r,)
-        return all(dimension(H, D) == others(D) + unknowns - min(unknowns, equations) for D in inputs)
+        unknowns, equations = _numbers(H, r, centred=cell.centred, softmax=cell.softmax)
+        inputs = (r, r + 1, r + 4) if r + cell.centred == H else (r,)
+        others = lambda D: cell.centred * D + (not cell.eps) + cell.softmax
+        return all(cell.dimension(H, D) == others(D) + unknowns - min(unknowns, equations) for D in inputs)
 
-    return fact("So the dimension is", latex, lambda: all(stated(*size) for size in _sizes(centred)))
+    text = f"{of}: so the dimension is" if of else "So the dimension is"
+    return fact(text, rf"\dim\ker F = {cell.latex}", lambda: all(stated(*size) for size in _sizes(cell.centred)))
+
+
+def common_function_step(method: Method) -> Step:
+    """Batch norm, weight norm or none before a softmax: all units may add one affine function of x to their outputs."""
+    i, alpha = method.unit, field("alpha")
+    sigma, numerator = sqrt(method.square(LAYER)), method.numerator(LAYER)
+    rows: Field = lambda l, d: alpha(d) * sigma / GAIN(l)
+    of = lambda row: total(lambda d: alpha(d) * row(d), D)
+    here = of(lambda d: LAYER.X(n, d))
+    if method is BATCH_NORM:
+        centre = mean(lambda m: of(lambda d: LAYER.X(m, d)), N)
+        product = mean(lambda m: method.numerator(LAYER, m) * of(lambda d: LAYER.X(m, d)), N)
+        tilt, function = product / (sigma * GAIN(i)), here - centre
+    else:
+        inner = of(lambda d: LAYER.W(i, d))
+        tilt = sigma * inner / (GAIN(i) * sigma**2) if method.name == "WeightNorm" else sp.S.Zero
+        function = here
+    return equality(
+        f"{method.name}: the rows ασ_i/g_i, with what the gain makes good, move all outputs by one function of x",
+        GAIN(i) * along(method, rows) + GAIN(i) * tilt * numerator / sigma,
+        function,
+        r"dz_{ni}",
+    )
