@@ -13,9 +13,9 @@ from lngeom._core.numerics import Agreement, agreement, tolerance
 class Verdict(StrEnum):
     """What the evidence says of a statement.
 
-    A slip is wrong as printed, and what its authors mean is clear and right. An experiment at another setting than the
-    paper's refutes nothing: its result is not reproduced here. A clash is no answer about the statement: a number
-    contradicts what is proved or stated, so that the proof, the record or the code is wrong.
+    A slip, of notation alone, is wrong as printed, and what its authors mean is clear and right. An experiment at
+    another setting than the paper's refutes nothing: its result is not reproduced here. A clash is no answer about the
+    statement: a number contradicts what is proved or stated, so that the proof, the record or the code is wrong.
     """
 
     HOLDS = "holds"
@@ -142,6 +142,8 @@ class Evidence:
             reason = f"the residual is {self.residual}"
         if not reason and self.vacuous:
             reason = "nothing was compared, or everything is zero"
+        if self.passed and self.contradicts:
+            raise ValueError(f"evidence that passed cannot show the opposite too: {self.description!r}")
         flags = {"passed": self.passed and not reason, "contradicts": self.contradicts and not reason}
         for name, value in {**flags, "vacuous": self.vacuous}.items():
             object.__setattr__(self, name, bool(value))
@@ -156,6 +158,8 @@ class Evidence:
             return f"no evidence: {self.no_evidence}"
         if self.residual is None or self.tolerance is None:
             return "it failed"
+        if self.kind is Kind.EXPERIMENT:
+            return f"the runs {'show the opposite' if self.contradicts else 'decide nothing'} at this size"
         held = f"the residual {self.residual:.1e} is not {_SIDE[self.kind]} {self.tolerance:.1e}"
         return f"it shows the opposite: {held}" if self.contradicts else f"it decides nothing: {held}"
 
@@ -321,7 +325,8 @@ def decide(evidence: Sequence[Evidence]) -> Verdict:
     """The verdict that a body of evidence amounts to.
 
     1. A number that contradicts a proof is a clash, whatever else was found: the opposite of its role beside a proof
-       of that role, or a refutation beside a proof of the statement. A number never overrides a proof.
+       of that role, or a refutation beside a proof of the statement. So are two proofs, one of the statement and one
+       against it. A number never overrides a proof.
     2. A number that shows the opposite of what should support the statement is a clash too, where no proof supports
        it: an error of the code looks the same as a false statement. An experiment that shows the opposite is not
        reproduced here.
@@ -344,20 +349,28 @@ def decide(evidence: Sequence[Evidence]) -> Verdict:
     numbers = [e for e in evidence if e.kind is not Kind.PROOF]
     if any(e.contradicts and e.role in proved for e in numbers):
         return Verdict.CLASH
+    if Role.SUPPORTS in proved and {Role.REFUTES, Role.MISPRINT} & proved:
+        return Verdict.CLASH
     if Role.SUPPORTS in proved and any(e.passed and e.role in {Role.REFUTES, Role.MISPRINT} for e in numbers):
         return Verdict.CLASH
     opposite = {e.kind for e in numbers if e.contradicts and e.role is Role.SUPPORTS}
-    if opposite:
-        return Verdict.NOT_REPRODUCED if opposite == {Kind.EXPERIMENT} else Verdict.CLASH
+    if opposite - {Kind.EXPERIMENT}:
+        return Verdict.CLASH
+    if opposite and Role.REFUTES not in proved:
+        return Verdict.NOT_REPRODUCED
     if any(e.no_evidence and e.role not in proved for e in numbers):
         return Verdict.UNDECIDED
     left = [e for e in evidence if not e.no_evidence]
     if not all(e.passed for e in left):
         return Verdict.UNDECIDED
     roles = {e.role for e in left}
-    for false, verdict in ((Role.REFUTES, Verdict.REFUTED), (Role.MISPRINT, Verdict.SLIP)):
-        if false in roles:
-            return verdict if Role.CORRECTS in roles and Role.SUPPORTS not in roles else Verdict.UNDECIDED
+    against = roles & {Role.REFUTES, Role.MISPRINT}
+    if against:
+        if len(against) > 1 or Role.CORRECTS not in roles or Role.SUPPORTS in roles:
+            return Verdict.UNDECIDED
+        if all(e.kind is Kind.EXPERIMENT for e in left if e.role in against):
+            return Verdict.NOT_REPRODUCED
+        return Verdict.REFUTED if Role.REFUTES in against else Verdict.SLIP
     if Role.SUPPORTS in roles:
         return Verdict.CONDITIONAL if Role.FAILS_WITHOUT_CONDITION in roles else Verdict.HOLDS
     return Verdict.UNDECIDED

@@ -137,10 +137,11 @@ def unfair(claim: Claim) -> str:
     """Which rule of fairness the record of a claim breaks; empty where it breaks none.
 
     1. A verdict against a statement comes with what is true instead.
-    2. A statement whose own words were not read is never refuted.
-    3. A refuted statement fails under every reading that its context lists. A statement that holds, or holds under a
-       condition, does so under the most favourable one.
-    4. A slip of notation is a verdict, and no other verdict calls an error one.
+    2. A statement whose own words were not read is never refuted, and no slip is seen in words read nowhere.
+    3. A refuted statement fails under every reading that its context lists. A statement that holds, holds under a
+       condition or is a slip, is right under the most favourable one.
+    4. A slip of notation is a verdict, and no other verdict calls an error one. What holds, is open or is not
+       reproduced has no erratum. A clash is never recorded.
 
     Args:
         claim: the claim.
@@ -150,17 +151,27 @@ def unfair(claim: Claim) -> str:
     """
     verdict = claim.expected
     against = verdict in {Verdict.REFUTED, Verdict.SLIP, Verdict.NOT_REPRODUCED}
-    if against != bool(claim.correction):
+    if verdict is Verdict.CLASH:
+        return "a clash is found, never recorded"
+    if against != bool(claim.correction.strip()):
         return "a correction is needed exactly where the verdict is 'refuted', 'slip' or 'not reproduced'"
     if verdict is Verdict.REFUTED and claim.read not in {Read.PAPER, Read.OWN}:
         return f"it was read {claim.read.value}, so it cannot be refuted: read the paper's own words, or call it open"
+    if verdict is Verdict.SLIP and claim.read is Read.NOWHERE:
+        return "it was read nowhere, so no slip can be seen in it"
     readings = [r.verdict for r in claim.context.readings] if claim.context else []
     if verdict is Verdict.REFUTED and any(v is not Verdict.REFUTED for v in readings):
         return (
             "it is refuted, but not under every reading of its context: a fair reading that holds makes it conditional"
         )
-    if verdict in {Verdict.HOLDS, Verdict.CONDITIONAL} and readings and readings[0] not in {Verdict.HOLDS, verdict}:
+    if verdict in {Verdict.HOLDS, Verdict.CONDITIONAL, Verdict.SLIP} and readings[:1] not in (
+        [],
+        [Verdict.HOLDS],
+        [verdict],
+    ):
         return f"it is recorded as {verdict.value!r}, but the first reading of its context is {readings[0].value!r}"
+    if claim.erratum is not None and verdict not in {Verdict.REFUTED, Verdict.SLIP, Verdict.CONDITIONAL}:
+        return f"it is recorded as {verdict.value!r}, and has an erratum"
     notation = claim.erratum is not None and claim.erratum.consequence is Consequence.NOTATION
     if claim.erratum is not None and notation != (verdict is Verdict.SLIP):
         return "a slip of notation has the verdict 'slip', and no other error has"

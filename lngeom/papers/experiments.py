@@ -35,7 +35,7 @@ def _evidence(claim: str, experiment: str, problem: Problem) -> Iterator[Evidenc
         yield Evidence(
             Kind.EXPERIMENT,
             Role.SUPPORTS,
-            f"{s.text}: {row['verdict'].lower()} ({row['median']}, 95 % {low} to {high}; {row['wins']} of "
+            f"{s.text}: {_SAID[row['verdict']]} ({row['median']}, 95 % {low} to {high}; {row['wins']} of "
             f"{row['fresh seeds']} fresh seeds for, {row['losses']} against; learning rates "
             f"{' and '.join(f'{rate:g}' for rate in rates.values())}; {data} data)",
             passed=row["verdict"] == "SUPPORTED",
@@ -50,6 +50,9 @@ def _evidence(claim: str, experiment: str, problem: Problem) -> Iterator[Evidenc
             },
         )
 
+
+_SAID = {"SUPPORTED": "reproduced", "REFUTED": "not reproduced", "UNDECIDED": "undecided"}
+"""Verdicts of the protocol on a statement, as they bear on the paper's."""
 
 _H, _N, _U = Verdict.HOLDS, Verdict.NOT_REPRODUCED, Verdict.UNDECIDED
 
@@ -260,7 +263,7 @@ RECORDS = (
             before="Figure 4 shows the test variational bound for the first 100 epoch.",
             after=(
                 "After 200 epoches, the baseline model converges to a variational log likelihood of 82.36 nats on the "
-                "test data and the layer normalized model obtains 82.09 nats."
+                "test data and the layer normalization model obtains 82.09 nats."
             ),
             readings=(
                 Reading(

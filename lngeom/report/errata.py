@@ -79,7 +79,13 @@ def headline(document: Record) -> str:
     found = " and ".join(filter(None, (", ".join(counts[:-1]), *counts[-1:]))) or "no error"
     table = next((t for t in document["tables"] if t["name"] == "table1"), None)
     if table is None:
-        return f"The audit of {_number(document['summary']['claims'], 'claim')} finds {found}."
+        open_ = document["summary"]["verdicts"].get("not reproduced", 0)
+        small = (
+            f"; {_number(open_, 'result')} {'is' if open_ == 1 else 'are'} not reproduced at the small size"
+            if open_
+            else ""
+        )
+        return f"The audit of {_number(document['summary']['claims'], 'claim')} finds {found}{small}."
     right, cells = printed(table)
     answers = f"All {cells} answers" if right == cells else f"{right} of {cells} answers"
     return f"{answers} of Table 1 are right as printed, and elsewhere the audit finds {found}."

@@ -119,7 +119,7 @@ def _of_2016(outcomes: Sequence[Outcome]) -> bool:
 def summary(outcomes: Sequence[Outcome]) -> Table:
     """Counts per verdict and strength; of more than one claim, also how much of the paper all claims treat."""
     treated = str(coverage()) if _of_2016(outcomes) and len(outcomes) > 1 else None
-    table = Table(title=f"{len(outcomes)} claims", caption=treated)
+    table = Table(title=f"{len(outcomes)} claim{'' if len(outcomes) == 1 else 's'}", caption=treated)
     table.add_column("verdict")
     shown = [s for s in Strength if any(o.strength is s for o in outcomes)]
     for strength in shown:
@@ -193,7 +193,7 @@ def errata(outcomes: Sequence[Outcome]) -> Table | None:
     false = [o.claim for o in outcomes if o.verdict in {Verdict.REFUTED, Verdict.SLIP} and o.claim.correction]
     if not false:
         return None
-    table = Table(title="False as printed", show_lines=True, expand=True)
+    table = Table(title="Wrong as printed", show_lines=True, expand=True)
     table.add_column("source", ratio=1)
     table.add_column("the paper says", ratio=3)
     table.add_column("true is", ratio=4)

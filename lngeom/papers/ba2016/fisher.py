@@ -239,19 +239,21 @@ def equation_13_14_wn_proof() -> Proof:
         ),
         readings=(
             Reading(
-                "The derivatives of μ_i and σ_i in Eq. 14 are those of layer norm, and the blocks F̄_ij are meant for "
-                "layer norm too: the next pages use them for it.",
+                "The derivatives of μ_i and σ_i in Eq. 14 are those of layer norm, and the blocks F̄_ij are those of "
+                "“the Fisher information matrix under the normalized” GLM, layer norm's among them.",
                 Verdict.REFUTED,
             ),
-            Reading("They are a block-diagonal approximation of it.", Verdict.REFUTED),
         ),
         verdict=(
-            "The printed matrix lacks the derivatives of z_k by w_i for k ≠ i. Its diagonal blocks differ from the "
-            "Fisher matrix too, so it is not a block-diagonal approximation of it either. For batch norm and weight "
-            "norm the equations hold (equation.13_14.bn, equation.13_14.wn)."
+            "The printed matrix lacks the derivatives of z_k by w_i for k ≠ i. Its diagonal blocks are right up to "
+            "O(1/H), but it prints the blocks of i ≠ j too, and calls them the Fisher matrix, not an approximation. "
+            "For batch norm and weight norm the equations hold (equation.13_14.bn, equation.13_14.wn)."
         ),
     ),
-    erratum=Erratum(Consequence.CONCLUSION, "Eqs. 13 and 14 are not the Fisher matrix of layer norm."),
+    erratum=Erratum(
+        Consequence.CONCLUSION,
+        "Eqs. 13 and 14 are not the Fisher matrix of layer norm, where the norm of a single w_i sets no learning rate.",
+    ),
     expected=Verdict.REFUTED,
     correction=(
         "μ and σ depend on every row of W. The weight blocks are E[σ⁻² (Π D_g Λ D_g Π)_ij x xᵀ] with Π = I − 𝟏𝟏ᵀ/H − "

@@ -83,7 +83,7 @@ def run(problem: Problem, cell):
                 "A re-scaling is by one positive factor for all summed inputs of a step, and ε is zero as in Eq. 4.",
                 Verdict.HOLDS,
             ),
-            Reading("For a factor of any sign it is refuted: a negative one changes the output.", Verdict.REFUTED),
+            Reading("A re-scaling may have a negative factor, which changes the output.", Verdict.REFUTED),
         ),
         verdict=(
             "The invariance is exact. It is conditional because the sentence does not say that the factor is positive."
@@ -326,11 +326,11 @@ def separate_scales_proof() -> Proof:
             "one W_x cannot have H and 2H rows."
         ),
     ),
-    erratum=Erratum(Consequence.NOTATION, "In the GRU's equations W_x stands for two matrices, and two ⊙ are missing."),
+    erratum=Erratum(Consequence.NOTATION, "In the GRU's equations W_x stands for two matrices, and products lack ⊙."),
     expected=Verdict.SLIP,
     correction=(
-        "The gates need a matrix of 2H rows and the candidate one of H rows: two matrices. Two ⊙ are missing in Eqs. "
-        "25 and 28: (1 − σ(z)) ⊙ h + σ(z) ⊙ ĥ."
+        "The gates need a matrix of 2H rows and the candidate one of H rows: two matrices. Two ⊙ are missing in "
+        "each of Eqs. 25 and 28: (1 − σ(z)) ⊙ h + σ(z) ⊙ ĥ."
     ),
     why_numeric="A slip of notation: the shapes of the two uses are all there is to it.",
 )
@@ -391,7 +391,7 @@ def gru_is_defined(gates: int, candidate: int, hidden: int = HIDDEN, star: bool 
     "supplement.initialization",
     topic=TOPIC,
     source="Supplement, after Eqs. 22, 28, 31",
-    statement="Each α is initialized to a vector of zeros and each β to one of ones, in Eqs. 15 to 22.",
+    statement="Each α is initialized to a vector of zeros and each β to one of ones, with LN as in Eq. 15.",
     context=Context(
         sentence="Each α_i is initialized to a vector of zeros and each β_i is initialized to a vector of ones.",
         before="where α_i, β_i are the additive and multiplicative parameters, respectively.",

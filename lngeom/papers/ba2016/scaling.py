@@ -215,14 +215,19 @@ def no_power_law_ln_proof() -> Proof:
                 "manifold is entirely captured by its Riemannian metric, whose quadratic form is denoted as ds²”.",
                 Verdict.REFUTED,
             ),
-            Reading("The curvature is the diagonal block of the Fisher matrix that Eq. 13 prints.", Verdict.REFUTED),
+            Reading(
+                "The curvature is the row of blocks F̄_ij of Eq. 13, “the block F̄_ij along the weight vector w_i "
+                "direction” of the sentence before.",
+                Verdict.REFUTED,
+            ),
         ),
         verdict=(
-            "The factor is ¼, because σ_i enters the form of w_i twice. The factor is ½ for blocks between w_i and "
-            "other parameters and for the length ds, and neither is a curvature along w_i."
+            "The factor is ¼, because σ_i enters the form of w_i twice. Of the row of blocks the one of w_i itself, j "
+            "= i, goes by ¼; those with j ≠ i go by ½, and are zero for the independent responses of the section. The "
+            "length ds has the factor ½, but the paper calls the form ds² the curvature."
         ),
     ),
-    erratum=Erratum(Consequence.CONCLUSION, "Weights of twice the norm have ¼ of the curvature, not ½."),
+    erratum=Erratum(Consequence.SENTENCE, "Weights of twice the norm have ¼ of the curvature, not ½."),
     expected=Verdict.REFUTED,
     correction=(
         "By 1/4, for one w_i under batch and weight norm, and for all of W under layer and RMS norm too: the diagonal "

@@ -71,7 +71,7 @@ def changes_of_gradient(problem: Problem, correlated: bool) -> Float[np.ndarray,
                 Verdict.HOLDS,
             ),
             Reading(
-                "By the sum of squares of the gradient's change, “especially” is refuted: correlation has no effect.",
+                "Dependence is the sum of squares of the gradient's change, on which correlation has no effect.",
                 Verdict.REFUTED,
             ),
         ),
@@ -196,7 +196,7 @@ def gradients_follow_outputs_proof() -> Proof:
         readings=(
             Reading("A re-scaling is by a positive factor, and ε is zero as in Eq. 2.", Verdict.HOLDS),
             Reading(
-                "With “any” for factors of both signs it is refuted: a negative one changes the sign of the output.",
+                "“Any” includes negative factors, which change the sign of the output.",
                 Verdict.REFUTED,
             ),
         ),
@@ -344,8 +344,7 @@ def gain_is_magnitude_proof() -> Proof:
                 Verdict.HOLDS,
             ),
             Reading(
-                "If the gains change and the covariance with them, as for logistic responses, it is refuted for all "
-                "three methods.",
+                "The gains change the covariance too, as for logistic responses: then no method has the factor.",
                 Verdict.REFUTED,
             ),
         ),
@@ -570,7 +569,7 @@ def _step_factors(problem: Problem, unit, gain: float) -> tuple[np.ndarray, np.n
                 Verdict.HOLDS,
             ),
             Reading(
-                "For saturating units it is refuted: gradients grow or vanish while the magnitude stays.",
+                "The units are any, also saturating ones, whose gradients grow or vanish while the magnitude stays.",
                 Verdict.REFUTED,
             ),
         ),
@@ -695,7 +694,7 @@ def _moments_at_edge_and_inside(images: Float[np.ndarray, "N P P"], padding: str
                 Verdict.HOLDS,
             ),
             Reading(
-                "For images of every kind it is refuted by the same digits at random places of a torus.",
+                "The images are of any kind, also the same digits at random places of a torus.",
                 Verdict.REFUTED,
             ),
         ),

@@ -284,7 +284,8 @@ def _conditions(case: Case, scaled: Transformation, flipped: Transformation, rat
                 Verdict.HOLDS,
             ),
             Reading(
-                "For a δ of any sign it is refuted: δ < 0 changes the sign of the normalized values.", Verdict.REFUTED
+                "δ stands for a factor of either sign, and δ < 0 changes the sign of the normalized values.",
+                Verdict.REFUTED,
             ),
         ),
         verdict=(
@@ -437,7 +438,7 @@ def equation_6_proof() -> Proof:
                 Verdict.HOLDS,
             ),
             Reading(
-                "For a δ of any sign it is refuted: the scale of δx is |δ|σ, and δ < 0 changes the sign of the "
+                "δ stands for a factor of either sign: the scale of δx is |δ|σ, and δ < 0 changes the sign of the "
                 "normalized values.",
                 Verdict.REFUTED,
             ),
@@ -503,7 +504,11 @@ def equation_7_proof() -> Proof:
                 Verdict.REFUTED,
             ),
         ),
-        verdict="Weight norm is not invariant, and Table 1 has “No” in this cell. Batch norm and layer norm are.",
+        verdict=(
+            "Weight norm is not invariant, and Table 1 has “No” in this cell. Batch norm and layer norm are. “All” "
+            "leaves no other reading: the section is about three methods, and the next sentence singles out layer "
+            "norm."
+        ),
     ),
     erratum=Erratum(
         Consequence.SENTENCE, "Weight norm is not invariant to re-scaling the dataset; Table 1 says so itself."
@@ -569,7 +574,7 @@ def all_methods_dataset_rescaling_proof() -> Counterexample:
                 Verdict.HOLDS,
             ),
             Reading(
-                "The features are the inputs of the layer, as in the paper's “feature vectors” x: x → x + c𝟏.",
+                "The features are the inputs of the layer, as the “data features” of Section 5.2.2: x → x + c𝟏.",
                 Verdict.REFUTED,
             ),
         ),

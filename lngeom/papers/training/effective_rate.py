@@ -60,7 +60,7 @@ INVARIANT = ("bn", "wn", "ln", "rms")
         readings=(
             Reading("The update of the parameters is the same at both norms, as the sentence says.", Verdict.HOLDS),
             Reading(
-                "If the gradient step is meant, whose gradient is halved too, the angle falls to ¼ and ½ is refuted.",
+                "The update is a gradient step, whose gradient is halved too: the angle falls to ¼.",
                 Verdict.REFUTED,
             ),
         ),
@@ -240,7 +240,7 @@ def _learn_magnitude(net: Network, targets, factor: float, rate: float, method: 
         readings=(
             Reading("The normalized model is batch or layer norm, which the sentence before names.", Verdict.HOLDS),
             Reading(
-                "With weight norm among the normalized models it is refuted: its gains see the scale of the input.",
+                "Weight norm is among the normalized models, and its gains see the scale of the input.",
                 Verdict.REFUTED,
             ),
         ),
@@ -297,8 +297,7 @@ def gain_magnitude(problem: Problem):
                 Verdict.HOLDS,
             ),
             Reading(
-                "For every optimizer it is refuted: with weight decay the effective learning rate does not keep "
-                "falling.",
+                "It is meant for every optimizer, and with weight decay, under which the rate does not keep falling.",
                 Verdict.REFUTED,
             ),
         ),
