@@ -406,7 +406,7 @@ _nullspace_claim(
     "A GLM without normalization but with a gain has a null space of dimension H(D − r + 1), r the rank of Cov x: w_i "
     "against g_i, so H where the data span R^D affinely.",
     UNITS.latex,
-    lambda p: _with_data(p, "identity", UNITS.dimension, ((6, 4),)),
+    lambda p: _shapes(p, "identity", UNITS.dimension, ((6, 4),)),
     (INDEPENDENT, ALL_GAINS),
 )
 
@@ -547,7 +547,7 @@ _nullspace_claim(
     "without the scale of W.",
     SOFTMAX_RMS.latex,
     lambda p: [
-        *_with_data(p, "rms", SOFTMAX_RMS.dimension, ((11, 2),), families.Categorical()),
+        *_shapes(p, "rms", SOFTMAX_RMS.dimension, ((11, 2),), families.Categorical()),
         *_shapes(p, normalizers.RMSNorm(eps=0.1), SOFTMAX_RMS_EPS.dimension, ((11, 2),), families.Categorical()),
     ],
     (ONE_SOFTMAX, OPEN_SET, "H ≥ 2, D ≥ 2, almost all W and g", ALL_GAINS, "ε = 0, or ε > 0 as stated"),

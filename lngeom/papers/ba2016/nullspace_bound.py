@@ -250,6 +250,7 @@ def trade_step(method: Method, softmax: bool = False) -> Step:
     )
 
 
+@cache
 def null_directions(method: Method, name: str) -> Proof:
     """The lemma of layer, RMS or group norm at ε = 0: dW = cW − diag(e)PW + 𝟏γᵀ, dg = e⊙g, db = 0 are all.
 
