@@ -281,7 +281,7 @@ def _shifted(shift: Field, W: Field) -> Field:
 
 _FACTORS, _RATES = field("c", positive=True), field("s")
 SCALING = Symmetry("W → cW", "cW", _scaled, lambda l: WEIGHT_FACTOR, lambda t: lambda l: 1 + t)
-ROWS = Symmetry("w_i → c_i w_i", r"\mathrm{diag}(c)W", _scaled, _FACTORS, lambda t: lambda l: 1 + t * _RATES(l))
+ROWS = Symmetry("w_i → c_i w_i", r"c\odot W", _scaled, _FACTORS, lambda t: lambda l: 1 + t * _RATES(l))
 SHIFT = Symmetry("W → W + 𝟏γᵀ", r"W + \mathbf{1}\gamma^\top", _shifted, GAMMA, lambda t: lambda d: t * GAMMA(d))
 
 
@@ -347,7 +347,7 @@ def block_step(text: str, symmetry: Symmetry, single: bool = False) -> Step:
     first, second = row(U, i), row(V, j)
     rest = lambda n, i: total(lambda l: _JR(n, i, l) * r(l), H)
     factor = lambda at: symmetry.acts(lambda l, d: sp.S.One)(at, d)
-    names = ("F_{w_iw_j}", "F_{w_ib}") if single else ("F_{ww}", "F_{wb}")
+    names = ("F_{ij}", "F_{ib}") if single else ("F_{ww}", "F_{wb}")
     push = lambda F: _along_weights(symmetry.acts(F))
     both, mixed = _form(_along_weights(first), _along_weights(second)), _form(_along_weights(first), rest)
     there = [Symbol(rf"\tilde {name}") for name in names]

@@ -35,13 +35,13 @@ def scaled_layer(c: Expr = WEIGHT_FACTOR) -> Layer:
 
 def matrix_scaling(*methods: Method) -> tuple[Step, ...]:
     """All of W → cW: outputs stay, and so blocks ww of F are divided by c², wb and wg by c."""
-    text = "so with Dg = c on W blocks ww at cW are c⁻² times those at W, wb and wg c⁻¹"
+    text = "so at cW ww has c⁻², wb, wg c⁻¹"
     return invariance(SCALING, *methods), block_step(text, SCALING)
 
 
 def unit_scaling(*methods: Method) -> tuple[Step, ...]:
     """Each w_i → c_i w_i: outputs stay, and so the block ij of F is divided by c_i c_j."""
-    text = "so with Dg = c_i on w_i block ij at cW is c_i⁻¹c_j⁻¹ times that at W, wb and wg c_i⁻¹"
+    text = "so block ij has c_i⁻¹c_j⁻¹, wb c_i⁻¹"
     return invariance(ROWS, *methods), block_step(text, ROWS, single=True)
 
 

@@ -68,7 +68,7 @@ def test_it_is_in_the_document_on_the_page_and_in_the_terminal():
     console.print(terminal.context(outcomes[:1]))
     printed = console.export_text()
     for part in texts(claim.context):
-        assert re.sub(r"_(\w)\b", r"\1", part) in shown
+        assert re.sub(r"_(\w+)\b", r"\1", part) in shown
         assert part in printed
     assert terminal.context(outcomes) is None
     assert terminal.context(outcomes[1:]) is None

@@ -15,6 +15,8 @@ HOLED = np.where(np.arange(300) < 12, np.nan, 1.0)
 YES, NO = agree("same", ONE, ONE), agree("same", ONE, TWO)
 PROOFS = {role: Evidence(Kind.PROOF, role, "proof, 1 step", passed=True, samples=1) for role in Role}
 NAN = agree("undefined", ONE, HOLED)
+RAN = Evidence(Kind.EXPERIMENT, Role.REFUTES, "runs", passed=True, samples=10)
+OPPOSITE = Evidence(Kind.EXPERIMENT, Role.SUPPORTS, "runs", passed=False, contradicts=True, samples=10)
 
 
 @pytest.mark.parametrize(
@@ -51,6 +53,11 @@ def test_whatever_is_not_finite_says_nothing(evidence):
     assert evidence.no_evidence
     assert not evidence.passed
     assert not evidence.contradicts
+
+
+def test_evidence_cannot_pass_and_show_the_opposite():
+    with pytest.raises(ValueError, match="cannot show the opposite too: 'both'"):
+        Evidence(Kind.AGREEMENT, Role.SUPPORTS, "both", passed=True, contradicts=True)
 
 
 def test_agreement_within_the_tolerance_stands_until_rounding_is_of_the_size_of_a_witness():
@@ -122,6 +129,12 @@ def roles(*which):
         ([dataclasses.replace(NAN, role=Role.CORRECTS), *roles(Role.REFUTES)], Verdict.UNDECIDED),
         ([agree("zeros", 0 * ONE, 0 * ONE), *roles(Role.SUPPORTS)], Verdict.HOLDS),
         ([agree("zeros", 0 * ONE, 0 * ONE)], Verdict.UNDECIDED),
+        # Two proofs against each other, and two kinds of falsehood, are no verdict.
+        (roles(Role.SUPPORTS, Role.REFUTES, Role.CORRECTS), Verdict.CLASH),
+        (roles(Role.REFUTES, Role.MISPRINT, Role.CORRECTS), Verdict.UNDECIDED),
+        # An experiment refutes nothing, and does not hide a proof.
+        ([RAN, *roles(Role.CORRECTS)], Verdict.NOT_REPRODUCED),
+        ([OPPOSITE, *roles(Role.REFUTES, Role.CORRECTS)], Verdict.UNDECIDED),
         # A refutation says what is true instead.
         (roles(Role.REFUTES), Verdict.UNDECIDED),
         # A number against a proof is a clash, whatever else was found.

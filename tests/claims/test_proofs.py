@@ -25,6 +25,7 @@ CONDITIONAL = {
     "equation.6",
     "equation.7",
     "equation.11",
+    "equation.32",
     "text.bias_before_norm",
     "nullspace.completeness",
     "text.riemannian",
@@ -42,9 +43,8 @@ REFUTED = {
     "text.all_methods_dataset_rescaling",
     "equation.13_14.ln",
     "text.factor_half",
-    "equation.32",
 }
-SLIPS = {"equation.8", "equation.10_wording", "equation.35", "supplement.initialization"}
+SLIPS = {"equation.10_wording", "equation.35", "supplement.initialization"}
 
 
 READ = [id for id in provable() if not id.startswith("extended.") and home(id) == BA2016]

@@ -116,7 +116,11 @@ HOLDS_IN_A_WAY = Context(
         ({"context": HOLDS_IN_A_WAY}, "not under every reading of its context"),
         ({"expected": Verdict.CONDITIONAL, "correction": ""}, "the first reading of its context is 'refuted'"),
         ({"erratum": Erratum(Consequence.NOTATION, "slip")}, "a slip of notation has the verdict 'slip'"),
-        ({"expected": Verdict.SLIP}, "a slip of notation has the verdict 'slip'"),
+        ({"expected": Verdict.SLIP}, "recorded as 'slip', but the first reading of its context is 'refuted'"),
+        ({"expected": Verdict.SLIP, "context": None}, "a slip of notation has the verdict 'slip'"),
+        ({"expected": Verdict.CLASH}, "a clash is found, never recorded"),
+        ({"correction": " "}, "a correction is needed exactly where"),
+        ({"expected": Verdict.UNDECIDED, "correction": "", "context": None}, "and has an erratum"),
     ],
 )
 def test_an_unfair_record_is_refused(changes, reason):

@@ -293,8 +293,7 @@ def quarter(one_row: tuple[Method, ...] = (BATCH_NORM, WEIGHT_NORM)) -> Proof:
     form, c = sp.symbols("q c", positive=True)
     return Proof(
         "text.factor_half corrected",
-        r"w_i \mapsto 2w_i \text{ (batch, weight norm)},\ W \mapsto 2W \text{ (layer, RMS norm)}:\quad "
-        r"F_{w_iw_i} \mapsto \tfrac14 F_{w_iw_i}",
+        r"w_i \mapsto 2w_i,\ W \mapsto 2W:\quad F_{ww} \mapsto \tfrac14 F_{ww}",
         (
             follows("fisher", "Where outputs stay"),
             by_methods(one_row, unit_scaling),
