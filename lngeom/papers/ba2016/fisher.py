@@ -11,7 +11,7 @@ from jaxtyping import Array
 from sympy import Expr, KroneckerDelta, sqrt
 
 from lngeom import families
-from lngeom._core.numerics import decide_rank
+from lngeom._core.numerics import agreement, decide_rank
 from lngeom._core.types import GLMParameters
 from lngeom.claims import (
     Problem,
@@ -29,7 +29,7 @@ from lngeom.claims.erratum import Consequence, Erratum
 from lngeom.claims.evidence import Evidence
 from lngeom.claims.problem import TITLES
 from lngeom.information import BatchCoupled, fisher, reference
-from lngeom.methods import AbstractNormalizer, BatchNorm
+from lngeom.methods import AbstractNormalizer, BatchNorm, GroupNorm, WeightNorm
 from lngeom.methods.layer import GroupedLinearization
 from lngeom.methods.linearization import linearize
 from lngeom.papers.ba2016.glm import (
@@ -103,6 +103,10 @@ def _printed_is_exact(method: str):
             F = fisher(case.model.natural_parameters, *case[1:], **coupled)
             yield agree("softmax: lg.fisher's matrix of the same model as a function", F.as_matrix(), exact)
             yield from in_parts(problem, deltas)
+        else:
+            case = problem.small(WeightNorm(eps=0.1), families.Categorical())
+            what = "softmax, ε = 0.1: lg.fisher's matrix and JᵀΛJ"
+            yield agree(what, operator(case).as_matrix(), reference.by_definition(*case))
 
     return check
 
@@ -291,6 +295,13 @@ def equation_13_14_ln(problem: Problem):
     defined = int(np.linalg.matrix_rank(np.asarray(reference.factor(*case))))
     found = int(operator(case).rank())
     yield same_integer("softmax: lg.fisher's rank and that of √Λ J", found, defined, role=Role.CORRECTS)
+    groups = problem.small(GroupNorm(2), families.Categorical())
+    defined = reference.by_definition(*groups)
+    what = "softmax over two groups, with a Π of each: lg.fisher's matrix and JᵀΛJ"
+    yield agree(what, operator(groups).as_matrix(), defined, role=Role.CORRECTS)
+    off = exact * (1 + 1e6 * float(jnp.finfo(exact.dtype).eps))
+    what = "control: agreements of JᵀΛJ with itself, off by 1e6 units in the last place"
+    yield same_integer(what, int(agreement(off, exact).agrees), 0, role=Role.CORRECTS)
     values = np.geomspace(1, 1e-16, 30)
     with_gap = np.where(np.arange(30) < 20, values[0], values[-1])
     certain = [decide_rank(v, 60, 30).certain for v in (with_gap, values)]
