@@ -29,7 +29,7 @@ from lngeom.claims.erratum import Consequence, Erratum
 from lngeom.claims.evidence import Evidence
 from lngeom.claims.problem import TITLES
 from lngeom.information import BatchCoupled, fisher, reference
-from lngeom.methods import AbstractNormalizer, BatchNorm, GroupNorm, WeightNorm
+from lngeom.methods import AbstractNormalizer, BatchNorm, WeightNorm, readings
 from lngeom.methods.layer import GroupedLinearization
 from lngeom.methods.linearization import linearize
 from lngeom.papers.ba2016.glm import (
@@ -104,9 +104,12 @@ def _printed_is_exact(method: str):
             yield agree("softmax: lg.fisher's matrix of the same model as a function", F.as_matrix(), exact)
             yield from in_parts(problem, deltas)
         else:
-            case = problem.small(WeightNorm(eps=0.1), families.Categorical())
-            what = "softmax, ε = 0.1: lg.fisher's matrix and JᵀΛJ"
-            yield agree(what, operator(case).as_matrix(), reference.by_definition(*case))
+            model, params, inputs = problem.small(WeightNorm(eps=0.1))
+            change = problem.normal("change of W", *params.weights.shape)
+            at = linearize(model.normalizer, params.weights, inputs, jnp.ones_like(params.gain))
+            stepped = np.asarray(params.weights, float) + 1e-20j * np.asarray(change, float)
+            defined = readings.normalized(model.normalizer, stepped, np.asarray(inputs, float)).imag / 1e-20
+            yield agree("ε = 0.1: dn in the products of lg.fisher, and a complex step", at.push(change), defined)
 
     return check
 
@@ -295,9 +298,9 @@ def equation_13_14_ln(problem: Problem):
     defined = int(np.linalg.matrix_rank(np.asarray(reference.factor(*case))))
     found = int(operator(case).rank())
     yield same_integer("softmax: lg.fisher's rank and that of √Λ J", found, defined, role=Role.CORRECTS)
-    groups = problem.small(GroupNorm(2), families.Categorical())
-    defined = reference.by_definition(*groups)
-    what = "softmax over two groups, with a Π of each: lg.fisher's matrix and JᵀΛJ"
+    groups = problem.small("gn", families.Categorical())
+    defined = numpy_reference.fisher("gn", groups.model.family, groups.params, groups.inputs)
+    what = "softmax over two groups, with a Π of each: lg.fisher's matrix and NumPy reference"
     yield agree(what, operator(groups).as_matrix(), defined, role=Role.CORRECTS)
     off = exact * (1 + 1e6 * float(jnp.finfo(exact.dtype).eps))
     what = "control: agreements of JᵀΛJ with itself, off by 1e6 units in the last place"

@@ -433,9 +433,7 @@ def half_life_proof() -> Proof:
                 "Steps divided by an average of squares with the excess y: by 2ηλ (2a + y)",
                 r"(1-p)^2(1+a) + \frac{2p-p^2}{(1+a)(1+y)} = 1 + a - 2p(2a + y) + \dots",
                 lambda: (
-                    sp.simplify(
-                        linear(kept * (1 + a) + added / ((1 + a) * (1 + y)), a, y) - a + 2 * p * (2 * a + y)
-                    )
+                    sp.simplify(linear(kept * (1 + a) + added / ((1 + a) * (1 + y)), a, y) - a + 2 * p * (2 * a + y))
                     == 0
                 ),
             ),
