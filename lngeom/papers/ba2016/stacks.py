@@ -90,8 +90,8 @@ def _jacobian(stack: Stack, weights, tokens):
     expected=Verdict.HOLDS,
     read=Read.OWN,
     why_numeric=(
-        "That no direction but those of the symmetries is null is shown by the rank of one Jacobian in float64; it is not "
-        "proved for stacks."
+        "That no direction but those of the symmetries is null is shown by the rank of one Jacobian in float64; it is "
+        "not proved for stacks."
     ),
 )
 def stacks(problem: Problem):
