@@ -185,7 +185,7 @@ MUTANTS = (
         "outside *= (factor if factor.is_positive or whole % 2 == 0 else sp.Abs(factor)) ** whole",
         "outside *= factor**whole",
         "√(x²) = x",
-        ("equation.6", "equation.7"),
+        ("statements.any_unit_rescaling",),
     ),
     SUMS(
         "merge-deltas-none",

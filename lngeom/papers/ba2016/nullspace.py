@@ -779,6 +779,11 @@ def rank_deficient_data(problem: Problem):
     yield same_integer("seven samples: most directions that they see, and measured rank", most, rank)
     fewer = predicted_nullspace(*few._replace(inputs=few.inputs[:5]))
     yield same_integer("five samples: the prediction is exact (1) or a bound (0)", int(fewer.exact), 0)
+    soft = problem.small("wn", families.Categorical())  # weights of a column of ones move as biases do
+    yield from evidence("weight norm, softmax, a column of ones", soft._replace(inputs=soft.inputs.at[:, 0].set(1.0)))
+    gains = GLMParameters(soft.params.weights, soft.params.bias, soft.params.gain.at[:2].set(0.0))
+    bound = predicted_nullspace(*soft._replace(params=gains))
+    yield same_integer("two zero gains under a softmax: exact (1) or a bound (0)", int(bound.exact), 0)
 
 
 @proves("nullspace.rank_deficient_data")
