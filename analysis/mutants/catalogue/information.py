@@ -61,6 +61,20 @@ SUBSPACES = Source("information", "_core/subspaces.py", MEASURED.claims, MEASURE
 PROBLEM = Source("information", "information/_problem.py", EXACT, ROUTES)
 
 MUTANTS = (
+    WEIGHT(
+        "wn-slope-without-eps",
+        "return Units(inputs, weights / scale[:, None])",
+        "return Units(inputs, weights / (weights**2).sum(1, keepdims=True) ** 0.5)",
+        "weight norm: slope of the scale without ε",
+        ("equation.13_14.wn",),
+    ),
+    CLOSED(
+        "groups-not-crossed",
+        "            entries -= _packed_products(w, w)",
+        "            entries -= _packed_products(w, w) * (group[first] == group[second])[:, None]",
+        "group norm under a softmax: no blocks across groups",
+        ("equation.13_14.ln",),
+    ),
     LINEARIZATION(
         "unitwise-radial-sign",
         "return self.inputs @ scaled.T - self.normalized *",

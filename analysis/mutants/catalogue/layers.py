@@ -224,6 +224,13 @@ MUTANTS = (
         "recurrent batch norm ignores W_hh",
     ),
     NUMERICS("audit-margin", "MARGIN = 1e3\n", "MARGIN = 1e9\n", "tolerance of 1e9 units in the last place"),
+    NUMERICS(
+        "agrees-loosely",
+        "self.residual <= self.tolerance",
+        "self.residual <= 1e4 * self.tolerance",
+        "agreement within 10⁴ tolerances",
+        ("equation.13_14.ln",),
+    ),
     NUMERICS("audit-witness", "WITNESS = 1e-3\n", "WITNESS = 1e-12\n", "a difference of 1e-12 is a witness"),
     NUMERICS(
         "agreement-by-mean",

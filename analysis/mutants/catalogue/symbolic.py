@@ -185,7 +185,7 @@ MUTANTS = (
         "outside *= (factor if factor.is_positive or whole % 2 == 0 else sp.Abs(factor)) ** whole",
         "outside *= factor**whole",
         "√(x²) = x",
-        ("equation.6", "equation.7"),
+        ("statements.any_unit_rescaling",),
     ),
     SUMS(
         "merge-deltas-none",
@@ -426,9 +426,9 @@ MUTANTS = (
     ),
     EVIDENCE(
         "decide-no-correction",
-        "return Verdict.REFUTED if Role.CORRECTS in roles and Role.SUPPORTS not in roles else Verdict.UNDECIDED",
-        "return Verdict.REFUTED if Role.SUPPORTS not in roles else Verdict.UNDECIDED",
-        "a refutation needs no correction",
+        "return verdict if Role.CORRECTS in roles and Role.SUPPORTS not in roles else Verdict.UNDECIDED",
+        "return verdict if Role.SUPPORTS not in roles else Verdict.UNDECIDED",
+        "a refutation or a slip needs no correction",
     ),
     EVIDENCE(
         "vacuous-passes",

@@ -171,6 +171,27 @@ MUTANTS = (
         "Lion: arcsin ρ ≈ ρ",
         ("dynamics.equilibrium.lion",),
     ),
+    LAWS(
+        "law-rmsprop-eps",
+        '"rmsprop": Law(1, -1, -2, decoupled=True)',
+        '"rmsprop": Law(1, -1, -1, decoupled=True)',
+        "RMSProp: ε → ε/c",
+        ("dynamics.equilibrium.rmsprop",),
+    ),
+    EQUILIBRIUM(
+        "rmsprop-memory",
+        'beta = 0.0 if optimizer == "rmsprop" else beta',
+        'beta = 0.0 if optimizer == "none" else beta',
+        "RMSProp's equilibrium with Adam's β",
+        ("dynamics.equilibrium.rmsprop",),
+    ),
+    EQUILIBRIUM(
+        "half-life-without-lag",
+        "half_life = lagging_half_life(product, b2) if lags else math.log(2) / found[2]",
+        "half_life = math.log(2) / found[2]",
+        "half-lives without the lag of averages",
+        ("dynamics.half_life",),
+    ),
     EQUILIBRIUM(
         "lion-one-sided",
         "total += 2 * (2 / math.pi) * math.asin(covariance / variance)",

@@ -5,6 +5,7 @@ from lngeom.papers.ba2016 import table1 as table1
 from lngeom.papers.ba2016 import glm as glm
 from lngeom.papers.ba2016 import fisher as fisher
 from lngeom.papers.ba2016 import nullspace as nullspace
+from lngeom.papers.ba2016 import stacks as stacks
 from lngeom.papers.ba2016 import scaling as scaling
 from lngeom.papers.ba2016 import metric as metric
 from lngeom.papers.ba2016 import statements as statements

@@ -11,7 +11,7 @@ from jaxtyping import Array
 from sympy import Expr, KroneckerDelta, sqrt
 
 from lngeom import families
-from lngeom._core.numerics import decide_rank
+from lngeom._core.numerics import agreement, decide_rank
 from lngeom._core.types import GLMParameters
 from lngeom.claims import (
     Problem,
@@ -29,7 +29,7 @@ from lngeom.claims.erratum import Consequence, Erratum
 from lngeom.claims.evidence import Evidence
 from lngeom.claims.problem import TITLES
 from lngeom.information import BatchCoupled, fisher, reference
-from lngeom.methods import AbstractNormalizer, BatchNorm
+from lngeom.methods import AbstractNormalizer, BatchNorm, WeightNorm, readings
 from lngeom.methods.layer import GroupedLinearization
 from lngeom.methods.linearization import linearize
 from lngeom.papers.ba2016.glm import (
@@ -103,6 +103,13 @@ def _printed_is_exact(method: str):
             F = fisher(case.model.natural_parameters, *case[1:], **coupled)
             yield agree("softmax: lg.fisher's matrix of the same model as a function", F.as_matrix(), exact)
             yield from in_parts(problem, deltas)
+        else:
+            model, params, inputs = problem.small(WeightNorm(eps=0.1))
+            change = problem.normal("change of W", *params.weights.shape)
+            at = linearize(model.normalizer, params.weights, inputs, jnp.ones_like(params.gain))
+            stepped = np.asarray(params.weights, float) + 1e-20j * np.asarray(change, float)
+            defined = readings.normalized(model.normalizer, stepped, np.asarray(inputs, float)).imag / 1e-20
+            yield agree("ε = 0.1: dn in the products of lg.fisher, and a complex step", at.push(change), defined)
 
     return check
 
@@ -293,6 +300,13 @@ def equation_13_14_ln(problem: Problem):
     defined = int(np.linalg.matrix_rank(np.asarray(reference.factor(*case))))
     found = int(operator(case).rank())
     yield same_integer("softmax: lg.fisher's rank and that of √Λ J", found, defined, role=Role.CORRECTS)
+    groups = problem.small("gn", families.Categorical())
+    defined = numpy_reference.fisher("gn", groups.model.family, groups.params, groups.inputs)
+    what = "softmax over two groups, with a Π of each: lg.fisher's matrix and NumPy reference"
+    yield agree(what, operator(groups).as_matrix(), defined, role=Role.CORRECTS)
+    off = exact * (1 + 1e6 * float(jnp.finfo(exact.dtype).eps))
+    what = "control: agreements of JᵀΛJ with itself, off by 1e6 units in the last place"
+    yield same_integer(what, int(agreement(off, exact).agrees), 0, role=Role.CORRECTS)
     values = np.geomspace(1, 1e-16, 30)
     with_gap = np.where(np.arange(30) < 20, values[0], values[-1])
     certain = [decide_rank(v, 60, 30).certain for v in (with_gap, values)]

@@ -937,6 +937,8 @@ def rank_deficient_data(problem: Problem):
     yield same_integer("seven samples: most directions that they see, and measured rank", most, found)
     yield same_integer("the prediction there is exact (1) or a bound (0)", int(predicted.exact), 0)
     yield from evidence("five samples, none in the span of the others", few._replace(inputs=few.inputs[:5]))
+    soft = problem.small("wn", families.Categorical())  # weights of a column of ones move as biases do
+    yield from evidence("weight norm, softmax, a column of ones", soft._replace(inputs=soft.inputs.at[:, 0].set(1.0)))
 
 
 @proves("nullspace.rank_deficient_data")

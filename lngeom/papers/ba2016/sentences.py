@@ -230,12 +230,15 @@ def any_unit_rescaling(problem: Problem) -> Iterator[Evidence]:
 def any_unit_rescaling_proof() -> Proof:
     """Numerator and scale of unit i have the factors δ_i and |δ_i|."""
     id = "statements.any_unit_rescaling"
-    negative = Layer(lambda l, d: -SCALE(l) * LAYER.W(l, d), LAYER.X)
+    factor = field("kappa")  # of either sign
+    rescaled = Layer(lambda l, d: factor(l) * LAYER.W(l, d), LAYER.X)
+    sign = factor(i) / sp.Abs(factor(i))
     steps: list[Step] = []
     for method in (BATCH_NORM, WEIGHT_NORM):
         steps += general_steps(method, WEIGHT_VECTOR_RESCALING, SCALE(i), sp.S.Zero)
         steps.append(expansion(method, WEIGHT_VECTOR_RESCALING))
-        steps.append(equality(f"{method.name}: a negative factor changes the sign", method(negative), -method(LAYER)))
+        text = f"{method.name}: of a factor κ ≠ 0 of either sign the sign remains, since σ has the factor |κ|"
+        steps.append(equality(text, method(rescaled), sign * method(LAYER)))
     flipped = [
         counterexample(f"{id} with δ < 0, {method.name}", method, WEIGHT_VECTOR_RESCALING, delta=Fraction(-2))
         for method in (BATCH_NORM, WEIGHT_NORM)

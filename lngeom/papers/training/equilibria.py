@@ -8,11 +8,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import sympy as sp
 
-from lngeom.claims import Problem, Verdict, agree, claim, differ, vanishes
-from lngeom.claims.context import Read
+from lngeom.claims import Problem, Read, Verdict, agree, claim, differ, proves, vanishes
 from lngeom.claims.evidence import Evidence
-from lngeom.training import predict_equilibrium, read_geometry, track_geometry
+from lngeom.symbolic.proof import Assumption, Proof, fact
+from lngeom.training import equivalent_schedule, predict_equilibrium, read_geometry, track_geometry
 from lngeom.training._detect import detect
 from lngeom.training.equilibrium import Equilibrium
 from lngeom.training.laws import LAWS
@@ -22,6 +23,22 @@ SIZE, STEPS, SEEDS = 256, 3000, 8
 MEMORY = 0.99
 
 _decayed = optax.add_decayed_weights
+
+
+def rmsprop(rate: float, decay: float, eps: float = 0.0, accumulated: float = 0.0) -> optax.GradientTransformation:
+    """RMSProp with decoupled weight decay.
+
+    Args:
+        rate: η.
+        decay: λ.
+        eps: ε, inside the root.
+        accumulated: what the average of squared gradients starts from. From 0, first steps would be 1/√(1 − β₂) long.
+    """
+    return optax.chain(
+        optax.scale_by_rms(MEMORY, eps, accumulated), _decayed(decay), optax.scale_by_learning_rate(rate)
+    )
+
+
 OPTIMIZERS: dict[str, tuple[Callable[[float, float], optax.GradientTransformation], float, float, dict]] = {
     "sgd": (lambda rate, decay: optax.chain(_decayed(decay), optax.sgd(rate)), 0.1, 0.02, {}),
     "momentum": (
@@ -44,6 +61,12 @@ OPTIMIZERS: dict[str, tuple[Callable[[float, float], optax.GradientTransformatio
         0.1,
         {"momentum": 0.9, "b2": MEMORY, "size": SIZE},
     ),
+    "rmsprop": (
+        lambda rate, decay: rmsprop(rate, decay, accumulated=1 / (1.5 * prediction("rmsprop").norm ** 2 * SIZE)),
+        0.01,
+        0.1,
+        {"b2": MEMORY, "size": SIZE},
+    ),
     "lion": (
         lambda rate, decay: optax.lion(rate, 0.9, 0.95, weight_decay=decay),
         0.01,
@@ -62,6 +85,7 @@ TITLES = {
     "momentum": "SGD with momentum",
     "normalized_gd": "Normalized gradient descent",
     "adamw": "AdamW",
+    "rmsprop": "RMSProp",
     "lion": "Lion",
     "lars": "LARS",
 }
@@ -70,13 +94,14 @@ ANGLES = {
     "momentum": "cos θ = 1 − ηλ/(1+β)",
     "normalized_gd": "cos θ = 1 − ηλ",
     "adamw": "cos θ = (α+β₁)/(1+αβ₁), α = 1 − ηλ",
+    "rmsprop": "cos θ = 1 − ηλ",
     "lion": "θ = √(2ηλ/S)",
     "lars": "θ = 2 arcsin(ηκ/2)",
 }
 EXACT = {"sgd", "normalized_gd", "lars"}
 """Those whose prediction is exact."""
 
-MEMORIES = {"momentum": "1 − β", "adamw": "1 − β₂, for the norm", "lion": "1 − β₂"}
+MEMORIES = {"momentum": "1 − β", "adamw": "1 − β₂, for the norm", "rmsprop": "1 − β₂, for the norm", "lion": "1 − β₂"}
 """What ηλ must be small against for the others."""
 
 
@@ -239,7 +264,7 @@ def by_second_moments(name: str) -> Iterator[Evidence]:
         square, cosine = iterated(rate, decay, settings["trust_coefficient"])
     elif name == "normalized_gd":
         square, cosine = filtered(rate, decay, inside=0.0)
-    elif name == "adamw":
+    elif name in {"adamw", "rmsprop"}:
         square, cosine = filtered(rate, decay, momentum=beta, inside=0.0)
         square *= SIZE
     else:
@@ -249,6 +274,32 @@ def by_second_moments(name: str) -> Iterator[Evidence]:
     what = f"second moments, ηλ = {rate * decay:g}"
     yield agree(f"{what}: angle", np.array([math.acos(cosine)]), np.array([rest.angle]), tol=tol)
     yield agree(f"{what}: norm", np.array([math.sqrt(square)]), np.array([rest.norm]), tol=tol)
+
+
+FACTOR, EPSILON = 3.0, 1e-3
+"""c of two runs of RMSProp, from w and from cw, and the ε of the first."""
+
+
+def with_eps(problem: Problem) -> Iterator[Evidence]:
+    """RMSProp with ε from cw, by its law: c times the weights from w. With ε as it was they are others."""
+    _, rate, decay, _ = OPTIMIZERS["rmsprop"]
+    start, x = np.asarray(problem.normal("law", 16)), np.asarray(problem.normal("law inputs", 20, 16))
+
+    def run(factor: float, rate: float, decay: float, eps: float) -> np.ndarray:
+        optimizer, w = rmsprop(rate, decay, eps), jnp.asarray(factor * start)
+        state = optimizer.init(w)
+        for noise in x:
+            gradient = (noise - jnp.vdot(noise, w) * w / jnp.vdot(w, w)) / jnp.linalg.norm(w)
+            updates, state = optimizer.update(gradient, state, w)
+            w = w + updates
+        return np.asarray(w) / factor
+
+    there = equivalent_schedule("rmsprop", rate, decay, scale=FACTOR, eps=EPSILON)
+    first = run(1.0, rate, decay, EPSILON)
+    second = run(FACTOR, there.learning_rate, there.weight_decay, there.eps)
+    yield agree("20 steps with ε from 3w, with η, λ and ε by the law: weights", second, first)
+    unchanged = run(FACTOR, there.learning_rate, there.weight_decay, EPSILON)
+    yield differ("and with ε as it was", unchanged, first)
 
 
 def _equilibrium(name: str) -> None:
@@ -286,7 +337,117 @@ def _equilibrium(name: str) -> None:
         yield differ("it starts elsewhere", norms[:, 0], np.full(SEEDS, rest.norm))
         yield from by_second_moments(name)
         yield from tracked(problem, name)
+        if name == "rmsprop":
+            yield from with_eps(problem)
 
 
 for _name in OPTIMIZERS:
     _equilibrium(_name)
+
+
+LAG_RATE, LAG_DECAY = 0.01, 0.1
+"""η and λ of half-lives."""
+
+
+def halved(name: str, excess: float, rate: float, decay: float) -> float:
+    """Steps in which a relative excess of ‖w‖^q halves, by the mean step of ‖w‖² under gradients of size 1/‖w‖.
+
+    With s = ‖w‖² a step of SGD is s ← (1 − ηλ)² s + η²/s, one of normalized gradient descent s ← (1 − ηλ)² s + η², and
+    one of RMSProp v ← β₂v + (1 − β₂)/(Ps), s ← (1 − ηλ)² s + η²/(sv), with v the mean square of gradients.
+    """
+    rest = predict_equilibrium(name, rate, decay, **(OPTIMIZERS[name][3]))
+    power = rest.power / 2
+    square = rest.norm**2 * (1 + excess) ** (1 / power)
+    average, before = 1 / (SIZE * square), excess
+    for step in range(1, 100_000):
+        average = MEMORY * average + (1 - MEMORY) / (SIZE * square)
+        added = {"sgd": 1 / square, "normalized_gd": 1.0, "rmsprop": 1 / (square * average)}[name]
+        square = (1 - rate * decay) ** 2 * square + rate**2 * added
+        left = (square / rest.norm**2) ** power - 1
+        if left <= excess / 2:
+            return step - 1 + (before - excess / 2) / (before - left)
+        before = left
+    return math.inf
+
+
+@claim(
+    "dynamics.half_life",
+    topic=TOPIC,
+    source="Section 5.2.2; arXiv 2305.17212 (the lag is not in the papers)",
+    statement=(
+        "A small excess of ‖w‖^q over its equilibrium halves in ln 2 over its rate of relaxation. Where the step is "
+        "divided by the root of an average of squared gradients, as of AdamW and RMSProp, the average lags behind, and "
+        "it takes longer."
+    ),
+    formula=r"\dot a = -2\eta\lambda(2a + y),\quad \dot y = -(1-\beta_2)(y + a),\quad y(0) = -a(0)",
+    assumptions=("gradients independent over time", "ηλ ≪ 1, β₁ = 0"),
+    expected=Verdict.HOLDS,
+    read=Read.OWN,
+)
+def half_life(problem: Problem):
+    """Predicted half-lives against mean steps from an excess of 1e-4, and a random walk of RMSProp from a half."""
+    for name in ("sgd", "normalized_gd", "rmsprop"):
+        rest = predict_equilibrium(name, LAG_RATE, LAG_DECAY, **OPTIMIZERS[name][3])
+        yield agree(f"{TITLES[name]}: steps", rest.half_life, halved(name, 1e-4, LAG_RATE, LAG_DECAY), tol=5e-3)
+    lagging, beside = prediction("rmsprop"), prediction("adamw")
+    yield agree("AdamW and RMSProp: one lag", beside.half_life, lagging.half_life)
+    without = math.log(2) / lagging.relaxation
+    yield differ("RMSProp: without the lag", np.array([without]), np.array([lagging.half_life]))
+    norms = np.asarray(walk(problem, "rmsprop", 1.5)[0])
+    excess = np.mean(norms**lagging.power, 0) / lagging.norm**lagging.power - 1
+    measured = float(1 + np.argmax(excess <= 0.25))
+    expected = halved("rmsprop", 0.5, *OPTIMIZERS["rmsprop"][1:3])
+    yield agree("RMSProp: steps of a walk from an excess of a half", measured, expected, tol=0.05)
+
+
+@proves("dynamics.half_life")
+def half_life_proof() -> Proof:
+    """The mean steps to first order in the excess and in ηλ, and the solution that is halved."""
+    a, y, p, f, t, s = sp.symbols("a y p f t s", positive=True)
+    mean = 2 * p + f / 2
+    spread = sp.sqrt(mean**2 - 2 * p * f)
+    left = sp.exp(-mean * t) * (sp.cosh(spread * t) + (mean - 2 * p) / spread * sp.sinh(spread * t))
+    lag = -(sp.diff(left, t) / (2 * p) + 2 * left)
+
+    def linear(step, *at: sp.Expr) -> sp.Expr:
+        """First-order term of a step of s in the excess, and then in ηλ; s = 1 + a at rest 1, η²/rest = 2p − p²."""
+        moved = step.subs(dict(zip((a, y), (s * v for v in at), strict=False)))
+        return sp.series(sp.diff(moved, s).subs(s, 0), p, 0, 2).removeO()
+
+    kept, added = (1 - p) ** 2, 2 * p - p**2
+    return Proof(
+        "dynamics.half_life",
+        r"a(t) = e^{-mt}\Big(\cosh rt + \tfrac{m-2p}{r}\sinh rt\Big),\quad p = \eta\lambda,\ f = 1-\beta_2,\ "
+        r"m = 2p + \tfrac f2,\ r^2 = m^2 - 2pf",
+        (
+            fact(
+                "SGD: an excess a of ‖w‖² shrinks by 4ηλ a in a step, to first order, and so does that of ‖w‖⁴",
+                r"(1-p)^2(1+a) + \frac{2p-p^2}{1+a} = 1 + a - 4pa + O(a^2, p^2)",
+                lambda: sp.simplify(linear(kept * (1 + a) + added / (1 + a), a) - a * (1 - 4 * p)) == 0,
+            ),
+            fact(
+                "Steps of constant length: by 2ηλ a",
+                r"(1-p)^2(1+a) + 2p - p^2 = 1 + a - 2pa + O(p^2)",
+                lambda: sp.simplify(linear(kept * (1 + a) + added, a) - a * (1 - 2 * p)) == 0,
+            ),
+            fact(
+                "Steps divided by an average of squares with the excess y: by 2ηλ (2a + y)",
+                r"(1-p)^2(1+a) + \frac{2p-p^2}{(1+a)(1+y)} = 1 + a - 2p(2a + y) + \dots",
+                lambda: (
+                    sp.simplify(linear(kept * (1 + a) + added / ((1 + a) * (1 + y)), a, y) - a + 2 * p * (2 * a + y))
+                    == 0
+                ),
+            ),
+            fact(
+                "The solution, with y from the first equation, satisfies the second",
+                r"\dot y = -f(y + a)",
+                lambda: sp.simplify(sp.expand((sp.diff(lag, t) + f * (lag + left)).rewrite(sp.exp))) == 0,
+            ),
+            fact(
+                "and starts from a = 1, with an average that has the size of the gradients there",
+                r"a(0) = 1,\ y(0) = -1",
+                lambda: sp.simplify(left.subs(t, 0)) == 1 and sp.simplify(lag.subs(t, 0)) == -1,
+            ),
+        ),
+        (Assumption("small steps", r"\eta\lambda \ll 1"),),
+    )
