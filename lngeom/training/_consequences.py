@@ -116,7 +116,7 @@ def invariance(
 def _by_output(a: np.ndarray, b: np.ndarray, rounding: np.ndarray, tol: float | None) -> list[Agreement]:
     """The deviation of each output over the samples."""
     found = []
-    for here, there, error in zip(_by_column(a), _by_column(b), rounding, strict=True):
+    for here, there, error in zip(_by_column(a), _by_column(b), rounding.tolist(), strict=True):
         size, spread = float(np.max(np.abs(there))), float(np.ptp(there))
         scale = spread if spread > ROUNDED * error else size
         gap = float(np.max(np.abs(here - there)))

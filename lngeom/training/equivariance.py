@@ -283,7 +283,7 @@ def _read_optimizer(optimizer: Any) -> Any:
         raise ValueError(f"optimizer must be one of optax, or a function g ↦ optimizer; got {type(optimizer).__name__}")
 
     def at(g: Any) -> optax.GradientTransformation:
-        found = optimizer(g)
+        found: Any = optimizer(g)
         if not (hasattr(found, "init") and hasattr(found, "update")):
             raise ValueError(
                 f"optimizer(g) must return an optimizer of optax; got {type(found).__name__} at g = {shown(g)}"
