@@ -6,6 +6,7 @@ from typing import Any
 
 import equinox as eqx
 import jax
+import jax.core
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PRNGKeyArray, PyTree
@@ -47,6 +48,8 @@ class Action:
             moved = self.function(g, whole)
         except Exception as error:
             error.add_note(f"(raised by action(g, params) as lg.equivariance called it, with g = {shown(g)})")
+            if not is_concrete(g, params):
+                error.add_note("(lg.equivariance differentiates the action: write the action in jax.numpy)")
             raise
         before, after = jax.tree.structure(whole), jax.tree.structure(moved)
         if before != after:
@@ -135,7 +138,9 @@ def read_identity(identity: Any, dtype: jnp.dtype) -> Array | None:
 
 
 def read_elements(elements: Any, identity: Array | None, key: PRNGKeyArray) -> list[Any]:
-    """The elements given, or some drawn around g₀: uniform within ½, over the root of a matrix's width.
+    """The elements given, a list or the rows of an array, or some drawn around g₀.
+
+    They are drawn uniformly within ½, over the root of a matrix's width.
 
     Raises:
         ValueError: if there are none, or one is not like g₀.
@@ -145,6 +150,8 @@ def read_elements(elements: Any, identity: Array | None, key: PRNGKeyArray) -> l
         width = 2 * float(np.sqrt(shape[-1])) if len(shape) > 1 else 2.0
         draws = jax.random.uniform(key, (DRAWN, *shape), identity.dtype, -1, 1) / jnp.asarray(width, identity.dtype)
         return [identity + draw for draw in draws]
+    if isinstance(elements, jax.Array | np.ndarray) and elements.ndim:
+        elements = list(elements)
     if elements is None or not isinstance(elements, Sequence) or not elements:
         raise ValueError(
             "elements must be a list of at least one element g, as action(g, params) takes; a finite group, whose "
@@ -162,8 +169,12 @@ def read_elements(elements: Any, identity: Array | None, key: PRNGKeyArray) -> l
 
 
 def shown(g: Any) -> str:
-    """An element in a line."""
-    if eqx.is_array_like(g):
-        return f"{float(g):.4g}" if np.ndim(g) == 0 else f"an array {list(np.shape(g))}"
+    """An element in a line; a traced one has no value to show."""
+    if isinstance(g, jax.core.Tracer):
+        return "a traced value"
+    if eqx.is_array_like(g) and np.ndim(g):
+        return f"an array {list(np.shape(g))}"
+    if eqx.is_array_like(g) and not jnp.iscomplexobj(g):
+        return f"{float(g):.4g}"
     text = repr(g)
     return text if len(text) <= 40 else f"{text[:37]}…"

@@ -2,7 +2,7 @@
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -26,6 +26,12 @@ PROBES = 3
 
 NEAR = 2
 """Points near θ at which the invariance is looked for too: its derivative by θ is used."""
+
+ROUNDINGS = 3
+"""Random changes of the parameters by one unit in the last place, from which the rounding of outputs is measured."""
+
+ROUNDED = 10.0
+"""A deviation of up to so many times the measured rounding is rounding."""
 
 MOVED = 0.05
 """Length of the first step of a run, as a part of ‖θ‖."""
@@ -80,19 +86,85 @@ class Consequence:
         return self.outcome == "holds"
 
 
-def invariance(acting: Action, elements: Sequence[Any], limit: float, key: PRNGKeyArray) -> tuple[Agreement, Agreement]:
-    """The largest deviations of f(gθ) from f(θ): at θ, and at θ and near it."""
+def invariance(
+    acting: Action, elements: Sequence[Any], tol: float | None, key: PRNGKeyArray
+) -> tuple[Agreement, Agreement]:
+    """The largest deviations of f(gθ) from f(θ): at θ, and at θ and near it.
+
+    Each output, a column of f, is judged on its own: relative to its spread over the samples, or to its size where it
+    is constant. Its rounding is the largest change when parameters, at θ and at gθ, change by a unit in the last place.
+    """
     problem, theta = acting.problem, acting.problem.params
 
     def at(point: PyTree) -> list[Agreement]:
         there = _seen(problem, point)
         if point is not theta and not np.isfinite(there).all():
             return []  # outside of the model's domain
-        return [agreement(_seen(problem, acting(g, point)), there, limit) for g in elements]
+        own = _rounding(problem, point, there, key)
+        found = []
+        for g in elements:
+            moved = acting(g, point)
+            here = _seen(problem, moved)
+            found += _by_output(here, there, np.maximum(own, _rounding(problem, moved, here, key)), tol)
+        return found
 
-    here = at(theta)
+    first = at(theta)
     around = [found for k in jax.random.split(key, NEAR) for found in at(near(theta, k))]
-    return _worst(here), _worst([*here, *around])
+    return _least_invariant(first), _least_invariant([*first, *around])
+
+
+def _by_output(a: np.ndarray, b: np.ndarray, rounding: np.ndarray, tol: float | None) -> list[Agreement]:
+    """The deviation of each output over the samples."""
+    found = []
+    for here, there, error in zip(_by_column(a), _by_column(b), rounding.tolist(), strict=True):
+        size, spread = float(np.max(np.abs(there))), float(np.ptp(there))
+        scale = spread if spread > ROUNDED * error else size
+        gap = float(np.max(np.abs(here - there)))
+        if not np.isfinite([gap, error]).all():
+            found.append(Agreement(math.inf, 0.0, size, here.size, int(np.sum(~np.isfinite(here))) or 1))
+            continue
+        scale = scale or float(np.max(np.abs(here))) or 1.0
+        limit = ROUNDED * error / scale if tol is None else tol
+        found.append(Agreement(gap / scale, limit, scale, here.size, 0, error / scale))
+    return found
+
+
+def _by_column(z: np.ndarray) -> np.ndarray:
+    return z.reshape(-1, z.shape[-1]).T.astype(np.float64)
+
+
+def _least_invariant(found: Sequence[Agreement]) -> Agreement:
+    """The output that shows most clearly that there is no invariance; the largest deviation where none does."""
+    return max(found, key=lambda a: (a.undefined > 0, a.residual > a.tolerance, not a.agrees, a.residual))
+
+
+def _rounding(problem: Problem, params: PyTree, there: np.ndarray, key: PRNGKeyArray) -> np.ndarray:
+    """Rounding of each output: its unit in the last place, or its change when parameters change by theirs."""
+    ulp = float(jnp.finfo(problem.output_shape.dtype).eps)
+    found = ulp * np.max(np.abs(_by_column(np.asarray(problem.forward(params)))), axis=1)
+    for k in jax.random.split(key, ROUNDINGS):
+        changed = _seen(problem, rounded(problem, params, k))
+        found = np.maximum(found, np.max(np.abs(_by_column(changed) - _by_column(there)), axis=1))
+    return found
+
+
+def rounded(problem: Problem, params: PyTree, key: PRNGKeyArray) -> PyTree:
+    """The parameters with every entry changed by a unit in the last place, up or down."""
+    leaves, structure = jax.tree.flatten(params)
+    least, keys = problem.precision().eps, jax.random.split(key, len(leaves))
+
+    def change(leaf: Array, k: PRNGKeyArray) -> Array:
+        unit = jnp.asarray(max(least, float(jnp.finfo(leaf.dtype).eps)), leaf.dtype)
+        return leaf + leaf * unit * jax.random.rademacher(k, leaf.shape, leaf.dtype)
+
+    return jax.tree.unflatten(structure, [change(leaf, k) for leaf, k in zip(leaves, keys, strict=True)])
+
+
+def moves(acting: Action, g: Any) -> bool:
+    """Whether gθ is not θ, up to rounding."""
+    theta = acting.problem.params
+    pairs = zip(jax.tree.leaves(acting(g, theta)), jax.tree.leaves(theta), strict=True)
+    return any(a.size and agreement(a, b).residual > 10 * float(jnp.finfo(b.dtype).eps) for a, b in pairs)
 
 
 def _seen(problem: Problem, params: PyTree) -> np.ndarray:
@@ -109,12 +181,41 @@ def near(theta: PyTree, key: PRNGKeyArray) -> PyTree:
     return unravel(flat + sizes.astype(flat.dtype) * jax.random.normal(key, flat.shape, flat.dtype))
 
 
-def rank(generators: Sequence[PyTree]) -> int:
-    """Number of independent generators."""
-    rows = np.stack([flat(v) for v in generators]) if generators else np.zeros((0, 1))
-    lengths = np.linalg.norm(rows, axis=1)
-    rows = rows[lengths > 0] / lengths[lengths > 0, None]
-    return decide_rank(np.linalg.svd(rows, compute_uv=False), *rows.shape).rank if len(rows) else 0
+class Generators(NamedTuple):
+    """ξθ of each direction, zero where it is rounding alone, and the relative rounding of the others."""
+
+    tangents: tuple[PyTree, ...]
+    rounding: float
+
+    @classmethod
+    def of(cls, acting: Action, directions: Sequence[Array], key: PRNGKeyArray) -> "Generators":
+        """The generators at θ, whose rounding is their change when θ changes by a unit in the last place."""
+        problem = acting.problem
+        changed, found = rounded(problem, problem.params, key), []
+        errors = [problem.precision().eps]
+        for e in directions:
+            v = acting.generator(e, problem.params)
+            error, length = float(np.linalg.norm(flat(acting.generator(e, changed)) - flat(v))), _norm(v)
+            if length > ROUNDED * error:
+                errors.append(error / length)
+            else:
+                v = jax.tree.map(jnp.zeros_like, v)
+            found.append(v)
+        return cls(tuple(found), max(errors))
+
+    @property
+    def any(self) -> bool:
+        """Whether one is not zero."""
+        return any(flat(v).any() for v in self.tangents)
+
+    @property
+    def rank(self) -> int:
+        """Number of independent generators, in the precision in which they were computed."""
+        rows = [flat(v) / _norm(v) for v in self.tangents if flat(v).any()]
+        if not rows:
+            return 0
+        singular_values = np.linalg.svd(np.stack(rows), compute_uv=False)
+        return decide_rank(singular_values, len(rows), rows[0].size, eps=self.rounding).rank
 
 
 def flat(v: PyTree) -> Vector:
@@ -185,7 +286,7 @@ class Measured:
     Attributes:
         F: the Fisher matrix at θ.
         acting: the action.
-        elements: the g at which it is looked.
+        elements: the g that move θ, by their positions in the list of all.
         loss: L.
         limit: relative deviation that counts as rounding.
         key: of random directions.
@@ -193,7 +294,7 @@ class Measured:
 
     F: FisherOperator
     acting: Action
-    elements: Sequence[Any]
+    elements: Mapping[int, Any]
     loss: Loss
     limit: float
     key: PRNGKeyArray
@@ -232,7 +333,7 @@ class Measured:
     def fisher(self) -> Consequence:
         """Dgᵀ F(gθ) Dg v = F(θ) v."""
         found = []
-        for g in self.elements:
+        for g in self.elements.values():
             there, (push, pull) = self.fisher_at(self._moved(g)), self.acting.derivative(g, self.theta)
             for v in self._random():
                 image = flat(self.F.mv(v))
@@ -245,7 +346,7 @@ class Measured:
         slope = flat(self.loss.gradient(self.theta))
         spread = max(self._size(v)[0] for v in self._random(1)) / self.F.in_size() ** 0.5
         found = []
-        for g in self.elements:
+        for g in self.elements.values():
             _, pull = self.acting.derivative(g, self.theta)
             gap = float(np.max(np.abs(flat(pull(self.loss.gradient(self._moved(g)))) - slope)))
             found.append(self._compared(gap, max(float(np.max(np.abs(slope))), spread), 0.0))
@@ -345,35 +446,60 @@ class Measured:
             "momentum": "momentum, rate ηDgDgᵀ from gθ: θ̃ₜ = gθₜ",
             "natural_gradient": "natural gradient, ρDg⁻ᵀDg⁻¹: θ̃ₜ = gθₜ",
         }
-        g, run = self.elements[0], self._descent(steps)
-        why = _STILL if run is None else "" if self._is_affine(g) else "gθ is not affine in θ: steps are not mapped"
+        run = self._descent(steps)
+        why = _STILL if run is None else self._why_not_affine()
         if run is None or why:
             return [Consequence(name, formula, None, why) for name, formula in formulas.items()]
-        push, pull = self.acting.derivative(g, self.theta)
-        metric = optax.stateless(lambda updates, params: push(pull(updates)))
-        _, v, _ = self._random()
-        orthogonal = agreement(flat(push(pull(v))), flat(v), self.limit).agrees
-        found = []
-        for name, base in (("sgd", optax.sgd(run.rate)), ("momentum", optax.sgd(run.rate, momentum=0.9))):
-            pair = self._run(base, self.theta, steps), self._run(optax.chain(metric, base), self._moved(g), steps)
-            note = "Dg is orthogonal: the same rate" * orthogonal
-            found.append(Consequence(name, formulas[name], self._apart(g, *pair), note))
-        pair = self._natural(_same, _same, self.theta), self._natural(push, pull, self._moved(g))
-        first, second = pair
-        compared = self._apart(g, first, second) if first and second else None
-        note = "" if compared else _DEAD
-        return [*found, Consequence("natural_gradient", formulas["natural_gradient"], compared, note)]
+        bases = {"sgd": optax.sgd(run.rate), "momentum": optax.sgd(run.rate, momentum=0.9)}
+        paths = {name: self._run(base, self.theta, steps) for name, base in bases.items()}
+        natural, near_natural = (self._natural(_same, _same, start) for start in (self.theta, self._changed))
+        near_paths = {name: self._run(base, self._changed, steps) for name, base in bases.items()}
+        found: dict[str, dict[int, Agreement]] = {name: {} for name in formulas}
+        orthogonal = True
+        for k, g in self.elements.items():
+            push, pull = self.acting.derivative(g, self.theta)
+            metric = optax.stateless(lambda updates, params, push=push, pull=pull: push(pull(updates)))
+            start = self._moved(g)
+            for name, base in bases.items():
+                mapped = self._run(optax.chain(metric, base), start, steps)
+                found[name][k] = self._apart(g, paths[name], mapped, near_paths[name])
+            mapped = self._natural(push, pull, start) if natural else None
+            if natural and mapped and near_natural:
+                found["natural_gradient"][k] = self._apart(g, natural, mapped, near_natural)
+            orthogonal &= all(agreement(flat(push(pull(v))), flat(v), self.limit).agrees for v in self._random(1))
+        same = dict.fromkeys(bases, "Dg is orthogonal: the same rate" if orthogonal else "")
+        return [self._of_elements(name, formula, found[name], same.get(name, "")) for name, formula in formulas.items()]
 
     def own_run(self, of: Callable[[Any], optax.GradientTransformation], steps: int) -> Consequence:
         """Runs of the user's optimizer, given at g₀ and at g."""
-        formula, g = "the optimizer given: θ̃ₜ = gθₜ", self.elements[0]
-        pair = (
-            self._run(of(self.acting.identity), self.theta, steps),
-            self._run(of(g), self._moved(g), steps),
-        )
-        if all(np.array_equal(flat(pair[0][0]), flat(p)) for p in pair[0]):
+        formula = "the optimizer given: θ̃ₜ = gθₜ"
+        path = self._run(of(self.acting.identity), self.theta, steps)
+        if all(np.array_equal(flat(path[0]), flat(p)) for p in path):
             return Consequence("optimizer", formula, None, _STILL)
-        return Consequence("optimizer", formula, self._apart(g, *pair))
+        near_path = self._run(of(self.acting.identity), self._changed, steps)
+        found = {
+            k: self._apart(g, path, self._run(of(g), self._moved(g), steps), near_path)
+            for k, g in self.elements.items()
+        }
+        return self._of_elements("optimizer", formula, found)
+
+    @property
+    def _changed(self) -> PyTree:
+        """θ, changed by a unit in the last place: how far a run from there goes apart is the rounding of the run."""
+        return rounded(self.F.problem, self.theta, self.key)
+
+    def _of_elements(self, name: str, formula: str, found: Mapping[int, Agreement], note: str = "") -> Consequence:
+        """The worst of all elements, which the note names."""
+        able = {k: one for k, one in found.items() if one.count}
+        if not able:
+            return Consequence(name, formula, None, _DEAD)
+        worst = _worst(list(able.values()))
+        named = f"largest at {_named(next(k for k, one in able.items() if one is worst))}" if len(able) > 1 else ""
+        return Consequence(name, formula, worst, "; ".join(part for part in (note, named) if part))
+
+    def _why_not_affine(self) -> str:
+        bent = [k for k, g in self.elements.items() if not self._is_affine(g)]
+        return f"gθ is not affine in θ at {_named(bent[0])}: steps are not mapped" if bent else ""
 
     def _moved(self, g: Any) -> PyTree:
         return self.acting(g, self.theta)
@@ -422,15 +548,25 @@ class Measured:
     def _ravel(self, v: PyTree) -> Array:
         return self.F.problem.ravel(v)
 
-    def _apart(self, g: Any, run: Sequence[PyTree], other: Sequence[PyTree]) -> Agreement:
-        """How far a run is from g times another, in parameters and in outputs, relative to how far it moved."""
+    def _apart(self, g: Any, run: Sequence[PyTree], mapped: Sequence[PyTree], near_run: Sequence[PyTree]) -> Agreement:
+        """How far g times a run is from another, in parameters and in outputs, relative to how far that one moved.
+
+        A run amplifies rounding: `near_run`, from θ changed by a unit in the last place, shows how much.
+        """
         problem, found = self.F.problem, []
         seen = lambda p: _seen(problem, p)  # noqa: E731
-        for of, mapped in ((flat, lambda p: flat(self.acting(g, p))), (seen, seen)):
-            moved = max(float(np.max(np.abs(of(p) - of(other[0])))) for p in other)
-            gap = max(float(np.max(np.abs(of(q) - mapped(p)))) for p, q in zip(run, other, strict=True))
-            found.append(self._compared(gap, moved, 0.0))
+        for of, image in ((flat, lambda p: flat(self.acting(g, p))), (seen, seen)):
+            moved = max(float(np.max(np.abs(of(p) - of(mapped[0])))) for p in mapped)
+            gap = max(float(np.max(np.abs(of(q) - image(p)))) for p, q in zip(run, mapped, strict=True))
+            error = max(float(np.max(np.abs(of(q) - of(p)))) for p, q in zip(run, near_run, strict=True))
+            one = self._compared(gap, moved, 0.0)
+            error = error / one.scale if one.scale else 0.0
+            found.append(one._replace(tolerance=max(self.limit, ROUNDED * error), rounding=error))
         return _reported(found)[0] or found[0]
+
+
+def _named(k: int) -> str:
+    return f"g = elements[{k}]"
 
 
 class _Descent(NamedTuple):
