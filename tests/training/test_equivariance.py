@@ -202,6 +202,7 @@ def test_generators_of_zero_are_no_null_directions():
     assert found.null_directions == 0
     assert found["null"].outcome == "not measured"
     assert "every generator ξθ is zero, though elements move θ" in repr(found)
+    assert max(map(columns, repr(found).splitlines())) <= 80
 
 
 SINGLE = np.random.default_rng(3)
@@ -284,6 +285,7 @@ def test_outputs_lost_to_rounding_allow_no_conclusion():
     found = lg.equivariance(apply, scaled, params, X32, family=GAUSSIAN, identity=1.0)
     assert not found.invariant
     assert "no conclusion" in repr(found)
+    assert max(map(columns, repr(found).splitlines())) <= 80
 
 
 def test_where_a_generator_is_not_null_no_direction_is_counted(monkeypatch):
