@@ -204,11 +204,6 @@ class Generators(NamedTuple):
         return cls(tuple(found), max(errors))
 
     @property
-    def any(self) -> bool:
-        """Whether one is not zero."""
-        return any(flat(v).any() for v in self.tangents)
-
-    @property
     def rank(self) -> int:
         """Number of independent generators, in the precision in which they were computed."""
         rows = [flat(v) / _norm(v) for v in self.tangents if flat(v).any()]

@@ -109,7 +109,7 @@ class Equivariance:
         if null.found is not None and not null.holds:
             return ["null directions of F: no conclusion, F ξθ = 0 was not found"]
         if not self.null_directions and not any(leaf.any() for leaf in jax.tree.leaves(self.generators)):
-            return ["every generator ξθ is zero, though elements move θ: no null directions are counted"]
+            return ["every generator ξθ is zero, though elements move θ: no null direction counts"]
         of = f"the rank of {len(self.generators)} random combinations" if self.combined else "the generators ξθ"
         return [f"null directions of F: at least {self.null_directions}, {of}"]
 
@@ -120,7 +120,7 @@ def _not_invariant(found: Agreement) -> str:
         return "no conclusion: outputs at some gθ are NaN or infinite"
     sizes = f"deviation {found.residual:.1e}, rounding about {found.rounding:.0e}"
     if found.residual <= found.tolerance:
-        return f"no conclusion: {sizes}, too large to see a symmetry"
+        return f"no conclusion: {sizes} is too large"
     return f"not invariant: {sizes}" + ("; a near-symmetry" if found.residual < WITNESS else "")
 
 
