@@ -141,13 +141,13 @@ SIZES = (4, 8, 16, 32, 64)
     expected=Verdict.HOLDS,
 )
 def batch_size(problem: Problem):
-    """The outputs of one case in 400 random batches of each size, drawn from the data with replacement."""
-    inputs = problem.case("bn").inputs
+    """The outputs of one case in 400 random batches of each size, drawn from 200 random cases with replacement."""
+    inputs = problem.small("bn", shape=(200, 5, 6)).inputs
     generator = np.random.default_rng([problem.seed, len(inputs)])
     drawn = {size: generator.integers(0, len(inputs), (400, size - 1)) for size in SIZES}
 
     def outputs(method: str, rows: np.ndarray) -> np.ndarray:
-        model, params, _ = problem.case(method)
+        model, params, _ = problem.small(method, shape=(200, 5, 6))
         batches = jnp.concatenate([jnp.broadcast_to(inputs[:1], (len(rows), 1, inputs.shape[1])), inputs[rows]], 1)
         return np.asarray(jax.jit(jax.vmap(lambda x: model.normalized(params, x)[0]))(batches))
 
