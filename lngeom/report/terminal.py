@@ -223,7 +223,7 @@ def context(outcomes: Sequence[Outcome]) -> Panel | None:
     text = Text(f"{found.before} " if found.before else "")
     text.append(found.sentence, style="bold").append(f" {found.after}" if found.after else "")
     for reading in found.readings:
-        text.append("\n\nReading: ", style="dim").append(f"{reading.says} ")
+        text.append("\n\nReading: ", style="dim").append(f"{reading.says} → ")
         text.append(reading.verdict.value, style=STYLES[reading.verdict])
     text.append("\n\nWhy: ", style="dim").append(found.verdict)
     return Panel(text, title="The paper says", title_align="left")
