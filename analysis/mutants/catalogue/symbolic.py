@@ -426,8 +426,8 @@ MUTANTS = (
     ),
     EVIDENCE(
         "decide-no-correction",
-        "return verdict if Role.CORRECTS in roles and Role.SUPPORTS not in roles else Verdict.UNDECIDED",
-        "return verdict if Role.SUPPORTS not in roles else Verdict.UNDECIDED",
+        "if len(against) > 1 or Role.CORRECTS not in roles or Role.SUPPORTS in roles:",
+        "if len(against) > 1 or Role.SUPPORTS in roles:",
         "a refutation or a slip needs no correction",
     ),
     EVIDENCE(
