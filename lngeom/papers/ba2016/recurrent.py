@@ -257,7 +257,7 @@ def equation_20_proof() -> Proof:
 @claim(
     "recurrent.separate_scales",
     topic=TOPIC,
-    source="not in the paper; after Eq. 20",
+    source="Eq. 20 (not in the paper)",
     statement=(
         "The layer-normalized LSTM, whose two products have norms of their own, ignores the scale of W_h alone and of "
         "W_x alone. The layer-normalized RNN of Eq. 4, with one norm for their sum, ignores only a common scale."

@@ -41,7 +41,7 @@ def _other_cases_replaced() -> Layer:
 @claim(
     "statements.one_case",
     topic=TOPIC,
-    source="Abstract; Sections 1, 3",
+    source="Sections 1, 3; Abstract",
     statement=(
         "Layer norm is a function of one case: it introduces no dependencies between training cases, performs the same "
         "computation at training and test times, and works with batch size 1."
@@ -133,7 +133,7 @@ SIZES = (4, 8, 16, 32, 64)
 @claim(
     "statements.batch_size",
     topic=TOPIC,
-    source="Abstract; Section 1",
+    source="Section 1; Abstract",
     statement=(
         "The effect of batch normalization depends on the size of the mini-batch. Layer norm's output does not depend "
         "on the batch."
