@@ -340,6 +340,9 @@ class _Plain(StrPrinter):
         first, *rest = (self._print(term) for term in terms)
         return first + "".join(f" − {t[1:]}" if t.startswith("−") else f" + {t}" for t in rest)
 
+    def _print_Abs(self, expr: Any) -> str:
+        return f"|{self._print(expr.args[0])}|"
+
     def _print_Exp1(self, expr: Any) -> str:
         return "e"
 
