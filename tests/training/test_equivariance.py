@@ -68,14 +68,15 @@ def rescaled():
     return lg.equivariance(network, rescale, NET, X, family=GAUSSIAN, identity=np.zeros(4))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("name", "action", "identity", "null"),
     [
         ("ln", scale, 1.0, 1),
         ("ln", shift, np.zeros(3), 3),
-        pytest.param("rms", scale, 1.0, 1, marks=pytest.mark.thorough),
-        pytest.param("bn", rows, np.ones(5), 5, marks=pytest.mark.thorough),
-        pytest.param("wn", rows, np.ones(5), 5, marks=pytest.mark.thorough),
+        ("rms", scale, 1.0, 1),
+        ("bn", rows, np.ones(5), 5),
+        ("wn", rows, np.ones(5), 5),
     ],
 )
 def test_all_follows_from_a_symmetry_of_a_glm(name, action, identity, null):
@@ -90,6 +91,7 @@ def test_all_follows_from_a_symmetry_of_a_glm(name, action, identity, null):
     assert found["sgd"].note.startswith("Dg is orthogonal: the same rate") == orthogonal
 
 
+@pytest.mark.thorough
 def test_the_norm_of_scaled_weights_grows_by_the_squared_steps():
     found = of_scale()
     assert "‖Aθ‖² grew by" in found["norm"].note
@@ -104,6 +106,7 @@ def test_units_of_relu_can_be_rescaled(rescaled):
     assert "grew" not in rescaled["norm"].note  # ‖w‖² − ‖v‖² has no sign
 
 
+@pytest.mark.thorough
 def test_units_can_be_permuted_and_adam_does_not_notice():
     order = np.array([1, 2, 0, 3])
     found = lg.equivariance(
@@ -166,6 +169,7 @@ def test_an_invariance_at_the_parameters_alone_is_none():
     assert "it holds at θ itself, not near it" in repr(found)
 
 
+@pytest.mark.thorough
 def test_logits_of_a_softmax_may_shift():
     action = lambda s, p: lg.GLMParameters(p.weights, p.bias + s, p.gain)  # noqa: E731
     assert lg.equivariance(GLM["bn"], action, THETA, X).invariant
@@ -224,6 +228,7 @@ def directions_of(**given):
     return found.null_directions, repr(found)
 
 
+@pytest.mark.thorough
 def test_rounding_of_generators_is_no_rank():
     params = {"A": single(4, 5), "B": single(5, 3)}
     v, M = single(3), single(5, 5)
@@ -235,6 +240,7 @@ def test_rounding_of_generators_is_no_rank():
     assert directions_of(action=action, params=params, identity=np.zeros(3))[0] == 1
 
 
+@pytest.mark.thorough
 def test_the_rank_of_random_combinations_in_single_precision():
     params = {"A": single(4, 6), "B": single(6, 3)}
     action = lambda g, p: {"A": p["A"] @ g, "B": jnp.linalg.inv(g) @ p["B"]}  # noqa: E731
@@ -256,6 +262,7 @@ def scaled(c, p):
     return {name: c * leaf for name, leaf in p.items()}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("epsilon", "said"), [(1e-6, "; a near-symmetry"), (0.1, ", rounding about "), (0.0, ", rounding")]
 )
@@ -268,6 +275,7 @@ def test_a_broken_symmetry_is_told_from_rounding_in_single_precision(epsilon, sa
     assert 1e-8 < found.invariance.rounding < 1e-5
 
 
+@pytest.mark.thorough
 def test_large_outputs_do_not_mask_small_ones():
     params = {"W": NET["W"], "U": NET["V"][:, :3]}
     of = layer_norm(0.0)
@@ -288,6 +296,7 @@ def test_outputs_lost_to_rounding_allow_no_conclusion():
     assert max(map(columns, repr(found).splitlines())) <= 80
 
 
+@pytest.mark.thorough
 def test_where_a_generator_is_not_null_no_direction_is_counted(monkeypatch):
     monkeypatch.setattr(Action, "generator", wrong_generator)
     found = of_scale()
@@ -296,6 +305,7 @@ def test_where_a_generator_is_not_null_no_direction_is_counted(monkeypatch):
     assert "null directions of F: no conclusion" in repr(found)
 
 
+@pytest.mark.thorough
 def test_runs_are_compared_at_every_element_that_moves():
     """Adam's runs are mapped by the identity and by permutations of units, not by rescaled units."""
 
@@ -314,6 +324,7 @@ def test_runs_are_compared_at_every_element_that_moves():
     assert "1 of the elements acts as the identity, and tests nothing" in repr(found)
 
 
+@pytest.mark.thorough
 def test_one_element_that_is_not_affine_is_seen():
     def action(g, p):
         return scale(jnp.where(g > 1.5, 1 + jnp.sum(p.weights**2), g), p)
@@ -322,6 +333,7 @@ def test_one_element_that_is_not_affine_is_seen():
     assert found["sgd"].note == "gθ is not affine in θ at g = elements[1]: steps are not mapped"
 
 
+@pytest.mark.thorough
 def test_elements_may_be_the_rows_of_an_array():
     assert of_scale(elements=np.array([1.25, 2.0]), steps=1).moving == (0, 1)
 
@@ -410,6 +422,7 @@ def test_under_jit_there_are_no_values():
         jax.jit(lambda theta: lg.equivariance(GLM["ln"], scale, theta, X, identity=1.0).invariant)(THETA)
 
 
+@pytest.mark.thorough
 def test_of_many_directions_random_combinations_are_taken():
     """Each of the 3 · 12 shifts of inputs by their outputs' units is a direction; the rank is that of the orbit."""
     wide = GLM["ln"].init(jax.random.key(0), inputs=3, outputs=12)
