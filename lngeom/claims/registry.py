@@ -164,11 +164,8 @@ def unfair(claim: Claim) -> str:
         return (
             "it is refuted, but not under every reading of its context: a fair reading that holds makes it conditional"
         )
-    if verdict in {Verdict.HOLDS, Verdict.CONDITIONAL, Verdict.SLIP} and readings[:1] not in (
-        [],
-        [Verdict.HOLDS],
-        [verdict],
-    ):
+    right = verdict in {Verdict.HOLDS, Verdict.CONDITIONAL, Verdict.SLIP}
+    if right and readings and readings[0] not in {Verdict.HOLDS, verdict}:
         return f"it is recorded as {verdict.value!r}, but the first reading of its context is {readings[0].value!r}"
     if claim.erratum is not None and verdict not in {Verdict.REFUTED, Verdict.SLIP, Verdict.CONDITIONAL}:
         return f"it is recorded as {verdict.value!r}, and has an erratum"

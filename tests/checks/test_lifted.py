@@ -30,6 +30,13 @@ class Scanned(linen.Module):
         return stack()(x, None)[0]
 
 
+class Mapped(linen.Module):
+    @linen.compact
+    def __call__(self, x):
+        options = {"variable_axes": {"params": 0}, "split_rngs": {"params": True}, "in_axes": None, "axis_size": 3}
+        return linen.LayerNorm()(linen.vmap(Block, **options)()(x)[0].sum(0))
+
+
 class Once(linen.Module):
     lift: str
 
@@ -74,3 +81,10 @@ def test_a_norm_inside_of_remat_or_jit_is_checked(lift):
     report = check_model((model, params), X)
     assert len(report.norms) == 1
     assert not report.unchecked
+
+
+def test_a_norm_inside_of_vmap_is_one_row_that_is_not_checked():
+    model = Mapped()
+    report = check_model((model, initialized(model)), X)
+    assert [placed.path for placed in report.unchecked] == ["VmapBlock_0/LayerNorm_0"]
+    assert [placed.path for placed in report.norms if placed.checked] == ["LayerNorm_0"]

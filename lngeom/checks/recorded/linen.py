@@ -88,9 +88,11 @@ def _variables(sinks: Any, step: int | None) -> Any:
     """The variables of a module, in one step of a scan."""
 
     def value(sink):
-        if not sink:
-            raise ValueError("the values of its weights are not known: the model maps or compiles it; check it alone")
-        return sink[0 if step is None or len(sink) == 1 else step]
+        if len(sink) == 1:
+            return sink[0]
+        if not sink or step is None:
+            raise ValueError("which weights belong to which call is not known: the model maps it; check it alone")
+        return sink[step]
 
     return jax.tree.map(value, sinks, is_leaf=_is_sink)
 

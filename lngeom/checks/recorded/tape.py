@@ -39,12 +39,14 @@ class _Taped:
     arrays: list[list[np.ndarray]]
     outputs: list[list[np.ndarray]]
 
-    def at(self, step: int | None, count: int) -> "_Taped":
-        """The call in one of so many steps of a loop; all of it for None."""
+    def steps(self) -> set[int]:
+        """How many values its arrays have: one, or those of the steps of a loop."""
+        return {len(values) for values in (*self.arrays, *self.outputs)}
+
+    def at(self, step: int | None) -> "_Taped":
+        """The call in one step of a loop; all of it for None."""
         if step is None:
             return self
-        if any(len(values) != count for values in (*self.arrays, *self.outputs)):
-            raise ValueError(f"a layer inside of a loop has weights for {count} steps, and was called otherwise")
         return _Taped(self.given, [[v[step]] for v in self.arrays], [[v[step]] for v in self.outputs])
 
     def calls(self, training: "_Taped | None") -> Iterable[Call]:
@@ -119,22 +121,22 @@ class Tape:
     def split(self, steps: Callable[[Any], int]) -> None:
         """Gives each step of a loop, which has weights of its own, a record of its own, by (key, step).
 
-        Args:
-            steps: key → number of steps whose weights differ; 1 for a layer with the same weights in all calls, whose
-                step is None.
+        The step is None for a layer with the same weights in all calls, and for one whose calls are not those of the
+        steps, as where weights are mapped.
 
-        Raises:
-            ValueError: if a call has another number of values than there are steps.
+        Args:
+            steps: key → number of steps whose weights differ.
         """
         seen, training = self.seen, self.training
         self.seen, self.training = {}, {}
         for key, record in seen.items():
-            count = steps(key)
-            for step in range(count) if count > 1 else [None]:
-                calls = [taped.at(step, count) for taped in record.calls if any(taped.arrays)]
-                self.seen[key, step] = Seen(calls, record.order, record.ndim)
-                if key in training:
-                    self.training[key, step] = [taped.at(step, count) for taped in training[key] if any(taped.arrays)]
+            count, calls = steps(key), [taped for taped in record.calls if any(taped.arrays)]
+            trained = [taped for taped in training.get(key, []) if any(taped.arrays)]
+            apart = count > 1 and all(taped.steps() == {count} for taped in (*calls, *trained))
+            for step in range(count) if apart else [None]:
+                self.seen[key, step] = Seen([taped.at(step) for taped in calls], record.order, record.ndim)
+                if trained:
+                    self.training[key, step] = [taped.at(step) for taped in trained]
 
     def layers(
         self,

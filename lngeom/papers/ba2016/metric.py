@@ -356,7 +356,8 @@ def equation_35_proof() -> Counterexample:
     ) / (2 * PHI**2)
     correct = Proof(
         "equation.35 corrected",
-        "\\frac{1}{2\\phi^2}\\sum_{p,q}\\delta_{gp}\\delta_{gq}E\\left[\\mathrm{Cov}_{pq}\\frac{a_pa_q}{\\|w_p\\|\\|w_q\\|}\\right]",
+        r"\frac{1}{2\phi^2}\sum_{p,q}\delta_{gp}\delta_{gq}"
+        r"E\left[\mathrm{Cov}_{pq}\frac{a_pa_q}{\|w_p\|\|w_q\|}\right]",
         (
             equality(
                 "Along δ w/‖w‖ the summed input moves by v = δ a/‖w‖",
