@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import lngeom as lg
 import sympy
-from lngeom.claims import Problem, Role, Verdict, agree, all_claims, claim, differ, proves, run, vanishes
+from lngeom.claims import Problem, Role, Verdict, agree, all_claims, claim, differ, run, vanishes
 from lngeom.symbolic import Proof, equality
 
 
@@ -43,7 +43,7 @@ def bound(problem):
     yield agree("largest |n|, one unit against all others", largest(*extreme(units)), limit)
 
 
-@proves("tutorial.bound")
+@bound.proof()
 def bound_proof() -> Proof:
     """For all H: a is the unit's summed input, m and s² are the mean and the variance of the others."""
     H, s = sympy.symbols("H s", positive=True)
@@ -53,7 +53,7 @@ def bound_proof() -> Proof:
     square = (a - mean) ** 2 / variance
     gap = (H - 1) * H * s**2 / (H * s**2 + (a - m) ** 2)  # not negative for H ≥ 1, and zero as s → 0
     step = equality("The square of an entry stays below H − 1 by a term that is not negative", H - 1 - square, gap)
-    return Proof("tutorial.bound", r"|n_i| \leq \sqrt{H - 1}", (step,))
+    return Proof(r"|n_i| \leq \sqrt{H - 1}", (step,))
 
 
 @claim(

@@ -9,8 +9,7 @@ from lngeom.claims.context import Read
 from lngeom.claims.evidence import NoEvidence, Role, Verdict, agree, decide, differ, same_integer, vanishes
 from lngeom.claims.papers import Paper
 from lngeom.claims.problem import Problem
-from lngeom.claims.proofs import proves
-from lngeom.claims.registry import all_claims, claim, run
+from lngeom.claims.registry import all_claims, claim, proves, run
 
 __all__ = [
     "NoEvidence",

@@ -2,48 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING
 
 from lngeom.claims.evidence import Evidence, Kind, Reach, Role
 from lngeom.claims.papers import find
-from lngeom.claims.registry import load
+from lngeom.claims.registry import _PROVERS, load
 
 if TYPE_CHECKING:
-    from lngeom.symbolic.proof import Counterexample, Establishes, Proof
-
-    Prover = Callable[[], Proof | Counterexample]
+    from lngeom.claims.registry import Prover
+    from lngeom.symbolic.proof import Counterexample, Proof
 
 LEMMA = "lemma."
 """How names of lemmas begin, which are no claims."""
-_PROVERS: dict[str, tuple[Establishes, Prover]] = {}
 _FALSE = {"refuted": Role.REFUTES, "slip": Role.MISPRINT}
 """What a counterexample shows, by the verdict that it establishes."""
-
-
-def proves(claim_id: str, establishes: Establishes = "holds") -> Callable[[Prover], Prover]:
-    """Decorator which registers a function that makes the proof, or the exact refutation, of a claim or a lemma.
-
-    Args:
-        claim_id: permanent id of the claim; of a lemma, which proofs cite, a name that begins with `lemma.`.
-        establishes: what the proof says about it.
-
-    Returns:
-        A decorator, which leaves the function as it is.
-
-    Raises:
-        ValueError: if the claim has a proof already.
-    """
-    if claim_id in _PROVERS:
-        raise ValueError(f"claim {claim_id!r} already has a proof; claim ids are unique")
-
-    def attach(prover: Prover) -> Prover:
-        _PROVERS[claim_id] = (establishes, prover)
-        return prover
-
-    return attach
 
 
 @cache
@@ -59,14 +34,14 @@ def proof_of(claim_id: str) -> Proof | Counterexample | None:
     Raises:
         ProofError: if a step fails, or if the proof is not of the kind that it is said to be.
     """
-    from lngeom.symbolic.proof import Counterexample, ProofError, establishing
+    from lngeom.symbolic.proof import Counterexample, ProofError, labelled
 
     if claim_id not in _PROVERS:
         load()
     if claim_id not in _PROVERS:
         return None
     establishes, prover = _PROVERS[claim_id]
-    found = establishing(prover(), establishes)
+    found = labelled(prover(), claim_id, establishes)
     if establishes in _FALSE and not (isinstance(found, Counterexample) and found.correction):
         raise ProofError(f"{claim_id}: a refutation needs an exact counterexample and a proof of the correction")
     if establishes == "conditional" and not any(a.when_dropped for a in getattr(found, "assumptions", ())):

@@ -1,10 +1,14 @@
 """The registry of claims: each is data and a check that yields evidence."""
 
+from __future__ import annotations
+
 import difflib
 import importlib
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Protocol, cast
 
 from lngeom.claims._rounding import weigh
 from lngeom.claims.context import Context, Read
@@ -12,6 +16,11 @@ from lngeom.claims.erratum import Consequence, Erratum
 from lngeom.claims.evidence import Evidence, Kind, NoEvidence, Role, Strength, Verdict, decide, strength_of
 from lngeom.claims.problem import Problem, Watched
 from lngeom.claims.results import NoResults
+
+if TYPE_CHECKING:
+    from lngeom.symbolic.proof import Counterexample, Establishes, Proof
+
+    Prover = Callable[[], Proof | Counterexample]
 
 Check = Callable[[Problem], Iterable[Evidence]]
 
@@ -97,7 +106,20 @@ class Outcome:
         return any(e.no_evidence for e in self.evidence)
 
 
+class ClaimedCheck(Protocol):
+    """The check of a claim, which takes the claim's proof: `@check.proof()`."""
+
+    def __call__(self, problem: Problem) -> Iterable[Evidence]:
+        """Its evidence."""
+        ...
+
+    def proof(self, establishes: Establishes = "holds") -> Callable[[Prover], Prover]:
+        """Decorator for the function that makes the proof, as `proves` with the claim's id."""
+        ...
+
+
 _CLAIMS: dict[str, Claim] = {}
+_PROVERS: dict[str, tuple[Establishes, Prover]] = {}
 
 FOLDERS = ("ba2016", "training", "experiments", "extended")
 """Where claims stand under `lngeom.papers`, in the order they are listed: a folder a paper, a file a topic."""
@@ -175,7 +197,7 @@ def unfair(claim: Claim) -> str:
     return ""
 
 
-def claim(id: str, **fields) -> Callable[[Check], Check]:
+def claim(id: str, **fields) -> Callable[[Check], ClaimedCheck]:
     """Decorator which registers a check under a claim's data.
 
     Args:
@@ -183,12 +205,39 @@ def claim(id: str, **fields) -> Callable[[Check], Check]:
         **fields: the other attributes of `Claim`.
 
     Returns:
-        A decorator that leaves the check as it is.
+        A decorator that leaves the check as it is, and gives it the decorator `proof` of the claim's proof.
     """
 
-    def attach(check: Check) -> Check:
+    def attach(check: Check) -> ClaimedCheck:
         register(Claim(id, check=check, **fields))
-        return check
+        claimed = cast("ClaimedCheck", check)
+        claimed.proof = partial(proves, id)
+        return claimed
+
+    return attach
+
+
+def proves(id: str, establishes: Establishes = "holds") -> Callable[[Prover], Prover]:
+    """Decorator which registers a function that makes the proof, or the exact refutation, of a claim or a lemma.
+
+    The proof gets the id as its name.
+
+    Args:
+        id: permanent id of the claim; of a lemma, which proofs cite, a name that begins with `lemma.`.
+        establishes: what the proof says about it.
+
+    Returns:
+        A decorator, which leaves the function as it is.
+
+    Raises:
+        ValueError: if the claim has a proof already.
+    """
+    if id in _PROVERS:
+        raise ValueError(f"claim {id!r} already has a proof; claim ids are unique")
+
+    def attach(prover: Prover) -> Prover:
+        _PROVERS[id] = (establishes, prover)
+        return prover
 
     return attach
 

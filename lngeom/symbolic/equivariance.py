@@ -236,7 +236,7 @@ def theorem() -> Proof:
     """F, the gradient, the Hessian, optimizers and norms, from f_{gθ} = f_θ by differentiation."""
     steps = (*first_order_steps(), *sum_steps(), second_order_step(), *descent_steps(), norm_step())
     statement = r"f_{g\theta} = f_\theta \Rightarrow " + r",\quad ".join(CONSEQUENCES.values())
-    return Proof(NAME, statement, steps, (OUTPUTS_STAY,))
+    return Proof(statement, steps, (OUTPUTS_STAY,), name=NAME)
 
 
 @dataclass(frozen=True)

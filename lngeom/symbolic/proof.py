@@ -309,22 +309,22 @@ class Proof:
     """A statement, its assumptions, and steps each of which was checked when the proof was made.
 
     Attributes:
-        name: identifier.
         statement: LaTeX.
         steps: at least one.
         assumptions: the conditions used.
         establishes: what it says about the claim it is a proof of.
+        name: identifier; the proof of a claim has the claim's id.
     """
 
-    name: str
     statement: str
     steps: tuple[Step, ...]
     assumptions: tuple[Assumption, ...] = ()
     establishes: Establishes = "holds"
+    name: str = ""
 
     def __post_init__(self):
         if not self.steps:
-            raise ProofError(f"a proof needs at least one step; {self.name} has none")
+            raise ProofError(f"a proof needs at least one step; that of {self.name or self.statement!r} has none")
         self._check_steps()
 
     def check(self) -> None:
@@ -372,7 +372,8 @@ class Proof:
             width: columns.
             full: show what the machine checked beneath each line.
         """
-        lines = _wrapped(f"Proof of {self.name}: {from_latex(self.statement)}", width)
+        title = f"Proof of {self.name}" if self.name else "Proof"
+        lines = _wrapped(f"{title}: {from_latex(self.statement)}", width)
         given = "; ".join(f"{a.text} ({from_latex(a.latex)})" for a in self.assumptions)
         lines += _wrapped(f"Assumed: {given}", width) if given else []
         used = legend(" ".join(step.plain for step in self.steps))
@@ -591,11 +592,12 @@ def refutation(text: str, counterexample: Counterexample, name: str = "") -> Ste
     return Step(f"{text}: at {_instance(counterexample.instance)}", formula, verify)
 
 
-def establishing(result: Proof | Counterexample, establishes: Establishes) -> Proof | Counterexample:
-    """The same evidence, labelled with what it says about a claim."""
-    labelled = copy.copy(result)
-    object.__setattr__(labelled, "establishes", establishes)
-    return labelled
+def labelled(result: Proof | Counterexample, name: str, establishes: Establishes) -> Proof | Counterexample:
+    """The same evidence with the name of a claim or lemma, and with what it says about it."""
+    copied = copy.copy(result)
+    object.__setattr__(copied, "name", name)
+    object.__setattr__(copied, "establishes", establishes)
+    return copied
 
 
 def certified_nonzero(value: Expr) -> bool:

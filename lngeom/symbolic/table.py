@@ -150,7 +150,7 @@ def _proof(name: str, method: Method, column: Column, eps: Expr) -> Proof | None
             general = own_steps if method.own else general_steps
             steps = (*general(method, column, factor, symbol), expansion(method, column))
             statement = rf"n\left(W', X'\right) = n(W, X)\quad\text{{for}}\quad {column.action}"
-            return Proof(name, statement, steps, _assumptions(name, method, column, symbol))
+            return Proof(statement, steps, _assumptions(name, method, column, symbol), name=name)
     return None
 
 
@@ -307,7 +307,7 @@ def _sign_correction(method: Method, column: Column) -> Proof | None:
     words = "The sign of n changes, which g → −g undoes"
     step = _changed(words, method(after), -1, "n", method.indices, method(before))
     return Proof(
-        f"{method.name}.weight_sign_flip corrected",
         r"n(-W, X) = -n(W, X)",
         (step, expansion(method, column, flipped=True)),
+        name=f"{method.name}.weight_sign_flip corrected",
     )

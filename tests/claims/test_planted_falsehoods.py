@@ -232,7 +232,7 @@ def test_false_step_is_refused(name):
     step = FALSE_STEPS[name]()
     assert step.verify() is False
     with pytest.raises(ProofError, match="does not hold"):
-        Proof(name, "", (step,))
+        Proof("", (step,), name=name)
 
 
 @pytest.mark.parametrize("method", [LAYER_NORM, BATCH_NORM, RMS_NORM])

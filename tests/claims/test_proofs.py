@@ -95,7 +95,7 @@ def test_ids_are_unique_and_unknown_ones_have_no_proof():
 
 
 def test_registered_labels_are_enforced(monkeypatch):
-    plain = Proof("plain", "1 = 1", (equality("one", 1, 1),))
+    plain = Proof("1 = 1", (equality("one", 1, 1),), name="plain")
     for establishes, message in (
         ("refuted", "exact counterexample"),
         ("slip", "exact counterexample"),
@@ -108,7 +108,7 @@ def test_registered_labels_are_enforced(monkeypatch):
 
 def test_a_step_at_some_sizes_is_no_proof_for_all(problem, monkeypatch):
     step = fact("so it is at H = 4", "1 = 1", lambda: True, sizes="H = 4")
-    partial = Proof("equation.6", "1 = 1", (equality("one", 1, 1), step))
+    partial = Proof("1 = 1", (equality("one", 1, 1), step), name="equation.6")
     monkeypatch.setitem(proofs._PROVERS, "equation.3", ("holds", lambda: partial))
     monkeypatch.setattr(proofs, "proof_of", proof_of.__wrapped__)  # makes it anew
     outcome = run(all_claims(id="equation.3")[0], problem, proof_evidence)

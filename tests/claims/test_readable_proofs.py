@@ -65,13 +65,13 @@ PLANTED = {
 
 @pytest.mark.parametrize("fault", PLANTED)
 def test_planted_faults_are_seen(fault):
-    found = unreadable(Proof("planted", "1 = 1", PLANTED[fault]))
+    found = unreadable(Proof("1 = 1", PLANTED[fault], name="planted"))
     assert found
     assert any(re.match(fault, line) for line in found)
 
 
 def test_a_proof_without_faults_has_none():
-    assert not unreadable(Proof("sound", "a = a", (ONE,)))
+    assert not unreadable(Proof("a = a", (ONE,), name="sound"))
 
 
 def test_names_stand_for_what_is_checked():
@@ -122,8 +122,8 @@ def test_steps_side_by_side_and_steps_that_confirm_must_all_be_true():
 
 def test_a_lemma_is_cited_by_its_statement_and_is_checked_with_what_cites_it():
     answer = [True]
-    lemma = Proof("lemma.planted", "2 = 2", (fact("two", "2 = 2", lambda: answer[0], sizes="H = 2"),))
-    citing = Proof("planted", "1 = 1", (ONE, cited("as known", lemma)))
+    lemma = Proof("2 = 2", (fact("two", "2 = 2", lambda: answer[0], sizes="H = 2"),), name="lemma.planted")
+    citing = Proof("1 = 1", (ONE, cited("as known", lemma)), name="planted")
     assert citing.steps[1].plain == "2 = 2"
     assert "as known (lemma.planted)" in citing.to_text()
     assert (citing.lemmas, citing.sizes) == ((lemma,), "H = 2")
@@ -135,9 +135,9 @@ def test_a_lemma_is_cited_by_its_statement_and_is_checked_with_what_cites_it():
 
 @pytest.mark.parametrize("establishes", ["conditional", "refuted"])
 def test_what_does_not_hold_is_no_lemma(establishes):
-    lemma = Proof("lemma.planted", "2 = 2", (ONE,), (Assumption("given", "1 = 1"),), establishes)
+    lemma = Proof("2 = 2", (ONE,), (Assumption("given", "1 = 1"),), establishes, name="lemma.planted")
     with pytest.raises(ProofError, match="does not hold: as known"):
-        Proof("planted", "1 = 1", (cited("as known", lemma),))
+        Proof("1 = 1", (cited("as known", lemma),), name="planted")
 
 
 def test_lemmas_stand_beside_the_proof_that_cites_them():

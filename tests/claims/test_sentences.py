@@ -144,4 +144,4 @@ def test_false_steps_of_their_proofs_are_refused():
         (derivative(lambda t: LAYER.towards(V, t).a(n, i)), LAYER.a(n, i)),
     ):
         with pytest.raises(ProofError):
-            Proof("false", "", (equality("", left, right),))
+            Proof("", (equality("", left, right),), name="false")

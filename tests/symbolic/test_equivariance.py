@@ -45,7 +45,7 @@ def test_a_false_step_is_refused(name):
     step = FALSE[name]()
     assert step.verify() is False
     with pytest.raises(ProofError, match="does not hold"):
-        Proof(name, "", (step,))
+        Proof("", (step,), name=name)
 
 
 def test_the_theorem_is_proved_for_all_sizes():
@@ -84,5 +84,5 @@ def test_a_consequence_is_cited_by_name(consequence):
 
 
 def test_a_lemma_cited_twice_is_one_lemma():
-    proof = Proof("planted", "", (follows("fisher"), follows("gradient")))
+    proof = Proof("", (follows("fisher"), follows("gradient")), name="planted")
     assert proof.lemmas == (theorem(),)

@@ -8,30 +8,30 @@ from lngeom.symbolic.proof import Change, ProofError, certified_nonzero, equalit
 
 def test_a_proof_with_a_false_step_cannot_be_made():
     with pytest.raises(ProofError, match="does not hold"):
-        Proof("false", "1 = 2", (equality("one is two", 1, 2),))
+        Proof("1 = 2", (equality("one is two", 1, 2),), name="false")
     with pytest.raises(ProofError, match="does not hold"):
-        Proof("false", "", (fact("no", "", lambda: False),))
+        Proof("", (fact("no", "", lambda: False),), name="false")
     with pytest.raises(ProofError, match="at least one step"):
-        Proof("empty", "", ())
+        Proof("", (), name="empty")
 
 
 @pytest.mark.parametrize("route", ["lngeom.symbolic.sums.vanishes", "lngeom.symbolic.proof.agrees_at_small_sizes"])
 def test_an_equality_needs_both_routes(route, monkeypatch):
     monkeypatch.setattr(route, lambda *_: True)
     with pytest.raises(ProofError, match="does not hold"):
-        Proof("false", "1 = 2", (equality("one is two", 1, 2),))
+        Proof("1 = 2", (equality("one is two", 1, 2),), name="false")
 
 
 def test_a_step_is_checked_again_each_time():
     verdicts = iter([True, False])
-    proof = Proof("fickle", "", (fact("once", "", lambda: next(verdicts)),))
+    proof = Proof("", (fact("once", "", lambda: next(verdicts)),), name="fickle")
     with pytest.raises(ProofError, match="once"):
         proof.check()
 
 
 def test_a_truthy_value_is_not_a_check():
     with pytest.raises(ProofError):
-        Proof("truthy", "", (fact("a number", "", lambda: 1),))  # pyright: ignore
+        Proof("", (fact("a number", "", lambda: 1),), name="truthy")  # pyright: ignore
 
 
 def test_a_counterexample_must_differ_and_be_exact():

@@ -199,7 +199,6 @@ def equation_13_14_bn_proof() -> Proof:
     stated = own(n) - mean(own, N) - BATCH_NORM(LAYER) * name / sqrt(BATCH_NORM.square(LAYER))
     statement = r"\chi_i = x - E[x] - n_i\,\mathrm{Cov}(x)\,w_i/\sigma_i"
     return Proof(
-        "equation.13_14.bn",
         statement,
         own_rows(BATCH_NORM, V, stated, {name.name: covariance}),
         (Assumption("positive scale", r"\sigma_i > 0"),),
@@ -217,9 +216,7 @@ def equation_13_14_wn_proof() -> Proof:
     inner = total(lambda d: V(i, d) * LAYER.W(i, d), D)
     stated = moved - LAYER.a(n, i) * inner / WEIGHT_NORM.square(LAYER)
     statement = r"\chi_i = x - (w_i^\top x)\,w_i/\|w_i\|^2"
-    return Proof(
-        "equation.13_14.wn", statement, own_rows(WEIGHT_NORM, V, stated), (Assumption("positive norm", r"w_i \neq 0"),)
-    )
+    return Proof(statement, own_rows(WEIGHT_NORM, V, stated), (Assumption("positive norm", r"w_i \neq 0"),))
 
 
 @claim(
@@ -341,7 +338,7 @@ def stated_blocks(u: sp.Matrix) -> tuple[Expr, Expr]:
     return sum(c**2 for c in column) / variance, column[0] ** 2 / variance
 
 
-@proves("equation.13_14.ln", "refuted")
+@equation_13_14_ln.proof("refuted")
 def equation_13_14_ln_proof() -> Counterexample:
     """Layer norm: other rows move unit i too; the printed diagonal block lacks a positive term."""
     v = field("v")
@@ -358,7 +355,6 @@ def equation_13_14_ln_proof() -> Counterexample:
         lambda l: (1 - KroneckerDelta(l, i)) * LAMBDA(l) * GAIN(l) ** 2 * (1 + output(i) * output(l)) ** 2 / H**2, H
     )
     correct = Proof(
-        "equation.13_14.ln corrected",
         r"\frac{\partial z_k}{\partial w_i} = \frac{g_k}{\sigma}\Big(\delta_{ki} - \frac{1+n_k n_i}{H}\Big)x,\quad "
         r"F_{w_iw_i} - \text{printed} = "
         r"E\Big[\sigma^{-2}\sum_{k\neq i} g_k^2\lambda_k\frac{(1+n_in_k)^2}{H^2}xx^\top\Big]",
@@ -387,6 +383,7 @@ def equation_13_14_ln_proof() -> Counterexample:
             ),
         ),
         (Assumption("positive scale", r"\sigma > 0"),),
+        name="equation.13_14.ln corrected",
     )
     return changed(
         "equation.13_14.ln",

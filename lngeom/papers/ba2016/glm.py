@@ -27,7 +27,6 @@ from lngeom.claims import (
     claim,
     differ,
     numpy_reference,
-    proves,
     same_integer,
     vanishes,
 )
@@ -370,7 +369,7 @@ def normal_moment(power: int) -> Expr:
     return sp.integrate(u**power * sp.exp(-(u**2) / 2) / sqrt(2 * sp.pi), (u, -sp.oo, sp.oo))
 
 
-@proves("equation.8")
+@equation_8.proof()
 def equation_8_proof() -> Proof:
     """The divergence is half the quadratic form of the metric, to second order, on average over x."""
     t = sp.Symbol("t", real=True)
@@ -399,7 +398,6 @@ def equation_8_proof() -> Proof:
         "Gaussian outputs, z = wx, where Eq. 8 has no remainder: the case x = 1 (left), the mean over cases (right).",
     )
     return Proof(
-        "equation.8",
         r"E_x D_{KL}[P_\theta \| P_{\theta+\delta}] = \tfrac12\delta^\top F\delta + O(|\delta|^3)",
         (
             expanded(
@@ -517,7 +515,7 @@ def score_steps() -> tuple[Step, ...]:
     )
 
 
-@proves("equation.9")
+@equation_9.proof()
 def equation_9_proof() -> Proof:
     """The expected outer product of the score is JᵀΛJ, whatever the layer and the exponential family."""
     z, u = sp.symbols("z u", real=True)
@@ -525,7 +523,6 @@ def equation_9_proof() -> Proof:
     density = sp.exp(-((u - z) ** 2) / (2 * PHI)) / sqrt(2 * sp.pi * PHI)
     normal = lambda power: sp.integrate(((u - z) / PHI) ** power * density, (u, -sp.oo, sp.oo))
     return Proof(
-        "equation.9",
         r"F = E_{x,y}[s s^\top] = E_x[J^\top\Lambda J],\quad s = \partial_\theta\log P,\ "
         r"J = \partial z/\partial\theta,\ \Lambda = \mathrm{Cov}[y\mid x]/\phi^2",
         (
@@ -662,7 +659,7 @@ def exact_rank(method: Method, *, zero_gains: int = 0, alike: bool = False) -> i
     return rank(jacobian_rows(layer))
 
 
-@proves("text.riemannian", "conditional")
+@riemannian.proof("conditional")
 def riemannian_proof() -> Proof:
     """The form is zero only along directions that leave the output; on parameters themselves it is a semi-metric."""
 
@@ -681,7 +678,6 @@ def riemannian_proof() -> Proof:
         "The squared length of vec(W) (left), which has vᵀFv = 0, should be zero (right).",
     )
     return Proof(
-        "text.riemannian",
         r"v^\top F v = E\sum_k\lambda_k (dz_k[v])^2 \geq 0, \text{ zero exactly where no output moves; } "
         r"\text{near a regular point the relations are a manifold, on which it is positive definite}",
         (
@@ -773,7 +769,7 @@ def bernoulli_partition(z: Expr) -> Expr:
     return sp.log(1 + sp.exp(z))
 
 
-@proves("equation.10_wording", "slip")
+@equation_10_wording.proof("slip")
 def equation_10_wording_proof() -> Counterexample:
     """η is the log-partition function; c is the log base measure."""
     z, y = sp.Symbol("z", real=True), sp.Symbol("y", integer=True, nonnegative=True)
@@ -783,7 +779,6 @@ def equation_10_wording_proof() -> Counterexample:
     u = sp.Symbol("u", real=True)
     gaussian = sp.integrate(sp.exp(-((u - z) ** 2) / 2) / sqrt(2 * sp.pi), (u, -sp.oo, sp.oo))
     correct = Proof(
-        "equation.10_wording corrected",
         r"\sum_y e^{(zy)/\phi + c(y,\phi)} = e^{\eta(z)/\phi}",
         (
             expanded(
@@ -800,6 +795,7 @@ def equation_10_wording_proof() -> Counterexample:
                 gaussian - 1,
             ),
         ),
+        name="equation.10_wording corrected",
     )
     return Counterexample(
         "equation.10_wording",
@@ -868,7 +864,7 @@ def equation_11(problem: Problem):
     )
 
 
-@proves("equation.11", "conditional")
+@equation_11.proof("conditional")
 def equation_11_proof() -> Proof:
     """Mean and variance follow from η; they are the printed ones exactly when f = η'."""
     z, y = sp.symbols("z y", real=True)
@@ -886,7 +882,6 @@ def equation_11_proof() -> Proof:
         "Bernoulli outputs: their mean (left) and ReLU (right), whose slope would make the variance zero.",
     )
     return Proof(
-        "equation.11",
         r"E[y] = \eta'(z),\ \mathrm{Var}[y] = \phi\,\eta''(z);\quad f = \eta'",
         (
             expanded(
@@ -952,7 +947,7 @@ def _bernoulli_by_outcomes() -> bool:
     return (expected - kronecker).expand() == sp.zeros(6, 6)
 
 
-@proves("equation.12")
+@equation_12.proof()
 def equation_12_proof() -> Proof:
     """The Fisher matrix of H generalized linear models is an expected Kronecker product."""
     W, x, b, y, V, beta, C = map(field, ("W", "x", "b", "y", "V", "beta", "C"))
@@ -978,7 +973,6 @@ def equation_12_proof() -> Proof:
     )
     independent = total(lambda k: total(lambda l: KroneckerDelta(k, l) * LAMBDA(k) * w(k) * w(l), H), H)
     return Proof(
-        "equation.12",
         r"F = E_x\left[\frac{\mathrm{Cov}[y\mid x]}{\phi^2} \otimes \begin{bmatrix} xx^\top & x\\ "
         r"x^\top & 1\end{bmatrix}\right]",
         (

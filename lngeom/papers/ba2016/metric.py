@@ -138,7 +138,7 @@ def poisson_forms(values) -> tuple[Expr, Expr]:
     return sp.Add(*map(variance, outputs)) / len(outputs), sp.Add(*exact) / len(outputs)
 
 
-@proves("equation.32", "conditional")
+@equation_32.proof("conditional")
 def equation_32_proof() -> Proof:
     """Batch norm's metric along the gains keeps n_i n_j under the expectation."""
     variance = field("lambda", positive=True)
@@ -158,7 +158,6 @@ def equation_32_proof() -> Proof:
         "Poisson outputs, g = 1, b = 0: 2 ds²/δ² as printed (left) and exact (right).",
     )
     return Proof(
-        "equation.32",
         r"ds^2 = \tfrac12\delta_g^\top E[\Lambda_{ij} n_i n_j]\,\delta_g;\quad "
         r"\text{printed iff } \mathrm{Cov}(\lambda, n^2) = 0",
         (
@@ -226,7 +225,7 @@ _exact_as_printed(33, "ln", "layer norm", "(a_i − μ)(a_j − μ)/σ²")
 def equation_33_proof() -> Proof:
     """Layer norm's metric along the gains."""
     statement = r"ds^2 = \tfrac12\delta_g^\top\phi^{-2}E[\mathrm{Cov}_{ij}\,(a_i-\mu)(a_j-\mu)/\sigma^2]\,\delta_g"
-    return Proof("equation.33", statement, gain_form(LAYER_NORM), (POSITIVE,))
+    return Proof(statement, gain_form(LAYER_NORM), (POSITIVE,))
 
 
 _exact_as_printed(34, "wn", "weight norm", "a_i a_j / (‖w_i‖ ‖w_j‖)")
@@ -236,7 +235,7 @@ _exact_as_printed(34, "wn", "weight norm", "a_i a_j / (‖w_i‖ ‖w_j‖)")
 def equation_34_proof() -> Proof:
     """Weight norm's metric along the gains."""
     statement = r"ds^2 = \tfrac12\delta_g^\top\phi^{-2}E[\mathrm{Cov}_{ij}\,a_ia_j/(\|w_i\|\|w_j\|)]\,\delta_g"
-    return Proof("equation.34", statement, gain_form(WEIGHT_NORM), (POSITIVE,))
+    return Proof(statement, gain_form(WEIGHT_NORM), (POSITIVE,))
 
 
 @claim(
@@ -326,7 +325,7 @@ def two_units(values) -> tuple[Expr, Expr]:
     return divergence, C[0, 1] * first * second / 2
 
 
-@proves("equation.35", "slip")
+@equation_35.proof("slip")
 def equation_35_proof() -> Counterexample:
     """The quadratic form has four terms; the printed right side is one cross term."""
     C, h = field("C"), field(r"\delta")
@@ -355,7 +354,6 @@ def equation_35_proof() -> Counterexample:
         H,
     ) / (2 * PHI**2)
     correct = Proof(
-        "equation.35 corrected",
         r"\frac{1}{2\phi^2}\sum_{p,q}\delta_{gp}\delta_{gq}"
         r"E\left[\mathrm{Cov}_{pq}\frac{a_pa_q}{\|w_p\|\|w_q\|}\right]",
         (
@@ -384,6 +382,7 @@ def equation_35_proof() -> Counterexample:
                 two_units(PAIR)[0] - (of_instance * PAIR["C"] * of_instance.T)[0] / 2,
             ),
         ),
+        name="equation.35 corrected",
     )
 
     return Counterexample(
@@ -460,7 +459,7 @@ def prediction_error_only(problem: Problem):
     )
 
 
-@proves("text.prediction_error_only", "conditional")
+@prediction_error_only.proof("conditional")
 def prediction_error_only_proof() -> Proof:
     """Along the gains the metric is the outputs' variance times n_i n_j, not the variance alone."""
     top = sp.Symbol("L", positive=True)
@@ -480,7 +479,6 @@ def prediction_error_only_proof() -> Proof:
         "Layer norm, Gaussian outputs of variance 1 in both: 2 ds²/δ² along the first gain at W (left), W' (right).",
     )
     return Proof(
-        "text.prediction_error_only",
         r"ds^2 = \tfrac12\delta_g^\top E[\Lambda_{ij}n_in_j]\delta_g,\quad \mathrm{tr}\,F_{gg} \leq H\max\lambda",
         (
             *gain_form(LAYER_NORM),
@@ -596,7 +594,7 @@ def along_magnitude(w, x) -> Expr:
     return 2 * gaussian_divergence(a, a * (1 + 1 / sqrt(sum(entry**2 for entry in w))))
 
 
-@proves("text.robust_to_scaling", "conditional")
+@robust_to_scaling.proof("conditional")
 def robust_to_scaling_proof() -> Proof:
     """Along the gains batch and layer norm ignore scales of X and W; the standard model does not."""
     by_inputs, by_weights = (moved(column, LAYER) for column in (DATASET_RESCALING, WEIGHT_MATRIX_RESCALING))
@@ -647,7 +645,6 @@ def robust_to_scaling_proof() -> Proof:
     )
     statement = r"F_{gg}(\delta X, W) = F_{gg}(X, \delta W) = F_{gg}(X, W)\text{ for batch and layer norm}"
     return Proof(
-        "text.robust_to_scaling",
         statement,
         tuple(steps),
         (

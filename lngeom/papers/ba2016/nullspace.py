@@ -241,7 +241,6 @@ for (_centred, _softmax), (_name, *_) in LEMMAS.items():
 def layer_norm_proof() -> Proof:
     """vec(W) and the D shifts 𝟏γᵀ, and in very wide layers a few more."""
     return Proof(
-        "nullspace.ln",
         r"\dim\ker F = D + 1 + \max(0, H - \tfrac{r(r+3)}{2}),\ r = \min(D, H-1)",
         (
             together(
@@ -273,7 +272,6 @@ _nullspace_claim(
 def rms_norm_proof() -> Proof:
     """vec(W), and in very wide layers a few more."""
     return Proof(
-        "nullspace.rms",
         r"\dim\ker F = 1 + \max(0, H - \tfrac{r(r+1)}{2}),\ r = \min(D, H)",
         (
             null_step("W itself is null", RMS_NORM, RADIAL, moving="W"),
@@ -321,7 +319,6 @@ def group_norm_proof() -> Proof:
     shifts: Field = lambda i, d: KroneckerDelta(i[0], selected) * SHIFT(d)
     cases = [((H, D, 2), LN.dimension(H, D, groups=2)) for H, D in ((6, 2), (8, 2), (8, 3), (12, 2))]
     return Proof(
-        "nullspace.gn",
         r"\dim\ker F = \sum_{\text{groups}} \left(D + 1 + \max(0, \tfrac HG - \tfrac{r(r+3)}{2})\right)",
         (
             null_step(
@@ -361,7 +358,6 @@ _nullspace_claim(
 def batch_norm_proof() -> Proof:
     """Each row by itself, and directions in which the data do not vary."""
     return Proof(
-        "nullspace.bn",
         r"\dim\ker F = H(D - r + 1),\ r = \mathrm{rank}\,\mathrm{Cov}\,x",
         (
             null_step("Each row by itself is null", BATCH_NORM, rows_alone(field("s")), moving=r"\mathrm{diag}(s)W"),
@@ -388,7 +384,6 @@ _nullspace_claim(
 def weight_norm_proof() -> Proof:
     """Each row by itself."""
     return Proof(
-        "nullspace.wn",
         r"\dim\ker F = H(D - r + 1),\ r = \mathrm{rank}\,\mathrm{Cov}\,x",
         (
             null_step("Each row by itself is null", WEIGHT_NORM, rows_alone(field("s")), moving=r"\mathrm{diag}(s)W"),
@@ -416,7 +411,6 @@ def _gain_absorbs(name: str, method: Method, stored_mean: Expr | int) -> Proof:
     s = field("s")
     output, offset = method(LAYER), GAIN(i) * stored_mean / sqrt(method.square(LAYER))
     return Proof(
-        name,
         r"\dim\ker F = H(D - r + 1):\ (w_i, -g_i, b_i\text{'s offset}),\ r = \mathrm{rank}\,\mathrm{Cov}\,x",
         (
             null_step(
@@ -432,6 +426,7 @@ def _gain_absorbs(name: str, method: Method, stored_mean: Expr | int) -> Proof:
             rank_step(method, [((2, 3), 4), ((3, 4), 6)], fixed=(7,)),
         ),
         (SAMPLES,),
+        name=name,
     )
 
 
@@ -459,7 +454,6 @@ def softmax_units_proof() -> Proof:
     """What single units have, and what all of them can do alike."""
     ranks = [((3, 3), 3 + 4), ((4, 2), 4 + 3), ((5, 4), 5 + 5)]
     return Proof(
-        "nullspace.softmax_units",
         r"\dim\ker F = H(D - r + 1) + 1 + r,\ r = \mathrm{rank}\,\mathrm{Cov}\,x",
         (
             *_softmax_shift(),
@@ -523,7 +517,6 @@ def _softmax_shift() -> tuple[Step, Step]:
 def softmax_layer_norm_proof() -> Proof:
     """Layer norm before a softmax: one dimension more, the common shift of the biases."""
     return Proof(
-        "nullspace.softmax_ln",
         r"\dim\ker F = D + 2 + \max(0, H - \tfrac{r(r+1)}{2}),\ r = \min(D, H-1)",
         (
             null_step("W itself is null", LAYER_NORM, RADIAL, moving="W"),
@@ -558,7 +551,6 @@ _nullspace_claim(
 def softmax_rms_norm_proof() -> Proof:
     """RMS norm before a softmax."""
     return Proof(
-        "nullspace.softmax_rms",
         r"\dim\ker F = 2 + \max(0, H + r - \tfrac{r(r+1)}{2}),\ r = \min(D, H)",
         (
             null_step("W itself is null", RMS_NORM, RADIAL, moving="W"),
@@ -617,7 +609,6 @@ def layer_norm_eps_proof() -> Proof:
     form = total(lambda j: weight(j) * (GAIN(j) * along(LAYER_NORM, RADIAL, eps, unit=j)) ** 2, H)
     stated = (eps / variance) ** 2 * total(lambda j: weight(j) * (GAIN(j) * LAYER_NORM(LAYER, n, j, eps)) ** 2, H)
     return Proof(
-        "nullspace.ln_eps",
         r"\mathbf{1}\gamma^\top \in \ker F;\quad \mathrm{vec}(W)^\top F\,\mathrm{vec}(W) = "
         r"E\left[(\epsilon/\sigma^2)^2 (g\odot n)^\top\Lambda(g\odot n)\right]",
         (
@@ -662,7 +653,7 @@ def bn_evaluation(problem: Problem):
     yield agree("training's null directions do move the evaluation output", np.array([moved > 1e-2]), np.array([True]))
 
 
-@proves("nullspace.bn_evaluation")
+@bn_evaluation.proof()
 def bn_evaluation_proof() -> Proof:
     """With stored statistics, gain, bias and weights are redundant."""
     return _gain_absorbs("nullspace.bn_evaluation", BATCH_NORM_EVALUATION, STORED_MEAN(i))
@@ -728,7 +719,7 @@ def weight_rank_step() -> Step:
     return fact(f"The exact rank of the Jacobian confirms it at (H, D) = {sizes}", latex, verify)
 
 
-@proves("nullspace.completeness", "conditional")
+@completeness.proof("conditional")
 def completeness_proof() -> Proof:
     """If dW is null for every x then dW = λW + 𝟏γᵀ, when rank PW ≥ 2."""
     V = field("V")
@@ -762,7 +753,6 @@ def completeness_proof() -> Proof:
         "Dimensions V adds to the span; change of the outputs at W + V.",
     )
     return Proof(
-        "nullspace.completeness",
         r"\Pi(x)\,dW\,x = 0\ \forall x \Rightarrow dW = \lambda W + \mathbf{1}\gamma^\top",
         (
             confirmed(
@@ -862,7 +852,7 @@ def zero_gains(problem: Problem):
             yield from evidence(what, one, H * (D + 2) - of_rank_one)
 
 
-@proves("nullspace.zero_gains")
+@zero_gains.proof()
 def zero_gains_proof() -> Proof:
     """A unit with zero gain may move its weights as it likes, as far as the others do not notice."""
 
@@ -878,7 +868,6 @@ def zero_gains_proof() -> Proof:
     sizes = ((4, 3), (5, 2))
     latex = r"\mathrm{rank}\,J = H(D + 2) - \dim\ker F"
     return Proof(
-        "nullspace.zero_gains",
         r"g_k = 0:\ dW_k = cPW_k + l_k,\ dg_k = db_k = 0",
         (
             equality(
@@ -941,7 +930,7 @@ def rank_deficient_data(problem: Problem):
     yield from evidence("weight norm, softmax, a column of ones", soft._replace(inputs=soft.inputs.at[:, 0].set(1.0)))
 
 
-@proves("nullspace.rank_deficient_data")
+@rank_deficient_data.proof()
 def rank_deficient_data_proof() -> Proof:
     """On data orthogonal to v each row may move along v; layer norm had counted one such direction for all rows."""
     v = field("v")
@@ -953,7 +942,6 @@ def rank_deficient_data_proof() -> Proof:
     sizes = ((3, 4), (4, 4), (5, 5), (6, 4), (7, 6))
     dimension = lambda H, D: LN.dimension(H, D, data=D - 2)
     return Proof(
-        "nullspace.rank_deficient_data",
         r"v^\top x_n = 0\ \forall n \Rightarrow e_kv^\top \in \ker F;\quad "
         r"\dim\ker F = H(D - r) + \dim\ker F_{\mathrm{LN}}(H, r),\ r = \mathrm{rank}\,X",
         (

@@ -137,7 +137,6 @@ def proportional() -> Proof:
     square = mean(lambda j: total(lambda d: forms(j, d) * moved(d), D) ** 2, H)
     s_there = sp.Symbol("s(x')")
     return Proof(
-        "lemma.proportional",
         r"q\,w = s\,h\ \forall x,\ q = \operatorname{mean}_j U_j^2 \Rightarrow w = c\,h,\ s = c\,q",
         (
             equality(
@@ -170,6 +169,7 @@ def proportional() -> Proof:
             ),
         ),
         (Assumption("some U_j is no multiple of h", r"\mathrm{rank} \geq 2,\ h \neq 0"),),
+        name="lemma.proportional",
     )
 
 
@@ -267,7 +267,6 @@ def null_directions(method: Method, name: str) -> Proof:
     if method is RMS_NORM:
         direction, equations = r"cW - \mathrm{diag}(e)W", r"\sum e u^2 = 0"
     return Proof(
-        f"lemma.null_directions.{name}",
         rf"dW = {direction},\ dg = e\odot g,\ db = 0,\ {equations}\ \forall x",
         (
             _equation_step(method),
@@ -281,6 +280,7 @@ def null_directions(method: Method, name: str) -> Proof:
             trade_step(method),
         ),
         (SPAN, TWO_DIRECTIONS),
+        name=f"lemma.null_directions.{name}",
     )
 
 
@@ -522,10 +522,10 @@ def independent_equations(*, centred: bool, softmax: bool = False) -> Proof:
             )
         )
     return Proof(
-        f"lemma.equations.{name}",
         rf"\mathrm{{rank}}\{{{equations}\ \forall x\}} = {rank_latex}",
         tuple(steps),
         (TWO_DIRECTIONS, GENERIC_GAINS if softmax else GENERIC),
+        name=f"lemma.equations.{name}",
     )
 
 

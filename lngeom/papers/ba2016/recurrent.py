@@ -11,7 +11,7 @@ from sympy import Expr, KroneckerDelta, sqrt
 
 from lngeom import nn
 from lngeom._core.draws import draw_small
-from lngeom.claims import Problem, Role, Verdict, agree, claim, differ, numpy_reference, proves, same_integer, vanishes
+from lngeom.claims import Problem, Role, Verdict, agree, claim, differ, numpy_reference, same_integer, vanishes
 from lngeom.claims.context import Context, Read, Reading
 from lngeom.claims.erratum import Consequence, Erratum
 from lngeom.methods.transformations import WEIGHT_MATRIX_RESCALING
@@ -118,7 +118,7 @@ def _recurrent(h: Field, x: Field, U: Field, V: Field, scale):
     return total(lambda j: scale * U(i, j) * h(j), H) + total(lambda d: scale * V(i, d) * x(d), D)
 
 
-@proves("equation.4", "conditional")
+@equation_4.proof("conditional")
 def equation_4_proof() -> Proof:
     """A layer normalized recurrent step ignores the scale of all its summed inputs."""
     h, x, U, V = field("h"), field("x"), field("U"), field("V")
@@ -132,7 +132,6 @@ def equation_4_proof() -> Proof:
     spread, variance = mean(lambda j: (a(j) - mean(a, H)) ** 2, H), sp.Symbol(r"\sigma^2")
     eps = POSITIVE_EPSILON
     return Proof(
-        "equation.4",
         r"a^t \mapsto \delta a^t,\ a^t = W_{hh}h^{t-1} + W_{xh}x^t \Rightarrow h^t \text{ stays}",
         (
             equality("Normalized summed inputs stay", normalized(scaled), normalized(a), r"n'"),
@@ -217,7 +216,7 @@ def equation_20(problem: Problem):
     yield same_integer("redundant dimensions and 2·4H", redundant, 2 * 4 * HIDDEN)
 
 
-@proves("equation.20")
+@equation_20.proof()
 def equation_20_proof() -> Proof:
     """Two layer norms and a bias: both scales are ignored, and three biases do the work of one."""
     U, V, h, x = (field(name) for name in ("U", "V", "h", "x"))
@@ -233,7 +232,6 @@ def equation_20_proof() -> Proof:
         return 3 * units - jacobian.rank() == 2 * units
 
     return Proof(
-        "equation.20",
         r"\mathrm{LN}(W_hh;\alpha_1,\beta_1) + \mathrm{LN}(W_xx;\alpha_2,\beta_2) + "
         r"b: 2\cdot 4H \text{ redundant dimensions}",
         (
@@ -282,7 +280,7 @@ def separate_scales(problem: Problem):
     yield agree("RNN of Eq. 4: both times 7", run(problem, rnn), scaled(rnn, 7.0, 7.0))
 
 
-@proves("recurrent.separate_scales")
+@separate_scales.proof()
 def separate_scales_proof() -> Proof:
     """Each norm ignores the scale of its own product; one norm of the sum does not."""
     alone = Layer(lambda l, d: DELTA * LAYER.W(l, d), LAYER.X)
@@ -295,7 +293,6 @@ def separate_scales_proof() -> Proof:
         "First unit of LN(W_h h + W_x x) at h = x = 1 (left), with W_h → 7 W_h (right).",
     )
     return Proof(
-        "recurrent.separate_scales",
         r"\mathrm{LN}(cW_hh) = \mathrm{LN}(W_hh),\quad \mathrm{LN}(cW_hh + W_xx) \neq \mathrm{LN}(W_hh + W_xx)",
         (
             equality("A norm ignores the scale of its product", LAYER_NORM(alone), LAYER_NORM(LAYER), r"n'_{ni}"),
@@ -461,7 +458,7 @@ def supplement_initialization(problem: Problem):
     yield vanishes("and the gradient of the weights", weights, scale=1.0, role=Role.MISPRINT)
 
 
-@proves("supplement.initialization", "slip")
+@supplement_initialization.proof("slip")
 def supplement_initialization_proof() -> Counterexample:
     """Gain one and bias zero standardize; with Eq. 15's names the cell ignores its input and its weights."""
     V, gain = field("V"), field("g")
@@ -478,7 +475,6 @@ def supplement_initialization_proof() -> Counterexample:
         return logistic(2 * literal[0]) * sp.tanh(literal[0]), logistic(2 * normal[0]) * sp.tanh(normal[0])
 
     correct = Proof(
-        "supplement.initialization corrected",
         r"\text{gain } 1,\ \text{bias } 0:\ \mathrm{LN} \text{ standardizes};\quad \text{gain } 0,\ \text{bias } 1:\ "
         r"h = \sigma(2)\tanh(1),\ \partial h/\partial W = 0",
         (
@@ -501,6 +497,7 @@ def supplement_initialization_proof() -> Counterexample:
             ),
         ),
         (POSITIVE, Assumption("α adds and β multiplies", r"\mathrm{LN}(z) = \beta \odot n + \alpha")),
+        name="supplement.initialization corrected",
     )
     return Counterexample(
         "supplement.initialization",
@@ -552,7 +549,7 @@ def no_ln_on_logits(problem: Problem):
     yield agree("layer norm: the same confidence in both", *pair)
 
 
-@proves("experiments.no_ln_on_logits")
+@no_ln_on_logits.proof()
 def no_ln_on_logits_proof() -> Proof:
     """Normalized logits bound the largest probability of a softmax away from one, at any gain."""
     a = field("n")
@@ -585,7 +582,6 @@ def no_ln_on_logits_proof() -> Proof:
         return True
 
     return Proof(
-        "experiments.no_ln_on_logits",
         r"\max_i q_i \leq \frac{1}{1+(H-1)e^{-gH/\sqrt{H-1}}},\ q = \mathrm{softmax}(gn),\ g > 0,\ \text{attained}",
         (
             equality("Layer norm does not see the scale of the logits", LAYER_NORM(scaled_layer()), LAYER_NORM(LAYER)),

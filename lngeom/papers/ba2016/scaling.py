@@ -107,7 +107,7 @@ def _power_law(id: str, methods: tuple[str, ...], unit: int | None, formula: str
     def proof() -> Proof:
         """Outputs stay, so F(θ) = DgᵀF(gθ)Dg."""
         kept, blocks = (unit_scaling if unit is not None else matrix_scaling)(*(METHODS[m] for m in methods))
-        return Proof(id, formula, (kept, follows("fisher"), blocks), (POSITIVE,))
+        return Proof(formula, (kept, follows("fisher"), blocks), (POSITIVE,))
 
     return check, proof
 
@@ -174,13 +174,12 @@ def no_power_law(method: Method) -> Counterexample:
     )
 
 
-@proves("scaling.no_power_law.ln")
+@no_power_law_ln.proof()
 def no_power_law_ln_proof() -> Proof:
     """Scaling one row under layer norm: the output changes, and the ww block follows no power of c."""
     from lngeom.symbolic.table import prove
 
     return Proof(
-        "scaling.no_power_law.ln",
         r"w_1 \mapsto c\,w_1:\ \text{outputs change, and no power } s \text{ has } F_{w_1w_1}(c) = c^s F_{w_1w_1}(1)",
         (
             refutation("The output changes", prove("LayerNorm", "weight_vector_rescaling")),  # pyright: ignore
@@ -292,7 +291,6 @@ def quarter(one_row: tuple[Method, ...] = (BATCH_NORM, WEIGHT_NORM)) -> Proof:
     """
     form, c = sp.symbols("q c", positive=True)
     return Proof(
-        "text.factor_half corrected",
         r"w_i \mapsto 2w_i,\ W \mapsto 2W:\quad F_{ww} \mapsto \tfrac14 F_{ww}",
         (
             follows("fisher", "Where outputs stay"),
@@ -312,10 +310,11 @@ def quarter(one_row: tuple[Method, ...] = (BATCH_NORM, WEIGHT_NORM)) -> Proof:
             ),
         ),
         (POSITIVE,),
+        name="text.factor_half corrected",
     )
 
 
-@proves("text.factor_half", "refuted")
+@factor_half.proof("refuted")
 def factor_half_proof() -> Counterexample:
     """The diagonal block of one w_i changes by a quarter, not by a half, when w_i doubles."""
     return changed(
@@ -394,7 +393,7 @@ def norm_controls_learning_rate(problem: Problem):
             yield agree(f"{what} is constant", *both, tol=1e-3, curves=curve)
 
 
-@proves("text.norm_controls_learning_rate", "conditional")
+@norm_controls_learning_rate.proof("conditional")
 def norm_controls_learning_rate_proof() -> Proof:
     """At c times the norm the tangent of a step's angle is c⁻² times as large, and so is the angle to first order."""
     from lngeom.symbolic.table import prove
@@ -406,7 +405,6 @@ def norm_controls_learning_rate_proof() -> Proof:
     turned = sp.atan(RATE * slope / WEIGHT_FACTOR**2)
     growth = -2 * RATE * slope * WEIGHT_FACTOR / (WEIGHT_FACTOR**4 + RATE**2 * slope**2)
     return Proof(
-        "text.norm_controls_learning_rate",
         r"\tan\angle(cw, cw - \eta\nabla L(cw)) = c^{-2}\tan\angle(w, w - \eta\nabla L(w)),\quad "
         r"\theta = c^{-2}\eta\|\nabla L\|/\|w\| + O(\eta^3)",
         (

@@ -13,7 +13,7 @@ from sympy import KroneckerDelta, sqrt
 
 from lngeom import families
 from lngeom._core.types import GLMParameters
-from lngeom.claims import Problem, Role, Verdict, agree, claim, differ, numpy_reference, proves
+from lngeom.claims import Problem, Role, Verdict, agree, claim, differ, numpy_reference
 from lngeom.claims.context import Context, Reading
 from lngeom.claims.evidence import Evidence, Kind
 from lngeom.claims.problem import NORMALIZERS, TITLES
@@ -124,7 +124,7 @@ def _largest_square(changes: sp.Matrix) -> sp.Expr:
     return sp.Max(*(changes.T * changes).eigenvals())
 
 
-@proves("statements.gradients_follow_outputs", "conditional")
+@gradients_follow_outputs.proof("conditional")
 def gradients_follow_outputs_proof() -> Proof:
     """The gradient is linear in the outputs; correlation moves its largest singular value, not its sum of squares."""
     V, C, signal = field("V"), field("C"), field("delta")
@@ -149,7 +149,6 @@ def gradients_follow_outputs_proof() -> Proof:
         "yes (left), where 0 was stated (right).",
     )
     return Proof(
-        "statements.gradients_follow_outputs",
         r"\partial L/\partial W = \textstyle\sum_n \delta_n h_n^\top",
         (
             equality(
@@ -226,7 +225,7 @@ def any_unit_rescaling(problem: Problem) -> Iterator[Evidence]:
         yield agree(f"{name}: negative factors change the sign alone", before, -negative)
 
 
-@proves("statements.any_unit_rescaling", "conditional")
+@any_unit_rescaling.proof("conditional")
 def any_unit_rescaling_proof() -> Proof:
     """Numerator and scale of unit i have the factors δ_i and |δ_i|."""
     id = "statements.any_unit_rescaling"
@@ -245,10 +244,10 @@ def any_unit_rescaling_proof() -> Proof:
     ]
     steps.append(refutation("Weight norm at δ = −2, exactly", flipped[1]))
     return Proof(
-        id,
         r"w_i \mapsto \delta_i w_i,\ \delta_i > 0 \Rightarrow n_i' = n_i",
         tuple(steps),
         (Assumption("positive factors", r"\delta_i > 0", flipped[0]), SIGMA),
+        name=id,
     )
 
 
@@ -303,7 +302,7 @@ def gain_is_magnitude(problem: Problem) -> Iterator[Evidence]:
             yield agree(what, before, after)
 
 
-@proves("statements.gain_is_magnitude", "conditional")
+@gain_is_magnitude.proof("conditional")
 def gain_is_magnitude_proof() -> Proof:
     """Factors of rows drop out of batch and weight norm, and not of layer norm."""
     rows = Layer(lambda l, d: SCALE(l) * LAYER.W(l, d), LAYER.X)
@@ -311,7 +310,6 @@ def gain_is_magnitude_proof() -> Proof:
         "statements.gain_is_magnitude for layer norm", LAYER_NORM, WEIGHT_VECTOR_RESCALING, delta=Fraction(2)
     )
     return Proof(
-        "statements.gain_is_magnitude",
         r"n(\mathrm{diag}(c)W, x) = n(W, x)",
         tuple(
             equality(f"{method.name}: factors of rows drop out", method(rows), method(LAYER), r"n'_{ni}")
@@ -401,7 +399,7 @@ def _block_of_first_unit(gains, size: int = 3) -> sp.Expr:
     return sp.simplify(sum(g**2 * s**2 for g, s in zip(gains, slopes, strict=True)))
 
 
-@proves("statements.gains_scale_blocks", "conditional")
+@gains_scale_blocks.proof("conditional")
 def gains_scale_blocks_proof() -> Proof:
     """A unit of batch or weight norm moves with its own row and gain; a unit of layer norm moves all."""
     V, c, C, v = field("V"), field("c", positive=True), field("C"), field("v")
@@ -437,7 +435,6 @@ def gains_scale_blocks_proof() -> Proof:
         "(left) and four times at g (right).",
     )
     return Proof(
-        "statements.gains_scale_blocks",
         r"g \mapsto c \odot g \Rightarrow \bar F_{w_iw_j} \mapsto c_ic_j\bar F_{w_iw_j}"
         r"\text{ for batch and weight norm}",
         tuple(steps),
@@ -498,7 +495,7 @@ def fixed_mean_and_variance(problem: Problem) -> Iterator[Evidence]:
     yield agree("batch norm: the same shift of the inputs", *fixed)
 
 
-@proves("statements.fixed_mean_and_variance")
+@fixed_mean_and_variance.proof()
 def fixed_mean_and_variance_proof() -> Proof:
     """Layer norm of s a + c1 is layer norm of a."""
     c = sp.Symbol("c", real=True)
@@ -506,7 +503,6 @@ def fixed_mean_and_variance_proof() -> Proof:
     average = mean(a, H)
     normalized = (a(i) - average) / sqrt(mean(lambda l: (a(l) - average) ** 2, H))
     return Proof(
-        "statements.fixed_mean_and_variance",
         r"\mathrm{LN}(s\,a + c\mathbf{1}) = \mathrm{LN}(a)",
         (
             equality("A common offset and factor leave the normalized values", normalized, LAYER_NORM(LAYER), r"n'"),
@@ -615,7 +611,7 @@ def recurrent_grow_or_shrink(problem: Problem) -> Iterator[Evidence]:
     )
 
 
-@proves("statements.recurrent_grow_or_shrink", "conditional")
+@recurrent_grow_or_shrink.proof("conditional")
 def recurrent_grow_or_shrink_proof() -> Proof:
     """Linear units with W = ρQ: every step multiplies the magnitude, and every gradient, by ρ."""
     Q, h, V = field("Q"), field("h"), field("V")
@@ -632,7 +628,6 @@ def recurrent_grow_or_shrink_proof() -> Proof:
         "(right).",
     )
     return Proof(
-        "statements.recurrent_grow_or_shrink",
         r"a^t = \rho Q a^{t-1},\ Q^\top Q = I \Rightarrow \|a^t\|^2 = \rho^2\|a^{t-1}\|^2",
         (
             equality(

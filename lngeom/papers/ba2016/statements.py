@@ -10,7 +10,7 @@ import numpy as np
 import sympy as sp
 from sympy import Expr, KroneckerDelta, sqrt
 
-from lngeom.claims import Problem, Role, Verdict, agree, claim, differ, proves
+from lngeom.claims import Problem, Role, Verdict, agree, claim, differ
 from lngeom.claims.context import Context, Reading
 from lngeom.claims.evidence import Evidence, Kind
 from lngeom.methods import BatchNorm
@@ -80,7 +80,7 @@ def one_case(problem: Problem):
     )
 
 
-@proves("statements.one_case")
+@one_case.proof()
 def one_case_proof() -> Proof:
     """The output for a case does not change when the other cases do; batch norm's does, and is 0/0 for one case."""
     depends = changed(
@@ -102,7 +102,6 @@ def one_case_proof() -> Proof:
     W, X = matrix([[1, 0], [0, 1], [1, 1]]), matrix([[1, 2], [3, 1], [0, 5]])
     a = sp.Symbol("a", real=True)
     return Proof(
-        "statements.one_case",
         r"x_m \mapsto x_m + u_m\ \forall m \neq n \Rightarrow n_n \text{ stays};\quad N = 1 \text{ is allowed}",
         (
             equality(
@@ -159,7 +158,7 @@ def batch_size(problem: Problem):
     yield agree("layer norm: one case in all batches", found, np.broadcast_to(found[:1], found.shape))
 
 
-@proves("statements.batch_size")
+@batch_size.proof()
 def batch_size_proof() -> Proof:
     """The same case in a batch of two and of three; layer norm keeps its output whatever the batch is."""
     sizes = changed(
@@ -171,7 +170,6 @@ def batch_size_proof() -> Proof:
         {"W": matrix([[1]]), "X": matrix([[0], [1]]), "X'": matrix([[0], [1], [5]])},
     )
     return Proof(
-        "statements.batch_size",
         r"n_{1}(x_1, x_2) \neq n_1(x_1, x_2, x_3) \text{ for batch norm, } = \text{ for layer norm}",
         (
             refutation("Batch norm of a case depends on the size of the batch", sizes),
@@ -202,7 +200,7 @@ def shared_statistics(problem: Problem):
     yield differ("σ of different cases", jnp.broadcast_to(slope[:1], slope.shape), slope)
 
 
-@proves("statements.shared_statistics")
+@shared_statistics.proof()
 def shared_statistics_proof() -> Proof:
     """All units of a case share μ and σ; different cases have different ones."""
     average = lambda unit: LAYER.a(n, unit) - LAYER_NORM.numerator(LAYER, n, unit)
@@ -226,7 +224,6 @@ def shared_statistics_proof() -> Proof:
         "Batch norm's σ² of the first (left) and second (right) unit.",
     )
     return Proof(
-        "statements.shared_statistics",
         r"\mu_{ni} = \mu_{nj},\ \sigma_{ni} = \sigma_{nj},\quad \sigma_{n} \neq \sigma_{m} \text{ in general}",
         (
             equality("Units i and j share the mean", average(i), average(j), r"\mu_{nj}"),
@@ -303,7 +300,7 @@ def plain(method: Method, slope: Expr, offset: Expr, gain: Expr, bias: Expr) -> 
     )
 
 
-@proves("statements.bn_wn_reparameterize")
+@bn_wn_reparameterize.proof()
 def bn_wn_reparameterize_proof() -> Proof:
     """Weight norm, and batch norm with fixed statistics, compute what a plain network of other weights does."""
     average = mean(lambda m: LAYER.a(m, i), N)
@@ -321,7 +318,6 @@ def bn_wn_reparameterize_proof() -> Proof:
         {"W": matrix([[1]]), "X": matrix([[0], [1], [2]]), "X'": matrix([[0], [1], [5]])},
     )
     return Proof(
-        "statements.bn_wn_reparameterize",
         r"g_i n_i + b_i = w_i'^\top x + b_i',\quad w_i' = g_iw_i/\sigma_i,\ b_i' = b_i - g_i\mu_i/\sigma_i",
         tuple(
             step
@@ -366,7 +362,7 @@ def along_ray(output: Field) -> tuple[Expr, Expr]:
     return output(1) - output(-1), output(2) - output(1)
 
 
-@proves("statements.ln_not_reparameterization")
+@ln_not_reparameterization.proof()
 def ln_not_reparameterization_proof() -> Proof:
     """Layer norm's output is not affine in x, at any weights at which it is defined, as every plain network's is."""
     A, B = field("A"), field("B")
@@ -374,7 +370,6 @@ def ln_not_reparameterization_proof() -> Proof:
     scaled = lambda c: Layer(LAYER.W, lambda s, d: c * LAYER.X(s, d))
     normalized = along_ray(lambda c: GAIN(i) * LAYER_NORM(scaled(c)) + BIAS(i))
     return Proof(
-        "statements.ln_not_reparameterization",
         r"g_i \neq 0 \Rightarrow \nexists A, B:\ g \odot \mathrm{LN}(Wx) + b = Ax + B\ \forall x",
         (
             equality("For an affine f: f(x) − f(−x) = 2 (f(2x) − f(x))", affine[0], 2 * affine[1], "f(x) - f(-x)"),

@@ -201,7 +201,7 @@ def standardizes(method: Method, size: sp.Expr) -> tuple[Step, Step]:
     )
 
 
-@proves("equation.3")
+@equation_3.proof()
 def equation_3_proof() -> Proof:
     """Layer norm's μ and σ standardize the units of each case, batch norm's the cases of each unit."""
 
@@ -224,7 +224,6 @@ def equation_3_proof() -> Proof:
         names=(r"n\text{ by Eq. 2}", r"n\text{ by Eq. 3}"),
     )
     return Proof(
-        "equation.3",
         r"\tfrac1H\sum_i n_i = 0,\quad \tfrac1H\sum_i n_i^2 = 1,\quad n_i = (a_i - \mu)/\sigma",
         (
             *standardizes(LAYER_NORM, H),
@@ -372,7 +371,7 @@ def scaling_assumptions(name: str, column: Column) -> tuple[Assumption, ...]:
     )
 
 
-@proves("equation.6", "conditional")
+@equation_6.proof("conditional")
 def equation_6_proof() -> Proof:
     """Layer norm ignores a scale and a shift of the weight matrix."""
     moved = Layer(lambda i, d: DELTA * LAYER.W(i, d) + SHIFT(d), LAYER.X)
@@ -382,7 +381,6 @@ def equation_6_proof() -> Proof:
     of_mean = {mu.name: mean(lambda j: LAYER.a(n, j), H)}
     changed_size, restored = scaled_epsilon_steps(LAYER_NORM, moved)
     return Proof(
-        "equation.6",
         r"W' = \delta W + \mathbf{1}\gamma^\top \Rightarrow \mathbf{h}' = \mathbf{h}",
         (
             together(
@@ -467,12 +465,11 @@ def equation_7(problem: Problem):
     yield from _conditions(case, own, flipped, lambda v: jnp.sqrt((v + 0.1) / (v + 0.1 / jnp.square(scales))))
 
 
-@proves("equation.7", "conditional")
+@equation_7.proof("conditional")
 def equation_7_proof() -> Proof:
     """Layer norm ignores the scale of a training case."""
     moved = Layer(LAYER.W, lambda n, d: DELTA * LAYER.X(n, d))
     return Proof(
-        "equation.7",
         r"x' = \delta x \Rightarrow h' = h",
         (
             equality("σ is scaled", sqrt(LAYER_NORM.square(moved)), DELTA * sqrt(LAYER_NORM.square(LAYER)), r"\sigma'"),
@@ -531,12 +528,11 @@ def all_methods_dataset_rescaling(problem: Problem):
         yield agree(f"{TITLES[method]}, X → 2.5 X", outputs(case), outputs(case, scaled), role=Role.CORRECTS)
 
 
-@proves("text.all_methods_dataset_rescaling", "refuted")
+@all_methods_dataset_rescaling.proof("refuted")
 def all_methods_dataset_rescaling_proof() -> Counterexample:
     """Weight norm's output scales with the data."""
     moved = Layer(LAYER.W, lambda n, d: DELTA * LAYER.X(n, d))
     correct = Proof(
-        "text.all_methods_dataset_rescaling corrected",
         r"n(\delta X) = \delta\, n(X)\text{ for weight norm; } n(X)\text{ for batch and layer norm}",
         (
             equality("Weight norm is homogeneous", WEIGHT_NORM(moved), DELTA * WEIGHT_NORM(LAYER)),
@@ -544,6 +540,7 @@ def all_methods_dataset_rescaling_proof() -> Counterexample:
             equality("Layer norm is invariant", LAYER_NORM(moved), LAYER_NORM(LAYER)),
         ),
         (Assumption("positive factor", r"\delta > 0"), SIGMA),
+        name="text.all_methods_dataset_rescaling corrected",
     )
     name = "text.all_methods_dataset_rescaling"
     return counterexample(name, WEIGHT_NORM, DATASET_RESCALING, correction=correct)
@@ -610,7 +607,7 @@ def feature_shifting(problem: Problem):
     )
 
 
-@proves("text.feature_shifting", "conditional")
+@feature_shifting.proof("conditional")
 def feature_shifting_proof() -> Proof:
     """Layer norm ignores a shift of the summed inputs, not of the features."""
     c, s = sp.symbols("c s", real=True)
@@ -621,7 +618,6 @@ def feature_shifting_proof() -> Proof:
     biased = lambda j: LAYER.a(n, j) + c
     of_inputs = counterexample("text.feature_shifting of the inputs", LAYER_NORM, SINGLE_CASE_CONSTANT_SHIFT)
     return Proof(
-        "text.feature_shifting",
         r"n(a + c\mathbf{1}) = n(a);\quad "
         r"n(x + c\mathbf{1}_D) = n(x) \text{ if } W\mathbf{1}_D \in \mathrm{span}(\mathbf{1}_H)",
         (
@@ -676,7 +672,7 @@ def prenorm_loses_weight_invariance(problem: Problem):
     yield differ("W → W + 𝟏γᵀ", z, _prenorm(params.weights + shift, inputs, params))
 
 
-@proves("text.prenorm_loses_weight_invariance")
+@prenorm_loses_weight_invariance.proof()
 def prenorm_loses_weight_invariance_proof() -> Proof:
     """Normalizing only the input leaves the output linear in the weights."""
     scaled = Layer(lambda i, d: DELTA * LAYER.W(i, d), LAYER.X)
@@ -685,7 +681,6 @@ def prenorm_loses_weight_invariance_proof() -> Proof:
     z, z_of_shift = sp.Symbol("z(W)"), sp.Symbol(r"z(\mathbf{1}\gamma^\top)")
     cells = [prove("PreLayerNorm", name) for name in ("weight_matrix_rescaling", "weight_matrix_recentering")]
     return Proof(
-        "text.prenorm_loses_weight_invariance",
         r"z = W\,\mathrm{LN}(x):\ z(\delta W + \mathbf{1}\gamma^\top) = "
         r"\delta z + \gamma^\top\mathrm{LN}(x)\,\mathbf{1} \neq z",
         (
@@ -734,12 +729,11 @@ def prenorm_gains_row_shift(problem: Problem):
     yield agree("w_i → w_i + c_i 1", z, _prenorm(params.weights + c, inputs, params))
 
 
-@proves("text.prenorm_gains_row_shift")
+@prenorm_gains_row_shift.proof()
 def prenorm_gains_row_shift_proof() -> Proof:
     """Normalizing the input makes the sum of each row of weights irrelevant."""
     normalized = lambda d: (LAYER.X(n, d) - mean(lambda e: LAYER.X(n, e), D)) / sqrt(PRE_LAYER_NORM.square(LAYER))
     return Proof(
-        "text.prenorm_gains_row_shift",
         r"z = W\,\mathrm{LN}(x):\ w_i \mapsto w_i + "
         r"c_i\mathbf{1}_D \text{ and } x \mapsto \delta x + c\mathbf{1} \text{ leave } z",
         (
@@ -786,7 +780,7 @@ def bias_before_norm(problem: Problem):
         yield agree(f"{what}, W → W + 𝟏γᵀ", before, n(params.weights + shift, inputs, bias))
 
 
-@proves("text.bias_before_norm", "conditional")
+@bias_before_norm.proof("conditional")
 def bias_before_norm_proof() -> Proof:
     """With a bias before the norm, scaling invariance needs the bias to be scaled too."""
     c = field("c")
@@ -811,7 +805,6 @@ def bias_before_norm_proof() -> Proof:
         names=(r"\mathrm{LN}(Wx + c)", r"\mathrm{LN}(\delta Wx + c)"),
     )
     return Proof(
-        "text.bias_before_norm",
         r"a = Wx + c:\quad \mathrm{LN}(\delta Wx + \delta c + \gamma^\top x\,\mathbf{1}) = \mathrm{LN}(Wx + c)",
         (
             equality("The shift of the weights stays an invariance", normalized(1, 1, projected), normalized(1, 1, 0)),
@@ -846,7 +839,7 @@ def half_way(sign: int) -> Layer:
     return Layer(LAYER.W, lambda s, d: sign * SHIFT(d) / 2)
 
 
-@proves("table1.exception.ln_dataset_recentering")
+@exception_ln.proof()
 def exception_ln_proof() -> Proof:
     """Layer norm ignores a shift γ of all inputs if PWγ = 0; otherwise −γ/2 and γ/2 have opposite outputs."""
     s = sp.Symbol("s", real=True)
@@ -868,7 +861,6 @@ def exception_ln_proof() -> Proof:
         "First entry of PWγ (left), and the change of the outputs from x to x + γ (right).",
     )
     return Proof(
-        "table1.exception.ln_dataset_recentering",
         r"\mathrm{LN}(W(x + \gamma)) = \mathrm{LN}(Wx)\ \forall x \iff PW\gamma = 0",
         (
             equality(
@@ -931,7 +923,7 @@ def exception_bn(problem: Problem):
         )
 
 
-@proves("table1.exception.bn_weight_recentering")
+@exception_bn.proof()
 def exception_bn_proof() -> Proof:
     """Batch norm ignores a shift 𝟏γᵀ of the weights if γᵀx is the same for all data."""
     s = sp.Symbol("s", real=True)
@@ -942,7 +934,6 @@ def exception_bn_proof() -> Proof:
     seen_shift = counterexample("a shift that batch norm sees", BATCH_NORM, WEIGHT_MATRIX_RECENTERING)
     turned = lambda l, d: LAYER.W(l, d) + KroneckerDelta(d, e) * SHIFT(d)
     return Proof(
-        "table1.exception.bn_weight_recentering",
         r"\gamma^\top x_n = s\ \forall n \Rightarrow \mathrm{BN}(W + \mathbf{1}\gamma^\top, X) = \mathrm{BN}(W, X)",
         (
             equality(

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from lngeom.claims import Paper, Problem, Read, Verdict, agree, differ, proves, same_integer, vanishes
+from lngeom.claims import Paper, Problem, Read, Verdict, agree, differ, same_integer, vanishes
 from lngeom.claims.context import Context, Reading
 from lngeom.papers.gallery.scale_invariant import loss, start
 from lngeom.papers.training.learning_rate import sgd_norm_growth_proof
@@ -97,11 +97,10 @@ def lemma_2_4(problem: Problem):
     yield agree("growth of ‖w‖² since the start", norms[1:] - norms[0], rate**2 * np.cumsum(sizes)[:-1], tol=1e-11)
 
 
-@proves("arora2018.lemma_2_4")
+@lemma_2_4.proof()
 def lemma_2_4_proof() -> Proof:
     """The derivative of the outputs along w is zero; Pythagoras."""
     return Proof(
-        "arora2018.lemma_2_4",
         r"\langle w,\nabla F\rangle = 0,\quad \|w^+\|^2 = \|w\|^2 + \eta^2\|\nabla F\|^2",
         sgd_norm_growth_proof().steps,
         (SCALE_FREE,),
@@ -128,11 +127,10 @@ def small_gradients(problem: Problem):
     yield differ("∇L(5w) and ∇L(w)", gradient_5, gradient)
 
 
-@proves("arora2018.small_gradients")
+@small_gradients.proof()
 def small_gradients_proof() -> Proof:
     """Outputs stay, and derivatives are divided by c."""
     return Proof(
-        "arora2018.small_gradients",
         r"L(cw) = L(w),\quad \nabla L(cw) = c^{-1}\nabla L(w)",
         (
             *(

@@ -10,7 +10,7 @@ import scipy.optimize
 import sympy as sp
 from jaxtyping import Array, Float
 
-from lngeom.claims import Paper, Problem, Read, Role, Verdict, agree, differ, proves, same_integer, vanishes
+from lngeom.claims import Paper, Problem, Read, Role, Verdict, agree, differ, same_integer, vanishes
 from lngeom.methods import LayerNorm, RMSNorm
 from lngeom.papers.gallery.inequalities import at_least
 from lngeom.papers.lab import layer_norm
@@ -55,12 +55,11 @@ def decomposition(problem: Problem):
     yield vanishes("sum of the output", found.sum(1), scale=float(width))
 
 
-@proves("brody2023.decomposition")
+@decomposition.proof()
 def decomposition_proof() -> Proof:
     """With P written as a matrix."""
     projected = lambda l: total(lambda r: (sp.KroneckerDelta(l, r) - 1 / H) * LAYER.a(n, r), H)
     return Proof(
-        "brody2023.decomposition",
         r"\mathrm{LN}(x) = \sqrt H\,Px/\|Px\|,\quad P = I - \mathbf{1}\mathbf{1}^\top/H",
         (
             equality(
@@ -104,13 +103,12 @@ def uniform(problem: Problem):
     yield differ("RMSNorm, which does not project: attention of the query 3·1, and 1/N", without, equal)
 
 
-@proves("brody2023.uniform")
+@uniform.proof()
 def uniform_proof() -> Proof:
     """Scores that do not depend on the key."""
     g, b = field("g", positive=True), field("b")
     affine = total(lambda l: (g(l) * LAYER_NORM(LAYER, n, l) + b(l)) / g(l), H)
     return Proof(
-        "brody2023.uniform",
         r"\langle\mathbf{1}, \mathrm{LN}_n\rangle = 0,\quad "
         r"\langle 1/g, g\odot\mathrm{LN}_n + b\rangle = \textstyle\sum_i b_i/g_i",
         (
@@ -173,7 +171,7 @@ def selectable(problem: Problem):
     yield same_integer("scaling alone (RMSNorm)", unselectable(scaled), 0)
 
 
-@proves("brody2023.selectable")
+@selectable.proof()
 def selectable_proof() -> Proof:
     """The query n_k has its highest score at the key n_k, since all keys have one norm."""
     u, v, g, b = field("u"), field("v"), field("g", positive=True), field("b")
@@ -181,7 +179,6 @@ def selectable_proof() -> Proof:
     affine = lambda key: total(lambda l: u(l) / g(l) * (g(l) * key(l) + b(l)), H)
     margin = dot(u, u) - dot(u, v)
     return Proof(
-        "brody2023.selectable",
         r"\langle u, u\rangle - \langle u, v\rangle = \tfrac12\|u - v\|^2 > 0\quad (u \ne v)",
         (
             _of_norm_root_width(),
@@ -222,13 +219,12 @@ def without(problem: Problem):
     yield at_least("after the projection alone", unselectable(x - x.mean(1, keepdims=True)), 1)
 
 
-@proves("brody2023.without")
+@without.proof()
 def without_proof() -> Proof:
     """A key between two others has a score between theirs, whatever the query."""
     q, u, v = field("q"), field("u"), field("v")
     score = lambda key: total(lambda l: q(l) * key(l), H)
     return Proof(
-        "brody2023.without",
         r"\langle q, \tfrac12(u + v)\rangle \le \max(\langle q, u\rangle, \langle q, v\rangle)",
         (
             equality(
@@ -279,13 +275,12 @@ def selected_on_a_line(W, X) -> tuple[sp.Integer, sp.Integer]:
     return sp.Integer(sum(scores.count(s) == 1 and s in extreme for s in scores)), sp.Integer(len(scores))
 
 
-@proves("brody2023.heads", "conditional")
+@heads.proof("conditional")
 def heads_proof() -> Proof:
     """A head's query q acts as W_Kᵀq on the keys, which can be n_k up to 1 if W_K is injective on 1^⊥."""
     q, W, u, v, c = field("q"), field("W"), field("u"), field("v"), sp.Symbol("c", real=True)
     through = total(lambda r: q(r) * total(lambda l: W(r, l) * v(l), H), M)
     return Proof(
-        "brody2023.heads",
         r"W_K^\top q = u + c\mathbf{1}\ \Rightarrow\ \langle q, W_Kv\rangle = \langle u, v\rangle",
         (
             equality(

@@ -10,7 +10,7 @@ from jaxtyping import Float
 from sympy import KroneckerDelta
 
 from lngeom import families
-from lngeom.claims import Paper, Problem, Read, Role, Verdict, agree, differ, proves, same_integer
+from lngeom.claims import Paper, Problem, Read, Role, Verdict, agree, differ, same_integer
 from lngeom.families import AbstractFamily
 from lngeom.information import fisher
 from lngeom.papers.lab import layer_norm, rms_norm
@@ -121,13 +121,12 @@ def after_layer_norm(problem: Problem):
     yield from coefficient_is("layer norm", layer_norm(draw_inputs(problem)), WIDTH - 1)
 
 
-@proves("chun2026.layer_norm")
+@after_layer_norm.proof()
 def after_layer_norm_proof() -> Proof:
     """Outputs of layer norm span the hyperplane of sum zero."""
     c, V = field("c"), field("V")
     seen = lambda weights: total(lambda l: weights(l) * LAYER_NORM(LAYER, n, l), H)
     return Proof(
-        "chun2026.layer_norm",
         r"\mathrm{span}\,\{n\} = \mathbf{1}^\perp,\quad \mathrm{rank}\,F_V = m(d - 1)",
         (
             *outputs_of_layer_norm_span(),
@@ -155,12 +154,11 @@ def after_rms(problem: Problem):
     yield from coefficient_is("RMSNorm", rms_norm(draw_inputs(problem)), WIDTH)
 
 
-@proves("chun2026.rms")
+@after_rms.proof()
 def after_rms_proof() -> Proof:
     """The sphere spans the space."""
     v = field("v")
     return Proof(
-        "chun2026.rms",
         r"\mathrm{span}\,\{n\} = \mathbb{R}^d,\quad \mathrm{rank}\,F_V = md",
         (
             equality(
@@ -227,7 +225,7 @@ def plane_step() -> Step:
     )
 
 
-@proves("chun2026.learned_affine", "conditional")
+@learned_affine.proof("conditional")
 def learned_affine_proof() -> Proof:
     """The plane of the outputs contains 0 exactly where Σ b/g = 0."""
     X = matrix([[1, 0, -1], [0, 1, -1], [1, -2, 1]])
@@ -240,7 +238,6 @@ def learned_affine_proof() -> Proof:
     centred = lambda l: b(l) - GAIN(l) * mean(lambda p: b(p) / GAIN(p), H)
     balanced_output = lambda l: GAIN(l) * LAYER_NORM(LAYER, n, l) + centred(l)
     return Proof(
-        "chun2026.learned_affine",
         r"(1/g)^\top(gn + b) = \mathbf{1}^\top(b/g)",
         (
             plane_step(),
@@ -292,14 +289,13 @@ def downstream_bias(problem: Problem):
     yield from coefficient_is("RMSNorm", with_bias(rms_norm(x)), WIDTH + 1)
 
 
-@proves("chun2026.downstream_bias")
+@downstream_bias.proof()
 def downstream_bias_proof() -> Proof:
     """A plane, through 0 or not, loses one direction of (V, c) for each output; the sphere lies in no plane."""
     b, V = field("b"), field("V")
     c, c0, t = sp.symbols("c c_0 t", real=True)
     offset = total(lambda l: b(l) / GAIN(l), H)
     return Proof(
-        "chun2026.downstream_bias",
         r"\mathrm{rank}(v, 1) = d \text{ in a plane},\ d + 1 \text{ on a sphere}",
         (
             plane_step(),
@@ -341,7 +337,7 @@ def softmax_inputs(problem: Problem):
     yield from coefficient_is("softmax, without a bias", points, WIDTH)
 
 
-@proves("chun2026.simplex")
+@softmax_inputs.proof()
 def softmax_inputs_proof() -> Proof:
     """The simplex lies in a plane that does not contain 0."""
     weight = field("w", positive=True)
@@ -350,7 +346,6 @@ def softmax_inputs_proof() -> Proof:
     corner = lambda r, c: 1 + s * KroneckerDelta(r, c)
     inverse = lambda r, c: (KroneckerDelta(r, c) - 1 / (H + s)) / s
     return Proof(
-        "chun2026.simplex",
         r"\sum_i p_i = 1",
         (
             equality("Softmax inputs lie in a plane, so (1, −1) is not seen by weights and bias", total(p, H), 1),
@@ -403,14 +398,13 @@ def drop_at_zero(covariance: sp.Matrix, X: sp.MatrixBase) -> int:
     return after_rms_ - after_ln
 
 
-@proves("chun2026.softmax_outputs", "conditional")
+@softmax_outputs.proof("conditional")
 def softmax_outputs_proof() -> Proof:
     """F is Λ ⊗ E[nnᵀ] where Λ is constant, and a softmax's Λ has the null vector 1."""
     weight = field("w", positive=True)
     q = lambda l: weight(l) / total(weight, H)
     X = matrix([[1, 2, 2], [2, 1, 2], [-2, 2, 1]])
     return Proof(
-        "chun2026.softmax_outputs",
         r"\mathrm{rank}(\Lambda \otimes E[nn^\top]) = \mathrm{rank}\,\Lambda\ \mathrm{rank}\,E[nn^\top]",
         (
             *outputs_of_layer_norm_span(),
@@ -498,7 +492,7 @@ def threshold(problem: Problem):
     yield agree("LLC at 0.01/λ_min and 100/λ_min samples, θ = 0.01", slopes, OUTPUTS / 2 * np.array([3, 4.0]), tol=0.02)
 
 
-@proves("chun2026.threshold")
+@threshold.proof()
 def threshold_proof() -> Proof:
     """The height of a cap has a positive variance, and so has that of a bent disc."""
     theta, h = sp.symbols("theta h", positive=True)
@@ -510,7 +504,6 @@ def threshold_proof() -> Proof:
     squares = sp.integrate(r**4 * 2 * r, (r, 0, 1)) - sp.integrate(r**2 * 2 * r, (r, 0, 1)) ** 2
     bend = kappa**2 / 4 * squares
     return Proof(
-        "chun2026.threshold",
         r"\mathrm{Var}\,h = (1 - \cos\theta)^2/12 = \theta^4/48 + O(\theta^6)",
         (
             fact(

@@ -14,7 +14,7 @@ from jaxtyping import Array, Float
 
 from lngeom import families
 from lngeom._core.draws import draw_small
-from lngeom.claims import Paper, Problem, Read, Verdict, agree, proves, vanishes
+from lngeom.claims import Paper, Problem, Read, Verdict, agree, vanishes
 from lngeom.claims.context import Context, Reading
 from lngeom.information import fisher
 from lngeom.methods.base import summed_inputs
@@ -97,13 +97,12 @@ def classes(problem: Problem):
     yield at_most("at random weights, all blocks outside the diagonal times √(C − 1)", random, 2.0)
 
 
-@proves("dong2025.classes")
+@classes.proof()
 def classes_proof() -> Proof:
     """At equal probabilities Λ = I/C − 11ᵀ/C², and F_ab = Λ_ab E[xxᵀ]."""
     C = sp.Symbol("C", positive=True)
     same, other = 1 / C - 1 / C**2, -1 / C**2
     return Proof(
-        "dong2025.classes",
         r"\lVert F_{ab}\rVert = \lVert F_{aa}\rVert / (C - 1)",
         (
             expanded(
@@ -232,12 +231,11 @@ def before_layer_norm(problem: Problem):
         yield at_least(f"blocks outside the diagonal, C = {C}", outside(norms), (UNITS - 1) ** -0.5)
 
 
-@proves("dong2025.layer_norm")
+@before_layer_norm.proof()
 def layer_norm_proof() -> Proof:
     """A common change of all summed inputs leaves layer norm as it is, so that rows of its Jacobian sum to zero."""
     y, t = field("y"), sp.Symbol("t", real=True)
     return Proof(
-        "dong2025.layer_norm",
         r"\sum_j F_{ij} = 0",
         (
             equality(

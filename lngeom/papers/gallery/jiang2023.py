@@ -12,7 +12,7 @@ import optax
 import sympy as sp
 from jaxtyping import Array, Float
 
-from lngeom.claims import Paper, Problem, Read, Role, Verdict, agree, differ, proves
+from lngeom.claims import Paper, Problem, Read, Role, Verdict, agree, differ
 from lngeom.symbolic.jacobian import LAYER
 from lngeom.symbolic.layers import LAYER_NORM, RMS_NORM, Layer
 from lngeom.symbolic.proof import Assumption, Counterexample, Proof, Step, equality, matrix, refutation
@@ -156,10 +156,10 @@ def lemma_3_1(problem: Problem):
     yield differ("without μ(y)", y, hat)
 
 
-@proves("jiang2023.lemma_3_1")
+@lemma_3_1.proof()
 def lemma_3_1_proof() -> Proof:
     """P + 11ᵀ/d = I."""
-    return Proof("jiang2023.lemma_3_1", r"Ax + b = \hat Ax + \hat b + \mu(y)\mathbf{1}", (_lemma(),))
+    return Proof(r"Ax + b = \hat Ax + \hat b + \mu(y)\mathbf{1}", (_lemma(),))
 
 
 @PAPER.claim(
@@ -190,12 +190,11 @@ def _one_norm() -> Step:
     )
 
 
-@proves("jiang2023.inference")
+@inference.proof()
 def inference_proof() -> Proof:
     """By induction over the blocks: the main branch of one is that of the other, centred."""
     h, y = field("h"), field("y")
     return Proof(
-        "jiang2023.inference",
         r"h' = Ph \Rightarrow \mathrm{RMS}_\epsilon(h') = \mathrm{LN}_\epsilon(h),\ h' + \hat y = P(h + y)",
         (
             _one_norm(),
@@ -224,13 +223,12 @@ def compressed_stack(problem: Problem):
     yield agree("Pre-LN and Pre-CRMSNorm", found, forward(params, inputs, layer_norm))
 
 
-@proves("jiang2023.compressed")
+@compressed_stack.proof()
 def compressed_proof() -> Proof:
     """The entry that is left out is minus the sum of the H = d − 1 others."""
     x, a, last = field("x"), field("a"), sp.Symbol("a_d", real=True)
     missing = -total(x, H)
     return Proof(
-        "jiang2023.compressed",
         r"x_d = -\textstyle\sum_i x_i",
         (
             equality(
@@ -322,14 +320,13 @@ def after_a_step(values) -> tuple[Any, Any]:
     return sp.nsimplify(sp.simplify(stepped(LAYER_NORM))), sp.nsimplify(sp.simplify(stepped(RMS_NORM)))
 
 
-@proves("jiang2023.training")
+@training.proof()
 def training_proof() -> Proof:
     """Both losses are one function of the weights before recentring; its gradient is P times that of the others."""
     g, v, w = field("g"), field("v"), field("w")
     rate = sp.Symbol("eta", positive=True)
     step = lambda l: w(l) - rate * _recentring(g, l)
     return Proof(
-        "jiang2023.training",
         r"\nabla_\theta(L\circ P) = P\,\nabla_\phi L",
         (
             _one_norm(),
@@ -385,7 +382,7 @@ def dropout(problem: Problem):
     yield agree("with recentring after the mask instead of before it", repaired, expected)
 
 
-@proves("jiang2023.dropout")
+@dropout.proof()
 def dropout_proof() -> Proof:
     """A mask does not commute with P, unless it is one number."""
     y, c = field("y"), sp.Symbol("c", real=True)
@@ -404,7 +401,6 @@ def dropout_proof() -> Proof:
         "First outputs of layer norm (left) and RMSNorm (right).",
     )
     return Proof(
-        "jiang2023.dropout",
         r"\mathrm{LN}(My) \ne \mathrm{RMS}(MPy)",
         (
             refutation("A mask of entries does not commute with P", example),
@@ -449,7 +445,7 @@ def post_ln(problem: Problem):
     yield differ("gains not constant", *both(fair | {"gain": params["gain"]}), role=role)
 
 
-@proves("jiang2023.post_ln", "conditional")
+@post_ln.proof("conditional")
 def post_ln_proof() -> Proof:
     """What layer norm gives has mean zero under the condition, and what blocks add is recentred."""
     h, y, b, c = field("h"), field("y"), field("b"), sp.Symbol("c", real=True)
@@ -460,7 +456,6 @@ def post_ln_proof() -> Proof:
         return LAYER_NORM.exactly(first, one)[0], RMS_NORM.exactly(first, one)[0]
 
     return Proof(
-        "jiang2023.post_ln",
         r"h = c\,\mathrm{LN}_\epsilon + b,\ \mathbf{1}^\top b = 0 \Rightarrow \mathbf{1}^\top h = 0",
         (
             equality(

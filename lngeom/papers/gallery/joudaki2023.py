@@ -11,7 +11,7 @@ import scipy.special
 import sympy as sp
 from jaxtyping import Float
 
-from lngeom.claims import Paper, Problem, Read, Role, Verdict, agree, differ, proves, vanishes
+from lngeom.claims import Paper, Problem, Read, Role, Verdict, agree, differ, vanishes
 from lngeom.papers.lab import layer_norm, rms_norm
 from lngeom.symbolic.proof import Assumption, Counterexample, Proof, Step, equality, expanded, fact, matrix
 from lngeom.symbolic.sums import H, field, mean
@@ -99,11 +99,10 @@ def scaling_steps() -> tuple[Step, ...]:
     )
 
 
-@proves("joudaki2023.normalize")
+@normalize.proof()
 def normalize_proof() -> Proof:
     """By AM–GM."""
     return Proof(
-        "joudaki2023.normalize",
         r"\frac{I(\hat M)}{I(M)} = \frac{\frac1n\sum_i s_i^2}{(\prod_i s_i)^{2/n}} \geq 1 + \mathrm{Var}\,s/\bar s^2",
         scaling_steps(),
     )
@@ -139,7 +138,7 @@ def centring(problem: Problem):
     )
 
 
-@proves("joudaki2023.centring", "conditional")
+@centring.proof("conditional")
 def centring_proof() -> Proof:
     """Centring may make orthogonal rows collinear."""
 
@@ -150,7 +149,6 @@ def centring_proof() -> Proof:
         return of(centred), of(X)
 
     return Proof(
-        "joudaki2023.centring",
         r"\mathbf{1}^\top x_i = 0:\quad I(M_{\mathrm{LN}}) \geq I(M)",
         scaling_steps(),
         (
@@ -277,11 +275,10 @@ def contraction_steps() -> tuple[Step, ...]:
     )
 
 
-@proves("joudaki2023.contraction")
+@contraction.proof()
 def contraction_proof() -> Proof:
     """By the Hermite expansion."""
     return Proof(
-        "joudaki2023.contraction",
         r"\gamma(\kappa(\rho)) \leq \gamma(\rho)/(2 - \beta_0)",
         contraction_steps(),
         (
@@ -387,7 +384,7 @@ def rms(problem: Problem):
     )
 
 
-@proves("joudaki2023.rms", "conditional")
+@rms.proof("conditional")
 def rms_proof() -> Proof:
     """With c₀ = 0 centring changes nothing; with ReLU orthogonal tokens become correlated."""
     x = sp.Symbol("x", real=True)
@@ -399,7 +396,6 @@ def rms_proof() -> Proof:
         return sp.simplify(values["c"] * average**2 / square), sp.Integer(0)
 
     return Proof(
-        "joudaki2023.rms",
         r"c_0 = 0:\ \gamma(\kappa(\rho)) \leq \gamma(\rho)/(2 - \beta_0)",
         contraction_steps(),
         (
@@ -435,7 +431,7 @@ def without_activation(problem: Problem):
     yield from networks_follow("no activation", found, np.full(DEPTH + 1, found[0].mean()))
 
 
-@proves("joudaki2023.linear")
+@without_activation.proof()
 def without_activation_proof() -> Proof:
     """The kernel of the identity."""
     rho, x, y = sp.symbols("rho x y", real=True)
@@ -443,7 +439,6 @@ def without_activation_proof() -> Proof:
     expectation = product.coeff(x, 2) * 1 + product.coeff(x, 1).coeff(y, 1) * 0
     beta = sp.Symbol("beta", positive=True)
     return Proof(
-        "joudaki2023.linear",
         r"\kappa(\rho) = \rho,\quad \gamma(\kappa(\rho)) = \gamma(\rho)",
         (
             fact(

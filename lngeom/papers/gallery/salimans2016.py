@@ -8,7 +8,7 @@ import sympy as sp
 from jaxtyping import Array, Float
 from sympy import Expr, KroneckerDelta
 
-from lngeom.claims import Paper, Problem, Read, Verdict, agree, differ, proves, same_integer, vanishes
+from lngeom.claims import Paper, Problem, Read, Verdict, agree, differ, same_integer, vanishes
 from lngeom.claims.context import Context, Reading
 from lngeom.methods import BatchNorm, WeightNorm
 from lngeom.papers.training.learning_rate import momentum_norm_growth_proof
@@ -97,14 +97,13 @@ def eq3(problem: Problem):
     yield agree("∇_g L", by_g[None], stated_g[None])
 
 
-@proves("salimans2016.eq3")
+@eq3.proof()
 def eq3_proof() -> Proof:
     """The chain rule."""
     change = field("u")
     moved = lambda d: derivative(lambda t: G * (V(d) + t * change(d)) / _norm(lambda b: V(b) + t * change(b)))
     by_g = dot(AT_W, V) / _norm(V)
     return Proof(
-        "salimans2016.eq3",
         r"\nabla_v L = \frac{g}{\|v\|}\nabla_w L - \frac{g\nabla_g L}{\|v\|^2}v",
         (
             equality(
@@ -141,13 +140,12 @@ def eq4(problem: Problem):
     yield vanishes("⟨v, ∇_v L⟩", by_v @ v, scale=float(norm * jnp.linalg.norm(by_v)))
 
 
-@proves("salimans2016.eq4")
+@eq4.proof()
 def eq4_proof() -> Proof:
     """Eq. 3 with w = g v/‖v‖ put in."""
     w = lambda d: G * V(d) / _norm(V)
     projected = lambda d: AT_W(d) - w(d) * dot(w, AT_W) / dot(w, w)
     return Proof(
-        "salimans2016.eq4",
         r"\nabla_v L = \frac{g}{\|v\|}M_w\nabla_w L",
         (
             equality(
@@ -221,10 +219,10 @@ def _pythagoras() -> tuple[Step, Step]:
     )
 
 
-@proves("salimans2016.growth")
+@norm_growth.proof()
 def growth_proof() -> Proof:
     """Pythagoras."""
-    return Proof("salimans2016.growth", r"\|v^+\|^2 = (1 + c^2)\,\|v\|^2,\ c = \|\Delta v\|/\|v\|", _pythagoras())
+    return Proof(r"\|v^+\|^2 = (1 + c^2)\,\|v\|^2,\ c = \|\Delta v\|/\|v\|", _pythagoras())
 
 
 def falls(norms: Float[Array, "R T"]) -> int:
@@ -262,7 +260,7 @@ def monotone(problem: Problem):
     yield differ(f"Adam, whose steps are others: steps at which ‖v‖ falls, {found} of 1200", float(found), 0.0)
 
 
-@proves("salimans2016.monotone")
+@monotone.proof()
 def monotone_proof() -> Proof:
     """Pythagoras; momentum adds products of steps with the weights that are not negative."""
 
@@ -280,7 +278,6 @@ def monotone_proof() -> Proof:
         "The smaller of ‖v⁺‖² and ‖v‖² (left), and ‖v‖² (right), after Adam's first step: the sign of the gradient.",
     )
     return Proof(
-        "salimans2016.monotone",
         r"\|v_{t+1}\|^2 = \|v_t\|^2 + \eta^2\|p_t\|^2 + 2\eta^2\sum_{k<t}\beta^{t-k}\|p_k\|^2 \geq \|v_t\|^2",
         (
             *_pythagoras(),
@@ -322,14 +319,13 @@ def white(problem: Problem):
     yield differ("inputs as they are", *(method(params.weights, inputs) for method in (WeightNorm(), BatchNorm())))
 
 
-@proves("salimans2016.whitened")
+@white.proof()
 def whitened_proof() -> Proof:
     """The mean over the batch is w·E[x] and the variance wᵀ Cov(x) w."""
     centre = lambda d: mean(lambda m: LAYER.X(m, d), N)
     covariance = lambda d, b: mean(lambda m: (LAYER.X(m, d) - centre(d)) * (LAYER.X(m, b) - centre(b)), N)
     form = lambda C: total(lambda d: total(lambda b: LAYER.W(i, d) * LAYER.W(i, b) * C(d, b), D), D)
     return Proof(
-        "salimans2016.whitened",
         r"\mathrm{E}[x] = 0,\ \mathrm{Cov}(x) = I \Rightarrow \mathrm{BN}(Wx) = \mathrm{WN}(Wx)",
         (
             equality(
@@ -386,7 +382,7 @@ def covariance(problem: Problem):
     yield agree("κ, w orthogonal to both extreme eigenvectors, relative", middle / before, np.ones(len(C)), tol=1e-9)
 
 
-@proves("salimans2016.covariance")
+@covariance.proof()
 def covariance_proof() -> Proof:
     """The form of the projected covariance is that of C on w⊥, and a form lies between the extreme eigenvalues."""
     C, w, r = field("C"), field("w"), field("r")
@@ -396,7 +392,6 @@ def covariance_proof() -> Proof:
     q = field("q")
     eigenvalue, low, gap = field(r"\mu"), sp.Symbol("m", real=True), sp.Symbol("a", nonnegative=True)
     return Proof(
-        "salimans2016.covariance",
         r"\lambda_{\min}(C)\|u\|^2 \leq u^\top M_wCM_wu = u^\top Cu \leq \lambda_{\max}(C)\|u\|^2,\quad u \perp w",
         (
             equality("A vector u without its part along w is orthogonal to w", dot(unit, w), 0, r"\langle u, w\rangle"),
@@ -447,7 +442,7 @@ def data_init(problem: Problem):
     yield agree("variances", z.var(0), jnp.ones(len(b), z.dtype))
 
 
-@proves("salimans2016.data_init")
+@data_init.proof()
 def data_init_proof() -> Proof:
     """By definition."""
     t = field("t")
@@ -455,7 +450,6 @@ def data_init_proof() -> Proof:
     scale = sp.sqrt(mean(lambda m: (t(m) - centre) ** 2, N))
     z = lambda m: t(m) / scale - centre / scale
     return Proof(
-        "salimans2016.data_init",
         r"\mathrm{mean}_n(gt_n + b) = 0,\quad \mathrm{mean}_n(gt_n + b)^2 = 1",
         (
             equality("The mean", mean(z, N), 0, r"\mathrm{mean}_n z_n"),

@@ -14,7 +14,7 @@ from scipy.optimize import minimize_scalar
 from sympy import Expr
 
 from lngeom._core.draws import draw_small
-from lngeom.claims import Paper, Problem, Read, Role, Verdict, agree, differ, proves
+from lngeom.claims import Paper, Problem, Read, Role, Verdict, agree, differ
 from lngeom.claims.context import Context, Reading
 from lngeom.claims.erratum import Consequence, Erratum
 from lngeom.methods import LayerNorm, RMSNorm
@@ -201,11 +201,10 @@ def fact_c1(problem: Problem):
     yield agree("∂L̂/∂y", found.gradient, jax.vmap(through)(found.slope, found.y))
 
 
-@proves("santurkar2018.fact_c1")
+@fact_c1.proof()
 def fact_c1_proof() -> Proof:
     """By differentiation along every change of y."""
     return Proof(
-        "santurkar2018.fact_c1",
         r"\partial\hat L/\partial y = \tfrac{\gamma}{\sigma}(g - \bar g - \hat y\,\mathrm{mean}(g\hat y))",
         backward_steps(N)[:1],
         (POSITIVE,),
@@ -253,7 +252,7 @@ def readings(problem: Problem, *, literal: bool = True, draws: int = 500, size: 
     return np.asarray(left), np.asarray(right)
 
 
-@proves("santurkar2018.theorem_4_1", "conditional")
+@theorem_4_1.proof("conditional")
 def theorem_4_1_proof() -> Proof:
     """The length of a projection."""
 
@@ -279,7 +278,6 @@ def theorem_4_1_proof() -> Proof:
         "L(y) = ½ Σ c y², γ = 1, β = 0: the larger of both sides (left), and the right side with ∇L at y (right).",
     )
     return Proof(
-        "santurkar2018.theorem_4_1",
         r"\|\nabla_y\hat L\|^2 = \tfrac{\gamma^2}{\sigma^2}\left(\|g\|^2 - \langle 1, g\rangle^2/m - "
         r"\langle g, \hat y\rangle^2/m\right)",
         backward_steps(N),
@@ -311,11 +309,10 @@ def theorem_4_2(problem: Problem):
     yield agree("curvature is raised exactly where ⟨∂L/∂z, ŷ⟩ < 0", raised.astype(float), np.ones(len(raised)))
 
 
-@proves("santurkar2018.theorem_4_2")
+@theorem_4_2.proof()
 def theorem_4_2_proof() -> Proof:
     """The chain rule to second order, along a path on which mean and direction of ŷ are simple."""
     return Proof(
-        "santurkar2018.theorem_4_2",
         r"v^\top\nabla^2\hat L\,v = \tfrac{\gamma^2}{\sigma^2}v^\top\nabla^2L\,v - "
         r"\tfrac{\gamma}{m\sigma^2}\langle g, \hat y\rangle\|v\|^2",
         (
@@ -427,13 +424,12 @@ def theorem_4_4(problem: Problem):
     )
 
 
-@proves("santurkar2018.theorem_4_4", "slip")
+@theorem_4_4.proof("slip")
 def theorem_4_4_proof() -> Counterexample:
     """At a small gradient the right side is negative."""
     radius, size = sp.Symbol("lambda", positive=True), N
     squared, sums, inner = sp.symbols("a s p", real=True)
     correct = Proof(
-        "santurkar2018.theorem_4_4 corrected",
         r"\hat g = \tfrac{\gamma^2}{\sigma^2}(g - \lambda^2m\mu_g^2 - \tfrac{\lambda^2}{m}"
         r"\langle\nabla_yL, \hat y\rangle^2)",
         (
@@ -453,6 +449,7 @@ def theorem_4_4_proof() -> Counterexample:
             ),
         ),
         (POSITIVE, Assumption("statistics are those of the given activations", r"\sigma, \hat y\ \text{fixed}")),
+        name="santurkar2018.theorem_4_4 corrected",
     )
 
     def sides(values) -> tuple[Expr, Expr]:
@@ -511,14 +508,13 @@ def lemma_4_5(problem: Problem):
         yield evidence(f"least ‖W₀ − kW*‖² over k > 0{name}", nearest, stated)
 
 
-@proves("santurkar2018.lemma_4_5")
+@lemma_4_5.proof()
 def lemma_4_5_proof() -> Proof:
     """By completing the square."""
     start, optimum, k = field("a"), field("b"), sp.Symbol("k", positive=True)
     square, inner = dot(optimum, optimum), dot(start, optimum)
     stated = dot(minus(start, sp.S.One, optimum), minus(start, sp.S.One, optimum)) - (square - inner) ** 2 / square
     return Proof(
-        "santurkar2018.lemma_4_5",
         r"\min_{k>0}\|W_0 - kW^*\|^2 = \|W_0 - W^*\|^2 - (\|W^*\|^2 - \langle W^*, W_0\rangle)^2/\|W^*\|^2",
         (
             equality(
@@ -577,11 +573,10 @@ def layer_norm(problem: Problem):
         yield agree(f"{name}: curvature along the gradient", second, stated)
 
 
-@proves("santurkar2018.layer_norm")
+@layer_norm.proof()
 def layer_norm_proof() -> Proof:
     """The same steps over units."""
     return Proof(
-        "santurkar2018.layer_norm",
         r"\|\partial L/\partial a\|^2 = \sigma^{-2}(\|g\|^2 - (1^\top g)^2/H - (n^\top g)^2/H)",
         (
             *backward_steps(H),

@@ -8,7 +8,7 @@ import numpy as np
 import sympy as sp
 from jaxtyping import Float
 
-from lngeom.claims import Paper, Problem, Read, Role, Verdict, agree, differ, proves, vanishes
+from lngeom.claims import Paper, Problem, Read, Role, Verdict, agree, differ, vanishes
 from lngeom.claims.context import Context, Reading
 from lngeom.claims.erratum import Consequence, Erratum
 from lngeom.papers.gallery.inequalities import at_least, at_most
@@ -83,7 +83,7 @@ def eq_5(problem: Problem):
     yield agree("σ‖J − I‖ at σ = 10 and 100, and ‖J − I‖ at σ = 1", scales[1:] * gaps[1:], np.full(2, gaps[0]))
 
 
-@proves("sun2025.eq_5")
+@eq_5.proof()
 def eq_5_proof() -> Proof:
     """J_LN is a projection divided by σ."""
     V = field("V")
@@ -95,7 +95,6 @@ def eq_5_proof() -> Proof:
     projected = (change(i) - mean(change, H) - output(i) * both) / sigma
     larger = lambda t: LAYER_NORM(Layer(lambda l, d: c * LAYER.W(l, d) + t * V(l, d), LAYER.X))
     return Proof(
-        "sun2025.eq_5",
         r"J_{\mathrm{LN}} = \sigma^{-1}(I - \mathbf{1}\mathbf{1}^\top/H - nn^\top/H),\quad "
         r"\|J_{\mathrm{LN}}\|_2 \leq 1/\sigma",
         (
@@ -298,7 +297,7 @@ def growth_steps() -> tuple[Step, ...]:
     )
 
 
-@proves("sun2025.exponential", "conditional")
+@exponential.proof("conditional")
 def exponential_proof() -> Proof:
     """The bounds for branches of one size, and a sum of growing ones; random signs give a linear variance."""
     depth, q = sp.symbols("L q", positive=True)
@@ -319,7 +318,6 @@ def exponential_proof() -> Proof:
         "The limit (left), and that of exponential growth (right)",
     )
     return Proof(
-        "sun2025.exponential",
         r"\Theta(L) \leq \sigma_L^2 \leq \Theta(L^2) \leq \Theta(e^L)",
         (
             *growth_steps(),
@@ -416,11 +414,10 @@ def gradient_steps() -> tuple[Step, ...]:
     )
 
 
-@proves("sun2025.gradient_is_variance")
+@gradient_is_variance.proof()
 def gradient_is_variance_proof() -> Proof:
     """Second moments of one block, and a product that telescopes."""
     return Proof(
-        "sun2025.gradient_is_variance",
         r"E\|\partial x_{l+1}\|^2/\|\partial x_l\|^2 = 1 + (1 - 2/d)\,c/\sigma_l^2,\quad "
         r"\sigma_{l+1}^2/\sigma_l^2 = 1 + c/\sigma_l^2",
         gradient_steps(),
@@ -471,12 +468,11 @@ def bounded_if_exponential(problem: Problem):
     yield vanishes("excess of the product over the bound", np.maximum(found - bound, 0), scale=float(bound))
 
 
-@proves("sun2025.bounded_if_exponential")
+@bounded_if_exponential.proof()
 def bounded_if_exponential_proof() -> Proof:
     """The logarithm is below a sum of geometric series."""
     y, q, l = sp.symbols("y q l", positive=True)
     return Proof(
-        "sun2025.bounded_if_exponential",
         r"\log\prod_l (1 + Aq^l + Bq^{2l}) \leq \frac{Aq}{1-q} + \frac{Bq^2}{1-q^2},\quad q = e^{-1/2}",
         (
             fact(
@@ -569,7 +565,7 @@ def linear_gives_linear(problem: Problem):
         yield agree(what, slope(quadratic), first, tol=0.1 / first, role=role)
 
 
-@proves("sun2025.linear_gives_linear", "conditional")
+@linear_gives_linear.proof("conditional")
 def linear_gives_linear_proof() -> Proof:
     """The gradient itself by its mean square; of the product (9), log ∏ / √L tends to 2A."""
     L, x = sp.symbols("L x", positive=True)
@@ -590,7 +586,6 @@ def linear_gives_linear_proof() -> Proof:
         "The limit, by the integral of A/√x (left), and that of a power of L (right)",
     )
     return Proof(
-        "sun2025.linear_gives_linear",
         r"E\|\partial x_L/\partial x_0\|_F^2 \leq d\,\sigma_L^2/\sigma_0^2 = \Theta(L)",
         (*gradient_steps(), *squeeze_steps()),
         (
@@ -667,7 +662,7 @@ def logarithm_step() -> Step:
     )
 
 
-@proves("sun2025.scaling_growth", "conditional")
+@scaling_growth.proof("conditional")
 def scaling_growth_proof() -> Proof:
     """Equal branches; independent ones of variance 1/l have a harmonic number as their variance."""
     x, c = sp.symbols("x c", positive=True)
@@ -686,7 +681,6 @@ def scaling_growth_proof() -> Proof:
         "and that of L/L (right), a multiple of which is the lower bound",
     )
     return Proof(
-        "sun2025.scaling_growth",
         r"\Theta(\log L) \leq \sigma_L^2 \leq \Theta(L)",
         (
             *growth_steps()[:3],
@@ -775,7 +769,7 @@ def scaling_gradient(problem: Problem):
     yield agree("σ_l² = l, one factor 1/√l: exponent in L", once, 1.0, tol=0.1)
 
 
-@proves("sun2025.scaling_gradient", "conditional")
+@scaling_gradient.proof("conditional")
 def scaling_gradient_proof() -> Proof:
     """The gradient itself by its mean square; the logarithm of the product is below a convergent integral."""
     x, delta, A = sp.symbols("x delta A", positive=True)
@@ -795,7 +789,6 @@ def scaling_gradient_proof() -> Proof:
         "σ_l² = l: the limit, from the first term and an integral above the rest (left), and that of Θ(L) (right)",
     )
     return Proof(
-        "sun2025.scaling_gradient",
         r"E\|\partial x_L/\partial x_0\|_F^2 = d\,\sigma_L^2/\sigma_0^2;\quad \sum_l l^{-1-\delta} < \infty",
         (
             *gradient_steps(),
@@ -842,14 +835,13 @@ def scaling_lowers(problem: Problem):
         yield differ(f"{name}: both variances at {DEPTH}", lowered[-1], plain[-1])
 
 
-@proves("sun2025.scaling_lowers")
+@scaling_lowers.proof()
 def scaling_lowers_proof() -> Proof:
     """What a layer adds, with and without the factor 1/√l."""
     x, c, m = sp.symbols("x c m", positive=True)
     beyond = 1 + m
     gaps = (beyond - 1) / beyond, (sp.sqrt(beyond) - 1) / sp.sqrt(beyond)
     return Proof(
-        "sun2025.scaling_lowers",
         r"l > 1:\ c^2/l < c^2,\quad c/\sqrt l < c",
         (
             *growth_steps()[::2],

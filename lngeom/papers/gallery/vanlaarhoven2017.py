@@ -11,7 +11,7 @@ import sympy as sp
 from jaxtyping import Array, Float
 from sympy import Expr
 
-from lngeom.claims import Paper, Problem, Read, Role, Verdict, agree, differ, proves, vanishes
+from lngeom.claims import Paper, Problem, Read, Role, Verdict, agree, differ, vanishes
 from lngeom.claims.context import Context, Reading
 from lngeom.papers.ba2016.scaling import by_methods
 from lngeom.papers.gallery.scale_invariant import loss, outputs, start
@@ -88,12 +88,11 @@ def _outputs_stay():
     )
 
 
-@proves("vanlaarhoven2017.objective")
+@objectives.proof()
 def objectives_proof() -> Proof:
     """Outputs stay, and ‖αw‖² = α²‖w‖²."""
     w, c = field("w"), WEIGHT_FACTOR
     return Proof(
-        "vanlaarhoven2017.objective",
         r"L_\lambda(cw) = L_{\lambda c^2}(w)",
         (
             *_outputs_stay(),
@@ -156,7 +155,7 @@ def no_effect(problem: Problem):
     yield differ("outputs at the minimizer, ε = 0.1, λ of 0.001 and 0.1", few, many, role=role)
 
 
-@proves("vanlaarhoven2017.no_effect", "conditional")
+@no_effect.proof("conditional")
 def no_effect_proof() -> Proof:
     """Along a ray only the penalty changes, and goes to zero."""
     alpha, size, value, weight = sp.symbols("alpha s L lambda", positive=True)
@@ -177,7 +176,6 @@ def no_effect_proof() -> Proof:
         "w is.",
     )
     return Proof(
-        "vanlaarhoven2017.no_effect",
         r"\inf_\alpha L_\lambda(\alpha w) = L(w)\ \text{for every}\ \lambda",
         (
             *_outputs_stay(),
@@ -229,7 +227,7 @@ def adam_partly(problem: Problem):
         yield vanishes(f"{name}: power of ‖w‖, {found:.3f} over ‖w‖ × 1 to 4", found - power, scale=1.0, tol=1e-3)
 
 
-@proves("vanlaarhoven2017.adam_partly")
+@adam_partly.proof()
 def adam_partly_proof() -> Proof:
     """The gradient at cw is ∇L(w)/c; a step of fixed length turns cw by c⁻¹ times as much, to first order."""
     w, v, s = field("w"), field("v"), field("s")
@@ -239,7 +237,6 @@ def adam_partly_proof() -> Proof:
     moved = lambda start: lambda t: (start(e) - t * s(e)) / sp.sqrt(dot(minus(start, t, s), minus(start, t, s)))
     own, r = squared_tangent(w, gradient, RATE), sp.Symbol("r", nonzero=True)
     return Proof(
-        "vanlaarhoven2017.adam_partly",
         r"\theta(cw) = c^{-2}\theta(w)\ \text{(SGD)},\quad c^{-1}\theta(w)\ \text{(Adam)}",
         (
             *gradient_scaling(),
@@ -305,7 +302,7 @@ def newton(problem: Problem):
     yield differ("which is not 0", turns[0], 0.0)
 
 
-@proves("vanlaarhoven2017.newton", "conditional")
+@newton.proof("conditional")
 def newton_proof() -> Proof:
     """By Euler's relation for a gradient of degree −1; F w = 0 and F(cw) = F(w)/c²."""
     c, slope = WEIGHT_FACTOR, smooth(0, 0, 1, 0)
@@ -329,7 +326,6 @@ def newton_proof() -> Proof:
     )
     statement = r"F(cw)^+\nabla L(cw) = c\,F(w)^+\nabla L(w);\quad \nabla^2L\cdot w = -\nabla L"
     return Proof(
-        "vanlaarhoven2017.newton",
         statement,
         (
             *radial_steps(),
@@ -440,7 +436,7 @@ def fixed_norm(problem: Problem):
     yield differ("weights at the end and at the start", path[-1], path[0])
 
 
-@proves("vanlaarhoven2017.fixed_norm")
+@fixed_norm.proof()
 def fixed_norm_proof() -> Proof:
     """Decay is a scaling of w, which the rescaling undoes."""
     w, v, r = field("w"), field("v"), field("r")
@@ -448,7 +444,6 @@ def fixed_norm_proof() -> Proof:
     decayed = lambda d: kept * w(d) - RATE * r(d)
     unit = lambda f: f(e) / sp.sqrt(dot(f, f))
     return Proof(
-        "vanlaarhoven2017.fixed_norm",
         r"\frac{(1-\eta\lambda)w - \eta\nabla L}{\|(1-\eta\lambda)w - \eta\nabla L\|} = "
         r"\frac{w - \eta'\nabla L}{\|w - \eta'\nabla L\|},\quad \eta' = \frac{\eta}{1-\eta\lambda}",
         (

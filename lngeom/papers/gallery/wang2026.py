@@ -12,7 +12,7 @@ import sympy as sp
 from jaxtyping import Float
 
 from lngeom._core.draws import draw_small
-from lngeom.claims import Paper, Problem, Read, Role, Verdict, agree, differ, proves, vanishes
+from lngeom.claims import Paper, Problem, Read, Role, Verdict, agree, differ, vanishes
 from lngeom.symbolic.proof import Assumption, Counterexample, Proof, Step, equality, expanded
 from lngeom.symbolic.scale_free import DECAY
 from lngeom.symbolic.sums import D, H, d, derivative, field, i, total
@@ -53,13 +53,12 @@ def absorbed(problem: Problem):
     yield agree("W(γ ⊙ n) and (W diag γ) n", read_linearly(weights, gain * n), read_linearly(weights * gain, n))
 
 
-@proves("wang2026.absorbed")
+@absorbed.proof()
 def absorbed_proof() -> Proof:
     """The same sum."""
     W, gain, output = field("W"), field("g"), field("n")
     inside = lambda l: W(i, l) * gain(l)
     return Proof(
-        "wang2026.absorbed",
         r"W(\gamma \odot n) = (W\,\mathrm{diag}\,\gamma)\,n",
         (
             equality(
@@ -144,11 +143,10 @@ def chain_step() -> Step:
     )
 
 
-@proves("wang2026.preconditioner")
+@preconditioner.proof()
 def preconditioner_proof() -> Proof:
     """The product rule."""
     return Proof(
-        "wang2026.preconditioner",
         r"\dot W_{\mathrm{eff},:j} = -(\gamma_j^2 I + W_{:j}W_{:j}^\top)\,G_{:j}",
         (
             chain_step(),
@@ -263,13 +261,12 @@ def at_least_one(problem: Problem):
     )
 
 
-@proves("wang2026.at_least_one", "conditional")
+@at_least_one.proof("conditional")
 def at_least_one_proof() -> Proof:
     """γ_j² is the value of P_j across W_:j, and follows ‖W_:j‖² by the conserved difference."""
     v = field("v")
     form = lambda l: v(l) * (GAIN(d) ** 2 * v(l) + WEIGHTS(l, d) * total(lambda m: WEIGHTS(m, d) * v(m), H))
     return Proof(
-        "wang2026.at_least_one",
         r"\lambda_{\min}(P_j) = \gamma_j^2 = 1 + \|W_{:j}\|^2 - \|W_{:j}(0)\|^2",
         (
             equality(
@@ -320,12 +317,11 @@ def conserved(problem: Problem):
     yield agree("with decay 0.1, and e^{−2λt} of the start", found.balance, predicted, tol=1e-6)
 
 
-@proves("wang2026.conserved")
+@conserved.proof()
 def conserved_proof() -> Proof:
     """γ_j ∂L/∂γ_j = W_:j · ∂L/∂W_:j."""
     t = sp.Symbol("t", positive=True)
     return Proof(
-        "wang2026.conserved",
         r"\tfrac{d}{dt}(\gamma_j^2 - \|W_{:j}\|^2) = -2\lambda(\gamma_j^2 - \|W_{:j}\|^2)",
         (
             chain_step(),
@@ -382,12 +378,11 @@ def instantly_faster(problem: Problem):
     yield agree("difference of the rates and Σ_j (W_:j · G_:j)²", with_gain - without, np.sum(along**2, (1, 2)))
 
 
-@proves("wang2026.instantly_faster")
+@instantly_faster.proof()
 def instantly_faster_proof() -> Proof:
     """The preconditioner's form is that of the identity and a square."""
     rate = total(lambda l: GRADIENT(l, d) * derivative(lambda t: moved_weights(l, d, t) * moved_gain(d, t)), H)
     return Proof(
-        "wang2026.instantly_faster",
         r"-\dot L = \sum_j \gamma_j^2\|G_{:j}\|^2 + (W_{:j}^\top G_{:j})^2",
         (
             equality(

@@ -13,7 +13,7 @@ import sympy as sp
 from jaxtyping import Float
 from sympy import Expr
 
-from lngeom.claims import Paper, Problem, Read, Verdict, agree, differ, proves, vanishes
+from lngeom.claims import Paper, Problem, Read, Verdict, agree, differ, vanishes
 from lngeom.claims.context import Context, Reading
 from lngeom.papers.gallery.inequalities import at_least, at_most
 from lngeom.papers.gallery.vanlaarhoven2017 import tangent_gradient
@@ -167,7 +167,7 @@ def depends_only(problem: Problem):
     yield agree("SGD, which is none of them: ratio of the norms, and √10", large / small, math.sqrt(10), tol=1e-3)
 
 
-@proves("wen2026.depends_only")
+@depends_only.proof()
 def depends_only_proof() -> Proof:
     """A factor of all gradients cancels in m/√v; in SGD's equilibrium it stays."""
     m, a, v = sp.symbols("m a v", positive=True)
@@ -187,7 +187,6 @@ def depends_only_proof() -> Proof:
         "‖W‖² at SGD's equilibrium for gradients of size G₂/‖W‖ (left) and G₁/‖W‖ (right).",
     )
     return Proof(
-        "wen2026.depends_only",
         r"\frac{am}{\sqrt{a^2v}} = \frac{m}{\sqrt v}",
         (
             expanded(
@@ -227,11 +226,10 @@ def norm(problem: Problem):
         yield agree(f"{at}: by its covariance", filtered(1.0, strength, momentum=beta, inside=0.0)[0], stated)
 
 
-@proves("wen2026.norm")
+@norm.proof()
 def norm_proof() -> Proof:
     """By the equations of the stationary second moments."""
     return Proof(
-        "wen2026.norm",
         r"E\|W\|^2 = \frac{\eta^2U^2(1+\alpha\beta)}{(1-\alpha^2)(1-\alpha\beta)}",
         moment_steps(),
         (STATIONARY,),
@@ -276,13 +274,12 @@ def correlation(problem: Problem):
         yield at_least(f"{at}: growth over η²U²", growth, 1.0)
 
 
-@proves("wen2026.correlation")
+@correlation.proof()
 def correlation_proof() -> Proof:
     """The product is negative, and it is subtracted."""
     growth = RATE**2 * SQUARE - 2 * ALPHA * RATE * PRODUCT
     factor = (1 + ALPHA * BETA) / (1 - ALPHA * BETA)
     return Proof(
-        "wen2026.correlation",
         r"E\|W^+\|^2 - \alpha^2E\|W\|^2 = \eta^2U^2\,\frac{1+\alpha\beta}{1-\alpha\beta} > \eta^2U^2",
         (
             *moment_steps(),
@@ -320,12 +317,11 @@ def angle(problem: Problem):
         yield at_most(what, abs(printed(alpha, beta) / math.sqrt(2 * (1 - found)) - 1), theta**2 / 8 + error)
 
 
-@proves("wen2026.angle")
+@angle.proof()
 def angle_proof() -> Proof:
     """The formula is the sine of the exact angle."""
     theta = sp.Symbol("theta", positive=True)
     return Proof(
-        "wen2026.angle",
         r"\frac{\sin\theta}{2\sin(\theta/2)} = \cos\frac\theta2 \geq 1 - \frac{\theta^2}{8}",
         (
             *cosine_steps(),
@@ -385,12 +381,10 @@ def exact_angle(problem: Problem):
     yield differ("ηλ = 0.25, β = 0.5: the exact chord and the note's formula", chord, printed(0.75, 0.5))
 
 
-@proves("wen2026.exact_angle")
+@exact_angle.proof()
 def exact_angle_proof() -> Proof:
     """By the equations of the stationary second moments."""
-    return Proof(
-        "wen2026.exact_angle", r"\cos\theta = \frac{\alpha+\beta}{1+\alpha\beta}", cosine_steps(), (STATIONARY,)
-    )
+    return Proof(r"\cos\theta = \frac{\alpha+\beta}{1+\alpha\beta}", cosine_steps(), (STATIONARY,))
 
 
 def adam_ratio(seed: int, b1: float, b2: float, size: int = 4000) -> float:
@@ -459,12 +453,11 @@ def muon_update(problem: Problem):
         yield agree(f"‖u‖², {shape[0]} outputs and {shape[1]} inputs", np.sum(update**2), float(shape[0]))
 
 
-@proves("wen2026.muon_update")
+@muon_update.proof()
 def muon_update_proof() -> Proof:
     """An orthogonal matrix has min(d_out, d_in) singular values 1."""
     a, b, s = sp.symbols("a b s", positive=True)
     return Proof(
-        "wen2026.muon_update",
         r"\min(a, b)\,\max(a/b, 1) = a,\quad a = d_{out},\ b = d_{in}",
         (
             expanded(
@@ -526,7 +519,7 @@ def ball_step(problem: Problem):
     )
 
 
-@proves("wen2026.step")
+@ball_step.proof()
 def ball_step_proof() -> Proof:
     """The tangent of the angle between W and W − ηRû."""
     w, u = field("W"), field("u")
@@ -534,7 +527,6 @@ def ball_step_proof() -> Proof:
     c = dot(w, u) / (radius * size)
     after = minus(w, RATE * radius / size, u)
     return Proof(
-        "wen2026.step",
         r"\tan^2\theta = \frac{\eta^2(1-c^2)}{(1-\eta c)^2}",
         (
             equality(

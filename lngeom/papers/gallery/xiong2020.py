@@ -12,7 +12,7 @@ import numpy as np
 import sympy as sp
 from jaxtyping import Array, Float
 
-from lngeom.claims import Paper, Problem, Role, Verdict, agree, proves, vanishes
+from lngeom.claims import Paper, Problem, Role, Verdict, agree, vanishes
 from lngeom.claims.context import Context, Reading
 from lngeom.claims.erratum import Consequence, Erratum
 from lngeom.claims.evidence import Evidence
@@ -91,12 +91,11 @@ def lemma_1(problem: Problem):
     yield _within_errors("‖ReLU(X)‖² and σ²d/2", np.sum(relu(X) ** 2, 1), 1.3**2 * 10 / 2)
 
 
-@proves("xiong2020.lemma_1")
+@lemma_1.proof()
 def lemma_1_proof() -> Proof:
     """By symmetry."""
     variance = sp.Symbol("sigma", positive=True) ** 2
     return Proof(
-        "xiong2020.lemma_1",
         r"E\|\mathrm{ReLU}(X)\|^2 = \sigma^2 H/2",
         (
             _half(),
@@ -127,11 +126,10 @@ def lemma_2_post(problem: Problem):
     yield _within_errors("‖x + W²ReLU(W¹x)‖²/d and 3/2", np.mean(sublayer(x, generator) ** 2, 1), 1.5)
 
 
-@proves("xiong2020.lemma_2_post")
+@lemma_2_post.proof()
 def lemma_2_post_proof() -> Proof:
     """Exact for every width: the expectation over W², then Lemma 1."""
     return Proof(
-        "xiong2020.lemma_2_post",
         r"E\|x + W^2\mathrm{ReLU}(W^1x)\|^2 = \tfrac32\|x\|^2 = \tfrac32 H",
         (
             _second_moment(),
@@ -185,14 +183,13 @@ def lemma_2_pre(problem: Problem):
     )
 
 
-@proves("xiong2020.lemma_2_pre")
+@lemma_2_pre.proof()
 def lemma_2_pre_proof() -> Proof:
     """A layer adds d/2 for its ReLU and ‖mean of normalized tokens‖², which is between 0 and d, for its attention."""
     v = field("v")
     center = lambda l: mean(lambda t: v(t, l), N)
     spread = mean(lambda t: total(lambda l: (v(t, l) - center(l)) ** 2, H), N)
     return Proof(
-        "xiong2020.lemma_2_pre",
         r"E\|x_{l+1}\|^2 - E\|x_l\|^2 = E\|\bar v\|^2 + H/2,\quad 0 \le \|\bar v\|^2 \le H",
         (
             _second_moment(),
@@ -270,7 +267,7 @@ def squared_excess(values) -> tuple[sp.Expr, sp.Integer]:
     return sp.Max(largest * sum(v**2 for v in x) / len(x) - C**2, 0), sp.S.Zero
 
 
-@proves("xiong2020.lemma_3", "conditional")
+@lemma_3.proof("conditional")
 def lemma_3_proof() -> Proof:
     """The exact norm, and an instance for C = 1000."""
     V, t, C = field("V"), sp.Symbol("t", positive=True), sp.Symbol("C", positive=True)
@@ -294,7 +291,6 @@ def lemma_3_proof() -> Proof:
         "(‖J‖‖x‖)²/d − C², where it is positive (left), and 0 (right).",
     )
     return Proof(
-        "xiong2020.lemma_3",
         r"\|J_{LN}(x)\|_2 = \sqrt H/\|Px\|_2,\quad \|J_{RMS}(x)\|_2 = \sqrt H/\|x\|_2",
         (
             equality(
@@ -458,7 +454,7 @@ def post_decay(problem: Problem):
         yield at_least(what, found[0] / found[-1], 0.3, role)
 
 
-@proves("xiong2020.post_decay", "conditional")
+@post_decay.proof("conditional")
 def post_decay_proof() -> Proof:
     """The share of a norm; expected squared norms after one sub-layer and its norm."""
     g, moment = field("g"), field("m")
@@ -481,7 +477,6 @@ def post_decay_proof() -> Proof:
         "Expected squared gradient before a feed-forward sub-layer and its norm (left), and the printed one (right).",
     )
     return Proof(
-        "xiong2020.post_decay",
         r"E\|(I + W^2DW^1)^\top\delta\|^2 = \tfrac32\|\delta\|^2,\quad \tfrac32\cdot\tfrac23 = 1",
         (
             equality(

@@ -9,7 +9,7 @@ import sympy as sp
 from jaxtyping import Array, Float
 from sympy import Expr
 
-from lngeom.claims import Paper, Problem, Read, Role, Verdict, agree, differ, proves, same_integer, vanishes
+from lngeom.claims import Paper, Problem, Read, Role, Verdict, agree, differ, same_integer, vanishes
 from lngeom.symbolic.proof import Assumption, Counterexample, Proof, Step, equality, expanded, fact, matrix
 from lngeom.symbolic.sums import Field, H, derivative, field, mean, total
 
@@ -145,7 +145,7 @@ def _proof(id: str, statement: str, *, mean_moves: bool, scale_moves: bool) -> P
     average = sp.S.Zero if mean_moves else OUTER_MEAN / SCALE
     variance = (OUTER_VARIANCE - (C**2 if scale_moves else 0)) / SCALE**2
     steps = gradient_steps(_moved(mean_moves=mean_moves, scale_moves=scale_moves), inner, average, variance)
-    return Proof(id, statement, steps, (Assumption("positive scale", r"\sigma > 0"),))
+    return Proof(statement, steps, (Assumption("positive scale", r"\sigma > 0"),), name=id)
 
 
 @PAPER.claim(
@@ -165,7 +165,7 @@ def full(problem: Problem):
     yield differ("the bound D_g/σ² is not attained", jnp.var(b, 1), jnp.var(g, 1) / sigma**2)
 
 
-@proves("xu2019.full")
+@full.proof()
 def full_proof() -> Proof:
     """∂ℓ/∂x = (g − ḡ − c y)/σ, with mean y = 0 and mean y² = 1."""
     return _proof("xu2019.full", r"\bar b = 0,\quad D_b = (D_g - c^2)/\sigma^2", mean_moves=True, scale_moves=True)
@@ -186,7 +186,7 @@ def detach_mean(problem: Problem):
     yield from moments(problem, reduced, mean=False, scale=True)
 
 
-@proves("xu2019.detach_mean")
+@detach_mean.proof()
 def detach_mean_proof() -> Proof:
     """That μ is held within σ makes no difference, since the deviations have mean 0."""
     return _proof(
@@ -211,7 +211,7 @@ def detach_scale(problem: Problem):
     yield from moments(problem, kept, mean=True, scale=False)
 
 
-@proves("xu2019.detach_scale")
+@detach_scale.proof()
 def detach_scale_proof() -> Proof:
     """∂ℓ/∂x = (g − ḡ)/σ."""
     return _proof("xu2019.detach_scale", r"\bar b = 0,\quad D_b = D_g/\sigma^2", mean_moves=True, scale_moves=False)
@@ -231,7 +231,7 @@ def detach_both(problem: Problem):
     yield from moments(problem, kept, mean=False, scale=False)
 
 
-@proves("xu2019.detach_both")
+@detach_both.proof()
 def detach_both_proof() -> Proof:
     """∂ℓ/∂x = g/σ."""
     return _proof(
@@ -266,7 +266,7 @@ def with_gain(problem: Problem):
     )
 
 
-@proves("xu2019.with_gain", "conditional")
+@with_gain.proof("conditional")
 def with_gain_proof() -> Proof:
     """The gradient that arrives at y is w ⊙ ∂ℓ/∂z, so the equality is that of `xu2019.full` for it."""
     w = field("w")
@@ -296,7 +296,6 @@ def with_gain_proof() -> Proof:
         "The larger of D_b and D_g/σ² (left), and D_g/σ² (right).",
     )
     return Proof(
-        "xu2019.with_gain",
         r"D_b = (D_{w\odot g} - c^2)/\sigma^2,\quad c = \mathrm{mean}(w\odot g\odot y)",
         (
             equality(
@@ -386,7 +385,7 @@ def adanorm_unique(problem: Problem):
     yield agree(f"largest |mean φ(y) y|, not above M = {BOUND}", max(largest, BOUND), BOUND, role=role)
 
 
-@proves("xu2019.adanorm_unique", "conditional")
+@adanorm_unique.proof("conditional")
 def adanorm_unique_proof() -> Proof:
     """The first requirement makes φ' affine; the second takes out the square, since skewness has no bound."""
     C, beta, gamma = sp.symbols("C beta gamma", real=True)
@@ -415,7 +414,6 @@ def adanorm_unique_proof() -> Proof:
         "The second difference (left) of a quadratic that meets both requirements; it is 0 for an affine function.",
     )
     return Proof(
-        "xu2019.adanorm_unique",
         r"\mathrm{mean}\,\varphi(y) = C,\ |\mathrm{mean}\,\varphi(y)y| < M \Rightarrow \varphi(y) = C(1 - ky)",
         (
             expanded(
@@ -484,14 +482,13 @@ def positive(problem: Problem):
     yield agree("mean of φ(y) y and −k: the output is not centred", np.mean((1 - k * y) * y, 1), np.full(len(y), -k))
 
 
-@proves("xu2019.positive")
+@positive.proof()
 def positive_proof() -> Proof:
     """Each unit beyond 1/k has at least 1/k² of the total H of the squares."""
     y = LETTERS["y"]
     C, k = sp.Symbol("C", real=True), sp.Symbol("k", positive=True)
     count, rest = sp.symbols("c r", nonnegative=True)
     return Proof(
-        "xu2019.positive",
         r"\#\{i : |y_i| \geq 1/k\} \leq k^2H",
         (
             equality("The squares add up to H", total(lambda l: y(l) ** 2, H), H, r"\sum_i y_i^2"),

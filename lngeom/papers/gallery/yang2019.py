@@ -10,7 +10,7 @@ import numpy as np
 import sympy as sp
 from jaxtyping import Float
 
-from lngeom.claims import Paper, Problem, Read, Role, Verdict, agree, differ, proves, vanishes
+from lngeom.claims import Paper, Problem, Read, Role, Verdict, agree, differ, vanishes
 from lngeom.claims.evidence import Evidence
 from lngeom.methods import BatchNorm
 from lngeom.papers.gallery.inequalities import at_least, at_most
@@ -148,12 +148,11 @@ def _pullback() -> Step:
     )
 
 
-@proves("yang2019.linear")
+@linear_networks.proof()
 def linear_proof() -> Proof:
     """The centred part of Gaussian summed inputs has χ² lengths, independent of their direction."""
     B = sp.Symbol("B", positive=True)
     return Proof(
-        "yang2019.linear",
         r"\frac{B^2}{B}\cdot\frac{B-1}{B\,(B-3)}\cdot\frac{B-2}{B-1} = \frac{B-2}{B-3}",
         (
             _pullback(),
@@ -207,13 +206,12 @@ def variance(problem: Problem):
     yield agree("BN(W h/10) and BN(W h)", norm(W / 10, inputs), norm(W, inputs))
 
 
-@proves("yang2019.variance")
+@variance.proof()
 def variance_proof() -> Proof:
     """Mean and standard deviation are homogeneous. Gradients by inputs are then those of one function."""
     V = field("V")
     towards = lambda layer: along_inputs(layer, V)
     return Proof(
-        "yang2019.variance",
         r"\mathrm{BN}(cWh) = \mathrm{BN}(Wh),\ c > 0",
         (
             equality("Outputs", BATCH_NORM(scaled_layer()), BATCH_NORM(LAYER), r"n_{ni}(cW)"),
@@ -297,7 +295,7 @@ def isometric_layer(values) -> tuple[sp.Expr, sp.Expr]:
     return squares(gradient), sp.Rational(batch - 1, batch - 2) * squares(delta)
 
 
-@proves("yang2019.only_bn", "conditional")
+@only_bn.proof("conditional")
 def only_bn_proof() -> Proof:
     """(B − 2)/(B − 3) > 1 for Gaussian weights; orthogonal weights map an orthonormal batch without growth."""
     B = sp.Symbol("B", positive=True)
@@ -315,7 +313,6 @@ def only_bn_proof() -> Proof:
         "mean for Gaussian weights (right).",
     )
     return Proof(
-        "yang2019.only_bn",
         r"(B - 2)/(B - 3) - 1 = 1/(B - 3) > 0",
         (
             _inverse_chi_square(),
@@ -365,12 +362,11 @@ def singular_values_of_one(values) -> tuple[sp.Integer, sp.Integer]:
     return sp.Integer(found.get(sp.S.One, 0)), sp.S.Zero
 
 
-@proves("yang2019.jacobian", "conditional")
+@jacobian.proof("conditional")
 def jacobian_proof() -> Proof:
     """The Jacobian is γ/σ times a projection of rank B − 2."""
     value = lambda m: BATCH_NORM(LAYER, m, i)
     return Proof(
-        "yang2019.jacobian",
         r"J = \frac{\gamma}{\sigma}\,\Pi,\quad \Pi^2 = \Pi,\quad \mathrm{tr}\,\Pi = B - 2",
         (
             _pullback(),
@@ -437,7 +433,7 @@ def layer_norm_dual(problem: Problem):
         yield _mean_is(f"{name}, H = 8, L = 3", found, dual_law(8, 3, centre=centre))
 
 
-@proves("yang2019.layer_norm_dual")
+@layer_norm_dual.proof()
 def layer_norm_dual_proof() -> Proof:
     """As for batch norm with H in place of B, but exactly at every width."""
     units = sp.Symbol("H", positive=True)
@@ -445,7 +441,6 @@ def layer_norm_dual_proof() -> Proof:
     a = lambda l: total(lambda d: W(l, d) * x(d), H)
     one = lambda projected: (units - 1) / units * projected / (units - 1)
     return Proof(
-        "yang2019.layer_norm_dual",
         r"\left(\frac{H-2}{H-3}\right)^L\frac{H-1}{H},\quad \left(\frac{H-1}{H-2}\right)^L\frac{H-1}{H}",
         (
             _inverse_chi_square(),

@@ -8,7 +8,7 @@ import numpy as np
 import sympy as sp
 from jaxtyping import Array, Float
 
-from lngeom.claims import Paper, Problem, Read, Role, Verdict, agree, differ, proves
+from lngeom.claims import Paper, Problem, Read, Role, Verdict, agree, differ
 from lngeom.claims.context import Context, Reading
 from lngeom.methods import LayerNorm, RMSNorm
 from lngeom.symbolic.jacobian import LAYER
@@ -84,13 +84,12 @@ def equals_ln(problem: Problem):
     yield differ("both methods, W as it is", RMSNorm()(W, inputs), LayerNorm()(W, inputs))
 
 
-@proves("zhang2019.equals_ln")
+@equals_ln.proof()
 def equals_ln_proof() -> Proof:
     """rms² = σ² + μ²; conversely, equal outputs of both methods have equal sums, so that Hμ/rms = 0."""
     mu = mean(lambda l: LAYER.a(n, l), H)
     centred = Layer(lambda l, d: LAYER.W(l, d) - mean(lambda r: LAYER.W(r, d), H))
     return Proof(
-        "zhang2019.equals_ln",
         r"\mathrm{RMS}(a) = \mathrm{LN}(a) \Leftrightarrow \mu = 0",
         (
             equality(
@@ -127,7 +126,7 @@ def table_row(problem: Problem):
     yield from row(problem, RMSNorm())
 
 
-@proves("zhang2019.table_row")
+@table_row.proof()
 def table_row_proof() -> Proof:
     """Each "yes" for all sizes, each "no" by an exact instance."""
     steps = []
@@ -137,7 +136,7 @@ def table_row_proof() -> Proof:
             raise ValueError(f"algebra contradicts the row in {column}")
         name = column.replace("_", " ")
         steps += found.steps[:1] if isinstance(found, Proof) else [refutation(f"Not under {name}", found)]
-    return Proof("zhang2019.table_row", r"\mathrm{rms}(\delta a) = \delta\,\mathrm{rms}(a)", tuple(steps))
+    return Proof(r"\mathrm{rms}(\delta a) = \delta\,\mathrm{rms}(a)", tuple(steps))
 
 
 @PAPER.claim(
@@ -213,7 +212,7 @@ def eq8(problem: Problem):
         yield agree(f"∂L/∂b, {name}", other_b, b)
 
 
-@proves("zhang2019.eq8")
+@eq8.proof()
 def eq8_proof() -> Proof:
     """v = g n + b, and n does not change."""
     delta = sp.Symbol("delta", positive=True)
@@ -222,7 +221,6 @@ def eq8_proof() -> Proof:
     other = Layer(LAYER.W, lambda s, d: delta * LAYER.X(s, d))
     v = g * t + b
     return Proof(
-        "zhang2019.eq8",
         r"\partial v/\partial b = 1,\quad \partial v/\partial g = n",
         (
             expanded(
@@ -256,7 +254,7 @@ def weight_gradient(weights, inputs, cotangent):
     return ((cotangent - n * jnp.mean(n * cotangent, 1, keepdims=True)) / rms).T @ inputs
 
 
-@proves("zhang2019.eq9")
+@eq9.proof()
 def eq9_proof() -> Proof:
     """The derivative of a/rms along any change of the summed inputs."""
     V = field("V")
@@ -266,7 +264,6 @@ def eq9_proof() -> Proof:
     change = lambda l: Layer(V, LAYER.X).a(n, l)
     projected = (change(i) - RMS_NORM(LAYER) * mean(lambda l: RMS_NORM(LAYER, n, l) * change(l), H)) / rms
     return Proof(
-        "zhang2019.eq9",
         r"dn = R\,da,\quad R = (I - nn^\top/H)/\mathrm{rms}",
         (
             equality("The derivative along da = V x is R V x, and R is symmetric", moved, projected, r"dn_{ni}[V]"),
@@ -296,7 +293,7 @@ def eq10(problem: Problem):
     yield agree("3 ∇_W, weights × 3", 3 * _gradients(problem, delta_w=3.0)[3][1], gradient)
 
 
-@proves("zhang2019.eq10")
+@eq10.proof()
 def eq10_proof() -> Proof:
     """n has degree 0 and rms degree 1, so dn along a fixed change of W has degree −1 in W and 0 in x."""
     delta = sp.Symbol("delta", positive=True)
@@ -309,7 +306,6 @@ def eq10_proof() -> Proof:
     scaled = Layer(lambda l, d: delta * LAYER.W(l, d), LAYER.X)
     other = Layer(LAYER.W, lambda s, d: delta * LAYER.X(s, d))
     return Proof(
-        "zhang2019.eq10",
         r"R(\delta W) = R(W)/\delta",
         (
             equality("Weights scaled", slope(scaled), slope(LAYER) / delta, r"dn_{ni}[V](\delta W, X)"),

@@ -15,7 +15,7 @@ import sympy as sp
 from jaxtyping import Float
 from sympy import KroneckerDelta
 
-from lngeom.claims import Paper, Problem, Read, Role, Verdict, agree, differ, proves
+from lngeom.claims import Paper, Problem, Read, Role, Verdict, agree, differ
 from lngeom.claims.context import Context, Reading
 from lngeom.methods.pointwise import DynamicTanh
 from lngeom.papers.lab import layer_norm, rms_norm
@@ -62,11 +62,10 @@ def linear_token(problem: Problem):
     yield differ("the slopes of two tokens", slopes[:1], slopes[1:2])
 
 
-@proves("zhu2025.linear_token")
+@linear_token.proof()
 def linear_token_proof() -> Proof:
     """The slope 1/σ belongs to the token."""
     return Proof(
-        "zhu2025.linear_token",
         r"n_i - n_j = (a_i - a_j)/\sigma",
         (
             equality(
@@ -166,7 +165,7 @@ def s_curve(problem: Problem):
     yield agree("an outlier unit saturates at √(H − 1)", layer_norm(x)[0, 0], np.sqrt(WIDTH - 1))
 
 
-@proves("zhu2025.s_curve")
+@s_curve.proof()
 def s_curve_proof() -> Proof:
     """Tokens of different scale: E[1/s|x] falls as |x| grows."""
     weight, a = field("w", positive=True), field("c", positive=True)
@@ -175,7 +174,6 @@ def s_curve_proof() -> Proof:
     pairs = total(lambda l: total(lambda m: weight(l) * weight(m) * (a(l) - a(m)) ** 2 * (a(l) + a(m)), H), H)
     density = c * sp.exp(-q * c**2 / 2)
     return Proof(
-        "zhu2025.s_curve",
         r"E[y|x] = x\,E[1/s|x],\quad \frac{d}{d(x^2)}E[1/s|x] = -\tfrac12\mathrm{Cov}(1/s, 1/s^2|x) \leq 0",
         (
             expanded(
@@ -230,7 +228,7 @@ def tanh(problem: Problem):
     yield agree("the integral and √d tanh(x/(ρ√d))", np.array(path), predicted, tol=1e-8)
 
 
-@proves("zhu2025.tanh")
+@tanh.proof()
 def tanh_proof() -> Proof:
     """The derivative of the solution."""
     x, rho, d = sp.symbols("x rho d", positive=True)
@@ -239,7 +237,6 @@ def tanh_proof() -> Proof:
     square = mean(lambda l: entry(l) ** 2, H)
     moved = lambda t: (entry(i) + t) / sp.sqrt(mean(lambda l: (entry(l) + t * KroneckerDelta(l, i)) ** 2, H))
     return Proof(
-        "zhu2025.tanh",
         r"y = \sqrt d\tanh\frac{x}{\rho\sqrt d}",
         (
             equality(
@@ -281,7 +278,7 @@ def isru(problem: Problem):
     yield agree("RMSNorm and √d x/√(x² + C)", rms_norm(x), np.sqrt(width) * x / np.sqrt(x**2 + others(x)))
 
 
-@proves("zhu2025.isru")
+@isru.proof()
 def isru_proof() -> Proof:
     """The derivative of the solution, and the sum of squares."""
     x, C, d = sp.symbols("x C d", positive=True)
@@ -289,7 +286,6 @@ def isru_proof() -> Proof:
     entry = field("x")
     rest = total(lambda l: (1 - KroneckerDelta(l, i)) * entry(l) ** 2, H)
     return Proof(
-        "zhu2025.isru",
         r"y = \sqrt d\,x/\sqrt{x^2 + C}",
         (
             expanded(
@@ -435,7 +431,7 @@ def no_invariance(problem: Problem):
     yield agree("the layer of lngeom.normalizers", DynamicTanh(0.7)(W, inputs), before)
 
 
-@proves("zhu2025.no_invariance")
+@no_invariance.proof()
 def no_invariance_proof() -> Proof:
     """Exact instances, and the chain rule."""
     alpha, c = sp.symbols("alpha c", positive=True)
@@ -444,7 +440,6 @@ def no_invariance_proof() -> Proof:
     shrunk = Layer(lambda l, d: LAYER.W(l, d) / c, LAYER.X)
     radial = derivative(lambda t: output(LAYER.towards(LAYER.W, t)))
     return Proof(
-        "zhu2025.no_invariance",
         r"y(-W) = -y(W),\quad \langle W, \partial_W L\rangle = \alpha\,\partial_\alpha L",
         (
             jointly(

@@ -10,7 +10,7 @@ import numpy as np
 import sympy as sp
 from jaxtyping import Float
 
-from lngeom.claims import Paper, Problem, Read, Role, Verdict, agree, proves
+from lngeom.claims import Paper, Problem, Read, Role, Verdict, agree
 from lngeom.papers.gallery.inequalities import at_least, at_most
 from lngeom.papers.gallery.pullbacks import standardized, unchanged
 from lngeom.symbolic.jacobian import LAYER, along
@@ -141,13 +141,12 @@ def unbounded(problem: Problem):
         yield agree(f"Θ(tx, tx)/t² and Θ(x, x), t = {t:g}", variances(w, t * x, NONE) / t**2, start)
 
 
-@proves("ziomek2025.unbounded")
+@unbounded.proof()
 def unbounded_proof() -> Proof:
     """What layers read is homogeneous of degree 1 in x, gradients by summed inputs of degree 0."""
     h, c, t = field("h"), field("c"), sp.Symbol("t", positive=True)
     theta = lambda factor: total(lambda d: (factor * h(d)) ** 2, D) * total(lambda l: c(l) ** 2, H)
     return Proof(
-        "ziomek2025.unbounded",
         r"\Theta(tx, tx) = t^2\,\Theta(x, x)",
         (
             _positive(),
@@ -215,11 +214,10 @@ def homogeneity_steps() -> tuple[Step, ...]:
     )
 
 
-@proves("ziomek2025.bounded")
+@bounded.proof()
 def bounded_proof() -> Proof:
     """Θ(x, x) is of degree 0 in x, so that its values are those on the sphere."""
     return Proof(
-        "ziomek2025.bounded",
         r"\Theta(tx, tx) = \Theta(x, x)",
         (_positive(), *homogeneity_steps()),
         (
@@ -264,7 +262,7 @@ def inverse_scale_excess(values) -> tuple[sp.Expr, sp.Integer]:
     return sp.Max(ratio - values["C"] ** 2, 0), sp.S.Zero
 
 
-@proves("ziomek2025.finite_width", "conditional")
+@finite_width.proof("conditional")
 def finite_width_proof() -> Proof:
     """The derivative of a normalized layer by its weights is of degree 0 in x, and bounded by ‖x‖/σ."""
     V = field("V")
@@ -274,7 +272,6 @@ def finite_width_proof() -> Proof:
     rows = lambda l: total(lambda d: (LAYER.W(l, d) - mean(lambda r: LAYER.W(r, d), H)) * LAYER.X(n, d), D)
     small = sp.Rational(1, 1000)
     return Proof(
-        "ziomek2025.finite_width",
         r"\|\partial n/\partial W\| \le \|x\|/\sigma(Wx) \le \sqrt H/\sigma_{\min}(PW)",
         (
             *homogeneity_steps(),
@@ -335,14 +332,13 @@ def outputs(problem: Problem):
         )
 
 
-@proves("ziomek2025.outputs")
+@outputs.proof()
 def outputs_proof() -> Proof:
     """‖ReLU(n)‖ ≤ ‖n‖ = √H, and Cauchy–Schwarz."""
     a, t = sp.Symbol("a", real=True), sp.Symbol("t", positive=True)
     relu = lambda value: (value + sp.Abs(value)) / 2
     scaled = Layer(LAYER.W, lambda m, d: t * LAYER.X(m, d))
     return Proof(
-        "ziomek2025.outputs",
         r"|a^\top\mathrm{ReLU}(n)|/\sqrt H \le \|a\|",
         (
             equality(
@@ -391,14 +387,13 @@ def regression(problem: Problem):
     yield at_least("without a norm: largest |prediction| at scale 1000 over that at 1", far / near, 100)
 
 
-@proves("ziomek2025.regression")
+@regression.proof()
 def regression_proof() -> Proof:
     """Cauchy–Schwarz in the space of gradients; k runs over the parameters, n over the training points."""
     alpha, phi, G = field("alpha"), field("phi"), field("G")
     v = lambda k: total(lambda m: alpha(m) * G(m, k), N)
     inner = lambda a, b: total(lambda k: a(k) * b(k), D)
     return Proof(
-        "ziomek2025.regression",
         r"\Theta(x, X)\alpha = \langle\phi(x), v\rangle,\quad v = G^\top\alpha,\quad "
         r"\|v\|^2 = \alpha^\top\Theta\alpha = y^\top\Theta^{-1}y",
         (
@@ -441,7 +436,7 @@ def skip(problem: Problem):
     yield at_least("with a path around the norm: Θ at scale 1e4 over that at 1", far / near, 1e6, role)
 
 
-@proves("ziomek2025.skip", "conditional")
+@skip.proof("conditional")
 def skip_proof() -> Proof:
     """A norm makes what follows it of degree 0 in x; a linear path around it is of degree 1."""
     t = sp.Symbol("t", positive=True)
@@ -452,7 +447,6 @@ def skip_proof() -> Proof:
         return LAYER_NORM.exactly(values["W"], x.T)[0] + x[0]
 
     return Proof(
-        "ziomek2025.skip",
         r"n(W\,tx) = n(Wx)",
         (
             _positive(),
@@ -505,7 +499,7 @@ def no_uniform_bound(problem: Problem):
         yield at_least(f"change of {size:g}: largest change of f elsewhere", gap, size / 100)
 
 
-@proves("ziomek2025.no_uniform_bound")
+@no_uniform_bound.proof()
 def no_uniform_bound_proof() -> Proof:
     """The readout enters linearly; fewer points than units leave a direction v with Φv = 0."""
     Phi, a, v, phi, c = field("Phi"), field("a"), field("v"), field("phi"), sp.Symbol("c", real=True)
@@ -513,7 +507,6 @@ def no_uniform_bound_proof() -> Proof:
     dot = lambda row, w: total(lambda l: row(l) * w(l), H)
     here = lambda l: Phi(n, l)
     return Proof(
-        "ziomek2025.no_uniform_bound",
         r"\Phi v = 0 \Rightarrow \Phi(a + cv) = \Phi a,\quad \phi^\top(a + cv) = \phi^\top a + c\,\phi^\top v",
         (
             equality(

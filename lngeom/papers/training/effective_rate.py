@@ -8,7 +8,7 @@ import numpy as np
 import optax
 
 from lngeom import families
-from lngeom.claims import Problem, Role, Verdict, agree, claim, differ, proves, vanishes
+from lngeom.claims import Problem, Role, Verdict, agree, claim, differ, vanishes
 from lngeom.claims.context import Context, Read, Reading
 from lngeom.claims.problem import NORMALIZERS, TITLES
 from lngeom.information import fisher
@@ -154,12 +154,11 @@ def fisher_trained(problem: Problem):
     yield from of_any_function(problem)
 
 
-@proves("dynamics.fisher_trained")
+@fisher_trained.proof()
 def fisher_trained_proof() -> Proof:
     """Outputs of the network stay, since it reads its weights through n alone, at trained weights as at any."""
     kept, blocks = matrix_scaling(*INVARIANT_METHODS)
     return Proof(
-        "dynamics.fisher_trained",
         r"W \mapsto cW:\ ww\ c^{-2},\quad w\text{ with the rest } c^{-1},\quad \text{the rest } c^0",
         (kept, follows("fisher", "so, for any function of n"), blocks),
         (SCALE_FREE,),

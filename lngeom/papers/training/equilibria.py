@@ -10,7 +10,7 @@ import numpy as np
 import optax
 import sympy as sp
 
-from lngeom.claims import Problem, Read, Verdict, agree, claim, differ, proves, vanishes
+from lngeom.claims import Problem, Read, Verdict, agree, claim, differ, vanishes
 from lngeom.claims.evidence import Evidence
 from lngeom.symbolic.proof import Assumption, Proof, fact
 from lngeom.training import equivalent_schedule, predict_equilibrium, read_geometry, track_geometry
@@ -403,7 +403,7 @@ def half_life(problem: Problem):
     yield agree(what, measured, expected, tol=0.1)  # 5 % at first; ten seeds showed the average's bias, 2 to 6 %
 
 
-@proves("dynamics.half_life")
+@half_life.proof()
 def half_life_proof() -> Proof:
     """The mean steps to first order in the excess and in ηλ, and the solution that is halved."""
     a, y, p, f, t, s = sp.symbols("a y p f t s", positive=True)
@@ -419,7 +419,6 @@ def half_life_proof() -> Proof:
 
     kept, added = (1 - p) ** 2, 2 * p - p**2
     return Proof(
-        "dynamics.half_life",
         r"a(t) = e^{-mt}\Big(\cosh rt + \tfrac{m-2p}{r}\sinh rt\Big),\quad p = \eta\lambda,\ f = 1-\beta_2,\ "
         r"m = 2p + \tfrac f2,\ r^2 = m^2 - 2pf",
         (

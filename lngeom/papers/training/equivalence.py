@@ -365,7 +365,7 @@ def equivalence_proof(name: str, law: Law | None = None, lines: tuple[Line, ...]
         rf"W_0 \to cW_0,\ \eta \to c^{{{law.rate}}}\eta,\ \lambda \to c^{{{law.decay}}}\lambda,\ "
         rf"\epsilon \to c^{{{law.eps}}}\epsilon:\quad W_t \to cW_t, \text{{ the same function at every step}}"
     )
-    return Proof(f"dynamics.equivalence.{name}", statement, tuple(steps), (SCALE_FREE,))
+    return Proof(statement, tuple(steps), (SCALE_FREE,), name=f"dynamics.equivalence.{name}")
 
 
 SHAPE = 2, 3
@@ -588,7 +588,6 @@ def natural_gradient_proof(law: Law | None = None) -> Proof:
         return c * W(i) - rate * (c * s(i) + decay * c * W(i))
 
     return Proof(
-        "dynamics.equivalence.natural_gradient",
         rf"W_0 \to cW_0,\ \eta \to c^{{{law.rate}}}\eta,\ \lambda \to c^{{{law.decay}}}\lambda,\ "
         rf"\rho \to c^{{{law.eps}}}\rho:\quad W_t \to cW_t",
         (
@@ -606,6 +605,7 @@ def natural_gradient_proof(law: Law | None = None) -> Proof:
             ),
         ),
         (SCALE_FREE,),
+        name="dynamics.equivalence.natural_gradient",
     )
 
 

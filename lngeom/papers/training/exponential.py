@@ -14,7 +14,7 @@ import optax
 import sympy as sp
 from sympy import Expr, sqrt
 
-from lngeom.claims import Problem, Verdict, agree, claim, differ, proves
+from lngeom.claims import Problem, Verdict, agree, claim, differ
 from lngeom.claims.context import Read
 from lngeom.papers.training.equivalence import BETA1, BETA2, CORRECTION1, CORRECTION2, muon, norm, normalized_gd, sgd
 from lngeom.papers.training.network import Network, Parameters, logits, network, partitioned, train
@@ -248,11 +248,10 @@ def momentum_steps(power: int = -2) -> tuple[Step, ...]:
     )
 
 
-@proves("dynamics.exponential_learning_rate")
+@exponential_learning_rate.proof()
 def exponential_learning_rate_proof() -> Proof:
     """One step of SGD, of normalized gradient descent and of momentum, and so by induction all."""
     return Proof(
-        "dynamics.exponential_learning_rate",
         r"w_t = A_t\tilde w_t,\quad \tilde\eta_t = \eta_t/(A_tA_{t+1}),\ A_t = \prod_{s<t}(1-\eta_s\lambda);\quad "
         r"\tilde\eta_t = \eta\,\alpha^{-2t-1} \text{ with momentum}",
         (*gradient_scaling(), *gradient_descent_steps(), *momentum_steps()),
@@ -335,13 +334,12 @@ def lion_step(ratio: Expr = LION_RATIO) -> Step:
     )
 
 
-@proves("dynamics.exponential_adamw")
+@exponential_adamw.proof()
 def exponential_adamw_proof() -> Proof:
     """One step of AdamW, of Lion and of Muon, and so by induction all."""
     M, factor = field("M"), sp.Symbol("k", positive=True)
     larger = lambda l, d: factor * M(l, d)
     return Proof(
-        "dynamics.exponential_adamw",
         r"w_t = \alpha^t\tilde w_t:\quad \beta_1 \to \beta_1\alpha,\ \beta_2 \to \beta_2\alpha^2,\ "
         r"\tilde\eta_t = \eta\,\alpha^{-t-1}\frac{k_1}{\sqrt{k_2}}\frac{\tilde\kappa_1}{\kappa_1}"
         r"\sqrt{\kappa_2/\tilde\kappa_2}",

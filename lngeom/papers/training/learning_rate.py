@@ -13,7 +13,7 @@ from sympy import Expr, sqrt
 
 from lngeom import methods as normalizers
 from lngeom._core.numerics import tolerance
-from lngeom.claims import Problem, Verdict, agree, claim, differ, proves, same_integer, vanishes
+from lngeom.claims import Problem, Verdict, agree, claim, differ, same_integer, vanishes
 from lngeom.claims.context import Read
 from lngeom.claims.problem import NORMALIZERS, TITLES
 from lngeom.papers.training.network import (
@@ -133,7 +133,7 @@ def _moves(name: str, statement: str, text: str, method: Method, W, V, X) -> Cou
     )
 
 
-@proves("dynamics.orthogonality")
+@orthogonality.proof()
 def orthogonality_proof() -> Proof:
     """⟨W, ∇L⟩ = 0; row by row for batch and weight norm; 1ᵀ∇L = 0 for layer norm. And where not."""
     row = _moves(
@@ -155,7 +155,6 @@ def orthogonality_proof() -> Proof:
         matrix([[0, 1], [1, 0], [2, 0]]),
     )
     return Proof(
-        "dynamics.orthogonality",
         r"\langle W,\nabla_WL\rangle = 0;\quad "
         r"\langle w_i,\nabla_{w_i}L\rangle = 0\ (BN, WN);\quad \mathbf{1}^\top\nabla_WL = 0\ (LN)",
         (
@@ -238,13 +237,12 @@ def _hessian_by_expansion() -> bool:
     return any(slopes)
 
 
-@proves("dynamics.hessian")
+@hessian.proof()
 def hessian_proof() -> Proof:
     """H(W)·W = −∇L, H(cW) = c⁻²H(W); for layer norm H·(𝟏γᵀ) = 0."""
     V, s, r, c = field("V"), *sp.symbols("s r", real=True), WEIGHT_FACTOR
     mixed = smooth(s / c, r / c, 0, 0).diff(s, r).subs({s: 0, r: 0}) - smooth(0, 0, 1, 1) / c**2
     return Proof(
-        "dynamics.hessian",
         r"\nabla^2L(W)\cdot W = -\nabla L,\quad \nabla^2L(cW) = c^{-2}\nabla^2L(W),\quad "
         r"\nabla^2L\cdot(\mathbf{1}\gamma^\top) = 0\ (LN)",
         (
@@ -301,7 +299,7 @@ EPS = sp.Symbol("epsilon", positive=True)
 LOSS = field(r"\ell")
 
 
-@proves("dynamics.epsilon")
+@epsilon.proof()
 def epsilon_proof() -> Proof:
     """⟨W, ∇L⟩ = −2ε ∂L/∂ε: outputs are homogeneous of degree zero in (W, √ε)."""
     steps = (
@@ -313,9 +311,7 @@ def epsilon_proof() -> Proof:
         )
         for m in INVARIANT_METHODS
     )
-    return Proof(
-        "dynamics.epsilon", r"\langle W,\nabla_WL\rangle = -2\epsilon\,\partial L/\partial\epsilon", tuple(steps)
-    )
+    return Proof(r"\langle W,\nabla_WL\rangle = -2\epsilon\,\partial L/\partial\epsilon", tuple(steps))
 
 
 @claim(
@@ -356,7 +352,7 @@ def _normalized(a: Field, l) -> Expr:
     return (a(l) - mean(a, H)) / sqrt(mean(lambda j: (a(j) - mean(a, H)) ** 2, H))
 
 
-@proves("dynamics.ln_backward")
+@ln_backward.proof()
 def ln_backward_proof() -> Proof:
     """The backward pass of layer norm is a projection over σ, and its length follows."""
     a, da, delta = field("a"), field("v"), field("delta")
@@ -373,7 +369,6 @@ def ln_backward_proof() -> Proof:
         total(lambda l: delta(l) ** 2, H) - total(delta, H) ** 2 / H - total(lambda l: normal(l) * delta(l), H) ** 2 / H
     ) / scale**2
     return Proof(
-        "dynamics.ln_backward",
         r"\|\partial L/\partial a\|^2 = "
         r"\sigma^{-2}\left(\|\delta\|^2 - (\mathbf{1}^\top\delta)^2/H - (n^\top\delta)^2/H\right),\ "
         r"\delta = g\odot\partial L/\partial z",
@@ -441,13 +436,12 @@ def sgd_norm_growth(problem: Problem):
     yield differ("the norm does grow", _squared(after)[-1:], _squared(before)[:1])
 
 
-@proves("dynamics.sgd_norm_growth")
+@sgd_norm_growth.proof()
 def sgd_norm_growth_proof() -> Proof:
     """A gradient step lengthens the weights by Pythagoras."""
     w, v = field("w"), field("v")
     gradient = perpendicular(v, w)
     return Proof(
-        "dynamics.sgd_norm_growth",
         r"w^+ = w - \eta\nabla L \Rightarrow \|w^+\|^2 = \|w\|^2 + \eta^2\|\nabla L\|^2",
         (
             *radial_steps(),
@@ -491,7 +485,7 @@ def momentum_norm_growth(problem: Problem):
     yield differ("without the past buffers", np.cumsum(rate**2 * sizes), predicted)
 
 
-@proves("dynamics.momentum_norm_growth")
+@momentum_norm_growth.proof()
 def momentum_norm_growth_proof() -> Proof:
     """Momentum lengthens the weights faster: the buffer leans outwards."""
     w, p_, v = field("w"), field("p"), field("v")
@@ -513,7 +507,6 @@ def momentum_norm_growth_proof() -> Proof:
         return general == 0 and last == 0 and small
 
     return Proof(
-        "dynamics.momentum_norm_growth",
         r"\|w_{t+1}\|^2 = \|w_t\|^2 + \eta^2\|p_t\|^2 + 2\eta^2\sum_{k<t}\beta^{t-k}\|p_k\|^2,\quad "
         r"p_t = \beta p_{t-1} + \nabla L(w_t)",
         (
@@ -563,7 +556,7 @@ def ln_row_mean(problem: Problem):
     yield differ("Adam: mean row at the end", np.mean(after[-1], 0), np.mean(before[0], 0))
 
 
-@proves("dynamics.ln_row_mean")
+@ln_row_mean.proof()
 def ln_row_mean_proof() -> Proof:
     """The mean row of W is conserved by SGD and momentum, shrinks under weight decay, and moves under Adam."""
     W, P, B = field("W"), field("P"), field("B")
@@ -587,7 +580,6 @@ def ln_row_mean_proof() -> Proof:
         "Sum over units of Adam's first step, the sign of the gradient (left), and of the gradient itself (right).",
     )
     return Proof(
-        "dynamics.ln_row_mean",
         r"m = \mathbf{1}^\top W/H:\quad m_{t+1} = m_t \text{ (SGD, momentum)},\quad "
         r"m_{t+1} = (1-\eta\lambda)m_t \text{ (weight decay)}",
         (
@@ -647,7 +639,7 @@ def angle(problem: Problem):
     yield agree("error at η and at η/2: a ratio of 4", errors[:1], 4 * errors[1:], tol=1e-4)
 
 
-@proves("dynamics.angle")
+@angle.proof()
 def angle_proof() -> Proof:
     """The angle of a step, the effective learning rate, and the role of weight decay."""
     w, v = field("w"), field("v")
@@ -659,7 +651,6 @@ def angle_proof() -> Proof:
     direction = derivative(lambda t: (w(d) - t * gradient(d)) / sqrt(dot(minus(w, t, gradient), minus(w, t, gradient))))
     decay = lambda weights, strength: strength * dot(weights, weights)
     return Proof(
-        "dynamics.angle",
         r"\tan\angle(w, w^+) = \eta\|\nabla L\|/\|w\|,\quad "
         r"\hat u^+ = \hat u - \frac{\eta}{\|w\|^2}\nabla L(\hat u) + O(\eta^2),\quad "
         r"L_\lambda(\alpha w) = L_{\lambda\alpha^2}(w)",
@@ -732,7 +723,7 @@ def dyt(problem: Problem):
     yield differ("while both change", moved[1][None], alpha[None])
 
 
-@proves("dynamics.dyt")
+@dyt.proof()
 def dyt_proof() -> Proof:
     """DyT: weights and α are redundant, and gradient flow conserves ‖W‖² − α²."""
     alpha = sp.Symbol("alpha", real=True)
@@ -742,7 +733,6 @@ def dyt_proof() -> Proof:
     flow = -2 * LOSS(n, i) * radial + 2 * alpha * LOSS(n, i) * by_alpha
     halved = Layer(lambda l, d: LAYER.W(l, d) / WEIGHT_FACTOR, LAYER.X)
     return Proof(
-        "dynamics.dyt",
         r"z = \tanh(\alpha Wx):\ \langle W,\partial_WL\rangle = \alpha\,\partial_\alpha L,\quad "
         r"\tfrac{d}{dt}(\|W\|^2 - \alpha^2) = 0",
         (
@@ -787,12 +777,11 @@ def ggn_readout(problem: Problem):
         yield agree(f"{TITLES[method]}: J·θ and J·(the rest)", whole, rest)
 
 
-@proves("dynamics.ggn_readout")
+@ggn_readout.proof()
 def ggn_readout_proof() -> Proof:
     """J·W = 0, as the network reads its weights through n alone."""
     u, v = sp.symbols("u v", real=True)
     return Proof(
-        "dynamics.ggn_readout",
         r"J\cdot W = 0 \Rightarrow \theta^\top G\theta = \theta_{rest}^\top G\,\theta_{rest}",
         (
             *radial_steps("null"),
