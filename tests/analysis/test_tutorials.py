@@ -6,7 +6,7 @@ from pathlib import Path
 import analysis.tutorials
 import jax
 import pytest
-from lngeom.claims import proofs, registry
+from lngeom.claims import registry
 
 
 @pytest.fixture(autouse=True)
@@ -58,7 +58,7 @@ def test_plan_a_training(capsys):
 def test_add_a_claim(monkeypatch):
     registry.load()
     monkeypatch.setattr(registry, "_CLAIMS", dict(registry._CLAIMS))  # its claims are no part of an audit
-    monkeypatch.setattr(proofs, "_PROVERS", dict(proofs._PROVERS))
+    monkeypatch.setattr(registry, "_PROVERS", dict(registry._PROVERS))
     assert run("add_a_claim") == {"tutorial.bound": "holds", "tutorial.too_tight": "refuted"}
 
 

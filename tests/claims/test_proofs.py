@@ -5,7 +5,7 @@ import json
 
 import pytest
 from latex2mathml.converter import convert
-from lngeom.claims import Role, Verdict, agree, all_claims, decide, proofs, proves, run
+from lngeom.claims import Role, Verdict, agree, all_claims, decide, proofs, proves, registry, run
 from lngeom.claims.evidence import Kind, Strength
 from lngeom.claims.papers import home
 from lngeom.claims.proofs import proof_evidence, proof_of, provable
@@ -101,7 +101,7 @@ def test_registered_labels_are_enforced(monkeypatch):
         ("slip", "exact counterexample"),
         ("conditional", "dropped assumption"),
     ):
-        monkeypatch.setitem(proofs._PROVERS, f"test.{establishes}", (establishes, lambda: plain))
+        monkeypatch.setitem(registry._PROVERS, f"test.{establishes}", (establishes, lambda: plain))
         with pytest.raises(ProofError, match=message):
             proof_of(f"test.{establishes}")
 
@@ -109,7 +109,7 @@ def test_registered_labels_are_enforced(monkeypatch):
 def test_a_step_at_some_sizes_is_no_proof_for_all(problem, monkeypatch):
     step = fact("so it is at H = 4", "1 = 1", lambda: True, sizes="H = 4")
     partial = Proof("1 = 1", (equality("one", 1, 1), step), name="equation.6")
-    monkeypatch.setitem(proofs._PROVERS, "equation.3", ("holds", lambda: partial))
+    monkeypatch.setitem(registry._PROVERS, "equation.3", ("holds", lambda: partial))
     monkeypatch.setattr(proofs, "proof_of", proof_of.__wrapped__)  # makes it anew
     outcome = run(all_claims(id="equation.3")[0], problem, proof_evidence)
     assert outcome.verdict is Verdict.HOLDS
