@@ -8,23 +8,15 @@ import pytest
 import sympy as sp
 from lngeom.methods.transformations import DATASET_RECENTERING, SINGLE_CASE_RESCALING, WEIGHT_MATRIX_RESCALING
 from lngeom.papers.ba2016 import nullspace_bound as bound
+from lngeom.papers.ba2016.exceptions import half_way
 from lngeom.papers.ba2016.fisher import chi, own_rows, weight_blocks
-from lngeom.papers.ba2016.glm import (
-    JACOBIAN,
-    LAMBDA,
-    OUTCOME,
-    PHI,
-    SMALL,
-    eta,
-    expectation,
-    residual,
-    score,
-    score_steps,
-)
+from lngeom.papers.ba2016.kl_metric import eta
+from lngeom.papers.ba2016.lg_fisher import LAMBDA, PHI, SMALL
 from lngeom.papers.ba2016.metric import gain_form
 from lngeom.papers.ba2016.nullspace import LN
+from lngeom.papers.ba2016.rescaling import scaled_epsilon_steps
+from lngeom.papers.ba2016.score import JACOBIAN, OUTCOME, expectation, residual, score, score_steps
 from lngeom.papers.ba2016.statements import BIAS, along_ray, plain
-from lngeom.papers.ba2016.table1 import half_way, scaled_epsilon_steps
 from lngeom.papers.training.learning_rate import EPS
 from lngeom.symbolic import Counterexample, Proof, prove
 from lngeom.symbolic.actions import DELTA, moved as moved_by

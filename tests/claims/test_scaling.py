@@ -7,7 +7,7 @@ from lngeom.claims import Problem, Verdict, all_claims, run
 from lngeom.claims.problem import TITLES
 from lngeom.papers.ba2016 import scaling
 from lngeom.papers.ba2016.fisher import weight_blocks
-from lngeom.papers.ba2016.glm import SMALL
+from lngeom.papers.ba2016.lg_fisher import SMALL
 from lngeom.papers.ba2016.scaling import first_row_times, no_power_law, own_entry, quarter
 from lngeom.symbolic.layers import BATCH_NORM, LAYER_NORM, RMS_NORM, WEIGHT_NORM
 from lngeom.symbolic.proof import ProofError, matrix

@@ -32,7 +32,7 @@ from lngeom.information import BatchCoupled, fisher, reference
 from lngeom.methods import AbstractNormalizer, BatchNorm, WeightNorm, readings
 from lngeom.methods.layer import GroupedLinearization
 from lngeom.methods.linearization import linearize
-from lngeom.papers.ba2016.glm import (
+from lngeom.papers.ba2016.lg_fisher import (
     KL_TOLERANCE,
     LAMBDA,
     SMALL,

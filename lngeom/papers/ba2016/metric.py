@@ -15,15 +15,8 @@ from lngeom.claims.erratum import Consequence, Erratum
 from lngeom.claims.problem import TITLES, Case
 from lngeom.information import metric, reference
 from lngeom.methods.transformations import DATASET_RESCALING, WEIGHT_MATRIX_RESCALING
-from lngeom.papers.ba2016.glm import (
-    KL_TOLERANCE,
-    LAMBDA,
-    PHI,
-    divergences,
-    gaussian_divergence,
-    poisson_expectation,
-    poisson_metric,
-)
+from lngeom.papers.ba2016.kl_metric import gaussian_divergence, poisson_expectation, poisson_metric
+from lngeom.papers.ba2016.lg_fisher import KL_TOLERANCE, LAMBDA, PHI, divergences
 from lngeom.symbolic.actions import DELTA, moved
 from lngeom.symbolic.jacobian import GAIN, LAYER
 from lngeom.symbolic.layers import BATCH_NORM, LAYER_NORM, WEIGHT_NORM, Layer, Method

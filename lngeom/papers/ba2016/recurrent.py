@@ -17,7 +17,7 @@ from lngeom.claims.erratum import Consequence, Erratum
 from lngeom.methods.transformations import WEIGHT_MATRIX_RESCALING
 from lngeom.nn.gated import LSTMState
 from lngeom.papers.ba2016.metric import POSITIVE
-from lngeom.papers.ba2016.table1 import POSITIVE_EPSILON, scaling_assumptions
+from lngeom.papers.ba2016.rescaling import POSITIVE_EPSILON, scaling_assumptions
 from lngeom.symbolic.actions import DELTA
 from lngeom.symbolic.jacobian import LAYER
 from lngeom.symbolic.layers import LAYER_NORM, Layer

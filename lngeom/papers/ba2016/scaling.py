@@ -16,7 +16,7 @@ from lngeom.claims.context import Context, Reading
 from lngeom.claims.erratum import Consequence, Erratum
 from lngeom.claims.problem import TITLES
 from lngeom.information import fisher, reference
-from lngeom.papers.ba2016.glm import SMALL
+from lngeom.papers.ba2016.lg_fisher import SMALL
 from lngeom.symbolic.equivariance import NAME as EQUIVARIANCE, follows, theorem
 from lngeom.symbolic.layers import BATCH_NORM, LAYER_NORM, RMS_NORM, WEIGHT_NORM, Method
 from lngeom.symbolic.proof import (

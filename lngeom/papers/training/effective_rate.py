@@ -12,7 +12,7 @@ from lngeom.claims import Problem, Role, Verdict, agree, claim, differ, vanishes
 from lngeom.claims.context import Context, Read, Reading
 from lngeom.claims.problem import NORMALIZERS, TITLES
 from lngeom.information import fisher
-from lngeom.papers.ba2016.glm import of_any_function
+from lngeom.papers.ba2016.lg_fisher import of_any_function
 from lngeom.papers.training.network import (
     Network,
     Parameters,
