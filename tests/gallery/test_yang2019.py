@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from lngeom.methods import BatchNorm
 from lngeom.papers.gallery import yang2019
-from lngeom.papers.gallery.pullbacks import standardized
 from lngeom.papers.gallery.yang2019 import dual_law, unit_jacobian
+from lngeom.papers.lab import standardized
 
 from tests.gallery.faults import assert_turns
 

@@ -22,6 +22,7 @@ from lngeom.claims.compared import compared
 from lngeom.claims.context import Context, Reading
 from lngeom.information.metric import ds2
 from lngeom.papers.ba2016.lg_fisher import KL_TOLERANCE, PHI, TOPIC, directions, divergences, operator
+from lngeom.papers.lab import exponent_of
 from lngeom.symbolic.proof import (
     Assumption,
     Counterexample,
@@ -78,7 +79,7 @@ def equation_8(problem: Problem):
     steps = np.array([0.02, 0.01, 0.005])
     kl = eqx.filter_jit(lambda h: case.model.kl(case.params, unravel(theta + h * deltas[0]), case.inputs))
     remainder = np.array([abs(float(kl(h)) - 0.5 * h**2 * float(forms[0])) for h in steps])
-    slope = np.polyfit(np.log(steps), np.log(remainder), 1)[0]
+    slope = exponent_of(steps, remainder)
     yield agree(
         "remainder falls as ‖δ‖³",
         np.array([slope]),

@@ -14,6 +14,7 @@ from jaxtyping import Array, Float
 from lngeom.claims import Paper, Problem, Read, Verdict, agree, differ, same_integer, vanishes
 from lngeom.claims.context import Context, Reading
 from lngeom.papers.gallery.scale_invariant import loss, start
+from lngeom.papers.lab import exponent_of
 from lngeom.papers.training.learning_rate import sgd_norm_growth_proof
 from lngeom.symbolic.jacobian import LAYER
 from lngeom.symbolic.proof import Proof, equality
@@ -166,9 +167,9 @@ NORM_POWER = 1.0
 def effective_rate(problem: Problem):
     """Norms after 300 steps at η = 10², 10³ and 10⁴, for a unit with 6 weights; the power of η ± 0.1."""
     norms = np.linalg.norm(np.asarray(descend(problem, LARGE_RATES, decay=0.0, steps=300).w), axis=1)
-    found = np.polyfit(np.log(LARGE_RATES), np.log(norms), 1)[0]
+    found = exponent_of(LARGE_RATES, norms)
     yield vanishes(f"power of η in ‖w‖, {found:.3f}, η from 1e2 to 1e4", found - NORM_POWER, scale=1.0, tol=0.1)
-    power = np.polyfit(np.log(LARGE_RATES), np.log(LARGE_RATES / norms**2), 1)[0]
+    power = exponent_of(LARGE_RATES, LARGE_RATES / norms**2)
     yield vanishes(f"power of η in η/‖w‖², {power:.3f}", power - 1 + 2 * NORM_POWER, scale=1.0, tol=0.2)
 
 
@@ -211,7 +212,7 @@ def any_rate(problem: Problem):
     found = int(np.sum(steps < LIMIT))
     yield same_integer(f"rates from 1e-3 to 1e4 at which G̃ < {GOAL} is reached", found, len(RATES))
     for name, part, power in (("1e-3 to 1e-1", slice(3), -1), ("1e2 to 1e4", slice(-3, None), 1)):
-        slope = np.polyfit(np.log(RATES[part]), np.log(steps[part]), 1)[0]
+        slope = exponent_of(RATES[part], steps[part])
         curves = {"steps against η": (RATES, steps)}
         yield vanishes(
             f"power of η in the steps, {slope:.3f}, η from {name}", slope - power, scale=1.0, tol=0.1, curves=curves

@@ -12,8 +12,7 @@ from jaxtyping import Array, Float
 
 from lngeom.claims import Paper, Problem, Read, Role, Verdict, agree, differ, same_integer, vanishes
 from lngeom.methods import LayerNorm, RMSNorm
-from lngeom.papers.gallery.inequalities import at_least
-from lngeom.papers.lab import layer_norm
+from lngeom.papers.lab import at_least, layer_norm
 from lngeom.symbolic.jacobian import LAYER
 from lngeom.symbolic.layers import LAYER_NORM
 from lngeom.symbolic.proof import Assumption, Counterexample, Proof, equality, matrix

@@ -13,7 +13,7 @@ from lngeom import families
 from lngeom.claims import Paper, Problem, Read, Role, Verdict, agree, differ, same_integer
 from lngeom.families import AbstractFamily
 from lngeom.information import fisher
-from lngeom.papers.lab import layer_norm, rms_norm
+from lngeom.papers.lab import exponent_of, layer_norm, rms_norm
 from lngeom.symbolic.jacobian import GAIN, LAYER
 from lngeom.symbolic.layers import LAYER_NORM
 from lngeom.symbolic.proof import Assumption, Counterexample, Proof, Step, equality, fact, matrix
@@ -482,7 +482,7 @@ def threshold(problem: Problem):
         )
     yield same_integer("flat disc: rank F and 3m", fisher_rank(with_bias(bent(0.0))), 3 * OUTPUTS)
     found = np.array([least_variance(cap(angle)) for angle in ANGLES])
-    power = np.polyfit(np.log(ANGLES), np.log(found), 1)[0]
+    power = exponent_of(ANGLES, found)
     curve = {"least variance of a cap against its angle": (ANGLES, found)}
     yield agree("exponent of λ_min in θ, θ from 0.01 to 1", power, 4.0, tol=0.025, curves=curve)
     exact = (2 * np.sin(ANGLES / 2) ** 2) ** 2 / 12 * (1 - 1 / HEIGHTS**2)

@@ -18,7 +18,7 @@ from lngeom.claims import Paper, Problem, Read, Verdict, agree, vanishes
 from lngeom.claims.context import Context, Reading
 from lngeom.information import fisher
 from lngeom.methods.base import summed_inputs
-from lngeom.papers.gallery.inequalities import at_least, at_most
+from lngeom.papers.lab import at_least, at_most, exponent_of
 from lngeom.symbolic.proof import Proof, equality, expanded
 from lngeom.symbolic.sums import H, field, mean, total
 
@@ -186,7 +186,7 @@ def hidden(problem: Problem):
     """Powers of C in the norm of a block outside the diagonal over one on it."""
     found = np.array([of_one_hidden_layer(problem, C) for C in LARGE]).T
     for name, power, sizes in zip(("units", "classes"), (-0.5, -1.0), found, strict=True):
-        slope = np.polyfit(np.log(LARGE), np.log(sizes), 1)[0]
+        slope = exponent_of(LARGE, sizes)
         what = f"two {name}: from {sizes[0]:.3g} at C = 4 to {sizes[-1]:.3g} at C = 128, power of C {slope:.2f}"
         yield vanishes(what, slope - power, scale=1.0, tol=0.2, curves={f"{name} against C": (np.array(LARGE), sizes)})
 

@@ -14,8 +14,7 @@ from jaxtyping import Float
 
 from lngeom.claims import Paper, Problem, Read, Role, Verdict, vanishes
 from lngeom.claims.evidence import Evidence
-from lngeom.papers.gallery.inequalities import at_least
-from lngeom.papers.gallery.pullbacks import standardized, unchanged
+from lngeom.papers.lab import at_least, exponent_of, standardized, unchanged
 
 PAPER = Paper(
     "karakida2019",
@@ -220,7 +219,7 @@ def sharpness(
 
 def exponent(values: Float[np.ndarray, "S W"], widths: tuple[int, ...] = WIDTHS) -> tuple[float, float]:
     """The exponent in M, the slope of logarithms by least squares: mean over the networks, and its standard error."""
-    slopes = np.polyfit(np.log(widths), np.log(values).T, 1)[0]
+    slopes = np.array([exponent_of(widths, of_one) for of_one in values])
     return float(slopes.mean()), float(slopes.std(ddof=1) / len(slopes) ** 0.5)
 
 

@@ -11,9 +11,14 @@ from jaxtyping import Float
 from lngeom.claims import Paper, Problem, Read, Role, Verdict, agree, differ, vanishes
 from lngeom.claims.context import Context, Reading
 from lngeom.claims.erratum import Consequence, Erratum
-from lngeom.papers.gallery.inequalities import at_least, at_most
-from lngeom.papers.gallery.pullbacks import standardized as normalized
-from lngeom.papers.lab import layer_norm as standardized
+from lngeom.papers.lab import (
+    at_least,
+    at_most,
+    exponent_of,
+    layer_norm as standardized,
+    mean_is,
+    standardized as normalized,
+)
 from lngeom.symbolic.jacobian import LAYER, along
 from lngeom.symbolic.layers import LAYER_NORM, Layer
 from lngeom.symbolic.proof import Assumption, Counterexample, Proof, Step, equality, expanded, fact
@@ -180,14 +185,7 @@ def variances(problem: Problem, **options) -> Float[np.ndarray, "S L"]:
 def exponent(values: Float[np.ndarray, " L"], first: int, last: int) -> float:
     """The slope of log values against log l, for l from first to last."""
     l = np.unique(np.geomspace(first, last, 200).astype(int))
-    return float(np.polyfit(np.log(l), np.log(values[l]), 1)[0])
-
-
-def mean_of(what: str, values: Float[np.ndarray, " S"], expected: float, role: Role = Role.SUPPORTS):
-    """Evidence that draws have this mean, within 4 standard errors."""
-    error = float(values.std(ddof=1) / np.sqrt(len(values)))
-    what = f"{what}: mean of {len(values)} draws, standard error {error:.2g}"
-    return agree(what, values.mean(), expected, tol=4 * error / expected, role=role)
+    return exponent_of(l, values[l])
 
 
 @PAPER.claim(
@@ -373,9 +371,9 @@ def gradient_is_variance(problem: Problem):
         _, pull = normalized(sigma * n)
         value, moved = branch(np.sqrt(2) * first, second, n, pull(v))
         added = np.mean((sigma * n + value) ** 2, 1) / sigma**2 - 1
-        yield mean_of(f"σ = {sigma:g}: added to σ², over σ², and c/σ²", added, sigma**-2)
+        yield mean_is(f"σ = {sigma:g}: added to σ², over σ², and c/σ²", added, sigma**-2)
         added = np.mean((v + moved) ** 2, 1) - 1
-        yield mean_of(f"σ = {sigma:g}: added to ‖v‖², over ‖v‖², and (1 − 2/d)c/σ²", added, (1 - 2 / width) / sigma**2)
+        yield mean_is(f"σ = {sigma:g}: added to ‖v‖², over ‖v‖², and (1 − 2/d)c/σ²", added, (1 - 2 / width) / sigma**2)
 
 
 def gradient_steps() -> tuple[Step, ...]:
@@ -649,7 +647,7 @@ def scaling_growth(problem: Problem):
     curve = {"σ_l² against l": (np.arange(DEPTH + 1.0), found.mean(0))}
     yield differ(what, power, 1.0, role=role, curves=curve)
     harmonic = float(np.sum(1 / np.arange(1, DEPTH + 1)))
-    yield mean_of(f"independent weights: σ² at {DEPTH} and 1 + Σ 1/l", found[:, -1], 1 + harmonic, role)
+    yield mean_is(f"independent weights: σ² at {DEPTH} and 1 + Σ 1/l", found[:, -1], 1 + harmonic, role)
 
 
 def logarithm_step() -> Step:

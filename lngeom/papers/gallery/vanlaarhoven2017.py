@@ -15,6 +15,7 @@ from lngeom.claims import Paper, Problem, Read, Role, Verdict, agree, differ, va
 from lngeom.claims.context import Context, Reading
 from lngeom.papers.ba2016.scaling import by_methods
 from lngeom.papers.gallery.scale_invariant import loss, outputs, start
+from lngeom.papers.lab import exponent_of
 from lngeom.symbolic.jacobian import LAYER
 from lngeom.symbolic.proof import Assumption, Counterexample, Proof, equality, expanded, fact
 from lngeom.symbolic.scale_free import (
@@ -223,7 +224,7 @@ def adam_partly(problem: Problem):
                 step, _ = optimizer.update(slope(before), optimizer.init(before), before)
             turned = np.asarray(step - before * (before @ step) / (before @ before))  # pyright: ignore
             angles.append(np.linalg.norm(turned) / np.linalg.norm(before))
-        found = np.polyfit(np.log(factors), np.log(angles), 1)[0]
+        found = exponent_of(factors, angles)
         yield vanishes(f"{name}: power of ‖w‖, {found:.3f} over ‖w‖ × 1 to 4", found - power, scale=1.0, tol=1e-3)
 
 
@@ -394,7 +395,7 @@ def equilibrium(problem: Problem):
     """Random gradients in 100 dimensions, four λ, 4000 steps."""
     for name, power in POWERS.items():
         norms = stationary(name, problem.seed)
-        found = -np.polyfit(np.log(DECAYS), np.log(norms), 1)[0]
+        found = -exponent_of(DECAYS, norms)
         curves = {f"{name}: ‖w‖ against 1/λ": (1 / DECAYS, norms)}
         what = f"{name}: power of 1/λ, {found:.3f} for {power:.3f}, λ from 0.1 to 0.8"
         yield vanishes(what, found - power, scale=1.0, tol=0.1, curves=curves)

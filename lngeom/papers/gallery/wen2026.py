@@ -15,8 +15,8 @@ from sympy import Expr
 
 from lngeom.claims import Paper, Problem, Read, Verdict, agree, differ, vanishes
 from lngeom.claims.context import Context, Reading
-from lngeom.papers.gallery.inequalities import at_least, at_most
 from lngeom.papers.gallery.vanlaarhoven2017 import tangent_gradient
+from lngeom.papers.lab import at_least, at_most
 from lngeom.papers.training.equilibria import filtered
 from lngeom.symbolic.proof import Assumption, Counterexample, Proof, Step, equality, expanded, fact, refutation
 from lngeom.symbolic.scale_free import RATE, dot, minus, squared_tangent

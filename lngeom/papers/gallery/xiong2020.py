@@ -15,11 +15,17 @@ from jaxtyping import Array, Float
 from lngeom.claims import Paper, Problem, Role, Verdict, agree, vanishes
 from lngeom.claims.context import Context, Reading
 from lngeom.claims.erratum import Consequence, Erratum
-from lngeom.claims.evidence import Evidence
 from lngeom.methods import AbstractNormalizer, LayerNorm, RMSNorm
-from lngeom.papers.gallery.inequalities import at_least, at_most
-from lngeom.papers.gallery.pullbacks import standardized, unchanged
-from lngeom.papers.lab import layer_norm as normalized
+from lngeom.papers.lab import (
+    at_least,
+    at_most,
+    exponent_of,
+    layer_norm as normalized,
+    mean_is,
+    relu,
+    standardized,
+    unchanged,
+)
 from lngeom.symbolic.jacobian import LAYER, along
 from lngeom.symbolic.layers import LAYER_NORM, RMS_NORM, Layer
 from lngeom.symbolic.proof import Assumption, Counterexample, Proof, Step, equality, expanded
@@ -50,18 +56,6 @@ WIDTH, NETS = 32, 20
 GAUSSIAN = Assumption("independent weights of mean 0 and variance 1/H, symmetric", r"E[W_{ik}W_{il}] = \delta_{kl}/H")
 
 
-def relu(a: Float[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:
-    """The positive part."""
-    return np.maximum(a, 0)
-
-
-def _within_errors(description: str, draws: Float[np.ndarray, " K"], expected: float, role=Role.SUPPORTS) -> Evidence:
-    """Evidence that the mean of independent draws is the expected one, to four standard errors."""
-    error = draws.std(ddof=1) / len(draws) ** 0.5 / expected
-    what = f"{description}, {len(draws)} draws, relative standard error {error:.1e}"
-    return agree(what, draws.mean(), expected, tol=4 * error, role=role)
-
-
 def _half() -> Step:
     x = sp.Symbol("x", real=True)
     positive = lambda value: (value + sp.Abs(value)) / 2
@@ -88,7 +82,7 @@ def _second_moment() -> Step:
 def lemma_1(problem: Problem):
     """d = 10, σ = 1.3."""
     X = 1.3 * np.random.default_rng([problem.seed, 2002, 1]).normal(size=(50_000, 10))
-    yield _within_errors("‖ReLU(X)‖² and σ²d/2", np.sum(relu(X) ** 2, 1), 1.3**2 * 10 / 2)
+    yield mean_is("‖ReLU(X)‖² and σ²d/2", np.sum(relu(X) ** 2, 1), 1.3**2 * 10 / 2)
 
 
 @lemma_1.proof()
@@ -123,7 +117,7 @@ def lemma_2_post(problem: Problem):
     """d = 24, a normalized input."""
     generator = np.random.default_rng([problem.seed, 2002, 2])
     x = normalized(generator.normal(size=(4000, 24)))
-    yield _within_errors("‖x + W²ReLU(W¹x)‖²/d and 3/2", np.mean(sublayer(x, generator) ** 2, 1), 1.5)
+    yield mean_is("‖x + W²ReLU(W¹x)‖²/d and 3/2", np.mean(sublayer(x, generator) ** 2, 1), 1.5)
 
 
 @lemma_2_post.proof()
@@ -387,7 +381,7 @@ def theorem_1(problem: Problem):
     """Exponents in L from 4 to 64: root mean squares over 20 networks of 8 tokens, d = 32, cross-entropy."""
     for name, arrangement, expected in (("Post-LN", "post", 0.0), ("Pre-LN", PRE, -0.5)):
         last = [gradients(problem, arrangement, depth)[-1] for depth in DEPTHS]
-        exponent = np.polyfit(np.log(DEPTHS), np.log(last), 1)[0]
+        exponent = exponent_of(DEPTHS, last)
         what = f"{name}: exponent in L from 4 to 64, {exponent:.3f}, and {expected:g}"
         yield vanishes(what, exponent - expected, scale=1.0, tol=0.1)
 
@@ -441,10 +435,10 @@ def post_decay(problem: Problem):
     delta = generator.normal(size=(4000, width))
     _, pull = standardized(1.5**0.5 * normalized(generator.normal(size=(4000, width))))
     gain = np.sum(pull(delta) ** 2, 1) / np.sum(delta**2, 1) / (1 - 2 / width)
-    yield _within_errors("a norm whose input has σ² = 3/2: ‖Jᵀδ‖²/(1 − 2/d)‖δ‖² and 2/3", gain, 2 / 3)
+    yield mean_is("a norm whose input has σ² = 3/2: ‖Jᵀδ‖²/(1 − 2/d)‖δ‖² and 2/3", gain, 2 / 3)
     role = Role.FAILS_WITHOUT_CONDITION
     gain = np.sum(backward(delta, generator) ** 2, 1) / np.sum(delta**2, 1)
-    yield _within_errors("‖(I + W²DW¹)ᵀδ‖²/‖δ‖² and 3/2", gain, 1.5, role)
+    yield mean_is("‖(I + W²DW¹)ᵀδ‖²/‖δ‖² and 3/2", gain, 1.5, role)
     for tokens in (1, 8):
         found = gradients(problem, "post", 32, tokens)
         slope = np.polyfit(np.arange(32), np.log(found), 1)[0]

@@ -11,10 +11,8 @@ import sympy as sp
 from jaxtyping import Float
 
 from lngeom.claims import Paper, Problem, Read, Role, Verdict, agree, differ, vanishes
-from lngeom.claims.evidence import Evidence
 from lngeom.methods import BatchNorm
-from lngeom.papers.gallery.inequalities import at_least, at_most
-from lngeom.papers.gallery.pullbacks import standardized
+from lngeom.papers.lab import at_least, at_most, mean_is, relu, standardized
 from lngeom.symbolic.jacobian import LAYER, along
 from lngeom.symbolic.layers import BATCH_NORM, Layer
 from lngeom.symbolic.proof import Assumption, Counterexample, Proof, Step, equality, expanded, fact, matrix
@@ -43,11 +41,6 @@ def linear(x: Float[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:
     return x
 
 
-def relu(x: Float[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:
-    """The positive part."""
-    return np.maximum(x, 0)
-
-
 def rates(problem: Problem, activation, batch: int, draws: int) -> Float[np.ndarray, " K"]:
     """Draws whose mean is the rate of a wide network with this activation.
 
@@ -73,13 +66,6 @@ def rates(problem: Problem, activation, batch: int, draws: int) -> Float[np.ndar
     return np.sum(pull(slope * (delta - delta.mean(1, keepdims=True))) ** 2, 1) / (batch - 1)
 
 
-def _mean_is(description: str, draws: Float[np.ndarray, " K"], expected: float) -> Evidence:
-    """Evidence that the mean of independent draws is the expected one, to four standard errors."""
-    error = draws.std(ddof=1) / len(draws) ** 0.5 / expected
-    what = f"{description}, {len(draws)} draws, relative standard error {error:.1e}"
-    return agree(what, draws.mean(), expected, tol=4 * error)
-
-
 def linear_rate(batch: int) -> float:
     """(B − 2)/(B − 3)."""
     return (batch - 2) / (batch - 3)
@@ -96,7 +82,7 @@ def linear_networks(problem: Problem):
     """A unit by draws at three batch sizes; and 8 layers of networks of width 400."""
     for batch in (8, 16, 32):
         found = rates(problem, linear, batch, 40_000)
-        yield _mean_is(f"rate, B = {batch}", found, linear_rate(batch))
+        yield mean_is(f"rate, B = {batch}", found, linear_rate(batch))
     growth = np.exp(layer_growth(problem, 12, 400, 8, 12).mean())
     yield agree("B = 12: growth a layer of networks of width 400, to 3 %", growth, linear_rate(12), tol=0.03)
 
@@ -430,7 +416,7 @@ def layer_norm_dual(problem: Problem):
     """Total growth through 3 layers of 8 units."""
     for centre, name in ((True, "layer norm"), (False, "RMSNorm")):
         found = dual_growth(problem, 8, 3, 60_000, centre=centre)
-        yield _mean_is(f"{name}, H = 8, L = 3", found, dual_law(8, 3, centre=centre))
+        yield mean_is(f"{name}, H = 8, L = 3", found, dual_law(8, 3, centre=centre))
 
 
 @layer_norm_dual.proof()

@@ -11,6 +11,7 @@ from jaxtyping import Array, Float
 from lngeom.claims import Paper, Problem, Read, Role, Verdict, agree, differ
 from lngeom.claims.context import Context, Reading
 from lngeom.methods import LayerNorm, RMSNorm
+from lngeom.papers.lab import exponent_of
 from lngeom.symbolic.jacobian import LAYER
 from lngeom.symbolic.layers import LAYER_NORM, RMS_NORM, Layer
 from lngeom.symbolic.proof import Proof, equality, expanded, refutation
@@ -342,7 +343,7 @@ def adaptor(problem: Problem):
     predicted = np.sqrt(1 + 2 * rate**2 * steps)
     yield agree("‖W‖⁴ and ‖W₀‖⁴ + 2η²G²t, relative", squares[-1], predicted, tol=1e-3)
     late = np.arange(steps // 10, steps + 1)
-    exponent = np.polyfit(np.log(late), np.log(squares[late]) / 2, 1)[0]
+    exponent = exponent_of(late, squares[late]) / 2
     yield agree(f"exponent of ‖W‖ in t, t from {late[0]} to {late[-1]}", exponent, 0.25, tol=0.02)
     yield differ(
         "‖W‖ at 10 000 and at 1 000 steps: it does not stay bounded",

@@ -11,8 +11,7 @@ import sympy as sp
 from jaxtyping import Float
 
 from lngeom.claims import Paper, Problem, Read, Role, Verdict, agree
-from lngeom.papers.gallery.inequalities import at_least, at_most
-from lngeom.papers.gallery.pullbacks import standardized, unchanged
+from lngeom.papers.lab import at_least, at_most, standardized, unchanged
 from lngeom.symbolic.jacobian import LAYER, along
 from lngeom.symbolic.layers import LAYER_NORM, Layer
 from lngeom.symbolic.proof import Assumption, Counterexample, Proof, Step, equality, expanded

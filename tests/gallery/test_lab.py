@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from lngeom.claims import Role, Verdict, decide
-from lngeom.papers.gallery.inequalities import at_least, at_most
+from lngeom.papers.lab import at_least, at_most
 
 
 @pytest.mark.parametrize(("compare", "inside", "outside"), [(at_most, 1.9, 2.1), (at_least, 2.1, 1.9)])
