@@ -227,6 +227,7 @@ class Centred(normalizers.RMSNorm):
         ("ln", WrongAxis(), "table1.ln.weight_matrix_recentering"),
         ("ln", WrongAxis(), "equation.6"),
         ("ln", WrongAxis(), "statements.one_case"),
+        ("ln", WrongAxis(), "statements.robust_to_batch_size"),
         ("ln", normalizers.LayerNorm(eps=0.5), "table1.ln.dataset_rescaling"),
         ("bn", Frozen(), "table1.bn.weight_vector_rescaling"),
         ("bn", Frozen(), "table1.bn.dataset_rescaling"),
