@@ -131,8 +131,8 @@ def test_counterexample_may_have_a_given_number_of_units(units):
 @pytest.mark.parametrize(
     ("arguments", "units", "message"),
     [
-        (("NoSuchNorm", "dataset_rescaling"), None, "no symbolic definition of the normalizer 'NoSuchNorm'"),
-        (("LayerNorm", "no_such_column"), None, "no symbolic form of the transformation 'no_such_column'"),
+        (("NoSuchNorm", "dataset_rescaling"), None, "no method 'NoSuchNorm'"),
+        (("LayerNorm", "no_such_column"), None, "no transformation 'no_such_column'"),
         ((3, "dataset_rescaling"), None, "no symbolic definition of the normalizer 'int'"),
         ((lg.nn.LayerNorm(4), "dataset_rescaling"), None, r"normalizer 'lngeom\.nn\.modules\.LayerNorm'"),
         (("LayerNorm", "dataset_rescaling"), 1, "LayerNorm of H = 1 is undefined"),
