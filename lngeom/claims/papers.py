@@ -94,30 +94,29 @@ def home(claim: str | None) -> str:
     return first if first in ids() else BA2016
 
 
-def claims(name: str, paper: str | None = None) -> list[Claim]:
+def claims(name: str, paper: str | None = None, *, every: bool = False) -> list[Claim]:
     """The claims that a name means (`lngeom.claims.names`), in all topics.
 
     Args:
         name: an id, "Eq. 13", "table1", words of a statement.
         paper: id of the paper; by default that of which the name is, else that of 2016, else every paper at hand.
+        every: whether to take in also those that are found by their statements, or by what is said about them.
 
     Returns:
-        Those that the name means most directly; several where it means several.
+        Those that the name means most directly, several where it means several; or every one, the nearest first.
 
     Raises:
         UnknownClaim: if no claim has this name; it has those of names near it.
     """
     own = paper or home(name)
     find(own)
-    try:
-        return all_claims("all", name, own)
-    except names.UnknownClaim:
-        if paper or own != BA2016:
-            raise
-        others = [claim for id in ids() if id != BA2016 for claim in find(id).claims]
-        if found := names.ranked(name, others):
-            return [claim for rank, claim in found if rank == found[0][0]]
-        raise
+    known = all_claims("all", paper=own)
+    found = names.ranked(name, known)
+    if not found and not paper and own == BA2016:
+        found = names.ranked(name, [claim for id in ids() if id != BA2016 for claim in find(id).claims])
+    if not found:
+        raise names.UnknownClaim(name, known)
+    return [claim for rank, claim in found if every or rank == found[0][0]]
 
 
 def _named(reference: str) -> str:

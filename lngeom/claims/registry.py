@@ -227,13 +227,22 @@ def all_claims(topic: str | None = None, id: str | None = None, paper: str = BA2
     if topic not in {None, "all", *topics}:
         raise ValueError(f"no topic {topic!r}; the topics are {', '.join(topics)}, and 'all'")
     if id is not None:
-        named = [known[id]] if id in known else names.best(id, claims)
-        found = [c for c in named if topic in {None, "all", c.topic}]
-        if not found:
-            own = named[0].topic
-            raise ValueError(f"claim {id!r} is of the topic {own!r}, not {topic!r}; leave the topic out or name its own")
-        return found
+        return of_topic([known[id]] if id in known else names.best(id, claims), topic)
     return [c for c in claims if topic in {"all", c.topic} or (topic is None and c.topic not in ON_REQUEST)]
+
+
+def of_topic(claims: list[Claim], topic: str | None) -> list[Claim]:
+    """Those of some claims that are of a topic; all for None and "all".
+
+    Raises:
+        ValueError: if none is.
+    """
+    found = [c for c in claims if topic in {None, "all", c.topic}]
+    if not found:
+        ids = ", ".join(c.id for c in claims[:3])
+        own = claims[0].topic
+        raise ValueError(f"claim {ids!r} is of the topic {own!r}, not {topic!r}; leave the topic out or name its own")
+    return found
 
 
 def recorded(claim: Claim) -> Outcome:

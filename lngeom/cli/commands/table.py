@@ -24,27 +24,34 @@ def run(
     else:
         programs.compile_sparingly()
         dataset, outcomes = running.run(running.table1(), data, seed, steps=False)
-    from lngeom.report import terminal
+    from lngeom.report import terminal, terminal_tables
 
-    part = terminal.exceptions(outcomes) if extended else terminal.table1(outcomes)
-    for shown in (part, terminal.remarks(outcomes), terminal.clashes(outcomes)):
+    console = Console(highlight=False)
+    if extended:
+        console.print("\nExceptions", style="bold")
+        console.print(*(terminal.short(o) for o in outcomes if ".exception." in o.claim.id), sep="\n", end="\n\n")
+        console.print(terminal_tables.deviations([o for o in outcomes if ".exception." not in o.claim.id]))
+        console.print("Each cell's numbers: lngeom verify --topic extended --json", style="dim")
+    else:
+        console.print(terminal_tables.table1(terminal_tables.cells_of_table1(outcomes), strengths=True))
+    for shown in (terminal.remarks(outcomes), terminal.clashes(outcomes)):
         if shown:
-            Console().print(shown)
+            console.print(shown)
     conclude(outcomes, dataset)
 
 
 def run_extended(data: str, seed: int, prover: workers.Workers | None):
     """Checks the claims of the extended table, and prints each row as soon as its cells are known."""
     from lngeom.claims import registry
-    from lngeom.report import terminal
+    from lngeom.report import terminal_tables
 
     programs.compile_sparingly()
     claims = {c.id: c for c in registry.all_claims("extended") if c.source == "Table 1, extended"}
-    rows = [(grid, method) for grid in terminal.grids(width()) for method in grid.recorded]
+    rows = [(grid, method) for grid in terminal_tables.grids(width()) for method in grid.recorded]
     ordered = [claims.pop(id) for grid, method in rows for id in grid.claims(method)] + list(claims.values())
-    console, by_id = Console(), {}
-    console.print(terminal.EXTENDED_LEGEND, highlight=False)
-    console.print(rows[0][0].head(), soft_wrap=True)
+    console, by_id = Console(highlight=False), {}
+    console.print(terminal_tables.EXTENDED_LEGEND)
+    console.print(rows[0][0].head())
 
     def each(outcome) -> None:
         by_id[outcome.claim.id] = outcome
@@ -52,6 +59,6 @@ def run_extended(data: str, seed: int, prover: workers.Workers | None):
             grid, method = rows.pop(0)
             console.print(grid.row(method, by_id), soft_wrap=True)
             if rows and rows[0][0] is not grid:
-                console.print(rows[0][0].head(), soft_wrap=True)
+                console.print(rows[0][0].head())
 
     return running.run(ordered, data, seed, steps=False, each=each, prover=prover)
