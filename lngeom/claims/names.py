@@ -26,7 +26,7 @@ PLACES = {
 }
 """Kinds of numbered places, and the words that stand before their numbers."""
 
-PASSED_OVER = tuple("is are the of a an in on and for to by with why right wrong true correct".split())
+PASSED_OVER = tuple(["is", "are", "the", "of", "a", "an", "in", "on", "and", "for", "to", "by", "with", "why", "right", "wrong", "true", "correct"])
 """Words of a query that are no conditions."""
 
 ENGLISH = {"in", "scale"}
@@ -247,9 +247,12 @@ def _runs(numbers: Sequence[str]) -> Iterator[str]:
                 last += 1
             yield number if last is None or str(last) == number else f"{number}–{last}"
 
+
 def near(query: str, claims: Sequence[Any], count: int = 3) -> list[Any]:
     """Claims whose ids, or the words of whose statements, are near a name."""
-    known = sorted({word for c in claims for text in (c.id, c.statement) for word in re.findall(r"[a-z]{3,}", _words(text))})
+    known = sorted(
+        {word for c in claims for text in (c.id, c.statement) for word in re.findall(r"[a-z]{3,}", _words(text))}
+    )
     words = _words(query).split()
     corrected = [next(iter(difflib.get_close_matches(word, known, 1, 0.75)), word) for word in words]
     if corrected != words and (found := ranked(" ".join(corrected), claims)):

@@ -73,6 +73,7 @@ KINDS: dict[str, type[AbstractNormalizer]] = {}
 FORMULAS: dict[type[AbstractNormalizer], IndexFormula] = {}
 """Index formulas, by class."""
 
+
 def named(name: str) -> Method:
     """The row of a method by any of its names: "ln", "layer", "LayerNorm", "layer norm".
 

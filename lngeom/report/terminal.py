@@ -2,10 +2,10 @@
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from rich.console import Group, RenderableType
-from rich.padding import Padding
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.panel import Panel
 from rich.text import Text
 
@@ -59,9 +59,41 @@ def of_claims(count: int) -> str:
     return f"{count} claim{'' if count == 1 else 's'}"
 
 
-def indented(text: str | Text, by: int = 2) -> Padding:
-    """A paragraph, indented."""
-    return Padding(Text(text) if isinstance(text, str) else text, (0, 0, 0, by))
+def papers_found(papers: Sequence[Paper]) -> Group:
+    """Papers with the counts of their recorded verdicts, their titles and what was found."""
+    parts: list[RenderableType] = []
+    for paper in papers:
+        verdicts = counts([c.expected for c in paper.claims])
+        finding = Text.assemble(f"{paper.title} ({paper.year}). ", (paper.finding, "green"))
+        parts += [Text.assemble((paper.id, "bold"), f"  {verdicts}"), indented(finding)]
+    return Group(*parts)
+
+
+@dataclass(frozen=True)
+class Indented:
+    """A paragraph whose lines are indented, without spaces after them.
+
+    Attributes:
+        text: the paragraph.
+        mark: what stands before its first line, in a margin as wide.
+        margin: columns before its lines.
+    """
+
+    text: Text
+    mark: Text | None = None
+    margin: int = 2
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Its lines."""
+        for place, row in enumerate(self.text.wrap(console, max(20, options.max_width - self.margin))):
+            row.rstrip()
+            lead = self.mark.copy() if self.mark and place == 0 else Text("")
+            yield lead.append(" " * (self.margin - len(lead))).append_text(row)
+
+
+def indented(text: str | Text) -> Indented:
+    """A paragraph, indented by two."""
+    return Indented(Text(text) if isinstance(text, str) else text)
 
 
 def headed(title: str, *paragraphs: str | Text, style: str = "bold") -> list[RenderableType]:
@@ -70,10 +102,10 @@ def headed(title: str, *paragraphs: str | Text, style: str = "bold") -> list[Ren
     return [Text(f"\n{title}", style=style), *map(indented, shown)] if shown else []
 
 
-def entry(claim: Claim) -> Group:
-    """A claim's id and recorded verdict, and its statement beneath them."""
-    head = Text.assemble((claim.id, "bold"), "  ", (claim.expected.value, STYLES[claim.expected]))
-    return Group(head, indented(claim.statement))
+def entry(claim: Claim, verdict: Verdict | None = None) -> Group:
+    """A claim's id and verdict, by default the recorded one, and its statement beneath them."""
+    shown = verdict or claim.expected
+    return Group(Text.assemble((claim.id, "bold"), "  ", (shown.value, STYLES[shown])), indented(claim.statement))
 
 
 def listing(claims: Sequence[Claim]) -> Group:
@@ -109,40 +141,70 @@ def _lead(claim: Claim, shown: Text, kind: Verdict) -> Group:
     return Group(
         head,
         indented(f"{says}: {claim.statement}"),
-        *(indented(f"If {'; '.join(claim.assumptions)}.") for _ in claim.assumptions[:1]),
+        *(indented(text) for text in [_given(claim)] if text),
         *headed("What is true", claim.correction, style="bold green"),
     )
+
+
+def _given(claim: Claim) -> str:
+    """Under what a claim is true, or is stated."""
+    when = "True if" if claim.expected is Verdict.CONDITIONAL else "Given"
+    return f"{when}: {'; '.join(claim.assumptions)}." if claim.assumptions else ""
 
 
 def detail(outcome: Outcome) -> Group:
     """All that is known of one claim: verdict and what is true, the exact counterexample, the paper, evidence."""
     claim = outcome.claim
     trouble = [Text(reason, style=STYLES[Verdict.UNDECIDED]) for reason in (outcome.error, *outcome.reasons) if reason]
-    numbers = [e for e in outcome.evidence if e.kind is not Kind.PROOF]
+    proved = any(e.kind is Kind.PROOF for e in outcome.evidence)
     return Group(
         lead(outcome),
         *(part for e in outcome.evidence if e.reach is Reach.INSTANCE for part in _instance(e)),
         *headed("What decides nothing here", *trouble, style=STYLES[Verdict.UNDECIDED]),
         *(_context(claim.context) if claim.context else ()),
         *headed("On numbers alone", claim.why_numeric if outcome.strength is Strength.NUMERIC else ""),
-        *headed("Evidence", *map(_proof, _proofs(outcome)), *map(number, numbers)),
-        *(headed("Steps", f"lngeom prove {claim.id}") if _proofs(outcome) else ()),
+        *(part for role in Role for part in _evidence(role, [e for e in outcome.evidence if e.role is role])),
+        *([Text(f"\nStep by step: lngeom prove {claim.id}", style="dim")] if proved else []),
     )
 
 
-def _proofs(outcome: Outcome) -> list[Evidence]:
-    return [e for e in outcome.evidence if e.kind is Kind.PROOF]
+ROLES = {
+    Role.SUPPORTS: "Evidence for the statement",
+    Role.FAILS_WITHOUT_CONDITION: "Evidence that it fails without the condition",
+    Role.REFUTES: "Evidence against the statement as printed",
+    Role.MISPRINT: "Evidence of the slip in print",
+    Role.CORRECTS: "Evidence for what is true",
+}
 
 
-def _proof(evidence: Evidence) -> Text:
-    return Text.assemble(("✓ " if evidence.passed else "✗ ", "green" if evidence.passed else "red"), evidence.description)
+def _evidence(role: Role, evidence: Sequence[Evidence]) -> list[RenderableType]:
+    """The evidence of one role: proofs, then numbers, each beside what it was held against."""
+    if not evidence:
+        return []
+    ordered = sorted(evidence, key=lambda e: e.kind is not Kind.PROOF)
+    measured = [_measured(e) for e in ordered]
+    margin = 4 + max(map(len, measured)) + 2 * any(measured)
+    parts: list[RenderableType] = [Text(f"\n{ROLES[role]}", style="bold")]
+    for e, value in zip(ordered, measured, strict=True):
+        mark = ("✓", "green") if e.passed else ("–", "magenta") if e.no_evidence else ("✗", "red")
+        unsaid = f"; does not count: {e.no_evidence}" if e.no_evidence else ""
+        parts.append(Indented(Text(f"{e.description}{unsaid}"), Text.assemble("  ", mark, " ", (value, "dim")), margin))
+    return parts
+
+
+def _measured(evidence: Evidence) -> str:
+    """What was measured, and what it was held against."""
+    if evidence.residual is None:
+        return ""
+    sign = "≥" if evidence.kind is Kind.COUNTEREXAMPLE else "≤"
+    return f"{evidence.residual:.1e}" + (f" {sign} {evidence.tolerance:.0e}" if evidence.tolerance is not None else "")
 
 
 def _instance(evidence: Evidence) -> list[RenderableType]:
     """The exact counterexample of some evidence: what fails, at which values, and both sides."""
     steps = {part: [s for s in evidence.steps if s["part"] == part] for part in ("instance", "step")}
     at = ", ".join(f"{from_latex(s['text'].removesuffix(' ='))} = {from_latex(s['latex'])}" for s in steps["instance"])
-    sides = (f"{from_latex(s['latex'])}: {s['text']}" for s in steps["step"])
+    sides = (f"{s['text'].rstrip('.')}: {from_latex(s['latex'])}." for s in steps["step"])
     title = evidence.description[0].upper() + evidence.description[1:]
     return headed(title, f"Not true in general: {from_latex(evidence.statement)}", f"At {at}:" if at else "", *sides)
 
@@ -159,18 +221,6 @@ def _context(found: Context) -> list[RenderableType]:
     return [*headed("The paper says", text), *map(indented, readings), *headed("Why the verdict stands", found.verdict)]
 
 
-def number(evidence: Evidence) -> Text:
-    """What was measured, beside what it was held against."""
-    measured = "" if evidence.residual is None else f"{evidence.residual:.1e}"
-    if measured and evidence.tolerance is not None:
-        measured += f" {'≥' if evidence.kind is Kind.COUNTEREXAMPLE else '≤'} {evidence.tolerance:.0e}"
-    mark = ("✓", "green") if evidence.passed else ("–", "magenta") if evidence.no_evidence else ("✗", "red")
-    role = "" if evidence.role is Role.SUPPORTS else f" ({evidence.role.value})"
-    unsaid = f"; does not count: {evidence.no_evidence}" if evidence.no_evidence else ""
-    text = Text.assemble(mark, f" {evidence.description}{role}")
-    return text.append(f"  {measured}{unsaid}", style="dim") if measured or unsaid else text
-
-
 def short(outcome: Outcome) -> Group:
     """A claim in a few lines: verdict, statement, condition, and what was counted and measured."""
     claim = outcome.claim
@@ -180,7 +230,7 @@ def short(outcome: Outcome) -> Group:
     return Group(
         Text.assemble((claim.id, "bold"), "  ", verdict(outcome), (f"  {claim.source}", "dim")),
         indented(claim.statement),
-        *(indented(f"If {'; '.join(claim.assumptions)}.") for _ in claim.assumptions[:1]),
+        *(indented(text) for text in [_given(claim)] if text),
         *(indented(f"What is true: {claim.correction}") for _ in [1] if claim.correction),
         *(indented(Text(reason, style=STYLES[Verdict.UNDECIDED])) for reason in trouble),
         indented(Text("; ".join(filter(None, (evidence, _residual(outcome)))), style="dim")),

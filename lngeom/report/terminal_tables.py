@@ -1,10 +1,9 @@
 """Tables in the terminal: Table 1, the extended invariance table, the papers."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from rich.console import Group
-from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -181,19 +180,6 @@ def _fitting(headings: Mapping[str, str], width: int) -> Iterator[list[str]]:
         names.append(name)
         used += own
     yield names
-
-
-def papers_found(papers: Iterable[tuple[Paper, str]]) -> Group:
-    """Papers with the counts of their verdicts, their titles and what was found.
-
-    Args:
-        papers: each with its verdicts in words.
-    """
-    parts = []
-    for paper, verdicts in papers:
-        finding = Text.assemble(f"{paper.title} ({paper.year}). ", (paper.finding, "green"))
-        parts += [Text.assemble((paper.id, "bold"), f"  {verdicts}"), Padding(finding, (0, 0, 0, 2))]
-    return Group(*parts)
 
 
 def papers_table(papers: Sequence[tuple[Paper, Sequence[Outcome]]]) -> Table:

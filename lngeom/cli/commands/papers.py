@@ -7,7 +7,7 @@ from lngeom.cli.console import refusing
 
 def run() -> None:
     from lngeom.claims import papers
-    from lngeom.report import terminal, terminal_tables
+    from lngeom.report import terminal
 
     with refusing(papers.PaperError):
         found = [papers.find(id) for id in papers.ids()]
@@ -15,5 +15,5 @@ def run() -> None:
     claims = [c for p in found for c in p.claims]
     head = f"{len(found)} papers, {len(claims)} claims, as recorded: {terminal.counts([c.expected for c in claims])}"
     console.print(head, style="bold")
-    console.print(terminal_tables.papers_found((p, terminal.counts([c.expected for c in p.claims])) for p in found))
+    console.print(terminal.papers_found(found))
     console.print("One of them: lngeom verify --paper ID. All: --paper all. One of your own: lngeom new-paper NAME.")

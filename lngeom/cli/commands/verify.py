@@ -23,7 +23,9 @@ def run(
     topic: Annotated[str | None, typer.Option(help="Check one topic only (see --list), or 'all'.")] = None,
     claim: Annotated[
         str | None,
-        typer.Option(help="Check one claim only: its id, 'Eq. 13', 'Table 1', or words of it. With --list, find claims."),
+        typer.Option(
+            help="Check one claim only: its id, 'Eq. 13', 'Table 1', or words of it. With --list, find claims."
+        ),
     ] = None,
     paper: Annotated[
         str | None,
@@ -91,7 +93,8 @@ def _print(outcomes, dataset, document, paper, every: bool, asked: bool) -> None
     console = Console(highlight=False)
     if asked and not every:
         if len(outcomes) > 1:
-            console.print(*map(terminal.lead, outcomes), sep="\n\n", end="\n\n")
+            console.print(terminal.counts([o.verdict for o in outcomes]), style="bold")
+            console.print(*(terminal.entry(o.claim, o.verdict) for o in outcomes), sep="\n", end="\n\n")
         for outcome in outcomes:
             console.print(terminal.detail(outcome), end="\n\n")
     if every:
