@@ -26,8 +26,14 @@ PLACES = {
 }
 """Kinds of numbered places, and the words that stand before their numbers."""
 
-PASSED_OVER = tuple(["is", "are", "the", "of", "a", "an", "in", "on", "and", "for", "to", "by", "with", "why", "right", "wrong", "true", "correct"])
+PASSED_OVER = (
+    *("is", "are", "the", "of", "a", "an", "in", "on", "and", "for", "to", "by", "with"),
+    *("why", "right", "wrong", "true", "correct"),
+)
 """Words of a query that are no conditions."""
+
+MARKS = ".,;:()\"'?!“”‘’"
+"""What may stand around a word of a query."""
 
 ENGLISH = {"in", "scale"}
 """Names of methods that are English words: their claims are found by the long form, such as "instance norm"."""
@@ -145,7 +151,7 @@ def conditions(query: str) -> list[Condition]:
     named, rest = _named(query)
     found = [Condition(keys) for keys in named]
     for word in _words(rest).split():
-        word = word.strip(".,;:()\"'?!")
+        word = word.strip(MARKS)
         if re.fullmatch(r"\d{1,3}", word):
             found.append(Condition(frozenset({f"eq{word}"})))
         elif re.fullmatch(r"\d{1,2}(\.\d{1,2})+", word):

@@ -16,8 +16,7 @@ from lngeom.checks.adapters import load
 from lngeom.claims.data import load as load_data, read
 from lngeom.cli.fisher_inputs import Given, from_object
 from lngeom.information import FisherOperator
-from lngeom.methods import AbstractNormalizer, Identity
-from lngeom.methods.page import named
+from lngeom.methods import AbstractNormalizer, Identity, page
 
 FAMILIES = {
     re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower(): kind
@@ -125,7 +124,7 @@ def _family(name: str) -> families.AbstractFamily:
 
 
 def _normalizer(name: str, weights: jax.Array, X: jax.Array, epsilon: float | None) -> AbstractNormalizer:
-    found = Identity() if name == "identity" else named(name).make(weights, X)
+    found = Identity() if name == "identity" else page.named(name).make(weights, X)
     if epsilon is None:
         return found
     if name == "identity" or not hasattr(found, "eps"):

@@ -1,7 +1,7 @@
 """What an audit found, as text of any width: claims, their verdicts, what is true."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,7 +39,7 @@ GROUNDS = {
 """What a verdict rests on, in words."""
 SETTLED = {Verdict.HOLDS, Verdict.CONDITIONAL, Verdict.REFUTED, Verdict.SLIP}
 """The verdicts that answer whether a statement is true."""
-RECORD = "The record is the verdict of each claim that lngeom keeps beside its source; this run is compared with it."
+RECORD = "The record is the verdict that lngeom keeps in its sources beside each claim."
 
 
 def counted(verdict: Verdict, count: int) -> str:
@@ -52,6 +52,12 @@ def counts(verdicts: Sequence[Verdict]) -> str:
     """Verdicts with their counts: "2 hold, 1 refuted"."""
     found = Counter(verdicts)
     return ", ".join(counted(v, found[v]) for v in Verdict if found[v])
+
+
+def meanings(verdicts: Iterable[Verdict]) -> Text:
+    """What verdicts mean that need a word of explanation."""
+    told = set(verdicts) - {Verdict.HOLDS}
+    return Text(". ".join(f"{v.value.capitalize()}: {MEANINGS[v]}" for v in Verdict if v in told), style="dim")
 
 
 def of_claims(count: int) -> str:
@@ -112,7 +118,8 @@ def listing(claims: Sequence[Claim]) -> Group:
     """Claims with their recorded verdicts and statements, without checking anything."""
     verdicts = counts([c.expected for c in claims])
     head = Text(f"{of_claims(len(claims))}, as recorded: {verdicts}", style="bold")
-    return Group(head, Text(f"{RECORD} Nothing was checked now.\n", style="dim"), *map(entry, claims))
+    about = Text(f"{RECORD} Nothing was checked now.", style="dim")
+    return Group(head, about, meanings(c.expected for c in claims), Text(""), *map(entry, claims))
 
 
 def verdict(outcome: Outcome) -> Text:
@@ -242,7 +249,8 @@ def _residual(outcome: Outcome) -> str:
     measured = [e for e in outcome.evidence if e.residual is not None and not e.no_evidence]
     close = [e.residual for e in measured if e.kind is Kind.AGREEMENT and e.residual is not None]
     apart = [e.residual for e in measured if e.kind is Kind.COUNTEREXAMPLE and e.residual is not None]
-    return ", ".join([f"= {max(close):.1e}"] * bool(close) + [f"≠ {min(apart):.1e}"] * bool(apart))
+    parts = (f"= {max(close):.1e}" if close else "", f"≠ {min(apart):.1e}" if apart else "")
+    return ", ".join(filter(None, parts))
 
 
 def _of_2016(outcomes: Sequence[Outcome]) -> bool:
@@ -261,6 +269,7 @@ def overview(outcomes: Sequence[Outcome], document: Mapping[str, Any], paper: Pa
     exact = sum(o.strength.exact for o in outcomes if o.verdict in SETTLED)
     verdicts = counts([o.verdict for o in outcomes])
     yield Text(f"{of_claims(len(outcomes))}: {verdicts}; {exact} by proof or exact counterexample", style="bold")
+    yield meanings(o.verdict for o in outcomes)
     if _of_2016(outcomes) and len(outcomes) > 1:
         yield Text(str(coverage()), style="dim")
     if cells := cells_of_table1(outcomes):
@@ -272,8 +281,7 @@ def overview(outcomes: Sequence[Outcome], document: Mapping[str, Any], paper: Pa
         others = [o for o in outcomes if o.verdict is kind and o.claim.id not in told]
         if kind is not Verdict.HOLDS and others:
             names = (o.claim.id + ("" if o.as_recorded else f" (recorded: {o.claim.expected.value})") for o in others)
-            title = f"{kind.value.capitalize()}, {MEANINGS[kind]}:"
-            yield from headed(title, ", ".join(names), style=STYLES[kind])
+            yield from headed(kind.value.capitalize(), ", ".join(names), style=STYLES[kind])
     yield Text("\nWhat is true", style="bold")
     yield Text(errata.headline(document))
     if paper is not None and paper.id != BA2016 and paper.finding:
@@ -307,7 +315,7 @@ def notices(outcomes: Sequence[Outcome], dataset: Dataset) -> list[str]:
     silent = sum(o.silent for o in outcomes)
     if not silent or dataset.bundled:
         return []
-    text = f"{silent} of {of_claims(len(outcomes))} have numbers that do not count as evidence on this data"
+    text = f"{silent} of {len(outcomes)} claims have numbers that do not count as evidence on this data"
     return [f"{text}; where the verdict stands, a proof carries it alone"]
 
 
@@ -330,7 +338,8 @@ def problems(outcomes: Sequence[Outcome], dataset: Dataset) -> list[str]:
         "verdicts that differ from the record": [o for o in outcomes if not o.as_recorded],
         "numbers that do not count as evidence": [o for o in outcomes if o.silent and dataset.bundled],
     }
-    return [f"{text}: {', '.join(o.claim.id for o in these)}" for text, these in found.items() if these]
+    lines = [f"{text}: {', '.join(o.claim.id for o in these)}" for text, these in found.items() if these]
+    return [*lines, *([RECORD] if any(not o.as_recorded for o in outcomes) else [])]
 
 
 def remarks(outcomes: Sequence[Outcome]) -> Group | None:
@@ -342,4 +351,4 @@ def remarks(outcomes: Sequence[Outcome]) -> Group | None:
     for outcome in found:
         parts.append(Text.assemble((outcome.claim.id, "bold"), "  ", verdict(outcome)))
         parts += [indented(reason) for reason in (*outcome.reasons, outcome.error) if reason]
-    return Group(*parts, *(Text(RECORD, style="dim") for _ in [1] if any(not o.as_recorded for o in found)))
+    return Group(*parts)

@@ -78,9 +78,10 @@ def deviations(outcomes: Sequence[Outcome]) -> Text:
     measured = [e for o in outcomes for e in o.evidence if e.residual is not None and not e.no_evidence]
     still = [e.residual for e in measured if e.kind is Kind.AGREEMENT and e.residual is not None]
     moved = [e.residual for e in measured if e.kind is Kind.COUNTEREXAMPLE and e.residual is not None]
-    parts = [f"Invariant outputs moved by at most {max(still):.0e}, relative to their size"] * bool(still)
-    parts += [f"{'the others' if still else 'Outputs moved'} by at least {min(moved):.0e}"] * bool(moved)
-    return Text(f"{', '.join(parts)}." if parts else "No number counts as evidence.", style="dim")
+    stay = f"Invariant outputs moved by at most {max(still):.0e}, relative to their size" if still else ""
+    others = f"{'the others' if still else 'Outputs moved'} by at least {min(moved):.0e}" if moved else ""
+    said = ", ".join(filter(None, (stay, others)))
+    return Text(f"{said}." if said else "No number counts as evidence.", style="dim")
 
 
 CELL_STYLES = {Cell.INVARIANT: "green", Cell.SIGN: "cyan", Cell.CHANGED: "yellow"}
@@ -90,7 +91,7 @@ EXTENDED_LEGEND = (
     "not apply. A proof or an exact counterexample decides each cell, where the heading says no other."
 )
 METHOD_WIDTH = max(len(METHODS[name].title) for name in EXTENDED)
-GAP = 2
+GAP = 1
 """Columns of space between cells."""
 
 
@@ -146,8 +147,13 @@ def _cell(outcome: Outcome, recorded: Cell) -> Text:
     return Text(CELL_WORDS[recorded], style=CELL_STYLES[recorded])
 
 
-def grids(width: int) -> list[Grid]:
-    """The extended table, then equivariances and changes of basis, in parts that are at most `width` columns wide."""
+def grids(width: int, methods: Sequence[str] = tuple(EXTENDED)) -> list[Grid]:
+    """The extended table, then equivariances and changes of basis, in parts that are at most `width` columns wide.
+
+    Args:
+        width: columns.
+        methods: names of the rows.
+    """
     proved = set(provable())
     groups = (*EQUIVARIANCES, *BASIS_CHANGES)
     tables = (
@@ -155,7 +161,8 @@ def grids(width: int) -> list[Grid]:
         ("Mixtures of units, and of inputs", EQUIVARIANCE, groups, [g.formula for g in groups]),
     )
     parts = []
-    for title, recorded, columns, formulas in tables:
+    for title, all_recorded, columns, formulas in tables:
+        recorded = {method: all_recorded[method] for method in methods}
         headings = {c.name: c.heading for c in columns}
         meanings = {c.name: f"{c.title}: {from_latex(f)}" for c, f in zip(columns, formulas, strict=True)}
         alone = proved.isdisjoint(f"extended.{m}.{c}" for m in recorded for c in headings)

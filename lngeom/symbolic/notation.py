@@ -468,7 +468,7 @@ _MATRIX = re.compile(r"\\left\[\s*\\begin\{matrix\}(.*?)\\end\{matrix\}\s*\\righ
 
 def _rows(found: re.Match[str]) -> str:
     """A matrix in LaTeX as its rows between semicolons."""
-    rows = [[entry.strip().replace("- ", "−") for entry in row.split("&")] for row in found[1].split(r"\\")]
+    rows = [[re.sub(r"^-\s*", "−", entry.strip()) for entry in row.split("&")] for row in found[1].split(r"\\")]
     return f"[{'; '.join(' '.join(row) for row in rows)}]"
 
 

@@ -182,7 +182,7 @@ def test_a_claim_without_a_proof_has_no_proof_evidence():
         (r"F_{w_1w_1}", "F_{w₁ w₁}"),
         (r"F_{w_iw_i}", "F_{w_i w_i}"),
         (r"\sigma^{-2}\sum_{k\neq i}g_k^2x_n", "σ⁻² Σ_{k≠i} g_k² x_n"),
-        (r"\left[\begin{matrix}1 & 0\\0 & - \frac{1}{2}\end{matrix}\right]", "[1 0; 0 −1/2]"),
+        (r"\left[\begin{matrix}1 & 0\\-2 & - \frac{1}{2}\end{matrix}\right]", "[1 0; −2 −1/2]"),
     ],
 )
 def test_formulas_are_spaced_and_an_index_of_more_than_a_name_is_in_braces(formula, expected):

@@ -15,5 +15,6 @@ def run() -> None:
     claims = [c for p in found for c in p.claims]
     head = f"{len(found)} papers, {len(claims)} claims, as recorded: {terminal.counts([c.expected for c in claims])}"
     console.print(head, style="bold")
+    console.print(terminal.meanings(c.expected for c in claims))
     console.print(terminal.papers_found(found))
     console.print("One of them: lngeom verify --paper ID. All: --paper all. One of your own: lngeom new-paper NAME.")

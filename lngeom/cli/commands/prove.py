@@ -48,6 +48,7 @@ def run(
     if len(claims) > 1:
         verdicts = terminal.counts([c.expected for c in claims])
         console.print(f"{id}: {verdicts}", style="bold", markup=False)
+        console.print(terminal.meanings(c.expected for c in claims))
         for claim in claims:
             console.print(terminal.entry(claim))
         console.print()

@@ -87,7 +87,7 @@ def run(
 
 
 def _print(outcomes, dataset, document, paper, every: bool, asked: bool) -> None:
-    """Prints what was asked for: one claim or a few in detail, every claim, or an overview that ends with what is true."""
+    """Prints what was asked for: a few claims in detail, every claim, or an overview that ends with what is true."""
     from lngeom.report import terminal
 
     console = Console(highlight=False)

@@ -24,7 +24,7 @@ function conditions(query) {
     text = text.replace(pattern(source, "g"), " ");
   }
   for (const part of words(text).split(" ")) {
-    const word = part.replace(/^[.,;:()"'?!]+|[.,;:()"'?!]+$/g, "");
+    const word = part.replace(/^[.,;:()"'?!“”‘’]+|[.,;:()"'?!“”‘’]+$/g, "");
     if (/^\d{1,3}$/.test(word)) found.push({ keys: [`eq${word}`] });
     else if (/^\d{1,2}(\.\d{1,2})+$/.test(word)) found.push({ keys: Object.keys(rules.places).map(kind => kind + word) });
     else if (rules.verdicts.includes(word)) found.push({ verdict: word });
