@@ -84,7 +84,8 @@ class UnknownClaim(ValueError):
     """
 
     def __init__(self, name: str, claims: Sequence[Any]):
-        self.near = () if (places := _places_of(name, claims)) else tuple(near(name, claims))
+        places = _places_of(name, claims)
+        self.near: tuple[Any, ...] = () if places else tuple(near(name, claims))
         hint = places or ("did you mean" if self.near else "`lngeom verify --list` shows all")
         self.headline = f"no claim {name!r}; {hint}"
         super().__init__("\n  ".join((self.headline, *map(line, self.near))))

@@ -44,7 +44,7 @@ def searched(record: Mapping[str, Any]) -> Searched:
         record: of the claim, in the document.
     """
     ids = (record["id"], *registry.former_ids(record["id"]))
-    found = names.tokens(*sum(names.texts(record | {"formerly": ids[1:]}), ()))
+    found = names.tokens(*sum(names.texts({**record, "formerly": ids[1:]}), ()))
     return Searched(ids, tuple(sorted(found.keys)), found.words)
 
 

@@ -23,7 +23,7 @@ MEANINGS = {
     Verdict.HOLDS: "true as stated",
     Verdict.CONDITIONAL: "true under a condition, and shown to fail without it",
     Verdict.REFUTED: "false under every reading that its words allow",
-    Verdict.SLIP: "a slip of notation: wrong as printed, clear and right as meant",
+    Verdict.SLIP: "an error of notation, clear and right as meant",
     Verdict.NOT_REPRODUCED: "the experiment at small size came out otherwise",
     Verdict.UNDECIDED: "the evidence on this data decides nothing",
     Verdict.CLASH: "a number contradicts a proof or a statement, so that one of lngeom's own is wrong",
