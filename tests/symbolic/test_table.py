@@ -20,6 +20,11 @@ COLUMNS = [column.name for column in (*lg.transformations.TABLE1, WEIGHT_SIGN_FL
 CELLS = [(method, column, cell) for method, row in EXTENDED.items() for column, cell in row.items()]
 
 
+def test_a_cell_is_named_as_people_write_it():
+    assert prove("layer norm", "Weight matrix re-centering").name == "LayerNorm.weight_matrix_recentering"
+    assert prove("LN", "X+γ").name == "LayerNorm.dataset_recentering"
+
+
 def test_every_symbolic_method_is_in_the_table():
     ones = jnp.ones((4, 4))
     names = {type(method.make(ones, ones)).__name__ for method in lg.normalizers.METHODS.values()}

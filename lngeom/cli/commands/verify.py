@@ -1,8 +1,9 @@
 """Check every claim of the paper on real data; exit 0 if all verdicts are the recorded ones, else 1.
 
-Exit 1 means that a verdict differs, is undecided, or clashes: a number contradicts a proof. Some numbers are no
-evidence on your data, because they are not finite or lost to rounding. Then a proof alone decides, if there is one.
-On the digits such numbers also lead to exit 1.
+A recorded verdict is the one that lngeom keeps in its sources beside a claim. Exit 1 means that a verdict differs \
+from it, is undecided, or clashes: a number contradicts a proof. Some numbers do not count as evidence on your data, \
+because they are not finite or lost to rounding. Then a proof alone decides, if there is one. On the digits such \
+numbers also lead to exit 1.
 """
 
 import sys
@@ -60,7 +61,9 @@ def run(
         about = papers.find(paper) if paper else papers.LAYER_NORMALIZATION
         if claim is not None:
             chosen = named(claim, about.id if paper else None, every=list_only)
-            about = papers.find(chosen[0].paper) if not paper else about
+            if len({c.paper for c in chosen}) > 1 and not list_only:
+                fail(f"{claim!r} means {', '.join(c.id for c in chosen)}: name one of them")
+            about = papers.find(chosen[0].paper)
             chosen = registry.of_topic(chosen, topic)
         else:
             chosen = registry.all_claims(topic or ("all" if list_only else None), paper=about.id)
