@@ -158,7 +158,7 @@ def test_a_function_with_files_a_mask_and_interacting_samples(tmp_path):
         (("m:problem", "--family", "gaussian", "--memory", "0.00001"), "would need"),
         (("m:problem", "--save", "out.txt"), "--save takes a .npz"),
         (("--glm", "--data", "none.csv"), "no such file"),
-        (("--glm", "--normalizer", "lay"), "no normalizer 'lay'"),
+        (("--glm", "--normalizer", "lay"), "no method 'lay': did you mean layer"),
         (("--glm", "--normalizer", "identity", "--epsilon", "0.1"), "no ε"),
         (("--glm", "--dtype", "float16"), "--dtype must be"),
     ],

@@ -22,9 +22,9 @@ from jaxtyping import Float
 
 from lngeom.checks._orbits import QUICKLY, Data, example
 from lngeom.checks.findings import Finding, Result, Verdict
-from lngeom.checks.rows import NAMES, Row
+from lngeom.checks.rows import Row
 from lngeom.checks.subject import Output, Subject, as_elsewhere, deviation
-from lngeom.methods import METHODS
+from lngeom.methods.page import named
 
 ALIKE = 1e-3
 """Largest difference, relative to the outputs, at which outputs count as those of the row."""
@@ -120,7 +120,7 @@ class _Beside:
 
     def __init__(self, subject: Subject, like: str, row: Row, wide: np.dtype):
         self.subject, self.wide = subject, wide
-        self.make = make = METHODS[NAMES.get(like, like)].make
+        self.make = make = named(like).make
         self.reference, self.groups = jax.jit(lambda W, X: make(W, X)(W, X), compiler_options=QUICKLY), row.groups
         scaled = [row.cells.get(name) == "I" for name in ("weight_matrix_rescaling", "dataset_rescaling")]
         octaves = (40 if wide == np.float64 else 10) / max(sum(scaled), 1)

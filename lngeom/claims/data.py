@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import Float
 
 from lngeom._core.files import CORRUPT
+from lngeom._core.named import near
 
 BUNDLED = "digits"
 MAX_SAMPLES = 2048
@@ -107,9 +108,12 @@ def read(path: Path) -> np.ndarray:
     suffix = (path.with_suffix("") if packed else path).suffix.lower()
     if suffix not in readers:
         what = "".join(path.suffixes[-1 - packed :]) or "a file without a suffix"
+        if not path.exists() and (close := near(path.name, _at_hand(path), 1, 0.6)):
+            raise DataError(f"no data {str(path)!r}; did you mean {close[0]!r}?")
         raise DataError(f"{path}: cannot read {what}; expected .npz, .npy, .csv or .tsv, or one of these with .gz")
     if not path.is_file():
-        raise DataError(f"{path}: no such file")
+        close = near(path.name, _at_hand(path), 1, 0.6)
+        raise DataError(f"{path}: no such file" + (f"; did you mean {close[0]!r}?" if close else ""))
     if path.stat().st_size == 0:
         raise DataError(f"{path}: the file is empty")
     try:
@@ -117,6 +121,12 @@ def read(path: Path) -> np.ndarray:
             return readers[suffix](path, cast(BinaryIO, file))
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error}") from error
+
+
+def _at_hand(path: Path) -> list[str]:
+    """Names of data: the bundled set, and files beside a path."""
+    files = path.parent.iterdir() if path.parent.is_dir() else ()
+    return [BUNDLED, *(file.name for file in files if file.is_file())]
 
 
 def _read_npy(path: Path, file: BinaryIO) -> np.ndarray:

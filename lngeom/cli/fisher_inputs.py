@@ -15,7 +15,7 @@ from lngeom.information.glm import NormalizedGLM
 
 CONTRACT = """
     def problem():                  # lngeom fisher yourmodule:problem --family categorical
-        return apply, params, X     # apply(params, X) gives natural parameters [N C]; X has one sample a row
+        return apply, params, X     # apply(params, X) gives natural parameters [N C], such as logits; X [N D]
 A fourth item, such as {"mask": mask}, holds further arguments of lg.fisher. --epsilon sets an argument eps of problem.
 Or name apply itself, with --params FILE.npz (one array per leaf, "layer1.kernel") and --data FILE.npy."""
 """Objects that a user may name, shown in errors."""

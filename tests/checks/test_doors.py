@@ -79,7 +79,7 @@ def test_check_exits_0_when_it_ran_and_1_when_the_layer_differs():
         (["lngeom.claims.paper:TITLE"], "cannot adapt a str"),
         (["tests.checks.broken:needs_three"], "needs 3 arguments"),
         (["lngeom.nn:LayerNormLSTM"], "has no known value"),
-        (["lngeom.nn:LayerNorm", "--like", "lyer"], "no row 'lyer'"),
+        (["lngeom.nn:LayerNorm", "--like", "lyer"], "no method 'lyer': did you mean layer"),
         (["lngeom.nn:LayerNorm", "--dtype", "int8"], "dtype must be"),
         (["lngeom.nn:LayerNorm", "--kind", "both"], "kind must be one of weights, summed"),
     ],
