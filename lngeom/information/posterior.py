@@ -342,7 +342,8 @@ def _groups(
     apply: Callable, theta: PyTree, X: PyTree, groups: Mapping[str, int | None] | None
 ) -> Mapping[str, int | None]:
     if groups is None:
-        return {path: None for (path,) in scale_invariant_groups(apply, theta, X, together=1).values()}
+        found = scale_invariant_groups(apply, theta, X, together=1, epsilon=False)
+        return {path: None for (path,) in found.values()}
     known = dict(zip(leaf_paths(theta), jax.tree.leaves(theta), strict=True))
     for path, axis in groups.items():
         if path not in known:

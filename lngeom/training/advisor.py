@@ -89,6 +89,7 @@ class Plan:
         weight_decay: λ.
         parameters: one entry for each part of the parameters.
         norms: one entry for each norm whose ε was read.
+        groups: paths of each scale-invariant set, by name, as `scale_invariant_groups` gives them.
         equivalences: sentences on changes of η, λ and the initial scale that are one and the same run.
     """
 
@@ -97,6 +98,7 @@ class Plan:
     weight_decay: float
     parameters: tuple[PlanRow, ...]
     norms: tuple[NormRow, ...]
+    groups: Mapping[str, tuple[str, ...]]
     equivalences: tuple[str, ...]
 
     @property
@@ -170,8 +172,8 @@ def _number(value: float) -> str:
 
 
 def plan(
-    params: PyTree,
     apply: Callable[..., PyTree],
+    params: PyTree,
     *args: Any,
     optimizer: optax.GradientTransformation | str,
     learning_rate: float | Callable,
@@ -191,8 +193,8 @@ def plan(
     $\epsilon / (x + \epsilon)$ for a denominator $\sqrt{x + \epsilon}$, measured on the inputs.
 
     Args:
-        params: the parameters.
         apply: (params, *args) → outputs.
+        params: the parameters.
         *args: inputs, such as a batch.
         optimizer: an optax optimizer, or the name of its law, one of `LAWS`.
         learning_rate: η, a number or a schedule.
@@ -225,14 +227,14 @@ def plan(
         ...     a = x @ p["hidden"]
         ...     return a / jnp.sqrt(jnp.mean(a**2, 1, keepdims=True) + 1e-6) * p["gain"]
         >>> params = {"gain": jnp.ones((1, 3)), "hidden": jnp.array([[1.0, 2.0, 0.5], [0.2, -1.0, 3.0]])}
-        >>> found = plan(params, apply, X, optimizer="adamw", learning_rate=1e-3, weight_decay=0.1)
+        >>> found = plan(apply, params, X, optimizer="adamw", learning_rate=1e-3, weight_decay=0.1)
         >>> [(row["name"], row["acts"], round(row["equilibrium_norm"], 3)) for row in found.rows]
         [('hidden', 'rate', 0.173), ('gain', 'regularizer', nan)]
     """
     check_model(apply, params)
     given = {"momentum": momentum, "b2": b2, "trust_coefficient": trust_coefficient}
     given = {name: value for name, value in given.items() if value is not None}
-    check_settings(weight_decay=weight_decay, **given)
+    check_settings(learning_rate=learning_rate, weight_decay=weight_decay, **given)
     said = Said(learning_rate, weight_decay, momentum, b2, trust_coefficient)
     moves = _moves(optimizer, params, said)
     if isinstance(optimizer, str) and optimizer == "momentum" and momentum is None:
@@ -268,7 +270,9 @@ def plan(
                 scale=_scale_of(part, gradient_scale),
             )
         )
-    return Plan(law, eta, decay, tuple(rows), norms, _equivalences(law, eta, decay, momentum, b2))
+    paths = leaf_paths(params)
+    groups = {part.name: tuple(paths[k] for k in part.leaves) for part in found if part.acts == RATE}
+    return Plan(law, eta, decay, tuple(rows), norms, groups, _equivalences(law, eta, decay, momentum, b2))
 
 
 def _moves(optimizer: Any, params: PyTree, said: Said) -> list[Moves]:

@@ -126,9 +126,9 @@ def _not_invariant(found: Agreement) -> str:
 
 def equivariance(
     apply: NormalizedGLM | Callable[[PyTree, PyTree], PyTree],
-    action: Callable[[Any, PyTree], PyTree],
     params: PyTree,
     X: PyTree,
+    action: Callable[[Any, PyTree], PyTree],
     *,
     family: AbstractDistribution | PyTree | None = None,
     y: PyTree = None,
@@ -177,10 +177,10 @@ def equivariance(
 
     Args:
         apply: a `NormalizedGLM`, or a function apply(params, X) → outputs, as `lg.fisher` takes.
-        action: action(g, params) → params of the same shapes. Where g is a real number or array, all values near the
-            identity must be elements.
         params: θ, any pytree; floating point leaves are parameters, as in `lg.fisher`.
         X: inputs, one sample a row.
+        action: action(g, params) → params of the same shapes. Where g is a real number or array, all values near the
+            identity must be elements.
         family: of the outputs of a function.
         y: responses; drawn from the model where None.
         identity: g₀, a real number or an array: 0.0 of shifts and rotations by an angle, 1.0 of a scaling. None of a
@@ -208,7 +208,7 @@ def equivariance(
         >>> theta = model.init(jax.random.key(0), inputs=3, outputs=5)
         >>> X = jax.random.normal(jax.random.key(1), (40, 3))
         >>> scale = lambda c, p: lg.GLMParameters(c * p.weights, p.bias, p.gain)
-        >>> found = lg.equivariance(model, scale, theta, X, identity=1.0)
+        >>> found = lg.equivariance(model, theta, X, scale, identity=1.0)
         >>> found.invariant, found.null_directions, found.holds
         (True, 1, True)
     """
