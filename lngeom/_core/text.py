@@ -1,7 +1,9 @@
 """Words and lines for people: counts with their nouns, the width of the terminal, lines that fit it."""
 
+import itertools
 import shutil
 import textwrap
+from collections.abc import Container, Iterator, Mapping, Sequence
 
 
 def counted(number: int, noun: str, plural: str = "") -> str:
@@ -16,7 +18,7 @@ def counted(number: int, noun: str, plural: str = "") -> str:
         >>> counted(1, "claim"), counted(2, "claim"), counted(0, "matrix", "matrices")
         ('1 claim', '2 claims', '0 matrices')
     """
-    return f"{number} {noun}" if number == 1 else f"{number} {plural or noun + 's'}"
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
 
 
 def terminal_width(otherwise: int = 80) -> int:
@@ -47,3 +49,39 @@ def wrapped(line: str, width: int | None, further: str = "  ") -> list[str]:
         break_long_words=False,
         break_on_hyphens=False,
     )
+
+
+def table(rows: Sequence[Sequence[str]], width: int, least: Mapping[int, int], right: Container[int] = ()) -> list[str]:
+    """A table of text whose cells are wrapped, between words where that is possible, to fit a terminal.
+
+    Args:
+        rows: the cells; the first row is the heading, and a line is drawn below it.
+        width: columns of the terminal.
+        least: fewest columns of those that may be narrower than their cells, by number; the first give way first.
+        right: numbers of the columns that are aligned to the right. Their headings alone are wrapped.
+
+    Returns:
+        Lines, without blanks at their ends. They may be longer than `width`.
+    """
+    columns = list(zip(*rows, strict=True))
+    widths = [
+        max(*map(len, cells), *map(len, heading.split())) if k in right else max(len(heading), *map(len, cells))
+        for k, (heading, *cells) in enumerate(columns)
+    ]
+    gaps = 2 * (len(widths) - 1)
+    for k, fewest in least.items():
+        excess = sum(widths) + gaps - width
+        widths[k] -= max(0, min(excess, widths[k] - min(fewest, widths[k])))
+
+    def lines(row: Sequence[str]) -> Iterator[str]:
+        cells = [
+            textwrap.wrap(cell, size, break_on_hyphens=False) or [""] for cell, size in zip(row, widths, strict=True)
+        ]
+        for parts in itertools.zip_longest(*cells, fillvalue=""):
+            aligned = (
+                part.rjust(size) if k in right else part.ljust(size)
+                for k, (part, size) in enumerate(zip(parts, widths, strict=True))
+            )
+            yield "  ".join(aligned).rstrip()
+
+    return [*lines(rows[0]), "─" * (sum(widths) + gaps), *(line for row in rows[1:] for line in lines(row))]

@@ -63,8 +63,8 @@ def check_parameters(params: GLMParameters, inputs: Float[Array, "N *T D"]) -> N
     if not isinstance(params, GLMParameters):
         exchanged = ": params and inputs are exchanged" if isinstance(inputs, GLMParameters) else ""
         raise ValueError(
-            f"params must be GLMParameters(weights, bias, gain), as model.init makes them; got a {type(params).__name__}"
-            + exchanged
+            "params must be GLMParameters(weights, bias, gain), as model.init makes them; got a "
+            f"{type(params).__name__}{exchanged}"
         )
     shapes = {name: jnp.shape(getattr(params, name)) for name in ("weights", "bias", "gain")}
     if len(shapes["weights"]) != 2:

@@ -105,7 +105,8 @@ def explained(error: Exception, apply: Callable, params: PyTree, *args: PyTree) 
         what = "State" if isinstance(params, nnx.State) else "Module"
         return ValueError(
             f"apply failed at params, a {what} of nnx. Split the module, graphdef, state = nnx.split(module), give "
-            f"state as params, and have apply merge both: lambda state, X: nnx.merge(graphdef, state)(X) ({one_line(error)})"
+            "state as params, and have apply merge both: lambda state, X: nnx.merge(graphdef, state)(X) "
+            f"({one_line(error)})"
         )
     X = args[0] if len(args) == 1 else args
     if len(args) == 1 and _works(apply, X, params):
