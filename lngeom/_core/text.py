@@ -3,7 +3,7 @@
 import itertools
 import shutil
 import textwrap
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Sequence
 
 
 def counted(number: int, noun: str, plural: str = "") -> str:
@@ -51,13 +51,16 @@ def wrapped(line: str, width: int | None, further: str = "  ") -> list[str]:
     )
 
 
-def table(rows: Sequence[Sequence[str]], width: int, least: Mapping[int, int], right: Container[int] = ()) -> list[str]:
+def table(
+    rows: Sequence[Sequence[str]], width: int, least: Sequence[tuple[int, int]], right: Container[int] = ()
+) -> list[str]:
     """A table of text whose cells are wrapped, between words where that is possible, to fit a terminal.
 
     Args:
         rows: the cells; the first row is the heading, and a line is drawn below it.
         width: columns of the terminal.
-        least: fewest columns of those that may be narrower than their cells, by number; the first give way first.
+        least: numbers of columns that may be narrower than their cells, and the fewest columns they take, in the order
+            in which they give way.
         right: numbers of the columns that are aligned to the right. Their headings alone are wrapped.
 
     Returns:
@@ -69,7 +72,7 @@ def table(rows: Sequence[Sequence[str]], width: int, least: Mapping[int, int], r
         for k, (heading, *cells) in enumerate(columns)
     ]
     gaps = 2 * (len(widths) - 1)
-    for k, fewest in least.items():
+    for k, fewest in least:
         excess = sum(widths) + gaps - width
         widths[k] -= max(0, min(excess, widths[k] - min(fewest, widths[k])))
 

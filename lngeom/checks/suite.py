@@ -10,13 +10,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from lngeom.checks._diagnosis import diagnose
 from lngeom.checks._examine import NOT_FINITE, Examination
 from lngeom.checks._findings import FATAL, findings
 from lngeom.checks._orbits import Data, Move, example
 from lngeom.checks._outputs import Comparison, compare
 from lngeom.checks._shrink import column_moves, shrink
 from lngeom.checks.adapters import adapt
-from lngeom.checks.findings import SEE, Finding, Report, Result, Verdict
+from lngeom.checks.findings import SEE, Diagnosis, Finding, Report, Result, Verdict
 from lngeom.checks.rows import POSITIONS, Row, columns, row
 from lngeom.checks.subject import Subject, layer_tolerance
 
@@ -77,6 +78,12 @@ class Suite:
             self._beside[like] = self._compared(like)
         return self._beside[like]
 
+    def diagnosis(self, like: str | None = None) -> Diagnosis:
+        """What the layer is: as the row `like` if it agrees, else the closest row of the table."""
+        if any(f.name in FATAL for f in self.findings):
+            return Diagnosis()
+        return diagnose(self.subject, [self.result(name) for name in self.names()], self.beside, like)
+
     def _compared(self, like: str) -> Comparison:
         if any(f.name in FATAL for f in self.findings):
             return Comparison(note="could not be compared: see the findings")
@@ -85,7 +92,7 @@ class Suite:
         wrong = [r.name for r in results if r.name in expected.cells and not r.as_expected(expected.cells[r.name])]
 
         def checked(subject: Subject) -> list[Result]:
-            bare = Suite(subject, self.dtype, self.seed)
+            bare = Suite(subject, self.dtype, self.seed, counterexamples=False)
             return [bare.result(name) for name in wrong]
 
         return compare(self.subject, self.data, like, expected, self._examination.wide, results, checked)
@@ -187,6 +194,7 @@ def check_invariances(
         beside.sizes,
         beside.note,
         beside.removed,
+        suite.diagnosis(like),
     )
 
 

@@ -155,7 +155,7 @@ class Plan:
             acts = row.acts if row.decayed else f"{row.acts} (not decayed)"
             mark = f" [{marks[row.remark]}]" if row.remark else ""
             rows.append((_short(row.name) + mark, acts, *map(_number, (*numbers, row.half_life, row.epsilon_share))))
-        columns = table([headings, *rows], width, {0: 14, 1: 11}, right=range(2, len(headings)))
+        columns = table([headings, *rows], width, [(0, 14), (1, 11)], right=range(2, len(headings)))
         if max(map(len, columns)) <= width:
             lines += columns
         else:
