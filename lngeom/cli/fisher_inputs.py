@@ -10,7 +10,8 @@ import numpy as np
 from jaxtyping import PyTree
 
 from lngeom._core.files import CORRUPT
-from lngeom.claims.data import DataError, read
+from lngeom._core.memory import available_memory, format_bytes
+from lngeom.claims.data import DataError, read, reason
 from lngeom.information.glm import NormalizedGLM
 
 FISHER = """
@@ -71,7 +72,7 @@ def from_object(
     if needed == 2 and not isinstance(found, NormalizedGLM):
         if params is None or data is None:
             raise ValueError(f"{name} takes (params, X): give --params and --data, or name a function:{contract}")
-        found = (found, _read_params(params), read(data))
+        found = (found, _read_params(params), read_whole(data))
     elif params is not None or data is not None:
         raise ValueError(f"{name} brings its own parameters and inputs; --params and --data are for apply(params, X)")
     if needed == 0:
@@ -82,6 +83,21 @@ def from_object(
     if not isinstance(arguments, dict) or not all(isinstance(key, str) for key in arguments):
         raise ValueError(f"the fourth item of {name} must be a dict of further arguments; got {arguments!r}")
     return Given(model, _cast(own, dtype), _cast(X, dtype), dict(arguments))
+
+
+def read_whole(path: Path) -> np.ndarray:
+    """The array in a file, all of which is needed.
+
+    Raises:
+        DataError: if it cannot be read, or takes more than half of the free memory.
+    """
+    array, free = read(path), available_memory()
+    if array.nbytes > free // 2:
+        raise DataError(
+            f"{path}: all of its {format_bytes(array.nbytes)} are needed, more than half of the free "
+            f"{format_bytes(free)}: save fewer rows"
+        )
+    return array
 
 
 def _is_model(value: Any) -> bool:
@@ -123,7 +139,7 @@ def _read_params(path: Path) -> PyTree:
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error}") from error
     except CORRUPT as error:
-        raise DataError(f"{path}: not an archive of arrays ({error})") from error
+        raise DataError(f"{path}: not an archive of arrays{reason(error)}") from error
     tree: dict[str, Any] = {}
     for name, value in arrays.items():
         *folders, last = name.split(".")

@@ -145,7 +145,8 @@ class Plan:
             parameter has a paragraph.
         """
         width = terminal_width() if width is None else width
-        lines = [f"{self.optimizer}, learning rate {self.learning_rate:.3g}, weight decay {self.weight_decay:.3g}", ""]
+        title = f"{self.optimizer}, learning rate {self.learning_rate:.3g}, weight decay {self.weight_decay:.3g}"
+        lines = [*wrapped(title, width), ""]
         effective = {0: "η", 1: "η/‖w‖", 2: "η/‖w‖²"}[LAWS[self.optimizer].rate]
         headings = ("parameters", "decay acts as", "norm now", effective, *AT_REST, "share of ε")
         marks = self._marks()
