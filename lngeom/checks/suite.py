@@ -1,7 +1,7 @@
 """The suite of checks, as a runner, a generator of checks, and a decorator for pytest."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -295,7 +295,7 @@ def generate_checks(
 
 
 def parametrize_with_invariances(
-    layers: Sequence[Any] | Iterable[tuple[Any, str]],
+    layers: Any | Iterable[Any] | Iterable[tuple[Any, str]],
     like: str | None = None,
     *,
     expected_failures: Mapping[str, str] | None = None,
@@ -304,13 +304,17 @@ def parametrize_with_invariances(
     """Decorates a test with arguments `layer` and `check`, which then runs once for each check of each layer.
 
     Args:
-        layers: the layers, or pairs of a layer and its row where `like` is not given.
+        layers: a layer, as for `check_invariances`; a list of layers; or pairs of a layer and its row where `like` is
+            not given.
         like: the row for all layers.
         expected_failures: reasons by name of the checks that should fail; pytest shows them.
         **options: passed to `generate_checks`.
 
     Returns:
         The decorator.
+
+    Raises:
+        ValueError: if there is no layer, or a layer without a row.
 
     Example:
         >>> import lngeom as lg
@@ -320,10 +324,21 @@ def parametrize_with_invariances(
     """
     import pytest
 
+    if isinstance(layers, str) or callable(layers):
+        layers = [layers]
+    if not isinstance(layers, Iterable):
+        raise ValueError(f"layers must be a layer, a list of layers or pairs (layer, row); got {layers!r}")
     parameters = []
     for entry in layers:
+        if not like and not (isinstance(entry, tuple) and len(entry) == 2 and isinstance(entry[1], str)):
+            raise ValueError(
+                f"{getattr(entry, '__name__', type(entry).__name__)} has no row of the table to be compared with: give "
+                'like=, such as like="layer", or pairs (layer, row)'
+            )
         layer, method = (entry, like) if like else entry
         for check in generate_checks(layer, method, expected_failures=expected_failures, **options):
             marks = [pytest.mark.xfail(reason=check.reason, strict=True)] if check.reason else []
             parameters.append(pytest.param(layer, check, marks=marks, id=f"{check.suite.subject.name}-{check.name}"))
+    if not parameters:
+        raise ValueError("layers is empty, so that nothing would be checked: give a layer or a list of layers")
     return pytest.mark.parametrize(("layer", "check"), parameters)
