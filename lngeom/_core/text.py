@@ -21,6 +21,11 @@ def counted(number: int, noun: str, plural: str = "") -> str:
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
 
 
+def verb(number: int, one: str = "is", several: str = "are") -> str:
+    """The verb of a number of things."""
+    return one if number == 1 else several
+
+
 def terminal_width(otherwise: int = 80) -> int:
     """Columns of the terminal, 40 at least.
 

@@ -7,10 +7,13 @@ import jax.numpy as jnp
 
 from lngeom.checks.subject import Subject, as_elsewhere
 from lngeom.methods import METHODS
-from lngeom.methods.table import EQUIVARIANCE, EXTENDED, NAMES as NAMES
+from lngeom.methods.table import EQUIVARIANCE, EXTENDED
 from lngeom.methods.transformations.actions import Column
 from lngeom.methods.transformations.columns import extended
 from lngeom.methods.transformations.matrices import BASIS_CHANGES, EQUIVARIANCES, MatrixGroup
+
+NAMES = {method.alias: method.name for method in METHODS.values() if method.alias}
+"""Further names of rows, by normalizer."""
 
 POSITIONS = 4
 """Number of positions for layers that need them."""

@@ -15,6 +15,7 @@ from jaxtyping import Array, PRNGKeyArray, PyTree
 
 from lngeom._core.arguments import check_count, check_nonnegative
 from lngeom._core.numerics import MARGIN, WITNESS, Agreement
+from lngeom._core.text import counted
 from lngeom.families import AbstractDistribution
 from lngeom.information import fisher
 from lngeom.information.glm import NormalizedGLM
@@ -82,8 +83,8 @@ class Equivariance:
     def __repr__(self) -> str:
         """The table of the consequences, in 80 columns."""
         lines = [
-            f"Equivariance of {self.parameters:,} parameters under {self.group}",
-            f"f(gθ) = f(θ) at {len(self.elements)} elements g, on {self.samples:,} samples:",
+            f"Equivariance of {counted(self.parameters, 'parameter')} under {self.group}",
+            f"f(gθ) = f(θ) at {counted(len(self.elements), 'element')} g, on {counted(self.samples, 'sample')}:",
         ]
         if not self.invariant:
             where = ["  it holds at θ itself, not near it"] if self.here.agrees else []

@@ -2,11 +2,9 @@
 
 import importlib
 import sys
-from typing import Annotated
 
 import typer
 
-from lngeom.cli.commands import version
 from lngeom.cli.console import tell
 
 NAMES = (
@@ -25,19 +23,6 @@ app = typer.Typer(
 for _name in NAMES:
     _module = importlib.import_module(f"lngeom.cli.commands.{_name}")
     app.command(_name.replace("_", "-"), help=_module.__doc__)(_module.run)
-
-
-def _version(asked: bool) -> None:
-    if asked:
-        version.run()
-        raise typer.Exit
-
-
-@app.callback()
-def _options(
-    _: Annotated[bool, typer.Option("--version", help="Print the version.", callback=_version, is_eager=True)] = False,
-) -> None:
-    """Options before a command."""
 
 
 def main() -> None:
