@@ -1,4 +1,4 @@
-"""Evidence and predictions do not change when weights before a norm are re-scaled, and change without the gauge."""
+"""Evidence and predictions do not change when weights before a norm are rescaled, and change without the gauge."""
 
 import pickle
 from dataclasses import replace

@@ -209,7 +209,8 @@ def solve_by_conjugate_gradients(
         raise ConvergenceError(
             f"conjugate gradients stopped after {counted(int(steps), 'iteration')} at relative residual "
             f"{float(residual):.2g} > {tolerance:.2g}: the gradient has a part along null directions that nullspace= "
-            f"does not contain, or F is too badly conditioned; pass the null space, use {'more ' * bool(damping)}damping, or method='svd'"
+            "does not contain, or F is too badly conditioned; pass the null space, use "
+            f"{'more ' * bool(damping)}damping, or method='svd'"
         )
     rest = added(gradient, -1.0, identifiable)
     if keep and null is not None:

@@ -79,7 +79,7 @@ def resolve_groups(params: PyTree, groups: Selector | None) -> Groups:
 def scale_invariant_groups(
     apply: Callable[..., PyTree], params: PyTree, *args: Any, together: int | None = None, epsilon: bool = True
 ) -> dict[str, tuple[str, ...]]:
-    r"""Finds which parameters can be re-scaled, alone or together, without a change of the outputs.
+    r"""Finds which parameters can be rescaled, alone or together, without a change of the outputs.
 
     A set S of leaves is scale-invariant to first order where $\sum_{l\in S} \partial f \cdot w_l = 0$: the derivative
     of the outputs along the leaves themselves (two forward-mode products for each leaf).
@@ -121,7 +121,7 @@ class Search(NamedTuple):
     """Leaves by what a change of their scale does to the outputs, as numbers of the leaves of the parameters.
 
     Attributes:
-        sets: those that can be re-scaled, together, without a change.
+        sets: those that can be rescaled, together, without a change.
         idle: those that hardly change the outputs in any direction.
         floating: all of floating point numbers.
     """

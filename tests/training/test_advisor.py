@@ -148,7 +148,7 @@ def test_masks_schedules_and_records_are_read():
 
 
 def test_a_mask_decides_among_equal_sets():
-    """Stream and value, or stream and output: either can be re-scaled, since the block adds their product."""
+    """Stream and value, or stream and output: either can be rescaled, since the block adds their product."""
     rng = np.random.default_rng(3)
     p = {name: jnp.asarray(rng.normal(size=(4, 4))) for name in ("embed", "head", "output", "value")}
 
