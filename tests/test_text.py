@@ -34,9 +34,9 @@ ROWS = [("what it is called", "numbers here"), ("a long name of three words", "1
 def test_a_table_fits_its_width_and_aligns_numbers_to_the_right():
     lines = table(ROWS, 24, [(0, 10)], right={1})
     assert max(map(len, lines)) <= 24
-    assert lines[0] == "what it is      numbers"
+    assert lines[0] == "what it is       numbers"
     assert [line[-1] for line in lines if line.rstrip()[-1:].isdigit()] == ["2", "5"]
-    assert all(len(line) == 23 for line in lines if line[-1:].isdigit())
+    assert all(len(line) == 24 for line in lines if line[-1:].isdigit())
 
 
 def test_a_table_of_enough_room_has_a_line_a_row():

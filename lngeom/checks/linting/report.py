@@ -70,11 +70,13 @@ class LintReport:
                 lines += textwrap.wrap(
                     f"{title}: {text}", width, initial_indent="  ", subsequent_indent="    ", break_long_words=False
                 )
-        known = {k: v for k, v in self.eps_shares.items() if not math.isnan(v)}
-        if known:
-            longest = max(len(path or "(model)") for path in known)
-            lines += ["", "Share of ε in σ² + ε (median)"]
-            lines += [f"  {(path or '(model)').ljust(longest)}  {share:.1e}" for path, share in known.items()]
+        if self.eps_shares:
+            longest = max(len(path or "(model)") for path in self.eps_shares)
+            lines += ["", "Examined, with the median share of ε in σ² + ε"]
+            lines += [
+                f"  {(path or '(model)').ljust(longest)}  {'no ε' if math.isnan(share) else f'{share:.1e}'}"
+                for path, share in self.eps_shares.items()
+            ]
         if self.unchecked:
             lines += ["", "Not checked"]
             lines += [f"  {p or '(model)'}{f', {r}' if r else ''}: {reason}" for p, r, reason in self.unchecked]
