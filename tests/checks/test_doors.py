@@ -90,10 +90,10 @@ def lngeom(*args):
 def test_check_exits_0_when_it_ran_and_1_when_the_layer_differs():
     same = lngeom("lngeom.methods:LayerNorm", "--like", "layer")
     assert same.exit_code == 0, same.output
-    assert ": as layer, " in same.output
+    assert "\nAs layer norm, in " in same.output
     different = lngeom("tests.checks.broken:leakage_of_one_row", "--like", "layer")
     assert different.exit_code == 1
-    assert "Differs from layer:" in different.output
+    assert "\nDiffers from layer norm, in " in different.output
     assert lngeom("tests.checks.broken:leakage_of_one_row").exit_code == 0
 
 
