@@ -7,13 +7,19 @@ from dataclasses import dataclass
 import numpy as np
 
 from lngeom.checks.placed import Placed
-from lngeom.checks.placing import behaves, place
+from lngeom.checks.placing import behaves, place, responds
 from lngeom.checks.recorded import Layer
 from lngeom.checks.recorded.functions import Function
 from lngeom.checks.recorded.layer import floating
 
 FIXED = 1e-3
 """Largest spread of mean squares, relative to them, at which outputs have a fixed mean square."""
+
+RESPONSE = (
+    "its outputs are its inputs times factors of its other inputs, whatever the scale of these, as in a response norm: "
+    "no row of the table"
+)
+"""Why a layer that divides one statistic by another was not examined."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +89,7 @@ def _judged(layer: Layer, training: bool) -> Candidate | None:
             return Candidate(layer)
         try:
             if not behaves(layer, training):
-                return None
+                return Candidate(layer, RESPONSE) if responds(layer, training) else None
             placed = place(layer, training)
             return Candidate(layer, "", placed) if placed.normalizes else None
         except Exception:  # it cannot be called again; what it returned is looked at

@@ -13,7 +13,7 @@ from lngeom.checks._in_place import differing, examined
 from lngeom.checks._invariances import invariances
 from lngeom.checks._norms import candidates
 from lngeom.checks._orbits import Data
-from lngeom.checks._weights import of_weights
+from lngeom.checks._weights import measured, of_weights
 from lngeom.checks.findings import Result
 from lngeom.checks.placed import Placed
 from lngeom.checks.recorded import MIXES, Layer, layers_of
@@ -75,7 +75,7 @@ def check_model(
     rows = {path: NAMES.get(name, name) for path, name in (like or {}).items()}
     for name in rows.values():
         row(name)
-    layers = layers_of(model, X)
+    layers = [replace(k, normalized=k.normalized or measured(k, training)) for k in layers_of(model, X)]
     paths = {layer.path for layer in layers}
     if missing := sorted({*include, *rows} - paths):
         raise ValueError(f"no layer {', '.join(missing)}; there are {', '.join(sorted(paths - {''}))}")

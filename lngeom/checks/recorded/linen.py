@@ -1,5 +1,7 @@
 """The layers of a flax.linen model in one call."""
 
+import dataclasses
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -32,7 +34,8 @@ def layers(parts: tuple, args: tuple, kwargs: dict) -> list[Layer]:
                 return function(*given, **options)
             key = context.module.path
             if key not in into or not _steps(into[key][1]):  # a scan is traced for shapes alone at first
-                into[key] = context.module.clone(parent=None, name=None), _known(context.module.variables)
+                module, own = _alone(context.module)
+                into[key] = module, _known(own)
             return record(key, function, given, options)
 
         return intercept
@@ -58,6 +61,28 @@ def layers(parts: tuple, args: tuple, kwargs: dict) -> list[Layer]:
 
     tape.split(lambda place: _steps(found[place][1]))
     return tape.layers(make, fixed=_fixed(module))
+
+
+def _alone(module: Any) -> tuple[Any, dict[str, Any]]:
+    """A copy of a module outside of its model, and its variables.
+
+    A module may hold another one whose place is beside it, as the wrappers of weight norm and spectral norm do. The
+    copy has that one inside, and names of variables which begin with its name begin with that of the attribute.
+    """
+    from flax import linen
+
+    held = {f.name: getattr(module, f.name) for f in dataclasses.fields(module) if f.name not in {"parent", "name"}}
+    beside = {name: v for name, v in held.items() if isinstance(v, linen.Module) and v.scope is not None}
+    beside = {name: v for name, v in beside.items() if v.path[: len(module.path)] != module.path}
+    copies = {name: v.clone(parent=None, name=None) for name, v in beside.items()}
+    variables: dict[str, Any] = {kind: dict(values) for kind, values in module.variables.items()}
+    for attribute, inner in beside.items():
+        for kind, values in variables.items():
+            renamed = {re.sub(f"^{re.escape(inner.name)}/", f"{attribute}/", k): v for k, v in values.items()}
+            variables[kind] = renamed
+        for kind, values in inner.variables.items():
+            variables.setdefault(kind, {})[attribute] = values
+    return module.clone(parent=None, name=None, **copies), variables
 
 
 def _known(variables: Any) -> Any:
