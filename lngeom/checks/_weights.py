@@ -11,6 +11,7 @@ from lngeom.checks._orbits import Data
 from lngeom.checks._probed import FAR, TOLERANCES, ordinary, rounding_of
 from lngeom.checks.recorded import Layer
 from lngeom.checks.recorded.layer import floating
+from lngeom.checks.recorded.torch import normalized_weights
 from lngeom.checks.reports import NormReport
 from lngeom.checks.subject import deviation
 from lngeom.methods import METHODS
@@ -93,10 +94,10 @@ def _examined(layer: Layer, bare: NormReport, like: str | None) -> NormReport:
 def _direction(layer: Layer) -> tuple[str, str]:
     """Name of the weights that a layer normalizes, and the row of the table."""
     kind = layer.normalized or layer.declared
-    if layer.framework == "torch" and layer.normalized is not None:
-        name = next((n for n in DIRECTIONS[layer.normalized] if n in layer.parameters), None)
+    if layer.framework == "torch" and (by_torch := normalized_weights(layer.module)) is not None:
+        name = next((n for n in DIRECTIONS[by_torch] if n in layer.parameters), None)
         if name is None:
-            raise ValueError(f"{METHODS[layer.normalized].title} of another array than its weight")
+            raise ValueError(f"{METHODS[by_torch].title} of another array than its weight")
         dim = _dim(layer.module)
         if dim is not None and dim != 0:
             raise ValueError(
@@ -104,7 +105,7 @@ def _direction(layer: Layer) -> tuple[str, str]:
                 if dim >= 0
                 else "its weight norm is over all axes"
             )
-        return name, layer.normalized
+        return name, by_torch
     matrix = matrix_of(layer)
     if kind is None or matrix is None:
         raise ValueError(MATRICES)
@@ -157,7 +158,9 @@ def measured(layer: Layer, training: bool) -> str | None:
         def stays(weights: np.ndarray) -> bool:
             return deviation(start, outputs(weights)) <= tolerance
 
-        if not stays(2 * far) or stays(far + np.abs(far).max() * rng.normal(size=far.shape)):
+        nearby = outputs(far + 0.02 * np.std(far) * rng.normal(size=far.shape))  # what saturates hardly moves
+        moves = np.mean(np.abs(nearby - start) > 1e-4 * np.max(np.abs(start - start.mean()))) > 0.2
+        if not moves or not stays(2 * far):
             return None
         if not stays(each * far):
             return "sn"
