@@ -63,12 +63,12 @@ def _examined(layer: Layer, bare: NormReport, like: str | None) -> NormReport:
     repeats = layer.inputs.shape[-1 if last else 1] // patch[inner] if value.ndim > 2 else 1
     rng = np.random.default_rng(0)
     size = float(np.sqrt(np.mean(value**2))) or 1.0
-    data = Data(size * rng.normal(size=(units, int(np.prod(patch)))), 0.4 + rng.normal(size=(SAMPLES, np.prod(patch))))
+    data = Data(rng.normal(size=(units, int(np.prod(patch)))), 0.4 + rng.normal(size=(SAMPLES, np.prod(patch))))
     training = layer.framework in {"keras", "linen", "nnx"}  # there, weights are normalized by their own norm then
     dtype = _dtype(layer, training)
 
     def outputs(data: Data, scale: float) -> np.ndarray:
-        W = scale * data.weights
+        W = scale * size * data.weights
         own = {direction: (W.T if last else W).reshape(value.shape), **bias}
         inputs = np.repeat(data.inputs.reshape(len(data.inputs), *patch)[:, None], repeats, 1)
         inputs = np.concatenate(list(np.moveaxis(inputs, 1, 0)), axis)  # every group of channels is given the same

@@ -471,3 +471,20 @@ def test_layers_inside_of_wrappers_and_loops_of_keras_are_examined():
     report = lg.check_model(keras.Sequential([keras.Input((5, 8)), layers.RNN(Cell())]), X)
     assert [n.like for n in report.norms if "→" not in n.path] == ["ln"]
     assert not report.unchecked
+
+
+@pytest.mark.peers
+def test_norms_of_one_kind_share_their_programs_whatever_the_names_of_their_layers():
+    import keras
+    from keras import layers
+    from lngeom.checks.recorded import tape
+
+    def programs(count):
+        norms = [layers.SpectralNormalization(layers.Dense(5)) for _ in range(count)]
+        norms += [layers.GroupNormalization(5) for _ in range(count)]
+        model = keras.Sequential([keras.Input((5,)), *norms])
+        assert len(lg.check_model(model, normal(6, 5)).norms) == 2 * count
+        return set(tape._PROGRAMS)
+
+    tape._PROGRAMS.clear()
+    assert programs(1) == programs(3)

@@ -185,7 +185,7 @@ def _made(layer: Any, shape: tuple[int, ...] | None) -> Made:
     parameters, statistics = (
         {k: v for k, v in zip(n, group, strict=True) if floating(v)} for n, group in zip(names, values, strict=True)
     )
-    config = {k: v for k, v in layer.get_config().items() if k != "name"}
+    config = _unnamed(layer.get_config())
     adapts = hasattr(layer, "finalize_state")  # it computes with what it made of its statistics when it was adapted
     adapted = tuple(v.tobytes() for v in values[1]) if adapts else ()
     kind = (type(layer), json.dumps(config, default=repr, sort_keys=True), shape, layer.trainable, adapted)
@@ -229,6 +229,13 @@ def _made(layer: Any, shape: tuple[int, ...] | None) -> Made:
         return tuple(map(convert, arrays_in(outputs))), {**stored, **fresh}
 
     return parameters, statistics, apply
+
+
+def _unnamed(config: Any) -> Any:
+    """A config without names of layers, which tell layers of one kind apart."""
+    if isinstance(config, dict):
+        return {k: _unnamed(v) for k, v in config.items() if k != "name"}
+    return [_unnamed(v) for v in config] if isinstance(config, list | tuple) else config
 
 
 def _variables(layer: Any) -> tuple[list, list]:
