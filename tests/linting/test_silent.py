@@ -138,3 +138,21 @@ def test_statistics_in_a_shorter_dtype_than_that_of_the_inputs_are_lost_digits(d
     report = lg.check_model(Norm(8), normal(16, 8))[""]
     assert ("it computes in a shorter dtype than float32" in report.note) == short, report.note
     assert report.differences == ()
+
+
+@pytest.mark.peers
+@pytest.mark.parametrize("case", ["equal values", "values that overflow", "tiny", "a tiny sample"])
+def test_stock_norms_in_short_dtypes_have_no_finding_from_rounding(case):
+    import torch
+    from torch import nn
+
+    X = normal(6, 8)
+    X = {
+        "equal values": np.broadcast_to(X[:, :1], X.shape),
+        "values that overflow": X - 3e5,
+        "tiny": 1e-12 * X,
+        "a tiny sample": np.where(np.arange(6)[:, None] == 0, 1e-30, X),
+    }[case]
+    for norm in (nn.LayerNorm(8).half(), nn.LayerNorm(8).bfloat16(), nn.RMSNorm(8).bfloat16()):
+        assert rules(lg.lint(nn.Sequential(norm), X)) in ([], ["epsilon-large"])
+    assert torch.isfinite(nn.LayerNorm(8).half()(torch.zeros(1, 8).half())).all()

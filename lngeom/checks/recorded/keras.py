@@ -55,7 +55,7 @@ def _code(model: Any, args: tuple, kwargs: dict) -> list[Layer]:
         with _recording(model, record):
             return model.stateless_call(*values, *args, **(mode(model.call, False) | kwargs))[0]
 
-    with _as_it_was(model):
+    with as_elsewhere(), _as_it_was(model):
         return scopes.found(call, args, kwargs, "keras")
 
 
