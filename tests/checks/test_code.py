@@ -481,9 +481,9 @@ def test_norms_of_one_kind_share_their_programs_whatever_the_names_of_their_laye
 
     def programs(count):
         norms = [layers.SpectralNormalization(layers.Dense(5)) for _ in range(count)]
-        norms += [layers.GroupNormalization(5) for _ in range(count)]
+        norms += [layers.GroupNormalization(1) for _ in range(count)]
         model = keras.Sequential([keras.Input((5,)), *norms])
-        assert len(lg.check_model(model, normal(6, 5)).norms) == 2 * count
+        assert len([n for n in lg.check_model(model, normal(6, 5)).norms if "→" not in n.path]) == 2 * count
         return set(tape._PROGRAMS)
 
     tape._PROGRAMS.clear()
