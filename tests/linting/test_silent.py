@@ -119,17 +119,19 @@ def test_numpy_warns_of_nothing():
 
 @pytest.mark.peers
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
-@pytest.mark.parametrize("what", ["statistics", "all"])
+@pytest.mark.parametrize("what", ["statistics", "all", "outputs"])
 def test_statistics_in_a_shorter_dtype_than_that_of_the_inputs_are_lost_digits(dtype, what):
     import torch
     from torch import nn
 
     class Norm(nn.LayerNorm):
         def forward(self, x):
-            h = x.to(getattr(torch, dtype))
+            h = x if what == "outputs" else x.to(getattr(torch, dtype))
             n = (h - h.mean(-1, keepdim=True)) * torch.rsqrt(h.var(-1, keepdim=True, unbiased=False) + 1e-5)
             if what == "all":
                 n = n.relu()
+            elif what == "outputs":
+                n = n.to(getattr(torch, dtype))
             return n.float() * self.weight + self.bias
 
     Norm.__name__ = "LayerNorm"
