@@ -52,8 +52,9 @@ def _code(model: Any, args: tuple, kwargs: dict) -> list[Layer]:
         return scopes.record(layer.path or layer.name, function, given, options)
 
     def call(*args, **kwargs):
-        with _recording(model, record):
-            return model.stateless_call(*values, *args, **(mode(model.call, False) | kwargs))[0]
+        with _recording(model, record):  # a call without a state is none of `__call__`
+            whole = functools.partial(model.stateless_call, *values)
+            return record(model, whole, args, mode(model.call, False) | kwargs)[0]
 
     with as_elsewhere(), _as_it_was(model):
         return scopes.found(call, args, kwargs, "keras")
