@@ -48,6 +48,8 @@ OTHERS = {
     "gate": lambda x: x * jax.nn.sigmoid(x.mean(-1, keepdims=True)),
     "temperature": lambda x: x / jnp.sqrt(x.shape[-1]),
     "distance": lambda x: jnp.exp(-jnp.sqrt(jnp.sum(jnp.square(x[:, None] - x), -1))) @ x,
+    "root of each value": lambda x: x * jnp.sqrt(jnp.abs(x)),
+    "root of a map": lambda x: x * jnp.sqrt(jnp.abs(x @ jnp.eye(8))),
     "spread as a feature": lambda x: jnp.concatenate([x, x.std(-1, keepdims=True)], -1)[:, 1:],
     "weights": lambda x: x @ (w := jnp.arange(1.0, 65.0).reshape(8, 8)) / jnp.linalg.norm(w),
 }

@@ -57,8 +57,12 @@ class Flows:
         return Flow(frozenset({self.count}))
 
     def placewise(self, inputs: Sequence[Flow]) -> Flow:
-        """The flow of a function that acts place by place."""
-        return Flow(*(frozenset().union(*some) for some in zip(*inputs, strict=True))) if inputs else CONSTANT
+        """The flow of a function that acts place by place; it is a statistic where all of its inputs are."""
+        known = [flow for flow in inputs if flow.known]
+        if not known:
+            return CONSTANT
+        found = Flow(*(frozenset().union(*some) for some in zip(*known, strict=True)))
+        return found if all(flow.sums or flow.roots for flow in known) else Flow(found.line)
 
     def summed(self, inputs: Sequence[Flow]) -> Flow:
         """The flow of a sum over products of values that all depend on the inputs."""

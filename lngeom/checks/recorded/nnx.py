@@ -31,7 +31,7 @@ def layers(parts: tuple, args: tuple, kwargs: dict) -> list[Layer]:
     model.eval()
 
     def record(key, part, function, given, options):
-        if key not in found or not steps_of(found[key]):  # what is lifted is traced for shapes alone at first
+        if key not in found:
             found[key] = sinks_of(_values(part))
         return tape.call(key, function, given, options)
 
