@@ -82,7 +82,7 @@ def _computes(layer: Layer, found: Mapping[str, Candidate]) -> bool:
     if isinstance(layer.module, Code):
         owner, paths = layer.module.owner, {_without_step(path): c for path, c in found.items()}
         return owner in paths or any(_inside(owner, path) for path, c in paths.items() if not c.problem)
-    return above is not None and not above.problem
+    return above is not None and (not above.problem or above.layer.normalizes_weights)
 
 
 def _without_step(path: str) -> str:

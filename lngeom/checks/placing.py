@@ -40,10 +40,15 @@ def responds(layer: Layer, training: bool = True) -> bool:
         Whether they are.
     """
     shape, dtype = _shape(layer, training)
+    moved = {name: np.asarray(value, np.float64) + 1 for name, value in layer.parameters.items()}  # gains may be zero
+    return any(_responds(layer, shape, dtype, training, own) for own in ({}, moved)[: 1 + bool(moved)])
+
+
+def _responds(layer: Layer, shape: tuple[int, ...], dtype: str, training: bool, own: Mapping[str, np.ndarray]) -> bool:
     probe, other = ordinary(2, shape)
 
     def odd(inputs: np.ndarray) -> np.ndarray:
-        found = [layer.run(s * inputs, dtype=dtype, training=training) for s in (1, -1)]
+        found = [layer.run(s * inputs, dtype=dtype, training=training, parameters=own) for s in (1, -1)]
         return (np.asarray(found[0], np.float64) - np.asarray(found[1], np.float64)) / 2
 
     kept = np.random.default_rng(8).random(shape) < 0.5

@@ -208,10 +208,11 @@ class GRN(linen.Module):
     """Global response norm (arXiv 2301.00808)."""
 
     axes: tuple[int, ...] = (1, 2)
+    gain: float = 0.5
 
     @linen.compact
     def __call__(self, x):
-        gain, bias = (self.param(n, linen.initializers.constant(0.5), x.shape[-1:]) for n in ("gamma", "beta"))
+        gain, bias = (self.param(n, linen.initializers.constant(self.gain), x.shape[-1:]) for n in ("gamma", "beta"))
         size = jnp.sqrt(jnp.sum(jnp.square(x), self.axes, keepdims=True))
         return gain * x * size / (size.mean(-1, keepdims=True) + 1e-6) + bias + x
 
@@ -228,9 +229,10 @@ class Excited(linen.Module):
 @pytest.mark.parametrize(("axes", "shape"), [((1, 2), (6, 5, 4, 3)), ((1,), (6, 5, 8))])
 def test_a_response_norm_is_listed_with_the_reason(axes, shape):
     X = normal(*shape)
-    (row,) = lg.check_model(initialized(GRN(axes), X), X).norms
-    assert not row.checked
-    assert "response norm" in row.note
+    for gain in (0.5, 0.0):  # it starts at zero
+        (row,) = lg.check_model(initialized(GRN(axes, gain), X), X).norms
+        assert not row.checked
+        assert "response norm" in row.note
 
 
 @pytest.mark.parametrize("layer", [Excited(), linen.Sequential([jax.nn.relu]), linen.Dropout(0.5, deterministic=True)])
@@ -301,6 +303,13 @@ def test_a_standardized_convolution_of_torch_is_examined():
             variance, mean = torch.var_mean(self.weight, dim=[1, 2, 3], keepdim=True, unbiased=False)
             return F.conv2d(x, (self.weight - mean) / torch.sqrt(variance + 1e-10), self.bias)
 
+    class ByBatchNorm(nn.Conv2d):  # as that of BiT in the transformers package
+        def forward(self, x):
+            weight = F.batch_norm(self.weight.reshape(1, 4, -1), None, None, training=True, eps=1e-10)
+            return F.conv2d(x, weight.reshape_as(self.weight), self.bias)
+
+    (row,) = lg.check_model(nn.Sequential(ByBatchNorm(5, 4, 3)), normal(6, 5, 6, 6)).norms
+    assert (row.path, row.like, row.differences) == ("0", "ws", ())
     report = lg.check_model(nn.Sequential(StdConv2d(5, 4, 3), nn.GroupNorm(2, 4)), normal(6, 5, 6, 6))
     assert (report["0"].like, report["0"].differences, report["1"].like) == ("ws", (), "gn_spatial")
     assert not report.differs

@@ -174,6 +174,19 @@ class Functions:
         return path, "torch", Function(key.name, key.owner, rest, trained), True, lambda: _made(function, both)
 
 
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """One thread of torch: inputs are small, and threads wait for each other where the machine is busy."""
+    import torch
+
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
 def _called(function: Any, arguments: dict[str, Any]) -> Any:
     """A function called; those of torch itself take their first arguments by position alone."""
     return function(**arguments) if hasattr(function, "__code__") else function(*arguments.values())
@@ -194,7 +207,7 @@ def _made(function: Any, both: dict[bool, dict[str, Any]]) -> Made:
     def apply(arguments, arrays, weights, stored, training):
         given = {k: torch_tensor(np.asarray(v)) for k, v in (weights | stored).items()}
         whole = both[training] | given | {"input": torch_tensor(np.asarray(arrays[0]))}
-        with torch.no_grad():
+        with one_thread(), torch.no_grad():
             outputs = _called(function, whole)
         return (from_torch(outputs),), {k: from_torch(given[k]) for k in stored}
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from lngeom.checks._frameworks import from_torch, torch_tensor
-from lngeom.checks.recorded.functions import Functions, Key
+from lngeom.checks.recorded.functions import Functions, Key, one_thread
 from lngeom.checks.recorded.inline import of_code
 from lngeom.checks.recorded.layer import Layer, arrays_in, floating, given as arrays_given
 from lngeom.checks.recorded.tape import Made, Tape
@@ -187,13 +187,8 @@ def _of_torch(part: Any, modes: Modes) -> Made:
     def apply(arguments, arrays, weights, stored, training):
         tensors = {k: torch_tensor(np.asarray(v)) for k, v in (weights | stored).items()}
         args, options = arguments.filled(tuple(map(_tensor, arrays)))
-        threads = torch.get_num_threads()
-        try:
-            torch.set_num_threads(1)  # inputs are small, and threads wait for each other where the machine is busy
-            with torch.no_grad():
-                outputs = torch.func.functional_call(twin(training), tensors, args, options)
-        finally:
-            torch.set_num_threads(threads)
+        with one_thread(), torch.no_grad():
+            outputs = torch.func.functional_call(twin(training), tensors, args, options)
         if training:
             own = {k: np.asarray(v) for k, v in weights.items()}
             if any(not np.array_equal(from_torch(tensors[k]), v, equal_nan=True) for k, v in own.items()):
