@@ -29,6 +29,7 @@ MODES = {
     "train": True,
     "deterministic": False,
     "inference": False,
+    "update_stats": True,
 }
 """Usual names of arguments and attributes that select the mode, with their values in training mode."""
 

@@ -1,19 +1,30 @@
 """Which layers of a model are norms, by what they do."""
 
 import itertools
-from collections.abc import Collection, Sequence
+import re
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from lngeom.checks.placed import Placed
-from lngeom.checks.placing import behaves, place
+from lngeom.checks.placing import behaves, place, responds
 from lngeom.checks.recorded import Layer
 from lngeom.checks.recorded.functions import Function
+from lngeom.checks.recorded.inline import Code
 from lngeom.checks.recorded.layer import floating
 
 FIXED = 1e-3
 """Largest spread of mean squares, relative to them, at which outputs have a fixed mean square."""
+
+RESPONSE = (
+    "its outputs are its inputs times factors of its other inputs, whatever the scale of these, as in a response norm: "
+    "no row of the table"
+)
+"""Why a layer that divides one statistic by another was not examined."""
+
+OWNED = (Function, Code)
+"""What stands for modules of what is called inside of others."""
 
 
 @dataclass(frozen=True)
@@ -47,9 +58,8 @@ def candidates(layers: Sequence[Layer], training: bool, asked: Collection[str] =
         The layers; those that normalize weights are not among them.
     """
     found: dict[str, Candidate] = {}
-    for layer in sorted(layers, key=lambda k: (isinstance(k.module, Function), -_depth(k.path), not k.childless)):
-        above = found.get(layer.module.owner) if isinstance(layer.module, Function) else None
-        if above is not None and not above.problem:  # the function is how that norm computes
+    for layer in sorted(layers, key=lambda k: (isinstance(k.module, OWNED), -_depth(k.path), not k.childless)):
+        if isinstance(layer.module, OWNED) and _computes(layer, found):
             continue
         if layer.normalizes_weights:
             found[layer.path] = Candidate(layer, "normalizes weights")
@@ -66,6 +76,20 @@ def candidates(layers: Sequence[Layer], training: bool, asked: Collection[str] =
     return [c for c in ordered if not c.layer.normalizes_weights]
 
 
+def _computes(layer: Layer, found: Mapping[str, Candidate]) -> bool:
+    """Whether a function or a line of code is how a norm that was found computes."""
+    above = found.get(layer.module.owner)
+    if isinstance(layer.module, Code):
+        owner, paths = layer.module.owner, {_without_step(path): c for path, c in found.items()}
+        return owner in paths or any(_inside(owner, path) for path, c in paths.items() if not c.problem)
+    return above is not None and (not above.problem or above.layer.normalizes_weights)
+
+
+def _without_step(path: str) -> str:
+    """The path of a layer in all steps of a loop."""
+    return re.sub(r"\[\d+\]$", "", path)
+
+
 def _passes_on(layer: Layer, found: Collection[Candidate]) -> bool:
     """Whether what a layer with layers inside returns is what an examined norm returned."""
     if layer.childless or not layer.calls or not layer.call.outputs:
@@ -77,13 +101,14 @@ def _passes_on(layer: Layer, found: Collection[Candidate]) -> bool:
 def _judged(layer: Layer, training: bool) -> Candidate | None:
     if not layer.calls:
         reason = layer.problem or "it is not called in the forward pass on X"
-        return Candidate(layer, reason) if layer.named and layer.childless else None
+        listed = (layer.named and layer.childless) or isinstance(layer.module, Code)
+        return Candidate(layer, reason) if listed else None
     if layer.same_shape and (layer.childless or layer.named):
         if layer.named:
             return Candidate(layer)
         try:
             if not behaves(layer, training):
-                return None
+                return Candidate(layer, RESPONSE) if responds(layer, training) else None
             placed = place(layer, training)
             return Candidate(layer, "", placed) if placed.normalizes else None
         except Exception:  # it cannot be called again; what it returned is looked at

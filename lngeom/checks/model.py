@@ -13,7 +13,7 @@ from lngeom.checks._in_place import differing, examined
 from lngeom.checks._invariances import invariances
 from lngeom.checks._norms import candidates
 from lngeom.checks._orbits import Data
-from lngeom.checks._weights import of_weights
+from lngeom.checks._weights import measured, of_weights
 from lngeom.checks.findings import Result
 from lngeom.checks.placed import Placed
 from lngeom.checks.recorded import MIXES, Layer, layers_of
@@ -40,10 +40,12 @@ def check_model(
     invariances, and the axes over which its mean and its scale are taken. On its own inputs in that mode
     the share of ε and lost digits are measured; of several calls the worst is shown. Further inputs stay as they were,
     or are zeros or ones, as the note of the norm says.
-    Layers with weight norm or spectral norm are examined as functions of weights and inputs, and so is a linear layer
-    together with the norm that follows it.
-    A norm that is a function is a row of its own in torch (such as `layer_norm()`, at the module in whose forward pass
-    it is called). In JAX and Keras a function in a forward pass is not seen. One step of training shows how running
+    Layers with weight norm or spectral norm are examined as functions of weights and inputs, and so are layers whose
+    outputs stay where large weights are doubled, and a linear layer together with the norm that follows it.
+    A norm that is a function of torch.nn.functional is a row of its own (such as `layer_norm()`, at the module in whose
+    forward pass it is called). Other code in a forward pass that divides values by the root of a sum over them is a row
+    that is not checked, with its file and line; sums without a root, as in a softmax or an L1 norm, are not listed.
+    So is a response norm, whose outputs grow with its inputs. One step of training shows how running
     statistics move; where they are those to which one batch moves them, evaluation must be training. A linen model
     whose attribute fixes the mode is examined in that mode.
     An invariance beyond those of a row is no difference. What could be a norm and was not examined is listed with the
@@ -73,7 +75,9 @@ def check_model(
         (4, (1,), 'ln', ())
     """
     rows = {path: named(name).name for path, name in (like or {}).items()}
-    layers = layers_of(model, X)
+    for name in rows.values():
+        row(name)
+    layers = [replace(k, normalized=k.normalized or measured(k, training)) for k in layers_of(model, X)]
     paths = {layer.path for layer in layers}
     if missing := sorted({*include, *rows} - paths):
         raise ValueError(f"no layer {', '.join(missing)}; there are {', '.join(sorted(paths - {''}))}")

@@ -442,6 +442,19 @@ class Placed(Probed):
         return finite & (size > 32 * float(jnp.finfo(self.layer.inputs.dtype).eps) * offset) & (size > smallest)
 
     @property
+    def determined(self) -> np.ndarray:
+        """Whether the outputs at each of these inputs are known in any dtype.
+
+        They are where the set has a spread, and an ε that is the machine epsilon of the dtype is below the rounding of
+        outputs.
+        """
+        eps, rounding = self.layer.default_eps, self.short
+        if eps is None or self.formula is None:
+            return self.spread
+        with np.errstate(all="ignore"):
+            return self.spread & (eps <= self._moments[0] ** 2 * rounding / 8)
+
+    @property
     def share(self) -> float:
         """Median share of ε; NaN where it has no denominator of the data, or none was finite."""
         return max(float(np.median(self.shares)), 0.0) if self.shares.size else math.nan

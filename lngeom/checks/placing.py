@@ -27,6 +27,42 @@ def behaves(layer: Layer, training: bool = True) -> bool:
     return deviation(once, twice) <= TOLERANCES[UNITS[1]] or not np.all(np.isfinite(np.asarray(once, np.float64)))
 
 
+def responds(layer: Layer, training: bool = True) -> bool:
+    """Whether outputs are the inputs times factors that depend on other inputs and on no scale of them.
+
+    Global response norm is: its factors are norms of channels, divided by their mean. Rectifiers and pooling are not.
+
+    Args:
+        layer: the layer.
+        training: whether to look at it in training mode.
+
+    Returns:
+        Whether they are.
+    """
+    shape, dtype = _shape(layer, training)
+    moved = {name: np.asarray(value, np.float64) + 1 for name, value in layer.parameters.items()}  # gains may be zero
+    return any(_responds(layer, shape, dtype, training, own) for own in ({}, moved)[: 1 + bool(moved)])
+
+
+def _responds(layer: Layer, shape: tuple[int, ...], dtype: str, training: bool, own: Mapping[str, np.ndarray]) -> bool:
+    probe, other = ordinary(2, shape)
+
+    def odd(inputs: np.ndarray) -> np.ndarray:
+        found = [layer.run(s * inputs, dtype=dtype, training=training, parameters=own) for s in (1, -1)]
+        return (np.asarray(found[0], np.float64) - np.asarray(found[1], np.float64)) / 2
+
+    kept = np.random.default_rng(8).random(shape) < 0.5
+    start = odd(probe)
+    scale = np.max(np.abs(start))
+    slack = TOLERANCES[UNITS[1]] * scale
+    if not (0 < scale < np.inf) or np.max(np.abs(odd(FAR * probe) / FAR - start)) > slack:
+        return False
+    if np.max(np.abs(odd(np.where(kept, probe, 0))[~kept]), initial=0.0) > slack:
+        return False
+    moved = np.abs(odd(np.where(kept, probe, 4 * other)) - start)[kept]
+    return bool(np.mean(moved > slack) > 0.5)
+
+
 def place(layer: Layer, training: bool = True) -> Placed:
     """Finds the mode, the inputs and the axes of the units of a norm.
 

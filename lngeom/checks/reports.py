@@ -111,9 +111,7 @@ class ModelReport:
     def to_text(self) -> str:
         """One table; below it, what differs and what could not be checked."""
         if not self.norms:
-            return (
-                f"{self.model}: no norm was found. Of norms that are functions, those of torch.nn.functional are seen."
-            )
+            return f"{self.model}: no norm was found, and no code that divides values by the root of a sum over them."
         lines = [("path", "kind", "units", "axis", "statistics over", "invariances", "ε share")]
         for n, line in zip(self.norms, self.rows(), strict=True):
             title = METHODS[n.like].title if n.like in METHODS else "no row"

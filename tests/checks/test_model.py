@@ -158,10 +158,15 @@ def test_norms_of_weights_are_checked_in_flax_and_equinox():
 def test_a_norm_of_weights_that_cannot_be_checked_is_named():
     from flax import linen
 
+    class Pair(linen.Module):
+        @linen.compact
+        def __call__(self, x):
+            return linen.Dense(3)(linen.Dense(4)(x))
+
     class Model(linen.Module):
         @linen.compact
         def __call__(self, x):
-            return linen.WeightNorm(linen.Dense(4))(x)
+            return linen.WeightNorm(Pair())(x)
 
     report = lg.check_model(Model(), normal(7, 5))
     assert [n.path for n in report.unchecked] == ["WeightNorm_0"]

@@ -137,8 +137,9 @@ def test_a_norm_that_is_not_called_is_listed_and_one_that_fails_is_one_row():
             return self.second(self.first(x))
 
     report = lg.check_model(Model(), normal(6, 8))
-    assert {n.path: n.checked for n in report.norms} == {"first": False, "second": True, "third": False}
+    assert {n.path: n.checked for n in report.norms} == {"first": False, "second": True, "third": False, "code": False}
     assert "not called" in report["third"].note
+    assert "jax.make_jaxpr of the model fails" in report["code"].note  # as it looks at values
     assert not report.differs
 
 

@@ -119,17 +119,19 @@ def test_numpy_warns_of_nothing():
 
 @pytest.mark.peers
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
-@pytest.mark.parametrize("what", ["statistics", "all"])
+@pytest.mark.parametrize("what", ["statistics", "all", "outputs"])
 def test_statistics_in_a_shorter_dtype_than_that_of_the_inputs_are_lost_digits(dtype, what):
     import torch
     from torch import nn
 
     class Norm(nn.LayerNorm):
         def forward(self, x):
-            h = x.to(getattr(torch, dtype))
+            h = x if what == "outputs" else x.to(getattr(torch, dtype))
             n = (h - h.mean(-1, keepdim=True)) * torch.rsqrt(h.var(-1, keepdim=True, unbiased=False) + 1e-5)
             if what == "all":
                 n = n.relu()
+            elif what == "outputs":
+                n = n.to(getattr(torch, dtype))
             return n.float() * self.weight + self.bias
 
     Norm.__name__ = "LayerNorm"
@@ -138,3 +140,21 @@ def test_statistics_in_a_shorter_dtype_than_that_of_the_inputs_are_lost_digits(d
     report = lg.check_model(Norm(8), normal(16, 8))[""]
     assert ("it computes in a shorter dtype than float32" in report.note) == short, report.note
     assert report.differences == ()
+
+
+@pytest.mark.peers
+@pytest.mark.parametrize("case", ["equal values", "values that overflow", "tiny", "a tiny sample"])
+def test_stock_norms_in_short_dtypes_have_no_finding_from_rounding(case):
+    import torch
+    from torch import nn
+
+    X = normal(6, 8)
+    X = {
+        "equal values": np.broadcast_to(X[:, :1], X.shape),
+        "values that overflow": X - 3e5,
+        "tiny": 1e-12 * X,
+        "a tiny sample": np.where(np.arange(6)[:, None] == 0, 1e-30, X),
+    }[case]
+    for norm in (nn.LayerNorm(8).half(), nn.LayerNorm(8).bfloat16(), nn.RMSNorm(8).bfloat16()):
+        assert rules(lg.lint(nn.Sequential(norm), X)) in ([], ["epsilon-large"])
+    assert torch.isfinite(nn.LayerNorm(8).half()(torch.zeros(1, 8).half())).all()

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from lngeom.transformers import rewrite as rw
 from lngeom.transformers.rewrite.certificate import outputs
-from lngeom.transformers.rewrite.configs import DEFAULTS, IGNORED, Alias, Maybe, matches
+from lngeom.transformers.rewrite.configs import DEFAULTS, IGNORED, NOT_NULL, READ, Alias, Derived, Maybe, matches
 from lngeom.transformers.rewrite.layouts import describe
 
 from tests.rewrite.test_checkpoints import lngeom
@@ -66,7 +66,10 @@ def test_null_is_not_absent():
         ("llama", {"rope_scaling": {"type": "linear", "factor": 0}}, "'factor' must be a positive number; got 0"),
         ("llama", {"rope_scaling": {"rope_type": ["linear"]}}, "rotary positions of type"),
         ("llama", {"hidden_act": ["silu"]}, "'hidden_act' must be a text"),
-        ("llama", {"is_causal": False}, "'is_causal' is not covered"),
+        ("llama", {"is_causal": False}, "'is_causal' is not covered: False"),
+        ("gpt2", {"is_causal": None}, "'is_causal' is not covered: null"),
+        ("qwen2", {"head_dim": None}, "'head_dim' must be an integer; got null"),
+        ("bert", {"hidden_dropout_prob": None}, "'hidden_dropout_prob' must not be null"),
         ("llama", {"transformers_weights": "other.safetensors"}, "'transformers_weights' is not covered"),
         ("llama", {"partial_rotary_factor": 0.5}, "'partial_rotary_factor' = 0.5 is not covered"),
         ("llama", {"rms_norm_epsilon": 1e-3}, "did you mean 'rms_norm_eps'"),
@@ -174,7 +177,7 @@ def test_the_table_is_that_of_the_package(kind):
         if isinstance(entry, Alias):
             assert entry.name in DEFAULTS[kind]
         elif name in fields and name != "rope_parameters":
-            default = entry.default if isinstance(entry, Maybe) else entry
+            default = None if isinstance(entry, Derived) else entry.default if isinstance(entry, Maybe) else entry
             assert fields[name].default == default, name
     assert made.default_theta == DEFAULTS[kind].get("rope_theta", DEFAULTS[kind].get("rotary_emb_base", 10000.0))
     unread = [name for name in fields if name not in DEFAULTS[kind] and not matches(name, IGNORED)]
@@ -213,6 +216,42 @@ def test_each_option_of_a_small_model_left_out_or_null_is_read_as_the_package_re
             assert ours == theirs, (name, config.get(name, "absent"))
 
 
+@pytest.mark.peers
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", DEFAULTS)
+def test_a_null_that_the_package_does_not_load_is_refused(kind):
+    made = configuration(kind)
+    small = CONFIGS[kind]
+    refused = []
+    for name in {field.name for field in dataclasses.fields(made)} - {"model_type", "transformers_version"}:
+        try:
+            made(**small | {name: None})
+        except Exception:
+            refused.append(name)
+            with pytest.raises(ValueError, match=name):
+                described(kind, small | {name: None})
+    assert set(NOT_NULL.get(kind, ())) - {"chunk_size_feed_forward"} <= set(refused)
+
+
+@pytest.mark.peers
+@pytest.mark.thorough
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", DEFAULTS)
+def test_an_option_of_all_families_that_is_null_is_read_as_the_package_reads_it_or_refused(kind, tmp_path):
+    hf = pytest.importorskip("tests.rewrite.hf")
+    hf.save_random(kind, CONFIGS[kind], tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    for name in (*READ, "head_dim", "pad_token_id", "dtype", "chunk_size_feed_forward"):
+        (tmp_path / "config.json").write_text(json.dumps(config | {name: None}))
+        try:
+            found = outputs(*rw.load(tmp_path), TOKENS)
+        except ValueError as error:
+            assert name in str(error)  # noqa: PT017
+            continue
+        theirs = hf.logits(kind, tmp_path, TOKENS)
+        assert np.abs(found - theirs).max() < 1e-12 * np.abs(theirs).max(), name
+
+
 OTHER = {
     str: ["gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "silu", "quick_gelu", "relu2"],
     bool: [False, True],
@@ -239,7 +278,7 @@ def test_each_option_of_another_value_is_read_as_the_package_reads_it_or_refused
     for name, entry in DEFAULTS[kind].items():
         if isinstance(entry, Alias) or name in SIZES:
             continue
-        for value in OTHER[entry.kind if isinstance(entry, Maybe) else type(entry)]:
+        for value in OTHER[entry.kind if isinstance(entry, Maybe | Derived) else type(entry)]:
             extra = {"use_sliding_window": True, "sliding_window": 2} if name == "layer_types" else {}
             folder = tmp_path / f"{name}-{read}-{len(refused)}"
             try:

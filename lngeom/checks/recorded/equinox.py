@@ -2,14 +2,16 @@
 
 import copy
 import dataclasses
+import functools
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from lngeom._core.trees import leaf_path
+from lngeom.checks.recorded.inline import Scopes
 from lngeom.checks.recorded.layer import Layer, is_plain
 from lngeom.checks.recorded.tape import Made, Seen, Tape, of_jax
 from lngeom.checks.subject import as_elsewhere
@@ -21,17 +23,19 @@ def layers(parts: tuple, args: tuple, kwargs: dict) -> list[Layer]:
 
     model, state = parts[0], parts[1] if len(parts) > 1 else None
     tape, inside, places = Tape(), {}, {}
+    record: list[Callable[..., Any]] = [tape.call]
     is_state = lambda v: isinstance(v, eqx.nn.State)  # noqa: E731
 
     class Tap(eqx.Module):
         inner: Any
         key: str = eqx.field(static=True)
+        again: bool = eqx.field(static=True)  # a jit of the model keeps no program of the other pass
 
         def __call__(self, *given, **options):
             whole = [*enumerate(given), *options.items()]
             found = next(((place, v) for place, v in whole if is_state(v)), None)
             if found is None:
-                return tape.call(self.key, self.inner, given, options)
+                return record[0](self.key, self.inner, given, options)
             place, state = found
             places[self.key] = place
             after = []
@@ -42,10 +46,10 @@ def layers(parts: tuple, args: tuple, kwargs: dict) -> list[Layer]:
                 return outputs
 
             rest = tuple(v for v in given if not is_state(v))
-            return tape.call(self.key, run, rest, {k: v for k, v in options.items() if k != place}), after[0]
+            return record[0](self.key, run, rest, {k: v for k, v in options.items() if k != place}), after[0]
 
         def __getattr__(self, name):
-            if name in {"inner", "key"} or name.startswith("__"):
+            if name in {"inner", "key", "again"} or name.startswith("__"):
                 raise AttributeError(name)
             return getattr(self.inner, name)
 
@@ -53,15 +57,15 @@ def layers(parts: tuple, args: tuple, kwargs: dict) -> list[Layer]:
         wrapper = isinstance(node, eqx.nn.WeightNorm | eqx.nn.SpectralNorm)
         return isinstance(node, eqx.Module) and callable(node) and (wrapper or not _callable_inside(node))
 
-    def wrap(path, node):
+    def wrap(again, path, node):
         if not single(node):
             return node
         key = leaf_path(path) if path else ""
         inside[key] = node
-        return Tap(node, key)
+        return Tap(node, key, again)
 
     model = eqx.nn.inference_mode(model)
-    taps = jax.tree.map_with_path(wrap, model, is_leaf=single)
+    taps = [jax.tree.map_with_path(functools.partial(wrap, again), model, is_leaf=single) for again in (False, True)]
     names = inspect.signature(type(model).__call__).parameters
     key = {"key": jax.random.key(0)} if "key" in names else {}
     place = _place_of_state(names, len(args), state is not None, _indices(model))
@@ -71,18 +75,21 @@ def layers(parts: tuple, args: tuple, kwargs: dict) -> list[Layer]:
         except ValueError as error:
             raise ValueError("give (model, state), as eqx.nn.make_with_state returns them") from error
 
-    def run(*given):
+    def run(taps, *given):
         own = jax.tree.map(lambda v: v, state)  # a model that sets its state makes the one it was given unusable
         outputs = taps(*given, **key) if place is None else _with_state(taps, place, own, given, key)
         return [v for v in jax.tree.leaves(outputs, is_leaf=is_state) if eqx.is_array(v)]
 
     with as_elsewhere():
-        jax.vmap(run, axis_name="batch")(*args)
+        jax.vmap(functools.partial(run, taps[0]), axis_name="batch")(*args)
+    scopes = Scopes()
+    record[0] = scopes.record
+    code = scopes.found(jax.vmap(functools.partial(run, taps[1]), axis_name="batch"), args, {}, "equinox")
 
     def make(key, seen):
         return key, "equinox", inside[key], True, lambda: _made(inside[key], seen, state, places.get(key))
 
-    return tape.layers(make, inside)
+    return [*tape.layers(make, inside), *code]
 
 
 Place = int | str

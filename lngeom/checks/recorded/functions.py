@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lngeom.checks._frameworks import from_torch, torch_tensor
+from lngeom.checks.recorded.lines import Lines
 from lngeom.checks.recorded.tape import Made, Tape
 
 _AFFINE, _STORED = ("weight", "bias"), ("running_mean", "running_var")
@@ -16,6 +17,7 @@ _NAMES = {
     "layer_norm": ("input", "normalized_shape", *_AFFINE, "eps"),
     "group_norm": ("input", "num_groups", *_AFFINE, "eps"),
     "normalize": ("input", "p", "dim", "eps"),
+    "local_response_norm": ("input", "size", "alpha", "beta", "k"),
     "rms_norm": ("input", "normalized_shape", "weight", "eps"),
     "batch_norm": ("input", *_AFFINE, *_STORED, "training", "momentum", "eps", "cudnn_enabled"),
     "instance_norm": ("input", *_AFFINE, *_STORED, "use_input_stats", "momentum", "eps", "cudnn_enabled"),
@@ -91,8 +93,12 @@ class Functions:
         self.training: dict[Key, dict[str, Any]] = {}
 
     @contextmanager
-    def watched(self, model: Any, record: Callable[..., Any]) -> Iterator[None]:
-        """Gives calls of norms that are functions to `record`, with a key, the function and its arguments by name."""
+    def watched(self, model: Any, record: Callable[..., Any], inputs: Any = None) -> Iterator[None]:
+        """Gives calls of norms that are functions to `record`, with a key, the function and its arguments by name.
+
+        Where inputs of the model are given, `lines` are then those that normalize values which depend on them.
+        """
+        lines = Lines(inputs)
         from torch.overrides import TorchFunctionMode
 
         running: list[str | None] = []  # paths of the modules whose forward passes run; None for those of torch itself
@@ -101,7 +107,9 @@ class Functions:
             def __torch_function__(self, function, types, args=(), kwargs=None):
                 known, owner = _functions().get(function), running[-1] if running else None
                 if known is None or owner is None:
-                    return function(*args, **(kwargs or {}))
+                    outputs = function(*args, **(kwargs or {}))
+                    lines.see(function, args, kwargs or {}, outputs, owner)
+                    return outputs
                 name, names = known
                 arguments = dict(zip(names, args, strict=False)) | (kwargs or {})
                 return record(_key(owner, name, arguments), function, arguments)
@@ -114,6 +122,7 @@ class Functions:
         try:
             with Watching():
                 yield
+            self.lines = lines.found
         finally:
             for handle in handles:
                 handle.remove()
@@ -165,6 +174,19 @@ class Functions:
         return path, "torch", Function(key.name, key.owner, rest, trained), True, lambda: _made(function, both)
 
 
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """One thread of torch: inputs are small, and threads wait for each other where the machine is busy."""
+    import torch
+
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
 def _called(function: Any, arguments: dict[str, Any]) -> Any:
     """A function called; those of torch itself take their first arguments by position alone."""
     return function(**arguments) if hasattr(function, "__code__") else function(*arguments.values())
@@ -185,7 +207,7 @@ def _made(function: Any, both: dict[bool, dict[str, Any]]) -> Made:
     def apply(arguments, arrays, weights, stored, training):
         given = {k: torch_tensor(np.asarray(v)) for k, v in (weights | stored).items()}
         whole = both[training] | given | {"input": torch_tensor(np.asarray(arrays[0]))}
-        with torch.no_grad():
+        with one_thread(), torch.no_grad():
             outputs = _called(function, whole)
         return (from_torch(outputs),), {k: from_torch(given[k]) for k in stored}
 

@@ -5,6 +5,7 @@ from typing import Any
 import jax
 
 from lngeom.checks._frameworks import mode, with_state
+from lngeom.checks.recorded.inline import Scopes
 from lngeom.checks.recorded.layer import Layer
 from lngeom.checks.recorded.tape import Made, Tape, of_jax
 from lngeom.checks.subject import as_elsewhere
@@ -27,11 +28,22 @@ def layers(parts: tuple, args: tuple, kwargs: dict) -> list[Layer]:
     with as_elsewhere(), hk.intercept_methods(intercept):
         transformed.apply(params, state, jax.random.key(0), *args, **kwargs)
 
+    scopes = Scopes()
+
+    def scope(function, given, options, context):
+        if context.method_name != "__call__":
+            return function(*given, **options)
+        return scopes.record(context.module.module_name, function, given, options)
+
+    def call(*args, **kwargs):
+        with hk.intercept_methods(scope):
+            return transformed.apply(params, state, jax.random.key(0), *args, **kwargs)[0]
+
     def make(key, seen):
         inside = any(k != key and k.startswith(f"{key}/") and "/~/" not in k.removeprefix(key) for k in found)
         return key, "haiku", found[key], not inside, lambda: _made(found[key], key, params, state)
 
-    return tape.layers(make)
+    return [*tape.layers(make), *scopes.found(call, args, kwargs, "haiku")]
 
 
 def _made(module: Any, key: str, params: Any, state: Any) -> Made:

@@ -7,10 +7,12 @@ from contextlib import contextmanager
 from typing import Any
 
 import jax
+import jax.core
 import numpy as np
 
 from lngeom.checks._frameworks import mode
 from lngeom.checks._orbits import QUICKLY
+from lngeom.checks.recorded.inline import Scopes
 from lngeom.checks.recorded.layer import Layer, arrays_in, floating, given
 from lngeom.checks.recorded.tape import Made, Tape, shared
 from lngeom.checks.subject import as_elsewhere
@@ -34,7 +36,28 @@ def layers(parts: tuple, args: tuple, kwargs: dict) -> list[Layer]:
         shape = next((t.arrays[0][0].shape for t in seen.calls if t.arrays and t.arrays[0]), None)
         return layer.path or layer.name, "keras", layer, key not in inside, lambda: _made(layer, shape)
 
-    return tape.layers(make, parts_of)
+    return [*tape.layers(make, parts_of), *_code(model, args, kwargs)]
+
+
+def _code(model: Any, args: tuple, kwargs: dict) -> list[Layer]:
+    """Norms that are lines of code; the programs of the JAX backend alone are read."""
+    import keras
+
+    if keras.backend.backend() != "jax":
+        return []
+    scopes = Scopes()
+    values = [[v.value for v in group] for group in _variables(model)]
+
+    def record(layer, function, given, options):
+        return scopes.record(layer.path or layer.name, function, given, options)
+
+    def call(*args, **kwargs):
+        with _recording(model, record):  # a call without a state is none of `__call__`
+            whole = functools.partial(model.stateless_call, *values)
+            return record(model, whole, args, mode(model.call, False) | kwargs)[0]
+
+    with as_elsewhere(), _as_it_was(model):
+        return scopes.found(call, args, kwargs, "keras")
 
 
 @contextmanager
@@ -74,19 +97,43 @@ def _contents(value: Any) -> list | None:
 
 def _watched(model: Any, args: tuple, kwargs: dict, training: bool, record: Callable) -> None:
     """Calls a model while the calls of its layers are recorded."""
+    with _recording(model, record), as_elsewhere():
+        model(*args, **(mode(model.call, training) | kwargs))
+
+
+@contextmanager
+def _recording(model: Any, record: Callable) -> Iterator[None]:
+    """Gives the calls of all layers to `record`; a wrapper over time calls the method `call` of its layer itself."""
     import keras
 
     original = keras.Layer.__call__
+    running: list[Any] = []
 
     def watched(self, *given, **options):
-        return record(self, lambda *a, **k: original(self, *a, **k), given, options)
+        running.append(self)
+        try:
+            return record(self, lambda *a, **k: original(self, *a, **k), given, options)
+        finally:
+            running.pop()
 
+    def from_wrapper(wrapper, call):
+        def watched(*given, **options):
+            if running[-1] is not wrapper:  # it is called as other layers are
+                return call(*given, **options)
+            return record(wrapper.layer, call, given, options)
+
+        return watched
+
+    wrappers = [part for part in model._flatten_layers() if isinstance(part, keras.layers.TimeDistributed)]
     keras.Layer.__call__ = watched
     try:
-        with as_elsewhere():
-            model(*args, **(mode(model.call, training) | kwargs))
+        for wrapper in wrappers:
+            object.__setattr__(wrapper.layer, "call", from_wrapper(wrapper, wrapper.layer.call))
+        yield
     finally:
         keras.Layer.__call__ = original
+        for wrapper in wrappers:
+            object.__delattr__(wrapper.layer, "call")
 
 
 def _recorded(
@@ -102,9 +149,11 @@ def _recorded(
     if any(isinstance(a, keras.KerasTensor) for a in arrays):
         return function(*args, **kwargs)
     found[id(layer)] = layer
-    taped, _ = tape.enter(id(layer), args, kwargs, [[convert(a)] for a in arrays])
     depth.append(id(layer))
     try:
+        if _traced(arrays):
+            return tape.call(id(layer), function, args, kwargs)
+        taped, _ = tape.enter(id(layer), args, kwargs, [[convert(a)] for a in arrays])
         outputs = function(*args, **kwargs)
     finally:
         depth.pop()
@@ -116,9 +165,17 @@ def _trained(tape: Tape, layer: Any, function: Callable, args: tuple, kwargs: di
     import keras
 
     arrays = given(args, kwargs)[1]
-    if not any(isinstance(a, keras.KerasTensor) for a in arrays):
-        tape.enter_training(id(layer), args, kwargs, [[np.asarray(keras.ops.convert_to_numpy(a))] for a in arrays])
+    if any(isinstance(a, keras.KerasTensor) for a in arrays):
+        return function(*args, **kwargs)
+    if _traced(arrays):
+        return tape.in_training(id(layer), function, args, kwargs)
+    tape.enter_training(id(layer), args, kwargs, [[np.asarray(keras.ops.convert_to_numpy(a))] for a in arrays])
     return function(*args, **kwargs)
+
+
+def _traced(arrays: tuple[Any, ...]) -> bool:
+    """Whether arrays are those of a program of JAX, as inside of recurrent layers."""
+    return any(isinstance(array, jax.core.Tracer) for array in arrays)
 
 
 def _made(layer: Any, shape: tuple[int, ...] | None) -> Made:
@@ -129,7 +186,7 @@ def _made(layer: Any, shape: tuple[int, ...] | None) -> Made:
     parameters, statistics = (
         {k: v for k, v in zip(n, group, strict=True) if floating(v)} for n, group in zip(names, values, strict=True)
     )
-    config = {k: v for k, v in layer.get_config().items() if k != "name"}
+    config = _unnamed(layer.get_config())
     adapts = hasattr(layer, "finalize_state")  # it computes with what it made of its statistics when it was adapted
     adapted = tuple(v.tobytes() for v in values[1]) if adapts else ()
     kind = (type(layer), json.dumps(config, default=repr, sort_keys=True), shape, layer.trainable, adapted)
@@ -173,6 +230,13 @@ def _made(layer: Any, shape: tuple[int, ...] | None) -> Made:
         return tuple(map(convert, arrays_in(outputs))), {**stored, **fresh}
 
     return parameters, statistics, apply
+
+
+def _unnamed(config: Any) -> Any:
+    """A config without names of layers, which tell layers of one kind apart."""
+    if isinstance(config, dict):
+        return {k: _unnamed(v) for k, v in config.items() if k != "name"}
+    return [_unnamed(v) for v in config] if isinstance(config, list | tuple) else config
 
 
 def _variables(layer: Any) -> tuple[list, list]:

@@ -1,20 +1,24 @@
 """The layers of a flax.linen model in one call."""
 
+import dataclasses
+import itertools
+import re
 from collections.abc import Callable
 from typing import Any
 
 import jax
-import jax.core
 import jax.numpy as jnp
-import numpy as np
 
 from lngeom.checks._frameworks import MODES, mode
+from lngeom.checks.recorded.inline import Scopes
 from lngeom.checks.recorded.layer import Fixed, Layer
-from lngeom.checks.recorded.tape import Made, Tape, of_jax
+from lngeom.checks.recorded.tape import Made, Tape, of_jax, sinks_of, steps_of, values_at
 from lngeom.checks.subject import as_elsewhere
 
 RNGS = ("params", "dropout", "default")
 """Names of random keys that a pass in training mode is given."""
+
+_NUMBERS = itertools.count()
 
 
 def layers(parts: tuple, args: tuple, kwargs: dict) -> list[Layer]:
@@ -23,7 +27,6 @@ def layers(parts: tuple, args: tuple, kwargs: dict) -> list[Layer]:
 
     module, variables = _initialized(parts, args, kwargs)
     tape, found, trained = Tape(), {}, {}
-    rngs = {name: jax.random.key(0) for name in RNGS}
     stored = [name for name in variables if name != "params"]  # a model whose attribute fixes training updates them
 
     def watch(record: Callable, into: dict) -> Callable:
@@ -31,19 +34,20 @@ def layers(parts: tuple, args: tuple, kwargs: dict) -> list[Layer]:
             if context.method_name != "__call__":
                 return function(*given, **options)
             key = context.module.path
-            if key not in into or not _steps(into[key][1]):  # a scan is traced for shapes alone at first
-                into[key] = context.module.clone(parent=None, name=None), _known(context.module.variables)
+            if key not in into or not steps_of(into[key][1]):  # a scan is traced for shapes alone at first
+                module, own = _alone(context.module)
+                into[key] = module, sinks_of(own)
             return record(key, function, given, options)
 
         return intercept
 
     options = mode(type(module).__call__, False)
     with as_elsewhere(), linen.intercept_methods(watch(tape.call, found)):
-        module.apply(variables, *args, **_needed(module, options), **kwargs, mutable=stored, rngs=rngs)
+        module.apply(variables, *args, **_needed(module, options), **kwargs, mutable=stored, rngs=_keys())
     options = _needed(module, mode(type(module).__call__, True))
     try:
         with as_elsewhere(), linen.intercept_methods(watch(tape.in_training, trained)):
-            module.apply(variables, *args, **options, **kwargs, mutable=True, rngs=rngs)
+            module.apply(variables, *args, **options, **kwargs, mutable=True, rngs=_keys())
     except Exception:  # it needs other random keys, say: norms are then told their mode
         tape.training.clear()
         trained.clear()
@@ -54,47 +58,49 @@ def layers(parts: tuple, args: tuple, kwargs: dict) -> list[Layer]:
         inside = any(other != place and other[: len(place)] == place for other in found)
         copies = {False: module, True: trained[place][0] if place in trained else None}
         path = "/".join(place) + ("" if step is None else f"[{step}]")
-        return path, "linen", module, not inside, lambda: _made(copies, _variables(sinks, step))
+        return path, "linen", module, not inside, lambda: _made(copies, values_at(sinks, step))
 
-    tape.split(lambda place: _steps(found[place][1]))
-    return tape.layers(make, fixed=_fixed(module))
+    tape.split(lambda place: steps_of(found[place][1]))
+    scopes = Scopes()
 
+    def scope(function, given, options, context):
+        if context.method_name != "__call__":
+            return function(*given, **options)
+        return scopes.record("/".join(context.module.path), function, given, options)
 
-def _known(variables: Any) -> Any:
-    """A list for each array of a module, with its values once they are known: one, or one for each step of a scan."""
+    def call(*args, **kwargs):
+        options = _needed(module, mode(type(module).__call__, False))
+        with linen.intercept_methods(scope):
+            return module.apply(variables, *args, **options, **kwargs, mutable=stored, rngs=_keys())[0]
 
-    def sink(value):
-        values: list[np.ndarray] = []
-        if isinstance(value, jax.core.Tracer):  # inside of scan, remat or jit
-            jax.debug.callback(lambda v: values.append(np.array(v)), value)
-        else:
-            values.append(np.asarray(value))
-        return values
-
-    return jax.tree.map(sink, dict(variables))
+    return [*tape.layers(make, fixed=_fixed(module)), *scopes.found(call, args, kwargs, "linen")]
 
 
-def _is_sink(value: Any) -> bool:
-    return isinstance(value, list)
+def _keys() -> dict[str, Any]:
+    """Random keys of one pass, one of them with a name of its own: a lifted jit keeps no program of another pass."""
+    return {name: jax.random.key(0) for name in (*RNGS, f"pass {next(_NUMBERS)}")}
 
 
-def _steps(sinks: Any) -> int:
-    """How many values the arrays of a module have: those of the steps of a scan."""
-    jax.effects_barrier()
-    return max(map(len, jax.tree.leaves(sinks, is_leaf=_is_sink)), default=1)
+def _alone(module: Any) -> tuple[Any, dict[str, Any]]:
+    """A copy of a module outside of its model, and its variables.
 
+    A module may hold another one whose place is beside it, as the wrappers of weight norm and spectral norm do. The
+    copy has that one inside, and names of variables which begin with its name begin with that of the attribute.
+    """
+    from flax import linen
 
-def _variables(sinks: Any, step: int | None) -> Any:
-    """The variables of a module, in one step of a scan."""
-
-    def value(sink):
-        if len(sink) == 1:
-            return sink[0]
-        if not sink or step is None:
-            raise ValueError("which weights belong to which call is not known: the model maps it; check it alone")
-        return sink[step]
-
-    return jax.tree.map(value, sinks, is_leaf=_is_sink)
+    held = {f.name: getattr(module, f.name) for f in dataclasses.fields(module) if f.name not in {"parent", "name"}}
+    beside: dict[str, Any] = {k: v for k, v in held.items() if isinstance(v, linen.Module) and v.scope is not None}
+    beside = {name: v for name, v in beside.items() if v.path[: len(module.path)] != module.path}
+    copies = {name: v.clone(parent=None, name=None) for name, v in beside.items()}
+    variables: dict[str, Any] = {kind: dict(values) for kind, values in module.variables.items()}
+    for attribute, inner in beside.items():
+        for kind, values in variables.items():
+            renamed = {re.sub(f"^{re.escape(inner.name)}/", f"{attribute}/", k): v for k, v in values.items()}
+            variables[kind] = renamed
+        for kind, values in inner.variables.items():
+            variables.setdefault(kind, {})[attribute] = values
+    return module.clone(parent=None, name=None, **copies), variables
 
 
 def _fixed(module: Any) -> Fixed | None:

@@ -1,65 +1,113 @@
 """The layers of a flax.nnx model in one call."""
 
 import copy
+import itertools
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
+from lngeom.checks.recorded.inline import Scopes
 from lngeom.checks.recorded.layer import Layer
-from lngeom.checks.recorded.tape import Made, Tape, of_jax
+from lngeom.checks.recorded.tape import Made, Tape, of_jax, sinks_of, steps_of, values_at
 from lngeom.checks.subject import as_elsewhere
 
 MARK = "lngeom_path"
-"""Attribute with which a copy of an nnx module knows its path, also after it was split and merged."""
+"""Attribute with which a copy of an nnx module knows its path, also after it was split and merged.
+
+It has the number of the copy too, so that a transformation of JAX keeps no program of another one.
+"""
+
+_NUMBERS = itertools.count()
 
 
 def layers(parts: tuple, args: tuple, kwargs: dict) -> list[Layer]:
     """The layers of a module, which stays as it was."""
-    tape = Tape()
+    from flax import nnx
+
+    tape, found = Tape(), {}
     model, inside = _marked(parts[0])
     model.eval()
-    _watched(model, inside, tape.call, args, kwargs)
+
+    def record(key, part, function, given, options):
+        if key not in found:
+            found[key] = sinks_of(_values(part))
+        return tape.call(key, function, given, options)
+
+    _watched(model, inside, record, args, kwargs)
     other, others = _marked(parts[0])
     try:
         other.train()
-        _watched(other, others, tape.in_training, args, kwargs)
+        _watched(other, others, lambda key, _, *call: tape.in_training(key, *call), args, kwargs)
     except Exception:  # it needs random keys, say: the arguments of evaluation are kept
         tape.training.clear()
+    scopes = Scopes()
+
+    relabelled, _ = _marked(model)
+
+    def call(*args, **kwargs):  # variables of a module are used in the program in which it is made
+        graph, state = nnx.split(relabelled)
+        return _watched(
+            nnx.merge(graph, jax.tree.map(jnp.asarray, state)),
+            inside,
+            lambda key, _, *call: scopes.record(key, *call),
+            args,
+            kwargs,
+        )
+
+    code = scopes.found(call, args, kwargs, "nnx")
     for part in inside.values():
         delattr(part, MARK)
 
     def make(key, seen):
-        children = [k for k in inside if k != key and (not key or k.startswith(f"{key}."))]
-        return key, "nnx", inside[key], not children, lambda: _made(inside[key])
+        place, step = key
+        children = [k for k in inside if k != place and (not place or k.startswith(f"{place}."))]
+        path = place + ("" if step is None else f"[{step}]")
+        part = inside[place]
+        return (
+            path,
+            "nnx",
+            part,
+            not children,
+            lambda: _made(part, values_at(found[place], step) if place in found else _values(part)),
+        )
 
-    return tape.layers(make, inside)
+    tape.split(lambda place: steps_of(found[place]))
+    unseen = [(place, None) for place in inside if place not in found]
+    return [*tape.layers(make, unseen), *code]
+
+
+def _values(part: Any) -> dict[str, Any]:
+    """The arrays of a module by their paths."""
+    from flax import nnx
+
+    return {".".join(map(str, path)): variable[...] for path, variable in nnx.to_flat_state(nnx.state(part))}
 
 
 def _marked(model: Any) -> tuple[Any, dict[str, Any]]:
     """A copy of a model, and its callable modules by path, which know their paths."""
     from flax import nnx
 
-    model, inside = copy.deepcopy(model), {}
+    model, inside, number = copy.deepcopy(model), {}, next(_NUMBERS)
     for path, part in nnx.iter_modules(model):
         if callable(part) and not isinstance(part, nnx.List | nnx.Dict):
             key = ".".join(map(str, path))
-            setattr(part, MARK, key)
+            setattr(part, MARK, (number, key))
             inside[key] = part
     return model, inside
 
 
-def _watched(model: Any, inside: dict[str, Any], record: Callable, args: tuple, kwargs: dict) -> None:
+def _watched(model: Any, inside: dict[str, Any], record: Callable, args: tuple, kwargs: dict) -> Any:
     """Calls a model while the calls of its modules are recorded."""
     originals = {cls: cls.__call__ for cls in {type(part) for part in inside.values()}}
 
     def watched(original):
         def call(self, *given, **options):
-            key = getattr(self, MARK, None)
-            if key is None:
+            mark = getattr(self, MARK, None)
+            if mark is None:
                 return original(self, *given, **options)
-            return record(key, lambda *a, **k: original(self, *a, **k), given, options)
+            return record(mark[1], self, lambda *a, **k: original(self, *a, **k), given, options)
 
         return call
 
@@ -67,13 +115,13 @@ def _watched(model: Any, inside: dict[str, Any], record: Callable, args: tuple, 
         for cls, original in originals.items():
             cls.__call__ = watched(original)
         with as_elsewhere():
-            model(*args, **kwargs)
+            return model(*args, **kwargs)
     finally:
         for cls, original in originals.items():
             cls.__call__ = original
 
 
-def _made(part: Any) -> Made:
+def _made(part: Any, tree: dict[str, Any]) -> Made:
     from flax import nnx
 
     parts = {}
@@ -87,7 +135,6 @@ def _made(part: Any) -> Made:
         part.dtype = dtype
     flat = dict(nnx.to_flat_state(nnx.state(part)))
     trained = {".".join(map(str, k)) for k, v in flat.items() if isinstance(v, nnx.Param)}
-    tree = {".".join(map(str, k)): v[...] for k, v in flat.items()}
 
     def call(values, args, kwargs, training):
         given = [(k, v, values[".".join(map(str, k))]) for k, v in flat.items()]

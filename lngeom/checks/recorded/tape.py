@@ -217,6 +217,43 @@ def _tap(value: Any, sink: list[np.ndarray]) -> Any:
     return jax.pure_callback(keep, jax.ShapeDtypeStruct(value.shape, value.dtype), value, vmap_method="broadcast_all")
 
 
+def sinks_of(variables: Any) -> Any:
+    """A list for each array of a module, with its values once they are known: one, or one for each step of a scan."""
+
+    def sink(value: Any) -> list[np.ndarray]:
+        values: list[np.ndarray] = []
+        if isinstance(value, jax.core.Tracer):  # inside of scan, remat or jit
+            jax.debug.callback(lambda v: values.append(np.array(v)), value)
+        else:
+            values.append(np.asarray(value))
+        return values
+
+    return jax.tree.map(sink, dict(variables))
+
+
+def _is_sink(value: Any) -> bool:
+    return isinstance(value, list)
+
+
+def steps_of(sinks: Any) -> int:
+    """How many values the arrays of a module have: those of the steps of a scan."""
+    jax.effects_barrier()
+    return max(map(len, jax.tree.leaves(sinks, is_leaf=_is_sink)), default=1)
+
+
+def values_at(sinks: Any, step: int | None) -> Any:
+    """The arrays of a module, in one step of a scan."""
+
+    def value(sink: list[np.ndarray]) -> np.ndarray:
+        if len(sink) == 1:
+            return sink[0]
+        if not sink or step is None:
+            raise ValueError("which weights belong to which call is not known: the model maps it; check it alone")
+        return sink[step]
+
+    return jax.tree.map(value, sinks, is_leaf=_is_sink)
+
+
 _PROGRAMS: OrderedDict[Hashable, Callable] = OrderedDict()
 KEPT = 64
 """Programs that are kept: layers of one kind share theirs."""

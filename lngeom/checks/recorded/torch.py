@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from lngeom.checks._frameworks import from_torch, torch_tensor
-from lngeom.checks.recorded.functions import Functions, Key
+from lngeom.checks.recorded.functions import Functions, Key, one_thread
+from lngeom.checks.recorded.inline import of_code
 from lngeom.checks.recorded.layer import Layer, arrays_in, floating, given as arrays_given
 from lngeom.checks.recorded.tape import Made, Tape
 
@@ -54,8 +55,9 @@ def layers(parts: tuple, args: tuple, kwargs: dict) -> list[Layer]:
     for some in (copied, model):
         for part, *both in zip(_parts(some).values(), training, evaluation, strict=True):
             modes[True][id(part)], modes[False][id(part)] = both
-    with torch.no_grad(), functions.watched(copied, functions.evaluate):
+    with torch.no_grad(), functions.watched(copied, functions.evaluate, (inputs, named)):
         copied(*inputs, **named)
+    code = of_code(functions.lines, "torch")
     for handle in handles:
         handle.remove()
     _see_training(copied, hooked, training, functions, (inputs, named))
@@ -70,7 +72,8 @@ def layers(parts: tuple, args: tuple, kwargs: dict) -> list[Layer]:
         childless = not any(name != "parametrizations" for name, _ in part.named_children())
         return key, "torch", part, childless, lambda: _of_torch(part, modes)
 
-    return tape.layers(make, modules, lambda key: None if isinstance(key, Key) else normalized_weights(modules[key]))
+    found = tape.layers(make, modules, lambda key: None if isinstance(key, Key) else normalized_weights(modules[key]))
+    return [*found, *code]
 
 
 def _see_training(model: Any, hooked: list, modes: list[bool], functions: Functions, given: tuple[tuple, dict]) -> None:
@@ -184,13 +187,8 @@ def _of_torch(part: Any, modes: Modes) -> Made:
     def apply(arguments, arrays, weights, stored, training):
         tensors = {k: torch_tensor(np.asarray(v)) for k, v in (weights | stored).items()}
         args, options = arguments.filled(tuple(map(_tensor, arrays)))
-        threads = torch.get_num_threads()
-        try:
-            torch.set_num_threads(1)  # inputs are small, and threads wait for each other where the machine is busy
-            with torch.no_grad():
-                outputs = torch.func.functional_call(twin(training), tensors, args, options)
-        finally:
-            torch.set_num_threads(threads)
+        with one_thread(), torch.no_grad():
+            outputs = torch.func.functional_call(twin(training), tensors, args, options)
         if training:
             own = {k: np.asarray(v) for k, v in weights.items()}
             if any(not np.array_equal(from_torch(tensors[k]), v, equal_nan=True) for k, v in own.items()):

@@ -26,6 +26,16 @@ class Maybe(NamedTuple):
     default: Any = None
 
 
+class Derived(NamedTuple):
+    """An option that follows from others where it is absent, and must not be null.
+
+    Attributes:
+        kind: its type.
+    """
+
+    kind: type
+
+
 class Alias(NamedTuple):
     """A second name of an option.
 
@@ -51,6 +61,7 @@ _LLAMA_LIKE = {
 }
 _QWEN = {
     **_LLAMA_LIKE,
+    "head_dim": Derived(int),
     "vocab_size": 151936,
     "hidden_size": 4096,
     "intermediate_size": 22016,
@@ -63,6 +74,7 @@ _QWEN = {
 }
 _OLMO = {
     **_LLAMA_LIKE,
+    "head_dim": Derived(int),
     "vocab_size": 50304,
     "hidden_size": 4096,
     "intermediate_size": 11008,
@@ -97,7 +109,7 @@ _GPT = {
 }
 
 DEFAULTS: dict[str, dict[str, Any]] = {
-    "llama": {**_OLMO, "vocab_size": 32000, "mlp_bias": False},
+    "llama": {**_OLMO, "head_dim": Maybe(int), "vocab_size": 32000, "mlp_bias": False},
     "mistral": _MISTRAL,
     "mixtral": {
         **_MISTRAL,
@@ -245,6 +257,26 @@ TYPED: dict[str, Any] = {
 }
 """Options without effect that have a type all the same: the package loads no config in which they have another."""
 
+NOT_NULL: dict[str, tuple[str, ...]] = {
+    "mistral": ("attention_dropout",),
+    "mixtral": ("attention_dropout", "output_router_logits", "router_aux_loss_coef", "router_jitter_noise"),
+    "qwen2": ("attention_dropout",),
+    "qwen3": ("attention_dropout",),
+    "gemma": ("attention_dropout",),
+    "olmo": ("attention_dropout",),
+    "olmo2": ("attention_dropout",),
+    "gpt2": (
+        *("attn_pdrop", "embd_pdrop", "resid_pdrop", "reorder_and_upcast_attn"),
+        *("summary_first_dropout", "summary_proj_to_labels", "summary_type", "summary_use_proj"),
+    ),
+    "gpt_neox": ("attention_dropout", "classifier_dropout", "hidden_dropout", "is_decoder"),
+    "gptj": ("attn_pdrop", "embd_pdrop", "resid_pdrop"),
+    "opt": ("attention_dropout", "dropout", "init_std", "layerdrop"),
+    "bert": ("attention_probs_dropout_prob", "hidden_dropout_prob", "chunk_size_feed_forward"),
+    "bloom": ("attention_dropout", "hidden_dropout", "pretraining_tp", "slow_but_exact"),
+}
+"""Options without effect that a family declares, and of which the package loads no null; others beside `num_labels`."""
+
 UNDECLARED = (
     "rope_theta",
     "rotary_emb_base",
@@ -354,6 +386,9 @@ class Options:
                         "of one option: keep one"
                     )
                 self._values[entry.name] = value
+        for name in (*NOT_NULL.get(kind, ()), "num_labels"):
+            if name in config and config[name] is None:
+                raise ValueError(f"option {name!r} must not be null: the transformers package loads no such config")
         for name, value in config.items():
             for pattern in TYPED if name not in self._table else ():
                 if fnmatch.fnmatchcase(name, pattern):
@@ -414,7 +449,11 @@ class Options:
                 raise ValueError(f"config.json has no option {name!r} to ignore{guess}")
         strange = unknown(self.config, self.kind)
         for name, value in self.config.items():
-            if name in READ and value is not None and (name, value) != ("is_causal", True):
+            if name == "is_causal":  # null means false; BERT does not read it
+                if value is not True and self.kind != "bert":
+                    raise ValueError(f"option 'is_causal' is not covered: {'null' if value is None else repr(value)}")
+                continue
+            if name in READ and value is not None:
                 quantized = name in {"quantization_config", "compression_config"}
                 remedy = "a quantized checkpoint cannot be rewritten: rewrite first, quantize afterwards"
                 raise ValueError(f"option {name!r} is not covered" + (f": {remedy}" if quantized else f": {value!r}"))
@@ -435,6 +474,8 @@ def unknown(config: Mapping[str, Any], kind: str) -> list[str]:
 
 
 def _default(entry: Any) -> Any:
+    if isinstance(entry, Derived):
+        return None
     return entry.default if isinstance(entry, Maybe) else entry
 
 
@@ -444,7 +485,7 @@ def _checked(name: str, value: Any, entry: Any) -> Any:
     Raises:
         ValueError: if it has another type, or is a number without meaning.
     """
-    kind = entry.kind if isinstance(entry, Maybe) else type(entry)
+    kind = entry.kind if isinstance(entry, Maybe | Derived) else type(entry)
     if value is None and isinstance(entry, Maybe):
         return None
     if kind is float:
