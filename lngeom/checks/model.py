@@ -18,6 +18,7 @@ from lngeom.checks.findings import Result
 from lngeom.checks.placed import Placed
 from lngeom.checks.recorded import MIXES, Layer, layers_of
 from lngeom.checks.reports import ModelReport, NormReport
+from lngeom.checks.rows import row
 from lngeom.methods.page import named
 
 __all__ = ["ModelReport", "NormReport", "check_model", "consumers", "producer"]
