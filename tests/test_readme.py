@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
 from lngeom.claims import Verdict, all_claims
 
 from tests.rewrite import zoo
@@ -126,7 +125,9 @@ def steps(text: str) -> tuple[str, str, str, str]:
     path = re.search(r"`(lngeom/papers/ba2016/\w+\.py)`", section)
     line = re.search(r"^(from lngeom\.papers\.ba2016 import .+)$", section, re.MULTILINE)
     command = re.search(r"^(lngeom verify --claim .+)$", section, re.MULTILINE)
-    assert path and line and command
+    assert path
+    assert line
+    assert command
     code = next(code for code in blocks(section, "python") if "@claim(" in code)
     return path[1], code, line[1], command[1]
 

@@ -95,9 +95,8 @@ def invariance_table(table: Mapping[str, Any], stem: Path | str) -> list[Path]:
                 text = f"{SHOWN[cell['says']][large]} {mark}".strip()
                 if not large and cell["deviation"] is not None:
                     text += f"\n{number(cell['deviation'])}"
-                light = ANSWERS["no"] if cell["says"] == "invariant" else INK
                 size, weight = 6.5 if large else 8, "normal" if cell["as_recorded"] else "bold"
-                ax.text(j, i, text, ha="center", va="center", color=light, fontsize=size, weight=weight)
+                ax.text(j, i, text, ha="center", va="center", color=INK, fontsize=size, weight=weight)
         titles = [c["title"] if large else _wrapped(c["title"]) for c in table["columns"]]
         ax.set(xlim=(-0.5, columns - 0.5), ylim=(rows - 0.5, -0.5))
         ax.xaxis.tick_top()

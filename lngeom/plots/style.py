@@ -18,6 +18,7 @@ from matplotlib.figure import Figure
 
 from lngeom import __version__
 from lngeom._core.files import replacing
+from lngeom.claims import palette
 
 WIDTHS = {"column": 3.6, "page": 7.2}
 """Inches: one column, or the page."""
@@ -66,8 +67,8 @@ COLOUR_OF: Mapping[str, str] = {**NORMALIZERS, **OPTIMIZERS, **LIBRARIES}
 INK, GUIDE, PALE = "#222222", "#767676", "#e4e4e4"
 """Greys: of text and frames, of lines to compare with, and of areas."""
 
-ANSWERS = {"invariant": "#2f4858", "up to sign": "#a9bcc8", "no": "#ffffff", "unknown": "#f2d7a0"}
-"""Answer of a cell of an invariance table → the colour of the cell; their greys differ too."""
+ANSWERS = {answer: look.light for answer, look in palette.ANSWERS.items()}
+"""Answer of a cell of an invariance table → the colour of the cell."""
 
 DASHES: dict[str, Any] = {
     "none": (0, (4, 1.5)),

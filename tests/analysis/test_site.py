@@ -222,7 +222,8 @@ def test_every_claim_is_of_a_section_and_listed_with_its_verdict():
         claims.section_of("hearsay")
     for claim in all_claims("all"):
         assert claim.source == claims.EXTENDED or claims.section_of(claim.source) in claims.SECTIONS
-        assert f'id="{claim.id}"><p class="about"><span class="verdict {claim.expected.value}">' in listed
+        name = claim.expected.value.replace(" ", "-")
+        assert f'id="{claim.id}"><p class="about"><span class="verdict {name}">' in listed
 
 
 def test_every_figure_has_a_caption_and_a_command_that_exists():
