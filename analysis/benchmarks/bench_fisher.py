@@ -453,7 +453,7 @@ def draw_cost(result: Mapping[str, dict], stem: Path, configuration: Mapping[str
             axis.legend()
         text = (
             "Time of a Fisher product. Slopes are of the larger half of the sizes. Blocks have 1024 logits. Smallest "
-            "times of several rounds, so there is no band."
+            "times of several rounds."
         )
         text = f"{cost_numbers(result)}. {text}"
         title = cost_title(result)

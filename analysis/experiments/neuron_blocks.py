@@ -255,7 +255,7 @@ def draw_data(data: Mapping[str, Any], configuration: Mapping[str, Any], stem: P
                 "The Fisher matrix F of a small network on digits against the blocks B of its neurons alone, without "
                 "and with normalization of both hidden layers. Hollow: at random weights; filled: after training. "
                 "Right: cosine between the natural gradients of the blocks and of the exact matrix. One network for "
-                "each normalizer, so there is no band."
+                "each normalizer."
             ),
             configuration=configuration,
         )

@@ -354,7 +354,7 @@ def draw_data(data: Mapping[str, Any], configuration: Mapping[str, Any], stem: P
                 f"{numbers(data)}. "
                 "A random recurrent network with and without layer norm, over the scale s of its recurrent weights. "
                 "Right: for the smallest gain, the one nearest 1 and the largest. One network, whose exponents are "
-                "averages over its steps, so there is no band."
+                "averages over its steps."
             ),
             configuration=configuration,
         )

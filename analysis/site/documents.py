@@ -52,7 +52,9 @@ def pictures(root: Path, figures: set[str]) -> dict[str, Path]:
     for file in PAGES:
         for _, _, address in LINK.findall((root / file).read_text(encoding="utf-8")):
             target = resolved(file, address)
-            place = "" if target is None else where(target, figures)
+            if target is None:
+                continue
+            place = where(target, figures)
             drawn = place in {f"figures/{name}.svg" for name in figures}
             if place and target == place and not drawn and (root / target).is_file():
                 found[place] = root / target

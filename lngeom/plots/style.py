@@ -301,7 +301,9 @@ def save(
     _fix_layout(fig)
     slide = _OPTIONS.get().slide
     if _OPTIONS.get().captions and not slide:
-        lines = "\n".join(textwrap.wrap(caption, int(CHARACTERS * fig.get_figwidth())))
+        lines = "\n".join(
+            textwrap.wrap(caption.replace(" %", "\N{NO-BREAK SPACE}%"), int(CHARACTERS * fig.get_figwidth()))
+        )
         fig.text(0, -0.06 / fig.get_figheight(), lines, va="top", size=7, color=INK, parse_math=False)
     drawn = Bbox.from_bounds(0, 0, *SLIDE) if slide else fig.get_tightbbox().padded(MARGIN)
     shared: dict[str, Any] = {"bbox_inches": drawn}

@@ -233,7 +233,10 @@ def test_stored_figures_have_the_title_that_their_data_give(drawn, name):
 
 @pytest.mark.parametrize("name", sorted({*NAMES} - {"table1", "extended"}))
 def test_curves_are_medians_with_bands_or_the_caption_says_why_not(drawn, name):
-    assert re.search(r"[Mm]edian|no band|One run each|One random model|Smallest times", drawn[name][2]["caption"])
+    assert re.search(
+        r"[Mm]edian|One run each|One random model|One network|Smallest times|averages over walks",
+        drawn[name][2]["caption"],
+    )
 
 
 def test_every_figure_that_is_stored_is_drawn_again_from_its_data():

@@ -131,7 +131,7 @@ def doubling(data: Part, axes) -> Words:
         "A layer-normalized MLP trained on digits, its first weight matrix multiplied by c. Left: the angle by which "
         "one step at the same learning rate turns that matrix. Right: blocks of the Fisher matrix of weights w and "
         "gains g. Dashed: the power c⁻¹, which the paper gives for the curvature along the weights (its ½). One "
-        "network; the powers are exact, so there is no band.",
+        "network; the powers are exact.",
     )
 
 
@@ -468,7 +468,7 @@ def fisher_spectra(data: Part, axes) -> Words:
     return Words(
         fisher_spectra_numbers(data),
         "The spectrum of the Fisher matrix of the first layer's weights along training of an MLP on digits (SGD, "
-        "learning rate 0.1, 100 images), by normalizer. One run each, so there is no band.",
+        "learning rate 0.1, 100 images), by normalizer. One run each.",
     )
 
 
