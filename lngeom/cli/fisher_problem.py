@@ -13,8 +13,8 @@ import numpy as np
 import lngeom
 from lngeom import families
 from lngeom.checks.adapters import load
-from lngeom.claims.data import load as load_data, read
-from lngeom.cli.fisher_inputs import Given, from_object
+from lngeom.claims.data import load as load_data
+from lngeom.cli.fisher_inputs import Given, from_object, read_whole
 from lngeom.information import FisherOperator
 from lngeom.methods import AbstractNormalizer, Identity, page
 
@@ -137,7 +137,7 @@ def _responses(source: str) -> jax.Array:
         from sklearn.datasets import load_digits
 
         return jnp.asarray(np.asarray(load_digits(return_X_y=True)[1]))
-    return jnp.asarray(read(Path(source)))
+    return jnp.asarray(read_whole(Path(source)))
 
 
 def _dtype(name: str) -> Any:

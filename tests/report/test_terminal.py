@@ -162,15 +162,16 @@ def report(**fields) -> Report:
 @pytest.mark.parametrize("width", [60, 80, 140])
 def test_a_check_leads_with_its_verdict_and_wraps(width):
     alone, beside = report(), report(like="layer", differences=(("third", "I"),))
-    for found, verdict in ((alone, "in float32: 1 invariant"), (beside, "differs from layer")):
+    for found, verdict in ((alone, "In float32: 1 invariant"), (beside, "Differs from layer norm")):
         lines = found.to_text(width).splitlines()
         assert verdict in " ".join(lines[:2])
         assert max(map(len, lines)) <= width
         words = " ".join(found.to_text(width).split())
         assert LONG in words
         assert lines.index("Findings") < next(n for n, line in enumerate(lines) if line.startswith("transformation"))
-    assert "Differs from layer: Weight sign flip: not invariant; it is invariant" in " ".join(
+    assert "Weight sign flip: yours: not invariant; layer norm: invariant" in " ".join(
         " ".join(beside.to_text(width).splitlines()[:7]).split()
     )
-    assert "as layer" in report(like="layer").to_text(width).splitlines()[0]
-    assert max(map(len, str(alone).splitlines())) > 100
+    assert report(like="layer").to_text(width).splitlines()[1].startswith("As layer norm, in float32")
+    assert "x = 1" not in alone.to_text(width)
+    assert alone.to_text(width, counterexamples=True).endswith("# not finite\nx = 1")
