@@ -70,7 +70,7 @@ SAID = {"holds": ("holds", "hold"), "slip": ("slip of notation", "slips of notat
 """Verdict → its words beside one claim and beside several, where they are not its own."""
 
 
-def counted(verdicts: Mapping[str, int]) -> str:
+def by_verdict(verdicts: Mapping[str, int]) -> str:
     """Counts of verdicts in words.
 
     Args:
@@ -80,7 +80,7 @@ def counted(verdicts: Mapping[str, int]) -> str:
         Text.
 
     Example:
-        >>> counted({"holds": 2, "refuted": 0, "slip": 1})
+        >>> by_verdict({"holds": 2, "refuted": 0, "slip": 1})
         '2 hold, 1 slip of notation'
     """
     found = {name: count for name, count in verdicts.items() if count}
@@ -98,12 +98,14 @@ def tally(document: Record) -> str:
     """
     claims = document["claims"]
     wrong = [c for these in errors(claims).values() for c in these]
-    by_verdict = Counter(c["verdict"] for c in wrong)
-    order = {name: by_verdict[name] for name in document["summary"]["verdicts"]}
+    found = Counter(c["verdict"] for c in wrong)
+    order = {name: found[name] for name in document["summary"]["verdicts"]}
     one = len(wrong) == 1
-    about = f"The {'error is' if one else f'{len(wrong)} errors are'}, by verdict: {counted(order)}. " if wrong else ""
-    of_all = counted(document["summary"]["verdicts"])
-    return f"{about}{_number(len(claims), 'claim')} in all: {of_all}."
+    about = (
+        f"The {'error is' if one else f'{len(wrong)} errors are'}, by verdict: {by_verdict(order)}. " if wrong else ""
+    )
+    of_all = by_verdict(document["summary"]["verdicts"])
+    return f"{about}{counted(len(claims), 'claim')} in all: {of_all}."
 
 
 def headline(document: Record) -> str:
