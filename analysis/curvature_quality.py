@@ -201,9 +201,9 @@ def draw(rows: list[dict[str, Any]], stem: Path, configuration: dict[str, Any]) 
             figure,
             stem,
             {"rows": rows},
-            title=f"Blocks by layer miss {100 * min(blocks):.0f} to {100 * max(blocks):.0f} % of the Fisher matrix of "
-            "a transformer; KFAC and EKFAC miss a little more",
-            caption=f"Transformers of {rows[0]['parameters'] / 1e6:.2g} million parameters. Errors from "
+            title=f"Blocks by layer miss at least {100 * min(blocks):.0f} % of the Fisher matrix of a transformer",
+            caption=f"Blocks by layer miss {100 * min(blocks):.0f} to {100 * max(blocks):.0f} % of it, KFAC and EKFAC "
+            f"a little more. Transformers of {rows[0]['parameters'] / 1e6:.2g} million parameters. Errors from "
             f"{rows[0]['probes']} random products, with 95 % intervals; angles are medians of 4 random gradients, "
             "damped by the mean eigenvalue. Norms have their exact blocks.",
             configuration=configuration,

@@ -8,6 +8,7 @@ and marked `scaled`. Each task can be run alone; its results replace those in th
 import argparse
 import itertools
 import json
+import math
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -22,8 +23,8 @@ import numpy as np
 from lngeom import plots
 from lngeom._core.files import check_writable
 from lngeom.plots import style
-from lngeom.plots.axes import common_legend, guide, span
-from lngeom.plots.style import COLOUR_OF
+from lngeom.plots.axes import guide, number, plain_ticks, span
+from lngeom.plots.style import COLOUR_OF, GUIDE, INK
 
 from analysis.benchmarks import fisher_peers as peers
 
@@ -260,19 +261,6 @@ def table(results: dict[str, dict]) -> str:
     return "\n".join(lines)
 
 
-CONTENDERS = {
-    "somax": ("somax", "s"),
-    "laplax": ("laplax", "^"),
-    "curvlinops": ("curvlinops", "D"),
-    "nngeometry": ("nngeometry", "v"),
-    "jvp → Λ → vjp": ("plain JAX", "x"),
-    "columns": ("plain JAX", "+"),
-    "JᵀΛJ": ("plain JAX", "*"),
-    "64 products": ("lngeom", "d"),
-}
-"""Beginning of a contender's name → whose colour it has, and its marker."""
-
-
 def ratios(results: Mapping[str, dict]) -> dict[str, dict[str, float]]:
     """Times of other contenders than lngeom as multiples of its time, by task, without `cost`."""
     found = {}
@@ -284,7 +272,7 @@ def ratios(results: Mapping[str, dict]) -> dict[str, dict[str, float]]:
     return found
 
 
-def times_title(results: Mapping[str, dict]) -> str:
+def times_numbers(results: Mapping[str, dict]) -> str:
     """The range of the fastest other contender, over products and over matrices."""
     best = {task: min(others.values()) for task, others in ratios(results).items()}
     parts = []
@@ -294,30 +282,106 @@ def times_title(results: Mapping[str, dict]) -> str:
     return f"The fastest other way to compute the Fisher matrix takes {' and '.join(parts)}" if parts else ""
 
 
+KINDS = {
+    "the matrix of a normalized GLM": ("dense-GLM-32", "dense-GLM-32-long", "dense-GLM-64"),
+    "the matrix of a small network": ("dense-S", "dense-D"),
+    "a product with one vector": ("product-S", "product-M", "product-GLM"),
+}
+"""What is computed → its tasks, a bar of the figure each."""
+
+WHAT = {
+    "product-S": "a product, network 20-32-10",
+    "product-M": "a product, network 784-512-512-10",
+    "product-GLM": "a product, GLM of 64 units",
+    "many-S": "64 products at once, network 20-32-10",
+    "many-M": "64 products at once, network 784-512-512-10",
+    "many-GLM": "64 products at once, GLM of 64 units",
+    "dense-S": "the matrix, network 20-32-10",
+    "dense-D": "the matrix, network 64-64-10",
+    "dense-GLM-32": "the matrix, GLM of 32 units",
+    "dense-GLM-32-long": "the matrix, GLM of 32 units, N = 10 000",
+    "dense-GLM-64": "the matrix, GLM of 64 units",
+}
+"""Task → what it computes."""
+
+LIBRARIES = ("somax", "laplax", "curvlinops", "nngeometry")
+
+
+def fastest(results: Mapping[str, dict]) -> dict[str, tuple[float, str]]:
+    """The fastest other library of each task that one of them has: its time over lngeom's, and its name.
+
+    Times of a library called by itself count too; they are never the smallest.
+    """
+    found = {}
+    for task, others in ratios(results).items():
+        known = [(v, lib) for name, v in others.items() for lib in LIBRARIES if name.startswith(lib)]
+        if known:
+            found[task] = min(known)
+    return found
+
+
+def lost(results: Mapping[str, dict]) -> list[str]:
+    """The tasks at which something else is faster than lngeom, in words, with how much less time it takes."""
+    told = []
+    for task, others in ratios(results).items():
+        name, least = min(others.items(), key=lambda item: item[1], default=("", 1.0))
+        if least < 1:
+            other = "the products one after the other" if name == "64 products" else name.split(",")[0]
+            told.append(f"{WHAT.get(task, task)} ({other}: {100 * (1 - least):.0f} % less time)")
+    return told
+
+
+def times_title(results: Mapping[str, dict]) -> str:
+    """By how much matrices are faster at least, of all tasks with a matrix and all other libraries."""
+    least = [ratio for task, (ratio, _) in fastest(results).items() if task.startswith("dense")]
+    if not least:
+        return ""
+    if min(least) < 1:
+        return "Another library computes some Fisher matrix faster than lngeom"
+    return (
+        f"lngeom computes Fisher matrices at least {number(min(least), math.floor)} times faster than other libraries"
+    )
+
+
 def draw_times(results: Mapping[str, dict], stem: Path, configuration: Mapping[str, Any]) -> list[Path]:
-    """One dot plot: a row for each task, every time as a multiple of lngeom's."""
-    found = {task: others for task, others in ratios(results).items() if others}
-    tasks = list(found)[::-1]
-    with plots.figure(height=0.3 * len(tasks) + 0.9) as (figure, axes):
+    """A bar for each kind of task: the time of the fastest other library over lngeom's, at least and at most."""
+    found = fastest(results)
+    bars = {kind: [found[task] for task in tasks if task in found] for kind, tasks in KINDS.items()}
+    bars = {kind: values for kind, values in bars.items() if values}
+    with plots.figure(height=0.45 * len(bars) + 0.7) as (figure, axes):
         axis = axes[0, 0]
-        axis.axvline(1, color=COLOUR_OF[OURS], linestyle="-", linewidth=1.6, label=OURS)
-        for row, task in enumerate(tasks):
-            for name, ratio in found[task].items():
-                start = next(known for known in CONTENDERS if name.startswith(known))
-                library, marker = CONTENDERS[start]
-                fill = "none" if "by itself" in name else "full"
-                look = {"color": COLOUR_OF[library], "marker": marker, "linestyle": "none", "fillstyle": fill}
-                label = {"columns": "columns of products"}.get(start, start)
-                axis.plot([ratio], [row], label=label if fill == "full" else None, markersize=5, **look)
-        labels = [f"{task}: {float(f'{results[task][OURS] * 1e3:.3g}'):g} ms" for task in tasks]
-        axis.set_yticks(range(len(tasks)), labels)
-        axis.set(xscale="log", xlabel="time ÷ lngeom's", ylim=(-0.6, len(tasks) - 0.4))
-        common_legend(figure, [axis], columns=5)
+        for row, values in enumerate(bars.values()):
+            least, most = min(values), max(values)
+            axis.barh(row, least[0] - 1, left=1, height=0.55, color=COLOUR_OF[OURS])
+            axis.plot([least[0], most[0]], [row, row], "-", color=GUIDE, linewidth=1.2)
+            names = " or ".join(dict.fromkeys(name for _, name in (least, most)))
+            text = f"{number(least[0])} to {number(most[0])} ×, {names}"
+            behind = sorted({name for ratio, name in values if ratio < 1})
+            if behind:
+                slower_at = sum(ratio < 1 for ratio, _ in values)
+                text += f"\nlngeom is slower than {' and '.join(behind)} at {slower_at} of these {len(values)} tasks"
+            axis.annotate(
+                text,
+                (max(most[0], 1), row),
+                xytext=(6, 0),
+                textcoords="offset points",
+                va="center",
+                annotation_clip=False,
+            )
+        axis.axvline(1, color=INK, linestyle="-", linewidth=1.0)
+        axis.set_yticks(range(len(bars)), bars)
+        axis.invert_yaxis()
+        axis.grid(False, axis="y")
+        top = max(value for values in bars.values() for value, _ in values)
+        axis.set(xscale="log", xlabel="time of the fastest other library ÷ time of lngeom", xlim=(0.7, 4 * top))
+        plain_ticks(axis.xaxis, [1, 2, 5, 10, 20, 50, 100])
+        slower = lost(results)
         about = (
-            "Fisher products and matrices by library: smallest time of interleaved rounds over that of lngeom, which "
-            "stands beside each task; many: 64 products at once. "
-            "Hollow: outside a jit. Where a contender would take too long it computed a part, "
-            "and its time is scaled; somax takes Λ = I in the GLM tasks. Smallest times, so there is no band."
+            f"{times_numbers(results)}. Bars: the task of a kind at which lngeom leads least; grey lines: at which it "
+            "leads most. Of somax, laplax, curvlinops and nngeometry the fastest counts."
+            + (f" lngeom is slower at {' and at '.join(slower)}." if slower else "")
+            + " Smallest times of interleaved rounds on two cores. Where a library would take too long it computed a "
+            "part, and its time is scaled; somax takes Λ = I in the GLM tasks."
         )
         title = times_title(results)
         return plots.save(figure, stem, results, title=title, caption=about, configuration=configuration)
@@ -329,6 +393,20 @@ def _sorted(rows: Mapping[Any, Any]) -> dict[int, Any]:
 
 
 def cost_title(result: Mapping[str, dict]) -> str:
+    """In which sizes the time of a product grows faster than linearly, if in any."""
+    samples, parameters, words = (_sorted(result[name]) for name in ("samples", "parameters", "vocabulary"))
+    powers = {
+        "samples": slope(list(samples), [row["product"] for row in samples.values()]),
+        "parameters": slope(list(parameters), list(parameters.values())),
+        "vocabulary": slope(list(words), [row["in blocks"] for row in words.values()]),
+    }
+    faster = [name for name, power in powers.items() if power > 1.05]
+    if faster:
+        return f"The time of a Fisher product grows faster than its {' and its '.join(faster)}"
+    return "The time of a Fisher product grows at most linearly with samples, parameters and vocabulary"
+
+
+def cost_numbers(result: Mapping[str, dict]) -> str:
     """Exponents of time, and the memory over the samples."""
     samples, parameters, words = (_sorted(result[name]) for name in ("samples", "parameters", "vocabulary"))
     memory = [row["temporary bytes"] / 2**10 for row in samples.values()]
@@ -375,8 +453,9 @@ def draw_cost(result: Mapping[str, dict], stem: Path, configuration: Mapping[str
             axis.legend()
         text = (
             "Time of a Fisher product. Slopes are of the larger half of the sizes. Blocks have 1024 logits. Smallest "
-            "times of several rounds, so there is no band."
+            "times of several rounds."
         )
+        text = f"{cost_numbers(result)}. {text}"
         title = cost_title(result)
         return plots.save(figure, stem, result, title=title, caption=text, configuration=configuration)
 

@@ -55,6 +55,41 @@ def finding(comparisons: Sequence[Mapping[str, Any]]) -> str:
     return sentence[:1].upper() + sentence[1:]
 
 
+def headline(comparisons: Sequence[Mapping[str, Any]]) -> str:
+    """Which method reaches the goal in fewer steps, in words; `finding` has the numbers.
+
+    Args:
+        comparisons: what `results.compare` gave.
+
+    Returns:
+        A sentence; empty where no speeds are compared.
+    """
+    groups: dict[str, dict[str, list[float]]] = {}
+    for row in comparisons:
+        treated, baseline = method_of(row["treated"]), method_of(row["baseline"])
+        found = _median(row)
+        if row["measure"] == "speed" and treated != baseline and found:
+            side, ratio = found
+            known = ratio if side != ("most" if ratio > 1 else "least") else math.nan
+            split = min(_numbers(row, "high")) < 1 < max(_numbers(row, "low"))
+            groups.setdefault(treated, {}).setdefault(baseline, []).append(math.nan if split else known)
+    parts = []
+    for treated, others in groups.items():
+        words: dict[str, list[str]] = {}
+        for baseline, ratios in others.items():
+            faster, slower = all(r < 1 for r in ratios), all(r > 1 for r in ratios)
+            word = "fewer steps than" if faster else "more steps than" if slower else "not always fewer than"
+            words.setdefault(word, []).append("no normalization" if baseline == "none" else baseline)
+        ordered = sorted(words, key=lambda word: word.startswith("not"))
+        if ordered[0].startswith("not"):
+            words = {"not always fewer steps than": words[ordered[0]]}
+            ordered = list(words)
+        said = ", but ".join(f"{word} {' and '.join(words[word])}" for word in ordered)
+        parts.append(f"{treated} needs {said}")
+    sentence = "; ".join(parts)
+    return sentence[:1].upper() + sentence[1:]
+
+
 def _goal(row: Mapping[str, Any]) -> str:
     return f"the best common {row['metric']}" if row["target"] is None else f"{row['metric']} {row['target']:g}"
 
@@ -98,7 +133,7 @@ def draw(experiment: Experiment, results: Results, out: Path) -> list[Path]:
     columns = min(len(panels), 3 if len(panels) != 4 else 2)
     rows = math.ceil(len(panels) / columns)
     drawn: dict[str, Any] = {}
-    title = finding(results.comparisons) or experiment.title
+    title, numbers = headline(results.comparisons) or experiment.title, finding(results.comparisons)
     width = "page" if columns > 1 or len(title) > LONG else "column"
     with plots.figure(rows, columns, width=width) as (fig, axes):
         shown = list(zip(axes.flat, panels, strict=False))
@@ -113,6 +148,9 @@ def draw(experiment: Experiment, results: Results, out: Path) -> list[Path]:
                 if p.reference in run.curves
             }
             _metric(same, curves, levels)
+            for goal in {row["target"] for row in results.comparisons if row["metric"] == metric and row["target"]}:
+                for axis, _ in same:
+                    axis.axhline(goal, color=GUIDE, linewidth=0.9, linestyle=":", label=f"goal, {goal:g}")
         for axis in axes.flat[len(panels) :]:
             axis.set_visible(False)
         labels = [set(axis.get_legend_handles_labels()[1]) for axis, _ in shown]
@@ -121,8 +159,9 @@ def draw(experiment: Experiment, results: Results, out: Path) -> list[Path]:
         else:
             for axis, _ in shown:
                 axis.legend()
-        bounded = re.search(" at (mo|lea)st ", title)
-        bounds = " A bound in the title: some runs never reached the goal." if bounded else ""
+        bounded = re.search(" at (mo|lea)st ", numbers)
+        bounds = " It is a bound, since some runs never reached the goal." if bounded else ""
+        said = f" {numbers}.{bounds}" if numbers else ""
         return plots.save(
             fig,
             out / experiment.name,
@@ -130,7 +169,7 @@ def draw(experiment: Experiment, results: Results, out: Path) -> list[Path]:
             title=title,
             caption=f"{experiment.title} ({experiment.source}). Median of {results.configuration['seeds']} seeds; the "
             f"band is their range. {note_of(experiment, results.configuration.get('settings', {}))}".strip()
-            + bounds,
+            + said,
             configuration=results.configuration,
         )
 

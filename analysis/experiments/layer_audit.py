@@ -16,7 +16,7 @@ import importlib.util
 import json
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from jaxtyping import Float
 from lngeom import plots
 from lngeom._core.files import check_writable
 from lngeom.plots import style
-from lngeom.plots.axes import common_legend, log_scale, number
+from lngeom.plots.axes import log_scale, number
 from lngeom.plots.style import COLOUR_OF, GUIDE
 from rich.console import Console
 from rich.table import Table
@@ -130,7 +130,51 @@ def _shown(data: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [r for r in rows if r["library"] != "flax nnx"]
 
 
+def alike(rows: Sequence[dict[str, Any]], what: str) -> list[list[dict[str, Any]]]:
+    """Groups of rows: for "errors" those within a factor of ten everywhere, else those of the same ε."""
+    groups: list[list[dict[str, Any]]] = []
+
+    def same(one: dict[str, Any], other: dict[str, Any]) -> bool:
+        if what != "errors":
+            return one["eps"] == other["eps"]
+        first, second = (np.maximum(np.asarray(row["errors"], float), 1e-9) for row in (one, other))
+        return bool(np.all(np.abs(np.log10(first / second)) < 1))
+
+    for row in rows:
+        group = next((g for g in groups if same(g[0], row)), None)
+        if group is None:
+            groups.append([row])
+        else:
+            group.append(row)
+    return groups
+
+
+def together(rows: Sequence[dict[str, Any]]) -> str:
+    """The names of rows that are drawn as one line."""
+    return "; ".join(row["library"] for row in rows)
+
+
+def look(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Of a line: the library's colour and marker where all rows are of one, else grey squares."""
+    libraries = list(dict.fromkeys(row["library"].split(",")[0].split()[0] for row in rows))
+    if len(libraries) > 1:
+        return {"color": GUIDE, "marker": "s", "linestyle": "-", "markersize": 4, "linewidth": 1.4}
+    plain = all("," not in row["library"] for row in rows)
+    found = {"color": COLOUR_OF[libraries[0]], "marker": MARKER_OF[libraries[0]], "linestyle": "-" if plain else ":"}
+    return found | {"fillstyle": "full" if plain else "none", "markersize": 4, "linewidth": 1.4}
+
+
 def title(data: Mapping[str, Any]) -> str:
+    """Which library loses its output at the largest offset."""
+    worst = [row["library"].split(",")[0] for row in _shown(data) if row["errors"][-1] > 1]
+    if not worst:
+        return "No library loses the output of layer norm in float32 as the inputs are shifted"
+    names = " and ".join(dict.fromkeys(worst))
+    offset = number(data["offsets"][-1])
+    return f"Layer norm of {names} loses all digits of float32 at an offset of {offset} standard deviations"
+
+
+def numbers(data: Mapping[str, Any]) -> str:
     """Libraries whose output is wrong at the largest offset, and those that keep re-scaling at every factor."""
     rows = _shown(data)
     worst = max(rows, key=lambda r: r["errors"][-1])
@@ -161,17 +205,13 @@ def draw_data(data: Mapping[str, Any], stem: Path, configuration: Mapping[str, A
         left, right = axes[0]
         place = log_scale(axes[0], np.concatenate([np.ravel(changes), *(row["errors"] for row in shown)]))
         offset = log_scale(left, data["offsets"], along="x")
-        for row, change in zip(shown, changes, strict=True):
-            library, plain = row["library"].split(",")[0].split()[0], "," not in row["library"]
-            look = {"color": COLOUR_OF[library], "marker": MARKER_OF[library], "linestyle": "-" if plain else ":"}
-            look |= {"fillstyle": "full" if plain else "none", "markersize": 4, "linewidth": 1}
-            left.plot(
-                offset(data["offsets"]),
-                place(row["errors"]),
-                label=f"{row['library']}, ε = {number(row['eps'])}",
-                **look,
-            )
-            right.plot(data["scales"], place(change), **look)
+        for rows in alike(shown, "errors"):
+            values = np.median([row["errors"] for row in rows], 0)
+            left.plot(offset(data["offsets"]), place(values), label=together(rows), **look(rows))
+        for rows in alike(shown, "deviations"):
+            values = np.array([np.nan if v is None else v for v in rows[0]["deviations"]])
+            left_out = f"ε = {number(rows[0]['eps'])}: {together(rows)}"
+            right.plot(data["scales"], place(values), label=left_out, **look(rows) | {"markevery": 2})
         deltas = np.logspace(-7, -1e-3, 200)
         law = {"color": GUIDE, "linestyle": "-", "linewidth": 0.7, "zorder": 1}
         for eps in sorted({r["eps"] for r in shown if r["eps"] > 0}):
@@ -180,14 +220,17 @@ def draw_data(data: Mapping[str, Any], stem: Path, configuration: Mapping[str, A
         left.set_title("re-centering: error of the output")
         right.set(xscale="log", xlabel="factor δ on the input", title="re-scaling: change of the output")
         right.set_xlim(min(data["scales"]) / 3, max(data["scales"]) * 3)
-        common_legend(figure, [left], columns=3)
+        for axis in (left, right):
+            axis.legend(loc="upper center", bbox_to_anchor=(0.5, -0.22))
         caption = (
             f"Layer norm, width {data['width']}. Left: largest error of the output against extended precision "
             "on the same rounded input, offset + N(0, 1). Right: largest change of the output when the input is "
             "multiplied by δ; thin grey lines: |1 − √((1+ε)/(1+ε/δ²))| for the layers' ε. In the bands 0: no offset, "
-            "no change. Layers of the same ε coincide on the right. Largest values, so there is no band of medians."
+            "no change. Layers whose curves coincide have one line, the median of theirs on the left."
         )
-        return plots.save(figure, stem, data, title=title(data), caption=caption, configuration=configuration)
+        return plots.save(
+            figure, stem, data, title=title(data), caption=f"{numbers(data)}. {caption}", configuration=configuration
+        )
 
 
 def draw(found: Audit, stem: Path, speeds: Mapping[str, float]) -> list[Path]:

@@ -197,6 +197,12 @@ def measure(
 
 
 def title(data: Mapping[str, Any]) -> str:
+    """What the blocks of all trained networks miss at least."""
+    least = min(found["trained"]["frobenius"] for arm, found in data.items() if arm != "dampings")
+    return f"Blocks of single neurons miss at least {100 * least:.0f} % of a trained network's Fisher matrix"
+
+
+def numbers(data: Mapping[str, Any]) -> str:
     """The range of the trained networks' errors, and of the cosines with the least and the most damping."""
     trained = [found["trained"] for arm, found in data.items() if arm != "dampings"]
     errors = span((t["frobenius"] for t in trained), lambda v: f"{100 * v:.0f} %")
@@ -245,10 +251,11 @@ def draw_data(data: Mapping[str, Any], configuration: Mapping[str, Any], stem: P
             data,
             title=title(data),
             caption=(
+                f"{numbers(data)}. "
                 "The Fisher matrix F of a small network on digits against the blocks B of its neurons alone, without "
                 "and with normalization of both hidden layers. Hollow: at random weights; filled: after training. "
                 "Right: cosine between the natural gradients of the blocks and of the exact matrix. One network for "
-                "each normalizer, so there is no band."
+                "each normalizer."
             ),
             configuration=configuration,
         )

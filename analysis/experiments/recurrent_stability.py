@@ -10,6 +10,7 @@ Recurrent batch norm is the contrast: it stores statistics for each time step, a
 was never reached in training.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -23,7 +24,7 @@ import numpy as np
 from jaxtyping import Array, Float
 from lngeom import nn, plots
 from lngeom.nn.dynamics import gradient_growth, hidden_dynamics, unroll_batch_norm
-from lngeom.plots.axes import common_legend, guide, span
+from lngeom.plots.axes import common_legend, guide, number, span
 from lngeom.plots.style import COLOUR_OF, DASHES, INK, MARKERS
 
 GAINS = (0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 3.0)
@@ -298,6 +299,14 @@ def length_contrast(
 
 
 def title(data: Mapping[str, Any]) -> str:
+    """How far the Lyapunov exponent moves over all gains with layer norm."""
+    moved = {arm: float(np.ptp(np.asarray(found["lyapunov"], float))) for arm, found in data.items()}
+    less = moved["layer norm"] < min(v for arm, v in moved.items() if arm != "layer norm")
+    keeps = "keeps a recurrent network near the edge of stability: its" if less else "does not steady the"
+    return f"Layer norm {keeps} Lyapunov exponent moves by {number(moved['layer norm'], math.ceil)} over all gains"
+
+
+def numbers(data: Mapping[str, Any]) -> str:
     """The range of the Lyapunov exponents of each arm."""
     ranges = (f"{span(found['lyapunov'])} {WITH[arm]}" for arm, found in data.items())
     gains = span(next(iter(data.values()))["gain"])
@@ -342,9 +351,10 @@ def draw_data(data: Mapping[str, Any], configuration: Mapping[str, Any], stem: P
             data,
             title=title(data),
             caption=(
+                f"{numbers(data)}. "
                 "A random recurrent network with and without layer norm, over the scale s of its recurrent weights. "
                 "Right: for the smallest gain, the one nearest 1 and the largest. One network, whose exponents are "
-                "averages over its steps, so there is no band."
+                "averages over its steps."
             ),
             configuration=configuration,
         )

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from functools import cache
 from html import escape
 
-from lngeom.claims import all_claims
+from lngeom.claims import all_claims, palette
 from lngeom.claims.registry import Claim
 from lngeom.report.mathml import mathml, prose
 
@@ -88,6 +88,12 @@ def pages() -> dict[str, str]:
     return {"claims/index.md": _by_section(sections), "claims/extended.md": _extended(extended)}
 
 
+def style() -> str:
+    """The style sheet of the marks of verdicts: white text on the colours of the palette."""
+    looks = ((palette.css_name(verdict.value), look.light) for verdict, look in palette.VERDICTS.items())
+    return "".join(f".verdict.{name} {{ background: {colour}; }}\n" for name, colour in looks)
+
+
 def _by_section(sections: dict[str, list[Claim]]) -> str:
     parts = [
         "# Claims by section of the paper",
@@ -122,9 +128,12 @@ def _list(claims: Iterable[Claim]) -> str:
 
 def _entry(claim: Claim) -> str:
     """One claim: verdict, id as its anchor, source, statement, formula, conditions and correction."""
-    verdict = claim.expected.value
+    look = palette.VERDICTS[claim.expected]
+    verdict = (
+        f'<span class="verdict {palette.css_name(claim.expected.value)}">{look.sign} {claim.expected.value}</span>'
+    )
     rows = [
-        f'<p class="about"><span class="verdict {verdict}">{verdict}</span> '
+        f'<p class="about">{verdict} '
         f'<a href="#{claim.id}"><code>{claim.id}</code></a> <span class="source">{escape(claim.source)}</span></p>',
         f"<p>{prose(claim.statement)}</p>",
     ]

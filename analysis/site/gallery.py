@@ -1,10 +1,13 @@
 """The gallery: every figure that has its data beside it, with its caption and the command that draws it."""
 
 import json
+import shutil
+import tempfile
 from html import escape
 from pathlib import Path
 
 from lngeom.plots import studies
+from lngeom.plots.style import options
 
 PROGRAMS = {"lr_": "learning_rate", "fisher_cost": "bench_fisher", "gpu_": "gpu"}
 """Beginning of a figure's name → the program that draws it, where that has another name."""
@@ -66,16 +69,23 @@ def captions(folder: Path) -> dict[str, str]:
     return found
 
 
-def images(folder: Path) -> list[Path]:
-    """The files that the gallery shows.
+def pictures(folder: Path) -> dict[str, str]:
+    """The pictures of the gallery, drawn again from their data without captions, which stand beneath them as text.
 
     Args:
-        folder: of the figures.
+        folder: of the figures; nothing in it changes.
 
     Returns:
-        Their paths.
+        Name → SVG.
     """
-    return [folder / f"{name}.svg" for name in captions(folder)]
+    from analysis import figures
+
+    with tempfile.TemporaryDirectory() as place, options(captions=False):
+        copy = Path(place) / "figures"
+        shutil.copytree(folder, copy, ignore=shutil.ignore_patterns("*.png", "*.md"))
+        for name in captions(folder):
+            figures.redraw(name, copy)
+        return {name: (copy / f"{name}.svg").read_text(encoding="utf-8") for name in captions(folder)}
 
 
 def pages(folder: Path) -> dict[str, str]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from lngeom.report.mathml import mathml
 
-from analysis.site import api, claims, gallery, tutorials
+from analysis.site import api, claims, documents, gallery, tutorials
 
 ROOT = Path(__file__).parents[2]
 FORMULA = re.compile(r'<(span|div) class="arithmatex">\\([(\[])(.+?)\\[)\]]</\1>', re.DOTALL)
@@ -25,14 +25,18 @@ def on_config(config):
 
 
 def on_files(files, config):
-    """Adds the pages that are made from the library, and the figures."""
+    """Adds the pages that are made from the library and the repository, the audit, and the figures."""
     from mkdocs.structure.files import File
 
-    pages = {**claims.pages(), **gallery.pages(ROOT / "figures"), **api.pages(), **tutorials.pages(ROOT)}
+    folder = ROOT / "figures"
+    figures = set(gallery.captions(folder))
+    pages = {**claims.pages(), **gallery.pages(folder), **api.pages(), **tutorials.pages(ROOT)}
+    pages |= documents.pages(ROOT, figures) | {"assets/verdicts.css": claims.style()} | config.extra["audit"]
+    pages |= {f"figures/{name}.svg": picture for name, picture in gallery.pictures(folder).items()}
     for path, content in pages.items():
         files.append(File.generated(config, path, content=content))
-    for path in gallery.images(ROOT / "figures"):
-        files.append(File.generated(config, f"figures/{path.name}", abs_src_path=str(path)))
+    for path, source in documents.pictures(ROOT, figures).items():
+        files.append(File.generated(config, path, abs_src_path=str(source)))
     return files
 
 

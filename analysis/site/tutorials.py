@@ -5,10 +5,9 @@ import json
 import subprocess
 import sys
 import tempfile
+from html import escape
 from pathlib import Path
 from typing import NamedTuple
-
-from lngeom.report.mathml import prose
 
 
 class Tutorial(NamedTuple):
@@ -85,8 +84,7 @@ def _heading(name: str) -> str:
 
 def _page(tutorial: Tutorial) -> str:
     figures = [
-        f'<figure><a href="{name}.svg"><img src="{name}.svg" alt="{prose(caption)}"></a>'
-        f"<figcaption>{prose(caption)}</figcaption></figure>"
+        f'<figure><a href="{name}.svg"><img src="{name}.svg" alt="{escape(caption)}"></a></figure>'
         for name, (caption, _) in tutorial.figures.items()
     ]
     parts = [

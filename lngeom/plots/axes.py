@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedFormatter, FixedLocator, FuncFormatter, NullLocator
 
-from lngeom.plots.style import GUIDE, PALE
+from lngeom.plots.style import GUIDE, PALE, points
 
 BAND = 0.13
 """Height of the band for zeros, as a fraction of the axis above it."""
@@ -153,7 +153,7 @@ def guide(axis: Any, x: Any, y: Any, label: str = "", **style: Any) -> None:
     """
     axis.plot(x, y, **({"color": GUIDE, "linewidth": 0.9, "linestyle": "-", "marker": "", "zorder": 1} | style))
     if label:
-        place = {"textcoords": "offset points", "xytext": (6, 0), "va": "center", "fontsize": 7}
+        place = {"textcoords": "offset points", "xytext": (6, 0), "va": "center", "fontsize": points(7)}
         axis.annotate(label, (x[-1], y[-1]), color=GUIDE, annotation_clip=False, **place)
 
 

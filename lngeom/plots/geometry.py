@@ -21,6 +21,19 @@ LAYER = COLOUR_OF["layer norm"]
 
 
 def printed_against_exact_title(study) -> str:
+    """The dimension of the exact matrix's null space, and whether the printed matrix has one."""
+    printed, exact = (int(np.sum(v <= FLOOR * v[0])) for v in (study.printed_spectrum, study.exact_spectrum))
+    has = f"a null space of dimension {exact}" if exact else "no null space"
+    return f"Layer norm's Fisher matrix has {has}; " + (
+        "the printed one has none"
+        if not printed
+        else "the printed one has another"
+        if printed != exact
+        else "so has the printed one"
+    )
+
+
+def printed_against_exact_numbers(study) -> str:
     """Both ranks, and the error of the whole printed matrix at the smallest and the largest width."""
     printed, exact = (int(np.sum(v > FLOOR * v[0])) for v in (study.printed_spectrum, study.exact_spectrum))
     size = len(study.exact_spectrum)
@@ -98,7 +111,7 @@ def printed_against_exact(study, stem: Path | str) -> list[Path]:
             ax.plot(study.widths, np.median(values, 0), label=name, **style)
             ax.fill_between(study.widths, values.min(0), values.max(0), color=LAYER, alpha=0.15, linewidth=0)
         plain_ticks(ax.xaxis, study.widths)
-        ax.set(xlabel="width $H$", ylabel="relative error of the printed matrix", title="error against width")
+        ax.set(xlabel="width $H$", ylabel="relative error", title="error against width")
         ax.legend(loc="lower left")
         samples, features, units = study.shape
         return save(
@@ -107,6 +120,7 @@ def printed_against_exact(study, stem: Path | str) -> list[Path]:
             asdict(study),
             title=printed_against_exact_title(study),
             caption=(
+                f"{printed_against_exact_numbers(study)}. "
                 f"Layer norm's Fisher matrix by Eqs. 13 and 14, and the exact one (H = {units}, D = {features}, "
                 f"N = {samples}, logistic responses). The printed matrix lacks the blocks between units and the null "
                 "space. In the band 0: eigenvalues that are zero up to rounding. Lower right: median and range of "
@@ -117,6 +131,14 @@ def printed_against_exact(study, stem: Path | str) -> list[Path]:
 
 
 def block_scaling_title(study) -> str:
+    """What twice the norm leaves of the curvature along the scaled weights, where it follows a law."""
+    law = [next(iter(study.exponents[case].values())) for case in study.cases if case != "layer norm, one unit"]
+    left = 100 * 2 ** float(np.mean(law))
+    other = "" if abs(left - 50) < 1 else ", not half of it"
+    return f"Twice the norm leaves {left:.0f} % of the curvature along the scaled weights{other}"
+
+
+def block_scaling_numbers(study) -> str:
     """The measured power of the block of the scaled weights with themselves, and by how much doubling changes it."""
     law = [next(iter(study.exponents[case].values())) for case in study.cases if case != "layer norm, one unit"]
     return (
@@ -159,16 +181,30 @@ def block_scaling(study, stem: Path | str) -> list[Path]:
             asdict(study),
             title=block_scaling_title(study),
             caption=(
+                f"{block_scaling_numbers(study)}. "
                 "Blocks of the Fisher matrix as weights are multiplied by c (softmax responses). The block of the "
                 "scaled weights with themselves goes as c⁻². Broad grey line: the paper's c⁻¹, by which twice the norm "
                 "would halve the curvature. Under layer norm scaling one unit changes the output, and no power of c "
-                "fits. One random model for each case; the powers are exact, so there is no band."
+                "fits. One random model for each case."
             ),
             configuration={"shape": study.shape},
         )
 
 
 def line_elements_title(study) -> str:
+    """For which responses Eq. 32 is right as printed, and its worst error elsewhere."""
+    worst = {
+        response: float(np.max(np.abs(v["batch norm, Eq. 32 printed"] / v["batch norm, exact"] - 1)))
+        for response, v in study.values.items()
+    }
+    right = [response for response, error in worst.items() if error < 1e-9]
+    if len(right) == len(worst):
+        return "Eq. 32 as printed is right"
+    where = f"for {' and '.join(right)} responses only" if right else "for no responses"
+    return f"Eq. 32 as printed is right {where}; else it is up to {number(100 * max(worst.values()), math.ceil)} % off"
+
+
+def line_elements_numbers(study) -> str:
     """By how much each ds² changes over the scales, and the error of Eq. 32."""
 
     def ratio(curve: str) -> float:
@@ -198,6 +234,7 @@ def line_elements(study, stem: Path | str) -> list[Path]:
     everything = [np.abs(values) for curves in study.values.values() for values in curves.values()]
     with figure(1, len(study.values), height=3.1, sharey=True) as (fig, axes):
         place = log_scale(axes, everything)
+        below = ("batch norm, exact", "weight norm, Eq. 34")
         for ax, (response, curves) in zip(axes[0], study.values.items(), strict=True):
             ax.set_xscale("log")
             for name, values in curves.items():
@@ -210,6 +247,8 @@ def line_elements(study, stem: Path | str) -> list[Path]:
                     markersize=6 if wrong else 4,
                     color=COLOUR_OF[method],
                     linestyle="--" if wrong else "-",
+                    linewidth=6 if name in below else 1.4,  # broad and pale where another line lies on it
+                    alpha=0.35 if name in below else 1,
                     fillstyle="none" if wrong else "full",
                 )
             ax.set_title(f"{response} responses")
@@ -223,16 +262,26 @@ def line_elements(study, stem: Path | str) -> list[Path]:
             asdict(study),
             title=line_elements_title(study),
             caption=(
+                f"{line_elements_numbers(study)}. "
                 "ds² of a change of two gains, or of two weight magnitudes in the standard model, against the scale of "
                 "the inputs. Batch and layer norm are invariant to it. Eq. 32 as printed is right for Gaussian "
                 "responses only. Eq. 35 as printed is zero for independent responses (in the band 0) and one of four "
-                "terms for dependent ones. One random model; ds² is exact, so there is no band."
+                "terms for dependent ones. One random model."
             ),
             configuration={"shape": study.shape, "delta": "0.1 and −0.1 on two units"},
         )
 
 
 def spectra_title(study) -> str:
+    """Under which normalizers the Fisher matrix is singular."""
+    singular = [name for name, v in study.eigenvalues.items() if np.any(v <= FLOOR * v[0])]
+    regular = [name for name in study.eigenvalues if name not in singular]
+    if not regular:
+        return "The Fisher matrix is singular with every normalizer, and without one"
+    return f"The Fisher matrix is singular, but for {', '.join(regular)}"
+
+
+def spectra_numbers(study) -> str:
     """The rank of each matrix, counted from its eigenvalues."""
     size = len(next(iter(study.eigenvalues.values())))
     ranks: dict[int, list[str]] = {}
@@ -273,11 +322,12 @@ def spectra(study, stem: Path | str) -> list[Path]:
             asdict(study),
             title=spectra_title(study),
             caption=(
+                f"{spectra_numbers(study)}. "
                 f"Eigenvalues of the Fisher matrix on the same weights and inputs (H = {units}, D = {features}, "
                 f"N = {samples}, logistic responses). In the band 0, in rows: eigenvalues that are zero up to "
                 "rounding. They are the null space: the scale of a unit against its gain (none), of each weight "
                 "vector (batch, weight norm), of all of W with the D shifts (layer norm), or of all of W (RMS norm). "
-                "One random model, so there is no band."
+                "One random model."
             ),
             configuration={"shape": study.shape, "floor": FLOOR},
         )

@@ -9,7 +9,7 @@ from matplotlib.patches import Rectangle
 
 from lngeom.claims.paper import TABLE1
 from lngeom.plots.axes import number
-from lngeom.plots.style import ANSWERS, GUIDE, INK, figure, save
+from lngeom.plots.style import ANSWERS, GUIDE, INK, figure, points, save
 
 SHOWN = {"invariant": ("invariant", "I"), "no": ("no", "no"), "up to sign": ("±", "±"), "unknown": ("??", "??")}
 """Content of a cell → its text in a small table, and in a large one."""
@@ -39,6 +39,17 @@ def agreement(row: str, column: str, cell: Mapping[str, Any]) -> str:
 
 
 def invariance_title(table: Mapping[str, Any]) -> str:
+    """Whether the cells of the paper's Table 1 hold."""
+    cells = _cells(table)
+    marks = [mark for (row, column), cell in cells.items() if (mark := agreement(row, column, cell))]
+    wrong = marks.count("✗")
+    whole = f"All {len(marks)} cells" if len(marks) == len(cells) else "All cells"
+    if not wrong:
+        return f"{whole} of the paper's Table 1 hold"
+    return f"{wrong} cell{'s' if wrong > 1 else ''} of the paper's Table 1 do{'' if wrong > 1 else 'es'} not hold"
+
+
+def invariance_numbers(table: Mapping[str, Any]) -> str:
     """How many cells of the paper the measured ones confirm, and the counts of each answer."""
     cells = _cells(table)
     marks = [agreement(row, column, cell) for (row, column), cell in cells.items()]
@@ -95,9 +106,8 @@ def invariance_table(table: Mapping[str, Any], stem: Path | str) -> list[Path]:
                 text = f"{SHOWN[cell['says']][large]} {mark}".strip()
                 if not large and cell["deviation"] is not None:
                     text += f"\n{number(cell['deviation'])}"
-                light = ANSWERS["no"] if cell["says"] == "invariant" else INK
-                size, weight = 6.5 if large else 8, "normal" if cell["as_recorded"] else "bold"
-                ax.text(j, i, text, ha="center", va="center", color=light, fontsize=size, weight=weight)
+                size, weight = points(6.5) if large else points(8), "normal" if cell["as_recorded"] else "bold"
+                ax.text(j, i, text, ha="center", va="center", color=INK, fontsize=size, weight=weight)
         titles = [c["title"] if large else _wrapped(c["title"]) for c in table["columns"]]
         ax.set(xlim=(-0.5, columns - 0.5), ylim=(rows - 0.5, -0.5))
         ax.xaxis.tick_top()
@@ -117,6 +127,7 @@ def invariance_table(table: Mapping[str, Any], stem: Path | str) -> list[Path]:
             {"table": dict(table)},
             title=invariance_title(table),
             caption=(
+                f"{invariance_numbers(table)}. "
                 "What each transformation does to the output of each method. ✓: the paper's Table 1 says the same; "
                 f"✗: it does not.{numbers} {_gap(table)}"
             ).strip(),

@@ -35,16 +35,59 @@ NORMALIZERS: dict[str, AbstractNormalizer] = {
 }
 
 
-def _random(normalizer: AbstractNormalizer, family: AbstractFamily, shape: tuple[int, int, int], seed: int):
-    """A model with random parameters, and standard normal inputs, of shape (N, D, H)."""
-    samples, inputs, units = shape
+def features(inputs: Float[np.ndarray, "N D"], samples: int = 400, count: int = 6) -> Float[np.ndarray, "n d"]:
+    """The inputs of all studies, from a data set: some rows, on the columns that vary most, each less its mean.
+
+    They are divided by one number, the root of their mean variance, so that units see summed inputs of order one.
+
+    Args:
+        inputs: the data set.
+        samples: at most so many rows, evenly spaced.
+        count: at most so many columns.
+
+    Returns:
+        Rows.
+
+    Raises:
+        ValueError: if no column varies.
+
+    Example:
+        >>> features(np.array([[1.0, 5.0, 0.0], [3.0, 5.0, 0.5]]), count=2)
+        array([[-1.37198868, -0.34299717],
+               [ 1.37198868,  0.34299717]])
+    """
+    rows = np.asarray(inputs, np.float64)[np.linspace(0, len(inputs) - 1, min(len(inputs), samples)).astype(int)]
+    varying = np.argsort(-rows.var(0), kind="stable")[:count]
+    chosen = rows[:, np.sort(varying[rows.var(0)[varying] > 0])]
+    if not chosen.size:
+        raise ValueError("no column of the data varies")
+    return (chosen - chosen.mean(0)) / np.sqrt(chosen.var(0).mean())
+
+
+def _random(
+    normalizer: AbstractNormalizer,
+    family: AbstractFamily,
+    shape: tuple[int, int, int],
+    seed: int,
+    data: Float[np.ndarray, "N D"] | None = None,
+):
+    """A model with random parameters of shape (N, D, H), and standard normal inputs, or rows of data."""
+    samples, inputs, units = _fitted(shape, data)
     weights_key, data_key, gain_key, bias_key = jax.random.split(jax.random.key(seed), 4)
     model = NormalizedGLM(normalizer, family)
     weights = model.init(weights_key, inputs=inputs, outputs=units).weights
     gain = draw_small(jax.random.uniform, gain_key, (units,), weights.dtype, 0.5, 1.5)
     bias = 0.3 * draw_small(jax.random.normal, bias_key, (units,), weights.dtype)
     X = draw_small(jax.random.normal, data_key, (samples, inputs), weights.dtype)
+    if data is not None:
+        X = jnp.asarray(data[:samples, :inputs], weights.dtype)
     return model, GLMParameters(weights, bias, gain), X
+
+
+def _fitted(shape: tuple[int, int, int], data: Float[np.ndarray, "N D"] | None) -> tuple[int, int, int]:
+    """The shape (N, D, H), with at most as many rows and columns as the data have."""
+    samples, inputs, units = shape
+    return shape if data is None else (min(samples, data.shape[0]), min(inputs, data.shape[1]), units)
 
 
 @dataclass(frozen=True)
@@ -79,6 +122,7 @@ def printed_against_exact(
     widths: tuple[int, ...] = (4, 8, 16, 32, 64),
     sweep: tuple[int, int] = (400, 4),
     seeds: int = 3,
+    data: Float[np.ndarray, "N D"] | None = None,
 ) -> PrintedAgainstExact:
     """Both matrices at one size, and the error of the printed one against the width.
 
@@ -87,13 +131,15 @@ def printed_against_exact(
         widths: numbers of units of the sweep.
         sweep: N, D of the sweep.
         seeds: random models for each width.
+        data: rows of inputs in place of random ones, as `features` makes them.
 
     Returns:
         The study.
     """
-    case = _random(normalizers.LayerNorm(), families.Bernoulli(), shape, 0)
+    shape = _fitted(shape, data)
+    case = _random(normalizers.LayerNorm(), families.Bernoulli(), shape, 0, data)
     both = [np.asarray(to_paper_order(route(*case), shape[2], shape[1])) for route in (as_printed, structured)]
-    errors = np.array([[_errors((*sweep, units), seed) for units in widths] for seed in range(seeds)])
+    errors = np.array([[_errors((*sweep, units), seed, data) for units in widths] for seed in range(seeds)])
     return PrintedAgainstExact(
         printed=both[0],
         exact=both[1],
@@ -107,11 +153,13 @@ def printed_against_exact(
     )
 
 
-def _errors(shape: tuple[int, int, int], seed: int) -> tuple[float, float]:
-    _, features, units = shape
-    case = _random(normalizers.LayerNorm(), families.Bernoulli(), shape, 100 + seed)
-    false, true = (np.asarray(to_paper_order(route(*case), units, features)) for route in (as_printed, structured))
-    width = features + 2
+def _errors(
+    shape: tuple[int, int, int], seed: int, data: Float[np.ndarray, "N D"] | None = None
+) -> tuple[float, float]:
+    _, inputs, units = _fitted(shape, data)
+    case = _random(normalizers.LayerNorm(), families.Bernoulli(), shape, 100 + seed, data)
+    false, true = (np.asarray(to_paper_order(route(*case), units, inputs)) for route in (as_printed, structured))
+    width = inputs + 2
     blocks = [slice(i * width, (i + 1) * width) for i in range(units)]
     relative = [np.linalg.norm(false[b, b] - true[b, b]) / np.linalg.norm(true[b, b]) for b in blocks]
     return float(np.mean(relative)), float(np.linalg.norm(false - true, 2) / np.linalg.norm(true, 2))
@@ -134,16 +182,22 @@ class BlockScaling:
     shape: tuple[int, int, int]
 
 
-def block_scaling(shape: tuple[int, int, int] = (200, 5, 6), factors: tuple[float, ...] = ()) -> BlockScaling:
+def block_scaling(
+    shape: tuple[int, int, int] = (200, 5, 6),
+    factors: tuple[float, ...] = (),
+    data: Float[np.ndarray, "N D"] | None = None,
+) -> BlockScaling:
     """Blocks of batch norm (one unit scaled) and of layer norm (all of W, and one unit).
 
     Args:
         shape: N, D, H.
         factors: c; by default 1/8 to 8.
+        data: rows of inputs in place of random ones, as `features` makes them.
 
     Returns:
         The study.
     """
+    shape = _fitted(shape, data)
     c = np.asarray(factors or 2.0 ** np.arange(-3, 4))
     _, width, units = shape
     size = width * units
@@ -158,7 +212,7 @@ def block_scaling(shape: tuple[int, int, int] = (200, 5, 6), factors: tuple[floa
     }
     cases = {}
     for title, (name, row, blocks) in plan.items():
-        model, params, inputs = _random(NORMALIZERS[name], families.Categorical(), shape, 1)
+        model, params, inputs = _random(NORMALIZERS[name], families.Categorical(), shape, 1, data)
         matrices = []
         for factor in [1.0, *c.tolist()]:
             moved = params.weights * factor if row is None else params.weights.at[row].multiply(factor)
@@ -191,16 +245,22 @@ class LineElements:
     shape: tuple[int, int, int]
 
 
-def line_elements(shape: tuple[int, int, int] = (400, 5, 6), scales: tuple[float, ...] = ()) -> LineElements:
+def line_elements(
+    shape: tuple[int, int, int] = (400, 5, 6),
+    scales: tuple[float, ...] = (),
+    data: Float[np.ndarray, "N D"] | None = None,
+) -> LineElements:
     """Eqs. 32 to 35, printed where that differs from exact, for Gaussian, logistic and softmax responses.
 
     Args:
         shape: N, D, H.
         scales: s; by default 1/8 to 8.
+        data: rows of inputs in place of random ones, as `features` makes them.
 
     Returns:
         The study.
     """
+    shape = _fitted(shape, data)
     s = np.asarray(scales or 2.0 ** np.arange(-3, 4))
     responses = {"Gaussian": families.Gaussian(), "logistic": families.Bernoulli(), "softmax": families.Categorical()}
     curves: dict[str, tuple[str, Callable[..., Array], str]] = {
@@ -215,7 +275,7 @@ def line_elements(shape: tuple[int, int, int] = (400, 5, 6), scales: tuple[float
     for response, family in responses.items():
         values[response] = {}
         for curve, (name, form, method) in curves.items():
-            model, params, inputs = _random(NORMALIZERS[name], family, shape, 2)
+            model, params, inputs = _random(NORMALIZERS[name], family, shape, 2, data)
             params = GLMParameters(params.weights, jnp.zeros_like(params.bias), jnp.ones_like(params.gain))
             delta = jnp.zeros_like(params.gain).at[jnp.array([0, 2])].set(jnp.array([0.1, -0.1], inputs.dtype))
             found = [float(form(model, params, float(x) * inputs, delta, method=method)) for x in s]
@@ -238,18 +298,20 @@ class Spectra:
     shape: tuple[int, int, int]
 
 
-def spectra(shape: tuple[int, int, int] = (400, 6, 8)) -> Spectra:
+def spectra(shape: tuple[int, int, int] = (400, 6, 8), data: Float[np.ndarray, "N D"] | None = None) -> Spectra:
     """Spectra of no normalization, batch, weight, layer and RMS norm.
 
     Args:
         shape: N, D, H.
+        data: rows of inputs in place of random ones, as `features` makes them.
 
     Returns:
         The study.
     """
+    shape = _fitted(shape, data)
     eigenvalues, nullity = {}, {}
     for name, normalizer in NORMALIZERS.items():
-        case = _random(normalizer, families.Bernoulli(), shape, 3)
+        case = _random(normalizer, families.Bernoulli(), shape, 3, data)
         eigenvalues[name] = np.square(np.asarray(fisher(*case).singular_values()))
         nullity[name] = predicted_nullspace(*case).dimension
     return Spectra(eigenvalues, nullity, shape)

@@ -15,9 +15,11 @@ import numpy as np
 from cycler import cycler
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.transforms import Bbox
 
 from lngeom import __version__
 from lngeom._core.files import replacing
+from lngeom.claims import palette
 
 WIDTHS = {"column": 3.6, "page": 7.2}
 """Inches: one column, or the page."""
@@ -66,8 +68,8 @@ COLOUR_OF: Mapping[str, str] = {**NORMALIZERS, **OPTIMIZERS, **LIBRARIES}
 INK, GUIDE, PALE = "#222222", "#767676", "#e4e4e4"
 """Greys: of text and frames, of lines to compare with, and of areas."""
 
-ANSWERS = {"invariant": "#2f4858", "up to sign": "#a9bcc8", "no": "#ffffff", "unknown": "#f2d7a0"}
-"""Answer of a cell of an invariance table → the colour of the cell; their greys differ too."""
+ANSWERS = {answer: look.light for answer, look in palette.ANSWERS.items()}
+"""Answer of a cell of an invariance table → the colour of the cell."""
 
 DASHES: dict[str, Any] = {
     "none": (0, (4, 1.5)),
@@ -120,6 +122,8 @@ def lines_of(names: Sequence[str]) -> dict[str, dict[str, Any]]:
 
 class _Options(NamedTuple):
     captions: bool = True
+    slide: bool = False
+    source: str = ""
     versions: Mapping[str, str] | None = None
 
 
@@ -132,8 +136,10 @@ def options(**chosen: Any):
     """Options of all figures saved inside the `with` block; those not named stay as they are.
 
     Args:
-        **chosen: `captions`, whether captions are drawn (metadata and JSON hold them in any case); `versions`, of the
-            packages that computed the data, by default those installed.
+        **chosen: `captions`, whether captions are drawn (metadata and JSON hold them in any case); `slide`, whether
+            figures are of 16:9, with larger type and without captions; `source`, a sentence at the end of every
+            caption, such as one on the inputs; `versions`, of the packages that computed the
+            data, by default those installed.
 
     Yields:
         Nothing.
@@ -173,6 +179,30 @@ STYLE: Any = {
 }
 
 
+MARGIN = 0.1
+"""Inches around what is drawn."""
+PIXELS = 2400
+"""Width of every PNG."""
+SLIDE = (9.6, 5.4)
+"""Inches of a figure for a slide."""
+LARGER = 1.5
+"""Factor of type, lines and markers on a slide."""
+_TYPE = ("font.size", "legend.fontsize", "lines.linewidth", "lines.markersize")
+_TYPE += ("axes.titlesize", "axes.labelsize", "xtick.labelsize", "ytick.labelsize")
+
+
+def points(size: float) -> float:
+    """A size of type, larger on a slide.
+
+    Args:
+        size: in points.
+
+    Returns:
+        Points.
+    """
+    return size * LARGER if _OPTIONS.get().slide else size
+
+
 @contextmanager
 def figure(rows: int = 1, columns: int = 1, *, width: str = "page", height: float = 2.6, **subplots: Any):
     """A figure and its axes in the style of the project; global settings stay as they are.
@@ -192,8 +222,9 @@ def figure(rows: int = 1, columns: int = 1, *, width: str = "page", height: floa
     """
     if width not in WIDTHS:
         raise ValueError(f"no width {width!r}; the widths are {', '.join(WIDTHS)}")
-    with matplotlib.rc_context(STYLE):
-        fig = Figure(figsize=(WIDTHS[width], height * rows), layout="constrained")
+    slide = _OPTIONS.get().slide
+    with matplotlib.rc_context(STYLE | {name: points(STYLE.get(name, 8)) for name in _TYPE}):
+        fig = Figure(figsize=SLIDE if slide else (WIDTHS[width], height * rows), layout="constrained")
         FigureCanvasAgg(fig)
         yield fig, fig.subplots(rows, columns, squeeze=False, **subplots)
 
@@ -251,6 +282,7 @@ def save(
         The three paths.
     """
     stem = Path(stem)
+    caption = f"{caption} {_OPTIONS.get().source}".strip()
     stem.parent.mkdir(parents=True, exist_ok=True)
     current = {"lngeom": __version__} | {name: metadata.version(name) for name in ("jax", "numpy", "matplotlib")}
     document = {
@@ -263,19 +295,26 @@ def save(
     text = json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
     about = {"Title": title or stem.name, "Description": caption}
     if title:
-        wrapped = "\n".join(
-            textwrap.wrap(title.replace(" %", "\N{NO-BREAK SPACE}%"), int(TITLE_CHARACTERS * fig.get_figwidth()))
-        )
-        fig.suptitle(wrapped, x=0.01, ha="left", size=9, weight="bold", color=INK, parse_math=False)
+        longest = int(TITLE_CHARACTERS * fig.get_figwidth() * 9 / points(9))
+        wrapped = "\n".join(textwrap.wrap(title.replace(" %", "\N{NO-BREAK SPACE}%"), longest))
+        fig.suptitle(wrapped, x=0.01, ha="left", size=points(9), weight="bold", color=INK, parse_math=False)
     _fix_layout(fig)
-    if _OPTIONS.get().captions:
-        lines = "\n".join(textwrap.wrap(caption, int(CHARACTERS * fig.get_figwidth())))
+    slide = _OPTIONS.get().slide
+    if _OPTIONS.get().captions and not slide:
+        lines = "\n".join(
+            textwrap.wrap(caption.replace(" %", "\N{NO-BREAK SPACE}%"), int(CHARACTERS * fig.get_figwidth()))
+        )
         fig.text(0, -0.06 / fig.get_figheight(), lines, va="top", size=7, color=INK, parse_math=False)
+    drawn = Bbox.from_bounds(0, 0, *SLIDE) if slide else fig.get_tightbbox().padded(MARGIN)
+    shared: dict[str, Any] = {"bbox_inches": drawn}
     return [
         _write(
             stem.with_suffix(".svg"),
-            lambda f: fig.savefig(f, format="svg", metadata=about | {"Date": None, "Creator": "lngeom"}),
+            lambda f: fig.savefig(f, format="svg", metadata=about | {"Date": None, "Creator": "lngeom"}, **shared),
         ),
-        _write(stem.with_suffix(".png"), lambda f: fig.savefig(f, format="png", dpi=200, metadata=about)),
+        _write(
+            stem.with_suffix(".png"),
+            lambda f: fig.savefig(f, format="png", dpi=PIXELS / drawn.width, metadata=about, **shared),
+        ),
         _write(stem.with_suffix(".json"), lambda f: f.write(text.encode())),
     ]

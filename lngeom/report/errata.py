@@ -66,6 +66,48 @@ def origins(claims: Sequence[Record]) -> dict[str, dict[str, int]]:
     }
 
 
+SAID = {"holds": ("holds", "hold"), "slip": ("slip of notation", "slips of notation")}
+"""Verdict → its words beside one claim and beside several, where they are not its own."""
+
+
+def by_verdict(verdicts: Mapping[str, int]) -> str:
+    """Counts of verdicts in words.
+
+    Args:
+        verdicts: verdict → count.
+
+    Returns:
+        Text.
+
+    Example:
+        >>> by_verdict({"holds": 2, "refuted": 0, "slip": 1})
+        '2 hold, 1 slip of notation'
+    """
+    found = {name: count for name, count in verdicts.items() if count}
+    return ", ".join(f"{n} {SAID.get(name, (name, name))[n != 1]}" for name, n in found.items())
+
+
+def tally(document: Record) -> str:
+    """How the errors of the headline and the verdicts of all claims count together.
+
+    Args:
+        document: the report.
+
+    Returns:
+        Text.
+    """
+    claims = document["claims"]
+    wrong = [c for these in errors(claims).values() for c in these]
+    found = Counter(c["verdict"] for c in wrong)
+    order = {name: found[name] for name in document["summary"]["verdicts"]}
+    one = len(wrong) == 1
+    about = (
+        f"The {'error is' if one else f'{len(wrong)} errors are'}, by verdict: {by_verdict(order)}. " if wrong else ""
+    )
+    of_all = by_verdict(document["summary"]["verdicts"])
+    return f"{about}{counted(len(claims), 'claim')} in all: {of_all}."
+
+
 def headline(document: Record) -> str:
     """One sentence of what was found.
 

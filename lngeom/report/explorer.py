@@ -150,11 +150,12 @@ def style() -> str:
     return environment().get_template("explorer.css").render()
 
 
-def page(given: Mapping[str, Any] | None = None) -> str:
+def page(given: Mapping[str, Any] | None = None, around: Mapping[str, str] | None = None) -> str:
     """Renders the explorer as a page of its own, which needs no network and runs no script but its own.
 
     Args:
         given: as `content` makes it; None for that.
+        around: title → address of other pages of the same site.
 
     Returns:
         HTML.
@@ -163,5 +164,5 @@ def page(given: Mapping[str, Any] | None = None) -> str:
     templates = environment()
     sheet = templates.get_template("explorer.page.css").render() + style()
     return templates.get_template("explorer.html.j2").render(
-        paper=paper, content=given, script='"use strict";\n' + script(given), style=sheet
+        paper=paper, content=given, around=around or {}, script='"use strict";\n' + script(given), style=sheet
     )

@@ -45,11 +45,12 @@ def _errors(documents: Mapping[str, Mapping[str, Any]], rank: Consequence) -> li
     ]
 
 
-def page(index: Mapping[str, Any]) -> str:
+def page(index: Mapping[str, Any], around: Mapping[str, str] | None = None) -> str:
     """The index as one self-contained web page, beside whose folder the reports of the papers stand.
 
     Args:
         index: result of `index`.
+        around: title → address of other pages of the same site.
 
     Returns:
         The page's text.
@@ -60,5 +61,11 @@ def page(index: Mapping[str, Any]) -> str:
     script = templates.get_template("theme.js").render()
     shown = [v for v in marks.SYMBOLS if any(paper["verdicts"].get(v) for paper in index["papers"])]
     return templates.get_template("gallery.html.j2").render(
-        index=index, verdicts=shown, symbols=marks.SYMBOLS, style=style, script=script, script_digest=digest(script)
+        index=index,
+        around=around or {},
+        verdicts=shown,
+        symbols=marks.SYMBOLS,
+        style=style,
+        script=script,
+        script_digest=digest(script),
     )

@@ -7,12 +7,9 @@ from typing import Any
 
 from markupsafe import Markup
 
-SYMBOLS = {"holds": "✓", "conditional": "◐", "refuted": "✗"} | {
-    "slip": "✎",
-    "not reproduced": "≁",
-    "undecided": "?",
-    "clash": "⚠",
-}
+from lngeom.claims import palette
+
+SYMBOLS = {verdict.value: look.sign for verdict, look in palette.VERDICTS.items()}
 """The mark of each verdict."""
 
 LOWEST, HIGHEST = -18.0, 2.0

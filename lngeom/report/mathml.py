@@ -212,3 +212,20 @@ def prose(text: str) -> Markup:
     """
     lowered = SUBSCRIPT.sub(lambda m: f"{m[1]}<sub>{m[2] or m[3]}</sub>", escape(text))
     return Markup(SUPERSCRIPT.sub(lambda m: f"<sup>{m[1] or m[2] or m[3]}</sup>", lowered))
+
+
+def typeset(text: str) -> Markup:
+    """Text with formulas in LaTeX between dollars, which become MathML.
+
+    Args:
+        text: the text.
+
+    Returns:
+        Markup.
+
+    Example:
+        >>> typeset("the $q$-th < all")
+        Markup('the <math display="inline"><mi>q</mi></math>-th &lt; all')
+    """
+    parts = re.split(r"\$(.+?)\$", text)
+    return Markup("").join(mathml(part, "inline") if k % 2 else Markup.escape(part) for k, part in enumerate(parts))

@@ -5,9 +5,9 @@ from typing import Any, NamedTuple
 
 from lngeom.claims import Read, names, registry
 from lngeom.report import errata, explorer, marks
-from lngeom.report.mathml import lines, mathml, prose
+from lngeom.report.mathml import lines, mathml, prose, typeset
 from lngeom.report.templating import digest, environment
-from lngeom.symbolic.notation import from_latex, legend
+from lngeom.symbolic.notation import from_latex, notation
 
 STRENGTHS = {
     "proof": "proved",
@@ -48,11 +48,12 @@ def searched(record: Mapping[str, Any]) -> Searched:
     return Searched(ids, tuple(sorted(found.keys)), found.words)
 
 
-def page(document: Mapping[str, Any]) -> str:
+def page(document: Mapping[str, Any], around: Mapping[str, str] | None = None) -> str:
     """Renders a report document as HTML which needs no network and runs no script but its own.
 
     Args:
         document: result of `document`.
+        around: title → address of other pages of the same site.
 
     Returns:
         The page's text.
@@ -73,10 +74,11 @@ def page(document: Mapping[str, Any]) -> str:
         "read": Read,
         "strengths": STRENGTHS,
         "software": SOFTWARE,
-        "legend": legend(),
+        "legend": typeset(notation()),
         "headline": errata.headline,
         "errors": errata.errors,
         "origins": errata.origins,
+        "tally": errata.tally,
         "printed": errata.printed,
         "residual_bar": marks.residual_bar,
         "residual_strip": marks.residual_strip,
@@ -89,5 +91,5 @@ def page(document: Mapping[str, Any]) -> str:
     if content:
         script, style = script + explorer.script(content), style + explorer.style()
     return templates.get_template("report.html.j2").render(
-        report=document, script=script, style=style, script_digest=digest(script), content=content
+        report=document, around=around or {}, script=script, style=style, script_digest=digest(script), content=content
     )

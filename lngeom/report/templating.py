@@ -5,6 +5,8 @@ import hashlib
 
 import jinja2
 
+from lngeom.claims import palette
+
 
 def digest(text: str) -> str:
     """Base64 of the SHA-256 of a script or a style sheet, as a content-security policy names it."""
@@ -29,5 +31,10 @@ def environment(*, pages: bool = True) -> jinja2.Environment:
         keep_trailing_newline=not pages,
     )
     found.filters["digest"] = digest
+    found.globals |= {
+        "colours": palette.colours(),
+        "looks": [palette.css_name(verdict.value) for verdict in palette.VERDICTS],
+        "grounds": [palette.css_name(answer) for answer in palette.ANSWERS],
+    }
     found.policies["json.dumps_kwargs"] = {"sort_keys": False}  # rows and columns keep their order
     return found

@@ -70,7 +70,7 @@ def papers_found(papers: Sequence[Paper]) -> Group:
     parts: list[RenderableType] = []
     for paper in papers:
         verdicts = counts([c.expected for c in paper.claims])
-        finding = Text.assemble(f"{paper.title} ({paper.year}). ", (paper.finding, "green"))
+        finding = Text.assemble(f"{paper.title} ({paper.year}). ", (paper.finding, STYLES[Verdict.HOLDS]))
         parts += [Text.assemble((paper.id, "bold"), f"  {verdicts}"), indented(finding)]
     return Group(*parts)
 
@@ -149,7 +149,7 @@ def _lead(claim: Claim, shown: Text, kind: Verdict) -> Group:
         head,
         indented(f"{says}: {claim.statement}"),
         *(indented(text) for text in [_given(claim)] if text),
-        *headed("What is true", claim.correction, style="bold green"),
+        *headed("What is true", claim.correction, style=f"bold {STYLES[Verdict.HOLDS]}"),
     )
 
 
@@ -193,7 +193,13 @@ def _evidence(role: Role, evidence: Sequence[Evidence]) -> list[RenderableType]:
     margin = 4 + max(map(len, measured)) + 2 * any(measured)
     parts: list[RenderableType] = [Text(f"\n{ROLES[role]}", style="bold")]
     for e, value in zip(ordered, measured, strict=True):
-        mark = ("✓", "green") if e.passed else ("–", "magenta") if e.no_evidence else ("✗", "red")
+        mark = (
+            ("✓", STYLES[Verdict.HOLDS])
+            if e.passed
+            else ("–", STYLES[Verdict.UNDECIDED])
+            if e.no_evidence
+            else ("✗", STYLES[Verdict.REFUTED])
+        )
         unsaid = f"; does not count: {e.no_evidence}" if e.no_evidence else ""
         parts.append(Indented(Text(f"{e.description}{unsaid}"), Text.assemble("  ", mark, " ", (value, "dim")), margin))
     return parts
@@ -307,7 +313,7 @@ def clashes(outcomes: Sequence[Outcome]) -> Panel | None:
         "is wrong, and all three are lngeom's: please report the data set and the seed.\n\n"
     )
     title = f"CLASH in {of_claims(len(found))}"
-    return Panel(Text(text + "\n".join(lines)), title=title, border_style="bold red")
+    return Panel(Text(text + "\n".join(lines)), title=title, border_style=f"bold {STYLES[Verdict.REFUTED]}")
 
 
 def notices(outcomes: Sequence[Outcome], dataset: Dataset) -> list[str]:

@@ -7,7 +7,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from lngeom.claims import Paper, Verdict
+from lngeom.claims import Paper, Verdict, palette
 from lngeom.claims.evidence import Kind, Strength
 from lngeom.claims.paper import TABLE1
 from lngeom.claims.problem import TITLES
@@ -19,15 +19,10 @@ from lngeom.methods.transformations import EXTENDED as EXTENDED_COLUMNS, TABLE1 
 from lngeom.methods.transformations.matrices import BASIS_CHANGES, EQUIVARIANCES
 from lngeom.symbolic.notation import from_latex
 
-STYLES = {
-    Verdict.HOLDS: "green",
-    Verdict.CONDITIONAL: "yellow",
-    Verdict.REFUTED: "red",
-    Verdict.SLIP: "yellow",
-    Verdict.NOT_REPRODUCED: "magenta",
-    Verdict.UNDECIDED: "magenta",
-    Verdict.CLASH: "bold white on red",
-}
+STYLES = {verdict: look.terminal for verdict, look in palette.VERDICTS.items()}
+ANSWER_STYLES = {answer: look.terminal for answer, look in palette.ANSWERS.items()}
+DIFFERS = f"{STYLES[Verdict.REFUTED]} reverse"
+"""Style of an answer that differs from the record."""
 STRENGTHS = {
     Strength.PROOF: "proved",
     Strength.PROOF_AT_SIZES: "proved at sizes",
@@ -62,7 +57,7 @@ def table1(cells: Mapping[str, Outcome], *, strengths: bool = False) -> Group:
             outcome = cells[f"table1.{method}.{column.name}"]
             holds = outcome.as_recorded and outcome.verdict is Verdict.HOLDS
             says = f"{'yes' if answers[column.name] else 'no'} {'✓' if holds else '✗ ' + outcome.verdict.value}"
-            text = Text(says, style=("green" if answers[column.name] else "yellow") if holds else "red reverse")
+            text = Text(says, style=ANSWER_STYLES["invariant" if answers[column.name] else "no"] if holds else DIFFERS)
             if strengths and holds:
                 text.append(f"\n{STRENGTHS[outcome.strength]}", style="dim")
             row.append(text)
@@ -84,7 +79,11 @@ def deviations(outcomes: Sequence[Outcome]) -> Text:
     return Text(f"{said}." if said else "No number counts as evidence.", style="dim")
 
 
-CELL_STYLES = {Cell.INVARIANT: "green", Cell.SIGN: "cyan", Cell.CHANGED: "yellow"}
+CELL_STYLES = {
+    Cell.INVARIANT: ANSWER_STYLES["invariant"],
+    Cell.SIGN: ANSWER_STYLES["up to sign"],
+    Cell.CHANGED: ANSWER_STYLES["no"],
+}
 CELL_WORDS = {Cell.INVARIANT: "yes", Cell.SIGN: "±", Cell.CHANGED: "no"}
 EXTENDED_LEGEND = (
     "Is the output invariant? yes; no; ± where only its sign changes, which g → −g repairs; – where the question does "
@@ -143,7 +142,7 @@ class Grid:
 
 def _cell(outcome: Outcome, recorded: Cell) -> Text:
     if not outcome.as_recorded:
-        return Text(f"{CELL_WORDS[recorded]}✗", style="red reverse")
+        return Text(f"{CELL_WORDS[recorded]}✗", style=DIFFERS)
     return Text(CELL_WORDS[recorded], style=CELL_STYLES[recorded])
 
 

@@ -18,27 +18,34 @@ from sympy.printing.str import StrPrinter
 from lngeom.symbolic.sums import D, H, M, N, T, displayed
 
 _MEANINGS = {
-    r"\ba_[a-z][ijkl]?(?![a-z0-9])": "a_ni = (W x_n)_i",
-    r"\ba_n[tsuv][ijklsuv](?![a-z0-9])": "a_nti = (W x_nt)_i at position t",
-    r"\ba_np[q-s]": "a_npq = (W x_n)_i of unit i, the q-th of group p",
-    r"\ba_n[tsuv]p[q-s]": "a_ntpq = (W x_nt)_i of unit i, the q-th of group p, at position t",
-    r"\b[au]_n[tsuv][12]": "a_nt1 and a_ns2 the query at position t and the key at position s",
-    r"\bu_": "u = a − μ",
-    "σ_": "σ² = mean u²",
-    r"·": "γ·x the inner product",
-    r"\w+x_": "Vx_ni = (V x_n)_i",
-    r"\[\w=": "[i=j] is 1 where i = j, else 0",
-    r"\b(LN|BN|GN|IN)_": "LN_i(b_i; ε) (BN_n over samples, IN_t over positions, GN_q in a group): b less its mean over "
-    "the index, over the root of its mean square plus ε, which is 0 where none is named",
-    "𝟏": "𝟏 all ones",
+    r"\ba_[a-z][ijkl]?(?![a-z0-9])": r"$a_{ni} = (W x_n)_i$",
+    r"\ba_n[tsuv][ijklsuv](?![a-z0-9])": r"$a_{nti} = (W x_{nt})_i$ at position $t$",
+    r"\ba_np[q-s]": r"$a_{npq} = (W x_n)_i$ of unit $i$, the $q$-th of group $p$",
+    r"\ba_n[tsuv]p[q-s]": r"$a_{ntpq} = (W x_{nt})_i$ of unit $i$, the $q$-th of group $p$, at position $t$",
+    r"\b[au]_n[tsuv][12]": r"$a_{nt1}$ and $a_{ns2}$ the query at position $t$ and the key at position $s$",
+    r"\bu_": r"$u = a - \mu$",
+    "σ_": r"$\sigma^2 = \text{mean } u^2$",
+    r"·": r"$\gamma\cdot x$ the inner product",
+    r"\w+x_": r"$Vx_{ni} = (V x_n)_i$",
+    r"\[\w=": "$[i=j]$ is 1 where $i = j$, else 0",
+    r"\b(LN|BN|GN|IN)_": r"$\mathrm{LN}_i(b_i; \varepsilon)$ ($\mathrm{BN}_n$ over samples, $\mathrm{IN}_t$ over "
+    r"positions, $\mathrm{GN}_q$ in a group): $b$ less its mean over the index, over the root of its mean square plus "
+    r"$\varepsilon$, which is 0 where none is named",
+    "𝟏": r"$\mathbf{1}$ all ones",
 }
-"""What each sign means, by a pattern that finds it in a line."""
+"""What each sign means, with formulas in LaTeX between dollars, by a pattern that finds the sign in a line."""
 _SUMMED, _CENTRED, _SCALE = IndexedBase("a"), IndexedBase("u"), IndexedBase("sigma", positive=True)
 
 
-def legend(text: str | None = None) -> str:
-    """The meaning of the signs that a text uses, or of all."""
-    return "; ".join(meaning for sign, meaning in _MEANINGS.items() if text is None or re.search(sign, text))
+def legend(text: str) -> str:
+    """The meaning of the signs that a text uses."""
+    used = "; ".join(meaning for sign, meaning in _MEANINGS.items() if re.search(sign, text))
+    return re.sub(r"\$(.+?)\$", lambda m: from_latex(m[1]), used)
+
+
+def notation() -> str:
+    """The meaning of all signs, with formulas in LaTeX between dollars."""
+    return "; ".join(_MEANINGS.values())
 
 
 @cache

@@ -117,7 +117,9 @@ def decay_mask(apply: Callable[..., PyTree], params: PyTree, *args: Any, acts: s
     structure = jax.tree.structure(params)
     mask = jax.tree.unflatten(structure, [k in chosen for k in range(structure.num_leaves)])
     nnx: Any = sys.modules.get("flax.nnx")
-    return nnx.pure(mask) if nnx is not None and isinstance(params, nnx.State | nnx.Module) else mask
+    if nnx is None or not isinstance(params, nnx.State | nnx.Module):
+        return mask
+    return nnx.as_pure(mask) if hasattr(nnx, "as_pure") else nnx.pure(mask)  # the newer name
 
 
 def check_model(apply: Any, params: Any) -> None:

@@ -16,6 +16,8 @@ from analysis.benchmarks import bench_fisher
 from analysis.experiments import drawing, layer_audit, neuron_blocks, recurrent_stability
 from analysis.experiments.learning_rate import __main__ as learning_rate, figures as lr
 from lngeom import plots
+from lngeom.claims.data import load
+from lngeom.cli import running
 from lngeom.plots import geometry, invariance, studies, style
 from lngeom.plots.axes import ZERO
 from lngeom.plots.style import COLOUR_OF, method_of
@@ -231,7 +233,10 @@ def test_stored_figures_have_the_title_that_their_data_give(drawn, name):
 
 @pytest.mark.parametrize("name", sorted({*NAMES} - {"table1", "extended"}))
 def test_curves_are_medians_with_bands_or_the_caption_says_why_not(drawn, name):
-    assert re.search(r"[Mm]edian|no band|One run each", drawn[name][2]["caption"])
+    assert re.search(
+        r"[Mm]edian|One run each|One random model|One network|Smallest times|averages over walks",
+        drawn[name][2]["caption"],
+    )
 
 
 def test_every_figure_that_is_stored_is_drawn_again_from_its_data():
@@ -257,100 +262,179 @@ def study(name):
     return kinds[name](**figures.arrays(document(name)))
 
 
-def test_the_titles_of_tables_count_what_the_cells_say():
+def test_captions_of_tables_count_what_the_cells_say():
     table = document("table1")["table"]
-    assert invariance.invariance_title(table) == "Table 1: 18 of 18 cells printed in the paper hold"
+    assert invariance.invariance_numbers(table) == "Table 1: 18 of 18 cells printed in the paper hold"
     table["rows"][0]["cells"][0]["says"] = "no"
-    assert "17 of 18" in invariance.invariance_title(table)
+    assert "17 of 18" in invariance.invariance_numbers(table)
     assert invariance.agreement("bn", "weight_matrix_rescaling", table["rows"][0]["cells"][0]) == "✗"
     extended = document("extended")["table"]
-    assert "20 up to the sign" in invariance.invariance_title(extended)
+    assert "20 up to the sign" in invariance.invariance_numbers(extended)
     row = next(row for row in extended["rows"] if row["name"] == "rms")
     assert invariance.agreement("rms", "dataset_rescaling", row["cells"][3]) == ""
 
 
-def test_the_titles_of_studies_follow_their_numbers():
+def test_captions_of_studies_follow_their_numbers():
     found = study("printed_against_exact")
-    assert "rank 64 of 64, the exact one 57" in geometry.printed_against_exact_title(found)
+    assert "rank 64 of 64, the exact one 57" in geometry.printed_against_exact_numbers(found)
     found.exact_spectrum[:] = 1.0
     found.spectral_error[:, -1] = 0.01
-    title = geometry.printed_against_exact_title(found)
+    title = geometry.printed_against_exact_numbers(found)
     assert "the exact one 64" in title
     assert "0.01 at width 64" in title
 
     found = study("block_scaling")
     for exponents in found.exponents.values():
         exponents[next(iter(exponents))] = -1.0
-    assert "power −1.00: twice the norm leaves 50 %" in geometry.block_scaling_title(found)
+    assert "power −1.00: twice the norm leaves 50 %" in geometry.block_scaling_numbers(found)
 
     found = study("line_elements")
-    assert "does not change" in geometry.line_elements_title(found)
+    assert "does not change" in geometry.line_elements_numbers(found)
     found.values["logistic"]["layer norm, Eq. 33"][0] /= 3
-    assert "changes 3-fold" in geometry.line_elements_title(found)
+    assert "changes 3-fold" in geometry.line_elements_numbers(found)
 
     found = study("spectra")
     found.eigenvalues["RMS norm"][-1] = 1.0
-    assert "64 (RMS norm)" in geometry.spectra_title(found)
+    assert "64 (RMS norm)" in geometry.spectra_numbers(found)
 
 
 @pytest.mark.parametrize(
-    ("title", "name", "change", "expected"),
+    ("numbers", "name", "change", "expected"),
     [
         (
-            lr.doubling_title,
+            lr.doubling_numbers,
             "lr_doubling",
             lambda d: d["blocks"].update({"w–w": 1 / np.asarray(d["factor"])}),
             "leaves 50 %",
         ),
-        (lr.equivalence_title, "lr_equivalence", lambda d: d["muon"]["equivalent"].fill(0.3), "within 0.3;"),
-        (lr.exponential_title, "lr_exponential", lambda d: d["sgd"]["difference"].fill(0.2), "at most 0.2"),
-        (lr.growth_title, "lr_growth", lambda d: d["MLP, SGD"]["norm/w1"][:, -1].fill(1e-9), "−100"),
-        (lr.equilibrium_title, "lr_equilibrium", lambda d: d["walk, sgd"]["angle"].fill(0.5), "settles at 0.50–1.00"),
+        (lr.equivalence_numbers, "lr_equivalence", lambda d: d["muon"]["equivalent"].fill(0.3), "within 0.3;"),
+        (lr.exponential_numbers, "lr_exponential", lambda d: d["sgd"]["difference"].fill(0.2), "at most 0.2"),
+        (lr.growth_numbers, "lr_growth", lambda d: d["MLP, SGD"]["norm/w1"][:, -1].fill(1e-9), "−100"),
+        (lr.equilibrium_numbers, "lr_equilibrium", lambda d: d["walk, sgd"]["angle"].fill(0.5), "settles at 0.50–1.00"),
         (
-            lr.gain_magnitude_title,
+            lr.gain_magnitude_numbers,
             "lr_gain_magnitude",
             lambda d: d["gain of layer norm, inputs × 10"].__imul__(2),
             "changes the loss by up to 100 %",
         ),
         (
-            lr.edge_of_stability_title,
+            lr.edge_of_stability_numbers,
             "lr_edge_of_stability",
             lambda d: d["ηλ = 1e-03"]["sharpness"].fill(0.1),
             "medians of 0.1–3.4; it is above 2, the edge of stability, at 0–",
         ),
         (
-            lr.fisher_spectra_title,
+            lr.fisher_spectra_numbers,
             "lr_fisher_spectra",
             lambda d: d["ln"]["effective rank"].fill(120),
             "Training changes",
         ),
         (
-            recurrent_stability.title,
+            recurrent_stability.numbers,
             "recurrent_stability",
             lambda d: d["layer norm"]["lyapunov"].fill(-2),
             "and −2 with layer norm",
         ),
         (
-            neuron_blocks.title,
+            neuron_blocks.numbers,
             "neuron_blocks",
             lambda d: [stages["trained"].update(frobenius=0.0) for k, stages in d.items() if k != "dampings"],
             "miss 0 %",
         ),
         (
-            layer_audit.title,
+            layer_audit.numbers,
             "layer_audit",
             lambda d: [row.update(deviations=[1.0]) for row in d["rows"]],
             "no layer changes",
         ),
-        (bench_fisher.times_title, "bench_fisher", lambda d: d["product-S"].update(somax=1e-9), "takes 5·10⁻⁶–"),
-        (bench_fisher.cost_title, "fisher_cost", lambda d: d["samples"]["1000000"].update(product=1.0), "exponent 1.5"),
+        (bench_fisher.times_numbers, "bench_fisher", lambda d: d["product-S"].update(somax=1e-9), "takes 5·10⁻⁶–"),
+        (
+            bench_fisher.cost_numbers,
+            "fisher_cost",
+            lambda d: d["samples"]["1000000"].update(product=1.0),
+            "exponent 1.5",
+        ),
     ],
 )
-def test_a_title_changes_with_what_the_data_say(title, name, change, expected):
+def test_the_numbers_of_a_caption_change_with_what_the_data_say(numbers, name, change, expected):
     data = figures.arrays(document(name)) if name != "layer_audit" else document(name)
-    assert expected not in title(data)
+    assert expected not in numbers(data)
     change(data)
-    assert expected in title(data)
+    assert expected in numbers(data)
+
+
+NAMED = re.compile(r"Table \d+|Eqs?\. \d+|float\d+")
+NUMBER = re.compile(r"\d+(?:[.,]\d+)*(?:·10[⁻⁰¹²³⁴⁵⁶⁷⁸⁹]+)?")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_title_is_a_sentence_with_one_number_at_most(drawn, name):
+    title = drawn[name][2]["title"]
+    assert len(NUMBER.findall(NAMED.sub("", title))) <= 1, title
+    assert title[0].isupper() or title.startswith("lngeom")
+    assert not title.endswith(".")
+
+
+def changed(name, change):
+    data = figures.arrays(document(name))
+    change(data)
+    return data
+
+
+@pytest.mark.parametrize(
+    ("title", "name", "change", "expected"),
+    [
+        (lr.equivalence_title, "lr_equivalence", lambda d: d["muon"]["equivalent"].fill(0.3), "more than 0.3"),
+        (lr.exponential_title, "lr_exponential", lambda d: d["sgd"]["difference"].fill(0.2), "at most 0.2"),
+        (lr.equilibrium_title, "lr_equilibrium", lambda d: d["walk, sgd"]["angle"].fill(0.5), "settles at 0.50"),
+        (lr.fisher_spectra_title, "lr_fisher_spectra", lambda d: d["ln"]["effective rank"].fill(120), "changes"),
+        (bench_fisher.times_title, "bench_fisher", lambda d: d["dense-S"].update(somax=1e-9), "Another library"),
+        (bench_fisher.cost_title, "fisher_cost", lambda d: d["samples"]["1000000"].update(product=1.0), "its samples"),
+    ],
+)
+def test_a_title_follows_the_data(title, name, change, expected):
+    assert expected not in title(figures.arrays(document(name)))
+    assert expected in title(changed(name, change))
+
+
+def test_titles_of_tables_and_studies_follow_the_data():
+    table = document("table1")["table"]
+    assert invariance.invariance_title(table) == "All 18 cells of the paper's Table 1 hold"
+    table["rows"][0]["cells"][0]["says"] = "no"
+    assert invariance.invariance_title(table) == "1 cell of the paper's Table 1 does not hold"
+    found = study("printed_against_exact")
+    assert geometry.printed_against_exact_title(found).endswith("the printed one has none")
+    found.printed_spectrum[-7:] = 0
+    assert geometry.printed_against_exact_title(found).endswith("so has the printed one")
+    found = study("line_elements")
+    assert "for Gaussian responses only" in geometry.line_elements_title(found)
+    for curves in found.values.values():
+        curves["batch norm, Eq. 32 printed"] = curves["batch norm, exact"]
+    assert geometry.line_elements_title(found) == "Eq. 32 as printed is right"
+    found = study("spectra")
+    found.eigenvalues["RMS norm"][:] = 1.0
+    assert geometry.spectra_title(found).endswith("but for RMS norm")
+
+
+def test_the_tasks_that_are_lost_are_named_in_plain_words(drawn):
+    results = document("bench_fisher")
+    named = bench_fisher.lost(results)
+    assert "64 products at once, network 784-512-512-10 (the products one after the other: 38 % less time)" in named
+    assert all(task in drawn["bench_fisher"][2]["caption"] for task in named)
+    assert not any(code in drawn["bench_fisher"][2]["caption"] for code in results)
+    fine = {task: {"lngeom": 1.0, "somax": 2.0} for task in results if task != "cost"}
+    assert bench_fisher.lost(fine) == []
+
+
+def test_every_png_is_2400_pixels_wide_and_a_slide_is_16_to_9(tmp_path):
+    shutil.copy(STORED / "table1.json", tmp_path)
+    figures.redraw("table1", tmp_path)
+    assert imread(tmp_path / "table1.png").shape[1] == style.PIXELS == 2400
+    plain = (tmp_path / "table1.svg").read_text()
+    with style.options(slide=True):
+        figures.redraw("table1", tmp_path)
+    assert imread(tmp_path / "table1.png").shape[:2] == (1350, 2400)
+    assert (tmp_path / "table1.svg").read_text() != plain
 
 
 def comparison(treated, baseline, ratios, target=None):
@@ -374,6 +458,21 @@ def test_the_finding_of_an_experiment_is_in_its_comparisons():
         "no normalization"
     )
     assert drawing.finding([slower[0] | {"measure": "best"}]) == ""
+
+
+def test_the_headline_of_an_experiment_says_who_needs_fewer_steps():
+    one, other = comparison("LN", "none", [0.5] * 5, 0.1), comparison("LN", "BN", [1.5] * 5, 0.1)
+    assert drawing.headline([one, other]) == (
+        "Layer norm needs fewer steps than no normalization, but more steps than batch norm"
+    )
+    split = comparison("LN", "BN", [0.9, 1.2, 1.3], 0.1)
+    assert drawing.headline([split, one]) == (
+        "Layer norm needs fewer steps than no normalization, but not always fewer than batch norm"
+    )
+    assert drawing.headline([split]) == "Layer norm needs not always fewer steps than batch norm"
+    bound = one | {"low": [0.0] * 5, "high": [1.5] * 5}
+    assert drawing.headline([bound]) == "Layer norm needs not always fewer steps than no normalization"
+    assert drawing.headline([one | {"measure": "best"}]) == ""
 
 
 @pytest.mark.parametrize(
@@ -425,7 +524,8 @@ def test_the_command_line_leaves_captions_out(tmp_path, monkeypatch):
     from lngeom.cli.commands import app
     from typer.testing import CliRunner
 
-    (tmp_path / "report.json").write_text(json.dumps({"tables": [document("table1")["table"]]}))
+    report = {"tables": [document("table1")["table"]], "data": {"sha256": load().fingerprint}}
+    (tmp_path / "report.json").write_text(json.dumps(report))
     monkeypatch.setattr(studies, "ALL", ())
     for name, extra in (("with", []), ("without", ["--no-caption"])):
         arguments = ["figures", "--out", str(tmp_path / name), "--report", str(tmp_path), *extra]
@@ -482,3 +582,41 @@ def test_a_redrawn_figure_keeps_the_versions_of_its_computation(tmp_path):
     (tmp_path / "table1.json").write_text(json.dumps(stored))
     figures.redraw("table1", tmp_path)
     assert json.loads((tmp_path / "table1.json").read_text(encoding="utf-8")) == stored
+
+
+def test_figures_use_the_data_and_say_what_they_leave(tmp_path, monkeypatch):
+    from lngeom.cli.commands import app
+    from typer.testing import CliRunner
+
+    mine = tmp_path / "mine.csv"
+    np.savetxt(mine, np.random.default_rng(0).normal(size=(50, 8)) * np.arange(1, 9), delimiter=",")
+    report = {"tables": [document("table1")["table"]], "data": {"sha256": load().fingerprint}}
+    (tmp_path / "report.json").write_text(json.dumps(report))
+    monkeypatch.setattr(running, "run", lambda *_, **__: ((), []))  # Table 1 is measured elsewhere
+    arguments = ["figures", "--data", str(mine), "--report", str(tmp_path), "--out", str(tmp_path)]
+    done = CliRunner().invoke(app, [*arguments, "--only", "table1", "--only", "extended", "--only", "spectra"])
+    assert done.exit_code == 0, done.output
+    assert "is on other data, or has no table: Table 1 is measured again" in done.stderr
+    assert "Left out: extended, whose cells take minutes; first lngeom verify --topic extended --data" in done.stderr
+    written = json.loads((tmp_path / "spectra.json").read_text())
+    assert written["caption"].endswith("Inputs: the 6 columns of mine.csv that vary most.")
+    assert written["data"]["shape"] == [50, 6, 8]
+    assert written["data"]["eigenvalues"] != document("spectra")["eigenvalues"]
+    assert {p.stem for p in tmp_path.glob("*.png")} == {"spectra"}
+    strange = CliRunner().invoke(app, ["figures", "--only", "spectrum"])
+    assert strange.exit_code == 2
+    assert "no figure 'spectrum'; the figures are table1, extended, printed_against_exact" in strange.output
+
+
+@pytest.mark.parametrize("study", studies.ALL, ids=lambda study: study.__name__)
+def test_a_study_on_data_differs_from_the_one_on_random_inputs(study):
+    rows = studies.features(np.random.default_rng(1).normal(size=(40, 3)))
+    options = {"sweep": (40, 3), "widths": (4,), "seeds": 1} if study is studies.printed_against_exact else {}
+    first, second = (repr(study(data=data, **options)) for data in (rows, -2 * rows**3))
+    assert "shape=(40, 3," in first
+    assert first != second
+
+
+def test_constant_columns_are_no_features():
+    with pytest.raises(ValueError, match="no column of the data varies"):
+        studies.features(np.ones((5, 3)))

@@ -1,21 +1,22 @@
 """The documentation site needs no network, names everything public, and shows what runs."""
 
-import contextlib
-import doctest
 import html
 import importlib.util
-import io
+import os
 import re
 import shutil
 import subprocess
 from pathlib import Path
 from types import SimpleNamespace
+from urllib.parse import unquote
 
-import jax
 import pytest
 from analysis.__main__ import discover
-from analysis.site import claims, gallery, tutorials
+from analysis.site import claims, documents, gallery, tutorials
+from analysis.site.__main__ import audit
 from lngeom.claims import all_claims
+from lngeom.report import gallery as papers, write
+from lngeom.report.document import dumps
 
 from tests.report import test_page
 
@@ -47,9 +48,14 @@ def site(tmp_path_factory):
     pytest.importorskip("mkdocstrings", reason="needs the packages of the `docs` extra")
     from analysis.site.__main__ import build
 
+    made = tmp_path_factory.mktemp("audit")
+    report = test_page.small_document()
+    for folder in (made, made / report["paper"]["id"]):
+        write(folder, {"report.json": dumps(report)})
+    write(made, {"index.json": dumps(papers.index({report["paper"]["id"]: report}))})
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(tutorials, "subprocess", SimpleNamespace(run=stand_in))
-        return build(tmp_path_factory.mktemp("site")).parent  # a warning raises
+        return build(tmp_path_factory.mktemp("site"), audit(made, made)).parent  # a warning raises
 
 
 def stand_in(command, **options):
@@ -222,13 +228,14 @@ def test_every_claim_is_of_a_section_and_listed_with_its_verdict():
         claims.section_of("hearsay")
     for claim in all_claims("all"):
         assert claim.source == claims.EXTENDED or claims.section_of(claim.source) in claims.SECTIONS
-        assert f'id="{claim.id}"><p class="about"><span class="verdict {claim.expected.value}">' in listed
+        name = claim.expected.value.replace(" ", "-")
+        assert f'id="{claim.id}"><p class="about"><span class="verdict {name}">' in listed
 
 
 def test_every_figure_has_a_caption_and_a_command_that_exists():
     shown, known = gallery.captions(ROOT / "figures"), discover()
     assert {"table1", "lr_growth", "mnist"} <= set(shown)
-    assert shown["table1"].startswith("Table 1: 18 of 18 cells printed in the paper hold. ")
+    assert shown["table1"].startswith("All 18 cells of the paper's Table 1 hold. ")
     assert "bench_tracker" not in shown  # measurements without a figure
     for name in shown:
         assert shown[name]
@@ -252,15 +259,77 @@ def test_formulas_become_mathml_and_claims_become_links():
 
 
 @pytest.mark.thorough
-def test_the_first_page_prints_what_it_says():
-    page = ROOT / "analysis" / "site" / "pages" / "index.md"
-    said = io.StringIO()
-    with (
-        jax.enable_x64(False),
-        jax.numpy_dtype_promotion("standard"),
-        jax.numpy_rank_promotion("allow"),
-        contextlib.redirect_stdout(said),
-    ):
-        result = doctest.testfile(str(page), module_relative=False, optionflags=doctest.NORMALIZE_WHITESPACE)
-    assert result.attempted > 10
-    assert result.failed == 0, said.getvalue()
+def test_the_first_page_is_the_readme(site):
+    home = visible((site / "index.html").read_text(encoding="utf-8"))
+    said = " ".join(home.split())
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    findings = re.findall(r"^\d\. (.*?)(?=^\d\. |^$)", readme, re.MULTILINE | re.DOTALL)
+    assert len(findings) == 8
+    assert [f for f in findings if " ".join(f.split()) not in said] == []
+    assert all(title in home for title in re.findall(r"^## (.+)$", readme, re.MULTILINE))
+
+
+def dangling(site: Path) -> list[str]:
+    """Links of pages to files of the site that are not there, or to a place on a page that it has not."""
+    texts = pages(site)
+    found = []
+    for name, text in texts.items():
+        if name == "404.html":  # its addresses begin at the root of a server
+            continue
+        shown = re.sub(r"<script\b.*?</script>", "", text, flags=re.DOTALL)
+        for address in re.findall(r"""<(?:a|img|link)\b[^>]*?\b(?:href|src)=["']([^"']+)""", shown):
+            path, _, anchor = html.unescape(address).partition("#")
+            if re.match(r"\w+:", path) or anchor.startswith("claims&"):
+                continue
+            target = Path(os.path.normpath(site / name / ".." / unquote(path))) if path else site / name
+            if not target.exists():
+                found.append(f"{name}: {address}")
+            elif anchor and target.suffix == ".html":
+                known = texts[str(target.relative_to(site))]
+                if f'id="{html.escape(unquote(anchor))}"' not in known and f'name="{anchor}"' not in known:
+                    found.append(f"{name}: {address}")
+    return found
+
+
+@pytest.mark.thorough
+def test_all_parts_of_the_site_lead_to_each_other(site):
+    assert dangling(site) == []
+    first = {"index.html", "report/report.html", "papers/index.html", "explorer.html"}
+    for name in first:
+        text = (site / name).read_text(encoding="utf-8")
+        linked = {os.path.normpath(Path(name).parent / a) for a in re.findall(r'<a href="([^"#:]+)"', text)}
+        assert first - {name} <= linked, name
+    report = next((site / "papers").glob("*/report.html"))
+    assert '<a href="../../index.html">Documentation</a>' in report.read_text(encoding="utf-8")
+    (site / "planted.html").write_text('<body><a href="nowhere.html">x</a> <a href="index.html#no-such">y</a>')
+    found = dangling(site)
+    (site / "planted.html").unlink()
+    assert found == ["planted.html: nowhere.html", "planted.html: index.html#no-such"]
+
+
+@pytest.mark.thorough
+def test_a_caption_stands_once(site):
+    """As text beneath the picture, and not in the picture; a picture of a tutorial has it, and no text beneath."""
+    page = (site / "figures" / "index.html").read_text(encoding="utf-8")
+    assert page.count("<figcaption>") == len(gallery.captions(ROOT / "figures"))
+    drawn = (ROOT / "figures" / "table1.svg").read_text(encoding="utf-8")
+    shown = (site / "figures" / "table1.svg").read_text(encoding="utf-8")
+    assert shown.count("<use ") < drawn.count("<use ") - 100  # letters of the caption
+    for name in ("plan_a_training", "add_a_claim"):
+        assert "<figcaption>" not in (site / "tutorials" / f"{name}.html").read_text(encoding="utf-8")
+
+
+def test_links_of_the_repository_lead_to_pages():
+    figures = {"table1"}
+    moved = documents.rewritten(
+        "![T](../figures/table1.png) [b](BENCHMARKS.md#x) [l](../LICENSE) [w](https://x.y)",
+        "analysis/README.md",
+        figures,
+    )
+    assert moved == "![T](../figures/table1.svg) [b](../more/benchmarks.md) l [w](https://x.y)"
+    assert documents.resolved("analysis/README.md", "../figures/a.png") == "figures/a.png"
+
+
+def test_a_folder_without_a_report_is_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"report\.json is no file of a report"):
+        audit(tmp_path, tmp_path)

@@ -17,7 +17,7 @@ from lngeom.claims.data import Dataset
 from lngeom.claims.erratum import Consequence, Erratum
 from lngeom.claims.evidence import Evidence, Kind, strength_of
 from lngeom.claims.registry import Claim, Outcome
-from lngeom.report import terminal
+from lngeom.report import errata, terminal
 from lngeom.report.document import document as build_document, dumps
 from lngeom.report.marks import heat_map, residual_bar
 from lngeom.report.mathml import mathml, prose
@@ -289,7 +289,61 @@ def test_tables_say_what_their_cells_rest_on(document):
 
 def test_the_notation_is_explained_once(text):
     assert text.count("<strong>Notation.</strong>") == 1
-    assert "a<sub>ni</sub> = (W x<sub>n</sub>)<sub>i</sub>" in text
+    notation = re.search(r"<strong>Notation.</strong>(.*?)</p>", text, re.DOTALL)[1]
+    assert "<msub><mi>a</mi><mrow><mi>n</mi><mi>p</mi><mi>q</mi></mrow></msub>" in notation
+    words = re.sub(r"<math.*?</math>", "", notation)
+    assert "the query at position" in words
+    assert not re.search(r"[a-zA-Zσ]_|\\|\$", words)
+
+
+def opened_card(text, id):
+    """What is shown of an opened claim, without what is folded."""
+    card = text[text.index(f'<details class="claim" id="{id}"') :]
+    card = card[: re.search(r'<details class="rest"', card).start()]
+    return html.unescape(re.sub(r"<[^>]+>", "", card))
+
+
+def test_an_opened_claim_leads_with_the_counterexample_then_says_what_is_true(text):
+    refuted, conditional = opened_card(text, "equation.2"), opened_card(text, "equation.1")
+    assert "What is true" in refuted
+    assert "True is w" in refuted
+    assert "Exact counterexample" not in refuted  # that claim has none
+    counter, true_if, about = (conditional.index(w) for w in ("Exact counterexample", "True if", "In the paper"))
+    assert counter < conditional.index("becomes" if "becomes" in conditional else "→") < true_if < about
+    assert "measured" not in conditional
+
+
+def test_evidence_is_folded_unless_some_of_it_failed():
+    fine = outcome("equation.1", "fisher", Verdict.HOLDS, measured(Kind.AGREEMENT, 1e-16), proof())
+    bad = outcome("equation.2", "fisher", Verdict.CLASH, OPPOSITE, proof(), expected=Verdict.HOLDS)
+    folds = re.findall(
+        r'<details class="rest"( open)?><summary>(.*?)</summary>', build_page(build_document([fine, bad], OWN, 0))
+    )
+    assert [is_open for is_open, _ in folds] == ["", " open"]
+    assert "1 proof and 1 comparison of numbers" in folds[0][1]
+    assert "1 failed" in folds[1][1]
+
+
+def test_the_page_has_one_set_of_counts(document, text):
+    wrong = [c for these in errata.errors(document["claims"]).values() for c in these]
+    section = text[text.index('<h2 id="errata">') :].partition("</section>")[0]
+    assert f"the {len(wrong)} error" in section
+    assert section.count("<li>") == len(wrong)
+    said = errata.tally(document)
+    assert said.startswith("The error is, by verdict: 1 refuted.")
+    assert said.endswith("7 claims in all: 4 hold, 1 conditional, 1 refuted, 1 undecided.")
+    assert html.escape(said, quote=False) in text
+    cards = dict(re.findall(r'<span class="verdict">\S+ ([\w ]+)</span> <b>(\d+)</b>', text))
+    assert {name: int(count) for name, count in cards.items() if count != "0"} == {
+        name: count for name, count in document["summary"]["verdicts"].items() if count
+    }
+
+
+def test_table_1_has_a_row_for_each_transformation(text):
+    table = text[text.index('<table class="grid tall">') :].partition("</table>")[0]
+    assert re.findall(r'<th scope="col">(.*?)</th>', table) == ["Layer norm"]
+    assert re.findall(r'<th scope="row">(.*?)</th>', table) == ["Dataset re-scaling", "Dataset re-centering"]
+    assert re.findall(r'<td class="cell-([\w-]+)', table) == ["invariant", "no"]
 
 
 @pytest.fixture(scope="module")

@@ -89,6 +89,6 @@ def draw(rows: list[dict[str, Any]], stem: Path, device: dict[str, Any]) -> list
             common_legend(figure, np.ravel(axes))
         about = (
             f"Bytes that must be moved over the time, on {device['kind']}; further right is faster, and a copy is the "
-            "ceiling. XLA is layer norm as one writes it in JAX. Smallest times of three rounds, so there is no band."
+            "ceiling. XLA is layer norm as one writes it in JAX. Smallest times of three rounds."
         )
         return plots.save(figure, stem, {"rows": rows}, title=title(rows), caption=about, configuration=device)

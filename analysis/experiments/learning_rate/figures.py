@@ -42,11 +42,11 @@ class Words(NamedTuple):
     """What is written at a figure.
 
     Attributes:
-        title: the finding.
+        numbers: the finding, with its numbers; it leads the caption.
         caption: explains the figure.
     """
 
-    title: str
+    numbers: str
     caption: str
 
 
@@ -82,6 +82,12 @@ def slope(x: Any, y: Any) -> float:
 
 
 def doubling_title(data: Part) -> str:
+    """What twice the norm leaves of the curvature along the weights."""
+    left = 100 * 2 ** slope(np.asarray(data["factor"]), data["blocks"]["w–w"])
+    return f"Doubling the weights leaves {left:.0f} % of the curvature along them"
+
+
+def doubling_numbers(data: Part) -> str:
     """Measured powers of c: of the block of the weights, and of the angles."""
     c = np.asarray(data["factor"])
     block = slope(c, data["blocks"]["w–w"])
@@ -121,15 +127,23 @@ def doubling(data: Part, axes) -> Words:
         plain_ticks(axis.xaxis, c)
         axis.legend(loc="lower left")
     return Words(
-        doubling_title(data),
+        doubling_numbers(data),
         "A layer-normalized MLP trained on digits, its first weight matrix multiplied by c. Left: the angle by which "
         "one step at the same learning rate turns that matrix. Right: blocks of the Fisher matrix of weights w and "
         "gains g. Dashed: the power c⁻¹, which the paper gives for the curvature along the weights (its ½). One "
-        "network; the powers are exact, so there is no band.",
+        "network; the powers are exact.",
     )
 
 
 def equivalence_title(data: Part) -> str:
+    """Largest difference of the outputs with equivalent hyperparameters."""
+    right = max(float(np.max(v["equivalent"])) for v in data.values())
+    return (
+        f"With equivalent hyperparameters the scale of weights moves no output by more than {number(right, math.ceil)}"
+    )
+
+
+def equivalence_numbers(data: Part) -> str:
     """Largest difference with equivalent hyperparameters, and smallest last one with another power."""
     right = max(float(np.max(v["equivalent"])) for v in data.values())
     wrong = min(float(np.asarray(v["wrong power"])[-1]) for v in data.values())
@@ -159,7 +173,7 @@ def equivalence(data: Part, axes) -> Words:
     common_legend(axis.figure, [axis])
     steps = len(next(iter(data.values()))["equivalent"])
     return Words(
-        equivalence_title(data),
+        equivalence_numbers(data),
         "Training a layer-normalized network from W and from 3W on the same minibatches, in float64. With η, λ and ε "
         "multiplied by the powers of c that belong to the optimizer the two runs compute the same outputs. Lines: "
         f"range over {steps} steps; markers: last step. One run each, since runs are compared with each other.",
@@ -167,6 +181,12 @@ def equivalence(data: Part, axes) -> Words:
 
 
 def exponential_title(data: Part) -> str:
+    """Largest difference of the outputs."""
+    largest = max(float(np.max(v["difference"])) for v in data.values())
+    return f"Weight decay is a growing learning rate: outputs differ by at most {number(largest, math.ceil)}"
+
+
+def exponential_numbers(data: Part) -> str:
     """Largest difference of the outputs, and the range of the rates at the end."""
     largest = max(float(np.max(v["difference"])) for v in data.values())
     rates = [float(np.asarray(v["rate"])[-1]) for v in data.values()]
@@ -194,7 +214,7 @@ def exponential(data: Part, axes) -> Words:
         axis.set_xlabel("training step")
     common_legend(left.figure, [left], columns=3)
     return Words(
-        exponential_title(data),
+        exponential_numbers(data),
         "For each optimizer a run with weight decay and one without it, whose rate grows exponentially. The legend "
         "gives the largest difference of their outputs over all steps, in float64. One run each, since runs are "
         "compared with each other.",
@@ -202,6 +222,13 @@ def exponential(data: Part, axes) -> Words:
 
 
 def growth_title(data: Part) -> str:
+    """By how much norms grow at most."""
+    norms = [v[f"norm/{_group(k)}"][:, 1:] for k, v in data.items()]
+    most = max(float(np.nanmedian(v[:, -1] / v[:, 0])) for v in norms)
+    return f"Without weight decay norms grow, by up to {100 * (most - 1):.0f} %, and effective learning rates fall"
+
+
+def growth_numbers(data: Part) -> str:
     """By how much norms grow and effective rates fall, from medians over the seeds."""
     norms, rates = [], []
     for name, run in data.items():
@@ -240,7 +267,7 @@ def growth(data: Part, axes) -> Words:
         axis.set_xlabel("training step")
     common_legend(axes[0, 0].figure, axes[0, :1])
     return Words(
-        growth_title(data),
+        growth_numbers(data),
         "Scale-invariant weights in training on digits without weight decay: first layer of an MLP, and recurrent "
         "weights of a GRU that reads the digits by rows; for Adam η/‖w‖. Median and range of "
         f"{len(next(iter(data.values()))['train error'])} seeds; in the band 0, in rows, no error.",
@@ -259,6 +286,13 @@ def _ratios(data: Part, what: str) -> dict[str, np.ndarray]:
 
 
 def equilibrium_title(data: Part) -> str:
+    """The angle of a step over the predicted one, in the walk that is farthest from it."""
+    settled = [float(np.median(v["angle"][-len(v["angle"]) // 3 :])) for k, v in data.items() if k.startswith("walk")]
+    farthest = max(settled, key=lambda v: abs(v - 1))
+    return f"With random gradients the angle of a step settles at {farthest:.2f} times the predicted one"
+
+
+def equilibrium_numbers(data: Part) -> str:
     """Angles over predicted ones in the last third of the walks, and for the MLP in the second half."""
     settled = [v["angle"][-len(v["angle"]) // 3 :] for k, v in data.items() if k.startswith("walk")]
     walks, two = [float(np.median(v)) for v in settled], "{:.2f}".format
@@ -302,7 +336,7 @@ def equilibrium(data: Part, axes) -> Words:
     axes[1, 1].set(title="MLP on digits: norm", ylabel="measured over predicted", xlabel="training step", ylim=(0, 2))
     common_legend(axes[0, 0].figure, [axes[0, 0]], columns=4)
     return Words(
-        equilibrium_title(data),
+        equilibrium_numbers(data),
         "Equilibrium of scale-invariant weights under weight decay. Above: with independent random gradients, averages "
         "over walks, which have no band; excesses below 0.005 are not drawn. Below: second layer of an "
         "MLP on digits; median and range of the seeds. The "
@@ -311,6 +345,13 @@ def equilibrium(data: Part, axes) -> Words:
 
 
 def gain_magnitude_title(data: Part) -> str:
+    """What the scale of the inputs does where the norm of w is learned."""
+    runs = np.array([v for k, v in data.items() if k.startswith("norm of w")], float)
+    most = float(np.max(np.abs(runs / runs[:1])))
+    return f"Where the norm of w is learned in place of gains, the scale of inputs changes the loss {number(most)}-fold"
+
+
+def gain_magnitude_numbers(data: Part) -> str:
     """Relative difference of the losses between scales of the inputs."""
 
     def apart(label: str) -> float:
@@ -337,7 +378,7 @@ def gain_magnitude(data: Part, axes) -> Words:
         axis.set(title=f"learning the {label}", xlabel="step of gradient descent", ylabel="training loss (nats)")
     common_legend(axes[0, 0].figure, axes[0, 2:])
     return Words(
-        gain_magnitude_title(data),
+        gain_magnitude_numbers(data),
         "Logistic regression on digits with the directions of the weights fixed and only their magnitudes learned, at "
         "one learning rate. Colours: batch norm, layer norm, none. One run each, of full-batch gradient descent, which "
         "is deterministic.",
@@ -345,6 +386,13 @@ def gain_magnitude(data: Part, axes) -> Words:
 
 
 def edge_of_stability_title(data: Part) -> str:
+    """How often effective learning rate × sharpness is above 2, least of all runs."""
+    later = [run["sharpness"][len(run["sharpness"]) // 2 :] for run in data.values()]
+    least = 100 * min(float(np.mean(v > 2)) for v in later)
+    return f"Sharpness is beyond the edge of stability at {least:.0f} % of the later steps or more"
+
+
+def edge_of_stability_numbers(data: Part) -> str:
     """Medians of the second half, and the fraction of its steps above 2."""
     later = [run["sharpness"][len(run["sharpness"]) // 2 :] for run in data.values()]
     medians = span((float(np.median(v)) for v in later), lambda v: f"{v:.1f}")
@@ -381,7 +429,7 @@ def edge_of_stability(data: Part, axes) -> Words:
     axes[0, 0].set_ylabel(r"$\eta_{\mathrm{eff}}\,\lambda_1$, unit sphere")
     common_legend(axes[0, 0].figure, axes[0, :1])
     return Words(
-        edge_of_stability_title(data),
+        edge_of_stability_numbers(data),
         "Normalization and weight decay: the effective learning rate times the largest eigenvalue of the Hessian on "
         "the unit sphere, along full-batch gradient descent on the weights of a layer-normalized layer. One run each, "
         "which is deterministic; the band is over steps.",
@@ -389,6 +437,13 @@ def edge_of_stability(data: Part, axes) -> Words:
 
 
 def fisher_spectra_title(data: Part) -> str:
+    """Whether the effective rank falls."""
+    ranks = [np.asarray(data[method]["effective rank"]) for method in NAMES]
+    verb = "concentrates" if all(r[-1] < r[0] for r in ranks) else "changes"
+    return f"Training {verb} the Fisher matrix of the first layer"
+
+
+def fisher_spectra_numbers(data: Part) -> str:
     """Ranges of the effective rank before and after training."""
     ranks = [np.asarray(data[method]["effective rank"]) for method in NAMES]
     first, last = (span((float(r[k]) for r in ranks), lambda v: f"{v:.0f}") for k in (0, -1))
@@ -411,9 +466,9 @@ def fisher_spectra(data: Part, axes) -> Words:
         axis.set_xlabel("training step, counted from 1")
     common_legend(axes[0, 0].figure, axes[0, :1])
     return Words(
-        fisher_spectra_title(data),
+        fisher_spectra_numbers(data),
         "The spectrum of the Fisher matrix of the first layer's weights along training of an MLP on digits (SGD, "
-        "learning rate 0.1, 100 images), by normalizer. One run each, so there is no band.",
+        "learning rate 0.1, 100 images), by normalizer. One run each.",
     )
 
 
@@ -428,6 +483,18 @@ FIGURES: dict[str, tuple[Callable[[Part, Any], Words], dict[str, Any]]] = {
     "lr_fisher_spectra": (fisher_spectra, {"rows": 1, "columns": 2, "height": 2.8}),
 }
 """How each part is drawn, and on how many axes."""
+
+TITLES_OF = {
+    "lr_doubling": doubling_title,
+    "lr_equivalence": equivalence_title,
+    "lr_exponential": exponential_title,
+    "lr_growth": growth_title,
+    "lr_equilibrium": equilibrium_title,
+    "lr_gain_magnitude": gain_magnitude_title,
+    "lr_edge_of_stability": edge_of_stability_title,
+    "lr_fisher_spectra": fisher_spectra_title,
+}
+"""The title of each part."""
 
 
 def save_part(name: str, results: Part, configuration: Mapping[str, Any], stem: Path) -> list[Path]:
@@ -444,7 +511,8 @@ def save_part(name: str, results: Part, configuration: Mapping[str, Any], stem: 
     """
     function, layout = FIGURES[name]
     with plots.figure(**layout) as (fig, axes):
-        title, caption = function(results, axes)
+        numbers, about = function(results, axes)
+        caption, title = f"{numbers}. {about}", TITLES_OF[name](results)
         return plots.save(fig, stem, _rounded(results), title=title, caption=caption, configuration=configuration)
 
 

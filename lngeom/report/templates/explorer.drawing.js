@@ -1,5 +1,5 @@
 /* A drawing is a list of parts, which become SVG on the page, SVG in a file, or TikZ. */
-const LIGHT = { ink: "#1a1d21", quiet: "#565d66", line: "#d5d9df", blue: "#0072b2", orange: "#c25100", green: "#136c34" };
+const LIGHT = { ink: "#1a1d21", quiet: "#565d66", line: "#d5d9df", blue: "{{ colours.blue[0] }}", orange: "{{ colours.orange[0] }}", holds: "{{ colours.holds[0] }}" };
 const TEX = { "δ": "\\delta", "γ": "\\gamma", "η": "\\eta", "θ": "\\theta", "‖": "\\|", "×": "\\times" };
 const RAISED = "⁰¹²³⁴⁵⁶⁷⁸⁹⁻", LOWERED = "₀₁₂₃";
 const n1 = x => +x.toFixed(1);

@@ -33,7 +33,7 @@ const claim = id => document.getElementById(id) ? `<a href="#${encodeURIComponen
 const say = (id, words, kind, ids) => {
   part(id).innerHTML = `<b class="k-${kind}">${words}</b> <small>Claim${ids[1] ? "s" : ""}: ${ids.map(claim).join(", ")}</small>`;
 };
-const COLORS = ["blue", "orange", "green"], SUB = "₁₂₃";
+const COLORS = ["blue", "orange", "holds"], SUB = "₁₂₃";
 
 /* Weights as arrows and cases as points, before (dashed, rings) and after. */
 function plane(id, before, after, says) {
