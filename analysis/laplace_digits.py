@@ -1,4 +1,4 @@
-"""Laplace approximations on scikit-learn's digits: evidence and calibration, before and after re-scaling weights by 10.
+"""Laplace approximations on scikit-learn's digits: evidence and calibration, before and after rescaling weights by 10.
 
 `python -m analysis laplace_digits`. Protocol: a network 64 → width → 10 with layer norm (ε = 0) and tanh is trained by
 Adam on 1,000 digits, a share of whose labels is drawn at random (`--noise`), with several seeds. Then its posterior:

@@ -13,6 +13,7 @@ from lngeom import claims
 from lngeom.claims import Verdict, agree
 from lngeom.cli import programs, running, workers
 from lngeom.cli.commands import app
+from rich.cells import cell_len
 from typer.testing import CliRunner
 
 from tests.test_data import bad_files
@@ -49,7 +50,7 @@ def test_verify_writes_a_report_and_exits_0(small, tmp_path):
     result = lngeom("verify", "--data", small, "--topic", "metric", "--out", "here/there", "--all")
     assert result.exit_code == 0, result.output
     assert "equation.32" in result.output
-    assert "E[Cov[y|x]/φ²]" in result.output.replace("\n", "")
+    assert "E[Cov[y|x]/φ²]" in " ".join(result.output.split())
     report = json.loads((tmp_path / "here/there/report.json").read_text())
     assert report["schema"] == "lngeom.report/2"
     assert report["data"]["shape"] == [40, 4]
@@ -116,11 +117,11 @@ def test_a_proof_carries_a_verdict_alone_on_the_user_s_data_but_not_on_the_digit
     arguments = ("verify", "--claim", "table1.ln.weight_matrix_rescaling")
     result = lngeom(*arguments, "--data", small)
     assert result.exit_code == 0
-    assert "no evidence: 3 of 3 entries are NaN or infinite" in " ".join(result.output.split())
-    assert "1 of 1 claims have numbers that are no evidence on this data" in result.output
+    assert "does not count: 3 of 3 entries are NaN or infinite" in " ".join(result.output.split())
+    assert "1 of 1 claims have numbers that do not count as evidence on this data" in result.output
     result = lngeom(*arguments)
     assert result.exit_code == 1
-    assert "numbers that are no evidence: table1.ln.weight_matrix_rescaling" in result.output
+    assert "numbers that do not count as evidence: table1.ln.weight_matrix_rescaling" in result.output
 
 
 def test_cells_of_a_table_that_are_undecided_are_explained(small, monkeypatch):
@@ -208,9 +209,78 @@ def test_prove_prints_a_proof_or_a_counterexample():
     assert "equation.13_14.ln" in lngeom("prove", "--list").output.split()
 
 
+def test_prove_answers_for_every_claim_that_a_name_means():
+    lines = lngeom("prove", "Eq. 13").output.splitlines()
+    assert lines[0] == "Eq. 13: 2 hold, 1 refuted"
+    heads = [
+        f"equation.13_14.{method}  {verdict}"
+        for method, verdict in (("bn", "holds"), ("wn", "holds"), ("ln", "refuted"))
+    ]
+    assert [line for line in lines if line in heads] == heads
+    assert sum("steps are checked by machine" in line for line in lines) == 3
+
+
+def test_a_claim_on_numbers_alone_says_so_and_shows_them(small):
+    result = lngeom("prove", "equation.15_16", "--data", small)
+    assert result.exit_code == 0
+    assert "equation.15_16 is now part of supplement.cells" in result.output
+    assert "No proof: this claim rests on numbers alone" in result.output
+    assert re.search(r"✓ \d\.\de-1\d ≤ 1e-11  LSTM", result.output)
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_one_claim_leads_with_verdict_and_correction_then_counterexample_then_evidence(small, monkeypatch, width):
+    monkeypatch.setenv("COLUMNS", str(width))
+    result = lngeom("verify", "--data", small, "--claim", "13 LN")
+    lines = result.stdout.splitlines()
+    assert max(map(cell_len, lines)) <= width
+    starts = ("equation.13_14.ln", "REFUTED by", "What is true", "Exact counterexample", "Evidence for what is true")
+    places = [next(n for n, line in enumerate(lines) if line.startswith(start)) for start in starts]
+    assert places == sorted(places)
+    assert places[0] == 0
+    assert "W = [1; 1; −2]" in result.output
+
+
+def test_data_and_papers_that_are_misspelt_are_answered_with_what_was_meant(small):
+    assert "did you mean 'digits'?" in lngeom("verify", "--data", "digit").output
+    assert "did you mean 'small.npy'?" in lngeom("verify", "--data", "smal.npy").output
+    assert "xiong2020.theorem_1" in lngeom("verify", "--paper", "xiong", "--list").output
+    several = lngeom("verify", "--paper", "layer normalization", "--list")
+    assert several.exit_code == 2
+    assert "xu2019  Understanding and Improving Layer Normalization (2019)" in several.output
+
+
+def test_a_list_is_searched_and_shows_statements():
+    result = lngeom("verify", "--list", "--claim", "layer norm refuted")
+    assert result.exit_code == 0
+    assert "Eqs. 13 and 14 give the Fisher matrix of layer norm." in result.output
+    assert "Nothing was checked" in result.output
+    assert "table1.ln" not in result.output
+
+
+def test_rows_of_methods_by_any_of_their_names(small):
+    result = lngeom("table", "LN", "batch norm", "--data", small)
+    assert result.exit_code == 0, result.output
+    assert re.search(r"^LN \(per position\) +yes +yes +no +yes +no +yes", result.output, re.MULTILINE)
+    assert "RMSNorm" not in result.output
+    assert "W ↦ W + 𝟏γᵀ" in result.output
+    assert lngeom("table", "lyer").exit_code == 2
+
+
+def test_the_version_is_printed():
+    assert lngeom("--version").output == lngeom("version").output
+
+
 @pytest.mark.parametrize(
     ("args", "message"),
-    [((), "name a claim"), (("table1.ln.nothing",), "near it: table1.ln"), (("xyz",), "no proof of 'xyz'")],
+    [
+        ((), "name a claim"),
+        (("table1.ln.nothing",), "did you mean table1.ln.dataset_rescaling  holds"),
+        (("xyz",), "no claim 'xyz'"),
+        (("lemma.equivarianze",), "no lemma 'lemma.equivarianze': did you mean lemma.equivariance"),
+        (("Eq. 99",), "claims are about Eqs. 2–4, 6–35"),
+        (("table1",), "means 20 claims: 20 hold. Name one of them, such as table1.bn"),
+    ],
 )
 def test_prove_bad_names_exit_2(args, message):
     result = lngeom("prove", *args)
@@ -221,9 +291,9 @@ def test_prove_bad_names_exit_2(args, message):
 def test_table_has_18_cells(small):
     result = lngeom("table", "--data", small)
     assert result.exit_code == 0
-    assert result.output.count("Invariant") == 10
-    assert result.output.count("proved") == 10
-    assert result.output.count("counterexample") == 8
+    assert (result.output.count("yes ✓"), result.output.count("no ✓")) == (10, 8)
+    assert (result.output.count("proved"), result.output.count("counterexample")) == (10, 8)
+    assert "all 18 answers hold" in result.output
 
 
 def test_verify_reads_results_of_experiments_and_waits_where_there_are_none(small, tmp_path):

@@ -1,4 +1,6 @@
 import gzip
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -72,6 +74,78 @@ def test_huge_values_do_not_overflow(tmp_path):
     assert np.isfinite(load(str(tmp_path / "huge.npy")).inputs).all()
 
 
+READ = """
+import resource, sys
+from lngeom.claims.data import load
+
+limit = 50 * 2**30  # the map takes 24 GB of addresses, and a copy would take 48 more
+resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+found = load(sys.argv[1], seed=3)
+print(found.inputs.shape, found.shape, found.rank, found.notes[0])
+"""
+
+
+def test_of_a_file_of_24_gigabytes_the_rows_that_are_drawn_are_read_alone(tmp_path):
+    path, count = tmp_path / "sparse.npy", 60_000_000
+    empty = np.lib.format.open_memmap(path, mode="w+", dtype=np.float32, shape=(count, 100))
+    start = empty.offset
+    del empty
+    try:
+        if path.stat().st_blocks * 512 > 2**30:
+            pytest.skip("the file system keeps no sparse files")
+        rows = np.sort(np.random.default_rng(3).choice(count, 2048, replace=False))
+        with path.open("r+b") as file:
+            for row, values in zip(rows, RNG.normal(size=(2048, 100)).astype(np.float32), strict=True):
+                file.seek(start + 400 * int(row))
+                file.write(values.tobytes())
+        done = subprocess.run([sys.executable, "-c", READ, path], capture_output=True, text=True, check=False)
+    finally:
+        path.unlink()
+    assert done.returncode == 0, done.stderr[-2000:]
+    expected = "(2048, 96) (60000000, 100) 96 2048 of 60,000,000 rows drawn at random; the others were not read\n"
+    assert done.stdout == expected
+
+
+def test_a_small_file_is_not_kept_open_by_a_map(tmp_path):
+    np.save(tmp_path / "values.npy", RNG.normal(size=(20, 4)))
+    assert type(data.read(tmp_path / "values.npy")) is np.ndarray
+
+
+@pytest.mark.parametrize("name", ["values.npz", "values.npy.gz"])
+def test_an_array_that_must_be_read_whole_and_does_not_fit_is_refused(tmp_path, monkeypatch, name):
+    values, path = RNG.normal(size=(20, 4)), tmp_path / name
+    if name.endswith(".npz"):
+        np.savez(path, X=values)
+    else:
+        with gzip.open(path, "wb") as file:
+            np.save(file, values)
+    monkeypatch.setattr(data, "available_memory", lambda: 2 * values.nbytes)
+    assert np.array_equal(data.read(path), values)
+    monkeypatch.setattr(data, "available_memory", lambda: 2 * values.nbytes - 2)
+    with pytest.raises(DataError, match=r"takes 640 B, more than half of the free 1.25 KiB: save it as .npy"):
+        data.read(path)
+
+
+def test_numpy_never_advises_to_load_pickles_through_us(tmp_path):
+    for name, content in (("text", b"hello"), ("header", b"\x93NUMPY\x01\x00garbage"), ("nothing", b"\x00" * 40)):
+        (tmp_path / f"{name}.npy").write_bytes(content)
+        with pytest.raises(DataError, match="not a NumPy array of numbers: it is damaged") as caught:
+            load(str(tmp_path / f"{name}.npy"))
+        assert "allow_pickle" not in str(caught.value)
+        assert "\n" not in str(caught.value)
+
+
+def test_text_that_is_too_long_and_rows_that_are_too_wide_are_refused(tmp_path, monkeypatch):
+    (tmp_path / "long.csv").write_text("1,2\n" * 100)
+    np.save(tmp_path / "wide.npy", RNG.normal(size=(3, 40)))
+    monkeypatch.setattr(data, "MOST_TEXT", 399)
+    monkeypatch.setattr(data, "MOST_FEATURES", 39)
+    with pytest.raises(DataError, match=r"more than 399 B of text: save it as \.npy"):
+        load(str(tmp_path / "long.csv"))
+    with pytest.raises(DataError, match="expected at most 39 columns; got 40"):
+        load(str(tmp_path / "wide.npy"))
+
+
 class Hostile:
     """Would create a file if it were ever unpickled."""
 
@@ -94,7 +168,7 @@ def bad_files(folder):
         "row.npy": (rows[:1], "at least 3 rows and 2 columns; got 1 and 3"),
         "column.npy": (rows[:, :1], "got 6 and 1"),
         "cube.npy": (rows[None], "got 3 axes, shape (1, 6, 3)"),
-        "vector.npy": (rows[0], "got 1 axes"),
+        "vector.npy": (rows[0], "got 1 axis,"),
         "strings.npy": (np.array([["a", "b"]] * 4), "expected real numbers; got dtype <U1"),
         "complex.npy": (rows + 1j, "got dtype complex128"),
         "empty.npy": (rows[:0], "got 0 and 3"),
@@ -106,8 +180,8 @@ def bad_files(folder):
         yield folder / name, message
     np.savez(folder / "objects.npz", X=objects)
     np.save(folder / "objects.npy", objects)
-    yield folder / "objects.npz", "pickled objects are never loaded"
-    yield folder / "objects.npy", "pickled objects are never loaded"
+    yield folder / "objects.npz", "holds pickled objects, which are never loaded"
+    yield folder / "objects.npy", "holds pickled objects, which are never loaded"
     np.savez(folder / "several.npz", a=rows, b=rows)
     yield folder / "several.npz", "holds the arrays ['a', 'b']"
     for name, text, message in (

@@ -219,17 +219,17 @@ def test_labels_of_few_bits_are_compared_with_many_classes(dtype, classes):
 @pytest.mark.parametrize(
     ("family", "y", "sentence"),
     [
-        (lg.families.Binomial(3), 0.5, "Binomial takes finite responses from 0 to 3, whole numbers; got 1 others"),
-        (lg.families.Binomial(3), 4, "Binomial takes finite responses from 0 to 3, whole numbers; got 1 others"),
-        (lg.families.Poisson(), 1.25, r"from 0, whole numbers; got 1 others, such as 1\.25: correct y"),
-        (lg.families.Poisson(), -1, "from 0, whole numbers; got 1 others, such as -1"),
-        (lg.families.NegativeBinomial(), 2.5, r"from 0, whole numbers; got 1 others, such as 2\.5"),
-        (lg.families.Gamma(), 0, "Gamma takes finite responses above 0; got 1 others, such as 0"),
-        (lg.families.Gamma([0.5]), -2, "Gamma takes finite responses above 0; got 1 others, such as -2"),
-        (lg.families.InverseGaussian(), 0, "InverseGaussian takes finite responses above 0; got 1 others, such as 0"),
-        (lg.families.InverseGaussian(), np.inf, "InverseGaussian takes finite responses above 0; got 1 others"),
-        (lg.families.Bernoulli(), 1.5, r"Bernoulli takes finite responses from 0 to 1; got 1 others, such as 1\.5"),
-        (lg.families.Gaussian(), np.nan, "Gaussian takes finite responses from -inf; got 1 others, such as nan"),
+        (lg.families.Binomial(3), 0.5, "Binomial takes finite responses from 0 to 3, whole numbers; got 1 other"),
+        (lg.families.Binomial(3), 4, "Binomial takes finite responses from 0 to 3, whole numbers; got 1 other"),
+        (lg.families.Poisson(), 1.25, r"from 0, whole numbers; got 1 other, such as 1\.25: correct y"),
+        (lg.families.Poisson(), -1, "from 0, whole numbers; got 1 other, such as -1"),
+        (lg.families.NegativeBinomial(), 2.5, r"from 0, whole numbers; got 1 other, such as 2\.5"),
+        (lg.families.Gamma(), 0, "Gamma takes finite responses above 0; got 1 other, such as 0"),
+        (lg.families.Gamma([0.5]), -2, "Gamma takes finite responses above 0; got 1 other, such as -2"),
+        (lg.families.InverseGaussian(), 0, "InverseGaussian takes finite responses above 0; got 1 other, such as 0"),
+        (lg.families.InverseGaussian(), np.inf, "InverseGaussian takes finite responses above 0; got 1 other"),
+        (lg.families.Bernoulli(), 1.5, r"Bernoulli takes finite responses from 0 to 1; got 1 other, such as 1\.5"),
+        (lg.families.Gaussian(), np.nan, "Gaussian takes finite responses from -inf; got 1 other, such as nan"),
     ],
 )
 def test_responses_that_a_family_cannot_have_are_refused(family, y, sentence, dtype):
@@ -248,12 +248,12 @@ def test_one_is_a_response_of_every_family_in_every_dtype(name, dtype):
 def test_a_fisher_matrix_of_responses_that_cannot_be_is_refused_also_within_a_product_and_a_mixture():
     X, W = drawn(2, 4, 3), drawn(3, 3, 1)
     poisson, y = lg.families.Poisson(), jnp.array([0.0, 1.0, 2.5, 3.0])
-    with pytest.raises(ValueError, match=r"whole numbers; got 1 others, such as 2\.5"):
+    with pytest.raises(ValueError, match=r"whole numbers; got 1 other, such as 2\.5"):
         lg.fisher(lambda w, x: x @ w, W, X, family=poisson, method="empirical", y=y)
     with pytest.raises(ValueError, match="Gamma takes finite responses above 0"):
         lg.fisher(lambda w, x: -jnp.square(x @ w), W, X, family=lg.families.Gamma(), method="empirical", y=jnp.zeros(4))
     mixture = lg.families.Mixture(poisson, 2)
-    with pytest.raises(ValueError, match=r"whole numbers; got 1 others, such as 2\.5"):
+    with pytest.raises(ValueError, match=r"whole numbers; got 1 other, such as 2\.5"):
         mixture.check_responses(y, (4, 4))
     traced = jax.jit(lambda y: lg.fisher(lambda w, x: x @ w, W, X, family=poisson, method="empirical", y=y).trace())
     assert np.isfinite(float(traced(y)))
@@ -269,7 +269,7 @@ def test_a_draw_of_a_gamma_family_is_a_response_also_where_it_underflows(dispers
 
 def test_a_count_of_many_digits_is_compared_with_the_number_of_trials():
     family, y = lg.families.Binomial(2**25), np.array([2**25, 2**25 + 1], np.int32)
-    with jax.enable_x64(False), pytest.raises(ValueError, match="got 1 others, such as 33554433"):
+    with jax.enable_x64(False), pytest.raises(ValueError, match="got 1 other, such as 33554433"):
         family.check_responses(y, (2,))
 
 

@@ -38,6 +38,10 @@ def broken():
 def shapes():
     return lambda p, x: x @ p, jnp.ones((3, 2)), jnp.ones((5, 4))
 
+def graded():
+    decay = 10.0 ** -jnp.arange(0, 20, 0.5)
+    return lambda p, x: x * p["w"][None, :], {"w": jnp.ones(40)}, decay[None, :] * jnp.eye(40)
+
 number = 3
 def one(a): ...
 """
@@ -63,14 +67,30 @@ def test_a_normalized_glm_on_data_has_the_predicted_null_space():
     result = run("--glm", "--normalizer", "layer", "--family", "bernoulli", "--data", "small.npy", "--outputs", "6")
     assert result.exit_code == 0, result.output
     text = " ".join(result.output.split())
-    for part in ("P = 36 parameters, 40 samples", "matrix: 10.1 KiB", "31 (smallest kept", "5, as predicted"):
+    for part in ("31 (smallest kept", "5, as predicted", "4 shifts of all rows", "1 scale of W", "pseudo-logdet"):
         assert part in text
-    assert "4 shifts of all rows" in text
-    assert "scale of weights" in text
-    assert "pseudo-logdet" in text
-    rows = ("rank", "nullity", "null directions", "largest", "pseudo-logdet", "parameters", "predicted bytes")
+    assert "shift of weights" not in text, "a direction is named once, as theory names it"
+    rows = ("rank", "nullity", "null directions", "largest", "pseudo-logdet", "parameters")
     places = [text.index(f"│ {row} ") for row in rows]
     assert places == sorted(places)
+
+
+def test_the_plan_of_memory_is_printed_on_request_alone():
+    given = ("--glm", "--family", "bernoulli", "--data", "small.npy", "--outputs", "6")
+    planned, result = run(*given, "--plan"), run(*given)
+    text = " ".join(planned.output.split())
+    assert "P = 36 parameters, 40 samples" in text
+    assert "matrix: 10.1 KiB" in text
+    assert "rank" not in planned.output
+    assert "KiB" not in result.output
+
+
+def test_uncertain_directions_are_marked():
+    result = run("m:graded", "--family", "gaussian")
+    assert result.exit_code == 0, result.output
+    text = " ".join(result.output.split())
+    assert "uncertain: 21 to 32" in text
+    assert "unexplained (1 of them uncertain)" in text
 
 
 @pytest.mark.thorough
@@ -158,7 +178,7 @@ def test_a_function_with_files_a_mask_and_interacting_samples(tmp_path):
         (("m:problem", "--family", "gaussian", "--memory", "0.00001"), "would need"),
         (("m:problem", "--save", "out.txt"), "--save takes a .npz"),
         (("--glm", "--data", "none.csv"), "no such file"),
-        (("--glm", "--normalizer", "lay"), "no normalizer 'lay'"),
+        (("--glm", "--normalizer", "lay"), "no method 'lay': did you mean layer"),
         (("--glm", "--normalizer", "identity", "--epsilon", "0.1"), "no ε"),
         (("--glm", "--dtype", "float16"), "--dtype must be"),
     ],

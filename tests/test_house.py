@@ -251,6 +251,12 @@ def test_methods_and_transformations_are_found_by_name():
 
     assert methods["qk_l2"]().needs_positions
     assert methods["layer"] is methods["ln"] is methods.LayerNorm
+    assert methods["Layer normalization"] is methods["LN"] is methods["LayerNorm"] is methods.LayerNorm
+    assert (
+        transformations["Weight matrix re-scaling"]
+        is transformations["δW"]
+        is transformations["weight_matrix_rescaling"]
+    )
     assert transformations["weight_matrix_rescaling"] is transformations.WEIGHT_MATRIX_RESCALING
     with pytest.raises(KeyError, match="no method 'qk_l3': did you mean qk_ln, qk_l2"):
         methods["qk_l3"]

@@ -1,4 +1,4 @@
-"""Evidence and predictions do not change when weights before a norm are re-scaled, and change without the gauge."""
+"""Evidence and predictions do not change when weights before a norm are rescaled, and change without the gauge."""
 
 import pickle
 from dataclasses import replace
@@ -141,7 +141,7 @@ def test_responses_of_one_output_need_no_axis_and_may_be_true_or_false(family):
 
 @pytest.mark.parametrize(
     ("responses", "message"),
-    [(Y.at[3].set(-1), "labels 0 … 1; got 1 others, such as -1"), (Y[:5], r"y must have shape .* got \(5,\)")],
+    [(Y.at[3].set(-1), "labels 0 … 1; got 1 other, such as -1"), (Y[:5], r"y must have shape .* got \(5,\)")],
 )
 def test_bad_responses_are_named(responses, message):
     with pytest.raises(ValueError, match=message):

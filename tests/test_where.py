@@ -58,6 +58,13 @@ def test_a_pattern_leads_to_the_claims_of_a_table():
     assert {place.what for place in find("table1")} == cells | {"name TABLE1"}
 
 
+def test_a_name_of_claims_leads_to_them_and_their_proofs():
+    assert [place.what for place in find("Eq. 9")] == ["claim equation.9", "proof equation.9"]
+    assert len(find("equation (13)")) == 6
+    with pytest.raises(ValueError, match=r"means 6 claims, such as equation\.3, "):
+        find("section 5.1")
+
+
 def test_a_map_and_a_layer_of_one_name_are_both_found():
     assert {str(p.file) for p in find("LayerNorm")} == {"lngeom/methods/layer.py", "lngeom/nn/modules.py"}
 

@@ -138,13 +138,13 @@ class Runner:
         self.task, self.name, self.setting, self.progress = task, name, SETTINGS[name], progress
         sample = jax.tree.map(lambda v: v[:8], task.batch(jax.random.key(SEED + 1)))
         self.inputs = sample[0]
-        mask = training.decay_mask(task.params, task.apply, self.inputs)
+        mask = training.decay_mask(task.apply, task.params, self.inputs)
         s = self.setting
         self.mask = mask
         self.optimizer = s.make(s.rate, s.decay, mask)
         self.first = self.plan(task.params)
         self.rows = [row for row in self.first.parameters if row.acts == "rate"]
-        self.groups = {row.name: tuple(row.name.split("+")) for row in self.rows}
+        self.groups = {row.name: self.first.groups[row.name] for row in self.rows}
         tracked = training.track_geometry(
             self.optimizer,
             learning_rate=s.rate,
@@ -178,8 +178,8 @@ class Runner:
         """The plan at these parameters."""
         s = self.setting
         return training.plan(
-            params,
             self.task.apply,
+            params,
             self.inputs,
             optimizer=self.name,
             learning_rate=s.rate,

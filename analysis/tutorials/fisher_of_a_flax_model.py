@@ -8,12 +8,19 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import lngeom as lg
 import numpy as np
 from jax.flatten_util import ravel_pytree
+
+try:
+    import flax.linen as nn
+except ModuleNotFoundError:
+    if __name__ != "__main__":
+        raise
+    print("error: this tutorial needs flax: pip install flax", file=sys.stderr)
+    sys.exit(2)
 
 
 class Net(nn.Module):

@@ -37,14 +37,14 @@ def main(out: Path | None = None) -> dict[str, float]:
         return jax.nn.relu(lg.nn.layer_norm(x @ p["hidden"], p["gain"], p["bias"], eps=1e-5)) @ p["out"]
 
     # Which weights does decay regularize, and for which is it a part of the learning rate? The model itself says so.
-    mask = lg.training.decay_mask(params, apply, X[:32])
+    mask = lg.training.decay_mask(apply, params, X[:32])
     print("decay acts as a rate on:", *[name for name, chosen in mask.items() if chosen])
 
     # AdamW decays those alone. The plan predicts where they will settle.
     rate, decay = 2e-3, 0.5
     optimizer = optax.adamw(rate, 0.9, 0.99, weight_decay=decay, mask=mask)
     settings = {"learning_rate": rate, "weight_decay": decay, "momentum": 0.9, "b2": 0.99}
-    plan = lg.training.plan(params, apply, X[:32], optimizer=optimizer, mask=mask, **settings)
+    plan = lg.training.plan(apply, params, X[:32], optimizer=optimizer, mask=mask, **settings)
     print(plan)
     row = plan.rows[0]
 

@@ -60,6 +60,12 @@ def check_parameters(params: GLMParameters, inputs: Float[Array, "N *T D"]) -> N
     Raises:
         ValueError: if a shape or dtype differs from the expected one. The message names both.
     """
+    if not isinstance(params, GLMParameters):
+        exchanged = ": params and inputs are exchanged" if isinstance(inputs, GLMParameters) else ""
+        raise ValueError(
+            "params must be GLMParameters(weights, bias, gain), as model.init makes them; got a "
+            f"{type(params).__name__}{exchanged}"
+        )
     shapes = {name: jnp.shape(getattr(params, name)) for name in ("weights", "bias", "gain")}
     if len(shapes["weights"]) != 2:
         raise ValueError(f"weights must be a matrix [H D]; got shape {shapes['weights']}")
@@ -72,6 +78,17 @@ def check_parameters(params: GLMParameters, inputs: Float[Array, "N *T D"]) -> N
     check_inputs(inputs, features)
 
 
+def require_array(name: str, value: object) -> None:
+    """Refuses lists and other objects in the place of an array.
+
+    Raises:
+        ValueError: if it has no shape and dtype.
+    """
+    if not (hasattr(value, "shape") and hasattr(value, "dtype")) and not isinstance(value, int | float | complex):
+        remedy = f": convert it, as by jnp.asarray({name})" if isinstance(value, list | tuple) else ""
+        raise ValueError(f"{name} must be an array; got a {type(value).__name__}{remedy}")
+
+
 def check_inputs(inputs: Float[Array, "N *T D"], features: int | None = None) -> None:
     """Checks that inputs are a floating point array [N D] or [N T D] with at least one sample.
 
@@ -82,6 +99,7 @@ def check_inputs(inputs: Float[Array, "N *T D"], features: int | None = None) ->
     Raises:
         ValueError: if not. The message names the expected and the given shape or dtype.
     """
+    require_array("inputs", inputs)
     shape = jnp.shape(inputs)
     if len(shape) not in {2, 3}:
         raise ValueError(f"inputs must be [N D] (or [N T D]), one sample per row; got shape {shape}")

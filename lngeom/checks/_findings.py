@@ -6,6 +6,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from lngeom._core.text import verb
 from lngeom.checks._orbits import Data
 from lngeom.checks._shrink import adapted
 from lngeom.checks.findings import Finding
@@ -79,7 +80,7 @@ def _values(subject: Subject, data: Data, dtype: Any) -> Iterator[Finding]:
         yield Finding("fewer digits", "given float64, it computes in a narrower dtype and returns float64")
     bad = np.sum(~np.isfinite(outputs.astype(np.float64)))
     if bad:
-        yield Finding("not finite", f"{bad} of {outputs.size} outputs are NaN or infinite on ordinary data")
+        yield Finding("not finite", f"{bad} of {outputs.size} outputs {verb(bad)} NaN or infinite on ordinary data")
 
 
 def _repeats(subject: Subject, data: Data, dtype: Any) -> Iterator[Finding]:

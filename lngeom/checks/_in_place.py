@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from lngeom._core.text import counted, verb
 from lngeom.checks._formula import Formula, Sets, fit, padded
 from lngeom.checks._invariances import FLIP, invariances, probe_data
 from lngeom.checks._masks import findings as ignored_masks
@@ -187,11 +188,7 @@ def _noted(placed: Placed, expected: str | None, update: Update | None = None) -
         said.append(f"its outputs do not depend on its inputs; examined with 1 more of {name}")
     elif placed.few:
         constant = placed.few == 1 and placed.layer.declared != "rms"
-        what = (
-            "one value: outputs are constants"
-            if constant
-            else f"{placed.few} value{'s' if placed.few > 1 else ''}: outputs are signs"
-        )
+        what = "one value: outputs are constants" if constant else f"{counted(placed.few, 'value')}: outputs are signs"
         said.append(f"its statistics are over sets of {what} up to gain, bias and ε")
     elif placed.constant:
         said.append("its outputs do not depend on its inputs")
@@ -275,7 +272,9 @@ def _own(placed: Placed) -> tuple[Finding, ...]:
     inputs, outputs = placed.layer.inputs, placed.layer.outputs.astype(np.float64)
     bad = int(np.sum(~np.isfinite(outputs)))
     if bad and np.all(np.isfinite(inputs.astype(np.float64))):
-        return (Finding("not finite", f"{bad} of {outputs.size} outputs are NaN or infinite for finite inputs"),)
+        return (
+            Finding("not finite", f"{bad} of {outputs.size} outputs {verb(bad)} NaN or infinite for finite inputs"),
+        )
     return ()
 
 
@@ -366,7 +365,7 @@ def _parts(placed: Placed) -> str:
         size = placed.shape[axis]
         for length in {2 ** math.ceil(math.log2(size)), -(-size // 32) * 32, -(-size // 128) * 128} - {size}:
             if _as_padded(placed, axis, length):
-                return f"its sums over axis {axis} run over {length} values, of which {length - size} are zeros"
+                return f"its sums over axis {axis} run over {length} values, {length - size} of them zeros"
     rows = placed.rows(placed.far * placed.probe)
     start = placed(rows)
     count = rows.shape[-1]

@@ -64,7 +64,8 @@ class Move(NamedTuple):
         expected: the expected change of the outputs.
         rows: samples whose outputs count; None for all.
         condition: amplification of the data's rounding.
-        matrix: Q, where outputs should be multiplied by Q.
+        matrix: Q of W ↦ QW, by which outputs should be multiplied too; or A of (W, x) ↦ (WA⁻¹, Ax).
+        acts_on: "units" where the matrix is Q, "inputs" where it is A.
         transformation: the member of a column's group, where the move is one.
         simpler: changes of the same kind that are easier to read.
     """
@@ -74,6 +75,7 @@ class Move(NamedTuple):
     rows: tuple[int, ...] | None = None
     condition: float = 1.0
     matrix: np.ndarray | None = None
+    acts_on: str = ""
     transformation: Transformation | None = None
     simpler: Callable[[], Iterable["Move"]] = tuple
 
@@ -116,8 +118,9 @@ def by_matrix(group: MatrixGroup, matrix: np.ndarray) -> Move:
 
     condition = float(np.linalg.cond(matrix))
     if group.acts_on == "inputs":
-        return Move(apply, condition=condition)
-    return Move(apply, lambda outputs: outputs @ matrix.T, condition=condition, matrix=matrix)
+        return Move(apply, condition=condition, matrix=matrix, acts_on=group.acts_on)
+    expected = lambda outputs: outputs @ matrix.T  # noqa: E731
+    return Move(apply, expected, condition=condition, matrix=matrix, acts_on=group.acts_on)
 
 
 def draw(column: Column | MatrixGroup, data: Data, seed: int) -> Move:

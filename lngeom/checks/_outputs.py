@@ -22,15 +22,20 @@ from jaxtyping import Float
 
 from lngeom.checks._orbits import QUICKLY, Data, example
 from lngeom.checks.findings import Finding, Result, Verdict
-from lngeom.checks.rows import NAMES, Row
+from lngeom.checks.rows import Row
 from lngeom.checks.subject import Output, Subject, as_elsewhere, deviation
-from lngeom.methods import METHODS
+from lngeom.methods.page import named
+from lngeom.methods.table import in_words
 
 ALIKE = 1e-3
 """Largest difference, relative to the outputs, at which outputs count as those of the row."""
 
 LARGE = 5e-3
 """Change of the outputs on ordinary data from which an ε counts as a difference, as of ε ≥ 0.01 σ² in a root."""
+
+
+DDOF, FACTOR = "ddof = 1", "factor"
+"""Names of findings: a variance that divides by one less than its number of values, and a factor of unknown cause."""
 
 
 @dataclass(frozen=True)
@@ -42,12 +47,16 @@ class Comparison:
         sizes: differences of the outputs, where invariances agree.
         note: why outputs could not be compared; empty where they were.
         removed: titles of the transformations that agree with the row only after gain and bias are removed.
+        matched: whether outputs are those of the row, up to gain, bias, `sizes` and an ε.
+        traits: what else the outputs show, in a few words each, such as "ddof = 1".
     """
 
     differences: tuple[tuple[str, str], ...] = ()
     sizes: tuple[Finding, ...] = ()
     note: str = ""
     removed: tuple[str, ...] = ()
+    matched: bool = False
+    traits: tuple[str, ...] = ()
 
 
 class Fit(NamedTuple):
@@ -77,6 +86,13 @@ class Fit(NamedTuple):
     def plain(self) -> bool:
         """Whether there is no gain that differs between units, and no bias."""
         return self.common is not None and self.common > 0 and bool(np.max(np.abs(self.bias)) <= 1e-6)
+
+    def traits(self) -> Iterator[str]:
+        """Whether units have gains and biases of their own."""
+        if self.common is None:
+            yield "a gain for each unit"
+        if np.max(np.abs(self.bias)) > 1e-6 * max(1.0, float(np.nanmax(np.abs(self.gain), initial=0.0))):
+            yield "a bias"
 
     def undo(self, subject: Subject) -> Subject | None:
         """The layer without gain and bias; None where they are unknown, or there are none."""
@@ -120,7 +136,7 @@ class _Beside:
 
     def __init__(self, subject: Subject, like: str, row: Row, wide: np.dtype):
         self.subject, self.wide = subject, wide
-        self.make = make = METHODS[NAMES.get(like, like)].make
+        self.make = make = named(like).make
         self.reference, self.groups = jax.jit(lambda W, X: make(W, X)(W, X), compiler_options=QUICKLY), row.groups
         scaled = [row.cells.get(name) == "I" for name in ("weight_matrix_rescaling", "dataset_rescaling")]
         octaves = (40 if wide == np.float64 else 10) / max(sum(scaled), 1)
@@ -204,7 +220,7 @@ def compare(
         return tuple((r.name, row.cells[r.name]) for r in results)
 
     differing = others(results)
-    beside = _Beside(subject, like, row, wide)
+    beside, like = _Beside(subject, like, row, wide), in_words(like)
     try:
         found = fit(*beside.both(subject, data, large=True))
         found = found._replace(gap=max(found.gap, found.off(*beside.both(subject, beside.fresh(data), large=True))))
@@ -223,10 +239,11 @@ def compare(
             "another layer with the same invariances, or one of few digits"
         )
     if not beside.scales:
-        return Comparison(removed=removed)
+        return Comparison(removed=removed, matched=True, traits=tuple(found.traits()))
     differences, note = _counts(beside, data, like, found)
     differences += list(_epsilon(found, *ordinary, like, results))
-    return Comparison((), tuple(differences), note, removed)
+    traits = [f.name for f in differences if f.name != FACTOR]
+    return Comparison((), tuple(differences), note, removed, True, (*traits, *found.traits()))
 
 
 def _epsilon(found: Fit, outputs: Output, reference: Output, like: str, results: Sequence[Result]) -> Iterator[Finding]:
@@ -263,8 +280,8 @@ def _counts(beside: _Beside, data: Data, like: str, found: Fit) -> tuple[list[Fi
         if ratio is None or abs(ratio - 1) <= ALIKE:
             continue
         counts = {(before * k, after * k) for k in (1, positions, 1 / beside.groups, positions / beside.groups)}
-        said = _said(like, what, before, after, found, again, ratio, _cause(what, ratio, counts))
-        differences.append(Finding("factor", said))
+        name, cause = _cause(what, ratio, counts)
+        differences.append(Finding(name, _said(like, what, before, after, found, again, ratio, cause)))
     if "H" in seen or not beside.pools_units(data):
         return differences, ""
     if found.common is None:
@@ -272,7 +289,7 @@ def _counts(beside: _Beside, data: Data, like: str, found: Fit) -> tuple[list[Fi
     for count in {len(data.weights), len(data.weights) // beside.groups} - {0, 1}:
         if abs(found.common**2 - (1 - 1 / count)) <= 1e-4:
             said = f"outputs are {found.common:.4g} = √(1 − 1/{count}) times those of {like}"
-            differences.append(Finding("factor", f"{said}: a variance that divides by {count} − 1 (ddof = 1)?"))
+            differences.append(Finding(DDOF, f"{said}: a variance that divides by {count} − 1 (ddof = 1)?"))
     return differences, ""
 
 
@@ -286,15 +303,19 @@ def _ratio(found: Fit, again: Fit) -> float | None:
     return again.common / found.common if found.common and again.common else None
 
 
-def _cause(what: str, ratio: float, counts: set[tuple[float, float]]) -> str:
+def _cause(what: str, ratio: float, counts: set[tuple[float, float]]) -> tuple[str, str]:
+    """Name and description of what multiplies the outputs."""
     for m, n in counts:
         if min(m, n) > 1 and abs(ratio**2 / ((1 - 1 / n) / (1 - 1 / m)) - 1) <= 1e-4:
-            return f"a variance divides by one less than its number of values (ddof = 1), which grows with {what}"
+            return DDOF, f"a variance divides by one less than its number of values (ddof = 1), which grows with {what}"
     m, n = next(iter(counts))
     power = math.log(ratio) / math.log(n / m) if ratio > 0 else math.nan
     if any(abs(power - p) <= 1e-2 for p in (-1, -0.5, 0.5, 1)):
-        return f"it grows as {what}^{round(2 * power) / 2:g}, as with a sum instead of a mean"
-    return "no gain does that"
+        return (
+            "a sum in place of a mean",
+            f"it grows as {what}^{round(2 * power) / 2:g}, as with a sum instead of a mean",
+        )
+    return FACTOR, "no gain does that"
 
 
 def _said(like: str, what: str, before: int, after: int, found: Fit, again: Fit, ratio: float, cause: str) -> str:

@@ -115,6 +115,36 @@ READABLE = {
 """Rational members of groups of matrices, of size three, the simplest first."""
 
 
+ACTIONS = {
+    "units": ("Q", {"W": "Q @ W"}),
+    "inputs": ("A", {"W": "np.linalg.solve(A.T, W.T).T", "X": "X @ A.T"}),
+}
+"""The name of a matrix, and what it makes of W and X, as code."""
+
+
+def _enlarged(matrix: np.ndarray, size: int) -> np.ndarray:
+    """A matrix on the first coordinates, which leaves the others."""
+    whole = np.eye(size)
+    whole[: len(matrix), : len(matrix)] = matrix
+    return whole
+
+
+LARGEST = max(len(matrix) for matrices in READABLE.values() for matrix in matrices)
+"""Size of the largest readable matrix."""
+
+
+def _matrix(name: str, matrix: np.ndarray) -> list[str]:
+    """Code that makes a matrix; of one which moves the first few coordinates alone, their block."""
+    size = len(matrix)
+    others = matrix != np.eye(size)
+    moved = np.flatnonzero(others.any(0) | others.any(1))
+    block = int(moved.max(initial=-1)) + 1
+    if block in {0, size} or block > LARGEST:
+        return _assigned(name, matrix)
+    part = _plain(matrix[:block, :block].tolist())
+    return [f"{name} = np.eye({size})", f"{name}[:{block}, :{block}] = {part}"]
+
+
 def column_moves(column: Column | MatrixGroup, result: Result) -> Callable[[Data], Iterator[Move]]:
     """Members of a column's group, of growing size where only those far out on the orbit tell."""
 
@@ -124,8 +154,9 @@ def column_moves(column: Column | MatrixGroup, result: Result) -> Callable[[Data
     def moves(data: Data) -> Iterator[Move]:
         if isinstance(column, MatrixGroup):
             size = data.weights.shape[0 if column.acts_on == "units" else 1]
-            yield from (by_matrix(column, q) for q in READABLE.get(column.name, ()) if size == len(q))
-            if column.name in READABLE and size == 3:
+            readable = READABLE.get(column.name, ())
+            yield from (by_matrix(column, _enlarged(q, size)) for q in readable if size >= len(q))
+            if readable and size == 3:
                 return
         along = orbit(draw(column, data, 0))
         if along and (result.verdict is Verdict.LOST or result.curve):
@@ -164,18 +195,20 @@ def _written(subject: Subject, data: Data, change: Move, dtype: jax.typing.DType
     size = float(np.max(np.abs(before)))
     lines = ["import numpy as np", *adapted(subject), *_assigned("W", data.weights), *_assigned("X", data.inputs)]
     names = ["W", "X"]
-    for i, (name, old, new) in enumerate(zip(names, data, moved, strict=True)):
-        if not np.array_equal(old, new):
-            lines += _assigned(f"moved_{name}", new)
-            names[i] = f"moved_{name}"
+    if change.matrix is not None:
+        letter, made = ACTIONS[change.acts_on]
+        lines += [*_matrix(letter, change.matrix), *(f"moved_{name} = {code}" for name, code in made.items())]
+        names = [f"moved_{name}" if name in made else name for name in names]
+    else:
+        for i, (name, old, new) in enumerate(zip(names, data, moved, strict=True)):
+            if not np.array_equal(old, new):
+                lines += _assigned(f"moved_{name}", new)
+                names[i] = f"moved_{name}"
     dtype = np.dtype(dtype).name
     select = "" if change.rows is None else f"[{list(change.rows)}]"
-    expected = "before"
-    if change.matrix is not None:
-        lines += _assigned("Q", change.matrix)
-        expected = "before @ Q.T"
+    expected = "before @ Q.T" if change.acts_on == "units" else "before"
     lines += [
-        f'before = layer(W, X, "{dtype}"){select}' + ("" if change.matrix is not None else _seen(before)),
+        f'before = layer(W, X, "{dtype}"){select}' + ("" if change.acts_on == "units" else _seen(before)),
         f'after = layer({", ".join(names)}, "{dtype}"){select}' + _seen(after),
         f"np.testing.assert_allclose(after, {expected}, rtol=0, atol={layer_tolerance(dtype) * size:.1e})",
     ]

@@ -1,14 +1,15 @@
 """Results of a check, as data and as text."""
 
 import enum
-import itertools
 import math
-import textwrap
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Float
+
+from lngeom._core.text import counted, table, terminal_width, wrapped
+from lngeom.methods.table import in_words
 
 SEE = "see the findings"
 """Note of a result that a finding made impossible."""
@@ -134,6 +135,21 @@ class Finding:
 
 
 @dataclass(frozen=True)
+class Diagnosis:
+    """What a layer is, as far as the table of invariances and its outputs tell.
+
+    Attributes:
+        closest: name of the row of the table that behaves most like it; "" where nothing could be checked.
+        sentence: in words, such as "RMS norm, ε outside the root, ddof = 1".
+        differences: transformations that differ from that row, with the row's cells.
+    """
+
+    closest: str = ""
+    sentence: str = ""
+    differences: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True)
 class Report:
     """The report of `check_invariances`.
 
@@ -147,6 +163,7 @@ class Report:
         output_differences: differences of the outputs from those of that row, up to a gain and a bias for each unit.
         output_note: why the outputs could not be compared; empty where they were.
         affine: titles of the transformations that agree with the row only after gain and bias are removed.
+        diagnosis: the closest row of the table, whatever `like` says, and what the layer does otherwise.
     """
 
     layer: str
@@ -158,6 +175,7 @@ class Report:
     output_differences: tuple[Finding, ...] = ()
     output_note: str = ""
     affine: tuple[str, ...] = ()
+    diagnosis: Diagnosis = Diagnosis()
 
     @property
     def differs(self) -> bool:
@@ -187,55 +205,61 @@ class Report:
         return {r.name: r.verdict for r in self.results}
 
     def __str__(self) -> str:
-        """The text of `to_text`, whose lines are as long as they are."""
         return self.to_text()
 
-    def to_text(self, width: int | None = None) -> str:
-        """The verdict, what differs, findings, a table, notes, and code that shows what fails.
+    def to_text(self, width: int | None = None, *, counterexamples: bool = False) -> str:
+        """The diagnosis, what differs, findings, a table and notes.
 
         Args:
-            width: columns of a terminal, at least 40; long lines stay as they are where None. Code is not wrapped.
+            width: columns, at least 40; those of the terminal by default. Code is not wrapped.
+            counterexamples: whether code follows that shows findings and counterexamples; with a row for comparison,
+                those of differences alone.
 
         Returns:
             Lines of text.
         """
-        blocks = [[self._headline()], self._compared() if self.like else [], self._found(), self._table(width)]
-        wrapped = [[row for line in block for row in _wrapped(line, width)] for block in blocks[:3]]
-        parts = [*wrapped, blocks[3], [row for line in self._notes() for row in _wrapped(line, width)], *self._code()]
+        width = terminal_width() if width is None else width
+        blocks = [self._headline(), self._compared() if self.like else self._beside(), self._found()]
+        parts = [[row for line in block for row in wrapped(line, width)] for block in blocks]
+        parts += [self._table(width), [row for line in self._notes() for row in wrapped(line, width)]]
+        code = list(self._code())
+        if counterexamples:
+            parts += code
+        elif code:
+            pointer = (
+                f"{counted(len(code), 'counterexample')}, as code: --counterexamples, or to_text(counterexamples=True)."
+            )
+            parts.append(wrapped(pointer, width))
         return "\n\n".join("\n".join(part) for part in parts if part)
 
-    def _headline(self) -> str:
-        """How many transformations have each verdict, and how many defects there are."""
+    def _headline(self) -> list[str]:
+        """What the layer is, and the number of transformations of each verdict and of defects."""
         counts = {v: sum(r.verdict is v for r in self.results) for v in Verdict}
         parts = [f"{count} {verdict.value}" for verdict, count in counts.items() if count]
-        parts += [f"{len(self.findings)} finding{'s' if len(self.findings) > 1 else ''}"] if self.findings else []
-        compared = (
-            "" if not self.like or self.unchecked else f"{'differs from' if self.differs else 'as'} {self.like}, "
-        )
-        return f"{self.layer}: {compared}in {self.dtype}: {'; '.join(parts)}."
+        parts += [counted(len(self.findings), "finding")] if self.findings else []
+        compared = "In"
+        if self.like and not self.unchecked:
+            compared = f"{'Differs from' if self.differs else 'As'} {in_words(self.like)}, in"
+        said = self.diagnosis.sentence or ("nothing could be checked" if self.unchecked else "")
+        return [f"{self.layer}: {said}." if said else self.layer, f"{compared} {self.dtype}: {'; '.join(parts)}."]
 
     def _found(self) -> list[str]:
         return ["Findings", *(f"  {f.name}: {f.message}" for f in self.findings)] if self.findings else []
 
-    def _table(self, width: int | None) -> list[str]:
-        """A row for each transformation; cells are wrapped between words where the terminal is narrow."""
-        rows = [("transformation", "verdict", "worst", "holds to tolerance for")]
-        rows += [(r.title, r.verdict.value, _number(r.deviation), _range(r)) for r in self.results]
-        widths = [max(len(row[i]) for row in rows) for i in range(4)]
-        if width is not None:
-            for column, least in ((0, 18), (1, 14), (3, 15)):
-                excess = sum(widths) + 6 - width
-                widths[column] -= max(0, min(excess, widths[column] - least))
-        lines = [line for row in rows for line in _row(row, widths)]
-        first = len(_row(rows[0], widths))
-        return [*lines[:first], "─" * (sum(widths) + 6), *lines[first:]]
+    def _table(self, width: int) -> list[str]:
+        """A row for each transformation."""
+        rows = [("transformation", "verdict", "worst", "holds for")]
+        rows += [
+            (r.title, _SHORT.get(r.verdict, r.verdict.value), _number(r.deviation), _range(r)) for r in self.results
+        ]
+        return table(rows, width, [(0, 30), (1, 14), (0, 12), (1, 9), (3, 6)])
 
     def _notes(self) -> list[str]:
         """What the table's numbers are, then the notes of results."""
         tolerances = ", ".join(sorted({_number(r.tolerance) for r in self.results}))
         lines = [
-            f"worst: largest change of an output on the scale of the outputs; tolerance {tolerances}; σ: standard "
-            "deviation of what is shifted."
+            f"worst: largest change of an output on the scale of the outputs; tolerance {tolerances}. holds for: "
+            "factors δ, or shifts in standard deviations σ of what is shifted."
         ]
         said: dict[str, list[str]] = {}
         for r in self.results:
@@ -243,56 +267,40 @@ class Report:
         notes = [f"  {', '.join(titles)}: {note}" for note, titles in said.items() if note]
         return [*lines, "Notes", *notes] if notes else lines
 
-    def _code(self) -> list[list[str]]:
+    def _code(self) -> Iterator[list[str]]:
         """Code that shows findings and counterexamples; with a row for comparison, only those of differences."""
         differing = dict(self.differences)
-        blocks = [[f"# {f.name}", *f.code.splitlines()] for f in self.findings if f.code]
+        yield from ([f"# {f.name}", *f.code.splitlines()] for f in self.findings if f.code)
         for r in self.results:
             if r.counterexample and (self.like is None or r.name in differing):
-                blocks.append([f"# {r.title}: {r.verdict.value}", *r.counterexample.code.rstrip().splitlines()])
-        return blocks
+                yield [f"# {r.title}: {r.verdict.value}", *r.counterexample.code.rstrip().splitlines()]
+
+    def _beside(self) -> list[str]:
+        """Lines that describe the differences from the closest row."""
+        return [self._difference(self.diagnosis.closest, *pair) for pair in self.diagnosis.differences]
+
+    def _difference(self, like: str, name: str, cell: str) -> str:
+        says = {"I": "invariant", "no": "not invariant", "±": "flips the sign"}[cell]
+        return f"  {self[name].title}: yours: {self[name].verdict.value}; {in_words(like)}: {says}"
 
     def _compared(self) -> list[str]:
         """Lines that describe the differences from the row."""
-        if self.unchecked:
+        if self.unchecked or self.like is None:
             return [f"Not compared with {self.like}: nothing could be checked."]
-        lines = []
-        if self.differences:
-            says = {"I": "is invariant", "no": "is not", "±": "flips the sign"}
-            lines += [f"Differs from {self.like}:"]
-            lines += [f"  {self[n].title}: {self[n].verdict.value}; it {says[s]}" for n, s in self.differences]
+        title = in_words(self.like)
+        lines = [self._difference(self.like, *pair) for pair in self.differences]
         if self.output_differences:
-            lines += [f"Outputs differ from those of {self.like}, up to a gain and a bias for each unit:"]
+            lines += [f"Outputs differ from those of {title}, up to a gain and a bias for each unit:"]
             lines += [f"  {f.name}: {f.message}" for f in self.output_differences]
         if self.affine:
-            lines += [f"As {self.like} without gain and bias: {', '.join(self.affine)}."]
+            lines += [f"As {title} without gain and bias: {', '.join(self.affine)}."]
         if self.output_note:
             lines += [f"Outputs: {self.output_note}."]
         return lines
 
 
-def _wrapped(line: str, width: int | None) -> list[str]:
-    """Lines of at most `width` columns, where words allow it, with the line's indent."""
-    if width is None or len(line) <= width:
-        return [line]
-    indent = line[: len(line) - len(line.lstrip())]
-    return textwrap.wrap(
-        line.strip(),
-        width,
-        initial_indent=indent,
-        subsequent_indent=indent + "  ",
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
-
-
-def _row(cells: tuple[str, ...], widths: list[int]) -> list[str]:
-    """The lines of a row whose cells are wrapped between words."""
-    columns = [
-        textwrap.wrap(cell, width, break_on_hyphens=False) or [""] for cell, width in zip(cells, widths, strict=True)
-    ]
-    rows = itertools.zip_longest(*columns, fillvalue="")
-    return ["  ".join(part.ljust(width) for part, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+_SHORT = {Verdict.UP_TO_EPS: "up to ε", Verdict.LOST: "lost to rounding"}
+"""Verdicts in fewer words, for a column of a table."""
 
 
 def _number(value: float) -> str:
@@ -303,6 +311,6 @@ def _range(result: Result) -> str:
     if result.holds is None or result.curve is None:
         return "–" if result.verdict in {Verdict.NOT, Verdict.LOST, Verdict.UNKNOWN} else ""
     low, high = result.holds
-    whole = (low, high) == (result.curve.magnitudes[0], result.curve.magnitudes[-1])
-    text = f"{low:.0e} ≤ δ ≤ {high:.0e}" if result.curve.scales else f"|shift| ≤ {high:.0e} σ"
-    return text + (" (all)" if whole else "")
+    if (low, high) == (result.curve.magnitudes[0], result.curve.magnitudes[-1]):
+        return f"all, to {high:.0e}" + ("" if result.curve.scales else " σ")
+    return f"{low:.0e} ≤ δ ≤ {high:.0e}" if result.curve.scales else f"|shift| ≤ {high:.0e} σ"

@@ -18,7 +18,7 @@ from lngeom.checks.findings import Result
 from lngeom.checks.placed import Placed
 from lngeom.checks.recorded import MIXES, Layer, layers_of
 from lngeom.checks.reports import ModelReport, NormReport
-from lngeom.checks.rows import NAMES, row
+from lngeom.methods.page import named
 
 __all__ = ["ModelReport", "NormReport", "check_model", "consumers", "producer"]
 
@@ -72,9 +72,7 @@ def check_model(
         >>> norm.units, norm.axis, norm.like, norm.differences
         (4, (1,), 'ln', ())
     """
-    rows = {path: NAMES.get(name, name) for path, name in (like or {}).items()}
-    for name in rows.values():
-        row(name)
+    rows = {path: named(name).name for path, name in (like or {}).items()}
     layers = layers_of(model, X)
     paths = {layer.path for layer in layers}
     if missing := sorted({*include, *rows} - paths):

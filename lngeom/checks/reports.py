@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from lngeom._core.text import counted
 from lngeom.checks.findings import Finding, Result, Verdict
 from lngeom.methods import METHODS
 
@@ -116,16 +117,17 @@ class ModelReport:
         lines = [("path", "kind", "units", "axis", "statistics over", "invariances", "ε share")]
         for n, line in zip(self.norms, self.rows(), strict=True):
             title = METHODS[n.like].title if n.like in METHODS else "no row"
-            compared = f"differs from {title}" if n.differences else f"{len(n.holds)} hold, as {title}"
+            held = counted(len(n.holds), "holds", "hold")
+            compared = f"differs from {title}" if n.differences else f"{held}, as {title}"
             share = "" if math.isnan(n.eps_share) else f"{n.eps_share:.1e}"
-            shown = compared if n.checked and n.like else f"{len(n.holds)} hold" if n.checked else "not checked"
+            shown = compared if n.checked and n.like else held if n.checked else "not checked"
             lines.append((line["path"], n.kind, str(n.units or ""), line["axis"], n.statistics, shown, share))
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
         table = ["  ".join(c.ljust(w) for c, w in zip(cells, widths, strict=True)).rstrip() for cells in lines]
         table.insert(1, "─" * (sum(widths) + 2 * len(widths) - 2))
         left = len(self.unchecked)
-        counted = f"{len(self.norms) - left} checked in place{f', {left} not checked' if left else ''}"
-        return "\n".join([f"{self.model}: {counted}.", "", *table, *self._below()])
+        checked = f"{len(self.norms) - left} checked in place{f', {left} not checked' if left else ''}"
+        return "\n".join([f"{self.model}: {checked}.", "", *table, *self._below()])
 
     def _below(self) -> Iterator[str]:
         for n in self.norms:

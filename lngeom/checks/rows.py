@@ -6,14 +6,11 @@ from typing import NamedTuple
 import jax.numpy as jnp
 
 from lngeom.checks.subject import Subject, as_elsewhere
-from lngeom.methods import METHODS
+from lngeom.methods.page import named
 from lngeom.methods.table import EQUIVARIANCE, EXTENDED
 from lngeom.methods.transformations.actions import Column
 from lngeom.methods.transformations.columns import extended
 from lngeom.methods.transformations.matrices import BASIS_CHANGES, EQUIVARIANCES, MatrixGroup
-
-NAMES = {method.alias: method.name for method in METHODS.values() if method.alias}
-"""Further names of rows, by normalizer."""
 
 POSITIONS = 4
 """Number of positions for layers that need them."""
@@ -39,7 +36,7 @@ def row(like: str) -> Row:
     """The table's row for a method.
 
     Args:
-        like: the method, such as "layer" or "ln".
+        like: the method by any of its names, such as "layer", "ln" or "LayerNorm".
 
     Returns:
         The row.
@@ -47,13 +44,10 @@ def row(like: str) -> Row:
     Raises:
         ValueError: if no row has this name.
     """
-    name = NAMES.get(like, like)
-    if name not in METHODS:
-        raise ValueError(f"no row {like!r} in the table of invariances; there are {', '.join((*NAMES, *METHODS))}")
-    method = METHODS[name]
+    method = named(like)
     with as_elsewhere():
         example = method.make(jnp.eye(8), jnp.eye(8)[:, None])
-    cells = EXTENDED[name] | EQUIVARIANCE[name]
+    cells = EXTENDED[method.name] | EQUIVARIANCE[method.name]
     return Row({k: str(v) for k, v in cells.items()}, method.groups, method.square, example.needs_positions)
 
 

@@ -1,7 +1,7 @@
 """The suite of checks, as a runner, a generator of checks, and a decorator for pytest."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -10,13 +10,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from lngeom.checks._diagnosis import diagnose
 from lngeom.checks._examine import NOT_FINITE, Examination
 from lngeom.checks._findings import FATAL, findings
 from lngeom.checks._orbits import Data, Move, example
 from lngeom.checks._outputs import Comparison, compare
 from lngeom.checks._shrink import column_moves, shrink
 from lngeom.checks.adapters import adapt
-from lngeom.checks.findings import SEE, Finding, Report, Result, Verdict
+from lngeom.checks.findings import SEE, Diagnosis, Finding, Report, Result, Verdict
 from lngeom.checks.rows import POSITIONS, Row, columns, row
 from lngeom.checks.subject import Subject, layer_tolerance
 
@@ -77,6 +78,12 @@ class Suite:
             self._beside[like] = self._compared(like)
         return self._beside[like]
 
+    def diagnosis(self, like: str | None = None) -> Diagnosis:
+        """What the layer is: as the row `like` if it agrees, else the closest row of the table."""
+        if any(f.name in FATAL for f in self.findings):
+            return Diagnosis()
+        return diagnose(self.subject, [self.result(name) for name in self.names()], self.beside, like)
+
     def _compared(self, like: str) -> Comparison:
         if any(f.name in FATAL for f in self.findings):
             return Comparison(note="could not be compared: see the findings")
@@ -85,7 +92,7 @@ class Suite:
         wrong = [r.name for r in results if r.name in expected.cells and not r.as_expected(expected.cells[r.name])]
 
         def checked(subject: Subject) -> list[Result]:
-            bare = Suite(subject, self.dtype, self.seed)
+            bare = Suite(subject, self.dtype, self.seed, counterexamples=False)
             return [bare.result(name) for name in wrong]
 
         return compare(self.subject, self.data, like, expected, self._examination.wide, results, checked)
@@ -187,6 +194,7 @@ def check_invariances(
         beside.sizes,
         beside.note,
         beside.removed,
+        suite.diagnosis(like),
     )
 
 
@@ -287,7 +295,7 @@ def generate_checks(
 
 
 def parametrize_with_invariances(
-    layers: Sequence[Any] | Iterable[tuple[Any, str]],
+    layers: Any | Iterable[Any] | Iterable[tuple[Any, str]],
     like: str | None = None,
     *,
     expected_failures: Mapping[str, str] | None = None,
@@ -296,13 +304,17 @@ def parametrize_with_invariances(
     """Decorates a test with arguments `layer` and `check`, which then runs once for each check of each layer.
 
     Args:
-        layers: the layers, or pairs of a layer and its row where `like` is not given.
+        layers: a layer, as for `check_invariances`; a list of layers; or pairs of a layer and its row where `like` is
+            not given.
         like: the row for all layers.
         expected_failures: reasons by name of the checks that should fail; pytest shows them.
         **options: passed to `generate_checks`.
 
     Returns:
         The decorator.
+
+    Raises:
+        ValueError: if there is no layer, or a layer without a row.
 
     Example:
         >>> import lngeom as lg
@@ -312,10 +324,21 @@ def parametrize_with_invariances(
     """
     import pytest
 
+    if isinstance(layers, str) or callable(layers):
+        layers = [layers]
+    if not isinstance(layers, Iterable):
+        raise ValueError(f"layers must be a layer, a list of layers or pairs (layer, row); got {layers!r}")
     parameters = []
     for entry in layers:
+        if not like and not (isinstance(entry, tuple) and len(entry) == 2 and isinstance(entry[1], str)):
+            raise ValueError(
+                f"{getattr(entry, '__name__', type(entry).__name__)} has no row of the table to be compared with: give "
+                'like=, such as like="layer", or pairs (layer, row)'
+            )
         layer, method = (entry, like) if like else entry
         for check in generate_checks(layer, method, expected_failures=expected_failures, **options):
             marks = [pytest.mark.xfail(reason=check.reason, strict=True)] if check.reason else []
             parameters.append(pytest.param(layer, check, marks=marks, id=f"{check.suite.subject.name}-{check.name}"))
+    if not parameters:
+        raise ValueError("layers is empty, so that nothing would be checked: give a layer or a list of layers")
     return pytest.mark.parametrize(("layer", "check"), parameters)

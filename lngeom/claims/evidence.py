@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lngeom._core.numerics import Agreement, agreement, tolerance
+from lngeom._core.text import verb
 
 
 class Verdict(StrEnum):
@@ -171,7 +172,7 @@ def _measured(kind: Kind, role: Role, description: str, found: Agreement, *array
     """Evidence from a comparison. That no difference is seen refutes no difference: it is only no witness."""
     silence = ""
     if found.undefined:
-        silence = f"{found.undefined} of {found.count} entries are NaN or infinite"
+        silence = f"{found.undefined} of {found.count} entries {verb(found.undefined)} NaN or infinite"
     elif not found.count:
         silence = "nothing was compared"
     elif not found.scale:

@@ -19,7 +19,8 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
 
-from lngeom.claims import paper
+from lngeom._core.named import near, plain
+from lngeom.claims import names, paper
 from lngeom.claims.registry import BA2016, Claim, all_claims, claim
 
 gallery = importlib.import_module("lngeom.papers.gallery")  # names of the modules: the papers stand on top of `claims`
@@ -93,17 +94,64 @@ def home(claim: str | None) -> str:
     return first if first in ids() else BA2016
 
 
+def claims(name: str, paper: str | None = None, *, every: bool = False) -> list[Claim]:
+    """The claims that a name means (`lngeom.claims.names`), in all topics.
+
+    Args:
+        name: an id, "Eq. 13", "table1", words of a statement.
+        paper: id of the paper; by default that of which the name is, else that of 2016, else every paper at hand.
+        every: whether to take in also those that are found by their statements, or by what is said about them.
+
+    Returns:
+        Those that the name means most directly, several where it means several; or every one, the nearest first.
+
+    Raises:
+        UnknownClaim: if no claim has this name; it has those of names near it.
+    """
+    own = paper or home(name)
+    find(own)
+    known = all_claims("all", paper=own)
+    found = names.ranked(name, known)
+    if not found and not paper and own == BA2016:
+        found = names.ranked(name, [claim for id in ids() if id != BA2016 for claim in find(id).claims])
+    if not found:
+        raise names.UnknownClaim(name, known)
+    return [claim for rank, claim in found if every or rank == found[0][0]]
+
+
+def _named(reference: str) -> str:
+    """The id of the paper in whose id, title or authors a word stands.
+
+    Raises:
+        PaperError: if it is none, or several.
+    """
+    word = plain(reference)
+    found = [id for id in ids() if word and word in plain(id)]
+    if not found and word:
+        known = map(find, ids())
+        found = [p.id for p in known if any(word in plain(text) for text in (p.title, *p.authors))]
+    if len(found) == 1:
+        return found[0]
+    close = found or near(reference, ids())
+    listed = "".join(f"\n  {id}  {find(id).title} ({find(id).year})" for id in close)
+    if found:
+        raise PaperError(f"{len(found)} papers are called {reference!r}; name one by its id:{listed}")
+    known = f"did you mean{listed}\nOr" if close else f"there are {', '.join(ids())}, or"
+    raise PaperError(f"no paper {reference!r}; {known} give a number on arXiv, 'all', or the path of a folder")
+
+
 def find(reference: str) -> Paper:
     """Imports a paper, which registers its claims and proofs.
 
     Args:
-        reference: its id, its number on arXiv, or the path of a folder with `__init__.py` or of a Python file.
+        reference: its id, a word of its id, title or authors that no other has, its number on arXiv, or the path of a
+            folder with `__init__.py` or of a Python file.
 
     Returns:
         The paper.
 
     Raises:
-        PaperError: if there is none, or its module makes none or more than one.
+        PaperError: if there is none, a word stands for several, or its module makes none or more than one.
     """
     if reference in {BA2016, paper.ARXIV}:
         return LAYER_NORMALIZATION
@@ -116,9 +164,7 @@ def find(reference: str) -> Paper:
         return _paper_of(importlib.import_module(f"{gallery.__name__}.{id}"), id)
     announced = _announced()
     if id not in announced:
-        raise PaperError(
-            f"no paper {reference!r}: give one of {', '.join(ids())}, a number on arXiv, 'all', or the path of a folder"
-        )
+        return find(_named(reference))
     try:
         return _paper_of(importlib.import_module(announced[id]), id)
     except ImportError as error:

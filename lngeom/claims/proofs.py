@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING
 
+from lngeom._core.text import counted
 from lngeom.claims.evidence import Evidence, Kind, Reach, Role
 from lngeom.claims.papers import find
 from lngeom.claims.registry import _PROVERS, load
@@ -96,7 +96,7 @@ def _lemmas(proof, written: bool) -> list[Evidence]:
     """Those of the lemmas that are no claims, which are shown by themselves."""
     lemmas = [lemma for lemma in proof.lemmas if lemma.name.startswith(LEMMA)]
     return [
-        replace(_proof(one, Role.SUPPORTS, written), description=f"{one.name}, {_count(one.steps, 'step')}")
+        replace(_proof(one, Role.SUPPORTS, written), description=f"{one.name}, {counted(len(one.steps), 'step')}")
         for one in lemmas
     ]
 
@@ -109,7 +109,7 @@ def _proof(proof, role: Role, written: bool) -> Evidence:
     return Evidence(
         Kind.PROOF,
         role,
-        f"{what}, {_count(proof.steps, 'step')}{at}",
+        f"{what}, {counted(len(proof.steps), 'step')}{at}",
         passed=True,
         samples=len(proof.steps),
         statement=proof.statement,
@@ -155,7 +155,3 @@ def _sides(example) -> str:
     import sympy
 
     return rf"{sympy.latex(example.left)} \neq {sympy.latex(example.right)}"
-
-
-def _count(items: Sequence, noun: str) -> str:
-    return f"{len(items)} {noun}{'' if len(items) == 1 else 's'}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -10,6 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, cast
 
+from lngeom.claims import names
 from lngeom.claims._rounding import weigh
 from lngeom.claims.context import Context, Read
 from lngeom.claims.erratum import Consequence, Erratum
@@ -48,6 +48,7 @@ class Claim:
         erratum: what it means for the paper; given where the recorded verdict is "refuted" or "slip", and where a
             condition mends an error.
         paper: id of the paper it is about.
+        formerly: ids of claims that were merged into this one.
         read: where the statement was read.
         check: yields evidence; without any the verdict is undecided.
     """
@@ -64,6 +65,7 @@ class Claim:
     context: Context | None = None
     erratum: Erratum | None = None
     paper: str = BA2016
+    formerly: tuple[str, ...] = ()
     read: Read = Read.PAPER
     check: Check = lambda problem: ()
 
@@ -242,6 +244,11 @@ def proves(id: str, establishes: Establishes = "holds") -> Callable[[Prover], Pr
     return attach
 
 
+def former_ids(id: str) -> tuple[str, ...]:
+    """Ids of claims that were merged into a registered one; none for another id."""
+    return _CLAIMS[id].formerly if id in _CLAIMS else ()
+
+
 def _folder(claim: Claim) -> int:
     """The position of a claim's folder in `FOLDERS`; claims from elsewhere come last."""
     parts = claim.check.__module__.split(".")
@@ -253,7 +260,7 @@ def all_claims(topic: str | None = None, id: str | None = None, paper: str = BA2
 
     Args:
         topic: only this topic; "all" for all of them. Without a topic and an id, those on request are left out.
-        id: only this claim.
+        id: only the claim of this id, or those that a name means: "Eq. 13", "table1" (`lngeom.claims.names`).
         paper: id of the paper. One other than that of 2016 must have been imported (`lngeom.claims.papers.find`).
 
     Returns:
@@ -268,18 +275,23 @@ def all_claims(topic: str | None = None, id: str | None = None, paper: str = BA2
     topics = list(dict.fromkeys(c.topic for c in claims))
     if topic not in {None, "all", *topics}:
         raise ValueError(f"no topic {topic!r}; the topics are {', '.join(topics)}, and 'all'")
-    if id is not None and id not in known:
-        near = difflib.get_close_matches(id, list(known), n=3, cutoff=0.5)
-        raise ValueError(f"no claim {id!r}; " + (f"near it: {', '.join(near)}" if near else "list them with --list"))
-    if id is not None and topic not in {None, "all", known[id].topic}:
-        own = known[id].topic
-        raise ValueError(f"claim {id!r} is of the topic {own!r}, not {topic!r}; leave the topic out or name its own")
-    by_default = topic is None and id is None
-    return [
-        c
-        for c in claims
-        if topic in {None, "all", c.topic} and id in {None, c.id} and not (by_default and c.topic in ON_REQUEST)
-    ]
+    if id is not None:
+        return of_topic([known[id]] if id in known else names.best(id, claims), topic)
+    return [c for c in claims if topic in {"all", c.topic} or (topic is None and c.topic not in ON_REQUEST)]
+
+
+def of_topic(claims: list[Claim], topic: str | None) -> list[Claim]:
+    """Those of some claims that are of a topic; all for None and "all".
+
+    Raises:
+        ValueError: if none is.
+    """
+    found = [c for c in claims if topic in {None, "all", c.topic}]
+    if not found:
+        ids = ", ".join(c.id for c in claims[:3])
+        own = claims[0].topic
+        raise ValueError(f"claim {ids!r} is of the topic {own!r}, not {topic!r}; leave the topic out or name its own")
+    return found
 
 
 def recorded(claim: Claim) -> Outcome:

@@ -1,6 +1,5 @@
 """What commands print beside their results: errors, where a file was written, the stage of a long computation."""
 
-import shutil
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,6 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from lngeom._core import files as _files
+from lngeom._core.text import terminal_width
 
 
 def tell(message: str) -> None:
@@ -59,7 +59,7 @@ def written(paths: Iterable[Path]) -> None:
 
 def width() -> int:
     """Columns of the terminal, 40 at least; 100 where there is none."""
-    return max(40, shutil.get_terminal_size((100, 24)).columns)
+    return terminal_width(100)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""The model, parameters and inputs that a name on the command line stands for."""
+"""The model, parameters and inputs that a name on the command line stands for, of `lngeom fisher` and `plan`."""
 
 import inspect
 from pathlib import Path
@@ -10,19 +10,20 @@ import numpy as np
 from jaxtyping import PyTree
 
 from lngeom._core.files import CORRUPT
-from lngeom.claims.data import DataError, read
+from lngeom._core.memory import available_memory, format_bytes
+from lngeom.claims.data import DataError, read, reason
 from lngeom.information.glm import NormalizedGLM
 
-CONTRACT = """
+FISHER = """
     def problem():                  # lngeom fisher yourmodule:problem --family categorical
-        return apply, params, X     # apply(params, X) gives natural parameters [N C]; X has one sample a row
+        return apply, params, X     # apply(params, X) gives natural parameters [N C], such as logits; X [N D]
 A fourth item, such as {"mask": mask}, holds further arguments of lg.fisher. --epsilon sets an argument eps of problem.
 Or name apply itself, with --params FILE.npz (one array per leaf, "layer1.kernel") and --data FILE.npy."""
-"""Objects that a user may name, shown in errors."""
+"""Objects that a user may name, shown in errors of `lngeom fisher`."""
 
 
 class Given(NamedTuple):
-    """Arguments of `fisher`.
+    """What a user has named.
 
     Attributes:
         model_or_apply: the model.
@@ -45,8 +46,9 @@ def from_object(
     data: Path | None = None,
     eps: float | None = None,
     dtype: jax.typing.DTypeLike | None = None,
+    contract: str = FISHER,
 ) -> Given:
-    """Converts the object that a user has named to arguments of `fisher`.
+    """Converts the object that a user has named to a model, parameters, inputs and further arguments.
 
     Args:
         found: a function without arguments that returns (apply, params, X) or (apply, params, X, arguments); such a
@@ -55,7 +57,8 @@ def from_object(
         params: file of parameters, for apply itself.
         data: file of inputs, for apply itself.
         eps: value of the function's argument eps.
-        dtype: dtype of floating point arrays.
+        dtype: dtype of floating point arrays; as they are where None.
+        contract: the objects that a user may name, for errors.
 
     Returns:
         The arguments.
@@ -65,21 +68,36 @@ def from_object(
     """
     needed = _required(found)
     if eps is not None and not (needed == 0 and "eps" in inspect.signature(found).parameters):
-        raise ValueError(f"{name} has no argument eps to set with --epsilon:{CONTRACT}")
+        raise ValueError(f"{name} has no argument eps to set with --epsilon:{contract}")
     if needed == 2 and not isinstance(found, NormalizedGLM):
         if params is None or data is None:
-            raise ValueError(f"{name} takes (params, X): give --params and --data, or name a function:{CONTRACT}")
-        found = (found, _read_params(params), read(data))
+            raise ValueError(f"{name} takes (params, X): give --params and --data, or name a function:{contract}")
+        found = (found, _read_params(params), read_whole(data))
     elif params is not None or data is not None:
         raise ValueError(f"{name} brings its own parameters and inputs; --params and --data are for apply(params, X)")
     if needed == 0:
         found = _call(found, name, {} if eps is None else {"eps": eps})
     if not isinstance(found, tuple | list) or len(found) not in {3, 4} or not _is_model(found[0]):
-        raise ValueError(f"{name} must give (apply, params, X); got {_in_words(found)}. Write:{CONTRACT}")
+        raise ValueError(f"{name} must give (apply, params, X); got {_in_words(found)}. Write:{contract}")
     model, own, X, arguments = (*found, {})[:4]
     if not isinstance(arguments, dict) or not all(isinstance(key, str) for key in arguments):
-        raise ValueError(f"the fourth item of {name} must be a dict of arguments of lg.fisher; got {arguments!r}")
+        raise ValueError(f"the fourth item of {name} must be a dict of further arguments; got {arguments!r}")
     return Given(model, _cast(own, dtype), _cast(X, dtype), dict(arguments))
+
+
+def read_whole(path: Path) -> np.ndarray:
+    """The array in a file, all of which is needed.
+
+    Raises:
+        DataError: if it cannot be read, or takes more than half of the free memory.
+    """
+    array, free = read(path), available_memory()
+    if array.nbytes > free // 2:
+        raise DataError(
+            f"{path}: all of its {format_bytes(array.nbytes)} are needed, more than half of the free "
+            f"{format_bytes(free)}: save fewer rows"
+        )
+    return array
 
 
 def _is_model(value: Any) -> bool:
@@ -121,7 +139,7 @@ def _read_params(path: Path) -> PyTree:
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error}") from error
     except CORRUPT as error:
-        raise DataError(f"{path}: not an archive of arrays ({error})") from error
+        raise DataError(f"{path}: not an archive of arrays{reason(error)}") from error
     tree: dict[str, Any] = {}
     for name, value in arrays.items():
         *folders, last = name.split(".")

@@ -13,11 +13,10 @@ import numpy as np
 import lngeom
 from lngeom import families
 from lngeom.checks.adapters import load
-from lngeom.checks.rows import NAMES
-from lngeom.claims.data import load as load_data, read
-from lngeom.cli.fisher_inputs import Given, from_object
+from lngeom.claims.data import load as load_data
+from lngeom.cli.fisher_inputs import Given, from_object, read_whole
 from lngeom.information import FisherOperator
-from lngeom.methods import METHODS, AbstractNormalizer, Identity
+from lngeom.methods import AbstractNormalizer, Identity, page
 
 FAMILIES = {
     re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower(): kind
@@ -125,10 +124,7 @@ def _family(name: str) -> families.AbstractFamily:
 
 
 def _normalizer(name: str, weights: jax.Array, X: jax.Array, epsilon: float | None) -> AbstractNormalizer:
-    row = NAMES.get(name, name)
-    if name != "identity" and row not in METHODS:
-        raise ValueError(f"no normalizer {name!r}; there are {', '.join(('identity', *NAMES, *METHODS))}")
-    found = Identity() if name == "identity" else METHODS[row].make(weights, X)
+    found = Identity() if name == "identity" else page.named(name).make(weights, X)
     if epsilon is None:
         return found
     if name == "identity" or not hasattr(found, "eps"):
@@ -141,7 +137,7 @@ def _responses(source: str) -> jax.Array:
         from sklearn.datasets import load_digits
 
         return jnp.asarray(np.asarray(load_digits(return_X_y=True)[1]))
-    return jnp.asarray(read(Path(source)))
+    return jnp.asarray(read_whole(Path(source)))
 
 
 def _dtype(name: str) -> Any:

@@ -14,6 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
+from lngeom._core.text import counted
+
 
 class AbstractDistribution(eqx.Module):
     r"""The distribution of a response y given a model's outputs z [*B C], with its Fisher metric $\Lambda(z)$ known.
@@ -149,7 +151,7 @@ class AbstractDistribution(eqx.Module):
             what += f" to {high:.12g}" if not is_label and high < float("inf") else ""
             what += ", whole numbers" if self.whole and not is_label else ""
             raise ValueError(
-                f"{self.name} takes {what}; got {int(jnp.sum(wrong))} others, such as {example}: correct y, "
+                f"{self.name} takes {what}; got {counted(int(jnp.sum(wrong)), 'other')}, such as {example}: correct y, "
                 "or leave such positions out (lg.fisher: mask=)"
             )
 

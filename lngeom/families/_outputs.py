@@ -372,12 +372,17 @@ class Product(AbstractDistribution):
         return jnp.concatenate([value.reshape(4, -1) for value in found], -1)
 
 
+FEW = 6
+"""Leaves that a message names."""
+
+
 def described(outputs: PyTree) -> str:
     """The outputs of a function, or responses, by path and shape."""
     found = [
         f"{path} {jnp.shape(leaf)}" for path, leaf in zip(leaf_paths(outputs), jax.tree.leaves(outputs), strict=True)
     ]
-    return f"a {type(outputs).__name__} of {', '.join(found)}" if jax.tree.structure(outputs) != LEAF else found[0]
+    shown = [*found[:FEW], f"and {len(found) - FEW} more"] if len(found) > FEW else found
+    return f"a {type(outputs).__name__} of {', '.join(shown)}" if jax.tree.structure(outputs) != LEAF else found[0]
 
 
 class Joined(eqx.Module):

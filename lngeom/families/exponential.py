@@ -19,6 +19,7 @@ from jax.scipy.special import gammaln
 from jaxtyping import Array, Float
 
 from lngeom._core.arguments import check_count
+from lngeom._core.text import counted
 from lngeom._core.types import is_concrete
 from lngeom.families import _sampling
 from lngeom.families._family import AbstractFamily, positive
@@ -341,8 +342,9 @@ class Categorical(AbstractFamily):
         wrong = np.abs(np.sum(np.asarray(y, float), -1) - 1) > 1e-2
         wrong &= True if counts is None else np.asarray(counts)
         if wrong.any():
+            rows = counted(int(wrong.sum()), "row does", "rows do")
             raise ValueError(
-                f"{self.name} takes labels, or rows of probabilities that sum to 1; {int(wrong.sum())} rows do not, "
+                f"{self.name} takes labels, or rows of probabilities that sum to 1; {rows} not, "
                 f"such as {np.asarray(y)[wrong][0]}: several classes at once need one Bernoulli() each"
             )
 

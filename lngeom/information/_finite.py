@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
+from lngeom._core.text import counted
 from lngeom._core.trees import leaf_paths
 from lngeom.information._derivative import BlockedPullback, GLMFunction, Pullback, pullback_of
 from lngeom.information._problem import Problem
@@ -69,15 +70,15 @@ def require_finite(problem: Problem, bad: dict[str, Any], stated: Problem) -> No
     if bad["cancelled"]:
         raise ValueError(
             f"{type(problem.model.model.normalizer).__name__} is undefined: zero variance for "
-            f"{bad['cancelled']} normalized inputs at positions that count; mask such samples too, or use "
-            "eps > 0 (check=False skips this check)"
+            f"{counted(bad['cancelled'], 'normalized input')} at positions that count; mask such samples too, or "
+            "use eps > 0 (check=False skips this check)"
         )
     _require_none("natural parameters z", bad["outputs"])
     positions = problem.samples * math.prod(problem.output_shape.shape[1:-1])
-    counted = positions if problem.weights is None else int(jnp.sum(problem.weights > 0))
-    if bad["mistaken"] and bad["mistaken"] == counted > 1:
+    whole = positions if problem.weights is None else int(jnp.sum(problem.weights > 0))
+    if bad["mistaken"] and bad["mistaken"] == whole > 1:
         warnings.warn(
-            f"all {counted} rows of outputs are probabilities, between 0 and 1 with a sum of 1, and "
+            f"all {whole} rows of outputs are probabilities, between 0 and 1 with a sum of 1, and "
             f"{problem.family.name} takes logits: the softmax is applied twice. Leave it out of the model, or return "
             "the logarithms",
             stacklevel=4,
@@ -113,4 +114,5 @@ def _nonfinite(tree: PyTree) -> Array:
 
 def _require_none(name: str, bad: int) -> None:
     if bad:
-        raise ValueError(f"{name} must be finite; {bad} entries are NaN or infinite (check=False skips this check)")
+        entries = counted(bad, "entry is", "entries are")
+        raise ValueError(f"{name} must be finite; {entries} NaN or infinite (check=False skips this check)")

@@ -88,25 +88,28 @@ def _as_weights(mask: Array, dtype: jnp.dtype) -> tuple[Float[Array, "N *T"], Ar
     return weights, jnp.all((weights >= 0) & (weights < jnp.inf))
 
 
-def explained(error: Exception, apply: Callable, params: PyTree, X: PyTree) -> Exception:
+def explained(error: Exception, apply: Callable, params: PyTree, *args: PyTree) -> Exception:
     """What a function that cannot be evaluated at its arguments is told: the cause where it is known.
 
     Args:
         error: what it raised.
         apply: the function.
         params: its parameters.
-        X: its inputs.
+        *args: X, its inputs; there may be more.
 
     Returns:
         A ValueError for mistakes that are known; else the error itself, with a note.
     """
     nnx: Any = sys.modules.get("flax.nnx")
-    if nnx is not None and isinstance(params, nnx.State):
+    if nnx is not None and isinstance(params, nnx.State | nnx.Module):
+        what = "State" if isinstance(params, nnx.State) else "Module"
         return ValueError(
-            "apply failed at params, a State of nnx: it must merge them with the rest of its module, as in "
-            f"lambda state, X: nnx.merge(graphdef, state)(X) ({one_line(error)})"
+            f"apply failed at params, a {what} of nnx. Split the module, graphdef, state = nnx.split(module), give "
+            "state as params, and have apply merge both: lambda state, X: nnx.merge(graphdef, state)(X) "
+            f"({one_line(error)})"
         )
-    if _works(apply, X, params):
+    X = args[0] if len(args) == 1 else args
+    if len(args) == 1 and _works(apply, X, params):
         return ValueError(
             f"apply(params, X) fails and apply(X, params) works: params and X seem to be exchanged ({one_line(error)})"
         )
@@ -117,15 +120,30 @@ def explained(error: Exception, apply: Callable, params: PyTree, X: PyTree) -> E
             f"eqx.combine(arrays, static)(X) ({one_line(error)})"
         )
     shapes = [jnp.shape(leaf) for leaf in jax.tree.leaves(X)]
-    if isinstance(X, list | tuple) and len({shape[1:] for shape in shapes}) == 1:
+    if len(args) == 1 and isinstance(X, list | tuple) and set(shapes) == {()}:
+        return ValueError(
+            f"apply failed at X, a {type(X).__name__} of numbers: convert it, as by jnp.asarray(X) ({one_line(error)})"
+        )
+    if len(args) == 1 and isinstance(X, list | tuple) and len({shape[1:] for shape in shapes}) == 1:
         return ValueError(
             f"apply failed at X, a {type(X).__name__} of {len(shapes)} arrays of shapes {_few(shapes)}. "
             f"{EXPECTED_INPUTS}: if these are batches, concatenate them ({one_line(error)})"
         )
-    error.add_note(
-        f"(raised by apply(params, X) as lg.fisher called it, with params {described(params)} and X {described(X)})"
-    )
+    error.add_note(f"(raised by apply(params, X), called with params {described(params)} and X {described(X)})")
     return error
+
+
+def check_function(apply: Any) -> None:
+    """Checks that a model is a function of its parameters and inputs.
+
+    Raises:
+        ValueError: if it cannot be called. The message names the order of the arguments.
+    """
+    if not callable(apply):
+        raise ValueError(
+            f"apply must be a function of (params, *args); got a {type(apply).__name__}. The order is "
+            "(apply, params, X)"
+        )
 
 
 def _with_nothing(tree: PyTree) -> list:

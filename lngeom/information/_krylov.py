@@ -19,6 +19,7 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 from lngeom._core.arguments import check_count, check_nonnegative
 from lngeom._core.decompositions import eigenvectors
 from lngeom._core.numerics import ConvergenceError
+from lngeom._core.text import counted
 
 Map = Callable[[PyTree], PyTree]
 
@@ -274,7 +275,7 @@ def leading(
         if found:
             basis, _, _ = _append(basis, normal_like(jax.random.fold_in(key, products), start), known)
     raise ConvergenceError(
-        f"{int(np.sum(converged))} of {count} eigenvalues converged to a relative "
+        f"{int(np.sum(converged))} of {counted(count, 'eigenvalue')} converged to a relative "
         f"residual of {tolerance:.0e}: ask for fewer, or for what a fixed number of Lanczos steps finds"
     )
 

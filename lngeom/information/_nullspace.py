@@ -64,10 +64,12 @@ class Direction(NamedTuple):
     Attributes:
         name: the symmetry, in terms of leaves.
         dimension: what it adds to those before it.
+        uncertain: how many of these rounding may hide: F may not be zero along them.
     """
 
     name: str
     dimension: int
+    uncertain: int = 0
 
 
 @dataclass(frozen=True)
@@ -79,29 +81,44 @@ class Description:
         unexplained: null directions that no candidate accounts for.
         broken: nearly null directions, broken by ε.
         supports: the unexplained by the leaves in which they lie, as few leaves as can be found.
+        uncertain: how many of the unexplained rounding may hide.
     """
 
     directions: tuple[Direction, ...]
     unexplained: int
     broken: tuple[BrokenDirection, ...]
     supports: tuple[Support, ...] = ()
+    uncertain: int = 0
 
     def __str__(self) -> str:
-        lines = [_wrapped(f"{d.dimension:5d}  ", d.name) for d in self.directions]
+        return self.to_text()
+
+    def to_text(self, width: int = 80) -> str:
+        """A line for each family of directions, what is unexplained and what is uncertain.
+
+        Args:
+            width: columns.
+        """
+
+        def line(start: str, text: str) -> str:
+            further = " " * len(start)
+            return textwrap.fill(text, width, initial_indent=start, subsequent_indent=further, break_long_words=False)
+
+        lines = [line(f"{d.dimension:5d}  ", d.name + _marked(d.uncertain, d.dimension)) for d in self.directions]
         said = "; how many entries of a leaf each of them moves:" if self.supports else ""
-        lines.append(f"{self.unexplained:5d}  unexplained{said}")
-        lines += [_wrapped(f"{s.dimension:9d}  ", str(s)) for s in self.supports]
+        lines.append(line(f"{self.unexplained:5d}  ", f"unexplained{_marked(self.uncertain, self.unexplained)}{said}"))
+        lines += [line(f"{s.dimension:9d}  ", str(s)) for s in self.supports]
         lines += [
-            _wrapped("broken by eps: ", f"{b.name}, form {b.form:.2g} of the largest, ∝ eps^{b.exponent:.2f}")
+            line("broken by eps: ", f"{b.name}, form {b.form:.2g} of the largest, ∝ eps^{b.exponent:.2f}")
             for b in self.broken
         ]
+        if self.uncertain or any(d.uncertain for d in self.directions):
+            lines.append(line("", "uncertain: no gap in the singular values separates them from rounding."))
         return "\n".join(lines)
 
 
-def _wrapped(start: str, text: str) -> str:
-    """A paragraph of at most 80 columns, whose further lines begin under the first."""
-    further = " " * len(start)
-    return textwrap.fill(text, 80, initial_indent=start, subsequent_indent=further, break_long_words=False)
+def _marked(uncertain: int, dimension: int) -> str:
+    return "" if not uncertain else " (uncertain)" if uncertain == dimension else f" ({uncertain} of them uncertain)"
 
 
 @dataclass(frozen=True, repr=False)
@@ -117,6 +134,7 @@ class MeasuredNullspace:
         operator: whose null space it is.
         certain: whether one gap alone separates the null space from the identifiable directions.
         largest: the largest eigenvalue of F.
+        uncertain: the columns within it along which rounding may hide that F is not zero.
     """
 
     basis: Float[Array, "P k"]
@@ -126,6 +144,7 @@ class MeasuredNullspace:
     operator: AbstractFisher
     certain: bool
     largest: float
+    uncertain: Float[Array, "P u"]
 
     def __repr__(self) -> str:
         """Its dimension and certificate, not its arrays."""
@@ -185,7 +204,10 @@ def measure(F: AbstractFisher, decomposition: Decomposition) -> MeasuredNullspac
     if basis.shape[1] and largest > 0:
         forms = F.quadratic_form(basis.astype(F.problem.dtype))
         residual = float(np.sqrt(np.max(np.asarray(forms, np.float64)))) / largest
-    return MeasuredNullspace(basis, basis.shape[1], residual, decision.gap, F, decision.certain, largest * largest)
+    uncertain = decomposition.vectors[decision.rank : decision.most].T
+    return MeasuredNullspace(
+        basis, basis.shape[1], residual, decision.gap, F, decision.certain, largest * largest, uncertain
+    )
 
 
 def explain(nullspace: MeasuredNullspace, first: Iterable[Iterable[Candidate]] = ()) -> Description:
@@ -197,6 +219,11 @@ def explain(nullspace: MeasuredNullspace, first: Iterable[Iterable[Candidate]] =
     null = np.linalg.qr(np.asarray(basis, np.float64))[0]
     close = float(jnp.finfo(F.problem.dtype).eps) ** 0.4
     explained = np.zeros((len(null), 0))
+    doubtful = np.asarray(nullspace.uncertain, np.float64)
+
+    def direction(name: str, columns: np.ndarray) -> Direction:
+        return Direction(name, columns.shape[1], _shared(columns, doubtful))
+
     directions = []
     general = candidates(leaves, null, np.asarray(diagonal(F.problem, row_chunks(F))))
     for tier in itertools.chain(first, general):
@@ -207,7 +234,7 @@ def explain(nullspace: MeasuredNullspace, first: Iterable[Iterable[Candidate]] =
         while parts and explained.shape[1] < null.shape[1]:
             name, subspace, best = max(parts, key=lambda item: item[2].shape[1])
             explained = np.concatenate([explained, best], 1)
-            directions.append(Direction(name_with_units(name, subspace, best), best.shape[1]))
+            directions.append(direction(name_with_units(name, subspace, best), best))
             parts = _new(parts, explained, close)
     rest = outside(null, explained, close)
     family = F.problem.family
@@ -216,12 +243,20 @@ def explain(nullspace: MeasuredNullspace, first: Iterable[Iterable[Candidate]] =
         alike = _moving_outputs(F, rest, close)
         if alike.shape[1]:
             name = "changes of all logits alike, which the softmax does not see"
-            directions.append(Direction(name, alike.shape[1]))
+            directions.append(direction(name, alike))
             explained = np.concatenate([explained, alike], 1)
     unexplained = null.shape[1] - sum(d.dimension for d in directions)
     broken = tuple(b for b, _ in broken_symmetries(F, lambda v: v - null @ (null.T @ v), largest=nullspace.largest))
     lie = supports(null, explained, leaf_slices(params), close) if unexplained else ()
-    return Description(tuple(directions), unexplained, broken, tuple(lie))
+    others = _shared(outside(null, explained, close), doubtful) if unexplained else 0
+    return Description(tuple(directions), unexplained, broken, tuple(lie), others)
+
+
+def _shared(columns: np.ndarray, others: np.ndarray) -> int:
+    """How many directions of a subspace lie in another, up to 60°; both have orthonormal columns."""
+    if not columns.shape[1] or not others.shape[1]:
+        return 0
+    return int(np.sum(np.linalg.svd(others.T @ columns, compute_uv=False) > 0.5))
 
 
 def _moving_outputs(F: AbstractFisher, columns: np.ndarray, close: float) -> np.ndarray:

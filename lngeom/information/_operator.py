@@ -12,6 +12,7 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from lngeom._core import decompositions as _decompositions, numerics
 from lngeom._core.arguments import check_count, check_nonnegative
+from lngeom._core.text import counted
 from lngeom._core.trees import leaf_rows, leaf_slices
 from lngeom._core.types import GLMParameters, is_concrete
 from lngeom.information import _diagonal, _krylov, _matrix, _saved, _solve, _spectrum
@@ -42,10 +43,10 @@ class FisherOperator(AbstractFisher):
     def __repr__(self) -> str:
         """What matrix it is, of what, and how products are computed."""
         problem, plan = self.problem, self.plan
-        kept = "derivative kept" if plan.store else f"chunks of {plan.chunk} samples"
+        kept = "derivative kept" if plan.store else f"chunks of {counted(plan.chunk, 'sample')}"
         return (
             f"FisherOperator({self.in_size():,} × {self.in_size():,} {problem.dtype}, {self.method}, "
-            f"{problem.family.name}, {problem.samples:,} samples, {kept})"
+            f"{problem.family.name}, {counted(problem.samples, 'sample')}, {kept})"
         )
 
     @light

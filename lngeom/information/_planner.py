@@ -18,6 +18,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from lngeom._core.memory import available_memory, format_bytes
+from lngeom._core.text import counted
 
 STORED_BYTES = 2**30
 """Largest derivative kept for repeated products: reading more is as dear as computing it."""
@@ -131,13 +132,16 @@ class Plan(NamedTuple):
 
     def describe(self) -> str:
         """The plan in a few lines."""
-        kept = "kept for repeated products" if self.store else f"recomputed in chunks of {self.chunk} samples"
+        chunk, vectors = min(self.row_chunk, self.samples), counted(self.batch, "vector")
+        kept = (
+            "kept for repeated products" if self.store else f"recomputed in chunks of {counted(self.chunk, 'sample')}"
+        )
         return "\n".join(
             [
-                f"P = {self.parameters:,} parameters, {self.samples:,} samples a device, budget "
+                f"P = {counted(self.parameters, 'parameter')}, {counted(self.samples, 'sample')} a device, budget "
                 f"{format_bytes(self.budget)}",
-                f"products: derivative {format_bytes(self.derivative)}, {kept}; {self.batch} vectors at a time",
-                f"factor:   {format_bytes(self.factor)}, in chunks of {min(self.row_chunk, self.samples)} samples",
+                f"products: derivative {format_bytes(self.derivative)}, {kept}; {vectors} at a time",
+                f"factor:   {format_bytes(self.factor)}, in chunks of {counted(chunk, 'sample')}",
                 f"matrix:   {format_bytes(self.dense)}",
             ]
         )

@@ -135,7 +135,7 @@ class Problem(eqx.Module):
         if not z.ndim or z.shape[0] != rows:
             raise ValueError(
                 f"the function must return natural parameters [N], [N C] or [N *T C] with N = {rows}; got {z.shape}"
-                + few
+                f"{few}. They are what the distribution of a response is given by: logits, or the mean of a Gaussian"
             )
         if z.ndim == 1:
             if family.joint:

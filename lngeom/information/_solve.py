@@ -17,6 +17,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from lngeom._core.numerics import ConvergenceError
+from lngeom._core.text import counted
 from lngeom._core.types import is_concrete, is_tracing
 from lngeom.information._derivative import GLMFunction, Pullback
 from lngeom.information._krylov import added, conjugate_gradients, horizontal, inner
@@ -206,9 +207,10 @@ def solve_by_conjugate_gradients(
     converged = residual <= 10 * tolerance
     if is_concrete(converged) and not converged:
         raise ConvergenceError(
-            f"conjugate gradients stopped after {int(steps)} iterations at relative residual {float(residual):.2g} > "
-            f"{tolerance:.2g}: the gradient has a part along null directions that nullspace= does not contain, or F "
-            f"is too badly conditioned; pass the null space, use {'more ' * bool(damping)}damping, or method='svd'"
+            f"conjugate gradients stopped after {counted(int(steps), 'iteration')} at relative residual "
+            f"{float(residual):.2g} > {tolerance:.2g}: the gradient has a part along null directions that nullspace= "
+            "does not contain, or F is too badly conditioned; pass the null space, use "
+            f"{'more ' * bool(damping)}damping, or method='svd'"
         )
     rest = added(gradient, -1.0, identifiable)
     if keep and null is not None:

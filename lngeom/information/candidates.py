@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
+from lngeom._core.text import counted
+
 if TYPE_CHECKING:  # models that are no transformers do without
     from lngeom.transformers.description import Stack
 
@@ -138,7 +140,7 @@ def _joint(basis: _Subspaces, axes: list[tuple[Leaf, int]]) -> Iterator[Iterable
 
     def rescaling(count: int) -> Iterator[Candidate]:
         return (
-            (f"rescaling of {n} units between {names}", np.hstack([basis.slices(*item) for item in chosen]))
+            (f"rescaling of {counted(n, 'unit')} between {names}", np.hstack([basis.slices(*item) for item in chosen]))
             for n, names, chosen in groups(count)
         )
 
@@ -150,7 +152,7 @@ def _joint(basis: _Subspaces, axes: list[tuple[Leaf, int]]) -> Iterator[Iterable
     yield rescaling(3)
     yield (
         (
-            f"trades between centred slices of {names} ({n} units)",
+            f"trades between centred slices of {names} ({counted(n, 'unit')})",
             np.hstack([basis.slices(leaf, axis, _centred(leaf, axis)) for leaf, axis in chosen]),
         )
         for n, names, chosen in groups(2)
@@ -192,7 +194,7 @@ def _fixed_pattern(basis: _Subspaces, leaf: Leaf, axis: int, null: np.ndarray) -
         groups = "" if kappa.shape[1] == 1 else f" in each of {kappa.shape[1]} groups"
         name = f"shift of {leaf.name} along axis {axis}{groups}"
     else:
-        name = f"{kappa.shape[1]} fixed patterns along axis {axis} of {leaf.name} that the data do not span"
+        name = f"{counted(kappa.shape[1], 'fixed pattern')} along axis {axis} of {leaf.name} that the data do not span"
     return name, basis.embed(leaf, np.moveaxis(patterns.reshape(-1, *moved), -1, axis + 1))
 
 

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from lngeom._core.draws import draw_small
+from lngeom._core.text import verb
 from lngeom._core.types import GLMParameters, check_parameters, is_concrete, is_tracing
 from lngeom.families import AbstractFamily
 from lngeom.methods import AbstractNormalizer, BatchNorm
@@ -164,7 +165,7 @@ class NormalizedGLM(eqx.Module):
         ):
             bad = int(jnp.sum(~jnp.isfinite(value)))
             if bad:
-                raise ValueError(f"{name} must be finite; {bad} of {value.size} entries are NaN or infinite")
+                raise ValueError(f"{name} must be finite; {bad} of {value.size} entries {verb(bad)} NaN or infinite")
         bad = jnp.argwhere(undefined)
         raise ValueError(
             f"{type(self.normalizer).__name__} is undefined: zero variance (or overflow) for {len(bad)} of "

@@ -16,6 +16,7 @@ from lngeom._core.lifting import in_32_bits, widened
 from lngeom._core.numerics import MARGIN
 from lngeom._core.trees import leaf_paths
 from lngeom.information._epsilon import without_epsilon
+from lngeom.information._given import check_function, explained
 from lngeom.information._parameters import buffers
 
 Selector = str | Sequence[str] | Mapping[str, str | Sequence[str]] | Callable[[str, Any], bool]
@@ -63,6 +64,11 @@ def resolve_groups(params: PyTree, groups: Selector | None) -> Groups:
         elif callable(groups):
             chosen = [k for k, (path, leaf) in enumerate(zip(paths, leaves, strict=True)) if groups(path, leaf)]
         else:
+            if not isinstance(groups, str | Sequence) or not all(isinstance(pattern, str) for pattern in groups):
+                raise ValueError(
+                    "groups must be patterns of paths, a mapping from names to patterns, a predicate of path and leaf, "
+                    f"or a plan; got {groups!r}"
+                )
             chosen = matching(groups)
         resolved = tuple((paths[k], (k,)) for k in chosen)
     if not resolved:
@@ -71,9 +77,9 @@ def resolve_groups(params: PyTree, groups: Selector | None) -> Groups:
 
 
 def scale_invariant_groups(
-    apply: Callable[..., PyTree], params: PyTree, *args: Any, together: int | None = 2, epsilon: bool = False
+    apply: Callable[..., PyTree], params: PyTree, *args: Any, together: int | None = None, epsilon: bool = True
 ) -> dict[str, tuple[str, ...]]:
-    r"""Finds which parameters can be re-scaled, alone or together, without a change of the outputs.
+    r"""Finds which parameters can be rescaled, alone or together, without a change of the outputs.
 
     A set S of leaves is scale-invariant to first order where $\sum_{l\in S} \partial f \cdot w_l = 0$: the derivative
     of the outputs along the leaves themselves (two forward-mode products for each leaf).
@@ -86,19 +92,21 @@ def scale_invariant_groups(
         apply: (params, *args) → outputs or loss; more outputs make a chance zero less likely.
         params: the parameters.
         *args: inputs, such as a batch.
-        together: largest number of leaves in a set: 2 finds the recurrent and input weights of a layer-normalized RNN.
-            None also finds larger ones, such as all that is added to the stream of a pre-norm transformer. These sets
-            share no leaf: one of the fewest leaves is taken first, and of several such that of the most numbers.
+        together: largest number of leaves in a set: 2 finds a weight with the bias that its norm scales with it. None
+            finds sets of any size, such as all that is added to the stream of a pre-norm transformer. Sets of more
+            than one leaf then share no leaf: one of the fewest leaves is taken first, and of several such that of the
+            most numbers.
         epsilon: whether the search sets every ε of a norm to zero. It reads them in the traced program: constants up
-            to 0.01 under a root or added to one, but not those inside of a `while_loop`.
+            to 0.01 under a root or added to one, but not those inside of a `while_loop`. Otherwise a norm with ε > 0 is
+            not scale-invariant.
 
     Returns:
-        Paths by name, for `track_geometry(groups=...)`; minimal sets only. Empty where there are none. With ε > 0 in a
-        norm's denominator the invariance is approximate and is not found, unless `epsilon` is true.
+        Paths by name, for `track_geometry(groups=...)`; minimal sets only. Empty where there are none. By default these
+        are the groups of `plan`, which decay acts on as a rate.
 
     Raises:
-        ValueError: if the outputs or their derivatives are not finite, which is no evidence, or `together` is no whole
-            number of at least 1.
+        ValueError: if `apply` is no function, or fails at these arguments for a reason that is known; if the outputs or
+            their derivatives are not finite, which is no evidence; or if `together` is no whole number of at least 1.
 
     Example:
         >>> f = lambda p: p["w"] / jnp.linalg.norm(p["w"]) + p["b"]
@@ -113,7 +121,7 @@ class Search(NamedTuple):
     """Leaves by what a change of their scale does to the outputs, as numbers of the leaves of the parameters.
 
     Attributes:
-        sets: those that can be re-scaled, together, without a change.
+        sets: those that can be rescaled, together, without a change.
         idle: those that hardly change the outputs in any direction.
         floating: all of floating point numbers.
     """
@@ -136,6 +144,7 @@ def search(
 
     Of large sets with equally many leaves, one with the most leaves of `preferred` is taken.
     """
+    check_function(apply)
     if together is not None:
         together = check_count("together", together, 1, what="None (any) or a whole number of leaves")
     paths, (leaves, structure) = leaf_paths(params), jax.tree.flatten(params)
@@ -175,9 +184,12 @@ def search(
     slopes, sizes = {}, {}
     for j, k in enumerate(floating):
         switch = np.eye(len(floating), dtype=dtype)[j]
-        (value, radial), (_, other) = (
-            map(np.asarray, slope(trainable, switch, along)) for along in (trainable, directions)
-        )
+        try:
+            (value, radial), (_, other) = (
+                map(np.asarray, slope(trainable, switch, along)) for along in (trainable, directions)
+            )
+        except Exception as error:  # whatever the user's function raises
+            raise explained(error, apply, params, *args) from error
         if not all(np.all(np.isfinite(v)) for v in (value, radial, other)):
             at = f" with random numbers in the place of the zeros of {', '.join(zeros)}" if zeros else ""
             at += " and ε = 0 in all norms" if epsilon else ""

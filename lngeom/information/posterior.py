@@ -1,9 +1,9 @@
 r"""Laplace approximations of the posterior that do not depend on the scale of weights before a norm.
 
-Weights w before a norm with ε = 0 can be re-scaled without a change of the function. An isotropic prior on them can
+Weights w before a norm with ε = 0 can be rescaled without a change of the function. An isotropic prior on them can
 not: it breaks the evidence, and the variance of predictions (arXiv:2206.08900). Here the prior lives on one
 representative of each orbit, in whose coordinates everything is computed: $\phi = w \sqrt{d} / |w|$, d entries of root
-mean square 1, as draws from the prior have them at τ = 1. Then re-scaled weights have the same φ, and the same
+mean square 1, as draws from the prior have them at τ = 1. Then rescaled weights have the same φ, and the same
 posterior.
 
 With F the mean Fisher matrix by φ and N samples, the posterior is $N(\phi, (N F + \tau I)^{-1})$. Along null directions
@@ -262,8 +262,8 @@ def laplace(
             as 0), "kfac" or "ekfac" (`F.approximate`).
         rank: number of eigenvalues for "low_rank".
         wrt: which leaves have a posterior, as in `lg.fisher`.
-        groups: which leaves can be re-scaled without a change of the outputs: paths, each with the axis of the units
-            that can be re-scaled one by one, or None where the leaf can as a whole. By default whole leaves are
+        groups: which leaves can be rescaled without a change of the outputs: paths, each with the axis of the units
+            that can be rescaled one by one, or None where the leaf can as a whole. By default whole leaves are
             searched for (`lngeom.training.scale_invariant_groups`); at ε > 0 none is found.
         nullspace: orthonormal basis [P k] of more null directions of F at params; by default those that theory
             predicts for a normalized GLM.
@@ -342,7 +342,8 @@ def _groups(
     apply: Callable, theta: PyTree, X: PyTree, groups: Mapping[str, int | None] | None
 ) -> Mapping[str, int | None]:
     if groups is None:
-        return {path: None for (path,) in scale_invariant_groups(apply, theta, X, together=1).values()}
+        found = scale_invariant_groups(apply, theta, X, together=1, epsilon=False)
+        return {path: None for (path,) in found.values()}
     known = dict(zip(leaf_paths(theta), jax.tree.leaves(theta), strict=True))
     for path, axis in groups.items():
         if path not in known:

@@ -31,6 +31,7 @@ class Summary:
         eigenvalues: the largest, descending.
         rank: numerical rank; None (as all below) where only products were used.
         gap: smallest kept ÷ largest dropped singular value of the factor.
+        ranks: smallest and largest rank that the singular values allow; equal where the rank is certain.
         nullity: P less the rank.
         description: names of the null directions.
         predicted: what theory says about the null space, of an exact matrix of a normalized GLM; else None.
@@ -46,6 +47,7 @@ class Summary:
     eigenvalues: Float[np.ndarray, " k"]
     rank: int | None = None
     gap: float | None = None
+    ranks: tuple[int, int] | None = None
     nullity: int | None = None
     description: Description | None = None
     predicted: PredictedNullspace | None = None
@@ -121,6 +123,7 @@ def summarize(
         eigenvalues=s[:top] ** 2,
         rank=parts.rank,
         gap=parts.decision.gap,
+        ranks=(parts.decision.fewest, parts.decision.most),
         nullity=null.dimension,
         description=null.describe(),
         predicted=_predicted(operator),

@@ -45,4 +45,4 @@ __all__ = [
     "WeightNorm",
 ]
 
-subscripted(__name__, KINDS, "method")
+subscripted(__name__, KINDS, "method", {m.name: (m.title, m.kind.__name__) for m in METHODS.values()})

@@ -7,6 +7,8 @@ from typing import ClassVar, NamedTuple, TypeGuard, TypeVar
 import equinox as eqx
 from jaxtyping import Array, Float
 
+from lngeom._core.types import require_array
+
 
 class Statistics(NamedTuple):
     """Mean and scale of Eq. 5, each broadcastable against the summed inputs [N *T H]."""
@@ -17,6 +19,8 @@ class Statistics(NamedTuple):
 
 def summed_inputs(weights: Float[Array, "H D"], inputs: Float[Array, "N *T D"]) -> Float[Array, "N *T H"]:
     r"""Summed inputs $a = W x$ of every sample (Eq. 1)."""
+    require_array("weights", weights)
+    require_array("inputs", inputs)
     return inputs @ weights.T
 
 

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from jaxtyping import Array, Float
 
+from lngeom._core.named import spelled
 from lngeom.methods.base import AbstractNormalizer
 from lngeom.methods.formulas import IndexFormula
 from lngeom.methods.transformations.columns import BATCH_INDEPENDENCE, EXTENDED, WEIGHT_SIGN_FLIP
@@ -71,6 +72,16 @@ KINDS: dict[str, type[AbstractNormalizer]] = {}
 
 FORMULAS: dict[type[AbstractNormalizer], IndexFormula] = {}
 """Index formulas, by class."""
+
+
+def named(name: str) -> Method:
+    """The row of a method by any of its names: "ln", "layer", "LayerNorm", "layer norm".
+
+    Raises:
+        UnknownName: a `KeyError` and `ValueError`, if no method has this name; the message shows names near it.
+    """
+    return METHODS[spelled(name, {m.name: (m.alias, m.title, m.kind.__name__) for m in METHODS.values()}, "method")]
+
 
 Kind = TypeVar("Kind", bound=type[AbstractNormalizer])
 

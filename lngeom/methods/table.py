@@ -16,3 +16,14 @@ EXTENDED = {method.name: dict(method.cells) for method in METHODS.values()}
 
 EQUIVARIANCE = {method.name: dict(method.equivariance) for method in METHODS.values()}
 """Method, group of matrices → whether the property holds. Outputs of attention logits are not units."""
+
+WORDS = {"rms": "RMS norm", "scale": "scale norm", "bn_evaluation": "batch norm in evaluation"}
+"""Names of rows in a sentence, where neither alias nor title will do."""
+
+
+def in_words(name: str) -> str:
+    """The name of a row, given by its name or alias, in a sentence: "layer norm"; another name is left as it is."""
+    method = next((m for m in METHODS.values() if name in {m.name, m.alias}), None)
+    if method is None:
+        return name
+    return f"{method.alias} norm" if method.alias else WORDS.get(method.name, method.title)

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from lngeom._core.types import require_array
 from lngeom.nn._rows import Rule, block_rows, compute_dtype, normalize_rows, standardize, statistics
 
 DEFAULT_EPS = 1e-5
@@ -49,8 +50,9 @@ def check_values(name: str, x: Array) -> None:
         x: its value.
 
     Raises:
-        ValueError: if x is not floating point or has no units.
+        ValueError: if x is no array, not floating point or has no units.
     """
+    require_array(name, x)
     if not jnp.issubdtype(jnp.result_type(x), jnp.floating):
         raise ValueError(
             f"{name} must be floating point; got dtype {jnp.result_type(x)}: convert with {name}.astype(jnp.float32)"

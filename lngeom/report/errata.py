@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from lngeom._core.text import counted
 from lngeom.claims.erratum import Consequence
 
 Record = Mapping[str, Any]
@@ -81,15 +82,11 @@ def headline(document: Record) -> str:
     if table is None:
         open_ = document["summary"]["verdicts"].get("not reproduced", 0)
         small = (
-            f"; {_number(open_, 'result')} {'is' if open_ == 1 else 'are'} not reproduced at the small size"
+            f"; {counted(open_, 'result')} {'is' if open_ == 1 else 'are'} not reproduced at the small size"
             if open_
             else ""
         )
-        return f"The audit of {_number(document['summary']['claims'], 'claim')} finds {found}{small}."
+        return f"The audit of {counted(document['summary']['claims'], 'claim')} finds {found}{small}."
     right, cells = printed(table)
     answers = f"All {cells} answers" if right == cells else f"{right} of {cells} answers"
     return f"{answers} of Table 1 are right as printed, and elsewhere the audit finds {found}."
-
-
-def _number(count: int, noun: str) -> str:
-    return f"{count} {noun}{'' if count == 1 else 's'}"

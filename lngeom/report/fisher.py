@@ -3,13 +3,22 @@
 from rich.table import Table
 from rich.text import Text
 
+from lngeom._core.text import wrapped
 from lngeom.information.summary import Summary
 
+LABELS = 20
+"""Columns that the names of the rows take, with the frame of the table."""
 
-def fisher(summary: Summary) -> Table:
-    """Rank and null space of a Fisher matrix, then its leading eigenvalues, its sizes and its cost."""
+
+def fisher(summary: Summary, width: int = 80) -> Table:
+    """Rank and null space of a Fisher matrix, then its leading eigenvalues and its sizes.
+
+    Args:
+        summary: the matrix in numbers.
+        width: columns of the terminal.
+    """
     table = Table(title=Text(summary.operator), show_header=False, show_lines=True, expand=True)
-    table.add_column(width=18)
+    table.add_column(width=LABELS - 2)
     table.add_column(overflow="fold")
     leaves = "\n".join(f"{name}  {' × '.join(map(str, shape)) or 'scalar'}" for name, shape in summary.leaves)
     if summary.excluded:
@@ -20,23 +29,41 @@ def fisher(summary: Summary) -> Table:
         rows = [("rank", "not known from products alone"), *spectrum]
     else:
         rows = [
-            ("rank", f"{summary.rank} (smallest kept ÷ largest dropped singular value: {summary.gap:.2g})"),
+            ("rank", _rank(summary)),
             ("nullity", _nullity(summary)),
-            ("null directions", f"{summary.description}"),
+            ("null directions", _directions(summary, width - LABELS - 5)),
             *spectrum,
             ("effective rank", f"{summary.effective_rank:.4g}"),
             ("pseudo-logdet", f"{summary.pseudo_logdet:.6g}"),
         ]
-    rows += [("parameters", leaves), ("predicted bytes", summary.plan.describe())]
-    for name, value in rows:
+    for name, value in [*rows, ("parameters", leaves)]:
         table.add_row(name, value if isinstance(value, Text) else Text(value))
     return table
+
+
+def _rank(summary: Summary) -> str:
+    fewest, most = summary.ranks or (summary.rank, summary.rank)
+    sure = "" if fewest == most else f"; uncertain: {fewest} to {most}"
+    return f"{summary.rank} (smallest kept ÷ largest dropped singular value: {summary.gap:.2g}{sure})"
 
 
 def _nullity(summary: Summary) -> Text:
     text = Text(f"{summary.nullity}")
     if summary.predicted is None:
         return text.append(", found by numbers: theory predicts that of exact matrices of normalized GLMs", style="dim")
-    kind = {True: "as predicted", False: "predicted:", None: "predicted at least:"}[summary.as_predicted]
-    text.append(f", {kind}", style={True: "green", False: "red", None: "yellow"}[summary.as_predicted])
-    return text.append(f"\n{summary.predicted.describe()}")
+    if summary.as_predicted:
+        return text.append(", as predicted", style="green")
+    kind = "predicted" if summary.as_predicted is False else "predicted at least"
+    text.append(f", {kind}: {summary.predicted.dimension}", style="red" if summary.as_predicted is False else "yellow")
+    fail = [f"condition fails: {c.name} ({c.detail})" for c in summary.predicted.conditions if not c.holds]
+    return text.append("".join(f"\n{line}" for line in fail))
+
+
+def _directions(summary: Summary, width: int) -> str:
+    """The null directions, each named once: as theory names them where it accounts for all, else as measured."""
+    assert summary.description is not None
+    if summary.as_predicted and summary.predicted is not None:
+        unseen = summary.predicted.dimension - sum(count for _, count in summary.predicted.directions)
+        named = [*summary.predicted.directions, ("not seen by so few samples", unseen)]
+        return "\n".join(line for what, count in named if count for line in wrapped(f"{count:5d}  {what}", width))
+    return summary.description.to_text(width)

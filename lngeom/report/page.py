@@ -1,9 +1,9 @@
 """The JSON document as one self-contained web page."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
-from lngeom.claims import Read
+from lngeom.claims import Read, names, registry
 from lngeom.report import errata, explorer, marks
 from lngeom.report.mathml import lines, mathml, prose
 from lngeom.report.templating import digest, environment
@@ -21,6 +21,31 @@ SOFTWARE = "lngeom: the geometry of normalization layers"
 
 LARGEST_TABLE = 8
 """Rows and columns up to which a matrix is shown as numbers; a larger one is a picture."""
+
+
+class Searched(NamedTuple):
+    """By what the page's search finds a claim.
+
+    Attributes:
+        ids: its id, and those of claims that were merged into it.
+        keys: as `lngeom.claims.names.Tokens`.
+        words: likewise.
+    """
+
+    ids: tuple[str, ...]
+    keys: tuple[str, ...]
+    words: str
+
+
+def searched(record: Mapping[str, Any]) -> Searched:
+    """By what the page's search finds the claim of a record.
+
+    Args:
+        record: of the claim, in the document.
+    """
+    ids = (record["id"], *registry.former_ids(record["id"]))
+    found = names.tokens(*sum(names.texts({**record, "formerly": ids[1:]}), ()))
+    return Searched(ids, tuple(sorted(found.keys)), found.words)
 
 
 def page(document: Mapping[str, Any]) -> str:
@@ -42,6 +67,8 @@ def page(document: Mapping[str, Any]) -> str:
         "small": lambda rows: len(rows) <= LARGEST_TABLE and all(len(row) <= LARGEST_TABLE for row in rows),
     }
     templates.globals |= {
+        "rules": names.rules(),
+        "searched": searched,
         "symbols": marks.SYMBOLS,
         "read": Read,
         "strengths": STRENGTHS,

@@ -1,114 +1,256 @@
-"""Verdicts as tables in the terminal."""
+"""What an audit found, as text of any width: claims, their verdicts, what is true."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from typing import Any
 
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.panel import Panel
-from rich.table import Table
 from rich.text import Text
 
-from lngeom.claims import Paper, Verdict
+from lngeom.claims import Paper, Read, Verdict
+from lngeom.claims.context import Context
 from lngeom.claims.data import Dataset
-from lngeom.claims.evidence import Kind, Strength
-from lngeom.claims.paper import TABLE1
-from lngeom.claims.problem import TITLES
+from lngeom.claims.evidence import Evidence, Kind, Reach, Role, Strength
 from lngeom.claims.registry import BA2016, Claim, Outcome
-from lngeom.methods import METHODS
-from lngeom.methods.table import EQUIVARIANCE, EXTENDED, Cell
-from lngeom.methods.transformations import EXTENDED as EXTENDED_COLUMNS, TABLE1 as COLUMNS
-from lngeom.methods.transformations.matrices import BASIS_CHANGES, EQUIVARIANCES
 from lngeom.papers.ba2016.coverage import coverage
+from lngeom.report import errata
+from lngeom.report.terminal_tables import STYLES, cells_of_table1, table1
+from lngeom.symbolic.notation import from_latex
 
-STYLES = {
-    Verdict.HOLDS: "green",
-    Verdict.CONDITIONAL: "yellow",
-    Verdict.REFUTED: "red",
-    Verdict.SLIP: "yellow",
-    Verdict.NOT_REPRODUCED: "magenta",
-    Verdict.UNDECIDED: "magenta",
-    Verdict.CLASH: "bold white on red",
+MEANINGS = {
+    Verdict.HOLDS: "true as stated",
+    Verdict.CONDITIONAL: "true under a condition, and shown to fail without it",
+    Verdict.REFUTED: "false under every reading that its words allow",
+    Verdict.SLIP: "an error of notation, clear and right as meant",
+    Verdict.NOT_REPRODUCED: "the experiment at small size came out otherwise",
+    Verdict.UNDECIDED: "the evidence on this data decides nothing",
+    Verdict.CLASH: "a number contradicts a proof or a statement, so that one of lngeom's own is wrong",
 }
-STRENGTHS = {
-    Strength.PROOF: "PROVED",
-    Strength.PROOF_AT_SIZES: "PROVED AT SIZES",
-    Strength.COUNTEREXAMPLE: "COUNTEREXAMPLE",
-    Strength.NUMERIC: "SUPPORTED",
-    Strength.EXPERIMENT: "MEASURED",
+"""The verdicts in words."""
+GROUNDS = {
+    Strength.PROOF: "by proof",
+    Strength.PROOF_AT_SIZES: "by proof at some sizes",
+    Strength.COUNTEREXAMPLE: "by an exact counterexample",
+    Strength.NUMERIC: "numerically",
+    Strength.EXPERIMENT: "by experiment",
 }
-
-
-def verdict(outcome: Outcome) -> Text:
-    """Verdict and strength, with a mark where the verdict differs from the recorded one."""
-    text = outcome.verdict.value.upper()
-    if outcome.verdict not in {Verdict.UNDECIDED, Verdict.CLASH}:
-        text += f"\n{STRENGTHS[outcome.strength]}"
-    if not outcome.as_recorded:
-        text += f"\n(recorded: {outcome.claim.expected.value})"
-    return Text(text, style=STYLES[outcome.verdict] + ("" if outcome.as_recorded else " reverse"))
-
-
+"""What a verdict rests on, in words."""
 SETTLED = {Verdict.HOLDS, Verdict.CONDITIONAL, Verdict.REFUTED, Verdict.SLIP}
 """The verdicts that answer whether a statement is true."""
+RECORD = "The record is the verdict that lngeom keeps in its sources beside each claim."
 
 
 def counted(verdict: Verdict, count: int) -> str:
     """A verdict as the word beside a count: "2 hold", "3 slips", "1 refuted"."""
     plural = {Verdict.HOLDS: "hold", Verdict.SLIP: "slips"}
-    return plural.get(verdict, verdict.value) if count != 1 else verdict.value
+    return f"{count} {plural.get(verdict, verdict.value) if count != 1 else verdict.value}"
 
 
-ALWAYS = {Verdict.HOLDS, Verdict.CONDITIONAL, Verdict.REFUTED, Verdict.UNDECIDED}
-"""The verdicts that are counted even where no claim has them."""
+def counts(verdicts: Sequence[Verdict]) -> str:
+    """Verdicts with their counts: "2 hold, 1 refuted"."""
+    found = Counter(verdicts)
+    return ", ".join(counted(v, found[v]) for v in Verdict if found[v])
 
-NARROW = 70
-"""Columns of a terminal below which a claim has one cell for all that is said of it beside its statement."""
+
+def meanings(verdicts: Iterable[Verdict]) -> Text:
+    """What verdicts mean that need a word of explanation."""
+    told = set(verdicts) - {Verdict.HOLDS}
+    return Text(". ".join(f"{v.value.capitalize()}: {MEANINGS[v]}" for v in Verdict if v in told), style="dim")
 
 
-def claims_table(outcomes: Sequence[Outcome], title: str, width: int = 80) -> Table:
-    """One row a claim: id and source, statement, verdict and strength, kinds of evidence, residual."""
-    table = Table(title=f"The claims of {title}", show_lines=True, expand=True)
-    table.add_column("claim, source" if width >= NARROW else "claim", ratio=5, overflow="fold")
-    table.add_column("statement", ratio=8)
-    if width >= NARROW:
-        table.add_column("verdict", width=16)
-        table.add_column("evidence", width=14)
-        table.add_column("residual", width=9, justify="right")
-    for outcome in outcomes:
-        claim = outcome.claim
-        statement = Text(claim.statement)
-        if claim.assumptions:
-            statement.append("\nif " + "; ".join(claim.assumptions), style="dim")
-        if outcome.error:
-            statement.append(f"\n{outcome.error}", style="magenta")
-        for reason in outcome.reasons:
-            statement.append(f"\n{reason}", style=STYLES[Verdict.UNDECIDED])
-        counts = Counter(e.kind.value for e in outcome.evidence)
-        evidence = "\n".join(f"{count} {kind}" for kind, count in counts.items())
-        name = Text.assemble(claim.id, (f"\n{claim.source}", "dim"))
-        cells = verdict(outcome), evidence, _residual(outcome)
-        if width < NARROW:
-            name = Text("\n").join([name, *(Text(c) if isinstance(c, str) else c for c in cells)])
-            cells = ()
-        table.add_row(name, statement, *cells)
-    return table
+def of_claims(count: int) -> str:
+    """A number of claims in words."""
+    return f"{count} claim{'' if count == 1 else 's'}"
+
+
+def papers_found(papers: Sequence[Paper]) -> Group:
+    """Papers with the counts of their recorded verdicts, their titles and what was found."""
+    parts: list[RenderableType] = []
+    for paper in papers:
+        verdicts = counts([c.expected for c in paper.claims])
+        finding = Text.assemble(f"{paper.title} ({paper.year}). ", (paper.finding, "green"))
+        parts += [Text.assemble((paper.id, "bold"), f"  {verdicts}"), indented(finding)]
+    return Group(*parts)
+
+
+@dataclass(frozen=True)
+class Indented:
+    """A paragraph whose lines are indented, without spaces after them.
+
+    Attributes:
+        text: the paragraph.
+        mark: what stands before its first line, in a margin as wide.
+        margin: columns before its lines.
+    """
+
+    text: Text
+    mark: Text | None = None
+    margin: int = 2
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Its lines."""
+        for place, row in enumerate(self.text.wrap(console, max(20, options.max_width - self.margin))):
+            row.rstrip()
+            lead = self.mark.copy() if self.mark and place == 0 else Text("")
+            yield lead.append(" " * (self.margin - len(lead))).append_text(row)
+
+
+def indented(text: str | Text) -> Indented:
+    """A paragraph, indented by two."""
+    return Indented(Text(text) if isinstance(text, str) else text)
+
+
+def headed(title: str, *paragraphs: str | Text, style: str = "bold") -> list[RenderableType]:
+    """A title and indented paragraphs, after an empty line; nothing where there are none."""
+    shown = [p for p in paragraphs if p]
+    return [Text(f"\n{title}", style=style), *map(indented, shown)] if shown else []
+
+
+def entry(claim: Claim, verdict: Verdict | None = None) -> Group:
+    """A claim's id and verdict, by default the recorded one, and its statement beneath them."""
+    shown = verdict or claim.expected
+    return Group(Text.assemble((claim.id, "bold"), "  ", (shown.value, STYLES[shown])), indented(claim.statement))
+
+
+def listing(claims: Sequence[Claim]) -> Group:
+    """Claims with their recorded verdicts and statements, without checking anything."""
+    verdicts = counts([c.expected for c in claims])
+    head = Text(f"{of_claims(len(claims))}, as recorded: {verdicts}", style="bold")
+    about = Text(f"{RECORD} Nothing was checked now.", style="dim")
+    return Group(head, about, meanings(c.expected for c in claims), Text(""), *map(entry, claims))
+
+
+def verdict(outcome: Outcome) -> Text:
+    """The verdict and what it rests on, with a mark where it differs from the recorded one."""
+    text = outcome.verdict.value.upper()
+    if outcome.verdict not in {Verdict.UNDECIDED, Verdict.CLASH}:
+        text += f" {GROUNDS[outcome.strength]}"
+    if not outcome.as_recorded:
+        text += f" (recorded: {outcome.claim.expected.value})"
+    return Text(text, style=STYLES[outcome.verdict] + ("" if outcome.as_recorded else " reverse"))
+
+
+def lead(outcome: Outcome) -> Group:
+    """A claim's id, place, verdict and statement; then what is true, or under which condition."""
+    return _lead(outcome.claim, verdict(outcome), outcome.verdict)
+
+
+def recorded(claim: Claim) -> Group:
+    """The same, of a claim as it is recorded."""
+    return _lead(claim, Text(claim.expected.value.upper(), style=STYLES[claim.expected]), claim.expected)
+
+
+def _lead(claim: Claim, shown: Text, kind: Verdict) -> Group:
+    head = Text.assemble((claim.id, "bold"), f"  {claim.source}\n", shown, ": ", MEANINGS[kind])
+    says = "lngeom adds" if claim.read is Read.OWN else "Claimed"
+    return Group(
+        head,
+        indented(f"{says}: {claim.statement}"),
+        *(indented(text) for text in [_given(claim)] if text),
+        *headed("What is true", claim.correction, style="bold green"),
+    )
+
+
+def _given(claim: Claim) -> str:
+    """Under what a claim is true, or is stated."""
+    when = "True if" if claim.expected is Verdict.CONDITIONAL else "Given"
+    return f"{when}: {'; '.join(claim.assumptions)}." if claim.assumptions else ""
+
+
+def detail(outcome: Outcome) -> Group:
+    """All that is known of one claim: verdict and what is true, the exact counterexample, the paper, evidence."""
+    claim = outcome.claim
+    trouble = [Text(reason, style=STYLES[Verdict.UNDECIDED]) for reason in (outcome.error, *outcome.reasons) if reason]
+    proved = any(e.kind is Kind.PROOF for e in outcome.evidence)
+    return Group(
+        lead(outcome),
+        *(part for e in outcome.evidence if e.reach is Reach.INSTANCE for part in _instance(e)),
+        *headed("What decides nothing here", *trouble, style=STYLES[Verdict.UNDECIDED]),
+        *(_context(claim.context) if claim.context else ()),
+        *headed("On numbers alone", claim.why_numeric if outcome.strength is Strength.NUMERIC else ""),
+        *(part for role in Role for part in _evidence(role, [e for e in outcome.evidence if e.role is role])),
+        *([Text(f"\nStep by step: lngeom prove {claim.id}", style="dim")] if proved else []),
+    )
+
+
+ROLES = {
+    Role.SUPPORTS: "Evidence for the statement",
+    Role.FAILS_WITHOUT_CONDITION: "Evidence that it fails without the condition",
+    Role.REFUTES: "Evidence against the statement as printed",
+    Role.MISPRINT: "Evidence of the slip in print",
+    Role.CORRECTS: "Evidence for what is true",
+}
+
+
+def _evidence(role: Role, evidence: Sequence[Evidence]) -> list[RenderableType]:
+    """The evidence of one role: proofs, then numbers, each beside what it was held against."""
+    if not evidence:
+        return []
+    ordered = sorted(evidence, key=lambda e: e.kind is not Kind.PROOF)
+    measured = [_measured(e) for e in ordered]
+    margin = 4 + max(map(len, measured)) + 2 * any(measured)
+    parts: list[RenderableType] = [Text(f"\n{ROLES[role]}", style="bold")]
+    for e, value in zip(ordered, measured, strict=True):
+        mark = ("✓", "green") if e.passed else ("–", "magenta") if e.no_evidence else ("✗", "red")
+        unsaid = f"; does not count: {e.no_evidence}" if e.no_evidence else ""
+        parts.append(Indented(Text(f"{e.description}{unsaid}"), Text.assemble("  ", mark, " ", (value, "dim")), margin))
+    return parts
+
+
+def _measured(evidence: Evidence) -> str:
+    """What was measured, and what it was held against."""
+    if evidence.residual is None:
+        return ""
+    sign = "≥" if evidence.kind is Kind.COUNTEREXAMPLE else "≤"
+    return f"{evidence.residual:.1e}" + (f" {sign} {evidence.tolerance:.0e}" if evidence.tolerance is not None else "")
+
+
+def _instance(evidence: Evidence) -> list[RenderableType]:
+    """The exact counterexample of some evidence: what fails, at which values, and both sides."""
+    steps = {part: [s for s in evidence.steps if s["part"] == part] for part in ("instance", "step")}
+    at = ", ".join(f"{from_latex(s['text'].removesuffix(' ='))} = {from_latex(s['latex'])}" for s in steps["instance"])
+    sides = (f"{s['text'].rstrip('.')}: {from_latex(s['latex'])}." for s in steps["step"])
+    title = evidence.description[0].upper() + evidence.description[1:]
+    return headed(title, f"Not true in general: {from_latex(evidence.statement)}", f"At {at}:" if at else "", *sides)
+
+
+def _context(found: Context) -> list[RenderableType]:
+    """The paper's sentence, in bold in its context, how it can be read, and why the verdict stands."""
+    text = Text(f"{found.before} " if found.before else "")
+    text.append(found.sentence, style="bold").append(f" {found.after}" if found.after else "")
+    readings = []
+    for place, reading in enumerate(found.readings):
+        even = "Even read charitably" if reading.verdict is Verdict.REFUTED else "Read charitably"
+        says = Text.assemble((even if place == 0 else "Read otherwise", "bold"), f": {reading.says} → ")
+        readings.append(says.append(reading.verdict.value, style=STYLES[reading.verdict]))
+    return [*headed("The paper says", text), *map(indented, readings), *headed("Why the verdict stands", found.verdict)]
+
+
+def short(outcome: Outcome) -> Group:
+    """A claim in a few lines: verdict, statement, condition, and what was counted and measured."""
+    claim = outcome.claim
+    kinds = Counter(e.kind.value for e in outcome.evidence)
+    evidence = ", ".join(f"{n} {kind}{'s' if n > 1 else ''}" for kind, n in kinds.items())
+    trouble = [t for t in (outcome.error, *outcome.reasons) if t]
+    return Group(
+        Text.assemble((claim.id, "bold"), "  ", verdict(outcome), (f"  {claim.source}", "dim")),
+        indented(claim.statement),
+        *(indented(text) for text in [_given(claim)] if text),
+        *(indented(f"What is true: {claim.correction}") for _ in [1] if claim.correction),
+        *(indented(Text(reason, style=STYLES[Verdict.UNDECIDED])) for reason in trouble),
+        indented(Text("; ".join(filter(None, (evidence, _residual(outcome)))), style="dim")),
+    )
 
 
 def _residual(outcome: Outcome) -> str:
-    """The largest residual of what should agree, or else the smallest of what should differ."""
+    """The largest deviation of what should agree, and the smallest of what should differ."""
     measured = [e for e in outcome.evidence if e.residual is not None and not e.no_evidence]
     close = [e.residual for e in measured if e.kind is Kind.AGREEMENT and e.residual is not None]
     apart = [e.residual for e in measured if e.kind is Kind.COUNTEREXAMPLE and e.residual is not None]
-    if close and apart:
-        return f"= {max(close):.1e}\n≠ {min(apart):.1e}"
-    return f"= {max(close):.1e}" if close else f"≠ {min(apart):.1e}" if apart else "–"
-
-
-def _largest(outcome: Outcome, *kinds: Kind) -> str:
-    """The largest residual among evidence of these kinds, or a dash where there is none."""
-    found = [e.residual for e in outcome.evidence if e.kind in kinds and e.residual is not None and not e.no_evidence]
-    return f"{max(found):.0e}" if found else "–"
+    parts = (f"= {max(close):.1e}" if close else "", f"≠ {min(apart):.1e}" if apart else "")
+    return ", ".join(filter(None, parts))
 
 
 def _of_2016(outcomes: Sequence[Outcome]) -> bool:
@@ -116,137 +258,42 @@ def _of_2016(outcomes: Sequence[Outcome]) -> bool:
     return all(o.claim.paper == BA2016 for o in outcomes)
 
 
-def summary(outcomes: Sequence[Outcome]) -> Table:
-    """Counts per verdict and strength; of more than one claim, also how much of the paper all claims treat."""
-    treated = str(coverage()) if _of_2016(outcomes) and len(outcomes) > 1 else None
-    table = Table(title=f"{len(outcomes)} claim{'' if len(outcomes) == 1 else 's'}", caption=treated)
-    table.add_column("verdict")
-    shown = [s for s in Strength if any(o.strength is s for o in outcomes)]
-    for strength in shown:
-        table.add_column(STRENGTHS[strength].lower(), justify="right")
-    table.add_column("all", justify="right")
-    for kind in Verdict:
-        found = [o for o in outcomes if o.verdict is kind]
-        if not found and kind not in ALWAYS:
-            continue
-        counts = [sum(o.strength is s for o in found) for s in shown]
-        table.add_row(Text(kind.value, style=STYLES[kind]), *(str(c or "") for c in counts), str(len(found)))
-    return table
+def overview(outcomes: Sequence[Outcome], document: Mapping[str, Any], paper: Paper | None = None) -> Iterator:
+    """An audit in one screen: counts, Table 1, where a condition is needed, and at the end what is true.
 
-
-def overview(outcomes: Sequence[Outcome]) -> Iterator[Text | Table]:
-    """What was found, in few lines: counts, Table 1, and a line for each claim that does not simply hold."""
-    found = Counter(o.verdict for o in outcomes)
-    parts = [f"{found[v]} {counted(v, found[v])}" for v in Verdict if found[v]]
+    Args:
+        outcomes: the claims that were checked.
+        document: the report on them.
+        paper: which they are about, where it has a finding to be told.
+    """
     exact = sum(o.strength.exact for o in outcomes if o.verdict in SETTLED)
-    yield Text(f"{len(outcomes)} claims: {', '.join(parts)}; {exact} proved or exact", style="bold")
+    verdicts = counts([o.verdict for o in outcomes])
+    yield Text(f"{of_claims(len(outcomes))}: {verdicts}; {exact} by proof or exact counterexample", style="bold")
+    yield meanings(o.verdict for o in outcomes)
     if _of_2016(outcomes) and len(outcomes) > 1:
-        yield Text(str(coverage()).split(";")[0], style="dim")
-    by_id = {o.claim.id: o for o in outcomes}
-    if all(f"table1.{method}.{column.name}" in by_id for method in TABLE1 for column in COLUMNS):
-        yield _small_table1(by_id)
-    width = max((len(o.claim.id) for o in outcomes if o.verdict is not Verdict.HOLDS), default=0)
-    for kind, title in TITLES_OF_VERDICTS.items():
-        table = Table(box=None, show_header=False, expand=True, title=title, title_justify="left")
-        table.title_style = STYLES[kind]
-        table.add_column(no_wrap=True, min_width=width)
-        table.add_column(no_wrap=True, overflow="ellipsis", ratio=1)
-        for outcome in outcomes:
-            if outcome.verdict is kind:
-                mark = "" if outcome.as_recorded else f"(recorded: {outcome.claim.expected.value}) "
-                statement = Text(mark + outcome.claim.statement, no_wrap=True, overflow="ellipsis")
-                table.add_row(outcome.claim.id, statement)
-        if table.row_count:
-            yield table
+        yield Text(str(coverage()), style="dim")
+    if cells := cells_of_table1(outcomes):
+        yield Text("")
+        yield table1(cells)
+    found = errata.errors(document["claims"])
+    told = {claim["id"] for claims in found.values() for claim in claims}
+    for kind in Verdict:
+        others = [o for o in outcomes if o.verdict is kind and o.claim.id not in told]
+        if kind is not Verdict.HOLDS and others:
+            names = (o.claim.id + ("" if o.as_recorded else f" (recorded: {o.claim.expected.value})") for o in others)
+            yield from headed(kind.value.capitalize(), ", ".join(names), style=STYLES[kind])
+    yield Text("\nWhat is true", style="bold")
+    yield Text(errata.headline(document))
+    if paper is not None and paper.id != BA2016 and paper.finding:
+        yield Text(paper.finding)
+    for rank, claims in found.items():
+        yield Text(f"\n{rank.capitalize()}", style="bold")
+        yield from (indented(_finding(claim)) for claim in claims)
 
 
-TITLES_OF_VERDICTS = {
-    Verdict.CLASH: "A number contradicts a proof or a statement",
-    Verdict.REFUTED: "Refuted under every reading",
-    Verdict.SLIP: "Slips of notation: wrong as printed, clear and right as meant",
-    Verdict.CONDITIONAL: "True under a condition",
-    Verdict.NOT_REPRODUCED: "Not reproduced at the small size",
-    Verdict.UNDECIDED: "Undecided",
-}
-
-
-def _small_table1(by_id: Mapping[str, Outcome]) -> Table:
-    """Table 1 in three rows: what the paper says, and ✓ where the cell is as printed."""
-    table = Table(box=None, padding=(0, 1, 0, 0), title_justify="left", title_style="bold")
-    table.title = "Table 1: invariant? ✓ as printed"
-    table.add_column("", no_wrap=True)
-    for column in COLUMNS:
-        title = column.title.lower().replace("re-", "re")
-        table.add_column(title, width=max(map(len, title.split())))
-    for method, row in TABLE1.items():
-        cells = []
-        for column in COLUMNS:
-            right = by_id[f"table1.{method}.{column.name}"].as_recorded
-            says = "yes" if row[column.name] else "no"
-            cells.append(Text(f"{says} {'✓' if right else '✗'}", style="green" if right else "red reverse"))
-        table.add_row(TITLES[method], *cells)
-    return table
-
-
-def errata(outcomes: Sequence[Outcome]) -> Table | None:
-    """Refuted statements and slips of notation with their corrections."""
-    false = [o.claim for o in outcomes if o.verdict in {Verdict.REFUTED, Verdict.SLIP} and o.claim.correction]
-    if not false:
-        return None
-    table = Table(title="Wrong as printed", show_lines=True, expand=True)
-    table.add_column("source", ratio=1)
-    table.add_column("the paper says", ratio=3)
-    table.add_column("true is", ratio=4)
-    for claim in false:
-        table.add_row(*(Text(part) for part in (claim.source, claim.statement, claim.correction)))
-    return table
-
-
-def numbers_alone(outcomes: Sequence[Outcome]) -> Table | None:
-    """The claims whose verdict rests on numbers alone, and why."""
-    found = [o.claim for o in outcomes if o.strength is Strength.NUMERIC and o.claim.why_numeric]
-    if not found:
-        return None
-    table = Table(title="Resting on numbers alone", expand=True)
-    table.add_column("claim", ratio=2, overflow="fold")
-    table.add_column("why", ratio=5)
-    for claim in found:
-        table.add_row(Text(claim.id), Text(claim.why_numeric))
-    return table
-
-
-def context(outcomes: Sequence[Outcome]) -> Panel | None:
-    """The paper's sentence, in bold in its context, and how it can be read; only where a single claim was checked."""
-    if len(outcomes) != 1 or outcomes[0].claim.context is None:
-        return None
-    found = outcomes[0].claim.context
-    text = Text(f"{found.before} " if found.before else "")
-    text.append(found.sentence, style="bold").append(f" {found.after}" if found.after else "")
-    for reading in found.readings:
-        text.append("\n\nReading: ", style="dim").append(f"{reading.says} → ")
-        text.append(reading.verdict.value, style=STYLES[reading.verdict])
-    text.append("\n\nWhy: ", style="dim").append(found.verdict)
-    return Panel(text, title="The paper says", title_align="left")
-
-
-def papers_table(papers: Sequence[tuple[Paper, Sequence[Outcome]]], *, findings: bool = False) -> Table:
-    """One row a paper: its id, and its claims by verdict; with its title and finding where these are wanted."""
-    shown = [v for v in Verdict if any(o.verdict is v for _, outcomes in papers for o in outcomes)]
-    table = Table(
-        title=f"{len(papers)} paper{'' if len(papers) == 1 else 's'}, {sum(len(o) for _, o in papers)} claims",
-        expand=findings,
-        box=None,
-    )
-    table.add_column("paper", no_wrap=True)
-    for kind in shown:
-        table.add_column(kind.value, style=STYLES[kind], justify="right", no_wrap=True)
-    if findings:
-        table.add_column("title, and what was found", ratio=1)
-    for paper, outcomes in papers:
-        counts = [sum(o.verdict is kind for o in outcomes) for kind in shown]
-        title = Text.assemble((f"{paper.title} ({paper.year})", "bold"), f". {paper.finding}" if paper.finding else "")
-        table.add_row(paper.id, *(str(n or "") for n in counts), *([title] if findings else []))
-    return table
+def _finding(claim: Mapping[str, Any]) -> Text:
+    name = f"{claim['id']}, {claim['verdict']}".replace(" ", "\u00a0")
+    return Text.assemble(claim["erratum"]["title"], (f" {name}", "dim"))
 
 
 def clashes(outcomes: Sequence[Outcome]) -> Panel | None:
@@ -259,23 +306,24 @@ def clashes(outcomes: Sequence[Outcome]) -> Panel | None:
         "A number contradicts a proof, or a statement that is recorded to be true. The number, the proof or the record "
         "is wrong, and all three are lngeom's: please report the data set and the seed.\n\n"
     )
-    title = f"CLASH in {len(found)} claim{'' if len(found) == 1 else 's'}"
+    title = f"CLASH in {of_claims(len(found))}"
     return Panel(Text(text + "\n".join(lines)), title=title, border_style="bold red")
 
 
 def notices(outcomes: Sequence[Outcome], dataset: Dataset) -> list[str]:
-    """Notices about numbers that are no evidence on a user's data."""
+    """Notices about numbers that do not count as evidence on a user's data."""
     silent = sum(o.silent for o in outcomes)
     if not silent or dataset.bundled:
         return []
-    text = f"{silent} of {len(outcomes)} claims have numbers that are no evidence on this data"
+    text = f"{silent} of {len(outcomes)} claims have numbers that do not count as evidence on this data"
     return [f"{text}; where the verdict stands, a proof carries it alone"]
 
 
 def problems(outcomes: Sequence[Outcome], dataset: Dataset) -> list[str]:
     """One line for each kind of failure; none if every verdict is the recorded one.
 
-    On the default data, numbers that are no evidence are a failure too, since every number can be evidence there.
+    On the default data, numbers that do not count as evidence are a failure too, since every number can be evidence
+    there.
 
     Args:
         outcomes: the claims that were checked.
@@ -288,151 +336,19 @@ def problems(outcomes: Sequence[Outcome], dataset: Dataset) -> list[str]:
     found = {
         "CLASH, a number contradicts a proof or a recorded statement": clashing,
         "verdicts that differ from the record": [o for o in outcomes if not o.as_recorded],
-        "numbers that are no evidence": [o for o in outcomes if o.silent and dataset.bundled],
+        "numbers that do not count as evidence": [o for o in outcomes if o.silent and dataset.bundled],
     }
-    return [f"{text}: {', '.join(o.claim.id for o in these)}" for text, these in found.items() if these]
+    lines = [f"{text}: {', '.join(o.claim.id for o in these)}" for text, these in found.items() if these]
+    return [*lines, *([RECORD] if any(not o.as_recorded for o in outcomes) else [])]
 
 
-def remarks(outcomes: Sequence[Outcome]) -> Table | None:
-    """Reasons for verdicts that differ from the record, and numbers that are no evidence; None if there are none."""
+def remarks(outcomes: Sequence[Outcome]) -> Group | None:
+    """Reasons for verdicts that differ from the record, and numbers that do not count; None if there are none."""
     found = [o for o in outcomes if o.reasons or not o.as_recorded]
     if not found:
         return None
-    table = Table(title="What the numbers do not show on this data", expand=True, show_lines=True)
-    table.add_column("claim", ratio=3, overflow="fold")
-    table.add_column("verdict", width=16)
-    table.add_column("why", ratio=6, overflow="fold")
+    parts: list[RenderableType] = [Text("\nWhat the numbers do not show on this data", style="bold")]
     for outcome in found:
-        why = "\n".join((*outcome.reasons, *filter(None, [outcome.error])))
-        table.add_row(Text(outcome.claim.id), verdict(outcome), Text(why))
-    return table
-
-
-def listing(claims: Sequence[Claim]) -> Table:
-    """Ids, topics, sources and recorded verdicts, without checking anything."""
-    table = Table(title=f"{len(claims)} claims", expand=True)
-    for name in ("claim", "topic", "source"):
-        table.add_column(name, overflow="fold")
-    table.add_column("recorded", no_wrap=True)
-    for claim in claims:
-        style = STYLES[claim.expected]
-        table.add_row(claim.id, claim.topic, claim.source, Text(claim.expected.value, style=style))
-    return table
-
-
-def table1(outcomes: Sequence[Outcome]) -> Table:
-    """Table 1 as the paper prints it, each cell with its verdict."""
-    by_id = {o.claim.id: o for o in outcomes}
-    table = Table(title="Table 1: invariance properties under the normalization methods", show_lines=True, padding=0)
-    table.add_column("")
-    for column in COLUMNS:
-        table.add_column(column.title, justify="center", min_width=9, overflow="fold")
-    for method, row in TABLE1.items():
-        cells = []
-        for column in COLUMNS:
-            outcome = by_id[f"table1.{method}.{column.name}"]
-            says = "Invariant" if row[column.name] else "No"
-            if not outcome.as_recorded:
-                cells.append(Text(f"{says}\n{outcome.verdict.value}", style="red reverse"))
-                continue
-            deviation = _largest(outcome, Kind.AGREEMENT, Kind.COUNTEREXAMPLE)
-            style = "green" if row[column.name] else "yellow"
-            cells.append(Text(f"{says}\n{STRENGTHS[outcome.strength].lower()}\n{deviation}", style=style))
-        table.add_row(TITLES[method], *cells)
-    table.caption = (
-        "Below each cell: strength, and the largest relative change of the output over the draws (– where the numbers "
-        "are no evidence)."
-    )
-    return table
-
-
-CELL_STYLES = {Cell.INVARIANT: "green", Cell.SIGN: "cyan", Cell.CHANGED: "yellow"}
-
-
-EXTENDED_LEGEND = (
-    "I: invariant; no: changed; ±: only the sign, which g → −g repairs; beside it the largest relative change over the "
-    "draws (± after the repair, – where the numbers are no evidence), and * where numbers alone decide."
-)
-CELL_WIDTH = 9
-METHOD_WIDTH = max(len(METHODS[name].title) for name in EXTENDED)
-
-
-@dataclass(frozen=True)
-class Grid:
-    """All methods against as many columns of a table as fit side by side.
-
-    Attributes:
-        title: of the table.
-        recorded: what is recorded of each method and column.
-        headings: of the columns, by their names.
-    """
-
-    title: str
-    recorded: Mapping[str, Mapping[str, Cell]]
-    headings: Mapping[str, str]
-
-    def claims(self, method: str) -> list[str]:
-        """Ids of the claims of a row."""
-        return [f"extended.{method}.{name}" for name in self.headings if name in self.recorded[method]]
-
-    def head(self) -> Text:
-        """The title and the headings."""
-        titles = " ".join(heading.rjust(CELL_WIDTH) for heading in self.headings.values())
-        return Text(f"\n{self.title}\n", style="bold").append(f"{'':{METHOD_WIDTH}} {titles}", style="not bold")
-
-    def row(self, method: str, by_id: Mapping[str, Outcome]) -> Text:
-        """A method's title and cells."""
-        text = Text(METHODS[method].title.ljust(METHOD_WIDTH))
-        for name in self.headings:
-            recorded = self.recorded[method].get(name)
-            cell = Text("–") if recorded is None else _cell(by_id[f"extended.{method}.{name}"], recorded)
-            text.append(" " * max(1, CELL_WIDTH + 1 - len(cell))).append_text(cell)
-        return text
-
-
-def batched(names: Iterable[str], count: int) -> Iterator[list[str]]:
-    """Lists of at most so many names."""
-    rest = iter(names)
-    while chunk := list(islice(rest, count)):
-        yield chunk
-
-
-def grids(width: int) -> list[Grid]:
-    """The extended table, then equivariances and changes of basis, in parts that are at most `width` columns wide."""
-    tables = (
-        ("The extended invariance table", EXTENDED, {c.name: c.heading for c in EXTENDED_COLUMNS}),
-        (
-            "f(QW, X) = Q f(W, X), and f(WA⁻¹, Ax) = f(W, x)",
-            EQUIVARIANCE,
-            {g.name: g.heading for g in (*EQUIVARIANCES, *BASIS_CHANGES)},
-        ),
-    )
-    count = max(1, (width - METHOD_WIDTH) // (CELL_WIDTH + 1))
-    parts = []
-    for title, recorded, headings in tables:
-        chunks = list(batched(headings, count))
-        for number, names in enumerate(chunks, 1):
-            of = f" ({number} of {len(chunks)})" if len(chunks) > 1 else ""
-            parts.append(Grid(f"{title}{of}", recorded, {name: headings[name] for name in names}))
-    return parts
-
-
-def exceptions(outcomes: Sequence[Outcome]) -> Table | None:
-    """The exceptions to the extended table."""
-    found = [o for o in outcomes if ".exception." in o.claim.id]
-    if not found:
-        return None
-    table = Table(title="Exceptions", expand=True)
-    for name in ("claim", "statement", "verdict"):
-        table.add_column(name, overflow="fold")
-    for outcome in found:
-        table.add_row(outcome.claim.id, Text(outcome.claim.statement), verdict(outcome))
-    return table
-
-
-def _cell(outcome: Outcome, recorded: Cell) -> Text:
-    if not outcome.as_recorded:
-        return Text(f"{recorded.value} {outcome.verdict.value}", style="red reverse")
-    deviation = _largest(outcome, Kind.COUNTEREXAMPLE if recorded is Cell.CHANGED else Kind.AGREEMENT)
-    mark = "" if outcome.strength.exact else "*"
-    return Text(f"{recorded.value}{mark} {deviation}", style=CELL_STYLES[recorded])
+        parts.append(Text.assemble((outcome.claim.id, "bold"), "  ", verdict(outcome)))
+        parts += [indented(reason) for reason in (*outcome.reasons, outcome.error) if reason]
+    return Group(*parts)

@@ -452,17 +452,32 @@ _TO_TEXT = LatexNodes2Text(_CONTEXT, math_mode="text", keep_braced_groups=True, 
 
 
 def _index(found: re.Match[str]) -> str:
-    """An index with a relation or an index of its own in brackets: Σ_(k≠i), F_(w_i w_j)."""
+    """An index with a relation or an index of its own in braces: Σ_{k≠i}, F_{w_i w_j}."""
     text = re.sub(r"\s*([=≠≤≥<>∈])\s*", r"\1", found[1])
     lowered = re.sub(r"(?<=[^\W\d_])_(\d)(?!\d)", lambda digit: digit[1].translate(_LOWERED), text)
-    return f"_({lowered})" if re.search("[_=≠≤≥<>∈]", text) else f"_{text}"
+    return f"_{_OPEN}{lowered}{_CLOSE}" if re.search("[_=≠≤≥<>∈]", text) else f"_{text}"
+
+
+_OPEN, _CLOSE = "⟦", "⟧"
+"""Braces that stay, while others become brackets."""
+_SMALL = "⁰¹²³⁴⁵⁶⁷⁸⁹⁻₀₁₂₃₄₅₆₇₈₉"
+_LETTERS = "alpha|beta|gamma|delta|epsilon|eta|theta|kappa|lambda|mu|nu|xi|pi|rho|sigma|tau|phi|chi|psi|omega"
+_LETTERS += "|Delta|Theta|Lambda|Pi|Sigma|Phi|Omega|mathbf|bar|dot|hat|tilde|nabla|partial|frac|tfrac"
+_MATRIX = re.compile(r"\\left\[\s*\\begin\{matrix\}(.*?)\\end\{matrix\}\s*\\right\]", re.DOTALL)
+
+
+def _rows(found: re.Match[str]) -> str:
+    """A matrix in LaTeX as its rows between semicolons."""
+    rows = [[re.sub(r"^-\s*", "−", entry.strip()) for entry in row.split("&")] for row in found[1].split(r"\\")]
+    return f"[{'; '.join(' '.join(row) for row in rows)}]"
 
 
 def from_latex(formula: str) -> str:
     """A formula in LaTeX as Unicode text."""
     for other, known in ((r"\tfrac", r"\frac"), (r"\dfrac", r"\frac"), (r"\operatorname", r"\mathrm")):
         formula = formula.replace(other, known)
-    text = _TO_TEXT.latex_to_text(formula).replace("”", "″")
+    formula = re.sub(rf"(_\w)(?=[a-zA-Z]|\\(?:{_LETTERS})(?![a-zA-Z]))", r"\1 ", _MATRIX.sub(_rows, formula))
+    text = _TO_TEXT.latex_to_text(formula).replace("”", "″").replace("∑", "Σ")
     text = re.sub(r"\s*([=≠≤≥<>≻⇒⇔↦→∈∉∥≈])\s*", r" \1 ", text.replace(" - ", " − "))
     for _ in range(3):  # of groups within groups, the innermost first
         text = re.sub(r"_\{([^{}]*)\}", _index, text)
@@ -471,4 +486,6 @@ def from_latex(formula: str) -> str:
     text = re.sub(r"(?<=[^\W\d_])_(\d)(?![\w,])", lambda found: found[1].translate(_LOWERED), text)
     text = re.sub(r"(?<=[(,])-(?=\w)", "−", text)
     text = re.sub(r"(?<=[\w)ᵀ])-(?=[\w(])", " − ", re.sub(r"\s+", " ", text.replace("{", "(").replace("}", ")")))
+    text = re.sub(rf"([{_SMALL}{_CLOSE}])(?=[^\W\d_ᵀ{_SMALL}])", r"\1 ", text)
+    text = re.sub(r"(?<=[^\W_(\[])(?=Σ)", " ", text.replace(_OPEN, "{").replace(_CLOSE, "}"))
     return re.sub(r" (?=[),\]])", "", text).strip()

@@ -396,7 +396,8 @@ class Proof:
             )
             if full and step.checked:
                 lines += _wrapped(f"      checked: {step.checked}", width, "        ")
-        lines.append(f"∎ The formulas of all {len(self.steps)} steps are checked by machine, the words are not.")
+        of = "formula of its one step is" if len(self.steps) == 1 else f"formulas of all {len(self.steps)} steps are"
+        lines.append(f"∎ The {of} checked by machine, the words are not.")
         for a in self.assumptions:
             if a.when_dropped:
                 lines += _wrapped(f"Without {from_latex(a.latex)}: {a.when_dropped.in_words()}", width)

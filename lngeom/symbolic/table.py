@@ -10,8 +10,8 @@ from sympy import Expr, sqrt
 from sympy.polys.rings import PolyElement
 
 from lngeom.methods import AbstractNormalizer
-from lngeom.methods.page import FORMULAS, Cell
-from lngeom.methods.transformations import EXTENDED
+from lngeom.methods.page import FORMULAS, Cell, named
+from lngeom.methods.transformations import columns
 from lngeom.methods.transformations.actions import Column
 from lngeom.symbolic.actions import DELTA, common_factor, concretely, moved, summed
 from lngeom.symbolic.evaluation import agrees_at_small_sizes
@@ -40,8 +40,9 @@ def prove(
     """Settles one cell of the invariance table by algebra.
 
     Args:
-        normalizer: a normalizer, its class (then ε = 0) or the name of its class; or a `method` of one's own.
-        transformation: a column of the table, or its name.
+        normalizer: a normalizer, its class (then ε = 0) or any of its names, such as "layer norm"; or a `method` of
+            one's own.
+        transformation: a column of the table, or its name or title.
         units: number of units H of the counterexample looked for; the smallest non-degenerate one where None.
 
     Returns:
@@ -101,10 +102,10 @@ def _method_of(normalizer: Any) -> tuple[Method, Expr]:
     known = {kind.__name__: kind for kind in FORMULAS}
     kind = normalizer if isinstance(normalizer, str | type) else type(normalizer)
     if isinstance(kind, str):
-        kind = known.get(kind, kind)
-    if isinstance(kind, str) or kind not in FORMULAS:
-        name = kind if isinstance(kind, str) else kind.__name__
-        full = f"{kind.__module__}.{name}" if isinstance(kind, type) and name in known else name
+        kind = known[kind] if kind in known else named(kind).kind
+    if kind not in FORMULAS:
+        name = kind.__name__
+        full = f"{kind.__module__}.{name}" if name in known else name
         raise ValueError(
             f"no symbolic definition of the normalizer {full!r}; known are {', '.join(known)} of lngeom.normalizers: "
             "state one with lg.symbolic.method"
@@ -118,13 +119,7 @@ def _method_of(normalizer: Any) -> tuple[Method, Expr]:
 def _column_of(transformation: Column | str) -> Column:
     if isinstance(transformation, Column):
         return transformation
-    known = {column.name: column for column in EXTENDED}
-    if transformation not in known:
-        raise ValueError(
-            f"no symbolic form of the transformation {transformation!r}; known are {', '.join(known)}: "
-            "state one in lngeom/methods/transformations/columns.py"
-        )
-    return known[transformation]
+    return columns.named(transformation)
 
 
 def _check_units(method: Method, units: int | None, eps: Expr) -> None:

@@ -1,6 +1,5 @@
 """`plan`: what weight decay does to each parameter of a model, and where its norm and angle will settle."""
 
-import io
 import math
 import warnings
 from collections import Counter
@@ -12,9 +11,8 @@ import jax
 import numpy as np
 import optax
 from jaxtyping import PyTree
-from rich.console import Console
-from rich.table import Table
 
+from lngeom._core.text import table, terminal_width, wrapped
 from lngeom._core.trees import leaf_paths
 from lngeom.information._epsilon import denominators
 from lngeom.training._detect import detect, require
@@ -27,6 +25,10 @@ from lngeom.training.laws import LAWS, check_settings, law_of
 
 _BY_GRADIENT = {"sgd", "momentum", "lars"}
 """Laws whose norm at rest depends on the size of the gradient."""
+
+
+AT_REST = ("norm at rest", "angle at rest", "half life")
+"""Headings of what is predicted."""
 
 
 @dataclass(frozen=True)
@@ -89,6 +91,7 @@ class Plan:
         weight_decay: λ.
         parameters: one entry for each part of the parameters.
         norms: one entry for each norm whose ε was read.
+        groups: paths of each scale-invariant set, by name, as `scale_invariant_groups` gives them.
         equivalences: sentences on changes of η, λ and the initial scale that are one and the same run.
     """
 
@@ -97,6 +100,7 @@ class Plan:
     weight_decay: float
     parameters: tuple[PlanRow, ...]
     norms: tuple[NormRow, ...]
+    groups: Mapping[str, tuple[str, ...]]
     equivalences: tuple[str, ...]
 
     @property
@@ -127,51 +131,67 @@ class Plan:
         c = factor ** (-1 / law.rate)
         return {"weight_decay": c**law.decay, "eps": c**law.eps, "initial_weights": c}
 
-    def __rich__(self) -> Table:
-        """The table of parameters."""
+    def __str__(self) -> str:
+        return self.to_text()
+
+    def to_text(self, width: int | None = None) -> str:
+        """The table of parameters, the units of its columns, and remarks.
+
+        Args:
+            width: columns, at least 40; those of the terminal by default.
+
+        Returns:
+            Lines of at most `width` columns. Where that is too few for a table, each
+            parameter has a paragraph.
+        """
+        width = terminal_width() if width is None else width
         title = f"{self.optimizer}, learning rate {self.learning_rate:.3g}, weight decay {self.weight_decay:.3g}"
-        table = Table(title=title, title_justify="left", caption="\n".join(self._notes()), caption_justify="left")
-        table.add_column("parameters", overflow="fold")
-        table.add_column("decay acts as")
-        for name in ("norm", "effective rate", "norm at rest", "angle at rest", "half-life", "share of ε"):
-            table.add_column(name, justify="right")
+        lines = [*wrapped(title, width), ""]
+        effective = {0: "η", 1: "η/‖w‖", 2: "η/‖w‖²"}[LAWS[self.optimizer].rate]
+        headings = ("parameters", "decay acts as", "norm now", effective, *AT_REST, "share of ε")
         marks = self._marks()
+        rows = []
         for row in self.parameters:
             numbers = (row.norm, row.effective_learning_rate, row.equilibrium_norm, row.equilibrium_angle)
             acts = row.acts if row.decayed else f"{row.acts} (not decayed)"
             mark = f" [{marks[row.remark]}]" if row.remark else ""
-            table.add_row(
-                _short(row.name) + mark,
-                acts,
-                *map(_number, (*numbers, row.half_life, row.epsilon_share)),
-            )
-        return table
-
-    def __str__(self) -> str:
-        console = Console(file=io.StringIO(), width=120, color_system=None, highlight=False, markup=False)
-        console.print(self.__rich__())
-        return "\n".join(line.rstrip() for line in console.file.getvalue().splitlines())  # type: ignore[attr-defined]
+            rows.append((_short(row.name) + mark, acts, *map(_number, (*numbers, row.half_life, row.epsilon_share))))
+        columns = table([headings, *rows], width, [(0, 14), (1, 11)], right=range(2, len(headings)))
+        if max(map(len, columns)) <= width:
+            lines += columns
+        else:
+            for name, *cells in rows:
+                said = "; ".join(f"{h} {cell}" for h, cell in zip(headings[1:], cells, strict=True) if cell)
+                lines += wrapped(f"{name}: {said}", width)
+        units = f"{effective}: effective learning rate. Angle: radians a step. Half life: steps. Share of ε: in the "
+        units += "denominators of norms, 0 to 1."
+        notes = [*(f"[{number}] {remark}" for remark, number in marks.items()), *self.equivalences]
+        below = (line for note in notes for line in wrapped(note, width, "    " if note[0] == "[" else ""))
+        return "\n".join([*lines, "", *wrapped(units, width, ""), *below])
 
     def _marks(self) -> dict[str, int]:
         remarks = dict.fromkeys(row.remark for row in self.parameters if row.remark)
         return {remark: number for number, remark in enumerate(remarks, 1)}
 
-    def _notes(self) -> list[str]:
-        return [*(f"[{number}] {remark}" for remark, number in self._marks().items()), *self.equivalences]
-
 
 def _short(name: str) -> str:
     first, *others = name.split("+")
-    return name if len(others) < 2 else f"{first} and {len(others)} more"
+    return " + ".join([first, *others]) if len(others) < 2 else f"{first} and {len(others)} more"
 
 
 def _number(value: float) -> str:
-    return "" if math.isnan(value) else f"{value:.3g}" if abs(value) < 1e5 else f"{value:.2e}"
+    """Three digits, in few columns; nothing for NaN."""
+    if math.isnan(value):
+        return ""
+    if 100 <= abs(value) < 1e6:
+        return f"{value:.0f}"
+    text = f"{value:.3g}" if value == 0 or abs(value) >= 1e-3 else f"{value:.2e}"
+    return text.replace("e-0", "e-").replace("e+0", "e")
 
 
 def plan(
-    params: PyTree,
     apply: Callable[..., PyTree],
+    params: PyTree,
     *args: Any,
     optimizer: optax.GradientTransformation | str,
     learning_rate: float | Callable,
@@ -191,8 +211,8 @@ def plan(
     $\epsilon / (x + \epsilon)$ for a denominator $\sqrt{x + \epsilon}$, measured on the inputs.
 
     Args:
-        params: the parameters.
         apply: (params, *args) → outputs.
+        params: the parameters.
         *args: inputs, such as a batch.
         optimizer: an optax optimizer, or the name of its law, one of `LAWS`.
         learning_rate: η, a number or a schedule.
@@ -225,14 +245,14 @@ def plan(
         ...     a = x @ p["hidden"]
         ...     return a / jnp.sqrt(jnp.mean(a**2, 1, keepdims=True) + 1e-6) * p["gain"]
         >>> params = {"gain": jnp.ones((1, 3)), "hidden": jnp.array([[1.0, 2.0, 0.5], [0.2, -1.0, 3.0]])}
-        >>> found = plan(params, apply, X, optimizer="adamw", learning_rate=1e-3, weight_decay=0.1)
+        >>> found = plan(apply, params, X, optimizer="adamw", learning_rate=1e-3, weight_decay=0.1)
         >>> [(row["name"], row["acts"], round(row["equilibrium_norm"], 3)) for row in found.rows]
         [('hidden', 'rate', 0.173), ('gain', 'regularizer', nan)]
     """
     check_model(apply, params)
     given = {"momentum": momentum, "b2": b2, "trust_coefficient": trust_coefficient}
     given = {name: value for name, value in given.items() if value is not None}
-    check_settings(weight_decay=weight_decay, **given)
+    check_settings(learning_rate=learning_rate, weight_decay=weight_decay, **given)
     said = Said(learning_rate, weight_decay, momentum, b2, trust_coefficient)
     moves = _moves(optimizer, params, said)
     if isinstance(optimizer, str) and optimizer == "momentum" and momentum is None:
@@ -268,7 +288,9 @@ def plan(
                 scale=_scale_of(part, gradient_scale),
             )
         )
-    return Plan(law, eta, decay, tuple(rows), norms, _equivalences(law, eta, decay, momentum, b2))
+    paths = leaf_paths(params)
+    groups = {part.name: tuple(paths[k] for k in part.leaves) for part in found if part.acts == RATE}
+    return Plan(law, eta, decay, tuple(rows), norms, groups, _equivalences(law, eta, decay, momentum, b2))
 
 
 def _moves(optimizer: Any, params: PyTree, said: Said) -> list[Moves]:

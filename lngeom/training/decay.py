@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import PyTree
 
 from lngeom._core.trees import leaf_paths
+from lngeom.information._given import check_function
 from lngeom.information.groups import search
 
 RATE, REGULARIZER, IDLE = "rate", "regularizer", "none"
@@ -67,7 +68,7 @@ def parts(
     )
 
 
-def decay_mask(params: PyTree, apply: Callable[..., PyTree], *args: Any, acts: str = RATE) -> PyTree:
+def decay_mask(apply: Callable[..., PyTree], params: PyTree, *args: Any, acts: str = RATE) -> PyTree:
     r"""A mask for weight decay, from the symmetries of the model instead of the number of axes of a leaf.
 
     Weight decay on scale-invariant weights leaves the function as it is, and sets their effective learning rate: it
@@ -82,9 +83,9 @@ def decay_mask(params: PyTree, apply: Callable[..., PyTree], *args: Any, acts: s
     regularizer.
 
     Args:
-        params: the parameters.
         apply: (params, *args) → outputs. The last layer's outputs, not the loss of one sample, tell symmetries from
             chance.
+        params: the parameters.
         *args: inputs, such as a batch.
         acts: "rate" or "regularizer".
 
@@ -103,7 +104,8 @@ def decay_mask(params: PyTree, apply: Callable[..., PyTree], *args: Any, acts: s
         >>> def apply(p, x):
         ...     a = x @ p["hidden"]
         ...     return a / jnp.sqrt(jnp.mean(a**2, 1, keepdims=True) + 1e-6) * p["gain"]
-        >>> decay_mask({"gain": jnp.ones((1, 3)), "hidden": jnp.array([[1.0, 2.0, 0.5], [0.2, -1.0, 3.0]])}, apply, X)
+        >>> params = {"gain": jnp.ones((1, 3)), "hidden": jnp.array([[1.0, 2.0, 0.5], [0.2, -1.0, 3.0]])}
+        >>> decay_mask(apply, params, X)
         {'gain': False, 'hidden': True}
     """
     if acts not in {RATE, REGULARIZER}:
@@ -128,11 +130,7 @@ def check_model(apply: Any, params: Any) -> None:
     Raises:
         ValueError: if `apply` cannot be called, or the parameters hold something that is no array.
     """
-    if not callable(apply):
-        raise ValueError(
-            f"apply must be a function of (params, *args); got a {type(apply).__name__}. The order is "
-            "(params, apply, X)"
-        )
+    check_function(apply)
     for path, leaf in zip(leaf_paths(params), jax.tree.leaves(params), strict=True):
         if not hasattr(leaf, "dtype") and not isinstance(leaf, int | float):
             raise ValueError(

@@ -15,6 +15,7 @@ from jaxtyping import Array, PRNGKeyArray, PyTree
 
 from lngeom._core.arguments import check_count, check_nonnegative
 from lngeom._core.numerics import MARGIN, WITNESS, Agreement
+from lngeom._core.text import counted
 from lngeom.families import AbstractDistribution
 from lngeom.information import fisher
 from lngeom.information.glm import NormalizedGLM
@@ -82,8 +83,8 @@ class Equivariance:
     def __repr__(self) -> str:
         """The table of the consequences, in 80 columns."""
         lines = [
-            f"Equivariance of {self.parameters:,} parameters under {self.group}",
-            f"f(gθ) = f(θ) at {len(self.elements)} elements g, on {self.samples:,} samples:",
+            f"Equivariance of {counted(self.parameters, 'parameter')} under {self.group}",
+            f"f(gθ) = f(θ) at {counted(len(self.elements), 'element')} g, on {counted(self.samples, 'sample')}:",
         ]
         if not self.invariant:
             where = ["  it holds at θ itself, not near it"] if self.here.agrees else []
@@ -126,9 +127,9 @@ def _not_invariant(found: Agreement) -> str:
 
 def equivariance(
     apply: NormalizedGLM | Callable[[PyTree, PyTree], PyTree],
-    action: Callable[[Any, PyTree], PyTree],
     params: PyTree,
     X: PyTree,
+    action: Callable[[Any, PyTree], PyTree],
     *,
     family: AbstractDistribution | PyTree | None = None,
     y: PyTree = None,
@@ -177,10 +178,10 @@ def equivariance(
 
     Args:
         apply: a `NormalizedGLM`, or a function apply(params, X) → outputs, as `lg.fisher` takes.
-        action: action(g, params) → params of the same shapes. Where g is a real number or array, all values near the
-            identity must be elements.
         params: θ, any pytree; floating point leaves are parameters, as in `lg.fisher`.
         X: inputs, one sample a row.
+        action: action(g, params) → params of the same shapes. Where g is a real number or array, all values near the
+            identity must be elements.
         family: of the outputs of a function.
         y: responses; drawn from the model where None.
         identity: g₀, a real number or an array: 0.0 of shifts and rotations by an angle, 1.0 of a scaling. None of a
@@ -208,7 +209,7 @@ def equivariance(
         >>> theta = model.init(jax.random.key(0), inputs=3, outputs=5)
         >>> X = jax.random.normal(jax.random.key(1), (40, 3))
         >>> scale = lambda c, p: lg.GLMParameters(c * p.weights, p.bias, p.gain)
-        >>> found = lg.equivariance(model, scale, theta, X, identity=1.0)
+        >>> found = lg.equivariance(model, theta, X, scale, identity=1.0)
         >>> found.invariant, found.null_directions, found.holds
         (True, 1, True)
     """

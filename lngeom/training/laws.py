@@ -8,6 +8,10 @@ import difflib
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
+from lngeom._core.types import is_concrete
+
 
 @dataclass(frozen=True)
 class Law:
@@ -65,6 +69,19 @@ def law_of(optimizer: str) -> Law:
     return LAWS[optimizer]
 
 
+def _number(name: str, value: Any) -> float:
+    """A number of NumPy or JAX."""
+    array = np.asarray(value)
+    if array.ndim or array.dtype.kind not in "iuf":
+        scheduled = " or a schedule" if name in SCHEDULED else ""
+        raise ValueError(f"{name} must be a number{scheduled}; got {value!r}")
+    return float(array)
+
+
+SCHEDULED = {"learning_rate", "weight_decay"}
+"""Settings that may be functions of the step."""
+
+
 def check_settings(**values: Any) -> None:
     """Checks hyperparameters that are numbers (schedules and traced values pass).
 
@@ -72,11 +89,12 @@ def check_settings(**values: Any) -> None:
         **values: by name; `momentum`, `b1` and `b2` must lie in [0, 1), the others be at least 0.
 
     Raises:
-        ValueError: if one is out of its range; the message names it.
+        ValueError: if one is no number, or out of its range; the message names it.
     """
-    for name, value in values.items():
-        if not isinstance(value, int | float):
+    for name, given in values.items():
+        if callable(given) or not is_concrete(given):
             continue
+        value = given if isinstance(given, int | float) and not isinstance(given, bool) else _number(name, given)
         if name in {"momentum", "b1", "b2"} and not 0 <= value < 1:
             raise ValueError(f"{name} must lie in [0, 1); got {value}")
         if not value >= 0:

@@ -65,8 +65,8 @@ def natural_gradient(
         The transformation.
 
     Raises:
-        ValueError: if damping is not positive. At `update`, if params or inputs are missing, a gradient is missing, or
-            a null space is to be predicted under jit.
+        ValueError: if damping is not positive, or the model is none. At `update`, if params or inputs are missing, a
+            gradient is missing, or a null space is to be predicted under jit.
 
     Example:
         >>> import lngeom as lg
@@ -84,6 +84,11 @@ def natural_gradient(
         check_nonnegative("damping", damping)
         if not damping > 0:
             raise ValueError(f"damping must be more than 0; got {damping}")
+
+    if not isinstance(model_or_apply, NormalizedGLM) and not callable(model_or_apply):
+        raise ValueError(
+            f"expected a NormalizedGLM or a function apply(params, X); got a {type(model_or_apply).__name__}"
+        )
 
     def init(params: PyTree) -> NaturalGradientState:
         del params

@@ -20,6 +20,7 @@ from lngeom.training._detect import AGREES, Motion, detect, first_steps, require
 from lngeom.training._present import Present, at_present
 from lngeom.training._record import HISTORY, Geometry, GeometryState, Packed, dtype_of, record, register_with_flax
 from lngeom.training._settings import Said
+from lngeom.training.advisor import Plan
 from lngeom.training.laws import check_settings, law_of
 
 
@@ -28,7 +29,7 @@ def track_geometry(
     *,
     learning_rate: float | Callable | None = None,
     weight_decay: float | Callable = 0.0,
-    groups: Selector | None = None,
+    groups: Selector | Plan | None = None,
     kind: str | None = None,
     momentum: float | None = None,
     b2: float | None = None,
@@ -49,7 +50,8 @@ def track_geometry(
             with the numbers in the optimizer's state: a rate that is changed there is taken.
         weight_decay: weight decay of the optimizer, a number or a schedule. Needed for the predicted equilibrium.
         groups: the scale-invariant groups: patterns of paths, a mapping from names to patterns, a predicate of path and
-            leaf, or the result of `scale_invariant_groups`. By default every leaf of two or more axes is a group.
+            leaf, the result of `scale_invariant_groups`, or a `plan`, whose groups they are. By default every leaf of
+            two or more axes is a group, since the tracker has no model to measure invariance with.
         kind: the optimizer's law, one of `LAWS`. By default it is found from the optimizer's response to gradients,
             leaf by leaf; "adaptive" where only the effective learning rate is known. Of a law that is given, only the
             power of the gradient's size is compared with the optimizer. Rates and equilibria are NaN where no formula
@@ -85,6 +87,7 @@ def track_geometry(
     numbers = {"momentum": momentum, "trust_coefficient": trust_coefficient, "b2": b2}
     numbers |= {"weight_decay": weight_decay, "learning_rate": learning_rate}
     check_settings(**{name: value for name, value in numbers.items() if value is not None})
+    groups = groups.groups if isinstance(groups, Plan) else groups
     history = check_count("history", history, 0, what="a whole number of records")
     every = check_count("every", every, 1, what="a whole number of steps")
     if kind is not None:
@@ -317,6 +320,7 @@ def _warn(geometry: Geometry) -> None:
             warnings.warn(
                 f"the group {name!r} is not scale-invariant: ⟨w, ∇⟩/(‖w‖‖∇‖) has a root mean square of {spread:.2g} "
                 "over recent steps, where 0 was expected; its effective learning rate and equilibrium mean nothing. "
-                "Leave it out with groups=, or look for ε, a bias before the norm or weight decay in the gradient",
+                "Give groups=plan(apply, params, X, ...) or groups=scale_invariant_groups(apply, params, X), whose "
+                "sets are; or look for a large ε, or weight decay in the gradient",
                 stacklevel=3,
             )

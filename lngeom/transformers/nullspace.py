@@ -15,6 +15,7 @@ from jaxtyping import Array, Float, Int
 
 from lngeom._core.conditions import Condition
 from lngeom._core.numerics import ConvergenceError
+from lngeom._core.text import counted
 from lngeom.transformers.arrays import StackArrays
 from lngeom.transformers.counts import count_symmetries
 from lngeom.transformers.coverage import require_covered
@@ -280,8 +281,10 @@ def _on_data(
         unread.append(rows - len(np.unique(used)))
     outputs = samples * length * (vocabulary - 1)
     found = [
-        Condition("every row of every table is read", not any(unread), f"{sum(unread)} rows are not"),
-        Condition("attention sees two positions", length > 1, f"{length} positions"),
+        Condition(
+            "every row of every table is read", not any(unread), f"{counted(sum(unread), 'row is', 'rows are')} not"
+        ),
+        Condition("attention sees two positions", length > 1, counted(length, "position")),
         Condition("at least twice as many outputs as parameters", outputs >= 2 * size, f"{outputs:,} of {2 * size:,}"),
     ]
     needed = 4 * (d + 2)

@@ -1,6 +1,9 @@
 """Tutorials run, and arrive where they say."""
 
 import importlib
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import analysis.tutorials
@@ -22,7 +25,8 @@ def run(name):
 def test_every_tutorial_is_run_here():
     names = {p.stem for p in Path(analysis.tutorials.__file__).parent.glob("[a-z]*.py")}
     assert names == {name.removeprefix("test_") for name in globals() if name.startswith("test_")} - {
-        "every_tutorial_is_run_here"
+        "every_tutorial_is_run_here",
+        "fisher_of_a_flax_model_without_flax",
     }
 
 
@@ -34,9 +38,20 @@ def test_fisher_of_a_flax_model():
     assert found["overlap"] < 1e-10
 
 
+def test_fisher_of_a_flax_model_without_flax(tmp_path):
+    """One sentence, where flax is missing."""
+    (tmp_path / "flax").mkdir()
+    (tmp_path / "flax/__init__.py").write_text("raise ModuleNotFoundError('flax')")
+    path = os.pathsep.join([str(tmp_path), str(Path(analysis.tutorials.__file__).parents[2])])
+    command = [sys.executable, "-m", "analysis.tutorials.fisher_of_a_flax_model"]
+    done = subprocess.run(command, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr == "error: this tutorial needs flax: pip install flax\n"
+
+
 def test_audit_your_own_layer(capsys):
     assert run("audit_your_own_layer") == {"right": "invariant, lost to rounding", "slip": "not invariant"}
-    assert ": as layer, " in capsys.readouterr().out
+    assert "\nAs layer norm, in " in capsys.readouterr().out
 
 
 def test_effective_learning_rate():

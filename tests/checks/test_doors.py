@@ -50,6 +50,33 @@ def test_the_generator_fails_where_a_layer_is_broken_and_shows_why():
     assert "weight_matrix_rescaling" not in failed
 
 
+class Fresh(lg.nn.LayerNorm):
+    """A class that makes its own layer."""
+
+    def __init__(self):
+        super().__init__(6, exact=True)
+
+
+@lg.checks.parametrize_with_invariances(Fresh, like="layer", units=6)
+def test_a_class_alone_is_checked(layer, check):
+    assert layer is Fresh
+    check(layer)
+
+
+@pytest.mark.parametrize(
+    ("layers", "like", "said"),
+    [
+        (None, "layer", "layers must be a layer, a list of layers or pairs"),
+        ([], "layer", "layers is empty"),
+        ([EXACT], None, "LayerNorm has no row of the table to be compared with: give like="),
+        (broken.missing_eps, None, "missing_eps has no row of the table"),
+    ],
+)
+def test_the_decorator_refuses_what_it_cannot_check(layers, like, said):
+    with pytest.raises(ValueError, match=said):
+        lg.checks.parametrize_with_invariances(layers, like)
+
+
 def test_an_expected_failure_must_name_a_check():
     with pytest.raises(ValueError, match="no check recentering; the checks are findings, weight_matrix_rescaling"):
         list(lg.checks.generate_checks(EXACT, "layer", expected_failures={"recentering": "no"}))
@@ -63,10 +90,10 @@ def lngeom(*args):
 def test_check_exits_0_when_it_ran_and_1_when_the_layer_differs():
     same = lngeom("lngeom.methods:LayerNorm", "--like", "layer")
     assert same.exit_code == 0, same.output
-    assert ": as layer, " in same.output
+    assert "\nAs layer norm, in " in same.output
     different = lngeom("tests.checks.broken:leakage_of_one_row", "--like", "layer")
     assert different.exit_code == 1
-    assert "Differs from layer:" in different.output
+    assert "\nDiffers from layer norm, in " in different.output
     assert lngeom("tests.checks.broken:leakage_of_one_row").exit_code == 0
 
 
@@ -79,7 +106,7 @@ def test_check_exits_0_when_it_ran_and_1_when_the_layer_differs():
         (["lngeom.claims.paper:TITLE"], "cannot adapt a str"),
         (["tests.checks.broken:needs_three"], "needs 3 arguments"),
         (["lngeom.nn:LayerNormLSTM"], "has no known value"),
-        (["lngeom.nn:LayerNorm", "--like", "lyer"], "no row 'lyer'"),
+        (["lngeom.nn:LayerNorm", "--like", "lyer"], "no method 'lyer': did you mean layer"),
         (["lngeom.nn:LayerNorm", "--dtype", "int8"], "dtype must be"),
         (["lngeom.nn:LayerNorm", "--kind", "both"], "kind must be one of weights, summed"),
     ],

@@ -226,7 +226,7 @@ def test_like_and_include():
     assert lg.check_model(plain, normal(6, 8), like={"layers.0": "layer"}).differs
     with pytest.raises(ValueError, match="no layer head; there are"):
         lg.check_model(plain, normal(6, 8), like={"head": "ln"})
-    with pytest.raises(ValueError, match="no row 'lyer'"):
+    with pytest.raises(ValueError, match="no method 'lyer': did you mean layer"):
         lg.check_model(plain, normal(6, 8), like={"norm": "lyer"})
 
 

@@ -88,7 +88,9 @@ def test_a_broken_layer_is_caught_with_a_counterexample(layer, name, verdict):
     assert found[name].verdict is verdict
     fails_as_written(found[name], layer)
     assert found[name].title in str(found)
-    assert found[name].counterexample.code.rstrip() in str(found)
+    code = found[name].counterexample.code.rstrip()
+    assert code in found.to_text(counterexamples=True)
+    assert code not in str(found)
 
 
 def test_a_missing_eps_is_caught_with_a_counterexample():
@@ -196,9 +198,25 @@ def test_the_counterexample_of_a_wide_layer_is_short_too():
         run(example.code, layer)
 
 
+def test_a_change_of_basis_is_refuted_by_a_readable_matrix():
+    found = report(lg.normalizers.WeightNorm)["input_basis_changes"]
+    assert "moved_W = np.linalg.solve(A.T, W.T).T" in found.counterexample.code
+    assert "moved_X = X @ A.T" in found.counterexample.code
+    fails_as_written(found, lg.normalizers.WeightNorm)
+
+
+def test_an_orthogonal_map_of_many_units_is_written_by_the_two_that_it_mixes():
+    layer = lg.nn.LayerNorm(64, exact=True)
+    code = lg.check_invariances(layer)["unit_rotations"].counterexample.code
+    assert "Q = np.eye(64)\nQ[:2, :2] = [[0.6, -0.8], [0.8, 0.6]]\nmoved_W = Q @ W\n" in code
+    with pytest.raises(AssertionError):
+        run(code, layer)
+
+
 def test_an_equivariance_is_refuted_by_a_readable_matrix():
     found = report(lg.normalizers.BatchNorm)["unit_rotations_fixing_one"]
     assert found.verdict is Verdict.NOT
+    assert "moved_W = Q @ W" in found.counterexample.code
     assert "np.testing.assert_allclose(after, before @ Q.T" in found.counterexample.code
     fails_as_written(found, lg.normalizers.BatchNorm)
     assert report(lg.normalizers.RMSNorm)["unit_rotations"].verdict is Verdict.INVARIANT

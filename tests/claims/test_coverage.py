@@ -57,7 +57,7 @@ def test_a_planted_fault_is_found(planted, found):
 def test_counts_follow_the_list(monkeypatch):
     whole = coverage()
     assert whole.statements == whole.treated + whole.not_testable == len(STATEMENTS)
-    assert re.match(rf"{whole.treated} of {whole.statements} statements of the paper are treated", str(whole))
+    assert re.match(rf"{whole.treated} of {whole.statements} statements of the paper are covered", str(whole))
     monkeypatch.setattr(pages, "STATEMENTS", (*STATEMENTS, Statement("Section 1", "x", why_not="y")))
     assert coverage() == whole._replace(statements=whole.statements + 1, not_testable=whole.not_testable + 1)
     only_on_request = Statement("Section 1", "y", ("experiments.draw",))
@@ -86,5 +86,5 @@ def test_it_is_in_the_document_on_the_page_and_in_the_terminal():
     assert {c.id for c in claims} <= targets <= {c.id for c in claims}
     for several, expected in ((outcomes, True), (outcomes[:1], False)):
         console = Console(width=200, record=True, file=io.StringIO())
-        console.print(terminal.summary(several))
+        console.print(*terminal.overview(several, document(several, data, 0)))
         assert ("not testable here" in " ".join(console.export_text().split())) is expected

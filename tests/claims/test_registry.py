@@ -155,8 +155,11 @@ def test_every_page_with_claims_is_loaded():
 def test_unknown_names_are_answered_with_known_ones():
     with pytest.raises(ValueError, match="the topics are invariance, fisher"):
         all_claims("weather")
-    with pytest.raises(ValueError, match=r"near it: .*equation\.33"):
+    with pytest.raises(ValueError, match=r"claims are about Eqs\. 2–4, 6–35"):
         all_claims(id="equation.3333")
+    with pytest.raises(ValueError, match=r"did you mean\n  text\.riemannian  conditional  Under the KL"):
+        all_claims(id="riemanian")
+    assert [c.id for c in all_claims(id="Eq. 13 layer norm")] == ["equation.13_14.ln"]
 
 
 def test_a_check_that_raises_is_undecided_and_says_why(problem):

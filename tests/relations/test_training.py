@@ -216,7 +216,7 @@ def test_masks_of_decay_do_not_depend_on_the_precision(seed, dtype, all_):
         model = Normed(kind)
         params = model.init(jax.random.key(seed), X)["params"]
         params = jax.tree.map(lambda v, kind=kind: v.astype(kind) if all_ else v, params)
-        masks.append(lg.training.decay_mask(params, lambda p, x, model=model: model.apply({"params": p}, x), X))
+        masks.append(lg.training.decay_mask(lambda p, x, model=model: model.apply({"params": p}, x), params, X))
     assert masks[0] == masks[1]
     assert [masks[0][f"Dense_{k}"]["kernel"] for k in range(3)] == [True, True, False]
 

@@ -60,6 +60,13 @@ def test_the_command_writes_one_small_file_and_opens_it_if_asked(monkeypatch, tm
     assert "open explorer.html yourself" in run(monkeypatch, tmp_path, "--open").output
 
 
+def test_a_page_is_written_to_html_alone(monkeypatch, tmp_path):
+    result = run(monkeypatch, tmp_path, "--out", "page.txt")
+    assert result.exit_code == 2
+    assert "name it with .html, such as page.html" in " ".join(result.output.split())
+    assert not (tmp_path / "page.txt").exists()
+
+
 @pytest.mark.parametrize("out", ["file/page.html", "folder"])
 def test_a_place_that_cannot_be_written_is_one_clear_error(monkeypatch, tmp_path, out):
     (tmp_path / "file").write_text("")

@@ -1,5 +1,6 @@
 """The index of papers: counts, errors by rank, links, and no request."""
 
+import io
 import re
 import shutil
 
@@ -7,8 +8,9 @@ import pytest
 from lngeom.claims.data import load
 from lngeom.claims.papers import find
 from lngeom.claims.registry import recorded
-from lngeom.report import gallery, terminal
+from lngeom.report import gallery, terminal, terminal_tables
 from lngeom.report.document import document
+from rich.console import Console
 
 
 @pytest.fixture(scope="module")
@@ -65,6 +67,12 @@ def test_no_column_of_the_papers_is_narrower_than_a_word(index, tmp_path):
 
 def test_the_terminal_lists_counts_and_findings():
     paper = find("zhang2019")
-    table = terminal.papers_table([(paper, [recorded(c) for c in paper.claims])], findings=True)
+    table = terminal_tables.papers_table([(paper, [recorded(c) for c in paper.claims])])
     assert table.title == "1 paper, 8 claims"
-    assert [next(iter(c.cells)) for c in table.columns[:3]] == ["zhang2019", "7", "1"]
+    assert [next(iter(c.cells)) for c in table.columns] == ["zhang2019", "7", "1"]
+    console = Console(width=60, record=True, file=io.StringIO())
+    console.print(terminal.papers_found([paper]))
+    first, *rest = console.export_text().splitlines()
+    assert first == "zhang2019  7 hold, 1 conditional"
+    assert paper.finding in " ".join(line.strip() for line in rest)
+    assert max(map(len, rest)) <= 60

@@ -171,9 +171,10 @@ def test_the_page_gives_the_reasons_and_is_loud_about_a_clash(text):
 def test_a_narrow_terminal_keeps_all_that_is_said_of_a_claim():
     console = Console(width=40, record=True, file=io.StringIO())
     fine = outcome("equation.3", "fisher", Verdict.HOLDS, measured(Kind.AGREEMENT, 1e-16))
-    console.print(terminal.claims_table([fine], "Layer Normalization", console.width))
+    console.print(terminal.short(fine))
     text = console.export_text()
-    assert all(shown in text for shown in ("equation.3", "HOLDS", "1 agreement", "= 1.0e-16"))
+    assert all(shown in text for shown in ("equation.3", "HOLDS numerically", "1 agreement", "= 1.0e-16"))
+    assert max(map(len, text.splitlines())) <= 40
     assert "…" not in text
 
 
@@ -184,19 +185,20 @@ def test_the_terminal_gives_the_reasons_and_is_loud_about_a_clash():
         return console.export_text()
 
     outcomes = troubled()
-    claims, remarks = (
-        printed(terminal.claims_table(outcomes, "Layer Normalization")),
-        printed(terminal.remarks(outcomes)),
-    )
+    claims = "".join(printed(terminal.short(outcome)) for outcome in outcomes)
+    remarks = printed(terminal.remarks(outcomes))
     for shown in (claims, remarks):
         assert "rounding alone may cause" in shown
         assert "12 of 300 entries" in shown
         assert "compared nothing" in shown
         assert "CLASH" in shown
     assert "CLASH in 1 claim" in printed(terminal.clashes(outcomes))
-    assert "clash" in printed(terminal.summary(outcomes))
+    found, fine = (
+        "".join(map(printed, terminal.overview(o, build_document(o, OWN, 0)))) for o in (outcomes, outcomes[:2])
+    )
+    assert "Clash: a number contradicts a proof or a statement" in found
     assert terminal.clashes(outcomes[:2]) is None
-    assert "clash" not in printed(terminal.summary(outcomes[:2]))
+    assert "clash" not in fine.lower()
     fine = [outcome("equation.3", "fisher", Verdict.HOLDS, measured(Kind.AGREEMENT, 1e-16))]
     assert terminal.remarks(fine) is None
     assert terminal.problems(fine, OWN) == terminal.notices(fine, OWN) == []
@@ -205,9 +207,11 @@ def test_the_terminal_gives_the_reasons_and_is_loud_about_a_clash():
 def test_a_proof_alone_is_enough_on_data_of_the_user_s_own_and_not_on_the_digits():
     alone = troubled()[:2]
     assert terminal.problems(alone, OWN) == []
-    assert "2 of 2 claims have numbers that are no evidence" in terminal.notices(alone, OWN)[0]
+    assert "2 of 2 claims have numbers that do not count as evidence" in terminal.notices(alone, OWN)[0]
     digits = dataclasses.replace(OWN, name="digits")
-    assert terminal.problems(alone, digits)[0].startswith("numbers that are no evidence: table1.ln.dataset_rescaling")
+    assert terminal.problems(alone, digits)[0].startswith(
+        "numbers that do not count as evidence: table1.ln.dataset_rescaling"
+    )
     assert terminal.notices(alone, digits) == []
     assert "CLASH, a number contradicts a proof or a recorded statement: equation.1" in terminal.problems(
         troubled(), OWN

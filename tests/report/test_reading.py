@@ -113,7 +113,7 @@ def test_the_first_screen_says_what_was_found(opened, document):
 def test_search_finds_equations_within_lists_and_ranges(opened, words, found):
     window, _ = opened
     assert set(searched(window, words)) == found
-    window.evaluate("equations.forEach(numbers => numbers.clear())")
+    window.evaluate("records.forEach(record => record.keys.clear())")
     assert searched(window, words) == []
 
 
@@ -122,7 +122,7 @@ def test_search_finds_verdicts_by_their_words(opened, document, verdict):
     window, _ = opened
     meant = [claim["id"] for claim in document["claims"] if claim["verdict"] == verdict]
     assert sorted(searched(window, verdict)) == sorted(meant)
-    window.evaluate("claims[0].dataset.verdict = 'undecided'; claims.at(-1).dataset.verdict = 'refuted'")
+    window.evaluate("records[0].verdict = 'undecided'; records.at(-1).verdict = 'refuted'")
     assert (sorted(searched(window, verdict)) == sorted(meant)) == (verdict == "conditional")
 
 

@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
+import scipy.stats
 from lngeom.rewrite import steps as do
 from lngeom.transformers import Attention, FeedForward, Linear, Mixture, Rows, rewrite as rw
 from lngeom.transformers.description import exchange_norms
@@ -139,6 +140,26 @@ def test_the_unrotated_half_of_a_key_bias_is_void():
     found = rw.apply(stack, weights, [do.DropKeyBias(unrotated_only=True)])
     assert found.certificate.passed
     assert found.certificate.changed
+
+
+def test_the_certificate_says_how_far_weights_spread_before_and_after():
+    stack, weights = model("llama")
+    weights = {name: value.copy() for name, value in weights.items()}
+    at = "model.layers.0.self_attn.q_proj.weight"
+    weights[at][:, 3] *= 40  # a column of outliers, which a rotation spreads
+    found = rw.apply(stack, weights, [do.FoldNorms(), do.Rotate(seed=2)])
+    before, after = found.certificate.spread
+    matrices = {name: value for name, value in weights.items() if value.ndim > 1}
+    assert before.largest == max(np.abs(value).max() for value in matrices.values())
+    assert before.largest_in == before.kurtosis_in == at
+    expected = max(scipy.stats.kurtosis(value.ravel(), fisher=False) for value in matrices.values())
+    np.testing.assert_allclose(before.kurtosis, expected, rtol=1e-10)
+    assert after.kurtosis < before.kurtosis / 2
+    assert after.largest < before.largest / 1.5
+    assert f"largest kurtosis: {before.kurtosis:.3g} ({at}) → {after.kurtosis:.3g} (" in str(found.certificate)
+    assert found.certificate.to_json()["spread"][0]["largest_in"] == at
+    unmatched = rw.apply(*model("gpt2"), [do.DropKeyBias()]).certificate.spread
+    assert unmatched is None, "no matrix was changed"
 
 
 def test_rotation_of_a_layer_norm_stack_fixes_the_ones():

@@ -20,6 +20,11 @@ COLUMNS = [column.name for column in (*lg.transformations.TABLE1, WEIGHT_SIGN_FL
 CELLS = [(method, column, cell) for method, row in EXTENDED.items() for column, cell in row.items()]
 
 
+def test_a_cell_is_named_as_people_write_it():
+    assert prove("layer norm", "Weight matrix re-centering").name == "LayerNorm.weight_matrix_recentering"
+    assert prove("LN", "X+γ").name == "LayerNorm.dataset_recentering"
+
+
 def test_every_symbolic_method_is_in_the_table():
     ones = jnp.ones((4, 4))
     names = {type(method.make(ones, ones)).__name__ for method in lg.normalizers.METHODS.values()}
@@ -131,8 +136,8 @@ def test_counterexample_may_have_a_given_number_of_units(units):
 @pytest.mark.parametrize(
     ("arguments", "units", "message"),
     [
-        (("NoSuchNorm", "dataset_rescaling"), None, "no symbolic definition of the normalizer 'NoSuchNorm'"),
-        (("LayerNorm", "no_such_column"), None, "no symbolic form of the transformation 'no_such_column'"),
+        (("NoSuchNorm", "dataset_rescaling"), None, "no method 'NoSuchNorm'"),
+        (("LayerNorm", "no_such_column"), None, "no transformation 'no_such_column'"),
         ((3, "dataset_rescaling"), None, "no symbolic definition of the normalizer 'int'"),
         ((lg.nn.LayerNorm(4), "dataset_rescaling"), None, r"normalizer 'lngeom\.nn\.modules\.LayerNorm'"),
         (("LayerNorm", "dataset_rescaling"), 1, "LayerNorm of H = 1 is undefined"),

@@ -1,13 +1,14 @@
 """The plan: parts, predictions with conditions, shares of ε, and equivalences that are runs."""
 
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from lngeom.training import plan, predict_equilibrium, track_geometry
+from lngeom.training import decay_mask, plan, predict_equilibrium, read_geometry, scale_invariant_groups, track_geometry
 from lngeom.training.laws import LAWS
 
 RNG = np.random.default_rng(0)
@@ -33,7 +34,7 @@ def apply(p, x, eps=EPS):
 
 
 def planned(optimizer="sgd", rate=0.1, decay=0.01, **settings):
-    return plan(PARAMS, apply, X, optimizer=optimizer, learning_rate=rate, weight_decay=decay, **settings)
+    return plan(apply, PARAMS, X, optimizer=optimizer, learning_rate=rate, weight_decay=decay, **settings)
 
 
 def test_a_plan_says_what_decay_does_and_where_the_norm_will_rest():
@@ -79,7 +80,7 @@ def test_a_norm_of_other_parameters_has_its_own_share():
     def two(p, x):
         return jnp.tanh(apply(p, x)) @ p["v"] / jnp.sqrt(jnp.mean((apply(p, x) @ p["v"]) ** 2, 1, keepdims=True) + 1e-3)
 
-    found = plan(PARAMS | {"v": jnp.ones((3, 2))}, two, X, optimizer="sgd", learning_rate=0.1)
+    found = plan(two, PARAMS | {"v": jnp.ones((3, 2))}, X, optimizer="sgd", learning_rate=0.1)
     by_eps = {round(norm.eps, 5): norm.of for norm in found.norms}
     assert by_eps.keys() == {EPS, 1e-3}
     assert by_eps[EPS] == ("w",)
@@ -131,7 +132,7 @@ def test_masks_schedules_and_records_are_read():
     assert "without weight decay the norm only grows" in row.remark
     joint = lambda p, x: apply({**p, "w": p["w"] + p["u"]}, x)  # noqa: E731
     params = PARAMS | {"u": 2.0 + PARAMS["w"]}
-    parted = plan(params, joint, X, optimizer="sgd", learning_rate=0.1, weight_decay=0.1, mask={"u": True, **mask})
+    parted = plan(joint, params, X, optimizer="sgd", learning_rate=0.1, weight_decay=0.1, mask={"u": True, **mask})
     assert (parted.parameters[0].name, parted.parameters[0].acts) == ("u+w", "regularizer")
     assert "only together" in parted.parameters[0].remark
     schedule = optax.warmup_cosine_decay_schedule(0.0, 0.1, 10, 100)
@@ -147,7 +148,7 @@ def test_masks_schedules_and_records_are_read():
 
 
 def test_a_mask_decides_among_equal_sets():
-    """Stream and value, or stream and output: either can be re-scaled, since the block adds their product."""
+    """Stream and value, or stream and output: either can be rescaled, since the block adds their product."""
     rng = np.random.default_rng(3)
     p = {name: jnp.asarray(rng.normal(size=(4, 4))) for name in ("embed", "head", "output", "value")}
 
@@ -158,27 +159,73 @@ def test_a_mask_decides_among_equal_sets():
 
     for other in ("value", "output"):
         mask = {name: name in {"embed", other} for name in p}
-        rows = plan(p, block, X, optimizer="sgd", learning_rate=0.1, weight_decay=0.01, mask=mask).rows
+        rows = plan(block, p, X, optimizer="sgd", learning_rate=0.1, weight_decay=0.01, mask=mask).rows
         assert {row["name"] for row in rows if row["acts"] == "rate"} == {f"embed+{other}"}
 
 
 def test_the_table_has_a_line_a_part_and_the_data_fit_pandas():
-    text = str(planned("adamw", rate=1e-3, decay=0.1))
-    assert all(f"│ {name} " in text for name in ("w", "g", "out"))
+    text = planned("adamw", rate=1e-3, decay=0.1).to_text(80)
+    first = [line.split()[0] for line in text.splitlines() if line]
+    assert all(first.count(name) == 1 for name in ("w", "g", "out"))
     assert "[1] if gradients are independent over time" in text
-    assert "A learning rate f times as large is the same run as a weight decay f times as large, ε times f" in text
+    words = " ".join(text.split())
+    assert "A learning rate f times as large is the same run as a weight decay f times as large, ε times f" in words
+    assert "Angle: radians a step. Half life: steps." in words
     pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame(planned().rows)
     assert list(frame["name"]) == ["w", "g", "out"]
 
 
+@pytest.mark.parametrize("width", [40, 60, 80, 140])
+def test_a_plan_fits_the_terminal(width, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(width))
+    lines = str(planned("adamw", rate=1e-3, decay=0.1)).splitlines()
+    assert max(map(len, lines)) <= width
+    assert any("radians" in line for line in lines)
+
+
+def test_plan_search_mask_and_tracker_name_the_same_groups():
+    """A bias before the norm is scale-invariant with its weights, in all four."""
+
+    def apply(p, x):
+        a = x @ p["weight"] + p["bias"]
+        a = a - jnp.mean(a, 1, keepdims=True)
+        return a / jnp.sqrt(jnp.mean(a**2, 1, keepdims=True) + 1e-5) * p["gain"]
+
+    rng = np.random.default_rng(0)
+    inputs = jnp.asarray(rng.normal(size=(9, 3)))
+    params = {
+        "bias": jnp.asarray(rng.normal(size=(1, 4))),
+        "gain": jnp.ones((1, 4)),
+        "weight": jnp.asarray(rng.normal(size=(3, 4))),
+    }
+    settings: Any = {"learning_rate": 1e-3, "weight_decay": 0.1}
+    optimizer = optax.adamw(1e-3, weight_decay=0.1)
+    found = plan(apply, params, inputs, optimizer=optimizer, **settings)
+    expected = {"bias+weight": ("bias", "weight")}
+    assert dict(found.groups) == expected
+    assert scale_invariant_groups(apply, params, inputs) == expected
+    assert decay_mask(apply, params, inputs) == {"bias": True, "gain": False, "weight": True}
+    tracker = track_geometry(optimizer, groups=found, every=1, **settings)
+    state = tracker.init(params)
+    gradient = jax.grad(lambda p: jnp.sum(jnp.sin(3 * apply(p, inputs))))(params)
+    _, state = tracker.update(gradient, state, params)
+    record = read_geometry(state)  # a warning is an error here
+    assert record.names == ("bias+weight",)
+    alone = track_geometry(optimizer, every=1, **settings)
+    _, state = alone.update(gradient, alone.init(params), params)
+    with pytest.warns(UserWarning, match=r"Give groups=plan\(apply, params, X"):
+        read_geometry(state)
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
+        ({"rate": "0.1"}, "learning_rate must be a number or a schedule; got '0.1'"),
         ({"optimizer": "sdg"}, r"did you mean 'sgd'"),
         ({"optimizer": 0.1}, "optimizer must be an optax optimizer or one of"),
         ({"optimizer": optax.stateless(lambda u, p: jax.tree.map(lambda g: -(g**3), u))}, "as optimizer="),
-        ({"rate": -1.0}, "the learning rate must be positive and finite; got -1.0"),
+        ({"rate": -1.0}, "learning_rate must be at least 0; got -1.0"),
         ({"decay": -1.0}, "weight_decay must be at least 0"),
         ({"optimizer": "momentum"}, "give momentum="),
         (

@@ -127,8 +127,8 @@ ARCHITECTURES = {
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_the_mask_is_the_one_made_by_hand(name):
     params, apply, inputs, by_hand = ARCHITECTURES[name]
-    assert decay_mask(params, apply, inputs) == by_hand
-    other = decay_mask(params, apply, inputs, acts="regularizer")
+    assert decay_mask(apply, params, inputs) == by_hand
+    other = decay_mask(apply, params, inputs, acts="regularizer")
     opposite = jax.tree.map(lambda m: not m, by_hand)
     assert other == opposite
 
@@ -148,8 +148,8 @@ def test_a_bias_that_a_norm_subtracts_is_in_neither_mask():
         return rms(center(x @ p["w"] + p["shift"]))
 
     params = {"w": weights(4, 5), "shift": jnp.ones(1)}
-    assert decay_mask(params, apply, X) == {"w": True, "shift": False}
-    assert decay_mask(params, apply, X, acts="regularizer") == {"w": False, "shift": False}
+    assert decay_mask(apply, params, X) == {"w": True, "shift": False}
+    assert decay_mask(apply, params, X, acts="regularizer") == {"w": False, "shift": False}
 
 
 def test_masks_fit_optax_flax_and_equinox():
@@ -158,7 +158,7 @@ def test_masks_fit_optax_flax_and_equinox():
         warnings.simplefilter("ignore")  # flax's own, of JAX's deprecations
         model = nnx.Sequential(nnx.Linear(4, 6, rngs=nnx.Rngs(0)), nnx.LayerNorm(6, rngs=nnx.Rngs(0)))
         graph, params = nnx.split(model, nnx.Param)
-        mask = decay_mask(params, lambda p, x: nnx.merge(graph, p)(x), X)
+        mask = decay_mask(lambda p, x: nnx.merge(graph, p)(x), params, X)
         assert sorted(map(bool, jax.tree.leaves(mask))) == [False, False, True, True]  # the kernel with its bias
         optimizer = optax.adamw(0.1, weight_decay=0.5, mask=mask)
         updates, _ = optimizer.update(jax.tree.map(jnp.zeros_like, params), optimizer.init(params), params)
@@ -166,7 +166,7 @@ def test_masks_fit_optax_flax_and_equinox():
     assert moved == [bool(m) and bool(np.any(np.asarray(v))) for m, v in zip(*map(jax.tree.leaves, (mask, params)))]  # noqa: B905
     layers = eqx.nn.Sequential([eqx.nn.Linear(4, 6, key=jax.random.key(0)), eqx.nn.LayerNorm(6)])
     params, rest = eqx.partition(layers, eqx.is_inexact_array)
-    mask = decay_mask(params, lambda p, x: jax.vmap(eqx.combine(p, rest))(x), X)
+    mask = decay_mask(lambda p, x: jax.vmap(eqx.combine(p, rest))(x), params, X)
     assert (mask.layers[0].weight, mask.layers[1].weight, mask.layers[1].bias) == (True, False, False)
 
 
@@ -188,28 +188,28 @@ def test_epsilon_is_read_in_every_place_where_a_norm_can_have_it():
     assert np.allclose(without_epsilon(rational)(w), rational(w))
 
 
-def test_larger_sets_are_found_only_where_they_are_asked_for():
-    alone = scale_invariant_groups(lambda p: transformer(p, TOKENS), TRANSFORMER, epsilon=True)
+def test_larger_sets_are_found_unless_a_size_is_given():
+    alone = scale_invariant_groups(lambda p: transformer(p, TOKENS), TRANSFORMER, together=2)
     assert sorted(alone) == ["blocks.0.k", "blocks.0.q", "blocks.1.k", "blocks.1.q"]
-    every = scale_invariant_groups(lambda p: transformer(p, TOKENS), TRANSFORMER, epsilon=True, together=None)
+    every = scale_invariant_groups(lambda p: transformer(p, TOKENS), TRANSFORMER)
     (stream,) = every.keys() - alone.keys()
     assert set(every[stream]) == {"embed", "positions", *(f"blocks.{k}.{n}" for k in (0, 1) for n in ("o", "down"))}
-    assert scale_invariant_groups(lambda p: transformer(p, TOKENS), TRANSFORMER, together=None) == {}
+    assert scale_invariant_groups(lambda p: transformer(p, TOKENS), TRANSFORMER, epsilon=False) == {}
 
 
 def test_what_is_no_model_is_refused():
     with pytest.raises(ValueError, match=r"apply must be a function of \(params, \*args\); got a dict"):
-        decay_mask(mlp, MLP, X)
+        decay_mask(MLP, mlp, X)
     with pytest.raises(ValueError, match="acts must be 'rate' or 'regularizer'"):
-        decay_mask(MLP, mlp, X, acts="both")
+        decay_mask(mlp, MLP, X, acts="both")
     with pytest.raises(ValueError, match="the parameter name is a str, not an array"):
-        decay_mask(MLP | {"name": "mine"}, mlp, X)
+        decay_mask(mlp, MLP | {"name": "mine"}, X)
     with pytest.raises(ValueError, match="no parameter is an array of floating point numbers; there are n"):
-        decay_mask({"n": jnp.arange(3)}, lambda p, x: x, X)
+        decay_mask(lambda p, x: x, {"n": jnp.arange(3)}, X)
     with pytest.raises(ValueError, match=r"not finite at these parameters.* and ε = 0 in all norms"):
-        decay_mask(MLP, mlp, jnp.zeros_like(X))
+        decay_mask(mlp, MLP, jnp.zeros_like(X))
     with pytest.raises(ValueError, match="no parameter changes the outputs at these inputs"):
-        decay_mask(MLP, lambda p, x: 0.0 * x, X)
+        decay_mask(lambda p, x: 0.0 * x, MLP, X)
     with pytest.raises(
         ValueError, match=r"together must be None \(any\) or a whole number of leaves, at least 1; got 0"
     ):

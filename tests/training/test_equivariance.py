@@ -65,7 +65,7 @@ def of_scale(**given):
 
 @pytest.fixture(scope="module")
 def rescaled():
-    return lg.equivariance(network, rescale, NET, X, family=GAUSSIAN, identity=np.zeros(4))
+    return lg.equivariance(network, NET, X, rescale, family=GAUSSIAN, identity=np.zeros(4))
 
 
 @pytest.mark.thorough
@@ -80,7 +80,7 @@ def rescaled():
     ],
 )
 def test_all_follows_from_a_symmetry_of_a_glm(name, action, identity, null):
-    found = lg.equivariance(GLM[name], action, THETA, X, identity=identity)
+    found = lg.equivariance(GLM[name], THETA, X, action, identity=identity)
     assert found.invariant
     assert found.holds
     assert found.null_directions == null
@@ -95,7 +95,7 @@ def test_all_follows_from_a_symmetry_of_a_glm(name, action, identity, null):
 def test_the_norm_of_scaled_weights_grows_by_the_squared_steps():
     found = of_scale()
     assert "‖Aθ‖² grew by" in found["norm"].note
-    by_shift = lg.equivariance(GLM["ln"], shift, THETA, X, identity=np.zeros(3))
+    by_shift = lg.equivariance(GLM["ln"], THETA, X, shift, identity=np.zeros(3))
     assert by_shift["norm"].formula == "Q(θ⁺) = Q(θ), Q = ⟨ξ, θ⟩"
 
 
@@ -110,7 +110,7 @@ def test_units_of_relu_can_be_rescaled(rescaled):
 def test_units_can_be_permuted_and_adam_does_not_notice():
     order = np.array([1, 2, 0, 3])
     found = lg.equivariance(
-        network, permute, NET, X, family=GAUSSIAN, identity=None, elements=[order], optimizer=optax.adam(0.01)
+        network, NET, X, permute, family=GAUSSIAN, identity=None, elements=[order], optimizer=optax.adam(0.01)
     )
     assert found.holds
     assert not found.generators
@@ -129,7 +129,7 @@ def rotate(angle, p):
 def test_a_rotation_conserves_no_norm_and_adam_notices():
     linear = {"W": NET["W"][:2], "V": NET["V"][:, :2]}
     apply = lambda p, x: x @ p["W"].T @ p["V"].T  # noqa: E731
-    found = lg.equivariance(apply, rotate, linear, X, family=GAUSSIAN, optimizer=optax.adam(0.01))
+    found = lg.equivariance(apply, linear, X, rotate, family=GAUSSIAN, optimizer=optax.adam(0.01))
     assert found["norm"].outcome == "not measured"
     assert "antisymmetric" in found["norm"].note
     assert found["sgd"].holds
@@ -149,7 +149,7 @@ def test_an_optimizer_of_the_element_is_compared(power, outcome):
 
 
 def test_what_is_no_symmetry_has_no_consequences():
-    found = lg.equivariance(GLM["ln"], rows, THETA, X, identity=np.ones(5))
+    found = lg.equivariance(GLM["ln"], THETA, X, rows, identity=np.ones(5))
     assert not found.invariant
     assert not found.holds
     assert not found.consequences
@@ -162,7 +162,7 @@ def test_what_is_no_symmetry_has_no_consequences():
 def test_an_invariance_at_the_parameters_alone_is_none():
     """Biases of zero hide that they are not rescaled."""
     action = lambda c, p: p | {"W": c * p["W"], "V": p["V"] / c}  # noqa: E731
-    found = lg.equivariance(network, action, NET, X, family=GAUSSIAN, identity=1.0)
+    found = lg.equivariance(network, NET, X, action, family=GAUSSIAN, identity=1.0)
     assert found.here.agrees
     assert not found.invariant
     assert not found.consequences
@@ -172,28 +172,28 @@ def test_an_invariance_at_the_parameters_alone_is_none():
 @pytest.mark.thorough
 def test_logits_of_a_softmax_may_shift():
     action = lambda s, p: lg.GLMParameters(p.weights, p.bias + s, p.gain)  # noqa: E731
-    assert lg.equivariance(GLM["bn"], action, THETA, X).invariant
-    assert not lg.equivariance(GLM["ln"], action, THETA, X).invariant
+    assert lg.equivariance(GLM["bn"], THETA, X, action).invariant
+    assert not lg.equivariance(GLM["ln"], THETA, X, action).invariant
 
 
 @pytest.mark.thorough
 def test_one_sample_and_single_precision_are_enough():
     small = jax.tree.map(lambda v: v.astype(np.float32), THETA)
-    found = lg.equivariance(GLM["ln"], scale, small, X[:1].astype(np.float32), identity=1.0)
+    found = lg.equivariance(GLM["ln"], small, X[:1].astype(np.float32), scale, identity=1.0)
     assert found.holds
     assert 1e-9 < found["fisher"].deviation < 1e-4
 
 
 def test_where_nothing_depends_on_the_parameters_nothing_is_measured():
     constant = lambda p, x: 0 * x @ jax.lax.stop_gradient(p.weights).T  # noqa: E731
-    found = lg.equivariance(constant, scale, THETA, X, family=GAUSSIAN, identity=1.0)
+    found = lg.equivariance(constant, THETA, X, scale, family=GAUSSIAN, identity=1.0)
     assert found.invariant
     assert not found.holds
     assert {c.outcome for c in found.consequences} == {"not measured"}
 
 
 def test_an_action_that_moves_nothing_tests_nothing():
-    found = lg.equivariance(GLM["ln"], lambda g, p: p, THETA, X)
+    found = lg.equivariance(GLM["ln"], THETA, X, lambda g, p: p)
     assert not found.moving
     assert not found.holds
     assert "no element moves θ: nothing was tested" in repr(found)
@@ -268,7 +268,7 @@ def scaled(c, p):
 )
 def test_a_broken_symmetry_is_told_from_rounding_in_single_precision(epsilon, said):
     params = {"W": NET["W"].astype(np.float32)}
-    found = lg.equivariance(layer_norm(epsilon), scaled, params, X32, family=GAUSSIAN, identity=1.0, steps=1)
+    found = lg.equivariance(layer_norm(epsilon), params, X32, scaled, family=GAUSSIAN, identity=1.0, steps=1)
     assert found.invariant == found.holds == (epsilon == 0)
     assert ("not invariant: deviation" in repr(found)) == (epsilon > 0)
     assert said in repr(found)
@@ -282,7 +282,7 @@ def test_large_outputs_do_not_mask_small_ones():
     mixed = lambda p, x: jnp.concatenate([1e17 * of(p, x), x @ p["U"].T], 1)  # noqa: E731
     shifted = lambda p, x: layer_norm(1e-5)(p, x) + 1e8  # noqa: E731
     for apply in (mixed, shifted):
-        found = lg.equivariance(apply, scaled, params, X, family=GAUSSIAN, identity=1.0)
+        found = lg.equivariance(apply, params, X, scaled, family=GAUSSIAN, identity=1.0)
         assert not found.invariant
         assert "not invariant" in repr(found)
 
@@ -290,7 +290,7 @@ def test_large_outputs_do_not_mask_small_ones():
 def test_outputs_lost_to_rounding_allow_no_conclusion():
     params = {"W": NET["W"].astype(np.float32)}
     apply = lambda p, x: layer_norm(0.0)(p, x) + 1e6  # noqa: E731
-    found = lg.equivariance(apply, scaled, params, X32, family=GAUSSIAN, identity=1.0)
+    found = lg.equivariance(apply, params, X32, scaled, family=GAUSSIAN, identity=1.0)
     assert not found.invariant
     assert "no conclusion" in repr(found)
     assert max(map(columns, repr(found).splitlines())) <= 80
@@ -314,7 +314,7 @@ def test_runs_are_compared_at_every_element_that_moves():
 
     elements = [np.eye(4), np.eye(4)[[1, 2, 0, 3]], np.diag([0.5, 1, 2, 3])]
     found = lg.equivariance(
-        network, action, NET, X, family=GAUSSIAN, identity=None, elements=elements, optimizer=optax.adam(0.01)
+        network, NET, X, action, family=GAUSSIAN, identity=None, elements=elements, optimizer=optax.adam(0.01)
     )
     assert found.holds
     assert found.moving == (1, 2)
@@ -357,7 +357,7 @@ def test_the_table_fits_a_terminal(rescaled):
     for found in (
         rescaled,
         of_scale(optimizer=optax.sgd(0.1)),
-        lg.equivariance(GLM["ln"], scale, THETA, X, identity=1.0),
+        lg.equivariance(GLM["ln"], THETA, X, scale, identity=1.0),
     ):
         lines = repr(found).splitlines()
         assert max(map(columns, lines)) <= 80
@@ -412,14 +412,14 @@ def test_what_is_no_parameter_must_stay():
         action = lambda c, p, more=more: {"W": c * p["W"], "count": p["count"] + more}  # noqa: E731
         if more:
             with pytest.raises(ValueError, match="must leave 'count' as it is"):
-                lg.equivariance(apply, action, params, X, family=GAUSSIAN, identity=1.0)
+                lg.equivariance(apply, params, X, action, family=GAUSSIAN, identity=1.0)
         else:
-            assert lg.equivariance(apply, action, params, X, family=GAUSSIAN, identity=1.0).parameters == 12
+            assert lg.equivariance(apply, params, X, action, family=GAUSSIAN, identity=1.0).parameters == 12
 
 
 def test_under_jit_there_are_no_values():
     with pytest.raises(ValueError, match="call it outside jit"):
-        jax.jit(lambda theta: lg.equivariance(GLM["ln"], scale, theta, X, identity=1.0).invariant)(THETA)
+        jax.jit(lambda theta: lg.equivariance(GLM["ln"], theta, X, scale, identity=1.0).invariant)(THETA)
 
 
 @pytest.mark.thorough
@@ -427,7 +427,7 @@ def test_of_many_directions_random_combinations_are_taken():
     """Each of the 3 · 12 shifts of inputs by their outputs' units is a direction; the rank is that of the orbit."""
     wide = GLM["ln"].init(jax.random.key(0), inputs=3, outputs=12)
     action = lambda g, p: with_weights(p, p.weights + jnp.mean(g, 0, keepdims=True))  # noqa: E731
-    found = lg.equivariance(GLM["ln"], action, wide, X, identity=np.zeros((12, 3)))
+    found = lg.equivariance(GLM["ln"], wide, X, action, identity=np.zeros((12, 3)))
     assert len(found.generators) == 32
     assert found.null_directions == 3
     assert found.holds
@@ -435,7 +435,7 @@ def test_of_many_directions_random_combinations_are_taken():
 
 def test_an_error_of_the_action_says_where_it_came_from():
     with pytest.raises(AttributeError) as raised:
-        lg.equivariance(GLM["ln"], lambda g, p: p.missing, THETA, X, identity=1.0)
+        lg.equivariance(GLM["ln"], THETA, X, lambda g, p: p.missing, identity=1.0)
     assert "raised by action(g, params)" in raised.value.__notes__[0]
 
 

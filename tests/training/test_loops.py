@@ -102,8 +102,8 @@ def test_sharded_parameters_stay_sharded_and_give_the_same_record():
     one, two = (run(tracked, 2, params) for params in (PARAMS, sharded))
     assert two[1][-1]["w"].sharding.is_equivalent_to(sharding, 2)
     assert np.allclose(read_geometry(one[0]).norm, read_geometry(two[0]).norm, rtol=1e-12)
-    assert decay_mask(sharded, apply, X) == {"out": False, "w": True}
-    found = plan(sharded, apply, X, optimizer=optax.sgd(0.1), learning_rate=0.1)
+    assert decay_mask(apply, sharded, X) == {"out": False, "w": True}
+    found = plan(apply, sharded, X, optimizer=optax.sgd(0.1), learning_rate=0.1)
     assert found.parameters[0].norm == pytest.approx(np.linalg.norm(PARAMS["w"]))
 
 

@@ -191,7 +191,7 @@ def test_a_line_says_where_the_weights_are_and_go():
 
 @pytest.mark.thorough
 def test_a_figure_shows_predictions_and_shares_of_epsilon(tmp_path):
-    found = plan(PARAMS, apply, X, optimizer="sgd", learning_rate=0.1, weight_decay=0.01, gradient_scale=0.5)
+    found = plan(apply, PARAMS, X, optimizer="sgd", learning_rate=0.1, weight_decay=0.01, gradient_scale=0.5)
     record = recorded()
     lg.plots.training(record, tmp_path / "run", plan=found)
     data = json.loads((tmp_path / "run.json").read_text())["data"]

@@ -12,6 +12,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from lngeom._core.draws import draw_small
 from lngeom._core.numerics import tolerance
+from lngeom._core.text import verb
 
 LIMIT = 1024
 """Largest number of transformations of one kind to try. Beyond it only transpositions and single flips are tried."""
@@ -37,9 +38,10 @@ class Search:
 
     def __str__(self) -> str:
         scope = "all" if self.complete else "transpositions or single flips only"
+        alike, same = len(self.equivariant), len(self.invariant)
         return (
-            f"{self.name}: {len(self.equivariant)} of {self.tried} tried ({scope}) move the outputs alike, "
-            f"{len(self.invariant)} leave them unchanged"
+            f"{self.name}: {alike} of {self.tried} tried ({scope}) {verb(alike, 'moves', 'move')} the outputs alike, "
+            f"{same} {verb(same, 'leaves', 'leave')} them unchanged"
         )
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from lngeom._core.text import counted
 from lngeom._core.trees import leaf_path
 from lngeom.checks._in_place import CALLS
 from lngeom.checks._norms import candidates
@@ -63,7 +64,9 @@ def lint(
     if export is not None:
         twins = [c.layer for c in candidates(layers_of(export, X), training) if not c.problem]
         if len(twins) != len(norms):
-            raise ValueError(f"export has {len(twins)} norms and the model {len(norms)}: give models of the same norms")
+            raise ValueError(
+                f"export has {counted(len(twins), 'norm')} and the model {len(norms)}: give models of the same norms"
+            )
     decays = None if decay is None else _decays(decay)
     chosen = [RULES[name] for name in rules or RULES]
     findings, shares = [], {}

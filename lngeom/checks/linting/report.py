@@ -6,6 +6,7 @@ import textwrap
 from dataclasses import dataclass, field
 from typing import Any
 
+from lngeom._core.text import counted, terminal_width
 from lngeom.checks.linting.rules import RULES
 
 SARIF = "https://json.schemastore.org/sarif-2.1.0.json"
@@ -53,23 +54,29 @@ class LintReport:
     def __str__(self) -> str:
         return self.to_text()
 
-    def to_text(self, width: int = 100) -> str:
-        """The findings with reason and remedy, the share of ε of each norm, and what could not be checked."""
-        count = len(self.findings)
-        head = f"{self.model}: {count or 'no'} finding{'' if count == 1 else 's'} at {len(self.eps_shares)} norms."
-        lines = [head]
+    def to_text(self, width: int | None = None) -> str:
+        """The findings with reason and remedy, the share of ε of each norm, and what could not be checked.
+
+        Args:
+            width: columns; those of the terminal by default.
+        """
+        width = terminal_width() if width is None else width
+        found = counted(len(self.findings), "finding") if self.findings else "no findings"
+        lines = [f"{self.model}: {found} at {counted(len(self.eps_shares), 'norm')}."]
         for f in self.findings:
-            found = RULES[f.rule]
+            rule = RULES[f.rule]
             lines += ["", f"{f.path or '(model)'} ({f.kind}): {f.rule}"]
-            for title, text in (("measured", f.consequence), ("why", found.reason), ("remedy", found.remedy)):
+            for title, text in (("measured", f.consequence), ("why", rule.reason), ("remedy", rule.remedy)):
                 lines += textwrap.wrap(
                     f"{title}: {text}", width, initial_indent="  ", subsequent_indent="    ", break_long_words=False
                 )
-        known = {k: v for k, v in self.eps_shares.items() if not math.isnan(v)}
-        if known:
-            longest = max(len(path or "(model)") for path in known)
-            lines += ["", "Share of ε in σ² + ε (median)"]
-            lines += [f"  {(path or '(model)').ljust(longest)}  {share:.1e}" for path, share in known.items()]
+        if self.eps_shares:
+            longest = max(len(path or "(model)") for path in self.eps_shares)
+            lines += ["", "Examined, with the median share of ε in σ² + ε"]
+            lines += [
+                f"  {(path or '(model)').ljust(longest)}  {'no ε' if math.isnan(share) else f'{share:.1e}'}"
+                for path, share in self.eps_shares.items()
+            ]
         if self.unchecked:
             lines += ["", "Not checked"]
             lines += [f"  {p or '(model)'}{f', {r}' if r else ''}: {reason}" for p, r, reason in self.unchecked]

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 import jax.numpy as jnp
 import numpy as np
 
+from lngeom._core.text import verb
 from lngeom.checks._probed import UNITS
 from lngeom.checks.linting.case import Case
 from lngeom.checks.linting.channels import channels_of
@@ -401,7 +402,9 @@ def dead_gain(case: Case) -> str | None:
         return None
     largest = float(np.nanmax(case.gains))
     dead = int(np.sum(case.gains <= DEAD * largest))
-    return f"{dead} of {case.norm.units} units have a gain of at most {DEAD:g} of the largest" if dead else None
+    if not dead:
+        return None
+    return f"{dead} of {case.norm.units} units {verb(dead, 'has', 'have')} a gain of at most {DEAD:g} of the largest"
 
 
 @rule(

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from lngeom._core.text import verb
 from lngeom.checks._frameworks import from_torch
 from lngeom.checks.adapters import framework_of
 from lngeom.checks.recorded import equinox, haiku, keras, linen, nnx, torch
@@ -75,7 +76,9 @@ def _usable(arrays: list[Any]) -> None:
         if floating(values):
             wrong = int(np.sum(~(np.isfinite(np.asarray(values, np.float64)) | np.isneginf(values))))
             if wrong:
-                raise ValueError(f"X must be finite; {wrong} of its {values.size} values, {shape}, are NaN or infinite")
+                raise ValueError(
+                    f"X must be finite; {wrong} of its {values.size} values, {shape}, {verb(wrong)} NaN or infinite"
+                )
 
 
 SUPPORTED = (

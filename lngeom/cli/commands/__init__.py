@@ -2,14 +2,16 @@
 
 import importlib
 import sys
+from typing import Annotated
 
 import typer
 
+from lngeom.cli.commands import version
 from lngeom.cli.console import tell
 
 NAMES = (
     *("verify", "papers", "new_paper", "table", "figures", "explore", "prove", "check", "lint", "fisher", "rewrite"),
-    *("where", "version"),
+    *("plan", "where", "version"),
 )
 """Modules of the commands, in the order of the help."""
 
@@ -19,6 +21,22 @@ app = typer.Typer(
     help="The geometry of normalization layers: an audit of Layer Normalization (2016).",
     pretty_exceptions_enable=False,
 )
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        version.run()
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    shown: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=_version, is_eager=True)
+    ] = False,
+) -> None:
+    pass
+
 
 for _name in NAMES:
     _module = importlib.import_module(f"lngeom.cli.commands.{_name}")

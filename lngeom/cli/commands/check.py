@@ -1,4 +1,4 @@
-"""Find a layer's invariances; exit 1 if they differ from the row of --like, 2 if nothing could be checked."""
+"""Say what a layer is and how it behaves; exit 1 if it differs from the row of --like, 2 if nothing was checked."""
 
 import sys
 from typing import Annotated
@@ -24,6 +24,9 @@ def run(
     ] = None,
     units: Annotated[int | None, typer.Option(help="Number of units, if the layer requires one.", min=2)] = None,
     positions: Annotated[int | None, typer.Option(help="Number of positions T, for inputs [N T D].", min=2)] = None,
+    counterexamples: Annotated[
+        bool, typer.Option("--counterexamples", help="Also print code that shows each failure, to paste into a test.")
+    ] = False,
     seed: Seed = 0,
 ) -> None:
     from lngeom.checks import check_invariances
@@ -34,6 +37,6 @@ def run(
         report = check_invariances(layer, like=like, dtype=dtype, training=not evaluation, seed=seed, **options)
     if report.unchecked:
         fail(f"nothing of {report.layer} could be checked: {report.unchecked}")
-    sys.stdout.write(f"{report.to_text(width())}\n")
+    sys.stdout.write(f"{report.to_text(width(), counterexamples=counterexamples)}\n")
     if report.differs:
         raise typer.Exit(1)

@@ -18,6 +18,8 @@ def run(
 
     if out.is_dir():
         fail(f"--out {out} is a folder: name a file, such as {out / 'explorer.html'}")
+    if out.suffix.lower() not in {".html", ".htm"}:
+        fail(f"--out {out} is a page of HTML: name it with .html, such as {out.with_suffix('.html')}")
     check_writable(out.parent)
     programs.compile_sparingly()
     text = explorer.page()

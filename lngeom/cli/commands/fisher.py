@@ -7,7 +7,7 @@ import typer
 from rich.console import Console
 
 from lngeom.cli import programs
-from lngeom.cli.console import check_writable, fail, refusing, stages, written
+from lngeom.cli.console import check_writable, fail, refusing, stages, width, written
 from lngeom.cli.options import Seed
 
 
@@ -56,6 +56,9 @@ def run(
     memory: Annotated[
         float | None, typer.Option(help="Memory budget in GiB; by default half of the free memory.", min=0)
     ] = None,
+    plan: Annotated[
+        bool, typer.Option("--plan", help="Print the memory that computations will need, and compute nothing.")
+    ] = False,
     dtype: Annotated[str, typer.Option(help="Cast params and X to float64 or float32.")] = "float64",
     save: Annotated[Path | None, typer.Option(help="Write the matrix to this .npz.", metavar="FILE.npz")] = None,
     seed: Seed = 0,
@@ -84,6 +87,9 @@ def run(
             with stages() as watch:
                 watch("derivatives")
                 operator = problem.operator(given, family, method, wrt, responses, samples, coupled, memory, seed)
+            if plan:
+                Console().print(operator.plan.describe(), highlight=False, markup=False)
+                return
             matrix = operator.as_matrix(progress=True) if save is not None else None
             with stages() as watch:
                 found = summarize(operator, top, products_only=products_only, watch=watch)
@@ -93,7 +99,7 @@ def run(
         fail(f"{error} (here: --top)")
     except MemoryError as error:
         fail(f"{error} (here: --products-only, --wrt, --memory)")
-    Console().print(table_of(found))
+    Console().print(table_of(found, width()))
     if save is not None:
         written([save])
     if found.as_predicted is False:

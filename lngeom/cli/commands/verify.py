@@ -1,8 +1,9 @@
 """Check every claim of the paper on real data; exit 0 if all verdicts are the recorded ones, else 1.
 
-Exit 1 means that a verdict differs, is undecided, or clashes: a number contradicts a proof. Some numbers are no
-evidence on your data, because they are not finite or lost to rounding. Then a proof alone decides, if there is one.
-On the digits such numbers also lead to exit 1.
+A recorded verdict is the one that lngeom keeps in its sources beside a claim. Exit 1 means that a verdict differs \
+from it, is undecided, or clashes: a number contradicts a proof. Some numbers do not count as evidence on your data, \
+because they are not finite or lost to rounding. Then a proof alone decides, if there is one. On the digits such \
+numbers also lead to exit 1.
 """
 
 import sys
@@ -13,6 +14,7 @@ import typer
 from rich.console import Console
 
 from lngeom.cli import programs, running
+from lngeom.cli.asked import named
 from lngeom.cli.console import check_writable, conclude, fail, refusing, writing, written
 from lngeom.cli.options import Data, Json, Seed
 
@@ -20,11 +22,16 @@ from lngeom.cli.options import Data, Json, Seed
 def run(
     data: Data = "digits",
     topic: Annotated[str | None, typer.Option(help="Check one topic only (see --list), or 'all'.")] = None,
-    claim: Annotated[str | None, typer.Option(help="Check one claim only, by its id (see --list).")] = None,
+    claim: Annotated[
+        str | None,
+        typer.Option(
+            help="Check one claim only: its id, 'Eq. 13', 'Table 1', or words of it. With --list, find claims."
+        ),
+    ] = None,
     paper: Annotated[
         str | None,
         typer.Option(
-            help="Check another paper: its id or number on arXiv (see lngeom papers), 'all', or the path of a folder.",
+            help="Check another paper: its id, an author or number on arXiv (see lngeom papers), 'all', or a folder.",
             metavar="ID|PATH|all",
         ),
     ] = None,
@@ -36,7 +43,9 @@ def run(
     json: Json = False,
     seed: Seed = 0,
     every: Annotated[bool, typer.Option("--all", help="Print every claim, not only what does not hold.")] = False,
-    list_only: Annotated[bool, typer.Option("--list", help="List the claims without checking them.")] = False,
+    list_only: Annotated[
+        bool, typer.Option("--list", help="List claims with their statements, without checking; see --claim.")
+    ] = False,
 ) -> None:
     from lngeom.claims import papers, registry
     from lngeom.report import terminal, write
@@ -49,12 +58,19 @@ def run(
         _verify_all(data, seed, out, json, list_only)
         return
     with refusing(ValueError):
-        about = papers.find(paper or papers.home(claim))
-        chosen = registry.all_claims(topic, claim, about.id)
-        if results is not None and topic is None and claim is None:
-            chosen += registry.all_claims("experiments")
+        about = papers.find(paper) if paper else papers.LAYER_NORMALIZATION
+        if claim is not None:
+            chosen = named(claim, about.id if paper else None, every=list_only)
+            if len({c.paper for c in chosen}) > 1 and not list_only:
+                fail(f"{claim!r} means {', '.join(c.id for c in chosen)}: name one of them")
+            about = papers.find(chosen[0].paper)
+            chosen = registry.of_topic(chosen, topic)
+        else:
+            chosen = registry.all_claims(topic or ("all" if list_only else None), paper=about.id)
+            if results is not None and topic is None:
+                chosen += registry.all_claims("experiments")
     if list_only:
-        Console().print(terminal.listing(chosen if topic or claim else registry.all_claims("all", paper=about.id)))
+        Console().print(terminal.listing(chosen), highlight=False)
         return
     if results is not None and not results.is_dir():
         fail(f"no folder {results}: give the output folder of `python -m analysis`")
@@ -68,38 +84,42 @@ def run(
     if json:
         sys.stdout.write(text)
     else:
-        _print(outcomes, dataset, about.title, every or len(outcomes) == 1)
+        _print(outcomes, dataset, document, about, every, claim is not None)
         written(paths)
     conclude(outcomes, dataset)
 
 
-def _print(outcomes, dataset, title: str, detailed: bool) -> None:
-    """Prints every claim, or an overview of what does not hold."""
+def _print(outcomes, dataset, document, paper, every: bool, asked: bool) -> None:
+    """Prints what was asked for: a few claims in detail, every claim, or an overview that ends with what is true."""
     from lngeom.report import terminal
 
-    console = Console()
-    if detailed:
-        console.print(terminal.claims_table(outcomes, title, console.width))
+    console = Console(highlight=False)
+    if asked and not every:
+        if len(outcomes) > 1:
+            console.print(terminal.counts([o.verdict for o in outcomes]), style="bold")
+            console.print(*(terminal.entry(o.claim, o.verdict) for o in outcomes), sep="\n", end="\n\n")
+        for outcome in outcomes:
+            console.print(terminal.detail(outcome), end="\n\n")
+    if every:
+        console.print(f"The claims of {paper.title}\n", style="bold")
+        console.print(*map(terminal.short, outcomes), sep="\n", end="\n\n")
     if alarm := terminal.clashes(outcomes):
         console.print(alarm)
-    console.print(f"Data: {dataset.name}, {' × '.join(map(str, dataset.shape))}, rank {dataset.rank}", highlight=False)
+    console.print(f"Data: {dataset.name}, {' × '.join(map(str, dataset.shape))}, rank {dataset.rank}")
     for note in dataset.notes:
-        console.print(f"  {note}", highlight=False, markup=False)
-    if detailed:
-        console.print(terminal.summary(outcomes))
-        for extra in (terminal.context(outcomes), terminal.errata(outcomes), terminal.numbers_alone(outcomes)):
-            if extra:
-                console.print(extra)
+        console.print(terminal.indented(note), markup=False)
+    if asked:
         return
-    for part in terminal.overview(outcomes):
-        console.print(part, highlight=False)
-    console.print("\nOne claim: lngeom verify --claim ID, lngeom prove ID. Every claim: --all.", style="dim")
+    for part in terminal.overview(outcomes, document, paper):
+        console.print(part)
+    more = "More: lngeom verify --claim 'Eq. 13', lngeom prove 'Eq. 13'. Every claim: lngeom verify --all."
+    console.print(f"\n{more}", style="dim")
 
 
 def _verify_all(data: str, seed: int, out: Path, json: bool, list_only: bool) -> None:
     """Checks every paper, and writes a report of each and an index of all."""
     from lngeom.claims import papers
-    from lngeom.report import gallery, terminal, write
+    from lngeom.report import gallery, terminal, terminal_tables, write
     from lngeom.report.document import document as build_document, dumps
     from lngeom.report.page import page as build_page
 
@@ -107,7 +127,7 @@ def _verify_all(data: str, seed: int, out: Path, json: bool, list_only: bool) ->
         found = [papers.find(id) for id in papers.ids()]
     claims = [c for p in found for c in p.claims]
     if list_only:
-        Console().print(terminal.listing(claims))
+        Console().print(terminal.listing(claims), highlight=False)
         return
     check_writable(out)
     programs.compile_sparingly()
@@ -122,6 +142,6 @@ def _verify_all(data: str, seed: int, out: Path, json: bool, list_only: bool) ->
     if json:
         sys.stdout.write(dumps(index))
     else:
-        Console().print(terminal.papers_table(checked))
+        Console(highlight=False).print(terminal_tables.papers_table(checked))
         written(paths)
     conclude(outcomes, dataset)

@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 
 import lngeom
+from lngeom.cli.asked import FEW
 from lngeom.cli.console import refusing
 from lngeom.cli.names import KINDS, Exported, Named
 
@@ -65,9 +66,26 @@ def find(name: str) -> list[Place]:
     ):
         if found := [_place(f"{kind} {own}", value) for kind, own, value in known if agrees(own)]:
             return list(dict.fromkeys(found))
+    if claims := _claims(name):
+        return claims
     near = difflib.get_close_matches(bare, {own for _, own, _ in known}, 5)
     hint = f"did you mean {', '.join(near)}?" if near else "`lngeom verify --list --topic all` lists claims"
     raise ValueError(f"nothing is called {name!r}; {hint}")
+
+
+def _claims(name: str) -> list[Place]:
+    """Places of the claims, and their proofs, that a name means: "Eq. 13"; none where it means none or too many."""
+    from lngeom.claims import names, papers, proofs
+
+    try:
+        found = papers.claims(name)
+    except names.UnknownClaim:
+        return []
+    if len(found) > FEW:
+        listed = ", ".join(claim.id for claim in found[:FEW])
+        raise ValueError(f"{name!r} means {len(found)} claims, such as {listed}: name one of them")
+    places = [_place(f"claim {claim.id}", claim.check) for claim in found]
+    return places + [_place(f"proof {c.id}", p) for c in found if (p := proofs.prover_of(c.id))]
 
 
 def _commands() -> Named:

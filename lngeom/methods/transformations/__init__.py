@@ -30,4 +30,4 @@ __all__ = [
     "WEIGHT_VECTOR_RESCALING",
 ]
 
-subscripted(__name__, {column.name: column for column in EXTENDED}, "transformation")
+subscripted(__name__, {c.name: c for c in EXTENDED}, "transformation", {c.name: (c.title, c.heading) for c in EXTENDED})

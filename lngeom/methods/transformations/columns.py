@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from lngeom._core.named import spelled
 from lngeom.methods.transformations.actions import Column
 
 POSITIVE = r"\delta > 0"
@@ -144,6 +145,16 @@ EXTENDED = (
     BATCH_INDEPENDENCE,
 )
 """The columns of the extended table, in its order; the group columns are those of two groups."""
+
+
+def named(name: str) -> Column:
+    """The column of the extended table by its name, title or heading: "weight_sign_flip", "Weight sign flip", "−W".
+
+    Raises:
+        UnknownName: a `KeyError` and `ValueError`, if no column has this name; the message shows names near it.
+    """
+    known = {column.name: column for column in EXTENDED}
+    return known[spelled(name, {c.name: (c.title, c.heading) for c in EXTENDED}, "transformation")]
 
 
 def weight_group_rescaling(groups: int = 2) -> Column:

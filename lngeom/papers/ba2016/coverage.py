@@ -47,8 +47,8 @@ class Coverage(NamedTuple):
     def __str__(self) -> str:
         """One line for a reader."""
         return (
-            f"{self.treated} of {self.statements} statements of the paper are treated by claims, {self.on_request} of "
-            f"them on request (--topic all); {self.not_testable} are not testable here."
+            f"{self.treated} of {self.statements} statements of the paper are covered, {self.on_request} of them on "
+            f"request (--topic all); {self.not_testable} are not testable here."
         )
 
 

@@ -153,6 +153,7 @@ def equation_4_proof() -> Proof:
     "supplement.cells",
     topic=TOPIC,
     source="Eqs. 15–22, 29–31",
+    formerly=("equation.15_16", "equation.17_19", "equation.21_22", "equation.29_31"),
     statement=(
         "The supplement's cells are defined as the library computes them: LN with gain and bias (15, 16), the LSTM "
         "(17–19), the layer-normalized LSTM, which carries the raw cell (20–22), and DRAW's, which normalizes the cell "

@@ -82,6 +82,7 @@ def _power_law(id: str, methods: tuple[str, ...], unit: int | None, formula: str
         id,
         topic=TOPIC,
         source="Section 5.2.2",
+        formerly=tuple(f"{id}.{method}" for method in methods),
         statement=(
             f"{listed}: multiplying {which} by c multiplies their own block of F by c⁻², their blocks with anything "
             "else by c⁻¹, and leaves the rest as it is."

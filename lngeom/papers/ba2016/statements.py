@@ -42,6 +42,11 @@ def _other_cases_replaced() -> Layer:
     "statements.one_case",
     topic=TOPIC,
     source="Sections 1, 3; Abstract",
+    formerly=(
+        "statements.batch_size_one",
+        "statements.no_dependence_between_cases",
+        "statements.same_at_train_and_test",
+    ),
     statement=(
         "Layer norm is a function of one case: it introduces no dependencies between training cases, performs the same "
         "computation at training and test times, and works with batch size 1."

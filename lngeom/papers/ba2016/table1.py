@@ -135,6 +135,7 @@ _register_table()
     "equation.3",
     topic=TOPIC,
     source="Eqs. 2, 3; Section 5.1",
+    formerly=("text.references_swapped",),
     statement=(
         "Layer norm's μ and σ (Eq. 3) are the mean and standard deviation of one case's summed inputs over the H "
         "units, batch norm's (Eq. 2) those of one unit's over the cases."

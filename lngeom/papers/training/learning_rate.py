@@ -107,7 +107,9 @@ def orthogonality(problem: Problem):
             yield differ(f"{TITLES[method]}: 1ᵀ∇ does not vanish", jnp.asarray(columns) / size, np.zeros_like(columns))
         hidden = "rounding on these data hides it" if problem.rounding > tolerance(np.float64) else ""
         net = network(problem)
-        groups = scale_invariant_groups(lambda p, x, method=method: logits(p, x, method), net.params, net.inputs[:40])
+        groups = scale_invariant_groups(
+            lambda p, x, method=method: logits(p, x, method), net.params, net.inputs[:40], together=2, epsilon=False
+        )
         yield same_integer(
             f"{TITLES[method]}: sets of leaves whose scale the outputs ignore, found and expected",
             len(groups) if groups.get("weights") == ("weights",) else -1,

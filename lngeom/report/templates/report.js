@@ -4,20 +4,10 @@ const one = selector => document.querySelector(selector);
 const claims = all("details.claim"), boxes = all("#verdicts input");
 const fields = { search: one("#search"), topic: one("#topic"), strength: one("#strength"), origin: one("#origin") };
 
-/* Sets of the equations that a text names, a set a mention: "Eqs. 9–12, 14" names 9, 10, 11, 12 and 14. */
-const MENTION = /\b(?:eqs?\.?|equations?)\s*(\d+(?:\s*(?:,|and|[-–])\s*\d+)*)/gi;
-const mentions = text => [...text.matchAll(MENTION)].map(([, list]) => new Set([...list.matchAll(/(\d+)(?:\s*[-–]\s*(\d+))?/g)]
-  .flatMap(([, first, last = first]) => Array.from({ length: Math.min(Math.max(last - first, 0), 99) + 1 }, (_, k) => +first + k))));
-const texts = claims.map(claim => all("[data-text]", claim).map(e => e.textContent).join(" ").toLowerCase());
-const equations = texts.map(text => new Set(mentions(text.replace(/\bequation\.(?=\d)/g, "equation ")).flatMap(found => [...found])));
-const VERDICTS = new Set(claims.map(claim => claim.dataset.verdict));
-
-/* A word is a verdict, or part of a text; an equation is one that the text names, also within a range. */
-function matcher(query) {
-  const asked = mentions(query), words = query.replace(MENTION, " ").toLowerCase().split(/\s+/).filter(Boolean);
-  return i => asked.every(some => [...some].some(n => equations[i].has(n)))
-    && words.every(word => VERDICTS.has(word) ? claims[i].dataset.verdict === word : texts[i].includes(word));
-}
+{% include "search.js" %}
+const records = claims.map(claim => ({
+  ids: claim.dataset.ids.split(" "), keys: new Set(claim.dataset.keys.split(" ")), words: claim.dataset.words, verdict: claim.dataset.verdict,
+}));
 
 function chosen() {
   const found = new URLSearchParams(), checked = boxes.filter(box => box.checked).map(box => box.value);
@@ -27,9 +17,9 @@ function chosen() {
 }
 
 function filter() {
-  const found = matcher(fields.search.value), verdicts = new Set(boxes.filter(box => box.checked).map(box => box.value));
+  const found = matcher(fields.search.value, records), verdicts = new Set(boxes.filter(box => box.checked).map(box => box.value));
   claims.forEach((claim, i) => {
-    claim.hidden = !(verdicts.has(claim.dataset.verdict) && found(i)
+    claim.hidden = !(verdicts.has(claim.dataset.verdict) && found(records[i])
       && ["topic", "strength", "origin"].every(name => !fields[name].value || claim.dataset[name] === fields[name].value));
   });
   const narrowed = chosen().size > 0;

@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from lngeom._core.numerics import WITNESS
+from lngeom._core.text import counted
 from lngeom.transformers.description import Linear, Stack
 from lngeom.transformers.forward import head, hidden, side
 from lngeom.transformers.rewrite.draft import Draft
@@ -44,6 +45,22 @@ class Difference(NamedTuple):
         return max(self.relative_log_probabilities if moves_logits else self.relative, self.side)
 
 
+class Spread(NamedTuple):
+    r"""How far the entries of the changed matrices spread, each as stored: what makes them hard to quantize.
+
+    Attributes:
+        largest: the largest absolute value of an entry.
+        largest_in: the array that holds it.
+        kurtosis: the largest of the arrays' kurtoses, $E[(w - \mu)^4] / \sigma^4$, 3 for normal numbers.
+        kurtosis_in: the array that has it.
+    """
+
+    largest: float
+    largest_in: str
+    kurtosis: float
+    kurtosis_in: str
+
+
 @dataclass(frozen=True)
 class Certificate:
     """The evidence that a rewrite did not change the function.
@@ -61,6 +78,7 @@ class Certificate:
         faults: arrays and outputs that hold numbers which are not finite, a sentence each.
         folder: the written folder, read again and run in the stored dtype, against the original in float64, read again
             too; None: nothing was written.
+        spread: of the changed matrices, before and after; None where no matrix was changed.
     """
 
     reasons: tuple[tuple[str, str], ...]
@@ -74,6 +92,7 @@ class Certificate:
     moves_logits: bool = False
     faults: tuple[str, ...] = ()
     folder: Difference | None = None
+    spread: tuple[Spread, Spread] | None = None
 
     @property
     def passed(self) -> bool:
@@ -97,7 +116,7 @@ class Certificate:
         """All numbers, as JSON takes them; a number that is not finite is None."""
 
         def plain(value: Any) -> Any:
-            if isinstance(value, Difference):
+            if isinstance(value, Difference | Spread):
                 return plain(value._asdict())
             if isinstance(value, dict):
                 return {k: plain(v) for k, v in value.items()}
@@ -113,8 +132,12 @@ class Certificate:
         rows = [
             f"certificate: {'passed' if self.passed else 'FAILED'}, {self.probes[0]} × {self.probes[1]} probe tokens",
             *(f"  {name}: {identity}" for name, identity in self.reasons),
-            f"  {len(self.changed)} arrays changed",
+            f"  {counted(len(self.changed), 'array')} changed",
         ]
+        if self.spread is not None:
+            (a, b), words = self.spread, "  {}: {:.3g} ({}) → {:.3g} ({})"
+            rows.append(words.format("largest weight of these", a.largest, a.largest_in, b.largest, b.largest_in))
+            rows.append(words.format("largest kurtosis", a.kurtosis, a.kurtosis_in, b.kurtosis, b.kurtosis_in))
         cases = (
             ("rewritten, float64, before rounding", self.exact),
             (f"rewritten, stored and run in {self.dtype}", self.rounded),
@@ -128,7 +151,8 @@ class Certificate:
         ]
         rows += [f"  {fault}" for fault in self.faults[:SHOWN]]
         if len(self.faults) > SHOWN:
-            rows.append(f"  {len(self.faults) - SHOWN} more arrays or outputs hold numbers that are not finite")
+            more = counted(len(self.faults) - SHOWN, "more array or output holds", "more arrays or outputs hold")
+            rows.append(f"  {more} numbers that are not finite")
         return "\n".join([*rows, f"  control ({self.control[0]}): relative {self.control[1]:.1e}"])
 
 
@@ -269,6 +293,27 @@ def not_finite(names: Collection[str], weights: Rounded) -> list[str]:
     return found
 
 
+def spread(names: Collection[str], weights: Rounded) -> Spread | None:
+    """How far the entries of matrices spread; None where none of the arrays is a matrix of more than one value."""
+    found = []
+    for name in names:
+        if weights.draft.shape(name)[1:]:
+            count, largest, sums = 0, 0.0, np.zeros(5)
+            for _, piece in weights.pieces(name):
+                values = np.asarray(piece, np.float64).ravel()
+                largest = max(largest, float(np.abs(values).max(initial=0.0)))
+                count += values.size
+                sums[1:] += [np.sum(values**k) for k in range(1, 5)]
+            _, m, m2, m3, m4 = sums / max(count, 1)
+            variance = m2 - m * m
+            if variance > 0:
+                found.append((largest, (m4 - 4 * m * m3 + 6 * m * m * m2 - 3 * m**4) / variance**2, name))
+    if not found:
+        return None
+    (largest, _, at), (_, kurtosis, of) = max(found), max(found, key=lambda row: row[1])
+    return Spread(largest, at, float(kurtosis), of)
+
+
 def certify(
     before: tuple[Stack, Draft],
     after: tuple[Stack, Draft],
@@ -312,8 +357,20 @@ def certify(
         if control[1] > WITNESS:
             break
     labels = after[1].labels
+    changed = [name for name in labels if name in before[0].arrays and name in after[0].arrays]
+    spreads = [spread(changed, Rounded(draft.copy())) for _, draft in (before, after)]
     return Certificate(
-        reasons, tokens.shape, dtype.name, exact, rounded, original, control, labels, moves_logits, tuple(faults)
+        reasons,
+        tokens.shape,
+        dtype.name,
+        exact,
+        rounded,
+        original,
+        control,
+        labels,
+        moves_logits,
+        tuple(faults),
+        spread=None if spreads[0] is None or spreads[1] is None else (spreads[0], spreads[1]),
     )
 
 

@@ -11,6 +11,7 @@ from jaxtyping import Int
 
 from lngeom._core import numerics
 from lngeom._core.arguments import check_count, check_nonnegative
+from lngeom._core.text import counted
 from lngeom.transformers.description import Stack
 from lngeom.transformers.parts import shown
 from lngeom.transformers.rewrite.array_files import check_floats
@@ -63,7 +64,8 @@ class Plan:
     def describe(self) -> str:
         """The steps, and what happens to how many arrays."""
         steps = ", ".join(step.word for step in self.steps)
-        rows = [f"plan: {steps}; {len(self.draft.labels)} of {len(self.draft)} arrays change"]
+        count = len(self.draft.labels)
+        rows = [f"plan: {steps}; {count} of {counted(len(self.draft), 'array')} change{'s' * (count == 1)}"]
         rows += [f"  {count:5d} × {label}" for label, count in self.changes().items()]
         return "\n".join(rows)
 

@@ -1,0 +1,46 @@
+"""Claims that a command is asked about by a name that may mean several."""
+
+from typing import Any
+
+import typer
+from rich.console import Console
+
+from lngeom.cli.console import tell
+
+FEW = 5
+"""Up to so many claims are answered together."""
+
+
+def named(name: str, paper: str | None = None, *, every: bool = False) -> list[Any]:
+    """The claims that a name means, where they are few enough to be answered together.
+
+    Args:
+        name: an id, "Eq. 13", words.
+        paper: id of the paper, where one is given.
+        every: whether all that are found are wanted, however many.
+
+    Raises:
+        Exit: with 2, if no claim has the name, or too many do; claims that may be meant are listed.
+    """
+    from lngeom.claims import papers
+    from lngeom.claims.names import UnknownClaim
+    from lngeom.report import terminal
+
+    console = Console(stderr=True, highlight=False)
+    try:
+        found = papers.claims(name, paper, every=every)
+    except UnknownClaim as error:
+        tell(error.headline)
+        for claim in error.near:
+            console.print(terminal.entry(claim))
+        raise typer.Exit(2) from error
+    if name.strip().lower() in {id for c in found for id in c.formerly}:
+        console.print(f"{name} is now part of {found[0].id}.", style="yellow")
+    if len(found) > FEW and not every:
+        verdicts = terminal.counts([c.expected for c in found])
+        tell(f"{name!r} means {len(found)} claims: {verdicts}. Name one of them, such as")
+        for claim in found[:FEW]:
+            console.print(terminal.entry(claim))
+        console.print(f"All {len(found)}: lngeom verify --list --claim {name!r}")
+        raise typer.Exit(2)
+    return found
