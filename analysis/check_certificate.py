@@ -1,15 +1,17 @@
-"""Checks certificates of lngeom again, with Python's integers and fractions: `check_certificate.py FILE_OR_FOLDER …`
+"""Checks certificates of lngeom again, with Python's integers and fractions alone.
 
-Shares no code with lngeom. Ends with status 1 where something does not hold, and 2 where a file is no certificate.
+    python analysis/check_certificate.py FILE_OR_FOLDER ... [--quiet]
+
+It shares no code with lngeom. Status 1: something does not hold. Status 2: a file is no certificate.
 
 **Identities** are evaluated at random points modulo P = 2⁶¹ − 1. A root is any a + b√−1 with the right square, with a
-random sign for each square: what holds for all signs holds for positive roots. A false identity of rational functions of
-degree g passes a point with probability g/P at most. Where signs matter, and for exp, both sides are enclosed in intervals.
+random sign for each square: what holds for all signs holds for positive roots. A false identity of rational functions
+of degree g passes a point with probability g/P at most. Where signs matter, and for exp, intervals enclose both sides.
 
 **All sizes.** A side multiplied out has s sums over a size, f free indices, and the power g of the size itself. The
-coefficient of a monomial that touches t values of the index is one polynomial of the size, of degree s + f − t + g at most,
-for all sizes from t on. So it is zero if it is zero at the sizes 2 to s + f + g + 2. This needs denominators and roots that
-do not change with an index that is summed over; elsewhere, and where that is too long, the sizes are small, and said.
+coefficient of a monomial that touches t values of the index is one polynomial of the size, of degree s + f − t + g at
+most, for all sizes from t on. So it is zero if it is zero at the sizes 2 to s + f + g + 2. This needs denominators and
+roots that do not change with an index that is summed over. Elsewhere the sizes are small, and said.
 """
 
 import itertools
@@ -81,6 +83,8 @@ class _Residues(_Numbers):
     def exp(self, x):
         raise Unsupported("exp")
 
+    log = exp
+
     def same(self, x, y):
         return x == y
 
@@ -115,7 +119,7 @@ class _Reals(_Numbers):
         return isqrt(max(x[0], 0) << BITS), isqrt(x[1] << BITS) + 1
 
     def exp(self, x):
-        """By the series of exp(x/2^k), of which the rest is below twice its first term, squared k times."""
+        """The series at x/2ᵏ, of which the rest is below twice its first term, squared k times."""
         ends = []
         for end in x:
             halvings = (abs(end) >> BITS).bit_length() + 8
@@ -128,6 +132,17 @@ class _Reals(_Numbers):
             for _ in range(halvings):
                 total = self.times(total, total)
             ends.append(total)
+        return ends[0][0], ends[1][1]
+
+    def log(self, x):
+        """By bisection."""
+        ends = []
+        for end in x:
+            low, high = -64 << BITS, 64 << BITS
+            while high - low > 2:
+                middle = (low + high) // 2
+                low, high = (middle, high) if self.exp((middle, middle))[0] <= end else (low, middle)
+            ends.append((low - (1 << BITS // 4), high + (1 << BITS // 4)))
         return ends[0][0], ends[1][1]
 
     def same(self, x, y):
@@ -154,11 +169,11 @@ def formula(tree, known):
     if not isinstance(tree, list):
         tree = ["symbol" if isinstance(tree, str) else "number", tree]
     operation, *rest = tree
-    if operation not in {"number", "symbol", "/", "at", "+", "*", "^", "sum", "same", "size", "exp"}:
+    if operation not in {"number", "symbol", "/", "at", "+", "*", "^", "sum", "same", "size", "exp", "log"}:
         raise Refused(f"unknown operation {operation!r}")
     if operation == "/":
         operation, rest = "number", [Fraction(*rest)]
-    inside = {"sum": slice(2, 3), "^": slice(1), "+": slice(None), "*": slice(None), "exp": slice(1)}
+    inside = {"sum": slice(2, 3), "^": slice(1), "+": slice(None), "*": slice(None), "exp": slice(1), "log": slice(1)}
     inside = inside.get(operation, slice(0))
     rest[inside] = [formula(part, known) for part in rest[inside]]
     free = {index for part in rest[inside] for index in part.free} - ({rest[0]} if operation == "sum" else set())
@@ -202,7 +217,7 @@ def value(node, numbers, places, memory):
         for _ in range(abs(top)):
             found = numbers.times(found, base)
     else:
-        found = numbers.exp(value(parts[0], numbers, places, memory))
+        found = getattr(numbers, operation)(value(parts[0], numbers, places, memory))
     memory[key] = found
     return found
 
@@ -255,7 +270,7 @@ def bounds(node, size, bound=frozenset()):
             rest = [(c, m - below.get(k, (c, 0))[1]) for k, (c, m) in common.items()]
             lifted.append((s + sum(c[0] * m for c, m in rest), g + sum(c[1] * m for c, m in rest)))
         return (max(s for s, _ in lifted), max(g for _, g in lifted)), common
-    if operation == "exp":
+    if operation in {"exp", "log"}:
         raise Unsupported(operation)
     return (0, 0), {}
 

@@ -43,7 +43,7 @@ class Trees:
         self._bound: dict[sp.Dummy, str] = {}
 
     def tree(self, expr: Any) -> Tree:
-        """A formula: 3, ["/", 1, 2], "delta", ["at", "W", "i", 1], ["+", …], ["^", base, a, b] for a power a/b, …
+        """A formula: 3, ["/", 1, 2], "delta", ["at", "W", "i", 1], ["+", …], ["^", base, a, b] for a power a/b.
 
         Raises:
             NotPlain: if it has another operation.
@@ -63,7 +63,7 @@ class Trees:
             return ["same", *map(self._index, expr.args)]
         if isinstance(expr, sp.Sum):
             body = expr.function
-            for index, first, last in expr.limits:
+            for _, first, last in expr.limits:
                 if first != 1 or last not in SIZES:
                     raise NotPlain(f"a sum from {first} to {last}")
             tree = self.tree(body)
@@ -74,8 +74,10 @@ class Trees:
             return self._power(expr)
         if isinstance(expr, sp.Add | sp.Mul):
             return ["+" if isinstance(expr, sp.Add) else "*", *map(self.tree, expr.args)]
-        if isinstance(expr, sp.exp):
-            return ["exp", self.tree(expr.args[0])]
+        if isinstance(expr, sp.exp | sp.log):
+            return [type(expr).__name__, self.tree(expr.args[0])]
+        if isinstance(expr, sp.tanh):
+            return self.tree(1 - 2 / (sp.exp(2 * expr.args[0]) + 1))
         raise NotPlain(type(expr).__name__)
 
     def _power(self, expr: Expr) -> Tree:

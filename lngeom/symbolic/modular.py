@@ -211,7 +211,7 @@ def jacobian_rows(layer: FieldLayer, *, softmax: bool = False) -> Complex128[np.
 
 @contextmanager
 def recorded() -> Iterator[list[dict[str, Any]]]:
-    """The matrices whose ranks are taken meanwhile, with their pivots, as plain data: entries are pairs a, b of a + bi."""
+    """The matrices whose ranks are taken meanwhile, with their pivots: entries are pairs a, b of a + bi."""
     ranks: list[dict[str, Any]] = []
     token = _RECORD.set(ranks)
     try:
