@@ -5,6 +5,9 @@ root. A number carries its derivatives in some directions along its last axis: t
 """
 
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -16,6 +19,8 @@ from lngeom.methods.readings import Arithmetic, Arrays
 
 PRIME = 1_000_003
 """A prime that is 3 modulo 4, so small that products of two numbers are exact in floats of 64 bits."""
+
+_RECORD: ContextVar[list[dict[str, Any]] | None] = ContextVar("_RECORD", default=None)
 
 Numbers = Complex128[np.ndarray, "..."]
 
@@ -204,18 +209,39 @@ def jacobian_rows(layer: FieldLayer, *, softmax: bool = False) -> Complex128[np.
     return rows.reshape(-1, H * (D + 2))
 
 
+@contextmanager
+def recorded() -> Iterator[list[dict[str, Any]]]:
+    """The matrices whose ranks are taken meanwhile, with their pivots: entries are pairs a, b of a + bi."""
+    ranks: list[dict[str, Any]] = []
+    token = _RECORD.set(ranks)
+    try:
+        yield ranks
+    finally:
+        _RECORD.reset(token)
+
+
 def rank(rows: Any) -> int:
     """Rank over the field, by elimination."""
-    rows = reduced(np.array(rows, complex))
-    found = 0
+    given = rows = reduced(np.array(rows, complex))
+    pivots = _pivots(rows.copy())
+    if (record := _RECORD.get()) is not None:
+        entries = [[[int(v.real), int(v.imag)] for v in row] for row in given]
+        record.append({"prime": PRIME, "rows": entries, "rank": len(pivots), "pivots": pivots})
+    return len(pivots)
+
+
+def _pivots(rows: Complex128[np.ndarray, "R P"]) -> list[int]:
+    """The columns of the pivots; changes the rows."""
+    pivots: list[int] = []
     for column in range(rows.shape[1]):
+        found = len(pivots)
         below = np.flatnonzero(rows[found:, column])
         if not len(below):
             continue
         rows[[found, found + below[0]]] = rows[[found + below[0], found]]
         top = reduced(rows[found] * inverse(rows[found, column]))
         rows[found + 1 :] = reduced(rows[found + 1 :] - reduced(rows[found + 1 :, column, None] * top))
-        found += 1
-        if found == len(rows):
+        pivots.append(column)
+        if len(pivots) == len(rows):
             break
-    return found
+    return pivots

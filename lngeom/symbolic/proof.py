@@ -73,7 +73,7 @@ class Equation:
         return full if len(self._line(full)) <= LINE else self._named(sides, {**self.short, **self.long}, {})
 
     @cached_property
-    def _written(self) -> tuple[Expr, Expr]:
+    def written(self) -> tuple[Expr, Expr]:
         """Both sides with every name written out: what is checked."""
         return self._named((self.left, self.right), {}, {**self.short, **self.long})
 
@@ -103,11 +103,11 @@ class Equation:
     @cached_property
     def checked(self) -> str:
         """What was checked, as LaTeX: the same with every name written out."""
-        return sp.latex(Eq(*map(shown, self._written), evaluate=False))
+        return sp.latex(Eq(*map(shown, self.written), evaluate=False))
 
     def holds(self) -> bool:
         """Whether both sides are equal: by normal form, and again by explicit loops at small sizes."""
-        left, right = self._written
+        left, right = self.written
         return sums.vanishes(left - right) and agrees_at_small_sizes(left, right)
 
 
@@ -121,6 +121,7 @@ class Step:
         verify: recomputes whether it is true.
         sizes: the sizes for which it was checked, where these are not all that the statement speaks of.
         lemma: the proof that it cites.
+        rests: the equations and counterexamples that it consists of, for certificates.
     """
 
     text: str
@@ -128,6 +129,7 @@ class Step:
     verify: Callable[[], bool] = field(repr=False, compare=False)
     sizes: str = ""
     lemma: "Proof | None" = None
+    rests: "tuple[Equation | Counterexample, ...]" = field(default=(), repr=False, compare=False)
 
     @property
     def latex(self) -> str:
@@ -189,7 +191,7 @@ def equality(
         parts = (sp.Symbol(symbol), part) if isinstance(part, Expr) else ()
         if symbol not in used and not any(side.has(*parts) for side in (formula.left, formula.right) if parts):
             raise ProofError(f"{text}: no part of this step is {symbol}")
-    return Step(text, formula, formula.holds)
+    return Step(text, formula, formula.holds, rests=(formula,))
 
 
 def _entries_written(expr: Expr, fields: Mapping[str, Callable[..., Expr]]) -> Expr:
@@ -231,7 +233,8 @@ def jointly(text: str, steps: Sequence[Step]) -> Step:
     """
     first = steps[0].formula
     formula = Written(first.latex, first.plain, r",\quad ".join(step.checked for step in steps if step.checked))
-    return Step(text, formula, lambda: all(s.plain == first.plain and s.verify() is True for s in steps))
+    verify = lambda: all(s.plain == first.plain and s.verify() is True for s in steps)
+    return Step(text, formula, verify, rests=_rests(steps))
 
 
 def together(text: str, *steps: Step) -> Step:
@@ -246,7 +249,11 @@ def together(text: str, *steps: Step) -> Step:
     """
     checked = r",\quad ".join(step.checked or step.latex for step in steps)
     formula = Written(r",\quad ".join(s.latex for s in steps), APART.join(s.plain for s in steps), checked)
-    return Step(text, formula, lambda: all(step.verify() is True for step in steps))
+    return Step(text, formula, lambda: all(step.verify() is True for step in steps), rests=_rests(steps))
+
+
+def _rests(steps: Iterable[Step]) -> "tuple[Equation | Counterexample, ...]":
+    return tuple(part for step in steps for part in step.rests)
 
 
 def confirmed(step: Step, *others: Step) -> Step:
@@ -261,7 +268,8 @@ def confirmed(step: Step, *others: Step) -> Step:
     """
     beside = (rf"\text{{{other.text}: }}{other.latex}" for other in others)
     formula = Written(step.latex, step.plain, r",\quad ".join((step.checked or step.latex, *beside)))
-    return Step(step.text, formula, lambda: all(one.verify() is True for one in (step, *others)), step.sizes)
+    verify = lambda: all(one.verify() is True for one in (step, *others))
+    return Step(step.text, formula, verify, step.sizes, rests=_rests((step, *others)))
 
 
 def cited(text: str, lemma: "Proof") -> Step:
@@ -281,7 +289,9 @@ def cited(text: str, lemma: "Proof") -> Step:
 
 def expanded(text: str, latex: str, *differences: Expr) -> Step:
     """The step that expressions without sums are zero, by differentiation, cancellation and expansion."""
-    return fact(text, latex, lambda: all(sp.expand(sp.cancel(sp.expand(x.doit()))) == 0 for x in differences))
+    values = [x.doit() for x in differences]
+    verify = lambda: all(sp.expand(sp.cancel(sp.expand(x))) == 0 for x in values)
+    return Step(text, Written(latex), verify, rests=tuple(Equation(x, sp.S.Zero, "", {}, {}) for x in values))
 
 
 @dataclass(frozen=True)
@@ -590,7 +600,7 @@ def refutation(text: str, counterexample: Counterexample, name: str = "") -> Ste
         rf"{what}{sp.latex(left)} \neq {sp.latex(right)}",
         f"{line}{notation.plain(left)} ≠ {notation.plain(right)}",
     )
-    return Step(f"{text}: at {_instance(counterexample.instance)}", formula, verify)
+    return Step(f"{text}: at {_instance(counterexample.instance)}", formula, verify, rests=(counterexample,))
 
 
 def labelled(result: Proof | Counterexample, name: str, establishes: Establishes) -> Proof | Counterexample:

@@ -5,12 +5,13 @@ A claim that rests on numbers alone says so, and shows them.
 
 import dataclasses
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
-from lngeom.cli import programs, running
+from lngeom.cli import certificates, programs, running
 from lngeom.cli.asked import named
 from lngeom.cli.console import fail, refusing, width
 from lngeom.cli.options import Data, Seed
@@ -23,6 +24,12 @@ def run(
     latex: Annotated[bool, typer.Option("--latex", help="Print LaTeX.")] = False,
     full: Annotated[bool, typer.Option("--full", help="Print also what the machine checked at each step.")] = False,
     list_only: Annotated[bool, typer.Option("--list", help="List the claims that have a proof.")] = False,
+    certificate: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write what each step rests on to this .json file, for analysis/check_certificate.py.", metavar="FILE"
+        ),
+    ] = None,
     data: Data = "digits",
     seed: Seed = 0,
 ) -> None:
@@ -40,6 +47,9 @@ def run(
         _lemma(id, latex, full)
         return
     claims = named(id)
+    if certificate:
+        certificates.write_one(claims, certificate)
+        return
     console = Console(highlight=False)
     if latex:
         for claim in claims:

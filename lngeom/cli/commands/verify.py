@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from lngeom.cli import programs, running
+from lngeom.cli import certificates as certificates_of, every_paper, programs, running
 from lngeom.cli.asked import named
 from lngeom.cli.console import check_writable, conclude, fail, refusing, writing, written
 from lngeom.cli.options import Data, Json, Seed
@@ -40,6 +40,10 @@ def run(
         typer.Option(help="Also check the experiments' claims, on the results in this folder (such as figures)."),
     ] = None,
     out: Annotated[Path, typer.Option(help="Folder for report.json and report.html.")] = Path("report"),
+    certificates: Annotated[
+        Path | None,
+        typer.Option(help="Also write a certificate of each proof to this folder, for analysis/check_certificate.py."),
+    ] = None,
     json: Json = False,
     seed: Seed = 0,
     every: Annotated[bool, typer.Option("--all", help="Print every claim, not only what does not hold.")] = False,
@@ -55,7 +59,9 @@ def run(
     if paper == "all":
         if topic is not None or claim is not None or results is not None:
             fail("--paper all checks every claim of every paper: leave --topic, --claim and --results out")
-        _verify_all(data, seed, out, json, list_only)
+        if certificates is not None:
+            fail("certificates are written for one paper at a time: name it")
+        every_paper.verify(data, seed, out, json, list_only)
         return
     with refusing(ValueError):
         about = papers.find(paper) if paper else papers.LAYER_NORMALIZATION
@@ -75,6 +81,8 @@ def run(
     if results is not None and not results.is_dir():
         fail(f"no folder {results}: give the output folder of `python -m analysis`")
     check_writable(out)
+    if certificates is not None:
+        check_writable(certificates, "--certificates")
     programs.compile_sparingly()
     dataset, outcomes = running.run(chosen, data, seed, results, papers={about.id: paper or about.id})
     document = build_document(outcomes, dataset, seed, about)
@@ -86,6 +94,8 @@ def run(
     else:
         _print(outcomes, dataset, document, about, every, claim is not None)
         written(paths)
+    if certificates is not None:
+        certificates_of.write_all(chosen, certificates)
     conclude(outcomes, dataset)
 
 
@@ -114,34 +124,3 @@ def _print(outcomes, dataset, document, paper, every: bool, asked: bool) -> None
         console.print(part)
     more = "More: lngeom verify --claim 'Eq. 13', lngeom prove 'Eq. 13'. Every claim: lngeom verify --all."
     console.print(f"\n{more}", style="dim")
-
-
-def _verify_all(data: str, seed: int, out: Path, json: bool, list_only: bool) -> None:
-    """Checks every paper, and writes a report of each and an index of all."""
-    from lngeom.claims import papers
-    from lngeom.report import gallery, terminal, terminal_tables, write
-    from lngeom.report.document import document as build_document, dumps
-    from lngeom.report.page import page as build_page
-
-    with refusing(papers.PaperError):
-        found = [papers.find(id) for id in papers.ids()]
-    claims = [c for p in found for c in p.claims]
-    if list_only:
-        Console().print(terminal.listing(claims), highlight=False)
-        return
-    check_writable(out)
-    programs.compile_sparingly()
-    dataset, outcomes = running.run(claims, data, seed)
-    checked = [(p, [o for o in outcomes if o.claim.paper == p.id]) for p in found]
-    documents = {p.id: build_document(these, dataset, seed, p) for p, these in checked}
-    with writing(out):
-        for id, document in documents.items():
-            write(out / id, {"report.json": dumps(document), "report.html": build_page(document)})
-        index = gallery.index(documents)
-        paths = write(out, {"index.json": dumps(index), "index.html": gallery.page(index)})
-    if json:
-        sys.stdout.write(dumps(index))
-    else:
-        Console(highlight=False).print(terminal_tables.papers_table(checked))
-        written(paths)
-    conclude(outcomes, dataset)
