@@ -26,7 +26,7 @@ HEAD = """# What each claim rests on
 with `analysis/check_certificate.py`, a second program of {lines} lines that uses Python's integers and fractions alone.
 
 Both programs checked {steps} steps; the second one took {seconds:.0f} s. {words} steps rest on words, or on lngeom
-alone. Differentiation, the translation of a sentence into formulas, and the Jacobians whose ranks are taken are lngeom's.
+alone. Differentiation, the translation of sentences into formulas, and the Jacobians of ranks are lngeom's own.
 
 - *all sizes*: an identity, for every number of units, inputs and samples.
 - *small sizes*: an identity at 2 to 4 of each. A step with several formulas counts in each of its columns.
