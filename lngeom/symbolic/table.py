@@ -304,5 +304,5 @@ def _sign_correction(method: Method, column: Column) -> Proof | None:
     return Proof(
         r"n(-W, X) = -n(W, X)",
         (step, expansion(method, column, flipped=True)),
-        name=f"{method.name}.weight_sign_flip corrected",
+        name="the correction",
     )

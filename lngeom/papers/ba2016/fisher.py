@@ -383,7 +383,7 @@ def equation_13_14_ln_proof() -> Counterexample:
             ),
         ),
         (Assumption("positive scale", r"\sigma > 0"),),
-        name="equation.13_14.ln corrected",
+        name="the correction",
     )
     return changed(
         "equation.13_14.ln",

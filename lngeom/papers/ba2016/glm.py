@@ -118,7 +118,7 @@ def equation_10_wording_proof() -> Counterexample:
                 gaussian - 1,
             ),
         ),
-        name="equation.10_wording corrected",
+        name="the correction",
     )
     return Counterexample(
         "equation.10_wording",

@@ -375,7 +375,7 @@ def equation_35_proof() -> Counterexample:
                 two_units(PAIR)[0] - (of_instance * PAIR["C"] * of_instance.T)[0] / 2,
             ),
         ),
-        name="equation.35 corrected",
+        name="the correction",
     )
 
     return Counterexample(

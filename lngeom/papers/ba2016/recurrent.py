@@ -498,7 +498,7 @@ def supplement_initialization_proof() -> Counterexample:
             ),
         ),
         (POSITIVE, Assumption("α adds and β multiplies", r"\mathrm{LN}(z) = \beta \odot n + \alpha")),
-        name="supplement.initialization corrected",
+        name="the correction",
     )
     return Counterexample(
         "supplement.initialization",

@@ -350,7 +350,7 @@ def all_methods_dataset_rescaling_proof() -> Counterexample:
             equality("Layer norm is invariant", LAYER_NORM(moved), LAYER_NORM(LAYER)),
         ),
         (Assumption("positive factor", r"\delta > 0"), SIGMA),
-        name="text.all_methods_dataset_rescaling corrected",
+        name="the correction",
     )
     name = "text.all_methods_dataset_rescaling"
     return counterexample(name, WEIGHT_NORM, DATASET_RESCALING, correction=correct)

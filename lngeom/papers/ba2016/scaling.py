@@ -311,7 +311,7 @@ def quarter(one_row: tuple[Method, ...] = (BATCH_NORM, WEIGHT_NORM)) -> Proof:
             ),
         ),
         (POSITIVE,),
-        name="text.factor_half corrected",
+        name="the correction",
     )
 
 

@@ -449,7 +449,7 @@ def theorem_4_4_proof() -> Counterexample:
             ),
         ),
         (POSITIVE, Assumption("statistics are those of the given activations", r"\sigma, \hat y\ \text{fixed}")),
-        name="santurkar2018.theorem_4_4 corrected",
+        name="the correction",
     )
 
     def sides(values) -> tuple[Expr, Expr]:
