@@ -118,7 +118,9 @@ def test_every_measured_direction_has_a_name(name):
     null = F.nullspace()
     described = null.describe(stack)
     assert described.unexplained == 0
-    assert tuple(described.directions) == lg.predicted_nullspace(stack, weights).directions
+    assert (
+        tuple((d.name, d.dimension) for d in described.directions) == lg.predicted_nullspace(stack, weights).directions
+    )
     with pytest.raises(ValueError, match="dictionary of its arrays"):
         null.describe(replace(stack, final=Norm("rms", "another gain")))
 
