@@ -2,7 +2,7 @@
 
 The public names, all imported lazily. What else a module defines may change.
 
-- `lngeom`, what most programs need: `FisherOperator`, `GLMParameters`, `NormalizedGLM`, `check_invariances`,
+- `lngeom`, what most programs need: `Batches`, `FisherOperator`, `GLMParameters`, `NormalizedGLM`, `check_invariances`,
   `check_model`, `Stack`, `discover_symmetries`, `equivariance`, `fisher`, `from_paper_order`, `laplace`, `lint`,
   `predicted_nullspace`, `to_paper_order`.
 - `lngeom.methods`, normalization methods, maps (W, X) ↦ n: `METHODS`, `AbstractNormalizer`,
@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from lngeom.checks.discovery import discover_symmetries as discover_symmetries
     from lngeom.checks.linting import lint as lint
     from lngeom.information import FisherOperator as FisherOperator, fisher as fisher, metric as metric
+    from lngeom.information.batches import Batches as Batches
     from lngeom.information.glm import NormalizedGLM as NormalizedGLM
     from lngeom.information.orders import from_paper_order as from_paper_order, to_paper_order as to_paper_order
     from lngeom.information.posterior import laplace as laplace
@@ -93,6 +94,7 @@ _SHORT = {
 install(_SHORT, "lngeom")
 
 _NAMES = {
+    "Batches": "information.batches",
     "GLMParameters": "_core.types",
     "NormalizedGLM": "information.glm",
     "FisherOperator": "information",
@@ -110,6 +112,7 @@ _NAMES = {
 }
 
 __all__ = [
+    "Batches",
     "FisherOperator",
     "GLMParameters",
     "NormalizedGLM",

@@ -15,12 +15,13 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 from lngeom._core.arguments import check_count
 from lngeom._core.trees import Frozen
 from lngeom._core.types import check_parameters, is_concrete, is_tracing
-from lngeom.families import AbstractDistribution, Categorical, Joined, Product
+from lngeom.families import AbstractDistribution, Categorical, Joined, Product, described
 from lngeom.information._captured import Captured, capture
 from lngeom.information._coupled import BatchCoupled, check_coupling, stream
 from lngeom.information._derivative import GLMFunction, derivative_bytes, sampled_scores
 from lngeom.information._finite import require_finite, store_and_count
 from lngeom.information._given import explained, read_inputs, read_mask, read_responses
+from lngeom.information._loaded import LoadedParts
 from lngeom.information._operator import FisherOperator
 from lngeom.information._parameters import Selected, join, select_leaves
 from lngeom.information._planner import Plan, Sizes, plan
@@ -35,7 +36,9 @@ from lngeom.information._sharding import (
     place,
     put_on_automatic_mesh,
 )
+from lngeom.information._summed import SummedFisher
 from lngeom.information._vocabulary import VocabularyHead
+from lngeom.information.batches import Batch, Batches, as_batches
 from lngeom.information.glm import NormalizedGLM
 from lngeom.information.reference import require_printed_form
 
@@ -78,7 +81,10 @@ def fisher(
         params: any pytree. Parameters are its real floating point arrays and NumPy's scalars. Python's own numbers are
             settings, and buffers are no parameters: collections of linen beside "params", variables of nnx that are no
             `nnx.Param`, and `equinox.nn.State`. A variable of nnx at several places is one parameter.
-        X: inputs, an array or a pytree of arrays, one sample a row.
+        X: inputs, an array or a pytree of arrays, one sample a row; or a loader that gives such batches again and again
+            (a torch `DataLoader`, a dataset of tf.data, a function that returns an iterator), or `lg.Batches`, which
+            says what a batch holds. Of a loader one batch is in memory at a time, and the next. Matrix, diagonal,
+            trace, blocks, rank and a product take one pass each; what iterates takes one a product.
         family: distribution of a response given its natural parameters (a GLM has its own); of several outputs a pytree
             like them, such as {"policy": lg.families.Categorical(), "value": lg.families.Gaussian()}.
         wrt: which leaves to differentiate: paths of leaves or subtrees ("layer1", "layer1.kernel"), or a predicate of
@@ -120,6 +126,11 @@ def fisher(
         >>> F.as_matrix().shape, F.rank()  # 25 parameters, of which 3 shifts and 1 scale are not identifiable
         ((25, 25), 21)
     """
+    batches = as_batches(X)
+    if batches is not None:
+        given = {"batch_coupled": batch_coupled, "mask": mask, "mesh": mesh, "y": y, "key": key, "samples": samples}
+        _require_none_of(batches, method, given)
+        return _of_batches(model_or_apply, params, batches, family, wrt, method, memory, chunk, check)
     model = _read_model(model_or_apply, family, method, params, X, batch_coupled, mask)
     responses = _read_responses(method, key, samples, y)
     samples_at_a_time = chunk if chunk is None else check_count("chunk", chunk, 1, what="a whole number of samples")
@@ -134,6 +145,87 @@ def fisher(
     planned = _plan(problem, placement, memory, samples_at_a_time)
     stored = _store_checked(problem, placement, planned, stated) if check else _store(problem, placement, planned)
     return FisherOperator(problem, stored, placement, planned, method, parameters.excluded, check)
+
+
+def _require_none_of(batches: Batches, method: str, given: dict[str, Any]) -> None:
+    """Refuses what a loader's data cannot be combined with."""
+    if method not in {"exact", "empirical"}:
+        raise ValueError(f"of a loader there are method='exact' and 'empirical'; got {method!r}: give arrays instead")
+    if method == "empirical" and not batches.has_responses:
+        raise ValueError(
+            "method='empirical' needs observed responses: say which part of a batch they are, as by "
+            "lg.Batches(loader, inputs=0, y=1)"
+        )
+    if given.pop("batch_coupled"):
+        raise ValueError(
+            "samples that interact must be in memory together: give arrays, or the average of one matrix a batch, "
+            "lg.FisherOperator.average([lg.fisher(apply, params, X, batch_coupled=True, ...) for X in loader])"
+        )
+    if said := [f"{name}=" for name, value in given.items() if value is not None]:
+        raise ValueError(
+            f"{', '.join(said)} cannot be given beside a loader; what belongs to samples comes with the batches, as in "
+            "lg.Batches(loader, inputs=0, mask=1, y=2)"
+        )
+
+
+def _of_batches(
+    model_or_apply: NormalizedGLM | Callable[[PyTree, PyTree], Array],
+    params: PyTree,
+    batches: Batches,
+    family: AbstractDistribution | PyTree | None,
+    wrt: str | Sequence[str] | Callable[[str, Array], bool] | None,
+    method: str,
+    memory: int | None,
+    chunk: int | None,
+    check: bool,
+) -> SummedFisher:
+    """The operator of a loader's data. Its first batch is read now, all of them when they are needed."""
+    samples_at_a_time = chunk if chunk is None else check_count("chunk", chunk, 1, what="a whole number of samples")
+    parameters, alone = select_leaves(params, wrt), Placement(None, (), 1)
+    first = next(batches.read())
+    try:
+        model = _read_model(model_or_apply, family, method, params, first.inputs, None, first.mask)
+        stated = replace(_state_problem(model, parameters, first.inputs, first.mask), samples=1)
+    except Exception as error:
+        raise batches.explained(error, first) from error
+    if model.coupled:
+        raise ValueError(
+            "a model whose samples interact, such as one with batch norm in training mode, needs them in memory "
+            "together: give arrays"
+        )
+    if check:
+        _require_separate_samples(stated)
+    planned = _plan(stated, alone, memory, samples_at_a_time)._replace(store=False)
+
+    def make(batch: Batch, look: bool) -> FisherOperator:
+        again = replace_masked_samples(_on_other_samples(stated, batch))
+        responses = None if method == "exact" else Responses(None, None, batch.y)
+        problem = replace(again, scores=_scores_at(again, alone, responses))
+        if look and check:
+            _store_checked(problem, alone, planned, again)
+        return FisherOperator(problem, None, alone, planned, method, parameters.excluded, check)
+
+    parts = LoadedParts(batches, make)
+    return SummedFisher(stated, None, alone, planned, method, parameters.excluded, check, parts=parts)
+
+
+def _on_other_samples(stated: Problem, batch: Batch) -> Problem:
+    """The problem on the samples of another batch.
+
+    Raises:
+        ValueError: if they are not like those of the first batch.
+    """
+    inputs = _as_arrays(read_inputs(batch.inputs)[0])
+    kinds = [
+        (jax.tree.structure(tree), [(a.shape[1:], a.dtype) for a in jax.tree.leaves(tree)])
+        for tree in (stated.inputs, inputs)
+    ]
+    if kinds[0] != kinds[1]:
+        raise ValueError(f"its samples are not like those of the first batch: {described(inputs)}")
+    problem = stated.with_samples((inputs, None, None))
+    if batch.mask is None:
+        return problem
+    return ignore_masked(replace(problem, weights=read_mask(batch.mask, problem.output_shape)))
 
 
 class Model(NamedTuple):

@@ -23,6 +23,54 @@ from lngeom._core.text import counted
 
 Map = Callable[[PyTree], PyTree]
 
+
+
+class OnHost:
+    """A map that cannot be a part of a program, since it reads data while it runs: loops over it run on the host.
+
+    Attributes:
+        apply: the map.
+    """
+
+    def __init__(self, apply: Map):
+        self.apply = apply
+
+    def __call__(self, v: PyTree) -> PyTree:
+        """The product."""
+        return self.apply(v)
+
+
+def compiled_unless_on_host(*static: str) -> Callable[[Callable], Callable]:
+    """Compiles a function of a map, or runs it step by step where the map is `OnHost`."""
+
+    def decorate(function: Callable) -> Callable:
+        whole = jax.jit(function, static_argnames=static)
+
+        @functools.wraps(function)
+        def run(product: Map, *arguments: Any, **keywords: Any) -> Any:
+            return (function if isinstance(product, OnHost) else whole)(product, *arguments, **keywords)
+
+        return run
+
+    return decorate
+
+
+def _while(product: Map, unfinished: Callable, iterate: Callable, state: Any) -> Any:
+    """A loop in a program, or on the host where the map is."""
+    if not isinstance(product, OnHost):
+        return jax.lax.while_loop(unfinished, iterate, state)
+    while bool(unfinished(state)):
+        state = iterate(state)
+    return state
+
+
+def _each(product: Map, function: Callable, over: Array) -> Any:
+    """The results of a function for each entry, in one program or on the host where the map is."""
+    if not isinstance(product, OnHost):
+        return jax.lax.map(function, over)
+    return jax.tree.map(lambda *values: jnp.stack(values), *map(function, over))
+
+
 EXTRA = 12
 """Vectors of a basis beyond twice the number of eigenvalues asked for."""
 
@@ -131,7 +179,7 @@ def _extended(basis: PyTree, w: PyTree, count: Any) -> tuple[PyTree, Float[Array
     return basis, jnp.asarray(taken), left
 
 
-@functools.partial(jax.jit, static_argnames="steps")
+@compiled_unless_on_host("steps")
 def tridiagonal(product: Map, start: PyTree, steps: int) -> Float[Array, "m m"]:
     """T of so many steps from a start vector; works under jit and vmap."""
     basis, _, _ = _extended(_zeros(start, steps + 1), start, 0)
@@ -141,7 +189,14 @@ def tridiagonal(product: Map, start: PyTree, steps: int) -> Float[Array, "m m"]:
         basis, taken, left = _extended(basis, image, j + 1)
         return basis, (taken[j], left)
 
-    _, (diagonal, beside) = jax.lax.scan(step, basis, jnp.arange(steps))
+    if isinstance(product, OnHost):
+        found = []
+        for j in range(steps):
+            basis, numbers = step(basis, jnp.asarray(j))
+            found.append(numbers)
+        diagonal, beside = (jnp.stack(values) for values in zip(*found, strict=True))
+    else:
+        _, (diagonal, beside) = jax.lax.scan(step, basis, jnp.arange(steps))
     return jnp.diag(diagonal) + jnp.diag(beside[:-1], 1) + jnp.diag(beside[:-1], -1)
 
 
@@ -157,7 +212,7 @@ class SpectralDensity(NamedTuple):
     weights: Float[Array, " K"]
 
 
-@functools.partial(jax.jit, static_argnames=("size", "dtype", "probes", "steps"))
+@compiled_unless_on_host("size", "dtype", "probes", "steps")
 def lanczos_density(
     product: Map, size: int, dtype: jnp.dtype, key: PRNGKeyArray, probes: int, steps: int
 ) -> SpectralDensity:
@@ -181,7 +236,7 @@ def lanczos_density(
         nodes, vectors = eigenvectors(tridiagonal(product, start, steps))
         return nodes, jnp.square(vectors[0])
 
-    nodes, weights = jax.lax.map(one, jax.random.split(key, probes))
+    nodes, weights = _each(product, one, jax.random.split(key, probes))
     order = jnp.argsort(nodes.reshape(-1))
     return SpectralDensity(nodes.reshape(-1)[order], weights.reshape(-1)[order] / probes)
 
@@ -290,7 +345,7 @@ def horizontal(null: Float[Array, "P k"] | None, v: PyTree) -> PyTree:
     return v if null is None else v - null @ (null.T @ v)
 
 
-@functools.partial(jax.jit, static_argnames=("limit",))
+@compiled_unless_on_host("limit")
 def conjugate_gradients(
     product: Map, null: Float[Array, "P k"] | None, b: PyTree, damping: Array, target: Array, limit: int
 ) -> tuple[PyTree, Array]:
@@ -324,5 +379,5 @@ def conjugate_gradients(
         return x, r, added(r, new / squared, p), new, step + 1
 
     start = (jax.tree.map(jnp.zeros_like, b), b, b, inner(b, b), jnp.zeros((), jnp.int32))
-    x, _, _, _, steps = jax.lax.while_loop(unfinished, iterate, start)
+    x, _, _, _, steps = _while(product, unfinished, iterate, start)
     return horizontal(null, x), steps

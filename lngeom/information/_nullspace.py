@@ -31,7 +31,7 @@ from lngeom.information._coupled import at_parameters
 from lngeom.information._derivative import GLMFunction
 from lngeom.information._diagonal import diagonal
 from lngeom.information._problem import Problem
-from lngeom.information._products import AbstractFisher, at_problem, product_chunks, quadratic_form, row_chunks
+from lngeom.information._products import AbstractFisher, product_chunks, quadratic_form
 from lngeom.information._sharding import Placement
 from lngeom.information._spectrum import Decomposition, leading_eigenvalues
 from lngeom.information.candidates import Candidate, Leaf, candidates, candidates_of_stack, name_with_units
@@ -225,7 +225,7 @@ def explain(nullspace: MeasuredNullspace, first: Iterable[Iterable[Candidate]] =
         return Direction(name, columns.shape[1], _shared(columns, doubtful))
 
     directions = []
-    general = candidates(leaves, null, np.asarray(diagonal(F.problem, row_chunks(F))))
+    general = candidates(leaves, null, np.asarray(F.summed(diagonal)))
     for tier in itertools.chain(first, general):
         if explained.shape[1] == null.shape[1]:
             break
@@ -261,12 +261,10 @@ def _shared(columns: np.ndarray, others: np.ndarray) -> int:
 
 def _moving_outputs(F: AbstractFisher, columns: np.ndarray, close: float) -> np.ndarray:
     """Those of orthonormal null directions that change the outputs: the metric, not the model, hides them."""
-    problem = F.problem
-    gaussian = problem.with_family(Gaussian())
-    moved = at_problem(F, gaussian)
-    product = np.asarray(moved.mm(jnp.asarray(columns, problem.dtype)))
+    moved = F.changed(lambda problem, _: problem.with_family(Gaussian()))
+    product = np.asarray(moved.mm(jnp.asarray(columns, F.problem.dtype)))
     values, vectors = np.linalg.eigh(columns.T @ product)
-    return columns @ vectors[:, values > close * float(jnp.sum(diagonal(moved.problem, row_chunks(moved))))]
+    return columns @ vectors[:, values > close * float(jnp.sum(moved.summed(diagonal)))]
 
 
 def _new(
@@ -287,17 +285,15 @@ def broken_symmetries(
 
     The `scale_forms` of all scales, and the largest eigenvalue, are computed where they are not given.
     """
-    problem = F.problem
-    close = float(jnp.finfo(problem.dtype).eps) ** 0.4
-    for k, (name, direction) in enumerate(scales(problem)):
+    close = float(jnp.finfo(F.problem.dtype).eps) ** 0.4
+    for k, (name, direction) in enumerate(scales(F.problem)):
         norm = np.linalg.norm(direction)
         unit = direction / norm if norm else direction
         if not norm or np.linalg.norm(identifiable(unit)) < close:
             continue
-        change = jnp.asarray(direction, problem.dtype)
-        first, second = np.asarray(
-            scale_forms(problem, product_chunks(F), change) if forms is None else forms[k], float
-        )
+        change = jnp.asarray(direction, F.problem.dtype)
+        found = F.summed(scale_forms, change, at=product_chunks) if forms is None else forms[k]
+        first, second = np.asarray(found, float)
         if not first > 0 or not second > 0:
             continue
         exponent = math.log2(first / second) / 2

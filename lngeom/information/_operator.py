@@ -42,12 +42,57 @@ class FisherOperator(AbstractFisher):
 
     def __repr__(self) -> str:
         """What matrix it is, of what, and how products are computed."""
-        problem, plan = self.problem, self.plan
+        plan = self.plan
         kept = "derivative kept" if plan.store else f"chunks of {counted(plan.chunk, 'sample')}"
-        return (
-            f"FisherOperator({self.in_size():,} × {self.in_size():,} {problem.dtype}, {self.method}, "
-            f"{problem.family.name}, {counted(problem.samples, 'sample')}, {kept})"
-        )
+        return self._described(f"{counted(self.samples, 'sample')}, {kept}")
+
+    def _described(self, data: str) -> str:
+        size, problem = self.in_size(), self.problem
+        kind = f"{size:,} × {size:,} {problem.dtype}, {self.method}, {problem.family.name}"
+        return f"{type(self).__name__}({kind}, {data})"
+
+    def __add__(self, other: Any) -> Any:
+        """The sum with another Fisher matrix of these parameters, a `FisherOperator` too, or with another operator."""
+        return FisherOperator.sum([self, other]) if isinstance(other, FisherOperator) else super().__add__(other)
+
+    @staticmethod
+    def sum(operators: Sequence["FisherOperator"], weights: Sequence[float] | None = None) -> "FisherOperator":
+        r"""The sum $\sum_k w_k F_k$ of Fisher matrices of one parameter space, an operator with all methods.
+
+        They may be of other data, families, functions and values of the parameters, as the sums of elastic weight
+        consolidation are.
+
+        Args:
+            operators: F_k.
+            weights: w_k ≥ 0; 1 by default.
+
+        Raises:
+            ValueError: if there is none, parameters have other paths, shapes or dtypes, or a weight does not fit.
+
+        Example:
+            >>> import jax.numpy as jnp, lngeom as lg
+            >>> at = lambda x: lg.fisher(lambda p, x: x * p, jnp.ones(1), x, family=lg.families.Gaussian())
+            >>> (at(jnp.array([[1.0]])) + at(jnp.array([[3.0]]))).as_matrix().item()  # 1² + 3²
+            10.0
+        """
+        from lngeom.information._summed import sum_of
+
+        return sum_of(operators, weights)
+
+    @staticmethod
+    def average(operators: Sequence["FisherOperator"], weights: Sequence[float] | None = None) -> "FisherOperator":
+        r"""The mean $\sum_k w_k F_k / \sum_k w_k$ of Fisher matrices of one parameter space, with all methods.
+
+        Args:
+            operators: F_k.
+            weights: w_k ≥ 0; by default the numbers of samples, so that it is the matrix of all samples together.
+
+        Raises:
+            ValueError: as `sum`, or if all weights are 0.
+        """
+        from lngeom.information._summed import average_of
+
+        return average_of(operators, weights)
 
     @light
     def as_matrix(self, order: str | None = None, *, progress: bool = False) -> Float[Array, "P P"]:
@@ -61,17 +106,13 @@ class FisherOperator(AbstractFisher):
             MemoryError: if it would not fit.
             ValueError: for another order, or "paper" for something else than a whole normalized GLM.
         """
-        self.plan.require(
-            3 * self.plan.dense,
-            f"the dense {self.in_size():,} × {self.in_size():,} matrix and its workspace",
-            "use products (mv, mm), diagonal(), block(i, j) or eigenvalues(k)",
-        )
+        self._require_matrix()
         if order not in {None, "paper"}:
             raise ValueError(f"order must be None or 'paper'; got {order!r}")
         if progress and self.problem.is_concrete and self._placement.mesh is None and not self.problem.coupled:
             matrix = self._in_agreement(_matrix.dense_with_progress(self.problem, self.plan.row_chunk))
         else:
-            matrix = self._in_agreement(_matrix.dense(self.problem, row_chunks(self)))
+            matrix = self._in_agreement(self.summed(_matrix.dense))
         if order is None:
             return matrix
         params = self._glm_parameters("order='paper'")
@@ -108,7 +149,7 @@ class FisherOperator(AbstractFisher):
     def diagonal(self) -> Float[Array, " P"]:
         """The diagonal, without the matrix."""
         vector = probe_vector(self)
-        diagonal, image = _diagonal.diagonal_and_product(self.problem, row_chunks(self), vector)
+        diagonal, image = self.summed(_diagonal.diagonal_and_product, vector)
         require_agreement(self, "diagonal", image)
         return diagonal
 
@@ -125,7 +166,7 @@ class FisherOperator(AbstractFisher):
             MemoryError: if it would not fit.
         """
         self.plan.require(2 * self.plan.factor, "the factor", "use singular_values(), which streams it")
-        factor = _matrix.factor(self.problem, row_chunks(self))
+        factor = self.summed(_matrix.factor)
         require_agreement(self, "factor", factor)
         return factor
 
@@ -133,8 +174,8 @@ class FisherOperator(AbstractFisher):
     def singular_values(self) -> Float[Array, " k"]:
         """Singular values of the factor, descending: square roots of the eigenvalues."""
         self._require_decomposition()
-        s = _decompositions.singular_values(_spectrum.triangular_factor(self))
-        return s[: self.problem.samples * self.problem.rows_per_sample]  # rows of padding add zeros
+        s = _decompositions.singular_values(self.triangular_factor())
+        return s[: self.samples * self.problem.rows_per_sample]  # rows of padding add zeros
 
     def rank(self) -> numerics.Rank:
         """Numerical rank, from the factor (eager).
@@ -145,7 +186,7 @@ class FisherOperator(AbstractFisher):
         """
         s = self.singular_values()
         self._require_values("rank()", s)
-        return _spectrum.checked_rank(_spectrum.rank_of(s, self.problem, row_chunks(self)), self.problem)
+        return _spectrum.checked_rank(_spectrum.rank_of(self, s), self.problem)
 
     @light
     def effective_rank(self) -> Float[Array, ""]:
@@ -155,7 +196,7 @@ class FisherOperator(AbstractFisher):
     def pseudo_logdet(self) -> Float[Array, ""]:
         """Sum of the logarithms of the nonzero eigenvalues."""
         s = self.singular_values()
-        kept = jnp.arange(s.size) < _spectrum.rank_of(s, self.problem, row_chunks(self)).rank
+        kept = jnp.arange(s.size) < _spectrum.rank_of(self, s).rank
         return 2 * jnp.sum(jnp.where(kept, jnp.log(jnp.where(kept, s, 1)), 0))
 
     def eigenvalues(self, k: int, *, key: PRNGKeyArray | None = None, steps: int | None = None) -> Float[Array, " k"]:
@@ -422,7 +463,10 @@ class FisherOperator(AbstractFisher):
             raise ValueError(f"method must be 'svd' or 'cg'; got {method!r}")
         if method == "cg" and not exact:
             raise ValueError(f"method='cg' draws from an exact metric; got that of {self.method!r}: use 'svd'")
-        if method == "cg" or (method is None and decomposition is None and self.in_size() > _spectrum.SMALL and exact):
+        if method == "cg" and self.in_parts:
+            raise ValueError("method='cg' draws a response for each sample, which must be in memory: use 'svd'")
+        by_products = exact and not self.in_parts and self.in_size() > _spectrum.SMALL
+        if method == "cg" or (method is None and decomposition is None and by_products):
             return _solve.sample_by_products(self, key, count)
         known = self.decompose() if decomposition is None else decomposition  # whose budget may exceed 32 bits
         return _solve.sample_by_decomposition(known._replace(budget=0), key, count)
@@ -493,6 +537,15 @@ class FisherOperator(AbstractFisher):
         values = jax.lax.map(one, jnp.moveaxis(scores, 1, 0))
         return jax.tree.map(lambda v: jnp.std(v, 0, ddof=1) / scores.shape[1] ** 0.5, values)
 
+    def triangular_factor(self) -> Float[Array, "r P"]:
+        """A matrix R of at most P rows with RᵀR = F: the factor, or the triangle of its QR decomposition."""
+        return _spectrum.triangular_factor(self)
+
+    @property
+    def rows_that_count(self) -> int:
+        """Most that the rank can be for so many rows of the factor."""
+        return _spectrum.rows_that_count(self.problem)
+
     def _in_agreement(self, matrix: Float[Array, "P P"], whole: "FisherOperator | None" = None) -> Float[Array, "P P"]:
         """The matrix; by the plain route, with a warning, where that of the structured route is not of the product."""
         if agrees(self, "matrix", matrix, whole):
@@ -501,6 +554,10 @@ class FisherOperator(AbstractFisher):
         require_agreement(self, "matrix", plain, whole)
         warn_of_structure()
         return plain
+
+    def _require_matrix(self) -> None:
+        what = f"the dense {self.in_size():,} × {self.in_size():,} matrix and its workspace"
+        self.plan.require(3 * self.plan.dense, what, "use products (mv, mm), diagonal(), block(i, j) or eigenvalues(k)")
 
     def _require_decomposition(self) -> None:
         alternative = "use eigenvalues(k) or spectral_density()"

@@ -267,6 +267,16 @@ class AbstractFisher(lx.AbstractLinearOperator):
         return make((self.in_size(),) * 2, one, one, apply, dtype, apply)
 
     @property
+    def in_parts(self) -> bool:
+        """Whether `problem` is that of one part of the data only."""
+        return False
+
+    @property
+    def samples(self) -> int:
+        """Number of samples N, over which the mean is taken."""
+        return self.problem.samples
+
+    @property
     def leaves(self) -> tuple[str, ...]:
         """Paths of the differentiated leaves, in the order of the columns."""
         return tuple(leaf_paths(self.problem.params))
@@ -277,14 +287,43 @@ class AbstractFisher(lx.AbstractLinearOperator):
         rest = (at, self.plan, self.method, self.excluded, self._checked)
         return restored, (type(self), self.problem, self._stored is not None, *rest)
 
+    def summed(
+        self, function: Callable, *arguments: Any, at: "At | None" = None, of: "Change | None" = None, **static: Any
+    ) -> PyTree:
+        """A sum over samples, function(problem, placement, *arguments): what all but products are computed from.
+
+        Args:
+            function: linear in the terms of the samples, and in 1/N.
+            *arguments: what it takes besides.
+            at: F ↦ where its samples are, and how many are taken at a time; `row_chunks` by default.
+            of: (problem, number of the part, 0 of the first) ↦ the problem that is meant, where it is another.
+            **static: keyword arguments.
+        """
+        problem = self.problem if of is None else of(self.problem, 0)
+        return function(problem, (row_chunks if at is None else at)(self), *arguments, **static)
+
+    def changed(self, of: "Change") -> Self:
+        """The operator of a changed problem of the same shapes, with no derivative stored."""
+        return at_problem(self, of(self.problem, 0))
+
     @functools.cached_property
     def _product(self) -> Callable[[PyTree], PyTree]:
         of = compiled(product, source_of(self), product_chunks(self))
         return of if self._placement.params is None else lambda v: of(put_on_automatic_mesh(v))
 
+    def _flat_map(self) -> Callable[[Float[Array, " P"]], Float[Array, " P"]]:
+        return FlatProduct(source_of(self), product_chunks(self), self.problem.dtype)
+
+    def _tree_map(self) -> Callable[[PyTree], PyTree]:
+        return TreeProduct(source_of(self), product_chunks(self))
+
     @functools.cached_property
     def _flat_product(self) -> Callable[[Float[Array, " P"]], Float[Array, " P"]]:
         return compiled(flat_product, source_of(self), product_chunks(self))
+
+
+At = Callable[[AbstractFisher], Placement]
+Change = Callable[[Problem, int], Problem]
 
 
 def product_chunks(F: AbstractFisher) -> Placement:
@@ -302,14 +341,14 @@ def source_of(F: AbstractFisher) -> Source:
     return F.problem if F._stored is None else F._stored
 
 
-def flat_map(F: AbstractFisher) -> FlatProduct:
+def flat_map(F: AbstractFisher) -> Callable[[Float[Array, " P"]], Float[Array, " P"]]:
     """Products with ravelled vectors, for programs that hold them."""
-    return FlatProduct(source_of(F), product_chunks(F), F.problem.dtype)
+    return F._flat_map()
 
 
-def tree_map(F: AbstractFisher) -> TreeProduct:
+def tree_map(F: AbstractFisher) -> Callable[[PyTree], PyTree]:
     """Products with pytrees, for iterations whose vectors are divided over devices as the parameters are."""
-    return TreeProduct(source_of(F), product_chunks(F))
+    return F._tree_map()
 
 
 def promoted_product(F: AbstractFisher, v: Float[Array, " P"]) -> Float[Array, " P"]:

@@ -79,7 +79,7 @@ def save(F: Any, path: Path, parts: Sequence[str], known: Mapping[str, Any]) -> 
         "operator": repr(F),
         "method": F.method,
         "family": F.problem.family.name,
-        "samples": F.problem.samples,
+        "samples": F.samples,
         "dtype": str(F.problem.dtype),
         "masked": F.problem.weights is not None,
         "excluded": list(F.excluded),

@@ -20,10 +20,10 @@ from lngeom._core.numerics import ConvergenceError
 from lngeom._core.text import counted
 from lngeom._core.types import is_concrete, is_tracing
 from lngeom.information._derivative import GLMFunction, Pullback
-from lngeom.information._krylov import added, conjugate_gradients, horizontal, inner
+from lngeom.information._krylov import Map, added, compiled_unless_on_host, conjugate_gradients, horizontal, inner
 from lngeom.information._nullspace import BrokenDirection, broken_symmetries, scale_forms, scales
 from lngeom.information._problem import Problem
-from lngeom.information._products import AbstractFisher, FlatProduct, as_tangent, flat_map, product_chunks, tree_map
+from lngeom.information._products import AbstractFisher, as_tangent, flat_map, product_chunks, tree_map
 from lngeom.information._sharding import Placement, sum_over_samples
 from lngeom.information._spectrum import Decomposition
 from lngeom.information.predicted import predicted_nullspace
@@ -82,18 +82,11 @@ def _relative(a: PyTree, b: PyTree) -> Array:
     return jnp.sqrt(jnp.where(square > 0, inner(a, a) / jnp.where(square > 0, square, 1), 0))
 
 
-@functools.partial(jax.jit, static_argnames=("at", "keep"))
+@compiled_unless_on_host("keep")
 def _solve_by_decomposition(
-    product: FlatProduct,
-    decomposition: Decomposition,
-    gradient: PyTree,
-    damping: float | Array,
-    problem: Problem,
-    at: Placement,
-    keep: bool,
-    changes: Float[Array, "K P"] | None,
-) -> tuple[PyTree, dict, Float[Array, "K 2"] | None]:
-    """X = V_r (s² + λ)⁻¹ V_rᵀ g like g, with its report, and the forms of scales that an ε may break.
+    product: Map, decomposition: Decomposition, gradient: PyTree, damping: float | Array, keep: bool
+) -> tuple[PyTree, dict]:
+    """X = V_r (s² + λ)⁻¹ V_rᵀ g like g, with its report.
 
     With `keep` and λ > 0 the rest of g, divided by λ, is added. Where λ is at least eps s₁², the rounding of F itself,
     directions that may be signal count: there λ bounds them.
@@ -113,8 +106,11 @@ def _solve_by_decomposition(
     image = product(x) + damping * x
     image = jnp.where(whole, image, decomposition.identifiable(image))
     report = {"rank": count, "residual": _relative(image - solved, solved), "unidentifiable": _relative(g - solved, g)}
-    forms = None if changes is None else jax.lax.map(lambda change: scale_forms(problem, at, change), changes)
-    return restore(x.astype(flat.dtype)), report, forms
+    return restore(x.astype(flat.dtype)), report
+
+
+def _all_scale_forms(problem: Problem, at: Placement, changes: Float[Array, "K P"]) -> Float[Array, "K 2"]:
+    return jax.lax.map(lambda change: scale_forms(problem, at, change), changes)
 
 
 def _bound(s: Any) -> Any:
@@ -125,30 +121,28 @@ def _bound(s: Any) -> Any:
 def solve_by_decomposition(
     F: AbstractFisher, decomposition: Decomposition, gradient: PyTree, damping: float | Array, keep: bool, gauge: str
 ) -> tuple[PyTree, dict]:
-    """The solution by the singular value decomposition of the factor: one program, and one more for gauge="broken"."""
+    """The solution by the singular value decomposition of the factor, with the scales that an ε may break."""
     decision = decomposition.decision
     concrete = F.problem.is_concrete and is_concrete(gradient, damping, decomposition)
     known = {"gap": decision.gap, "iterations": 0}
-    run = lambda d, changes: _solve_by_decomposition(  # noqa: E731
-        flat_map(F), d._replace(budget=0), gradient, damping, F.problem, product_chunks(F), keep, changes
-    )
+    run = lambda d: _solve_by_decomposition(flat_map(F), d._replace(budget=0), gradient, damping, keep)  # noqa: E731
+    x, report = run(decomposition)
     if not concrete:
-        x, report, _ = run(decomposition, None)
         return x, known | report
     s, vectors = (np.asarray(v) for v in decomposition[:2])
     nearly = decomposition.rank and s[decomposition.rank - 1] < NEARLY_NULL**0.5 * s[0]
     candidates = [direction for _, direction in scales(F.problem)] if nearly else []
-    changes = jnp.asarray(np.stack(candidates), F.problem.dtype) if candidates else None
-    x, report, forms = run(decomposition, changes)
     found: list[tuple[BrokenDirection, Float[np.ndarray, " P"]]] = []
     if candidates:
         kept = vectors[: decomposition.rank]
         rest = lambda v: kept.T @ (kept @ v)  # noqa: E731
+        changes = jnp.asarray(np.stack(candidates), F.problem.dtype)
+        forms = F.summed(jax.jit(_all_scale_forms, static_argnames="at"), changes, at=product_chunks)
         everything = broken_symmetries(F, rest, np.asarray(forms), float(s[0]) ** 2)
         found = [(b, v) for b, v in everything if b.form < NEARLY_NULL]
     if found and gauge == "broken":
         along = np.stack([v for _, v in found], 1)
-        x, report, _ = run(without(decomposition, jnp.asarray(np.linalg.qr(rest(along))[0], s.dtype)), None)
+        x, report = run(without(decomposition, jnp.asarray(np.linalg.qr(rest(along))[0], s.dtype)))
         found = []
     if not decision.certain and float(damping) < float(_bound(s)):
         warnings.warn(
@@ -295,6 +289,8 @@ def known_nullspace(F: AbstractFisher) -> Float[Array, "P k"] | None:
     """The null space that theory predicts for a whole normalized GLM, if its basis fits; None for other models."""
     problem = F.problem
     params, model = problem.params, problem.model
+    if F.in_parts:  # the data of the first part say nothing of the others
+        return None
     whole = isinstance(model, GLMFunction) and not model.printed and len(jax.tree.leaves(params)) == 3
     if not whole or problem.inputs.ndim != 2 or not problem.inputs.is_fully_addressable:
         return None

@@ -144,27 +144,25 @@ def _complement(vectors: Float[Array, "k P"], rank: int) -> Float[Array, "P c"]:
 
 def triangular_factor(F: AbstractFisher) -> Float[Array, "r P"]:
     """The factor, reduced to at most P rows, once it is clear that it is that of the product."""
-    rows = triangular(F.problem, row_chunks(F))
+    rows = F.summed(triangular)
     require_agreement(F, "factor", rows)
     return rows
 
 
 def decompose(F: AbstractFisher, rtol: float | None = None) -> Decomposition:
     """Singular value decomposition of the factor, with a decision of its rank."""
-    s, vectors = right_singular(triangular_factor(F))
-    return Decomposition(s, vectors, rank_of(s, F.problem, row_chunks(F), rtol), F.plan.budget)
+    s, vectors = right_singular(F.triangular_factor())
+    return Decomposition(s, vectors, rank_of(F, s, rtol), F.plan.budget)
 
 
-def rank_of(
-    singular_values: Float[Array, " k"], problem: Problem, at: Placement, rtol: float | None = None
-) -> RankDecision:
+def rank_of(F: AbstractFisher, singular_values: Float[Array, " k"], rtol: float | None = None) -> RankDecision:
     """The rank decision for a factor reduced to at most P rows."""
-    traced = not is_concrete(singular_values)
+    traced, problem = not is_concrete(singular_values), F.problem
     if rtol is None:
-        lost: Any = cancelled(problem, at) if has_closed_form(problem) else 0.0
+        lost: Any = jnp.sqrt(F.summed(cancelled_squares)) if has_closed_form(problem) else 0.0
         lost = lost if traced else float(lost)
         eps = max(problem.precision(of_inputs=True).eps, float(jnp.finfo(singular_values.dtype).eps))
-        size, bound = problem.size, largest_rank(problem)
+        size, bound = problem.size, min(problem.size, F.rows_that_count)
         found = decide_rank(singular_values, size, size, lost, eps=eps, bound=bound)
         if problem.scores is not None or problem.family.has_exact_root:
             return found
@@ -176,22 +174,22 @@ def rank_of(
     return RankDecision(*found) if traced else RankDecision(*(value.item() for value in found))
 
 
-def largest_rank(problem: Problem) -> int:
-    """Most that the rank can be: P, the rank of Λ at every position that counts, and the number of scores."""
+def rows_that_count(problem: Problem) -> int:
+    """Most that the rank of the rows can be: the rank of Λ at every position that counts, or the number of scores."""
     z = problem.output_shape
     positions = math.prod(z.shape[:-1])
     if problem.weights is not None:
         known = is_concrete(problem.weights) and not is_tracing()
         positions = int(jnp.sum(problem.weights > 0)) if known else positions
     rows = problem.rows * problem.rows_per_sample
-    return min(problem.size, positions * problem.family.metric_rank(z.shape[-1]), rows)
+    return min(positions * problem.family.metric_rank(z.shape[-1]), rows)
 
 
 @functools.partial(jax.jit, static_argnames="at")
-def cancelled(problem: Problem, at: Placement) -> Float[Array, ""]:
-    r"""Frobenius norm of the factor's weight columns before Π cancels parts: $\sqrt{\Lambda/N}\, D_g\, x/\sigma$.
+def cancelled_squares(problem: Problem, at: Placement) -> Float[Array, ""]:
+    r"""Sum of squares of the factor's weight columns before Π cancels parts: $\sqrt{\Lambda/N}\, D_g\, x/\sigma$.
 
-    Rounding errors of the factor are of this size times eps. Where Π = 0, as in groups of two units, nothing else is
+    Rounding errors of the factor are of the size of its root times eps. Where Π = 0, as in groups of two units, nothing else is
     left of these columns.
     """
 
@@ -204,7 +202,7 @@ def cancelled(problem: Problem, at: Placement) -> Float[Array, ""]:
         each = jnp.sum(slopes, 1) * jnp.sum(jnp.square(derivative.inputs), 1)
         return jnp.sum(each if part.weights is None else part.weights * each)
 
-    return jnp.sqrt(sum_over_samples(term, problem, at) / problem.samples)
+    return sum_over_samples(term, problem, at) / problem.samples
 
 
 def leading_eigenvalues(

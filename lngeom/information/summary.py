@@ -136,7 +136,7 @@ def _predicted(operator: FisherOperator) -> PredictedNullspace | None:
     """Theory's null space, for the exact matrix of a whole normalized GLM on inputs [N D] without a mask."""
     problem = operator.problem
     model, params = problem.model, problem.params
-    whole = isinstance(params, GLMParameters) and len(jax.tree.leaves(params)) == 3
+    whole = isinstance(params, GLMParameters) and len(jax.tree.leaves(params)) == 3 and not operator.in_parts
     if not isinstance(model, GLMFunction) or not whole or operator.method != "exact" or problem.weights is not None:
         return None
     try:

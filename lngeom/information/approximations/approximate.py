@@ -35,7 +35,7 @@ from lngeom.information._derivative import metric
 from lngeom.information._layer_values import Evaluated, evaluate, joined
 from lngeom.information._planner import even_chunk, samples_in_rows
 from lngeom.information._problem import Problem
-from lngeom.information._products import AbstractFisher, product_chunks, row_chunks
+from lngeom.information._products import AbstractFisher, product_chunks
 from lngeom.information._sharding import Placement, sum_over_samples
 from lngeom.information.approximations.operator import ApproximateFisher, Part
 from lngeom.information.layers import UNUSED, Layers, Rearrangement, find_layers
@@ -150,11 +150,12 @@ def approximate(
     while large := [g for g in groups if g.kind == "block" and _size(g, layers) > limit]:
         layers = layers.without({_leaf(layers, m): "it is a gain or bias without a kernel" for m in large[0].members})
         groups = group(layers)
-    drawn, signs = _with_draws(problem, key, samples), samples is not None
-    at = _even_chunks(F, layers.inputs + layers.signals + problem.size)
-    sums = _first_sums(drawn, at, layers, groups, convention, signs)
+    signs = samples is not None
+    drawn = lambda part, k: _with_draws(part, key if key is None or not k else jax.random.fold_in(key, k), samples)  # noqa: E731
+    at = lambda part: _even_chunks(part, layers.inputs + layers.signals + problem.size)  # noqa: E731
+    sums = F.summed(_first_sums, layers, groups, convention, signs, at=at, of=drawn)
     bases = _bases(groups, sums)
-    values = _second_sums(drawn, at, layers, groups, bases, signs) if kind == "ekfac" else None
+    values = F.summed(_second_sums, layers, groups, bases, signs, at=at, of=drawn) if kind == "ekfac" else None
     parts = []
     for k, (found, total) in enumerate(zip(groups, sums, strict=True)):
         if found.kind == "block":
@@ -238,8 +239,9 @@ def _diagonal_parts(F: AbstractFisher, leaves: list[int]) -> tuple[Part, ...]:
     if not leaves:
         return ()
     paths = leaf_paths(F.problem.params)
-    restricted = F.problem.restrict({paths[leaf] for leaf in leaves})
-    diagonal = restricted.unravel(_diagonal.diagonal(restricted, row_chunks(F)))
+    names = {paths[leaf] for leaf in leaves}
+    restricted = F.problem.restrict(names)
+    diagonal = restricted.unravel(F.summed(_diagonal.diagonal, of=lambda part, _: part.restrict(names)))
     parts = []
     for leaf, values in zip(sorted(leaves), jax.tree.leaves(diagonal), strict=True):
         places = ((leaf, _vector(values.shape)),)
@@ -250,10 +252,11 @@ def _diagonal_parts(F: AbstractFisher, leaves: list[int]) -> tuple[Part, ...]:
 
 def _exact_part(F: AbstractFisher, leaves: list[int]) -> Part:
     paths, leaves = leaf_paths(F.problem.params), sorted(leaves)
-    restricted = F.problem.restrict({paths[leaf] for leaf in leaves})
+    names = {paths[leaf] for leaf in leaves}
+    restricted = F.problem.restrict(names)
     bytes_needed = 4 * restricted.size**2 * restricted.dtype.itemsize
     F.plan.require(bytes_needed, f"the exact block of {', '.join(paths[k] for k in leaves)}", "use 'ekfac'")
-    matrix = _matrix.dense(restricted, row_chunks(F))
+    matrix = F.summed(_matrix.dense, of=lambda part, _: part.restrict(names))
     return _decomposed(matrix, F, tuple((k, _vector(F.problem.layout.leaves[k][0])) for k in leaves))
 
 
