@@ -15,7 +15,7 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 from lngeom._core.arguments import check_count
 from lngeom._core.trees import Frozen
 from lngeom._core.types import check_parameters, is_concrete, is_tracing
-from lngeom.families import AbstractDistribution, Categorical, Joined, Product, described
+from lngeom.families import AbstractDistribution, Categorical, Joined, Product
 from lngeom.information._captured import Captured, capture
 from lngeom.information._coupled import BatchCoupled, check_coupling, stream
 from lngeom.information._derivative import GLMFunction, derivative_bytes, sampled_scores
@@ -200,7 +200,8 @@ def _of_batches(
     def make(batch: Batch, look: bool) -> FisherOperator:
         again = replace_masked_samples(_on_other_samples(stated, batch))
         responses = None if method == "exact" else Responses(None, None, batch.y)
-        problem = replace(again, scores=_scores_at(again, alone, responses))
+        scores = _scores_at(replace(again, samples=again.rows), alone, responses)
+        problem = replace(again, scores=scores)
         if look and check:
             _store_checked(problem, alone, planned, again)
         return FisherOperator(problem, None, alone, planned, method, parameters.excluded, check)
@@ -221,7 +222,8 @@ def _on_other_samples(stated: Problem, batch: Batch) -> Problem:
         for tree in (stated.inputs, inputs)
     ]
     if kinds[0] != kinds[1]:
-        raise ValueError(f"its samples are not like those of the first batch: {described(inputs)}")
+        expected, found = (", ".join(f"{dtype} {list(shape)}" for shape, dtype in kind[1]) for kind in kinds)
+        raise ValueError(f"its samples are not like those of the first batch: expected {expected}; got {found}")
     problem = stated.with_samples((inputs, None, None))
     if batch.mask is None:
         return problem

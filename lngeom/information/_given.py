@@ -22,7 +22,10 @@ def read_inputs(X: PyTree) -> tuple[PyTree, int]:
         ValueError: if they are no arrays of one number of rows.
     """
     if isinstance(X, Iterator):
-        raise ValueError(f"{EXPECTED_INPUTS}; got a {type(X).__name__}: concatenate its batches into one array")
+        raise ValueError(
+            f"{EXPECTED_INPUTS}; got a {type(X).__name__}, which can be read once: concatenate its "
+            "batches into one array, or give what makes it, as in lg.Batches(lambda: iter(...))"
+        )
     leaves = jax.tree.leaves(X)
     strange = [type(leaf).__name__ for leaf in leaves if not hasattr(leaf, "shape") and not np.isscalar(leaf)]
     if strange:
@@ -32,7 +35,7 @@ def read_inputs(X: PyTree) -> tuple[PyTree, int]:
     rows = {shape[0] if shape else 0 for shape in shapes}
     if len(rows) != 1 or 0 in rows:
         many = isinstance(X, list | tuple) and len({shape[1:] for shape in shapes}) == 1 and len(shapes) > 1
-        remedy = {True: ": a list of numbers or rows must become an array, and batches must be concatenated"}
+        remedy = {True: ": a list of numbers or rows must become an array, and a list of batches lg.Batches(X)"}
         raise ValueError(f"{EXPECTED_INPUTS}; got shapes {_few(shapes)}{remedy.get(many, '')}")
     return X, rows.pop()
 
@@ -127,7 +130,7 @@ def explained(error: Exception, apply: Callable, params: PyTree, *args: PyTree) 
     if len(args) == 1 and isinstance(X, list | tuple) and len({shape[1:] for shape in shapes}) == 1:
         return ValueError(
             f"apply failed at X, a {type(X).__name__} of {len(shapes)} arrays of shapes {_few(shapes)}. "
-            f"{EXPECTED_INPUTS}: if these are batches, concatenate them ({one_line(error)})"
+            f"{EXPECTED_INPUTS}: if these are batches, say lg.Batches(X) ({one_line(error)})"
         )
     error.add_note(f"(raised by apply(params, X), called with params {described(params)} and X {described(X)})")
     return error

@@ -24,7 +24,6 @@ from lngeom._core.text import counted
 Map = Callable[[PyTree], PyTree]
 
 
-
 class OnHost:
     """A map that cannot be a part of a program, since it reads data while it runs: loops over it run on the host.
 

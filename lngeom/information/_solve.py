@@ -109,6 +109,7 @@ def _solve_by_decomposition(
     return restore(x.astype(flat.dtype)), report
 
 
+@functools.partial(jax.jit, static_argnames="at")
 def _all_scale_forms(problem: Problem, at: Placement, changes: Float[Array, "K P"]) -> Float[Array, "K 2"]:
     return jax.lax.map(lambda change: scale_forms(problem, at, change), changes)
 
@@ -137,7 +138,7 @@ def solve_by_decomposition(
         kept = vectors[: decomposition.rank]
         rest = lambda v: kept.T @ (kept @ v)  # noqa: E731
         changes = jnp.asarray(np.stack(candidates), F.problem.dtype)
-        forms = F.summed(jax.jit(_all_scale_forms, static_argnames="at"), changes, at=product_chunks)
+        forms = F.summed(_all_scale_forms, changes, at=product_chunks)
         everything = broken_symmetries(F, rest, np.asarray(forms), float(s[0]) ** 2)
         found = [(b, v) for b, v in everything if b.form < NEARLY_NULL]
     if found and gauge == "broken":

@@ -25,7 +25,7 @@ from lngeom.information._agreement import require_agreement
 from lngeom.information._derivative import ClosedFormDerivative, Pullback, has_closed_form
 from lngeom.information._matrix import factor_rows
 from lngeom.information._problem import Problem
-from lngeom.information._products import AbstractFisher, flat_map, row_chunks, tree_map
+from lngeom.information._products import AbstractFisher, flat_map, tree_map
 from lngeom.information._sharding import Placement, is_sharded, on_each_shard, sum_over_samples
 
 SMALL = 3000
@@ -189,8 +189,8 @@ def rows_that_count(problem: Problem) -> int:
 def cancelled_squares(problem: Problem, at: Placement) -> Float[Array, ""]:
     r"""Sum of squares of the factor's weight columns before Π cancels parts: $\sqrt{\Lambda/N}\, D_g\, x/\sigma$.
 
-    Rounding errors of the factor are of the size of its root times eps. Where Π = 0, as in groups of two units, nothing else is
-    left of these columns.
+    Rounding errors of the factor are of the size of its root times eps. Where Π = 0, as in groups of two units,
+    nothing else is left of these columns.
     """
 
     def term(part: Problem) -> Array:

@@ -240,7 +240,9 @@ class SummedFisher(FisherOperator):
     def __reduce__(self) -> tuple:
         """What pickles: a sum of operators that do; a loader does not."""
         if not isinstance(self.parts, GivenParts) or self._change is not None:
-            raise ValueError("an operator whose data are read by batches does not pickle: use F.save, or pickle its data")
+            raise ValueError(
+                "an operator whose data are read by batches does not pickle: use F.save, or pickle its data"
+            )
         return sum_of, (self.parts.operators, self.parts.weights)
 
 

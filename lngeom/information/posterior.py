@@ -36,6 +36,7 @@ from lngeom.information._planner import PREDICTED, ROW_BYTES, fitting
 from lngeom.information._problem import Problem, unused_leaves
 from lngeom.information._products import unchecked
 from lngeom.information.approximations.operator import ApproximateFisher
+from lngeom.information.batches import Batches, as_batches
 from lngeom.information.glm import NormalizedGLM
 from lngeom.information.groups import scale_invariant_groups
 from lngeom.information.predicted import predicted_nullspace
@@ -235,7 +236,7 @@ def laplace(
     model_or_apply: NormalizedGLM | Callable[[PyTree, PyTree], Array],
     params: PyTree,
     X: PyTree,
-    y: Array,
+    y: Array | None = None,
     *,
     family: AbstractFamily | None = None,
     prior_precision: float = 1.0,
@@ -254,8 +255,9 @@ def laplace(
         model_or_apply: a `NormalizedGLM`, or any JAX function apply(params, X), as `lg.fisher` takes.
         params: trained parameters, as `lg.fisher` takes them: its parameters have a posterior, except leaves that the
             outputs have no derivative by, such as unused ones. `excluded` of the result names the leaves left out.
-        X: training inputs, one sample a row.
-        y: training responses.
+        X: training inputs, one sample a row; or a loader, as `lg.fisher` takes it, whose batches hold the responses
+            too: lg.Batches(loader, inputs=0, y=1).
+        y: training responses; None beside a loader.
         family: of the outputs of a function.
         prior_precision: τ, of the normalized weights φ; `maximize_evidence` finds one.
         structure: of F: "exact" (a decomposition of its factor), "low_rank" (its largest eigenvalues, the others taken
@@ -266,7 +268,7 @@ def laplace(
             that can be rescaled one by one, or None where the leaf can as a whole. By default whole leaves are
             searched for (`lngeom.training.scale_invariant_groups`); at ε > 0 none is found.
         nullspace: orthonormal basis [P k] of more null directions of F at params; by default those that theory
-            predicts for a normalized GLM.
+            predicts for a normalized GLM (not of a loader).
         gauge: whether the gauge is taken out; False is the usual Laplace approximation, with a prior on params.
         key: for draws of an approximation.
         samples: draws, as in `F.approximate`.
@@ -295,6 +297,7 @@ def laplace(
         raise ValueError(f"structure must be one of {', '.join(STRUCTURES)}; got {structure!r}")
     if not 0 < prior_precision < math.inf:
         raise ValueError(f"prior_precision must be positive and finite; got {prior_precision}")
+    batches = _batches_of(X, y)
     F = fisher(model_or_apply, params, X, family=family, wrt=wrt)
     if wrt is None and (unused := unused_leaves(F.problem)):
         used = [path for path in F.leaves if path not in unused]
@@ -308,17 +311,14 @@ def laplace(
         )
     if problem.coupled:
         raise ValueError("a posterior needs samples that do not interact: use the evaluation mode of batch norm")
-    outputs = problem.output_shape.shape
-    known.check_shape(y, outputs)
-    known.check_responses(y, outputs)
-    y = jnp.asarray(y) if known.labels else jnp.reshape(y, outputs)
     theta = problem.params
-    found = _groups(problem.outputs, theta, X, groups) if gauge else {}
+    found = _groups(problem.outputs, theta, problem.inputs, groups) if gauge else {}
     scales = _scales(theta, found)
     phi = jax.tree.map(jnp.divide, theta, scales)
     apply = Rescaled(replace(problem.with_samples((None, None, None)), params=None), scales)
     by_phi = fisher(apply, phi, X, family=known, check=False) if found else unchecked(F)  # φ is then θ
-    log_likelihood = float(_log_likelihood(apply, known, phi, X, y))
+    pairs = [(X, y)] if batches is None else ((batch.inputs, batch.y) for batch in batches.read())
+    log_likelihood = sum(_log_likelihood_of(apply, known, phi, *pair) for pair in pairs)
     if not math.isfinite(log_likelihood):
         raise ValueError("the log-likelihood of the data is not finite at these parameters")
     basis = _gauge(model_or_apply, params, X, F, scales, phi, found, nullspace) if gauge else None
@@ -332,10 +332,38 @@ def laplace(
         chosen,
         empty if basis is None else basis,
         log_likelihood,
-        problem.samples,
+        F.samples,
         F.excluded,
         float(prior_precision),
     )
+
+
+def _batches_of(X: PyTree, y: Array | None) -> Batches | None:
+    """The batches of a loader, which hold the responses; None for arrays.
+
+    Raises:
+        ValueError: if responses are missing, are given twice, or there is a mask.
+    """
+    batches = as_batches(X)
+    if batches is None and y is None:
+        raise ValueError("y is missing: the responses of the training data, one row a sample")
+    if batches is not None and (y is not None or not batches.has_responses):
+        raise ValueError(
+            "the batches of a loader hold the responses: say which part they are, as by "
+            "lg.Batches(loader, inputs=0, y=1), and give no y="
+        )
+    if batches is not None and batches.has_mask:
+        raise ValueError("a posterior takes no mask: leave such samples out of the loader")
+    return batches
+
+
+def _log_likelihood_of(apply: Rescaled, family: AbstractFamily, phi: PyTree, X: PyTree, y: Array) -> float:
+    """The log-likelihood of some samples, once their responses are those of the family."""
+    outputs = eqx.filter_eval_shape(apply, phi, X).shape
+    family.check_shape(y, outputs)
+    family.check_responses(y, outputs)
+    y = jnp.asarray(y) if family.labels else jnp.reshape(y, outputs)
+    return float(_log_likelihood(apply, family, phi, X, y))
 
 
 def _groups(
@@ -395,7 +423,7 @@ def _gauge(
             column = np.zeros(edges[-1])
             column[start : start + leaf.size] = np.where(labels == label, values, 0).ravel()
             columns.append(column)
-    if nullspace is None and isinstance(model, NormalizedGLM):
+    if nullspace is None and isinstance(model, NormalizedGLM) and not F.in_parts:
         try:
             nullspace = jnp.asarray(predicted_nullspace(model, params, X).basis)
         except ValueError:  # no theory for this normalizer
