@@ -15,7 +15,7 @@ The public names, all imported lazily. What else a module defines may change.
   `Categorical`, `Gamma`, `Gaussian`, `HeteroscedasticGaussian`, `InverseGaussian`, `Mixture`, `MultivariateGaussian`,
   `NegativeBinomial`, `Poisson`, `Product`, `check`.
 - `lngeom.information`, Fisher matrices: `BatchCoupled`, `ConvergenceError`, `FisherOperator`, `VocabularyHead`,
-  `fisher`.
+  `average`, `fisher`, `weighted_sum`.
 - `lngeom.checks`, which invariances a layer has: `adapt`, `check_invariances`, `check_model`, `generate_checks`,
   `parametrize_with_invariances`.
 - `lngeom.checks.linting`, known mistakes around the norms of a model: `lint`.

@@ -7,6 +7,15 @@ from lngeom._core.numerics import ConvergenceError
 from lngeom.information._coupled import BatchCoupled
 from lngeom.information._fisher import fisher
 from lngeom.information._operator import FisherOperator
+from lngeom.information._summed import average, weighted_sum
 from lngeom.information._vocabulary import VocabularyHead
 
-__all__ = ["BatchCoupled", "ConvergenceError", "FisherOperator", "VocabularyHead", "fisher"]
+__all__ = [
+    "BatchCoupled",
+    "ConvergenceError",
+    "FisherOperator",
+    "VocabularyHead",
+    "average",
+    "fisher",
+    "weighted_sum",
+]

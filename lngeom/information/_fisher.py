@@ -159,7 +159,7 @@ def _require_none_of(batches: Batches, method: str, given: dict[str, Any]) -> No
     if given.pop("batch_coupled"):
         raise ValueError(
             "samples that interact must be in memory together: give arrays, or the average of one matrix a batch, "
-            "lg.FisherOperator.average([lg.fisher(apply, params, X, batch_coupled=True, ...) for X in loader])"
+            "lg.information.average([lg.fisher(apply, params, X, batch_coupled=True, ...) for X in loader])"
         )
     if said := [f"{name}=" for name, value in given.items() if value is not None]:
         raise ValueError(

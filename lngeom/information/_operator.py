@@ -1,5 +1,6 @@
 """`FisherOperator`: the Fisher matrix as a linear operator, with everything one asks of it."""
 
+import functools
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -53,46 +54,8 @@ class FisherOperator(AbstractFisher):
 
     def __add__(self, other: Any) -> Any:
         """The sum with another Fisher matrix of these parameters, a `FisherOperator` too, or with another operator."""
-        return FisherOperator.sum([self, other]) if isinstance(other, FisherOperator) else super().__add__(other)
-
-    @staticmethod
-    def sum(operators: Sequence["FisherOperator"], weights: Sequence[float] | None = None) -> "FisherOperator":
-        r"""The sum $\sum_k w_k F_k$ of Fisher matrices of one parameter space, an operator with all methods.
-
-        They may be of other data, families, functions and values of the parameters, as the sums of elastic weight
-        consolidation are.
-
-        Args:
-            operators: F_k.
-            weights: w_k ≥ 0; 1 by default.
-
-        Raises:
-            ValueError: if there is none, parameters have other paths, shapes or dtypes, or a weight does not fit.
-
-        Example:
-            >>> import jax.numpy as jnp, lngeom as lg
-            >>> at = lambda x: lg.fisher(lambda p, x: x * p, jnp.ones(1), x, family=lg.families.Gaussian())
-            >>> (at(jnp.array([[1.0]])) + at(jnp.array([[3.0]]))).as_matrix().item()  # 1² + 3²
-            10.0
-        """
-        from lngeom.information._summed import sum_of
-
-        return sum_of(operators, weights)
-
-    @staticmethod
-    def average(operators: Sequence["FisherOperator"], weights: Sequence[float] | None = None) -> "FisherOperator":
-        r"""The mean $\sum_k w_k F_k / \sum_k w_k$ of Fisher matrices of one parameter space, with all methods.
-
-        Args:
-            operators: F_k.
-            weights: w_k ≥ 0; by default the numbers of samples, so that it is the matrix of all samples together.
-
-        Raises:
-            ValueError: as `sum`, or if all weights are 0.
-        """
-        from lngeom.information._summed import average_of
-
-        return average_of(operators, weights)
+        found = added(self, other)
+        return super().__add__(other) if found is NotImplemented else found
 
     @light
     def as_matrix(self, order: str | None = None, *, progress: bool = False) -> Float[Array, "P P"]:
@@ -585,6 +548,12 @@ class FisherOperator(AbstractFisher):
         if not isinstance(params, GLMParameters) or len(jax.tree.leaves(params)) != 3:
             raise ValueError(f"{what} is for the whole parameters of a normalized GLM; the leaves are {self.leaves}")
         return params
+
+
+@functools.singledispatch
+def added(F: Any, other: Any) -> Any:
+    """The sum of two operators, where they are of a kind that has one."""
+    return NotImplemented
 
 
 # What lineax dispatches on: the operator is symmetric, semidefinite, and can become a matrix.

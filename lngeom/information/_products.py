@@ -4,6 +4,7 @@ Where the derivative of all samples fits in memory it is computed once and kept.
 chunk by chunk.
 """
 
+import abc
 import functools
 from collections.abc import Callable
 from dataclasses import replace
@@ -286,6 +287,15 @@ class AbstractFisher(lx.AbstractLinearOperator):
         at = self._placement._replace(mesh=None, axes=())
         rest = (at, self.plan, self.method, self.excluded, self._checked)
         return restored, (type(self), self.problem, self._stored is not None, *rest)
+
+    @abc.abstractmethod
+    def triangular_factor(self) -> Float[Array, "r P"]:
+        """A matrix R of at most P rows with RᵀR = F."""
+
+    @property
+    @abc.abstractmethod
+    def rows_that_count(self) -> int:
+        """Most that the rank can be for so many rows of the factor."""
 
     def summed(
         self, function: Callable, *arguments: Any, at: "At | None" = None, of: "Change | None" = None, **static: Any

@@ -22,7 +22,7 @@ from lngeom._core.decompositions import triangular_rows
 from lngeom._core.text import counted
 from lngeom._core.types import is_concrete, is_tracing
 from lngeom.information._krylov import OnHost
-from lngeom.information._operator import FisherOperator
+from lngeom.information._operator import FisherOperator, added
 from lngeom.information._products import At, Change, as_tangent, promoted_product, unchecked
 
 
@@ -101,7 +101,7 @@ class _Part(NamedTuple):
 class SummedFisher(FisherOperator):
     r"""$F = \sum_k w_k F_k$, a Fisher operator with all methods.
 
-    Made by `lg.fisher` of a loader, by `F + G`, by `FisherOperator.sum` and by `FisherOperator.average`. `problem` is
+    Made by `lg.fisher` of a loader, by `F + G`, `weighted_sum` and `average`. `problem` is
     that of the first part.
     """
 
@@ -243,7 +243,7 @@ class SummedFisher(FisherOperator):
             raise ValueError(
                 "an operator whose data are read by batches does not pickle: use F.save, or pickle its data"
             )
-        return sum_of, (self.parts.operators, self.parts.weights)
+        return weighted_sum, (self.parts.operators, self.parts.weights)
 
 
 class _FlatSum(eqx.Module):
@@ -267,8 +267,26 @@ class _TreeSum(eqx.Module):
 _added = jax.jit(lambda a, b: jax.tree.map(jnp.add, a, b))
 
 
-def sum_of(operators: Sequence[FisherOperator], weights: Sequence[Any] | None = None) -> SummedFisher:
-    """The sum (arguments as `FisherOperator.sum`)."""
+def weighted_sum(operators: Sequence[FisherOperator], weights: Sequence[Any] | None = None) -> FisherOperator:
+    r"""The sum $\sum_k w_k F_k$ of Fisher matrices of one parameter space, an operator with all methods; also F + G.
+
+    They may be of other data, families, functions and values of the parameters, as those of elastic weight
+    consolidation are.
+
+    Args:
+        operators: F_k.
+        weights: w_k ≥ 0; 1 by default.
+
+    Raises:
+        ValueError: if there is none, parameters have other paths, shapes or dtypes, or a weight does not fit.
+
+    Example:
+        >>> import jax.numpy as jnp, lngeom as lg
+        >>> at = lambda x: lg.fisher(lambda p, x: x @ p, jnp.ones((1, 1)), x, family=lg.families.Gaussian())
+        >>> F, G = at(jnp.array([[1.0]])), at(jnp.array([[3.0]]))
+        >>> (F + G).as_matrix().item(), lg.information.weighted_sum([F, G], [2, 1]).as_matrix().item()
+        (10.0, 11.0)
+    """
     operators = _of_one_space(operators)
     weights = tuple([1.0] * len(operators) if weights is None else weights)
     _check_weights(operators, weights)
@@ -285,15 +303,35 @@ def sum_of(operators: Sequence[FisherOperator], weights: Sequence[Any] | None = 
     )
 
 
-def average_of(operators: Sequence[FisherOperator], weights: Sequence[Any] | None = None) -> SummedFisher:
-    """The mean (arguments as `FisherOperator.average`)."""
+def average(operators: Sequence[FisherOperator], weights: Sequence[Any] | None = None) -> FisherOperator:
+    r"""The mean $\sum_k w_k F_k / \sum_k w_k$ of Fisher matrices of one parameter space, with all methods.
+
+    Args:
+        operators: F_k.
+        weights: w_k ≥ 0; by default the numbers of samples, so that it is the matrix of all samples together.
+
+    Raises:
+        ValueError: as `weighted_sum`, or if all weights are 0.
+
+    Example:
+        >>> import jax.numpy as jnp, lngeom as lg
+        >>> at = lambda x: lg.fisher(lambda p, x: x @ p, jnp.ones((1, 1)), x, family=lg.families.Gaussian())
+        >>> X = jnp.array([[1.0], [3.0], [2.0]])
+        >>> lg.information.average([at(X[:2]), at(X[2:])]).as_matrix().item() == at(X).as_matrix().item()
+        True
+    """
     operators = _of_one_space(operators)
     weights = [F.samples for F in operators] if weights is None else list(weights)
     _check_weights(operators, tuple(weights))
     total = sum(weights)
     if is_concrete(total) and not total > 0:
         raise ValueError(f"weights of a mean must not all be 0; got {weights}")
-    return sum_of(operators, [weight / total for weight in weights])
+    return weighted_sum(operators, [weight / total for weight in weights])
+
+
+@added.register(FisherOperator)
+def _(F: FisherOperator, other: Any) -> Any:
+    return weighted_sum([F, other]) if isinstance(other, FisherOperator) else NotImplemented
 
 
 def _of_one_space(operators: Sequence[FisherOperator]) -> list[FisherOperator]:

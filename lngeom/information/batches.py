@@ -74,7 +74,7 @@ class Batches:
 
         Args:
             X: an array or a pytree of arrays with one number of rows.
-            size: rows of a batch; the last one may have fewer.
+            size: rows of a batch; the last one may have fewer. One alone is joined to its neighbour.
             mask: of the rows, or None.
             y: responses of the rows, or None.
 
@@ -83,8 +83,8 @@ class Batches:
 
         Example:
             >>> import numpy as np, lngeom as lg
-            >>> [len(batch.inputs) for batch in lg.Batches.of_rows(np.zeros((5, 2)), 2).read()]
-            [2, 2, 1]
+            >>> [len(batch.inputs) for batch in lg.Batches.of_rows(np.zeros((8, 2)), 3).read()]
+            [3, 3, 2]
         """
         size = check_count("size", size, 1, what="a whole number of rows")
         leaves = jax.tree.leaves((X, mask, y))
@@ -113,7 +113,8 @@ class Batches:
         Raises:
             TypeError: if the source does not say.
         """
-        return len(self.source)
+        source: Any = self.source
+        return len(source)
 
     @property
     def has_responses(self) -> bool:
@@ -131,7 +132,7 @@ class Batches:
         Raises:
             ValueError: if there is none, or one has not the parts that were named.
         """
-        iterator = iter(self.source() if callable(self.source) else self.source)
+        iterator: Iterator = iter(self._open())
         count = 0
         names = ("inputs", "mask", "y")
 
@@ -143,6 +144,10 @@ class Batches:
         yield from of_two_at_least(taken())
         if not count:
             raise ValueError("the loader gave no batch: one that was read before may be exhausted")
+
+    def _open(self) -> Any:
+        """What gives the batches of one pass."""
+        return self.source() if callable(self.source) else self.source
 
     def explained(self, error: Exception, first: Batch) -> Exception:
         """What a function that cannot be evaluated at the first batch is told."""

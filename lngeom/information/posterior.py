@@ -357,7 +357,7 @@ def _batches_of(X: PyTree, y: Array | None) -> Batches | None:
     return batches
 
 
-def _log_likelihood_of(apply: Rescaled, family: AbstractFamily, phi: PyTree, X: PyTree, y: Array) -> float:
+def _log_likelihood_of(apply: Rescaled, family: AbstractFamily, phi: PyTree, X: PyTree, y: Any) -> float:
     """The log-likelihood of some samples, once their responses are those of the family."""
     outputs = eqx.filter_eval_shape(apply, phi, X).shape
     family.check_shape(y, outputs)

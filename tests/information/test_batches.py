@@ -202,7 +202,7 @@ def test_what_a_loader_cannot_do_is_refused(X, params):
 
 def test_a_sum_of_operators_is_an_operator(X, params, whole):
     parts = [loaded(params, X[:9]), loaded(params, X[9:])]
-    mean, v = lg.FisherOperator.average(parts), drawn(4, whole.in_size())
+    mean, v = lg.information.average(parts), drawn(4, whole.in_size())
     assert agreement(mean.as_matrix(), whole.as_matrix(), 1e-13).agrees
     assert mean.rank() == whole.rank()
     assert agreement(mean.solve(v, 0.1).value, whole.solve(v, 0.1).value, 1e-10).agrees
@@ -211,15 +211,15 @@ def test_a_sum_of_operators_is_an_operator(X, params, whole):
     ).agrees
     total = parts[0] + parts[1] + whole
     assert agreement(total.as_matrix(), sum(F.as_matrix() for F in (*parts, whole)), 1e-13).agrees
-    weighted = lg.FisherOperator.sum(parts, [0.0, 2.0])
+    weighted = lg.information.weighted_sum(parts, [0.0, 2.0])
     assert agreement(weighted.as_matrix(), 2 * parts[1].as_matrix(), 1e-13).agrees
     other = lg.fisher(lambda p, x: x @ p, drawn(6, 4, 3), X, family=FAMILY)
     for make, message in (
         (lambda: whole + other, "different parameters"),
-        (lambda: lg.FisherOperator.sum([]), "at least one"),
-        (lambda: lg.FisherOperator.sum(parts, [1.0, -1.0]), "at least 0"),
-        (lambda: lg.FisherOperator.sum(parts, [1.0]), "one weight for each of 2"),
-        (lambda: lg.FisherOperator.average(parts, [0.0, 0.0]), "not all be 0"),
+        (lambda: lg.information.weighted_sum([]), "at least one"),
+        (lambda: lg.information.weighted_sum(parts, [1.0, -1.0]), "at least 0"),
+        (lambda: lg.information.weighted_sum(parts, [1.0]), "one weight for each of 2"),
+        (lambda: lg.information.average(parts, [0.0, 0.0]), "not all be 0"),
     ):
         with pytest.raises(ValueError, match=message):
             make()

