@@ -145,6 +145,12 @@ class Batches:
         if not count:
             raise ValueError("the loader gave no batch: one that was read before may be exhausted")
 
+    def converted(self, convert: Callable[[PyTree], PyTree]) -> "Batches":
+        """The same batches with other inputs."""
+        before: Any = self._parts["inputs"]
+        take = (lambda batch: batch) if before is None else before if callable(before) else lambda batch: batch[before]
+        return Batches(self.source, **self._parts | {"inputs": lambda batch: convert(as_arrays(take(batch)))})
+
     def _open(self) -> Any:
         """What gives the batches of one pass."""
         return self.source() if callable(self.source) else self.source
