@@ -163,7 +163,7 @@ def _in_float64(dtype: Any, apply: Any, params: PyTree, X: PyTree) -> tuple[Any,
     """
     if dtype not in ("float64", jnp.float64, np.dtype("float64")):
         raise ValueError(f"dtype must be 'float64', or None to compute as the function is written; got {dtype!r}")
-    if not jax.config.jax_enable_x64:
+    if jax.dtypes.canonicalize_dtype("float64") != jnp.dtype("float64"):
         raise ValueError('dtype="float64" needs float64 in JAX: jax.config.update("jax_enable_x64", True) first')
     wide = lambda tree: jax.tree.map(lambda a: TO_64.of(jnp.asarray(a)) if eqx.is_array_like(a) else a, tree)  # noqa: E731
     batches = as_batches(X)
