@@ -1,4 +1,4 @@
-"""Time and memory of layer norm against other libraries: `python -m analysis.bench_layers`.
+"""Time and memory of layer norm against other libraries: `python -m analysis bench_layers`.
 
 One process an implementation, all pinned to one core; rounds are interleaved, and the smallest time of each
 is kept. The allocator is part of the result: with glibc's default, every large buffer is mapped anew and page

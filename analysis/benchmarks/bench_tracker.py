@@ -1,4 +1,4 @@
-"""What recording the geometry costs a training step: `python -m analysis.bench_tracker`.
+"""What recording the geometry costs a training step: `python -m analysis bench_tracker`.
 
 A layer-normalized MLP trained by Adam in float32, batches of 128, with and without `track_geometry`. One step in fifty
 is recorded. A process compiles two programs, the plain step and one variant, which take turns of 50 steps in random

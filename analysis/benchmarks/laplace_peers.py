@@ -21,7 +21,7 @@ import numpy as np
 from lngeom._core.files import check_writable, replacing
 from sklearn.datasets import load_digits
 
-from analysis.laplace_digits import TRAINING, network, scores, trained
+from analysis.measurements.laplace_digits import TRAINING, network, scores, trained
 
 Found = tuple[float, Any]
 """Log evidence, and mean responses [N C]."""

@@ -31,7 +31,7 @@ import lngeom as lg
 import numpy as np
 from lngeom._core.files import check_writable, replacing, temporary_folder
 
-from analysis.large_transformer import SIZES, forget_peak, in_blocks, memory, problem
+from analysis.measurements.large_transformer import SIZES, forget_peak, in_blocks, memory, problem
 
 BLOCK = 512
 """Logits at a time, of 4096."""

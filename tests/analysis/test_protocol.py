@@ -20,11 +20,11 @@ import pytest
 from analysis.__main__ import discover, main as analysis_main
 from analysis.experiments.experiment import Experiment, Panel, Settings
 from analysis.experiments.loop import gradient_task
+from analysis.experiments.protocol import table
+from analysis.experiments.protocol.__main__ import known
+from analysis.experiments.protocol.plan import DOCUMENT, Plan, groups, provenance, real_plan
+from analysis.experiments.protocol.trials import Trials, carry_out, configuration, padded_stack
 from analysis.progress import Watch
-from analysis.protocol import table
-from analysis.protocol.__main__ import known
-from analysis.protocol.plan import DOCUMENT, Plan, groups, provenance, real_plan
-from analysis.protocol.trials import Trials, carry_out, configuration, padded_stack
 from lngeom.claims import judge
 from lngeom.claims.comparison import TrainingStatement
 from lngeom.claims.results import Curved, Curves, digest
@@ -453,7 +453,7 @@ def test_the_table_has_every_statement(tmp_path):
 
 def command(monkeypatch, capfd, *arguments):
     monkeypatch.setattr(sys, "argv", ["python -m analysis", *map(str, arguments)])
-    monkeypatch.delitem(sys.modules, "analysis.protocol.__main__", raising=False)
+    monkeypatch.delitem(sys.modules, "analysis.experiments.protocol.__main__", raising=False)
     try:
         analysis_main()
         code = 0

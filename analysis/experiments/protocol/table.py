@@ -14,8 +14,8 @@ from lngeom.claims.results import FOLDER, Curved, Kept, NoResults, digest, read_
 from analysis.experiments.drawing import draw as figure
 from analysis.experiments.experiment import Experiment
 from analysis.experiments.loop import Run
+from analysis.experiments.protocol.trials import Part
 from analysis.experiments.results import Results, json_bytes
-from analysis.protocol.trials import Part
 
 
 def write(experiment: Experiment, configuration: Mapping[str, Any], curved: Curved, out: Path) -> list[Path]:

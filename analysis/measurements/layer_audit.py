@@ -31,7 +31,7 @@ from lngeom.plots.style import COLOUR_OF, GUIDE
 from rich.console import Console
 from rich.table import Table
 
-from analysis.experiments.audited_layers import LAYERS, OFFSETS, SCALES, Cell, Row, exact_cells, measure
+from analysis.measurements.audited_layers import LAYERS, OFFSETS, SCALES, Cell, Row, exact_cells, measure
 
 
 @dataclass(frozen=True)

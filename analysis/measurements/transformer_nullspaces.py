@@ -27,7 +27,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from analysis.transformer_models import CHECKED, FURTHER, Variant, build, random_weights
+from analysis.models.stacks import CHECKED, FURTHER, Variant, build, random_weights
 
 VARIANTS: dict[str, tuple[Variant, int | None]] = {**CHECKED, **FURTHER}
 

@@ -21,10 +21,10 @@ from lngeom.plots import style
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from analysis.experiments.learning_rate.figures import save_part
-from analysis.experiments.learning_rate.networks import FULL, SMALL, Part, Sizes
-from analysis.experiments.learning_rate.parts import PARTS
 from analysis.experiments.locking import only_run
+from analysis.measurements.learning_rate.figures import save_part
+from analysis.measurements.learning_rate.networks import FULL, SMALL, Part, Sizes
+from analysis.measurements.learning_rate.parts import PARTS
 
 
 def _plain(value: Any) -> Any:

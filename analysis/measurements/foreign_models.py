@@ -25,7 +25,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from analysis.architectures import ARCHITECTURES, Foreign
+from analysis.models.architectures import ARCHITECTURES, Foreign
 from analysis.progress import duration
 
 SECONDS = 30.0

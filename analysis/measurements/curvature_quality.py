@@ -31,8 +31,8 @@ from lngeom.information.approximations.approximate import group, together
 from lngeom.information.approximations.operator import ApproximateFisher, Part, jackknife, natural_gradients
 from lngeom.information.layers import find_layers
 
-from analysis import normalized_transformer as transformer
 from analysis.gallery import series_colour
+from analysis.models import gpt2 as transformer
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "pre, layer norm": {"norm": "layer norm", "placing": "pre"},

@@ -18,8 +18,8 @@ from lngeom.claims.results import Curved, Curves
 from analysis.experiments import loop
 from analysis.experiments.datasets import Streamed
 from analysis.experiments.experiment import Experiment
+from analysis.experiments.protocol.plan import Plan, groups
 from analysis.experiments.running import file_name, on_threads
-from analysis.protocol.plan import Plan, groups
 
 Stage = Literal["choosing", "fresh"]
 

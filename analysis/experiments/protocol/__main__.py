@@ -19,10 +19,10 @@ from rich.console import Console
 from analysis import experiments as package
 from analysis.experiments.experiment import Experiment, real_version
 from analysis.experiments.locking import only_run
+from analysis.experiments.protocol import table
+from analysis.experiments.protocol.plan import Plan, provenance, real_plan
+from analysis.experiments.protocol.trials import Trials, carry_out, configuration, seconds
 from analysis.progress import Watch, duration
-from analysis.protocol import table
-from analysis.protocol.plan import Plan, provenance, real_plan
-from analysis.protocol.trials import Trials, carry_out, configuration, seconds
 
 
 def known() -> dict[str, Experiment]:

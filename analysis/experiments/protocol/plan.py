@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-DOCUMENT = Path(__file__).parents[1] / "PROTOCOL.md"
+DOCUMENT = Path(__file__).parents[2] / "PROTOCOL.md"
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from lngeom.papers.training.exponential import EXPONENTIAL, EXPONENTIAL_ADAPTIVE
 from lngeom.training import track_geometry
 
 from analysis.experiments.datasets import bundled_digits
-from analysis.experiments.learning_rate.networks import (
+from analysis.measurements.learning_rate.networks import (
     OPTIMIZERS,
     Part,
     Reader,

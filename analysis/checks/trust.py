@@ -17,7 +17,7 @@ from lngeom.symbolic.certificate import certificate
 from analysis import check_certificate
 
 Steps = Sequence[tuple[str, set[str]]]
-PAGE = Path(__file__).parent / "TRUST.md"
+PAGE = Path(__file__).parents[1] / "TRUST.md"
 KINDS = ("for all sizes", "at sizes", "to ", "both sides", "two exact", "rank", "by lemma")
 """How the second program's words begin, a column each."""
 HEAD = """# What each claim rests on

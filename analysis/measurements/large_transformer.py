@@ -39,7 +39,7 @@ from lngeom.information import VocabularyHead
 from lngeom.transformers import hidden, logits
 from lngeom.transformers.families import FAMILIES
 
-from analysis.transformer_models import Variant, build, random_weights
+from analysis.models.stacks import Variant, build, random_weights
 
 SIZES = {
     "124M": Variant(768, 50257, 1024, 12, 3072, 12, query_width=64, value_width=64, tied=True, activation="gelu_tanh"),
@@ -321,7 +321,15 @@ def main() -> None:
         print(f"{options.size}, {options.dtype}: {part} …", flush=True)
         flags = f"--xla_force_host_platform_device_count={options.devices}" if part == "divided" else ""
         environment = os.environ | {"XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} {flags}".strip()}
-        command = [sys.executable, "-m", "analysis.large_transformer", "--one", part, "--size", options.size]
+        command = [
+            sys.executable,
+            "-m",
+            "analysis.measurements.large_transformer",
+            "--one",
+            part,
+            "--size",
+            options.size,
+        ]
         command += ["--dtype", options.dtype, "--tokens", str(options.tokens)]
         run = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=False)
         if run.returncode:

@@ -61,7 +61,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 from rich.console import Console
 from rich.table import Table
 
-from analysis.experiments.planned_networks import SEED, Task, mlp, transformer
+from analysis.measurements.planned_networks import SEED, Task, mlp, transformer
 
 SETTLE, WINDOW, CHUNK, EXCESS = 6, 2, 25, 1.5
 REST, WINDOWS = 0.03, 40
