@@ -25,12 +25,12 @@ import analysis
 from analysis.experiments import dry_run
 from analysis.experiments.drawing import draw
 from analysis.experiments.experiment import Experiment, load_full, real_version
-from analysis.experiments.locking import only_run
 from analysis.experiments.loop import Progress
 from analysis.experiments.results import Results, check_replaces_its_own, is_done, read, write
 from analysis.experiments.running import configuration, run
 from analysis.experiments.variants import Variant, variant_of, with_variant
 from analysis.progress import Watch, duration
+from analysis.store import only_run
 
 
 class Runnable(NamedTuple):

@@ -11,7 +11,6 @@ random signs, with an interval of 95 % (jackknife), and the angle between natura
 """
 
 import argparse
-import json
 import math
 import sys
 import time
@@ -26,13 +25,14 @@ import lngeom as lg
 import numpy as np
 import optax
 from lngeom import plots
-from lngeom._core.files import check_writable, replacing
+from lngeom._core.files import check_writable
 from lngeom.information.approximations.approximate import group, together
 from lngeom.information.approximations.operator import ApproximateFisher, Part, jackknife, natural_gradients
 from lngeom.information.layers import find_layers
 
 from analysis.gallery import series_colour
 from analysis.models import gpt2 as transformer
+from analysis.store import write_results
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "pre, layer norm": {"norm": "layer norm", "placing": "pre"},
@@ -247,10 +247,7 @@ def main() -> None:
     settings = {"probes": probes, "draws": options.draws, "sizes": SIZES[options.size]}
 
     def write(rows: list) -> None:
-        with replacing(path) as file:
-            file.write((json.dumps({"configuration": settings, "data": {"rows": rows}}, indent=1) + "\n").encode())
-        with replacing(path.with_suffix(".md")) as file:
-            file.write(page(rows).encode())
+        write_results(path, {"configuration": settings, "data": {"rows": rows}}, page(rows))
 
     steps = options.steps if options.steps is not None else 20 if options.size == "toy" else 500
     variants = list(VARIANTS)[:1] if options.size == "10M" else list(VARIANTS)

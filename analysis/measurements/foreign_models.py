@@ -20,13 +20,14 @@ import jax
 import jax.numpy as jnp
 import lngeom as lg
 import numpy as np
-from lngeom._core.files import check_writable, replacing
+from lngeom._core.files import check_writable
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
 from analysis.models.architectures import ARCHITECTURES, Foreign
 from analysis.progress import duration
+from analysis.store import write_results
 
 SECONDS = 30.0
 """What a model takes on an idle core, about, with compilation."""
@@ -197,11 +198,7 @@ def page(results: dict[str, dict[str, Any]]) -> str:
 def write(results: dict[str, dict[str, Any]], path: Path) -> None:
     """Writes the results as JSON, and beside it as a table."""
     versions = {package: metadata.version(package) for package in LIBRARIES}
-    text = json.dumps({"versions": versions, "models": results}, indent=1, ensure_ascii=False, allow_nan=False)
-    with replacing(path) as file:
-        file.write(f"{text}\n".encode())
-    with replacing(path.with_suffix(".md")) as file:
-        file.write(page(results).encode())
+    write_results(path, {"versions": versions, "models": results}, page(results))
 
 
 def main() -> None:

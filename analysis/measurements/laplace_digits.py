@@ -8,7 +8,6 @@ evidence, accuracy, negative log-likelihood and expected calibration error (15 b
 """
 
 import argparse
-import json
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +16,10 @@ import jax.numpy as jnp
 import lngeom as lg
 import numpy as np
 import optax
-from lngeom._core.files import check_writable, replacing
+from lngeom._core.files import check_writable
 from sklearn.datasets import load_digits
+
+from analysis.store import write_results
 
 TRAINING = 1000
 
@@ -135,10 +136,7 @@ def main() -> None:
     with jax.enable_x64(True):
         for seed in range(options.seeds):
             rows += rows_of(seed, options.width, options.steps, options.noise, options.structure, options.tests)
-            with replacing(path) as file:
-                file.write((json.dumps({"configuration": settings, "rows": rows}, indent=1) + "\n").encode())
-            with replacing(path.with_suffix(".md")) as file:
-                file.write(page(rows).encode())
+            write_results(path, {"configuration": settings, "rows": rows}, page(rows))
     print(page(rows))
 
 

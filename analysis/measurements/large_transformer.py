@@ -34,12 +34,13 @@ import jax.numpy as jnp
 import lngeom as lg
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
-from lngeom._core.files import check_writable, replacing
+from lngeom._core.files import check_writable
 from lngeom.information import VocabularyHead
 from lngeom.transformers import hidden, logits
 from lngeom.transformers.families import FAMILIES
 
 from analysis.models.stacks import Variant, build, random_weights
+from analysis.store import write_results
 
 SIZES = {
     "124M": Variant(768, 50257, 1024, 12, 3072, 12, query_width=64, value_width=64, tied=True, activation="gelu_tanh"),
@@ -340,8 +341,7 @@ def main() -> None:
         key = f"{options.size}, {options.dtype}, {options.tokens} tokens"
         machine = {"jax": jax.__version__, "cores": os.cpu_count(), "machine": platform.machine()}
         results.setdefault(key, {})[part] = result | machine
-        with replacing(options.out) as file:
-            file.write((json.dumps(results, indent=1) + "\n").encode())
+        write_results(options.out, results)
 
 
 if __name__ == "__main__":

@@ -17,11 +17,12 @@ import jax.numpy as jnp
 import lngeom as lg
 import numpy as np
 import optax
-from lngeom._core.files import check_writable, replacing
+from lngeom._core.files import check_writable
 from rich.console import Console
 from rich.progress import Progress
 
 from analysis.progress import timed_columns
+from analysis.store import write
 
 RATE, DECAY, SIZE, STEPS = 1e-2, 0.1, 16, 10_000
 RIGHT = 0.05
@@ -164,8 +165,7 @@ def main() -> None:
         for name, make in everything:
             rows.append(examine(name, make, options.steps))
             bar.update(task, advance=1, description=name)
-    with replacing(options.out) as file:
-        file.write(table(rows, options.steps).encode())
+    write(options.out, table(rows, options.steps))
     wrong = [row.name for row in rows if row.error > RIGHT]
     console.print(
         f"{len(rows)} optimizers, {sum(row.error <= RIGHT for row in rows)} with a prediction, wrong: {wrong or 'none'}"

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import lngeom as lg
 import numpy as np
 from jaxtyping import Array
-from lngeom._core.files import check_writable, replacing
+from lngeom._core.files import check_writable
 from lngeom.transformers import Stack, logits
 from lngeom.transformers.families import FAMILIES
 from rich.console import Console
@@ -28,6 +28,7 @@ from rich.progress import track
 from rich.table import Table
 
 from analysis.models.stacks import CHECKED, FURTHER, Variant, build, random_weights
+from analysis.store import write, write_results
 
 VARIANTS: dict[str, tuple[Variant, int | None]] = {**CHECKED, **FURTHER}
 
@@ -169,13 +170,10 @@ def main() -> None:
         if len(kept) > seed:
             continue
         kept.append(measure(VARIANTS[name][0], seed))
-        document = {"seeds": options.seeds, "variants": results}
-        with replacing(path) as file:
-            file.write(json.dumps(document, indent=1, ensure_ascii=False).encode())
+        write_results(path, {"seeds": options.seeds, "variants": results})
         jax.clear_caches()
     shown = {name: results[name] for name in VARIANTS if name in results}
-    with replacing(path.with_suffix(".md")) as file:
-        file.write(page(shown).encode())
+    write(path.with_suffix(".md"), page(shown))
     table = Table(*HEADINGS)
     for row, result in zip(rows(shown), shown.values(), strict=True):
         table.add_row(*row, style=None if all(map(agrees, result["runs"])) else "red")

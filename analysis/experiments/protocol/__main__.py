@@ -14,15 +14,16 @@ from pkgutil import iter_modules
 from lngeom._core.files import check_writable
 from lngeom.claims.results import FOLDER
 from lngeom.cli.interrupts import on_stop
+from lngeom.plots import style
 from rich.console import Console
 
 from analysis import experiments as package
 from analysis.experiments.experiment import Experiment, real_version
-from analysis.experiments.locking import only_run
 from analysis.experiments.protocol import table
 from analysis.experiments.protocol.plan import Plan, provenance, real_plan
 from analysis.experiments.protocol.trials import Trials, carry_out, configuration, seconds
 from analysis.progress import Watch, duration
+from analysis.store import only_run
 
 
 def known() -> dict[str, Experiment]:
@@ -88,6 +89,14 @@ def carry_out_one(experiment: Experiment, plan: Plan, out: Path, workers: int, c
         shutil.rmtree(parts, ignore_errors=True)
 
 
+def draw_again(experiment: Experiment, out: Path) -> None:
+    """Draws the kept curves of an experiment, if there are any; the figure names the versions that computed them."""
+    kept = table.read(experiment, out)
+    if kept is not None:
+        with style.options(versions=kept.configuration["versions"]):
+            table.draw(experiment, kept.configuration, kept.curved, out)
+
+
 def main() -> None:
     """Entry point of `python -m analysis protocol`."""
     found = known()
@@ -103,7 +112,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, metavar="DIR", help="folder of the real data: python -m analysis --help")
     parser.add_argument("--fresh", type=int, default=3, help="with --real: number of fresh seeds (3)")
     parser.add_argument("--estimate", action="store_true", help="print what it will take, and end")
-    parser.add_argument("--table", action="store_true", help="judge the kept curves again, without training")
+    parser.add_argument("--table", action="store_true", help="judge and draw the kept curves again, without training")
     options = parser.parse_args()
     if unknown := sorted(set(options.experiments) - set(found)):
         parser.error(f"no experiment {', '.join(unknown)}; there are {', '.join(found)}")
@@ -125,8 +134,11 @@ def main() -> None:
         if options.estimate:
             return
         on_stop(lambda: "What is done is kept. Start it again with the same options to continue.")
-        for experiment in [] if options.table else chosen:
-            carry_out_one(experiment, plan, options.out, options.workers, console)
+        for experiment in chosen:
+            if options.table:
+                draw_again(experiment, options.out)
+            else:
+                carry_out_one(experiment, plan, options.out, options.workers, console)
         paths = table.write_table(list(found.values()), options.out)
     except (ValueError, OSError) as error:
         Console(stderr=True).print(f"error: {error}", style="red", highlight=False, markup=False, soft_wrap=True)

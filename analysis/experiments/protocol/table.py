@@ -1,21 +1,20 @@
 """Results of the protocol on disk, judged anew from their curves, and the table of every statement."""
 
-import io
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
-from lngeom._core.files import replacing
 from lngeom.claims import judge
-from lngeom.claims.results import FOLDER, Curved, Kept, NoResults, digest, read_protocol
+from lngeom.claims.results import FOLDER, Curved, Curves, Kept, NoResults, digest, read_protocol
 
 from analysis.experiments.drawing import draw as figure
 from analysis.experiments.experiment import Experiment
 from analysis.experiments.loop import Run
-from analysis.experiments.protocol.trials import Part
-from analysis.experiments.results import Results, json_bytes
+from analysis.experiments.protocol.trials import Part, Stage
+from analysis.experiments.results import Results
+from analysis.store import curves_bytes, json_bytes, write_all
 
 
 def write(experiment: Experiment, configuration: Mapping[str, Any], curved: Curved, out: Path) -> list[Path]:
@@ -30,22 +29,15 @@ def write(experiment: Experiment, configuration: Mapping[str, Any], curved: Curv
     Returns:
         The paths.
     """
-    folder = out / FOLDER / experiment.name
-    folder.mkdir(parents=True, exist_ok=True)
     wanted = {s.metric for s in experiment.statements}
-    wanted |= {name for p in experiment.panels for name in (p.metric, p.reference)}
-    arrays: dict[str, np.ndarray] = {}
-    for stage in ("choosing", "fresh"):
-        for arm, of_rate in getattr(curved, stage).items():
-            for rate, curves in of_rate.items():
-                name = Part(stage, arm, rate).name
-                kept = {metric: v for metric, v in curves.values.items() if metric in wanted}
-                arrays[f"{name}/steps"] = curves.steps
-                arrays[f"{name}/metrics"] = np.array(list(kept))
-                arrays[f"{name}/curves"] = np.stack(list(kept.values())).astype(np.float32, order="C")
-    buffer = io.BytesIO()
-    np.savez_compressed(buffer, **arrays)  # pyright: ignore[reportArgumentType]
-    files = {"config.json": json_bytes(configuration), "curves.npz": buffer.getvalue()}
+    wanted |= {name for p in experiment.panels for name in (p.metric, p.reference) if name}
+    curves = {
+        Part(stage, arm, rate).name: Curves(found.steps, {k: v for k, v in found.values.items() if k in wanted})
+        for stage in get_args(Stage)
+        for arm, of_rate in getattr(curved, stage).items()
+        for rate, found in of_rate.items()
+    }
+    files = {"config.json": json_bytes(configuration), "curves.npz": curves_bytes(curves)}
     report = {
         "experiment": experiment.name,
         "data": "generated" if experiment.generated else "real",
@@ -54,10 +46,7 @@ def write(experiment: Experiment, configuration: Mapping[str, Any], curved: Curv
         "statements": judge.report(experiment.statements, *curved),
     }
     files["report.json"] = json_bytes(report)
-    for name, content in files.items():
-        with replacing(folder / name) as file:
-            file.write(content)
-    return [folder / name for name in files]
+    return write_all(out / FOLDER / experiment.name, files)
 
 
 def draw(experiment: Experiment, configuration: Mapping[str, Any], curved: Curved, out: Path) -> list[Path]:
@@ -212,8 +201,4 @@ def write_table(experiments: Sequence[Experiment], out: Path) -> list[Path]:
     found = reports(experiments, out)
     if not found:
         return []
-    paths = [out / "protocol.md", out / "protocol.json"]
-    for path, content in zip(paths, (markdown(found).encode(), json_bytes(found)), strict=True):
-        with replacing(path) as file:
-            file.write(content)
-    return paths
+    return write_all(out, {"protocol.md": markdown(found), "protocol.json": json_bytes(found)})

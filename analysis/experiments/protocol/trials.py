@@ -1,25 +1,22 @@
 """The runs of the protocol: one part for each arm, rate and set of seeds, kept on disk, so that any of them resumes."""
 
-import io
 import json
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
-from zipfile import BadZipFile
 
 import jax
 import numpy as np
-from lngeom._core.files import replacing
 from lngeom.claims import judge
 from lngeom.claims.results import Curved, Curves
 
-from analysis.experiments import loop
 from analysis.experiments.datasets import Streamed
 from analysis.experiments.experiment import Experiment
 from analysis.experiments.protocol.plan import Plan, groups
-from analysis.experiments.running import file_name, on_threads
+from analysis.experiments.running import file_name, on_threads, train_arm
+from analysis.store import curves_bytes, read_curves, write
 
 Stage = Literal["choosing", "fresh"]
 
@@ -141,10 +138,9 @@ class Trials:
         if not path.is_file():
             return None
         try:
-            with np.load(path, allow_pickle=False) as file:
-                identity = json.loads(str(file["identity"]))
-                curves = Curves(file["steps"], dict(zip(file["metrics"].tolist(), file["curves"], strict=True)))
-        except (OSError, ValueError, KeyError, BadZipFile) as error:
+            found, more = read_curves(path)
+            curves, identity = found[part.name], json.loads(str(more["identity"]))
+        except (OSError, ValueError, KeyError) as error:
             raise ValueError(f"{path} is damaged ({error}): remove it and start again") from error
         if identity != self._identity(part):
             raise ValueError(
@@ -160,7 +156,6 @@ class Trials:
         self, part: Part, factor: int, shown: Callable[[float, float], None], stopped: threading.Event
     ) -> Curves:
         experiment = self.experiment
-        arm, settings = experiment.arms[part.arm], replace(experiment.small, rate=part.rate)
         data, each = self._data_of(part.stage)
 
         def report(taken: int, steps: int, metrics: Any) -> None:
@@ -168,29 +163,25 @@ class Trials:
                 raise InterruptedError(f"{part.name} was stopped")
             shown(taken, steps)
 
-        run = loop.train(
-            experiment.task(settings, arm, jax.tree.map(lambda v: v[0], data) if each else data),
+        run = train_arm(
+            experiment,
+            replace(experiment.small, rate=part.rate),
+            part.arm,
+            data,
+            data_of_each=each,
             seeds=self.plan.choosing if part.stage == "choosing" else self.plan.fresh,
             steps=self.length(part.arm, factor),
-            every=experiment.length(settings, arm)[1],
-            data=data,
-            data_of_each=each,
             stream=self._stream,
             checkpoint=self._path(part, "checkpoint"),
             resume=True,
             configuration=self._identity(part),
             progress=report,
-            scan=experiment.scan,
-            batched=experiment.batched,
         )
-        buffer = io.BytesIO()
-        names, values = list(run.curves), np.stack(list(run.curves.values())).astype(np.float32)
         identity = np.array(json.dumps(self._identity(part)))
-        np.savez_compressed(buffer, identity=identity, steps=run.steps, metrics=np.array(names), curves=values)
-        with replacing(self._path(part, "npz")) as file:
-            file.write(buffer.getvalue())
+        curves = Curves(run.steps, {name: values.astype(np.float32) for name, values in run.curves.items()})
+        write(self._path(part, "npz"), curves_bytes({part.name: curves}, identity=identity))
         shown(run.steps[-1], run.steps[-1])
-        return Curves(run.steps, dict(zip(names, values, strict=True)))
+        return curves
 
 
 def carry_out(trials: Trials, tell: Callable[[str], None] = lambda text: None) -> Curved:

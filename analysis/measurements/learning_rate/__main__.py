@@ -15,16 +15,16 @@ from typing import Any
 
 import jax
 import numpy as np
-from lngeom._core.files import check_writable, replacing
+from lngeom._core.files import check_writable
 from lngeom.cli.interrupts import on_stop
 from lngeom.plots import style
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from analysis.experiments.locking import only_run
 from analysis.measurements.learning_rate.figures import save_part
 from analysis.measurements.learning_rate.networks import FULL, SMALL, Part, Sizes
 from analysis.measurements.learning_rate.parts import PARTS
+from analysis.store import only_run, write
 
 
 def _plain(value: Any) -> Any:
@@ -66,8 +66,7 @@ def compute(name: str, sizes: Sizes, folder: Path, progress: Callable | None = N
     folder.mkdir(parents=True, exist_ok=True)
     with jax.enable_x64(True):
         results = _plain(PARTS[name](sizes, folder, progress))
-    with replacing(path) as file:
-        file.write(json.dumps({"identity": identity, "results": results}).encode())
+    write(path, json.dumps({"identity": identity, "results": results}))
     return _arrays(results)
 
 

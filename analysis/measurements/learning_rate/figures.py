@@ -513,13 +513,13 @@ def save_part(name: str, results: Part, configuration: Mapping[str, Any], stem: 
     with plots.figure(**layout) as (fig, axes):
         numbers, about = function(results, axes)
         caption, title = f"{numbers}. {about}", TITLES_OF[name](results)
-        return plots.save(fig, stem, _rounded(results), title=title, caption=caption, configuration=configuration)
+        return plots.save(fig, stem, rounded(results), title=title, caption=caption, configuration=configuration)
 
 
-def _rounded(value: Any) -> Any:
-    """Six digits are enough for a figure's data."""
+def rounded(value: Any) -> Any:
+    """Results with six digits, which are enough for a figure's data."""
     if isinstance(value, dict):
-        return {k: _rounded(v) for k, v in value.items()}
+        return {k: rounded(v) for k, v in value.items()}
     if isinstance(value, np.ndarray) and value.dtype.kind == "f":
         return np.array([float(f"{v:.6g}") for v in value.reshape(-1)]).reshape(value.shape)
     return value
