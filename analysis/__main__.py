@@ -11,7 +11,7 @@ import sys
 import textwrap
 import time
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn, get_args
 
@@ -25,12 +25,12 @@ import analysis
 from analysis.experiments import dry_run
 from analysis.experiments.drawing import draw
 from analysis.experiments.experiment import Experiment, load_full, real_version
-from analysis.experiments.locking import only_run
 from analysis.experiments.loop import Progress
 from analysis.experiments.results import Results, check_replaces_its_own, is_done, read, write
 from analysis.experiments.running import configuration, run
 from analysis.experiments.variants import Variant, variant_of, with_variant
 from analysis.progress import Watch, duration
+from analysis.store import only_run
 
 
 class Runnable(NamedTuple):
@@ -38,11 +38,13 @@ class Runnable(NamedTuple):
 
     Attributes:
         module: where it is.
+        group: the folder in which it is; empty for this one.
         title: first line of its docstring.
         experiment: whether it is an experiment, a module with `EXPERIMENT`; others are programs with their own options.
     """
 
     module: str
+    group: str
     title: str
     experiment: bool
 
@@ -61,8 +63,23 @@ def discover() -> dict[str, Runnable]:
         experiment = "\nEXPERIMENT = " in source
         if experiment or '\nif __name__ == "__main__":' in source:
             title = (ast.get_docstring(ast.parse(source)) or "").splitlines()[0]
-            found[name] = Runnable(module.name, title, experiment)
+            parts = path.relative_to(analysis.__path__[0]).parts
+            found[name] = Runnable(module.name, parts[0] if len(parts) > 1 else "", title, experiment)
     return dict(sorted(found.items()))
+
+
+def listing(known: Mapping[str, Runnable], width: int = 80) -> str:
+    """What can be run, by folder, each with the first line of its docstring."""
+    lines = []
+    for group in sorted({runnable.group for runnable in known.values()}):
+        members = {name: runnable for name, runnable in known.items() if runnable.group == group}
+        lines += ["", f"analysis/{group}"]
+        for name, runnable in members.items():
+            title = runnable.title.partition(": `python -m")[0].rstrip(
+                "."
+            )  # without the command, which stands before it
+            lines += textwrap.wrap(f"  {name:<22} {title}", width, subsequent_indent=" " * 25, break_on_hyphens=False)
+    return "\n".join(lines[1:])
 
 
 def experiments_of(runnables: Iterable[Runnable]) -> list[Experiment]:
@@ -264,8 +281,7 @@ def _main() -> None:
     options = _parse(known)
     console = Console()
     if options.name == "list":
-        for name, runnable in known.items():
-            console.print(f"{name:20} {runnable.title}", highlight=False, markup=False)
+        print(listing(known))
         return
     chosen = experiments_of(known.values() if options.name == "all" else [known[options.name]])
     experiments = chosen if options.redraw else [with_variant(e, options.arms) for e in chosen]

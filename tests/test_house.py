@@ -134,7 +134,7 @@ def test_a_package_imports_what_its_docstring_says_and_no_more(package, whole):
         ("lngeom.information.metric", "analysis.experiments.loop", ""),
         ("analysis.experiments.loaders.assemble", "analysis.experiments.mnist", "analysis.experiments"),
         ("analysis.experiments.loop", "analysis.__main__", "analysis"),
-        ("analysis.figures", "tests.cases", ""),
+        ("analysis.figures.redraw", "tests.cases", ""),
         ("tests.test_data", "tests.test_cli", "tests"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Fisher products and matrices against the other libraries, side by side: `python -m analysis.bench_fisher`.
+"""Fisher products and matrices against the other libraries, side by side: `python -m analysis bench_fisher`.
 
 Rounds are interleaved and the smallest time of each contender counts, so that a ratio is one of a single run. A peer
 that is not installed is left out; what cannot finish is measured on fewer samples or columns, its time multiplied,

@@ -1,4 +1,4 @@
-"""Time and memory of layer norm against other libraries: `python -m analysis.bench_layers`.
+"""Time and memory of layer norm against other libraries: `python -m analysis bench_layers`.
 
 One process an implementation, all pinned to one core; rounds are interleaved, and the smallest time of each
 is kept. The allocator is part of the result: with glibc's default, every large buffer is mapped anew and page
@@ -321,7 +321,9 @@ def main() -> None:
     if options.work:
         del sys.argv[1:]  # tokamax reads them too, and refuses those it does not know
         return _work(options.work, *sizes[0], options.core)
-    from lngeom._core.files import check_writable, replacing
+    from lngeom._core.files import check_writable
+
+    from analysis.store import write_results
 
     check_writable(options.out.parent)
     report = benchmark(sizes, tuple(options.malloc), options.rounds)
@@ -332,8 +334,7 @@ def main() -> None:
         name = f"{m.malloc:10} {size:11} {m.mode:21} {m.implementation:13}"
         print(f"{name} {m.milliseconds:8.3f} ms {ratio:6.2f}x {memory}")
     options.out.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(options.out) as file:
-        file.write((json.dumps(asdict(report), indent=1) + "\n").encode())
+    write_results(options.out, asdict(report))
     return None
 
 

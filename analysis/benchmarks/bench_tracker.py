@@ -1,4 +1,4 @@
-"""What recording the geometry costs a training step: `python -m analysis.bench_tracker`.
+"""What recording the geometry costs a training step: `python -m analysis bench_tracker`.
 
 A layer-normalized MLP trained by Adam in float32, batches of 128, with and without `track_geometry`. One step in fifty
 is recorded. A process compiles two programs, the plain step and one variant, which take turns of 50 steps in random
@@ -16,7 +16,6 @@ Not measured here: accelerators.
 import argparse
 import importlib.metadata
 import itertools
-import json
 import os
 import re
 import time
@@ -30,9 +29,11 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from lngeom import nn
-from lngeom._core.files import check_writable, replacing
+from lngeom._core.files import check_writable
 from lngeom.cli.workers import Workers
 from lngeom.training import track_geometry
+
+from analysis.store import write_results
 
 NETWORKS = {"large": (784, 1000, 1000, 10), "small": (64, 256, 256, 10)}
 LOOPS = ("one call a step", "scan, 4 seeds by vmap")
@@ -196,8 +197,7 @@ def _write(found: list[Measurement], out: Path) -> None:
         "accelerators": "not measured",
     }
     out.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(out) as file:
-        file.write((json.dumps(report, indent=1) + "\n").encode())
+    write_results(out, report)
 
 
 def main() -> None:

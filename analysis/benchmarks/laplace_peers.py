@@ -8,7 +8,6 @@ linearized outputs. A method that stops is a row with its reason.
 
 import argparse
 import importlib.util
-import json
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -18,10 +17,11 @@ import jax
 import jax.numpy as jnp
 import lngeom as lg
 import numpy as np
-from lngeom._core.files import check_writable, replacing
+from lngeom._core.files import check_writable
 from sklearn.datasets import load_digits
 
-from analysis.laplace_digits import TRAINING, network, scores, trained
+from analysis.measurements.laplace_digits import TRAINING, network, scores, trained
+from analysis.store import write_results
 
 Found = tuple[float, Any]
 """Log evidence, and mean responses [N C]."""
@@ -195,8 +195,7 @@ def main() -> None:
     settings = {k: v for k, v in vars(options).items() if k != "out"}
     with jax.enable_x64(True):
         rows = rows_of(**settings)
-    with replacing(options.out / "laplace_peers.json") as file:
-        file.write((json.dumps({"configuration": settings, "rows": rows}, indent=1) + "\n").encode())
+    write_results(options.out / "laplace_peers.json", {"configuration": settings, "rows": rows})
     print(page(rows))
 
 

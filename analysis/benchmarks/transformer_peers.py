@@ -29,9 +29,10 @@ import jax
 import jax.numpy as jnp
 import lngeom as lg
 import numpy as np
-from lngeom._core.files import check_writable, replacing, temporary_folder
+from lngeom._core.files import check_writable, temporary_folder
 
-from analysis.large_transformer import SIZES, forget_peak, in_blocks, memory, problem
+from analysis.measurements.large_transformer import SIZES, forget_peak, in_blocks, memory, problem
+from analysis.store import write_results
 
 BLOCK = 512
 """Logits at a time, of 4096."""
@@ -258,8 +259,7 @@ def main() -> None:
         "versions": {name: importlib.metadata.version(name) for name in packages},
         "contenders": results,
     }
-    with replacing(options.out) as file:
-        file.write((json.dumps(described, indent=1) + "\n").encode())
+    write_results(options.out, described)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ time step, and gains that start at 0.1; "everywhere" puts it on the embedded wor
 """
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import equinox as eqx
@@ -21,7 +22,7 @@ from analysis.experiments.batch_norm_lstm import BatchNormLSTM
 from analysis.experiments.datasets import Questions
 from analysis.experiments.experiment import Experiment, Panel, Settings
 from analysis.experiments.loaders import assemble
-from analysis.experiments.loop import gradient_task
+from analysis.experiments.loop import plain_task
 from analysis.experiments.networks import Dense, cell, embedding, fresh_statistics, negative_log_likelihood, rows
 
 
@@ -172,7 +173,7 @@ def task(settings: ReaderSettings, arm: Arm, data: Questions):
 
     def init(key):
         if arm.authors:
-            model = AuthorsReader(
+            return AuthorsReader(
                 settings.vocabulary,
                 e,
                 h,
@@ -182,12 +183,11 @@ def task(settings: ReaderSettings, arm: Arm, data: Questions):
                 dropout=settings.dropout,
                 key=key,
             )
-            return model, None
         k = jax.random.split(key, 9)
         gains = None
         if arm.everywhere:
             gains = (jnp.full(e, 1.0, jnp.float32), jnp.full(h, 1.0, jnp.float32))
-        model = Reader(
+        return Reader(
             embedding(k[0], settings.vocabulary, e),
             encoder(k[1]),
             encoder(k[2]),
@@ -200,7 +200,6 @@ def task(settings: ReaderSettings, arm: Arm, data: Questions):
             gains,
             settings.dropout,
         )
-        return model, None
 
     def fresh(model):
         if arm.authors:
@@ -213,16 +212,16 @@ def task(settings: ReaderSettings, arm: Arm, data: Questions):
             running |= {name: fresh_statistics(h) for name in ("attention", "joint")}
         return running
 
-    def loss(model, extra, key, data):
+    def loss(model, key, data):
         keys = jax.random.split(key)
         chosen = rows(keys[0], data.documents.shape[0], settings.batch)
         batch = Questions(*(v[chosen] for v in data[:5]))
         if settings.permuted:
             batch = renamed(batch, settings.entities, settings.vocabulary, jax.random.fold_in(key, 2))
         logits, _ = model(batch, fresh(model), True, keys[1])
-        return jnp.mean(negative_log_likelihood(logits, batch.answers)), extra
+        return jnp.mean(negative_log_likelihood(logits, batch.answers))
 
-    def evaluate(model, extra, data):
+    def evaluate(model, data):
         _, statistics = model(Questions(*(v[:POPULATION] for v in data[:5])), fresh(model), True, jax.random.key(0))
         logits, _ = model(data.test, statistics, False)
         wrong = jnp.argmax(logits, -1) != data.test.answers
@@ -232,7 +231,7 @@ def task(settings: ReaderSettings, arm: Arm, data: Questions):
         }
 
     optimizer = optax.chain(optax.clip_by_global_norm(settings.clip), optax.adam(settings.rate))
-    return gradient_task(init, loss, optimizer, evaluate)
+    return plain_task(init, loss, optimizer, evaluate)
 
 
 def made_up(settings: ReaderSettings) -> Questions:
@@ -264,31 +263,29 @@ MEASURES: tuple[tuple[Literal["speed", "best"], str, str], ...] = (
     ("speed", "fewer steps to the best error of", FASTER),
     ("best", "lower best error than", BETTER),
 )
+compared = partial(TrainingStatement, treated="LN-LSTM")
 STATEMENTS = (
-    TrainingStatement(
+    compared(
         claim="experiments.attentive_reader",
         text="layer norm: fewer steps to an error of one half than LSTM",
         paper=FASTER,
-        treated="LN-LSTM",
         baseline="LSTM",
         metric="validation error",
         target=0.5,
     ),
-    TrainingStatement(
+    compared(
         claim="experiments.attentive_reader",
         text="layer norm: lower best error than LSTM",
         paper=BETTER,
-        treated="LN-LSTM",
         baseline="LSTM",
         metric="validation error",
         measure="best",
     ),
     *(
-        TrainingStatement(
+        compared(
             claim="experiments.attentive_reader.batch_norm",
             text=f"layer norm: {what} {than}",
             paper=paper,
-            treated="LN-LSTM",
             baseline=than,
             metric="validation error",
             measure=measure,
@@ -296,11 +293,10 @@ STATEMENTS = (
         for than in ("BN-LSTM", "BN-everywhere")
         for measure, what, paper in MEASURES
     ),
-    TrainingStatement(
+    compared(
         claim="experiments.attentive_reader.gain",
         text="gain 1.0: lower best NLL than gain 0.1",
         paper="1.0 performed significantly better than 0.1",
-        treated="LN-LSTM",
         baseline="LN-LSTM, gain 0.1",
         metric="validation NLL",
         measure="best",

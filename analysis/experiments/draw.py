@@ -4,6 +4,7 @@ The network is that of Gregor et al. (arXiv 1502.04623), with attention in readi
 """
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -18,7 +19,7 @@ from lngeom.claims.comparison import TrainingStatement
 from analysis.experiments.datasets import Binarized, bundled_digits
 from analysis.experiments.experiment import Experiment, Panel, Real, Settings
 from analysis.experiments.loaders import assemble
-from analysis.experiments.loop import gradient_task
+from analysis.experiments.loop import plain_task
 from analysis.experiments.networks import Dense, reference_start, rows
 
 
@@ -141,16 +142,16 @@ def network(settings: DrawSettings, arm: Arm, key) -> Draw:
 def task(settings: DrawSettings, arm: Arm, data: Binarized):
     """Training of one arm."""
 
-    def loss(model, extra, key, data):
+    def loss(model, key, data):
         keys = jax.random.split(key)
         chosen = rows(keys[0], data.train.shape[0], settings.batch)
-        return jnp.mean(model.bound(data.train[chosen], keys[1])), extra
+        return jnp.mean(model.bound(data.train[chosen], keys[1]))
 
-    def evaluate(model, extra, data):
+    def evaluate(model, data):
         return {"test bound": jnp.mean(model.bound(data.test, jax.random.key(0)))}
 
     optimizer = optax.chain(optax.clip_by_global_norm(settings.clip), optax.adam(settings.rate))
-    return gradient_task(lambda key: (network(settings, arm, key), None), loss, optimizer, evaluate)
+    return plain_task(partial(network, settings, arm), loss, optimizer, evaluate)
 
 
 def made_up(settings: DrawSettings) -> Binarized:
@@ -159,26 +160,21 @@ def made_up(settings: DrawSettings) -> Binarized:
     return Binarized(images[:256].astype(np.float32), images[256:].astype(np.float32))
 
 
+compared = partial(TrainingStatement, treated="LN", baseline="baseline", metric="test bound")
 STATEMENTS = (
     *(
-        TrainingStatement(
+        compared(
             claim=f"experiments.draw{part}",
             text=f"layer norm: at most {bound:g} of the steps to the best common bound",
             paper="converges almost twice as fast",
-            treated="LN",
-            baseline="baseline",
-            metric="test bound",
             bound=bound,
         )
         for bound, part in ((0.9, ""), (0.6, ".twice_as_fast"))
     ),
-    TrainingStatement(
+    compared(
         claim="experiments.draw.final",
         text="layer norm: a better best bound",
         paper="82.09 against 82.36 nats",
-        treated="LN",
-        baseline="baseline",
-        metric="test bound",
         measure="best",
     ),
 )

@@ -4,6 +4,7 @@ The network is that of Graves (arXiv 1308.0850), Section 5.2; a sequence is made
 """
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -17,7 +18,7 @@ from lngeom.claims.comparison import TrainingStatement
 from analysis.experiments.datasets import Lines
 from analysis.experiments.experiment import Experiment, Panel, Real, Settings
 from analysis.experiments.loaders import assemble
-from analysis.experiments.loop import gradient_task
+from analysis.experiments.loop import plain_task
 from analysis.experiments.networks import Dense, cell, rows
 
 
@@ -170,15 +171,15 @@ def network(settings: HandwritingSettings, arm: Arm, key) -> Writer:
 def task(settings: HandwritingSettings, arm: Arm, data: Lines):
     """Training of one arm."""
 
-    def loss(model, extra, key, data):
+    def loss(model, key, data):
         chosen = rows(key, data.points.shape[0], settings.batch)
-        return jnp.mean(model.nll(Lines(*(v[chosen] for v in data[:4])))), extra
+        return jnp.mean(model.nll(Lines(*(v[chosen] for v in data[:4]))))
 
-    def evaluate(model, extra, data):
+    def evaluate(model, data):
         return {"test NLL": jnp.mean(model.nll(data.test))}
 
     optimizer = optax.chain(optax.clip_by_global_norm(settings.clip), optax.adam(settings.rate))
-    return gradient_task(lambda key: (network(settings, arm, key), None), loss, optimizer, evaluate)
+    return plain_task(partial(network, settings, arm), loss, optimizer, evaluate)
 
 
 def made_up(settings: HandwritingSettings) -> Lines:
@@ -194,23 +195,18 @@ def made_up(settings: HandwritingSettings) -> Lines:
     return draw(16, draw(2))
 
 
+compared = partial(TrainingStatement, treated="LN", baseline="baseline", metric="test NLL")
 STATEMENTS = (
-    TrainingStatement(
+    compared(
         claim="experiments.handwriting",
         text="layer norm: at most 0.65 of the steps to the best common NLL",
         paper="comparable log likelihood, much faster",
-        treated="LN",
-        baseline="baseline",
-        metric="test NLL",
         bound=0.65,
     ),
-    TrainingStatement(
+    compared(
         claim="experiments.handwriting",
         text="layer norm: a comparable best NLL",
         paper="comparable log likelihood",
-        treated="LN",
-        baseline="baseline",
-        metric="test NLL",
         measure="equivalent",
     ),
 )

@@ -91,6 +91,31 @@ def gradient_task(
     return Task(start, step, lambda state, data: evaluate(state.model, state.extra, data))
 
 
+def plain_task(
+    init: Callable[[PRNGKeyArray], Any],
+    loss: Callable[[Any, PRNGKeyArray, Any], Float[Array, ""]],
+    optimizer: optax.GradientTransformation,
+    evaluate: Callable[[Any, Any], Metrics],
+) -> Task[TrainState]:
+    """The task of minimizing a loss of a model that carries nothing from step to step.
+
+    Args:
+        init: gives the model from a key.
+        loss: the loss from `(model, key, batch)`.
+        optimizer: the optimizer.
+        evaluate: named scalars from `(model, data)`.
+
+    Returns:
+        The task, whose state is a `TrainState` without `extra`.
+    """
+    return gradient_task(
+        lambda key: (init(key), None),
+        lambda model, extra, key, batch: (loss(model, key, batch), extra),
+        optimizer,
+        lambda model, extra, data: evaluate(model, data),
+    )
+
+
 @dataclass(frozen=True)
 class Run:
     """What came out of training.

@@ -37,7 +37,7 @@ from lngeom.nn.recurrent import AbstractCell
 from analysis.experiments.datasets import Captioned
 from analysis.experiments.experiment import Experiment, Panel, Settings
 from analysis.experiments.loaders import assemble
-from analysis.experiments.loop import Best, gradient_task
+from analysis.experiments.loop import Best, plain_task
 from analysis.experiments.networks import Dense, cell, embedding, glorot, rows
 from analysis.experiments.optimizers import clip_each, reference_adam
 
@@ -177,18 +177,18 @@ def task(settings: OrderSettings, arm: Arm, data: Captioned):
         )
         words = embedding(keys[0], settings.vocabulary, settings.embedding)
         limit = glorot(settings.features, settings.hidden) if arm.xavier else 0.1
-        return Ranker(words, encoder, Dense(settings.features, settings.hidden, key=keys[2], uniform=limit)), None
+        return Ranker(words, encoder, Dense(settings.features, settings.hidden, key=keys[2], uniform=limit))
 
-    def loss(model, extra, key, data):
+    def loss(model, key, data):
         keys = jax.random.split(key)
         chosen = rows(keys[0], data.features.shape[0], settings.batch, replace=False)
         which = rows(keys[1], captions, settings.batch)
         sentences = model.sentence(data.captions[chosen, which], data.lengths[chosen, which])
         # Checkpointed: to compute differences again is cheaper than to keep B × B × K of them for the gradient.
         energy = jax.checkpoint(violations)(sentences, model.picture(data.features[chosen]))
-        return ranking_loss(energy, settings.margin), extra
+        return ranking_loss(energy, settings.margin)
 
-    def evaluate(model, extra, data):
+    def evaluate(model, data):
         told = data.test_captions.reshape(-1, data.test_captions.shape[-1])
         sentences = model.sentence(told, data.test_lengths.reshape(-1))
         pictures = model.picture(data.test_features)
@@ -197,7 +197,7 @@ def task(settings: OrderSettings, arm: Arm, data: Captioned):
         return found | {"R@1+5+10": found["image R@1"] + found["image R@5"] + found["image R@10"]}
 
     adam = reference_adam(settings.rate) if arm.reference else optax.adam(settings.rate)
-    return gradient_task(init, loss, optax.chain(clip_each(settings.clip), adam), evaluate)
+    return plain_task(init, loss, optax.chain(clip_each(settings.clip), adam), evaluate)
 
 
 def made_up(settings: OrderSettings) -> Captioned:

@@ -1,21 +1,19 @@
 """What an experiment gave: its curves, the statements that they decide, and the files of both."""
 
-import io
 import json
-import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from lngeom._core.files import replacing
 from lngeom.claims import all_claims, judge
 from lngeom.claims.comparison import TrainingStatement
 from lngeom.claims.results import Curves, digest
 
 from analysis.experiments.experiment import Experiment
 from analysis.experiments.loop import Run
+from analysis.store import curves_bytes, json_bytes, read_curves, write_all
 
 
 @dataclass(frozen=True)
@@ -110,11 +108,6 @@ def _rounded(values: Any) -> Any:
     return float(f"{values:.5g}") if np.isfinite(values) else None
 
 
-def json_bytes(value: Any) -> bytes:
-    """A file of JSON, without numbers that are not finite."""
-    return (json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()
-
-
 def read(experiment: Experiment, out: Path) -> Results:
     """The results that `write` has left, compared anew; the states after training are not among them.
 
@@ -138,30 +131,17 @@ def read(experiment: Experiment, out: Path) -> Results:
         old = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
         seeds = tuple(range(described["seeds"]))
         check_whole(folder)
-        kept = _curves(folder / "curves.npz")
+        kept, _ = read_curves(folder / "curves.npz")
         if absent := [name for name in experiment.arms if name not in kept]:
             raise ValueError(f"no curves of {', '.join(absent)}")
         for name, curves in kept.items():
             diverged = [-1 if s is None else s for s in old["arms"][name]["diverged at step"]]
             values = {metric: value.astype(np.float64) for metric, value in curves.values.items()}
             runs[name] = Run(curves.steps, values, np.array(diverged), None, seeds)
-    except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{folder} has no results of this version ({error}): run the experiment again") from error
     further = {k: v for k, v in old.items() if k in {"further", "not measured"}}
     return Results(described, runs, compare(experiment, runs), summarize(runs) | further)
-
-
-def _curves(path: Path) -> dict[str, Curves]:
-    """The curves of every arm, as `write` has left them."""
-    with np.load(path, allow_pickle=False) as file:
-        arms = dict.fromkeys(name.rsplit("/", 1)[0] for name in file.files)
-        return {
-            arm: Curves(
-                file[f"{arm}/steps"],
-                dict(zip(file[f"{arm}/metrics"].tolist(), np.moveaxis(file[f"{arm}/curves"], -1, 0), strict=True)),
-            )
-            for arm in arms
-        }
 
 
 def check_whole(folder: Path) -> None:
@@ -235,16 +215,8 @@ def write(experiment: Experiment, results: Results, out: Path) -> list[Path]:
     Returns:
         The paths.
     """
-    folder = out / experiment.name
-    folder.mkdir(parents=True, exist_ok=True)
-    arrays: dict[str, np.ndarray] = {}
-    for name, run in results.runs.items():
-        arrays[f"{name}/steps"] = run.steps
-        arrays[f"{name}/metrics"] = np.array(list(run.curves))
-        arrays[f"{name}/curves"] = np.stack(list(run.curves.values()), -1).astype(np.float32)
-    buffer = io.BytesIO()
-    np.savez_compressed(buffer, **arrays)  # pyright: ignore[reportArgumentType]
-    curves, described = buffer.getvalue(), json_bytes(results.configuration)
+    curves = curves_bytes({name: Curves(run.steps, run.curves) for name, run in results.runs.items()})
+    described = json_bytes(results.configuration)
     statements = {
         "experiment": experiment.name,
         "sha256": {"config.json": digest(described), "curves.npz": digest(curves)},
@@ -256,7 +228,4 @@ def write(experiment: Experiment, results: Results, out: Path) -> list[Path]:
         "config.json": described,
         "summary.json": json_bytes(results.summary),
     }
-    for name, content in files.items():
-        with replacing(folder / name) as file:
-            file.write(content)
-    return [folder / name for name in files]
+    return write_all(out / experiment.name, files)

@@ -15,7 +15,7 @@ from lngeom.nn.recurrent import AbstractCell
 from analysis.experiments.datasets import Digits, bundled_digits, made_up_digits
 from analysis.experiments.experiment import Experiment, Panel, Settings
 from analysis.experiments.loaders import assemble
-from analysis.experiments.loop import gradient_task
+from analysis.experiments.loop import plain_task
 from analysis.experiments.networks import Dense, cell, classification_metrics, negative_log_likelihood, rows
 
 
@@ -69,16 +69,16 @@ def task(settings: RowsSettings, arm: Arm, data: Digits):
     def init(key):
         keys = jax.random.split(key)
         made = cell(arm.kind, arm.normalized, inputs, settings.hidden, key=keys[0], scaled_start=arm.scaled_start)
-        return Reader(made, Dense(settings.hidden, 10, key=keys[1]), settings.rows), None
+        return Reader(made, Dense(settings.hidden, 10, key=keys[1]), settings.rows)
 
-    def loss(model, extra, key, data):
+    def loss(model, key, data):
         chosen = rows(key, data.train_images.shape[0], batch)
-        return jnp.mean(negative_log_likelihood(model(data.train_images[chosen]), data.train_labels[chosen])), extra
+        return jnp.mean(negative_log_likelihood(model(data.train_images[chosen]), data.train_labels[chosen]))
 
-    def evaluate(model, extra, data):
+    def evaluate(model, data):
         return classification_metrics(model(data.test_images), data.test_labels, "test ")
 
-    return gradient_task(init, loss, optax.adam(settings.rate), evaluate)
+    return plain_task(init, loss, optax.adam(settings.rate), evaluate)
 
 
 VARIANTS = {"batch 64": {}, "batch 4": {"small_batch": True}, "scaled start": {"scaled_start": True}}

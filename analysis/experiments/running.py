@@ -41,6 +41,35 @@ def configuration(experiment: Experiment, settings: Any, seeds: int) -> dict[str
     }
 
 
+def train_arm(
+    experiment: Experiment, settings: Any, name: str, data: Any, *, data_of_each: bool = False, **options: Any
+) -> Run:
+    """Trains one arm.
+
+    Args:
+        experiment: the experiment.
+        settings: its sizes.
+        name: of the arm.
+        data: its data.
+        data_of_each: whether the data have the seeds as first axis.
+        **options: of `loop.train`; steps and their interval are those of the arm, if they are not given.
+
+    Returns:
+        The run.
+    """
+    arm = experiment.arms[name]
+    steps, every = experiment.length(settings, arm)
+    length: dict[str, Any] = {"steps": steps, "every": every}
+    return loop.train(
+        experiment.task(settings, arm, jax.tree.map(lambda v: v[0], data) if data_of_each else data),
+        data=data,
+        data_of_each=data_of_each,
+        scan=experiment.scan,
+        batched=experiment.batched,
+        **(length | options),
+    )
+
+
 def run(
     experiment: Experiment,
     *,
@@ -82,8 +111,6 @@ def run(
     best = experiment.selection or (loop.Best(first.metric, first.lower_is_better) if first else None)
 
     def train(name: str) -> Run:
-        arm = experiment.arms[name]
-        steps, every = experiment.length(settings, arm)
         shown = progress(name) if progress else None
 
         def report(*news: Any) -> None:
@@ -92,20 +119,18 @@ def run(
             if shown:
                 shown(*news)
 
-        return loop.train(
-            experiment.task(settings, arm, data),
+        return train_arm(
+            experiment,
+            settings,
+            name,
+            data,
             seeds=range(seeds),
-            steps=steps,
-            every=every,
-            data=data,
             stream=stream,
             checkpoint=folder and folder / f"{file_name(name)}.checkpoint",
             resume=resume,
             best=best if keep_best else None,
             configuration=described | {"arm": name},
             progress=report,
-            scan=experiment.scan,
-            batched=experiment.batched,
         )
 
     runs = (

@@ -23,7 +23,7 @@ from scipy.sparse import csr_matrix
 from analysis.experiments.datasets import Triples
 from analysis.experiments.experiment import Experiment, Panel, Real, Settings
 from analysis.experiments.loaders import assemble
-from analysis.experiments.loop import Run, gradient_task
+from analysis.experiments.loop import Run, plain_task
 from analysis.experiments.networks import Dense, cell, embedding, negative_log_likelihood, rows
 from analysis.experiments.optimizers import reference_adam
 from analysis.experiments.sentence_tasks import Judge, classification, pair_features, relatedness
@@ -252,12 +252,11 @@ def task(settings: SkipSettings, arm: Arm, data: Triples):
             for k in keys[1:4]
         )
         readout = Dense(settings.hidden, settings.vocabulary, key=keys[4], scale=0.1)
-        return SkipThoughts(words, encoder, before, after, readout), None
+        return SkipThoughts(words, encoder, before, after, readout)
 
-    def loss(model, extra, key, data):
+    def loss(model, key, data):
         chosen = rows(key, data.sentences.shape[0], settings.batch)
-        total, _ = model.nll(data.sentences[chosen], data.lengths[chosen])
-        return total, extra
+        return model.nll(data.sentences[chosen], data.lengths[chosen])[0]
 
     tasks = (data is not None and data.test is not None and data.test.tasks) or {}
     bags = {
@@ -266,14 +265,14 @@ def task(settings: SkipSettings, arm: Arm, data: Triples):
         if settings.vocabulary <= BAGGED
     }
 
-    def evaluate(model, extra, data):
+    def evaluate(model, data):
         total, count = model.nll(data.test.sentences, data.test.lengths)
         same = {name: jnp.full_like(total, value) for name, value in bags.items()}
         return {"test NLL": total / count} | probes(model, data.test) | same
 
     adam = reference_adam if arm.authors else optax.adam
     optimizer = optax.chain(optax.clip_by_global_norm(settings.clip), adam(settings.rate))
-    return gradient_task(init, loss, optimizer, evaluate)
+    return plain_task(init, loss, optimizer, evaluate)
 
 
 def scores(
@@ -366,23 +365,20 @@ def made_up(settings: SkipSettings) -> Triples:
     return draw(64, draw(2))
 
 
+compared = partial(TrainingStatement, treated="LN", baseline="baseline")
 STATEMENTS = (
-    TrainingStatement(
+    compared(
         claim="experiments.skip_thoughts",
         text="layer norm: at most 0.6 of the steps to the best common NLL",
         paper="a speedup over the baseline",
-        treated="LN",
-        baseline="baseline",
         metric="test NLL",
         bound=0.6,
     ),
     *(
-        TrainingStatement(
+        compared(
             claim=f"experiments.skip_thoughts.{part}",
             text=f"layer norm: {what}",
             paper=paper,
-            treated="LN",
-            baseline="baseline",
             metric=metric,
             measure="best",
             lower_is_better=lower,
@@ -397,12 +393,10 @@ STATEMENTS = (
 
 REAL_STATEMENTS = (
     *(s for s in STATEMENTS if s.metric == "test NLL"),
-    TrainingStatement(
+    compared(
         claim="experiments.skip_thoughts.classification",
         text="layer norm: a better best classifier of MR",
         paper="MR 79.5 against 77.3",
-        treated="LN",
-        baseline="baseline",
         metric="MR accuracy",
         measure="best",
         lower_is_better=False,

@@ -1,18 +1,17 @@
 """The weights that runs at full size have kept: which runs they are of, and whether the data at hand are theirs."""
 
 import argparse
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
-from lngeom._core.files import replacing
 
 from analysis.experiments.experiment import Experiment
 from analysis.experiments.loop import Weights, read_identity, read_weights
 from analysis.experiments.variants import with_variant
+from analysis.store import json_bytes, write_all
 
 NEAR = 0.01
 """How far a value computed anew may be from the one of training, as a share of it: other processors round otherwise."""
@@ -157,10 +156,5 @@ def write_table(
         f"| {row} | " + " | ".join("" if v is None else f"{v:g}" for v in values) + " |" for row, values in rows.items()
     ]
     text = "\n".join(lines) + "\n"
-    out.mkdir(parents=True, exist_ok=True)
-    found = json.dumps({"columns": list(columns), "rows": dict(rows), **details}, indent=1, ensure_ascii=False)
-    paths = [out / f"{name}.md", out / f"{name}.json"]
-    for path, content in zip(paths, (text, found + "\n"), strict=True):
-        with replacing(path) as file:
-            file.write(content.encode())
-    return text, paths
+    found = json_bytes({"columns": list(columns), "rows": dict(rows), **details})
+    return text, write_all(out, {f"{name}.md": text, f"{name}.json": found})

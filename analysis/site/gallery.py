@@ -53,7 +53,7 @@ def command(name: str) -> str:
 
 
 def captions(folder: Path) -> dict[str, str]:
-    """Figures with their data beside them.
+    """Figures whose data are stored.
 
     Args:
         folder: of the figures.
@@ -64,7 +64,7 @@ def captions(folder: Path) -> dict[str, str]:
     found = {}
     for path in sorted(folder.glob("*.json")):
         document = json.loads(path.read_text(encoding="utf-8"))
-        if "caption" in document and path.with_suffix(".svg").is_file():
+        if "caption" in document:
             found[path.stem] = ". ".join(filter(None, (document.get("title"), document["caption"])))
     return found
 
@@ -78,11 +78,11 @@ def pictures(folder: Path) -> dict[str, str]:
     Returns:
         Name → SVG.
     """
-    from analysis import figures
+    from analysis.figures import redraw as figures
 
     with tempfile.TemporaryDirectory() as place, options(captions=False):
         copy = Path(place) / "figures"
-        shutil.copytree(folder, copy, ignore=shutil.ignore_patterns("*.png", "*.md"))
+        shutil.copytree(folder, copy, ignore=shutil.ignore_patterns("*.png", "*.svg", "*.md"))
         for name in captions(folder):
             figures.redraw(name, copy)
         return {name: (copy / f"{name}.svg").read_text(encoding="utf-8") for name in captions(folder)}

@@ -8,10 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from analysis.checks import trust
 from lngeom.claims.proofs import proof_of
 from lngeom.symbolic.certificate import certificate
 
-from analysis import check_certificate, trust
+from analysis import check_certificate
 
 CLAIMS = (
     "equation.6",

@@ -3,8 +3,7 @@
 import jax
 import numpy as np
 import pytest
-
-from analysis import curvature_quality, laplace_digits
+from analysis.measurements import curvature_quality, laplace_digits
 
 
 @pytest.fixture(autouse=True)

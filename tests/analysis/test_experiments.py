@@ -28,10 +28,10 @@ from analysis.experiments import (
     skip_thoughts,
 )
 from analysis.experiments.experiment import load_full
-from analysis.experiments.locking import only_run
 from analysis.experiments.loop import Run
 from analysis.experiments.networks import glorot, parameters, rows
 from analysis.experiments.optimizers import clip_each, reference_adam
+from analysis.store import only_run
 from lngeom import nn
 from lngeom.claims.comparison import TrainingStatement
 from lngeom.papers.experiments import RECORDS

@@ -1,9 +1,11 @@
 """Figures: one source of colours, titles that the data decide, zeros in a band, captions that can be left out."""
 
 import ast
+import io
 import json
 import re
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,8 +15,11 @@ import numpy as np
 import pytest
 from analysis.__main__ import main as analysis_main
 from analysis.benchmarks import bench_fisher
-from analysis.experiments import drawing, layer_audit, neuron_blocks, recurrent_stability
-from analysis.experiments.learning_rate import __main__ as learning_rate, figures as lr
+from analysis.experiments import drawing
+from analysis.figures import __main__ as command, redraw as figures
+from analysis.measurements import layer_audit, neuron_blocks, recurrent_stability
+from analysis.measurements.learning_rate import __main__ as learning_rate, figures as lr
+from analysis.site.documents import LINK, resolved
 from lngeom import plots
 from lngeom.claims.data import load
 from lngeom.cli import running
@@ -22,8 +27,7 @@ from lngeom.plots import geometry, invariance, studies, style
 from lngeom.plots.axes import ZERO
 from lngeom.plots.style import COLOUR_OF, method_of
 from matplotlib.image import imread
-
-from analysis import figures
+from PIL import Image
 
 ROOT = Path(__file__).parents[2]
 STORED = ROOT / "figures"
@@ -240,8 +244,38 @@ def test_curves_are_medians_with_bands_or_the_caption_says_why_not(drawn, name):
 
 
 def test_every_figure_that_is_stored_is_drawn_again_from_its_data():
-    stored = {p.stem for p in STORED.glob("*.svg")}
+    stored = {p.stem for p in STORED.glob("*.json") if "caption" in json.loads(p.read_text(encoding="utf-8"))}
     assert stored == set(NAMES)
+
+
+def test_pictures_are_stored_where_a_page_shows_them_and_nowhere_else():
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=False)
+    if listed.returncode:
+        pytest.skip("this is no checkout: which files are stored is not known")
+    files = {name for name in listed.stdout.split("\0") if (ROOT / name).is_file()}
+    shown = set()
+    for page in (name for name in files if name.endswith(".md")):
+        text = (ROOT / page).read_text(encoding="utf-8")
+        shown |= {resolved(page, address) for image, _, address in LINK.findall(text) if image}
+    shown = {name for name in shown if name and name.startswith("figures/")}
+    stored = {name for name in files if name.startswith("figures/") and Path(name).suffix in {".png", ".svg"}}
+    assert shown == stored
+    size = sum((ROOT / name).stat().st_size for name in files if name.startswith("figures/"))
+    assert size < 8e6
+
+
+def test_a_palette_is_taken_where_it_cannot_be_seen():
+    def written(pixels):
+        file = io.BytesIO()
+        Image.fromarray(pixels).save(file, "PNG")
+        return Image.open(io.BytesIO(style._compact(file.getvalue())))
+
+    few = np.repeat(np.arange(0, 200, 2, dtype=np.uint8), 300).reshape(100, 100, 3)
+    assert written(few).mode == "P"
+    np.testing.assert_array_equal(written(few).convert("RGB"), few)
+    many = np.random.default_rng(0).integers(0, 256, (100, 100, 3), np.uint8)
+    assert written(many).mode == "RGB"
+    np.testing.assert_array_equal(written(many), many)
 
 
 def test_panels_of_one_scale_have_equal_limits(drawn):
@@ -509,7 +543,7 @@ def test_captions_can_be_left_out_of_the_pictures(tmp_path, monkeypatch):
         shutil.copytree(STORED / "draw", tmp_path / name / "draw")
         extra = ["--no-caption"] if name == "without" else []
         monkeypatch.setattr(sys, "argv", ["figures", "--redraw", "table1", "--out", str(tmp_path / name), *extra])
-        figures.main()
+        command.main()
         monkeypatch.setattr(sys, "argv", ["analysis", "draw", "--redraw", "--out", str(tmp_path / name), *extra])
         analysis_main()
     long, short = heights(tmp_path / "with"), heights(tmp_path / "without")

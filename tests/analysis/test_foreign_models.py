@@ -4,10 +4,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from analysis.architectures import ARCHITECTURES, gpt, mlp
+from analysis.measurements import foreign_models
+from analysis.models.architectures import ARCHITECTURES, gpt, mlp
 from jax.flatten_util import ravel_pytree
-
-from analysis import foreign_models
 
 SMALL = [
     pytest.param(gpt, {"width": 4, "blocks": 1, "samples": 30}, 3, id="gpt"),

@@ -16,8 +16,7 @@ from analysis.benchmarks.gpu.results import draw
 from analysis.benchmarks.gpu.run import MARGIN, Run, measure, tasks
 from analysis.benchmarks.gpu.sizes import TOY
 from analysis.benchmarks.gpu.timing import relative_error
-
-from analysis import normalized_transformer as transformer
+from analysis.models import gpt2 as transformer
 
 
 @pytest.fixture(autouse=True)

@@ -8,9 +8,8 @@ import jax
 import jax.numpy as jnp
 import lngeom as lg
 import numpy as np
+from analysis.measurements import large_transformer as measured
 from jax.flatten_util import ravel_pytree
-
-from analysis import large_transformer as measured
 
 
 def test_predicted_directions_are_null_and_a_random_one_is_not():

@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-from analysis.experiments.audited_layers import LAYERS, OFFSETS, SCALES, exact_cells, gap, measure, reference
-from analysis.experiments.layer_audit import Audit, draw, epsilon_law, tables
+from analysis.measurements.audited_layers import LAYERS, OFFSETS, SCALES, exact_cells, gap, measure, reference
+from analysis.measurements.layer_audit import Audit, draw, epsilon_law, tables
 from rich.console import Console
 
 

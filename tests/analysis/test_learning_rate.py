@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from analysis.experiments.learning_rate import __main__ as learning_rate, networks, parts
 from analysis.experiments.loop import Task
+from analysis.measurements.learning_rate import __main__ as learning_rate, networks, parts
 from lngeom.training import track_geometry
 
 TINY = networks.Sizes(steps=6, every=2, seeds=2, hidden=4, batch=8)

@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import lngeom as lg
 import numpy as np
 import pytest
-from analysis.experiments import neuron_blocks
-from analysis.experiments.neuron_blocks import block_diagonal
+from analysis.measurements import neuron_blocks
+from analysis.measurements.neuron_blocks import block_diagonal
 from lngeom._core.numerics import agreement
 
 from tests.information import zoo

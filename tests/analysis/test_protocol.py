@@ -6,6 +6,7 @@ import io
 import itertools
 import json
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -20,11 +21,11 @@ import pytest
 from analysis.__main__ import discover, main as analysis_main
 from analysis.experiments.experiment import Experiment, Panel, Settings
 from analysis.experiments.loop import gradient_task
+from analysis.experiments.protocol import table
+from analysis.experiments.protocol.__main__ import draw_again, known
+from analysis.experiments.protocol.plan import DOCUMENT, Plan, groups, provenance, real_plan
+from analysis.experiments.protocol.trials import Trials, carry_out, configuration, padded_stack
 from analysis.progress import Watch
-from analysis.protocol import table
-from analysis.protocol.__main__ import known
-from analysis.protocol.plan import DOCUMENT, Plan, groups, provenance, real_plan
-from analysis.protocol.trials import Trials, carry_out, configuration, padded_stack
 from lngeom.claims import judge
 from lngeom.claims.comparison import TrainingStatement
 from lngeom.claims.results import Curved, Curves, digest
@@ -453,7 +454,7 @@ def test_the_table_has_every_statement(tmp_path):
 
 def command(monkeypatch, capfd, *arguments):
     monkeypatch.setattr(sys, "argv", ["python -m analysis", *map(str, arguments)])
-    monkeypatch.delitem(sys.modules, "analysis.protocol.__main__", raising=False)
+    monkeypatch.delitem(sys.modules, "analysis.experiments.protocol.__main__", raising=False)
     try:
         analysis_main()
         code = 0
@@ -485,3 +486,14 @@ def test_a_log_gets_a_line_every_few_seconds_with_the_time_left():
         assert re.search(r"first 100 of 200, 1 not begun, \d+ s taken, about \d+ s left", watch.line())
     assert "first 100 of 200" in text.getvalue()
     assert Path(DOCUMENT).is_file()
+
+
+def test_kept_curves_are_drawn_again_with_the_versions_of_their_run(tmp_path):
+    shutil.copytree(DOCUMENT.parents[1] / "figures" / "protocol" / "draw", tmp_path / "protocol" / "draw")
+    draw_again(known()["draw"], tmp_path)
+    drawn = json.loads((tmp_path / "protocol" / "draw" / "curves.json").read_text(encoding="utf-8"))
+    config = json.loads((tmp_path / "protocol" / "draw" / "config.json").read_text(encoding="utf-8"))
+    assert drawn["versions"] == config["versions"]
+    assert set(drawn["data"]["curves"]["DRAW"]) == {"baseline", "LN"}
+    draw_again(known()["mnist"], tmp_path)
+    assert not (tmp_path / "protocol" / "mnist").exists()

@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from analysis.experiments import training_plan as experiment
-from analysis.experiments.planned_networks import mlp
+from analysis.measurements import training_plan as experiment
+from analysis.measurements.planned_networks import mlp
 
 
 @pytest.fixture(autouse=True)

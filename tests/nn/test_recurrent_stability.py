@@ -4,7 +4,7 @@ import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from analysis.experiments import recurrent_stability as rs
+from analysis.measurements import recurrent_stability as rs
 from lngeom.nn import dynamics
 
 

@@ -9,7 +9,7 @@ import lngeom as lg
 import numpy as np
 import optax
 import pytest
-from analysis.optimizer_laws import RIGHT, examine, optimizers
+from analysis.measurements.optimizer_laws import RIGHT, examine, optimizers
 from flax import linen
 from hypothesis import strategies as st
 from lngeom.information import groups

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.integrate
-from analysis.transformer_models import BARE, LLAMA, RMS, Variant, build, random_weights
+from analysis.models.stacks import BARE, LLAMA, RMS, Variant, build, random_weights
 from lngeom.transformers import Linear, Mixture, logits
 from lngeom.transformers.arrays import StackArrays
 from lngeom.transformers.nullspace import ordered

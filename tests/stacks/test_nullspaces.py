@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import lngeom as lg
 import numpy as np
 import pytest
-from analysis.transformer_models import CHECKED, FURTHER, LLAMA, Variant, build, random_weights
-from analysis.transformer_nullspaces import agrees, data, main, measure, outputs
+from analysis.measurements.transformer_nullspaces import agrees, data, main, measure, outputs
+from analysis.models.stacks import CHECKED, FURTHER, LLAMA, Variant, build, random_weights
 from lngeom.transformers import Attention, Block, FeedForward, Head, Linear, Norm, Rotary, Stack, Table, nullspace
 from lngeom.transformers.arrays import StackArrays
 from lngeom.transformers.counts import count_symmetries

@@ -12,9 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
-from analysis import normalized_transformer as transformer
 from analysis.benchmarks.gpu.sizes import Sizes
 from analysis.benchmarks.gpu.timing import relative_error, seconds_of
+from analysis.models import gpt2 as transformer
 
 
 def precision() -> list[dict[str, Any]]:

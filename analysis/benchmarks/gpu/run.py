@@ -2,8 +2,6 @@
 
 import functools
 import importlib.metadata
-import json
-import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -11,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import jax
-from lngeom._core.files import replacing
 
 from analysis.benchmarks.gpu.fisher import matrices, precision, products, torch_products, transformer_products
 from analysis.benchmarks.gpu.layers import JAX_LAYERS, copy_rate, jax_layer, torch_layer
 from analysis.benchmarks.gpu.results import page
 from analysis.benchmarks.gpu.sizes import Sizes
+from analysis.store import write_results
 
 MARGIN = 20.0
 """Seconds before the end of the budget after which no task begins."""
@@ -52,10 +50,7 @@ class Run:
     def write(self) -> None:
         """Writes the results, and the table of them."""
         found = {"device": about_device(), "complete": self.complete, "rows": self.rows, "skipped": self.skipped}
-        with replacing(self.path) as file:
-            file.write((json.dumps(_finite(found), indent=1, allow_nan=False) + "\n").encode())
-        with replacing(self.path.with_suffix(".md")) as file:
-            file.write(page(found).encode())
+        write_results(self.path, found, page(found))
 
 
 def about_device() -> dict[str, Any]:
@@ -74,15 +69,6 @@ def about_device() -> dict[str, Any]:
         "count": len(jax.devices()),
         "versions": versions,
     }
-
-
-def _finite(value: Any) -> Any:
-    """The value with null for numbers that are not finite."""
-    if isinstance(value, dict):
-        return {k: _finite(v) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(v) for v in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def tasks(sizes: Sizes) -> Iterator[tuple[str, Callable[[], Any]]]:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from analysis import normalized_transformer as transformer
+from analysis.models import gpt2 as transformer
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,1 @@
+"""Figures of the audit, drawn again from their data."""

@@ -1,0 +1,1 @@
+"""What the library says of models, layers and optimizers, measured; a program each."""
