@@ -42,13 +42,17 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m analysis mutants", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--only", nargs="+", metavar="ID", help="plant these mutants only, drawn or not")
     parser.add_argument("--area", choices=AREAS, help="plant the mutants of one area only")
-    parser.add_argument("--sample", type=int, metavar="K", help="draw K mutants of each file, in place of its own number")
+    parser.add_argument(
+        "--sample", type=int, metavar="K", help="draw K mutants of each file, in place of its own number"
+    )
     parser.add_argument("--list", action="store_true", help="list the mutants without planting them")
     parser.add_argument("--resume", action="store_true", help="keep the results in --out, and plant the others")
     parser.add_argument(
         "--again", action="store_true", help="plant again those in --out that nobody noticed, beside their first result"
     )
-    parser.add_argument("--baseline", type=Path, metavar="FILE", help="keep there what runs without a fault, and read it")
+    parser.add_argument(
+        "--baseline", type=Path, metavar="FILE", help="keep there what runs without a fault, and read it"
+    )
     parser.add_argument("--out", type=Path, help="file of the results (figures/mutants.json; none with a choice)")
     parser.add_argument("--table", type=Path, help="page of the results (analysis/MUTANTS.md; none with a choice)")
     return parser
@@ -68,7 +72,9 @@ def main() -> None:
     try:
         known = all_mutants(ROOT, options.sample)
         if options.only:
-            known |= {id: (m := Mutant.of(id), m.file.partition("/")[0].replace("_core", "core")) for id in options.only}
+            known |= {
+                id: (m := Mutant.of(id), m.file.partition("/")[0].replace("_core", "core")) for id in options.only
+            }
         chosen = {
             id: (mutant, area)
             for id, (mutant, area) in known.items()
@@ -120,7 +126,9 @@ def _command(chosen: Mutants, options: argparse.Namespace) -> int:
     survivors = Survivors.read(SURVIVORS)
     left = {id: m for id, m in chosen.items() if id not in found}
     if options.again:
-        left = {id: chosen[id] for id, r in found.items() if id in chosen and kind(r, survivors) in {"none", "no answer"}}
+        left = {
+            id: chosen[id] for id, r in found.items() if id in chosen and kind(r, survivors) in {"none", "no answer"}
+        }
     if options.out:
         options.out.parent.mkdir(parents=True, exist_ok=True)
         check_writable(options.out.parent)
@@ -174,7 +182,9 @@ def _plant(
                 good = kind(result, survivors) in GOOD
                 bar.update(task, advance=1, description=f"mutants, {id}")
                 if options.only or options.again or not good:
-                    text = f"{id}: {result.outcome} {result.by} ({result.how}) after {result.seconds:g} s. {result.change}"
+                    text = (
+                        f"{id}: {result.outcome} {result.by} ({result.how}) after {result.seconds:g} s. {result.change}"
+                    )
                     style = "dim" if good else "red"
                     bar.console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
 
@@ -184,5 +194,3 @@ def _beside(first: Result | None, result: Result, code: str) -> Result:
     if first is None or result.outcome in {"none", "no answer"}:
         return first or result
     return first._replace(later=f"{result.by}", later_code=code)
-
-

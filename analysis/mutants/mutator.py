@@ -9,7 +9,7 @@ import ast
 import copy
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 Definition = ast.FunctionDef | ast.Assign | ast.AnnAssign
 """What a fault can be planted in: a function or method, or an assignment to a name of a module or class."""
@@ -95,7 +95,8 @@ def powers(node: ast.AST) -> Changes:
 def comparisons(node: ast.AST) -> Changes:
     """A comparison in the other direction."""
     if isinstance(node, ast.Compare) and len(node.ops) == 1 and type(node.ops[0]) in REVERSED:
-        yield _with(node, ops=[REVERSED[type(node.ops[0])]()])
+        other: Any = REVERSED[type(node.ops[0])]
+        yield _with(node, ops=[other()])
 
 
 def connectives(node: ast.AST) -> Changes:

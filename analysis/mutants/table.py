@@ -165,7 +165,13 @@ def markdown(found: Sequence[Result], survivors: Survivors, configuration: Mappi
         members = [r for r in found if r.area == area]
         if not members:
             continue
-        lines += ["", f"## {area.capitalize()}", "", "| fault | change | who notices first | how |", "|---|---|---|---|"]
+        lines += [
+            "",
+            f"## {area.capitalize()}",
+            "",
+            "| fault | change | who notices first | how |",
+            "|---|---|---|---|",
+        ]
         for result in members:
             what = kind(result, survivors)
             who = f"`{result.by}`" if result.by else f"**{COLUMNS[what]}**"

@@ -16,6 +16,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from importlib.abc import MetaPathFinder
 from pathlib import Path
 from typing import Any
@@ -40,7 +41,7 @@ class Watching(MetaPathFinder):
         self.root, self.seen = root, set()
         import builtins
 
-        setattr(builtins, "__seen__", self.seen.add)
+        builtins.__seen__ = self.seen.add
 
     def find_spec(self, fullname, path=None, target=None):  # noqa: D102
         if fullname.partition(".")[0] != "lngeom":
@@ -174,7 +175,7 @@ def all_claims(request: dict[str, Any], say: Say) -> None:
 
 def _group(name: str) -> str:
     """Cells of one row of the extended table share a process: what one of them ran counts for those after it."""
-    kind, _, id = name.partition(" ")
+    id = name.partition(" ")[2]
     return name.rpartition(".")[0] if id.startswith("extended.") else name
 
 
@@ -257,11 +258,9 @@ def forked(work: Callable[[Say], None], limit: float) -> tuple[list[dict[str, An
         if not (piece := os.read(reading, 1 << 16)):
             break
         text += piece
-    for ended in (process, -process):
-        try:
-            os.kill(ended, signal.SIGKILL) if ended > 0 else os.killpg(process, signal.SIGKILL)
-        except (ProcessLookupError, PermissionError):
-            pass
+    for kill in (os.kill, os.killpg):  # its group may not be one yet
+        with suppress(ProcessLookupError, PermissionError):
+            kill(process, signal.SIGKILL)
     _, status = os.waitpid(process, 0)
     os.close(reading)
     answers = [json.loads(line) for line in text.split(b"\n")[:-1]]
