@@ -12,7 +12,7 @@ Exit status 0: somebody notices every fault that changes a result; 1: one surviv
 import argparse
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Generator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +22,9 @@ from lngeom.cli.interrupts import on_stop
 from rich.console import Console
 from rich.progress import Progress
 
-from analysis.mutants.examine import Baseline, Copy, Result, code_of, examine
+from analysis.mutants.examine import Baseline, Copy, Result, code_of, examine, passes
 from analysis.mutants.mutator import Mutant
-from analysis.mutants.table import GOOD, Survivors, kind, markdown, read, summarize, write
+from analysis.mutants.table import Survivors, is_good, markdown, read, summarize, write
 from analysis.mutants.targets import AREAS, all_mutants
 from analysis.progress import timed_columns
 
@@ -47,9 +47,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--list", action="store_true", help="list the mutants without planting them")
     parser.add_argument("--resume", action="store_true", help="keep the results in --out, and plant the others")
-    parser.add_argument(
-        "--again", action="store_true", help="plant again those in --out that nobody noticed, beside their first result"
-    )
+    parser.add_argument("--again", action="store_true", help="ask tests that were added about the survivors in --out")
     parser.add_argument(
         "--baseline", type=Path, metavar="FILE", help="keep there what runs without a fault, and read it"
     )
@@ -116,19 +114,14 @@ def _command(chosen: Mutants, options: argparse.Namespace) -> int:
     console, code = Console(stderr=True), code_of(ROOT)
     configuration: dict[str, Any] = {"command": "python -m analysis mutants", "code": code, "seconds": 0.0}
     found: dict[str, Result] = {}
-    if options.resume:
+    if options.again:
+        configuration, results = read(options.out)
+        found = {r.id: r for r in results}
+    elif options.resume:
         kept, results = kept_results(options.out, code)
         configuration |= kept
         found = {r.id: r for r in results}
-    elif options.again:
-        configuration, results = read(options.out)
-        found = {r.id: r for r in results}
     survivors = Survivors.read(SURVIVORS)
-    left = {id: m for id, m in chosen.items() if id not in found}
-    if options.again:
-        left = {
-            id: chosen[id] for id, r in found.items() if id in chosen and kind(r, survivors) in {"none", "no answer"}
-        }
     if options.out:
         options.out.parent.mkdir(parents=True, exist_ok=True)
         check_writable(options.out.parent)
@@ -143,54 +136,68 @@ def _command(chosen: Mutants, options: argparse.Namespace) -> int:
         return f"Results of {len(found)} mutants are in {options.out}. Go on with the same command and --resume."
 
     on_stop(kept_so_far)
-    if left:
-        _plant(left, found, configuration, options, console, survivors, keep)
+    if options.again:
+        with temporary_folder() as folder, Copy(ROOT, folder) as copy:
+            ask_again(copy, found, survivors, code)
+    elif left := {id: m for id, m in chosen.items() if id not in found}:
+        for result in _plant(left, configuration, options.baseline, console):
+            found[result.id] = result
+            keep()
+            if options.only or not is_good(result, survivors):
+                what = f"{result.outcome} {result.by} ({result.how}) after {result.seconds:g} s"
+                text = f"{result.id}: {what}. {result.change}"
+                style = "dim" if is_good(result, survivors) else "red"
+                console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
     keep()
     if options.table:
         with replacing(options.table) as file:
             file.write(markdown(list(found.values()), survivors, configuration).encode())
     row = summarize(list(found.values()), survivors)["all"]
     console.print(", ".join(f"{count} {name}" for name, count in row.items() if count), highlight=False)
-    return int(any(kind(r, survivors) not in GOOD for r in found.values()))
+    return int(not all(is_good(r, survivors) for r in found.values()))
 
 
 def _plant(
-    left: Mutants,
-    found: dict[str, Result],
-    configuration: dict[str, Any],
-    options: argparse.Namespace,
-    console: Console,
-    survivors: Survivors,
-    keep: Callable[[], None],
-) -> None:
-    """Plants mutants and adds what becomes of them to the results."""
-    begin, before = time.monotonic(), configuration["seconds"]
+    left: Mutants, configuration: dict[str, Any], kept: Path | None, console: Console
+) -> Generator[Result, None, None]:
+    """Plants mutants by themselves, and notes in the configuration what runs without a fault and the seconds taken.
+
+    Yields:
+        What became of each.
+    """
+    before = configuration["seconds"]
     with temporary_folder() as folder, Copy(ROOT, folder) as copy:
-        baseline = Baseline.read(options.baseline, copy, console)
-        configuration.setdefault("baseline seconds", baseline.seconds)
-        configuration.setdefault("witnesses", baseline.counts)
-        configuration.setdefault("failing", baseline.failing)
+        baseline = Baseline.read(kept, copy, console)
+        told = {"baseline seconds": baseline.seconds, "witnesses": baseline.counts, "failing": baseline.failing}
+        configuration |= {name: value for name, value in told.items() if name not in configuration}
         begin = time.monotonic()
         with Progress(*timed_columns(), console=console) as bar:
             task = bar.add_task("mutants", total=len(left))
             for id, (mutant, area) in left.items():
                 result = examine(mutant, area, baseline, copy)
-                found[id] = _beside(found.get(id), result, code_of(ROOT)) if options.again else result
-                if not options.again:
-                    configuration["seconds"] = round(before + time.monotonic() - begin, 1)
-                keep()
-                good = kind(result, survivors) in GOOD
+                configuration["seconds"] = round(before + time.monotonic() - begin, 1)
                 bar.update(task, advance=1, description=f"mutants, {id}")
-                if options.only or options.again or not good:
-                    text = (
-                        f"{id}: {result.outcome} {result.by} ({result.how}) after {result.seconds:g} s. {result.change}"
-                    )
-                    style = "dim" if good else "red"
-                    bar.console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
+                yield result
 
 
-def _beside(first: Result | None, result: Result, code: str) -> Result:
-    """The first result with what noticed later, in other code."""
-    if first is None or result.outcome in {"none", "no answer"}:
-        return first or result
-    return first._replace(later=f"{result.by}", later_code=code)
+def ask_again(copy: Copy, found: dict[str, Result], survivors: Survivors, code: str) -> None:
+    """Plants those again for which a test was added, and notes with their results that it notices them.
+
+    Args:
+        copy: of the repository with the tests.
+        found: results by id.
+        survivors: the tests.
+        code: hash of the code of the copy.
+
+    Raises:
+        ValueError: if a test does not run, fails without the fault, or does not notice it.
+    """
+    for id, test in survivors.tests.items():
+        if id not in found or found[id].outcome not in {"none", "no answer"}:
+            continue
+        if not passes(copy, test):
+            raise ValueError(f"{test} fails without the fault {id}")
+        with copy.planted(Mutant.of(id)):
+            if passes(copy, test):
+                raise ValueError(f"{test} does not notice {id}")
+        found[id] = found[id]._replace(later=test, later_code=code)

@@ -334,3 +334,23 @@ def examine(mutant: Mutant, area: str, baseline: Baseline, copy: Copy) -> Result
             if end:
                 return result("no answer", how=end)
         return result("none")
+
+
+def passes(copy: Copy, test: str) -> bool:
+    """Whether a test passes in a copy.
+
+    Args:
+        copy: of the repository, with or without a fault.
+        test: its id.
+
+    Returns:
+        Whether it does.
+
+    Raises:
+        ValueError: if there is no such test in the quick tier, or it gives no answer.
+    """
+    lines, end, _ = copy.ask("tests", EACH, watch=False, tests=[test])
+    answers = [line["answer"] for line in lines if "by" in line]
+    if end or not answers:
+        raise ValueError(f"{test} does not run: {end or 'there is no such test in the quick tier'}")
+    return not any(answers)

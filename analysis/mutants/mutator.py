@@ -118,8 +118,9 @@ def constants(node: ast.AST) -> Changes:
     """A number, an index, an axis, or a flag that is another."""
     if isinstance(node, ast.Constant) and isinstance(node.value, bool):
         yield ast.Constant(not node.value)
-    elif _is_number(node) and node.value in NUMBERS:
-        yield ast.Constant(type(node.value)(NUMBERS[node.value]))
+    elif isinstance(node, ast.Constant) and isinstance(node.value, int | float) and node.value in NUMBERS:
+        other = NUMBERS[node.value]
+        yield ast.Constant(float(other) if isinstance(node.value, float) else other)
 
 
 def terms(node: ast.AST) -> Changes:
@@ -378,9 +379,10 @@ def render(source: str, before: Definition, after: ast.AST) -> str:
     """
     if isinstance(after, ast.FunctionDef):
         after = _with(after, decorator_list=[])
-    lines = source.splitlines(keepends=True)
-    indent = " " * before.col_offset
-    text = ast.unparse(ast.fix_missing_locations(after))
     assert before.end_lineno is not None
-    written = "".join(f"{indent}{line}\n" if line else "\n" for line in text.splitlines())
-    return "".join(lines[: before.lineno - 1]) + written + "".join(lines[before.end_lineno :])
+    assert before.end_col_offset is not None
+    lines = source.encode().splitlines(keepends=True)  # columns are counted in bytes
+    head = b"".join(lines[: before.lineno - 1]) + lines[before.lineno - 1][: before.col_offset]
+    tail = lines[before.end_lineno - 1][before.end_col_offset :] + b"".join(lines[before.end_lineno :])
+    text = ast.unparse(ast.fix_missing_locations(after)).replace("\n", "\n" + " " * before.col_offset)
+    return (head + text.encode() + tail).decode()

@@ -86,7 +86,7 @@ def _drawn(*words: object) -> float:
 
 def _computes(name: str, definition: Definition) -> bool:
     """Whether a definition is a function that computes: no writer, no check of arguments, no check of a claim."""
-    last = name.rpartition(".")[2]
+    last = name.rpartition(".")[2].partition("#")[0]
     if not isinstance(definition, ast.FunctionDef) or last in TALKING:
         return False
     if last.lstrip("_").startswith(("print", "warn", "check_", "require_")):
