@@ -17,6 +17,9 @@ SEED = "1607.06450"
 LEAST = 3
 """Changes that a function must offer; one with fewer computes nothing."""
 
+LARGE = 10
+"""Changes that a table of a module must offer, a dictionary such as that of the optimizers' laws."""
+
 TALKING = ("to_text", "describe", "described", "__repr__", "__str__", "to_json", "legend")
 """Methods and functions that only write; so do those that begin with `_print`, `_warn`, `check_` or `require_`."""
 
@@ -58,7 +61,7 @@ TARGETS = (
     *_of("information", "information/approximations", "approximate 3 operator 3"),
     *_of("symbolic", "symbolic", "sums 6 proof 4 table 4 search 4 modular 5 jacobian 3 layers 3 actions 3"),
     *_of("symbolic", "symbolic", "equivariance 4 evaluation 3 scale_free 2 own 2"),
-    *_of("training", "training", "laws 1 equivalence 7 equilibrium 5 _recursions 4 _record 4 tracker 3 _detect 4"),
+    *_of("training", "training", "laws 3 equivalence 7 equilibrium 5 _recursions 4 _record 4 tracker 3 _detect 4"),
     *_of("training", "training", "_consequences 4 _present 3 advisor 3 natural 2 _action 2 equivariance 2"),
     *_of("nn", "nn", "_rows 6 functional 6 gated 5 recurrent 3 dynamics 3 fused 2 modules 2"),
     *_of("core", "_core", "numerics 5 subspaces 1 sums 1 decompositions 1 trees 1"),
@@ -85,11 +88,11 @@ def _drawn(*words: object) -> float:
 
 
 def _computes(name: str, definition: Definition) -> bool:
-    """Whether a definition is a function that computes: no writer, no check of arguments, no check of a claim."""
+    """Whether a definition computes: a function that is no writer and no check of arguments or a claim, or a table."""
     last = name.rpartition(".")[2].partition("#")[0]
-    if not isinstance(definition, ast.FunctionDef) or last in TALKING:
-        return False
-    if last.lstrip("_").startswith(("print", "warn", "check_", "require_")):
+    if not isinstance(definition, ast.FunctionDef):
+        return last.isupper() and isinstance(definition.value, ast.Dict) and len(sites(definition)) >= LARGE
+    if last in TALKING or last.lstrip("_").startswith(("print", "warn", "check_", "require_")):
         return False
     registers = (d for d in definition.decorator_list if isinstance(d, ast.Call))
     names = {getattr(d.func, "attr", getattr(d.func, "id", "")) for d in registers}
