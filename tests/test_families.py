@@ -94,11 +94,12 @@ def test_metric_forms_are_one_matrix(name):
         assert agreement(jnp.diag(matrix), family.variance(z) / family.dispersion**2).agrees
 
 
+@pytest.mark.parametrize("distance", [1.0, 20.0])  # of near points an integral is taken, of far ones a difference
 @pytest.mark.parametrize("name", FAMILIES)
-def test_kl_is_the_expected_log_ratio(name):
+def test_kl_is_the_expected_log_ratio(name, distance):
     """The log ratio is affine in the response, so its expectation is its value at the mean."""
     family, z = FAMILIES[name], natural(name)[:4]
-    other = z - jnp.array([0.2, 0.1, 0.4, 0.3])
+    other = z - distance * jnp.array([0.2, 0.1, 0.4, 0.3])
     assert float(family.kl(z, z)) == pytest.approx(0.0, abs=1e-14)
     mean = jax.nn.softmax(z) if name == "categorical" else jnp.asarray(distribution(name, z).mean())
     ratio = family.log_prob(z[None], mean[None]) - family.log_prob(other[None], mean[None])

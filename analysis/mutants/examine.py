@@ -1,260 +1,356 @@
-"""One mutant: a copy of the repository with the fault, its claims in a new process, then its tests."""
+"""One mutant: planted in a copy of the repository, its claims asked, then relations, then tests."""
 
+import compileall
+import hashlib
 import json
 import os
-import re
 import shutil
-import signal
 import subprocess
 import sys
-import threading
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple, Self
 
+from lngeom._core.files import replacing
 from lngeom.cli.interrupts import start
+from rich.console import Console
 
-from analysis.mutants.judge import differs
-from analysis.mutants.mutant import Mutant
+from analysis.mutants.mutator import Mutant
+from analysis.mutants.worker import alike
 
-Outcome = Literal["claims", "tests", "none", "import", "no answer"]
+Outcome = Literal["claims", "relations", "tests", "none", "import", "no answer"]
 """Who notices a fault first, that it ends every import, or that no answer came in time."""
 
 COPIED = ("lngeom", "tests", "analysis")
 """Folders of a copy; other files of the repository are links."""
 
-LEFT_OUT = shutil.ignore_patterns(".*")
+QUICK = (
+    "tests/relations", "tests/information", "tests/symbolic", "tests/training", "tests/nn", "tests/claims",
+    "tests/stacks", "tests/rewrite", "tests/test_families.py", "tests/test_family_checks.py", "tests/test_glm.py",
+    "tests/test_metric.py", "tests/test_numerics.py", "tests/test_posterior.py", "tests/test_draws.py",
+    "tests/test_trees.py", "lngeom",
+)  # fmt: skip
+"""Where the tests are that may be asked, those of the quick tier; in `lngeom`, the doctests."""
 
-JUDGE = "from analysis.mutants.judge import main; main()"
+SECONDS = {"claims": 25.0, "relations": 20.0, "tests": 30.0}
+"""What the asked ones of a kind take without the fault, at most."""
 
-PIECE = 25
-"""Claims of one process without a fault."""
+TIMES, MORE = 5.0, 60.0
+"""A process that takes more than so many times its time without the fault, and so many seconds more, is ended."""
 
-Verdicts = dict[str, dict[str, Any]]
-"""Verdict and error of claims by their ids."""
+WHOLE = 3600.0
+"""Seconds for all claims, or all tests, without a fault."""
 
-
-class NoAnswer(RuntimeError):
-    """A process took too long, or was killed."""
-
-
-class BrokenImport(RuntimeError):
-    """The package cannot be imported."""
+EACH = 300.0
+"""Seconds for one claim without a fault, or one row of the extended table."""
 
 
-@dataclass(frozen=True)
-class Result:
+class Result(NamedTuple):
     """What became of a mutant.
 
     Attributes:
         id: of the mutant.
-        fingerprint: of the mutant.
+        area: of its file.
+        change: what was changed, and what took its place.
         outcome: who noticed it first.
-        by: the claim or test that did.
+        by: the claim, relation or test that did.
         how: what it said.
-        claims: number of claims that were checked.
+        asked: number of claims, relations and tests that ran.
         seconds: time taken.
+        later: the test that noticed it when it was planted again.
+        later_code: hash of the code that it was planted in then.
     """
 
     id: str
-    fingerprint: str
+    area: str
+    change: str
     outcome: Outcome
     by: str
     how: str
-    claims: int
+    asked: int
     seconds: float
+    later: str = ""
+    later_code: str = ""
 
 
-def snapshot(root: Path, to: Path) -> None:
-    """Copies what claims and tests need of a repository.
+def code_of(root: Path) -> str:
+    """Hash of the code under test and of its tests.
+
+    Args:
+        root: the checkout.
+
+    Returns:
+        The hash.
+    """
+    found = hashlib.sha256()
+    for path in sorted(p for folder in ("lngeom", "tests") for p in (root / folder).rglob("*.py")):
+        found.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
+    return found.hexdigest()[:16]
+
+
+class Copy:
+    """A copy of the repository, and a process that runs its claims and tests.
 
     Args:
         root: the repository.
-        to: where the copy goes.
+        folder: where the copy goes.
     """
-    to.mkdir(parents=True)
-    for path in root.iterdir():
-        if path.name in COPIED:
-            shutil.copytree(path, to / path.name, ignore=LEFT_OUT)
-        elif not path.name.startswith(".") and path.name not in {"report", "reference", "dist", "build"}:
-            (to / path.name).symlink_to(path.resolve())
+
+    def __init__(self, root: Path, folder: Path):
+        self.code, self.root = code_of(root), folder / "copy"
+        self.root.mkdir(parents=True)
+        for path in root.iterdir():
+            if path.name in COPIED:
+                shutil.copytree(path, self.root / path.name, ignore=shutil.ignore_patterns(".*", "__pycache__"))
+            elif not path.name.startswith(".") and path.name not in {"report", "reference", "dist", "build"}:
+                (self.root / path.name).symlink_to(path.resolve())
+        compileall.compile_dir(self.root, quiet=2)
+        self._environment = {
+            "JAX_PLATFORMS": "cpu",
+            "JAX_COMPILATION_CACHE_DIR": str(folder / "compiled"),  # programs without the fault are compiled once
+            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+            "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+            "XLA_FLAGS": "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1",
+            "OPENBLAS_NUM_THREADS": "1",
+            "OMP_NUM_THREADS": "1",
+            "KERAS_BACKEND": "jax",
+            **os.environ,
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "PYTHONPATH": str(self.root),
+            "COLUMNS": "300",
+            "NO_COLOR": "1",
+        }
+
+    def __enter__(self) -> Self:
+        script = self.root / "analysis" / "mutants" / "worker.py"
+        pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        self._process = start([sys.executable, str(script)], cwd=self.root, env=self._environment, text=True, **pipes)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._process.kill()
+        self._process.wait()
+        self._process.stdin.close()
+        self._process.stdout.close()
+
+    def ask(self, kind: str, limit: float, **request: Any) -> tuple[list[dict[str, Any]], str, float]:
+        """Sends a request to the process of the copy.
+
+        Args:
+            kind: "claims", "all claims" or "tests".
+            limit: seconds.
+            **request: its other fields.
+
+        Returns:
+            Answers, how it ended where it did not end by itself, and the seconds it took.
+
+        Raises:
+            RuntimeError: if the process is gone.
+        """
+        self._process.stdin.write(json.dumps({"kind": kind, "limit": limit, **request}) + "\n")
+        self._process.stdin.flush()
+        if not (line := self._process.stdout.readline()):
+            raise RuntimeError("the process that runs claims and tests ended early")
+        answer = json.loads(line)
+        return answer["lines"], answer["end"], answer["seconds"]
+
+    @contextmanager
+    def planted(self, mutant: Mutant) -> Iterator[str]:
+        """The copy with a fault.
+
+        Args:
+            mutant: the fault.
+
+        Yields:
+            What was changed, in a line.
+        """
+        path = self.root / "lngeom" / mutant.file
+        source, times = path.read_bytes(), path.stat()
+        changed, text = mutant.apply(source.decode())
+        compiled = {old: old.read_bytes() for old in path.parent.glob(f"__pycache__/{path.stem}.*.pyc")}
+        try:
+            for old in compiled:
+                old.unlink()
+            path.write_text(changed, encoding="utf-8")
+            yield text
+        finally:
+            path.write_bytes(source)
+            os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+            for old, content in compiled.items():
+                old.write_bytes(content)
 
 
-def _environment(root: Path) -> dict[str, str]:
-    quiet = {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": str(root), "COLUMNS": "300", "NO_COLOR": "1"}
-    return {"JAX_PLATFORMS": "cpu", **os.environ, **quiet}
+class Witness(NamedTuple):
+    """A claim or a test without a fault.
 
-
-def _run(arguments: Sequence[str], root: Path, limit: float, request: str = "") -> tuple[int, str, str]:
-    """Exit code, standard output and standard error of Python in a folder.
-
-    Raises:
-        NoAnswer: if it takes longer than the limit, or is killed; it and its children are ended.
+    Attributes:
+        answer: what it says: the verdict of a claim; nothing of a test that passes.
+        seconds: it takes.
+        seen: the functions that it runs, as `FILE:NAME`.
     """
-    pipes: Any = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-    process = start(
-        [sys.executable, *arguments], cwd=root, env=_environment(root), text=True, start_new_session=True, **pipes
-    )
-    try:
-        out, error = process.communicate(request, limit)
-    except subprocess.TimeoutExpired:
-        raise NoAnswer(f"no answer in {limit:g} s") from None
-    finally:
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-    if process.returncode < 0:
-        raise NoAnswer(f"ended by signal {-process.returncode}")
-    return process.returncode, out, error
 
-
-def check(root: Path, claims: Sequence[str], proofs: bool, limit: float, expected: Verdicts | None = None) -> Verdicts:
-    """Verdicts of claims in a copy of the repository, up to the first that differs from what is expected.
-
-    Args:
-        root: the copy.
-        claims: their ids.
-        proofs: whether proofs are made too.
-        limit: seconds.
-        expected: verdicts on code without a fault; None to check all claims.
-
-    Returns:
-        Verdict and error of each.
-
-    Raises:
-        BrokenImport: if the package or its claims cannot be imported.
-        NoAnswer: if it takes too long, or the process ends early.
-    """
-    request = json.dumps({"claims": list(claims), "proofs": proofs, "expected": expected})
-    code, out, error = _run(["-c", JUDGE], root, limit, request)
-    lines = [json.loads(line) for line in out.splitlines()]
-    last = (error.strip().splitlines() or [""])[-1]
-    if not lines:
-        raise BrokenImport(last)
-    if code:
-        raise NoAnswer(f"exit code {code}: {last}")
-    return {line["id"]: {"verdict": line["verdict"], "error": line["error"]} for line in lines[1:]}
-
-
-def run_tests(root: Path, files: Sequence[str], limit: float) -> tuple[str, str] | None:
-    """Runs test files in a copy of the repository.
-
-    Args:
-        root: the copy.
-        files: their paths.
-        limit: seconds.
-
-    Returns:
-        The first test that fails and its message; None if all pass.
-
-    Raises:
-        NoAnswer: if it takes too long.
-        RuntimeError: if no test could be run.
-    """
-    code, out, error = _run(["-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *files], root, limit)
-    if code == 0:
-        return None
-    found = re.search(r"^(?:FAILED|ERROR) (.+?)(?: - (.*))?$", out, re.MULTILINE)
-    if code not in {1, 2} or found is None:
-        raise RuntimeError(f"pytest ended with exit code {code}: {(out + error)[-2000:]}")
-    return found[1], found[2] or ""
+    answer: str
+    seconds: float
+    seen: frozenset[str]
 
 
 class Baseline:
-    """Verdicts and tests on the code without a fault: in one copy, each computed when it is first needed.
+    """What claims and tests say without a fault, and which functions they run.
 
-    Args:
-        root: the copy.
-        limit: seconds for one run.
+    Attributes:
+        of: witnesses by name, for "claims", "relations" and "tests".
+        seconds: that it took.
+        failing: witnesses that fail without a fault, and are not asked.
     """
 
-    def __init__(self, root: Path, limit: float):
-        self.root, self.limit = root, limit
-        self._verdicts: dict[bool, Verdicts] = {False: {}, True: {}}
-        self._failing: dict[str, bool] = {}
-        self._lock = threading.Lock()
+    def __init__(self, of: dict[str, dict[str, Witness]], seconds: float, failing: list[str]):
+        self.of, self.seconds, self.failing = of, seconds, failing
 
-    def verdicts(self, claims: Sequence[str], proofs: bool) -> Verdicts:
-        """Verdicts of these claims."""
-        with self._lock:
-            known = self._verdicts[proofs]
-            missing = [id for id in claims if id not in known]
-            for piece in (missing[k : k + PIECE] for k in range(0, len(missing), PIECE)):
-                known |= check(self.root, piece, proofs, self.limit)
-            return {id: known[id] for id in claims}
+    @property
+    def counts(self) -> dict[str, int]:
+        """Number of witnesses of each kind."""
+        return {kind: len(known) for kind, known in self.of.items()}
 
-    def passes(self, file: str) -> bool:
-        """Whether a test file passes."""
-        with self._lock:
-            if file not in self._failing:
-                self._failing[file] = run_tests(self.root, [file], self.limit) is not None
-            return not self._failing[file]
+    @classmethod
+    def read(cls, path: Path | None, copy: Copy, console: Console) -> "Baseline":
+        """Reads the baseline from a file, or makes it.
+
+        Args:
+            path: of the file; None for none.
+            copy: of the repository, without a fault.
+            console: takes messages.
+
+        Returns:
+            The baseline.
+        """
+        if path is not None and path.exists():
+            document = json.loads(path.read_text(encoding="utf-8"))
+            if document["code"] == copy.code:
+                return cls._of(document["lines"], document["seconds"])
+            console.print(f"{path} is of other code, and is made anew", highlight=False)
+        console.print("claims without a fault", highlight=False)
+        claims, end, first = copy.ask("all claims", WHOLE, each=EACH)
+        if end:
+            raise RuntimeError(f"the claims cannot be checked without a fault: {end}")
+        console.print(f"{len(claims)} in {first:.0f} s; tests without a fault", highlight=False)
+        tests, end, second = copy.ask("tests", WHOLE, watch=True, tests=list(QUICK))
+        if end:
+            raise RuntimeError(f"the tests cannot be run without a fault: {end}")
+        console.print(f"{len(tests)} in {second:.0f} s", highlight=False)
+        lines = [{"kind": "claims", **line} for line in claims] + [{"kind": "tests", **line} for line in tests]
+        if path is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with replacing(path) as file:
+                file.write(json.dumps({"code": copy.code, "seconds": first + second, "lines": lines}).encode())
+        return cls._of(lines, first + second)
+
+    @classmethod
+    def _of(cls, lines: list[dict[str, Any]], seconds: float) -> "Baseline":
+        relations = {line["relation"] for line in lines if "relation" in line}
+        of: dict[str, dict[str, Witness]] = {"claims": {}, "relations": {}, "tests": {}}
+        failing = []
+        for line in lines:
+            if "by" not in line:
+                continue
+            kind = "relations" if line["by"] in relations else line["kind"]
+            broken = line.get("end") or line["answer"].startswith("error") or (kind != "claims" and line["answer"])
+            if broken:
+                failing.append(line["by"])
+            else:
+                of[kind][line["by"]] = Witness(line["answer"], line["seconds"], frozenset(line.get("seen", ())))
+        return cls(of, round(seconds, 1), failing)
+
+    def asked(self, mutant: Mutant, kind: str) -> dict[str, Witness]:
+        """The witnesses of a kind that run the function of a mutant, quick ones first, up to a number of seconds.
+
+        Where none runs it, as it runs at import or is no function, those that run anything of its file.
+
+        Args:
+            mutant: the mutant.
+            kind: "claims", "relations" or "tests".
+
+        Returns:
+            Witnesses by name.
+        """
+        function, file = f"{mutant.file}:{mutant.name}", f"{mutant.file}:"
+        known = self.of[kind]
+        found = {name: w for name, w in known.items() if function in w.seen}
+        if not any(function in w.seen for of in self.of.values() for w in of.values()):
+            found = {name: w for name, w in known.items() if any(seen.startswith(file) for seen in w.seen)}
+        total, taken = 0.0, {}
+        for name in sorted(found, key=lambda n: (found[n].seconds * (10 + len(found[n].seen)), n)):
+            total += found[name].seconds
+            if taken and total > SECONDS[kind]:
+                break
+            taken[name] = found[name]
+        return taken
 
 
-@contextmanager
-def planted(mutant: Mutant, original: Path) -> Iterator[Path]:
-    """A copy of a copy, with the fault.
+def _limit(asked: dict[str, Witness]) -> float:
+    return MORE + TIMES * sum(w.seconds for w in asked.values())
+
+
+def examine(mutant: Mutant, area: str, baseline: Baseline, copy: Copy) -> Result:
+    """Plants a fault and asks claims, then relations, then tests.
 
     Args:
         mutant: the fault.
-        original: a copy without it.
-
-    Yields:
-        Its folder.
-    """
-    with TemporaryDirectory(dir=original.parent, ignore_cleanup_errors=True) as folder:
-        root = Path(folder) / "copy"
-        snapshot(original, root)
-        mutant.plant(root)
-        yield root
-
-
-def _shown(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
-    if after["error"] and not before["error"]:
-        return after["error"].splitlines()[0][:200]
-    return f"{before['verdict']} → {after['verdict']}"
-
-
-def examine(
-    mutant: Mutant, baseline: Baseline, claims: Sequence[str], limit: float, log: Callable[[str], None] = lambda _: None
-) -> Result:
-    """Plants a fault and asks its claims, then its tests.
-
-    Args:
-        mutant: the fault.
-        baseline: of the code without it.
-        claims: ids of its claims.
-        limit: seconds for its claims, and for its tests.
-        log: takes messages about tests that cannot be used.
+        area: of its file.
+        baseline: what they say without it.
+        copy: of the repository, without it.
 
     Returns:
         Who noticed.
     """
-    begin, checked = time.monotonic(), 0
+    with copy.planted(mutant) as change:
+        seconds, count = 0.0, 0
 
-    def result(outcome: Outcome, by: str = "", how: str = "") -> Result:
-        return Result(mutant.id, mutant.fingerprint, outcome, by, how, checked, round(time.monotonic() - begin, 1))
+        def result(outcome: Outcome, by: str = "", how: str = "") -> Result:
+            return Result(mutant.id, area, change, outcome, by, how, count, round(seconds, 1))
 
-    expected = baseline.verdicts(claims, mutant.proofs)  # not part of its time
-    begin = time.monotonic()
-    with planted(mutant, baseline.root) as root:
-        try:
-            found = check(root, claims, mutant.proofs, limit, expected) if claims else {}
-            checked = len(found)
-            for id, verdict in found.items():
-                if differs(verdict, expected[id]):
-                    return result("claims", id, _shown(expected[id], verdict))
-            for file in mutant.tests:
-                if failed := run_tests(root, [file], limit):
-                    if baseline.passes(file):
-                        return result("tests", *failed)
-                    log(f"{file} fails without a fault too: it decides nothing")
-        except BrokenImport as error:
-            return result("import", how=str(error))
-        except NoAnswer as error:
-            return result("no answer", how=str(error))
-    return result("none")
+        asked = baseline.asked(mutant, "claims")
+        expected = {name: w.answer for name, w in asked.items()}
+        lines, end, seconds = copy.ask("claims", _limit(asked), expected=expected)
+        if not lines and end != "time":
+            return result("import", how=end)
+        answers = [line for line in lines if "by" in line]
+        count = len(answers)
+        for line in answers:
+            if not alike(line["answer"], expected[line["by"]]):
+                return result("claims", line["by"], f"{expected[line['by']]} → {line['answer']}"[:300])
+        if end:
+            return result("no answer", how=end)
+        for kind in ("relations", "tests"):
+            asked = baseline.asked(mutant, kind)
+            if not asked:
+                continue
+            lines, end, taken = copy.ask("tests", _limit(asked), watch=False, tests=list(asked))
+            seconds += taken
+            count += sum("by" in line for line in lines)
+            for line in lines:
+                if line.get("answer"):
+                    return result(kind, line["by"], line["answer"])
+            if end:
+                return result("no answer", how=end)
+        return result("none")
+
+
+def passes(copy: Copy, test: str) -> bool:
+    """Whether a test passes in a copy.
+
+    Args:
+        copy: of the repository, with or without a fault.
+        test: its id.
+
+    Returns:
+        Whether it does.
+
+    Raises:
+        ValueError: if there is no such test in the quick tier, or it gives no answer.
+    """
+    lines, end, _ = copy.ask("tests", EACH, watch=False, tests=[test])
+    answers = [line["answer"] for line in lines if "by" in line]
+    if end or not answers:
+        raise ValueError(f"{test} does not run: {end or 'there is no such test in the quick tier'}")
+    return not any(answers)

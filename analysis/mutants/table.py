@@ -1,20 +1,21 @@
-"""Results of a run: counts by area, a file of JSON, and a table in Markdown."""
+"""Results of a run: counts by area, a file of JSON, and a page in Markdown."""
 
 import json
+import tomllib
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from lngeom._core.files import replacing
 
 from analysis.mutants.examine import Result
-from analysis.mutants.mutant import AREAS, Mutant
+from analysis.mutants.targets import AREAS, MATHEMATICS
 
 COLUMNS = {
     "claims": "by claims",
-    "tests": "by tests only",
+    "relations": "by relations",
+    "tests": "by tests",
     "none": "by none",
     "equivalent": "no result changes",
     "import": "every import ends",
@@ -22,44 +23,87 @@ COLUMNS = {
 }
 """What becomes of mutants, and its heading."""
 
+GOOD = {"claims", "relations", "tests", "equivalent"}
+"""What should become of every mutant."""
 
-def kind(result: Result, mutant: Mutant) -> str:
+
+class Survivors(NamedTuple):
+    """Why nobody notices some mutants.
+
+    Attributes:
+        equivalent: why a mutant changes no result, by id.
+        tests: the test that was added for one, by id.
+    """
+
+    equivalent: Mapping[str, str]
+    tests: Mapping[str, str]
+
+    @classmethod
+    def read(cls, path: Path) -> "Survivors":
+        """The reasons in a file.
+
+        Args:
+            path: of the file; it need not exist.
+
+        Returns:
+            Reasons.
+        """
+        document = tomllib.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        return cls(document.get("equivalent", {}), document.get("tests", {}))
+
+
+def kind(result: Result, survivors: Survivors) -> str:
     """The column of a mutant: its outcome, or "equivalent" where nobody notices a fault that changes no result."""
-    return "equivalent" if result.outcome == "none" and mutant.equivalent else result.outcome
+    return "equivalent" if result.outcome == "none" and result.id in survivors.equivalent else result.outcome
 
 
-def summarize(found: Sequence[Result], mutants: Mapping[str, Mutant]) -> dict[str, dict[str, int]]:
-    """Counts of what became of the mutants, by area and in all.
+def is_good(result: Result, survivors: Survivors) -> bool:
+    """Whether somebody notices a mutant, at once or after a test was added, or it changes no result."""
+    return kind(result, survivors) in GOOD or bool(result.later)
+
+
+def summarize(found: Sequence[Result], survivors: Survivors) -> dict[str, dict[str, int]]:
+    """Counts of what became of the mutants, by area, of the mathematics and in all.
 
     Args:
         found: results.
-        mutants: the catalogue by id.
+        survivors: reasons.
 
     Returns:
         Area → "planted" and each of `COLUMNS` → number.
     """
-    counts = Counter((mutants[r.id].area, kind(r, mutants[r.id])) for r in found)
-    rows = {a: {c: counts[a, c] for c in COLUMNS} for a in AREAS if any(m.area == a for m in mutants.values())}
-    rows["all"] = {c: sum(row[c] for row in rows.values()) for c in COLUMNS}
+    counts = Counter((r.area, kind(r, survivors)) for r in found)
+    rows = {a: {c: counts[a, c] for c in COLUMNS} for a in AREAS if any(r.area == a for r in found)}
+    for name, areas in (("mathematics", MATHEMATICS), ("all", AREAS)):
+        rows[name] = {c: sum(counts[a, c] for a in areas) for c in COLUMNS}
     return {area: {"planted": sum(row.values()), **row} for area, row in rows.items()}
 
 
-def write(found: Sequence[Result], mutants: Mapping[str, Mutant], configuration: dict[str, Any], path: Path) -> None:
-    """Writes the summary and every result as JSON, in the order of the catalogue.
+def shares(row: Mapping[str, int]) -> tuple[float, float]:
+    """Shares of the mutants that change a result and can be imported: by claims and relations, and by anybody.
+
+    Args:
+        row: of `summarize`.
+
+    Returns:
+        Both, between 0 and 1; 1 where there are no mutants.
+    """
+    counted = row["planted"] - row["equivalent"] - row["import"]
+    first = row["claims"] + row["relations"]
+    return (first / counted, (first + row["tests"]) / counted) if counted else (1.0, 1.0)
+
+
+def write(found: Sequence[Result], survivors: Survivors, configuration: dict[str, Any], path: Path) -> None:
+    """Writes the summary and every result as JSON.
 
     Args:
         found: results.
-        mutants: the catalogue by id.
+        survivors: reasons.
         configuration: of the run.
         path: of the file.
     """
-    order = {id: place for place, id in enumerate(mutants)}
-    rows = []
-    for result in sorted(found, key=lambda r: order[r.id]):
-        mutant = mutants[result.id]
-        more = {"area": mutant.area, "file": mutant.file, "wrong": mutant.wrong, "equivalent": mutant.equivalent}
-        rows.append(json.dumps(asdict(result) | more, ensure_ascii=False))
-    head = {"configuration": configuration, "summary": summarize(found, mutants)}
+    rows = [json.dumps(result._asdict(), ensure_ascii=False) for result in found]
+    head = {"configuration": configuration, "summary": summarize(found, survivors)}
     text = json.dumps(head, indent=1, ensure_ascii=False)[:-2]
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as file:
@@ -80,59 +124,95 @@ def read(path: Path) -> tuple[dict[str, Any], list[Result]]:
     """
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
-        names = Result.__dataclass_fields__
-        rows = [Result(**{name: row[name] for name in names}) for row in document["mutants"]]
-        return document["configuration"], rows
+        return document["configuration"], [Result(**row) for row in document["mutants"]]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path} holds no results of a run ({error!r}): start without --resume") from error
 
 
-def markdown(found: Sequence[Result], mutants: Mapping[str, Mutant], configuration: Mapping[str, Any]) -> str:
-    """The table by area, and one line for each mutant.
+def markdown(found: Sequence[Result], survivors: Survivors, configuration: Mapping[str, Any]) -> str:
+    """The table by area, the survivors with their reasons, and one line for each mutant.
 
     Args:
         found: results.
-        mutants: the catalogue by id.
-        configuration: of the run; "again" names the code and the ids of faults planted again after it.
+        survivors: reasons.
+        configuration: of the run.
 
     Returns:
         A page.
     """
-    results = {result.id: result for result in found}
+    rows = summarize(found, survivors)
     lines = [
         "# Planted faults, and who notices them",
         "",
-        f"`{configuration['command']}` plants one fault at a time in a copy of `lngeom` and checks the claims that "
-        "ought to notice it. A claim notices if its verdict differs from the verdict without the fault, or if it ends "
-        "in an error. If no claim notices, test files run. The data are 100 × 6 standard normal numbers. The command "
-        "writes this page and `figures/mutants.json`. The catalogue is `analysis/mutants/catalogue`.",
+        f"`{configuration['command']}` changes one place of one function of `lngeom` at a time: an operator, a number, "
+        "an axis, a term, a factor, the order of arguments, a keyword, a guard, a condition. It draws the mutants from "
+        "`analysis/mutants/targets.py`, the same ones each time, and asks those that run the function: claims with "
+        "their proofs, then relations over drawn models, then other tests of the quick tier. A claim notices if its "
+        "verdict is another, or if it or its proof ends in an error. The data are 100 × 6 standard normal numbers.",
         "",
-        "| area | planted | " + " | ".join(COLUMNS.values()) + " |",
-        "|---|" + "---|" * (1 + len(COLUMNS)),
+        f"Measured on the sources with the hash `{configuration['code']}` (of `lngeom` and `tests`), "
+        f"{_minutes(configuration, 'baseline seconds')} without a fault and {_minutes(configuration, 'seconds')} with "
+        f"{len(found)} faults, on one core.",
+        "",
+        "| area | planted | " + " | ".join(COLUMNS.values()) + " | claims and relations | all |",
+        "|---|" + "---|" * (3 + len(COLUMNS)),
     ]
-    for area, row in summarize(found, mutants).items():
-        if row["planted"]:
-            lines.append(f"| {area} | " + " | ".join(map(str, row.values())) + " |")
-    if again := configuration.get("again"):
-        lines += [
-            "",
-            f"In the whole run, of code `{configuration['code']}`, nobody noticed {len(again['ids'])} of these faults. "
-            f"Tests were added, and the faults planted again, in code {again['code']}: "
-            f"{', '.join(f'`{id}`' for id in again['ids'])}.",
-        ]
+    for area, row in rows.items():
+        cells = [area, *map(str, row.values()), *(f"{100 * share:.0f} %" for share in shares(row))]
+        lines.append("| " + " | ".join(cells) + " |")
+    counted = [r for r in found if kind(r, survivors) not in {"equivalent", "import"}]
+    since = sum(is_good(r, survivors) for r in counted)
+    lines += [
+        "",
+        "The shares are of the mutants that change a result and can be imported. A process that gives no answer counts "
+        f"as noticed by nobody. With the tests added since, {since} of {len(counted)} are noticed.",
+    ]
+    lines += _of_survivors(found, survivors)
     for area in AREAS:
-        members = [m for m in mutants.values() if m.area == area and m.id in results]
+        members = [r for r in found if r.area == area]
         if not members:
             continue
-        lines += ["", f"## {area.capitalize()}", "", "| fault | file | who notices first | how |", "|---|---|---|---|"]
-        for mutant in members:
-            result = results[mutant.id]
-            what = kind(result, mutant)
-            who = {"claims": f"`{result.by}`", "tests": f"test `{result.by}`"}.get(what, f"**{COLUMNS[what]}**")
-            how = mutant.equivalent if what == "equivalent" else result.how
-            cells = (f"{mutant.wrong} (`{mutant.id}`)", f"`{mutant.file}`", who, how)
+        lines += [
+            "",
+            f"## {area.capitalize()}",
+            "",
+            "| fault | change | who notices first | how |",
+            "|---|---|---|---|",
+        ]
+        for result in members:
+            what = kind(result, survivors)
+            who = f"`{result.by}`" if result.by else f"**{COLUMNS[what]}**"
+            cells = (f"`{result.id}`", f"`{_short(result.change)}`", who, _short(result.how))
             lines.append("| " + " | ".join(_escaped(cell) for cell in cells) + " |")
     return "\n".join(lines) + "\n"
+
+
+def _minutes(configuration: Mapping[str, Any], name: str) -> str:
+    return f"{configuration.get(name, 0) / 60:.0f} min"
+
+
+def _of_survivors(found: Sequence[Result], survivors: Survivors) -> list[str]:
+    """What nobody noticed in the whole run, and why, or which test notices it since."""
+    members = [r for r in found if r.outcome in {"none", "no answer"}]
+    if not members:
+        return []
+    later = {code for r in members if (code := r.later_code)}
+    codes = ", ".join(f"`{code}`" for code in sorted(later))
+    lines = ["", "## Survivors", ""]
+    if later:
+        lines += [f"Tests were added, and these faults planted again, in the sources {codes}.", ""]
+    lines += ["| fault | change | why, or the test that notices it since |", "|---|---|---|"]
+    for result in members:
+        why = survivors.equivalent.get(result.id, "") or (f"`{result.later}`" if result.later else "")
+        why = why or survivors.tests.get(result.id, "") or f"**{COLUMNS[result.outcome]}**"
+        cells = (f"`{result.id}`", f"`{_short(result.change)}`", why)
+        lines.append("| " + " | ".join(_escaped(cell) for cell in cells) + " |")
+    return lines
+
+
+def _short(text: str, width: int = 160) -> str:
+    text = " ".join(text.replace("`", "'").split())
+    return text if len(text) <= width else text[: width - 1] + "…"
 
 
 def _escaped(cell: str) -> str:

@@ -1,8 +1,16 @@
-"""Tests of planted faults in claims of the gallery: the thorough tier."""
+"""Tests of the gallery's papers: the thorough tier."""
 
 from pathlib import Path
 
+import jax
 import pytest
+from lngeom.claims import Problem
+
+
+@pytest.fixture(scope="session")
+def problem():
+    """Small random data."""
+    return Problem(jax.random.normal(jax.random.key(7), (60, 8), float))
 
 
 def pytest_collection_modifyitems(items):

@@ -13,6 +13,7 @@ import sympy as sp
 from lngeom.claims import Problem, Verdict, decide
 from lngeom.methods import METHODS
 from lngeom.methods.page import FORMULAS
+from lngeom.methods.readings import Arrays
 from lngeom.methods.table import EXTENDED, Cell
 from lngeom.methods.transformations import (
     DATASET_RECENTERING,
@@ -202,6 +203,15 @@ def change(column, key, positions):
 def test_a_column_draws_what_it_says(column, positions):
     for seed in range(5):
         assert CHANGES[column.name](*change(column, jax.random.key(seed), positions))
+
+
+def test_a_sum_and_a_mean_of_what_does_not_change():
+    weights, inputs = np.arange(6.0).reshape(3, 2), np.ones((4, 2))
+    layer = Arrays(weights, inputs, FORMULAS[lg.normalizers.LayerNorm])
+    same = lambda k: layer.W("i", 2)  # noqa: E731
+    np.testing.assert_array_equal(layer.total(same, "N").aligned("i"), 4 * weights[:, 1])
+    np.testing.assert_array_equal(layer.mean(same, "N").aligned("i"), weights[:, 1])
+    assert (layer.total(lambda k: 2, "N"), layer.mean(lambda k: 2, "N")) == (8, 2)
 
 
 FAULTS = {
