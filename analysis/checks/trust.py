@@ -9,9 +9,12 @@ import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from lngeom.claims.proofs import proof_of
+from lngeom.claims.proofs import proof_evidence, proof_of
 from lngeom.claims.registry import all_claims
+from lngeom.report import second_check
+from lngeom.report.document import as_record
 from lngeom.symbolic.certificate import certificate
 
 from analysis import check_certificate
@@ -65,6 +68,18 @@ def page(checked: Mapping[str, Steps], numbers: Iterable[str], seconds: float = 
     return f"{head}{chr(10).join(row(*item) for item in checked.items())}\n\nOn numbers alone:\n\n{rest}\n"
 
 
+def badges(checked: Mapping[str, Steps]) -> dict[str, dict[str, Any]]:
+    """What the report's badges say: for each claim a digest of its proofs, steps checked twice and resting on words."""
+    return {
+        id: {
+            "digest": second_check.digest([as_record(e) for e in proof_evidence(id)]),
+            "twice": sum(bool(found) for _, found in steps),
+            "words": sum(not found for _, found in steps),
+        }
+        for id, steps in checked.items()
+    }
+
+
 def main() -> None:
     """Makes and checks the certificates, and writes the page; status 1 where the second program refuses one."""
     checked, numbers, refused, seconds = {}, [], 0, 0.0
@@ -84,7 +99,8 @@ def main() -> None:
     if refused:
         sys.exit(1)
     PAGE.write_text(page(checked, numbers, seconds), encoding="utf-8")
-    sys.stdout.write(f"Written: {PAGE}\n")
+    second_check.FILE.write_text(json.dumps(badges(checked), indent=1) + "\n", encoding="utf-8")
+    sys.stdout.write(f"Written: {PAGE}, {second_check.FILE}\n")
 
 
 if __name__ == "__main__":

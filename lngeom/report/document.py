@@ -125,12 +125,13 @@ def _outcome(outcome: Outcome) -> dict[str, Any]:
             "error": outcome.error,
             "reasons": list(outcome.reasons),
             "seconds": round(outcome.seconds, 3),
-            "evidence": [_evidence(e) for e in outcome.evidence],
+            "evidence": [as_record(e) for e in outcome.evidence],
         }
     )
 
 
-def _evidence(evidence: Evidence) -> dict[str, Any]:
+def as_record(evidence: Evidence) -> dict[str, Any]:
+    """One piece of evidence, as the document has it."""
     return {
         "kind": evidence.kind.value,
         "role": evidence.role.value,

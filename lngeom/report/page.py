@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from lngeom.claims import Read, names, registry
-from lngeom.report import errata, explorer, marks
+from lngeom.report import errata, explorer, marks, second_check
 from lngeom.report.mathml import lines, mathml, prose, typeset
 from lngeom.report.templating import digest, environment
 from lngeom.symbolic.notation import from_latex, notation
@@ -73,6 +73,7 @@ def page(document: Mapping[str, Any], around: Mapping[str, str] | None = None) -
         "symbols": marks.SYMBOLS,
         "read": Read,
         "strengths": STRENGTHS,
+        "second_check": second_check.checked,
         "software": SOFTWARE,
         "legend": typeset(notation()),
         "headline": errata.headline,
