@@ -81,7 +81,7 @@ def read_curves(path: Path) -> tuple[dict[str, Curves], dict[str, np.ndarray]]:
         ValueError: if it is no such file, or damaged.
     """
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
         names = [name.removesuffix("/curves") for name in arrays if name.endswith("/curves")]
         curves = {

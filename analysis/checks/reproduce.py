@@ -126,6 +126,8 @@ def _arm(experiment: Experiment, settings: Any, arm: str, data: Any, stored: Cur
 def learning_rate_curves(part: str, folder: Path) -> Iterator[Checked]:
     """The networks of a part of `learning_rate`, of whose numbers six digits are stored.
 
+    Predictions of the library, which stand beside what was measured, are left out.
+
     Args:
         part: of `TRAINED`.
         folder: of all results.
@@ -141,8 +143,11 @@ def learning_rate_curves(part: str, folder: Path) -> Iterator[Checked]:
     for name, curves in trained.items():
         if LOSS not in curves:
             continue  # a random walk, which is no training
-        stored = {k: np.array(v, float) for k, v in document["data"][name].items()}
-        found = differences(stored, {k: np.asarray(v, float) for k, v in curves.items()})
+        stored, now = (
+            {k: np.array(v, float) for k, v in found.items() if not k.startswith("equilibrium")}
+            for found in (document["data"][name], curves)
+        )
+        found = differences(stored, now)
         yield Checked(f"{part}: {name}", fewer.steps, found)
 
 

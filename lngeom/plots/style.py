@@ -50,6 +50,7 @@ OPTIMIZERS = {
     "Muon": "#999933",
     "normalized gradient descent": "#44aa99",
     "LARS": "#7f7f7f",
+    "RMSProp": "#ee6677",
 }
 LIBRARIES = {
     "lngeom": "#117733",

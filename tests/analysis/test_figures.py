@@ -23,6 +23,7 @@ from analysis.site.documents import LINK, resolved
 from lngeom import plots
 from lngeom.claims.data import load
 from lngeom.cli import running
+from lngeom.papers.training import equilibria
 from lngeom.plots import geometry, invariance, studies, style
 from lngeom.plots.axes import ZERO
 from lngeom.plots.style import COLOUR_OF, method_of
@@ -182,6 +183,11 @@ def test_methods_of_a_group_have_different_colours():
         assert len(set(group.values())) == len(group)
     assert not set(style.NORMALIZERS.values()) & set(style.OPTIMIZERS.values())
     assert set(style.DASHES) == set(style.MARKERS) == set(style.NORMALIZERS)
+
+
+def test_every_optimizer_of_a_walk_has_a_line():
+    assert set(equilibria.OPTIMIZERS) <= set(lr.OPTIMIZER)
+    assert set(lr.OPTIMIZER.values()) == set(lr.DASH) == set(style.OPTIMIZERS)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -25,6 +25,7 @@ OPTIMIZER = {
     "muon": "Muon",
     "normalized_gd": "normalized gradient descent",
     "lars": "LARS",
+    "rmsprop": "RMSProp",
 }
 DASH = {
     "SGD": "-",
@@ -34,6 +35,7 @@ DASH = {
     "Muon": (0, (8, 1.5)),
     "normalized gradient descent": (0, (6, 1, 1, 1, 1, 1)),
     "LARS": (0, (2, 2)),
+    "RMSProp": (0, (5, 1, 1, 1, 1, 1)),
 }
 """Optimizer → dashes of its line, by which it can be told without colours."""
 
