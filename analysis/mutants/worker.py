@@ -227,7 +227,7 @@ def tests(request: dict[str, Any], say: Say) -> None:
     import pytest
 
     loaded = "ignore:Module already imported:pytest.PytestAssertRewriteWarning"  # before pytest began
-    options = ["-q", "-p", "no:cacheprovider", "-W", loaded, *([] if watching else ["-x"])]
+    options = ["-q", "-p", "no:cacheprovider", "-W", loaded, *([] if watching else ["-x"]), *request.get("options", ())]
     say(code=int(pytest.main([*options, *request["tests"]], plugins=[Recorder(say, watching)])))
 
 
