@@ -128,8 +128,12 @@ class Copy:
         self._process = start([sys.executable, str(script)], cwd=self.root, env=self._environment, text=True, **pipes)
         return self
 
-    def __exit__(self, *error: object) -> None:
+    def end(self) -> None:
+        """Ends the process."""
         self._process.kill()
+
+    def __exit__(self, *error: object) -> None:
+        self.end()
         self._process.wait()
         self._process.stdin.close()
         self._process.stdout.close()

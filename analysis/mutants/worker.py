@@ -14,6 +14,7 @@ import resource
 import select
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -245,10 +246,14 @@ def forked(work: Callable[[Say], None], limit: float) -> tuple[list[dict[str, An
         The answers, and how it ended where it did not end by itself: "time", or the last line of its error.
     """
     reading, writing = os.pipe()
+    alive, lifeline = os.pipe()
     process = os.fork()
     if process == 0:
-        _child(work, limit, reading, writing)
+        os.close(reading)
+        os.close(lifeline)
+        _child(work, limit, writing, alive)
     os.close(writing)
+    os.close(alive)
     text, end, last = b"", "", time.monotonic() + limit
     while True:
         ready, _, _ = select.select([reading], [], [], max(0.0, last - time.monotonic()))
@@ -263,6 +268,7 @@ def forked(work: Callable[[Say], None], limit: float) -> tuple[list[dict[str, An
             kill(process, signal.SIGKILL)
     _, status = os.waitpid(process, 0)
     os.close(reading)
+    os.close(lifeline)
     answers = [json.loads(line) for line in text.split(b"\n")[:-1]]
     failed = [a["failed"] for a in answers if "failed" in a]
     if not end and failed:
@@ -272,10 +278,11 @@ def forked(work: Callable[[Say], None], limit: float) -> tuple[list[dict[str, An
     return [a for a in answers if "done" not in a and "failed" not in a], end
 
 
-def _child(work: Callable[[Say], None], limit: float, reading: int, writing: int) -> None:
-    os.close(reading)
+def _child(work: Callable[[Say], None], limit: float, writing: int, alive: int) -> None:
+    """The forked process: it does the work, and ends when the process that forked it is gone."""
     os.setsid()
-    resource.setrlimit(resource.RLIMIT_CPU, (int(limit) + 1, int(limit) + 1))  # even if nobody is left to end it
+    resource.setrlimit(resource.RLIMIT_CPU, (int(limit) + 1, int(limit) + 1))
+    threading.Thread(target=lambda: os.read(alive, 1) or os.killpg(0, signal.SIGKILL), daemon=True).start()
     null = os.open(os.devnull, os.O_RDWR)
     for k in (0, 1, 2):
         os.dup2(null, k)

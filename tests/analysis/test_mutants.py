@@ -1,6 +1,9 @@
 """Mutants: what each operator changes, that the rest of a file stays, and what becomes of faults in a small library."""
 
 import ast
+import os
+import threading
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -329,6 +332,41 @@ def test_witnesses_are_asked_that_run_the_function_quick_ones_first():
     assert list(baseline.asked(Mutant("b.py", "f", "sums", 0), "claims")) == ["numbers other"]
     assert list(baseline.asked(Mutant("b.py", "TABLE", "sums", 0), "claims")) == ["numbers other"]
     assert not baseline.asked(Mutant("c.py", "f", "sums", 0), "claims")
+
+
+def end_when(started, copy):
+    while not started.exists():
+        time.sleep(0.1)
+    copy.end()
+
+
+def is_running(process):
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+@pytest.mark.thorough
+def test_what_runs_ends_with_the_process_that_started_it(tmp_path):
+    root, started = tmp_path / "library", tmp_path / "started"
+    for name in ("analysis/mutants/worker.py", "tests/test_it.py"):
+        (root / name).parent.mkdir(parents=True)
+    (root / "analysis/mutants/worker.py").write_bytes((ROOT / "analysis/mutants/worker.py").read_bytes())
+    (root / "tests/test_it.py").write_text(
+        "import os, pathlib, time\n\n\ndef test_long():\n"
+        f"    pathlib.Path({str(started)!r}).write_text(str(os.getpid()))\n    time.sleep(100)\n"
+    )
+    with Copy(root, tmp_path / "copy") as copy:
+        threading.Thread(target=end_when, args=(started, copy)).start()
+        with pytest.raises(RuntimeError, match="ended early"):
+            copy.ask("tests", 100.0, watch=False, tests=["tests"])
+    for _ in range(100):
+        if not is_running(int(started.read_text())):
+            return
+        time.sleep(0.1)
+    raise AssertionError("it still runs")
 
 
 @pytest.mark.thorough
