@@ -28,6 +28,9 @@ SHAPE = 100, 6
 ABSENT = "experiments"
 """The topic of claims that read the results of experiments."""
 
+WAITS = 8.0
+"""Times as long as a process may compute, it may take on a machine on which others compute too."""
+
 Say = Callable[..., None]
 
 
@@ -240,7 +243,7 @@ def forked(work: Callable[[Say], None], limit: float) -> tuple[list[dict[str, An
 
     Args:
         work: takes a function that sends an answer, given as keywords.
-        limit: seconds.
+        limit: seconds of a processor; what waits ends after `WAITS` times as many.
 
     Returns:
         The answers, and how it ended where it did not end by itself: "time", or the last line of its error.
@@ -254,7 +257,7 @@ def forked(work: Callable[[Say], None], limit: float) -> tuple[list[dict[str, An
         _child(work, limit, writing, alive)
     os.close(writing)
     os.close(alive)
-    text, end, last = b"", "", time.monotonic() + limit
+    text, end, last = b"", "", time.monotonic() + WAITS * limit
     while True:
         ready, _, _ = select.select([reading], [], [], max(0.0, last - time.monotonic()))
         if not ready:
@@ -271,6 +274,8 @@ def forked(work: Callable[[Say], None], limit: float) -> tuple[list[dict[str, An
     os.close(lifeline)
     answers = [json.loads(line) for line in text.split(b"\n")[:-1]]
     failed = [a["failed"] for a in answers if "failed" in a]
+    if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGXCPU:
+        end = "time"
     if not end and failed:
         end = failed[0]
     elif not end and not any("done" in a for a in answers):
@@ -281,7 +286,7 @@ def forked(work: Callable[[Say], None], limit: float) -> tuple[list[dict[str, An
 def _child(work: Callable[[Say], None], limit: float, writing: int, alive: int) -> None:
     """The forked process: it does the work, and ends when the process that forked it is gone."""
     os.setsid()
-    resource.setrlimit(resource.RLIMIT_CPU, (int(limit) + 1, int(limit) + 1))
+    resource.setrlimit(resource.RLIMIT_CPU, (int(limit) + 1, int(limit) + 2))
     threading.Thread(target=lambda: os.read(alive, 1) or os.killpg(0, signal.SIGKILL), daemon=True).start()
     null = os.open(os.devnull, os.O_RDWR)
     for k in (0, 1, 2):

@@ -332,6 +332,8 @@ def test_witnesses_are_asked_that_run_the_function_quick_ones_first():
     assert list(baseline.asked(Mutant("b.py", "f", "sums", 0), "claims")) == ["numbers other"]
     assert list(baseline.asked(Mutant("b.py", "TABLE", "sums", 0), "claims")) == ["numbers other"]
     assert not baseline.asked(Mutant("c.py", "f", "sums", 0), "claims")
+    imported = Baseline(baseline.of, 0.0, [], frozenset({"b.py:table"}))
+    assert list(imported.asked(Mutant("b.py", "table", "sums", 0), "claims")) == ["numbers other"]
 
 
 def end_when(started, copy):
