@@ -123,9 +123,9 @@ class Copy:
         }
 
     def __enter__(self) -> Self:
-        script = self.root / "analysis" / "mutants" / "worker.py"
+        program = "import runpy; runpy.run_path('analysis/mutants/worker.py')['main']()"
         pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-        self._process = start([sys.executable, str(script)], cwd=self.root, env=self._environment, text=True, **pipes)
+        self._process = start([sys.executable, "-c", program], cwd=self.root, env=self._environment, text=True, **pipes)
         return self
 
     def end(self) -> None:

@@ -1,6 +1,6 @@
 """Runs claims and tests of a copy of the repository, each request in a process forked from one that has JAX loaded.
 
-A script: it is started in the copy and imports nothing of this repository itself, so that each fork imports the copy's
+It is run by its path in the copy, and imports nothing of this repository itself, so that each fork imports the copy's
 `lngeom` as it is then. A request is a line of JSON on standard input, its answer a line on standard output.
 
 `watch`: which definitions of `lngeom` run is noted. A call at the start of each says its name.
@@ -305,7 +305,6 @@ def _child(work: Callable[[Say], None], limit: float, writing: int, alive: int) 
 
 def main() -> None:
     """Answers requests until standard input ends."""
-    sys.path[0] = ""  # the copy, not the folder of this file
     import equinox
     import hypothesis
     import jax
@@ -328,7 +327,3 @@ def requests() -> Iterator[dict[str, Any]]:
     """The requests, as they come."""
     for line in sys.stdin:
         yield json.loads(line)
-
-
-if __name__ == "__main__":
-    main()
