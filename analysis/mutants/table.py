@@ -152,7 +152,7 @@ def markdown(found: Sequence[Result], survivors: Survivors, configuration: Mappi
         "",
         f"Measured on the sources with the hash `{configuration['code']}` (of `lngeom` and `tests`), "
         f"{_minutes(configuration, 'baseline seconds')} without a fault and {_minutes(configuration, 'seconds')} with "
-        f"{len(found)} faults, on one core.",
+        f"{len(found)} faults{configuration.get('conditions', '')}.",
         "",
         "| area | planted | " + " | ".join(COLUMNS.values()) + " | claims and relations | all |",
         "|---|" + "---|" * (3 + len(COLUMNS)),

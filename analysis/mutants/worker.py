@@ -195,6 +195,15 @@ class Recorder:
         self.say, self.watching = say, watching
         self.start, self.message = 0.0, ""
 
+    def pytest_configure(self):
+        """Takes an example that fails as it is: what hypothesis makes of it takes minutes and decides nothing."""
+        from hypothesis import Phase, settings
+
+        name = settings.get_current_profile_name()
+        phases = (Phase.explicit, Phase.generate)
+        settings.register_profile(name, settings.get_profile(name), phases=phases, database=None)
+        settings.load_profile(name)
+
     def pytest_runtest_logstart(self, nodeid):  # noqa: D102
         self.start, self.message = time.monotonic(), ""
         if self.watching:

@@ -93,6 +93,15 @@ def test_batch_norm_and_softmax_directions_are_named():
     assert scales.unexplained == softmax.unexplained == 0
 
 
+def test_trades_between_gain_and_weights_of_a_wide_layer_are_named():
+    model, params, X = problem(lg.normalizers.LayerNorm(), lg.families.Bernoulli(), 12, 2)
+    found = lg.fisher(model, params, X).nullspace().describe()
+    assert ("trades between centred slices of weights and gain (12 units)", 7) in [
+        (d.name, d.dimension) for d in found.directions
+    ]
+    assert found.unexplained == 0
+
+
 def test_directions_that_move_all_logits_alike_are_named():
     x = np.random.default_rng(0).normal(size=(40, 2))
     frequencies = jnp.arange(1.0, 5.0)
