@@ -68,6 +68,36 @@ def test_samples_have_the_mean_and_the_variance(name):
     assert np.abs(y.var(0) / known.var() - 1).max() < 0.15
 
 
+@pytest.mark.parametrize("name", ["poisson", pytest.param("binomial", marks=pytest.mark.thorough)])
+def test_rare_counts_have_their_probabilities(name):
+    """Of a mean below 1/16, the chances of counts are summed from the rarest."""
+    count, z = 400_000, np.array({"poisson": -3.0, "binomial": -4.72}[name])
+    drawn = np.asarray(FAMILIES[name].sample(jax.random.key(0), jnp.full((count, 1), z)))
+    for k in (0, 1, 2):
+        chance = distribution(name, z).pmf(k)
+        assert abs((drawn == k).sum() - count * chance) < 4 * (count * chance * (1 - chance)) ** 0.5, k
+
+
+def test_densities_of_several_outputs_are_those_of_scipy():
+    generator = np.random.default_rng(0)
+    z, y = generator.normal(size=(2, 5, 4))
+    covariance = np.cov(generator.normal(size=(4, 9)))
+    known = [st.multivariate_normal(mean, covariance).logpdf(at) for mean, at in zip(z, y, strict=True)]
+    family = lg.families.MultivariateGaussian(covariance)
+    assert agreement(family.log_prob(jnp.asarray(z), jnp.asarray(y)), np.array(known)).agrees
+    mean, log_variance = z[:, :2], z[:, 2:]
+    known = st.norm(mean, np.exp(log_variance / 2)).logpdf(y[:, :2]).sum(1)
+    assert agreement(
+        lg.families.HeteroscedasticGaussian().log_prob(jnp.asarray(z), jnp.asarray(y[:, :2])), known
+    ).agrees
+
+
+@pytest.mark.parametrize("covariance", [[[1.0, 2.0], [2.0, 1.0]], [[1.0, 0.5], [0.0, 1.0]], [[1.0, 0.0]], [1.0]])
+def test_a_matrix_that_is_no_covariance_is_refused(covariance):
+    with pytest.raises(ValueError, match="symmetric positive definite"):
+        lg.families.MultivariateGaussian(covariance)
+
+
 def test_categorical_samples_and_moments():
     z = jnp.array([0.3, -1.0, 0.8])
     family = FAMILIES["categorical"]

@@ -5,6 +5,7 @@ import tomllib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from lngeom._core.files import replacing
@@ -32,11 +33,13 @@ class Survivors(NamedTuple):
 
     Attributes:
         equivalent: why a mutant changes no result, by id.
-        tests: the test that was added for one, by id.
+        tests: the test that notices one, by id: it was added, or is not asked in a run.
+        open: why no test notices one yet, by id.
     """
 
     equivalent: Mapping[str, str]
     tests: Mapping[str, str]
+    open: Mapping[str, str] = MappingProxyType({})
 
     @classmethod
     def read(cls, path: Path) -> "Survivors":
@@ -49,7 +52,7 @@ class Survivors(NamedTuple):
             Reasons.
         """
         document = tomllib.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-        return cls(document.get("equivalent", {}), document.get("tests", {}))
+        return cls(*(document.get(name, {}) for name in cls._fields))
 
 
 def kind(result: Result, survivors: Survivors) -> str:
@@ -152,7 +155,7 @@ def markdown(found: Sequence[Result], survivors: Survivors, configuration: Mappi
         "",
         f"Measured on the sources with the hash `{configuration['code']}` (of `lngeom` and `tests`), "
         f"{_minutes(configuration, 'baseline seconds')} without a fault and {_minutes(configuration, 'seconds')} with "
-        f"{len(found)} faults, on one core.",
+        f"{len(found)} faults{configuration.get('conditions', '')}.",
         "",
         "| area | planted | " + " | ".join(COLUMNS.values()) + " | claims and relations | all |",
         "|---|" + "---|" * (3 + len(COLUMNS)),
@@ -200,11 +203,16 @@ def _of_survivors(found: Sequence[Result], survivors: Survivors) -> list[str]:
     codes = ", ".join(f"`{code}`" for code in sorted(later))
     lines = ["", "## Survivors", ""]
     if later:
-        lines += [f"Tests were added, and these faults planted again, in the sources {codes}.", ""]
-    lines += ["| fault | change | why, or the test that notices it since |", "|---|---|---|"]
+        lines += [
+            f"Where a test is named, the fault was planted again in the sources {codes}: the test passes without it, "
+            "and fails with it. Most of these tests were added. Others exist, but are thorough or compute in "
+            "processes of their own, and are not asked in a run.",
+            "",
+        ]
+    lines += ["| fault | change | why it changes no result, or the test that notices it |", "|---|---|---|"]
     for result in members:
         why = survivors.equivalent.get(result.id, "") or (f"`{result.later}`" if result.later else "")
-        why = why or survivors.tests.get(result.id, "") or f"**{COLUMNS[result.outcome]}**"
+        why = why or f"**{COLUMNS[result.outcome]}** {survivors.open.get(result.id, '')}"
         cells = (f"`{result.id}`", f"`{_short(result.change)}`", why)
         lines.append("| " + " | ".join(_escaped(cell) for cell in cells) + " |")
     return lines

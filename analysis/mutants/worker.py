@@ -1,6 +1,6 @@
 """Runs claims and tests of a copy of the repository, each request in a process forked from one that has JAX loaded.
 
-A script: it is started in the copy and imports nothing of this repository itself, so that each fork imports the copy's
+It is run by its path in the copy, and imports nothing of this repository itself, so that each fork imports the copy's
 `lngeom` as it is then. A request is a line of JSON on standard input, its answer a line on standard output.
 
 `watch`: which definitions of `lngeom` run is noted. A call at the start of each says its name.
@@ -14,6 +14,7 @@ import resource
 import select
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -26,6 +27,9 @@ SHAPE = 100, 6
 
 ABSENT = "experiments"
 """The topic of claims that read the results of experiments."""
+
+WAITS = 8.0
+"""Times as long as a process may compute, it may take on a machine on which others compute too."""
 
 Say = Callable[..., None]
 
@@ -191,6 +195,15 @@ class Recorder:
         self.say, self.watching = say, watching
         self.start, self.message = 0.0, ""
 
+    def pytest_configure(self):
+        """Takes an example that fails as it is: what hypothesis makes of it takes minutes and decides nothing."""
+        from hypothesis import Phase, settings
+
+        name = settings.get_current_profile_name()
+        phases = (Phase.explicit, Phase.generate)
+        settings.register_profile(name, settings.get_profile(name), phases=phases, database=None)
+        settings.load_profile(name)
+
     def pytest_runtest_logstart(self, nodeid):  # noqa: D102
         self.start, self.message = time.monotonic(), ""
         if self.watching:
@@ -227,7 +240,7 @@ def tests(request: dict[str, Any], say: Say) -> None:
     import pytest
 
     loaded = "ignore:Module already imported:pytest.PytestAssertRewriteWarning"  # before pytest began
-    options = ["-q", "-p", "no:cacheprovider", "-W", loaded, *([] if watching else ["-x"])]
+    options = ["-q", "-p", "no:cacheprovider", "-W", loaded, *([] if watching else ["-x"]), *request.get("options", ())]
     say(code=int(pytest.main([*options, *request["tests"]], plugins=[Recorder(say, watching)])))
 
 
@@ -239,17 +252,21 @@ def forked(work: Callable[[Say], None], limit: float) -> tuple[list[dict[str, An
 
     Args:
         work: takes a function that sends an answer, given as keywords.
-        limit: seconds.
+        limit: seconds of a processor; what waits ends after `WAITS` times as many.
 
     Returns:
         The answers, and how it ended where it did not end by itself: "time", or the last line of its error.
     """
     reading, writing = os.pipe()
+    alive, lifeline = os.pipe()
     process = os.fork()
     if process == 0:
-        _child(work, limit, reading, writing)
+        os.close(reading)
+        os.close(lifeline)
+        _child(work, limit, writing, alive)
     os.close(writing)
-    text, end, last = b"", "", time.monotonic() + limit
+    os.close(alive)
+    text, end, last = b"", "", time.monotonic() + WAITS * limit
     while True:
         ready, _, _ = select.select([reading], [], [], max(0.0, last - time.monotonic()))
         if not ready:
@@ -263,8 +280,11 @@ def forked(work: Callable[[Say], None], limit: float) -> tuple[list[dict[str, An
             kill(process, signal.SIGKILL)
     _, status = os.waitpid(process, 0)
     os.close(reading)
+    os.close(lifeline)
     answers = [json.loads(line) for line in text.split(b"\n")[:-1]]
     failed = [a["failed"] for a in answers if "failed" in a]
+    if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGXCPU:
+        end = "time"
     if not end and failed:
         end = failed[0]
     elif not end and not any("done" in a for a in answers):
@@ -272,10 +292,11 @@ def forked(work: Callable[[Say], None], limit: float) -> tuple[list[dict[str, An
     return [a for a in answers if "done" not in a and "failed" not in a], end
 
 
-def _child(work: Callable[[Say], None], limit: float, reading: int, writing: int) -> None:
-    os.close(reading)
+def _child(work: Callable[[Say], None], limit: float, writing: int, alive: int) -> None:
+    """The forked process: it does the work, and ends when the process that forked it is gone."""
     os.setsid()
-    resource.setrlimit(resource.RLIMIT_CPU, (int(limit) + 1, int(limit) + 1))  # even if nobody is left to end it
+    resource.setrlimit(resource.RLIMIT_CPU, (int(limit) + 1, int(limit) + 2))
+    threading.Thread(target=lambda: os.read(alive, 1) or os.killpg(0, signal.SIGKILL), daemon=True).start()
     null = os.open(os.devnull, os.O_RDWR)
     for k in (0, 1, 2):
         os.dup2(null, k)
@@ -293,7 +314,6 @@ def _child(work: Callable[[Say], None], limit: float, reading: int, writing: int
 
 def main() -> None:
     """Answers requests until standard input ends."""
-    sys.path[0] = ""  # the copy, not the folder of this file
     import equinox
     import hypothesis
     import jax
@@ -316,7 +336,3 @@ def requests() -> Iterator[dict[str, Any]]:
     """The requests, as they come."""
     for line in sys.stdin:
         yield json.loads(line)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,6 +1,9 @@
 """Mutants: what each operator changes, that the rest of a file stays, and what becomes of faults in a small library."""
 
 import ast
+import os
+import threading
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -179,8 +182,8 @@ def test_every_drawn_mutant_is_another_program():
 
 def test_survivors_are_drawn_and_explained_once():
     survivors, mutants = Survivors.read(campaign.SURVIVORS), all_mutants(ROOT)
-    explained = [*survivors.equivalent, *survivors.tests]
-    assert not set(survivors.equivalent) & set(survivors.tests)
+    explained = [id for reasons in survivors for id in reasons]
+    assert len(explained) == len(set(explained))
     assert set(explained) <= set(mutants)
     for test in survivors.tests.values():
         file, _, name = test.partition("::")
@@ -329,6 +332,43 @@ def test_witnesses_are_asked_that_run_the_function_quick_ones_first():
     assert list(baseline.asked(Mutant("b.py", "f", "sums", 0), "claims")) == ["numbers other"]
     assert list(baseline.asked(Mutant("b.py", "TABLE", "sums", 0), "claims")) == ["numbers other"]
     assert not baseline.asked(Mutant("c.py", "f", "sums", 0), "claims")
+    imported = Baseline(baseline.of, 0.0, [], frozenset({"b.py:table"}))
+    assert list(imported.asked(Mutant("b.py", "table", "sums", 0), "claims")) == ["numbers other"]
+
+
+def end_when(started, copy):
+    while not started.exists():
+        time.sleep(0.1)
+    copy.end()
+
+
+def is_running(process):
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+@pytest.mark.thorough
+def test_what_runs_ends_with_the_process_that_started_it(tmp_path):
+    root, started = tmp_path / "library", tmp_path / "started"
+    for name in ("analysis/mutants/worker.py", "tests/test_it.py"):
+        (root / name).parent.mkdir(parents=True)
+    (root / "analysis/mutants/worker.py").write_bytes((ROOT / "analysis/mutants/worker.py").read_bytes())
+    (root / "tests/test_it.py").write_text(
+        "import os, pathlib, time\n\n\ndef test_long():\n"
+        f"    pathlib.Path({str(started)!r}).write_text(str(os.getpid()))\n    time.sleep(100)\n"
+    )
+    with Copy(root, tmp_path / "copy") as copy:
+        threading.Thread(target=end_when, args=(started, copy)).start()
+        with pytest.raises(RuntimeError, match="ended early"):
+            copy.ask("tests", 100.0, watch=False, tests=["tests"])
+    for _ in range(100):
+        if not is_running(int(started.read_text())):
+            return
+        time.sleep(0.1)
+    raise AssertionError("it still runs")
 
 
 @pytest.mark.thorough

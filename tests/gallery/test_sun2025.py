@@ -53,3 +53,8 @@ def test_derivatives_of_stacks_are_those_of_automatic_differentiation(monkeypatc
     found = sun2025.stacks(problem, scaled=scaled)
     np.testing.assert_allclose(found.variance[:, -1], jnp.mean(last**2, (1, 2)), rtol=1e-10)
     np.testing.assert_allclose(found.gradient[:, -1], jnp.mean(moved**2, (1, 2)), rtol=1e-10)
+
+
+def test_the_terms_of_the_bound_with_a_factor():
+    terms = sun2025.block_terms(lambda l: 2.0 * l, 5.0, 7.0, lambda l: 3.0 * l)
+    assert terms(4) == pytest.approx(5 * 12 / 8 + 7 * 12**2 / 8**2)

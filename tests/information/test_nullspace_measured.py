@@ -93,6 +93,28 @@ def test_batch_norm_and_softmax_directions_are_named():
     assert scales.unexplained == softmax.unexplained == 0
 
 
+def test_trades_between_gain_and_weights_of_a_wide_layer_are_named():
+    model, params, X = problem(lg.normalizers.LayerNorm(), lg.families.Bernoulli(), 12, 2)
+    found = lg.fisher(model, params, X).nullspace().describe()
+    assert ("trades between centred slices of weights and gain (12 units)", 7) in [
+        (d.name, d.dimension) for d in found.directions
+    ]
+    assert found.unexplained == 0
+
+
+def test_directions_that_move_all_logits_alike_are_named():
+    x = np.random.default_rng(0).normal(size=(40, 2))
+    frequencies = jnp.arange(1.0, 5.0)
+
+    def logits(p, x):
+        return x @ p["w"] + jnp.sum(jnp.sin(p["phases"] * frequencies)) * x[:, :1]
+
+    params = {"w": jnp.asarray(np.random.default_rng(1).normal(size=(2, 3))), "phases": jnp.ones(4)}
+    found = lg.fisher(logits, params, jnp.asarray(x), family=lg.families.Categorical()).nullspace().describe()
+    alike = [d.dimension for d in found.directions if d.name.startswith("changes of all logits alike")]
+    assert (alike, sum(d.dimension for d in found.directions) + found.unexplained) == ([1], 6)
+
+
 def test_relu_rescaling_is_named():
     description = zoo.plain_network().fisher().nullspace().describe()
     rescalings = [d for d in description.directions if d.name.startswith("rescaling of 5 units")]

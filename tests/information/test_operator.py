@@ -409,3 +409,12 @@ def test_bad_tangents_are_explained():
         F.mm(jnp.ones((3, 2)))
     with pytest.raises(ValueError, match="float64"):
         F @ jnp.ones(32, jnp.float32)
+
+
+def test_samples_are_drawn_under_a_budget_of_more_than_32_bits():
+    generator = np.random.default_rng(0)
+    with jax.enable_x64(False):
+        params = {"w": jnp.asarray(generator.normal(size=(2, 3)), jnp.float32)}
+        X = jnp.asarray(generator.normal(size=(9, 2)), jnp.float32)
+        F = lg.fisher(lambda p, x: x @ p["w"], params, X, family=lg.families.Categorical(), memory=2**40)
+        assert F.sample(jax.random.key(0), 2).shape == (2, 6)

@@ -19,6 +19,7 @@ def test_an_unknown_convention_is_explained():
     with pytest.raises(ValueError, match="no convention is known for 'curvlinops' with loss 'hinge'"):
         scaling("curvlinops", "hinge", samples=3)
     assert scaling("curvlinops", "mse, mean", samples=3, outputs=4) == 0.5
+    assert scaling("curvlinops", "bce, mean", samples=3, outputs=4) == 0.25
 
 
 def test_every_convention_says_what_it_rests_on():

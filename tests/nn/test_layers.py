@@ -212,6 +212,10 @@ BAD = {
     "negative eps": (lambda: nn.layer_norm(X, eps=-1.0), "eps must be at least 0"),
     "eps in exact mode": (lambda: nn.layer_norm(X, eps=1e-5, exact=True), "leave it out"),
     "one unit without eps": (lambda: nn.layer_norm(jnp.ones((2, 1)), eps=0.0), "of one unit is undefined"),
+    "groups of one unit without eps": (
+        lambda: nn.group_norm(X, groups=12, eps=0.0),
+        "a group of one unit is undefined",
+    ),
     "groups": (lambda: nn.group_norm(X, groups=5), "groups must divide"),
     "positions": (lambda: nn.group_norm(X, groups=3, positions=3), "positions must lie between"),
     "nothing stored": (lambda: nn.batch_norm(X, training=False), "evaluation needs stored statistics"),

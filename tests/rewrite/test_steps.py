@@ -7,6 +7,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import scipy.stats
+from analysis.transformer_models import Variant, build, random_weights as layout_weights
 from lngeom.rewrite import steps as do
 from lngeom.transformers import Attention, FeedForward, Linear, Mixture, Rows, rewrite as rw
 from lngeom.transformers.description import exchange_norms
@@ -410,3 +411,22 @@ def test_a_description_is_held_against_the_model_itself():
         rw.check_description(plain, weights, lambda tokens: outputs(stack, weights, tokens))
     with pytest.raises(ValueError, match="differ by inf"):
         rw.check_description(stack, weights, lambda tokens: np.full((*tokens.shape, 23), np.nan))
+
+
+@pytest.mark.parametrize("hadamard", [True, False])
+def test_values_are_turned_by_a_hadamard_matrix_where_that_is_preferred(hadamard):
+    stack, weights = model("llama")
+    found = rw.apply(stack, weights, [do.RotateValues(hadamard=hadamard)]).weights
+    name = stack.blocks[0].attention.value.weight
+    size = stack.blocks[0].attention.value_width
+    R = np.linalg.lstsq(weights[name][:size].T, found[name][:size].T)[0].T
+    np.testing.assert_allclose(R @ R.T, np.eye(size), atol=1e-10)
+    assert np.allclose(np.abs(R), size**-0.5) == hadamard
+
+
+def test_value_biases_of_grouped_heads_move_behind_the_average():
+    variant = Variant(heads=4, kv_heads=2, vocabulary=9, blocks=1)
+    stack, shapes = build(variant)
+    found = rw.apply(stack, layout_weights(variant, shapes, 0), [do.MergeValueBias()])
+    assert found.certificate.passed, found.certificate
+    assert not np.any(found.weights[stack.blocks[0].attention.value.bias])

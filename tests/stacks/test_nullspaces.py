@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from analysis.measurements.transformer_nullspaces import agrees, data, main, measure, outputs
 from analysis.models.stacks import CHECKED, FURTHER, LLAMA, Variant, build, random_weights
+from lngeom._core.numerics import ConvergenceError
 from lngeom.transformers import Attention, Block, FeedForward, Head, Linear, Norm, Rotary, Stack, Table, nullspace
 from lngeom.transformers.arrays import StackArrays
 from lngeom.transformers.counts import count_symmetries
@@ -226,6 +227,10 @@ def test_conditions_are_checked_on_the_tokens():
     dead = dict(weights)
     dead["blocks.1.network.up.bias"] = weights["blocks.1.network.up.bias"] - np.array([100.0, 0, 0, 0])
     assert failing(dead, tokens) == {"every ReLU"}
+    alive = dict(weights)
+    alive["blocks.1.network.up.bias"] = weights["blocks.1.network.up.bias"] + np.array([100.0, 0, 0, 0])
+    (condition,) = [c for c in lg.predicted_nullspace(stack, alive, tokens).conditions if c.name.startswith("every R")]
+    assert "off at 0 of 4" in condition.detail
     assert "condition fails: every ReLU" in lg.predicted_nullspace(stack, dead, tokens).describe()
 
 
@@ -273,6 +278,9 @@ def test_without_a_basis_least_squares_projects(monkeypatch):
     np.testing.assert_allclose(large.project(v), expected, atol=1e-7)
     tree = large.project(jax.tree.map(jnp.ones_like, weights))
     assert set(tree) == set(weights)
+    monkeypatch.setattr("scipy.sparse.linalg.lsmr", lambda *_, **__: (np.zeros(1), nullspace.ITERATIONS_SPENT))
+    with pytest.raises(ConvergenceError, match="did not reach"):
+        large.project(v)
     with pytest.raises(ValueError, match="302 entries"):
         large.project(v[1:])
 

@@ -22,6 +22,7 @@ from lngeom.methods.transformations import (
     WEIGHT_MATRIX_RESCALING,
 )
 from lngeom.methods.transformations.actions import Column
+from lngeom.methods.transformations.columns import WEIGHT_GROUP_RESCALING
 from lngeom.papers.extended import cell_check
 from lngeom.symbolic import layers, prove, sums
 from lngeom.symbolic.actions import concretely, moved
@@ -212,6 +213,14 @@ def test_a_sum_and_a_mean_of_what_does_not_change():
     np.testing.assert_array_equal(layer.total(same, "N").aligned("i"), 4 * weights[:, 1])
     np.testing.assert_array_equal(layer.mean(same, "N").aligned("i"), weights[:, 1])
     assert (layer.total(lambda k: 2, "N"), layer.mean(lambda k: 2, "N")) == (8, 2)
+
+
+@pytest.mark.parametrize(("name", "rows"), [("LayerNorm", 4), ("QueryKeyNorm", 2)])
+def test_exact_arithmetic_changes_the_first_of_the_groups_that_a_method_tells_apart(name, rows):
+    W, X = [[1, 1]] * 8, [[1, 1]] * 4
+    changed, same = concretely(WEIGHT_GROUP_RESCALING, W, X, 3, [1, 0], layers.METHODS[name])
+    assert changed == [[3, 3]] * rows + [[1, 1]] * (8 - rows)
+    assert same == X
 
 
 FAULTS = {

@@ -10,7 +10,8 @@ import lngeom as lg
 import numpy as np
 import optax
 import pytest
-from lngeom.training import predict_equilibrium, read_geometry, scale_invariant_groups, track_geometry, tracker
+from lngeom.training import _record, predict_equilibrium, read_geometry, scale_invariant_groups, track_geometry, tracker
+from lngeom.training._settings import Moves
 from lngeom.training.laws import LAWS
 
 from tests.cases import drawn
@@ -167,6 +168,20 @@ def test_as_a_link_it_records_norm_and_angle_only():
     assert np.isnan(found.effective_learning_rate) & np.isnan(found.radial_residual)
     with pytest.raises(ValueError, match="takes neither learning_rate"):
         track_geometry(learning_rate=0.1)
+
+
+@pytest.mark.parametrize("rate", [1e-3, 0.9])
+def test_decay_in_the_moments_of_adam_is_seen_at_any_rate(rate):
+    optimizer = optax.chain(optax.add_decayed_weights(0.1), optax.adam(rate))
+    tracked = track_geometry(optimizer, learning_rate=rate, weight_decay=0.1, groups="weights")
+    (moves,) = tracked.init(start()).moves
+    assert moves.law == "adam_l2"
+    assert "in the moments" in moves.remark
+
+
+def test_a_group_without_a_law_has_no_effective_rate_unless_it_never_moves():
+    powers = [_record._power(Moves(law, rate)) for law, rate in (("sgd", 1.0), ("adamw", 2.0), ("", 1.0), ("", 0.0))]
+    np.testing.assert_array_equal(powers, [LAWS["sgd"].rate, LAWS["adamw"].rate, np.nan, 0.0])
 
 
 @pytest.mark.parametrize(
