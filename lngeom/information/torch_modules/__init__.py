@@ -67,7 +67,7 @@ def from_torch(
         ...     apply, params = lg.from_torch(net, X, dtype="float64")
         ...     F = lg.fisher(apply, params, X.numpy(), family=lg.families.Categorical())
         ...     F.in_size(), F.rank()
-        (63, 42)
+        (63, 50)
     """
     from lngeom.information.torch_modules.bridge import environment
 

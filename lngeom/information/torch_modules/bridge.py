@@ -66,7 +66,8 @@ def version() -> str:
 def running() -> Iterator[Any]:
     """Runs what torch is asked for on arrays of JAX.
 
-    Torch's fast path of attention, one operation that torchax does not know, is off meanwhile.
+    Torch's fast path of attention, one operation that torchax does not know, is off meanwhile. Shapes and dtypes are
+    promoted by JAX's own defaults, for which torchax is written.
 
     Yields:
         The environment.
@@ -76,7 +77,7 @@ def running() -> Iterator[Any]:
     found, fast = environment(), torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
-        with found:
+        with found, jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
             yield found
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)

@@ -325,10 +325,10 @@ def _compare_gradients(twins: Twins, pulled: dict[str, np.ndarray], u: np.ndarra
 
 
 def _differing(a: dict[str, np.ndarray], b: dict[str, np.ndarray], rough: float) -> list[str]:
-    size = {k: max(np.max(np.abs(a[k]), initial=0), np.max(np.abs(b[k]), initial=0)) for k in a}
+    size = {k: max(np.max(np.abs(a[k]), initial=0), np.max(np.abs(b[k]), initial=0)) for k in b}
     whole = max(size.values(), default=0.0)
-    bound = {k: rough * (LEAF * size[k] + NOUGHT * whole) for k in a}
-    return [k for k in a if np.max(np.abs(a[k] - b[k]), initial=0) > bound[k]]
+    bound = {k: rough * (LEAF * size[k] + NOUGHT * whole) for k in b}
+    return [k for k in b if np.max(np.abs(a[k] - b[k]), initial=0) > bound[k]]
 
 
 def require_same_outputs(name: str, found: np.ndarray, expected: np.ndarray, bound: float) -> None:

@@ -104,10 +104,10 @@ def _call(function: TorchFunction, params: dict[str, Array], X: PyTree) -> Array
     held = function.held
     with running() as environment:
         tensors, inputs = environment.j2t_iso((params | function.fixed, X))
-        options = each_tensor(held.options, environment.t2j_copy)
-        here = Held(held.module, held.dtype, held.output, environment.j2t_iso(options), held.lift)
+        bring = lambda t: environment.j2t_iso(environment.t2j_copy(t.detach()))  # noqa: E731
+        here = Held(held.module, held.dtype, held.output, each_tensor(held.options, bring), held.lift)
         try:
-            return environment.t2j_iso(here.run(tensors, inputs, Smooth(held.dtype, held.lift)))
+            return environment.t2j_iso(here.run(tensors, inputs, Smooth(held.dtype, held.lift, bring)))
         except Exception as error:
             raise ValueError(explained(error, held.name)) from error
 

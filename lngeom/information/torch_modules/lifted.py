@@ -2,6 +2,7 @@
 
 import contextlib
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +29,14 @@ class Smooth(TorchFunctionMode):
     Attributes:
         dtype: of the parameters.
         lift: whether casts keep the digits.
+        bring: takes a tensor of torch to JAX. Where one meets tensors there, such as `torch.arange(3)`, which a module
+            makes without naming a device, it is brought.
         casts: where a module casts, and to which dtype.
     """
 
-    def __init__(self, dtype: Any, lift: bool):
+    def __init__(self, dtype: Any, lift: bool, bring: Callable[[Any], Any] | None = None):
         super().__init__()
+        self.bring = bring
         self.dtype = dtype
         self.lift = lift
         self.casts: dict[str, None] = {}
@@ -48,6 +52,7 @@ class Smooth(TorchFunctionMode):
         narrow = [d for d in wanted if self._is_narrow(d)]
         if narrow:
             self.casts[f"{_place()}: {narrow[0]}".replace("torch.", "")] = None
+        args, kwargs = self._together(args, kwargs)
         if not self.lift:
             return func(*args, **kwargs)
         if func in FLOAT and narrow:
@@ -55,6 +60,17 @@ class Smooth(TorchFunctionMode):
         args = tuple(self._wide(a) for a in args)
         kwargs = {name: self._wide(a) for name, a in kwargs.items()}
         return self._widened(func, args, kwargs, func(*args, **kwargs))
+
+    def _together(self, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        """The arguments with all tensors in JAX, where one is."""
+        if self.bring is None:
+            return args, kwargs
+        where: set[bool] = set()
+        each_tensor((args, kwargs), lambda t: where.add(_is_in_jax(t)))
+        if len(where) < 2:
+            return args, kwargs
+        bring = self.bring
+        return each_tensor((args, kwargs), lambda t: t if _is_in_jax(t) else bring(t))
 
     def _is_narrow(self, value: Any) -> bool:
         return isinstance(value, torch.dtype) and 0 < bits(value) < bits(self.dtype)
@@ -71,6 +87,10 @@ class Smooth(TorchFunctionMode):
             with contextlib.suppress(TypeError):
                 return func(*args, dtype=self.dtype, **kwargs)
         return each_tensor(result, lambda t: t.to(self.dtype) if self._is_narrow(t.dtype) else t)
+
+
+def _is_in_jax(tensor: Any) -> bool:
+    return type(tensor).__module__.split(".")[0] == "torchax"
 
 
 def _place() -> str:

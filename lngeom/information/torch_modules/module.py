@@ -28,6 +28,8 @@ def require_readable(module: Any) -> None:
         where = f"{path or 'the module'} ({type(part).__name__})"
         if hasattr(part, "_orig_mod"):
             raise ValueError(f"{where} is compiled: give the module before torch.compile")
+        for name, tensor in (*part.named_parameters(recurse=False), *part.named_buffers(recurse=False)):
+            _require_values(f"{path}.{name}" if path else name, tensor)
         hooks = [name for name in HOOKS if getattr(part, name, None)]
         if hooks:
             raise ValueError(
@@ -35,9 +37,6 @@ def require_readable(module: Any) -> None:
                 "remove them; of torch.nn.utils.weight_norm and spectral_norm use those of "
                 "torch.nn.utils.parametrizations"
             )
-        tensors = (*part.named_parameters(recurse=False), *part.named_buffers(recurse=False))
-        for name, tensor in tensors:
-            _require_values(f"{path}.{name}" if path else name, tensor)
         _require_no_tensor_inside(where, part)
 
 
