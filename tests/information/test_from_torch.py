@@ -2,8 +2,10 @@
 
 import copy
 import os
+import re
 import sys
 import warnings
+from pathlib import Path
 
 import jax
 import lngeom as lg
@@ -480,3 +482,104 @@ def test_a_missing_or_broken_torchax_is_one_sentence(monkeypatch):
     with pytest.raises(ImportError, match=r"does not import with torch .*no overload of that name.*pip install --pre"):
         lg.from_torch(normed(), batch())
     bridge.environment.cache_clear()
+
+
+MODELS = """
+import torch
+from torch import nn
+
+X = torch.randn(20, 4, generator=torch.manual_seed(0))
+
+class Two(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.lower, self.norm, self.upper = nn.Linear(4, 6, bias=False), nn.LayerNorm(6), nn.Linear(6, 3)
+
+    def forward(self, x):
+        h = self.norm(self.lower(x))
+        return {"hidden": h, "logits": self.upper(torch.tanh(h))}
+
+class One(Two):
+    def forward(self, x):
+        return super().forward(x)["logits"]
+
+def one():
+    return One(), X
+
+def two():
+    return Two(), X
+
+def named():
+    return Two(), X, {"output": "logits"}
+
+def listed():
+    return Two(), X, ["logits"]
+
+def dropping():
+    return nn.Sequential(nn.Linear(4, 6), nn.Dropout(), nn.Linear(6, 3)), X
+"""
+
+
+def command(monkeypatch, folder, *words):
+    from lngeom.cli import programs
+    from lngeom.cli.commands import app
+    from typer.testing import CliRunner
+
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("COLUMNS", "160")
+    for name in ("compile_sparingly", "keep_programs"):
+        monkeypatch.setattr(programs, name, lambda: None)
+    (folder / "modules_of_torch.py").write_text(MODELS)
+    return CliRunner().invoke(app, list(words))
+
+
+def test_the_command_fisher_takes_modules(monkeypatch, tmp_path):
+    for name in ("one", "named"):
+        found = command(monkeypatch, tmp_path, "fisher", f"modules_of_torch:{name}", "--family", "categorical")
+        assert found.exit_code == 0, found.output
+        assert "57" in found.output  # parameters: 24 + 12 + 21
+    for name, text in (
+        ("two", "say which is meant, as in output="),
+        ("listed", "the third item of modules_of_torch:listed must be a dict"),
+        ("dropping", "Say mode='eval'"),
+    ):
+        found = command(monkeypatch, tmp_path, "fisher", f"modules_of_torch:{name}", "--family", "categorical")
+        assert found.exit_code == 2
+        assert text in " ".join(found.output.split())
+
+
+def test_the_commands_plan_lint_and_check_take_modules(monkeypatch, tmp_path):
+    words = ("plan", "modules_of_torch:named", "--learning-rate", "1e-3", "--weight-decay", "0.1", "--json")
+    found = command(monkeypatch, tmp_path, *words)
+    assert found.exit_code == 0, found.output
+    assert "lower.weight" in found.output
+    assert command(monkeypatch, tmp_path, "lint", "modules_of_torch:one").exit_code in {0, 1}
+    assert command(monkeypatch, tmp_path, "check", "torch.nn:LayerNorm", "--like", "layer").exit_code in {0, 1}
+
+
+@pytest.mark.parametrize("name", ["MLP with layer norm", "ResNet with batch norm", "Llama", "BERT"])
+def test_models_of_the_table_are_those_of_torch(name):
+    from analysis import from_torch
+
+    found = from_torch.run(from_torch.MODELS[name], "float64")
+    assert found["outputs"] < 1e-13
+    assert max(found["Jv"], found["F"]) < 1e-11
+    assert found["rank"] == found["rank in torch"]
+    assert bool(found["casts"]) == (name == "Llama")
+
+
+def test_the_example_of_the_readme_runs():
+    text = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    (code,) = (block for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "from_torch" in block)
+    kept = np.tril(np.ones((12, 3), int))
+
+    class Logits(Masked):
+        def forward(self, **inputs):
+            return {"logits": super().forward(**inputs), "hidden": self.table.weight}
+
+    names = {"lg": lg, "module": Logits().double(), "ids": ids(), "mask": kept}
+    exec(code, names)
+    plain = Masked().double()
+    plain.load_state_dict(names["module"].state_dict())
+    agrees(names["F"], literal(plain, ids(), kept))
