@@ -101,8 +101,9 @@ def _of_torch(found: Any, name: str, dtype: jax.typing.DTypeLike | None, contrac
     _require_arguments(arguments, "third", name)
     from lngeom.information.torch_modules import from_torch
 
+    options: dict[str, Any] = ({} if dtype is None else {"dtype": dtype}) | arguments
     try:
-        apply, params = from_torch(module, X, **({} if dtype is None else {"dtype": dtype}) | arguments)
+        apply, params = from_torch(module, X, **options)
     except ImportError as error:
         raise ValueError(str(error)) from error
     to_array = lambda leaf: leaf.detach().numpy() if hasattr(leaf, "detach") else leaf  # noqa: E731
