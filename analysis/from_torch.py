@@ -351,6 +351,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--only", default="", help="part of a model's name")
     parser.add_argument("--out", type=Path, default=Path("figures"))
+    parser.add_argument("--resume", action="store_true", help="keep the models that the results have already")
     options = parser.parse_args()
     check_writable(options.out)
     options.out.mkdir(parents=True, exist_ok=True)
@@ -361,10 +362,12 @@ def main() -> None:
         parser.error(f"no model has {options.only!r} in its name; there are {', '.join(MODELS)}")
     console, errors = Console(width=110 if not sys.stdout.isatty() else None), Console(stderr=True)
     errors.print(f"{len(chosen)} models, about {duration(SECONDS * len(chosen))} on an idle core", highlight=False)
-    results: dict[str, dict[str, Any]] = {}
     path = options.out / "from_torch.json"
+    results: dict[str, dict[str, Any]] = json.loads(path.read_text())["models"] if options.resume else {}
     for name, make in chosen.items():
         for dtype in ("float64", "float32"):
+            if f"{name}, {dtype}" in results:
+                continue
             start = time.perf_counter()
             results[f"{name}, {dtype}"] = run(make, dtype)
             write(results, path)

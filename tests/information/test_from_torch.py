@@ -484,6 +484,22 @@ def test_a_missing_or_broken_torchax_is_one_sentence(monkeypatch):
     bridge.environment.cache_clear()
 
 
+def test_null_directions_of_a_known_layout_are_named_by_its_symmetries():
+    from lngeom.transformers.rewrite import layouts
+
+    from tests.rewrite import hf
+
+    package = hf.package()
+    sizes = {"hidden_size": 4, "intermediate_size": 3, "num_hidden_layers": 1, "num_attention_heads": 1}
+    module = package.LlamaForCausalLM(package.LlamaConfig(**sizes, vocab_size=5, max_position_embeddings=8))
+    X = {"input_ids": ids(16, 4)}
+    apply, params = lg.from_torch(module.double().eval(), X, output="logits")
+    stack = layouts.describe(module.config.to_dict(), params)
+    described = lg.fisher(apply, params, X, family=CATEGORICAL).nullspace().describe(stack)
+    assert described.unexplained == 0
+    assert len(described.directions) > 2
+
+
 MODELS = """
 import torch
 from torch import nn

@@ -31,6 +31,9 @@ def from_torch(
     tied parameter is one parameter, by its first name. `padding_idx` of embeddings, by which torch sets the derivative
     of a row to 0 though outputs depend on it, is left out.
 
+    Null directions of a transformer whose layout is known are named by its symmetries: with
+    `stack = lg.rewrite.layouts.describe(module.config.to_dict(), params)`, by `F.nullspace().describe(stack)`.
+
     When not to use it: for a norm alone, `lg.check_invariances` and `lg.lint` take torch layers as they are.
 
     Args:
