@@ -186,6 +186,14 @@ def test_numbers_made_in_the_default_dtype_are_made_in_that_of_the_parameters():
     agrees(lg.fisher(apply, params, X, family=CATEGORICAL), literal(exact, X))
 
 
+def test_a_cast_that_is_not_seen_is_refused_by_its_operation(monkeypatch):
+    from lngeom.information.torch_modules.lifted import Smooth
+
+    monkeypatch.setattr(Smooth, "_is_narrow", lambda self, value: False)
+    with pytest.raises(ValueError, match=r"still computes with fewer digits \(.*convert_element_type"):
+        lg.from_torch(Casting("to").double(), batch())
+
+
 def test_a_cast_that_is_no_rounding_is_not_lifted_silently():
     class Coarse(nn.Module):
         def __init__(self):
