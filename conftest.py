@@ -2,8 +2,12 @@
 
 from collections.abc import Iterator
 from contextlib import ExitStack
+from importlib.util import find_spec
 
 import pytest
+
+if not (find_spec("torch") and find_spec("torchax")):
+    collect_ignore = ["lngeom/information/torch_modules"]  # its modules begin with `import torch`, and its example runs
 
 
 @pytest.fixture(autouse=True)

@@ -3,8 +3,8 @@
 The public names, all imported lazily. What else a module defines may change.
 
 - `lngeom`, what most programs need: `Batches`, `FisherOperator`, `GLMParameters`, `NormalizedGLM`, `check_invariances`,
-  `check_model`, `Stack`, `discover_symmetries`, `equivariance`, `fisher`, `from_paper_order`, `laplace`, `lint`,
-  `predicted_nullspace`, `to_paper_order`.
+  `check_model`, `Stack`, `discover_symmetries`, `equivariance`, `fisher`, `from_paper_order`, `from_torch`,
+  `laplace`, `lint`, `predicted_nullspace`, `to_paper_order`.
 - `lngeom.methods`, normalization methods, maps (W, X) ↦ n: `METHODS`, `AbstractNormalizer`,
   `AbstractStatisticsNormalizer`, `BatchNorm`, `BatchNormEvaluation`, `GroupNorm`, `Identity`, `LayerNorm`, `RMSNorm`,
   `Statistics`, `WeightNorm`. Others by their rows in the extended table, as in lg.normalizers["qk_l2"].
@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from lngeom.information.orders import from_paper_order as from_paper_order, to_paper_order as to_paper_order
     from lngeom.information.posterior import laplace as laplace
     from lngeom.information.predicted import predicted_nullspace as predicted_nullspace
+    from lngeom.information.torch_modules import from_torch as from_torch
     from lngeom.methods import transformations as transformations
     from lngeom.training.equivariance import equivariance as equivariance
     from lngeom.transformers import Stack as Stack, rewrite as rewrite
@@ -103,6 +104,7 @@ _NAMES = {
     "lint": "checks.linting",
     "from_paper_order": "information.orders",
     "to_paper_order": "information.orders",
+    "from_torch": "information.torch_modules",
     "predicted_nullspace": "information.predicted",
     "Stack": "transformers",
     "check_invariances": "checks",
@@ -123,6 +125,7 @@ __all__ = [
     "equivariance",
     "fisher",
     "from_paper_order",
+    "from_torch",
     "laplace",
     "lint",
     "predicted_nullspace",

@@ -1,6 +1,7 @@
 """The model, parameters and inputs that a name on the command line stands for, of `lngeom fisher` and `plan`."""
 
 import inspect
+import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,6 +19,7 @@ FISHER = """
     def problem():                  # lngeom fisher yourmodule:problem --family categorical
         return apply, params, X     # apply(params, X) gives natural parameters [N C], such as logits; X [N D]
 A fourth item, such as {"mask": mask}, holds further arguments of lg.fisher. --epsilon sets an argument eps of problem.
+A torch module is given as (module, X); a third item, such as {"output": "logits"}, holds arguments of lg.from_torch.
 Or name apply itself, with --params FILE.npz (one array per leaf, "layer1.kernel") and --data FILE.npy."""
 """Objects that a user may name, shown in errors of `lngeom fisher`."""
 
@@ -51,8 +53,8 @@ def from_object(
     """Converts the object that a user has named to a model, parameters, inputs and further arguments.
 
     Args:
-        found: a function without arguments that returns (apply, params, X) or (apply, params, X, arguments); such a
-            tuple; or apply itself.
+        found: a function without arguments that returns (apply, params, X) or (apply, params, X, arguments), or
+            (module, X) or (module, X, arguments) of a torch module; such a tuple; or apply itself.
         name: name of the object in errors.
         params: file of parameters, for apply itself.
         data: file of inputs, for apply itself.
@@ -77,12 +79,40 @@ def from_object(
         raise ValueError(f"{name} brings its own parameters and inputs; --params and --data are for apply(params, X)")
     if needed == 0:
         found = _call(found, name, {} if eps is None else {"eps": eps})
+    if isinstance(found, tuple | list) and found and _is_torch(found[0]):
+        return _of_torch(found, name, dtype, contract)
     if not isinstance(found, tuple | list) or len(found) not in {3, 4} or not _is_model(found[0]):
         raise ValueError(f"{name} must give (apply, params, X); got {_in_words(found)}. Write:{contract}")
     model, own, X, arguments = (*found, {})[:4]
-    if not isinstance(arguments, dict) or not all(isinstance(key, str) for key in arguments):
-        raise ValueError(f"the fourth item of {name} must be a dict of further arguments; got {arguments!r}")
+    _require_arguments(arguments, "fourth", name)
     return Given(model, _cast(own, dtype), _cast(X, dtype), dict(arguments))
+
+
+def _is_torch(value: Any) -> bool:
+    torch: Any = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.nn.Module)
+
+
+def _of_torch(found: Any, name: str, dtype: jax.typing.DTypeLike | None, contract: str) -> Given:
+    """A torch module and its inputs, as (module, X) or (module, X, arguments of `lg.from_torch`)."""
+    if len(found) not in {2, 3}:
+        raise ValueError(f"{name} must give (module, X) of a torch module; got {_in_words(found)}. Write:{contract}")
+    module, X, arguments = (*found, {})[:3]
+    _require_arguments(arguments, "third", name)
+    from lngeom.information.torch_modules import from_torch
+
+    options: dict[str, Any] = ({} if dtype is None else {"dtype": dtype}) | arguments
+    try:
+        apply, params = from_torch(module, X, **options)
+    except ImportError as error:
+        raise ValueError(str(error)) from error
+    to_array = lambda leaf: leaf.detach().numpy() if hasattr(leaf, "detach") else leaf  # noqa: E731
+    return Given(apply, params, _cast(jax.tree.map(to_array, X), dtype), {})
+
+
+def _require_arguments(arguments: Any, which: str, name: str) -> None:
+    if not isinstance(arguments, dict) or not all(isinstance(key, str) for key in arguments):
+        raise ValueError(f"the {which} item of {name} must be a dict of further arguments; got {arguments!r}")
 
 
 def read_whole(path: Path) -> np.ndarray:

@@ -3,6 +3,7 @@
 Its steps stand below it in the order in which it takes them.
 """
 
+import sys
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -300,6 +301,9 @@ def _read_model(
         raise ValueError(
             f"expected a NormalizedGLM or a function apply(params, X); got {type(model_or_apply).__name__}"
         )
+    torch: Any = sys.modules.get("torch")
+    if torch is not None and isinstance(model_or_apply, torch.nn.Module):
+        raise ValueError("a torch module runs in JAX after apply, params = lg.from_torch(module, X)")
     if isinstance(model_or_apply, BatchCoupled) and coupled is False:
         raise ValueError("a BatchCoupled function couples samples; got batch_coupled=False")
     if isinstance(model_or_apply, VocabularyHead) and not isinstance(family, Categorical):

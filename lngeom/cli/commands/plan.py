@@ -15,6 +15,7 @@ CONTRACT = """
     def problem():                  # lngeom plan yourmodule:problem --learning-rate 1e-3 --weight-decay 0.1
         return apply, params, X     # apply(params, X) gives the outputs of a batch X
 A fourth item, such as {"optimizer": optax.adamw(...), "mask": mask}, holds further arguments of lg.training.plan.
+A torch module is given as (module, X); a third item, such as {"output": "logits"}, holds arguments of lg.from_torch.
 Or name apply itself, with --params FILE.npz (one array per leaf, "layer1.kernel") and --data FILE.npy."""
 """Objects that a user may name, shown in errors."""
 
