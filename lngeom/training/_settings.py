@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -44,6 +44,20 @@ class Moves:
     period: int = 1
     clips: bool = False
     remark: str = ""
+
+
+def as_one(moves: Sequence[Moves]) -> Moves:
+    """How several leaves move together: as the first, where the others agree with it as measured, else by no law."""
+    first = moves[0]
+    if all(_alike(first, move) for move in moves):
+        return replace(first, clips=any(move.clips for move in moves))
+    return Moves("", decay=None, remark="its leaves move by different laws or rates")
+
+
+def _alike(a: Moves, b: Moves) -> bool:
+    numbers = ((a.rate, b.rate), (a.decay, b.decay), (a.memory, b.memory), (1 - a.b2, 1 - b.b2), (a.trust, b.trust))
+    exact = (a.law, a.period, a.remark) == (b.law, b.period, b.remark)
+    return exact and all(_same(x, y) for x, y in numbers)
 
 
 FREE = {"sgd", "momentum", "rmsprop", "lion", "lars"}

@@ -17,7 +17,7 @@ from lngeom._core.trees import leaf_paths
 from lngeom.information._epsilon import denominators
 from lngeom.training._detect import detect, require
 from lngeom.training._record import Geometry
-from lngeom.training._settings import UNDECAYED, Moves, Said
+from lngeom.training._settings import UNDECAYED, Moves, Said, as_one
 from lngeom.training.decay import RATE, REGULARIZER, Part, check_model, parts
 from lngeom.training.equilibrium import predict_equilibrium
 from lngeom.training.equivalence import equivalent_schedule
@@ -273,8 +273,6 @@ def plan(
     for part in found:
         kept = [decays[k] for k in part.leaves]
         own = [row.share for row in norms if part.name in row.of]
-        alike = {moves[k] for k in part.leaves}
-        move = alike.pop() if len(alike) == 1 else Moves("", decay=None, remark="its leaves move by different laws")
         rows.append(
             _row(
                 part,
@@ -282,7 +280,7 @@ def plan(
                 parted=any(kept) and not all(kept),
                 norm=math.sqrt(sum(float(np.sum(np.square(np.asarray(leaves[k], np.float64)))) for k in part.leaves)),
                 share=float(np.mean(own)) if own else math.nan,
-                move=move,
+                move=as_one([moves[k] for k in part.leaves]),
                 eta=eta,
                 decay=decay,
                 scale=_scale_of(part, gradient_scale),
@@ -323,13 +321,13 @@ def _decays(params: PyTree, mask: PyTree | None, moves: list[Moves]) -> list[boo
     """Whether each leaf decays."""
     if callable(mask):
         mask = mask(params)
-    structure = jax.tree.structure(params)
     if mask is None:
         return [move.remark != UNDECAYED for move in moves]
-    if jax.tree.structure(mask) != structure:
+    expected, got = leaf_paths(params), leaf_paths(mask)
+    if got != expected:  # not the structures: a state of nnx has nodes of its own, which a mask of booleans lacks
         raise ValueError(
-            f"mask must be a tree of booleans like the parameters, with the leaves {', '.join(leaf_paths(params))}; "
-            f"got {', '.join(leaf_paths(mask))}"
+            f"mask must be a tree of booleans like the parameters, with the leaves {', '.join(expected)}; "
+            f"got {', '.join(got)}"
         )
     return [bool(leaf) for leaf in jax.tree.leaves(mask)]
 

@@ -147,6 +147,43 @@ def test_masks_schedules_and_records_are_read():
     assert found.equilibrium_norm == pytest.approx(float(record.equilibrium_norm[0]))
 
 
+def test_leaves_whose_measured_laws_agree_move_together():
+    """Weights and bias before a norm: their decays are measured, and agree to some digits only."""
+
+    def dense(p, x):
+        a = x @ p["w"] + p["b"]
+        return a / jnp.sqrt(jnp.mean(a**2, 1, keepdims=True)) @ p["out"]
+
+    params = PARAMS | {"b": jnp.zeros((1, 6))}
+    params = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), {k: params[k] for k in ("w", "b", "out")})
+
+    def joint(optimizer):
+        said = {"learning_rate": 1e-3, "weight_decay": 0.1}
+        rows = plan(dense, params, X.astype(jnp.float32), optimizer=optimizer, **said).parameters
+        return next(row for row in rows if row.name == "b+w")
+
+    found = joint(optax.adamw(1e-3, weight_decay=0.1))
+    rest = predict_equilibrium("adamw", 1e-3, 0.1, size=found.size)
+    assert (found.equilibrium_norm, found.equilibrium_angle) == pytest.approx((rest.norm, rest.angle))
+    labels = {"w": "slow", "b": "fast", "out": "slow"}
+    apart = {"slow": optax.adamw(1e-3, weight_decay=0.1), "fast": optax.adamw(2e-3, weight_decay=0.1)}
+    with pytest.warns(UserWarning, match="has the rate 0.002"):
+        assert joint(optax.multi_transform(apart, labels)).remark == "its leaves move by different laws or rates"
+
+
+def test_the_mask_of_a_state_of_nnx_is_taken():
+    nnx = pytest.importorskip("flax.nnx")
+    net = nnx.Sequential(nnx.Linear(4, 6, rngs=nnx.Rngs(0)), nnx.LayerNorm(6, rngs=nnx.Rngs(0)))
+    graph, weights = nnx.split(net)
+    model = lambda w, x: nnx.merge(graph, w)(x)  # noqa: E731
+    x = X.astype(jnp.float32)
+    mask = decay_mask(model, weights, x)
+    optimizer = optax.adamw(1e-3, weight_decay=0.1, mask=mask)
+    rows = plan(model, weights, x, optimizer=optimizer, mask=mask, learning_rate=1e-3, weight_decay=0.1).rows
+    assert [row["decayed"] for row in rows] == [row["acts"] == "rate" for row in rows]
+    assert any(row["decayed"] for row in rows)
+
+
 def test_a_mask_decides_among_equal_sets():
     """Stream and value, or stream and output: either can be rescaled, since the block adds their product."""
     rng = np.random.default_rng(3)
