@@ -10,9 +10,10 @@ import jax
 import numpy as np
 import pytest
 from lngeom import claims
-from lngeom.claims import Verdict, agree
+from lngeom.claims import Verdict, agree, proofs
 from lngeom.cli import programs, running, workers
 from lngeom.cli.commands import app
+from lngeom.symbolic.proof import ProofError
 from rich.cells import cell_len
 from typer.testing import CliRunner
 
@@ -207,6 +208,18 @@ def test_prove_prints_a_proof_or_a_counterexample():
     assert "certified not 0" in lngeom("prove", "table1.ln.dataset_recentering").output
     assert "\\neq" in lngeom("prove", "table1.ln.dataset_recentering", "--latex").output
     assert "equation.13_14.ln" in lngeom("prove", "--list").output.split()
+
+
+@pytest.mark.parametrize("options", [(), ("--latex",), ("--certificate", "one.json")])
+def test_a_proof_that_does_not_check_is_one_sentence_and_no_verdict(options, monkeypatch):
+    def fails(id):
+        raise ProofError("this step does not hold: The mean [0 = 1]")
+
+    monkeypatch.setattr(proofs, "proof_of", fails)
+    result = lngeom("prove", "text.feature_shifting", *options)
+    assert result.exit_code == 1
+    error = "error: the proof of text.feature_shifting does not check: this step does not hold: The mean [0 = 1]"
+    assert result.output.splitlines() == [error]
 
 
 def test_prove_answers_for_every_claim_that_a_name_means():

@@ -1,4 +1,4 @@
-"""Claims that a command is asked about by a name that may mean several."""
+"""Claims that a command is asked about by a name that may mean several, and their proofs."""
 
 from typing import Any
 
@@ -44,3 +44,19 @@ def named(name: str, paper: str | None = None, *, every: bool = False) -> list[A
         console.print(f"All {len(found)}: lngeom verify --list --claim {name!r}")
         raise typer.Exit(2)
     return found
+
+
+def proof(id: str) -> Any:
+    """The proof or exact counterexample of a claim or lemma, checked as it is made; None where there is none.
+
+    Raises:
+        Exit: with 1, if it does not check.
+    """
+    from lngeom.claims.proofs import proof_of
+    from lngeom.symbolic.proof import ProofError
+
+    try:
+        return proof_of(id)
+    except ProofError as error:
+        tell(f"the proof of {id} does not check: {error}")
+        raise typer.Exit(1) from error

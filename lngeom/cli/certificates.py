@@ -5,12 +5,12 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import track
 
+from lngeom.cli.asked import proof
 from lngeom.cli.console import check_writable, fail, writing, written
 
 
 def write_one(claims, path: Path) -> None:
     """Writes the certificate of a claim's proof."""
-    from lngeom.claims.proofs import proof_of
     from lngeom.report import document, write
     from lngeom.symbolic.certificate import certificate
 
@@ -18,7 +18,7 @@ def write_one(claims, path: Path) -> None:
         fail(f"--certificate writes a .json file; got {path}")
     if len(claims) > 1:
         fail(f"a certificate is of one claim: name one of {', '.join(c.id for c in claims)}")
-    found = proof_of(claims[0].id)
+    found = proof(claims[0].id)
     if found is None:
         fail(f"{claims[0].id} has no proof: it rests on numbers alone")
     check_writable(path.parent, "--certificate")
@@ -28,14 +28,13 @@ def write_one(claims, path: Path) -> None:
 
 def write_all(claims, folder: Path) -> None:
     """Writes a certificate of each claim that has a proof, one after the other, with what is left to do."""
-    from lngeom.claims.proofs import proof_of
     from lngeom.report import document, write
     from lngeom.symbolic.certificate import certificate
 
     console = Console(stderr=True)
     paths = []
     for claim in track(claims, "Certificates", console=console, transient=True, disable=not console.is_terminal):
-        found = proof_of(claim.id)
+        found = proof(claim.id)
         if found is not None:
             with writing(folder, "--certificates"):
                 paths += write(folder, {f"{claim.id}.json": document.dumps(certificate(claim.id, found))})

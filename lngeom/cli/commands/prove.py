@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 
 from lngeom.cli import certificates, programs, running
-from lngeom.cli.asked import named
+from lngeom.cli.asked import named, proof
 from lngeom.cli.console import fail, refusing, width
 from lngeom.cli.options import Data, Seed
 
@@ -67,6 +67,7 @@ def run(
         if place:
             console.print()
         if claim.id in known:
+            proof(claim.id)  # made before the recorded verdict is printed, which one that fails does not support
             console.print(terminal.recorded(claim))
             console.print()
             _steps(claim.id, latex, full)
@@ -76,9 +77,7 @@ def run(
 
 def _steps(id: str, latex: bool, full: bool) -> None:
     """Prints the proof or exact counterexample of a claim or lemma."""
-    from lngeom.claims.proofs import proof_of
-
-    found = proof_of(id)
+    found = proof(id)
     if found is None:
         fail(f"{id} has no proof to write as LaTeX: it rests on numbers alone")
     shown = dataclasses.replace(found, name=id)  # cells of a table share their proofs, which go by another name
