@@ -12,7 +12,7 @@ from lngeom.information.summary import Summary, summarize
 from typer.testing import CliRunner
 
 MODULE = """
-import jax, jax.numpy as jnp
+import jax, jax.numpy as jnp, numpy as np
 
 def net(params, X):
     return jnp.tanh(X @ params["first"]["kernel"]) @ params["last"]
@@ -34,6 +34,15 @@ def masked():
 
 def broken():
     raise RuntimeError("no data here")
+
+def leaves():
+    raise SystemExit(3)
+
+def objects():
+    return net, problem()[1], np.asarray(problem()[2], object)
+
+def text():
+    return net, {"first": {"kernel": np.array([["a"]])}, "last": jnp.ones((1, 1))}, problem()[2]
 
 def shapes():
     return lambda p, x: x @ p, jnp.ones((3, 2)), jnp.ones((5, 4))
@@ -162,6 +171,9 @@ def test_a_function_with_files_a_mask_and_interacting_samples(tmp_path):
         (("nosuch:thing",), "cannot import nosuch"),
         (("m:",), "a model is named as PACKAGE.MODULE:NAME"),
         (("m:broken", "--family", "gaussian"), "broken() raised RuntimeError: no data here"),
+        (("m:leaves", "--family", "gaussian"), "leaves() calls sys.exit(3) and so returns nothing"),
+        (("m:objects", "--family", "gaussian"), "X must hold numbers that JAX knows; got dtype object"),
+        (("m:text", "--family", "gaussian"), "params must hold numbers that JAX knows; got dtype <U1"),
         (("m:number", "--family", "gaussian"), "got a int. Write:"),
         (("m:one", "--family", "gaussian"), "got a function. Write:"),
         (("m:net", "--family", "gaussian"), "give --params and --data"),

@@ -121,3 +121,19 @@ def test_a_state_of_nnx_that_is_not_merged_is_told_how(name):
     }
     with pytest.raises(ValueError, match=r"a State of nnx.*nnx\.split\(module\).*nnx\.merge\(graphdef, state\)\(X\)"):
         calls[name](lambda state, x: state(x), state)
+
+
+def test_what_fails_inside_a_merged_module_of_nnx_is_said_first():
+    """A variable that changes in training, and inputs of another width: both merge as they should."""
+    nnx = pytest.importorskip("flax.nnx")
+
+    module = nnx.Sequential(nnx.Linear(3, 2, rngs=nnx.Rngs(0)), nnx.BatchNorm(2, rngs=nnx.Rngs(0)))
+    graph, weights, rest = nnx.split(module, nnx.Param, ...)
+    batch = jnp.ones((4, 3), jnp.float32)
+    told = r"^apply\(params, X\) raised TraceContextError: Cannot mutate BatchStat.*call module\.eval\(\) before nnx\.split"
+    with pytest.raises(ValueError, match=told):
+        lg.fisher(lambda w, x: nnx.merge(graph, w, rest)(x), weights, batch, family=GAUSSIAN)
+    graph, state = nnx.split(nnx.Linear(3, 2, rngs=nnx.Rngs(0)))
+    with pytest.raises(TypeError, match=r"^dot_general requires") as raised:
+        lg.fisher(lambda w, x: nnx.merge(graph, w)(x), state, batch[:, :2], family=GAUSSIAN)
+    assert "a State of bias (2,), kernel (3, 2)" in raised.value.__notes__[-1]

@@ -13,6 +13,7 @@ from jaxtyping import PyTree
 from lngeom._core.files import CORRUPT
 from lngeom._core.memory import available_memory, format_bytes
 from lngeom.claims.data import DataError, read, reason
+from lngeom.information._given import require_numbers
 from lngeom.information.glm import NormalizedGLM
 
 FISHER = """
@@ -85,6 +86,8 @@ def from_object(
         raise ValueError(f"{name} must give (apply, params, X); got {_in_words(found)}. Write:{contract}")
     model, own, X, arguments = (*found, {})[:4]
     _require_arguments(arguments, "fourth", name)
+    require_numbers("params", jax.tree.leaves(own))
+    require_numbers("X", jax.tree.leaves(X))
     return Given(model, _cast(own, dtype), _cast(X, dtype), dict(arguments))
 
 
@@ -155,6 +158,8 @@ def _required(found: Any) -> int | None:
 def _call(function: Any, name: str, options: dict[str, float]) -> Any:
     try:
         return function(**options)
+    except SystemExit as error:
+        raise ValueError(f"{name}() calls sys.exit({error.code!r}) and so returns nothing") from error
     except Exception as error:
         raise ValueError(f"{name}() raised {type(error).__name__}: {error}") from error
 

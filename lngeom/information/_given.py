@@ -103,14 +103,8 @@ def explained(error: Exception, apply: Callable, params: PyTree, *args: PyTree) 
     Returns:
         A ValueError for mistakes that are known; else the error itself, with a note.
     """
-    nnx: Any = sys.modules.get("flax.nnx")
-    if nnx is not None and isinstance(params, nnx.State | nnx.Module):
-        what = "State" if isinstance(params, nnx.State) else "Module"
-        return ValueError(
-            f"apply failed at params, a {what} of nnx. Split the module, graphdef, state = nnx.split(module), give "
-            "state as params, and have apply merge both: lambda state, X: nnx.merge(graphdef, state)(X) "
-            f"({one_line(error)})"
-        )
+    if nnx_cause := _cause_in_nnx(error, apply, params):
+        return ValueError(nnx_cause)
     X = args[0] if len(args) == 1 else args
     if len(args) == 1 and _works(apply, X, params):
         return ValueError(
@@ -134,6 +128,26 @@ def explained(error: Exception, apply: Callable, params: PyTree, *args: PyTree) 
         )
     error.add_note(f"(raised by apply(params, X), called with params {described(params)} and X {described(X)})")
     return error
+
+
+def _cause_in_nnx(error: Exception, apply: Callable, params: PyTree) -> str:
+    """Why a function of a module or state of flax.nnx fails; empty where that is not the cause."""
+    nnx: Any = sys.modules.get("flax.nnx")
+    if nnx is None or not isinstance(params, nnx.State | nnx.Module):
+        return ""
+    if type(error).__name__ == "TraceContextError":
+        return (
+            f"apply(params, X) raised {one_line(error)}. It changes a variable of the module, as BatchNorm and Dropout "
+            "do in training: call module.eval() before nnx.split"
+        )
+    if isinstance(params, nnx.Module) or isinstance(apply, nnx.Module) or "State" in str(error):
+        what = "State" if isinstance(params, nnx.State) else "Module"
+        return (
+            f"apply(params, X) raised {one_line(error).rstrip('.')}, at params that are a {what} of nnx. Split the module, "
+            "graphdef, state = nnx.split(module), give state as params, and have apply merge both: lambda state, X: "
+            "nnx.merge(graphdef, state)(X)"
+        )
+    return ""
 
 
 def check_function(apply: Any) -> None:
