@@ -10,7 +10,7 @@ import jax
 import numpy as np
 import pytest
 from lngeom import claims
-from lngeom.claims import Verdict, agree, proofs
+from lngeom.claims import Verdict, agree, papers, proofs
 from lngeom.cli import programs, running, workers
 from lngeom.cli.commands import app
 from lngeom.symbolic.proof import ProofError
@@ -269,6 +269,38 @@ def test_a_list_is_searched_and_shows_statements():
     assert "Eqs. 13 and 14 give the Fisher matrix of layer norm." in result.output
     assert "Nothing was checked" in result.output
     assert "table1.ln" not in result.output
+
+
+@pytest.mark.parametrize("name", ["Table 1", "Table 1, layer norm"])
+def test_the_list_of_a_name_has_the_claims_that_it_means(name):
+    refused = lngeom("prove", name).output
+    count = re.search(r"means (\d+) claims", refused)[1]
+    assert f"All {count}: lngeom verify --list --claim {name!r}. As a table: lngeom table" in refused
+    found = lngeom("verify", "--list", "--claim", name).output
+    assert found.startswith(f"{count} claims, as recorded: ")
+    more = int(re.search(rf"(\d+) more mention {name!r}: add --all", found)[1])
+    assert lngeom("verify", "--list", "--claim", name, "--all").output.startswith(f"{int(count) + more} claims, as")
+
+
+def test_the_audit_of_a_part_leaves_the_report_of_the_whole(small, tmp_path):
+    (tmp_path / "report").mkdir()
+    (tmp_path / "report" / "report.json").write_text("whole")
+    for part in (("--claim", "equation.3"), ("--topic", "metric")):
+        result = lngeom("verify", "--data", small, *part)
+        assert result.exit_code == 0, result.output
+        assert "Written" not in result.output
+    assert (tmp_path / "report" / "report.json").read_text() == "whole"
+
+
+def test_the_audit_of_another_paper_states_its_claims_and_names_its_own(small, tmp_path):
+    result = lngeom("verify", "--paper", "xiong2020", "--data", small)
+    assert "Written: report/xiong2020/report.json" in result.output
+    words = " ".join(result.output.split())
+    flat = papers.claims("xiong2020.pre_flat")[0]
+    assert f"xiong2020.pre_flat {flat.statement} True if: " in words
+    assert "Wrong sentences, corrected" in words
+    assert "Eq. 13" not in words
+    assert "lngeom verify --paper xiong2020 --claim xiong2020." in words
 
 
 def test_rows_of_methods_by_any_of_their_names(small):

@@ -11,13 +11,14 @@ FEW = 5
 """Up to so many claims are answered together."""
 
 
-def named(name: str, paper: str | None = None, *, every: bool = False) -> list[Any]:
-    """The claims that a name means, where they are few enough to be answered together.
+def named(name: str, paper: str | None = None, *, every: bool = False, listed: bool = False) -> list[Any]:
+    """The claims that a name means, where they are few enough to be answered together or are only listed.
 
     Args:
         name: an id, "Eq. 13", words.
         paper: id of the paper, where one is given.
-        every: whether all that are found are wanted, however many.
+        every: whether those that only mention it are wanted too.
+        listed: whether they are listed, however many.
 
     Raises:
         Exit: with 2, if no claim has the name, or too many do; claims that may be meant are listed.
@@ -36,12 +37,13 @@ def named(name: str, paper: str | None = None, *, every: bool = False) -> list[A
         raise typer.Exit(2) from error
     if name.strip().lower() in {id for c in found for id in c.formerly}:
         console.print(f"{name} is now part of {found[0].id}.", style="yellow")
-    if len(found) > FEW and not every:
+    if len(found) > FEW and not listed:
         verdicts = terminal.counts([c.expected for c in found])
         tell(f"{name!r} means {len(found)} claims: {verdicts}. Name one of them, such as")
         for claim in found[:FEW]:
             console.print(terminal.entry(claim))
-        console.print(f"All {len(found)}: lngeom verify --list --claim {name!r}")
+        table = ". As a table: lngeom table" if all(c.source.startswith("Table 1") for c in found) else ""
+        console.print(f"All {len(found)}: lngeom verify --list --claim {name!r}{table}")
         raise typer.Exit(2)
     return found
 

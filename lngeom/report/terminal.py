@@ -12,6 +12,7 @@ from rich.text import Text
 from lngeom.claims import Paper, Read, Verdict
 from lngeom.claims.context import Context
 from lngeom.claims.data import Dataset
+from lngeom.claims.erratum import Consequence
 from lngeom.claims.evidence import Evidence, Kind, Reach, Role, Strength
 from lngeom.claims.registry import BA2016, Claim, Outcome
 from lngeom.papers.ba2016.coverage import coverage
@@ -39,6 +40,8 @@ GROUNDS = {
 """What a verdict rests on, in words."""
 SETTLED = {Verdict.HOLDS, Verdict.CONDITIONAL, Verdict.REFUTED, Verdict.SLIP}
 """The verdicts that answer whether a statement is true."""
+FEW = 5
+"""Up to so many claims of a verdict are stated in an overview, else named."""
 RECORD = "The record is the verdict that lngeom keeps in its sources beside each claim."
 
 
@@ -285,16 +288,25 @@ def overview(outcomes: Sequence[Outcome], document: Mapping[str, Any], paper: Pa
     told = {claim["id"] for claims in found.values() for claim in claims}
     for kind in Verdict:
         others = [o for o in outcomes if o.verdict is kind and o.claim.id not in told]
-        if kind is not Verdict.HOLDS and others:
-            names = (o.claim.id + ("" if o.as_recorded else f" (recorded: {o.claim.expected.value})") for o in others)
-            yield from headed(kind.value.capitalize(), ", ".join(names), style=STYLES[kind])
+        if kind is Verdict.HOLDS or not others:
+            continue
+        names = [o.claim.id + ("" if o.as_recorded else f" (recorded: {o.claim.expected.value})") for o in others]
+        paragraphs: list[str | Text] = [", ".join(names)]
+        if len(others) <= FEW:
+            paragraphs = [_stated(name, o.claim) for name, o in zip(names, others, strict=True)]
+        yield from headed(kind.value.capitalize(), *paragraphs, style=STYLES[kind])
     yield Text("\nWhat is true", style="bold")
     yield Text(errata.headline(document))
     if paper is not None and paper.id != BA2016 and paper.finding:
         yield Text(paper.finding)
     for rank, claims in found.items():
-        yield Text(f"\n{rank.capitalize()}", style="bold")
-        yield from (indented(_finding(claim)) for claim in claims)
+        noun = errata.NOUNS[Consequence(rank)][len(claims) != 1].capitalize()
+        yield from headed(f"{noun}, corrected", *map(_finding, claims))
+
+
+def _stated(name: str, claim: Claim) -> Text:
+    """A claim with its statement and condition beneath its name."""
+    return Text.assemble((name, "bold"), "\n", " ".join(filter(None, (claim.statement, _given(claim)))))
 
 
 def _finding(claim: Mapping[str, Any]) -> Text:

@@ -18,6 +18,9 @@ from lngeom.cli.asked import named
 from lngeom.cli.console import check_writable, conclude, fail, refusing, writing, written
 from lngeom.cli.options import Data, Json, Seed
 
+REPORT = Path("report")
+"""Where the report of a whole audit is written by default."""
+
 
 def run(
     data: Data = "digits",
@@ -39,14 +42,26 @@ def run(
         Path | None,
         typer.Option(help="Also check the experiments' claims, on the results in this folder (such as figures)."),
     ] = None,
-    out: Annotated[Path, typer.Option(help="Folder for report.json and report.html.")] = Path("report"),
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder for report.json and report.html. [default: report, of another paper report/ID; with --claim or "
+            "--topic nothing is written]",
+            show_default=False,
+        ),
+    ] = None,
     certificates: Annotated[
         Path | None,
         typer.Option(help="Also write a certificate of each proof to this folder, for analysis/check_certificate.py."),
     ] = None,
     json: Json = False,
     seed: Seed = 0,
-    every: Annotated[bool, typer.Option("--all", help="Print every claim, not only what does not hold.")] = False,
+    every: Annotated[
+        bool,
+        typer.Option(
+            "--all", help="Print every claim, not only what does not hold; with --list also those that mention it."
+        ),
+    ] = False,
     list_only: Annotated[
         bool, typer.Option("--list", help="List claims with their statements, without checking; see --claim.")
     ] = False,
@@ -61,12 +76,12 @@ def run(
             fail("--paper all checks every claim of every paper: leave --topic, --claim and --results out")
         if certificates is not None:
             fail("certificates are written for one paper at a time: name it")
-        every_paper.verify(data, seed, out, json, list_only)
+        every_paper.verify(data, seed, out or REPORT, json, list_only)
         return
     with refusing(ValueError):
         about = papers.find(paper) if paper else papers.LAYER_NORMALIZATION
         if claim is not None:
-            chosen = named(claim, about.id if paper else None, every=list_only)
+            chosen = named(claim, about.id if paper else None, every=list_only and every, listed=list_only)
             if len({c.paper for c in chosen}) > 1 and not list_only:
                 fail(f"{claim!r} means {', '.join(c.id for c in chosen)}: name one of them")
             about = papers.find(chosen[0].paper)
@@ -77,30 +92,41 @@ def run(
                 chosen += registry.all_claims("experiments")
     if list_only:
         Console().print(terminal.listing(chosen), highlight=False)
+        if claim is not None and not every:
+            found = papers.claims(claim, about.id if paper else None, every=True)
+            if more := len(registry.of_topic(found, topic)) - len(chosen):
+                Console().print(f"\n{more} more mention {claim!r}: add --all", highlight=False, soft_wrap=True)
         return
     if results is not None and not results.is_dir():
         fail(f"no folder {results}: give the output folder of `python -m analysis`")
-    check_writable(out)
+    if out is None and claim is None and topic is None:  # a part would replace the report of the whole
+        out = REPORT if about.id == registry.BA2016 else REPORT / about.id
+    if out is not None:
+        check_writable(out)
     if certificates is not None:
         check_writable(certificates, "--certificates")
     programs.compile_sparingly()
     dataset, outcomes = running.run(chosen, data, seed, results, papers={about.id: paper or about.id})
     document = build_document(outcomes, dataset, seed, about)
     text = dumps(document)
-    with writing(out):
-        paths = write(out, {"report.json": text, "report.html": build_page(document)})
+    paths: list[Path] = []
+    if out is not None:
+        with writing(out):
+            paths = write(out, {"report.json": text, "report.html": build_page(document)})
     if json:
         sys.stdout.write(text)
     else:
-        _print(outcomes, dataset, document, about, every, claim is not None)
-        written(paths)
+        _print(outcomes, dataset, document, about, paper, every, claim is not None)
+        if paths:
+            written(paths)
     if certificates is not None:
         certificates_of.write_all(chosen, certificates)
     conclude(outcomes, dataset)
 
 
-def _print(outcomes, dataset, document, paper, every: bool, asked: bool) -> None:
+def _print(outcomes, dataset, document, about, paper: str | None, every: bool, asked: bool) -> None:
     """Prints what was asked for: a few claims in detail, every claim, or an overview that ends with what is true."""
+    from lngeom.claims import papers
     from lngeom.report import terminal
 
     console = Console(highlight=False)
@@ -111,7 +137,7 @@ def _print(outcomes, dataset, document, paper, every: bool, asked: bool) -> None
         for outcome in outcomes:
             console.print(terminal.detail(outcome), end="\n\n")
     if every:
-        console.print(f"The claims of {paper.title}\n", style="bold")
+        console.print(f"The claims of {about.title}\n", style="bold")
         console.print(*map(terminal.short, outcomes), sep="\n", end="\n\n")
     if alarm := terminal.clashes(outcomes):
         console.print(alarm)
@@ -120,7 +146,10 @@ def _print(outcomes, dataset, document, paper, every: bool, asked: bool) -> None
         console.print(terminal.indented(note), markup=False)
     if asked:
         return
-    for part in terminal.overview(outcomes, document, paper):
+    for part in terminal.overview(outcomes, document, about):
         console.print(part)
-    more = "More: lngeom verify --claim 'Eq. 13', lngeom prove 'Eq. 13'. Every claim: lngeom verify --all."
+    named = "" if paper is None else f" --paper {paper}"
+    one = "'Eq. 13'" if paper is None else outcomes[0].claim.id
+    proved = f", lngeom prove {one}" if paper is None or about.id in papers.ids() else ""
+    more = f"More: lngeom verify{named} --claim {one}{proved}. Every claim: lngeom verify{named} --all."
     console.print(f"\n{more}", style="dim")
