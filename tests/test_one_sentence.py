@@ -130,7 +130,7 @@ def test_what_fails_inside_a_merged_module_of_nnx_is_said_first():
     module = nnx.Sequential(nnx.Linear(3, 2, rngs=nnx.Rngs(0)), nnx.BatchNorm(2, rngs=nnx.Rngs(0)))
     graph, weights, rest = nnx.split(module, nnx.Param, ...)
     batch = jnp.ones((4, 3), jnp.float32)
-    told = r"^apply\(params, X\) raised TraceContextError: Cannot mutate BatchStat.*call module\.eval\(\) before nnx\.split"
+    told = r"^apply\(params, X\) raised TraceContextError: Cannot mutate BatchStat.*call module\.eval\(\) before"
     with pytest.raises(ValueError, match=told):
         lg.fisher(lambda w, x: nnx.merge(graph, w, rest)(x), weights, batch, family=GAUSSIAN)
     graph, state = nnx.split(nnx.Linear(3, 2, rngs=nnx.Rngs(0)))

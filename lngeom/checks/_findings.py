@@ -44,7 +44,7 @@ def _fatal(subject: Subject, data: Data, dtype: Any) -> Finding | None:
     except Exception as error:
         text = str(error).splitlines() or [""]
         given = ", ".join(f"{a.dtype}{list(a.shape)}" for a in subject.arguments(*data, dtype))
-        return Finding("raises", f"called with {given}: {type(error).__name__}: {text[0]}{_size(subject, data, dtype)}")
+        return Finding("raises", f"called with {given}: {type(error).__name__}: {text[0]}")
     if outputs.dtype == object or not jax.numpy.issubdtype(outputs.dtype, jax.numpy.floating):
         return Finding("not an array", f"it should return one floating-point array; got {outputs.dtype}")
     if outputs.shape != expected and (subject.outputs_are_units or outputs.shape[:-1] != expected[:-1]):
@@ -56,10 +56,14 @@ SIZES = (*range(2, 33), 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
 """Numbers of units to try for a layer that raises."""
 
 
-def _size(subject: Subject, data: Data, dtype: Any) -> str:
-    """Advice for a layer that runs with another number of units; empty where none was found or units were given."""
-    if dict(subject.options).get("units"):
-        return ""
+def units_that_run(subject: Subject, data: Data, dtype: Any) -> int | None:
+    """The number of units with which a layer runs that raises with those of the data; None where none is found."""
+    try:
+        subject(*data, dtype)
+    except Exception:
+        pass
+    else:
+        return None
     rng = np.random.default_rng(0)
     for units in SIZES:
         weights = rng.integers(-8, 9, (units, data.weights.shape[1])) / 4
@@ -68,8 +72,8 @@ def _size(subject: Subject, data: Data, dtype: Any) -> str:
         except Exception:
             continue
         if outputs.shape == (*data.inputs.shape[:-1], units):
-            return f"; it runs with {units} units: use --units {units} (units={units} from Python)"
-    return ""
+            return units
+    return None
 
 
 def _values(subject: Subject, data: Data, dtype: Any) -> Iterator[Finding]:

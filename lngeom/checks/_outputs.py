@@ -152,6 +152,11 @@ class _Beside:
         with as_elsewhere():
             return self.make(*(jnp.asarray(v, jnp.float64) for v in data)).couples_units
 
+    def fixed(self, data: Data) -> int | None:
+        """H where the row's statistics are over units and the layer has one number of them; else None."""
+        units = len(data.weights)
+        return units if self.subject.with_units(2 * units).units == units and self.pools_units(data) else None
+
     def both(self, subject: Subject, data: Data, *, large: bool) -> tuple[Output, Output]:
         """Outputs of the layer and of the row."""
         factors = self.factors if large else (1.0, 1.0)
@@ -242,7 +247,7 @@ def compare(
         return Comparison(removed=removed, matched=True, traits=tuple(found.traits()))
     differences, note = _counts(beside, data, like, found)
     differences += list(_epsilon(found, *ordinary, like, results))
-    traits = [f.name for f in differences if f.name != FACTOR]
+    traits = [f.name for f in differences if f.name != FACTOR] or list(_times(found, beside.fixed(data)))
     return Comparison((), tuple(differences), note, removed, True, (*traits, *found.traits()))
 
 
@@ -291,6 +296,23 @@ def _counts(beside: _Beside, data: Data, like: str, found: Fit) -> tuple[list[Fi
             said = f"outputs are {found.common:.4g} = √(1 − 1/{count}) times those of {like}"
             differences.append(Finding(DDOF, f"{said}: a variance that divides by {count} − 1 (ddof = 1)?"))
     return differences, ""
+
+
+def _times(found: Fit, fixed: int | None) -> Iterator[str]:
+    """A factor that all outputs have in common, and what it may come from.
+
+    Args:
+        found: gain and bias.
+        fixed: H where the row's statistics are over units and the layer has one number of them; else None.
+    """
+    common = found.common
+    if common is None or abs(common - 1) <= 1e-3:
+        return
+    cause = ""
+    if fixed:
+        of_sum = abs(abs(common) * math.sqrt(fixed) - 1) <= 1e-3
+        cause = f" = 1/√{fixed}, a gain or a sum in place of a mean" if of_sum else ", a gain or another constant"
+    yield f"outputs {common:.4g} times as large{cause}"
 
 
 def _ratio(found: Fit, again: Fit) -> float | None:

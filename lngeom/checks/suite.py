@@ -12,7 +12,7 @@ import numpy as np
 
 from lngeom.checks._diagnosis import diagnose
 from lngeom.checks._examine import NOT_FINITE, Examination
-from lngeom.checks._findings import FATAL, findings
+from lngeom.checks._findings import FATAL, findings, units_that_run
 from lngeom.checks._orbits import Data, Move, example
 from lngeom.checks._outputs import Comparison, compare
 from lngeom.checks._shrink import column_moves, shrink
@@ -162,7 +162,7 @@ def check_invariances(
         dtype: dtype of the computation.
         kind: for a function: "weights" or "summed"; see `adapt`.
         training: whether a module with two modes is in training mode.
-        units: H; by default the layer's own, or 8.
+        units: H; by default the layer's own, else 8, else a number with which it runs, which the report names.
         positions: T, for inputs [N T D].
         seed: seed of weights, inputs and transformations.
 
@@ -181,7 +181,7 @@ def check_invariances(
     _check_dtype(dtype)
     expected = row(like) if like else None
     options = {"kind": kind, "training": training, "units": units, "positions": positions}
-    suite = Suite(_subject(layer, expected, options), dtype, seed)
+    suite = Suite(_subject(layer, expected, options, dtype), dtype, seed)
     results = tuple(suite.result(name) for name in suite.names())
     beside = suite.beside(like) if like else Comparison()
     return Report(
@@ -198,11 +198,16 @@ def check_invariances(
     )
 
 
-def _subject(layer: Any, expected: Row | None, options: dict[str, Any]) -> Subject:
-    """The layer, on data of the kind that the row requires."""
+def _subject(layer: Any, expected: Row | None, options: dict[str, Any], dtype: Any) -> Subject:
+    """The layer, on data of the kind that the row requires; with the number of units that it needs, which is named."""
     if expected and expected.positions and not options.get("positions"):
         options = options | {"positions": POSITIONS}
     subject = adapt(layer, **options)
+    if not options.get("units") and not isinstance(layer, Subject):
+        units = units_that_run(subject, example(subject), dtype)
+        if units is not None:
+            subject = adapt(layer, **options | {"units": units})
+            subject = replace(subject, name=f"{subject.name} ({units} units)")
     return replace(subject, groups=expected.groups, square=expected.square) if expected else subject
 
 
@@ -285,7 +290,7 @@ def generate_checks(
     _check_dtype(dtype)
     reasons = dict(expected_failures or {})
     expected = row(like)
-    suite = Suite(_subject(layer, expected, options), dtype)
+    suite = Suite(_subject(layer, expected, options, dtype), dtype)
     names = ["findings", *(n for n in suite.names() if n in expected.cells), OUTPUTS]
     if unknown := sorted(set(reasons) - set(names)):
         raise ValueError(f"no check {', '.join(unknown)}; the checks are {', '.join(names)}")

@@ -143,9 +143,9 @@ def _cause_in_nnx(error: Exception, apply: Callable, params: PyTree) -> str:
     if isinstance(params, nnx.Module) or isinstance(apply, nnx.Module) or "State" in str(error):
         what = "State" if isinstance(params, nnx.State) else "Module"
         return (
-            f"apply(params, X) raised {one_line(error).rstrip('.')}, at params that are a {what} of nnx. Split the module, "
-            "graphdef, state = nnx.split(module), give state as params, and have apply merge both: lambda state, X: "
-            "nnx.merge(graphdef, state)(X)"
+            f"apply(params, X) raised {one_line(error).rstrip('.')}, at params that are a {what} of nnx. "
+            "Split the module, graphdef, state = nnx.split(module), give state as params, and have apply merge both: "
+            "lambda state, X: nnx.merge(graphdef, state)(X)"
         )
     return ""
 

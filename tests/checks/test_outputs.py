@@ -164,12 +164,39 @@ def test_check_exits_1_where_outputs_differ_and_2_where_nothing_could_be_checked
     assert "outputs are not finite to begin with: that is no evidence" in result.output
 
 
-def test_a_layer_of_another_size_is_told_to_say_which():
+def test_a_layer_of_another_size_is_checked_at_it_and_says_so():
     nnx = pytest.importorskip("flax.nnx")
     layer = nnx.GroupNorm(8, 2, rngs=nnx.Rngs(0))
-    found = lg.check_invariances(layer)
-    assert "it runs with 8 units: use --units 8" in found.unchecked
-    assert not lg.check_invariances(layer, units=8, like="group").differs
+    found = lg.check_invariances(layer, like="group")
+    assert found.layer == "GroupNorm (8 units)"
+    assert not found.differs
+    assert str(found).startswith("GroupNorm (8 units): group norm")
+    for check in lg.checks.generate_checks(layer, "group"):
+        check()
+    unlike = lg.check_invariances(layer, units=7)
+    assert "raises: called with" in unlike.unchecked
+
+
+@pytest.mark.parametrize(
+    ("factor", "said"),
+    [
+        (0.5, "outputs 0.5 times as large"),
+        (2.0, "outputs 2 times as large"),
+        (-1.0, "outputs -1 times as large"),
+        (1.0, ""),
+    ],
+)
+def test_a_factor_of_all_outputs_is_in_the_diagnosis(factor, said):
+    layer = lambda a: factor * a / jnp.sqrt(jnp.mean(a**2, -1, keepdims=True))  # noqa: E731
+    sentence = lg.check_invariances(layer, kind="summed", like="rms").diagnosis.sentence
+    assert sentence == ", ".join(filter(None, ("RMS norm", "no ε", said)))
+
+
+def test_a_sum_that_cannot_be_told_from_a_gain_is_said():
+    gains = jnp.ones((1, 16))
+    layer = lambda a: gains * a / jnp.linalg.norm(a, axis=-1, keepdims=True)  # noqa: E731
+    sentence = lg.check_invariances(layer, kind="summed", like="rms", units=16).diagnosis.sentence
+    assert sentence.endswith("outputs 0.25 times as large = 1/√16, a gain or a sum in place of a mean")
 
 
 def finite_up_to(bound):

@@ -45,8 +45,8 @@ def run(
     out: Annotated[
         Path | None,
         typer.Option(
-            help="Folder for report.json and report.html. [default: report, of another paper report/ID; with --claim or "
-            "--topic nothing is written]",
+            help="Folder for report.json and report.html. [default: report, of another paper report/ID; with "
+            "--claim or --topic nothing is written]",
             show_default=False,
         ),
     ] = None,
@@ -58,9 +58,7 @@ def run(
     seed: Seed = 0,
     every: Annotated[
         bool,
-        typer.Option(
-            "--all", help="Print every claim, not only what does not hold; with --list also those that mention it."
-        ),
+        typer.Option("--all", help="Print every claim, not only what does not hold; of a list, all that mention it."),
     ] = False,
     list_only: Annotated[
         bool, typer.Option("--list", help="List claims with their statements, without checking; see --claim.")
