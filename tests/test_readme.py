@@ -121,27 +121,31 @@ def test_the_decorated_test_of_the_readme_runs_under_pytest(tmp_path):
     assert int(re.search(r"(\d+) passed", done.stdout)[1]) > 3
 
 
-def steps(text: str) -> tuple[str, str, str, str]:
-    """What CONTRIBUTING says of a claim: its file, its code, the line for `__init__.py`, and the command."""
+def steps(text: str) -> tuple[str, str, str, str, str]:
+    """What CONTRIBUTING says of a claim: its file, code, the line for `__init__.py` and its place, and the command."""
     section = text.partition("\n## Add a claim")[2].partition("\n## ")[0]
     path = re.search(r"`(lngeom/papers/ba2016/\w+\.py)`", section)
     line = re.search(r"^(from lngeom\.papers\.ba2016 import .+)$", section, re.MULTILINE)
+    above = re.search(r"above the line `(.+)`", section)
     command = re.search(r"^(lngeom verify --claim .+)$", section, re.MULTILINE)
     assert path
     assert line
+    assert above
     assert command
     code = next(code for code in blocks(section, "python") if "@claim(" in code)
-    return path[1], code, line[1], command[1]
+    return path[1], code, line[1], above[1], command[1]
 
 
 def followed(text: str, folder: Path) -> subprocess.CompletedProcess:
     """Does what CONTRIBUTING says, in a copy of the package."""
     shutil.copytree(ROOT / "lngeom", folder / "lngeom", ignore=shutil.ignore_patterns("__pycache__"))
-    path, code, line, command = steps(text)
+    path, code, line, above, command = steps(text)
     assert not (folder / path).exists()
     (folder / path).write_text(code, encoding="utf-8")
-    with (folder / path).with_name("__init__.py").open("a", encoding="utf-8") as file:
-        file.write(f"{line}\n")
+    imports = (folder / path).with_name("__init__.py")
+    before, mark, after = imports.read_text(encoding="utf-8").partition(above)
+    assert mark
+    imports.write_text(f"{before}{line}\n{mark}{after}", encoding="utf-8")
     return run(command, folder, code=folder)
 
 
@@ -153,6 +157,17 @@ def test_contributing_followed_literally_adds_a_claim_that_holds(tmp_path):
     assert "HOLDS by proof" in done.stdout
     proved = run("lngeom prove text.mean_zero", tmp_path, code=tmp_path)
     assert proved.returncode == 0, proved.stderr
+
+
+@pytest.mark.thorough
+def test_what_contributing_adds_is_formatted(tmp_path):
+    followed(CONTRIBUTING, tmp_path)
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    folder = tmp_path / "lngeom" / "papers" / "ba2016"
+    for words in (["check"], ["format", "--check"]):
+        command = [sys.executable, "-m", "ruff", *words, str(folder)]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout
 
 
 @pytest.mark.thorough
