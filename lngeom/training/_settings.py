@@ -157,10 +157,11 @@ class Said:
         found = [self._beside(name, [motions[k] for k in members], tell) for name, members in groups]
         undecayed = [move.remark == UNDECAYED for move in found]
         if undecayed and all(undecayed):
-            names = ", ".join(name for name, _ in groups)
+            first = [name for name, _ in groups[:3]]
+            names = ", ".join(first) + (f" and {len(groups) - 3} more" if len(groups) > 3 else "")
             tell(
                 "none",
-                f"a weight decay was given, but the optimizer decays none of {names[:70]}: "
+                f"a weight decay was given, but the optimizer decays none of {names}: "
                 "no equilibrium is predicted. Decay that is part of the loss is not seen",
             )
         return found
@@ -172,7 +173,10 @@ class Said:
             return Moves("", decay=None, remark="its leaves move by different laws or rates")
         said = _at(self.learning_rate, first.first)
         if first.law != "lars" and first.rate and said and not 1 / FAR < first.rate / said < FAR:
-            remark = f"its first rate is {first.rate:.3g}, far from the {said:.3g} that was given: it may adapt"
+            remark = (
+                f"its first rate is {first.rate:.3g}, far from the {said:.3g} that was given: give its schedule as "
+                "learning_rate= if it has one, else it may adapt"
+            )
             tell("rate", f"the optimizer moves {name!r} by another law than was given: {remark}")
             return Moves("", decay=None, remark=remark)
         rate = trust = 1.0

@@ -156,7 +156,8 @@ class Plan:
             acts = row.acts if row.decayed else f"{row.acts} (not decayed)"
             mark = f" [{marks[row.remark]}]" if row.remark else ""
             rows.append((_short(row.name) + mark, acts, *map(_number, (*numbers, row.half_life, row.epsilon_share))))
-        columns = table([headings, *rows], width, [(0, 14), (1, 11)], right=range(2, len(headings)))
+        whole = max(len(word) for name, *_ in rows for word in name.split())  # paths are not broken
+        columns = table([headings, *rows], width, [(0, max(14, whole)), (1, 11)], right=range(2, len(headings)))
         if max(map(len, columns)) <= width:
             lines += columns
         else:
@@ -164,7 +165,10 @@ class Plan:
                 said = "; ".join(f"{h} {cell}" for h, cell in zip(headings[1:], cells, strict=True) if cell)
                 lines += wrapped(f"{name}: {said}", width)
         units = f"{effective}: effective learning rate. Angle: radians a step. Half life: steps. Share of ε: in the "
-        units += "denominators of norms, 0 to 1."
+        units += "denominators of norms, 0 to 1. "
+        units += (
+            "Decay as a rate leaves the function as it is: lngeom.training.decay_mask decays those parameters alone."
+        )
         notes = [*(f"[{number}] {remark}" for remark, number in marks.items()), *self.equivalences]
         below = (line for note in notes for line in wrapped(note, width, "    " if note[0] == "[" else ""))
         return "\n".join([*lines, "", *wrapped(units, width, ""), *below])

@@ -221,6 +221,22 @@ def test_a_plan_fits_the_terminal(width, monkeypatch):
     assert any("radians" in line for line in lines)
 
 
+@pytest.mark.parametrize("width", [40, 60, 80, 140])
+def test_the_paths_of_parameters_are_not_broken(width):
+    path = "params.LayerBlock_12.kernel"
+    model = lambda p, x: apply({**PARAMS, "w": p[path] + p["also"]}, x)  # noqa: E731
+    params = {path: PARAMS["w"], "also": PARAMS["w"] + 1.0}
+    text = plan(model, params, X, optimizer="adamw", learning_rate=1e-3, weight_decay=0.1).to_text(width)
+    assert any(path in line for line in text.splitlines())
+    assert max(map(len, text.splitlines())) <= width
+
+
+def test_a_schedule_that_was_not_given_is_asked_for():
+    warm = optax.adamw(optax.warmup_cosine_decay_schedule(0.0, 1e-3, 100, 1000), weight_decay=0.1)
+    with pytest.warns(UserWarning, match="give its schedule as learning_rate= if it has one"):
+        planned(warm, rate=1e-3, decay=0.1)
+
+
 def test_plan_search_mask_and_tracker_name_the_same_groups():
     """A bias before the norm is scale-invariant with its weights, in all four."""
 
