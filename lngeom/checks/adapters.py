@@ -1,5 +1,6 @@
 """Adapters that make a `Subject` from a function, a normalizer, or a module of six libraries."""
 
+import difflib
 import functools
 import importlib
 import inspect
@@ -69,8 +70,12 @@ def load(source: str, example: str = "a layer is named as PACKAGE.MODULE:NAME, s
         sys.path.remove(os.getcwd())
     for part in name.split("."):
         if not hasattr(found, part):
-            near = [n for n in dir(found) if n.lower().startswith(part[:4].lower()) and not n.startswith("_")]
-            hint = f"; it has {', '.join(near[:6])}" if near else ""
+            public = [n for n in dir(found) if not n.startswith("_")]
+            close = difflib.get_close_matches(part, public, 1, 0.75)
+            near = [n for n in public if n.lower().startswith(part[:4].lower())]
+            hint = (
+                f"; did you mean {close[0]}?" if close else f"; it has {', '.join(near[:6])}" if near else ""
+            )
             raise ValueError(f"{module_name} has no {part}{hint}")
         found = getattr(found, part)
     return found

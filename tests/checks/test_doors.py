@@ -101,7 +101,7 @@ def test_check_exits_0_when_it_ran_and_1_when_the_layer_differs():
     ("arguments", "says"),
     [
         (["no.such.module:Layer"], "cannot import no.such.module"),
-        (["lngeom.nn:LayerNrm"], "lngeom.nn has no LayerNrm; it has LayerNorm"),
+        (["lngeom.nn:LayerNrm"], "lngeom.nn has no LayerNrm; did you mean LayerNorm?"),
         (["lngeom.nn.LayerNorm"], "PACKAGE.MODULE:NAME"),
         (["lngeom.claims.paper:TITLE"], "cannot adapt a str"),
         (["tests.checks.broken:needs_three"], "needs 3 arguments"),

@@ -69,6 +69,15 @@ def test_it_exits_0_without_findings_and_prints_json():
     assert lngeom("linted_models:broken", "--rule", "ddof").exit_code == 0
 
 
+def test_sarif_says_that_nothing_was_checked(tmp_path):
+    result = lngeom("linted_models:empty", "--sarif", "out/lint.sarif")
+    assert result.exit_code == 2
+    (ran,) = json.loads((tmp_path / "out/lint.sarif").read_text())["runs"]
+    (told,) = ran["invocations"]
+    assert (ran["results"], told["executionSuccessful"]) == ([], False)
+    assert told["toolExecutionNotifications"][0]["message"]["text"] == "Identity has no norm"
+
+
 @pytest.mark.parametrize(
     ("name", "said"),
     [

@@ -143,7 +143,12 @@ class LintReport:
             for f in self.findings
         ]
         driver = {"name": "lngeom", "semanticVersion": version, "rules": rules}
-        return {"$schema": SARIF, "version": "2.1.0", "runs": [{"tool": {"driver": driver}, "results": results}]}
+        run: dict[str, Any] = {"tool": {"driver": driver}, "results": results}
+        if not self.checked:  # an empty list of results would read as a model without faults
+            told = [f"{path or self.model} was not checked: {reason}" for path, _, reason in self.unchecked]
+            notes = [{"level": "error", "message": {"text": text}} for text in told or [f"{self.model} has no norm"]]
+            run["invocations"] = [{"executionSuccessful": False, "toolExecutionNotifications": notes}]
+        return {"$schema": SARIF, "version": "2.1.0", "runs": [run]}
 
 
 def _physical(uri: str, line: int) -> dict[str, Any]:

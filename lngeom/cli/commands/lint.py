@@ -39,15 +39,15 @@ def run(
         options: dict[str, Any] = found.options
         options |= ({"rules": rules} if rules else {}) | ({"training": False} if evaluation else {})
         report = lint(found.model, found.X, **options)
-    if not report.checked:
-        reasons = "; ".join(f"{path or report.model}: {reason}" for path, _, reason in report.unchecked)
-        fail(f"no norm of {report.model} could be checked{f': {reasons}' if reasons else ': it has none'}")
     if sarif is not None:
         text = dumps(report.to_sarif(found.uri, found.line), indent=2) + "\n"
         with writing(sarif, "--sarif"):
             sarif.parent.mkdir(parents=True, exist_ok=True)
             with _files.replacing(sarif) as file:
                 file.write(text.encode())
+    if not report.checked:
+        reasons = "; ".join(f"{path or report.model}: {reason}" for path, _, reason in report.unchecked)
+        fail(f"no norm of {report.model} could be checked{f': {reasons}' if reasons else ': it has none'}")
     sys.stdout.write(dumps(report.to_dict(), indent=2) + "\n" if json else f"{report.to_text(width())}\n")
     if report.findings:
         raise typer.Exit(1)
