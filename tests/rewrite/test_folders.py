@@ -340,7 +340,7 @@ INDEX = "model.safetensors.index.json"
         ("model.safetensors", header({"a": {**GOOD, "dtype": 3}}), "entry of 'a' lacks"),
         ("model.safetensors", header({"__metadata__": [], "a": GOOD}), "metadata is no object of texts"),
         ("model.safetensors", header(b'{"a": {}, "a": {}}'), "has 'a' twice"),
-        ("model.safetensors", header({"a": GOOD}), "the file differ"),
+        ("model.safetensors", header({"a": GOOD}), "is cut off: 'a' ends at byte "),
         ("model.safetensors", header(b"[" * 5000 + b"]" * 5000), "no .safetensors file"),
         (INDEX, b"{}", "must have a 'weight_map'"),
         (INDEX, b'{"weight_map": {"a": 3}}', "must have a 'weight_map'"),

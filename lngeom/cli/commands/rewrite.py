@@ -71,6 +71,8 @@ def run(
     else:
         note = ", with RMSNorms in place of LayerNorms: lngeom alone loads it" if marked else ""
         sys.stdout.write(f"{certificate}\n" + ("" if written is None else f"Written: {written}{note}\n"))
+        if out is None:
+            sys.stdout.write("Nothing was written: --out FOLDER writes the new checkpoint\n")
         source = found.draft.source
         left = checkpoints.left_out(source) if written and isinstance(source, checkpoints.Checkpoint) else ()
         if left:

@@ -158,9 +158,15 @@ def read_header(path: Path) -> tuple[dict[str, FileArray], dict[str, str]]:
         if word not in DTYPES:
             raise ValueError(f"{name!r} of {path} has dtype {word}, which is not covered")
         dtype = DTYPES[word]
-        if stop - start != dtype.itemsize * math.prod(shape) or 8 + length + stop > size:
+        if 8 + length + stop > size:
             raise ValueError(
-                f"{name!r} of {path} has {stop - start} bytes where {shape} of {dtype} and the file differ"
+                f"{path} is cut off: {name!r} ends at byte {8 + length + stop}, and the file has {size} bytes; copy it "
+                "again"
+            )
+        needed = dtype.itemsize * math.prod(shape)
+        if stop - start != needed:
+            raise ValueError(
+                f"{path} contradicts itself: {name!r} has {stop - start} bytes, and {shape} of {dtype} needs {needed}"
             )
         arrays[name] = FileArray(path, dtype, shape, 8 + length + start)
         ranges.append((start, stop, name))
