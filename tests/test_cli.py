@@ -222,6 +222,20 @@ def test_a_proof_that_does_not_check_is_one_sentence_and_no_verdict(options, mon
     assert result.output.splitlines() == [error]
 
 
+def test_figures_take_the_folder_of_a_report(small):
+    result = lngeom("figures", "--only", "table1", "--report", small)
+    assert result.exit_code == 2
+    assert "--report takes the folder that lngeom verify wrote" in result.output
+
+
+def test_the_last_line_of_a_proof_fits_the_terminal(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
+    lines = lngeom("prove", "equation.33").output.splitlines()
+    end = next(k for k, line in enumerate(lines) if line.startswith("∎ "))
+    assert max(map(cell_len, lines[end : end + 2])) <= 60
+    assert lines[end + 1].endswith("words are not.")
+
+
 def test_prove_answers_for_every_claim_that_a_name_means():
     lines = lngeom("prove", "Eq. 13").output.splitlines()
     assert lines[0] == "Eq. 13: 2 hold, 1 refuted"

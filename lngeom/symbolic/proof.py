@@ -397,7 +397,7 @@ class Proof:
             if full and step.checked:
                 lines += _wrapped(f"      checked: {step.checked}", width, "        ")
         of = "formula of its one step is" if len(self.steps) == 1 else f"formulas of all {len(self.steps)} steps are"
-        lines.append(f"∎ The {of} checked by machine, the words are not.")
+        lines += _wrapped(f"∎ The {of} checked by machine, the words are not.", width)
         for a in self.assumptions:
             if a.when_dropped:
                 lines += _wrapped(f"Without {from_latex(a.latex)}: {a.when_dropped.in_words()}", width)

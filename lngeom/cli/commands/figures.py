@@ -41,6 +41,8 @@ def run(
     chosen = tuple(only or known)
     if strange := [name for name in chosen if name not in known]:
         fail(f"no figure {strange[0]!r}; the figures are {', '.join(known)}")
+    if from_report.is_file():
+        fail(f"--report takes the folder that lngeom verify wrote, with its report.json; {from_report} is a file")
     check_writable(out)
     programs.compile_sparingly()
     with refusing(DataError):

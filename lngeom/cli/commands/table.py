@@ -35,7 +35,7 @@ def run(
         dataset, outcomes = running.run(running.table1(), data, seed, steps=False)
     from lngeom.report import terminal, terminal_tables
 
-    console = Console(highlight=False)
+    console = Console(highlight=False, width=width())
     if extended:
         console.print()
         if not names:
@@ -64,7 +64,7 @@ def run_extended(data: str, seed: int, prover: workers.Workers | None, methods: 
     ]
     ordered = [claims.pop(id) for grid, method in rows for id in grid.claims(method)]
     ordered += [] if methods else claims.values()
-    console, by_id = Console(highlight=False), {}
+    console, by_id = Console(highlight=False, width=width()), {}
     console.print(terminal_tables.EXTENDED_LEGEND)
     console.print(rows[0][0].head())
 
