@@ -2,7 +2,7 @@
 
 Run it from a checkout: `python -m analysis.tutorials.add_a_claim`. With a folder as argument it also draws the figure.
 The claim: n has no entry above √(H − 1) in absolute value. A claim that stays belongs in the file of its topic under
-`lngeom/claims/`. All names are public.
+`lngeom/papers/ba2016/`. All names are public.
 """
 
 import sys

@@ -73,9 +73,7 @@ def load(source: str, example: str = "a layer is named as PACKAGE.MODULE:NAME, s
             public = [n for n in dir(found) if not n.startswith("_")]
             close = difflib.get_close_matches(part, public, 1, 0.75)
             near = [n for n in public if n.lower().startswith(part[:4].lower())]
-            hint = (
-                f"; did you mean {close[0]}?" if close else f"; it has {', '.join(near[:6])}" if near else ""
-            )
+            hint = f"; did you mean {close[0]}?" if close else f"; it has {', '.join(near[:6])}" if near else ""
             raise ValueError(f"{module_name} has no {part}{hint}")
         found = getattr(found, part)
     return found

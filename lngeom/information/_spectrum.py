@@ -69,7 +69,11 @@ def checked_rank(decision: RankDecision, problem: Problem) -> Rank:
     if not decision.certain:
         precision = problem.precision(of_inputs=True)
         best = jnp.dtype(precision.dtype) == jnp.float64
-        remedy = "some directions may be badly scaled" if best else "compute in float64 to see more"
+        remedy = (
+            "some directions may be badly scaled"
+            if best
+            else 'compute in float64 to see more, by lg.fisher(..., dtype="float64")'
+        )
         if problem.scores is None and not problem.family.has_exact_root:
             remedy += f"; define metric_sqrt_product of {problem.family.name}, known to √eps only"
         warnings.warn(

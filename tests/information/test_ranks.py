@@ -107,7 +107,9 @@ def test_without_a_gap_the_rank_is_an_interval_and_says_so():
         (decay[None, :] * jnp.eye(40)).astype(jnp.float32),
         family=lg.families.Gaussian(),
     )
-    with pytest.warns(RuntimeWarning, match="compute in float64 to see more"):
+    with pytest.warns(
+        RuntimeWarning, match=r"compute in float64 to see more, by lg\.fisher\(\.\.\., dtype=\"float64\"\)"
+    ):
         assert narrow.rank().interval[1] < rank.interval[1]
 
 
