@@ -200,13 +200,15 @@ def check_invariances(
 
 def _subject(layer: Any, expected: Row | None, options: dict[str, Any], dtype: Any) -> Subject:
     """The layer, on data of the kind that the row requires; with the number of units that it needs, which is named."""
+    options = dict(options)
     if expected and expected.positions and not options.get("positions"):
-        options = options | {"positions": POSITIONS}
+        options["positions"] = POSITIONS
     subject = adapt(layer, **options)
     if not options.get("units") and not isinstance(layer, Subject):
         units = units_that_run(subject, example(subject), dtype)
         if units is not None:
-            subject = adapt(layer, **options | {"units": units})
+            options["units"] = units
+            subject = adapt(layer, **options)
             subject = replace(subject, name=f"{subject.name} ({units} units)")
     return replace(subject, groups=expected.groups, square=expected.square) if expected else subject
 
