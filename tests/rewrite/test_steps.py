@@ -7,7 +7,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import scipy.stats
-from analysis.transformer_models import Variant, build, random_weights as layout_weights
+from analysis.models.stacks import Variant, build, random_weights as layout_weights
 from lngeom.rewrite import steps as do
 from lngeom.transformers import Attention, FeedForward, Linear, Mixture, Rows, rewrite as rw
 from lngeom.transformers.description import exchange_norms
