@@ -203,14 +203,16 @@ def _subject(layer: Any, expected: Row | None, options: dict[str, Any], dtype: A
     options = dict(options)
     if expected and expected.positions and not options.get("positions"):
         options["positions"] = POSITIONS
-    subject = adapt(layer, **options)
-    if not options.get("units") and not isinstance(layer, Subject):
-        units = units_that_run(subject, example(subject), dtype)
-        if units is not None:
-            options["units"] = units
-            subject = adapt(layer, **options)
-            subject = replace(subject, name=f"{subject.name} ({units} units)")
-    return replace(subject, groups=expected.groups, square=expected.square) if expected else subject
+
+    def adapted(**more: Any) -> Subject:
+        found = adapt(layer, **options | more)
+        return replace(found, groups=expected.groups, square=expected.square) if expected else found
+
+    subject = adapted()
+    if options.get("units") or isinstance(layer, Subject):
+        return subject
+    units = units_that_run(subject, example(subject), dtype)
+    return subject if units is None else replace(adapted(units=units), name=f"{subject.name} ({units} units)")
 
 
 def _check_dtype(dtype: Any) -> None:
