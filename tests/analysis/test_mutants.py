@@ -432,6 +432,7 @@ def test_results_are_read_as_they_were_written(tmp_path):
     assert r"| `5` | `a → b` | a \| b is symmetric |" in page
     assert "| `7` | `a → b` | **by none** |" in page
     assert "in the sources `later`" in page
+    assert "\n\nNot in one piece.\n\n| area |" in markdown(again, SAID, configuration | {"note": "Not in one piece."})
     assert campaign.kept_results(path, "abc") == (given, FOUND)
     assert campaign.kept_results(tmp_path / "none.json", "abc") == ({}, [])
     with pytest.raises(ValueError, match="other code"):
