@@ -138,7 +138,7 @@ def markdown(found: Sequence[Result], survivors: Survivors, configuration: Mappi
     Args:
         found: results.
         survivors: reasons.
-        configuration: of the run.
+        configuration: of the run; its "note" says what a reader must know of how it was made.
 
     Returns:
         A page.
@@ -156,6 +156,7 @@ def markdown(found: Sequence[Result], survivors: Survivors, configuration: Mappi
         f"Measured on the sources with the hash `{configuration['code']}` (of `lngeom` and `tests`), "
         f"{_minutes(configuration, 'baseline seconds')} without a fault and {_minutes(configuration, 'seconds')} with "
         f"{len(found)} faults{configuration.get('conditions', '')}.",
+        *(["", configuration["note"]] if "note" in configuration else []),
         "",
         "| area | planted | " + " | ".join(COLUMNS.values()) + " | claims and relations | all |",
         "|---|" + "---|" * (3 + len(COLUMNS)),
