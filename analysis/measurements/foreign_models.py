@@ -5,29 +5,20 @@
 and lint run in float32, as users have their models, and Fisher matrices in float64. It needs the extra `peers`.
 """
 
-import argparse
-import json
-import sys
+import functools
 import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from importlib import metadata
-from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import lngeom as lg
 import numpy as np
-from lngeom._core.files import check_writable
-from rich import box
-from rich.console import Console
-from rich.table import Table
 
+from analysis.measurements.model_table import ModelTable
 from analysis.models.architectures import ARCHITECTURES, Foreign
-from analysis.progress import duration
-from analysis.store import write_results
 
 SECONDS = 30.0
 """What a model takes on an idle core, about, with compilation."""
@@ -180,9 +171,7 @@ def page(results: dict[str, dict[str, Any]]) -> str:
         "Norms checked in place and linted in float32; Fisher matrices in float64, at the libraries' initial values.",
         "Seconds with compilation, and of one compiled product in ms. Written by `python -m analysis foreign_models`.",
         "",
-        f"| {' | '.join(HEADINGS)} |",
-        "|---" * len(HEADINGS) + "|",
-        *(f"| {' | '.join(row)} |" for row in rows(results)),
+        *TABLE.markdown(results),
         "",
     ]
     for name, r in results.items():
@@ -195,44 +184,14 @@ def page(results: dict[str, dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def write(results: dict[str, dict[str, Any]], path: Path) -> None:
-    """Writes the results as JSON, and beside it as a table."""
-    versions = {package: metadata.version(package) for package in LIBRARIES}
-    write_results(path, {"versions": versions, "models": results}, page(results))
+TABLE = ModelTable("foreign_models", HEADINGS, rows, page, LIBRARIES, SECONDS)
 
 
 def main() -> None:
     """Runs the models and writes their results."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--only", default="", help="part of a model's name")
-    parser.add_argument("--out", type=Path, default=Path("figures"))
-    parser.add_argument("--resume", action="store_true", help="keep the models that the results have already")
-    options = parser.parse_args()
-    check_writable(options.out)
-    options.out.mkdir(parents=True, exist_ok=True)
     jax.config.update("jax_enable_x64", True)
-    chosen = {name: make for name, make in ARCHITECTURES.items() if options.only in name}
-    if not chosen:
-        parser.error(f"no model has {options.only!r} in its name; there are {', '.join(ARCHITECTURES)}")
-    console, errors = Console(width=110 if not sys.stdout.isatty() else None), Console(stderr=True)
-    errors.print(f"{len(chosen)} models, about {duration(SECONDS * len(chosen))} on an idle core", highlight=False)
-    path = options.out / "foreign_models.json"
-    results: dict[str, dict[str, Any]] = json.loads(path.read_text())["models"] if options.resume else {}
-    for name, make in chosen.items():
-        if name in results:
-            continue
-        start = time.perf_counter()
-        results[name] = run(make)
-        write(results, path)
-        errors.print(f"{time.perf_counter() - start:4.0f} s  {name}", highlight=False)
-        jax.clear_caches()
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for heading in HEADINGS:
-        table.add_column(heading, justify="left" if heading == "model" else "right", no_wrap=True)
-    for row in rows(results):
-        table.add_row(*row)
-    console.print(table)
-    console.print(f"Written: {path}, {path.with_suffix('.md')}", highlight=False, soft_wrap=True)
+    models = {name: functools.partial(run, make) for name, make in ARCHITECTURES.items()}
+    TABLE.command(models, (__doc__ or "").splitlines()[0])
 
 
 if __name__ == "__main__":

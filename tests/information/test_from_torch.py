@@ -584,7 +584,7 @@ def test_the_commands_plan_lint_and_check_take_modules(monkeypatch, tmp_path):
 
 @pytest.mark.parametrize("name", ["MLP with layer norm", "ResNet with batch norm", "Llama", "BERT"])
 def test_models_of_the_table_are_those_of_torch(name):
-    from analysis import from_torch
+    from analysis.measurements import from_torch
 
     found = from_torch.run(from_torch.MODELS[name], "float64")
     assert found["outputs"] < 1e-13

@@ -8,17 +8,13 @@ The reference is torch's own: J a row at a time by `torch.autograd.grad`, in flo
 code to float32 are casts to float64 and no embedding has a `padding_idx`; Λ = diag(p) − ppᵀ; F = Σ JᵀΛJ / N.
 """
 
-import argparse
 import contextlib
 import copy
+import functools
 import importlib.util
-import json
-import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from importlib import metadata
-from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
 
@@ -26,15 +22,11 @@ import jax
 import jax.numpy as jnp
 import lngeom as lg
 import numpy as np
-from lngeom._core.files import check_writable, replacing
-from rich import box
-from rich.console import Console
-from rich.table import Table
 
-from analysis.progress import duration
+from analysis.measurements.model_table import ModelTable
 
-SECONDS = 40.0
-"""What a model takes in both dtypes on an idle core, about."""
+SECONDS = 20.0
+"""What a model takes in one dtype on an idle core, about."""
 
 VOCABULARY, LENGTH, SAMPLES = 7, 5, 12
 LIBRARIES = ("jax", "torch", "torchax", "transformers")
@@ -329,60 +321,26 @@ def page(results: dict[str, dict[str, Any]]) -> str:
         'to the largest entry; ranks by F.rank(), "?" where it is not certain; seconds with compilation, and of one',
         "compiled product in ms. Written by `python -m analysis from_torch`.",
         "",
-        f"| {' | '.join(HEADINGS)} |",
-        "|---" * len(HEADINGS) + "|",
-        *(f"| {' | '.join(row)} |" for row in rows(results)),
+        *TABLE.markdown(results),
         "",
     ]
     lifted = [f"- {name}: {'; '.join(r['casts'])}" for name, r in results.items() if r["casts"]]
     return "\n".join([*lines, *(["Casts that were lifted:", "", *lifted, ""] if lifted else [])])
 
 
-def write(results: dict[str, dict[str, Any]], path: Path) -> None:
-    """Writes the results as JSON, and beside it as a table."""
-    versions = {package: metadata.version(package) for package in LIBRARIES}
-    text = json.dumps({"versions": versions, "models": results}, indent=1, ensure_ascii=False, allow_nan=False)
-    with replacing(path) as file:
-        file.write(f"{text}\n".encode())
-    with replacing(path.with_suffix(".md")) as file:
-        file.write(page(results).encode())
+TABLE = ModelTable("from_torch", HEADINGS, rows, page, LIBRARIES, SECONDS)
 
 
 def main() -> None:
     """Runs the models and writes their results."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--only", default="", help="part of a model's name")
-    parser.add_argument("--out", type=Path, default=Path("figures"))
-    parser.add_argument("--resume", action="store_true", help="keep the models that the results have already")
-    options = parser.parse_args()
-    check_writable(options.out)
-    options.out.mkdir(parents=True, exist_ok=True)
     jax.config.update("jax_enable_x64", True)
     jax.config.update("jax_enable_compilation_cache", False)
-    chosen = {name: make for name, make in MODELS.items() if options.only in name}
-    if not chosen:
-        parser.error(f"no model has {options.only!r} in its name; there are {', '.join(MODELS)}")
-    console, errors = Console(width=130 if not sys.stdout.isatty() else None), Console(stderr=True)
-    errors.print(f"{len(chosen)} models, about {duration(SECONDS * len(chosen))} on an idle core", highlight=False)
-    path = options.out / "from_torch.json"
-    results: dict[str, dict[str, Any]] = json.loads(path.read_text())["models"] if options.resume else {}
-    for name, make in chosen.items():
-        for dtype in ("float64", "float32"):
-            if f"{name}, {dtype}" in results:
-                continue
-            start = time.perf_counter()
-            results[f"{name}, {dtype}"] = run(make, dtype)
-            results = {key: results[key] for key in KEYS if key in results}
-            write(results, path)
-            errors.print(f"{time.perf_counter() - start:4.0f} s  {name}, {dtype}", highlight=False)
-        jax.clear_caches()
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for heading in HEADINGS:
-        table.add_column(heading, justify="left" if heading == "model" else "right", no_wrap=True)
-    for row in rows(results):
-        table.add_row(*row)
-    console.print(table)
-    console.print(f"Written: {path}, {path.with_suffix('.md')}", highlight=False, soft_wrap=True)
+    models = {
+        f"{name}, {dtype}": functools.partial(run, make, dtype)
+        for name, make in MODELS.items()
+        for dtype in ("float64", "float32")
+    }
+    TABLE.command(models, (__doc__ or "").splitlines()[0])
 
 
 if __name__ == "__main__":
