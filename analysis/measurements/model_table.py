@@ -18,7 +18,7 @@ from rich.table import Table
 from analysis.progress import duration
 from analysis.store import write_results
 
-Results = Mapping[str, dict[str, Any]]
+Results = dict[str, dict[str, Any]]
 """What was found of each model."""
 
 
@@ -67,7 +67,7 @@ class ModelTable(NamedTuple):
         time_needed = duration(self.seconds * len(chosen))
         errors.print(f"{len(chosen)} models, about {time_needed} on an idle core", highlight=False)
         path = options.out / f"{self.stem}.json"
-        results: dict[str, dict[str, Any]] = json.loads(path.read_text())["models"] if options.resume else {}
+        results: Results = json.loads(path.read_text())["models"] if options.resume else {}
         versions = {package: metadata.version(package) for package in self.libraries}
         for name, run in chosen.items():
             if name in results:

@@ -89,7 +89,8 @@ def fisher(
         X: inputs, an array or a pytree of arrays, one sample a row; or a loader that gives such batches again and again
             (a torch `DataLoader`, a dataset of tf.data, a function that returns an iterator), or `lg.Batches`, which
             says what a batch holds. Of a loader one batch is in memory at a time, and the next. Matrix, diagonal,
-            trace, blocks, rank and a product take one pass each; what iterates takes one a product.
+            trace, blocks, rank and a product take one pass each (the rank of a GLM two); what iterates takes one a
+            product.
         family: distribution of a response given its natural parameters (a GLM has its own); of several outputs a pytree
             like them, such as {"policy": lg.families.Categorical(), "value": lg.families.Gaussian()}.
         wrt: which leaves to differentiate: paths of leaves or subtrees ("layer1", "layer1.kernel"), or a predicate of

@@ -1,17 +1,16 @@
 """The parts of a Fisher matrix whose data come from a loader: one operator a batch, made when it is read."""
 
-import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from lngeom._core.text import counted
-from lngeom._core.types import is_concrete
 from lngeom.information._operator import FisherOperator
-from lngeom.information._products import unchecked
 from lngeom.information.batches import Batch, Batches
 
 PATIENCE = 2.0
@@ -21,8 +20,8 @@ PATIENCE = 2.0
 class LoadedParts:
     """The batches of a loader as operators of sums over samples; N is known once all have been seen.
 
-    In the first pass numbers are looked at, and routes compared with products. Every pass must have the samples of the
-    first, in any order: their number and sums of the inputs are compared.
+    In the first pass numbers are looked at. Every pass must have the samples of the first, in any order: their number
+    and sums of what the batches hold are compared.
 
     Attributes:
         passes: how many times all batches have been read.
@@ -34,7 +33,6 @@ class LoadedParts:
         self.batches, self._make = batches, make
         self.passes = 0
         self._first: _Seen | None = None
-        self._lock = threading.Lock()
 
     @property
     def samples(self) -> int:
@@ -61,11 +59,10 @@ class LoadedParts:
             except ValueError as error:
                 raise ValueError(f"batch {seen.batches + 1} of the loader: {error}") from error
             seen.add(batch, F)
-            yield 1.0, F if first else unchecked(F)
-        with self._lock:
-            self.passes += 1
-            if self._first is None:
-                self._first = seen
+            yield 1.0, F
+        self.passes += 1
+        if self._first is None:
+            self._first = seen
         self._first.require_same(seen)
 
     def _known(self) -> "_Seen":
@@ -85,20 +82,23 @@ class LoadedParts:
 
 
 class _Seen:
-    """What a pass has read: numbers of batches and samples, and sums by which another pass is compared."""
+    """What a pass has read: numbers of batches and samples, and sums by which another pass is compared.
+
+    Attributes:
+        sums: of the numbers of each array, and of their squares.
+        sizes: of their absolute values, and of their squares: to which rounding errors of `sums` are relative.
+    """
 
     def __init__(self) -> None:
         self.batches = self.samples = self.rows_that_count = 0
-        self.sums, self.sizes = np.zeros(0), np.zeros(0)
+        self.sums: Any = 0.0
+        self.sizes: Any = 0.0
 
     def add(self, batch: Batch, F: FisherOperator) -> None:
-        leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(batch) if is_concrete(leaf)]
-        numbers = [leaf.astype(np.float64) for leaf in leaves if leaf.dtype.kind in "fiub" or leaf.dtype.itemsize == 2]
-        new = np.array([total for a in numbers for total in (a.sum(), np.square(a).sum())])
-        sizes = np.array([total for a in numbers for total in (np.abs(a).sum(), np.square(a).sum())])
-        if self.batches == 0:
-            self.sums, self.sizes = np.zeros_like(new), np.zeros_like(sizes)
-        self.sums, self.sizes = self.sums + new, self.sizes + sizes
+        numbers = [_numbers(leaf) for leaf in jax.tree.leaves(batch)]
+        squares = [np.square(a).sum() for a in numbers]
+        self.sums = self.sums + np.array([*(a.sum() for a in numbers), *squares])
+        self.sizes = self.sizes + np.array([*(np.abs(a).sum() for a in numbers), *squares])
         self.batches += 1
         self.samples += len(jax.tree.leaves(batch.inputs)[0])
         self.rows_that_count += F.rows_that_count
@@ -114,6 +114,13 @@ class _Seen:
                 "the loader gave other numbers in another pass: F would be of no one data set. Take random "
                 "augmentation out, or give it a seed that starts anew with each pass"
             )
+
+
+def _numbers(leaf: Any) -> np.ndarray:
+    """An array in float64; 0 for what is not finite, as at masked positions, since NaN compares with nothing."""
+    known = jax.random.key_data(leaf) if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) else leaf
+    values = np.asarray(known).astype(np.float64)
+    return np.where(np.isfinite(values), values, 0.0)
 
 
 def _prefetched(batches: Iterator[Batch]) -> Iterator[Batch]:

@@ -20,7 +20,7 @@ from jax.sharding import PartitionSpec
 from jaxtyping import Array, Float, PyTree
 
 from lngeom._core.trees import Layout, leaf_paths
-from lngeom.information._derivative import BlockedPullback, Pullback, pullback_of
+from lngeom.information._derivative import BlockedPullback, Pullback, has_closed_form, pullback_of
 from lngeom.information._planner import Plan
 from lngeom.information._problem import Problem
 from lngeom.information._sharding import (
@@ -271,6 +271,11 @@ class AbstractFisher(lx.AbstractLinearOperator):
     def in_parts(self) -> bool:
         """Whether `problem` is that of one part of the data only."""
         return False
+
+    @property
+    def has_closed_form(self) -> bool:
+        """Whether a derivative is that of a normalized GLM in closed form, in which parts cancel."""
+        return has_closed_form(self.problem)
 
     @property
     def samples(self) -> int:

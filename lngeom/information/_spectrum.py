@@ -163,7 +163,7 @@ def rank_of(F: AbstractFisher, singular_values: Float[Array, " k"], rtol: float 
     """The rank decision for a factor reduced to at most P rows."""
     traced, problem = not is_concrete(singular_values), F.problem
     if rtol is None:
-        lost: Any = jnp.sqrt(F.summed(cancelled_squares)) if has_closed_form(problem) else 0.0
+        lost: Any = jnp.sqrt(F.summed(cancelled_squares)) if F.has_closed_form else 0.0
         lost = lost if traced else float(lost)
         eps = max(problem.precision(of_inputs=True).eps, float(jnp.finfo(singular_values.dtype).eps))
         size, bound = problem.size, min(problem.size, F.rows_that_count)
@@ -194,8 +194,10 @@ def cancelled_squares(problem: Problem, at: Placement) -> Float[Array, ""]:
     r"""Sum of squares of the factor's weight columns before Π cancels parts: $\sqrt{\Lambda/N}\, D_g\, x/\sigma$.
 
     Rounding errors of the factor are of the size of its root times eps. Where Π = 0, as in groups of two units,
-    nothing else is left of these columns.
+    nothing else is left of these columns. 0 for a model without a closed form, in which nothing is known to cancel.
     """
+    if not has_closed_form(problem):
+        return jnp.zeros((), problem.dtype)
 
     def term(part: Problem) -> Array:
         derivative = Pullback(part).derivative

@@ -18,12 +18,13 @@ import lineax as lx
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from lngeom._core.decompositions import triangular_rows
+from lngeom._core.decompositions import singular_values, triangular_rows
 from lngeom._core.text import counted
 from lngeom._core.types import is_concrete, is_tracing
 from lngeom.information._krylov import OnHost
 from lngeom.information._operator import FisherOperator, added
 from lngeom.information._products import At, Change, as_tangent, promoted_product, unchecked
+from lngeom.information._spectrum import SMALL
 
 
 class Parts(Protocol):
@@ -101,8 +102,7 @@ class _Part(NamedTuple):
 class SummedFisher(FisherOperator):
     r"""$F = \sum_k w_k F_k$, a Fisher operator with all methods.
 
-    Made by `lg.fisher` of a loader, by `F + G`, `weighted_sum` and `average`. `problem` is
-    that of the first part.
+    Made by `lg.fisher` of a loader, by `F + G`, `weighted_sum` and `average`. `problem` is that of one part.
     """
 
     parts: Any = None  # Parts; a default, since a field of the base has one
@@ -115,6 +115,11 @@ class SummedFisher(FisherOperator):
     @property
     def in_parts(self) -> bool:
         return True
+
+    @property
+    def has_closed_form(self) -> bool:
+        one_function = self.parts.on_host  # all batches have that of `problem`
+        return super().has_closed_form if one_function else any(F.has_closed_form for _, F in self.parts.weighted())
 
     @property
     def samples(self) -> int:
@@ -223,8 +228,7 @@ class SummedFisher(FisherOperator):
 
     def singular_values(self) -> Float[Array, " k"]:
         self._require_decomposition()
-        s = jnp.linalg.svd(self.triangular_factor(), compute_uv=False)
-        return s[: min(self.in_size(), len(s))]
+        return singular_values(self.triangular_factor())
 
     def standard_error(self, statistic: Callable | None = None) -> PyTree:
         raise ValueError("a standard error is that of one Monte Carlo estimate, and this is a sum: ask its parts")
@@ -235,7 +239,7 @@ class SummedFisher(FisherOperator):
 
     @property
     def _is_small(self) -> bool:
-        return self.in_size() <= 3000 and self._decomposition_bytes <= self.plan.budget
+        return self.in_size() <= SMALL and self._decomposition_bytes <= self.plan.budget
 
     def __reduce__(self) -> tuple:
         """What pickles: a sum of operators that do; a loader does not."""

@@ -67,6 +67,7 @@ class Batches:
                 "it, a list, a loader or a function without arguments that returns an iterator"
             )
         self.source, self._parts = source, {"inputs": inputs, "mask": mask, "y": y}
+        self._convert: Callable[[PyTree], PyTree] = lambda inputs: inputs
 
     @staticmethod
     def of_rows(X: PyTree, size: int, *, mask: Any = None, y: Any = None) -> "Batches":
@@ -132,24 +133,19 @@ class Batches:
         Raises:
             ValueError: if there is none, or one has not the parts that were named.
         """
-        iterator: Iterator = iter(self._open())
-        count = 0
-        names = ("inputs", "mask", "y")
-
-        def taken() -> Iterator[Batch]:
-            nonlocal count
-            for count, batch in enumerate(iterator, 1):
-                yield Batch(*(self._take(name, batch, count) for name in names))
-
-        yield from of_two_at_least(taken())
-        if not count:
+        taken = (self._read(batch, number) for number, batch in enumerate(iter(self._open()), 1))
+        batches = _of_two_at_least(taken)
+        first = next(batches, None)
+        if first is None:
             raise ValueError("the loader gave no batch: one that was read before may be exhausted")
+        yield first
+        yield from batches
 
     def converted(self, convert: Callable[[PyTree], PyTree]) -> "Batches":
         """The same batches with other inputs."""
-        before: Any = self._parts["inputs"]
-        take = (lambda batch: batch) if before is None else before if callable(before) else lambda batch: batch[before]
-        return Batches(self.source, **self._parts | {"inputs": lambda batch: convert(as_arrays(take(batch)))})
+        found = Batches(self.source, **self._parts)
+        found._convert = convert
+        return found
 
     def _open(self) -> Any:
         """What gives the batches of one pass."""
@@ -166,6 +162,10 @@ class Batches:
             f"({one_line(error)})"
         )
 
+    def _read(self, batch: Any, number: int) -> Batch:
+        inputs, mask, y = (self._take(name, batch, number) for name in ("inputs", "mask", "y"))
+        return Batch(self._convert(inputs), mask, y)
+
     def _take(self, name: str, batch: Any, number: int) -> Any:
         part = self._parts[name]
         if part is None:
@@ -178,7 +178,7 @@ class Batches:
             raise ValueError(f"batch {number} has no part {part!r} for {name}: {_described(batch)}") from error
 
 
-def of_two_at_least(batches: Iterator[Batch]) -> Iterator[Batch]:
+def _of_two_at_least(batches: Iterator[Batch]) -> Iterator[Batch]:
     """The same samples, a batch of one joined to its neighbour: the program of one sample alone is another."""
     held = rest = None
     for batch in batches:

@@ -6,6 +6,7 @@ import lngeom as lg
 import numpy as np
 import pytest
 from lngeom._core.numerics import agreement
+from lngeom.information import _matrix
 
 from tests.cases import drawn
 
@@ -223,3 +224,32 @@ def test_a_sum_of_operators_is_an_operator(X, params, whole):
     ):
         with pytest.raises(ValueError, match=message):
             make()
+
+
+def test_rounding_of_one_closed_form_counts_in_a_sum(X):
+    model = lg.NormalizedGLM(lg.normalizers.LayerNorm(), lg.families.Bernoulli())
+    glm = lg.fisher(model, model.init(jax.random.key(0), inputs=4, outputs=5), X)
+    plain = lg.fisher(lambda p, x: x @ p.weights.T, glm.problem.params, X, family=lg.families.Bernoulli())
+    both = plain + glm
+    assert not plain.has_closed_form
+    assert both.has_closed_form
+    assert both.rank() == np.linalg.matrix_rank(both.as_matrix())
+
+
+def test_routes_are_compared_in_every_pass(X, params, monkeypatch):
+    F = loaded(params, lg.Batches.of_rows(X, 6))
+    F.trace()
+    right = _matrix.dense
+    monkeypatch.setattr(_matrix, "dense", lambda *a, **k: 2 * right(*a, **k))
+    with pytest.raises(ValueError, match="are not of one matrix"):
+        F.as_matrix()
+
+
+def test_masked_numbers_that_are_not_finite_do_not_hide_other_numbers(X, params):
+    mask = np.arange(ROWS) % 4 != 1
+    hidden = np.where(mask[:, None], X, np.nan)
+    passes = iter([hidden, hidden, 2 * hidden, 2 * hidden])
+    F = loaded(params, lg.Batches(lambda: iter([(next(passes), mask)]), inputs=0, mask=1))
+    F.trace()
+    with pytest.raises(ValueError, match="other numbers in another pass"):
+        F.trace()
