@@ -4,7 +4,6 @@ Its steps stand below it in the order in which it takes them.
 """
 
 import sys
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -12,11 +11,9 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from lngeom._core.arguments import check_count
-from lngeom._core.lifting import TO_64, In64Bits, kept_as_they_are
 from lngeom._core.trees import Frozen
 from lngeom._core.types import check_parameters, is_concrete, is_tracing
 from lngeom.families import AbstractDistribution, Categorical, Joined, Product
@@ -24,6 +21,7 @@ from lngeom.information._captured import Captured, capture
 from lngeom.information._coupled import BatchCoupled, check_coupling, stream
 from lngeom.information._derivative import GLMFunction, derivative_bytes, sampled_scores
 from lngeom.information._finite import require_finite, store_and_count
+from lngeom.information._float64 import in_float64
 from lngeom.information._given import explained, read_inputs, read_mask, read_responses
 from lngeom.information._loaded import LoadedParts
 from lngeom.information._operator import FisherOperator
@@ -135,7 +133,7 @@ def fisher(
         ((25, 25), 21)
     """
     if dtype is not None:
-        model_or_apply, params, X = _in_float64(dtype, model_or_apply, params, X)
+        model_or_apply, params, X = in_float64(dtype, model_or_apply, params, X)
     batches = as_batches(X)
     if batches is not None:
         given = {"batch_coupled": batch_coupled, "mask": mask, "mesh": mesh, "y": y, "key": key, "samples": samples}
@@ -155,34 +153,6 @@ def fisher(
     planned = _plan(problem, placement, memory, samples_at_a_time)
     stored = _store_checked(problem, placement, planned, stated) if check else _store(problem, placement, planned)
     return FisherOperator(problem, stored, placement, planned, method, parameters.excluded, check)
-
-
-def _in_float64(dtype: Any, apply: Any, params: PyTree, X: PyTree) -> tuple[Any, PyTree, PyTree]:
-    """The model, its parameters and inputs in float64.
-
-    Raises:
-        ValueError: for another dtype, or if JAX has no float64.
-    """
-    if dtype not in ("float64", jnp.float64, np.dtype("float64")):
-        raise ValueError(f"dtype must be 'float64', or None to compute as the function is written; got {dtype!r}")
-    if jax.dtypes.canonicalize_dtype("float64") != jnp.dtype("float64"):
-        raise ValueError('dtype="float64" needs float64 in JAX: jax.config.update("jax_enable_x64", True) first')
-    wide = lambda tree: jax.tree.map(lambda a: TO_64.of(jnp.asarray(a)) if eqx.is_array_like(a) else a, tree)  # noqa: E731
-    batches = as_batches(X)
-    params = jax.tree.map(lambda a: TO_64.of(a) if eqx.is_array(a) else a, params)
-    X = wide(X) if batches is None else batches.converted(wide)
-    if not callable(apply) or isinstance(apply, NormalizedGLM):
-        return apply, params, X
-    inputs = X if batches is None else next(X.read()).inputs
-    kept = kept_as_they_are(eqx.filter_make_jaxpr(apply)(params, inputs)[0])
-    if kept:
-        warnings.warn(
-            f"computed with fewer than 64 bits, since it cannot be widened: {', '.join(kept)}, which has a derivative "
-            "rule of its own, or is a kernel",
-            RuntimeWarning,
-            stacklevel=3,
-        )
-    return In64Bits(apply), params, X
 
 
 def _require_none_of(batches: Batches, method: str, given: dict[str, Any]) -> None:
