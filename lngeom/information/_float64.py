@@ -10,7 +10,8 @@ import numpy as np
 from jaxtyping import PyTree
 
 from lngeom._core.lifting import TO_64, In64Bits, kept_as_they_are
-from lngeom.information.batches import as_batches
+from lngeom.information._given import explained
+from lngeom.information.batches import Batch, as_batches
 from lngeom.information.glm import NormalizedGLM
 
 
@@ -31,7 +32,12 @@ def in_float64(dtype: Any, apply: Any, params: PyTree, X: PyTree) -> tuple[Any, 
     if not callable(apply) or isinstance(apply, NormalizedGLM):
         return apply, params, X
     inputs = X if batches is None else next(X.read()).inputs
-    kept = kept_as_they_are(eqx.filter_make_jaxpr(apply)(params, inputs)[0])
+    try:
+        program = eqx.filter_make_jaxpr(apply)(params, inputs)[0]
+    except Exception as error:
+        told = explained(error, apply, params, inputs)
+        raise (told if batches is None else batches.explained(told, Batch(inputs, None, None))) from error
+    kept = kept_as_they_are(program)
     if kept:
         warnings.warn(
             f"computed with fewer than 64 bits, since it cannot be widened: {', '.join(kept)}, which has a derivative "

@@ -71,5 +71,7 @@ def test_another_dtype_is_refused(params, X):
     for dtype in ("float32", "wide", jnp.bfloat16):
         with pytest.raises(ValueError, match="dtype must be 'float64'"):
             lg.fisher(plain, params, X, family=FAMILY, dtype=dtype)
+    with pytest.raises(ValueError, match="params and X seem to be exchanged"):
+        lg.fisher(plain, jnp.asarray(X), params, family=FAMILY, dtype="float64")
     with jax.enable_x64(False), pytest.raises(ValueError, match="jax_enable_x64"):
         lg.fisher(plain, params, jnp.asarray(X), family=FAMILY, dtype="float64")
