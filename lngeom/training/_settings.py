@@ -46,12 +46,16 @@ class Moves:
     remark: str = ""
 
 
+NO_LAW = Moves("", decay=None, remark="its leaves move by different laws or rates")
+"""Of leaves that do not move together."""
+
+
 def as_one(moves: Sequence[Moves]) -> Moves:
     """How several leaves move together: as the first, where the others agree with it as measured, else by no law."""
     first = moves[0]
     if all(_alike(first, move) for move in moves):
         return replace(first, clips=any(move.clips for move in moves))
-    return Moves("", decay=None, remark="its leaves move by different laws or rates")
+    return NO_LAW
 
 
 def _alike(a: Moves, b: Moves) -> bool:
@@ -170,7 +174,7 @@ class Said:
         first = motions[0]
         alike = all((m.law, m.period) == (first.law, first.period) for m in motions)
         if not alike or any(not _same(m.rate, first.rate) for m in motions):
-            return Moves("", decay=None, remark="its leaves move by different laws or rates")
+            return NO_LAW
         said = _at(self.learning_rate, first.first)
         if first.law != "lars" and first.rate and said and not 1 / FAR < first.rate / said < FAR:
             remark = (
