@@ -4,6 +4,7 @@ import json
 
 import pytest
 from lngeom.claims import Role, Verdict, all_claims
+from lngeom.claims.erratum import Consequence, Erratum
 from lngeom.claims.evidence import Kind, strength_of
 from lngeom.claims.paper import TABLE1
 from lngeom.claims.proofs import proof_evidence
@@ -54,7 +55,10 @@ def outcomes():
         number = measured(Kind.AGREEMENT, 3e-16) if same else measured(Kind.COUNTEREXAMPLE, 0.4)
         yield Outcome(claim, claim.expected, strength_of(claim.expected, proofs), (number, *proofs), 0.1)
     refuting = measured(Kind.COUNTEREXAMPLE, 0.3, Role.REFUTES)
-    yield outcome("some.pair", "made up", Verdict.REFUTED, refuting, source="Eqs. 13, 14", statement="A pair.")
+    reach = Erratum(Consequence.CONCLUSION, "It is not so.")
+    yield outcome(
+        "some.pair", "made up", Verdict.REFUTED, refuting, source="Eqs. 13, 14", statement="A pair.", erratum=reach
+    )
     yield outcome("some.range", "made up", Verdict.CONDITIONAL, refuting, source="Eqs. 41–44", statement="A range.")
     yield outcome("some.other", "made up", Verdict.HOLDS, refuting, source="Eq. 130", statement="It holds: 13.")
 
@@ -101,8 +105,8 @@ def test_the_first_screen_says_what_was_found(opened, document):
 @pytest.mark.parametrize(
     ("words", "found"),
     [
-        ("Eq. 13", {"equation.13_14.bn", "some.pair"}),
-        ("eqs 13", {"equation.13_14.bn", "some.pair"}),
+        ("Eq. 13", {"equation.13_14.bn", "some.pair", "text.factor_half"}),
+        ("eqs 13", {"equation.13_14.bn", "some.pair", "text.factor_half"}),
         ("Eq. 43", {"some.range"}),
         ("Eqs. 43, 44", {"some.range"}),
         ("Eq. 41 range", {"some.range"}),
@@ -130,15 +134,15 @@ def test_filters_stand_in_the_address_and_come_back(opened, address):
     window, said = opened
     window.fill("#search", "Eq. 13")
     window.uncheck("#verdicts input[value=holds]")
-    window.select_option("#origin", "added")
+    window.select_option("#origin", "paper")
     assert (
         window.evaluate("location.hash")
-        == "#claims&search=Eq.+13&origin=added&verdict=conditional%2Crefuted%2Cundecided"
+        == "#claims&search=Eq.+13&origin=paper&verdict=conditional%2Crefuted%2Cundecided"
     )
-    assert listed(window) == ["some.pair"]
+    assert sorted(listed(window)) == ["some.pair", "text.factor_half"]
     window.reload()
     assert window.input_value("#search") == "Eq. 13"
-    assert listed(window) == ["some.pair"]
+    assert sorted(listed(window)) == ["some.pair", "text.factor_half"]
     window.click("#reset")
     assert window.evaluate("location.hash") == "#claims"
     window.evaluate("history.replaceState = () => {}")
@@ -194,8 +198,11 @@ def test_nothing_that_is_jumped_to_hides_under_the_bar(opened):
 
 def test_a_table_that_is_cut_off_says_so(opened):
     window, _ = opened
-    assert not window.is_visible(".cue")
     window.set_viewport_size({"width": 360, "height": 800})
+    window.wait_for_timeout(500)
+    assert not window.is_visible(".cue")  # Table 1 stands upright on a phone
+    window.eval_on_selector(".cue + .scroll table", "table => table.style.width = '900px'")
+    window.set_viewport_size({"width": 340, "height": 800})
     window.wait_for_selector(".cue", state="visible")
     assert "all 6 columns" in window.text_content(".cue")
 

@@ -102,7 +102,7 @@ const drawn = {
     });
     d.dot("ink", x(c), y(at), 7, true);
     const lawless = norm === "ln" && rows === "one";
-    const ids = ["text.factor_half", lawless ? "scaling.no_power_law.ln" : `scaling.${rows === "all" ? "matrix" : "unit"}.${norm}`];
+    const ids = ["text.factor_half", lawless ? "scaling.no_power_law.ln" : `scaling.${rows === "all" ? "matrix" : "unit"}`];
     const words = `At c = ${number(c)} the block is ${number(at)} times as large. The printed statement gives ${number(1 / c)}, the exact law c⁻² ${number(c ** -2)}.`;
     say("half", words + (lawless ? " Neither fits: layer norm sees the scale of a single row." : ""), "blue", ids);
     show("law", d, words);
