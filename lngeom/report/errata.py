@@ -8,11 +8,16 @@ from lngeom._core.text import counted
 from lngeom.claims.erratum import Consequence
 
 Record = Mapping[str, Any]
-NOUNS = {
+_NOUNS = {
     Consequence.CONCLUSION: ("error that changes a conclusion", "errors that change a conclusion"),
     Consequence.SENTENCE: ("wrong sentence", "wrong sentences"),
     Consequence.NOTATION: ("slip of notation", "slips of notation"),
 }
+
+
+def heading(rank: str, errors: Sequence[Any]) -> str:
+    """The heading over errors that reach equally far: "Wrong sentences"."""
+    return _NOUNS[Consequence(rank)][len(errors) != 1].capitalize()
 
 
 class Printed(NamedTuple):
@@ -118,7 +123,7 @@ def headline(document: Record) -> str:
         Text.
     """
     ranked = errors(document["claims"])
-    counts = [f"{len(these)} {NOUNS[Consequence(rank)][len(these) != 1]}" for rank, these in ranked.items()]
+    counts = [f"{len(these)} {_NOUNS[Consequence(rank)][len(these) != 1]}" for rank, these in ranked.items()]
     found = " and ".join(filter(None, (", ".join(counts[:-1]), *counts[-1:]))) or "no error"
     table = next((t for t in document["tables"] if t["name"] == "table1"), None)
     if table is None:

@@ -6,6 +6,7 @@ import hashlib
 import jinja2
 
 from lngeom.claims import palette
+from lngeom.report import errata
 
 
 def digest(text: str) -> str:
@@ -31,6 +32,7 @@ def environment(*, pages: bool = True) -> jinja2.Environment:
         keep_trailing_newline=not pages,
     )
     found.filters["digest"] = digest
+    found.filters["heading"] = errata.heading
     found.globals |= {
         "colours": palette.colours(),
         "looks": [palette.css_name(verdict.value) for verdict in palette.VERDICTS],

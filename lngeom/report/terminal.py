@@ -12,7 +12,6 @@ from rich.text import Text
 from lngeom.claims import Paper, Read, Verdict
 from lngeom.claims.context import Context
 from lngeom.claims.data import Dataset
-from lngeom.claims.erratum import Consequence
 from lngeom.claims.evidence import Evidence, Kind, Reach, Role, Strength
 from lngeom.claims.registry import BA2016, Claim, Outcome
 from lngeom.papers.ba2016.coverage import coverage
@@ -300,8 +299,7 @@ def overview(outcomes: Sequence[Outcome], document: Mapping[str, Any], paper: Pa
     if paper is not None and paper.id != BA2016 and paper.finding:
         yield Text(paper.finding)
     for rank, claims in found.items():
-        noun = errata.NOUNS[Consequence(rank)][len(claims) != 1].capitalize()
-        yield from headed(f"{noun}, corrected", *map(_finding, claims))
+        yield from headed(f"{errata.heading(rank, claims)}, corrected", *map(_finding, claims))
 
 
 def _stated(name: str, claim: Claim) -> Text:

@@ -97,7 +97,7 @@ def test_the_first_screen_says_what_was_found(opened, document):
     groups = window.eval_on_selector_all(
         ".found > div", "d => d.map(x => [x.querySelector('h3').textContent, x.querySelectorAll('li').length])"
     )
-    assert groups == [["Changes a conclusion 1", 1], ["Wrong sentence 1", 1]]
+    assert groups == [["Error that changes a conclusion 1", 1], ["Wrong sentence 1", 1]]
     assert "18 of 18 as printed" in window.text_content("main > section")
     assert said == []
 
