@@ -113,7 +113,7 @@ def summarize(
         watch("trace")
         return Summary(**common, trace=float(operator.trace()), eigenvalues=values)
     watch("decomposition of the factor")
-    parts = operator.decompose()
+    parts = operator._decomposed()
     s = np.asarray(parts.singular_values, np.float64)
     watch("names of null directions")
     null = measure(operator, parts)
